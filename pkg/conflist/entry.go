@@ -1,0 +1,99 @@
+// Package conflist owns the neardns entry of a CNI network configuration list: how it is rendered, and how it gets into
+// a list and out of it.
+//
+// It must never touch what belongs to another plugin, and knows neither YAML nor the agent, since the installer, which
+// runs before any of them, links it.
+//
+// Failure policy: a list that cannot be read as one is an error and stays as it is, byte for byte.
+package conflist
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Type is the entry's "type": the file name of the plugin binary, by which an entry of ours is known.
+const Type = "neardns"
+
+// Values that the plugin takes for its key "steer".
+const (
+	SteerProven = "proven" // only once the fallback is proven on this node
+	SteerAlways = "always" // without proof, for tests
+	SteerOff    = "off"    // never
+)
+
+// Where plugin and agent keep their files. An entry that uses these does not name them.
+const (
+	DefaultStateDir   = "/run/neardns"
+	DefaultPersistDir = "/var/lib/neardns"
+)
+
+// Settings are the values of one entry. The zero value of a field leaves its key out, which gives the plugin's default.
+type Settings struct {
+	Redirects      []steer.Redirect // at least one, each with its steering address
+	ClusterDomain  string
+	LocalAddresses []netip.Addr
+	Backend        string // nftables, iptables; "" or auto: the plugin decides
+	Steer          string // one of the Steer constants
+	StateDir       string
+	PersistDir     string
+}
+
+// entry is the JSON of an entry; the order of its fields is the order of the keys.
+type entry struct {
+	Type           string           `json:"type"`
+	Redirects      []steer.Redirect `json:"redirects"`
+	ClusterDomain  string           `json:"clusterDomain,omitempty"`
+	LocalAddresses []netip.Addr     `json:"localAddresses,omitempty"`
+	Backend        string           `json:"backend,omitempty"`
+	Steer          string           `json:"steer,omitempty"`
+	StateDir       string           `json:"stateDir,omitempty"`
+	PersistDir     string           `json:"persistDir,omitempty"`
+	Capabilities   capabilities     `json:"capabilities"`
+}
+
+// capabilities asks the runtime for what the plugin can use: the pod's DNS settings, and its annotations for the pods that
+// opt out. A runtime that has neither to give ignores the request.
+type capabilities struct {
+	DNS         bool `json:"dns"`
+	Annotations bool `json:"io.kubernetes.cri.pod-annotations"`
+}
+
+// Entry renders the entry, indented, without a final newline. Equal settings give equal bytes, so that an installer can
+// see by comparing whether there is anything to do. Steering addresses are always written out: plugin and agent then
+// agree on them whatever either of them has for a default.
+func Entry(s Settings) ([]byte, error) {
+	redirects, err := steer.Complete(s.Redirects)
+	if err != nil {
+		return nil, fmt.Errorf("render conflist entry: %w", err)
+	}
+	if len(redirects) == 0 {
+		return nil, fmt.Errorf("render conflist entry: no redirects: name at least one cluster DNS address")
+	}
+	e := entry{
+		Type: Type, Redirects: redirects, ClusterDomain: s.ClusterDomain, LocalAddresses: s.LocalAddresses,
+		Backend:    unless(s.Backend, "auto"),
+		Steer:      unless(s.Steer, SteerProven),
+		StateDir:   unless(s.StateDir, DefaultStateDir),
+		PersistDir: unless(s.PersistDir, DefaultPersistDir),
+		Capabilities: capabilities{
+			DNS: true, Annotations: true,
+		},
+	}
+	out, err := json.MarshalIndent(e, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("render conflist entry: %w", err)
+	}
+	return out, nil
+}
+
+// unless leaves out a value that is the default anyway.
+func unless(value, byDefault string) string {
+	if value == byDefault {
+		return ""
+	}
+	return value
+}
