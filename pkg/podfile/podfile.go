@@ -1,0 +1,370 @@
+// Package podfile owns the files by which the plugin tells the agent of this node's pods, and the one by which the agent
+// tells the plugin that the fallback was proven. Nothing else passes between the two, so neither ever waits for the other.
+//
+// It never interprets what it stores and never touches the kernel but to open a netns that a file names.
+//
+// Failure policy: every write is whole or absent (temporary file and rename). A file that cannot be read is an error with
+// its path in it, never a guess; absence is fs.ErrNotExist, or the zero value where absence has a meaning.
+package podfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Default folders. The first is gone at reboot, as pods are; the second survives it.
+const (
+	DefaultStateDir   = "/run/neardns"
+	DefaultPersistDir = "/var/lib/neardns"
+)
+
+const (
+	// version is the file format written. A reader refuses a higher one: its fields may have another meaning.
+	version = 1
+	// maxSize bounds what is read. The largest real file is a few kilobytes; anything bigger was not written by us.
+	maxSize = 1 << 20
+	// podsDir is the folder under the state folder that holds one file per attachment.
+	podsDir = "pods"
+	suffix  = ".json"
+)
+
+// State is what was decided for one redirect of one pod.
+type State string
+
+// The three states. A pending redirect becomes steered by the agent, once the fallback is proven.
+const (
+	Steered   State = "steered"
+	Pending   State = "pending"
+	LeftAlone State = "left-alone"
+)
+
+// Decision says what was done about one redirect, and why when it was not steered.
+type Decision struct {
+	Redirect steer.Redirect `json:"redirect"`
+	State    State          `json:"state"`
+	Reason   string         `json:"reason,omitempty"`
+}
+
+// File is one pod attachment as the plugin saw it. ContainerID and IfName are its key.
+type File struct {
+	Version     int    `json:"version"`
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+	Network     string `json:"network,omitempty"` // the conflist's name: GC lists are per network
+	NetNS       string `json:"netns"`
+	NetNSInode  uint64 `json:"netnsInode"`
+
+	PodName      string `json:"podName,omitempty"`
+	PodNamespace string `json:"podNamespace,omitempty"`
+	PodUID       string `json:"podUID,omitempty"`
+
+	Addresses     []netip.Addr `json:"addresses,omitempty"`
+	HostInterface string       `json:"hostInterface,omitempty"`
+
+	// As the runtime's dns capability gave them; nil when it gave none.
+	Nameservers []string `json:"nameservers,omitempty"`
+	Searches    []string `json:"searches,omitempty"`
+	Options     []string `json:"options,omitempty"`
+
+	Decisions []Decision `json:"decisions"`        // one per redirect
+	OptOut    bool       `json:"optOut,omitempty"` // annotation neardns.io/steer: "false"
+}
+
+// In returns the redirects whose decision is in the given state.
+func (f File) In(s State) []steer.Redirect {
+	var out []steer.Redirect
+	for _, d := range f.Decisions {
+		if d.State == s {
+			out = append(out, d.Redirect)
+		}
+	}
+	return out
+}
+
+// OpenNetNS opens the attachment's netns. It fails when the path no longer leads to the netns that was recorded: paths are
+// reused, and rules must never land in another pod. The caller closes the file.
+func (f File) OpenNetNS() (*os.File, error) {
+	ns, inode, err := OpenNetNS(f.NetNS)
+	if err != nil {
+		return nil, err
+	}
+	if inode != f.NetNSInode {
+		ns.Close()
+		return nil, fmt.Errorf("netns %s is now another one (inode %d, recorded %d): %w", f.NetNS, inode, f.NetNSInode, fs.ErrNotExist)
+	}
+	return ns, nil
+}
+
+// OpenNetNS opens a netns path and returns its inode, which identifies the netns while it lives. A path that is no netns
+// is an error; a missing one wraps fs.ErrNotExist. It never blocks, not even on a pipe.
+func OpenNetNS(path string) (*os.File, uint64, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, fmt.Errorf("open netns %q: %w", path, err)
+	}
+	var vfs unix.Statfs_t
+	var st unix.Stat_t
+	if err = unix.Fstatfs(fd, &vfs); err == nil {
+		err = unix.Fstat(fd, &st)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, 0, fmt.Errorf("stat netns %q: %w", path, err)
+	}
+	// A left-over path is an ordinary file on the file system that held the bind mount.
+	if vfs.Type != unix.NSFS_MAGIC {
+		unix.Close(fd)
+		return nil, 0, fmt.Errorf("%q is not a network namespace", path)
+	}
+	return os.NewFile(uintptr(fd), path), st.Ino, nil
+}
+
+// CheckKey tells whether a container ID and an interface name may form a file name. The rules are those of the CNI
+// specification, so that whatever a runtime may pass is fine and nothing else is.
+func CheckKey(containerID, ifName string) error {
+	// 160 leaves room under NAME_MAX for the interface name, escapes and the temporary file's own suffix.
+	if containerID == "" || len(containerID) > 160 {
+		return fmt.Errorf("container ID %.20q has %d characters: 1 to 160 are allowed", containerID, len(containerID))
+	}
+	for i, c := range []byte(containerID) {
+		alnum := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !alnum && (i == 0 || !strings.ContainsRune("_.-", rune(c))) {
+			return fmt.Errorf("container ID %q: character %d (%q) is not allowed", containerID, i+1, c)
+		}
+	}
+	if ifName == "" || len(ifName) > 15 || ifName == "." || ifName == ".." || strings.ContainsAny(ifName, "/: \t\n\v\f\r\x00") {
+		return fmt.Errorf("interface name %q is not one that Linux allows", ifName)
+	}
+	return nil
+}
+
+// escapeIfName keeps the last "-" of a file name the separator: container IDs may hold dashes, escaped interface names not.
+var escapeIfName = strings.NewReplacer("%", "%25", "-", "%2D")
+
+// Path names the file of an attachment.
+func Path(stateDir, containerID, ifName string) string {
+	return filepath.Join(stateDir, podsDir, containerID+"-"+escapeIfName.Replace(ifName)+suffix)
+}
+
+// keyOf is the inverse of Path for a bare file name.
+func keyOf(name string) (containerID, ifName string, ok bool) {
+	base, ok := strings.CutSuffix(name, suffix)
+	at := strings.LastIndexByte(base, '-')
+	if !ok || at < 0 {
+		return "", "", false
+	}
+	containerID = base[:at]
+	ifName = strings.NewReplacer("%2D", "-", "%25", "%").Replace(base[at+1:])
+	return containerID, ifName, CheckKey(containerID, ifName) == nil
+}
+
+// Write stores f, replacing an older file of the same attachment. It fills in f.Version.
+func Write(stateDir string, f File) error {
+	data, err := encode(f)
+	if err != nil {
+		return err
+	}
+	path := Path(stateDir, f.ContainerID, f.IfName)
+	if err := writeAtomic(path, data, 0o600, false); err != nil {
+		return fmt.Errorf("write pod file: %w", err)
+	}
+	return nil
+}
+
+func encode(f File) ([]byte, error) {
+	if err := CheckKey(f.ContainerID, f.IfName); err != nil {
+		return nil, err
+	}
+	f.Version = version
+	data, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode pod file of %s: %w", f.ContainerID, err)
+	}
+	return append(data, '\n'), nil
+}
+
+// Read reads one pod file. A missing one wraps fs.ErrNotExist.
+func Read(path string) (File, error) {
+	data, err := readBounded(path)
+	if err != nil {
+		return File{}, fmt.Errorf("read pod file: %w", err)
+	}
+	f, err := decode(data)
+	if err != nil {
+		return File{}, fmt.Errorf("pod file %s: %w", path, err)
+	}
+	// The name is the key that DEL and GC go by; contents that say otherwise were not written by us.
+	if want := filepath.Base(Path("", f.ContainerID, f.IfName)); want != filepath.Base(path) {
+		return File{}, fmt.Errorf("pod file %s: its contents belong to %s", path, want)
+	}
+	return f, nil
+}
+
+func decode(data []byte) (File, error) {
+	var f File
+	d := json.NewDecoder(bytes.NewReader(data))
+	if err := d.Decode(&f); err != nil {
+		return File{}, fmt.Errorf("not valid JSON: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return File{}, errors.New("more than one JSON value")
+	}
+	switch {
+	case f.Version > version:
+		return File{}, fmt.Errorf("format %d was written by a newer neardns, this one knows %d", f.Version, version)
+	case f.Version < 1:
+		return File{}, errors.New("no format version")
+	}
+	if err := CheckKey(f.ContainerID, f.IfName); err != nil {
+		return File{}, err
+	}
+	for i, d := range f.Decisions {
+		if d.State != Steered && d.State != Pending && d.State != LeftAlone {
+			return File{}, fmt.Errorf("decisions[%d]: unknown state %q", i, d.State)
+		}
+	}
+	return f, nil
+}
+
+// Remove deletes the file of an attachment. It succeeds when there is none.
+func Remove(stateDir, containerID, ifName string) error {
+	if err := CheckKey(containerID, ifName); err != nil {
+		return err
+	}
+	if err := os.Remove(Path(stateDir, containerID, ifName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove pod file: %w", err)
+	}
+	return nil
+}
+
+// Update replaces the file of an attachment that still has one, and fails with fs.ErrNotExist otherwise: the agent must not
+// bring back the file of a pod that DEL has just removed.
+func Update(stateDir string, f File) error {
+	data, err := encode(f)
+	if err != nil {
+		return err
+	}
+	path := Path(stateDir, f.ContainerID, f.IfName)
+	temp, err := writeTemp(path, data, 0o600, false)
+	if err != nil {
+		return fmt.Errorf("update pod file: %w", err)
+	}
+	defer os.Remove(temp) // after the exchange this is the old contents
+	err = unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+	// Some file systems have no exchange. The window is then as small as two system calls can make it.
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		if _, err = os.Lstat(path); err == nil {
+			err = os.Rename(temp, path)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("update pod file %s: %w", path, err)
+	}
+	return nil
+}
+
+// List reads every pod file. Files that cannot be read are errors beside the others, not instead of them; a missing folder
+// is an empty list.
+func List(stateDir string) ([]File, []error) {
+	return list(stateDir, func(string) bool { return true })
+}
+
+// Siblings reads the other attachments of a container: the same sandbox with one more interface.
+func Siblings(stateDir, containerID, ifName string) ([]File, []error) {
+	return list(stateDir, func(name string) bool {
+		id, other, ok := keyOf(name)
+		return ok && id == containerID && other != ifName
+	})
+}
+
+func list(stateDir string, want func(name string) bool) ([]File, []error) {
+	names, err := entries(stateDir)
+	if err != nil {
+		return nil, []error{err}
+	}
+	var files []File
+	var errs []error
+	for _, name := range names {
+		if !strings.HasSuffix(name, suffix) || strings.HasPrefix(name, ".") || !want(name) {
+			continue
+		}
+		f, err := Read(filepath.Join(stateDir, podsDir, name))
+		switch {
+		case err == nil:
+			files = append(files, f)
+		case errors.Is(err, fs.ErrNotExist): // removed since the folder was read
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return files, errs
+}
+
+// Key names one attachment.
+type Key struct{ ContainerID, IfName string }
+
+// Keys returns the attachments that have a file, readable or not.
+func Keys(stateDir string) ([]Key, error) {
+	names, err := entries(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	var keys []Key
+	for _, name := range names {
+		if id, ifName, ok := keyOf(name); ok {
+			keys = append(keys, Key{id, ifName})
+		}
+	}
+	return keys, nil
+}
+
+// entries lists the pods folder in order; a missing folder has none.
+func entries(stateDir string) ([]string, error) {
+	dir := filepath.Join(stateDir, podsDir)
+	d, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list pod files: %w", err)
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list pod files in %s: %w", dir, err)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Sweep removes what writers that were killed left half done, once it is older than age.
+func Sweep(stateDir string, age time.Duration) error {
+	names, err := entries(stateDir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, tempPrefix) {
+			continue
+		}
+		path := filepath.Join(stateDir, podsDir, name)
+		if st, statErr := os.Lstat(path); statErr == nil && time.Since(st.ModTime()) > age {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	return err
+}
