@@ -1,0 +1,88 @@
+package metrics
+
+import (
+	"errors"
+	"net"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/metrics/vars"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Setup returns the directive's set-up function. It registers nothing; whoever assembles the server does.
+func Setup() caddy.SetupFunc {
+	return func(c *caddy.Controller) error {
+		for i := 0; c.Next(); i++ {
+			if i > 0 {
+				return plugin.Error("metrics", plugin.ErrOnce)
+			}
+			if len(c.RemainingArgs()) != 0 || c.NextBlock() {
+				return plugin.Error("metrics", c.Err("takes no arguments: the agent serves the metrics at its own address"))
+			}
+		}
+		config := dnsserver.GetConfig(c)
+		m := &Metrics{zones: plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)}
+		config.AddPlugin(func(next plugin.Handler) plugin.Handler {
+			m.next = next
+			return m
+		})
+
+		// As in CoreDNS: a reload forgets which plugins were on and says anew; one that fails says again what still is.
+		enabled := func() error {
+			for _, host := range config.ListenHosts {
+				addr := config.Transport + "://" + net.JoinHostPort(host, config.Port)
+				for _, h := range config.Handlers() {
+					vars.PluginEnabled.WithLabelValues(addr, config.Zone, config.ViewName, h.Name()).Set(1)
+				}
+			}
+			return nil
+		}
+		c.OnStartup(enabled)
+		c.OnRestartFailed(enabled)
+		c.OnRestart(func() error { vars.PluginEnabled.Reset(); return nil })
+		setBuildInfo()
+		return nil
+	}
+}
+
+// setBuildInfo fills coredns_build_info. The vector belongs to plugin/metrics, which does not export it; asking the
+// registry for a vector of the same name hands out the one that is there.
+func setBuildInfo() {
+	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: plugin.Namespace,
+		Name:      "build_info",
+		Help:      "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.",
+	}, []string{"version", "revision", "goversion"})
+	if err := prometheus.Register(vec); err != nil {
+		var there prometheus.AlreadyRegisteredError
+		if !errors.As(err, &there) {
+			return // another shape than we know: rather no build info than a wrong one
+		}
+		existing, ok := there.ExistingCollector.(*prometheus.GaugeVec)
+		if !ok {
+			return
+		}
+		vec = existing
+	}
+	vec.WithLabelValues(coreDNSVersion(), "", runtime.Version()).Set(1)
+}
+
+// coreDNSVersion is the linked module's version without "v", as CoreDNS writes it.
+func coreDNSVersion() string {
+	const unknown = "unknown"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return unknown
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == "github.com/coredns/coredns" {
+			return strings.TrimPrefix(dep.Version, "v")
+		}
+	}
+	return unknown
+}
