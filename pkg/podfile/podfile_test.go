@@ -1,0 +1,332 @@
+package podfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+var cmpAddr = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
+
+func sample(id, ifName string) File {
+	r := steer.Redirect{ClusterDNS: netip.MustParseAddr("10.96.0.10"), Steering: netip.MustParseAddr("169.254.20.11")}
+	r6 := steer.Redirect{ClusterDNS: netip.MustParseAddr("fd00::a"), Steering: netip.MustParseAddr("fd00:90de:d95::b")}
+	return File{
+		Version: version, ContainerID: id, IfName: ifName, Network: "pods", NetNS: "/run/netns/x", NetNSInode: 4026532000,
+		PodName: "web-0", PodNamespace: "shop", PodUID: "7c1f", HostInterface: "veth12",
+		Addresses:   []netip.Addr{netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("fd01::5")},
+		Nameservers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local"}, Options: []string{"ndots:5"},
+		Decisions: []Decision{{Redirect: r, State: Steered}, {Redirect: r6, State: LeftAlone, Reason: "no route"}},
+	}
+}
+
+func TestWriteReadRemove(t *testing.T) {
+	dir := t.TempDir()
+	want := sample("abc-1", "eth0")
+	if err := Write(dir, want); err != nil {
+		t.Fatal(err)
+	}
+	path := Path(dir, "abc-1", "eth0")
+	if filepath.Base(path) != "abc-1-eth0.json" {
+		t.Errorf("file name %s", path)
+	}
+	got, err := Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got, cmpAddr); d != "" {
+		t.Errorf("read differs from written (-want +got):\n%s", d)
+	}
+	if st, _ := os.Stat(path); st.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v: search lists and pod names are nobody else's business", st.Mode())
+	}
+	for range 2 {
+		if err := Remove(dir, "abc-1", "eth0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Read(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("read after remove: %v", err)
+	}
+}
+
+// The dash separates; names that hold dashes themselves must not meet in one file.
+func TestNamesDoNotCollide(t *testing.T) {
+	dir := t.TempDir()
+	keys := []Key{{"a", "b-c"}, {"a-b", "c"}, {"a", "b%2Dc"}, {"a-b-c", "eth0"}}
+	for _, k := range keys {
+		if err := Write(dir, sample(k.ContainerID, k.IfName)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, errs := List(dir)
+	if len(files) != len(keys) || errs != nil {
+		t.Fatalf("%d files, errors %v", len(files), errs)
+	}
+	got, err := Keys(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	less := cmpopts.SortSlices(func(a, b Key) bool { return fmt.Sprint(a) < fmt.Sprint(b) })
+	if d := cmp.Diff(keys, got, less); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestCheckKeyRefusesWhatCouldLeaveTheFolder(t *testing.T) {
+	for _, k := range []Key{
+		{"", "eth0"}, {"..", "eth0"}, {"../x", "eth0"}, {"a/b", "eth0"}, {".a", "eth0"}, {"a\x00", "eth0"}, {"ä", "eth0"},
+		{strings.Repeat("a", 161), "eth0"}, {"a", ""}, {"a", "."}, {"a", ".."}, {"a", "../x"}, {"a", "a/b"}, {"a", "e th"},
+		{"a", "sixteen-letters."}, {"a", "eth0\n"},
+	} {
+		if err := CheckKey(k.ContainerID, k.IfName); err == nil {
+			t.Errorf("CheckKey(%q, %q) = nil", k.ContainerID, k.IfName)
+		}
+		if err := Remove(t.TempDir(), k.ContainerID, k.IfName); err == nil {
+			t.Errorf("Remove(%q, %q) = nil", k.ContainerID, k.IfName)
+		}
+		if err := Write(t.TempDir(), File{ContainerID: k.ContainerID, IfName: k.IfName}); err == nil {
+			t.Errorf("Write(%q, %q) = nil", k.ContainerID, k.IfName)
+		}
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	dir := t.TempDir()
+	if err := Write(dir, sample("ok", "eth0")); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(Path(dir, "ok", "eth0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct{ file, data, want string }{
+		"empty":         {"a-eth0.json", "", "not valid JSON"},
+		"cut off":       {"ok-eth0.json", string(good[:len(good)/2]), "not valid JSON"},
+		"two values":    {"ok-eth0.json", string(good) + "{}", "more than one"},
+		"no version":    {"a-eth0.json", `{"containerID":"a","ifName":"eth0"}`, "no format version"},
+		"newer":         {"a-eth0.json", `{"version":2,"containerID":"a","ifName":"eth0"}`, "newer neardns"},
+		"another's":     {"b-eth0.json", `{"version":1,"containerID":"a","ifName":"eth0"}`, "belong to a-eth0.json"},
+		"leaves folder": {"a-eth0.json", `{"version":1,"containerID":"../a","ifName":"eth0"}`, "not allowed"},
+		"unknown state": {"a-eth0.json", `{"version":1,"containerID":"a","ifName":"eth0","decisions":[{"state":"maybe"}]}`, "unknown state"},
+		"wrong type":    {"a-eth0.json", `{"version":1,"containerID":7}`, "not valid JSON"},
+		"huge":          {"a-eth0.json", strings.Repeat(" ", maxSize+1), "larger than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), tc.file)
+			if err := os.WriteFile(path, []byte(tc.data), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Read(path)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), path) {
+				t.Errorf("error %v: want %q and the path", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestListGoesOnPastABadFile(t *testing.T) {
+	dir := t.TempDir()
+	if files, errs := List(dir); files != nil || errs != nil {
+		t.Fatalf("no folder: %v, %v", files, errs)
+	}
+	for _, id := range []string{"a", "b"} {
+		if err := Write(dir, sample(id, "eth0")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"bad-eth0.json", "README", ".hidden.json"} {
+		if err := os.WriteFile(filepath.Join(dir, "pods", name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, errs := List(dir)
+	if len(files) != 2 || len(errs) != 1 || !strings.Contains(errs[0].Error(), "bad-eth0.json") {
+		t.Errorf("files %d, errors %v", len(files), errs)
+	}
+}
+
+func TestSiblings(t *testing.T) {
+	dir := t.TempDir()
+	for _, k := range []Key{{"a", "eth0"}, {"a", "net1"}, {"b", "eth0"}, {"a-net1", "eth0"}} {
+		if err := Write(dir, sample(k.ContainerID, k.IfName)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, errs := Siblings(dir, "a", "eth0")
+	if len(errs) != 0 || len(got) != 1 || got[0].IfName != "net1" {
+		t.Errorf("siblings %v, errors %v", got, errs)
+	}
+}
+
+func TestUpdateDoesNotBringBack(t *testing.T) {
+	dir := t.TempDir()
+	f := sample("a", "eth0")
+	if err := Update(dir, f); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("update of nothing: %v", err)
+	}
+	if err := Write(dir, f); err != nil {
+		t.Fatal(err)
+	}
+	f.Decisions[1].State = Steered
+	if err := Update(dir, f); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(Path(dir, "a", "eth0"))
+	if err != nil || len(got.In(Steered)) != 2 {
+		t.Errorf("after update: %v, %v", got.Decisions, err)
+	}
+	if err := Remove(dir, "a", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Update(dir, f); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("update after remove: %v", err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(dir, "pods")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestReadersNeverSeeHalfAFile(t *testing.T) {
+	dir := t.TempDir()
+	if err := Write(dir, sample("a", "eth0")); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 100 {
+				if err := Write(dir, sample("a", "eth0")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		wg.Go(func() {
+			for range 100 {
+				if _, err := Read(Path(dir, "a", "eth0")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	if err := Write(dir, sample("a", "eth0")); err != nil {
+		t.Fatal(err)
+	}
+	old, fresh := filepath.Join(dir, "pods", tempPrefix+"1"), filepath.Join(dir, "pods", tempPrefix+"2")
+	for _, p := range []string{old, fresh} {
+		if err := os.WriteFile(p, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hour := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(old, hour, hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := Sweep(dir, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the old one stays")
+	}
+	if _, err := os.Stat(fresh); err != nil {
+		t.Error("the fresh one went")
+	}
+}
+
+func TestProof(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "sub")
+	addr := netip.MustParseAddr("10.96.0.10")
+	p, err := ReadProof(dir)
+	if err != nil || p.Covers(addr) {
+		t.Fatalf("absent: %v, %v", p, err)
+	}
+	want := Proof{ClusterDNS: []netip.Addr{addr}, Time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
+	if err := WriteProof(dir, want); err != nil {
+		t.Fatal(err)
+	}
+	p, err = ReadProof(dir)
+	if err != nil || !p.Covers(addr) || p.Covers(netip.MustParseAddr("10.96.0.11")) || !p.Time.Equal(want.Time) {
+		t.Fatalf("read %v, %v", p, err)
+	}
+	for range 2 {
+		if err := RemoveProof(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(ProofPath(dir), []byte("half"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := ReadProof(dir); err == nil || p.Covers(addr) {
+		t.Errorf("a torn proof proves something: %v, %v", p, err)
+	}
+}
+
+func TestOpenNetNS(t *testing.T) {
+	ns, inode, err := OpenNetNS("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Close()
+	f := File{NetNS: "/proc/self/ns/net", NetNSInode: inode}
+	if ns, err = f.OpenNetNS(); err != nil {
+		t.Fatal(err)
+	}
+	ns.Close()
+	f.NetNSInode++
+	if _, err = f.OpenNetNS(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("another netns under the same path: %v", err)
+	}
+	regular := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(regular, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := OpenNetNS(regular); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a regular file: %v", err)
+	}
+	if _, _, err := OpenNetNS(regular + "-none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nothing there: %v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	if seed, err := encode(sample("abc", "eth0")); err == nil {
+		f.Add(seed)
+	}
+	f.Add([]byte(`{"version":1,"containerID":"a","ifName":"b-c","decisions":[{"redirect":{"clusterDNS":""},"state":"pending"}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := decode(data)
+		if err != nil {
+			return
+		}
+		// What is accepted can be written, stays inside the folder and is found again.
+		dir := t.TempDir()
+		if err := Write(dir, file); err != nil {
+			t.Fatalf("write what was read: %v", err)
+		}
+		again, err := Read(Path(dir, file.ContainerID, file.IfName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		file.Version = version
+		if d := cmp.Diff(file, again, cmpAddr, cmpopts.EquateEmpty()); d != "" {
+			t.Fatal(d)
+		}
+	})
+}
