@@ -1,0 +1,293 @@
+package testutil
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// nsDir holds the namespaces' bind mounts. Not /run/netns: `ip netns add` may bind that directory over itself while a
+// test runs, after which a mount made before can no longer be taken away.
+const nsDir = "/run/neardns-test"
+
+// runTimeout ends a command that hangs; far above what the slowest rule load takes.
+const runTimeout = 5 * time.Minute
+
+// NetNS is a network namespace of its own, with loopback up. All methods may be called from any goroutine.
+type NetNS struct {
+	t      TB
+	name   string // as asked for, for messages
+	path   string
+	lock   *os.File // flocked while the owner lives
+	file   *os.File
+	handle *netlink.Handle
+
+	mu     sync.Mutex // guards the field below
+	closed bool
+}
+
+// NewNS makes a network namespace; name only helps the reader, the path is unique. It is removed by t.Cleanup.
+func NewNS(t TB, name string) *NetNS {
+	t.Helper()
+	sweep()
+	n := &NetNS{t: t, name: name}
+	if err := n.create(); err != nil {
+		t.Fatalf("make network namespace %s: %v", name, err)
+	}
+	t.Cleanup(n.Close)
+	return n
+}
+
+func (n *NetNS) create() (err error) {
+	if err := os.MkdirAll(nsDir, 0o755); err != nil {
+		return err
+	}
+	random := make([]byte, 4)
+	_, _ = rand.Read(random) // never fails
+	n.path = filepath.Join(nsDir, strings.ReplaceAll(n.name, "/", "_")+"-"+hex.EncodeToString(random))
+	if n.lock, err = lockFile(n.path); err != nil {
+		return err
+	}
+	mount, err := os.OpenFile(n.path, os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return err
+	}
+	_ = mount.Close()
+
+	done := make(chan error)
+	go func() {
+		// Never unlocked: the thread has left the process's namespace and ends with this goroutine.
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("unshare: %w", err)
+			return
+		}
+		done <- unix.Mount("/proc/thread-self/ns/net", n.path, "", unix.MS_BIND, "")
+	}()
+	if err := <-done; err != nil {
+		return err
+	}
+	if n.file, err = os.Open(n.path); err != nil {
+		return err
+	}
+	if n.handle, err = netlink.NewHandleAt(netns.NsHandle(n.FD())); err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	lo, err := n.handle.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return n.handle.LinkSetUp(lo)
+}
+
+// lockFile makes <path>.lock, already locked when it appears under that name: sweep takes what nobody holds.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return f, os.Rename(path+".new", path+".lock")
+}
+
+// sweep removes the namespaces of test runs that were killed: those whose lock nobody holds, but not the kept ones.
+func sweep() {
+	locks, _ := filepath.Glob(filepath.Join(nsDir, "*.lock"))
+	for _, lock := range locks {
+		f, err := os.OpenFile(lock, os.O_RDWR, 0)
+		if err != nil {
+			continue // its owner was faster
+		}
+		path := strings.TrimSuffix(lock, ".lock")
+		_, kept := os.Stat(path + ".keep")
+		if kept != nil && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			removeNS(path)
+		}
+		_ = f.Close()
+	}
+}
+
+func removeNS(path string) {
+	_ = unix.Unmount(path, unix.MNT_DETACH)
+	_ = os.Remove(path)
+	_ = os.Remove(path + ".keep")
+	_ = os.Remove(path + ".lock") // last: while it stands, sweep knows of the rest
+}
+
+// Keep lets the namespace outlive this process: neither Close nor a later sweep removes it, RemoveKept does.
+func (n *NetNS) Keep() {
+	if err := os.WriteFile(n.path+".keep", nil, 0o600); err != nil {
+		n.t.Fatalf("keep network namespace %s: %v", n.name, err)
+	}
+}
+
+// RemoveKept removes every namespace that Keep left. Processes in them are the caller's business.
+func RemoveKept() {
+	kept, _ := filepath.Glob(filepath.Join(nsDir, "*.keep"))
+	for _, path := range kept {
+		removeNS(strings.TrimSuffix(path, ".keep"))
+	}
+}
+
+// Close removes the namespace; the kernel frees it once the last socket and process in it is gone. It may be called twice.
+func (n *NetNS) Close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return
+	}
+	n.closed = true
+	n.handle.Close()
+	_ = n.file.Close()
+	if _, err := os.Stat(n.path + ".keep"); err != nil {
+		removeNS(n.path)
+	}
+	_ = n.lock.Close()
+}
+
+// Name is the name given to NewNS.
+func (n *NetNS) Name() string { return n.name }
+
+// Path is where the namespace is mounted: what CNI_NETNS and nsenter --net= take.
+func (n *NetNS) Path() string { return n.path }
+
+// FD is an open descriptor of the namespace, valid until Close.
+func (n *NetNS) FD() int { return int(n.file.Fd()) }
+
+// Inode is the namespace's inode number, by which the kernel names it.
+func (n *NetNS) Inode() uint64 {
+	info := unix.Stat_t{}
+	if err := unix.Fstat(n.FD(), &info); err != nil {
+		n.t.Fatalf("stat network namespace %s: %v", n.name, err)
+	}
+	return info.Ino
+}
+
+// Netlink is a route netlink handle in the namespace, valid until Close and safe for concurrent use.
+func (n *NetNS) Netlink() *netlink.Handle { return n.handle }
+
+// Do runs f on a thread of its own in the namespace and waits for it. Sockets that f opens stay in the namespace.
+// Goroutines that f starts do not run in it. f may end the test with Fatal.
+func (n *NetNS) Do(f func()) {
+	n.t.Helper()
+	var failed error
+	var panicked any
+	returned := false
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			failed = err
+			return
+		}
+		defer func() {
+			// A thread that cannot get home stays locked and ends with this goroutine.
+			if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+				runtime.UnlockOSThread()
+			}
+			_ = home.Close()
+		}()
+		if err := unix.Setns(n.FD(), unix.CLONE_NEWNET); err != nil {
+			failed = err
+			return
+		}
+		defer func() { panicked = recover() }()
+		f()
+		returned = true
+	}()
+	<-done
+	switch {
+	case failed != nil:
+		n.t.Fatalf("enter network namespace %s: %v", n.name, failed)
+	case panicked != nil:
+		panic(panicked)
+	case !returned:
+		runtime.Goexit() // f called t.Fatal: end the caller as if it had
+	}
+}
+
+// command prepares a command; the system directories are searched even where the caller's PATH lacks them.
+func command(ctx context.Context, args ...string) *exec.Cmd {
+	name := args[0]
+	if !strings.Contains(name, "/") {
+		if _, err := exec.LookPath(name); err != nil {
+			for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
+				if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+					name = filepath.Join(dir, name)
+					break
+				}
+			}
+		}
+	}
+	return exec.CommandContext(ctx, name, args[1:]...)
+}
+
+// Run runs a command in the namespace and returns its standard output; a failure ends the test with all it printed.
+func (n *NetNS) Run(args ...string) string {
+	n.t.Helper()
+	return n.RunInput("", args...)
+}
+
+// RunInput is Run with a standard input.
+func (n *NetNS) RunInput(stdin string, args ...string) string {
+	n.t.Helper()
+	out, err := n.TryRun(stdin, args...)
+	if err != nil {
+		n.t.Fatalf("in %s: %v", n.name, err)
+	}
+	return out
+}
+
+// TryRun is RunInput for commands that may fail; the error carries the command and what it printed.
+func (n *NetNS) TryRun(stdin string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
+	defer cancel()
+	cmd := command(ctx, args...)
+	var out, both bytes.Buffer
+	cmd.Stdin = strings.NewReader(stdin)
+	cmd.Stdout, cmd.Stderr = &out, &both
+	var err error
+	n.Do(func() { err = cmd.Start() })
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return out.String(), fmt.Errorf("%s: %w\n%s%s", strings.Join(args, " "), err, both.String(), out.String())
+	}
+	return out.String(), nil
+}
+
+// Sysctl sets a sysctl in the namespace; a slash in key stands for a dot in an interface's name.
+func (n *NetNS) Sysctl(key, value string) {
+	n.t.Helper()
+	var err error
+	n.Do(func() { err = os.WriteFile(sysctlPath(key), []byte(value), 0) })
+	if err != nil {
+		n.t.Fatalf("in %s: set sysctl %s: %v", n.name, key, err)
+	}
+}
+
+// HasSysctl tells whether the kernel knows a sysctl.
+func (n *NetNS) HasSysctl(key string) bool {
+	var err error
+	n.Do(func() { _, err = os.Stat(sysctlPath(key)) })
+	return !errors.Is(err, os.ErrNotExist)
+}

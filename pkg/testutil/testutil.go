@@ -1,0 +1,85 @@
+// Package testutil owns the ground that kernel tests stand on: network namespaces and what goes into them, scripted DNS
+// servers, clients that see which address answered, kube-proxy's rules, and a whole node made of these.
+//
+// It must never touch the network namespace of the process itself: every link, address, rule and sysctl goes into a
+// namespace that it made. It is imported by tests and by the demo, never by a product.
+//
+// Failure policy: whatever goes wrong ends the test through Fatalf with the command and its output; everything made is
+// removed through Cleanup, also after a failure, and what a killed test run left is swept by the next one.
+package testutil
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TB is the part of testing.TB that the package needs, so that programs may use it as well. Fatalf must not return.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+	Cleanup(func())
+}
+
+// Skip ends a test that cannot run here. It prints one stable line per skip, "SKIP-REASON: <test>: <reason>", which CI
+// holds against the list of skips that are allowed: a skip nobody expected must not pass for a success.
+func Skip(t testing.TB, reason string) {
+	t.Helper()
+	// Not t.Log: its lines are shown with -v only.
+	fmt.Printf("SKIP-REASON: %s: %s\n", t.Name(), reason)
+	t.Skip(reason)
+}
+
+// RequireRoot skips a test that is not run by root. In CI (the variable CI or NEARDNS_REQUIRE_ROOT is set) it fails instead.
+func RequireRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") != "" || os.Getenv("NEARDNS_REQUIRE_ROOT") != "" {
+		t.Fatalf("needs root: network namespaces and packet rules cannot be made as uid %d", os.Geteuid())
+	}
+	Skip(t, "needs root")
+}
+
+// RequireSysctl skips a test where the kernel lacks a sysctl (in ns), such as net.bridge.bridge-nf-call-iptables.
+func RequireSysctl(t testing.TB, ns *NetNS, key string) {
+	t.Helper()
+	if !ns.HasSysctl(key) {
+		Skip(t, "kernel has no sysctl "+key)
+	}
+}
+
+// Eventually calls f until it returns nil, and ends the test with f's last error when that takes longer than timeout.
+func Eventually(t TB, timeout time.Duration, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(timeout)
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %v", timeout, err)
+			return
+		}
+		time.Sleep(pause)
+	}
+}
+
+// sysctlPath turns "net.ipv4.conf.eth0/1.forwarding" into its file; as in sysctl(8), a slash stands for a dot in a name.
+func sysctlPath(key string) string {
+	b := []byte(key)
+	for i, c := range b {
+		switch c {
+		case '.':
+			b[i] = '/'
+		case '/':
+			b[i] = '.'
+		}
+	}
+	return filepath.Join("/proc/sys", string(b))
+}
