@@ -1,0 +1,316 @@
+package steer
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// Times and bounds in the host table.
+const (
+	// drainTime is how long connections that the agent serves still reach it after its TCP lease ended or lapsed. Each
+	// renewal sets it anew, so that a lapse alone cuts nothing; it is longer than CoreDNS keeps an idle connection (10 s
+	// since the last question is its default, and clients wait 5 s at most for an answer, resolv.conf(5) "timeout").
+	drainTime = 10 * time.Second
+	// connMemory is how long a connection's way is remembered after its last packet: kube-dns closes idle ones sooner.
+	connMemory = 5 * time.Minute
+	// connBound is the number of remembered connections; a full set costs only what it was there for.
+	connBound = 65536
+	// leaseBound is far above the few addresses a node serves.
+	leaseBound = 256
+)
+
+// Ports of the control datagrams; they never leave the host's output hook.
+const (
+	portRenewUDP    = 17
+	portRenewTCP    = 6
+	portWithdrawUDP = 117
+	portWithdrawTCP = 106
+)
+
+// Counter names, as Counters returns them. Packets, except for TCP, where connections (SYNs) count.
+const (
+	CounterDeliveredUDP = "delivered_udp"   // to the agent, under a lease
+	CounterDeliveredTCP = "delivered_tcp"   //
+	CounterFallbackUDP  = "fallback_udp"    // given back the cluster DNS address
+	CounterFallbackTCP  = "fallback_tcp"    //
+	CounterProbe        = "probe"           // the prober's own
+	CounterHostUDP      = "host_udp"        // host processes' questions under node interception
+	CounterHostTCP      = "host_tcp"        //
+	CounterUplinkDrop   = "dropped_uplink"  // from hosts beside the node: nobody's resolver
+	CounterLeaseRenewal = "lease_datagrams" // control datagrams of the agent
+)
+
+func hostCounters() []string {
+	return []string{CounterDeliveredUDP, CounterDeliveredTCP, CounterFallbackUDP, CounterFallbackTCP, CounterProbe,
+		CounterHostUDP, CounterHostTCP, CounterUplinkDrop, CounterLeaseRenewal}
+}
+
+// render makes the host table. Addresses stand in sets and maps wherever they can, so that the chains are the same on
+// every node and the plugin can add a redirect without touching a rule.
+func (h Host) render() table {
+	life := h.Lifetime
+	if life == 0 {
+		life = DefaultLifetime
+	}
+	t := table{counters: hostCounters()}
+	uplinks := set{name: "uplinks", key: []nftables.SetDatatype{nftables.TypeIFName}}
+	for _, u := range sorted(h.Uplinks) {
+		uplinks.elements = append(uplinks.elements, element{key: ifname(u), text: u})
+	}
+	t.sets = append(t.sets, uplinks)
+	pre := chain{name: "prerouting", hook: &hook{kind: "filter", num: unix.NF_INET_PRE_ROUTING, priority: prioRaw}}
+	out := chain{name: "output", hook: &hook{kind: "filter", num: unix.NF_INET_LOCAL_OUT, priority: prioRaw}}
+	post := chain{name: "postrouting", hook: &hook{kind: "filter", num: unix.NF_INET_POST_ROUTING, priority: prioLast}}
+	nat := chain{name: "prober_nat", hook: &hook{kind: "nat", num: unix.NF_INET_POST_ROUTING, priority: prioSrcNAT}}
+	host := chain{name: "host_output", hook: &hook{kind: "route", num: unix.NF_INET_LOCAL_OUT, priority: prioRaw}}
+	for _, f := range families() {
+		hf := h.of(f)
+		t.sets = append(t.sets, hf.sets()...)
+		for _, p := range []Protocol{UDP, TCP} {
+			pre.rules = append(pre.rules, f.rule().nfproto().dport(p, 53).goTo("dns"+f.suffix))
+			host.rules = append(host.rules, f.rule().nfproto().dport(p, 53).goTo("host_"+p.String()+f.suffix))
+		}
+		out.rules = append(out.rules, hf.output()...)
+		post.rules = append(post.rules, hf.postrouting()...)
+		for _, source := range []netip.Addr{ProbeSource(f.is4()), ProofSource(f.is4())} {
+			nat.rules = append(nat.rules, f.rule().saddr(source).oifNot(ProberInterface).masquerade().end())
+		}
+		t.chains = append(t.chains, hf.chains(life)...)
+		if h.InterceptNode {
+			t.chains = append(t.chains, hf.hostChains()...)
+		}
+	}
+	t.chains = append(t.chains, pre, out, post, nat)
+	if h.InterceptNode {
+		t.chains = append(t.chains, host)
+	}
+	return t
+}
+
+// ProbeSource and ProofSource are the prober's addresses of a family.
+func ProbeSource(is4 bool) netip.Addr {
+	if is4 {
+		return ProbeSource4
+	}
+	return ProbeSource6
+}
+
+// ProofSource is the address whose questions always take the fallback.
+func ProofSource(is4 bool) netip.Addr {
+	if is4 {
+		return ProofSource4
+	}
+	return ProofSource6
+}
+
+// hostFamily is one family's part of the host table.
+type hostFamily struct {
+	*family
+	redirects []Redirect // served and fallback only
+	served    []Redirect
+	locals    []Local
+	zones     []uint16 // of locals, by position
+	intercept bool
+}
+
+func (h Host) of(f *family) hostFamily {
+	hf := hostFamily{family: f, intercept: h.InterceptNode}
+	for i, rs := range [][]Redirect{h.Redirects, h.FallbackOnly} {
+		for _, r := range rs {
+			if r.Is4() != f.is4() {
+				continue
+			}
+			if i == 0 {
+				hf.served = append(hf.served, r)
+			}
+			if !slices.ContainsFunc(hf.redirects, func(o Redirect) bool { return o.Steering == r.Steering }) {
+				hf.redirects = append(hf.redirects, r)
+			}
+		}
+	}
+	locals := slices.Clone(h.Locals)
+	slices.SortFunc(locals, func(a, b Local) int { return a.Address.Compare(b.Address) })
+	for i, l := range locals {
+		if l.Address.Is4() == f.is4() {
+			hf.locals = append(hf.locals, l)
+			hf.zones = append(hf.zones, zoneBase+uint16(i)) //nolint:gosec // a handful of addresses
+		}
+	}
+	return hf
+}
+
+// name appends the family to a set's or chain's name.
+func (hf hostFamily) name(base string) string { return base + hf.suffix }
+
+func (hf hostFamily) sets() []set {
+	addr := []nftables.SetDatatype{hf.addrType}
+	conn := []nftables.SetDatatype{hf.addrType, nftables.TypeInetService, hf.addrType}
+	ours := set{name: hf.name("ours"), key: addr}
+	cluster := set{name: hf.name("cluster"), key: addr, value: &hf.addrType}
+	intercept := set{name: hf.name("intercept"), key: addr, value: &hf.addrType}
+	answer := set{name: hf.name("answer"), key: addr, value: &hf.addrType}
+	for _, r := range hf.redirects {
+		ours.elements = append(ours.elements, keyElement(r.Steering))
+		cluster.elements = append(cluster.elements, mapElement(r.Steering, r.ClusterDNS))
+	}
+	for _, l := range hf.locals {
+		ours.elements = append(ours.elements, keyElement(l.Address))
+		cluster.elements = append(cluster.elements, mapElement(l.Address, l.ClusterDNS))
+	}
+	if hf.intercept {
+		for _, r := range hf.served {
+			intercept.elements = append(intercept.elements, mapElement(r.ClusterDNS, r.Steering))
+			answer.elements = append(answer.elements, mapElement(r.Steering, r.ClusterDNS))
+		}
+	}
+	return []set{
+		ours, cluster, intercept, answer,
+		{name: hf.name("exempt"), key: addr, contents: atLeast},
+		{name: hf.name("lease_udp"), key: addr, contents: dynamic, size: leaseBound},
+		{name: hf.name("lease_tcp"), key: addr, contents: dynamic, size: leaseBound},
+		{name: hf.name("drain"), key: addr, contents: dynamic, size: leaseBound},
+		{name: hf.name("fallback_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
+		{name: hf.name("host_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
+	}
+}
+
+// chains are the switch proper.
+func (hf hostFamily) chains(life time.Duration) []chain {
+	f := hf.family
+	fallback, conn := hf.name("fallback"), hf.name("fallback_conn")
+	leaseUDP, leaseTCP, drain := hf.name("lease_udp"), hf.name("lease_tcp"), hf.name("drain")
+	probe, proof := ProbeSource(f.is4()), ProofSource(f.is4())
+
+	dns := chain{name: hf.name("dns"), rules: []rule{
+		// The node's own processes that name a local or steering address talk to the socket or get a refusal; there is
+		// no way to hand them to kube-dns from here.
+		f.rule().iif("lo").ret(),
+		f.rule().iifIn("uplinks").daddrIn(hf.name("ours")).count(CounterUplinkDrop).drop(),
+		f.rule().iifIn("uplinks").ret(),
+		f.rule().iif(ProberInterface).saddr(probe).daddrIn(hf.name("ours")).goTo(hf.name("probe")),
+		f.rule().iif(ProberInterface).saddr(proof).goTo(fallback),
+		f.rule().daddrIn(hf.name("ours")).goTo(hf.name("switch")),
+		f.rule().saddrIn(hf.name("exempt")).ret(),
+		f.rule().setDaddrFrom(hf.name("intercept")).goTo(hf.name("switch")),
+	}}
+	probeChain := chain{name: hf.name("probe"), rules: []rule{
+		f.rule().proto(UDP).boundSocket().count(CounterProbe).notrack().accept(),
+		f.rule().syn(true).boundSocket().count(CounterProbe).notrack().accept(),
+		f.rule().syn(false).anySocket().notrack().accept(),
+		f.rule().say("goto %s", fallback).gotoOnly(fallback),
+	}}
+	sw := chain{name: hf.name("switch"), rules: []rule{
+		f.rule().proto(UDP).daddrIn(leaseUDP).boundSocket().count(CounterDeliveredUDP).notrack().accept(),
+		f.rule().proto(TCP).goTo(hf.name("tcp")),
+		f.rule().say("goto %s", fallback).gotoOnly(fallback),
+	}}
+	tcp := chain{name: hf.name("tcp"), rules: []rule{
+		f.rule().syn(true).goTo(hf.name("syn")),
+		f.rule().connIn(conn).connUpdate(conn).goTo(fallback),
+		f.rule().daddrIn(leaseTCP).anySocket().notrack().accept(),
+		f.rule().daddrIn(drain).anySocket().notrack().accept(),
+		f.rule().say("goto %s", fallback).gotoOnly(fallback),
+	}}
+	syn := chain{name: hf.name("syn"), rules: []rule{
+		// A source port that fell back before and is used again now belongs to the agent.
+		f.rule().daddrIn(leaseTCP).boundSocket().connDelete(conn).end(),
+		f.rule().daddrIn(leaseTCP).boundSocket().count(CounterDeliveredTCP).notrack().accept(),
+		f.rule().connUpdate(conn).end(),
+		f.rule().say("goto %s", fallback).gotoOnly(fallback),
+	}}
+	fb := chain{name: fallback, rules: []rule{
+		f.rule().proto(UDP).count(CounterFallbackUDP).end(),
+		f.rule().syn(true).count(CounterFallbackTCP).end(),
+	}}
+	for i, l := range hf.locals {
+		fb.rules = append(fb.rules, f.rule().daddr(l.Address).setZone(hf.zones[i]).end())
+	}
+	fb.rules = append(fb.rules, f.rule().setDaddrFrom(hf.name("cluster")).accept())
+
+	control := chain{name: hf.name("control"), rules: []rule{
+		f.rule().dport(UDP, portRenewUDP).updateDaddr(leaseUDP, life).end(),
+		f.rule().dport(UDP, portRenewTCP).updateDaddr(leaseTCP, life).end(),
+		f.rule().dport(UDP, portRenewTCP).updateDaddr(drain, drainTime).end(),
+		f.rule().dport(UDP, portWithdrawUDP).deleteDaddr(leaseUDP).end(),
+		f.rule().dport(UDP, portWithdrawTCP).deleteDaddr(leaseTCP).end(),
+		f.rule().dport(UDP, portWithdrawTCP).updateDaddr(drain, drainTime).end(),
+		f.rule().count(CounterLeaseRenewal).drop(),
+	}}
+	answer := chain{name: hf.name("answers"), rules: []rule{
+		f.rule().notrack().end(),
+		// Under node interception the client asked the cluster DNS address. Steered pods are not disturbed: their own
+		// table just has nothing left to do.
+		f.rule().setSaddrFrom(hf.name("answer")).end(),
+	}}
+	return []chain{dns, probeChain, sw, tcp, syn, fb, control, answer}
+}
+
+// gotoOnly ends a rule that is nothing but its verdict.
+func (b *ruleBuilder) gotoOnly(chain string) rule {
+	b.words = nil
+	return b.goTo(chain)
+}
+
+// output keeps the agent's answers, and the node's own questions to it, out of conntrack, and takes the lease datagrams.
+func (hf hostFamily) output() []rule {
+	f := hf.family
+	rules := []rule{f.rule().daddrIn(hf.name("ours")).mark(Mark).root().proto(UDP).goTo(hf.name("control"))}
+	for _, p := range []Protocol{UDP, TCP} {
+		rules = append(rules,
+			f.rule().sport(p, 53).saddrIn(hf.name("ours")).goTo(hf.name("answers")),
+			f.rule().dport(p, 53).daddrIn(hf.name("ours")).notrack().end())
+	}
+	return rules
+}
+
+// postrouting gives the local address back as source to what kube-dns answered in its place.
+func (hf hostFamily) postrouting() []rule {
+	var rules []rule
+	for i, l := range hf.locals {
+		for _, p := range []Protocol{UDP, TCP} {
+			rules = append(rules, hf.rule().sport(p, 53).saddr(l.ClusterDNS).replyInZone(hf.zones[i]).setSaddr(l.Address).end())
+		}
+	}
+	return rules
+}
+
+// hostChains steer the node's own processes, under the lease alone: in output, "socket" would find the sender's own. The
+// address is written, tested and, without a lease, written back, so that one map serves and the kernel re-routes only
+// what changed.
+func (hf hostFamily) hostChains() []chain {
+	f := hf.family
+	conn := hf.name("host_conn")
+	undo := f.rule().setDaddrFrom(hf.name("cluster")).end()
+	udp := chain{name: hf.name("host_udp"), rules: []rule{
+		f.rule().daddrIn(hf.name("ours")).ret(),
+		f.rule().setDaddrFrom(hf.name("intercept")).end(),
+		f.rule().daddrIn(hf.name("lease_udp")).count(CounterHostUDP).notrack().accept(),
+		undo,
+	}}
+	tcp := chain{name: hf.name("host_tcp"), rules: []rule{
+		f.rule().daddrIn(hf.name("ours")).ret(),
+		f.rule().setDaddrFrom(hf.name("intercept")).end(),
+		f.rule().syn(true).daddrIn(hf.name("lease_tcp")).connUpdate(conn).count(CounterHostTCP).notrack().accept(),
+		f.rule().syn(true).connDelete(conn).end(),
+		f.rule().connIn(conn).connUpdate(conn).notrack().accept(),
+		undo,
+	}}
+	return []chain{udp, tcp}
+}
+
+func keyElement(a netip.Addr) element { return element{key: a.AsSlice(), text: a.String()} }
+
+func mapElement(k, v netip.Addr) element {
+	return element{key: k.AsSlice(), value: v.AsSlice(), text: k.String() + " : " + v.String()}
+}
+
+func sorted[T cmp.Ordered](s []T) []T {
+	s = slices.Clone(s)
+	slices.Sort(s)
+	return slices.Compact(s)
+}

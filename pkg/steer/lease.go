@@ -1,0 +1,109 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lease sends the datagrams that renew and withdraw leases. A rule in the host's output hook turns them into set updates
+// and drops them, so a lease costs no nftables transaction: those raise the ruleset's generation, which makes other
+// programs' dumps and restores start over, and they wait for the commit mutex, at times for many seconds.
+//
+// It must be opened in the host's netns by root, and is safe for concurrent use.
+type Lease struct {
+	mu     sync.Mutex
+	fd4    int
+	fd6    int // -1 where the kernel has no IPv6
+	closed bool
+}
+
+// ErrNoSwitch says that nothing swallowed a lease datagram: the host table is missing or not this version's.
+var ErrNoSwitch = errors.New("no rule took the lease datagram: the host table is missing or damaged")
+
+// OpenLease opens the sockets in the calling thread's netns. It needs CAP_NET_ADMIN for the mark.
+func OpenLease() (*Lease, error) {
+	fd4, err := leaseSocket(unix.AF_INET)
+	if err != nil {
+		return nil, err
+	}
+	fd6, err := leaseSocket(unix.AF_INET6)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		fd6, err = -1, nil
+	}
+	if err != nil {
+		_ = unix.Close(fd4)
+		return nil, err
+	}
+	return &Lease{fd4: fd4, fd6: fd6}, nil
+}
+
+func leaseSocket(domain int) (int, error) {
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open lease socket: %w", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, Mark); err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("mark lease socket: %w", err)
+	}
+	return fd, nil
+}
+
+// Renew gives the address, local or steering, a lease for the protocol that lasts the switch's lifetime. Call it only
+// right after a proven answer. ErrNoSwitch means that there is no switch to hold a lease.
+func (l *Lease) Renew(addr netip.Addr, p Protocol) error {
+	if p == TCP {
+		return l.send(addr, portRenewTCP)
+	}
+	return l.send(addr, portRenewUDP)
+}
+
+// Withdraw ends the lease for the protocol at once. Connections that the agent serves over TCP still reach it for ten
+// seconds (the drain).
+func (l *Lease) Withdraw(addr netip.Addr, p Protocol) error {
+	if p == TCP {
+		return l.send(addr, portWithdrawTCP)
+	}
+	return l.send(addr, portWithdrawUDP)
+}
+
+func (l *Lease) send(addr netip.Addr, port int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return errors.New("lease is closed")
+	}
+	var err error
+	if addr.Is4() {
+		err = unix.Sendto(l.fd4, nil, 0, &unix.SockaddrInet4{Port: port, Addr: addr.As4()})
+	} else {
+		err = unix.Sendto(l.fd6, nil, 0, &unix.SockaddrInet6{Port: port, Addr: addr.As16()})
+	}
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return nil // dropped by our rule: the sign that it worked
+	case err == nil:
+		return ErrNoSwitch
+	default:
+		return fmt.Errorf("send lease datagram for %s: %w", addr, err)
+	}
+}
+
+// Close releases the sockets; leases in force lapse by themselves.
+func (l *Lease) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	err := unix.Close(l.fd4)
+	if l.fd6 >= 0 {
+		err = errors.Join(err, unix.Close(l.fd6))
+	}
+	return err
+}

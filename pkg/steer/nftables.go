@@ -1,0 +1,454 @@
+package steer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Nftables is the nftables back end for one netns. It talks to the kernel through netlink and needs no binary. It holds
+// one socket in that netns until Close, and is safe for concurrent use by processes, not by goroutines.
+type Nftables struct {
+	nsFD int
+	conn *netlink.Conn // transactions
+	read *nftables.Conn
+}
+
+var _ Backend = (*Nftables)(nil)
+
+// readBuffer holds the answers to one transaction or dump; netlink's default (208 KiB) overflows on a busy node.
+const readBuffer = 4 << 20
+
+// attempts bounds retries of a dump that another program's commit interrupted (EINTR) and of a transaction that lost a
+// race with another of ours (ENOENT, EEXIST): each retry reads afresh.
+const attempts = 8
+
+// OpenNftables opens the back end for the netns behind nsFD, which the caller keeps open until Close; -1 means the
+// calling thread's.
+func OpenNftables(nsFD int) (*Nftables, error) {
+	opts := []nftables.ConnOption{nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetReadBuffer(readBuffer) })}
+	if nsFD >= 0 {
+		opts = append(opts, nftables.WithNetNSFd(nsFD))
+	}
+	conn, err := dial(nsFD)
+	if err != nil {
+		return nil, err
+	}
+	read, err := nftables.New(opts...)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open nftables socket: %w", err), conn.Close())
+	}
+	return &Nftables{nsFD: nsFD, conn: conn, read: read}, nil
+}
+
+func dial(nsFD int) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: max(nsFD, 0)})
+	if err != nil {
+		return nil, fmt.Errorf("open nftables socket: %w", err)
+	}
+	// Best effort: these only make errors speak and room for many of them.
+	_ = conn.SetReadBuffer(readBuffer)
+	_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
+	return conn, nil
+}
+
+// commit sends the batch. After an error the socket may hold further replies to the same batch, so it is replaced.
+func (n *Nftables) commit(b *batch) error {
+	err := b.send(n.conn)
+	if err == nil {
+		return nil
+	}
+	fresh, dialErr := dial(n.nsFD)
+	if dialErr != nil {
+		return errors.Join(err, dialErr)
+	}
+	_ = n.conn.Close()
+	n.conn = fresh
+	return err
+}
+
+// Close releases the sockets; rules stay.
+func (n *Nftables) Close() error { return errors.Join(n.conn.Close(), n.read.CloseLasting()) }
+
+// ourTable is the table as google/nftables wants it named in requests.
+func ourTable() *nftables.Table {
+	return &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
+}
+
+// Apply implements Backend.
+func (n *Nftables) Apply(rs Ruleset) error {
+	want := rs.render()
+	return n.retry("apply rules", func() error {
+		have, err := n.load()
+		if err != nil {
+			return err
+		}
+		if len(compare(want, have)) == 0 {
+			return nil
+		}
+		var b batch
+		b.change(want, have)
+		return n.commit(&b)
+	})
+}
+
+// Ensure implements Backend.
+func (n *Nftables) Ensure(rs Ruleset) error {
+	want := rs.render()
+	return n.retry("ensure rules", func() error {
+		whole, err := n.whole(want)
+		if err != nil || whole {
+			return err
+		}
+		have, err := n.load()
+		if err != nil {
+			return err
+		}
+		var b batch
+		b.complete(want, have)
+		return n.commit(&b)
+	})
+}
+
+// Verify implements Backend.
+func (n *Nftables) Verify(rs Ruleset) error {
+	want := rs.render()
+	return n.retry("verify rules", func() error {
+		have, err := n.load()
+		if err != nil {
+			return err
+		}
+		if items := compare(want, have); len(items) > 0 {
+			return &DriftError{Items: items}
+		}
+		return nil
+	})
+}
+
+// Remove implements Backend.
+func (n *Nftables) Remove() error {
+	return n.retry("remove table", func() error {
+		var b batch
+		b.addTable() // so that the deletion never meets an absent table, in one transaction
+		b.deleteTable()
+		return n.commit(&b)
+	})
+}
+
+// Whole is the cheap look at a host table: it is there, has rules, and holds rs's addresses. Where it is true, Ensure would
+// change nothing.
+func (n *Nftables) Whole(rs Ruleset) (bool, error) {
+	var whole bool
+	err := n.retry("look at rules", func() (err error) {
+		whole, err = n.whole(rs.render())
+		return err
+	})
+	return whole, err
+}
+
+// IsUplink reports whether the host table treats an interface as leading away from the node.
+func (n *Nftables) IsUplink(name string) (bool, error) {
+	var is bool
+	err := n.retry("read uplinks", func() error {
+		have, err := n.elements(set{name: "uplinks", key: []nftables.SetDatatype{nftables.TypeIFName}})
+		is = len(missing([]element{{key: ifname(name)}}, have)) == 0
+		return err
+	})
+	return is, err
+}
+
+// Supported has the kernel check one transaction with every expression that the tables use, in a scratch table that is
+// never committed. The error names what is missing as well as the kernel tells, and wraps ErrNotSupported.
+func (n *Nftables) Supported() error {
+	addr := netip.MustParseAddr
+	redirects := []Redirect{{addr("192.0.2.1"), addr("192.0.2.2")}, {addr("2001:db8::1"), addr("2001:db8::2")}}
+	locals := []Local{{addr("192.0.2.3"), addr("192.0.2.1")}, {addr("2001:db8::3"), addr("2001:db8::1")}}
+	var errs []error
+	for _, part := range []struct {
+		name string
+		rs   Ruleset
+	}{{"pod table", Pod{Redirects: redirects}}, {"host table", Host{Redirects: redirects, Locals: locals, InterceptNode: true}}} {
+		b := batch{table: TableName + "-scratch"}
+		b.complete(part.rs.render(), loaded{})
+		if err := b.rehearse(n.conn); err != nil {
+			fresh, dialErr := dial(n.nsFD)
+			if dialErr != nil {
+				return dialErr
+			}
+			_ = n.conn.Close()
+			n.conn = fresh
+			errs = append(errs, fmt.Errorf("%s: %w: %w", part.name, ErrNotSupported, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Present reports whether the table is there at all.
+func (n *Nftables) Present() (bool, error) {
+	var present bool
+	err := n.retry("look for table", func() error {
+		t, err := n.read.ListTableOfFamily(TableName, nftables.TableFamilyINet)
+		if hasErrno(err, unix.ENOENT) {
+			err = nil
+		}
+		present = t != nil
+		return err
+	})
+	return present, err
+}
+
+// retry runs f again while the kernel says that something else changed meanwhile.
+func (n *Nftables) retry(what string, f func() error) error {
+	var err error
+	for range attempts {
+		var drift *DriftError
+		if err = f(); err == nil {
+			return nil
+		} else if errors.As(err, &drift) {
+			return err
+		}
+		if !hasErrno(err, unix.EINTR) && !hasErrno(err, unix.EAGAIN) && !hasErrno(err, unix.ENOENT) && !hasErrno(err, unix.EEXIST) && !hasErrno(err, unix.EBUSY) {
+			break
+		}
+	}
+	if hasErrno(err, unix.EOPNOTSUPP) || hasErrno(err, unix.EPROTONOSUPPORT) || hasErrno(err, unix.EAFNOSUPPORT) {
+		return fmt.Errorf("%s: %w: %w", what, ErrNotSupported, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// hasErrno looks for a kernel error also where google/nftables v0.3.0 has flattened it to text.
+func hasErrno(err error, errno syscall.Errno) bool {
+	return errors.Is(err, errno) || err != nil && strings.HasSuffix(err.Error(), errno.Error())
+}
+
+// whole is the cheap look of an ADD beside a healthy table: the first base chain has rules and the addresses are there.
+// It never decides to change anything by itself.
+func (n *Nftables) whole(want table) (bool, error) {
+	rules, err := n.rules("prerouting")
+	if err != nil || len(rules["prerouting"]) == 0 {
+		return false, err
+	}
+	for _, s := range want.sets {
+		if s.contents == dynamic || len(s.elements) == 0 || s.name == "uplinks" {
+			continue
+		}
+		have, err := n.elements(s)
+		if err != nil {
+			return false, err
+		}
+		if len(missing(s.elements, have)) > 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// load reads our table as it stands in the kernel. An absent table is an empty one.
+func (n *Nftables) load() (loaded, error) {
+	have := loaded{chains: map[string]loadedChain{}, sets: map[string]loadedSet{}, counters: map[string]bool{}}
+	sets, err := n.read.GetSets(ourTable())
+	if hasErrno(err, unix.ENOENT) {
+		return have, nil
+	} else if err != nil {
+		return have, fmt.Errorf("list sets: %w", err)
+	}
+	for _, s := range sets {
+		if s.Anonymous {
+			continue
+		}
+		ls := loadedSet{shape: shapeOf(s)}
+		if !s.Dynamic {
+			if ls.elements, err = n.setElements(s); err != nil {
+				return have, err
+			}
+		}
+		have.sets[s.Name] = ls
+	}
+	objects, err := n.read.GetNamedObjects(ourTable())
+	if err != nil && !hasErrno(err, unix.ENOENT) {
+		return have, fmt.Errorf("list counters: %w", err)
+	}
+	for _, o := range objects {
+		if named, ok := o.(*nftables.NamedObj); ok && named.Type == nftables.ObjTypeCounter {
+			have.counters[named.Name] = true
+		}
+	}
+	chains, err := n.read.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil && !hasErrno(err, unix.ENOENT) {
+		return have, fmt.Errorf("list chains: %w", err)
+	}
+	for _, c := range chains {
+		if c.Table.Name != TableName {
+			continue
+		}
+		have.chains[c.Name] = loadedChain{hook: hookOf(c)}
+	}
+	rules, err := n.rules("")
+	if err != nil {
+		return have, err
+	}
+	for name, list := range rules {
+		c := have.chains[name]
+		c.rules = list
+		have.chains[name] = c
+	}
+	return have, nil
+}
+
+func (n *Nftables) elements(s set) ([]element, error) {
+	keyType := s.key[0]
+	ns := &nftables.Set{Table: ourTable(), Name: s.name, KeyType: keyType, IsMap: s.value != nil}
+	if s.value != nil {
+		ns.DataType = *s.value
+	}
+	return n.setElements(ns)
+}
+
+func (n *Nftables) setElements(s *nftables.Set) ([]element, error) {
+	got, err := n.read.GetSetElements(s)
+	if err != nil && !hasErrno(err, unix.ENOENT) {
+		return nil, fmt.Errorf("list elements of %s: %w", s.Name, err)
+	}
+	var out []element
+	for _, e := range got {
+		out = append(out, element{key: e.Key, value: e.Val})
+	}
+	return out, nil
+}
+
+// Counter is a named counter's value; see the Counter names for what one packet means.
+type Counter struct{ Packets, Bytes uint64 }
+
+// Counters reads the host table's counters.
+func (n *Nftables) Counters() (map[string]Counter, error) {
+	out := map[string]Counter{}
+	err := n.retry("read counters", func() error {
+		objects, err := n.read.GetNamedObjects(ourTable())
+		if err != nil {
+			return err
+		}
+		for _, o := range objects {
+			if named, ok := o.(*nftables.NamedObj); ok && named.Type == nftables.ObjTypeCounter {
+				if c, ok := named.Obj.(*expr.Counter); ok {
+					out[named.Name] = Counter{Packets: c.Packets, Bytes: c.Bytes}
+				}
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// LeaseState is a lease that stands, and for how long without another renewal.
+type LeaseState struct {
+	Address  netip.Addr
+	Protocol Protocol
+	Expires  time.Duration
+}
+
+// Leases lists the leases in force.
+func (n *Nftables) Leases() ([]LeaseState, error) {
+	var out []LeaseState
+	err := n.retry("read leases", func() error {
+		out = nil
+		for _, f := range families() {
+			for _, p := range []Protocol{UDP, TCP} {
+				s := &nftables.Set{Table: ourTable(), Name: "lease_" + p.String() + f.suffix, KeyType: f.addrType, HasTimeout: true}
+				elements, err := n.read.GetSetElements(s)
+				if hasErrno(err, unix.ENOENT) {
+					continue
+				} else if err != nil {
+					return err
+				}
+				for _, e := range elements {
+					if a, ok := netip.AddrFromSlice(e.Key); ok && e.Expires > 0 {
+						out = append(out, LeaseState{Address: a, Protocol: p, Expires: e.Expires})
+					}
+				}
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Exempt leaves pods, by address, out of node interception. Addresses that are exempt already do no harm.
+func (n *Nftables) Exempt(addrs ...netip.Addr) error { return n.exempt(addrs, true) }
+
+// Unexempt takes pods' addresses back; absent ones, and an absent table, do no harm.
+func (n *Nftables) Unexempt(addrs ...netip.Addr) error { return n.exempt(addrs, false) }
+
+func (n *Nftables) exempt(addrs []netip.Addr, add bool) error {
+	return n.retry("change exempt pods", func() error {
+		var b batch
+		for _, f := range families() {
+			name := "exempt" + f.suffix
+			have, err := n.elements(set{name: name, key: []nftables.SetDatatype{f.addrType}})
+			if err != nil {
+				return err
+			}
+			var todo []element
+			for _, a := range addrs {
+				if e := keyElement(a); a.Is4() == f.is4() && add == (len(missing([]element{e}, have)) > 0) {
+					todo = append(todo, e)
+				}
+			}
+			if add {
+				b.addElements(name, todo)
+			} else {
+				b.deleteElements(name, todo)
+			}
+		}
+		return n.commit(&b)
+	})
+}
+
+// missing lists the elements of want that have lacks; an element with another value is missing too.
+func missing(want, have []element) []element {
+	var out []element
+	for _, w := range want {
+		if !slices.ContainsFunc(have, func(h element) bool {
+			return bytes.Equal(h.key, w.key) && (w.value == nil || bytes.Equal(h.value, w.value))
+		}) {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+func hookOf(c *nftables.Chain) string {
+	if c.Hooknum == nil || c.Priority == nil {
+		return ""
+	}
+	return hookText(string(c.Type), uint32(*c.Hooknum), int32(*c.Priority))
+}
+
+func shapeOf(s *nftables.Set) string {
+	value := uint32(0)
+	if s.IsMap {
+		value = s.DataType.GetNFTMagic()
+	}
+	return shapeText(s.KeyType.GetNFTMagic(), value, s.Dynamic, s.Timeout, s.Size)
+}
+
+func hookText(kind string, num uint32, priority int32) string {
+	return fmt.Sprintf("type %s hook %d priority %d", kind, num, priority)
+}
+
+func shapeText(key, value uint32, dyn bool, timeout time.Duration, size uint32) string {
+	if !dyn {
+		size = 0 // the kernel reports none for a set that only transactions fill
+	}
+	return fmt.Sprintf("key %d value %d dynamic %t timeout %s size %d", key, value, dyn, timeout, size)
+}

@@ -1,0 +1,217 @@
+// Package steer owns every packet rule of neardns: the pod table, which sends a pod's questions to its own node, and the
+// host table with the switch, which hands them to the agent only under a lease and otherwise gives them back to kube-dns.
+//
+// Rules are values first (Pod, Host), rendered in one place, applied in one transaction and compared by meaning. They
+// never meet a Kubernetes type, a flag or a logger. All state lives in one table, "inet neardns", in the netns at hand;
+// nothing foreign is ever read for a decision or written.
+//
+// Failure policy: every call either leaves the kernel as described or returns an error and leaves what was there. No call
+// retries for long, so the caller decides when to try again.
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Names and numbers that stand in the kernel. They are part of what operators see in `nft list table inet neardns`.
+const (
+	// TableName is the nftables table (family inet) in a pod's netns and in the host's.
+	TableName = "neardns"
+	// ProberInterface is the host side of the prober's veth; the switch trusts the prober's addresses only there.
+	ProberInterface = "neardns-prober"
+	// Mark is the packet mark of the agent's lease datagrams. They are dropped in the host's output hook, so it never
+	// meets another program's mark on the wire; it only tells them from other root processes' packets.
+	Mark = 0x6e646e73
+	// DefaultLifetime bounds how long a lease outlives the last proven answer.
+	DefaultLifetime = 800 * time.Millisecond
+	// zoneBase is the first of the conntrack zones that tell local addresses apart on the way back; one zone per
+	// local address. High enough to stay clear of the small zone numbers that meshes and OVN hand out.
+	zoneBase = 0x6e64
+)
+
+// The prober's addresses, one pair per family. A question from the probe source is delivered wherever a socket is bound,
+// so that the first lease can be earned; one from the proof source always takes the fallback, so that the fallback is
+// proven also while the agent serves. Both count only on ProberInterface.
+var (
+	ProbeSource4 = netip.MustParseAddr("169.254.20.250")
+	ProofSource4 = netip.MustParseAddr("169.254.20.251")
+	ProbeSource6 = netip.MustParseAddr("fd00:90de:d95::fa")
+	ProofSource6 = netip.MustParseAddr("fd00:90de:d95::fb")
+)
+
+// First default steering addresses; the next redirect of the family gets the next address.
+var (
+	firstSteering4 = netip.MustParseAddr("169.254.20.11")
+	firstSteering6 = netip.MustParseAddr("fd00:90de:d95::b")
+)
+
+// Protocol is an IP protocol number that DNS uses.
+type Protocol uint8
+
+// The two protocols that are steered.
+const (
+	UDP Protocol = 17
+	TCP Protocol = 6
+)
+
+func (p Protocol) String() string {
+	switch p {
+	case UDP:
+		return "udp"
+	case TCP:
+		return "tcp"
+	}
+	return fmt.Sprintf("protocol %d", uint8(p))
+}
+
+// Redirect pairs a cluster DNS address with the steering address that stands for it on every node. Both are of one
+// family; the pairing is 1:1, since the way back is found by it.
+type Redirect struct {
+	ClusterDNS netip.Addr `json:"clusterDNS"`
+	Steering   netip.Addr `json:"steering,omitzero"`
+}
+
+func (r Redirect) String() string { return r.ClusterDNS.String() + "=" + r.Steering.String() }
+
+// Is4 tells the redirect's family.
+func (r Redirect) Is4() bool { return r.ClusterDNS.Is4() }
+
+// Local is a local address, which clients name themselves, and the cluster DNS address that answers for it when the
+// agent does not. Both are of one family.
+type Local struct {
+	Address    netip.Addr
+	ClusterDNS netip.Addr
+}
+
+// Complete fills in each missing steering address by position in its family (169.254.20.11+i, fd00:90de:d95::b+i) and
+// checks the whole: valid unicast addresses of one family per pair, no address twice. It does not modify its argument.
+func Complete(redirects []Redirect) ([]Redirect, error) {
+	out := slices.Clone(redirects)
+	next4, next6 := firstSteering4, firstSteering6
+	seen := map[netip.Addr]string{}
+	for i := range out {
+		r := &out[i]
+		if err := checkAddr(r.ClusterDNS); err != nil {
+			return nil, fmt.Errorf("redirects[%d].clusterDNS: %w", i, err)
+		}
+		if !r.Steering.IsValid() {
+			r.Steering = next6
+			if r.Is4() {
+				r.Steering = next4
+			}
+		}
+		// A default belongs to the position, whether or not an earlier redirect named its own address.
+		if r.Is4() {
+			next4 = next4.Next()
+		} else {
+			next6 = next6.Next()
+		}
+		if err := checkAddr(r.Steering); err != nil {
+			return nil, fmt.Errorf("redirects[%d].steering: %w", i, err)
+		}
+		if r.Steering.Is4() != r.ClusterDNS.Is4() {
+			return nil, fmt.Errorf("redirects[%d]: steering address %s and cluster DNS address %s are of different families", i, r.Steering, r.ClusterDNS)
+		}
+		for _, a := range []struct {
+			field string
+			addr  netip.Addr
+		}{{"clusterDNS", r.ClusterDNS}, {"steering", r.Steering}} {
+			here := fmt.Sprintf("redirects[%d].%s", i, a.field)
+			if before, ok := seen[a.addr]; ok {
+				return nil, fmt.Errorf("%s: %s is already %s: each address may be used once", here, a.addr, before)
+			}
+			seen[a.addr] = here
+		}
+		for _, own := range []netip.Addr{ProbeSource4, ProofSource4, ProbeSource6, ProofSource6} {
+			if r.Steering == own {
+				return nil, fmt.Errorf("redirects[%d].steering: %s is the prober's own address: choose another", i, own)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Locals pairs each local address with the first cluster DNS address of its family. An address without one is an error:
+// it would have no fallback.
+func Locals(addresses []netip.Addr, redirects []Redirect) ([]Local, error) {
+	var out []Local
+	for i, a := range addresses {
+		if err := checkAddr(a); err != nil {
+			return nil, fmt.Errorf("localAddresses[%d]: %w", i, err)
+		}
+		at := slices.IndexFunc(redirects, func(r Redirect) bool { return r.Is4() == a.Is4() })
+		if at < 0 {
+			return nil, fmt.Errorf("localAddresses[%d]: no redirect of %s's family, so %s would have no fallback: add a cluster DNS address of that family or take it out", i, a, a)
+		}
+		for _, r := range redirects {
+			if a == r.Steering || a == r.ClusterDNS {
+				return nil, fmt.Errorf("localAddresses[%d]: %s is already used by redirect %s", i, a, r)
+			}
+		}
+		if slices.ContainsFunc(out, func(l Local) bool { return l.Address == a }) {
+			return nil, fmt.Errorf("localAddresses[%d]: %s stands twice", i, a)
+		}
+		out = append(out, Local{Address: a, ClusterDNS: redirects[at].ClusterDNS})
+	}
+	return out, nil
+}
+
+func checkAddr(a netip.Addr) error {
+	switch {
+	case !a.IsValid():
+		return errors.New("missing or not an IP address")
+	case a.Is4In6(), a.Zone() != "":
+		return fmt.Errorf("%s: write a plain IPv4 or IPv6 address, without mapping or zone", a)
+	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a.IsInterfaceLocalMulticast():
+		return fmt.Errorf("%s is not a unicast address that pods can reach", a)
+	case a.Is6() && a.IsLinkLocalUnicast():
+		return fmt.Errorf("%s is IPv6 link-local, which is not routed from a pod: use a unique local address (fd00::/8)", a)
+	}
+	return nil
+}
+
+// Ruleset is a description of one table: Pod or Host. Its zero value is an empty table.
+type Ruleset interface{ render() table }
+
+// Pod describes the pod table: what one pod's netns needs so that the pod's questions go to its own node.
+type Pod struct {
+	Redirects []Redirect // steered, in both directions
+}
+
+// Host describes the host table with the switch. The order of its slices has no meaning.
+type Host struct {
+	Redirects     []Redirect    // steering addresses that the agent may serve
+	FallbackOnly  []Redirect    // taken out of the configuration but still named by a pod: never leased, always given back
+	Locals        []Local       // local addresses, from Locals()
+	Uplinks       []string      // interface names from which our addresses must not be reachable, from Uplinks()
+	InterceptNode bool          // steer also what was not steered in the pod, and host processes
+	Lifetime      time.Duration // how long a lease lasts; 0 means DefaultLifetime
+}
+
+// Backend makes one netns's rules equal to a description. Implementations are safe for concurrent use, also by several
+// processes: the plugin and the agent both hold one on the host's netns.
+type Backend interface {
+	// Apply makes the table equal to rs in one transaction, and does nothing when it is equal already. Leases, counters
+	// and what the plugin put into sets of its own are kept.
+	Apply(rs Ruleset) error
+	// Ensure adds what rs has and the table lacks, and never edits or removes anything: the plugin's part. A table with
+	// other rules of ours in it (a newer or older agent's) is left as it is but for missing addresses.
+	Ensure(rs Ruleset) error
+	// Verify returns nil when the table means what rs says, a *DriftError that names the differences otherwise.
+	Verify(rs Ruleset) error
+	// Remove deletes the table. It succeeds when there is none.
+	Remove() error
+}
+
+// DriftError says in which points the kernel differs from the description. Items are for people.
+type DriftError struct{ Items []string }
+
+func (e *DriftError) Error() string { return "rules differ: " + strings.Join(e.Items, "; ") }
+
+// ErrNotSupported marks a kernel that lacks what the rules need; the error around it names the missing piece.
+var ErrNotSupported = errors.New("not supported by this kernel")

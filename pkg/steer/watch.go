@@ -1,0 +1,68 @@
+package steer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Watch ticks whenever a transaction touched our table in this netns, until ctx ends, which closes the channel. Ticks
+// are coalesced: one that is not read yet stands for all that came since. Where events were lost (other programs' large
+// loads overflow the socket) it ticks too, since anything may have happened. Packets that fill sets are no transactions.
+func (n *Nftables) Watch(ctx context.Context) (<-chan struct{}, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: max(n.nsFD, 0)})
+	if err != nil {
+		return nil, fmt.Errorf("open nftables event socket: %w", err)
+	}
+	_ = conn.SetReadBuffer(readBuffer) // best effort: an overflow is noticed
+	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return nil, errors.Join(fmt.Errorf("join nftables events: %w", err), conn.Close())
+	}
+	ticks := make(chan struct{}, 1)
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends Receive
+	go func() {
+		defer close(ticks)
+		defer func() {
+			if stop() {
+				_ = conn.Close()
+			}
+		}()
+		for {
+			msgs, err := conn.Receive()
+			if err != nil && !errors.Is(err, unix.ENOBUFS) {
+				return
+			}
+			if err == nil && !touchesUs(msgs) {
+				continue
+			}
+			select {
+			case ticks <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return ticks, nil
+}
+
+// touchesUs looks at the first attribute, which is the table's name in messages about tables, chains, rules, sets,
+// elements and objects alike.
+func touchesUs(msgs []netlink.Message) bool {
+	const header = 4 // nfgenmsg
+	for _, m := range msgs {
+		if len(m.Data) < header+unix.SizeofNlAttr || m.Data[0] != inet {
+			continue
+		}
+		length := int(binary.NativeEndian.Uint16(m.Data[header:]))
+		kind := binary.NativeEndian.Uint16(m.Data[header+2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+		if kind == unix.NFTA_TABLE_NAME && length > unix.SizeofNlAttr && header+length <= len(m.Data) &&
+			strings.TrimRight(string(m.Data[header+unix.SizeofNlAttr:header+length]), "\x00") == TableName {
+			return true
+		}
+	}
+	return false
+}
