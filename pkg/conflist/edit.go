@@ -1,0 +1,203 @@
+package conflist
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Versions are the CNI versions that the plugin speaks, oldest first. A list of another version must not get an entry of
+// ours: CRI-O drops the whole network when one plugin lacks the version, and others fail each pod start.
+func Versions() []string { return []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
+
+// ErrNoMain marks a list that would have no plugin but ours. There is then no network to chain to, and making one up would
+// break the pods of the network that is about to come.
+var ErrNoMain = errors.New("no plugin but neardns in it")
+
+// Network is what a configuration says of itself, as far as the installer asks.
+type Network struct {
+	Name        string
+	CNIVersions []string // what the list allows, in the order of its text; empty: none named
+	Types       []string // plugin types in their order, ours included
+}
+
+// Position returns where in the list our entry stands, counted from 1, and 0 when it does not.
+func (n Network) Position() int { return slices.Index(n.Types, Type) + 1 }
+
+// Speaks returns nil when the network and a plugin that supports the given versions share one.
+func (n Network) Speaks(supported []string) error {
+	for _, v := range n.CNIVersions {
+		if slices.Contains(supported, v) {
+			return nil
+		}
+	}
+	named := strings.Join(n.CNIVersions, ", ")
+	if named == "" {
+		named = "none, which means 0.1.0"
+	}
+	return fmt.Errorf("cniVersion is %s, neardns speaks %s: set cniVersion to one of these if every plugin of the list speaks it", named, strings.Join(supported, ", "))
+}
+
+// Read checks that list is a configuration list that a runtime would load, and returns what it says.
+func Read(list []byte) (Network, error) {
+	d, err := parse(list)
+	if err != nil {
+		return Network{}, err
+	}
+	return d.network, nil
+}
+
+// Append returns list with entry as its last plugin and as its only one of our type. Every other byte is kept, and list
+// itself is returned when it says so already, so that the caller can see whether there is anything to write.
+func Append(list, entry []byte) ([]byte, error) {
+	flat, err := checkEntry(entry)
+	if err != nil {
+		return nil, err
+	}
+	d, err := parse(list)
+	if err != nil {
+		return nil, err
+	}
+	if d.settled(list, flat) {
+		return list, nil
+	}
+	rest, err := d.withoutOurs(list)
+	if err != nil {
+		return nil, err
+	}
+	if d, err = parse(rest); err != nil {
+		return nil, err
+	}
+	last := d.plugins[len(d.plugins)-1]
+	out := slices.Clone(rest[:last.end])
+	out = append(out, ',')
+	gap := d.gap(rest)
+	out = append(out, gap...)
+	if at := bytes.LastIndexByte(gap, '\n'); at >= 0 {
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, flat, string(gap[at+1:]), d.unit(rest)); err != nil {
+			return nil, fmt.Errorf("indent entry: %w", err)
+		}
+		out = append(out, indented.Bytes()...)
+	} else {
+		out = append(out, flat...)
+	}
+	return append(out, rest[last.end:]...), nil
+}
+
+// Drop returns list without any entry of our type, every other byte kept, and list itself when it has none. A list of
+// nothing else is ErrNoMain: what is left would be no list at all.
+func Drop(list []byte) ([]byte, error) {
+	d, err := parse(list)
+	if err != nil {
+		return nil, err
+	}
+	return d.withoutOurs(list)
+}
+
+// FromPlugin returns the configuration list that means the same as a single plugin's configuration (a .conf or .json
+// file): the same name and cniVersion, the plugin's own text inside, as it is.
+func FromPlugin(conf []byte) ([]byte, error) {
+	top, err := members(conf)
+	if err != nil {
+		return nil, err
+	}
+	name, version := top.find("name"), top.find("cniVersion")
+	switch {
+	case top.find("plugins") != nil:
+		return nil, errors.New(`has "plugins", so it is a list, which a runtime reads only from a file that ends in .conflist: rename it`)
+	case top.find("type") == nil:
+		return nil, errors.New(`has no "type": not a plugin's configuration`)
+	case name == nil:
+		return nil, errors.New(`has no "name"`)
+	}
+	var out bytes.Buffer
+	out.WriteString("{\n")
+	if version != nil {
+		fmt.Fprintf(&out, "  \"cniVersion\": %s,\n", version.text(conf))
+	}
+	// Nothing inside the plugin's text may change, so it is shifted by whole lines; a JSON string cannot span lines.
+	inner := bytes.ReplaceAll(bytes.TrimSpace(conf), []byte("\n"), []byte("\n    "))
+	fmt.Fprintf(&out, "  \"name\": %s,\n  \"plugins\": [\n    %s\n  ]\n}\n", name.text(conf), inner)
+	if _, err := parse(out.Bytes()); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// document is a list with the places of its plugins in the text.
+type document struct {
+	network Network
+	plugins []span
+	open    int // offset just after the '[' of "plugins"
+}
+
+// settled tells whether the list needs nothing: one entry of ours, the last, saying the same as flat.
+func (d document) settled(list, flat []byte) bool {
+	at := len(d.plugins) - 1
+	if slices.Index(d.network.Types, Type) != at {
+		return false
+	}
+	var have bytes.Buffer
+	return json.Compact(&have, d.plugins[at].text(list)) == nil && bytes.Equal(have.Bytes(), flat)
+}
+
+// withoutOurs cuts our entries out of the text, each with the comma that joins it to its neighbour.
+func (d document) withoutOurs(list []byte) ([]byte, error) {
+	first := slices.IndexFunc(d.network.Types, func(t string) bool { return t != Type })
+	if first < 0 {
+		return nil, ErrNoMain
+	}
+	if d.network.Position() == 0 {
+		return list, nil
+	}
+	out := slices.Clone(list[:d.plugins[0].start])
+	out = append(out, d.plugins[first].text(list)...)
+	for i := first + 1; i < len(d.plugins); i++ {
+		if d.network.Types[i] != Type {
+			out = append(out, list[d.plugins[i-1].end:d.plugins[i].end]...)
+		}
+	}
+	return append(out, list[d.plugins[len(d.plugins)-1].end:]...), nil
+}
+
+// gap returns the white space that stands before a plugin in this list, so that a new one looks like its neighbours.
+func (d document) gap(list []byte) []byte {
+	from, to := d.open, d.plugins[0].start
+	if n := len(d.plugins); n > 1 {
+		from, to = d.plugins[n-2].end, d.plugins[n-1].start
+		from += bytes.IndexByte(list[from:to], ',') + 1
+	}
+	return list[from:to]
+}
+
+// unit returns one step of indentation as the list has it: the white space before its first key.
+func (d document) unit(list []byte) string {
+	_, rest, _ := bytes.Cut(list, []byte("{"))
+	space := rest[:len(rest)-len(bytes.TrimLeft(rest, " \t\r\n"))]
+	if at := bytes.LastIndexByte(space, '\n'); at >= 0 && at+1 < len(space) {
+		return string(space[at+1:])
+	}
+	return "  "
+}
+
+func checkEntry(entry []byte) (flat []byte, err error) {
+	top, err := members(entry)
+	if err != nil {
+		return nil, fmt.Errorf("entry: %w", err)
+	}
+	if t, err := typeOf(entry); err != nil || t != Type {
+		return nil, fmt.Errorf("entry: its type is %q, not %q", t, Type)
+	}
+	if top.find("redirects") == nil {
+		return nil, errors.New(`entry: has no "redirects": it would steer nothing`)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, entry); err != nil {
+		return nil, fmt.Errorf("entry: %w", err)
+	}
+	return compact.Bytes(), nil
+}
