@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -14,17 +13,25 @@ import (
 // coalesced: one that was not taken yet stands for all that followed. A lost event (the kernel's queue overran) is a
 // tick too. The channel is closed after ctx ends, or when the kernel ends the subscription, which it does not in practice.
 func Watch(ctx context.Context, cfg Config) (<-chan struct{}, error) {
-	groups := 0
-	for _, g := range []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR} {
-		groups |= 1 << (g - 1)
-	}
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: uint32(groups), NetNS: cfg.NetNS}) //nolint:gosec // small constants
+	conn, err := dial(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("watch links and addresses: %w", err)
 	}
-	// Closing the socket is what wakes the reader below, which ends by it.
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	return follow(ctx, conn, func() {}), nil
+}
+
+func dial(cfg Config) (*netlink.Conn, error) {
+	var groups uint32
+	for _, g := range []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR} {
+		groups |= 1 << (g - 1)
+	}
+	return netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups, NetNS: cfg.NetNS})
+}
+
+// follow turns events into ticks until ctx ends. Closing the socket is what wakes the reader and thereby ends it.
+func follow(ctx context.Context, conn *netlink.Conn, overrun func()) <-chan struct{} {
 	ticks := make(chan struct{}, 1)
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	go func() {
 		defer close(ticks)
 		defer func() {
@@ -32,11 +39,12 @@ func Watch(ctx context.Context, cfg Config) (<-chan struct{}, error) {
 			conn.Close()
 		}()
 		for {
-			_, err := conn.Receive()
-			if err != nil && !errors.Is(err, unix.ENOBUFS) {
-				if errors.Is(err, unix.EINTR) || errors.Is(err, os.ErrDeadlineExceeded) {
-					continue
-				}
+			switch _, err := conn.Receive(); {
+			case errors.Is(err, unix.ENOBUFS):
+				overrun()
+			case errors.Is(err, unix.EINTR):
+				continue
+			case err != nil:
 				return
 			}
 			select {
@@ -45,5 +53,5 @@ func Watch(ctx context.Context, cfg Config) (<-chan struct{}, error) {
 			}
 		}
 	}()
-	return ticks, nil
+	return ticks
 }
