@@ -1,0 +1,286 @@
+// Package config owns NodeConfig, the one file that says what the agent does on a node: it reads the YAML, fills in from
+// the environment, from the kubelet's configuration and from defaults what the file leaves out, and checks the whole.
+//
+// It must never change anything on the node, open a socket or look at the kernel, so that `config check` may be run
+// anywhere and by anyone. All that it reads comes through Env.
+//
+// Failure policy: Load returns a complete, checked Node or an error that lists every fault, each with file, line, field
+// and remedy. There is no partly valid configuration.
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// What the first two lines of a NodeConfig file must say.
+const (
+	APIVersion = "neardns.io/v1alpha1"
+	Kind       = "NodeConfig"
+)
+
+// Env is what the configuration takes from outside its file.
+type Env struct {
+	LookupEnv func(name string) (string, bool)  // as os.LookupEnv
+	ReadFile  func(path string) ([]byte, error) // as os.ReadFile; must report an absent file as fs.ErrNotExist
+}
+
+// Node is a NodeConfig with nothing left open. The comments name the key where it differs from the field.
+type Node struct {
+	ClusterDomain    string           // lower case, without the final dot
+	Redirects        []steer.Redirect // complete: each has its steering address
+	LocalAddresses   []netip.Addr
+	InterceptNode    bool
+	Upstreams        Upstreams
+	StubDomains      map[string][]netip.AddrPort // by domain, lower case, without the final dot
+	KubeDNSConfigMap string                      // folder of a mounted kube-dns ConfigMap; it need not exist
+	Cache            Cache
+	Lease            Lease
+	Link             Link
+	Backend          string // one of the Backend constants
+	KubeProxyMode    string // one of the KubeProxy constants
+	Service          Service
+	Listen           Listen
+	Log              Log
+	StateDir         string
+	PersistDir       string
+	Corefile         string            // path of a file that replaces the rendered Corefile; "" for none
+	CorefileText     string            // what stands in it
+	Snippets         map[string]string // lines added to the server block of a zone, by zone ("." is the root)
+
+	at     map[string]position // where each field was written
+	origin map[string]string   // where the value of a field that was not written comes from
+}
+
+// Upstreams says whom the agent asks on a miss.
+type Upstreams struct {
+	Cluster  []netip.AddrPort // for the cluster domain and the reverse zones
+	External []External       // for everything else
+}
+
+// External is one server, or a file in the format of resolv.conf that names some.
+type External struct {
+	Path   string // "" for a server
+	Server Server
+}
+
+// Server is a DNS server outside the cluster.
+type Server struct {
+	Addr       netip.AddrPort
+	TLS        bool
+	ServerName string // the name in its certificate; "" where the certificate names the address
+}
+
+// Cache bounds what is remembered.
+type Cache struct {
+	Entries     int
+	NegativeTTL time.Duration // longest time that a denial is kept
+	ServeStale  time.Duration // how long an expired answer may serve while the upstream fails; 0: not at all
+}
+
+// Lease is the rhythm of the proof that the agent answers.
+type Lease struct {
+	Renew    time.Duration // from one probe to the next
+	Lifetime time.Duration // how long a lease outlives the last proven answer
+}
+
+// Link is the interface that holds our addresses.
+type Link struct {
+	Name             string
+	ClusterDNSOnLink bool
+}
+
+// Values of backend.
+const (
+	BackendAuto     = "auto"
+	BackendNftables = "nftables"
+	BackendIptables = "iptables"
+)
+
+// Values of kubeProxyMode.
+const (
+	KubeProxyAuto     = "auto"
+	KubeProxyIptables = "iptables"
+	KubeProxyIPVS     = "ipvs"
+	KubeProxyNftables = "nftables"
+	KubeProxyNone     = "none" // nothing on the node translates the cluster DNS address, so nothing may be steered
+)
+
+// Service is the Service behind the cluster DNS addresses.
+type Service struct {
+	Namespace, Name  string // service.name: namespace/name
+	UDPPort, TCPPort string // names of its ports
+}
+
+// Listen holds the addresses of the HTTP endpoints; the zero value of one turns it off.
+type Listen struct {
+	Metrics netip.AddrPort
+	Health  netip.AddrPort
+}
+
+// Values of log.format and log.queries.
+const (
+	LogText       = "text"
+	LogJSON       = "json"
+	QueriesOff    = "off"
+	QueriesErrors = "errors" // only those that ended in an error
+	QueriesAll    = "all"
+)
+
+// Log says what is logged, and how.
+type Log struct {
+	Level   slog.Level
+	Format  string
+	Queries string
+}
+
+// Default returns what holds where neither the file nor the node says otherwise. It is not valid as it is: a node has
+// no default cluster DNS address.
+func Default() Node {
+	return Node{
+		ClusterDomain:    "cluster.local",
+		Upstreams:        Upstreams{External: []External{{Path: "/etc/resolv.conf"}}},
+		KubeDNSConfigMap: "/etc/kube-dns",
+		Cache:            Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour},
+		Lease:            Lease{Renew: 150 * time.Millisecond, Lifetime: steer.DefaultLifetime},
+		Link:             Link{Name: "neardns0"},
+		Backend:          BackendAuto,
+		KubeProxyMode:    KubeProxyAuto,
+		Service:          Service{Namespace: "kube-system", Name: "kube-dns", UDPPort: "dns", TCPPort: "dns-tcp"},
+		Listen:           Listen{Health: netip.MustParseAddrPort("127.0.0.1:8080")},
+		Log:              Log{Level: slog.LevelInfo, Format: LogText, Queries: QueriesOff},
+		StateDir:         conflist.DefaultStateDir,
+		PersistDir:       conflist.DefaultPersistDir,
+	}
+}
+
+// Load reads the file at path, completes it and checks it. An empty path stands for a file that leaves everything out.
+func Load(path string, env Env) (*Node, error) {
+	n := Default()
+	n.at, n.origin = map[string]position{}, map[string]string{}
+	if path != "" {
+		data, err := env.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read configuration: %w: create the file or name another with --config", err)
+		}
+		if err := n.decode(path, data, env.LookupEnv); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.detect(env); err != nil {
+		return nil, err
+	}
+	if n.Corefile != "" {
+		if err := n.readCorefile(env); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.Validate(); err != nil {
+		return nil, err
+	}
+	return &n, nil
+}
+
+func (n *Node) readCorefile(env Env) error {
+	data, err := env.ReadFile(n.Corefile)
+	if err != nil {
+		return n.fault("corefile", fmt.Sprintf("%v: create the file or take the key out", err))
+	}
+	if len(data) == 0 {
+		return n.fault("corefile", fmt.Sprintf("%s is empty: write a Corefile or take the key out", n.Corefile))
+	}
+	n.CorefileText = string(data)
+	return nil
+}
+
+// Steers reports whether packets may be steered on this node at all.
+func (n *Node) Steers() bool { return n.KubeProxyMode != KubeProxyNone }
+
+// Own returns every address at which the agent answers. A server at one of them must never become an upstream: the
+// agent would ask itself. With interceptNode that goes for the cluster DNS addresses too, since the agent's own
+// questions to them would be caught like any host process's.
+func (n *Node) Own() []netip.Addr {
+	own := slices.Clone(n.LocalAddresses)
+	for _, r := range n.Redirects {
+		own = append(own, r.Steering)
+		if n.InterceptNode {
+			own = append(own, r.ClusterDNS)
+		}
+	}
+	return own
+}
+
+// ConflistEntry renders the plugin's entry for this node, as JSON.
+func (n *Node) ConflistEntry() ([]byte, error) {
+	s := conflist.Settings{
+		Redirects:      n.Redirects,
+		ClusterDomain:  n.ClusterDomain,
+		LocalAddresses: n.LocalAddresses,
+		Backend:        n.Backend,
+		StateDir:       n.StateDir,
+		PersistDir:     n.PersistDir,
+	}
+	if !n.Steers() {
+		s.Steer = conflist.SteerOff
+	}
+	return conflist.Entry(s)
+}
+
+// position is a place in a file.
+type position struct {
+	file         string
+	line, column int
+}
+
+// Fault is one thing that is wrong with a configuration. Message ends with what to do about it.
+type Fault struct {
+	File         string // "" where no file says so
+	Line, Column int    // from 1; 0 where unknown
+	Field        string // as redirects[0].clusterDNS; "" for the file as a whole
+	Message      string
+}
+
+func (f *Fault) Error() string {
+	s := f.Message
+	if f.Field != "" {
+		s = f.Field + ": " + s
+	}
+	switch {
+	case f.File == "":
+		return s
+	case f.Line == 0:
+		return f.File + ": " + s
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", f.File, f.Line, f.Column, s)
+}
+
+// fault places a message at the field it is about, or else at the nearest field around it that was written.
+func (n *Node) fault(field, message string) error {
+	f := &Fault{Field: field, Message: message}
+	for name := field; name != ""; name = parent(name) {
+		if at, ok := n.at[name]; ok {
+			f.File, f.Line, f.Column = at.file, at.line, at.column
+			return f
+		}
+	}
+	if at, ok := n.at[""]; ok {
+		f.File = at.file
+	}
+	return f
+}
+
+// parent cuts the last step off a field's name: a[0].b → a[0] → a.
+func parent(name string) string {
+	for i := len(name) - 1; i > 0; i-- {
+		if name[i] == '.' || name[i] == '[' {
+			return name[:i]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,439 @@
+package config
+
+import (
+	"flag"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+var update = flag.Bool("update", false, "write golden files anew")
+
+const head = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n"
+
+// world is an Env made of values.
+type world struct {
+	env   map[string]string
+	files map[string]string
+}
+
+func (w world) Env() Env {
+	return Env{
+		LookupEnv: func(name string) (string, bool) { v, ok := w.env[name]; return v, ok },
+		ReadFile: func(path string) ([]byte, error) {
+			text, ok := w.files[path]
+			if !ok {
+				return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+			}
+			if text == "denied" {
+				return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
+			}
+			return []byte(text), nil
+		},
+	}
+}
+
+func load(t *testing.T, text string, w world) *Node {
+	t.Helper()
+	files := map[string]string{"node.yaml": text}
+	for path, text := range w.files {
+		files[path] = text
+	}
+	n, err := Load("node.yaml", world{w.env, files}.Env())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func redirect1(pairs ...string) []steer.Redirect {
+	var out []steer.Redirect
+	for i := 0; i < len(pairs); i += 2 {
+		out = append(out, steer.Redirect{ClusterDNS: netip.MustParseAddr(pairs[i]), Steering: netip.MustParseAddr(pairs[i+1])})
+	}
+	return out
+}
+
+func addrs(s ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range s {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+func servers(s ...string) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, a := range s {
+		out = append(out, netip.MustParseAddrPort(a))
+	}
+	return out
+}
+
+var asValues = cmp.Options{
+	cmpopts.IgnoreUnexported(Node{}),
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+}
+
+func TestLoadEveryKey(t *testing.T) {
+	text := head + `
+clusterDomain: Example.Internal.
+redirects:
+- clusterDNS: 10.96.0.10
+  steering: 169.254.20.21
+- fd00:10:96::a
+localAddresses: [169.254.20.10, "fd00:90de:d95::a"]
+interceptNode: true
+upstreams:
+  cluster: ["${UPSTREAM}", "[fd00::9]:5353"]
+  external: [/run/resolv.conf, 9.9.9.9, "tls://1.1.1.1%cloudflare-dns.com:8853", "tls://[2620:fe::fe]%dns.quad9.net", "fe80::1%eth0", 127.0.0.1:5300]
+stubDomains:
+  Corp.Example.: [10.1.2.3, "10.1.2.4:5353"]
+  acme.test: ["[fd00::53]"]
+kubeDNSConfigMap: /etc/kube-dns/
+cache: {entries: 2_000, negativeTTL: 2s, serveStale: 0s}
+lease: {renew: 100ms, lifetime: 1s}
+link: {name: ndns0, clusterDNSOnLink: false}
+backend: nftables
+kubeProxyMode: ipvs
+service: {name: dns-system/core, ports: {udp: d, tcp: d-t}}
+listen: {metrics: "${NODE_IP}:9999", health: off}
+log: {level: debug, format: json, queries: all}
+stateDir: /run/x/../nd
+persistDir: /var/nd
+snippets:
+  .: |
+    rewrite name exact ${a} b
+  Corp.Example: "log\n"
+`
+	n := load(t, text, world{env: map[string]string{"UPSTREAM": "10.96.0.11", "NODE_IP": "2001:db8::7"}})
+	want := Node{
+		ClusterDomain:    "example.internal",
+		Redirects:        redirect1("10.96.0.10", "169.254.20.21", "fd00:10:96::a", "fd00:90de:d95::b"),
+		LocalAddresses:   addrs("169.254.20.10", "fd00:90de:d95::a"),
+		InterceptNode:    true,
+		KubeDNSConfigMap: "/etc/kube-dns",
+		Upstreams: Upstreams{Cluster: servers("10.96.0.11:53", "[fd00::9]:5353"), External: []External{
+			{Path: "/run/resolv.conf"},
+			{Server: Server{Addr: netip.MustParseAddrPort("9.9.9.9:53")}},
+			{Server: Server{Addr: netip.MustParseAddrPort("1.1.1.1:8853"), TLS: true, ServerName: "cloudflare-dns.com"}},
+			{Server: Server{Addr: netip.MustParseAddrPort("[2620:fe::fe]:853"), TLS: true, ServerName: "dns.quad9.net"}},
+			{Server: Server{Addr: netip.MustParseAddrPort("[fe80::1%eth0]:53")}},
+			{Server: Server{Addr: netip.MustParseAddrPort("127.0.0.1:5300")}},
+		}},
+		StubDomains: map[string][]netip.AddrPort{"corp.example": servers("10.1.2.3:53", "10.1.2.4:5353"), "acme.test": servers("[fd00::53]:53")},
+		Cache:       Cache{Entries: 2000, NegativeTTL: 2 * time.Second},
+		Lease:       Lease{Renew: 100 * time.Millisecond, Lifetime: time.Second},
+		Link:        Link{Name: "ndns0"},
+		Backend:     BackendNftables, KubeProxyMode: KubeProxyIPVS,
+		Service:  Service{Namespace: "dns-system", Name: "core", UDPPort: "d", TCPPort: "d-t"},
+		Listen:   Listen{Metrics: netip.MustParseAddrPort("[2001:db8::7]:9999")},
+		Log:      Log{Level: slog.LevelDebug, Format: LogJSON, Queries: QueriesAll},
+		StateDir: "/run/nd", PersistDir: "/var/nd",
+		Snippets: map[string]string{".": "rewrite name exact ${a} b\n", "corp.example": "log\n"},
+	}
+	if diff := cmp.Diff(want, *n, asValues); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestDetection(t *testing.T) {
+	kubelet := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nclusterDomain: Lab.Internal\nclusterDNS:\n- 10.96.0.10\n- fd00:10:96::a\nstrange: {a: [1]}\n"
+	type want struct {
+		domain    string
+		redirects []steer.Redirect
+		local     []netip.Addr
+		cluster   []netip.AddrPort
+		metrics   string
+		sources   map[string]string
+	}
+	for name, tc := range map[string]struct {
+		world
+		text string
+		want want
+	}{
+		"all from the kubelet": {
+			world: world{env: map[string]string{"NODE_IP": "192.0.2.4"}, files: map[string]string{KubeletConfig: kubelet}},
+			want: want{"lab.internal", redirect1("10.96.0.10", "169.254.20.11", "fd00:10:96::a", "fd00:90de:d95::b"), addrs("169.254.20.10", "fd00:90de:d95::a"),
+				servers("10.96.0.10:53", "[fd00:10:96::a]:53"), "192.0.2.4:9253", map[string]string{
+					"clusterDomain": KubeletConfig, "redirects": KubeletConfig + "; steering addresses by position",
+					"localAddresses": "the usual one of each family in redirects", "upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP"}},
+		},
+		"from the environment": {
+			world: world{env: map[string]string{"KUBE_DNS_SERVICE_HOST": "10.43.0.10"}},
+			want: want{"cluster.local", redirect1("10.43.0.10", "169.254.20.11"), addrs("169.254.20.10"), servers("10.43.0.10:53"), "127.0.0.1:9253",
+				map[string]string{"redirects": "KUBE_DNS_SERVICE_HOST; steering addresses by position", "localAddresses": "the usual one of each family in redirects",
+					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP holds no address"}},
+		},
+		"the kubelet names a cache on the node": {
+			world: world{env: map[string]string{"KUBE_DNS_SERVICE_HOST": "10.233.0.3"}, files: map[string]string{KubeletConfig: "clusterDNS: [169.254.25.10]\n"}},
+			want: want{"cluster.local", redirect1("10.233.0.3", "169.254.20.11"), addrs("169.254.25.10"), servers("10.233.0.3:53"), "127.0.0.1:9253",
+				map[string]string{"redirects": "KUBE_DNS_SERVICE_HOST; steering addresses by position", "localAddresses": KubeletConfig,
+					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP holds no address"}},
+		},
+		"the kubelet's file is JSON": {
+			world: world{files: map[string]string{KubeletConfig: `{"kind": "KubeletConfiguration", "clusterDNS": ["10.96.0.10"], "clusterDomain": "x.y"}`}},
+			want: want{"x.y", redirect1("10.96.0.10", "169.254.20.11"), addrs("169.254.20.10"), servers("10.96.0.10:53"), "127.0.0.1:9253",
+				map[string]string{"clusterDomain": KubeletConfig, "redirects": KubeletConfig + "; steering addresses by position", "localAddresses": "the usual one of each family in redirects",
+					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP holds no address"}},
+		},
+		"what the file gives is not looked for": {
+			world: world{files: map[string]string{KubeletConfig: "denied"}},
+			text: head + "clusterDomain: c.d\nredirects: [{clusterDNS: 10.0.0.10, steering: 169.254.20.99}]\nlocalAddresses: []\nlisten: {metrics: off}\n" +
+				"upstreams: {cluster: [10.0.0.11]}\n",
+			want: want{"c.d", redirect1("10.0.0.10", "169.254.20.99"), []netip.Addr{}, servers("10.0.0.11:53"), "invalid AddrPort", map[string]string{}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := ""
+			if tc.text != "" {
+				path = "/etc/node.yaml"
+				tc.files[path] = tc.text
+			}
+			n, err := Load(path, tc.Env())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := want{n.ClusterDomain, n.Redirects, n.LocalAddresses, n.Upstreams.Cluster, n.Listen.Metrics.String(), map[string]string{}}
+			for _, d := range n.Detected() {
+				got.sources[d.Field] = d.Source
+			}
+			if diff := cmp.Diff(tc.want, got, asValues, cmp.AllowUnexported(want{})); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOwn(t *testing.T) {
+	for text, want := range map[string][]netip.Addr{
+		"redirects: [10.96.0.10]\n": addrs("169.254.20.10", "169.254.20.11"),
+		"redirects: [10.96.0.10]\ninterceptNode: true\nupstreams: {cluster: [10.96.0.11]}\n": addrs("169.254.20.10", "169.254.20.11", "10.96.0.10"),
+	} {
+		if diff := cmp.Diff(want, load(t, head+text, world{}).Own(), asValues); diff != "" {
+			t.Errorf("%s-want +got:\n%s", text, diff)
+		}
+	}
+}
+
+// Each file in testdata/bad holds a faulty configuration, what surrounds it, and the one message that is wanted for it.
+func TestBad(t *testing.T) {
+	files, err := filepath.Glob("testdata/bad/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sections := split(string(data))
+			w := world{env: map[string]string{}, files: map[string]string{}}
+			for name, text := range sections {
+				switch name {
+				case "want":
+				case "env":
+					for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+						k, v, _ := strings.Cut(line, "=")
+						w.env[k] = v
+					}
+				default:
+					w.files[name] = strings.TrimSuffix(text, "% no newline\n")
+				}
+			}
+			n, err := Load("node.yaml", w.Env())
+			if err == nil {
+				t.Fatalf("taken:\n%s", n.Show())
+			}
+			got := err.Error() + "\n"
+			if *update {
+				before, _, _ := strings.Cut(string(data), "-- want --\n")
+				if err := os.WriteFile(file, []byte(before+"-- want --\n"+got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(sections["want"], got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			// A remedy follows a colon or semicolon; a message without any is only half of one.
+			for line := range strings.SplitSeq(strings.TrimSpace(got), "\n") {
+				if strings.Count(line, ": ")+strings.Count(line, "; ") < 2 {
+					t.Errorf("no place or no remedy: %s", line)
+				}
+			}
+		})
+	}
+}
+
+// split cuts a file into sections, each under a line "-- name --".
+func split(text string) map[string]string {
+	out := map[string]string{}
+	name := ""
+	for line := range strings.Lines(text) {
+		if s, ok := strings.CutPrefix(line, "-- "); ok {
+			if s, ok := strings.CutSuffix(s, " --\n"); ok {
+				name = s
+				out[name] = ""
+				continue
+			}
+		}
+		out[name] += line
+	}
+	return out
+}
+
+func TestMissingFile(t *testing.T) {
+	_, err := Load("/etc/neardns/node.yaml", world{}.Env())
+	const want = "read configuration: open /etc/neardns/node.yaml: file does not exist: create the file or name another with --config"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
+func TestShow(t *testing.T) {
+	for name, w := range map[string]world{
+		"detected": {env: map[string]string{"NODE_IP": "192.0.2.4"}, files: map[string]string{
+			KubeletConfig: "clusterDNS: [10.96.0.10, fd00:10:96::a]\nclusterDomain: cluster.local\n"}},
+		"written": {env: map[string]string{"UP": "10.96.0.11"}, files: map[string]string{"/etc/node.yaml": head +
+			"redirects: [10.96.0.10]\ninterceptNode: true\nupstreams: {cluster: [\"${UP}\"], external: [\"tls://9.9.9.9%dns.quad9.net\", \"2001:db8::1\"]}\n" +
+			"stubDomains: {corp.example: [10.1.2.3], \"10.in-addr.arpa\": [\"10.1.2.3:5353\"]}\nlog: {queries: errors}\n" +
+			"snippets:\n  .: |\n    template ANY ANY {\n      rcode NXDOMAIN ${1}\n    }\n  corp.example: \"log\\n\\n\\terrors # ü \\\"x\\\"\"\n"}},
+		"corefile": {files: map[string]string{"/etc/node.yaml": head + "redirects: [10.96.0.10]\ncorefile: /etc/neardns/Corefile\n", "/etc/neardns/Corefile": ". {\n}\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := ""
+			if w.files["/etc/node.yaml"] != "" {
+				path = "/etc/node.yaml"
+			}
+			n, err := Load(path, w.Env())
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "testdata/show-"+name+".yaml", n.Show())
+			// What is shown is a configuration, and the same one.
+			again := load(t, n.Show(), world{files: w.files})
+			if diff := cmp.Diff(*n, *again, asValues); diff != "" {
+				t.Errorf("shown is not the same (-first +again):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDiff(t *testing.T) {
+	base := head + "redirects: [10.96.0.10]\n"
+	for _, tc := range []struct {
+		name, text      string
+		reload, restart []string
+	}{
+		{"same, otherwise written", head + "redirects: [{clusterDNS: 10.96.0.10, steering: 169.254.20.11}]\nclusterDomain: CLUSTER.local.\n", nil, nil},
+		{"reload", base + "cache: {entries: 2000}\nstubDomains: {a.b: [10.1.1.1]}\nlog: {level: debug}\nsnippets: {.: log}\n",
+			[]string{"stubDomains", "cache.entries", "log.level", "snippets"}, nil},
+		{"restart", head + "redirects: [10.96.0.20]\nlease: {renew: 100ms}\nstateDir: /run/other\n",
+			[]string{"upstreams.cluster"}, []string{"redirects", "lease.renew", "stateDir"}},
+		{"the file behind corefile", base + "corefile: /etc/Corefile\n", []string{"corefile"}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := world{files: map[string]string{"/etc/Corefile": ". {\n}\n"}}
+			reload, restart := Diff(load(t, base, w), load(t, tc.text, w))
+			if diff := cmp.Diff([][]string{tc.reload, tc.restart}, [][]string{reload, restart}); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	with := base + "corefile: /etc/Corefile\n"
+	before := load(t, with, world{files: map[string]string{"/etc/Corefile": "a"}})
+	after := load(t, with, world{files: map[string]string{"/etc/Corefile": "b"}})
+	if reload, restart := Diff(before, after); fmt.Sprint(reload, restart) != "[corefile] []" {
+		t.Errorf("text of the Corefile: got %v %v", reload, restart)
+	}
+}
+
+func TestConflistEntry(t *testing.T) {
+	for name, text := range map[string]string{
+		"least": "redirects: [10.96.0.10]\n",
+		"all": "redirects: [10.96.0.10, {clusterDNS: \"fd00:10:96::a\", steering: \"fd00::99\"}]\nclusterDomain: a.b\nbackend: nftables\n" +
+			"kubeProxyMode: none\nstateDir: /run/x\npersistDir: /var/x\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			entry, err := load(t, head+text, world{}).ConflistEntry()
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "testdata/entry-"+name+".json", string(entry)+"\n")
+		})
+	}
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: -want +got:\n%s", file, diff)
+	}
+}
+
+// Whatever the file holds, Load gives a configuration that reads back as itself, or a fault with a place.
+func FuzzLoad(f *testing.F) {
+	f.Add(head + "redirects: [10.96.0.10]\n")
+	f.Add(head + "redirects:\n- clusterDNS: 10.96.0.10\n  steering: ${A}\nstubDomains: {a.b: [10.1.1.1, \"[::1]:5\"]}\nlisten: {health: \"${A}:1\"}\n")
+	f.Add(head + "redirects: [10.96.0.10]\nsnippets:\n  .: |\n    a {\n\tb\n    }\n\n  c.d: 'x ''y'' \\'\nlog: {queries: off}\n")
+	f.Add("a: &b [*b]\n<<: !!x {}\n? - c\n: d\n---\n")
+	cases, _ := filepath.Glob("testdata/bad/*.txt")
+	for _, file := range cases {
+		if data, err := os.ReadFile(file); err == nil {
+			f.Add(split(string(data))["node.yaml"])
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		w := world{env: map[string]string{"A": "192.0.2.1"}, files: map[string]string{"node.yaml": text, KubeletConfig: "clusterDNS: [10.96.0.10]"}}
+		n, err := Load("node.yaml", w.Env())
+		if err != nil {
+			if strings.TrimSpace(err.Error()) == "" {
+				t.Error("an error without words")
+			}
+			return
+		}
+		shown := n.Show()
+		again, err := Load("node.yaml", world{env: w.env, files: map[string]string{"node.yaml": shown}}.Env())
+		if err != nil {
+			t.Fatalf("shown is not taken: %v\n%s", err, shown)
+		}
+		if diff := cmp.Diff(*n, *again, asValues, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("shown is not the same (-first +again):\n%s\n%s", diff, shown)
+		}
+	})
+}
+
+func FuzzKubelet(f *testing.F) {
+	f.Add("clusterDNS: [10.96.0.10]\nclusterDomain: a.b\n")
+	f.Add(`{"clusterDNS": [1, "x", null], "clusterDomain": {}}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		w := world{env: map[string]string{"KUBE_DNS_SERVICE_HOST": "10.0.0.1"}, files: map[string]string{KubeletConfig: text}}
+		if n, err := Load("", w.Env()); err == nil && n.Validate() != nil {
+			t.Error(n.Validate())
+		}
+	})
+}

@@ -1,0 +1,222 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// KubeletConfig is where kubeadm and most distributions keep the kubelet's configuration.
+const KubeletConfig = "/var/lib/kubelet/config.yaml"
+
+// Where clients that name the node's cache themselves expect it, by long habit.
+var (
+	defaultLocal4 = netip.MustParseAddr("169.254.20.10")
+	defaultLocal6 = netip.MustParseAddr("fd00:90de:d95::a")
+)
+
+// Detected is a value that the file leaves out, and where it comes from instead.
+type Detected struct{ Field, Value, Source string }
+
+// Detected lists what was found on the node, to be printed once. Plain defaults are not in it.
+func (n *Node) Detected() []Detected {
+	var out []Detected
+	for _, f := range table() {
+		if source := n.origin[f.name]; source != "" {
+			out = append(out, Detected{f.name, flow(f.show(n)), source})
+		}
+	}
+	return out
+}
+
+// IsSet reports whether the file itself gives the field, by its name in the file.
+func (n *Node) IsSet(field string) bool {
+	_, ok := n.at[field]
+	return ok
+}
+
+// kubelet is what we look for in the kubelet's configuration. Everything else in there is the kubelet's own.
+type kubelet struct {
+	clusterDomain string
+	clusterDNS    []netip.Addr // Services' addresses
+	cache         []netip.Addr // link-local ones: those of a cache on the node, from which pods were not spared
+}
+
+// detect fills in what the file leaves out and the node can tell.
+func (n *Node) detect(env Env) error {
+	var k kubelet
+	if !n.IsSet("clusterDomain") || !n.IsSet("redirects") || !n.IsSet("localAddresses") {
+		var err error
+		if k, err = n.readKubelet(env); err != nil {
+			return err
+		}
+	}
+	if !n.IsSet("clusterDomain") && k.clusterDomain != "" {
+		n.ClusterDomain, n.origin["clusterDomain"] = k.clusterDomain, KubeletConfig
+	}
+	if !n.IsSet("redirects") {
+		if err := n.detectRedirects(env, k); err != nil {
+			return err
+		}
+	}
+	n.detectSteering()
+	if !n.IsSet("localAddresses") {
+		n.detectLocal(k)
+	}
+	if !n.IsSet("upstreams.cluster") {
+		for _, r := range n.Redirects {
+			n.Upstreams.Cluster = append(n.Upstreams.Cluster, netip.AddrPortFrom(r.ClusterDNS, 53))
+		}
+		n.origin["upstreams.cluster"] = "the cluster DNS addresses"
+	}
+	if !n.IsSet("listen.metrics") {
+		n.detectMetrics(env)
+	}
+	return nil
+}
+
+func (n *Node) detectRedirects(env Env, k kubelet) error {
+	const byEnv = "KUBE_DNS_SERVICE_HOST"
+	for _, a := range k.clusterDNS {
+		n.Redirects = append(n.Redirects, steer.Redirect{ClusterDNS: a})
+	}
+	if len(n.Redirects) > 0 {
+		n.origin["redirects"] = KubeletConfig
+		return nil
+	}
+	// Set by Kubernetes in every pod of the namespace that the Service is in.
+	value, ok := env.LookupEnv(byEnv)
+	if !ok || value == "" {
+		return n.fault("redirects", fmt.Sprintf("no cluster DNS address found: %s names none under clusterDNS, and %s is not set: "+
+			"write redirects: [10.96.0.10] with the address of the Service kube-dns", KubeletConfig, byEnv))
+	}
+	a, err := netip.ParseAddr(value)
+	if err != nil {
+		return n.fault("redirects", fmt.Sprintf("environment variable %s holds %q, which is not an IP address: set it right, or write redirects", byEnv, value))
+	}
+	n.Redirects = []steer.Redirect{{ClusterDNS: a}}
+	n.origin["redirects"] = byEnv
+	return nil
+}
+
+// detectSteering says of the steering addresses that follow from their position that they do.
+func (n *Node) detectSteering() {
+	complete, err := steer.Complete(n.Redirects)
+	if err != nil {
+		return // Validate says it, with the place
+	}
+	for _, r := range n.Redirects {
+		if !r.Steering.IsValid() {
+			n.origin["redirects"] = joinSources(n.origin["redirects"], "steering addresses by position")
+			break
+		}
+	}
+	n.Redirects = complete
+}
+
+func joinSources(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// detectLocal takes the address at which the kubelet already sends pods to a cache on the node, else the usual ones; one
+// for each family that has a fallback.
+func (n *Node) detectLocal(k kubelet) {
+	for _, family := range []struct {
+		is4     bool
+		address netip.Addr
+	}{{true, defaultLocal4}, {false, defaultLocal6}} {
+		if !slices.ContainsFunc(n.Redirects, func(r steer.Redirect) bool { return r.ClusterDNS.IsValid() && r.Is4() == family.is4 }) {
+			continue
+		}
+		address := family.address
+		if i := slices.IndexFunc(k.cache, func(a netip.Addr) bool { return a.Is4() == family.is4 }); i >= 0 {
+			address = k.cache[i]
+			n.origin["localAddresses"] = KubeletConfig
+		}
+		n.LocalAddresses = append(n.LocalAddresses, address)
+	}
+	if n.origin["localAddresses"] == "" {
+		n.origin["localAddresses"] = "the usual one of each family in redirects"
+	}
+}
+
+func (n *Node) detectMetrics(env Env) {
+	const port = 9253 // what the node-local-dns manifests use, so that dashboards find it
+	address, source := netip.AddrFrom4([4]byte{127, 0, 0, 1}), "NODE_IP holds no address"
+	if value, ok := env.LookupEnv("NODE_IP"); ok {
+		if a, err := netip.ParseAddr(value); err == nil {
+			address, source = a, "NODE_IP"
+		}
+	}
+	n.Listen.Metrics = netip.AddrPortFrom(address, port)
+	n.origin["listen.metrics"] = source
+}
+
+// readKubelet reads what we need of the kubelet's configuration. An absent file is no fault: not every distribution
+// has one, and a cache may run where it is not mounted.
+func (n *Node) readKubelet(env Env) (kubelet, error) {
+	const remedy = ": mend it, or name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked"
+	data, err := env.ReadFile(KubeletConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return kubelet{}, nil
+	}
+	if err != nil {
+		return kubelet{}, fmt.Errorf("detect settings: %w%s", err, remedy)
+	}
+	body, err := parse(KubeletConfig, data)
+	if err != nil {
+		return kubelet{}, fmt.Errorf("detect settings: %w; or name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked", err)
+	}
+	var k kubelet
+	if body == nil {
+		return k, nil
+	}
+	d := &decoder{node: n, file: KubeletConfig}
+	for _, p := range d.pairs("", body) {
+		switch p.key {
+		case "clusterDomain":
+			if s, ok := d.raw(p.key, p.value, "text"); ok && s != "" {
+				if k.clusterDomain, err = parseDomain(s); err != nil {
+					d.fail(p.value, p.key, "%v", err)
+				}
+			}
+		case "clusterDNS":
+			d.kubeletDNS(&k, p)
+		}
+	}
+	if err := errors.Join(d.faults...); err != nil {
+		return kubelet{}, fmt.Errorf("detect settings: %w%s", err, remedy)
+	}
+	return k, nil
+}
+
+func (d *decoder) kubeletDNS(k *kubelet, p pair) {
+	if p.value == nil || p.value.Type() == ast.NullType {
+		return
+	}
+	for i, e := range d.list(p.key, p.value, "a list of addresses") {
+		at := fmt.Sprintf("%s[%d]", p.key, i)
+		s, ok := d.raw(at, e, "an address")
+		if !ok {
+			continue
+		}
+		a, err := netip.ParseAddr(s)
+		switch {
+		case err != nil:
+			d.fail(e, at, "%q is not an IP address", s)
+		case a.IsLinkLocalUnicast():
+			k.cache = append(k.cache, a)
+		default:
+			k.clusterDNS = append(k.clusterDNS, a)
+		}
+	}
+}

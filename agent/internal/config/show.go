@@ -1,0 +1,180 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+// Show gives the whole configuration as it is in effect, as a NodeConfig file that yields the same again. Behind each
+// value that the file did not give stands where it comes from.
+func (n *Node) Show() string {
+	var b strings.Builder
+	var open []string // groups that we are in
+	for _, f := range table() {
+		value := f.show(n)
+		if value == nil {
+			continue
+		}
+		steps := strings.Split(f.name, ".")
+		into, key := steps[:len(steps)-1], steps[len(steps)-1]
+		for i, group := range into {
+			if i >= len(open) || open[i] != group {
+				open = slices.Clone(into[:i+1])
+				fmt.Fprintf(&b, "%s%s:\n", indent(i), group)
+			}
+		}
+		open = open[:len(into)]
+		fmt.Fprintf(&b, "%s%s:%s", indent(len(into)), key, n.value(f.name, value, len(into)))
+	}
+	return b.String()
+}
+
+func indent(depth int) string { return strings.Repeat("  ", depth) }
+
+// value renders what comes after "key:", up to the end of the line.
+func (n *Node) value(name string, value any, depth int) string {
+	comment := n.comment(name)
+	switch v := value.(type) {
+	case []yaml.MapSlice: // redirects
+		s := comment + "\n"
+		for _, m := range v {
+			s += indent(depth) + "- " + flow(m) + "\n"
+		}
+		return s
+	case yaml.MapSlice:
+		s := comment + "\n"
+		for _, item := range v {
+			s += indent(depth+1) + flow(item.Key) + ":" + block(item.Value, depth+2) + "\n"
+		}
+		return s
+	}
+	return " " + flow(value) + comment + "\n"
+}
+
+func (n *Node) comment(name string) string {
+	switch {
+	case name == "apiVersion", name == "kind":
+		return ""
+	case n.origin[name] != "":
+		return "  # " + n.origin[name]
+	case !n.IsSet(name):
+		return "  # default"
+	}
+	return ""
+}
+
+// block renders a value of more than one line as a literal block, any other in one line.
+func block(value any, depth int) string {
+	s, ok := value.(string)
+	if !ok {
+		return " " + flow(value)
+	}
+	if !strings.HasSuffix(s, "\n") || !plainLines(s) {
+		return " " + quote(s) // snippets are not searched for ${NAME}, so there is nothing to escape
+	}
+	lines := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
+	return " |\n" + indent(depth) + strings.Join(lines, "\n"+indent(depth))
+}
+
+// plainLines reports whether a literal block gives back s as it is. What it would trim or take for its own indentation
+// has to be quoted.
+func plainLines(s string) bool {
+	for line := range strings.SplitSeq(strings.TrimSuffix(s, "\n"), "\n") {
+		if line == "" || strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0xfeff || r == 0x85 }) {
+			return false
+		}
+	}
+	return !strings.HasPrefix(s, " ")
+}
+
+// flow renders a value in one line.
+func flow(value any) string {
+	switch v := value.(type) {
+	case string:
+		return scalar(v)
+	case []string:
+		out := make([]string, 0, len(v))
+		for _, s := range v {
+			out = append(out, scalar(s))
+		}
+		return "[" + strings.Join(out, ", ") + "]"
+	case yaml.MapSlice:
+		out := make([]string, 0, len(v))
+		for _, item := range v {
+			out = append(out, flow(item.Key)+": "+flow(item.Value))
+		}
+		return "{" + strings.Join(out, ", ") + "}"
+	case []yaml.MapSlice:
+		out := make([]string, 0, len(v))
+		for _, m := range v {
+			out = append(out, flow(m))
+		}
+		return "[" + strings.Join(out, ", ") + "]"
+	}
+	return fmt.Sprint(value)
+}
+
+// scalar quotes text unless it is one that no YAML reader could take for anything else. ${ is escaped so that the file
+// reads back as it is.
+func scalar(s string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789./-_"
+	letter := s != "" && strings.Trim(s, plain) == "" && strings.ContainsAny(s[:1], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/0123456789")
+	if letter && !ambiguous(s) {
+		return s
+	}
+	return quote(strings.ReplaceAll(s, "${", "$${"))
+}
+
+// ambiguous tells text that some reader takes for a number, a truth value or nothing.
+func ambiguous(s string) bool {
+	switch strings.ToLower(s) {
+	case "true", "false", "yes", "no", "on", "off", "null", "y", "n":
+		return true
+	}
+	// A time such as 150ms and an address of four parts are no numbers; anything closer to one is quoted.
+	digits := strings.Trim(s, "0123456789._-xXeEoObBaAcCdDfF") == ""
+	return digits && strings.Count(s, ".") != 3
+}
+
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteString(`\` + string(r))
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r < ' ' || r == 0x7f:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// Diff names the fields in which two configurations differ: those that a running agent takes over, and those that wait
+// for its restart.
+func Diff(before, after *Node) (reloadable, restart []string) {
+	for _, f := range table() {
+		same := flow(f.show(before)) == flow(f.show(after))
+		if f.name == "corefile" {
+			same = same && before.CorefileText == after.CorefileText
+		}
+		switch {
+		case same:
+		case f.reload:
+			reloadable = append(reloadable, f.name)
+		default:
+			restart = append(restart, f.name)
+		}
+	}
+	return reloadable, restart
+}

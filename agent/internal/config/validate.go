@@ -1,0 +1,192 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// maxServers is what CoreDNS's forward takes in one line.
+const maxServers = 15
+
+// Validate checks each value and how they go together. It returns all faults joined.
+func (n *Node) Validate() error {
+	return errors.Join(slices.Concat(
+		n.checkAddresses(),
+		n.checkUpstreams(),
+		n.checkStubDomains(),
+		n.checkNumbers(),
+		n.checkNames(),
+	)...)
+}
+
+// checkAddresses checks redirects and local addresses, whose rules are pkg/steer's.
+func (n *Node) checkAddresses() []error {
+	if _, err := parseDomain(n.ClusterDomain); err != nil {
+		return []error{n.fault("clusterDomain", err.Error())}
+	}
+	if len(n.Redirects) == 0 {
+		return []error{n.fault("redirects", "names no cluster DNS address: write the address of the Service kube-dns, or take the key out to have it detected")}
+	}
+	complete, err := steer.Complete(n.Redirects)
+	if err != nil {
+		return []error{n.placed(err)}
+	}
+	var faults []error
+	if _, err := steer.Locals(n.LocalAddresses, complete); err != nil {
+		faults = append(faults, n.placed(err))
+	}
+	for i, a := range n.LocalAddresses {
+		if slices.Contains([]netip.Addr{steer.ProbeSource4, steer.ProofSource4, steer.ProbeSource6, steer.ProofSource6}, a) {
+			faults = append(faults, n.fault(fmt.Sprintf("localAddresses[%d]", i), fmt.Sprintf("%s is the prober's own address: choose another", a)))
+		}
+	}
+	return faults
+}
+
+// placed gives an error of pkg/steer, which starts with the field's name, its place.
+func (n *Node) placed(err error) error {
+	field, message, ok := strings.Cut(err.Error(), ": ")
+	if !ok {
+		return n.fault("", err.Error())
+	}
+	return n.fault(field, message)
+}
+
+func (n *Node) checkUpstreams() []error {
+	var faults []error
+	add := func(field, format string, args ...any) {
+		faults = append(faults, n.fault(field, fmt.Sprintf(format, args...)))
+	}
+	clusterDNS := map[netip.Addr]bool{}
+	for _, r := range n.Redirects {
+		clusterDNS[r.ClusterDNS] = true
+	}
+	const second = "name the address of a second Service for the same pods, such as kube-dns-upstream"
+	switch {
+	case len(n.Upstreams.Cluster) == 0:
+		add("upstreams.cluster", "names no server: name one, or take the key out to ask the cluster DNS addresses")
+	case n.InterceptNode && !n.IsSet("upstreams.cluster"):
+		add("interceptNode", "true would catch the agent's own questions to the cluster DNS address: set upstreams.cluster too and %s", second)
+	default:
+		for i, a := range n.Upstreams.Cluster {
+			field := fmt.Sprintf("upstreams.cluster[%d]", i)
+			if n.InterceptNode && clusterDNS[a.Addr()] {
+				add(field, "%s is a cluster DNS address, and with interceptNode: true the agent's own questions to it would be caught: %s", a.Addr(), second)
+				continue
+			}
+			faults = append(faults, n.checkLoop(field, a)...)
+		}
+	}
+	if len(n.Upstreams.External) == 0 {
+		add("upstreams.external", "names no server: name one or a file in the format of resolv.conf, or take the key out for /etc/resolv.conf")
+	}
+	for i, e := range n.Upstreams.External {
+		if e.Path == "" {
+			faults = append(faults, n.checkLoop(fmt.Sprintf("upstreams.external[%d]", i), e.Server.Addr)...)
+		}
+	}
+	if count := len(n.Upstreams.Cluster); count > maxServers {
+		add("upstreams.cluster", "names %d servers: keep at most %d", count, maxServers)
+	}
+	if count := len(n.Upstreams.External); count > maxServers {
+		add("upstreams.external", "names %d servers: keep at most %d", count, maxServers)
+	}
+	return faults
+}
+
+// checkLoop refuses an upstream that is the agent itself.
+func (n *Node) checkLoop(field string, a netip.AddrPort) []error {
+	if a.Port() == 53 && slices.Contains(n.Own(), a.Addr()) {
+		return []error{n.fault(field, fmt.Sprintf("%s is an address of the agent itself, which would ask itself for ever: name the server behind it", a.Addr()))}
+	}
+	return nil
+}
+
+func (n *Node) checkStubDomains() []error {
+	var faults []error
+	for _, domain := range sortedKeys(n.StubDomains) {
+		field := fmt.Sprintf("stubDomains[%s]", domain)
+		servers := n.StubDomains[domain]
+		switch {
+		case domain == n.ClusterDomain:
+			faults = append(faults, n.fault(field, "is the cluster domain: name its servers in upstreams.cluster"))
+		case len(servers) == 0:
+			faults = append(faults, n.fault(field, "names no server: name one or take the domain out"))
+		case len(servers) > maxServers:
+			faults = append(faults, n.fault(field, fmt.Sprintf("names %d servers: keep at most %d", len(servers), maxServers)))
+		}
+		for i, a := range servers {
+			faults = append(faults, n.checkLoop(fmt.Sprintf("%s[%d]", field, i), a)...)
+		}
+	}
+	return faults
+}
+
+// checkNumbers holds each number within what makes sense. The bounds are wide; beyond them it is a slip.
+func (n *Node) checkNumbers() []error {
+	var faults []error
+	if e := n.Cache.Entries; e < 1024 || e > 1_000_000 {
+		faults = append(faults, n.fault("cache.entries", fmt.Sprintf("is %d: write 1024 to 1000000; an entry takes about half a kilobyte", e)))
+	}
+	for _, b := range []struct {
+		field    string
+		value    time.Duration
+		min, max time.Duration
+		why      string
+	}{
+		{"cache.negativeTTL", n.Cache.NegativeTTL, time.Second, time.Hour, "a name that came to be is unknown to pods that long"},
+		{"cache.serveStale", n.Cache.ServeStale, 0, 24 * time.Hour, "0s turns it off"},
+		// A probe crosses two namespaces and CoreDNS; more often than this it would be work for nothing.
+		{"lease.renew", n.Lease.Renew, 20 * time.Millisecond, time.Second, "it is the time from one probe to the next"},
+		// Resolvers wait 5 s before they ask again; a hung agent must be out of the way before that.
+		{"lease.lifetime", n.Lease.Lifetime, 100 * time.Millisecond, 4 * time.Second, "pods wait that long for a hung agent, and resolvers ask again after 5s"},
+	} {
+		if b.value < b.min || b.value > b.max {
+			faults = append(faults, n.fault(b.field, fmt.Sprintf("is %s: write %s to %s; %s",
+				showDuration(b.value), showDuration(b.min), showDuration(b.max), b.why)))
+		}
+	}
+	if least := 3 * n.Lease.Renew; n.Lease.Lifetime < least {
+		faults = append(faults, n.fault("lease.lifetime", fmt.Sprintf("is %s, less than three times lease.renew (%s): one lost probe must not end a lease: write at least %s, or a shorter lease.renew",
+			showDuration(n.Lease.Lifetime), showDuration(n.Lease.Renew), showDuration(least))))
+	}
+	return faults
+}
+
+// checkNames checks what is left: names of things on the node, and what is not there yet.
+func (n *Node) checkNames() []error {
+	var faults []error
+	add := func(field, format string, args ...any) {
+		faults = append(faults, n.fault(field, fmt.Sprintf(format, args...)))
+	}
+	if n.Link.Name == "lo" || strings.HasPrefix(n.Link.Name, steer.ProberInterface) {
+		add("link.name", "%s belongs to somebody else: name a link of our own, such as neardns0", n.Link.Name)
+	}
+	if n.Link.ClusterDNSOnLink {
+		add("link.clusterDNSOnLink", "true is not available yet: take it out; pods are steered without it")
+	}
+	if n.Backend == BackendIptables {
+		add("backend", "iptables is not available yet: write auto or nftables; the node's kernel needs nf_tables, kube-proxy may use iptables all the same")
+	}
+	if n.StateDir == n.PersistDir {
+		add("persistDir", "is the same folder as stateDir: stateDir must be gone after a reboot, persistDir must not: name two")
+	}
+	if n.Listen.Metrics.IsValid() && n.Listen.Metrics == n.Listen.Health {
+		add("listen.health", "%s is taken by listen.metrics: give each a port of its own", n.Listen.Health)
+	}
+	if n.Corefile != "" && len(n.Snippets) > 0 {
+		add("snippets", "would have no effect, since corefile replaces the whole text: put the lines into %s, or take one of the two keys out", n.Corefile)
+	}
+	for _, zone := range sortedKeys(n.Snippets) {
+		if strings.TrimSpace(n.Snippets[zone]) == "" {
+			add(fmt.Sprintf("snippets[%s]", zone), "holds no line: write some or take the zone out")
+		}
+	}
+	return faults
+}

@@ -1,0 +1,224 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Each parse function here takes one text into its typed form. Its error says what is wrong with the text and what to
+// write; the caller adds where it stands.
+
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address: write one such as 10.96.0.10 or fd00::a", s)
+	}
+	return a, nil
+}
+
+// parseServer takes an address with or without a port.
+func parseServer(s string) (netip.AddrPort, error) {
+	a, ok := serverAddr(s, 53)
+	if !ok {
+		return netip.AddrPort{}, fmt.Errorf("%q is not a server: write an address with or without a port, such as 10.1.2.3, 10.1.2.3:5353 or [fd00::a]:53; names are not resolved here", s)
+	}
+	return a, nil
+}
+
+func serverAddr(s string, port uint16) (netip.AddrPort, bool) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return netip.AddrPortFrom(a, port), usable(a)
+	}
+	if inner, ok := strings.CutPrefix(s, "["); ok {
+		if inner, ok := strings.CutSuffix(inner, "]"); ok {
+			a, err := netip.ParseAddr(inner)
+			return netip.AddrPortFrom(a, port), err == nil && a.Is6() && usable(a)
+		}
+	}
+	ap, err := netip.ParseAddrPort(s)
+	return ap, err == nil && ap.Port() != 0 && usable(ap.Addr())
+}
+
+// usable refuses what can be no server's address. A loopback address can be: a resolver on the node itself.
+func usable(a netip.Addr) bool { return !a.IsUnspecified() && !a.IsMulticast() && !a.Is4In6() }
+
+func showServer(a netip.AddrPort) string {
+	if a.Port() == 53 {
+		return a.Addr().String()
+	}
+	return a.String()
+}
+
+// parseExternal takes a path, or a server as tls://address[%name][:port] or plain.
+func parseExternal(s string) (External, error) {
+	if strings.HasPrefix(s, "/") {
+		p, err := parsePath(s)
+		return External{Path: p}, err
+	}
+	rest, tls := strings.CutPrefix(s, "tls://")
+	if !tls {
+		a, ok := serverAddr(s, 53)
+		if !ok {
+			return External{}, fmt.Errorf("%q is neither a server nor a file: write an address with or without a port, tls://address%%name, or the whole path of a file in the format of resolv.conf", s)
+		}
+		return External{Server: Server{Addr: a}}, nil
+	}
+	server := Server{TLS: true}
+	bad := fmt.Errorf("%q is not a DNS-over-TLS server: write tls://9.9.9.9%%dns.quad9.net, with :port at the end where it is not 853", s)
+	// A zone would stand at the place of the certificate's name; nobody serves TLS on a link-local address.
+	if host, name, ok := strings.Cut(rest, "%"); ok {
+		name, port, withPort := strings.Cut(name, ":")
+		domain, err := parseDomain(name)
+		if err != nil {
+			return External{}, bad
+		}
+		server.ServerName = domain
+		rest = host
+		if withPort {
+			rest = host + ":" + port
+		}
+		if strings.Contains(host, "]:") {
+			return External{}, bad
+		}
+	}
+	a, ok := serverAddr(rest, 853)
+	if !ok {
+		return External{}, bad
+	}
+	server.Addr = a
+	return External{Server: server}, nil
+}
+
+// String gives the form in which it is written.
+func (e External) String() string {
+	if e.Path != "" {
+		return e.Path
+	}
+	return e.Server.String()
+}
+
+// String gives the form in which it is written, and in which CoreDNS's forward takes it.
+func (s Server) String() string {
+	if !s.TLS {
+		return showServer(s.Addr)
+	}
+	host := s.Addr.Addr().String()
+	if s.Addr.Addr().Is6() {
+		host = "[" + host + "]"
+	}
+	if s.ServerName != "" {
+		host += "%" + s.ServerName
+	}
+	if s.Addr.Port() != 853 {
+		host += ":" + strconv.Itoa(int(s.Addr.Port()))
+	}
+	return "tls://" + host
+}
+
+// parseDomain brings a domain into lower case without its final dot.
+func parseDomain(s string) (string, error) {
+	d := strings.ToLower(strings.TrimSuffix(s, "."))
+	if !isDomain(d) {
+		return "", fmt.Errorf("%q is not a domain: write one such as cluster.local", s)
+	}
+	return d, nil
+}
+
+func isDomain(d string) bool {
+	if len(d) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(d, ".") {
+		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// isLabel tells whether s may name a Kubernetes namespace or Service (RFC 1123).
+func isLabel(s string) bool {
+	return isDomain(s) && !strings.ContainsAny(s, "._") && !strings.HasPrefix(s, "-") && !strings.HasSuffix(s, "-")
+}
+
+func parsePortName(s string) (string, error) {
+	if !isLabel(s) || len(s) > 15 {
+		return "", fmt.Errorf("%q is not the name of a Service's port: write it as the Service does, such as dns", s)
+	}
+	return s, nil
+}
+
+// parsePath wants whole paths: the agent's working directory is nobody's business.
+func parsePath(s string) (string, error) {
+	if !path.IsAbs(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return "", fmt.Errorf("%q is not a whole path: start it with /", s)
+	}
+	if s = path.Clean(s); s == "/" {
+		return "", fmt.Errorf("is the root folder: name one of its own")
+	}
+	return s, nil
+}
+
+// parseLinkName takes what the kernel takes.
+func parseLinkName(s string) (string, error) {
+	bad := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' || r == ':' || r == '%' }
+	if s == "" || len(s) > 15 || s == "." || s == ".." || strings.ContainsFunc(s, bad) {
+		return "", fmt.Errorf("%q is not a name for a link: write 1 to 15 letters or digits, such as neardns0", s)
+	}
+	return s, nil
+}
+
+// parseListen takes address:port or off. Brackets are optional and may stand around either family, so that
+// "${NODE_IP}:9253" is right on every node; the port is what follows the last colon.
+func parseListen(s string) (netip.AddrPort, error) {
+	if s == "off" {
+		return netip.AddrPort{}, nil
+	}
+	bad := fmt.Errorf("%q is not an address to listen on: write address:port, such as 127.0.0.1:8080, 0.0.0.0:9253 for all, or off", s)
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 {
+		return netip.AddrPort{}, bad
+	}
+	host := s[:i]
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
+	}
+	a, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.AddrPort{}, bad
+	}
+	port, err := strconv.ParseUint(s[i+1:], 10, 16)
+	if err != nil || port == 0 {
+		return netip.AddrPort{}, bad
+	}
+	return netip.AddrPortFrom(a, uint16(port)), nil
+}
+
+func oneOf(values ...string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		if slices.Contains(values, s) {
+			return s, nil
+		}
+		return "", fmt.Errorf("%q is not known: write one of %s", s, strings.Join(values, ", "))
+	}
+}
+
+// showDuration drops the zero units that time.Duration prints: 1h, not 1h0m0s.
+func showDuration(t time.Duration) string {
+	s := t.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
