@@ -249,14 +249,14 @@ func TestForeignLinkOfOurName(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ns, cfg := host(t)
 			c.make(ns)
-			before := ns.Run("ip", "addr", "show", "dev", name)
+			before := ns.Run("ip", "link", "show", "dev", name) + ns.Run("ip", "-4", "addr", "show", "dev", name)
 			if _, err := Ensure(cfg); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("Ensure: error %v, want %q", err, c.says)
 			}
 			if err := Remove(cfg); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("Remove: error %v, want %q", err, c.says)
 			}
-			if after := ns.Run("ip", "addr", "show", "dev", name); after != before {
+			if after := ns.Run("ip", "link", "show", "dev", name) + ns.Run("ip", "-4", "addr", "show", "dev", name); after != before {
 				t.Errorf("the foreign link was changed:\n%s", cmp.Diff(before, after))
 			}
 		})
