@@ -116,10 +116,11 @@ type hostFamily struct {
 	locals    []Local
 	zones     []uint16 // of locals, by position
 	intercept bool
+	exempt    []netip.Addr
 }
 
 func (h Host) of(f *family) hostFamily {
-	hf := hostFamily{family: f, intercept: h.InterceptNode}
+	hf := hostFamily{family: f, intercept: h.InterceptNode, exempt: h.Exempt}
 	for i, rs := range [][]Redirect{h.Redirects, h.FallbackOnly} {
 		for _, r := range rs {
 			if r.Is4() != f.is4() {
@@ -168,9 +169,14 @@ func (hf hostFamily) sets() []set {
 			answer.elements = append(answer.elements, mapElement(r.Steering, r.ClusterDNS))
 		}
 	}
+	exempt := set{name: hf.name("exempt"), key: addr, contents: atLeast}
+	for _, a := range hf.exempt {
+		if a.Is4() == hf.is4() {
+			exempt.elements = append(exempt.elements, keyElement(a))
+		}
+	}
 	return []set{
-		ours, cluster, intercept, answer,
-		{name: hf.name("exempt"), key: addr, contents: atLeast},
+		ours, cluster, intercept, answer, exempt,
 		{name: hf.name("lease_udp"), key: addr, contents: dynamic, size: leaseBound},
 		{name: hf.name("lease_tcp"), key: addr, contents: dynamic, size: leaseBound},
 		{name: hf.name("drain"), key: addr, contents: dynamic, size: leaseBound},

@@ -87,19 +87,26 @@ func ourTable() *nftables.Table {
 
 // Apply implements Backend.
 func (n *Nftables) Apply(rs Ruleset) error {
+	_, err := n.Repair(rs)
+	return err
+}
+
+// Repair is Apply that tells what it found different, as Verify would have.
+func (n *Nftables) Repair(rs Ruleset) (drift []string, err error) {
 	want := rs.render()
-	return n.retry("apply rules", func() error {
+	err = n.retry("apply rules", func() error {
 		have, err := n.load()
 		if err != nil {
 			return err
 		}
-		if len(compare(want, have)) == 0 {
+		if drift = compare(want, have); len(drift) == 0 {
 			return nil
 		}
 		var b batch
 		b.change(want, have)
 		return n.commit(&b)
 	})
+	return drift, err
 }
 
 // Ensure implements Backend.

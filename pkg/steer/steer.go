@@ -189,6 +189,7 @@ type Host struct {
 	FallbackOnly  []Redirect    // taken out of the configuration but still named by a pod: never leased, always given back
 	Locals        []Local       // local addresses, from Locals()
 	Uplinks       []string      // interface names from which our addresses must not be reachable, from Uplinks()
+	Exempt        []netip.Addr  // pods that opted out of interception; the plugin adds and removes them too
 	InterceptNode bool          // steer also what was not steered in the pod, and host processes
 	Lifetime      time.Duration // how long a lease lasts; 0 means DefaultLifetime
 }
