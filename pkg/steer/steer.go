@@ -127,11 +127,6 @@ func Complete(redirects []Redirect) ([]Redirect, error) {
 			}
 			seen[a.addr] = here
 		}
-		for _, own := range []netip.Addr{ProbeSource4, ProofSource4, ProbeSource6, ProofSource6} {
-			if r.Steering == own {
-				return nil, fmt.Errorf("redirects[%d].steering: %s is the prober's own address: choose another", i, own)
-			}
-		}
 	}
 	return out, nil
 }
@@ -167,7 +162,9 @@ func checkAddr(a netip.Addr) error {
 		return errors.New("missing or not an IP address")
 	case a.Is4In6(), a.Zone() != "":
 		return fmt.Errorf("%s: write a plain IPv4 or IPv6 address, without mapping or zone", a)
-	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a.IsInterfaceLocalMulticast():
+	case a == ProbeSource4, a == ProofSource4, a == ProbeSource6, a == ProofSource6:
+		return fmt.Errorf("%s is the prober's own address: choose another", a)
+	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return fmt.Errorf("%s is not a unicast address that pods can reach", a)
 	case a.Is6() && a.IsLinkLocalUnicast():
 		return fmt.Errorf("%s is IPv6 link-local, which is not routed from a pod: use a unique local address (fd00::/8)", a)

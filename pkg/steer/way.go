@@ -229,4 +229,3 @@ func inNetNS(fd int, f func() error) error {
 	}()
 	return <-done
 }
-
