@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// add is the ADD verb: look, plan, apply, print.
+func add(ctx context.Context, e env, args *skel.CmdArgs) error {
+	return run(ctx, e, "add", args, (*verb).add)
+}
+
+func (v *verb) add(ctx context.Context) error {
+	if err := podfile.CheckKey(v.args.ContainerID, v.args.IfName); err != nil {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "")
+	}
+	if v.conf.PrevResult == nil {
+		_, _, err := passOn(v.conf, v.args.IfName)
+		return err
+	}
+	ns, inode, isHost, err := v.netns(v.args.Netns)
+	if err != nil {
+		return types.NewError(codeNetNS, fmt.Sprintf("CNI_NETNS: %v: the runtime must name the pod's network namespace", err), "")
+	}
+	defer ns.Close()
+	if isHost && v.args.NetnsOverride != "1" && !strings.EqualFold(v.args.NetnsOverride, "true") {
+		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the host's own network namespace", v.args.Netns), "")
+	}
+	in := call{ContainerID: v.args.ContainerID, IfName: v.args.IfName, NetNS: v.args.Netns, Inode: inode, Pod: v.pod, SharesHost: isHost}
+	plan, err := makePlan(v.conf, in, v.look(in, ns))
+	if err != nil {
+		return err
+	}
+	if err := v.apply(ctx, &plan, ns); err != nil {
+		return err
+	}
+	v.sayDecisions(plan.File)
+	// Printed last, in one piece: what stands on stdout is what the runtime goes by.
+	if _, err := v.stdout.Write(plan.Result); err != nil {
+		return types.NewError(types.ErrIOFailure, "write the result: "+err.Error(), "")
+	}
+	return nil
+}
+
+// look gathers the facts. What cannot be found out is a reason not to steer, never an error.
+func (v *verb) look(in call, ns *os.File) facts {
+	var f facts
+	if leaveAlone(v.conf, in) != "" {
+		return f
+	}
+	f.Proof, f.ProofErr = podfile.ReadProof(v.conf.PersistDir)
+	f.Ways = v.ways(ns)
+	var podSide []string
+	for _, w := range f.Ways {
+		if w.Err == nil {
+			podSide = append(podSide, w.HostInterface)
+		}
+	}
+	if podSide == nil {
+		return f
+	}
+	f.Siblings = v.siblings(in.ContainerID, in.IfName, in.Inode)
+	uplinks, err := v.kernel.Uplinks(podSide...)
+	for i := range f.Ways {
+		// Without them the switch would stand open to the node's neighbours.
+		if err != nil && f.Ways[i].Err == nil {
+			f.Ways[i].Err = fmt.Errorf("the node's uplinks cannot be told: %w", err)
+		}
+	}
+	f.Uplinks = uplinks
+	return f
+}
+
+func (v *verb) ways(ns *os.File) []way {
+	out := make([]way, len(v.conf.Redirects))
+	host, err := os.Open(ownNamespace)
+	if err != nil {
+		for i := range out {
+			out[i].Err = fmt.Errorf("the host's network namespace cannot be opened: %w", err)
+		}
+		return out
+	}
+	defer host.Close()
+	for i, r := range v.conf.Redirects {
+		out[i].HostInterface, out[i].Err = v.kernel.Way(int(ns.Fd()), int(host.Fd()), r)
+	}
+	return out
+}
+
+// siblings returns what other attachments of the same netns have steered.
+func (v *verb) siblings(containerID, ifName string, inode uint64) []steer.Redirect {
+	files, errs := podfile.Siblings(v.conf.StateDir, containerID, ifName)
+	for _, err := range errs {
+		v.log.Warn("pod file unreadable", "verb", v.name, "container_id", containerID, "err", err)
+	}
+	var out []steer.Redirect
+	for _, f := range files {
+		if f.NetNSInode == inode {
+			out = union(out, f.In(podfile.Steered))
+		}
+	}
+	return out
+}
+
+// apply makes the plan true: switch, pod file, pod table, in this order. Each stands on the one before: rules without a
+// switch would lead into nothing, and rules without a file would be found by nobody. After a failure nothing is steered,
+// and the plan's file says why.
+func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
+	f := &p.File
+	earlier, err := podfile.Read(podfile.Path(v.conf.StateDir, f.ContainerID, f.IfName))
+	hadRules := err == nil && earlier.NetNSInode == f.NetNSInode && len(earlier.In(podfile.Steered)) > 0
+	err = v.steer(ctx, p, ns, hadRules)
+	if err == nil {
+		return nil
+	}
+	if !p.Steers() {
+		// The pod is as it should be; only a record, an exemption or the removal of old rules went wrong.
+		v.log.Warn("not all done", "verb", v.name, "container_id", f.ContainerID, "err", err)
+		return nil
+	}
+	undone := v.undo(ns, f)
+	if v.conf.OnUnsupported == unsupportedFail {
+		return types.NewError(codeNotSteer, fmt.Sprintf("cannot be steered to the node's DNS cache: %v: mend that, or set onUnsupported to allow", errors.Join(err, undone)), "")
+	}
+	for i := range f.Decisions {
+		if d := &f.Decisions[i]; d.State == podfile.Steered {
+			d.State, d.Reason = podfile.LeftAlone, err.Error()
+		}
+	}
+	if undone = errors.Join(undone, podfile.Write(v.conf.StateDir, *f)); undone != nil {
+		v.log.Warn("not all undone", "verb", v.name, "container_id", f.ContainerID, "err", undone)
+	}
+	return nil
+}
+
+func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) error {
+	var hostErr error
+	if p.Touches() {
+		hostErr = v.inRules(-1, func(host rules) error {
+			if err := host.Ensure(p.Host); err != nil {
+				return fmt.Errorf("host table: %w", err)
+			}
+			if len(p.Exempt) == 0 {
+				return nil
+			}
+			return host.Exempt(p.Exempt...)
+		})
+		if hostErr != nil && p.Steers() {
+			return hostErr
+		}
+	}
+	if err := podfile.Write(v.conf.StateDir, p.File); err != nil {
+		return errors.Join(hostErr, err)
+	}
+	if !p.Steers() && !hadRules {
+		return hostErr
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("out of time before the pod table: %w", err)
+	}
+	err := v.inRules(int(ns.Fd()), func(pod rules) error {
+		if !p.Steers() {
+			return v.takeOut(pod, p.File.ContainerID, p.File.IfName, p.File.NetNSInode)
+		}
+		return pod.Apply(p.Pod)
+	})
+	if err != nil {
+		err = fmt.Errorf("pod table: %w", err)
+	}
+	return errors.Join(hostErr, err)
+}
+
+// undo takes back what a failed steering may have left. Apply is one transaction, so this is for rules of an earlier ADD.
+func (v *verb) undo(ns *os.File, f *podfile.File) error {
+	err := podfile.Remove(v.conf.StateDir, f.ContainerID, f.IfName)
+	return errors.Join(err, v.inRules(int(ns.Fd()), func(pod rules) error {
+		return v.takeOut(pod, f.ContainerID, f.IfName, f.NetNSInode)
+	}))
+}
+
+// takeOut removes the pod table, or leaves in it what other attachments of the netns have.
+func (v *verb) takeOut(pod rules, containerID, ifName string, inode uint64) error {
+	if left := v.siblings(containerID, ifName, inode); len(left) > 0 {
+		return pod.Apply(steer.Pod{Redirects: left})
+	}
+	present, err := pod.Present()
+	if err != nil || !present {
+		return err
+	}
+	return pod.Remove()
+}
+
+// sayDecisions puts the decisions into the log line: all of them, as they differ by family.
+func (v *verb) sayDecisions(f podfile.File) {
+	var parts []string
+	for _, d := range f.Decisions {
+		part := fmt.Sprintf("%s %s", d.Redirect.ClusterDNS, d.State)
+		if d.Reason != "" {
+			part += " (" + d.Reason + ")"
+		}
+		parts = append(parts, part)
+	}
+	v.say("decision", strings.Join(parts, ", "), "host_iface", f.HostInterface)
+}

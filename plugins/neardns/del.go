@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+// del is the DEL verb. It never returns an error: in the chain ours runs first, and an error would keep the plugins that
+// hold the pod's addresses from running. What could not be removed is logged; the agent and GC find it.
+func del(ctx context.Context, e env, args *skel.CmdArgs) error {
+	_ = run(ctx, e, "del", args, (*verb).del)
+	return nil
+}
+
+func (v *verb) del(context.Context) error {
+	id, ifName := v.args.ContainerID, v.args.IfName
+	if err := podfile.CheckKey(id, ifName); err != nil {
+		return fmt.Errorf("nothing can be ours: %w", err)
+	}
+	f, err := podfile.Read(podfile.Path(v.conf.StateDir, id, ifName))
+	known := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		v.log.Warn("pod file unreadable", "verb", v.name, "container_id", id, "err", err)
+	}
+	var errs []error
+	if known {
+		errs = append(errs, v.clear(f, v.args.Netns))
+	} else if v.args.Netns != "" {
+		errs = append(errs, v.clearUnknown(v.args.Netns, id, ifName))
+	}
+	if known && f.OptOut && len(f.Addresses) > 0 {
+		errs = append(errs, v.inRules(-1, func(host rules) error { return host.Unexempt(f.Addresses...) }))
+	}
+	errs = append(errs, podfile.Remove(v.conf.StateDir, id, ifName))
+	v.say("had_file", known)
+	return errors.Join(errs...)
+}
+
+// clear takes a recorded attachment's rules out of its netns, which it finds by inode: paths are reused, and one in
+// CNI_NETNS may be another pod's by now. A netns that is gone took its rules along.
+func (v *verb) clear(f podfile.File, otherPath string) error {
+	ns, err := f.OpenNetNS()
+	if err != nil && otherPath != "" {
+		f.NetNS = otherPath
+		ns, err = f.OpenNetNS()
+	}
+	if err != nil {
+		v.log.Debug("netns not opened", "verb", v.name, "container_id", f.ContainerID, "err", err)
+		return nil
+	}
+	defer ns.Close()
+	return v.clearNS(ns, f.NetNSInode, f.ContainerID, f.IfName)
+}
+
+// clearUnknown does so for an attachment without a usable file, in the netns that the runtime names, unless a file shows
+// that this is by now another's: a second DEL may name a process whose id was given away again.
+func (v *verb) clearUnknown(path, containerID, ifName string) error {
+	ns, inode, err := podfile.OpenNetNS(path)
+	if err != nil {
+		v.log.Debug("netns not opened", "verb", v.name, "container_id", containerID, "err", err)
+		return nil
+	}
+	defer ns.Close()
+	files, _ := podfile.List(v.conf.StateDir) // unreadable ones tell nothing either way
+	for _, f := range files {
+		if f.NetNSInode == inode {
+			v.say("note", "the netns belongs to "+f.ContainerID+" "+f.IfName)
+			return nil
+		}
+	}
+	return v.clearNS(ns, inode, containerID, ifName)
+}
+
+func (v *verb) clearNS(ns *os.File, inode uint64, containerID, ifName string) error {
+	own, ownInode, err := podfile.OpenNetNS(ownNamespace)
+	if err != nil {
+		return err
+	}
+	own.Close()
+	if inode == ownInode {
+		v.say("note", "CNI_NETNS is the host's: its table stays")
+		return nil
+	}
+	err = v.inRules(int(ns.Fd()), func(pod rules) error { return v.takeOut(pod, containerID, ifName, inode) })
+	if err != nil {
+		return fmt.Errorf("pod table in %s: %w", ns.Name(), err)
+	}
+	return nil
+}
+
+// gc is the GC verb: what the runtime no longer knows is removed as DEL would.
+func gc(ctx context.Context, e env, args *skel.CmdArgs) error {
+	return run(ctx, e, "gc", args, (*verb).gc)
+}
+
+func (v *verb) gc(context.Context) error {
+	if !v.conf.ValidKnown {
+		// cnitool sends no list. Taking that for "nothing is valid" would unsteer every pod of the node.
+		v.say("decision", "no list of valid attachments: nothing removed")
+		return nil
+	}
+	valid := map[podfile.Key]bool{}
+	for _, a := range v.conf.Valid {
+		valid[podfile.Key{ContainerID: a.ContainerID, IfName: a.IfName}] = true
+	}
+	keys, err := podfile.Keys(v.conf.StateDir)
+	errs := []error{err, podfile.Sweep(v.conf.StateDir, sweepOlder)}
+	removed := 0
+	for _, k := range keys {
+		if valid[k] {
+			continue
+		}
+		gone, err := v.collect(k)
+		if gone {
+			removed++
+		}
+		errs = append(errs, err)
+	}
+	v.say("valid", len(valid), "removed", removed)
+	if err := errors.Join(errs...); err != nil {
+		return types.NewError(codeGC, "not everything could be removed: "+err.Error(), "")
+	}
+	return nil
+}
+
+// collect removes one attachment that is not in the list, if it is of this network: lists are per network, and another
+// one may chain this plugin too.
+func (v *verb) collect(k podfile.Key) (bool, error) {
+	f, err := podfile.Read(podfile.Path(v.conf.StateDir, k.ContainerID, k.IfName))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		// Nothing can be done with it, for whichever network it was.
+		v.log.Warn("pod file unreadable, removed", "verb", v.name, "container_id", k.ContainerID, "err", err)
+		return true, podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName)
+	case f.Network != v.conf.Name:
+		return false, nil
+	}
+	errs := []error{v.clear(f, "")}
+	if f.OptOut && len(f.Addresses) > 0 {
+		errs = append(errs, v.inRules(-1, func(host rules) error { return host.Unexempt(f.Addresses...) }))
+	}
+	errs = append(errs, podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName))
+	return true, errors.Join(errs...)
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"net/netip"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// kernel is what the verbs need of pkg/steer. It is the seam where tests inject faults that a kernel does not give on
+// demand; everything else in them runs against the real one.
+type kernel interface {
+	// Open opens the rules of the netns behind a descriptor, -1 for this thread's.
+	Open(nsFD int) (rules, error)
+	Way(podNS, hostNS int, r steer.Redirect) (hostInterface string, err error)
+	Uplinks(podSide ...string) ([]string, error)
+}
+
+// rules are the tables of one netns.
+type rules interface {
+	steer.Backend
+	Present() (bool, error)
+	Supported() error
+	Exempt(addrs ...netip.Addr) error
+	Unexempt(addrs ...netip.Addr) error
+	Close() error
+}
+
+// nftablesKernel is the real one.
+type nftablesKernel struct{}
+
+func (nftablesKernel) Open(nsFD int) (rules, error) {
+	n, err := steer.OpenNftables(nsFD)
+	if err != nil {
+		return nil, err // not n: a nil pointer in an interface is not nil
+	}
+	return n, nil
+}
+
+func (nftablesKernel) Way(podNS, hostNS int, r steer.Redirect) (string, error) {
+	return steer.Way(podNS, hostNS, r)
+}
+
+func (nftablesKernel) Uplinks(podSide ...string) ([]string, error) { return steer.Uplinks(podSide...) }

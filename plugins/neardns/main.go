@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"os"
+	"runtime"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+func main() {
+	// "This netns" is the host's for everything below, so no step may move to a thread that is elsewhere.
+	runtime.LockOSThread()
+	ctx, e := context.Background(), processEnv()
+	if len(os.Args) > 1 {
+		os.Exit(cli(os.Args[1:], os.Stdout, os.Stderr))
+	}
+	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
+		Add:    func(args *skel.CmdArgs) error { return add(ctx, e, args) },
+		Del:    func(args *skel.CmdArgs) error { return del(ctx, e, args) },
+		Check:  func(args *skel.CmdArgs) error { return check(ctx, e, args) },
+		GC:     func(args *skel.CmdArgs) error { return gc(ctx, e, args) },
+		Status: func(args *skel.CmdArgs) error { return status(ctx, e, args) },
+	}, version.VersionsStartingFrom("0.3.1"), about())
+	if err != nil && os.Getenv("CNI_COMMAND") == "DEL" {
+		err = delAnyway(ctx, e, os.Getenv, err)
+	}
+	if err != nil {
+		_ = err.Print()
+		os.Exit(1)
+	}
+}

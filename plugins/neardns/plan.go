@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// facts are what ADD looked up before it decided.
+type facts struct {
+	Ways     []way            // one per redirect; none when leaveAlone has a reason already
+	Proof    podfile.Proof    // of the fallback
+	ProofErr error            // the proof is there and cannot be read
+	Siblings []steer.Redirect // steered by other attachments of the same netns
+	Uplinks  []string
+}
+
+// way is what steer.Way said about one redirect.
+type way struct {
+	HostInterface string
+	Err           error
+}
+
+// Plan is everything that ADD is going to do.
+type Plan struct {
+	File   podfile.File // what the agent will read
+	Pod    steer.Pod    // the pod table; no redirects: none is wanted
+	Host   steer.Host   // the switch that must stand before it
+	Exempt []netip.Addr // pods that opted out, for the host table
+	Result []byte       // what is printed
+}
+
+// Touches tells whether the plan needs anything of the host's table.
+func (p Plan) Touches() bool { return p.Steers() || len(p.Exempt) > 0 }
+
+// Steers tells whether the pod's netns gets rules by this call.
+func (p Plan) Steers() bool { return len(p.File.In(podfile.Steered)) > 0 }
+
+// call is the part of a CNI call that a plan depends on.
+type call struct {
+	ContainerID, IfName, NetNS string
+	Inode                      uint64
+	Pod                        podArgs
+	SharesHost                 bool // the pod's netns is the host's
+}
+
+// leaveAlone returns why a pod is to be left alone whatever its network looks like, or "".
+func leaveAlone(c *Conf, in call) string {
+	switch {
+	case in.SharesHost:
+		return "the pod shares the host's network namespace"
+	case c.OptOut:
+		return "the pod's annotation " + annotationSteer + " says so"
+	case c.Steer == steerOff:
+		return "steer is off in the configuration"
+	case c.DNS == nil || len(c.DNS.Servers) == 0:
+		// Unknown, or the host's own. Steering does no harm then: only questions to the cluster DNS address are touched.
+		return ""
+	}
+	for _, s := range c.DNS.Servers {
+		a, err := netip.ParseAddr(s)
+		if err == nil && slices.ContainsFunc(c.Redirects, func(r steer.Redirect) bool { return r.ClusterDNS == a.Unmap().WithZone("") }) {
+			return ""
+		}
+	}
+	return "none of the pod's nameservers (" + strings.Join(c.DNS.Servers, ", ") + ") is a configured cluster DNS address"
+}
+
+// makePlan decides. It is pure: equal arguments give equal plans.
+func makePlan(c *Conf, in call, f facts) (Plan, error) {
+	result, addresses, err := passOn(c, in.IfName)
+	if err != nil {
+		return Plan{}, err
+	}
+	p := Plan{
+		Result: result,
+		File: podfile.File{
+			ContainerID: in.ContainerID, IfName: in.IfName, Network: c.Name, NetNS: in.NetNS, NetNSInode: in.Inode,
+			PodName: in.Pod.Name, PodNamespace: in.Pod.Namespace, PodUID: in.Pod.UID,
+			Addresses: addresses, OptOut: c.OptOut,
+		},
+	}
+	if c.DNS != nil {
+		p.File.Nameservers, p.File.Searches, p.File.Options = c.DNS.Servers, c.DNS.Searches, c.DNS.Options
+	}
+	if c.OptOut && !in.SharesHost {
+		p.Exempt = addresses
+	}
+	reason := leaveAlone(c, in)
+	for i, r := range c.Redirects {
+		d := podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: reason}
+		if reason == "" {
+			d = decide(c, r, f.Ways[i], f)
+			if p.File.HostInterface == "" {
+				p.File.HostInterface = f.Ways[i].HostInterface
+			}
+		}
+		p.File.Decisions = append(p.File.Decisions, d)
+	}
+	if p.Steers() {
+		p.Pod.Redirects = union(p.File.In(podfile.Steered), f.Siblings)
+	}
+	p.Host = steer.Host{Redirects: c.Redirects, Locals: c.Locals, Uplinks: f.Uplinks}
+	return p, nil
+}
+
+// decide says what becomes of one redirect of a pod that nothing else keeps from being steered.
+func decide(c *Conf, r steer.Redirect, w way, f facts) podfile.Decision {
+	switch {
+	case w.Err != nil:
+		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: w.Err.Error()}
+	case c.Steer == steerAlways || f.Proof.Covers(r.ClusterDNS):
+		return podfile.Decision{Redirect: r, State: podfile.Steered}
+	case f.ProofErr != nil:
+		return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: f.ProofErr.Error()}
+	}
+	return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: fmt.Sprintf("the fallback to %s is not yet proven on this node", r.ClusterDNS)}
+}
+
+// union appends what others have and a lacks. One netns has one pod table, whatever the number of attachments; where two
+// networks give one address different steering addresses, the later ADD's holds, since an address can only go one way.
+func union(a, others []steer.Redirect) []steer.Redirect {
+	out := slices.Clone(a)
+	for _, o := range others {
+		if !slices.ContainsFunc(out, func(r steer.Redirect) bool { return r.ClusterDNS == o.ClusterDNS || r.Steering == o.Steering }) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// passOn returns prevResult as it is to be printed, and the pod's addresses in it. Where the versions agree, as libcni sees
+// to, these are the very bytes that came in, so that nothing that we do not know of is lost.
+func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
+	if c.PrevResult == nil {
+		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig, "no prevResult: neardns must be called as chained plugin: put it into the conflist behind the plugin that makes the pod's interface", "")
+	}
+	var head struct {
+		CNIVersion *string `json:"cniVersion"`
+	}
+	bad := func(err error) ([]byte, []netip.Addr, error) {
+		return nil, nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("prevResult cannot be read (%v): the plugin before neardns in the conflist, or the runtime, is at fault", err), "")
+	}
+	if err := json.Unmarshal(c.PrevResult, &head); err != nil {
+		return bad(err)
+	}
+	from := c.CNIVersion
+	if head.CNIVersion != nil && *head.CNIVersion != "" {
+		from = *head.CNIVersion
+	}
+	typed, err := create.Create(from, c.PrevResult)
+	if err != nil {
+		return bad(err)
+	}
+	current, err := types100.NewResultFromResult(typed)
+	if err != nil {
+		return bad(err)
+	}
+	out := []byte(c.PrevResult)
+	switch {
+	case from != c.CNIVersion:
+		if out, err = convert(typed, c.CNIVersion); err != nil {
+			return bad(err)
+		}
+	case head.CNIVersion == nil:
+		out = withVersion(out, c.CNIVersion)
+	}
+	return out, addressesOf(current, ifName), nil
+}
+
+func convert(r types.Result, version string) ([]byte, error) {
+	converted, err := r.GetAsVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	err = converted.PrintTo(&b)
+	return b.Bytes(), err
+}
+
+// withVersion puts the version, without which a result counts as 0.1.0, in front of an object's other keys.
+func withVersion(object []byte, version string) []byte {
+	rest := bytes.TrimLeft(bytes.TrimPrefix(bytes.TrimSpace(object), []byte("{")), " \t\r\n")
+	out := fmt.Appendf(nil, `{"cniVersion":%q`, version)
+	if !bytes.HasPrefix(rest, []byte("}")) {
+		out = append(out, ',')
+	}
+	return append(out, rest...)
+}
+
+// addressesOf picks the pod's addresses: those on the interface that this call is about. Results without interfaces, as
+// old plugins give, have only the pod's.
+func addressesOf(r *types100.Result, ifName string) []netip.Addr {
+	var out []netip.Addr
+	for _, ip := range r.IPs {
+		if ip == nil {
+			continue
+		}
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) {
+			if on := r.Interfaces[*i]; on == nil || on.Sandbox == "" || on.Name != ifName {
+				continue
+			}
+		}
+		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
