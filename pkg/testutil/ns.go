@@ -186,6 +186,13 @@ func (n *NetNS) Netlink() *netlink.Handle { return n.handle }
 // Goroutines that f starts do not run in it. f may end the test with Fatal.
 func (n *NetNS) Do(f func()) {
 	n.t.Helper()
+	if err := n.enter(f); err != nil {
+		n.t.Fatalf("enter network namespace %s: %v", n.name, err)
+	}
+}
+
+// enter is Do for callers that may run after the namespace was closed, as servers' goroutines do.
+func (n *NetNS) enter(f func()) error {
 	var failed error
 	var panicked any
 	returned := false
@@ -214,14 +221,16 @@ func (n *NetNS) Do(f func()) {
 		returned = true
 	}()
 	<-done
+	if failed != nil {
+		return failed
+	}
 	switch {
-	case failed != nil:
-		n.t.Fatalf("enter network namespace %s: %v", n.name, failed)
 	case panicked != nil:
 		panic(panicked)
 	case !returned:
 		runtime.Goexit() // f called t.Fatal: end the caller as if it had
 	}
+	return nil
 }
 
 // command prepares a command; the system directories are searched even where the caller's PATH lacks them.

@@ -1,0 +1,56 @@
+package testutil
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Conntrack lists the namespace's connection tracking entries that have port 53 in either direction, one line each; the
+// zone is named where it is not the default. An empty list is what an untracked answer leaves.
+func Conntrack(ns *NetNS) []string {
+	ns.t.Helper()
+	var lines []string
+	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+		flows, err := ns.handle.ConntrackTableList(netlink.ConntrackTable, family)
+		if err != nil {
+			ns.t.Fatalf("list connection tracking in %s: %v", ns.name, err)
+		}
+		for _, f := range flows {
+			if f.Forward.DstPort != 53 && f.Reverse.SrcPort != 53 {
+				continue
+			}
+			lines = append(lines, conntrackLine(f))
+		}
+	}
+	return lines
+}
+
+func conntrackLine(f *netlink.ConntrackFlow) string {
+	protocol := map[uint8]string{unix.IPPROTO_UDP: "udp", unix.IPPROTO_TCP: "tcp"}[f.Forward.Protocol]
+	line := fmt.Sprintf("%s %s:%d > %s:%d, reply %s:%d > %s:%d", protocol,
+		f.Forward.SrcIP, f.Forward.SrcPort, f.Forward.DstIP, f.Forward.DstPort,
+		f.Reverse.SrcIP, f.Reverse.SrcPort, f.Reverse.DstIP, f.Reverse.DstPort)
+	if f.Zone != 0 {
+		line += fmt.Sprintf(" zone %d", f.Zone)
+	}
+	return line
+}
+
+// FlushConntrack forgets every connection of the namespace.
+func FlushConntrack(ns *NetNS) {
+	ns.t.Helper()
+	if err := ns.handle.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+		ns.t.Fatalf("flush connection tracking in %s: %v", ns.name, err)
+	}
+}
+
+// WantNoConntrack fails the test when the namespace tracks anything on port 53.
+func WantNoConntrack(t TB, ns *NetNS) {
+	t.Helper()
+	if lines := Conntrack(ns); len(lines) > 0 {
+		t.Fatalf("%s tracks DNS:\n%s", ns.name, strings.Join(lines, "\n"))
+	}
+}

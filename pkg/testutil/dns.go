@@ -1,0 +1,376 @@
+package testutil
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// whoName owns the TXT record in the additional section by which every answer of a DNSServer says who gave it, as which
+// question of that server's (the serial: a cached answer has an old one), and for which client. Caches keep it.
+const whoName = "who.invalid."
+
+// DNSConfig describes a scripted DNS server. The zero value of each field but Name and Listen is sensible.
+type DNSConfig struct {
+	Name    string           // who answers, such as "KUBEDNS"
+	Listen  []netip.AddrPort // each over UDP and TCP
+	Zones   []string         // names that it answers itself; none: all
+	Forward netip.AddrPort   // whom it asks for other names; invalid: they are refused
+	Records []string         // in zone file form; a name that has some has no others
+	Strict  bool             // names without records do not exist
+	TTL     uint32           // default 30
+	Quiet   bool             // count only, keep no log: for load tests
+}
+
+// DNSServer is a DNS server inside this process whose sockets are in a namespace.
+//
+// A name with no record of its own gets an answer made up from its labels, any of which may be an order:
+// size-3000 (a TXT of so many bytes), rcode-2 (SERVFAIL), delay-200 (milliseconds), ttl-5, drop (no answer at all).
+type DNSServer struct {
+	ns      *NetNS
+	config  DNSConfig
+	records map[string][]dns.RR // by lower case name
+	serial  atomic.Int64
+	count   struct{ udp, tcp atomic.Int64 }
+
+	mu        sync.Mutex // guards the fields below
+	behaviour Behaviour
+	seen      []Question
+	running   []*dns.Server
+}
+
+// Behaviour changes how a server answers every question.
+type Behaviour struct {
+	Drop    bool          // no answer, as a hung process
+	Delay   time.Duration // before each answer
+	Rcode   int           // answer with this code and nothing else
+	Handler func(Question) *dns.Msg
+	// Handler answers instead of everything else; nil drops the question, DNSServer.Answer(q) is the usual answer.
+}
+
+// Question is one question as a server got it.
+type Question struct {
+	Name     string // as asked, with the final dot
+	Type     uint16
+	Network  string         // "udp" or "tcp"
+	From, To netip.AddrPort // To is the address listened on
+	Time     time.Time
+	Msg      *dns.Msg
+}
+
+// ServeDNS starts a server in ns; it is stopped by Cleanup.
+func ServeDNS(t TB, ns *NetNS, config DNSConfig) *DNSServer {
+	t.Helper()
+	if config.TTL == 0 {
+		config.TTL = 30
+	}
+	s := &DNSServer{ns: ns, config: config, records: map[string][]dns.RR{}}
+	for _, text := range config.Records {
+		rr, err := dns.NewRR(text)
+		if err != nil || rr == nil {
+			t.Fatalf("record %q of %s: %v", text, config.Name, err)
+		}
+		name := strings.ToLower(rr.Header().Name)
+		s.records[name] = append(s.records[name], rr)
+	}
+	s.Start()
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Start binds the sockets and serves. A running server is left alone.
+func (s *DNSServer) Start() {
+	s.ns.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running != nil {
+		return
+	}
+	for _, at := range s.config.Listen {
+		var udp net.PacketConn
+		var tcp net.Listener
+		var err error
+		s.ns.Do(func() {
+			if udp, err = net.ListenPacket(family("udp", at), at.String()); err == nil {
+				tcp, err = net.Listen(family("tcp", at), at.String())
+			}
+		})
+		if err != nil {
+			s.ns.t.Fatalf("%s: listen on %s in %s: %v", s.config.Name, at, s.ns.name, err)
+		}
+		for _, server := range []*dns.Server{{PacketConn: udp}, {Listener: tcp}} {
+			network := "udp"
+			if server.Listener != nil {
+				network = "tcp"
+			}
+			server.UDPSize = dns.MaxMsgSize
+			server.MaxTCPQueries = -1
+			server.IdleTimeout = func() time.Duration { return time.Hour } // long connections are the client's to close
+			server.ReadTimeout = time.Hour
+			server.Handler = dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) { s.serve(w, m, network, at) })
+			ready := make(chan struct{})
+			server.NotifyStartedFunc = func() { close(ready) }
+			go func() { _ = server.ActivateAndServe() }() // ended by Stop
+			<-ready
+			s.running = append(s.running, server)
+		}
+	}
+}
+
+// Stop closes the sockets: as a process that is killed.
+func (s *DNSServer) Stop() {
+	s.mu.Lock()
+	running := s.running
+	s.running = nil
+	s.mu.Unlock()
+	done, cancel := context.WithCancel(context.Background())
+	cancel() // close at once, wait for nobody
+	for _, server := range running {
+		_ = server.ShutdownContext(done)
+	}
+}
+
+// family makes "udp" "udp4" or "udp6": a wildcard address must mean its own family only.
+func family(network string, at netip.AddrPort) string {
+	if at.Addr().Is4() {
+		return network + "4"
+	}
+	return network + "6"
+}
+
+// Behave changes the behaviour from the next question on; the zero Behaviour is the usual one.
+func (s *DNSServer) Behave(b Behaviour) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.behaviour = b
+}
+
+// Questions is how many questions came over "udp", "tcp" or, with "", both, since the start or the last Forget.
+func (s *DNSServer) Questions(network string) int {
+	n := int64(0)
+	if network != "tcp" {
+		n += s.count.udp.Load()
+	}
+	if network != "udp" {
+		n += s.count.tcp.Load()
+	}
+	return int(n)
+}
+
+// Asked is how many questions came for a name, whatever the type and case.
+func (s *DNSServer) Asked(name string) int {
+	n := 0
+	for _, q := range s.Log() {
+		if strings.EqualFold(q.Name, dns.Fqdn(name)) {
+			n++
+		}
+	}
+	return n
+}
+
+// Log lists the questions that came, oldest first.
+func (s *DNSServer) Log() []Question {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Question(nil), s.seen...)
+}
+
+// Forget empties the log and the counters.
+func (s *DNSServer) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = nil
+	s.count.udp.Store(0)
+	s.count.tcp.Store(0)
+}
+
+func (s *DNSServer) serve(w dns.ResponseWriter, m *dns.Msg, network string, at netip.AddrPort) {
+	if len(m.Question) != 1 {
+		return
+	}
+	q := Question{Name: m.Question[0].Name, Type: m.Question[0].Qtype, Network: network, To: at, Time: time.Now(), Msg: m}
+	if from, err := netip.ParseAddrPort(w.RemoteAddr().String()); err == nil {
+		q.From = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	}
+	if network == "udp" {
+		s.count.udp.Add(1)
+	} else {
+		s.count.tcp.Add(1)
+	}
+	s.mu.Lock()
+	b := s.behaviour
+	if !s.config.Quiet {
+		s.seen = append(s.seen, q)
+	}
+	s.mu.Unlock()
+
+	if b.Drop {
+		return
+	}
+	time.Sleep(b.Delay)
+	var answer *dns.Msg
+	switch {
+	case b.Handler != nil:
+		answer = b.Handler(q)
+	case b.Rcode != 0:
+		answer = new(dns.Msg).SetRcode(m, b.Rcode)
+		answer.Extra = append(answer.Extra, s.who(q, s.config.TTL))
+	default:
+		answer = s.Answer(q)
+	}
+	if answer == nil {
+		return
+	}
+	if network == "udp" {
+		size := dns.MinMsgSize
+		if opt := m.IsEdns0(); opt != nil {
+			size = max(size, int(opt.UDPSize()))
+		}
+		answer.Truncate(size)
+	}
+	_ = w.WriteMsg(answer) // the client may be gone
+}
+
+// Answer is the server's usual answer to a question, nil where it gives none.
+func (s *DNSServer) Answer(q Question) *dns.Msg {
+	name := strings.ToLower(q.Name)
+	answer := new(dns.Msg).SetReply(q.Msg)
+	answer.Compress = true
+	answer.RecursionAvailable = true
+	if opt := q.Msg.IsEdns0(); opt != nil {
+		answer.SetEdns0(4096, opt.Do())
+	}
+	if !s.owns(name) {
+		return s.forward(q, answer)
+	}
+	answer.Authoritative = true
+	records, known := s.records[name]
+	switch {
+	case known:
+		for _, rr := range records {
+			if rr.Header().Rrtype == q.Type || rr.Header().Rrtype == dns.TypeCNAME {
+				answer.Answer = append(answer.Answer, dns.Copy(rr))
+			}
+		}
+		answer.Extra = append(answer.Extra, s.who(q, s.config.TTL))
+	case s.config.Strict:
+		answer.Rcode = dns.RcodeNameError
+		answer.Extra = append(answer.Extra, s.who(q, s.config.TTL))
+	case !s.makeUp(q, answer):
+		return nil
+	}
+	if len(answer.Answer) == 0 && (answer.Rcode == dns.RcodeSuccess || answer.Rcode == dns.RcodeNameError) {
+		answer.Ns = append(answer.Ns, s.soa(name))
+	}
+	return answer
+}
+
+func (s *DNSServer) owns(name string) bool {
+	for _, zone := range s.config.Zones {
+		if dns.IsSubDomain(dns.Fqdn(zone), name) {
+			return true
+		}
+	}
+	return len(s.config.Zones) == 0
+}
+
+func (s *DNSServer) forward(q Question, answer *dns.Msg) *dns.Msg {
+	if s.config.Forward.IsValid() {
+		if c, err := Dial(s.ns, "tcp", s.config.Forward, AskOptions{}); err == nil {
+			defer c.Close()
+			if got, err := c.exchange(q.Msg.Copy()); err == nil {
+				got.Msg.Id = q.Msg.Id
+				return got.Msg
+			}
+		}
+		answer.Rcode = dns.RcodeServerFailure
+	} else {
+		answer.Rcode = dns.RcodeRefused
+	}
+	answer.Extra = append(answer.Extra, s.who(q, 0))
+	return answer
+}
+
+// makeUp answers by the orders in the name's labels and tells whether there is an answer.
+func (s *DNSServer) makeUp(q Question, answer *dns.Msg) bool {
+	size, ttl := 0, s.config.TTL
+	for _, label := range dns.SplitDomainName(strings.ToLower(q.Name)) {
+		if label == "drop" {
+			return false
+		}
+		order, value, _ := strings.Cut(label, "-")
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			continue
+		}
+		switch order {
+		case "size":
+			size = n
+		case "rcode":
+			answer.Rcode = n
+		case "ttl":
+			ttl = uint32(n)
+		case "delay":
+			time.Sleep(time.Duration(n) * time.Millisecond)
+		}
+	}
+	who := s.who(q, ttl)
+	answer.Extra = append(answer.Extra, who)
+	if answer.Rcode != dns.RcodeSuccess {
+		return true
+	}
+	header := dns.RR_Header{Name: q.Name, Rrtype: q.Type, Class: dns.ClassINET, Ttl: ttl}
+	serial, _ := strconv.Atoi(who.Txt[1])
+	low := []byte{byte(serial >> 8), byte(serial)}
+	switch {
+	case size > 0 && q.Type == dns.TypeTXT:
+		answer.Answer = append(answer.Answer, &dns.TXT{Hdr: header, Txt: bigText(s.config.Name, size)})
+	case q.Type == dns.TypeTXT:
+		answer.Answer = append(answer.Answer, &dns.TXT{Hdr: header, Txt: []string{s.config.Name}})
+	case q.Type == dns.TypeA:
+		answer.Answer = append(answer.Answer, &dns.A{Hdr: header, A: net.IPv4(198, 18, low[0], low[1])})
+	case q.Type == dns.TypeAAAA:
+		address := netip.MustParseAddr("2001:db8:1818::").As16()
+		copy(address[14:], low)
+		answer.Answer = append(answer.Answer, &dns.AAAA{Hdr: header, AAAA: address[:]})
+	}
+	return true
+}
+
+// bigText is a TXT of size bytes whose first string still names who answered.
+func bigText(name string, size int) []string {
+	text := []string{name}
+	for left := size - len(name) - 1; left > 0; left -= 256 {
+		text = append(text, strings.Repeat("x", max(0, min(255, left-1))))
+	}
+	return text
+}
+
+func (s *DNSServer) who(q Question, ttl uint32) *dns.TXT {
+	return &dns.TXT{
+		Hdr: dns.RR_Header{Name: whoName, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: ttl},
+		Txt: []string{s.config.Name, strconv.FormatInt(s.serial.Add(1), 10), q.From.Addr().String()},
+	}
+}
+
+func (s *DNSServer) soa(name string) dns.RR {
+	zone := "."
+	for _, z := range s.config.Zones {
+		if dns.IsSubDomain(dns.Fqdn(z), name) {
+			zone = dns.Fqdn(z)
+		}
+	}
+	rr, err := dns.NewRR(fmt.Sprintf("%s %d IN SOA ns.invalid. root.invalid. 1 7200 1800 86400 %d", zone, s.config.TTL, s.config.TTL))
+	if err != nil {
+		panic(err) // the text above is constant but for names that were parsed before
+	}
+	return rr
+}

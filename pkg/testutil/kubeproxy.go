@@ -1,0 +1,194 @@
+package testutil
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// ProxyMode is how a cluster's Service addresses are translated.
+type ProxyMode string
+
+// The modes that kube-proxy has, as far as the kernel of a test machine does; NoProxy translates nothing.
+const (
+	NoProxy  ProxyMode = "none"
+	IPTables ProxyMode = "iptables"
+	NFTables ProxyMode = "nftables"
+)
+
+// podCIDR4 and podCIDR6 are the cluster's pod ranges; a Service's clients from elsewhere are masqueraded.
+const (
+	podCIDR4 = "10.244.0.0/16"
+	podCIDR6 = "fd00:244::/32"
+)
+
+// Service is one port of one Service.
+type Service struct {
+	Namespace, Name, Port string // Port is the port's name
+	Protocol              string // "udp" or "tcp"
+	ClusterIP             netip.AddrPort
+	Endpoints             []netip.AddrPort // none: kube-proxy rejects
+}
+
+// DNSService is kube-dns: ports dns and dns-tcp of one cluster DNS address, answered by the endpoints.
+func DNSService(clusterDNS netip.Addr, endpoints ...netip.Addr) []Service {
+	var at []netip.AddrPort
+	for _, e := range endpoints {
+		at = append(at, netip.AddrPortFrom(e, 53))
+	}
+	ip := netip.AddrPortFrom(clusterDNS, 53)
+	return []Service{
+		{Namespace: "kube-system", Name: "kube-dns", Port: "dns", Protocol: "udp", ClusterIP: ip, Endpoints: at},
+		{Namespace: "kube-system", Name: "kube-dns", Port: "dns-tcp", Protocol: "tcp", ClusterIP: ip, Endpoints: at},
+	}
+}
+
+// ManyServices makes n further Services of a family with one endpoint each: the load of a large cluster.
+func ManyServices(is4 bool, n int) []Service {
+	ip, endpoint := netip.MustParseAddr("10.100.0.0"), netip.MustParseAddr("10.245.0.0")
+	if !is4 {
+		ip, endpoint = netip.MustParseAddr("fd00:96:1::"), netip.MustParseAddr("fd00:245::")
+	}
+	services := make([]Service, n)
+	for i := range services {
+		ip, endpoint = ip.Next(), endpoint.Next()
+		services[i] = Service{
+			Namespace: "load", Name: fmt.Sprintf("service-%d", i), Port: "http", Protocol: "tcp",
+			ClusterIP: netip.AddrPortFrom(ip, 80), Endpoints: []netip.AddrPort{netip.AddrPortFrom(endpoint, 8080)},
+		}
+	}
+	return services
+}
+
+func (s Service) String() string { return s.Namespace + "/" + s.Name + ":" + s.Port }
+
+// chainHash is what kube-proxy in iptables mode puts after KUBE-SVC- and, with the endpoint, KUBE-SEP-.
+func (s Service) chainHash(endpoint string) string {
+	sum := sha256.Sum256([]byte(s.String() + s.Protocol + endpoint))
+	return base32.StdEncoding.EncodeToString(sum[:])[:16]
+}
+
+// chainName is what kube-proxy in nftables mode puts after service- and, with the endpoint, endpoint-.
+func (s Service) chainName(endpoint netip.AddrPort) string {
+	name := s.Namespace + "/" + s.Name + "/" + s.Protocol + "/" + s.Port
+	if endpoint.IsValid() {
+		// Colons are not for chain names.
+		name += fmt.Sprintf("__%s/%d", strings.ReplaceAll(endpoint.Addr().String(), ":", "."), endpoint.Port())
+	}
+	sum := sha256.Sum256([]byte(name))
+	return base32.StdEncoding.EncodeToString(sum[:])[:8] + "-" + name
+}
+
+// Proxy is kube-proxy's rules in one namespace, for both families.
+type Proxy struct {
+	t        TB
+	ns       *NetNS
+	mode     ProxyMode
+	services []Service
+}
+
+// InstallProxy writes kube-proxy's rules for the services into ns. The namespace's end is the rules' end too.
+func InstallProxy(t TB, ns *NetNS, mode ProxyMode, services ...Service) *Proxy {
+	t.Helper()
+	p := &Proxy{t: t, ns: ns, mode: mode}
+	p.Set(services...)
+	return p
+}
+
+// Mode is the proxy's mode.
+func (p *Proxy) Mode() ProxyMode { return p.mode }
+
+// Set replaces all services; established connections keep their entries, as with kube-proxy.
+func (p *Proxy) Set(services ...Service) {
+	p.t.Helper()
+	p.Remove()
+	p.services = services
+	for _, is4 := range []bool{true, false} {
+		own := ofFamily(services, is4)
+		if len(own) > 0 {
+			p.load(is4, p.Base(is4)+p.Rules(is4, own))
+		}
+	}
+}
+
+// Add adds services to those there are, in one transaction and without touching the rest: what a sync of kube-proxy
+// does. It is also the load that a large cluster puts on the kernel.
+func (p *Proxy) Add(services ...Service) {
+	p.t.Helper()
+	p.services = append(p.services, services...)
+	for _, is4 := range []bool{true, false} {
+		if own := ofFamily(services, is4); len(own) > 0 {
+			p.load(is4, p.Rules(is4, own))
+		}
+	}
+}
+
+func ofFamily(services []Service, is4 bool) []Service {
+	var own []Service
+	for _, s := range services {
+		if s.ClusterIP.Addr().Is4() == is4 {
+			own = append(own, s)
+		}
+	}
+	return own
+}
+
+// Loader is the command that takes Rules on its standard input.
+func (p *Proxy) Loader(is4 bool) []string {
+	switch {
+	case p.mode == NFTables:
+		return []string{"nft", "-f", "-"}
+	case is4:
+		return []string{"iptables-restore", "--noflush", "-w"}
+	}
+	return []string{"ip6tables-restore", "--noflush", "-w"}
+}
+
+func (p *Proxy) load(is4 bool, rules string) {
+	p.t.Helper()
+	if p.mode != NoProxy {
+		p.ns.RunInput(rules, p.Loader(is4)...)
+	}
+}
+
+// Base is the text, for Loader, of the rules that stand whatever services there are.
+func (p *Proxy) Base(is4 bool) string {
+	switch p.mode {
+	case IPTables:
+		return iptablesBase
+	case NFTables:
+		return nftBase(is4)
+	}
+	return ""
+}
+
+// Rules is the text, for Loader, that adds services of one family.
+func (p *Proxy) Rules(is4 bool, services []Service) string {
+	switch p.mode {
+	case IPTables:
+		return iptablesServices(is4, services)
+	case NFTables:
+		return nftServices(is4, services)
+	}
+	return ""
+}
+
+// Remove takes all rules away: a node whose addresses nothing translates. Tracked connections are forgotten with them.
+func (p *Proxy) Remove() {
+	p.t.Helper()
+	for _, is4 := range []bool{true, false} {
+		if len(ofFamily(p.services, is4)) == 0 {
+			continue
+		}
+		switch p.mode {
+		case NFTables:
+			p.ns.Run("nft", "delete", "table", nftFamily(is4), "kube-proxy")
+		case IPTables:
+			p.removeIPTables(is4)
+		}
+	}
+	p.services = nil
+	FlushConntrack(p.ns)
+}

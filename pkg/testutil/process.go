@@ -1,0 +1,160 @@
+package testutil
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is a program running in a namespace. It is killed by Cleanup, and by the kernel should the test process die.
+type Process struct {
+	Cmd *exec.Cmd
+
+	t       TB
+	output  *output
+	exited  chan struct{} // closed after the fields below are set
+	waitErr error
+}
+
+// Start starts a program in the namespace.
+func (n *NetNS) Start(args ...string) *Process {
+	n.t.Helper()
+	return n.StartCmd(command(context.Background(), args...))
+}
+
+// StartCmd starts a prepared command in the namespace. What it prints is kept for Output, unless the command has
+// writers of its own.
+func (n *NetNS) StartCmd(cmd *exec.Cmd) *Process {
+	n.t.Helper()
+	p := &Process{Cmd: cmd, t: n.t, output: &output{}, exited: make(chan struct{})}
+	if cmd.Stdout == nil {
+		cmd.Stdout = p.output
+	}
+	if cmd.Stderr == nil {
+		cmd.Stderr = p.output
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	// The parent-death signal belongs to the thread that forks, so that thread is held until the program ends.
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	cmd.WaitDelay = time.Second // a grandchild that holds our pipes must not hold Wait
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread stays in the namespace and ends with the goroutine
+		err := unix.Setns(n.FD(), unix.CLONE_NEWNET)
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+		if err != nil {
+			return
+		}
+		p.waitErr = cmd.Wait()
+		close(p.exited)
+	}()
+	if err := <-started; err != nil {
+		n.t.Fatalf("start %v in %s: %v", cmd.Args, n.name, err)
+	}
+	n.t.Cleanup(p.Kill)
+	return p
+}
+
+// PID is the program's process id.
+func (p *Process) PID() int { return p.Cmd.Process.Pid }
+
+// Signal sends a signal; an ended program takes none, and that is fine.
+func (p *Process) Signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.Cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Fatalf("send %v to %v: %v", s, p.Cmd.Args, err)
+	}
+}
+
+// Stop freezes the program (SIGSTOP) and returns when it stands still: a hung process, its sockets still bound.
+func (p *Process) Stop() {
+	p.t.Helper()
+	p.Signal(unix.SIGSTOP)
+	Eventually(p.t, 5*time.Second, func() error {
+		if state := p.state(); state != 'T' {
+			return fmt.Errorf("%v is in state %c, not stopped", p.Cmd.Args, state)
+		}
+		return nil
+	})
+}
+
+// Cont lets a stopped program go on.
+func (p *Process) Cont() {
+	p.t.Helper()
+	p.Signal(unix.SIGCONT)
+}
+
+func (p *Process) state() byte {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		return 'X'
+	}
+	// The name in parentheses may hold anything; the state follows the last one.
+	if at := bytes.LastIndexByte(stat, ')'); at >= 0 && at+2 < len(stat) {
+		return stat[at+2]
+	}
+	return '?'
+}
+
+// Kill ends the program by SIGKILL and waits for it. It may be called at any time.
+func (p *Process) Kill() {
+	_ = p.Cmd.Process.Kill()
+	<-p.exited
+}
+
+// Terminate sends SIGTERM and waits for the end; after timeout it kills and fails the test.
+func (p *Process) Terminate(timeout time.Duration) error {
+	p.t.Helper()
+	p.Signal(unix.SIGTERM)
+	select {
+	case <-p.exited:
+		return p.waitErr
+	case <-time.After(timeout):
+		p.Kill()
+		p.t.Fatalf("%v did not end within %v of SIGTERM\n%s", p.Cmd.Args, timeout, p.Output())
+		return nil
+	}
+}
+
+// Wait waits for the program's end and returns its error.
+func (p *Process) Wait() error {
+	<-p.exited
+	return p.waitErr
+}
+
+// Exited is closed when the program has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Output is what the program printed so far, both streams.
+func (p *Process) Output() string { return p.output.String() }
+
+type output struct {
+	mu  sync.Mutex // guards the field below
+	buf bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
