@@ -1,0 +1,157 @@
+package testutil
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Pod is a pod's namespace on a Node.
+type Pod struct {
+	*NetNS
+	HostInterface string       // the host's end of its veth; "" where there is none
+	Addrs         []netip.Addr // one per family of the node, IPv4 first
+
+	node *Node
+}
+
+// Addr is the pod's address of a family; invalid if it has none.
+func (p *Pod) Addr(is4 bool) netip.Addr {
+	for _, a := range p.Addrs {
+		if a.Is4() == is4 {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// AddPod makes a pod and attaches it in the node's way. It must not be called concurrently.
+func (n *Node) AddPod(name string) *Pod {
+	n.t.Helper()
+	n.pods++
+	p := &Pod{NetNS: NewNS(n.t, n.options.Name+"-"+name), node: n}
+	switch n.options.Attach {
+	case PTP:
+		n.attachPTP(p)
+	case BridgeCNI, BridgeNF:
+		n.attachBridge(p)
+	case ProxyARP:
+		n.attachProxyARP(p)
+	case MACVLAN, Elsewhere:
+		n.attachElsewhere(p)
+	case NoneAttach:
+	default:
+		n.t.Fatalf("unknown way to attach a pod: %q", n.options.Attach)
+	}
+	return p
+}
+
+// Delete removes the pod as a runtime does after CNI DEL: the link first, so that its name and routes are free at once.
+func (p *Pod) Delete() {
+	if p.HostInterface != "" {
+		p.node.Host.DelLink(p.HostInterface)
+	}
+	p.NetNS.Close()
+}
+
+// place gives the pod its next addresses after first, in the families of the node.
+func (n *Node) place(p *Pod, first4, first6 netip.Addr) {
+	for _, a := range n.both(first4, first6) {
+		for range n.pods {
+			a = a.Next()
+		}
+		p.Addrs = append(p.Addrs, a)
+	}
+}
+
+func (n *Node) veth(p *Pod) {
+	n.t.Helper()
+	p.HostInterface = fmt.Sprintf("veth%d", n.pods)
+	VethPair(n.t, n.Host, p.HostInterface, p.NetNS, "eth0")
+}
+
+func (n *Node) attachPTP(p *Pod) {
+	n.t.Helper()
+	n.place(p, podGateway4.Next(), podGateway6.Next())
+	n.veth(p)
+	for _, a := range p.Addrs {
+		gateway := n.pick(a.Is4(), podGateway4, podGateway6)
+		// Every host end has the same gateway address, as the plugin does it.
+		n.Host.AddAddr(p.HostInterface, Host(gateway))
+		n.Host.AddRoute(Host(a), netip.Addr{}, p.HostInterface)
+		n.routeByGateway(p.NetNS, Host(a), gateway)
+		p.NetNS.AddRoute(subnet(a), gateway, "eth0")
+	}
+}
+
+func (n *Node) attachBridge(p *Pod) {
+	n.t.Helper()
+	n.place(p, podGateway4.Next(), podGateway6.Next())
+	n.veth(p)
+	n.Host.Port("cni0", p.HostInterface)
+	for _, a := range p.Addrs {
+		gateway := n.pick(a.Is4(), podGateway4, podGateway6)
+		p.NetNS.AddAddr("eth0", subnet(a))
+		p.NetNS.AddRoute(DefaultRoute(gateway), gateway, "eth0")
+	}
+}
+
+func (n *Node) attachProxyARP(p *Pod) {
+	n.t.Helper()
+	n.place(p, podGateway4.Next(), podGateway6.Next())
+	n.veth(p)
+	// All of Calico's host ends have this hardware address, and so the same link-local one, which serves as gateway.
+	n.Host.Down(p.HostInterface)
+	n.Host.SetMAC(p.HostInterface, "ee:ee:ee:ee:ee:ee")
+	n.Host.Up(p.HostInterface)
+	for _, a := range p.Addrs {
+		if a.Is4() {
+			n.Host.Sysctl("net.ipv4.conf."+p.HostInterface+".proxy_arp", "1")
+			n.Host.Sysctl("net.ipv4.neigh."+p.HostInterface+".proxy_delay", "0")
+			n.routeByGateway(p.NetNS, Host(a), proxyARP4)
+		} else {
+			n.Host.Sysctl("net.ipv6.conf."+p.HostInterface+".proxy_ndp", "1")
+			n.routeByGateway(p.NetNS, Host(a), proxyARP6)
+		}
+		n.Host.AddRoute(Host(a), netip.Addr{}, p.HostInterface)
+	}
+}
+
+// attachElsewhere puts the pod on the node's segment, where the neighbour is its gateway.
+func (n *Node) attachElsewhere(p *Pod) {
+	n.t.Helper()
+	n.place(p, firstSegment4, firstSegment6)
+	if n.options.Attach == MACVLAN {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex = "eth0", n.Host.Link("eth0").Attrs().Index
+		attrs.Namespace = netlink.NsFd(p.FD())
+		link := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
+		if err := n.Host.handle.LinkAdd(link); err != nil {
+			n.t.Fatalf("add macvlan for %s (without the driver, attach %q instead): %v", p.Name(), Elsewhere, err)
+		}
+		p.NoDAD("eth0")
+		p.Up("eth0")
+	} else {
+		port := fmt.Sprintf("pod%d", n.pods)
+		VethPair(n.t, n.Neighbour, port, p.NetNS, "eth0")
+		n.Neighbour.Port("seg0", port)
+	}
+	for _, a := range p.Addrs {
+		gateway := n.pick(a.Is4(), neighbour4, neighbour6)
+		p.NetNS.AddAddr("eth0", subnet(a))
+		p.NetNS.AddRoute(DefaultRoute(gateway), gateway, "eth0")
+	}
+}
+
+// HostLink is the host's end of the pod's veth as netlink sees it; nil where it has none.
+func (p *Pod) HostLink() netlink.Link {
+	if p.HostInterface == "" {
+		return nil
+	}
+	return p.node.Host.Link(p.HostInterface)
+}
+
+// MAC is the hardware address of the pod's eth0.
+func (p *Pod) MAC() net.HardwareAddr { return p.Link("eth0").Attrs().HardwareAddr }
