@@ -61,7 +61,7 @@ type Node struct {
 // Upstreams says whom the agent asks on a miss.
 type Upstreams struct {
 	Cluster  []netip.AddrPort // for the cluster domain and the reverse zones
-	External []External       // for everything else
+	External []External       // for everything else; none: the cluster's are asked for that too
 }
 
 // External is one server, or a file in the format of resolv.conf that names some.
@@ -271,6 +271,12 @@ func (n *Node) fault(field, message string) error {
 	}
 	if at, ok := n.at[""]; ok {
 		f.File = at.file
+	}
+	for name := field; name != ""; name = parent(name) {
+		if from := n.origin[name]; from != "" {
+			f.Message += " (detected: " + from + ")"
+			break
+		}
 	}
 	return f
 }

@@ -98,7 +98,7 @@ localAddresses: [169.254.20.10, "fd00:90de:d95::a"]
 interceptNode: true
 upstreams:
   cluster: ["${UPSTREAM}", "[fd00::9]:5353"]
-  external: [/run/resolv.conf, 9.9.9.9, "tls://1.1.1.1%cloudflare-dns.com:8853", "tls://[2620:fe::fe]%dns.quad9.net", "fe80::1%eth0", 127.0.0.1:5300]
+  external: [/run/resolv.conf, 9.9.9.9, "tls://1.1.1.1%cloudflare-dns.com:8853", "tls://[2620:fe::fe%dns.quad9.net]", "fe80::1%eth0", 127.0.0.1:5300]
 stubDomains:
   Corp.Example.: [10.1.2.3, "10.1.2.4:5353"]
   acme.test: ["[fd00::53]"]

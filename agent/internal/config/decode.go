@@ -33,6 +33,10 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 	if body == nil {
 		return &Fault{File: file, Message: fmt.Sprintf("the file is empty: start it with apiVersion: %s and kind: %s", APIVersion, Kind)}
 	}
+	if body.Type() != ast.MappingType && body.Type() != ast.MappingValueType {
+		d.fail(body, "", "the file is %s: start it with apiVersion: %s and kind: %s", kind(body), APIVersion, Kind)
+		return errors.Join(d.faults...)
+	}
 	d.group("", body)
 	// A file for something else would otherwise yield a list of unknown fields that hides what is really wrong.
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
@@ -101,7 +105,12 @@ func place(file string, v ast.Node) position {
 // fail notes a fault at v. Its text says what is wrong and what to do.
 func (d *decoder) fail(v ast.Node, field, format string, args ...any) {
 	at := place(d.file, v)
-	d.faults = append(d.faults, &Fault{File: d.file, Line: at.line, Column: at.column, Field: field, Message: fmt.Sprintf(format, args...)})
+	message := fmt.Sprintf(format, args...)
+	if from := d.node.origin[field]; from != "" {
+		// The text that is quoted stands nowhere in the file; what does is this.
+		message += " (the value comes " + from + ")"
+	}
+	d.faults = append(d.faults, &Fault{File: d.file, Line: at.line, Column: at.column, Field: field, Message: message})
 }
 
 // pair is one key of a mapping, with its value.

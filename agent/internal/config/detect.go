@@ -215,7 +215,7 @@ func (d *decoder) kubeletDNS(k *kubelet, p pair) {
 			d.fail(e, at, "%q is not an IP address", s)
 		case a.IsLinkLocalUnicast():
 			k.cache = append(k.cache, a)
-		default:
+		case !slices.Contains(k.clusterDNS, a): // twice does the kubelet no harm
 			k.clusterDNS = append(k.clusterDNS, a)
 		}
 	}

@@ -229,6 +229,15 @@ func redirect(d *decoder, at string, v ast.Node) (r steer.Redirect) {
 		r.ClusterDNS = d.addr(at, v)
 		return r
 	}
+	if v.Type() != ast.MappingType && v.Type() != ast.MappingValueType {
+		d.wrong(at, v, "an address, such as 10.96.0.10, or clusterDNS and steering")
+		return r
+	}
+	defer func() {
+		if _, ok := d.node.at[join(at, "clusterDNS")]; !ok {
+			d.fail(v, at, "has no clusterDNS: write the address of the Service kube-dns")
+		}
+	}()
 	for _, p := range d.pairs(at, v) {
 		name := join(at, p.key)
 		d.node.at[name] = place(d.file, p.value)

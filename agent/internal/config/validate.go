@@ -16,13 +16,11 @@ const maxServers = 15
 
 // Validate checks each value and how they go together. It returns all faults joined.
 func (n *Node) Validate() error {
-	return errors.Join(slices.Concat(
-		n.checkAddresses(),
-		n.checkUpstreams(),
-		n.checkStubDomains(),
-		n.checkNumbers(),
-		n.checkNames(),
-	)...)
+	faults := n.checkAddresses()
+	if len(faults) == 0 { // what is said of upstreams by wrong addresses of our own would be wrong too
+		faults = append(n.checkUpstreams(), n.checkStubDomains()...)
+	}
+	return errors.Join(slices.Concat(faults, n.checkNumbers(), n.checkNames())...)
 }
 
 // checkAddresses checks redirects and local addresses, whose rules are pkg/steer's.
@@ -49,11 +47,14 @@ func (n *Node) checkAddresses() []error {
 	return faults
 }
 
-// placed gives an error of pkg/steer, which starts with the field's name, its place.
+// placed gives an error of pkg/steer, which starts with the field's name, its place, and a remedy where it has none.
 func (n *Node) placed(err error) error {
 	field, message, ok := strings.Cut(err.Error(), ": ")
 	if !ok {
 		return n.fault("", err.Error())
+	}
+	if !strings.Contains(message, ": ") {
+		message += ": write another address, or take it out"
 	}
 	return n.fault(field, message)
 }
@@ -69,7 +70,7 @@ func (n *Node) checkUpstreams() []error {
 	}
 	const second = "name the address of a second Service for the same pods, such as kube-dns-upstream"
 	switch {
-	case len(n.Upstreams.Cluster) == 0:
+	case len(n.Upstreams.Cluster) == 0: // not so of external: then the cluster is asked for everything
 		add("upstreams.cluster", "names no server: name one, or take the key out to ask the cluster DNS addresses")
 	case n.InterceptNode && !n.IsSet("upstreams.cluster"):
 		add("interceptNode", "true would catch the agent's own questions to the cluster DNS address: set upstreams.cluster too and %s", second)
@@ -82,9 +83,6 @@ func (n *Node) checkUpstreams() []error {
 			}
 			faults = append(faults, n.checkLoop(field, a)...)
 		}
-	}
-	if len(n.Upstreams.External) == 0 {
-		add("upstreams.external", "names no server: name one or a file in the format of resolv.conf, or take the key out for /etc/resolv.conf")
 	}
 	for i, e := range n.Upstreams.External {
 		if e.Path == "" {
@@ -114,8 +112,8 @@ func (n *Node) checkStubDomains() []error {
 		field := fmt.Sprintf("stubDomains[%s]", domain)
 		servers := n.StubDomains[domain]
 		switch {
-		case domain == n.ClusterDomain:
-			faults = append(faults, n.fault(field, "is the cluster domain: name its servers in upstreams.cluster"))
+		case domain == n.ClusterDomain, domain == "in-addr.arpa", domain == "ip6.arpa":
+			faults = append(faults, n.fault(field, "belongs to the cluster: name its servers in upstreams.cluster"))
 		case len(servers) == 0:
 			faults = append(faults, n.fault(field, "names no server: name one or take the domain out"))
 		case len(servers) > maxServers:
@@ -133,6 +131,9 @@ func (n *Node) checkNumbers() []error {
 	var faults []error
 	if e := n.Cache.Entries; e < 1024 || e > 1_000_000 {
 		faults = append(faults, n.fault("cache.entries", fmt.Sprintf("is %d: write 1024 to 1000000; an entry takes about half a kilobyte", e)))
+	}
+	if n.Cache.NegativeTTL%time.Second != 0 {
+		faults = append(faults, n.fault("cache.negativeTTL", fmt.Sprintf("is %s: write whole seconds, as DNS counts in them", n.Cache.NegativeTTL)))
 	}
 	for _, b := range []struct {
 		field    string

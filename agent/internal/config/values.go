@@ -69,30 +69,34 @@ func parseExternal(s string) (External, error) {
 		}
 		return External{Server: Server{Addr: a}}, nil
 	}
-	server := Server{TLS: true}
-	bad := fmt.Errorf("%q is not a DNS-over-TLS server: write tls://9.9.9.9%%dns.quad9.net, with :port at the end where it is not 853", s)
-	// A zone would stand at the place of the certificate's name; nobody serves TLS on a link-local address.
-	if host, name, ok := strings.Cut(rest, "%"); ok {
-		name, port, withPort := strings.Cut(name, ":")
+	host, name, port := splitServerName(rest)
+	a, ok := serverAddr(host+port, 853)
+	server := Server{Addr: a, TLS: true}
+	if ok && name != "" {
 		domain, err := parseDomain(name)
-		if err != nil {
-			return External{}, bad
-		}
-		server.ServerName = domain
-		rest = host
-		if withPort {
-			rest = host + ":" + port
-		}
-		if strings.Contains(host, "]:") {
-			return External{}, bad
-		}
+		server.ServerName, ok = domain, err == nil
 	}
-	a, ok := serverAddr(rest, 853)
-	if !ok {
-		return External{}, bad
+	if !ok || strings.Contains(rest, "%") && name == "" {
+		return External{}, fmt.Errorf("%q is not a DNS-over-TLS server: write tls://9.9.9.9%%dns.quad9.net or tls://[2620:fe::fe%%dns.quad9.net], with :port behind where it is not 853", s)
 	}
-	server.Addr = a
 	return External{Server: server}, nil
+}
+
+// splitServerName takes apart how CoreDNS writes the name in a server's certificate: 9.9.9.9%dns.quad9.net:853 and
+// [2620:fe::fe%dns.quad9.net]:853. The name stands where a zone would, which no public server's address has.
+func splitServerName(s string) (host, name, port string) {
+	if inside, after, ok := strings.Cut(strings.TrimPrefix(s, "["), "]"); ok && strings.HasPrefix(s, "[") {
+		host, name, _ = strings.Cut(inside, "%")
+		return "[" + host + "]", name, after
+	}
+	host, name, found := strings.Cut(s, "%")
+	if n, p, ok := strings.Cut(name, ":"); found && ok {
+		if strings.Contains(host, ":") { // an IPv6 address would swallow the port
+			host = "[" + host
+		}
+		return host, n, ":" + p
+	}
+	return host, name, ""
 }
 
 // String gives the form in which it is written.
@@ -109,11 +113,11 @@ func (s Server) String() string {
 		return showServer(s.Addr)
 	}
 	host := s.Addr.Addr().String()
-	if s.Addr.Addr().Is6() {
-		host = "[" + host + "]"
-	}
 	if s.ServerName != "" {
 		host += "%" + s.ServerName
+	}
+	if s.Addr.Addr().Is6() {
+		host = "[" + host + "]"
 	}
 	if s.Addr.Port() != 853 {
 		host += ":" + strconv.Itoa(int(s.Addr.Port()))
