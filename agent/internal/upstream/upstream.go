@@ -1,0 +1,268 @@
+// Package upstream owns the question whom the agent asks on a miss: it puts together the servers of the configuration,
+// of files in the format of resolv.conf and of a mounted kube-dns ConfigMap, and follows those files.
+//
+// It must never resolve a name, open a socket or ask a server; and it must never let the agent become its own upstream.
+//
+// Failure policy: Resolve gives the whole answer or an error that names each file and line at fault and what to do; what
+// it passes over without harm it says in Notes. Watch never fails: where the kernel cannot tell of changes, it looks.
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxServers is what CoreDNS's forward takes in one line.
+const maxServers = 15
+
+// Server is one server that may be asked.
+type Server struct {
+	Addr       netip.AddrPort
+	TLS        bool
+	ServerName string // the name in its certificate; "" where that names the address
+}
+
+// String gives the form in which CoreDNS's forward takes it, always with the port.
+func (s Server) String() string {
+	if !s.TLS {
+		return s.Addr.String()
+	}
+	host := s.Addr.Addr().String()
+	if s.ServerName != "" {
+		host += "%" + s.ServerName
+	}
+	if s.Addr.Addr().Is6() {
+		host = "[" + host + "]"
+	}
+	return "tls://" + host + ":" + strconv.Itoa(int(s.Addr.Port()))
+}
+
+// External is one server, or a file in the format of resolv.conf that names some.
+type External struct {
+	Path   string // "" for a server
+	Server Server
+}
+
+// Input is what Resolve goes by.
+type Input struct {
+	Cluster     []netip.AddrPort            // for the cluster domain
+	External    []External                  // for everything else; none: whoever serves the cluster domain
+	ExternalSet bool                        // somebody chose External: then the ConfigMap's upstreamNameservers give way
+	StubDomains map[string][]netip.AddrPort // by domain
+	ConfigMap   string                      // folder of a mounted kube-dns ConfigMap, "" for none; it need not exist
+	Own         []netip.Addr                // where the agent itself answers
+	ReadFile    func(path string) ([]byte, error)
+}
+
+// Upstreams is whom to ask.
+type Upstreams struct {
+	Cluster  []Server
+	External []Server            // none: ask Cluster
+	Stub     map[string][]Server // by domain, lower case, without the final dot
+	Files    []string            // what was read to come to this, or would have been were it there: to be followed by Watch
+	Notes    []string            // what was passed over, and why; for the log
+}
+
+// Resolve reads the files and puts everything together. It returns all faults joined.
+func Resolve(in Input) (Upstreams, error) {
+	r := &resolver{in: in}
+	r.out.Stub = map[string][]Server{}
+	for _, a := range in.Cluster {
+		r.take(&r.out.Cluster, "upstreams.cluster", Server{Addr: a})
+	}
+	for domain, addrs := range in.StubDomains {
+		for _, a := range addrs {
+			servers := r.out.Stub[domain]
+			r.take(&servers, "stubDomains", Server{Addr: a})
+			r.out.Stub[domain] = servers
+		}
+	}
+	replaced := r.configMap()
+	for _, e := range in.External {
+		switch {
+		case e.Path == "":
+			r.take(&r.out.External, "upstreams.external", e.Server)
+		case !replaced:
+			r.resolvConf(e.Path)
+		}
+	}
+	if len(r.faults) == 0 && len(in.External) > 0 && len(r.out.External) == 0 {
+		r.faults = append(r.faults, errors.New("upstreams.external: all that it names are addresses of the agent itself: name a server behind it"))
+	}
+	r.bound("upstreams.external", &r.out.External)
+	for _, domain := range slices.Sorted(maps.Keys(r.out.Stub)) {
+		servers := r.out.Stub[domain]
+		r.bound("stub domain "+domain, &servers)
+		r.out.Stub[domain] = servers
+	}
+	if err := errors.Join(r.faults...); err != nil {
+		return Upstreams{}, err
+	}
+	return r.out, nil
+}
+
+// resolver collects an answer.
+type resolver struct {
+	in     Input
+	out    Upstreams
+	faults []error
+}
+
+func (r *resolver) fault(format string, args ...any) {
+	r.faults = append(r.faults, fmt.Errorf(format, args...))
+}
+
+func (r *resolver) note(format string, args ...any) {
+	r.out.Notes = append(r.out.Notes, fmt.Sprintf(format, args...))
+}
+
+// own reports whether a server is the agent itself. On another port it is somebody else.
+func (r *resolver) own(s Server) bool {
+	return s.Addr.Port() == 53 && slices.Contains(r.in.Own, s.Addr.Addr().WithZone(""))
+}
+
+// take adds a server that somebody named on purpose. The agent's own address there is a mistake that has to be mended:
+// nobody can know who was meant.
+func (r *resolver) take(to *[]Server, where string, s Server) {
+	if r.own(s) {
+		r.fault("%s: %s is an address of the agent itself, which would ask itself for ever: name the server behind it", where, s.Addr.Addr())
+		return
+	}
+	if !slices.Contains(*to, s) {
+		*to = append(*to, s)
+	}
+}
+
+// bound cuts a list to what CoreDNS takes. Files are not ours to refuse for a length that is theirs to choose.
+func (r *resolver) bound(where string, servers *[]Server) {
+	if extra := len(*servers) - maxServers; extra > 0 {
+		r.note("%s: the last %d servers are not asked: %d are the most", where, extra, maxServers)
+		*servers = (*servers)[:maxServers]
+	}
+}
+
+// configMap reads the two keys of kube-dns's ConfigMap that matter here, and reports whether upstreamNameservers took
+// the place of the external servers, as it does with kube-dns.
+func (r *resolver) configMap() (replaced bool) {
+	if r.in.ConfigMap == "" {
+		return false
+	}
+	file := path.Join(r.in.ConfigMap, "stubDomains")
+	if data, ok := r.readKey(file); ok {
+		stubs, err := parseStubDomains(file, data)
+		if err != nil {
+			r.faults = append(r.faults, err)
+		}
+		for _, domain := range slices.Sorted(maps.Keys(stubs)) {
+			if _, ok := r.in.StubDomains[domain]; ok {
+				r.note("%s: %s: the configuration's own servers are asked instead", file, domain)
+				continue
+			}
+			var servers []Server
+			for _, a := range stubs[domain] {
+				r.take(&servers, file+": "+domain, Server{Addr: a})
+			}
+			r.out.Stub[domain] = servers
+		}
+	}
+	file = path.Join(r.in.ConfigMap, "upstreamNameservers")
+	data, ok := r.readKey(file)
+	if !ok {
+		return false
+	}
+	addrs, err := parseNameservers(file, data)
+	switch {
+	case err != nil:
+		r.faults = append(r.faults, err)
+	case len(addrs) == 0:
+	case r.in.ExternalSet:
+		r.note("%s: upstreams.external of the configuration is asked instead", file)
+	default:
+		r.in.External = nil
+		for _, a := range addrs {
+			r.take(&r.out.External, file, Server{Addr: a})
+		}
+		return true
+	}
+	return false
+}
+
+// readKey reads one key of the ConfigMap. The ConfigMap, the folder and the key may all be absent.
+func (r *resolver) readKey(file string) (string, bool) {
+	r.out.Files = append(r.out.Files, file)
+	data, err := r.in.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false
+	}
+	if err != nil {
+		r.fault("read kube-dns ConfigMap: %w: make it readable, or point kubeDNSConfigMap elsewhere", err)
+		return "", false
+	}
+	return string(data), strings.TrimSpace(string(data)) != ""
+}
+
+// resolvConf adds the servers of a file in the format of resolv.conf. Its entries were not written for us: what cannot be
+// asked from here is passed over, as long as one is left.
+func (r *resolver) resolvConf(file string) {
+	addrs, notes, ok := r.readResolvConf(file)
+	if !ok {
+		return
+	}
+	if file != UplinkFile && len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a nameserver) bool { return !a.isStub() }) {
+		// Its own forwarding table is not ours: what it would ask, we ask.
+		r.note("%s names systemd-resolved's stub %s; its servers are read from %s", file, addrs[0].addr, UplinkFile)
+		r.resolvConf(UplinkFile)
+		return
+	}
+	r.out.Notes = append(r.out.Notes, notes...)
+	var passed []string
+	left := 0
+	for _, a := range addrs {
+		s := Server{Addr: netip.AddrPortFrom(a.addr, 53)}
+		switch {
+		case r.own(s):
+			passed = append(passed, fmt.Sprintf("%s:%d: %s is an address of the agent itself", file, a.line, a.addr))
+		case a.isStub():
+			passed = append(passed, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub", file, a.line, a.addr))
+		default:
+			left++
+			if !slices.Contains(r.out.External, s) {
+				r.out.External = append(r.out.External, s)
+			}
+		}
+	}
+	const remedy = "name a server in it, or others under upstreams.external; external: [] asks the cluster's servers for everything"
+	switch {
+	case left == 0 && len(passed) > 0:
+		r.fault("%s: it names no other server: %s", strings.Join(passed, "; "), remedy)
+	case left == 0:
+		r.fault("%s: no line nameserver: %s", file, remedy)
+	default:
+		r.out.Notes = append(r.out.Notes, passed...)
+	}
+}
+
+func (r *resolver) readResolvConf(file string) ([]nameserver, []string, bool) {
+	if slices.Contains(r.out.Files, file) {
+		return nil, nil, false
+	}
+	r.out.Files = append(r.out.Files, file)
+	data, err := r.in.ReadFile(file)
+	if err != nil {
+		r.fault("read upstreams: %w: mount the node's own there, or name servers under upstreams.external", err)
+		return nil, nil, false
+	}
+	addrs, notes, err := parseResolvConf(file, string(data))
+	if err != nil {
+		r.faults = append(r.faults, err)
+		return nil, nil, false
+	}
+	return addrs, notes, true
+}

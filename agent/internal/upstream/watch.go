@@ -1,0 +1,164 @@
+package upstream
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// How Watch paces itself.
+const (
+	settle   = 200 * time.Millisecond // quiet time before a change counts: an editor writes in several steps
+	patience = 2 * time.Second        // at most so long, also where it never gets quiet
+	poll     = 15 * time.Second       // for what the kernel does not tell: other file systems, a bind mount's target
+)
+
+// Watch follows files by their content until ctx ends, which closes the channel. A tick means that at least one of them
+// is another than before, came or went; several changes may make one tick. It looks at content, since a file may be
+// replaced by rename, reached through symlinks that are swapped (as kubelet does with a mounted ConfigMap) or touched for
+// nothing. Paths need not exist.
+func Watch(ctx context.Context, log *slog.Logger, paths []string) <-chan struct{} {
+	w := &watcher{paths: slices.Clone(paths), log: log, settle: settle, patience: patience, poll: poll}
+	ticks := make(chan struct{}, 1)
+	w.last = w.content() // before we return: what changes from now on is a change
+	w.open()
+	go func() {
+		defer close(ticks)
+		defer w.close()
+		w.run(ctx, ticks)
+	}()
+	return ticks
+}
+
+// watcher is used by one goroutine, which ctx stops.
+type watcher struct {
+	paths                  []string
+	log                    *slog.Logger
+	settle, patience, poll time.Duration
+
+	notify  *fsnotify.Watcher // nil: poll alone
+	folders []string          // that notify is on
+	last    [sha256.Size]byte
+}
+
+func (w *watcher) open() {
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		// Out of inotify instances, as on nodes with many log readers.
+		w.log.Warn("files are followed by looking at them from time to time", "err", err, "every", w.poll)
+		return
+	}
+	w.notify = notify
+	w.follow()
+}
+
+func (w *watcher) close() {
+	if w.notify != nil {
+		_ = w.notify.Close() // nothing is lost with it
+	}
+}
+
+// run sends a tick for each change.
+func (w *watcher) run(ctx context.Context, ticks chan<- struct{}) {
+	looking := time.NewTicker(w.poll)
+	defer looking.Stop()
+	var events chan fsnotify.Event
+	var errs chan error
+	if w.notify != nil {
+		events, errs = w.notify.Events, w.notify.Errors
+	}
+	var quiet <-chan time.Time // armed by the first event
+	var latest time.Time       // when a look is due in any case
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-events:
+			now := time.Now()
+			if quiet == nil {
+				latest = now.Add(w.patience)
+			}
+			quiet = time.After(min(w.settle, latest.Sub(now)))
+			continue
+		case err := <-errs:
+			// An overrun queue means lost events, so look.
+			w.log.Debug("file watch", "err", err)
+		case <-quiet:
+		case <-looking.C:
+		}
+		quiet = nil
+		w.look(ticks)
+	}
+}
+
+// look compares the content with the last and tells of a difference.
+func (w *watcher) look(ticks chan<- struct{}) {
+	if w.notify != nil {
+		w.follow() // first: a folder that came meanwhile must be followed before its files are read
+	}
+	now := w.content()
+	if now == w.last {
+		return
+	}
+	w.last = now
+	select {
+	case ticks <- struct{}{}:
+	default: // one that nobody has taken yet covers this one too
+	}
+}
+
+// follow puts the watch on every folder through which the paths lead: that of each path, and of each symlink on the way.
+func (w *watcher) follow() {
+	var want []string
+	for _, p := range w.paths {
+		for range 8 { // a loop of symlinks ends here
+			if dir := filepath.Dir(p); !slices.Contains(want, dir) {
+				want = append(want, dir)
+			}
+			target, err := os.Readlink(p)
+			if err != nil {
+				break
+			}
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(filepath.Dir(p), target)
+			}
+			p = target
+		}
+	}
+	for _, dir := range w.folders {
+		if !slices.Contains(want, dir) {
+			_ = w.notify.Remove(dir) // gone with the folder already, most of the time
+		}
+	}
+	w.folders = nil
+	for _, dir := range want {
+		// Adding again is free, and needed where the folder itself was replaced.
+		if err := w.notify.Add(dir); err == nil {
+			w.folders = append(w.folders, dir)
+		} else if up := filepath.Dir(dir); !slices.Contains(want, up) && w.notify.Add(up) == nil {
+			w.folders = append(w.folders, up) // the folder may come: its parent tells
+		}
+	}
+}
+
+// content digests all files, with their absence, in order.
+func (w *watcher) content() [sha256.Size]byte {
+	digest := sha256.New()
+	for _, p := range w.paths {
+		data, err := os.ReadFile(p)
+		length := int64(len(data))
+		if err != nil {
+			length = -1
+		}
+		_ = binary.Write(digest, binary.BigEndian, length) // a hash never fails
+		digest.Write(data)
+	}
+	return [sha256.Size]byte(digest.Sum(nil))
+}
