@@ -1,0 +1,96 @@
+# neardns: make targets. The work is done by Go; what stands here only names it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+GO ?= go
+FUZZTIME ?= 30s
+BENCH ?= .
+BENCHCOUNT ?= 10
+PKGS ?= ./...
+TESTTIMEOUT ?= 10m
+
+# The products are static. Their version comes from the build information, which the go command can stamp only where git
+# trusts this clone; elsewhere (another owner's clone, a tarball) the version is "unknown", and the build does not fail.
+VCS := $(shell git rev-parse --verify -q HEAD >/dev/null 2>&1 && git status --porcelain >/dev/null 2>&1 && echo true || echo false)
+BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
+TESTRUN := $(GO) run ./integration/tools/testrun
+
+# Tools, by the path that go.tool.mod and go.lint.mod pin.
+CNI := github.com/containernetworking
+TOOL_cnitool := $(CNI)/cni/cnitool
+TOOL_ptp := $(CNI)/plugins/plugins/main/ptp
+TOOL_bridge := $(CNI)/plugins/plugins/main/bridge
+TOOL_macvlan := $(CNI)/plugins/plugins/main/macvlan
+TOOL_loopback := $(CNI)/plugins/plugins/main/loopback
+TOOL_host-local := $(CNI)/plugins/plugins/ipam/host-local
+TOOL_portmap := $(CNI)/plugins/plugins/meta/portmap
+TOOL_coredns := github.com/coredns/coredns
+TOOL_benchstat := golang.org/x/perf/cmd/benchstat
+LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-local portmap)
+TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
+
+.PHONY: help build demo test test-unit test-net fuzz bench lint fmt cover update-golden deps tools clean FORCE
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
+
+build: bin/neardns bin/neardns-agent bin/neardns-install ## build the plugin, the agent and the installer into bin/
+
+bin/neardns: FORCE
+	@$(BUILD) -buildvcs=$(VCS) -o $@ ./plugins/neardns
+bin/neardns-agent: FORCE
+	@$(BUILD) -buildvcs=$(VCS) -o $@ ./agent
+bin/neardns-install: FORCE
+	@$(BUILD) -buildvcs=$(VCS) -o $@ ./install
+
+demo: deps build tools ## show a node, two pods, a hit, a killed agent and the fallback (KEEP=1 leaves it standing)
+	@KEEP="$(KEEP)" $(GO) run ./integration/demo
+
+test: deps build tools ## all tests: unit, race, real kernel, a few seconds of fuzzing (as root)
+	@$(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -fuzztime 3s -alone ./integration -allowed-skips .ci/allowed-skips $(PKGS)
+
+test-unit: ## tests that need nothing but Go
+	@$(TESTRUN) -short -p 2 $(PKGS)
+
+test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
+	@NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) -p 2 -timeout $(TESTTIMEOUT) -alone ./integration $(PKGS)
+
+fuzz: ## fuzz each target for FUZZTIME (30s)
+	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(PKGS)
+
+bench: deps build tools bin/tools/benchstat ## run the benchmarks (BENCH, BENCHCOUNT, PKGS) and sum them up
+	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) -timeout 60m -p 1 $(PKGS) | tee bin/bench.txt
+	@bin/tools/benchstat bin/bench.txt
+
+lint: bin/tools/golangci-lint ## check the code's style and the dependency rules
+	@bin/tools/golangci-lint run
+
+fmt: bin/tools/golangci-lint ## format the code
+	@bin/tools/golangci-lint fmt
+
+cover: ## write the tests' coverage to cover.out and cover.html
+	@$(GO) test -p 2 -coverpkg=./agent/...,./install/...,./pkg/...,./plugins/... -coverprofile=cover.out $(PKGS)
+	@$(GO) tool cover -html=cover.out -o cover.html
+	@$(GO) tool cover -func=cover.out | tail -1
+
+update-golden: ## rewrite the golden files from what the code gives now; read the difference before you commit it
+	@$(GO) test -count=1 $$(grep -rl --include='*_test.go' '"update"' agent install integration pkg plugins | xargs -r dirname | sort -u | sed 's,^,./,') -update
+
+deps: ## see to the programs that tests and demo call (installs Debian packages as root)
+	@integration/tools/deps
+
+tools: $(TEST_TOOLS) ## build the stock CoreDNS, cnitool and the reference plugins into bin/tools/
+
+bin/tools/golangci-lint: go.lint.mod
+	@echo "building golangci-lint"
+	@$(BUILD) -buildvcs=false -modfile=go.lint.mod -o $@ $(LINT)
+bin/tools/%: go.tool.mod
+	@echo "building $*"
+	@$(BUILD) -buildvcs=false -modfile=go.tool.mod -o $@ $(TOOL_$*)
+
+clean: ## remove what was built
+	@rm -rf bin cover.out cover.html

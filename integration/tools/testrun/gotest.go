@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// event is one line of `go test -json`.
+type event struct {
+	Action      string
+	Package     string
+	ImportPath  string // of build-output and build-fail, in place of Package
+	Test        string
+	Output      string
+	Elapsed     float64
+	FailedBuild string
+}
+
+func list(ctx context.Context, patterns []string) ([]string, error) {
+	out, err := goCommand(ctx, append([]string{"list"}, patterns...)...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("list packages: %w%s", err, stderrOf(err))
+	}
+	return strings.Fields(string(out)), nil
+}
+
+func goTest(ctx context.Context, o options, parallel int, packages []string, r *report) error {
+	args := []string{"test", "-json", "-count=1", "-p", strconv.Itoa(parallel), "-timeout", o.timeout.String()}
+	if o.race {
+		args = append(args, "-race")
+	}
+	if o.short {
+		args = append(args, "-short")
+	}
+	cmd := goCommand(ctx, append(args, packages...)...)
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("run go test: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("run go test: %w", err)
+	}
+	readErr := readEvents(stdout, r)
+	err = cmd.Wait()
+	// A status of 1 is a failed test, which the report knows of; one that it has not heard of must not get lost.
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
+		if !r.failedAny() {
+			return fmt.Errorf("go test: %w, although no test failed", err)
+		}
+		err = nil
+	}
+	return errors.Join(ctx.Err(), err, readErr)
+}
+
+func readEvents(from io.Reader, r *report) error {
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(bytes.TrimSpace(line)) > 0 {
+			var e event
+			if json.Unmarshal(line, &e) == nil {
+				r.add(e)
+			} else {
+				r.stray(string(line)) // the go command's own words, such as of a broken go.mod
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read go test's output: %w", err)
+		}
+	}
+}
+
+// fuzz runs each fuzz target for a while. Without the race detector: it is about inputs, and the tests have been run
+// with it over the stored ones.
+func fuzz(ctx context.Context, o options, packages []string, r *report) error {
+	for _, p := range packages {
+		out, err := goCommand(ctx, "test", "-list", "^Fuzz", p).Output()
+		if err != nil {
+			if r.failedAny() {
+				continue // it does not build, as the report says
+			}
+			return fmt.Errorf("list fuzz targets of %s: %w%s", p, err, stderrOf(err))
+		}
+		for _, target := range strings.Fields(string(out)) {
+			if !strings.HasPrefix(target, "Fuzz") {
+				continue
+			}
+			start := time.Now()
+			text, err := goCommand(ctx, "test", "-run", "^$", "-fuzz", "^"+target+"$", "-fuzztime", o.fuzzTime.String(), p).CombinedOutput()
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			r.fuzzed(p, target, time.Since(start), err == nil || outOfTime(text), string(text))
+		}
+	}
+	return nil
+}
+
+// outOfTime tells the go command's own fault (golang/go#48157: the deadline hits while a worker is busy) from a finding,
+// which always names the input that it wrote down.
+func outOfTime(text []byte) bool {
+	return bytes.Contains(text, []byte("context deadline exceeded")) && !bytes.Contains(text, []byte("Failing input"))
+}
+
+// goCommand runs the go command so that an interrupt ends it, and with it its tests, by the signal that they handle.
+func goCommand(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = 20 * time.Second
+	return cmd
+}
+
+func stderrOf(err error) string {
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return "\n" + strings.TrimSpace(string(exit.Stderr))
+	}
+	return ""
+}

@@ -1,0 +1,101 @@
+// Command testrun runs the tests of the packages named to it and says in a few lines what came of them: what failed with
+// its output, what was skipped and why, and how many there were. It is what `make test` runs.
+//
+// It must never hide a test: what did not run is counted and named, and with CI set a skip that is not on the list of
+// allowed ones is a failure. It exits 0 only if there were tests and none failed.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	race      bool
+	short     bool
+	parallel  int
+	timeout   time.Duration
+	fuzzTime  time.Duration
+	fuzzOnly  bool
+	alone     string
+	allowFile string
+	ci        bool
+	packages  []string
+}
+
+func main() {
+	o := options{ci: os.Getenv("CI") != ""}
+	flag.BoolVar(&o.race, "race", false, "build with the race detector (needs a C compiler)")
+	flag.BoolVar(&o.short, "short", false, "only tests that need nothing but Go")
+	flag.IntVar(&o.parallel, "p", 2, "packages tested at the same time")
+	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "limit for each package")
+	flag.DurationVar(&o.fuzzTime, "fuzztime", 0, "also run each fuzz target that long (0: its stored cases only)")
+	flag.BoolVar(&o.fuzzOnly, "fuzzonly", false, "fuzz, and run no tests")
+	flag.StringVar(&o.alone, "alone", "", "packages below this folder are tested last and one at a time, since they measure time")
+	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")
+	flag.Parse()
+	if o.packages = flag.Args(); len(o.packages) == 0 {
+		o.packages = []string{"./..."}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ok, err := run(ctx, o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
+	}
+	if !ok || err != nil {
+		stop()
+		os.Exit(1) //nolint:gocritic // the deferred call was made above
+	}
+}
+
+func run(ctx context.Context, o options) (ok bool, err error) {
+	allowed, err := readAllowed(o.allowFile)
+	if err != nil {
+		return false, err
+	}
+	packages, err := list(ctx, o.packages)
+	if err != nil {
+		return false, err
+	}
+	together, alone := split(packages, o.alone)
+	r := newReport(os.Stdout)
+	if !o.fuzzOnly {
+		for _, stage := range []struct {
+			packages []string
+			parallel int
+		}{{together, o.parallel}, {alone, 1}} {
+			if len(stage.packages) == 0 {
+				continue
+			}
+			if err := goTest(ctx, o, stage.parallel, stage.packages, r); err != nil {
+				return false, err
+			}
+		}
+	}
+	if o.fuzzTime > 0 {
+		if err := fuzz(ctx, o, packages, r); err != nil {
+			return false, err
+		}
+	}
+	return r.close(allowed, o.ci), nil
+}
+
+// split takes the packages below a folder out of the list.
+func split(packages []string, folder string) (together, alone []string) {
+	folder = strings.Trim(folder, "./")
+	for _, p := range packages {
+		if folder != "" && strings.Contains(p+"/", "/"+folder+"/") {
+			alone = append(alone, p)
+		} else {
+			together = append(together, p)
+		}
+	}
+	return together, alone
+}

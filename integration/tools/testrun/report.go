@@ -1,0 +1,232 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxOutput is how much of one failed test is printed, from its end: a failed load test must not bury the next failure.
+const maxOutput = 200
+
+type test struct {
+	pkg, name string
+	result    string // pass, fail, skip
+	output    []string
+	parent    bool
+}
+
+// report takes in events and fuzz results, prints a line per package as it goes, and the sum at the end.
+type report struct {
+	out      io.Writer
+	tests    map[string]*test // by package and name
+	order    []*test
+	packages map[string][]string // output of a package that belongs to no test
+	builds   map[string][]string
+	failures int // what failed outside any test: builds, panics, time limits
+}
+
+func newReport(out io.Writer) *report {
+	return &report{out: out, tests: map[string]*test{}, packages: map[string][]string{}, builds: map[string][]string{}}
+}
+
+func (r *report) printf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format, args...) }
+
+func (r *report) stray(line string) { r.printf("%s", line) }
+
+func (r *report) add(e event) {
+	switch {
+	case e.Action == "build-output":
+		r.builds[e.ImportPath] = append(r.builds[e.ImportPath], e.Output)
+	case e.Action == "build-fail":
+		r.printf("FAIL  %s does not build\n%s", e.ImportPath, strings.Join(r.builds[e.ImportPath], ""))
+	case e.Test == "" && e.Action == "output":
+		r.packages[e.Package] = append(r.packages[e.Package], e.Output)
+	case e.Test == "":
+		r.endPackage(e)
+	case e.Action == "output":
+		t := r.test(e)
+		t.output = append(t.output, e.Output)
+	case e.Action == "pass", e.Action == "fail", e.Action == "skip":
+		r.endTest(e)
+	default:
+		r.test(e)
+	}
+}
+
+func (r *report) test(e event) *test {
+	key := e.Package + " " + e.Test
+	t := r.tests[key]
+	if t == nil {
+		t = &test{pkg: e.Package, name: e.Test}
+		r.tests[key] = t
+		r.order = append(r.order, t)
+		if at := strings.LastIndexByte(e.Test, '/'); at > 0 {
+			up := e
+			up.Test = e.Test[:at]
+			r.test(up).parent = true
+		}
+	}
+	return t
+}
+
+func (r *report) endTest(e event) {
+	t := r.test(e)
+	t.result = e.Action
+	if t.result == "fail" {
+		r.printf("FAIL  %s %s (%.1fs)\n%s", short(t.pkg), t.name, e.Elapsed, tail(t.output))
+	}
+	if t.result != "skip" { // a skip's output is its reason
+		t.output = nil
+	}
+}
+
+func (r *report) endPackage(e event) {
+	ran := 0
+	for _, t := range r.order {
+		if t.pkg != e.Package {
+			continue
+		}
+		ran++
+		if t.result == "" && e.Action == "fail" {
+			// Still running when the package ended: a panic, a time limit, or a call of os.Exit.
+			t.result = "fail"
+			r.printf("FAIL  %s %s did not end\n%s", short(t.pkg), t.name, tail(t.output))
+		}
+	}
+	switch {
+	case e.Action == "fail":
+		if !slices.ContainsFunc(r.order, func(t *test) bool { return t.pkg == e.Package && t.result == "fail" }) {
+			r.failures++
+			if e.FailedBuild == "" {
+				r.printf("%s", tail(r.packages[e.Package]))
+			}
+		}
+		r.printf("FAIL  %s (%.1fs)\n", short(e.Package), e.Elapsed)
+	case e.Action == "pass" && ran > 0:
+		r.printf("ok    %s (%.1fs)\n", short(e.Package), e.Elapsed)
+	}
+	delete(r.packages, e.Package)
+}
+
+func (r *report) fuzzed(pkg, target string, took time.Duration, ok bool, output string) {
+	t := &test{pkg: pkg, name: target + " (fuzzed)", result: "pass"}
+	if !ok {
+		t.result = "fail"
+		r.printf("FAIL  %s %s\n%s\n", short(pkg), t.name, output)
+	} else {
+		r.printf("ok    %s %s (%.1fs)\n", short(pkg), t.name, took.Seconds())
+	}
+	r.order = append(r.order, t)
+}
+
+func (r *report) failedAny() bool {
+	return r.failures > 0 || slices.ContainsFunc(r.order, func(t *test) bool { return t.result == "fail" })
+}
+
+// close prints what there is to know and tells whether all is well. A test with subtests counts through them.
+func (r *report) close(allowed []*regexp.Regexp, ci bool) bool {
+	passed, failed, unexpected := 0, r.failures, 0
+	var failures, skips []string
+	for _, t := range r.order {
+		switch {
+		case t.result == "fail":
+			if !t.parent || !r.failedBelow(t) {
+				failed++
+				failures = append(failures, short(t.pkg)+" "+t.name)
+			}
+		case t.result == "skip":
+			line := short(t.pkg) + " " + t.name + ": " + reason(t.output)
+			if ci && !slices.ContainsFunc(allowed, func(a *regexp.Regexp) bool { return a.MatchString(line) }) {
+				unexpected++
+				line += "   <- not on the list of allowed skips"
+			}
+			skips = append(skips, line)
+		case t.result == "pass" && !t.parent:
+			passed++
+		}
+	}
+	slices.Sort(skips)
+	for _, s := range skips {
+		r.printf("skipped  %s\n", s)
+	}
+	for _, f := range failures {
+		r.printf("failed   %s\n", f)
+	}
+	if unexpected > 0 {
+		r.printf("%d tests were skipped here that must run in CI\n", unexpected)
+	}
+	if passed+failed+len(skips) == 0 {
+		r.printf("no tests found\n")
+	}
+	r.printf("%d passed, %d failed, %d skipped\n", passed, failed, len(skips))
+	return failed == 0 && unexpected == 0 && passed > 0
+}
+
+func (r *report) failedBelow(parent *test) bool {
+	return slices.ContainsFunc(r.order, func(t *test) bool {
+		return t.pkg == parent.pkg && t.result == "fail" && strings.HasPrefix(t.name, parent.name+"/")
+	})
+}
+
+var logLine = regexp.MustCompile(`^\s*\S+\.go:\d+: (.*)`)
+
+// reason finds in a skipped test's output why it was skipped: the line made for that, else its last logged line.
+func reason(output []string) string {
+	found := "no reason given"
+	for _, line := range output {
+		line = strings.TrimRight(line, "\n")
+		if _, rest, ok := strings.Cut(line, "SKIP-REASON: "); ok {
+			if _, why, ok := strings.Cut(rest, ": "); ok {
+				return why
+			}
+		}
+		if m := logLine.FindStringSubmatch(line); m != nil {
+			found = m[1]
+		}
+	}
+	return found
+}
+
+// readAllowed reads one regular expression a line, matched against "package test: reason". '#' begins a comment.
+func readAllowed(file string) ([]*regexp.Regexp, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read allowed skips: %w", err)
+	}
+	var out []*regexp.Regexp
+	for i, line := range strings.Split(string(text), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		re, err := regexp.Compile(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", file, i+1, err)
+		}
+		out = append(out, re)
+	}
+	return out, nil
+}
+
+func tail(lines []string) string {
+	if n := len(lines) - maxOutput; n > 0 {
+		return fmt.Sprintf("      ... %d lines before\n", n) + strings.Join(lines[n:], "")
+	}
+	return strings.Join(lines, "")
+}
+
+// short takes the module's name off a package's path, which would stand before every line.
+func short(pkg string) string {
+	if parts := strings.SplitN(pkg, "/", 4); len(parts) == 4 && strings.Contains(parts[0], ".") {
+		return parts[3]
+	}
+	return pkg
+}

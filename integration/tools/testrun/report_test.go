@@ -1,0 +1,144 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// What `go test -json` says, and what the report makes of it.
+func TestReport(t *testing.T) {
+	tests := map[string]struct {
+		events  string
+		allowed string
+		ci      bool
+		want    []string // lines at the end of the report
+		ok      bool
+	}{
+		"subtests count, their parent does not": {
+			events: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/one"}
+{"Action":"pass","Package":"p","Test":"TestA/one"}
+{"Action":"run","Package":"p","Test":"TestA/two"}
+{"Action":"pass","Package":"p","Test":"TestA/two"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}`,
+			want: []string{"2 passed, 0 failed, 0 skipped"}, ok: true,
+		},
+		"a failed subtest fails once": {
+			events: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/one"}
+{"Action":"output","Package":"p","Test":"TestA/one","Output":"    a_test.go:7: wrong\n"}
+{"Action":"fail","Package":"p","Test":"TestA/one"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}`,
+			want: []string{"failed   p TestA/one", "0 passed, 1 failed, 0 skipped"},
+		},
+		"a test that the package's end cut off": {
+			events: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestB"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"panic: oh\n"}
+{"Action":"fail","Package":"p"}`,
+			want: []string{"failed   p TestB", "1 passed, 1 failed, 0 skipped"},
+		},
+		"a package that does not build": {
+			events: `{"Action":"run","Package":"q","Test":"TestA"}
+{"Action":"pass","Package":"q","Test":"TestA"}
+{"ImportPath":"p [p.test]","Action":"build-output","Output":"p/a.go:1: oh\n"}
+{"ImportPath":"p [p.test]","Action":"build-fail"}
+{"Action":"fail","Package":"p","FailedBuild":"p [p.test]"}`,
+			want: []string{"1 passed, 1 failed, 0 skipped"},
+		},
+		"skips with their reasons, outside CI": {
+			events: `{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"SKIP-REASON: TestB: needs root\n"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    t.go:2: something else\n"}
+{"Action":"skip","Package":"p","Test":"TestB"}
+{"Action":"output","Package":"p","Test":"TestC","Output":"    c_test.go:9: no dummy links here\n"}
+{"Action":"skip","Package":"p","Test":"TestC"}
+{"Action":"pass","Package":"p"}`,
+			want: []string{"skipped  p TestB: needs root", "skipped  p TestC: no dummy links here", "1 passed, 0 failed, 2 skipped"}, ok: true,
+		},
+		"skips in CI, one of them allowed": {
+			events: `{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestC","Output":"    c_test.go:9: no dummy links here\n"}
+{"Action":"skip","Package":"p","Test":"TestC"}
+{"Action":"skip","Package":"p","Test":"TestD"}`,
+			allowed: "no dummy links", ci: true,
+			want: []string{
+				"skipped  p TestC: no dummy links here",
+				"skipped  p TestD: no reason given   <- not on the list of allowed skips",
+				"1 tests were skipped here that must run in CI", "1 passed, 0 failed, 2 skipped",
+			},
+		},
+		"no tests are no success": {want: []string{"no tests found", "0 passed, 0 failed, 0 skipped"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			r := newReport(&out)
+			if err := readEvents(strings.NewReader(tc.events), r); err != nil {
+				t.Fatal(err)
+			}
+			out.Reset()
+			var allowed []*regexp.Regexp
+			if tc.allowed != "" {
+				allowed = append(allowed, regexp.MustCompile(tc.allowed))
+			}
+			if ok := r.close(allowed, tc.ci); ok != tc.ok {
+				t.Errorf("ok is %v, want %v", ok, tc.ok)
+			}
+			if d := cmp.Diff(tc.want, strings.Split(strings.TrimRight(out.String(), "\n"), "\n")); d != "" {
+				t.Errorf("report (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestFuzzResultCounts(t *testing.T) {
+	var out strings.Builder
+	r := newReport(&out)
+	r.fuzzed("p", "FuzzA", time.Second, true, "")
+	r.fuzzed("p", "FuzzB", time.Second, false, "Failing input written to testdata/fuzz/FuzzB/1\n")
+	if r.close(nil, true) {
+		t.Error("a finding is no success")
+	}
+	for _, want := range []string{"Failing input written", "failed   p FuzzB (fuzzed)", "1 passed, 1 failed, 0 skipped"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestSplit(t *testing.T) {
+	together, alone := split([]string{"m/pkg/a", "m/integration", "m/integration/bench", "m/integrations"}, "./integration/")
+	if d := cmp.Diff([]string{"m/pkg/a", "m/integrations"}, together); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{"m/integration", "m/integration/bench"}, alone); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestReadAllowed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "skips")
+	if err := os.WriteFile(file, []byte("# why\n\nno dummy links\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readAllowed(file)
+	if err != nil || len(got) != 1 || !got[0].MatchString("p T: no dummy links here") {
+		t.Errorf("%v, %v", got, err)
+	}
+	if err := os.WriteFile(file, []byte("ok\n(\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readAllowed(file); err == nil || !strings.Contains(err.Error(), "skips:2: ") {
+		t.Errorf("%v, want an error that names line 2", err)
+	}
+}
