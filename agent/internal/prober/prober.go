@@ -1,0 +1,247 @@
+// Package prober owns the questions that earn the lease and prove the fallback. It lives like a pod: a netns and a veth of
+// its own with a pod table in it, so that what it asks takes the pods' whole way (pod table, veth, the host's switch, its
+// INPUT or its translation) and an answer means that pods get theirs.
+//
+// It must never ask from the host's netns, never hold a lease itself, and never leave anything behind: the netns has no
+// name, so it and both ends of the veth go with the process, however that ends.
+//
+// Failure policy: a probe reports what it saw (Result) and never retries; the caller decides what it means. Ensure makes
+// everything anew that is missing and is called whenever something looks wrong.
+package prober
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Config describes the prober. Redirects and Locals decide which families it speaks.
+type Config struct {
+	Redirects []steer.Redirect
+	Locals    []netip.Addr
+	HostNetNS int // fd of the host's netns, kept open by the caller until Close; 0: the calling thread's
+	Log       *slog.Logger
+}
+
+// ErrHeld marks that another live process has the prober's place in this netns: an agent that is being replaced, or one too
+// many. The error around it names the process.
+var ErrHeld = errors.New("another agent's prober is running here")
+
+// errClosed answers calls after Close.
+var errClosed = errors.New("prober is closed")
+
+// Prober asks questions as a pod would. All methods may be called at the same time.
+type Prober struct {
+	log  *slog.Logger
+	host host
+	hold *hold // keeps a second prober away
+	room *room
+	own  inside
+
+	repair sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed
+
+	mu        sync.Mutex // guards the fields below; held for moments only, so that a slow repair delays no probe
+	redirects []steer.Redirect
+	locals    []netip.Addr
+	sockets   map[netip.Addr]*datagrams // UDP sockets from the probe source, by target
+	closed    bool
+}
+
+// New makes the prober's place and everything in it. It returns an error around ErrHeld where another process has it.
+func New(cfg Config) (*Prober, error) {
+	p := &Prober{log: cfg.Log, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals), sockets: map[netip.Addr]*datagrams{}}
+	if err := p.prepare(cfg.HostNetNS); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare the prober: %w", err), p.Close())
+	}
+	return p, nil
+}
+
+func (p *Prober) prepare(hostNetNS int) (err error) {
+	if p.host, err = openHost(hostNetNS); err != nil {
+		return err
+	}
+	if p.hold, err = takeHold(p.host); err != nil {
+		return err
+	}
+	if p.room, err = newRoom(); err != nil {
+		return err
+	}
+	if p.own, err = openInside(p.room); err != nil {
+		return err
+	}
+	return p.ensure()
+}
+
+// Ensure repairs whatever of the prober's link, addresses, routes and rules is not as it should be. It is idempotent and
+// writes nothing when all is well.
+func (p *Prober) Ensure() error {
+	p.repair.Lock()
+	defer p.repair.Unlock()
+	if err := p.ensure(); err != nil {
+		return fmt.Errorf("repair the prober: %w", err)
+	}
+	return nil
+}
+
+// Reconfigure takes over other redirects and local addresses, then ensures.
+func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) error {
+	p.repair.Lock()
+	defer p.repair.Unlock()
+	p.mu.Lock()
+	p.redirects, p.locals = slices.Clone(redirects), slices.Clone(locals)
+	// The next probe opens what it needs anew; a socket of a target that is gone must not stay.
+	gone := p.sockets
+	p.sockets = map[netip.Addr]*datagrams{}
+	p.mu.Unlock()
+	for _, s := range gone {
+		s.close()
+	}
+	if err := p.ensure(); err != nil {
+		return fmt.Errorf("reconfigure the prober: %w", err)
+	}
+	return nil
+}
+
+// Close takes everything away. A probe in flight fails. Close may be called twice.
+func (p *Prober) Close() error {
+	p.repair.Lock()
+	defer p.repair.Unlock()
+	p.mu.Lock()
+	p.closed = true
+	gone := p.sockets
+	p.sockets = map[netip.Addr]*datagrams{}
+	p.mu.Unlock()
+	for _, s := range gone {
+		s.close()
+	}
+	var errs []error
+	if p.hold != nil {
+		// Only who holds the place may delete the link.
+		errs = append(errs, p.host.deleteLink())
+	}
+	errs = append(errs, p.own.close())
+	if p.room != nil {
+		p.room.close()
+	}
+	// Last: from here on a successor may begin.
+	errs = append(errs, p.hold.release(), p.host.close())
+	p.hold, p.room, p.own, p.host = nil, nil, inside{}, host{}
+	return errors.Join(errs...)
+}
+
+// ensure needs p.repair, or to be alone.
+func (p *Prober) ensure() error {
+	p.mu.Lock()
+	redirects, locals, closed := p.redirects, p.locals, p.closed
+	p.mu.Unlock()
+	if closed {
+		return errClosed
+	}
+	made, err := p.host.ensureLink(p.own)
+	if err != nil {
+		return err
+	}
+	if made {
+		p.log.Debug("prober link made", "interface", steer.ProberInterface)
+	}
+	want := families(redirects, locals)
+	if err := p.own.ensure(want); err != nil {
+		return fmt.Errorf("prober's netns: %w", err)
+	}
+	if err := p.host.ensure(want); err != nil {
+		return fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
+	}
+	if err := p.own.table.Apply(steer.Pod{Redirects: redirects}); err != nil {
+		return fmt.Errorf("prober's pod table: %w", err)
+	}
+	return nil
+}
+
+// Probe asks the agent, through a cluster DNS address or at a local address, who answers there, and waits until ctx ends.
+// Probes of one target over UDP follow one another; all others run side by side.
+func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
+	q := newQuestion()
+	switch protocol {
+	case steer.UDP:
+		s, err := p.datagramsTo(target)
+		if err != nil {
+			return failed(ctx, err)
+		}
+		return q.judge(s.exchange(ctx, q.wire, q.mine))
+	case steer.TCP:
+		room, err := p.place()
+		if err != nil {
+			return failed(ctx, err)
+		}
+		return q.judge(stream(ctx, room, steer.ProbeSource(target.Is4()), target, q.wire))
+	}
+	return Result{Failure: Network, Err: fmt.Errorf("cannot probe over %s", protocol)}
+}
+
+// Prove asks clusterDNS for name's address from the proof source, which the switch always hands to kube-dns, over UDP and
+// over TCP. Nil means that the fallback's own way works, both ways. It shows that only while the host table stands: verify
+// it first, for without the switch the agent itself would answer.
+func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) error {
+	room, err := p.place()
+	if err != nil {
+		return err
+	}
+	q, err := addressQuestion(name, clusterDNS)
+	if err != nil {
+		return fmt.Errorf("prove the fallback to %s: %w", clusterDNS, err)
+	}
+	source := steer.ProofSource(clusterDNS.Is4())
+	// A new socket each time: an old source port would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
+	if err := q.proves(provingDatagrams(ctx, room, source, clusterDNS, q)); err != nil {
+		return fmt.Errorf("prove the fallback to %s over udp: %w", clusterDNS, explain(ctx, err))
+	}
+	if err := q.proves(stream(ctx, room, source, clusterDNS, q.wire)); err != nil {
+		return fmt.Errorf("prove the fallback to %s over tcp: %w", clusterDNS, explain(ctx, err))
+	}
+	return nil
+}
+
+func (p *Prober) place() (*room, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errClosed
+	}
+	return p.room, nil
+}
+
+// datagramsTo returns the UDP socket kept for target, opened at its first use.
+func (p *Prober) datagramsTo(target netip.Addr) (*datagrams, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errClosed
+	}
+	if s := p.sockets[target]; s != nil {
+		return s, nil
+	}
+	s, err := openDatagrams(p.room, steer.ProbeSource(target.Is4()), target)
+	if err != nil {
+		return nil, err
+	}
+	p.sockets[target] = s
+	return s, nil
+}
+
+// families tells which of the two are in use, IPv4 first.
+func families(redirects []steer.Redirect, locals []netip.Addr) []family {
+	var out []family
+	for _, f := range []family{ipv4(), ipv6()} {
+		if slices.ContainsFunc(redirects, func(r steer.Redirect) bool { return r.Is4() == f.is4 }) ||
+			slices.ContainsFunc(locals, func(a netip.Addr) bool { return a.Is4() == f.is4 }) {
+			out = append(out, f)
+		}
+	}
+	return out
+}

@@ -1,0 +1,179 @@
+package prober
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+)
+
+// Zone is what the agent answers to the prober alone; kube-dns knows nothing below "invalid".
+const Zone = "probe.neardns.invalid."
+
+// Failure says in which way a probe failed; the empty one means that it did not.
+type Failure string
+
+// The ways to fail. They are label values of a metric.
+const (
+	None        Failure = ""
+	Timeout     Failure = "timeout"      // no answer while the probe's time lasted: hung, dropped, or nobody there
+	Refused     Failure = "refused"      // nobody listens
+	WrongAnswer Failure = "wrong-answer" // somebody else answered: the question took the fallback
+	Network     Failure = "network"      // the question could not be sent, or the connection broke
+	Canceled    Failure = "canceled"     // the caller gave up; says nothing
+)
+
+// Result is what one probe saw.
+type Result struct {
+	Instance string        // who answered; set if and only if the probe succeeded
+	Failure  Failure       // None if it did
+	Err      error         // the failure in words, for people
+	Took     time.Duration // from the question to the answer or the end of waiting
+}
+
+// OK reports whether the agent answered.
+func (r Result) OK() bool { return r.Failure == None }
+
+// question is one question in wire format, with what tells its answer.
+type question struct {
+	wire  []byte
+	id    uint16
+	name  string
+	start time.Time
+}
+
+// newQuestion asks for a name that nobody has asked for before, so no cache on the way can answer and a late answer to an
+// earlier probe is never taken for this one's. Recursion is not desired: where the question falls back, kube-dns should
+// not trouble its upstreams with it.
+func newQuestion() question {
+	var nonce [8]byte
+	for i, n := 0, rand.Uint64(); i < len(nonce); i, n = i+1, n>>8 {
+		nonce[i] = byte(n)
+	}
+	q, err := ask(hex.EncodeToString(nonce[:])+"."+Zone, dns.TypeTXT, false)
+	if err != nil {
+		panic(err) // a name of fixed form always packs
+	}
+	return q
+}
+
+// addressQuestion asks for the address of name in the family of server, as a pod would.
+func addressQuestion(name string, server netip.Addr) (question, error) {
+	kind := dns.TypeA
+	if server.Is6() {
+		kind = dns.TypeAAAA
+	}
+	return ask(dns.Fqdn(name), kind, true)
+}
+
+func ask(name string, kind uint16, recurse bool) (question, error) {
+	m := &dns.Msg{MsgHdr: dns.MsgHdr{Id: uint16(rand.Uint32()), RecursionDesired: recurse}} //nolint:gosec // any 16 bits
+	m.Question = []dns.Question{{Name: name, Qtype: kind, Qclass: dns.ClassINET}}
+	wire, err := m.Pack()
+	if err != nil {
+		return question{}, fmt.Errorf("encode question %q: %w", name, err)
+	}
+	return question{wire: wire, id: m.Id, name: name, start: time.Now()}, nil
+}
+
+// mine reports whether a packet answers this question: same ID, the response bit, the question repeated. Anything else on
+// the socket is a late answer to an earlier one. It looks at bytes, being called for each packet.
+func (q question) mine(packet []byte) bool {
+	const header, response = 12, 0x80
+	return len(packet) >= len(q.wire) && bytes.Equal(packet[:2], q.wire[:2]) && packet[2]&response != 0 &&
+		bytes.EqualFold(packet[header:len(q.wire)], q.wire[header:])
+}
+
+func (q question) answeredBy(m *dns.Msg) bool {
+	return m.Id == q.id && m.Response && len(m.Question) == 1 && strings.EqualFold(m.Question[0].Name, q.name)
+}
+
+// judge turns what came back to a probe into a Result.
+func (q question) judge(packet []byte, err error) Result {
+	took := time.Since(q.start)
+	if err != nil {
+		r := failedAfter(took, err)
+		r.Took = took
+		return r
+	}
+	var m dns.Msg
+	if err := m.Unpack(packet); err != nil {
+		return Result{Failure: WrongAnswer, Err: fmt.Errorf("the answer is not DNS: %w", err), Took: took}
+	}
+	if !q.answeredBy(&m) {
+		return Result{Failure: WrongAnswer, Err: errors.New("the answer belongs to another question"), Took: took}
+	}
+	for _, rr := range m.Answer {
+		if txt, ok := rr.(*dns.TXT); ok && strings.EqualFold(txt.Hdr.Name, q.name) && len(txt.Txt) > 0 {
+			return Result{Instance: strings.Join(txt.Txt, ""), Took: took}
+		}
+	}
+	return Result{Failure: WrongAnswer, Err: fmt.Errorf("answered %s by another server than the agent: the question took the fallback", rcode(&m)), Took: took}
+}
+
+// proves returns nil for an answer that only a resolver which works gives.
+func (q question) proves(packet []byte, err error) error {
+	if err != nil {
+		return err
+	}
+	var m dns.Msg
+	if err := m.Unpack(packet); err != nil {
+		return fmt.Errorf("the answer is not DNS: %w", err)
+	}
+	if !q.answeredBy(&m) {
+		return errors.New("the answer belongs to another question")
+	}
+	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
+		return fmt.Errorf("kube-dns answered %s to %s", rcode(&m), q.name)
+	}
+	return nil
+}
+
+func rcode(m *dns.Msg) string {
+	if text, ok := dns.RcodeToString[m.Rcode]; ok {
+		return text
+	}
+	return fmt.Sprintf("rcode %d", m.Rcode)
+}
+
+func failed(ctx context.Context, err error) Result {
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return failedAfter(0, err)
+}
+
+// failedAfter names the failure that an error means.
+func failedAfter(waited time.Duration, err error) Result {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return Result{Failure: Canceled, Err: err}
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return Result{Failure: Timeout, Err: fmt.Errorf("no answer within %s", waited.Round(time.Millisecond))}
+	case errors.Is(err, unix.ECONNREFUSED):
+		return Result{Failure: Refused, Err: errors.New("refused: nobody listens there")}
+	}
+	return Result{Failure: Network, Err: err}
+}
+
+// explain says the same of a proof's error.
+func explain(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return ctx.Err()
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return errors.New("no answer: is kube-proxy (or what stands for it) at work on this node, and kube-dns alive?")
+	case errors.Is(err, unix.ECONNREFUSED):
+		return errors.New("refused: the kube-dns Service has no endpoint")
+	}
+	return err
+}
