@@ -11,6 +11,7 @@ type loaded struct {
 	chains   map[string]loadedChain
 	sets     map[string]loadedSet
 	counters map[string]bool
+	dormant  bool
 }
 
 type loadedChain struct {
@@ -27,7 +28,7 @@ func (c chain) hookText() string {
 	if c.hook == nil {
 		return ""
 	}
-	return hookText(c.hook.kind, c.hook.num, c.hook.priority)
+	return hookText(c.hook.kind, c.hook.num, c.hook.priority, nfAccept)
 }
 
 func (s set) shape() string {
@@ -35,7 +36,7 @@ func (s set) shape() string {
 	if s.value != nil {
 		value = s.value.GetNFTMagic()
 	}
-	return shapeText(s.keyType(), value, s.contents == dynamic, s.timeout, s.size)
+	return shapeText(s.keyType(), value, s.flags(), s.timeout, s.size)
 }
 
 // compare names every point in which have differs from want, each as an operator would look for it in `nft list table`.
@@ -44,6 +45,9 @@ func compare(want table, have loaded) []string {
 	say := func(format string, args ...any) { items = append(items, fmt.Sprintf(format, args...)) }
 	if len(have.chains) == 0 && len(have.sets) == 0 && len(want.chains) > 0 {
 		return []string{"table inet " + TableName + " is missing or empty"}
+	}
+	if have.dormant {
+		say("table inet %s is dormant: none of its rules is in force", TableName)
 	}
 	for _, name := range want.counters {
 		if !have.counters[name] {

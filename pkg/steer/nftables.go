@@ -2,6 +2,7 @@ package steer
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -282,6 +283,13 @@ func (n *Nftables) load() (loaded, error) {
 		}
 		have.sets[s.Name] = ls
 	}
+	own, err := n.read.ListTableOfFamily(TableName, nftables.TableFamilyINet)
+	if err != nil {
+		return have, fmt.Errorf("look for table: %w", err)
+	}
+	// google/nftables v0.3.0 reads the flags, which are big endian, in the machine's byte order; a test watches it.
+	flags := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, own.Flags))
+	have.dormant = flags&unix.NFT_TABLE_F_DORMANT != 0
 	objects, err := n.read.GetNamedObjects(ourTable())
 	if err != nil && !hasErrno(err, unix.ENOENT) {
 		return have, fmt.Errorf("list counters: %w", err)
@@ -438,7 +446,11 @@ func hookOf(c *nftables.Chain) string {
 	if c.Hooknum == nil || c.Priority == nil {
 		return ""
 	}
-	return hookText(string(c.Type), uint32(*c.Hooknum), int32(*c.Priority))
+	policy := uint32(nfAccept)
+	if c.Policy != nil {
+		policy = uint32(*c.Policy)
+	}
+	return hookText(string(c.Type), uint32(*c.Hooknum), int32(*c.Priority), policy)
 }
 
 func shapeOf(s *nftables.Set) string {
@@ -446,16 +458,27 @@ func shapeOf(s *nftables.Set) string {
 	if s.IsMap {
 		value = s.DataType.GetNFTMagic()
 	}
-	return shapeText(s.KeyType.GetNFTMagic(), value, s.Dynamic, s.Timeout, s.Size)
+	var flags uint32
+	for flag, on := range map[uint32]bool{unix.NFT_SET_CONSTANT: s.Constant, unix.NFT_SET_INTERVAL: s.Interval, unix.NFT_SET_MAP: s.IsMap,
+		unix.NFT_SET_TIMEOUT: s.HasTimeout, unix.NFT_SET_EVAL: s.Dynamic} {
+		if on {
+			flags |= flag
+		}
+	}
+	return shapeText(s.KeyType.GetNFTMagic(), value, flags, s.Timeout, s.Size)
 }
 
-func hookText(kind string, num uint32, priority int32) string {
-	return fmt.Sprintf("type %s hook %d priority %d", kind, num, priority)
+func hookText(kind string, num uint32, priority int32, policy uint32) string {
+	word := "drop"
+	if policy == nfAccept {
+		word = "accept"
+	}
+	return fmt.Sprintf("type %s hook %d priority %d policy %s", kind, num, priority, word)
 }
 
-func shapeText(key, value uint32, dyn bool, timeout time.Duration, size uint32) string {
-	if !dyn {
+func shapeText(key, value, flags uint32, timeout time.Duration, size uint32) string {
+	if flags&unix.NFT_SET_EVAL == 0 {
 		size = 0 // the kernel reports none for a set that only transactions fill
 	}
-	return fmt.Sprintf("key %d value %d dynamic %t timeout %s size %d", key, value, dyn, timeout, size)
+	return fmt.Sprintf("key %d value %d flags %#x timeout %s size %d", key, value, flags, timeout, size)
 }
