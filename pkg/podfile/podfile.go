@@ -84,7 +84,7 @@ type File struct {
 	OptOut    bool       `json:"optOut,omitempty"` // annotation neardns.io/steer: "false"
 }
 
-// In returns the redirects whose decision is in the given state.
+// In returns the redirects whose decision is in the given state, ordered by cluster DNS address.
 func (f File) In(s State) []steer.Redirect {
 	var out []steer.Redirect
 	for _, d := range f.Decisions {
@@ -92,7 +92,27 @@ func (f File) In(s State) []steer.Redirect {
 			out = append(out, d.Redirect)
 		}
 	}
+	slices.SortFunc(out, func(a, b steer.Redirect) int { return a.ClusterDNS.Compare(b.ClusterDNS) })
 	return out
+}
+
+// Table describes the pod table of one netns: what all of its attachments have steered. Where two give one address
+// different ways, the first interface by name wins, since an address can only go one way. The order of the arguments has no
+// meaning, so whoever describes a table, plugin or agent, describes it alike.
+func Table(attachments ...File) steer.Pod {
+	var all File
+	attachments = slices.Clone(attachments)
+	slices.SortFunc(attachments, func(a, b File) int { return strings.Compare(a.IfName, b.IfName) })
+	for _, f := range attachments {
+		for _, r := range f.In(Steered) {
+			if !slices.ContainsFunc(all.Decisions, func(d Decision) bool {
+				return d.Redirect.ClusterDNS == r.ClusterDNS || d.Redirect.Steering == r.Steering
+			}) {
+				all.Decisions = append(all.Decisions, Decision{Redirect: r, State: Steered})
+			}
+		}
+	}
+	return steer.Pod{Redirects: all.In(Steered)}
 }
 
 // OpenNetNS opens the attachment's netns. It fails when the path no longer leads to the netns that was recorded: paths are

@@ -171,6 +171,26 @@ func TestSiblings(t *testing.T) {
 	}
 }
 
+func TestTableIsTheSameFromEachSide(t *testing.T) {
+	eth0, net1 := sample("a", "eth0"), sample("a", "net1")
+	eth0.Decisions[1].State = Steered
+	net1.Decisions[0].Redirect.Steering = netip.MustParseAddr("169.254.20.99") // in conflict with eth0
+	net1.Decisions = append(net1.Decisions, Decision{State: Steered, Redirect: steer.Redirect{
+		ClusterDNS: netip.MustParseAddr("10.96.0.9"), Steering: netip.MustParseAddr("169.254.20.12"),
+	}})
+	got := Table(net1, eth0)
+	if d := cmp.Diff(Table(eth0, net1), got, cmpAddr); d != "" {
+		t.Error(d)
+	}
+	want := steer.Pod{Redirects: []steer.Redirect{net1.Decisions[2].Redirect, eth0.Decisions[0].Redirect, eth0.Decisions[1].Redirect}}
+	if d := cmp.Diff(want, got, cmpAddr); d != "" {
+		t.Error(d)
+	}
+	if got := Table(); len(got.Redirects) != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}
+
 func TestUpdateDoesNotBringBack(t *testing.T) {
 	dir := t.TempDir()
 	f := sample("a", "eth0")

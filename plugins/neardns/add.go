@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/steer"
 )
 
 // add is the ADD verb: look, plan, apply, print.
@@ -96,19 +96,13 @@ func (v *verb) ways(ns *os.File) []way {
 	return out
 }
 
-// siblings returns what other attachments of the same netns have steered.
-func (v *verb) siblings(containerID, ifName string, inode uint64) []steer.Redirect {
+// siblings returns the other attachments of the same netns: one netns has one pod table.
+func (v *verb) siblings(containerID, ifName string, inode uint64) []podfile.File {
 	files, errs := podfile.Siblings(v.conf.StateDir, containerID, ifName)
 	for _, err := range errs {
 		v.log.Warn("pod file unreadable", "verb", v.name, "container_id", containerID, "err", err)
 	}
-	var out []steer.Redirect
-	for _, f := range files {
-		if f.NetNSInode == inode {
-			out = union(out, f.In(podfile.Steered))
-		}
-	}
-	return out
+	return slices.DeleteFunc(files, func(f podfile.File) bool { return f.NetNSInode != inode })
 }
 
 // apply makes the plan true: switch, pod file, pod table, in this order. Each stands on the one before: rules without a
@@ -189,8 +183,8 @@ func (v *verb) undo(ns *os.File, f *podfile.File) error {
 
 // takeOut removes the pod table, or leaves in it what other attachments of the netns have.
 func (v *verb) takeOut(pod rules, containerID, ifName string, inode uint64) error {
-	if left := v.siblings(containerID, ifName, inode); len(left) > 0 {
-		return pod.Apply(steer.Pod{Redirects: left})
+	if left := podfile.Table(v.siblings(containerID, ifName, inode)...); len(left.Redirects) > 0 {
+		return pod.Apply(left)
 	}
 	present, err := pod.Present()
 	if err != nil || !present {

@@ -43,13 +43,12 @@ func (v *verb) check(context.Context) error {
 	if inode != f.NetNSInode {
 		return types.NewError(codeState, fmt.Sprintf("%s is about another network namespace than CNI_NETNS %s: restart the pod", path, v.args.Netns), "")
 	}
-	want := f.In(podfile.Steered)
-	if len(want) == 0 || isHost {
+	if len(f.In(podfile.Steered)) == 0 || isHost {
 		v.sayDecisions(f)
 		return nil
 	}
-	want = union(want, v.siblings(id, ifName, inode))
-	err = v.inRules(int(ns.Fd()), func(pod rules) error { return pod.Verify(steer.Pod{Redirects: want}) })
+	want := podfile.Table(append([]podfile.File{f}, v.siblings(id, ifName, inode)...)...)
+	err = v.inRules(int(ns.Fd()), func(pod rules) error { return pod.Verify(want) })
 	var drift *steer.DriftError
 	if errors.As(err, &drift) {
 		return types.NewError(codeDrift, fmt.Sprintf("pod table (inet %s) in %s: %v: the agent mends it, or restart the pod", steer.TableName, v.args.Netns, drift), "")

@@ -18,10 +18,10 @@ import (
 
 // facts are what ADD looked up before it decided.
 type facts struct {
-	Ways     []way            // one per redirect; none when leaveAlone has a reason already
-	Proof    podfile.Proof    // of the fallback
-	ProofErr error            // the proof is there and cannot be read
-	Siblings []steer.Redirect // steered by other attachments of the same netns
+	Ways     []way          // one per redirect; none when leaveAlone has a reason already
+	Proof    podfile.Proof  // of the fallback
+	ProofErr error          // the proof is there and cannot be read
+	Siblings []podfile.File // other attachments of the same netns
 	Uplinks  []string
 }
 
@@ -108,7 +108,7 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 		p.File.Decisions = append(p.File.Decisions, d)
 	}
 	if p.Steers() {
-		p.Pod.Redirects = union(p.File.In(podfile.Steered), f.Siblings)
+		p.Pod = podfile.Table(append([]podfile.File{p.File}, f.Siblings...)...)
 	}
 	p.Host = steer.Host{Redirects: c.Redirects, Locals: c.Locals, Uplinks: f.Uplinks}
 	return p, nil
@@ -125,18 +125,6 @@ func decide(c *Conf, r steer.Redirect, w way, f facts) podfile.Decision {
 		return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: f.ProofErr.Error()}
 	}
 	return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: fmt.Sprintf("the fallback to %s is not yet proven on this node", r.ClusterDNS)}
-}
-
-// union appends what others have and a lacks. One netns has one pod table, whatever the number of attachments; where two
-// networks give one address different steering addresses, the later ADD's holds, since an address can only go one way.
-func union(a, others []steer.Redirect) []steer.Redirect {
-	out := slices.Clone(a)
-	for _, o := range others {
-		if !slices.ContainsFunc(out, func(r steer.Redirect) bool { return r.ClusterDNS == o.ClusterDNS || r.Steering == o.Steering }) {
-			out = append(out, o)
-		}
-	}
-	return out
 }
 
 // passOn returns prevResult as it is to be printed, and the pod's addresses in it. Where the versions agree, as libcni sees

@@ -1,0 +1,589 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// ptpNode is a node with one pod on it, ready for ADD.
+func ptpNode(t *testing.T, families testutil.Families) (*cri, *testutil.Node, *testutil.Pod) {
+	t.Helper()
+	testutil.RequireRoot(t)
+	node := testutil.NewNode(t, testutil.Options{Families: families, Attach: testutil.PTP, NoDNS: true, Name: "plugin"})
+	return newCRI(t, node.Host), node, node.AddPod("pod")
+}
+
+func TestAddSteersAndDelRemovesAll(t *testing.T) {
+	for _, tc := range []struct {
+		families  testutil.Families
+		redirects []any
+		want      []steer.Redirect
+	}{
+		{testutil.IPv4, []any{"10.96.0.10"}, []steer.Redirect{redirect4}},
+		{testutil.IPv6, []any{"fd00:96::a"}, []steer.Redirect{redirect6}},
+		{testutil.Dual, []any{"10.96.0.10", "fd00:96::a"}, []steer.Redirect{redirect4, redirect6}},
+		{testutil.IPv4, []any{object{"clusterDNS": "10.96.0.10", "steering": "169.254.20.99"}}, []steer.Redirect{redirect("10.96.0.10", "169.254.20.99")}},
+	} {
+		t.Run(fmt.Sprintf("%s/%v", tc.families, tc.redirects), func(t *testing.T) {
+			r, node, pod := ptpNode(t, tc.families)
+			add := addRequest("c1", pod, object{"redirects": tc.redirects, "runtimeConfig": object{"dns": object{
+				"Servers": []string{tc.want[0].ClusterDNS.String()}, "Searches": []string{"a.b"}, "Options": []string{"ndots:5"},
+			}}})
+			r.must(add)
+			verify(t, pod.NetNS, steer.Pod{Redirects: tc.want})
+			verify(t, node.Host, steer.Host{Redirects: tc.want, Uplinks: []string{"eth0"}})
+			var decisions []podfile.Decision
+			for _, x := range tc.want {
+				decisions = append(decisions, podfile.Decision{Redirect: x, State: podfile.Steered})
+			}
+			want := podfile.File{
+				Version: 1, ContainerID: "c1", IfName: "eth0", Network: "pods", NetNS: pod.Path(), NetNSInode: pod.Inode(),
+				PodName: "web-0", PodNamespace: "shop", PodUID: "7c1f", Addresses: pod.Addrs, HostInterface: pod.HostInterface,
+				Nameservers: []string{tc.want[0].ClusterDNS.String()}, Searches: []string{"a.b"}, Options: []string{"ndots:5"},
+				Decisions: decisions,
+			}
+			if d := cmp.Diff(want, r.file("c1"), cmpopts.EquateComparable(netip.Addr{})); d != "" {
+				t.Errorf("pod file (-want +got):\n%s", d)
+			}
+			r.must(add.with("CHECK"))
+			before := ruleset(node.Host)
+			r.must(add.with("DEL"))
+			wantNoTable(t, pod.NetNS)
+			if r.files() != 0 {
+				t.Errorf("%d files left", r.files())
+			}
+			if after := ruleset(node.Host); after != before {
+				t.Errorf("DEL changed the host's rules:\n%s", cmp.Diff(before, after))
+			}
+		})
+	}
+}
+
+func TestWaysThroughTheHost(t *testing.T) {
+	testutil.RequireRoot(t)
+	for _, tc := range []struct {
+		attach testutil.Attach
+		state  podfile.State
+		reason string
+	}{
+		{testutil.PTP, podfile.Steered, ""},
+		{testutil.BridgeCNI, podfile.Steered, ""},
+		{testutil.ProxyARP, podfile.Steered, ""},
+		{testutil.Elsewhere, podfile.LeftAlone, "not in this host's netns"},
+	} {
+		t.Run(string(tc.attach), func(t *testing.T) {
+			node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: tc.attach, NoDNS: true, Name: "way"})
+			r, pod := newCRI(t, node.Host), node.AddPod("pod")
+			r.must(addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}}))
+			for _, d := range r.file("c1").Decisions {
+				if d.State != tc.state || !strings.Contains(d.Reason, tc.reason) {
+					t.Errorf("%+v: want %s %q", d, tc.state, tc.reason)
+				}
+			}
+			if tc.state == podfile.LeftAlone {
+				wantNoTable(t, pod.NetNS)
+				wantNoTable(t, node.Host)
+			}
+		})
+	}
+}
+
+// A redirect of a family that the pod does not have is left alone, the other is not.
+func TestFamilyThatThePodLacks(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv6)
+	r.must(addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}}))
+	f := r.file("c1")
+	if f.Decisions[0].State != podfile.LeftAlone || f.Decisions[0].Reason == "" || f.Decisions[1].State != podfile.Steered {
+		t.Errorf("decisions %+v", f.Decisions)
+	}
+	verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect6}})
+}
+
+func TestAddTwice(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.Dual)
+	add := addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}})
+	first := r.must(add)
+	inPod, onHost := ruleset(pod.NetNS), ruleset(node.Host)
+	second := r.must(add)
+	if first.Stdout != second.Stdout {
+		t.Errorf("results differ:\n%s\n%s", first.Stdout, second.Stdout)
+	}
+	if d := cmp.Diff(inPod, ruleset(pod.NetNS)); d != "" {
+		t.Errorf("pod's rules:\n%s", d)
+	}
+	if d := cmp.Diff(onHost, ruleset(node.Host)); d != "" {
+		t.Errorf("host's rules:\n%s", d)
+	}
+	if r.files() != 1 {
+		t.Errorf("%d files", r.files())
+	}
+}
+
+// A second ADD that decides otherwise takes back what the first one did.
+func TestAddTwiceTurnedOff(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	add := addRequest("c1", pod, nil)
+	r.must(add)
+	add.Conf["steer"] = "off"
+	r.must(add)
+	wantNoTable(t, pod.NetNS)
+	if d := r.file("c1").Decisions[0]; d.State != podfile.LeftAlone {
+		t.Errorf("decision %+v", d)
+	}
+}
+
+func TestProven(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.Dual)
+	add := addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}, "steer": nil})
+	states := func() string {
+		d := r.file("c1").Decisions
+		return fmt.Sprint(d[0].State, " ", d[1].State)
+	}
+	r.must(add)
+	if states() != "pending pending" {
+		t.Errorf("without proof: %s", states())
+	}
+	wantNoTable(t, pod.NetNS)
+	wantNoTable(t, node.Host)
+	r.must(add.with("CHECK"))
+	// A proof counts for what it names.
+	if err := podfile.WriteProof(r.persist, podfile.Proof{ClusterDNS: []netip.Addr{redirect6.ClusterDNS}, Time: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	r.must(add)
+	if states() != "pending steered" {
+		t.Errorf("with a proof for IPv6: %s", states())
+	}
+	verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect6}})
+	// A proof that cannot be read proves nothing, and says so.
+	if err := os.WriteFile(podfile.ProofPath(r.persist), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.must(add)
+	if states() != "pending pending" || !strings.Contains(r.file("c1").Decisions[0].Reason, podfile.ProofPath(r.persist)) {
+		t.Errorf("with a torn proof: %s, %q", states(), r.file("c1").Decisions[0].Reason)
+	}
+	wantNoTable(t, pod.NetNS)
+}
+
+func TestDelTwice(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	add := addRequest("c1", pod, nil)
+	r.must(add)
+	for range 2 {
+		if out := r.must(add.with("DEL")); out.Stdout != "" {
+			t.Errorf("DEL printed %q", out.Stdout)
+		}
+	}
+	wantNoTable(t, pod.NetNS)
+}
+
+func TestDelBeforeAdd(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	r.must(request{Verb: "DEL", ID: "c1", NetNS: ""})
+	r.must(addRequest("c1", pod, nil).with("DEL"))
+	r.must(addRequest("c1", pod, nil))
+	verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4}})
+}
+
+func TestDelWithoutNetns(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	regular := filepath.Join(t.TempDir(), "stale")
+	if err := os.WriteFile(regular, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range map[string]string{"empty": "", "missing": "/run/netns/none", "regular file": regular, "folder": t.TempDir()} {
+		t.Run(name, func(t *testing.T) {
+			r.must(addRequest("c1", pod, nil))
+			r.must(request{Verb: "DEL", ID: "c1", NetNS: path})
+			if r.files() != 0 {
+				t.Error("the pod file stays")
+			}
+			// The file knows the netns even where the runtime does not.
+			wantNoTable(t, pod.NetNS)
+		})
+	}
+	t.Run("gone", func(t *testing.T) {
+		q := addRequest("c1", pod, nil)
+		r.must(q)
+		pod.Delete()
+		r.must(q.with("DEL"))
+		if r.files() != 0 {
+			t.Error("the pod file stays")
+		}
+	})
+}
+
+func TestDelWithoutPrevResult(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	r.must(addRequest("c1", pod, nil))
+	r.must(request{Verb: "DEL", ID: "c1", NetNS: pod.Path()})
+	wantNoTable(t, pod.NetNS)
+}
+
+func TestDelCorruptState(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	for _, data := range []string{"", "{", `{"version":99}`, "\x00\xff"} {
+		r.must(addRequest("c1", pod, nil))
+		if err := os.WriteFile(podfile.Path(r.state, "c1", "eth0"), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out := r.call(addRequest("c1", pod, nil).with("CHECK")); out.Err == nil || out.Err.Code != codeState {
+			t.Errorf("CHECK with %q: %v", data, out.Err)
+		}
+		out := r.must(addRequest("c1", pod, nil).with("DEL"))
+		if !strings.Contains(out.Stderr, "pod file unreadable") {
+			t.Errorf("nothing said about %q: %s", data, out.Stderr)
+		}
+		wantNoTable(t, pod.NetNS)
+		if r.files() != 0 {
+			t.Error("the corrupt file stays")
+		}
+	}
+}
+
+func TestDelBadConfig(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	for name, stdin := range map[string]string{
+		"not JSON":         `{"cniVersion":`,
+		"no object":        `[]`,
+		"no name":          `{"cniVersion":"1.1.0","type":"neardns"}`,
+		"unknown version":  `{"cniVersion":"9.9.9","name":"pods","type":"neardns","redirects":["10.96.0.10"]}`,
+		"unknown key":      `{"cniVersion":"1.1.0","name":"pods","type":"neardns","redirects":["10.96.0.10"],"redirect":1}`,
+		"no redirects":     `{"cniVersion":"1.1.0","name":"pods","type":"neardns"}`,
+		"wrong prevResult": `{"cniVersion":"1.1.0","name":"pods","type":"neardns","redirects":["10.96.0.10"],"prevResult":7}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.must(addRequest("c1", pod, nil))
+			defer r.must(addRequest("c1", pod, nil).with("DEL"))
+			// Where the folder cannot be known either, the default one is looked at and the netns is cleared all the same.
+			out := r.must(request{Verb: "DEL", ID: "c1", NetNS: pod.Path(), Stdin: []byte(stdin)})
+			if out.Stdout != "" || out.Stderr == "" {
+				t.Errorf("stdout %q, stderr %q", out.Stdout, out.Stderr)
+			}
+			wantNoTable(t, pod.NetNS)
+		})
+	}
+	r.must(request{Verb: "DEL", ID: "../../etc", NetNS: pod.Path()})
+	r.must(request{Verb: "DEL", ID: "", NetNS: pod.Path()})
+}
+
+// Both tables have one name, so a DEL that names the host's netns must not take the switch with it.
+func TestDelNamesTheHost(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.IPv4)
+	r.must(addRequest("c1", pod, nil))
+	before := ruleset(node.Host)
+	r.must(request{Verb: "DEL", ID: "other", NetNS: node.Host.Path()})
+	if d := cmp.Diff(before, ruleset(node.Host)); d != "" {
+		t.Errorf("the host's rules changed:\n%s", d)
+	}
+	q := addRequest("c2", pod, nil)
+	q.NetNS = node.Host.Path()
+	if out := r.call(q); out.Err == nil || out.Err.Code != 8 || r.files() != 1 {
+		t.Errorf("ADD into the host's netns: %v, %d files", out.Err, r.files())
+	}
+}
+
+// A path is reused: what it leads to by now is another pod's.
+func TestDelNamesAnotherPod(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.IPv4)
+	other := node.AddPod("other")
+	r.must(addRequest("c1", pod, nil))
+	r.must(addRequest("c2", other, nil))
+	for range 2 { // with the file, and without it
+		r.must(request{Verb: "DEL", ID: "c1", NetNS: other.Path()})
+		verify(t, other.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4}})
+	}
+	wantNoTable(t, pod.NetNS)
+	r.must(addRequest("c2", other, nil).with("CHECK"))
+}
+
+func TestCheckAfterFlush(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	add := addRequest("c1", pod, nil)
+	r.must(add)
+	r.must(add.with("CHECK"))
+	pod.Run("nft", "flush", "ruleset")
+	out := r.call(add.with("CHECK"))
+	if out.Err == nil || out.Err.Code != codeDrift || !strings.Contains(out.Err.Msg, "pod shop/web-0") || !strings.Contains(out.Err.Msg, pod.Path()) {
+		t.Fatalf("CHECK: %+v", out.Err)
+	}
+	t.Log(out.Err.Msg)
+	// What another program adds to its own tables is none of our business.
+	r.must(add)
+	pod.Run("nft", "add", "table", "inet", "mesh")
+	r.must(add.with("CHECK"))
+	pod.Run("nft", "flush", "table", "inet", steer.TableName)
+	if out := r.call(add.with("CHECK")); out.Err == nil || out.Err.Code != codeDrift {
+		t.Errorf("CHECK after flush table: %v", out.Err)
+	}
+}
+
+func TestCheckOfWhatIsNotSteered(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.IPv4)
+	r.must(addRequest("unknown", pod, nil).with("CHECK"))
+	add := addRequest("c1", pod, object{"runtimeConfig": object{"dns": object{"servers": []string{"9.9.9.9"}}}})
+	r.must(add)
+	r.must(add.with("CHECK"))
+	other := node.AddPod("other")
+	q := add.with("CHECK")
+	q.NetNS = other.Path()
+	if out := r.call(q); out.Err == nil || out.Err.Code != codeState {
+		t.Errorf("CHECK with another netns: %v", out.Err)
+	}
+}
+
+func TestGC(t *testing.T) {
+	attachment := func(id, ifName string) object { return object{"containerID": id, "ifname": ifName} }
+	for name, tc := range map[string]struct {
+		conf object
+		left []string
+	}{
+		"absent":            {object{}, []string{"a", "b"}},
+		"null":              {object{"cni.dev/valid-attachments": json.RawMessage("null")}, []string{"a", "b"}},
+		"empty":             {object{"cni.dev/valid-attachments": []any{}}, nil},
+		"empty, old key":    {object{"cni.dev/attachments": []any{}}, nil},
+		"one":               {object{"cni.dev/valid-attachments": []any{attachment("a", "eth0")}}, []string{"a"}},
+		"one, old key":      {object{"cni.dev/attachments": []any{attachment("b", "eth0")}}, []string{"b"}},
+		"both keys":         {object{"cni.dev/valid-attachments": []any{attachment("a", "eth0")}, "cni.dev/attachments": []any{attachment("a", "eth0")}}, []string{"a"}},
+		"another interface": {object{"cni.dev/valid-attachments": []any{attachment("a", "net1"), attachment("b", "eth0")}}, []string{"b"}},
+		"another network":   {object{"name": "others", "cni.dev/valid-attachments": []any{}}, []string{"a", "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, node, podA := ptpNode(t, testutil.IPv4)
+			pods := map[string]*testutil.Pod{"a": podA, "b": node.AddPod("b")}
+			for id, pod := range pods {
+				r.must(addRequest(id, pod, nil))
+			}
+			if out := r.must(request{Verb: "GC", Conf: tc.conf}); out.Stdout != "" {
+				t.Errorf("GC printed %q", out.Stdout)
+			}
+			var left []string
+			for _, id := range []string{"a", "b"} {
+				if _, err := os.Stat(podfile.Path(r.state, id, "eth0")); err == nil {
+					left = append(left, id)
+					verify(t, pods[id].NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4}})
+				} else {
+					wantNoTable(t, pods[id].NetNS)
+				}
+			}
+			if d := cmp.Diff(tc.left, left); d != "" {
+				t.Errorf("left (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestGCRefusesWhatItCannotRead(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	r.must(addRequest("a", pod, nil))
+	out := r.call(request{Verb: "GC", Conf: object{"cni.dev/valid-attachments": "none"}})
+	if out.Err == nil || out.Err.Code != 7 || r.files() != 1 {
+		t.Errorf("GC: %v, %d files", out.Err, r.files())
+	}
+	// A corrupt file goes when its attachment is not valid, and only then.
+	if err := os.WriteFile(podfile.Path(r.state, "a", "eth0"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.must(request{Verb: "GC", Conf: object{"cni.dev/valid-attachments": []any{object{"containerID": "a", "ifname": "eth0"}}}})
+	if r.files() != 1 {
+		t.Error("the file of a valid attachment went")
+	}
+	r.must(request{Verb: "GC", Conf: object{"cni.dev/valid-attachments": []any{}}})
+	if r.files() != 0 {
+		t.Error("the corrupt file stays")
+	}
+}
+
+func TestOptOut(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.Dual)
+	other := node.AddPod("other")
+	redirects := []string{"10.96.0.10", "fd00:96::a"}
+	r.must(addRequest("c2", other, object{"redirects": redirects}))
+	before := ruleset(node.Host)
+	add := addRequest("c1", pod, object{"redirects": redirects, "runtimeConfig": object{keyAnnotations: object{annotationSteer: "false"}}})
+	r.must(add)
+	r.must(add)
+	wantNoTable(t, pod.NetNS)
+	if f := r.file("c1"); !f.OptOut || f.Decisions[0].State != podfile.LeftAlone {
+		t.Errorf("file %+v", f)
+	}
+	rules := ruleset(node.Host)
+	for _, a := range pod.Addrs {
+		if !strings.Contains(rules, a.String()) {
+			t.Errorf("%s is not exempt:\n%s", a, rules)
+		}
+	}
+	r.must(add.with("CHECK"))
+	r.must(add.with("DEL"))
+	if d := cmp.Diff(before, ruleset(node.Host)); d != "" {
+		t.Errorf("the host's rules after DEL:\n%s", d)
+	}
+}
+
+func TestForeignTablesUntouched(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.IPv4)
+	foreign := `table ip nat { chain OUTPUT { type nat hook output priority -100; udp dport 53 counter redirect to :15053; }; }
+table inet other { set s { type ipv4_addr; elements = { 10.96.0.10 }; }; chain c { type filter hook postrouting priority 300; ip daddr @s accept; }; }
+`
+	for _, ns := range []*testutil.NetNS{pod.NetNS, node.Host} {
+		ns.RunInput(foreign, "nft", "-f", "-")
+	}
+	tables := func(ns *testutil.NetNS) string {
+		return ns.Run("nft", "list", "table", "ip", "nat") + ns.Run("nft", "list", "table", "inet", "other")
+	}
+	inPod, onHost := tables(pod.NetNS), tables(node.Host)
+	add := addRequest("c1", pod, nil)
+	for _, verb := range []string{"ADD", "ADD", "CHECK", "DEL", "DEL"} {
+		r.must(add.with(verb))
+		if d := cmp.Diff(inPod, tables(pod.NetNS)) + cmp.Diff(onHost, tables(node.Host)); d != "" {
+			t.Errorf("after %s:\n%s", verb, d)
+		}
+	}
+}
+
+// Multus chains us in two networks, or one network gives the pod two interfaces: one netns has one pod table.
+func TestTwoAttachmentsOfOnePod(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.Dual)
+	eth0 := addRequest("c1", pod, nil)
+	net1 := addRequest("c1", pod, object{"redirects": []string{"fd00:96::a"}, "name": "second"})
+	net1.IfName = "net1"
+	r.must(eth0)
+	r.must(net1)
+	both := steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}}
+	verify(t, pod.NetNS, both)
+	r.must(eth0.with("CHECK"))
+	r.must(net1.with("CHECK"))
+	r.must(eth0)
+	verify(t, pod.NetNS, both)
+	r.must(net1.with("DEL"))
+	verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4}})
+	r.must(eth0.with("CHECK"))
+	r.must(eth0.with("DEL"))
+	wantNoTable(t, pod.NetNS)
+}
+
+func TestParallelAdds(t *testing.T) {
+	testutil.RequireRoot(t)
+	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP, NoDNS: true, Name: "storm"})
+	r := newCRI(t, node.Host)
+	const n = 100
+	pods := make([]*testutil.Pod, n)
+	for i := range pods {
+		pods[i] = node.AddPod(fmt.Sprintf("p%d", i))
+	}
+	all := func(verb string, optOut bool) {
+		var wg sync.WaitGroup
+		limit := make(chan struct{}, 24) // processes at once: enough to collide, not enough to starve a small machine
+		for i, pod := range pods {
+			wg.Go(func() {
+				limit <- struct{}{}
+				defer func() { <-limit }()
+				q := addRequest(fmt.Sprintf("c%d", i), pod, nil).with(verb)
+				if optOut && i%2 == 1 {
+					q.Conf["runtimeConfig"] = object{keyAnnotations: object{annotationSteer: "false"}}
+				}
+				if out := r.call(q); out.Err != nil {
+					t.Errorf("%s %d: %v", verb, i, out.Err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	all("ADD", false)
+	verify(t, node.Host, steer.Host{Redirects: []steer.Redirect{redirect4}, Uplinks: []string{"eth0"}})
+	alone := ruleset(node.Host)
+	for i, pod := range pods {
+		verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4}})
+		if d := r.file(fmt.Sprintf("c%d", i)).Decisions[0]; d.State != podfile.Steered {
+			t.Errorf("pod %d: %+v", i, d)
+		}
+	}
+	all("ADD", true) // every second one has opted out by now
+	all("DEL", false)
+	if d := cmp.Diff(alone, ruleset(node.Host)); d != "" {
+		t.Errorf("host's rules after all is over:\n%s", d)
+	}
+	if r.files() != 0 {
+		t.Errorf("%d files left", r.files())
+	}
+	for _, pod := range pods {
+		wantNoTable(t, pod.NetNS)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	testutil.RequireRoot(t)
+	host := testutil.NewNS(t, "status")
+	r := newCRI(t, host)
+	r.must(request{Verb: "STATUS"})
+	r.must(request{Verb: "STATUS", Conf: object{"onUnsupported": "fail"}})
+	wantNoTable(t, host)
+	blocked := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.must(request{Verb: "STATUS", Conf: object{"stateDir": blocked}})
+	out := r.call(request{Verb: "STATUS", Conf: object{"stateDir": blocked, "onUnsupported": "fail"}})
+	if out.Err == nil || out.Err.Code != 50 {
+		t.Errorf("STATUS: %v", out.Err)
+	}
+	if out := r.call(request{Verb: "STATUS", Conf: object{"redirects": nil}}); out.Err == nil || out.Err.Code != 7 {
+		t.Errorf("STATUS with a bad configuration: %v", out.Err)
+	}
+}
+
+// Without CAP_NET_ADMIN the kernel refuses every rule, as one without nf_tables does.
+func TestKernelRefuses(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.IPv4)
+	r.wrap = []string{"setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"}
+	add := addRequest("c1", pod, nil)
+	out := r.must(add)
+	wantPassed(t, out, add)
+	d := r.file("c1").Decisions[0]
+	if d.State != podfile.LeftAlone || d.Reason == "" {
+		t.Errorf("decision %+v", d)
+	}
+	t.Log(d.Reason)
+	r.must(add.with("CHECK"))
+	r.must(request{Verb: "STATUS"})
+	add.Conf["onUnsupported"] = "fail"
+	if out = r.call(add); out.Err == nil || out.Err.Code != codeNotSteer {
+		t.Errorf("onUnsupported fail: %v", out.Err)
+	}
+	if out = r.call(request{Verb: "STATUS", Conf: object{"onUnsupported": "fail"}}); out.Err == nil || out.Err.Code != 50 {
+		t.Errorf("STATUS: %v", out.Err)
+	}
+	r.must(add.with("DEL"))
+	wantNoTable(t, pod.NetNS)
+	wantNoTable(t, node.Host)
+	if r.files() != 0 {
+		t.Errorf("%d files left", r.files())
+	}
+}
+
+// wantPassed checks that prevResult came out as it went in, byte for byte.
+func wantPassed(t testing.TB, out reply, q request) {
+	t.Helper()
+	want, err := json.Marshal(q.Conf["prevResult"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out.Stdout != string(want) {
+		t.Errorf("result (-want +got):\n%s", cmp.Diff(string(want), out.Stdout))
+	}
+}
