@@ -1,0 +1,262 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// A target is one address and protocol that holds a lease of its own, and the address that the prober asks to prove it: the
+// cluster DNS address for a steering address (the prober's pod table does the rest), the local address itself otherwise.
+type target struct {
+	addr  netip.Addr
+	asked netip.Addr
+	proto steer.Protocol
+}
+
+func (s Settings) targets() []target {
+	var out []target
+	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+		for _, r := range s.Redirects {
+			out = append(out, target{addr: r.Steering, asked: r.ClusterDNS, proto: p})
+		}
+		for _, l := range s.Locals {
+			out = append(out, target{addr: l.Address, asked: l.Address, proto: p})
+		}
+	}
+	return out
+}
+
+// Explicit failures (a refusal, somebody else's answer) count three of the last five, so that one stray answer does not
+// flap the lease; silence needs no count, since the lease lapses by itself.
+const (
+	failuresKept  = 5
+	failuresLimit = 3
+)
+
+// lease is what is known of one target's lease.
+type lease struct {
+	held    bool
+	since   time.Time // of the last change
+	lastOK  time.Time // of the last renewal
+	reason  string    // why it is not held
+	history []bool    // the last explicit results, true for failure
+}
+
+// keepTargets runs one probe loop for each target of the settings, and ends the others.
+func (n *Node) keepTargets(s Settings, probes *group) {
+	if !n.isServing() {
+		return
+	}
+	want := s.targets()
+	n.mu.Lock()
+	var fresh []target
+	for _, t := range want {
+		if n.targets[t] == nil {
+			n.targets[t] = &lease{since: time.Now(), reason: "not proven yet"}
+			fresh = append(fresh, t)
+		}
+	}
+	n.mu.Unlock()
+	for _, t := range fresh {
+		n.Recorder.Lease(t.addr, t.proto, false)
+		probes.start(t.String(), func(ctx context.Context) { n.tend(ctx, t) })
+	}
+}
+
+func (t target) String() string { return t.addr.String() + "/" + t.proto.String() }
+
+// withdrawGone ends the probes and leases of targets that the next settings do not have.
+func (n *Node) withdrawGone(old, next Settings, probes *group) {
+	keep := next.targets()
+	for _, t := range old.targets() {
+		if slices.Contains(keep, t) {
+			continue
+		}
+		probes.end(t.String())
+		if err := n.Lease.Withdraw(t.addr, t.proto); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
+			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.addr, "protocol", t.proto, "err", err)
+		}
+		n.Recorder.Lease(t.addr, t.proto, false)
+		n.mu.Lock()
+		delete(n.targets, t)
+		n.mu.Unlock()
+	}
+}
+
+func (n *Node) allTargets() []target {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []target
+	for t := range n.targets {
+		out = append(out, t)
+	}
+	return out
+}
+
+// tend proves one target again and again and renews its lease after each proof. It never holds two probes in flight, so a
+// process that was stopped for a while has at most one old answer to act on.
+func (n *Node) tend(ctx context.Context, t target) {
+	for {
+		begun := time.Now()
+		s := n.settings()
+		probeCtx, cancel := context.WithTimeout(ctx, s.Lifetime)
+		result := n.Prober.Probe(probeCtx, t.asked, t.proto)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		n.judge(t, result, s.Lifetime)
+		if !pause(ctx, s.Renew-time.Since(begun)) {
+			return
+		}
+	}
+}
+
+// judge turns one probe's result into a renewal, a withdrawal or patience.
+func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) {
+	err := r.Err
+	if err == nil && r.Instance != n.instance {
+		err = fmt.Errorf("another agent (%s) answered", r.Instance)
+	}
+	n.Recorder.Probe(r.Failure)
+	if err == nil {
+		if err = n.Lease.Renew(t.addr, t.proto); err == nil {
+			n.hold(t)
+			return
+		}
+		if errors.Is(err, steer.ErrNoSwitch) {
+			n.poke()
+		}
+	}
+	n.fail(t, err, r.Failure != prober.Timeout && r.Failure != prober.Canceled, lifetime)
+}
+
+func (n *Node) hold(t target) {
+	n.mu.Lock()
+	l := n.targets[t]
+	if l == nil {
+		n.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	l.lastOK = now
+	l.record(false)
+	changed := !l.held
+	down := now.Sub(l.since)
+	if changed {
+		l.held, l.since, l.reason = true, now, ""
+	}
+	n.mu.Unlock()
+	if changed {
+		n.Recorder.Lease(t.addr, t.proto, true)
+		n.Log.Info("lease held", "addr", t.addr, "protocol", t.proto, "after", down.Round(time.Millisecond))
+	}
+}
+
+func (n *Node) fail(t target, err error, explicit bool, lifetime time.Duration) {
+	n.mu.Lock()
+	l := n.targets[t]
+	if l == nil {
+		n.mu.Unlock()
+		return
+	}
+	if explicit {
+		l.record(true)
+	}
+	withdraw := l.held && l.failures() >= failuresLimit
+	lapsed := l.held && time.Since(l.lastOK) > lifetime
+	news := l.reason != err.Error()
+	if withdraw || lapsed {
+		l.held, l.since = false, time.Now()
+	}
+	lost := !l.held
+	if lost {
+		l.reason = err.Error()
+	}
+	n.mu.Unlock()
+	if withdraw {
+		if werr := n.Lease.Withdraw(t.addr, t.proto); werr != nil {
+			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.addr, "protocol", t.proto, "err", werr)
+		}
+	}
+	if withdraw || lapsed {
+		n.Recorder.Lease(t.addr, t.proto, false)
+		n.Log.Warn("lease lost, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", err)
+	} else if lost && news {
+		n.Log.Info("no lease yet, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", err)
+	}
+}
+
+func (l *lease) record(failed bool) {
+	l.history = append(l.history, failed)
+	if len(l.history) > failuresKept {
+		l.history = l.history[1:]
+	}
+}
+
+func (l *lease) failures() int {
+	count := 0
+	for _, failed := range l.history {
+		if failed {
+			count++
+		}
+	}
+	return count
+}
+
+// same tells whether two settings ask for the same thing.
+func same(a, b Settings) bool { return reflect.DeepEqual(a, b) }
+
+// group runs named goroutines that end with it or one by one.
+type group struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	one    map[string]func()
+}
+
+func newGroup(ctx context.Context) *group {
+	ctx, cancel := context.WithCancel(ctx)
+	return &group{ctx: ctx, cancel: cancel, one: map[string]func(){}}
+}
+
+func (g *group) start(name string, run func(context.Context)) {
+	ctx, cancel := context.WithCancel(g.ctx)
+	done := make(chan struct{})
+	g.mu.Lock()
+	g.one[name] = func() { cancel(); <-done }
+	g.mu.Unlock()
+	g.wg.Add(1)
+	go func() {
+		defer g.wg.Done()
+		defer close(done)
+		defer cancel()
+		run(ctx)
+	}()
+}
+
+// end stops one goroutine and waits for it.
+func (g *group) end(name string) {
+	g.mu.Lock()
+	stop := g.one[name]
+	delete(g.one, name)
+	g.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+func (g *group) stop() {
+	g.cancel()
+	g.wg.Wait()
+}

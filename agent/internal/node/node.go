@@ -1,0 +1,454 @@
+// Package node runs the cache of one node: link, addresses, switch, server, prober and lease, in the order that keeps the
+// invariant (a packet reaches our socket only while that socket has just answered a probe that came the way pods come).
+//
+// It owns order, retry and the decision when a lease is renewed or withdrawn, and nothing else: each part is behind a
+// small interface. One goroutine changes kernel state; the probes, one goroutine a target, only renew leases. At stop the
+// leases are withdrawn and the server ends; the link and the switch stay, since pods keep sending to their addresses.
+//
+// Failure policy: what fails is retried for ever with a bounded back-off and said once; without a server there is no
+// lease, so pods reach kube-dns meanwhile. Only a configuration that the caller cannot load at the start ends Run early.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Times of the loop.
+const (
+	slowCheck  = 30 * time.Second       // everything is looked at, whether or not an event said so
+	leastGap   = 50 * time.Millisecond  // between two rounds, so that a storm of events costs little
+	retryFirst = 250 * time.Millisecond // after a round that failed
+	retryLast  = 10 * time.Second
+	// flushPause lets the server read what the switch delivered before the lease went: CoreDNS stops reading at once.
+	flushPause = 50 * time.Millisecond
+)
+
+// Settings is what one configuration asks of the loop.
+type Settings struct {
+	Redirects     []steer.Redirect
+	Locals        []steer.Local
+	ClusterDomain string
+	InterceptNode bool
+	Steers        bool // false: nothing on this node translates the cluster DNS address, so nothing may be steered
+	Link          string
+	DNS           dns.Config
+	Renew         time.Duration
+	Lifetime      time.Duration
+	Backend       string
+}
+
+// Addresses are what the link holds and the server listens on: local and steering addresses.
+func (s Settings) Addresses() []netip.Addr {
+	out := s.localAddresses()
+	for _, r := range s.Redirects {
+		out = append(out, r.Steering)
+	}
+	return out
+}
+
+func (s Settings) localAddresses() []netip.Addr {
+	var out []netip.Addr
+	for _, l := range s.Locals {
+		out = append(out, l.Address)
+	}
+	return out
+}
+
+// Server answers questions. Start either serves all addresses or none; Restart that fails leaves the old one serving.
+type Server interface {
+	Start(ctx context.Context, cfg dns.Config) error
+	Restart(ctx context.Context, cfg dns.Config) error
+	Stop() error
+}
+
+// Link keeps the interface and its addresses. Ensure returns what it had to mend, in words, or "".
+type Link interface {
+	Ensure(name string, addresses []netip.Addr) (mended string, err error)
+	Watch(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Rules is the host table. Repair makes it as described and returns the drift that it found.
+type Rules interface {
+	Repair(rs steer.Ruleset) (drift []string, err error)
+	Watch(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Lease sends the lease datagrams.
+type Lease interface {
+	Renew(addr netip.Addr, p steer.Protocol) error
+	Withdraw(addr netip.Addr, p steer.Protocol) error
+}
+
+// Prober asks the way pods ask.
+type Prober interface {
+	Reconfigure(redirects []steer.Redirect, locals []netip.Addr) error
+	Ensure() error
+	Probe(ctx context.Context, target netip.Addr, p steer.Protocol) prober.Result
+	Prove(ctx context.Context, clusterDNS netip.Addr, name string) error
+	Close() error
+}
+
+// Pods is the registry of pods on this node.
+type Pods interface {
+	Watch(ctx context.Context) (<-chan struct{}, error)
+	// FallbackOnly are redirects that a pod still uses and the configuration no longer names.
+	FallbackOnly(configured []steer.Redirect) []steer.Redirect
+	// HostInterfaces are the links by which steered pods' packets come.
+	HostInterfaces() []string
+	// OptedOut are the addresses of pods that must not be intercepted.
+	OptedOut() []netip.Addr
+	// Tend steers pods that waited for the proof, and mends steered pods' tables. It returns how many pods are in each state.
+	Tend(ctx context.Context, proven func(netip.Addr) bool, deep bool) (counts map[string]int, err error)
+}
+
+// Proofs is the record of cluster DNS addresses whose fallback is proven; it outlives the agent and the node's reboot.
+type Proofs interface {
+	Read() ([]netip.Addr, error)
+	Write(proven []netip.Addr) error
+}
+
+// Recorder counts what happens. Its labels come from closed lists.
+type Recorder interface {
+	Lease(addr netip.Addr, p steer.Protocol, held bool)
+	Probe(result prober.Failure) // prober.None for success
+	Repair(kind string)
+	Reload(ok bool)
+	Proven(clusterDNS netip.Addr, ok bool)
+	Pods(counts map[string]int)
+}
+
+// Parts is everything that Run works with. All fields are needed.
+type Parts struct {
+	Log      *slog.Logger
+	Load     func() (Settings, error) // reads the configuration and what it names anew
+	Changed  <-chan struct{}          // the configuration or a file that it names may have changed
+	Server   Server
+	Link     Link
+	Rules    Rules
+	Lease    Lease
+	Prober   Prober
+	Pods     Pods
+	Proofs   Proofs
+	Uplinks  func(podSide ...string) ([]string, error)
+	Recorder Recorder
+}
+
+// Node is the running loop.
+type Node struct {
+	Parts
+	instance string
+	started  time.Time
+	kick     chan struct{} // asks for a round of the loop
+
+	// mu guards the fields below, which Status reads.
+	mu      sync.Mutex
+	now     Settings
+	targets map[target]*lease
+	proven  map[netip.Addr]bool
+	serving bool
+	ruled   bool // the host table was made or found right once
+	faults  map[string]string // by part: what is wrong now
+	repair  string            // the last thing mended
+}
+
+// New prepares a node that answers probes as instance.
+func New(instance string, first Settings, parts Parts) *Node {
+	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: make(chan struct{}, 1), now: first,
+		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, faults: map[string]string{}}
+}
+
+// Run keeps the node until ctx ends, then withdraws and stops. It returns nil after an orderly stop.
+func (n *Node) Run(ctx context.Context) error {
+	n.readProofs()
+	events, err := n.watch(ctx)
+	if err != nil {
+		return err
+	}
+	probes := newGroup(ctx)
+	defer probes.stop()
+	proofs := newGroup(ctx)
+	defer proofs.stop()
+	proofs.start("prove", n.prove)
+
+	slow := time.NewTicker(slowCheck)
+	defer slow.Stop()
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	backoff := retryFirst
+	deep := true
+	for {
+		select {
+		case <-ctx.Done():
+			proofs.stop()
+			probes.stop()
+			return n.stop()
+		case _, ok := <-n.Changed:
+			if !ok {
+				n.Parts.Changed = nil
+				continue
+			}
+			n.reload(ctx, probes)
+		case <-events:
+		case <-n.kick:
+		case <-slow.C:
+			deep = true
+		case <-retry.C:
+		}
+		if n.round(ctx, deep, probes) {
+			backoff = retryFirst
+			retry.Stop()
+		} else {
+			retry.Reset(backoff)
+			backoff = min(2*backoff, retryLast)
+		}
+		deep = false
+		if !pause(ctx, leastGap) {
+			continue
+		}
+	}
+}
+
+// watch joins the events of link, rules and pods into one channel.
+func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
+	events := make(chan struct{}, 1)
+	for _, w := range []struct {
+		name  string
+		watch func(context.Context) (<-chan struct{}, error)
+	}{{"links", n.Link.Watch}, {"rules", n.Rules.Watch}, {"pods", n.Pods.Watch}} {
+		ticks, err := w.watch(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("watch %s: %w", w.name, err)
+		}
+		go func() {
+			for range ticks { // closed when ctx ends
+				select {
+				case events <- struct{}{}:
+				default:
+				}
+			}
+		}()
+	}
+	return events, nil
+}
+
+// round brings everything to what the settings say, in the order of start, and reports whether all of it is so.
+func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
+	s := n.settings()
+	linkErr := n.keepLink(s)
+	ok := n.note("link", linkErr)
+	ok = n.note("rules", n.keepRules(s)) && ok
+	if linkErr == nil {
+		ok = n.note("server", n.keepServer(ctx, s)) && ok
+	}
+	ok = n.note("prober", n.Prober.Ensure()) && ok
+	counts, err := n.Pods.Tend(ctx, n.isProven, deep)
+	if ctx.Err() == nil {
+		ok = n.note("pods", err) && ok
+	}
+	n.Recorder.Pods(counts)
+	n.keepTargets(s, probes)
+	return ok
+}
+
+func (n *Node) keepLink(s Settings) error {
+	mended, err := n.Link.Ensure(s.Link, s.Addresses())
+	if mended != "" {
+		n.repaired("link", mended)
+	}
+	return err
+}
+
+func (n *Node) keepRules(s Settings) error {
+	uplinks, err := n.Uplinks(n.Pods.HostInterfaces()...)
+	if err != nil {
+		return err
+	}
+	drift, err := n.Rules.Repair(steer.Host{
+		Redirects:     s.Redirects,
+		FallbackOnly:  n.Pods.FallbackOnly(s.Redirects),
+		Locals:        s.Locals,
+		Uplinks:       uplinks,
+		Exempt:        n.Pods.OptedOut(),
+		InterceptNode: s.InterceptNode,
+		Lifetime:      s.Lifetime,
+	})
+	if len(drift) > 0 && err == nil {
+		n.repaired("rules", fmt.Sprintf("%d differences, the first: %s", len(drift), drift[0]))
+	}
+	if err == nil {
+		n.mu.Lock()
+		n.ruled = true
+		n.mu.Unlock()
+	}
+	return err
+}
+
+// keepServer starts the server if it does not serve. The lock is not held meanwhile: only this goroutine starts it.
+func (n *Node) keepServer(ctx context.Context, s Settings) error {
+	if n.isServing() {
+		return nil
+	}
+	if err := n.Server.Start(ctx, s.DNS); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.serving = true
+	n.mu.Unlock()
+	n.Log.Info("serving", "addr", joined(s.Addresses()))
+	return nil
+}
+
+// reload takes over a changed configuration. A bad one is said, and the old one keeps serving.
+func (n *Node) reload(ctx context.Context, probes *group) {
+	next, err := n.Load()
+	if err != nil {
+		n.Recorder.Reload(false)
+		n.Log.Error("new configuration refused, the old one keeps serving", "err", err)
+		return
+	}
+	old := n.settings()
+	if same(old, next) {
+		return
+	}
+	// Addresses that come are on the link before the server binds them; those that go lose their lease before it lets go.
+	n.withdrawGone(old, next, probes)
+	both := next
+	both.Redirects = union(next.Redirects, old.Redirects)
+	both.Locals = union(next.Locals, old.Locals)
+	err = errors.Join(n.keepLink(both), n.keepRules(next))
+	if n.isServing() {
+		err = errors.Join(err, n.Server.Restart(ctx, next.DNS))
+	}
+	err = errors.Join(err, n.Prober.Reconfigure(next.Redirects, next.localAddresses()))
+	n.Recorder.Reload(err == nil)
+	if err != nil {
+		n.Log.Error("new configuration not taken over, the old one keeps serving", "err", err)
+		if undo := n.Prober.Reconfigure(old.Redirects, old.localAddresses()); undo != nil {
+			n.Log.Error("prober not set back", "err", undo)
+		}
+		return
+	}
+	n.mu.Lock()
+	n.now = next
+	n.mu.Unlock()
+	n.Log.Info("configuration reloaded")
+}
+
+// stop is the order of stop: leases, what is in flight, server, prober. Link and switch stay.
+func (n *Node) stop() error {
+	var errs []error
+	for _, t := range n.allTargets() {
+		if err := n.Lease.Withdraw(t.addr, t.proto); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
+			errs = append(errs, err)
+		}
+		n.Recorder.Lease(t.addr, t.proto, false)
+	}
+	if n.isServing() {
+		time.Sleep(flushPause)
+		errs = append(errs, n.Server.Stop())
+	}
+	errs = append(errs, n.Prober.Close())
+	n.Log.Info("stopped, pods are answered by kube-dns")
+	return errors.Join(errs...)
+}
+
+func (n *Node) settings() Settings {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.now
+}
+
+func (n *Node) isServing() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.serving
+}
+
+// note keeps what is wrong with a part and says it when it changes. It returns true if nothing is.
+func (n *Node) note(part string, err error) bool {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	n.mu.Lock()
+	before := n.faults[part]
+	if text == "" {
+		delete(n.faults, part)
+	} else {
+		n.faults[part] = text
+	}
+	n.mu.Unlock()
+	switch {
+	case text == before:
+	case text != "":
+		n.Log.Error("not as it should be, will be tried again", "part", part, "err", err)
+	default:
+		n.Log.Info("right again", "part", part)
+	}
+	return err == nil
+}
+
+func (n *Node) repaired(kind, what string) {
+	n.mu.Lock()
+	first := n.repair == "" && !n.serving
+	n.repair = time.Now().UTC().Format(time.RFC3339) + " " + kind + ": " + what
+	n.mu.Unlock()
+	if first || !n.isServing() { // building up is no repair
+		n.Log.Info("set up", "part", kind, "what", what)
+		return
+	}
+	n.Recorder.Repair(kind)
+	n.Log.Warn("repaired", "part", kind, "what", what)
+}
+
+// round soon.
+func (n *Node) poke() {
+	select {
+	case n.kick <- struct{}{}:
+	default:
+	}
+}
+
+// pause waits, and reports whether it was not cut short by ctx.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func union[T comparable](a, b []T) []T {
+	out := slices.Clone(a)
+	for _, x := range b {
+		if !slices.Contains(out, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+func joined(addrs []netip.Addr) string {
+	text := ""
+	for i, a := range addrs {
+		if i > 0 {
+			text += ","
+		}
+		text += a.String()
+	}
+	return text
+}

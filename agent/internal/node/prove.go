@@ -1,0 +1,127 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Rhythm of the fallback's proof. Until it stands it is sought often, since new pods wait for it; afterwards it is only
+// watched. Three failures in a row take it back: kube-dns may be restarting for a moment.
+const (
+	proveSoon    = 2 * time.Second
+	proveLater   = 30 * time.Second
+	proveTimeout = 2 * time.Second
+	proveLimit   = 3
+)
+
+// readProofs starts from what was proven before: a reboot does not unprove a node.
+func (n *Node) readProofs() {
+	proven, err := n.Proofs.Read()
+	if err != nil {
+		n.Log.Warn("earlier proof of the fallback not read, it is sought anew", "err", err)
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, a := range proven {
+		n.proven[a] = true
+	}
+}
+
+func (n *Node) isProven(clusterDNS netip.Addr) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.now.Steers && n.proven[clusterDNS]
+}
+
+// prove asks kube-dns by the way that steered packets take when they are given back, and keeps the record of it.
+func (n *Node) prove(ctx context.Context) {
+	failures := map[netip.Addr]int{}
+	due := map[netip.Addr]time.Time{}
+	for {
+		s := n.settings()
+		for _, r := range s.Redirects {
+			if !s.Steers || time.Now().Before(due[r.ClusterDNS]) {
+				continue
+			}
+			askCtx, cancel := context.WithTimeout(ctx, proveTimeout)
+			err := n.Prober.Prove(askCtx, r.ClusterDNS, "kubernetes.default.svc."+s.ClusterDomain+".")
+			cancel()
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil && !n.switchStands() {
+				err = errNoSwitch
+			}
+			if err == nil {
+				failures[r.ClusterDNS] = 0
+				due[r.ClusterDNS] = time.Now().Add(proveLater)
+			} else {
+				failures[r.ClusterDNS]++
+				due[r.ClusterDNS] = time.Now().Add(proveSoon)
+			}
+			n.proved(r.ClusterDNS, err, failures[r.ClusterDNS] >= proveLimit)
+		}
+		n.keepProofs(s)
+		if !pause(ctx, proveSoon/4) {
+			return
+		}
+	}
+}
+
+// errNoSwitch voids an answer: without the switch the agent itself would have given it.
+var errNoSwitch = errors.New("the host table is not as it should be, so the answer proves nothing")
+
+func (n *Node) switchStands() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ruled && n.faults["rules"] == ""
+}
+
+func (n *Node) proved(addr netip.Addr, err error, final bool) {
+	n.mu.Lock()
+	before := n.proven[addr]
+	switch {
+	case err == nil:
+		n.proven[addr] = true
+	case final:
+		delete(n.proven, addr)
+	}
+	after := n.proven[addr]
+	if err != nil {
+		n.faults["fallback "+addr.String()] = err.Error()
+	} else {
+		delete(n.faults, "fallback "+addr.String())
+	}
+	n.mu.Unlock()
+	n.Recorder.Proven(addr, after)
+	switch {
+	case after && !before:
+		n.Log.Info("fallback proven, pods may be steered", "addr", addr)
+		n.poke()
+	case before && !after:
+		n.Log.Error("fallback fails, new pods are left alone", "addr", addr, "err", err)
+	}
+}
+
+// keepProofs writes the record when it differs from what is known, limited to what is configured.
+func (n *Node) keepProofs(s Settings) {
+	n.mu.Lock()
+	var want []netip.Addr
+	for _, a := range slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare) {
+		if s.Steers && slices.ContainsFunc(s.Redirects, func(r redirect) bool { return r.ClusterDNS == a }) {
+			want = append(want, a)
+		}
+	}
+	n.mu.Unlock()
+	have, err := n.Proofs.Read()
+	slices.SortFunc(have, netip.Addr.Compare)
+	if err == nil && slices.Equal(have, want) {
+		return
+	}
+	n.note("proof", n.Proofs.Write(want))
+}

@@ -1,0 +1,77 @@
+package node
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+type redirect = steer.Redirect
+
+// Status is what the agent says of itself, for `neardns-agent status` and the readiness endpoint.
+type Status struct {
+	Instance  string            `json:"instance"`
+	Started   time.Time         `json:"started"`
+	Serving   bool              `json:"serving"`
+	Ready     bool              `json:"ready"` // every address and protocol holds its lease
+	Redirects []steer.Redirect  `json:"redirects"`
+	Leases    []LeaseStatus     `json:"leases"`
+	Proven    []netip.Addr      `json:"fallbackProven"`
+	Faults    map[string]string `json:"faults"`
+	Repair    string            `json:"lastRepair,omitempty"`
+}
+
+// LeaseStatus is one address and protocol.
+type LeaseStatus struct {
+	Address  netip.Addr `json:"address"`
+	Protocol string     `json:"protocol"`
+	Held     bool       `json:"held"`
+	Since    time.Time  `json:"since"`
+	Reason   string     `json:"reason,omitempty"`
+}
+
+// Status returns the present state. It may be called at any time.
+func (n *Node) Status() Status {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := Status{Instance: n.instance, Started: n.started, Serving: n.serving, Redirects: n.now.Redirects,
+		Proven: slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare), Faults: maps.Clone(n.faults), Repair: n.repair}
+	s.Ready = n.serving && len(n.targets) > 0
+	for t, l := range n.targets {
+		// A process that was stopped has not noticed yet that its lease lapsed.
+		held := l.held && time.Since(l.lastOK) <= n.now.Lifetime
+		s.Ready = s.Ready && held
+		s.Leases = append(s.Leases, LeaseStatus{Address: t.addr, Protocol: t.proto.String(), Held: held, Since: l.since, Reason: l.reason})
+	}
+	slices.SortFunc(s.Leases, func(a, b LeaseStatus) int {
+		if c := a.Address.Compare(b.Address); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Protocol, b.Protocol)
+	})
+	return s
+}
+
+// Ready says whether pods are served under a lease on every address, and if not, why.
+func (n *Node) Ready() (bool, string) {
+	s := n.Status()
+	if s.Ready {
+		return true, ""
+	}
+	if !s.Serving {
+		if why := s.Faults["server"] + s.Faults["link"]; why != "" {
+			return false, "not serving: " + why
+		}
+		return false, "not serving yet"
+	}
+	for _, l := range s.Leases {
+		if !l.Held {
+			return false, "no lease for " + l.Address.String() + " over " + l.Protocol + ": " + l.Reason
+		}
+	}
+	return false, "no lease yet"
+}
