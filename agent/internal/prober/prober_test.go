@@ -1,0 +1,436 @@
+package prober
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestMain(m *testing.M) {
+	if fd := os.Getenv(childVariable); fd != "" {
+		child()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const instance = "node-a.1700000000"
+
+// node is a cluster node with the host table, our addresses and a stand-in for the agent, but no prober yet.
+type node struct {
+	*testutil.Node
+	agent     *testutil.DNSServer
+	redirects []steer.Redirect
+	locals    []netip.Addr
+}
+
+func newNode(t testing.TB, o testutil.Options) *node {
+	t.Helper()
+	testutil.RequireRoot(t)
+	n := &node{Node: testutil.NewNode(t, o)}
+	for _, a := range n.ClusterDNS() {
+		n.redirects = append(n.redirects, steer.Redirect{ClusterDNS: a})
+		local := netip.MustParseAddr("fd00:90de:d95::a")
+		if a.Is4() {
+			local = netip.MustParseAddr("169.254.20.10")
+		}
+		n.locals = append(n.locals, local)
+	}
+	var err error
+	if n.redirects, err = steer.Complete(n.redirects); err != nil {
+		t.Fatal(err)
+	}
+	listen := func(a netip.Addr) netip.AddrPort {
+		n.Host.AddAddr("lo", testutil.Host(a))
+		return netip.AddrPortFrom(a, 53)
+	}
+	var at []netip.AddrPort
+	for i, r := range n.redirects {
+		at = append(at, listen(r.Steering), listen(n.locals[i]))
+	}
+	n.agent = testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: instance, Listen: at})
+	n.applyHostTable(t)
+	if n.DNS != nil {
+		// As CoreDNS: it knows nothing of the prober's zone.
+		n.DNS.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
+			if dns.IsSubDomain(Zone, q.Name) {
+				return new(dns.Msg).SetRcode(q.Msg, dns.RcodeNameError)
+			}
+			return n.DNS.Answer(q)
+		}})
+	}
+	return n
+}
+
+func (n *node) applyHostTable(t testing.TB) {
+	t.Helper()
+	locals, err := steer.Locals(n.locals, n.redirects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := steer.OpenNftables(n.Host.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	if err := table.Apply(steer.Host{Redirects: n.redirects, Locals: locals, Uplinks: []string{"eth0"}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) config() Config {
+	return Config{Redirects: n.redirects, Locals: n.locals, HostNetNS: n.Host.FD(), Log: slog.New(slog.DiscardHandler)}
+}
+
+func (n *node) prober(t testing.TB) *Prober {
+	t.Helper()
+	p, err := New(n.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return p
+}
+
+// targets are all addresses that a prober asks: through the pod table, and as clients do that name a local address.
+func (n *node) targets() []netip.Addr { return append(n.ClusterDNS(), n.locals...) }
+
+func probe(t testing.TB, p *Prober, target netip.Addr, protocol steer.Protocol, patience time.Duration) Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return p.Probe(ctx, target, protocol)
+}
+
+func wantOK(t testing.TB, r Result) {
+	t.Helper()
+	if !r.OK() || r.Instance != instance {
+		t.Errorf("probe: %q %v from %q, want an answer from %s", r.Failure, r.Err, r.Instance, instance)
+	}
+}
+
+func wantFailure(t testing.TB, r Result, want Failure, says string) {
+	t.Helper()
+	if r.Failure != want || r.Err == nil || !strings.Contains(r.Err.Error(), says) || r.Instance != "" {
+		t.Errorf("probe: %q %v from %q, want %s that says %q", r.Failure, r.Err, r.Instance, want, says)
+	}
+}
+
+var protocols = []steer.Protocol{steer.UDP, steer.TCP}
+
+// No lease stands here, so pods would all be given to kube-dns; the prober alone is delivered, and so earns the first.
+func TestProbe(t *testing.T) {
+	for _, f := range []testutil.Families{testutil.IPv4, testutil.IPv6, testutil.Dual} {
+		for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
+			t.Run(fmt.Sprintf("%s/%s", f, proxy), func(t *testing.T) {
+				n := newNode(t, testutil.Options{Families: f, Proxy: proxy})
+				p := n.prober(t)
+				for _, target := range n.targets() {
+					for _, protocol := range protocols {
+						for range 3 {
+							wantOK(t, probe(t, p, target, protocol, 2*time.Second))
+						}
+					}
+				}
+				asked := map[string]bool{}
+				for _, q := range n.agent.Log() {
+					if q.From.Addr() != steer.ProbeSource(q.From.Addr().Is4()) {
+						t.Errorf("the agent was asked by %s, want the probe source", q.From)
+					}
+					asked[q.Network+" "+q.To.Addr().String()] = true
+				}
+				if want := 2 * len(n.targets()); len(asked) != want {
+					t.Errorf("sockets that were asked: %v, want %d", asked, want)
+				}
+				testutil.WantNoConntrack(t, n.Host)
+			})
+		}
+	}
+}
+
+func TestProbeFailures(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
+	p := n.prober(t)
+	each := func(f func(target netip.Addr, protocol steer.Protocol)) {
+		t.Helper()
+		for _, target := range n.targets() {
+			for _, protocol := range protocols {
+				f(target, protocol)
+			}
+		}
+	}
+	t.Run("hung", func(t *testing.T) {
+		n.agent.Behave(testutil.Behaviour{Drop: true})
+		defer n.agent.Behave(testutil.Behaviour{})
+		each(func(target netip.Addr, protocol steer.Protocol) {
+			wantFailure(t, probe(t, p, target, protocol, 100*time.Millisecond), Timeout, "no answer within 10")
+		})
+	})
+	t.Run("an answer that comes late is not the next question's", func(t *testing.T) {
+		n.agent.Behave(testutil.Behaviour{Delay: 200 * time.Millisecond})
+		target := n.ClusterDNS()[0]
+		wantFailure(t, probe(t, p, target, steer.UDP, 100*time.Millisecond), Timeout, "no answer")
+		n.agent.Behave(testutil.Behaviour{Drop: true})
+		wantFailure(t, probe(t, p, target, steer.UDP, 300*time.Millisecond), Timeout, "no answer")
+		n.agent.Behave(testutil.Behaviour{})
+		wantOK(t, probe(t, p, target, steer.UDP, time.Second))
+	})
+	t.Run("the agent answers nonsense", func(t *testing.T) {
+		n.agent.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
+		defer n.agent.Behave(testutil.Behaviour{})
+		each(func(target netip.Addr, protocol steer.Protocol) {
+			wantFailure(t, probe(t, p, target, protocol, time.Second), WrongAnswer, "SERVFAIL")
+		})
+	})
+	t.Run("canceled", func(t *testing.T) {
+		n.agent.Behave(testutil.Behaviour{Drop: true})
+		defer n.agent.Behave(testutil.Behaviour{})
+		each(func(target netip.Addr, protocol steer.Protocol) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(20*time.Millisecond, cancel)
+			r := p.Probe(ctx, target, protocol)
+			wantFailure(t, r, Canceled, "canceled")
+			if r.Took > time.Second {
+				t.Errorf("took %s", r.Took)
+			}
+		})
+	})
+	t.Run("no socket, so kube-dns answers", func(t *testing.T) {
+		n.agent.Stop()
+		defer n.agent.Start()
+		each(func(target netip.Addr, protocol steer.Protocol) {
+			wantFailure(t, probe(t, p, target, protocol, 2*time.Second), WrongAnswer, "NXDOMAIN by another server than the agent")
+		})
+	})
+	t.Run("back again on the same sockets", func(t *testing.T) {
+		each(func(target netip.Addr, protocol steer.Protocol) { wantOK(t, probe(t, p, target, protocol, time.Second)) })
+	})
+	t.Run("no switch and no socket", func(t *testing.T) {
+		n.agent.Stop()
+		n.Host.Run("nft", "delete", "table", "inet", steer.TableName)
+		for _, local := range n.locals {
+			for _, protocol := range protocols {
+				wantFailure(t, probe(t, p, local, protocol, time.Second), Refused, "nobody listens")
+			}
+		}
+	})
+	t.Run("closed", func(t *testing.T) {
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		each(func(target netip.Addr, protocol steer.Protocol) {
+			wantFailure(t, probe(t, p, target, protocol, time.Second), Network, "closed")
+		})
+		if err := p.Prove(t.Context(), n.ClusterDNS()[0], "a."); !errors.Is(err, errClosed) {
+			t.Errorf("Prove after Close: %v", err)
+		}
+		if err := p.Ensure(); !errors.Is(err, errClosed) {
+			t.Errorf("Ensure after Close: %v", err)
+		}
+	})
+}
+
+const serviceName = "kubernetes.default.svc.cluster.local."
+
+// The proof takes the fallback also while the agent serves, and tells when the fallback's way is broken.
+func TestProve(t *testing.T) {
+	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
+		t.Run(string(proxy), func(t *testing.T) {
+			n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: proxy})
+			p := n.prober(t)
+			prove := func(clusterDNS netip.Addr, patience time.Duration) error {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				return p.Prove(ctx, clusterDNS, serviceName)
+			}
+			for _, a := range n.ClusterDNS() {
+				if err := prove(a, 5*time.Second); err != nil {
+					t.Error(err)
+				}
+			}
+			if got := n.DNS.Asked(serviceName); got != 4 {
+				t.Errorf("kube-dns was asked %d times, want 4", got)
+			}
+			for _, q := range n.DNS.Log() {
+				if from := q.From.Addr(); from == steer.ProofSource(from.Is4()) {
+					t.Errorf("a question left the node from %s: kube-dns elsewhere could not answer", from)
+				}
+			}
+			if got := n.agent.Asked(serviceName); got != 0 {
+				t.Errorf("the agent was asked %d times", got)
+			}
+			first := n.ClusterDNS()[0]
+			n.DNS.Behave(testutil.Behaviour{Rcode: dns.RcodeNameError})
+			if err := prove(first, 5*time.Second); err != nil {
+				t.Errorf("NXDOMAIN is an answer: %v", err)
+			}
+			n.DNS.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
+			if err := prove(first, 5*time.Second); err == nil || !strings.Contains(err.Error(), "SERVFAIL") {
+				t.Errorf("kube-dns fails: %v", err)
+			}
+			n.DNS.Behave(testutil.Behaviour{})
+			n.Proxy.Remove()
+			if err := prove(first, 1500*time.Millisecond); err == nil || !strings.Contains(err.Error(), "over udp") {
+				t.Errorf("no translation: %v", err)
+			}
+		})
+	}
+}
+
+func TestReconfigure(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
+	cfg := n.config()
+	cfg.Redirects, cfg.Locals = n.redirects[:1], nil
+	p, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, time.Second))
+	if err := p.Reconfigure(n.redirects, n.locals); err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range n.targets() {
+		for _, protocol := range protocols {
+			wantOK(t, probe(t, p, target, protocol, time.Second))
+		}
+	}
+	if err := p.Reconfigure(n.redirects[1:], nil); err != nil {
+		t.Fatal(err)
+	}
+	wantOK(t, probe(t, p, n.redirects[1].ClusterDNS, steer.TCP, time.Second))
+	if err := p.own.table.Verify(steer.Pod{Redirects: n.redirects[1:]}); err != nil {
+		t.Error(err)
+	}
+}
+
+// run runs a command in the prober's netns.
+func (p *Prober) run(t testing.TB, args ...string) {
+	t.Helper()
+	p.room.do(func() {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil { //nolint:gosec // a test's own
+			t.Errorf("%s: %v: %s", strings.Join(args, " "), err, out)
+		}
+	})
+}
+
+func TestEnsureRepairs(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
+	p := n.prober(t)
+	for _, c := range []struct {
+		name  string
+		wreck func()
+	}{
+		{"nothing", func() {}},
+		{"link deleted", func() { n.Host.DelLink(steer.ProberInterface) }},
+		{"link down", func() { n.Host.Down(steer.ProberInterface) }},
+		{"link deleted inside", func() { p.run(t, "ip", "link", "del", ownInterface) }},
+		{"link down inside", func() { p.run(t, "ip", "link", "set", ownInterface, "down") }},
+		{"hardware address changed", func() { n.Host.SetMAC(steer.ProberInterface, "02:00:00:00:00:09") }},
+		{"routes flushed", func() {
+			n.Host.Run("ip", "route", "flush", "dev", steer.ProberInterface)
+			n.Host.Run("ip", "-6", "route", "flush", "dev", steer.ProberInterface)
+		}},
+		{"neighbours flushed", func() {
+			n.Host.Run("ip", "neigh", "flush", "nud", "permanent", "dev", steer.ProberInterface)
+			p.run(t, "ip", "neigh", "flush", "nud", "permanent", "dev", ownInterface)
+		}},
+		{"addresses flushed inside", func() { p.run(t, "ip", "addr", "flush", "dev", ownInterface) }},
+		{"default routes deleted inside", func() {
+			p.run(t, "ip", "route", "del", "default")
+			p.run(t, "ip", "-6", "route", "del", "default")
+		}},
+		{"pod table deleted", func() { p.run(t, "nft", "flush", "ruleset") }},
+		{"IPv6 turned off", func() { n.Host.Sysctl("net.ipv6.conf."+steer.ProberInterface+".disable_ipv6", "1") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.wreck()
+			if err := p.Ensure(); err != nil {
+				t.Fatal(err)
+			}
+			for _, target := range n.targets() {
+				for _, protocol := range protocols {
+					wantOK(t, probe(t, p, target, protocol, time.Second))
+				}
+			}
+			for _, a := range n.ClusterDNS() {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				if err := p.Prove(ctx, a, serviceName); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// A check of a healthy prober must not show up in what other programs watch.
+func TestEnsureUnchangedIsSilent(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.Dual})
+	p := n.prober(t)
+	monitor := n.Host.Start("ip", "-ts", "monitor", "all")
+	marker := func(name string) {
+		testutil.Eventually(t, 5*time.Second, func() error {
+			n.Host.Run("ip", "link", "add", name, "type", "bridge")
+			n.Host.DelLink(name)
+			if !strings.Contains(monitor.Output(), name) {
+				return errors.New("the monitor is silent")
+			}
+			return nil
+		})
+	}
+	marker("before")
+	before := strings.Count(monitor.Output(), steer.ProberInterface)
+	for range 3 {
+		if err := p.Ensure(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	marker("after")
+	if after := strings.Count(monitor.Output(), steer.ProberInterface); after != before {
+		t.Errorf("events: %s", monitor.Output())
+	}
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.Dual})
+	state := func() string {
+		return n.Host.Run("ip", "-o", "link") + n.Host.Run("ip", "route", "show", "table", "all") +
+			n.Host.Run("ip", "-6", "route", "show", "table", "all") + n.Host.Run("ip", "neigh", "show", "nud", "permanent")
+	}
+	before := state()
+	p := n.prober(t)
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, time.Second))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP, time.Second))
+	for range 2 {
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(before, state()); diff != "" {
+		t.Errorf("residue (-before +after):\n%s", diff)
+	}
+	if again, err := New(n.config()); err != nil {
+		t.Error(err)
+	} else if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}
