@@ -52,16 +52,18 @@ type External struct {
 
 // Input is what Resolve goes by.
 type Input struct {
-	Cluster     []netip.AddrPort            // for the cluster domain
-	External    []External                  // for everything else; none: whoever serves the cluster domain
-	ExternalSet bool                        // somebody chose External: then the ConfigMap's upstreamNameservers give way
-	StubDomains map[string][]netip.AddrPort // by domain
-	ConfigMap   string                      // folder of a mounted kube-dns ConfigMap, "" for none; it need not exist
-	Own         []netip.Addr                // where the agent itself answers
-	ReadFile    func(path string) ([]byte, error)
+	ClusterDomain string
+	Cluster       []netip.AddrPort            // for the cluster domain
+	External      []External                  // for everything else; none: whoever serves the cluster domain
+	ExternalSet   bool                        // somebody chose External: then the ConfigMap's upstreamNameservers give way
+	StubDomains   map[string][]netip.AddrPort // by domain, lower case, without the final dot
+	ConfigMap     string                      // folder of a mounted kube-dns ConfigMap, "" for none; it need not exist
+	Own           []netip.Addr                // where the agent itself answers
+	ReadFile      func(path string) ([]byte, error)
 }
 
-// Upstreams is whom to ask.
+// Upstreams is whom to ask. Its Files may differ from one Resolve to the next, so a Watch ends with the answer that it
+// was made for.
 type Upstreams struct {
 	Cluster  []Server
 	External []Server            // none: ask Cluster
@@ -77,24 +79,21 @@ func Resolve(in Input) (Upstreams, error) {
 	for _, a := range in.Cluster {
 		r.take(&r.out.Cluster, "upstreams.cluster", Server{Addr: a})
 	}
-	for domain, addrs := range in.StubDomains {
-		for _, a := range addrs {
+	for _, domain := range slices.Sorted(maps.Keys(in.StubDomains)) {
+		for _, a := range in.StubDomains[domain] {
 			servers := r.out.Stub[domain]
-			r.take(&servers, "stubDomains", Server{Addr: a})
+			r.take(&servers, "stubDomains["+domain+"]", Server{Addr: a})
 			r.out.Stub[domain] = servers
 		}
 	}
-	replaced := r.configMap()
-	for _, e := range in.External {
-		switch {
-		case e.Path == "":
-			r.take(&r.out.External, "upstreams.external", e.Server)
-		case !replaced:
-			r.resolvConf(e.Path)
+	if !r.configMap() {
+		for _, e := range in.External {
+			if e.Path == "" {
+				r.take(&r.out.External, "upstreams.external", e.Server)
+			} else {
+				r.resolvConf(e.Path, "")
+			}
 		}
-	}
-	if len(r.faults) == 0 && len(in.External) > 0 && len(r.out.External) == 0 {
-		r.faults = append(r.faults, errors.New("upstreams.external: all that it names are addresses of the agent itself: name a server behind it"))
 	}
 	r.bound("upstreams.external", &r.out.External)
 	for _, domain := range slices.Sorted(maps.Keys(r.out.Stub)) {
@@ -165,6 +164,10 @@ func (r *resolver) configMap() (replaced bool) {
 				r.note("%s: %s: the configuration's own servers are asked instead", file, domain)
 				continue
 			}
+			if slices.Contains([]string{r.in.ClusterDomain, "in-addr.arpa", "ip6.arpa"}, domain) {
+				r.fault("%s: %s belongs to the cluster: take it out; its servers are upstreams.cluster of the configuration", file, domain)
+				continue
+			}
 			var servers []Server
 			for _, a := range stubs[domain] {
 				r.take(&servers, file+": "+domain, Server{Addr: a})
@@ -185,7 +188,6 @@ func (r *resolver) configMap() (replaced bool) {
 	case r.in.ExternalSet:
 		r.note("%s: upstreams.external of the configuration is asked instead", file)
 	default:
-		r.in.External = nil
 		for _, a := range addrs {
 			r.take(&r.out.External, file, Server{Addr: a})
 		}
@@ -210,15 +212,18 @@ func (r *resolver) readKey(file string) (string, bool) {
 
 // resolvConf adds the servers of a file in the format of resolv.conf. Its entries were not written for us: what cannot be
 // asked from here is passed over, as long as one is left.
-func (r *resolver) resolvConf(file string) {
-	addrs, notes, ok := r.readResolvConf(file)
+// via says how we came to the file, where it is not the one that was named.
+func (r *resolver) resolvConf(file, via string) {
+	addrs, notes, ok := r.readResolvConf(file, via)
 	if !ok {
 		return
 	}
-	if file != UplinkFile && len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a nameserver) bool { return !a.isStub() }) {
-		// Its own forwarding table is not ours: what it would ask, we ask.
-		r.note("%s names systemd-resolved's stub %s; its servers are read from %s", file, addrs[0].addr, UplinkFile)
-		r.resolvConf(UplinkFile)
+	stub := slices.IndexFunc(addrs, nameserver.isStub)
+	other := slices.ContainsFunc(addrs, func(a nameserver) bool { return !a.isStub() && !r.own(Server{Addr: netip.AddrPortFrom(a.addr, 53)}) })
+	if file != UplinkFile && stub >= 0 && !other {
+		// One cache behind the other would keep answers longer than their owners said, and the stub may ask us.
+		r.note("%s names systemd-resolved's stub %s: its servers are read from %s", file, addrs[stub].addr, UplinkFile)
+		r.resolvConf(UplinkFile, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub, and its servers are not to be had: ", file, addrs[stub].line, addrs[stub].addr))
 		return
 	}
 	r.out.Notes = append(r.out.Notes, notes...)
@@ -249,14 +254,14 @@ func (r *resolver) resolvConf(file string) {
 	}
 }
 
-func (r *resolver) readResolvConf(file string) ([]nameserver, []string, bool) {
+func (r *resolver) readResolvConf(file, via string) ([]nameserver, []string, bool) {
 	if slices.Contains(r.out.Files, file) {
 		return nil, nil, false
 	}
 	r.out.Files = append(r.out.Files, file)
 	data, err := r.in.ReadFile(file)
 	if err != nil {
-		r.fault("read upstreams: %w: mount the node's own there, or name servers under upstreams.external", err)
+		r.fault("read upstreams: %s%w: mount the node's own there, or name servers under upstreams.external", via, err)
 		return nil, nil, false
 	}
 	addrs, notes, err := parseResolvConf(file, string(data))

@@ -1,0 +1,309 @@
+package upstream
+
+import (
+	"flag"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var update = flag.Bool("update", false, "write golden files anew")
+
+func reader(files map[string]string) func(string) ([]byte, error) {
+	return func(path string) ([]byte, error) {
+		text, ok := files[path]
+		if !ok {
+			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+		}
+		if text == "denied" {
+			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
+		}
+		return []byte(text), nil
+	}
+}
+
+func servers(s ...string) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, a := range s {
+		out = append(out, netip.MustParseAddrPort(a))
+	}
+	return out
+}
+
+// base is what a node with one cluster DNS address resolves, own addresses included.
+func base(files map[string]string) Input {
+	return Input{
+		ClusterDomain: "cluster.local",
+		Cluster:       servers("10.96.0.10:53"),
+		External:      []External{{Path: "/etc/resolv.conf"}},
+		ConfigMap:     "/etc/kube-dns",
+		Own:           []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("fd00:90de:d95::a")},
+		ReadFile:      reader(files),
+	}
+}
+
+func texts(servers []Server) []string {
+	var out []string
+	for _, s := range servers {
+		out = append(out, s.String())
+	}
+	return out
+}
+
+func TestResolve(t *testing.T) {
+	const conf, stubsFile, namesFile = "/etc/resolv.conf", "/etc/kube-dns/stubDomains", "/etc/kube-dns/upstreamNameservers"
+	type want struct {
+		Cluster, External []string
+		Stub              map[string][]string
+		Files, Notes      []string
+	}
+	tls := External{Server: Server{Addr: netip.MustParseAddrPort("9.9.9.9:853"), TLS: true, ServerName: "dns.quad9.net"}}
+	for name, tc := range map[string]struct {
+		files  map[string]string
+		change func(*Input)
+		want   want
+	}{
+		"resolv.conf": {
+			files: map[string]string{conf: "# made by hand\r\n; x\n\ndomain a.b\nsearch a.b c.d\noptions ndots:5\nnameserver 192.0.2.1\r\nnameserver\t192.0.2.2 # second\n" +
+				"nameserver   2001:db8::1;x\nnameserver fe80::1%eth0\nnameserver 192.0.2.1\nnameserver 0.0.0.0\nnameserver ::"},
+			want: want{External: []string{"192.0.2.1:53", "192.0.2.2:53", "[2001:db8::1]:53", "[fe80::1%eth0]:53", "127.0.0.1:53", "[::1]:53"},
+				Files: []string{stubsFile, namesFile, conf}},
+		},
+		"lines that mean nothing are noted": {
+			files: map[string]string{conf: "nameservers 192.0.2.9\n nameserver 192.0.2.8\nnameserver 192.0.2.1\n"},
+			want: want{External: []string{"192.0.2.1:53"}, Files: []string{stubsFile, namesFile, conf}, Notes: []string{
+				`/etc/resolv.conf:1: "nameservers 192.0.2.9" is no line of a resolv.conf and has no effect`,
+				`/etc/resolv.conf:2: " nameserver 192.0.2.8" is no line of a resolv.conf and has no effect`}},
+		},
+		"systemd's stub gives way to what it asks": {
+			files: map[string]string{conf: "nameserver 127.0.0.53\noptions edns0 trust-ad\n", UplinkFile: "nameserver 192.0.2.7\n"},
+			want: want{External: []string{"192.0.2.7:53"}, Files: []string{stubsFile, namesFile, conf, UplinkFile}, Notes: []string{
+				"/etc/resolv.conf names systemd-resolved's stub 127.0.0.53: its servers are read from " + UplinkFile}},
+		},
+		"own addresses and the stub beside others are passed over": {
+			files: map[string]string{conf: "nameserver 169.254.20.10\nnameserver 127.0.0.53\nnameserver 192.0.2.1\nnameserver 127.0.0.1\n"},
+			want: want{External: []string{"192.0.2.1:53", "127.0.0.1:53"}, Files: []string{stubsFile, namesFile, conf}, Notes: []string{
+				"/etc/resolv.conf:1: 169.254.20.10 is an address of the agent itself", "/etc/resolv.conf:2: 127.0.0.53 is systemd-resolved's stub"}},
+		},
+		"servers of the configuration, files beside them": {
+			files: map[string]string{"/a": "nameserver 192.0.2.1\nnameserver 192.0.2.2\n"},
+			change: func(in *Input) {
+				in.External = []External{tls, {Path: "/a"}, {Server: Server{Addr: netip.MustParseAddrPort("192.0.2.2:53")}}, {Path: "/a"}}
+				in.ConfigMap = ""
+			},
+			want: want{External: []string{"tls://9.9.9.9%dns.quad9.net:853", "192.0.2.1:53", "192.0.2.2:53"}, Files: []string{"/a"}},
+		},
+		"no external": {
+			change: func(in *Input) { in.External = nil },
+			want:   want{Files: []string{stubsFile, namesFile}},
+		},
+		"the ConfigMap": {
+			files: map[string]string{stubsFile: `{"Acme.Test.": ["10.1.2.3", "10.1.2.4:5353", "fd00::53"], "corp.example": ["10.9.9.9"]}`, namesFile: `["10.8.8.8", "[fd00::8]:53"]`},
+			change: func(in *Input) {
+				in.StubDomains = map[string][]netip.AddrPort{"corp.example": servers("10.1.1.1:53")}
+			},
+			want: want{External: []string{"10.8.8.8:53", "[fd00::8]:53"}, Files: []string{stubsFile, namesFile},
+				Stub:  map[string][]string{"acme.test": {"10.1.2.3:53", "10.1.2.4:5353", "[fd00::53]:53"}, "corp.example": {"10.1.1.1:53"}},
+				Notes: []string{stubsFile + ": corp.example: the configuration's own servers are asked instead"}},
+		},
+		"the ConfigMap's nameservers give way to a choice": {
+			files:  map[string]string{namesFile: `["10.8.8.8"]`},
+			change: func(in *Input) { in.External, in.ExternalSet = []External{tls}, true },
+			want: want{External: []string{"tls://9.9.9.9%dns.quad9.net:853"}, Files: []string{stubsFile, namesFile},
+				Notes: []string{namesFile + ": upstreams.external of the configuration is asked instead"}},
+		},
+		"empty keys of the ConfigMap": {
+			files: map[string]string{stubsFile: "\n", namesFile: "[]", conf: "nameserver 192.0.2.1"},
+			want:  want{External: []string{"192.0.2.1:53"}, Files: []string{stubsFile, namesFile, conf}},
+		},
+		"an own address on another port is somebody else": {
+			change: func(in *Input) {
+				in.Cluster, in.External = servers("169.254.20.10:5353"), nil
+			},
+			want: want{Cluster: []string{"169.254.20.10:5353"}, Files: []string{stubsFile, namesFile}},
+		},
+		"more than CoreDNS takes": {
+			files: map[string]string{conf: strings.Repeat("#\n", 3) + lines(17)},
+			want: want{External: numbered(15), Files: []string{stubsFile, namesFile, conf},
+				Notes: []string{"upstreams.external: the last 2 servers are not asked: 15 are the most"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := base(tc.files)
+			if tc.change != nil {
+				tc.change(&in)
+			}
+			out, err := Resolve(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.want.Cluster == nil {
+				tc.want.Cluster = []string{"10.96.0.10:53"}
+			}
+			got := want{texts(out.Cluster), texts(out.External), map[string][]string{}, out.Files, out.Notes}
+			for domain, servers := range out.Stub {
+				got.Stub[domain] = texts(servers)
+			}
+			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func numbered(n int) []string {
+	var out []string
+	for i := range n {
+		out = append(out, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 53).String())
+	}
+	return out
+}
+
+func lines(n int) string {
+	var b strings.Builder
+	for _, s := range numbered(n) {
+		b.WriteString("nameserver " + strings.TrimSuffix(s, ":53") + "\n")
+	}
+	return b.String()
+}
+
+func TestServerString(t *testing.T) {
+	for want, s := range map[string]Server{
+		"10.0.0.1:53":       {Addr: netip.MustParseAddrPort("10.0.0.1:53")},
+		"[fd00::1]:5353":    {Addr: netip.MustParseAddrPort("[fd00::1]:5353")},
+		"tls://9.9.9.9:853": {Addr: netip.MustParseAddrPort("9.9.9.9:853"), TLS: true},
+		"tls://[2620:fe::fe%dns.quad9.net]:10853": {Addr: netip.MustParseAddrPort("[2620:fe::fe]:10853"), TLS: true, ServerName: "dns.quad9.net"},
+	} {
+		if got := s.String(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// Each file in testdata/bad holds the files at fault and the one message that is wanted for them. Servers that the
+// configuration itself names stand in a section "external", "cluster" or "stub".
+func TestBad(t *testing.T) {
+	files, err := filepath.Glob("testdata/bad/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sections := split(string(data))
+			if text, ok := sections["/etc/resolv.conf"]; !ok {
+				sections["/etc/resolv.conf"] = "nameserver 192.0.2.1\n"
+			} else if text == "absent\n" {
+				delete(sections, "/etc/resolv.conf")
+			}
+			in := base(sections)
+			if s := strings.TrimSpace(sections["external"]); s != "" {
+				in.External = []External{{Server: Server{Addr: netip.MustParseAddrPort(s)}}}
+			}
+			if s := strings.TrimSpace(sections["cluster"]); s != "" {
+				in.Cluster = servers(s)
+			}
+			if s := strings.TrimSpace(sections["stub"]); s != "" {
+				in.StubDomains = map[string][]netip.AddrPort{"corp.example": servers(s)}
+			}
+			out, err := Resolve(in)
+			if err == nil {
+				t.Fatalf("taken: %+v", out)
+			}
+			got := err.Error() + "\n"
+			if *update {
+				before, _, _ := strings.Cut(string(data), "-- want --\n")
+				if err := os.WriteFile(file, []byte(before+"-- want --\n"+got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(sections["want"], got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// split cuts a file into sections, each under a line "-- name --".
+func split(text string) map[string]string {
+	out := map[string]string{}
+	name := ""
+	for line := range strings.Lines(text) {
+		if s, ok := strings.CutPrefix(line, "-- "); ok {
+			if s, ok := strings.CutSuffix(s, " --\n"); ok {
+				name = s
+				out[name] = ""
+				continue
+			}
+		}
+		out[name] += line
+	}
+	for name, text := range out {
+		if text == "denied\n" {
+			out[name] = "denied"
+		}
+	}
+	return out
+}
+
+func FuzzResolvConf(f *testing.F) {
+	f.Add("nameserver 192.0.2.1\nsearch a b\n# x\noptions ndots:5")
+	f.Add("nameserver\nnameserver x\nnameserver fe80::1%\x00\n\tnameserver ::ffff:1.2.3.4\nnameserver 224.0.0.1")
+	f.Add("nameserver 127.0.0.53\r\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		addrs, _, err := parseResolvConf("r", text)
+		if err != nil && !strings.HasPrefix(err.Error(), "r:") {
+			t.Errorf("no file and line: %v", err)
+		}
+		for i, a := range addrs {
+			if !a.addr.IsValid() || a.addr.IsUnspecified() || a.addr.IsMulticast() || a.line < 1 || a.line > strings.Count(text, "\n")+1 {
+				t.Errorf("%d: %+v", i, a)
+			}
+		}
+		out, err := Resolve(base(map[string]string{"/etc/resolv.conf": text}))
+		if err == nil && len(out.External) == 0 {
+			t.Error("neither a server nor an error")
+		}
+		for _, s := range out.External {
+			if _, err := netip.ParseAddrPort(s.String()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func FuzzConfigMap(f *testing.F) {
+	f.Add(`{"corp.example": ["10.1.2.3"]}`, `["10.1.2.3:53"]`)
+	f.Add(`{"": [""]}`, `[1]`)
+	f.Add("{\"a\": \n[", "null")
+	f.Fuzz(func(t *testing.T, stubs, names string) {
+		in := base(map[string]string{"/etc/kube-dns/stubDomains": stubs, "/etc/kube-dns/upstreamNameservers": names, "/etc/resolv.conf": "nameserver 192.0.2.1"})
+		out, err := Resolve(in)
+		if err != nil {
+			for line := range strings.Lines(err.Error()) {
+				if !strings.HasPrefix(line, "/etc/kube-dns/") {
+					t.Errorf("no file: %s", line)
+				}
+			}
+			return
+		}
+		for domain, servers := range out.Stub {
+			if !isDomain(domain) || len(servers) == 0 {
+				t.Errorf("%q: %v", domain, servers)
+			}
+		}
+		if len(out.External) == 0 {
+			t.Error("nobody to ask")
+		}
+	})
+}

@@ -1,0 +1,203 @@
+package upstream
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var quietLog = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	must(t, os.WriteFile(path, []byte(text), 0o644))
+}
+
+// start runs a watcher with a pace fit for tests. Without notify it has nothing but its own look.
+func start(t *testing.T, notify bool, poll time.Duration, paths ...string) <-chan struct{} {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &watcher{paths: paths, log: quietLog, settle: 20 * time.Millisecond, patience: 200 * time.Millisecond, poll: poll}
+	w.last = w.content()
+	if notify {
+		w.open()
+		if w.notify == nil {
+			t.Fatal("no inotify")
+		}
+	}
+	ticks := make(chan struct{}, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer w.close()
+		w.run(ctx, ticks)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return ticks
+}
+
+func tick(t *testing.T, ticks <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-ticks:
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s: not seen", what)
+	}
+}
+
+func still(t *testing.T, ticks <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-ticks:
+		t.Fatalf("%s: taken for a change", what)
+	case <-time.After(150 * time.Millisecond):
+	}
+}
+
+const never = time.Hour
+
+func TestWatchFile(t *testing.T) {
+	dir := t.TempDir()
+	conf, other := filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "other")
+	write(t, conf, "1")
+	ticks := start(t, true, never, conf)
+
+	write(t, conf, "2")
+	tick(t, ticks, "written in place")
+
+	write(t, other, "3")
+	must(t, os.Rename(other, conf))
+	tick(t, ticks, "replaced by rename")
+
+	must(t, os.Remove(conf))
+	tick(t, ticks, "removed")
+
+	write(t, conf, "4")
+	tick(t, ticks, "back")
+
+	write(t, conf, "4")
+	write(t, other, "x")
+	must(t, os.Chtimes(conf, time.Now(), time.Now()))
+	still(t, ticks, "same content, other file")
+}
+
+// As kubelet does it: each key is a symlink through ..data, which is swapped by rename; the old folder goes.
+func TestWatchConfigMap(t *testing.T) {
+	dir := t.TempDir()
+	key := filepath.Join(dir, "stubDomains")
+	project := func(version, text string) {
+		must(t, os.Mkdir(filepath.Join(dir, version), 0o755))
+		write(t, filepath.Join(dir, version, "stubDomains"), text)
+		must(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
+		old, _ := os.Readlink(filepath.Join(dir, "..data"))
+		must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+		if old != "" {
+			must(t, os.RemoveAll(filepath.Join(dir, old)))
+		}
+	}
+	project("..2026_1", "{}")
+	must(t, os.Symlink("..data/stubDomains", key))
+	ticks := start(t, true, never, key, filepath.Join(dir, "upstreamNameservers"))
+	for i, text := range []string{"a", "b", "c"} {
+		project("..2026_x"+string(rune('a'+i)), text)
+		tick(t, ticks, "swap to "+text)
+	}
+	project("..2026_same", "c")
+	still(t, ticks, "same content by another link")
+}
+
+// As with systemd-resolved: /etc/resolv.conf leads to another folder, where the file is replaced.
+func TestWatchThroughLink(t *testing.T) {
+	etc, run := t.TempDir(), t.TempDir()
+	link, stub, direct := filepath.Join(etc, "resolv.conf"), filepath.Join(run, "stub"), filepath.Join(run, "direct")
+	write(t, stub, "1")
+	write(t, direct, "2")
+	must(t, os.Symlink(stub, link))
+	ticks := start(t, true, never, link)
+
+	write(t, stub+".new", "3")
+	must(t, os.Rename(stub+".new", stub))
+	tick(t, ticks, "target replaced")
+
+	must(t, os.Symlink(direct, link+".new"))
+	must(t, os.Rename(link+".new", link))
+	tick(t, ticks, "link set elsewhere")
+
+	write(t, direct, "4")
+	tick(t, ticks, "new target written")
+}
+
+func TestWatchFolderThatComes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "neardns")
+	file := filepath.Join(dir, "node.yaml")
+	ticks := start(t, true, never, file)
+	must(t, os.Mkdir(dir, 0o755))
+	write(t, file, "1")
+	tick(t, ticks, "folder and file")
+	write(t, file, "2")
+	tick(t, ticks, "file in the new folder")
+	must(t, os.RemoveAll(dir))
+	tick(t, ticks, "folder removed")
+	must(t, os.Mkdir(dir, 0o755))
+	write(t, file, "3")
+	tick(t, ticks, "folder again")
+}
+
+// A folder that is never quiet must not put off the look for ever.
+func TestWatchBusyFolder(t *testing.T) {
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "resolv.conf")
+	ticks := start(t, true, never, conf)
+	write(t, conf, "1")
+	deadline := time.After(10 * time.Second)
+	for n := 0; ; n++ {
+		write(t, filepath.Join(dir, "log"), string(rune('a'+n%20)))
+		select {
+		case <-ticks:
+			return
+		case <-deadline:
+			t.Fatal("not seen")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func TestWatchWithoutNotify(t *testing.T) {
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	ticks := start(t, false, 10*time.Millisecond, conf)
+	write(t, conf, "1")
+	tick(t, ticks, "file came")
+	still(t, ticks, "nothing")
+}
+
+func TestWatchEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	ticks := Watch(ctx, quietLog, []string{conf})
+	write(t, conf, "1")
+	tick(t, ticks, "file came")
+	cancel()
+	select {
+	case _, open := <-ticks:
+		if open {
+			t.Error("a tick after the end")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("not closed")
+	}
+}
