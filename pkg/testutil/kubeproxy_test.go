@@ -1,0 +1,53 @@
+package testutil
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil/golden"
+)
+
+// TestServiceHashes holds the names against kube-proxy's own.
+func TestServiceHashes(t *testing.T) {
+	dns := DNSService(clusterDNS4)
+	for i, want := range []string{"TCOU7JCQXEZGVUNU", "ERIFXISQEP7F7OF4"} {
+		if got := dns[i].chainHash(""); got != want {
+			t.Errorf("%s: got %s, want %s", dns[i], got, want)
+		}
+	}
+	// From kube-proxy's tests of its nftables mode.
+	svc := Service{Namespace: "ns1", Name: "svc1", Port: "p80", Protocol: "tcp"}
+	if got, want := svc.chainName(netip.AddrPort{}), "ULMVA6XW-ns1/svc1/tcp/p80"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := svc.chainName(netip.MustParseAddrPort("10.180.0.1:80")), "5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestProxyRules(t *testing.T) {
+	for _, mode := range []ProxyMode{IPTables, NFTables} {
+		p := &Proxy{mode: mode}
+		golden.Check(t, string(mode)+"-4.golden", p.Base(true)+p.Rules(true, DNSService(clusterDNS4, kubeDNS4, kubeDNS4.Next())))
+		golden.Check(t, string(mode)+"-6.golden", p.Base(false)+p.Rules(false, DNSService(clusterDNS6, kubeDNS6)))
+		golden.Check(t, string(mode)+"-refused.golden", p.Rules(true, DNSService(clusterDNS4)))
+	}
+}
+
+// TestLargeCluster loads what the load tests load, so that a kernel or a tool that refuses it is seen here first.
+func TestLargeCluster(t *testing.T) {
+	if testing.Short() {
+		Skip(t, "loads tens of thousands of rules")
+	}
+	RequireRoot(t)
+	for mode, n := range map[ProxyMode]int{IPTables: 20000, NFTables: 8000} {
+		t.Run(string(mode), func(t *testing.T) {
+			ns := NewNS(t, "large")
+			p := InstallProxy(t, ns, mode, DNSService(clusterDNS4, kubeDNS4)...)
+			start := time.Now()
+			p.Add(ManyServices(true, n)...)
+			t.Logf("%d services loaded in %v", n, time.Since(start))
+		})
+	}
+}
