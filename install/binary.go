@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/pkg/conflist"
+)
+
+// probeTimeout bounds the plugin's answer to VERSION, which takes milliseconds.
+const probeTimeout = 10 * time.Second
+
+// binaryPath is where the plugin goes: its name there must be the entry's type.
+func binaryPath(folder string) string { return filepath.Join(folder, conflist.Type) }
+
+// placeBinary makes the plugin in folder equal to source. The new file is complete, executable and has answered once
+// before it gets the plugin's name, so that no pod start meets half a file, one that may not be run, or one for another
+// machine. suits is asked with the CNI versions that it speaks, also before. It returns whether anything changed.
+func placeBinary(ctx context.Context, source, folder string, dryRun bool, suits func(speaks []string) error) (changed bool, err error) {
+	content, err := os.ReadFile(source)
+	if err != nil {
+		return false, fmt.Errorf("read plugin: %w (name it with --plugin)", err)
+	}
+	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+		return false, fmt.Errorf("no folder %s for CNI plugins: name the runtime's own with --cni-bin", folder)
+	}
+	target := binaryPath(folder)
+	same, err := isExecutableCopy(target, content)
+	if err != nil {
+		return false, err
+	}
+	trial := target
+	switch {
+	case same:
+	case dryRun:
+		trial = source
+	default:
+		if trial, err = writeTemp(folder, content, 0o755, nil); err != nil {
+			return false, fmt.Errorf("write plugin: %w", err)
+		}
+		defer func() { _ = os.Remove(trial) }() // gone already when all went well
+	}
+	speaks, err := askVersion(ctx, trial)
+	if err != nil {
+		return false, err
+	}
+	if err := suits(speaks); err != nil || same || dryRun {
+		return !same, err
+	}
+	if err := rename(trial, target); err != nil {
+		return false, fmt.Errorf("put plugin in place: %w", err)
+	}
+	return true, nil
+}
+
+func isExecutableCopy(file string, content []byte) (bool, error) {
+	info, err := os.Lstat(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at plugin: %w", err)
+	}
+	// A link or a file with other permissions is replaced rather than trusted.
+	if !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 || info.Size() != int64(len(content)) {
+		if info.IsDir() {
+			return false, fmt.Errorf("%s is a folder: remove it", file)
+		}
+		return false, nil
+	}
+	have, err := os.ReadFile(file)
+	if err != nil {
+		return false, fmt.Errorf("read plugin: %w", err)
+	}
+	return bytes.Equal(have, content), nil
+}
+
+// askVersion runs the plugin as a runtime does and returns the CNI versions it names. Anything on its standard output
+// but one JSON object would break each ADD, and is refused here.
+func askVersion(ctx context.Context, plugin string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, plugin)
+	cmd.Env = []string{"CNI_COMMAND=VERSION", "PATH=" + os.Getenv("PATH")}
+	cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("run %s for its version: %w%s (is it built for this machine, and the folder mounted without noexec?)", plugin, err, said(&stdout, &stderr))
+	}
+	var answer struct{ SupportedVersions []string }
+	dec := json.NewDecoder(bytes.NewReader(stdout.Bytes()))
+	err := dec.Decode(&answer)
+	if err == nil {
+		if _, more := dec.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("more than one JSON object")
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s does not answer VERSION as a CNI plugin does: %w%s", plugin, err, said(&stdout, &stderr))
+	}
+	if len(answer.SupportedVersions) == 0 {
+		return nil, fmt.Errorf("%s names no CNI version that it speaks%s", plugin, said(&stdout, &stderr))
+	}
+	return answer.SupportedVersions, nil
+}
+
+func said(outputs ...*bytes.Buffer) string {
+	var all []string
+	for _, o := range outputs {
+		if s := strings.TrimSpace(o.String()); s != "" {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return ": it said: " + strings.Join(all, " / ")
+}

@@ -1,0 +1,426 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/fsnotify/fsnotify"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/conflist"
+)
+
+// The faults that other CNI installers had, one test each. The number in a name is that of the list this project keeps;
+// the issue named is where the fault was reported.
+
+// istio/istio#27771: after a reboot the entry stood there twice, and the rules were applied twice.
+func TestBug01EntryTwice(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"neardns","redirects":["1.1.1.1"]},{"type":"a"},`+testEntry+`,{"type":"b"},`+testEntry+`]}`)
+	for range 2 {
+		code, out := n.install()
+		want(t, code, 0, out, "plugin 3 of 3")
+		n.wantTypes("10-a.conflist", "a", "b", "neardns")
+	}
+}
+
+// istio/istio#32137: a list made from a .conf got another cniVersion, which the main plugin did not speak.
+func TestBug02VersionAndNameOfAConfAreKept(t *testing.T) {
+	n := newNode(t)
+	n.network("10-bridge.conf", mainConf)
+	code, out := n.install()
+	want(t, code, 0, out, "removed "+n.conf+"/10-bridge.conf")
+	list, err := libcni.NetworkConfFromFile(filepath.Join(n.conf, "10-bridge.conflist"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list.Name != "mynet" || list.CNIVersion != "0.4.0" || len(list.Plugins) != 2 || list.Plugins[0].Network.Type != "bridge" {
+		t.Errorf("name %q, version %q, %d plugins", list.Name, list.CNIVersion, len(list.Plugins))
+	}
+	if !strings.Contains(n.read("10-bridge.conflist"), `"mtu":1.50e3`) {
+		t.Errorf("the plugin's own text changed:\n%s", n.read("10-bridge.conflist"))
+	}
+}
+
+// istio/cni#85: the second run lost the main plugin. linkerd/linkerd2#9343: the old .conf stayed beside the new list.
+func TestBug03ConfBecomesConflist(t *testing.T) {
+	n := newNode(t)
+	n.network("10-bridge.conf", mainConf)
+	n.network("20-z.conflist", mainList)
+	for range 2 {
+		code, out := n.install()
+		want(t, code, 0, out)
+		n.wantTypes("10-bridge.conflist", "bridge", "neardns")
+		if d := cmp.Diff([]string{"10-bridge.conflist", "20-z.conflist"}, n.files(n.conf)); d != "" {
+			t.Fatalf("files (-want +got):\n%s", d)
+		}
+	}
+	// Killed between the two steps, or the network's installer has put a newer .conf back: the .conf counts.
+	n.network("10-bridge.conf", strings.Replace(mainConf, "1.50e3", "9000", 1))
+	code, out := n.install()
+	want(t, code, 0, out)
+	n.wantTypes("10-bridge.conflist", "bridge", "neardns")
+	if !strings.Contains(n.read("10-bridge.conflist"), "9000") || len(n.files(n.conf)) != 2 {
+		t.Errorf("the newer .conf was lost: %v\n%s", n.files(n.conf), n.read("10-bridge.conflist"))
+	}
+	code, out = n.uninstall()
+	want(t, code, 0, out)
+	n.wantTypes("10-bridge.conflist", "bridge")
+}
+
+// istio/istio: list content under the .conf name for a moment, which go-cni refuses. What a runtime would load must be a
+// whole network at every moment; it looks whenever the folder changes, here as often as it can.
+func TestBug03NoMomentWithoutANetwork(t *testing.T) {
+	n := newNode(t)
+	n.network("10-bridge.conf", mainConf)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := loadLikeContainerd(n.conf); err != nil && !os.IsNotExist(err) {
+				t.Errorf("a runtime that looks now fails: %v", err)
+				return
+			}
+		}
+	})
+	for range 20 {
+		if code, out := n.install(); code != 0 {
+			t.Fatal(out)
+		}
+		if code, out := n.uninstall(); code != 0 {
+			t.Fatal(out)
+		}
+		// The conversion again: the network's own installer puts its file back, by rename as it should.
+		n.write(filepath.Join(n.conf, "new.tmp"), mainConf, 0o644)
+		if err := os.Rename(filepath.Join(n.conf, "new.tmp"), filepath.Join(n.conf, "10-bridge.conf")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// loadLikeContainerd loads the first network as go-cni does. A file that goes between listing and reading is ErrNotExist:
+// a runtime is told of that change and looks again.
+func loadLikeContainerd(folder string) error {
+	files, err := libcni.ConfFiles(folder, []string{".conf", ".conflist", ".json"})
+	if err != nil || len(files) == 0 {
+		return err
+	}
+	text, err := os.ReadFile(files[0])
+	if err != nil {
+		return err
+	}
+	if filepath.Ext(files[0]) == ".conflist" {
+		_, err = libcni.NetworkConfFromBytes(text)
+		return err
+	}
+	_, err = libcni.NetworkPluginConfFromBytes(text)
+	return err
+}
+
+// linkerd/linkerd2#4049, istio/cni#82: the installer came first and made a network of its own.
+func TestBug04NoNetworkYet(t *testing.T) {
+	n := newNode(t)
+	code, out := n.install()
+	want(t, code, 1, out, "no network is configured in "+n.conf+" yet")
+	code, out = n.install("--wait", "300ms")
+	want(t, code, 1, out, "waiting up to 300ms", "no network is configured")
+	if files := append(n.files(n.conf), n.files(n.bin)...); len(files) != 0 {
+		t.Errorf("files were made: %v", files)
+	}
+
+	// It comes while we wait.
+	arrived := make(chan struct{})
+	go func() {
+		defer close(arrived)
+		n.network("10-a.conflist", mainList)
+	}()
+	code, out = n.install("--wait", "30s")
+	<-arrived
+	want(t, code, 0, out)
+	n.wantTypes("10-a.conflist", "flannel", "neardns")
+
+	// The folder of a network that is not installed at all is not made either: a runtime would watch the one it knew.
+	other := newNode(t)
+	if err := os.Remove(other.conf); err != nil {
+		t.Fatal(err)
+	}
+	code, out = other.install()
+	want(t, code, 1, out, "no folder "+other.conf)
+	if _, err := os.Stat(other.conf); !os.IsNotExist(err) {
+		t.Error("the folder was made")
+	}
+}
+
+// antrea-io/antrea#3974, linkerd/linkerd2#10738: the main network writes its file anew and drops us; the next run must
+// put us back, and in a way that containerd notices: a rename within the folder, not a write in place.
+func TestBug05MainNetworkRewritesItsFile(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	if code, out := n.install(); code != 0 {
+		t.Fatal(out)
+	}
+	n.network("10-a.conflist", mainList)
+	watch, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = watch.Close() }()
+	if err := watch.Add(n.conf); err != nil {
+		t.Fatal(err)
+	}
+	code, out := n.install()
+	want(t, code, 0, out)
+	n.wantTypes("10-a.conflist", "flannel", "neardns")
+	var renamed bool
+	for !renamed {
+		e := <-watch.Events
+		renamed = e.Has(fsnotify.Rename)
+		if filepath.Base(e.Name) == "10-a.conflist" && e.Has(fsnotify.Write) {
+			t.Error("the file was written in place")
+		}
+	}
+
+	// Nothing to do is nothing done: no event that makes a runtime load anew, no new time stamp.
+	before, err := os.Stat(filepath.Join(n.conf, "10-a.conflist"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, out = n.install()
+	want(t, code, 0, out, "is up to date: network cbr0")
+	after, err := os.Stat(filepath.Join(n.conf, "10-a.conflist"))
+	if err != nil || !os.SameFile(before, after) || !before.ModTime().Equal(after.ModTime()) {
+		t.Error("an unchanged list was written")
+	}
+}
+
+// istio/istio.io#16748, cilium/cilium#22055: the binary went first, and pods could not be taken down for days.
+func TestBug09UninstallKeepsTheBinary(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	if code, out := n.install(); code != 0 {
+		t.Fatal(out)
+	}
+	code, out := n.uninstall()
+	want(t, code, 0, out, "--remove-binary")
+	if _, err := os.Stat(filepath.Join(n.bin, "neardns")); err != nil {
+		t.Error(err)
+	}
+	// Asked to remove it, it does so only once no list names it.
+	n.network("10-a.conflist", `{"name":"n","plugins":[`+testEntry+`]}`)
+	code, out = n.uninstall("--remove-binary")
+	want(t, code, 1, out, "no plugin but neardns")
+	if _, err := os.Stat(filepath.Join(n.bin, "neardns")); err != nil {
+		t.Errorf("the binary went before the entry: %v", err)
+	}
+}
+
+// projectcalico/calico#8932: half-written binaries. kubeovn/kube-ovn#7035: what a power cut truncated was never written
+// again. openshift/cluster-network-operator#1472: two installers shared a temporary name.
+func TestBug10HalfWrittenFiles(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	n.write(filepath.Join(n.bin, "neardns"), testPlugin[:20], 0o755)
+	for _, folder := range []string{n.bin, n.conf} {
+		n.write(filepath.Join(folder, tempPrefix+"123"+tempSuffix), "half", 0o600)
+	}
+	code, out := n.install()
+	want(t, code, 0, out, "wrote "+n.bin+"/neardns")
+	if got, err := os.ReadFile(filepath.Join(n.bin, "neardns")); err != nil || string(got) != testPlugin {
+		t.Errorf("plugin: %v\n%s", err, got)
+	}
+	if d := cmp.Diff([]string{"neardns", "10-a.conflist"}, append(n.files(n.bin), n.files(n.conf)...)); d != "" {
+		t.Errorf("files (-want +got):\n%s", d)
+	}
+	// The mode is a part of it.
+	if err := os.Chmod(filepath.Join(n.bin, "neardns"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out = n.install()
+	want(t, code, 0, out, "wrote "+n.bin+"/neardns")
+
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if code, out := n.install(); code != 0 {
+				t.Errorf("beside others: %s", out)
+			}
+		})
+	}
+	wg.Wait()
+	n.wantTypes("10-a.conflist", "flannel", "neardns")
+	if d := cmp.Diff([]string{"neardns", "10-a.conflist"}, append(n.files(n.bin), n.files(n.conf)...)); d != "" {
+		t.Errorf("files (-want +got):\n%s", d)
+	}
+}
+
+// aws/amazon-vpc-cni-k8s#935: the new binary took the old one's place although it could not run.
+func TestBug10BrokenBinaryReplacesNothing(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	if code, out := n.install(); code != 0 {
+		t.Fatal(out)
+	}
+	before := n.read("10-a.conflist")
+	for _, broken := range []string{"\x7fELF not for this machine", "#!/bin/sh\nexit 7\n", "#!/bin/sh\necho '{\"supportedVersions\":[]}'\n", ""} {
+		n.write(n.plugin, broken, 0o755)
+		code, out := n.install()
+		want(t, code, 1, out, "neardns-install-")
+		if got, _ := os.ReadFile(filepath.Join(n.bin, "neardns")); string(got) != testPlugin {
+			t.Errorf("%q took the plugin's place", broken)
+		}
+		if n.read("10-a.conflist") != before || len(n.files(n.bin)) != 1 {
+			t.Errorf("%q left something: %v", broken, n.files(n.bin))
+		}
+	}
+	// It runs, but does not speak the list's version.
+	n.write(n.plugin, "#!/bin/sh\necho '{\"supportedVersions\":[\"1.1.0\"]}'\n", 0o755)
+	code, out := n.install()
+	want(t, code, 1, out, "cniVersion is 0.3.1, neardns speaks 1.1.0")
+	if got, _ := os.ReadFile(filepath.Join(n.bin, "neardns")); string(got) != testPlugin {
+		t.Error("it took the plugin's place all the same")
+	}
+}
+
+// The file that somebody is just writing reads as half a JSON: wait, and never write over what could not be read.
+func TestBug11PartialRead(t *testing.T) {
+	n := newNode(t)
+	half := mainList[:40]
+	for _, text := range []string{half, "", "null", "[]", mainList + "}"} {
+		n.network("10-a.conflist", text)
+		n.network("20-b.conflist", mainList) // good, but not what the runtime takes
+		code, out := n.install("--wait", "10ms")
+		want(t, code, 1, out, "10-a.conflist: ")
+		if n.read("10-a.conflist") != text || n.read("20-b.conflist") != mainList {
+			t.Fatalf("%q: something was written", text)
+		}
+	}
+	n.network("10-a.conflist", half)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.network("10-a.conflist", mainList)
+	}()
+	code, out := n.install("--wait", "30s")
+	<-done
+	want(t, code, 0, out)
+	n.wantTypes("10-a.conflist", "flannel", "neardns")
+}
+
+// Two writers: what its owner wrote between our reading and our writing must not be lost.
+func TestBug11WrittenMeanwhile(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	c, err := planAppend(n.conf, "", []byte(testEntry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := strings.Replace(mainList, "flannel", "newer", 1)
+	n.network("10-a.conflist", newer)
+	if err := c.apply(); err == nil || n.read("10-a.conflist") != newer {
+		t.Errorf("apply: %v, file:\n%s", err, n.read("10-a.conflist"))
+	}
+	if len(n.files(n.conf)) != 1 {
+		t.Errorf("left behind: %v", n.files(n.conf))
+	}
+}
+
+// istio/istio#42485: log lines on standard output broke the plugin's JSON. Such a build is not put in place.
+func TestBug13PluginThatLogsToStdout(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	for _, noise := range []string{"echo level=info; ", "echo '{\"level\":\"info\"}'; "} {
+		n.write(n.plugin, strings.Replace(testPlugin, "echo ", noise+"echo ", 1), 0o755)
+		code, out := n.install()
+		want(t, code, 1, out, "does not answer VERSION as a CNI plugin does")
+		if len(n.files(n.bin)) != 0 || n.read("10-a.conflist") != mainList {
+			t.Error("something was written")
+		}
+	}
+	// On standard error it may log.
+	n.write(n.plugin, strings.Replace(testPlugin, "echo ", "echo level=info >&2; echo ", 1), 0o755)
+	code, out := n.install()
+	want(t, code, 0, out)
+}
+
+// CIS wants 0600, and a rewritten file gives that up. The owner is kept too; changing it takes root.
+func TestBug15ModeAndOwnerAreKept(t *testing.T) {
+	for _, name := range []string{"10-a.conflist", "10-a.conf"} {
+		n := newNode(t)
+		text := mainList
+		if filepath.Ext(name) == ".conf" {
+			text = mainConf
+		}
+		file := filepath.Join(n.conf, name)
+		n.write(file, text, 0o600)
+		uid, gid := os.Geteuid(), os.Getegid()
+		if uid == 0 {
+			uid, gid = 1234, 2345
+			if err := os.Chown(file, uid, gid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if code, out := n.install(); code != 0 {
+			t.Fatal(out)
+		}
+		info, err := os.Stat(filepath.Join(n.conf, "10-a.conflist"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner := info.Sys().(*syscall.Stat_t)
+		if info.Mode().Perm() != 0o600 || int(owner.Uid) != uid || int(owner.Gid) != gid {
+			t.Errorf("%s: mode %v, owner %d:%d, want 0600, %d:%d", name, info.Mode(), owner.Uid, owner.Gid, uid, gid)
+		}
+	}
+}
+
+// The names that we give files while they are incomplete are none that a runtime takes for a network.
+func TestTemporaryNamesAreNoNetworks(t *testing.T) {
+	dir := t.TempDir()
+	name, err := writeTemp(dir, []byte("{"), 0o644, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"}); err != nil || len(files) != 0 {
+		t.Errorf("%s is taken for a network (%v)", name, err)
+	}
+	names, err := networks(dir)
+	if err != nil || len(names) != 0 {
+		t.Errorf("networks: %v, %v", names, err)
+	}
+}
+
+// An edit as the runtime sees it: numbers and keys of others as they were.
+func TestForeignKeysAreKept(t *testing.T) {
+	n := newNode(t)
+	text := `{"cniVersion":"1.1.0","disableCheck":true,"x":{"big":9007199254740993},"name":"n","plugins":[{"zeta":1.10,"type":"a","alpha":null}]}`
+	n.network("10-a.conflist", text)
+	if code, out := n.install(); code != 0 {
+		t.Fatal(out)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, []byte(n.read("10-a.conflist"))); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Replace(text, `null}]`, `null},`+testEntry+`]`, 1)
+	if d := cmp.Diff(want, compact.String()); d != "" {
+		t.Errorf("list (-want +got):\n%s", d)
+	}
+	back, err := conflist.Drop([]byte(n.read("10-a.conflist")))
+	if err != nil || string(back) != text {
+		t.Errorf("not undone: %v\n%s", err, back)
+	}
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A temporary file is hidden and ends in .tmp: a runtime takes every .conf, .conflist and .json in its folder for a
+// network, and lists the programs of its binary folder. The random part keeps two installers from sharing one.
+const (
+	tempPrefix = ".neardns-install-"
+	tempSuffix = ".tmp"
+)
+
+// writeTemp writes a file of its own name in folder, complete on the disk and with its final mode (and owner, that of
+// like if there is one) before anyone renames it.
+func writeTemp(folder string, content []byte, mode os.FileMode, like os.FileInfo) (name string, err error) {
+	f, err := os.CreateTemp(folder, tempPrefix+"*"+tempSuffix)
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		err = errors.Join(err, f.Close())
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if _, err := f.Write(content); err != nil {
+		return "", err
+	}
+	if like != nil {
+		if owner, ok := like.Sys().(*syscall.Stat_t); ok {
+			if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
+				return "", err
+			}
+		}
+	}
+	if err := f.Chmod(mode); err != nil {
+		return "", err
+	}
+	return f.Name(), f.Sync()
+}
+
+// rename gives a finished file its name, and does not return before a power cut could no longer undo that. It must stay
+// within one folder: runtimes do not notice a file that comes from another.
+func rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(to))
+}
+
+// remove takes a file away, for good as far as the disk goes.
+func remove(file string) error {
+	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return syncFolder(filepath.Dir(file))
+}
+
+func syncFolder(folder string) (err error) {
+	d, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.Sync()
+}
+
+// sweep removes what an installer that was killed left in folder. It may run only under the lock, where no temporary
+// file belongs to anyone alive.
+func sweep(folder string) error {
+	stale, err := filepath.Glob(filepath.Join(folder, tempPrefix+"*"+tempSuffix))
+	if err != nil {
+		return err
+	}
+	for _, file := range stale {
+		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove what an earlier run left: %w", err)
+		}
+	}
+	return nil
+}
+
+// lock keeps two installers from working on one folder at the same time, such as the old and the new pod of a rolling
+// update. It locks the folder itself: nothing is left behind, and the kernel frees it when the holder dies.
+func lock(ctx context.Context, folder string) (unlock func(), err error) {
+	d, err := os.Open(folder)
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = d.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			_ = d.Close()
+			return nil, fmt.Errorf("lock %s: %w", folder, err)
+		}
+		select {
+		case <-ctx.Done():
+			_ = d.Close()
+			return nil, fmt.Errorf("another installer works on %s: %w", folder, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/pkg/conflist"
+)
+
+const (
+	lockTimeout = time.Minute
+	// A network's own installer writes once or a few times at its start. Whoever still writes after so many tries is
+	// fighting, and to join in would only wear the disk.
+	maxTries = 5
+)
+
+type install struct {
+	folders
+	nodeConfig, entryFile string
+	plugin, agent         string
+	wait                  time.Duration
+	out                   io.Writer
+}
+
+func (in install) say(format string, args ...any) { _, _ = fmt.Fprintf(in.out, format+"\n", args...) }
+
+func (in install) run(ctx context.Context) error {
+	entry, err := in.entry(ctx)
+	if err != nil {
+		return err
+	}
+	// All that can be found out without writing comes first.
+	if err := in.await(ctx, entry); err != nil {
+		return err
+	}
+	if !in.dryRun {
+		unlock, err := lockAndSweep(ctx, in.bin, in.conf)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	changed, err := placeBinary(ctx, in.plugin, in.bin, in.dryRun, func(speaks []string) error {
+		c, err := planAppend(in.conf, in.file, entry)
+		if err != nil {
+			return err
+		}
+		return c.speaks(speaks)
+	})
+	if err != nil {
+		return err
+	}
+	switch {
+	case in.dryRun && changed:
+		in.say("would write %s", binaryPath(in.bin))
+	case changed:
+		in.say("wrote %s", binaryPath(in.bin))
+	default:
+		in.say("%s is up to date", binaryPath(in.bin))
+	}
+	return in.chain(entry)
+}
+
+// entry returns the conflist entry: ready from a file, or as the agent's binary makes it from the node's configuration.
+// The agent alone knows how to read that and how to find what it leaves out.
+func (in install) entry(ctx context.Context) ([]byte, error) {
+	if in.entryFile != "" {
+		entry, err := os.ReadFile(in.entryFile)
+		if err != nil {
+			return nil, fmt.Errorf("%w: read entry: %w", errConfig, err)
+		}
+		return entry, checkEntry(in.entryFile, entry)
+	}
+	if _, err := os.Stat(in.nodeConfig); err != nil {
+		return nil, fmt.Errorf("%w: %w", errConfig, err)
+	}
+	cmd := exec.CommandContext(ctx, in.agent, "config", "show", "--format", "conflist-entry", "--config", in.nodeConfig)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 2 {
+			return nil, fmt.Errorf("%w: %s", errConfig, strings.TrimSpace(stderr.String()))
+		}
+		return nil, fmt.Errorf("have %s read %s: %w%s", in.agent, in.nodeConfig, err, said(&stderr))
+	}
+	return stdout.Bytes(), checkEntry(in.nodeConfig, stdout.Bytes())
+}
+
+// checkEntry tries the entry on a list that takes any.
+func checkEntry(from string, entry []byte) error {
+	if _, err := conflist.Append([]byte(`{"name":"try","plugins":[{"type":"main"}]}`), entry); err != nil {
+		return fmt.Errorf("%w: %s: %w", errConfig, from, err)
+	}
+	return nil
+}
+
+// await returns nil once there is a network that can be edited, and says why there is none when the wait is over. A file
+// that cannot be read may be one that its owner is just writing.
+func (in install) await(ctx context.Context, entry []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, max(in.wait, 0))
+	defer cancel()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for first := true; ; first = false {
+		c, err := planAppend(in.conf, in.file, entry)
+		if err == nil {
+			err = c.speaks(conflist.Versions())
+		}
+		if err == nil {
+			return nil
+		}
+		if first && in.wait > 0 {
+			in.say("waiting up to %s: %v", in.wait, err)
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+func (c change) speaks(versions []string) error {
+	if err := c.Speaks(versions); err != nil {
+		return fmt.Errorf("%s: %w", c.from, err)
+	}
+	return nil
+}
+
+// chain puts the entry into the network's list.
+func (in install) chain(entry []byte) error {
+	for range maxTries {
+		c, err := planAppend(in.conf, in.file, entry)
+		if err != nil {
+			return err
+		}
+		where := fmt.Sprintf("network %s, plugin %d of %d", c.Name, c.Position(), len(c.Types))
+		if c.none() {
+			in.say("%s is up to date: %s", c.to, where)
+			return nil
+		}
+		if in.dryRun {
+			in.say("would write %s: %s", c.to, where)
+			_, _ = io.WriteString(in.out, diff(c.from, c.to, c.before, c.after))
+			return nil
+		}
+		if err := c.apply(); errors.Is(err, errMoved) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		in.say("wrote %s: %s", c.to, where)
+		if c.from != c.to {
+			in.say("removed %s, which it replaces", c.from)
+		}
+		return nil
+	}
+	return fmt.Errorf("network in %s: %w, %d times running: another program keeps writing it", in.conf, errMoved, maxTries)
+}
+
+// lockAndSweep locks the folders in the order of their names, so that two installers never wait for each other, and
+// clears what a killed one left.
+func lockAndSweep(ctx context.Context, bin, conf string) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	all := []string{min(bin, conf), max(bin, conf)}
+	if same(bin, conf) {
+		all = all[:1]
+	}
+	var held []func()
+	unlock = func() {
+		for _, u := range held {
+			u()
+		}
+	}
+	for _, folder := range all {
+		u, err := lock(ctx, folder)
+		if err != nil {
+			unlock()
+			return nil, err
+		}
+		held = append(held, u)
+		if err := sweep(folder); err != nil {
+			unlock()
+			return nil, err
+		}
+	}
+	return unlock, nil
+}
+
+func same(a, b string) bool {
+	ia, errA := os.Stat(a)
+	ib, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(ia, ib)
+}

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/conflist"
+)
+
+const (
+	testEntry = `{"type":"neardns","redirects":[{"clusterDNS":"10.96.0.10","steering":"169.254.20.11"}]}`
+	// Stand-ins for the two binaries: what the installer needs of them is how they answer.
+	testPlugin = "#!/bin/sh\n[ \"$CNI_COMMAND\" = VERSION ] || exit 1\necho '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\"]}'\n"
+	testAgent  = "#!/bin/sh\n[ \"$*\" = \"config show --format conflist-entry --config $NODECONFIG\" ] || { echo \"called with $*\" >&2; exit 1; }\necho '" + testEntry + "'\n"
+	mainList   = "{\n  \"name\": \"cbr0\",\n  \"cniVersion\": \"0.3.1\",\n  \"plugins\": [\n    {\"type\": \"flannel\", \"n\": 12345678901234567890}\n  ]\n}\n"
+	mainConf   = "{\"cniVersion\":\"0.4.0\",\"name\":\"mynet\",\"type\":\"bridge\",\"mtu\":1.50e3}\n"
+)
+
+// node is the part of a node that the installer sees.
+type node struct {
+	t         *testing.T
+	bin, conf string
+	plugin    string
+	args      []string // --plugin and --entry or --agent and --nodeconfig
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	dir := t.TempDir()
+	n := &node{t: t, bin: filepath.Join(dir, "bin"), conf: filepath.Join(dir, "net.d"), plugin: filepath.Join(dir, "src", "neardns")}
+	for _, d := range []string{n.bin, n.conf, filepath.Dir(n.plugin)} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.write(n.plugin, testPlugin, 0o755)
+	entry := filepath.Join(dir, "src", "entry.json")
+	n.write(entry, testEntry, 0o644)
+	n.args = []string{"--plugin", n.plugin, "--entry", entry}
+	return n
+}
+
+func (n *node) write(file, text string, mode os.FileMode) {
+	n.t.Helper()
+	if err := os.WriteFile(file, []byte(text), mode); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.Chmod(file, mode); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) network(name, text string) {
+	n.t.Helper()
+	n.write(filepath.Join(n.conf, name), text, 0o644)
+}
+
+func (n *node) read(name string) string {
+	n.t.Helper()
+	text, err := os.ReadFile(filepath.Join(n.conf, name))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// files lists a folder, hidden names too.
+func (n *node) files(folder string) []string {
+	n.t.Helper()
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func (n *node) run(args ...string) (code int, out string) {
+	n.t.Helper()
+	var buf bytes.Buffer
+	code = run(n.t.Context(), args, &buf, &buf)
+	return code, buf.String()
+}
+
+func (n *node) install(more ...string) (code int, out string) {
+	n.t.Helper()
+	return n.run(slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)...)
+}
+
+func (n *node) uninstall(more ...string) (code int, out string) {
+	n.t.Helper()
+	return n.run(append([]string{"uninstall", "--cni-bin", n.bin, "--cni-conf", n.conf}, more...)...)
+}
+
+// want ends the test unless the run ended with code and said each part.
+func want(t *testing.T, code, wantCode int, out string, parts ...string) {
+	t.Helper()
+	if code != wantCode {
+		t.Fatalf("exit code %d, want %d:\n%s", code, wantCode, out)
+	}
+	for _, p := range parts {
+		if !strings.Contains(out, p) {
+			t.Errorf("no %q in:\n%s", p, out)
+		}
+	}
+}
+
+func (n *node) wantTypes(name string, types ...string) {
+	n.t.Helper()
+	got, err := conflist.Read([]byte(n.read(name)))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if d := cmp.Diff(types, got.Types); d != "" {
+		n.t.Errorf("plugins of %s (-want +got):\n%s", name, d)
+	}
+}
+
+func TestInstallAndUninstall(t *testing.T) {
+	n := newNode(t)
+	n.network("10-flannel.conflist", mainList)
+	n.network("20-other.conflist", mainList)
+
+	code, out := n.install()
+	want(t, code, 0, out, "wrote "+n.bin+"/neardns", "network cbr0, plugin 2 of 2")
+	n.wantTypes("10-flannel.conflist", "flannel", "neardns")
+	if d := cmp.Diff(mainList, n.read("20-other.conflist")); d != "" {
+		t.Errorf("a network that is not in use was written (-want +got):\n%s", d)
+	}
+	info, err := os.Stat(filepath.Join(n.bin, "neardns"))
+	if err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("plugin: %v, %v", info.Mode(), err)
+	}
+
+	code, out = n.uninstall()
+	want(t, code, 0, out, "took neardns out of "+n.conf+"/10-flannel.conflist", "left "+n.bin+"/neardns")
+	if d := cmp.Diff(mainList, n.read("10-flannel.conflist")); d != "" {
+		t.Errorf("not as before (-want +got):\n%s", d)
+	}
+	code, out = n.uninstall("--remove-binary")
+	want(t, code, 0, out, "removed "+n.bin+"/neardns")
+	code, out = n.uninstall("--remove-binary")
+	want(t, code, 0, out, "no "+n.bin+"/neardns")
+	if d := cmp.Diff([]string{"10-flannel.conflist", "20-other.conflist"}, append(n.files(n.conf), n.files(n.bin)...)); d != "" {
+		t.Errorf("left behind (-want +got):\n%s", d)
+	}
+}
+
+func TestEntryComesFromTheAgent(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	agent, config := filepath.Join(n.bin, "agent"), filepath.Join(n.conf, "neardns.yaml")
+	n.write(agent, testAgent, 0o755)
+	n.write(config, "kind: NodeConfig\n", 0o644)
+	t.Setenv("NODECONFIG", config)
+	n.args = []string{"--plugin", n.plugin, "--agent", agent, "--nodeconfig", config}
+	code, out := n.install()
+	want(t, code, 0, out)
+	n.wantTypes("10-a.conflist", "flannel", "neardns")
+
+	for text, wantCode := range map[string]int{
+		"#!/bin/sh\necho neardns.yaml:3:1: unknown field >&2; exit 2\n": 2,
+		"#!/bin/sh\necho neardns.yaml:3:1: unknown field >&2; exit 1\n": 1,
+	} {
+		n.write(agent, text, 0o755)
+		code, out = n.install()
+		want(t, code, wantCode, out, "neardns.yaml:3:1: unknown field")
+	}
+	n.write(agent, "#!/bin/sh\necho '{}'\n", 0o755)
+	code, out = n.install()
+	want(t, code, 2, out, "entry: its type")
+	n.args = []string{"--nodeconfig", config + "x", "--agent", agent}
+	code, out = n.install()
+	want(t, code, 2, out, "neardns.yamlx")
+}
+
+func TestDryRunWritesNothing(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conf", mainConf)
+	code, out := n.install("--dry-run")
+	want(t, code, 0, out, "would write "+n.bin+"/neardns", "--- "+n.conf+"/10-a.conf\n", "+++ "+n.conf+"/10-a.conflist\n", `+      "type": "neardns"`)
+	if d := cmp.Diff([]string{"10-a.conf"}, append(n.files(n.conf), n.files(n.bin)...)); d != "" {
+		t.Errorf("files (-want +got):\n%s", d)
+	}
+	if code, out = n.install(); code != 0 {
+		t.Fatal(out)
+	}
+	before := n.read("10-a.conflist")
+	code, out = n.uninstall("--dry-run", "--remove-binary")
+	want(t, code, 0, out, "would write", `-      "type": "neardns"`, "would remove")
+	if d := cmp.Diff(before, n.read("10-a.conflist")); d != "" {
+		t.Error(d)
+	}
+	code, out = n.install("--dry-run")
+	want(t, code, 0, out, "is up to date: network mynet, plugin 2 of 2")
+}
+
+func TestUsage(t *testing.T) {
+	n := newNode(t)
+	for _, tc := range []struct {
+		args []string
+		code int
+		part string
+	}{
+		{nil, 2, "usage:"},
+		{[]string{"remove"}, 2, `unknown command "remove"`},
+		{[]string{"--help"}, 0, "usage:"},
+		{[]string{"install", "--help"}, 0, "-cni-conf"},
+		{[]string{"version"}, 0, "neardns-install"},
+		{[]string{"install"}, 2, "either --nodeconfig or --entry"},
+		{[]string{"install", "--entry", "a", "--nodeconfig", "b"}, 2, "either --nodeconfig or --entry"},
+		{[]string{"install", "--entry", n.conf + "/none"}, 2, "no such file"},
+		{[]string{"install", "--bogus"}, 2, "-bogus"},
+		{[]string{"install", "--entry", "a", "b"}, 2, `unexpected argument "b"`},
+		{[]string{"install", "--entry", "a", "--file", "x/y"}, 2, "without a path"},
+	} {
+		code, out := n.run(tc.args...)
+		if code != tc.code || !strings.Contains(out, tc.part) {
+			t.Errorf("%v: exit code %d, want %d and %q:\n%s", tc.args, code, tc.code, tc.part, out)
+		}
+	}
+}
+
+// Each way in which the node can be unfit gives one line that names the file, and changes nothing.
+func TestRefusedAndUntouched(t *testing.T) {
+	tests := map[string]struct {
+		files map[string]string
+		args  []string
+		part  string
+	}{
+		"list without version":        {map[string]string{"10-a.conflist": `{"name":"n","plugins":[{"type":"a"}]}`}, nil, "10-a.conflist: cniVersion is none"},
+		"old version":                 {map[string]string{"10-a.conflist": `{"name":"n","cniVersion":"0.2.0","plugins":[{"type":"a"}]}`}, nil, "cniVersion is 0.2.0"},
+		"list in a .conf":             {map[string]string{"10-a.conf": mainList}, nil, "rename it"},
+		"plugin in a .conflist":       {map[string]string{"10-a.conflist": mainConf}, nil, "rename it"},
+		"ours alone":                  {map[string]string{"10-a.conflist": `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"neardns"}]}`}, nil, "no plugin but neardns"},
+		"Multus":                      {map[string]string{"00-multus.conf": `{"cniVersion":"0.3.1","name":"multus-cni-network","type":"multus-shim"}`, "10-a.conflist": mainList}, nil, "--file"},
+		"no such file":                {map[string]string{"10-a.conflist": mainList}, []string{"--file", "20-b.conflist"}, "20-b.conflist"},
+		"converted, it would be late": {map[string]string{"10-a.conf": mainConf, "10-a.conf.conflist": mainList}, nil, "would then take 10-a.conf.conflist"},
+		"conf and another list":       {map[string]string{"10-a.conf": mainConf, "10-a.conflist": mainList}, nil, "not the same network"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			for file, text := range tc.files {
+				n.network(file, text)
+			}
+			code, out := n.install(tc.args...)
+			want(t, code, 1, out, tc.part)
+			for file, text := range tc.files {
+				if d := cmp.Diff(text, n.read(file)); d != "" {
+					t.Errorf("%s (-want +got):\n%s", file, d)
+				}
+			}
+			if len(n.files(n.conf)) != len(tc.files) || len(n.files(n.bin)) != 0 {
+				t.Errorf("files appeared: %v %v", n.files(n.conf), n.files(n.bin))
+			}
+		})
+	}
+}
+
+func TestFileNamesTheNetworkInUse(t *testing.T) {
+	n := newNode(t)
+	n.network("00-multus.conf", `{"cniVersion":"0.3.1","name":"multus-cni-network","type":"multus-shim"}`)
+	n.network("10-a.conflist", mainList)
+	code, out := n.install("--file", "10-a.conflist")
+	want(t, code, 0, out)
+	n.wantTypes("10-a.conflist", "flannel", "neardns")
+}
+
+func TestLinks(t *testing.T) {
+	n := newNode(t)
+	n.network("90-real.conflist", mainList)
+	if err := os.Symlink("90-real.conflist", filepath.Join(n.conf, "10-a.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	code, out := n.install()
+	want(t, code, 0, out)
+	n.wantTypes("90-real.conflist", "flannel", "neardns")
+	if info, err := os.Lstat(filepath.Join(n.conf, "10-a.conflist")); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Error("the link is gone")
+	}
+
+	elsewhere := newNode(t)
+	file := filepath.Join(elsewhere.bin, "real.conflist")
+	elsewhere.write(file, mainList, 0o644)
+	if err := os.Symlink(file, filepath.Join(elsewhere.conf, "10-a.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	code, out = elsewhere.install()
+	want(t, code, 1, out, "is a link to "+file)
+}
+
+func TestUninstallLooksIntoEveryList(t *testing.T) {
+	n := newNode(t)
+	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.network("10-a.conflist", "{ not json")
+	n.network("20-b.conflist", string(with))
+	n.network("30-c.conf", mainConf)
+	code, out := n.uninstall()
+	want(t, code, 0, out, "took neardns out of "+n.conf+"/20-b.conflist")
+	if n.read("20-b.conflist") != mainList {
+		t.Errorf("not as before:\n%s", n.read("20-b.conflist"))
+	}
+	// One that names us and cannot be read must not pass for done, and must not keep us from the others.
+	n.network("10-a.conflist", `{"neardns"`)
+	n.network("20-b.conflist", string(with))
+	code, out = n.uninstall("--remove-binary")
+	want(t, code, 1, out, "10-a.conflist: not valid JSON", "took neardns out of "+n.conf+"/20-b.conflist")
+}
+
+func TestUninstallOfNothing(t *testing.T) {
+	n := newNode(t)
+	code, out := n.run("uninstall", "--cni-bin", n.bin+"/none", "--cni-conf", n.conf+"/none")
+	want(t, code, 0, out, "no folder")
+}
+
+func TestInterruptedWhileWaiting(t *testing.T) {
+	n := newNode(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out bytes.Buffer
+	code := run(ctx, append([]string{"install", "--wait", "1h", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args...), &out, &out)
+	want(t, code, 1, out.String(), "waiting up to 1h", "no network is configured")
+}

@@ -1,0 +1,153 @@
+// Command neardns-install puts the neardns plugin on a node, and takes it out again: the binary into the CNI binary folder,
+// its entry into the network configuration that the container runtime uses.
+//
+// It must never make a network of its own, write a file that it could not read, or leave a half-written one where a runtime
+// looks. It decides nothing about DNS: the entry comes from the node's configuration, which the agent's binary reads.
+//
+// Failure policy: a fault before the first write leaves the node as it was; one after it leaves a node that works, and the
+// next run carries on. Exit codes: 0 good, 1 failed, 2 bad configuration.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+	"time"
+)
+
+const usage = `usage:
+  neardns-install install   --nodeconfig FILE | --entry FILE  [flags]
+  neardns-install uninstall [flags]
+  neardns-install version
+
+Puts the CNI plugin neardns on this node and its entry into the network configuration that the runtime uses, or takes the
+entry out again. Run a command with --help for its flags.
+`
+
+// errConfig marks what only a changed configuration can mend; the exit code is then 2.
+var errConfig = errors.New("bad configuration")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		_, _ = fmt.Fprint(stderr, usage)
+		return 2
+	}
+	var err error
+	switch args[0] {
+	case "install":
+		err = runInstall(ctx, args[1:], stdout, stderr)
+	case "uninstall":
+		err = runUninstall(ctx, args[1:], stdout, stderr)
+	case "version", "--version":
+		_, err = fmt.Fprintln(stdout, "neardns-install", version())
+	case "help", "-h", "--help":
+		_, err = fmt.Fprint(stdout, usage)
+	default:
+		_, _ = fmt.Fprintf(stderr, "neardns-install: unknown command %q\n%s", args[0], usage)
+		return 2
+	}
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, errConfig):
+		_, _ = fmt.Fprintln(stderr, "neardns-install:", err)
+		return 2
+	}
+	_, _ = fmt.Fprintln(stderr, "neardns-install:", err)
+	return 1
+}
+
+// folders are what both commands are told about the node.
+type folders struct {
+	bin, conf string
+	file      string // the network's file in conf; empty: the one that the runtime takes
+	dryRun    bool
+}
+
+func (f *folders) flags(set *flag.FlagSet) {
+	set.StringVar(&f.bin, "cni-bin", "/opt/cni/bin", "`folder` of the runtime's CNI plugins")
+	set.StringVar(&f.conf, "cni-conf", "/etc/cni/net.d", "`folder` of the runtime's network configurations")
+	set.StringVar(&f.file, "file", "", "`name` of the network's file in --cni-conf, where it is not the first one (CRI-O's cni_default_network, the delegate of Multus)")
+	set.BoolVar(&f.dryRun, "dry-run", false, "only show what would change")
+}
+
+// parse reads a command's flags, which take no other arguments.
+func (f *folders) parse(set *flag.FlagSet, args []string, stderr io.Writer) error {
+	set.SetOutput(stderr)
+	if err := set.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", errConfig, err)
+	}
+	if set.NArg() > 0 {
+		return fmt.Errorf("%w: unexpected argument %q", errConfig, set.Arg(0))
+	}
+	if f.file != "" && f.file != filepath.Base(f.file) {
+		return fmt.Errorf("%w: --file %s: a file's name in --cni-conf, without a path", errConfig, f.file)
+	}
+	return nil
+}
+
+func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	in := install{out: stdout}
+	set := flag.NewFlagSet("neardns-install install", flag.ContinueOnError)
+	in.flags(set)
+	set.StringVar(&in.nodeConfig, "nodeconfig", "", "the node's configuration `file` (NodeConfig), which the entry is made from")
+	set.StringVar(&in.entryFile, "entry", "", "`file` with a ready entry, in place of --nodeconfig")
+	set.StringVar(&in.plugin, "plugin", beside("neardns"), "the plugin's `binary`")
+	set.StringVar(&in.agent, "agent", beside("neardns-agent"), "the agent's `binary`, which reads the node's configuration")
+	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet")
+	if err := in.parse(set, args, stderr); err != nil {
+		return err
+	}
+	if (in.nodeConfig == "") == (in.entryFile == "") {
+		return fmt.Errorf("%w: name either --nodeconfig or --entry", errConfig)
+	}
+	return in.run(ctx)
+}
+
+func runUninstall(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	un := uninstall{out: stdout}
+	set := flag.NewFlagSet("neardns-install uninstall", flag.ContinueOnError)
+	un.flags(set)
+	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary; pods that were made with it can then hang in Terminating where the runtime keeps their old configuration")
+	if err := un.parse(set, args, stderr); err != nil {
+		return err
+	}
+	return un.run(ctx)
+}
+
+// beside names a file next to this program, where the image and `make build` put all three.
+func beside(name string) string {
+	self, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	return filepath.Join(filepath.Dir(self), name)
+}
+
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "unknown"
+	}
+	return info.Main.Version
+}
+
+// pollEvery is how often a folder is looked at again while waiting.
+const pollEvery = 250 * time.Millisecond

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/neardns/neardns/pkg/conflist"
+)
+
+// change is what has to happen to one network's configuration. Making one writes nothing.
+type change struct {
+	from   string // the file that the runtime takes now
+	to     string // the file that will hold the list: from itself, or the .conflist beside a .conf
+	before []byte // from's text
+	after  []byte // to's text
+	info   os.FileInfo
+	conflist.Network
+}
+
+func (c change) none() bool { return c.from == c.to && bytes.Equal(c.before, c.after) }
+
+// networks returns the names of the files in folder that a runtime takes for networks, in its order.
+func networks(folder string) ([]string, error) {
+	entries, err := os.ReadDir(folder) // sorted by name, as runtimes sort
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("no folder %s for network configurations: name the runtime's own with --cni-conf", folder)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list networks: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".conf", ".conflist", ".json":
+			if !e.IsDir() {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	return names, nil
+}
+
+// planAppend finds the network that the runtime uses and forms the list that has entry last. A file that cannot be read
+// as what its name says is an error: the runtime has no network then, and guessing at another file would chain us to one
+// that no pod gets.
+func planAppend(folder, file string, entry []byte) (change, error) {
+	names, err := networks(folder)
+	if err != nil {
+		return change{}, err
+	}
+	name := file
+	switch {
+	case name != "" && !slices.Contains(names, name):
+		return change{}, fmt.Errorf("no network's file %s in %s", name, folder)
+	case name == "" && len(names) == 0:
+		return change{}, fmt.Errorf("no network is configured in %s yet, and neardns makes none: install the cluster's network first, or use --wait", folder)
+	case name == "":
+		name = names[0]
+	}
+	c, err := open(folder, name)
+	if err != nil {
+		return c, err
+	}
+	list := c.before
+	if filepath.Ext(name) != ".conflist" {
+		if list, err = c.convert(folder, file == "", names); err != nil {
+			return c, err
+		}
+	}
+	if c.Network, err = conflist.Read(list); err != nil {
+		return c, fmt.Errorf("%s: %w", c.from, err)
+	}
+	if first := c.Types[0]; file == "" && (first == "multus" || first == "multus-shim") {
+		return c, fmt.Errorf("%s belongs to Multus, which makes it anew from the cluster's network: name that network's file with --file", c.from)
+	}
+	if c.after, err = conflist.Append(list, entry); err != nil {
+		return c, fmt.Errorf("%s: %w", c.from, err)
+	}
+	if c.Network, err = conflist.Read(c.after); err != nil {
+		return c, fmt.Errorf("%s: %w", c.from, err)
+	}
+	return c, nil
+}
+
+// planDrop forms a network's list without our entry.
+func planDrop(folder, name string) (change, error) {
+	c, err := open(folder, name)
+	if err != nil {
+		return c, err
+	}
+	if c.after, err = conflist.Drop(c.before); err != nil {
+		return c, fmt.Errorf("%s: %w", c.from, err)
+	}
+	return c, nil
+}
+
+// open reads a network's file. A link is followed within the folder only: what it names elsewhere is not ours to write,
+// and to put a file in place of the link would cut it off from its source.
+func open(folder, name string) (change, error) {
+	path := filepath.Join(folder, name)
+	info, err := os.Lstat(path)
+	if err != nil {
+		return change{}, fmt.Errorf("look at network: %w", err)
+	}
+	if info.Mode()&os.ModeSymlink != 0 {
+		target, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			return change{}, fmt.Errorf("follow %s: %w", path, err)
+		}
+		here, err := filepath.EvalSymlinks(folder)
+		if err != nil {
+			return change{}, fmt.Errorf("follow %s: %w", folder, err)
+		}
+		if filepath.Dir(target) != here || filepath.Ext(target) != filepath.Ext(path) {
+			return change{}, fmt.Errorf("%s is a link to %s: put neardns into the list where that comes from, or put a file in the link's place", path, target)
+		}
+		path = target
+		if info, err = os.Lstat(path); err != nil {
+			return change{}, fmt.Errorf("look at network: %w", err)
+		}
+	}
+	if !info.Mode().IsRegular() {
+		return change{}, fmt.Errorf("%s is no regular file", path)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return change{}, fmt.Errorf("read network: %w", err)
+	}
+	return change{from: path, to: path, before: text, after: text, info: info}, nil
+}
+
+// convert turns a single plugin's configuration into a list under a name of its own. Both files stand for a moment; the
+// old one sorts first and is what the runtime takes until it is removed.
+func (c *change) convert(folder string, first bool, names []string) ([]byte, error) {
+	list, err := conflist.FromPlugin(c.before)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.from, err)
+	}
+	old := filepath.Base(c.from)
+	name := strings.TrimSuffix(old, filepath.Ext(old)) + ".conflist"
+	c.to = filepath.Join(folder, name)
+	after := append(slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == old }), name)
+	if first && slices.Min(after) != name {
+		return nil, fmt.Errorf("%s has to become %s to hold more than one plugin, but the runtime would then take %s: rename one of them", c.from, name, slices.Min(after))
+	}
+	if slices.Contains(names, name) {
+		if err := c.ownLeftover(); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// ownLeftover returns nil when the list that stands in the way is one that an earlier run made from this very network:
+// that run was cut off before it removed the old file, or the network's own installer has put its file back since.
+func (c *change) ownLeftover() error {
+	both := fmt.Errorf("%s and %s both stand there and are not the same network: remove the one that is out of date", c.from, c.to)
+	text, err := os.ReadFile(c.to)
+	if err != nil {
+		return fmt.Errorf("read network: %w", err)
+	}
+	have, err := conflist.Read(text)
+	if err != nil {
+		return errors.Join(both, err)
+	}
+	list, err := conflist.FromPlugin(c.before)
+	if err != nil {
+		return errors.Join(both, err)
+	}
+	want, err := conflist.Read(list)
+	if err != nil {
+		return errors.Join(both, err)
+	}
+	have.Types = slices.DeleteFunc(have.Types, func(t string) bool { return t == conflist.Type })
+	if have.Name != want.Name || !slices.Equal(have.Types, want.Types) {
+		return both
+	}
+	return nil
+}
+
+// errMoved means that somebody else wrote the file while we did; the plan is then out of date.
+var errMoved = errors.New("the network's file changed meanwhile")
+
+// apply writes the change. Mode and owner stay what they were.
+func (c change) apply() (err error) {
+	temp, err := writeTemp(filepath.Dir(c.to), c.after, c.info.Mode().Perm(), c.info)
+	if err != nil {
+		return fmt.Errorf("write network: %w", err)
+	}
+	defer func() { _ = os.Remove(temp) }() // gone already when all went well
+	now, err := os.ReadFile(c.from)
+	if err != nil || !bytes.Equal(now, c.before) {
+		return errMoved
+	}
+	if err := rename(temp, c.to); err != nil {
+		return fmt.Errorf("put network in place: %w", err)
+	}
+	if c.from == c.to {
+		return nil
+	}
+	if err := remove(c.from); err != nil {
+		return fmt.Errorf("remove %s, which %s replaces: %w", c.from, c.to, err)
+	}
+	return nil
+}

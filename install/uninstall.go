@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/neardns/neardns/pkg/conflist"
+)
+
+type uninstall struct {
+	folders
+	removeBinary bool
+	out          io.Writer
+}
+
+func (un uninstall) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(un.out, format+"\n", args...)
+}
+
+// run takes the entry out of every list of the folder, not only of the one in use: a network that was in use before may
+// be so again. The binary comes after the entry, and only if asked: a runtime may call it for each pod that was made with
+// it, and without it cannot take those pods down.
+func (un uninstall) run(ctx context.Context) error {
+	if _, err := os.Stat(un.conf); errors.Is(err, os.ErrNotExist) {
+		un.say("no folder %s: no network to take neardns out of", un.conf)
+	} else if err := un.unchain(ctx); err != nil {
+		return err
+	}
+	target := binaryPath(un.bin)
+	_, err := os.Lstat(target)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		un.say("no %s", target)
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at plugin: %w", err)
+	case !un.removeBinary:
+		un.say("left %s: pods that were made with it may need it to end (--remove-binary removes it once no such pod is left)", target)
+		return nil
+	case un.dryRun:
+		un.say("would remove %s", target)
+		return nil
+	}
+	if err := remove(target); err != nil {
+		return fmt.Errorf("remove plugin: %w", err)
+	}
+	un.say("removed %s", target)
+	return nil
+}
+
+func (un uninstall) unchain(ctx context.Context) error {
+	if !un.dryRun {
+		bin := un.bin
+		if _, err := os.Stat(bin); err != nil {
+			bin = un.conf
+		}
+		unlock, err := lockAndSweep(ctx, bin, un.conf)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	names, err := networks(un.conf)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if un.file == "" || name == un.file {
+			errs = append(errs, un.dropFrom(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (un uninstall) dropFrom(name string) error {
+	path := filepath.Join(un.conf, name)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read network: %w", err)
+	}
+	if !bytes.Contains(text, []byte(conflist.Type)) {
+		un.say("%s does not name neardns", path)
+		return nil
+	}
+	if filepath.Ext(name) != ".conflist" {
+		return fmt.Errorf("%s names neardns but holds a single plugin, as neardns-install never writes: look at it and remove it by hand", path)
+	}
+	for range maxTries {
+		c, err := planDrop(un.conf, name)
+		switch {
+		case err != nil:
+			return err
+		case c.none():
+			un.say("%s has no entry of neardns", path)
+			return nil
+		case un.dryRun:
+			un.say("would write %s", c.to)
+			_, _ = io.WriteString(un.out, diff(c.from, c.to, c.before, c.after))
+			return nil
+		}
+		if err := c.apply(); errors.Is(err, errMoved) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		un.say("took neardns out of %s", c.to)
+		return nil
+	}
+	return fmt.Errorf("%s: %w, %d times running: another program keeps writing it", path, errMoved, maxTries)
+}
