@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -23,12 +24,6 @@ const (
 	SteerProven = "proven" // only once the fallback is proven on this node
 	SteerAlways = "always" // without proof, for tests
 	SteerOff    = "off"    // never
-)
-
-// Where plugin and agent keep their files. An entry that uses these does not name them.
-const (
-	DefaultStateDir   = "/run/neardns"
-	DefaultPersistDir = "/var/lib/neardns"
 )
 
 // Settings are the values of one entry. The zero value of a field leaves its key out, which gives the plugin's default.
@@ -77,8 +72,8 @@ func Entry(s Settings) ([]byte, error) {
 		Type: Type, Redirects: redirects, ClusterDomain: s.ClusterDomain, LocalAddresses: s.LocalAddresses,
 		Backend:    unless(s.Backend, "auto"),
 		Steer:      unless(s.Steer, SteerProven),
-		StateDir:   unless(s.StateDir, DefaultStateDir),
-		PersistDir: unless(s.PersistDir, DefaultPersistDir),
+		StateDir:   unless(s.StateDir, podfile.DefaultStateDir),
+		PersistDir: unless(s.PersistDir, podfile.DefaultPersistDir),
 		Capabilities: capabilities{
 			DNS: true, Annotations: true,
 		},

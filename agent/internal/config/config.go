@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -155,8 +156,8 @@ func Default() Node {
 		Service:          Service{Namespace: "kube-system", Name: "kube-dns", UDPPort: "dns", TCPPort: "dns-tcp"},
 		Listen:           Listen{Health: netip.MustParseAddrPort("127.0.0.1:8080")},
 		Log:              Log{Level: slog.LevelInfo, Format: LogText, Queries: QueriesOff},
-		StateDir:         conflist.DefaultStateDir,
-		PersistDir:       conflist.DefaultPersistDir,
+		StateDir:         podfile.DefaultStateDir,
+		PersistDir:       podfile.DefaultPersistDir,
 	}
 }
 

@@ -1,0 +1,89 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestSamples(t *testing.T) {
+	w := world{
+		env:   map[string]string{"NODE_IP": "192.0.2.4", "KUBE_DNS_UPSTREAM_SERVICE_HOST": "10.96.0.11"},
+		files: map[string]string{KubeletConfig: "clusterDNS: [10.96.0.10]\n"},
+	}
+	files, err := filepath.Glob("../../../conf/nodeconfig-*.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("samples: %v %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			load(t, read(t, file), w)
+		})
+	}
+
+	// The full sample is where keys are documented: it must have all, with their defaults unless it says otherwise, and
+	// be right about what reloads.
+	text := read(t, "../../../conf/nodeconfig-full.yaml")
+	full := load(t, text, w)
+	plain := load(t, head, w)
+	other := map[string]bool{"interceptNode": true, "upstreams.cluster": true, "stubDomains": true, "snippets": true, "corefile": true}
+	for _, f := range table() {
+		if f.name == "corefile" {
+			if !strings.Contains(text, "# corefile: /") {
+				t.Error("corefile is not named")
+			}
+			continue
+		}
+		if !full.IsSet(f.name) {
+			t.Errorf("%s is not in the full sample", f.name)
+		}
+		if diff := cmp.Diff(flow(f.show(plain)), flow(f.show(full))); diff != "" && !other[f.name] {
+			t.Errorf("%s is not at its default (-default +sample):\n%s", f.name, diff)
+		}
+	}
+	for name, reloads := range documented(text) {
+		for _, f := range table() {
+			if f.name == name && f.reload != reloads {
+				t.Errorf("%s: the sample says reloads=%v, the table %v", name, reloads, f.reload)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// documented tells for each key of the sample whether its comment, above or beside it, says "Reloads."
+func documented(text string) map[string]bool {
+	out := map[string]bool{}
+	above, group := "", ""
+	for line := range strings.Lines(text) {
+		trimmed := strings.TrimSpace(line)
+		if s, ok := strings.CutPrefix(trimmed, "# "); ok && !strings.HasPrefix(s, "corefile: ") {
+			above += s + " "
+			continue
+		}
+		key, rest, ok := strings.Cut(strings.TrimPrefix(trimmed, "# "), ":")
+		if !ok || strings.HasPrefix(trimmed, "- ") {
+			above = ""
+			continue
+		}
+		if strings.HasPrefix(line, "  ") {
+			key = group + "." + key
+		} else {
+			group = key
+		}
+		out[key] = strings.Contains(above+rest, "Reloads.")
+		above = ""
+	}
+	return out
+}

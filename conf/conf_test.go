@@ -1,0 +1,105 @@
+// Package conf holds sample configuration files, and the tests that read them. The NodeConfig samples are read in
+// agent/internal/config, where their parser is.
+package conf
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Our entry in each sample is the one that the installer would write.
+func TestConflists(t *testing.T) {
+	v4 := steer.Redirect{ClusterDNS: netip.MustParseAddr("10.96.0.10")}
+	v6 := steer.Redirect{ClusterDNS: netip.MustParseAddr("fd00:10:96::a")}
+	local4, local6 := netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:90de:d95::a")
+	cases := map[string]conflist.Settings{
+		"10-ptp-neardns.conflist":    {Redirects: []steer.Redirect{v4}, LocalAddresses: []netip.Addr{local4}, ClusterDomain: "cluster.local"},
+		"10-bridge-neardns.conflist": {Redirects: []steer.Redirect{v4, v6}, LocalAddresses: []netip.Addr{local4, local6}, ClusterDomain: "cluster.local"},
+	}
+	files, err := filepath.Glob("*.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) != len(cases) {
+		t.Errorf("samples %v: there are %d cases", files, len(cases))
+	}
+	for file, settings := range cases {
+		t.Run(file, func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := libcni.NetworkConfFromBytes(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ours := list.Plugins[len(list.Plugins)-1]
+			if ours.Network.Type != conflist.Type {
+				t.Fatalf("the last plugin is %s", ours.Network.Type)
+			}
+			entry, err := conflist.Entry(settings)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want, got any
+			if err := json.Unmarshal(entry, &want); err != nil {
+				t.Fatal(err)
+			}
+			if err := json.Unmarshal(ours.Bytes, &got); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestCorefile(t *testing.T) {
+	data, err := os.Open("Corefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Close()
+	// Only what the agent itself renders: a sample should not depend on more.
+	blocks, err := caddyfile.Parse("Corefile", data, []string{"errors", "cache", "forward"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var zones []string
+	for _, b := range blocks {
+		zones = append(zones, b.Keys...)
+	}
+	if !slices.Contains(zones, ".") || !slices.Contains(zones, "cluster.local") {
+		t.Errorf("zones: %v", zones)
+	}
+}
+
+// A sample that the README does not name is one that nobody finds.
+func TestReadmeNamesEach(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if f.Name() != "README.md" && !strings.HasSuffix(f.Name(), ".go") && !strings.Contains(string(readme), "`"+f.Name()+"`") {
+			t.Errorf("%s is not in README.md", f.Name())
+		}
+	}
+}
