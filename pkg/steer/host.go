@@ -16,6 +16,9 @@ const (
 	// renewal sets it anew, so that a lapse alone cuts nothing; it is longer than CoreDNS keeps an idle connection (10 s
 	// since the last question is its default, and clients wait 5 s at most for an answer, resolv.conf(5) "timeout").
 	drainTime = 10 * time.Second
+	// lifetimeStep divides lifetimes: the kernel keeps timeouts in ticks of its clock, of which 100, 250, 300 or 1000 make a
+	// second, and would give others back changed, which would be a drift for ever.
+	lifetimeStep = 20 * time.Millisecond
 	// connMemory is how long a connection's way is remembered after its last packet: kube-dns closes idle ones sooner.
 	connMemory = 5 * time.Minute
 	// connBound is the number of remembered connections; a full set costs only what it was there for.
@@ -53,10 +56,7 @@ func hostCounters() []string {
 // render makes the host table. Addresses stand in sets and maps wherever they can, so that the chains are the same on
 // every node and the plugin can add a redirect without touching a rule.
 func (h Host) render() table {
-	life := h.Lifetime
-	if life == 0 {
-		life = DefaultLifetime
-	}
+	life := (cmp.Or(h.Lifetime, DefaultLifetime) + lifetimeStep - 1).Truncate(lifetimeStep)
 	t := table{counters: hostCounters()}
 	uplinks := set{name: "uplinks", key: []nftables.SetDatatype{nftables.TypeIFName}}
 	for _, u := range sorted(h.Uplinks) {

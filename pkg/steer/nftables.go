@@ -34,26 +34,42 @@ const readBuffer = 4 << 20
 // race with another of ours (ENOENT, EEXIST): each retry reads afresh.
 const attempts = 8
 
-// OpenNftables opens the back end for the netns behind nsFD, which the caller keeps open until Close; -1 means the
-// calling thread's.
+// OpenNftables opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed
+// afterwards.
 func OpenNftables(nsFD int) (*Nftables, error) {
-	opts := []nftables.ConnOption{nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetReadBuffer(readBuffer) })}
-	if nsFD >= 0 {
-		opts = append(opts, nftables.WithNetNSFd(nsFD))
-	}
-	conn, err := dial(nsFD)
+	nsFD, err := holdNetNS(nsFD)
 	if err != nil {
 		return nil, err
 	}
-	read, err := nftables.New(opts...)
+	conn, err := dial(nsFD)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open nftables socket: %w", err), conn.Close())
+		return nil, errors.Join(err, unix.Close(nsFD))
+	}
+	read, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(nsFD),
+		nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetReadBuffer(readBuffer) }))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open nftables socket: %w", err), conn.Close(), unix.Close(nsFD))
 	}
 	return &Nftables{nsFD: nsFD, conn: conn, read: read}, nil
 }
 
+// holdNetNS makes a descriptor of our own. Sockets are opened anew after errors, maybe by another thread and after the
+// caller's descriptor was closed and its number given to another netns: those rules would land in the wrong place.
+func holdNetNS(nsFD int) (int, error) {
+	own, err := 0, error(nil)
+	if nsFD < 0 {
+		own, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	} else {
+		own, err = unix.FcntlInt(uintptr(nsFD), unix.F_DUPFD_CLOEXEC, 3) // never 0, which netlink.Config takes for none
+	}
+	if err != nil {
+		return -1, fmt.Errorf("open netns: %w", err)
+	}
+	return own, nil
+}
+
 func dial(nsFD int) (*netlink.Conn, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: max(nsFD, 0)})
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: nsFD})
 	if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}
@@ -79,7 +95,9 @@ func (n *Nftables) commit(b *batch) error {
 }
 
 // Close releases the sockets; rules stay.
-func (n *Nftables) Close() error { return errors.Join(n.conn.Close(), n.read.CloseLasting()) }
+func (n *Nftables) Close() error {
+	return errors.Join(n.conn.Close(), n.read.CloseLasting(), unix.Close(n.nsFD))
+}
 
 // ourTable is the table as google/nftables wants it named in requests.
 func ourTable() *nftables.Table {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/mdlayher/netlink"
@@ -107,6 +108,21 @@ func TestApplyFromAnyToAny(t *testing.T) {
 			if err := nft.Verify(b); err != nil {
 				t.Errorf("%s to %s: %v", from, to, err)
 			}
+		}
+	}
+}
+
+// The kernel counts timeouts in ticks of its clock: a lifetime that is no multiple of them must not be a drift for ever.
+func TestAnyLifetimeIsStable(t *testing.T) {
+	testutil.RequireRoot(t)
+	nft := open(t, testutil.NewNS(t, "lifetime"))
+	for _, life := range []time.Duration{1, time.Millisecond, 50 * time.Millisecond, 333 * time.Millisecond, 750 * time.Millisecond, 999 * time.Millisecond,
+		1234567 * time.Microsecond, time.Minute + time.Millisecond} {
+		h := host()
+		h.Lifetime = life
+		must(t, nft.Apply(h))
+		if err := nft.Verify(h); err != nil {
+			t.Errorf("lifetime %v: %v", life, err)
 		}
 	}
 }
@@ -546,17 +562,24 @@ func TestNamespaceByDescriptor(t *testing.T) {
 	must(t, err)
 	nft, err := steer.OpenNftables(int(fd.Fd()))
 	must(t, err)
+	must(t, fd.Close()) // its number is the next one's
+	b.Do(func() { err = nft.Apply(brokenHost()) })
+	if err == nil {
+		t.Error("a broken table was taken")
+	}
 	b.Do(func() { err = nft.Apply(host()) })
 	must(t, err)
 	if ruleset(b) != "" || !strings.Contains(ruleset(a), "table inet neardns") {
 		t.Error("rules in the wrong namespace")
 	}
 	must(t, nft.Close())
-	must(t, fd.Close())
 
 	var here *steer.Nftables
 	b.Do(func() { here, err = steer.OpenNftables(-1) }) // the calling thread's
 	must(t, err)
+	if err := here.Apply(brokenHost()); err == nil { // the socket that comes after an error is of the same namespace
+		t.Error("a broken table was taken")
+	}
 	must(t, here.Apply(steer.Pod{Redirects: []steer.Redirect{redirect4}}))
 	if !strings.Contains(ruleset(b), "postrouting") || strings.Contains(ruleset(a), "daddr set 169.254.20.11") {
 		t.Error("-1 is not the calling thread's namespace")

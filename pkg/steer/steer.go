@@ -188,7 +188,7 @@ type Host struct {
 	Uplinks       []string      // interface names from which our addresses must not be reachable, from Uplinks()
 	Exempt        []netip.Addr  // pods that opted out of interception; the plugin adds and removes them too
 	InterceptNode bool          // steer also what was not steered in the pod, and host processes
-	Lifetime      time.Duration // how long a lease lasts; 0 means DefaultLifetime
+	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms; 0 means DefaultLifetime
 }
 
 // Backend makes one netns's rules equal to a description. Implementations are safe for concurrent use, also by several
