@@ -322,14 +322,21 @@ func TestReconfigure(t *testing.T) {
 	}
 }
 
-// run runs a command in the prober's netns.
+// output runs a command in the prober's netns.
+func (p *Prober) output(t testing.TB, args ...string) string {
+	t.Helper()
+	var out []byte
+	var err error
+	p.room.do(func() { out, err = exec.Command(args[0], args[1:]...).CombinedOutput() }) //nolint:gosec // a test's own
+	if err != nil {
+		t.Errorf("%s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
 func (p *Prober) run(t testing.TB, args ...string) {
 	t.Helper()
-	p.room.do(func() {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil { //nolint:gosec // a test's own
-			t.Errorf("%s: %v: %s", strings.Join(args, " "), err, out)
-		}
-	})
+	p.output(t, args...)
 }
 
 func TestEnsureRepairs(t *testing.T) {
