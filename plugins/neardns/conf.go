@@ -322,13 +322,14 @@ func (r *confReader) runtime(c *Conf) {
 	}
 	if raw, ok := given[keyAnnotations]; ok {
 		var annotations map[string]string
-		if err := json.Unmarshal(raw, &annotations); err != nil {
+		err := json.Unmarshal(raw, &annotations)
+		if err != nil {
 			note("the pod's annotations", err)
 		}
 		switch v, ok := annotations[annotationSteer]; {
 		case strings.EqualFold(v, "false"):
 			c.OptOut = true
-		case ok && !strings.EqualFold(v, "true"):
+		case ok && err == nil && !strings.EqualFold(v, "true"):
 			c.Notes = append(c.Notes, fmt.Sprintf("annotation %s: %q is neither true nor false and is ignored", annotationSteer, v))
 		}
 	}

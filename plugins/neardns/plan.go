@@ -133,20 +133,25 @@ func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
 	if c.PrevResult == nil {
 		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig, "no prevResult: neardns must be called as chained plugin: put it into the conflist behind the plugin that makes the pod's interface", "")
 	}
-	var head struct {
-		CNIVersion *string `json:"cniVersion"`
-	}
 	bad := func(err error) ([]byte, []netip.Addr, error) {
 		return nil, nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("prevResult cannot be read (%v): the plugin before neardns in the conflist, or the runtime, is at fault", err), "")
+	}
+	var head struct {
+		CNIVersion string `json:"cniVersion"`
 	}
 	if err := json.Unmarshal(c.PrevResult, &head); err != nil {
 		return bad(err)
 	}
-	from := c.CNIVersion
-	if head.CNIVersion != nil && *head.CNIVersion != "" {
-		from = *head.CNIVersion
+	out := []byte(c.PrevResult)
+	if head.CNIVersion == "" {
+		// Without one a result counts as 0.1.0; what is meant is the configuration's.
+		var err error
+		if out, err = withVersion(out, c.CNIVersion); err != nil {
+			return bad(err)
+		}
+		head.CNIVersion = c.CNIVersion
 	}
-	typed, err := create.Create(from, c.PrevResult)
+	typed, err := create.Create(head.CNIVersion, out)
 	if err != nil {
 		return bad(err)
 	}
@@ -154,14 +159,10 @@ func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
 	if err != nil {
 		return bad(err)
 	}
-	out := []byte(c.PrevResult)
-	switch {
-	case from != c.CNIVersion:
+	if head.CNIVersion != c.CNIVersion {
 		if out, err = convert(typed, c.CNIVersion); err != nil {
 			return bad(err)
 		}
-	case head.CNIVersion == nil:
-		out = withVersion(out, c.CNIVersion)
 	}
 	return out, addressesOf(current, ifName), nil
 }
@@ -176,14 +177,18 @@ func convert(r types.Result, version string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// withVersion puts the version, without which a result counts as 0.1.0, in front of an object's other keys.
-func withVersion(object []byte, version string) []byte {
-	rest := bytes.TrimLeft(bytes.TrimPrefix(bytes.TrimSpace(object), []byte("{")), " \t\r\n")
-	out := fmt.Appendf(nil, `{"cniVersion":%q`, version)
-	if !bytes.HasPrefix(rest, []byte("}")) {
-		out = append(out, ',')
+// withVersion sets an object's version and keeps its other values as they are.
+func withVersion(object []byte, version string) ([]byte, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(object, &keys); err != nil {
+		return nil, err
 	}
-	return append(out, rest...)
+	quoted, err := json.Marshal(version)
+	if err != nil {
+		return nil, err
+	}
+	keys["cniVersion"] = quoted
+	return json.Marshal(keys)
 }
 
 // addressesOf picks the pod's addresses: those on the interface that this call is about. Results without interfaces, as

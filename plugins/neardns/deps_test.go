@@ -1,0 +1,66 @@
+package main
+
+import (
+	"debug/buildinfo"
+	"debug/elf"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestDeps holds the plugin's weight down: it starts at every pod's start, on every node.
+func TestDeps(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for prefix, why := range map[string]string{
+		"github.com/coredns/":                       "the cache is the agent's",
+		"github.com/miekg/dns":                      "the plugin asks no DNS",
+		"k8s.io/":                                   "the plugin asks no API server",
+		"github.com/prometheus/":                    "a process of a few milliseconds has no metrics endpoint",
+		"sigs.k8s.io/":                              "CNI configuration is JSON",
+		"gopkg.in/yaml":                             "CNI configuration is JSON",
+		"go.yaml.in/":                               "CNI configuration is JSON",
+		"github.com/goccy/go-yaml":                  "CNI configuration is JSON",
+		"go.opentelemetry.io/":                      "comes with libcni's invoke, which a plugin does not need",
+		"github.com/containernetworking/cni/libcni": "that is the runtime's side",
+		"github.com/coreos/go-iptables":             "it runs binaries",
+		"github.com/neardns/neardns/agent":          "plugins never import the agent",
+		"os/exec":                                   "the plugin runs no other program",
+		"net/http":                                  "the plugin talks to nobody",
+		"testing":                                   "test code is not part of a product",
+	} {
+		for dep := range strings.FieldsSeq(string(out)) {
+			if dep == prefix || strings.HasPrefix(dep, strings.TrimSuffix(prefix, "/")+"/") || strings.HasSuffix(prefix, "/") && strings.HasPrefix(dep, prefix) {
+				t.Errorf("links %s: %s", dep, why)
+			}
+		}
+	}
+}
+
+func TestBinarySize(t *testing.T) {
+	path := mustBinary(t)
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const limit = 6 << 20
+	t.Logf("%.1f MB", float64(st.Size())/1e6)
+	if st.Size() > limit {
+		t.Errorf("%d bytes, more than %d", st.Size(), limit)
+	}
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if f.Section(".interp") != nil {
+		t.Error("not static: it would need the host's libraries")
+	}
+	info, err := buildinfo.ReadFile(path)
+	if err != nil || info.Main.Path != "github.com/neardns/neardns" {
+		t.Errorf("build information %v, %v", info, err)
+	}
+}

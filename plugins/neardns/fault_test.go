@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+var errInjected = errors.New("injected")
+
+// faulty is the real kernel but for the calls that its fail names.
+type faulty struct {
+	nftablesKernel
+	fail func(what string) error
+}
+
+func (k faulty) Open(nsFD int) (rules, error) {
+	what := "host"
+	if nsFD >= 0 {
+		what = "pod"
+	}
+	if err := k.fail(what + " open"); err != nil {
+		return nil, err
+	}
+	r, err := k.nftablesKernel.Open(nsFD)
+	return faultyRules{r, what, k.fail}, err
+}
+
+func (k faulty) Uplinks(podSide ...string) ([]string, error) {
+	if err := k.fail("uplinks"); err != nil {
+		return nil, err
+	}
+	return k.nftablesKernel.Uplinks(podSide...)
+}
+
+func (k faulty) Way(podNS, hostNS int, r steer.Redirect) (string, error) {
+	if err := k.fail("way"); err != nil {
+		return "", err
+	}
+	return k.nftablesKernel.Way(podNS, hostNS, r)
+}
+
+type faultyRules struct {
+	rules
+	what string
+	fail func(string) error
+}
+
+func (r faultyRules) Apply(rs steer.Ruleset) error {
+	if err := r.fail(r.what + " apply"); err != nil {
+		return err
+	}
+	return r.rules.Apply(rs)
+}
+
+func (r faultyRules) Ensure(rs steer.Ruleset) error {
+	if err := r.fail(r.what + " ensure"); err != nil {
+		return err
+	}
+	return r.rules.Ensure(rs)
+}
+
+func (r faultyRules) Remove() error {
+	if err := r.fail(r.what + " remove"); err != nil {
+		return err
+	}
+	return r.rules.Remove()
+}
+
+func (r faultyRules) Exempt(a ...netip.Addr) error {
+	if err := r.fail(r.what + " exempt"); err != nil {
+		return err
+	}
+	return r.rules.Exempt(a...)
+}
+
+// inProcess calls a verb in the host's netns with a kernel that fails at one point.
+func inProcess(t *testing.T, r *cri, q request, fail func(string) error, verb func(context.Context, env, *skel.CmdArgs) error) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, log bytes.Buffer
+	e := env{stdout: &out, stderr: &log, kernel: faulty{fail: fail}}
+	r.host.Do(func() {
+		err = verb(t.Context(), e, &skel.CmdArgs{ContainerID: q.ID, Netns: q.NetNS, IfName: "eth0", Args: q.Args, StdinData: r.conf(q.Conf)})
+	})
+	return out.String(), log.String(), err
+}
+
+func failAt(point string) func(string) error {
+	return func(what string) error {
+		if what == point {
+			return errInjected
+		}
+		return nil
+	}
+}
+
+// Wherever the kernel fails, nothing is steered, nothing half: the pod passes through with the reason, or ADD fails and
+// leaves nothing of the pod.
+func TestAddNeverHalf(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	for _, point := range []string{"host open", "host ensure", "pod open", "pod apply", "uplinks", "way"} {
+		t.Run(point, func(t *testing.T) {
+			add := addRequest("c1", pod, nil)
+			stdout, stderr, err := inProcess(t, r, add, failAt(point), addVerb)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantPassed(t, reply{Stdout: stdout}, add)
+			wantNoTable(t, pod.NetNS)
+			if d := r.file("c1").Decisions[0]; d.State != podfile.LeftAlone || !strings.Contains(d.Reason, "injected") {
+				t.Errorf("decision %+v", d)
+			}
+			if !strings.Contains(stderr, "injected") {
+				t.Errorf("log %q", stderr)
+			}
+			r.must(add.with("DEL"))
+
+			if point == "way" || point == "uplinks" {
+				return // what is not known about a pod leaves it alone; it is no lack of support
+			}
+			add.Conf["onUnsupported"] = "fail"
+			stdout, _, err = inProcess(t, r, add, failAt(point), addVerb)
+			var ce *types.Error
+			if !errors.As(err, &ce) || ce.Code != codeNotSteer || stdout != "" || !strings.Contains(ce.Msg, "pod shop/web-0") {
+				t.Errorf("onUnsupported fail: %v, stdout %q", err, stdout)
+			}
+			wantNoTable(t, pod.NetNS)
+			if r.files() != 0 {
+				t.Errorf("%d files left", r.files())
+			}
+		})
+	}
+}
+
+func addVerb(ctx context.Context, e env, args *skel.CmdArgs) error { return add(ctx, e, args) }
+
+// Rules of an earlier ADD go too when a later one cannot be completed.
+func TestAddAgainFails(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	add := addRequest("c1", pod, nil)
+	r.must(add)
+	if _, _, err := inProcess(t, r, add, failAt("pod apply"), addVerb); err != nil {
+		t.Fatal(err)
+	}
+	wantNoTable(t, pod.NetNS)
+}
+
+// The file comes before the rules: rules that nobody knows of would outlive the switch.
+func TestAddCannotWriteItsFile(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	r.state = filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(r.state, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	add := addRequest("c1", pod, nil)
+	out := r.must(add)
+	wantPassed(t, out, add)
+	wantNoTable(t, pod.NetNS)
+	if !strings.Contains(out.Stderr, "pod file") {
+		t.Errorf("log %q", out.Stderr)
+	}
+	r.must(add.with("DEL"))
+	add.Conf["onUnsupported"] = "fail"
+	if out := r.call(add); out.Err == nil || out.Err.Code != codeNotSteer {
+		t.Errorf("onUnsupported fail: %v", out.Err)
+	}
+}
+
+func TestOutOfTime(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	add1 := addRequest("c1", pod, nil)
+	stdout, _, err := inProcess(t, r, add1, failAt(""), func(_ context.Context, e env, args *skel.CmdArgs) error { return add(ctx, e, args) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantPassed(t, reply{Stdout: stdout}, add1)
+	wantNoTable(t, pod.NetNS)
+}
+
+func TestOptOutCannotBeNoted(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	for _, point := range []string{"host open", "host ensure", "host exempt"} {
+		add := addRequest("c1", pod, object{"onUnsupported": "fail", "runtimeConfig": object{keyAnnotations: object{annotationSteer: "false"}}})
+		stdout, stderr, err := inProcess(t, r, add, failAt(point), addVerb)
+		if err != nil || !strings.Contains(stderr, "injected") {
+			t.Fatalf("%s: %v, %s", point, err, stderr)
+		}
+		wantPassed(t, reply{Stdout: stdout}, add)
+		if !r.file("c1").OptOut {
+			t.Error("the agent is not told")
+		}
+	}
+}
+
+func TestDelNeverFails(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	for _, point := range []string{"host open", "pod open", "pod remove"} {
+		add := addRequest("c1", pod, object{"runtimeConfig": object{keyAnnotations: object{annotationSteer: "false"}}})
+		if point != "host open" {
+			add = addRequest("c1", pod, nil)
+		}
+		r.must(add)
+		stdout, stderr, err := inProcess(t, r, add, failAt(point), func(ctx context.Context, e env, args *skel.CmdArgs) error { return del(ctx, e, args) })
+		if err != nil || stdout != "" || !strings.Contains(stderr, "injected") {
+			t.Errorf("%s: %v, stdout %q, log %q", point, err, stdout, stderr)
+		}
+		r.must(add.with("DEL"))
+	}
+}
+
+func TestPanicIsACNIError(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	panics := func(what string) error { panic("at " + what) }
+	add1 := addRequest("c1", pod, nil)
+	stdout, stderr, err := inProcess(t, r, add1, panics, addVerb)
+	var ce *types.Error
+	if !errors.As(err, &ce) || ce.Code != types.ErrInternal || stdout != "" || !strings.Contains(stderr, "stack=") {
+		t.Errorf("ADD: %v, stdout %q", err, stdout)
+	}
+	_, _, err = inProcess(t, r, add1, panics, func(ctx context.Context, e env, args *skel.CmdArgs) error { return del(ctx, e, args) })
+	if err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+}
+
+// Bad input of a call gives one clear error and changes nothing.
+func TestAddBadInput(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.IPv4)
+	regular := filepath.Join(t.TempDir(), "regular")
+	if err := os.WriteFile(regular, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		change func(*request)
+		code   uint
+		want   string
+	}{
+		"no prevResult":         {func(q *request) { q.Conf["prevResult"] = nil }, 7, "must be called as chained plugin"},
+		"prevResult unreadable": {func(q *request) { q.Conf["prevResult"] = 7 }, 6, "prevResult cannot be read"},
+		"unknown own key":       {func(q *request) { q.Conf["redirect"] = []string{"10.96.0.10"} }, 7, `redirect: unknown key: write "redirects"`},
+		"iptables":              {func(q *request) { q.Conf["backend"] = "iptables" }, 7, "iptables is not yet available"},
+		"no redirects":          {func(q *request) { q.Conf["redirects"] = nil }, 7, "redirects: missing"},
+		"netns missing":         {func(q *request) { q.NetNS = "/run/netns/none" }, codeNetNS, "/run/netns/none"},
+		"netns a file":          {func(q *request) { q.NetNS = regular }, codeNetNS, "is not a network namespace"},
+		"netns the host's":      {func(q *request) { q.NetNS = node.Host.Path() }, 8, ""},
+		"container ID":          {func(q *request) { q.ID = "../x" }, 4, ""},
+		"container ID too long": {func(q *request) { q.ID = strings.Repeat("a", 300) }, 4, "300 characters"},
+		"interface":             {func(q *request) { q.IfName = "a/b" }, 4, ""},
+		"version":               {func(q *request) { q.Conf["cniVersion"] = "0.2.0" }, 1, ""},
+		"not JSON":              {func(q *request) { q.Stdin = []byte("{") }, 6, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := addRequest("c1", pod, nil)
+			tc.change(&q)
+			out := r.call(q)
+			if out.Err == nil || out.Err.Code != tc.code || !strings.Contains(out.Err.Msg, tc.want) {
+				t.Errorf("error %+v: want code %d, %q", out.Err, tc.code, tc.want)
+			}
+			wantNoTable(t, pod.NetNS)
+			wantNoTable(t, node.Host)
+			if r.files() != 0 {
+				t.Errorf("%d files", r.files())
+			}
+		})
+	}
+}
+
+// Every version of the specification, each verb that it has, with the result of one call given to the next.
+func TestEverySpecVersion(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.Dual)
+	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		t.Run(version, func(t *testing.T) {
+			r.version = version
+			q := addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}, "prevResult": prevResult(version, pod.Path(), pod.Addrs...)})
+			out := r.must(q)
+			wantPassed(t, out, q)
+			verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}})
+			q.Conf["prevResult"] = json.RawMessage(out.Stdout)
+			for verb, since := range map[string]string{"CHECK": "0.4.0", "STATUS": "1.1.0", "GC": "1.1.0"} {
+				out := r.call(q.with(verb))
+				if known := version >= since; known != (out.Err == nil) {
+					t.Errorf("%s: %v", verb, out.Err)
+				} else if !known && out.Err.Code != 1 {
+					t.Errorf("%s: %+v", verb, out.Err)
+				}
+			}
+			r.must(q.with("DEL"))
+			wantNoTable(t, pod.NetNS)
+		})
+	}
+	out := r.must(request{Verb: "VERSION"})
+	var v struct{ SupportedVersions []string }
+	if err := json.Unmarshal([]byte(out.Stdout), &v); err != nil || strings.Join(v.SupportedVersions, " ") != "0.3.1 0.4.0 1.0.0 1.1.0" {
+		t.Errorf("VERSION: %s, %v", out.Stdout, err)
+	}
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestLogIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sub", "plugin.log")
+	line := []byte(strings.Repeat("x", 99) + "\n")
+	const limit = 10_000
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				if err := appendLine(path, line, limit); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, p := range []string{path, path + ".1"} {
+		data, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Writers that were on their way while another one rotated add one line each.
+		if len(data) > limit+8*len(line) || len(data) == 0 {
+			t.Errorf("%s has %d bytes", p, len(data))
+		}
+		for i, got := range bytes.SplitAfter(bytes.TrimSuffix(data, []byte("\n")), []byte("\n")) {
+			if len(bytes.TrimSuffix(got, []byte("\n"))) != len(line)-1 {
+				t.Fatalf("%s: line %d is torn: %q", p, i+1, got)
+			}
+		}
+	}
+	if names, _ := os.ReadDir(filepath.Dir(path)); len(names) != 2 {
+		t.Errorf("%d files", len(names))
+	}
+}
+
+func TestOneLinePerVerb(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	add := addRequest("c1", pod, nil)
+	for i, verb := range []string{"ADD", "CHECK", "DEL"} {
+		out := r.must(add.with(verb))
+		data, err := os.ReadFile(filepath.Join(r.state, logName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+		if len(lines) != i+1 {
+			t.Fatalf("after %s: %d lines:\n%s", verb, len(lines), data)
+		}
+		last := lines[i]
+		for _, want := range []string{"msg=" + strings.ToLower(verb), "container_id=c1", "pod=shop/web-0", "duration="} {
+			if !strings.Contains(last, want) {
+				t.Errorf("%s: no %s in %s", verb, want, last)
+			}
+		}
+		if out.Stderr != last+"\n" {
+			t.Errorf("%s: stderr %q, file %q", verb, out.Stderr, last)
+		}
+	}
+}
+
+// A log that cannot be written is said on stderr and stops nobody.
+func TestLogCannotBeWritten(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	pod.Run("mkfifo", pipe)
+	for i, path := range []string{t.TempDir(), "/dev/null/x", pipe, "none"} {
+		add := addRequest(fmt.Sprintf("c%d", i), pod, object{"logFile": path})
+		out := r.must(add)
+		wantPassed(t, out, add)
+		if path != "none" && !strings.Contains(out.Stderr, "log file:") {
+			t.Errorf("%s: stderr %q", path, out.Stderr)
+		}
+		r.must(add.with("DEL"))
+	}
+}

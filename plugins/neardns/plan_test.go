@@ -1,0 +1,202 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+func mustConf(t *testing.T, stdin []byte) *Conf {
+	t.Helper()
+	c, err := parseConf(stdin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func addrs(s ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range s {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+// prevResults by what is special about them; odd spacing and keys that no version knows show that bytes are passed on.
+var prevResults = map[string]struct {
+	json string
+	want []netip.Addr
+}{
+	"one address": {`{"cniVersion":"1.1.0", "ips":[{"address":"10.1.0.5/24","interface":0}],"interfaces":[{"name":"eth0","sandbox":"/x"}]}`, addrs("10.1.0.5")},
+	"two interfaces": {`{"cniVersion":"1.1.0","interfaces":[{"name":"cni0"},{"name":"veth1"},{"name":"eth0","sandbox":"/x","mtu":1400,"socketPath":"/s","pciID":"p"}],
+		"ips":[{"address":"10.1.0.1/24","interface":0},{"address":"10.1.0.5/24","interface":2,"gateway":"10.1.0.1"}],"routes":[{"dst":"0.0.0.0/0","mtu":1300,"table":7}]}`, addrs("10.1.0.5")},
+	"two in the pod": {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"},{"name":"net1","sandbox":"/x"}],
+		"ips":[{"address":"10.1.0.5/24","interface":0},{"address":"10.2.0.5/24","interface":1}]}`, addrs("10.1.0.5")},
+	"IPv6 only":        {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"fd01::5/64","interface":0}]}`, addrs("fd01::5")},
+	"dual stack":       {`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.1.0.5/32","interface":0},{"address":"fd01::5/128","interface":0}]}`, addrs("10.1.0.5", "fd01::5")},
+	"no interfaces":    {`{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24"}],"example.org/key":{"b":1,"a":[ 2 ]}}`, addrs("10.1.0.5")},
+	"index too large":  {`{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24","interface":9}]}`, addrs("10.1.0.5")},
+	"nothing":          {`{"cniVersion":"1.1.0"}`, nil},
+	"unknown and long": {`{"unknown":123456789012345678901234567890,"cniVersion":"1.1.0","dns":{"nameservers":["10.96.0.10"],"domain":"x"}}`, nil},
+}
+
+func TestPrevResultPassedThroughByteForByte(t *testing.T) {
+	for name, tc := range prevResults {
+		t.Run(name, func(t *testing.T) {
+			out, got, err := passOn(mustConf(t, withKeys(`"prevResult":`+tc.json)), "eth0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(out) != tc.json {
+				t.Errorf("(-want +got):\n%s", cmp.Diff(tc.json, string(out)))
+			}
+			if d := cmp.Diff(tc.want, got, cmpAddr); d != "" {
+				t.Errorf("addresses (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestPrevResultOfAnotherVersion(t *testing.T) {
+	conf := func(version, prev string) *Conf {
+		return mustConf(t, []byte(fmt.Sprintf(`{"cniVersion":%q,"name":"n","redirects":["10.96.0.10"],"prevResult":%s}`, version, prev)))
+	}
+	// No version in it: it is the configuration's, and libcni must be told.
+	for prev, want := range map[string]string{
+		`{"ips":[]}`:             `{"cniVersion":"1.0.0","ips":[]}`,
+		"{\n }":                  `{"cniVersion":"1.0.0"}`,
+		`{ "x/y" : {"z": 1.0} }`: `{"cniVersion":"1.0.0","x/y":{"z":1.0}}`,
+		`{"cniVersion":"","a":12345678901234567890}`: `{"a":12345678901234567890,"cniVersion":"1.0.0"}`,
+	} {
+		out, _, err := passOn(conf("1.0.0", prev), "eth0")
+		if err != nil || string(out) != want {
+			t.Errorf("%s: %s, %v", prev, out, err)
+		}
+	}
+	for _, from := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		for _, to := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+			version := ""
+			if from < "1" {
+				version = `"version":"4",`
+			}
+			prev := fmt.Sprintf(`{"cniVersion":%q,"interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{%s"interface":0,"address":"10.1.0.5/24"}]}`, from, version)
+			out, got, err := passOn(conf(to, prev), "eth0")
+			if err != nil {
+				t.Fatalf("%s to %s: %v", from, to, err)
+			}
+			var head struct{ CNIVersion string }
+			if err := json.Unmarshal(out, &head); err != nil || head.CNIVersion != to {
+				t.Errorf("%s to %s: %s", from, to, out)
+			}
+			if d := cmp.Diff(addrs("10.1.0.5"), got, cmpAddr); d != "" {
+				t.Errorf("%s to %s: %s", from, to, d)
+			}
+		}
+	}
+}
+
+func TestPrevResultUnreadable(t *testing.T) {
+	for _, prev := range []string{`7`, `[]`, `"x"`, `{"cniVersion":7}`, `{"cniVersion":"9.9.9"}`, `{"cniVersion":"1.1.0","ips":[{"address":"nonsense"}]}`, `{"cniVersion":"1.1.0","ips":7}`} {
+		_, _, err := passOn(mustConf(t, withKeys(`"prevResult":`+prev)), "eth0")
+		if err == nil || !strings.Contains(err.Error(), "prevResult cannot be read") {
+			t.Errorf("%s: %v", prev, err)
+		}
+	}
+	_, _, err := passOn(mustConf(t, []byte(minimal)), "eth0")
+	if err == nil || !strings.Contains(err.Error(), "must be called as chained plugin") {
+		t.Errorf("missing: %v", err)
+	}
+}
+
+func TestLeaveAlone(t *testing.T) {
+	dns := func(servers ...string) string {
+		list, _ := json.Marshal(servers)
+		return fmt.Sprintf(`"runtimeConfig":{"dns":{"Servers":%s}}`, list)
+	}
+	for name, tc := range map[string]struct {
+		keys string
+		in   call
+		want string
+	}{
+		"nameservers unknown":        {`"x/y":1`, call{}, ""},
+		"nameservers empty":          {dns(), call{}, ""},
+		"cluster DNS first":          {dns("10.96.0.10", "8.8.8.8"), call{}, ""},
+		"cluster DNS last":           {dns("8.8.8.8", "10.96.0.10"), call{}, ""},
+		"cluster DNS as mapped IPv6": {dns("::ffff:10.96.0.10"), call{}, ""},
+		"its own":                    {dns("8.8.8.8", "1.1.1.1"), call{}, "none of the pod's nameservers (8.8.8.8, 1.1.1.1)"},
+		"unreadable":                 {dns("nonsense"), call{}, "none of the pod's nameservers"},
+		"opted out":                  {`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, call{}, "annotation neardns.io/steer"},
+		"off":                        {`"steer":"off"`, call{}, "steer is off"},
+		"the host's netns":           {`"x/y":1`, call{SharesHost: true}, "shares the host's"},
+	} {
+		got := leaveAlone(mustConf(t, withKeys(tc.keys)), tc.in)
+		if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.1.0.5/24","interface":0}]}`
+	ok, noWay := way{HostInterface: "veth1"}, way{Err: &steer.WayError{Reason: "macvlan"}}
+	proof := podfile.Proof{ClusterDNS: addrs("10.96.0.10")}
+	for name, tc := range map[string]struct {
+		keys      string
+		facts     facts
+		states    string
+		reasons   []string
+		pod       []steer.Redirect
+		exempt    []netip.Addr
+		hostIface string
+	}{
+		"proven for one":     {"", facts{Ways: []way{ok, ok}, Proof: proof}, "steered pending", []string{"", "fallback to fd00:96::a is not yet proven"}, []steer.Redirect{redirect4}, nil, "veth1"},
+		"nothing proven":     {"", facts{Ways: []way{ok, ok}}, "pending pending", []string{"not yet proven", "not yet proven"}, nil, nil, "veth1"},
+		"proof unreadable":   {"", facts{Ways: []way{ok, ok}, ProofErr: errors.New("torn")}, "pending pending", []string{"torn", "torn"}, nil, nil, "veth1"},
+		"always":             {`,"steer":"always"`, facts{Ways: []way{ok, ok}}, "steered steered", []string{"", ""}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
+		"always, no way":     {`,"steer":"always"`, facts{Ways: []way{noWay, ok}}, "left-alone steered", []string{"macvlan", ""}, []steer.Redirect{redirect6}, nil, "veth1"},
+		"no way at all":      {`,"steer":"always"`, facts{Ways: []way{noWay, noWay}, Proof: proof}, "left-alone left-alone", []string{"macvlan", "macvlan"}, nil, nil, ""},
+		"off":                {`,"steer":"off"`, facts{Proof: proof}, "left-alone left-alone", []string{"off", "off"}, nil, nil, ""},
+		"opted out":          {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Proof: proof}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, addrs("10.1.0.5"), ""},
+		"own nameservers":    {`,"runtimeConfig":{"dns":{"servers":["8.8.8.8"]}}`, facts{Proof: proof}, "left-alone left-alone", []string{"8.8.8.8", "8.8.8.8"}, nil, nil, ""},
+		"beside another one": {"", facts{Ways: []way{ok, noWay}, Proof: proof, Siblings: []podfile.File{{IfName: "net1", Decisions: []podfile.Decision{{Redirect: redirect6, State: podfile.Steered}}}}}, "steered left-alone", []string{"", "macvlan"}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := mustConf(t, []byte(`{"cniVersion":"1.1.0","name":"n","redirects":["10.96.0.10","fd00:96::a"],`+prev+tc.keys+`}`))
+			p, err := makePlan(c, call{ContainerID: "c", IfName: "eth0", NetNS: "/x", Inode: 1}, tc.facts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var states []string
+			for i, d := range p.File.Decisions {
+				states = append(states, string(d.State))
+				if !strings.Contains(d.Reason, tc.reasons[i]) || (d.Reason == "") != (tc.reasons[i] == "") {
+					t.Errorf("reason %d: %q, want %q", i, d.Reason, tc.reasons[i])
+				}
+			}
+			if got := strings.Join(states, " "); got != tc.states {
+				t.Errorf("states %s, want %s", got, tc.states)
+			}
+			if d := cmp.Diff(tc.pod, p.Pod.Redirects, cmpAddr); d != "" {
+				t.Errorf("pod table: %s", d)
+			}
+			if d := cmp.Diff(tc.exempt, p.Exempt, cmpAddr); d != "" {
+				t.Errorf("exempt: %s", d)
+			}
+			if p.File.HostInterface != tc.hostIface {
+				t.Errorf("host interface %q", p.File.HostInterface)
+			}
+			if want := strings.Contains(tc.states, "steered") || tc.exempt != nil; p.Touches() != want {
+				t.Errorf("touches the host: %v", p.Touches())
+			}
+		})
+	}
+}
