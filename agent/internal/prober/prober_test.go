@@ -221,7 +221,9 @@ func TestProbeFailures(t *testing.T) {
 		})
 	})
 	t.Run("back again on the same sockets", func(t *testing.T) {
-		each(func(target netip.Addr, protocol steer.Protocol) { wantOK(t, probe(t, p, target, protocol, time.Second)) })
+		each(func(target netip.Addr, protocol steer.Protocol) {
+			wantOK(t, probe(t, p, target, protocol, time.Second))
+		})
 	})
 	t.Run("no switch and no socket", func(t *testing.T) {
 		n.agent.Stop()
