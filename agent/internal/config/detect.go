@@ -93,7 +93,7 @@ func (n *Node) detectRedirects(env Env, k kubelet) error {
 	// Set by Kubernetes in every pod of the namespace that the Service is in.
 	value, ok := env.LookupEnv(byEnv)
 	if !ok || value == "" {
-		return n.fault("redirects", fmt.Sprintf("no cluster DNS address found: %s names none under clusterDNS, and %s is not set: "+
+		return n.fault("redirects", fmt.Sprintf("no cluster DNS address found: %s names no Service's under clusterDNS, and %s is not set: "+
 			"write redirects: [10.96.0.10] with the address of the Service kube-dns", KubeletConfig, byEnv))
 	}
 	a, err := netip.ParseAddr(value)
