@@ -239,15 +239,15 @@ type position struct {
 	line, column int
 }
 
-// Fault is one thing that is wrong with a configuration. Message ends with what to do about it.
-type Fault struct {
+// FaultError is one thing that is wrong with a configuration. Message ends with what to do about it.
+type FaultError struct {
 	File         string // "" where no file says so
 	Line, Column int    // from 1; 0 where unknown
 	Field        string // as redirects[0].clusterDNS; "" for the file as a whole
 	Message      string
 }
 
-func (f *Fault) Error() string {
+func (f *FaultError) Error() string {
 	s := f.Message
 	if f.Field != "" {
 		s = f.Field + ": " + s
@@ -263,7 +263,7 @@ func (f *Fault) Error() string {
 
 // fault places a message at the field it is about, or else at the nearest field around it that was written.
 func (n *Node) fault(field, message string) error {
-	f := &Fault{Field: field, Message: message}
+	f := &FaultError{Field: field, Message: message}
 	for name := field; name != ""; name = parent(name) {
 		if at, ok := n.at[name]; ok {
 			f.File, f.Line, f.Column = at.file, at.line, at.column

@@ -31,7 +31,7 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 	}
 	d := &decoder{node: n, file: file, lookup: lookup}
 	if body == nil {
-		return &Fault{File: file, Message: fmt.Sprintf("the file is empty: start it with apiVersion: %s and kind: %s", APIVersion, Kind)}
+		return &FaultError{File: file, Message: fmt.Sprintf("the file is empty: start it with apiVersion: %s and kind: %s", APIVersion, Kind)}
 	}
 	if body.Type() != ast.MappingType && body.Type() != ast.MappingValueType {
 		d.fail(body, "", "the file is %s: start it with apiVersion: %s and kind: %s", kind(body), APIVersion, Kind)
@@ -41,7 +41,7 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 	// A file for something else would otherwise yield a list of unknown fields that hides what is really wrong.
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
 		if _, ok := n.at[want.key]; !ok {
-			d.faults = append(d.faults, &Fault{File: file, Field: want.key, Message: "missing: add the line " + want.key + ": " + want.value})
+			d.faults = append(d.faults, &FaultError{File: file, Field: want.key, Message: "missing: add the line " + want.key + ": " + want.value})
 		}
 	}
 	return errors.Join(d.faults...)
@@ -52,13 +52,13 @@ func parse(file string, data []byte) (_ ast.Node, err error) {
 	// A parser that panics on odd input must not take down an agent that is only asked to reload.
 	defer func() {
 		if r := recover(); r != nil {
-			err = &Fault{File: file, Message: fmt.Sprintf("not readable as YAML (%v): write it anew from a sample", r)}
+			err = &FaultError{File: file, Message: fmt.Sprintf("not readable as YAML (%v): write it anew from a sample", r)}
 		}
 	}()
 	data = []byte(strings.TrimPrefix(string(data), "\ufeff"))
 	f, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		fault := &Fault{File: file, Message: "not valid YAML: mend the line; indent with spaces, quote text that holds : # { or ["}
+		fault := &FaultError{File: file, Message: "not valid YAML: mend the line; indent with spaces, quote text that holds : # { or ["}
 		if e, ok := errors.AsType[yaml.Error](err); ok {
 			fault.Message = "not valid YAML: " + e.GetMessage() + ": mend the line; indent with spaces, quote text that holds : # { or ["
 			if t := e.GetToken(); t != nil && t.Position != nil {
@@ -74,7 +74,7 @@ func parse(file string, data []byte) (_ ast.Node, err error) {
 		}
 		if body != nil {
 			at := place(file, doc.Body)
-			return nil, &Fault{File: file, Line: at.line, Column: at.column, Message: "a second YAML document: keep one"}
+			return nil, &FaultError{File: file, Line: at.line, Column: at.column, Message: "a second YAML document: keep one"}
 		}
 		body = doc.Body
 	}
@@ -110,7 +110,7 @@ func (d *decoder) fail(v ast.Node, field, format string, args ...any) {
 		// The text that is quoted stands nowhere in the file; what does is this.
 		message += " (the value comes " + from + ")"
 	}
-	d.faults = append(d.faults, &Fault{File: d.file, Line: at.line, Column: at.column, Field: field, Message: message})
+	d.faults = append(d.faults, &FaultError{File: d.file, Line: at.line, Column: at.column, Field: field, Message: message})
 }
 
 // pair is one key of a mapping, with its value.
