@@ -1,0 +1,131 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Times of the endpoints.
+const (
+	listenAgain   = 2 * time.Second // an address may come later than the agent (the node's own, at boot)
+	headerTimeout = 5 * time.Second
+	stopTimeout   = time.Second
+)
+
+// Health is what the endpoints ask.
+type Health struct {
+	Ready  func() (bool, string) // serving under a lease; if not, why
+	Status func() any            // for the status socket, as JSON
+}
+
+// MetricsHandler serves /metrics.
+func (m *Metrics) MetricsHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	return mux
+}
+
+// Handler serves /healthz (the process runs), /readyz (pods are served under a lease) and /status.
+func (h Health) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "alive\n") // a client that is gone needs no answer
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		ready, why := h.Ready()
+		if !ready {
+			http.Error(w, "not ready: "+why, http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ready\n")
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		_ = enc.Encode(h.Status())
+	})
+	return mux
+}
+
+// ServeTCP serves handler at addr until ctx ends, and keeps trying while the address cannot be had. An invalid addr means
+// that the endpoint is turned off.
+func ServeTCP(ctx context.Context, log *slog.Logger, name string, addr netip.AddrPort, handler http.Handler) {
+	if !addr.IsValid() {
+		return
+	}
+	serve(ctx, log.With("endpoint", name, "addr", addr.String()), handler, func() (net.Listener, error) {
+		var lc net.ListenConfig
+		return lc.Listen(ctx, "tcp", addr.String())
+	})
+}
+
+// ServeSocket serves handler on a unix socket that only root may use, until ctx ends. A socket left by a dead agent is
+// replaced; the caller holds the lock that says it is dead.
+func ServeSocket(ctx context.Context, log *slog.Logger, path string, handler http.Handler) {
+	serve(ctx, log.With("endpoint", "status", "path", path), handler, func() (net.Listener, error) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("remove old socket: %w", err)
+		}
+		var lc net.ListenConfig
+		l, err := lc.Listen(ctx, "unix", path)
+		if err != nil {
+			return nil, err
+		}
+		return l, os.Chmod(path, 0o600)
+	})
+}
+
+func serve(ctx context.Context, log *slog.Logger, handler http.Handler, listen func() (net.Listener, error)) {
+	said := false
+	for ctx.Err() == nil {
+		l, err := listen()
+		if err != nil {
+			if !said && ctx.Err() == nil {
+				log.Warn("endpoint cannot listen, will be tried again", "err", err)
+				said = true
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(listenAgain):
+			}
+			continue
+		}
+		if said {
+			log.Info("endpoint listens")
+		}
+		s := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+		stop := context.AfterFunc(ctx, func() {
+			grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+			defer cancel()
+			if s.Shutdown(grace) != nil {
+				_ = s.Close()
+			}
+		})
+		if err := s.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			log.Warn("endpoint ended, will be opened again", "err", err)
+			said = true
+		}
+		stop()
+	}
+}
+
+// NewLogger makes the agent's logger: text or JSON, to w.
+func NewLogger(w io.Writer, level slog.Leveler, asJSON bool) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
+	if asJSON {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}

@@ -1,0 +1,166 @@
+// Package telemetry owns what the agent shows of itself: one registry of metrics, the HTTP endpoints /metrics, /healthz
+// and /readyz, the status socket and the logger. It must never decide anything, and nothing waits for it.
+//
+// Failure policy: an endpoint that cannot listen is tried again for ever and said once; the cache serves meanwhile.
+package telemetry
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const namespace = "neardns"
+
+// Metrics is the registry and what is counted in it. Its methods may be called by any goroutine.
+type Metrics struct {
+	registry *prometheus.Registry
+	lease    *prometheus.GaugeVec
+	changes  *prometheus.CounterVec
+	probes   map[string]prometheus.Counter
+	repairs  map[string]prometheus.Counter
+	reloads  map[bool]prometheus.Counter
+	proven   *prometheus.GaugeVec
+	pods     map[string]prometheus.Gauge
+
+	mu   sync.Mutex // guards held
+	held map[string]bool
+}
+
+// The closed lists behind the labels. A value outside them is counted as "other".
+var (
+	probeResults = [...]string{"ok", "timeout", "refused", "wrong-answer", "network", "canceled", "other"}
+	repairKinds  = [...]string{"link", "rules", "prober", "other"}
+	podStates    = [...]string{"steered", "pending", "left-alone"}
+)
+
+// New makes the registry. version stands in neardns_build_info.
+func New(version string) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), held: map[string]bool{}, probes: map[string]prometheus.Counter{},
+		repairs: map[string]prometheus.Counter{}, reloads: map[bool]prometheus.Counter{}, pods: map[string]prometheus.Gauge{}}
+	m.lease = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "lease_held",
+		Help: "Whether the agent holds the lease for an address and protocol (1), or kube-dns answers (0)."}, []string{"address", "protocol"})
+	m.changes = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "lease_changes_total",
+		Help: "How often a lease began or ended."}, []string{"address", "protocol"})
+	m.proven = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "fallback_proven",
+		Help: "Whether the way back to kube-dns was proven for a cluster DNS address (1); if not (0), new pods are left alone."}, []string{"cluster_dns"})
+	probes := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "probes_total",
+		Help: "Questions of the prober, by what came of them."}, []string{"result"})
+	repairs := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "repairs_total",
+		Help: "Things on the node that were not as they should be and were mended, by kind."}, []string{"kind"})
+	reloads := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "reloads_total",
+		Help: "Changed configurations, taken over or refused."}, []string{"result"})
+	pods := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "pods",
+		Help: "Pod attachments on this node, by what was decided for them."}, []string{"state"})
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
+		Help: "A metric with a constant '1' value labeled by the agent's version."}, []string{"version"})
+	info.WithLabelValues(version).Set(1)
+	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, repairs, reloads, pods, info)
+	for _, r := range probeResults {
+		m.probes[r] = probes.WithLabelValues(r)
+	}
+	for _, k := range repairKinds {
+		m.repairs[k] = repairs.WithLabelValues(k)
+	}
+	m.reloads[true], m.reloads[false] = reloads.WithLabelValues("taken"), reloads.WithLabelValues("refused")
+	for _, s := range podStates {
+		m.pods[s] = pods.WithLabelValues(s)
+	}
+	return m
+}
+
+// Gatherer returns everything to be scraped: ours, and what others registered with the default registry, which CoreDNS's
+// plugins use and which holds the process's own metrics.
+func (m *Metrics) Gatherer() prometheus.Gatherer {
+	return prometheus.Gatherers{m.registry, prometheus.DefaultGatherer}
+}
+
+// Lease says that a lease is held or not.
+func (m *Metrics) Lease(addr netip.Addr, protocol string, held bool) {
+	address := addr.String()
+	value := 0.0
+	if held {
+		value = 1
+	}
+	m.lease.WithLabelValues(address, protocol).Set(value)
+	changes := m.changes.WithLabelValues(address, protocol) // made at once, so that its first change is seen
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if key := address + protocol; m.held[key] != held {
+		m.held[key] = held
+		changes.Inc()
+	}
+}
+
+// Probe counts one probe; "" is a success.
+func (m *Metrics) Probe(failure string) {
+	if failure == "" {
+		failure = "ok"
+	}
+	if c := m.probes[failure]; c != nil {
+		c.Inc()
+		return
+	}
+	m.probes["other"].Inc()
+}
+
+// Repair counts one thing mended.
+func (m *Metrics) Repair(kind string) {
+	if c := m.repairs[kind]; c != nil {
+		c.Inc()
+		return
+	}
+	m.repairs["other"].Inc()
+}
+
+// Reload counts one changed configuration.
+func (m *Metrics) Reload(taken bool) { m.reloads[taken].Inc() }
+
+// Proven says whether a cluster DNS address's fallback is proven.
+func (m *Metrics) Proven(clusterDNS netip.Addr, ok bool) {
+	value := 0.0
+	if ok {
+		value = 1
+	}
+	m.proven.WithLabelValues(clusterDNS.String()).Set(value)
+}
+
+// Pods says how many attachments are in each state.
+func (m *Metrics) Pods(counts map[string]int) {
+	for _, s := range podStates {
+		m.pods[s].Set(float64(counts[s]))
+	}
+}
+
+// Switch is the value of one of the switch's counters.
+type Switch struct {
+	Way      string // delivered, fallback, host, dropped, probe
+	Protocol string // udp, tcp
+	Packets  float64
+}
+
+// CollectSwitch exports the kernel's own counters of the switch at each scrape. They belong to the table: they go on over
+// the agent's restarts and begin anew when the table does.
+func (m *Metrics) CollectSwitch(read func() ([]Switch, error)) {
+	m.registry.MustRegister(&switchCollector{read: read, desc: prometheus.NewDesc(namespace+"_switch_packets_total",
+		"Questions that passed the switch, by way: packets over UDP, connections over TCP.", []string{"way", "protocol"}, nil)})
+}
+
+type switchCollector struct {
+	desc *prometheus.Desc
+	read func() ([]Switch, error)
+}
+
+func (c *switchCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+func (c *switchCollector) Collect(ch chan<- prometheus.Metric) {
+	values, err := c.read()
+	if err != nil {
+		return // no table: nothing has passed it
+	}
+	for _, v := range values {
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, v.Packets, v.Way, v.Protocol)
+	}
+}
+
