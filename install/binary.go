@@ -90,7 +90,7 @@ func askVersion(ctx context.Context, plugin string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, plugin)
-	cmd.Env = []string{"CNI_COMMAND=VERSION", "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"CNI_COMMAND=VERSION"}
 	cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
