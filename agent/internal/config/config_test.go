@@ -311,7 +311,7 @@ func TestShow(t *testing.T) {
 		"written": {env: map[string]string{"UP": "10.96.0.11"}, files: map[string]string{"/etc/node.yaml": head +
 			"redirects: [10.96.0.10]\ninterceptNode: true\nupstreams: {cluster: [\"${UP}\"], external: [\"tls://9.9.9.9%dns.quad9.net\", \"2001:db8::1\"]}\n" +
 			"stubDomains: {corp.example: [10.1.2.3], \"10.in-addr.arpa\": [\"10.1.2.3:5353\"]}\nlog: {queries: errors}\n" +
-			"snippets:\n  .: |\n    template ANY ANY {\n      rcode NXDOMAIN ${1}\n    }\n  corp.example: \"log\\n\\n\\terrors # ü \\\"x\\\"\"\n"}},
+			"snippets:\n  .: |\n    template IN ANY {\n      rcode NXDOMAIN ${1}\n    }\n  corp.example: \"log\\n\\n\\terrors # ü \\\"x\\\"\"\n"}},
 		"corefile": {files: map[string]string{"/etc/node.yaml": head + "redirects: [10.96.0.10]\ncorefile: /etc/neardns/Corefile\n", "/etc/neardns/Corefile": ". {\n}\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {

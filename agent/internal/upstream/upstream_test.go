@@ -258,7 +258,7 @@ func split(text string) map[string]string {
 
 func FuzzResolvConf(f *testing.F) {
 	f.Add("nameserver 192.0.2.1\nsearch a b\n# x\noptions ndots:5")
-	f.Add("nameserver\nnameserver x\nnameserver fe80::1%\x00\n\tnameserver ::ffff:1.2.3.4\nnameserver 224.0.0.1")
+	f.Add("nameserver x\nsearch\nnameserver\nnameserver fe80::1%\x00\n\tnameserver ::ffff:1.2.3.4\nnameserver 224.0.0.1")
 	f.Add("nameserver 127.0.0.53\r\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		addrs, _, err := parseResolvConf("r", text)

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var quietLog = slog.New(slog.NewTextHandler(io.Discard, nil))
+var quietLog = slog.New(slog.DiscardHandler)
 
 func must(t *testing.T, err error) {
 	t.Helper()
