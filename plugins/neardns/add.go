@@ -54,7 +54,7 @@ func (v *verb) add(ctx context.Context) error {
 // look gathers the facts. What cannot be found out is a reason not to steer, never an error.
 func (v *verb) look(in call, ns *os.File) facts {
 	var f facts
-	if leaveAlone(v.conf, in) != "" {
+	if !wantsFacts(v.conf, in) {
 		return f
 	}
 	f.Proof, f.ProofErr = podfile.ReadProof(v.conf.PersistDir)
@@ -69,14 +69,7 @@ func (v *verb) look(in call, ns *os.File) facts {
 		return f
 	}
 	f.Siblings = v.siblings(in.ContainerID, in.IfName, in.Inode)
-	uplinks, err := v.kernel.Uplinks(podSide...)
-	for i := range f.Ways {
-		// Without them the switch would stand open to the node's neighbours.
-		if err != nil && f.Ways[i].Err == nil {
-			f.Ways[i].Err = fmt.Errorf("the node's uplinks cannot be told: %w", err)
-		}
-	}
-	f.Uplinks = uplinks
+	f.Uplinks, f.UplinksErr = v.kernel.Uplinks(podSide...)
 	return f
 }
 

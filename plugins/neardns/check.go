@@ -57,7 +57,22 @@ func (v *verb) check(context.Context) error {
 		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod table in %s cannot be read: %v", v.args.Netns, err), "")
 	}
 	v.sayDecisions(f)
-	return nil
+	return v.checkSwitch()
+}
+
+// checkSwitch looks whether the host has our table at all: without one a steered pod depends on the agent alone. What is in
+// the table is the agent's to compare, since it may have put more there than a plugin knows of.
+func (v *verb) checkSwitch() error {
+	return v.inRules(-1, func(host rules) error {
+		present, err := host.Present()
+		if err != nil {
+			return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("the host's rules cannot be read: %v", err), "")
+		}
+		if !present {
+			return types.NewError(codeDrift, fmt.Sprintf("the host has no table inet %s, so the pod would have no answers without the agent: start the agent, or any pod, to have it again", steer.TableName), "")
+		}
+		return nil
+	})
 }
 
 // status is the STATUS verb. A failure makes the whole node NotReady, so it fails only where ADD would fail every pod.

@@ -313,8 +313,14 @@ func TestDelNamesAnotherPod(t *testing.T) {
 }
 
 func TestCheckAfterFlush(t *testing.T) {
-	r, _, pod := ptpNode(t, testutil.IPv4)
+	r, node, pod := ptpNode(t, testutil.IPv4)
 	add := addRequest("c1", pod, nil)
+	r.must(add)
+	r.must(add.with("CHECK"))
+	node.Host.Run("nft", "flush", "ruleset")
+	if out := r.call(add.with("CHECK")); out.Err == nil || out.Err.Code != codeDrift || !strings.Contains(out.Err.Msg, "the host has no table") {
+		t.Errorf("CHECK after a flush in the host: %v", out.Err)
+	}
 	r.must(add)
 	r.must(add.with("CHECK"))
 	pod.Run("nft", "flush", "ruleset")
@@ -452,6 +458,26 @@ table inet other { set s { type ipv4_addr; elements = { 10.96.0.10 }; }; chain c
 		r.must(add.with(verb))
 		if d := cmp.Diff(inPod, tables(pod.NetNS)) + cmp.Diff(onHost, tables(node.Host)); d != "" {
 			t.Errorf("after %s:\n%s", verb, d)
+		}
+	}
+}
+
+// The switch that ADD makes is enough: with an agent that was never there, a steered pod has its answers from kube-dns.
+func TestAnsweredWithoutAgent(t *testing.T) {
+	testutil.RequireRoot(t)
+	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
+		for _, attach := range []testutil.Attach{testutil.PTP, testutil.BridgeCNI} {
+			t.Run(fmt.Sprintf("%s/%s", proxy, attach), func(t *testing.T) {
+				node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: attach, Proxy: proxy, Name: "fallback"})
+				r, pod := newCRI(t, node.Host), node.AddPod("pod")
+				r.must(addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}, "localAddresses": []string{"169.254.20.10", "fd00:90de:d95::a"}}))
+				verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}})
+				for _, server := range []string{"10.96.0.10", "fd00:96::a", "169.254.20.10", "fd00:90de:d95::a"} {
+					for _, network := range []string{"udp", "tcp"} {
+						testutil.WantWho(t, "KUBEDNS", pod.NetNS, netip.AddrPortFrom(netip.MustParseAddr(server), 53), "kubernetes.default.svc.cluster.local.", network)
+					}
+				}
+			})
 		}
 	}
 }

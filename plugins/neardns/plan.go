@@ -23,6 +23,19 @@ type facts struct {
 	ProofErr error          // the proof is there and cannot be read
 	Siblings []podfile.File // other attachments of the same netns
 	Uplinks  []string
+	// UplinksErr is set when these could not be told. The switch would then stand open to the node's neighbours, so it is
+	// not made.
+	UplinksErr error
+}
+
+// hostInterface is where the pod's packets enter the host; "" when they do not.
+func (f facts) hostInterface() string {
+	for _, w := range f.Ways {
+		if w.Err == nil {
+			return w.HostInterface
+		}
+	}
+	return ""
 }
 
 // way is what steer.Way said about one redirect.
@@ -76,6 +89,11 @@ func leaveAlone(c *Conf, in call) string {
 	return "none of the pod's nameservers (" + strings.Join(c.DNS.Servers, ", ") + ") is a configured cluster DNS address"
 }
 
+// wantsFacts tells whether the pod's network is worth a look: it is to be steered, or to be exempt from node interception.
+func wantsFacts(c *Conf, in call) bool {
+	return leaveAlone(c, in) == "" || c.OptOut && !in.SharesHost
+}
+
 // makePlan decides. It is pure: equal arguments give equal plans.
 func makePlan(c *Conf, in call, f facts) (Plan, error) {
 	result, addresses, err := passOn(c, in.IfName)
@@ -93,7 +111,8 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 	if c.DNS != nil {
 		p.File.Nameservers, p.File.Searches, p.File.Options = c.DNS.Servers, c.DNS.Searches, c.DNS.Options
 	}
-	if c.OptOut && !in.SharesHost {
+	p.File.HostInterface = f.hostInterface()
+	if c.OptOut && p.File.HostInterface != "" && f.UplinksErr == nil {
 		p.Exempt = addresses
 	}
 	reason := leaveAlone(c, in)
@@ -101,9 +120,6 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 		d := podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: reason}
 		if reason == "" {
 			d = decide(c, r, f.Ways[i], f)
-			if p.File.HostInterface == "" {
-				p.File.HostInterface = f.Ways[i].HostInterface
-			}
 		}
 		p.File.Decisions = append(p.File.Decisions, d)
 	}
@@ -119,6 +135,8 @@ func decide(c *Conf, r steer.Redirect, w way, f facts) podfile.Decision {
 	switch {
 	case w.Err != nil:
 		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: w.Err.Error()}
+	case f.UplinksErr != nil:
+		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: "the node's uplinks cannot be told: " + f.UplinksErr.Error()}
 	case c.Steer == steerAlways || f.Proof.Covers(r.ClusterDNS):
 		return podfile.Decision{Redirect: r, State: podfile.Steered}
 	case f.ProofErr != nil:

@@ -54,6 +54,7 @@ func validate(path string, stdout, stderr io.Writer) int {
 	for _, w := range report.Warnings {
 		_, _ = fmt.Fprintf(stderr, "%s:%d: warning: %s\n", path, lines.of(w.Field), w)
 	}
+	slices.SortStableFunc(report.Faults, func(a, b fault) int { return lines.of(a.Field) - lines.of(b.Field) })
 	for _, f := range report.Faults {
 		_, _ = fmt.Fprintf(stderr, "%s:%d: %s\n", path, lines.of(f.Field), f)
 	}
@@ -84,7 +85,11 @@ func checkList(data []byte) report {
 		Plugins    []json.RawMessage `json:"plugins"`
 	}
 	if err := json.Unmarshal(data, &list); err != nil {
-		r.fault("", "not a network configuration list: %v", err)
+		field, is := "", "another type"
+		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+			field, is = wrong.Field, wrong.Value
+		}
+		r.fault(field, "not as in a network configuration list, but %s: write an object with cniVersion, name and plugins", is)
 		return r
 	}
 	if list.Plugins == nil && list.Type == "neardns" {

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestValidate(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.conf*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no test data: %v", err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, ".want") {
+			continue
+		}
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			var out, errs bytes.Buffer
+			code := validate(file, &out, &errs)
+			got := fmt.Sprintf("exit %d\n%s%s", code, out.String(), errs.String())
+			golden := file + ".want"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), got); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestCLI(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"validate", "testdata/good.conflist"}, 0, "good: neardns is plugin 2 of 2"},
+		{[]string{"validate", "testdata/none.conflist"}, 1, "no such file"},
+		{[]string{"validate", "testdata"}, 1, "is a directory"},
+		{[]string{"validate"}, 2, "usage"},
+		{[]string{"frobnicate"}, 2, "usage"},
+		{[]string{"help"}, 0, "usage"},
+		{[]string{"version"}, 0, "\n"},
+	} {
+		var out bytes.Buffer
+		if code := cli(tc.args, &out, &out); code != tc.code || !strings.Contains(out.String(), tc.want) {
+			t.Errorf("%v: exit %d, %s", tc.args, code, out.String())
+		}
+	}
+}
+
+// What the installer renders is what the plugin takes.
+func TestTakesTheRenderedEntry(t *testing.T) {
+	entry, err := conflist.Entry(conflist.Settings{
+		Redirects: []steer.Redirect{redirect4, redirect6}, ClusterDomain: "corp.example", LocalAddresses: addrs("169.254.20.10"),
+		Backend: "nftables", Steer: conflist.SteerAlways, StateDir: "/run/x", PersistDir: "/var/y",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := mustConf(t, entry)
+	if d := cmp.Diff([]steer.Redirect{redirect4, redirect6}, c.Redirects, cmpAddr); d != "" {
+		t.Error(d)
+	}
+	if c.Steer != steerAlways || c.StateDir != "/run/x" || c.PersistDir != "/var/y" || c.ClusterDomain != "corp.example" || len(c.Locals) != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func FuzzValidate(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.conf*")
+	for _, file := range files {
+		if data, err := os.ReadFile(file); err == nil {
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "f.conflist")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out, errs bytes.Buffer
+		code := validate(path, &out, &errs)
+		if code == 0 && !strings.Contains(out.String(), "good") || code == 1 && errs.Len() == 0 || code > 1 {
+			t.Fatalf("exit %d, %q, %q", code, out.String(), errs.String())
+		}
+		// Each line begins with the file and a line that it has.
+		for line := range strings.Lines(errs.String()) {
+			var n int
+			rest, ok := strings.CutPrefix(line, path+":")
+			if _, err := fmt.Sscanf(rest, "%d:", &n); !ok || err != nil || n < 1 || n > 1+bytes.Count(data, []byte("\n")) {
+				t.Fatalf("no place in %q", line)
+			}
+		}
+	})
+}
