@@ -73,10 +73,10 @@ func Ask(ns *NetNS, server netip.AddrPort, name string, qtype uint16, network st
 	return c.Ask(name, qtype)
 }
 
-// WantWho asks once and fails the test unless the named server's answer comes back.
+// WantWho asks once for a TXT record and fails the test unless the named server's answer comes back.
 func WantWho(t TB, want string, ns *NetNS, server netip.AddrPort, name string, network string) *Answer {
 	t.Helper()
-	answer, err := Ask(ns, server, name, dns.TypeTXT, network, AskOptions{EDNS: 1232})
+	answer, err := Ask(ns, server, name, dns.TypeTXT, network, AskOptions{EDNS: 1232, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatalf("from %s: %v", ns.name, err)
 	}

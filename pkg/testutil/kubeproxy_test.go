@@ -35,19 +35,28 @@ func TestProxyRules(t *testing.T) {
 	}
 }
 
-// TestLargeCluster loads what the load tests load, so that a kernel or a tool that refuses it is seen here first.
+// TestLargeCluster loads what load tests load, so that a kernel or a tool that refuses it is seen here first.
 func TestLargeCluster(t *testing.T) {
 	if testing.Short() {
-		Skip(t, "loads tens of thousands of rules")
+		Skip(t, "loads a hundred thousand rules")
 	}
 	RequireRoot(t)
-	for mode, n := range map[ProxyMode]int{IPTables: 20000, NFTables: 8000} {
-		t.Run(string(mode), func(t *testing.T) {
-			ns := NewNS(t, "large")
-			p := InstallProxy(t, ns, mode, DNSService(clusterDNS4, kubeDNS4)...)
+	dns := DNSService(clusterDNS4, kubeDNS4)
+	tests := []struct {
+		name string
+		mode ProxyMode
+		load func(*Proxy)
+	}{
+		{"iptables, 1000 services", IPTables, func(p *Proxy) { p.Add(ManyServices(true, 1000)...) }},
+		{"iptables, 20000 services in bulk", IPTables, func(p *Proxy) { p.ns.RunInput(BulkIPTables(true, 20000), p.Loader(true)...) }},
+		{"nftables, 1000 services", NFTables, func(p *Proxy) { p.Add(ManyServices(true, 1000)...) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := InstallProxy(t, NewNS(t, "large"), tt.mode, dns...)
 			start := time.Now()
-			p.Add(ManyServices(true, n)...)
-			t.Logf("%d services loaded in %v", n, time.Since(start))
+			tt.load(p)
+			t.Logf("loaded in %v", time.Since(start))
 		})
 	}
 }

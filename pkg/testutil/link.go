@@ -35,6 +35,9 @@ func (n *NetNS) Bridge(name string, ports ...string) {
 	if err := n.handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 		n.t.Fatalf("add bridge %s in %s: %v", name, n.name, err)
 	}
+	// Its own address set by hand, as the bridge plugin does it: else a bridge takes its lowest port's, and every new port
+	// may leave the neighbours with a stale one.
+	n.SetMAC(name, n.Link(name).Attrs().HardwareAddr.String())
 	n.NoDAD(name)
 	n.Up(name)
 	for _, port := range ports {

@@ -74,7 +74,8 @@ type Node struct {
 
 	t       TB
 	options Options
-	pods    int // how many were made; the next one's addresses come of it
+	made    []*NetNS // all of its namespaces
+	pods    int      // how many were made; the next one's addresses come of it
 }
 
 // NewNode builds a node. All of it is removed by Cleanup.
@@ -87,8 +88,7 @@ func NewNode(t TB, o Options) *Node {
 		o.Proxy = NoProxy
 	}
 	n := &Node{t: t, options: o}
-	n.Host, n.Neighbour = NewNS(t, o.Name+"-host"), NewNS(t, o.Name+"-neighbour")
-	n.KubeDNS = NewNS(t, o.Name+"-kubedns")
+	n.Host, n.Neighbour, n.KubeDNS = n.ns("host"), n.ns("neighbour"), n.ns("kubedns")
 	n.forward(n.Host)
 	n.forward(n.Neighbour)
 	n.uplink()
@@ -112,6 +112,21 @@ func NewNode(t TB, o Options) *Node {
 		InstallProxy(t, n.Neighbour, o.Proxy, services...)
 	}
 	return n
+}
+
+func (n *Node) ns(name string) *NetNS {
+	n.t.Helper()
+	ns := NewNS(n.t, n.options.Name+"-"+name)
+	n.made = append(n.made, ns)
+	return ns
+}
+
+// Keep lets all of the node's namespaces outlive this process, for people to look around in. RemoveKept removes them.
+func (n *Node) Keep() {
+	n.t.Helper()
+	for _, ns := range n.made {
+		ns.Keep()
+	}
 }
 
 // ClusterDNS is the cluster DNS address of each family that the node has, IPv4 first.
@@ -203,7 +218,7 @@ func (n *Node) kubeDNS() {
 
 func (n *Node) external() {
 	n.t.Helper()
-	n.ExternalNS = NewNS(n.t, n.options.Name+"-external")
+	n.ExternalNS = n.ns("external")
 	VethPair(n.t, n.Neighbour, "external0", n.ExternalNS, "eth0")
 	for _, a := range n.ExternalAddrs() {
 		gateway := n.pick(a.Is4(), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:53::1"))

@@ -132,6 +132,11 @@ func removeNS(path string) {
 
 // Keep lets the namespace outlive this process: neither Close nor a later sweep removes it, RemoveKept does.
 func (n *NetNS) Keep() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return // a pod that was deleted
+	}
 	if err := os.WriteFile(n.path+".keep", nil, 0o600); err != nil {
 		n.t.Fatalf("keep network namespace %s: %v", n.name, err)
 	}

@@ -31,7 +31,7 @@ func (p *Pod) Addr(is4 bool) netip.Addr {
 func (n *Node) AddPod(name string) *Pod {
 	n.t.Helper()
 	n.pods++
-	p := &Pod{NetNS: NewNS(n.t, n.options.Name+"-"+name), node: n}
+	p := &Pod{NetNS: n.ns(name), node: n}
 	switch n.options.Attach {
 	case PTP:
 		n.attachPTP(p)

@@ -35,6 +35,22 @@ func (n *NetNS) Start(args ...string) *Process {
 // writers of its own.
 func (n *NetNS) StartCmd(cmd *exec.Cmd) *Process {
 	n.t.Helper()
+	p := n.start(cmd, unix.SIGKILL)
+	n.t.Cleanup(p.Kill)
+	return p
+}
+
+// StartDetached is StartCmd for a program that is to outlive this process, in a namespace that is kept; nothing kills
+// it. Its output should go to a file: pipes end with this process.
+func (n *NetNS) StartDetached(cmd *exec.Cmd) *Process {
+	n.t.Helper()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return n.start(cmd, 0)
+}
+
+// start starts cmd; the kernel sends it deathSignal when this process dies.
+func (n *NetNS) start(cmd *exec.Cmd, deathSignal syscall.Signal) *Process {
+	n.t.Helper()
 	p := &Process{Cmd: cmd, t: n.t, output: &output{}, exited: make(chan struct{})}
 	if cmd.Stdout == nil {
 		cmd.Stdout = p.output
@@ -46,7 +62,7 @@ func (n *NetNS) StartCmd(cmd *exec.Cmd) *Process {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	// The parent-death signal belongs to the thread that forks, so that thread is held until the program ends.
-	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	cmd.SysProcAttr.Pdeathsig = deathSignal
 	cmd.WaitDelay = time.Second // a grandchild that holds our pipes must not hold Wait
 	started := make(chan error)
 	go func() {
@@ -65,7 +81,6 @@ func (n *NetNS) StartCmd(cmd *exec.Cmd) *Process {
 	if err := <-started; err != nil {
 		n.t.Fatalf("start %v in %s: %v", cmd.Args, n.name, err)
 	}
-	n.t.Cleanup(p.Kill)
 	return p
 }
 

@@ -1,0 +1,118 @@
+package testutil
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// left lists what is there of namespaces whose names begin so.
+func left(t *testing.T, name string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(nsDir, name+"*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestProgramCleansUp(t *testing.T) {
+	RequireRoot(t)
+	linksBefore := rootLinks(t)
+	options := Options{Families: Dual, Proxy: NFTables, Attach: BridgeCNI, External: true}
+	tests := []struct {
+		name string
+		end  func(TB, *Node, context.CancelFunc)
+		want string
+	}{
+		{"good", func(TB, *Node, context.CancelFunc) {}, ""},
+		{"fails", func(t TB, _ *Node, _ context.CancelFunc) { t.Fatalf("no %d", 7) }, "no 7"},
+		{"fails-in-do", func(t TB, n *Node, _ context.CancelFunc) { n.Host.Do(func() { t.Fatalf("no") }) }, "no"},
+		{"fails-in-command", func(_ TB, n *Node, _ context.CancelFunc) { n.Host.Run("false") }, "exit status 1"},
+		{"interrupted", func(_ TB, _ *Node, cancel context.CancelFunc) { cancel(); select {} }, context.Canceled.Error()},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var out bytes.Buffer
+			var process *Process
+			err := Program(ctx, &out, func(t TB) {
+				o := options
+				o.Name = "program-" + tt.name
+				n := NewNode(t, o)
+				pod := n.AddPod("pod")
+				process = pod.Start("sleep", "1000")
+				t.Logf("asked: %v", WantWho(t, "KUBEDNS", pod.NetNS, n.Service(true), "a.cluster.local", "udp"))
+				tt.end(t, n, cancel)
+			})
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			if !strings.Contains(out.String(), "asked: KUBEDNS") {
+				t.Errorf("wrote %q", out.String())
+			}
+			select {
+			case <-process.Exited():
+			default:
+				t.Error("the process still runs")
+			}
+			if files := left(t, "program-"+tt.name); len(files) > 0 {
+				t.Errorf("left %v", files)
+			}
+		})
+	}
+	if after := rootLinks(t); after != linksBefore {
+		t.Errorf("links of the machine itself before: %s\nafter: %s", linksBefore, after)
+	}
+}
+
+func rootLinks(t *testing.T) string {
+	t.Helper()
+	out, err := command(t.Context(), "ip", "-o", "link").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func TestKeep(t *testing.T) {
+	RequireRoot(t)
+	var node *Node
+	if err := Program(t.Context(), &bytes.Buffer{}, func(t TB) {
+		node = NewNode(t, Options{Name: "keep"})
+		node.AddPod("pod")
+		node.AddPod("deleted").Delete()
+		node.Keep()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, ns := range node.made[:4] {
+		if files := left(t, filepath.Base(ns.Path())); len(files) != 3 {
+			t.Errorf("%s was not kept: %v", ns.Name(), files)
+		}
+		removeNS(ns.Path())
+	}
+	if files := left(t, "keep-"); len(files) > 0 {
+		t.Errorf("left %v", files)
+	}
+}
+
+func TestProgramEndsInOrder(t *testing.T) {
+	var order []string
+	err := Program(t.Context(), &bytes.Buffer{}, func(t TB) {
+		for _, name := range []string{"first", "second"} {
+			t.Cleanup(func() { order = append(order, name); t.Fatalf("cleanup of %s", name) })
+		}
+		t.Fatalf("the cause")
+	})
+	if err == nil || err.Error() != "the cause" || strings.Join(order, " ") != "second first" {
+		t.Errorf("got %v after %v", err, order)
+	}
+	if errors.Is(err, context.Canceled) {
+		t.Error("not interrupted")
+	}
+}
