@@ -113,3 +113,26 @@ func FuzzValidate(f *testing.F) {
 		}
 	})
 }
+
+// The README's examples are good.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(text), "```json\n")[1:]
+	if len(blocks) != 3 {
+		t.Errorf("%d examples", len(blocks))
+	}
+	for i, b := range blocks {
+		b, _, _ = strings.Cut(b, "```")
+		if r := checkList([]byte(b)); len(r.Faults)+len(r.Warnings) > 0 {
+			t.Errorf("example %d: %v %v", i+1, r.Faults, r.Warnings)
+		}
+	}
+	for _, key := range ownKeys {
+		if !strings.Contains(string(text), "| `"+key+"` |") {
+			t.Errorf("key %s is not described", key)
+		}
+	}
+}

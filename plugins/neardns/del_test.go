@@ -1,0 +1,146 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestDelTwice(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	add := addRequest("c1", pod, nil)
+	r.must(add)
+	for range 2 {
+		if out := r.must(add.with("DEL")); out.Stdout != "" {
+			t.Errorf("DEL printed %q", out.Stdout)
+		}
+	}
+	wantNoTable(t, pod.NetNS)
+}
+
+func TestDelBeforeAdd(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	r.must(request{Verb: "DEL", ID: "c1", NetNS: ""})
+	r.must(addRequest("c1", pod, nil).with("DEL"))
+	r.must(addRequest("c1", pod, nil))
+	verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4}})
+}
+
+func TestDelWithoutNetns(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	regular := filepath.Join(t.TempDir(), "stale")
+	if err := os.WriteFile(regular, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range map[string]string{"empty": "", "missing": "/run/netns/none", "regular file": regular, "folder": t.TempDir()} {
+		t.Run(name, func(t *testing.T) {
+			r.must(addRequest("c1", pod, nil))
+			r.must(request{Verb: "DEL", ID: "c1", NetNS: path})
+			if r.files() != 0 {
+				t.Error("the pod file stays")
+			}
+			// The file knows the netns even where the runtime does not.
+			wantNoTable(t, pod.NetNS)
+		})
+	}
+	t.Run("gone", func(t *testing.T) {
+		q := addRequest("c1", pod, nil)
+		r.must(q)
+		pod.Delete()
+		r.must(q.with("DEL"))
+		if r.files() != 0 {
+			t.Error("the pod file stays")
+		}
+	})
+}
+
+func TestDelWithoutPrevResult(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	r.must(addRequest("c1", pod, nil))
+	r.must(request{Verb: "DEL", ID: "c1", NetNS: pod.Path()})
+	wantNoTable(t, pod.NetNS)
+}
+
+func TestDelCorruptState(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	for _, data := range []string{"", "{", `{"version":99}`, "\x00\xff"} {
+		r.must(addRequest("c1", pod, nil))
+		if err := os.WriteFile(podfile.Path(r.state, "c1", "eth0"), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out := r.call(addRequest("c1", pod, nil).with("CHECK")); out.Err == nil || out.Err.Code != codeState {
+			t.Errorf("CHECK with %q: %v", data, out.Err)
+		}
+		out := r.must(addRequest("c1", pod, nil).with("DEL"))
+		if !strings.Contains(out.Stderr, "pod file unreadable") {
+			t.Errorf("nothing said about %q: %s", data, out.Stderr)
+		}
+		wantNoTable(t, pod.NetNS)
+		if r.files() != 0 {
+			t.Error("the corrupt file stays")
+		}
+	}
+}
+
+func TestDelBadConfig(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	for name, stdin := range map[string]string{
+		"not JSON":         `{"cniVersion":`,
+		"no object":        `[]`,
+		"no name":          `{"cniVersion":"1.1.0","type":"neardns"}`,
+		"unknown version":  `{"cniVersion":"9.9.9","name":"pods","type":"neardns","redirects":["10.96.0.10"]}`,
+		"unknown key":      `{"cniVersion":"1.1.0","name":"pods","type":"neardns","redirects":["10.96.0.10"],"redirect":1}`,
+		"no redirects":     `{"cniVersion":"1.1.0","name":"pods","type":"neardns"}`,
+		"wrong prevResult": `{"cniVersion":"1.1.0","name":"pods","type":"neardns","redirects":["10.96.0.10"],"prevResult":7}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.must(addRequest("c1", pod, nil))
+			defer r.must(addRequest("c1", pod, nil).with("DEL"))
+			// Where the folder cannot be known either, the default one is looked at and the netns is cleared all the same.
+			out := r.must(request{Verb: "DEL", ID: "c1", NetNS: pod.Path(), Stdin: []byte(stdin)})
+			if out.Stdout != "" || out.Stderr == "" {
+				t.Errorf("stdout %q, stderr %q", out.Stdout, out.Stderr)
+			}
+			wantNoTable(t, pod.NetNS)
+		})
+	}
+	r.must(request{Verb: "DEL", ID: "../../etc", NetNS: pod.Path()})
+	r.must(request{Verb: "DEL", ID: "", NetNS: pod.Path()})
+}
+
+// Both tables have one name, so a DEL that names the host's netns must not take the switch with it.
+func TestDelNamesTheHost(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.IPv4)
+	r.must(addRequest("c1", pod, nil))
+	before := ruleset(node.Host)
+	r.must(request{Verb: "DEL", ID: "other", NetNS: node.Host.Path()})
+	if d := cmp.Diff(before, ruleset(node.Host)); d != "" {
+		t.Errorf("the host's rules changed:\n%s", d)
+	}
+	q := addRequest("c2", pod, nil)
+	q.NetNS = node.Host.Path()
+	if out := r.call(q); out.Err == nil || out.Err.Code != 8 || r.files() != 1 {
+		t.Errorf("ADD into the host's netns: %v, %d files", out.Err, r.files())
+	}
+}
+
+// A path is reused: what it leads to by now is another pod's.
+func TestDelNamesAnotherPod(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.IPv4)
+	other := node.AddPod("other")
+	r.must(addRequest("c1", pod, nil))
+	r.must(addRequest("c2", other, nil))
+	for range 2 { // with the file, and without it
+		r.must(request{Verb: "DEL", ID: "c1", NetNS: other.Path()})
+		verify(t, other.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4}})
+	}
+	wantNoTable(t, pod.NetNS)
+	r.must(addRequest("c2", other, nil).with("CHECK"))
+}
