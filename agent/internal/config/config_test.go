@@ -343,7 +343,7 @@ func TestDiff(t *testing.T) {
 		{"reload", base + "cache: {entries: 2000}\nstubDomains: {a.b: [10.1.1.1]}\nlog: {level: debug}\nsnippets: {.: log}\n",
 			[]string{"stubDomains", "cache.entries", "log.level", "snippets"}, nil},
 		{"restart", head + "redirects: [10.96.0.20]\nlease: {renew: 100ms}\nstateDir: /run/other\n",
-			[]string{"upstreams.cluster"}, []string{"redirects", "lease.renew", "stateDir"}},
+			[]string{"redirects", "upstreams.cluster", "lease.renew"}, []string{"stateDir"}},
 		{"the file behind corefile", base + "corefile: /etc/Corefile\n", []string{"corefile"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -157,7 +157,7 @@ type Node struct {
 	targets map[target]*lease
 	proven  map[netip.Addr]bool
 	serving bool
-	ruled   bool // the host table was made or found right once
+	ruled   bool              // the host table was made or found right once
 	faults  map[string]string // by part: what is wrong now
 	repair  string            // the last thing mended
 }

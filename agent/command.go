@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+)
+
+// Exit codes, the same for every command.
+const (
+	exitGood     = 0
+	exitFailed   = 1
+	exitConfig   = 2 // bad configuration or usage: nothing was changed
+	exitDegraded = 3 // something is not as it should be, or another agent holds the node
+)
+
+// command is one subcommand. run returns an exitError to choose the exit code; other errors mean exitFailed.
+type command struct {
+	name, args, about string
+	run               func(ctx context.Context, e env, args []string) error
+}
+
+func commands() []command {
+	return []command{
+		{"node", "[--config FILE]", "run the cache of this node (what the DaemonSet runs)", runNode},
+		{"status", "[--config FILE] [--json]", "what is served, under which leases, since when", runStatus},
+		{"config", "check|show [--config FILE] [--corefile] [--format yaml|conflist-entry]", "check the configuration, or print it as it takes effect", runConfig},
+		{"cleanup", "[--config FILE] [--cni-conf DIR]", "take away everything that neardns left on this node", runCleanup},
+		{"version", "", "print the version", runVersion},
+	}
+}
+
+// exitError carries the exit code of a command that has said already what there was to say, or says it by err.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func badConfig(err error) error { return &exitError{code: exitConfig, err: err} }
+
+// run executes one command line and returns the exit code.
+func run(ctx context.Context, e env) int {
+	if len(e.args) == 0 || e.args[0] == "help" || e.args[0] == "-h" || e.args[0] == "--help" {
+		usage(e)
+		if len(e.args) == 0 {
+			return exitConfig
+		}
+		return exitGood
+	}
+	for _, c := range commands() {
+		if c.name != e.args[0] {
+			continue
+		}
+		err := c.run(ctx, e, e.args[1:])
+		var exit *exitError
+		switch {
+		case err == nil, errors.Is(err, flag.ErrHelp):
+			return exitGood
+		case errors.As(err, &exit):
+			if exit.err != nil {
+				fmt.Fprintf(e.stderr, "neardns-agent %s: %v\n", c.name, exit.err)
+			}
+			return exit.code
+		default:
+			fmt.Fprintf(e.stderr, "neardns-agent %s: %v\n", c.name, err)
+			return exitFailed
+		}
+	}
+	fmt.Fprintf(e.stderr, "neardns-agent: there is no command %q; `neardns-agent help` lists them\n", e.args[0])
+	return exitConfig
+}
+
+func usage(e env) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "neardns-agent %s: a DNS cache on every node\n\n", e.version)
+	for _, c := range commands() {
+		fmt.Fprintf(&b, "  %s\n      %s\n", strings.TrimSpace(c.name+" "+c.args), c.about)
+	}
+	b.WriteString("\nExit codes: 0 good, 1 failed, 2 bad configuration or usage, 3 degraded or another agent holds the node.\n")
+	fmt.Fprint(e.stdout, b.String())
+}
+
+// flags makes a flag set that speaks through e; wrong usage is a configuration fault.
+func flags(e env, name string) *flag.FlagSet {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(e.stderr)
+	return fs
+}
+
+// parse reads flags and refuses leftovers.
+func parse(fs *flag.FlagSet, args []string) error {
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return &exitError{code: exitConfig} // the flag set has said it
+	}
+	if fs.NArg() > 0 {
+		return badConfig(fmt.Errorf("unexpected argument %q", fs.Arg(0)))
+	}
+	return nil
+}
+
+func runVersion(_ context.Context, e env, args []string) error {
+	if err := parse(flags(e, "version"), args); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(e.stdout, "neardns-agent", e.version)
+	return err
+}

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/coredns/metrics"
+	"github.com/neardns/neardns/agent/internal/coredns/probe"
+	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/link"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/agent/internal/upstream"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Names in the state folder.
+const (
+	lockName   = "agent.lock"
+	socketName = "agent.sock"
+)
+
+func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func newServer(_ env, log *slog.Logger) *dns.Server {
+	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()})
+}
+
+// runNode is the role `node`: it puts the parts together and keeps them until ctx ends.
+func runNode(ctx context.Context, e env, args []string) error {
+	fs := flags(e, "node")
+	path := configFlag(fs)
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	conf, err := loadConfig(e, *path)
+	if err != nil {
+		return err
+	}
+	level := new(slog.LevelVar)
+	level.Set(conf.Log.Level)
+	log := telemetry.NewLogger(e.stderr, level, conf.Log.Format == config.LogJSON)
+	for _, d := range conf.Detected() {
+		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
+	}
+	release, err := hold(conf.StateDir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	a := &agent{env: e, path: *path, log: log, level: level, conf: conf, instance: newInstance()}
+	log.Info("starting", "version", e.version, "instance", a.instance)
+	err = a.run(ctx)
+	if errors.Is(err, prober.ErrHeld) {
+		return &exitError{code: exitDegraded, err: err}
+	}
+	return err
+}
+
+// newInstance names this process to its own prober, so that nobody else's answer is taken for it.
+func newInstance() string { return strings.ToLower(rand.Text()[:13]) }
+
+// hold makes sure that one agent serves a state folder. The lock goes with the process, however it ends.
+func hold(stateDir string) (release func(), err error) {
+	if err := os.MkdirAll(stateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state folder: %w", err)
+	}
+	path := filepath.Join(stateDir, lockName)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		data, _ := io.ReadAll(io.LimitReader(f, 64)) // only to name the holder
+		_ = f.Close()
+		return nil, &exitError{code: exitDegraded, err: fmt.Errorf("another agent (process %s) holds %s: stop it first", strings.TrimSpace(string(data)), path)}
+	}
+	if err := f.Truncate(0); err == nil {
+		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("write lock: %w", err)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// agent is what a running role `node` holds.
+type agent struct {
+	env      env
+	path     string
+	log      *slog.Logger
+	level    *slog.LevelVar
+	instance string
+
+	mu    sync.Mutex // guards the fields below, which a reload replaces
+	conf  *config.Node
+	files []string // that the upstreams were read from
+}
+
+func (a *agent) run(ctx context.Context) error {
+	first, err := a.settings(a.conf)
+	if err != nil {
+		return badConfig(err)
+	}
+	server := newServer(a.env, a.log)
+	if err := server.Check(first.DNS); err != nil {
+		return badConfig(err)
+	}
+	rules, err := steer.OpenNftables(-1)
+	if err != nil {
+		return err
+	}
+	defer rules.Close() //nolint:errcheck // at exit
+	if err := rules.Supported(); err != nil {
+		return fmt.Errorf("%w: neardns needs nf_tables with socket, notrack and conntrack zone expressions (Linux 5.10 or later, modules nf_tables, nft_socket, nft_ct, nft_masq)", err)
+	}
+	lease, err := steer.OpenLease()
+	if err != nil {
+		return err
+	}
+	defer lease.Close() //nolint:errcheck // at exit
+	locals := make([]netip.Addr, 0, len(first.Locals))
+	for _, l := range first.Locals {
+		locals = append(locals, l.Address)
+	}
+	probes, err := prober.New(prober.Config{Redirects: first.Redirects, Locals: locals, Log: a.log})
+	if err != nil {
+		return err
+	}
+	m := telemetry.New(a.env.version)
+	m.CollectSwitch(func() ([]telemetry.Switch, error) { return switchCounters() })
+	n := node.New(a.instance, first, node.Parts{
+		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: server, Link: nodeLink{}, Rules: rules, Lease: lease,
+		Prober: probes, Pods: pods.Open(a.conf.StateDir, a.log), Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Recorder: recorder{m},
+	})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	endpoints, stop := context.WithCancel(ctx)
+	defer stop()
+	health := telemetry.Health{Ready: n.Ready, Status: func() any { return n.Status() }}
+	wg.Go(func() { telemetry.ServeTCP(endpoints, a.log, "metrics", a.conf.Listen.Metrics, m.MetricsHandler()) })
+	wg.Go(func() { telemetry.ServeTCP(endpoints, a.log, "health", a.conf.Listen.Health, health.Handler()) })
+	wg.Go(func() {
+		telemetry.ServeSocket(endpoints, a.log, filepath.Join(a.conf.StateDir, socketName), health.Handler())
+	})
+	return n.Run(ctx)
+}
+
+// settings reads what the configuration names, says what was passed over, and remembers the files to follow.
+func (a *agent) settings(conf *config.Node) (node.Settings, error) {
+	s, up, err := settings(a.env, conf, a.instance)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		return s, err
+	}
+	a.files = up.Files
+	for _, note := range up.Notes {
+		a.log.Info("upstreams", "note", note)
+	}
+	return s, nil
+}
+
+// load is what a reload works by. Fields that need a new start keep their value, with a word in the log.
+func (a *agent) load() (node.Settings, error) {
+	next, err := loadConfig(a.env, a.path)
+	if err != nil {
+		return node.Settings{}, err
+	}
+	a.mu.Lock()
+	old := a.conf
+	a.mu.Unlock()
+	if _, restart := config.Diff(old, next); len(restart) > 0 {
+		return node.Settings{}, fmt.Errorf("%s: takes effect only when the agent starts: restart it", strings.Join(restart, ", "))
+	}
+	s, err := a.settings(next)
+	if err != nil {
+		return s, err
+	}
+	a.level.Set(next.Log.Level)
+	a.mu.Lock()
+	a.conf = next
+	a.mu.Unlock()
+	return s, nil
+}
+
+// changed ticks at SIGHUP and when the configuration or a file that it names has changed.
+func (a *agent) changed(ctx context.Context) <-chan struct{} {
+	out := make(chan struct{}, 1)
+	tick := func() {
+		select {
+		case out <- struct{}{}:
+		default:
+		}
+	}
+	hup := a.env.hangups(ctx)
+	go func() {
+		for ctx.Err() == nil {
+			files := a.followed()
+			watching, stop := context.WithCancel(ctx)
+			follow := upstream.Watch(watching, a.log, files)
+			for ctx.Err() == nil && slices.Equal(files, a.followed()) {
+				select {
+				case <-ctx.Done():
+				case <-hup:
+					tick()
+				case <-follow:
+					tick()
+				case <-time.After(listCheck):
+				}
+			}
+			stop()
+			tick() // what changed while no watch stood
+		}
+	}()
+	return out
+}
+
+// listCheck is how often the list of files to follow is looked at: a reload may have made another.
+const listCheck = 10 * time.Second
+
+// followed lists the files whose change means a reload.
+func (a *agent) followed() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	files := slices.Clone(a.files)
+	for _, f := range []string{a.path, a.conf.Corefile} {
+		if f != "" {
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
+// nodeLink puts the link package behind the loop's interface.
+type nodeLink struct{}
+
+func (nodeLink) Ensure(name string, addresses []netip.Addr) (string, error) {
+	done, err := link.Ensure(link.Config{Name: name, Addresses: addresses})
+	if !done.Any() {
+		return "", err
+	}
+	return done.String(), err
+}
+
+func (nodeLink) Watch(ctx context.Context) (<-chan struct{}, error) {
+	return link.Watch(ctx, link.Config{})
+}
+
+// proofs keeps the record of the fallback's proof in the folder that survives a reboot.
+type proofs string
+
+func (p proofs) Read() ([]netip.Addr, error) {
+	proof, err := podfile.ReadProof(string(p))
+	return proof.ClusterDNS, err
+}
+
+func (p proofs) Write(proven []netip.Addr) error {
+	if len(proven) == 0 {
+		return podfile.RemoveProof(string(p))
+	}
+	return podfile.WriteProof(string(p), podfile.Proof{ClusterDNS: proven, Time: time.Now()})
+}
+
+// recorder puts the metrics behind the loop's interface.
+type recorder struct{ *telemetry.Metrics }
+
+func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
+	r.Metrics.Lease(addr, p.String(), held)
+}
+func (r recorder) Probe(f prober.Failure) { r.Metrics.Probe(string(f)) }
+
+// switchCounters reads the host table's counters on a thread and socket of its own: a scrape may come at any time.
+func switchCounters() ([]telemetry.Switch, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	rules, err := steer.OpenNftables(-1)
+	if err != nil {
+		return nil, err
+	}
+	defer rules.Close() //nolint:errcheck // only read
+	counters, err := rules.Counters()
+	if err != nil {
+		return nil, err
+	}
+	var out []telemetry.Switch
+	for _, c := range []struct{ name, way, protocol string }{
+		{steer.CounterDeliveredUDP, "delivered", "udp"}, {steer.CounterDeliveredTCP, "delivered", "tcp"},
+		{steer.CounterFallbackUDP, "fallback", "udp"}, {steer.CounterFallbackTCP, "fallback", "tcp"},
+		{steer.CounterHostUDP, "host", "udp"}, {steer.CounterHostTCP, "host", "tcp"},
+		{steer.CounterUplinkDrop, "dropped", "any"}, {steer.CounterProbe, "probe", "any"},
+	} {
+		if v, ok := counters[c.name]; ok {
+			out = append(out, telemetry.Switch{Way: c.way, Protocol: c.protocol, Packets: float64(v.Packets)})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/upstream"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// settings turns the configuration, and the files that it names, into what the node loop works by.
+func settings(e env, n *config.Node, instance string) (node.Settings, upstream.Upstreams, error) {
+	up, err := upstream.Resolve(upstream.Input{
+		Cluster: n.Upstreams.Cluster, External: external(n.Upstreams.External), ExternalSet: n.IsSet("upstreams.external"),
+		StubDomains: n.StubDomains, ConfigMap: n.KubeDNSConfigMap, Own: n.Own(), ClusterDomain: n.ClusterDomain, ReadFile: e.readFile,
+	})
+	if err != nil {
+		return node.Settings{}, up, err
+	}
+	locals, err := steer.Locals(n.LocalAddresses, n.Redirects)
+	if err != nil {
+		return node.Settings{}, up, err
+	}
+	s := node.Settings{
+		Redirects: n.Redirects, Locals: locals, ClusterDomain: n.ClusterDomain, InterceptNode: n.InterceptNode, Steers: n.Steers(),
+		Link: n.Link.Name, Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime, Backend: n.Backend,
+	}
+	s.DNS = dns.Config{
+		Addresses:     s.Addresses(),
+		ClusterDomain: n.ClusterDomain,
+		ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
+		Cluster:       texts(up.Cluster),
+		StubDomains:   map[string][]string{},
+		External:      texts(up.External),
+		Cache:         dns.Cache{Entries: n.Cache.Entries, NegativeTTL: n.Cache.NegativeTTL, ServeStale: n.Cache.ServeStale},
+		Queries:       dns.Queries(n.Log.Queries),
+		Snippets:      n.Snippets,
+		Override:      n.CorefileText,
+		InstanceID:    instance,
+	}
+	for domain, servers := range up.Stub {
+		s.DNS.StubDomains[domain] = texts(servers)
+	}
+	return s, up, nil
+}
+
+func external(in []config.External) []upstream.External {
+	var out []upstream.External
+	for _, e := range in {
+		out = append(out, upstream.External{Path: e.Path, Server: upstream.Server{Addr: e.Server.Addr, TLS: e.Server.TLS, ServerName: e.Server.ServerName}})
+	}
+	return out
+}
+
+func texts[T fmt.Stringer](in []T) []string {
+	var out []string
+	for _, s := range in {
+		out = append(out, s.String())
+	}
+	return out
+}
+
+// probeSources are whom the probe plugin answers.
+func probeSources() []netip.Addr { return []netip.Addr{steer.ProbeSource4, steer.ProbeSource6} }

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+const statusTimeout = 3 * time.Second
+
+// report is what `status` shows: the agent's own word, and what the kernel and the pod files say without it.
+type report struct {
+	Agent    *node.Status             `json:"agent,omitempty"`
+	NoAgent  string                   `json:"noAgent,omitempty"`
+	Leases   []kernelLease            `json:"kernelLeases"`
+	Switch   bool                     `json:"switch"` // the host table is there
+	Counters map[string]steer.Counter `json:"counters"`
+	Pods     []podReport              `json:"pods"`
+}
+
+type kernelLease struct {
+	Address  string `json:"address"`
+	Protocol string `json:"protocol"`
+	Expires  string `json:"expires"`
+}
+
+type podReport struct {
+	Name      string             `json:"name"`
+	Container string             `json:"containerID"`
+	Interface string             `json:"interface"`
+	Decisions []podfile.Decision `json:"decisions"`
+}
+
+func runStatus(ctx context.Context, e env, args []string) error {
+	fs := flags(e, "status")
+	path := configFlag(fs)
+	asJSON := fs.Bool("json", false, "print JSON")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	conf, err := loadConfig(e, *path)
+	if err != nil {
+		return err
+	}
+	r, err := look(ctx, conf.StateDir)
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		enc := json.NewEncoder(e.stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(r)
+	} else {
+		_, err = io.WriteString(e.stdout, r.text())
+	}
+	if err != nil {
+		return err
+	}
+	if r.Agent == nil || !r.Agent.Ready || len(r.Agent.Faults) > 0 {
+		return &exitError{code: exitDegraded}
+	}
+	return nil
+}
+
+func look(ctx context.Context, stateDir string) (*report, error) {
+	r := &report{}
+	agent, err := askAgent(ctx, filepath.Join(stateDir, socketName))
+	if err != nil {
+		r.NoAgent = err.Error()
+	} else {
+		r.Agent = agent
+	}
+	rules, err := steer.OpenNftables(-1)
+	if err != nil {
+		return nil, err
+	}
+	defer rules.Close() //nolint:errcheck // only read
+	if r.Switch, err = rules.Present(); err != nil {
+		return nil, err
+	}
+	if r.Switch {
+		leases, err := rules.Leases()
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range leases {
+			r.Leases = append(r.Leases, kernelLease{l.Address.String(), l.Protocol.String(), l.Expires.Round(time.Millisecond).String()})
+		}
+		if r.Counters, err = rules.Counters(); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range pods.Open(stateDir, discardLog()).List() {
+		r.Pods = append(r.Pods, podReport{Name: strings.Trim(f.PodNamespace+"/"+f.PodName, "/"), Container: f.ContainerID, Interface: f.IfName, Decisions: f.Decisions})
+	}
+	return r, nil
+}
+
+// askAgent reads the running agent's status from its socket.
+func askAgent(ctx context.Context, socket string) (*node.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/status", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) && op.Op == "dial" {
+			return nil, fmt.Errorf("no agent runs on this node (%w)", op.Err)
+		}
+		return nil, fmt.Errorf("the agent does not answer: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to the end
+	var s node.Status
+	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+		return nil, fmt.Errorf("read the agent's status: %w", err)
+	}
+	return &s, nil
+}
+
+// text is the report for people: the verdict first.
+func (r *report) text() string {
+	var b strings.Builder
+	switch {
+	case r.Agent == nil:
+		fmt.Fprintf(&b, "NOT SERVING: %s; pods are answered by kube-dns\n", r.NoAgent)
+	case r.Agent.Ready && len(r.Agent.Faults) == 0:
+		fmt.Fprintf(&b, "SERVING since %s (instance %s)\n", r.Agent.Started.Format(time.RFC3339), r.Agent.Instance)
+	default:
+		fmt.Fprintf(&b, "DEGRADED (instance %s, started %s)\n", r.Agent.Instance, r.Agent.Started.Format(time.RFC3339))
+	}
+	if r.Agent != nil {
+		for _, part := range slices.Sorted(maps.Keys(r.Agent.Faults)) {
+			fmt.Fprintf(&b, "  fault: %s: %s\n", part, r.Agent.Faults[part])
+		}
+		if r.Agent.Repair != "" {
+			fmt.Fprintf(&b, "  last repair: %s\n", r.Agent.Repair)
+		}
+	}
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	if r.Agent != nil {
+		fmt.Fprintln(w, "\nADDRESS\tPROTOCOL\tLEASE\tSINCE\tREASON")
+		for _, l := range r.Agent.Leases {
+			held := "kube-dns answers"
+			if l.Held {
+				held = "held"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", l.Address, l.Protocol, held, l.Since.Format(time.RFC3339), l.Reason)
+		}
+		fmt.Fprintln(w, "\nCLUSTER DNS\tSTEERING\tFALLBACK")
+		for _, red := range r.Agent.Redirects {
+			proven := "not proven: new pods wait"
+			if slices.Contains(r.Agent.Proven, red.ClusterDNS) {
+				proven = "proven"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\n", red.ClusterDNS, red.Steering, proven)
+		}
+	} else if !r.Switch {
+		fmt.Fprintln(w, "\nthe switch is not installed on this node")
+	}
+	if len(r.Counters) > 0 {
+		fmt.Fprintln(w, "\nSWITCH\tUDP\tTCP CONNECTIONS")
+		fmt.Fprintf(w, "to the agent\t%d\t%d\n", r.Counters[steer.CounterDeliveredUDP].Packets, r.Counters[steer.CounterDeliveredTCP].Packets)
+		fmt.Fprintf(w, "to kube-dns\t%d\t%d\n", r.Counters[steer.CounterFallbackUDP].Packets, r.Counters[steer.CounterFallbackTCP].Packets)
+	}
+	if len(r.Pods) > 0 {
+		fmt.Fprintln(w, "\nPOD\tCONTAINER\tINTERFACE\tCLUSTER DNS\tSTATE\tREASON")
+		for _, p := range r.Pods {
+			for _, d := range p.Decisions {
+				fmt.Fprintf(w, "%s\t%.13s\t%s\t%s\t%s\t%s\n", p.Name, p.Container, p.Interface, d.Redirect.ClusterDNS, d.State, d.Reason)
+			}
+		}
+	}
+	_ = w.Flush() // into memory
+	return b.String()
+}
