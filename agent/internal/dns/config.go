@@ -265,33 +265,39 @@ func parseUpstream(s string, tlsAllowed bool) (string, netip.AddrPort, error) {
 	if !tlsAllowed {
 		return "", netip.AddrPort{}, fmt.Errorf("%q: the cluster upstream is asked over plain TCP: write address or address:port", s)
 	}
-	// CoreDNS writes the certificate's name between address and port: tls://9.9.9.9%dns.quad9.net:853
-	host, name, named := strings.Cut(rest, "%")
-	port := ""
-	if named {
-		if n, p, ok := strings.Cut(name, ":"); ok {
-			name, port = n, ":"+p
-		}
-		if z, err := parseZone(name); err != nil {
+	host, name, port := splitServerName(rest)
+	if name != "" {
+		z, err := parseZone(name)
+		if err != nil {
 			return "", netip.AddrPort{}, fmt.Errorf("%q: server name %w", s, err)
-		} else {
-			name = z
 		}
-		if port != "" && !strings.HasPrefix(host, "[") && strings.Contains(host, ":") {
-			host = "[" + host + "]"
-		}
+		name = z
 	}
 	ap, err := parseAddrPort(host+port, 853)
 	if err != nil {
 		return "", netip.AddrPort{}, fmt.Errorf("%q: %w", s, err)
 	}
-	if !named {
+	if name == "" {
 		return "tls://" + ap.String(), ap, nil
 	}
 	if ap.Addr().Is6() {
 		return fmt.Sprintf("tls://[%s%%%s]:%d", ap.Addr(), name, ap.Port()), ap, nil
 	}
 	return fmt.Sprintf("tls://%s%%%s:%d", ap.Addr(), name, ap.Port()), ap, nil
+}
+
+// splitServerName takes apart how CoreDNS writes the name in a server's certificate: 9.9.9.9%dns.quad9.net:853 and
+// [2620:fe::9%dns.quad9.net]:853. host and port together are an address with or without port.
+func splitServerName(s string) (host, name, port string) {
+	if inside, after, ok := strings.Cut(strings.TrimPrefix(s, "["), "]"); ok {
+		host, name, _ = strings.Cut(inside, "%")
+		return "[" + host + "]", name, after
+	}
+	host, name, _ = strings.Cut(s, "%")
+	if n, p, ok := strings.Cut(name, ":"); ok {
+		return host, n, ":" + p
+	}
+	return host, name, ""
 }
 
 func parseAddrPort(s string, port uint16) (netip.AddrPort, error) {
@@ -306,6 +312,9 @@ func parseAddrPort(s string, port uint16) (netip.AddrPort, error) {
 	switch {
 	case port == 0:
 		return netip.AddrPort{}, errors.New("port 0")
+	case addr.Zone() != "":
+		// CoreDNS's forward takes what follows the percent sign for a certificate's name and drops it.
+		return netip.AddrPort{}, fmt.Errorf("%s: a link-local server cannot be asked: name one of its other addresses", addr)
 	case addr.Is4In6(), addr.IsUnspecified(), addr.IsMulticast():
 		return netip.AddrPort{}, fmt.Errorf("%s is not a server's address", addr)
 	}

@@ -31,13 +31,16 @@ func taken() map[string]string {
 // snippet reads the directives of one zone. What it returns replaces the rendered directives of the same names.
 func snippet(zone, text string) (map[string][]string, error) {
 	field := fmt.Sprintf("snippets[%q]", zone)
+	if !balanced(text) {
+		return nil, fmt.Errorf("%s: braces do not match", field)
+	}
 	// The parser knows whole files only; on one line with the brace, its line numbers are the snippet's own.
 	blocks, err := parseCorefile(field, "zone { "+text+"\n}\n")
 	if err != nil {
 		return nil, err
 	}
 	if len(blocks) != 1 || len(blocks[0].Keys) != 1 {
-		return nil, fmt.Errorf("%s: braces do not match", field)
+		return nil, fmt.Errorf("%s: directives only, without a server block", field)
 	}
 	for name := range blocks[0].Tokens {
 		if reason, ok := taken()[name]; ok {
@@ -45,6 +48,24 @@ func snippet(zone, text string) (map[string][]string, error) {
 		}
 	}
 	return printBlock(field, blocks[0])
+}
+
+// balanced reports whether text closes each brace that it opens and none other, so that it cannot leave its block. The
+// parser itself forgives a missing one at the end.
+func balanced(text string) bool {
+	depth := 0
+	for d := caddyfile.NewDispenser("", strings.NewReader(text)); d.Next(); {
+		switch d.Val() {
+		case "{":
+			depth++
+		case "}":
+			depth--
+		}
+		if depth < 0 {
+			return false
+		}
+	}
+	return depth == 0
 }
 
 // override turns the operator's Corefile into blocks of ours: its own directives, read and printed again by meaning, so

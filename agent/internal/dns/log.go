@@ -20,18 +20,15 @@ import (
 // round again.
 type lines struct{ log atomic.Pointer[slog.Logger] }
 
-// output belongs to process and is written under its lock, but for log, which is read per line.
-var output lines
-
-// bridge sends CoreDNS's log to log.
+// bridge sends CoreDNS's log to log. It is called between enter and leave.
 func bridge(log *slog.Logger) {
-	output.log.Store(log)
+	process.output.log.Store(log)
 	// Errors only for an unknown format or no writer.
-	_ = clog.Configure("json", &output)
+	_ = clog.Configure("json", &process.output)
 }
 
 // unbridge lets go of a logger whose server has ended, so that nothing is written to it later.
-func unbridge(log *slog.Logger) { output.log.CompareAndSwap(log, nil) }
+func unbridge(log *slog.Logger) { process.output.log.CompareAndSwap(log, nil) }
 
 // Write implements io.Writer. It never fails, since there is nobody to tell.
 func (l *lines) Write(p []byte) (int, error) {

@@ -11,7 +11,7 @@ import (
 )
 
 // process is what CoreDNS and caddy have once per process and not per server: the list of plugins, which panics when a
-// name comes twice, the order of directives, and the list of instances. It is the one package variable here, because
+// name comes twice, the order of directives, the log, and the list of instances. It is the one package variable here, because
 // what it guards is global too. Whoever starts, reloads or stops a server holds mu and sets current to that server's own
 // plugins, so several servers with different plugins can live in one process (tests do).
 var process struct {
@@ -19,6 +19,7 @@ var process struct {
 	registered []string
 	current    map[string]caddy.SetupFunc
 	made       *made
+	output     lines // CoreDNS's log; safe by itself
 }
 
 // made notes the instance that caddy is making. caddy hands out neither an instance that failed to start nor, when an

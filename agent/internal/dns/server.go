@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/coredns/caddy"
 )
@@ -42,31 +43,37 @@ var (
 )
 
 // Check says whether a configuration could be served, plugins' arguments included. It listens on nothing and asks nobody
-// (but reads the files that an operator's Corefile names).
+// (but reads the files that an operator's Corefile names). It is for a command that ends: CoreDNS has no way to end what a
+// plugin's set-up has begun for a check, and the hosts plugin begins to watch its file.
 func (s *Server) Check(cfg Config) error {
-	_, _, err := s.check(cfg)
-	return err
+	input, _, err := prepare(cfg)
+	if err != nil {
+		return err
+	}
+	_, leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := caddy.ValidateAndExecuteDirectives(input, nil, true); err != nil {
+		return inRendered(err)
+	}
+	return nil
 }
 
-func (s *Server) check(cfg Config) (caddy.CaddyfileInput, Config, error) {
+// prepare renders cfg for caddy and completes it.
+func prepare(cfg Config) (caddy.CaddyfileInput, Config, error) {
 	text, err := Render(cfg)
 	if err != nil {
 		return caddy.CaddyfileInput{}, cfg, err
 	}
 	cfg, err = cfg.complete()
-	if err != nil {
-		return caddy.CaddyfileInput{}, cfg, err
-	}
-	input := caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"}
-	_, leave, err := s.enter()
-	if err != nil {
-		return input, cfg, err
-	}
-	defer leave()
-	if err := caddy.ValidateAndExecuteDirectives(input, nil, true); err != nil {
-		return input, cfg, fmt.Errorf("%w (in the rendered Corefile: neardns-agent config show --corefile)", err)
-	}
-	return input, cfg, nil
+	return caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"}, cfg, err
+}
+
+// inRendered says which text a plugin's complaint counts its lines in.
+func inRendered(err error) error {
+	return fmt.Errorf("%w (lines as in neardns-agent config show --corefile)", err)
 }
 
 // Start listens on every address, UDP and TCP, and serves. Either all addresses are served when it returns, or none and
@@ -78,7 +85,7 @@ func (s *Server) Start(ctx context.Context, cfg Config) error {
 	if s.instance != nil {
 		return ErrStarted
 	}
-	input, cfg, err := s.check(cfg)
+	input, cfg, err := prepare(cfg)
 	if err != nil {
 		return err
 	}
@@ -95,25 +102,35 @@ func (s *Server) Start(ctx context.Context, cfg Config) error {
 	if err != nil {
 		note.discard()
 		unbridge(s.log)
-		return fmt.Errorf("start: %w", err)
+		return inRendered(fmt.Errorf("start: %w", err))
 	}
 	s.instance, s.config, s.done = instance, cfg, make(chan struct{})
 	go func(done chan struct{}) { // ends with the instance and its successors by Restart, which share one count
 		instance.Wait()
 		close(done)
 	}(s.done)
+	s.awaitServing(ctx)
 	return nil
 }
 
-// Restart serves another configuration. Sockets of addresses that stay are handed over open, so no question is lost, but
-// TCP connections that idle are closed and the cache starts empty. When it returns an error the old configuration still serves.
+// awaitServing is called with mu held, after a start or reload that succeeded.
+func (s *Server) awaitServing(ctx context.Context) {
+	if !awaitServing(ctx, s.config) {
+		s.log.Debug("the server's sockets do not answer over loopback", "waited", servingWait)
+	}
+}
+
+// Restart serves another configuration. Sockets of addresses that stay are handed over open, so no question over UDP and no
+// new connection is lost. A TCP connection that is open is closed when what it has asked is answered; a question that
+// crosses the close must be asked again, over a new one. The cache starts empty. When Restart returns an error the old
+// configuration still serves.
 func (s *Server) Restart(ctx context.Context, cfg Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.instance == nil {
 		return ErrStopped
 	}
-	input, cfg, err := s.check(cfg)
+	input, cfg, err := prepare(cfg)
 	if err != nil {
 		return err
 	}
@@ -141,14 +158,16 @@ func (s *Server) Restart(ctx context.Context, cfg Config) error {
 		if note.instance != s.instance {
 			note.discard()
 		}
-		return fmt.Errorf("restart: %w", err)
+		return inRendered(fmt.Errorf("restart: %w", err))
 	}
 	s.instance, s.config = instance, cfg
+	s.awaitServing(ctx)
 	return nil
 }
 
 // discard ends what an instance has begun that never came to serve.
 func (m *made) discard() {
+	// Before their start-up, some plugins' shutdown waits forever (file) for what was not begun.
 	if m.instance != nil && m.started {
 		m.instance.ShutdownCallbacks() // errors of a second kind; the first is being returned
 	}
@@ -156,6 +175,9 @@ func (m *made) discard() {
 	// close. Until then they would swallow questions.
 	runtime.GC()
 }
+
+// stopWait is CoreDNS's own grace of five seconds and some time to notice.
+const stopWait = 7 * time.Second
 
 // Stop answers what is being asked, for up to five seconds, and closes the sockets. The lease must be withdrawn before.
 // Stopping a server that is not started does nothing.
@@ -173,7 +195,11 @@ func (s *Server) Stop() error {
 	// Servers first: a miss that is being asked upstream still needs its forwarder.
 	err = s.instance.Stop()
 	err = errors.Join(append(s.instance.ShutdownCallbacks(), err)...)
-	<-s.done
+	select {
+	case <-s.done:
+	case <-time.After(stopWait):
+		err = errors.Join(err, fmt.Errorf("a socket is still served after %s", stopWait))
+	}
 	s.instance, s.config = nil, Config{}
 	unbridge(s.log)
 	if err != nil {

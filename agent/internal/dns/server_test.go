@@ -1,0 +1,551 @@
+package dns_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/dns"
+)
+
+func TestServes(t *testing.T) {
+	cluster, external, stub := newUpstream(t, address("10.0.0.1")), newUpstream(t, address("10.0.0.2")), newUpstream(t, address("10.0.0.3"))
+	cfg := config(t, cluster)
+	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("::1"))
+	cfg.Port = freePort(t, "127.0.0.1", "127.0.0.2", "::1")
+	cfg.External = []string{external.addr}
+	cfg.StubDomains = map[string][]string{"corp.example": {stub.addr}}
+	s := start(t, cfg)
+
+	for _, a := range cfg.Addresses {
+		at := netip.AddrPortFrom(a, cfg.Port).String()
+		for _, network := range []string{"udp", "tcp"} {
+			for name, ip := range map[string]string{
+				"a.svc.cluster.local.": "10.0.0.1", "example.org.": "10.0.0.2", "www.corp.example.": "10.0.0.3",
+			} {
+				wantA(t, ask(t, network, at, question(name, mdns.TypeA)), ip)
+			}
+			m := ask(t, network, at, question("n1.probe.neardns.invalid.", mdns.TypeTXT))
+			if len(m.Answer) != 1 || m.Answer[0].(*mdns.TXT).Txt[0] != "test.1" {
+				t.Errorf("%s %s: probe answered %v", network, at, m)
+			}
+		}
+	}
+	if n := cluster.udp.Load(); n != 0 {
+		t.Errorf("the cluster upstream was asked %d times over UDP", n)
+	}
+	select {
+	case <-s.Done():
+		t.Error("done while it serves")
+	default:
+	}
+	if err := s.Start(context.Background(), cfg); !errors.Is(err, dns.ErrStarted) {
+		t.Errorf("second start: %v", err)
+	}
+	done := s.Done()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-done:
+	default:
+		t.Error("not done after Stop")
+	}
+	if err := s.Stop(); err != nil {
+		t.Errorf("second stop: %v", err)
+	}
+	if err := s.Restart(context.Background(), cfg); !errors.Is(err, dns.ErrStopped) {
+		t.Errorf("restart after stop: %v", err)
+	}
+	// The sockets are free again at once, for a successor as for ourselves.
+	if err := s.Start(context.Background(), cfg); err != nil {
+		t.Fatalf("start after stop: %v", err)
+	}
+	wantA(t, ask(t, "udp", server(cfg), question("example.org.", mdns.TypeA)), "10.0.0.2")
+}
+
+// TestAnswerSize checks the bound on UDP answers for what clients say they take, on a miss, on a hit and for errors.
+func TestAnswerSize(t *testing.T) {
+	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		m := new(mdns.Msg).SetReply(q)
+		for i := range 200 {
+			m.Answer = append(m.Answer, &mdns.A{
+				Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeA, Class: mdns.ClassINET, Ttl: 30},
+				A:   net.IPv4(10, 1, 0, byte(i)),
+			})
+		}
+		return m
+	})
+	cfg := config(t, up)
+	start(t, cfg)
+	for _, name := range []string{"big.svc.cluster.local.", "big.example.org."} {
+		for _, tc := range []struct {
+			edns uint16
+			most int
+		}{{0, 512}, {512, 512}, {1232, 1232}, {4096, 1232}, {65535, 1232}} {
+			for _, pass := range []string{"miss", "hit"} {
+				q := question(name, mdns.TypeA)
+				if tc.edns > 0 {
+					q.SetEdns0(tc.edns, false)
+				}
+				wire, m := askRaw(t, server(cfg), q)
+				if len(wire) > tc.most || !m.Truncated {
+					t.Errorf("%s, edns %d, %s: %d bytes, truncated %v; want at most %d and truncated", name, tc.edns, pass, len(wire), m.Truncated, tc.most)
+				}
+				if tc.edns == 0 && m.IsEdns0() != nil {
+					t.Errorf("%s: an OPT record for a client without EDNS", name)
+				}
+				if m := ask(t, "tcp", server(cfg), question(name, mdns.TypeA)); len(m.Answer) != 200 || m.Truncated {
+					t.Errorf("%s: TCP gave %d records, truncated %v", name, len(m.Answer), m.Truncated)
+				}
+			}
+		}
+	}
+}
+
+func askRaw(t *testing.T, server string, q *mdns.Msg) ([]byte, *mdns.Msg) {
+	t.Helper()
+	conn, err := net.Dial("udp", server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(5 * time.Second))
+	wire, err := q.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(wire); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 65535)
+	n, err := conn.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := new(mdns.Msg)
+	if err := m.Unpack(buf[:n]); err != nil {
+		t.Fatal(err)
+	}
+	return buf[:n], m
+}
+
+// TestStartNamesEveryHolder checks that a start which cannot have all sockets takes none and says why for each.
+func TestStartNamesEveryHolder(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("192.0.2.1"))
+	cfg.Port = freePort(t, "127.0.0.1", "127.0.0.2", "127.0.0.3")
+	held, err := net.Listen("tcp", netip.AddrPortFrom(cfg.Addresses[1], cfg.Port).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	heldUDP, err := net.ListenPacket("udp", netip.AddrPortFrom(cfg.Addresses[2], cfg.Port).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer heldUDP.Close()
+
+	s := newServer(slog.New(slog.DiscardHandler))
+	err = s.Start(context.Background(), cfg)
+	if err == nil {
+		s.Stop()
+		t.Fatal("started")
+	}
+	me := fmt.Sprintf("(pid %d)", os.Getpid())
+	for _, want := range []string{
+		fmt.Sprintf("listen on tcp 127.0.0.2:%d: address already in use: held by ", cfg.Port),
+		fmt.Sprintf("listen on udp 127.0.0.3:%d: address already in use: held by ", cfg.Port),
+		"listen on udp 192.0.2.1", "the address is on no link of this host", me,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in: %v", want, err)
+		}
+	}
+	var busy *dns.BusyError
+	if !errors.As(err, &busy) || !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("not a BusyError: %v", err)
+	}
+	// Nothing of ours is left on the addresses that were free.
+	pc, err := net.ListenPacket("udp", netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String())
+	if err != nil {
+		t.Fatalf("a socket is left: %v", err)
+	}
+	pc.Close()
+}
+
+// TestJoin checks that a second server shares the port only when it is told to.
+func TestJoin(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	start(t, cfg)
+	second := newServer(slog.New(slog.DiscardHandler))
+	if err := second.Start(context.Background(), cfg); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Fatalf("want address in use, got %v", err)
+	}
+	cfg.Join = true
+	start(t, cfg)
+	wantA(t, ask(t, "udp", server(cfg), question("example.org.", mdns.TypeA)), "10.0.0.1")
+}
+
+// TestRestartLosesNothing reloads again and again while questions come in over UDP, on kept sockets, and over TCP.
+func TestRestartLosesNothing(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	s := start(t, cfg)
+
+	var stop atomic.Bool
+	var asked, lost atomic.Int64
+	var wg sync.WaitGroup
+	for worker := range 8 {
+		wg.Go(func() {
+			network := []string{"udp", "udp", "udp", "tcp"}[worker%4]
+			client := &mdns.Client{Net: network, Timeout: 3 * time.Second}
+			conn, err := client.Dial(server(cfg))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { conn.Close() }()
+			for i := 0; !stop.Load(); i++ {
+				q := question(fmt.Sprintf("n%d-%d.example.org.", worker, i%50), mdns.TypeA)
+				m, _, err := client.ExchangeWithConn(q, conn)
+				if err != nil && network == "tcp" {
+					// Cut by the reload; a resolver asks once more. It must succeed then.
+					conn.Close()
+					if conn, err = client.Dial(server(cfg)); err == nil {
+						m, _, err = client.ExchangeWithConn(q, conn)
+					}
+				}
+				asked.Add(1)
+				if err != nil || len(m.Answer) != 1 {
+					lost.Add(1)
+					t.Logf("%s: %v %v", network, err, m)
+					return
+				}
+			}
+		})
+	}
+	for i := range 10 {
+		next := cfg
+		next.Cache.Entries = 1000 + i
+		if i%3 == 0 { // an address comes and goes beside the one in use
+			next.Addresses = append(slices.Clone(cfg.Addresses), netip.MustParseAddr("127.0.0.2"))
+		}
+		before := asked.Load()
+		if err := s.Restart(context.Background(), next); err != nil {
+			t.Errorf("restart %d: %v", i, err)
+		}
+		waitFor(t, "questions between reloads", func() bool { return asked.Load() > before+50 })
+	}
+	stop.Store(true)
+	wg.Wait()
+	if lost.Load() > 0 {
+		t.Errorf("%d of %d questions lost", lost.Load(), asked.Load())
+	}
+	t.Logf("%d questions over 10 reloads", asked.Load())
+}
+
+func waitFor(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: waited too long", what)
+		}
+		<-tick.C
+	}
+}
+
+// TestRestartKeepsOldOnFailure gives configurations that cannot be served; each error is returned and the old one answers.
+func TestRestartKeepsOldOnFailure(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	s := start(t, cfg)
+	other, err := net.ListenPacket("udp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), cfg.Port).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+
+	for _, tc := range []struct {
+		name   string
+		change func(*dns.Config)
+		want   string
+	}{
+		{"bad value", func(c *dns.Config) { c.Cluster = nil }, "upstreams.cluster"},
+		{"bad syntax", func(c *dns.Config) { c.Override = ". {\n oops\n}" }, "corefile:2"},
+		{"plugin refuses", func(c *dns.Config) { c.Snippets = map[string]string{".": "cache -1"} }, "plugin/cache"},
+		{"zone twice", func(c *dns.Config) { c.Override = ". {\n log\n}\n. {\n log\n}" }, "cannot serve"},
+		{"file that is not there", func(c *dns.Config) { c.Snippets = map[string]string{".": "forward . /no/such/file"} }, "/no/such/file"},
+		{"busy address", func(c *dns.Config) { c.Addresses = append(slices.Clone(c.Addresses), netip.MustParseAddr("127.0.0.2")) }, "listen on udp 127.0.0.2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			next := cfg
+			tc.change(&next)
+			err := s.Restart(context.Background(), next)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("want an error with %q, got %v", tc.want, err)
+			}
+			for _, network := range []string{"udp", "tcp"} {
+				wantA(t, ask(t, network, server(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.1")
+			}
+		})
+	}
+	if got := s.Config(); got.Port != cfg.Port || len(got.Addresses) != 1 {
+		t.Errorf("configuration changed to %+v", got)
+	}
+	if err := s.Restart(context.Background(), cfg); err != nil {
+		t.Errorf("a good one after the bad ones: %v", err)
+	}
+	wantA(t, ask(t, "udp", server(cfg), question("b.example.org.", mdns.TypeA)), "10.0.0.1")
+}
+
+// TestReloadsLeaveNothing reloads many times, every second time in vain, and counts goroutines and open files.
+func TestReloadsLeaveNothing(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	cfg.StubDomains = map[string][]string{"a.example": {up.addr}, "b.example": {up.addr}}
+	s := start(t, cfg)
+	bad := cfg
+	bad.Snippets = map[string]string{".": "cache -1"}
+	count := func() (int, int) {
+		runtime.GC()
+		runtime.GC()
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runtime.NumGoroutine(), len(fds)
+	}
+	reload := func() {
+		wantA(t, ask(t, "udp", server(cfg), question("x.cluster.local.", mdns.TypeA)), "10.0.0.1")
+		if err := s.Restart(context.Background(), cfg); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Restart(context.Background(), bad); err == nil {
+			t.Fatal("the bad configuration was taken")
+		}
+	}
+	for range 3 {
+		reload()
+	}
+	goroutines, files := count()
+	for range 20 {
+		reload()
+	}
+	waitFor(t, "goroutines and files to go", func() bool {
+		g, f := count()
+		return g <= goroutines+2 && f <= files+2
+	})
+}
+
+// TestStopAnswersWhatIsAsked stops while the upstream still thinks.
+func TestStopAnswersWhatIsAsked(t *testing.T) {
+	release, thinking := make(chan struct{}), make(chan struct{}, 2)
+	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		if strings.HasPrefix(q.Question[0].Name, "slow") {
+			thinking <- struct{}{}
+			<-release
+		}
+		return address("10.0.0.9")(q)
+	})
+	cfg := config(t, up)
+	s := start(t, cfg)
+	answers := make(chan *mdns.Msg, 2)
+	for _, network := range []string{"udp", "tcp"} {
+		go func() {
+			answers <- ask(t, network, server(cfg), question("slow-"+network+".cluster.local.", mdns.TypeA))
+		}()
+	}
+	<-thinking
+	<-thinking
+	stopped := make(chan error)
+	go func() { stopped <- s.Stop() }()
+	waitFor(t, "the server takes no more", func() bool {
+		c, err := net.DialTimeout("tcp", server(cfg), time.Second)
+		if err != nil {
+			return true
+		}
+		c.Close()
+		return false
+	})
+	close(release)
+	for range 2 {
+		wantA(t, <-answers, "10.0.0.9")
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNextUpstream asks a dead first and a refusing second upstream; the third answers.
+func TestNextUpstream(t *testing.T) {
+	refuses := newUpstream(t, func(q *mdns.Msg) *mdns.Msg { return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure) })
+	good := newUpstream(t, address("10.0.0.4"))
+	cfg := config(t, good)
+	dead := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t, "127.0.0.1")).String()
+	cfg.Cluster = []string{dead, refuses.addr, good.addr}
+	cfg.External = cfg.Cluster
+	start(t, cfg)
+	for i := range 5 {
+		wantA(t, ask(t, "udp", server(cfg), question(fmt.Sprintf("n%d.cluster.local.", i), mdns.TypeA)), "10.0.0.4")
+		wantA(t, ask(t, "tcp", server(cfg), question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA)), "10.0.0.4")
+	}
+}
+
+func TestOverrideServes(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.5"))
+	cfg := config(t, up)
+	cfg.Override = fmt.Sprintf(". {\n bind 127.0.0.9\n prometheus :9153\n reload\n hosts {\n 10.0.0.6 six.example.org\n fallthrough\n }\n forward . %s\n}", up.addr)
+	start(t, cfg)
+	wantA(t, ask(t, "udp", server(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.5")
+	wantA(t, ask(t, "tcp", server(cfg), question("six.example.org.", mdns.TypeA)), "10.0.0.6")
+	m := ask(t, "udp", server(cfg), question("n.probe.neardns.invalid.", mdns.TypeTXT))
+	if len(m.Answer) != 1 {
+		t.Errorf("the probe is gone: %v", m)
+	}
+	if c, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), cfg.Port).String()); err == nil {
+		c.Close()
+		t.Error("the override chose its own address")
+	}
+}
+
+// TestServeStale asks for a name again after its end with the upstream failing.
+func TestServeStale(t *testing.T) {
+	var failing atomic.Bool
+	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		if failing.Load() {
+			return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure)
+		}
+		return address("10.0.0.7")(q)
+	})
+	cfg := config(t, up)
+	cfg.Cache.ServeStale = time.Hour
+	cfg.Snippets = map[string]string{".": "cache {\n success 1000 1 1\n serve_stale 1h verify 1s 30s 30s\n}"} // TTL at most 1 s
+	start(t, cfg)
+	q := question("a.example.org.", mdns.TypeA)
+	wantA(t, ask(t, "udp", server(cfg), q), "10.0.0.7")
+	failing.Store(true)
+	before := up.udp.Load()
+	waitFor(t, "the answer's end", func() bool {
+		wantA(t, ask(t, "udp", server(cfg), q), "10.0.0.7")
+		return up.udp.Load() > before
+	})
+	m := ask(t, "udp", server(cfg), q)
+	wantA(t, m, "10.0.0.7")
+	if len(m.Answer) == 1 && m.Answer[0].Header().Ttl != 30 {
+		t.Errorf("stale answer with TTL %d", m.Answer[0].Header().Ttl)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	s := newServer(slog.New(slog.DiscardHandler))
+	cfg := config(t, up)
+	if err := s.Check(cfg); err != nil {
+		t.Error(err)
+	}
+	cfg.Snippets = map[string]string{".": "cache {\n oops\n}"}
+	if err := s.Check(cfg); err == nil || !strings.Contains(err.Error(), "config show --corefile") {
+		t.Errorf("got %v", err)
+	}
+	if err := dns.New(slog.New(slog.DiscardHandler)).Check(config(t, up)); err == nil || !strings.Contains(err.Error(), "not part of this server") {
+		t.Errorf("without plugins: %v", err)
+	}
+}
+
+// syncBuffer is written by the server's goroutines and read by the test.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func TestLog(t *testing.T) {
+	fails := newUpstream(t, func(q *mdns.Msg) *mdns.Msg { return nil })
+	for _, tc := range []struct {
+		queries dns.Queries
+		want    []string
+		most    int // lines
+	}{
+		{dns.QueriesOff, []string{"level=WARN msg=coredns text=\"2 a.cluster.local. A:", "plugin=errors"}, 2},
+		{dns.QueriesErrors, []string{"level=WARN msg=coredns text=\"2 a.cluster.local. A:", "text=\"2 b.cluster.local. A:"}, 4},
+		{dns.QueriesAll, []string{"level=INFO msg=query client=127.0.0.1 name=a.cluster.local. type=A protocol=udp rcode=SERVFAIL"}, 9},
+	} {
+		t.Run(string(tc.queries), func(t *testing.T) {
+			out := new(syncBuffer)
+			s := newServer(slog.New(slog.NewTextHandler(out, nil)))
+			cfg := config(t, fails)
+			cfg.Queries = tc.queries
+			// A quick failure: nobody listens there.
+			cfg.Cluster = []string{netip.AddrPortFrom(cfg.Addresses[0], freePort(t, "127.0.0.1")).String()}
+			if err := s.Start(context.Background(), cfg); err != nil {
+				t.Fatal(err)
+			}
+			defer s.Stop()
+			for _, name := range []string{"a.cluster.local.", "b.cluster.local.", "c.cluster.local."} {
+				if m := ask(t, "udp", server(cfg), question(name, mdns.TypeA)); m.Rcode != mdns.RcodeServerFailure {
+					t.Errorf("%s: %v", name, m)
+				}
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("%q is missing in:\n%s", want, out)
+				}
+			}
+			if n := strings.Count(out.String(), "\n"); n > tc.most {
+				t.Errorf("%d lines:\n%s", n, out)
+			}
+		})
+	}
+}
+
+// TestQuiet checks that the server prints nothing by itself and leaves the standard flag set to what CoreDNS's own
+// packages put there.
+func TestQuiet(t *testing.T) {
+	out := new(syncBuffer)
+	s := newServer(slog.New(slog.NewTextHandler(out, nil)))
+	if err := s.Start(context.Background(), config(t, newUpstream(t, address("10.0.0.1")))); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != "" {
+		t.Errorf("said: %s", out)
+	}
+	if flag.Lookup("conf") == nil {
+		t.Log("coremain is no longer linked: the remark in plugins.go can go")
+	}
+}
