@@ -93,14 +93,16 @@ func hold(stateDir string) (release func(), err error) {
 		_ = f.Close()
 		return nil, &exitError{code: exitDegraded, err: fmt.Errorf("another agent (process %s) holds %s: stop it first", strings.TrimSpace(string(data)), path)}
 	}
-	if err := f.Truncate(0); err == nil {
-		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
-	}
-	if err != nil {
+	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("write lock: %w", err)
 	}
 	return func() { _ = f.Close() }, nil
+}
+
+func writePID(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "%d\n", os.Getpid())
+	return err
 }
 
 // agent is what a running role `node` holds.
@@ -147,7 +149,7 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	m := telemetry.New(a.env.version)
-	m.CollectSwitch(func() ([]telemetry.Switch, error) { return switchCounters() })
+	m.CollectSwitch(switchCounters)
 	n := node.New(a.instance, first, node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: server, Link: nodeLink{}, Rules: rules, Lease: lease,
 		Prober: probes, Pods: pods.Open(a.conf.StateDir, a.log), Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Recorder: recorder{m},

@@ -355,7 +355,7 @@ func (n *Node) stop() error {
 		n.Recorder.Lease(t.addr, t.proto, false)
 	}
 	if n.isServing() {
-		time.Sleep(flushPause)
+		pause(context.Background(), flushPause)
 		errs = append(errs, n.Server.Stop())
 	}
 	errs = append(errs, n.Prober.Close())

@@ -227,11 +227,14 @@ func begin(t *testing.T, w *world, s Settings) (*Node, func()) {
 	}
 }
 
+// pass lets virtual time go by; in a synctest bubble that is the condition to wait for.
+func pass(d time.Duration) { <-time.After(d) }
+
 func TestOrderOfStartAndStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainSettings())
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if ready, why := n.Ready(); !ready {
 			t.Errorf("not ready after a second: %s", why)
 		}
@@ -260,7 +263,7 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 		w := newWorld()
 		w.fails["start"] = errors.New("listen on udp 169.254.20.11:53: address in use: held by dnsmasq")
 		n, end := begin(t, w, plainSettings())
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if w.count("renew") > 0 {
 			t.Error("a lease was renewed without a server")
 		}
@@ -272,7 +275,7 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 			t.Errorf("ready %t, why %q", ready, why)
 		}
 		w.set(func() { delete(w.fails, "start") })
-		time.Sleep(12 * time.Second)
+		pass(12 * time.Second)
 		if ready, why := n.Ready(); !ready {
 			t.Errorf("not ready after the port came free: %s", why)
 		}
@@ -284,7 +287,7 @@ func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainSettings())
-		time.Sleep(time.Second)
+		pass(time.Second)
 		refuse := prober.Result{Failure: prober.Refused, Err: errors.New("nobody listens")}
 		var failed int
 		w.set(func() {
@@ -296,7 +299,7 @@ func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
 				return prober.Result{Instance: self}
 			}
 		})
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if ready, why := n.Ready(); !ready || w.count("withdraw") > 0 {
 			t.Errorf("two failures took the lease: %s", why)
 		}
@@ -308,7 +311,7 @@ func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
 				return prober.Result{Instance: self}
 			}
 		})
-		time.Sleep(500 * time.Millisecond)
+		pass(500 * time.Millisecond)
 		if w.count("withdraw 169.254.20.11/tcp") != 1 || w.count("withdraw 169.254.20.11/udp") != 0 {
 			t.Errorf("want one withdrawal, of tcp: %v", w.calls())
 		}
@@ -323,14 +326,14 @@ func TestSilenceIsNotCountedButLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainSettings())
-		time.Sleep(time.Second)
+		pass(time.Second)
 		w.set(func() {
 			w.answer = func(netip.Addr, steer.Protocol) prober.Result {
 				return prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")}
 			}
 		})
 		w.forget()
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		if w.count("withdraw") > 0 {
 			t.Error("silence was answered by a withdrawal: the kernel's timeout does that")
 		}
@@ -346,7 +349,7 @@ func TestSomebodyElsesAnswerIsNoProof(t *testing.T) {
 		w := newWorld()
 		w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: "another"} }
 		n, end := begin(t, w, plainSettings())
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		if w.count("renew") > 0 {
 			t.Error("renewed on another agent's answer")
 		}
@@ -361,18 +364,18 @@ func TestMissingSwitchIsMendedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainSettings())
-		time.Sleep(time.Second)
+		pass(time.Second)
 		w.forget()
 		w.set(func() {
 			w.fails["renew"] = steer.ErrNoSwitch
 			w.drift = []string{"table inet neardns is missing or empty"}
 		})
-		time.Sleep(300 * time.Millisecond)
+		pass(300 * time.Millisecond)
 		if w.count("rules") == 0 || w.count("count-repair rules") != 1 {
 			t.Errorf("no repair: %v", w.calls())
 		}
 		w.set(func() { delete(w.fails, "renew") })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if ready, why := n.Ready(); !ready {
 			t.Errorf("not ready again: %s", why)
 		}
@@ -384,14 +387,14 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainSettings())
-		time.Sleep(time.Second)
+		pass(time.Second)
 		next := plainSettings()
 		next.Redirects[0].Steering = steer2
 		next.DNS.Addresses = next.Addresses()
 		w.forget()
 		w.set(func() { w.next = next })
 		w.config <- struct{}{}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		var order []string
 		for _, c := range w.calls() {
 			if word := strings.Fields(c)[0]; slices.Contains([]string{"withdraw", "link", "restart", "reconfigure"}, word) {
@@ -430,10 +433,10 @@ func TestBadReloadKeepsTheOld(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				n, end := begin(t, w, plainSettings())
-				time.Sleep(time.Second)
+				pass(time.Second)
 				w.set(func() { bad(w) })
 				w.config <- struct{}{}
-				time.Sleep(2 * time.Second)
+				pass(2 * time.Second)
 				if ready, why := n.Ready(); !ready {
 					t.Errorf("not ready after a refused reload: %s", why)
 				}
@@ -455,12 +458,12 @@ func TestFallbackIsProvenWatchedAndTakenBack(t *testing.T) {
 		no := errors.New("no answer")
 		w.prove = func() error { return no }
 		_, end := begin(t, w, plainSettings())
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		if len(w.record()) > 0 || w.count("tend proven=true") > 0 {
 			t.Error("proven without proof")
 		}
 		w.set(func() { w.prove = func() error { return nil } })
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		if !slices.Equal(w.record(), []netip.Addr{vip}) || w.count("tend proven=true") == 0 {
 			t.Errorf("record %v; pods were not tended", w.record())
 		}
@@ -474,12 +477,12 @@ func TestFallbackIsProvenWatchedAndTakenBack(t *testing.T) {
 				return nil
 			}
 		})
-		time.Sleep(40 * time.Second)
+		pass(40 * time.Second)
 		if len(w.record()) != 1 {
 			t.Error("two failures took the proof")
 		}
 		w.set(func() { w.prove = func() error { return no } })
-		time.Sleep(60 * time.Second)
+		pass(60 * time.Second)
 		if len(w.record()) != 0 {
 			t.Error("the proof outlives the fallback")
 		}
@@ -493,7 +496,7 @@ func TestProofFromBeforeARebootCountsAtOnce(t *testing.T) {
 		w.proofs = []netip.Addr{vip}
 		w.prove = func() error { return errors.New("kube-dns is not up yet") }
 		_, end := begin(t, w, plainSettings())
-		time.Sleep(100 * time.Millisecond)
+		pass(100 * time.Millisecond)
 		if w.count("tend proven=true") == 0 {
 			t.Error("the earlier proof was not used")
 		}
@@ -508,7 +511,7 @@ func TestNothingIsSteeredWithoutTranslation(t *testing.T) {
 		s := plainSettings()
 		s.Steers = false
 		_, end := begin(t, w, s)
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		if len(w.record()) > 0 || w.count("tend proven=true") > 0 {
 			t.Error("kubeProxyMode none, but the proof stands")
 		}
@@ -521,7 +524,7 @@ func TestAnswerWithoutSwitchProvesNothing(t *testing.T) {
 		w := newWorld()
 		w.fails["rules"] = errors.New("apply rules: operation not permitted")
 		_, end := begin(t, w, plainSettings())
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		if len(w.record()) > 0 {
 			t.Error("proven while the host table could not be installed")
 		}

@@ -56,7 +56,7 @@ type question struct {
 // not trouble its upstreams with it.
 func newQuestion() question {
 	var nonce [8]byte
-	for i, n := 0, rand.Uint64(); i < len(nonce); i, n = i+1, n>>8 {
+	for i, n := 0, rand.Uint64(); i < len(nonce); i, n = i+1, n>>8 { //nolint:gosec // unique is enough: only the switch can bring an answer here
 		nonce[i] = byte(n)
 	}
 	q, err := ask(hex.EncodeToString(nonce[:])+"."+Zone, dns.TypeTXT, false)

@@ -23,8 +23,12 @@ func (f *from) RemoteAddr() net.Addr { return f.addr }
 
 func TestProbe(t *testing.T) {
 	p := &Probe{Instance: "node-a.1", Sources: []netip.Addr{netip.MustParseAddr("169.254.20.250"), netip.MustParseAddr("fd00:90de:d95::fa")}}
-	udp := func(a string) net.Addr { return net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 4000)) }
-	tcp := func(a string) net.Addr { return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 4000)) }
+	udp := func(a string) net.Addr {
+		return net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 4000))
+	}
+	tcp := func(a string) net.Addr {
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 4000))
+	}
 	for _, tc := range []struct {
 		name   string
 		client net.Addr
