@@ -20,6 +20,8 @@ import (
 const (
 	listenAgain   = 2 * time.Second // an address may come later than the agent (the node's own, at boot)
 	headerTimeout = 5 * time.Second
+	writeTimeout  = 30 * time.Second // a scrape of a busy node on a busy node
+	idleTimeout   = 2 * time.Minute
 	stopTimeout   = time.Second
 )
 
@@ -83,7 +85,10 @@ func ServeSocket(ctx context.Context, log *slog.Logger, path string, handler htt
 		if err != nil {
 			return nil, err
 		}
-		return l, os.Chmod(path, 0o600)
+		if err := os.Chmod(path, 0o600); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+		return l, nil
 	})
 }
 
@@ -91,34 +96,45 @@ func serve(ctx context.Context, log *slog.Logger, handler http.Handler, listen f
 	said := false
 	for ctx.Err() == nil {
 		l, err := listen()
-		if err != nil {
-			if !said && ctx.Err() == nil {
-				log.Warn("endpoint cannot listen, will be tried again", "err", err)
-				said = true
+		if err == nil {
+			if said {
+				log.Info("endpoint listens")
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(listenAgain):
-			}
-			continue
+			said = false
+			err = serveOn(ctx, log, handler, l)
 		}
-		if said {
-			log.Info("endpoint listens")
-		}
-		s := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
-		stop := context.AfterFunc(ctx, func() {
-			grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-			defer cancel()
-			if s.Shutdown(grace) != nil {
-				_ = s.Close()
-			}
-		})
-		if err := s.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			log.Warn("endpoint ended, will be opened again", "err", err)
+		if err != nil && !said && ctx.Err() == nil {
+			log.Warn("endpoint not served, will be tried again", "err", err)
 			said = true
 		}
-		stop()
+		select {
+		case <-ctx.Done():
+		case <-time.After(listenAgain):
+		}
 	}
+}
+
+// serveOn serves until ctx ends or l fails. When it returns, no request is being answered any more.
+func serveOn(ctx context.Context, log *slog.Logger, handler http.Handler, l net.Listener) error {
+	s := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if s.Shutdown(grace) != nil {
+			_ = s.Close()
+		}
+	})
+	err := s.Serve(l)
+	if !stop() {
+		<-ended
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
 }
 
 // NewLogger makes the agent's logger: text or JSON, to w.

@@ -6,6 +6,7 @@ package telemetry
 
 import (
 	"net/netip"
+	"runtime"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,7 +33,7 @@ type Metrics struct {
 var (
 	probeResults = [...]string{"ok", "timeout", "refused", "wrong-answer", "network", "canceled", "other"}
 	repairKinds  = [...]string{"link", "rules", "prober", "other"}
-	podStates    = [...]string{"steered", "pending", "left-alone"}
+	podStates    = [...]string{"steered", "pending", "left-alone", "gone"}
 )
 
 // New makes the registry. version stands in neardns_build_info.
@@ -54,8 +55,8 @@ func New(version string) *Metrics {
 	pods := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "pods",
 		Help: "Pod attachments on this node, by what was decided for them."}, []string{"state"})
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
-		Help: "A metric with a constant '1' value labeled by the agent's version."}, []string{"version"})
-	info.WithLabelValues(version).Set(1)
+		Help: "A metric with a constant '1' value labeled by the agent's version and the Go release that built it."}, []string{"version", "goversion"})
+	info.WithLabelValues(version, runtime.Version()).Set(1)
 	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, repairs, reloads, pods, info)
 	for _, r := range probeResults {
 		m.probes[r] = probes.WithLabelValues(r)
@@ -163,4 +164,3 @@ func (c *switchCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, v.Packets, v.Way, v.Protocol)
 	}
 }
-

@@ -1,0 +1,300 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/prometheus/common/expfmt"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// everything counts each thing once, so that every series is there.
+func everything() *Metrics {
+	m := New("v0.1.0")
+	addr := netip.MustParseAddr("169.254.20.11")
+	m.Lease(addr, "udp", false)
+	m.Lease(addr, "udp", true)
+	m.Lease(addr, "udp", true) // no change
+	m.Lease(addr, "udp", false)
+	m.Lease(netip.MustParseAddr("fd00:90de:d95::b"), "tcp", true)
+	m.Probe("")
+	m.Probe("timeout")
+	m.Probe("something new")
+	m.Repair("rules")
+	m.Repair("something new")
+	m.Reload(true)
+	m.Reload(false)
+	m.Proven(netip.MustParseAddr("10.96.0.10"), true)
+	m.Proven(netip.MustParseAddr("fd00:10:96::a"), false)
+	m.Pods(map[string]int{"steered": 3, "left-alone": 1})
+	m.CollectSwitch(func() ([]Switch, error) {
+		return []Switch{{"delivered", "udp", 7}, {"fallback", "tcp", 2}}, nil
+	})
+	return m
+}
+
+func TestMetrics(t *testing.T) {
+	m := everything()
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("promlint: %s: %s", p.Metric, p.Text)
+	}
+	want := `
+# HELP neardns_fallback_proven Whether the way back to kube-dns was proven for a cluster DNS address (1); if not (0), new pods are left alone.
+# TYPE neardns_fallback_proven gauge
+neardns_fallback_proven{cluster_dns="10.96.0.10"} 1
+neardns_fallback_proven{cluster_dns="fd00:10:96::a"} 0
+# HELP neardns_lease_changes_total How often a lease began or ended.
+# TYPE neardns_lease_changes_total counter
+neardns_lease_changes_total{address="169.254.20.11",protocol="udp"} 2
+neardns_lease_changes_total{address="fd00:90de:d95::b",protocol="tcp"} 1
+# HELP neardns_lease_held Whether the agent holds the lease for an address and protocol (1), or kube-dns answers (0).
+# TYPE neardns_lease_held gauge
+neardns_lease_held{address="169.254.20.11",protocol="udp"} 0
+neardns_lease_held{address="fd00:90de:d95::b",protocol="tcp"} 1
+# HELP neardns_pods Pod attachments on this node, by what was decided for them.
+# TYPE neardns_pods gauge
+neardns_pods{state="gone"} 0
+neardns_pods{state="left-alone"} 1
+neardns_pods{state="pending"} 0
+neardns_pods{state="steered"} 3
+# HELP neardns_probes_total Questions of the prober, by what came of them.
+# TYPE neardns_probes_total counter
+neardns_probes_total{result="canceled"} 0
+neardns_probes_total{result="network"} 0
+neardns_probes_total{result="ok"} 1
+neardns_probes_total{result="other"} 1
+neardns_probes_total{result="refused"} 0
+neardns_probes_total{result="timeout"} 1
+neardns_probes_total{result="wrong-answer"} 0
+# HELP neardns_reloads_total Changed configurations, taken over or refused.
+# TYPE neardns_reloads_total counter
+neardns_reloads_total{result="refused"} 1
+neardns_reloads_total{result="taken"} 1
+# HELP neardns_repairs_total Things on the node that were not as they should be and were mended, by kind.
+# TYPE neardns_repairs_total counter
+neardns_repairs_total{kind="link"} 0
+neardns_repairs_total{kind="other"} 1
+neardns_repairs_total{kind="prober"} 0
+neardns_repairs_total{kind="rules"} 1
+# HELP neardns_switch_packets_total Questions that passed the switch, by way: packets over UDP, connections over TCP.
+# TYPE neardns_switch_packets_total counter
+neardns_switch_packets_total{protocol="tcp",way="fallback"} 2
+neardns_switch_packets_total{protocol="udp",way="delivered"} 7
+`
+	var got strings.Builder
+	for _, f := range families {
+		if f.GetName() == "neardns_build_info" {
+			continue
+		}
+		if _, err := expfmt.MetricFamilyToText(&got, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), got.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestGathersTogether checks that one page has our metrics and those of the default registry, where CoreDNS's are, and
+// that a switch that cannot be read leaves the rest.
+func TestGathersTogether(t *testing.T) {
+	foreign := prometheus.NewCounter(prometheus.CounterOpts{Name: "coredns_test_total", Help: "Stands for CoreDNS's."})
+	prometheus.MustRegister(foreign)
+	defer prometheus.Unregister(foreign)
+	m := New("v0.1.0")
+	m.CollectSwitch(func() ([]Switch, error) { return nil, errors.New("no table") })
+	rec := httptest.NewRecorder()
+	m.MetricsHandler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	body := rec.Body.String()
+	for _, want := range []string{`neardns_build_info{goversion="go`, `version="v0.1.0"`, "coredns_test_total 0", "go_goroutines", "process_open_fds"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if rec.Code != http.StatusOK {
+		t.Errorf("status %d", rec.Code)
+	}
+	if strings.Contains(body, "neardns_switch") {
+		t.Error("a switch that cannot be read has numbers")
+	}
+}
+
+func TestHealth(t *testing.T) {
+	ready := false
+	h := Health{
+		Ready:  func() (bool, string) { return ready, "no lease for 169.254.20.11/udp" },
+		Status: func() any { return map[string]any{"ready": ready} },
+	}.Handler()
+	get := func(path string) (int, string) {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		return rec.Code, rec.Body.String()
+	}
+	for _, tc := range []struct {
+		ready bool
+		path  string
+		code  int
+		body  string
+	}{
+		{false, "/healthz", 200, "alive\n"},
+		{false, "/readyz", 503, "not ready: no lease for 169.254.20.11/udp\n"},
+		{false, "/status", 200, "{\n  \"ready\": false\n}\n"},
+		{true, "/healthz", 200, "alive\n"},
+		{true, "/readyz", 200, "ready\n"},
+		{true, "/other", 404, "404 page not found\n"},
+	} {
+		ready = tc.ready
+		if code, body := get(tc.path); code != tc.code || body != tc.body {
+			t.Errorf("%s, ready %v: %d %q, want %d %q", tc.path, tc.ready, code, body, tc.code, tc.body)
+		}
+	}
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: waited too long", what)
+		}
+	}
+}
+
+// TestServeWaitsForItsAddress holds the port first; the endpoint says so once, and serves when the port is free.
+func TestServeWaitsForItsAddress(t *testing.T) {
+	held, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := netip.MustParseAddrPort(held.Addr().String())
+	out := new(syncBuffer)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		ServeTCP(ctx, NewLogger(out, slog.LevelInfo, false), "health", addr, Health{}.Handler())
+	})
+	waitFor(t, "the warning", func() bool { return strings.Contains(out.String(), "will be tried again") })
+	held.Close()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	waitFor(t, "the endpoint", func() bool {
+		r, err := client.Get("http://" + addr.String() + "/healthz")
+		if err != nil {
+			return false
+		}
+		defer r.Body.Close()
+		body, _ := io.ReadAll(r.Body)
+		return string(body) == "alive\n"
+	})
+	cancel()
+	wg.Wait()
+	if n := strings.Count(out.String(), "level=WARN"); n != 1 {
+		t.Errorf("%d warnings:\n%s", n, out)
+	}
+	again, err := net.Listen("tcp", addr.String())
+	if err != nil {
+		t.Fatalf("the port is not free after the end: %v", err)
+	}
+	again.Close()
+}
+
+func TestServeOff(t *testing.T) {
+	ServeTCP(context.Background(), slog.New(slog.DiscardHandler), "metrics", netip.AddrPort{}, nil) // returns
+}
+
+// TestServeSocket replaces a dead agent's socket and lets nobody else in.
+func TestServeSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.sock")
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		ServeSocket(ctx, slog.New(slog.DiscardHandler), path, Health{Status: func() any { return "as it is" }}.Handler())
+	})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}}}
+	waitFor(t, "the status", func() bool {
+		r, err := client.Get("http://agent/status")
+		if err != nil {
+			return false
+		}
+		defer r.Body.Close()
+		body, _ := io.ReadAll(r.Body)
+		return string(body) == "\"as it is\"\n"
+	})
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	cancel()
+	wg.Wait()
+}
+
+func TestLogger(t *testing.T) {
+	level := new(slog.LevelVar)
+	for _, tc := range []struct {
+		asJSON bool
+		want   string
+	}{{false, "level=INFO msg=hello addr=10.0.0.1"}, {true, `"level":"INFO","msg":"hello","addr":"10.0.0.1"`}} {
+		out := new(bytes.Buffer)
+		log := NewLogger(out, level, tc.asJSON)
+		log.Debug("not yet")
+		log.Info("hello", "addr", netip.MustParseAddr("10.0.0.1"))
+		if !strings.Contains(out.String(), tc.want) || strings.Contains(out.String(), "not yet") {
+			t.Errorf("json %v: %s", tc.asJSON, out)
+		}
+		level.Set(slog.LevelDebug)
+		log.Debug("now")
+		if !strings.Contains(out.String(), "now") {
+			t.Errorf("a new level has no effect")
+		}
+		level.Set(slog.LevelInfo)
+	}
+}
