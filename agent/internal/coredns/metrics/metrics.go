@@ -10,6 +10,7 @@ package metrics
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
@@ -66,10 +67,23 @@ func (m *Metrics) zone(qname string) string {
 	if len(m.zones) == 1 {
 		return m.zones[0]
 	}
-	if z := plugin.Zones(m.zones).Matches(qname); z != "" {
-		return z
+	longest := ""
+	for _, z := range m.zones {
+		if len(z) > len(longest) && within(qname, z) {
+			longest = z
+		}
 	}
-	return "."
+	if longest == "" {
+		return "."
+	}
+	return longest
+}
+
+// within is dns.IsSubDomain without taking the names apart. It errs only for a label with a dot inside it, by a label of
+// a metric.
+func within(name, zone string) bool {
+	at := len(name) - len(zone)
+	return at >= 0 && (at == 0 || zone == "." || name[at-1] == '.') && strings.EqualFold(name[at:], zone)
 }
 
 // recorder notes what is written. It implements plugin.PluginTracker, by which CoreDNS says who wrote.

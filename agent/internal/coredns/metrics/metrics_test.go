@@ -18,7 +18,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// client is a response writer with an address of its own.
+// writer is a response writer with an address of its own.
 type writer struct {
 	test.ResponseWriter
 	addr net.Addr
@@ -92,7 +92,7 @@ func TestSameAsCoreDNS(t *testing.T) {
 	ask := func(h plugin.Handler, server string) {
 		ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: server})
 		for _, addr := range []net.Addr{udp4, udp6, tcp4, tcp6} {
-			for _, name := range []string{"a.example.org.", "A.EXAMPLE.net.", "fail.example.org.", "odd.example.org.", "raw.example.org."} {
+			for _, name := range []string{"a.example.org.", "A.EXAMPLE.net.", "a.b.example.org.", "b.example.org.", "xb.example.org.", "org.", ".", "fail.example.org.", "odd.example.org.", "raw.example.org."} {
 				for qtype := range uint16(300) {
 					r := new(dns.Msg)
 					r.SetQuestion(name, qtype)
@@ -106,7 +106,7 @@ func TestSameAsCoreDNS(t *testing.T) {
 			}
 		}
 	}
-	zones := []string{"example.org.", "example.net."}
+	zones := []string{"example.org.", "example.net.", "b.example.org."}
 	theirs := stock.New("127.0.0.1:0")
 	theirs.Next = backend
 	for _, z := range zones {
