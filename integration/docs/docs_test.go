@@ -1,0 +1,227 @@
+// Package docs holds the documents to what the programs do: every fenced block in every Markdown file is run or parsed.
+package docs
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+const root = "../.."
+
+// block is one fenced block of a document.
+type block struct {
+	file, lang, text string
+	line             int
+}
+
+func (b block) String() string { return fmt.Sprintf("%s:%d", b.file, b.line) }
+
+func blocks(t *testing.T) []block {
+	t.Helper()
+	var out []block
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() && slices.Contains([]string{".git", "bin", "testdata"}, d.Name()) {
+			if d != nil && d.IsDir() && err == nil {
+				return filepath.SkipDir
+			}
+			return err
+		}
+		if filepath.Ext(path) != ".md" {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root, path)
+		var b *block
+		for i, line := range strings.Split(string(data), "\n") {
+			mark, isFence := strings.CutPrefix(strings.TrimSpace(line), "```")
+			switch {
+			case isFence && b == nil:
+				b = &block{file: name, lang: mark, line: i + 1}
+			case isFence:
+				out, b = append(out, *b), nil
+			case b != nil:
+				b.text += line + "\n"
+			}
+		}
+		if b != nil {
+			return fmt.Errorf("%s: block is not closed", b)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// programs builds the three programs once and returns their folder.
+func programs(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, pkg := range map[string]string{"neardns": "./plugins/neardns", "neardns-agent": "./agent", "neardns-install": "./install"} {
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, name), pkg)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", name, err, out)
+		}
+	}
+	return dir
+}
+
+func TestEveryBlockHolds(t *testing.T) {
+	bin := programs(t)
+	seen := map[string]int{}
+	for _, b := range blocks(t) {
+		seen[b.lang]++
+		switch b.lang {
+		case "": // a drawing or a listing
+		case "sh", "console":
+			checkCommands(t, bin, b)
+		case "yaml":
+			checkYAML(t, bin, b)
+		case "json":
+			checkJSON(t, bin, b)
+		case "corefile":
+			checkCorefile(t, bin, b)
+		case "text", "go":
+		default:
+			t.Errorf("%s: nobody checks blocks of language %q: add it here", b, b.lang)
+		}
+	}
+	if seen["sh"] == 0 || seen["yaml"] == 0 {
+		t.Errorf("too few blocks found: %v", seen)
+	}
+}
+
+// checkCommands looks up each command: make targets, the programs' subcommands and flags, files of the repository.
+func checkCommands(t *testing.T, bin string, b block) {
+	t.Helper()
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(b.text, "\n") {
+		line, _, _ = strings.Cut(line, " #")
+		words := strings.Fields(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "$ "), "\\"))
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		switch filepath.Base(words[0]) {
+		case "make":
+			for _, w := range words[1:] {
+				if !strings.Contains(w, "=") && !regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(w)+`:`).Match(makefile) {
+					t.Errorf("%s: the Makefile has no target %s", b, w)
+				}
+			}
+		case "neardns-agent", "neardns-install", "neardns":
+			checkUsage(t, bin, b, words)
+		}
+		for _, w := range words[1:] {
+			if regexp.MustCompile(`^(conf|install|integration)/[\w./-]+$`).MatchString(w) {
+				if _, err := os.Stat(filepath.Join(root, w)); err != nil {
+					t.Errorf("%s: %v", b, err)
+				}
+			}
+		}
+	}
+}
+
+// checkUsage asks the program itself: a subcommand or flag that its help does not know is an error.
+func checkUsage(t *testing.T, bin string, b block, words []string) {
+	t.Helper()
+	program := filepath.Base(words[0])
+	var sub []string
+	for _, w := range words[1:] {
+		if strings.HasPrefix(w, "-") || strings.ContainsAny(w, "/.") || len(sub) == 2 {
+			break
+		}
+		sub = append(sub, w)
+	}
+	args := append(slices.Clone(sub), "--help")
+	out, _ := exec.CommandContext(t.Context(), filepath.Join(bin, program), args...).CombinedOutput()
+	help := string(out)
+	if strings.Contains(help, "there is no command") || strings.Contains(help, "unknown") {
+		t.Errorf("%s: %s %s: %s", b, program, strings.Join(sub, " "), help)
+	}
+	for _, w := range words[1:] {
+		if flag, _, _ := strings.Cut(strings.TrimLeft(w, "-"), "="); strings.HasPrefix(w, "--") && !strings.Contains(help, "-"+flag) {
+			t.Errorf("%s: %s %s has no flag --%s", b, program, strings.Join(sub, " "), flag)
+		}
+	}
+}
+
+func checkYAML(t *testing.T, bin string, b block) {
+	t.Helper()
+	var head struct {
+		Kind string `json:"kind"`
+	}
+	if err := yaml.Unmarshal([]byte(b.text), &head); err != nil {
+		t.Errorf("%s: %v", b, err)
+		return
+	}
+	if head.Kind != "NodeConfig" {
+		return
+	}
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(file, []byte(b.text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns-agent"), "config", "show", "--config", file).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v: %s", b, err, out)
+	}
+}
+
+// checkJSON validates conflists, and single entries inside a list of their own.
+func checkJSON(t *testing.T, bin string, b block) {
+	t.Helper()
+	var doc map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(b.text), &doc); err != nil {
+		t.Errorf("%s: %v", b, err)
+		return
+	}
+	text := b.text
+	if string(doc["type"]) == `"neardns"` {
+		text = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"}, ` + b.text + `]}`
+	} else if doc["plugins"] == nil {
+		return
+	}
+	file := filepath.Join(t.TempDir(), "10-pods.conflist")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns"), "validate", file).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v: %s", b, err, out)
+	}
+}
+
+// checkCorefile has the agent check a Corefile where it is a whole one; the plugins' own lines are held by their tests.
+func checkCorefile(t *testing.T, bin string, b block) {
+	t.Helper()
+	if !strings.Contains(b.text, "{") || strings.Contains(b.text, "INSTANCE") {
+		return
+	}
+	dir := t.TempDir()
+	core, file := filepath.Join(dir, "Corefile"), filepath.Join(dir, "node.yaml")
+	conf := "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\nupstreams: {external: [192.0.2.1]}\ncorefile: " + core + "\n"
+	for path, text := range map[string]string{core: b.text, file: conf} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns-agent"), "config", "check", "--config", file).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v: %s", b, err, out)
+	}
+}
