@@ -99,13 +99,13 @@ func (v *verb) done(started time.Time, err error) {
 	if v.name == "status" {
 		level = slog.LevelDebug // CRI-O asks every few seconds
 	}
-	attrs := []any{"container_id", v.args.ContainerID, "iface", v.args.IfName, "pod", v.pod.String(), "duration", time.Since(started).Round(10 * time.Microsecond)}
+	attrs := []any{"verb", v.name, "container_id", v.args.ContainerID, "iface", v.args.IfName, "pod", v.pod.String(), "duration", time.Since(started).Round(10 * time.Microsecond)}
 	attrs = append(attrs, v.outcome...)
 	if err != nil {
 		level = slog.LevelError
 		attrs = append(attrs, "err", err.Error())
 	}
-	v.log.Log(context.Background(), level, v.name, attrs...)
+	v.log.Log(context.Background(), level, "done", attrs...)
 }
 
 // subject names what the call is about, for error messages: runtimes show the message alone.

@@ -113,12 +113,12 @@ func TestAddNeverHalf(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	for _, point := range []string{"host open", "host ensure", "pod open", "pod apply", "uplinks", "way"} {
 		t.Run(point, func(t *testing.T) {
-			add := addRequest("c1", pod, nil)
-			stdout, stderr, err := inProcess(t, r, add, failAt(point), addVerb)
+			q := addRequest("c1", pod, nil)
+			stdout, stderr, err := inProcess(t, r, q, failAt(point), add)
 			if err != nil {
 				t.Fatal(err)
 			}
-			wantPassed(t, reply{Stdout: stdout}, add)
+			wantPassed(t, reply{Stdout: stdout}, q)
 			wantNoTable(t, pod.NetNS)
 			if d := r.file("c1").Decisions[0]; d.State != podfile.LeftAlone || !strings.Contains(d.Reason, "injected") {
 				t.Errorf("decision %+v", d)
@@ -126,13 +126,13 @@ func TestAddNeverHalf(t *testing.T) {
 			if !strings.Contains(stderr, "injected") {
 				t.Errorf("log %q", stderr)
 			}
-			r.must(add.with("DEL"))
+			r.must(q.with("DEL"))
 
 			if point == "way" || point == "uplinks" {
 				return // what is not known about a pod leaves it alone; it is no lack of support
 			}
-			add.Conf["onUnsupported"] = "fail"
-			stdout, _, err = inProcess(t, r, add, failAt(point), addVerb)
+			q.Conf["onUnsupported"] = "fail"
+			stdout, _, err = inProcess(t, r, q, failAt(point), add)
 			var ce *types.Error
 			if !errors.As(err, &ce) || ce.Code != codeNotSteer || stdout != "" || !strings.Contains(ce.Msg, "pod shop/web-0") {
 				t.Errorf("onUnsupported fail: %v, stdout %q", err, stdout)
@@ -145,14 +145,12 @@ func TestAddNeverHalf(t *testing.T) {
 	}
 }
 
-func addVerb(ctx context.Context, e env, args *skel.CmdArgs) error { return add(ctx, e, args) }
-
 // Rules of an earlier ADD go too when a later one cannot be completed.
 func TestAddAgainFails(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
-	add := addRequest("c1", pod, nil)
-	r.must(add)
-	if _, _, err := inProcess(t, r, add, failAt("pod apply"), addVerb); err != nil {
+	q := addRequest("c1", pod, nil)
+	r.must(q)
+	if _, _, err := inProcess(t, r, q, failAt("pod apply"), add); err != nil {
 		t.Fatal(err)
 	}
 	wantNoTable(t, pod.NetNS)
@@ -165,16 +163,16 @@ func TestAddCannotWriteItsFile(t *testing.T) {
 	if err := os.WriteFile(r.state, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	add := addRequest("c1", pod, nil)
-	out := r.must(add)
-	wantPassed(t, out, add)
+	q := addRequest("c1", pod, nil)
+	out := r.must(q)
+	wantPassed(t, out, q)
 	wantNoTable(t, pod.NetNS)
 	if !strings.Contains(out.Stderr, "pod file") {
 		t.Errorf("log %q", out.Stderr)
 	}
-	r.must(add.with("DEL"))
-	add.Conf["onUnsupported"] = "fail"
-	if out := r.call(add); out.Err == nil || out.Err.Code != codeNotSteer {
+	r.must(q.with("DEL"))
+	q.Conf["onUnsupported"] = "fail"
+	if out := r.call(q); out.Err == nil || out.Err.Code != codeNotSteer {
 		t.Errorf("onUnsupported fail: %v", out.Err)
 	}
 }
@@ -183,24 +181,24 @@ func TestOutOfTime(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	add1 := addRequest("c1", pod, nil)
-	stdout, _, err := inProcess(t, r, add1, failAt(""), func(_ context.Context, e env, args *skel.CmdArgs) error { return add(ctx, e, args) })
+	q := addRequest("c1", pod, nil)
+	stdout, _, err := inProcess(t, r, q, failAt(""), func(_ context.Context, e env, args *skel.CmdArgs) error { return add(ctx, e, args) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantPassed(t, reply{Stdout: stdout}, add1)
+	wantPassed(t, reply{Stdout: stdout}, q)
 	wantNoTable(t, pod.NetNS)
 }
 
 func TestOptOutCannotBeNoted(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	for _, point := range []string{"host open", "host ensure", "host exempt"} {
-		add := addRequest("c1", pod, object{"onUnsupported": "fail", "runtimeConfig": object{keyAnnotations: object{annotationSteer: "false"}}})
-		stdout, stderr, err := inProcess(t, r, add, failAt(point), addVerb)
+		q := addRequest("c1", pod, object{"onUnsupported": "fail", "runtimeConfig": object{keyAnnotations: object{annotationSteer: "false"}}})
+		stdout, stderr, err := inProcess(t, r, q, failAt(point), add)
 		if err != nil || !strings.Contains(stderr, "injected") {
 			t.Fatalf("%s: %v, %s", point, err, stderr)
 		}
-		wantPassed(t, reply{Stdout: stdout}, add)
+		wantPassed(t, reply{Stdout: stdout}, q)
 		if !r.file("c1").OptOut {
 			t.Error("the agent is not told")
 		}
@@ -210,29 +208,29 @@ func TestOptOutCannotBeNoted(t *testing.T) {
 func TestDelNeverFails(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	for _, point := range []string{"host open", "pod open", "pod remove"} {
-		add := addRequest("c1", pod, object{"runtimeConfig": object{keyAnnotations: object{annotationSteer: "false"}}})
+		q := addRequest("c1", pod, object{"runtimeConfig": object{keyAnnotations: object{annotationSteer: "false"}}})
 		if point != "host open" {
-			add = addRequest("c1", pod, nil)
+			q = addRequest("c1", pod, nil)
 		}
-		r.must(add)
-		stdout, stderr, err := inProcess(t, r, add, failAt(point), func(ctx context.Context, e env, args *skel.CmdArgs) error { return del(ctx, e, args) })
+		r.must(q)
+		stdout, stderr, err := inProcess(t, r, q, failAt(point), del)
 		if err != nil || stdout != "" || !strings.Contains(stderr, "injected") {
 			t.Errorf("%s: %v, stdout %q, log %q", point, err, stdout, stderr)
 		}
-		r.must(add.with("DEL"))
+		r.must(q.with("DEL"))
 	}
 }
 
 func TestPanicIsACNIError(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	panics := func(what string) error { panic("at " + what) }
-	add1 := addRequest("c1", pod, nil)
-	stdout, stderr, err := inProcess(t, r, add1, panics, addVerb)
+	q := addRequest("c1", pod, nil)
+	stdout, stderr, err := inProcess(t, r, q, panics, add)
 	var ce *types.Error
 	if !errors.As(err, &ce) || ce.Code != types.ErrInternal || stdout != "" || !strings.Contains(stderr, "stack=") {
 		t.Errorf("ADD: %v, stdout %q", err, stdout)
 	}
-	_, _, err = inProcess(t, r, add1, panics, func(ctx context.Context, e env, args *skel.CmdArgs) error { return del(ctx, e, args) })
+	_, _, err = inProcess(t, r, q, panics, del)
 	if err != nil {
 		t.Errorf("DEL: %v", err)
 	}

@@ -61,7 +61,7 @@ func TestOneLinePerVerb(t *testing.T) {
 			t.Fatalf("after %s: %d lines:\n%s", verb, len(lines), data)
 		}
 		last := lines[i]
-		for _, want := range []string{"msg=" + strings.ToLower(verb), "container_id=c1", "pod=shop/web-0", "duration="} {
+		for _, want := range []string{"verb=" + strings.ToLower(verb), "container_id=c1", "pod=shop/web-0", "duration="} {
 			if !strings.Contains(last, want) {
 				t.Errorf("%s: no %s in %s", verb, want, last)
 			}
