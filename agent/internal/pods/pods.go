@@ -1,294 +1,144 @@
-// Package pods is the agent's registry of the pods on its node, fed by the files that the plugin writes.
+// Package pods owns what the agent knows of this node's pods and does in their network namespaces: it reads the files that
+// the plugin writes, steers pods that waited for the fallback's proof, mends tables that vanished, and takes all of them
+// out at cleanup.
 //
-// It steers pods that waited for the proof of the fallback, mends the tables of steered pods, and takes them away at
-// cleanup. It must never steer a pod that the plugin left alone, and never enter a netns whose identity differs from the
-// file's. The plugin owns the files; this package only changes the decisions in them.
+// It must never enter a netns other than the one that a file names by path and inode, never steer a redirect that the
+// switch does not know, and never bring back the file of a pod that is gone.
 //
-// Failure policy: one pod's trouble is that pod's alone: it is named in the returned error, and the others are tended.
+// Failure policy: one pod's trouble is an error that names it, beside the others' work and not instead of it. A pod whose
+// netns is gone is no error: it only waits for the plugin's DEL or GC.
 package pods
 
 import (
-	"context"
-	"errors"
+	"cmp"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"time"
-
-	"github.com/fsnotify/fsnotify"
+	"sync"
+	"sync/atomic"
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// poll is the slow look at the folder, for what the watch may miss (a folder removed and made again).
-const poll = 10 * time.Second
-
-// Registry reads the files afresh at each call, so it never disagrees with them. Its methods may be called by one goroutine
-// at a time.
-type Registry struct {
+// Pods is the registry. All methods may be called at the same time; Tend and RemoveTables follow one another.
+type Pods struct {
 	stateDir string
+	hostNS   string // path of the host's netns
 	log      *slog.Logger
+
+	tend  sync.Mutex  // held while pods' namespaces are changed
+	stale atomic.Bool // the files may have changed since they were read
+
+	mu       sync.Mutex // guards the fields below
+	files    []podfile.File
+	errs     []error                 // of the last reading
+	watched  bool                    // a watch says when to read again
+	switched map[steer.Redirect]bool // what the switch was last told of, see FallbackOnly
 }
 
-// Open returns the registry over a state folder, which need not exist yet.
-func Open(stateDir string, log *slog.Logger) *Registry { return &Registry{stateDir: stateDir, log: log} }
+// Open makes a registry of the pod files under stateDir. It must be called in the host's netns; nothing is read yet.
+func Open(stateDir string, log *slog.Logger) *Pods {
+	return open(stateDir, "/proc/self/ns/net", log)
+}
 
-// List returns the attachments on this node whose netns still lives. Files that cannot be read are said in the error.
-func (r *Registry) List() ([]podfile.File, error) {
-	files, errs := podfile.List(r.stateDir)
-	alive := files[:0:0]
-	for _, f := range files {
-		ns, err := f.OpenNetNS()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // gone without DEL (a reboot, a runtime that crashed): GC's business
-		} else if err == nil {
-			_ = ns.Close() // only looked at
-		}
-		alive = append(alive, f)
+func open(stateDir, hostNS string, log *slog.Logger) *Pods {
+	p := &Pods{stateDir: stateDir, hostNS: hostNS, log: log}
+	p.stale.Store(true)
+	return p
+}
+
+// List returns the pods' attachments, as far as their files can be read. The caller may keep and change the slice.
+func (p *Pods) List() []podfile.File {
+	files, _ := p.read()
+	return slices.Clone(files)
+}
+
+// read returns the files, read anew where they may have changed, and the errors of those that could not be read.
+func (p *Pods) read() ([]podfile.File, []error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Cleared before reading: what changes meanwhile is read the next time. Without a watch nobody sets it.
+	if p.stale.Swap(false) || !p.watched {
+		p.files, p.errs = podfile.List(p.stateDir)
 	}
-	return alive, errors.Join(errs...)
+	return p.files, p.errs
 }
 
-// FallbackOnly returns redirects that a pod is steered by and the configuration no longer has. They must stay in the switch,
-// or those pods would send into nothing.
-func (r *Registry) FallbackOnly(configured []steer.Redirect) []steer.Redirect {
+// FallbackOnly returns the redirects that pods still name and the configuration does not. The switch must keep giving
+// their steering addresses back to kube-dns. A steering address that is configured with another cluster DNS address is not
+// among them: it can go one way only. What was asked for and returned is also what Tend may steer pods to from then on.
+func (p *Pods) FallbackOnly(configured []steer.Redirect) []steer.Redirect {
+	files, _ := p.read()
+	taken, switched := map[netip.Addr]bool{}, map[steer.Redirect]bool{}
+	for _, r := range configured {
+		taken[r.Steering], switched[r] = true, true
+	}
 	var out []steer.Redirect
-	files, _ := r.List() // Tend says what could not be read
 	for _, f := range files {
-		for _, red := range f.In(podfile.Steered) {
-			known := func(o steer.Redirect) bool { return o.Steering == red.Steering }
-			if !slices.ContainsFunc(configured, known) && !slices.ContainsFunc(out, known) {
-				out = append(out, red)
+		for _, r := range append(f.In(podfile.Steered), f.In(podfile.Pending)...) {
+			if !taken[r.Steering] {
+				taken[r.Steering], switched[r] = true, true
+				out = append(out, r)
 			}
 		}
 	}
+	slices.SortFunc(out, func(a, b steer.Redirect) int {
+		return cmp.Or(a.Steering.Compare(b.Steering), a.ClusterDNS.Compare(b.ClusterDNS))
+	})
+	p.mu.Lock()
+	p.switched = switched
+	p.mu.Unlock()
 	return out
 }
 
-// HostInterfaces returns the links by which steered pods' packets enter the host.
-func (r *Registry) HostInterfaces() []string {
+// HostInterfaces returns the links by which steered pods' packets come, sorted: they can be no uplinks. Those of waiting
+// pods are not among them, since whether one is an uplink is still to decide about them.
+func (p *Pods) HostInterfaces() []string {
+	files, _ := p.read()
 	var out []string
-	files, _ := r.List()
 	for _, f := range files {
-		if f.HostInterface != "" && len(f.In(podfile.Steered)) > 0 && !slices.Contains(out, f.HostInterface) {
+		if f.HostInterface != "" && len(f.In(podfile.Steered)) > 0 {
 			out = append(out, f.HostInterface)
 		}
 	}
-	return out
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
-// OptedOut returns the addresses of pods that opted out of everything.
-func (r *Registry) OptedOut() []netip.Addr {
+// OptedOut returns the addresses of pods that must not be intercepted on the node, sorted.
+func (p *Pods) OptedOut() []netip.Addr {
+	files, _ := p.read()
 	var out []netip.Addr
-	files, _ := r.List()
 	for _, f := range files {
 		if f.OptOut {
 			out = append(out, f.Addresses...)
 		}
 	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+// Stale returns the attachments whose netns is gone, or is not to be seen from here.
+func (p *Pods) Stale() []podfile.File {
+	files, _ := p.read()
+	var out []podfile.File
+	for _, f := range files {
+		ns, err := enter(f)
+		if err != nil {
+			out = append(out, f)
+			continue
+		}
+		ns.Close()
+	}
 	return out
 }
 
-// Tend steers what was pending and is proven now. With deep it also looks at each steered pod's table and mends it. It
-// returns how many attachments are in each state: steered, pending, left-alone (by the furthest decision of each).
-func (r *Registry) Tend(ctx context.Context, proven func(netip.Addr) bool, deep bool) (map[string]int, error) {
-	counts := map[string]int{string(podfile.Steered): 0, string(podfile.Pending): 0, string(podfile.LeftAlone): 0}
-	files, err := r.List()
-	errs := []error{err}
-	for i, f := range files {
-		if ctx.Err() != nil {
-			break
-		}
-		due := slices.ContainsFunc(f.In(podfile.Pending), func(p steer.Redirect) bool { return proven(p.ClusterDNS) })
-		if due || deep && len(f.In(podfile.Steered)) > 0 {
-			if files[i], err = r.tend(f, files, proven); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, fmt.Errorf("pod %s: %w", name(f), err))
-			}
-		}
-		counts[string(state(files[i]))]++
-	}
-	return counts, errors.Join(errs...)
-}
-
-func state(f podfile.File) podfile.State {
-	for _, s := range []podfile.State{podfile.Steered, podfile.Pending} {
-		if len(f.In(s)) > 0 {
-			return s
-		}
-	}
-	return podfile.LeftAlone
-}
-
-// tend brings one attachment's decisions and its netns's table to what is due. The file is written before the table: rules
-// without a file would be found by nobody.
-func (r *Registry) tend(f podfile.File, all []podfile.File, proven func(netip.Addr) bool) (podfile.File, error) {
-	ns, err := f.OpenNetNS()
-	if err != nil {
-		return f, err
-	}
-	defer func() { _ = ns.Close() }()
-	before := f
-	f.Decisions = slices.Clone(f.Decisions)
-	for i := range f.Decisions {
-		d := &f.Decisions[i]
-		if d.State == podfile.Pending && proven(d.Redirect.ClusterDNS) {
-			if err := r.decide(d, ns, &f.HostInterface); err != nil {
-				return before, err
-			}
-		}
-	}
-	attachments := []podfile.File{f}
-	for _, o := range all {
-		if o.NetNSInode == f.NetNSInode && o.IfName != f.IfName {
-			attachments = append(attachments, o)
-		}
-	}
-	if !slices.Equal(before.Decisions, f.Decisions) {
-		if err := podfile.Update(r.stateDir, f); err != nil {
-			return before, err
-		}
-	}
-	rules, err := steer.OpenNftables(int(ns.Fd()))
-	if err != nil {
-		return before, err
-	}
-	defer func() { _ = rules.Close() }()
-	drift, err := rules.Repair(podfile.Table(attachments...))
-	if err != nil {
-		// Back to pending: the next round tries again.
-		return before, errors.Join(err, podfile.Update(r.stateDir, before))
-	}
-	if len(drift) > 0 {
-		r.log.Info("pod table set", "pod", name(f), "iface", f.IfName, "what", drift[0])
-	}
-	return f, nil
-}
-
-// decide looks again at the pod's way, which may have changed since ADD, and settles one decision.
-func (r *Registry) decide(d *podfile.Decision, ns *os.File, hostInterface *string) error {
-	host, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		return fmt.Errorf("open the host's netns: %w", err)
-	}
-	defer func() { _ = host.Close() }()
-	entry, err := steer.Way(int(ns.Fd()), int(host.Fd()), d.Redirect)
-	var no *steer.WayError
-	switch {
-	case errors.As(err, &no):
-		d.State, d.Reason = podfile.LeftAlone, no.Reason
-		return nil
-	case err != nil:
-		return err
-	}
-	rules, err := steer.OpenNftables(-1)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rules.Close() }()
-	uplink, err := rules.IsUplink(entry)
-	if err != nil {
-		return err
-	}
-	if uplink {
-		d.State, d.Reason = podfile.LeftAlone, entry+" also leads away from the node, where the cache must not answer"
-		return nil
-	}
-	d.State, d.Reason, *hostInterface = podfile.Steered, "", entry
-	return nil
-}
-
-// RemoveTables takes the pod table out of every pod's netns and removes the files of those that are free of it. Each
-// pod that could not be entered is an error that names it; its file stays, and the switch must then stay too.
-func (r *Registry) RemoveTables(ctx context.Context) error {
-	files, errs := podfile.List(r.stateDir)
-	for _, f := range files {
-		if ctx.Err() != nil {
-			return errors.Join(append(errs, ctx.Err())...)
-		}
-		if err := r.remove(f); err != nil {
-			errs = append(errs, fmt.Errorf("pod %s (netns %s): %w", name(f), f.NetNS, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (r *Registry) remove(f podfile.File) error {
-	ns, err := f.OpenNetNS()
-	switch {
-	case errors.Is(err, fs.ErrNotExist): // its rules went with it
-	case err != nil:
-		return err
-	default:
-		defer func() { _ = ns.Close() }()
-		rules, err := steer.OpenNftables(int(ns.Fd()))
-		if err != nil {
-			return err
-		}
-		defer func() { _ = rules.Close() }()
-		if err := rules.Remove(); err != nil {
-			return err
-		}
-	}
-	return podfile.Remove(r.stateDir, f.ContainerID, f.IfName)
-}
-
-func name(f podfile.File) string {
+// Name says which pod an attachment is of, for people.
+func Name(f podfile.File) string {
 	if f.PodName == "" {
-		return f.ContainerID
+		return fmt.Sprintf("container %.12s (%s)", f.ContainerID, f.IfName)
 	}
-	return f.PodNamespace + "/" + f.PodName
-}
-
-// Watch ticks when pod files come, change or go, until ctx ends, which closes the channel. Ticks are coalesced. Where the
-// kernel cannot tell (no inotify left), the folder is looked at every ten seconds alone.
-func (r *Registry) Watch(ctx context.Context) (<-chan struct{}, error) {
-	dir := filepath.Dir(podfile.Path(r.stateDir, "x", "x"))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the pods' folder: %w", err)
-	}
-	var events chan fsnotify.Event
-	var lost chan error
-	w, err := fsnotify.NewWatcher()
-	if err == nil {
-		if err = w.Add(dir); err == nil {
-			events, lost = w.Events, w.Errors
-		}
-	}
-	if err != nil {
-		r.log.Warn("pod files are only polled", "path", dir, "err", err)
-	}
-	ticks := make(chan struct{}, 1)
-	go func() {
-		defer close(ticks)
-		if w != nil {
-			defer func() { _ = w.Close() }()
-		}
-		t := time.NewTicker(poll)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case e := <-events:
-				if filepath.Ext(e.Name) != ".json" { // the temporary file of a write
-					continue
-				}
-			case <-lost:
-			case <-t.C:
-				if w != nil {
-					_ = w.Add(dir) // again, in case the folder was replaced
-				}
-			}
-			select {
-			case ticks <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	return ticks, nil
+	return fmt.Sprintf("pod %s/%s (container %.12s, %s)", f.PodNamespace, f.PodName, f.ContainerID, f.IfName)
 }

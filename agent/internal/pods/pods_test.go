@@ -1,0 +1,483 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var sameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+
+func redirect(clusterDNS, steering string) steer.Redirect {
+	return steer.Redirect{ClusterDNS: netip.MustParseAddr(clusterDNS), Steering: netip.MustParseAddr(steering)}
+}
+
+var (
+	r4 = redirect("10.96.0.10", "169.254.20.11")
+	r6 = redirect("fd00:96::a", "fd00:90de:d95::b")
+)
+
+func decisions(state podfile.State, redirects ...steer.Redirect) []podfile.Decision {
+	var out []podfile.Decision
+	for _, r := range redirects {
+		out = append(out, podfile.Decision{Redirect: r, State: state})
+	}
+	return out
+}
+
+func write(t *testing.T, dir string, f podfile.File) {
+	t.Helper()
+	if err := podfile.Write(dir, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func registry(dir string) *Pods { return Open(dir, slog.New(slog.DiscardHandler)) }
+
+func TestAccessors(t *testing.T) {
+	dir := t.TempDir()
+	old, moved := redirect("10.96.0.99", "169.254.20.12"), redirect("10.96.0.98", "169.254.20.11")
+	for i, f := range []podfile.File{
+		{HostInterface: "cali2", Decisions: append(decisions(podfile.Steered, r4), decisions(podfile.LeftAlone, r6)...)},
+		{HostInterface: "cali4", Decisions: decisions(podfile.Pending, old, r6)},
+		{HostInterface: "cali1", Decisions: decisions(podfile.Steered, old, moved)},
+		{HostInterface: "cali3", Decisions: decisions(podfile.LeftAlone, redirect("10.96.0.97", "169.254.20.13"))},
+		{OptOut: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00::9")}},
+		{OptOut: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.8")}},
+	} {
+		f.ContainerID, f.IfName = string(rune('a'+i)), "eth0"
+		write(t, dir, f)
+	}
+	p := registry(dir)
+	if got := len(p.List()); got != 6 {
+		t.Errorf("%d files listed, want 6", got)
+	}
+	for _, c := range []struct {
+		name             string
+		configured, want []steer.Redirect
+	}{
+		{"all configured", []steer.Redirect{r4, r6, old}, nil},
+		{"one taken out", []steer.Redirect{r4, r6}, []steer.Redirect{old}},
+		{"steering address now means another", []steer.Redirect{redirect("10.96.0.10", "169.254.20.12"), r6}, []steer.Redirect{r4}},
+		{"none configured", nil, []steer.Redirect{r4, old, r6}},
+	} {
+		if diff := cmp.Diff(c.want, p.FallbackOnly(c.configured), sameAddr); diff != "" {
+			t.Errorf("FallbackOnly, %s (-want +got):\n%s", c.name, diff)
+		}
+	}
+	if got, want := p.HostInterfaces(), []string{"cali1", "cali2"}; !slices.Equal(got, want) {
+		t.Errorf("HostInterfaces: %v, want %v", got, want)
+	}
+	want := []netip.Addr{netip.MustParseAddr("10.244.1.8"), netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00::9")}
+	if got := p.OptedOut(); !slices.Equal(got, want) {
+		t.Errorf("OptedOut: %v, want %v", got, want)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run") // not there yet
+	p := registry(dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	ticks, err := p.Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One operation may be several events, so the news is awaited, and a tick must have come with it or before.
+	expect := func(what string, files int) {
+		t.Helper()
+		select {
+		case <-ticks:
+		case <-time.After(5 * time.Second):
+			t.Fatalf("no tick after %s", what)
+		}
+		testutil.Eventually(t, 5*time.Second, func() error {
+			if got := len(p.List()); got != files {
+				return errors.New("wrong number of files")
+			}
+			return nil
+		})
+	}
+	f := podfile.File{ContainerID: "a", IfName: "eth0", Decisions: decisions(podfile.Pending, r4)}
+	write(t, dir, f)
+	expect("a file came", 1)
+	f.Decisions[0].State = podfile.Steered
+	if err := podfile.Update(dir, f); err != nil {
+		t.Fatal(err)
+	}
+	expect("a file was updated", 1)
+	testutil.Eventually(t, 5*time.Second, func() error {
+		if len(p.List()[0].In(podfile.Steered)) != 1 {
+			return errors.New("old contents")
+		}
+		return nil
+	})
+	if err := podfile.Remove(dir, "a", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	expect("a file went", 0)
+	drain(ticks)
+	testutil.Eventually(t, 5*time.Second, func() error { return os.RemoveAll(dir) }) // it may be made anew meanwhile
+	expect("the folder went", 0)
+	testutil.Eventually(t, 5*time.Second, func() error { _, err := os.Stat(p.folder()); return err })
+	write(t, dir, f)
+	expect("a file came into the new folder", 1)
+	cancel()
+	for range ticks {
+	}
+	// Without a watch every reading is fresh.
+	if err := podfile.Remove(dir, "a", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(p.List()); got != 0 {
+		t.Errorf("%d files after the watch ended, want 0", got)
+	}
+}
+
+func drain(ticks <-chan struct{}) {
+	for {
+		select {
+		case <-ticks:
+		case <-time.After(50 * time.Millisecond):
+			return
+		}
+	}
+}
+
+// node is a host with the switch, and a registry on it.
+type node struct {
+	*testutil.Node
+	*Pods
+	t   *testing.T
+	dir string
+}
+
+func newNode(t *testing.T, attach testutil.Attach) *node {
+	t.Helper()
+	testutil.RequireRoot(t)
+	n := &node{Node: testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: attach, NoDNS: true}), t: t, dir: t.TempDir()}
+	n.Pods = open(n.dir, n.Host.Path(), slog.New(slog.DiscardHandler))
+	return n
+}
+
+func fileOf(pod *testutil.Pod, id, ifName string, d []podfile.Decision) podfile.File {
+	return podfile.File{ContainerID: id, IfName: ifName, NetNS: pod.Path(), NetNSInode: pod.Inode(), PodNamespace: "default", PodName: id,
+		Addresses: pod.Addrs, HostInterface: pod.HostInterface, Decisions: d}
+}
+
+func yes(netip.Addr) bool { return true }
+func no(netip.Addr) bool  { return false }
+
+// tend tells the registry what the switch knows, as the agent's loop does first, and tends.
+func (n *node) tend(proven func(netip.Addr) bool, deep bool, want map[string]int) {
+	n.t.Helper()
+	n.FallbackOnly([]steer.Redirect{r4, r6})
+	counts, err := n.Tend(n.t.Context(), proven, deep)
+	if err != nil {
+		n.t.Error(err)
+	}
+	for _, state := range []string{Steered, Pending, LeftAlone, Gone} {
+		if counts[state] != want[state] {
+			n.t.Errorf("counts %v, want %v", counts, want)
+			break
+		}
+	}
+}
+
+func (n *node) wantTable(pod *testutil.Pod, redirects ...steer.Redirect) {
+	n.t.Helper()
+	table, err := steer.OpenNftables(pod.FD())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer table.Close()
+	present, err := table.Present()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if present != (len(redirects) > 0) {
+		n.t.Errorf("pod table there: %v, want redirects %v", present, redirects)
+	}
+	if !present {
+		return
+	}
+	if err := table.Verify(steer.Pod{Redirects: redirects}); err != nil {
+		n.t.Error(err)
+	}
+}
+
+func (n *node) states(id, ifName string) []podfile.Decision {
+	n.t.Helper()
+	f, err := podfile.Read(podfile.Path(n.dir, id, ifName))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return f.Decisions
+}
+
+func TestTendSteersPending(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
+	n.tend(no, true, map[string]int{Pending: 1})
+	n.wantTable(pod)
+	n.tend(func(a netip.Addr) bool { return a == r4.ClusterDNS }, false, map[string]int{Steered: 1})
+	n.wantTable(pod, r4)
+	want := append(decisions(podfile.Steered, r4), decisions(podfile.Pending, r6)...)
+	if diff := cmp.Diff(want, n.states("a", "eth0"), sameAddr); diff != "" {
+		t.Errorf("decisions (-want +got):\n%s", diff)
+	}
+	n.tend(yes, false, map[string]int{Steered: 1})
+	n.wantTable(pod, r4, r6)
+	if diff := cmp.Diff(decisions(podfile.Steered, r4, r6), n.states("a", "eth0"), sameAddr); diff != "" {
+		t.Errorf("decisions (-want +got):\n%s", diff)
+	}
+}
+
+// A redirect that the switch was not told of would lead into nothing.
+func TestTendWaitsForTheSwitch(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, redirect("10.96.0.10", "169.254.20.12"))))
+	if _, err := n.Tend(t.Context(), yes, true); err != nil {
+		t.Error(err)
+	}
+	n.wantTable(pod)
+	other := []steer.Redirect{redirect("10.96.0.99", "169.254.20.12")} // the address means another one now
+	n.FallbackOnly(other)
+	if _, err := n.Tend(t.Context(), yes, true); err != nil {
+		t.Error(err)
+	}
+	n.wantTable(pod)
+	n.tend(yes, false, map[string]int{Steered: 1}) // from here on it is fallback only
+	n.wantTable(pod, redirect("10.96.0.10", "169.254.20.12"))
+}
+
+func TestTendLeavesAloneWhoseWayIsElsewhere(t *testing.T) {
+	n := newNode(t, testutil.Elsewhere)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
+	n.tend(yes, true, map[string]int{LeftAlone: 1})
+	n.wantTable(pod)
+	for _, d := range n.states("a", "eth0") {
+		if d.State != podfile.LeftAlone || d.Reason == "" {
+			t.Errorf("decision %+v, want left alone with a reason", d)
+		}
+	}
+}
+
+func TestTendNeverEntersAnotherNetns(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	reused, missing := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)), fileOf(pod, "b", "eth0", decisions(podfile.Steered, r4))
+	reused.NetNSInode++
+	missing.NetNS, missing.NetNSInode = pod.Path()+"-gone", pod.Inode()+2
+	write(t, n.dir, reused)
+	write(t, n.dir, missing)
+	n.tend(yes, true, map[string]int{Gone: 2})
+	n.wantTable(pod)
+	if got := len(n.Stale()); got != 2 {
+		t.Errorf("%d stale, want 2", got)
+	}
+}
+
+// DEL comes between the reading of the files and the steering: nothing may be brought back.
+func TestTendAfterDel(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	n.FallbackOnly([]steer.Redirect{r4})
+	n.mu.Lock()
+	n.watched = true // what was read stays, as before an event arrives
+	n.mu.Unlock()
+	if err := podfile.Remove(n.dir, "a", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Tend(t.Context(), yes, false); err != nil {
+		t.Error(err)
+	}
+	n.wantTable(pod)
+	if files, _ := podfile.List(n.dir); len(files) != 0 {
+		t.Errorf("files %v, want none", files)
+	}
+}
+
+func TestTendMends(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	n.tend(yes, false, map[string]int{Steered: 1})
+	n.wantTable(pod, r4)
+	for _, wreck := range []string{"flush ruleset", "flush chain inet neardns postrouting", "delete chain inet neardns prerouting"} {
+		pod.Run("nft", wreck)
+		n.tend(no, true, map[string]int{Steered: 1})
+		if err := verify(pod, r4); err == nil {
+			t.Errorf("%s: mended while the fallback is not proven", wreck)
+		}
+		n.tend(yes, false, map[string]int{Steered: 1})
+		if err := verify(pod, r4); err == nil {
+			t.Errorf("%s: mended by a check that is not deep", wreck)
+		}
+		n.tend(yes, true, map[string]int{Steered: 1})
+		n.wantTable(pod, r4)
+	}
+}
+
+func verify(pod *testutil.Pod, redirects ...steer.Redirect) error {
+	table, err := steer.OpenNftables(pod.FD())
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	return table.Verify(steer.Pod{Redirects: redirects})
+}
+
+// Two attachments of one netns share its table.
+func TestTendTwoAttachments(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	write(t, n.dir, fileOf(pod, "a", "net1", decisions(podfile.Pending, r6)))
+	n.tend(yes, true, map[string]int{Steered: 2})
+	n.wantTable(pod, r4, r6)
+	pod.Run("nft", "flush", "ruleset")
+	n.tend(yes, true, map[string]int{Steered: 2})
+	n.wantTable(pod, r4, r6)
+}
+
+func TestTendNamesUnreadableFiles(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "b", "eth0", decisions(podfile.Pending, r4)))
+	bad := podfile.Path(n.dir, "a", "eth0")
+	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.FallbackOnly([]steer.Redirect{r4})
+	counts, err := n.Tend(t.Context(), yes, true)
+	if err == nil || !strings.Contains(err.Error(), bad) || counts[Steered] != 1 {
+		t.Errorf("counts %v, error %v; want the other pod steered and %s named", counts, err, bad)
+	}
+	n.wantTable(pod, r4)
+}
+
+func TestRemoveTables(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	one, two := n.AddPod("one"), n.AddPod("two")
+	write(t, n.dir, fileOf(one, "a", "eth0", decisions(podfile.Pending, r4, r6)))
+	write(t, n.dir, fileOf(two, "b", "eth0", decisions(podfile.Pending, r4)))
+	n.tend(yes, true, map[string]int{Steered: 2})
+	one.Run("nft", "add table inet foreign")
+
+	gone, hidden := fileOf(two, "gone", "eth0", decisions(podfile.Steered, r4)), fileOf(two, "hidden", "eth0", decisions(podfile.Steered, r4))
+	gone.NetNS, gone.NetNSInode = two.Path()+"-gone", 1
+	hidden.NetNS, hidden.NetNSInode = "/run/not-mounted-here/ns", 2
+	write(t, n.dir, gone)
+	write(t, n.dir, hidden)
+
+	errs := n.RemoveTables(t.Context())
+	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "pod default/hidden") || !strings.Contains(errs[0].Error(), "cannot be entered") {
+		t.Errorf("errors %v, want one that names the hidden pod", errs)
+	}
+	n.wantTable(one)
+	n.wantTable(two)
+	if got := one.Run("nft", "list", "tables"); strings.TrimSpace(got) != "table inet foreign" {
+		t.Errorf("tables %q, want the foreign one alone", got)
+	}
+	if err := podfile.Remove(n.dir, "hidden", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if errs := n.RemoveTables(t.Context()); len(errs) != 0 {
+		t.Errorf("second time: %v", errs)
+	}
+	n.tend(yes, true, map[string]int{LeftAlone: 2, Gone: 1})
+	n.wantTable(one)
+}
+
+func BenchmarkTend(b *testing.B) {
+	testutil.RequireRoot(b)
+	const pods = 50
+	dir := b.TempDir()
+	host := testutil.NewNS(b, "host")
+	p := open(dir, host.Path(), slog.New(slog.DiscardHandler))
+	for i := range pods {
+		ns := testutil.NewNS(b, "pod")
+		f := podfile.File{ContainerID: string(rune('a'+i/26)) + string(rune('a'+i%26)), IfName: "eth0", NetNS: ns.Path(), NetNSInode: ns.Inode(), Decisions: decisions(podfile.Steered, r4)}
+		if err := podfile.Write(dir, f); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if _, err := p.Tend(b.Context(), yes, true); err != nil {
+		b.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		deep bool
+	}{{"shallow", false}, {"deep", true}} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := p.Tend(b.Context(), yes, c.deep); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*pods), "us/pod")
+		})
+	}
+}
+
+// A pod that shares the host's netns has a file, too; the table there is the switch.
+func TestSharedNetnsIsLeftAlone(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	write(t, n.dir, podfile.File{ContainerID: "a", IfName: "eth0", NetNS: n.Host.Path(), NetNSInode: n.Host.Inode(), Decisions: decisions(podfile.Pending, r4)})
+	table, err := steer.OpenNftables(n.Host.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	want := steer.Host{Redirects: []steer.Redirect{r4}}
+	if err := table.Apply(want); err != nil {
+		t.Fatal(err)
+	}
+	n.tend(yes, true, map[string]int{LeftAlone: 1})
+	if errs := n.RemoveTables(t.Context()); len(errs) != 0 {
+		t.Error(errs)
+	}
+	if err := table.Verify(want); err != nil {
+		t.Error(err)
+	}
+}
+
+// Where the switch drops what comes by the pods' link, a waiting pod must not be steered.
+func TestTendLeavesAloneBehindAnUplink(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	table, err := steer.OpenNftables(n.Host.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	if err := table.Apply(steer.Host{Redirects: []steer.Redirect{r4}, Uplinks: []string{pod.HostInterface}}); err != nil {
+		t.Fatal(err)
+	}
+	n.tend(yes, true, map[string]int{LeftAlone: 1})
+	n.wantTable(pod)
+	if got := n.states("a", "eth0"); got[0].Reason == "" {
+		t.Errorf("decisions %+v, want a reason", got)
+	}
+}
