@@ -120,6 +120,7 @@ func parseConf(stdin []byte) (*Conf, error) {
 	}
 	r := &confReader{}
 	if err := json.Unmarshal(stdin, &r.raw); err != nil || r.raw == nil {
+		c.LogFile = "" // where the log is wanted is not known; stderr serves
 		return c, &confError{types.ErrDecodingFailure, []fault{{"", fmt.Sprintf("the configuration is not a JSON object (%v): write it as the CNI specification has it", err)}}}
 	}
 	r.keys()

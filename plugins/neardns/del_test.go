@@ -101,6 +101,7 @@ func TestDelBadConfig(t *testing.T) {
 		"wrong prevResult": `{"cniVersion":"1.1.0","name":"pods","type":"neardns","redirects":["10.96.0.10"],"prevResult":7}`,
 	} {
 		t.Run(name, func(t *testing.T) {
+			stdin = strings.Replace(stdin, `"type":"neardns"`, `"type":"neardns","stateDir":"`+r.state+`"`, 1)
 			r.must(addRequest("c1", pod, nil))
 			defer r.must(addRequest("c1", pod, nil).with("DEL"))
 			// Where the folder cannot be known either, the default one is looked at and the netns is cleared all the same.
