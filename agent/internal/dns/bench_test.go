@@ -45,6 +45,7 @@ func BenchmarkServeMiss(b *testing.B) {
 }
 
 func compare(b *testing.B, questions int, name func(int) string) {
+	b.Helper()
 	up := newUpstream(b, address("10.0.0.1"))
 	cfg := config(b, up)
 	start(b, cfg)

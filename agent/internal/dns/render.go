@@ -23,11 +23,17 @@ const probeZone = "probe.neardns.invalid"
 // answer goes out with a short TTL, and the upstream is not asked again for a while.
 const staleTerms = "verify 1s 30s 30s"
 
+// How long a miss may take in all. CoreDNS bounds reading from an upstream (2 s) but not connecting: to an address whose
+// packets vanish, the first connections take up to 30 s, and each question that waits for one holds a goroutine. Two
+// readings fit, and clients that wait 5 s still hear of the failure.
+const missLimit = "cancel 4s"
+
 // directives lists what a Corefile may say, in the order in which the plugins see a question. It is CoreDNS's own order
-// (core/dnsserver/zdirectives.go) for those that are linked.
+// (core/dnsserver/zdirectives.go) for those that are linked, but for cancel, which stands behind the cache so that hits
+// do not pay for it.
 func directives() []string {
 	return []string{dirBufsize, dirBind, dirProbe, dirMetrics, "errors", "log", "local", "loadbalance",
-		"rewrite", "acl", "cache", "header", "template", "hosts", "file", "forward"}
+		"rewrite", "acl", "cache", "cancel", "header", "template", "hosts", "file", "forward"}
 }
 
 // block is one server block. Its directives come out in the order of directives().
@@ -115,6 +121,7 @@ func rendered(cfg Config) ([]*block, error) {
 	common.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 	common.set(dirMetrics, dirMetrics)
 	common.set("cache", cacheLines(cfg.Cache)...)
+	common.set("cancel", missLimit)
 	switch cfg.Queries {
 	case QueriesOff:
 		// One line a minute for each server block, the first at once: an upstream that is down fails thousands of
@@ -180,7 +187,8 @@ func forwardLines(servers []string, tcp bool) []string {
 		body = append(body, "    force_tcp")
 	}
 	if len(servers) > 1 {
-		body = append(body, "    policy sequential", "    failover SERVFAIL REFUSED")
+		// max_fails 1: two failed health checks, not three, and the silent one is passed over.
+		body = append(body, "    policy sequential", "    failover SERVFAIL REFUSED", "    max_fails 1")
 	}
 	if len(body) == 0 {
 		return []string{line}

@@ -413,6 +413,30 @@ func TestNextUpstream(t *testing.T) {
 	}
 }
 
+// TestSilentUpstream asks first an upstream that takes connections as a black hole does. The first question is answered,
+// SERVFAIL at worst, before a client gives up; soon after all are answered by the second upstream.
+func TestSilentUpstream(t *testing.T) {
+	good := newUpstream(t, address("10.0.0.4"))
+	cfg := config(t, good)
+	cfg.Cluster = []string{blackhole(t), good.addr}
+	start(t, cfg)
+	began := time.Now()
+	ask(t, "udp", server(cfg), question("first.cluster.local.", mdns.TypeA)) // fails the test after 5 s
+	t.Logf("first answer after %s", time.Since(began).Round(10*time.Millisecond))
+	n := 0
+	waitFor(t, "the second upstream", func() bool {
+		n++
+		m := ask(t, "udp", server(cfg), question(fmt.Sprintf("n%d.cluster.local.", n), mdns.TypeA))
+		return m.Rcode == mdns.RcodeSuccess
+	})
+	t.Logf("second upstream in use after %s", time.Since(began).Round(10*time.Millisecond))
+	began = time.Now()
+	wantA(t, ask(t, "udp", server(cfg), question("later.cluster.local.", mdns.TypeA)), "10.0.0.4")
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("a later question took %s", took)
+	}
+}
+
 func TestOverrideServes(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.5"))
 	cfg := config(t, up)

@@ -13,6 +13,7 @@ import (
 
 	mdns "github.com/miekg/dns"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
@@ -122,6 +123,7 @@ func newServer(log *slog.Logger) *dns.Server {
 
 // config serves on 127.0.0.1 with one upstream for everything.
 func config(t testing.TB, up *upstream) dns.Config {
+	t.Helper()
 	return dns.Config{
 		Addresses:     []netip.Addr{netip.MustParseAddr("127.0.0.1")},
 		Port:          freePort(t, "127.0.0.1"),
@@ -172,4 +174,34 @@ func wantA(t testing.TB, m *mdns.Msg, ip string) {
 		}
 	}
 	t.Errorf("want %s, got %v", ip, m)
+}
+
+// blackhole is an address that takes no connection and refuses none: a listener whose queue is full.
+func blackhole(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
+	for range 10 {
+		conn, err := net.DialTimeout("tcp", addr, 300*time.Millisecond)
+		if err != nil {
+			return addr
+		}
+		t.Cleanup(func() { conn.Close() })
+	}
+	t.Fatal("the queue does not fill")
+	return ""
 }

@@ -1,0 +1,95 @@
+package dns
+
+import (
+	"bytes"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// As /proc/net prints them on a little-endian machine.
+func TestConflicting(t *testing.T) {
+	const (
+		udp4     = "  12: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4711 2 0000000000000000 0"
+		any4     = "  13: 00000000:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4712 2 0000000000000000 0"
+		any6     = "  14: 00000000000000000000000000000000:0035 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4713 1 0 100 0 0 10 0"
+		loop6    = "  15: 00000000000000000000000001000000:0035 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4714 1 0 100 0 0 10 0"
+		mapped   = "  16: 0000000000000000FFFF00000100007F:0035 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4715 1 0 100 0 0 10 0"
+		accepted = "  17: 0100007F:0035 0100007F:8000 01 00000000:00000000 00:00000000 00000000     0        0 4716 1 0 100 0 0 10 0"
+	)
+	at := netip.MustParseAddrPort
+	for _, tc := range []struct {
+		name, line, protocol string
+		ap                   netip.AddrPort
+		inode                string
+	}{
+		{"same", udp4, "udp", at("127.0.0.1:53"), "4711"},
+		{"other port", udp4, "udp", at("127.0.0.1:54"), ""},
+		{"other address", udp4, "udp", at("127.0.0.2:53"), ""},
+		{"wildcard", any4, "udp", at("169.254.20.10:53"), "4712"},
+		{"wildcard 6", any6, "tcp", at("169.254.20.10:53"), "4713"},
+		{"same 6", loop6, "tcp", at("[::1]:53"), "4714"},
+		{"mapped", mapped, "udp", at("127.0.0.1:53"), "4715"},
+		{"a connection is no listener", accepted, "tcp", at("127.0.0.1:53"), ""},
+		{"junk", "sl local_address", "udp", at("127.0.0.1:53"), ""},
+		{"more junk", strings.Repeat("x ", 12), "udp", at("127.0.0.1:53"), ""},
+	} {
+		inode, ok := conflicting(tc.line, tc.protocol, tc.ap)
+		if inode != tc.inode || ok != (tc.inode != "") {
+			t.Errorf("%s: %q %v, want %q", tc.name, inode, ok, tc.inode)
+		}
+	}
+}
+
+func FuzzConflicting(f *testing.F) {
+	f.Add("  12: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4711 2 0 0")
+	f.Fuzz(func(_ *testing.T, line string) {
+		conflicting(line, "tcp", netip.MustParseAddrPort("127.0.0.1:53"))
+	})
+}
+
+func FuzzParseUpstream(f *testing.F) {
+	for _, s := range []string{"10.0.0.1", "10.0.0.1:53", "[fd00::1]:53", "tls://9.9.9.9%dns.quad9.net:853", "tls://[2620:fe::9%dns.quad9.net]:853", "https://x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		out, ap, err := parseUpstream(s, true)
+		if err != nil {
+			return
+		}
+		if strings.ContainsAny(out, " \t\r\n{}\"#") {
+			t.Fatalf("%q became %q, which means something in a Corefile", s, out)
+		}
+		again, ap2, err := parseUpstream(out, true)
+		if err != nil || again != out || ap2 != ap {
+			t.Fatalf("%q became %q, which reads as %q, %v", s, out, again, err)
+		}
+	})
+}
+
+func TestLogLines(t *testing.T) {
+	for _, tc := range []struct{ line, want string }{
+		{`{"level":"INFO","msg":"[INFO] Reloading"}`, "level=DEBUG msg=coredns text=Reloading"},
+		{`{"level":"INFO","msg":"[ERROR] Restart failed: no"}`, `level=ERROR msg=coredns text="Restart failed: no"`},
+		{`{"level":"INFO","msg":"[WARNING] No files matching import glob pattern: x"}`, `level=WARN msg=coredns text="No files matching import glob pattern: x"`},
+		{`{"level":"INFO","msg":"a foreign line"}`, `level=INFO msg=coredns text="a foreign line"`},
+		{`{"level":"ERROR","msg":"2 a. A: i/o timeout","plugin":"errors"}`, `level=WARN msg=coredns text="2 a. A: i/o timeout" plugin=errors`},
+		{`{"level":"ERROR","msg":"x","plugin":"forward"}`, `level=ERROR msg=coredns text=x plugin=forward`},
+		{`{"level":"FATAL","msg":"x"}`, `level=ERROR msg=coredns text=x`},
+		{`{"level":"INFO","msg":"10.0.0.1:4000 ...","plugin":"log","client_ip":"10.0.0.1","qname":"a.","qtype":"A","protocol":"udp","rcode":"NOERROR","response_size":45,"duration_seconds":0.001}`,
+			`level=INFO msg=query client=10.0.0.1 name=a. type=A protocol=udp rcode=NOERROR size=45 seconds=0.001`},
+		{"not JSON", `level=WARN msg=coredns text="not JSON"`},
+	} {
+		out := new(bytes.Buffer)
+		log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		l := new(lines)
+		l.log.Store(log)
+		if n, err := l.Write([]byte(tc.line + "\n")); err != nil || n != len(tc.line)+1 {
+			t.Errorf("%s: wrote %d, %v", tc.line, n, err)
+		}
+		if !strings.Contains(out.String(), tc.want) {
+			t.Errorf("%s\nbecame %swant   %s", tc.line, out, tc.want)
+		}
+	}
+}
