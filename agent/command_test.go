@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// fake is an env whose files are a map; nothing of the machine is seen through it.
+func fake(files map[string]string, args ...string) (env, *bytes.Buffer, *bytes.Buffer) {
+	var stdout, stderr bytes.Buffer
+	return env{
+		args: args, stdout: &stdout, stderr: &stderr, version: "v0.0.0-test",
+		lookupEnv: func(string) (string, bool) { return "", false },
+		readFile: func(path string) ([]byte, error) {
+			text, ok := files[path]
+			if !ok {
+				return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+			}
+			return []byte(text), nil
+		},
+		hangups: func(context.Context) <-chan struct{} { return nil },
+	}, &stdout, &stderr
+}
+
+const head = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n"
+
+func TestCommandLine(t *testing.T) {
+	good := map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\nupstreams: {external: [192.0.2.1]}\n"}
+	for _, tc := range []struct {
+		name  string
+		args  []string
+		files map[string]string
+		code  int
+		out   string // part of standard output
+		err   string // part of standard error
+	}{
+		{"nothing", nil, nil, exitConfig, "neardns-agent v0.0.0-test", ""},
+		{"help", []string{"help"}, nil, exitGood, "Exit codes: 0 good", ""},
+		{"unknown command", []string{"serve"}, nil, exitConfig, "", `there is no command "serve"`},
+		{"unknown flag", []string{"status", "--colour"}, nil, exitConfig, "", "flag provided but not defined: -colour"},
+		{"leftover", []string{"version", "now"}, nil, exitConfig, "", `unexpected argument "now"`},
+		{"version", []string{"version"}, nil, exitGood, "v0.0.0-test", ""},
+		{"config alone", []string{"config"}, nil, exitConfig, "", "config check"},
+		{"config check", []string{"config", "check", "--config", "/node.yaml"}, good, exitGood, "configuration is good", ""},
+		{"config show", []string{"config", "show", "--config", "/node.yaml"}, good, exitGood, "clusterDNS: 10.96.0.10", ""},
+		{"config show corefile", []string{"config", "show", "--corefile", "--config", "/node.yaml"}, good, exitGood, "bind 169.254.20.10 169.254.20.11", ""},
+		{"config show entry", []string{"config", "show", "--format", "conflist-entry", "--config", "/node.yaml"}, good, exitGood, `"type":"neardns"`, ""},
+		{"config show format", []string{"config", "show", "--format", "toml", "--config", "/node.yaml"}, good, exitConfig, "", `--format "toml"`},
+		{"no file", []string{"config", "check", "--config", "/none.yaml"}, nil, exitConfig, "", "/none.yaml"},
+		{"unknown key", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirect: [10.96.0.10]\n"}, exitConfig, "", "/node.yaml:3:1"},
+		{"no upstream", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n"}, exitConfig, "", "/etc/resolv.conf"},
+		{
+			"bad snippet", []string{"config", "check", "--config", "/node.yaml"},
+			map[string]string{"/node.yaml": good["/node.yaml"] + "snippets: {\".\": \"nonsense here\"}\n"}, exitConfig, "", "nonsense",
+		},
+		{
+			"node, bad configuration", []string{"node", "--config", "/node.yaml"},
+			map[string]string{"/node.yaml": head + "redirects: [10.96.0.300]\n"}, exitConfig, "", "/node.yaml:3",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e, stdout, stderr := fake(tc.files, tc.args...)
+			if code := run(t.Context(), e); code != tc.code {
+				t.Errorf("exit code %d, want %d", code, tc.code)
+			}
+			// The entry is JSON; its spacing is nobody's business.
+			if out := strings.ReplaceAll(stdout.String(), `": `, `":`); !strings.Contains(strings.ReplaceAll(out, "\":", "\":"), strings.ReplaceAll(tc.out, `": `, `":`)) {
+				t.Errorf("standard output lacks %q:\n%s", tc.out, stdout)
+			}
+			if !strings.Contains(stderr.String(), tc.err) {
+				t.Errorf("standard error lacks %q:\n%s", tc.err, stderr)
+			}
+			if tc.code == exitConfig && tc.args != nil && strings.Contains(stdout.String(), "configuration is good") {
+				t.Error("a bad configuration is called good")
+			}
+		})
+	}
+}
+
+func TestOneAgentAStateFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	release, err := hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = hold(dir)
+	if err == nil || !strings.Contains(err.Error(), "another agent (process ") || !strings.Contains(err.Error(), dir) {
+		t.Errorf("second holder: %v", err)
+	}
+	var exit *exitError
+	if !asExit(err, &exit) || exit.code != exitDegraded {
+		t.Errorf("want exit code 3, got %v", err)
+	}
+	release()
+	release, err = hold(dir)
+	if err != nil {
+		t.Fatalf("free again: %v", err)
+	}
+	release()
+}
+
+func asExit(err error, to **exitError) bool {
+	e, ok := err.(*exitError) //nolint:errorlint // hold returns it bare
+	*to = e
+	return ok
+}
+
+// TestStatusText holds what people read to a golden text.
+func TestStatusText(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	red := steer.Redirect{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")}
+	serving := &report{
+		Switch: true,
+		Agent: &node.Status{Instance: "abc", Started: since, Serving: true, Ready: true, Redirects: []steer.Redirect{red},
+			Proven: addrs("10.96.0.10"), Leases: []node.LeaseStatus{{Address: addr("169.254.20.11"), Protocol: "udp", Held: true, Since: since}}},
+		Counters: map[string]steer.Counter{steer.CounterDeliveredUDP: {Packets: 7}},
+		Pods:     []podReport{{Name: "default/web", Container: "0123456789abcdef", Interface: "eth0", Decisions: []podfile.Decision{{Redirect: red, State: podfile.Steered}}}},
+	}
+	want := `SERVING since 2026-01-02T03:04:05Z (instance abc)
+
+ADDRESS        PROTOCOL  LEASE  SINCE                 REASON
+169.254.20.11  udp       held   2026-01-02T03:04:05Z  
+
+CLUSTER DNS  STEERING       FALLBACK
+10.96.0.10   169.254.20.11  proven
+
+SWITCH        UDP  TCP CONNECTIONS
+to the agent  7    0
+to kube-dns   0    0
+
+POD          CONTAINER      INTERFACE  CLUSTER DNS  STATE    REASON
+default/web  0123456789abc  eth0       10.96.0.10   steered  
+`
+	if diff := cmp.Diff(want, serving.text()); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+	dead := &report{NoAgent: "no agent runs on this node (connect: no such file or directory)"}
+	if text := dead.text(); !strings.HasPrefix(text, "NOT SERVING: no agent runs") || !strings.Contains(text, "the switch is not installed") {
+		t.Errorf("without an agent:\n%s", text)
+	}
+}
+
+// TestStatusAsksTheRunningAgent goes through the real socket.
+func TestStatusAsksTheRunningAgent(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), socketName)
+	if _, err := askAgent(t.Context(), socket); err == nil || !strings.Contains(err.Error(), "no agent runs on this node") {
+		t.Errorf("without a socket: %v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	h := telemetry.Health{Ready: func() (bool, string) { return true, "" }, Status: func() any { return node.Status{Instance: "me", Ready: true} }}
+	go func() { defer close(done); telemetry.ServeSocket(ctx, discardLog(), socket, h.Handler()) }()
+	testutil.Eventually(t, 5*time.Second, func() error {
+		s, err := askAgent(t.Context(), socket)
+		if err == nil && s.Instance != "me" {
+			t.Errorf("another's status: %+v", s)
+		}
+		return err
+	})
+	stop()
+	<-done
+}
+
+// TestCleanupLeavesNothing runs the real command in a netns of its own.
+func TestCleanupLeavesNothing(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "cleanup")
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "node.yaml")
+	text := head + "redirects: [10.96.0.10]\nupstreams: {external: [192.0.2.1]}\nstateDir: " + dir + "/run\npersistDir: " + dir + "/lib\nlisten: {metrics: \"127.0.0.1:19253\", health: \"127.0.0.1:18080\"}\n"
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(dir, "neardns-agent")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	before := ns.Run("sh", "-c", "nft list ruleset; ip -o link | cut -d: -f2; ip route")
+	p := ns.Start(bin, "node", "--config", conf)
+	testutil.Eventually(t, 15*time.Second, func() error {
+		_, err := ns.TryRun("", bin, "status", "--config", conf, "--json")
+		if err != nil && strings.Contains(p.Output(), "lease held") {
+			return nil // degraded here: no kube-dns proves the fallback
+		}
+		return err
+	})
+	if out, err := ns.TryRun("", bin, "cleanup", "--config", conf); err == nil {
+		t.Errorf("cleanup under a running agent: %s", out)
+	}
+	if err := p.Terminate(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if out := ns.Run("sh", "-c", "nft list tables; ip -o link show neardns0"); !strings.Contains(out, "neardns0") || !strings.Contains(out, "table inet neardns") {
+		t.Errorf("link and switch must outlive the agent:\n%s", out)
+	}
+	t.Log(ns.Run(bin, "cleanup", "--config", conf))
+	if diff := cmp.Diff(before, ns.Run("sh", "-c", "nft list ruleset; ip -o link | cut -d: -f2; ip route")); diff != "" {
+		t.Errorf("left behind (-before +after):\n%s", diff)
+	}
+	left, err := os.ReadDir(filepath.Join(dir, "run"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("files left: %v %v", left, err)
+	}
+	ns.Run(bin, "cleanup", "--config", conf) // a second run finds nothing and is content
+	var r report
+	out, _ := ns.TryRun("", bin, "status", "--config", conf, "--json")
+	if err := json.Unmarshal([]byte(out[strings.Index(out, "{"):]), &r); err != nil || r.Switch || r.Agent != nil {
+		t.Errorf("status after cleanup: %v\n%s", err, out)
+	}
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func addrs(s ...string) (out []netip.Addr) {
+	for _, a := range s {
+		out = append(out, addr(a))
+	}
+	return out
+}
