@@ -123,39 +123,42 @@ func closedEarly(err error) error {
 
 // open makes a socket in the room, bound to source.
 func open(r *room, kind int, source netip.Addr) (*os.File, error) {
-	fd, err := -1, errClosed
-	r.do(func() { fd, err = socket(kind, source) })
+	fd, err := r.socket(socketKind{family: familyOf(source), kind: kind})
 	if err != nil {
+		return nil, err
+	}
+	if err := prepare(fd, kind, source); err != nil {
+		unix.Close(fd)
 		return nil, err
 	}
 	// The runtime polls it, as it does its own sockets, because it does not block.
 	return os.NewFile(uintptr(fd), "prober socket"), nil
 }
 
-func socket(kind int, source netip.Addr) (int, error) {
-	af := unix.AF_INET6
-	if source.Is4() {
-		af = unix.AF_INET
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
 	}
-	fd, err := unix.Socket(af, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("open socket: %w", err)
-	}
-	if kind == unix.SOCK_STREAM {
-		// Linger for no time: closing resets. Set first, so that it also holds for a process that is killed.
-		err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	}
-	if err == nil {
-		err = unix.Bind(fd, sockaddr(source, 0))
-	}
-	if err != nil {
-		unix.Close(fd)
-		return -1, fmt.Errorf("bind to %s: %w", source, err)
-	}
-	return fd, nil
+	return unix.AF_INET6
 }
 
-// connect connects f, waiting where the protocol needs it, until f's deadline.
+func prepare(fd, kind int, source netip.Addr) error {
+	if kind == unix.SOCK_STREAM {
+		// Linger for no time: closing resets. Set first, so that it also holds for a process that is killed.
+		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
+			return fmt.Errorf("set linger: %w", err)
+		}
+		// The port is chosen at connect, when the other end is known. Best effort: it only makes choosing cheaper.
+		_ = unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	}
+	if err := unix.Bind(fd, sockaddr(source, 0)); err != nil {
+		return fmt.Errorf("bind to %s: %w", source, err)
+	}
+	return nil
+}
+
+// connect connects f, waiting where the protocol needs it, until f's deadline. Over a veth the handshake is mostly done
+// when connect returns, so the socket is looked at before it is waited for.
 func connect(f *os.File, target netip.Addr) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -163,27 +166,15 @@ func connect(f *os.File, target netip.Addr) error {
 	}
 	begun := false
 	var result error
-	err = raw.Write(func(fd uintptr) bool {
+	err = raw.Write(func(fd uintptr) (done bool) {
 		if !begun {
 			begun = true
-			result = unix.Connect(int(fd), sockaddr(target, port))
-			return !errors.Is(result, unix.EINPROGRESS)
+			if result = unix.Connect(int(fd), sockaddr(target, port)); !errors.Is(result, unix.EINPROGRESS) {
+				return true
+			}
 		}
-		// Writable: connected, or failed with what the socket tells. A wake-up without either means to go on waiting.
-		code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
-		if err != nil {
-			result = err
-			return true
-		}
-		if code != 0 {
-			result = unix.Errno(code)
-			return true
-		}
-		if _, err := unix.Getpeername(int(fd)); errors.Is(err, unix.ENOTCONN) {
-			return false
-		}
-		result = nil
-		return true
+		done, result = connected(int(fd))
+		return done
 	})
 	if err == nil {
 		err = result
@@ -194,6 +185,21 @@ func connect(f *os.File, target netip.Addr) error {
 	return nil
 }
 
+// connected tells how a connect that had to wait ended, if it has.
+func connected(fd int) (done bool, err error) {
+	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	switch {
+	case err != nil:
+		return true, err
+	case code != 0:
+		return true, unix.Errno(code)
+	}
+	if _, err := unix.Getpeername(fd); errors.Is(err, unix.ENOTCONN) {
+		return false, nil
+	}
+	return true, nil
+}
+
 func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 	if a.Is4() {
 		return &unix.SockaddrInet4{Addr: a.As4(), Port: port}
@@ -201,10 +207,9 @@ func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: a.As16(), Port: port}
 }
 
-// until makes f's operations end with ctx. The function returned takes that back and must be called.
+// until makes f's operations end with ctx. The function returned takes that back and must be called. There is no deadline
+// beside ctx's own, which is one timer less to set for each probe.
 func until(ctx context.Context, f *os.File) func() {
-	deadline, _ := ctx.Deadline() // none: the zero time, which means none to f as well
-	_ = f.SetDeadline(deadline)
 	if ctx.Done() == nil {
 		return func() {}
 	}
@@ -215,8 +220,9 @@ func until(ctx context.Context, f *os.File) func() {
 	})
 	return func() {
 		if !stop() {
-			// It has begun; the next user's deadline must not be overwritten by it.
+			// It has begun: the socket's next user must not meet its deadline.
 			<-ended
+			_ = f.SetDeadline(time.Time{})
 		}
 	}
 }

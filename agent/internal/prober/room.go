@@ -17,10 +17,21 @@ type room struct {
 	work chan func()
 	gone chan struct{} // closed when the thread has ended
 	once sync.Once
+
+	mu     sync.Mutex // guards the fields below
+	stock  map[socketKind][]int
+	closed bool
 }
 
+// socketKind is what a socket is made as; all else can be set on any thread.
+type socketKind struct{ family, kind int }
+
+// inStock is how many sockets are made at a time: to wake a thread that waits costs more than all else in a probe, and the
+// prober needs a TCP socket for each.
+const inStock = 16
+
 func newRoom() (*room, error) {
-	r := &room{work: make(chan func()), gone: make(chan struct{})}
+	r := &room{stock: map[socketKind][]int{}, work: make(chan func()), gone: make(chan struct{})}
 	ready := make(chan error)
 	go r.run(ready)
 	if err := <-ready; err != nil {
@@ -56,11 +67,52 @@ func (r *room) do(f func()) {
 	}
 }
 
+// socket returns a new socket of the room, which does not block.
+func (r *room) socket(k socketKind) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return -1, errClosed
+	}
+	if len(r.stock[k]) == 0 {
+		n := 1
+		if k.kind == unix.SOCK_STREAM {
+			n = inStock
+		}
+		var err error
+		r.do(func() {
+			for range n {
+				var fd int
+				if fd, err = unix.Socket(k.family, k.kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+					return
+				}
+				r.stock[k] = append(r.stock[k], fd)
+			}
+		})
+		if len(r.stock[k]) == 0 {
+			return -1, fmt.Errorf("open socket: %w", err)
+		}
+	}
+	last := len(r.stock[k]) - 1
+	fd := r.stock[k][last]
+	r.stock[k] = r.stock[k][:last]
+	return fd, nil
+}
+
 func (r *room) fd() int { return int(r.ns.Fd()) }
 
 // close lets the netns go. It vanishes once the last socket in it is closed, too.
 func (r *room) close() {
 	r.once.Do(func() {
+		r.mu.Lock()
+		r.closed = true
+		for _, fds := range r.stock {
+			for _, fd := range fds {
+				unix.Close(fd)
+			}
+		}
+		r.stock = nil
+		r.mu.Unlock()
 		close(r.work)
 		<-r.gone
 		r.ns.Close()
