@@ -3,6 +3,7 @@ package dns
 import (
 	"bufio"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -12,24 +13,43 @@ import (
 	"strings"
 )
 
-// holders names the processes that hold a port, as "name (pid 7)". It sees this netns's sockets and the processes of this
-// pid namespace; what it cannot read it leaves out. Only a failed start pays for it.
-func holders(proc, protocol string, ap netip.AddrPort) []string {
-	inodes := map[string]bool{}
+// standing lists the sockets that stand in the way of one address and protocol in this netns, by inode: those on the very
+// address, and those on the wildcard.
+type standing struct{ exact, wildcard []string }
+
+// socketsAt reads /proc/net. An error means that the list may lack sockets.
+func socketsAt(proc, protocol string, ap netip.AddrPort) (standing, error) {
+	var s standing
 	for _, file := range []string{protocol, protocol + "6"} {
 		f, err := os.Open(filepath.Join(proc, "self/net", file))
-		if err != nil {
+		if errors.Is(err, os.ErrNotExist) && file != protocol {
 			continue // no IPv6 on this host
+		}
+		if err != nil {
+			return s, err
 		}
 		scan := bufio.NewScanner(f)
 		scan.Scan() // the heading
 		for scan.Scan() {
-			if inode, ok := conflicting(scan.Text(), protocol, ap); ok {
-				inodes["socket:["+inode+"]"] = true
+			inode, local, ok := conflicting(scan.Text(), protocol, ap)
+			switch {
+			case !ok:
+			case local == ap.Addr():
+				s.exact = append(s.exact, inode)
+			default:
+				s.wildcard = append(s.wildcard, inode)
 			}
 		}
-		f.Close()
+		if err := errors.Join(scan.Err(), f.Close()); err != nil {
+			return s, err
+		}
 	}
+	return s, nil
+}
+
+// holders names the processes that hold sockets, as "name (pid 7)". It sees the processes of this pid namespace; what it
+// cannot read it leaves out. Only a failed start pays for it.
+func holders(proc string, inodes []string) []string {
 	if len(inodes) == 0 {
 		return nil
 	}
@@ -37,7 +57,11 @@ func holders(proc, protocol string, ap netip.AddrPort) []string {
 	links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd/*"))
 	for _, link := range links {
 		target, err := os.Readlink(link)
-		if err != nil || !inodes[target] {
+		if err != nil {
+			continue
+		}
+		inode, ok := strings.CutPrefix(target, "socket:[")
+		if !ok || !slices.Contains(inodes, strings.TrimSuffix(inode, "]")) {
 			continue
 		}
 		dir := filepath.Dir(filepath.Dir(link))
@@ -53,22 +77,19 @@ func holders(proc, protocol string, ap netip.AddrPort) []string {
 	return out
 }
 
-// conflicting reads one line of /proc/net/udp, tcp or their IPv6 forms and returns the socket's inode if it stands in the
-// way of ap: the same port on the same address or on the wildcard, listening if it is TCP.
-func conflicting(line, protocol string, ap netip.AddrPort) (inode string, ok bool) {
+// conflicting reads one line of /proc/net/udp, tcp or their IPv6 forms and returns the socket's inode and address if it
+// stands in the way of ap: the same port on the same address or on the wildcard, listening if it is TCP.
+func conflicting(line, protocol string, ap netip.AddrPort) (inode string, local netip.Addr, ok bool) {
 	const listening = "0A"
 	f := strings.Fields(line)
 	if len(f) < 10 || protocol == "tcp" && f[3] != listening {
-		return "", false
+		return "", local, false
 	}
-	local, ok := parseProcAddr(f[1])
-	if !ok || local.Port() != ap.Port() {
-		return "", false
+	at, ok := parseProcAddr(f[1])
+	if !ok || at.Port() != ap.Port() || at.Addr() != ap.Addr() && !at.Addr().IsUnspecified() {
+		return "", local, false
 	}
-	if local.Addr() != ap.Addr() && !local.Addr().IsUnspecified() {
-		return "", false
-	}
-	return f[9], true
+	return f[9], at.Addr(), true
 }
 
 // parseProcAddr reads "0100007F:0035": 32-bit words in the host's byte order. Both architectures that are built for are

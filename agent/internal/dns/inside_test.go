@@ -35,7 +35,7 @@ func TestConflicting(t *testing.T) {
 		{"junk", "sl local_address", "udp", at("127.0.0.1:53"), ""},
 		{"more junk", strings.Repeat("x ", 12), "udp", at("127.0.0.1:53"), ""},
 	} {
-		inode, ok := conflicting(tc.line, tc.protocol, tc.ap)
+		inode, _, ok := conflicting(tc.line, tc.protocol, tc.ap)
 		if inode != tc.inode || ok != (tc.inode != "") {
 			t.Errorf("%s: %q %v, want %q", tc.name, inode, ok, tc.inode)
 		}

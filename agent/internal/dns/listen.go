@@ -49,14 +49,7 @@ func rootCause(err error) error {
 
 // tryListen opens a socket for each address and protocol and closes them all again. caddy itself would name neither holder
 // nor all busy addresses, and would leave the sockets open that it could bind before the one that failed.
-//
-// It binds without SO_REUSEPORT, which CoreDNS sets: with it, a second DNS server of the same user would go unnoticed and
-// take half of the questions. cfg.Join asks for just that.
 func tryListen(ctx context.Context, cfg Config, addresses []netip.Addr) error {
-	lc := net.ListenConfig{}
-	if cfg.Join {
-		lc.Control = reusePort
-	}
 	var open []io.Closer
 	defer func() {
 		for _, c := range open {
@@ -66,28 +59,49 @@ func tryListen(ctx context.Context, cfg Config, addresses []netip.Addr) error {
 	var errs []error
 	for _, a := range addresses {
 		ap := netip.AddrPortFrom(a, cfg.Port)
-		pc, err := lc.ListenPacket(ctx, "udp", ap.String())
-		if err != nil {
-			errs = append(errs, busy(ap, "udp", err))
-		} else {
-			open = append(open, pc)
-		}
-		ln, err := lc.Listen(ctx, "tcp", ap.String())
-		if err != nil {
-			errs = append(errs, busy(ap, "tcp", err))
-		} else {
-			open = append(open, ln)
+		for _, protocol := range []string{"udp", "tcp"} {
+			c, err := tryOne(ctx, protocol, ap, cfg.Join)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			open = append(open, c)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func busy(ap netip.AddrPort, protocol string, err error) *BusyError {
-	e := &BusyError{Address: ap, Protocol: protocol, Err: err}
-	if errors.Is(err, syscall.EADDRINUSE) {
-		e.Holders = holders("/proc", protocol, ap)
+// tryOne binds as CoreDNS does, with SO_REUSEPORT, only where that shares the port with nobody: with it, a second DNS
+// server of the same user on the same address would go unnoticed and take half of the questions. join asks for just that.
+// One on the wildcard takes none, since the kernel prefers the socket with the address.
+func tryOne(ctx context.Context, protocol string, ap netip.AddrPort, join bool) (io.Closer, error) {
+	c, err := bind(ctx, protocol, ap, join)
+	if err == nil || join || !errors.Is(err, syscall.EADDRINUSE) {
+		return c, asBusy(protocol, ap, standing{}, err)
 	}
-	return e
+	found, procErr := socketsAt("/proc", protocol, ap)
+	if procErr == nil && len(found.exact) == 0 && len(found.wildcard) > 0 {
+		c, err = bind(ctx, protocol, ap, true)
+	}
+	return c, asBusy(protocol, ap, found, err)
+}
+
+func bind(ctx context.Context, protocol string, ap netip.AddrPort, share bool) (io.Closer, error) {
+	var lc net.ListenConfig
+	if share {
+		lc.Control = reusePort
+	}
+	if protocol == "udp" {
+		return lc.ListenPacket(ctx, protocol, ap.String())
+	}
+	return lc.Listen(ctx, protocol, ap.String())
+}
+
+func asBusy(protocol string, ap netip.AddrPort, found standing, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &BusyError{Address: ap, Protocol: protocol, Err: err, Holders: holders("/proc", append(found.exact, found.wildcard...))}
 }
 
 func reusePort(_, _ string, c syscall.RawConn) error {

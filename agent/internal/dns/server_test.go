@@ -20,6 +20,8 @@ import (
 	"time"
 
 	mdns "github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/dns"
 )
@@ -203,6 +205,46 @@ func TestJoin(t *testing.T) {
 	cfg.Join = true
 	start(t, cfg)
 	wantA(t, ask(t, "udp", server(cfg), question("example.org.", mdns.TypeA)), "10.0.0.1")
+}
+
+// TestBesideWildcard starts where another DNS server listens on the wildcard: with SO_REUSEPORT, as CoreDNS in the host's
+// network does, ours gets what is sent to its address; without, it is named.
+func TestBesideWildcard(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	for _, share := range []bool{true, false} {
+		cfg := config(t, up)
+		other := net.ListenConfig{}
+		if share {
+			other.Control = func(_, _ string, c syscall.RawConn) error {
+				return c.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+			}
+		}
+		at := fmt.Sprintf("0.0.0.0:%d", cfg.Port)
+		pc, err := other.ListenPacket(context.Background(), "udp4", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pc.Close()
+		ln, err := other.Listen(context.Background(), "tcp4", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		if !share {
+			s := newServer(slog.New(slog.DiscardHandler))
+			if err := s.Start(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", os.Getpid())) {
+				t.Errorf("want the holder's name, got %v", err)
+				s.Stop()
+			}
+			continue
+		}
+		start(t, cfg)
+		for _, network := range []string{"udp", "tcp"} {
+			for i := range 10 {
+				wantA(t, ask(t, network, server(cfg), question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA)), "10.0.0.1")
+			}
+		}
+	}
 }
 
 // TestRestartLosesNothing reloads again and again while questions come in over UDP, on kept sockets, and over TCP.
@@ -495,6 +537,41 @@ func TestCheck(t *testing.T) {
 	}
 	if err := dns.New(slog.New(slog.DiscardHandler)).Check(config(t, up)); err == nil || !strings.Contains(err.Error(), "not part of this server") {
 		t.Errorf("without plugins: %v", err)
+	}
+}
+
+// TestMetrics looks for CoreDNS's metrics in the registry that the agent serves, after a reload as before.
+func TestMetrics(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	s := start(t, cfg)
+	for range 2 {
+		for range 2 {
+			ask(t, "udp", server(cfg), question("a.svc.cluster.local.", mdns.TypeA))
+		}
+		families, err := prometheus.DefaultGatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours := map[string]int{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "server" && l.GetValue() == "dns://"+server(cfg) || l.GetName() == "goversion" {
+						ours[f.GetName()]++
+					}
+				}
+			}
+		}
+		for _, want := range []string{"coredns_build_info", "coredns_plugin_enabled", "coredns_dns_requests_total", "coredns_dns_responses_total",
+			"coredns_dns_request_duration_seconds", "coredns_dns_response_size_bytes", "coredns_cache_hits_total", "coredns_cache_misses_total"} {
+			if ours[want] == 0 {
+				t.Errorf("%s has no series of this server", want)
+			}
+		}
+		if err := s.Restart(context.Background(), cfg); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
