@@ -33,7 +33,7 @@ LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-local portmap)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build demo test test-unit test-net fuzz bench lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build demo demo-clean test test-unit test-net fuzz bench lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -47,8 +47,11 @@ bin/neardns-agent: FORCE
 bin/neardns-install: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./install
 
-demo: deps build tools ## show a node, two pods, a hit, a killed agent and the fallback (KEEP=1 leaves it standing)
-	@KEEP="$(KEEP)" $(GO) run ./integration/demo
+demo: deps build tools ## show a node, two pods, a hit, a killed agent and the fallback (KEEP=1 leaves it standing; PROXY=nftables)
+	@KEEP="$(KEEP)" PROXY="$(PROXY)" $(GO) run ./integration/demo
+
+demo-clean: ## take away what make demo KEEP=1 left
+	@$(GO) run ./integration/demo -clean
 
 test: deps build tools ## all tests: unit, race, real kernel, a few seconds of fuzzing (as root)
 	@$(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -fuzztime 3s -alone ./integration -allowed-skips .ci/allowed-skips $(PKGS)
