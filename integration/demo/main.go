@@ -29,7 +29,6 @@ func main() {
 	clean := flag.Bool("clean", false, "only take away what a run with KEEP=1 left")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
 	code := 0
 	if err := run(ctx, *clean); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
