@@ -14,8 +14,9 @@ import (
 )
 
 // batch is one nftables transaction being written: all of it takes effect, or none. Messages are encoded here, not by
-// google/nftables (which reads for us and encodes the expressions), for two reasons: it cannot write the direction of a
-// conntrack zone, and it asks for an acknowledgement of every message, which costs an ADD more than the rules themselves.
+// google/nftables (which reads for us and encodes most expressions), for two reasons: it cannot write the direction of a
+// conntrack zone nor IPv6's checksum flags, and it asks for an acknowledgement of every message, which costs an ADD more
+// than the rules themselves.
 type batch struct {
 	table    string // "" means TableName
 	messages []netlink.Message
@@ -207,11 +208,15 @@ func (b *batch) addRule(chain string, r rule) {
 }
 
 func (o op) encode() ([]byte, error) {
-	if o.zone == zoneNone {
-		return expr.Marshal(inet, o.expr)
-	}
 	enc := netlink.NewAttributeEncoder()
 	enc.ByteOrder = binary.BigEndian
+	if o.zone == zoneNone {
+		if p, ok := o.expr.(*expr.Payload); ok && p.OperationType == expr.PayloadWrite {
+			encodeWrite(enc, p)
+			return enc.Encode()
+		}
+		return expr.Marshal(inet, o.expr)
+	}
 	enc.String(unix.NFTA_EXPR_NAME, "ct")
 	enc.Nested(unix.NFTA_EXPR_DATA, func(n *netlink.AttributeEncoder) error {
 		n.Uint32(unix.NFTA_CT_KEY, unix.NFT_CT_ZONE)
@@ -224,6 +229,23 @@ func (o op) encode() ([]byte, error) {
 		return nil
 	})
 	return enc.Encode()
+}
+
+// encodeWrite writes a payload statement. google/nftables v0.3.0 leaves the flags out where there is no checksum in the
+// network header itself, as in IPv6: the kernel would then leave the transport checksum wrong, which nobody notices as long
+// as a packet stays on one machine (the checksum is still to be made) and has one fragment.
+func encodeWrite(enc *netlink.AttributeEncoder, p *expr.Payload) {
+	enc.String(unix.NFTA_EXPR_NAME, "payload")
+	enc.Nested(unix.NFTA_EXPR_DATA, func(n *netlink.AttributeEncoder) error {
+		n.Uint32(unix.NFTA_PAYLOAD_SREG, p.SourceRegister)
+		n.Uint32(unix.NFTA_PAYLOAD_BASE, uint32(p.Base))
+		n.Uint32(unix.NFTA_PAYLOAD_OFFSET, p.Offset)
+		n.Uint32(unix.NFTA_PAYLOAD_LEN, p.Len)
+		n.Uint32(unix.NFTA_PAYLOAD_CSUM_TYPE, uint32(p.CsumType))
+		n.Uint32(unix.NFTA_PAYLOAD_CSUM_OFFSET, p.CsumOffset)
+		n.Uint32(unix.NFTA_PAYLOAD_CSUM_FLAGS, p.CsumFlags)
+		return nil
+	})
 }
 
 // send commits the batch in one transaction. Only the last message asks for an acknowledgement; the kernel reports errors

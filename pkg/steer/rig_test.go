@@ -158,7 +158,6 @@ func (r *rig) local() []netip.AddrPort {
 
 var networks = []string{"udp", "tcp"}
 
-
 // want asks each server over both protocols and fails unless who answers each from the address that was asked.
 func (r *rig) want(who string, from *testutil.NetNS, when string, servers ...netip.AddrPort) {
 	r.t.Helper()
