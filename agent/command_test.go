@@ -61,7 +61,7 @@ func TestCommandLine(t *testing.T) {
 		{"config check", []string{"config", "check", "--config", "/node.yaml"}, good, exitGood, "configuration is good", ""},
 		{"config show", []string{"config", "show", "--config", "/node.yaml"}, good, exitGood, "clusterDNS: 10.96.0.10", ""},
 		{"config show corefile", []string{"config", "show", "--corefile", "--config", "/node.yaml"}, good, exitGood, "bind 169.254.20.10 169.254.20.11", ""},
-		{"config show entry", []string{"config", "show", "--format", "conflist-entry", "--config", "/node.yaml"}, good, exitGood, `"type":"neardns"`, ""},
+		{"config show entry", []string{"config", "show", "--format", "conflist-entry", "--config", "/node.yaml"}, good, exitGood, `"type": "neardns"`, ""},
 		{"config show format", []string{"config", "show", "--format", "toml", "--config", "/node.yaml"}, good, exitConfig, "", `--format "toml"`},
 		{"no file", []string{"config", "check", "--config", "/none.yaml"}, nil, exitConfig, "", "/none.yaml"},
 		{"unknown key", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirect: [10.96.0.10]\n"}, exitConfig, "", "/node.yaml:3:1"},
