@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -258,6 +259,24 @@ func (e *end) allowIPv6() error {
 		return fmt.Errorf("set addrgenmode none: %w", err)
 	}
 	return nil
+}
+
+// operational waits until the kernel has taken note that the link has its carrier, which it has once both ends are up. It
+// does so in the background, as a rule within a millisecond and at worst a second later; until then packets are dropped.
+func operational(nl netlinksafe.Handle, name string) error {
+	const atMost, pause = 1500 * time.Millisecond, 2 * time.Millisecond
+	for deadline := time.Now().Add(atMost); ; time.Sleep(pause) {
+		l, err := nl.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("look up %s: %w", name, err)
+		}
+		if l.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s is up and has no carrier (%s)", name, l.Attrs().OperState)
+		}
+	}
 }
 
 func (e *end) address(f family, a netip.Addr) error {

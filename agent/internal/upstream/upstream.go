@@ -236,6 +236,9 @@ func (r *resolver) resolvConf(file, via string) {
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is an address of the agent itself", file, a.line, a.addr))
 		case a.isStub():
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub", file, a.line, a.addr))
+		case a.addr.Zone() != "" || a.addr.Is6() && a.addr.IsLinkLocalUnicast():
+			// Routers announce themselves this way; CoreDNS's forward drops the interface and could never reach it.
+			passed = append(passed, fmt.Sprintf("%s:%d: %s is link-local and cannot be asked from here", file, a.line, a.addr))
 		default:
 			left++
 			if !slices.Contains(r.out.External, s) {

@@ -72,8 +72,8 @@ func TestResolve(t *testing.T) {
 		"resolv.conf": {
 			files: map[string]string{conf: "# made by hand\r\n; x\n\ndomain a.b\nsearch a.b c.d\noptions ndots:5\nnameserver 192.0.2.1\r\nnameserver\t192.0.2.2 # second\n" +
 				"nameserver   2001:db8::1;x\nnameserver fe80::1%eth0\nnameserver 192.0.2.1\nnameserver 0.0.0.0\nnameserver ::"},
-			want: want{External: []string{"192.0.2.1:53", "192.0.2.2:53", "[2001:db8::1]:53", "[fe80::1%eth0]:53", "127.0.0.1:53", "[::1]:53"},
-				Files: []string{stubsFile, namesFile, conf}},
+			want: want{External: []string{"192.0.2.1:53", "192.0.2.2:53", "[2001:db8::1]:53", "127.0.0.1:53", "[::1]:53"},
+				Files: []string{stubsFile, namesFile, conf}, Notes: []string{"/etc/resolv.conf:10: fe80::1%eth0 is link-local and cannot be asked from here"}},
 		},
 		"lines that mean nothing are noted": {
 			files: map[string]string{conf: "nameservers 192.0.2.9\n nameserver 192.0.2.8\nnameserver 192.0.2.1\n"},
