@@ -261,22 +261,44 @@ func (e *end) allowIPv6() error {
 	return nil
 }
 
-// operational waits until the kernel has taken note that the link has its carrier, which it has once both ends are up. It
-// does so in the background, as a rule within a millisecond and at worst a second later; until then packets are dropped.
-func operational(nl netlinksafe.Handle, name string) error {
+// settle waits for what the kernel does in the background once both ends are up, as a rule within a millisecond and at
+// worst a second later: it gives each end its queue, without which packets are dropped, and IPv6 addresses their routes,
+// without which the answers to them are no answers.
+func (i inside) settle(h host, families []family) error {
 	const atMost, pause = 1500 * time.Millisecond, 2 * time.Millisecond
 	for deadline := time.Now().Add(atMost); ; time.Sleep(pause) {
-		l, err := nl.LinkByName(name)
-		if err != nil {
-			return fmt.Errorf("look up %s: %w", name, err)
-		}
-		if l.Attrs().OperState == netlink.OperUp {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%s is up and has no carrier (%s)", name, l.Attrs().OperState)
+		err := errors.Join(operational(i.nl, ownInterface), operational(h.nl, steer.ProberInterface), i.local(families))
+		if err == nil || time.Now().After(deadline) {
+			return err
 		}
 	}
+}
+
+func operational(nl netlinksafe.Handle, name string) error {
+	l, err := nl.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("look up %s: %w", name, err)
+	}
+	if state := l.Attrs().OperState; state != netlink.OperUp {
+		return fmt.Errorf("%s is set up and yet %s", name, state)
+	}
+	return nil
+}
+
+// local reports whether what is sent to the prober's addresses is its own.
+func (i inside) local(families []family) error {
+	for _, f := range families {
+		for _, source := range f.sources() {
+			routes, err := i.nl.RouteGet(source.AsSlice())
+			if err != nil {
+				return fmt.Errorf("look up the route to %s: %w", source, err)
+			}
+			if len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
+				return fmt.Errorf("%s is not yet local in the prober's netns", source)
+			}
+		}
+	}
+	return nil
 }
 
 func (e *end) address(f family, a netip.Addr) error {

@@ -157,7 +157,7 @@ func (p *Prober) ensure() error {
 	if err := p.host.ensure(want); err != nil {
 		return fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
 	}
-	if err := errors.Join(operational(p.own.nl, ownInterface), operational(p.host.nl, steer.ProberInterface)); err != nil {
+	if err := p.own.settle(p.host, want); err != nil {
 		return err
 	}
 	if err := p.own.table.Apply(steer.Pod{Redirects: redirects}); err != nil {

@@ -7,12 +7,10 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
 
@@ -320,126 +318,6 @@ func TestReconfigure(t *testing.T) {
 	}
 	wantOK(t, probe(t, p, n.redirects[1].ClusterDNS, steer.TCP, time.Second))
 	if err := p.own.table.Verify(steer.Pod{Redirects: n.redirects[1:]}); err != nil {
-		t.Error(err)
-	}
-}
-
-// output runs a command in the prober's netns.
-func (p *Prober) output(t testing.TB, args ...string) string {
-	t.Helper()
-	var out []byte
-	var err error
-	p.room.do(func() { out, err = exec.Command(args[0], args[1:]...).CombinedOutput() }) //nolint:gosec // a test's own
-	if err != nil {
-		t.Errorf("%s: %v: %s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
-func (p *Prober) run(t testing.TB, args ...string) {
-	t.Helper()
-	p.output(t, args...)
-}
-
-func TestEnsureRepairs(t *testing.T) {
-	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
-	p := n.prober(t)
-	for _, c := range []struct {
-		name  string
-		wreck func()
-	}{
-		{"nothing", func() {}},
-		{"link deleted", func() { n.Host.DelLink(steer.ProberInterface) }},
-		{"link down", func() { n.Host.Down(steer.ProberInterface) }},
-		{"link deleted inside", func() { p.run(t, "ip", "link", "del", ownInterface) }},
-		{"link down inside", func() { p.run(t, "ip", "link", "set", ownInterface, "down") }},
-		{"hardware address changed", func() { n.Host.SetMAC(steer.ProberInterface, "02:00:00:00:00:09") }},
-		{"routes flushed", func() {
-			n.Host.Run("ip", "route", "flush", "dev", steer.ProberInterface)
-			n.Host.Run("ip", "-6", "route", "flush", "dev", steer.ProberInterface)
-		}},
-		{"neighbours flushed", func() {
-			n.Host.Run("ip", "neigh", "flush", "nud", "permanent", "dev", steer.ProberInterface)
-			p.run(t, "ip", "neigh", "flush", "nud", "permanent", "dev", ownInterface)
-		}},
-		{"addresses flushed inside", func() { p.run(t, "ip", "addr", "flush", "dev", ownInterface) }},
-		{"default routes deleted inside", func() {
-			p.run(t, "ip", "route", "del", "default")
-			p.run(t, "ip", "-6", "route", "del", "default")
-		}},
-		{"pod table deleted", func() { p.run(t, "nft", "flush", "ruleset") }},
-		{"IPv6 turned off", func() { n.Host.Sysctl("net.ipv6.conf."+steer.ProberInterface+".disable_ipv6", "1") }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			c.wreck()
-			if err := p.Ensure(); err != nil {
-				t.Fatal(err)
-			}
-			for _, target := range n.targets() {
-				for _, protocol := range protocols {
-					wantOK(t, probe(t, p, target, protocol, time.Second))
-				}
-			}
-			for _, a := range n.ClusterDNS() {
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-				defer cancel()
-				if err := p.Prove(ctx, a, serviceName); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-}
-
-// A check of a healthy prober must not show up in what other programs watch.
-func TestEnsureUnchangedIsSilent(t *testing.T) {
-	n := newNode(t, testutil.Options{Families: testutil.Dual})
-	p := n.prober(t)
-	monitor := n.Host.Start("ip", "-ts", "monitor", "all")
-	marker := func(name string) {
-		testutil.Eventually(t, 5*time.Second, func() error {
-			n.Host.Run("ip", "link", "add", name, "type", "bridge")
-			n.Host.DelLink(name)
-			if !strings.Contains(monitor.Output(), name) {
-				return errors.New("the monitor is silent")
-			}
-			return nil
-		})
-	}
-	marker("before")
-	before := strings.Count(monitor.Output(), steer.ProberInterface)
-	for range 3 {
-		if err := p.Ensure(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	marker("after")
-	if after := strings.Count(monitor.Output(), steer.ProberInterface); after != before {
-		t.Errorf("events: %s", monitor.Output())
-	}
-}
-
-func TestCloseLeavesNothing(t *testing.T) {
-	n := newNode(t, testutil.Options{Families: testutil.Dual})
-	state := func() string {
-		return n.Host.Run("ip", "-o", "link") + n.Host.Run("ip", "route", "show", "table", "all") +
-			n.Host.Run("ip", "-6", "route", "show", "table", "all") + n.Host.Run("ip", "neigh", "show", "nud", "permanent")
-	}
-	before := state()
-	p := n.prober(t)
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, time.Second))
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP, time.Second))
-	for range 2 {
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(before, state()); diff != "" {
-		t.Errorf("residue (-before +after):\n%s", diff)
-	}
-	if again, err := New(n.config()); err != nil {
-		t.Error(err)
-	} else if err := again.Close(); err != nil {
 		t.Error(err)
 	}
 }
