@@ -1,0 +1,209 @@
+package steering
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// target is whom a pod asks, and how.
+type target struct {
+	addr    netip.Addr
+	network string
+}
+
+func (t target) String() string         { return t.network + " " + t.addr.String() }
+func (t target) server() netip.AddrPort { return netip.AddrPortFrom(t.addr, 53) }
+func targets(addrs ...netip.Addr) (out []target) {
+	for _, a := range addrs {
+		out = append(out, target{a, "udp"}, target{a, "tcp"})
+	}
+	return out
+}
+
+// all are the node's cluster DNS and local addresses over both protocols.
+func (n *node) all() []target { return targets(append(n.ClusterDNS(), n.locals()...)...) }
+
+var names atomic.Int64
+
+// freshName is a name that nobody has asked for yet.
+func freshName() string { return fmt.Sprintf("name%d.default.svc.cluster.local.", names.Add(1)) }
+
+// client is whoever asks: a pod, or a process on the host.
+type client struct {
+	ns  *testutil.NetNS
+	own []netip.Addr // as kube-dns sees it when asked directly
+}
+
+func (p *pod) client() client  { return client{p.NetNS, p.addrs} }
+func (n *node) client() client { return client{n.Host, nil} }
+
+// ask asks for an A record and checks that the data is the one that kube-dns gave with this serial.
+func (c client) ask(at target, name string, timeout time.Duration) (*testutil.Answer, error) {
+	a, err := testutil.Ask(c.ns, at.server(), name, dns.TypeA, at.network, testutil.AskOptions{Timeout: timeout, EDNS: 1232})
+	if err != nil {
+		return nil, err
+	}
+	return a, rightData(a)
+}
+
+// rightData tells whether the answer is whole: from kube-dns, with the address that it makes of its serial.
+func rightData(a *testutil.Answer) error {
+	if a.Who != "KUBEDNS" || a.Rcode() != "NOERROR" || len(a.Msg.Answer) != 1 {
+		return fmt.Errorf("wrong answer: %s\n%s", a, a.Msg)
+	}
+	record, ok := a.Msg.Answer[0].(*dns.A)
+	if want := net.IPv4(198, 18, byte(a.Serial>>8), byte(a.Serial)); !ok || !record.A.Equal(want) {
+		return fmt.Errorf("wrong data, want %s:\n%s", want, a.Msg)
+	}
+	return nil
+}
+
+// direct tells whether kube-dns saw the client itself, and not the agent.
+func (c client) direct(a *testutil.Answer) bool {
+	for _, own := range c.own {
+		if a.Client == own {
+			return true
+		}
+	}
+	return false
+}
+
+// steered tells whether a question goes to the cache: the second answer is the first one.
+func (c client) steered(at target) error {
+	name := freshName()
+	miss, err := c.ask(at, name, time.Second)
+	if err != nil {
+		return fmt.Errorf("%s, miss: %w", at, err)
+	}
+	if c.direct(miss) {
+		return fmt.Errorf("%s: answered by kube-dns itself, want the cache", at)
+	}
+	hit, err := c.ask(at, name, time.Second)
+	if err != nil {
+		return fmt.Errorf("%s, hit: %w", at, err)
+	}
+	if hit.Serial != miss.Serial {
+		return fmt.Errorf("%s: kube-dns was asked twice (answers %d and %d), want one from the cache", at, miss.Serial, hit.Serial)
+	}
+	return nil
+}
+
+// fellBack tells whether a question goes to kube-dns, by the client itself.
+func (c client) fellBack(at target, timeout time.Duration) error {
+	name := freshName()
+	first, err := c.ask(at, name, timeout)
+	if err != nil {
+		return fmt.Errorf("%s: %w", at, err)
+	}
+	if len(c.own) > 0 && !c.direct(first) {
+		return fmt.Errorf("%s: kube-dns was asked by %s, want the client itself %v", at, first.Client, c.own)
+	}
+	if len(c.own) == 0 {
+		again, err := c.ask(at, name, timeout)
+		if err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+		if again.Serial == first.Serial {
+			return fmt.Errorf("%s: answered from the cache, want kube-dns", at)
+		}
+	}
+	return nil
+}
+
+// wantSteered waits until every target is answered by the cache.
+func (n *node) wantSteered(c client, when string, ats ...target) {
+	n.t.Helper()
+	for _, at := range ats {
+		testutil.Eventually(n.t, patience, func() error { return wrap(when, c.steered(at)) })
+	}
+}
+
+// wantFallback asks every target once, at once.
+func (n *node) wantFallback(c client, when string, ats ...target) {
+	n.t.Helper()
+	for _, at := range ats {
+		if err := c.fellBack(at, time.Second); err != nil {
+			n.t.Errorf("%s: %v", when, err)
+		}
+	}
+}
+
+// wantFallbackWithin asks every target, all at the same time and again and again, until each is answered by kube-dns.
+// It returns how long the slowest took.
+func (n *node) wantFallbackWithin(c client, when string, bound time.Duration, ats ...target) time.Duration {
+	n.t.Helper()
+	begun := time.Now()
+	took := make([]time.Duration, len(ats))
+	failed := make([]error, len(ats))
+	var wg sync.WaitGroup
+	for i, at := range ats {
+		wg.Go(func() {
+			for {
+				failed[i] = c.fellBack(at, retry)
+				took[i] = time.Since(begun)
+				if failed[i] == nil || took[i] > bound+patience {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	slowest := time.Duration(0)
+	for i, at := range ats {
+		if failed[i] != nil || took[i] > bound {
+			n.t.Errorf("%s: %s fell back after %v, want %v at most (%v)", when, at, took[i].Round(time.Millisecond), bound, failed[i])
+		}
+		slowest = max(slowest, took[i])
+	}
+	return slowest
+}
+
+// wantUntracked asks for what the cache holds, and looks that no conntrack entry comes of it on either side.
+func (n *node) wantUntracked(p *pod, ats ...target) {
+	n.t.Helper()
+	for _, at := range ats {
+		testutil.Eventually(n.t, patience, func() error {
+			name := freshName()
+			miss, err := p.client().ask(at, name, time.Second)
+			if err != nil {
+				return err
+			}
+			testutil.FlushConntrack(n.Host)
+			testutil.FlushConntrack(p.NetNS)
+			hit, err := p.client().ask(at, name, time.Second)
+			if err != nil {
+				return err
+			}
+			if hit.Serial != miss.Serial {
+				return fmt.Errorf("%s: no hit", at)
+			}
+			if lines := append(p.tracked(n.Host), p.tracked(p.NetNS)...); len(lines) > 0 {
+				n.t.Errorf("a hit over %s is tracked:\n%s", at, strings.Join(lines, "\n"))
+			}
+			return nil
+		})
+	}
+}
+
+func wrap(when string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", when, err)
+}
+
+// isTimeout tells whether nothing came back at all.
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}

@@ -1,0 +1,258 @@
+package steering
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// The addresses that are the same on every node.
+var (
+	local4, local6       = netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:90de:d95::a")
+	steering4, steering6 = netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("fd00:90de:d95::b")
+)
+
+// Times that the products promise, with what a busy machine may add.
+const (
+	lifetime = 800 * time.Millisecond // of a lease, by default
+	patience = 15 * time.Second       // for what has no promised time
+	retry    = 250 * time.Millisecond // of the tests' clients
+	slack    = 450 * time.Millisecond
+)
+
+// setup is what one test's node is made of.
+type setup struct {
+	families testutil.Families
+	proxy    testutil.ProxyMode
+	attach   testutil.Attach // PTP, BridgeCNI or BridgeNF: which reference plugin makes the pods
+	external bool            // with a DNS server outside of the cluster
+	config   string          // further lines of NodeConfig
+	proven   bool            // the plugin's steer: proven, the default, instead of always
+}
+
+func (s setup) String() string {
+	return testutil.Options{Families: s.families, Proxy: s.proxy, Attach: s.attach}.String()
+}
+
+// node is a node with neardns on it.
+type node struct {
+	*testutil.Node
+	t     *testing.T
+	setup setup
+	dir   string
+	agent *testutil.Process // nil until it was started
+	pods  int
+}
+
+func newNode(t *testing.T, s setup) *node {
+	t.Helper()
+	testutil.RequireRoot(t)
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	if s.proxy == "" {
+		s.proxy = testutil.NFTables
+	}
+	if s.attach == "" {
+		s.attach = testutil.PTP
+	}
+	n := &node{t: t, setup: s, dir: t.TempDir()}
+	n.Node = testutil.NewNode(t, testutil.Options{Families: s.families, Proxy: s.proxy, External: s.external, Name: "steer"})
+	if s.attach == testutil.BridgeNF {
+		testutil.RequireSysctl(t, n.Host, "net.bridge.bridge-nf-call-iptables")
+	}
+	for _, key := range []string{"iptables", "ip6tables"} {
+		if key := "net.bridge.bridge-nf-call-" + key; n.Host.HasSysctl(key) {
+			n.Host.Sysctl(key, map[bool]string{true: "1", false: "0"}[s.attach == testutil.BridgeNF])
+		}
+	}
+	n.configure(s.config)
+	t.Cleanup(func() {
+		if t.Failed() && n.agent != nil {
+			t.Logf("agent's log:\n%s", n.agent.Output())
+		}
+	})
+	return n
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+func (n *node) stateDir() string        { return n.path("run") }
+func (n *node) persistDir() string      { return n.path("lib") }
+func (n *node) configFile() string      { return n.path("node.yaml") }
+
+func (n *node) write(name, text string) {
+	n.t.Helper()
+	// Renamed into place, as a mounted ConfigMap's files are replaced.
+	temporary := n.path(name) + ".new"
+	if err := errors.Join(os.WriteFile(temporary, []byte(text), 0o644), os.Rename(temporary, n.path(name))); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// configure writes the agent's configuration: the node's addresses, and lines that a test adds.
+func (n *node) configure(more string) {
+	n.t.Helper()
+	var b strings.Builder
+	b.WriteString("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\n")
+	if !strings.Contains(more, "redirects:") {
+		b.WriteString("redirects:\n")
+		for _, a := range n.ClusterDNS() {
+			fmt.Fprintf(&b, "- %q\n", a)
+		}
+	}
+	b.WriteString("localAddresses:\n")
+	for _, a := range n.locals() {
+		fmt.Fprintf(&b, "- %q\n", a)
+	}
+	if !strings.Contains(more, "upstreams:") {
+		b.WriteString("upstreams: {external: []}\n")
+	}
+	fmt.Fprintf(&b, "stateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\n%s", n.stateDir(), n.persistDir(), n.path("kube-dns"), more)
+	n.write("node.yaml", b.String())
+}
+
+func (n *node) locals() []netip.Addr {
+	var out []netip.Addr
+	for _, a := range n.ClusterDNS() {
+		out = append(out, map[bool]netip.Addr{true: local4, false: local6}[a.Is4()])
+	}
+	return out
+}
+
+// startAgent starts the agent and waits until it serves under all of its leases.
+func (n *node) startAgent() {
+	n.t.Helper()
+	n.launchAgent()
+	n.awaitReady()
+}
+
+func (n *node) launchAgent() {
+	n.t.Helper()
+	n.agent = n.Host.Start(program("neardns-agent"), "node", "--config", n.configFile())
+}
+
+func (n *node) awaitReady() {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience, func() error {
+		select {
+		case <-n.agent.Exited():
+			n.t.Fatalf("the agent ended: %v\n%s", n.agent.Wait(), n.agent.Output())
+		default:
+		}
+		s := n.status()
+		if s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < len(n.ClusterDNS()) {
+			return fmt.Errorf("the agent is not ready: %+v", s)
+		}
+		return nil
+	})
+}
+
+// status is what `neardns-agent status --json` says, as far as the tests look at it.
+type status struct {
+	Agent *struct {
+		Ready  bool `json:"ready"`
+		Leases []struct {
+			Address  netip.Addr `json:"address"`
+			Protocol string     `json:"protocol"`
+			Held     bool       `json:"held"`
+			Reason   string     `json:"reason"`
+		} `json:"leases"`
+		Proven []netip.Addr      `json:"fallbackProven"`
+		Faults map[string]string `json:"faults"`
+		Repair string            `json:"lastRepair"`
+	} `json:"agent"`
+	NoAgent  string                   `json:"noAgent"`
+	Leases   []map[string]string      `json:"kernelLeases"`
+	Switch   bool                     `json:"switch"`
+	Counters map[string]steer.Counter `json:"counters"`
+	Pods     []struct {
+		Name      string             `json:"name"`
+		Decisions []podfile.Decision `json:"decisions"`
+	} `json:"pods"`
+}
+
+func (n *node) status() status {
+	n.t.Helper()
+	out, _ := n.Host.TryRun("", program("neardns-agent"), "status", "--config", n.configFile(), "--json") // 3 where degraded
+	var s status
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		n.t.Fatalf("status is no JSON: %v\n%s", err, out)
+	}
+	return s
+}
+
+// run runs the agent's binary in the host's netns to its end.
+func (n *node) run(args ...string) (code int, stdout, stderr string) {
+	n.t.Helper()
+	var out, errs strings.Builder
+	cmd := exec.Command(program("neardns-agent"), args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	p := n.Host.StartCmd(cmd)
+	select {
+	case <-p.Exited():
+	case <-time.After(patience):
+		p.Kill()
+		n.t.Fatalf("neardns-agent %v did not end\n%s", args, errs.String())
+	}
+	err := p.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		n.t.Fatal(err)
+	}
+	return p.Cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// host is the host's state as far as packets see it: rules without what counts or expires by itself, links and addresses.
+func (n *node) host() string {
+	n.t.Helper()
+	return n.Host.Run("sh", "-c", "nft -s list ruleset | grep -v '^# Warning'; ip -o link | cut -d: -f2; ip -o address | awk '{print $2, $3, $4}'; ip route; ip -6 route; ip rule")
+}
+
+// links names the host's links.
+func (n *node) hasLink(name string) bool {
+	n.t.Helper()
+	_, err := n.Host.Netlink().LinkByName(name)
+	return err == nil
+}
+
+// leases are those that stand in the kernel.
+func (n *node) leases() []steer.LeaseState {
+	n.t.Helper()
+	rules, err := steer.OpenNftables(n.Host.FD())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer rules.Close()
+	leases, err := rules.Leases()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return leases
+}
+
+// hup asks the agent to reload.
+func (n *node) hup() { n.agent.Signal(unix.SIGHUP) }
+
+// awaitLog waits until the agent has said text, after from bytes of its log.
+func (n *node) awaitLog(from int, text string) {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience, func() error {
+		if said := n.agent.Output()[from:]; !strings.Contains(said, text) {
+			return fmt.Errorf("the agent did not say %q:\n%s", text, said)
+		}
+		return nil
+	})
+}

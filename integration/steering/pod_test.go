@@ -1,0 +1,199 @@
+package steering
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// pod is a pod that libcni made by the node's conflist.
+type pod struct {
+	*testutil.Pod
+	node        *node
+	name        string
+	annotations map[string]string
+	addrs       []netip.Addr
+}
+
+type object = map[string]any
+
+// conflist is the node's network: a reference plugin with host-local, and neardns behind it.
+func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
+	n.t.Helper()
+	var ranges, routes []any
+	for _, a := range n.Gateways() {
+		ranges = append(ranges, []any{object{"subnet": n.PodRange(a.Is4()).String(), "gateway": a.String()}})
+		routes = append(routes, object{"dst": testutil.DefaultRoute(a).String()})
+	}
+	primary := object{"type": "ptp", "mtu": 1500}
+	if n.setup.attach != testutil.PTP {
+		primary = object{"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true}
+	}
+	primary["ipam"] = object{"type": "host-local", "dataDir": n.path("ipam"), "ranges": ranges, "routes": routes}
+	plugins := []any{primary}
+	if withNearDNS {
+		plugin := object{
+			"type": "neardns", "redirects": n.ClusterDNS(), "clusterDomain": "cluster.local", "localAddresses": n.locals(),
+			"stateDir": n.stateDir(), "persistDir": n.persistDir(), "steer": "always", "logFile": n.path("plugin.log"),
+			"capabilities": object{"dns": true, "io.kubernetes.cri.pod-annotations": true},
+		}
+		if n.setup.proven {
+			delete(plugin, "steer")
+		}
+		plugins = append(plugins, plugin)
+	}
+	text, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}, "", "  ")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.write("10-pods.conflist", string(text))
+	list, err := libcni.ConfListFromFile(n.path("10-pods.conflist"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return list
+}
+
+// addPod makes a steered pod, or one that waits for the proof.
+func (n *node) addPod(annotations map[string]string) *pod {
+	n.t.Helper()
+	return n.makePod(true, annotations)
+}
+
+// addOldPod makes a pod as it was before neardns came to the node.
+func (n *node) addOldPod() *pod {
+	n.t.Helper()
+	return n.makePod(false, nil)
+}
+
+func (n *node) makePod(withNearDNS bool, annotations map[string]string) *pod {
+	n.t.Helper()
+	n.pods++
+	name := fmt.Sprintf("pod%d", n.pods)
+	p := &pod{Pod: n.AddPod(name), node: n, name: name, annotations: annotations}
+	// Duplicate address detection would hold every IPv6 pod up for seconds. It is off for the links of pods alone: the
+	// products' own must do with what a node has.
+	p.Sysctl("net.ipv6.conf.default.accept_dad", "0")
+	n.Host.Sysctl("net.ipv6.conf.default.accept_dad", "0")
+	defer n.Host.Sysctl("net.ipv6.conf.default.accept_dad", "1")
+	var result types.Result
+	err := p.cni(withNearDNS, func(c *libcni.CNIConfig, list *libcni.NetworkConfigList, conf *libcni.RuntimeConf) (err error) {
+		result, err = c.AddNetworkList(context.Background(), list, conf)
+		return err
+	})
+	if err != nil {
+		n.t.Fatalf("ADD %s: %v", name, err)
+	}
+	got, err := types100.NewResultFromResult(result)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, ip := range got.IPs {
+		a, _ := netip.AddrFromSlice(ip.Address.IP)
+		p.addrs = append(p.addrs, a.Unmap())
+	}
+	if len(p.addrs) != len(n.ClusterDNS()) {
+		n.t.Fatalf("pod %s has the addresses %v", name, p.addrs)
+	}
+	return p
+}
+
+// cni has libcni call the plugins in the host's netns, as a runtime does.
+func (p *pod) cni(withNearDNS bool, verb func(*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) (err error) {
+	n := p.node
+	c := libcni.NewCNIConfigWithCacheDir([]string{programs}, n.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
+	list := n.conflist(withNearDNS)
+	conf := &libcni.RuntimeConf{
+		ContainerID: p.container(), NetNS: p.Path(), IfName: "eth0",
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", p.name}},
+		CapabilityArgs: map[string]any{
+			"dns":                               object{"servers": n.ClusterDNS(), "searches": []string{"default.svc.cluster.local"}, "options": []string{"ndots:5"}},
+			"io.kubernetes.cri.pod-annotations": p.annotations,
+		},
+	}
+	n.Host.Do(func() { err = verb(c, list, conf) })
+	return err
+}
+
+func (p *pod) container() string { return p.name + "-0123456789abcdef" }
+
+func (p *pod) check() error {
+	return p.cni(true, func(c *libcni.CNIConfig, list *libcni.NetworkConfigList, conf *libcni.RuntimeConf) error {
+		return c.CheckNetworkList(context.Background(), list, conf)
+	})
+}
+
+func (p *pod) del() {
+	p.node.t.Helper()
+	err := p.cni(true, func(c *libcni.CNIConfig, list *libcni.NetworkConfigList, conf *libcni.RuntimeConf) error {
+		return c.DelNetworkList(context.Background(), list, conf)
+	})
+	if err != nil {
+		p.node.t.Errorf("DEL %s: %v", p.name, err)
+	}
+}
+
+// decisions is what the pod's file says, one state and reason a cluster DNS address.
+func (p *pod) decisions() []podfile.Decision {
+	p.node.t.Helper()
+	f, err := podfile.Read(podfile.Path(p.node.stateDir(), p.container(), "eth0"))
+	if err != nil {
+		p.node.t.Fatal(err)
+	}
+	return f.Decisions
+}
+
+// in returns an error unless all of the pod's decisions are in one state.
+func (p *pod) in(state podfile.State) error {
+	for _, d := range p.decisions() {
+		if d.State != state {
+			return fmt.Errorf("%s is %s for %s (%s), want %s", p.name, d.State, d.Redirect.ClusterDNS, d.Reason, state)
+		}
+	}
+	return nil
+}
+
+// addr is the pod's address of a family.
+func (p *pod) addr(is4 bool) netip.Addr {
+	for _, a := range p.addrs {
+		if a.Is4() == is4 {
+			return a
+		}
+	}
+	p.node.t.Fatalf("%s has no such address: %v", p.name, p.addrs)
+	return netip.Addr{}
+}
+
+// rules is what stands in the pod's netns.
+func (p *pod) rules() string { return p.Run("nft", "-s", "list", "ruleset") }
+
+// tracked lists the connections of the pod's DNS in a netns.
+func (p *pod) tracked(ns *testutil.NetNS) []string {
+	var out []string
+	for _, line := range testutil.Conntrack(ns) {
+		for _, a := range p.addrs {
+			if strings.Contains(line, " "+a.String()+":") {
+				out = append(out, line)
+				break
+			}
+		}
+	}
+	return out
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
