@@ -266,7 +266,7 @@ func (e *end) allowIPv6() error {
 // without which the answers to them are no answers.
 func (i inside) settle(h host, families []family) error {
 	const atMost, pause = 1500 * time.Millisecond, 2 * time.Millisecond
-	for deadline := time.Now().Add(atMost); ; time.Sleep(pause) {
+	for deadline := time.Now().Add(atMost); ; <-time.After(pause) {
 		err := errors.Join(operational(i.nl, ownInterface), operational(h.nl, steer.ProberInterface), i.local(families))
 		if err == nil || time.Now().After(deadline) {
 			return err
