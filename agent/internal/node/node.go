@@ -284,7 +284,7 @@ func (n *Node) keepRules(s Settings) error {
 		Lifetime:      s.Lifetime,
 	})
 	if len(drift) > 0 && err == nil {
-		n.repaired("rules", fmt.Sprintf("%d differences, the first: %s", len(drift), drift[0]))
+		n.repaired("rules", inWords(drift))
 	}
 	if err == nil {
 		n.mu.Lock()
@@ -399,12 +399,15 @@ func (n *Node) note(part string, err error) bool {
 	return err == nil
 }
 
+// repaired says what had to be mended. Before the server runs for the first time that is building up, and no repair.
 func (n *Node) repaired(kind, what string) {
 	n.mu.Lock()
-	first := n.repair == "" && !n.serving
-	n.repair = time.Now().UTC().Format(time.RFC3339) + " " + kind + ": " + what
+	building := !n.serving
+	if !building {
+		n.repair = time.Now().UTC().Format(time.RFC3339) + " " + kind + ": " + what
+	}
 	n.mu.Unlock()
-	if first || !n.isServing() { // building up is no repair
+	if building {
 		n.Log.Info("set up", "part", kind, "what", what)
 		return
 	}
@@ -412,7 +415,15 @@ func (n *Node) repaired(kind, what string) {
 	n.Log.Warn("repaired", "part", kind, "what", what)
 }
 
-// round soon.
+// inWords sums drift up: the first difference tells most, and one cause makes many.
+func inWords(drift []string) string {
+	if len(drift) == 1 {
+		return drift[0]
+	}
+	return fmt.Sprintf("%s; and %d more differences", drift[0], len(drift)-1)
+}
+
+// poke asks for a round soon.
 func (n *Node) poke() {
 	select {
 	case n.kick <- struct{}{}:
