@@ -32,7 +32,8 @@ const (
 	Canceled    Failure = "canceled"     // the caller gave up; says nothing
 )
 
-// Result is what one probe saw.
+// Result is what one probe saw. Who answered is for the caller to compare: another agent's instance, or a resolver that
+// makes up TXT records, would be told here by what it says.
 type Result struct {
 	Instance string        // who answered; set if and only if the probe succeeded
 	Failure  Failure       // None if it did
@@ -113,7 +114,7 @@ func (q question) judge(packet []byte, err error) Result {
 		return Result{Failure: WrongAnswer, Err: errors.New("the answer belongs to another question"), Took: took}
 	}
 	for _, rr := range m.Answer {
-		if txt, ok := rr.(*dns.TXT); ok && strings.EqualFold(txt.Hdr.Name, q.name) && len(txt.Txt) > 0 {
+		if txt, ok := rr.(*dns.TXT); ok && strings.EqualFold(txt.Hdr.Name, q.name) && strings.Join(txt.Txt, "") != "" {
 			return Result{Instance: strings.Join(txt.Txt, ""), Took: took}
 		}
 	}

@@ -1,0 +1,81 @@
+package prober
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// Whatever comes back, only an answer to this very question makes a probe succeed.
+func FuzzJudge(f *testing.F) {
+	q := newQuestion()
+	var m dns.Msg
+	if err := m.Unpack(q.wire); err != nil {
+		f.Fatal(err)
+	}
+	answer := new(dns.Msg).SetReply(&m)
+	f.Add(q.wire)
+	f.Add(pack(f, answer))
+	answer.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.name, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{instance}}}
+	good := pack(f, answer)
+	f.Add(good)
+	f.Add(good[:len(good)-1])
+	if r := q.judge(good, nil); !q.mine(good) || !r.OK() || r.Instance != instance {
+		f.Fatalf("the right answer: mine %v, %+v", q.mine(good), r)
+	}
+	other := newQuestion()
+	if other.mine(good) || other.judge(good, nil).OK() {
+		f.Fatal("an answer to one question was taken for another's")
+	}
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		r := q.judge(packet, nil)
+		if r.OK() != (r.Err == nil) {
+			t.Errorf("contradictory result %+v", r)
+		}
+		if r.OK() && !q.mine(packet) {
+			t.Errorf("success by an answer to another question: %+v", r)
+		}
+		_ = q.proves(packet, nil)
+	})
+}
+
+func pack(f *testing.F, m *dns.Msg) []byte {
+	f.Helper()
+	wire, err := m.Pack()
+	if err != nil {
+		f.Fatal(err)
+	}
+	return wire
+}
+
+func TestProves(t *testing.T) {
+	q, err := addressQuestion("kubernetes.default.svc.cluster.local", netip.MustParseAddr("fd00:96::a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m dns.Msg
+	if err := m.Unpack(q.wire); err != nil {
+		t.Fatal(err)
+	}
+	if m.Question[0].Qtype != dns.TypeAAAA || !m.RecursionDesired {
+		t.Errorf("the question is not a pod's: %v", &m)
+	}
+	for code, ok := range map[int]bool{dns.RcodeSuccess: true, dns.RcodeNameError: true, dns.RcodeServerFailure: false, dns.RcodeRefused: false} {
+		answer := new(dns.Msg).SetRcode(&m, code)
+		wire, err := answer.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := q.proves(wire, nil); (err == nil) != ok {
+			t.Errorf("%s: %v", dns.RcodeToString[code], err)
+		}
+	}
+	if err := q.proves(nil, errors.New("lost")); err == nil {
+		t.Error("no answer proves nothing")
+	}
+	if _, err := addressQuestion("a..b", netip.MustParseAddr("10.96.0.10")); err == nil {
+		t.Error("a bad name was asked for")
+	}
+}
