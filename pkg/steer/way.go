@@ -94,7 +94,9 @@ func hostPeer(pod *netlink.Handle, host netlinksafe.Handle, link netlink.Link, p
 	if peer.Type() != "veth" || peer.Attrs().ParentIndex != link.Attrs().Index {
 		return nil, noWay("the peer of %s is not in this host's netns", name)
 	}
-	if id, err := host.GetNetNsIdByFd(podNS); err == nil && id >= 0 && peer.Attrs().NetNsID != id {
+	// Looking the peer up made the kernel give the netns at its other end an id here, so a pod's netns without one is
+	// not that netns.
+	if id, err := host.GetNetNsIdByFd(podNS); err == nil && (id < 0 || peer.Attrs().NetNsID != id) {
 		return nil, noWay("the peer of %s is not in this host's netns", name)
 	}
 	return peer, nil
