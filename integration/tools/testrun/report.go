@@ -65,10 +65,13 @@ func (r *report) test(e event) *test {
 		t = &test{pkg: e.Package, name: e.Test}
 		r.tests[key] = t
 		r.order = append(r.order, t)
-		if at := strings.LastIndexByte(e.Test, '/'); at > 0 {
-			up := e
-			up.Test = e.Test[:at]
-			r.test(up).parent = true
+		// A subtest's own name may have slashes: what is before the last one need not be a test. Parents run first.
+		for up := e.Test; strings.Contains(up, "/"); {
+			up = up[:strings.LastIndexByte(up, '/')]
+			if parent := r.tests[e.Package+" "+up]; parent != nil {
+				parent.parent = true
+				break
+			}
 		}
 	}
 	return t

@@ -30,6 +30,16 @@ func TestReport(t *testing.T) {
 {"Action":"pass","Package":"p"}`,
 			want: []string{"2 passed, 0 failed, 0 skipped"}, ok: true,
 		},
+		"a subtest with slashes in its name": {
+			events: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/ipv4/udp"}
+{"Action":"pass","Package":"p","Test":"TestA/ipv4/udp"}
+{"Action":"run","Package":"p","Test":"TestA/ipv6/udp"}
+{"Action":"fail","Package":"p","Test":"TestA/ipv6/udp"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}`,
+			want: []string{"failed   p TestA/ipv6/udp", "1 passed, 1 failed, 0 skipped"},
+		},
 		"a failed subtest fails once": {
 			events: `{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"run","Package":"p","Test":"TestA/one"}
