@@ -48,6 +48,7 @@ type lease struct {
 	since   time.Time // of the last change
 	lastOK  time.Time // of the last renewal
 	reason  string    // why it is not held
+	said    []string  // the reasons that the log has had since it was last held
 	history []bool    // the last explicit results, true for failure
 }
 
@@ -153,7 +154,7 @@ func (n *Node) hold(t target) {
 	changed := !l.held
 	down := now.Sub(l.since)
 	if changed {
-		l.held, l.since, l.reason = true, now, ""
+		l.held, l.since, l.reason, l.said = true, now, "", nil
 	}
 	n.mu.Unlock()
 	if changed {
@@ -174,11 +175,11 @@ func (n *Node) fail(t target, err error, explicit bool, lifetime time.Duration) 
 	}
 	withdraw := l.held && l.failures() >= failuresLimit
 	lapsed := l.held && time.Since(l.lastOK) > lifetime
-	news := l.reason != err.Error()
 	if withdraw || lapsed {
 		l.held, l.since = false, time.Now()
 	}
 	lost := !l.held
+	news := lost && l.news(err.Error())
 	if lost {
 		l.reason = err.Error()
 	}
@@ -194,6 +195,17 @@ func (n *Node) fail(t target, err error, explicit bool, lifetime time.Duration) 
 	} else if lost && news {
 		n.Log.Info("no lease yet, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", err)
 	}
+}
+
+// news tells whether a reason has not been said yet. A firewall that rejects some packets and, at its rate limit, drops the
+// others gives two by turns; reasons that never repeat fall silent after the first few.
+func (l *lease) news(reason string) bool {
+	const most = 8
+	if slices.Contains(l.said, reason) || len(l.said) == most {
+		return false
+	}
+	l.said = append(l.said, reason)
+	return true
 }
 
 func (l *lease) record(failed bool) {

@@ -179,7 +179,7 @@ func TestProbeFailures(t *testing.T) {
 		n.agent.Behave(testutil.Behaviour{Drop: true})
 		defer n.agent.Behave(testutil.Behaviour{})
 		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantFailure(t, probe(t, p, target, protocol, 100*time.Millisecond), Timeout, "no answer within ")
+			wantFailure(t, probe(t, p, target, protocol, 100*time.Millisecond), Timeout, "no answer: ")
 		})
 	})
 	t.Run("an answer that comes late is not the next question's", func(t *testing.T) {

@@ -102,7 +102,7 @@ func (q question) answeredBy(m *dns.Msg) bool {
 func (q question) judge(packet []byte, err error) Result {
 	took := time.Since(q.start)
 	if err != nil {
-		r := failedAfter(took, err)
+		r := failedBy(err)
 		r.Took = took
 		return r
 	}
@@ -150,18 +150,21 @@ func failed(ctx context.Context, err error) Result {
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return failedAfter(0, err)
+	return failedBy(err)
 }
 
-// failedAfter names the failure that an error means.
-func failedAfter(waited time.Duration, err error) Result {
+// failedBy names the failure that an error means. The words are the same each time, since the log says what is new.
+func failedBy(err error) Result {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return Result{Failure: Canceled, Err: err}
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return Result{Failure: Timeout, Err: fmt.Errorf("no answer within %s", waited.Round(time.Millisecond))}
+		return Result{Failure: Timeout, Err: errors.New("no answer: the agent hangs, or a firewall on this node (its INPUT) drops what pods send to it")}
 	case errors.Is(err, unix.ECONNREFUSED):
-		return Result{Failure: Refused, Err: errors.New("refused: nobody listens there")}
+		return Result{Failure: Refused, Err: errors.New("refused: nobody listens there, or a firewall on this node (its INPUT) rejects what pods send to it")}
+	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES):
+		// What ICMP says of a packet that is "administratively prohibited", in IPv4 and in IPv6.
+		return Result{Failure: Network, Err: fmt.Errorf("rejected: a firewall on this node (its INPUT) keeps pods from the agent: %w", err)}
 	}
 	return Result{Failure: Network, Err: err}
 }
