@@ -28,6 +28,7 @@ func TestMatrix(t *testing.T) {
 }
 
 func walk(t *testing.T, s setup) {
+	t.Helper()
 	// A pod is steered where the fallback was proven before, as after a reboot; ptp's nodes are told not to ask for that.
 	s.proven = s.attach != testutil.PTP
 	n := newNode(t, s)

@@ -1,0 +1,69 @@
+package steering
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// firewall is what firewalld's zones come to: the host takes what it asked for, and nothing that pods begin.
+const firewall = `table inet foreign {
+	chain input {
+		type filter hook input priority 10; policy accept
+		ct state established,related accept
+		iifname "lo" accept
+		meta l4proto ipv6-icmp accept
+		%s
+	}
+}
+`
+
+// TestFirewalledInput shows that the prober comes the pods' way: where a foreign firewall keeps pods from the host, no
+// lease is earned, kube-dns answers, and the reason is said. Once the firewall lets them through, the cache answers.
+func TestFirewalledInput(t *testing.T) {
+	for name, verdict := range map[string]string{"reject": "reject with icmpx admin-prohibited", "drop": "drop"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI})
+			n.Host.RunInput(fmt.Sprintf(firewall, verdict), "nft", "-f", "-")
+			p := n.addPod(nil)
+			n.launchAgent()
+			n.wantNoLease()
+			n.wantFallback(p.client(), "firewall from the start", n.all()...)
+
+			n.Host.Run("nft", "delete", "table", "inet", "foreign")
+			n.wantSteered(p.client(), "firewall gone", n.all()...)
+			n.awaitReady()
+
+			n.Host.RunInput(fmt.Sprintf(firewall, verdict), "nft", "-f", "-")
+			took := n.wantFallbackWithin(p.client(), "firewall comes", lifetime+retry+slack, n.all()...)
+			t.Logf("fell back after %v", took)
+			n.wantNoLease()
+		})
+	}
+}
+
+// wantNoLease waits until the agent says of each of its addresses that it holds no lease, and why.
+func (n *node) wantNoLease() {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience, func() error {
+		s := n.status()
+		if s.Agent == nil || len(s.Agent.Leases) != len(n.all()) {
+			return fmt.Errorf("status: %+v", s)
+		}
+		for _, l := range s.Agent.Leases {
+			if l.Held || !strings.Contains(l.Reason, "firewall") {
+				return fmt.Errorf("lease of %s over %s: held %v, reason %q, want one that names a firewall", l.Address, l.Protocol, l.Held, l.Reason)
+			}
+		}
+		return nil
+	})
+	if code, text, _ := n.run("status", "--config", n.configFile()); code != 3 || !strings.Contains(text, "firewall") {
+		n.t.Errorf("status exits with %d, want 3, and says:\n%s", code, text)
+	}
+	if !strings.Contains(n.agent.Output(), "firewall") {
+		n.t.Errorf("the log does not name the reason:\n%s", n.agent.Output())
+	}
+}

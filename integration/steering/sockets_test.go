@@ -1,0 +1,254 @@
+package steering
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestOneSourcePortAsksBoth asks the cluster DNS address and the local address in turn from one source port: the two ways
+// back must not be mixed up.
+func TestOneSourcePortAsksBoth(t *testing.T) {
+	for _, s := range []setup{
+		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF},
+		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.PTP},
+	} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, s)
+			p := n.addPod(nil)
+			for i, cluster := range n.ClusterDNS() {
+				both := []netip.AddrPort{netip.AddrPortFrom(cluster, 53), netip.AddrPortFrom(n.locals()[i], 53)}
+				udp, err := testutil.OpenUDP(p.NetNS, cluster.Is4(), testutil.AskOptions{Timeout: time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer udp.Close()
+				source := netip.AddrPortFrom(p.addr(cluster.Is4()), 40053)
+				n.throughFlips(p, func(when string) {
+					for range 2 {
+						for _, server := range both {
+							a, err := udp.Ask(server, freshName(), dns.TypeA)
+							if err == nil {
+								err = rightData(a)
+							}
+							if err != nil {
+								t.Errorf("%s, udp: %v", when, err)
+							}
+							a, err = testutil.Ask(p.NetNS, server, freshName(), dns.TypeA, "tcp", testutil.AskOptions{Timeout: time.Second, Source: source, Abort: true})
+							if err == nil {
+								err = rightData(a)
+							}
+							if err != nil {
+								t.Errorf("%s, tcp: %v", when, err)
+							}
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// throughFlips takes the agent up, down and up again and calls ask in each state.
+func (n *node) throughFlips(p *pod, ask func(when string)) {
+	n.t.Helper()
+	if n.agent == nil {
+		ask("never started")
+	}
+	for round := range 2 {
+		n.startAgent()
+		n.wantSteered(p.client(), "up", n.all()...)
+		ask(fmt.Sprintf("up, round %d", round))
+		n.agent.Kill()
+		ask(fmt.Sprintf("killed, round %d", round))
+	}
+}
+
+// TestOpenUDPSocket keeps one connected socket through the agent's life: the kernel then takes answers from the address
+// asked alone, and the first question after each change is answered.
+func TestOpenUDPSocket(t *testing.T) {
+	for _, s := range []setup{
+		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.BridgeNF},
+		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.PTP},
+	} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, s)
+			p := n.addPod(nil)
+			var conns []*testutil.Conn
+			for _, a := range append(n.ClusterDNS(), n.locals()...) {
+				conns = append(conns, n.dial(p, target{a, "udp"}))
+			}
+			n.throughFlips(p, func(when string) {
+				for _, c := range conns {
+					if a, err := c.Ask(freshName(), dns.TypeA); err != nil {
+						t.Errorf("%s: %v", when, err)
+					} else if err := rightData(a); err != nil {
+						t.Errorf("%s: %v", when, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func (n *node) dial(p *pod, at target) *testutil.Conn {
+	n.t.Helper()
+	c, err := testutil.Dial(p.NetNS, at.network, at.server(), testutil.AskOptions{Timeout: 5 * time.Second})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(c.Close)
+	return c
+}
+
+// wantAnswers asks on open connections, one by one and pipelined, and checks who was asked.
+func (n *node) wantAnswers(when string, p *pod, conns []*testutil.Conn, direct bool) {
+	n.t.Helper()
+	for _, c := range conns {
+		single, err := c.Ask(freshName(), dns.TypeA)
+		if err != nil {
+			n.t.Errorf("%s: %v", when, err)
+			continue
+		}
+		many, err := c.Pipeline(dns.TypeA, freshName(), freshName(), freshName(), freshName(), freshName())
+		if err != nil {
+			n.t.Errorf("%s, pipelined: %v", when, err)
+			continue
+		}
+		for _, a := range append(many, single) {
+			if err := rightData(a); err != nil {
+				n.t.Errorf("%s: %v", when, err)
+			}
+			if p.client().direct(a) != direct {
+				n.t.Errorf("%s: %s answered, kube-dns asked by %s; direct must be %v", when, a, a.Client, direct)
+			}
+		}
+	}
+}
+
+// TestOpenTCPConnections keeps connections through the agent's changes. One that kube-dns serves goes on as if there were
+// no agent; one that the agent serves outlives a lapsed lease, ends in good order with the agent, and is cut by a kill alone.
+func TestOpenTCPConnections(t *testing.T) {
+	for _, s := range []setup{
+		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF},
+		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.PTP},
+	} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, s)
+			p := n.addPod(nil)
+			old := n.dialAll(p)
+			n.wantAnswers("no agent", p, old, true)
+			// Questions that are on their way while the agent comes up.
+			for _, c := range old {
+				for range 3 {
+					n.send(c, "delay-1500."+freshName())
+				}
+			}
+			n.startAgent()
+			n.wantSteered(p.client(), "agent up", n.all()...)
+			for _, c := range old {
+				for range 3 {
+					n.wantNext("asked before the agent came", c)
+				}
+			}
+			n.wantAnswers("kube-dns's connection, agent up", p, old, true)
+
+			fresh := n.dialAll(p)
+			n.wantAnswers("agent's connection", p, fresh, false)
+			n.lapse(func() {
+				n.wantAnswers("kube-dns's connection, agent stopped", p, old, true)
+				for _, c := range fresh {
+					n.send(c, freshName())
+				}
+			})
+			for _, c := range fresh {
+				n.wantNext("asked of a stopped agent", c)
+			}
+			n.wantAnswers("agent's connection after the lease lapsed", p, fresh, false)
+			n.wantAnswers("kube-dns's connection after the lease lapsed", p, old, true)
+			n.wantSteered(p.client(), "agent goes on", n.all()...)
+
+			n.endWithQuestions(fresh)
+			n.wantAnswers("kube-dns's connection, agent ended", p, old, true)
+			n.wantAnswers("new connections, agent ended", p, n.dialAll(p), true)
+		})
+	}
+}
+
+// endWithQuestions ends the agent while questions are in flight: they are answered, and then comes the connection's end, in
+// good order.
+func (n *node) endWithQuestions(conns []*testutil.Conn) {
+	n.t.Helper()
+	for _, c := range conns {
+		name := "delay-500." + freshName()
+		n.send(c, name)
+		testutil.Eventually(n.t, patience, func() error {
+			if n.DNS.Asked(name) == 0 {
+				return fmt.Errorf("kube-dns was not asked for %s", name)
+			}
+			return nil
+		})
+	}
+	n.agent.Signal(unix.SIGTERM)
+	for _, c := range conns {
+		n.wantNext("in flight at SIGTERM", c)
+		if _, err := c.Receive(); !errors.Is(err, io.EOF) {
+			n.t.Errorf("a connection at the agent's end: %v, want the end of file", err)
+		}
+	}
+	if err := n.agent.Wait(); err != nil {
+		n.t.Errorf("SIGTERM: %v", err)
+	}
+}
+
+// dialAll opens a TCP connection to each of the node's addresses.
+func (n *node) dialAll(p *pod) (conns []*testutil.Conn) {
+	n.t.Helper()
+	for _, a := range append(n.ClusterDNS(), n.locals()...) {
+		conns = append(conns, n.dial(p, target{a, "tcp"}))
+	}
+	return conns
+}
+
+func (n *node) send(c *testutil.Conn, name string) {
+	n.t.Helper()
+	if _, err := c.Send(name, dns.TypeA); err != nil {
+		n.t.Errorf("%s: %v", name, err)
+	}
+}
+
+func (n *node) wantNext(when string, c *testutil.Conn) {
+	n.t.Helper()
+	a, err := c.Receive()
+	if err == nil {
+		err = rightData(a)
+	}
+	if err != nil {
+		n.t.Errorf("%s: %v", when, err)
+	}
+}
+
+// lapse stops the agent until no lease stands, calls f, and lets it go on.
+func (n *node) lapse(f func()) {
+	n.t.Helper()
+	n.agent.Stop()
+	testutil.Eventually(n.t, patience, func() error {
+		if leases := n.leases(); len(leases) > 0 {
+			return fmt.Errorf("leases stand: %v", leases)
+		}
+		return nil
+	})
+	f()
+	n.agent.Cont()
+}
