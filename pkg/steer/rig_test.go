@@ -25,6 +25,9 @@ type rig struct {
 // forever is a lifetime that no test outlives: leases then end by withdrawal alone.
 const forever = 10 * time.Minute
 
+// lateness is what a busy test machine may add before a test sees what happened in the kernel.
+const lateness = time.Second
+
 // short is a patience for answers that must not come.
 const short = 250 * time.Millisecond
 
