@@ -1,0 +1,123 @@
+package steering
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// optOut is the annotation of a pod that wants nothing of neardns.
+var optOut = map[string]string{"neardns.io/steer": "false"}
+
+// intercepting makes a node whose agent takes everybody's questions, with the second Service that this needs.
+func intercepting(t *testing.T, s setup) *node {
+	t.Helper()
+	s.config = "interceptNode: true\nupstreams: {cluster: [" + strings.Join(quoted(s.upstreams()), ", ") + "], external: []}\n"
+	n := newNode(t, s)
+	for i, a := range s.upstreams() {
+		services := testutil.DNSService(a, n.KubeDNSAddrs()[i])
+		for j := range services {
+			services[j].Name = "kube-dns-upstream"
+		}
+		n.Proxy.Add(services...)
+	}
+	return n
+}
+
+// upstreams are the second Service's addresses.
+func (s setup) upstreams() []netip.Addr {
+	all := []netip.Addr{netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("fd00:96::b")}
+	switch s.families {
+	case testutil.IPv4:
+		return all[:1]
+	case testutil.IPv6:
+		return all[1:]
+	}
+	return all
+}
+
+func quoted(addrs []netip.Addr) (out []string) {
+	for _, a := range addrs {
+		out = append(out, `"`+a.String()+`"`)
+	}
+	return out
+}
+
+// TestInterceptNode shows the cache, and kube-dns in each fault, for a pod that was there before the plugin and for a
+// process on the host; and that a pod which opted out is not touched.
+func TestInterceptNode(t *testing.T) {
+	for _, s := range []setup{
+		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF},
+		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.PTP},
+		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.PTP},
+		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.BridgeCNI},
+	} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			n := intercepting(t, s)
+			old, steered, out := n.addOldPod(), n.addPod(nil), n.addPod(optOut)
+			if err := out.in(podfile.LeftAlone); err != nil {
+				t.Error(err)
+			}
+			cluster := targets(n.ClusterDNS()...)
+			host := client{ns: n.Host}
+			direct := func(when string) {
+				t.Helper()
+				n.wantFallback(old.client(), when+", pod from before", cluster...)
+				n.wantFallback(steered.client(), when+", steered pod", n.all()...)
+				n.wantFallback(out.client(), when+", pod that opted out", cluster...)
+			}
+			cached := func(when string) {
+				t.Helper()
+				n.wantSteered(old.client(), when+", pod from before", cluster...)
+				n.wantSteered(steered.client(), when+", steered pod", n.all()...)
+				n.wantSteered(host, when+", host process", cluster...)
+				n.wantFallback(out.client(), when+", pod that opted out", cluster...)
+			}
+			direct("never started")
+			n.wantFallback(host, "never started, host process", cluster...)
+
+			n.startAgent()
+			cached("up")
+			n.wantUntracked(old, cluster...)
+
+			n.agent.Kill()
+			direct("killed")
+			took := n.wantFallbackWithin(host, "killed, host process", lifetime+retry+slack, cluster...)
+			t.Logf("killed: host processes fell back after %v", took)
+
+			n.startAgent()
+			cached("up again")
+			n.agent.Stop()
+			took = n.wantFallbackWithin(host, "stopped, host process", lifetime+retry+slack, cluster...)
+			t.Logf("stopped: host processes fell back after %v", took)
+			n.wantFallbackWithin(old.client(), "stopped, pod from before", lifetime+retry+slack, cluster...)
+			n.agent.Cont()
+			cached("goes on")
+
+			n.agent.Signal(unix.SIGTERM)
+			if err := n.agent.Wait(); err != nil {
+				t.Errorf("SIGTERM: %v", err)
+			}
+			direct("ended")
+			n.wantFallback(host, "ended, host process", cluster...)
+			n.startAgent()
+			cached("up after an orderly stop")
+		})
+	}
+}
+
+// TestInterceptNodeNeedsAnotherUpstream: the agent's own questions to the cluster DNS address would come back to it.
+func TestInterceptNodeNeedsAnotherUpstream(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{config: "interceptNode: true\n"})
+	code, _, stderr := n.run("node", "--config", n.configFile())
+	if code != 2 || !strings.Contains(stderr, "upstreams.cluster") {
+		t.Errorf("exit code %d, want 2, and one error that names upstreams.cluster:\n%s", code, stderr)
+	}
+}
