@@ -14,27 +14,22 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// loadServices, in the environment, is how many Services the other program loads in the tests of A.1: 20000 in the bench
-// and in the pipeline. The least that is of use is the default.
-const loadServices = "NEARDNS_LOAD_SERVICES"
+// These, in the environment, say how many Services the other program loads in the tests of A.1, and how many pairs of loads
+// are measured. 20000 and 9 are for a machine that has nothing else to do: some minutes for each load.
+const (
+	loadServices = "NEARDNS_LOAD_SERVICES"
+	loadRounds   = "NEARDNS_LOAD_ROUNDS"
+)
 
-func servicesToLoad(t *testing.T, least int) int {
+func fromEnv(t *testing.T, name string, otherwise int) int {
 	t.Helper()
-	text := os.Getenv(loadServices)
+	text := os.Getenv(name)
 	if text == "" {
-		return least
+		return otherwise
 	}
 	n, err := strconv.Atoi(text)
 	must(t, err)
 	return n
-}
-
-// rounds is how many pairs are measured.
-func rounds() int {
-	if os.Getenv(loadServices) == "" {
-		return 3
-	}
-	return 9
 }
 
 // loader loads Services' rules as kube-proxy does at its start, again and again.
@@ -48,7 +43,7 @@ type loader struct {
 func newLoader(t *testing.T, mode testutil.ProxyMode, least int) *loader {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: mode, Attach: testutil.PTP}, func(h *steer.Host) { h.Lifetime = 0 })
 	l := &loader{r: r, mode: mode, proxy: r.node.Proxy}
-	l.rules = l.proxy.Rules(true, testutil.ManyServices(true, servicesToLoad(t, least)))
+	l.rules = l.proxy.Rules(true, testutil.ManyServices(true, fromEnv(t, loadServices, least)))
 	return l
 }
 
@@ -175,7 +170,7 @@ func TestCritiqueA01LoadIsNotSlowedDown(t *testing.T) {
 		r.listen()
 		measure := func() float64 {
 			var ratios []float64
-			for round := range rounds() {
+			for round := range fromEnv(t, loadRounds, 3) {
 				var took [2]time.Duration
 				for turn := range 2 {
 					with := (round + turn) % 2
