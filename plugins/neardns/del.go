@@ -36,10 +36,11 @@ func (v *verb) del(context.Context) error {
 	} else if v.args.Netns != "" {
 		errs = append(errs, v.clearUnknown(v.args.Netns, id, ifName))
 	}
+	// The file first: while it stands, an agent puts the exemption back.
+	errs = append(errs, podfile.Remove(v.conf.StateDir, id, ifName))
 	if known && f.OptOut && len(f.Addresses) > 0 {
 		errs = append(errs, v.inRules(-1, func(host rules) error { return host.Unexempt(f.Addresses...) }))
 	}
-	errs = append(errs, podfile.Remove(v.conf.StateDir, id, ifName))
 	v.say("had_file", known)
 	return errors.Join(errs...)
 }
@@ -145,10 +146,9 @@ func (v *verb) collect(k podfile.Key) (bool, error) {
 	case f.Network != v.conf.Name:
 		return false, nil
 	}
-	errs := []error{v.clear(f, "")}
+	errs := []error{v.clear(f, ""), podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName)}
 	if f.OptOut && len(f.Addresses) > 0 {
 		errs = append(errs, v.inRules(-1, func(host rules) error { return host.Unexempt(f.Addresses...) }))
 	}
-	errs = append(errs, podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName))
 	return true, errors.Join(errs...)
 }

@@ -81,6 +81,8 @@ type Link interface {
 // Rules is the host table. Repair makes it as described and returns the drift that it found.
 type Rules interface {
 	Repair(rs steer.Ruleset) (drift []string, err error)
+	// Unexempt takes back what Repair left out of interception: it only ever adds, since the plugin does too.
+	Unexempt(addrs ...netip.Addr) error
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
@@ -150,6 +152,7 @@ type Node struct {
 	instance string
 	started  time.Time
 	kick     chan struct{} // asks for a round of the loop
+	exempt   []netip.Addr  // the pods that opted out, at the last round
 
 	// mu guards the fields below, which Status reads.
 	mu      sync.Mutex
@@ -274,12 +277,16 @@ func (n *Node) keepRules(s Settings) error {
 	if err != nil {
 		return err
 	}
+	optedOut := n.Pods.OptedOut()
+	if err := n.unexempt(optedOut); err != nil {
+		return err
+	}
 	drift, err := n.Rules.Repair(steer.Host{
 		Redirects:     s.Redirects,
 		FallbackOnly:  n.Pods.FallbackOnly(s.Redirects),
 		Locals:        s.Locals,
 		Uplinks:       uplinks,
-		Exempt:        n.Pods.OptedOut(),
+		Exempt:        optedOut,
 		InterceptNode: s.InterceptNode,
 		Lifetime:      s.Lifetime,
 	})
@@ -292,6 +299,19 @@ func (n *Node) keepRules(s Settings) error {
 		n.mu.Unlock()
 	}
 	return err
+}
+
+// unexempt takes pods back that opted out and are gone. The plugin's DEL does so too, but a round that had read the pod's
+// file just before would have put the address in again, for whichever pod gets it next.
+func (n *Node) unexempt(optedOut []netip.Addr) error {
+	gone := slices.DeleteFunc(slices.Clone(n.exempt), func(a netip.Addr) bool { return slices.Contains(optedOut, a) })
+	if len(gone) > 0 {
+		if err := n.Rules.Unexempt(gone...); err != nil {
+			return err
+		}
+	}
+	n.exempt = optedOut
+	return nil
 }
 
 // keepServer starts the server if it does not serve. The lock is not held meanwhile: only this goroutine starts it.

@@ -111,6 +111,8 @@ func (l worldLink) Watch(ctx context.Context) (<-chan struct{}, error) { return 
 
 type worldRules struct{ *world }
 
+func (r worldRules) Unexempt(addrs ...netip.Addr) error { return r.call("unexempt %v", addrs) }
+
 func (r worldRules) Repair(rs steer.Ruleset) ([]string, error) {
 	var drift []string
 	r.set(func() { r.host, drift, r.drift = rs.(steer.Host), r.drift, nil })
