@@ -37,7 +37,7 @@ const (
 type setup struct {
 	families testutil.Families
 	proxy    testutil.ProxyMode
-	attach   testutil.Attach // PTP, BridgeCNI or BridgeNF: which reference plugin makes the pods
+	attach   testutil.Attach // PTP, BridgeCNI or BridgeNF: which reference plugin makes the pods; Elsewhere: none
 	external bool            // with a DNS server outside of the cluster
 	config   string          // further lines of NodeConfig
 	proven   bool            // the plugin's steer: proven, the default, instead of always
@@ -55,6 +55,8 @@ type node struct {
 	dir   string
 	agent *testutil.Process // nil until it was started
 	pods  int
+	// redirects are the cluster DNS addresses that the conflist names.
+	redirects []netip.Addr
 }
 
 func newNode(t *testing.T, s setup) *node {
@@ -70,7 +72,12 @@ func newNode(t *testing.T, s setup) *node {
 		s.attach = testutil.PTP
 	}
 	n := &node{t: t, setup: s, dir: t.TempDir()}
-	n.Node = testutil.NewNode(t, testutil.Options{Families: s.families, Proxy: s.proxy, External: s.external, Name: "steer"})
+	options := testutil.Options{Families: s.families, Proxy: s.proxy, External: s.external, Name: "steer"}
+	if s.attach == testutil.Elsewhere {
+		options.Attach = s.attach
+	}
+	n.Node = testutil.NewNode(t, options)
+	n.redirects = n.ClusterDNS()
 	if s.attach == testutil.BridgeNF {
 		testutil.RequireSysctl(t, n.Host, "net.bridge.bridge-nf-call-iptables")
 	}

@@ -43,9 +43,12 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 	}
 	primary["ipam"] = object{"type": "host-local", "dataDir": n.path("ipam"), "ranges": ranges, "routes": routes}
 	plugins := []any{primary}
+	if n.setup.attach == testutil.Elsewhere {
+		plugins = nil // the topology has attached the pod
+	}
 	if withNearDNS {
 		plugin := object{
-			"type": "neardns", "redirects": n.ClusterDNS(), "clusterDomain": "cluster.local", "localAddresses": n.locals(),
+			"type": "neardns", "redirects": n.redirects, "clusterDomain": "cluster.local", "localAddresses": n.locals(),
 			"stateDir": n.stateDir(), "persistDir": n.persistDir(), "steer": "always", "logFile": n.path("plugin.log"),
 			"capabilities": object{"dns": true, "io.kubernetes.cri.pod-annotations": true},
 		}
@@ -85,6 +88,13 @@ func (n *node) makePod(withNearDNS bool, annotations map[string]string) *pod {
 	p := &pod{Pod: n.AddPod(name), node: n, name: name, annotations: annotations}
 	// Duplicate address detection would hold every IPv6 pod up for seconds. It is off for the links of pods alone: the
 	// products' own must do with what a node has.
+	if n.setup.attach == testutil.Elsewhere {
+		p.addrs = p.Addrs
+		if err := p.addAttached(); err != nil {
+			n.t.Fatalf("ADD %s: %v", name, err)
+		}
+		return p
+	}
 	p.Sysctl("net.ipv6.conf.default.accept_dad", "0")
 	n.Host.Sysctl("net.ipv6.conf.default.accept_dad", "0")
 	defer n.Host.Sysctl("net.ipv6.conf.default.accept_dad", "1")
@@ -124,6 +134,33 @@ func (p *pod) cni(withNearDNS bool, verb func(*libcni.CNIConfig, *libcni.Network
 		},
 	}
 	n.Host.Do(func() { err = verb(c, list, conf) })
+	return err
+}
+
+// addAttached calls neardns alone, with the result that the plugin which attached the pod would have given.
+func (p *pod) addAttached() (err error) {
+	n := p.node
+	result := object{"cniVersion": "1.0.0", "interfaces": []any{object{"name": "eth0", "sandbox": p.Path()}}}
+	var ips []any
+	for _, a := range p.addrs {
+		ips = append(ips, object{"address": netip.PrefixFrom(a, a.BitLen()-8).String(), "interface": 0})
+	}
+	result["ips"] = ips
+	var conf object
+	if err := json.Unmarshal(n.conflist(true).Plugins[0].Bytes, &conf); err != nil {
+		return err
+	}
+	conf["cniVersion"], conf["name"], conf["prevResult"] = "1.0.0", "pods", result
+	delete(conf, "capabilities")
+	bytes, err := json.Marshal(conf)
+	if err != nil {
+		return err
+	}
+	c := libcni.NewCNIConfigWithCacheDir([]string{programs}, n.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
+	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: bytes}
+	n.Host.Do(func() {
+		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: p.container(), NetNS: p.Path(), IfName: "eth0"})
+	})
 	return err
 }
 

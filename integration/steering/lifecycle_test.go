@@ -1,0 +1,386 @@
+package steering
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestPodsBeforeTheAgent: after a reboot pods may come first. They are not steered into what may not be there, and are
+// steered, as they stand, once the agent has proven the fallback.
+func TestPodsBeforeTheAgent(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI, proven: true})
+	p := n.addPod(nil)
+	if err := p.in(podfile.Pending); err != nil {
+		t.Fatal(err)
+	}
+	if rules := p.rules(); rules != "" {
+		t.Errorf("a pending pod has rules:\n%s", rules)
+	}
+	cluster := targets(n.ClusterDNS()...)
+	n.wantFallback(p.client(), "pending", cluster...)
+
+	n.startAgent()
+	testutil.Eventually(t, patience, func() error { return p.in(podfile.Steered) })
+	n.wantSteered(p.client(), "proven", n.all()...)
+	if err := p.check(); err != nil {
+		t.Errorf("CHECK of a pod that the agent steered: %v", err)
+	}
+
+	// The proof outlives the agent: the next pod need not wait, and has its answers all the same.
+	n.agent.Kill()
+	later := n.addPod(nil)
+	if err := later.in(podfile.Steered); err != nil {
+		t.Error(err)
+	}
+	n.wantFallback(later.client(), "agent killed", n.all()...)
+	n.wantFallback(p.client(), "agent killed", n.all()...)
+}
+
+// TestLeftAlone: where a pod's way does not lead through this host, or nothing here translates, nothing is steered.
+func TestLeftAlone(t *testing.T) {
+	t.Run("the host sees no packet", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t, setup{families: testutil.Dual, attach: testutil.Elsewhere})
+		p := n.addPod(nil)
+		// Its gateway is another machine, which hides it from kube-dns.
+		works := func() {
+			t.Helper()
+			for _, at := range targets(n.ClusterDNS()...) {
+				testutil.WantWho(t, "KUBEDNS", p.NetNS, at.server(), freshName(), at.network)
+			}
+		}
+		for _, d := range p.decisions() {
+			if d.State != podfile.LeftAlone || d.Reason == "" {
+				t.Errorf("%s is %s (%q), want it left alone with a reason", d.Redirect, d.State, d.Reason)
+			}
+			t.Logf("%s: %s", d.State, d.Reason)
+		}
+		works()
+		n.startAgent()
+		works()
+		if err := p.in(podfile.LeftAlone); err != nil {
+			t.Error(err)
+		}
+		if rules := p.rules(); rules != "" {
+			t.Errorf("rules in a pod that is left alone:\n%s", rules)
+		}
+	})
+	t.Run("nothing translates", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NoProxy, proven: true})
+		p := n.addPod(nil)
+		n.launchAgent()
+		testutil.Eventually(t, patience, func() error {
+			s := n.status()
+			if s.Agent == nil || len(s.Agent.Proven) > 0 {
+				return fmt.Errorf("status: %+v", s)
+			}
+			for _, a := range n.ClusterDNS() {
+				if !strings.Contains(s.Agent.Faults["fallback "+a.String()], "kube-proxy") {
+					return fmt.Errorf("no fault names kube-proxy for %s: %v", a, s.Agent.Faults)
+				}
+			}
+			return nil
+		})
+		if err := p.in(podfile.Pending); err != nil {
+			t.Error(err)
+		}
+		if rules := p.rules(); rules != "" {
+			t.Errorf("rules in a pod whose fallback is not proven:\n%s", rules)
+		}
+		if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "default/pod1") || !strings.Contains(text, "not yet proven") {
+			t.Errorf("status does not say why the pod waits:\n%s", text)
+		}
+	})
+}
+
+// TestFlushedRules: another program empties the host's rules, or a pod's. The agent puts its own back at once, and CHECK
+// tells of a pod's.
+func TestFlushedRules(t *testing.T) {
+	for _, s := range []setup{
+		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.PTP},
+		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.BridgeNF},
+	} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, s)
+			p := n.addPod(nil)
+			n.startAgent()
+			n.wantSteered(p.client(), "up", n.all()...)
+			table := func() string { return n.Host.Run("nft", "-s", "-t", "list", "table", "inet", "neardns") }
+			before := table()
+
+			// Three times: the repair must not be a matter of luck.
+			for range 3 {
+				n.Host.Run("nft", "flush", "ruleset")
+				begun := time.Now()
+				testutil.Eventually(t, patience, func() error {
+					for _, at := range n.all() {
+						if a, err := p.client().ask(at, freshName(), retry); err == nil && p.client().direct(a) {
+							return fmt.Errorf("%s: answered by kube-dns", at)
+						}
+					}
+					if got, _ := n.Host.TryRun("", "nft", "-s", "-t", "list", "table", "inet", "neardns"); got != before {
+						return fmt.Errorf("table differs: %s", cmp.Diff(before, got))
+					}
+					return nil
+				})
+				const bound = 2 * time.Second
+				if took := time.Since(begun); took > bound {
+					t.Errorf("repaired after %v, want %v", took, bound)
+				} else {
+					t.Logf("repaired after %v", took.Round(time.Millisecond))
+				}
+				for i, a := range n.ClusterDNS() { // as kube-proxy's next sync does
+					testutil.InstallProxy(t, n.Host, s.proxy, testutil.DNSService(a, n.KubeDNSAddrs()[i])...)
+				}
+				n.wantSteered(p.client(), "repaired", n.all()...)
+			}
+			if s := n.status(); !strings.Contains(s.Agent.Repair, "rules") {
+				t.Errorf("status does not tell of the repair: %+v", s.Agent)
+			}
+
+			if err := p.check(); err != nil {
+				t.Errorf("CHECK of a good pod: %v", err)
+			}
+			p.Run("nft", "flush", "ruleset")
+			if err := p.check(); err == nil || !strings.Contains(err.Error(), "pod table") {
+				t.Errorf("CHECK after a flush in the pod: %v, want the drift", err)
+			}
+			n.wantFallback(p.client(), "pod's rules flushed", targets(n.ClusterDNS()...)...)
+			// The agent looks at pods' tables when it starts, and now and then.
+			n.agent.Kill()
+			n.startAgent()
+			n.wantSteered(p.client(), "mended", n.all()...)
+			if err := p.check(); err != nil {
+				t.Errorf("CHECK after the repair: %v", err)
+			}
+		})
+	}
+}
+
+// TestLinkIsRepaired: an address or the link itself taken away comes back, and pods are answered meanwhile.
+func TestLinkIsRepaired(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual})
+	p := n.addPod(nil)
+	n.startAgent()
+	for name, args := range map[string][]string{
+		"address gone": {"ip", "address", "del", steering4.String() + "/32", "dev", "neardns0"},
+		"link down":    {"ip", "link", "set", "neardns0", "down"},
+		"link gone":    {"ip", "link", "del", "neardns0"},
+		"prober gone":  {"ip", "link", "del", "neardns-prober"},
+	} {
+		n.Host.Run(args...)
+		begun := time.Now()
+		for _, at := range n.all() {
+			// What arrives between the fault and its repair may be lost; a lease bounds how long.
+			testutil.Eventually(t, patience, func() error {
+				_, err := p.client().ask(at, freshName(), retry)
+				return err
+			})
+		}
+		if took, bound := time.Since(begun), lifetime+retry+slack; took > bound {
+			t.Errorf("%s: everything answered after %v, want %v", name, took, bound)
+		}
+		n.awaitReady()
+		n.wantSteered(p.client(), name, n.all()...)
+	}
+}
+
+// TestDELLeavesNothing compares the node before a pod came and after it went, with the agent at work and without.
+func TestDELLeavesNothing(t *testing.T) {
+	for name, annotations := range map[string]map[string]string{"steered": nil, "opted out": optOut} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := intercepting(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI})
+			n.addPod(nil) // what stays with the node is there from here on: switch, cni0
+			for _, agent := range []bool{false, true} {
+				if agent {
+					n.startAgent()
+				}
+				before := n.static()
+				p := n.addPod(annotations)
+				fresh := testutil.NewNS(t, "fresh")
+				for range 2 {
+					p.del()
+				}
+				if diff := cmp.Diff(before, n.static()); diff != "" {
+					t.Errorf("agent %v: left on the node (-before +after):\n%s", agent, diff)
+				}
+				if rules := p.rules(); rules != fresh.Run("nft", "-s", "list", "ruleset") {
+					t.Errorf("agent %v: left in the pod:\n%s", agent, rules)
+				}
+				if file := podfile.Path(n.stateDir(), p.container(), "eth0"); exists(file) {
+					t.Errorf("agent %v: %s is left", agent, file)
+				}
+			}
+		})
+	}
+}
+
+// static is the host's state without what kernels and agents change by the second.
+func (n *node) static() string {
+	n.t.Helper()
+	rules := n.Host.Run("nft", "-s", "-t", "list", "ruleset")
+	for _, set := range []string{"exempt4", "exempt6"} {
+		out, _ := n.Host.TryRun("", "nft", "list", "set", "inet", "neardns", set)
+		rules += out
+	}
+	return rules + n.Host.Run("sh", "-c", "ip -o link | cut -d: -f2; ip -o address | awk '{print $2, $3, $4}'; ip route; ip -6 route; ip rule; ip -6 rule")
+}
+
+// TestCleanupLeavesNothing takes everything away under living pods, which go on by kube-dns.
+func TestCleanupLeavesNothing(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF})
+	n.addOldPod() // makes cni0
+	before, files := n.static(), n.files()
+	n.startAgent()
+	first, second := n.addPod(nil), n.addPod(nil)
+	n.wantSteered(first.client(), "up", n.all()...)
+	cluster := targets(n.ClusterDNS()...)
+
+	if code, _, stderr := n.run("cleanup", "--config", n.configFile()); code != 3 || !strings.Contains(stderr, fmt.Sprint(n.agent.PID())) {
+		t.Errorf("cleanup under a running agent exits with %d, want 3 and the agent's process named: %s", code, stderr)
+	}
+	n.wantSteered(first.client(), "cleanup refused", n.all()...)
+	if err := n.agent.Terminate(patience); err != nil {
+		t.Fatal(err)
+	}
+
+	// A pod whose netns cannot be seen from here may still send to the switch, which must stay for it.
+	lost := podfile.Path(n.stateDir(), second.container(), "eth0")
+	original, err := os.ReadFile(lost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.rewrite(lost, func(f object) { f["netns"] = "/run/not-mounted-here/netns/x" })
+	code, _, stderr := n.run("cleanup", "--config", n.configFile())
+	if code != 1 || !strings.Contains(stderr, "default/"+second.name) {
+		t.Errorf("cleanup exits with %d, want 1 and the pod that cannot be entered named: %s", code, stderr)
+	}
+	n.wantFallback(second.client(), "cleanup could not enter it", n.all()...)
+	n.wantFallback(first.client(), "cleanup stopped", cluster...)
+
+	if err := os.WriteFile(lost, original, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := n.run("cleanup", "--config", n.configFile()); code != 0 {
+		t.Fatalf("cleanup exits with %d: %s", code, stderr)
+	}
+	for _, p := range []*pod{first, second} {
+		if rules := p.rules(); rules != "" {
+			t.Errorf("left in %s:\n%s", p.name, rules)
+		}
+		n.wantFallback(p.client(), "cleaned up", cluster...)
+		p.del()
+	}
+	if diff := cmp.Diff(before, n.static()); diff != "" {
+		t.Errorf("left on the node (-before +after):\n%s", diff)
+	}
+	if diff := cmp.Diff(files, n.files()); diff != "" {
+		t.Errorf("files left (-before +after):\n%s", diff)
+	}
+	if code, _, stderr := n.run("cleanup", "--config", n.configFile()); code != 0 {
+		t.Errorf("a second cleanup exits with %d: %s", code, stderr)
+	}
+}
+
+// rewrite changes a JSON file.
+func (n *node) rewrite(path string, change func(object)) {
+	n.t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var content object
+	if err := json.Unmarshal(data, &content); err != nil {
+		n.t.Fatal(err)
+	}
+	change(content)
+	if data, err = json.Marshal(content); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// files lists what is in the products' two folders.
+func (n *node) files() []string {
+	n.t.Helper()
+	out := []string{}
+	for _, dir := range []string{n.stateDir(), n.persistDir()} {
+		_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && path != dir {
+				out = append(out, path)
+			}
+			return nil // a folder that was never made holds nothing
+		})
+	}
+	return out
+}
+
+// TestSecondAgent: one agent serves a node. The second ends at once and names the first, whichever of the two things that
+// only one can have it meets first.
+func TestSecondAgent(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual})
+	p := n.addPod(nil)
+	n.startAgent()
+	before := n.static()
+	second := func(what string) {
+		t.Helper()
+		code, _, stderr := n.run("node", "--config", n.configFile())
+		if code != 3 || !strings.Contains(stderr, fmt.Sprintf("process %d", n.agent.PID())) {
+			t.Errorf("%s: exit code %d, want 3 and process %d named:\n%s", what, code, n.agent.PID(), stderr)
+		}
+	}
+	second("same state folder")
+	good, err := os.ReadFile(n.configFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := strings.NewReplacer(n.stateDir(), n.path("other-run"), n.persistDir(), n.path("other-lib")).Replace(string(good))
+	n.write("other.yaml", other)
+	code, _, stderr := n.run("node", "--config", n.path("other.yaml"))
+	if code != 3 || !strings.Contains(stderr, fmt.Sprintf("process %d", n.agent.PID())) {
+		t.Errorf("another state folder: exit code %d, want 3 and process %d named:\n%s", code, n.agent.PID(), stderr)
+	}
+	if diff := cmp.Diff(before, n.static()); diff != "" {
+		t.Errorf("the second agent changed the node (-before +after):\n%s", diff)
+	}
+	n.wantSteered(p.client(), "a second agent came and went", n.all()...)
+}
+
+// TestAddressesAreNoSource: what the link holds must never become the source of what the node itself sends.
+func TestAddressesAreNoSource(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual})
+	p := n.addPod(nil)
+	n.startAgent()
+	to := append(append(append([]netip.Addr{}, p.addrs...), n.KubeDNSAddrs()...), n.ClusterDNS()...)
+	for _, a := range to {
+		route := n.Host.Run("ip", "route", "get", a.String())
+		for _, ours := range append(n.locals(), steering4, steering6, steer.ProbeSource4, steer.ProofSource4, steer.ProbeSource6, steer.ProofSource6) {
+			if strings.Contains(route+" ", "src "+ours.String()+" ") {
+				t.Errorf("to %s the node sends as %s: %s", a, ours, route)
+			}
+		}
+	}
+}
