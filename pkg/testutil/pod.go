@@ -1,11 +1,14 @@
 package testutil
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Pod is a pod's namespace on a Node.
@@ -45,7 +48,33 @@ func (n *Node) AddPod(name string) *Pod {
 	default:
 		n.t.Fatalf("unknown way to attach a pod: %q", n.options.Attach)
 	}
+	n.settle(p)
 	return p
+}
+
+// settle waits until the host's stack answers the pod. The kernel completes an IPv6 address in the background, also without
+// duplicate detection, and a first question that meets it half done waits a second for the next neighbour solicitation.
+func (n *Node) settle(p *Pod) {
+	n.t.Helper()
+	if a := n.options.Attach; a == MACVLAN || a == Elsewhere || a == NoneAttach {
+		return // the host is not their next hop
+	}
+	const nobody = 9 // discard: refused at once by a stack that is there
+	for _, host := range n.HostAddrs() {
+		Eventually(n.t, 10*time.Second, func() error {
+			var err error
+			p.Do(func() {
+				var c net.Conn
+				if c, err = net.DialTimeout("tcp", netip.AddrPortFrom(host, nobody).String(), 2*time.Second); err == nil {
+					err = c.Close()
+				}
+			})
+			if errors.Is(err, unix.ECONNREFUSED) {
+				return nil
+			}
+			return err
+		})
+	}
 }
 
 // Delete removes the pod as a runtime does after CNI DEL: the link first, so that its name and routes are free at once.
