@@ -60,7 +60,7 @@ func runConfig(_ context.Context, e env, args []string) error {
 	if err != nil {
 		return badConfig(err)
 	}
-	if err := newServer(e, discardLog()).Check(s.DNS); err != nil {
+	if err := checkDNS(newServer(e, discardLog()), s.DNS, *path); err != nil {
 		return badConfig(err)
 	}
 	if verb == "check" {
@@ -72,5 +72,14 @@ func runConfig(_ context.Context, e env, args []string) error {
 		return badConfig(err)
 	}
 	_, err = fmt.Fprint(e.stdout, text)
+	return err
+}
+
+// checkDNS checks what becomes of the configuration at path; CoreDNS itself knows only the text that it is given.
+func checkDNS(server *dns.Server, conf dns.Config, path string) error {
+	err := server.Check(conf)
+	if err != nil && path != "" {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	return err
 }

@@ -124,7 +124,7 @@ func (a *agent) run(ctx context.Context) error {
 		return badConfig(err)
 	}
 	server := newServer(a.env, a.log)
-	if err := server.Check(first.DNS); err != nil {
+	if err := checkDNS(server, first.DNS, a.path); err != nil {
 		return badConfig(err)
 	}
 	rules, err := steer.OpenNftables(-1)
@@ -216,22 +216,26 @@ func (a *agent) changed(ctx context.Context) <-chan struct{} {
 	}
 	hup := a.env.hangups(ctx)
 	go func() {
-		for ctx.Err() == nil {
+		for first := true; ctx.Err() == nil; first = false {
 			files := a.followed()
 			watching, stop := context.WithCancel(ctx)
 			follow := upstream.Watch(watching, a.log, files)
-			for ctx.Err() == nil && slices.Equal(files, a.followed()) {
+			if !first {
+				tick() // a signal, or what changed while no watch stood
+			}
+			for again := false; !again && ctx.Err() == nil; again = again || !slices.Equal(files, a.followed()) {
 				select {
 				case <-ctx.Done():
 				case <-hup:
-					tick()
+					// The watch must not know of less than the signal makes us read: it would take a return to what it
+					// knows for no change.
+					again = true
 				case <-follow:
 					tick()
 				case <-time.After(listCheck):
 				}
 			}
 			stop()
-			tick() // what changed while no watch stood
 		}
 	}()
 	return out

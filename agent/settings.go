@@ -39,6 +39,7 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		Queries:       dns.Queries(n.Log.Queries),
 		Snippets:      n.Snippets,
 		Override:      n.CorefileText,
+		OverrideName:  n.Corefile,
 		InstanceID:    instance,
 	}
 	for domain, servers := range up.Stub {

@@ -72,6 +72,8 @@ type Config struct {
 	// Override is a Corefile that replaces the rendered one whole. Its listeners, buffer size and metrics are still ours
 	// and the prober's zone is added.
 	Override string
+	// OverrideName is where the Override was read, for messages. "corefile"
+	OverrideName string
 	// InstanceID is what the prober is answered; empty: no answer.
 	InstanceID string
 }

@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -71,7 +72,7 @@ func balanced(text string) bool {
 // override turns the operator's Corefile into blocks of ours: its own directives, read and printed again by meaning, so
 // that imports, variables and comments cannot hide anything; without those that the agent takes over. The notes say which.
 func override(cfg Config) (blocks []*block, notes []string, err error) {
-	const field = "corefile"
+	field := cmp.Or(cfg.OverrideName, "corefile")
 	parsed, err := parseCorefile(field, cfg.Override)
 	if err != nil {
 		return nil, nil, err
@@ -121,6 +122,8 @@ func parseCorefile(name, text string) ([]caddyfile.ServerBlock, error) {
 	}
 	// The agent renders the prober's directive alone.
 	valid = slices.DeleteFunc(valid, func(d string) bool { return d == dirProbe })
+	slices.Sort(valid)
+	valid = slices.Compact(valid)
 	blocks, err := caddyfile.Parse(name, strings.NewReader(text), valid)
 	if err != nil {
 		return nil, fmt.Errorf("%w (known directives: %s)", err, strings.Join(valid, ", "))
