@@ -1,0 +1,92 @@
+package steering
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func (n *node) read(name string) string {
+	n.t.Helper()
+	data, err := os.ReadFile(n.path(name))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(data)
+}
+
+// TestBadInput: what cannot be right ends the start with exit code 2 and one error that names the place, before anything on
+// the node is changed.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual})
+	before := n.static()
+	n.write("words", "these are no nameservers\n")
+	n.write("bad-nameserver", "search example.org\nnameserver 10.0.0.300\n")
+	n.write("own", "nameserver 169.254.20.10\n")
+	n.write("unknown-plugin", ".:53 {\n    nonsense\n}\n")
+	n.write("unclosed", ".:53 {\n    forward . 192.0.2.1\n")
+	for _, tc := range []struct {
+		name   string
+		config string   // added to a good one
+		names  []string // what the error must name
+	}{
+		{"unknown field", "cash: {entries: 5}\n", []string{"node.yaml:", "cash"}},
+		{"field twice", "interceptNode: false\ninterceptNode: true\n", []string{"node.yaml:", "interceptNode"}},
+		{"no YAML", "cache: {entries: 5\n", []string{"node.yaml:"}},
+		{"address", "redirects: [10.96.0.300]\n", []string{"node.yaml:", "redirects[0]", "10.96.0.300"}},
+		{"family", "redirects: [{clusterDNS: 10.96.0.10, steering: \"fd00::1\"}]\n", []string{"node.yaml:", "redirects[0]"}},
+		{"local address without a redirect", "redirects: [10.96.0.10]\n", []string{"node.yaml:", "localAddresses", "fd00:90de:d95::a"}},
+		{"lifetime", "lease: {renew: 500ms, lifetime: 600ms}\n", []string{"node.yaml:", "lease.lifetime"}},
+		{"environment", "listen: {metrics: \"${NEARDNS_TEST_NOT_SET}:9253\"}\n", []string{"node.yaml:", "NEARDNS_TEST_NOT_SET"}},
+		{"iptables back end", "backend: iptables\n", []string{"node.yaml:", "backend"}},
+		{"stub domain", "stubDomains: {corp.example: [10.1.2.300]}\n", []string{"node.yaml:", "stubDomains[corp.example]"}},
+		{"intercepts itself", "interceptNode: true\n", []string{"node.yaml:", "upstreams.cluster"}},
+		{"no such resolv.conf", "upstreams: {external: [DIR/missing]}\n", []string{"DIR/missing"}},
+		{"resolv.conf without a server", "upstreams: {external: [DIR/words]}\n", []string{"DIR/words"}},
+		{"resolv.conf with a bad server", "upstreams: {external: [DIR/bad-nameserver]}\n", []string{"DIR/bad-nameserver:2", "10.0.0.300"}},
+		{"resolv.conf that names the agent", "upstreams: {external: [DIR/own]}\n", []string{"DIR/own", "169.254.20.10"}},
+		{"snippet", "snippets: {\".\": nonsense}\n", []string{"node.yaml:", "snippets", "nonsense"}},
+		{"snippet's argument", "snippets: {\".\": rewrite name}\n", []string{"node.yaml:", "rewrite"}},
+		{"no such Corefile", "corefile: DIR/missing\n", []string{"DIR/missing"}},
+		{"Corefile with an unknown plugin", "corefile: DIR/unknown-plugin\n", []string{"DIR/unknown-plugin:2", "nonsense"}},
+		{"unclosed Corefile", "corefile: DIR/unclosed\n", []string{"DIR/unclosed:2"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n.configure(strings.ReplaceAll(tc.config, "DIR", n.dir))
+			for _, verb := range [][]string{{"config", "check"}, {"node"}} {
+				code, _, stderr := n.run(append(verb, "--config", n.configFile())...)
+				if code != 2 {
+					t.Errorf("%v: exit code %d, want 2", verb, code)
+				}
+				var errs []string
+				for line := range strings.Lines(stderr) {
+					if !strings.HasPrefix(line, "time=") {
+						errs = append(errs, line)
+					}
+				}
+				if len(errs) != 1 || strings.Contains(stderr, "level=ERROR") {
+					t.Errorf("%v: %d errors, want one:\n%s", verb, len(errs), stderr)
+				}
+				for _, name := range tc.names {
+					if name := strings.ReplaceAll(name, "DIR", n.dir); !strings.Contains(strings.Join(errs, ""), name) {
+						t.Errorf("%v: %q is not named:\n%s", verb, name, stderr)
+					}
+				}
+				if verb[0] == "node" {
+					t.Log(strings.TrimSpace(strings.Join(errs, "")))
+				}
+			}
+		})
+	}
+	if diff := cmp.Diff(before, n.static()); diff != "" {
+		t.Errorf("the node was changed (-before +after):\n%s", diff)
+	}
+	if left := n.files(); len(left) > 1 || len(left) == 1 && !strings.HasSuffix(left[0], "/agent.lock") {
+		t.Errorf("files were left: %v", left)
+	}
+}

@@ -1,0 +1,202 @@
+package steering
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// What the agent says of a new configuration.
+const (
+	reloaded = "configuration reloaded"
+	refused  = "the old one keeps serving"
+)
+
+// reload changes the configuration and waits until the agent has said that it works by it. The change alone must do, as
+// with a ConfigMap; a signal must do as well, and where both come nothing is done twice.
+func (n *node) reload(more string, signal bool) {
+	n.t.Helper()
+	from := len(n.agent.Output())
+	n.configure(more)
+	if signal {
+		n.hup()
+	}
+	n.awaitLog(from, reloaded)
+}
+
+// TestReload takes over a stub domain, a changed resolv.conf and a further redirect, and keeps the old configuration where
+// the new one is bad.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI, external: true})
+	external := n.ExternalAddrs()
+	stub := netip.AddrPortFrom(external[0], 5353)
+	testutil.ServeDNS(t, n.ExternalNS, testutil.DNSConfig{Name: "STUB", Listen: []netip.AddrPort{stub}})
+	other := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 53) // the neighbour
+	testutil.ServeDNS(t, n.Neighbour, testutil.DNSConfig{Name: "OTHER", Listen: []netip.AddrPort{other}})
+
+	n.write("resolv.conf", fmt.Sprintf("# the node's\nnameserver %s\nsearch example.org\n", external[0]))
+	upstreams := fmt.Sprintf("upstreams: {external: [%q]}\n", n.path("resolv.conf"))
+	n.configure(upstreams)
+	n.startAgent()
+	p := n.addPod(nil)
+	want := func(who, zone string) {
+		t.Helper()
+		for _, at := range n.all() {
+			testutil.Eventually(t, patience, func() error {
+				a, err := testutil.Ask(p.NetNS, at.server(), freshLabel()+zone, dns.TypeTXT, at.network, testutil.AskOptions{})
+				if err == nil && (a.Who != who || p.client().direct(a)) {
+					err = fmt.Errorf("%s%s: answered by %s for %s, want %s", at, zone, a.Who, a.Client, who)
+				}
+				return err
+			})
+		}
+	}
+	want("KUBEDNS", "svc.cluster.local.")
+	want("EXTERNAL", "corp.example.")
+
+	stubbed := upstreams + fmt.Sprintf("stubDomains: {corp.example: [%q]}\n", stub)
+	n.reload(stubbed, true)
+	want("STUB", "corp.example.")
+	want("EXTERNAL", "example.org.")
+	n.reload(upstreams, false)
+	want("EXTERNAL", "corp.example.")
+
+	from := len(n.agent.Output())
+	n.write("resolv.conf", fmt.Sprintf("nameserver %s\n", other.Addr()))
+	n.awaitLog(from, reloaded)
+	want("OTHER", "example.org.")
+
+	n.refuses("resolv.conf", "resolv.conf", "nameserver nonsense\n", "resolv.conf:1")
+	want("OTHER", "example.org.")
+	n.refuses("resolv.conf", "resolv.conf", "# nobody\n", "resolv.conf")
+	want("OTHER", "example.org.")
+	n.write("resolv.conf", fmt.Sprintf("nameserver %s # again\n", other.Addr()))
+	good := n.read("node.yaml")
+	n.refuses("NodeConfig", "node.yaml", good+"cash: {entries: 5}\n", "node.yaml:")
+	want("KUBEDNS", "svc.cluster.local.")
+	n.refuses("snippet", "node.yaml", good+"snippets: {\".\": nonsense}\n", "nonsense")
+	want("KUBEDNS", "svc.cluster.local.")
+	if s := n.status(); s.Agent == nil || !s.Agent.Ready {
+		t.Errorf("leases after bad configurations: %+v", s)
+	}
+	n.write("resolv.conf", fmt.Sprintf("nameserver %s\n", external[0]))
+	n.write("node.yaml", good)
+	want("EXTERNAL", "example.org.")
+
+	n.addRedirect(upstreams)
+}
+
+// addRedirect gives the cluster a second cluster DNS address while the agent runs, and takes it away again.
+func (n *node) addRedirect(upstreams string) {
+	n.t.Helper()
+	second := netip.MustParseAddr("10.96.0.20")
+	services := testutil.DNSService(second, n.KubeDNSAddrs()[0])
+	for i := range services {
+		services[i].Name = "kube-dns-second"
+	}
+	n.Proxy.Add(services...)
+	redirects := func(addrs []netip.Addr) string { return "redirects: [" + strings.Join(quoted(addrs), ", ") + "]\n" }
+	n.redirects = append(n.ClusterDNS(), second)
+	n.reload(upstreams+redirects(n.redirects), true)
+	p := n.addPod(nil)
+	ats := append(n.all(), targets(second)...)
+	n.wantSteered(p.client(), "second redirect", ats...)
+
+	// Gone from the configuration, still in the pod: its questions go to kube-dns.
+	n.reload(upstreams+redirects(n.ClusterDNS()), true)
+	n.wantFallback(p.client(), "second redirect taken out", targets(second)...)
+	n.wantSteered(p.client(), "second redirect taken out", n.all()...)
+	n.agent.Kill()
+	n.wantFallback(p.client(), "second redirect taken out, agent killed", ats...)
+}
+
+// refuses writes a bad file, and waits until the agent has refused it with a word that names the place.
+func (n *node) refuses(what, file, text, place string) {
+	n.t.Helper()
+	from := len(n.agent.Output())
+	n.write(file, text)
+	n.hup()
+	n.awaitLog(from, refused)
+	for line := range strings.Lines(n.agent.Output()[from:]) {
+		if strings.Contains(line, refused) && !strings.Contains(line, place) {
+			n.t.Errorf("bad %s: %q is not named in: %s", what, place, line)
+		}
+	}
+}
+
+func freshLabel() string { return fmt.Sprintf("label%d.", names.Add(1)) }
+
+// TestReloadLosesNothing reloads twenty times under a few hundred questions a second, each of which is asked once.
+func TestReloadLosesNothing(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF})
+	p := n.addPod(nil)
+	n.startAgent()
+	n.wantSteered(p.client(), "up", n.all()...)
+
+	var asked, direct atomic.Int64
+	var lost sync.Map
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, at := range n.all() {
+		if at.network != "udp" {
+			continue
+		}
+		c := n.dial(p, at)
+		wg.Go(func() {
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			hot := freshName()
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				case <-tick.C:
+				}
+				name := hot // what the cache holds, and every other time what it does not
+				if i%2 == 0 {
+					name = freshName()
+				}
+				a, err := c.Ask(name, dns.TypeA)
+				if err == nil {
+					err = rightData(a)
+				}
+				switch {
+				case err != nil:
+					lost.Store(asked.Load(), fmt.Errorf("%s: %w", at, err))
+				case p.client().direct(a):
+					direct.Add(1)
+				}
+				asked.Add(1)
+			}
+		})
+	}
+	begun := time.Now()
+	for i := range 20 {
+		n.reload(fmt.Sprintf("stubDomains: {corp%d.example: [%q]}\n", i, n.KubeDNSAddrs()[0]), i%2 == 0)
+	}
+	took := time.Since(begun)
+	close(stop)
+	wg.Wait()
+	lost.Range(func(at, err any) bool {
+		t.Errorf("question %v: %v", at, err)
+		return true
+	})
+	rate := float64(asked.Load()) / took.Seconds()
+	t.Logf("%d questions, %.0f a second, over 20 reloads in %v; %d of them went to kube-dns", asked.Load(), rate, took.Round(time.Millisecond), direct.Load())
+	if rate < 100 {
+		t.Errorf("only %.0f questions a second: the test shows nothing", rate)
+	}
+	if said := n.agent.Output(); strings.Contains(said, "lease lost") {
+		t.Error("a reload cost a lease")
+	}
+}
