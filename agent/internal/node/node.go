@@ -70,6 +70,8 @@ type Server interface {
 	Start(ctx context.Context, cfg dns.Config) error
 	Restart(ctx context.Context, cfg dns.Config) error
 	Stop() error
+	// Done is closed when no socket is served any more, whatever the reason.
+	Done() <-chan struct{}
 }
 
 // Link keeps the interface and its addresses. Ensure returns what it had to mend, in words, or "".
@@ -255,6 +257,9 @@ func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 		ok = n.note("server", n.keepServer(ctx, s)) && ok
 	}
 	ok = n.note("prober", n.Prober.Ensure()) && ok
+	if ctx.Err() != nil {
+		return true
+	}
 	counts, err := n.Pods.Tend(ctx, n.isProven, deep)
 	if ctx.Err() == nil {
 		ok = n.note("pods", err) && ok
@@ -319,6 +324,10 @@ func (n *Node) keepServer(ctx context.Context, s Settings) error {
 	if n.isServing() {
 		return nil
 	}
+	// One whose sockets all died still holds what it was made of; stopping one that never ran does nothing.
+	if err := n.Server.Stop(); err != nil {
+		n.Log.Warn("what was left of a dead server did not end as it should", "err", err)
+	}
 	if err := n.Server.Start(ctx, s.DNS); err != nil {
 		return err
 	}
@@ -326,6 +335,14 @@ func (n *Node) keepServer(ctx context.Context, s Settings) error {
 	n.serving = true
 	n.mu.Unlock()
 	n.Log.Info("serving", "addr", joined(s.Addresses()))
+	done := n.Server.Done()
+	go func() { // ends with the server
+		<-done
+		n.mu.Lock()
+		n.serving = false
+		n.mu.Unlock()
+		n.poke() // after an orderly stop nobody listens
+	}()
 	return nil
 }
 
@@ -374,10 +391,8 @@ func (n *Node) stop() error {
 		}
 		n.Recorder.Lease(t.addr, t.proto, false)
 	}
-	if n.isServing() {
-		pause(context.Background(), flushPause)
-		errs = append(errs, n.Server.Stop())
-	}
+	pause(context.Background(), flushPause)
+	errs = append(errs, n.Server.Stop())
 	errs = append(errs, n.Prober.Close())
 	n.Log.Info("stopped, pods are answered by kube-dns")
 	return errors.Join(errs...)

@@ -40,6 +40,17 @@ type world struct {
 	config chan struct{}
 	kept   []netip.Addr // last addresses of the link
 	host   steer.Host   // last host table
+	done   chan struct{}
+}
+
+// die ends the server under the node.
+func (w *world) die() {
+	w.set(func() {
+		if w.done != nil {
+			close(w.done)
+			w.done = nil
+		}
+	})
 }
 
 func newWorld() *world {
@@ -95,11 +106,27 @@ func (w *world) watch(ctx context.Context) (<-chan struct{}, error) {
 
 type worldServer struct{ *world }
 
-func (s worldServer) Start(context.Context, dns.Config) error { return s.call("start") }
+func (s worldServer) Start(context.Context, dns.Config) error {
+	err := s.call("start")
+	s.set(func() {
+		if err == nil {
+			s.done = make(chan struct{})
+		}
+	})
+	return err
+}
 func (s worldServer) Restart(_ context.Context, c dns.Config) error {
 	return s.call("restart %v", c.Addresses)
 }
-func (s worldServer) Stop() error { return s.call("stop") }
+func (s worldServer) Stop() error {
+	s.die()
+	return s.call("stop")
+}
+func (s worldServer) Done() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.done
+}
 
 type worldLink struct{ *world }
 
@@ -280,6 +307,21 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 		pass(12 * time.Second)
 		if ready, why := n.Ready(); !ready {
 			t.Errorf("not ready after the port came free: %s", why)
+		}
+		end()
+	})
+}
+
+func TestDeadServerIsStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainSettings())
+		pass(time.Second)
+		w.forget()
+		w.die()
+		pass(time.Second)
+		if ready, why := n.Ready(); !ready || w.count("start") != 1 {
+			t.Errorf("ready %t (%s) after %d starts", ready, why, w.count("start"))
 		}
 		end()
 	})

@@ -35,7 +35,8 @@ func (n *Node) readProofs() {
 func (n *Node) isProven(clusterDNS netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.now.Steers && n.proven[clusterDNS]
+	// A proof from before a reboot says nothing while the switch is not there to fall back.
+	return n.now.Steers && n.proven[clusterDNS] && n.ruled && n.faults["rules"] == ""
 }
 
 // prove asks kube-dns by the way that steered packets take when they are given back, and keeps the record of it.
