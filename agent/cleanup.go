@@ -5,19 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// runCleanup takes everything away, in the order in which nothing ever leads into nothing: pod tables, then the switch,
-// then the link and the files. Where a pod cannot be entered, the switch stays, since that pod still sends to it.
+// runCleanup takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pod tables,
+// then the switch, then the link and the files. Where a pod cannot be entered, the switch stays, since that pod still
+// sends to it.
 func runCleanup(ctx context.Context, e env, args []string) error {
 	fs := flags(e, "cleanup")
 	path := configFlag(fs)
+	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations; the plugin's entry is taken out of them")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
@@ -32,6 +36,9 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	defer release()
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(e.stdout, format+"\n", args...) }
 
+	if err := unchain(ctx, e, *cniConf); err != nil {
+		return err
+	}
 	// Nothing is steered from here on, whatever the conflist still says.
 	if err := podfile.RemoveProof(conf.PersistDir); err != nil {
 		return err
@@ -58,6 +65,51 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 		removeFile(filepath.Join(conf.StateDir, socketName)),
 		removeFile(filepath.Join(conf.StateDir, lockName)),
 	)
+}
+
+// unchain takes the plugin's entry out of the conflists through the installer, which knows how and lies beside the agent.
+func unchain(ctx context.Context, e env, folder string) error {
+	named, err := namesPlugin(folder)
+	if err != nil || !named {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the installer: %w", err)
+	}
+	installer := filepath.Join(filepath.Dir(self), "neardns-install")
+	if _, err := os.Stat(installer); err != nil {
+		return fmt.Errorf("a network in %s still has the entry of neardns and there is no %s to take it out: run `neardns-install uninstall` first, or take it out by hand", folder, installer)
+	}
+	cmd := exec.CommandContext(ctx, installer, "uninstall", "--cni-conf="+folder)
+	cmd.Stdout, cmd.Stderr = e.stdout, e.stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("take the entry out of the networks in %s: %w", folder, err)
+	}
+	return nil
+}
+
+// namesPlugin reports whether a network in the folder has our entry. An absent folder has no networks.
+func namesPlugin(folder string) (bool, error) {
+	files, err := os.ReadDir(folder)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("list networks: %w", err)
+	}
+	for _, f := range files {
+		if filepath.Ext(f.Name()) != ".conflist" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(folder, f.Name()))
+		if err != nil {
+			return false, fmt.Errorf("read network: %w", err)
+		}
+		if n, err := conflist.Read(text); err == nil && n.Position() > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 func removeFile(path string) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -209,7 +210,23 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if out := ns.Run("sh", "-c", "nft list tables; ip -o link show neardns0"); !strings.Contains(out, "neardns0") || !strings.Contains(out, "table inet neardns") {
 		t.Errorf("link and switch must outlive the agent:\n%s", out)
 	}
-	t.Log(ns.Run(bin, "cleanup", "--config", conf))
+	// The conflist's entry goes first, through the installer; without one cleanup refuses and leaves all as it is.
+	cni := filepath.Join(dir, "net.d")
+	list := filepath.Join(cni, "10-pods.conflist")
+	chained := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"}, {"type": "neardns", "redirects": ["10.96.0.10"]}]}`
+	if err := errors.Join(os.Mkdir(cni, 0o755), os.WriteFile(list, []byte(chained), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := ns.TryRun("", bin, "cleanup", "--config", conf, "--cni-conf", cni); err == nil || !strings.Contains(out+err.Error(), "neardns-install uninstall") {
+		t.Errorf("cleanup without an installer: %v\n%s", err, out)
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "neardns-install"), "../install").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	t.Log(ns.Run(bin, "cleanup", "--config", conf, "--cni-conf", cni))
+	if text, err := os.ReadFile(list); err != nil || strings.Contains(string(text), "neardns") {
+		t.Errorf("the conflist after cleanup: %s %v", text, err)
+	}
 	if diff := cmp.Diff(before, ns.Run("sh", "-c", "nft list ruleset; ip -o link | cut -d: -f2; ip route")); diff != "" {
 		t.Errorf("left behind (-before +after):\n%s", diff)
 	}
