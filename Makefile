@@ -47,11 +47,15 @@ bin/neardns-agent: FORCE
 bin/neardns-install: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./install
 
-demo: deps build tools ## show a node, two pods, a hit, a killed agent and the fallback (KEEP=1 leaves it standing; PROXY=nftables)
-	@KEEP="$(KEEP)" PROXY="$(PROXY)" $(GO) run ./integration/demo
+demo: deps build tools bin/tools/demo ## show a node, its pods, a hit, a killed agent and the fallback (KEEP=1 leaves it standing; PROXY=nftables)
+	@KEEP="$(KEEP)" PROXY="$(PROXY)" bin/tools/demo
 
-demo-clean: ## take away what make demo KEEP=1 left
-	@$(GO) run ./integration/demo -clean
+demo-clean: bin/tools/demo ## take away what make demo KEEP=1 left
+	@bin/tools/demo -clean
+
+# Built, not run by `go run`, which would not pass a SIGTERM on.
+bin/tools/demo: FORCE
+	@$(BUILD) -buildvcs=false -o $@ ./integration/demo
 
 test: deps build tools ## all tests: unit, race, real kernel, a few seconds of fuzzing (as root)
 	@$(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -fuzztime 3s -alone ./integration -allowed-skips .ci/allowed-skips $(PKGS)

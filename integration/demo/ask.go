@@ -1,15 +1,25 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
+
+const typeA = dns.TypeA
 
 // seen is what one question of a pod showed.
 type seen struct {
@@ -35,13 +45,8 @@ func (s *show) dig(p *pod, name string, options ...string) seen {
 	cmd := exec.CommandContext(s.ctx, "nsenter", append([]string{"--net=" + p.Path(), "unshare", "--mount", "sh", "-c", script, p.resolvConf}, args...)...)
 	start := time.Now()
 	text, err := cmd.CombinedOutput()
-	out := seen{took: time.Since(start), answer: "none"}
-	if m := digAnswer.FindAllStringSubmatch(string(text), -1); m != nil {
-		out.answer = m[len(m)-1][1]
-	}
-	if m := digServer.FindStringSubmatch(string(text)); m != nil {
-		out.server = m[1]
-	}
+	out := parseDig(string(text))
+	out.took = time.Since(start)
 	for line := range strings.Lines(string(text)) {
 		if err != nil || strings.HasPrefix(line, ";; SERVER") || strings.HasPrefix(line, ";; Query time") || (line[0] != ';' && strings.TrimSpace(line) != "") {
 			s.tell("%s", line)
@@ -49,6 +54,18 @@ func (s *show) dig(p *pod, name string, options ...string) seen {
 	}
 	out.delivered = s.delivered() > before
 	out.kubeDNS = s.heard(s.kubeDNS, name)[heard:]
+	return out
+}
+
+// parseDig reads what dig printed.
+func parseDig(text string) seen {
+	out := seen{answer: "none"}
+	if m := digAnswer.FindAllStringSubmatch(text, -1); m != nil {
+		out.answer = m[len(m)-1][1]
+	}
+	if m := digServer.FindStringSubmatch(text); m != nil {
+		out.server = m[1]
+	}
 	return out
 }
 
@@ -90,21 +107,84 @@ func (s *show) delivered() uint64 {
 	return counters[steer.CounterDeliveredUDP].Packets + counters[steer.CounterDeliveredTCP].Packets
 }
 
-// tracked lists the pod's DNS entries in the node's connection tracking.
+// tracked shows and returns the pod's DNS entries in connection tracking, the node's and those in the pod itself.
 func (s *show) tracked(p *pod) []string {
+	all := append(testutil.Conntrack(s.node.Host), testutil.Conntrack(p.NetNS)...)
+	entries := entriesOf(all, p.addrs)
+	s.tell("node, pod$ conntrack -L | grep %s\n%s", p.addrs[0], strings.Join(append(slices.Clone(entries), fmt.Sprintf("(%d entries)", len(entries))), "\n"))
+	return entries
+}
+
+// entriesOf picks the lines of testutil.Conntrack that have one of the addresses, on whatever side.
+func entriesOf(lines []string, addrs []netip.Addr) []string {
 	var out []string
-	for _, line := range testutil.Conntrack(s.node.Host) {
-		for _, a := range p.addrs {
-			if strings.Contains(line, "src="+a.String()+" ") {
-				out = append(out, line)
-				break
-			}
+	for _, line := range lines {
+		if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return strings.Contains(line, " "+a.String()+":") }) {
+			out = append(out, line)
 		}
 	}
 	return out
 }
 
-// startAgent starts the agent and waits until it serves under its leases and has proven the fallback.
+// firstAnswer asks again and again, as a resolver does that waits 50 ms for each answer, and returns how long the pod was
+// without one.
+func (s *show) firstAnswer(p *pod) time.Duration {
+	start := time.Now()
+	testutil.Eventually(s.t, 10*time.Second, func() error {
+		_, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(s.node.ClusterDNS()[0], 53), clusterName, typeA, "udp", testutil.AskOptions{Timeout: 50 * time.Millisecond})
+		return err
+	})
+	return time.Since(start)
+}
+
+// load is a pod that asks all the time.
+type load struct {
+	questions, lost atomic.Int64
+	slowest         atomic.Int64 // nanoseconds
+}
+
+// startLoad has a pod ask until stop is called. It returns when the first questions are answered, and so does stop.
+func (s *show) startLoad(p *pod) (l *load, stop func()) {
+	const some = 100
+	l = new(load)
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-tick.C:
+			}
+			l.questions.Add(1)
+			answer, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(s.node.ClusterDNS()[0], 53), clusterName, typeA, "udp", testutil.AskOptions{})
+			if err != nil {
+				l.lost.Add(1)
+				continue
+			}
+			l.slowest.Store(max(l.slowest.Load(), int64(answer.Took)))
+		}
+	})
+	await := func() {
+		goal := l.questions.Load() + some
+		testutil.Eventually(s.t, 30*time.Second, func() error {
+			if l.questions.Load() < goal {
+				return errors.New("the pod does not come to ask")
+			}
+			return nil
+		})
+	}
+	await()
+	return l, func() {
+		await()
+		close(end)
+		wg.Wait()
+	}
+}
+
+// startAgent starts the agent and waits until it serves under its leases.
 func (s *show) startAgent() {
 	s.tell("node$ neardns-agent node --config nodeconfig.yaml &")
 	start := time.Now()
@@ -115,26 +195,19 @@ func (s *show) startAgent() {
 			s.t.Fatalf("the agent ended:\n%s", s.read(agentLog))
 		default:
 		}
-		out, err := s.quiet("neardns-agent", "status", "--config", nodeConfig)
-		if err != nil {
-			return fmt.Errorf("the agent does not serve yet:\n%s%s", out, s.read(agentLog))
-		}
-		return nil
+		return s.ready()
 	})
 	s.tell("serving after %s", time.Since(start).Round(10*time.Millisecond))
 }
 
-// awaitLapse waits until no lease stands, and returns how long that took.
-func (s *show) awaitLapse() time.Duration {
-	start := time.Now()
-	testutil.Eventually(s.t, 10*time.Second, func() error {
-		leases, err := s.rules.Leases()
-		if err == nil && len(leases) > 0 {
-			err = fmt.Errorf("%d leases still stand", len(leases))
-		}
-		return err
-	})
-	return time.Since(start)
+// ready tells whether the agent serves under its leases.
+func (s *show) ready() error {
+	out, _ := s.quiet("neardns-agent", "status", "--json", "--config", nodeConfig) // exit code 3: one fault or other, see Ready
+	var status struct{ Agent struct{ Ready bool } }
+	if err := json.Unmarshal([]byte(out), &status); err != nil || !status.Agent.Ready {
+		return fmt.Errorf("the agent does not serve yet:\n%s%s", out, s.read(agentLog))
+	}
+	return nil
 }
 
 // tables lists the nftables tables of a namespace that are ours.

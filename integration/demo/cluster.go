@@ -72,7 +72,11 @@ func (s *show) start(ns *testutil.NetNS, log string, args ...string) *testutil.P
 
 // cluster makes the node, kube-dns behind kube-proxy's rules, and a DNS server outside.
 func (s *show) cluster() {
-	s.node = testutil.NewNode(s.t, testutil.Options{Families: testutil.Dual, Proxy: s.proxy, Attach: testutil.NoneAttach, NoDNS: true, External: true, Name: "demo"})
+	families := testutil.IPv4
+	if s.ipv6 {
+		families = testutil.Dual
+	}
+	s.node = testutil.NewNode(s.t, testutil.Options{Families: families, Proxy: s.proxy, Attach: testutil.NoneAttach, NoDNS: true, External: true, Name: "demo"})
 	external := s.node.ExternalAddrs()[0]
 	s.outside = s.coreDNS(s.node.ExternalNS, "outside", "example.org", outsideZone, "")
 	s.kubeDNS = s.coreDNS(s.node.KubeDNS, "kube-dns", "cluster.local", clusterZone,
@@ -80,7 +84,7 @@ func (s *show) cluster() {
 	s.write(filepath.Join(folder, "node-resolv.conf"), fmt.Sprintf("nameserver %s\n", external))
 	for _, cluster := range s.node.ClusterDNS() {
 		testutil.Eventually(s.t, 20*time.Second, func() error {
-			_, err := testutil.Ask(s.node.Host, netip.AddrPortFrom(cluster, 53), clusterName, 1, "udp", testutil.AskOptions{Timeout: 500 * time.Millisecond})
+			_, err := testutil.Ask(s.node.Host, netip.AddrPortFrom(cluster, 53), clusterName, typeA, "udp", testutil.AskOptions{Timeout: 500 * time.Millisecond})
 			return err
 		})
 	}
@@ -101,7 +105,7 @@ func (s *show) heard(srv *server, name string) []asked {
 		s.markers++
 		marker := fmt.Sprintf("m%d.marker.cluster.local.", s.markers)
 		at := netip.AddrPortFrom(s.node.KubeDNSAddrs()[0], 53)
-		if _, err := testutil.Ask(s.node.Host, at, marker, 1, "udp", testutil.AskOptions{}); err != nil {
+		if _, err := testutil.Ask(s.node.Host, at, marker, typeA, "udp", testutil.AskOptions{}); err != nil {
 			s.t.Fatalf("ask kube-dns itself: %v", err)
 		}
 		testutil.Eventually(s.t, 5*time.Second, func() error {
@@ -119,8 +123,13 @@ func questions(t testutil.TB, log, name string) []asked {
 	if err != nil {
 		t.Fatalf("read log: %v", err)
 	}
+	return parseLog(string(text), name)
+}
+
+// parseLog picks the questions for one name out of a CoreDNS's log.
+func parseLog(text, name string) []asked {
 	var out []asked
-	for _, m := range logLine.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range logLine.FindAllStringSubmatch(text, -1) {
 		if from, err := netip.ParseAddr(strings.Trim(m[1], "[]")); err == nil && strings.EqualFold(m[2], name) {
 			out = append(out, asked{from, m[2]})
 		}

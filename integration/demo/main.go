@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"syscall"
@@ -28,19 +29,54 @@ const folder = "/run/neardns-demo"
 func main() {
 	clean := flag.Bool("clean", false, "only take away what a run with KEEP=1 left")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	code := 0
-	if err := run(ctx, *clean); err != nil {
+	err := run(signalled(), *clean)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
-		code = 1
 	}
-	stop()
-	os.Exit(code)
+	os.Exit(exitCode(err))
+}
+
+// signalError is the signal that ended the demo.
+type signalError syscall.Signal
+
+func (e signalError) Error() string {
+	return fmt.Sprintf("ended by signal: %s; everything was taken away again", syscall.Signal(e))
+}
+
+// exitCode is 0 only if all was as it should be; after a signal it is what a shell makes of one.
+func exitCode(err error) int {
+	if cause := signalError(0); errors.As(err, &cause) {
+		return 128 + int(cause)
+	}
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// signalled returns a context that ends with the first signal. Later ones are swallowed, since everything is being taken
+// away then. A reader that goes away (make demo | head) is one, too.
+func signalled() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
+	go func() {
+		for s := range signals {
+			if number, ok := s.(syscall.Signal); ok {
+				cancel(signalError(number))
+			}
+		}
+	}()
+	return ctx
 }
 
 func run(ctx context.Context, clean bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, to make network namespaces and packet rules: run it with sudo")
+	}
+	// nft and ip lie where some users' PATH does not lead.
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"); err != nil {
+		return err
 	}
 	unlock, err := hold()
 	if err != nil {
@@ -66,19 +102,25 @@ func run(ctx context.Context, clean bool) error {
 	if err != nil {
 		return err
 	}
-	s := &show{ctx: ctx, keep: keep, proxy: proxy, bin: bin, started: time.Now()}
+	_, statErr := os.Stat("/proc/sys/net/ipv6")
+	s := &show{ctx: ctx, keep: keep, proxy: proxy, ipv6: statErr == nil, bin: bin, started: time.Now(), style: styleOf(os.Stdout, os.Getenv("NO_COLOR") != "")}
 	err = testutil.Program(ctx, os.Stdout, s.run)
-	if ctx.Err() != nil {
-		return errors.New("interrupted; everything was taken away again")
+	if cause := signalError(0); errors.As(context.Cause(ctx), &cause) {
+		return cause
 	}
-	if err == nil {
-		err = s.verdict()
+	if verdict := s.verdict(os.Stdout); err == nil {
+		err = verdict
 	}
 	return err
 }
 
 // binaries finds what `make build tools` left in bin/.
 func binaries() (string, error) {
+	for _, name := range []string{"dig", "nft", "ip", "nsenter", "unshare"} {
+		if _, err := exec.LookPath(name); err != nil {
+			return "", fmt.Errorf("no program %s: install it by `make deps`", name)
+		}
+	}
 	bin, err := filepath.Abs("bin")
 	if err != nil {
 		return "", err

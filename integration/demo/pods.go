@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -31,13 +33,24 @@ var (
 	searchPaths = []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}
 )
 
+// localAddress is what clients name that know of a cache on their node.
+const localAddress = "169.254.20.10"
+
 // pod is what the demo's runtime knows of one.
 type pod struct {
 	*testutil.Pod
 	name       string // namespace/name
 	id         string
 	resolvConf string // its file
+	original   string // what the kubelet wrote there
 	addrs      []netip.Addr
+	podOptions
+}
+
+// podOptions is what differs between pods.
+type podOptions struct {
+	nameservers []netip.Addr // none: the cluster DNS addresses, as the kubelet does it
+	annotations map[string]string
 }
 
 // network writes what a cluster's network leaves on a node: its plugins and its configuration.
@@ -52,6 +65,13 @@ func (s *show) network() {
 			s.t.Fatalf("link plugin: %v", err)
 		}
 	}
+	ranges, routes := []string{fmt.Sprintf(`[{"subnet": "%s"}]`, s.node.PodRange(true))}, []string{`{"dst": "0.0.0.0/0"}`}
+	redirects := []string{fmt.Sprintf("%q", s.node.ClusterDNS()[0])}
+	if s.ipv6 {
+		ranges = append(ranges, fmt.Sprintf(`[{"subnet": "%s"}]`, s.node.PodRange(false)))
+		routes = append(routes, `{"dst": "::/0"}`)
+		redirects = append(redirects, fmt.Sprintf("%q", s.node.ClusterDNS()[1]))
+	}
 	s.write(conflist, fmt.Sprintf(`{
   "cniVersion": "1.0.0",
   "name": "demo",
@@ -61,31 +81,35 @@ func (s *show) network() {
       "ipam": {
         "type": "host-local",
         "dataDir": %q,
-        "ranges": [[{"subnet": "%s"}], [{"subnet": "%s"}]],
-        "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+        "ranges": [%s],
+        "routes": [%s]
       }
     }
   ]
 }
-`, cniIPAM, s.node.PodRange(true), s.node.PodRange(false)))
+`, cniIPAM, strings.Join(ranges, ", "), strings.Join(routes, ", ")))
 	s.write(nodeConfig, fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
 kind: NodeConfig
 clusterDomain: cluster.local
-redirects: ["%s", "%s"]
-localAddresses: [169.254.20.10, "fd00:90de:d95::a"]
+redirects: [%s]
+localAddresses: [%s]
 upstreams:
   external: [%s]
 stateDir: %s
 persistDir: %s
-`, s.node.ClusterDNS()[0], s.node.ClusterDNS()[1], filepath.Join(folder, "node-resolv.conf"), stateDir, persistDir))
+`, strings.Join(redirects, ", "), localAddress, filepath.Join(folder, "node-resolv.conf"), stateDir, persistDir))
 }
 
 // addPod does what a container runtime does for a pod: a network namespace, a resolv.conf as the kubelet asks for it, and
 // ADD of every plugin in the list.
-func (s *show) addPod(name string) *pod {
-	p := &pod{Pod: s.node.AddPod("pod-" + name), name: "shop/" + name, id: "demo-" + name}
+func (s *show) addPod(name string, o podOptions) *pod {
+	p := &pod{Pod: s.node.AddPod("pod-" + name), name: "shop/" + name, id: "demo-" + name, podOptions: o}
+	if len(p.nameservers) == 0 {
+		p.nameservers = s.node.ClusterDNS()
+	}
 	p.resolvConf = filepath.Join(folder, "pods", name, "resolv.conf")
-	s.write(p.resolvConf, s.resolvConf())
+	p.original = p.resolvConfText()
+	s.write(p.resolvConf, p.original)
 
 	list, runtime := s.runtime(p)
 	s.node.Host.Do(func() {
@@ -103,18 +127,79 @@ func (s *show) addPod(name string) *pod {
 			}
 		}
 	})
-	s.pods = append(s.pods, p)
+	s.settle(p)
 	return p
 }
 
-// resolvConf is what the kubelet has a runtime write for a pod of namespace shop.
-func (s *show) resolvConf() string {
+// settle waits until the reference plugin's IPv6 addresses serve on both ends: it returns while the node's end is still
+// being checked for duplicates, and the pod's first questions over IPv6 would wait for that.
+func (s *show) settle(p *pod) {
+	for _, ns := range []*testutil.NetNS{s.node.Host, p.NetNS} {
+		testutil.Eventually(s.t, 10*time.Second, func() error {
+			if out := ns.Run("ip", "-6", "-o", "addr", "show", "tentative"); out != "" {
+				return fmt.Errorf("still tentative: %s", out)
+			}
+			return nil
+		})
+	}
+}
+
+// resolvConfText is what the kubelet has a runtime write for a pod of namespace shop.
+func (p *pod) resolvConfText() string {
 	var text strings.Builder
-	for _, a := range s.node.ClusterDNS() {
+	for _, a := range p.nameservers {
 		fmt.Fprintf(&text, "nameserver %s\n", a)
 	}
 	fmt.Fprintf(&text, "search %s\noptions ndots:5\n", strings.Join(searchPaths, " "))
 	return text.String()
+}
+
+// traces names what there is of a pod: its rules, its file, its place in the host's table, its link, its address.
+func (s *show) traces(p *pod) string {
+	var found []string
+	if s.tables(p.NetNS) != "none" {
+		found = append(found, "pod table")
+	}
+	if _, err := os.Lstat(podfile.Path(stateDir, p.id, "eth0")); err == nil {
+		found = append(found, "pod file")
+	}
+	rules := s.node.Host.Run("nft", "list", "ruleset")
+	routes := s.node.Host.Run("ip", "route") + s.node.Host.Run("ip", "-6", "route")
+	for _, a := range p.addrs {
+		if lasting(rules, a) {
+			found = append(found, "element "+a.String())
+		}
+		if strings.Contains(routes, a.String()+" dev ") {
+			found = append(found, "route to "+a.String())
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(cniCache, "results", "demo-"+p.id+"-eth0")); err == nil {
+		found = append(found, "the runtime's record")
+	}
+	if len(found) == 0 {
+		return "nothing"
+	}
+	return strings.Join(found, ", ")
+}
+
+// tracesSoon gives the agent a moment to take part in a pod's end.
+func (s *show) tracesSoon(p *pod) string {
+	for deadline := time.Now().Add(2 * time.Second); ; {
+		left := s.traces(p)
+		if left == "nothing" || time.Now().After(deadline) {
+			return left
+		}
+	}
+}
+
+// lasting tells whether rules name an address in an element that does not expire. Those that do expire are the kernel's own
+// memory of single TCP connections.
+func lasting(rules string, a netip.Addr) bool {
+	elements := strings.FieldsFunc(rules, func(r rune) bool { return strings.ContainsRune(",{}\n", r) })
+	return slices.ContainsFunc(elements, func(e string) bool {
+		words := strings.Fields(e)
+		return slices.Contains(words, a.String()) && !slices.Contains(words, "expires")
+	})
 }
 
 func (s *show) delPod(p *pod) {
@@ -145,14 +230,17 @@ func (s *show) runtime(p *pod) (*libcni.NetworkConfigList, *libcni.RuntimeConf) 
 	}
 	namespace, name, _ := strings.Cut(p.name, "/")
 	var servers []string
-	for _, a := range s.node.ClusterDNS() {
+	for _, a := range p.nameservers {
 		servers = append(servers, a.String())
 	}
 	return list, &libcni.RuntimeConf{
 		ContainerID: p.id, NetNS: p.Path(), IfName: "eth0",
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", namespace}, {"K8S_POD_NAME", name}, {"K8S_POD_INFRA_CONTAINER_ID", p.id}},
 		// As containerd spells them.
-		CapabilityArgs: map[string]any{"dns": map[string]any{"Servers": servers, "Searches": searchPaths, "Options": []string{"ndots:5"}}},
+		CapabilityArgs: map[string]any{
+			"dns":                               map[string]any{"Servers": servers, "Searches": searchPaths, "Options": []string{"ndots:5"}},
+			"io.kubernetes.cri.pod-annotations": p.annotations,
+		},
 	}
 }
 

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -19,6 +24,8 @@ type show struct {
 	ctx     context.Context
 	keep    bool
 	proxy   testutil.ProxyMode
+	ipv6    bool // the machine has it, so the node is dual stack
+	style   style
 	bin     string
 	started time.Time
 
@@ -28,7 +35,10 @@ type show struct {
 	outside *server
 	agent   *testutil.Process
 	rules   *steer.Nftables // of the host's namespace, to look at
-	pods    []*pod
+	early   *pod            // made before the agent
+	late    *pod            // made after it
+	legacy  *pod            // names the local address
+	plain   *pod            // wants none of it
 	markers int
 	kept    bool
 
@@ -45,7 +55,7 @@ type check struct {
 // step begins a part of the show.
 func (s *show) step(format string, args ...any) {
 	s.steps++
-	fmt.Printf("\n%d. %s\n", s.steps, fmt.Sprintf(format, args...))
+	fmt.Printf("\n%s\n", s.style.bold(fmt.Sprintf("%d. %s", s.steps, fmt.Sprintf(format, args...))))
 }
 
 // tell prints what is shown, indented below its step.
@@ -59,39 +69,68 @@ func (s *show) tell(format string, args ...any) {
 func (s *show) expect(what, want, got string) {
 	c := check{what, want, got, want == got}
 	s.checks = append(s.checks, c)
-	mark := "ok"
-	if !c.ok {
-		mark = "NOT AS IT SHOULD BE"
+	if c.ok {
+		s.tell("=> %s: %s [%s]", what, got, s.style.green("ok"))
+		return
 	}
-	s.tell("=> %s: %s [%s]", what, got, mark)
-	if !c.ok {
-		s.tell("   expected: %s", want)
-	}
+	s.tell("=> %s: %s [%s]\n   expected: %s", what, got, s.style.red("NOT AS IT SHOULD BE"), want)
 }
 
 // verdict prints the table and returns an error unless every line is as it should be.
-func (s *show) verdict() error {
-	fmt.Printf("\nWhat was seen (%s, kube-proxy's rules: %s)\n\n", time.Since(s.started).Round(time.Second), s.proxy)
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+func (s *show) verdict(w io.Writer) error {
+	_, _ = fmt.Fprintf(w, "\n%s\n\n", s.style.bold(fmt.Sprintf("What was seen (%s, kube-proxy's rules: %s)", time.Since(s.started).Round(time.Second), s.proxy)))
+	return writeTable(w, s.style, s.checks)
+}
+
+// writeTable prints one line for each check. Nothing checked is a failure: the show ended before it began.
+func writeTable(w io.Writer, st style, checks []check) error {
+	var text bytes.Buffer
+	columns := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	failed := 0
-	for _, c := range s.checks {
+	for i, c := range checks {
 		mark := "ok"
 		if !c.ok {
 			mark = "FAILED, expected: " + c.want
 			failed++
 		}
-		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\n", c.what, c.got, mark)
+		_, _ = fmt.Fprintf(columns, "  %2d\t%s\t%s\t%s\n", i+1, c.what, c.got, mark)
 	}
-	_ = w.Flush()
-	fmt.Printf("\n%d of %d as they should be\n", len(s.checks)-failed, len(s.checks))
+	_ = columns.Flush() // into memory
+	for i, line := range slices.Collect(strings.Lines(text.String())) {
+		if !checks[i].ok {
+			line = st.red(strings.TrimSuffix(line, "\n")) + "\n"
+		}
+		_, _ = io.WriteString(w, line)
+	}
+	_, _ = fmt.Fprintf(w, "\n%d of %d as they should be\n", len(checks)-failed, len(checks))
 	switch {
 	case failed > 0:
-		return fmt.Errorf("%d of %d lines are not as they should be", failed, len(s.checks))
-	case len(s.checks) == 0:
+		return fmt.Errorf("%d of %d lines are not as they should be", failed, len(checks))
+	case len(checks) == 0:
 		return errors.New("nothing was checked")
 	}
 	return nil
 }
+
+// style sets text off: on a terminal by colour, elsewhere not at all.
+type style struct{ colour bool }
+
+// styleOf knows a terminal. NO_COLOR is what people set who want none (no-color.org).
+func styleOf(f *os.File, noColor bool) style {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return style{colour: err == nil && !noColor}
+}
+
+func (s style) paint(code, text string) string {
+	if !s.colour {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+func (s style) bold(text string) string  { return s.paint("1", text) }
+func (s style) green(text string) string { return s.paint("32", text) }
+func (s style) red(text string) string   { return s.paint("31", text) }
 
 // program runs one of this project's programs in the node's namespace, and shows the call and what it says.
 func (s *show) program(name string, args ...string) (string, error) {
