@@ -37,7 +37,7 @@ func TestChecksumsOnTheWire(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
 		for _, intercept := range []bool{false, true} {
 			r := newRig(t, o, func(h *steer.Host) { h.InterceptNode = intercept })
-			pod, plain := r.steered("steered"), r.node.AddPod("plain")
+			pod, plain := r.steered("steered"), r.pod("plain")
 			noOffload(t, pod.NetNS, "eth0")
 			noOffload(t, plain.NetNS, "eth0")
 			noOffload(t, r.node.KubeDNS, "eth0")

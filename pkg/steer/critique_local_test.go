@@ -14,7 +14,7 @@ import (
 func TestCritiqueA07LocalAndClusterFromOnePort(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pods := map[string]*testutil.NetNS{"steered": r.steered("steered").NetNS, "plain": r.node.AddPod("plain").NetNS}
+		pods := map[string]*testutil.NetNS{"steered": r.steered("steered").NetNS, "plain": r.pod("plain").NetNS}
 		port := uint16(41000)
 		turns := func(when string, local, steered, plain string) {
 			t.Helper()

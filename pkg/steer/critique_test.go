@@ -34,7 +34,7 @@ func TestCritiqueA03PodsOutOfReach(t *testing.T) {
 	} {
 		t.Run(string(c.attach), func(t *testing.T) {
 			r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: c.attach})
-			pod := r.node.AddPod("pod")
+			pod := r.pod("pod")
 			for _, d := range r.host.Redirects {
 				entry, err := steer.Way(pod.FD(), r.node.Host.FD(), d)
 				var way *steer.WayError

@@ -19,7 +19,7 @@ func intercepting(h *steer.Host) { h.InterceptNode = true }
 func TestInterceptPods(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
-		plain, steered, out := r.node.AddPod("plain"), r.steered("steered"), r.node.AddPod("out")
+		plain, steered, out := r.pod("plain"), r.steered("steered"), r.pod("out")
 		must(t, r.nft.Exempt(out.Addrs...))
 		check := func(who, when string) {
 			t.Helper()
@@ -54,7 +54,7 @@ func TestInterceptPods(t *testing.T) {
 func TestInterceptedConnections(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
-		plain := r.node.AddPod("plain")
+		plain := r.pod("plain")
 		r.addresses()
 		r.listen()
 		kept := r.dial(plain.NetNS, r.clusterDNS()...)
@@ -181,7 +181,7 @@ func TestHostIsLeftAlone(t *testing.T) {
 		r := newRig(t, o)
 		r.serving()
 		r.want("KUBEDNS", r.node.Host, "under a lease", r.clusterDNS()...)
-		r.want("KUBEDNS", r.node.AddPod("plain").NetNS, "under a lease", r.clusterDNS()...)
+		r.want("KUBEDNS", r.pod("plain").NetNS, "under a lease", r.clusterDNS()...)
 		r.want("AGENT", r.node.Host, "by the local address", r.local()...)
 	})
 }
@@ -195,7 +195,7 @@ func TestInterceptionIsForPods(t *testing.T) {
 	}
 	r.want("KUBEDNS", r.node.Neighbour, "beside the node", r.clusterDNS()...)
 	for i := range 20 {
-		pod := r.node.AddPod(fmt.Sprint("pod", i))
+		pod := r.pod(fmt.Sprint("pod", i))
 		if i%2 == 0 {
 			must(t, r.nft.Exempt(pod.Addrs...))
 		}

@@ -70,11 +70,8 @@ func TestNestedNamespaceIsSteered(t *testing.T) {
 			inner.AddRoute(testutil.DefaultRoute(addr(c.gateway)), addr(c.gateway), "eth0")
 			pod.Run(c.tool, "-t", "nat", "-A", "POSTROUTING", "-s", c.source, "-o", "eth0", "-j", "MASQUERADE")
 		}
-		// The link is new: wait until IPv6 is heard on it.
-		testutil.Eventually(t, 10*time.Second, func() error {
-			_, err := testutil.Ask(inner, r.clusterDNS()[1], "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: short})
-			return err
-		})
+		settle(t, inner, "eth0")
+		settle(t, pod.NetNS, "inner0")
 		r.want("KUBEDNS", inner, "no agent", append(r.clusterDNS(), r.local()...)...)
 		r.serving()
 		r.want("AGENT", inner, "lease", append(r.clusterDNS(), r.local()...)...)
@@ -161,7 +158,7 @@ func TestKubeDNSOnTheSameBridge(t *testing.T) {
 		t.Run("hairpin "+hairpin, func(t *testing.T) {
 			for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
 				r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: proxy, Attach: testutil.BridgeNF})
-				pod, server := r.steered("pod"), r.node.AddPod("kube-dns")
+				pod, server := r.steered("pod"), r.pod("kube-dns")
 				var listen []netip.AddrPort
 				var services []testutil.Service
 				for i, a := range server.Addrs {

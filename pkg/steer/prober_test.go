@@ -37,14 +37,8 @@ func newProber(t testing.TB, r *rig) *prober {
 		p.ns.AddRoute(testutil.DefaultRoute(gateways[is4]), gateways[is4], "eth0")
 	}
 	r.steer(p.ns)
-	// A fresh IPv6 link takes up to some seconds to hear neighbour solicitations.
-	for _, server := range r.clusterDNS() {
-		testutil.Eventually(t, 10*time.Second, func() error {
-			_, err := testutil.Ask(p.ns, server, "a.cluster.local", dns.TypeA, "udp",
-				testutil.AskOptions{Timeout: short, Source: netip.AddrPortFrom(p.other(server.Addr().Is4()), 0)})
-			return err
-		})
-	}
+	settle(t, p.ns, "eth0")
+	settle(t, r.node.Host, steer.ProberInterface)
 	return p
 }
 

@@ -16,7 +16,7 @@ import (
 func TestSwitch(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pod, plain := r.steered("steered"), r.node.AddPod("plain")
+		pod, plain := r.steered("steered"), r.pod("plain")
 		all := append(r.clusterDNS(), r.local()...)
 		check := func(who, when string) {
 			t.Helper()
@@ -168,7 +168,7 @@ func TestManyRedirects(t *testing.T) {
 		})
 		r.node.Proxy.Add(testutil.DNSService(second, r.node.KubeDNSAddrs()[0])...)
 		r.node.Proxy.Add(testutil.DNSService(old, r.node.KubeDNSAddrs()[0])...)
-		pod := r.node.AddPod("pod")
+		pod := r.pod("pod")
 		must(t, open(t, pod.NetNS).Apply(steer.Pod{Redirects: append(append([]steer.Redirect(nil), r.host.Redirects...), other)}))
 		gone := netip.AddrPortFrom(old, 53)
 		r.want("KUBEDNS", pod.NetNS, "no lease", append(r.clusterDNS(), gone)...)

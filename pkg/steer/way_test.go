@@ -215,7 +215,7 @@ func TestWayThatCannotBeTold(t *testing.T) {
 // Looking at many pods leaves no descriptor and no link behind.
 func TestWayGivesDescriptorsBack(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Attach: testutil.ProxyARP})
-	pod := r.node.AddPod("pod")
+	pod := r.pod("pod")
 	look := func() {
 		for _, d := range r.host.Redirects {
 			_, err := steer.Way(pod.FD(), r.node.Host.FD(), d)
