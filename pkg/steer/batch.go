@@ -78,14 +78,6 @@ func (b *batch) addCounter(name string) {
 	})
 }
 
-func (b *batch) deleteCounter(name string) {
-	b.add("delete counter "+name, unix.NFT_MSG_DELOBJ, 0, func(e *netlink.AttributeEncoder) {
-		e.String(unix.NFTA_OBJ_TABLE, b.tableName())
-		e.String(unix.NFTA_OBJ_NAME, name)
-		e.Uint32(unix.NFTA_OBJ_TYPE, unix.NFT_OBJECT_COUNTER)
-	})
-}
-
 // addSet declares a set or map. id ties later messages of the batch to it where it is new.
 func (b *batch) addSet(s set, id uint32) {
 	b.add("add set "+s.name, unix.NFT_MSG_NEWSET, netlink.Create, func(e *netlink.AttributeEncoder) {
