@@ -182,7 +182,8 @@ func (a *agent) settings(conf *config.Node) (node.Settings, error) {
 	return s, nil
 }
 
-// load is what a reload works by. Fields that need a new start keep their value, with a word in the log.
+// load is what a reload works by. A change in a field that only a start reads is refused as a whole, so that what runs is
+// never half of what the file says.
 func (a *agent) load() (node.Settings, error) {
 	next, err := loadConfig(a.env, a.path)
 	if err != nil {
