@@ -44,8 +44,7 @@ type client struct {
 	own []netip.Addr // as kube-dns sees it when asked directly
 }
 
-func (p *pod) client() client  { return client{p.NetNS, p.addrs} }
-func (n *node) client() client { return client{n.Host, nil} }
+func (p *pod) client() client { return client{p.NetNS, p.addrs} }
 
 // ask asks for an A record and checks that the data is the one that kube-dns gave with this serial.
 func (c client) ask(at target, name string, timeout time.Duration) (*testutil.Answer, error) {

@@ -222,13 +222,7 @@ func (n *node) run(args ...string) (code int, stdout, stderr string) {
 	return p.Cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// host is the host's state as far as packets see it: rules without what counts or expires by itself, links and addresses.
-func (n *node) host() string {
-	n.t.Helper()
-	return n.Host.Run("sh", "-c", "nft -s list ruleset | grep -v '^# Warning'; ip -o link | cut -d: -f2; ip -o address | awk '{print $2, $3, $4}'; ip route; ip -6 route; ip rule")
-}
-
-// links names the host's links.
+// hasLink tells whether the host has a link.
 func (n *node) hasLink(name string) bool {
 	n.t.Helper()
 	_, err := n.Host.Netlink().LinkByName(name)
