@@ -36,7 +36,7 @@ var build = sync.OnceValue(func() error {
 	if err != nil {
 		return err
 	}
-	for name, pkg := range map[string]string{"neardns": "./plugins/neardns", "neardns-agent": "./agent"} {
+	for name, pkg := range map[string]string{"neardns": "./plugins/neardns", "neardns-agent": "./agent", "neardns-install": "./install"} {
 		if err := goBuild(root, name, "-buildvcs=false", "-ldflags=-s -w", pkg); err != nil {
 			return err
 		}

@@ -255,7 +255,10 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	n.wantSteered(first.client(), "up", n.all()...)
 	cluster := targets(n.ClusterDNS()...)
 
-	if code, _, stderr := n.run("cleanup", "--config", n.configFile()); code != 3 || !strings.Contains(stderr, fmt.Sprint(n.agent.PID())) {
+	if names := n.read(conflistFile); !strings.Contains(names, "neardns") {
+		t.Fatalf("the network has no entry to take out:\n%s", names)
+	}
+	if code, _, stderr := n.cleanup(); code != 3 || !strings.Contains(stderr, fmt.Sprint(n.agent.PID())) {
 		t.Errorf("cleanup under a running agent exits with %d, want 3 and the agent's process named: %s", code, stderr)
 	}
 	n.wantSteered(first.client(), "cleanup refused", n.all()...)
@@ -270,7 +273,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.rewrite(lost, func(f object) { f["netns"] = "/run/not-mounted-here/netns/x" })
-	code, _, stderr := n.run("cleanup", "--config", n.configFile())
+	code, _, stderr := n.cleanup()
 	if code != 1 || !strings.Contains(stderr, "default/"+second.name) {
 		t.Errorf("cleanup exits with %d, want 1 and the pod that cannot be entered named: %s", code, stderr)
 	}
@@ -280,8 +283,11 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if err := os.WriteFile(lost, original, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := n.run("cleanup", "--config", n.configFile()); code != 0 {
+	if code, _, stderr := n.cleanup(); code != 0 {
 		t.Fatalf("cleanup exits with %d: %s", code, stderr)
+	}
+	if names := n.read(conflistFile); strings.Contains(names, "neardns") || !strings.Contains(names, "bridge") {
+		t.Errorf("the network after cleanup:\n%s", names)
 	}
 	for _, p := range []*pod{first, second} {
 		if rules := p.rules(); rules != "" {
@@ -296,9 +302,15 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if diff := cmp.Diff(files, n.files()); diff != "" {
 		t.Errorf("files left (-before +after):\n%s", diff)
 	}
-	if code, _, stderr := n.run("cleanup", "--config", n.configFile()); code != 0 {
+	if code, _, stderr := n.cleanup(); code != 0 {
 		t.Errorf("a second cleanup exits with %d: %s", code, stderr)
 	}
+}
+
+// cleanup takes neardns off the node.
+func (n *node) cleanup() (code int, stdout, stderr string) {
+	n.t.Helper()
+	return n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d"))
 }
 
 // rewrite changes a JSON file.

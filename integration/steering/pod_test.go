@@ -29,6 +29,8 @@ type pod struct {
 
 type object = map[string]any
 
+const conflistFile = "net.d/10-pods.conflist"
+
 // conflist is the node's network: a reference plugin with host-local, and neardns behind it.
 func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 	n.t.Helper()
@@ -61,8 +63,11 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.write("10-pods.conflist", string(text))
-	list, err := libcni.ConfListFromFile(n.path("10-pods.conflist"))
+	if err := os.MkdirAll(n.path("net.d"), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	n.write(conflistFile, string(text))
+	list, err := libcni.ConfListFromFile(n.path(conflistFile))
 	if err != nil {
 		n.t.Fatal(err)
 	}
