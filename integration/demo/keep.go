@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,6 +47,10 @@ func sweepKept() error {
 		}
 	}
 	testutil.RemoveKept()
+	// The namespaces of a run that was killed go when the next one is made.
+	if err := testutil.Program(context.Background(), io.Discard, func(t testutil.TB) { testutil.NewNS(t, "demo-sweep") }); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(folder); err != nil {
 		return fmt.Errorf("remove what an earlier run left: %w", err)
 	}

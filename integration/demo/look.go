@@ -34,8 +34,8 @@ func (s *show) leaveStanding() {
 	s.node.Keep()
 	s.kept = true
 	p := s.early
-	s.tell(`ask from a pod      nsenter --net=%s dig @%s web.shop.svc.cluster.local
-ask from the other  nsenter --net=%s dig @%s web.shop.svc.cluster.local
+	s.tell(`ask from a pod      nsenter --net=%s dig +noall +answer +stats @%s web.shop.svc.cluster.local
+ask from the other  nsenter --net=%s dig +noall +answer +stats @%s web.shop.svc.cluster.local
 the pod's rules     nsenter --net=%s nft list table inet neardns
 the switch          nsenter --net=%s nft list table inet neardns
 what the agent says nsenter --net=%s %s/neardns-agent status --config %s

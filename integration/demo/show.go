@@ -112,6 +112,18 @@ func writeTable(w io.Writer, st style, checks []check) error {
 	return nil
 }
 
+// tellWhy shows the end of the agent's log, which goes with the rest, where something was not as it should be.
+func (s *show) tellWhy() {
+	const most = 20
+	if s.ctx.Err() != nil || !slices.ContainsFunc(s.checks, func(c check) bool { return !c.ok }) {
+		return
+	}
+	if text, err := os.ReadFile(agentLog); err == nil {
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		s.tell("\nthe agent's log, its end:\n%s", strings.Join(lines[max(0, len(lines)-most):], "\n"))
+	}
+}
+
 // style sets text off: on a terminal by colour, elsewhere not at all.
 type style struct{ colour bool }
 

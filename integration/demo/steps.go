@@ -24,6 +24,7 @@ func (s *show) run(t testutil.TB) {
 	s.t = t
 	t.Cleanup(func() {
 		if !s.kept {
+			s.tellWhy()
 			_ = os.RemoveAll(folder)
 			if s.node != nil {
 				_ = os.Remove(filepath.Dir(s.node.Host.Path())) // the namespaces' folder, if nobody else has any there
