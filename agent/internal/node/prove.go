@@ -43,10 +43,11 @@ func (n *Node) isProven(clusterDNS netip.Addr) bool {
 func (n *Node) prove(ctx context.Context) {
 	failures := map[netip.Addr]int{}
 	due := map[netip.Addr]time.Time{}
+	kept := false // the record on disk was looked at
 	for {
 		s := n.settings()
 		for _, r := range s.Redirects {
-			if !s.Steers || time.Now().Before(due[r.ClusterDNS]) {
+			if !s.Steers || !n.switchStands() || time.Now().Before(due[r.ClusterDNS]) {
 				continue
 			}
 			askCtx, cancel := context.WithTimeout(ctx, proveTimeout)
@@ -66,9 +67,13 @@ func (n *Node) prove(ctx context.Context) {
 				due[r.ClusterDNS] = time.Now().Add(proveSoon)
 			}
 			n.proved(r.ClusterDNS, err, failures[r.ClusterDNS] >= proveLimit)
+			kept = false
 		}
-		n.keepProofs(s)
-		if !pause(ctx, proveSoon/4) {
+		if !kept && n.switchStands() {
+			n.keepProofs(s)
+			kept = s.Steers // what must not stand is looked for again and again
+		}
+		if !pause(ctx, proveSoon/20) {
 			return
 		}
 	}
