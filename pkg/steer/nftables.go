@@ -18,11 +18,11 @@ import (
 )
 
 // Nftables is the nftables back end for one netns. It talks to the kernel through netlink and needs no binary. It holds
-// one socket in that netns until Close, and is safe for concurrent use by processes, not by goroutines.
+// sockets in that netns until Close, and is safe for concurrent use by processes, not by goroutines.
 type Nftables struct {
-	nsFD int
-	conn *netlink.Conn // transactions
-	read *nftables.Conn
+	nsFD   int
+	conn   *netlink.Conn  // transactions, and rules
+	reader *nftables.Conn // the rest of what is read; opened at its first use, see read
 }
 
 var _ Backend = (*Nftables)(nil)
@@ -45,12 +45,22 @@ func OpenNftables(nsFD int) (*Nftables, error) {
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(nsFD))
 	}
-	read, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(nsFD),
+	return &Nftables{nsFD: nsFD, conn: conn}, nil
+}
+
+// read is the socket that google/nftables reads with. Opening one costs as much as several requests, and a plain ADD or
+// DEL needs none.
+func (n *Nftables) read() (*nftables.Conn, error) {
+	if n.reader != nil {
+		return n.reader, nil
+	}
+	reader, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(n.nsFD),
 		nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetReadBuffer(readBuffer) }))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open nftables socket: %w", err), conn.Close(), unix.Close(nsFD))
+		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}
-	return &Nftables{nsFD: nsFD, conn: conn, read: read}, nil
+	n.reader = reader
+	return reader, nil
 }
 
 // holdNetNS makes a descriptor of our own. Sockets are opened anew after errors, maybe by another thread and after the
@@ -96,7 +106,11 @@ func (n *Nftables) commit(b *batch) error {
 
 // Close releases the sockets; rules stay.
 func (n *Nftables) Close() error {
-	return errors.Join(n.conn.Close(), n.read.CloseLasting(), unix.Close(n.nsFD))
+	var err error
+	if n.reader != nil {
+		err = n.reader.CloseLasting()
+	}
+	return errors.Join(n.conn.Close(), err, unix.Close(n.nsFD))
 }
 
 // ourTable is the table as google/nftables wants it named in requests.
@@ -130,9 +144,8 @@ func (n *Nftables) Repair(rs Ruleset) (drift []string, err error) {
 
 // Ensure implements Backend.
 func (n *Nftables) Ensure(rs Ruleset) error {
-	want := rs.render()
 	return n.retry("ensure rules", func() error {
-		whole, err := n.whole(want)
+		whole, err := n.wholeFor(rs)
 		if err != nil || whole {
 			return err
 		}
@@ -141,7 +154,7 @@ func (n *Nftables) Ensure(rs Ruleset) error {
 			return err
 		}
 		var b batch
-		b.complete(want, have)
+		b.complete(rs.render(), have)
 		return n.commit(&b)
 	})
 }
@@ -176,7 +189,7 @@ func (n *Nftables) Remove() error {
 func (n *Nftables) Whole(rs Ruleset) (bool, error) {
 	var whole bool
 	err := n.retry("look at rules", func() (err error) {
-		whole, err = n.whole(rs.render())
+		whole, err = n.wholeFor(rs)
 		return err
 	})
 	return whole, err
@@ -186,7 +199,7 @@ func (n *Nftables) Whole(rs Ruleset) (bool, error) {
 func (n *Nftables) IsUplink(name string) (bool, error) {
 	var is bool
 	err := n.retry("read uplinks", func() error {
-		have, err := n.elements(set{name: "uplinks", key: []nftables.SetDatatype{nftables.TypeIFName}})
+		have, err := n.elements("uplinks")
 		is = len(missing([]element{{key: ifname(name)}}, have)) == 0
 		return err
 	})
@@ -222,12 +235,8 @@ func (n *Nftables) Supported() error {
 // Present reports whether the table is there at all.
 func (n *Nftables) Present() (bool, error) {
 	var present bool
-	err := n.retry("look for table", func() error {
-		t, err := n.read.ListTableOfFamily(TableName, nftables.TableFamilyINet)
-		if hasErrno(err, unix.ENOENT) {
-			err = nil
-		}
-		present = t != nil
+	err := n.retry("look for table", func() (err error) {
+		present, err = n.present()
 		return err
 	})
 	return present, err
@@ -258,32 +267,17 @@ func hasErrno(err error, errno syscall.Errno) bool {
 	return errors.Is(err, errno) || err != nil && strings.HasSuffix(err.Error(), errno.Error())
 }
 
-// whole is the cheap look of an ADD beside a healthy table: the first base chain has rules and the addresses are there.
-// It never decides to change anything by itself.
-func (n *Nftables) whole(want table) (bool, error) {
-	rules, err := n.rules("prerouting")
-	if err != nil || len(rules["prerouting"]) == 0 {
-		return false, err
-	}
-	for _, s := range want.sets {
-		if s.contents == dynamic || len(s.elements) == 0 || s.name == "uplinks" {
-			continue
-		}
-		have, err := n.elements(s)
-		if err != nil {
-			return false, err
-		}
-		if len(missing(s.elements, have)) > 0 {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
 // load reads our table as it stands in the kernel. An absent table is an empty one.
 func (n *Nftables) load() (loaded, error) {
 	have := loaded{chains: map[string]loadedChain{}, sets: map[string]loadedSet{}, counters: map[string]bool{}}
-	sets, err := n.read.GetSets(ourTable())
+	if present, err := n.present(); err != nil || !present {
+		return have, err
+	}
+	read, err := n.read()
+	if err != nil {
+		return have, err
+	}
+	sets, err := read.GetSets(ourTable())
 	if hasErrno(err, unix.ENOENT) {
 		return have, nil
 	} else if err != nil {
@@ -295,20 +289,20 @@ func (n *Nftables) load() (loaded, error) {
 		}
 		ls := loadedSet{shape: shapeOf(s)}
 		if !s.Dynamic {
-			if ls.elements, err = n.setElements(s); err != nil {
+			if ls.elements, err = n.elements(s.Name); err != nil {
 				return have, err
 			}
 		}
 		have.sets[s.Name] = ls
 	}
-	own, err := n.read.ListTableOfFamily(TableName, nftables.TableFamilyINet)
+	own, err := read.ListTableOfFamily(TableName, nftables.TableFamilyINet)
 	if err != nil {
 		return have, fmt.Errorf("look for table: %w", err)
 	}
 	// google/nftables v0.3.0 reads the flags, which are big endian, in the machine's byte order; a test watches it.
 	flags := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, own.Flags))
 	have.dormant = flags&unix.NFT_TABLE_F_DORMANT != 0
-	objects, err := n.read.GetNamedObjects(ourTable())
+	objects, err := read.GetNamedObjects(ourTable())
 	if err != nil && !hasErrno(err, unix.ENOENT) {
 		return have, fmt.Errorf("list counters: %w", err)
 	}
@@ -317,7 +311,7 @@ func (n *Nftables) load() (loaded, error) {
 			have.counters[named.Name] = true
 		}
 	}
-	chains, err := n.read.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	chains, err := read.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil && !hasErrno(err, unix.ENOENT) {
 		return have, fmt.Errorf("list chains: %w", err)
 	}
@@ -339,27 +333,6 @@ func (n *Nftables) load() (loaded, error) {
 	return have, nil
 }
 
-func (n *Nftables) elements(s set) ([]element, error) {
-	keyType := s.key[0]
-	ns := &nftables.Set{Table: ourTable(), Name: s.name, KeyType: keyType, IsMap: s.value != nil}
-	if s.value != nil {
-		ns.DataType = *s.value
-	}
-	return n.setElements(ns)
-}
-
-func (n *Nftables) setElements(s *nftables.Set) ([]element, error) {
-	got, err := n.read.GetSetElements(s)
-	if err != nil && !hasErrno(err, unix.ENOENT) {
-		return nil, fmt.Errorf("list elements of %s: %w", s.Name, err)
-	}
-	var out []element
-	for _, e := range got {
-		out = append(out, element{key: e.Key, value: e.Val})
-	}
-	return out, nil
-}
-
 // Counter is a named counter's value; see the Counter names for what one packet means.
 type Counter struct{ Packets, Bytes uint64 }
 
@@ -367,7 +340,11 @@ type Counter struct{ Packets, Bytes uint64 }
 func (n *Nftables) Counters() (map[string]Counter, error) {
 	out := map[string]Counter{}
 	err := n.retry("read counters", func() error {
-		objects, err := n.read.GetNamedObjects(ourTable())
+		read, err := n.read()
+		if err != nil {
+			return err
+		}
+		objects, err := read.GetNamedObjects(ourTable())
 		if err != nil {
 			return err
 		}
@@ -395,10 +372,14 @@ func (n *Nftables) Leases() ([]LeaseState, error) {
 	var out []LeaseState
 	err := n.retry("read leases", func() error {
 		out = nil
+		read, err := n.read()
+		if err != nil {
+			return err
+		}
 		for _, f := range families() {
 			for _, p := range []Protocol{UDP, TCP} {
 				s := &nftables.Set{Table: ourTable(), Name: "lease_" + p.String() + f.suffix, KeyType: f.addrType, HasTimeout: true}
-				elements, err := n.read.GetSetElements(s)
+				elements, err := read.GetSetElements(s)
 				if hasErrno(err, unix.ENOENT) {
 					continue
 				} else if err != nil {
@@ -427,7 +408,7 @@ func (n *Nftables) exempt(addrs []netip.Addr, add bool) error {
 		var b batch
 		for _, f := range families() {
 			name := "exempt" + f.suffix
-			have, err := n.elements(set{name: name, key: []nftables.SetDatatype{f.addrType}})
+			have, err := n.elements(name)
 			if err != nil {
 				return err
 			}
