@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 // add is the ADD verb: look, plan, apply, print.
@@ -69,8 +70,20 @@ func (v *verb) look(in call, ns *os.File) facts {
 		return f
 	}
 	f.Siblings = v.siblings(in.ContainerID, in.IfName, in.Inode)
-	f.Uplinks, f.UplinksErr = v.kernel.Uplinks(podSide...)
+	if f.SwitchStands = v.switchStands(); !f.SwitchStands {
+		f.Uplinks, f.UplinksErr = v.kernel.Uplinks(podSide...)
+	}
 	return f
+}
+
+// switchStands tells whether the host table has all that this call could add, as it has at every ADD but the first. Where
+// it cannot be told it does not stand, and making it will say why.
+func (v *verb) switchStands() (stands bool) {
+	_ = v.inRules(-1, func(host rules) (err error) {
+		stands, err = host.Whole(steer.Host{Redirects: v.conf.Redirects, Locals: v.conf.Locals})
+		return err
+	})
+	return stands
 }
 
 func (v *verb) ways(ns *os.File) []way {
@@ -133,8 +146,10 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 	var hostErr error
 	if p.Touches() {
 		hostErr = v.inRules(-1, func(host rules) error {
-			if err := host.Ensure(p.Host); err != nil {
-				return fmt.Errorf("host table: %w", err)
+			if !p.SwitchStands {
+				if err := host.Ensure(p.Host); err != nil {
+					return fmt.Errorf("host table: %w", err)
+				}
 			}
 			if len(p.Exempt) == 0 {
 				return nil

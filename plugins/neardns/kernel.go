@@ -19,6 +19,8 @@ type kernel interface {
 type rules interface {
 	steer.Backend
 	Present() (bool, error)
+	// Whole is true where Ensure would change nothing. It is cheap and needs no uplinks.
+	Whole(rs steer.Ruleset) (bool, error)
 	Supported() error
 	Exempt(addrs ...netip.Addr) error
 	Unexempt(addrs ...netip.Addr) error

@@ -22,7 +22,9 @@ type facts struct {
 	Proof    podfile.Proof  // of the fallback
 	ProofErr error          // the proof is there and cannot be read
 	Siblings []podfile.File // other attachments of the same netns
-	Uplinks  []string
+	// SwitchStands: the host table needs nothing added, so the uplinks were not asked for.
+	SwitchStands bool
+	Uplinks      []string
 	// UplinksErr is set when these could not be told. The switch would then stand open to the node's neighbours, so it is
 	// not made.
 	UplinksErr error
@@ -46,15 +48,16 @@ type way struct {
 
 // Plan is everything that ADD is going to do.
 type Plan struct {
-	File   podfile.File // what the agent will read
-	Pod    steer.Pod    // the pod table; no redirects: none is wanted
-	Host   steer.Host   // the switch that must stand before it
-	Exempt []netip.Addr // pods that opted out, for the host table
-	Result []byte       // what is printed
+	File         podfile.File // what the agent will read
+	Pod          steer.Pod    // the pod table; no redirects: none is wanted
+	Host         steer.Host   // the switch that must stand before it,
+	SwitchStands bool         // as it did when the plan was made
+	Exempt       []netip.Addr // pods that opted out, for the host table
+	Result       []byte       // what is printed
 }
 
-// Touches tells whether the plan needs anything of the host's table.
-func (p Plan) Touches() bool { return p.Steers() || len(p.Exempt) > 0 }
+// Touches tells whether the plan changes anything of the host's table.
+func (p Plan) Touches() bool { return p.Steers() && !p.SwitchStands || len(p.Exempt) > 0 }
 
 // Steers tells whether the pod's netns gets rules by this call.
 func (p Plan) Steers() bool { return len(p.File.In(podfile.Steered)) > 0 }
@@ -126,7 +129,7 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 	if p.Steers() {
 		p.Pod = podfile.Table(append([]podfile.File{p.File}, f.Siblings...)...)
 	}
-	p.Host = steer.Host{Redirects: c.Redirects, Locals: c.Locals, Uplinks: f.Uplinks}
+	p.Host, p.SwitchStands = steer.Host{Redirects: c.Redirects, Locals: c.Locals, Uplinks: f.Uplinks}, f.SwitchStands
 	return p, nil
 }
 
