@@ -88,5 +88,6 @@ func (n *node) nest(p *pod, masquerade bool) client {
 	if masquerade {
 		p.RunInput("table inet nest {\n chain post {\n type nat hook postrouting priority 100\n oifname \"eth0\" masquerade\n }\n}\n", "nft", "-f", "-")
 	}
+	n.awaitNetwork(c.ns)
 	return c
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -98,6 +99,7 @@ func (n *node) makePod(withNearDNS bool, annotations map[string]string) *pod {
 		if err := p.addAttached(); err != nil {
 			n.t.Fatalf("ADD %s: %v", name, err)
 		}
+		n.awaitNetwork(p.NetNS)
 		return p
 	}
 	p.Sysctl("net.ipv6.conf.default.accept_dad", "0")
@@ -122,7 +124,20 @@ func (n *node) makePod(withNearDNS bool, annotations map[string]string) *pod {
 	if len(p.addrs) != len(n.ClusterDNS()) {
 		n.t.Fatalf("pod %s has the addresses %v", name, p.addrs)
 	}
+	n.awaitNetwork(p.NetNS)
 	return p
+}
+
+// awaitNetwork waits until kube-dns's own address is reached, which no rule of ours has to do with: a new link may lose its
+// first packets to neighbour discovery, which tries again after a second.
+func (n *node) awaitNetwork(ns *testutil.NetNS) {
+	n.t.Helper()
+	for _, a := range n.KubeDNSAddrs() {
+		testutil.Eventually(n.t, patience, func() error {
+			_, err := testutil.Ask(ns, netip.AddrPortFrom(a, 53), freshName(), dns.TypeA, "udp", testutil.AskOptions{Timeout: retry})
+			return err
+		})
+	}
 }
 
 // cni has libcni call the plugins in the host's netns, as a runtime does.
