@@ -39,8 +39,10 @@ type result struct {
 	P50, P99              time.Duration // from when a question was due
 }
 
+// add sums up; the times become sums as well.
 func (a *result) add(b result) {
 	a.Answered, a.Lost, a.Wrong = a.Answered+b.Answered, a.Lost+b.Lost, a.Wrong+b.Wrong
+	a.Took, a.CPU, a.P50, a.P99 = a.Took+b.Took, a.CPU+b.CPU, a.P50+b.P50, a.P99+b.P99
 }
 
 // The generator refuses more than this, so that a slip in a number cannot make it a flood.

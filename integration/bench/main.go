@@ -62,6 +62,9 @@ func main() {
 	}
 }
 
+// programs of bin/ that are measured.
+var programs = []string{"neardns", "neardns-agent", "tools/coredns", "tools/portmap"}
+
 // allParts in the order of the report.
 var allParts = []string{"plugin", "memory", "query"}
 
@@ -89,7 +92,7 @@ func (b *bench) main(ctx context.Context) error {
 	if b.root, err = os.Getwd(); err != nil {
 		return err
 	}
-	for _, name := range []string{"neardns", "neardns-agent", "tools/coredns", "tools/portmap"} {
+	for _, name := range programs {
 		if _, err := os.Stat(b.bin(name)); err != nil {
 			return fmt.Errorf("no bin/%s here: %w", name, errMissing)
 		}

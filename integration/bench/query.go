@@ -8,20 +8,21 @@ import (
 const (
 	queryPart = "Queries from a pod: agent beside a stock CoreDNS set up as NodeLocal DNSCache"
 	hitNames  = 160
+	turns     = 4 // of each server, in one round of one kind
 )
 
 // query asks both servers from a pod of their node, through the pod's veth and all rules, and counts the CPU time that the
-// server's process takes per answer.
+// server's process takes per answer. A round of one kind is several short turns of each server, in the order ABBABAAB.
 func (b *bench) query(ours, stock *stand) {
 	kinds := []struct {
 		name  string
 		limit float64
 		load  load
 	}{
-		{"hit, at full speed", 1, load{Names: hitNames, Sockets: 2, Window: 16, Duration: b.long(1600 * time.Millisecond)}},
-		{"hit, 2,000 a second", 1, load{Names: hitNames, Sockets: 2, Rate: 2000, Duration: b.long(2 * time.Second)}},
-		{"miss, at full speed", 1, load{Unique: 1, Sockets: 2, Window: 16, Duration: b.long(1200 * time.Millisecond)}},
-		{"miss, 1,000 a second", 1, load{Unique: 1, Sockets: 2, Rate: 1000, Duration: b.long(2 * time.Second)}},
+		{"hit, at full speed", 1, load{Names: hitNames, Sockets: 2, Window: 16, Duration: b.long(400 * time.Millisecond)}},
+		{"hit, 2,000 a second", 0, load{Names: hitNames, Sockets: 2, Rate: 2000, Duration: b.long(400 * time.Millisecond)}},
+		{"miss, at full speed", 1, load{Unique: 1, Sockets: 2, Window: 16, Duration: b.long(400 * time.Millisecond)}},
+		{"miss, 1,000 a second", 0, load{Unique: 1, Sockets: 2, Rate: 1000, Duration: b.long(400 * time.Millisecond)}},
 	}
 	type figures struct{ server, both, rate, p50, p99 []float64 }
 	got := map[*stand][]figures{ours: make([]figures, len(kinds)), stock: make([]figures, len(kinds))}
@@ -35,16 +36,24 @@ func (b *bench) query(ours, stock *stand) {
 			slices.Reverse(order)
 		}
 		for i, k := range kinds {
+			server, sum := map[*stand]time.Duration{}, map[*stand]*result{ours: {}, stock: {}}
+			for turn := range turns {
+				for j := range order {
+					s := order[(j+(turn+1)/2)%2]
+					before := s.cpu()
+					r := s.ask(k.load)
+					server[s] += s.cpu() - before
+					sum[s].add(r)
+				}
+			}
 			for _, s := range order {
-				before := s.cpu()
-				r := s.ask(k.load)
+				r, f := sum[s], &got[s][i]
 				perAnswer := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 / float64(r.Answered) }
-				server, f := s.cpu()-before, &got[s][i]
-				f.server = append(f.server, perAnswer(server))
-				f.both = append(f.both, perAnswer(server+r.CPU))
+				f.server = append(f.server, perAnswer(server[s]))
+				f.both = append(f.both, perAnswer(server[s]+r.CPU))
 				f.rate = append(f.rate, float64(r.Answered)/r.Took.Seconds())
-				f.p50 = append(f.p50, float64(r.P50.Microseconds()))
-				f.p99 = append(f.p99, float64(r.P99.Microseconds()))
+				f.p50 = append(f.p50, float64(r.P50.Microseconds())/turns)
+				f.p99 = append(f.p99, float64(r.P99.Microseconds())/turns)
 			}
 		}
 		before := map[*stand]time.Duration{ours: ours.cpu(), stock: stock.cpu()}
@@ -66,4 +75,5 @@ func (b *bench) query(ours, stock *stand) {
 		}
 	}
 	b.compare(queryPart, "nobody asks: CPU, percent of one", "CoreDNS", "%", idle[ours], idle[stock], 0)
+	b.note("The agent's CPU holds its probing, which costs the same at every load: at a fixed rate it weighs more, and stands alone where nobody asks. Limits are for full speed.")
 }
