@@ -33,7 +33,7 @@ LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-local portmap)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build demo demo-clean test test-unit test-net fuzz bench lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build demo demo-clean test test-unit test-net fuzz bench bench-check bench-go lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -69,7 +69,13 @@ test-net: deps build tools ## all tests once, without race detector and fuzzing;
 fuzz: ## fuzz each target for FUZZTIME (30s)
 	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(PKGS)
 
-bench: deps build tools bin/tools/benchstat ## run the benchmarks (BENCH, BENCHCOUNT, PKGS) and sum them up
+bench: deps build tools ## measure plugin and agent beside what does the same work (SHORT=1: minutes); bin/bench.md, bin/bench.json
+	@$(GO) run ./integration/bench $(if $(SHORT),-short) $(BENCHFLAGS)
+
+bench-check: ## bench that fails where a median is beyond its limit
+	@$(MAKE) bench BENCHFLAGS="-check $(BENCHFLAGS)"
+
+bench-go: deps build tools bin/tools/benchstat ## run the Go benchmarks (BENCH, BENCHCOUNT, PKGS) and sum them up
 	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) -timeout 60m -p 1 $(PKGS) | tee bin/bench.txt
 	@bin/tools/benchstat bin/bench.txt
 

@@ -164,6 +164,9 @@ func TestProcess(t *testing.T) {
 
 // The whole run once, as short as it can be: it is here to show that it works, its figures are worth nothing.
 func TestOnce(t *testing.T) {
+	if testing.Short() {
+		testutil.Skip(t, "takes half a minute; not with -short")
+	}
 	testutil.RequireRoot(t)
 	root, err := filepath.Abs("../..")
 	if err != nil {
