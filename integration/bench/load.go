@@ -153,18 +153,17 @@ func (a *asker) run() error {
 	if err := unix.SetNonblock(a.fd, false); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	wait := patience
-	if a.Rate > 0 {
-		wait /= 4 // the reader notices the end by it
-	}
-	timeout := unix.NsecToTimeval(int64(wait))
+	timeout := unix.NsecToTimeval(int64(patience))
 	if err := unix.SetsockoptTimeval(a.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	if a.Rate > 0 {
-		return a.paced()
+	if a.Rate == 0 {
+		return a.fullSpeed()
 	}
-	return a.fullSpeed()
+	if a.Count == 0 { // all that is due is asked, also by a client that the machine held up
+		a.Count = int(a.Duration.Seconds() * float64(a.Rate))
+	}
+	return a.paced()
 }
 
 func (a *asker) over() bool {

@@ -63,6 +63,9 @@ func (b *bench) query(ours, stock *stand) {
 			idle[s] = append(idle[s], 100*float64(s.cpu()-before[s])/float64(time.Since(begun)))
 		}
 	}
+	ours.trust()
+	stock.trust()
+	b.note("Questions lost: %d of %d (neardns), %d of %d (CoreDNS).", ours.lost, ours.lost+ours.answered, stock.lost, stock.lost+stock.answered)
 	for i, k := range kinds {
 		o, t := got[ours][i], got[stock][i]
 		b.compare(queryPart, k.name+": server's CPU per answer", "CoreDNS", "us", o.server, t.server, k.limit)
