@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -131,3 +132,28 @@ func (n *Nftables) KernelRules() (map[string][]string, error) { return n.rules("
 
 // NftDuration is nftDuration.
 func NftDuration(d time.Duration) string { return nftDuration(d) }
+
+// RuleMessages are the payloads of the messages that add a description's rules.
+func RuleMessages(rs Ruleset) [][]byte {
+	var b batch
+	for _, c := range rs.render().chains {
+		for _, r := range c.rules {
+			b.addRule(c.name, r)
+		}
+	}
+	var out [][]byte
+	for _, m := range b.messages {
+		out = append(out, m.Data)
+	}
+	return out
+}
+
+// ReadRule reads one message of a dump.
+func ReadRule(data []byte) (map[string][]string, error) {
+	out := map[string][]string{}
+	err := readRule(data, out)
+	return out, err
+}
+
+// TouchesUs looks at one event.
+func TouchesUs(data []byte) bool { return touchesUs([]netlink.Message{{Data: data}}) }

@@ -175,6 +175,31 @@ func TestInterceptedHostSockets(t *testing.T) {
 	})
 }
 
+// A host process that uses one source port again and again, with and without a lease, has each connection whole.
+func TestInterceptedHostSameFiveTuple(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		r := newRig(t, o, intercepting)
+		r.addresses()
+		r.listen()
+		for i, server := range r.clusterDNS() {
+			source := netip.AddrPortFrom(netip.Addr{}, uint16(42000+i)) //nolint:gosec // small
+			for round := range 6 {
+				want := "KUBEDNS"
+				if round%2 == 1 {
+					want = "AGENT"
+					r.renew()
+				} else {
+					r.withdraw()
+				}
+				answer, err := testutil.Ask(r.node.Host, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
+				if err != nil || answer.Who != want {
+					t.Errorf("%s from port %d, round %d: %v, %v; want %s", server, source.Port(), round, answer, err, want)
+				}
+			}
+		}
+	})
+}
+
 // The agent's own questions to its upstream, from the host, are not caught as long as interception is off.
 func TestHostIsLeftAlone(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {

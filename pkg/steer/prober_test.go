@@ -1,6 +1,7 @@
 package steer_test
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -62,6 +63,12 @@ func (p *prober) want(who, when string, source map[bool]netip.Addr) {
 			answer, err := p.ask(server, network, source, 0)
 			if err != nil || answer.Who != who {
 				p.r.t.Errorf("%s: %s over %s from %s: %v, %v; want %s", when, server, network, source[server.Addr().Is4()], answer, err, who)
+				continue
+			}
+			// Nobody but this node knows the prober's addresses: kube-dns, which may be on another, hears the node.
+			from := source[server.Addr().Is4()]
+			if who == "KUBEDNS" && (answer.Client == steer.ProbeSource(from.Is4()) || answer.Client == steer.ProofSource(from.Is4())) {
+				p.r.t.Errorf("%s: kube-dns hears %s over %s", when, answer.Client, network)
 			}
 		}
 	}
@@ -104,4 +111,18 @@ func TestProber(t *testing.T) {
 			p.want("AGENT", "no translation", p.probe)
 		}
 	})
+}
+
+// A kube-proxy that does not know the pods' range masquerades nobody: then our own rule must, or kube-dns's answers to the
+// prober would look for it elsewhere.
+func TestProberIsMasqueraded(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Attach: testutil.PTP})
+	for i, a := range r.node.ClusterDNS() {
+		family := map[bool]string{true: "ip", false: "ip6"}[a.Is4()]
+		r.node.Host.RunInput(fmt.Sprintf("table %[1]s plain { chain p { type nat hook prerouting priority dstnat; %[1]s daddr %[2]s dnat to %[3]s; }; }",
+			family, a, r.node.KubeDNSAddrs()[i]), "nft", "-f", "-")
+	}
+	p := newProber(t, r)
+	p.want("KUBEDNS", "the fallback", p.proof)
+	p.want("KUBEDNS", "no agent", p.probe)
 }
