@@ -303,7 +303,7 @@ func (c Changes) String() string {
 		parts = append(parts, "added "+a.String())
 	}
 	for _, p := range c.Removed {
-		parts = append(parts, "removed foreign "+p.String())
+		parts = append(parts, "removed "+p.String())
 	}
 	return strings.Join(parts, ", ")
 }

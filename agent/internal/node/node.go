@@ -162,6 +162,7 @@ type Node struct {
 	targets map[target]*lease
 	proven  map[netip.Addr]bool
 	serving bool
+	moving  bool              // a reload is changing link and rules
 	ruled   bool              // the host table was made or found right once
 	faults  map[string]string // by part: what is wrong now
 	repair  string            // the last thing mended
@@ -363,6 +364,14 @@ func (n *Node) reload(ctx context.Context, probes *group) {
 	both := next
 	both.Redirects = union(next.Redirects, old.Redirects)
 	both.Locals = union(next.Locals, old.Locals)
+	n.mu.Lock()
+	n.moving = true // what changes now was asked for
+	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		n.moving = false
+		n.mu.Unlock()
+	}()
 	err = errors.Join(n.keepLink(both), n.keepRules(next))
 	if n.isServing() {
 		err = errors.Join(err, n.Server.Restart(ctx, next.DNS))
@@ -379,6 +388,8 @@ func (n *Node) reload(ctx context.Context, probes *group) {
 	n.mu.Lock()
 	n.now = next
 	n.mu.Unlock()
+	// Addresses that went are free for others from here on.
+	n.note("link", n.keepLink(next))
 	n.Log.Info("configuration reloaded")
 }
 
@@ -434,10 +445,10 @@ func (n *Node) note(part string, err error) bool {
 	return err == nil
 }
 
-// repaired says what had to be mended. Before the server runs for the first time that is building up, and no repair.
+// repaired says what had to be mended. Before the server runs, and in a reload, that is building and no repair.
 func (n *Node) repaired(kind, what string) {
 	n.mu.Lock()
-	building := !n.serving
+	building := !n.serving || n.moving
 	if !building {
 		n.repair = time.Now().UTC().Format(time.RFC3339) + " " + kind + ": " + what
 	}
