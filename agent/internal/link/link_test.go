@@ -99,8 +99,8 @@ func TestEnsureRepairs(t *testing.T) {
 		{"IPv4 address missing", func(ns *testutil.NetNS) { ns.Run("ip", "addr", "del", "169.254.20.11/32", "dev", name) }, "added 169.254.20.11"},
 		{"IPv6 address missing", func(ns *testutil.NetNS) { ns.Run("ip", "addr", "del", "fd00:90de:d95::b/128", "dev", name) }, "added fd00:90de:d95::b"},
 		{"flushed", func(ns *testutil.NetNS) { ns.Run("ip", "addr", "flush", "dev", name) }, "added 169.254.20.10, added 169.254.20.11"},
-		{"foreign IPv4 address", func(ns *testutil.NetNS) { ns.Run("ip", "addr", "add", "192.0.2.1/24", "dev", name) }, "removed foreign 192.0.2.1/24"},
-		{"foreign IPv6 address", func(ns *testutil.NetNS) { ns.Run("ip", "addr", "add", "2001:db8::1/64", "dev", name) }, "removed foreign 2001:db8::1/64"},
+		{"foreign IPv4 address", func(ns *testutil.NetNS) { ns.Run("ip", "addr", "add", "192.0.2.1/24", "dev", name) }, "removed 192.0.2.1/24"},
+		{"foreign IPv6 address", func(ns *testutil.NetNS) { ns.Run("ip", "addr", "add", "2001:db8::1/64", "dev", name) }, "removed 2001:db8::1/64"},
 		{"wrong scope", func(ns *testutil.NetNS) {
 			ns.Run("ip", "addr", "del", "169.254.20.11/32", "dev", name)
 			ns.Run("ip", "addr", "add", "169.254.20.11/32", "dev", name)
