@@ -361,7 +361,7 @@ func (r *rig) withoutAnswer(pod *testutil.NetNS, sources []netip.Addr) {
 			sendForged(r.t, pod, sources[i], d.ClusterDNS, raw)
 		}
 	}
-	time.Sleep(50 * time.Millisecond) // what loops, loops now
+	<-time.After(50 * time.Millisecond) // what loops, loops now
 	after, err := r.nft.Counters()
 	must(r.t, err)
 	for name, c := range after {

@@ -138,7 +138,7 @@ func TestLeaseLapses(t *testing.T) {
 				t.Fatalf("%v left, more than the lifetime", l.Expires)
 			}
 		}
-		time.Sleep(lifetime / 8) // the pace of renewal is what is tried
+		<-time.After(lifetime / 8) // the pace of renewal is what is tried
 	}
 	renewed := time.Now()
 	must(t, lease.Renew(redirect4.Steering, steer.UDP))

@@ -66,7 +66,8 @@ func (n *Nftables) read() (*nftables.Conn, error) {
 // holdNetNS makes a descriptor of our own. Sockets are opened anew after errors, maybe by another thread and after the
 // caller's descriptor was closed and its number given to another netns: those rules would land in the wrong place.
 func holdNetNS(nsFD int) (int, error) {
-	own, err := 0, error(nil)
+	var own int
+	var err error
 	if nsFD < 0 {
 		own, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	} else {
