@@ -1,14 +1,23 @@
+// On a node with many pods the list of mounts is long, and the Go runtime reads all of it to find the CPU limit of its
+// cgroup; below it is told how many CPUs to use anyway.
+//
+//go:debug containermaxprocs=0
+
 package main
 
 import (
 	"context"
 	"os"
+	"runtime"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/version"
 )
 
 func main() {
+	// A call is one thing after another. With one processor the runtime wakes no threads that look for more to do, which a
+	// process of a few milliseconds notices.
+	runtime.GOMAXPROCS(1)
 	// Every thread is in the host's netns: whoever enters another one binds its thread, and goes back or lets it end. So this
 	// goroutine is bound to none: each netlink exchange starts another one, and an ADD would spend more on passing from
 	// thread to thread than on its rules.
