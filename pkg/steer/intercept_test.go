@@ -34,9 +34,7 @@ func TestInterceptPods(t *testing.T) {
 		check("KUBEDNS", "no lease")
 		r.renew()
 		check("AGENT", "lease")
-		testutil.FlushConntrack(r.node.Host)
-		r.want("AGENT", plain.NetNS, "hit", r.clusterDNS()...)
-		testutil.WantNoConntrack(t, r.node.Host)
+		r.wantUntracked(plain.NetNS, r.clusterDNS()...)
 		r.kill()
 		check("KUBEDNS", "killed, lease stands")
 		r.listen()
@@ -111,11 +109,7 @@ func TestCritiqueA10HostProcesses(t *testing.T) {
 		kept.want("KUBEDNS", "a lease started")
 		ours := r.dial(host, r.clusterDNS()...)
 		ours.want("AGENT", "lease")
-		testutil.FlushConntrack(host)
-		r.want("AGENT", host, "hit", r.clusterDNS()...)
-		for _, line := range testutil.Conntrack(host) {
-			t.Errorf("tracked: %s", line)
-		}
+		r.wantUntracked(host, r.clusterDNS()...)
 		counters, err := r.nft.Counters()
 		must(t, err)
 		if counters[steer.CounterHostUDP].Packets == 0 || counters[steer.CounterHostTCP].Packets == 0 {

@@ -1,8 +1,10 @@
 package steer_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -213,6 +215,20 @@ func (r *rig) want(who string, from *testutil.NetNS, when string, servers ...net
 			}
 		}
 	}
+}
+
+// wantUntracked fails if what the agent answers leaves an entry in the host's connection tracking. The last packets of
+// connections that kube-dns served before may come late and leave one, so entries must come each time to count.
+func (r *rig) wantUntracked(from *testutil.NetNS, servers ...netip.AddrPort) {
+	r.t.Helper()
+	testutil.Eventually(r.t, 5*time.Second, func() error {
+		testutil.FlushConntrack(r.node.Host)
+		r.want("AGENT", from, "hit", servers...)
+		if lines := testutil.Conntrack(r.node.Host); len(lines) > 0 {
+			return errors.New("a hit is tracked: " + strings.Join(lines, "; "))
+		}
+		return nil
+	})
 }
 
 // wantNone asks each server over both protocols and fails if anybody answers.

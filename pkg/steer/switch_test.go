@@ -35,9 +35,7 @@ func TestSwitch(t *testing.T) {
 		r.renew()
 		check("AGENT", "listening with a lease")
 
-		testutil.FlushConntrack(r.node.Host)
-		r.want("AGENT", pod.NetNS, "hit", all...)
-		testutil.WantNoConntrack(t, r.node.Host)
+		r.wantUntracked(pod.NetNS, all...)
 		testutil.WantNoConntrack(t, pod.NetNS)
 
 		r.withdraw()
