@@ -79,17 +79,6 @@ func holdNetNS(nsFD int) (int, error) {
 	return own, nil
 }
 
-func dial(nsFD int) (*netlink.Conn, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: nsFD})
-	if err != nil {
-		return nil, fmt.Errorf("open nftables socket: %w", err)
-	}
-	// Best effort: these only make errors speak and room for many of them.
-	_ = conn.SetReadBuffer(readBuffer)
-	_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
-	return conn, nil
-}
-
 // commit sends the batch. After an error the socket may hold further replies to the same batch, so it is replaced.
 func (n *Nftables) commit(b *batch) error {
 	err := b.send(n.conn)

@@ -211,12 +211,13 @@ func inNetNS(fd int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		home, err := os.Open("/proc/thread-self/ns/net")
+		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
+			runtime.UnlockOSThread()
 			done <- fmt.Errorf("open own netns: %w", err)
 			return
 		}
-		defer func() { _ = home.Close() }()
+		defer func() { _ = unix.Close(home) }()
 		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
 			runtime.UnlockOSThread()
 			done <- fmt.Errorf("enter netns: %w", err)
@@ -224,7 +225,7 @@ func inNetNS(fd int, f func() error) error {
 		}
 		err = f()
 		// A thread that cannot go back stays locked, so the runtime ends it with this goroutine.
-		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
 		done <- err

@@ -1,0 +1,109 @@
+package steer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// socket is a blocking netlink socket without the runtime's poller. The kernel answers a request before the call that
+// sends it returns, so nobody ever waits for an answer; mdlayher/netlink's own socket starts a goroutine at each call to
+// be ready for that, which costs a process as short as an ADD several times what the call does.
+type socket struct{ fd int }
+
+var _ netlink.Socket = (*socket)(nil)
+
+// dial opens a netfilter socket in the netns behind nsFD.
+func dial(nsFD int) (*netlink.Conn, error) {
+	s := &socket{fd: -1}
+	open := func() (err error) {
+		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+		return os.NewSyscallError("socket", err)
+	}
+	if err := inNetNS(nsFD, open); err != nil {
+		return nil, fmt.Errorf("open nftables socket: %w", err)
+	}
+	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, errors.Join(fmt.Errorf("open nftables socket: %w", os.NewSyscallError("bind", err)), s.Close())
+	}
+	// Best effort: these only make errors speak and room for many of them.
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, readBuffer) != nil {
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, readBuffer)
+	}
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	return netlink.NewConn(s, 0), nil
+}
+
+// Close implements netlink.Socket.
+func (s *socket) Close() error {
+	fd := s.fd
+	s.fd = -1 // a second Close must not hit a number that was given away again
+	return os.NewSyscallError("close", unix.Close(fd))
+}
+
+// Send implements netlink.Socket.
+func (s *socket) Send(m netlink.Message) error { return s.SendMessages([]netlink.Message{m}) }
+
+// SendMessages implements netlink.Socket: all messages in one call, as a transaction needs it.
+func (s *socket) SendMessages(messages []netlink.Message) error {
+	var buf []byte
+	for _, m := range messages {
+		b, err := m.MarshalBinary()
+		if err != nil {
+			return err
+		}
+		buf = append(buf, b...)
+	}
+	for {
+		err := unix.Sendto(s.fd, buf, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if !errors.Is(err, unix.EINTR) {
+			return os.NewSyscallError("sendto", err)
+		}
+	}
+}
+
+// Receive implements netlink.Socket: the messages of one datagram.
+func (s *socket) Receive() ([]netlink.Message, error) {
+	size, err := s.receive(nil, unix.MSG_PEEK|unix.MSG_TRUNC)
+	if err != nil {
+		return nil, err
+	}
+	buf := make([]byte, size)
+	if size, err = s.receive(buf, 0); err != nil {
+		return nil, err
+	}
+	return splitMessages(buf[:min(size, len(buf))])
+}
+
+func (s *socket) receive(buf []byte, flags int) (int, error) {
+	for {
+		n, _, err := unix.Recvfrom(s.fd, buf, flags)
+		if !errors.Is(err, unix.EINTR) {
+			return n, os.NewSyscallError("recvfrom", err)
+		}
+	}
+}
+
+// splitMessages cuts a datagram into its messages.
+func splitMessages(buf []byte) ([]netlink.Message, error) {
+	var out []netlink.Message
+	for len(buf) >= unix.SizeofNlMsghdr {
+		length := int(binary.NativeEndian.Uint32(buf))
+		if length < unix.SizeofNlMsghdr || length > len(buf) {
+			return nil, fmt.Errorf("netlink message of %d bytes where %d are left", length, len(buf))
+		}
+		out = append(out, netlink.Message{
+			Header: netlink.Header{
+				Length: uint32(length), Type: netlink.HeaderType(binary.NativeEndian.Uint16(buf[4:])), Flags: netlink.HeaderFlags(binary.NativeEndian.Uint16(buf[6:])),
+				Sequence: binary.NativeEndian.Uint32(buf[8:]), PID: binary.NativeEndian.Uint32(buf[12:]),
+			},
+			Data: buf[unix.SizeofNlMsghdr:length:length],
+		})
+		buf = buf[min((length+3)&^3, len(buf)):] // messages begin at multiples of four
+	}
+	return out, nil
+}
