@@ -134,6 +134,28 @@ func (r *rig) lapse() {
 	})
 }
 
+// A lease that lapses without ever having been withdrawn cuts nothing either: each renewal prepares the drain.
+func TestCritiqueA05LapseAlone(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		const lifetime = 500 * time.Millisecond
+		r := newRig(t, o, func(h *steer.Host) { h.Lifetime = lifetime })
+		pod := r.steered("pod")
+		r.addresses()
+		r.listen()
+		stop := r.keepRenewing(lifetime / 5)
+		servers := append(r.clusterDNS(), r.local()...)
+		ours := r.dial(pod.NetNS, servers...)
+		ours.want("AGENT", "lease")
+		stop()
+		r.lapse()
+		ours.want("AGENT", "lapsed")
+		r.want("KUBEDNS", pod.NetNS, "lapsed, new", servers...)
+		stop = r.keepRenewing(lifetime / 5)
+		ours.want("AGENT", "again")
+		stop()
+	})
+}
+
 // The same source port used again and again, on whichever side of a lease: each connection is whole.
 func TestCritiqueA05SameFiveTuple(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
