@@ -41,7 +41,7 @@ func OpenNftables(nsFD int) (*Nftables, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dial(nsFD)
+	conn, err := dial(unix.NETLINK_NETFILTER, nsFD)
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(nsFD))
 	}
@@ -85,7 +85,7 @@ func (n *Nftables) commit(b *batch) error {
 	if err == nil {
 		return nil
 	}
-	fresh, dialErr := dial(n.nsFD)
+	fresh, dialErr := dial(unix.NETLINK_NETFILTER, n.nsFD)
 	if dialErr != nil {
 		return errors.Join(err, dialErr)
 	}
@@ -210,7 +210,7 @@ func (n *Nftables) Supported() error {
 		b := batch{table: TableName + "-scratch"}
 		b.complete(part.rs.render(), loaded{})
 		if err := b.rehearse(n.conn); err != nil {
-			fresh, dialErr := dial(n.nsFD)
+			fresh, dialErr := dial(unix.NETLINK_NETFILTER, n.nsFD)
 			if dialErr != nil {
 				return dialErr
 			}

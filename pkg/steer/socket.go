@@ -17,18 +17,22 @@ type socket struct{ fd int }
 
 var _ netlink.Socket = (*socket)(nil)
 
-// dial opens a netfilter socket in the netns behind nsFD.
-func dial(nsFD int) (*netlink.Conn, error) {
+// dial opens a socket of a netlink protocol in the netns behind nsFD.
+func dial(protocol, nsFD int) (*netlink.Conn, error) {
 	s := &socket{fd: -1}
 	open := func() (err error) {
-		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 		return os.NewSyscallError("socket", err)
 	}
-	if err := inNetNS(nsFD, open); err != nil {
-		return nil, fmt.Errorf("open nftables socket: %w", err)
+	enter := inNetNS
+	if isHere(nsFD) {
+		enter = func(_ int, f func() error) error { return f() }
+	}
+	if err := enter(nsFD, open); err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, errors.Join(fmt.Errorf("open nftables socket: %w", os.NewSyscallError("bind", err)), s.Close())
+		return nil, errors.Join(fmt.Errorf("open netlink socket: %w", os.NewSyscallError("bind", err)), s.Close())
 	}
 	// Best effort: these only make errors speak and room for many of them.
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, readBuffer) != nil {
@@ -36,6 +40,12 @@ func dial(nsFD int) (*netlink.Conn, error) {
 	}
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	return netlink.NewConn(s, 0), nil
+}
+
+// isHere tells whether a descriptor is of the calling thread's own netns.
+func isHere(nsFD int) bool {
+	var there, here unix.Stat_t
+	return unix.Fstat(nsFD, &there) == nil && unix.Stat("/proc/thread-self/ns/net", &here) == nil && there.Ino == here.Ino && there.Dev == here.Dev
 }
 
 // Close implements netlink.Socket.

@@ -1,17 +1,14 @@
 package steer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 
-	"github.com/containernetworking/plugins/pkg/netlinksafe"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,167 +20,151 @@ func (e *WayError) Error() string { return e.Reason }
 
 func noWay(format string, args ...any) error { return &WayError{Reason: fmt.Sprintf(format, args...)} }
 
+// Found is what Ways found about one redirect: the interface, or why there is none.
+type Found struct {
+	HostInterface string
+	Err           error
+}
+
 // Way looks at a pod's route to r's cluster DNS address, without sending a packet. It returns the interface by which the
 // pod's packets enter the host's netns (the veth's host side, or the bridge it is a port of), or a *WayError where they
 // go elsewhere: another kind of link (macvlan, SR-IOV), a peer in another netns, an OVS port, or a next hop that is not
 // this host. podNS and hostNS are descriptors of the two namespaces. Other errors mean that it could not be told.
 func Way(podNS, hostNS int, r Redirect) (string, error) {
-	pod, err := netlinksafe.NewHandleAt(netns.NsHandle(podNS), unix.NETLINK_ROUTE)
-	if err != nil {
-		return "", fmt.Errorf("open netlink in the pod's netns: %w", err)
-	}
-	defer pod.Close()
-	host, err := netlinksafe.NewHandleAt(netns.NsHandle(hostNS), unix.NETLINK_ROUTE)
-	if err != nil {
-		return "", fmt.Errorf("open netlink in the host's netns: %w", err)
-	}
-	defer host.Close()
+	found := Ways(podNS, hostNS, r)[0]
+	return found.HostInterface, found.Err
+}
 
-	routes, err := pod.RouteGet(r.ClusterDNS.AsSlice())
-	if err != nil || len(routes) == 0 {
-		return "", noWay("the pod has no route to %s (%v)", r.ClusterDNS, err)
+// Ways is Way for several redirects of one pod.
+func Ways(podNS, hostNS int, redirects ...Redirect) []Found {
+	out := make([]Found, len(redirects))
+	w, err := openWays(podNS, hostNS)
+	if err == nil {
+		defer w.pod.close()
+		defer w.host.close()
 	}
-	route := routes[0]
-	if route.Type != unix.RTN_UNICAST {
-		return "", noWay("the pod's route to %s is not a unicast one", r.ClusterDNS)
+	for i, r := range redirects {
+		if out[i].Err = err; err == nil {
+			out[i].HostInterface, out[i].Err = w.to(r.ClusterDNS)
+		}
 	}
-	link, err := pod.LinkByIndex(route.LinkIndex)
+	return out
+}
+
+// ways looks at one pod's network and the host's.
+type ways struct {
+	pod, host     links
+	podNS, hostNS int
+}
+
+func openWays(podNS, hostNS int) (*ways, error) {
+	pod, err := openLinks(podNS)
 	if err != nil {
-		return "", fmt.Errorf("look up the pod's link %d: %w", route.LinkIndex, err)
+		return nil, fmt.Errorf("in the pod's netns: %w", err)
 	}
-	if link.Type() != "veth" {
-		return "", noWay("the pod's route to %s leaves by %s, a %s link, not by a veth into this host", r.ClusterDNS, link.Attrs().Name, link.Type())
+	host, err := openLinks(hostNS)
+	if err != nil {
+		pod.close()
+		return nil, fmt.Errorf("in the host's netns: %w", err)
 	}
-	peer, err := hostPeer(pod.Handle, host, link, podNS)
+	return &ways{pod: pod, host: host, podNS: podNS, hostNS: hostNS}, nil
+}
+
+func (w *ways) to(clusterDNS netip.Addr) (string, error) {
+	route, err := w.pod.route(clusterDNS)
+	if err != nil {
+		return "", noWay("the pod has no route to %s (%v)", clusterDNS, err)
+	}
+	if route.kind != unix.RTN_UNICAST {
+		return "", noWay("the pod's route to %s is not a unicast one", clusterDNS)
+	}
+	own, err := w.pod.link(route.link)
+	if err != nil {
+		return "", fmt.Errorf("in the pod's netns: %w", err)
+	}
+	if own.kind != "veth" {
+		return "", noWay("the pod's route to %s leaves by %s, a %s link, not by a veth into this host", clusterDNS, own.name, cmp.Or(own.kind, "device"))
+	}
+	peer, err := w.hostPeer(own)
 	if err != nil {
 		return "", err
 	}
 	entry := peer
-	if peer.Attrs().MasterIndex != 0 {
-		if entry, err = host.LinkByIndex(peer.Attrs().MasterIndex); err != nil {
-			return "", fmt.Errorf("look up the master of %s: %w", peer.Attrs().Name, err)
+	if peer.master != 0 {
+		if entry, err = w.host.link(peer.master); err != nil {
+			return "", fmt.Errorf("master of %s: %w", peer.name, err)
 		}
-		switch entry.Type() {
+		switch entry.kind {
 		case "bridge":
 		case "vrf":
 			entry = peer
 		default:
-			return "", noWay("%s, the pod's link in the host, is a port of %s (%s), which takes packets before netfilter", peer.Attrs().Name, entry.Attrs().Name, entry.Type())
+			return "", noWay("%s, the pod's link in the host, is a port of %s (%s), which takes packets before netfilter", peer.name, entry.name, cmp.Or(entry.kind, "device"))
 		}
 	}
-	if err := nextHopIsHost(pod.Handle, host.Handle, hostNS, route, link, peer, entry); err != nil {
+	if err := w.nextHopIsHost(clusterDNS, route, own, peer, entry); err != nil {
 		return "", err
 	}
-	return entry.Attrs().Name, nil
+	return entry.name, nil
 }
 
 // hostPeer finds the other end of the pod's veth in the host's netns. Interface indexes are only unique in a netns, so the
 // peer must point back: by index, and at the pod's netns by id where the kernel tells one.
-func hostPeer(pod *netlink.Handle, host netlinksafe.Handle, link netlink.Link, podNS int) (netlink.Link, error) {
-	name, index := link.Attrs().Name, link.Attrs().ParentIndex
-	if index == 0 {
-		return nil, noWay("%s: the kernel does not tell its peer", name)
+func (w *ways) hostPeer(own link) (link, error) {
+	if own.peer == 0 {
+		return link{}, noWay("%s: the kernel does not tell its peer", own.name)
 	}
-	peer, err := host.LinkByIndex(index)
-	var gone netlink.LinkNotFoundError
-	if errors.As(err, &gone) {
-		return nil, noWay("the peer of %s is not in this host's netns", name)
+	elsewhere := noWay("the peer of %s is not in this host's netns", own.name)
+	peer, err := w.host.link(own.peer)
+	if errors.Is(err, errNoLink) {
+		return link{}, elsewhere
 	} else if err != nil {
-		return nil, fmt.Errorf("look up the peer of %s: %w", name, err)
+		return link{}, fmt.Errorf("peer of %s: %w", own.name, err)
 	}
-	if peer.Type() != "veth" || peer.Attrs().ParentIndex != link.Attrs().Index {
-		return nil, noWay("the peer of %s is not in this host's netns", name)
+	if peer.kind != "veth" || peer.peer != own.index {
+		return link{}, elsewhere
 	}
 	// Looking the peer up made the kernel give the netns at its other end an id here, so a pod's netns without one is
 	// not that netns.
-	if id, err := host.GetNetNsIdByFd(podNS); err == nil && (id < 0 || peer.Attrs().NetNsID != id) {
-		return nil, noWay("the peer of %s is not in this host's netns", name)
+	if id, err := w.host.nsidOf(w.podNS); err == nil && (id < 0 || peer.nsid != id) {
+		return link{}, elsewhere
 	}
 	return peer, nil
 }
 
 // nextHopIsHost checks that what the pod sends to its next hop arrives in this host's IP stack.
-func nextHopIsHost(pod, host *netlink.Handle, hostNS int, route netlink.Route, link, peer, entry netlink.Link) error {
-	gw, ok := netip.AddrFromSlice(route.Gw)
-	if via, isVia := route.Via.(*netlink.Via); isVia && !ok {
-		gw, ok = netip.AddrFromSlice(via.Addr)
-	}
-	gw = gw.Unmap()
-	family := unix.AF_INET
-	if ip := route.Dst; ip != nil && ip.IP.To4() == nil {
-		family = unix.AF_INET6
-	}
-	if ok {
-		if gw.Is6() {
-			family = unix.AF_INET6
-		}
-		held, err := holds(host, gw, entry)
+func (w *ways) nextHopIsHost(clusterDNS netip.Addr, route route, own, peer, entry link) error {
+	family := familyNumber(clusterDNS)
+	gw := route.gateway
+	if gw.IsValid() {
+		family = familyNumber(gw)
+		held, err := w.host.holds(gw, entry.index)
 		if err != nil {
 			return err
 		}
-		if held || answersFor(pod, gw, link, peer, entry) {
+		if held {
+			return nil
+		}
+		// The pod may have a permanent neighbour entry that is the host's own link, as the AWS VPC CNI writes one.
+		if mac, err := w.pod.permanent(gw, own.index); err == nil && mac != "" && (mac == peer.mac || mac == entry.mac) {
 			return nil
 		}
 	}
-	proxied, err := proxies(hostNS, entry.Attrs().Name, peer.Attrs().Name, family)
+	proxied, err := proxies(w.hostNS, entry.name, peer.name, family)
 	if err != nil {
 		return err
 	}
 	if proxied {
 		return nil
 	}
-	if !ok {
-		return noWay("the pod reaches %s on the link itself, and %s does no proxy ARP: the next hop is not this host", route.Dst, entry.Attrs().Name)
+	if !gw.IsValid() {
+		return noWay("the pod reaches %s on the link itself, and %s does no proxy ARP: the next hop is not this host", clusterDNS, entry.name)
 	}
 	return noWay("the pod's next hop %s is not an address of this host", gw)
 }
 
-// holds reports whether gw is an address of the host; a link-local one only counts on the link that the pod is on.
-func holds(host *netlink.Handle, gw netip.Addr, entry netlink.Link) (bool, error) {
-	family := unix.AF_INET
-	if gw.Is6() {
-		family = unix.AF_INET6
-	}
-	var on netlink.Link
-	if gw.Is6() && gw.IsLinkLocalUnicast() {
-		on = entry
-	}
-	addrs, err := host.AddrList(on, family)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return false, fmt.Errorf("list the host's addresses: %w", err)
-	}
-	for _, a := range addrs {
-		if got, ok := netip.AddrFromSlice(a.IP); ok && got.Unmap() == gw {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// answersFor reports whether the pod holds a permanent neighbour entry for gw that is the host's own link (the AWS VPC CNI
-// writes one).
-func answersFor(pod *netlink.Handle, gw netip.Addr, link, peer, entry netlink.Link) bool {
-	family := unix.AF_INET
-	if gw.Is6() {
-		family = unix.AF_INET6
-	}
-	neighbours, err := pod.NeighList(link.Attrs().Index, family)
-	if err != nil {
-		return false
-	}
-	for _, n := range neighbours {
-		if n.State&unix.NUD_PERMANENT == 0 || !n.IP.Equal(net.IP(gw.AsSlice())) {
-			continue
-		}
-		if mac := n.HardwareAddr.String(); mac == peer.Attrs().HardwareAddr.String() || mac == entry.Attrs().HardwareAddr.String() {
-			return true
-		}
-	}
-	return false
-}
-
 // proxies reads proxy_arp or proxy_ndp of the links in the host's netns: with it the host takes any next hop as itself.
-func proxies(hostNS int, entry, peer string, family int) (bool, error) {
+func proxies(hostNS int, entry, peer string, family uint8) (bool, error) {
 	dir, file := "ipv4", "proxy_arp"
 	if family == unix.AF_INET6 {
 		dir, file = "ipv6", "proxy_ndp"

@@ -86,20 +86,14 @@ func (v *verb) switchStands() (stands bool) {
 	return stands
 }
 
-func (v *verb) ways(ns *os.File) []way {
-	out := make([]way, len(v.conf.Redirects))
+func (v *verb) ways(ns *os.File) []steer.Found {
 	host, err := os.Open(ownNamespace)
 	if err != nil {
-		for i := range out {
-			out[i].Err = fmt.Errorf("the host's network namespace cannot be opened: %w", err)
-		}
-		return out
+		err = fmt.Errorf("the host's network namespace cannot be opened: %w", err)
+		return slices.Repeat([]steer.Found{{Err: err}}, len(v.conf.Redirects))
 	}
 	defer host.Close()
-	for i, r := range v.conf.Redirects {
-		out[i].HostInterface, out[i].Err = v.kernel.Way(int(ns.Fd()), int(host.Fd()), r)
-	}
-	return out
+	return v.kernel.Ways(int(ns.Fd()), int(host.Fd()), v.conf.Redirects...)
 }
 
 // siblings returns the other attachments of the same netns: one netns has one pod table.

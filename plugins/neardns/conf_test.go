@@ -231,7 +231,7 @@ func FuzzParseConf(f *testing.F) {
 			return
 		}
 		in := call{ContainerID: "a", IfName: "eth0"}
-		plan, err := makePlan(c, in, facts{Ways: make([]way, len(c.Redirects))})
+		plan, err := makePlan(c, in, facts{Ways: make([]steer.Found, len(c.Redirects))})
 		if err != nil {
 			return
 		}

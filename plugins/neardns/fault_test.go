@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,11 +47,11 @@ func (k faulty) Uplinks(podSide ...string) ([]string, error) {
 	return k.nftablesKernel.Uplinks(podSide...)
 }
 
-func (k faulty) Way(podNS, hostNS int, r steer.Redirect) (string, error) {
+func (k faulty) Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found {
 	if err := k.fail("way"); err != nil {
-		return "", err
+		return slices.Repeat([]steer.Found{{Err: err}}, len(redirects))
 	}
-	return k.nftablesKernel.Way(podNS, hostNS, r)
+	return k.nftablesKernel.Ways(podNS, hostNS, redirects...)
 }
 
 type faultyRules struct {

@@ -11,7 +11,7 @@ import (
 type kernel interface {
 	// Open opens the rules of the netns behind a descriptor, -1 for this thread's.
 	Open(nsFD int) (rules, error)
-	Way(podNS, hostNS int, r steer.Redirect) (hostInterface string, err error)
+	Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found
 	Uplinks(podSide ...string) ([]string, error)
 }
 
@@ -38,8 +38,8 @@ func (nftablesKernel) Open(nsFD int) (rules, error) {
 	return n, nil
 }
 
-func (nftablesKernel) Way(podNS, hostNS int, r steer.Redirect) (string, error) {
-	return steer.Way(podNS, hostNS, r)
+func (nftablesKernel) Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found {
+	return steer.Ways(podNS, hostNS, redirects...)
 }
 
 func (nftablesKernel) Uplinks(podSide ...string) ([]string, error) { return steer.Uplinks(podSide...) }

@@ -18,7 +18,7 @@ import (
 
 // facts are what ADD looked up before it decided.
 type facts struct {
-	Ways     []way          // one per redirect; none when leaveAlone has a reason already
+	Ways     []steer.Found  // one per redirect; none when leaveAlone has a reason already
 	Proof    podfile.Proof  // of the fallback
 	ProofErr error          // the proof is there and cannot be read
 	Siblings []podfile.File // other attachments of the same netns
@@ -38,12 +38,6 @@ func (f facts) hostInterface() string {
 		}
 	}
 	return ""
-}
-
-// way is what steer.Way said about one redirect.
-type way struct {
-	HostInterface string
-	Err           error
 }
 
 // Plan is everything that ADD is going to do.
@@ -134,7 +128,7 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 }
 
 // decide says what becomes of one redirect of a pod that nothing else keeps from being steered.
-func decide(c *Conf, r steer.Redirect, w way, f facts) podfile.Decision {
+func decide(c *Conf, r steer.Redirect, w steer.Found, f facts) podfile.Decision {
 	switch {
 	case w.Err != nil:
 		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: w.Err.Error()}

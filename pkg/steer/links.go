@@ -1,0 +1,243 @@
+package steer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// links reads routes, links, addresses and neighbours of one netns. It asks for single entries where it can: a node has
+// hundreds of links, and each pod's start would list them all.
+type links struct{ conn *netlink.Conn }
+
+func openLinks(nsFD int) (links, error) {
+	conn, err := dial(unix.NETLINK_ROUTE, nsFD)
+	return links{conn}, err
+}
+
+func (l links) close() { _ = l.conn.Close() }
+
+// familyNumber is an address's family as netlink has it.
+func familyNumber(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// request sends a header of fixed form with attributes behind it, and returns the answers' payloads.
+func (l links) request(kind uint16, flags netlink.HeaderFlags, header []byte, attributes ...netlink.Attribute) ([][]byte, error) {
+	attrs, err := netlink.MarshalAttributes(attributes)
+	if err != nil {
+		return nil, err
+	}
+	m := netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request | flags}, Data: append(header, attrs...)}
+	for range attempts {
+		var replies []netlink.Message
+		if replies, err = l.conn.Execute(m); err != nil {
+			return nil, err
+		}
+		out := make([][]byte, 0, len(replies))
+		for _, r := range replies {
+			if r.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
+				err = errDumpInterrupted
+				break
+			}
+			out = append(out, r.Data)
+		}
+		if err == nil {
+			return out, nil
+		}
+	}
+	return nil, err
+}
+
+// each calls f with every attribute of a message, behind its header of the given size.
+func each(data []byte, header int, f func(*netlink.AttributeDecoder)) error {
+	if len(data) < header {
+		return errors.New("short netlink message")
+	}
+	dec, err := netlink.NewAttributeDecoder(data[header:])
+	if err != nil {
+		return err
+	}
+	for dec.Next() {
+		f(dec)
+	}
+	return dec.Err()
+}
+
+// route is the kernel's answer to where a packet would go.
+type route struct {
+	kind    uint8 // RTN_UNICAST and so on
+	link    int
+	gateway netip.Addr // invalid: on the link itself
+}
+
+func (l links) route(to netip.Addr) (route, error) {
+	header := make([]byte, unix.SizeofRtMsg)
+	header[0], header[1] = familyNumber(to), uint8(to.BitLen())
+	replies, err := l.request(unix.RTM_GETROUTE, 0, header, netlink.Attribute{Type: unix.RTA_DST, Data: to.AsSlice()})
+	if err != nil {
+		return route{}, err
+	}
+	if len(replies) == 0 {
+		return route{}, errors.New("no answer")
+	}
+	var r route
+	err = each(replies[0], unix.SizeofRtMsg, func(dec *netlink.AttributeDecoder) {
+		switch dec.Type() {
+		case unix.RTA_OIF:
+			r.link = int(dec.Uint32())
+		case unix.RTA_GATEWAY:
+			r.gateway, _ = netip.AddrFromSlice(dec.Bytes())
+		case unix.RTA_VIA: // a gateway of the other family: struct rtvia, two bytes of family and the address
+			if b := dec.Bytes(); len(b) > 2 && !r.gateway.IsValid() {
+				r.gateway, _ = netip.AddrFromSlice(b[2:])
+			}
+		}
+	})
+	if len(replies[0]) >= unix.SizeofRtMsg {
+		r.kind = replies[0][7]
+	}
+	return r, err
+}
+
+// link is one interface.
+type link struct {
+	index        int
+	name, kind   string // kind is "" where the driver has none, as hardware
+	peer, master int    // indexes; a veth's peer is one in the netns that nsid means
+	nsid         int    // -1: this netns
+	mac          string // raw bytes
+}
+
+// errNoLink: there is none of that index.
+var errNoLink = errors.New("no such link")
+
+func (l links) link(index int) (link, error) {
+	header := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(header[4:], uint32(index))
+	replies, err := l.request(unix.RTM_GETLINK, 0, header)
+	if errors.Is(err, unix.ENODEV) || err == nil && len(replies) == 0 {
+		return link{}, fmt.Errorf("link %d: %w", index, errNoLink)
+	} else if err != nil {
+		return link{}, fmt.Errorf("look up link %d: %w", index, err)
+	}
+	out := link{index: index, nsid: -1}
+	err = each(replies[0], unix.SizeofIfInfomsg, func(dec *netlink.AttributeDecoder) {
+		switch dec.Type() {
+		case unix.IFLA_IFNAME:
+			out.name = dec.String()
+		case unix.IFLA_LINK:
+			out.peer = int(dec.Uint32())
+		case unix.IFLA_MASTER:
+			out.master = int(dec.Uint32())
+		case unix.IFLA_LINK_NETNSID:
+			out.nsid = int(int32(dec.Uint32())) //nolint:gosec // signed in the kernel
+		case unix.IFLA_ADDRESS:
+			out.mac = string(dec.Bytes())
+		case unix.IFLA_LINKINFO:
+			dec.Nested(func(info *netlink.AttributeDecoder) error {
+				for info.Next() {
+					if info.Type() == unix.IFLA_INFO_KIND {
+						out.kind = info.String()
+					}
+				}
+				return nil
+			})
+		}
+	})
+	if err != nil {
+		return link{}, fmt.Errorf("look up link %d: %w", index, err)
+	}
+	return out, nil
+}
+
+// holds tells whether an address is this netns's own; one that is link-local in IPv6 counts only on the given link.
+func (l links) holds(a netip.Addr, on int) (bool, error) {
+	header := make([]byte, unix.SizeofIfAddrmsg)
+	header[0] = familyNumber(a)
+	replies, err := l.request(unix.RTM_GETADDR, netlink.Dump, header)
+	if err != nil {
+		return false, fmt.Errorf("list the host's addresses: %w", err)
+	}
+	for _, r := range replies {
+		var local, address []byte
+		if err := each(r, unix.SizeofIfAddrmsg, func(dec *netlink.AttributeDecoder) {
+			switch dec.Type() {
+			case unix.IFA_LOCAL:
+				local = dec.Bytes()
+			case unix.IFA_ADDRESS:
+				address = dec.Bytes()
+			}
+		}); err != nil {
+			return false, fmt.Errorf("list the host's addresses: %w", err)
+		}
+		if local == nil { // IPv6 has only the other, which in IPv4 may be a peer's
+			local = address
+		}
+		got, ok := netip.AddrFromSlice(local)
+		if !ok || got != a || r[0] != familyNumber(a) {
+			continue
+		}
+		if index := int(binary.NativeEndian.Uint32(r[4:])); index == on || !a.Is6() || !a.IsLinkLocalUnicast() {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// permanent returns the hardware address of a permanent neighbour entry, "" where there is none.
+func (l links) permanent(a netip.Addr, on int) (string, error) {
+	const header = unix.SizeofNdMsg
+	ask := make([]byte, header)
+	ask[0] = familyNumber(a)
+	replies, err := l.request(unix.RTM_GETNEIGH, netlink.Dump, ask)
+	if err != nil {
+		return "", fmt.Errorf("list neighbours: %w", err)
+	}
+	for _, r := range replies {
+		var dst, mac []byte
+		if err := each(r, header, func(dec *netlink.AttributeDecoder) {
+			switch dec.Type() {
+			case unix.NDA_DST:
+				dst = dec.Bytes()
+			case unix.NDA_LLADDR:
+				mac = dec.Bytes()
+			}
+		}); err != nil {
+			return "", fmt.Errorf("list neighbours: %w", err)
+		}
+		got, ok := netip.AddrFromSlice(dst)
+		index, state := int(binary.NativeEndian.Uint32(r[4:])), binary.NativeEndian.Uint16(r[8:])
+		if ok && got == a && index == on && state&unix.NUD_PERMANENT != 0 {
+			return string(mac), nil
+		}
+	}
+	return "", nil
+}
+
+// nsidOf is the number by which this netns knows another one, -1 where it has given it none.
+func (l links) nsidOf(nsFD int) (int, error) {
+	// struct rtgenmsg, a family, filled up to four bytes
+	const header = 4
+	replies, err := l.request(unix.RTM_GETNSID, 0, make([]byte, header), netlink.Attribute{Type: unix.NETNSA_FD, Data: binary.NativeEndian.AppendUint32(nil, uint32(nsFD))})
+	if err != nil {
+		return 0, fmt.Errorf("look up netns id: %w", err)
+	}
+	if len(replies) == 0 {
+		return 0, errors.New("look up netns id: no answer")
+	}
+	id := -1
+	err = each(replies[0], header, func(dec *netlink.AttributeDecoder) {
+		if dec.Type() == unix.NETNSA_NSID {
+			id = int(int32(dec.Uint32())) //nolint:gosec // signed in the kernel
+		}
+	})
+	return id, err
+}
