@@ -1,5 +1,4 @@
-// On a node with many pods the list of mounts is long, and the Go runtime reads all of it to find the CPU limit of its
-// cgroup; below it is told how many CPUs to use anyway.
+// The runtime would read the node's whole list of mounts to find a CPU limit; main sets the number anyway.
 //
 //go:debug containermaxprocs=0
 
@@ -15,8 +14,7 @@ import (
 )
 
 func main() {
-	// A call is one thing after another. With one processor the runtime wakes no threads that look for more to do, which a
-	// process of a few milliseconds notices.
+	// A call is one thing after another; with one processor the runtime wakes no threads that look for more to do.
 	runtime.GOMAXPROCS(1)
 	// Every thread is in the host's netns: whoever enters another one binds its thread, and goes back or lets it end. So this
 	// goroutine is bound to none: each netlink exchange starts another one, and an ADD would spend more on passing from
