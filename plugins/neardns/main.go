@@ -29,7 +29,7 @@ func main() {
 		Check:  func(args *skel.CmdArgs) error { return check(ctx, e, args) },
 		GC:     func(args *skel.CmdArgs) error { return gc(ctx, e, args) },
 		Status: func(args *skel.CmdArgs) error { return status(ctx, e, args) },
-	}, version.VersionsStartingFrom("0.3.1"), about())
+	}, version.VersionsStartingFrom("0.3.1"), about(os.Getenv("CNI_COMMAND")))
 	if err != nil && os.Getenv("CNI_COMMAND") == "DEL" {
 		err = delAnyway(ctx, e, os.Getenv, err)
 	}
