@@ -189,7 +189,7 @@ func TestOnce(t *testing.T) {
 			t.Errorf("%s: %v, at most %v %s", w.Subject, w.Ours.Median, w.Limit, w.Unit)
 		}
 	}
-	for _, part := range []string{pluginPart, insidePart, memoryPart, queryPart, "Size"} {
+	for _, part := range []string{pluginPart, insidePart, memoryPart, queryPart, sizePart} {
 		if !seen[part] {
 			t.Errorf("nothing about %q", part)
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -159,6 +158,7 @@ func foreignRules() string {
 const (
 	pluginPart  = "Plugin: one CNI call, process start to end"
 	insidePart  = "Plugin: the same within one process"
+	sizePart    = "Size"
 	besideLimit = 1.2
 	bareLimit   = 1.5
 )
@@ -341,21 +341,20 @@ func (b *bench) inside() {
 	b.must(json.Unmarshal(data, &series))
 	for _, v := range []struct{ ours, theirs string }{{"ADD", "apply"}, {"DEL", "remove"}} {
 		b.compare(insidePart, v.ours+", dual stack", "the transaction alone", "us", series[v.ours], series[v.theirs], 0)
-		for key, text := range map[string]string{" foreign=host": "host", " foreign=pod": "pod"} {
-			b.compare(insidePart, v.ours+" beside 10,000 nft rules in the "+text, "the same without", "us", series[v.ours+key], series[v.ours], 0)
+		for _, place := range []string{"host", "pod"} {
+			b.compare(insidePart, v.ours+" beside 10,000 nft rules in the "+place, "the same without", "us", series[v.ours+" foreign="+place], series[v.ours], 0)
 		}
 	}
 }
 
 // size tells how big the binaries are.
 func (b *bench) size() {
-	const mb = 1e6
-	for name, limit := range map[string]float64{"neardns": 6} {
-		st, err := os.Stat(b.bin(name))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
+	for _, binary := range []struct {
+		name, text string
+		limit      float64
+	}{{"neardns", "plugin binary", 6}, {"neardns-agent", "agent binary", 0}} {
+		st, err := os.Stat(b.bin(binary.name))
 		b.must(err)
-		b.value("Size", "plugin binary", "MB", []float64{float64(st.Size()) / mb}, limit)
+		b.value(sizePart, binary.text, "MB", []float64{float64(st.Size()) / 1e6}, binary.limit)
 	}
 }

@@ -15,8 +15,6 @@ import (
 // be ready for that, which costs a process as short as an ADD several times what the call does.
 type socket struct{ fd int }
 
-var _ netlink.Socket = (*socket)(nil)
-
 // dial opens a socket of a netlink protocol in the netns behind nsFD.
 func dial(protocol, nsFD int) (*netlink.Conn, error) {
 	s := &socket{fd: -1}
@@ -48,17 +46,17 @@ func isHere(nsFD int) bool {
 	return unix.Fstat(nsFD, &there) == nil && unix.Stat("/proc/thread-self/ns/net", &here) == nil && there.Ino == here.Ino && there.Dev == here.Dev
 }
 
-// Close implements netlink.Socket.
+// Close, Send, SendMessages and Receive are what netlink.NewConn asks for.
 func (s *socket) Close() error {
 	fd := s.fd
 	s.fd = -1 // a second Close must not hit a number that was given away again
 	return os.NewSyscallError("close", unix.Close(fd))
 }
 
-// Send implements netlink.Socket.
+// Send sends one message.
 func (s *socket) Send(m netlink.Message) error { return s.SendMessages([]netlink.Message{m}) }
 
-// SendMessages implements netlink.Socket: all messages in one call, as a transaction needs it.
+// SendMessages sends all messages in one call, as a transaction needs it.
 func (s *socket) SendMessages(messages []netlink.Message) error {
 	var buf []byte
 	for _, m := range messages {
@@ -76,7 +74,7 @@ func (s *socket) SendMessages(messages []netlink.Message) error {
 	}
 }
 
-// Receive implements netlink.Socket: the messages of one datagram.
+// Receive returns the messages of one datagram.
 func (s *socket) Receive() ([]netlink.Message, error) {
 	size, err := s.receive(nil, unix.MSG_PEEK|unix.MSG_TRUNC)
 	if err != nil {

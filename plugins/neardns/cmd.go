@@ -40,7 +40,7 @@ func processEnv() env {
 }
 
 // about is printed when the plugin is run by hand, without a command. A runtime's call is spared it: reading the build
-// information takes as long as a quarter of an ADD.
+// information takes a tenth of an ADD's CPU time.
 func about(command string) string {
 	if command != "" {
 		return ""
