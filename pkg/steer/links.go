@@ -88,8 +88,11 @@ func (l links) route(to netip.Addr) (route, error) {
 	if len(replies) == 0 {
 		return route{}, errors.New("no answer")
 	}
-	var r route
-	err = each(replies[0], unix.SizeofRtMsg, func(dec *netlink.AttributeDecoder) {
+	return readRoute(replies[0])
+}
+
+func readRoute(data []byte) (r route, err error) {
+	err = each(data, unix.SizeofRtMsg, func(dec *netlink.AttributeDecoder) {
 		switch dec.Type() {
 		case unix.RTA_OIF:
 			r.link = int(dec.Uint32())
@@ -101,8 +104,8 @@ func (l links) route(to netip.Addr) (route, error) {
 			}
 		}
 	})
-	if len(replies[0]) >= unix.SizeofRtMsg {
-		r.kind = replies[0][7]
+	if err == nil {
+		r.kind = data[7]
 	}
 	return r, err
 }
@@ -128,8 +131,17 @@ func (l links) link(index int) (link, error) {
 	} else if err != nil {
 		return link{}, fmt.Errorf("look up link %d: %w", index, err)
 	}
-	out := link{index: index, nsid: -1}
-	err = each(replies[0], unix.SizeofIfInfomsg, func(dec *netlink.AttributeDecoder) {
+	out, err := readLink(replies[0])
+	if err != nil {
+		return link{}, fmt.Errorf("look up link %d: %w", index, err)
+	}
+	out.index = index
+	return out, nil
+}
+
+func readLink(data []byte) (link, error) {
+	out := link{nsid: -1}
+	err := each(data, unix.SizeofIfInfomsg, func(dec *netlink.AttributeDecoder) {
 		switch dec.Type() {
 		case unix.IFLA_IFNAME:
 			out.name = dec.String()
@@ -152,10 +164,7 @@ func (l links) link(index int) (link, error) {
 			})
 		}
 	})
-	if err != nil {
-		return link{}, fmt.Errorf("look up link %d: %w", index, err)
-	}
-	return out, nil
+	return out, err
 }
 
 // holds tells whether an address is this netns's own; one that is link-local in IPv6 counts only on the given link.

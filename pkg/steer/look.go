@@ -1,7 +1,6 @@
 package steer
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -60,31 +59,28 @@ func (n *Nftables) elements(name string) ([]element, error) {
 	}
 	var out []element
 	for _, m := range replies {
-		if len(m.Data) < 4 {
-			return nil, fmt.Errorf("%s: short message", what)
-		}
-		dec, err := netlink.NewAttributeDecoder(m.Data[4:])
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", what, err)
-		}
-		dec.ByteOrder = binary.BigEndian
-		for dec.Next() {
-			if dec.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-				dec.Nested(func(list *netlink.AttributeDecoder) error {
-					for list.Next() {
-						var e element
-						list.Nested(e.read)
-						out = append(out, e)
-					}
-					return nil
-				})
-			}
-		}
-		if err := dec.Err(); err != nil {
+		if out, err = readElements(m.Data, out); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 	}
 	return out, nil
+}
+
+// readElements appends the elements of one message of a dump.
+func readElements(data []byte, out []element) ([]element, error) {
+	err := each(data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
+		if dec.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			dec.Nested(func(list *netlink.AttributeDecoder) error {
+				for list.Next() {
+					var e element
+					list.Nested(e.read)
+					out = append(out, e)
+				}
+				return nil
+			})
+		}
+	})
+	return out, err
 }
 
 func (e *element) read(dec *netlink.AttributeDecoder) error {

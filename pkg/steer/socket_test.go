@@ -1,0 +1,57 @@
+package steer
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// FuzzSplitMessages: whatever comes, messages are parts of it in order, or there is an error.
+func FuzzSplitMessages(f *testing.F) {
+	message := func(length uint32, data string) []byte {
+		b := make([]byte, unix.SizeofNlMsghdr, 64)
+		binary.NativeEndian.PutUint32(b, length)
+		return append(b, data...)
+	}
+	f.Add([]byte{})
+	f.Add(message(16, ""))
+	f.Add(append(message(20, "abcd"), message(18, "xy")...))
+	f.Add(message(17, "a\x00\x00\x00"))
+	f.Add(message(15, ""))
+	f.Add(message(1<<31, "abcd"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		messages, err := splitMessages(bytes.Clone(data))
+		if err != nil {
+			return
+		}
+		rest := data
+		for i, m := range messages {
+			if int(m.Header.Length) != unix.SizeofNlMsghdr+len(m.Data) || len(rest) < int(m.Header.Length) ||
+				!bytes.Equal(rest[unix.SizeofNlMsghdr:m.Header.Length], m.Data) {
+				t.Fatalf("message %d of % x: %+v", i, data, m)
+			}
+			rest = rest[min(len(rest), (int(m.Header.Length)+3)&^3):]
+		}
+		if len(rest) >= unix.SizeofNlMsghdr {
+			t.Fatalf("% x left of % x", rest, data)
+		}
+	})
+}
+
+// What the kernel says about routes, links and elements is read without a panic, whatever it is.
+func FuzzReadAnswers(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(make([]byte, unix.SizeofRtMsg))
+	f.Add(append(make([]byte, unix.SizeofRtMsg), 8, 0, unix.RTA_OIF, 0, 2, 0, 0, 0, 8, 0, unix.RTA_GATEWAY, 0, 10, 0, 0, 1))
+	f.Add(append(make([]byte, unix.SizeofIfInfomsg), 8, 0, unix.IFLA_IFNAME, 0, 'e', 't', 'h', 0, 12, 0, unix.IFLA_LINKINFO, 0, 8, 0, unix.IFLA_INFO_KIND, 0, 'v', 'e', 't', 'h'))
+	f.Add(append(make([]byte, 4), 20, 0, unix.NFTA_SET_ELEM_LIST_ELEMENTS, 0, 16, 0, 1, 0x80, 12, 0, unix.NFTA_SET_ELEM_KEY, 0x80, 8, 0, unix.NFTA_DATA_VALUE, 0, 10, 0, 0, 1))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if r, err := readRoute(data); err == nil && r.gateway.IsValid() && r.gateway.BitLen() != 32 && r.gateway.BitLen() != 128 {
+			t.Errorf("%+v", r)
+		}
+		_, _ = readLink(data)
+		_, _ = readElements(data, nil)
+	})
+}
