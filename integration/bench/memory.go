@@ -34,7 +34,7 @@ func (b *bench) memory(ours, stock *stand) {
 		}
 	}
 	resident := func(m memory) float64 { return m.RSS }
-	b.note("NodeLocal DNSCache's manifest (KEP-1024) requests 25 MiB for its CoreDNS. Resident here: the agent %.1f MiB after its start and %.1f MiB with %d names cached, the stock CoreDNS, which has all of its plugins, %.1f and %.1f MiB.",
+	b.note("NodeLocal DNSCache's proposal (KEP-1024) was measured under a memory limit of 25 MiB, with the CoreDNS of 2018. Resident here: the agent %.1f MiB after its start and %.1f MiB with %d names cached, the stock CoreDNS, which has all of its plugins, %.1f and %.1f MiB.",
 		paired.Median(pick(empty[ours], resident)).Median, paired.Median(pick(full[ours], resident)).Median, entries,
 		paired.Median(pick(empty[stock], resident)).Median, paired.Median(pick(full[stock], resident)).Median)
 	for _, at := range []struct {
