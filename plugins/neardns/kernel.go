@@ -39,7 +39,23 @@ func (nftablesKernel) Open(nsFD int) (rules, error) {
 }
 
 func (nftablesKernel) Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found {
-	return steer.Ways(podNS, hostNS, redirects...)
+	found := steer.Ways(podNS, hostNS, redirects...)
+	host, err := steer.OpenNftables(hostNS)
+	if err != nil {
+		return found // the switch cannot be looked at either, and nothing is steered without it
+	}
+	defer func() { _ = host.Close() }() // only read
+	for i := range found {
+		if found[i].Err != nil {
+			continue
+		}
+		// A switch that stands may hold the pod's own link for an uplink, from which it drops what comes for our addresses.
+		// Where it cannot be read, the plan fails at it and says so.
+		if up, err := host.IsUplink(found[i].HostInterface); err == nil && up {
+			found[i].Err = &steer.WayError{Reason: found[i].HostInterface + " also leads away from the node, where the cache must not answer"}
+		}
+	}
+	return found
 }
 
 func (nftablesKernel) Uplinks(podSide ...string) ([]string, error) { return steer.Uplinks(podSide...) }
