@@ -60,9 +60,13 @@ func (v *verb) look(in call, ns *os.File) facts {
 	}
 	f.Proof, f.ProofErr = podfile.ReadProof(v.conf.PersistDir)
 	f.Ways = v.ways(ns)
+	if !slices.ContainsFunc(f.Ways, hasWay) {
+		return f
+	}
+	f.SwitchStands = v.lookAtSwitch(f.Ways)
 	var podSide []string
 	for _, w := range f.Ways {
-		if w.Err == nil {
+		if hasWay(w) {
 			podSide = append(podSide, w.HostInterface)
 		}
 	}
@@ -70,16 +74,34 @@ func (v *verb) look(in call, ns *os.File) facts {
 		return f
 	}
 	f.Siblings = v.siblings(in.ContainerID, in.IfName, in.Inode)
-	if f.SwitchStands = v.switchStands(); !f.SwitchStands {
+	if !f.SwitchStands {
 		f.Uplinks, f.UplinksErr = v.kernel.Uplinks(podSide...)
 	}
 	return f
 }
 
-// switchStands tells whether the host table has all that this call could add, as it has at every ADD but the first. Where
-// it cannot be told it does not stand, and making it will say why.
-func (v *verb) switchStands() (stands bool) {
+func hasWay(w steer.Found) bool { return w.Err == nil }
+
+// lookAtSwitch tells whether the host table has all that this call could add, as it has at every ADD but the first. A
+// switch that stands may hold the pod's own link for an uplink, from which it drops what comes for our addresses: such a
+// way becomes none. Where the table cannot be read it does not stand, and making it will say why.
+func (v *verb) lookAtSwitch(ways []steer.Found) (stands bool) {
 	_ = v.inRules(-1, func(host rules) (err error) {
+		up := map[string]bool{} // both families mostly come by one link
+		for i := range ways {
+			w := &ways[i]
+			if !hasWay(*w) {
+				continue
+			}
+			if _, asked := up[w.HostInterface]; !asked {
+				if up[w.HostInterface], err = host.IsUplink(w.HostInterface); err != nil {
+					return err
+				}
+			}
+			if up[w.HostInterface] {
+				w.Err = &steer.WayError{Reason: w.HostInterface + " also leads away from the node, where the cache must not answer"}
+			}
+		}
 		stands, err = host.Whole(steer.Host{Redirects: v.conf.Redirects, Locals: v.conf.Locals})
 		return err
 	})

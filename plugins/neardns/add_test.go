@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -99,6 +100,32 @@ func TestWaysThroughTheHost(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A switch that drops what comes by the pod's own link would swallow its questions: such a pod is left alone, whoever put the
+// link among the uplinks, and the switch as it was.
+func TestPodOnALinkThatTheSwitchHoldsForAnUplink(t *testing.T) {
+	r, node, pod := ptpNode(t, testutil.Dual)
+	redirects := []steer.Redirect{redirect4, redirect6}
+	host := steer.Host{Redirects: redirects, Uplinks: []string{"eth0", pod.HostInterface}}
+	var err error
+	node.Host.Do(func() {
+		rules, openErr := steer.OpenNftables(-1)
+		if err = openErr; err == nil {
+			err = errors.Join(rules.Apply(host), rules.Close())
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.must(addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}}))
+	for _, d := range r.file("c1").Decisions {
+		if d.State != podfile.LeftAlone || !strings.Contains(d.Reason, pod.HostInterface+" also leads away from the node") {
+			t.Errorf("%+v: want it left alone, with the link in the reason", d)
+		}
+	}
+	wantNoTable(t, pod.NetNS)
+	verify(t, node.Host, host)
 }
 
 // A redirect of a family that the pod does not have is left alone, the other is not.

@@ -21,6 +21,8 @@ type rules interface {
 	Present() (bool, error)
 	// Whole is true where Ensure would change nothing. It is cheap and needs no uplinks.
 	Whole(rs steer.Ruleset) (bool, error)
+	// IsUplink is true where the table drops what comes by this link for our addresses.
+	IsUplink(name string) (bool, error)
 	Supported() error
 	Exempt(addrs ...netip.Addr) error
 	Unexempt(addrs ...netip.Addr) error
@@ -39,23 +41,7 @@ func (nftablesKernel) Open(nsFD int) (rules, error) {
 }
 
 func (nftablesKernel) Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found {
-	found := steer.Ways(podNS, hostNS, redirects...)
-	host, err := steer.OpenNftables(hostNS)
-	if err != nil {
-		return found // the switch cannot be looked at either, and nothing is steered without it
-	}
-	defer func() { _ = host.Close() }() // only read
-	for i := range found {
-		if found[i].Err != nil {
-			continue
-		}
-		// A switch that stands may hold the pod's own link for an uplink, from which it drops what comes for our addresses.
-		// Where it cannot be read, the plan fails at it and says so.
-		if up, err := host.IsUplink(found[i].HostInterface); err == nil && up {
-			found[i].Err = &steer.WayError{Reason: found[i].HostInterface + " also leads away from the node, where the cache must not answer"}
-		}
-	}
-	return found
+	return steer.Ways(podNS, hostNS, redirects...)
 }
 
 func (nftablesKernel) Uplinks(podSide ...string) ([]string, error) { return steer.Uplinks(podSide...) }
