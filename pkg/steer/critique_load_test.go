@@ -43,7 +43,10 @@ type loader struct {
 func newLoader(t *testing.T, mode testutil.ProxyMode, least int) *loader {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: mode, Attach: testutil.PTP}, func(h *steer.Host) { h.Lifetime = 0 })
 	l := &loader{r: r, mode: mode, proxy: r.node.Proxy}
-	l.rules = l.proxy.Rules(true, testutil.ManyServices(true, fromEnv(t, loadServices, least)))
+	n := fromEnv(t, loadServices, least)
+	if l.rules = l.proxy.Rules(true, testutil.ManyServices(true, n)); mode == testutil.IPTables {
+		l.rules = testutil.BulkIPTables(true, n) // iptables itself takes minutes to find 20,000 chains
+	}
 	return l
 }
 

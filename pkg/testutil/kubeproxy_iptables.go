@@ -96,7 +96,7 @@ func BulkIPTables(is4 bool, n int) string {
 		}
 		ip := fmt.Sprintf("-m %s -p %s -d %s --dport %d", s.Protocol, s.Protocol, Host(s.ClusterIP.Addr()), s.ClusterIP.Port())
 		e := s.Endpoints[0]
-		fmt.Fprintf(&nat, "-I KUBE-SERVICES -m comment --comment \"%s cluster IP\" %s -j %s\n", s, ip, chain)
+		fmt.Fprintf(&nat, "-A KUBE-SERVICES -m comment --comment \"%s cluster IP\" %s -j %s\n", s, ip, chain)
 		fmt.Fprintf(&nat, "-A %s -m comment --comment \"%s cluster IP\" %s ! -s %s -j KUBE-MARK-MASQ\n", chain, s, ip, cidr)
 		fmt.Fprintf(&nat, "-A %s -m comment --comment \"%s -> %s\" %s -j RETURN\n", chain, s, e, ip)
 		fmt.Fprintf(&nat, "-A %s -m comment --comment \"%s\" -s %s -j KUBE-MARK-MASQ\n", chain, s, Host(e.Addr()))
