@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
@@ -40,8 +41,9 @@ const (
 
 func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func newServer(_ env, log *slog.Logger) *dns.Server {
-	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()})
+func newServer(_ env, log *slog.Logger, gate *admit.Gate) *dns.Server {
+	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()},
+		dns.Plugin{Name: "admit", Setup: admit.Setup(gate)})
 }
 
 // runNode is the role `node`: it puts the parts together and keeps them until ctx ends.
@@ -123,7 +125,8 @@ func (a *agent) run(ctx context.Context) error {
 	if err != nil {
 		return badConfig(err)
 	}
-	server := newServer(a.env, a.log)
+	gate := admit.New(admit.DefaultLimit)
+	server := newServer(a.env, a.log, gate)
 	if err := checkDNS(server, first.DNS, a.path); err != nil {
 		return badConfig(err)
 	}
@@ -150,6 +153,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	m := telemetry.New(a.env.version)
 	m.CollectSwitch(switchCounters)
+	m.Collect(gate.Collector())
 	n := node.New(a.instance, first, node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: server, Link: nodeLink{}, Rules: rules, Lease: lease,
 		Prober: probes, Pods: pods.Open(a.conf.StateDir, a.log), Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Recorder: recorder{m},

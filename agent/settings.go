@@ -36,6 +36,7 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		StubDomains:   map[string][]string{},
 		External:      texts(up.External),
 		Cache:         dns.Cache{Entries: n.Cache.Entries, NegativeTTL: n.Cache.NegativeTTL, ServeStale: n.Cache.ServeStale},
+		Misses:        n.Limits.Misses,
 		Queries:       dns.Queries(n.Log.Queries),
 		Snippets:      n.Snippets,
 		Override:      n.CorefileText,

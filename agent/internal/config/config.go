@@ -42,6 +42,7 @@ type Node struct {
 	StubDomains      map[string][]netip.AddrPort // by domain, lower case, without the final dot
 	KubeDNSConfigMap string                      // folder of a mounted kube-dns ConfigMap; it need not exist
 	Cache            Cache
+	Limits           Limits
 	Lease            Lease
 	Link             Link
 	Backend          string // one of the Backend constants
@@ -83,6 +84,11 @@ type Cache struct {
 	Entries     int
 	NegativeTTL time.Duration // longest time that a denial is kept
 	ServeStale  time.Duration // how long an expired answer may serve while the upstream fails; 0: not at all
+}
+
+// Limits bound what a flood or a slow upstream can take.
+type Limits struct {
+	Misses int // questions that are being asked of upstreams at one time
 }
 
 // Lease is the rhythm of the proof that the agent answers.
@@ -149,6 +155,7 @@ func Default() Node {
 		Upstreams:        Upstreams{External: []External{{Path: "/etc/resolv.conf"}}},
 		KubeDNSConfigMap: "/etc/kube-dns",
 		Cache:            Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour},
+		Limits:           Limits{Misses: 1024},
 		Lease:            Lease{Renew: 150 * time.Millisecond, Lifetime: steer.DefaultLifetime},
 		Link:             Link{Name: "neardns0"},
 		Backend:          BackendAuto,

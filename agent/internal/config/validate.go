@@ -132,6 +132,9 @@ func (n *Node) checkNumbers() []error {
 	if e := n.Cache.Entries; e < 1024 || e > 1_000_000 {
 		faults = append(faults, n.fault("cache.entries", fmt.Sprintf("is %d: write 1024 to 1000000; an entry takes about half a kilobyte", e)))
 	}
+	if m := n.Limits.Misses; m < 16 || m > 100_000 {
+		faults = append(faults, n.fault("limits.misses", fmt.Sprintf("is %d: write 16 to 100000; a miss in flight takes about 30 kB", m)))
+	}
 	if n.Cache.NegativeTTL%time.Second != 0 {
 		faults = append(faults, n.fault("cache.negativeTTL", fmt.Sprintf("is %s: write whole seconds, as DNS counts in them", n.Cache.NegativeTTL)))
 	}

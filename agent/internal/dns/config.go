@@ -28,6 +28,7 @@ const (
 	defaultBufferSize   = 1232 // dnsflagday.net/2020: passes every path without fragments
 	maxUpstreams        = 15   // CoreDNS's limit per forward
 	defaultUpstreamPort = 53
+	defaultMisses       = 1024
 )
 
 // Queries says which questions are logged.
@@ -62,6 +63,8 @@ type Config struct {
 	External []string
 
 	Cache Cache
+	// Misses bounds the questions that are being asked of upstreams, in all zones together. 1024
+	Misses int
 	// BufferSize bounds UDP answers, TC above. 1232
 	BufferSize uint16
 	Queries    Queries // off
@@ -107,6 +110,12 @@ func (c Config) complete() (Config, error) {
 	case QueriesOff, QueriesErrors, QueriesAll:
 	default:
 		fault("queries", "%q is not off, errors or all", c.Queries)
+	}
+	switch {
+	case c.Misses == 0:
+		c.Misses = defaultMisses
+	case c.Misses < 0:
+		fault("misses", "%d is negative", c.Misses)
 	}
 	c.completeCache(fault)
 	if err := checkInstance(c.InstanceID); err != nil {

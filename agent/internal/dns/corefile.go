@@ -104,6 +104,9 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 			b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 		}
 		b.set(dirMetrics, dirMetrics)
+		if lines[dirAdmit] == nil {
+			b.set(dirAdmit, admitLine(cfg))
+		}
 		blocks = append(blocks, b)
 	}
 	for name, reason := range taken() {

@@ -14,6 +14,7 @@ const (
 	dirBufsize = "bufsize"
 	dirProbe   = "probe"
 	dirMetrics = "metrics"
+	dirAdmit   = "admit"
 )
 
 // probeZone is the prober's; the plugin of that name answers in it.
@@ -29,11 +30,11 @@ const staleTerms = "verify 1s 30s 30s"
 const missLimit = "cancel 4s"
 
 // directives lists what a Corefile may say, in the order in which the plugins see a question. It is CoreDNS's own order
-// (core/dnsserver/zdirectives.go) for those that are linked, but for cancel, which stands behind the cache so that hits
-// do not pay for it.
+// (core/dnsserver/zdirectives.go) for those that are linked, but for admit and cancel, which stand behind the cache so that
+// hits are not bounded by them and do not pay for them.
 func directives() []string {
 	return []string{dirBufsize, dirBind, dirProbe, dirMetrics, "errors", "log", "local", "loadbalance",
-		"rewrite", "acl", "cache", "cancel", "header", "template", "hosts", "file", "forward"}
+		"rewrite", "acl", "cache", dirAdmit, "cancel", "header", "template", "hosts", "file", "forward"}
 }
 
 // block is one server block. Its directives come out in the order of directives().
@@ -106,6 +107,8 @@ func Render(cfg Config) (string, error) {
 	return out.String(), nil
 }
 
+func admitLine(cfg Config) string { return fmt.Sprintf("%s %d", dirAdmit, cfg.Misses) }
+
 func bindLine(cfg Config) string {
 	line := dirBind
 	for _, a := range cfg.Addresses {
@@ -121,6 +124,7 @@ func rendered(cfg Config) ([]*block, error) {
 	common.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 	common.set(dirMetrics, dirMetrics)
 	common.set("cache", cacheLines(cfg.Cache)...)
+	common.set(dirAdmit, admitLine(cfg))
 	common.set("cancel", missLimit)
 	switch cfg.Queries {
 	case QueriesOff:

@@ -271,8 +271,10 @@ func FuzzOverride(f *testing.F) {
 				delete(b.Tokens, name)
 				delete(original[i].Tokens, name)
 			}
-			if original[i].Tokens[dirBufsize] == nil {
-				delete(b.Tokens, dirBufsize)
+			for _, name := range []string{dirBufsize, dirAdmit} {
+				if original[i].Tokens[name] == nil {
+					delete(b.Tokens, name)
+				}
 			}
 			for name, tokens := range original[i].Tokens {
 				if !sameTokens(tokens, b.Tokens[name]) {

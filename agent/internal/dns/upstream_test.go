@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
@@ -118,7 +119,8 @@ next:
 }
 
 func newServer(log *slog.Logger) *dns.Server {
-	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup()}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()})
+	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup()}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()},
+		dns.Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))})
 }
 
 // config serves on 127.0.0.1 with one upstream for everything.

@@ -134,6 +134,9 @@ func (m *Metrics) Pods(counts map[string]int) {
 	}
 }
 
+// Collect exports what another part of the agent counts by itself. It must be called once for each, before any scrape.
+func (m *Metrics) Collect(c prometheus.Collector) { m.registry.MustRegister(c) }
+
 // Switch is the value of one of the switch's counters.
 type Switch struct {
 	Way      string // delivered, fallback, host, dropped, probe

@@ -1,0 +1,51 @@
+// Package admit is the CoreDNS plugin that bounds what is asked of upstreams at one time, fairly by who asks.
+//
+// It stands behind the cache, so it sees misses alone: a hit never waits and is never turned away, whatever floods the
+// node. It owns the Gate. It must never ask, wait or answer by itself.
+//
+// Failure policy: a question beyond the bounds is shed at once with SERVFAIL and not written, so the cache in front
+// gives a stale answer where it has one, and keeps nothing of the failure where it has none.
+package admit
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+)
+
+// Admit lets misses through its gate.
+type Admit struct {
+	next plugin.Handler
+	gate *Gate
+}
+
+// Name implements plugin.Handler.
+func (a *Admit) Name() string { return "admit" }
+
+// ServeDNS implements plugin.Handler.
+func (a *Admit) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	src := source(w.RemoteAddr())
+	if a.gate.enter(src) != admitted {
+		// No error beside it: CoreDNS's cache would keep a SERVFAIL that comes with one, and one pod's flood would take a
+		// name from all pods. The errors plugin would log each of 20,000 a second; the gate has counted it.
+		return dns.RcodeServerFailure, nil
+	}
+	defer a.gate.leave(src)
+	return plugin.NextOrFailure(a.Name(), a.next, ctx, w, r)
+}
+
+// source is whom a question is counted for: the address, also in IPv6. A /64 would be fairer between hosts of the
+// Internet; here it is the pod range of the whole node, and a pod that wants a second address needs CAP_NET_ADMIN. What the
+// cache asks by itself (prefetch) comes from no client and has a share of its own.
+func source(client net.Addr) netip.Addr {
+	switch c := client.(type) {
+	case *net.UDPAddr:
+		return c.AddrPort().Addr().Unmap().WithZone("")
+	case *net.TCPAddr:
+		return c.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,369 @@
+package admit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/cache"
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/prometheus/common/expfmt"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// writer is a client of its own address that keeps the answer.
+type writer struct {
+	test.ResponseWriter
+	addr net.Addr
+	got  *dns.Msg
+}
+
+func (w *writer) RemoteAddr() net.Addr { return w.addr }
+
+func (w *writer) WriteMsg(m *dns.Msg) error {
+	w.got = m
+	return nil
+}
+
+func pod(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, byte(n >> 8), byte(n)}) }
+
+func client(n int) *writer {
+	return &writer{addr: &net.UDPAddr{IP: pod(n).AsSlice(), Port: 40000}}
+}
+
+// slow is an upstream that answers when it is let.
+type slow struct {
+	mu    sync.Mutex
+	asked int
+	let   chan struct{}
+}
+
+func (s *slow) Name() string { return "slow" }
+
+func (s *slow) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	s.mu.Lock()
+	s.asked++
+	s.mu.Unlock()
+	<-s.let
+	m := new(dns.Msg).SetReply(r)
+	m.Answer = []dns.RR{test.A(r.Question[0].Name + " 5 IN A 192.0.2.1")}
+	return dns.RcodeSuccess, w.WriteMsg(m)
+}
+
+func question(format string, args ...any) *dns.Msg {
+	return new(dns.Msg).SetQuestion(dns.Fqdn(fmt.Sprintf(format, args...)), dns.TypeA)
+}
+
+// TestShares fills the gate with greedy sources and looks at what each has and what is left for one who comes.
+func TestShares(t *testing.T) {
+	for _, tc := range []struct {
+		greedy, limit, least, most int
+	}{
+		{1, 1024, 512, 512},
+		{2, 1024, 341, 342},
+		{3, 1024, 256, 257},
+		{100, 1024, 9, 12},
+		{5000, 1024, 0, 2}, // more sources than places: first come, and never more than the limit
+		{1, 1, 1, 1},
+		{1, 2, 1, 1},
+	} {
+		t.Run(fmt.Sprintf("%d of %d", tc.greedy, tc.limit), func(t *testing.T) {
+			g := New(tc.limit)
+			got := make([]int, tc.greedy)
+			for more := true; more; {
+				more = false
+				for i := range got {
+					if g.enter(pod(i)) == admitted {
+						got[i]++
+						more = true
+					}
+				}
+			}
+			total := 0
+			for i, n := range got {
+				total += n
+				if n < tc.least || n > tc.most {
+					t.Errorf("source %d has %d in flight, want %d to %d", i, n, tc.least, tc.most)
+				}
+			}
+			if total > tc.limit || total != g.inFlight() {
+				t.Errorf("%d in flight, the gate says %d, the limit is %d", total, g.inFlight(), tc.limit)
+			}
+			if len(g.held) > tc.limit {
+				t.Errorf("%d sources are remembered", len(g.held))
+			}
+			if tc.greedy <= 100 && tc.limit > 2 {
+				if why := g.enter(netip.MustParseAddr("10.244.255.1")); why != admitted {
+					t.Errorf("a newcomer was shed: %s", reasonNames[why])
+				}
+				g.leave(netip.MustParseAddr("10.244.255.1"))
+			}
+			for i, n := range got {
+				for range n {
+					g.leave(pod(i))
+				}
+			}
+			if g.inFlight() != 0 || len(g.held) != 0 {
+				t.Errorf("when all have left: %d in flight, %d sources", g.inFlight(), len(g.held))
+			}
+		})
+	}
+}
+
+// TestLimitShrinks checks that what is in flight survives a smaller limit, and that nobody comes in above it.
+func TestLimitShrinks(t *testing.T) {
+	g := New(10)
+	for i := range 10 {
+		if g.enter(pod(i)) != admitted {
+			t.Fatalf("%d was shed", i)
+		}
+	}
+	g.SetLimit(4)
+	for i := range 7 {
+		if why := g.enter(pod(99)); why != full {
+			t.Fatalf("let in with %d in flight of 4 (%d)", g.inFlight(), why)
+		}
+		g.leave(pod(i))
+	}
+	if g.enter(pod(99)) != admitted {
+		t.Error("shed below the limit")
+	}
+}
+
+// TestQuietPodIsServedInAFlood sends a flood of one pod and a few questions of another through the plugin while the upstream
+// hangs.
+func TestQuietPodIsServedInAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := &slow{let: make(chan struct{})}
+		g := New(100)
+		a := &Admit{next: up, gate: g}
+		var wg sync.WaitGroup
+		ask := func(from int, name string) *int {
+			code := new(int)
+			wg.Go(func() { *code, _ = a.ServeDNS(t.Context(), client(from), question("%s", name)) })
+			return code
+		}
+		var flood []*int
+		for i := range 2000 {
+			flood = append(flood, ask(1, fmt.Sprintf("r%d.example.org", i)))
+		}
+		synctest.Wait()
+		var quiet []*int
+		for i := range 20 {
+			quiet = append(quiet, ask(2+i%4, fmt.Sprintf("q%d.example.org", i)))
+		}
+		synctest.Wait()
+		close(up.let)
+		wg.Wait()
+		passed := 0
+		for _, code := range flood {
+			if *code == dns.RcodeSuccess {
+				passed++
+			} else if *code != dns.RcodeServerFailure {
+				t.Errorf("rcode %d", *code)
+			}
+		}
+		if passed != 50 {
+			t.Errorf("%d of the flood were asked, want half of the limit", passed)
+		}
+		for i, code := range quiet {
+			if *code != dns.RcodeSuccess {
+				t.Errorf("question %d of a quiet pod: rcode %d", i, *code)
+			}
+		}
+		if up.asked != 70 || g.inFlight() != 0 {
+			t.Errorf("%d asked, %d in flight at the end", up.asked, g.inFlight())
+		}
+	})
+}
+
+// TestPlaceIsGivenBack whatever becomes of the question.
+func TestPlaceIsGivenBack(t *testing.T) {
+	g := New(4)
+	for name, next := range map[string]plugin.HandlerFunc{
+		"error": func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) {
+			return dns.RcodeServerFailure, errors.New("no upstream")
+		},
+		"panic": func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { panic("a plugin's bug") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				_ = recover()
+				if g.inFlight() != 0 {
+					t.Errorf("%d in flight", g.inFlight())
+				}
+			}()
+			_, _ = (&Admit{next: next, gate: g}).ServeDNS(t.Context(), client(1), question("x.example"))
+		})
+	}
+}
+
+// TestShedIsNotCached puts CoreDNS's own cache in front: a name that one pod was shed for is there for the next, and a
+// name that the cache had is answered stale.
+func TestShedIsNotCached(t *testing.T) {
+	now := time.Now()
+	up := &slow{let: make(chan struct{})}
+	close(up.let)
+	g := New(1)
+	ca := cache.New()
+	ca.Zones = []string{"."}
+	ca.Next = &Admit{next: up, gate: g}
+	ask := func(c *writer) int {
+		t.Helper()
+		code, err := ca.ServeDNS(t.Context(), c, question("a.example.org"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return code
+	}
+	_ = g.enter(pod(9)) // the only place
+	first := client(1)
+	if code := ask(first); code != dns.RcodeServerFailure || first.got != nil {
+		t.Fatalf("rcode %d, written %v; want SERVFAIL and nothing written", code, first.got)
+	}
+	g.leave(pod(9))
+	second := client(2)
+	if code := ask(second); code != dns.RcodeSuccess || second.got == nil || len(second.got.Answer) != 1 {
+		t.Fatalf("the next pod got rcode %d, %v: the failure was kept", code, second.got)
+	}
+	if time.Since(now) > 4*time.Second {
+		t.Fatal("too slow to tell a kept failure from one that ended")
+	}
+}
+
+func TestSource(t *testing.T) {
+	for _, tc := range []struct {
+		addr net.Addr
+		want string
+	}{
+		{&net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}, "10.0.0.1"},
+		{&net.TCPAddr{IP: net.ParseIP("::ffff:10.0.0.1"), Port: 2}, "10.0.0.1"},
+		{&net.UDPAddr{IP: net.ParseIP("fd00::1"), Port: 3}, "fd00::1"},
+		{&net.UDPAddr{IP: net.ParseIP("fd00::2"), Port: 3}, "fd00::2"}, // the same /64, another pod
+		{&net.UDPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0"}, "fe80::1"},
+		{nil, "invalid IP"},
+		{&net.UnixAddr{Name: "x"}, "invalid IP"},
+	} {
+		if got := source(tc.addr).String(); got != tc.want {
+			t.Errorf("source of %v is %s, want %s", tc.addr, got, tc.want)
+		}
+	}
+}
+
+func TestSetup(t *testing.T) {
+	for _, tc := range []struct {
+		input string
+		limit int
+		want  string
+	}{
+		{"admit", DefaultLimit, ""},
+		{"admit 7", 7, ""},
+		{"admit 0", 0, `limit "0"`},
+		{"admit -1", 0, `limit "-1"`},
+		{"admit x", 0, `limit "x"`},
+		{"admit 1 2", 0, "Wrong argument count"},
+		{"admit {\n x\n}", 0, "unknown property"},
+		{"admit\nadmit", 0, "once"},
+	} {
+		g := New(3)
+		c := caddy.NewTestController("dns", tc.input)
+		err := Setup(g)(c)
+		if tc.want != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%q: %v, want an error with %q", tc.input, err, tc.want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", tc.input, err)
+			continue
+		}
+		if limit, err := parse(caddy.NewTestController("dns", tc.input)); err != nil || limit != tc.limit {
+			t.Errorf("%q: limit %d, %v; want %d", tc.input, limit, err, tc.limit)
+		}
+		if got := g.limit.Load(); got != 3 {
+			t.Errorf("%q: the limit became %d before the start", tc.input, got)
+		}
+		if n := len(dnsserver.GetConfig(c).Plugin); n != 1 {
+			t.Errorf("%q: %d plugins", tc.input, n)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	g := New(2)
+	for range 3 {
+		g.enter(pod(1))
+	}
+	g.enter(pod(2))
+	g.enter(pod(3))
+	const want = `
+# HELP neardns_misses_in_flight Questions that are being asked of upstreams now.
+# TYPE neardns_misses_in_flight gauge
+neardns_misses_in_flight 2
+# HELP neardns_misses_in_flight_limit How many questions may be asked of upstreams at one time (limits.misses).
+# TYPE neardns_misses_in_flight_limit gauge
+neardns_misses_in_flight_limit 2
+# HELP neardns_misses_shed_total Misses that were not asked, by reason: full (the limit was reached) or share (the source had as many in flight as places were left).
+# TYPE neardns_misses_shed_total counter
+neardns_misses_shed_total{reason="full"} 1
+neardns_misses_shed_total{reason="share"} 2
+`
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(g.Collector())
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := bytes.NewBufferString("\n")
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(got, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(want, got.String()); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v %v", problems, err)
+	}
+}
+
+// TestNoAllocation: shedding is what happens 20,000 times a second.
+func TestNoAllocation(t *testing.T) {
+	g := New(1)
+	g.enter(pod(9))
+	a := &Admit{gate: g}
+	w, q := client(1), question("x.example")
+	if n := testing.AllocsPerRun(100, func() { _, _ = a.ServeDNS(t.Context(), w, q) }); n > 0 {
+		t.Errorf("%v allocations for a question that is shed", n)
+	}
+}
+
+func BenchmarkGate(b *testing.B) {
+	g := New(1 << 20)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if g.enter(pod(1)) == admitted {
+				g.leave(pod(1))
+			}
+		}
+	})
+}
