@@ -48,9 +48,6 @@ type Config struct {
 	// its segment.
 	Addresses []netip.Addr
 	Port      uint16 // 53
-	// Join lets the server share its port with another process's sockets in one SO_REUSEPORT group instead of refusing
-	// to start, so that a successor can start before its predecessor ends.
-	Join bool
 
 	// ClusterDomain and ReverseZones go to Cluster, over TCP.
 	ClusterDomain string

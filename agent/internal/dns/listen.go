@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 
@@ -47,54 +47,93 @@ func rootCause(err error) error {
 	return err
 }
 
-// tryListen opens a socket for each address and protocol and closes them all again. caddy itself would name neither holder
-// nor all busy addresses, and would leave the sockets open that it could bind before the one that failed.
-func tryListen(ctx context.Context, cfg Config, addresses []netip.Addr) error {
-	var open []io.Closer
-	defer func() {
-		for _, c := range open {
-			c.Close()
-		}
-	}()
+// Socket is one listening socket of an address: a descriptor of it, which whoever has the Socket closes.
+type Socket struct {
+	Protocol string // udp, tcp
+	Address  netip.AddrPort
+	File     *os.File
+}
+
+// listen makes a point of each address and protocol, from the sockets that were inherited and else from new ones. It makes
+// all or none, and then names every one that could not be had. It takes what it uses out of inherited.
+func (s *Server) listen(ctx context.Context, port uint16, addresses []netip.Addr, inherited []Socket) ([]*point, error) {
+	var points []*point
 	var errs []error
 	for _, a := range addresses {
-		ap := netip.AddrPortFrom(a, cfg.Port)
+		at := netip.AddrPortFrom(a, port)
 		for _, protocol := range []string{"udp", "tcp"} {
-			c, err := tryOne(ctx, protocol, ap, cfg.Join)
+			p, err := s.listenAt(ctx, protocol, at, inherited)
 			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
-			open = append(open, c)
+			points = append(points, p)
 		}
 	}
-	return errors.Join(errs...)
+	if len(errs) > 0 {
+		for _, p := range points {
+			_ = p.socket.Close() // never read
+		}
+		return nil, errors.Join(errs...)
+	}
+	return points, nil
 }
 
-// tryOne binds as CoreDNS does, with SO_REUSEPORT, only where that shares the port with nobody: with it, a second DNS
-// server of the same user on the same address would go unnoticed and take half of the questions. join asks for just that.
-// One on the wildcard takes none, since the kernel prefers the socket with the address.
-func tryOne(ctx context.Context, protocol string, ap netip.AddrPort, join bool) (io.Closer, error) {
-	c, err := bind(ctx, protocol, ap, join)
-	if err == nil || join || !errors.Is(err, syscall.EADDRINUSE) {
-		return c, asBusy(protocol, ap, standing{}, err)
+func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPort, inherited []Socket) (*point, error) {
+	for _, i := range inherited {
+		if i.Protocol != protocol || i.Address != at {
+			continue
+		}
+		p, err := newPoint(s.log, protocol, at, i.File)
+		if err != nil {
+			return nil, fmt.Errorf("take over %s %s: %w", protocol, at, err)
+		}
+		return p, nil
 	}
-	found, procErr := socketsAt("/proc", protocol, ap)
+	f, err := open(ctx, protocol, at)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return newPoint(s.log, protocol, at, f)
+}
+
+// open binds with SO_REUSEPORT only where that shares the port with nobody: with it, a second DNS server of the same user on
+// the same address would go unnoticed and take half of the questions. One on the wildcard takes none, since the kernel
+// prefers the socket with the address.
+func open(ctx context.Context, protocol string, at netip.AddrPort) (*os.File, error) {
+	f, err := bind(ctx, protocol, at, false)
+	if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+		return f, asBusy(protocol, at, standing{}, err)
+	}
+	found, procErr := socketsAt("/proc", protocol, at)
 	if procErr == nil && len(found.exact) == 0 && len(found.wildcard) > 0 {
-		c, err = bind(ctx, protocol, ap, true)
+		f, err = bind(ctx, protocol, at, true)
 	}
-	return c, asBusy(protocol, ap, found, err)
+	return f, asBusy(protocol, at, found, err)
 }
 
-func bind(ctx context.Context, protocol string, ap netip.AddrPort, share bool) (io.Closer, error) {
+func bind(ctx context.Context, protocol string, ap netip.AddrPort, share bool) (*os.File, error) {
 	var lc net.ListenConfig
 	if share {
 		lc.Control = reusePort
 	}
+	var s socket
 	if protocol == "udp" {
-		return lc.ListenPacket(ctx, protocol, ap.String())
+		pc, err := lc.ListenPacket(ctx, protocol, ap.String())
+		if err != nil {
+			return nil, err
+		}
+		s = pc.(*net.UDPConn)
+	} else {
+		l, err := lc.Listen(ctx, protocol, ap.String())
+		if err != nil {
+			return nil, err
+		}
+		s = l.(*net.TCPListener)
 	}
-	return lc.Listen(ctx, protocol, ap.String())
+	defer s.Close()
+	return s.File()
 }
 
 func asBusy(protocol string, ap netip.AddrPort, found standing, err error) error {

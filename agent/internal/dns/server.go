@@ -7,10 +7,8 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/coredns/caddy"
 )
@@ -20,10 +18,34 @@ type Server struct {
 	log     *slog.Logger
 	plugins map[string]caddy.SetupFunc
 
-	mu       sync.Mutex // guards the fields below
-	instance *caddy.Instance
-	config   Config // completed
-	done     chan struct{}
+	mu     sync.Mutex // guards the fields below
+	chain  *chain     // nil: not started
+	points []*point
+	config Config // completed
+	census *census
+	paused bool
+	old    sync.WaitGroup // chains that are retiring
+}
+
+// census counts the points that are served.
+type census struct {
+	mu   sync.Mutex // guards n
+	n    int
+	done chan struct{} // closed when none is left
+}
+
+func (c *census) join(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n += n
+}
+
+func (c *census) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n--; c.n == 0 {
+		close(c.done)
+	}
 }
 
 // New makes a server that is not started. plugins are CoreDNS plugins of our own that the rendered Corefile uses: probe
@@ -50,7 +72,7 @@ func (s *Server) Check(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	_, leave, err := s.enter()
+	leave, err := s.enter()
 	if err != nil {
 		return err
 	}
@@ -71,136 +93,203 @@ func prepare(cfg Config) (caddy.CaddyfileInput, Config, error) {
 	return caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"}, cfg, err
 }
 
-// inRendered says which text a plugin's complaint counts its lines in.
-func inRendered(err error) error {
-	return fmt.Errorf("%w (lines as in neardns-agent config show --corefile)", err)
-}
-
 // Start listens on every address, UDP and TCP, and serves. Either all addresses are served when it returns, or none and
 // the error names those that could not be had and, where it can be seen, by whom they are held (*BusyError).
 // ctx bounds the start alone.
-func (s *Server) Start(ctx context.Context, cfg Config) error {
+func (s *Server) Start(ctx context.Context, cfg Config) error { return s.StartOn(ctx, cfg, nil) }
+
+// StartOn is Start with sockets that another process listens on. They are read as they are, with what lies in them; an
+// address that has none gets a new one. StartOn owns inherited, and closes those that cfg has no address for.
+func (s *Server) StartOn(ctx context.Context, cfg Config, inherited []Socket) error {
+	defer closeAll(inherited) // points have descriptors of their own
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.instance != nil {
+	if s.chain != nil {
 		return ErrStarted
 	}
-	input, cfg, err := prepare(cfg)
+	done, err := cfg.complete()
 	if err != nil {
 		return err
 	}
-	if err := tryListen(ctx, cfg, cfg.Addresses); err != nil {
-		return err
-	}
-	note, leave, err := s.enter()
+	// Sockets first: who is in the way is said before a plugin is set up.
+	points, err := s.listen(ctx, done.Port, done.Addresses, inherited)
 	if err != nil {
 		return err
 	}
-	defer leave()
-	bridge(s.log)
-	instance, err := caddy.Start(input)
+	c, err := s.build(cfg)
 	if err != nil {
-		note.discard()
+		for _, p := range points {
+			_ = p.socket.Close() // never read
+		}
 		unbridge(s.log)
-		return inRendered(fmt.Errorf("start: %w", err))
+		return fmt.Errorf("start: %w", err)
 	}
-	s.instance, s.config, s.done = instance, cfg, make(chan struct{})
-	go func(done chan struct{}) { // ends with the instance and its successors by Restart, which share one count
-		instance.Wait()
-		close(done)
-	}(s.done)
-	s.awaitServing(ctx)
+	s.census = &census{done: make(chan struct{})}
+	s.chain, s.points, s.config, s.paused = c, points, done, false
+	s.serve(points)
 	return nil
 }
 
-// awaitServing is called with mu held, after a start or reload that succeeded.
-func (s *Server) awaitServing(ctx context.Context) {
-	if !awaitServing(ctx, s.config) {
-		s.log.Debug("the server's sockets do not answer over loopback", "waited", servingWait)
+func closeAll(sockets []Socket) {
+	for _, i := range sockets {
+		_ = i.File.Close() // only a copy
 	}
 }
 
-// Restart serves another configuration. Sockets of addresses that stay are handed over open, so no question over UDP and no
-// new connection is lost. A TCP connection that is open is closed when what it has asked is answered; a question that
-// crosses the close must be asked again, over a new one. The cache starts empty. When Restart returns an error the old
-// configuration still serves.
+// serve is called with mu held.
+func (s *Server) serve(points []*point) {
+	s.census.join(len(points))
+	for _, p := range points {
+		p.serve(s.chain, s.census.leave)
+	}
+}
+
+// Restart serves another configuration. Sockets of addresses that stay are not touched, nor are their connections: no
+// question is lost. When Restart returns an error the old configuration still serves. What was asked of the old one is
+// answered by it, for up to five seconds.
 func (s *Server) Restart(ctx context.Context, cfg Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.instance == nil {
+	if s.chain == nil {
 		return ErrStopped
 	}
-	input, cfg, err := prepare(cfg)
+	next, err := cfg.complete()
 	if err != nil {
 		return err
 	}
-	fresh := cfg.Addresses
-	if cfg.Port == s.config.Port {
-		fresh = slices.DeleteFunc(slices.Clone(fresh), func(a netip.Addr) bool { return slices.Contains(s.config.Addresses, a) })
+	stays := func(a netip.Addr) bool {
+		return next.Port == s.config.Port && slices.Contains(next.Addresses, a) && slices.Contains(s.config.Addresses, a)
 	}
-	if err := tryListen(ctx, cfg, fresh); err != nil {
-		return err
+	coming := slices.DeleteFunc(slices.Clone(next.Addresses), stays)
+	if len(coming) > 0 {
+		s.old.Wait() // one of them may be an address that went a moment ago
 	}
-	note, leave, err := s.enter()
+	fresh, err := s.listen(ctx, next.Port, coming, nil)
 	if err != nil {
 		return err
 	}
-	defer leave()
-	bridge(s.log)
-	instance, err := s.instance.Restart(input)
-	switch {
-	case err == nil:
-	case note.instance != nil && note.instance != s.instance && !slices.Contains(caddy.Instances(), s.instance):
-		// The new one serves and the old one is gone; only one of its plugins did not end as it should.
-		s.log.Warn("a plugin of the old configuration did not shut down", "err", err)
-		instance = note.instance
-	default:
-		if note.instance != s.instance {
-			note.discard()
+	old := s.chain
+	c, err := s.succeed(old, cfg)
+	if err != nil {
+		for _, p := range fresh {
+			_ = p.socket.Close() // never read
 		}
-		return inRendered(fmt.Errorf("restart: %w", err))
+		return fmt.Errorf("restart: %w", err)
 	}
-	s.instance, s.config = instance, cfg
-	s.awaitServing(ctx)
+	s.chain, s.config = c, next
+	kept := fresh
+	s.serve(fresh)
+	var gone []*point
+	for _, p := range s.points {
+		if stays(p.at.Addr()) {
+			p.chain.Store(c)
+			kept = append(kept, p)
+		} else {
+			gone = append(gone, p)
+		}
+	}
+	s.points = kept
+	s.old.Go(func() { // Stop waits for it
+		err := each(gone, (*point).finish)
+		if err = errors.Join(err, old.retire(drainMost, false)); err != nil {
+			s.log.Warn("the old configuration did not end as it should", "err", err)
+		}
+	})
 	return nil
 }
 
-// discard ends what an instance has begun that never came to serve.
-func (m *made) discard() {
-	// Before their start-up, some plugins' shutdown waits forever (file) for what was not begun.
-	if m.instance != nil && m.started {
-		m.instance.ShutdownCallbacks() // errors of a second kind; the first is being returned
+// succeed builds the chain that comes after old, with the callbacks around it that caddy has for a reload.
+func (s *Server) succeed(old *chain, cfg Config) (*chain, error) {
+	var errs []error
+	for _, f := range old.instance.OnRestart {
+		errs = append(errs, f())
 	}
-	// Sockets that were bound before the one that failed belong to nobody now; caddy drops them for the finalizers to
-	// close. Until then they would swallow questions.
-	runtime.GC()
+	var c *chain
+	err := errors.Join(errs...)
+	if err == nil {
+		c, err = s.build(cfg)
+	}
+	if err != nil {
+		for _, f := range old.instance.OnRestartFailed {
+			if again := f(); again != nil {
+				s.log.Warn("a plugin did not go back to the old configuration", "err", again)
+			}
+		}
+	}
+	return c, err
 }
 
-// stopWait is CoreDNS's own grace of five seconds and some time to notice.
-const stopWait = 7 * time.Second
+// finish reads what is in the socket, answers it and ends the point.
+func (p *point) finish() error {
+	p.flush()
+	return p.end()
+}
 
-// Stop answers what is being asked, for up to five seconds, and closes the sockets. The lease must be withdrawn before.
-// Stopping a server that is not started does nothing.
+// each calls f for all points at once and waits for them.
+func each(points []*point, f func(*point) error) error {
+	errs := make([]error, len(points))
+	var wg sync.WaitGroup
+	for i, p := range points {
+		wg.Go(func() { errs[i] = f(p) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// Sockets returns a descriptor of each socket that is served, for a process that is to serve it too. The caller closes them.
+// A socket that two processes read gives each question to one of them, and is gone when both have closed it.
+func (s *Server) Sockets() ([]Socket, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Socket
+	for _, p := range s.points {
+		f, err := p.socket.File()
+		if err != nil {
+			closeAll(out)
+			return nil, fmt.Errorf("copy %s %s: %w", p.protocol, p.at, err)
+		}
+		out = append(out, Socket{Protocol: p.protocol, Address: p.at, File: f})
+	}
+	return out, nil
+}
+
+// Pause stops reading and accepting, until Resume. What comes waits in the sockets for whoever reads them; what was read is
+// answered, and open connections are served. After Pause, Stop leaves what is unread to others.
+func (s *Server) Pause() { s.pause(true) }
+
+// Resume undoes Pause.
+func (s *Server) Resume() { s.pause(false) }
+
+func (s *Server) pause(yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused = yes
+	for _, p := range s.points {
+		if yes {
+			p.pause()
+		} else {
+			p.resume()
+		}
+	}
+}
+
+// Stop answers what is in the sockets and what is being asked, and closes them: UDP at once, each connection after its next
+// answer or after a second without a question, all of them after five seconds. The lease must be withdrawn before, so that
+// nothing more comes. Stopping a server that is not started does nothing.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.instance == nil {
+	if s.chain == nil {
 		return nil
 	}
-	_, leave, err := s.enter()
-	if err != nil {
-		return err
+	finish := (*point).finish
+	if s.paused {
+		finish = (*point).end
 	}
-	defer leave()
-	// Servers first: a miss that is being asked upstream still needs its forwarder.
-	err = s.instance.Stop()
-	err = errors.Join(append(s.instance.ShutdownCallbacks(), err)...)
-	select {
-	case <-s.done:
-	case <-time.After(stopWait):
-		err = errors.Join(err, fmt.Errorf("a socket is still served after %s", stopWait))
-	}
-	s.instance, s.config = nil, Config{}
+	err := each(s.points, finish)
+	s.old.Wait()
+	err = errors.Join(err, s.chain.retire(cutMost, true))
+	s.chain, s.points, s.config = nil, nil, Config{}
 	unbridge(s.log)
 	if err != nil {
 		return fmt.Errorf("stop: %w", err)
@@ -213,7 +302,10 @@ func (s *Server) Stop() error {
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.done
+	if s.census == nil {
+		return nil
+	}
+	return s.census.done
 }
 
 // Config returns what is being served, with its defaults filled in.

@@ -30,8 +30,6 @@ const (
 	leastGap   = 50 * time.Millisecond  // between two rounds, so that a storm of events costs little
 	retryFirst = 250 * time.Millisecond // after a round that failed
 	retryLast  = 10 * time.Second
-	// flushPause lets the server read what the switch delivered before the lease went: CoreDNS stops reading at once.
-	flushPause = 50 * time.Millisecond
 )
 
 // Settings is what one configuration asks of the loop.
@@ -402,8 +400,7 @@ func (n *Node) stop() error {
 		}
 		n.Recorder.Lease(t.addr, t.proto, false)
 	}
-	pause(context.Background(), flushPause)
-	errs = append(errs, n.Server.Stop())
+	errs = append(errs, n.Server.Stop()) // reads first what the switch had delivered
 	errs = append(errs, n.Prober.Close())
 	n.Log.Info("stopped, pods are answered by kube-dns")
 	return errors.Join(errs...)

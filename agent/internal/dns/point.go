@@ -1,0 +1,253 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+)
+
+// Times of a point's end.
+const (
+	flushLeast = 50 * time.Millisecond // what the switch let through before the lease went is in the socket by then
+	flushMost  = time.Second
+	flushLook  = 5 * time.Millisecond
+	idleMost   = time.Second     // an open connection that asks nothing for so long is closed when its server ends
+	drainMost  = 5 * time.Second // CoreDNS's own grace; a miss takes 4 s at most
+	cutMost    = 2 * time.Second
+)
+
+// point is one open socket, an address and protocol, and whoever answers there. It reads with the DNS library's server,
+// as CoreDNS does, but owns the socket, the moment at which it reads and the ends of its connections: a chain comes and
+// goes behind it.
+type point struct {
+	protocol string // udp, tcp
+	at       netip.AddrPort
+	log      *slog.Logger
+	socket   socket
+	server   *dns.Server
+	chain    atomic.Pointer[chain]
+	gate     gate
+	conns    streams
+	ended    chan struct{} // closed when nothing is read or answered here any more
+}
+
+// socket is a *net.UDPConn or a *net.TCPListener.
+type socket interface {
+	io.Closer
+	syscall.Conn
+	File() (*os.File, error)
+}
+
+func newPoint(log *slog.Logger, protocol string, at netip.AddrPort, f *os.File) (*point, error) {
+	p := &point{protocol: protocol, at: at, log: log, ended: make(chan struct{})}
+	p.server = &dns.Server{Net: protocol, Handler: p, DecorateReader: func(r dns.Reader) dns.Reader { return reader{r, p} }}
+	if protocol == "udp" {
+		pc, err := net.FilePacketConn(f)
+		if err != nil {
+			return nil, err
+		}
+		conn, ok := pc.(*net.UDPConn)
+		if !ok {
+			return nil, errors.Join(fmt.Errorf("the socket is a %T", pc), pc.Close())
+		}
+		p.socket, p.server.PacketConn = conn, conn
+		return p, nil
+	}
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	listener, ok := l.(*net.TCPListener)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("the socket is a %T", l), l.Close())
+	}
+	p.socket, p.server.Listener = listener, acceptor{listener, p}
+	return p, nil
+}
+
+// serve reads and answers until end. It returns once the point reads; gone is called at its end.
+func (p *point) serve(c *chain, gone func()) {
+	p.chain.Store(c)
+	of := c.servers[p.at] // no plugin that is linked changes these with a configuration
+	p.server.ReadTimeout, p.server.WriteTimeout, p.server.MaxTCPQueries = of.ReadTimeout, of.WriteTimeout, of.MaxTCPQueries
+	p.server.IdleTimeout = func() time.Duration { return of.IdleTimeout }
+	started := make(chan struct{})
+	p.server.NotifyStartedFunc = sync.OnceFunc(func() { close(started) })
+	go func() { // ends with the socket
+		if err := p.server.ActivateAndServe(); err != nil && !errors.Is(err, net.ErrClosed) {
+			p.log.Error("a socket died", "protocol", p.protocol, "addr", p.at, "err", err)
+		}
+		p.server.NotifyStartedFunc()
+		close(p.ended)
+		gone()
+	}()
+	<-started
+}
+
+// ServeDNS answers one question.
+func (p *point) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
+	for {
+		if c := p.chain.Load(); c.enter() {
+			defer c.leave()
+			c.answer(p.at, w, r)
+			return
+		}
+		// It was retired since: another is in its place already.
+	}
+}
+
+// until bounds the read that is going on. A datagram's answer may still be written.
+func (p *point) until(t time.Time) {
+	// An error: the socket is closed, and nobody reads.
+	switch s := p.socket.(type) {
+	case *net.UDPConn:
+		_ = s.SetReadDeadline(t)
+	case *net.TCPListener:
+		_ = s.SetDeadline(t)
+	}
+}
+
+// pause stops reading and accepting until resume; what comes stays in the socket. Open connections go on.
+func (p *point) pause() {
+	p.gate.shut()
+	p.until(time.Now()) // wakes who reads
+}
+
+func (p *point) resume() {
+	p.until(time.Time{})
+	p.gate.open()
+}
+
+// flush waits until what came before has been read. The caller has seen to it that nothing more comes.
+func (p *point) flush() {
+	begun := time.Now()
+	tick := time.NewTicker(flushLook)
+	defer tick.Stop()
+	for {
+		<-tick.C
+		took := time.Since(begun)
+		if took >= flushMost || took >= flushLeast && p.waiting() == 0 {
+			return
+		}
+	}
+}
+
+// waiting tells how much lies in the socket unread: bytes, or connections to accept.
+func (p *point) waiting() (n int) {
+	raw, err := p.socket.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { // an error: the socket is closed, and nothing waits
+		if p.protocol == "udp" {
+			n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+			return
+		}
+		// Of a listening socket, tcpi_unacked is the length of its accept queue (tcp_get_info, Linux 2.6.18).
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO); err == nil {
+			n = int(info.Unacked)
+		}
+	})
+	return n
+}
+
+// end stops reading and accepting for good, answers what was read, and closes each connection right after an answer, when
+// its client has least reason to be asking, or when it has been idle for a second. It reports an error if some had to be
+// cut. What is unread stays in the socket for other processes that have it.
+func (p *point) end() error {
+	p.gate.end()
+	if p.protocol == "tcp" {
+		// Now: the library would close it after the last connection, and let more of them queue up meanwhile.
+		_ = p.socket.Close()
+	}
+	tick := time.NewTicker(idleMost / 10)
+	defer tick.Stop()
+	for begun := time.Now(); time.Since(begun) < drainMost; {
+		p.conns.drain(begun.Add(idleMost))
+		if p.protocol == "udp" {
+			p.until(time.Now()) // again: who was just about to read has set a deadline of its own
+		}
+		select {
+		case <-p.ended:
+			return nil
+		case <-tick.C:
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cutMost)
+	defer cancel()
+	_ = p.server.ShutdownContext(ctx) // how it went is seen below
+	_ = p.socket.Close()
+	select {
+	case <-p.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s %s is still served after %s", p.protocol, p.at, drainMost+cutMost)
+	}
+}
+
+// reader stands between the library and a socket: it is where a point pauses, and sees where one question ends and the next
+// begins on a connection.
+type reader struct {
+	dns.Reader
+	p *point
+}
+
+// ReadUDP reads one question. It may be one that came in before a pause began.
+func (r reader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte, *dns.SessionUDP, error) {
+	for {
+		if !r.p.gate.pass() {
+			return nil, nil, net.ErrClosed
+		}
+		m, session, err := r.Reader.ReadUDP(conn, timeout)
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return m, session, err
+		}
+	}
+}
+
+// ReadTCP reads one question, or says that the connection ends here.
+func (r reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
+	s, ok := conn.(*stream)
+	if !ok {
+		return nil, fmt.Errorf("the connection is a %T", conn)
+	}
+	if !s.of.await(s) {
+		return nil, io.EOF
+	}
+	m, err := r.Reader.ReadTCP(conn, timeout)
+	s.of.asked(s)
+	return m, err
+}
+
+// acceptor accepts a point's connections.
+type acceptor struct {
+	*net.TCPListener
+	p *point
+}
+
+func (a acceptor) Accept() (net.Conn, error) {
+	for {
+		if !a.p.gate.pass() {
+			return nil, net.ErrClosed
+		}
+		conn, err := a.AcceptTCP()
+		if err == nil {
+			return a.p.conns.add(conn), nil
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, err
+		}
+	}
+}
