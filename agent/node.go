@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/config"
@@ -63,6 +64,7 @@ func runNode(ctx context.Context, e env, args []string) error {
 	for _, d := range conf.Detected() {
 		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
 	}
+	limitMemory(log, e.lookupEnv, memlimit.FromCgroup, setMemoryLimit)
 	release, err := hold(conf.StateDir)
 	if err != nil {
 		return err

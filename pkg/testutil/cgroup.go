@@ -1,0 +1,151 @@
+package testutil
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cgroup is a control group with one controller, below the one that the test runs in. What runs in it at the end of the
+// test must have ended by then.
+type Cgroup struct {
+	t   testing.TB
+	dir string
+	v2  bool
+}
+
+// NewCgroup makes a cgroup with controller ("cpu" or "memory"), of version 1 or 2, whichever the machine uses for it. It
+// skips the test where none can be made.
+func NewCgroup(t testing.TB, controller string) *Cgroup {
+	t.Helper()
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatalf("read own cgroup: %v", err)
+	}
+	for line := range strings.Lines(string(own)) {
+		// "7:cpu,cpuacct:/path" for version 1, "0::/path" for version 2.
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 || f[1] != "" && !strings.Contains(","+f[1]+",", ","+controller+",") {
+			continue
+		}
+		g := &Cgroup{t: t, v2: f[1] == ""}
+		for _, root := range g.roots(f[1]) {
+			if g.make(filepath.Join(root, f[2]), controller) {
+				t.Cleanup(g.remove)
+				return g
+			}
+		}
+	}
+	Skip(t, "no "+controller+" cgroup can be made here")
+	return nil
+}
+
+// roots are where the hierarchy may be mounted: version 2 alone or beside version 1.
+func (g *Cgroup) roots(controllers string) []string {
+	if g.v2 {
+		return []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
+	}
+	return []string{"/sys/fs/cgroup/" + controllers}
+}
+
+func (g *Cgroup) make(parent, controller string) bool {
+	file := map[string]string{"cpu": "cpu.cfs_quota_us", "memory": "memory.limit_in_bytes"}[controller]
+	if g.v2 {
+		file = controller + ".max"
+		// Refused where processes are in the parent itself, unless it is the root; then there is nothing to be had.
+		_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+controller), 0)
+	}
+	g.dir = filepath.Join(parent, fmt.Sprintf("neardns-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	if os.Mkdir(g.dir, 0o755) != nil {
+		return false
+	}
+	if _, err := os.Stat(filepath.Join(g.dir, file)); err != nil {
+		g.remove()
+		return false
+	}
+	return true
+}
+
+func (g *Cgroup) remove() {
+	// Processes that were killed leave it a moment later.
+	Eventually(g.t, 5*time.Second, func() error {
+		if err := os.Remove(g.dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove cgroup: %w", err)
+		}
+		return nil
+	})
+}
+
+func (g *Cgroup) set(file, value string) {
+	g.t.Helper()
+	if err := os.WriteFile(filepath.Join(g.dir, file), []byte(value), 0); err != nil {
+		g.t.Fatalf("set %s: %v", file, err)
+	}
+}
+
+// Add moves a process, with all its threads, into the cgroup.
+func (g *Cgroup) Add(pid int) {
+	g.t.Helper()
+	g.set("cgroup.procs", strconv.Itoa(pid))
+}
+
+// LimitCPU lets the cgroup run for quota in every 100 ms, as the kubelet sets it: 5 ms is a limit of 50m. Zero takes the
+// limit away.
+func (g *Cgroup) LimitCPU(quota time.Duration) {
+	g.t.Helper()
+	const period = 100_000
+	us := strconv.FormatInt(quota.Microseconds(), 10)
+	switch {
+	case g.v2 && quota == 0:
+		g.set("cpu.max", "max")
+	case g.v2:
+		g.set("cpu.max", us+" "+strconv.Itoa(period))
+	case quota == 0:
+		g.set("cpu.cfs_quota_us", "-1")
+	default:
+		g.set("cpu.cfs_period_us", strconv.Itoa(period))
+		g.set("cpu.cfs_quota_us", us)
+	}
+}
+
+// LimitMemory lets the cgroup have so many bytes; beyond them the kernel kills what runs in it.
+func (g *Cgroup) LimitMemory(limit int64) {
+	g.t.Helper()
+	file := "memory.limit_in_bytes"
+	if g.v2 {
+		file = "memory.max"
+	}
+	g.set(file, strconv.FormatInt(limit, 10))
+}
+
+// Contains tells whether a process is in the cgroup.
+func (g *Cgroup) Contains(pid int) bool {
+	g.t.Helper()
+	procs, err := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		g.t.Fatalf("read cgroup: %v", err)
+	}
+	for line := range strings.Lines(string(procs)) {
+		if strings.TrimSpace(line) == strconv.Itoa(pid) {
+			return true
+		}
+	}
+	return false
+}
+
+// StartIn starts a program in the namespace and in cgroups from its first instruction on.
+func (n *NetNS) StartIn(groups []*Cgroup, args ...string) *Process {
+	n.t.Helper()
+	script := ""
+	for _, g := range groups {
+		script += "echo $$ >'" + filepath.Join(g.dir, "cgroup.procs") + "' && "
+	}
+	return n.Start(append([]string{"sh", "-c", script + `exec "$0" "$@"`}, args...)...)
+}
