@@ -1,0 +1,66 @@
+package cache_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// scenarios reads all files.
+func scenarios(t *testing.T) []*scenario {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("testdata", "scenarios", "*.txt"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	all := make([]*scenario, 0, len(files))
+	names := make(map[string]string)
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sc, err := parseScenario(filepath.Base(f), string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, ok := names[sc.name]; ok {
+			t.Fatalf("%s and %s have one name", sc.file, other)
+		}
+		names[sc.name] = sc.file
+		all = append(all, sc)
+	}
+	return all
+}
+
+// TestScenariosCoreDNS holds CoreDNS's cache against the scenarios: what they say that it does alike, and that it really
+// differs where they say that it does.
+func TestScenariosCoreDNS(t *testing.T) {
+	for _, sc := range scenarios(t) {
+		t.Run(strings.TrimSuffix(sc.file, ".txt"), func(t *testing.T) {
+			if _, err := serve(stockProcess{}.setup(), sc.block, new(scripted)); (err != nil) != (sc.lacks != "") {
+				t.Fatalf("%s: the block, with %q: %v", sc.file, sc.lacks, err)
+			}
+			if sc.lacks != "" {
+				return
+			}
+			found := play(t, sc, stock())
+			for i, s := range sc.steps {
+				switch errs := found[i]; {
+				case len(errs) > 0 && s.differs == "":
+					t.Error(told(sc, s, errs))
+				case len(errs) == 0 && s.differs != "":
+					t.Errorf("%s:%d: %s: CoreDNS does not differ", sc.file, s.line, s.text)
+				}
+			}
+		})
+	}
+}
+
+// told is a failed step for people.
+func told(sc *scenario, s step, errs []error) string {
+	return fmt.Sprintf("%s:%d: %s\n%v", sc.file, s.line, s.text, errors.Join(errs...))
+}
