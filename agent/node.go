@@ -301,6 +301,7 @@ func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
 	r.Metrics.Lease(addr, p.String(), held)
 }
 func (r recorder) Probe(f prober.Failure) { r.Metrics.Probe(string(f)) }
+func (r recorder) Lost(f prober.Failure)  { r.Metrics.Lost(string(f)) }
 
 // switchCounters reads the host table's counters on a thread and socket of its own: a scrape may come at any time.
 func switchCounters() ([]telemetry.Switch, error) {

@@ -35,21 +35,14 @@ func (s Settings) targets() []target {
 	return out
 }
 
-// Explicit failures (a refusal, somebody else's answer) count three of the last five, so that one stray answer does not
-// flap the lease; silence needs no count, since the lease lapses by itself.
-const (
-	failuresKept  = 5
-	failuresLimit = 3
-)
-
 // lease is what is known of one target's lease.
 type lease struct {
-	held    bool
-	since   time.Time // of the last change
-	lastOK  time.Time // of the last renewal
-	reason  string    // why it is not held
-	said    []string  // the reasons that the log has had since it was last held
-	history []bool    // the last explicit results, true for failure
+	held   bool
+	since  time.Time // of the last change
+	lastOK time.Time // of the last renewal
+	reason string    // why it is not held
+	said   []string  // the reasons that the log has had since it was last held
+	trust            // what earlier probes and losses say
 }
 
 // keepTargets runs one probe loop for each target of the settings, and ends the others.
@@ -108,7 +101,7 @@ func (n *Node) allTargets() []target {
 func (n *Node) tend(ctx context.Context, t target) {
 	for {
 		s := n.settings()
-		probeCtx, cancel := context.WithTimeout(ctx, s.Lifetime)
+		probeCtx, cancel := context.WithTimeout(ctx, s.patience())
 		result := n.Prober.Probe(probeCtx, t.asked, t.proto)
 		cancel()
 		if ctx.Err() != nil {
@@ -122,23 +115,43 @@ func (n *Node) tend(ctx context.Context, t target) {
 	}
 }
 
+// patience is how long a probe waits for its answer: so that the one after a lost one can still renew in time.
+func (s Settings) patience() time.Duration { return max(s.Lifetime-2*s.Renew, s.Renew) }
+
 // judge turns one probe's result into a renewal, a withdrawal or patience.
 func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) {
-	err := r.Err
-	if err == nil && r.Instance != n.instance {
-		err = fmt.Errorf("another agent (%s) answered", r.Instance)
+	if r.Failure == prober.None && r.Instance != n.instance {
+		r.Failure, r.Err = prober.WrongAnswer, fmt.Errorf("another agent (%s) answered", r.Instance)
+	}
+	if r.Failure == prober.None {
+		r.Failure, r.Err = late(r.Took, lifetime)
 	}
 	n.Recorder.Probe(r.Failure)
-	if err == nil {
-		if err = n.Lease.Renew(t.addr, t.proto); err == nil {
+	verdict := n.weigh(t, r.Failure, lifetime)
+	if verdict == renew {
+		err := n.Lease.Renew(t.addr, t.proto)
+		if err == nil {
 			n.hold(t)
 			return
 		}
 		if errors.Is(err, steer.ErrNoSwitch) {
 			n.poke()
 		}
+		r.Failure, r.Err = prober.Network, err
+		verdict = n.weigh(t, r.Failure, lifetime)
 	}
-	n.fail(t, err, r.Failure != prober.Timeout && r.Failure != prober.Canceled, lifetime)
+	n.fail(t, r, verdict)
+}
+
+// weigh asks what is known of a target what to do.
+func (n *Node) weigh(t target, f prober.Failure, lifetime time.Duration) verdict {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.targets[t]
+	if l == nil {
+		return wait
+	}
+	return l.weigh(f, l.held, time.Since(l.lastOK) > lifetime, time.Now())
 }
 
 func (n *Node) hold(t target) {
@@ -150,7 +163,6 @@ func (n *Node) hold(t target) {
 	}
 	now := time.Now()
 	l.lastOK = now
-	l.record(false)
 	changed := !l.held
 	down := now.Sub(l.since)
 	if changed {
@@ -163,37 +175,39 @@ func (n *Node) hold(t target) {
 	}
 }
 
-func (n *Node) fail(t target, err error, explicit bool, lifetime time.Duration) {
+// fail notes why a target has no proof, or no lease in spite of one.
+func (n *Node) fail(t target, r prober.Result, v verdict) {
 	n.mu.Lock()
 	l := n.targets[t]
 	if l == nil {
 		n.mu.Unlock()
 		return
 	}
-	if explicit {
-		l.record(true)
-	}
-	withdraw := l.held && l.failures() >= failuresLimit
-	lapsed := l.held && time.Since(l.lastOK) > lifetime
-	if withdraw || lapsed {
-		l.held, l.since = false, time.Now()
-	}
-	lost := !l.held
-	news := lost && l.news(err.Error())
+	now := time.Now()
+	lost := v == withdraw || v == lapse
+	var rest time.Duration
 	if lost {
-		l.reason = err.Error()
+		l.held, l.since = false, now
+		rest = l.lose(r.Failure, now)
+	}
+	news := false
+	if !l.held && r.Err != nil { // without an error it only rests, and the reason stands
+		news = l.news(r.Err.Error())
+		l.reason = r.Err.Error()
 	}
 	n.mu.Unlock()
-	if withdraw {
-		if werr := n.Lease.Withdraw(t.addr, t.proto); werr != nil {
-			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.addr, "protocol", t.proto, "err", werr)
+	if v == withdraw {
+		if err := n.Lease.Withdraw(t.addr, t.proto); err != nil {
+			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.addr, "protocol", t.proto, "err", err)
 		}
 	}
-	if withdraw || lapsed {
+	switch {
+	case lost:
 		n.Recorder.Lease(t.addr, t.proto, false)
-		n.Log.Warn("lease lost, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", err)
-	} else if lost && news {
-		n.Log.Info("no lease yet, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", err)
+		n.Recorder.Lost(r.Failure)
+		n.Log.Warn("lease lost, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", r.Err, "rest", rest)
+	case news:
+		n.Log.Info("no lease yet, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", r.Err)
 	}
 }
 
@@ -206,23 +220,6 @@ func (l *lease) news(reason string) bool {
 	}
 	l.said = append(l.said, reason)
 	return true
-}
-
-func (l *lease) record(failed bool) {
-	l.history = append(l.history, failed)
-	if len(l.history) > failuresKept {
-		l.history = l.history[1:]
-	}
-}
-
-func (l *lease) failures() int {
-	count := 0
-	for _, failed := range l.history {
-		if failed {
-			count++
-		}
-	}
-	return count
 }
 
 // same tells whether two settings ask for the same thing.

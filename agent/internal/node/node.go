@@ -124,6 +124,7 @@ type Proofs interface {
 type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
 	Probe(result prober.Failure) // prober.None for success
+	Lost(reason prober.Failure)  // a lease that was held
 	Repair(kind string)
 	Reload(ok bool)
 	Proven(clusterDNS netip.Addr, ok bool)

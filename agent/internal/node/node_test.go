@@ -204,6 +204,7 @@ type worldRecorder struct{ *world }
 
 func (worldRecorder) Lease(netip.Addr, steer.Protocol, bool) {}
 func (worldRecorder) Probe(prober.Failure)                   {}
+func (r worldRecorder) Lost(reason prober.Failure)           { _ = r.call("count-lost %s", reason) }
 func (r worldRecorder) Repair(kind string)                   { _ = r.call("count-repair %s", kind) }
 func (r worldRecorder) Reload(ok bool)                       { _ = r.call("count-reload %t", ok) }
 func (worldRecorder) Proven(netip.Addr, bool)                {}

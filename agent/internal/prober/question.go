@@ -28,6 +28,7 @@ const (
 	Timeout     Failure = "timeout"      // no answer while the probe's time lasted: hung, dropped, or nobody there
 	Refused     Failure = "refused"      // nobody listens
 	WrongAnswer Failure = "wrong-answer" // somebody else answered: the question took the fallback
+	Slow        Failure = "slow"         // answered, but later than the caller takes for alive; the caller's word, never Probe's
 	Network     Failure = "network"      // the question could not be sent, or the connection broke
 	Canceled    Failure = "canceled"     // the caller gave up; says nothing
 )

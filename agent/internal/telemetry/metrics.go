@@ -20,6 +20,7 @@ type Metrics struct {
 	lease    *prometheus.GaugeVec
 	changes  *prometheus.CounterVec
 	probes   map[string]prometheus.Counter
+	lost     map[string]prometheus.Counter
 	repairs  map[string]prometheus.Counter
 	reloads  map[bool]prometheus.Counter
 	proven   *prometheus.GaugeVec
@@ -31,14 +32,15 @@ type Metrics struct {
 
 // The closed lists behind the labels. A value outside them is counted as "other".
 var (
-	probeResults = [...]string{"ok", "timeout", "refused", "wrong-answer", "network", "canceled", "other"}
+	probeResults = [...]string{"ok", "timeout", "refused", "wrong-answer", "slow", "network", "canceled", "other"}
+	lossReasons  = [...]string{"timeout", "refused", "wrong-answer", "slow", "network", "other"}
 	repairKinds  = [...]string{"link", "rules", "prober", "other"}
 	podStates    = [...]string{"steered", "pending", "left-alone", "gone"}
 )
 
 // New makes the registry. version stands in neardns_build_info.
 func New(version string) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), held: map[string]bool{}, probes: map[string]prometheus.Counter{},
+	m := &Metrics{registry: prometheus.NewRegistry(), held: map[string]bool{}, probes: map[string]prometheus.Counter{}, lost: map[string]prometheus.Counter{},
 		repairs: map[string]prometheus.Counter{}, reloads: map[bool]prometheus.Counter{}, pods: map[string]prometheus.Gauge{}}
 	m.lease = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "lease_held",
 		Help: "Whether the agent holds the lease for an address and protocol (1), or kube-dns answers (0)."}, []string{"address", "protocol"})
@@ -48,6 +50,8 @@ func New(version string) *Metrics {
 		Help: "Whether the way back to kube-dns was proven for a cluster DNS address (1); if not (0), new pods are left alone."}, []string{"cluster_dns"})
 	probes := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "probes_total",
 		Help: "Questions of the prober, by what came of them."}, []string{"result"})
+	lost := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "lease_lost_total",
+		Help: "Leases that were held and lost to failing probes, by what the last probe met."}, []string{"reason"})
 	repairs := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "repairs_total",
 		Help: "Things on the node that were not as they should be and were mended, by kind."}, []string{"kind"})
 	reloads := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "reloads_total",
@@ -57,9 +61,12 @@ func New(version string) *Metrics {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
 		Help: "A metric with a constant '1' value labeled by the agent's version and the Go release that built it."}, []string{"version", "goversion"})
 	info.WithLabelValues(version, runtime.Version()).Set(1)
-	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, repairs, reloads, pods, info)
+	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, lost, repairs, reloads, pods, info)
 	for _, r := range probeResults {
 		m.probes[r] = probes.WithLabelValues(r)
+	}
+	for _, r := range lossReasons {
+		m.lost[r] = lost.WithLabelValues(r)
 	}
 	for _, k := range repairKinds {
 		m.repairs[k] = repairs.WithLabelValues(k)
@@ -104,6 +111,15 @@ func (m *Metrics) Probe(failure string) {
 		return
 	}
 	m.probes["other"].Inc()
+}
+
+// Lost counts a lease that was held and is not any more because probes failed.
+func (m *Metrics) Lost(reason string) {
+	if c := m.lost[reason]; c != nil {
+		c.Inc()
+		return
+	}
+	m.lost["other"].Inc()
 }
 
 // Repair counts one thing mended.

@@ -32,6 +32,8 @@ func everything() *Metrics {
 	addr := netip.MustParseAddr("169.254.20.11")
 	m.Lease(addr, "udp", false)
 	m.Lease(addr, "udp", true)
+	m.Lost("slow")
+	m.Lost("made-up")
 	m.Lease(addr, "udp", true) // no change
 	m.Lease(addr, "udp", false)
 	m.Lease(netip.MustParseAddr("fd00:90de:d95::b"), "tcp", true)
@@ -77,6 +79,14 @@ neardns_lease_changes_total{address="fd00:90de:d95::b",protocol="tcp"} 1
 # TYPE neardns_lease_held gauge
 neardns_lease_held{address="169.254.20.11",protocol="udp"} 0
 neardns_lease_held{address="fd00:90de:d95::b",protocol="tcp"} 1
+# HELP neardns_lease_lost_total Leases that were held and lost to failing probes, by what the last probe met.
+# TYPE neardns_lease_lost_total counter
+neardns_lease_lost_total{reason="network"} 0
+neardns_lease_lost_total{reason="other"} 1
+neardns_lease_lost_total{reason="refused"} 0
+neardns_lease_lost_total{reason="slow"} 1
+neardns_lease_lost_total{reason="timeout"} 0
+neardns_lease_lost_total{reason="wrong-answer"} 0
 # HELP neardns_pods Pod attachments on this node, by what was decided for them.
 # TYPE neardns_pods gauge
 neardns_pods{state="gone"} 0
@@ -90,6 +100,7 @@ neardns_probes_total{result="network"} 0
 neardns_probes_total{result="ok"} 1
 neardns_probes_total{result="other"} 1
 neardns_probes_total{result="refused"} 0
+neardns_probes_total{result="slow"} 0
 neardns_probes_total{result="timeout"} 1
 neardns_probes_total{result="wrong-answer"} 0
 # HELP neardns_reloads_total Changed configurations, taken over or refused.

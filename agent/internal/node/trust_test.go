@@ -1,0 +1,207 @@
+package node
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// TestWeigh gives sequences of probes, 150 ms apart, to a trusted lease that is held and looks at the last verdict.
+func TestWeigh(t *testing.T) {
+	const ok, slow, refused, silent = prober.None, prober.Slow, prober.Refused, prober.Timeout
+	for _, tc := range []struct {
+		name    string
+		results []prober.Failure
+		want    verdict
+	}{
+		{"answered", []prober.Failure{ok}, renew},
+		{"one slow answer is proven", []prober.Failure{ok, slow}, renew},
+		{"two of five", []prober.Failure{slow, ok, ok, ok, slow}, renew},
+		{"three of five", []prober.Failure{slow, ok, slow, ok, slow}, withdraw},
+		{"three slow at once", []prober.Failure{slow, slow, slow}, withdraw},
+		{"three of six", []prober.Failure{slow, ok, ok, slow, ok, slow}, renew},
+		{"kinds add up", []prober.Failure{slow, refused, slow}, withdraw},
+		{"two refusals", []prober.Failure{refused, refused}, wait},
+		{"silence is not counted", []prober.Failure{silent, silent, silent, silent}, wait},
+		{"silence ends with the lifetime", []prober.Failure{silent, silent, silent, silent, silent, silent, silent}, lapse},
+		{"a cancelled probe says nothing", []prober.Failure{prober.Canceled}, wait},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var c trust
+			now := time.Unix(1000, 0)
+			proven, got := now, wait
+			for _, f := range tc.results {
+				now = now.Add(150 * time.Millisecond)
+				if got = c.weigh(f, true, now.Sub(proven) > 800*time.Millisecond, now); got == renew {
+					proven = now
+				}
+			}
+			if got != tc.want {
+				t.Errorf("verdict %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestLate(t *testing.T) {
+	const lifetime = 800 * time.Millisecond
+	for took, want := range map[time.Duration]prober.Failure{
+		time.Millisecond: prober.None, 100 * time.Millisecond: prober.None, 200 * time.Millisecond: prober.None,
+		201 * time.Millisecond: prober.Slow, lifetime: prober.Slow, lifetime + 1: prober.Timeout, 6 * time.Second: prober.Timeout,
+	} {
+		if got, err := late(took, lifetime); got != want || (err == nil) != (want == prober.None) {
+			t.Errorf("%s: %q, %v; want %q", took, got, err, want)
+		}
+	}
+}
+
+func TestRest(t *testing.T) {
+	for losses, want := range []time.Duration{0, 0, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second, time.Minute, time.Minute} {
+		if got := rest(losses); got != want {
+			t.Errorf("after %d losses a rest of %s, want %s", losses, got, want)
+		}
+	}
+	if got := rest(1000); got != restLast {
+		t.Errorf("after many losses a rest of %s", got)
+	}
+}
+
+// changes counts what a world saw of UDP going.
+func changes(w *world) (lost, withdrawn int) {
+	return w.count("count-lost"), w.count("withdraw 169.254.20.11/udp")
+}
+
+// overload answers UDP late while the lease is held and at once while it is not: what a starved agent's prober sees, whose
+// load goes and comes with the lease.
+func overload(n *Node, took time.Duration) func(netip.Addr, steer.Protocol) prober.Result {
+	return func(_ netip.Addr, p steer.Protocol) prober.Result {
+		r := prober.Result{Instance: self, Took: time.Millisecond}
+		for _, l := range n.Status().Leases {
+			if p == steer.UDP && l.Protocol == "udp" && l.Held {
+				r.Took = took
+			}
+		}
+		return r
+	}
+}
+
+// TestOverloadDoesNotFlap: an agent that is too slow whenever it is asked leaves, and comes back ever more seldom.
+func TestOverloadDoesNotFlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainSettings())
+		pass(time.Second)
+		w.set(func() { w.answer = overload(n, 300*time.Millisecond) })
+		pass(600 * time.Millisecond)
+		if lost, withdrawn := changes(w); lost != 1 || withdrawn != 1 || w.count("count-lost slow") != 1 {
+			t.Errorf("lost %d, withdrawn %d after three slow answers: %v", lost, withdrawn, n.Status().Leases)
+		}
+		if _, why := n.Ready(); !strings.Contains(why, "later than 200ms") {
+			t.Errorf("reason: %q", why)
+		}
+		w.forget()
+		pass(time.Minute)
+		if lost, _ := changes(w); lost < 2 || lost > 4 {
+			t.Errorf("lost %d times in the first minute, want rests of 4, 8, 16 and 32 s", lost)
+		}
+		w.forget()
+		pass(10 * time.Minute)
+		if lost, _ := changes(w); lost < 7 || lost > 10 {
+			t.Errorf("lost %d times in ten minutes, want about one a minute", lost)
+		}
+		if w.count("withdraw 169.254.20.11/tcp") > 0 {
+			t.Error("TCP was as quick as ever and lost its lease")
+		}
+		// The load is gone for good: after one rest the lease is held and its losses are forgotten.
+		w.set(func() {
+			w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} }
+		})
+		pass(2*time.Minute + 2*time.Second)
+		if ready, why := n.Ready(); !ready {
+			t.Errorf("not ready after the load: %s", why)
+		}
+		w.forget()
+		w.set(func() {
+			w.answer = func(netip.Addr, steer.Protocol) prober.Result {
+				return prober.Result{Failure: prober.Refused, Err: errors.New("nobody listens")}
+			}
+		})
+		pass(time.Second)
+		w.set(func() {
+			w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} }
+		})
+		pass(500 * time.Millisecond)
+		if ready, why := n.Ready(); !ready {
+			t.Errorf("a single loss after a good minute is not forgiven: %s", why)
+		}
+		end()
+	})
+}
+
+// TestHangThatEndsIsForgiven: a process that was stopped once serves again as soon as it goes on.
+func TestHangThatEndsIsForgiven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainSettings())
+		pass(time.Second)
+		w.set(func() {
+			w.answer = func(netip.Addr, steer.Protocol) prober.Result {
+				return prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")}
+			}
+		})
+		pass(6 * time.Second)
+		if ready, _ := n.Ready(); ready || w.count("count-lost timeout") != 2 {
+			t.Errorf("ready %t, lost %d times; want udp and tcp, once each", ready, w.count("count-lost"))
+		}
+		w.set(func() {
+			w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} }
+		})
+		pass(700 * time.Millisecond)
+		if ready, why := n.Ready(); !ready {
+			t.Errorf("not ready again: %s", why)
+		}
+		end()
+	})
+}
+
+// TestLostProbeIsNoLostLease: the probe after one that got lost renews in time, whatever renew and lifetime are.
+func TestLostProbeIsNoLostLease(t *testing.T) {
+	for _, rhythm := range []Settings{{Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond},
+		{Renew: 20 * time.Millisecond, Lifetime: 100 * time.Millisecond}, {Renew: time.Second, Lifetime: 3 * time.Second}} {
+		t.Run(rhythm.Renew.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				s := plainSettings()
+				s.Renew, s.Lifetime = rhythm.Renew, rhythm.Lifetime
+				n, end := begin(t, w, s)
+				pass(3 * s.Renew)
+				drop := true
+				w.set(func() {
+					w.answer = func(_ netip.Addr, p steer.Protocol) prober.Result {
+						if p == steer.UDP && drop {
+							drop = false
+							return prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")}
+						}
+						return prober.Result{Instance: self}
+					}
+				})
+				for range 20 {
+					pass(s.Renew / 3)
+					if ready, why := n.Ready(); !ready {
+						t.Fatalf("one lost probe cost the lease: %s", why)
+					}
+				}
+				if drop || w.count("count-lost") > 0 {
+					t.Errorf("dropped %t, lost %d", !drop, w.count("count-lost"))
+				}
+				end()
+			})
+		})
+	}
+}
