@@ -1,21 +1,16 @@
-// The runtime would read the node's whole list of mounts to find a CPU limit; main sets the number anyway.
-//
-//go:debug containermaxprocs=0
-
 package main
 
 import (
 	"context"
 	"os"
-	"runtime"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/version"
+
+	_ "github.com/neardns/neardns/plugins/neardns/uniproc" // one processor: a call is one thing after another
 )
 
 func main() {
-	// A call is one thing after another; with one processor the runtime wakes no threads that look for more to do.
-	runtime.GOMAXPROCS(1)
 	// Every thread is in the host's netns: whoever enters another one binds its thread, and goes back or lets it end. So this
 	// goroutine is bound to none: each netlink exchange starts another one, and an ADD would spend more on passing from
 	// thread to thread than on its rules.
