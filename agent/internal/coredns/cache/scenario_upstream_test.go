@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -56,6 +57,29 @@ func (u *scripted) count(a *asked) int {
 	return n
 }
 
+// rule is the one that covers a question; the latest holds.
+func (u *scripted) rule(q dns.Question) *rule {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.covering(q)
+}
+
+func (u *scripted) covering(q dns.Question) *rule {
+	for _, r := range slices.Backward(u.rules) {
+		if r.covers(q) {
+			return r
+		}
+	}
+	return nil
+}
+
+// now is the mood.
+func (u *scripted) now() mood {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mood
+}
+
 // complaints gives the questions back that no rule covered, once.
 func (u *scripted) complaints() []string {
 	u.mu.Lock()
@@ -73,12 +97,7 @@ func (u *scripted) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg)
 	q := r.Question[0]
 	u.mu.Lock()
 	u.asked = append(u.asked, q)
-	m, found := u.mood, (*rule)(nil)
-	for _, c := range u.rules {
-		if c.covers(q) {
-			found = c // the latest holds
-		}
-	}
+	m, found := u.mood, u.covering(q)
 	if found == nil && !m.fails && !m.refuses {
 		u.strange = append(u.strange, fmt.Sprintf("the upstream was asked %s %s %s, of which the scenario says nothing",
 			q.Name, dns.ClassToString[q.Qclass], dns.TypeToString[q.Qtype]))

@@ -1,0 +1,231 @@
+package cache_test
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// choices are what a trial is made of: each byte is one decision. A fuzzer changes them one by one, and the fixed run
+// takes them from a seeded generator.
+type choices struct {
+	data []byte
+	at   int
+}
+
+func (c *choices) over() bool { return c.at >= len(c.data) }
+
+// of decides between n things, of which the first is taken when no bytes are left.
+func (c *choices) of(n int) int {
+	if c.over() {
+		return 0
+	}
+	b := int(c.data[c.at])
+	c.at++
+	return b % n
+}
+
+// one in n.
+func (c *choices) one(n int) bool { return c.of(n) == n-1 }
+
+func pick[T any](c *choices, from ...T) T { return from[c.of(len(from))] }
+
+// names in a world are few, so that they are asked for again and again in all ways.
+const worldNames = 6
+
+// world is the state of a trial: what the upstream says, written in the words of a scenario.
+type world struct {
+	choices *choices
+	age     [worldNames]int // how often a name was given up for a new one
+	history []line          // everything that happened
+}
+
+// line is a line of the trial's scenario.
+type line struct {
+	name string // "": it is about all names
+	text string
+}
+
+func (w *world) name(i int) string { return fmt.Sprintf("n%d-%d.example.", i, w.age[i]) }
+
+func (w *world) note(name, format string, args ...any) {
+	w.history = append(w.history, line{name, fmt.Sprintf(format, args...)})
+}
+
+// story is the trial as a scenario, with what concerns one name.
+func (w *world) story(block, name string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "name    found by comparing\nsee     differential_test.go\n\n%s\n\n", block)
+	for _, l := range w.history {
+		if l.name == "" || l.name == name {
+			b.WriteString(l.text + "\n")
+		}
+	}
+	return b.String()
+}
+
+var (
+	worldTypes = []uint16{dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeCNAME, dns.TypeANY, 65280}
+	worldTTLs  = []int{60, 30, 10, 5, 3, 1, 0, 300, 3600, 86400, 2147483647}
+)
+
+func (w *world) ttl() int { return pick(w.choices, worldTTLs...) }
+
+// data is a record's type and data for a question of type t.
+func data(t uint16, n int) string {
+	switch t {
+	case dns.TypeAAAA:
+		return fmt.Sprintf("AAAA 2001:db8::%d", n)
+	case dns.TypeTXT:
+		return fmt.Sprintf(`TXT "text %d"`, n)
+	case dns.TypeMX:
+		return fmt.Sprintf("MX %d mx.example.", n)
+	case dns.TypeCNAME:
+		return fmt.Sprintf("CNAME target%d.example.", n)
+	case dns.TypeA, dns.TypeANY:
+		return fmt.Sprintf("A 192.0.2.%d", n)
+	}
+	return fmt.Sprintf(`TYPE%d \# 1 %02x`, t, n)
+}
+
+// shape names what an upstream's answer can look like.
+type shape struct {
+	name  string
+	rcode string
+	lines func(w *world, t uint16) []string
+}
+
+func soa(w *world) string {
+	return fmt.Sprintf("authority example. %d IN SOA ns.example. host.example. 1 7200 900 1209600 %d", w.ttl(), w.ttl())
+}
+
+func shapes() []shape {
+	alias := func(w *world) []string {
+		return []string{fmt.Sprintf("@ %d IN CNAME alias.example.", w.ttl())}
+	}
+	nothing := func(*world, uint16) []string { return nil }
+	denied := func(w *world, _ uint16) []string { return []string{soa(w)} }
+	return []shape{
+		{"record", "NOERROR", func(w *world, t uint16) []string {
+			return []string{fmt.Sprintf("@ %d IN %s", w.ttl(), data(t, 1+w.choices.of(3)))}
+		}},
+		{"set", "NOERROR", func(w *world, t uint16) []string {
+			ttl := w.ttl()
+			return []string{fmt.Sprintf("@ %d IN %s", ttl, data(t, 1)), fmt.Sprintf("@ %d IN %s", ttl, data(t, 2))}
+		}},
+		{"unequal set", "NOERROR", func(w *world, t uint16) []string {
+			return []string{fmt.Sprintf("@ %d IN %s", w.ttl(), data(t, 1)), fmt.Sprintf("@ %d IN %s", w.ttl(), data(t, 2))}
+		}},
+		{"alias", "NOERROR", func(w *world, t uint16) []string {
+			return append(alias(w), fmt.Sprintf("alias.example. %d IN %s", w.ttl(), data(t, 1)))
+		}},
+		{"open alias", "NOERROR", func(w *world, _ uint16) []string { return alias(w) }},
+		{"alias of nothing", "NOERROR", func(w *world, _ uint16) []string { return append(alias(w), soa(w)) }},
+		{"alias of no name", "NXDOMAIN", func(w *world, _ uint16) []string { return append(alias(w), soa(w)) }},
+		{"other type", "NOERROR", func(w *world, _ uint16) []string {
+			return []string{fmt.Sprintf("@ %d IN HINFO \"a\" \"b\"", w.ttl())}
+		}},
+		{"no data", "NOERROR", denied},
+		{"no name", "NXDOMAIN", denied},
+		{"no data, no SOA", "NOERROR", nothing},
+		{"no name, no SOA", "NXDOMAIN", nothing},
+		{"referral", "NOERROR", func(w *world, _ uint16) []string {
+			return []string{fmt.Sprintf("authority example. %d IN NS ns.example.", w.ttl()), fmt.Sprintf("additional ns.example. %d IN A 192.0.2.53", w.ttl())}
+		}},
+		{"additional only", "NOERROR", func(w *world, _ uint16) []string {
+			return []string{fmt.Sprintf("additional @ %d IN A 192.0.2.99", w.ttl())}
+		}},
+		{"full", "NOERROR", func(w *world, t uint16) []string {
+			return []string{fmt.Sprintf("@ %d IN %s", w.ttl(), data(t, 1)), fmt.Sprintf("authority example. %d IN NS ns.example.", w.ttl()),
+				fmt.Sprintf("additional ns.example. %d IN A 192.0.2.53", w.ttl())}
+		}},
+		{"signed", "NOERROR", func(w *world, t uint16) []string {
+			ttl := w.ttl()
+			return []string{fmt.Sprintf("@ %d IN %s", ttl, data(t, 1)),
+				fmt.Sprintf("signed @ %d IN RRSIG A 13 2 60 20380101000000 19991231000000 1 example. c2ln", ttl)}
+		}},
+		{"expired", "NOERROR", func(w *world, t uint16) []string {
+			ttl := w.ttl()
+			return []string{fmt.Sprintf("@ %d IN %s", ttl, data(t, 1)),
+				fmt.Sprintf("signed @ %d IN RRSIG A 13 2 60 20000102000000 19991231000000 1 example. c2ln", ttl)}
+		}},
+		{"large", "NOERROR", func(w *world, _ uint16) []string {
+			return []string{fmt.Sprintf(`@ %d IN TXT "number {1..40} of many"`, w.ttl())}
+		}},
+		{"SERVFAIL", "SERVFAIL", nothing},
+		{"NOTIMP", "NOTIMP", nothing},
+		{"REFUSED", "REFUSED", nothing},
+		{"FORMERR", "FORMERR", nothing},
+	}
+}
+
+// upstreamLines makes the upstream say something new about a question.
+func (w *world) upstreamLines(name string, t uint16) []string {
+	c := w.choices
+	slow := pick(c, "", "", "", "", " slow 400ms", " slow 3s")
+	if c.one(16) {
+		return []string{fmt.Sprintf("upstream %s %s fails%s", name, dns.Type(t), slow)}
+	}
+	s := pick(c, shapes()...)
+	flags := ""
+	for _, f := range []string{" aa", " ad", " ra-", " cookie"} {
+		if c.one(4) {
+			flags += f
+		}
+	}
+	if c.one(24) {
+		flags += " tc"
+	}
+	if c.one(24) {
+		flags += " instead " + name + " SRV"
+	}
+	out := []string{fmt.Sprintf("upstream %s %s answers %s%s%s", name, dns.Type(t), s.rcode, flags, slow)}
+	for _, l := range s.lines(w, t) {
+		out = append(out, "    "+l)
+	}
+	return out
+}
+
+// askLine makes a question.
+func (w *world) askLine(name string, t uint16) string {
+	c := w.choices
+	if c.one(8) {
+		name = strings.ToUpper(name)
+	}
+	flags := ""
+	for _, f := range []string{" do", " cd", " ad", " rd-", " tcp"} {
+		if c.one(6) {
+			flags += f
+		}
+	}
+	if size := pick(c, 0, 0, 1232, 512, 4096); size > 0 {
+		flags += fmt.Sprintf(" edns %d", size)
+	}
+	return fmt.Sprintf("ask %s %s%s", name, dns.Type(t), flags)
+}
+
+func (w *world) wait() time.Duration {
+	return pick(w.choices, time.Second, 2*time.Second, 300*time.Millisecond, 5*time.Second, 10*time.Second, 30*time.Second, time.Minute, 5*time.Minute, time.Hour, 4500*time.Millisecond)
+}
+
+func (w *world) moodLine() string {
+	return "upstream " + pick(w.choices, "is well", "is well", "is well", "fails", "refuses", "is slow 300ms", "fails slow 2s")
+}
+
+// blocks are the configurations that both caches read.
+func blocks() []string {
+	return []string{
+		"cache",
+		"cache 30",
+		"cache {\n    success 1024 600 0\n    denial 1024 300 0\n}",
+		"cache {\n    prefetch 2 1m 20%\n}",
+		"cache {\n    prefetch 1 10s 90%\n    servfail 30s\n}",
+		"cache {\n    serve_stale 1h immediate 30s 30s\n}",
+		"cache {\n    serve_stale 10m verify 0 30s 30s\n    success 1024 60 0\n}",
+		"cache {\n    serve_stale 1h verify 200ms 30s 30s\n    prefetch 2 1m 10%\n}",
+		"cache {\n    keepttl\n    servfail 0\n}",
+		"cache {\n    disable denial n1-0.example\n    disable success n2-0.example\n}",
+	}
+}

@@ -1,0 +1,192 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+)
+
+// counting answers every name with an address that tells the name, and tells how often it was asked.
+type counting struct{ asked atomic.Int64 }
+
+func (*counting) Name() string { return "forward" }
+
+func (u *counting) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	n := u.asked.Add(1)
+	m := new(dns.Msg)
+	m.SetReply(r)
+	name := r.Question[0].Name
+	switch name[0] {
+	case 'd':
+		m.Rcode = dns.RcodeNameError
+		m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 1}, Ns: "ns.example.", Mbox: name, Minttl: 1}}
+	case 'f':
+		if n%2 == 0 {
+			return dns.RcodeServerFailure, errNoReply
+		}
+		m.Rcode = dns.RcodeServerFailure
+	default:
+		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 1}, Txt: []string{name}}}
+	}
+	if err := w.WriteMsg(m); err != nil {
+		return dns.RcodeServerFailure, err
+	}
+	return dns.RcodeSuccess, nil
+}
+
+// right checks that an answer is the one to its question and to no other.
+func right(q, m *dns.Msg) error {
+	name := q.Question[0].Name
+	switch {
+	case m == nil:
+		return fmt.Errorf("%s: no reply", name)
+	case m.Id != q.Id || len(m.Question) != 1 || m.Question[0] != q.Question[0]:
+		return fmt.Errorf("%s, id %d: an answer to another question: %v", name, q.Id, m)
+	case name[0] == 'd' && (m.Rcode != dns.RcodeNameError || len(m.Ns) != 1 || m.Ns[0].(*dns.SOA).Mbox != name):
+		return fmt.Errorf("%s: not its denial: %v", name, m)
+	case name[0] == 'f' && m.Rcode != dns.RcodeServerFailure:
+		return fmt.Errorf("%s: not its failure: %v", name, m)
+	case name[0] == 'n' && (m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 || m.Answer[0].(*dns.TXT).Txt[0] != name):
+		return fmt.Errorf("%s: not its record: %v", name, m)
+	}
+	return nil
+}
+
+// TestScenarioStress asks from many goroutines for the same and for other names, straight and through sockets, while the
+// configuration is read anew and snapshots are taken. Every answer must be the one to its question; nothing may be left.
+func TestScenarioStress(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	const clients, rounds = 16, 600
+	p := contender().open(t, nil)
+	up := new(counting)
+	blocks := []string{
+		"cache {\n    serve_stale 1h immediate\n    prefetch 2 1m 50%\n}",
+		"cache {\n    success 1024 2 0\n    denial 1024 2 0\n    servfail 1s\n}",
+	}
+	var server atomic.Pointer[dnsserver.Server]
+	load := func(block string) error {
+		s, err := serve(p.setup(), block, up)
+		if err == nil {
+			server.Store(s)
+		}
+		return err
+	}
+	if err := load(blocks[0]); err != nil {
+		t.Fatal(err)
+	}
+	stop, addr := listen(t, &server)
+	defer stop()
+	before := panics(t)
+
+	errs := make(chan error, clients+2)
+	var asking, beside sync.WaitGroup
+	done := make(chan struct{})
+	beside.Go(func() {
+		for i := 1; ; i++ {
+			if err := load(blocks[i/8%2]); err != nil {
+				errs <- err
+				return
+			}
+			select {
+			case <-done:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	})
+	if s, ok := p.(interface{ peek() error }); ok {
+		beside.Go(func() {
+			for {
+				if err := s.peek(); err != nil {
+					errs <- err
+					return
+				}
+				select {
+				case <-done:
+					return
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+		})
+	}
+	for c := range clients {
+		asking.Go(func() {
+			wire := new(dns.Client)
+			for i := range rounds {
+				q := new(dns.Msg)
+				q.SetQuestion(fmt.Sprintf("%c%d.example.", "ndf"[(c+i)%3], (i*7+c)%(10+i)), dns.TypeTXT)
+				q.Id = uint16(c*rounds + i)
+				if i%2 == 0 {
+					q.SetEdns0(1232, i%4 == 0)
+				}
+				var m *dns.Msg
+				var err error
+				if c == 0 && i%4 == 0 {
+					m, _, err = wire.Exchange(q, addr)
+				} else {
+					var r reply
+					r, err = put(server.Load(), q, c%2 == 0)
+					m = r.msg
+				}
+				if err = errors.Join(err, right(q, m)); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	asking.Wait()
+	close(done)
+	beside.Wait()
+	if _, err := p.snapshot(); err != nil {
+		t.Error(err)
+	}
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	if now := panics(t); now != before {
+		t.Errorf("%.0f panics", now-before)
+	}
+	if up.asked.Load() >= clients*rounds {
+		t.Errorf("%d questions to the upstream for %d of clients: nothing was cached", up.asked.Load(), clients*rounds)
+	}
+	t.Logf("%d questions, %d of them to the upstream", clients*rounds, up.asked.Load())
+}
+
+// listen serves on a socket of the loopback address.
+func listen(t *testing.T, to *atomic.Pointer[dnsserver.Server]) (stop func(), addr string) {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+		at := to.Load()
+		at.ServeDNS(context.WithValue(context.Background(), dnsserver.Key{}, at), w, r)
+	})}
+	ready := make(chan struct{})
+	s.NotifyStartedFunc = func() { close(ready) }
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := s.ActivateAndServe(); err != nil {
+			t.Error(err)
+		}
+	})
+	<-ready
+	return func() {
+		if err := s.Shutdown(); err != nil {
+			t.Error(err)
+		}
+		serving.Wait()
+	}, conn.LocalAddr().String()
+}
