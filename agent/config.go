@@ -8,6 +8,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
+	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/dns"
 )
 
@@ -61,7 +62,7 @@ func runConfig(_ context.Context, e env, args []string) error {
 	if err != nil {
 		return badConfig(err)
 	}
-	if err := checkDNS(newServer(e, discardLog(), admit.New(admit.DefaultLimit)), s.DNS, *path); err != nil {
+	if err := checkDNS(newServer(e, discardLog(), admit.New(admit.DefaultLimit), ask.NewServers(discardLog())), s.DNS, *path); err != nil {
 		return badConfig(err)
 	}
 	if verb == "check" {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
+	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
@@ -42,9 +43,9 @@ const (
 
 func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func newServer(_ env, log *slog.Logger, gate *admit.Gate) *dns.Server {
+func newServer(_ env, log *slog.Logger, gate *admit.Gate, upstreams *ask.Servers) *dns.Server {
 	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()},
-		dns.Plugin{Name: "admit", Setup: admit.Setup(gate)})
+		dns.Plugin{Name: "admit", Setup: admit.Setup(gate)}, dns.Plugin{Name: "ask", Setup: ask.Setup(upstreams)})
 }
 
 // runNode is the role `node`: it puts the parts together and keeps them until ctx ends.
@@ -128,7 +129,8 @@ func (a *agent) run(ctx context.Context) error {
 		return badConfig(err)
 	}
 	gate := admit.New(admit.DefaultLimit)
-	server := newServer(a.env, a.log, gate)
+	upstreams := ask.NewServers(a.log)
+	server := newServer(a.env, a.log, gate, upstreams)
 	if err := checkDNS(server, first.DNS, a.path); err != nil {
 		return badConfig(err)
 	}
@@ -155,10 +157,11 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	m := telemetry.New(a.env.version)
 	m.CollectSwitch(switchCounters)
+	m.Collect(upstreams.Collector())
 	m.Collect(gate.Collector())
 	n := node.New(a.instance, first, node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: server, Link: nodeLink{}, Rules: rules, Lease: lease,
-		Prober: probes, Pods: pods.Open(a.conf.StateDir, a.log), Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Recorder: recorder{m},
+		Prober: probes, Pods: pods.Open(a.conf.StateDir, a.log), Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Upstreams: upstreams, Recorder: recorder{m},
 	})
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -35,6 +35,7 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		Cluster:       texts(up.Cluster),
 		StubDomains:   map[string][]string{},
 		External:      texts(up.External),
+		ExternalFound: up.Found,
 		Cache:         dns.Cache{Entries: n.Cache.Entries, NegativeTTL: n.Cache.NegativeTTL, ServeStale: n.Cache.ServeStale},
 		Misses:        n.Limits.Misses,
 		Queries:       dns.Queries(n.Log.Queries),
@@ -42,6 +43,11 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		Override:      n.CorefileText,
 		OverrideName:  n.Corefile,
 		InstanceID:    instance,
+	}
+	if n.Steers() && !n.InterceptNode {
+		for _, r := range n.Redirects {
+			s.DNS.LastResort = append(s.DNS.LastResort, r.ClusterDNS.String())
+		}
 	}
 	for domain, servers := range up.Stub {
 		s.DNS.StubDomains[domain] = texts(servers)

@@ -15,6 +15,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -139,6 +140,33 @@ func askAgent(ctx context.Context, socket string) (*node.Status, error) {
 	return &s, nil
 }
 
+// upstreamTable says whom the agent asks, and how they do.
+func upstreamTable(w io.Writer, upstreams []ask.Status) {
+	if len(upstreams) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nUPSTREAM\tFOR\tSTATE\tSINCE")
+	for _, u := range upstreams {
+		state, since := "asked", ""
+		if u.LastResort {
+			state = "last resort"
+		}
+		if u.NoTCP {
+			state += ", over UDP: it does not take TCP"
+		}
+		if u.Failing {
+			state = "failing (" + u.Reason + "): asked last, tried in the background"
+		}
+		if len(u.Loops) > 0 {
+			state = "leads back to this node for " + strings.Join(u.Loops, ", ") + ": not asked for them"
+		}
+		if !u.Since.IsZero() {
+			since = u.Since.Format(time.RFC3339)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", u.Server, strings.Join(u.Zones, ","), state, since)
+	}
+}
+
 // text is the report for people: the verdict first.
 func (r *report) text() string {
 	var b strings.Builder
@@ -176,6 +204,7 @@ func (r *report) text() string {
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\n", red.ClusterDNS, red.Steering, proven)
 		}
+		upstreamTable(w, r.Agent.Upstreams)
 	} else if !r.Switch {
 		fmt.Fprintln(w, "\nthe switch is not installed on this node")
 	}

@@ -53,11 +53,17 @@ type Config struct {
 	ClusterDomain string
 	ReverseZones  []string // in-addr.arpa, ip6.arpa
 	Cluster       []string // address or address:port, in order of preference
+	// LastResort are the cluster DNS addresses: asked when all of Cluster fail; those that are in it need not be left out.
+	LastResort []string
+	// LastResortMark is put on the packets to them, so that the host table lets them pass. 0: none.
+	LastResortMark int
 	// StubDomains go each to servers of their own.
 	StubDomains map[string][]string
 	// External gets the rest: address, address:port, or tls://address[%name][:port]. Empty: the rest goes to Cluster
 	// too, as kube-dns knows the way.
 	External []string
+	// ExternalFound says that nobody has chosen External: then LastResort, or without any Cluster, is asked when they fail.
+	ExternalFound bool
 
 	Cache Cache
 	// Misses bounds the questions that are being asked of upstreams, in all zones together. 1024
@@ -186,6 +192,7 @@ func (c *Config) completeZones(fault faultFunc) {
 	if len(c.Cluster) == 0 {
 		fault("upstreams.cluster", "nobody to ask for %s: name the address of kube-dns", c.ClusterDomain)
 	}
+	c.LastResort = c.upstreams(fault, "redirects", c.LastResort, false)
 	c.External = c.upstreams(fault, "upstreams.external", c.External, true)
 
 	stubs := make(map[string][]string, len(c.StubDomains))

@@ -17,6 +17,13 @@ const (
 	dirAdmit   = "admit"
 )
 
+// Directives that ask upstreams: what is rendered, and what an operator may put in its place.
+const (
+	dirAsk     = "ask"
+	dirForward = "forward"
+	dirCancel  = "cancel"
+)
+
 // probeZone is the prober's; the plugin of that name answers in it.
 const probeZone = "probe.neardns.invalid"
 
@@ -24,9 +31,10 @@ const probeZone = "probe.neardns.invalid"
 // answer goes out with a short TTL, and the upstream is not asked again for a while.
 const staleTerms = "verify 1s 30s 30s"
 
-// How long a miss may take in all. CoreDNS bounds reading from an upstream (2 s) but not connecting: to an address whose
-// packets vanish, the first connections take up to 30 s, and each question that waits for one holds a goroutine. Two
-// readings fit, and clients that wait 5 s still hear of the failure.
+// How long a miss may take in all where a snippet asks by CoreDNS's forward; ask has a bound of its own. CoreDNS bounds
+// reading from an upstream (2 s) but not connecting: to an address whose packets vanish, the first connections take up to
+// 30 s, and each question that waits for one holds a goroutine. Two readings fit, and clients that wait 5 s still hear of
+// the failure.
 const missLimit = "cancel 4s"
 
 // directives lists what a Corefile may say, in the order in which the plugins see a question. It is CoreDNS's own order
@@ -34,7 +42,7 @@ const missLimit = "cancel 4s"
 // hits are not bounded by them and do not pay for them.
 func directives() []string {
 	return []string{dirBufsize, dirBind, dirProbe, dirMetrics, "errors", "log", "local", "loadbalance",
-		"rewrite", "acl", "cache", dirAdmit, "cancel", "header", "template", "hosts", "file", "forward"}
+		"rewrite", "acl", "cache", dirAdmit, dirCancel, "header", "template", "hosts", "file", dirAsk, dirForward}
 }
 
 // block is one server block. Its directives come out in the order of directives().
@@ -125,7 +133,6 @@ func rendered(cfg Config) ([]*block, error) {
 	common.set(dirMetrics, dirMetrics)
 	common.set("cache", cacheLines(cfg.Cache)...)
 	common.set(dirAdmit, admitLine(cfg))
-	common.set("cancel", missLimit)
 	switch cfg.Queries {
 	case QueriesOff:
 		// One line a minute for each server block, the first at once: an upstream that is down fails thousands of
@@ -139,18 +146,18 @@ func rendered(cfg Config) ([]*block, error) {
 	}
 
 	cluster := common.clone(append([]string{cfg.ClusterDomain}, cfg.ReverseZones...)...)
-	cluster.set("forward", forwardLines(cfg.Cluster, true)...)
+	cluster.set(dirAsk, askCluster(cfg)...)
 	blocks := []*block{cluster}
 	for _, zone := range slices.Sorted(maps.Keys(cfg.StubDomains)) {
 		stub := common.clone(zone)
-		stub.set("forward", forwardLines(cfg.StubDomains[zone], false)...)
+		stub.set(dirAsk, askLines(cfg.StubDomains[zone])...)
 		blocks = append(blocks, stub)
 	}
 	rest := common.clone(".")
 	if len(cfg.External) > 0 {
-		rest.set("forward", forwardLines(cfg.External, false)...)
+		rest.set(dirAsk, askLines(cfg.External, externalResort(cfg)...)...)
 	} else {
-		rest.set("forward", forwardLines(cfg.Cluster, true)...)
+		rest.set(dirAsk, askCluster(cfg)...)
 	}
 	blocks = append(blocks, rest)
 
@@ -165,6 +172,12 @@ func rendered(cfg Config) ([]*block, error) {
 			at = len(blocks) - 1
 		}
 		maps.Copy(blocks[at].lines, lines)
+		if lines[dirForward] != nil {
+			delete(blocks[at].lines, dirAsk) // it stands first and would leave nothing to ask
+			if lines[dirCancel] == nil {
+				blocks[at].set(dirCancel, missLimit)
+			}
+		}
 	}
 	return blocks, nil
 }
@@ -181,21 +194,51 @@ func cacheLines(c Cache) []string {
 	return append(lines, "}")
 }
 
-// forwardLines asks in the order that was written, as a resolver library does, and goes on to the next server when one
-// does not answer or says that it cannot.
-func forwardLines(servers []string, tcp bool) []string {
-	line := "forward . " + strings.Join(servers, " ")
-	var body []string
-	if tcp {
-		// UDP from node to ClusterIP is what loses packets to conntrack races; one connection is kept and reused.
-		body = append(body, "    force_tcp")
+// askCluster asks kube-dns over TCP: UDP from node to ClusterIP is what loses packets to conntrack races. The cluster DNS
+// addresses themselves are the last resort: what pods would ask without us.
+func askCluster(cfg Config) []string {
+	body := append([]string{"tcp", "holds " + cfg.ClusterDomain}, resort(cfg, cfg.Cluster)...)
+	return askLines(cfg.Cluster, body...)
+}
+
+// externalResort lets kube-dns answer for the rest where nobody has chosen who does and all those found fail: so it would
+// be without us.
+func externalResort(cfg Config) []string {
+	if !cfg.ExternalFound {
+		return nil
 	}
-	if len(servers) > 1 {
-		// max_fails 1: two failed health checks, not three, and the silent one is passed over.
-		body = append(body, "    policy sequential", "    failover SERVFAIL REFUSED", "    max_fails 1")
+	if len(cfg.LastResort) > 0 {
+		return resort(cfg, cfg.External)
 	}
+	return []string{"last_resort " + strings.Join(cfg.Cluster, " ")}
+}
+
+func resort(cfg Config, asked []string) []string {
+	var last []string
+	for _, s := range cfg.LastResort {
+		if !slices.Contains(asked, s) {
+			last = append(last, s)
+		}
+	}
+	if len(last) == 0 {
+		return nil
+	}
+	lines := []string{"last_resort " + strings.Join(last, " ")}
+	if cfg.LastResortMark != 0 {
+		lines = append(lines, fmt.Sprintf("mark %d", cfg.LastResortMark))
+	}
+	return lines
+}
+
+// askLines asks in the order that was written, as a resolver library does.
+func askLines(servers []string, body ...string) []string {
+	line := dirAsk + " " + strings.Join(servers, " ")
 	if len(body) == 0 {
 		return []string{line}
 	}
-	return append(append([]string{line + " {"}, body...), "}")
+	lines := []string{line + " {"}
+	for _, b := range body {
+		lines = append(lines, "    "+b)
+	}
+	return append(lines, "}")
 }

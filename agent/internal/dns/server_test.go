@@ -490,8 +490,10 @@ func TestOverrideServes(t *testing.T) {
 // TestServeStale asks for a name again after its end with the upstream failing.
 func TestServeStale(t *testing.T) {
 	var failing atomic.Bool
+	var failed atomic.Int64
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
-		if failing.Load() {
+		if failing.Load() && q.Question[0].Qtype == mdns.TypeA { // else it looks for loops
+			failed.Add(1)
 			return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure)
 		}
 		return address("10.0.0.7")(q)
@@ -503,10 +505,9 @@ func TestServeStale(t *testing.T) {
 	q := question("a.example.org.", mdns.TypeA)
 	wantA(t, ask(t, "udp", server(cfg), q), "10.0.0.7")
 	failing.Store(true)
-	before := up.udp.Load()
 	waitFor(t, "the answer's end", func() bool {
 		wantA(t, ask(t, "udp", server(cfg), q), "10.0.0.7")
-		return up.udp.Load() > before
+		return failed.Load() > 0
 	})
 	m := ask(t, "udp", server(cfg), q)
 	wantA(t, m, "10.0.0.7")

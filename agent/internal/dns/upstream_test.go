@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
+	askplugin "github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
@@ -120,7 +121,8 @@ next:
 
 func newServer(log *slog.Logger) *dns.Server {
 	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup()}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()},
-		dns.Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))})
+		dns.Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))},
+		dns.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))})
 }
 
 // config serves on 127.0.0.1 with one upstream for everything.

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/steer"
@@ -120,6 +121,12 @@ type Proofs interface {
 	Write(proven []netip.Addr) error
 }
 
+// Upstreams are those that are asked on a miss.
+type Upstreams interface {
+	Status() []ask.Status
+	Faults() []string // what somebody should mend, one line each
+}
+
 // Recorder counts what happens. Its labels come from closed lists.
 type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
@@ -131,7 +138,7 @@ type Recorder interface {
 	Pods(counts map[string]int)
 }
 
-// Parts is everything that Run works with. All fields are needed.
+// Parts is everything that Run works with. All fields but Upstreams are needed.
 type Parts struct {
 	Log      *slog.Logger
 	Load     func() (Settings, error) // reads the configuration and what it names anew
@@ -145,6 +152,8 @@ type Parts struct {
 	Proofs   Proofs
 	Uplinks  func(podSide ...string) ([]string, error)
 	Recorder Recorder
+	// Upstreams are shown in the status; nil shows none.
+	Upstreams Upstreams
 }
 
 // Node is the running loop.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -23,6 +24,7 @@ type Status struct {
 	Proven    []netip.Addr      `json:"fallbackProven"`
 	Faults    map[string]string `json:"faults"`
 	Repair    string            `json:"lastRepair,omitempty"`
+	Upstreams []ask.Status      `json:"upstreams,omitempty"`
 }
 
 // LeaseStatus is one address and protocol.
@@ -40,6 +42,12 @@ func (n *Node) Status() Status {
 	defer n.mu.Unlock()
 	s := Status{Instance: n.instance, Started: n.started, Serving: n.serving, Redirects: n.now.Redirects,
 		Proven: slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare), Faults: maps.Clone(n.faults), Repair: n.repair}
+	if n.Upstreams != nil {
+		s.Upstreams = n.Upstreams.Status()
+		if faults := n.Upstreams.Faults(); len(faults) > 0 {
+			s.Faults["upstreams"] = strings.Join(faults, "; ")
+		}
+	}
 	s.Ready = n.serving && len(n.targets) > 0
 	for t, l := range n.targets {
 		// A process that was stopped has not noticed yet that its lease lapsed.

@@ -67,6 +67,7 @@ type Input struct {
 type Upstreams struct {
 	Cluster  []Server
 	External []Server            // none: ask Cluster
+	Found    bool                // nobody chose External: it is what the node itself asks
 	Stub     map[string][]Server // by domain, lower case, without the final dot
 	Files    []string            // what was read to come to this, or would have been were it there: to be followed by Watch
 	Notes    []string            // what was passed over, and why; for the log
@@ -86,7 +87,8 @@ func Resolve(in Input) (Upstreams, error) {
 			r.out.Stub[domain] = servers
 		}
 	}
-	if !r.configMap() {
+	replaced := r.configMap()
+	if !replaced {
 		for _, e := range in.External {
 			if e.Path == "" {
 				r.take(&r.out.External, "upstreams.external", e.Server)
@@ -96,6 +98,7 @@ func Resolve(in Input) (Upstreams, error) {
 		}
 	}
 	r.bound("upstreams.external", &r.out.External)
+	r.out.Found = !in.ExternalSet && !replaced && len(r.out.External) > 0
 	for _, domain := range slices.Sorted(maps.Keys(r.out.Stub)) {
 		servers := r.out.Stub[domain]
 		r.bound("stub domain "+domain, &servers)

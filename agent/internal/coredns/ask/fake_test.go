@@ -1,0 +1,364 @@
+package ask
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/plugin/pkg/dnstest"
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is a server on loopback with one port for both protocols. Its answers are the test's.
+type fake struct {
+	t    testing.TB
+	addr string
+	udp  net.PacketConn
+	tcp  net.Listener
+
+	answer atomic.Pointer[func(q *dns.Msg, stream bool) *dns.Msg] // nil answer: silence
+	asked  [2]atomic.Int64                                         // by protocol, without those that look for loops
+	opened atomic.Int64                                            // streams accepted
+
+	mu    sync.Mutex // guards conns
+	conns map[net.Conn]bool
+	wg    sync.WaitGroup
+}
+
+// A fake serves UDP, TCP or both.
+const (
+	onUDP  = 1
+	onTCP  = 2
+	onBoth = 3
+)
+
+func newFake(t testing.TB, on int, answer func(q *dns.Msg, stream bool) *dns.Msg) *fake {
+	t.Helper()
+	f := &fake{t: t, conns: map[net.Conn]bool{}}
+	f.answer.Store(&answer)
+	f.listen(on, 0)
+	t.Cleanup(f.stop)
+	return f
+}
+
+// listen binds a port of the system's choice, or the one that is given.
+func (f *fake) listen(on, port int) {
+	f.t.Helper()
+	for try := 0; ; try++ {
+		udp, err := net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			f.addr = udp.LocalAddr().String()
+			if f.tcp, err = net.Listen("tcp", f.addr); err == nil {
+				f.udp = udp
+				break
+			}
+			udp.Close()
+		}
+		if port != 0 || try > 50 {
+			f.t.Fatal(err)
+		}
+	}
+	if on&onUDP == 0 {
+		f.udp.Close()
+	} else {
+		f.wg.Go(func() { f.serveUDP(f.udp) })
+	}
+	if on&onTCP == 0 {
+		f.tcp.Close()
+	} else {
+		f.wg.Go(func() { f.serveTCP(f.tcp) })
+	}
+}
+
+// stop closes everything: as a process that is killed.
+func (f *fake) stop() {
+	f.udp.Close()
+	f.tcp.Close()
+	f.closeStreams()
+	f.wg.Wait()
+}
+
+func (f *fake) closeStreams() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.conns {
+		c.Close()
+	}
+	clear(f.conns)
+}
+
+func (f *fake) behave(answer func(q *dns.Msg, stream bool) *dns.Msg) { f.answer.Store(&answer) }
+
+func (f *fake) questions() int64 { return f.asked[0].Load() + f.asked[1].Load() }
+
+func (f *fake) reply(q *dns.Msg, stream bool) *dns.Msg {
+	if q.Question[0].Qtype != loopType {
+		f.asked[index(stream)].Add(1)
+	}
+	return (*f.answer.Load())(q, stream)
+}
+
+func (f *fake) serveUDP(pc net.PacketConn) {
+	buf := make([]byte, 65535)
+	for {
+		n, from, err := pc.ReadFrom(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		q := new(dns.Msg)
+		if err != nil || q.Unpack(buf[:n]) != nil {
+			continue
+		}
+		f.wg.Go(func() {
+			if m := f.reply(q, false); m != nil {
+				wire, _ := m.Pack()
+				pc.WriteTo(wire, from)
+			}
+		})
+	}
+}
+
+func (f *fake) serveTCP(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		f.opened.Add(1)
+		f.mu.Lock()
+		f.conns[c] = true
+		f.mu.Unlock()
+		f.wg.Go(func() {
+			defer c.Close()
+			for {
+				var size [2]byte
+				if _, err := io.ReadFull(c, size[:]); err != nil {
+					return
+				}
+				wire := make([]byte, binary.BigEndian.Uint16(size[:]))
+				q := new(dns.Msg)
+				if _, err := io.ReadFull(c, wire); err != nil || q.Unpack(wire) != nil {
+					return
+				}
+				if m := f.reply(q, true); m != nil {
+					wire, _ := m.Pack()
+					c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...))
+				}
+			}
+		})
+	}
+}
+
+// says answers every question with a TXT that names who says it.
+func says(who string) func(*dns.Msg, bool) *dns.Msg {
+	return func(q *dns.Msg, _ bool) *dns.Msg {
+		m := new(dns.Msg).SetReply(q)
+		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 30}, Txt: []string{who}}}
+		return m
+	}
+}
+
+func silence(*dns.Msg, bool) *dns.Msg { return nil }
+
+func code(rcode int) func(*dns.Msg, bool) *dns.Msg {
+	return func(q *dns.Msg, _ bool) *dns.Msg { return new(dns.Msg).SetRcode(q, rcode) }
+}
+
+// after delays an answer; it is the server that takes its time, not the test.
+func after(d time.Duration, then func(*dns.Msg, bool) *dns.Msg) func(*dns.Msg, bool) *dns.Msg {
+	return func(q *dns.Msg, stream bool) *dns.Msg {
+		<-time.After(d)
+		return then(q, stream)
+	}
+}
+
+// denies answers NXDOMAIN with the SOA of a zone.
+func denies(zone string) func(*dns.Msg, bool) *dns.Msg {
+	return func(q *dns.Msg, _ bool) *dns.Msg {
+		m := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
+		m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: zone, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 30}, Ns: "ns.", Mbox: "m."}}
+		return m
+	}
+}
+
+// nobody is an address where nothing listens: the kernel refuses.
+func nobody(t testing.TB) string {
+	f := newFake(t, onBoth, silence)
+	f.stop()
+	return f.addr
+}
+
+// blackhole takes datagrams and answers none; over TCP its queue is full, so no connection comes about.
+func blackhole(t testing.TB) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
+	pc, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pc.Close() })
+	for range 10 {
+		conn, err := net.DialTimeout("tcp", addr, 200*time.Millisecond)
+		if err != nil {
+			return addr
+		}
+		t.Cleanup(func() { conn.Close() })
+	}
+	t.Fatal("the queue does not fill")
+	return ""
+}
+
+// block is a started Ask with its log.
+type block struct {
+	*Ask
+	t   testing.TB
+	log *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex // guards b
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// serve starts a block that asks servers; change sets the rest.
+func serve(t testing.TB, change func(*Ask), servers ...string) *block {
+	t.Helper()
+	log := new(lockedBuffer)
+	a := &Ask{servers: NewServers(slog.New(slog.NewTextHandler(log, nil))), zones: []string{"."}, specs: specs(t, servers...)}
+	if change != nil {
+		change(a)
+	}
+	a.start()
+	t.Cleanup(a.stop)
+	return &block{a, t, log}
+}
+
+func specs(t testing.TB, servers ...string) []spec {
+	t.Helper()
+	var out []spec
+	for _, s := range servers {
+		sp, err := parseSpec(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, sp)
+	}
+	return out
+}
+
+// ask asks as a client over "udp" or "tcp" and returns the answer as text: who says it, or the code; and the wait.
+func (b *block) ask(network, name string) (string, time.Duration) {
+	b.t.Helper()
+	return b.askCtx(context.Background(), network, name)
+}
+
+func (b *block) askCtx(ctx context.Context, network, name string) (string, time.Duration) {
+	b.t.Helper()
+	q := new(dns.Msg).SetQuestion(name, dns.TypeTXT)
+	rec := dnstest.NewRecorder(&client{stream: network == "tcp"})
+	began := time.Now()
+	rcode, err := b.ServeDNS(ctx, rec, q)
+	took := time.Since(began)
+	if rec.Msg == nil {
+		if err == nil {
+			b.t.Errorf("%s: neither an answer nor an error", name)
+		}
+		return dns.RcodeToString[rcode] + ": " + err.Error(), took
+	}
+	if rec.Msg.Id != q.Id {
+		b.t.Errorf("%s: answered under another ID", name)
+	}
+	if rec.Msg.Truncated {
+		return "truncated", took
+	}
+	if len(rec.Msg.Answer) == 1 {
+		return rec.Msg.Answer[0].(*dns.TXT).Txt[0], took
+	}
+	return dns.RcodeToString[rec.Msg.Rcode], took
+}
+
+// want asks and checks who answers, and the bounds of the wait.
+func (b *block) want(network, name, who string, least, most time.Duration) {
+	b.t.Helper()
+	got, took := b.ask(network, name)
+	if got != who || took < least || took > most {
+		b.t.Errorf("%s over %s: %q after %s, want %q after %s to %s", name, network, got, took.Round(time.Millisecond), who, least, most)
+	}
+}
+
+func (b *block) server(addr string) *server {
+	b.t.Helper()
+	for _, s := range b.list {
+		if s.name == addr {
+			return s
+		}
+	}
+	b.t.Fatalf("%s is not asked", addr)
+	return nil
+}
+
+// client is a response writer with a client behind it.
+type client struct {
+	test.ResponseWriter
+	stream bool
+}
+
+func (c *client) RemoteAddr() net.Addr {
+	ap := netip.MustParseAddrPort("10.244.0.7:4000")
+	if c.stream {
+		return net.TCPAddrFromAddrPort(ap)
+	}
+	return net.UDPAddrFromAddrPort(ap)
+}
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !cond(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 15 s", what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}

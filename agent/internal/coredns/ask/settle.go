@@ -1,0 +1,93 @@
+package ask
+
+import "time"
+
+// settle draws the conclusions of a race: what each server that was asked has shown of itself. winner is the try that
+// answered well, or -1.
+func (r *race) settle(winner int) {
+	now := time.Now()
+	for i := range r.next {
+		if r.tries[i].state == planned || r.tries[i].again && r.earlier(i) {
+			continue
+		}
+		s := r.tries[i].server
+		if winner >= 0 && r.tries[winner].server == s {
+			r.settleOwn(winner, now)
+			continue
+		}
+		if f, ok := r.failure(i, winner >= 0, now); ok {
+			s.bad(now, f)
+		}
+	}
+	for i := range r.next {
+		if t := &r.tries[i]; t.state == running {
+			t.server.counts.results[reasonSlow].Add(1)
+		}
+	}
+}
+
+// earlier reports whether a try before i asked the same server.
+func (r *race) earlier(i int) bool {
+	for j := range i {
+		if r.tries[j].server == r.tries[i].server {
+			return true
+		}
+	}
+	return false
+}
+
+// settleOwn is for a server whose second try was better than its first: the server is well, the first way to it was not.
+func (r *race) settleOwn(winner int, now time.Time) {
+	won := &r.tries[winner]
+	for i := range r.next {
+		t := &r.tries[i]
+		if i == winner || t.server != won.server || t.state == ended && t.err == nil {
+			continue
+		}
+		switch {
+		case t.stream && !won.stream && r.worth != truncated && !t.connected:
+			won.server.setStreamless(now, t.err)
+		case t.stream && t.state == running:
+			// Its connection leads to an endpoint that is gone, as may the others of its time.
+			won.server.tcp.flush()
+		}
+	}
+}
+
+// failure sums up what went wrong between a server and this question, over all of its tries. Without a winner only the
+// network's failures count: nobody has shown that the question has a better answer.
+func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
+	for i := first; i < r.next; i++ {
+		t := &r.tries[i]
+		if t.server != r.tries[first].server || t.state == planned {
+			continue
+		}
+		why := t.why
+		heard := t.server.health.heard.Load() >= t.began.UnixNano()
+		overtaken := false
+		switch {
+		case t.state == ended && t.err == nil && (!won || !r.bad(t)):
+			return failed{}, false
+		case t.state == ended && t.why != reasonSilent:
+		case won && now.Sub(t.began) >= hedgeAfter:
+			if why, overtaken = reasonSilent, true; heard {
+				why = reasonSlow
+			}
+		case !won && !heard && now.Sub(t.began) >= silentAfter:
+			why = reasonSilent
+		default:
+			continue // too short to tell
+		}
+		f, ok = failed{why: why, err: t.err, overtaken: overtaken, req: r.req, stream: t.stream, holds: r.a.holds}, true
+		f.stream = r.tries[first].stream
+	}
+	return f, ok
+}
+
+// silentAfter is how long nothing may have been heard of a server to call it silent, where its client went before the
+// budget was over.
+const silentAfter = 3 * hedgeAfter
+
+func (r *race) bad(t *try) bool {
+	return t.why == reasonServfail || t.why == reasonRefused || t.why == reasonLame
+}
