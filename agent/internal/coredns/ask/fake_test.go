@@ -32,8 +32,8 @@ type fake struct {
 	tcp  net.Listener
 
 	answer atomic.Pointer[func(q *dns.Msg, stream bool) *dns.Msg] // nil answer: silence
-	asked  [2]atomic.Int64                                         // by protocol, without those that look for loops
-	opened atomic.Int64                                            // streams accepted
+	asked  [2]atomic.Int64                                        // by protocol, without those that look for loops
+	opened atomic.Int64                                           // streams accepted
 
 	mu    sync.Mutex // guards conns
 	conns map[net.Conn]bool
@@ -198,6 +198,7 @@ func denies(zone string) func(*dns.Msg, bool) *dns.Msg {
 
 // nobody is an address where nothing listens: the kernel refuses.
 func nobody(t testing.TB) string {
+	t.Helper()
 	f := newFake(t, onBoth, silence)
 	f.stop()
 	return f.addr

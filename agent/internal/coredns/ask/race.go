@@ -3,6 +3,7 @@ package ask
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -187,7 +188,10 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 		r.ready(i)
 		t := r.tries[i]
 		buf := r.a.servers.bufs.get()
-		own := append((*buf)[:0], wire...)
+		own := (*buf)[:min(len(*buf), len(wire))]
+		if copy(own, wire) < len(wire) {
+			own = slices.Clone(wire) // longer than any usual question
+		}
 		go func() { // ends with its answer, at r.end or with ctx
 			m, connected, err := t.server.exchange(ctx, req, own, t.stream, t.fresh, r.end)
 			r.a.servers.bufs.put(buf)

@@ -65,9 +65,7 @@ func (a *Ask) property(c *caddy.Controller) error {
 			return c.ArgErr()
 		}
 		for _, z := range zones {
-			for _, h := range plugin.Host(z).NormalizeExact() {
-				a.holds = append(a.holds, h)
-			}
+			a.holds = append(a.holds, plugin.Host(z).NormalizeExact()...)
 		}
 	case "last_resort":
 		var err error

@@ -78,7 +78,7 @@ func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
 		return nil, errForeign
 	}
 	m := new(dns.Msg)
-	if err := m.Unpack(wire); err != nil {
+	if err := m.Unpack(wire); err != nil || !whole(wire, m) {
 		if !m.Truncated || !sameQuestion(m, req) {
 			return nil, errMalformed
 		}
@@ -96,6 +96,13 @@ func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
 	}
 	m.Id = req.Id
 	return m, nil
+}
+
+// whole reports whether m holds as many records as its header announces: the library takes a message that ends behind the
+// question for one without any.
+func whole(wire []byte, m *dns.Msg) bool {
+	return int(binary.BigEndian.Uint16(wire[6:])) == len(m.Answer) && int(binary.BigEndian.Uint16(wire[8:])) == len(m.Ns) &&
+		int(binary.BigEndian.Uint16(wire[10:])) == len(m.Extra)
 }
 
 func sameQuestion(m, req *dns.Msg) bool {

@@ -1,0 +1,442 @@
+package ask
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// raw is a listener whose every connection is the test's to spoil.
+func raw(t *testing.T, each func(c net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { defer c.Close(); each(c) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	return l.Addr().String()
+}
+
+// Servers that break off an answer, or send something that is none, cost no more than asking the next one.
+func TestBrokenAnswers(t *testing.T) {
+	readOne := func(c net.Conn) *dns.Msg {
+		co := &dns.Conn{Conn: c}
+		m, err := co.ReadMsg()
+		if err != nil {
+			return new(dns.Msg)
+		}
+		return m
+	}
+	for name, each := range map[string]func(c net.Conn){
+		"reset in the middle": func(c net.Conn) {
+			readOne(c)
+			c.Write([]byte{0, 200, 1, 2, 3})
+			c.(*net.TCPConn).SetLinger(0)
+		},
+		"closed before the answer":   func(c net.Conn) { readOne(c) },
+		"closed in the length":       func(c net.Conn) { readOne(c); c.Write([]byte{0}) },
+		"more than was asked for":    func(c net.Conn) { readOne(c); c.Write(make([]byte, 600)) },
+		"an answer shorter than one": func(c net.Conn) { readOne(c); c.Write([]byte{0, 3, 1, 2, 3}) },
+		"another ID": func(c net.Conn) {
+			m := says("liar")(readOne(c), true)
+			m.Id++
+			(&dns.Conn{Conn: c}).WriteMsg(m)
+		},
+		"another question": func(c net.Conn) {
+			q := readOne(c)
+			m := says("liar")(new(dns.Msg).SetQuestion("other.example.", dns.TypeTXT), true)
+			m.Id = q.Id
+			(&dns.Conn{Conn: c}).WriteMsg(m)
+		},
+		"the question itself": func(c net.Conn) { (&dns.Conn{Conn: c}).WriteMsg(readOne(c)) },
+		"nothing readable": func(c net.Conn) {
+			q := readOne(c)
+			m := new(dns.Msg).SetReply(q)
+			wire, _ := m.Pack()
+			wire[7] = 9 // nine answers, of which none follows
+			c.Write(append([]byte{0, byte(len(wire))}, wire...))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			good := newFake(t, onBoth, says("good"))
+			b := serve(t, tcp, raw(t, each), good.addr)
+			for i := range 5 {
+				b.want("udp", fmt.Sprintf("n%d.example.", i), "good", 0, quick)
+			}
+			if !b.list[0].health.failing.Load() || b.list[1].health.failing.Load() {
+				t.Errorf("the wrong server is passed over:\n%s", b.log)
+			}
+		})
+	}
+}
+
+// Over datagrams answers that are not ours are passed over: they may be anybody's. The real one is waited for.
+func TestForgedDatagrams(t *testing.T) {
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { pc.Close(); wg.Wait() })
+	wg.Go(func() {
+		buf := make([]byte, 4096)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			q := new(dns.Msg)
+			if q.Unpack(buf[:n]) != nil {
+				continue
+			}
+			send := func(m *dns.Msg) { wire, _ := m.Pack(); pc.WriteTo(wire, from) }
+			otherID := says("liar")(q, false)
+			otherID.Id++
+			send(otherID)
+			otherName := says("liar")(new(dns.Msg).SetQuestion("x.example.", dns.TypeTXT), false)
+			otherName.Id = q.Id
+			send(otherName)
+			notAnswer := says("liar")(q, false)
+			notAnswer.Response = false
+			send(notAnswer)
+			pc.WriteTo([]byte("short"), from)
+			elsewhere, err := net.Dial("udp", from.String()) // from another port
+			if err == nil {
+				wire, _ := says("liar")(q, false).Pack()
+				elsewhere.Write(wire)
+				elsewhere.Close()
+			}
+			<-time.After(20 * time.Millisecond)
+			send(says("good")(q, false))
+		}
+	})
+	b := serve(t, nil, pc.LocalAddr().String())
+	for i := range 5 {
+		b.want("udp", fmt.Sprintf("N%d.Example.", i), "good", 20*time.Millisecond, quick)
+	}
+}
+
+// kube-dns was restarted: connections that are kept are dead. Nobody waits and nobody is blamed.
+func TestStaleConnections(t *testing.T) {
+	for _, how := range []string{"closed idle", "restarted"} {
+		t.Run(how, func(t *testing.T) {
+			f := newFake(t, onBoth, after(30*time.Millisecond, says("kube-dns")))
+			b := serve(t, tcp, f.addr)
+			var wg sync.WaitGroup
+			for i := range 20 { // at the same time, so that many connections are kept
+				wg.Go(func() { b.want("udp", fmt.Sprintf("n%d.example.", i), "kube-dns", 0, time.Second) })
+			}
+			wg.Wait()
+			s := b.server(f.addr)
+			if s.tcp.size() < 10 {
+				t.Fatalf("%d connections are kept", s.tcp.size())
+			}
+			again := f
+			if how == "restarted" {
+				f.stop()
+				port := f.tcp.Addr().(*net.TCPAddr).Port
+				again = &fake{t: t, conns: map[net.Conn]bool{}}
+				answer := says("kube-dns")
+				again.answer.Store(&answer)
+				again.listen(onBoth, port)
+				t.Cleanup(again.stop)
+			} else {
+				f.closeStreams()
+			}
+			before := again.opened.Load()
+			for i := range 5 {
+				b.want("udp", fmt.Sprintf("m%d.example.", i), "kube-dns", 0, quick)
+			}
+			if n := again.opened.Load() - before; n > 2 {
+				t.Errorf("%d new connections for questions one after the other", n)
+			}
+			if n := s.counts.results[reasonBroken].Load(); n != 0 || s.health.fails.Load() != 0 {
+				t.Errorf("%d failures were counted", n)
+			}
+		})
+	}
+}
+
+// A Service chooses an endpoint for each connection: connections end with their age, so that the choice is made again.
+func TestConnectionsRebalance(t *testing.T) {
+	f := newFake(t, onBoth, says("kube-dns"))
+	b := serve(t, func(a *Ask) { a.stream = true; a.servers.maxAge = 200 * time.Millisecond }, f.addr)
+	i := 0
+	eventually(t, "a third connection", func() bool {
+		i++
+		b.want("udp", fmt.Sprintf("n%d.example.", i), "kube-dns", 0, quick)
+		return f.opened.Load() >= 3
+	})
+	if int64(i) <= f.opened.Load() {
+		t.Errorf("%d questions took %d connections", i, f.opened.Load())
+	}
+}
+
+// A pooled connection leads to an endpoint that is gone, without a word: a new one is made beside it.
+func TestSilentConnectionIsReplaced(t *testing.T) {
+	var first sync.Once
+	silent := make(chan struct{})
+	f := newFake(t, onTCP, says("kube-dns"))
+	b := serve(t, tcp, f.addr)
+	b.want("udp", "a.example.", "kube-dns", 0, quick)
+	f.behave(func(q *dns.Msg, stream bool) *dns.Msg {
+		mute := false
+		first.Do(func() { mute = true; close(silent) })
+		if mute {
+			return nil
+		}
+		return says("kube-dns")(q, stream)
+	})
+	b.want("udp", "b.example.", "kube-dns", hedgeAfter, 450*time.Millisecond)
+	<-silent
+	b.want("udp", "c.example.", "kube-dns", 0, quick)
+	if b.list[0].health.fails.Load() != 0 || b.list[0].isStreamless(time.Now()) {
+		t.Errorf("the server was blamed for one connection:\n%s", b.log)
+	}
+}
+
+// A resolver that takes no TCP is asked over UDP, and that is remembered.
+func TestNoTCP(t *testing.T) {
+	t.Run("refused", func(t *testing.T) {
+		f := newFake(t, onUDP, says("udp only"))
+		b := serve(t, tcp, f.addr)
+		for i := range 3 {
+			b.want("udp", fmt.Sprintf("n%d.example.", i), "udp only", 0, quick)
+		}
+		if n := strings.Count(b.log.String(), "does not take TCP"); n != 1 || !b.Ask.servers.Status()[0].NoTCP {
+			t.Errorf("said %d times, status %+v", n, b.Ask.servers.Status())
+		}
+	})
+	t.Run("accepted and never answered", func(t *testing.T) {
+		mute := raw(t, func(c net.Conn) { io.Copy(io.Discard, c) })
+		u, err := net.ListenPacket("udp", mute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &fake{t: t, conns: map[net.Conn]bool{}}
+		answer := says("udp only")
+		g.answer.Store(&answer)
+		g.wg.Go(func() { g.serveUDP(u) })
+		t.Cleanup(func() { u.Close(); g.wg.Wait() })
+		b := serve(t, tcp, mute)
+		b.want("udp", "a.example.", "udp only", hedgeAfter, 450*time.Millisecond)
+		b.want("udp", "b.example.", "udp only", 0, quick)
+	})
+	t.Run("found in the background", func(t *testing.T) {
+		f := newFake(t, onUDP, says("udp only"))
+		other := newFake(t, onBoth, says("other"))
+		b := serve(t, tcp, f.addr, other.addr)
+		for i := range failLimit {
+			b.want("udp", fmt.Sprintf("n%d.example.", i), "other", 0, quick)
+		}
+		eventually(t, "asked again, over UDP", func() bool { who, _ := b.ask("udp", "x.example."); return who == "udp only" })
+	})
+}
+
+// What does not fit a datagram is fetched over TCP, so that it can be cached; a server without TCP gives what it has.
+func TestTruncated(t *testing.T) {
+	cut := func(q *dns.Msg, stream bool) *dns.Msg {
+		m := says("whole")(q, stream)
+		if !stream {
+			m.Answer, m.Truncated = nil, true
+		}
+		return m
+	}
+	f := newFake(t, onBoth, cut)
+	b := serve(t, nil, f.addr)
+	b.want("udp", "a.example.", "whole", 0, quick)
+	if f.asked[0].Load() != 1 || f.asked[1].Load() != 1 || b.list[0].isStreamless(time.Now()) {
+		t.Errorf("asked %d over UDP, %d over TCP", f.asked[0].Load(), f.asked[1].Load())
+	}
+	b.want("tcp", "b.example.", "whole", 0, quick)
+	if f.asked[0].Load() != 1 {
+		t.Error("a client over TCP was asked for over UDP")
+	}
+	only := newFake(t, onUDP, cut)
+	b = serve(t, nil, only.addr)
+	b.want("udp", "a.example.", "truncated", 0, time.Second)
+}
+
+// Answers of every size, over both protocols.
+func TestSizes(t *testing.T) {
+	big := func(q *dns.Msg, _ bool) *dns.Msg {
+		m := new(dns.Msg).SetReply(q)
+		var n int
+		fmt.Sscanf(q.Question[0].Name, "n%d.", &n)
+		for i := 0; i < n; i += 200 {
+			m.Extra = append(m.Extra, &dns.TXT{Hdr: dns.RR_Header{Name: "x.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{strings.Repeat("x", min(200, n-i))}})
+		}
+		m.Answer = says("big")(q, true).Answer
+		return m
+	}
+	f := newFake(t, onBoth, big)
+	b := serve(t, tcp, f.addr)
+	for _, n := range []int{1, 400, 3900, 4000, 4094, 20000, 50000} {
+		b.want("udp", fmt.Sprintf("n%d.example.", n), "big", 0, quick)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	cert, roots := certificate(t, "dns.example")
+	serveTLS := func(t *testing.T) string {
+		l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		srv := &dns.Server{Listener: l, Net: "tcp-tls", Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { w.WriteMsg(says("secure")(q, true)) })}
+		started := make(chan struct{})
+		srv.NotifyStartedFunc = func() { close(started) }
+		go func() { srv.ActivateAndServe(); close(done) }()
+		<-started
+		t.Cleanup(func() { srv.Shutdown(); <-done })
+		return l.Addr().String()
+	}
+	host, port, _ := net.SplitHostPort(serveTLS(t))
+	trust := func(a *Ask) { a.servers.roots = roots }
+	b := serve(t, trust, "tls://"+host+"%dns.example:"+port)
+	b.want("udp", "a.example.", "secure", 0, time.Second)
+	b.want("udp", "b.example.", "secure", 0, quick)
+	if n := b.list[0].counts.opened[1].Load(); n > 2 { // one for the questions, one for the look for loops
+		t.Errorf("%d connections", n)
+	}
+	b = serve(t, trust, "tls://"+host+"%other.example:"+port)
+	if got, _ := b.ask("udp", "a.example."); !strings.Contains(got, "tls failed") || !strings.Contains(got, "other.example") {
+		t.Errorf("with the wrong name: %s", got)
+	}
+	plain := newFake(t, onBoth, says("plain"))
+	b = serve(t, trust, "tls://"+plain.addr)
+	if got, _ := b.ask("udp", "a.example."); !strings.HasPrefix(got, "SERVFAIL") || plain.asked[0].Load() != 0 {
+		t.Errorf("without TLS: %s, and %d questions in the clear", got, plain.asked[0].Load())
+	}
+}
+
+func certificate(t *testing.T, name string) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(parsed)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
+}
+
+// Two external resolvers, one silent; two cluster DNS addresses, one refusing; one family only.
+func TestSeveral(t *testing.T) {
+	good := newFake(t, onBoth, says("good"))
+	for name, servers := range map[string][]string{
+		"the first silent":  {blackhole(t), good.addr},
+		"the second silent": {good.addr, blackhole(t)},
+		"three silent":      {blackhole(t), blackhole(t), blackhole(t), good.addr},
+		"one family only":   {strings.Replace(nobody(t), "127.0.0.1", "[::1]", 1), good.addr},
+	} {
+		for _, stream := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, TCP %v", name, stream), func(t *testing.T) {
+				b := serve(t, func(a *Ask) { a.stream = stream }, servers...)
+				b.want("udp", "a.example.", "good", 0, time.Second)
+			})
+		}
+	}
+}
+
+// The answer of whoever is asked first is taken while it is well, also when all others are gone.
+func TestOrder(t *testing.T) {
+	one, two := newFake(t, onBoth, says("one")), newFake(t, onBoth, says("two"))
+	b := serve(t, func(a *Ask) { a.resorts = specs(t, two.addr) }, one.addr)
+	for i := range 10 {
+		b.want("udp", fmt.Sprintf("n%d.example.", i), "one", 0, quick)
+	}
+	if two.questions() != 0 || b.resorted.Load() != 0 {
+		t.Errorf("the last resort was asked %d times", two.questions())
+	}
+	// Where nobody has a better answer, the first one's is given.
+	one.behave(code(dns.RcodeServerFailure))
+	two.behave(code(dns.RcodeRefused))
+	b.want("udp", "x.example.", "SERVFAIL", 0, quick)
+	if b.list[0].health.fails.Load() != 0 {
+		t.Error("a server was blamed for a name that nobody answers")
+	}
+	one.behave(denies("."))
+	b.Ask.holds = []string{"example."}
+	b.want("udp", "y.example.", "NXDOMAIN", 0, quick)
+}
+
+// TestLongDead asks a dead server's block many questions: nothing piles up.
+func TestLongDead(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		b := serve(t, func(a *Ask) { a.stream = stream }, blackhole(t), newFake(t, onBoth, silence).addr)
+		ctx, cancel := context.WithTimeout(context.Background(), 1200*time.Millisecond)
+		defer cancel()
+		var wg sync.WaitGroup
+		goroutines := runtime.NumGoroutine()
+		for i := range 100 {
+			wg.Go(func() { b.askCtx(ctx, "udp", fmt.Sprintf("n%d.example.", i)) })
+		}
+		wg.Wait()
+		eventually(t, "the tries' end", func() bool { return runtime.NumGoroutine() <= goroutines+4 }) // probes and the look for loops
+		eventually(t, "both known as dead", func() bool {
+			b.askCtx(ctx, "udp", "again.example.")
+			return b.list[0].dead() && b.list[1].dead()
+		})
+		open := descriptors(t)
+		for i := range 3 * maxTrials {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+				defer cancel()
+				b.askCtx(ctx, "udp", fmt.Sprintf("m%d.example.", i))
+			})
+		}
+		wg.Wait()
+		eventually(t, "no descriptor more", func() bool { return descriptors(t) <= open+4 })
+		if faults := strings.Join(b.Ask.servers.Faults(), "\n"); !strings.Contains(faults, "nobody answers for .: ") {
+			t.Errorf("faults: %q", faults)
+		}
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
