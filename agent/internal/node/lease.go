@@ -195,6 +195,9 @@ func (n *Node) fail(t target, r prober.Result, v verdict) {
 		news = l.news(r.Err.Error())
 		l.reason = r.Err.Error()
 	}
+	if lost && r.Err != nil {
+		n.fault = &Fault{Time: now, Part: "lease " + t.String(), What: r.Err.Error()}
+	}
 	n.mu.Unlock()
 	if v == withdraw {
 		if err := n.Lease.Withdraw(t.addr, t.proto); err != nil {

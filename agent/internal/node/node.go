@@ -163,6 +163,7 @@ type Node struct {
 	started  time.Time
 	kick     chan struct{} // asks for a round of the loop
 	exempt   []netip.Addr  // the pods that opted out, at the last round
+	quarrels map[string]*quarrel
 
 	// mu guards the fields below, which Status reads.
 	mu      sync.Mutex
@@ -173,13 +174,15 @@ type Node struct {
 	moving  bool              // a reload is changing link and rules
 	ruled   bool              // the host table was made or found right once
 	faults  map[string]string // by part: what is wrong now
+	fault   *Fault            // the last thing that went wrong
 	repair  string            // the last thing mended
+	repairs map[string]int    // by kind, since the start
 }
 
 // New prepares a node that answers probes as instance.
 func New(instance string, first Settings, parts Parts) *Node {
 	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: make(chan struct{}, 1), now: first,
-		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, faults: map[string]string{}}
+		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, faults: map[string]string{}, repairs: map[string]int{}, quarrels: map[string]*quarrel{}}
 }
 
 // Run keeps the node until ctx ends, then withdraws and stops. It returns nil after an orderly stop.
@@ -279,11 +282,7 @@ func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 }
 
 func (n *Node) keepLink(s Settings) error {
-	mended, err := n.Link.Ensure(s.Link, s.Addresses())
-	if mended != "" {
-		n.repaired("link", mended)
-	}
-	return err
+	return n.mending("link", func() (string, error) { return n.Link.Ensure(s.Link, s.Addresses()) })
 }
 
 func (n *Node) keepRules(s Settings) error {
@@ -295,7 +294,7 @@ func (n *Node) keepRules(s Settings) error {
 	if err := n.unexempt(optedOut); err != nil {
 		return err
 	}
-	drift, err := n.Rules.Repair(steer.Host{
+	want := steer.Host{
 		Redirects:     s.Redirects,
 		FallbackOnly:  n.Pods.FallbackOnly(s.Redirects),
 		Locals:        s.Locals,
@@ -303,16 +302,17 @@ func (n *Node) keepRules(s Settings) error {
 		Exempt:        optedOut,
 		InterceptNode: s.InterceptNode,
 		Lifetime:      s.Lifetime,
-	})
-	if len(drift) > 0 && err == nil {
-		n.repaired("rules", inWords(drift))
 	}
-	if err == nil {
+	return n.mending("rules", func() (string, error) {
+		drift, err := n.Rules.Repair(want)
+		if err != nil {
+			return "", err
+		}
 		n.mu.Lock()
 		n.ruled = true
 		n.mu.Unlock()
-	}
-	return err
+		return inWords(drift), nil
+	})
 }
 
 // unexempt takes pods back that opted out and are gone. The plugin's DEL does so too, but a round that had read the pod's
@@ -441,6 +441,9 @@ func (n *Node) note(part string, err error) bool {
 	} else {
 		n.faults[part] = text
 	}
+	if text != "" && text != before {
+		n.fault = &Fault{Time: time.Now(), Part: part, What: text}
+	}
 	n.mu.Unlock()
 	switch {
 	case text == before:
@@ -453,10 +456,12 @@ func (n *Node) note(part string, err error) bool {
 }
 
 // repaired says what had to be mended. Before the server runs, and in a reload, that is building and no repair.
-func (n *Node) repaired(kind, what string) {
+// quietly: of many repairs that another program undoes, only the first are said.
+func (n *Node) repaired(kind, what string, quietly bool) {
 	n.mu.Lock()
 	building := !n.serving || n.moving
 	if !building {
+		n.repairs[kind]++
 		n.repair = time.Now().UTC().Format(time.RFC3339) + " " + kind + ": " + what
 	}
 	n.mu.Unlock()
@@ -465,12 +470,19 @@ func (n *Node) repaired(kind, what string) {
 		return
 	}
 	n.Recorder.Repair(kind)
+	if quietly {
+		n.Log.Debug("repaired", "part", kind, "what", what)
+		return
+	}
 	n.Log.Warn("repaired", "part", kind, "what", what)
 }
 
 // inWords sums drift up: the first difference tells most, and one cause makes many.
 func inWords(drift []string) string {
-	if len(drift) == 1 {
+	switch len(drift) {
+	case 0:
+		return ""
+	case 1:
 		return drift[0]
 	}
 	return fmt.Sprintf("%s; and %d more differences", drift[0], len(drift)-1)

@@ -23,8 +23,17 @@ type Status struct {
 	Leases    []LeaseStatus     `json:"leases"`
 	Proven    []netip.Addr      `json:"fallbackProven"`
 	Faults    map[string]string `json:"faults"`
+	LastFault *Fault            `json:"lastFault,omitempty"`
 	Repair    string            `json:"lastRepair,omitempty"`
+	Repairs   map[string]int    `json:"repairs"` // since the start, by kind
 	Upstreams []ask.Status      `json:"upstreams,omitempty"`
+}
+
+// Fault is something that went wrong, whether or not it was put right since.
+type Fault struct {
+	Time time.Time `json:"time"`
+	Part string    `json:"part"`
+	What string    `json:"what"`
 }
 
 // LeaseStatus is one address and protocol.
@@ -41,7 +50,8 @@ func (n *Node) Status() Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := Status{Instance: n.instance, Started: n.started, Serving: n.serving, Redirects: n.now.Redirects,
-		Proven: slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare), Faults: maps.Clone(n.faults), Repair: n.repair}
+		Proven: slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare), Faults: maps.Clone(n.faults), Repair: n.repair,
+		Repairs: maps.Clone(n.repairs), LastFault: n.fault}
 	if n.Upstreams != nil {
 		s.Upstreams = n.Upstreams.Status()
 		if faults := n.Upstreams.Faults(); len(faults) > 0 {

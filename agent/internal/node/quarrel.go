@@ -1,0 +1,99 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Bounds of a quarrel. Five repairs within ten seconds are more than an operator at work or a firewall's restart makes;
+// from there on the pauses double, so that two programs that undo each other cost one transaction in five seconds.
+const (
+	quarrelWindow = 10 * time.Second
+	quarrelLimit  = 5
+	quarrelFirst  = 500 * time.Millisecond
+	quarrelLast   = 5 * time.Second
+)
+
+// A quarrel is what is known of another program that keeps undoing one kind of repair. Its zero value is peace. It
+// belongs to the goroutine that repairs.
+type quarrel struct {
+	mended []time.Time   // the repairs of the last window
+	on     bool          // the limit was passed, and quiet did not last a window since
+	count  int           // repairs since it began, those that began it included
+	wait   time.Duration // after the next repair
+	until  time.Time     // no repair before
+}
+
+// due reports whether the thing may be looked at and repaired now. Where it may not, there is something to wait for: until.
+func (q *quarrel) due(now time.Time) bool { return !now.Before(q.until) }
+
+// repaired notes a repair, and reports whether the quarrel begins with it.
+func (q *quarrel) repaired(now time.Time) (begins bool) {
+	q.mended = append(slices.DeleteFunc(q.mended, func(t time.Time) bool { return now.Sub(t) > quarrelWindow }), now)
+	if !q.on && len(q.mended) < quarrelLimit {
+		return false
+	}
+	begins = !q.on
+	if begins {
+		q.on, q.count, q.wait = true, len(q.mended)-1, quarrelFirst
+	}
+	q.count++
+	q.until = now.Add(q.wait)
+	q.wait = min(2*q.wait, quarrelLast)
+	return begins
+}
+
+// ended reports whether nothing was undone for a whole window, and how often it was before. It says so once.
+func (q *quarrel) ended(now time.Time) (count int, ended bool) {
+	if !q.on || now.Sub(q.mended[len(q.mended)-1]) <= quarrelWindow {
+		return 0, false
+	}
+	count = q.count
+	*q = quarrel{}
+	return count, true
+}
+
+// err is the fault that stands while the quarrel lasts. Its text does not change, so that it is said once.
+func (q *quarrel) err() error {
+	if !q.on {
+		return nil
+	}
+	return fmt.Errorf("something on this node undid it %d times within %v: it is mended less often until that ends; find the program that changes it (`neardns-agent doctor`)", quarrelLimit, quarrelWindow)
+}
+
+// mending has mend look at one kind of thing and put it right, unless it was put right too often lately. What a reload asks
+// for is always done and no repair.
+func (n *Node) mending(kind string, mend func() (mended string, err error)) error {
+	q := n.quarrels[kind]
+	if q == nil {
+		q = &quarrel{}
+		n.quarrels[kind] = q
+	}
+	moving := n.isMoving()
+	if !moving && !q.due(time.Now()) {
+		return q.err()
+	}
+	mended, err := mend()
+	if mended != "" && !moving {
+		if q.repaired(time.Now()); q.on {
+			time.AfterFunc(time.Until(q.until), n.poke) // the next look
+		}
+	}
+	if mended != "" {
+		n.repaired(kind, mended, q.on && q.count > quarrelLimit)
+	}
+	if count, ended := q.ended(time.Now()); ended {
+		n.Log.Info("nothing undoes repairs any more", "part", kind, "repairs", count)
+	}
+	if err != nil {
+		return err
+	}
+	return q.err()
+}
+
+func (n *Node) isMoving() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.moving
+}
