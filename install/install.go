@@ -26,46 +26,77 @@ type install struct {
 	nodeConfig, entryFile string
 	plugin, agent         string
 	wait                  time.Duration
+	anyPlace              bool // an entry that another plugin stands behind is right too
 	out                   io.Writer
 }
 
 func (in install) say(format string, args ...any) { _, _ = fmt.Fprintf(in.out, format+"\n", args...) }
 
 func (in install) run(ctx context.Context) error {
+	_, err := in.pass(ctx)
+	return err
+}
+
+// outcome is what one pass changed, or would have changed.
+type outcome struct {
+	entry  []byte
+	binary bool
+	list   bool
+	change // the network that was found
+}
+
+// pass makes binary and list right, once.
+func (in install) pass(ctx context.Context) (outcome, error) {
 	entry, err := in.entry(ctx)
 	if err != nil {
-		return err
+		return outcome{}, err
 	}
 	// All that can be found out without writing comes first.
 	if err := in.await(ctx, entry); err != nil {
-		return err
+		return outcome{}, err
 	}
 	if !in.dryRun {
 		unlock, err := lockAndSweep(ctx, in.bin, in.conf)
 		if err != nil {
-			return err
+			return outcome{}, err
 		}
 		defer unlock()
 	}
-	changed, err := placeBinary(ctx, in.plugin, in.bin, in.dryRun, func(speaks []string) error {
-		c, err := planAppend(in.conf, in.file, entry)
+	o := outcome{entry: entry}
+	o.binary, err = placeBinary(ctx, in.plugin, in.bin, in.dryRun, func(speaks []string) error {
+		c, err := in.plan(entry)
 		if err != nil {
 			return err
 		}
 		return c.speaks(speaks)
 	})
 	if err != nil {
-		return err
+		return o, err
 	}
 	switch {
-	case in.dryRun && changed:
+	case in.dryRun && o.binary:
 		in.say("would write %s", binaryPath(in.bin))
-	case changed:
+	case o.binary:
 		in.say("wrote %s", binaryPath(in.bin))
 	default:
 		in.say("%s is up to date", binaryPath(in.bin))
 	}
-	return in.chain(entry)
+	o.change, o.list, err = in.chain(entry)
+	return o, err
+}
+
+// plan forms the network's list. Where anyPlace is set, a right entry may stand anywhere in it.
+func (in install) plan(entry []byte) (change, error) {
+	c, err := planAppend(in.conf, in.file, entry)
+	if err != nil || !in.anyPlace || c.from != c.to {
+		return c, err
+	}
+	if holds, err := conflist.Holds(c.before, entry); err != nil || !holds {
+		return c, err
+	}
+	c.after = c.before
+	c.Network, err = conflist.Read(c.before)
+	return c, err
 }
 
 // entry returns the conflist entry: ready from a file, or as the agent's binary makes it from the node's configuration.
@@ -109,7 +140,7 @@ func (in install) await(ctx context.Context, entry []byte) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		c, err := planAppend(in.conf, in.file, entry)
+		c, err := in.plan(entry)
 		if err == nil {
 			err = c.speaks(conflist.Versions())
 		}
@@ -134,35 +165,35 @@ func (c change) speaks(versions []string) error {
 	return nil
 }
 
-// chain puts the entry into the network's list.
-func (in install) chain(entry []byte) error {
+// chain puts the entry into the network's list, and tells whether it wrote, or would have written.
+func (in install) chain(entry []byte) (change, bool, error) {
 	for range maxTries {
-		c, err := planAppend(in.conf, in.file, entry)
+		c, err := in.plan(entry)
 		if err != nil {
-			return err
+			return c, false, err
 		}
 		where := fmt.Sprintf("network %s, plugin %d of %d", c.Name, c.Position(), len(c.Types))
 		if c.none() {
 			in.say("%s is up to date: %s", c.to, where)
-			return nil
+			return c, false, nil
 		}
 		if in.dryRun {
 			in.say("would write %s: %s", c.to, where)
 			_, _ = io.WriteString(in.out, diff(c.from, c.to, c.before, c.after))
-			return nil
+			return c, true, nil
 		}
 		if err := c.apply(); errors.Is(err, errMoved) {
 			continue
 		} else if err != nil {
-			return err
+			return c, false, err
 		}
 		in.say("wrote %s: %s", c.to, where)
 		if c.from != c.to {
 			in.say("removed %s, which it replaces", c.from)
 		}
-		return nil
+		return c, true, nil
 	}
-	return fmt.Errorf("network in %s: %w, %d times running: another program keeps writing it", in.conf, errMoved, maxTries)
+	return change{}, false, fmt.Errorf("network in %s: %w, %d times running: another program keeps writing it", in.conf, errMoved, maxTries)
 }
 
 // lockAndSweep locks the folders in the order of their names, so that two installers never wait for each other, and

@@ -24,11 +24,13 @@ import (
 
 const usage = `usage:
   neardns-install install   --nodeconfig FILE | --entry FILE  [flags]
+  neardns-install watch     --nodeconfig FILE | --entry FILE  [flags]
+  neardns-install check     --nodeconfig FILE | --entry FILE  [flags]
   neardns-install uninstall [flags]
   neardns-install version
 
-Puts the CNI plugin neardns on this node and its entry into the network configuration that the runtime uses, or takes the
-entry out again. Run a command with --help for its flags.
+Puts the CNI plugin neardns on this node and its entry into the network configuration that the runtime uses, keeps both there
+(watch), says whether they are there (check), or takes the entry out again. Run a command with --help for its flags.
 `
 
 // errConfig marks what only a changed configuration can mend; the exit code is then 2.
@@ -50,6 +52,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch args[0] {
 	case "install":
 		err = runInstall(ctx, args[1:], stdout, stderr)
+	case "watch":
+		err = runWatch(ctx, args[1:], stdout, stderr)
+	case "check":
+		err = runCheck(ctx, args[1:], stdout, stderr)
 	case "uninstall":
 		err = runUninstall(ctx, args[1:], stdout, stderr)
 	case "version", "--version":
@@ -82,6 +88,9 @@ func (f *folders) flags(set *flag.FlagSet) {
 	set.StringVar(&f.bin, "cni-bin", "/opt/cni/bin", "`folder` of the runtime's CNI plugins")
 	set.StringVar(&f.conf, "cni-conf", "/etc/cni/net.d", "`folder` of the runtime's network configurations")
 	set.StringVar(&f.file, "file", "", "`name` of the network's file in --cni-conf, where it is not the first one (CRI-O's cni_default_network, the delegate of Multus)")
+}
+
+func (f *folders) dryRunFlag(set *flag.FlagSet) {
 	set.BoolVar(&f.dryRun, "dry-run", false, "only show what would change")
 }
 
@@ -103,28 +112,66 @@ func (f *folders) parse(set *flag.FlagSet, args []string, stderr io.Writer) erro
 	return nil
 }
 
-func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	in := install{out: stdout}
-	set := flag.NewFlagSet("neardns-install install", flag.ContinueOnError)
+// sourceFlags are the flags of every command that forms the entry.
+func (in *install) sourceFlags(set *flag.FlagSet) {
 	in.flags(set)
 	set.StringVar(&in.nodeConfig, "nodeconfig", "", "the node's configuration `file` (NodeConfig), which the entry is made from")
 	set.StringVar(&in.entryFile, "entry", "", "`file` with a ready entry, in place of --nodeconfig")
 	set.StringVar(&in.plugin, "plugin", beside("neardns"), "the plugin's `binary`")
 	set.StringVar(&in.agent, "agent", beside("neardns-agent"), "the agent's `binary`, which reads the node's configuration")
-	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet")
+}
+
+func (in *install) parseSource(set *flag.FlagSet, args []string, stderr io.Writer) error {
 	if err := in.parse(set, args, stderr); err != nil {
 		return err
 	}
 	if (in.nodeConfig == "") == (in.entryFile == "") {
 		return fmt.Errorf("%w: name either --nodeconfig or --entry", errConfig)
 	}
+	return nil
+}
+
+func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	in := install{out: stdout}
+	set := flag.NewFlagSet("neardns-install install", flag.ContinueOnError)
+	in.sourceFlags(set)
+	in.dryRunFlag(set)
+	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet")
+	if err := in.parseSource(set, args, stderr); err != nil {
+		return err
+	}
 	return in.run(ctx)
+}
+
+func runWatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	w := watch{install: install{out: stdout}, now: time.Now}
+	set := flag.NewFlagSet("neardns-install watch", flag.ContinueOnError)
+	w.sourceFlags(set)
+	set.DurationVar(&w.poll, "poll", 30*time.Second, "how often to look without an event")
+	if err := w.parseSource(set, args, stderr); err != nil {
+		return err
+	}
+	if w.poll < time.Second {
+		return fmt.Errorf("%w: --poll %s: at least 1s", errConfig, w.poll)
+	}
+	return w.run(ctx)
+}
+
+func runCheck(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	in := install{out: stdout}
+	set := flag.NewFlagSet("neardns-install check", flag.ContinueOnError)
+	in.sourceFlags(set)
+	if err := in.parseSource(set, args, stderr); err != nil {
+		return err
+	}
+	return in.check(ctx)
 }
 
 func runUninstall(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	un := uninstall{out: stdout}
 	set := flag.NewFlagSet("neardns-install uninstall", flag.ContinueOnError)
 	un.flags(set)
+	un.dryRunFlag(set)
 	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary; pods that were made with it can then hang in Terminating where the runtime keeps their old configuration")
 	if err := un.parse(set, args, stderr); err != nil {
 		return err

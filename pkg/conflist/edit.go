@@ -88,6 +88,21 @@ func Append(list, entry []byte) ([]byte, error) {
 	return append(out, rest[last.end:]...), nil
 }
 
+// Holds tells whether list has entry, wherever in it, and no other of our type. It is what a program asks that looks after
+// the list all the time: two of them that both insist on the last place would never end.
+func Holds(list, entry []byte) (bool, error) {
+	flat, err := checkEntry(entry)
+	if err != nil {
+		return false, err
+	}
+	d, err := parse(list)
+	if err != nil {
+		return false, err
+	}
+	at := d.network.Position() - 1
+	return at > 0 && !slices.Contains(d.network.Types[at+1:], Type) && d.says(list, at, flat), nil
+}
+
 // Drop returns list without any entry of our type, every other byte kept, and list itself when it has none. A list of
 // nothing else is ErrNoMain: what is left would be no list at all.
 func Drop(list []byte) ([]byte, error) {
@@ -141,6 +156,11 @@ func (d document) settled(list, flat []byte) bool {
 	if slices.Index(d.network.Types, Type) != at {
 		return false
 	}
+	return d.says(list, at, flat)
+}
+
+// says tells whether the plugin at a place of the list means what flat says.
+func (d document) says(list []byte, at int, flat []byte) bool {
 	var have bytes.Buffer
 	return json.Compact(&have, d.plugins[at].text(list)) == nil && bytes.Equal(have.Bytes(), flat)
 }

@@ -286,3 +286,31 @@ func FuzzEdit(f *testing.F) {
 		}
 	})
 }
+
+func TestHolds(t *testing.T) {
+	const other = `{"type":"neardns","redirects":[{"clusterDNS":"10.96.0.11"}]}`
+	for name, tc := range map[string]struct {
+		list string
+		want bool
+	}{
+		"last":                     {`{"name":"n","plugins":[{"type":"a"},` + testEntry + `]}`, true},
+		"before another":           {`{"name":"n","plugins":[{"type":"a"},` + testEntry + `,{"type":"mesh"}]}`, true},
+		"absent":                   {`{"name":"n","plugins":[{"type":"a"}]}`, false},
+		"out of date":              {`{"name":"n","plugins":[{"type":"a"},` + other + `]}`, false},
+		"twice":                    {`{"name":"n","plugins":[{"type":"a"},` + testEntry + `,` + testEntry + `]}`, false},
+		"first, where none chains": {`{"name":"n","plugins":[` + testEntry + `,{"type":"a"}]}`, false},
+	} {
+		got, err := Holds([]byte(tc.list), []byte(testEntry))
+		if err != nil || got != tc.want {
+			t.Errorf("%s: %v, %v, want %v", name, got, err, tc.want)
+		}
+	}
+	for _, bad := range []string{"", "{", "[]"} {
+		if _, err := Holds([]byte(bad), []byte(testEntry)); err == nil {
+			t.Errorf("list %q: no error", bad)
+		}
+		if _, err := Holds([]byte(`{"name":"n","plugins":[{"type":"a"}]}`), []byte(bad)); err == nil {
+			t.Errorf("entry %q: no error", bad)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// settle is how long a folder is left to whoever is writing in it: a file that is written in place is half a file first.
+	settle = 50 * time.Millisecond
+	// retryAfter is when a pass that failed is tried again, should no event come before.
+	retryAfter = 2 * time.Second
+)
+
+// watch keeps plugin and entry on the node until ctx ends. It takes nothing out then: whoever stops a watch may be about to
+// start the next one. A right entry may stand anywhere in the list, so that two programs like this one do not push each
+// other from the last place for ever.
+type watch struct {
+	install
+	poll time.Duration // between two looks without an event
+	now  func() time.Time
+
+	pace  pace
+	entry []byte // that the last good pass was about
+	said  string // the last fault that was said
+}
+
+func (w *watch) run(ctx context.Context) error {
+	w.anyPlace, w.wait = true, 0
+	source := w.nodeConfig
+	if source == "" {
+		source = w.entryFile
+	}
+	events := w.follow(ctx, w.conf, w.bin, filepath.Dir(source))
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			w.say("stopped; %s stays as it is", w.conf)
+			return nil
+		case <-events:
+			if !pause(ctx, settle) {
+				continue
+			}
+		case <-next.C:
+		}
+		after := w.pace.wait(w.now())
+		if after == 0 {
+			var err error
+			if after, err = w.look(ctx); err != nil {
+				return err
+			}
+		}
+		next.Reset(after)
+	}
+}
+
+// look makes one pass, says what is news in it, and returns when to make the next. Only a configuration that is bad from the
+// start is an error: later the one that was good before stays in the list.
+func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
+	var said bytes.Buffer
+	in := w.install
+	in.out = &said
+	o, err := in.pass(ctx)
+	if ctx.Err() != nil { // whatever it was, it was cut short
+		return w.poll, nil //nolint:nilerr // the loop ends
+	}
+	switch {
+	case err != nil && w.entry == nil && errors.Is(err, errConfig):
+		return 0, err
+	case err != nil:
+		if text := err.Error(); text != w.said {
+			w.said = text
+			w.say("not as it should be, tried again every %s and at each change: %v", retryAfter, err)
+		}
+		return retryAfter, nil
+	}
+	if w.entry == nil || o.binary || o.list || w.said != "" {
+		_, _ = io.Copy(w.out, &said)
+	}
+	fought := o.list && bytes.Equal(w.entry, o.entry)
+	w.entry, w.said = o.entry, ""
+	if !fought {
+		return w.poll, nil
+	}
+	w.pace.note(w.now())
+	if rest := w.pace.rest(); rest > 0 {
+		w.say("network %s was written %d times in %s without neardns: whoever writes %s (its first plugin is %s) drops what others add: mend that there; the next try is in %s",
+			o.Name, w.pace.streak, w.now().Sub(w.pace.since).Round(time.Second), o.to, o.Types[0], rest)
+		return rest, nil
+	}
+	return w.poll, nil
+}
+
+// follow ticks when something in one of the folders changes. One that is not there yet, or that inotify cannot follow, is
+// tried again with each poll; the poll itself sees what an event did not tell.
+func (w *watch) follow(ctx context.Context, folders ...string) <-chan struct{} {
+	out := make(chan struct{}, 1)
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		w.say("folders are looked at every %s only: %v (raise fs.inotify.max_user_instances)", w.poll, err)
+		return out
+	}
+	add := func() {
+		for _, f := range folders {
+			_ = watcher.Add(f)
+		}
+	}
+	add()
+	go func() { // ends with ctx
+		defer func() { _ = watcher.Close() }()
+		again := time.NewTicker(w.poll)
+		defer again.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-again.C:
+				add()
+				continue
+			case <-watcher.Events:
+			case err := <-watcher.Errors: // events were lost, so something happened
+				if err == nil { // closed
+					return
+				}
+			}
+			select {
+			case out <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return out
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// check is a pass that writes nothing, for probes and people: it returns an error that says what is not as it should be.
+func (in install) check(ctx context.Context) error {
+	var said bytes.Buffer
+	dry := in
+	dry.out, dry.dryRun, dry.anyPlace, dry.wait = &said, true, true, 0
+	o, err := dry.pass(ctx)
+	if err != nil {
+		return err
+	}
+	var faults []error
+	if o.binary {
+		faults = append(faults, fmt.Errorf("%s is missing or not the one that belongs to this version", binaryPath(in.bin)))
+	}
+	if o.list {
+		faults = append(faults, fmt.Errorf("network %s (%s) does not have the entry that the configuration gives", o.Name, o.from))
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%w: run neardns-install install", errors.Join(faults...))
+	}
+	_, _ = io.Copy(in.out, &said)
+	return nil
+}

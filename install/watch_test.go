@@ -1,0 +1,314 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+const soon = 10 * time.Second // on a busy machine
+
+// output is a writer that may be read meanwhile.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// watch runs the command until the test ends, or stop is called, which returns its exit code.
+func (n *node) watch(more ...string) (out *output, stop func() int) {
+	n.t.Helper()
+	out = new(output)
+	ctx, cancel := context.WithCancel(context.Background())
+	code := make(chan int, 1)
+	args := slices.Concat([]string{"watch", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)
+	go func() { code <- run(ctx, args, out, out) }()
+	stop = sync.OnceValue(func() int { cancel(); return <-code })
+	n.t.Cleanup(func() {
+		stop()
+		goleak.VerifyNone(n.t)
+	})
+	return out, stop
+}
+
+func (n *node) eventuallyTypes(name string, types ...string) {
+	n.t.Helper()
+	testutil.Eventually(n.t, soon, func() error {
+		text, err := os.ReadFile(filepath.Join(n.conf, name))
+		if err != nil {
+			return err
+		}
+		got, err := conflist.Read(text)
+		if err == nil && !slices.Equal(got.Types, types) {
+			err = fmt.Errorf("plugins %q, want %q", got.Types, types)
+		}
+		return err
+	})
+}
+
+func eventuallySays(t *testing.T, out *output, parts ...string) {
+	t.Helper()
+	testutil.Eventually(t, soon, func() error {
+		for _, p := range parts {
+			if !strings.Contains(out.String(), p) {
+				return fmt.Errorf("no %q in:\n%s", p, out)
+			}
+		}
+		return nil
+	})
+}
+
+// The main network comes late, rewrites its file, replaces it by a rename, and is moved to another file: each time the entry
+// is back within moments, and the binary too when somebody takes it away.
+func TestWatch(t *testing.T) {
+	n := newNode(t)
+	out, stop := n.watch("--poll", "1h")
+	eventuallySays(t, out, "no network is configured in "+n.conf+" yet")
+	n.network("10-a.conflist", mainList)
+	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+	n.network("10-a.conflist", mainList) // in place
+	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+	n.network("new.tmp", strings.Replace(mainList, "flannel", "calico", 1))
+	if err := os.Rename(filepath.Join(n.conf, "new.tmp"), filepath.Join(n.conf, "10-a.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	n.eventuallyTypes("10-a.conflist", "calico", "neardns")
+	n.network("05-b.conflist", mainList)
+	n.eventuallyTypes("05-b.conflist", "flannel", "neardns")
+	if err := os.Remove(filepath.Join(n.bin, "neardns")); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, soon, func() error {
+		_, err := os.Stat(filepath.Join(n.bin, "neardns"))
+		return err
+	})
+	if code := stop(); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	n.wantTypes("05-b.conflist", "flannel", "neardns") // it takes nothing out
+}
+
+// Nothing to do is nothing done and nothing said, also when others come and go in the folder.
+func TestWatchIsQuiet(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	out, _ := n.watch("--poll", "1s")
+	eventuallySays(t, out, "wrote "+n.conf+"/10-a.conflist")
+	said, before := out.String(), n.stat("10-a.conflist")
+	for i := range 3 {
+		n.network(fmt.Sprintf("90-%d.conflist", i), mainList)
+	}
+	// Another plugin behind ours is no reason to write: two that both insist on the last place would never end.
+	behind := strings.Replace(n.read("10-a.conflist"), "\n  ]", ",\n    {\"type\": \"mesh\"}\n  ]", 1)
+	n.network("10-a.conflist", behind)
+	n.network("20-marker.conflist", "{")
+	if err := os.Remove(filepath.Join(n.bin, "neardns")); err != nil { // when this is mended, what came before has been seen
+		t.Fatal(err)
+	}
+	eventuallySays(t, out, said+"wrote "+n.bin+"/neardns")
+	n.wantTypes("10-a.conflist", "flannel", "neardns", "mesh")
+	if n.read("10-a.conflist") != behind || os.SameFile(before, n.stat("10-a.conflist")) != true {
+		t.Error("a list that needs nothing was written")
+	}
+}
+
+func (n *node) stat(name string) os.FileInfo {
+	n.t.Helper()
+	info, err := os.Stat(filepath.Join(n.conf, name))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return info
+}
+
+// Somebody writes the list anew each time that the entry is back: after a few answers the watch rests longer and longer, and
+// says who.
+func TestWatchInAFight(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	out, _ := n.watch("--poll", "1h")
+	deadline := time.Now().Add(soon)
+	for !strings.Contains(out.String(), "the next try is in 2s") {
+		if time.Now().After(deadline) {
+			t.Fatalf("no rest:\n%s", out)
+		}
+		n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+		n.network("10-a.conflist", mainList)
+	}
+	for _, p := range []string{"network cbr0 was written 4 times in ", "its first plugin is flannel", "the next try is in 1s"} {
+		if !strings.Contains(out.String(), p) {
+			t.Errorf("no %q in:\n%s", p, out)
+		}
+	}
+	if got, want := strings.Count(out.String(), "wrote "+n.conf), 6; got != want { // the first, four at the start, one after a second
+		t.Errorf("the list was written %d times, want %d:\n%s", got, want, out)
+	}
+}
+
+// A changed configuration is no fight; one that became bad leaves the entry that stands.
+func TestWatchFollowsTheConfiguration(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	entry := n.args[slices.Index(n.args, "--entry")+1]
+	out, _ := n.watch("--poll", "1h")
+	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+	for i := range 6 {
+		address := fmt.Sprintf("10.96.0.%d", 20+i)
+		n.write(entry, strings.Replace(testEntry, "10.96.0.10", address, 1), 0o644)
+		testutil.Eventually(t, soon, func() error {
+			if !strings.Contains(n.read("10-a.conflist"), address) {
+				return errors.New("the list has the old entry")
+			}
+			return nil
+		})
+	}
+	good := n.read("10-a.conflist")
+	n.write(entry, "{", 0o644)
+	eventuallySays(t, out, "not as it should be", "entry.json")
+	if n.read("10-a.conflist") != good {
+		t.Error("a bad entry changed the list")
+	}
+	if strings.Contains(out.String(), "the next try is in") {
+		t.Errorf("taken for a fight:\n%s", out)
+	}
+}
+
+func TestWatchRefusesABadStart(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	n.write(n.args[slices.Index(n.args, "--entry")+1], "{", 0o644)
+	out, stop := n.watch()
+	eventuallySays(t, out, "bad configuration")
+	if code := stop(); code != 2 {
+		t.Errorf("exit code %d, want 2:\n%s", code, out)
+	}
+	if n.read("10-a.conflist") != mainList {
+		t.Error("the list was written")
+	}
+	code, text := n.run("watch", "--entry", "x", "--poll", "1ms")
+	want(t, code, 2, text, "--poll 1ms: at least 1s")
+}
+
+func TestCheck(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	check := func(code int, parts ...string) {
+		t.Helper()
+		got, out := n.run(slices.Concat([]string{"check", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
+		want(t, got, code, out, parts...)
+	}
+	check(1, n.bin+"/neardns is missing", "network cbr0 ("+n.conf+"/10-a.conflist) does not have the entry", "run neardns-install install")
+	if n.read("10-a.conflist") != mainList || len(n.files(n.bin)) > 0 {
+		t.Error("check wrote something")
+	}
+	if code, out := n.install(); code != 0 {
+		t.Fatal(out)
+	}
+	check(0, "10-a.conflist is up to date: network cbr0, plugin 2 of 2")
+	n.write(filepath.Join(n.bin, "neardns"), "#!/bin/sh\n", 0o755)
+	check(1, n.bin+"/neardns is missing or not the one")
+}
+
+// The installer is killed at random points while the network's owner writes its file: at every moment the runtime finds a
+// whole list, the owner's or the one with our entry, and a whole binary or none.
+func TestKilledAtAnyPoint(t *testing.T) {
+	n := newNode(t)
+	bin := filepath.Join(t.TempDir(), "neardns-install")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.network("10-a.conflist", mainList)
+	withEntry, err := conflist.Append([]byte(mainList), []byte(testEntry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { // the runtime
+		for looks := 0; ; looks++ {
+			select {
+			case <-stop:
+				t.Logf("%d looks", looks)
+				return
+			default:
+			}
+			names, err := networks(n.conf)
+			if err != nil || len(names) == 0 {
+				t.Errorf("no network: %q, %v", names, err)
+				return
+			}
+			text, err := os.ReadFile(filepath.Join(n.conf, names[0]))
+			if err != nil || string(text) != mainList && !bytes.Equal(text, withEntry) {
+				t.Errorf("%v, the list reads:\n%s", err, text)
+				return
+			}
+			if plugin, err := os.ReadFile(filepath.Join(n.bin, "neardns")); err == nil && string(plugin) != testPlugin {
+				t.Errorf("half a binary: %q", plugin)
+				return
+			}
+		}
+	})
+	rounds := 150
+	if testing.Short() {
+		rounds = 20
+	}
+	killed := 0
+	args := slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)
+	for i := range rounds {
+		temp := filepath.Join(n.conf, "owner.tmp")
+		n.write(temp, mainList, 0o644)
+		if err := os.Rename(temp, filepath.Join(n.conf, "10-a.conflist")); err != nil {
+			t.Fatal(err)
+		}
+		if i%3 == 0 {
+			_ = os.Remove(filepath.Join(n.bin, "neardns"))
+		}
+		cmd := exec.CommandContext(t.Context(), bin, args...)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		kill := time.AfterFunc(time.Duration(i)*150*time.Microsecond, func() { _ = cmd.Process.Signal(syscall.SIGKILL) })
+		if cmd.Wait() != nil {
+			killed++
+		}
+		kill.Stop()
+	}
+	close(stop)
+	wg.Wait()
+	if killed == 0 || killed == rounds {
+		t.Errorf("%d of %d were killed: nothing was tried", killed, rounds)
+	}
+	code, out := n.install()
+	want(t, code, 0, out)
+	n.wantTypes("10-a.conflist", "flannel", "neardns")
+	if left := append(n.files(n.bin), n.files(n.conf)...); !slices.Equal(left, []string{"neardns", "10-a.conflist"}) {
+		t.Errorf("left behind: %q", left)
+	}
+	t.Logf("%d of %d runs were killed", killed, rounds)
+}
