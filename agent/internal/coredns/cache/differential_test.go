@@ -110,25 +110,22 @@ func trial(t *testing.T, data []byte, ours, theirs subject, classes []class) out
 func (c *contest) step() {
 	from := c.w.choices
 	asked, d := -1, difference{}
-	switch from.of(8) {
-	case 0:
+	switch from.of(16) {
+	case 0, 1, 2:
 		pause := c.w.wait()
 		c.w.note("", "wait %v", pause)
 		<-time.After(pause)
-	case 1:
-		if !from.one(3) {
-			break
-		}
+	case 3:
 		text := c.w.moodLine()
 		c.w.note("", "%s", text)
 		m := c.parse(text).mood
 		for _, s := range c.sides {
 			s.upstream.feel(*m)
 		}
-	case 2:
-		c.say(from.of(worldNames), pick(from, worldTypes...))
+	case 4:
+		c.say(c.w.question())
 	default:
-		i, qtype := from.of(worldNames), pick(from, worldTypes...)
+		i, qtype := c.w.question()
 		name := c.w.name(i)
 		if c.sides[0].upstream.rule(dns.Question{Name: name, Qtype: qtype, Qclass: dns.ClassINET}) == nil {
 			c.say(i, qtype)

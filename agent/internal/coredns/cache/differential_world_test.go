@@ -33,13 +33,15 @@ func (c *choices) one(n int) bool { return c.of(n) == n-1 }
 func pick[T any](c *choices, from ...T) T { return from[c.of(len(from))] }
 
 // names in a world are few, so that they are asked for again and again in all ways.
-const worldNames = 6
+const worldNames = 4
 
 // world is the state of a trial: what the upstream says, written in the words of a scenario.
 type world struct {
 	choices *choices
 	age     [worldNames]int // how often a name was given up for a new one
-	history []line          // everything that happened
+	last    int             // the name that was asked for last, with its type: it is asked for again
+	qtype   uint16
+	history []line // everything that happened
 }
 
 // line is a line of the trial's scenario.
@@ -67,9 +69,17 @@ func (w *world) story(block, name string) string {
 }
 
 var (
-	worldTypes = []uint16{dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeCNAME, dns.TypeANY, 65280}
-	worldTTLs  = []int{60, 30, 10, 5, 3, 1, 0, 300, 3600, 86400, 2147483647}
+	worldTypes = []uint16{dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeAAAA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeCNAME, dns.TypeANY, 65280}
+	worldTTLs  = []int{60, 30, 60, 30, 10, 5, 20, 1, 0, 300, 3600, 86400, 2147483647}
 )
+
+// question chooses a name and a type, two times out of three those of last time.
+func (w *world) question() (int, uint16) {
+	if w.qtype == 0 || w.choices.of(3) == 0 {
+		w.last, w.qtype = w.choices.of(worldNames), pick(w.choices, worldTypes...)
+	}
+	return w.last, w.qtype
+}
 
 func (w *world) ttl() int { return pick(w.choices, worldTTLs...) }
 
@@ -196,7 +206,7 @@ func (w *world) askLine(name string, t uint16) string {
 	}
 	flags := ""
 	for _, f := range []string{" do", " cd", " ad", " rd-", " tcp"} {
-		if c.one(6) {
+		if c.one(12) {
 			flags += f
 		}
 	}
@@ -207,11 +217,12 @@ func (w *world) askLine(name string, t uint16) string {
 }
 
 func (w *world) wait() time.Duration {
-	return pick(w.choices, time.Second, 2*time.Second, 300*time.Millisecond, 5*time.Second, 10*time.Second, 30*time.Second, time.Minute, 5*time.Minute, time.Hour, 4500*time.Millisecond)
+	return pick(w.choices, time.Second, 2*time.Second, 300*time.Millisecond, 4500*time.Millisecond, 5*time.Second, 10*time.Second, 20*time.Second,
+		30*time.Second, time.Second, 3*time.Second, 5*time.Second, time.Minute, 5*time.Minute, time.Hour)
 }
 
 func (w *world) moodLine() string {
-	return "upstream " + pick(w.choices, "is well", "is well", "is well", "fails", "refuses", "is slow 300ms", "fails slow 2s")
+	return "upstream " + pick(w.choices, "is well", "is well", "is well", "is well", "is well", "is well", "fails", "refuses", "is slow 300ms", "fails slow 2s")
 }
 
 // blocks are the configurations that both caches read.

@@ -120,7 +120,7 @@ func TestScenarioStress(t *testing.T) {
 	}
 	for c := range clients {
 		asking.Go(func() {
-			wire := new(dns.Client)
+			wire := &dns.Client{Net: []string{"udp", "tcp"}[c%2]}
 			for i := range rounds {
 				q := new(dns.Msg)
 				q.SetQuestion(fmt.Sprintf("%c%d.example.", "ndf"[(c+i)%3], (i*7+c)%(10+i)), dns.TypeTXT)
@@ -130,7 +130,7 @@ func TestScenarioStress(t *testing.T) {
 				}
 				var m *dns.Msg
 				var err error
-				if c == 0 && i%4 == 0 {
+				if c < 2 && i%4 == 0 {
 					m, _, err = wire.Exchange(q, addr)
 				} else {
 					var r reply
@@ -163,30 +163,40 @@ func TestScenarioStress(t *testing.T) {
 	t.Logf("%d questions, %d of them to the upstream", clients*rounds, up.asked.Load())
 }
 
-// listen serves on a socket of the loopback address.
+// listen serves on sockets of the loopback address, UDP and TCP on one port.
 func listen(t *testing.T, to *atomic.Pointer[dnsserver.Server]) (stop func(), addr string) {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+	addr = tcp.Addr().String()
+	udp, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
 		at := to.Load()
 		at.ServeDNS(context.WithValue(context.Background(), dnsserver.Key{}, at), w, r)
-	})}
-	ready := make(chan struct{})
-	s.NotifyStartedFunc = func() { close(ready) }
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		if err := s.ActivateAndServe(); err != nil {
-			t.Error(err)
-		}
 	})
-	<-ready
+	servers := []*dns.Server{{Listener: tcp, Handler: handler}, {PacketConn: udp, Handler: handler}}
+	var serving sync.WaitGroup
+	for _, s := range servers {
+		ready := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(ready) }
+		serving.Go(func() {
+			if err := s.ActivateAndServe(); err != nil {
+				t.Error(err)
+			}
+		})
+		<-ready
+	}
 	return func() {
-		if err := s.Shutdown(); err != nil {
-			t.Error(err)
+		for _, s := range servers {
+			if err := s.Shutdown(); err != nil {
+				t.Error(err)
+			}
 		}
 		serving.Wait()
-	}, conn.LocalAddr().String()
+	}, addr
 }

@@ -64,3 +64,28 @@ func TestScenariosCoreDNS(t *testing.T) {
 func told(sc *scenario, s step, errs []error) string {
 	return fmt.Sprintf("%s:%d: %s\n%v", sc.file, s.line, s.text, errors.Join(errs...))
 }
+
+// TestScenarioGrammar reads the example of the grammar's page, whose right half is for people, and plays it.
+func TestScenarioGrammar(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("testdata", "scenarios", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```\n")
+	example, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("no example in the page")
+	}
+	const column = 57 // where the right half begins
+	var lines []string
+	for l := range strings.Lines(example) {
+		lines = append(lines, strings.TrimRight(l[:min(len(l), column)], " \n"))
+	}
+	sc, err := parseScenario("README.md", strings.Join(lines, "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, errs := range play(t, sc, stock()) {
+		t.Error(told(sc, sc.steps[i], errs))
+	}
+}
