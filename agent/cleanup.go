@@ -13,6 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/accept"
 )
 
 // runCleanup takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pod tables,
@@ -53,6 +54,9 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	}
 	defer rules.Close() //nolint:errcheck // at exit
 	if err := rules.Remove(); err != nil {
+		return err
+	}
+	if err := accept.Remove(); err != nil {
 		return err
 	}
 	say("host table removed")

@@ -33,6 +33,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/accept"
 )
 
 // Names in the state folder.
@@ -160,7 +161,7 @@ func (a *agent) run(ctx context.Context) error {
 	m.Collect(upstreams.Collector())
 	m.Collect(gate.Collector())
 	n := node.New(a.instance, first, node.Parts{
-		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: server, Link: nodeLink{}, Rules: rules, Lease: lease,
+		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: server, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
 		Prober: probes, Pods: pods.Open(a.conf.StateDir, a.log), Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Upstreams: upstreams, Recorder: recorder{m},
 	})
 	var wg sync.WaitGroup
@@ -280,6 +281,13 @@ func (nodeLink) Ensure(name string, addresses []netip.Addr) (string, error) {
 
 func (nodeLink) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return link.Watch(ctx, link.Config{})
+}
+
+// firewall puts the rules in iptables' filter table behind the loop's interface.
+type firewall struct{}
+
+func (firewall) Ensure(addresses []netip.Addr, legacy bool) (string, error) {
+	return accept.Ensure(addresses, legacy)
 }
 
 // proofs keeps the record of the fallback's proof in the folder that survives a reboot.

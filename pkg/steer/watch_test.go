@@ -70,8 +70,16 @@ func TestWatch(t *testing.T) {
 		ns.Run("nft", c)
 		quiet(c)
 	}
-	ns.Run("iptables", "-A", "INPUT", "-j", "ACCEPT")
-	quiet("iptables")
+	ns.Run("iptables-nft", "-A", "INPUT", "-j", "ACCEPT")
+	tick("iptables makes its base chain, which may drop by policy")
+	for _, args := range []string{"-A INPUT -j ACCEPT", "-N KUBE-SERVICES", "-A KUBE-SERVICES -j ACCEPT", "-F KUBE-SERVICES", "-t nat -A OUTPUT -j ACCEPT"} {
+		ns.Run(append([]string{"iptables-nft"}, strings.Fields(args)...)...)
+		quiet("iptables " + args)
+	}
+	for _, args := range []string{"-P INPUT DROP", "-F", "-N NEARDNS-INPUT", "-X NEARDNS-INPUT"} {
+		ns.Run(append([]string{"iptables-nft"}, strings.Fields(args)...)...)
+		tick("iptables " + args)
+	}
 	must(t, lease.Renew(redirect4.Steering, steer.UDP))
 	must(t, lease.Withdraw(redirect6.Steering, steer.TCP))
 	quiet("packets that fill sets, and what lapses")

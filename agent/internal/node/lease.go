@@ -86,6 +86,18 @@ func (n *Node) withdrawGone(old, next Settings, probes *group) {
 	}
 }
 
+// lacksLease tells whether a target of a running server has no lease.
+func (n *Node) lacksLease() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.targets {
+		if !l.held {
+			return true
+		}
+	}
+	return false
+}
+
 func (n *Node) allTargets() []target {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -206,10 +218,12 @@ func (n *Node) fail(t target, r prober.Result, v verdict) {
 	}
 	switch {
 	case lost:
+		n.poke() // a firewall of which no event tells may be the reason
 		n.Recorder.Lease(t.addr, t.proto, false)
 		n.Recorder.Lost(r.Failure)
 		n.Log.Warn("lease lost, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", r.Err, "rest", rest)
 	case news:
+		n.poke()
 		n.Log.Info("no lease yet, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", r.Err)
 	}
 }

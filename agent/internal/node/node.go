@@ -87,6 +87,12 @@ type Rules interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
+// Firewall keeps our addresses accepted where the host's own filter drops by policy. Ensure returns what it had to add;
+// legacy asks it to look also where the kernel tells nobody of changes, which costs a few processes.
+type Firewall interface {
+	Ensure(addresses []netip.Addr, legacy bool) (mended string, err error)
+}
+
 // Lease sends the lease datagrams.
 type Lease interface {
 	Renew(addr netip.Addr, p steer.Protocol) error
@@ -146,6 +152,7 @@ type Parts struct {
 	Server   Server
 	Link     Link
 	Rules    Rules
+	Firewall Firewall
 	Lease    Lease
 	Prober   Prober
 	Pods     Pods
@@ -265,6 +272,7 @@ func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 	linkErr := n.keepLink(s)
 	ok := n.note("link", linkErr)
 	ok = n.note("rules", n.keepRules(s)) && ok
+	ok = n.note("firewall", n.keepFirewall(s, deep)) && ok
 	if linkErr == nil {
 		ok = n.note("server", n.keepServer(ctx, s)) && ok
 	}
@@ -283,6 +291,16 @@ func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 
 func (n *Node) keepLink(s Settings) error {
 	return n.mending("link", func() (string, error) { return n.Link.Ensure(s.Link, s.Addresses()) })
+}
+
+// keepFirewall looks at iptables-legacy only where something points to it: the start, the slow check and a missing lease.
+// Where nothing can be added and every lease is held, somebody else let our addresses through already.
+func (n *Node) keepFirewall(s Settings, deep bool) error {
+	err := n.mending("firewall", func() (string, error) { return n.Firewall.Ensure(s.Addresses(), deep || n.lacksLease()) })
+	if err != nil && !n.lacksLease() {
+		return nil
+	}
+	return err
 }
 
 func (n *Node) keepRules(s Settings) error {

@@ -147,6 +147,12 @@ func (r worldRules) Repair(rs steer.Ruleset) ([]string, error) {
 }
 func (r worldRules) Watch(context.Context) (<-chan struct{}, error) { return r.ticks, nil }
 
+type worldFirewall struct{ *world }
+
+func (f worldFirewall) Ensure(_ []netip.Addr, legacy bool) (string, error) {
+	return "", f.call("firewall legacy=%t", legacy)
+}
+
 type worldLease struct{ *world }
 
 func (l worldLease) Renew(a netip.Addr, p steer.Protocol) error { return l.call("renew %s/%s", a, p) }
@@ -228,7 +234,7 @@ func begin(t *testing.T, w *world, s Settings) (*Node, func()) {
 	t.Helper()
 	w.next = s
 	n := New(self, s, Parts{
-		Log: slog.New(slog.DiscardHandler), Changed: w.config, Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w},
+		Log: slog.New(slog.DiscardHandler), Changed: w.config, Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w}, Firewall: worldFirewall{w},
 		Load: func() (Settings, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

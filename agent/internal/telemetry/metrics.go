@@ -34,7 +34,7 @@ type Metrics struct {
 var (
 	probeResults = [...]string{"ok", "timeout", "refused", "wrong-answer", "slow", "network", "canceled", "other"}
 	lossReasons  = [...]string{"timeout", "refused", "wrong-answer", "slow", "network", "other"}
-	repairKinds  = [...]string{"link", "rules", "prober", "other"}
+	repairKinds  = [...]string{"link", "rules", "firewall", "prober", "other"}
 	podStates    = [...]string{"steered", "pending", "left-alone", "gone"}
 )
 

@@ -109,6 +109,7 @@ neardns_reloads_total{result="refused"} 1
 neardns_reloads_total{result="taken"} 1
 # HELP neardns_repairs_total Things on the node that were not as they should be and were mended, by kind.
 # TYPE neardns_repairs_total counter
+neardns_repairs_total{kind="firewall"} 0
 neardns_repairs_total{kind="link"} 0
 neardns_repairs_total{kind="other"} 1
 neardns_repairs_total{kind="prober"} 0

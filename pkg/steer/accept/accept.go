@@ -1,0 +1,291 @@
+// Package accept owns ACCEPT rules for our addresses in iptables' filter table, in chains of its own. They are needed only
+// where that table's INPUT or OUTPUT policy is DROP: an accept in our own nftables table is not final there.
+//
+// It must never touch another chain but for one jump into its own, never a table of nftables' own making, and never
+// firewalld's. It is apart from steer because it starts programs, which the plugin never does.
+//
+// Failure policy: no iptables on the node, or one that fails, is an error that says what to allow by hand; pods have
+// kube-dns meanwhile, since the prober comes the way they do.
+package accept
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/coreos/go-iptables/iptables"
+	"github.com/google/nftables"
+)
+
+// The chains. They stand in the filter table of whichever iptables the host uses.
+const (
+	InputChain  = "NEARDNS-INPUT"
+	OutputChain = "NEARDNS-OUTPUT"
+)
+
+const table = "filter"
+
+// lockWait bounds, in seconds, how long an iptables waits for another one's lock.
+const lockWait = 2
+
+// Policy is a base chain of iptables' filter table that drops what no rule of it accepts.
+type Policy struct {
+	Is4    bool
+	Legacy bool   // of iptables-legacy; else of iptables-nft
+	Chain  string // INPUT, OUTPUT
+}
+
+func (p Policy) String() string {
+	name := "iptables"
+	if !p.Is4 {
+		name = "ip6tables"
+	}
+	if p.Legacy {
+		name += "-legacy"
+	}
+	return name + " filter " + p.Chain + " policy DROP"
+}
+
+// Policies lists what drops in the calling thread's netns. iptables-nft's are read from the kernel. iptables-legacy's can
+// only be had by its program, and only with legacy is it started, where such a table is in use at all.
+func Policies(legacy bool) ([]Policy, error) {
+	out, err := nftPolicies()
+	if !legacy {
+		return out, err
+	}
+	errs := []error{err}
+	for _, is4 := range []bool{true, false} {
+		if !legacyInUse(is4) {
+			continue
+		}
+		ipt, err := open(is4, true)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, chain := range []string{"INPUT", "OUTPUT"} {
+			rules, err := ipt.List(table, chain)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("read %s's %s: %w", name(is4, true), chain, err))
+			} else if slices.Contains(rules, "-P "+chain+" DROP") {
+				out = append(out, Policy{Is4: is4, Legacy: true, Chain: chain})
+			}
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+func nftPolicies() ([]Policy, error) {
+	var out []Policy
+	for _, is4 := range []bool{true, false} {
+		chains, err := nftChains(is4)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range chains {
+			if (c.Name == "INPUT" || c.Name == "OUTPUT") && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
+				out = append(out, Policy{Is4: is4, Chain: c.Name})
+			}
+		}
+	}
+	return out, nil
+}
+
+// nftChains lists the filter table's chains. Asking iptables-nft instead could make the table.
+func nftChains(is4 bool) ([]*nftables.Chain, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("open nftables socket: %w", err)
+	}
+	family := nftables.TableFamilyIPv6
+	if is4 {
+		family = nftables.TableFamilyIPv4
+	}
+	chains, err := conn.ListChainsOfTableFamily(family)
+	if err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	return slices.DeleteFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name != table }), nil
+}
+
+// legacyInUse asks the kernel, which lists the legacy tables that were ever used in this netns.
+func legacyInUse(is4 bool) bool {
+	file := "/proc/thread-self/net/ip6_tables_names"
+	if is4 {
+		file = "/proc/thread-self/net/ip_tables_names"
+	}
+	data, err := os.ReadFile(file)
+	return err == nil && slices.Contains(strings.Fields(string(data)), table)
+}
+
+func name(is4, legacy bool) string {
+	n := "ip6tables"
+	if is4 {
+		n = "iptables"
+	}
+	if legacy {
+		return n + "-legacy"
+	}
+	return n + "-nft"
+}
+
+// open finds the program for one of the two tables that a kernel can hold: by its own name, or as plain iptables.
+func open(is4, legacy bool) (*iptables.IPTables, error) {
+	proto := iptables.ProtocolIPv6
+	if is4 {
+		proto = iptables.ProtocolIPv4
+	}
+	own := name(is4, legacy)
+	plain, _, _ := strings.Cut(own, "-")
+	for _, path := range []string{own, plain} {
+		ipt, err := iptables.New(iptables.IPFamily(proto), iptables.Timeout(lockWait), iptables.Path(path))
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, fmt.Errorf("start %s: %w", path, err)
+		}
+		return ipt, nil
+	}
+	return nil, fmt.Errorf("%s is not on this node: %w", own, exec.ErrNotFound)
+}
+
+// Ensure keeps the rules where a policy drops, and returns in words what it had to add. With legacy it also looks after
+// iptables-legacy, of whose changes the kernel tells nobody.
+func Ensure(addresses []netip.Addr, legacy bool) (mended string, err error) {
+	policies, err := Policies(legacy)
+	errs := []error{err}
+	var done []string
+	for _, p := range policies {
+		var want []netip.Addr
+		for _, a := range addresses {
+			if a.Is4() == p.Is4 {
+				want = append(want, a)
+			}
+		}
+		if len(want) == 0 {
+			continue
+		}
+		added, err := keep(p, want)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s, and our rules are not in it (%w): accept udp and tcp port 53 for %s there yourself", p, err, joined(want)))
+		} else if added {
+			done = append(done, "rules for "+p.String())
+		}
+	}
+	return strings.Join(done, ", "), errors.Join(errs...)
+}
+
+func joined(addrs []netip.Addr) string {
+	var out []string
+	for _, a := range addrs {
+		out = append(out, a.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+// rules are the specifications for one chain, written as iptables -S prints them.
+func rules(chain string, addrs []netip.Addr) [][]string {
+	match, port := "-d", "--dport"
+	if chain == "OUTPUT" {
+		match, port = "-s", "--sport"
+	}
+	var out [][]string
+	for _, a := range addrs {
+		for _, p := range []string{"udp", "tcp"} {
+			out = append(out, []string{match, netip.PrefixFrom(a, a.BitLen()).String(), "-p", p, "-m", p, port, "53", "-j", "ACCEPT"})
+		}
+	}
+	return out
+}
+
+func ownChain(chain string) string {
+	if chain == "OUTPUT" {
+		return OutputChain
+	}
+	return InputChain
+}
+
+func keep(p Policy, addrs []netip.Addr) (added bool, err error) {
+	ipt, err := open(p.Is4, p.Legacy)
+	if err != nil {
+		return false, err
+	}
+	own, want := ownChain(p.Chain), rules(p.Chain, addrs)
+	texts := []string{"-N " + own}
+	for _, r := range want {
+		texts = append(texts, "-A "+own+" "+strings.Join(r, " "))
+	}
+	exists, err := ipt.ChainExists(table, own)
+	if err != nil {
+		return false, err
+	}
+	var have []string
+	if exists {
+		if have, err = ipt.List(table, own); err != nil {
+			return false, err
+		}
+	}
+	if !slices.Equal(have, texts) {
+		added = true
+		if err := ipt.ClearChain(table, own); err != nil { // makes it where it is not
+			return false, err
+		}
+		for _, r := range want {
+			if err := ipt.Append(table, own, r...); err != nil {
+				return false, err
+			}
+		}
+	}
+	// First of all rules, but not moved where another program came before us later: two that both insist never end.
+	jumps, err := ipt.Exists(table, p.Chain, "-j", own)
+	if err != nil || jumps {
+		return added, err
+	}
+	return true, ipt.Insert(table, p.Chain, 1, "-j", own)
+}
+
+// Remove takes the chains out of every iptables there is. It succeeds where there are none.
+func Remove() error {
+	var errs []error
+	for _, is4 := range []bool{true, false} {
+		for _, legacy := range []bool{false, true} {
+			if legacy && !legacyInUse(is4) {
+				continue
+			}
+			errs = append(errs, remove(is4, legacy))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func remove(is4, legacy bool) error {
+	if !legacy {
+		chains, err := nftChains(is4)
+		if err != nil || !slices.ContainsFunc(chains, func(c *nftables.Chain) bool { return c.Name == InputChain || c.Name == OutputChain }) {
+			return err
+		}
+	}
+	ipt, err := open(is4, legacy)
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil // without it nothing of ours was made
+	} else if err != nil {
+		return err
+	}
+	for _, chain := range []string{"INPUT", "OUTPUT"} {
+		own := ownChain(chain)
+		if exists, err := ipt.ChainExists(table, own); err != nil || !exists {
+			if err != nil {
+				return fmt.Errorf("look for chain %s: %w", own, err)
+			}
+			continue
+		}
+		if err := errors.Join(ipt.DeleteIfExists(table, chain, "-j", own), ipt.ClearAndDeleteChain(table, own)); err != nil {
+			return fmt.Errorf("remove chain %s from %s: %w", own, name(is4, legacy), err)
+		}
+	}
+	return nil
+}
