@@ -67,6 +67,7 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	return errors.Join(
 		os.RemoveAll(filepath.Dir(podfile.Path(conf.StateDir, "x", "x"))),
 		removeFile(filepath.Join(conf.StateDir, socketName)),
+		removeFile(filepath.Join(conf.StateDir, handoverName)),
 		removeFile(filepath.Join(conf.StateDir, lockName)),
 	)
 }

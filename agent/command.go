@@ -24,7 +24,8 @@ type command struct {
 
 func commands() []command {
 	return []command{
-		{"node", "[--config FILE]", "run the cache of this node (what the DaemonSet runs)", runNode},
+		{"node", "[--config FILE] [--take-over] [--pod-dir DIR]", "run the cache of this node (what the DaemonSet runs)", runNode},
+		{"ready", "[--config FILE | --pod-dir DIR]", "whether the agent serves under its leases, for a readiness probe", runReady},
 		{"status", "[--config FILE] [--json]", "what is served, under which leases, since when", runStatus},
 		{"config", "check|show [--config FILE] [--corefile] [--format yaml|conflist-entry]", "check the configuration, or print it as it takes effect", runConfig},
 		{"cleanup", "[--config FILE] [--cni-conf DIR]", "take away everything that neardns left on this node", runCleanup},

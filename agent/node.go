@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
@@ -25,6 +23,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/pods"
@@ -34,12 +33,6 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/accept"
-)
-
-// Names in the state folder.
-const (
-	lockName   = "agent.lock"
-	socketName = "agent.sock"
 )
 
 func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -53,6 +46,8 @@ func newServer(_ env, log *slog.Logger, gate *admit.Gate, upstreams *ask.Servers
 func runNode(ctx context.Context, e env, args []string) error {
 	fs := flags(e, "node")
 	path := configFlag(fs)
+	takeOver := fs.Bool("take-over", false, "take over from the agent that runs on this node, whichever is newer")
+	podDir := fs.String("pod-dir", "", "`FOLDER` that lives as long as this agent's pod and is its own: it takes over from the agent of an older pod, and its status socket is there")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
@@ -67,49 +62,26 @@ func runNode(ctx context.Context, e env, args []string) error {
 		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
 	}
 	limitMemory(log, e.lookupEnv, memlimit.FromCgroup, setMemoryLimit)
-	release, err := hold(conf.StateDir)
+	a := &agent{env: e, path: *path, log: log, level: level, conf: conf, instance: newInstance(), podDir: *podDir}
+	born, err := handover.Birth(*podDir)
 	if err != nil {
-		return err
+		// Where nothing tells whether its pod is older, it must not take the node from one that may be newer.
+		log.Warn("this agent takes over from none", "err", err)
 	}
-	defer release()
-	a := &agent{env: e, path: *path, log: log, level: level, conf: conf, instance: newInstance()}
+	a.mayTake = *takeOver || *podDir != "" && err == nil
+	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Version: e.version, Since: time.Now(), Born: born, Told: *takeOver}
 	log.Info("starting", "version", e.version, "instance", a.instance)
-	err = a.run(ctx)
-	if errors.Is(err, prober.ErrHeld) {
+	if err = a.run(ctx); errors.Is(err, prober.ErrHeld) {
 		return &exitError{code: exitDegraded, err: err}
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = nil // told to end before it had the node
 	}
 	return err
 }
 
 // newInstance names this process to its own prober, so that nobody else's answer is taken for it.
 func newInstance() string { return strings.ToLower(rand.Text()[:13]) }
-
-// hold makes sure that one agent serves a state folder. The lock goes with the process, however it ends.
-func hold(stateDir string) (release func(), err error) {
-	if err := os.MkdirAll(stateDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make state folder: %w", err)
-	}
-	path := filepath.Join(stateDir, lockName)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		data, _ := io.ReadAll(io.LimitReader(f, 64)) // only to name the holder
-		_ = f.Close()
-		return nil, &exitError{code: exitDegraded, err: fmt.Errorf("another agent (process %s) holds %s: stop it first", strings.TrimSpace(string(data)), path)}
-	}
-	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("write lock: %w", err)
-	}
-	return func() { _ = f.Close() }, nil
-}
-
-func writePID(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "%d\n", os.Getpid())
-	return err
-}
 
 // agent is what a running role `node` holds.
 type agent struct {
@@ -118,6 +90,9 @@ type agent struct {
 	log      *slog.Logger
 	level    *slog.LevelVar
 	instance string
+	claim    handover.Claim
+	mayTake  bool   // may ask a running agent for the node
+	podDir   string // "" where there is none
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node
@@ -152,11 +127,16 @@ func (a *agent) run(ctx context.Context) error {
 	for _, l := range first.Locals {
 		locals = append(locals, l.Address)
 	}
-	probes, err := prober.New(prober.Config{Redirects: first.Redirects, Locals: locals, Log: a.log})
+	m := telemetry.New(a.env.version)
+	seat, err := a.takeSeat(ctx, server, first, m)
 	if err != nil {
 		return err
 	}
-	m := telemetry.New(a.env.version)
+	defer seat.lock.Close() //nolint:errcheck // at exit
+	probes, err := seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: locals, Log: a.log})
+	if err != nil {
+		return err
+	}
 	m.CollectSwitch(switchCounters)
 	m.Collect(upstreams.Collector())
 	m.Collect(gate.Collector())
@@ -164,17 +144,41 @@ func (a *agent) run(ctx context.Context) error {
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: server, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
 		Prober: probes, Pods: pods.Open(a.conf.StateDir, a.log), Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Upstreams: upstreams, Recorder: recorder{m},
 	})
+	if seat.from != nil {
+		n.Inherit(*seat.from, seat.served)
+		a.log.Info("taken over", "from", seat.from.From, "after", seat.from.Took, "addr", seat.served)
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	endpoints, stop := context.WithCancel(ctx)
+	shared, closing := context.WithCancel(ctx) // a successor listens there
+	defer closing()
+	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	health := telemetry.Health{Ready: n.Ready, Status: func() any { return n.Status() }}
-	wg.Go(func() { telemetry.ServeTCP(endpoints, a.log, "metrics", a.conf.Listen.Metrics, m.MetricsHandler()) })
-	wg.Go(func() { telemetry.ServeTCP(endpoints, a.log, "health", a.conf.Listen.Health, health.Handler()) })
+	a.serve(shared, own, &wg, m, n)
+	asked, err := handover.Listen(filepath.Join(a.conf.StateDir, handoverName))
+	if err != nil {
+		// Not worth failing for: a successor then waits for this agent's end.
+		a.log.Warn("no hand-over can be asked for", "err", err)
+		return n.Run(ctx)
+	}
 	wg.Go(func() {
-		telemetry.ServeSocket(endpoints, a.log, filepath.Join(a.conf.StateDir, socketName), health.Handler())
+		handover.Give(own, a.log, asked, &holder{agent: a, node: n, server: server, metrics: m, lock: seat.lock, closing: closing})
 	})
 	return n.Run(ctx)
+}
+
+// serve answers whoever looks at the agent: at addresses that the node has once until shared ends, and in the pod's folder
+// until own does.
+func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n *node.Node) {
+	health := telemetry.Health{Ready: n.Ready, Status: func() any { return n.Status() }}
+	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", a.conf.Listen.Metrics, m.MetricsHandler()) })
+	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "health", a.conf.Listen.Health, health.Handler()) })
+	wg.Go(func() {
+		telemetry.ServeSocket(shared, a.log, filepath.Join(a.conf.StateDir, socketName), health.Handler())
+	})
+	if a.podDir != "" {
+		wg.Go(func() { telemetry.ServeSocket(own, a.log, filepath.Join(a.podDir, socketName), health.Handler()) })
+	}
 }
 
 // settings reads what the configuration names, says what was passed over, and remembers the files to follow.

@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -114,24 +111,11 @@ func look(ctx context.Context, stateDir string) (*report, error) {
 
 // askAgent reads the running agent's status from its socket.
 func askAgent(ctx context.Context, socket string) (*node.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", socket)
-	}}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/status", nil)
+	resp, cancel, err := get(ctx, socket, "/status")
 	if err != nil {
 		return nil, err
 	}
-	resp, err := client.Do(req)
-	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) && op.Op == "dial" {
-			return nil, fmt.Errorf("no agent runs on this node (%w)", op.Err)
-		}
-		return nil, fmt.Errorf("the agent does not answer: %w", err)
-	}
+	defer cancel()
 	defer resp.Body.Close() //nolint:errcheck // read to the end
 	var s node.Status
 	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
@@ -181,6 +165,9 @@ func (r *report) text() string {
 	if r.Agent != nil {
 		for _, part := range slices.Sorted(maps.Keys(r.Agent.Faults)) {
 			fmt.Fprintf(&b, "  fault: %s: %s\n", part, r.Agent.Faults[part])
+		}
+		if h := r.Agent.Handover; h != nil {
+			fmt.Fprintf(&b, "  taken over from %s at %s, in %s\n", h.From, h.At.Format(time.RFC3339), h.Took)
 		}
 		if r.Agent.Repair != "" {
 			fmt.Fprintf(&b, "  last repair: %s\n", r.Agent.Repair)

@@ -180,6 +180,11 @@ type status struct {
 		Proven []netip.Addr      `json:"fallbackProven"`
 		Faults map[string]string `json:"faults"`
 		Repair string            `json:"lastRepair"`
+
+		Handover *struct {
+			From string `json:"from"`
+			Took string `json:"took"`
+		} `json:"handover"`
 	} `json:"agent"`
 	NoAgent  string                   `json:"noAgent"`
 	Leases   []map[string]string      `json:"kernelLeases"`

@@ -75,14 +75,26 @@ func (n *Node) withdrawGone(old, next Settings, probes *group) {
 		if slices.Contains(keep, t) {
 			continue
 		}
-		probes.end(t.String())
-		if err := n.Lease.Withdraw(t.addr, t.proto); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
-			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.addr, "protocol", t.proto, "err", err)
-		}
-		n.Recorder.Lease(t.addr, t.proto, false)
-		n.mu.Lock()
-		delete(n.targets, t)
-		n.mu.Unlock()
+		n.withdraw(t, probes)
+	}
+}
+
+// withdraw ends a target: its probes and its lease.
+func (n *Node) withdraw(t target, probes *group) {
+	probes.end(t.String())
+	if err := n.Lease.Withdraw(t.addr, t.proto); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
+		n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.addr, "protocol", t.proto, "err", err)
+	}
+	n.Recorder.Lease(t.addr, t.proto, false)
+	n.mu.Lock()
+	delete(n.targets, t)
+	n.mu.Unlock()
+}
+
+// tendAll goes on with the targets that are known, after their probes were ended.
+func (n *Node) tendAll(probes *group) {
+	for _, t := range n.allTargets() {
+		probes.start(t.String(), func(ctx context.Context) { n.tend(ctx, t) })
 	}
 }
 
@@ -132,7 +144,7 @@ func (s Settings) patience() time.Duration { return max(s.Lifetime-2*s.Renew, s.
 
 // judge turns one probe's result into a renewal, a withdrawal or patience.
 func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) {
-	if r.Failure == prober.None && r.Instance != n.instance {
+	if r.Failure == prober.None && !n.good(r.Instance) {
 		r.Failure, r.Err = prober.WrongAnswer, fmt.Errorf("another agent (%s) answered", r.Instance)
 	}
 	if r.Failure == prober.None {
@@ -164,6 +176,13 @@ func (n *Node) weigh(t target, f prober.Failure, lifetime time.Duration) verdict
 		return wait
 	}
 	return l.weigh(f, l.held, time.Since(l.lastOK) > lifetime, time.Now())
+}
+
+// good tells whether an answer came from us or from who reads our sockets beside us.
+func (n *Node) good(instance string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return instance == n.instance || n.beside[instance] > 0
 }
 
 func (n *Node) hold(t target) {

@@ -69,6 +69,9 @@ type Server interface {
 	Start(ctx context.Context, cfg dns.Config) error
 	Restart(ctx context.Context, cfg dns.Config) error
 	Stop() error
+	// Pause stops reading, until Resume or Stop; what comes waits in the sockets.
+	Pause()
+	Resume()
 	// Done is closed when no socket is served any more, whatever the reason.
 	Done() <-chan struct{}
 }
@@ -171,6 +174,9 @@ type Node struct {
 	kick     chan struct{} // asks for a round of the loop
 	exempt   []netip.Addr  // the pods that opted out, at the last round
 	quarrels map[string]*quarrel
+	partial  bool // the inherited server lacks addresses; the loop's alone once it runs
+	yields   chan *yield
+	ended    chan struct{} // closed when Run has ended
 
 	// mu guards the fields below, which Status reads.
 	mu      sync.Mutex
@@ -184,24 +190,33 @@ type Node struct {
 	fault   *Fault            // the last thing that went wrong
 	repair  string            // the last thing mended
 	repairs map[string]int    // by kind, since the start
+	ending  bool              // told to end
+	beside  map[string]int    // instances that read our sockets, too
+	// inherited is how the node came to us; nil if it was free.
+	inherited *Handover
 }
 
 // New prepares a node that answers probes as instance.
 func New(instance string, first Settings, parts Parts) *Node {
 	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: make(chan struct{}, 1), now: first,
+		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
 		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, faults: map[string]string{}, repairs: map[string]int{}, quarrels: map[string]*quarrel{}}
 }
 
-// Run keeps the node until ctx ends, then withdraws and stops. It returns nil after an orderly stop.
+// Run keeps the node until ctx ends, then withdraws and stops, or until the node is handed over (Yield). It returns nil after
+// an orderly stop. It is called once.
 func (n *Node) Run(ctx context.Context) error {
+	defer close(n.ended)
 	n.readProofs()
 	events, err := n.watch(ctx)
 	if err != nil {
 		return err
 	}
-	probes := newGroup(ctx)
-	defer probes.stop()
-	proofs := newGroup(ctx)
+	// A hand-over that is under way outlives ctx, and its probes with it.
+	lasting := context.WithoutCancel(ctx)
+	probes := newGroup(lasting)
+	defer func() { probes.stop() }()
+	proofs := newGroup(lasting)
 	defer proofs.stop()
 	proofs.start("prove", n.prove)
 
@@ -214,9 +229,18 @@ func (n *Node) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
+			if y := n.lastYield(); y != nil && n.yield(y, probes) {
+				return n.leave()
+			}
 			proofs.stop()
 			probes.stop()
 			return n.stop()
+		case y := <-n.yields:
+			if n.yield(y, probes) {
+				return n.leave()
+			}
+			probes = newGroup(lasting)
+			n.tendAll(probes)
 		case _, ok := <-n.Changed:
 			if !ok {
 				n.Parts.Changed = nil
@@ -230,6 +254,7 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-retry.C:
 		}
 		if n.round(ctx, deep, probes) {
+			n.moved()
 			backoff = retryFirst
 			retry.Stop()
 		} else {
@@ -349,7 +374,12 @@ func (n *Node) unexempt(optedOut []netip.Addr) error {
 // keepServer starts the server if it does not serve. The lock is not held meanwhile: only this goroutine starts it.
 func (n *Node) keepServer(ctx context.Context, s Settings) error {
 	if n.isServing() {
-		return nil
+		if !n.partial {
+			return nil
+		}
+		err := n.Server.Restart(ctx, s.DNS)
+		n.partial = err != nil
+		return err
 	}
 	// One whose sockets all died still holds what it was made of; stopping one that never ran does nothing.
 	if err := n.Server.Stop(); err != nil {
@@ -362,7 +392,12 @@ func (n *Node) keepServer(ctx context.Context, s Settings) error {
 	n.serving = true
 	n.mu.Unlock()
 	n.Log.Info("serving", "addr", joined(s.Addresses()))
-	done := n.Server.Done()
+	n.follow(n.Server.Done())
+	return nil
+}
+
+// follow notes the server's end.
+func (n *Node) follow(done <-chan struct{}) {
 	go func() { // ends with the server
 		<-done
 		n.mu.Lock()
@@ -370,7 +405,6 @@ func (n *Node) keepServer(ctx context.Context, s Settings) error {
 		n.mu.Unlock()
 		n.poke() // after an orderly stop nobody listens
 	}()
-	return nil
 }
 
 // reload takes over a changed configuration. A bad one is said, and the old one keeps serving.
@@ -393,11 +427,7 @@ func (n *Node) reload(ctx context.Context, probes *group) {
 	n.mu.Lock()
 	n.moving = true // what changes now was asked for
 	n.mu.Unlock()
-	defer func() {
-		n.mu.Lock()
-		n.moving = false
-		n.mu.Unlock()
-	}()
+	defer n.moved()
 	err = errors.Join(n.keepLink(both), n.keepRules(next))
 	if n.isServing() {
 		err = errors.Join(err, n.Server.Restart(ctx, next.DNS))
@@ -417,6 +447,13 @@ func (n *Node) reload(ctx context.Context, probes *group) {
 	// Addresses that went are free for others from here on.
 	n.note("link", n.keepLink(next))
 	n.Log.Info("configuration reloaded")
+}
+
+// moved says that from here on a difference is a fault again.
+func (n *Node) moved() {
+	n.mu.Lock()
+	n.moving = false
+	n.mu.Unlock()
 }
 
 // stop is the order of stop: leases, what is in flight, server, prober. Link and switch stay.

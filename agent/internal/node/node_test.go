@@ -122,6 +122,8 @@ func (s worldServer) Stop() error {
 	s.die()
 	return s.call("stop")
 }
+func (s worldServer) Pause()  { _ = s.call("pause") }
+func (s worldServer) Resume() { _ = s.call("resume") }
 func (s worldServer) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

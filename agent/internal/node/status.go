@@ -27,6 +27,7 @@ type Status struct {
 	Repair    string            `json:"lastRepair,omitempty"`
 	Repairs   map[string]int    `json:"repairs"` // since the start, by kind
 	Upstreams []ask.Status      `json:"upstreams,omitempty"`
+	Handover  *Handover         `json:"handover,omitempty"` // how the node came from another agent; nil if it was free
 }
 
 // Fault is something that went wrong, whether or not it was put right since.
@@ -51,7 +52,7 @@ func (n *Node) Status() Status {
 	defer n.mu.Unlock()
 	s := Status{Instance: n.instance, Started: n.started, Serving: n.serving, Redirects: n.now.Redirects,
 		Proven: slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare), Faults: maps.Clone(n.faults), Repair: n.repair,
-		Repairs: maps.Clone(n.repairs), LastFault: n.fault}
+		Repairs: maps.Clone(n.repairs), LastFault: n.fault, Handover: n.inherited}
 	if n.Upstreams != nil {
 		s.Upstreams = n.Upstreams.Status()
 		if faults := n.Upstreams.Faults(); len(faults) > 0 {

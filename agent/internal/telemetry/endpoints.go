@@ -18,7 +18,7 @@ import (
 
 // Times of the endpoints.
 const (
-	listenAgain   = 2 * time.Second // an address may come later than the agent (the node's own, at boot)
+	listenAgain   = 500 * time.Millisecond // an address may come later than the agent (the node's own, at boot)
 	headerTimeout = 5 * time.Second
 	writeTimeout  = 30 * time.Second // a scrape of a busy node on a busy node
 	idleTimeout   = 2 * time.Minute
@@ -73,19 +73,20 @@ func ServeTCP(ctx context.Context, log *slog.Logger, name string, addr netip.Add
 	})
 }
 
-// ServeSocket serves handler on a unix socket that only root may use, until ctx ends. A socket left by a dead agent is
-// replaced; the caller holds the lock that says it is dead.
+// ServeSocket serves handler on a unix socket that only root may use, until ctx ends. It takes the place of a socket that is
+// there, in one step, and leaves its own at the end: by then it may be another agent's.
 func ServeSocket(ctx context.Context, log *slog.Logger, path string, handler http.Handler) {
 	serve(ctx, log.With("endpoint", "status", "path", path), handler, func() (net.Listener, error) {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		fresh := path + ".new"
+		if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("remove old socket: %w", err)
 		}
-		var lc net.ListenConfig
-		l, err := lc.Listen(ctx, "unix", path)
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
 		if err != nil {
 			return nil, err
 		}
-		if err := os.Chmod(path, 0o600); err != nil {
+		l.SetUnlinkOnClose(false)
+		if err := errors.Join(os.Chmod(fresh, 0o600), os.Rename(fresh, path)); err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
 		return l, nil

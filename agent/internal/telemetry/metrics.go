@@ -24,6 +24,7 @@ type Metrics struct {
 	repairs  map[string]prometheus.Counter
 	reloads  map[bool]prometheus.Counter
 	proven   *prometheus.GaugeVec
+	handed   map[string]prometheus.Counter
 	pods     map[string]prometheus.Gauge
 
 	mu   sync.Mutex // guards held
@@ -35,6 +36,7 @@ var (
 	probeResults = [...]string{"ok", "timeout", "refused", "wrong-answer", "slow", "network", "canceled", "other"}
 	lossReasons  = [...]string{"timeout", "refused", "wrong-answer", "slow", "network", "other"}
 	repairKinds  = [...]string{"link", "rules", "firewall", "prober", "other"}
+	handovers    = [...]string{"taken", "given", "refused", "failed"}
 	podStates    = [...]string{"steered", "pending", "left-alone", "gone"}
 )
 
@@ -56,12 +58,14 @@ func New(version string) *Metrics {
 		Help: "Things on the node that were not as they should be and were mended, by kind."}, []string{"kind"})
 	reloads := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "reloads_total",
 		Help: "Changed configurations, taken over or refused."}, []string{"result"})
+	handed := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "handovers_total",
+		Help: "Hand-overs of the node from one agent to the next: taken by this one, given by it, refused by it, or failed."}, []string{"result"})
 	pods := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "pods",
 		Help: "Pod attachments on this node, by what was decided for them."}, []string{"state"})
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
 		Help: "A metric with a constant '1' value labeled by the agent's version and the Go release that built it."}, []string{"version", "goversion"})
 	info.WithLabelValues(version, runtime.Version()).Set(1)
-	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, lost, repairs, reloads, pods, info)
+	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, lost, repairs, reloads, handed, pods, info)
 	for _, r := range probeResults {
 		m.probes[r] = probes.WithLabelValues(r)
 	}
@@ -72,6 +76,10 @@ func New(version string) *Metrics {
 		m.repairs[k] = repairs.WithLabelValues(k)
 	}
 	m.reloads[true], m.reloads[false] = reloads.WithLabelValues("taken"), reloads.WithLabelValues("refused")
+	m.handed = map[string]prometheus.Counter{}
+	for _, r := range handovers {
+		m.handed[r] = handed.WithLabelValues(r)
+	}
 	for _, s := range podStates {
 		m.pods[s] = pods.WithLabelValues(s)
 	}
@@ -133,6 +141,13 @@ func (m *Metrics) Repair(kind string) {
 
 // Reload counts one changed configuration.
 func (m *Metrics) Reload(taken bool) { m.reloads[taken].Inc() }
+
+// Handover counts one hand-over: taken, given, refused or failed.
+func (m *Metrics) Handover(result string) {
+	if c := m.handed[result]; c != nil {
+		c.Inc()
+	}
+}
 
 // Proven says whether a cluster DNS address's fallback is proven.
 func (m *Metrics) Proven(clusterDNS netip.Addr, ok bool) {

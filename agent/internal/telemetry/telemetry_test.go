@@ -43,6 +43,8 @@ func everything() *Metrics {
 	m.Repair("rules")
 	m.Repair("something new")
 	m.Reload(true)
+	m.Handover("given")
+	m.Handover("no such result")
 	m.Reload(false)
 	m.Proven(netip.MustParseAddr("10.96.0.10"), true)
 	m.Proven(netip.MustParseAddr("fd00:10:96::a"), false)
@@ -71,6 +73,12 @@ func TestMetrics(t *testing.T) {
 # TYPE neardns_fallback_proven gauge
 neardns_fallback_proven{cluster_dns="10.96.0.10"} 1
 neardns_fallback_proven{cluster_dns="fd00:10:96::a"} 0
+# HELP neardns_handovers_total Hand-overs of the node from one agent to the next: taken by this one, given by it, refused by it, or failed.
+# TYPE neardns_handovers_total counter
+neardns_handovers_total{result="failed"} 0
+neardns_handovers_total{result="given"} 1
+neardns_handovers_total{result="refused"} 0
+neardns_handovers_total{result="taken"} 0
 # HELP neardns_lease_changes_total How often a lease began or ended.
 # TYPE neardns_lease_changes_total counter
 neardns_lease_changes_total{address="169.254.20.11",protocol="udp"} 2

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/handover"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/telemetry"
+)
+
+// holder is this agent as its successors see it.
+type holder struct {
+	agent   *agent
+	node    *node.Node
+	server  *dns.Server
+	metrics *telemetry.Metrics
+	lock    *os.File
+	closing func() // frees what the successor wants to listen on
+}
+
+func (h *holder) Claim() handover.Claim { return h.agent.claim }
+func (h *holder) Lock() *os.File        { return h.lock }
+
+func (h *holder) Sockets() ([]handover.Socket, error) {
+	sockets, err := h.server.Sockets()
+	var out []handover.Socket
+	for _, s := range sockets {
+		out = append(out, handover.Socket(s))
+	}
+	return out, err
+}
+
+func (h *holder) Snapshot(io.Writer) error { return nil }
+
+func (h *holder) Beside(successor handover.Claim) (end func(), err error) {
+	return h.node.Beside(successor.Instance)
+}
+
+func (h *holder) Yield(ctx context.Context, successor handover.Claim, addresses []netip.Addr) (func(taken bool), error) {
+	decide, err := h.node.Yield(ctx, successor.Instance, addresses)
+	if err != nil {
+		return nil, err
+	}
+	return func(taken bool) {
+		decide(taken)
+		if taken {
+			h.closing()
+		}
+	}, nil
+}
+
+func (h *holder) Done(successor handover.Claim, took time.Duration, err error) {
+	var refused *handover.RefusedError
+	switch {
+	case err == nil:
+		h.metrics.Handover("given")
+		h.agent.log.Info("handed over", "to", successor.String(), "after", took.Round(time.Millisecond))
+	case errors.As(err, &refused):
+		h.metrics.Handover("refused")
+	default:
+		h.metrics.Handover("failed")
+		h.agent.log.Warn("hand-over failed", "to", successor.String(), "after", took.Round(time.Millisecond), "err", err)
+	}
+}

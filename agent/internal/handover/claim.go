@@ -1,0 +1,104 @@
+package handover
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Claim is what an agent says of itself to another.
+type Claim struct {
+	Instance string    `json:"instance"`
+	PID      int       `json:"pid"` // in its own pid namespace
+	Version  string    `json:"version"`
+	Since    time.Time `json:"since"` // when it was started
+	// Born orders agents: nanoseconds of this boot's clock (CLOCK_BOOTTIME, which no clock step moves) at which the agent's
+	// pod, or else the agent itself, began. Only who was born later takes over.
+	Born int64 `json:"born"`
+	// Told means that the operator said --take-over: then no order counts.
+	Told bool `json:"told,omitempty"`
+}
+
+func (c Claim) String() string {
+	return fmt.Sprintf("process %d (version %s, since %s)", c.PID, c.Version, c.Since.UTC().Format(time.RFC3339))
+}
+
+// Over says why c may not take the node over from holder; nil if it may.
+func (c Claim) Over(holder Claim) error {
+	switch {
+	case c.Instance == holder.Instance:
+		return errors.New("it is the same agent")
+	case c.Told, c.Born > holder.Born:
+		return nil
+	}
+	return fmt.Errorf("it is newer: its pod began %s later", time.Duration(holder.Born-c.Born).Round(time.Millisecond))
+}
+
+func (c Claim) check() error {
+	switch {
+	case c.Instance == "" || len(c.Instance) > 64:
+		return errors.New("instance: empty or longer than 64 bytes")
+	case len(c.Version) > 256:
+		return errors.New("version: longer than 256 bytes")
+	case c.PID <= 0:
+		return fmt.Errorf("pid: %d is none", c.PID)
+	case c.Born <= 0:
+		return fmt.Errorf("born: %d is no time", c.Born)
+	}
+	return nil
+}
+
+// bornName is a file that lives as long as the folder's pod.
+const bornName = "born"
+
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// Birth returns when what dir belongs to began: the first call for a folder writes it there, so that a container that is
+// started again in an old pod is no newer than before. A folder that outlived a reboot begins anew. An empty dir is this
+// process's own and begins now. With an error comes the time that it is now.
+func Birth(dir string) (int64, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0, fmt.Errorf("read clock: %w", err)
+	}
+	if dir == "" {
+		return now.Nano(), nil
+	}
+	boot, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return now.Nano(), fmt.Errorf("read boot id: %w", err)
+	}
+	path := filepath.Join(dir, bornName)
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return now.Nano(), fmt.Errorf("read the pod's birth: %w", err)
+	}
+	if born, ok := parseBirth(string(data), strings.TrimSpace(string(boot))); ok && born <= now.Nano() {
+		return born, nil
+	}
+	text := fmt.Sprintf("%s %d\n", strings.TrimSpace(string(boot)), now.Nano())
+	// Renamed into place: a container that is killed meanwhile leaves no half of it.
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		return now.Nano(), fmt.Errorf("write the pod's birth: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return now.Nano(), fmt.Errorf("write the pod's birth: %w", err)
+	}
+	return now.Nano(), nil
+}
+
+// parseBirth reads "boot-id nanoseconds". Another boot's says nothing.
+func parseBirth(text, boot string) (int64, bool) {
+	of, at, ok := strings.Cut(strings.TrimSuffix(text, "\n"), " ")
+	if !ok || of != boot {
+		return 0, false
+	}
+	born, err := strconv.ParseInt(at, 10, 64)
+	return born, err == nil && born > 0
+}

@@ -1,0 +1,159 @@
+package handover
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// conn is one side of a hand-over's connection. One goroutine reads, one writes.
+type conn struct {
+	*net.UnixConn
+	buffer []byte // of receive
+	oob    []byte
+}
+
+func newConn(c *net.UnixConn) (*conn, error) {
+	if err := checkPeer(c); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &conn{UnixConn: c, buffer: make([]byte, maxMessage+1), oob: make([]byte, unix.CmsgSpace(4*(maxSockets+1)))}, nil
+}
+
+// checkPeer refuses everyone but root and this process's own user.
+func checkPeer(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	if cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil {
+		return cerr
+	}
+	if err != nil {
+		return fmt.Errorf("read the peer's credentials: %w", err)
+	}
+	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("the peer is user %d", cred.Uid)
+	}
+	return nil
+}
+
+// send writes one message with descriptors, within wait.
+func (c *conn) send(m message, wait time.Duration, files ...*os.File) error {
+	packet, err := encode(m)
+	if err != nil {
+		return err
+	}
+	if len(packet) > maxMessage {
+		return fmt.Errorf("message %s: %d bytes are more than %d", m.kind, len(packet), maxMessage)
+	}
+	if err := c.SetWriteDeadline(time.Now().Add(wait)); err != nil {
+		return err
+	}
+	// A file's descriptor is used within Control, so that it cannot be closed meanwhile.
+	var fds []int
+	var write func(rest []*os.File) error
+	write = func(rest []*os.File) error {
+		if len(rest) == 0 {
+			var rights []byte
+			if len(fds) > 0 {
+				rights = unix.UnixRights(fds...)
+			}
+			_, _, err := c.WriteMsgUnix(packet, rights, nil)
+			return err
+		}
+		raw, err := rest[0].SyscallConn()
+		if err != nil {
+			return err
+		}
+		var inner error
+		if err := raw.Control(func(fd uintptr) {
+			fds = append(fds, int(fd))
+			inner = write(rest[1:])
+		}); err != nil {
+			return err
+		}
+		return inner
+	}
+	if err := write(files); err != nil {
+		return fmt.Errorf("send %s: %w", m.kind, err)
+	}
+	return nil
+}
+
+// receive reads one message and its descriptors, within wait. The end of the connection is io.EOF. Descriptors come with an
+// offer and with yours alone; others are closed, and are an error.
+func (c *conn) receive(wait time.Duration) (message, []*os.File, error) {
+	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		return message{}, nil, err
+	}
+	n, oobn, flags, _, err := c.ReadMsgUnix(c.buffer, c.oob)
+	if err != nil {
+		return message{}, nil, err
+	}
+	files, err := received(c.oob[:oobn])
+	if err == nil {
+		switch {
+		case n == 0:
+			err = io.EOF // ends have no length; nor has a message none
+		case n > maxMessage || flags&unix.MSG_TRUNC != 0:
+			err = errors.New("the message is too long")
+		case flags&unix.MSG_CTRUNC != 0:
+			err = errors.New("descriptors were lost")
+		}
+	}
+	var m message
+	if err == nil {
+		m, err = parse(c.buffer[:n])
+	}
+	if err == nil {
+		want := 0
+		switch m.kind {
+		case kindOffer:
+			want = len(m.offer.Sockets)
+		case kindYours:
+			want = 1
+		}
+		if len(files) != want {
+			err = fmt.Errorf("message %s: %d descriptors, want %d", m.kind, len(files), want)
+		}
+	}
+	if err != nil {
+		closeFiles(files)
+		return message{}, nil, err
+	}
+	return m, files, nil
+}
+
+func received(oob []byte) (files []*os.File, err error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	controls, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for _, control := range controls {
+		fds, err := unix.ParseUnixRights(&control)
+		if err != nil {
+			closeFiles(files)
+			return nil, err
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "handed over"))
+		}
+	}
+	return files, nil
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close() // only a copy
+	}
+}

@@ -1,0 +1,242 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Listen makes the socket at which successors ask. It takes the place of whatever is at path in one step, so that a
+// successor finds either this holder or the one before, and leaves the file when it is closed: by then it may be another's.
+func Listen(path string) (*net.UnixListener, error) {
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove old socket: %w", err)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: fresh, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(fresh, 0o600), os.Rename(fresh, path)); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// Give answers successors at l until ctx ends or the node is handed over; it closes l. Then it returns true. One successor
+// is served at a time; others are told to come later.
+func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, h Holder) (given bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // Accept says so
+	g := &giver{log: log, holder: h}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			if ctx.Err() == nil {
+				log.Error("no hand-over can be asked for any more", "err", err)
+			}
+			cancel()
+			wg.Wait()
+			return g.given
+		}
+		wg.Go(func() {
+			if g.meet(ctx, c) {
+				cancel()
+			}
+		})
+	}
+}
+
+type giver struct {
+	log    *slog.Logger
+	holder Holder
+
+	mu    sync.Mutex // held while a successor is served
+	given bool       // guarded by mu, and by the end of all meetings
+}
+
+// meet serves one successor, and reports whether the node is its own now.
+func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
+	c, err := newConn(raw)
+	if err != nil {
+		g.log.Warn("hand-over refused", "err", err)
+		return false
+	}
+	defer c.Close()                                              // said all that there is to say
+	defer context.AfterFunc(ctx, func() { _ = c.CloseRead() })() // a meeting ends with the holder
+	m, _, err := c.receive(helloWait)
+	if err != nil || m.kind != kindHello {
+		if !errors.Is(err, io.EOF) { // who only looks whether somebody listens
+			g.log.Warn("hand-over refused", "err", wrong(m, err))
+		}
+		return false
+	}
+	who := m.hello.Claim
+	refuse := func(reason error, later bool) {
+		g.log.Info("hand-over refused", "to", who.String(), "reason", reason)
+		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.holder.Claim(), Reason: reason.Error(), Later: later}}, helloWait)
+	}
+	if m.hello.Version != Version {
+		refuse(fmt.Errorf("it speaks version %d of the hand-over, not %d: stop it first", Version, m.hello.Version), true)
+		return false
+	}
+	if err := who.Over(g.holder.Claim()); err != nil {
+		refuse(err, false)
+		g.holder.Done(who, 0, &RefusedError{Reason: err.Error()})
+		return false
+	}
+	if !g.mu.TryLock() {
+		refuse(errors.New("it is handing the node to another agent just now"), true)
+		return false
+	}
+	defer g.mu.Unlock()
+	if g.given {
+		refuse(errors.New("it has handed the node over"), true)
+		return false
+	}
+	begun := time.Now()
+	end, err := g.holder.Beside(who)
+	if err != nil {
+		refuse(err, true)
+		return false
+	}
+	defer end()
+	g.log.Info("hand-over begins", "to", who.String())
+	if err = g.give(ctx, c, who); err == nil {
+		g.given = true
+	} else {
+		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.holder.Claim(), Reason: err.Error(), Later: true}}, helloWait)
+		// Until it has closed its sockets, which comes before it closes this one, its answers are as good as ours.
+		c.drain(goodbyeWait)
+	}
+	g.holder.Done(who, time.Since(begun), err)
+	return g.given
+}
+
+// give goes through the steps. After an error nothing has changed for the holder.
+func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
+	if err := g.offer(c); err != nil {
+		return err
+	}
+	if err := g.cache(c); err != nil {
+		return err
+	}
+	m, _, err := c.receive(serveWait)
+	if err != nil || m.kind != kindServing {
+		return fmt.Errorf("wait for the successor to serve: %w", wrong(m, err))
+	}
+	g.log.Info("successor serves beside us", "to", who.String(), "addr", m.serving.Addresses)
+	decide, err := g.holder.Yield(ctx, who, m.serving.Addresses)
+	if err != nil {
+		return fmt.Errorf("prove the successor: %w", err)
+	}
+	err = c.send(message{kind: kindYours}, helloWait, g.holder.Lock())
+	if err == nil {
+		if m, _, err = c.receive(takenWait); err != nil || m.kind != kindTaken {
+			err = fmt.Errorf("wait for the successor to take over: %w", wrong(m, err))
+		}
+	}
+	decide(err == nil)
+	return err
+}
+
+func (g *giver) offer(c *conn) error {
+	sockets, err := g.holder.Sockets()
+	if err != nil {
+		return fmt.Errorf("copy sockets: %w", err)
+	}
+	m := message{kind: kindOffer, offer: offer{Claim: g.holder.Claim()}}
+	var files []*os.File
+	for _, s := range sockets {
+		m.offer.Sockets = append(m.offer.Sockets, name{Protocol: s.Protocol, Address: s.Address})
+		files = append(files, s.File)
+	}
+	defer closeFiles(files)
+	return c.send(m, offerWait, files...)
+}
+
+// cache sends what the cache holds. One that cannot be had, or is too big, costs the successor its warmth and nothing else.
+func (g *giver) cache(c *conn) error {
+	w := &chunks{c: c, left: maxCache, until: time.Now().Add(cacheWait)}
+	err := g.holder.Snapshot(w)
+	if err == nil {
+		err = w.flush()
+	}
+	if w.broken != nil {
+		return fmt.Errorf("send the cache: %w", w.broken)
+	}
+	if err != nil {
+		g.log.Warn("the cache is not handed over whole", "err", err)
+	}
+	return c.send(message{kind: kindCacheEnd}, helloWait)
+}
+
+// chunks cuts what is written into messages.
+type chunks struct {
+	c      *conn
+	left   int
+	until  time.Time
+	buffer []byte
+	broken error // of the connection
+}
+
+func (w *chunks) Write(p []byte) (int, error) {
+	for n := 0; n < len(p); {
+		take := min(len(p)-n, maxMessage-1-len(w.buffer))
+		w.buffer = append(w.buffer, p[n:n+take]...)
+		n += take
+		if len(w.buffer) == maxMessage-1 {
+			if err := w.flush(); err != nil {
+				return n, err
+			}
+		}
+	}
+	return len(p), nil
+}
+
+func (w *chunks) flush() error {
+	if w.broken != nil || len(w.buffer) == 0 {
+		return w.broken
+	}
+	if w.left -= len(w.buffer); w.left < 0 {
+		return fmt.Errorf("the cache has more than %d bytes", maxCache)
+	}
+	w.broken = w.c.send(message{kind: kindCache, cache: w.buffer}, time.Until(w.until))
+	w.buffer = w.buffer[:0]
+	return w.broken
+}
+
+// drain waits for the other side's end.
+func (c *conn) drain(wait time.Duration) {
+	for deadline := time.Now().Add(wait); ; {
+		_, files, err := c.receive(time.Until(deadline))
+		closeFiles(files)
+		var timeout net.Error
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.As(err, &timeout) {
+			return
+		}
+	}
+}
+
+// wrong says what came in place of what was expected.
+func wrong(m message, err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		return errors.New("it ended")
+	case err != nil:
+		return err
+	case m.kind == kindRefusal:
+		return fmt.Errorf("it gave up: %s", m.refusal.Reason)
+	}
+	return fmt.Errorf("message %s is out of order", m.kind)
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/handover"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/telemetry"
+)
+
+// Names in the state folder.
+const (
+	lockName     = "agent.lock"
+	socketName   = "agent.sock" // also in a pod's own folder
+	handoverName = "handover.sock"
+)
+
+// Times of a take-over, as the successor sees it.
+const (
+	seatAgain   = 250 * time.Millisecond
+	seatMost    = 30 * time.Second       // then it ends and says who is in the way; whoever started it may start it again
+	relockMost  = 300 * time.Millisecond // between a dying process's connections and its lock
+	relockLook  = 10 * time.Millisecond
+	proberAgain = 5 * time.Millisecond
+	proberMost  = 5 * time.Second
+)
+
+// heldError says that another process has the node's lock.
+type heldError struct{ path, holder string }
+
+func (e *heldError) Error() string {
+	return fmt.Sprintf("another agent (%s) holds %s", e.holder, e.path)
+}
+
+// lockNode makes sure that one agent serves a state folder. The lock goes with the process, however it ends, or to a
+// successor with its descriptor. who is written into the file for others to name. *heldError: another has it.
+func lockNode(stateDir, who string) (*os.File, error) {
+	if err := os.MkdirAll(stateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state folder: %w", err)
+	}
+	path := filepath.Join(stateDir, lockName)
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("open lock: %w", err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			data, _ := io.ReadAll(io.LimitReader(f, 512)) // only to name the holder
+			_ = f.Close()
+			return nil, &heldError{path: path, holder: strings.TrimSpace(string(data))}
+		}
+		if there, err := os.Stat(path); err != nil || !sameFile(f, there) {
+			_ = f.Close() // a cleanup has removed it since; what is locked is nobody's
+			continue
+		}
+		signLock(f, who)
+		return f, nil
+	}
+}
+
+func sameFile(f *os.File, there os.FileInfo) bool {
+	mine, err := f.Stat()
+	return err == nil && os.SameFile(mine, there)
+}
+
+// signLock writes who has the lock, for others to name. A full disk is no reason not to serve.
+func signLock(f *os.File, who string) {
+	if _, err := f.WriteAt([]byte(who+"\n"), 0); err == nil {
+		_ = f.Truncate(int64(len(who) + 1))
+	}
+}
+
+// hold takes the lock for a command that must not meet an agent.
+func hold(stateDir string) (release func(), err error) {
+	f, err := lockNode(stateDir, fmt.Sprintf("process %d", os.Getpid()))
+	var held *heldError
+	if errors.As(err, &held) {
+		return nil, &exitError{code: exitDegraded, err: fmt.Errorf("%w: stop it first", err)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// seat is the node's lock and, where it was taken over, what came with it.
+type seat struct {
+	lock   *os.File
+	from   *node.Handover // nil: the node was free
+	served []netip.Addr   // where the server answers already
+}
+
+// takeSeat takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
+// code 3 where it may not, or where the holder neither hands over nor ends.
+func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Settings, m *telemetry.Metrics) (*seat, error) {
+	s := &successor{log: a.log, server: server, settings: first, lock: a.lock}
+	path := filepath.Join(a.conf.StateDir, handoverName)
+	said := ""
+	for begun := time.Now(); ; {
+		lock, err := a.lock()
+		var held *heldError
+		switch {
+		case err == nil:
+			return &seat{lock: lock}, nil
+		case !errors.As(err, &held):
+			return nil, err
+		case !a.mayTake:
+			return nil, &exitError{code: exitDegraded, err: fmt.Errorf("%w: stop it first, or start with --take-over", held)}
+		}
+		taken, err := handover.Take(ctx, a.log, path, a.claim, s)
+		if err == nil {
+			m.Handover("taken")
+			signLock(taken.Lock, a.claim.String())
+			return &seat{lock: taken.Lock, served: s.served, from: &node.Handover{From: taken.From.String(), At: taken.At,
+				Took: taken.Took.Round(time.Millisecond).String()}}, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if s.orphaned != nil {
+			a.log.Warn("the holder ended within the hand-over, what it gave is kept", "from", held.holder, "err", err)
+			return &seat{lock: s.orphaned, served: s.served, from: &node.Handover{From: held.holder, At: time.Now(), Took: "0s"}}, nil
+		}
+		var refused *handover.RefusedError
+		if errors.As(err, &refused) && !refused.Later {
+			return nil, &exitError{code: exitDegraded, err: fmt.Errorf("%w: %s", held, refused.Reason)}
+		}
+		if !errors.Is(err, handover.ErrNobody) {
+			m.Handover("failed")
+		}
+		if text := err.Error(); text != said {
+			a.log.Warn("not taken over, will be tried again", "holder", held.holder, "err", err)
+			said = text
+		}
+		if time.Since(begun) > seatMost {
+			return nil, &exitError{code: exitDegraded, err: fmt.Errorf("%w, and did not hand over within %s: %w", held, seatMost, err)}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(seatAgain):
+		}
+	}
+}
+
+func (a *agent) lock() (*os.File, error) { return lockNode(a.conf.StateDir, a.claim.String()) }
+
+// proberFor waits for the predecessor to give up the prober's place, which comes right after the lock.
+func (s *seat) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
+	for begun := time.Now(); ; {
+		p, err := prober.New(cfg)
+		if s.from == nil || !errors.Is(err, prober.ErrHeld) || time.Since(begun) > proberMost {
+			return p, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(proberAgain):
+		}
+	}
+}
+
+// successor is this agent while it starts beside another.
+type successor struct {
+	log      *slog.Logger
+	server   *dns.Server
+	settings node.Settings
+	lock     func() (*os.File, error)
+
+	served   []netip.Addr
+	orphaned *os.File // the lock, where the holder died in the midst of it
+}
+
+// Restore reads what the holder's cache held.
+func (s *successor) Restore(io.Reader) {}
+
+// Serve answers on what the holder listens on, as far as this agent's configuration has the same addresses. The others come
+// later, when the link is this agent's.
+func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []handover.Socket) ([]netip.Addr, error) {
+	var inherited []dns.Socket
+	count := map[netip.Addr]int{}
+	for _, i := range sockets {
+		inherited = append(inherited, dns.Socket(i))
+		count[i.Address.Addr()]++
+	}
+	cfg := s.settings.DNS
+	cfg.Addresses = slices.DeleteFunc(slices.Clone(cfg.Addresses), func(a netip.Addr) bool { return count[a] != 2 })
+	if len(cfg.Addresses) == 0 {
+		for _, i := range inherited {
+			_ = i.File.Close() // only a copy
+		}
+		return nil, nil
+	}
+	if err := s.server.StartOn(ctx, cfg, inherited); err != nil {
+		return nil, err
+	}
+	s.served = cfg.Addresses
+	return s.served, nil
+}
+
+// Abandon stops what Serve began, unless the holder has died meanwhile: then this agent is all there is.
+func (s *successor) Abandon() {
+	for begun := time.Now(); time.Since(begun) < relockMost; {
+		if lock, err := s.lock(); err == nil {
+			s.orphaned = lock
+			return
+		}
+		<-time.After(relockLook)
+	}
+	s.server.Pause() // what is unread is the holder's
+	if err := s.server.Stop(); err != nil {
+		s.log.Warn("the server did not end as it should", "err", err)
+	}
+	s.served = nil
+}
