@@ -140,6 +140,7 @@ func (a *agent) run(ctx context.Context) error {
 	m.CollectSwitch(switchCounters)
 	m.Collect(upstreams.Collector())
 	m.Collect(gate.Collector())
+	m.Collect(server.Collector())
 	n := node.New(a.instance, first, node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: server, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
 		Prober: probes, Pods: pods.Open(a.conf.StateDir, a.log), Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Upstreams: upstreams, Recorder: recorder{m},

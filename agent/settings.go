@@ -38,6 +38,7 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		ExternalFound: up.Found,
 		Cache:         dns.Cache{Entries: n.Cache.Entries, NegativeTTL: n.Cache.NegativeTTL, ServeStale: n.Cache.ServeStale},
 		Misses:        n.Limits.Misses,
+		Connections:   n.Limits.TCPConnections,
 		Queries:       dns.Queries(n.Log.Queries),
 		Snippets:      n.Snippets,
 		Override:      n.CorefileText,

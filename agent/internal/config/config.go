@@ -88,7 +88,8 @@ type Cache struct {
 
 // Limits bound what a flood or a slow upstream can take.
 type Limits struct {
-	Misses int // questions that are being asked of upstreams at one time
+	Misses         int // questions that are being asked of upstreams at one time
+	TCPConnections int // of clients, open at one time
 }
 
 // Lease is the rhythm of the proof that the agent answers.
@@ -155,7 +156,7 @@ func Default() Node {
 		Upstreams:        Upstreams{External: []External{{Path: "/etc/resolv.conf"}}},
 		KubeDNSConfigMap: "/etc/kube-dns",
 		Cache:            Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour},
-		Limits:           Limits{Misses: 1024},
+		Limits:           Limits{Misses: 1024, TCPConnections: 1024},
 		Lease:            Lease{Renew: 150 * time.Millisecond, Lifetime: steer.DefaultLifetime},
 		Link:             Link{Name: "neardns0"},
 		Backend:          BackendAuto,

@@ -104,7 +104,7 @@ stubDomains:
   acme.test: ["[fd00::53]"]
 kubeDNSConfigMap: /etc/kube-dns/
 cache: {entries: 2_000, negativeTTL: 2s, serveStale: 0s}
-limits: {misses: 2000}
+limits: {misses: 2000, tcpConnections: 3000}
 lease: {renew: 100ms, lifetime: 1s}
 link: {name: ndns0, clusterDNSOnLink: false}
 backend: nftables
@@ -136,7 +136,7 @@ snippets:
 		}},
 		StubDomains: map[string][]netip.AddrPort{"corp.example": servers("10.1.2.3:53", "10.1.2.4:5353"), "acme.test": servers("[fd00::53]:53")},
 		Cache:       Cache{Entries: 2000, NegativeTTL: 2 * time.Second},
-		Limits:      Limits{Misses: 2000},
+		Limits:      Limits{Misses: 2000, TCPConnections: 3000},
 		Lease:       Lease{Renew: 100 * time.Millisecond, Lifetime: time.Second},
 		Link:        Link{Name: "ndns0"},
 		Backend:     BackendNftables, KubeProxyMode: KubeProxyIPVS,

@@ -40,6 +40,7 @@ func table() []field {
 		duration("cache.negativeTTL", reload, func(n *Node) *time.Duration { return &n.Cache.NegativeTTL }),
 		duration("cache.serveStale", reload, func(n *Node) *time.Duration { return &n.Cache.ServeStale }),
 		number("limits.misses", reload, func(n *Node) *int { return &n.Limits.Misses }),
+		number("limits.tcpConnections", reload, func(n *Node) *int { return &n.Limits.TCPConnections }),
 		duration("lease.renew", reload, func(n *Node) *time.Duration { return &n.Lease.Renew }),
 		duration("lease.lifetime", reload, func(n *Node) *time.Duration { return &n.Lease.Lifetime }),
 		text("link.name", restart, func(n *Node) *string { return &n.Link.Name }, parseLinkName),

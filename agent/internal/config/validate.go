@@ -135,6 +135,9 @@ func (n *Node) checkNumbers() []error {
 	if m := n.Limits.Misses; m < 16 || m > 100_000 {
 		faults = append(faults, n.fault("limits.misses", fmt.Sprintf("is %d: write 16 to 100000; a miss in flight takes about 30 kB", m)))
 	}
+	if c := n.Limits.TCPConnections; c < 16 || c > 100_000 {
+		faults = append(faults, n.fault("limits.tcpConnections", fmt.Sprintf("is %d: write 16 to 100000; an open connection takes about 10 kB", c)))
+	}
 	if n.Cache.NegativeTTL%time.Second != 0 {
 		faults = append(faults, n.fault("cache.negativeTTL", fmt.Sprintf("is %s: write whole seconds, as DNS counts in them", n.Cache.NegativeTTL)))
 	}

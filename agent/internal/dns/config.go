@@ -29,6 +29,7 @@ const (
 	maxUpstreams        = 15   // CoreDNS's limit per forward
 	defaultUpstreamPort = 53
 	defaultMisses       = 1024
+	defaultConnections  = 1024
 )
 
 // Queries says which questions are logged.
@@ -68,6 +69,8 @@ type Config struct {
 	Cache Cache
 	// Misses bounds the questions that are being asked of upstreams, in all zones together. 1024
 	Misses int
+	// Connections bounds the open TCP connections, at all addresses together. 1024
+	Connections int
 	// BufferSize bounds UDP answers, TC above. 1232
 	BufferSize uint16
 	Queries    Queries // off
@@ -119,6 +122,12 @@ func (c Config) complete() (Config, error) {
 		c.Misses = defaultMisses
 	case c.Misses < 0:
 		fault("misses", "%d is negative", c.Misses)
+	}
+	switch {
+	case c.Connections == 0:
+		c.Connections = defaultConnections
+	case c.Connections < 0:
+		fault("connections", "%d is negative", c.Connections)
 	}
 	c.completeCache(fault)
 	if err := checkInstance(c.InstanceID); err != nil {

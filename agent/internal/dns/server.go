@@ -17,6 +17,7 @@ import (
 type Server struct {
 	log     *slog.Logger
 	plugins map[string]caddy.SetupFunc
+	crowd   *crowd
 
 	mu     sync.Mutex // guards the fields below
 	chain  *chain     // nil: not started
@@ -51,7 +52,7 @@ func (c *census) leave() {
 // New makes a server that is not started. plugins are CoreDNS plugins of our own that the rendered Corefile uses: probe
 // and metrics.
 func New(log *slog.Logger, plugins ...Plugin) *Server {
-	s := &Server{log: log, plugins: map[string]caddy.SetupFunc{}}
+	s := &Server{log: log, plugins: map[string]caddy.SetupFunc{}, crowd: newCrowd(Config{Misses: defaultMisses, Connections: defaultConnections})}
 	for _, p := range plugins {
 		s.plugins[p.Name] = p.Setup
 	}
@@ -126,6 +127,7 @@ func (s *Server) StartOn(ctx context.Context, cfg Config, inherited []Socket) er
 	}
 	s.census = &census{done: make(chan struct{})}
 	s.chain, s.points, s.config, s.paused = c, points, done, false
+	s.crowd.bound(done)
 	s.serve(points)
 	return nil
 }
@@ -177,6 +179,7 @@ func (s *Server) Restart(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("restart: %w", err)
 	}
 	s.chain, s.config = c, next
+	s.crowd.bound(next)
 	kept := fresh
 	s.serve(fresh)
 	var gone []*point

@@ -1,7 +1,9 @@
 package dns
 
 import (
+	"container/list"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -13,6 +15,8 @@ type streams struct {
 	mu       sync.Mutex // guards the fields below
 	open     map[*stream]bool
 	draining bool
+
+	crowd *crowd // has a lock of its own, taken after mu or alone
 }
 
 // stream is one connection. Whoever serves it has it alone, but for the deadline.
@@ -21,10 +25,23 @@ type stream struct {
 	of       *streams
 	waits    bool // for its next question; guarded by of.mu
 	answered bool // at least one question; guarded by of.mu
+
+	source       netip.Addr
+	inside       bool          // counted in the crowd; guarded by its lock, as are the next two
+	inAll, inOwn *list.Element // its places among those that wait
 }
 
+// add takes a new connection in. Where there is no place for it, it is closed and nil returned.
 func (s *streams) add(conn *net.TCPConn) *stream {
-	c := &stream{TCPConn: conn, of: s}
+	c := &stream{TCPConn: conn, of: s, source: sourceOf(conn)}
+	victim, ok := s.crowd.enter(c)
+	if victim != nil {
+		victim.reset() // whoever reads it sees an error, and ends it
+	}
+	if !ok {
+		c.reset()
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
@@ -39,7 +56,15 @@ func (c *stream) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)
 	c.of.mu.Unlock()
+	c.of.crowd.leave(c)
 	return c.TCPConn.Close()
+}
+
+// reset closes a connection at once, so that it leaves nothing in the kernel either: a flood would leave thousands that
+// wait for their client's end.
+func (c *stream) reset() {
+	_ = c.SetLinger(0) // an error: it is closed already
+	_ = c.TCPConn.Close()
 }
 
 // await is called before a question is read. It returns false if the connection is to end instead: its point ends, the last
@@ -51,6 +76,7 @@ func (s *streams) await(c *stream) bool {
 		return false
 	}
 	c.waits = true
+	s.crowd.idle(c)
 	return true
 }
 
@@ -59,6 +85,7 @@ func (s *streams) asked(c *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.waits, c.answered = false, true
+	s.crowd.busy(c)
 }
 
 // drain lets each connection end after its next answer, or at idleTill if it asks nothing more. It is called again and
