@@ -33,7 +33,7 @@ LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-local portmap)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build demo demo-clean test test-unit test-net fuzz bench bench-check bench-go lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build demo demo-clean test test-unit test-net fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,17 @@ bench: deps build tools ## measure plugin and agent beside what does the same wo
 
 bench-check: ## bench that fails where a median is beyond its limit
 	@$(MAKE) bench BENCHFLAGS="-check $(BENCHFLAGS)"
+
+FAULTS = $(if $(ONLY),-only $(ONLY)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SHORT),-short) $(if $(CHECK),-check) $(if $(LIST),-list) $(if $(JSON),-json $(JSON))
+faults: deps build tools bin/tools/faults ## count what each fault costs pods, beside a stock CoreDNS (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1); bin/faults.json
+	@bin/tools/faults $(FAULTS)
+
+soak: deps build tools bin/tools/faults ## faults at random times, then a look for leaks (DURATION=10m, SEED)
+	@bin/tools/faults -soak $(if $(DURATION),-duration $(DURATION)) $(if $(SEED),-seed $(SEED))
+
+# Built, not run by `go run`, which would not pass a SIGTERM on; it is also the load generator that it starts in pods.
+bin/tools/faults: FORCE
+	@$(BUILD) -buildvcs=false -o $@ ./integration/faults
 
 bench-go: deps build tools bin/tools/benchstat ## run the Go benchmarks (BENCH, BENCHCOUNT, PKGS) and sum them up
 	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) -timeout 60m -p 1 $(PKGS) | tee bin/bench.txt

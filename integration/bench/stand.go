@@ -9,9 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
+	"github.com/neardns/neardns/integration/nodelocal"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -102,12 +102,8 @@ func stockStand(b *bench) *stand {
 	s.node, s.pod = newNode(b.t, "stock")
 	host := s.node.Host
 	s.node.Proxy.Add(testutil.DNSService(upstreamDNS, s.node.KubeDNSAddrs()[0])...)
-	host.Bridge("nodelocaldns") // a link without ports: not every kernel has dummy ones
-	for _, a := range []netip.Addr{localAddress, clusterDNS} {
-		host.AddAddr("nodelocaldns", testutil.Host(a))
-		host.RunInput(noTrack(a), "iptables-restore", "--noflush", "-w")
-	}
-	corefile := s.write("Corefile", fmt.Sprintf(nodeLocalCorefile, localAddress, clusterDNS, upstreamDNS))
+	nodelocal.Install(host, localAddress, clusterDNS)
+	corefile := s.write("Corefile", nodelocal.Corefile(localAddress, clusterDNS, upstreamDNS))
 	s.start = func() *testutil.Process {
 		return host.StartCmd(exec.CommandContext(context.Background(), b.bin("tools/coredns"), "-conf", corefile))
 	}
@@ -118,67 +114,6 @@ func stockStand(b *bench) *stand {
 	s.up()
 	return s
 }
-
-// noTrack is KEP-1024's rules for one address of the cache.
-func noTrack(a netip.Addr) string {
-	var raw, filter strings.Builder
-	for _, p := range []string{"udp", "tcp"} {
-		to, from := fmt.Sprintf("-d %s -p %s --dport 53", a, p), fmt.Sprintf("-s %s -p %s --sport 53", a, p)
-		fmt.Fprintf(&raw, "-A PREROUTING %s -j NOTRACK\n-A OUTPUT %s -j NOTRACK\n-A OUTPUT %s -j NOTRACK\n", to, from, to)
-		fmt.Fprintf(&filter, "-A INPUT %s -j ACCEPT\n-A OUTPUT %s -j ACCEPT\n", to, from)
-	}
-	return "*raw\n" + raw.String() + "COMMIT\n*filter\n" + filter.String() + "COMMIT\n"
-}
-
-// nodeLocalCorefile is the one of the Kubernetes manifest nodelocaldns.yaml, its placeholders filled in; "." asks the same
-// upstream, since there is no outside here, and health listens where the manifest has it.
-const nodeLocalCorefile = `cluster.local:53 {
-    errors
-    cache {
-        success 9984 30
-        denial 9984 5
-    }
-    reload
-    loop
-    bind %[1]s %[2]s
-    forward . %[3]s {
-        force_tcp
-    }
-    prometheus :9253
-    health %[1]s:8080
-}
-in-addr.arpa:53 {
-    errors
-    cache 30
-    reload
-    loop
-    bind %[1]s %[2]s
-    forward . %[3]s {
-        force_tcp
-    }
-    prometheus :9253
-}
-ip6.arpa:53 {
-    errors
-    cache 30
-    reload
-    loop
-    bind %[1]s %[2]s
-    forward . %[3]s {
-        force_tcp
-    }
-    prometheus :9253
-}
-.:53 {
-    errors
-    cache 30
-    reload
-    loop
-    bind %[1]s %[2]s
-    forward . %[3]s
-    prometheus :9253
-}
-`
 
 func (s *stand) write(name, text string) string {
 	path := filepath.Join(s.dir, name)

@@ -16,7 +16,7 @@ import (
 // Cgroup is a control group with one controller, below the one that the test runs in. What runs in it at the end of the
 // test must have ended by then.
 type Cgroup struct {
-	t   testing.TB
+	t   TB
 	dir string
 	v2  bool
 }
@@ -24,6 +24,16 @@ type Cgroup struct {
 // NewCgroup makes a cgroup with controller ("cpu" or "memory"), of version 1 or 2, whichever the machine uses for it. It
 // skips the test where none can be made.
 func NewCgroup(t testing.TB, controller string) *Cgroup {
+	t.Helper()
+	g := OpenCgroup(t, controller)
+	if g == nil {
+		Skip(t, "no "+controller+" cgroup can be made here")
+	}
+	return g
+}
+
+// OpenCgroup is NewCgroup for programs: nil where none can be made.
+func OpenCgroup(t TB, controller string) *Cgroup {
 	t.Helper()
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -38,12 +48,11 @@ func NewCgroup(t testing.TB, controller string) *Cgroup {
 		g := &Cgroup{t: t, v2: f[1] == ""}
 		for _, root := range g.roots(f[1]) {
 			if g.make(filepath.Join(root, f[2]), controller) {
-				t.Cleanup(g.remove)
+				t.Cleanup(g.Remove)
 				return g
 			}
 		}
 	}
-	Skip(t, "no "+controller+" cgroup can be made here")
 	return nil
 }
 
@@ -67,13 +76,14 @@ func (g *Cgroup) make(parent, controller string) bool {
 		return false
 	}
 	if _, err := os.Stat(filepath.Join(g.dir, file)); err != nil {
-		g.remove()
+		g.Remove()
 		return false
 	}
 	return true
 }
 
-func (g *Cgroup) remove() {
+// Remove takes the cgroup away, once what ran in it has ended. It may be called twice.
+func (g *Cgroup) Remove() {
 	// Processes that were killed leave it a moment later.
 	Eventually(g.t, 5*time.Second, func() error {
 		if err := os.Remove(g.dir); err != nil && !errors.Is(err, os.ErrNotExist) {

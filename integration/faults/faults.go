@@ -1,0 +1,230 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/neardns/neardns/integration/faults/load"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// fault is one thing that goes wrong, or is done on purpose, while pods ask.
+type fault struct {
+	name  string
+	title string // in the table
+	// length is how long the load goes on from the fault's begin; lead is how long it goes before, 2 s unless said.
+	length, lead time.Duration
+	act          func(*run)
+	// streams are the load where it is not the usual one.
+	streams func(*stand) []load.Stream
+	// judge measures what only this fault is about.
+	judge func(*run)
+	limit limit
+	// noStock says why the fault has no counterpart for a stock CoreDNS.
+	noStock string
+	// needs tells why the fault cannot be tried with these programs; "": it can.
+	needs func(t testutil.TB, bin func(string) string) string
+	// ends tells that the process under test does not live through it.
+	ends bool
+	// short faults make up the short form.
+	short bool
+}
+
+// Times of the faults.
+const (
+	lead      = 2 * time.Second // of undisturbed load before a fault
+	downTime  = 3 * time.Second // from a crash to the start: a kubelet's first back-off is longer
+	stopTime  = 6 * time.Second // that a process hangs
+	deadTime  = 10 * time.Second
+	slowTime  = 5 * time.Second
+	floodTime = 6 * time.Second
+	reloads   = 20
+	slowness  = 1500 * time.Millisecond
+	floodRate = 20_000
+)
+
+// allFaults in the table's order.
+func allFaults() []fault {
+	return []fault{
+		{
+			name: "sigterm-restart", title: "SIGTERM and start again", length: 4 * time.Second, short: true, ends: true,
+			act: func(r *run) {
+				r.at(0)
+				r.terminate()
+				r.s.start()
+			},
+			limit: limit{lost: 0, tcp: 0, kept: 0.95},
+		},
+		{
+			name: "successor", title: "successor beside it, old one stopped", length: 5 * time.Second, ends: true, needs: handOver, noStock: noHandOver,
+			act: func(r *run) {
+				r.at(0)
+				r.succeed()
+				r.at(3 * time.Second)
+				r.terminateOld()
+			},
+			limit: limit{lost: 0, tcp: 0, kept: 0.95},
+		},
+		{
+			name: "reload", title: fmt.Sprintf("reload, %d times", reloads), length: 9 * time.Second,
+			act: func(r *run) {
+				for i := range reloads {
+					r.at(time.Duration(i) * 400 * time.Millisecond)
+					r.s.reload(i)
+				}
+			},
+			limit: limit{lost: 0, tcp: 0, kept: 0.95},
+		},
+		{
+			name: "kill", title: "kill -9, started again 3 s later", length: 5 * time.Second, short: true, ends: true,
+			act: func(r *run) {
+				r.at(0)
+				r.s.server.Kill()
+				r.at(downTime)
+				r.s.start()
+			},
+			limit: limit{lost: 5, tcp: 5, gap: 50 * time.Millisecond},
+		},
+		{
+			name: "sigstop", title: "SIGSTOP for 6 s", length: 8 * time.Second, short: true,
+			act: func(r *run) {
+				r.at(0)
+				r.s.server.Stop()
+				r.at(stopTime)
+				r.s.server.Cont()
+			},
+			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
+		},
+		{
+			name: "sigstop-old", title: "SIGSTOP of the old one during the overlap", length: 8 * time.Second, ends: true, needs: handOver, noStock: noHandOver,
+			act: func(r *run) {
+				r.at(0)
+				old := r.s.server
+				old.Stop()
+				r.succeed()
+				r.at(stopTime)
+				old.Cont()
+			},
+			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
+		},
+		{
+			name: "sigstop-new", title: "SIGSTOP of the new one during the overlap", length: 8 * time.Second, ends: true, needs: handOver, noStock: noHandOver,
+			act: func(r *run) {
+				r.at(0)
+				r.succeed()
+				r.overlap()
+				r.s.server.Stop()
+				r.at(stopTime)
+				r.s.server.Cont()
+			},
+			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
+		},
+		{
+			name: "oom", title: "OOM kill by a cgroup limit, started again 3 s later", length: 5 * time.Second, ends: true, needs: memoryCgroup,
+			act: func(r *run) {
+				r.oom()
+				r.at(r.since() + downTime)
+				r.s.start()
+			},
+			limit: limit{lost: 5, tcp: 5, gap: 50 * time.Millisecond},
+		},
+		{
+			name: "link-deleted", title: "link deleted", length: 4 * time.Second, short: true,
+			act: func(r *run) {
+				r.at(0)
+				link, _ := r.s.steered()
+				r.s.node.Host.DelLink(link)
+			},
+			limit: limit{lost: 50, tcp: 50},
+		},
+		{
+			name: "table-flushed", title: "nft flush ruleset", length: 4 * time.Second,
+			act: func(r *run) {
+				r.at(0)
+				r.s.flushRuleset()
+			},
+			limit: limit{lost: 50, tcp: 50},
+		},
+		{
+			name: "address-removed", title: "address removed", length: 4 * time.Second,
+			act: func(r *run) {
+				r.at(0)
+				link, address := r.s.steered()
+				r.s.node.Host.DelAddr(link, testutil.Host(address))
+			},
+			limit: limit{lost: 50, tcp: 50},
+		},
+		{
+			name: "upstream-dead", title: "upstream dead for 10 s", length: 11 * time.Second,
+			act: func(r *run) {
+				r.at(0)
+				r.s.upstream(testutil.Behaviour{Drop: true})
+				r.at(deadTime)
+				r.s.upstream(testutil.Behaviour{})
+			},
+			streams: func(s *stand) []load.Stream {
+				return append(usual(s), s.stream(load.Stream{Name: "unknown", Way: load.UDP, Label: "fresh", Zone: hotZone, First: s.fresh(1000), Rate: 20, Sockets: 4, Patience: 3 * time.Second}))
+			},
+			judge: func(r *run) { r.servfail(deadTime) },
+			limit: limit{lost: 0, tcp: 0, refusal: 2 * time.Second},
+		},
+		{
+			name: "upstream-slow", title: "upstream answering after 1.5 s", length: slowTime, lead: 2 * lead,
+			act: func(r *run) {
+				r.at(0)
+				r.s.upstream(testutil.Behaviour{Delay: slowness})
+				r.at(slowTime)
+				r.s.upstream(testutil.Behaviour{})
+			},
+			streams: hits,
+			judge:   func(r *run) { r.slowdown(slowTime) },
+			limit:   limit{lost: 0, tcp: 0, p99: 2},
+		},
+		{
+			name: "flood", title: "random-subdomain flood of 20,000/s from one pod", length: floodTime + time.Second,
+			act: func(r *run) {
+				r.at(0)
+				r.flood()
+			},
+			judge: func(r *run) { r.grown() },
+			limit: limit{share: 0.005, tcpShare: 0.005, memory: 1.5},
+		},
+	}
+}
+
+const noHandOver = "no hand-over: its DaemonSet stops the old one first, see SIGTERM"
+
+func handOver(_ testutil.TB, bin func(string) string) string {
+	if !handsOver(bin("neardns-agent")) {
+		return "this agent has no --take-over"
+	}
+	return ""
+}
+
+// usual is the load of most faults: 1,000 questions a second over 20 UDP sockets, 200 over TCP, half of them on
+// connections of their own.
+func usual(s *stand) []load.Stream {
+	names := load.Stream{Label: hotLabel, Zone: hotZone, Names: hot}
+	udp, one, long := names, names, names
+	udp.Name, udp.Way, udp.Rate, udp.Sockets = "udp", load.UDP, 1000, 20
+	one.Name, one.Way, one.Rate = "tcp", load.OneShot, 100
+	long.Name, long.Way, long.Rate, long.Sockets = "tcplong", load.Long, 100, 10
+	return []load.Stream{s.stream(udp), s.stream(one), s.stream(long)}
+}
+
+// hits is the usual load, of names that the cache has just been asked for and keeps, beside some that nobody asked for. In a
+// full cache a few hits become misses even so: they are waited for, lest one of them costs those behind it their connection,
+// and are not counted.
+func hits(s *stand) []load.Stream {
+	s.t.Helper()
+	const names, patience = 100, 3 * time.Second
+	first := 1_000_000 + s.fresh(names) // never asked: NodeLocal keeps nothing longer than 30 s from when it came
+	s.ask(load.Plan{Duration: time.Second / 4, Streams: []load.Stream{
+		s.stream(load.Stream{Name: "warm", Way: load.UDP, Label: fillLabel, Zone: fillZone, First: first, Names: names, Rate: 4 * names, Sockets: 4}),
+	}})
+	streams := usual(s)
+	for i := range streams {
+		streams[i].Label, streams[i].Zone, streams[i].First, streams[i].Names, streams[i].Patience = fillLabel, fillZone, first, names, patience
+	}
+	return append(streams, s.stream(load.Stream{Name: "unknown", Way: load.UDP, Label: "fresh", Zone: hotZone, First: s.fresh(1000), Rate: 20, Sockets: 4, Patience: patience}))
+}

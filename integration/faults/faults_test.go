@@ -1,0 +1,158 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestMain(m *testing.M) {
+	// The load generator is this program, so here it is the test binary.
+	if called, err := verbs(os.Args); called {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// What the short form may lose: real limits, with room for a test machine that does other things as well.
+var roomy = map[string]limit{
+	"sigterm-restart": {lost: 20, tcp: 10, gap: 250 * time.Millisecond},
+	"kill":            {lost: 100, tcp: 30, gap: 250 * time.Millisecond},
+	"sigstop":         {lost: 1500, tcp: 600, gap: 1500 * time.Millisecond},
+	"link-deleted":    {lost: 300, tcp: 100, gap: 500 * time.Millisecond},
+}
+
+// The short form of `make faults`: one round on ours, and one fault on the stock CoreDNS, which shows that what is lost is
+// seen.
+func TestShort(t *testing.T) {
+	if testing.Short() {
+		testutil.Skip(t, "takes a minute; not with -short")
+	}
+	testutil.RequireRoot(t)
+	o := testOptions(t)
+	o.short = true
+	faults, err := o.chosen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := scratch(t)
+	ours, stock := newOurs(t, o.bin, dir), newStock(t, o.bin, dir)
+	seen := 0
+	for _, f := range faults {
+		most, known := roomy[f.name]
+		if !known {
+			t.Errorf("%s: no limit for the short form", f.name)
+			continue
+		}
+		ours.restore()
+		got := try(ours, f, lead)
+		t.Logf("%s: %s", f.name, got.progress())
+		if beyond, _ := most.verdict([]outcome{got}); len(beyond) > 0 {
+			t.Errorf("%s: %s\n%s\n%v", f.name, strings.Join(beyond, "; "), got.Line, got.Reasons)
+		}
+		if asked := int((lead + f.length).Seconds() * 1000); got.UDP.Sent != asked {
+			t.Errorf("%s: %d questions of %d asked", f.name, got.UDP.Sent, asked)
+		}
+		seen++
+		if f.name != "kill" {
+			continue
+		}
+		if got.UDP.Direct < 1000 {
+			t.Errorf("kube-dns answered only %d while the agent was down for 3 s", got.UDP.Direct)
+		}
+		stock.restore()
+		theirs := try(stock, f, lead)
+		t.Logf("%s, stock: %s", f.name, theirs.progress())
+		if theirs.UDP.Missed() < 2000 || theirs.tcpMissed() < 400 || theirs.UDP.Gap < 2*time.Second {
+			t.Errorf("a dead server was not seen: %s", theirs.progress())
+		}
+	}
+	if seen != len(roomy) {
+		t.Errorf("%d faults tried, limits for %d", seen, len(roomy))
+	}
+}
+
+func testOptions(t *testing.T) *options {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &options{root: root, rounds: 1}
+	for _, name := range programs {
+		if _, err := os.Stat(o.bin(name)); err != nil {
+			testutil.Skip(t, "no bin/"+name+": `make build tools` makes it")
+		}
+	}
+	return o
+}
+
+// The kernel ends the server in its cgroup, not the process beside it.
+func TestOOM(t *testing.T) {
+	if testing.Short() {
+		testutil.Skip(t, "starts an agent; not with -short")
+	}
+	testutil.RequireRoot(t)
+	o := testOptions(t)
+	if why := memoryCgroup(t, nil); why != "" {
+		t.Fatal(why)
+	}
+	s := newOurs(t, o.bin, scratch(t))
+	r := &run{s: s, begun: time.Now()}
+	r.oom()
+	if !s.gone() {
+		t.Error("the server lives")
+	}
+	s.restore() // and it comes back
+}
+
+func TestChosen(t *testing.T) {
+	names := regexp.MustCompile(`^[a-z-]+$`)
+	seen := map[string]bool{}
+	for _, f := range allFaults() {
+		if !names.MatchString(f.name) || seen[f.name] || f.title == "" || f.length <= 0 || f.act == nil {
+			t.Errorf("fault %+v", f)
+		}
+		seen[f.name] = true
+		if lead+f.length > time.Minute {
+			t.Errorf("%s is longer than a load may be", f.name)
+		}
+	}
+	for only, want := range map[string]int{"": len(seen), "kill": 1, "kill,sigstop": 2, "nonsense": -1, "kill,": -1} {
+		o := options{only: only}
+		got, err := o.chosen()
+		if (err != nil) != (want < 0) || err == nil && len(got) != want {
+			t.Errorf("-only %q: %d faults, %v", only, len(got), err)
+		}
+	}
+	o := options{short: true}
+	if got, err := o.chosen(); err != nil || len(got) != len(roomy) {
+		t.Errorf("-short: %d faults, %v", len(got), err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, o := range map[string]options{
+		"no rounds": {rounds: 0, duration: time.Minute}, "many rounds": {rounds: 1000, duration: time.Minute},
+		"no fault": {rounds: 1, duration: time.Minute, only: "nonsense"}, "endless soak": {rounds: 1, duration: 1000 * time.Hour},
+	} {
+		if err := o.run(t.Context(), &strings.Builder{}, &strings.Builder{}); err == nil || strings.Contains(err.Error(), "root") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var out strings.Builder
+	o := options{list: true}
+	if err := o.run(t.Context(), &out, &out); err != nil || strings.Count(out.String(), "\n") != len(allFaults()) {
+		t.Errorf("-list: %v\n%s", err, out.String())
+	}
+}

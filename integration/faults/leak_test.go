@@ -1,0 +1,77 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestLeaks(t *testing.T) {
+	base := footprint{PID: 1, Goroutines: 50, Descriptors: 40, Memory: 40, node: node{Rules: 200, Elements: 10, Tracked: 5, Links: 6, Files: []string{"/state/agent.sock"}}}
+	for name, c := range map[string]struct {
+		change func(*footprint)
+		want   string
+	}{
+		"the same":       {func(*footprint) {}, ""},
+		"less":           {func(f *footprint) { *f = footprint{} }, ""},
+		"breathing":      {func(f *footprint) { f.Goroutines, f.Descriptors, f.Memory, f.Tracked, f.Elements = 60, 45, 55, 20, 12 }, ""},
+		"goroutines":     {func(f *footprint) { f.Goroutines = 90 }, "goroutines: 90, at first 50"},
+		"descriptors":    {func(f *footprint) { f.Descriptors = 60 }, "descriptors: 60"},
+		"memory":         {func(f *footprint) { f.Memory = 70 }, "memory: 70 MiB"},
+		"a rule":         {func(f *footprint) { f.Rules++ }, "lines of rules: 201"},
+		"elements":       {func(f *footprint) { f.Elements = 99 }, "elements of sets: 99"},
+		"connections":    {func(f *footprint) { f.Tracked = 99 }, "tracked connections: 99"},
+		"a link":         {func(f *footprint) { f.Links++ }, "links: 7"},
+		"a file":         {func(f *footprint) { f.Files = []string{"/state/agent.sock", "/state/x.tmp"} }, "file: /state/x.tmp"},
+		"another's file": {func(f *footprint) { f.Files = []string{"/state/x.tmp"} }, "file: /state/x.tmp"},
+	} {
+		f := base
+		c.change(&f)
+		got := strings.Join(base.leaks(f), "; ")
+		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestElements(t *testing.T) {
+	n, err := elements(`{"nftables": [{"metainfo": {}}, {"set": {"name": "a", "elem": ["10.0.0.1", {"elem": {"val": 1}}]}}, {"set": {"name": "empty"}}, {"map": {"elem": [["a", "b"]]}}, {"rule": {"expr": [{}]}}]}`)
+	if n != 3 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := elements("nonsense"); err == nil {
+		t.Error("nonsense is read")
+	}
+}
+
+// A footprint sees what is left behind on purpose, and goes back when that is gone.
+func TestFootprint(t *testing.T) {
+	if testing.Short() {
+		testutil.Skip(t, "starts an agent; not with -short")
+	}
+	testutil.RequireRoot(t)
+	o := testOptions(t)
+	s := newOurs(t, o.bin, scratch(t))
+	before := s.footprint()
+	if before.Goroutines < 5 || before.Descriptors < 5 || before.Memory < 5 || before.Rules < 50 || before.Elements < 2 || before.Links < 4 || len(before.Files) < 3 {
+		t.Errorf("implausible: %+v", before)
+	}
+	s.node.Host.Run("ip", "link", "add", "left0", "type", "bridge")
+	s.node.Host.Run("nft", "add", "table", "inet", "left")
+	if err := os.WriteFile(s.path("state/left"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(before.leaks(s.footprint()), "; "); !strings.Contains(got, "links") || !strings.Contains(got, "rules") || !strings.Contains(got, "/state/left") {
+		t.Errorf("not seen: %q", got)
+	}
+	s.node.Host.Run("ip", "link", "del", "left0")
+	s.node.Host.Run("nft", "delete", "table", "inet", "left")
+	if err := os.Remove(s.path("state/left")); err != nil {
+		t.Fatal(err)
+	}
+	if got := before.leaks(s.settled(before)); len(got) > 0 {
+		t.Errorf("still there: %q", got)
+	}
+}

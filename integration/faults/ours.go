@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// steeringAddress is what stands for the cluster DNS address on a node of ours.
+var steeringAddress = netip.MustParseAddr("169.254.20.11")
+
+// ours is a node with the agent, and pods that a conflist with the plugin has made.
+type ours struct {
+	*stand
+	rules *steer.Nftables
+}
+
+func newOurs(t testutil.TB, bin func(string) string, dir string) *stand {
+	s := newStand(t, bin, dir, "ours")
+	o := &ours{stand: s}
+	s.subject = o
+	rules, err := steer.OpenNftables(s.node.Host.FD())
+	s.must(err)
+	t.Cleanup(func() { _ = rules.Close() })
+	o.rules = rules
+	s.node.Proxy.Add(second(s)...)
+	o.configure(-1)
+	s.up()
+	s.pod, s.noisy = addPod(s, "pod", o.entry()), addPod(s, "noisy", o.entry())
+	for _, p := range []string{"pod", "noisy"} {
+		f, err := podfile.Read(podfile.Path(s.path("state"), p, "eth0"))
+		s.must(err)
+		if len(f.In(podfile.Steered)) == 0 {
+			t.Fatalf("%s is not steered: %+v", p, f.Decisions)
+		}
+	}
+	return s
+}
+
+// second is another Service of kube-dns's, for reloads that add and take out a redirect.
+func second(s *stand) []testutil.Service {
+	services := testutil.DNSService(secondDNS, s.node.KubeDNSAddrs()[0])
+	for i := range services {
+		services[i].Name = "kube-dns-second"
+	}
+	return services
+}
+
+// configure writes the i-th configuration: each has another stub domain, and every other one a second redirect.
+func (o *ours) configure(i int) {
+	redirects := fmt.Sprintf("%q", clusterDNS)
+	if i >= 0 && i%2 == 0 {
+		redirects += fmt.Sprintf(", %q", secondDNS)
+	}
+	o.write("node.yaml", fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
+kind: NodeConfig
+clusterDomain: cluster.local
+redirects: [%s]
+localAddresses: [%q]
+upstreams: {external: []}
+stubDomains: {corp%d.example: [%q]}
+kubeDNSConfigMap: %[5]s/none
+stateDir: %[5]s/state
+persistDir: %[5]s/persist
+listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
+`, redirects, localAddress, i+1, o.node.KubeDNSAddrs()[0].String(), o.dir))
+}
+
+func (o *ours) command() *exec.Cmd {
+	return exec.Command(o.bin("neardns-agent"), "node", "--config", o.path("node.yaml"))
+}
+
+// successor starts a second agent beside the first one.
+func (o *ours) successor() *testutil.Process {
+	cmd := o.command()
+	cmd.Args = append(cmd.Args, "--take-over")
+	return o.node.Host.StartCmd(cmd)
+}
+
+// handsOver tells whether this build of the agent can take over from another.
+func handsOver(bin string) bool {
+	out, _ := exec.Command(bin, "node", "--help").CombinedOutput()
+	return strings.Contains(string(out), "take-over")
+}
+
+// ready is a lease for what pods ask, over both protocols, and a fallback that is proven.
+func (o *ours) ready() error {
+	leases, err := o.rules.Leases()
+	if err != nil {
+		return err
+	}
+	held := 0
+	for _, l := range leases {
+		if l.Address == steeringAddress {
+			held++
+		}
+	}
+	proof, err := podfile.ReadProof(o.path("persist"))
+	if err == nil && (held < 2 || !proof.Covers(clusterDNS)) {
+		err = fmt.Errorf("%d leases, proof %v", held, proof.ClusterDNS)
+	}
+	return err
+}
+
+// reload changes the configuration; the agent finds out by itself, as with a ConfigMap.
+func (o *ours) reload(i int) {
+	o.t.Helper()
+	const done = "configuration reloaded"
+	from := len(o.server.Output())
+	o.configure(i)
+	testutil.Eventually(o.t, 15*time.Second, func() error {
+		if said := o.server.Output()[from:]; !strings.Contains(said, done) {
+			return fmt.Errorf("%s did not say %q:\n%s", o.name, done, tail(said))
+		}
+		return nil
+	})
+}
+
+func (o *ours) mend() {} // the agent does
+
+func (o *ours) steered() (string, netip.Addr) { return "neardns0", steeringAddress }
+
+// entry is the plugin's in the conflist.
+func (o *ours) entry() map[string]any {
+	return map[string]any{
+		"type": "neardns", "redirects": []any{clusterDNS}, "clusterDomain": "cluster.local", "localAddresses": []any{localAddress},
+		"stateDir": o.path("state"), "persistDir": o.path("persist"), "logFile": o.path("plugin.log"),
+		"capabilities": map[string]any{"dns": true},
+	}
+}
+
+// addPod has libcni make a pod by a conflist, with an entry behind the reference ptp plugin where one is given.
+func addPod(s *stand, name string, entries ...map[string]any) *testutil.Pod {
+	s.t.Helper()
+	p := s.node.AddPod(name)
+	gateway := s.node.Gateways()[0]
+	plugins := []any{map[string]any{"type": "ptp", "ipam": map[string]any{
+		"type": "host-local", "dataDir": s.path("ipam"), "routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
+		"ranges": []any{[]any{map[string]any{"subnet": s.node.PodRange(true).String(), "gateway": gateway}}},
+	}}}
+	for _, e := range entries {
+		plugins = append(plugins, e)
+	}
+	text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "pods", "plugins": plugins})
+	s.must(err)
+	s.write("10-pods.conflist", string(text))
+	list, err := libcni.ConfListFromFile(s.path("10-pods.conflist"))
+	s.must(err)
+	cni := libcni.NewCNIConfigWithCacheDir([]string{s.bin(""), s.bin("tools")}, s.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
+	conf := &libcni.RuntimeConf{
+		ContainerID: name, NetNS: p.Path(), IfName: "eth0",
+		Args:           [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", name}},
+		CapabilityArgs: map[string]any{"dns": map[string]any{"servers": []any{clusterDNS}}},
+	}
+	s.node.Host.Do(func() { _, err = cni.AddNetworkList(context.Background(), list, conf) })
+	if err != nil {
+		s.t.Fatalf("%s: ADD %s: %v", s.name, name, err)
+	}
+	// The first packet of a new link may wait for a neighbour.
+	testutil.Eventually(s.t, 10*time.Second, func() error {
+		_, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(clusterDNS, 53), "first.svc.cluster.local.", dns4, "udp", testutil.AskOptions{Timeout: 300 * time.Millisecond})
+		return err
+	})
+	return p
+}
+
+const dns4 = 1 // type A
+
+// scratch makes a folder in memory, where the runtime's state is on a real node.
+func scratch(t testutil.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "neardns-faults-")
+	if err != nil {
+		dir, err = os.MkdirTemp("", "neardns-faults-")
+	}
+	if err != nil {
+		t.Fatalf("make folder: %v", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/neardns/neardns/integration/faults/load"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// run is one fault on one stand.
+type run struct {
+	s      *stand
+	begun  time.Time // of the load
+	lead   time.Duration
+	old    *testutil.Process // that has a successor
+	before float64           // resident memory before, in MiB
+	peak   float64           // and at most
+	books  map[string]*load.Book
+	outcome
+}
+
+// outcome is what one run came to.
+type outcome struct {
+	UDP     load.Sum `json:"udp"`
+	TCP     load.Sum `json:"tcp"`     // one connection a question
+	TCPLong load.Sum `json:"tcpLong"` // connections that stay
+	// Late is the most that the generator itself was behind: what it delays no server is to blame for.
+	Late time.Duration `json:"generatorLate"`
+	// Kept is the share of the cache's entries that are still there afterwards; -1 where that is not the matter.
+	Kept    float64        `json:"kept"`
+	Slower  float64        `json:"p99Ratio,omitempty"` // of hits, to undisturbed
+	Grown   float64        `json:"memoryRatio,omitempty"`
+	Refusal time.Duration  `json:"slowestRefusal,omitempty"`
+	Flooded [2]int         `json:"flood,omitzero"` // sent and answered
+	Reasons map[string]int `json:"reasons,omitempty"`
+	Line    string         `json:"line"` // of UDP, see load.Book.Line
+}
+
+// tcp is both kinds of TCP together, for the table.
+func (o outcome) tcpMissed() int { return o.TCP.Missed() + o.TCPLong.Missed() }
+func (o outcome) wrong() int     { return o.UDP.Wrong + o.TCP.Wrong + o.TCPLong.Wrong }
+
+// try puts a stand under load and a fault.
+func try(s *stand, f fault, lead time.Duration) outcome {
+	s.t.Helper()
+	r := &run{s: s, lead: lead}
+	streams := usual
+	if f.streams != nil {
+		streams = f.streams
+	}
+	warm := 1.0
+	if f.limit.kept > 0 { // a cache that is full to its last entry has not room for each of them
+		warm = s.kept()
+	}
+	r.before = memory(s.server.PID())
+	s.misses.Clear()
+	g := s.launch(s.pod, load.Plan{Streams: streams(s), Duration: lead + f.length})
+	r.begun = g.begun
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { r.watchMemory(s.server.PID(), stop) })
+	f.act(r)
+	r.books = g.wait()
+	close(stop)
+	wg.Wait()
+	r.sum()
+	r.Reasons, r.Kept = map[string]int{}, -1
+	for name, b := range r.books {
+		r.Late = max(r.Late, b.Late)
+		for reason, n := range b.Reasons {
+			r.Reasons[name+": "+reason] += n
+		}
+	}
+	if f.judge != nil {
+		f.judge(r)
+	}
+	r.terminateOld()
+	if f.limit.kept > 0 && warm > 0 {
+		r.Kept = min(1, s.kept()/warm)
+	}
+	return r.outcome
+}
+
+// sum sums the books up.
+func (r *run) sum() {
+	r.UDP, r.TCP, r.TCPLong, r.Line = r.books["udp"].All(), r.books["tcp"].All(), r.books["tcplong"].All(), r.books["udp"].Line()
+}
+
+// at waits until so long after the fault's begin.
+func (r *run) at(after time.Duration) {
+	timer := time.NewTimer(time.Until(r.begun.Add(r.lead + after)))
+	defer timer.Stop()
+	<-timer.C
+}
+
+// since is how long ago the fault's begin was.
+func (r *run) since() time.Duration { return time.Since(r.begun) - r.lead }
+
+func (r *run) terminate() {
+	r.s.t.Helper()
+	if err := r.s.server.Terminate(15 * time.Second); err != nil {
+		r.s.t.Logf("%s: after SIGTERM: %v", r.s.name, err)
+	}
+}
+
+// succeed starts a successor; the stand's server is that one from here on.
+func (r *run) succeed() {
+	o, ok := r.s.subject.(*ours)
+	if !ok {
+		r.s.t.Fatalf("%s: has no successor", r.s.name)
+		return
+	}
+	r.old, r.s.server = r.s.server, o.successor()
+}
+
+// overlap waits until old and new have met: from then on for some milliseconds both have the sockets. A successor that never
+// gets so far is told apart by what follows.
+func (r *run) overlap() {
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline) && !strings.Contains(r.old.Output(), "hand-over begins"); {
+		r.s.pause(time.Millisecond)
+	}
+}
+
+// terminateOld ends what has a successor, where that has not ended by itself.
+func (r *run) terminateOld() {
+	if r.old != nil {
+		_ = r.old.Terminate(15 * time.Second)
+		r.old = nil
+	}
+}
+
+// servfail measures how long those waited who asked for what nobody can answer, while kube-dns was dead.
+func (r *run) servfail(dead time.Duration) {
+	b := r.books["unknown"]
+	// The last ones of that time may be answered by a kube-dns that is back.
+	from, to := r.lead+100*time.Millisecond, r.lead+dead-2*time.Second
+	r.Refusal = b.Slowest(from, to)
+	if lost := b.Between(from, to).Lost; lost > 0 {
+		r.Refusal = b.Stream.Patience // no answer at all
+	}
+}
+
+// slowdown is hits' p99 while kube-dns was slow, to the one before. What kube-dns was asked for was no hit: a full cache
+// has let go of some names, and does for each new one.
+func (r *run) slowdown(slow time.Duration) {
+	for _, b := range r.books {
+		if b.Stream.Label == fillLabel {
+			b.Skip(func(name string) bool { _, missed := r.s.misses.Load(name); return missed })
+		}
+	}
+	r.sum()
+	b := r.books["udp"]
+	quiet, busy := b.Between(0, r.lead).P99, b.Between(r.lead, r.lead+slow).P99
+	if quiet > 0 {
+		r.Slower = float64(busy) / float64(quiet)
+	}
+}
+
+// flood has the other pod ask for names that nobody has.
+func (r *run) flood() {
+	s := r.s
+	g := s.launch(s.noisy, load.Plan{Duration: floodTime, Streams: []load.Stream{
+		s.stream(load.Stream{Name: "flood", Way: load.Flood, Label: "x", Zone: hotZone, Rate: floodRate, Sockets: 8}),
+	}})
+	b := g.wait()["flood"]
+	r.Flooded = [2]int{b.Sent, b.Answered}
+}
+
+func (r *run) grown() {
+	if r.before > 0 {
+		r.Grown = r.peak / r.before
+	}
+}
+
+// watchMemory keeps the most memory that a process had.
+func (r *run) watchMemory(pid int, stop <-chan struct{}) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+			r.peak = max(r.peak, memory(pid))
+		}
+	}
+}
+
+// memory is a process's resident memory in MiB; 0 when it is gone.
+func memory(pid int) float64 {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(data))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.Atoi(fields[1])
+	return float64(pages) * float64(os.Getpagesize()) / (1 << 20)
+}
+
+// flushRuleset is `nft flush ruleset`, with kube-proxy's own rules back in the same transaction: what kube-proxy does
+// about it is not the matter here.
+func (s *stand) flushRuleset() {
+	s.t.Helper()
+	p := s.node.Proxy
+	services := testutil.DNSService(clusterDNS, s.node.KubeDNSAddrs()[0])
+	services = append(services, map[string]func(*stand) []testutil.Service{"ours": second, "stock": upstreamService}[s.name](s)...)
+	s.node.Host.RunInput("flush ruleset\n"+p.Base(true)+p.Rules(true, services), p.Loader(true)...)
+}
+
+// fresh is the first of n names' numbers that nobody asked for.
+func (s *stand) fresh(n int) int {
+	s.asked += n
+	return s.asked
+}
+
+var errMissing = errors.New("run it by `make faults`, in the repository's folder")
