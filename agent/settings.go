@@ -45,9 +45,12 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		OverrideName:  n.Corefile,
 		InstanceID:    instance,
 	}
-	if n.Steers() && !n.InterceptNode {
+	if n.Steers() {
 		for _, r := range n.Redirects {
 			s.DNS.LastResort = append(s.DNS.LastResort, r.ClusterDNS.String())
+		}
+		if n.InterceptNode {
+			s.DNS.LastResortMark = steer.Mark
 		}
 	}
 	for domain, servers := range up.Stub {

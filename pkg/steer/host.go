@@ -292,13 +292,17 @@ func (hf hostFamily) hostChains() []chain {
 	f := hf.family
 	conn := hf.name("host_conn")
 	undo := f.rule().setDaddrFrom(hf.name("cluster")).end()
+	// The agent's own questions to the cluster DNS addresses, its last resort, would come back to it.
+	own := f.rule().mark(Mark).clearMark().ret()
 	udp := chain{name: hf.name("host_udp"), rules: []rule{
+		own,
 		f.rule().daddrIn(hf.name("ours")).ret(),
 		f.rule().setDaddrFrom(hf.name("intercept")).end(),
 		f.rule().daddrIn(hf.name("lease_udp")).count(CounterHostUDP).notrack().accept(),
 		undo,
 	}}
 	tcp := chain{name: hf.name("host_tcp"), rules: []rule{
+		own,
 		f.rule().daddrIn(hf.name("ours")).ret(),
 		f.rule().setDaddrFrom(hf.name("intercept")).end(),
 		f.rule().syn(true).daddrIn(hf.name("lease_tcp")).connUpdate(conn).count(CounterHostTCP).notrack().accept(),

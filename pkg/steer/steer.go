@@ -24,8 +24,9 @@ const (
 	TableName = "neardns"
 	// ProberInterface is the host side of the prober's veth; the switch trusts the prober's addresses only there.
 	ProberInterface = "neardns-prober"
-	// Mark is the packet mark of the agent's lease datagrams. They are dropped in the host's output hook, so it never
-	// meets another program's mark on the wire; it only tells them from other root processes' packets.
+	// Mark is the packet mark of the agent's lease datagrams, and of its own questions to a cluster DNS address where host
+	// processes are intercepted. The host's output hook drops the former and takes the mark off the latter, so it never
+	// meets another program's rules or routes; it only tells them from other root processes' packets.
 	Mark = 0x6e646e73
 	// DefaultLifetime bounds how long a lease outlives the last proven answer.
 	DefaultLifetime = 800 * time.Millisecond

@@ -318,6 +318,12 @@ func (b *ruleBuilder) setZone(zone uint16) *ruleBuilder {
 	return b
 }
 
+// clearMark takes a packet's mark off, so that nobody else's rules or routes meet it.
+func (b *ruleBuilder) clearMark() *ruleBuilder {
+	return b.say("meta mark set 0x00000000").add(&expr.Immediate{Register: reg1, Data: make([]byte, 4)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1})
+}
+
 func (b *ruleBuilder) count(name string) *ruleBuilder {
 	return b.say("counter name %q", name).add(&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name})
 }

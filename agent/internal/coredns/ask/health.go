@@ -24,14 +24,15 @@ type health struct {
 	failing atomic.Bool
 	heard   atomic.Int64 // Unix time in nanoseconds of the last answer
 	changes atomic.Uint64
+	wants   atomic.Bool // a newer question to be tried with
 
 	mu        sync.Mutex // guards the fields below
 	why       reason
 	err       error
 	overtaken bool      // it failed by being slower than another
 	since     time.Time // of the present state; zero: as at the start
-	probe     *dns.Msg  // the question that was failed last
-	stream    bool      // and how it was asked
+	probe     *dns.Msg  // what it is tried with: the question that it failed, then such as others answer well
+	stream    bool      // and how that is asked
 	holds     []string
 }
 
@@ -83,12 +84,30 @@ func (s *server) bad(now time.Time, f failed) {
 	h.failing.Store(true)
 	h.changes.Add(1)
 	h.why, h.err, h.overtaken, h.since = f.why, f.err, f.overtaken, now
-	// The question as it was, without what it says of its asker.
-	h.probe, h.stream, h.holds = new(dns.Msg), f.stream, f.holds
-	h.probe.Question = append(h.probe.Question, f.req.Question...)
-	h.probe.RecursionDesired = f.req.RecursionDesired
+	h.probe, h.stream, h.holds = bare(f.req), f.stream, f.holds
 	s.log.Warn("upstream fails real questions, it is asked last and tried in the background", "server", s.name, "reason", f.why.String(), "err", f.err)
 	s.tasks.Go(func() { s.recover(s.life) })
+}
+
+// bare is a question without what it says of its asker.
+func bare(req *dns.Msg) *dns.Msg {
+	m := new(dns.Msg)
+	m.Question = append(m.Question, req.Question...)
+	m.RecursionDesired = req.RecursionDesired
+	return m
+}
+
+// offer gives a failing server a question to be tried with that another one has answered well. It must not be judged for
+// ever by one question, which may be one that it alone refuses with reason, as a validating resolver does.
+func (s *server) offer(req *dns.Msg, stream bool, holds []string) {
+	if !s.health.wants.CompareAndSwap(true, false) {
+		return
+	}
+	s.health.mu.Lock()
+	defer s.health.mu.Unlock()
+	if s.health.probe != nil {
+		s.health.probe, s.health.stream, s.health.holds = bare(req), stream, holds
+	}
 }
 
 // recover asks a failing server until it answers, or life ends.
@@ -109,6 +128,7 @@ func (s *server) recover(life context.Context) {
 			return // a client's question found out first
 		}
 		s.try(life, req, stream, holds)
+		s.health.wants.Store(true)
 		pause = min(2*pause, probeLast)
 		timer.Reset(pause)
 	}

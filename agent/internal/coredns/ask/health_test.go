@@ -199,3 +199,22 @@ func TestMetrics(t *testing.T) {
 		t.Error("CoreDNS's histogram lacks the answers")
 	}
 }
+
+// A server that alone refuses one name, as a validating resolver does, comes back by the other questions.
+func TestOneNameIsNotHeldAgainstIt(t *testing.T) {
+	one, two := newFake(t, onBoth, nil), newFake(t, onBoth, says("two"))
+	one.behave(func(q *dns.Msg, stream bool) *dns.Msg {
+		if q.Question[0].Name == "bogus.example." {
+			return code(dns.RcodeServerFailure)(q, stream)
+		}
+		return says("one")(q, stream)
+	})
+	b := serve(t, nil, one.addr, two.addr)
+	for range failLimit {
+		b.want("udp", "bogus.example.", "two", 0, quick)
+	}
+	if !b.list[0].health.failing.Load() {
+		t.Fatal("not noticed")
+	}
+	eventually(t, "it is back", func() bool { who, _ := b.ask("udp", "fine.example."); return who == "one" })
+}

@@ -41,8 +41,9 @@ type race struct {
 	req        *dns.Msg
 	began, end time.Time
 	tries      [maxTries]try
-	count      int // tries planned
-	next       int // the first one that has not begun
+	count      int  // tries planned
+	spare      bool // some server fails and is not asked first
+	next       int  // the first one that has not begun
 	best       *dns.Msg
 	worth      verdict // of best
 }
@@ -78,6 +79,7 @@ func (r *race) plan(stream bool) {
 	}
 	for i := range a.list {
 		if failing(i) {
+			r.spare = true
 			add(a.list[i], i, false)
 		}
 	}
@@ -354,6 +356,13 @@ func (r *race) take(out outcome) bool {
 		return false
 	}
 	t.server.good(now, now.Sub(t.began))
+	if r.spare {
+		for _, s := range r.a.list {
+			if s != t.server && s.health.failing.Load() {
+				s.offer(r.req, r.a.stream, r.a.holds)
+			}
+		}
+	}
 	if t.at >= r.a.first {
 		r.a.resorted.Add(1)
 	}

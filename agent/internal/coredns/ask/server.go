@@ -141,7 +141,9 @@ func (s *server) over(ctx context.Context, l *line, req *dns.Msg, wire []byte, d
 
 // close ends everything that the server holds. Lines in use are closed by their users.
 func (s *server) close() {
+	s.health.mu.Lock() // so that no probe begins after the wait for them
 	s.end()
+	s.health.mu.Unlock()
 	s.udp.close()
 	s.tcp.close()
 	s.tasks.Wait()

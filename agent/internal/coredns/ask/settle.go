@@ -47,9 +47,9 @@ func (r *race) settleOwn(winner int, now time.Time) {
 		switch {
 		case t.stream && !won.stream && r.worth != truncated && !t.connected:
 			won.server.setStreamless(now, t.err)
-		case t.stream && t.state == running:
+		case t.state == running:
 			// Its connection leads to an endpoint that is gone, as may the others of its time.
-			won.server.tcp.flush()
+			won.server.pool(t.stream).flush()
 		}
 	}
 }

@@ -1,0 +1,124 @@
+package steering
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// second is the address of a second Service, which the agent asks in these tests.
+var second = netip.MustParseAddr("10.96.0.11")
+
+// TestClusterUpstreamDead lets the cluster upstream be dead or wrong in every way while the cluster DNS address answers:
+// a client hears the right answer within a second each time, and soon at once. Node interception changes nothing in that.
+func TestClusterUpstreamDead(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		services  func(n *node) []testutil.Service // behind the second address; nil: none knows it
+		behave    testutil.Behaviour               // of who answers there
+		intercept bool
+		proxy     testutil.ProxyMode
+		reason    string
+	}{
+		{name: "no endpoints, iptables", services: func(*node) []testutil.Service { return secondService() }, proxy: testutil.IPTables, reason: "connection refused"},
+		{name: "no endpoints, nftables", services: func(*node) []testutil.Service { return secondService() }, proxy: testutil.NFTables, intercept: true, reason: "connection refused"},
+		{name: "an endpoint that is gone", services: func(*node) []testutil.Service {
+			return secondService(netip.MustParseAddr("192.0.2.77")) // nobody has it: no answer to ARP
+		}, proxy: testutil.NFTables, reason: "silent"},
+		{name: "hangs", services: elsewhere, behave: testutil.Behaviour{Drop: true}, proxy: testutil.IPTables, intercept: true, reason: "silent"},
+		{name: "REFUSED", services: elsewhere, behave: testutil.Behaviour{Rcode: dns.RcodeRefused}, proxy: testutil.NFTables, reason: "REFUSED"},
+		{name: "SERVFAIL", services: elsewhere, behave: testutil.Behaviour{Rcode: dns.RcodeServerFailure}, proxy: testutil.NFTables, intercept: true, reason: "SERVFAIL"},
+		{name: "does not know the cluster", services: elsewhere, proxy: testutil.NFTables, reason: "answers for another zone", behave: testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
+			m := new(dns.Msg).SetRcode(q.Msg, dns.RcodeNameError)
+			m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 5}, Ns: "a.", Mbox: "b."}}
+			return m
+		}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			config := fmt.Sprintf("upstreams: {cluster: [%q], external: []}\n", second)
+			if tc.intercept {
+				config += "interceptNode: true\n"
+			}
+			n := newNode(t, setup{proxy: tc.proxy, external: true, config: config})
+			n.External.Behave(tc.behave)
+			n.Proxy.Add(tc.services(n)...)
+			pod := n.addPod(nil)
+			n.startAgent()
+			at := n.all()[0]
+			var waits []string
+			for i := range 8 {
+				began := time.Now()
+				answer, err := pod.client().ask(at, freshName(), 2*time.Second)
+				took := time.Since(began)
+				if err != nil || pod.client().direct(answer) || took > time.Second {
+					t.Errorf("question %d: %v after %s, answer %v", i, err, took.Round(time.Millisecond), answer)
+				}
+				if i >= 5 && took > 100*time.Millisecond {
+					t.Errorf("question %d took %s: the dead upstream is known by then", i, took.Round(time.Millisecond))
+				}
+				waits = append(waits, took.Round(100*time.Microsecond).String())
+			}
+			t.Logf("%s: waits %s", tc.name, strings.Join(waits, " "))
+			code, text, _ := n.run("status", "--config", n.configFile())
+			if code != 0 || !strings.Contains(text, "failing ("+tc.reason+")") || !strings.Contains(text, "last resort") {
+				t.Errorf("status ends with %d:\n%s", code, text)
+			}
+		})
+	}
+}
+
+// secondService is a Service of another name than kube-dns's.
+func secondService(endpoints ...netip.Addr) []testutil.Service {
+	services := testutil.DNSService(second, endpoints...)
+	for i := range services {
+		services[i].Name = "kube-dns-upstream"
+	}
+	return services
+}
+
+// elsewhere puts the server outside of the cluster behind the second Service.
+func elsewhere(n *node) []testutil.Service { return secondService(n.ExternalAddrs()[0]) }
+
+// TestLoopThroughAnotherResolver has the external resolver ask this node's local address: the agent finds out, says so,
+// asks kube-dns instead, and the node goes on serving.
+func TestLoopThroughAnotherResolver(t *testing.T) {
+	n := newNode(t, setup{external: true, config: "upstreams: {external: [\"198.51.100.53\"]}\n"})
+	// As a resolver on the host would: the question comes to the agent's own socket.
+	n.External.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
+		c, err := testutil.Dial(n.Host, "udp", netip.AddrPortFrom(local4, 53), testutil.AskOptions{Timeout: time.Second})
+		if err != nil {
+			return nil
+		}
+		defer c.Close()
+		answer, err := c.Ask(q.Name, q.Type)
+		if err != nil {
+			return nil
+		}
+		answer.Msg.Id = q.Msg.Id
+		return answer.Msg
+	}})
+	pod := n.addPod(nil)
+	n.startAgent()
+	n.awaitLog(0, "upstream leads back to this node and is not asked")
+	before := n.External.Questions("")
+	began := time.Now()
+	answer, err := testutil.Ask(pod.NetNS, n.all()[0].server(), "www.example.", dns.TypeA, "udp", testutil.AskOptions{Timeout: 2 * time.Second})
+	if err != nil || answer.Rcode() != "SERVFAIL" || time.Since(began) > time.Second {
+		t.Errorf("a name outside: %v, %v after %s; want SERVFAIL at once", answer, err, time.Since(began))
+	}
+	if asked := n.External.Questions("") - before; asked > 1 { // the watch may have looked once more
+		t.Errorf("the looping resolver was asked %d times", asked)
+	}
+	n.wantSteered(pod.client(), "with the loop", n.all()...)
+	code, text, _ := n.run("status", "--config", n.configFile())
+	if code != 3 || !strings.Contains(text, "198.51.100.53:53 asks this node for names in .,") || !strings.Contains(text, "take this node's DNS addresses out of its configuration") {
+		t.Errorf("status ends with %d:\n%s", code, text)
+	}
+}
