@@ -1,0 +1,278 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// Class is what kind of answer an entry is. Each has bounds of its own, as CoreDNS's cache has.
+type Class uint8
+
+// The classes, by CoreDNS's names.
+const (
+	Success Class = iota
+	Denial        // names and data that do not exist, and failures
+	classes
+)
+
+// Bits of the header's third and fourth byte (RFC 1035, section 4.1.1; RFC 4035, section 3.2).
+const (
+	bitQR = 1 << 7
+	bitAA = 1 << 2
+	bitTC = 1 << 1
+	bitRD = 1 << 0
+	bitRA = 1 << 7
+	bitAD = 1 << 5
+	bitCD = 1 << 4
+	rcode = 0x0f
+)
+
+// Entry is one kept answer. What is said about it never changes; how it is used does.
+type Entry struct {
+	// The message with ID 0, RD and CD clear and its question in lower case, and behind it the places of its TTLs, two
+	// bytes each.
+	blob  string
+	size  uint16 // of the message
+	flags byte   // of the key
+	class Class
+
+	used   atomic.Uint32 // hits since it was last looked at for eviction, up to 3
+	ttl    uint32        // seconds
+	stored int64         // nanoseconds on the store's clock
+	hash   uint64
+
+	heat   atomic.Uint64 // milliseconds of the last hit on the store's clock, and below them hits without a long gap
+	failed atomic.Int64  // when a refresh last failed; see Failed
+	denied atomic.Int64  // when it was first denied
+
+	list       *list // guarded, as those below, by the shard's lock
+	prev, next *Entry
+}
+
+// ErrMessage is a message that is not kept.
+var ErrMessage = errors.New("not a DNS answer that can be kept")
+
+// NewEntry makes an entry of an answer to the key's question. msg is a whole message in wire form with exactly one
+// question and without OPT; it is not kept. The entry is in no store yet.
+func NewEntry(k *Key, class Class, msg []byte, ttl uint32) (*Entry, error) {
+	e := &Entry{flags: k.bytes[k.n], class: class, ttl: ttl}
+	if err := e.fill(msg); err != nil {
+		return nil, err
+	}
+	if e.blob[headerSize:headerSize+k.n] != string(k.bytes[:k.n]) {
+		return nil, ErrMessage // it answers another question
+	}
+	return e, nil
+}
+
+// fill reads the message and sets blob and size.
+func (e *Entry) fill(msg []byte) error {
+	var places [64]uint16
+	at, end, err := ttls(msg, places[:0])
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	b.Grow(len(msg) + 2*len(at))
+	head := [headerSize]byte(msg)
+	head[0], head[1] = 0, 0
+	head[2] = head[2]&bitAA | bitQR
+	head[3] &= bitRA | bitAD | rcode
+	b.Write(head[:])
+	var question [maxQuestion]byte
+	q := question[:copy(question[:], msg[headerSize:end])]
+	lower(q[:len(q)-4])
+	b.Write(q)
+	b.Write(msg[end:])
+	for _, t := range at {
+		b.Write([]byte{byte(t >> 8), byte(t)})
+	}
+	e.blob, e.size = b.String(), uint16(len(msg))
+	return nil
+}
+
+const typeOPT = 41
+
+// ttls finds where the TTLs of a message stand and where its question ends. It fails on anything but a whole answer with
+// one question.
+func ttls(msg []byte, at []uint16) (_ []uint16, question int, err error) {
+	if len(msg) < headerSize || len(msg) > maxMessage || msg[2]&bitQR == 0 || msg[2]&bitTC != 0 || msg[2]>>3&0xf != 0 ||
+		binary.BigEndian.Uint16(msg[4:]) != 1 {
+		return nil, 0, ErrMessage
+	}
+	records := 0
+	for i := 6; i < headerSize; i += 2 {
+		records += int(binary.BigEndian.Uint16(msg[i:]))
+	}
+	off := headerSize
+	for off < len(msg) && msg[off] != 0 { // the question has no pointers: there is nothing before it to point to
+		if msg[off] > maxLabel {
+			return nil, 0, ErrMessage
+		}
+		off += int(msg[off]) + 1
+	}
+	off += 5
+	if off > len(msg) || off-4-headerSize > maxName {
+		return nil, 0, ErrMessage
+	}
+	question = off
+	for range records {
+		var ok bool
+		if off, ok = skipName(msg, off); !ok || off+10 > len(msg) {
+			return nil, 0, ErrMessage
+		}
+		if binary.BigEndian.Uint16(msg[off:]) == typeOPT {
+			return nil, 0, ErrMessage
+		}
+		at = append(at, uint16(off+4))
+		off += 10 + int(binary.BigEndian.Uint16(msg[off+8:]))
+	}
+	if off != len(msg) {
+		return nil, 0, ErrMessage
+	}
+	return at, question, nil
+}
+
+// skipName returns what comes after a name. Where a pointer leads is the reader's matter.
+func skipName(msg []byte, off int) (int, bool) {
+	for off < len(msg) {
+		switch c := msg[off]; {
+		case c == 0:
+			return off + 1, true
+		case c >= 0xc0:
+			return off + 2, off+2 <= len(msg)
+		case c > maxLabel:
+			return 0, false
+		default:
+			off += int(c) + 1
+		}
+	}
+	return 0, false
+}
+
+// Reply is what a client's own question adds to a kept answer.
+type Reply struct {
+	ID       uint16
+	Question []byte // in wire form, in the client's case
+	RD, CD   bool
+	AD       bool // the client understands AD (RFC 6840, section 5.7)
+	TTL      uint32
+}
+
+// AppendReply appends the answer as this client gets it, without OPT. Question must be the entry's, but for its case:
+// owner names that point to it come out in the client's case.
+func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
+	start := len(b)
+	b = append(b, e.blob[:e.size]...)
+	m := b[start:]
+	binary.BigEndian.PutUint16(m, r.ID)
+	if r.RD {
+		m[2] |= bitRD
+	}
+	if r.CD {
+		m[3] |= bitCD
+	}
+	if !r.AD {
+		m[3] &^= bitAD
+	}
+	copy(m[headerSize:], r.Question)
+	for i := int(e.size); i < len(e.blob); i += 2 {
+		at := int(e.blob[i])<<8 | int(e.blob[i+1])
+		binary.BigEndian.PutUint32(m[at:], r.TTL)
+	}
+	return b
+}
+
+// Rcode is the answer's response code.
+func (e *Entry) Rcode() int { return int(e.blob[3] & rcode) }
+
+// Class is the class that the entry was made with.
+func (e *Entry) Class() Class { return e.class }
+
+// TTL is for how many seconds the answer was kept.
+func (e *Entry) TTL() uint32 { return e.ttl }
+
+// Stored is when the answer was kept, on the store's clock.
+func (e *Entry) Stored() Instant { return Instant(e.stored) }
+
+// Left is how many seconds the answer is good for. At zero and below it is stale, for so many seconds. The last begun
+// second counts whole, as in CoreDNS.
+func (e *Entry) Left(now Instant) int {
+	return int(e.ttl) - int((int64(now)-e.stored)/int64(time.Second))
+}
+
+// matches reports whether the entry answers the key's question.
+func (e *Entry) matches(k *Key) bool {
+	return e.flags == k.bytes[k.n] && len(e.blob) >= headerSize+k.n && e.blob[headerSize:headerSize+k.n] == string(k.bytes[:k.n])
+}
+
+// hitsBits is how much of heat counts hits; the rest is enough for milliseconds of five hundred years.
+const hitsBits = 20
+
+// Hit counts a hit and returns how many there were with less than gap from each to the next, this one included.
+func (e *Entry) Hit(now Instant, gap time.Duration) int {
+	ms := uint64(now) / uint64(time.Millisecond)
+	old := e.heat.Load()
+	hits := old & (1<<hitsBits - 1)
+	if last := old >> hitsBits; hits > 0 && ms > last && ms-last > uint64(gap/time.Millisecond) {
+		hits = 0
+	}
+	hits = min(hits+1, 1<<hitsBits-1)
+	// Two hits at once may count as one: it is a measure of popularity.
+	e.heat.Store(ms<<hitsBits | hits)
+	return int(hits)
+}
+
+// touch tells eviction that the entry is in use.
+func (e *Entry) touch() {
+	if n := e.used.Load(); n < 3 {
+		e.used.Store(n + 1)
+	}
+}
+
+// Fail notes that a refresh failed: silent when nothing was heard at all.
+func (e *Entry) Fail(now Instant, silent bool) {
+	at := int64(max(now, 1))
+	if silent {
+		at = -at
+	}
+	e.failed.Store(at)
+}
+
+// Failed tells when a refresh last failed; never is false.
+func (e *Entry) Failed() (at Instant, silent, ever bool) {
+	f := e.failed.Load()
+	if f < 0 {
+		return Instant(-f), true, true
+	}
+	return Instant(f), false, f != 0
+}
+
+// Deny notes that the upstream denied what the entry says and returns when it first did since it was kept.
+func (e *Entry) Deny(now Instant) (first Instant) {
+	e.denied.CompareAndSwap(0, int64(max(now, 1)))
+	return Instant(e.denied.Load())
+}
+
+// Denied reports whether Deny was called.
+func (e *Entry) Denied() bool { return e.denied.Load() != 0 }
+
+// What an entry takes beside its bytes: its struct in Go's size class and its share of a map that is between half and
+// seven eighths full, with key, pointer and control byte (Go 1.24's maps).
+const entryOverhead = int64(unsafe.Sizeof(Entry{})+15)/16*16 + 28
+
+// cost is what the entry takes of memory, within a few percent; TestHonestBytes holds it against the runtime's figures.
+func (e *Entry) cost() int64 { return entryOverhead + sizeClass(len(e.blob)) }
+
+// sizeClass is about what the allocator takes for n bytes: steps of 16 up to 256, of an eighth above.
+func sizeClass(n int) int64 {
+	step := 16
+	for limit := 256; n > limit && step < 8192; limit *= 2 {
+		step *= 2
+	}
+	return int64((n + step - 1) / step * step)
+}
