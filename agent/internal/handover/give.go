@@ -110,7 +110,6 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 		refuse(err, true)
 		return false
 	}
-	defer end()
 	g.log.Info("hand-over begins", "to", who.String())
 	if err = g.give(ctx, c, who); err == nil {
 		g.given = true
@@ -119,6 +118,7 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 		// Until it has closed its sockets, which comes before it closes this one, its answers are as good as ours.
 		c.drain(goodbyeWait)
 	}
+	end()
 	g.holder.Done(who, time.Since(begun), err)
 	return g.given
 }

@@ -1,0 +1,544 @@
+package handover
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	older = Claim{Instance: "older", PID: 7, Version: "v1", Since: time.Unix(1e9, 0).UTC(), Born: 100}
+	newer = Claim{Instance: "newer", PID: 8, Version: "v2", Since: time.Unix(1e9+60, 0).UTC(), Born: 200}
+	at    = netip.MustParseAddrPort("169.254.20.11:53")
+)
+
+// side is a holder and a successor at once: it records what is asked of it and fails where the test says.
+type side struct {
+	mu    sync.Mutex
+	calls []string
+	fails string // the call that fails
+	hook  map[string]func()
+
+	claim  Claim
+	cache  []byte
+	got    []byte // of the cache, as restored
+	lock   *os.File
+	pipe   *os.File // what stands for a socket
+	ended  chan error
+	opened []Socket
+}
+
+func (s *side) call(name string) error {
+	s.mu.Lock()
+	s.calls = append(s.calls, name)
+	hook, fails := s.hook[name], s.fails == name
+	s.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+	if fails {
+		return fmt.Errorf("%s fails", name)
+	}
+	return nil
+}
+
+func (s *side) log() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
+}
+
+func (s *side) Claim() Claim   { return s.claim }
+func (s *side) Lock() *os.File { return s.lock }
+func (s *side) Sockets() ([]Socket, error) {
+	if err := s.call("sockets"); err != nil {
+		return nil, err
+	}
+	fd, err := unix.FcntlInt(s.pipe.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	return []Socket{{Protocol: "udp", Address: at, File: os.NewFile(uintptr(fd), "copy")}}, err
+}
+
+func (s *side) Snapshot(w io.Writer) error {
+	if err := s.call("snapshot"); err != nil {
+		return err
+	}
+	_, err := w.Write(s.cache)
+	return err
+}
+
+func (s *side) Beside(Claim) (func(), error) {
+	return func() { _ = s.call("apart") }, s.call("beside")
+}
+
+func (s *side) Yield(_ context.Context, _ Claim, addresses []netip.Addr) (func(bool), error) {
+	if len(addresses) != 1 || addresses[0] != at.Addr() {
+		return nil, fmt.Errorf("asked to prove %v", addresses)
+	}
+	return func(taken bool) { _ = s.call(fmt.Sprintf("decided %t", taken)) }, s.call("yield")
+}
+
+func (s *side) Done(_ Claim, _ time.Duration, err error) { s.ended <- err }
+
+func (s *side) Restore(r io.Reader) {
+	if s.call("restore") == nil {
+		s.got, _ = io.ReadAll(r)
+	}
+}
+
+func (s *side) Serve(_ context.Context, holder Claim, sockets []Socket) ([]netip.Addr, error) {
+	s.opened = sockets
+	if holder.Instance != older.Instance || len(sockets) != 1 {
+		return nil, fmt.Errorf("from %v: %v", holder, sockets)
+	}
+	return []netip.Addr{sockets[0].Address.Addr()}, s.call("serve")
+}
+
+func (s *side) Abandon() { _ = s.call("abandon") }
+
+func (s *side) close() {
+	for _, o := range s.opened {
+		_ = o.File.Close()
+	}
+}
+
+// rig is a holder that gives at a socket.
+type rig struct {
+	path   string
+	holder *side
+	given  chan bool
+	end    context.CancelFunc
+}
+
+func newRig(t *testing.T, set ...func(*rig)) *rig {
+	t.Helper()
+	r := &rig{path: filepath.Join(t.TempDir(), "handover.sock"), given: make(chan bool, 1)}
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.Create(filepath.Join(t.TempDir(), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.holder = &side{claim: older, cache: bytes.Repeat([]byte("0123456789abcdef"), 20000), lock: lock, pipe: write, hook: map[string]func(){}, ended: make(chan error, 8)}
+	for _, f := range set {
+		f(r)
+	}
+	l, err := Listen(r.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	r.end = end
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.given <- Give(ctx, slog.New(slog.DiscardHandler), l, r.holder)
+	}()
+	t.Cleanup(func() {
+		end()
+		<-done
+		read.Close()
+		write.Close()
+		lock.Close()
+	})
+	return r
+}
+
+func (r *rig) take(s *side, claim Claim) (*Taken, error) {
+	return Take(context.Background(), slog.New(slog.DiscardHandler), r.path, claim, s)
+}
+
+// takeNext asks until the holder is through with the one before, as an agent does.
+func (r *rig) takeNext(t *testing.T, s *side) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		taken, err := r.take(s, newer)
+		var refused *RefusedError
+		switch {
+		case err == nil:
+			taken.Lock.Close()
+			return
+		case !errors.As(err, &refused) || !refused.Later || time.Now().After(deadline):
+			t.Fatalf("the next successor: %v", err)
+		}
+	}
+}
+
+func TestHandOver(t *testing.T) {
+	r := newRig(t)
+	s := &side{}
+	defer s.close()
+	taken, err := r.take(s, newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Lock.Close()
+	if taken.From != older || taken.Took <= 0 {
+		t.Errorf("taken: %+v", taken)
+	}
+	if err := <-r.holder.ended; err != nil {
+		t.Errorf("the holder says: %v", err)
+	}
+	if !<-r.given {
+		t.Error("Give does not know that it gave")
+	}
+	if want := []string{"beside", "sockets", "snapshot", "yield", "decided true", "apart"}; !slices.Equal(want, r.holder.log()) {
+		t.Errorf("holder: %v, want %v", r.holder.log(), want)
+	}
+	if want := []string{"restore", "serve"}; !slices.Equal(want, s.log()) {
+		t.Errorf("successor: %v, want %v", s.log(), want)
+	}
+	if !bytes.Equal(s.got, r.holder.cache) {
+		t.Errorf("%d bytes of the cache's %d came through", len(s.got), len(r.holder.cache))
+	}
+	// The descriptors are the holder's own files.
+	for name, pair := range map[string][2]*os.File{"socket": {r.holder.pipe, s.opened[0].File}, "lock": {r.holder.lock, taken.Lock}} {
+		a, errA := pair[0].Stat()
+		b, errB := pair[1].Stat()
+		if errA != nil || errB != nil || !os.SameFile(a, b) {
+			t.Errorf("%s: another file: %v %v", name, errA, errB)
+		}
+	}
+	// From now on nobody gives any more, and the socket that is left says so.
+	if _, err := r.take(&side{}, newer); !errors.Is(err, ErrNobody) {
+		t.Errorf("a second successor: %v", err)
+	}
+}
+
+// TestEveryStepMayFail injects a fault at each step of either side: the holder goes on, undone is what was begun, and the
+// next successor gets the node.
+func TestEveryStepMayFail(t *testing.T) {
+	for _, tc := range []struct {
+		name              string
+		holder, successor string
+		want              string // in the successor's error
+		abandons, decides bool
+	}{
+		{"ending", "beside", "", "beside fails", false, false},
+		{"sockets", "sockets", "", "sockets fails", false, false},
+		{"serve", "", "serve", "serve fails", true, false},
+		{"proof", "yield", "", "yield fails", true, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, func(r *rig) { r.holder.fails = tc.holder })
+			s := &side{fails: tc.successor}
+			defer s.close()
+			_, err := r.take(s, newer)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("want %q, got %v", tc.want, err)
+			}
+			var refused *RefusedError
+			if tc.holder != "" && (!errors.As(err, &refused) || !refused.Later || refused.Holder != older) {
+				t.Errorf("not a refusal that may be asked again: %#v", err)
+			}
+			if got := slices.Contains(s.log(), "abandon"); got != tc.abandons {
+				t.Errorf("successor: %v; abandon: want %t", s.log(), tc.abandons)
+			}
+			if tc.holder != "beside" {
+				if err := <-r.holder.ended; err == nil {
+					t.Error("the holder takes it for a success")
+				}
+				if !slices.Contains(r.holder.log(), "apart") {
+					t.Errorf("the successor's answers still count: %v", r.holder.log())
+				}
+			}
+			for _, c := range r.holder.log() {
+				if strings.HasPrefix(c, "decided") {
+					t.Errorf("holder: %v", r.holder.log())
+				}
+			}
+			r.holder.mu.Lock()
+			r.holder.fails = ""
+			r.holder.mu.Unlock()
+			next := &side{}
+			defer next.close()
+			r.takeNext(t, next)
+		})
+	}
+}
+
+// TestColdCache: a cache that cannot be had, or restored, is no reason to fail.
+func TestColdCache(t *testing.T) {
+	for name, set := range map[string]func(h, s *side){
+		"no snapshot": func(h, _ *side) { h.fails = "snapshot" },
+		"no restore":  func(_, s *side) { s.fails = "restore" },
+		"empty":       func(h, _ *side) { h.cache = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &side{}
+			defer s.close()
+			r := newRig(t, func(r *rig) { set(r.holder, s) })
+			taken, err := r.take(s, newer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			taken.Lock.Close()
+			if len(s.got) > 0 {
+				t.Errorf("%d bytes restored", len(s.got))
+			}
+		})
+	}
+}
+
+// TestSuccessorDies ends the successor's connection at each of its steps: the holder goes on.
+func TestSuccessorDies(t *testing.T) {
+	hello := message{kind: kindHello, hello: hello{Version: Version, Claim: newer}}
+	serves := message{kind: kindServing, serving: serving{Addresses: []netip.Addr{at.Addr()}}}
+	for _, tc := range []struct {
+		name    string
+		send    []message
+		decided bool // it got as far as the proof
+	}{
+		{"after hello", []message{hello}, false},
+		{"after serving", []message{hello, serves}, true},
+		{"out of order", []message{hello, {kind: kindTaken}}, false},
+		{"hello twice", []message{hello, hello}, false},
+		{"serves, then gives up", []message{hello, serves, {kind: kindRefusal, refusal: refusal{Reason: "no"}}}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t)
+			c := r.dial(t)
+			for i, m := range tc.send {
+				if err := c.send(m, time.Second); err != nil {
+					t.Fatal(err)
+				}
+				if i == 0 {
+					c.passOffer(t)
+				}
+			}
+			c.Close()
+			if err := <-r.holder.ended; err == nil {
+				t.Error("the holder takes it for a success")
+			}
+			if got := slices.Contains(r.holder.log(), "decided false"); got != tc.decided {
+				t.Errorf("holder: %v", r.holder.log())
+			}
+			if slices.Contains(r.holder.log(), "decided true") {
+				t.Errorf("holder: %v", r.holder.log())
+			}
+			s := &side{}
+			defer s.close()
+			r.takeNext(t, s)
+		})
+	}
+}
+
+func (r *rig) dial(t *testing.T) *conn {
+	t.Helper()
+	raw, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: r.path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := newConn(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (c *conn) passOffer(t *testing.T) {
+	t.Helper()
+	for {
+		m, files, err := c.receive(5 * time.Second)
+		closeFiles(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.kind == kindCacheEnd {
+			return
+		}
+	}
+}
+
+// TestRefusals are all reasons not to begin.
+func TestRefusals(t *testing.T) {
+	busy := make(chan error, 1)
+	r := newRig(t, func(r *rig) {
+		r.holder.hook["snapshot"] = func() {
+			_, err := r.take(&side{}, newer)
+			busy <- err
+		}
+	})
+	var refused *RefusedError
+	if _, err := r.take(&side{}, Claim{Instance: "still-older", PID: 1, Born: 50}); !errors.As(err, &refused) || refused.Later || !strings.Contains(err.Error(), "process 7 (version v1, since 2001-09-09T01:46:40Z) refused: it is newer") {
+		t.Errorf("an older one: %v", err)
+	}
+	<-r.holder.ended
+	// Two at once.
+	s := &side{}
+	defer s.close()
+	taken, err := r.take(s, newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken.Lock.Close()
+	if err := <-busy; !errors.As(err, &refused) || !refused.Later {
+		t.Errorf("the second of two: %v", err)
+	}
+}
+
+// TestOtherVersion: a protocol of another version is refused in words that this one's reader understands.
+func TestOtherVersion(t *testing.T) {
+	r := newRig(t)
+	c := r.dial(t)
+	if _, err := c.Write([]byte(`h{"version":2,"claim":{"instance":"x"},"more":true}`)); err != nil {
+		t.Fatal(err)
+	}
+	m, _, err := c.receive(5 * time.Second)
+	if err != nil || m.kind != kindRefusal || !m.refusal.Later || !strings.Contains(m.refusal.Reason, "not 2") {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if calls := r.holder.log(); len(calls) > 0 {
+		t.Errorf("holder: %v", calls)
+	}
+}
+
+// TestHolderIsSilent: a holder that never answers (stopped), and one that is gone.
+func TestHolderIsSilent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "handover.sock")
+	take := func(ctx context.Context) error {
+		_, err := Take(ctx, slog.New(slog.DiscardHandler), path, newer, &side{})
+		return err
+	}
+	if err := take(t.Context()); !errors.Is(err, ErrNobody) {
+		t.Errorf("no socket: %v", err)
+	}
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	said := make(chan error, 1)
+	go func() { said <- take(ctx) }()
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel() // the successor itself is told to end
+	if err := <-said; err == nil {
+		t.Error("taken from a silent holder")
+	}
+	conn.Close()
+	l.Close()
+	if err := take(t.Context()); !errors.Is(err, ErrNobody) {
+		t.Errorf("a socket that is left: %v", err)
+	}
+}
+
+// TestListenReplaces: the newest listener gets the successors, and an older one's end does not take its file away.
+func TestListenReplaces(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "handover.sock")
+	first, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	first.Close()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); mode != 0o600 {
+		t.Errorf("mode %o", mode)
+	}
+	conn, err := net.Dial("unixpacket", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+}
+
+// TestForeignUser: only root's and our own user's processes are spoken to.
+func TestForeignUser(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[1])
+	// A socketpair's credentials are its maker's: us.
+	f := os.NewFile(uintptr(fds[0]), "pair")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := checkPeer(c.(*net.UnixConn)); err != nil {
+		t.Errorf("ourselves: %v", err)
+	}
+	if err := permitted(&unix.Ucred{Uid: 4711}); err == nil || !strings.Contains(err.Error(), "4711") {
+		t.Errorf("a stranger: %v", err)
+	}
+}
+
+func TestBirth(t *testing.T) {
+	dir := t.TempDir()
+	first, err := Birth(dir)
+	if err != nil || first <= 0 {
+		t.Fatal(first, err)
+	}
+	again, err := Birth(dir)
+	if err != nil || again != first {
+		t.Errorf("born anew: %d, then %d, %v", first, again, err)
+	}
+	other, err := Birth(t.TempDir())
+	if err != nil || other <= first {
+		t.Errorf("a later pod: %d after %d, %v", other, first, err)
+	}
+	if own, err := Birth(""); err != nil || own <= other {
+		t.Errorf("no folder: %d after %d, %v", own, other, err)
+	}
+	// From another boot, from the future, or not ours at all.
+	for _, text := range []string{"1f0e-other-boot 5\n", "nonsense", "", "x 1 2"} {
+		if err := os.WriteFile(filepath.Join(dir, bornName), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := Birth(dir); err != nil || now <= first {
+			t.Errorf("%q: %d after %d, %v", text, now, first, err)
+		}
+	}
+	if _, err := Birth(filepath.Join(dir, "absent")); err == nil {
+		t.Error("a folder that is not there")
+	}
+}
+
+func TestOver(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		c, h Claim
+		ok   bool
+	}{
+		{"newer", newer, older, true},
+		{"older", older, newer, false},
+		{"as old", Claim{Instance: "twin", Born: 100}, older, false},
+		{"older, but told", Claim{Instance: "x", Born: 1, Told: true}, newer, true},
+		{"itself", Claim{Instance: "older", Born: 300, Told: true}, older, false},
+	} {
+		if err := tc.c.Over(tc.h); (err == nil) != tc.ok {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
