@@ -17,6 +17,7 @@ import (
 const (
 	DrainTime  = drainTime
 	LeaseBound = leaseBound
+	AskedBound = askedBound
 )
 
 // Listing prints a description as `nft -s list table inet neardns` prints the table that comes of it: same objects, same
@@ -80,7 +81,7 @@ func (c chain) listing() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\tchain %s {\n", c.name)
 	if h := c.hook; h != nil {
-		hooks := map[uint32]string{unix.NF_INET_PRE_ROUTING: "prerouting", unix.NF_INET_LOCAL_OUT: "output", unix.NF_INET_POST_ROUTING: "postrouting"}
+		hooks := map[uint32]string{unix.NF_INET_PRE_ROUTING: "prerouting", unix.NF_INET_LOCAL_IN: "input", unix.NF_INET_LOCAL_OUT: "output", unix.NF_INET_POST_ROUTING: "postrouting"}
 		priority := fmt.Sprint(h.priority)
 		if named, ok := map[int32]string{prioRaw: "raw", prioSrcNAT: "srcnat"}[h.priority]; ok {
 			priority = named

@@ -39,6 +39,8 @@ const (
 const (
 	CounterDeliveredUDP = "delivered_udp"   // to the agent, under a lease
 	CounterDeliveredTCP = "delivered_tcp"   //
+	CounterHeardUDP     = "heard_udp"       // of these, what passed the host's own filters too
+	CounterHeardTCP     = "heard_tcp"       //
 	CounterFallbackUDP  = "fallback_udp"    // given back the cluster DNS address
 	CounterFallbackTCP  = "fallback_tcp"    //
 	CounterProbe        = "probe"           // the prober's own
@@ -49,8 +51,8 @@ const (
 )
 
 func hostCounters() []string {
-	return []string{CounterDeliveredUDP, CounterDeliveredTCP, CounterFallbackUDP, CounterFallbackTCP, CounterProbe,
-		CounterHostUDP, CounterHostTCP, CounterUplinkDrop, CounterLeaseRenewal}
+	return []string{CounterDeliveredUDP, CounterDeliveredTCP, CounterHeardUDP, CounterHeardTCP, CounterFallbackUDP, CounterFallbackTCP,
+		CounterProbe, CounterHostUDP, CounterHostTCP, CounterUplinkDrop, CounterLeaseRenewal}
 }
 
 // render makes the host table. Addresses stand in sets and maps wherever they can, so that the chains are the same on
@@ -66,6 +68,7 @@ func (h Host) render() table {
 	pre := chain{name: "prerouting", hook: &hook{kind: "filter", num: unix.NF_INET_PRE_ROUTING, priority: prioRaw}}
 	out := chain{name: "output", hook: &hook{kind: "filter", num: unix.NF_INET_LOCAL_OUT, priority: prioRaw}}
 	post := chain{name: "postrouting", hook: &hook{kind: "filter", num: unix.NF_INET_POST_ROUTING, priority: prioLast}}
+	in := chain{name: "input", hook: &hook{kind: "filter", num: unix.NF_INET_LOCAL_IN, priority: prioVeryLast}}
 	nat := chain{name: "prober_nat", hook: &hook{kind: "nat", num: unix.NF_INET_POST_ROUTING, priority: prioSrcNAT}}
 	host := chain{name: "host_output", hook: &hook{kind: "route", num: unix.NF_INET_LOCAL_OUT, priority: prioRaw}}
 	for _, f := range families() {
@@ -75,17 +78,19 @@ func (h Host) render() table {
 			pre.rules = append(pre.rules, f.rule().nfproto().dport(p, 53).goTo("dns"+f.suffix))
 			host.rules = append(host.rules, f.rule().nfproto().dport(p, 53).goTo("host_"+p.String()+f.suffix))
 		}
+		in.rules = append(in.rules, hf.input()...)
 		out.rules = append(out.rules, hf.output()...)
 		post.rules = append(post.rules, hf.postrouting()...)
 		for _, source := range []netip.Addr{ProbeSource(f.is4()), ProofSource(f.is4())} {
 			nat.rules = append(nat.rules, f.rule().saddr(source).oifNot(ProberInterface).masquerade().end())
 		}
 		t.chains = append(t.chains, hf.chains(life)...)
+		t.chains = append(t.chains, hf.evidenceChains()...)
 		if h.InterceptNode {
 			t.chains = append(t.chains, hf.hostChains()...)
 		}
 	}
-	t.chains = append(t.chains, pre, out, post, nat)
+	t.chains = append(t.chains, pre, in, out, post, nat)
 	if h.InterceptNode {
 		t.chains = append(t.chains, host)
 	}
@@ -175,14 +180,14 @@ func (hf hostFamily) sets() []set {
 			exempt.elements = append(exempt.elements, keyElement(a))
 		}
 	}
-	return []set{
+	return append([]set{
 		ours, cluster, intercept, answer, exempt,
 		{name: hf.name("lease_udp"), key: addr, contents: dynamic, size: leaseBound},
 		{name: hf.name("lease_tcp"), key: addr, contents: dynamic, size: leaseBound},
 		{name: hf.name("drain"), key: addr, contents: dynamic, size: leaseBound},
 		{name: hf.name("fallback_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
 		{name: hf.name("host_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
-	}
+	}, hf.evidenceSets()...)
 }
 
 // chains are the switch proper.
@@ -211,7 +216,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().say("goto %s", fallback).gotoOnly(fallback),
 	}}
 	sw := chain{name: hf.name("switch"), rules: []rule{
-		f.rule().proto(UDP).daddrIn(leaseUDP).boundSocket().count(CounterDeliveredUDP).notrack().accept(),
+		f.rule().proto(UDP).daddrIn(leaseUDP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_udp")),
 		f.rule().proto(TCP).goTo(hf.name("tcp")),
 		f.rule().say("goto %s", fallback).gotoOnly(fallback),
 	}}
@@ -223,12 +228,15 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().say("goto %s", fallback).gotoOnly(fallback),
 	}}
 	syn := chain{name: hf.name("syn"), rules: []rule{
-		// A source port that fell back before and is used again now belongs to the agent.
-		f.rule().daddrIn(leaseTCP).boundSocket().connDelete(conn).end(),
-		f.rule().daddrIn(leaseTCP).boundSocket().count(CounterDeliveredTCP).notrack().accept(),
+		f.rule().daddrIn(leaseTCP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_tcp")),
 		f.rule().connUpdate(conn).end(),
 		f.rule().say("goto %s", fallback).gotoOnly(fallback),
 	}}
+	deliverUDP := chain{name: hf.name("deliver_udp"), rules: append(hf.ask(), f.rule().count(CounterDeliveredUDP).notrack().accept())}
+	deliverTCP := chain{name: hf.name("deliver_tcp"), rules: append(hf.ask(),
+		// A source port that fell back before and is used again now belongs to the agent.
+		f.rule().connDelete(conn).end(),
+		f.rule().count(CounterDeliveredTCP).notrack().accept())}
 	fb := chain{name: fallback, rules: []rule{
 		f.rule().proto(UDP).count(CounterFallbackUDP).end(),
 		f.rule().syn(true).count(CounterFallbackTCP).end(),
@@ -245,15 +253,16 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().dport(UDP, portWithdrawUDP).deleteDaddr(leaseUDP).end(),
 		f.rule().dport(UDP, portWithdrawTCP).deleteDaddr(leaseTCP).end(),
 		f.rule().dport(UDP, portWithdrawTCP).updateDaddr(drain, drainTime).end(),
-		f.rule().count(CounterLeaseRenewal).drop(),
 	}}
+	control.rules = append(control.rules, hf.holdRules()...)
+	control.rules = append(control.rules, f.rule().count(CounterLeaseRenewal).drop())
 	answer := chain{name: hf.name("answers"), rules: []rule{
 		f.rule().notrack().end(),
 		// Under node interception the client asked the cluster DNS address. Steered pods are not disturbed: their own
 		// table just has nothing left to do.
 		f.rule().setSaddrFrom(hf.name("answer")).end(),
 	}}
-	return []chain{dns, probeChain, sw, tcp, syn, fb, control, answer}
+	return []chain{dns, probeChain, sw, deliverUDP, tcp, syn, deliverTCP, fb, control, answer}
 }
 
 // gotoOnly ends a rule that is nothing but its verdict.
@@ -265,7 +274,7 @@ func (b *ruleBuilder) gotoOnly(chain string) rule {
 // output keeps the agent's answers, and the node's own questions to it, out of conntrack, and takes the lease datagrams.
 func (hf hostFamily) output() []rule {
 	f := hf.family
-	rules := []rule{f.rule().daddrIn(hf.name("ours")).mark(Mark).root().proto(UDP).goTo(hf.name("control"))}
+	rules := []rule{f.rule().daddrIn(hf.name("ours")).mark(Mark).root().goTo(hf.name("control"))}
 	for _, p := range []Protocol{UDP, TCP} {
 		rules = append(rules,
 			f.rule().sport(p, 53).saddrIn(hf.name("ours")).goTo(hf.name("answers")),

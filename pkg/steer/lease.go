@@ -18,13 +18,16 @@ type Lease struct {
 	mu     sync.Mutex
 	fd4    int
 	fd6    int // -1 where the kernel has no IPv6
+	raw4   rawSocket
+	raw6   rawSocket
 	closed bool
 }
 
 // ErrNoSwitch says that nothing swallowed a lease datagram: the host table is missing or not this version's.
 var ErrNoSwitch = errors.New("no rule took the lease datagram: the host table is missing or damaged")
 
-// OpenLease opens the sockets in the calling thread's netns. It needs CAP_NET_ADMIN for the mark.
+// OpenLease opens the sockets in the calling thread's netns. It needs CAP_NET_ADMIN for the mark; without CAP_NET_RAW only
+// Hold and Clear fail.
 func OpenLease() (*Lease, error) {
 	fd4, err := leaseSocket(unix.AF_INET)
 	if err != nil {
@@ -38,7 +41,7 @@ func OpenLease() (*Lease, error) {
 		_ = unix.Close(fd4)
 		return nil, err
 	}
-	return &Lease{fd4: fd4, fd6: fd6}, nil
+	return &Lease{fd4: fd4, fd6: fd6, raw4: openRaw(unix.AF_INET), raw6: openRaw(unix.AF_INET6)}, nil
 }
 
 func leaseSocket(domain int) (int, error) {
@@ -83,13 +86,18 @@ func (l *Lease) send(addr netip.Addr, port int) error {
 	} else {
 		err = unix.Sendto(l.fd6, nil, 0, &unix.SockaddrInet6{Port: port, Addr: addr.As16()})
 	}
+	return swallowed(addr.String(), err)
+}
+
+// swallowed tells what came of a control packet.
+func swallowed(what string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return nil // dropped by our rule: the sign that it worked
 	case err == nil:
 		return ErrNoSwitch
 	default:
-		return fmt.Errorf("send lease datagram for %s: %w", addr, err)
+		return fmt.Errorf("send lease datagram for %s: %w", what, err)
 	}
 }
 
@@ -104,6 +112,11 @@ func (l *Lease) Close() error {
 	err := unix.Close(l.fd4)
 	if l.fd6 >= 0 {
 		err = errors.Join(err, unix.Close(l.fd6))
+	}
+	for _, r := range []rawSocket{l.raw4, l.raw6} {
+		if r.err == nil {
+			err = errors.Join(err, unix.Close(r.fd))
+		}
 	}
 	return err
 }

@@ -1,8 +1,10 @@
 package steer
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -100,6 +102,10 @@ func (e *element) read(dec *netlink.AttributeDecoder) error {
 			dec.Nested(value(&e.key))
 		case unix.NFTA_SET_ELEM_DATA:
 			dec.Nested(value(&e.value))
+		case unix.NFTA_SET_ELEM_EXPIRATION:
+			if ms := dec.Bytes(); len(ms) == 8 {
+				e.expires = time.Duration(binary.BigEndian.Uint64(ms)) * time.Millisecond //nolint:gosec // minutes
+			}
 		}
 	}
 	return nil

@@ -153,7 +153,7 @@ func TestVerifyNamesDrift(t *testing.T) {
 		{name: "rule edited", damage: "replace rule " + table + " control4 handle HANDLE(control4,udp dport 17 ) udp dport 17 update @lease_udp4 { ip daddr timeout 60s }",
 			want: []string{"chain control4, rule 1 is not: udp dport 17 update @lease_udp4 { ip daddr timeout 800ms }"}},
 		{name: "verdict edited", damage: "replace rule " + table + " control6 handle HANDLE(control6,lease_datagrams) counter name lease_datagrams accept",
-			want: []string{"chain control6, rule 7 is not: counter name \"lease_datagrams\" drop"}},
+			want: []string{"chain control6, rule 17 is not: counter name \"lease_datagrams\" drop"}},
 		{name: "rule added", damage: "add rule " + table + " switch4 ip daddr 192.0.2.1 drop", want: []string{"chain switch4 has 1 rules too many"}},
 		{name: "foreign rule in front", damage: "insert rule " + table + " prerouting accept", want: []string{"chain prerouting, rule 1 is not: meta nfproto ipv4 udp dport 53 goto dns4"}},
 		{name: "rule twice", damage: "add rule " + table + " answers4 notrack", want: []string{"chain answers4 has 1 rules too many"}},

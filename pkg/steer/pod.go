@@ -1,6 +1,10 @@
 package steer
 
-import "golang.org/x/sys/unix"
+import (
+	"math"
+
+	"golang.org/x/sys/unix"
+)
 
 // Priorities of the base chains. raw (-300) is before conntrack, so the rewrites are stateless and what conntrack sees,
 // where something enabled it, are the final addresses. 300 is after every nat chain, so that a mesh that captures DNS in
@@ -9,6 +13,8 @@ const (
 	prioRaw    = -300
 	prioSrcNAT = 100
 	prioLast   = 300
+	// prioVeryLast is behind every filter that may stand in the host's input hook.
+	prioVeryLast = math.MaxInt32
 )
 
 // render makes the pod table: two chains, four rules a redirect.

@@ -148,7 +148,7 @@ func TestCounters(t *testing.T) {
 	r.listen()
 	wantCounts("renewals", count(r.renew), map[string]uint64{steer.CounterLeaseRenewal: 8})
 	wantCounts("hits", count(func() { r.want("AGENT", pod.NetNS, "hit", r.clusterDNS()...) }),
-		map[string]uint64{steer.CounterDeliveredUDP: 2, steer.CounterDeliveredTCP: 2})
+		map[string]uint64{steer.CounterDeliveredUDP: 2, steer.CounterDeliveredTCP: 2, steer.CounterHeardUDP: 2, steer.CounterHeardTCP: 2})
 }
 
 // The switch holds two cluster DNS addresses of a family apart, and one that is no longer served but still named by a pod.

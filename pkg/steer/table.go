@@ -42,6 +42,7 @@ type set struct {
 type element struct {
 	key, value []byte
 	text       string
+	expires    time.Duration // of one that was read: until the kernel forgets it; 0: never
 }
 
 type chain struct {
@@ -193,6 +194,11 @@ func (b *ruleBuilder) port(p Protocol, word string, offset uint32, port uint16) 
 	return b.needL4(p).say("%s %s %d", p, word, port).add(transport(offset, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
 }
 
+// anyDport matches the port wherever the transport protocol has it as UDP and TCP do.
+func (b *ruleBuilder) anyDport(port uint16) *ruleBuilder {
+	return b.needFamily().say("th dport %d", port).add(transport(2, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
+}
+
 func (b *ruleBuilder) iif(name string) *ruleBuilder {
 	return b.say("iifname %q", name).add(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, equals(ifname(name)))
 }
@@ -269,6 +275,43 @@ func (b *ruleBuilder) connUpdate(set string) *ruleBuilder {
 
 func (b *ruleBuilder) connDelete(set string) *ruleBuilder {
 	return b.needFamily().needL4(TCP).say("delete @%s { %s }", set, b.connText()).add(b.connKey()...).
+		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
+}
+
+// Clients: source address, protocol, destination address, by which the switch keeps its evidence (see evidence.go).
+
+func (b *ruleBuilder) clientKey() []expr.Any {
+	second, third := uint32(reg32b), uint32(reg32c)
+	if !b.fam.is4() {
+		second, third = reg2, reg32f
+	}
+	return []expr.Any{b.network(b.fam.saddr, reg1), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second}, b.network(b.fam.daddr, third)}
+}
+
+func (b *ruleBuilder) clientText() string {
+	return fmt.Sprintf("%[1]s saddr . meta l4proto . %[1]s daddr", b.fam.word)
+}
+
+func (b *ruleBuilder) clientIn(set string) *ruleBuilder {
+	return b.needFamily().say("%s @%s", b.clientText(), set).add(b.clientKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+}
+
+func (b *ruleBuilder) clientNotIn(set string) *ruleBuilder {
+	return b.needFamily().say("%s != @%s", b.clientText(), set).add(b.clientKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set, Invert: true})
+}
+
+// clientUpdate notes the client for the given time, 0 for the set's own. A full set ends the rule, so nothing may follow.
+func (b *ruleBuilder) clientUpdate(set string, timeout time.Duration) *ruleBuilder {
+	text := b.clientText()
+	if timeout > 0 {
+		text += " timeout " + nftDuration(timeout)
+	}
+	return b.needFamily().say("update @%s { %s }", set, text).add(b.clientKey()...).
+		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout})
+}
+
+func (b *ruleBuilder) clientDelete(set string) *ruleBuilder {
+	return b.needFamily().say("delete @%s { %s }", set, b.clientText()).add(b.clientKey()...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
 }
 

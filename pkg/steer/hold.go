@@ -1,0 +1,104 @@
+package steer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Hold makes a client a suspect, whose questions the switch leaves to kube-dns, for the time Hold(step). It costs no
+// transaction, as a renewal does not. ErrNoSwitch means that there is no switch to hold anybody.
+func (l *Lease) Hold(c Client, step int) error {
+	return l.sendAs(c, portHold+min(max(step, 0), HoldSteps-1))
+}
+
+// Clear ends the suspicion of a client at once.
+func (l *Lease) Clear(c Client) error { return l.sendAs(c, portClear) }
+
+// sendAs sends a control packet whose addresses and protocol are the client's. It is dropped in the output hook of this
+// very host, so nobody ever sees the borrowed address.
+func (l *Lease) sendAs(c Client, port int) error {
+	packet, err := controlPacket(c, port)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return errors.New("lease is closed")
+	}
+	if c.Source.Is4() {
+		if err = l.raw4.err; err == nil {
+			err = unix.Sendto(l.raw4.fd, packet, 0, &unix.SockaddrInet4{Addr: c.Address.As4()})
+		}
+	} else {
+		if err = l.raw6.err; err == nil {
+			err = unix.Sendto(l.raw6.fd, packet, 0, &unix.SockaddrInet6{Addr: c.Address.As16()})
+		}
+	}
+	return swallowed(c.String(), err)
+}
+
+// rawSocket sends packets that bring their own IP header, or says why it cannot.
+type rawSocket struct {
+	fd  int
+	err error
+}
+
+// openRaw opens one. IPPROTO_RAW means that the header is in the packet (raw(7)); it takes CAP_NET_RAW.
+func openRaw(domain int) rawSocket {
+	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
+	if err != nil {
+		return rawSocket{fd: -1, err: fmt.Errorf("open socket for packets in a client's name (it takes CAP_NET_RAW): %w", notSwallowed(err))}
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, Mark); err != nil {
+		_ = unix.Close(fd)
+		return rawSocket{fd: -1, err: fmt.Errorf("mark lease socket: %w", notSwallowed(err))}
+	}
+	return rawSocket{fd: fd}
+}
+
+// notSwallowed hides the number of an error: a packet's EPERM means that our rule took it.
+func notSwallowed(err error) error { return errors.New(err.Error()) }
+
+// controlPacket is an IP header and the least transport header that the rules and the kernel look into. Checksums are left
+// out: IPv4's is the kernel's to fill in, and nobody reads the other.
+func controlPacket(c Client, port int) ([]byte, error) {
+	transport := 8 // UDP's header
+	if c.Protocol == TCP {
+		transport = 20
+	}
+	switch {
+	case c.Protocol != UDP && c.Protocol != TCP:
+		return nil, fmt.Errorf("%s: not a protocol that is steered", c)
+	case !c.Source.IsValid(), !c.Address.IsValid(), c.Source.Is4() != c.Address.Is4(), c.Source.Is4In6():
+		return nil, fmt.Errorf("%s: not two plain addresses of one family", c)
+	}
+	header := 40
+	if c.Source.Is4() {
+		header = 20
+	}
+	b := make([]byte, header+transport)
+	if c.Source.Is4() {
+		b[0] = 0x45 // version 4, five words
+		binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+		b[8], b[9] = 1, byte(c.Protocol) // time to live, protocol
+		copy(b[12:], c.Source.AsSlice())
+		copy(b[16:], c.Address.AsSlice())
+	} else {
+		b[0] = 0x60 // version 6
+		binary.BigEndian.PutUint16(b[4:], uint16(transport))
+		b[6], b[7] = byte(c.Protocol), 1 // next header, hop limit
+		copy(b[8:], c.Source.AsSlice())
+		copy(b[24:], c.Address.AsSlice())
+	}
+	binary.BigEndian.PutUint16(b[header+2:], uint16(port)) //nolint:gosec // a few hundred
+	if c.Protocol == UDP {
+		binary.BigEndian.PutUint16(b[header+4:], uint16(transport))
+	} else {
+		b[header+12] = 5 << 4 // data offset, in words
+	}
+	return b, nil
+}

@@ -1,0 +1,142 @@
+package steer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Notes is what the switch noted of its clients: how long ago each last asked, and was last heard.
+type Notes struct {
+	Asked map[Client]time.Duration
+	Heard map[Client]time.Duration
+	// Took is the time from before Asked was read until Heard was. A client's age in Heard may be greater by it than its age
+	// in Asked although one packet made both notes.
+	Took time.Duration
+}
+
+// Suspect is a client whose questions were not heard.
+type Suspect struct {
+	Client
+	// Held is how long kube-dns still answers all of its questions; 0: the next one is its trial.
+	Held time.Duration
+}
+
+// Notes reads the notes. Those of a client whose question is on its way at this moment are as complete as those of others:
+// who was asked, and got through, is heard.
+func (n *Nftables) Notes() (Notes, error) {
+	var out Notes
+	err := n.retry("read evidence", func() (err error) {
+		start := time.Now()
+		if out.Asked, err = n.clients("asked", askedMemory); err != nil {
+			return err
+		}
+		// After asked, so that the answer to "was it heard?" can only be newer than the question.
+		out.Heard, err = n.clients("heard", heardMemory)
+		out.Took = time.Since(start)
+		return err
+	})
+	return out, err
+}
+
+// Suspects reads the clients under suspicion, in order.
+func (n *Nftables) Suspects() ([]Suspect, error) {
+	var out []Suspect
+	err := n.retry("read suspects", func() error {
+		out = nil
+		suspects, err := n.clients("suspect", suspectMemory)
+		if err != nil || len(suspects) == 0 {
+			return err
+		}
+		held, err := n.clients("bypass", 0)
+		if err != nil {
+			return err
+		}
+		for c := range suspects {
+			out = append(out, Suspect{Client: c, Held: -held[c]})
+		}
+		return nil
+	})
+	slices.SortFunc(out, func(a, b Suspect) int { return a.Compare(b.Client) })
+	return out, err
+}
+
+// clients reads a set of clients of both families, with the age of each: what has passed of its memory.
+func (n *Nftables) clients(set string, memory time.Duration) (map[Client]time.Duration, error) {
+	out := map[Client]time.Duration{}
+	for _, f := range families() {
+		elements, err := n.elements(set + f.suffix)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range elements {
+			c, err := readClient(e.key, int(f.size))
+			if err != nil {
+				return nil, fmt.Errorf("set %s%s: %w", set, f.suffix, err)
+			}
+			out[c] = memory - e.expires
+		}
+	}
+	return out, nil
+}
+
+// readClient takes a key apart: address, protocol in a register of its own, address.
+func readClient(key []byte, size int) (Client, error) {
+	const register = 4
+	if len(key) != 2*size+register {
+		return Client{}, fmt.Errorf("a key of %d bytes", len(key))
+	}
+	source, _ := netip.AddrFromSlice(key[:size])
+	address, _ := netip.AddrFromSlice(key[size+register:])
+	return Client{Source: source, Protocol: Protocol(key[size]), Address: address}, nil
+}
+
+// Unheard counts the questions that were delivered and not heard, since the table was made, by protocol. It is a cheap look:
+// while the numbers do not grow, nobody's questions get lost. They may be off by what is on its way.
+func (n *Nftables) Unheard() (map[Protocol]int64, error) {
+	var out map[Protocol]int64
+	err := n.retry("read counters", func() error {
+		counts, err := n.counts()
+		out = map[Protocol]int64{
+			UDP: counts[CounterDeliveredUDP] - counts[CounterHeardUDP],
+			TCP: counts[CounterDeliveredTCP] - counts[CounterHeardTCP],
+		}
+		return err
+	})
+	return out, err
+}
+
+// counts reads the packets of our counters without the objects that google/nftables makes of them: this is read all day.
+func (n *Nftables) counts() (map[string]int64, error) {
+	replies, err := n.ask("read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, named(unix.NFTA_OBJ_TABLE, TableName),
+		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)})
+	out := make(map[string]int64, len(replies))
+	for _, m := range replies {
+		var name string
+		var packets uint64
+		if err := each(m.Data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
+			switch dec.Type() {
+			case unix.NFTA_OBJ_NAME:
+				name = dec.String()
+			case unix.NFTA_OBJ_DATA:
+				dec.Nested(func(data *netlink.AttributeDecoder) error {
+					for data.Next() {
+						if b := data.Bytes(); data.Type() == unix.NFTA_COUNTER_PACKETS && len(b) == 8 {
+							packets = binary.BigEndian.Uint64(b)
+						}
+					}
+					return nil
+				})
+			}
+		}); err != nil {
+			return nil, fmt.Errorf("read counters: %w", err)
+		}
+		out[name] = int64(packets) //nolint:gosec // of one boot
+	}
+	return out, err
+}
