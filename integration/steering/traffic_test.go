@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // traffic is what a pod asks over a while: at a pace, each question once, waiting a second for its answer.
@@ -80,6 +82,18 @@ func (f *traffic) pace(every, first time.Duration, ask func() error) {
 			case <-tick.C:
 			}
 		}
+	})
+}
+
+// more waits until so many further questions were asked.
+func (f *traffic) more(questions int64) {
+	f.t.Helper()
+	until := f.asked.Load() + questions
+	testutil.Eventually(f.t, patience, func() error {
+		if asked := f.asked.Load(); asked < until {
+			return fmt.Errorf("%d questions asked, %d awaited", asked, until)
+		}
+		return nil
 	})
 }
 

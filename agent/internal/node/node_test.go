@@ -232,7 +232,7 @@ func plainSettings() Settings {
 }
 
 // begin runs a node over w in the calling bubble and returns it with a function that ends it.
-func begin(t *testing.T, w *world, s Settings) (*Node, func()) {
+func begin(t *testing.T, w *world, s Settings, before ...func(*Node)) (*Node, func()) {
 	t.Helper()
 	w.next = s
 	n := New(self, s, Parts{
@@ -245,6 +245,9 @@ func begin(t *testing.T, w *world, s Settings) (*Node, func()) {
 		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Proofs: worldProofs{w},
 		Uplinks: func(...string) ([]string, error) { return []string{"eth0"}, nil }, Recorder: worldRecorder{w},
 	})
+	for _, f := range before {
+		f(n)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()

@@ -1,0 +1,264 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+const other = "its-successor"
+
+// answers makes who answers depend on whether this agent reads.
+func (w *world) sharedBy(successor func() prober.Result) {
+	w.set(func() {
+		w.answer = func(netip.Addr, steer.Protocol) prober.Result {
+			calls := w.calls()
+			for _, c := range slices.Backward(calls) {
+				switch c {
+				case "pause":
+					return successor()
+				case "resume":
+					return prober.Result{Instance: self}
+				}
+			}
+			return prober.Result{Instance: self}
+		}
+	})
+}
+
+func since(calls []string, first string) []string {
+	if at := slices.Index(calls, first); at >= 0 {
+		return calls[at:]
+	}
+	return nil
+}
+
+// TestYield: the node stops reading, renews by the successor's answers, and ends without withdrawing anything.
+func TestYield(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.sharedBy(func() prober.Result { return prober.Result{Instance: other} })
+		n, end := begin(t, w, plainSettings())
+		pass(time.Second)
+		apart, err := n.Beside(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.forget()
+		decide, err := n.Yield(t.Context(), other, []netip.Addr{steer1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := since(w.calls(), "pause")
+		slices.Sort(calls[1:])
+		if want := []string{"pause", "renew 169.254.20.11/tcp", "renew 169.254.20.11/udp"}; !slices.Equal(want, calls) {
+			t.Errorf("to the proof: %v, want %v", calls, want)
+		}
+		decide(true)
+		apart()
+		synctest.Wait()
+		calls = w.calls()
+		if got := calls[len(calls)-2:]; !slices.Equal([]string{"close-prober", "stop"}, got) {
+			t.Errorf("at the end: %v", calls)
+		}
+		if w.count("withdraw") > 0 {
+			t.Errorf("leases withdrawn that are the successor's: %v", calls)
+		}
+		if _, err := n.Yield(t.Context(), other, nil); !errors.Is(err, ErrEnding) {
+			t.Errorf("a second time: %v", err)
+		}
+		end()
+	})
+}
+
+// TestYieldFails: a successor that is silent (stopped), refuses, or does not take over in the end. Each time the node reads
+// again within a lease's lifetime, and its leases stand.
+func TestYieldFails(t *testing.T) {
+	for name, successor := range map[string]func() prober.Result{
+		"silent":   func() prober.Result { return prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")} },
+		"refuses":  func() prober.Result { return prober.Result{Failure: prober.Refused, Err: errors.New("refused")} },
+		"a third":  func() prober.Result { return prober.Result{Instance: "a-third"} },
+		"no taker": func() prober.Result { return prober.Result{Instance: other} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.sharedBy(successor)
+				n, end := begin(t, w, plainSettings())
+				pass(time.Second)
+				w.forget()
+				begun := time.Now()
+				decide, err := n.Yield(t.Context(), other, []netip.Addr{steer1})
+				if name == "no taker" {
+					if err != nil {
+						t.Fatal(err)
+					}
+					decide(false)
+				} else if err == nil || !strings.Contains(err.Error(), "does not answer at 169.254.20.11/") {
+					t.Errorf("error: %v", err)
+				}
+				synctest.Wait()
+				if took := time.Since(begun); took > plainSettings().Lifetime-plainSettings().Renew {
+					t.Errorf("nobody read for %v", took)
+				}
+				if w.count("resume") != 1 {
+					t.Errorf("calls: %v", w.calls())
+				}
+				w.forget()
+				pass(time.Second)
+				if w.count("renew") < 10 || w.count("withdraw") > 0 || w.count("start") > 0 {
+					t.Errorf("it does not go on: %v", w.calls())
+				}
+				if ready, why := n.Ready(); !ready {
+					t.Errorf("not ready: %s", why)
+				}
+				end()
+			})
+		})
+	}
+}
+
+// TestYieldOfFewerAddresses: what the successor does not serve is kube-dns's from before the hand-over on, and ours again
+// when that fails.
+func TestYieldOfFewerAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainSettings())
+		pass(time.Second)
+		w.forget()
+		decide, err := n.Yield(t.Context(), other, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := w.calls()
+		slices.Sort(calls[:2])
+		if want := []string{"withdraw 169.254.20.11/tcp", "withdraw 169.254.20.11/udp", "pause"}; !slices.Equal(want, calls) {
+			t.Errorf("calls: %v, want %v", calls, want)
+		}
+		decide(false)
+		pass(time.Second)
+		if ready, why := n.Ready(); !ready {
+			t.Errorf("not ready: %s", why)
+		}
+		end()
+	})
+}
+
+// TestBesideCounts: while a successor reads the same sockets its answers prove us, and afterwards they do not.
+func TestBesideCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainSettings())
+		pass(time.Second)
+		apart, err := n.Beside(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.set(func() {
+			w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: other} }
+		})
+		pass(5 * time.Second)
+		if ready, why := n.Ready(); !ready {
+			t.Errorf("beside a successor: %s", why)
+		}
+		apart()
+		pass(2 * time.Second)
+		if ready, _ := n.Ready(); ready {
+			t.Error("another agent's answers are taken for ours")
+		}
+		end()
+	})
+}
+
+// TestStopWithinAHandover: told to end while a successor prepares, the node waits for it and withdraws nothing; when the
+// successor gives up, or never comes to it, the node stops as always.
+func TestStopWithinAHandover(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		takes bool
+		after time.Duration
+	}{{"takes over", true, time.Second}, {"gives up", false, time.Second}, {"hangs", false, time.Hour}} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.sharedBy(func() prober.Result { return prober.Result{Instance: other} })
+				n, end := begin(t, w, plainSettings())
+				pass(time.Second)
+				apart, err := n.Beside(other)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() {
+					defer cancel()
+					defer apart()
+					pass(min(tc.after, 10*time.Second))
+					if tc.takes {
+						decide, err := n.Yield(t.Context(), other, []netip.Addr{steer1})
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						decide(true)
+					}
+				}()
+				w.forget()
+				begun := time.Now()
+				end()
+				took := time.Since(begun)
+				<-ctx.Done()
+				if withdrawn := w.count("withdraw") > 0; withdrawn == tc.takes {
+					t.Errorf("calls: %v", w.calls())
+				}
+				if want := min(tc.after, lastYield); took < want || took > want+time.Second {
+					t.Errorf("ended after %v, want %v", took, want)
+				}
+				if before := w.calls(); tc.takes && slices.Index(before, "pause") < 5 {
+					t.Errorf("no leases were renewed while it waited: %v", before)
+				}
+				if _, err := n.Beside(other); !errors.Is(err, ErrEnding) {
+					t.Errorf("a successor may begin after the end: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestInherit: a node that was taken over starts no server, says where it came from, and counts no repair for what its
+// predecessor had otherwise; addresses that the predecessor did not have are served once the link has them.
+func TestInherit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tc := range []struct {
+			served        []netip.Addr
+			start, reload int
+		}{{[]netip.Addr{steer1}, 0, 0}, {[]netip.Addr{steer2}, 0, 1}, {nil, 1, 0}} {
+			w := newWorld()
+			w.done = make(chan struct{})
+			w.drift = []string{"a newer table"}
+			from := Handover{From: "process 7", At: time.Now(), Took: "11ms"}
+			n, end := begin(t, w, plainSettings(), func(n *Node) { n.Inherit(from, tc.served) })
+			pass(time.Second)
+			if w.count("start") != tc.start || w.count("restart") != tc.reload || w.count("count-repair") != 0 {
+				t.Errorf("served %v: %v", tc.served, w.calls())
+			}
+			if s := n.Status(); !s.Ready || s.Handover == nil || *s.Handover != from {
+				t.Errorf("status: %+v", s)
+			}
+			w.set(func() { w.drift = []string{"a foreign hand"} })
+			w.ticks <- struct{}{}
+			pass(time.Second)
+			if w.count("count-repair") != 1 {
+				t.Errorf("a repair is not counted: %v", w.calls())
+			}
+			end()
+		}
+	})
+}
