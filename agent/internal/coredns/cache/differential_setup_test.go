@@ -3,6 +3,8 @@ package cache_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // TestDifferentialSetup holds our reading of the block against CoreDNS's: what it takes we take, what it refuses we refuse,
@@ -91,9 +93,9 @@ func TestDifferentialSetup(t *testing.T) {
 			if (theirs == nil) != tc.ok {
 				t.Errorf("CoreDNS: want it taken: %v, got %v", tc.ok, theirs)
 			}
-			p := contender().open(t, nil)
+			p := contender().open(t, nil, wire.Boot{})
 			_, ours := serve(p.setup(), tc.block, new(scripted))
-			if _, err := p.snapshot(); err != nil {
+			if _, err := p.snapshot(wire.Boot{}); err != nil {
 				t.Error(err)
 			}
 			if same := (ours == nil) == (theirs == nil); same != (tc.ours == "") {

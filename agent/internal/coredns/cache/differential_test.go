@@ -16,6 +16,8 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // Both caches live through the same trials: the same upstream, questions and clock, all made by chance. Where they differ,
@@ -86,7 +88,7 @@ func trial(t *testing.T, data []byte, ours, theirs subject, classes []class) out
 		w := &world{choices: &choices{data: data}}
 		c := &contest{t: t, w: w, block: pick(w.choices, blocks()...), classes: classes, out: &out}
 		for i, s := range []subject{ours, theirs} {
-			c.sides[i] = &side{subject: s, process: s.open(t, nil), upstream: new(scripted)}
+			c.sides[i] = &side{subject: s, process: s.open(t, nil, wire.Boot{}), upstream: new(scripted)}
 			server, err := serve(c.sides[i].process.setup(), c.block, c.sides[i].upstream)
 			if err != nil {
 				t.Fatalf("%s: %v", s.name, err)
@@ -97,7 +99,7 @@ func trial(t *testing.T, data []byte, ours, theirs subject, classes []class) out
 			c.step()
 		}
 		for _, s := range c.sides {
-			if _, err := s.process.snapshot(); err != nil {
+			if _, err := s.process.snapshot(wire.Boot{}); err != nil {
 				t.Errorf("%s: snapshot: %v", s.subject.name, err)
 			}
 		}
@@ -312,7 +314,7 @@ func TestDifferential(t *testing.T) {
 
 // TestDifferentialCanFail lets CoreDNS's cache meet none at all, so that differences are known to be found.
 func TestDifferentialCanFail(t *testing.T) {
-	out := trial(t, bytesOf(rand.New(rand.NewPCG(1, 0)), 1200), subject{name: "none", open: func(*testing.T, []byte) process { return noCache{} }}, stock(), nil)
+	out := trial(t, bytesOf(rand.New(rand.NewPCG(1, 0)), 1200), subject{name: "none", open: func(*testing.T, []byte, wire.Boot) process { return noCache{} }}, stock(), nil)
 	if len(out.unexpected) == 0 {
 		t.Fatal("nothing was found")
 	}
@@ -326,8 +328,8 @@ func TestDifferentialCanFail(t *testing.T) {
 // noCache is the process of a plugin that is not there.
 type noCache struct{}
 
-func (noCache) snapshot() ([]byte, error) { return nil, nil }
-func (noCache) setup() caddy.SetupFunc    { return func(*caddy.Controller) error { return nil } }
+func (noCache) snapshot(wire.Boot) ([]byte, error) { return nil, nil }
+func (noCache) setup() caddy.SetupFunc             { return func(*caddy.Controller) error { return nil } }
 
 // FuzzDifferential lets the fuzzer choose the trials.
 func FuzzDifferential(f *testing.F) {

@@ -115,6 +115,7 @@ type restart struct {
 	after time.Duration // time between the two
 	back  time.Duration // by how much the wall clock stands earlier in the second
 	cold  bool          // without the snapshot
+	boot  bool          // the machine was booted between them
 }
 
 // statement is a line and the indented lines below it.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // epoch is how far into a bubble's time (which begins in the year 2000) a scenario begins, so that its clock can be
@@ -26,6 +28,8 @@ type runner struct {
 	process  process
 	server   *dnsserver.Server
 	block    string
+	boot     byte            // which boot of the machine it is
+	booted   time.Time       // by the bubble's clock, which the scenario's differs from
 	failures map[int][]error // by the step's index
 }
 
@@ -36,22 +40,25 @@ func play(t *testing.T, sc *scenario, sub subject) map[int][]error {
 	r := &runner{t: t, sc: sc, subject: sub, upstream: new(scripted), block: sc.block, failures: make(map[int][]error)}
 	before := panics(t)
 	var snapshot []byte
-	clock := epoch
+	clock, uptime := epoch, time.Hour
 	for at := 0; at < len(sc.steps); {
 		next := at
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now()
 			<-time.After(clock)
-			r.t = t
-			r.process = sub.open(t, snapshot)
+			r.t, r.booted = t, time.Now().Add(-uptime)
+			r.process = sub.open(t, snapshot, r.clock())
 			if err := r.load(r.block); err != nil {
 				t.Fatalf("%s: %s: %v", sc.file, sub.name, err)
 			}
 			for ; next < len(sc.steps); next++ {
 				if re := sc.steps[next].restart; re != nil {
-					clock = time.Since(start) + re.after - re.back
+					clock, uptime = time.Since(start)+re.after-re.back, time.Since(r.booted)+re.after
 					next++
 					snapshot = r.end()
+					if re.boot {
+						r.boot, uptime = r.boot+1, min(re.after, time.Minute)
+					}
 					if re.cold {
 						snapshot = nil
 					}
@@ -82,11 +89,16 @@ func (r *runner) load(block string) error {
 func (r *runner) end() []byte {
 	synctest.Wait()
 	defer func() { <-time.After(time.Minute) }()
-	snapshot, err := r.process.snapshot()
+	snapshot, err := r.process.snapshot(r.clock())
 	if err != nil {
 		r.t.Errorf("%s: %s: snapshot: %v", r.sc.file, r.subject.name, err)
 	}
 	return snapshot
+}
+
+// clock is the one of the machine that no one can set.
+func (r *runner) clock() wire.Boot {
+	return wire.Boot{ID: [16]byte{1, r.boot}, Since: time.Since(r.booted)}
 }
 
 func (r *runner) fail(i int, err error) { r.failures[i] = append(r.failures[i], err) }

@@ -434,8 +434,11 @@ func parseAsked(words []string) (*asked, error) {
 func parseRestart(words []string) (*restart, error) {
 	r := new(restart)
 	return r, options(words, func(word string, next func() (string, error)) error {
-		if word == "cold" {
+		switch word {
+		case "cold":
 			return set(&r.cold, word)
+		case "reboot":
+			return set(&r.boot, word)
 		}
 		v, err := next()
 		if err != nil {

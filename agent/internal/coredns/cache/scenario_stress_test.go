@@ -13,6 +13,8 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // counting answers every name with an address that tells the name, and tells how often it was asked.
@@ -66,7 +68,7 @@ func right(q, m *dns.Msg) error {
 func TestScenarioStress(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	const clients, rounds = 16, 600
-	p := contender().open(t, nil)
+	p := contender().open(t, nil, wire.Boot{})
 	up := new(counting)
 	blocks := []string{
 		"cache {\n    serve_stale 1h immediate\n    prefetch 2 1m 50%\n}",
@@ -147,7 +149,7 @@ func TestScenarioStress(t *testing.T) {
 	asking.Wait()
 	close(done)
 	beside.Wait()
-	if _, err := p.snapshot(); err != nil {
+	if _, err := p.snapshot(wire.Boot{}); err != nil {
 		t.Error(err)
 	}
 	close(errs)

@@ -16,30 +16,32 @@ import (
 	"github.com/coredns/coredns/plugin/metrics/vars"
 	"github.com/miekg/dns"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // subject is a cache plugin on the bench: ours or CoreDNS's.
 type subject struct {
 	name string
 	// open starts a process, from the snapshot of an earlier one or from nothing.
-	open func(t *testing.T, snapshot []byte) process
+	open func(t *testing.T, snapshot []byte, boot wire.Boot) process
 }
 
 // process is a cache from its start to its end. Its loads are the configurations that it lives through.
 type process interface {
 	setup() caddy.SetupFunc
 	// snapshot ends the process.
-	snapshot() ([]byte, error)
+	snapshot(boot wire.Boot) ([]byte, error)
 }
 
 // stock is CoreDNS's cache: nothing outlives a load.
 func stock() subject {
-	return subject{name: "coredns", open: func(*testing.T, []byte) process { return stockProcess{} }}
+	return subject{name: "coredns", open: func(*testing.T, []byte, wire.Boot) process { return stockProcess{} }}
 }
 
 type stockProcess struct{}
 
-func (stockProcess) snapshot() ([]byte, error) { return nil, nil }
+func (stockProcess) snapshot(wire.Boot) ([]byte, error) { return nil, nil }
 func (stockProcess) setup() caddy.SetupFunc {
 	setup, err := caddy.DirectiveAction("dns", "cache")
 	if err != nil {
