@@ -27,6 +27,7 @@ func commands() []command {
 		{"node", "[--config FILE] [--take-over] [--pod-dir DIR]", "run the cache of this node (what the DaemonSet runs)", runNode},
 		{"ready", "[--config FILE | --pod-dir DIR]", "whether the agent serves under its leases, for a readiness probe", runReady},
 		{"status", "[--config FILE] [--json]", "what is served, under which leases, since when", runStatus},
+		{"doctor", "[--config FILE] [--json] [--cni-conf DIR] [--cni-bin DIR]", "what is wrong on this node and what to do; it only looks", runDoctor},
 		{"config", "check|show [--config FILE] [--corefile] [--format yaml|conflist-entry]", "check the configuration, or print it as it takes effect", runConfig},
 		{"cleanup", "[--config FILE] [--cni-conf DIR]", "take away everything that neardns left on this node", runCleanup},
 		{"version", "", "print the version", runVersion},

@@ -47,6 +47,27 @@ func socketsAt(proc, protocol string, ap netip.AddrPort) (standing, error) {
 	return s, nil
 }
 
+// Listening names the processes that have a socket at ap, on the very address and on the wildcard. A socket whose process
+// cannot be seen is named "".
+func Listening(protocol string, ap netip.AddrPort) (exact, wildcard []string, err error) {
+	s, err := socketsAt("/proc", protocol, ap)
+	if err != nil {
+		return nil, nil, err
+	}
+	name := func(inodes []string) (out []string) {
+		for _, inode := range inodes {
+			who := holders("/proc", []string{inode})
+			if len(who) == 0 {
+				who = []string{""}
+			}
+			out = append(out, who...)
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	return name(s.exact), name(s.wildcard), nil
+}
+
 // holders names the processes that hold sockets, as "name (pid 7)". It sees the processes of this pid namespace; what it
 // cannot read it leaves out. Only a failed start pays for it.
 func holders(proc string, inodes []string) []string {

@@ -209,43 +209,95 @@ func ownChain(chain string) string {
 	return InputChain
 }
 
+// Verify sorts the policies that drop for any of addresses into those under which our rules stand and those under which
+// they do not. It changes nothing.
+func Verify(addresses []netip.Addr) (kept, lacking []Policy, err error) {
+	policies, err := Policies(true)
+	errs := []error{err}
+	for _, p := range policies {
+		want := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return a.Is4() != p.Is4 })
+		if len(want) == 0 {
+			continue
+		}
+		ipt, err := open(p.Is4, p.Legacy)
+		if err != nil {
+			errs, lacking = append(errs, err), append(lacking, p)
+			continue
+		}
+		have, err := look(ipt, p, want)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if have.chain && have.jump {
+			kept = append(kept, p)
+		} else {
+			lacking = append(lacking, p)
+		}
+	}
+	return kept, lacking, errors.Join(errs...)
+}
+
+// standing is what of ours stands under one policy, as it should be.
+type standing struct{ chain, jump bool }
+
+func look(ipt *iptables.IPTables, p Policy, addrs []netip.Addr) (have standing, err error) {
+	own := ownChain(p.Chain)
+	texts := []string{"-N " + own}
+	for _, r := range rules(p.Chain, addrs) {
+		texts = append(texts, "-A "+own+" "+strings.Join(r, " "))
+	}
+	exists, err := ipt.ChainExists(table, own)
+	if err != nil || !exists {
+		return have, err
+	}
+	lines, err := ipt.List(table, own)
+	if err != nil {
+		return have, err
+	}
+	have.chain = slices.Equal(lines, texts)
+	have.jump, err = ipt.Exists(table, p.Chain, "-j", own)
+	return have, err
+}
+
 func keep(p Policy, addrs []netip.Addr) (added bool, err error) {
 	ipt, err := open(p.Is4, p.Legacy)
 	if err != nil {
 		return false, err
 	}
-	own, want := ownChain(p.Chain), rules(p.Chain, addrs)
-	texts := []string{"-N " + own}
-	for _, r := range want {
-		texts = append(texts, "-A "+own+" "+strings.Join(r, " "))
-	}
-	exists, err := ipt.ChainExists(table, own)
+	have, err := look(ipt, p, addrs)
 	if err != nil {
 		return false, err
 	}
-	var have []string
-	if exists {
-		if have, err = ipt.List(table, own); err != nil {
-			return false, err
-		}
-	}
-	if !slices.Equal(have, texts) {
-		added = true
+	own := ownChain(p.Chain)
+	if !have.chain {
 		if err := ipt.ClearChain(table, own); err != nil { // makes it where it is not
 			return false, err
 		}
-		for _, r := range want {
+		for _, r := range rules(p.Chain, addrs) {
 			if err := ipt.Append(table, own, r...); err != nil {
 				return false, err
 			}
 		}
 	}
 	// First of all rules, but not moved where another program came before us later: two that both insist never end.
-	jumps, err := ipt.Exists(table, p.Chain, "-j", own)
-	if err != nil || jumps {
-		return added, err
+	if !have.jump {
+		err = ipt.Insert(table, p.Chain, 1, "-j", own)
 	}
-	return true, ipt.Insert(table, p.Chain, 1, "-j", own)
+	return !have.chain || !have.jump, err
+}
+
+// LegacyChain tells whether iptables-legacy has a chain in a table, such as kube-proxy's in nat.
+func LegacyChain(table, chain string) bool {
+	data, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
+	if err != nil || !slices.Contains(strings.Fields(string(data)), table) {
+		return false
+	}
+	ipt, err := open(true, true)
+	if err != nil {
+		return false
+	}
+	exists, err := ipt.ChainExists(table, chain)
+	return err == nil && exists
 }
 
 // Remove takes the chains out of every iptables there is. It succeeds where there are none.

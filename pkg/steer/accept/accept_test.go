@@ -79,7 +79,18 @@ func TestEnsure(t *testing.T) {
 			if got := ensure(); got != "" {
 				t.Errorf("mended what is right: %s", got)
 			}
+			verify := func(wantKept, wantLacking int) {
+				t.Helper()
+				ns.Do(func() {
+					kept, lacking, err := Verify(addresses())
+					if err != nil || len(kept) != wantKept || len(lacking) != wantLacking {
+						t.Errorf("kept %v, lacking %v, %v; want %d and %d", kept, lacking, err, wantKept, wantLacking)
+					}
+				})
+			}
+			verify(2, 0)
 			ns.Run("iptables-"+kind, "-F")
+			verify(1, 1)
 			if got := ensure(); got == "" {
 				t.Error("a flush was not seen")
 			}

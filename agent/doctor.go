@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+
+	"github.com/neardns/neardns/agent/internal/doctor"
+)
+
+// runDoctor says what is wrong on this node and what to do. It only reads and asks, also where the agent is dead.
+func runDoctor(ctx context.Context, e env, args []string) error {
+	fs := flags(e, "doctor")
+	path := configFlag(fs)
+	asJSON := fs.Bool("json", false, "print JSON")
+	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations")
+	cniBin := fs.String("cni-bin", "/opt/cni/bin", "`FOLDER` of the network plugins")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	conf, err := loadConfig(e, *path)
+	if err != nil {
+		return err
+	}
+	look := looker{env: e, conf: conf, cniConf: *cniConf, cniBin: *cniBin}
+	report := doctor.Diagnose(look.picture(ctx))
+	if *asJSON {
+		enc := json.NewEncoder(e.stdout)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(report)
+	} else {
+		_, err = io.WriteString(e.stdout, report.Text())
+	}
+	if err != nil {
+		return err
+	}
+	if !report.Good {
+		return &exitError{code: exitDegraded}
+	}
+	return nil
+}

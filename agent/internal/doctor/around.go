@@ -1,0 +1,194 @@
+package doctor
+
+import (
+	"net"
+	"strings"
+	"time"
+)
+
+func kubeProxy(p Picture, f *findings) {
+	switch x := p.Proxy; {
+	case x.Err != "":
+		f.unseen(x.Err)
+	case x.Mode == "none" && x.Configured == "none":
+		f.ok("none, as configured: nothing is steered")
+	case x.Mode == "none":
+		f.add(Warn, "if something else translates Service addresses in this host's netfilter, the proof of the fallback shows it; if in eBPF, nothing can be steered: set kubeProxyMode: none", "no rules of kube-proxy are seen")
+	case x.Configured != "" && x.Configured != "auto" && x.Configured != x.Mode:
+		f.add(Warn, "set kubeProxyMode to "+x.Mode+", or leave it out", "its rules are %s, the configuration says %s", x.Mode, x.Configured)
+	default:
+		f.ok("its rules are %s", x.Mode)
+	}
+}
+
+func upstreams(p Picture, f *findings) {
+	for _, c := range p.Config {
+		f.add(Fail, "mend the configuration", "%s", c)
+	}
+	for _, a := range p.Upstreams {
+		switch {
+		case a.Own:
+			f.add(Fail, "name the server behind it instead", "%s (%s) is an address of this agent: it would ask itself for ever", a.Server, a.Role)
+		case a.Err != "":
+			f.add(Fail, "look at that server and the way to it; answers that were given before are served meanwhile, as long as cache.serveStale says", "%s (%s) does not answer: %s", a.Server, a.Role, a.Err)
+		default:
+			f.ok("%s (%s) answers in %s", a.Server, a.Role, a.Took.Round(time.Millisecond))
+		}
+	}
+	for _, u := range p.Agent.Upstreams {
+		f.add(Warn, "look at that server: the others are asked meanwhile", "the agent finds that %s", u)
+	}
+	if f.silent() {
+		f.add(Warn, "name some in the configuration", "there are none to ask")
+	}
+}
+
+func resolvConf(p Picture, f *findings) {
+	for _, r := range p.Resolv {
+		var stub []string
+		for _, s := range r.Servers {
+			if s.IsLoopback() && !p.answers(s.String()) {
+				stub = append(stub, s.String())
+			}
+		}
+		switch {
+		case r.Err != "":
+			f.add(Fail, "mend the file, or name servers in upstreams.external", "%s", r.Err)
+		case len(stub) > 0:
+			f.add(Warn, "start it, and give the agent the host's network; or name /run/systemd/resolve/resolv.conf in upstreams.external", "%s names %s, a resolver on this node (systemd-resolved, dnsmasq), which does not answer", r.Path, strings.Join(stub, ", "))
+		default:
+			f.ok("%s names %s", r.Path, plural(len(r.Servers), "server"))
+		}
+	}
+	if f.silent() {
+		f.ok("no such file is asked for upstreams")
+	}
+}
+
+// answers tells whether a server was asked as an upstream and answered.
+func (p Picture) answers(addr string) bool {
+	for _, a := range p.Upstreams {
+		if host, _, err := net.SplitHostPort(a.Server); err == nil && host == addr {
+			return a.Err == ""
+		}
+	}
+	return false
+}
+
+func conflist(p Picture, f *findings) {
+	const install = "run `neardns-install install`"
+	n := p.Network
+	switch {
+	case n.Err != "":
+		f.unseen(n.Err)
+		return
+	case n.Effective == "":
+		f.add(Fail, "wait for the primary CNI plugin to write its network, or name its folder with --cni-conf", "there is no network in %s", n.Folder)
+		return
+	case !n.Entry && len(n.Elsewhere) > 0:
+		f.add(Fail, "take the other network away or put the entry into the first one: "+install, "runtimes take %s, and the entry is only in %s", n.Effective, strings.Join(n.Elsewhere, ", "))
+	case !n.Entry:
+		f.add(Fail, install+"; new pods are not steered until then", "%s has no entry of type neardns", n.Effective)
+	case len(n.Missing) > 0:
+		f.add(Warn, install+" with the agent's configuration", "the entry in %s does not redirect %s", n.Effective, strings.Join(n.Missing, ", "))
+	default:
+		f.ok("%s has the entry", n.Effective)
+	}
+	if n.Entry && n.PluginErr != "" {
+		f.add(Fail, install+": pods cannot be made without it", "the plugin %s cannot be run: %s", n.Plugin, n.PluginErr)
+	}
+}
+
+func pods(p Picture, f *findings) {
+	for _, e := range p.PodErrs {
+		f.add(Warn, "delete the file if its pod is gone", "a pod's file cannot be read: %s", e)
+	}
+	counts := map[string]int{}
+	mesh := 0
+	for _, pod := range p.Pods {
+		counts[pod.State]++
+		if pod.Mesh {
+			mesh++
+		}
+		switch {
+		case pod.Err != "":
+			f.add(Warn, "make its netns visible to the agent, or delete its file if it is gone", "%s cannot be looked at: %s", pod.Name, pod.Err)
+		case len(pod.Drift) > 0:
+			f.add(Warn, "the agent mends it when it starts and every 30 s while the fallback is proven; the pod asks kube-dns meanwhile", "%s: %s", pod.Name, some(pod.Drift))
+		}
+	}
+	for _, name := range p.Agent.Bypassed {
+		f.add(Warn, "let it reach the steering address (install/allow-steering-networkpolicy.yaml); kube-dns answers it meanwhile", "%s asked and was not heard", name)
+	}
+	if f.silent() {
+		f.ok("%d steered, %d waiting, %d left alone, %d gone: every table as it should be", counts["steered"], counts["pending"], counts["left-alone"], counts["gone"])
+	}
+	if mesh > 0 {
+		f.ok("%s with a service mesh that captures DNS in the pod: the mesh wins", plural(mesh, "pod"))
+	}
+}
+
+func kernel(p Picture, f *findings) {
+	k := p.Kernel
+	for _, s := range k.NoForward {
+		f.add(Fail, "sysctl -w "+s+"=1", "%s is 0: pods do not reach kube-dns on other nodes", s)
+	}
+	if k.BridgePods && k.BridgeNF == "0" {
+		f.add(Warn, "sysctl -w net.bridge.bridge-nf-call-iptables=1 (and -ip6tables), as kubeadm asks", "pods hang on a bridge and net.bridge.bridge-nf-call-iptables is 0: where kube-dns runs on this node its answers bypass kube-proxy's way back, so the fallback fails")
+	}
+	if f.silent() {
+		f.ok("forwarding is on")
+	}
+}
+
+// crowded is the share of the conntrack table from which on new connections soon fail.
+const crowded = 0.95
+
+func conntrack(p Picture, f *findings) {
+	k := p.Kernel
+	switch {
+	case k.ConntrackOf == 0:
+		f.ok("no limit is known")
+	case float64(k.Conntracked) >= crowded*float64(k.ConntrackOf):
+		f.add(Fail, "raise net.netfilter.nf_conntrack_max, and find who fills it (conntrack -L); hits need no entry, misses and kube-dns do", "%d of %d entries are taken", k.Conntracked, k.ConntrackOf)
+	default:
+		f.ok("%d of %d entries are taken", k.Conntracked, k.ConntrackOf)
+	}
+}
+
+func folders(p Picture, f *findings) {
+	for _, d := range p.Folders {
+		if d.Err != "" {
+			f.add(Fail, "make room or mount it writable: pods' files, the proof and the cache's snapshot cannot be kept", "%s: %s", d.Path, d.Err)
+		} else {
+			f.ok("%s can be written", d.Path)
+		}
+	}
+}
+
+// Programs that are known to interfere, by the names that a picture's Others has.
+const (
+	NodeLocalDNS = "node-local-dns"
+	Firewalld    = "firewalld"
+	Cilium       = "cilium"
+	Resolved     = "systemd-resolved"
+)
+
+func neighbours(p Picture, f *findings) {
+	missing := p.heldLeases() < len(p.Targets)
+	for _, name := range p.Others {
+		switch {
+		case name == NodeLocalDNS:
+			f.add(Warn, "take one of the two off the node, or give them different addresses", "NodeLocal DNSCache is on this node too (link nodelocaldns or its rules)")
+		case name == Cilium:
+			f.add(Warn, "expect `left alone` or an unproven fallback where it replaces kube-proxy; socketLB.hostNamespaceOnly=true leaves pods' packets to netfilter", "Cilium is on this node: its socket load balancer rewrites before any packet exists")
+		case name == Firewalld && missing:
+			f.add(Warn, "put the pods' links into a zone that lets udp and tcp port 53 in", "firewalld is on this node, and leases are missing")
+		default:
+			f.ok("%s is on this node and does no harm", name)
+		}
+	}
+	if f.silent() {
+		f.ok("no program that is known to interfere is seen")
+	}
+}

@@ -1,0 +1,125 @@
+// Package doctor owns the judgement of a node: given a picture of it, what is wrong and what to do. It is pure: the agent's
+// command `doctor` takes the picture, and never changes anything.
+//
+// It must never guess where the picture says that something could not be looked at: that is a warning of its own.
+//
+// Failure policy: every check speaks, also when all is well, so that silence never passes for health.
+package doctor
+
+import (
+	"fmt"
+	"strings"
+)
+
+// State is how one thing is.
+type State string
+
+// The states. A warning is about what works and may stop working, or what could not be seen; a failure is about what
+// does not work now.
+const (
+	OK   State = "OK"
+	Warn State = "WARN"
+	Fail State = "FAIL"
+)
+
+// Finding is what one check has to say: one line.
+type Finding struct {
+	Check string `json:"check"`
+	State State  `json:"state"`
+	What  string `json:"what"`
+	Do    string `json:"do,omitempty"` // empty where all is well
+}
+
+// Report is all of it.
+type Report struct {
+	Findings []Finding `json:"findings"`
+	Verdict  string    `json:"verdict"`
+	Good     bool      `json:"good"` // nothing fails
+}
+
+// Diagnose looks at a picture. Findings come in the order of a query's way through the node.
+func Diagnose(p Picture) Report {
+	var r Report
+	for _, check := range []struct {
+		name string
+		look func(Picture, *findings)
+	}{
+		{"agent", agent}, {"link", linkUp}, {"port 53", listeners}, {"rules", rules}, {"firewall", firewall}, {"leases", leases},
+		{"fallback", fallback}, {"kube-proxy", kubeProxy}, {"upstreams", upstreams}, {"resolv.conf", resolvConf},
+		{"conflist", conflist}, {"pods", pods}, {"kernel", kernel}, {"conntrack", conntrack}, {"folders", folders}, {"neighbours", neighbours},
+	} {
+		f := findings{check: check.name}
+		check.look(p, &f)
+		r.Findings = append(r.Findings, f.list...)
+	}
+	r.Verdict, r.Good = verdict(r.Findings, p)
+	return r
+}
+
+// findings collects what one check says.
+type findings struct {
+	check string
+	list  []Finding
+}
+
+func (f *findings) add(state State, do, format string, args ...any) {
+	f.list = append(f.list, Finding{Check: f.check, State: state, What: fmt.Sprintf(format, args...), Do: do})
+}
+
+func (f *findings) ok(format string, args ...any) { f.add(OK, "", format, args...) }
+
+// unseen is said of what could not be looked at.
+func (f *findings) unseen(err string) {
+	f.add(Warn, "run the doctor as root in the host's namespaces, with the agent's configuration", "could not be looked at: %s", err)
+}
+
+func (f *findings) silent() bool { return len(f.list) == 0 }
+
+func verdict(list []Finding, p Picture) (string, bool) {
+	warnings, failures := 0, 0
+	for _, f := range list {
+		switch f.State {
+		case Warn:
+			warnings++
+		case Fail:
+			failures++
+		case OK:
+		}
+	}
+	who := "steered pods are answered by kube-dns"
+	if !p.Table.Present && p.Table.Err == "" {
+		who = "without the switch, steered pods reach the agent if it listens, and nobody if not"
+	} else if held := p.heldLeases(); held > 0 && held == len(p.Targets) {
+		who = "steered pods are answered by the cache"
+	} else if held > 0 {
+		who = "steered pods are answered partly by the cache, partly by kube-dns"
+	}
+	switch {
+	case failures > 0:
+		return fmt.Sprintf("DEGRADED: %s; %s", plural(failures, "failure"), who), false
+	case warnings > 0:
+		return fmt.Sprintf("GOOD, with %s; %s", plural(warnings, "warning"), who), true
+	}
+	return "GOOD; " + who, true
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
+}
+
+// Text is the report for people: a line a finding, the verdict last.
+func (r Report) Text() string {
+	var b strings.Builder
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%-4s  %-11s  %s", f.State, f.Check, strings.ReplaceAll(f.What, "\n", "; "))
+		if f.Do != "" {
+			fmt.Fprintf(&b, ". Do: %s", f.Do)
+		}
+		b.WriteString("\n")
+	}
+	fmt.Fprintf(&b, "\n%s\n", r.Verdict)
+	return b.String()
+}

@@ -1,0 +1,158 @@
+package doctor
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil/golden"
+)
+
+var (
+	steering = netip.MustParseAddr("169.254.20.11")
+	vip      = netip.MustParseAddr("10.96.0.10")
+)
+
+// healthy is a node on which all is well.
+func healthy() Picture {
+	targets := []Target{{steering, "udp"}, {steering, "tcp"}}
+	return Picture{
+		StateDir: "/run/neardns", Link: "neardns0", Targets: targets, Leases: targets, ClusterDNS: []netip.Addr{vip}, Proven: []netip.Addr{vip},
+		Agent:     Agent{Instance: "abc", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Serving: true, Holder: 7},
+		Table:     Table{Present: true},
+		Fallbacks: []Answer{{Server: "10.96.0.10", Role: "fallback"}},
+		Proxy:     Proxy{Mode: "iptables", Configured: "auto"},
+		Upstreams: []Answer{{Server: "10.96.0.10:53", Role: "cluster", Took: 2 * time.Millisecond}, {Server: "127.0.0.53:53", Role: "external", Took: time.Millisecond}},
+		Resolv:    []ResolvConf{{Path: "/etc/resolv.conf", Servers: []netip.Addr{netip.MustParseAddr("127.0.0.53")}}},
+		Network:   Network{Folder: "/etc/cni/net.d", Effective: "/etc/cni/net.d/10-pods.conflist", Entry: true, Plugin: "/opt/cni/bin/neardns"},
+		Pods:      []Pod{{Name: "pod default/web", State: "steered"}, {Name: "pod default/job", State: "gone"}},
+		Kernel:    Kernel{Conntracked: 10, ConntrackOf: 1000},
+		Folders:   []Folder{{Path: "/run/neardns"}, {Path: "/var/lib/neardns"}},
+	}
+}
+
+// pictures are what can be wrong, each a change of the healthy node. Their texts are golden.
+func pictures() map[string]func(*Picture) {
+	return map[string]func(*Picture){
+		"healthy": func(*Picture) {},
+		"no-agent": func(p *Picture) {
+			p.Agent, p.Leases = Agent{Err: "no agent runs on this node (connect: no such file or directory)"}, nil
+		},
+		"hung-agent": func(p *Picture) {
+			p.Agent, p.Leases = Agent{Err: "the agent does not answer: context deadline exceeded", Holder: 7}, nil
+		},
+		"nothing-installed": func(p *Picture) {
+			p.Agent, p.Leases, p.Proven, p.Table = Agent{Err: "no agent runs on this node"}, nil, nil, Table{}
+			p.LinkDrift, p.Network = []string{"there is no such link"}, Network{Folder: "/etc/cni/net.d"}
+			p.Fallbacks[0].Err, p.Upstreams[0].Err = "no answer within 2s", "no answer within 2s"
+			p.Proxy.Mode = "none"
+		},
+		"link-and-rules": func(p *Picture) {
+			p.LinkDrift = []string{"it is down", "address 169.254.20.11 is missing", "192.0.2.7/32 on it is not ours"}
+			p.Table.Drift = []string{"chain switch4 lacks rule 2: goto fallback4", "set ours4 lacks 169.254.20.11", "counter probe is missing"}
+			p.Agent.Faults = map[string]string{"rules": "something on this node undid it 5 times within 10s"}
+		},
+		"table-gone": func(p *Picture) { p.Table = Table{}; p.Leases = nil },
+		"port-taken": func(p *Picture) {
+			p.Leases, p.Agent.Serving = nil, false
+			p.Agent.Faults = map[string]string{"server": "listen on udp 169.254.20.11:53: address already in use: held by dnsmasq (pid 9)"}
+			p.Agent.Reasons = map[Target]string{p.Targets[0]: "not proven yet", p.Targets[1]: "not proven yet"}
+			p.Sockets = []Socket{{Target: p.Targets[0], Holder: "dnsmasq (pid 9)"}, {Target: p.Targets[1], Wildcard: true}}
+		},
+		"firewall": func(p *Picture) {
+			p.Leases = p.Leases[1:]
+			p.Agent.Reasons = map[Target]string{p.Targets[0]: "no answer; a firewall between pods and this host?"}
+			p.Firewall = Firewall{Policies: []string{"iptables filter INPUT policy DROP"}, Chains: []string{"inet foreign input"}}
+			p.Others = []string{Firewalld}
+		},
+		"firewall-let-through": func(p *Picture) {
+			p.Firewall = Firewall{Kept: []string{"iptables filter INPUT policy DROP"}}
+			p.Others = []string{Firewalld, Resolved}
+		},
+		"fallback-fails": func(p *Picture) {
+			p.Agent.Faults = map[string]string{"fallback 10.96.0.10": "prove the fallback to 10.96.0.10 over udp: no answer"}
+			p.Fallbacks[0].Err = "no answer within 2s"
+		},
+		"fallback-unproven": func(p *Picture) { p.Proven = nil },
+		"upstreams": func(p *Picture) {
+			p.Upstreams = []Answer{
+				{Server: "10.96.0.10:53", Role: "cluster", Err: "server misbehaving"},
+				{Server: "169.254.20.11:53", Role: "external", Own: true}, {Server: "127.0.0.53:53", Role: "external", Err: "connection refused"},
+			}
+			p.Agent.Upstreams = []string{"192.0.2.53:53 leads back to this node for ."}
+			p.Resolv = append(p.Resolv, ResolvConf{Path: "/etc/other", Err: "/etc/other names no server"})
+			p.Config = []string{"upstreams.external: 169.254.20.10 is an address of the agent itself"}
+		},
+		"conflist": func(p *Picture) {
+			p.Network.Entry, p.Network.Elsewhere = false, []string{"/etc/cni/net.d/20-old.conflist"}
+		},
+		"plugin-missing": func(p *Picture) {
+			p.Network.Missing, p.Network.PluginErr = []string{"10.96.0.10"}, "it is not executable"
+		},
+		"pods": func(p *Picture) {
+			p.Pods = append(p.Pods, Pod{Name: "pod default/flushed", State: "steered", Drift: []string{"table inet neardns is missing or empty"}},
+				Pod{Name: "pod default/meshed", State: "steered", Mesh: true}, Pod{Name: "pod default/odd", State: "steered", Err: "permission denied"})
+			p.Agent.Bypassed = []string{"pod default/walled (10.244.1.7)"}
+			p.PodErrs = []string{"read /run/neardns/pods/x.json: unexpected end of JSON input"}
+		},
+		"kernel": func(p *Picture) {
+			p.Kernel = Kernel{NoForward: []string{"net.ipv4.ip_forward"}, BridgePods: true, BridgeNF: "0", Conntracked: 960, ConntrackOf: 1000}
+			p.Folders[0].Err = "the file system is full"
+			p.Folders[1].Err = "the file system is mounted read-only"
+			p.Others = []string{Cilium, NodeLocalDNS}
+			p.Proxy = Proxy{Mode: "nftables", Configured: "ipvs"}
+		},
+		"unseen": func(p *Picture) {
+			p.LinkErr, p.Table.Err, p.Firewall.Err, p.Proxy.Err, p.Network.Err = "eperm", "eperm", "eperm", "eperm", "eperm"
+		},
+	}
+}
+
+func TestTexts(t *testing.T) {
+	for name, change := range pictures() {
+		t.Run(name, func(t *testing.T) {
+			p := healthy()
+			change(&p)
+			golden.Check(t, name+".txt", Diagnose(p).Text())
+		})
+	}
+}
+
+// TestEveryFaultIsTold holds that a picture with something wrong never passes for a good one, that whoever is told of a
+// fault is told what to do, and that a check is never silent.
+func TestEveryFaultIsTold(t *testing.T) {
+	warnOnly := map[string]bool{"healthy": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true}
+	var checks []string
+	for name, change := range pictures() {
+		p := healthy()
+		change(&p)
+		r := Diagnose(p)
+		if r.Good != warnOnly[name] {
+			t.Errorf("%s: good %t: %s", name, r.Good, r.Verdict)
+		}
+		seen := map[string]bool{}
+		for _, f := range r.Findings {
+			seen[f.Check] = true
+			if (f.State == OK) != (f.Do == "") {
+				t.Errorf("%s: %s is %s and says to do %q", name, f.Check, f.State, f.Do)
+			}
+			if strings.Contains(f.What, "%!") || f.What == "" {
+				t.Errorf("%s: %s says %q", name, f.Check, f.What)
+			}
+		}
+		if len(checks) == 0 {
+			for c := range seen {
+				checks = append(checks, c)
+			}
+		}
+		for _, c := range checks {
+			if !seen[c] {
+				t.Errorf("%s: nothing is said of %s", name, c)
+			}
+		}
+		if lines := strings.Count(r.Text(), "\n"); lines != len(r.Findings)+2 {
+			t.Errorf("%s: %d lines for %d findings", name, lines, len(r.Findings))
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package link
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestVerify breaks each thing that Ensure mends: Verify names it, changes nothing, and is content after the repair.
+func TestVerify(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns, cfg := host(t)
+	verify := func() string {
+		t.Helper()
+		drift, err := Verify(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(drift, "; ")
+	}
+	if got := verify(); got != "there is no such link" {
+		t.Errorf("without a link: %q", got)
+	}
+	first := cfg.Addresses[0].String()
+	for _, tc := range []struct{ name, command, want string }{
+		{"down", "ip link set neardns0 down", "it is down"},
+		{"address gone", "ip address del " + first + "/32 dev neardns0", "address " + first + " is missing"},
+		{"foreign", "ip address add 192.0.2.7/32 dev neardns0", "192.0.2.7/32 on it is not ours"},
+		{"properties", "ip address del " + first + "/32 dev neardns0 && ip address add " + first + "/32 dev neardns0", "other properties"},
+	} {
+		if _, err := Ensure(cfg); err != nil {
+			t.Fatal(err)
+		}
+		if got := verify(); got != "" {
+			t.Fatalf("before %s: %s", tc.name, got)
+		}
+		ns.Run("sh", "-c", strings.ReplaceAll(tc.command, "neardns0", cfg.Name))
+		for range 2 {
+			if got := verify(); !strings.Contains(got, tc.want) {
+				t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+			}
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package pods
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Verified is what one attachment is found to be.
+type Verified struct {
+	File  podfile.File
+	State string   // as Tend counts them
+	Drift []string // of its table; none where it is not steered
+	Mesh  bool     // its netns has chains of a service mesh
+	Err   error    // why it could not be looked at
+}
+
+// Verify looks at every attachment and changes nothing. The errors are of files that cannot be read.
+func (p *Pods) Verify() ([]Verified, []error) {
+	p.stale.Store(true)
+	files, errs := p.read()
+	var out []Verified
+	for _, group := range bySandbox(files) {
+		box := openSandbox(group)
+		at := len(out)
+		for _, f := range box.files {
+			out = append(out, Verified{File: f, State: box.state(f)})
+		}
+		if box.ns == nil {
+			continue
+		}
+		out[at].Drift, out[at].Mesh, out[at].Err = verifyTable(box.ns, podfile.Table(box.files...))
+		_ = box.ns.Close() // only read
+	}
+	return out, slices.Clone(errs)
+}
+
+func verifyTable(ns *os.File, want steer.Pod) (drift []string, mesh bool, err error) {
+	others, err := steer.Others(int(ns.Fd()))
+	if err != nil {
+		return nil, false, err
+	}
+	for _, c := range others {
+		mesh = mesh || strings.HasPrefix(c.Name, "ISTIO_")
+	}
+	if len(want.Redirects) == 0 {
+		return nil, mesh, nil
+	}
+	table, err := steer.OpenNftables(int(ns.Fd()))
+	if err != nil {
+		return nil, mesh, err
+	}
+	defer table.Close()
+	var differs *steer.DriftError
+	if err = table.Verify(want); errors.As(err, &differs) {
+		return differs.Items, mesh, nil
+	}
+	return nil, mesh, err
+}
