@@ -191,6 +191,9 @@ func (a *agent) settings(conf *config.Node) (node.Settings, error) {
 		return s, err
 	}
 	a.files = up.Files
+	for _, w := range up.Warnings {
+		a.log.Warn("upstreams are not as they should be", "warning", w)
+	}
 	for _, note := range up.Notes {
 		a.log.Info("upstreams", "note", note)
 	}

@@ -28,6 +28,7 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		Redirects: n.Redirects, Locals: locals, ClusterDomain: n.ClusterDomain, InterceptNode: n.InterceptNode, Steers: n.Steers(),
 		Link: n.Link.Name, Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime, Backend: n.Backend,
 	}
+	s.Warnings = up.Warnings
 	s.DNS = dns.Config{
 		Addresses:     s.Addresses(),
 		ClusterDomain: n.ClusterDomain,

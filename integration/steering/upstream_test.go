@@ -122,3 +122,36 @@ func TestLoopThroughAnotherResolver(t *testing.T) {
 		t.Errorf("status ends with %d:\n%s", code, text)
 	}
 }
+
+// TestResolvConfNamesOurselves starts the agent on a resolv.conf that leads nowhere but to itself: it serves, asks kube-dns
+// for everything, and says what to mend. Once the file names another server, that one is asked.
+func TestResolvConfNamesOurselves(t *testing.T) {
+	n := newNode(t, setup{external: true})
+	n.write("resolv.conf", "nameserver 169.254.20.10\nnameserver 169.254.20.11\n")
+	n.configure(fmt.Sprintf("upstreams: {external: [%q]}\n", n.path("resolv.conf")))
+	pod := n.addPod(nil)
+	n.startAgent()
+	n.wantSteered(pod.client(), "with a resolv.conf that names ourselves", n.all()...)
+	outside := func(want string) error {
+		answer, err := testutil.Ask(pod.NetNS, n.all()[0].server(), fmt.Sprintf("www%d.example.", names.Add(1)), dns.TypeA, "udp", testutil.AskOptions{Timeout: 2 * time.Second})
+		if err != nil {
+			return fmt.Errorf("a name outside: %w", err)
+		}
+		if answer.Rcode() != "NOERROR" || answer.Who != "EXTERNAL" || (answer.Client == n.HostAddrs()[0]) != (want == "the agent") {
+			return fmt.Errorf("a name outside: %v; want it fetched by %s", answer, want)
+		}
+		return nil
+	}
+	if err := outside("kube-dns"); err != nil {
+		t.Error(err)
+	}
+	code, text, _ := n.run("status", "--config", n.configFile())
+	if code != 3 || !strings.Contains(text, "resolv.conf:1: 169.254.20.10 is an address of the agent itself") || !strings.Contains(text, "name a server in it") {
+		t.Errorf("status ends with %d:\n%s", code, text)
+	}
+	n.write("resolv.conf", fmt.Sprintf("nameserver 169.254.20.10\nnameserver %s\n", n.ExternalAddrs()[0]))
+	testutil.Eventually(t, patience, func() error { return outside("the agent") })
+	if code, text, _ := n.run("status", "--config", n.configFile()); code != 0 {
+		t.Errorf("mended, status ends with %d:\n%s", code, text)
+	}
+}

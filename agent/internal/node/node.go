@@ -45,6 +45,7 @@ type Settings struct {
 	Renew         time.Duration
 	Lifetime      time.Duration
 	Backend       string
+	Warnings      []string // what somebody should mend in what was read; shown as a fault
 }
 
 // Addresses are what the link holds and the server listens on: local and steering addresses.

@@ -53,11 +53,13 @@ func (n *Node) Status() Status {
 	s := Status{Instance: n.instance, Started: n.started, Serving: n.serving, Redirects: n.now.Redirects,
 		Proven: slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare), Faults: maps.Clone(n.faults), Repair: n.repair,
 		Repairs: maps.Clone(n.repairs), LastFault: n.fault, Handover: n.inherited}
+	faults := slices.Clone(n.now.Warnings)
 	if n.Upstreams != nil {
 		s.Upstreams = n.Upstreams.Status()
-		if faults := n.Upstreams.Faults(); len(faults) > 0 {
-			s.Faults["upstreams"] = strings.Join(faults, "; ")
-		}
+		faults = append(faults, n.Upstreams.Faults()...)
+	}
+	if len(faults) > 0 {
+		s.Faults["upstreams"] = strings.Join(faults, "; ")
 	}
 	s.Ready = n.serving && len(n.targets) > 0
 	for t, l := range n.targets {

@@ -4,7 +4,8 @@
 // It must never resolve a name, open a socket or ask a server; and it must never let the agent become its own upstream.
 //
 // Failure policy: Resolve gives the whole answer or an error that names each file and line at fault and what to do; what
-// it passes over without harm it says in Notes. Watch never fails: where the kernel cannot tell of changes, it looks.
+// it passes over without harm it says in Notes. A resolv.conf that leaves nobody to ask but ourselves is no reason to take
+// the node's DNS away: the cluster's servers are asked then, and Warnings say so. Watch never fails: where the kernel cannot tell of changes, it looks.
 package upstream
 
 import (
@@ -71,6 +72,7 @@ type Upstreams struct {
 	Stub     map[string][]Server // by domain, lower case, without the final dot
 	Files    []string            // what was read to come to this, or would have been were it there: to be followed by Watch
 	Notes    []string            // what was passed over, and why; for the log
+	Warnings []string            // what somebody should mend, although there is a way without it
 }
 
 // Resolve reads the files and puts everything together. It returns all faults joined.
@@ -97,6 +99,10 @@ func Resolve(in Input) (Upstreams, error) {
 			}
 		}
 	}
+	if len(r.out.External) > 0 { // another of them serves
+		r.out.Notes = append(r.out.Notes, r.out.Warnings...)
+		r.out.Warnings = nil
+	}
 	r.bound("upstreams.external", &r.out.External)
 	r.out.Found = !in.ExternalSet && !replaced && len(r.out.External) > 0
 	for _, domain := range slices.Sorted(maps.Keys(r.out.Stub)) {
@@ -119,6 +125,10 @@ type resolver struct {
 
 func (r *resolver) fault(format string, args ...any) {
 	r.faults = append(r.faults, fmt.Errorf(format, args...))
+}
+
+func (r *resolver) warn(format string, args ...any) {
+	r.out.Warnings = append(r.out.Warnings, fmt.Sprintf(format, args...))
 }
 
 func (r *resolver) note(format string, args ...any) {
@@ -249,12 +259,12 @@ func (r *resolver) resolvConf(file, via string) {
 			}
 		}
 	}
-	const remedy = "name a server in it, or others under upstreams.external; external: [] asks the cluster's servers for everything"
+	const remedy = "the cluster's servers are asked for everything: name a server in it, or others under upstreams.external (external: [] says that this is meant)"
 	switch {
 	case left == 0 && len(passed) > 0:
-		r.fault("%s: it names no other server: %s", strings.Join(passed, "; "), remedy)
+		r.warn("%s: it names no other server, so %s", strings.Join(passed, "; "), remedy)
 	case left == 0:
-		r.fault("%s: no line nameserver: %s", file, remedy)
+		r.warn("%s: no line nameserver, so %s", file, remedy)
 	default:
 		r.out.Notes = append(r.out.Notes, passed...)
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,6 +63,8 @@ func TestResolve(t *testing.T) {
 		Cluster, External []string
 		Stub              map[string][]string
 		Files, Notes      []string
+		Warnings          []string
+		Found             bool
 	}
 	tls := External{Server: Server{Addr: netip.MustParseAddrPort("9.9.9.9:853"), TLS: true, ServerName: "dns.quad9.net"}}
 	for name, tc := range map[string]struct {
@@ -98,6 +101,39 @@ func TestResolve(t *testing.T) {
 				in.ConfigMap = ""
 			},
 			want: want{External: []string{"tls://9.9.9.9%dns.quad9.net:853", "192.0.2.1:53", "192.0.2.2:53"}, Files: []string{"/a"}},
+		},
+		"nobody but ourselves": {
+			files: map[string]string{conf: "nameserver 169.254.20.10\nnameserver fd00:90de:d95::a\n"},
+			want: want{Files: []string{stubsFile, namesFile, conf}, Warnings: []string{
+				"/etc/resolv.conf:1: 169.254.20.10 is an address of the agent itself; /etc/resolv.conf:2: fd00:90de:d95::a is an address of the agent itself: " +
+					"it names no other server, so " + clusterInstead}},
+		},
+		"systemd's stub, which asks us": {
+			files: map[string]string{conf: "nameserver 127.0.0.53\n", UplinkFile: "nameserver 169.254.20.10\n"},
+			want: want{Files: []string{stubsFile, namesFile, conf, UplinkFile},
+				Notes:    []string{"/etc/resolv.conf names systemd-resolved's stub 127.0.0.53: its servers are read from " + UplinkFile},
+				Warnings: []string{UplinkFile + ":1: 169.254.20.10 is an address of the agent itself: it names no other server, so " + clusterInstead}},
+		},
+		"the cluster DNS address where it is intercepted": {
+			files: map[string]string{conf: "nameserver 10.96.0.10\n"},
+			change: func(in *Input) {
+				in.Cluster, in.Own = servers("10.96.0.11:53"), append(in.Own, netip.MustParseAddr("10.96.0.10"))
+			},
+			want: want{Cluster: []string{"10.96.0.11:53"}, Files: []string{stubsFile, namesFile, conf},
+				Warnings: []string{"/etc/resolv.conf:1: 10.96.0.10 is an address of the agent itself: it names no other server, so " + clusterInstead}},
+		},
+		"no nameserver at all": {
+			files: map[string]string{conf: "# nothing\nsearch a.b\n"},
+			want: want{Files: []string{stubsFile, namesFile, conf},
+				Warnings: []string{"/etc/resolv.conf: no line nameserver, so " + clusterInstead}},
+		},
+		"another file has servers": {
+			files: map[string]string{"/a": "nameserver 169.254.20.11\n", "/b": "nameserver 192.0.2.1\n"},
+			change: func(in *Input) {
+				in.External, in.ConfigMap, in.ExternalSet = []External{{Path: "/a"}, {Path: "/b"}}, "", true
+			},
+			want: want{External: []string{"192.0.2.1:53"}, Files: []string{"/a", "/b"},
+				Notes: []string{"/a:1: 169.254.20.11 is an address of the agent itself: it names no other server, so " + clusterInstead}},
 		},
 		"no external": {
 			change: func(in *Input) { in.External = nil },
@@ -146,7 +182,8 @@ func TestResolve(t *testing.T) {
 			if tc.want.Cluster == nil {
 				tc.want.Cluster = []string{"10.96.0.10:53"}
 			}
-			got := want{texts(out.Cluster), texts(out.External), map[string][]string{}, out.Files, out.Notes}
+			got := want{texts(out.Cluster), texts(out.External), map[string][]string{}, out.Files, out.Notes, out.Warnings, out.Found}
+			tc.want.Found = len(out.External) > 0 && !in.ExternalSet && !slices.Contains(texts(out.External), "10.8.8.8:53")
 			for domain, servers := range out.Stub {
 				got.Stub[domain] = texts(servers)
 			}
@@ -156,6 +193,9 @@ func TestResolve(t *testing.T) {
 		})
 	}
 }
+
+// clusterInstead is how a warning ends.
+const clusterInstead = "the cluster's servers are asked for everything: name a server in it, or others under upstreams.external (external: [] says that this is meant)"
 
 func numbered(n int) []string {
 	var out []string
@@ -271,8 +311,8 @@ func FuzzResolvConf(f *testing.F) {
 			}
 		}
 		out, err := Resolve(base(map[string]string{"/etc/resolv.conf": text}))
-		if err == nil && len(out.External) == 0 {
-			t.Error("neither a server nor an error")
+		if err == nil && len(out.External) == 0 && len(out.Warnings) == 0 {
+			t.Error("neither a server nor an error nor a warning")
 		}
 		for _, s := range out.External {
 			if _, err := netip.ParseAddrPort(s.String()); err != nil {
