@@ -25,7 +25,7 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"node", "[--config FILE] [--take-over] [--pod-dir DIR]", "run the cache of this node (what the DaemonSet runs)", runNode},
-		{"ready", "[--config FILE | --pod-dir DIR]", "whether the agent serves under its leases, for a readiness probe", runReady},
+		{"ready", "[--config FILE | --pod-dir DIR] [--alive]", "whether the agent serves under its leases, or at least runs, for the kubelet's probes", runReady},
 		{"status", "[--config FILE] [--json]", "what is served, under which leases, since when", runStatus},
 		{"doctor", "[--config FILE] [--json] [--cni-conf DIR] [--cni-bin DIR]", "what is wrong on this node and what to do; it only looks", runDoctor},
 		{"config", "check|show [--config FILE] [--corefile] [--format yaml|conflist-entry]", "check the configuration, or print it as it takes effect", runConfig},

@@ -37,12 +37,13 @@ func get(ctx context.Context, socket, path string) (resp *http.Response, cancel 
 	return nil, cancel, fmt.Errorf("the agent does not answer: %w", err)
 }
 
-// runReady asks one agent whether it is ready: that of a pod's folder, or else the one that has the node. Two may run
+// runReady asks one agent whether it is ready, or alive: that of a pod's folder, or else the one that has the node. Two may run
 // side by side while one hands over, and an address that both share would tell of the wrong one.
 func runReady(ctx context.Context, e env, args []string) error {
 	fs := flags(e, "ready")
 	path := configFlag(fs)
 	podDir := fs.String("pod-dir", "", "`FOLDER` of the agent's pod, as the agent was given it")
+	alive := fs.Bool("alive", false, "ask only whether it runs")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
@@ -54,7 +55,11 @@ func runReady(ctx context.Context, e env, args []string) error {
 		}
 		dir = conf.StateDir
 	}
-	resp, cancel, err := get(ctx, filepath.Join(dir, socketName), "/readyz")
+	about := "/readyz"
+	if *alive {
+		about = "/healthz"
+	}
+	resp, cancel, err := get(ctx, filepath.Join(dir, socketName), about)
 	if err != nil {
 		return &exitError{code: exitDegraded, err: err}
 	}

@@ -74,6 +74,7 @@ func TestManifest(t *testing.T) {
 	if d := cmp.Diff([]corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations); d != "" {
 		t.Errorf("tolerations (-want +got):\n%s", d)
 	}
+	wantHandOver(t, set)
 	wantCapabilities(t, pod.InitContainers[0], "DAC_OVERRIDE", "CHOWN", "FOWNER")
 	wantCapabilities(t, pod.Containers[0], "NET_ADMIN", "SYS_ADMIN", "NET_BIND_SERVICE")
 	for _, c := range append(pod.InitContainers, pod.Containers...) {
@@ -83,6 +84,35 @@ func TestManifest(t *testing.T) {
 		}) {
 			t.Errorf("%s: no NODE_IP, which the configuration may name", c.Name)
 		}
+	}
+}
+
+// wantHandOver checks what two agents side by side on one node need: that they may be, that each is asked by itself, and
+// that the newer one is known.
+func wantHandOver(t *testing.T, set *appsv1.DaemonSet) {
+	t.Helper()
+	pod := set.Spec.Template.Spec
+	agent := pod.Containers[0]
+	if u := set.Spec.UpdateStrategy.RollingUpdate; u == nil || u.MaxSurge.String() != "1" || u.MaxUnavailable.String() != "0" {
+		t.Errorf("update strategy: %+v", set.Spec.UpdateStrategy)
+	}
+	for _, c := range append(pod.InitContainers, pod.Containers...) {
+		if len(c.Ports) > 0 {
+			t.Errorf("%s lists ports: on the host's network the scheduler then puts no second pod on the node", c.Name)
+		}
+	}
+	own := agent.Args[slices.IndexFunc(agent.Args, func(a string) bool { return strings.HasPrefix(a, "--pod-dir=") })]
+	mount := agent.VolumeMounts[slices.IndexFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return "--pod-dir="+m.MountPath == own })]
+	if v := pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })]; v.EmptyDir == nil {
+		t.Errorf("%s is %+v, which does not live as long as the pod", own, v.VolumeSource)
+	}
+	for name, p := range map[string]*corev1.Probe{"readiness": agent.ReadinessProbe, "liveness": agent.LivenessProbe} {
+		if p.Exec == nil || !slices.Contains(p.Exec.Command, own) {
+			t.Errorf("%s does not ask this pod's agent by itself: %+v", name, p.ProbeHandler)
+		}
+	}
+	if g := *pod.TerminationGracePeriodSeconds; g < 12 {
+		t.Errorf("%d s are too short for a hand-over (5 s) and open connections (7 s)", g)
 	}
 }
 
