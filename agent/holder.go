@@ -36,7 +36,12 @@ func (h *holder) Sockets() ([]handover.Socket, error) {
 	return out, err
 }
 
-func (h *holder) Snapshot(io.Writer) error { return nil }
+func (h *holder) Snapshot(w io.Writer) error {
+	if h.agent.cache == nil {
+		return nil
+	}
+	return h.agent.cache.Snapshot(w)
+}
 
 func (h *holder) Beside(successor handover.Claim) (end func(), err error) {
 	return h.node.Beside(successor.Instance)

@@ -69,7 +69,8 @@ func runNode(ctx context.Context, e env, args []string) error {
 		log.Warn("this agent takes over from none", "err", err)
 	}
 	a.mayTake = *takeOver || *podDir != "" && err == nil
-	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Version: e.version, Since: time.Now(), Born: born, Told: *takeOver}
+	pod, _ := e.lookupEnv("POD_NAME") // only to name it
+	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.version, Since: time.Now(), Born: born, Told: *takeOver}
 	log.Info("starting", "version", e.version, "instance", a.instance)
 	if err = a.run(ctx); errors.Is(err, prober.ErrHeld) {
 		return &exitError{code: exitDegraded, err: err}
@@ -93,6 +94,7 @@ type agent struct {
 	claim    handover.Claim
 	mayTake  bool   // may ask a running agent for the node
 	podDir   string // "" where there is none
+	cache    cache  // nil: there is none that could be handed over
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node

@@ -107,7 +107,7 @@ type seat struct {
 // takeSeat takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
 // code 3 where it may not, or where the holder neither hands over nor ends.
 func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Settings, m *telemetry.Metrics) (*seat, error) {
-	s := &successor{log: a.log, server: server, settings: first, lock: a.lock}
+	s := &successor{log: a.log, server: server, settings: first, lock: a.lock, cache: a.cache}
 	path := filepath.Join(a.conf.StateDir, handoverName)
 	said := ""
 	for begun := time.Now(); ; {
@@ -174,19 +174,33 @@ func (s *seat) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober
 	}
 }
 
+// cache is what outlives an agent.
+type cache interface {
+	Snapshot(w io.Writer) error
+	Restore(r io.Reader) error
+}
+
 // successor is this agent while it starts beside another.
 type successor struct {
 	log      *slog.Logger
 	server   *dns.Server
 	settings node.Settings
 	lock     func() (*os.File, error)
+	cache    cache // nil: there is none that could be handed over
 
 	served   []netip.Addr
 	orphaned *os.File // the lock, where the holder died in the midst of it
 }
 
-// Restore reads what the holder's cache held.
-func (s *successor) Restore(io.Reader) {}
+// Restore reads what the holder's cache held. A cold cache is no reason to stay out.
+func (s *successor) Restore(r io.Reader) {
+	if s.cache == nil {
+		return
+	}
+	if err := s.cache.Restore(r); err != nil {
+		s.log.Warn("the holder's cache is not taken over", "err", err)
+	}
+}
 
 // Serve answers on what the holder listens on, as far as this agent's configuration has the same addresses. The others come
 // later, when the link is this agent's.

@@ -76,7 +76,7 @@ func TestManifest(t *testing.T) {
 	}
 	wantHandOver(t, set)
 	wantCapabilities(t, pod.InitContainers[0], "DAC_OVERRIDE", "CHOWN", "FOWNER")
-	wantCapabilities(t, pod.Containers[0], "NET_ADMIN", "SYS_ADMIN", "NET_BIND_SERVICE")
+	wantCapabilities(t, pod.Containers[0], "NET_ADMIN", "SYS_ADMIN", "NET_RAW", "NET_BIND_SERVICE")
 	for _, c := range append(pod.InitContainers, pod.Containers...) {
 		wantMounts(t, pod, c)
 		if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {

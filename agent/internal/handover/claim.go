@@ -15,7 +15,8 @@ import (
 // Claim is what an agent says of itself to another.
 type Claim struct {
 	Instance string    `json:"instance"`
-	PID      int       `json:"pid"` // in its own pid namespace
+	PID      int       `json:"pid"`           // in its own pid namespace
+	Pod      string    `json:"pod,omitempty"` // where several pods' agents have the same pid
 	Version  string    `json:"version"`
 	Since    time.Time `json:"since"` // when it was started
 	// Born orders agents: nanoseconds of this boot's clock (CLOCK_BOOTTIME, which no clock step moves) at which the agent's
@@ -26,7 +27,11 @@ type Claim struct {
 }
 
 func (c Claim) String() string {
-	return fmt.Sprintf("process %d (version %s, since %s)", c.PID, c.Version, c.Since.UTC().Format(time.RFC3339))
+	pod := ""
+	if c.Pod != "" {
+		pod = ", pod " + c.Pod
+	}
+	return fmt.Sprintf("process %d (version %s, since %s%s)", c.PID, c.Version, c.Since.UTC().Format(time.RFC3339), pod)
 }
 
 // Over says why c may not take the node over from holder; nil if it may.
@@ -44,8 +49,8 @@ func (c Claim) check() error {
 	switch {
 	case c.Instance == "" || len(c.Instance) > 64:
 		return errors.New("instance: empty or longer than 64 bytes")
-	case len(c.Version) > 256:
-		return errors.New("version: longer than 256 bytes")
+	case len(c.Version) > 256 || len(c.Pod) > 256:
+		return errors.New("version, pod: longer than 256 bytes")
 	case c.PID <= 0:
 		return fmt.Errorf("pid: %d is none", c.PID)
 	case c.Born <= 0:

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
 	older = Claim{Instance: "older", PID: 7, Version: "v1", Since: time.Unix(1e9, 0).UTC(), Born: 100}
-	newer = Claim{Instance: "newer", PID: 8, Version: "v2", Since: time.Unix(1e9+60, 0).UTC(), Born: 200}
+	newer = Claim{Instance: "newer", PID: 8, Pod: "neardns-x7k2p", Version: "v2", Since: time.Unix(1e9+60, 0).UTC(), Born: 200}
 	at    = netip.MustParseAddrPort("169.254.20.11:53")
 )
 
@@ -522,6 +522,12 @@ func TestBirth(t *testing.T) {
 	}
 	if _, err := Birth(filepath.Join(dir, "absent")); err == nil {
 		t.Error("a folder that is not there")
+	}
+}
+
+func TestClaimInWords(t *testing.T) {
+	if got, want := newer.String(), "process 8 (version v2, since 2001-09-09T01:47:40Z, pod neardns-x7k2p)"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
