@@ -25,7 +25,7 @@ func taken() map[string]string {
 		"health":     "the agent serves /healthz",
 		"ready":      "the agent serves /readyz",
 		"reload":     "the agent reloads when its configuration changes",
-		"loop":       "the agent checks its upstreams for loops",
+		"loop":       "it ends the process; ask looks for loops and goes on",
 	}
 }
 

@@ -218,3 +218,21 @@ func TestOneNameIsNotHeldAgainstIt(t *testing.T) {
 	}
 	eventually(t, "it is back", func() bool { who, _ := b.ask("udp", "fine.example."); return who == "one" })
 }
+
+// An upstream that is slow for everybody, alone, is asked little more than once for each question, and each is answered.
+func TestSlowForAll(t *testing.T) {
+	const questions = 300
+	slow := newFake(t, onBoth, after(1200*time.Millisecond, says("slow")))
+	b := serve(t, nil, slow.addr)
+	var wg sync.WaitGroup
+	for i := range questions {
+		wg.Go(func() { b.want("udp", fmt.Sprintf("n%d.example.", i), "slow", 1200*time.Millisecond, 2*time.Second) })
+	}
+	wg.Wait()
+	if most := int64(questions + hedgeMost + questions/hedgeCost); slow.questions() > most {
+		t.Errorf("asked %d times for %d questions, want at most %d", slow.questions(), questions, most)
+	}
+	if b.list[0].health.failing.Load() {
+		t.Error("it is taken for dead")
+	}
+}
