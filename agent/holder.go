@@ -22,6 +22,7 @@ type holder struct {
 	metrics *telemetry.Metrics
 	lock    *os.File
 	closing func() // frees what the successor wants to listen on
+	ending  func() // ends the agent as SIGTERM does
 }
 
 func (h *holder) Claim() handover.Claim { return h.agent.claim }
@@ -58,6 +59,11 @@ func (h *holder) Yield(ctx context.Context, successor handover.Claim, addresses 
 			h.closing()
 		}
 	}, nil
+}
+
+func (h *holder) StepDown(successor handover.Claim) {
+	h.agent.log.Warn("ending for a newer agent that hands over in another way", "to", successor.String())
+	h.ending()
 }
 
 func (h *holder) Done(successor handover.Claim, took time.Duration, err error) {

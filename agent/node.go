@@ -164,8 +164,10 @@ func (a *agent) run(ctx context.Context) error {
 		a.log.Warn("no hand-over can be asked for", "err", err)
 		return n.Run(ctx)
 	}
+	ctx, ending := context.WithCancel(ctx)
+	defer ending()
 	wg.Go(func() {
-		handover.Give(own, a.log, asked, &holder{agent: a, node: n, server: server, metrics: m, lock: seat.lock, closing: closing})
+		handover.Give(own, a.log, asked, &holder{agent: a, node: n, server: server, metrics: m, lock: seat.lock, closing: closing, ending: ending})
 	})
 	return n.Run(ctx)
 }

@@ -36,7 +36,8 @@ const (
 	relockMost  = 300 * time.Millisecond // between a dying process's connections and its lock
 	relockLook  = 10 * time.Millisecond
 	proberAgain = 5 * time.Millisecond
-	proberMost  = 5 * time.Second
+	proberSoon  = time.Second
+	proberMost  = time.Minute // a predecessor that was frozen after it had handed over
 )
 
 // heldError says that another process has the node's lock.
@@ -161,10 +162,16 @@ func (a *agent) lock() (*os.File, error) { return lockNode(a.conf.StateDir, a.cl
 
 // proberFor waits for the predecessor to give up the prober's place, which comes right after the lock.
 func (s *seat) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
+	said := false
 	for begun := time.Now(); ; {
 		p, err := prober.New(cfg)
-		if s.from == nil || !errors.Is(err, prober.ErrHeld) || time.Since(begun) > proberMost {
+		waited := time.Since(begun)
+		if s.from == nil || !errors.Is(err, prober.ErrHeld) || waited > proberMost {
 			return p, err
+		}
+		if !said && waited > proberSoon {
+			cfg.Log.Warn("the predecessor keeps the prober's place, so no lease can be earned yet", "from", s.from.From, "err", err)
+			said = true
 		}
 		select {
 		case <-ctx.Done():

@@ -86,13 +86,14 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 		g.log.Info("hand-over refused", "to", who.String(), "reason", reason)
 		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.holder.Claim(), Reason: reason.Error(), Later: later}}, helloWait)
 	}
-	if m.hello.Version != Version {
-		refuse(fmt.Errorf("it speaks version %d of the hand-over, not %d: stop it first", Version, m.hello.Version), true)
-		return false
-	}
 	if err := who.Over(g.holder.Claim()); err != nil {
 		refuse(err, false)
 		g.holder.Done(who, 0, &RefusedError{Reason: err.Error()})
+		return false
+	}
+	if m.hello.Version != Version {
+		refuse(fmt.Errorf("it hands over by version %d, not %d, and ends instead", Version, m.hello.Version), true)
+		g.holder.StepDown(who)
 		return false
 	}
 	if !g.mu.TryLock() {

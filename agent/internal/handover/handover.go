@@ -31,7 +31,8 @@ import (
 	"time"
 )
 
-// Version is the protocol's. Both sides must speak the same; a successor that speaks another waits for the holder's end.
+// Version is the protocol's. Both sides must speak the same. For a successor that speaks another, and may have the node, the
+// holder ends in good order: that costs no question either, only that kube-dns answers for a moment.
 const Version = 1
 
 // Limits of what either side takes from the other.
@@ -73,6 +74,8 @@ type Holder interface {
 	// Yield stops reading and returns once the successor is proven to answer at addresses, or with an error when it is not,
 	// and then the holder reads again. After nil, decide is called in any case: with true, the node is the successor's.
 	Yield(ctx context.Context, successor Claim, addresses []netip.Addr) (decide func(taken bool), err error)
+	// StepDown ends the holder as if it were told to stop, for a successor that may have the node and speaks another version.
+	StepDown(successor Claim)
 	// Lock is the descriptor that holds the node's lock. It stays the holder's.
 	Lock() *os.File
 	// Done is told how a hand-over ended.
