@@ -31,7 +31,7 @@ func TestLimitMemory(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var said bytes.Buffer
-			got := int64(-1)
+			got, percent := int64(-1), -1
 			limitMemory(slog.New(slog.NewTextHandler(&said, nil)),
 				func(name string) (string, bool) { return tc.env, name == "GOMEMLIMIT" },
 				func() (uint64, error) { return tc.limit, tc.err },
@@ -40,7 +40,11 @@ func TestLimitMemory(t *testing.T) {
 						got = n
 					}
 					return 7 << 20
-				})
+				},
+				func(n int) int { percent = n; return 100 })
+			if percent != gcPercent {
+				t.Errorf("GOGC set to %d", percent)
+			}
 			if got != tc.want {
 				t.Errorf("set to %d, want %d", got, tc.want)
 			}
@@ -49,6 +53,12 @@ func TestLimitMemory(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestGOGCInTheEnvironmentHolds(t *testing.T) {
+	limitMemory(slog.New(slog.DiscardHandler), func(name string) (string, bool) { return "100", name == "GOGC" },
+		func() (uint64, error) { return 0, memlimit.ErrNoLimit }, func(int64) int64 { return 0 },
+		func(n int) int { t.Errorf("set to %d", n); return 0 })
 }
 
 // TestCgroupIsRead runs this test again inside a cgroup with a limit: the reading itself is a library's, and it must be

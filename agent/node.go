@@ -61,7 +61,7 @@ func runNode(ctx context.Context, e env, args []string) error {
 	for _, d := range conf.Detected() {
 		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
 	}
-	limitMemory(log, e.lookupEnv, memlimit.FromCgroup, setMemoryLimit)
+	limitMemory(log, e.lookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
 	a := &agent{env: e, path: *path, log: log, level: level, conf: conf, instance: newInstance(), podDir: *podDir}
 	born, err := handover.Birth(*podDir)
 	if err != nil {

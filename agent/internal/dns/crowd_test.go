@@ -189,31 +189,34 @@ func TestBusyConnectionsStay(t *testing.T) {
 			t.Errorf("a busy connection: %v", err)
 		}
 	}
-	// Their places go to those who come, now that they are idle.
-	if err := dial(t, "127.0.2.1", server(cfg)).ask("late.cluster.local."); err != nil {
-		t.Errorf("after the others were answered: %v", err)
-	}
+	// Their places go to those who come, once the server has noticed that they are idle.
+	waitFor(t, "a place after the others were answered", func() bool {
+		c, err := tryDial(t, "127.0.2.1", server(cfg))
+		return err == nil && c.ask("late.cluster.local.") == nil
+	})
 }
 
-// TestPacketsWait: more questions than may be in work wait in the socket, none is lost, and every kind of datagram is
-// counted out again.
-func TestPacketsWait(t *testing.T) {
+// TestPacketsInWork: one source gets half of the places, what it sends beyond is dropped, another is served beside it; and
+// every kind of datagram is counted out again.
+func TestPacketsInWork(t *testing.T) {
 	release := make(chan struct{})
 	let := sync.OnceFunc(func() { close(release) })
 	defer let()
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
-		<-release
+		if strings.HasPrefix(q.Question[0].Name, "q") {
+			<-release
+		}
 		return address("10.0.0.1")(q)
 	})
 	cfg := config(t, up)
 	s := start(t, cfg)
-	s.BoundPackets(8)
+	s.BoundPackets(16)
 	conn, err := net.Dial("udp", server(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	const questions = 200
+	const questions = 100
 	for i := range questions {
 		wire, err := question(fmt.Sprintf("q%d.cluster.local.", i), mdns.TypeA).Pack()
 		if err != nil {
@@ -223,19 +226,61 @@ func TestPacketsWait(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitFor(t, "eight are in work", func() bool { return counted(t, s)["udp_in_flight"] == 8 })
+	waitFor(t, "half of the places are taken", func() bool {
+		got := counted(t, s)
+		return got["udp_in_flight"] == 8 && got["udp_dropped_total"] == questions-8
+	})
+	from := &mdns.Client{Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP("127.0.3.1")}}}
+	if m, _, err := from.Exchange(question("neighbour.cluster.local.", mdns.TypeA), server(cfg)); err != nil {
+		t.Errorf("another source: %v", err)
+	} else {
+		wantA(t, m, "10.0.0.1")
+	}
 	let()
 	answer := make([]byte, 512)
 	conn.SetReadDeadline(time.Now().Add(20 * time.Second))
-	for i := range questions {
+	for i := range 8 {
 		if _, err := conn.Read(answer); err != nil {
-			t.Fatalf("%d of %d answers: %v", i, questions, err)
+			t.Fatalf("%d of 8 answers: %v", i, err)
 		}
 	}
 	s.BoundPackets(1000)
 	junk(t, cfg)
 	waitFor(t, "nothing is in work", func() bool { return counted(t, s)["udp_in_flight"] == 0 })
 	wantA(t, ask(t, "udp", server(cfg), question("after.cluster.local.", mdns.TypeA)), "10.0.0.1")
+	if n := s.Sources(); n != 0 {
+		t.Errorf("%d sources are remembered", n)
+	}
+}
+
+// TestFullCrowd stops reading when no source could be served; what comes waits in the socket and is answered later.
+func TestFullCrowd(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	s := start(t, cfg)
+	s.BoundPackets(0)
+	conn, err := net.Dial("udp", server(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	wire, err := question("wait.cluster.local.", mdns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first may be read still, by a read that had begun.
+	for range 2 {
+		conn.Write(wire)
+	}
+	conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := conn.Read(make([]byte, 512)); err == nil {
+		t.Fatal("answered with no place left")
+	}
+	s.BoundPackets(10)
+	conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := conn.Read(make([]byte, 512)); err != nil {
+		t.Errorf("the question that waited: %v", err)
+	}
 }
 
 // junk sends what the library answers or drops without asking the server: other opcodes, answers, two questions, noise of
@@ -268,6 +313,12 @@ func junk(t *testing.T, cfg dns.Config) {
 		}
 		conn.Write(noise)
 	}
+	// A good header, and a question that is none: the library finds out only when it has begun.
+	long := make([]byte, 600)
+	long[5] = 1
+	for _, m := range [][]byte{long, long[:20], append(long[:12:12], 63, 'x')} {
+		conn.Write(m)
+	}
 }
 
 // TestLimitsReload: another configuration's limits hold without a restart.
@@ -282,7 +333,7 @@ func TestLimitsReload(t *testing.T) {
 	if err := s.Restart(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	if got := counted(t, s); got["tcp_connections_limit"] != 20 || got["udp_in_flight_limit"] != 4596 {
+	if got := counted(t, s); got["tcp_connections_limit"] != 20 || got["udp_in_flight_limit"] != 756 {
 		t.Errorf("limits after a reload: %v", got)
 	}
 	cfg.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}

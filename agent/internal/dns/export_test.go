@@ -1,4 +1,15 @@
 package dns
 
 // BoundPackets makes the bound on questions over UDP one that a test can reach.
-func (s *Server) BoundPackets(most int) { s.crowd.packetsMax.Store(int64(most)) }
+func (s *Server) BoundPackets(most int) {
+	s.crowd.mu.Lock()
+	defer s.crowd.mu.Unlock()
+	s.crowd.packets.most = most
+}
+
+// Sources is how many sources are remembered for their questions over UDP.
+func (s *Server) Sources() int {
+	s.crowd.mu.Lock()
+	defer s.crowd.mu.Unlock()
+	return len(s.crowd.packets.by)
+}

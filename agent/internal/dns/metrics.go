@@ -8,7 +8,9 @@ func (s *Server) Collector() prometheus.Collector {
 		packets: prometheus.NewDesc("neardns_udp_in_flight",
 			"Questions over UDP that are read and not yet answered.", nil, nil),
 		packetsMax: prometheus.NewDesc("neardns_udp_in_flight_limit",
-			"How many questions over UDP may be read and not yet answered; further ones wait in the socket.", nil, nil),
+			"How many questions over UDP may be read and not yet answered.", nil, nil),
+		dropped: prometheus.NewDesc("neardns_udp_dropped_total",
+			"Questions over UDP that were dropped because their source had as many in work as places were left.", nil, nil),
 		open: prometheus.NewDesc("neardns_tcp_connections",
 			"TCP connections that are open.", nil, nil),
 		most: prometheus.NewDesc("neardns_tcp_connections_limit",
@@ -19,23 +21,26 @@ func (s *Server) Collector() prometheus.Collector {
 }
 
 type collector struct {
-	crowd                                 *crowd
-	packets, packetsMax, open, most, shed *prometheus.Desc
+	crowd                                          *crowd
+	packets, packetsMax, dropped, open, most, shed *prometheus.Desc
 }
 
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.packets, c.packetsMax, c.open, c.most, c.shed} {
+	for _, d := range []*prometheus.Desc{c.packets, c.packetsMax, c.dropped, c.open, c.most, c.shed} {
 		ch <- d
 	}
 }
 
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	open, most := c.crowd.connections()
-	gauge := func(d *prometheus.Desc, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
-	gauge(c.packets, float64(c.crowd.packets.Load()))
-	gauge(c.packetsMax, float64(c.crowd.packetsMax.Load()))
-	gauge(c.open, float64(open))
-	gauge(c.most, float64(most))
+	packets, conns := c.crowd.counts()
+	gauge := func(d *prometheus.Desc, n int) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
+	}
+	gauge(c.packets, packets.taken)
+	gauge(c.packetsMax, packets.most)
+	gauge(c.open, conns.taken)
+	gauge(c.most, conns.most)
+	ch <- prometheus.MustNewConstMetric(c.dropped, prometheus.CounterValue, float64(c.crowd.dropped.Load()))
 	ch <- prometheus.MustNewConstMetric(c.shed, prometheus.CounterValue, float64(c.crowd.idled.Load()), "idle")
 	ch <- prometheus.MustNewConstMetric(c.shed, prometheus.CounterValue, float64(c.crowd.refused.Load()), "refused")
 }

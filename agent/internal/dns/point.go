@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -55,12 +56,13 @@ func newPoint(log *slog.Logger, crowd *crowd, protocol string, at netip.AddrPort
 	p := &point{protocol: protocol, at: at, log: log, crowd: crowd, conns: streams{crowd: crowd}, ended: make(chan struct{})}
 	p.server = &dns.Server{Net: protocol, Handler: p, DecorateReader: func(r dns.Reader) dns.Reader { return reader{r, p} }}
 	if protocol == "udp" {
+		p.server.UDPSize = questionMost + tagSize
 		// What the library refuses by itself never comes to ServeDNS, but was counted when it was read.
-		p.server.MsgInvalidFunc = func([]byte, error) { crowd.packets.Add(-1) }
+		p.server.MsgInvalidFunc = func(m []byte, _ error) { crowd.give(tagged(m)) }
 		p.server.MsgAcceptFunc = func(h dns.Header) dns.MsgAcceptAction {
 			action := dns.DefaultMsgAcceptFunc(h)
 			if action != dns.MsgAccept {
-				crowd.packets.Add(-1)
+				crowd.give(nobody())
 			}
 			return action
 		}
@@ -107,8 +109,43 @@ func (p *point) serve(c *chain, gone func()) {
 	<-started
 }
 
+// A datagram's source rides in its buffer behind it, since the library does not say whose message it found invalid.
+const (
+	questionMost = dns.MinMsgSize // what the library reads of a question by default; what is longer is cut, and invalid
+	headerSize   = 12
+	tagSize      = 16
+)
+
+// nobody is whom messages are counted for that the library refuses by their header.
+func nobody() netip.Addr { return netip.Addr{} }
+
+// tag notes whom m is counted for, and returns that.
+func tag(m []byte, client net.Addr) netip.Addr {
+	if len(m) < headerSize || dns.DefaultMsgAcceptFunc(header(m)) != dns.MsgAccept {
+		return nobody()
+	}
+	src := sourceOf(client)
+	bytes := src.As16()
+	copy(m[:cap(m)][cap(m)-tagSize:], bytes[:])
+	return src
+}
+
+// tagged reads back what tag noted of a message that turned out invalid.
+func tagged(m []byte) netip.Addr {
+	if len(m) < headerSize {
+		return nobody()
+	}
+	return netip.AddrFrom16([tagSize]byte(m[:cap(m)][cap(m)-tagSize:])).Unmap()
+}
+
+func header(m []byte) dns.Header {
+	word := func(i int) uint16 { return binary.BigEndian.Uint16(m[2*i:]) }
+	return dns.Header{Id: word(0), Bits: word(1), Qdcount: word(2), Ancount: word(3), Nscount: word(4), Arcount: word(5)}
+}
+
 // bufferBytes is what a UDP socket may hold unread, as the kernel counts: about 1,300 questions, 65 ms of a flood of 20,000 a
-// second. Linux gives 208 KiB by default (net.core.rmem_default), 13 ms: less than one time slice of another process.
+// second. Linux gives 208 KiB by default (net.core.rmem_default), 13 ms: less than some time slices of other
+// processes. More would let a starved agent answer questions whose clients have given up.
 const bufferBytes = 1 << 20
 
 // widen gives a socket its buffer. Best effort: where the capability is missing, net.core.rmem_max bounds it.
@@ -128,7 +165,7 @@ func widen(conn *net.UDPConn) {
 // ServeDNS answers one question.
 func (p *point) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	if p.protocol == "udp" {
-		defer p.crowd.packets.Add(-1)
+		defer p.crowd.give(sourceOf(w.RemoteAddr()))
 	}
 	for {
 		if c := p.chain.Load(); c.enter() {
@@ -248,7 +285,10 @@ func (r reader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte, *dns.
 		}
 		m, session, err := r.Reader.ReadUDP(conn, timeout)
 		if err == nil {
-			r.p.crowd.packets.Add(1)
+			m = m[:min(len(m), questionMost)]
+			if !r.p.crowd.take(tag(m, session.RemoteAddr())) {
+				continue
+			}
 		}
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return m, session, err

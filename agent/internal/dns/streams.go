@@ -33,7 +33,7 @@ type stream struct {
 
 // add takes a new connection in. Where there is no place for it, it is closed and nil returned.
 func (s *streams) add(conn *net.TCPConn) *stream {
-	c := &stream{TCPConn: conn, of: s, source: sourceOf(conn)}
+	c := &stream{TCPConn: conn, of: s, source: sourceOf(conn.RemoteAddr())}
 	victim, ok := s.crowd.enter(c)
 	if victim != nil {
 		victim.reset() // whoever reads it sees an error, and ends it

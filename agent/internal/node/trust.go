@@ -13,19 +13,21 @@ import (
 // Explicit failures (a refusal, somebody else's answer, an answer that came too late) count three of the last five, so that
 // one stray answer does not flap the lease. Silence needs no count, since the lease lapses by itself.
 //
-// One loss is forgiven at once. Where they follow one another the agent is not dead but overloaded, or something comes and
-// goes: it proves itself as soon as the load is gone, and the load comes back with the lease. So each further loss makes it
-// rest twice as long before it is trusted again, kube-dns answering meanwhile; a loss for slowness is such a case from the
-// first one on.
+// One loss to an explicit failure is forgiven at once, one to silence after a moment. Where they follow one another the agent
+// is not dead but overloaded, or something comes and goes: it proves itself as soon as the load is gone, and the load comes
+// back with the lease. So each further loss makes it rest twice as long before it is trusted again, kube-dns answering
+// meanwhile; a loss for slowness is such a case from the first one on. A starved agent thus holds its lease for about a
+// second or two at a time, three times in the first minute and once in each further one.
 const (
 	failuresKept  = 5
 	failuresLimit = 3
 
-	restFirst = 4 * time.Second
-	restLast  = time.Minute
-	forgiven  = time.Minute // held that long, a lease's earlier losses are forgotten
-	// quickInARow is how many proofs must follow one another after a rest: a starved process answers some quickly.
-	quickInARow = 3
+	restSilent = 2 * time.Second // after a first loss to silence: it may have been hung, or starved
+	restFirst  = 8 * time.Second // after a second loss, or one for slowness
+	restLast   = time.Minute
+	forgiven   = time.Minute // held that long, a lease's earlier losses are forgotten
+	// A starved process answers some probes quickly.
+	quickInARow = 3 // where it had to rest
 )
 
 // slowBound is how late an answer counts as a failure: a quarter of the lease's lifetime, 200 ms by default. An answer takes
@@ -61,6 +63,7 @@ type trust struct {
 	quick  int       // proofs in a row
 	losses int       // not forgiven yet
 	until  time.Time // it rests
+	rested bool      // it had to, since the last loss
 	held   time.Time // since when, for forgiving
 }
 
@@ -78,7 +81,7 @@ func (c *trust) weigh(f prober.Failure, held, late bool, now time.Time) verdict 
 		c.quick = 0
 	}
 	if !held {
-		if f != prober.None || now.Before(c.until) || c.losses > 1 && c.quick < quickInARow {
+		if f != prober.None || now.Before(c.until) || c.rested && c.quick < quickInARow {
 			return wait
 		}
 		c.held = now
@@ -107,8 +110,12 @@ func (c *trust) lose(f prober.Failure, now time.Time) time.Duration {
 	}
 	c.losses++
 	c.quick = 0
-	c.until = now.Add(rest(c.losses))
-	return rest(c.losses)
+	d := rest(c.losses)
+	if d == 0 && f == prober.Timeout {
+		d = restSilent
+	}
+	c.until, c.rested = now.Add(d), d > 0
+	return d
 }
 
 // rest is how long a lease is not sought after so many losses.

@@ -1,0 +1,120 @@
+package steering
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// fetch gets a page by a connection made on the calling thread, whose namespace is the one that counts.
+func fetch(t testing.TB, url string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", url[len("http://"):len("http://")+len("127.0.0.1:9253")])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Close = true
+	if err := req.Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// hits are names that a test keeps in the cache.
+func hits(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("ttl-600.hit%d.svc.cluster.local", i))
+	}
+	return names
+}
+
+// warm asks for each name until all are answered.
+func (n *node) warm(p *pod, names []string) {
+	n.t.Helper()
+	const workers = 16
+	var wg sync.WaitGroup
+	for i := range workers {
+		conn := dialUDP(n.t, p.NetNS, n.all()[0].server())
+		defer conn.Close()
+		wg.Go(func() {
+			buf := make([]byte, 512)
+			for k := i; k < len(names); k += workers {
+				for tries := 0; tries < 10; tries++ {
+					_, _ = conn.Write(packed(names[k], uint16(k)))
+					conn.SetReadDeadline(time.Now().Add(loadTimeout))
+					if got, err := conn.Read(buf); err == nil && got > 12 && buf[3]&15 != 2 {
+						break
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// denials are names that there are not.
+func denials(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("rcode-3.ttl-600.no%d.svc.cluster.local", i))
+	}
+	return names
+}
+
+// TestFlood lets one pod ask for random names 20,000 times a second while the upstream takes five seconds for each, beside
+// another pod that asks for names in the cache: that pod's questions are answered, and the agent's memory stays bounded.
+//
+// What is asserted leaves room for a machine that does other things as well; alone, nothing is lost (README has figures).
+func TestFlood(t *testing.T) {
+	n := newNode(t, setup{})
+	noisy, quiet := n.addPod(nil), n.addPod(nil)
+	n.startAgent()
+	names := hits(10000)
+	n.warm(quiet, names)
+	n.warm(quiet, denials(10000))
+	before := memory(t, n.agent.PID(), "VmHWM")
+	at := n.all()[0].server()
+
+	stop := make(chan struct{})
+	var got outcome
+	var sent int
+	var wg sync.WaitGroup
+	wg.Go(func() { sent = flood(t, noisy.NetNS, at, "delay-5000.svc.cluster.local", 20000, stop) })
+	wg.Go(func() { got = load{from: quiet.NetNS, server: at, qps: 500, sockets: 10, names: names}.run(t, stop) })
+	<-time.After(3 * time.Second)
+	close(stop)
+	wg.Wait()
+	after := memory(t, n.agent.PID(), "VmHWM")
+	t.Logf("flood of %d in 3 s; the other pod's hits: %v", sent, got)
+	t.Logf("memory at most: full cache %d MiB, flood %d MiB; misses shed: share %v, full %v; datagrams dropped: %v", before>>20, after>>20,
+		n.metric(`neardns_misses_shed_total{reason="share"}`), n.metric(`neardns_misses_shed_total{reason="full"}`), n.metric("neardns_udp_dropped_total"))
+	if got.lost()*20 > got.sent || got.wrong > 0 {
+		t.Errorf("another pod lost %d of %d hits, %d were wrong", got.lost(), got.sent, got.wrong)
+	}
+	if after > 2*before {
+		t.Errorf("memory went from %d to %d MiB", before>>20, after>>20)
+	}
+	if n.metric(`neardns_misses_shed_total{reason="share"}`) == 0 || n.metric(`neardns_misses_shed_total{reason="full"}`) > 0 {
+		t.Error("one pod's flood must be shed by its share, and never fill the gate")
+	}
+	testutil.Eventually(t, patience, func() error {
+		if v := n.metric("neardns_misses_in_flight"); v > 0 {
+			return fmt.Errorf("%v misses in flight", v)
+		}
+		return nil
+	})
+}
