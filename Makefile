@@ -31,9 +31,11 @@ TOOL_coredns := github.com/coredns/coredns
 TOOL_benchstat := golang.org/x/perf/cmd/benchstat
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-local portmap)
+# The second of the two releases that the runtimes' tests know; the first is Debian's.
+CONTAINERD := $(addprefix bin/tools/containerd2/,containerd ctr containerd-shim-runc-v2)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build demo demo-clean test test-unit test-net fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build demo demo-clean test test-unit test-net test-runtimes fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +68,10 @@ test-unit: ## tests that need nothing but Go
 test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
 	@NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) -p 2 -timeout $(TESTTIMEOUT) -alone ./integration $(PKGS)
 
+test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes, through CRI: containerd 1.6 (Debian) and 2 (as root)
+	@integration/tools/deps containerd:containerd runc:runc
+	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+
 fuzz: ## fuzz each target for FUZZTIME (30s)
 	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(PKGS)
 
@@ -92,6 +98,7 @@ bench-go: deps build tools bin/tools/benchstat ## run the Go benchmarks (BENCH, 
 
 lint: bin/tools/golangci-lint ## check the code's style and the dependency rules
 	@bin/tools/golangci-lint run
+	@cd integration/runtimes && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 
 fmt: bin/tools/golangci-lint ## format the code
 	@bin/tools/golangci-lint fmt
@@ -112,6 +119,9 @@ tools: $(TEST_TOOLS) ## build the stock CoreDNS, cnitool and the reference plugi
 bin/tools/golangci-lint: go.lint.mod
 	@echo "building golangci-lint"
 	@$(BUILD) -buildvcs=false -modfile=go.lint.mod -o $@ $(LINT)
+bin/tools/containerd2/%: go.containerd.mod
+	@echo "building $*"
+	@$(BUILD) -buildvcs=false -tags 'no_btrfs no_devmapper no_zfs' -modfile=go.containerd.mod -o $@ github.com/containerd/containerd/v2/cmd/$*
 bin/tools/%: go.tool.mod
 	@echo "building $*"
 	@$(BUILD) -buildvcs=false -modfile=go.tool.mod -o $@ $(TOOL_$*)

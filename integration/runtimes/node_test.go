@@ -1,0 +1,191 @@
+package runtimes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+const patience = 20 * time.Second // on a busy machine
+
+// root is the repository, in whose bin folder `make build tools` puts what is tested.
+func root() string {
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		panic(err) // there is no working directory
+	}
+	return dir
+}
+
+func product(name string) string { return filepath.Join(root(), "bin", name) }
+
+// node is a node with the reference plugin ptp as its network, neardns chained to it by the real installer, and a runtime.
+type node struct {
+	*testutil.Node
+	*running
+	t     *testing.T
+	dir   string
+	agent *testutil.Process
+}
+
+func newNode(t *testing.T, c containerd) *node {
+	t.Helper()
+	testutil.RequireRoot(t)
+	for _, name := range []string{"neardns", "neardns-agent", "neardns-install", "tools/ptp"} {
+		if _, err := os.Stat(product(name)); err != nil {
+			t.Fatalf("%v: run it by `make test-runtimes`, in the repository's folder", err)
+		}
+	}
+	n := &node{Node: testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Name: "runtime"}), t: t, dir: t.TempDir()}
+	for _, d := range []string{n.cniBin(), n.cniConf(), n.stateDir(), n.persistDir()} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"ptp", "host-local", "loopback"} {
+		if err := os.Symlink(product("tools/"+name), filepath.Join(n.cniBin(), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.writeNetwork()
+	n.write("node.yaml", fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: [%q, %q]\nlocalAddresses: []\nupstreams: {external: []}\nstateDir: %s\npersistDir: %s\n",
+		n.ClusterDNS()[0], n.ClusterDNS()[1], n.stateDir(), n.persistDir()))
+	n.running = c.start(t, n.Host, n.dir, n.cniBin(), n.cniConf())
+	return n
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+func (n *node) cniBin() string          { return n.path("bin") }
+func (n *node) cniConf() string         { return n.path("net.d") }
+func (n *node) stateDir() string        { return n.path("run") }
+func (n *node) persistDir() string      { return n.path("lib") }
+
+func (n *node) write(name, text string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.path(name), []byte(text), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// writeNetwork is what the main network's own installer does, at its first start and after every reboot.
+func (n *node) writeNetwork() {
+	n.t.Helper()
+	n.write("net.d/10-main.conflist", fmt.Sprintf(`{
+  "cniVersion": "1.0.0",
+  "name": "main",
+  "plugins": [
+    {
+      "type": "ptp",
+      "ipam": {
+        "type": "host-local",
+        "dataDir": %q,
+        "ranges": [[{"subnet": %q}], [{"subnet": %q}]],
+        "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+      }
+    }
+  ]
+}
+`, n.path("ipam"), n.PodRange(true), n.PodRange(false)))
+}
+
+// install runs the installer, as the init container does, and waits until the runtime has seen the new list.
+func (n *node) install() {
+	n.t.Helper()
+	n.Host.Run(product("neardns-install"), "install", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
+	n.awaitNetwork()
+}
+
+// startAgent starts the agent and waits until it serves and the fallback is proven.
+func (n *node) startAgent() {
+	n.t.Helper()
+	n.agent = n.Host.StartCmd(exec.CommandContext(context.Background(), product("neardns-agent"), "node", "--config", n.path("node.yaml")))
+	n.t.Cleanup(func() {
+		if n.t.Failed() {
+			n.t.Logf("agent's log:\n%s", n.agent.Output())
+		}
+	})
+	testutil.Eventually(n.t, patience, func() error {
+		out, _ := n.Host.TryRun("", product("neardns-agent"), "status", "--config", n.path("node.yaml"), "--json") // 3 where degraded
+		var s struct {
+			Agent *struct {
+				Ready  bool         `json:"ready"`
+				Proven []netip.Addr `json:"fallbackProven"`
+			} `json:"agent"`
+		}
+		if err := json.Unmarshal([]byte(out), &s); err != nil {
+			return err
+		}
+		if s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < 2 {
+			return fmt.Errorf("the agent is not ready: %s", out)
+		}
+		return nil
+	})
+}
+
+// podSpec is a pod whose nameserver is the cluster DNS address, as dnsPolicy ClusterFirst gives it.
+func (n *node) spec(name string) podSpec {
+	return podSpec{name: name, nameservers: []string{n.ClusterDNS()[0].String()}}
+}
+
+// file is what the plugin noted of a pod.
+func (n *node) file(p *pod) podfile.File {
+	n.t.Helper()
+	f, err := podfile.Read(podfile.Path(n.stateDir(), p.sandbox, "eth0"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return f
+}
+
+// wantSteered tells whether the pod's questions go to the agent, by the plugin's own word.
+func (n *node) wantState(p *pod, want podfile.State) {
+	n.t.Helper()
+	f := n.file(p)
+	for _, d := range f.Decisions {
+		if d.State != want {
+			n.t.Errorf("pod %s: %s is %s (%s), want %s", p.name, d.Redirect.ClusterDNS, d.State, d.Reason, want)
+		}
+	}
+	if f.PodName != p.name || f.PodNamespace != "shop" {
+		n.t.Errorf("pod file names %s/%s, want shop/%s", f.PodNamespace, f.PodName, p.name)
+	}
+}
+
+// answeredBy asks one name several times, over both protocols: a cache answers with one serial, kube-dns with a new one each time.
+func (n *node) wantCached(p *pod, name string) {
+	n.t.Helper()
+	n.wantSerials(p, name, 1)
+}
+
+func (n *node) wantKubeDNS(p *pod, name string) {
+	n.t.Helper()
+	n.wantSerials(p, name, 4)
+}
+
+func (n *node) wantSerials(p *pod, name string, want int) {
+	n.t.Helper()
+	var serials []string
+	for _, network := range []string{"udp", "tcp"} {
+		answers, err := n.ask(p, network, name, name)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		for _, a := range answers {
+			serials = append(serials, a.serial())
+		}
+	}
+	slices.Sort(serials)
+	if got := len(slices.Compact(slices.Clone(serials))); got != want {
+		n.t.Errorf("pod %s asked for %s: answers %q, want %d different ones", p.name, name, serials, want)
+	}
+}

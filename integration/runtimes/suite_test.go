@@ -1,0 +1,277 @@
+package runtimes
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestRuntimes is the matrix: what a node's life asks of a chained plugin, by each runtime.
+func TestRuntimes(t *testing.T) {
+	for _, c := range releases() {
+		t.Run(c.name, func(t *testing.T) {
+			version, err := c.version(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s is %s", c.name, version)
+			n := newNode(t, c)
+			defer n.clean()
+			n.step(t, "pods", n.testPods)
+			n.step(t, "opt-out", n.testOptOut)
+			n.step(t, "many at once", n.testMany)
+			n.step(t, "runtime restarted", n.testRestart)
+			n.step(t, "list rewritten", n.testRewritten)
+			n.step(t, "reboot", n.testReboot)
+			n.step(t, "uninstalled", n.testUninstalled)
+		})
+	}
+}
+
+// step is one part of the matrix. What fails in it stops it, and the next goes on with the same node.
+func (n *node) step(t *testing.T, name string, f func(*testing.T)) {
+	t.Run(name, func(t *testing.T) {
+		whole := n.t
+		defer func() { n.t, n.cri.t = whole, whole }()
+		n.t, n.cri.t = t, t
+		f(t)
+	})
+}
+
+// A pod from before the installation is left as it is; later ones are steered, answered by the cache, and by kube-dns when the
+// agent is dead or hung.
+func (n *node) testPods(t *testing.T) {
+	n.awaitNetwork()
+	before := n.mustRunPod(n.spec("before"))
+	n.install()
+	n.startAgent()
+	p := n.mustRunPod(n.spec("first"))
+	n.wantState(p, podfile.Steered)
+	if f := n.file(p); len(f.Nameservers) != 1 || f.Nameservers[0] != n.ClusterDNS()[0].String() || len(f.Searches) != 3 || len(f.Options) != 1 {
+		t.Errorf("the runtime's dns capability gave %q, %q, %q", f.Nameservers, f.Searches, f.Options)
+	}
+	n.wantCached(p, "a.cluster.local")
+	n.wantKubeDNS(before, "a.cluster.local")
+	n.agent.Signal(unix.SIGKILL)
+	<-n.agent.Exited()
+	n.wantKubeDNS(p, "b.cluster.local")
+	n.startAgent()
+	n.wantCached(p, "c.cluster.local")
+	for _, gone := range []*pod{before, p} {
+		if err := n.removePod(t.Context(), gone.sandbox); err != nil {
+			t.Error(err)
+		}
+	}
+	n.wantNoFiles(t)
+}
+
+func (n *node) wantNoFiles(t *testing.T) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(n.stateDir(), "pods"))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		t.Errorf("left behind: %s", e.Name())
+	}
+}
+
+// The annotation comes through the runtime's capability, and other nameservers through its dns one.
+func (n *node) testOptOut(t *testing.T) {
+	s := n.spec("out")
+	s.annotations = map[string]string{"neardns.io/steer": "false"}
+	p := n.mustRunPod(s)
+	n.wantState(p, podfile.LeftAlone)
+	n.wantKubeDNS(p, "d.cluster.local")
+	own := n.spec("own")
+	own.nameservers = []string{n.KubeDNSAddrs()[0].String()}
+	q := n.mustRunPod(own)
+	n.wantState(q, podfile.LeftAlone)
+	n.wantKubeDNS(q, "d.cluster.local")
+	for _, gone := range []*pod{p, q} {
+		if err := n.removePod(t.Context(), gone.sandbox); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A node that comes back starts all of its pods in the same moment.
+func (n *node) testMany(t *testing.T) {
+	const many = 50
+	pods := make([]*pod, many)
+	var wg sync.WaitGroup
+	limit := make(chan struct{}, 10) // as the kubelet's own workers
+	for i := range pods {
+		wg.Go(func() {
+			limit <- struct{}{}
+			defer func() { <-limit }()
+			p, err := n.runPod(t.Context(), n.spec(fmt.Sprintf("many-%d", i)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			pods[i] = p
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	for _, p := range pods {
+		n.wantState(p, podfile.Steered)
+	}
+	for _, p := range []*pod{pods[0], pods[many/2], pods[many-1]} {
+		n.wantCached(p, "many.cluster.local")
+	}
+	for i := range pods {
+		wg.Go(func() {
+			if err := n.removePod(t.Context(), pods[i].sandbox); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	n.wantNoFiles(t)
+}
+
+// Pods outlive their runtime's restart, are answered meanwhile, and can be taken down by the new process.
+func (n *node) testRestart(t *testing.T) {
+	p := n.mustRunPod(n.spec("old"))
+	n.stop()
+	n.launch()
+	n.awaitNetwork()
+	n.wantCached(p, "e.cluster.local")
+	q := n.mustRunPod(n.spec("new"))
+	n.wantState(q, podfile.Steered)
+	n.wantCached(q, "e.cluster.local")
+	for _, gone := range []*pod{p, q} {
+		if err := n.removePod(t.Context(), gone.sandbox); err != nil {
+			t.Error(err)
+		}
+	}
+	n.wantNoFiles(t)
+}
+
+// The main network writes its list anew: pods made meanwhile are not steered and work, and `watch` brings the entry back.
+func (n *node) testRewritten(t *testing.T) {
+	old := n.mustRunPod(n.spec("kept"))
+	n.writeNetwork()
+	watch := n.Host.Start(product("neardns-install"), "watch", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
+	testutil.Eventually(t, patience, func() error {
+		_, err := n.Host.TryRun("", product("neardns-install"), "check", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
+		return err
+	})
+	// The runtime sees the file's change in its own time: pods made until then are right too, only not steered.
+	testutil.Eventually(t, patience, func() error {
+		p, err := n.runPod(t.Context(), n.spec("again"))
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if err := n.removePod(t.Context(), p.sandbox); err != nil {
+				t.Error(err)
+			}
+		}()
+		if _, err := os.Stat(podfile.Path(n.stateDir(), p.sandbox, "eth0")); err != nil {
+			return err
+		}
+		n.wantCached(p, "f.cluster.local")
+		return nil
+	})
+	watch.Signal(unix.SIGTERM)
+	<-watch.Exited()
+	if err := n.removePod(t.Context(), old.sandbox); err != nil {
+		t.Error(err)
+	}
+	n.wantNoFiles(t)
+}
+
+// A reboot takes the pods' namespaces and all of /run, and the main network writes its list anew before we come: the runtime's
+// DEL of the pods from before must succeed, and new pods be steered by the proof that survived.
+func (n *node) testReboot(t *testing.T) {
+	var pods []*pod
+	for i := range 3 {
+		pods = append(pods, n.mustRunPod(n.spec(fmt.Sprintf("boot-%d", i))))
+	}
+	n.agent.Signal(unix.SIGKILL)
+	<-n.agent.Exited()
+	for _, p := range pods {
+		if err := n.killSandbox(t, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Host.Run("nft", "delete", "table", "inet", "neardns")
+	if err := os.RemoveAll(n.stateDir()); err != nil {
+		t.Fatal(err)
+	}
+	n.writeNetwork()
+	n.stop()
+	n.launch()
+	n.awaitNetwork()
+	for _, p := range pods {
+		if err := n.removePod(t.Context(), p.sandbox); err != nil {
+			t.Error(err)
+		}
+	}
+	n.install()
+	early := n.mustRunPod(n.spec("early")) // before the agent
+	n.wantState(early, podfile.Steered)
+	n.wantKubeDNS(early, "g.cluster.local")
+	n.startAgent()
+	n.wantCached(early, "h.cluster.local")
+	if err := n.removePod(t.Context(), early.sandbox); err != nil {
+		t.Error(err)
+	}
+	n.wantNoFiles(t)
+}
+
+// killSandbox ends a pod's processes and its netns behind the runtime's back.
+func (n *node) killSandbox(t *testing.T, p *pod) error {
+	t.Helper()
+	f := n.file(p)
+	for _, id := range []string{p.container, p.sandbox} {
+		if _, err := n.Host.TryRun("", n.bin("ctr"), "--address", n.socket(), "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id); err != nil {
+			return err
+		}
+	}
+	if err := unix.Unmount(f.NetNS, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", f.NetNS, err)
+	}
+	return os.Remove(f.NetNS)
+}
+
+// Taken out under running pods: each goes on, and each can be taken down afterwards, by the configuration that the runtime
+// kept of it.
+func (n *node) testUninstalled(t *testing.T) {
+	p := n.mustRunPod(n.spec("last"))
+	n.wantCached(p, "i.cluster.local")
+	n.Host.Run(product("neardns-install"), "uninstall", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
+	n.agent.Signal(unix.SIGTERM)
+	<-n.agent.Exited()
+	n.Host.Run(product("neardns-agent"), "cleanup", "--config", n.path("node.yaml"))
+	n.wantKubeDNS(p, "j.cluster.local")
+	if out, err := n.Host.TryRun("", "nft", "list", "table", "inet", "neardns"); err == nil {
+		t.Errorf("the host table is still there:\n%s", out)
+	}
+	var list struct {
+		Plugins []struct{ Type string }
+	}
+	text, err := os.ReadFile(n.path("net.d/10-main.conflist"))
+	if err == nil {
+		err = json.Unmarshal(text, &list)
+	}
+	if err != nil || len(list.Plugins) != 1 {
+		t.Errorf("%v, the list reads:\n%s", err, text)
+	}
+	if err := n.removePod(t.Context(), p.sandbox); err != nil {
+		t.Error(err)
+	}
+}
