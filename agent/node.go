@@ -23,6 +23,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/evidence"
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/node"
@@ -143,9 +144,17 @@ func (a *agent) run(ctx context.Context) error {
 	m.Collect(upstreams.Collector())
 	m.Collect(gate.Collector())
 	m.Collect(server.Collector())
+	registry := pods.Open(a.conf.StateDir, a.log)
+	notes, err := steer.OpenNftables(-1) // of its own: it is read beside the loop
+	if err != nil {
+		return err
+	}
+	defer notes.Close() //nolint:errcheck // at exit
+	found := evidence.New(a.log, notes, lease, registry.PodOf)
+	m.Collect(found.Collector())
 	n := node.New(a.instance, first, node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: server, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
-		Prober: probes, Pods: pods.Open(a.conf.StateDir, a.log), Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Upstreams: upstreams, Recorder: recorder{m},
+		Prober: probes, Pods: registry, Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Upstreams: upstreams, Evidence: found, Recorder: recorder{m},
 	})
 	if seat.from != nil {
 		n.Inherit(*seat.from, seat.served)
@@ -342,6 +351,7 @@ func switchCounters() ([]telemetry.Switch, error) {
 	var out []telemetry.Switch
 	for _, c := range []struct{ name, way, protocol string }{
 		{steer.CounterDeliveredUDP, "delivered", "udp"}, {steer.CounterDeliveredTCP, "delivered", "tcp"},
+		{steer.CounterHeardUDP, "heard", "udp"}, {steer.CounterHeardTCP, "heard", "tcp"},
 		{steer.CounterFallbackUDP, "fallback", "udp"}, {steer.CounterFallbackTCP, "fallback", "tcp"},
 		{steer.CounterHostUDP, "host", "udp"}, {steer.CounterHostTCP, "host", "tcp"},
 		{steer.CounterUplinkDrop, "dropped", "any"}, {steer.CounterProbe, "probe", "any"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -192,6 +193,13 @@ func (r *report) text() string {
 			fmt.Fprintf(w, "%s\t%s\t%s\n", red.ClusterDNS, red.Steering, proven)
 		}
 		upstreamTable(w, r.Agent.Upstreams)
+		if len(r.Agent.Bypassed) > 0 {
+			fmt.Fprintln(w, "\nKUBE-DNS ANSWERS, SINCE A POLICY OR FIREWALL DROPS THE QUESTIONS\tSOURCE\tADDRESS\tPROTOCOL\tSINCE\tNEXT TRIAL")
+			for _, b := range r.Agent.Bypassed {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(b.Pod, "not a pod that is known here"), b.Source, b.Address, b.Protocol,
+					b.Since.Format(time.RFC3339), b.NextTrial.Format(time.RFC3339))
+			}
+		}
 	} else if !r.Switch {
 		fmt.Fprintln(w, "\nthe switch is not installed on this node")
 	}

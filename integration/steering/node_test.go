@@ -181,6 +181,13 @@ type status struct {
 		Faults map[string]string `json:"faults"`
 		Repair string            `json:"lastRepair"`
 
+		Bypassed []struct {
+			Pod       string     `json:"pod"`
+			Source    netip.Addr `json:"source"`
+			Since     time.Time  `json:"since"`
+			NextTrial time.Time  `json:"nextTrial"`
+		} `json:"bypassed"`
+
 		Handover *struct {
 			From string `json:"from"`
 			Took string `json:"took"`

@@ -15,9 +15,9 @@ import (
 type Notes struct {
 	Asked map[Client]time.Duration
 	Heard map[Client]time.Duration
-	// Took is the time from before Asked was read until Heard was. A client's age in Heard may be greater by it than its age
-	// in Asked although one packet made both notes.
-	Took time.Duration
+	// Slack is by how much a client's age in Heard may be above its age in Asked although one packet made both notes: the
+	// time from before Asked was read until Heard was, and a tick of the kernel's clock, in which it keeps both.
+	Slack time.Duration
 }
 
 // Suspect is a client whose questions were not heard.
@@ -38,7 +38,7 @@ func (n *Nftables) Notes() (Notes, error) {
 		}
 		// After asked, so that the answer to "was it heard?" can only be newer than the question.
 		out.Heard, err = n.clients("heard", heardMemory)
-		out.Took = time.Since(start)
+		out.Slack = time.Since(start) + kernelTick()
 		return err
 	})
 	return out, err
@@ -139,4 +139,14 @@ func (n *Nftables) counts() (map[string]int64, error) {
 		out[name] = int64(packets) //nolint:gosec // of one boot
 	}
 	return out, err
+}
+
+// kernelTick is the time by which the kernel's set timeouts move, 1/CONFIG_HZ (the coarse clocks' resolution,
+// clock_getres(2)), and what is lost where it is no whole number of milliseconds (CONFIG_HZ=300).
+func kernelTick() time.Duration {
+	var res unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {
+		res = unix.NsecToTimespec((10 * time.Millisecond).Nanoseconds()) // CONFIG_HZ=100, the longest
+	}
+	return time.Duration(res.Nano()) + time.Millisecond
 }

@@ -148,7 +148,7 @@ type Recorder interface {
 	Pods(counts map[string]int)
 }
 
-// Parts is everything that Run works with. All fields but Upstreams are needed.
+// Parts is everything that Run works with. All fields but Upstreams and Evidence are needed.
 type Parts struct {
 	Log      *slog.Logger
 	Load     func() (Settings, error) // reads the configuration and what it names anew
@@ -165,6 +165,8 @@ type Parts struct {
 	Recorder Recorder
 	// Upstreams are shown in the status; nil shows none.
 	Upstreams Upstreams
+	// Evidence finds pods whose questions do not arrive; nil looks for none.
+	Evidence Evidence
 }
 
 // Node is the running loop.
@@ -220,6 +222,9 @@ func (n *Node) Run(ctx context.Context) error {
 	proofs := newGroup(lasting)
 	defer proofs.stop()
 	proofs.start("prove", n.prove)
+	if n.Evidence != nil {
+		proofs.start("evidence", func(ctx context.Context) { n.Evidence.Run(ctx, n) })
+	}
 
 	slow := time.NewTicker(slowCheck)
 	defer slow.Stop()

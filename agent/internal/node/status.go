@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
+	"github.com/neardns/neardns/agent/internal/evidence"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -27,7 +28,9 @@ type Status struct {
 	Repair    string            `json:"lastRepair,omitempty"`
 	Repairs   map[string]int    `json:"repairs"` // since the start, by kind
 	Upstreams []ask.Status      `json:"upstreams,omitempty"`
-	Handover  *Handover         `json:"handover,omitempty"` // how the node came from another agent; nil if it was free
+	// Bypassed are the clients that kube-dns answers since their questions do not reach the agent.
+	Bypassed []evidence.Bypassed `json:"bypassed,omitempty"`
+	Handover *Handover           `json:"handover,omitempty"` // how the node came from another agent; nil if it was free
 }
 
 // Fault is something that went wrong, whether or not it was put right since.
@@ -48,12 +51,17 @@ type LeaseStatus struct {
 
 // Status returns the present state. It may be called at any time.
 func (n *Node) Status() Status {
+	var bypassed []evidence.Bypassed
+	if n.Evidence != nil {
+		bypassed = n.Evidence.Bypassed() // it asks us back, so not under our lock
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := Status{Instance: n.instance, Started: n.started, Serving: n.serving, Redirects: n.now.Redirects,
 		Proven: slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare), Faults: maps.Clone(n.faults), Repair: n.repair,
 		Repairs: maps.Clone(n.repairs), LastFault: n.fault, Handover: n.inherited}
 	faults := slices.Clone(n.now.Warnings)
+	s.Bypassed = bypassed
 	if n.Upstreams != nil {
 		s.Upstreams = n.Upstreams.Status()
 		faults = append(faults, n.Upstreams.Faults()...)

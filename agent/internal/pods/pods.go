@@ -120,6 +120,17 @@ func (p *Pods) OptedOut() []netip.Addr {
 	return slices.Compact(out)
 }
 
+// PodOf names the pod that has an address, as namespace/name; "" where none is known.
+func (p *Pods) PodOf(addr netip.Addr) string {
+	files, _ := p.read()
+	for _, f := range files {
+		if f.PodName != "" && slices.Contains(f.Addresses, addr) {
+			return f.PodNamespace + "/" + f.PodName
+		}
+	}
+	return ""
+}
+
 // Stale returns the attachments whose netns is gone, or is not to be seen from here.
 func (p *Pods) Stale() []podfile.File {
 	files, _ := p.read()

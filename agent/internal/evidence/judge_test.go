@@ -1,0 +1,171 @@
+package evidence
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+var (
+	pod   = steer.Client{Source: netip.MustParseAddr("10.244.1.3"), Protocol: steer.UDP, Address: netip.MustParseAddr("169.254.20.11")}
+	other = steer.Client{Source: netip.MustParseAddr("fd00:244::4"), Protocol: steer.TCP, Address: netip.MustParseAddr("fd00:90de:d95::b")}
+)
+
+const gap = 800 * time.Millisecond
+
+// reading is one look: when, when each last asked and was last heard, and what is known of the lease.
+type reading struct {
+	at           time.Duration // since the test's beginning
+	asked, heard map[steer.Client]time.Duration
+	slack        time.Duration
+	unleased     bool
+	since        time.Duration
+	proven       time.Duration // 0: at this moment
+}
+
+type notes = map[steer.Client]time.Duration
+
+func TestJudge(t *testing.T) {
+	const ms, s = time.Millisecond, time.Second
+	for _, c := range []struct {
+		name     string
+		readings []reading
+		want     []verdict // in all
+		again    bool      // after the last
+	}{
+		{name: "two questions, not heard", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}},
+		}, want: []verdict{{pod, 0}}},
+		{name: "one question", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 2 * s, asked: notes{pod: 900 * ms}}, {at: 30 * s, asked: notes{pod: 900 * ms}},
+		}},
+		{name: "heard", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}, heard: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}, heard: notes{pod: 5900 * ms}},
+		}},
+		{name: "heard long ago, not any more", readings: []reading{
+			{at: 10 * s, asked: notes{pod: 9 * s}, heard: notes{pod: 1 * s}}, {at: 16 * s, asked: notes{pod: 15 * s}, heard: notes{pod: 1 * s}},
+		}, want: []verdict{{pod, 0}}},
+		{name: "heard between the two", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}, heard: notes{pod: 3 * s}},
+		}},
+		{name: "heard after both", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}, heard: notes{pod: 5900 * ms}},
+		}},
+		{name: "a burst: its questions are one", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 300 * ms}}, {at: 1500 * ms, asked: notes{pod: 1000 * ms}},
+		}},
+		{name: "a minute between the two: the first counts no more", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 62 * s, asked: notes{pod: 61500 * ms}},
+		}},
+		{name: "reading was held up: heard seems older by that", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}, heard: notes{pod: 700 * ms}, slack: 200 * ms},
+			{at: 7 * s, asked: notes{pod: 5900 * ms}, heard: notes{pod: 5700 * ms}, slack: 200 * ms},
+		}},
+		{name: "a tick of the clock", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}, heard: notes{pod: 896 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}, heard: notes{pod: 5896 * ms}},
+		}},
+		{name: "no lease", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}, unleased: true}, {at: 7 * s, asked: notes{pod: 5900 * ms}, unleased: true},
+		}},
+		{name: "the lease began anew between the two", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}, since: 3 * s},
+		}},
+		{name: "the second came under an earlier lease", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}, since: 6 * s},
+		}},
+		{name: "no proof yet after the second", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}, proven: 5800 * ms},
+		}, again: true},
+		{name: "the proof comes at the next look", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}, proven: 5800 * ms}, {at: 7500 * ms, asked: notes{pod: 5900 * ms}},
+		}, want: []verdict{{pod, 0}}},
+		{name: "the stopped agent of a busy node: all asked, all heard", readings: []reading{
+			{at: 60 * s, asked: notes{pod: 59 * s, other: 59500 * ms}, heard: notes{pod: 59 * s, other: 59500 * ms}},
+		}},
+		{name: "one of two", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms, other: 900 * ms}, heard: notes{other: 900 * ms}},
+			{at: 7 * s, asked: notes{pod: 5900 * ms, other: 5900 * ms}, heard: notes{other: 5900 * ms}},
+		}, want: []verdict{{pod, 0}}},
+		{name: "a suspect's trial fails, and fails, and fails", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}},
+			{at: 24 * s, asked: notes{pod: 23 * s}}, {at: 120 * s, asked: notes{pod: 119 * s}},
+			{at: 600 * s, asked: notes{pod: 599 * s}}, {at: 2000 * s, asked: notes{pod: 1999 * s}},
+		}, want: []verdict{{pod, 0}, {pod, 1}, {pod, 2}, {pod, 3}, {pod, 3}}},
+		{name: "a suspect that was not tried since", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}}, {at: 8 * s, asked: notes{pod: 6900 * ms}},
+		}, want: []verdict{{pod, 0}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			start := time.Now()
+			j := newJudge()
+			var got []verdict
+			var again bool
+			for _, r := range c.readings {
+				now := start.Add(r.at)
+				ages := func(n notes) notes {
+					out := notes{}
+					for client, at := range n {
+						out[client] = r.at - at
+					}
+					return out
+				}
+				var verdicts []verdict
+				verdicts, again = j.look(now, steer.Notes{Asked: ages(r.asked), Heard: ages(r.heard), Slack: r.slack + 4*time.Millisecond}, gap, func(steer.Client) (Lease, bool) {
+					proven := now
+					if r.proven > 0 {
+						proven = start.Add(r.proven)
+					}
+					return Lease{Since: start.Add(r.since), Proven: proven}, !r.unleased
+				})
+				for _, v := range verdicts {
+					j.hold(v, now)
+				}
+				got = append(got, verdicts...)
+			}
+			if len(got) != len(c.want) {
+				t.Fatalf("verdicts %v, want %v", got, c.want)
+			}
+			for i := range got {
+				if got[i] != c.want[i] {
+					t.Errorf("verdict %d: %v, want %v", i, got[i], c.want[i])
+				}
+			}
+			if again != c.again {
+				t.Errorf("again: %v, want %v", again, c.again)
+			}
+		})
+	}
+}
+
+// What the switch says of its suspects is taken over.
+func TestReconcile(t *testing.T) {
+	start := time.Now()
+	j := newJudge()
+	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}, {Client: other, Held: time.Minute}}); len(ended) != 0 || len(j.held) != 2 {
+		t.Fatalf("an earlier agent's: %v, %v", ended, j.held)
+	}
+	j.hold(verdict{pod, 2}, start.Add(time.Minute))
+	if h := j.held[pod]; !h.since.Equal(start) || !h.until().Equal(start.Add(time.Minute+steer.Hold(2))) {
+		t.Errorf("held anew: %+v", h)
+	}
+	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}}); len(ended) != 1 || ended[0] != other || j.held[pod].step != 2 {
+		t.Errorf("one cleared: %v, %v", ended, j.held)
+	}
+}
+
+// Questions in question are forgotten with the notes, so that what is remembered is bounded by the switch's sets.
+func TestJudgeForgets(t *testing.T) {
+	j := newJudge()
+	lease := func(steer.Client) (Lease, bool) { return Lease{}, true }
+	now := time.Now()
+	j.look(now, steer.Notes{Asked: notes{pod: time.Second}}, gap, lease)
+	if len(j.first) != 1 {
+		t.Fatalf("not remembered: %v", j.first)
+	}
+	j.look(now.Add(2*time.Minute), steer.Notes{}, gap, lease)
+	if len(j.first) != 0 {
+		t.Errorf("not forgotten: %v", j.first)
+	}
+}

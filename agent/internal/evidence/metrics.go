@@ -1,0 +1,71 @@
+package evidence
+
+import (
+	"iter"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+const namespace = "neardns"
+
+// counts are the metrics. Which pods they are stands in the status: a label for each would never end.
+type counts struct {
+	all     prometheus.Collector
+	clients map[family]prometheus.Gauge
+
+	begun, prolonged, ended prometheus.Counter
+}
+
+type family struct {
+	name     string
+	protocol steer.Protocol
+}
+
+func newCounts() *counts {
+	clients := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "bypassed_clients",
+		Help: "Clients (source, our address and protocol) that kube-dns answers since their questions do not reach the agent."}, []string{"family", "protocol"})
+	events := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "bypass_events_total",
+		Help: "Clients that were found unheard, that were so again when tried, and that the agent serves again."}, []string{"event"})
+	c := &counts{all: joined{clients, events}, clients: map[family]prometheus.Gauge{},
+		begun: events.WithLabelValues("begun"), prolonged: events.WithLabelValues("prolonged"), ended: events.WithLabelValues("ended")}
+	for _, name := range []string{"ipv4", "ipv6"} {
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			c.clients[family{name, p}] = clients.WithLabelValues(name, p.String())
+		}
+	}
+	return c
+}
+
+func (c *counts) set(held iter.Seq[steer.Client]) {
+	sum := map[family]int{}
+	for client := range held {
+		name := "ipv6"
+		if client.Source.Is4() {
+			name = "ipv4"
+		}
+		sum[family{name, client.Protocol}]++
+	}
+	for f, g := range c.clients {
+		g.Set(float64(sum[f]))
+	}
+}
+
+// Collector is what there is to scrape.
+func (e *Evidence) Collector() prometheus.Collector { return e.counts.all }
+
+// joined is several collectors as one.
+type joined []prometheus.Collector
+
+func (j joined) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range j {
+		c.Describe(ch)
+	}
+}
+
+func (j joined) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range j {
+		c.Collect(ch)
+	}
+}

@@ -1,0 +1,40 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/evidence"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Evidence has clients passed by whose questions do not reach the agent.
+type Evidence interface {
+	Run(ctx context.Context, n evidence.Node)
+	Bypassed() []evidence.Bypassed
+}
+
+// lookEvery is about how often the evidence is looked at: a client that asks again after a second is found by its second
+// question, and answered at its third.
+const lookEvery = 500 * time.Millisecond
+
+// Pace implements evidence.Node. Looks fall on the grid of the probes. What closes the way for everybody ends the lease
+// within its lifetime, so questions further apart than that are not lost to one such event.
+func (n *Node) Pace() (every, gap time.Duration) {
+	s := n.settings()
+	every = max(1, (lookEvery+s.Renew-1)/s.Renew) * s.Renew
+	return every, s.Lifetime
+}
+
+// Held implements evidence.Node.
+func (n *Node) Held(c steer.Client) (evidence.Lease, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for t, l := range n.targets {
+		if t.addr == c.Address && t.proto == c.Protocol {
+			// A process that was stopped has not noticed yet that its lease lapsed.
+			return evidence.Lease{Since: l.since, Proven: l.lastOK}, l.held && time.Since(l.lastOK) <= n.now.Lifetime
+		}
+	}
+	return evidence.Lease{}, false
+}

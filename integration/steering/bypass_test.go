@@ -1,0 +1,184 @@
+package steering
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// refuse drops what a pod sends to the node's own addresses, as an egress policy does that allows only kube-dns.
+func (n *node) refuse(p *pod) (allow func()) {
+	n.t.Helper()
+	change := func(how string) {
+		for _, a := range p.addrs {
+			for _, ours := range []netip.Addr{steering4, local4, steering6, local6} {
+				if command := map[bool]string{true: "iptables", false: "ip6tables"}[a.Is4()]; ours.Is4() == a.Is4() {
+					n.Host.Run(command, "-w", how, "INPUT", "-s", a.String(), "-d", ours.String(), "-j", "DROP")
+				}
+			}
+		}
+	}
+	change("-I")
+	return func() { change("-D") }
+}
+
+// crowd is pods under a steady load; what fails and what kube-dns answers itself is counted.
+type crowd struct {
+	asked, lost, direct atomic.Int64
+	last                atomic.Value // what was wrong last
+	stop                chan struct{}
+	wg                  sync.WaitGroup
+}
+
+func (n *node) crowd(count int) *crowd {
+	n.t.Helper()
+	c := &crowd{stop: make(chan struct{})}
+	all := n.all()
+	for i := range count {
+		p, at := n.addPod(nil), all[i%len(all)]
+		c.wg.Go(func() {
+			tick := time.NewTicker(300 * time.Millisecond)
+			defer tick.Stop()
+			name := freshName()
+			for {
+				select {
+				case <-c.stop:
+					return
+				case <-tick.C:
+				}
+				c.asked.Add(1)
+				switch a, err := p.client().ask(at, name, 5*time.Second); {
+				case err != nil:
+					c.lost.Add(1)
+					c.last.Store(fmt.Sprintf("%s, %s: %v", p.name, at, err))
+				case p.client().direct(a):
+					c.direct.Add(1)
+					c.last.Store(fmt.Sprintf("%s, %s: answered by kube-dns itself", p.name, at))
+				}
+			}
+		})
+	}
+	n.t.Cleanup(c.end)
+	return c
+}
+
+func (c *crowd) end() {
+	select {
+	case <-c.stop:
+	default:
+		close(c.stop)
+	}
+	c.wg.Wait()
+}
+
+// undisturbed fails if anything befell the crowd since it was last looked at.
+func (c *crowd) undisturbed(t *testing.T, when string) {
+	t.Helper()
+	if lost, direct := c.lost.Swap(0), c.direct.Swap(0); lost+direct > 0 {
+		t.Errorf("%s: of %d questions of the other pods %d were lost, %d answered by kube-dns itself; last: %v", when, c.asked.Load(), lost, direct, c.last.Load())
+	}
+}
+
+// One pod of fifty-one is behind a policy that lets it ask kube-dns alone. It is served by kube-dns after two questions, stays so,
+// over the agent's restart too, comes back, and is named; the others, under load, notice nothing, and are not taken for its
+// like while the agent is stopped.
+func TestEgressPolicy(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables})
+	p := n.addPod(nil)
+	n.startAgent()
+	others := n.crowd(50)
+	n.wantSteered(p.client(), "no policy", n.all()...)
+	others.lost.Store(0) // that it began in
+	others.direct.Store(0)
+
+	allow := n.refuse(p)
+	n.status() // the last question that was heard is a moment ago
+	const timeout = 2 * time.Second
+	var wg sync.WaitGroup
+	for _, at := range n.all() {
+		wg.Go(func() {
+			for lost := 0; ; lost++ {
+				err := p.client().fellBack(at, timeout)
+				if err == nil {
+					return
+				} else if lost == 2 {
+					t.Errorf("policy comes: the third question is lost too: %v", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for range 5 {
+		n.wantFallback(p.client(), "policy stands", n.all()...)
+	}
+	others.undisturbed(t, "policy comes")
+	n.wantBypassed(p)
+	if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "default/"+p.name) {
+		t.Errorf("status does not name the pod:\n%s", text)
+	}
+
+	// A stopped agent hears nobody. It must not think so of anybody.
+	n.agent.Signal(unix.SIGSTOP)
+	n.wantFallbackWithin(p.client(), "stopped", lifetime+timeout, n.all()...)
+	n.agent.Signal(unix.SIGCONT)
+	n.awaitReady()
+	testutil.Eventually(t, patience, func() error { // the questions of the pause are over
+		others.lost.Store(0)
+		if direct := others.direct.Swap(0); direct > 0 {
+			return fmt.Errorf("%d answers by kube-dns itself", direct)
+		}
+		return nil
+	})
+	n.wantBypassed(p)
+	n.wantFallback(p.client(), "agent stopped and continued", n.all()...)
+
+	n.agent.Kill()
+	_ = n.agent.Wait() // killed
+	n.startAgent()
+	n.wantFallback(p.client(), "another agent", n.all()...)
+	n.wantBypassed(p)
+
+	from := len(n.agent.Output())
+	allow()
+	n.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass4") // the end of its time, which is else minutes away
+	n.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass6")
+	others.lost.Store(0)
+	others.direct.Store(0)
+	n.wantSteered(p.client(), "policy gone", n.all()...)
+	n.wantBypassed(nil)
+	n.awaitLog(from, "served by the agent again")
+	others.undisturbed(t, "policy gone")
+	others.end()
+}
+
+// wantBypassed waits until the status lists one pod, over each of its addresses and protocols, and nobody else.
+func (n *node) wantBypassed(p *pod) {
+	n.t.Helper()
+	want := 0
+	if p != nil {
+		want = len(n.all())
+	}
+	testutil.Eventually(n.t, patience, func() error {
+		s := n.status()
+		if s.Agent == nil || len(s.Agent.Bypassed) != want {
+			return fmt.Errorf("want %d clients passed by: %+v", want, s.Agent)
+		}
+		for _, b := range s.Agent.Bypassed {
+			if b.Pod != "default/"+p.name || !slices.Contains(p.addrs, b.Source) || b.NextTrial.Before(b.Since) {
+				return fmt.Errorf("not %s: %+v", p.name, b)
+			}
+		}
+		return nil
+	})
+}
