@@ -248,9 +248,7 @@ func TestPacketsInWork(t *testing.T) {
 	junk(t, cfg)
 	waitFor(t, "nothing is in work", func() bool { return counted(t, s)["udp_in_flight"] == 0 })
 	wantA(t, ask(t, "udp", server(cfg), question("after.cluster.local.", mdns.TypeA)), "10.0.0.1")
-	if n := s.Sources(); n != 0 {
-		t.Errorf("%d sources are remembered", n)
-	}
+	waitFor(t, "no source is remembered", func() bool { return s.Sources() == 0 })
 }
 
 // TestFullCrowd stops reading when no source could be served; what comes waits in the socket and is answered later.
