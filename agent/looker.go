@@ -106,7 +106,9 @@ func (l *looker) holder() int {
 	if err != nil {
 		return 0
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	_, after, _ := strings.Cut(string(data), "process ")
+	digits, _, _ := strings.Cut(after, " ")
+	pid, err := strconv.Atoi(strings.Trim(digits, "\n,;:()"))
 	if err != nil {
 		return 0
 	}

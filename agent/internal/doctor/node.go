@@ -109,9 +109,11 @@ func leases(p Picture, f *findings) {
 			held = append(held, t.String())
 			continue
 		}
-		switch reason := p.Agent.Reasons[t]; {
+		switch reason, lost := p.Agent.Reasons[t]; {
 		case p.Agent.Err != "":
 			f.add(Fail, "run the doctor again: the agent is starting or ending", "none for %s", t)
+		case lost && reason == "":
+			f.add(Fail, "run the doctor again: the agent does not know the reason yet", "none for %s: it lapsed a moment ago", t)
 		case reason == "":
 			f.add(Fail, "run the doctor again: a lease that just came or went looks like this", "none for %s in the kernel, though the agent proved it", t)
 		case strings.Contains(reason, "firewall"):

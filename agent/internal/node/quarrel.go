@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Bounds of a quarrel. Five repairs within ten seconds are more than an operator at work or a firewall's restart makes;
+// Bounds of a quarrel. Ten repairs within ten seconds are more than an operator at work or a firewall's restart makes;
 // from there on the pauses double, so that two programs that undo each other cost one transaction in five seconds.
 const (
 	quarrelWindow = 10 * time.Second
-	quarrelLimit  = 5
+	quarrelLimit  = 10
 	quarrelFirst  = 500 * time.Millisecond
 	quarrelLast   = 5 * time.Second
 )

@@ -1,0 +1,140 @@
+package weather
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// target is a cluster DNS address and a protocol.
+type target struct {
+	addr    netip.Addr
+	network string
+}
+
+func (t target) String() string { return t.network + " " + t.addr.String() }
+
+func (n *node) targets() (out []target) {
+	for _, a := range n.ClusterDNS() {
+		out = append(out, target{a, "udp"}, target{a, "tcp"})
+	}
+	return out
+}
+
+var names atomic.Int64
+
+func freshName() string {
+	return "name" + strconv.FormatInt(names.Add(1), 10) + ".default.svc.cluster.local."
+}
+
+// ask asks from the pod and holds that the answer is kube-dns's, from wherever it came.
+func (n *node) ask(at target, name string, timeout time.Duration) (*testutil.Answer, error) {
+	a, err := testutil.Ask(n.pod.NetNS, netip.AddrPortFrom(at.addr, 53), name, dns.TypeA, at.network, testutil.AskOptions{Timeout: timeout, EDNS: 1232})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", at, err)
+	}
+	if a.Who != "KUBEDNS" || a.Rcode() != "NOERROR" || len(a.Msg.Answer) != 1 {
+		return nil, &wrongError{fmt.Sprintf("%s: wrong answer: %s\n%s", at, a, a.Msg)}
+	}
+	return a, nil
+}
+
+type wrongError struct{ text string }
+
+func (e *wrongError) Error() string { return e.text }
+
+// cached returns nil if a question is answered from the cache: the second answer is the first one.
+func (n *node) cached(at target) error {
+	name := freshName()
+	miss, err := n.ask(at, name, time.Second)
+	if err != nil {
+		return err
+	}
+	hit, err := n.ask(at, name, time.Second)
+	if err == nil && hit.Serial != miss.Serial {
+		err = fmt.Errorf("%s: kube-dns was asked twice, want one answer from the cache", at)
+	}
+	return err
+}
+
+func (n *node) awaitCached(when string) {
+	n.t.Helper()
+	for _, at := range n.targets() {
+		testutil.Eventually(n.t, patience, func() error {
+			if err := n.cached(at); err != nil {
+				return fmt.Errorf("%s: %w", when, err)
+			}
+			return nil
+		})
+	}
+}
+
+// askers ask every target again and again, as pods do while something happens.
+type askers struct {
+	n    *node
+	stop chan struct{}
+	wg   sync.WaitGroup
+
+	mu    sync.Mutex // guards the fields below
+	asked int
+	lost  int
+	wrong error
+	gap   time.Duration // the longest between two answers of a target
+}
+
+const askTimeout = 250 * time.Millisecond
+
+func (n *node) keepAsking() *askers {
+	a := &askers{n: n, stop: make(chan struct{})}
+	name := freshName()
+	for _, at := range n.targets() {
+		a.wg.Go(func() {
+			last := time.Now()
+			for tick := time.NewTicker(10 * time.Millisecond); ; {
+				select {
+				case <-a.stop:
+					tick.Stop()
+					return
+				case <-tick.C:
+				}
+				_, err := n.ask(at, name, askTimeout)
+				a.mu.Lock()
+				a.asked++
+				var wrong *wrongError
+				switch {
+				case errors.As(err, &wrong):
+					a.wrong = err
+				case err != nil:
+					a.lost++
+				default:
+					a.gap = max(a.gap, time.Since(last))
+					last = time.Now()
+				}
+				a.mu.Unlock()
+			}
+		})
+	}
+	return a
+}
+
+// end stops asking and fails the test if an answer was wrong, or a target was without one for longer than limit.
+func (a *askers) end(when string, limit time.Duration) {
+	a.n.t.Helper()
+	close(a.stop)
+	a.wg.Wait()
+	a.n.t.Logf("%s: %d asked, %d lost, longest gap %v", when, a.asked, a.lost, a.gap.Round(time.Millisecond))
+	if a.wrong != nil {
+		a.n.t.Errorf("%s: %v", when, a.wrong)
+	}
+	if a.gap > limit {
+		a.n.t.Errorf("%s: no answer for %v, want %v at most", when, a.gap, limit)
+	}
+}

@@ -1,0 +1,63 @@
+package weather
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestDoctorSeesFaults makes faults that a living agent would repair at once, with the agent dead: the doctor needs none.
+func TestDoctorSeesFaults(t *testing.T) {
+	n := newNode(t, testutil.Dual, testutil.IPTables)
+	n.start()
+	n.wantHealthy("at first")
+	if code, text := n.run("doctor", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d"), "--cni-bin", programs, "--json"); code != 0 {
+		t.Errorf("--json exits with %d", code)
+	} else if err := json.Unmarshal([]byte(text), &struct{}{}); err != nil {
+		t.Errorf("--json is no JSON: %v\n%s", err, text)
+	}
+	n.wantSeen("kube-proxy", "OK", "kube-proxy", "iptables")
+
+	n.agent.Stop()
+	n.wantSeen("hung", "FAIL", "agent", "does not answer")
+	n.agent.Kill()
+	n.wantSeen("dead", "FAIL", "agent", "no agent runs")
+	n.wantSeen("dead", "FAIL", "leases", "no agent answers")
+	n.wantSeen("dead", "OK", "rules")
+	n.wantSeen("dead", "OK", "link")
+	n.wantSeen("dead", "OK", "fallback", "proven")
+	for _, f := range []struct {
+		command, check string
+		words          []string
+	}{
+		{"ip address add 192.0.2.77/32 dev neardns0", "link", []string{"192.0.2.77/32", "not ours"}},
+		{"ip address del 169.254.20.11/32 dev neardns0", "link", []string{"169.254.20.11 is missing"}},
+		{"ip link set neardns0 down", "link", []string{"down"}},
+		{"ip link del neardns0", "link", []string{"no such link"}},
+		{"nft delete element inet neardns ours4 '{ 169.254.20.11 }'", "rules", []string{"set ours4 lacks 169.254.20.11"}},
+		{"nft insert rule inet neardns switch6 drop", "rules", []string{"chain switch6"}},
+		{"nft flush chain inet neardns switch4", "rules", []string{"chain switch4 lacks rule 1"}},
+		{"nft delete table inet neardns", "rules", []string{"no table inet neardns"}},
+		{"sysctl -qw net.ipv4.ip_forward=0", "kernel", []string{"net.ipv4.ip_forward"}},
+		{"iptables -t nat -F KUBE-SERVICES; ip6tables -t nat -F KUBE-SERVICES", "fallback", []string{"10.96.0.10", "fails now"}},
+	} {
+		n.Host.Run("sh", "-c", f.command)
+		n.wantSeen(f.command, "FAIL", f.check, f.words...)
+	}
+	n.pod.Run("nft", "flush", "ruleset")
+	n.wantSeen("pod flushed", "WARN", "pods", "default/pod", "missing")
+	n.write("net.d/05-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "ptp"}]}`)
+	n.wantSeen("another network first", "FAIL", "conflist", "05-other.conflist", "10-pods.conflist")
+	if err := os.WriteFile(podfile.Path(n.state, "broken-0123456789", "eth0"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.wantSeen("broken file", "WARN", "pods", "broken-0123456789")
+	n.write("node.yaml", strings.Replace(n.config(), "external: []", "external: ["+steering4.String()+"]", 1))
+	if code, text := n.doctor(); code == 0 || !strings.Contains(text, "169.254.20.11") {
+		t.Errorf("an upstream that is the agent itself: exit code %d\n%s", code, text)
+	}
+}

@@ -1,0 +1,145 @@
+package weather
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestPolicyDrop sets the host's iptables policies to DROP, in both kinds of iptables. The agent lets its own addresses
+// through: at once where events tell of it, within a lease's loss and return where the kernel tells nobody (legacy).
+func TestPolicyDrop(t *testing.T) {
+	for _, kind := range []string{"nft", "legacy"} {
+		t.Run(kind, func(t *testing.T) {
+			n := newNode(t, testutil.IPv4, testutil.NFTables)
+			n.start()
+			ipt := "iptables-" + kind
+			// What a node's administrator lets through before he drops the rest.
+			n.Host.Run(ipt, "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "ACCEPT")
+			n.Host.Run(ipt, "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "NEW,ESTABLISHED,RELATED", "-j", "ACCEPT")
+			n.Host.Run(ipt, "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+			limit := repairLimit + slack
+			if kind == "legacy" {
+				limit += time.Second
+			}
+			ours := func() error {
+				rules, err := n.Host.TryRun("", ipt, "-S")
+				if err != nil {
+					return err
+				}
+				for _, want := range []string{"-A INPUT -j NEARDNS-INPUT", "-A OUTPUT -j NEARDNS-OUTPUT", "-A NEARDNS-INPUT -d 169.254.20.11/32 -p udp"} {
+					if !strings.Contains(rules, want) {
+						return fmt.Errorf("no %q in\n%s", want, rules)
+					}
+				}
+				return nil
+			}
+			n.mended("policy DROP", limit, ours, ipt+" -P INPUT DROP; "+ipt+" -P OUTPUT DROP")
+			n.wantSeen("policy DROP", "OK", "firewall", "INPUT policy DROP")
+			want := 1
+			if kind == "nft" { // in legacy each costs the lease anew, and one that is lost often rests
+				n.mended("our chain flushed", limit, ours, ipt+" -F NEARDNS-INPUT")
+				n.mended("our jump deleted", limit, ours, ipt+" -D INPUT -j NEARDNS-INPUT")
+				want = 3
+			}
+			if s := n.status(); s.Agent.Repairs["firewall"] < want {
+				t.Errorf("repairs counted: %v, want %d", s.Agent.Repairs, want)
+			}
+
+			// With the agent dead, the doctor sees what is missing; cleanup takes the rest away.
+			n.agent.Kill()
+			n.Host.Run(ipt, "-F", "NEARDNS-INPUT")
+			n.wantSeen("agent dead", "FAIL", "firewall", "INPUT policy DROP")
+			n.write("net.d/10-pods.conflist", "{}")
+			if code, text := n.run("cleanup", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d")); code != 0 {
+				t.Fatalf("cleanup exits with %d: %s", code, text)
+			}
+			if rules := n.Host.Run(ipt, "-S"); strings.Contains(rules, "NEARDNS") {
+				t.Errorf("cleanup left\n%s", rules)
+			}
+		})
+	}
+}
+
+// mended makes a fault under asking pods and waits until look is content and the cache serves.
+func (n *node) mended(name string, limit time.Duration, look func() error, fault string) {
+	n.t.Helper()
+	pods := n.keepAsking()
+	n.Host.Run("sh", "-c", fault)
+	begun := time.Now()
+	testutil.Eventually(n.t, patience, look)
+	took := time.Since(begun)
+	n.t.Logf("%s: repaired after %v", name, took.Round(time.Millisecond))
+	if took > limit {
+		n.t.Errorf("%s: repaired after %v, want %v", name, took, limit)
+	}
+	n.awaitReady()
+	n.awaitCached(name)
+	pods.end(name, gapLimit)
+}
+
+// TestForeignDrop: a foreign nftables table that drops is not ours to change. kube-dns answers, and the doctor names it.
+func TestForeignDrop(t *testing.T) {
+	n := newNode(t, testutil.IPv4, testutil.IPTables)
+	n.start()
+	pods := n.keepAsking()
+	n.Host.RunInput("table inet foreign {\n chain input {\n type filter hook input priority 5; policy drop;\n ct state established,related accept\n iifname lo accept\n }\n}\n", "nft", "-f", "-")
+	testutil.Eventually(t, patience, func() error {
+		if s := n.status(); len(s.Leases) > 0 || s.Agent == nil || s.Agent.Ready {
+			return fmt.Errorf("leases stand: %v", s.Leases)
+		}
+		return nil
+	})
+	for _, at := range n.targets() {
+		if _, err := n.ask(at, freshName(), time.Second); err != nil {
+			t.Errorf("dropped by a foreign table: %v", err)
+		}
+	}
+	n.wantSeen("foreign drop", "WARN", "firewall", "inet foreign input")
+	n.wantSeen("foreign drop", "FAIL", "leases", "firewall", "169.254.20.11")
+	n.Host.Run("nft", "delete", "table", "inet", "foreign")
+	n.awaitReady()
+	n.awaitCached("foreign table gone")
+	pods.end("foreign drop", gapLimit)
+	n.wantHealthy("foreign table gone")
+}
+
+// TestNoNewConntrackEntry: hits go on where no connection can be tracked any more. nf_conntrack_max is one for all network
+// namespaces, so that what a full table does, dropping each packet that needs a new entry, is done by a rule.
+func TestNoNewConntrackEntry(t *testing.T) {
+	n := newNode(t, testutil.Dual, testutil.NFTables)
+	n.start()
+	name := freshName()
+	for _, at := range n.targets() {
+		if _, err := n.ask(at, name, time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Host.RunInput(`table inet full {
+	chain prerouting { type filter hook prerouting priority -199; ct state new meta l4proto { tcp, udp } drop; }
+	chain output { type filter hook output priority -199; ct state new meta l4proto { tcp, udp } drop; }
+}
+`, "nft", "-f", "-")
+	for _, at := range n.targets() {
+		for range 20 {
+			if _, err := n.ask(at, name, time.Second); err != nil {
+				t.Fatalf("a hit without conntrack: %v", err)
+			}
+		}
+		direct := netip.AddrPortFrom(n.KubeDNSAddrs()[0], 53)
+		if a, err := testutil.Ask(n.pod.NetNS, direct, name, dns.TypeA, at.network, testutil.AskOptions{Timeout: 100 * time.Millisecond}); err == nil {
+			t.Errorf("%s answers a new connection (%s), so nothing was full", direct, a)
+		}
+	}
+	if s := n.status(); s.Agent == nil || !s.Agent.Ready {
+		t.Errorf("the leases went: %+v", s.Agent)
+	}
+	n.Host.Run("nft", "delete", "table", "inet", "full")
+	n.awaitCached("room again")
+}

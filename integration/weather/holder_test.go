@@ -1,0 +1,131 @@
+package weather
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestPortTaken: another process has port 53 as the agent starts, on the very address or on the wildcard. It is named, the
+// agent tries again, pods have kube-dns, and the cache serves once the port is free.
+func TestPortTaken(t *testing.T) {
+	for name, addr := range map[string]string{"address": steering4.String(), "wildcard": "0.0.0.0"} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, testutil.IPv4, testutil.NFTables)
+			var holder net.PacketConn
+			n.Host.Do(func() {
+				lc := net.ListenConfig{Control: freebind}
+				var err error
+				if holder, err = lc.ListenPacket(t.Context(), "udp4", net.JoinHostPort(addr, "53")); err != nil {
+					t.Fatal(err)
+				}
+			})
+			defer holder.Close()
+			self := fmt.Sprintf("(pid %d)", os.Getpid())
+			n.launch()
+			testutil.Eventually(t, patience, func() error {
+				s := n.status()
+				if s.Agent == nil || !strings.Contains(s.Agent.Faults["server"], self) || s.Agent.LastFault == nil {
+					return fmt.Errorf("the holder is not named: %+v", s.Agent)
+				}
+				return nil
+			})
+			n.wantSeen("port taken", "FAIL", "agent", "listen on udp 169.254.20.11:53", self)
+			n.wantSeen("port taken", map[string]string{"address": "FAIL", "wildcard": "WARN"}[name], "port 53", self)
+			for _, at := range n.targets() {
+				if _, err := n.ask(at, freshName(), time.Second); err != nil {
+					t.Errorf("port taken: %v", err)
+				}
+			}
+			if tries := strings.Count(n.agent.Output(), "address already in use"); tries > 1 {
+				t.Errorf("said %d times", tries)
+			}
+			holder.Close()
+			n.awaitReady()
+			n.awaitCached("port free")
+			n.wantHealthy("port free")
+		})
+	}
+}
+
+// freebind lets a socket be bound to an address that no link has yet.
+func freebind(_, _ string, c syscall.RawConn) error {
+	var err error
+	control := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) })
+	return errors.Join(control, err)
+}
+
+// TestFullAndReadOnly fills the disk under the state folder and mounts it read-only. What runs goes on, and what starts on
+// a full one serves; the doctor sees both.
+func TestFullAndReadOnly(t *testing.T) {
+	n := newNode(t, testutil.IPv4, testutil.NFTables)
+	disk := n.path("disk")
+	if err := os.Mkdir(disk, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if n.agent != nil {
+			n.agent.Kill()
+		}
+		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	// The pod was made under the first folder; its file moves along.
+	if err := os.CopyFS(filepath.Join(disk, "run"), os.DirFS(n.state)); err != nil {
+		t.Fatal(err)
+	}
+	n.state = filepath.Join(disk, "run")
+	n.write("node.yaml", strings.Replace(n.config(), n.path("lib"), filepath.Join(disk, "lib"), 1))
+	n.start()
+
+	fill, err := os.Create(filepath.Join(disk, "fill"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = fill.Write(make([]byte, 4096))
+	}
+	_ = fill.Close()
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	pods := n.keepAsking()
+	n.wantSeen("disk full", "FAIL", "folders", "full")
+	n.agent.Signal(unix.SIGHUP)
+	n.awaitCached("disk full")
+	if err := n.agent.Terminate(patience); err != nil {
+		t.Errorf("stop on a full disk: %v", err)
+	}
+	n.start()
+	n.awaitCached("started on a full disk")
+
+	pods.end("disk full", gapLimit)
+
+	n.agent.Kill() // what it holds open would keep the mount writable
+	if err := unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	n.wantSeen("read-only", "FAIL", "folders", "read-only")
+	if code, text := n.run("node", "--config", n.path("node.yaml")); code != 1 || !strings.Contains(text, "read-only") {
+		t.Errorf("start on a read-only folder exits with %d: %s", code, text)
+	}
+	for _, at := range n.targets() {
+		if _, err := n.ask(at, freshName(), time.Second); err != nil {
+			t.Errorf("no agent, read-only: %v", err)
+		}
+	}
+}

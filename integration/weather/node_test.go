@@ -1,0 +1,249 @@
+package weather
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// Times.
+const (
+	repairLimit = 500 * time.Millisecond  // of what netlink events tell
+	slack       = 1500 * time.Millisecond // of a machine that runs other tests beside
+	patience    = 20 * time.Second        // for what has no promised time
+)
+
+var steering4 = netip.MustParseAddr("169.254.20.11")
+
+// programs is where the products' binaries are, built once for the run.
+var programs string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "neardns-weather")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	programs = dir
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+var build = sync.OnceValue(func() error {
+	for name, pkg := range map[string]string{"neardns": "./plugins/neardns", "neardns-agent": "./agent"} {
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(programs, name), pkg)
+		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+	}
+	return nil
+})
+
+// node is a node with neardns and one steered pod on it.
+type node struct {
+	*testutil.Node
+	t     *testing.T
+	dir   string
+	state string // the state folder
+	pod   *testutil.Pod
+	agent *testutil.Process
+}
+
+// newNode makes the node and its pod; the agent is not started.
+func newNode(t *testing.T, families testutil.Families, proxy testutil.ProxyMode) *node {
+	t.Helper()
+	t.Parallel()
+	testutil.RequireRoot(t)
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, dir: t.TempDir()}
+	n.state = filepath.Join(n.dir, "run")
+	n.Node = testutil.NewNode(t, testutil.Options{Families: families, Proxy: proxy, Attach: testutil.PTP, Name: "weather"})
+	n.write("node.yaml", n.config())
+	n.write("net.d/10-pods.conflist", n.conflist())
+	n.pod = n.AddPod("pod")
+	if err := n.add(); err != nil {
+		t.Fatalf("ADD: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() && n.agent != nil {
+			t.Logf("agent's log:\n%s", n.agent.Output())
+		}
+	})
+	return n
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+
+func (n *node) write(name, text string) {
+	n.t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(n.path(name)), 0o755), os.WriteFile(n.path(name), []byte(text), 0o644)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) config() string {
+	list, err := json.Marshal(n.ClusterDNS())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: %s\nlocalAddresses: []\n"+
+		"upstreams: {external: []}\nstateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\n", list, n.state, n.path("lib"), n.path("none"))
+}
+
+func (n *node) entry() map[string]any {
+	return map[string]any{"type": "neardns", "redirects": n.ClusterDNS(), "clusterDomain": "cluster.local", "stateDir": n.state,
+		"persistDir": n.path("lib"), "steer": "always", "logFile": n.path("plugin.log")}
+}
+
+func (n *node) conflist() string {
+	text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "pods", "plugins": []any{map[string]any{"type": "ptp"}, n.entry()}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// add has the plugin steer the pod, which the topology has attached.
+func (n *node) add() (err error) {
+	conf := n.entry()
+	conf["cniVersion"], conf["name"] = "1.0.0", "pods"
+	var ips []any
+	for _, a := range n.pod.Addrs {
+		ips = append(ips, map[string]any{"address": netip.PrefixFrom(a, a.BitLen()).String(), "interface": 0})
+	}
+	conf["prevResult"] = map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": "eth0", "sandbox": n.pod.Path()}}, "ips": ips}
+	bytes, err := json.Marshal(conf)
+	if err != nil {
+		return err
+	}
+	c := libcni.NewCNIConfigWithCacheDir([]string{programs}, n.path("cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
+	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: bytes}
+	n.Host.Do(func() {
+		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: "pod-0123456789abcdef", NetNS: n.pod.Path(), IfName: "eth0",
+			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "pod"}}})
+	})
+	return err
+}
+
+func (n *node) launch() {
+	n.t.Helper()
+	n.agent = n.Host.Start(filepath.Join(programs, "neardns-agent"), "node", "--config", n.path("node.yaml"))
+}
+
+// start starts the agent and waits until it serves under all of its leases.
+func (n *node) start() {
+	n.t.Helper()
+	n.launch()
+	n.awaitReady()
+}
+
+func (n *node) awaitReady() {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience, func() error {
+		if s := n.status(); s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < len(n.ClusterDNS()) {
+			return fmt.Errorf("the agent is not ready: %+v", s.Agent)
+		}
+		return nil
+	})
+}
+
+// status is what `neardns-agent status --json` says, as far as the tests look at it.
+type status struct {
+	Agent *struct {
+		Ready     bool              `json:"ready"`
+		Proven    []netip.Addr      `json:"fallbackProven"`
+		Faults    map[string]string `json:"faults"`
+		Repairs   map[string]int    `json:"repairs"`
+		LastFault *struct {
+			Part, What string
+			Time       time.Time
+		} `json:"lastFault"`
+	} `json:"agent"`
+	Leases []struct {
+		Address  netip.Addr `json:"address"`
+		Protocol string     `json:"protocol"`
+	} `json:"kernelLeases"`
+}
+
+func (n *node) status() status {
+	n.t.Helper()
+	_, out := n.run("status", "--config", n.path("node.yaml"), "--json")
+	var s status
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		n.t.Fatalf("status is no JSON: %v\n%s", err, out)
+	}
+	return s
+}
+
+// run runs the agent's binary in the host's netns to its end.
+func (n *node) run(args ...string) (code int, output string) {
+	n.t.Helper()
+	p := n.Host.Start(append([]string{filepath.Join(programs, "neardns-agent")}, args...)...)
+	select {
+	case <-p.Exited():
+	case <-time.After(patience):
+		p.Kill()
+		n.t.Fatalf("neardns-agent %v did not end\n%s", args, p.Output())
+	}
+	return p.Cmd.ProcessState.ExitCode(), p.Output()
+}
+
+// doctor runs the doctor and returns its exit code and text.
+func (n *node) doctor() (code int, text string) {
+	n.t.Helper()
+	return n.run("doctor", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d"), "--cni-bin", programs)
+}
+
+// wantSeen fails unless the doctor says, on one line that begins with state and check, all of the words.
+func (n *node) wantSeen(when, state, check string, words ...string) {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience/4, func() error { // leases come and go within a second
+		code, text := n.doctor()
+		for line := range strings.Lines(text) {
+			if says(line, state, check, words) && (state != "FAIL" || code == 3) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s: the doctor (exit code %d) does not say %s of %s with %q:\n%s", when, code, state, check, words, text)
+	})
+}
+
+func says(line, state, check string, words []string) bool {
+	f := strings.SplitN(strings.TrimSpace(line), "  ", 2)
+	if len(f) < 2 || f[0] != state || !strings.HasPrefix(strings.TrimSpace(f[1]), check) {
+		return false
+	}
+	for _, w := range words {
+		if !strings.Contains(line, w) {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *node) wantHealthy(when string) {
+	n.t.Helper()
+	if code, text := n.doctor(); code != 0 || !strings.Contains(text, "\nGOOD") {
+		n.t.Errorf("%s: the doctor exits with %d:\n%s", when, code, text)
+	}
+}

@@ -1,0 +1,189 @@
+package weather
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// gapLimit bounds how long a pod may be without an answer: its own retry, and what a lease may outlive its agent's way.
+const gapLimit = 800*time.Millisecond + 2*askTimeout + slack
+
+// repaired makes a fault under asking pods and measures until look says that it is gone.
+func (n *node) repaired(name string, fault []string, look func() string) {
+	n.t.Helper()
+	before := look()
+	pods := n.keepAsking()
+	begun := time.Now()
+	n.Host.Run(fault...)
+	made := time.Now()
+	broken := look() != before
+	testutil.Eventually(n.t, patience, func() error {
+		if got := look(); got != before {
+			return fmt.Errorf("%s: not repaired:\n%s\nwant\n%s", name, got, before)
+		}
+		return nil
+	})
+	took := time.Since(made)
+	n.t.Logf("%s: repaired after %v (seen broken: %t, the command took %v)", name, took.Round(time.Millisecond), broken, made.Sub(begun).Round(time.Millisecond))
+	if took > repairLimit+slack {
+		n.t.Errorf("%s: repaired after %v, want %v", name, took, repairLimit)
+	}
+	if n.Proxy.Mode() == testutil.IPTables && strings.Contains(name, "flush") { // kube-proxy's next sync
+		for i, a := range n.ClusterDNS() {
+			testutil.InstallProxy(n.t, n.Host, testutil.IPTables, testutil.DNSService(a, n.KubeDNSAddrs()[i])...)
+		}
+	}
+	n.awaitReady()
+	n.awaitCached(name)
+	pods.end(name, gapLimit)
+}
+
+// TestLinkFaults takes the link and its addresses away in every way that ip(8) has.
+func TestLinkFaults(t *testing.T) {
+	n := newNode(t, testutil.Dual, testutil.NFTables)
+	n.start()
+	n.wantHealthy("at first")
+	look := func() string {
+		out, _ := n.Host.TryRun("", "sh", "-c", "ip -o link show neardns0 | sed 's/^[0-9]*: //; s/qlen.*//; s/link.*//'; ip -o address show dev neardns0 scope global; ip -o address show dev neardns0 scope link | grep inet.169")
+		var lines []string
+		for line := range strings.Lines(out) {
+			if _, after, ok := strings.Cut(line, ": neardns0"); ok { // the index changes with the link
+				line = after
+			}
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
+		return strings.Join(lines, "\n")
+	}
+	for _, f := range []struct{ name, command string }{
+		{"link deleted", "ip link del neardns0"},
+		{"link set down", "ip link set neardns0 down"},
+		{"address removed", "ip address del 169.254.20.11/32 dev neardns0"},
+		{"foreign address added", "ip address add 192.0.2.77/32 dev neardns0"},
+	} {
+		n.repaired(f.name, strings.Fields(f.command), look)
+	}
+	if s := n.status(); s.Agent.Repairs["link"] < 4 {
+		t.Errorf("repairs counted: %v", s.Agent.Repairs)
+	}
+	n.wantHealthy("at last")
+}
+
+// TestRuleFaults deletes and edits the host table as nft and iptables users do.
+func TestRuleFaults(t *testing.T) {
+	n := newNode(t, testutil.Dual, testutil.IPTables)
+	n.start()
+	look := func() string {
+		out, _ := n.Host.TryRun("", "sh", "-c", "nft -s -t list table inet neardns; for s in ours4 ours6 cluster4 cluster6 uplinks; do nft list set inet neardns $s 2>/dev/null || nft list map inet neardns $s; done")
+		return out
+	}
+	script := func(text string) []string { return []string{"sh", "-c", text} }
+	for _, f := range []struct {
+		name    string
+		command []string
+	}{
+		{"ruleset flushed", script("nft flush ruleset")},
+		{"table deleted", script("nft delete table inet neardns")},
+		{"table flushed", script("nft flush table inet neardns")},
+		{"rule deleted", script("nft delete rule inet neardns switch4 handle $(nft -a list chain inet neardns switch4 | awk '/handle/ && !/chain/ {print $NF; exit}')")},
+		{"rule added", script("nft insert rule inet neardns switch4 drop")},
+		{"set element removed", script("nft delete element inet neardns ours4 '{ 169.254.20.11 }'")},
+		{"iptables flushed", script("for b in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do $b -F; $b -t raw -F; done")},
+	} {
+		n.repaired(f.name, f.command, look)
+	}
+	if s := n.status(); s.Agent.Repairs["rules"] < 6 {
+		t.Errorf("repairs counted: %v", s.Agent.Repairs)
+	}
+	n.wantHealthy("at last")
+}
+
+// TestLostEvents stops the agent, overruns its event sockets with another program's rules and spoils ours among them. When
+// it goes on, it reads everything again, and touches nothing foreign.
+func TestLostEvents(t *testing.T) {
+	n := newNode(t, testutil.IPv4, testutil.NFTables)
+	n.start()
+	chain := func() string {
+		out, _ := n.Host.TryRun("", "nft", "list", "chain", "inet", "neardns", "switch4")
+		return out
+	}
+	before := chain()
+	n.agent.Stop()
+	var load strings.Builder
+	load.WriteString("add table inet big\nadd chain inet big c\n")
+	const rules = 20000
+	for i := range rules {
+		fmt.Fprintf(&load, "add rule inet big c ip daddr 10.%d.%d.1 tcp dport 80 counter accept comment \"one of very many rules of another program\"\n", i>>8, i&255)
+	}
+	load.WriteString("flush chain inet neardns switch4\n")
+	n.Host.RunInput(load.String(), "nft", "-f", "-")
+	for i := range 200 { // and of links
+		n.Host.Run("ip", "address", "add", fmt.Sprintf("192.0.2.%d/32", i+11), "dev", "lo")
+	}
+	n.Host.Run("ip", "address", "del", steering4.String()+"/32", "dev", "neardns0")
+	n.agent.Cont()
+	testutil.Eventually(t, patience, func() error {
+		if got := chain(); got != before {
+			return fmt.Errorf("not repaired: %s", got)
+		}
+		return nil
+	})
+	n.awaitReady()
+	n.awaitCached("events lost")
+	if got := strings.Count(n.Host.Run("nft", "list", "chain", "inet", "big", "c"), "accept"); got != rules {
+		t.Errorf("%d of another program's rules are left, want %d", got, rules)
+	}
+}
+
+// TestRepairFight has another program delete our table whenever it is there. The agent's work is bounded, it is said once,
+// and pods are answered all the same.
+func TestRepairFight(t *testing.T) {
+	n := newNode(t, testutil.IPv4, testutil.NFTables)
+	n.start()
+	pods := n.keepAsking()
+	const fight = 6 * time.Second
+	for begun := time.Now(); time.Since(begun) < fight; {
+		_, _ = n.Host.TryRun("", "sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do nft delete table inet neardns 2>/dev/null; sleep 0.02; done")
+	}
+	s := n.status()
+	// Ten at full speed, then after 0.5, 1, 2, 4 and 5 s.
+	if got := s.Agent.Repairs["rules"]; got < 8 || got > 16 {
+		t.Errorf("%d repairs within %v", got, fight)
+	}
+	if !strings.Contains(s.Agent.Faults["rules"], "something on this node undid it 10 times") {
+		t.Errorf("the fight is no fault: %v", s.Agent.Faults)
+	}
+	n.wantSeen("a fight", "FAIL", "agent", "something on this node undid it")
+	log := n.agent.Output()
+	if said := strings.Count(log, "something on this node undid it"); said != 1 {
+		t.Errorf("said %d times", said)
+	}
+	if said := strings.Count(log, "msg=repaired"); said > 11 {
+		t.Errorf("%d repairs were logged", said)
+	}
+	n.awaitCached("the fight is over")
+	pods.end("fight", gapLimit)
+}
+
+// TestManyRejects measures a repair beside 2,000 Services without endpoints, which kube-proxy in iptables mode rejects one
+// by one.
+func TestManyRejects(t *testing.T) {
+	n := newNode(t, testutil.IPv4, testutil.IPTables)
+	services := testutil.ManyServices(true, 2000)
+	for i := range services {
+		services[i].Endpoints = nil
+	}
+	n.Proxy.Add(services...)
+	n.start()
+	look := func() string {
+		out, _ := n.Host.TryRun("", "nft", "-s", "-t", "list", "table", "inet", "neardns")
+		return out
+	}
+	n.repaired("table deleted beside 2,000 rejects", []string{"nft", "delete", "table", "inet", "neardns"}, look)
+	if got := strings.Count(n.Host.Run("iptables-save", "-t", "filter"), "has no endpoints"); got != len(services) {
+		t.Errorf("%d rejects are left, want %d", got, len(services))
+	}
+}
