@@ -446,28 +446,32 @@ func TestNextUpstream(t *testing.T) {
 	}
 }
 
-// TestSilentUpstream asks first an upstream that takes connections as a black hole does. The first question is answered,
-// SERVFAIL at worst, before a client gives up; soon after all are answered by the second upstream.
+// TestSilentUpstream asks first an upstream that takes connections as a black hole does: each question is answered by the
+// second within a second, and soon at once.
 func TestSilentUpstream(t *testing.T) {
 	good := newUpstream(t, address("10.0.0.4"))
 	cfg := config(t, good)
 	cfg.Cluster = []string{blackhole(t), good.addr}
 	start(t, cfg)
-	began := time.Now()
-	ask(t, "udp", server(cfg), question("first.cluster.local.", mdns.TypeA)) // fails the test after 5 s
-	t.Logf("first answer after %s", time.Since(began).Round(10*time.Millisecond))
-	n := 0
-	waitFor(t, "the second upstream", func() bool {
-		n++
-		m := ask(t, "udp", server(cfg), question(fmt.Sprintf("n%d.cluster.local.", n), mdns.TypeA))
-		return m.Rcode == mdns.RcodeSuccess
-	})
-	t.Logf("second upstream in use after %s", time.Since(began).Round(10*time.Millisecond))
-	began = time.Now()
-	wantA(t, ask(t, "udp", server(cfg), question("later.cluster.local.", mdns.TypeA)), "10.0.0.4")
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("a later question took %s", took)
+	for i := range 8 {
+		began := time.Now()
+		wantA(t, ask(t, "udp", server(cfg), question(fmt.Sprintf("n%d.cluster.local.", i), mdns.TypeA)), "10.0.0.4")
+		took := time.Since(began)
+		t.Logf("question %d: %s", i, took.Round(time.Millisecond))
+		if took > time.Second || i >= 5 && took > 250*time.Millisecond {
+			t.Errorf("question %d took %s", i, took)
+		}
 	}
+}
+
+// TestForwardInASnippet keeps CoreDNS's forward, with all that it can, where an operator wants it; ask gives way.
+func TestForwardInASnippet(t *testing.T) {
+	rendered, chosen := newUpstream(t, address("10.0.0.1")), newUpstream(t, address("10.0.0.2"))
+	cfg := config(t, rendered)
+	cfg.Snippets = map[string]string{".": "forward . " + chosen.addr + " {\n prefer_udp\n policy round_robin\n max_age 30s\n max_idle_conns 4\n max_connect_attempts 3\n expire 8s\n max_concurrent 100\n health_check 1s\n}"}
+	start(t, cfg)
+	wantA(t, ask(t, "udp", server(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.2")
+	wantA(t, ask(t, "udp", server(cfg), question("a.cluster.local.", mdns.TypeA)), "10.0.0.1")
 }
 
 func TestOverrideServes(t *testing.T) {

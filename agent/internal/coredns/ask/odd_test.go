@@ -279,9 +279,29 @@ func TestTruncated(t *testing.T) {
 	if f.asked[0].Load() != 1 {
 		t.Error("a client over TCP was asked for over UDP")
 	}
+	other := newFake(t, onBoth, says("other"))
+	b = serve(t, nil, f.addr, other.addr)
+	b.want("udp", "c.example.", "whole", 0, quick)
+	if other.questions() != 0 {
+		t.Error("another server was asked for what is only long")
+	}
 	only := newFake(t, onUDP, cut)
 	b = serve(t, nil, only.addr)
-	b.want("udp", "a.example.", "truncated", 0, time.Second)
+	b.want("udp", "a.example.", "truncated", 0, quick)
+	b.want("udp", "b.example.", "truncated", 0, quick)
+	if n := only.questions(); n != 2 || !b.list[0].isStreamless(time.Now()) {
+		t.Errorf("asked %d times for two questions", n)
+	}
+	// No stream comes about, without a word: only the first long answer waits for it.
+	mute := newFake(t, onBoth, func(q *dns.Msg, stream bool) *dns.Msg {
+		if stream {
+			return nil
+		}
+		return cut(q, stream)
+	})
+	b = serve(t, nil, mute.addr)
+	b.want("udp", "a.example.", "truncated", 0, budget+500*time.Millisecond)
+	b.want("udp", "b.example.", "truncated", 0, quick)
 }
 
 // Answers of every size, over both protocols.

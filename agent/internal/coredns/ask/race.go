@@ -153,8 +153,9 @@ func (r *race) begin(wire []byte) (*listening, *dns.Msg) {
 	}
 	_ = l.conn.SetDeadline(until) // see over
 	id, err := l.send(wire)
+	sent := err == nil
 	var m *dns.Msg
-	if err == nil {
+	if sent {
 		m, err = l.receive(s.bufs, r.req, id)
 	}
 	switch {
@@ -163,7 +164,7 @@ func (r *race) begin(wire []byte) (*listening, *dns.Msg) {
 		if r.take(outcome{msg: m, connected: true}) {
 			return nil, r.best
 		}
-	case isTimeout(err):
+	case sent && isTimeout(err):
 		return &listening{l, id}, nil
 	case l.stale(err):
 		l.close(s.bufs)
@@ -277,7 +278,7 @@ func (r *race) ready(i int) {
 		switch {
 		case t.server.tls != nil:
 		case before.state == ended && before.err == nil && r.worth == truncated:
-			t.stream = true
+			t.stream, t.fresh = true, false
 		case before.stream && (before.fresh || !before.connected):
 			t.stream = false
 		case !before.stream && before.again:
@@ -343,7 +344,11 @@ func (r *race) take(out outcome) bool {
 	t.why = reasonOf(v, out.err)
 	t.server.counts.results[t.why].Add(1)
 	if out.err != nil {
-		return false
+		if r.best == nil || r.worth != truncated || !t.stream || out.connected || t.server.tls != nil {
+			return false
+		}
+		t.server.setStreamless(now, out.err)
+		return true // the head of the answer is all that there is
 	}
 	if r.best == nil || rank(v) < rank(r.worth) {
 		r.best, r.worth = out.msg, v
@@ -353,6 +358,9 @@ func (r *race) take(out outcome) bool {
 	}
 	if v != good {
 		t.server.health.heard.Store(now.UnixNano())
+		if v == truncated {
+			r.wholeNext(t)
+		}
 		return false
 	}
 	t.server.good(now, now.Sub(t.began))
@@ -367,6 +375,18 @@ func (r *race) take(out outcome) bool {
 		r.a.resorted.Add(1)
 	}
 	return true
+}
+
+// wholeNext has the server that answered with the head of an answer asked next, over a stream.
+func (r *race) wholeNext(t *try) {
+	if r.next == maxTries {
+		return
+	}
+	if r.count < maxTries {
+		r.count++
+	}
+	copy(r.tries[r.next+1:r.count], r.tries[r.next:r.count-1])
+	r.tries[r.next] = try{server: t.server, at: t.at, again: true, stream: true}
 }
 
 // rank says which of two answers that are no good goes to the client when there is no other. A denial from elsewhere is

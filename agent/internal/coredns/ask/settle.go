@@ -1,11 +1,21 @@
 package ask
 
-import "time"
+import (
+	"errors"
+	"syscall"
+	"time"
+)
 
 // settle draws the conclusions of a race: what each server that was asked has shown of itself. winner is the try that
 // answered well, or -1.
 func (r *race) settle(winner int) {
 	now := time.Now()
+	if now.After(r.end.Add(stalled)) {
+		return // it was us: stopped or starved, we have looked too late at what had come in time
+	}
+	if winner < 0 && r.best != nil && r.worth == truncated {
+		r.settleTruncated(now)
+	}
 	for i := range r.next {
 		if r.tries[i].state == planned || r.tries[i].again && r.earlier(i) {
 			continue
@@ -22,6 +32,16 @@ func (r *race) settle(winner int) {
 	for i := range r.next {
 		if t := &r.tries[i]; t.state == running {
 			t.server.counts.results[reasonSlow].Add(1)
+		}
+	}
+}
+
+// settleTruncated is for a question whose whole answer could not be fetched: a stream that did not come about in all that
+// time is not tried for the next ones.
+func (r *race) settleTruncated(now time.Time) {
+	for i := range r.next {
+		if t := &r.tries[i]; t.stream && t.again && t.server.tls == nil && (t.state == running || t.state == ended && t.why == reasonSilent) {
+			t.server.setStreamless(now, t.err)
 		}
 	}
 }
@@ -68,6 +88,8 @@ func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 		switch {
 		case t.state == ended && t.err == nil && (!won || !r.bad(t)):
 			return failed{}, false
+		case ours(t.err):
+			continue
 		case t.state == ended && t.why != reasonSilent:
 		case won && now.Sub(t.began) >= hedgeAfter:
 			if why, overtaken = reasonSilent, true; heard {
@@ -87,6 +109,19 @@ func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 // silentAfter is how long nothing may have been heard of a server to call it silent, where its client went before the
 // budget was over.
 const silentAfter = 3 * hedgeAfter
+
+// stalled is how late the end of a question may be noticed before its server's silence says nothing.
+const stalled = 200 * time.Millisecond
+
+// ours reports whether a try failed for want of something on this machine: descriptors, memory, ports.
+func ours(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
 
 func (r *race) bad(t *try) bool {
 	return t.why == reasonServfail || t.why == reasonRefused || t.why == reasonLame

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/google/go-cmp/cmp"
@@ -87,6 +88,25 @@ func TestReasons(t *testing.T) {
 		if got := reasonOf(tc.v, tc.err); got != tc.want {
 			t.Errorf("%v, %v: %s, want %s", tc.v, tc.err, got, tc.want)
 		}
+	}
+}
+
+// What this machine lacks is not held against a server.
+func TestOurs(t *testing.T) {
+	for err, want := range map[error]bool{
+		&net.OpError{Op: "dial", Err: syscall.EMFILE}: true, fmt.Errorf("x: %w", syscall.EADDRNOTAVAIL): true,
+		syscall.ECONNREFUSED: false, context.DeadlineExceeded: false,
+	} {
+		if ours(err) != want {
+			t.Errorf("%v", err)
+		}
+	}
+	s := &server{}
+	r := race{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Hour), end: time.Now().Add(-time.Hour), count: 1, next: 1}
+	r.tries[0] = try{server: s, state: ended, why: reasonSilent, err: context.DeadlineExceeded}
+	r.settle(-1)
+	if s.health.fails.Load() != 0 {
+		t.Error("a server was blamed after we had stood still")
 	}
 }
 
