@@ -108,6 +108,9 @@ func (l limit) verdict(rounds []outcome) (beyond, sometimes []string) {
 	if len(rounds) == 0 {
 		return nil, nil
 	}
+	if slices.ContainsFunc(rounds, func(o outcome) bool { return o.UDP.Sent == 0 }) {
+		return []string{"nothing was asked that counts"}, nil
+	}
 	for k, m := range l.measures(rounds[0]) {
 		values := each(rounds, func(o outcome) float64 { return l.measures(o)[k].value })
 		typical, worst := median(values), slices.Max(values)

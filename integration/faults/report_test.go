@@ -37,6 +37,7 @@ func TestVerdict(t *testing.T) {
 	}{
 		"never tried":            {limit{}, nil, "", ""},
 		"nothing lost":           {limit{}, costs(0, 0, 0), "", ""},
+		"nothing asked":          {limit{}, []outcome{{}}, "nothing was asked", ""},
 		"at the limit":           {limit{lost: 5}, costs(5, 5, 5), "", ""},
 		"one bad round":          {limit{lost: 5}, costs(0, 9, 0), "", "lost over UDP 9 in the worst round"},
 		"median beyond":          {limit{lost: 5}, costs(0, 6, 7), "lost over UDP 6 (worst 7), at most 5", ""},

@@ -59,8 +59,9 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 		warm = s.kept()
 	}
 	r.before = memory(s.server.PID())
+	plan := load.Plan{Streams: streams(s), Duration: lead + f.length}
 	s.misses.Clear()
-	g := s.launch(s.pod, load.Plan{Streams: streams(s), Duration: lead + f.length})
+	g := s.launch(s.pod, plan)
 	r.begun = g.begun
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
