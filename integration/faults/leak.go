@@ -2,10 +2,13 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/integration/faults/load"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -23,14 +27,17 @@ type footprint struct {
 	PID         int
 	Goroutines  int
 	Descriptors int
-	Memory      float64 // resident, in MiB
+	Heap        float64 // that is alive: the least in use under a calm load, in MiB
+	Resident    float64 // MiB, only told: what a flood took is given back to the kernel late
 	node
 }
 
 // node is what stands on the node whichever agent runs.
 type node struct {
-	Rules    int // lines of the host's ruleset, sets' elements aside
-	Elements int // of sets and maps of our table
+	Rules int // lines of the host's ruleset, sets' elements aside
+	// Elements are how many our table's sets and maps hold that do not time out by themselves, by name; Passing are the others.
+	Elements map[string]int
+	Passing  int
 	Tracked  int // connections of port 53
 	Links    int
 	Files    []string // in the agent's two folders
@@ -40,9 +47,9 @@ type node struct {
 const (
 	spareGoroutines  = 20
 	spareDescriptors = 12
-	spareMemory      = 1.5 // times
+	spareHeap        = 1.25 // times, and
+	spareHeapMiB     = 4    // for what is in flight at the moment
 	spareTracked     = 30
-	spareElements    = 4 // a source or two whose note has not timed out
 )
 
 // leaks are what is more in b than in a, beyond what comes and goes.
@@ -56,11 +63,13 @@ func (a footprint) leaks(b footprint) []string {
 	more("goroutines", a.Goroutines, b.Goroutines, spareGoroutines)
 	more("descriptors", a.Descriptors, b.Descriptors, spareDescriptors)
 	more("lines of rules", a.Rules, b.Rules, 0)
-	more("elements of sets", a.Elements, b.Elements, spareElements)
+	for _, set := range slices.Sorted(maps.Keys(b.Elements)) {
+		more("elements of "+set, a.Elements[set], b.Elements[set], 0)
+	}
 	more("tracked connections", a.Tracked, b.Tracked, spareTracked)
 	more("links", a.Links, b.Links, 0)
-	if b.Memory > a.Memory*spareMemory {
-		out = append(out, fmt.Sprintf("memory: %.0f MiB, at first %.0f", b.Memory, a.Memory))
+	if b.Heap > a.Heap*spareHeap+spareHeapMiB {
+		out = append(out, fmt.Sprintf("heap: %.1f MiB alive, at first %.1f", b.Heap, a.Heap))
 	}
 	for _, f := range b.Files {
 		if !slices.Contains(a.Files, f) {
@@ -71,8 +80,14 @@ func (a footprint) leaks(b footprint) []string {
 }
 
 func sideBySide(a, b footprint) string {
-	return fmt.Sprintf("goroutines %d → %d, descriptors %d → %d, memory %.0f → %.0f MiB, lines of rules %d → %d, elements %d → %d, tracked %d → %d, links %d → %d, files %d → %d",
-		a.Goroutines, b.Goroutines, a.Descriptors, b.Descriptors, a.Memory, b.Memory, a.Rules, b.Rules, a.Elements, b.Elements,
+	total := func(f footprint) (n int) {
+		for _, k := range f.Elements {
+			n += k
+		}
+		return n
+	}
+	return fmt.Sprintf("goroutines %d → %d, descriptors %d → %d, heap alive %.1f → %.1f MiB, resident %.0f → %.0f MiB, lines of rules %d → %d, elements %d → %d (and %d → %d that time out), tracked %d → %d, links %d → %d, files %d → %d",
+		a.Goroutines, b.Goroutines, a.Descriptors, b.Descriptors, a.Heap, b.Heap, a.Resident, b.Resident, a.Rules, b.Rules, total(a), total(b), a.Passing, b.Passing,
 		a.Tracked, b.Tracked, a.Links, b.Links, len(a.Files), len(b.Files))
 }
 
@@ -82,11 +97,12 @@ func (s *stand) footprint() footprint {
 	pid := s.server.PID()
 	descriptors, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	s.must(err)
-	f := footprint{PID: pid, Descriptors: len(descriptors), Memory: memory(pid)}
-	f.Goroutines, err = s.goroutines()
+	f := footprint{PID: pid, Descriptors: len(descriptors), Resident: memory(pid)}
+	goroutines, err := s.metric("go_goroutines")
 	s.must(err)
+	f.Goroutines = int(goroutines)
 	f.Rules = strings.Count(s.node.Host.Run("nft", "-s", "-t", "list", "ruleset"), "\n")
-	f.Elements, err = elements(s.node.Host.Run("nft", "-j", "list", "table", "inet", "neardns"))
+	f.Elements, f.Passing, err = elements(s.node.Host.Run("nft", "-j", "list", "table", "inet", "neardns"))
 	s.must(err)
 	f.Tracked = len(testutil.Conntrack(s.node.Host))
 	f.Links = strings.Count(s.node.Host.Run("ip", "-o", "link"), "\n")
@@ -101,25 +117,51 @@ func (s *stand) footprint() footprint {
 	return f
 }
 
-// elements counts what is in the sets and maps of a listing in JSON.
-func elements(text string) (int, error) {
+// calm is the least heap that was in use while pods asked and nothing went wrong: garbage is collected every few seconds then,
+// and what is left right after it is alive.
+func (s *stand) calm() float64 {
+	s.t.Helper()
+	const long = 6 * time.Second
+	g := s.launch(s.pod, load.Plan{Streams: usual(s), Duration: long})
+	least := math.Inf(1)
+	for time.Since(g.begun) < long && !s.gone() {
+		bytes, err := s.metric("go_memstats_heap_alloc_bytes")
+		s.must(err)
+		least = min(least, bytes/(1<<20))
+		s.pause(50 * time.Millisecond)
+	}
+	g.wait()
+	return least
+}
+
+// elements counts what is in the sets and maps of a listing in JSON: by their names what stays, and in all what times out.
+func elements(text string) (stay map[string]int, pass int, err error) {
 	var listing struct {
 		Nftables []map[string]struct {
+			Name string            `json:"name"`
 			Elem []json.RawMessage `json:"elem"`
 		} `json:"nftables"`
 	}
 	if err := json.Unmarshal([]byte(text), &listing); err != nil {
-		return 0, fmt.Errorf("read the listing of rules: %w", err)
+		return nil, 0, fmt.Errorf("read the listing of rules: %w", err)
 	}
-	n := 0
+	stay = map[string]int{}
 	for _, object := range listing.Nftables {
-		n += len(object["set"].Elem) + len(object["map"].Elem)
+		for _, kind := range []string{"set", "map"} {
+			for _, raw := range object[kind].Elem {
+				if bytes.Contains(raw, []byte(`"expires"`)) {
+					pass++
+				} else {
+					stay[object[kind].Name]++
+				}
+			}
+		}
 	}
-	return n, nil
+	return stay, pass, nil
 }
 
-// goroutines reads the agent's own count from its metrics.
-func (s *stand) goroutines() (int, error) {
+// metric reads one of the agent's own metrics that has no labels.
+func (s *stand) metric(name string) (float64, error) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		s.node.Host.Do(func() { conn, err = new(net.Dialer).DialContext(ctx, network, addr) })
 		return conn, err
@@ -130,9 +172,9 @@ func (s *stand) goroutines() (int, error) {
 	}
 	defer resp.Body.Close()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), "go_goroutines "); ok {
-			return strconv.Atoi(value)
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			return strconv.ParseFloat(value, 64)
 		}
 	}
-	return 0, fmt.Errorf("metrics do not tell go_goroutines")
+	return 0, fmt.Errorf("metrics do not tell %s", name)
 }

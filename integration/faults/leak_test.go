@@ -5,23 +5,25 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestLeaks(t *testing.T) {
-	base := footprint{PID: 1, Goroutines: 50, Descriptors: 40, Memory: 40, node: node{Rules: 200, Elements: 10, Tracked: 5, Links: 6, Files: []string{"/state/agent.sock"}}}
+	base := footprint{PID: 1, Goroutines: 50, Descriptors: 40, Heap: 10, node: node{Rules: 200, Elements: map[string]int{"ours4": 2}, Tracked: 5, Links: 6, Files: []string{"/state/agent.sock"}}}
 	for name, c := range map[string]struct {
 		change func(*footprint)
 		want   string
 	}{
 		"the same":       {func(*footprint) {}, ""},
 		"less":           {func(f *footprint) { *f = footprint{} }, ""},
-		"breathing":      {func(f *footprint) { f.Goroutines, f.Descriptors, f.Memory, f.Tracked, f.Elements = 60, 45, 55, 20, 12 }, ""},
+		"breathing":      {func(f *footprint) { f.Goroutines, f.Descriptors, f.Heap, f.Tracked, f.Passing = 60, 45, 12, 20, 99 }, ""},
 		"goroutines":     {func(f *footprint) { f.Goroutines = 90 }, "goroutines: 90, at first 50"},
 		"descriptors":    {func(f *footprint) { f.Descriptors = 60 }, "descriptors: 60"},
-		"memory":         {func(f *footprint) { f.Memory = 70 }, "memory: 70 MiB"},
+		"memory":         {func(f *footprint) { f.Heap = 17 }, "heap: 17.0 MiB alive, at first 10.0"},
 		"a rule":         {func(f *footprint) { f.Rules++ }, "lines of rules: 201"},
-		"elements":       {func(f *footprint) { f.Elements = 99 }, "elements of sets: 99"},
+		"elements":       {func(f *footprint) { f.Elements = map[string]int{"ours4": 3} }, "elements of ours4: 3, at first 2"},
 		"connections":    {func(f *footprint) { f.Tracked = 99 }, "tracked connections: 99"},
 		"a link":         {func(f *footprint) { f.Links++ }, "links: 7"},
 		"a file":         {func(f *footprint) { f.Files = []string{"/state/agent.sock", "/state/x.tmp"} }, "file: /state/x.tmp"},
@@ -37,11 +39,12 @@ func TestLeaks(t *testing.T) {
 }
 
 func TestElements(t *testing.T) {
-	n, err := elements(`{"nftables": [{"metainfo": {}}, {"set": {"name": "a", "elem": ["10.0.0.1", {"elem": {"val": 1}}]}}, {"set": {"name": "empty"}}, {"map": {"elem": [["a", "b"]]}}, {"rule": {"expr": [{}]}}]}`)
-	if n != 3 || err != nil {
-		t.Errorf("%d, %v", n, err)
+	stay, pass, err := elements(`{"nftables": [{"metainfo": {}}, {"set": {"name": "a", "elem": ["10.0.0.1", {"elem": {"val": 1, "timeout": 9, "expires": 3}}]}},
+		{"set": {"name": "empty"}}, {"map": {"name": "m", "elem": [["a", "b"], ["c", "d"]]}}, {"rule": {"expr": [{}]}}]}`)
+	if diff := cmp.Diff(map[string]int{"a": 1, "m": 2}, stay); diff != "" || pass != 1 || err != nil {
+		t.Errorf("%d pass, %v (-want +got):\n%s", pass, err, diff)
 	}
-	if _, err := elements("nonsense"); err == nil {
+	if _, _, err := elements("nonsense"); err == nil {
 		t.Error("nonsense is read")
 	}
 }
@@ -54,8 +57,11 @@ func TestFootprint(t *testing.T) {
 	testutil.RequireRoot(t)
 	o := testOptions(t)
 	s := newOurs(t, o.bin, scratch(t))
-	before := s.footprint()
-	if before.Goroutines < 5 || before.Descriptors < 5 || before.Memory < 5 || before.Rules < 50 || before.Elements < 2 || before.Links < 4 || len(before.Files) < 3 {
+	before := s.settled(footprint{})
+	if before.Heap < 1 || before.Heap > 200 {
+		t.Errorf("%v MiB of heap are alive", before.Heap)
+	}
+	if before.Goroutines < 5 || before.Descriptors < 5 || before.Resident < 5 || before.Rules < 50 || before.Elements["ours4"] < 2 || before.Passing < 2 || before.Links < 4 || len(before.Files) < 3 {
 		t.Errorf("implausible: %+v", before)
 	}
 	s.node.Host.Run("ip", "link", "add", "left0", "type", "bridge")

@@ -85,11 +85,13 @@ func counts(m map[string]int) string {
 	return strings.Join(out, ", ")
 }
 
-// settled takes a footprint once nothing in it has leaked since before, or the time to settle is over.
+// settled takes a footprint after a calm load, once nothing in it has leaked since before, or the time to settle is over.
 func (s *stand) settled(before footprint) footprint {
+	heap := s.calm()
 	deadline := time.Now().Add(settleTime)
 	for {
 		f := s.footprint()
+		f.Heap = heap
 		if before.PID == 0 || len(before.leaks(f)) == 0 || time.Now().After(deadline) {
 			return f
 		}
