@@ -186,19 +186,26 @@ func (sp *Space) over(c Class) bool {
 // Len is how many entries of a class there are.
 func (sp *Space) Len(c Class) int { return int(sp.count[c].Load()) }
 
-// Get returns what is known of a question, stale or not, at most one of each class.
+// Get returns what is known of a question, stale or not, at most one of each class. They count as used.
 func (sp *Space) Get(k *Key) (success, denial *Entry) {
+	success, denial = sp.Peek(k)
+	for _, e := range []*Entry{success, denial} {
+		if e != nil {
+			e.touch()
+		}
+	}
+	return success, denial
+}
+
+// Peek is Get for who only wants to know.
+func (sp *Space) Peek(k *Key) (success, denial *Entry) {
 	h := k.hash(sp.store.seed)
 	sh := sp.shard(h)
 	sh.mu.RLock()
 	found := [classes]*Entry{sh.index[Success][h], sh.index[Denial][h]}
 	sh.mu.RUnlock()
 	for c, e := range found {
-		switch {
-		case e == nil:
-		case e.matches(k):
-			e.touch()
-		default:
+		if e != nil && !e.matches(k) {
 			found[c] = nil
 		}
 	}

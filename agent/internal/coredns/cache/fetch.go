@@ -1,0 +1,216 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"net"
+	"runtime/debug"
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/metrics/vars"
+	clog "github.com/coredns/coredns/plugin/pkg/log"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/wire"
+)
+
+// followMost is how long a question waits for another one's answer before it asks by itself. Whoever leads ends sooner:
+// the agent's Corefile gives a miss 4 s (cancel).
+const followMost = 5 * time.Second
+
+// inFlight marks the context of a question that others may be waiting for. A plugin that asks its own server again (an
+// alias that leads back) must not wait for itself.
+type inFlight struct{}
+
+// miss asks the upstream. Questions alike that come meanwhile wait for the answer and take it, if it is one that is kept:
+// a moment later it would have been theirs anyway. Whatever is not kept belongs to the one who asked.
+func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a asked, good *wire.Entry, s *series) (int, error) {
+	q := &fetch{ResponseWriter: w, cache: c, asked: a, request: r, good: good, series: s}
+	if a.rd && ctx.Value(inFlight{}) == nil {
+		f, leads := c.flights.join(a.key.Bytes(), c.store.Now())
+		if !leads {
+			if f.follow(ctx) && f.kept {
+				c.reply(w, r, &q.asked, f.entry, f.left(c.store.Now()))
+				return dns.RcodeSuccess, nil
+			}
+		} else {
+			q.flight = f
+			defer c.flights.end(f)
+			// Another flight may have landed since we looked.
+			if e, left := c.look(&q.asked.key); left > 0 {
+				f.settle(e, e.TTL(), true, true)
+				c.reply(w, r, &q.asked, e, uint32(left))
+				return dns.RcodeSuccess, nil
+			}
+		}
+	}
+	return q.run(ctx)
+}
+
+// refresh begins to ask the upstream about an entry that is known, in the background, unless somebody does already. w is
+// the client's for whom it is done; nil: for nobody yet. It returns nil when there is too much to do already.
+func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a asked, e *wire.Entry, s *series) (f *flight, leads bool) {
+	f, leads = c.flights.join(a.key.Bytes(), c.store.Now())
+	if !leads {
+		return f, false
+	}
+	select {
+	case c.background <- struct{}{}:
+	default:
+		c.flights.end(f)
+		return nil, false
+	}
+	s.prefetches.Inc()
+	q := &fetch{cache: c, asked: a, request: r.Copy(), flight: f, series: s, background: true, remote: &net.TCPAddr{}}
+	if e.Class() == wire.Success {
+		q.good = e
+	}
+	if w != nil {
+		q.remote, q.local = w.RemoteAddr(), w.LocalAddr()
+	}
+	ctx = context.WithoutCancel(ctx)
+	go func() { // ends with the upstream's own deadlines
+		defer func() { <-c.background }()
+		defer c.flights.end(f)
+		defer func() {
+			// Nobody above us catches it, and one name must not end the server.
+			if p := recover(); p != nil {
+				vars.Panic.Inc()
+				clog.NewWithPlugin(c.Name()).Errorf("Recovered from panic while refreshing %q: %v\n%s", r.Question[0].Name, p, debug.Stack())
+				e.Fail(c.store.Now(), false)
+			}
+		}()
+		_, err := q.run(ctx)
+		switch now := c.store.Now(); {
+		case f.refreshed:
+		case q.written:
+			e.Fail(now, false)
+		case err != nil:
+			e.Fail(now, true)
+		} // else it was shed on the way: the next one may try at once
+	}()
+	return f, true
+}
+
+// fetch is one question to the upstream, and the writer that takes the answer.
+type fetch struct {
+	dns.ResponseWriter // the client's; nil in the background
+
+	cache      *Cache
+	asked      asked
+	request    *dns.Msg // the client's; not changed
+	good       *wire.Entry
+	flight     *flight // nil: nobody else may have the answer
+	series     *series
+	background bool
+	remote     net.Addr // whose question it is, in the background
+	local      net.Addr
+	written    bool
+}
+
+// run asks, and keeps the failure if nobody answers (RFC 9520, section 3.2).
+func (q *fetch) run(ctx context.Context) (int, error) {
+	c := q.cache
+	r := q.request.Copy()
+	// So that the upstream says whether it is authentic; who does not understand AD does not get it (RFC 6840, section 5.7).
+	r.AuthenticatedData = true
+	inner := ctx
+	if q.flight != nil {
+		inner = context.WithValue(ctx, inFlight{}, true)
+	}
+	code, err := plugin.NextOrFailure(c.Name(), c.next, inner, q, r)
+	switch {
+	case q.written:
+	case err == nil: // whoever did not write said why by the code, and answers for it
+	case code == dns.RcodeServerFailure && ctx.Err() == nil:
+		c.health.silence()
+		if e := c.keepFailure(q, r); e != nil && q.flight != nil {
+			q.flight.settle(e, e.TTL(), true, false)
+		}
+	}
+	return code, err
+}
+
+// WriteMsg takes what the upstream said: keeps it, and passes it on.
+func (q *fetch) WriteMsg(res *dns.Msg) error {
+	if res == nil {
+		return errors.New("cache: there is no message to write")
+	}
+	q.written = true
+	c := q.cache
+	c.health.answer(c.store.Now())
+	t := c.take(q, res)
+	if q.flight != nil && t.entry != nil {
+		q.flight.settle(t.entry, t.ttl, t.kept || t.held, t.refreshes)
+	}
+	switch {
+	case q.background:
+		return nil
+	case t.entry != nil:
+		c.reply(q.ResponseWriter, q.request, &q.asked, t.entry, t.ttl)
+		return nil
+	}
+	m := *res // plugins hand out messages that they keep
+	m.Extra = withoutOPT(res.Extra)
+	m.AuthenticatedData = res.AuthenticatedData && q.asked.ad
+	return q.ResponseWriter.WriteMsg(&m)
+}
+
+// Write passes on what a plugin wrote itself. It cannot be kept: nothing is known of it.
+func (q *fetch) Write(b []byte) (int, error) {
+	q.written = true
+	if q.background {
+		return len(b), nil
+	}
+	return q.ResponseWriter.Write(b)
+}
+
+// RemoteAddr is whose question it is. A refresh for nobody comes over TCP from nowhere, so that its answer is not cut.
+func (q *fetch) RemoteAddr() net.Addr {
+	if q.background {
+		return q.remote
+	}
+	return q.ResponseWriter.RemoteAddr()
+}
+
+// LocalAddr implements dns.ResponseWriter.
+func (q *fetch) LocalAddr() net.Addr {
+	switch {
+	case !q.background:
+		return q.ResponseWriter.LocalAddr()
+	case q.local != nil:
+		return q.local
+	}
+	return q.remote
+}
+
+// Close implements dns.ResponseWriter.
+func (q *fetch) Close() error {
+	if q.background {
+		return nil
+	}
+	return q.ResponseWriter.Close()
+}
+
+// TsigStatus implements dns.ResponseWriter.
+func (q *fetch) TsigStatus() error {
+	if q.background {
+		return nil
+	}
+	return q.ResponseWriter.TsigStatus()
+}
+
+// TsigTimersOnly implements dns.ResponseWriter.
+func (q *fetch) TsigTimersOnly(b bool) {
+	if !q.background {
+		q.ResponseWriter.TsigTimersOnly(b)
+	}
+}
+
+// Hijack implements dns.ResponseWriter.
+func (q *fetch) Hijack() {
+	if !q.background {
+		q.ResponseWriter.Hijack()
+	}
+}

@@ -1,0 +1,42 @@
+package cache
+
+import (
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+
+	"github.com/neardns/neardns/agent/internal/wire"
+)
+
+// Setup returns the directive's set-up function for a process's one store. Blocks find what blocks like them left there. It
+// registers nothing; whoever assembles the server does. m may be shared by any number of blocks.
+func Setup(store *wire.Store, m *Metrics) caddy.SetupFunc {
+	return func(c *caddy.Controller) error {
+		p, err := parse(c)
+		if err != nil {
+			return plugin.Error("cache", err)
+		}
+		chain, err := behind(c)
+		if err != nil {
+			return plugin.Error("cache", err)
+		}
+		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, chain)), m)
+		// At start-up, not here: a configuration that is refused must change nothing.
+		c.OnStartup(func() error {
+			cache.space.Retain()
+			cache.bound.Do(cache.setBounds)
+			m.add(cache)
+			return nil
+		})
+		c.OnShutdown(func() error {
+			m.remove(cache)
+			cache.space.Release()
+			return nil
+		})
+		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
+			cache.next = next
+			return cache
+		})
+		return nil
+	}
+}
