@@ -68,6 +68,7 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 		os.RemoveAll(filepath.Dir(podfile.Path(conf.StateDir, "x", "x"))),
 		removeFile(filepath.Join(conf.StateDir, socketName)),
 		removeFile(filepath.Join(conf.StateDir, handoverName)),
+		removeFile(filepath.Join(conf.PersistDir, snapshotName)),
 		removeFile(filepath.Join(conf.StateDir, lockName)),
 	)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // configFlag is the flag that every command with a configuration has.
@@ -62,7 +63,7 @@ func runConfig(_ context.Context, e env, args []string) error {
 	if err != nil {
 		return badConfig(err)
 	}
-	if err := checkDNS(newServer(e, discardLog(), admit.New(admit.DefaultLimit), ask.NewServers(discardLog())), s.DNS, *path); err != nil {
+	if err := checkDNS(newServer(e, discardLog(), admit.New(admit.DefaultLimit), ask.NewServers(discardLog()), wire.NewStore(0)), s.DNS, *path); err != nil {
 		return badConfig(err)
 	}
 	if verb == "check" {

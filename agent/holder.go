@@ -37,12 +37,8 @@ func (h *holder) Sockets() ([]handover.Socket, error) {
 	return out, err
 }
 
-func (h *holder) Snapshot(w io.Writer) error {
-	if h.agent.cache == nil {
-		return nil
-	}
-	return h.agent.cache.Snapshot(w)
-}
+// Snapshot writes what the cache holds.
+func (h *holder) Snapshot(w io.Writer) error { return h.agent.answers.Snapshot(w) }
 
 func (h *holder) Beside(successor handover.Claim) (end func(), err error) {
 	return h.node.Beside(successor.Instance)
@@ -71,6 +67,7 @@ func (h *holder) Done(successor handover.Claim, took time.Duration, err error) {
 	switch {
 	case err == nil:
 		h.metrics.Handover("given")
+		h.agent.given.Store(true)
 		h.agent.log.Info("handed over", "to", successor.String(), "after", took.Round(time.Millisecond))
 	case errors.As(err, &refused):
 		h.metrics.Handover("refused")

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -20,6 +21,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
+	"github.com/neardns/neardns/agent/internal/coredns/cache"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
@@ -31,6 +33,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/upstream"
+	"github.com/neardns/neardns/agent/internal/wire"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/accept"
@@ -38,9 +41,10 @@ import (
 
 func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func newServer(_ env, log *slog.Logger, gate *admit.Gate, upstreams *ask.Servers) *dns.Server {
+func newServer(_ env, log *slog.Logger, gate *admit.Gate, upstreams *ask.Servers, answers *wire.Store) *dns.Server {
 	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()},
-		dns.Plugin{Name: "admit", Setup: admit.Setup(gate)}, dns.Plugin{Name: "ask", Setup: ask.Setup(upstreams)})
+		dns.Plugin{Name: "admit", Setup: admit.Setup(gate)}, dns.Plugin{Name: "ask", Setup: ask.Setup(upstreams)},
+		dns.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})
 }
 
 // runNode is the role `node`: it puts the parts together and keeps them until ctx ends.
@@ -95,7 +99,8 @@ type agent struct {
 	claim    handover.Claim
 	mayTake  bool   // may ask a running agent for the node
 	podDir   string // "" where there is none
-	cache    cache  // nil: there is none that could be handed over
+	answers  *wire.Keeper
+	given    atomic.Bool // the node, to a successor: the cache is its own to save now
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node
@@ -109,7 +114,8 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	gate := admit.New(admit.DefaultLimit)
 	upstreams := ask.NewServers(a.log)
-	server := newServer(a.env, a.log, gate, upstreams)
+	a.answers = newAnswers(a.log, a.conf)
+	server := newServer(a.env, a.log, gate, upstreams, a.answers.Store)
 	if err := checkDNS(server, first.DNS, a.path); err != nil {
 		return badConfig(err)
 	}
@@ -136,6 +142,9 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	defer seat.lock.Close() //nolint:errcheck // at exit
+	if !seat.warm {
+		a.answers.Load()
+	}
 	probes, err := seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: locals, Log: a.log})
 	if err != nil {
 		return err
@@ -167,6 +176,12 @@ func (a *agent) run(ctx context.Context) error {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	a.serve(shared, own, &wg, m, n)
+	wg.Go(func() { a.answers.Run(own) })
+	defer func() {
+		if !a.given.Load() {
+			a.answers.Save()
+		}
+	}()
 	asked, err := handover.Listen(filepath.Join(a.conf.StateDir, handoverName))
 	if err != nil {
 		// Not worth failing for: a successor then waits for this agent's end.
@@ -231,6 +246,7 @@ func (a *agent) load() (node.Settings, error) {
 		return s, err
 	}
 	a.level.Set(next.Log.Level)
+	a.answers.Store.SetLimit(mebibytes(next.Cache.MemoryMiB))
 	a.mu.Lock()
 	a.conf = next
 	a.mu.Unlock()

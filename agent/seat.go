@@ -20,6 +20,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // Names in the state folder.
@@ -103,12 +104,13 @@ type seat struct {
 	lock   *os.File
 	from   *node.Handover // nil: the node was free
 	served []netip.Addr   // where the server answers already
+	warm   bool           // the cache came with it
 }
 
 // takeSeat takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
 // code 3 where it may not, or where the holder neither hands over nor ends.
 func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Settings, m *telemetry.Metrics) (*seat, error) {
-	s := &successor{log: a.log, server: server, settings: first, lock: a.lock, cache: a.cache}
+	s := &successor{log: a.log, server: server, settings: first, answers: a.answers, lock: a.lock}
 	path := filepath.Join(a.conf.StateDir, handoverName)
 	said := ""
 	for begun := time.Now(); ; {
@@ -126,7 +128,7 @@ func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Set
 		if err == nil {
 			m.Handover("taken")
 			signLock(taken.Lock, a.claim.String())
-			return &seat{lock: taken.Lock, served: s.served, from: &node.Handover{From: taken.From.String(), At: taken.At,
+			return &seat{lock: taken.Lock, served: s.served, warm: s.restored, from: &node.Handover{From: taken.From.String(), At: taken.At,
 				Took: taken.Took.Round(time.Millisecond).String()}}, nil
 		}
 		if ctx.Err() != nil {
@@ -134,7 +136,7 @@ func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Set
 		}
 		if s.orphaned != nil {
 			a.log.Warn("the holder ended within the hand-over, what it gave is kept", "from", held.holder, "err", err)
-			return &seat{lock: s.orphaned, served: s.served, from: &node.Handover{From: held.holder, At: time.Now(), Took: "0s"}}, nil
+			return &seat{lock: s.orphaned, served: s.served, warm: s.restored, from: &node.Handover{From: held.holder, At: time.Now(), Took: "0s"}}, nil
 		}
 		var refused *handover.RefusedError
 		if errors.As(err, &refused) && !refused.Later {
@@ -181,32 +183,28 @@ func (s *seat) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober
 	}
 }
 
-// cache is what outlives an agent.
-type cache interface {
-	Snapshot(w io.Writer) error
-	Restore(r io.Reader) error
-}
-
 // successor is this agent while it starts beside another.
 type successor struct {
 	log      *slog.Logger
 	server   *dns.Server
 	settings node.Settings
+	answers  *wire.Keeper
 	lock     func() (*os.File, error)
-	cache    cache // nil: there is none that could be handed over
 
+	restored bool // the holder's cache
 	served   []netip.Addr
 	orphaned *os.File // the lock, where the holder died in the midst of it
 }
 
-// Restore reads what the holder's cache held. A cold cache is no reason to stay out.
+// Restore reads what the holder's cache held. A holder of another version may write it in another way: its file is tried then.
 func (s *successor) Restore(r io.Reader) {
-	if s.cache == nil {
+	done, err := s.answers.Restore(r)
+	if err != nil || done.Unknown {
+		s.log.Warn("the holder's cache is not taken over", "err", err)
 		return
 	}
-	if err := s.cache.Restore(r); err != nil {
-		s.log.Warn("the holder's cache is not taken over", "err", err)
-	}
+	s.restored = true
+	s.log.Info("cache taken over", "entries", done.Entries, "stale", done.Stale)
 }
 
 // Serve answers on what the holder listens on, as far as this agent's configuration has the same addresses. The others come

@@ -37,14 +37,17 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		StubDomains:   map[string][]string{},
 		External:      texts(up.External),
 		ExternalFound: up.Found,
-		Cache:         dns.Cache{Entries: n.Cache.Entries, NegativeTTL: n.Cache.NegativeTTL, ServeStale: n.Cache.ServeStale},
-		Misses:        n.Limits.Misses,
-		Connections:   n.Limits.TCPConnections,
-		Queries:       dns.Queries(n.Log.Queries),
-		Snippets:      n.Snippets,
-		Override:      n.CorefileText,
-		OverrideName:  n.Corefile,
-		InstanceID:    instance,
+		Cache: dns.Cache{
+			Entries: n.Cache.Entries, NegativeTTL: n.Cache.NegativeTTL, ServeStale: n.Cache.ServeStale,
+			NoPrefetch: !n.Cache.Prefetch, HoldDenials: n.Cache.HoldDenials,
+		},
+		Misses:       n.Limits.Misses,
+		Connections:  n.Limits.TCPConnections,
+		Queries:      dns.Queries(n.Log.Queries),
+		Snippets:     n.Snippets,
+		Override:     n.CorefileText,
+		OverrideName: n.Corefile,
+		InstanceID:   instance,
 	}
 	if n.Steers() {
 		for _, r := range n.Redirects {

@@ -84,6 +84,9 @@ type Cache struct {
 	Entries     int
 	NegativeTTL time.Duration // longest time that a denial is kept
 	ServeStale  time.Duration // how long an expired answer may serve while the upstream fails; 0: not at all
+	MemoryMiB   int           // of all entries of all zones together
+	Prefetch    bool          // fetch what is in use before it ends
+	HoldDenials time.Duration // how long a denial of what was there must last to be believed; 0: no time
 }
 
 // Limits bound what a flood or a slow upstream can take.
@@ -155,7 +158,7 @@ func Default() Node {
 		ClusterDomain:    "cluster.local",
 		Upstreams:        Upstreams{External: []External{{Path: "/etc/resolv.conf"}}},
 		KubeDNSConfigMap: "/etc/kube-dns",
-		Cache:            Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour},
+		Cache:            Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour, MemoryMiB: 32, Prefetch: true},
 		Limits:           Limits{Misses: 1024, TCPConnections: 1024},
 		Lease:            Lease{Renew: 150 * time.Millisecond, Lifetime: steer.DefaultLifetime},
 		Link:             Link{Name: "neardns0"},

@@ -103,7 +103,7 @@ stubDomains:
   Corp.Example.: [10.1.2.3, "10.1.2.4:5353"]
   acme.test: ["[fd00::53]"]
 kubeDNSConfigMap: /etc/kube-dns/
-cache: {entries: 2_000, negativeTTL: 2s, serveStale: 0s}
+cache: {entries: 2_000, negativeTTL: 2s, serveStale: 0s, memoryMiB: 8, prefetch: false, holdDenials: 20s}
 limits: {misses: 2000, tcpConnections: 3000}
 lease: {renew: 100ms, lifetime: 1s}
 link: {name: ndns0, clusterDNSOnLink: false}
@@ -135,7 +135,7 @@ snippets:
 			{Server: Server{Addr: netip.MustParseAddrPort("127.0.0.1:5300")}},
 		}},
 		StubDomains: map[string][]netip.AddrPort{"corp.example": servers("10.1.2.3:53", "10.1.2.4:5353"), "acme.test": servers("[fd00::53]:53")},
-		Cache:       Cache{Entries: 2000, NegativeTTL: 2 * time.Second},
+		Cache:       Cache{Entries: 2000, NegativeTTL: 2 * time.Second, MemoryMiB: 8, HoldDenials: 20 * time.Second},
 		Limits:      Limits{Misses: 2000, TCPConnections: 3000},
 		Lease:       Lease{Renew: 100 * time.Millisecond, Lifetime: time.Second},
 		Link:        Link{Name: "ndns0"},

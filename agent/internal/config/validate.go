@@ -130,7 +130,10 @@ func (n *Node) checkStubDomains() []error {
 func (n *Node) checkNumbers() []error {
 	var faults []error
 	if e := n.Cache.Entries; e < 1024 || e > 1_000_000 {
-		faults = append(faults, n.fault("cache.entries", fmt.Sprintf("is %d: write 1024 to 1000000; an entry takes about half a kilobyte", e)))
+		faults = append(faults, n.fault("cache.entries", fmt.Sprintf("is %d: write 1024 to 1000000; an entry takes about a quarter of a kilobyte", e)))
+	}
+	if m := n.Cache.MemoryMiB; m < 1 || m > 4096 {
+		faults = append(faults, n.fault("cache.memoryMiB", fmt.Sprintf("is %d: write 1 to 4096; it bounds the cache of the whole node", m)))
 	}
 	if m := n.Limits.Misses; m < 16 || m > 100_000 {
 		faults = append(faults, n.fault("limits.misses", fmt.Sprintf("is %d: write 16 to 100000; a miss in flight takes about 30 kB", m)))
@@ -149,6 +152,7 @@ func (n *Node) checkNumbers() []error {
 	}{
 		{"cache.negativeTTL", n.Cache.NegativeTTL, time.Second, time.Hour, "a name that came to be is unknown to pods that long"},
 		{"cache.serveStale", n.Cache.ServeStale, 0, 24 * time.Hour, "0s turns it off"},
+		{"cache.holdDenials", n.Cache.HoldDenials, 0, 5 * time.Minute, "0s believes a denial at once; a name that was really taken away is answered that long"},
 		// A probe crosses two namespaces and CoreDNS; more often than this it would be work for nothing.
 		{"lease.renew", n.Lease.Renew, 20 * time.Millisecond, time.Second, "it is the time from one probe to the next"},
 		// Resolvers wait 5 s before they ask again; a hung agent must be out of the way before that.

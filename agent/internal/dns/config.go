@@ -93,6 +93,10 @@ type Cache struct {
 	NegativeTTL time.Duration // 5s: at most; whole seconds
 	// ServeStale is how long after its end an answer may still be given when the upstream fails (RFC 8767). 0: never.
 	ServeStale time.Duration
+	// NoPrefetch: names that are in use are not fetched anew before they end.
+	NoPrefetch bool
+	// HoldDenials is how long a denial of a name that just had an answer must last before it is believed. 0: no time.
+	HoldDenials time.Duration
 }
 
 // complete fills in defaults and brings every value into one form, or says all that is wrong with the configuration.
@@ -157,6 +161,9 @@ func (c *Config) completeCache(fault faultFunc) {
 	}
 	if c.Cache.ServeStale < 0 {
 		fault("cache.serveStale", "%s is negative", c.Cache.ServeStale)
+	}
+	if c.Cache.HoldDenials < 0 || c.Cache.HoldDenials > 5*time.Minute {
+		fault("cache.holdDenials", "%s is not within 0s and 5m", c.Cache.HoldDenials)
 	}
 }
 

@@ -1,6 +1,6 @@
 package dns
 
-// plugin/cache links plugin/metrics and with it coremain, which puts flags (conf, p, version, …) on the process's global
+// plugin/acl and plugin/template link plugin/metrics and with it coremain, which puts flags (conf, p, version, …) on the process's global
 // flag set. The agent's command line must therefore have a flag set of its own.
 import (
 	// The CoreDNS plugins that a Corefile may use. Each registers itself when it is linked; directives() says in which
@@ -8,7 +8,6 @@ import (
 	_ "github.com/coredns/coredns/plugin/acl"
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/bufsize"
-	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/cancel"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/file"

@@ -17,9 +17,11 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	askplugin "github.com/neardns/neardns/agent/internal/coredns/ask"
+	"github.com/neardns/neardns/agent/internal/coredns/cache"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // TestMain fails when a test leaves a goroutine behind: servers, forwarders, health checks.
@@ -120,9 +122,11 @@ next:
 }
 
 func newServer(log *slog.Logger) *dns.Server {
+	answers := wire.NewStore(0)
 	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup()}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()},
 		dns.Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))},
-		dns.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))})
+		dns.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
+		dns.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})
 }
 
 // config serves on 127.0.0.1 with one upstream for everything.

@@ -22,6 +22,7 @@ type Instant int64
 type Store struct {
 	start time.Time
 	seed  maphash.Seed
+	slept atomic.Int64 // nanoseconds for which the monotonic clock stood still
 	limit atomic.Int64
 	bytes atomic.Int64
 	puts  atomic.Uint64 // changes, by which a snapshot knows whether it is worth its while
@@ -48,7 +49,10 @@ func (s *Store) SetLimit(limit int64) {
 }
 
 // Now is the time on the store's clock.
-func (s *Store) Now() Instant { return Instant(time.Since(s.start)) }
+func (s *Store) Now() Instant { return Instant(int64(time.Since(s.start)) + s.slept.Load()) }
+
+// Slept puts the store's clock forward: the monotonic clock stands still while the machine is suspended.
+func (s *Store) Slept(d time.Duration) { s.slept.Add(int64(max(d, 0))) }
 
 // Bytes is what the store takes, and what it may.
 func (s *Store) Bytes() (now, limit int64) { return s.bytes.Load(), s.limit.Load() }

@@ -23,6 +23,7 @@ type Metrics struct {
 	requests, misses, prefetches, drops, stale *prometheus.CounterVec
 	hits, evictions                            *prometheus.CounterVec
 	entries, bytes, limit                      *prometheus.Desc
+	err                                        error
 
 	mu     sync.Mutex // guards the field below
 	serves []*Cache
@@ -31,8 +32,8 @@ type Metrics struct {
 var classNames = [2]string{"success", "denial"} // by wire.Class
 
 // NewMetrics registers with reg; nil: Prometheus's default registry, where CoreDNS's are. Counters that are there already
-// are used: they are the same.
-func NewMetrics(store *wire.Store, reg prometheus.Registerer) (*Metrics, error) {
+// are used: they are the same. What the registry does not take is an error of the first Setup.
+func NewMetrics(store *wire.Store, reg prometheus.Registerer) *Metrics {
 	if reg == nil {
 		reg = prometheus.DefaultRegisterer
 	}
@@ -66,7 +67,8 @@ func NewMetrics(store *wire.Store, reg prometheus.Registerer) (*Metrics, error) 
 	if there := (prometheus.AlreadyRegisteredError{}); errors.As(err, &there) {
 		err = nil // another server's in this process (tests); its entries are its own
 	}
-	return m, errors.Join(append(errs, err)...)
+	m.err = errors.Join(append(errs, err)...)
+	return m
 }
 
 // Describe implements prometheus.Collector.

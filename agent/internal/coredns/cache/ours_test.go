@@ -14,19 +14,15 @@ import (
 
 // ours is the cache of this package.
 func ours() subject {
-	return subject{name: "neardns", open: func(t *testing.T, snapshot []byte) process {
+	return subject{name: "neardns", open: func(t *testing.T, snapshot []byte, boot wire.Boot) process {
 		t.Helper()
 		p := &ourProcess{store: wire.NewStore(0)}
 		if snapshot != nil {
-			if _, err := p.store.Restore(bytes.NewReader(snapshot), wire.Boot{}); err != nil {
+			if _, err := p.store.Restore(bytes.NewReader(snapshot), boot); err != nil {
 				t.Fatal(err)
 			}
 		}
-		m, err := cache.NewMetrics(p.store, prometheus.NewRegistry())
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.metrics = m
+		p.metrics = cache.NewMetrics(p.store, prometheus.NewRegistry())
 		return p
 	}}
 }
@@ -38,9 +34,9 @@ type ourProcess struct {
 
 func (p *ourProcess) setup() caddy.SetupFunc { return cache.Setup(p.store, p.metrics) }
 
-func (p *ourProcess) snapshot() ([]byte, error) {
+func (p *ourProcess) snapshot(boot wire.Boot) ([]byte, error) {
 	var b bytes.Buffer
-	err := p.store.Snapshot(&b, wire.Boot{})
+	err := p.store.Snapshot(&b, boot)
 	return b.Bytes(), err
 }
 

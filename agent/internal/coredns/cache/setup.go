@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"fmt"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -12,6 +14,9 @@ import (
 // registers nothing; whoever assembles the server does. m may be shared by any number of blocks.
 func Setup(store *wire.Store, m *Metrics) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
+		if m.err != nil {
+			return plugin.Error("cache", fmt.Errorf("register metrics: %w", m.err))
+		}
 		p, err := parse(c)
 		if err != nil {
 			return plugin.Error("cache", err)

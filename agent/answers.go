@@ -1,0 +1,41 @@
+package main
+
+import (
+	"encoding/hex"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/wire"
+)
+
+// snapshotName is the cache's snapshot in the folder that survives a reboot.
+const snapshotName = "cache.snapshot"
+
+func mebibytes(n int) int64 { return int64(n) << 20 }
+
+// newAnswers makes the store that outlives every server of this process, and its keeper.
+func newAnswers(log *slog.Logger, conf *config.Node) *wire.Keeper {
+	return &wire.Keeper{
+		Store: wire.NewStore(mebibytes(conf.Cache.MemoryMiB)), Path: filepath.Join(conf.PersistDir, snapshotName), Boot: bootClock, Log: log,
+	}
+}
+
+// bootClock reads which boot this is and how long it is ago, suspended time included. Where it cannot be read, it is not known.
+func bootClock() wire.Boot {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return wire.Boot{}
+	}
+	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
+	var since unix.Timespec
+	if err != nil || len(id) != 16 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) != nil {
+		return wire.Boot{}
+	}
+	return wire.Boot{ID: [16]byte(id), Since: time.Duration(since.Nano())}
+}

@@ -1,0 +1,144 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// How often a Keeper looks after its store.
+const (
+	sleepCheck = 5 * time.Second
+	sweepEvery = time.Minute
+	saveEvery  = 3 * time.Minute
+)
+
+// Keeper looks after a store: its clock, what has died in it, and its snapshot in a file. A file that cannot be written or
+// read costs a warm start and nothing else.
+type Keeper struct {
+	Store *Store
+	Path  string      // of the snapshot; its folder is made
+	Boot  func() Boot // the boot's clock; its zero value where there is none
+	Log   *slog.Logger
+
+	mu      sync.Mutex // guards the fields below, and the file
+	saved   uint64     // Store.Changes at the last snapshot
+	failing bool
+}
+
+// Snapshot writes what the store holds.
+func (k *Keeper) Snapshot(w io.Writer) error { return k.Store.Snapshot(w, k.Boot()) }
+
+// Restore takes over what another process's store held.
+func (k *Keeper) Restore(r io.Reader) (Restored, error) { return k.Store.Restore(r, k.Boot()) }
+
+// Load takes over the file, if there is one, and says in one line what came of it.
+func (k *Keeper) Load() {
+	f, err := os.Open(k.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		defer f.Close()
+		var done Restored
+		if done, err = k.Restore(f); err == nil {
+			if done.Unknown {
+				k.Log.Warn("the cache's snapshot is not used: the clock was set and its age is unknown", "path", k.Path)
+				return
+			}
+			k.Log.Info("cache restored", "path", k.Path, "entries", done.Entries, "stale", done.Stale, "age", done.Age.Round(time.Second))
+			return
+		}
+	}
+	k.Log.Warn("the cache's snapshot is not used", "path", k.Path, "err", err)
+}
+
+// Run keeps the store until ctx ends. It does not Save then: the server may still be answering.
+func (k *Keeper) Run(ctx context.Context) {
+	tick := time.NewTicker(sleepCheck)
+	defer tick.Stop()
+	swept, saved := time.Now(), time.Now()
+	boot, mono := k.Boot().Since, time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := time.Now()
+		if b := k.Boot().Since; b > 0 && boot > 0 {
+			if d := (b - boot) - now.Sub(mono); d > time.Second {
+				k.Store.Slept(d)
+			}
+			boot = b
+		}
+		mono = now
+		if now.Sub(swept) >= sweepEvery {
+			k.Store.Sweep()
+			swept = now
+		}
+		if now.Sub(saved) >= saveEvery {
+			k.Save()
+			saved = now
+		}
+	}
+}
+
+// Save writes the snapshot, if there is anything new, and says when that begins or ends to fail.
+func (k *Keeper) Save() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	changes := k.Store.Changes()
+	if changes == k.saved {
+		return
+	}
+	if err := k.write(); err != nil {
+		if !k.failing {
+			k.Log.Warn("the cache's snapshot cannot be written: the next start will be a cold one", "path", k.Path, "err", err)
+		}
+		k.failing = true
+		return
+	}
+	if k.failing {
+		k.Log.Info("the cache's snapshot is written again", "path", k.Path)
+	}
+	k.saved, k.failing = changes, false
+}
+
+// write replaces the file whole or not at all.
+func (k *Keeper) write() (err error) {
+	dir := filepath.Dir(k.Path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// One name, so that what a crash leaves is written over.
+	temporary := k.Path + ".new"
+	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(temporary))
+		}
+	}()
+	if err := errors.Join(k.Snapshot(f), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, k.Path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("open folder: %w", err)
+	}
+	defer d.Close()
+	return d.Sync()
+}
