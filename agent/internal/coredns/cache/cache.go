@@ -138,8 +138,7 @@ func (c *Cache) within(name string) bool {
 // choose takes one of the two that may be known of a question, and says for how many seconds it is good. At zero or below
 // it is stale.
 func (c *Cache) choose(success, denial *wire.Entry, now wire.Instant) (e *wire.Entry, left int) {
-	good, bad := 0, 0
-	staleGood := false
+	good, staleGood := 0, false
 	if success != nil {
 		if good = success.Left(now); good > 0 {
 			return success, good
@@ -150,7 +149,7 @@ func (c *Cache) choose(success, denial *wire.Entry, now wire.Instant) (e *wire.E
 		}
 	}
 	if denial != nil {
-		bad = denial.Left(now)
+		bad := denial.Left(now)
 		failure := failed(denial.Rcode())
 		switch {
 		case bad > 0 && !(failure && staleGood): // a failure is passing; what was good before is better
