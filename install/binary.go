@@ -84,6 +84,16 @@ func isExecutableCopy(file string, content []byte) (bool, error) {
 	return bytes.Equal(have, content), nil
 }
 
+// works tells whether a file is a plugin that a runtime can run, whichever release it is of.
+func works(ctx context.Context, file string) bool {
+	info, err := os.Lstat(file)
+	if err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	_, err = askVersion(ctx, file)
+	return err == nil
+}
+
 // askVersion runs the plugin as a runtime does and returns the CNI versions it names. Anything on its standard output
 // but one JSON object would break each ADD, and is refused here.
 func askVersion(ctx context.Context, plugin string) ([]string, error) {

@@ -26,6 +26,7 @@ type install struct {
 	nodeConfig, entryFile string
 	plugin, agent         string
 	wait                  time.Duration
+	gentle                bool // only add what is missing: a binary that works, an entry of ours wherever it stands, are left
 	anyPlace              bool // an entry that another plugin stands behind is right too
 	out                   io.Writer
 }
@@ -51,6 +52,10 @@ func (in install) pass(ctx context.Context) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
+	return in.place(ctx, entry)
+}
+
+func (in install) place(ctx context.Context, entry []byte) (outcome, error) {
 	// All that can be found out without writing comes first.
 	if err := in.await(ctx, entry); err != nil {
 		return outcome{}, err
@@ -63,6 +68,11 @@ func (in install) pass(ctx context.Context) (outcome, error) {
 		defer unlock()
 	}
 	o := outcome{entry: entry}
+	var err error
+	if in.gentle && works(ctx, binaryPath(in.bin)) {
+		o.change, o.list, err = in.chain(entry)
+		return o, err
+	}
 	o.binary, err = placeBinary(ctx, in.plugin, in.bin, in.dryRun, func(speaks []string) error {
 		c, err := in.plan(entry)
 		if err != nil {
@@ -85,18 +95,27 @@ func (in install) pass(ctx context.Context) (outcome, error) {
 	return o, err
 }
 
-// plan forms the network's list. Where anyPlace is set, a right entry may stand anywhere in it.
+// plan forms the network's list. Where anyPlace is set, a right entry may stand anywhere in it but first.
 func (in install) plan(entry []byte) (change, error) {
 	c, err := planAppend(in.conf, in.file, entry)
-	if err != nil || !in.anyPlace || c.from != c.to {
+	if err != nil || c.from != c.to {
 		return c, err
 	}
-	if holds, err := conflist.Holds(c.before, entry); err != nil || !holds {
-		return c, err
+	have, err := conflist.Read(c.before)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", c.from, err)
 	}
-	c.after = c.before
-	c.Network, err = conflist.Read(c.before)
-	return c, err
+	right := in.gentle && have.Position() > 1
+	if !right && in.anyPlace {
+		if right, err = conflist.Holds(c.before, entry); err != nil {
+			return c, err
+		}
+	}
+	if !right {
+		return c, nil
+	}
+	c.after, c.Network = c.before, have
+	return c, nil
 }
 
 // entry returns the conflist entry: ready from a file, or as the agent's binary makes it from the node's configuration.

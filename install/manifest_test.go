@@ -76,6 +76,7 @@ func TestManifest(t *testing.T) {
 	}
 	wantHandOver(t, set)
 	wantCapabilities(t, pod.InitContainers[0], "DAC_OVERRIDE", "CHOWN", "FOWNER")
+	wantCapabilities(t, pod.Containers[1], "DAC_OVERRIDE", "CHOWN", "FOWNER")
 	wantCapabilities(t, pod.Containers[0], "NET_ADMIN", "SYS_ADMIN", "NET_RAW", "NET_BIND_SERVICE")
 	for _, c := range append(pod.InitContainers, pod.Containers...) {
 		wantMounts(t, pod, c)
@@ -154,8 +155,10 @@ func wantMounts(t *testing.T, pod corev1.PodSpec, c corev1.Container) {
 func TestManifestsFlagsAreKnown(t *testing.T) {
 	pod := find[*appsv1.DaemonSet](t, decode(t, "neardns.yaml")).Spec.Template.Spec
 	n := newNode(t)
-	code, out := n.run(pod.InitContainers[0].Args...)
-	want(t, code, 2, out, "/etc/neardns/nodeconfig.yaml")
+	for _, c := range []corev1.Container{pod.InitContainers[0], pod.Containers[1]} {
+		code, out := n.run(c.Args...)
+		want(t, code, 2, out, "/etc/neardns/nodeconfig.yaml")
+	}
 }
 
 // The NodeConfig inside is text to Kubernetes. Its keys are held against the sample that names each of them, which the

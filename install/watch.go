@@ -20,8 +20,12 @@ const (
 )
 
 // watch keeps plugin and entry on the node until ctx ends. It takes nothing out then: whoever stops a watch may be about to
-// start the next one. A right entry may stand anywhere in the list, so that two programs like this one do not push each
-// other from the last place for ever.
+// start the next one.
+//
+// Its first pass, and the first after its configuration changed, make everything as `install` does; the others only add what
+// is missing. Two watches of different releases stand beside each other while a DaemonSet is rolled out, and each has a
+// binary and an entry of its own to offer. A right entry may stand anywhere in the list, so that two programs like this one
+// do not push each other from the last place for ever.
 type watch struct {
 	install
 	poll time.Duration // between two looks without an event
@@ -69,7 +73,12 @@ func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
 	var said bytes.Buffer
 	in := w.install
 	in.out = &said
-	o, err := in.pass(ctx)
+	var o outcome
+	entry, err := in.entry(ctx)
+	if err == nil {
+		in.gentle = bytes.Equal(entry, w.entry)
+		o, err = in.place(ctx, entry)
+	}
 	if ctx.Err() != nil { // whatever it was, it was cut short
 		return w.poll, nil //nolint:nilerr // the loop ends
 	}

@@ -44,6 +44,7 @@ func (o *output) String() string {
 // watch runs the command until the test ends, or stop is called, which returns its exit code.
 func (n *node) watch(more ...string) (out *output, stop func() int) {
 	n.t.Helper()
+	others := goleak.IgnoreCurrent() // another watch of the same test
 	out = new(output)
 	ctx, cancel := context.WithCancel(context.Background())
 	code := make(chan int, 1)
@@ -52,7 +53,7 @@ func (n *node) watch(more ...string) (out *output, stop func() int) {
 	stop = sync.OnceValue(func() int { cancel(); return <-code })
 	n.t.Cleanup(func() {
 		stop()
-		goleak.VerifyNone(n.t)
+		goleak.VerifyNone(n.t, others)
 	})
 	return out, stop
 }
@@ -145,6 +146,42 @@ func (n *node) stat(name string) os.FileInfo {
 		n.t.Fatal(err)
 	}
 	return info
+}
+
+// Two releases watch one node while a DaemonSet is rolled out: the one that came last has its way, and there is no fight.
+func TestWatchBesideANewerOne(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	older, _ := n.watch("--poll", "1s")
+	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+	newer := newNode(t)
+	newer.bin, newer.conf = n.bin, n.conf
+	plugin := testPlugin + "# newer\n"
+	newer.write(newer.plugin, plugin, 0o755)
+	entry := strings.Replace(testEntry, "10.96.0.10", "10.96.0.99", 1)
+	newer.write(newer.args[slices.Index(newer.args, "--entry")+1], entry, 0o644)
+	out, _ := newer.watch("--poll", "1s")
+	eventuallySays(t, out, "wrote "+n.conf+"/10-a.conflist", "wrote "+n.bin+"/neardns")
+	said := older.String()
+	list := n.read("10-a.conflist")
+	// Both look again, by event and by poll: when each has answered the list's loss, each has passed over what it differs in.
+	for range 3 {
+		n.network("10-a.conflist", mainList)
+		n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+	}
+	if err := os.Remove(filepath.Join(n.bin, "neardns")); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, soon, func() error {
+		_, err := os.Stat(filepath.Join(n.bin, "neardns"))
+		return err
+	})
+	if blows := strings.Count(older.String()+out.String(), "wrote "+n.conf); blows > 2+3+1 {
+		t.Errorf("the list was written %d times:\n%s\n%s", blows, older, out)
+	}
+	if !strings.Contains(list, "10.96.0.99") || strings.Contains(said, "10.96.0.99") {
+		t.Errorf("the newer one did not have its way:\n%s", list)
+	}
 }
 
 // Somebody writes the list anew each time that the entry is back: after a few answers the watch rests longer and longer, and
