@@ -48,6 +48,9 @@ func TestYield(t *testing.T) {
 		w.sharedBy(func() prober.Result { return prober.Result{Instance: other} })
 		n, end := begin(t, w, plainSettings())
 		pass(time.Second)
+		if len(w.record()) != 1 {
+			t.Fatal("the fallback is not proven")
+		}
 		apart, err := n.Beside(other)
 		if err != nil {
 			t.Fatal(err)
@@ -62,9 +65,16 @@ func TestYield(t *testing.T) {
 		if want := []string{"pause", "renew 169.254.20.11/tcp", "renew 169.254.20.11/udp"}; !slices.Equal(want, calls) {
 			t.Errorf("to the proof: %v, want %v", calls, want)
 		}
+		w.set(func() {
+			w.prove = func() error { return errors.New("closed") } // as the prober then is
+			w.ending = 2 * time.Minute                             // long enough to look at the proof again
+		})
 		decide(true)
 		apart()
-		synctest.Wait()
+		pass(w.ending + time.Second)
+		if len(w.record()) != 1 {
+			t.Error("the record of the fallback's proof was taken away, which is the successor's")
+		}
 		calls = w.calls()
 		if got := calls[len(calls)-2:]; !slices.Equal([]string{"close-prober", "stop"}, got) {
 			t.Errorf("at the end: %v", calls)

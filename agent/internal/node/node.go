@@ -236,6 +236,7 @@ func (n *Node) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			if y := n.lastYield(); y != nil && n.yield(y, probes) {
+				proofs.stop() // which has no prober from here on
 				return n.leave()
 			}
 			proofs.stop()
@@ -243,6 +244,7 @@ func (n *Node) Run(ctx context.Context) error {
 			return n.stop()
 		case y := <-n.yields:
 			if n.yield(y, probes) {
+				proofs.stop() // which has no prober from here on
 				return n.leave()
 			}
 			probes = newGroup(lasting)

@@ -41,6 +41,7 @@ type world struct {
 	kept   []netip.Addr // last addresses of the link
 	host   steer.Host   // last host table
 	done   chan struct{}
+	ending time.Duration // what the server's stop takes
 }
 
 // die ends the server under the node.
@@ -119,6 +120,10 @@ func (s worldServer) Restart(_ context.Context, c dns.Config) error {
 	return s.call("restart %v", c.Addresses)
 }
 func (s worldServer) Stop() error {
+	s.mu.Lock()
+	takes := s.ending
+	s.mu.Unlock()
+	pass(takes)
 	s.die()
 	return s.call("stop")
 }
