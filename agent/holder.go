@@ -50,6 +50,9 @@ func (h *holder) Yield(ctx context.Context, successor handover.Claim, addresses 
 		return nil, err
 	}
 	return func(taken bool) {
+		if taken {
+			h.agent.given.Store(true) // before the node ends by it
+		}
 		decide(taken)
 		if taken {
 			h.closing()
@@ -67,7 +70,6 @@ func (h *holder) Done(successor handover.Claim, took time.Duration, err error) {
 	switch {
 	case err == nil:
 		h.metrics.Handover("given")
-		h.agent.given.Store(true)
 		h.agent.log.Info("handed over", "to", successor.String(), "after", took.Round(time.Millisecond))
 	case errors.As(err, &refused):
 		h.metrics.Handover("refused")

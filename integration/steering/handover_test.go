@@ -56,7 +56,9 @@ func TestSuccessorLosesNothing(t *testing.T) {
 		t.Error(err)
 	}
 
-	f := n.startTraffic(p, freshName(), 500)
+	hot := freshName()
+	f := n.startTraffic(p, hot, 500)
+	f.more(1)
 	for i := range 3 {
 		old := n.agent
 		pod := fmt.Sprintf("pod%d", i+1)
@@ -78,6 +80,9 @@ func TestSuccessorLosesNothing(t *testing.T) {
 	t.Logf("%d questions, %d lost, longest gap %v", asked, lost, gap)
 	if lost > 0 || asked < 200 {
 		t.Errorf("%d of %d questions lost", lost, asked)
+	}
+	if times := n.DNS.Asked(hot); times > 1 {
+		t.Errorf("kube-dns was asked %d times for the one name: the cache did not go along, or a question fell back", times)
 	}
 	n.wantSteered(p.client(), "after three hand-overs", n.all()...)
 }
