@@ -89,6 +89,15 @@ func (l *looker) agent(ctx context.Context) doctor.Agent {
 			a.Reasons[doctor.Target{Address: lease.Address, Protocol: lease.Protocol}] = lease.Reason
 		}
 	}
+	for _, b := range s.Bypassed {
+		who := b.Pod
+		if who == "" {
+			who = b.Source.String()
+		}
+		if text := fmt.Sprintf("%s (to %s over %s)", who, b.Address, b.Protocol); !slices.Contains(a.Bypassed, text) {
+			a.Bypassed = append(a.Bypassed, text)
+		}
+	}
 	for _, u := range s.Upstreams {
 		if u.Failing {
 			a.Upstreams = append(a.Upstreams, fmt.Sprintf("%s fails (%s)", u.Server, u.Reason))

@@ -135,8 +135,8 @@ func (l *looker) resolvConf() []doctor.ResolvConf {
 func (l *looker) network(clusterDNS []netip.Addr) doctor.Network {
 	n := doctor.Network{Folder: l.cniConf, Plugin: filepath.Join(l.cniBin, conflist.Type)}
 	files, err := os.ReadDir(l.cniConf) // sorted
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.Err = err.Error()
+	if err != nil {
+		n.Err = err.Error() // also where it is only not mounted here
 		return n
 	}
 	for _, f := range files {
@@ -162,6 +162,7 @@ func (l *looker) network(clusterDNS []netip.Addr) doctor.Network {
 		}
 	}
 	switch info, err := os.Stat(n.Plugin); {
+	case errors.Is(err, fs.ErrNotExist) && !exists(l.cniBin): // not mounted here
 	case err != nil:
 		n.PluginErr = err.Error()
 	case info.Mode()&0o111 == 0:

@@ -199,7 +199,11 @@ func (a *agent) run(ctx context.Context) error {
 // serve answers whoever looks at the agent: at addresses that the node has once until shared ends, and in the pod's folder
 // until own does.
 func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n *node.Node) {
-	health := telemetry.Health{Ready: n.Ready, Status: func() any { return n.Status() }}
+	health := telemetry.Health{Ready: n.Ready, Status: func() any {
+		s := n.Status()
+		s.PID, s.Version = os.Getpid(), a.env.version
+		return s
+	}}
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", a.conf.Listen.Metrics, m.MetricsHandler()) })
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "health", a.conf.Listen.Health, health.Handler()) })
 	wg.Go(func() {

@@ -152,6 +152,20 @@ func upstreamTable(w io.Writer, upstreams []ask.Status) {
 	}
 }
 
+// whose names the process that speaks.
+func whose(s *node.Status) string {
+	return fmt.Sprintf("instance %s, process %d, version %s", s.Instance, s.PID, s.Version)
+}
+
+// counted lists counts by kind.
+func counted(counts map[string]int) string {
+	var out []string
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		out = append(out, fmt.Sprintf("%s %d", kind, counts[kind]))
+	}
+	return strings.Join(out, ", ")
+}
+
 // text is the report for people: the verdict first.
 func (r *report) text() string {
 	var b strings.Builder
@@ -159,9 +173,9 @@ func (r *report) text() string {
 	case r.Agent == nil:
 		fmt.Fprintf(&b, "NOT SERVING: %s; pods are answered by kube-dns\n", r.NoAgent)
 	case r.Agent.Ready && len(r.Agent.Faults) == 0:
-		fmt.Fprintf(&b, "SERVING since %s (instance %s)\n", r.Agent.Started.Format(time.RFC3339), r.Agent.Instance)
+		fmt.Fprintf(&b, "SERVING since %s (%s)\n", r.Agent.Started.Format(time.RFC3339), whose(r.Agent))
 	default:
-		fmt.Fprintf(&b, "DEGRADED (instance %s, started %s)\n", r.Agent.Instance, r.Agent.Started.Format(time.RFC3339))
+		fmt.Fprintf(&b, "DEGRADED (%s, started %s)\n", whose(r.Agent), r.Agent.Started.Format(time.RFC3339))
 	}
 	if r.Agent != nil {
 		for _, part := range slices.Sorted(maps.Keys(r.Agent.Faults)) {
@@ -170,8 +184,11 @@ func (r *report) text() string {
 		if h := r.Agent.Handover; h != nil {
 			fmt.Fprintf(&b, "  taken over from %s at %s, in %s\n", h.From, h.At.Format(time.RFC3339), h.Took)
 		}
+		if f := r.Agent.LastFault; f != nil {
+			fmt.Fprintf(&b, "  last fault: %s %s: %s\n", f.Time.Format(time.RFC3339), f.Part, f.What)
+		}
 		if r.Agent.Repair != "" {
-			fmt.Fprintf(&b, "  last repair: %s\n", r.Agent.Repair)
+			fmt.Fprintf(&b, "  last repair: %s (since the start: %s)\n", r.Agent.Repair, counted(r.Agent.Repairs))
 		}
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -96,7 +96,9 @@ func TestEveryBlockHolds(t *testing.T) {
 			checkJSON(t, bin, b)
 		case "corefile":
 			checkCorefile(t, bin, b)
-		case "text", "go":
+		case "text":
+			checkFindings(t, b)
+		case "go":
 		default:
 			t.Errorf("%s: nobody checks blocks of language %q: add it here", b, b.lang)
 		}
@@ -135,6 +137,29 @@ func checkCommands(t *testing.T, bin string, b block) {
 					t.Errorf("%s: %v", b, err)
 				}
 			}
+		}
+	}
+}
+
+// checkFindings holds that what a document shows of the doctor's lines is what the doctor says, by its golden texts.
+func checkFindings(t *testing.T, b block) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "agent/internal/doctor/testdata/*.txt"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden texts: %v", err)
+	}
+	var said strings.Builder
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said.Write(data)
+	}
+	finding := regexp.MustCompile(`^(OK|WARN|FAIL|GOOD|DEGRADED)\b`)
+	for line := range strings.Lines(b.text) {
+		if finding.MatchString(line) && !strings.Contains(said.String(), line) {
+			t.Errorf("%s: the doctor never says: %s", b, line)
 		}
 	}
 }

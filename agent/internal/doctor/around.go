@@ -35,6 +35,9 @@ func upstreams(p Picture, f *findings) {
 			f.ok("%s (%s) answers in %s", a.Server, a.Role, a.Took.Round(time.Millisecond))
 		}
 	}
+	if w := p.Agent.Faults["upstreams"]; w != "" && len(p.Agent.Upstreams) == 0 {
+		f.add(Warn, "look at what it names", "the agent says: %s", w)
+	}
 	for _, u := range p.Agent.Upstreams {
 		f.add(Warn, "look at that server: the others are asked meanwhile", "the agent finds that %s", u)
 	}

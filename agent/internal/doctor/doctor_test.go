@@ -62,7 +62,7 @@ func pictures() map[string]func(*Picture) {
 		},
 		"firewall": func(p *Picture) {
 			p.Leases = p.Leases[1:]
-			p.Agent.Reasons = map[Target]string{p.Targets[0]: "no answer; a firewall between pods and this host?"}
+			p.Agent.Reasons = map[Target]string{p.Targets[0]: "no answer: the agent hangs, or a firewall on this node (its INPUT) drops what pods send to it"}
 			p.Firewall = Firewall{Policies: []string{"iptables filter INPUT policy DROP"}, Chains: []string{"inet foreign input"}}
 			p.Others = []string{Firewalld}
 		},

@@ -106,7 +106,7 @@ type Lease interface {
 // Prober asks the way pods ask.
 type Prober interface {
 	Reconfigure(redirects []steer.Redirect, locals []netip.Addr) error
-	Ensure() error
+	Repair() (mended string, err error)
 	Probe(ctx context.Context, target netip.Addr, p steer.Protocol) prober.Result
 	Prove(ctx context.Context, clusterDNS netip.Addr, name string) error
 	Close() error
@@ -309,7 +309,7 @@ func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 	if linkErr == nil {
 		ok = n.note("server", n.keepServer(ctx, s)) && ok
 	}
-	ok = n.note("prober", n.Prober.Ensure()) && ok
+	ok = n.note("prober", n.mending("prober", n.Prober.Repair)) && ok
 	if ctx.Err() != nil {
 		return true
 	}

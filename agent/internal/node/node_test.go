@@ -172,7 +172,7 @@ type worldProber struct{ *world }
 func (p worldProber) Reconfigure(rs []steer.Redirect, _ []netip.Addr) error {
 	return p.call("reconfigure %v", rs)
 }
-func (p worldProber) Ensure() error { return p.call("prober") }
+func (p worldProber) Repair() (string, error) { return "", p.call("prober") }
 func (p worldProber) Probe(ctx context.Context, target netip.Addr, proto steer.Protocol) prober.Result {
 	p.mu.Lock()
 	answer := p.answer

@@ -17,6 +17,8 @@ type redirect = steer.Redirect
 // Status is what the agent says of itself, for `neardns-agent status` and the readiness endpoint.
 type Status struct {
 	Instance  string            `json:"instance"`
+	PID       int               `json:"pid,omitempty"`     // of the process, and
+	Version   string            `json:"version,omitempty"` // of the program: filled in by who runs the node
 	Started   time.Time         `json:"started"`
 	Serving   bool              `json:"serving"`
 	Ready     bool              `json:"ready"` // every address and protocol holds its lease

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/neardns/neardns/pkg/steer"
@@ -44,7 +45,8 @@ type Prober struct {
 	room *room
 	own  inside
 
-	repair sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed
+	repair sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed, and guards the field below
+	mended []string   // what had to be made anew since it was last cleared
 
 	mu        sync.Mutex // guards the fields below; held for moments only, so that a slow repair delays no probe
 	redirects []steer.Redirect
@@ -81,12 +83,19 @@ func (p *Prober) prepare(hostNetNS int) (err error) {
 // Ensure repairs whatever of the prober's link, addresses, routes and rules is not as it should be. It is idempotent and
 // writes nothing when all is well.
 func (p *Prober) Ensure() error {
+	_, err := p.Repair()
+	return err
+}
+
+// Repair is Ensure that tells in words whether the link or the pod table had to be made anew.
+func (p *Prober) Repair() (mended string, err error) {
 	p.repair.Lock()
 	defer p.repair.Unlock()
+	p.mended = nil
 	if err := p.ensure(); err != nil {
-		return fmt.Errorf("repair the prober: %w", err)
+		return "", fmt.Errorf("repair the prober: %w", err)
 	}
-	return nil
+	return strings.Join(p.mended, ", "), nil
 }
 
 // Reconfigure takes over other redirects and local addresses, then ensures.
@@ -148,6 +157,7 @@ func (p *Prober) ensure() error {
 		return err
 	}
 	if made {
+		p.mended = append(p.mended, "made "+steer.ProberInterface)
 		p.log.Debug("prober link made", "interface", steer.ProberInterface)
 	}
 	want := families(redirects, locals)
@@ -160,8 +170,12 @@ func (p *Prober) ensure() error {
 	if err := p.own.settle(p.host, want); err != nil {
 		return err
 	}
-	if err := p.own.table.Apply(steer.Pod{Redirects: redirects}); err != nil {
+	drift, err := p.own.table.Repair(steer.Pod{Redirects: redirects})
+	if err != nil {
 		return fmt.Errorf("prober's pod table: %w", err)
+	}
+	if len(drift) > 0 {
+		p.mended = append(p.mended, "its pod table")
 	}
 	return nil
 }

@@ -62,8 +62,12 @@ func TestEnsureRepairs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.wreck()
-			if err := p.Ensure(); err != nil {
+			mended, err := p.Repair()
+			if err != nil {
 				t.Fatal(err)
+			}
+			if want := map[string]string{"pod table deleted": "its pod table"}[c.name]; want != "" && mended != want {
+				t.Errorf("mended %q, want %q", mended, want)
 			}
 			for _, target := range n.targets() {
 				for _, protocol := range protocols {
