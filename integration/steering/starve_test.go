@@ -2,50 +2,45 @@ package steering
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// starve runs a load against an agent that may run for quota in every 100 ms, and says what became of it.
-func (n *node) starve(p *pod, g *testutil.Cgroup, quota time.Duration, qps int, d time.Duration) (outcome, int) {
-	n.t.Helper()
+// TestStarved gives the agent 5 ms of processor time in every 100 ms, which it shares with a program that never rests, while
+// a pod asks 1,000 times a second: it hands over to kube-dns, does not flap, and most questions are answered in time.
+//
+// Over 20 s on two busy cores an agent that renewed by any answer lost 11.7 % of them, this one 3.1 % (and at 300 a second
+// none and 0.5 %); most of it is lost in the first seconds, before the lease is.
+func TestStarved(t *testing.T) {
+	g := testutil.NewCgroup(t, "cpu")
+	n := newNode(t, setup{})
+	p := n.addPod(nil)
+	n.agent = n.Host.StartIn([]*testutil.Cgroup{g}, program("neardns-agent"), "node", "--config", n.configFile())
+	n.awaitReady()
 	names := hits(200)
 	n.warm(p, names)
-	series := fmt.Sprintf(`neardns_lease_changes_total{address="%s",protocol="udp"}`, steering4)
-	before := n.metric(series)
-	g.LimitCPU(quota)
-	stop := make(chan struct{})
-	time.AfterFunc(d, func() { close(stop) })
-	got := load{from: p.NetNS, server: n.all()[0].server(), qps: qps, sockets: 10, names: names}.run(n.t, stop)
-	g.LimitCPU(0)
-	return got, int(n.metric(series) - before)
-}
+	n.Host.StartIn([]*testutil.Cgroup{g}, "sh", "-c", "while :; do :; done")
 
-func TestMeasureStarved(t *testing.T) {
-	if os.Getenv("MEASURE") == "" {
-		t.Skip("x")
+	stop := make(chan struct{})
+	g.LimitCPU(5 * time.Millisecond)
+	time.AfterFunc(8*time.Second, func() { close(stop) })
+	got := load{from: p.NetNS, server: n.all()[0].server(), qps: 1000, sockets: 10, names: names}.run(t, stop)
+	g.LimitCPU(0)
+	changes := n.metric(fmt.Sprintf(`neardns_lease_changes_total{address="%s",protocol="udp"}`, steering4))
+	lost := n.metric(`neardns_lease_lost_total{reason="slow"}`) + n.metric(`neardns_lease_lost_total{reason="timeout"}`)
+	t.Logf("%v; the lease began or ended %v times", got, changes-1)
+	if lost == 0 {
+		t.Error("the lease was kept by probes that squeezed through")
 	}
-	for _, qps := range []int{300, 1000} {
-		for _, spin := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d qps spin %t", qps, spin), func(t *testing.T) {
-				n := newNode(t, setup{})
-				p := n.addPod(nil)
-				g := testutil.NewCgroup(t, "cpu")
-				bin := program("neardns-agent")
-				if b := os.Getenv("AGENT"); b != "" {
-					bin = b
-				}
-				n.agent = n.Host.StartIn([]*testutil.Cgroup{g}, bin, "node", "--config", n.configFile())
-				n.awaitReady()
-				if spin {
-					n.Host.StartIn([]*testutil.Cgroup{g}, "sh", "-c", "while :; do :; done")
-				}
-				got, changes := n.starve(p, g, 5*time.Millisecond, qps, 20*time.Second)
-				t.Logf("%v; lease changes %d", got, changes)
-			})
-		}
+	if changes > 7 {
+		t.Errorf("the lease changed %v times in 8 s: it flaps", changes)
+	}
+	if got.lost()*3 > got.sent || got.wrong > 0 {
+		t.Errorf("lost %d of %d, %d wrong", got.lost(), got.sent, got.wrong)
+	}
+	if got.gap > lifetime+slack+time.Second {
+		t.Errorf("nobody was answered for %v", got.gap)
 	}
 }

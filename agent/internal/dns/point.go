@@ -146,7 +146,7 @@ func header(m []byte) dns.Header {
 // bufferBytes is what a UDP socket may hold unread, as the kernel counts: about 1,300 questions, 65 ms of a flood of 20,000 a
 // second. Linux gives 208 KiB by default (net.core.rmem_default), 13 ms: less than some time slices of other
 // processes. More would let a starved agent answer questions whose clients have given up.
-const bufferBytes = 1 << 20
+const bufferBytes = 4 << 20
 
 // widen gives a socket its buffer. Best effort: where the capability is missing, net.core.rmem_max bounds it.
 func widen(conn *net.UDPConn) {

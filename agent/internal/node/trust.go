@@ -11,7 +11,8 @@ import (
 // When a lease goes and when it comes back.
 //
 // Explicit failures (a refusal, somebody else's answer, an answer that came too late) count three of the last five, so that
-// one stray answer does not flap the lease. Silence needs no count, since the lease lapses by itself.
+// one stray answer does not flap the lease. Silence needs no count, since the lease lapses by itself; nor do late answers one
+// after another, which renew nothing.
 //
 // One loss to an explicit failure is forgiven at once, one to silence after a moment. Where they follow one another the agent
 // is not dead but overloaded, or something comes and goes: it proves itself as soon as the load is gone, and the load comes
@@ -97,8 +98,6 @@ func (c *trust) weigh(f prober.Failure, held, late bool, now time.Time) verdict 
 		return withdraw
 	case late:
 		return lapse
-	case f == prober.Slow:
-		return renew // late, but proven: one such answer is no reason
 	}
 	return wait
 }

@@ -21,11 +21,12 @@ func TestWeigh(t *testing.T) {
 		want    verdict
 	}{
 		{"answered", []prober.Failure{ok}, renew},
-		{"one slow answer is proven", []prober.Failure{ok, slow}, renew},
-		{"two of five", []prober.Failure{slow, ok, ok, ok, slow}, renew},
+		{"one slow answer costs nothing yet", []prober.Failure{ok, slow}, wait},
+		{"and the next quick one renews", []prober.Failure{ok, slow, ok}, renew},
+		{"two of five", []prober.Failure{slow, ok, ok, ok, slow}, wait},
 		{"three of five", []prober.Failure{slow, ok, slow, ok, slow}, withdraw},
 		{"three slow at once", []prober.Failure{slow, slow, slow}, withdraw},
-		{"three of six", []prober.Failure{slow, ok, ok, slow, ok, slow}, renew},
+		{"three of six", []prober.Failure{slow, ok, ok, slow, ok, slow}, wait},
 		{"kinds add up", []prober.Failure{slow, refused, slow}, withdraw},
 		{"two refusals", []prober.Failure{refused, refused}, wait},
 		{"silence is not counted", []prober.Failure{silent, silent, silent, silent}, wait},
