@@ -25,9 +25,7 @@ func TestBadInput(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual})
 	before := n.static()
-	n.write("words", "these are no nameservers\n")
 	n.write("bad-nameserver", "search example.org\nnameserver 10.0.0.300\n")
-	n.write("own", "nameserver 169.254.20.10\n")
 	n.write("unknown-plugin", ".:53 {\n    nonsense\n}\n")
 	n.write("unclosed", ".:53 {\n    forward . 192.0.2.1\n")
 	for _, tc := range []struct {
@@ -47,9 +45,7 @@ func TestBadInput(t *testing.T) {
 		{"stub domain", "stubDomains: {corp.example: [10.1.2.300]}\n", []string{"node.yaml:", "stubDomains[corp.example]"}},
 		{"intercepts itself", "interceptNode: true\n", []string{"node.yaml:", "upstreams.cluster"}},
 		{"no such resolv.conf", "upstreams: {external: [DIR/missing]}\n", []string{"DIR/missing"}},
-		{"resolv.conf without a server", "upstreams: {external: [DIR/words]}\n", []string{"DIR/words"}},
 		{"resolv.conf with a bad server", "upstreams: {external: [DIR/bad-nameserver]}\n", []string{"DIR/bad-nameserver:2", "10.0.0.300"}},
-		{"resolv.conf that names the agent", "upstreams: {external: [DIR/own]}\n", []string{"DIR/own", "169.254.20.10"}},
 		{"snippet", "snippets: {\".\": nonsense}\n", []string{"node.yaml:", "snippets", "nonsense"}},
 		{"snippet's argument", "snippets: {\".\": rewrite name}\n", []string{"node.yaml:", "rewrite"}},
 		{"no such Corefile", "corefile: DIR/missing\n", []string{"DIR/missing"}},

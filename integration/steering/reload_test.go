@@ -77,9 +77,12 @@ func TestReload(t *testing.T) {
 
 	n.refuses("resolv.conf", "resolv.conf", "nameserver nonsense\n", "resolv.conf:1")
 	want("OTHER", "example.org.")
-	n.refuses("resolv.conf", "resolv.conf", "# nobody\n", "resolv.conf")
-	want("OTHER", "example.org.")
+	from = len(n.agent.Output())
+	n.write("resolv.conf", "# nobody\n")
+	n.awaitLog(from, "no line nameserver, so the cluster's servers are asked for everything")
+	want("EXTERNAL", "example.org.") // by kube-dns
 	n.write("resolv.conf", fmt.Sprintf("nameserver %s # again\n", other.Addr()))
+	want("OTHER", "example.org.")
 	good := n.read("node.yaml")
 	n.refuses("NodeConfig", "node.yaml", good+"cash: {entries: 5}\n", "node.yaml:")
 	want("KUBEDNS", "svc.cluster.local.")

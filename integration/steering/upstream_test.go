@@ -155,3 +155,46 @@ func TestResolvConfNamesOurselves(t *testing.T) {
 		t.Errorf("mended, status ends with %d:\n%s", code, text)
 	}
 }
+
+// TestKubeDNSRestarts lets the only upstream hang, end and come back: a miss ends in SERVFAIL within two seconds, and the
+// first question after the return is answered, over connections that were made anew.
+func TestKubeDNSRestarts(t *testing.T) {
+	n := newNode(t, setup{families: testutil.Dual})
+	pod := n.addPod(nil)
+	n.startAgent()
+	miss := func() (*testutil.Answer, time.Duration, error) {
+		began := time.Now()
+		a, err := testutil.Ask(pod.NetNS, n.all()[0].server(), freshName(), dns.TypeA, "udp", testutil.AskOptions{Timeout: 4 * time.Second})
+		return a, time.Since(began), err
+	}
+	answered := func(when string) {
+		t.Helper()
+		if a, took, err := miss(); err != nil || a.Rcode() != "NOERROR" || took > time.Second {
+			t.Errorf("%s: %v, %v after %s", when, a, err, took.Round(time.Millisecond))
+		}
+	}
+	fails := func(when string) {
+		t.Helper()
+		a, took, err := miss()
+		if err != nil || a.Rcode() != "SERVFAIL" || took > 2*time.Second {
+			t.Errorf("%s: %v, %v after %s, want SERVFAIL within 2s", when, a, err, took.Round(time.Millisecond))
+		}
+		t.Logf("%s: SERVFAIL after %s", when, took.Round(time.Millisecond))
+	}
+	answered("before")
+	n.DNS.Behave(testutil.Behaviour{Drop: true})
+	for range failLimit {
+		fails("hung")
+	}
+	n.DNS.Behave(testutil.Behaviour{})
+	answered("after the hang")
+	n.DNS.Stop()
+	for range failLimit + 1 {
+		fails("ended")
+	}
+	n.DNS.Start()
+	answered("after the restart")
+}
+
+// failLimit is after how many failures an upstream is asked last (agent/internal/coredns/ask).
+const failLimit = 3

@@ -9,8 +9,9 @@ import (
 const (
 	// CoreDNS closes an idle stream after 10 s (core/dnsserver's default), so we must be first.
 	idleLimit = 8 * time.Second
-	// maxIdle lines wait per server and protocol; a burst may open more, which are closed when it is over.
-	maxIdle = 64
+	// maxIdle lines wait per server and protocol: half of the misses that may be in flight by default, one source's share.
+	// With fewer, a busy node would open and close connections all the time.
+	maxIdle = 512
 )
 
 // pool keeps lines to one server for the next question, oldest first: with datagrams that varies the source port.
