@@ -62,7 +62,10 @@ func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a
 		return nil, false
 	}
 	s.prefetches.Inc()
-	q := &fetch{cache: c, asked: a, request: r.Copy(), flight: f, series: s, background: true, remote: &net.TCPAddr{}}
+	// With RD also for a client that asked without it: only such an answer is kept, and this one is for all.
+	r = r.Copy()
+	a.rd, r.RecursionDesired = true, true
+	q := &fetch{cache: c, asked: a, request: r, flight: f, series: s, background: true, remote: &net.TCPAddr{}}
 	if e.Class() == wire.Success {
 		q.good = e
 	}

@@ -67,8 +67,9 @@ func (c *Cache) take(q *fetch, res *dns.Msg) taken {
 	if ttl == 0 || !q.asked.rd || plugin.Zones(c.except[class]).Matches(q.request.Question[0].Name) != "" {
 		return t
 	}
-	t.kept = true
-	c.put(q, e)
+	if t.kept = c.put(q, e); !t.kept {
+		return t
+	}
 	success, denial := c.space.Peek(&q.asked.key)
 	switch {
 	case what == answers && denial != nil:
@@ -109,17 +110,27 @@ func (c *Cache) keepFailure(q *fetch, r *dns.Msg) *wire.Entry {
 		return nil
 	}
 	e := c.entry(q, wire.Denial, new(dns.Msg).SetRcode(r, dns.RcodeServerFailure), ttl)
-	if e != nil {
-		c.put(q, e)
+	if e == nil || !c.put(q, e) {
+		return nil
 	}
 	return e
 }
 
-func (c *Cache) put(q *fetch, e *wire.Entry) {
+// put keeps an entry, unless it is a failure in the place of a denial that can still be said: that the server fails now does
+// not make what it said before less true (RFC 8767, section 4).
+func (c *Cache) put(q *fetch, e *wire.Entry) bool {
+	if failed(e.Rcode()) {
+		if _, denial := c.space.Peek(&q.asked.key); denial != nil && !failed(denial.Rcode()) {
+			if left := denial.Left(c.store.Now()); left > 0 || c.sayable(left) {
+				return false
+			}
+		}
+	}
 	c.bound.Do(c.setBounds)
 	for class, n := range c.space.Put(&q.asked.key, e) {
 		q.series.evictions[class].Add(float64(n))
 	}
+	return true
 }
 
 // setBounds is for when the block begins to serve, not when it is read: a configuration may still be refused.
