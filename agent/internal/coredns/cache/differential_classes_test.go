@@ -1,13 +1,144 @@
 package cache_test
 
-// class is a kind of difference that is meant: README.md tells each to people, by the same name.
+import (
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// class is a kind of difference that is meant: DIFFERENCES.md tells each to people, by the same name.
 type class struct {
 	name     string
 	explains func(d difference) bool
 }
 
 // contender is the cache that CoreDNS's is compared with.
-func contender() subject { return stock() }
+func contender() subject { return ours() }
 
-// classes is the table; the first that explains a difference takes it.
-func classes() []class { return nil }
+// classes is the table; the first that explains a difference takes it. Each asks for the whole picture, so that it does not
+// take what belongs to none.
+func classes() []class {
+	return []class{
+		{"not kept, as it came", func(d difference) bool {
+			return d.ask != nil && d.ours.sameButTTLs(d.theirs) && d.ours.after == d.theirs.after && !d.ours.cached &&
+				d.askedOurs == d.askedTheirs && d.unchanged()
+		}},
+		{"without RD", func(d difference) bool {
+			return d.ask != nil && d.withoutRD && d.askedOurs > 0 && !d.ours.cached && (d.theirs.cached || d.theirs.stale())
+		}},
+		{"neither answer nor denial", func(d difference) bool {
+			return d.ask != nil && d.any(saysNothing) && (!d.ours.cached && d.theirs.after < d.ours.after || d.ours.rcode == "SERVFAIL" ||
+				!d.ours.cached && d.says("verify") && d.askedOurs > 0 ||
+				d.says("serve_stale") && (d.ours.stale() || d.ours.tc) && !d.ours.sameRecords(d.theirs))
+		}},
+		{"alias of no name", func(d difference) bool {
+			return d.ask != nil && d.any(aliasOfNoName) && (d.ours.rcode == "NXDOMAIN" || d.theirs.rcode == "NXDOMAIN")
+		}},
+		{"denial's minimum", func(d difference) bool {
+			return d.any(lesserMinimum) && d.askedOurs >= d.askedTheirs
+		}},
+		{"failures end", func(d difference) bool {
+			return d.ask != nil && d.says("serve_stale") && isFailure(d.theirs.rcode) && (d.askedOurs > 0 || !d.ours.cached)
+		}},
+		{"a silent upstream is not waited for", func(d difference) bool {
+			return d.ask != nil && d.says("verify") && d.ours.cached && d.ours.stale() && !d.theirs.cached
+		}},
+		{"a failed prefetch rests a second", func(d difference) bool {
+			return d.ask != nil && d.says("prefetch") && d.ours.same(d.theirs) && d.ours.cached && d.askedOurs < d.askedTheirs
+		}},
+		{"a failed prefetch is a failure", func(d difference) bool {
+			return d.ask != nil && d.says("prefetch") && d.ours.rcode == "SERVFAIL" && d.ours.cached && (!d.theirs.cached || isFailure(d.theirs.rcode))
+		}},
+		{"NOTIMP does not hide what is good", func(d difference) bool {
+			return d.ask != nil && d.theirs.rcode == "NOTIMP" && d.theirs.cached && d.ours.cached && d.ours.rcode == "NOERROR"
+		}},
+		{"a denial outlives failures", func(d difference) bool {
+			return d.ask != nil && isFailure(d.theirs.rcode) && d.theirs.cached && d.ours.cached && !isFailure(d.ours.rcode)
+		}},
+		{"a silent upstream is asked one question in 100 ms", func(d difference) bool {
+			return d.ask != nil && d.says("serve_stale") && d.ours.cached && d.askedOurs == 0 && d.askedTheirs == 1 && d.ours.same(d.theirs)
+		}},
+		{"owner in another case", func(d difference) bool {
+			return d.ask != nil && d.theirs.tc && !d.ours.tc && !d.ask.tcp && d.inUpperCase
+		}},
+		{"the upstream is heard again", func(d difference) bool {
+			return d.ask != nil && d.says("serve_stale") && d.askedOurs == 1 && d.askedTheirs == 0 &&
+				(d.ours.cached && d.ours.same(d.theirs) || d.says("verify") && !d.ours.cached && d.theirs.cached && d.theirs.stale())
+		}},
+		{"one question at a time", func(d difference) bool {
+			return d.ask != nil && d.askedOurs < d.askedTheirs && !d.ours.cached && (d.askedOurs == 0 || d.ours.after <= d.theirs.after && d.ours.sameButTTLs(d.theirs))
+		}},
+	}
+}
+
+func (d difference) says(word string) bool { return strings.Contains(d.block, word) }
+
+// any reports whether the upstream has ever said about the name what is is about.
+func (d difference) any(is func(r *rule) bool) bool { return slices.ContainsFunc(d.rules, is) }
+
+// unchanged reports whether our answer has the TTLs that the upstream has given.
+func (d difference) unchanged() bool {
+	if d.rule == nil || d.rule.reply == nil {
+		return false
+	}
+	for _, rec := range d.rule.reply.records {
+		if !slices.Contains(values(d.ours.ttls), int(rec.low)) && !rec.signed {
+			return false
+		}
+	}
+	return true
+}
+
+func values(m map[string]int) (v []int) {
+	for _, n := range m {
+		v = append(v, n)
+	}
+	return v
+}
+
+func isFailure(rcode string) bool { return rcode == "SERVFAIL" || rcode == "NOTIMP" }
+
+// soaOf is the SOA of a denial; nil: there is none.
+func soaOf(r *rule) *dns.SOA {
+	if r.reply == nil {
+		return nil
+	}
+	for _, rec := range r.reply.records {
+		if rr, err := rec.rr("example."); err == nil {
+			if soa, ok := rr.(*dns.SOA); ok && rec.section == 1 {
+				return soa
+			}
+		}
+	}
+	return nil
+}
+
+func lesserMinimum(r *rule) bool {
+	soa := soaOf(r)
+	return soa != nil && soa.Minttl < soa.Hdr.Ttl
+}
+
+// saysNothing reports whether a rule's reply is neither an answer nor, for want of an SOA, a denial.
+func saysNothing(r *rule) bool {
+	if r.reply == nil || r.reply.rcode != dns.RcodeSuccess && r.reply.rcode != dns.RcodeNameError || soaOf(r) != nil {
+		return false
+	}
+	answers := 0
+	for _, rec := range r.reply.records {
+		rr, err := rec.rr("example.")
+		if err == nil && rec.section == 0 && (r.qtype == dns.TypeANY || rr.Header().Rrtype == r.qtype) {
+			answers++
+		}
+	}
+	return answers == 0 || r.qtype == dns.TypeCNAME && answers > 1 // RFC 2181, section 10.1: an alias has one canonical name
+}
+
+func aliasOfNoName(r *rule) bool {
+	return r.reply != nil && r.reply.rcode == dns.RcodeNameError && len(r.reply.records) > 1
+}
+
+// stale reports whether the answer has the TTL of stale ones in all blocks of the trials.
+func (a answer) stale() bool {
+	return len(a.ttls) > 0 && !slices.ContainsFunc(values(a.ttls), func(ttl int) bool { return ttl != 30 })
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -21,7 +22,7 @@ import (
 )
 
 // Both caches live through the same trials: the same upstream, questions and clock, all made by chance. Where they differ,
-// a class in the table must explain it (differential_classes_test.go, and README.md for people); what none explains fails,
+// a class in the table must explain it (differential_classes_test.go, and DIFFERENCES.md for people); what none explains fails,
 // with the trial as a scenario that can be kept.
 
 var (
@@ -45,9 +46,12 @@ type answer struct {
 type difference struct {
 	block        string
 	name         string
-	ask          *ask  // nil: only what they asked the upstream differs, in the background
-	rule         *rule // what the upstream says to the question now
+	ask          *ask    // nil: only what they asked the upstream differs, in the background
+	rule         *rule   // what the upstream says to the question now
+	rules        []*rule // and what it has said about the name so far
 	mood         mood
+	withoutRD    bool // it was asked for without RD, now or before
+	inUpperCase  bool
 	ours, theirs answer
 	askedOurs    int // questions to the upstream in this step
 	askedTheirs  int
@@ -86,6 +90,7 @@ func trial(t *testing.T, data []byte, ours, theirs subject, classes []class) out
 	synctest.Test(t, func(t *testing.T) {
 		<-time.After(epoch)
 		w := &world{choices: &choices{data: data}}
+		w.wild = w.choices.one(2)
 		c := &contest{t: t, w: w, block: pick(w.choices, blocks()...), classes: classes, out: &out}
 		for i, s := range []subject{ours, theirs} {
 			c.sides[i] = &side{subject: s, process: s.open(t, nil, wire.Boot{}), upstream: new(scripted)}
@@ -204,7 +209,11 @@ func (a answer) String() string {
 		return "silence"
 	}
 	text := fmt.Sprintf("%s %s tc=%v after %v", a.rcode, a.flags, a.tc, a.after)
-	for _, r := range slices.Sorted(maps.Keys(a.ttls)) {
+	for i, r := range slices.Sorted(maps.Keys(a.ttls)) {
+		if i == 5 {
+			text += fmt.Sprintf("\n    and %d more", len(a.ttls)-i)
+			break
+		}
 		text += fmt.Sprintf("\n    %s (TTL %d)", r, a.ttls[r])
 	}
 	if a.fault != nil {
@@ -226,7 +235,11 @@ func (c *contest) settle(asked int, d difference) {
 		if n.ours.fault == nil && n.theirs.fault == nil && n.ours.same(n.theirs) && n.askedOurs == n.askedTheirs {
 			continue
 		}
-		n.block, n.name = c.block, name
+		n.block, n.name, n.rules = c.block, name, c.sides[0].upstream.about(name)
+		before := func(word string) bool {
+			return slices.ContainsFunc(c.w.history, func(l line) bool { return l.name == name && strings.Contains(l.text, word) })
+		}
+		n.withoutRD, n.inUpperCase = before(" rd-"), before(strings.ToUpper(name))
 		c.judge(n)
 		c.w.age[i]++
 	}
@@ -344,4 +357,27 @@ func FuzzDifferential(f *testing.F) {
 			t.Fatalf("a difference that no class explains:\n%s", out.unexpected[0])
 		}
 	})
+}
+
+// TestDifferencesAreTold compares the table for people with the one that explains: neither has a class that the other lacks.
+func TestDifferencesAreTold(t *testing.T) {
+	page, err := os.ReadFile("DIFFERENCES.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told, known []string
+	for l := range strings.Lines(string(page)) {
+		cells := strings.Split(l, " | ")
+		if name, ok := strings.CutPrefix(cells[0], "| "); ok && len(cells) == 3 && name != "class" && name != "---" {
+			told = append(told, name)
+		}
+	}
+	for _, c := range classes() {
+		known = append(known, c.name)
+	}
+	slices.Sort(told)
+	slices.Sort(known)
+	if !slices.Equal(told, known) {
+		t.Errorf("DIFFERENCES.md tells of\n%q\nand the test knows\n%q", told, known)
+	}
 }

@@ -38,6 +38,7 @@ const worldNames = 4
 // world is the state of a trial: what the upstream says, written in the words of a scenario.
 type world struct {
 	choices *choices
+	wild    bool            // the upstream says what it should not, too
 	age     [worldNames]int // how often a name was given up for a new one
 	last    int             // the name that was asked for last, with its type: it is asked for again
 	qtype   uint16
@@ -60,10 +61,30 @@ func (w *world) note(name, format string, args ...any) {
 func (w *world) story(block, name string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "name    found by comparing\nsee     differential_test.go\n\n%s\n\n", block)
+	begun, mood, wait := false, "", time.Duration(0)
 	for _, l := range w.history {
-		if l.name == "" || l.name == name {
-			b.WriteString(l.text + "\n")
+		d, isWait := strings.CutPrefix(l.text, "wait ")
+		switch {
+		case isWait:
+			if pause, err := time.ParseDuration(d); err == nil && begun {
+				wait += pause
+			}
+			continue
+		case l.name == "" && !begun:
+			mood = l.text + "\n" // the last one before the story begins
+			continue
+		case l.name != "" && l.name != name:
+			continue
 		}
+		if begun = true; wait > 0 {
+			fmt.Fprintf(&b, "wait %v\n", wait)
+			wait = 0
+		}
+		b.WriteString(mood + l.text + "\n")
+		mood = ""
+	}
+	if wait > 0 {
+		fmt.Fprintf(&b, "wait %v\n", wait)
 	}
 	return b.String()
 }
@@ -103,12 +124,18 @@ func data(t uint16, n int) string {
 // shape names what an upstream's answer can look like.
 type shape struct {
 	name  string
+	wild  bool // it is not what an upstream should say, or nothing to be kept
 	rcode string
 	lines func(w *world, t uint16) []string
 }
 
 func soa(w *world) string {
-	return fmt.Sprintf("authority example. %d IN SOA ns.example. host.example. 1 7200 900 1209600 %d", w.ttl(), w.ttl())
+	ttl := w.ttl()
+	least := ttl
+	if w.wild {
+		least = w.ttl()
+	}
+	return fmt.Sprintf("authority example. %d IN SOA ns.example. host.example. 1 7200 900 1209600 %d", ttl, least)
 }
 
 func shapes() []shape {
@@ -118,56 +145,59 @@ func shapes() []shape {
 	nothing := func(*world, uint16) []string { return nil }
 	denied := func(w *world, _ uint16) []string { return []string{soa(w)} }
 	return []shape{
-		{"record", "NOERROR", func(w *world, t uint16) []string {
+		{"record", false, "NOERROR", func(w *world, t uint16) []string {
 			return []string{fmt.Sprintf("@ %d IN %s", w.ttl(), data(t, 1+w.choices.of(3)))}
 		}},
-		{"set", "NOERROR", func(w *world, t uint16) []string {
+		{"set", false, "NOERROR", func(w *world, t uint16) []string {
 			ttl := w.ttl()
 			return []string{fmt.Sprintf("@ %d IN %s", ttl, data(t, 1)), fmt.Sprintf("@ %d IN %s", ttl, data(t, 2))}
 		}},
-		{"unequal set", "NOERROR", func(w *world, t uint16) []string {
+		{"unequal set", true, "NOERROR", func(w *world, t uint16) []string {
 			return []string{fmt.Sprintf("@ %d IN %s", w.ttl(), data(t, 1)), fmt.Sprintf("@ %d IN %s", w.ttl(), data(t, 2))}
 		}},
-		{"alias", "NOERROR", func(w *world, t uint16) []string {
+		{"alias", false, "NOERROR", func(w *world, t uint16) []string {
 			return append(alias(w), fmt.Sprintf("alias.example. %d IN %s", w.ttl(), data(t, 1)))
 		}},
-		{"open alias", "NOERROR", func(w *world, _ uint16) []string { return alias(w) }},
-		{"alias of nothing", "NOERROR", func(w *world, _ uint16) []string { return append(alias(w), soa(w)) }},
-		{"alias of no name", "NXDOMAIN", func(w *world, _ uint16) []string { return append(alias(w), soa(w)) }},
-		{"other type", "NOERROR", func(w *world, _ uint16) []string {
+		{"open alias", true, "NOERROR", func(w *world, _ uint16) []string { return alias(w) }},
+		{"alias of nothing", false, "NOERROR", func(w *world, _ uint16) []string { return append(alias(w), soa(w)) }},
+		{"alias of no name", true, "NXDOMAIN", func(w *world, _ uint16) []string { return append(alias(w), soa(w)) }},
+		{"other type", true, "NOERROR", func(w *world, _ uint16) []string {
 			return []string{fmt.Sprintf("@ %d IN HINFO \"a\" \"b\"", w.ttl())}
 		}},
-		{"no data", "NOERROR", denied},
-		{"no name", "NXDOMAIN", denied},
-		{"no data, no SOA", "NOERROR", nothing},
-		{"no name, no SOA", "NXDOMAIN", nothing},
-		{"referral", "NOERROR", func(w *world, _ uint16) []string {
+		{"no data", false, "NOERROR", denied},
+		{"no name", false, "NXDOMAIN", denied},
+		{"no data, no SOA", true, "NOERROR", nothing},
+		{"no name, no SOA", true, "NXDOMAIN", nothing},
+		{"referral", true, "NOERROR", func(w *world, _ uint16) []string {
 			return []string{fmt.Sprintf("authority example. %d IN NS ns.example.", w.ttl()), fmt.Sprintf("additional ns.example. %d IN A 192.0.2.53", w.ttl())}
 		}},
-		{"additional only", "NOERROR", func(w *world, _ uint16) []string {
+		{"additional only", true, "NOERROR", func(w *world, _ uint16) []string {
 			return []string{fmt.Sprintf("additional @ %d IN A 192.0.2.99", w.ttl())}
 		}},
-		{"full", "NOERROR", func(w *world, t uint16) []string {
+		{"full", false, "NOERROR", func(w *world, t uint16) []string {
 			return []string{fmt.Sprintf("@ %d IN %s", w.ttl(), data(t, 1)), fmt.Sprintf("authority example. %d IN NS ns.example.", w.ttl()),
 				fmt.Sprintf("additional ns.example. %d IN A 192.0.2.53", w.ttl())}
 		}},
-		{"signed", "NOERROR", func(w *world, t uint16) []string {
+		{"signed", false, "NOERROR", func(w *world, t uint16) []string {
 			ttl := w.ttl()
 			return []string{fmt.Sprintf("@ %d IN %s", ttl, data(t, 1)),
 				fmt.Sprintf("signed @ %d IN RRSIG A 13 2 60 20380101000000 19991231000000 1 example. c2ln", ttl)}
 		}},
-		{"expired", "NOERROR", func(w *world, t uint16) []string {
+		{"expired", true, "NOERROR", func(w *world, t uint16) []string {
 			ttl := w.ttl()
 			return []string{fmt.Sprintf("@ %d IN %s", ttl, data(t, 1)),
 				fmt.Sprintf("signed @ %d IN RRSIG A 13 2 60 20000102000000 19991231000000 1 example. c2ln", ttl)}
 		}},
-		{"large", "NOERROR", func(w *world, _ uint16) []string {
+		{"large", false, "NOERROR", func(w *world, t uint16) []string {
+			if t != dns.TypeTXT {
+				return []string{fmt.Sprintf("@ %d IN %s", w.ttl(), data(t, 9))}
+			}
 			return []string{fmt.Sprintf(`@ %d IN TXT "number {1..40} of many"`, w.ttl())}
 		}},
-		{"SERVFAIL", "SERVFAIL", nothing},
-		{"NOTIMP", "NOTIMP", nothing},
-		{"REFUSED", "REFUSED", nothing},
-		{"FORMERR", "FORMERR", nothing},
+		{"SERVFAIL", false, "SERVFAIL", nothing},
+		{"NOTIMP", false, "NOTIMP", nothing},
+		{"REFUSED", false, "REFUSED", nothing},
+		{"FORMERR", false, "FORMERR", nothing},
 	}
 }
 
@@ -179,16 +209,19 @@ func (w *world) upstreamLines(name string, t uint16) []string {
 		return []string{fmt.Sprintf("upstream %s %s fails%s", name, dns.Type(t), slow)}
 	}
 	s := pick(c, shapes()...)
+	for s.wild && !w.wild {
+		s = shapes()[0]
+	}
 	flags := ""
 	for _, f := range []string{" aa", " ad", " ra-", " cookie"} {
 		if c.one(4) {
 			flags += f
 		}
 	}
-	if c.one(24) {
+	if w.wild && c.one(24) {
 		flags += " tc"
 	}
-	if c.one(24) {
+	if w.wild && c.one(24) {
 		flags += " instead " + name + " SRV"
 	}
 	out := []string{fmt.Sprintf("upstream %s %s answers %s%s%s", name, dns.Type(t), s.rcode, flags, slow)}
@@ -206,7 +239,7 @@ func (w *world) askLine(name string, t uint16) string {
 	}
 	flags := ""
 	for _, f := range []string{" do", " cd", " ad", " rd-", " tcp"} {
-		if c.one(12) {
+		if c.one(12) && (w.wild || f != " rd-") {
 			flags += f
 		}
 	}

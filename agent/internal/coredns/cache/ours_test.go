@@ -2,7 +2,8 @@ package cache_test
 
 import (
 	"bytes"
-	"strings"
+	"errors"
+	"reflect"
 	"testing"
 
 	"github.com/coredns/caddy"
@@ -12,14 +13,14 @@ import (
 	"github.com/neardns/neardns/agent/internal/wire"
 )
 
-// ours is the cache of this package.
+// ours is our cache: one store a process, which every load of the configuration finds again.
 func ours() subject {
-	return subject{name: "neardns", open: func(t *testing.T, snapshot []byte, boot wire.Boot) process {
+	return subject{name: "ours", open: func(t *testing.T, snapshot []byte, boot wire.Boot) process {
 		t.Helper()
 		p := &ourProcess{store: wire.NewStore(0)}
 		if snapshot != nil {
 			if _, err := p.store.Restore(bytes.NewReader(snapshot), boot); err != nil {
-				t.Fatal(err)
+				t.Fatalf("restore: %v", err)
 			}
 		}
 		p.metrics = cache.NewMetrics(p.store, prometheus.NewRegistry())
@@ -30,26 +31,50 @@ func ours() subject {
 type ourProcess struct {
 	store   *wire.Store
 	metrics *cache.Metrics
+	running *caddy.Instance // the latest load's
 }
 
-func (p *ourProcess) setup() caddy.SetupFunc { return cache.Setup(p.store, p.metrics) }
+// setup starts what a load registers to be started, and shuts down what the load before registered, as caddy does.
+func (p *ourProcess) setup() caddy.SetupFunc {
+	set := cache.Setup(p.store, p.metrics)
+	return func(c *caddy.Controller) error {
+		if err := set(c); err != nil {
+			return err
+		}
+		before := p.running
+		p.running = instance(c)
+		for _, f := range p.running.OnStartup {
+			if err := f(); err != nil {
+				return err
+			}
+		}
+		return stopped(before)
+	}
+}
+
+func stopped(inst *caddy.Instance) error {
+	var errs []error
+	if inst != nil {
+		for _, f := range inst.OnShutdown {
+			errs = append(errs, f())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// peek looks at the store while it is in use.
+func (p *ourProcess) peek() error {
+	p.store.Sweep()
+	return p.store.Snapshot(new(bytes.Buffer), wire.Boot{})
+}
 
 func (p *ourProcess) snapshot(boot wire.Boot) ([]byte, error) {
 	var b bytes.Buffer
 	err := p.store.Snapshot(&b, boot)
-	return b.Bytes(), err
+	return b.Bytes(), errors.Join(err, stopped(p.running))
 }
 
-// TestScenarios plays every scenario against the cache of this package: all that they say holds.
-func TestScenarios(t *testing.T) {
-	for _, sc := range scenarios(t) {
-		t.Run(strings.TrimSuffix(sc.file, ".txt"), func(t *testing.T) {
-			found := play(t, sc, ours())
-			for i, s := range sc.steps {
-				if errs := found[i]; len(errs) > 0 {
-					t.Error(told(sc, s, errs))
-				}
-			}
-		})
-	}
+// instance is what a test's controller works for; caddy keeps it to itself, and with it what is to be started.
+func instance(c *caddy.Controller) *caddy.Instance {
+	return (*caddy.Instance)(reflect.ValueOf(c).Elem().FieldByName("instance").UnsafePointer())
 }

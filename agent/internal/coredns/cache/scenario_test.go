@@ -60,6 +60,17 @@ func TestScenariosCoreDNS(t *testing.T) {
 	}
 }
 
+// TestScenarios holds our cache against the scenarios.
+func TestScenarios(t *testing.T) {
+	for _, sc := range scenarios(t) {
+		t.Run(strings.TrimSuffix(sc.file, ".txt"), func(t *testing.T) {
+			for i, errs := range play(t, sc, ours()) {
+				t.Error(told(sc, sc.steps[i], errs))
+			}
+		})
+	}
+}
+
 // told is a failed step for people.
 func told(sc *scenario, s step, errs []error) string {
 	return fmt.Sprintf("%s:%d: %s\n%v", sc.file, s.line, s.text, errors.Join(errs...))

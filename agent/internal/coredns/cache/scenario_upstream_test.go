@@ -73,6 +73,18 @@ func (u *scripted) covering(q dns.Question) *rule {
 	return nil
 }
 
+// about lists the rules about a name.
+func (u *scripted) about(name string) (all []*rule) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, r := range u.rules {
+		if r.name == name {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
 // now is the mood.
 func (u *scripted) now() mood {
 	u.mu.Lock()
