@@ -21,7 +21,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-const soon = 10 * time.Second // on a busy machine
+const soon = 30 * time.Second // on a busy machine
 
 // output is a writer that may be read meanwhile.
 type output struct {
