@@ -19,6 +19,7 @@ import (
 
 	"github.com/coreos/go-iptables/iptables"
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 )
 
 // The chains. They stand in the filter table of whichever iptables the host uses.
@@ -82,12 +83,12 @@ func Policies(legacy bool) ([]Policy, error) {
 func nftPolicies() ([]Policy, error) {
 	var out []Policy
 	for _, is4 := range []bool{true, false} {
-		chains, err := nftChains(is4)
+		chains, err := nftChains(is4, "INPUT", "OUTPUT")
 		if err != nil {
 			return nil, err
 		}
 		for _, c := range chains {
-			if (c.Name == "INPUT" || c.Name == "OUTPUT") && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
+			if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
 				out = append(out, Policy{Is4: is4, Chain: c.Name})
 			}
 		}
@@ -95,21 +96,31 @@ func nftPolicies() ([]Policy, error) {
 	return out, nil
 }
 
-// nftChains lists the filter table's chains. Asking iptables-nft instead could make the table.
-func nftChains(is4 bool) ([]*nftables.Chain, error) {
-	conn, err := nftables.New()
+// nftChains returns those of the filter table's chains that are there. Asking iptables-nft instead could make the table.
+// Each is asked for by name: kube-proxy in iptables mode has tens of thousands of chains in the same family, and the loop
+// looks here at every round.
+func nftChains(is4 bool, names ...string) ([]*nftables.Chain, error) {
+	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}
+	defer conn.CloseLasting() //nolint:errcheck // only read
 	family := nftables.TableFamilyIPv6
 	if is4 {
 		family = nftables.TableFamilyIPv4
 	}
-	chains, err := conn.ListChainsOfTableFamily(family)
-	if err != nil {
-		return nil, fmt.Errorf("list chains: %w", err)
+	var out []*nftables.Chain
+	for _, name := range names {
+		c, err := conn.ListChain(&nftables.Table{Name: table, Family: family}, name)
+		// google/nftables v0.3.0 flattens the kernel's error to text.
+		if err != nil && strings.HasSuffix(err.Error(), unix.ENOENT.Error()) {
+			continue
+		} else if err != nil {
+			return nil, fmt.Errorf("look for chain %s: %w", name, err)
+		}
+		out = append(out, c)
 	}
-	return slices.DeleteFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name != table }), nil
+	return out, nil
 }
 
 // legacyInUse asks the kernel, which lists the legacy tables that were ever used in this netns.
@@ -316,8 +327,7 @@ func Remove() error {
 
 func remove(is4, legacy bool) error {
 	if !legacy {
-		chains, err := nftChains(is4)
-		if err != nil || !slices.ContainsFunc(chains, func(c *nftables.Chain) bool { return c.Name == InputChain || c.Name == OutputChain }) {
+		if chains, err := nftChains(is4, InputChain, OutputChain); err != nil || len(chains) == 0 {
 			return err
 		}
 	}
