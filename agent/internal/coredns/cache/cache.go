@@ -28,6 +28,7 @@ type Cache struct {
 	store   *wire.Store
 	space   *wire.Space
 	metrics *Metrics
+	raw     bool // what is written reaches the socket as it is
 
 	bound   sync.Once // before the first answer is kept
 	series  grown[seriesKey, *series]

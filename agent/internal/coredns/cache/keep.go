@@ -53,7 +53,7 @@ func (c *Cache) take(q *fetch, res *dns.Msg) taken {
 		}
 	}
 	if what == empty {
-		return taken{}
+		return c.takeEmpty(q, res)
 	}
 	class, ttl := wire.Success, c.lifetime(res, what)
 	if what != answers {
@@ -80,11 +80,27 @@ func (c *Cache) take(q *fetch, res *dns.Msg) taken {
 	return t
 }
 
+// takeEmpty is for an answer without content and without the means to keep it. It goes to the one who asked; it is news
+// nevertheless, so what is stale is not said any more.
+func (c *Cache) takeEmpty(q *fetch, res *dns.Msg) taken {
+	if c.preferPositive {
+		return taken{}
+	}
+	if q.good != nil && q.good.Left(c.store.Now()) <= 0 {
+		c.space.Remove(q.good)
+	}
+	if !q.background {
+		return taken{} // as it came
+	}
+	ttl := c.lifetime(res, denies)
+	return taken{entry: c.entry(q, wire.Denial, res, ttl), ttl: ttl, refreshes: true}
+}
+
 // holdBack answers a denial with what was good before, if the operator wants a denial to last before it is believed.
 func (c *Cache) holdBack(good *wire.Entry) (taken, bool) {
 	now := c.store.Now()
-	if time.Duration(-good.Left(now))*time.Second >= max(c.staleFor, c.hold) {
-		return taken{}, false
+	if !good.Denied() && time.Duration(-good.Left(now))*time.Second >= max(c.staleFor, c.hold) {
+		return taken{}, false // it ended long ago
 	}
 	if time.Duration(now-good.Deny(now)) >= c.hold {
 		return taken{}, false
@@ -135,7 +151,7 @@ func (c *Cache) put(q *fetch, e *wire.Entry) bool {
 
 // setBounds is for when the block begins to serve, not when it is read: a configuration may still be refused.
 func (c *Cache) setBounds() {
-	c.space.SetBounds(wire.Bounds{Entries: c.capacity, Keep: max(c.staleFor, c.hold)})
+	c.space.SetBounds(wire.Bounds{Entries: c.capacity, Keep: max(c.staleFor, 2*c.hold)})
 }
 
 // entry packs an answer, or counts it as dropped.

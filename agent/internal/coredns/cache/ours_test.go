@@ -23,9 +23,13 @@ func ours() subject {
 				t.Fatalf("restore: %v", err)
 			}
 		}
-		p.metrics = cache.NewMetrics(p.store, prometheus.NewRegistry())
+		p.metrics = newMetrics(p.store)
 		return p
 	}}
+}
+
+func newMetrics(store *wire.Store) *cache.Metrics {
+	return cache.NewMetrics(store, prometheus.NewRegistry())
 }
 
 type ourProcess struct {

@@ -5,17 +5,10 @@ import (
 	"net"
 
 	"github.com/coredns/coredns/plugin/pkg/edns"
-	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/agent/internal/wire"
 )
-
-// wireWriter is a response writer that can pass on finished bytes, and knows whether whoever is behind it can.
-type wireWriter interface {
-	// WriteWire writes the message if nobody on the way would change it; else it does nothing and ok is false.
-	WriteWire(msg []byte) (ok bool, err error)
-}
 
 // reply answers r with a kept answer. Where nobody between us and the socket wants to see or change the message, its bytes go
 // out as they are; elsewhere it is taken apart for them. Like CoreDNS's, it has no use for an error: the client is gone.
@@ -30,7 +23,8 @@ func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *asked, e *wire.Entry,
 	*pooled = b
 	if b, ok = finish(b, w, r); ok {
 		*pooled = b
-		if direct(w, b) {
+		if c.raw {
+			_, _ = w.Write(b)
 			return
 		}
 	}
@@ -75,17 +69,4 @@ func finish(b []byte, w dns.ResponseWriter, r *dns.Msg) ([]byte, bool) {
 	b = append(b, 0, 0, byte(dns.TypeOPT), byte(o.UDPSize()>>8), byte(o.UDPSize()), 0, 0, byte(o.Hdr.Ttl>>8), 0, 0, 0)
 	binary.BigEndian.PutUint16(b[10:], binary.BigEndian.Uint16(b[10:])+1)
 	return b, true
-}
-
-// direct writes finished bytes past request.ScrubWriter, whose work is done, if nobody else is on the way.
-func direct(w dns.ResponseWriter, b []byte) bool {
-	switch w := w.(type) {
-	case *request.ScrubWriter:
-		_, _ = w.ResponseWriter.Write(b)
-		return true
-	case wireWriter:
-		ok, _ := w.WriteWire(b)
-		return ok
-	}
-	return false
 }

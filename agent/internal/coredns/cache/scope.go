@@ -17,42 +17,62 @@ import (
 // step is a directive behind the cache, with all its words.
 type step []string
 
-// behind lists the directives of this server block that stand behind the cache in the chain: answers come to be there, and
-// nowhere else. caddy shows a plugin only its own words, so the rest is read from the instance that is being made, which is
-// the last of caddy's list. Without one (a test's controller) there is nothing to read.
-func behind(c *caddy.Controller) ([]step, error) {
+// surroundings is what stands in the server block beside the cache.
+type surroundings struct {
+	before []string // names of directives, in the chain's order
+	behind []step   // answers come to be there, and nowhere else
+}
+
+// around reads the server block. caddy shows a plugin only its own words, so the rest is read from the instance that is being
+// made, which is the last of caddy's list. Without one (a test's controller) there is nothing to read.
+func around(c *caddy.Controller) (s surroundings, err error) {
 	all := caddy.Instances()
 	if len(all) == 0 {
-		return nil, nil
+		return s, nil
 	}
 	file := all[len(all)-1].Caddyfile()
 	if file == nil {
-		return nil, nil
+		return s, nil
 	}
 	blocks, err := caddyfile.Parse(file.Path(), bytes.NewReader(file.Body()), nil)
 	if err != nil {
-		return nil, fmt.Errorf("read the server block: %w", err)
+		return s, fmt.Errorf("read the server block: %w", err)
 	}
 	if c.ServerBlockIndex >= len(blocks) || len(blocks[c.ServerBlockIndex].Keys) != len(c.ServerBlockKeys) {
-		return nil, nil // another server's text: this one is only being checked
+		// Another server's text: this one is only being checked, and must share nothing.
+		return surroundings{before: []string{"?"}, behind: []step{{"?"}}}, nil
 	}
-	tokens := blocks[c.ServerBlockIndex].Tokens
-	var chain []step
-	at := slices.Index(dnsserver.Directives, "cache")
-	for _, name := range dnsserver.Directives[at+1:] {
-		switch name {
-		case "admit", "cancel": // they say whether there is an answer, not which
-			continue
-		}
-		if words := tokens[name]; len(words) > 0 {
-			s := make(step, 0, len(words))
+	behind := false
+	for _, name := range dnsserver.Directives {
+		words := blocks[c.ServerBlockIndex].Tokens[name]
+		switch {
+		case name == "cache":
+			behind = true
+		case len(words) == 0:
+		case !behind:
+			s.before = append(s.before, name)
+		case name == "admit", name == "cancel": // they say whether there is an answer, not which
+		default:
+			next := make(step, 0, len(words))
 			for _, w := range words {
-				s = append(s, w.Text)
+				next = append(next, w.Text)
 			}
-			chain = append(chain, s)
+			s.behind = append(s.behind, next)
 		}
 	}
-	return chain, nil
+	return s, nil
+}
+
+// blind reports whether nobody before the cache looks into answers or changes them, so that bytes can be written. metrics is
+// this agent's, and reads the code from them.
+func (s surroundings) blind() bool {
+	return !slices.ContainsFunc(s.before, func(name string) bool {
+		switch name {
+		case "bufsize", "bind", "probe", "metrics", "errors", "acl", "local":
+			return false
+		}
+		return true
+	})
 }
 
 // scope names the way in which a block's answers come to be: who answers, for which zones, and what of it is kept. Blocks

@@ -15,7 +15,6 @@ import (
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
-	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 )
 
@@ -87,6 +86,8 @@ func within(name, zone string) bool {
 	return at >= 0 && (at == 0 || zone == "." || name[at-1] == '.') && strings.EqualFold(name[at:], zone)
 }
 
+const headerSize = 12 // of a DNS message
+
 // recorder notes what is written. It implements plugin.PluginTracker, by which CoreDNS says who wrote.
 type recorder struct {
 	dns.ResponseWriter
@@ -105,21 +106,11 @@ func (r *recorder) Write(b []byte) (int, error) {
 	n, err := r.ResponseWriter.Write(b)
 	if err == nil {
 		r.size += n
+		if len(b) >= headerSize { // the cache's: a whole message. CoreDNS's own plugin would count it as NOERROR.
+			r.rcode = int(b[3] & 0xf)
+		}
 	}
 	return n, err
-}
-
-// WriteWire writes an answer that is ready for the client past CoreDNS's scrubber, which would change nothing of it. It does
-// nothing unless the scrubber is next to the client.
-func (r *recorder) WriteWire(b []byte) (ok bool, err error) {
-	s, ok := r.ResponseWriter.(*request.ScrubWriter)
-	if !ok || len(b) < 12 {
-		return false, nil
-	}
-	r.rcode = int(b[3] & 0xf)
-	r.size += len(b)
-	_, err = s.ResponseWriter.Write(b)
-	return true, err
 }
 
 // SetPlugin implements plugin.PluginTracker.
