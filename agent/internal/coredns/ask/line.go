@@ -32,8 +32,9 @@ type line struct {
 	n   int
 }
 
-// bufferSize holds any answer over datagrams that a client may ask for with the usual limits, and most over streams.
-const bufferSize = 4096 + 2
+// bufferSize holds an answer over datagrams of the usual limit (1232 bytes, which the agent sets for its clients), and most
+// over streams. Each question that waits for its answer holds one, so it is no larger.
+const bufferSize = 1280
 
 // buffers lends read and write buffers.
 type buffers struct{ pool sync.Pool }

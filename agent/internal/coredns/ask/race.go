@@ -110,9 +110,12 @@ func (r *race) run(ctx context.Context) (*dns.Msg, error) {
 	if err != nil {
 		return nil, errors.Join(errUnpackable, err)
 	}
-	defer r.a.servers.bufs.put(buf)
 	r.a.servers.hedges.earn()
 	pending, m := r.begin(wire)
+	if m == nil {
+		wire = slices.Clone(wire) // it may take a while, and many may wait: hold no more than needed
+	}
+	r.a.servers.bufs.put(buf)
 	if m != nil {
 		return m, nil
 	}
@@ -190,14 +193,9 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 		active++
 		r.ready(i)
 		t := r.tries[i]
-		buf := r.a.servers.bufs.get()
-		own := (*buf)[:min(len(*buf), len(wire))]
-		if copy(own, wire) < len(wire) {
-			own = slices.Clone(wire) // longer than any usual question
-		}
+		own := slices.Clone(wire)
 		go func() { // ends with its answer, at r.end or with ctx
 			m, connected, err := t.server.exchange(ctx, req, own, t.stream, t.fresh, r.end)
-			r.a.servers.bufs.put(buf)
 			outcomes <- outcome{i, m, err, connected}
 		}()
 	}
