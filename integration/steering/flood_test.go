@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -118,4 +120,52 @@ func TestFlood(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestConnectionFlood lets one pod open thousands of connections, idle ones and such that send a byte, and hold them: another
+// pod's connections are served, old and new, and what the flood holds of the agent is bounded.
+func TestConnectionFlood(t *testing.T) {
+	const connections, limit = 2000, 1024
+	n := newNode(t, setup{})
+	noisy, quiet := n.addPod(nil), n.addPod(nil)
+	n.startAgent()
+	at := target{n.all()[0].addr, "tcp"}
+	old := n.dial(quiet, at)
+	ask := func(when string, c *testutil.Conn) {
+		t.Helper()
+		if _, err := c.Ask(hits(1)[0], dns.TypeA); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	ask("before", old)
+	before := memory(t, n.agent.PID(), "VmRSS")
+	refused := 0
+	noisy.Do(func() {
+		d := net.Dialer{Timeout: 3 * time.Second}
+		for i := range connections {
+			conn, err := d.Dial("tcp", at.server().String())
+			if err != nil {
+				refused++
+				continue
+			}
+			t.Cleanup(func() { conn.Close() })
+			if i%2 == 0 {
+				_, _ = conn.Write([]byte{0}) // half of a length
+			}
+		}
+	})
+	ask("a connection from before the flood", old)
+	ask("a new one", n.dial(quiet, at))
+	open, shed := n.metric("neardns_tcp_connections"), n.metric(`neardns_tcp_connections_shed_total{reason="idle"}`)
+	after := memory(t, n.agent.PID(), "VmRSS")
+	t.Logf("%d opened, %d refused, %v closed while idle, %v open; memory %d MiB, before %d MiB", connections, refused, shed, open, after>>20, before>>20)
+	if open > limit/2+10 || shed == 0 {
+		t.Errorf("%v connections are open and %v were closed, want half of %d for one pod", open, shed, limit)
+	}
+	if after > before+(32<<20) {
+		t.Errorf("memory went from %d to %d MiB", before>>20, after>>20)
+	}
+	if lost := n.metric(`neardns_lease_lost_total{reason="refused"}`) + n.metric(`neardns_lease_lost_total{reason="network"}`); lost > 0 {
+		t.Errorf("the prober was refused: %v leases were lost", lost)
+	}
 }
