@@ -56,6 +56,13 @@ func classes() []class {
 		{"a denial outlives failures", func(d difference) bool {
 			return d.ask != nil && isFailure(d.theirs.rcode) && d.theirs.cached && d.ours.cached && !isFailure(d.ours.rcode)
 		}},
+		{"a stale denial hides nothing", func(d difference) bool {
+			return d.ask != nil && d.says("verify") && d.ours.cached && !d.ours.stale() && d.ours.rcode == "NOERROR" &&
+				d.askedOurs <= d.askedTheirs && (d.askedTheirs > 0 || d.theirs.stale())
+		}},
+		{"what was denied does not come back", func(d difference) bool {
+			return d.ask != nil && !d.ours.cached && d.askedOurs > 0 && d.theirs.cached && d.theirs.rcode == "NOERROR" && d.any(func(r *rule) bool { return soaOf(r) != nil })
+		}},
 		{"a silent upstream is asked one question in 100 ms", func(d difference) bool {
 			return d.ask != nil && d.says("serve_stale") && d.ours.cached && d.askedOurs == 0 && d.askedTheirs == 1 && d.ours.same(d.theirs)
 		}},
