@@ -130,12 +130,14 @@ func TestStatusText(t *testing.T) {
 		Switch: true,
 		Agent: &node.Status{Instance: "abc", PID: 7, Version: "v1", Started: since,
 			LastFault: &node.Fault{Time: since, Part: "lease 169.254.20.11/udp", What: "no answer"},
+			Cache:     &node.CacheStatus{Bytes: 2 << 20, Limit: 32 << 20, Hits: 9, Misses: 3},
 			Repair:    "2026-01-02T03:04:06Z link: set up", Repairs: map[string]int{"link": 1, "rules": 2}, Serving: true, Ready: true, Redirects: []steer.Redirect{red},
 			Proven: addrs("10.96.0.10"), Leases: []node.LeaseStatus{{Address: addr("169.254.20.11"), Protocol: "udp", Held: true, Since: since}}},
 		Counters: map[string]steer.Counter{steer.CounterDeliveredUDP: {Packets: 7}},
 		Pods:     []podReport{{Name: "default/web", Container: "0123456789abcdef", Interface: "eth0", Decisions: []podfile.Decision{{Redirect: red, State: podfile.Steered}}}},
 	}
 	want := `SERVING since 2026-01-02T03:04:05Z (instance abc, process 7, version v1)
+  cache: 2048 KiB of 32768 KiB, 9 hits, 3 misses
   last fault: 2026-01-02T03:04:05Z lease 169.254.20.11/udp: no answer
   last repair: 2026-01-02T03:04:06Z link: set up (since the start: link 1, rules 2)
 

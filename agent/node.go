@@ -202,6 +202,9 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 	health := telemetry.Health{Ready: n.Ready, Status: func() any {
 		s := n.Status()
 		s.PID, s.Version = os.Getpid(), a.env.version
+		totals := m.Totals("coredns_cache_hits_total", "coredns_cache_misses_total")
+		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
+		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
 		return s
 	}}
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", a.conf.Listen.Metrics, m.MetricsHandler()) })

@@ -184,6 +184,9 @@ func (r *report) text() string {
 		if h := r.Agent.Handover; h != nil {
 			fmt.Fprintf(&b, "  taken over from %s at %s, in %s\n", h.From, h.At.Format(time.RFC3339), h.Took)
 		}
+		if c := r.Agent.Cache; c != nil {
+			fmt.Fprintf(&b, "  cache: %d KiB of %d KiB, %d hits, %d misses\n", c.Bytes>>10, c.Limit>>10, c.Hits, c.Misses)
+		}
 		if f := r.Agent.LastFault; f != nil {
 			fmt.Fprintf(&b, "  last fault: %s %s: %s\n", f.Time.Format(time.RFC3339), f.Part, f.What)
 		}

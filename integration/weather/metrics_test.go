@@ -26,6 +26,9 @@ func TestMetricsTable(t *testing.T) {
 	n.start()
 	n.awaitCached("metrics")
 	families := n.scrape()
+	if s := n.status().Agent; s.PID != n.agent.PID() || s.Cache.Hits < 1 || s.Cache.Misses < 1 || s.Cache.Bytes < 1 {
+		t.Errorf("status does not tell of the process and its cache: %+v", s)
+	}
 	data, err := os.ReadFile("../../agent/README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -170,10 +170,14 @@ func (n *node) awaitReady() {
 // status is what `neardns-agent status --json` says, as far as the tests look at it.
 type status struct {
 	Agent *struct {
-		Ready     bool              `json:"ready"`
-		Proven    []netip.Addr      `json:"fallbackProven"`
-		Faults    map[string]string `json:"faults"`
-		Repairs   map[string]int    `json:"repairs"`
+		Ready   bool              `json:"ready"`
+		Proven  []netip.Addr      `json:"fallbackProven"`
+		Faults  map[string]string `json:"faults"`
+		Repairs map[string]int    `json:"repairs"`
+		PID     int               `json:"pid"`
+		Cache   struct {
+			Bytes, Hits, Misses int64
+		} `json:"cache"`
 		LastFault *struct {
 			Part, What string
 			Time       time.Time

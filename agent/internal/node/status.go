@@ -30,6 +30,7 @@ type Status struct {
 	Repair    string            `json:"lastRepair,omitempty"`
 	Repairs   map[string]int    `json:"repairs"` // since the start, by kind
 	Upstreams []ask.Status      `json:"upstreams,omitempty"`
+	Cache     *CacheStatus      `json:"cache,omitempty"` // filled in by who runs the node
 	// Bypassed are the clients that kube-dns answers since their questions do not reach the agent.
 	Bypassed []evidence.Bypassed `json:"bypassed,omitempty"`
 	Handover *Handover           `json:"handover,omitempty"` // how the node came from another agent; nil if it was free
@@ -40,6 +41,14 @@ type Fault struct {
 	Time time.Time `json:"time"`
 	Part string    `json:"part"`
 	What string    `json:"what"`
+}
+
+// CacheStatus is what the cache takes and gives, since the process began.
+type CacheStatus struct {
+	Bytes  int64 `json:"bytes"`
+	Limit  int64 `json:"limitBytes"`
+	Hits   int64 `json:"hits"`
+	Misses int64 `json:"misses"`
 }
 
 // LeaseStatus is one address and protocol.

@@ -318,3 +318,13 @@ func TestLogger(t *testing.T) {
 		level.Set(slog.LevelInfo)
 	}
 }
+
+func TestTotals(t *testing.T) {
+	m := New("v1")
+	m.Probe("")
+	m.Probe("timeout")
+	m.Repair("link")
+	if got := m.Totals("neardns_repairs_total", "neardns_none_total", "neardns_probes_total"); got[0] != 1 || got[1] != 0 || got[2] != 2 {
+		t.Errorf("totals: %v", got)
+	}
+}
