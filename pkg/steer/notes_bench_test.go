@@ -2,6 +2,8 @@ package steer_test
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -44,4 +46,43 @@ func BenchmarkLook(b *testing.B) {
 			}
 		}
 	})
+}
+
+// What the notes cost a question over UDP: from the pod's socket to the agent's, which nobody reads, with the rules that note
+// and without them.
+func BenchmarkDelivery(b *testing.B) {
+	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	pod := r.steered("pod")
+	r.addresses()
+	steering := net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.host.Redirects[0].Steering, 53))
+	var server, conn *net.UDPConn
+	var err error
+	r.node.Host.Do(func() { server, err = net.ListenUDP("udp4", steering) })
+	must(b, err)
+	defer func() { _ = server.Close() }()
+	must(b, server.SetReadBuffer(4096))
+	pod.Do(func() { conn, err = net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(r.clusterDNS()[0])) })
+	must(b, err)
+	defer func() { _ = conn.Close() }()
+	r.renew()
+	question := make([]byte, 40)
+	run := func(b *testing.B) {
+		for b.Loop() {
+			if _, err := conn.Write(question); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	// By turns, so that a busy machine disturbs both alike.
+	for range 4 {
+		must(b, r.nft.Apply(r.host))
+		b.Run("noted", run)
+		for _, command := range []string{
+			"flush chain inet neardns input", "flush chain inet neardns deliver_udp4",
+			"add rule inet neardns deliver_udp4 counter name delivered_udp notrack accept",
+		} {
+			r.node.Host.Run("nft", command)
+		}
+		b.Run("plain", run)
+	}
 }

@@ -1,0 +1,253 @@
+package evidence
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// kernel plays the switch: clients ask at times, and those that are blocked are not heard.
+type kernel struct {
+	mu           sync.Mutex // guards the fields below
+	unheard      map[steer.Protocol]int64
+	asked, heard map[steer.Client]time.Time
+	suspects     map[steer.Client]time.Time // until when they are held
+	steps        []int                      // of the holds
+	reads        int                        // of the notes
+	err          error
+}
+
+func newKernel() *kernel {
+	return &kernel{unheard: map[steer.Protocol]int64{}, asked: map[steer.Client]time.Time{}, heard: map[steer.Client]time.Time{}, suspects: map[steer.Client]time.Time{}}
+}
+
+func (k *kernel) ask(c steer.Client, blocked bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	until, suspect := k.suspects[c]
+	switch now := time.Now(); {
+	case suspect && now.Before(until): // kube-dns answers
+	case blocked:
+		if suspect {
+			k.suspects[c] = now.Add(steer.Hold(0))
+		}
+		k.asked[c] = now
+		k.unheard[c.Protocol]++
+	default:
+		delete(k.suspects, c)
+		k.asked[c], k.heard[c] = now, now
+	}
+}
+
+func (k *kernel) Unheard() (map[steer.Protocol]int64, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.unheard), k.err
+}
+
+func (k *kernel) fail(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.err = err
+}
+
+func (k *kernel) Notes() (steer.Notes, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.reads++
+	ages := func(m map[steer.Client]time.Time) map[steer.Client]time.Duration {
+		out := map[steer.Client]time.Duration{}
+		for c, at := range m {
+			out[c] = time.Since(at)
+		}
+		return out
+	}
+	return steer.Notes{Asked: ages(k.asked), Heard: ages(k.heard), Slack: 4 * time.Millisecond}, k.err
+}
+
+func (k *kernel) Suspects() ([]steer.Suspect, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []steer.Suspect
+	for c := range k.suspects {
+		out = append(out, steer.Suspect{Client: c})
+	}
+	return out, k.err
+}
+
+func (k *kernel) Hold(c steer.Client, step int) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err != nil {
+		return k.err
+	}
+	k.steps = append(k.steps, step)
+	k.suspects[c] = time.Now().Add(steer.Hold(step))
+	return nil
+}
+
+// held is a node whose leases always stand and were proven this moment.
+type held struct{ since time.Time }
+
+func (held) Pace() (every, least time.Duration) { return 600 * time.Millisecond, gap }
+func (h held) Held(steer.Client) (Lease, bool) {
+	return Lease{Since: h.since, Proven: time.Now()}, true
+}
+func named(a netip.Addr) string          { return map[netip.Addr]string{pod.Source: "default/web"}[a] }
+func logTo(b *bytes.Buffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
+func run(k *kernel, log *slog.Logger) (e *Evidence, stop func()) {
+	e = New(log, k, k, named)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.Run(ctx, held{time.Now()})
+	}()
+	return e, func() { cancel(); <-done }
+}
+
+// asking lets clients ask once a second for a time: the blocked one and another.
+func asking(k *kernel, seconds int, blocked bool) {
+	for range seconds {
+		k.ask(pod, blocked)
+		k.ask(other, false)
+		time.Sleep(time.Second) // of the test's own clock
+	}
+	synctest.Wait()
+}
+
+func TestEvidence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, said := newKernel(), new(bytes.Buffer)
+		e, stop := run(k, logTo(said))
+		asking(k, 60, false)
+		if k.reads != 0 {
+			t.Errorf("notes read %d times while everybody was heard", k.reads)
+		}
+		begun := time.Now()
+		asking(k, 2, true)
+		if !slices.Equal(k.steps, []int{0}) || len(k.suspects) != 1 {
+			t.Fatalf("after two questions: holds %v, suspects %v", k.steps, k.suspects)
+		}
+		list := e.Bypassed()
+		if len(list) != 1 || list[0].Pod != "default/web" || list[0].Source != pod.Source || list[0].Protocol != "udp" ||
+			list[0].Since.Before(begun) || list[0].NextTrial.Sub(list[0].Since) != steer.Hold(0) {
+			t.Errorf("status: %+v", list)
+		}
+		if got := gauges(t, e)["ipv4 udp"]; got != 1 {
+			t.Errorf("gauge: %v", got)
+		}
+
+		lost := k.unheard[steer.UDP]
+		asking(k, 3600, true)
+		if lost = k.unheard[steer.UDP] - lost; lost < 4 || lost > 8 {
+			t.Errorf("an hour of a lasting policy costs %d questions", lost)
+		}
+		if last := k.steps[len(k.steps)-1]; last != steer.HoldSteps-1 || !slices.IsSorted(k.steps) {
+			t.Errorf("holds %v", k.steps)
+		}
+		if got := strings.Count(said.String(), "level=WARN"); got != 1 || !strings.Contains(said.String(), "pod=default/web") {
+			t.Errorf("said %d times:\n%s", got, said)
+		}
+		if k.suspects[other] != (time.Time{}) {
+			t.Error("the other one too")
+		}
+
+		asking(k, int(steer.Hold(steer.HoldSteps-1)/time.Second)+2, false)
+		if len(e.Bypassed()) != 0 || !strings.Contains(said.String(), "served by the agent again") {
+			t.Errorf("did not come back: %+v\n%s", e.Bypassed(), said)
+		}
+		if got := gauges(t, e)["ipv4 udp"]; got != 0 {
+			t.Errorf("gauge: %v", got)
+		}
+		stop()
+	})
+}
+
+// A successor finds the suspects of the agent before it, and says nothing of them until they come back.
+func TestEvidenceOfAnEarlierAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, said := newKernel(), new(bytes.Buffer)
+		k.suspects[pod] = time.Now().Add(time.Minute)
+		e, stop := run(k, logTo(said))
+		asking(k, 30, true)
+		if list := e.Bypassed(); len(list) != 1 || list[0].Pod != "default/web" || len(k.steps) != 0 || said.Len() > 0 {
+			t.Errorf("%+v, holds %v, said %s", list, k.steps, said)
+		}
+		asking(k, 40, true)
+		if !slices.Equal(k.steps, []int{1}) {
+			t.Errorf("its trial failed: holds %v", k.steps)
+		}
+		stop()
+	})
+}
+
+// What cannot be read or held is said once, and done when it can be.
+func TestEvidenceWithoutASwitch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, said := newKernel(), new(bytes.Buffer)
+		e, stop := run(k, logTo(said))
+		asking(k, 2, false)
+		k.fail(errors.New("no switch here"))
+		asking(k, 10, true)
+		if got := strings.Count(said.String(), "no switch here"); got != 1 {
+			t.Errorf("said %d times:\n%s", got, said)
+		}
+		k.fail(nil)
+		asking(k, 3, true)
+		if len(e.Bypassed()) != 1 {
+			t.Errorf("not held afterwards: %+v", e.Bypassed())
+		}
+		stop()
+	})
+}
+
+// gauges are the clients passed by as they are scraped, by family and protocol. What is scraped is well formed.
+func gauges(t *testing.T, e *Evidence) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(e.Collector())
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("promlint: %v, %v", problems, err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() == "neardns_bypassed_clients" {
+			for _, m := range f.GetMetric() {
+				out[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return out
+}
+
+func TestCollector(t *testing.T) {
+	e := New(slog.New(slog.DiscardHandler), newKernel(), newKernel(), named)
+	e.counts.set(maps.Keys(map[steer.Client]bool{pod: true, other: true}))
+	want := map[string]float64{"ipv4 udp": 1, "ipv4 tcp": 0, "ipv6 udp": 0, "ipv6 tcp": 1}
+	if got := gauges(t, e); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
