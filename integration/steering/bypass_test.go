@@ -128,6 +128,10 @@ func TestEgressPolicy(t *testing.T) {
 		t.Errorf("status does not name the pod:\n%s", text)
 	}
 
+	if _, text, _ := n.run("doctor", "--config", n.configFile()); !strings.Contains(text, "default/"+p.name) {
+		t.Errorf("doctor does not name the pod:\n%s", text)
+	}
+
 	// A stopped agent hears nobody. It must not think so of anybody.
 	n.agent.Signal(unix.SIGSTOP)
 	n.wantFallbackWithin(p.client(), "stopped", lifetime+timeout, n.all()...)
