@@ -102,6 +102,9 @@ func allZero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool {
 // errDumpInterrupted is what the kernel says by a flag when a commit came between the parts of a dump.
 var errDumpInterrupted = fmt.Errorf("dump interrupted: %w", unix.EINTR)
 
+// errUnsettled asks for another look.
+var errUnsettled = fmt.Errorf("rules changed at each look: %w", unix.EAGAIN)
+
 // rules returns the canonical rules of one chain of our table, or of all ("") in one dump.
 func (n *Nftables) rules(chain string) (map[string][]string, error) {
 	enc := netlink.NewAttributeEncoder()

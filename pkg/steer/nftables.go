@@ -149,18 +149,25 @@ func (n *Nftables) Ensure(rs Ruleset) error {
 	})
 }
 
-// Verify implements Backend.
+// Verify implements Backend. What differs is read twice: a dump that began while another transaction took effect may hold
+// rules of both generations, and where it began after the kernel had raised its generation no flag tells.
 func (n *Nftables) Verify(rs Ruleset) error {
 	want := rs.render()
+	var before []string
 	return n.retry("verify rules", func() error {
 		have, err := n.load()
 		if err != nil {
 			return err
 		}
-		if items := compare(want, have); len(items) > 0 {
+		items := compare(want, have)
+		switch {
+		case len(items) == 0:
+			return nil
+		case slices.Equal(items, before):
 			return &DriftError{Items: items}
 		}
-		return nil
+		before = items
+		return errUnsettled
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -84,7 +85,19 @@ func (s *socket) Receive() ([]netlink.Message, error) {
 	if size, err = s.receive(buf, 0); err != nil {
 		return nil, err
 	}
-	return splitMessages(buf[:min(size, len(buf))])
+	messages, err := splitMessages(buf[:min(size, len(buf))])
+	if err == nil && interrupted(messages) {
+		err = errDumpInterrupted
+	}
+	return messages, err
+}
+
+// interrupted tells whether a dump ended with the flag that a commit came between. Of a commit beside the last part of a dump
+// nothing but this message tells, which netlink.Conn keeps to itself; the part may hold rules of both generations.
+func interrupted(messages []netlink.Message) bool {
+	return slices.ContainsFunc(messages, func(m netlink.Message) bool {
+		return m.Header.Type == netlink.Done && m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+	})
 }
 
 func (s *socket) receive(buf []byte, flags int) (int, error) {

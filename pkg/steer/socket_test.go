@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,4 +55,26 @@ func FuzzReadAnswers(f *testing.F) {
 		_, _ = readLink(data)
 		_, _ = readElements(data, nil)
 	})
+}
+
+// A commit beside the last part of a dump is told by the closing message alone.
+func TestInterrupted(t *testing.T) {
+	done := netlink.Header{Type: netlink.Done, Flags: netlink.Multi}
+	flagged := done
+	flagged.Flags |= unix.NLM_F_DUMP_INTR
+	for name, c := range map[string]struct {
+		messages []netlink.Message
+		want     bool
+	}{
+		"nothing":          {nil, false},
+		"whole":            {[]netlink.Message{{}, {Header: done}}, false},
+		"interrupted":      {[]netlink.Message{{}, {Header: flagged}}, true},
+		"only its end":     {[]netlink.Message{{Header: flagged}}, true},
+		"said by a part":   {[]netlink.Message{{Header: netlink.Header{Flags: unix.NLM_F_DUMP_INTR}}}, false}, // the reader of parts looks itself
+		"an error message": {[]netlink.Message{{Header: netlink.Header{Type: netlink.Error, Flags: unix.NLM_F_DUMP_INTR}}}, false},
+	} {
+		if got := interrupted(c.messages); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
 }
