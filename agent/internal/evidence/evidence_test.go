@@ -128,7 +128,7 @@ func asking(k *kernel, seconds int, blocked bool) {
 	for range seconds {
 		k.ask(pod, blocked)
 		k.ask(other, false)
-		time.Sleep(time.Second) // of the test's own clock
+		<-time.After(time.Second) // of the test's own clock
 	}
 	synctest.Wait()
 }

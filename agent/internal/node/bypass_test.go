@@ -43,7 +43,7 @@ func TestHeld(t *testing.T) {
 		if got, _ := n.Held(client); !got.Since.Equal(l.since) || !got.Proven.Equal(l.lastOK) {
 			t.Errorf("%+v", got)
 		}
-		time.Sleep(time.Second) // of the test's own clock: the process was stopped
+		<-time.After(time.Second) // of the test's own clock: the process was stopped
 		check("lapsed, not noticed", false)
 	})
 }
