@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,8 +143,11 @@ func TestKeeperRuns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cache.snapshot")
 	synctest.Test(t, func(t *testing.T) {
 		k, _ := keeper(path)
-		begun, slept := time.Now(), time.Duration(0)
-		k.Boot = func() Boot { return Boot{ID: [16]byte{1}, Since: time.Hour + time.Since(begun) + slept} }
+		begun := time.Now()
+		var slept atomic.Int64
+		k.Boot = func() Boot {
+			return Boot{ID: [16]byte{1}, Since: time.Hour + time.Since(begun) + time.Duration(slept.Load())}
+		}
 		sp := k.Store.Space(1)
 		sp.Retain()
 		sp.SetBounds(Bounds{})
@@ -168,7 +172,7 @@ func TestKeeperRuns(t *testing.T) {
 		key, _ := entry(t, "n1.example.", 0)
 		e, _ := sp.Get(key)
 		before := e.Left(k.Store.Now())
-		slept = time.Hour // the machine was suspended
+		slept.Store(int64(time.Hour)) // the machine was suspended
 		<-time.After(2 * sleepCheck)
 		if gone := before - e.Left(k.Store.Now()); gone < 3600 || gone > 3620 {
 			t.Errorf("an hour of sleep took %d s of a TTL", gone)
