@@ -481,3 +481,16 @@ func TestTendLeavesAloneBehindAnUplink(t *testing.T) {
 		t.Errorf("decisions %+v, want a reason", got)
 	}
 }
+
+func TestPodOf(t *testing.T) {
+	dir := t.TempDir()
+	four, six := netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00::9")
+	write(t, dir, podfile.File{ContainerID: "a", IfName: "eth0", PodNamespace: "shop", PodName: "cart", Addresses: []netip.Addr{four, six}})
+	write(t, dir, podfile.File{ContainerID: "b", IfName: "eth0", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.8")}})
+	p := registry(dir)
+	for addr, want := range map[netip.Addr]string{four: "shop/cart", six: "shop/cart", netip.MustParseAddr("10.244.1.8"): "", netip.MustParseAddr("10.244.1.7"): ""} {
+		if got := p.PodOf(addr); got != want {
+			t.Errorf("%s: %q, want %q", addr, got, want)
+		}
+	}
+}
