@@ -29,7 +29,7 @@ func classes() []class {
 		}},
 		{"neither answer nor denial", func(d difference) bool {
 			return d.ask != nil && d.any(saysNothing) && (!d.ours.cached && d.theirs.after < d.ours.after || d.ours.rcode == "SERVFAIL" ||
-				!d.ours.cached && d.says("verify") && d.askedOurs > 0 ||
+				!d.ours.cached && d.says("verify") && d.askedOurs > 0 || d.says("prefetch") && d.ours.cached && !d.ours.sameRecords(d.theirs) ||
 				d.says("serve_stale") && (d.ours.stale() || d.ours.tc) && !d.ours.sameRecords(d.theirs))
 		}},
 		{"alias of no name", func(d difference) bool {
@@ -47,21 +47,24 @@ func classes() []class {
 		{"a failed prefetch rests a second", func(d difference) bool {
 			return d.ask != nil && d.says("prefetch") && d.ours.same(d.theirs) && d.ours.cached && d.askedOurs < d.askedTheirs
 		}},
-		{"a failed prefetch is a failure", func(d difference) bool {
-			return d.ask != nil && d.says("prefetch") && d.ours.rcode == "SERVFAIL" && d.ours.cached && (!d.theirs.cached || isFailure(d.theirs.rcode))
+		{"a failed refresh is a failure", func(d difference) bool {
+			return d.ask != nil && (d.says("prefetch") || d.says("serve_stale")) && isFailure(d.ours.rcode) && d.ours.cached &&
+				(!d.theirs.cached || isFailure(d.theirs.rcode))
 		}},
 		{"NOTIMP does not hide what is good", func(d difference) bool {
 			return d.ask != nil && d.theirs.rcode == "NOTIMP" && d.theirs.cached && d.ours.cached && d.ours.rcode == "NOERROR"
 		}},
 		{"a denial outlives failures", func(d difference) bool {
-			return d.ask != nil && isFailure(d.theirs.rcode) && d.theirs.cached && d.ours.cached && !isFailure(d.ours.rcode)
+			return d.ask != nil && isFailure(d.theirs.rcode) && d.theirs.cached &&
+				(d.ours.cached && !isFailure(d.ours.rcode) || !d.ours.cached && d.says("prefetch"))
 		}},
 		{"a stale denial hides nothing", func(d difference) bool {
 			return d.ask != nil && d.says("verify") && d.ours.cached && !d.ours.stale() && d.ours.rcode == "NOERROR" &&
 				d.askedOurs <= d.askedTheirs && (d.askedTheirs > 0 || d.theirs.stale())
 		}},
 		{"what was denied does not come back", func(d difference) bool {
-			return d.ask != nil && !d.ours.cached && d.askedOurs > 0 && d.theirs.cached && d.theirs.rcode == "NOERROR" && d.any(func(r *rule) bool { return soaOf(r) != nil })
+			return d.ask != nil && d.theirs.cached && d.theirs.rcode == "NOERROR" && d.any(func(r *rule) bool { return soaOf(r) != nil }) &&
+				(!d.ours.cached && d.askedOurs > 0 || d.ours.cached && d.says("prefetch") && !d.ours.sameRecords(d.theirs))
 		}},
 		{"a silent upstream is asked one question in 100 ms", func(d difference) bool {
 			return d.ask != nil && d.says("serve_stale") && d.ours.cached && d.askedOurs == 0 && d.askedTheirs == 1 && d.ours.same(d.theirs)
