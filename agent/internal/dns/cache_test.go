@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -228,6 +229,7 @@ func TestCacheOverReloads(t *testing.T) {
 	one, two := newUpstream(t, address("10.1.0.1")), newUpstream(t, address("10.1.0.2"))
 	cfg := config(t, up)
 	cfg.StubDomains = map[string][]string{"corp.example": {one.addr}}
+	cfg.LastResort = []string{up.addr}
 	s := start(t, cfg)
 	at := netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String()
 	names := []string{"a.cluster.local.", "b.example.org."}
@@ -241,6 +243,10 @@ func TestCacheOverReloads(t *testing.T) {
 		next.StubDomains = map[string][]string{"corp.example": {one.addr}, fmt.Sprintf("s%d.example", i): {two.addr}}
 		if i%2 == 0 {
 			next.StubDomains["corp.example"] = []string{two.addr}
+		}
+		if i%3 == 0 { // a redirect comes, and goes
+			next.Cluster = append(slices.Clone(next.Cluster), "127.0.0.9:5353")
+			next.LastResort = append(slices.Clone(next.LastResort), "127.0.0.9:5353")
 		}
 		next.Queries = []dns.Queries{dns.QueriesOff, dns.QueriesErrors}[i%2]
 		next.Cache.Entries = 2000 + i

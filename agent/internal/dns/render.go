@@ -159,6 +159,7 @@ func rendered(cfg Config) ([]*block, error) {
 
 	cluster := common.clone(append([]string{cfg.ClusterDomain}, cfg.ReverseZones...)...)
 	cluster.set(dirAsk, askCluster(cfg)...)
+	cluster.set("cache", cacheLines(cfg.Cache, ofCluster(cfg)...)...)
 	blocks := []*block{cluster}
 	for _, zone := range slices.Sorted(maps.Keys(cfg.StubDomains)) {
 		stub := common.clone(zone)
@@ -170,6 +171,7 @@ func rendered(cfg Config) ([]*block, error) {
 		rest.set(dirAsk, askLines(cfg.External, externalResort(cfg)...)...)
 	} else {
 		rest.set(dirAsk, askCluster(cfg)...)
+		rest.set("cache", cacheLines(cfg.Cache, ofCluster(cfg)...)...)
 	}
 	blocks = append(blocks, rest)
 
@@ -194,7 +196,17 @@ func rendered(cfg Config) ([]*block, error) {
 	return blocks, nil
 }
 
-func cacheLines(c Cache) []string {
+// ofCluster tells the cache that answers are the cluster's, by whichever of its DNS addresses: a redirect that comes or goes
+// changes nothing of what is known. Where the operator names servers of his own, they count.
+func ofCluster(cfg Config) []string {
+	own := func(s string) bool { return !slices.Contains(cfg.LastResort, s) }
+	if len(cfg.Cluster) == 0 || slices.ContainsFunc(cfg.Cluster, own) {
+		return nil
+	}
+	return []string{"answers_of cluster"}
+}
+
+func cacheLines(c Cache, more ...string) []string {
 	lines := []string{
 		"cache {",
 		fmt.Sprintf("    success %d %d %d", c.Entries, mostTTL, leastTTL),
@@ -208,6 +220,9 @@ func cacheLines(c Cache) []string {
 	}
 	if c.HoldDenials > 0 {
 		lines = append(lines, fmt.Sprintf("    hold_denials %s", c.HoldDenials))
+	}
+	for _, m := range more {
+		lines = append(lines, "    "+m)
 	}
 	return append(lines, "}")
 }

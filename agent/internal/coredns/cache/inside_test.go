@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coredns/caddy"
+	"github.com/coredns/caddy/caddyfile"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/request"
@@ -312,7 +313,7 @@ func TestScope(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.scope(keys, chain)
+		return p.scope(keys, surroundings{behind: chain})
 	}
 	root := []string{"."}
 	base := scope("cache", root, step{"forward", ".", "10.0.0.1"})
@@ -339,6 +340,49 @@ func TestScope(t *testing.T) {
 			t.Errorf("%s has the scope of %s", name, other)
 		}
 		seen[id] = name
+	}
+}
+
+// TestScopeOfAsk: what stands in for a server is no other way to an answer; another server is, unless it is named as the same.
+func TestScopeOfAsk(t *testing.T) {
+	scope := func(cache, ask string) uint64 {
+		c := caddy.NewTestController("dns", cache)
+		c.ServerBlockKeys = []string{"."}
+		p, err := parse(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks, err := caddyfile.Parse("Corefile", strings.NewReader(". {\n"+ask+"\n}\n"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s surroundings
+		next, servers := read(blocks[0].Tokens["ask"])
+		s.behind, s.asked = []step{next}, servers
+		return p.scope(c.ServerBlockKeys, s)
+	}
+	const named = "cache {\n answers_of cluster\n}"
+	base := scope("cache", "ask 10.0.0.1 {\n tcp\n last_resort 10.0.0.9\n mark 1\n}")
+	for name, same := range map[string]uint64{
+		"another last resort": scope("cache", "ask 10.0.0.1 {\n tcp\n last_resort 10.0.0.8 10.0.0.7\n}"),
+		"no last resort":      scope("cache", "ask 10.0.0.1 {\n tcp\n}"),
+	} {
+		if same != base {
+			t.Errorf("%s makes another scope", name)
+		}
+	}
+	for name, other := range map[string]uint64{
+		"another server":  scope("cache", "ask 10.0.0.2 {\n tcp\n}"),
+		"one more server": scope("cache", "ask 10.0.0.1 10.0.0.2 {\n tcp\n}"),
+		"another word":    scope("cache", "ask 10.0.0.1 {\n holds example.org\n}"),
+		"a name":          scope(named, "ask 10.0.0.1 {\n tcp\n}"),
+	} {
+		if other == base {
+			t.Errorf("%s makes no other scope", name)
+		}
+	}
+	if scope(named, "ask 10.0.0.1 {\n tcp\n}") != scope(named, "ask 10.0.0.1 10.0.0.2 {\n tcp\n last_resort 10.0.0.3\n}") {
+		t.Error("what is named as the same is not")
 	}
 }
 

@@ -46,6 +46,8 @@ type policy struct {
 	recheck        time.Duration
 	preferPositive bool
 	hold           time.Duration // how long a denial of what was there must last to be believed
+
+	answersOf string // whose answers these are, whatever the addresses of ask; "": its addresses say so
 }
 
 func defaults() policy {
@@ -122,6 +124,11 @@ func (p *policy) property(c *caddy.Controller, name string, args []string) error
 		return one(c, args, mostFailure, &p.failTTL)
 	case "hold_denials":
 		return one(c, args, mostHold, &p.hold)
+	case "answers_of":
+		if len(args) != 1 {
+			return c.ArgErr()
+		}
+		p.answersOf = args[0]
 	case "disable":
 		return p.disable(c, args)
 	case "keepttl":

@@ -21,6 +21,7 @@ type step []string
 type surroundings struct {
 	before []string // names of directives, in the chain's order
 	behind []step   // answers come to be there, and nowhere else
+	asked  step     // the servers of ask, which stand for themselves unless answers_of names them
 }
 
 // around reads the server block. caddy shows a plugin only its own words, so the rest is read from the instance that is being
@@ -53,14 +54,33 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 			s.before = append(s.before, name)
 		case name == "admit", name == "cancel": // they say whether there is an answer, not which
 		default:
-			next := make(step, 0, len(words))
-			for _, w := range words {
-				next = append(next, w.Text)
-			}
-			s.behind = append(s.behind, next)
+			next, servers := read(words)
+			s.behind, s.asked = append(s.behind, next), append(s.asked, servers...)
 		}
 	}
 	return s, nil
+}
+
+// read takes a directive's words. Of ask, the servers of its first line come apart, and the last resort and the mark for it are
+// left out: what stands in for the servers is as good as they are.
+func read(words []caddyfile.Token) (s, servers step) {
+	left := -1
+	for i, w := range words {
+		first := i == 0 || words[i-1].Line != w.Line
+		switch {
+		case words[0].Text != "ask":
+		case w.Line == words[0].Line && i > 0 && w.Text != "{":
+			servers = append(servers, w.Text)
+			continue
+		case first && (w.Text == "last_resort" || w.Text == "mark"):
+			left = w.Line
+			continue
+		case w.Line == left:
+			continue
+		}
+		s = append(s, w.Text)
+	}
+	return s, servers
 }
 
 // blind reports whether nobody before the cache looks into answers or changes them, so that bytes can be written. metrics is
@@ -78,10 +98,14 @@ func (s surroundings) blind() bool {
 // scope names the way in which a block's answers come to be: who answers, for which zones, and what of it is kept. Blocks
 // that agree in this share what they know, also over a reload, a restart and with a successor; others never do. What does
 // not change an answer (capacities, prefetch, stale answers) is not part of it.
-func (p *policy) scope(keys []string, chain []step) uint64 {
+func (p *policy) scope(keys []string, around surroundings) uint64 {
 	h := sha256.New()
+	asked := around.asked
+	if p.answersOf != "" {
+		asked = nil
+	}
 	// %q, so that no two lists look alike.
-	fmt.Fprintf(h, "%q %q %d %d %d %d %q %q", keys, chain, p.maxTTL[wire.Success], p.maxTTL[wire.Denial],
+	fmt.Fprintf(h, "%q %q %q %q %d %d %d %d %q %q", keys, around.behind, asked, p.answersOf, p.maxTTL[wire.Success], p.maxTTL[wire.Denial],
 		p.minTTL[wire.Success], p.minTTL[wire.Denial], p.except[wire.Success], p.except[wire.Denial])
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }

@@ -25,7 +25,7 @@ func Setup(store *wire.Store, m *Metrics) caddy.SetupFunc {
 		if err != nil {
 			return plugin.Error("cache", err)
 		}
-		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, beside.behind)), m)
+		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, beside)), m)
 		cache.raw = beside.blind()
 		// At start-up, not here: a configuration that is refused must change nothing.
 		c.OnStartup(func() error {
