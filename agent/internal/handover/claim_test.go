@@ -1,0 +1,62 @@
+package handover
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestBirth(t *testing.T) {
+	dir := t.TempDir()
+	first, err := Birth(dir)
+	if err != nil || first <= 0 {
+		t.Fatal(first, err)
+	}
+	again, err := Birth(dir)
+	if err != nil || again != first {
+		t.Errorf("born anew: %d, then %d, %v", first, again, err)
+	}
+	other, err := Birth(t.TempDir())
+	if err != nil || other <= first {
+		t.Errorf("a later pod: %d after %d, %v", other, first, err)
+	}
+	if own, err := Birth(""); err != nil || own <= other {
+		t.Errorf("no folder: %d after %d, %v", own, other, err)
+	}
+	// From another boot, from the future, or not ours at all.
+	for _, text := range []string{"1f0e-other-boot 5\n", "nonsense", "", "x 1 2"} {
+		if err := os.WriteFile(filepath.Join(dir, bornName), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := Birth(dir); err != nil || now <= first {
+			t.Errorf("%q: %d after %d, %v", text, now, first, err)
+		}
+	}
+	if _, err := Birth(filepath.Join(dir, "absent")); err == nil {
+		t.Error("a folder that is not there")
+	}
+}
+
+func TestClaimInWords(t *testing.T) {
+	if got, want := newer.String(), "process 8 (version v2, since 2001-09-09T01:47:40Z, pod neardns-x7k2p)"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestOver(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		c, h Claim
+		ok   bool
+	}{
+		{"newer", newer, older, true},
+		{"older", older, newer, false},
+		{"as old", Claim{Instance: "twin", Born: 100}, older, false},
+		{"older, but told", Claim{Instance: "x", Born: 1, Told: true}, newer, true},
+		{"itself", Claim{Instance: "older", Born: 300, Told: true}, older, false},
+	} {
+		if err := tc.c.Over(tc.h); (err == nil) != tc.ok {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
