@@ -180,12 +180,12 @@ func (s *stand) fill() {
 	if s.kept() >= 0.99 {
 		return
 	}
-	const rate = 8000
+	const rate = 5000 // misses beyond what the agent lets one pod have in flight are shed
 	fill := load.Plan{Duration: time.Second * filled / rate, Streams: []load.Stream{
 		s.stream(load.Stream{Name: "fill", Way: load.UDP, Label: fillLabel, Zone: fillZone, Names: filled, Rate: rate, Sockets: 20}),
 		s.stream(load.Stream{Name: "hot", Way: load.UDP, Label: hotLabel, Zone: hotZone, Names: hot, Rate: hot, Sockets: 20}),
 	}}
-	for range 4 {
+	for range 6 {
 		books := s.ask(fill)
 		if sum := books["fill"].All(); sum.Missed() < filled/100 && books["hot"].All().Missed() == 0 {
 			return
