@@ -46,7 +46,7 @@ func TestShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := scratch(t)
-	ours, stock := newOurs(t, o.bin, dir), newStock(t, o.bin, dir)
+	ours, stock := newOurs(t, o.bin, dir, o.lease), newStock(t, o.bin, dir)
 	seen := 0
 	for _, f := range faults {
 		most, known := roomy[f.name]
@@ -107,7 +107,7 @@ func TestOOM(t *testing.T) {
 	if why := memoryCgroup(t, nil); why != "" {
 		t.Fatal(why)
 	}
-	s := newOurs(t, o.bin, scratch(t))
+	s := newOurs(t, o.bin, scratch(t), o.lease)
 	r := &run{s: s, begun: time.Now()}
 	r.oom()
 	if !s.gone() {

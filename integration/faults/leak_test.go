@@ -56,7 +56,7 @@ func TestFootprint(t *testing.T) {
 	}
 	testutil.RequireRoot(t)
 	o := testOptions(t)
-	s := newOurs(t, o.bin, scratch(t))
+	s := newOurs(t, o.bin, scratch(t), o.lease)
 	before := s.settled(footprint{})
 	if before.Heap < 1 || before.Heap > 200 {
 		t.Errorf("%v MiB of heap are alive", before.Heap)

@@ -73,6 +73,8 @@ type options struct {
 	soak     bool
 	duration time.Duration
 	seed     uint64
+	alone    bool
+	lease    lease
 	root     string // the repository
 }
 
@@ -82,7 +84,10 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.short, "short", false, "one round of a few faults: about a minute")
 	fs.BoolVar(&o.check, "check", false, "exit with 1 where a median is beyond its limit, or an answer was wrong")
 	fs.BoolVar(&o.list, "list", false, "list the faults and their limits, and try none")
-	fs.StringVar(&o.json, "json", "bin/faults.json", "file for all rounds")
+	fs.StringVar(&o.json, "json", "bin/faults.json", "file for all rounds; the table goes beside it, as .md")
+	fs.BoolVar(&o.alone, "alone", false, "without the stock CoreDNS")
+	fs.DurationVar(&o.lease.renew, "renew", 0, "of the lease, in place of the agent's default")
+	fs.DurationVar(&o.lease.lifetime, "lifetime", 0, "of the lease, in place of the agent's default: what a hang costs, and how often a busy agent loses it")
 	fs.BoolVar(&o.soak, "soak", false, "faults at random times on ours alone, then a look for leaks")
 	fs.DurationVar(&o.duration, "duration", 10*time.Minute, "of the soak, at most 24 h")
 	fs.Uint64Var(&o.seed, "seed", 0, "of the soak's random times (default: another each time)")
@@ -150,8 +155,11 @@ func (o *options) run(ctx context.Context, out, progress io.Writer) error {
 	err = testutil.Program(ctx, progress, func(t testutil.TB) { o.rounded(t, faults, r) })
 	r.judge()
 	if len(r.Rows) > 0 {
-		r.markdown(out)
-		err = errors.Join(err, r.save(o.json))
+		var text strings.Builder
+		r.markdown(&text)
+		_, _ = io.WriteString(out, text.String())
+		beside := strings.TrimSuffix(o.json, filepath.Ext(o.json)) + ".md"
+		err = errors.Join(err, r.save(o.json), os.WriteFile(beside, []byte(text.String()), 0o644))
 	}
 	if bad := r.exceeded(); err == nil && o.check && len(bad) > 0 {
 		err = errors.New("beyond its limit:\n  " + strings.Join(bad, "\n  "))
@@ -167,6 +175,12 @@ func (o *options) command() string {
 	}
 	if o.short {
 		words = append(words, "SHORT=1")
+	}
+	if o.alone {
+		words = append(words, "ALONE=1")
+	}
+	if o.lease != (lease{}) {
+		words = append(words, fmt.Sprintf("RENEW=%v LIFETIME=%v", o.lease.renew, o.lease.lifetime))
 	}
 	if o.rounds != 5 {
 		words = append(words, fmt.Sprintf("ROUNDS=%d", o.rounds))
@@ -195,16 +209,19 @@ func (o *options) rounded(t testutil.TB, faults []fault, r *report) {
 		}
 		r.Rows = append(r.Rows, w)
 	}
-	stock := newStock(t, o.bin, dir)
-	ours := newOurs(t, o.bin, dir)
+	ours := newOurs(t, o.bin, dir, o.lease)
+	stands := []*stand{ours}
+	if !o.alone {
+		stands = append(stands, newStock(t, o.bin, dir))
+	}
 	for round := range o.rounds {
 		for k, f := range faults {
 			w := r.Rows[k]
 			if w.NoOurs != "" {
 				continue
 			}
-			for _, s := range []*stand{ours, stock} {
-				if s == stock && f.noStock != "" {
+			for _, s := range stands {
+				if s != ours && f.noStock != "" {
 					continue
 				}
 				got := settled(s, f)

@@ -26,11 +26,15 @@ var steeringAddress = netip.MustParseAddr("169.254.20.11")
 type ours struct {
 	*stand
 	rules *steer.Nftables
+	lease lease
 }
 
-func newOurs(t testutil.TB, bin func(string) string, dir string) *stand {
+// lease is how long one lasts and how often it is renewed; 0: the agent's default.
+type lease struct{ renew, lifetime time.Duration }
+
+func newOurs(t testutil.TB, bin func(string) string, dir string, l lease) *stand {
 	s := newStand(t, bin, dir, "ours")
-	o := &ours{stand: s}
+	o := &ours{stand: s, lease: l}
 	s.subject = o
 	rules, err := steer.OpenNftables(s.node.Host.FD())
 	s.must(err)
@@ -65,6 +69,13 @@ func (o *ours) configure(i int) {
 	if i >= 0 && i%2 == 0 {
 		redirects += fmt.Sprintf(", %q", secondDNS)
 	}
+	var terms []string
+	if o.lease.renew > 0 {
+		terms = append(terms, "renew: "+o.lease.renew.String())
+	}
+	if o.lease.lifetime > 0 {
+		terms = append(terms, "lifetime: "+o.lease.lifetime.String())
+	}
 	o.write("node.yaml", fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
 kind: NodeConfig
 clusterDomain: cluster.local
@@ -76,7 +87,8 @@ kubeDNSConfigMap: %[5]s/none
 stateDir: %[5]s/state
 persistDir: %[5]s/persist
 listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
-`, redirects, localAddress, i+1, o.node.KubeDNSAddrs()[0].String(), o.dir))
+lease: {%s}
+`, redirects, localAddress, i+1, o.node.KubeDNSAddrs()[0].String(), o.dir, strings.Join(terms, ", ")))
 }
 
 func (o *ours) command() *exec.Cmd {
