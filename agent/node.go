@@ -162,7 +162,7 @@ func (a *agent) run(ctx context.Context) error {
 	found := evidence.New(a.log, notes, lease, registry.PodOf)
 	m.Collect(found.Collector())
 	n := node.New(a.instance, first, node.Parts{
-		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: server, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
+		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: highServer{server}, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
 		Prober: probes, Pods: registry, Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Upstreams: upstreams, Evidence: found, Recorder: recorder{m},
 	})
 	if seat.from != nil {

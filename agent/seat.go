@@ -124,7 +124,9 @@ func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Set
 		case !a.mayTake:
 			return nil, &exitError{code: exitDegraded, err: fmt.Errorf("%w: stop it first, or start with --take-over", held)}
 		}
+		release := high() // for the sockets that come
 		taken, err := handover.Take(ctx, a.log, path, a.claim, s)
+		release()
 		if err == nil {
 			m.Handover("taken")
 			signLock(taken.Lock, a.claim.String())
