@@ -124,6 +124,7 @@ func (n *Node) allTargets() []target {
 // process that was stopped for a while has at most one old answer to act on.
 func (n *Node) tend(ctx context.Context, t target) {
 	for {
+		mended := n.mended.next() // also one that comes while the probe is out
 		s := n.settings()
 		probeCtx, cancel := context.WithTimeout(ctx, s.patience())
 		result := n.Prober.Probe(probeCtx, t.asked, t.proto)
@@ -133,9 +134,41 @@ func (n *Node) tend(ctx context.Context, t target) {
 		}
 		n.judge(t, result, s.Lifetime)
 		// All targets probe on one grid: waking up costs more than a probe does.
-		if !pause(ctx, s.Renew-time.Duration(time.Now().UnixNano())%s.Renew) {
+		grid := time.NewTimer(s.Renew - time.Duration(time.Now().UnixNano())%s.Renew)
+		select {
+		case <-grid.C:
+		case <-mended:
+		case <-ctx.Done():
+		}
+		grid.Stop()
+		if ctx.Err() != nil {
 			return
 		}
+	}
+}
+
+// broadcast wakes all who wait for its next event. The zero value is ready; it may be used by any goroutine.
+type broadcast struct {
+	mu sync.Mutex
+	c  chan struct{}
+}
+
+// next is closed at the event after the call.
+func (b *broadcast) next() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c == nil {
+		b.c = make(chan struct{})
+	}
+	return b.c
+}
+
+func (b *broadcast) send() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c != nil {
+		close(b.c)
+		b.c = nil
 	}
 }
 

@@ -175,6 +175,7 @@ type Node struct {
 	instance string
 	started  time.Time
 	kick     chan struct{} // asks for a round of the loop
+	mended   broadcast     // asks each target for a probe at once
 	exempt   []netip.Addr  // the pods that opted out, at the last round
 	quarrels map[string]*quarrel
 	partial  bool // the inherited server lacks addresses; the loop's alone once it runs
@@ -362,6 +363,11 @@ func (n *Node) keepRules(s Settings) error {
 		n.mu.Lock()
 		n.ruled = true
 		n.mu.Unlock()
+		if len(drift) > 0 {
+			// A table made anew has no lease and no drain: until the next proof each packet of a connection that the agent
+			// serves goes to kube-dns, which resets it.
+			n.mended.send()
+		}
 		return inWords(drift), nil
 	})
 }

@@ -329,6 +329,33 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 	})
 }
 
+// A table that was made anew holds no lease, so that every target is proven at once and not at its turn.
+func TestRepairedRulesAreProvenAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		s := plainSettings()
+		_, end := begin(t, w, s)
+		pass(time.Second)
+		now := time.Duration(time.Now().UnixNano()) % s.Renew
+		pass(s.Renew - now + s.Renew/10) // just after a turn
+		w.forget()
+		w.set(func() { w.drift = []string{"the table is missing"} })
+		w.ticks <- struct{}{}
+		pass(time.Millisecond)
+		synctest.Wait()
+		if w.count("rules") != 1 || w.count("renew") != 2 {
+			t.Errorf("after a repair: %v", w.calls())
+		}
+		w.forget()
+		w.ticks <- struct{}{} // nothing to mend
+		pass(leastGap + time.Millisecond)
+		if w.count("rules") != 1 || w.count("renew") != 0 {
+			t.Errorf("after a look: %v", w.calls())
+		}
+		end()
+	})
+}
+
 func TestDeadServerIsStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
