@@ -99,7 +99,7 @@ func TestEndAndStart(t *testing.T) {
 			}
 		}, 0},
 		// Each connection that stays may have a question in it, and what comes while the kernel frees the memory, before it
-		// closes the sockets, is lost: 10 to 20 ms on a busy machine (ARCHITECTURE.md, D-020).
+		// closes the sockets, is lost: 10 to 20 ms on a busy machine (ARCHITECTURE.md, D-016).
 		"killed": {(*testutil.Process).Kill, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
