@@ -1,0 +1,132 @@
+package resolvconf
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestDecodeOverlay(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		want Overlay
+	}{
+		"nothing": {text: ` {} `},
+		"all of it": {
+			text: `{"policy": "Custom", "nameservers": ["10.96.0.10", "FD00:0::A"], "searches": ["svc.cluster.local", "."],
+				"options": [{"name": "ndots", "value": "2"}, {"value": 3, "name": "timeout"}, {"name": "edns0"}]}`,
+			want: Overlay{None, settings("10.96.0.10 fd00::a", "svc.cluster.local .", "ndots:2 timeout:3 edns0")},
+		},
+		"search":                       {text: `{"search": ["a", "_tcp.B.example."]}`, want: Overlay{Settings: settings("", "a _tcp.B.example", "")}},
+		"no value":                     {text: `{"options": [{"name": "a", "value": null}, {"name": "b", "value": ""}, {"name": "c", "value": 0}, {"name": "d", "value": -1}]}`, want: Overlay{Settings: settings("", "", "a b c:0 d:-1")}},
+		"a value with a colon":         {text: `{"options": [{"name": "a", "value": "b:c"}]}`, want: Overlay{Settings: settings("", "", "a:b:c")}},
+		"escapes":                      {text: `{"s\u0065arch": ["\u0061"]}`, want: Overlay{Settings: settings("", "a", "")}},
+		"what is too much is for Form": {text: `{"nameservers": ["1.1.1.1", "1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"]}`, want: Overlay{Settings: settings("1.1.1.1 1.1.1.1 2.2.2.2 3.3.3.3 4.4.4.4", "", "")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := DecodeOverlay("dns", []byte(c.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fmt.Sprint(*got) != fmt.Sprint(c.want) {
+				t.Error(cmp.Diff(c.want, *got))
+			}
+			if faults := got.check(""); len(faults) > 0 {
+				t.Errorf("Form would refuse it: %v", faults)
+			}
+		})
+	}
+}
+
+func TestDecodeOverlayFaults(t *testing.T) {
+	const (
+		notAddress = " is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10"
+		notDomain  = " is not a domain: write it like svc.cluster.local"
+	)
+	for text, want := range map[string]string{
+		``:        "dns: not JSON at byte 0: unexpected end of JSON input",
+		`{"a":1`:  "dns: not JSON at byte 6: unexpected end of JSON input",
+		`{} {}`:   "dns: not JSON at byte 4: invalid character '{' after top-level value",
+		`null`:    "dns: null, but an object is wanted",
+		`"ndots"`: "dns: a string, but an object is wanted",
+		`[]`:      "dns: a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away",
+		`{"nameserver": [], "option": {}, "Search": [], "dnsPolicy": ""}`: `dns.nameserver: unknown key: write "nameservers"` + "\n" +
+			`dns.option: unknown key: write "options"` + "\n" +
+			`dns.Search: unknown key: write "searches"` + "\n" +
+			`dns.dnsPolicy: unknown key: take it out, or use one of nameservers, searches, options, policy`,
+		`{"a\nb": 1}`:                    `dns."a\nb": unknown key: take it out, or use one of nameservers, searches, options, policy`,
+		`{"search": [], "searches": []}`: "dns.searches: search stands there already and means the same: write one of them",
+		`{"search": [], "search": []}`:   "dns.search: stands there twice: write it once\ndns.search: search stands there already and means the same: write one of them",
+		`{"policy": "none"}`:             `dns.policy: policy "none" is not known: write one of Default, ClusterFirst, ClusterFirstWithHostNet, None`,
+		`{"policy": 1}`:                  "dns.policy: a number, but a string is wanted: put it in quotes",
+		`{"nameservers": "10.0.0.1"}`:    "dns.nameservers: a string, but a list is wanted: put it in brackets (in YAML behind a dash)",
+		`{"nameservers": ["1.1.1.1", "010.0.0.1", "1.1.1.1:53", "10.0.0.0/8", "fe80::1%a b", "", null]}`: `dns.nameservers[1]: "010.0.0.1"` + notAddress + "\n" +
+			`dns.nameservers[2]: "1.1.1.1:53"` + notAddress + "\n" +
+			`dns.nameservers[3]: "10.0.0.0/8"` + notAddress + "\n" +
+			`dns.nameservers[4]: "fe80::1%a b"` + notAddress + "\n" +
+			`dns.nameservers[5]: ""` + notAddress + "\n" +
+			`dns.nameservers[6]: null, but a string is wanted: put it in quotes`,
+		`{"search": ["a b", "-a", "a-", "a..b", "..", ""]}`: `dns.search[0]: "a b"` + notDomain + "\n" +
+			`dns.search[1]: "-a"` + notDomain + "\n" +
+			`dns.search[2]: "a-"` + notDomain + "\n" +
+			`dns.search[3]: "a..b"` + notDomain + "\n" +
+			`dns.search[4]: ".."` + notDomain + "\n" +
+			`dns.search[5]: ""` + notDomain,
+		`{"search": ["` + strings.Repeat("a", 64) + `"]}`:                `dns.search[0]: "` + strings.Repeat("a", 60) + `"…` + notDomain,
+		`{"search": ["` + strings.Repeat("a.", 126) + `ab"]}`:            `dns.search[0]: "` + strings.Repeat("a.", 30) + `"…` + notDomain,
+		`{"options": {"ndots": 2}}`:                                      "dns.options: an object, but a list is wanted: put it in brackets (in YAML behind a dash)",
+		`{"options": ["ndots:2"]}`:                                       `dns.options[0]: a string, but an object is wanted: write it like {"name": "ndots", "value": "2"}`,
+		`{"options": [{"name": "ndots"}, {"value": 1}]}`:                 "dns.options[1].name: missing: name and value of an option stand in one object (in YAML under one dash)",
+		`{"options": [{"name": "", "value": 1}]}`:                        `dns.options[0].name: "" is not an option's name: write it without colon and white space, and the value beside it as value`,
+		`{"options": [{"name": "ndots:2"}]}`:                             `dns.options[0].name: "ndots:2" is not an option's name: write it without colon and white space, and the value beside it as value`,
+		`{"options": [{"name": 5}]}`:                                     "dns.options[0].name: a number, but a string is wanted: put it in quotes",
+		`{"options": [{"name": "ndots", "values": 2}]}`:                  `dns.options[0].values: unknown key: write "value"`,
+		`{"options": [{"name": "ndots", "value": 2, "value": 3}]}`:       "dns.options[0].value: stands there twice: write it once",
+		`{"options": [{"name": "ndots", "value": 1.5}]}`:                 `dns.options[0].value: "1.5" is not an integer: write one, or put what is meant in quotes`,
+		`{"options": [{"name": "ndots", "value": 1e3}]}`:                 `dns.options[0].value: "1e3" is not an integer: write one, or put what is meant in quotes`,
+		`{"options": [{"name": "rotate", "value": true}]}`:               "dns.options[0].value: a boolean, but a string is wanted: put it in quotes",
+		`{"options": [{"name": "a", "value": "1\nnameserver 6.6.6.6"}]}`: `dns.options[0].value: "1\nnameserver 6.6.6.6" cannot stand in a resolv.conf: it must be one word`,
+	} {
+		t.Run(text, func(t *testing.T) {
+			got, err := DecodeOverlay("dns", []byte(text))
+			if errText(err) != want || got != nil {
+				t.Errorf("%v, got\n%v\nwant\n%s", got, err, want)
+			}
+		})
+	}
+	if _, err := DecodeOverlay("", []byte(`[{"options": 1}]`)); err == nil || !strings.HasPrefix(err.Error(), "the overlay: a list, ") || !strings.Contains(err.Error(), "\n[0].options: a number, ") {
+		t.Errorf("without a name: %v", err)
+	}
+	many := `{"nameservers": [` + strings.Repeat(`"x",`, 100_000) + `"x"]}`
+	if _, err := DecodeOverlay("dns", []byte(many)); err == nil || !strings.HasSuffix(err.Error(), "\nand 99993 more") || len(err.Error()) > 2000 {
+		t.Errorf("%.3000v", err)
+	}
+}
+
+// FuzzDecodeOverlay: never a panic, and what is accepted is what Form accepts, and stands in a resolv.conf.
+func FuzzDecodeOverlay(f *testing.F) {
+	f.Add([]byte(`{"policy": "None", "nameservers": ["10.96.0.10"], "search": ["a"], "options": [{"name": "ndots", "value": 2}, {"name": "edns0"}]}`))
+	f.Add([]byte(`[{"options": [{"name": "ndots"}, {"value": 1}]}]`))
+	f.Add([]byte(`{"a": [{"b": null}], "a": 1e999, "": "\ud800"}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		o, err := DecodeOverlay("dns", text)
+		if err != nil {
+			if o != nil || err.Error() == "" {
+				t.Fatalf("%v beside %v", o, err)
+			}
+			return
+		}
+		if faults := o.check("dns"); len(faults) > 0 {
+			t.Fatalf("%q is read, and then refused: %v", text, faults)
+		}
+		printed, err := o.Print()
+		if err != nil {
+			t.Fatalf("%q is read, and then not printed: %v", text, err)
+		}
+		if again, err := Parse(printed).Settings(); err != nil || fmt.Sprint(again.Searches) != fmt.Sprint(o.Searches) {
+			t.Fatalf("%q prints as %q (%v)", text, printed, err)
+		}
+	})
+}

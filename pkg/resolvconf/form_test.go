@@ -1,0 +1,332 @@
+package resolvconf
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func settings(nameservers, searches, options string) Settings {
+	return Settings{strings.Fields(nameservers), strings.Fields(searches), strings.Fields(options)}
+}
+
+func ptr(s Settings) *Settings { return &s }
+
+func addrs(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range texts {
+		out = append(out, netip.MustParseAddr(t))
+	}
+	return out
+}
+
+func codes(notes []Note) []Code {
+	var out []Code
+	for _, n := range notes {
+		out = append(out, n.Code)
+	}
+	return out
+}
+
+// plain is a node as most are.
+func plain() Node {
+	return Node{
+		Host:          ptr(settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:1 rotate timeout:2")),
+		ClusterDNS:    addrs("10.96.0.10", "fd00::a"),
+		ClusterDomain: "cluster.local",
+	}
+}
+
+// TestOwn is the kubelet's part. integration/kubelet-dns compares it with the kubelet itself; here is what it means.
+func TestOwn(t *testing.T) {
+	const cluster = "ns1.svc.cluster.local svc.cluster.local cluster.local"
+	for name, c := range map[string]struct {
+		node  func(*Node)
+		pod   Pod
+		want  Settings
+		notes []Code
+	}{
+		"Default":                          {pod: Pod{Policy: Default}, want: settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:1 rotate timeout:2")},
+		"ClusterFirst":                     {pod: Pod{Policy: ClusterFirst}, want: settings("10.96.0.10 fd00::a", cluster+" corp.example", "ndots:5")},
+		"ClusterFirst on the host":         {pod: Pod{Policy: ClusterFirst, HostNetwork: true}, want: settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:1 rotate timeout:2")},
+		"ClusterFirstWithHostNet":          {pod: Pod{Policy: ClusterFirstWithHostNet, HostNetwork: true}, want: settings("10.96.0.10 fd00::a", cluster+" corp.example", "ndots:5")},
+		"None":                             {pod: Pod{Policy: None, Config: ptr(settings("1.2.3.4", "a", "edns0"))}, want: settings("1.2.3.4", "a", "edns0")},
+		"None and nothing":                 {pod: Pod{Policy: None}},
+		"Custom is None":                   {pod: Pod{Policy: "Custom", Config: ptr(settings("1.2.3.4", "", ""))}, want: settings("1.2.3.4", "", "")},
+		"an unknown policy":                {pod: Pod{Policy: "clusterFirst"}, want: settings("10.96.0.10 fd00::a", cluster+" corp.example", "ndots:5"), notes: []Code{UnknownPolicy}},
+		"an unknown policy on the host":    {pod: Pod{HostNetwork: true}, want: settings("10.96.0.10 fd00::a", cluster+" corp.example", "ndots:5"), notes: []Code{UnknownPolicy}},
+		"an IPv4 address written as IPv6":  {node: func(n *Node) { n.ClusterDNS = addrs("::ffff:10.96.0.10") }, pod: Pod{Policy: ClusterFirst}, want: settings("10.96.0.10", cluster+" corp.example", "ndots:5")},
+		"no cluster DNS address":           {node: func(n *Node) { n.ClusterDNS = nil }, pod: Pod{Policy: ClusterFirst}, want: settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:1 rotate timeout:2"), notes: []Code{MissingClusterDNS}},
+		"no cluster domain":                {node: func(n *Node) { n.ClusterDomain = ""; n.Host.Searches = []string{"a", "a"} }, pod: Pod{Policy: ClusterFirst}, want: settings("10.96.0.10 fd00::a", "a a", "ndots:5")},
+		"the node searches the cluster":    {node: func(n *Node) { n.Host.Searches = []string{"cluster.local", "a", "a"} }, pod: Pod{Policy: ClusterFirst}, want: settings("10.96.0.10 fd00::a", cluster+" a", "ndots:5")},
+		"no file":                          {node: func(n *Node) { n.Host = nil }, pod: Pod{Policy: Default}, want: settings("127.0.0.1", ".", "")},
+		"no file, both families":           {node: func(n *Node) { n.Host = nil; n.Addresses = addrs("::ffff:10.0.0.1", "fd00::1") }, pod: Pod{Policy: Default}, want: settings("127.0.0.1 ::1", ".", "")},
+		"no file, ClusterFirst":            {node: func(n *Node) { n.Host = nil }, pod: Pod{Policy: ClusterFirst}, want: settings("10.96.0.10 fd00::a", cluster, "ndots:5")},
+		"dnsConfig is appended":            {pod: Pod{Policy: Default, Config: ptr(settings("10.1.1.11 9.9.9.9", "b corp.example", "edns0 ndots:3 rotate:"))}, want: settings("10.1.1.10 10.1.1.11 9.9.9.9", "corp.example b", "ndots:3 rotate timeout:2 edns0")},
+		"an empty dnsConfig drops doubles": {node: func(n *Node) { n.Host = ptr(settings("1.1.1.1 1.1.1.1", "a a", "x:")) }, pod: Pod{Policy: Default, Config: &Settings{}}, want: settings("1.1.1.1", "a", "x"), notes: []Code{UnknownOption}},
+		"none does not":                    {node: func(n *Node) { n.Host = ptr(settings("1.1.1.1 1.1.1.1", "a a", "x:")) }, pod: Pod{Policy: Default}, want: settings("1.1.1.1 1.1.1.1", "a a", "x:"), notes: []Code{UnknownOption}},
+		"too many nameservers":             {pod: Pod{Policy: ClusterFirst, Config: ptr(settings("1.1.1.1 2.2.2.2", "", ""))}, want: settings("10.96.0.10 fd00::a 1.1.1.1", cluster+" corp.example", "ndots:5"), notes: []Code{NameserversCut}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := plain()
+			if c.node != nil {
+				c.node(&n)
+			}
+			c.pod.Namespace = "ns1"
+			for range 20 { // no map's order may show
+				r := Form(n, c.pod, nil, Limits{}, Truncate)
+				if diff := cmp.Diff(c.want, r.Settings, cmpopts.EquateEmpty()); diff != "" {
+					t.Fatalf("(-want +got):\n%s", diff)
+				}
+				if !slices.Equal(codes(r.Notes), c.notes) || r.Overlaid || r.Refused != nil {
+					t.Fatalf("%+v", r)
+				}
+			}
+		})
+	}
+}
+
+// domains makes n search domains of a length each.
+func domains(n, length int) string {
+	var out []string
+	for i := range n {
+		out = append(out, fmt.Sprintf("%0*d", length, i))
+	}
+	return strings.Join(out, " ")
+}
+
+func TestLimits(t *testing.T) {
+	long := strings.Repeat("x", 254)
+	for name, c := range map[string]struct {
+		limits   Limits
+		have     Settings
+		want     Settings
+		wantNote string
+	}{
+		"within":                  {Limits{}, settings("1 2 3", domains(32, 63), ""), settings("1 2 3", domains(32, 63), ""), ""},
+		"nameservers":             {Limits{}, settings("1 2 3 4 5", "", ""), settings("1 2 3", "", ""), `3 of 5 nameservers are within the limit; beyond it: "4", "5"`},
+		"domains":                 {Limits{}, settings("", domains(37, 2), ""), settings("", domains(32, 2), ""), `32 of 37 search domains are within the limits (32 domains, 2048 characters in all, 253 each); beyond them: "32", "33", "34", and 2 more`},
+		"2048 characters":         {Limits{}, settings("", domains(8, 253)+" "+domains(1, 16), ""), settings("", domains(8, 253)+" "+domains(1, 16), ""), ""},
+		"2049 characters":         {Limits{}, settings("", domains(8, 253)+" "+domains(1, 17), ""), settings("", domains(8, 253), ""), `8 of 9 search domains are within the limits (32 domains, 2048 characters in all, 253 each); beyond them: "00000000000000000"`},
+		"253 characters each":     {Limits{}, settings("", "a "+long+" b", ""), settings("", "a b", ""), ""},
+		"the count comes first":   {Limits{}, settings("", long+" "+domains(32, 2), ""), settings("", domains(31, 2), ""), ""},
+		"glibc-legacy at 256":     {GlibcLegacy.Limits(), settings("", domains(2, 128)[:256], ""), settings("", domains(2, 128)[:256], ""), ""},
+		"glibc-legacy beyond 256": {GlibcLegacy.Limits(), settings("", domains(2, 128), ""), settings("", domains(1, 128), ""), ""},
+		"glibc-legacy":            {GlibcLegacy.Limits(), settings("1 2 3 4", domains(7, 9), "ndots:5"), settings("1 2 3", domains(6, 9), "ndots:5"), ""},
+		"one's own":               {Limits{Nameservers: 1}, settings("1 2", domains(32, 9), ""), settings("1", domains(32, 9), ""), `1 of 2 nameservers are within the limit; beyond it: "2"`},
+		"smaller than a domain":   {Limits{SearchChars: 3}, settings("", "abcd e", ""), Settings{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := c.have.clone()
+			got, notes := c.limits.fit(c.have)
+			if diff := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if changed := !cmp.Equal(c.have, got, cmpopts.EquateEmpty()); changed != (len(notes) > 0) {
+				t.Errorf("changed %v, notes %v", changed, notes)
+			}
+			if c.wantNote != "" && (len(notes) != 1 || notes[0].Text != c.wantNote) {
+				t.Errorf("notes %v", notes)
+			}
+			if again, notes := c.limits.fit(got); len(notes) > 0 || !cmp.Equal(again, got, cmpopts.EquateEmpty()) {
+				t.Errorf("what fits does not: %v", notes)
+			}
+			if !cmp.Equal(before, c.have) {
+				t.Error("its argument was changed")
+			}
+		})
+	}
+}
+
+func TestOverlay(t *testing.T) {
+	const cluster = "ns1.svc.cluster.local svc.cluster.local cluster.local corp.example"
+	own := settings("10.96.0.10 fd00::a", cluster, "ndots:5")
+	for name, c := range map[string]struct {
+		overlay Overlay
+		pod     Pod
+		limits  Profile
+		excess  Excess
+		want    Settings // own, where it is empty
+		refused string
+		notes   []Code
+	}{
+		"nothing":        {},
+		"ndots":          {overlay: Overlay{Settings: settings("", "", "ndots:1")}, want: settings("10.96.0.10 fd00::a", cluster, "ndots:1")},
+		"over dnsConfig": {pod: Pod{Config: ptr(settings("", "", "ndots:2 edns0"))}, overlay: Overlay{Settings: settings("", "", "trust-ad ndots:1")}, want: settings("10.96.0.10 fd00::a", cluster, "ndots:1 edns0 trust-ad")},
+		"a nameserver and a domain": {overlay: Overlay{Settings: settings("fd00::a 9.9.9.9", "svc.cluster.local x", "")},
+			want: settings("10.96.0.10 fd00::a 9.9.9.9", cluster+" x", "ndots:5")},
+		"cut": {overlay: Overlay{Settings: settings("9.9.9.9 8.8.8.8", "", "ndots:1")}, want: settings("10.96.0.10 fd00::a 9.9.9.9", cluster, "ndots:1"),
+			notes: []Code{NameserversCut}},
+		"refused instead of cut": {overlay: Overlay{Settings: settings("9.9.9.9 8.8.8.8", "", "ndots:1")}, excess: Refuse,
+			refused: `overlay dropped: 3 of 4 nameservers are within the limit; beyond it: "8.8.8.8"`},
+		"refused by the older glibc": {overlay: Overlay{Settings: settings("", "x y z", "ndots:1")}, limits: GlibcLegacy, excess: Refuse,
+			refused: `overlay dropped: 6 of 7 search domains are within the limits (6 domains, 256 characters in all, 253 each); beyond them: "z"`},
+		"cut for the older glibc": {overlay: Overlay{Settings: settings("", "x y z", "ndots:1")}, limits: GlibcLegacy,
+			want: settings("10.96.0.10 fd00::a", cluster+" x y", "ndots:1"), notes: []Code{SearchesCut}},
+		"not refused for what it did not add": {pod: Pod{Config: ptr(settings("", "c d e", ""))}, overlay: Overlay{Settings: settings("", "corp.example e", "ndots:1")}, limits: GlibcLegacy, excess: Refuse,
+			want: settings("10.96.0.10 fd00::a", cluster+" c d e", "ndots:1"), notes: []Code{BeyondLimits}},
+		"cut for the older glibc also what it did not add": {pod: Pod{Config: ptr(settings("", "c d e", ""))}, overlay: Overlay{Settings: settings("", "", "ndots:1")}, limits: GlibcLegacy,
+			want: settings("10.96.0.10 fd00::a", cluster+" c d", "ndots:1"), notes: []Code{SearchesCut}},
+		"refused, and the pod beyond the limits itself": {pod: Pod{Config: ptr(settings("", "c d e", ""))}, overlay: Overlay{Settings: settings("", "f", "")}, limits: GlibcLegacy, excess: Refuse,
+			want:    settings("10.96.0.10 fd00::a", cluster+" c d e", "ndots:5"),
+			refused: `overlay dropped: 6 of 8 search domains are within the limits (6 domains, 256 characters in all, 253 each); beyond them: "e", "f"`, notes: []Code{BeyondLimits}},
+		"a policy says all": {pod: Pod{Config: ptr(settings("1.1.1.1", "c", "edns0"))}, overlay: Overlay{None, settings("9.9.9.9", "x", "ndots:1")}, want: settings("9.9.9.9", "x", "ndots:1")},
+		"the policy Default": {pod: Pod{Config: ptr(settings("1.1.1.1 2.2.2.2", "c", "edns0"))}, overlay: Overlay{Default, settings("", "", "ndots:2")},
+			want: settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:2 rotate timeout:2")},
+		"the policy ClusterFirst on the host": {pod: Pod{Policy: Default, HostNetwork: true}, overlay: Overlay{Policy: ClusterFirst}, want: settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:1 rotate timeout:2")},
+		"the policy ClusterFirst":             {pod: Pod{Policy: Default}, overlay: Overlay{Policy: ClusterFirst}},
+		"no nameserver left":                  {overlay: Overlay{None, settings("", "x", "")}, refused: "overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
+		"none before and none after":          {pod: Pod{Policy: None}, overlay: Overlay{Settings: settings("", "x", "ndots:1")}, want: settings("", "x", "ndots:1")},
+		"wrong": {overlay: Overlay{"none", settings("dns.example 10.0.0.1:53 fe80::1%eth0", "-a a..b", "ndots:ä :5")},
+			refused: "overlay dropped: policy: policy \"none\" is not known: write one of Default, ClusterFirst, ClusterFirstWithHostNet, None\n" +
+				"nameservers[0]: \"dns.example\" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10\n" +
+				"nameservers[1]: \"10.0.0.1:53\" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10\n" +
+				"nameservers[2]: \"fe80::1%eth0\" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10\n" +
+				"searches[0]: \"-a\" is not a domain: write it like svc.cluster.local\n" +
+				"searches[1]: \"a..b\" is not a domain: write it like svc.cluster.local\n" +
+				"options[0]: \"ndots:ä\" is not an option: it needs a name, and neither white space nor control characters\n" +
+				"options[1]: \":5\" is not an option: it needs a name, and neither white space nor control characters"},
+		"a line smuggled in": {overlay: Overlay{Settings: Settings{Options: []string{"ndots:1\nnameserver 6.6.6.6"}}},
+			refused: "overlay dropped: options[0]: \"ndots:1\\nnameserver 6.6.6.6\" is not an option: it needs a name, and neither white space nor control characters"},
+		"a runtime's own settings come out as they are": {pod: Pod{Policy: None, Config: ptr(settings("10.96.0.10", "a b", "ndots:5"))}, overlay: Overlay{Settings: settings("", "", "ndots:1")},
+			want: settings("10.96.0.10", "a b", "ndots:1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.pod.Policy == "" {
+				c.pod.Policy = ClusterFirst
+			}
+			c.pod.Namespace = "ns1"
+			if cmp.Equal(c.want, Settings{}) {
+				c.want = own
+			}
+			r := Form(plain(), c.pod, &c.overlay, c.limits.Limits(), c.excess)
+			if diff := cmp.Diff(c.want, r.Settings, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if got := errText(r.Refused); got != c.refused || r.Overlaid != (c.refused == "") {
+				t.Errorf("overlaid %v, refused:\n%s", r.Overlaid, got)
+			}
+			if !slices.Equal(codes(r.Notes), c.notes) {
+				t.Errorf("notes %v", r.Notes)
+			}
+		})
+	}
+}
+
+// TestArguments: what is passed in stays as it was, and what comes out is the caller's.
+func TestArguments(t *testing.T) {
+	arguments := func() (Node, Pod, *Overlay) {
+		n := plain()
+		n.Host.Searches = append(n.Host.Searches, strings.Fields(domains(40, 60)+" "+strings.Repeat("y", 300))...)
+		return n, Pod{Policy: Default, Config: ptr(settings("1.1.1.1 2.2.2.2", "a", "ndots:2"))}, &Overlay{Settings: settings("3.3.3.3", "b", "ndots:3 edns0")}
+	}
+	n, p, o := arguments()
+	for range 2 {
+		r := Form(n, p, o, GlibcLegacy.Limits(), Truncate)
+		for _, list := range [][]string{r.Nameservers, r.Searches, r.Options} {
+			for i := range list {
+				list[i] = "mine"
+			}
+		}
+		r = Form(n, Pod{Policy: Default}, nil, Limits{}, Refuse)
+		r.Nameservers[0], r.Options[0] = "mine", "mine"
+	}
+	wantN, wantP, wantO := arguments()
+	if diff := cmp.Diff([]any{wantN, wantP, wantO}, []any{n, p, o}, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("(-before +after):\n%s", diff)
+	}
+}
+
+func TestLint(t *testing.T) {
+	// 247 characters behind "search ", with the end of the line 255.
+	fits := domains(4, 60) + " abc"
+	for name, c := range map[string]struct {
+		have Settings
+		want []Note
+	}{
+		"all that is known": {have: settings("", "", "ndots:15 timeout:30 attempts:5 debug rotate no-check-names inet6 ip6-bytestring ip6-dotint no-ip6-dotint edns0 single-request single-request-reopen no-tld-query use-vc no-reload trust-ad no-aaaa")},
+		"unknown":           {have: settings("", "", "ndot:5 Rotate"), want: []Note{{UnknownOption, `option "ndot:5" is known to no resolver and has no effect`}, {UnknownOption, `option "Rotate" is known to no resolver and has no effect`}}},
+		"values": {have: settings("", "", "ndots timeout: attempts:-1 ndots:1.5 ndots:16 rotate:1"), want: []Note{
+			{OptionValue, `option "ndots" needs a number behind the colon and has no effect as it is`},
+			{OptionValue, `option "timeout:" needs a number behind the colon and has no effect as it is`},
+			{OptionValue, `option "attempts:-1" needs a number behind the colon and has no effect as it is`},
+			{OptionValue, `option "ndots:1.5" needs a number behind the colon and has no effect as it is`},
+			{OptionValue, `option "ndots:16" is taken as ndots:15`},
+			{OptionValue, `option "rotate:1" is written without a value`},
+		}},
+		"the longest line that musl reads": {have: settings("", fits, "")},
+		"one that it ignores":              {have: settings("", fits+"d", ""), want: []Note{{LongLine, "the search line has 256 characters: musl (Alpine) ignores one of more than 255, as if it were not there"}}},
+		"options too":                      {have: settings("", "", "ndots:5"+strings.Repeat(" rotate", 36)), want: []Note{{LongLine, "the options line has 268 characters: musl (Alpine) ignores one of more than 255, as if it were not there"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, c.have.lint()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, p := range []Profile{Kubernetes, GlibcLegacy} {
+		if got, err := ParseProfile(string(p)); got != p || err != nil {
+			t.Errorf("%s: %s, %v", p, got, err)
+		}
+	}
+	if _, err := ParseProfile("glibc"); err == nil || err.Error() != `profile "glibc" is not known: write kubernetes or glibc-legacy` {
+		t.Errorf("%v", err)
+	}
+	for name, want := range map[string]Policy{"Default": Default, "ClusterFirst": ClusterFirst, "ClusterFirstWithHostNet": ClusterFirstWithHostNet, "None": None, "Custom": None, "": "", "default": ""} {
+		if got, err := ParsePolicy(name); got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v", name, got, err)
+		}
+	}
+}
+
+// FuzzForm: whatever a pod and an overlay say, the pod has settings; an overlay of words that may stand in one is merged or
+// dropped whole, and what was dropped leaves no trace.
+func FuzzForm(f *testing.F) {
+	f.Add("nameserver 1.1.1.1\nsearch a", "None", "1.1.1.1", "a b", "ndots:2", "", "9.9.9.9", "x", "ndots:1", uint8(0))
+	f.Add("options ndots:2", "ClusterFirst", "", "", "", "None", "9.9.9.9 8.8.8.8 7.7.7.7 6.6.6.6", strings.Repeat("a.b ", 40), "edns0", uint8(255))
+	f.Fuzz(func(t *testing.T, file, policy, nameservers, searches, options, oPolicy, oNameservers, oSearches, oOptions string, flags uint8) {
+		n := plain()
+		if host, err := Parse([]byte(file)).Host(); err == nil {
+			n.Host = &host
+		}
+		if flags&1 != 0 {
+			n.ClusterDNS = nil
+		}
+		p := Pod{Policy: Policy(policy), HostNetwork: flags&2 != 0, Namespace: "ns1"}
+		if flags&4 != 0 {
+			p.Config = ptr(settings(nameservers, searches, options))
+		}
+		o := Overlay{Policy(oPolicy), settings(oNameservers, oSearches, oOptions)}
+		limits, excess := Kubernetes.Limits(), Truncate
+		if flags&8 != 0 {
+			limits = GlibcLegacy.Limits()
+		}
+		if flags&16 != 0 {
+			excess = Refuse
+		}
+		own, with := Form(n, p, nil, limits, excess), Form(n, p, &o, limits, excess)
+		if own.Overlaid || own.Refused != nil || with.Overlaid == (with.Refused != nil) {
+			t.Fatalf("without: %+v\nwith: %+v", own, with)
+		}
+		if with.Refused != nil && !cmp.Equal(own.Settings, with.Settings) {
+			t.Fatalf("refused (%v), and yet %+v is not %+v", with.Refused, with.Settings, own.Settings)
+		}
+		if len(own.Nameservers) > 0 && len(with.Nameservers) == 0 {
+			t.Fatalf("the overlay took the last nameserver: %+v", with)
+		}
+		if _, cut := limits.fit(with.Settings); excess == Truncate && len(cut) > 0 {
+			t.Fatalf("%v of %+v", cut, with)
+		}
+		if !cmp.Equal(with, Form(n, p, &o, limits, excess), cmpopts.EquateErrors()) && with.Refused == nil {
+			t.Fatal("not the same twice")
+		}
+	})
+}

@@ -1,0 +1,110 @@
+package resolvconf
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Limits bound the settings of a pod. A field that is 0 has the value of Kubernetes.
+type Limits struct {
+	Nameservers int // how many are asked
+	Searches    int // how many domains are tried
+	SearchChars int // characters of the search list, the spaces between its domains included
+}
+
+// Profile names a set of limits.
+type Profile string
+
+// The profiles. GlibcLegacy is what glibc had before 2.26 (2017), for images that are older; later ones have no limit of
+// their own but the nameservers.
+const (
+	Kubernetes  Profile = "kubernetes"
+	GlibcLegacy Profile = "glibc-legacy"
+)
+
+// Limits returns the profile's limits; an unknown profile has those of Kubernetes.
+func (p Profile) Limits() Limits {
+	if p == GlibcLegacy {
+		return Limits{Nameservers: 3, Searches: 6, SearchChars: 256} // MAXNS, MAXDNSRCH and the search buffer of resolv.h
+	}
+	// kubernetes/kubernetes pkg/apis/core/validation: MaxDNSNameservers, MaxDNSSearchPaths, MaxDNSSearchListChars.
+	return Limits{Nameservers: 3, Searches: 32, SearchChars: 2048}
+}
+
+// ParseProfile reads a profile's name.
+func ParseProfile(name string) (Profile, error) {
+	switch p := Profile(name); p {
+	case Kubernetes, GlibcLegacy:
+		return p, nil
+	}
+	return "", fmt.Errorf("profile %s is not known: write %s or %s", quote(name), Kubernetes, GlibcLegacy)
+}
+
+// Excess is what happens to settings beyond the limits.
+type Excess int
+
+// Truncate cuts from the end, as the kubelet does. Refuse drops an overlay that would make a list longer than it may be.
+const (
+	Truncate Excess = iota
+	Refuse
+)
+
+func (l Limits) complete() Limits {
+	full := Kubernetes.Limits()
+	for _, f := range []struct{ have, def *int }{{&l.Nameservers, &full.Nameservers}, {&l.Searches, &full.Searches}, {&l.SearchChars, &full.SearchChars}} {
+		if *f.have <= 0 {
+			*f.have = *f.def
+		}
+	}
+	return l
+}
+
+// fit cuts s to the limits, in the kubelet's order: first the number of domains, then those that are too long each, then
+// the whole list. It notes what is beyond them.
+func (l Limits) fit(s Settings) (Settings, []Note) {
+	l = l.complete()
+	var notes []Note
+	out := s.clone()
+	if len(s.Nameservers) > l.Nameservers {
+		out.Nameservers = out.Nameservers[:l.Nameservers]
+		notes = append(notes, note(NameserversCut, "%d of %d nameservers are within the limit; beyond it: %s",
+			l.Nameservers, len(s.Nameservers), list(s.Nameservers[l.Nameservers:])))
+	}
+	var left []string
+	if len(out.Searches) > l.Searches {
+		left = slices.Clone(out.Searches[l.Searches:])
+		out.Searches = out.Searches[:l.Searches]
+	}
+	out.Searches = slices.DeleteFunc(out.Searches, func(domain string) bool {
+		if len(domain) > maxDomain {
+			left = append(left, domain)
+			return true
+		}
+		return false
+	})
+	for chars := len(strings.Join(out.Searches, " ")); chars > l.SearchChars; {
+		last := len(out.Searches) - 1
+		left = append(left, out.Searches[last])
+		chars -= len(out.Searches[last]) + 1
+		out.Searches = out.Searches[:last]
+	}
+	if len(left) > 0 {
+		notes = append(notes, note(SearchesCut, "%d of %d search domains are within the limits (%d domains, %d characters in all, %d each); beyond them: %s",
+			len(out.Searches), len(s.Searches), l.Searches, l.SearchChars, maxDomain, list(left)))
+	}
+	return out, notes
+}
+
+// list names the first few of many.
+func list(words []string) string {
+	const most = 3
+	var out []string
+	for _, w := range words[:min(most, len(words))] {
+		out = append(out, quote(w))
+	}
+	if len(words) > most {
+		out = append(out, fmt.Sprintf("and %d more", len(words)-most))
+	}
+	return strings.Join(out, ", ")
+}

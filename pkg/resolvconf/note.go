@@ -1,0 +1,89 @@
+package resolvconf
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Note is something in a pod's settings that its owner or the operator may want to know. It never changes them.
+type Note struct {
+	Code Code   `json:"code"`
+	Text string `json:"text"`
+}
+
+// Code is the kind of a note, from a closed list.
+type Code string
+
+// The kinds of notes.
+const (
+	MissingClusterDNS Code = "missing-cluster-dns" // no cluster DNS address is known; the settings are those of Default
+	UnknownPolicy     Code = "unknown-policy"      // taken as ClusterFirst
+	NameserversCut    Code = "nameservers-cut"     // more than the limit; the last ones were left out
+	SearchesCut       Code = "searches-cut"        // the same for search domains
+	BeyondLimits      Code = "beyond-limits"       // more than the limits, and left so, since no overlay added to it
+	LongLine          Code = "long-line"           // a line that musl ignores
+	UnknownOption     Code = "unknown-option"      // an option that no resolver reads
+	OptionValue       Code = "option-value"        // an option whose value no resolver takes as it stands
+)
+
+func note(code Code, format string, args ...any) Note {
+	return Note{code, fmt.Sprintf(format, args...)}
+}
+
+// muslLine is the longest line that musl reads, with its end; a longer one is ignored whole, and with it the whole search
+// list (src/network/resolvconf.c of musl 1.2: line[256]).
+const muslLine = 255
+
+// knownOption tells how an option is written.
+type knownOption struct {
+	value bool // it needs a number
+	most  int  // greater ones are taken as this; 0: no bound
+}
+
+// known finds an option of resolv.conf(5), or of musl or Go, which know none besides. The bounds are glibc's (RES_MAXNDOTS,
+// RES_MAXRETRANS, RES_MAXRETRY in resolv.h); musl takes up to 60 s and 10 attempts.
+func known(name string) (knownOption, bool) {
+	switch name {
+	case "ndots":
+		return knownOption{true, 15}, true
+	case "timeout":
+		return knownOption{true, 30}, true
+	case "attempts":
+		return knownOption{true, 5}, true
+	case "debug", "rotate", "no-check-names", "inet6", "ip6-bytestring", "ip6-dotint", "no-ip6-dotint", "edns0",
+		"single-request", "single-request-reopen", "no-tld-query", "no_tld_query", "use-vc", "no-reload", "trust-ad",
+		"no-aaaa",      // since glibc 2.36
+		"usevc", "tcp": // the BSDs' names of use-vc, which Go takes too
+		return knownOption{}, true
+	}
+	return knownOption{}, false
+}
+
+// lint notes what a resolver will not take as it was meant.
+func (s Settings) lint() []Note {
+	var notes []Note
+	for _, o := range s.Options {
+		name, value, _ := strings.Cut(o, ":")
+		k, ok := known(name)
+		number, err := strconv.ParseUint(value, 10, 32)
+		switch {
+		case !ok:
+			notes = append(notes, note(UnknownOption, "option %s is known to no resolver and has no effect", quote(o)))
+		case k.value && err != nil:
+			notes = append(notes, note(OptionValue, "option %s needs a number behind the colon and has no effect as it is", quote(o)))
+		case k.value && number > uint64(k.most):
+			notes = append(notes, note(OptionValue, "option %s is taken as %s:%d", quote(o), name, k.most))
+		case !k.value && value != "":
+			notes = append(notes, note(OptionValue, "option %s is written without a value", quote(o)))
+		}
+	}
+	for _, l := range []string{keySearch + " " + strings.Join(s.Searches, " "), keyOptions + " " + strings.Join(s.Options, " ")} {
+		if len(l)+1 > muslLine {
+			keyword, _, _ := strings.Cut(l, " ")
+			notes = append(notes, note(LongLine, "the %s line has %d characters: musl (Alpine) ignores one of more than %d, as if it were not there",
+				keyword, len(l)+1, muslLine))
+		}
+	}
+	return notes
+}

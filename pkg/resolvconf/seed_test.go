@@ -1,0 +1,103 @@
+package resolvconf
+
+import (
+	"encoding/json"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// seedPod is the proposal's pod, as far as DNS goes. What was proposed as dnsParams is our overlay.
+type seedPod struct {
+	Metadata struct{ Namespace string }
+	Spec     struct {
+		DNSPolicy string          `json:"dnsPolicy"`
+		DNSParams json.RawMessage `json:"dnsParams"`
+	}
+}
+
+// TestSeed holds us to the examples of the proposal: host.conf is its node, each .yaml its pod.
+func TestSeed(t *testing.T) {
+	text, err := os.ReadFile("testdata/seed/host.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := Parse(text).Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := Node{Host: &host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.0.0.10")}, ClusterDomain: "cluster.local"}
+
+	pods, err := filepath.Glob("testdata/seed/*.yaml")
+	if err != nil || len(pods) != 4 {
+		t.Fatalf("%d examples (%v)", len(pods), err)
+	}
+	for _, path := range pods {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var pod seedPod
+			if err := yaml.Unmarshal(text, &pod); err != nil {
+				t.Fatal(err)
+			}
+			policy, err := ParsePolicy(pod.Spec.DNSPolicy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := strings.TrimSuffix(path, ".yaml") + ".golden"
+			overlay, err := DecodeOverlay("dnsParams", pod.Spec.DNSParams)
+			if err != nil {
+				compareGolden(t, golden, "error:\n"+err.Error()+"\n")
+				return
+			}
+			p := Pod{Policy: policy, Namespace: pod.Metadata.Namespace}
+			for _, limits := range []Profile{Kubernetes, GlibcLegacy} {
+				for _, excess := range []Excess{Truncate, Refuse} {
+					r := Form(node, p, overlay, limits.Limits(), excess)
+					if !r.Overlaid || r.Refused != nil || len(r.Notes) > 0 {
+						t.Errorf("%s: overlaid %v, refused %v, notes %v", limits, r.Overlaid, r.Refused, r.Notes)
+					}
+					compareGolden(t, golden, printed(t, r.Settings))
+				}
+			}
+			// As the pod's own dnsConfig, which is what became of dnsParams, it gives the same.
+			p.Config = &overlay.Settings
+			compareGolden(t, golden, printed(t, Form(node, p, nil, Limits{}, Truncate).Settings))
+		})
+	}
+}
+
+func printed(t *testing.T, s Settings) string {
+	t.Helper()
+	text, err := s.Print()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func compareGolden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}

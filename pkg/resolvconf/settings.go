@@ -1,0 +1,186 @@
+package resolvconf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Settings is what a resolver is told. The words are those of a resolv.conf: an option is "ndots:5" or, without a value,
+// "edns0". Runtimes (CRI, CNI's dns capability) use the same three lists.
+type Settings struct {
+	Nameservers []string `json:"nameservers,omitempty"`
+	Searches    []string `json:"searches,omitempty"`
+	Options     []string `json:"options,omitempty"`
+}
+
+func (s Settings) clone() Settings {
+	return Settings{slices.Clone(s.Nameservers), slices.Clone(s.Searches), slices.Clone(s.Options)}
+}
+
+// merge appends more to s as the kubelet appends a pod's dnsConfig: nameservers and searches without what stands there
+// already, and options by name, the later value in the earlier one's place. An option with an empty value has none.
+func (s Settings) merge(more Settings) Settings {
+	options := lastOfEach(slices.Concat(s.Options, more.Options))
+	for i, o := range options {
+		if name, value, _ := strings.Cut(o, ":"); value == "" {
+			options[i] = name
+		}
+	}
+	return Settings{
+		Nameservers: firstOfEach(slices.Concat(s.Nameservers, more.Nameservers)),
+		Searches:    firstOfEach(slices.Concat(s.Searches, more.Searches)),
+		Options:     options,
+	}
+}
+
+// firstOfEach leaves out what stands there already.
+func firstOfEach(words []string) []string {
+	seen := make(map[string]bool, len(words))
+	var out []string
+	for _, w := range words {
+		if !seen[w] {
+			seen[w] = true
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// lastOfEach keeps the last option of each name, in the place of the first: the kubelet's rule, whose own order is that of
+// a map and changes from pod to pod (kubernetes/kubernetes pkg/kubelet/network/dns/dns.go, mergeDNSOptions).
+func lastOfEach(options []string) []string {
+	at := make(map[string]int, len(options))
+	var out []string
+	for _, o := range options {
+		name, _, _ := strings.Cut(o, ":")
+		if i, ok := at[name]; ok {
+			out[i] = o
+			continue
+		}
+		at[name] = len(out)
+		out = append(out, o)
+	}
+	return out
+}
+
+// Policy says what a pod's settings start from.
+type Policy string
+
+// The policies of Kubernetes. ClusterFirst is Default for a pod on the host's network.
+const (
+	Default                 Policy = "Default"
+	ClusterFirst            Policy = "ClusterFirst"
+	ClusterFirstWithHostNet Policy = "ClusterFirstWithHostNet"
+	None                    Policy = "None"
+)
+
+// custom is the name that None had when it was proposed.
+const custom = "Custom"
+
+// ParsePolicy reads a policy's name. "Custom" is None.
+func ParsePolicy(name string) (Policy, error) {
+	switch p := Policy(name); p {
+	case Default, ClusterFirst, ClusterFirstWithHostNet, None:
+		return p, nil
+	case custom:
+		return None, nil
+	}
+	return "", fmt.Errorf("policy %s is not known: write one of %s, %s, %s, %s", quote(name), Default, ClusterFirst, ClusterFirstWithHostNet, None)
+}
+
+// Overlay is what an operator lays over pods' settings: merged as a pod's dnsConfig is, but last. With a policy it says all:
+// the settings start from that policy, and neither the pod's own policy nor its dnsConfig have a part in them.
+type Overlay struct {
+	Policy Policy `json:"policy,omitempty"`
+	Settings
+}
+
+// check finds what may not stand in an overlay. field is the overlay's own path in what its author wrote.
+func (o Overlay) check(field string) []error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if o.Policy != "" {
+		if _, err := ParsePolicy(string(o.Policy)); err != nil {
+			fault("%s: %w", join(field, "policy"), err)
+		}
+	}
+	for i, n := range o.Nameservers {
+		if a, err := netip.ParseAddr(n); err != nil || a.Zone() != "" {
+			fault("%s[%d]: %s is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10", join(field, "nameservers"), i, quote(n))
+		}
+	}
+	for i, d := range o.Searches {
+		if !isSearch(d) {
+			fault("%s[%d]: %s is not a domain: write it like svc.cluster.local", join(field, "searches"), i, quote(d))
+		}
+	}
+	for i, option := range o.Options {
+		if name, _, _ := strings.Cut(option, ":"); name == "" || !isWord(option) {
+			fault("%s[%d]: %s is not an option: it needs a name, and neither white space nor control characters", join(field, "options"), i, quote(option))
+		}
+	}
+	return faults
+}
+
+// maxDomain is the longest name that DNS knows, written with dots (255 octets on the wire, RFC 1035, 2.3.4). glibc 2.28 aborts
+// at search domains of more than 255 characters, so the kubelet drops what is longer than this (dns.go).
+const maxDomain = 253
+
+// isSearch accepts what the API server accepts in dnsConfig (underscores and a lone dot too, since Kubernetes 1.34), and
+// capitals, but no label that DNS cannot carry.
+func isSearch(s string) bool {
+	if s == "." {
+		return true
+	}
+	s = strings.TrimSuffix(s, ".")
+	if s == "" || len(s) > maxDomain {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+		for _, c := range []byte(label) {
+			if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_') {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// isWord accepts printable ASCII without white space: what every resolver reads as one word.
+func isWord(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// join makes the path of a key. A key that is no word is quoted: it may have come from anybody.
+func join(field, key string) string {
+	if !isWord(key) || len(key) > 60 {
+		key = quote(key)
+	}
+	if field == "" {
+		return key
+	}
+	return field + "." + key
+}
+
+// quote keeps a message readable whatever was written.
+func quote(s string) string {
+	if len(s) > 60 {
+		return fmt.Sprintf("%.60q…", s)
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+// bounded joins faults; an annotation may hold 256 KiB of them.
+func bounded(faults []error) error {
+	const most = 8
+	if len(faults) > most {
+		faults = append(slices.Clone(faults[:most]), fmt.Errorf("and %d more", len(faults)-most))
+	}
+	return errors.Join(faults...)
+}
