@@ -35,10 +35,10 @@ CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-loc
 CONTAINERD := $(addprefix bin/tools/containerd2/,containerd ctr containerd-shim-runc-v2)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build demo demo-clean test test-unit test-net test-runtimes fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build demo demo-clean test test-unit test-net test-runtimes test-kubelet-dns fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 
 build: bin/neardns bin/neardns-agent bin/neardns-install ## build the plugin, the agent and the installer into bin/
 
@@ -72,6 +72,9 @@ test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runt
 	@integration/tools/deps containerd:containerd runc:runc
 	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
+test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=20000, SEED=1); the first build takes minutes
+	@cd integration/kubelet-dns && nice $(GO) test -count=1 -timeout 20m -v . -args $(if $(CASES),-cases $(CASES)) $(if $(SEED),-seed $(SEED)) | grep -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+
 fuzz: ## fuzz each target for FUZZTIME (30s)
 	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(PKGS)
 
@@ -100,6 +103,7 @@ bench-go: deps build tools bin/tools/benchstat ## run the Go benchmarks (BENCH, 
 lint: bin/tools/golangci-lint ## check the code's style and the dependency rules
 	@bin/tools/golangci-lint run
 	@cd integration/runtimes && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
+	@cd integration/kubelet-dns && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 
 fmt: bin/tools/golangci-lint ## format the code
 	@bin/tools/golangci-lint fmt

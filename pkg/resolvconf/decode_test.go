@@ -2,6 +2,7 @@ package resolvconf
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -129,4 +130,21 @@ func FuzzDecodeOverlay(f *testing.F) {
 			t.Fatalf("%q prints as %q (%v)", text, printed, err)
 		}
 	})
+}
+
+// TestReadme: the overlay shown in README.md is one.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, ok := strings.Cut(string(text), "```json\n")
+	block, _, ends := strings.Cut(block, "```")
+	if !ok || !ends {
+		t.Fatal("README.md shows none")
+	}
+	got, err := DecodeOverlay("dns", []byte(block))
+	if want := (Overlay{None, settings("10.96.0.10", "svc.cluster.local", "ndots:2 edns0")}); err != nil || !cmp.Equal(want, *got) {
+		t.Errorf("%v, %v", got, err)
+	}
 }

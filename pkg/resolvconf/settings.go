@@ -129,8 +129,8 @@ func (o Overlay) check(field string) []error {
 // at search domains of more than 255 characters, so the kubelet drops what is longer than this (dns.go).
 const maxDomain = 253
 
-// isSearch accepts what the API server accepts in dnsConfig (underscores and a lone dot too, since Kubernetes 1.34), and
-// capitals, but no label that DNS cannot carry.
+// isSearch accepts what the API server accepts in dnsConfig (a leading underscore and a lone dot too, since Kubernetes 1.34),
+// and capitals and underscores anywhere, but no label that DNS cannot carry.
 func isSearch(s string) bool {
 	if s == "." {
 		return true

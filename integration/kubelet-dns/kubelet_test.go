@@ -1,0 +1,90 @@
+package kubeletdns
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/kubelet/network/dns"
+
+	"github.com/neardns/neardns/pkg/resolvconf"
+)
+
+// kubelet asks the kubelet's code. It is not for concurrent use.
+type kubelet struct {
+	ctx      context.Context
+	recorder *record.FakeRecorder
+	fd       int // the node's resolv.conf: the kubelet reads a path, so it gets one that costs no disk
+}
+
+func newKubelet(tb testing.TB) *kubelet {
+	tb.Helper()
+	fd, err := unix.MemfdCreate("resolv.conf", unix.MFD_CLOEXEC)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { unix.Close(fd) })
+	return &kubelet{
+		// It logs each truncation, to stderr unless told otherwise.
+		ctx:      klog.NewContext(tb.Context(), logr.Discard()),
+		recorder: record.NewFakeRecorder(16),
+		fd:       fd,
+	}
+}
+
+// answer is what the kubelet made of a pod.
+type answer struct {
+	resolvconf.Settings
+	events string // what it told the pod's owner
+}
+
+// form lets the kubelet form a pod's settings.
+func (k *kubelet) form(n node, policy v1.DNSPolicy, p pod, config *v1.PodDNSConfig) (answer, error) {
+	path := ""
+	if n.hasFile {
+		if err := unix.Ftruncate(k.fd, 0); err != nil {
+			return answer{}, fmt.Errorf("empty resolv.conf: %w", err)
+		}
+		if _, err := unix.Pwrite(k.fd, []byte(n.file), 0); err != nil && n.file != "" {
+			return answer{}, fmt.Errorf("write resolv.conf: %w", err)
+		}
+		path = fmt.Sprintf("/proc/self/fd/%d", k.fd)
+	}
+	c := dns.NewConfigurer(k.recorder, nil, netIPs(n.addresses), netIPs(n.clusterDNS), n.clusterDomain, path)
+	spec := &v1.Pod{}
+	spec.Namespace = p.namespace
+	spec.Spec = v1.PodSpec{DNSPolicy: policy, HostNetwork: p.hostNetwork, DNSConfig: config}
+	got, err := c.GetPodDNS(k.ctx, spec)
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{Settings: resolvconf.Settings{Nameservers: got.Servers, Searches: got.Searches, Options: got.Options}}
+	for len(k.recorder.Events) > 0 {
+		a.events += <-k.recorder.Events + "\n"
+	}
+	return a, nil
+}
+
+// notes are the events in our words.
+func (a answer) notes() map[resolvconf.Code]bool {
+	return map[resolvconf.Code]bool{
+		resolvconf.NameserversCut:    strings.Contains(a.events, "Nameserver limits were exceeded"),
+		resolvconf.SearchesCut:       strings.Contains(a.events, "Search Line limits were exceeded"),
+		resolvconf.MissingClusterDNS: strings.Contains(a.events, "MissingClusterDNS"),
+	}
+}
+
+func netIPs[A interface{ AsSlice() []byte }](addrs []A) []net.IP {
+	var out []net.IP
+	for _, a := range addrs {
+		out = append(out, a.AsSlice())
+	}
+	return out
+}

@@ -1,0 +1,39 @@
+package resolvconf_test
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/neardns/neardns/pkg/resolvconf"
+)
+
+// An overlay that spares a pod's names from outside the walk through its search list.
+func Example() {
+	host, err := resolvconf.Parse([]byte("nameserver 10.1.1.10\nsearch foo.com\noptions ndots:1\n")).Host()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	node := resolvconf.Node{Host: &host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local"}
+	pod := resolvconf.Pod{Policy: resolvconf.ClusterFirst, Namespace: "ns1"}
+	overlay, err := resolvconf.DecodeOverlay("dns", []byte(`{"options": [{"name": "ndots", "value": 1}, {"name": "edns0"}]}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	r := resolvconf.Form(node, pod, overlay, resolvconf.Kubernetes.Limits(), resolvconf.Truncate)
+
+	// The file that the pod has; only the lines that differ are written anew.
+	file := resolvconf.Parse([]byte("# by the runtime\nsearch ns1.svc.cluster.local svc.cluster.local cluster.local foo.com\nnameserver 10.96.0.10\noptions ndots:5\n"))
+	file, err = file.With(r.Settings)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(string(file.Bytes()))
+	// Output:
+	// # by the runtime
+	// search ns1.svc.cluster.local svc.cluster.local cluster.local foo.com
+	// nameserver 10.96.0.10
+	// options ndots:1 edns0
+}
