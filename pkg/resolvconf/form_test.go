@@ -261,7 +261,9 @@ func TestLint(t *testing.T) {
 		}},
 		"the longest line that musl reads": {have: settings("", fits, "")},
 		"one that it ignores":              {have: settings("", fits+"d", ""), want: []Note{{LongLine, "the search line has 256 characters: musl (Alpine) ignores one of more than 255, as if it were not there"}}},
-		"options too":                      {have: settings("", "", "ndots:5"+strings.Repeat(" rotate", 36)), want: []Note{{LongLine, "the options line has 268 characters: musl (Alpine) ignores one of more than 255, as if it were not there"}}},
+		"not more than a few": {have: settings("", "", strings.Repeat("x ", 10)), want: append(slices.Repeat([]Note{{UnknownOption, `option "x" is known to no resolver and has no effect`}}, 8),
+			Note{UnknownOption, "and 2 more options, which were not looked at"})},
+		"options too": {have: settings("", "", "ndots:5"+strings.Repeat(" rotate", 36)), want: []Note{{LongLine, "the options line has 268 characters: musl (Alpine) ignores one of more than 255, as if it were not there"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, c.have.lint()); diff != "" {

@@ -62,8 +62,25 @@ func known(name string) (knownOption, bool) {
 
 // lint notes what a resolver will not take as it was meant.
 func (s Settings) lint() []Note {
+	notes := lintOptions(s.Options)
+	for _, l := range []string{keySearch + " " + strings.Join(s.Searches, " "), keyOptions + " " + strings.Join(s.Options, " ")} {
+		if len(l)+1 > muslLine {
+			keyword, _, _ := strings.Cut(l, " ")
+			notes = append(notes, note(LongLine, "the %s line has %d characters: musl (Alpine) ignores one of more than %d, as if it were not there",
+				keyword, len(l)+1, muslLine))
+		}
+	}
+	return notes
+}
+
+// lintOptions notes the first few: nobody bounds how many options a pod has.
+func lintOptions(options []string) []Note {
+	const most = 8
 	var notes []Note
-	for _, o := range s.Options {
+	for i, o := range options {
+		if len(notes) == most {
+			return append(notes, note(UnknownOption, "and %d more options, which were not looked at", len(options)-i))
+		}
 		name, value, _ := strings.Cut(o, ":")
 		k, ok := known(name)
 		number, err := strconv.ParseUint(value, 10, 32)
@@ -76,13 +93,6 @@ func (s Settings) lint() []Note {
 			notes = append(notes, note(OptionValue, "option %s is taken as %s:%d", quote(o), name, k.most))
 		case !k.value && value != "":
 			notes = append(notes, note(OptionValue, "option %s is written without a value", quote(o)))
-		}
-	}
-	for _, l := range []string{keySearch + " " + strings.Join(s.Searches, " "), keyOptions + " " + strings.Join(s.Options, " ")} {
-		if len(l)+1 > muslLine {
-			keyword, _, _ := strings.Cut(l, " ")
-			notes = append(notes, note(LongLine, "the %s line has %d characters: musl (Alpine) ignores one of more than %d, as if it were not there",
-				keyword, len(l)+1, muslLine))
 		}
 	}
 	return notes
