@@ -58,7 +58,7 @@ func TestFootprint(t *testing.T) {
 	o := testOptions(t)
 	s := newOurs(t, o.bin, scratch(t), o.lease)
 	before := s.settled(footprint{})
-	if before.Heap < 1 || before.Heap > 200 {
+	if before.Heap < 0.1 || before.Heap > 200 { // an empty cache leaves less than 1
 		t.Errorf("%v MiB of heap are alive", before.Heap)
 	}
 	if before.Goroutines < 5 || before.Descriptors < 5 || before.Resident < 5 || before.Rules < 50 || before.Elements["ours4"] < 2 || before.Passing < 2 || before.Links < 4 || len(before.Files) < 3 {

@@ -30,7 +30,7 @@ const (
 	lifetime = 800 * time.Millisecond // of a lease, by default
 	patience = 15 * time.Second       // for what has no promised time
 	retry    = 250 * time.Millisecond // of the tests' clients
-	slack    = 450 * time.Millisecond
+	slack    = 700 * time.Millisecond // `make faults` measures it closely, on a machine that does nothing else
 )
 
 // setup is what one test's node is made of.
