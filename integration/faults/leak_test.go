@@ -27,6 +27,8 @@ func TestLeaks(t *testing.T) {
 		"connections":    {func(f *footprint) { f.Tracked = 99 }, "tracked connections: 99"},
 		"a link":         {func(f *footprint) { f.Links++ }, "links: 7"},
 		"a file":         {func(f *footprint) { f.Files = []string{"/state/agent.sock", "/state/x.tmp"} }, "file: /state/x.tmp"},
+		"a snapshot":     {func(f *footprint) { f.Files = []string{"/state/agent.sock", "/persist/cache.snapshot"} }, ""},
+		"half a one":     {func(f *footprint) { f.Files = []string{"/persist/cache.snapshot.tmp"} }, "file: /persist/cache.snapshot.tmp"},
 		"another's file": {func(f *footprint) { f.Files = []string{"/state/x.tmp"} }, "file: /state/x.tmp"},
 	} {
 		f := base
