@@ -37,7 +37,7 @@ type Keeper struct {
 func (k *Keeper) Snapshot(w io.Writer) error { return k.Store.Snapshot(w, k.Boot()) }
 
 // Restore takes over what another process's store held.
-func (k *Keeper) Restore(r io.Reader) (Restored, error) { return k.Store.Restore(r, k.Boot()) }
+func (k *Keeper) Restore(r io.Reader) (Restored, error) { return k.Store.Restore(r, k.Boot) }
 
 // Load takes over the file, if there is one, and says in one line what came of it.
 func (k *Keeper) Load() {

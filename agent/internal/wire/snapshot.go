@@ -105,13 +105,15 @@ type Restored struct {
 // Nothing is taken over if the snapshot is not whole. It reads no more than the store's limit and some for bookkeeping.
 //
 // The time passed is told by the clock of the boot if both are known and the same. Else it is the wall clock's, which may have
-// been set: if it stands before the snapshot's, or before what this boot leaves possible, nothing is taken over.
-func (s *Store) Restore(r io.Reader, boot Boot) (Restored, error) {
+// been set: if it stands before the snapshot's, or before what this boot leaves possible, nothing is taken over. boot is
+// asked when all is read: a snapshot that comes over a socket may be begun long after Restore.
+func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
 	in := &summed{r: bufio.NewReaderSize(io.LimitReader(r, s.limit.Load()+1<<20), 64<<10), sum: crc32.New(crc32.MakeTable(crc32.Castagnoli))}
-	found, passed, known, err := in.snapshot(boot)
+	found, wall, then, err := in.snapshot()
 	if err != nil {
 		return Restored{}, err
 	}
+	passed, known := elapsed(wall, then, time.Now(), boot())
 	done := Restored{Age: passed, Unknown: !known}
 	if !known {
 		return done, nil
@@ -169,31 +171,31 @@ func (in *summed) take(n int) ([]byte, error) {
 	return in.buf[:n], nil
 }
 
-func (in *summed) snapshot(boot Boot) (all []found, passed time.Duration, known bool, err error) {
+// snapshot reads it whole, and the clocks of when it was begun.
+func (in *summed) snapshot() (all []found, wall time.Time, then Boot, err error) {
 	b, err := in.take(headerBytes)
 	if err != nil {
-		return nil, 0, false, err
+		return nil, time.Time{}, Boot{}, err
 	}
 	if string(b[:len(snapshotMagic)]) != snapshotMagic {
-		return nil, 0, false, fmt.Errorf("%w: it begins with %q", ErrSnapshot, b[:len(snapshotMagic)])
+		return nil, time.Time{}, Boot{}, fmt.Errorf("%w: it begins with %q", ErrSnapshot, b[:len(snapshotMagic)])
 	}
 	b = b[len(snapshotMagic):]
 	if v := binary.BigEndian.Uint16(b); v != snapshotVersion {
-		return nil, 0, false, fmt.Errorf("%w: it is of version %d, not %d", ErrSnapshot, v, snapshotVersion)
+		return nil, time.Time{}, Boot{}, fmt.Errorf("%w: it is of version %d, not %d", ErrSnapshot, v, snapshotVersion)
 	}
-	wall := time.UnixMilli(int64(binary.BigEndian.Uint64(b[2:])))
-	then := Boot{ID: [16]byte(b[10:26]), Since: time.Duration(binary.BigEndian.Uint64(b[26:])) * time.Millisecond}
-	passed, known = elapsed(wall, then, time.Now(), boot)
+	wall = time.UnixMilli(int64(binary.BigEndian.Uint64(b[2:])))
+	then = Boot{ID: [16]byte(b[10:26]), Since: time.Duration(binary.BigEndian.Uint64(b[26:])) * time.Millisecond}
 	space, begun := uint64(0), false
 	for {
 		tag, err := in.take(1)
 		if err != nil {
-			return nil, 0, false, err
+			return nil, time.Time{}, Boot{}, err
 		}
 		switch tag[0] {
 		case tagSpace:
 			if b, err = in.take(8); err != nil {
-				return nil, 0, false, err
+				return nil, time.Time{}, Boot{}, err
 			}
 			space, begun = binary.BigEndian.Uint64(b), true
 		case tagEntry:
@@ -202,14 +204,14 @@ func (in *summed) snapshot(boot Boot) (all []found, passed time.Duration, known 
 				err = fmt.Errorf("%w: an entry stands before the first space", ErrSnapshot)
 			}
 			if err != nil {
-				return nil, 0, false, err
+				return nil, time.Time{}, Boot{}, err
 			}
 			f.space = space
 			all = append(all, f)
 		case tagEnd:
-			return all, passed, known, in.end(len(all))
+			return all, wall, then, in.end(len(all))
 		default:
-			return nil, 0, false, fmt.Errorf("%w: nothing begins with %d", ErrSnapshot, tag[0])
+			return nil, time.Time{}, Boot{}, fmt.Errorf("%w: nothing begins with %d", ErrSnapshot, tag[0])
 		}
 	}
 }
