@@ -82,6 +82,12 @@ type File struct {
 
 	Decisions []Decision `json:"decisions"`        // one per redirect
 	OptOut    bool       `json:"optOut,omitempty"` // annotation neardns.io/steer: "false"
+
+	// DNS is nil where it was not looked at: in a file of an older plugin.
+	DNS *DNS `json:"dns,omitempty"`
+	// SearchCompletion is what the pod, its namespace or the node's settings say, in this order; nil where none says anything.
+	SearchCompletion *bool     `json:"searchCompletion,omitempty"`
+	Ignored          []Ignored `json:"ignored,omitempty"`
 }
 
 // In returns the redirects whose decision is in the given state, ordered by cluster DNS address.
@@ -256,6 +262,9 @@ func decode(data []byte) (File, error) {
 		if d.State != Steered && d.State != Pending && d.State != LeftAlone {
 			return File{}, fmt.Errorf("decisions[%d]: unknown state %q", i, d.State)
 		}
+	}
+	if f.DNS != nil {
+		return f, f.DNS.check()
 	}
 	return f, nil
 }

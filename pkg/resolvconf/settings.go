@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -14,6 +15,20 @@ type Settings struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Searches    []string `json:"searches,omitempty"`
 	Options     []string `json:"options,omitempty"`
+}
+
+// Ndots returns how many dots a name needs to be asked as it is first: the option's last value that is a number, at most 15 as
+// in glibc and musl, and 1 without one (resolv.conf(5)).
+func (s Settings) Ndots() int {
+	ndots := 1
+	for _, o := range s.Options {
+		if value, ok := strings.CutPrefix(o, "ndots:"); ok {
+			if n, err := strconv.ParseUint(value, 10, 32); err == nil {
+				ndots = int(min(n, 15))
+			}
+		}
+	}
+	return ndots
 }
 
 func (s Settings) clone() Settings {

@@ -1,0 +1,97 @@
+package podfile
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/resolvconf"
+)
+
+func dnsSample() *DNS {
+	return &DNS{
+		State: Overlaid, Lever: LeverFile, Path: "/run/sandboxes/abc/resolv.conf",
+		Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local"}, Options: []string{"ndots:1"}},
+		Overlay:  &resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:1"}}},
+		Limits:   resolvconf.GlibcLegacy, Refuse: true,
+		Notes: []resolvconf.Note{{Code: resolvconf.UnknownOption, Text: "x"}},
+	}
+}
+
+func TestDNSIsKept(t *testing.T) {
+	dir := t.TempDir()
+	yes := true
+	want := sample("abc", "eth0")
+	want.DNS, want.SearchCompletion = dnsSample(), &yes
+	want.Ignored = []Ignored{{What: "annotation neardns.io/steer", Why: "maybe is neither true nor false"}}
+	if err := Write(dir, want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(Path(dir, "abc", "eth0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got, cmpAddr); d != "" {
+		t.Errorf("read differs from written (-want +got):\n%s", d)
+	}
+}
+
+func TestResolver(t *testing.T) {
+	given := sample("abc", "eth0")
+	overlaid := given
+	overlaid.DNS = dnsSample()
+	unknown := File{DNS: &DNS{State: AsGiven}}
+	for _, tc := range []struct {
+		name  string
+		file  File
+		ndots int
+		known bool
+	}{
+		{"of an older plugin", given, 5, true},
+		{"overlaid", overlaid, 1, true},
+		{"unknown", unknown, 1, false},
+		{"nothing at all", File{}, 1, false},
+	} {
+		s, known := tc.file.Resolver()
+		if s.Ndots() != tc.ndots || known != tc.known {
+			t.Errorf("%s: ndots %d, known %v", tc.name, s.Ndots(), known)
+		}
+	}
+}
+
+// Older agents read the files of newer plugins as long as the version is the same, and pass over what they do not know.
+func TestUnknownFieldsAndValues(t *testing.T) {
+	dir := t.TempDir()
+	for _, tc := range []struct {
+		name, old, new, want string
+	}{
+		{"a field of a newer plugin", `"state": "overlaid"`, `"state": "overlaid", "mood": {"is": ["good"]}`, ""},
+		{"an unknown state", `"state": "overlaid"`, `"state": "baked"`, `unknown state "baked"`},
+		{"an unknown lever", `"lever": "file"`, `"lever": "crowbar"`, `unknown lever "crowbar"`},
+	} {
+		f := sample("abc", "eth0")
+		f.DNS = dnsSample()
+		if err := Write(dir, f); err != nil {
+			t.Fatal(err)
+		}
+		path := Path(dir, "abc", "eth0")
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := strings.Replace(string(data), tc.old, tc.new, 1)
+		if changed == string(data) || !json.Valid([]byte(changed)) {
+			t.Fatalf("%s: the file has no %s", tc.name, tc.old)
+		}
+		if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err = Read(path)
+		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
