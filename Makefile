@@ -60,7 +60,7 @@ bin/tools/demo: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/demo
 
 test: deps build tools ## all tests: unit, race, real kernel, a few seconds of fuzzing (as root)
-	@$(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -fuzztime 3s -alone ./integration -allowed-skips .ci/allowed-skips $(PKGS)
+	@$(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -fuzztime 3s -alone ./integration -again 4 -allowed-skips .ci/allowed-skips $(PKGS)
 
 test-unit: ## tests that need nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)

@@ -2,7 +2,8 @@
 // its output, what was skipped and why, and how many there were. It is what `make test` runs.
 //
 // It must never hide a test: what did not run is counted and named, and with CI set a skip that is not on the list of
-// allowed ones is a failure. It exits 0 only if there were tests and none failed.
+// allowed ones is a failure. It exits 0 only if there were tests and none failed, or none but some few that measure time and
+// passed each time when they were tried again without a neighbour; those are named.
 package main
 
 import (
@@ -24,6 +25,7 @@ type options struct {
 	fuzzTime  time.Duration
 	fuzzOnly  bool
 	alone     string
+	again     int
 	allowFile string
 	ci        bool
 	packages  []string
@@ -38,6 +40,7 @@ func main() {
 	flag.DurationVar(&o.fuzzTime, "fuzztime", 0, "also run each fuzz target that long (0: its stored cases only)")
 	flag.BoolVar(&o.fuzzOnly, "fuzzonly", false, "fuzz, and run no tests")
 	flag.StringVar(&o.alone, "alone", "", "packages below this folder are tested last and one at a time, since they measure time")
+	flag.IntVar(&o.again, "again", 0, "run a failed test that often by itself, and take it as passed, but name it, if it never fails then")
 	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")
 	flag.Parse()
 	if o.packages = flag.Args(); len(o.packages) == 0 {
@@ -77,6 +80,9 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 			if err := goTest(ctx, o, stage.parallel, stage.packages, r); err != nil {
 				return false, err
 			}
+		}
+		if err := tryAgain(ctx, o, r); err != nil {
+			return false, err
 		}
 	}
 	if o.fuzzTime > 0 {

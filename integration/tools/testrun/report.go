@@ -18,6 +18,7 @@ type test struct {
 	result    string // pass, fail, skip
 	output    []string
 	parent    bool
+	grave     bool // a race, or it did not end
 }
 
 // report takes in events and fuzz results, prints a line per package as it goes, and the sum at the end.
@@ -27,7 +28,8 @@ type report struct {
 	order    []*test
 	packages map[string][]string // output of a package that belongs to no test
 	builds   map[string][]string
-	failures int // what failed outside any test: builds, panics, time limits
+	failures int      // what failed outside any test: builds, panics, time limits
+	unsteady []string // what passed only when it was tried again
 }
 
 func newReport(out io.Writer) *report {
@@ -81,6 +83,7 @@ func (r *report) endTest(e event) {
 	t := r.test(e)
 	t.result = e.Action
 	if t.result == "fail" {
+		t.grave = slices.ContainsFunc(t.output, func(line string) bool { return strings.Contains(line, "race detected") })
 		r.printf("FAIL  %s %s (%.1fs)\n%s", short(t.pkg), t.name, e.Elapsed, tail(t.output))
 	}
 	if t.result != "skip" { // a skip's output is its reason
@@ -97,7 +100,7 @@ func (r *report) endPackage(e event) {
 		ran++
 		if t.result == "" && e.Action == "fail" {
 			// Still running when the package ended: a panic, a time limit, or a call of os.Exit.
-			t.result = "fail"
+			t.result, t.grave = "fail", true
 			r.printf("FAIL  %s %s did not end\n%s", short(t.pkg), t.name, tail(t.output))
 		}
 	}
@@ -156,6 +159,9 @@ func (r *report) close(allowed []*regexp.Regexp, ci bool) bool {
 	slices.Sort(skips)
 	for _, s := range skips {
 		r.printf("skipped  %s\n", s)
+	}
+	for _, u := range r.unsteady {
+		r.printf("unsteady %s\n", u)
 	}
 	for _, f := range failures {
 		r.printf("failed   %s\n", f)

@@ -152,3 +152,98 @@ func TestReadAllowed(t *testing.T) {
 		t.Errorf("%v, want an error that names line 2", err)
 	}
 }
+
+// What may be tried again, and what is left of a failure that is forgiven.
+func TestAgain(t *testing.T) {
+	feed := func(events string) (*report, *strings.Builder) {
+		var out strings.Builder
+		r := newReport(&out)
+		if err := readEvents(strings.NewReader(events), r); err != nil {
+			t.Fatal(err)
+		}
+		return r, &out
+	}
+	const subtest = `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/one"}
+{"Action":"fail","Package":"p","Test":"TestA/one"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestAB"}
+{"Action":"pass","Package":"p","Test":"TestAB"}
+{"Action":"fail","Package":"p"}`
+	r, out := feed(subtest)
+	failed := r.again()
+	if len(failed) != 1 || failed[0].name != "TestA" {
+		t.Fatalf("to be tried again: %+v", failed)
+	}
+	r.forgive(failed[0], "passed 4 of 4")
+	if !r.close(nil, true) || !strings.HasSuffix(out.String(), "unsteady p TestA: passed 4 of 4\n2 passed, 0 failed, 0 skipped\n") {
+		t.Errorf("forgiven:\n%s", out)
+	}
+	for name, events := range map[string]string{
+		"a race": `{"Action":"output","Package":"p","Test":"TestA","Output":"    testing.go:1465: race detected during execution of test\n"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}`,
+		"a panic, and another failure beside it": `{"Action":"fail","Package":"p","Test":"TestB"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}`,
+		"a leak after all tests": `{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Output":"goleak: Errors on successful test run\n"}
+{"Action":"fail","Package":"p"}`,
+	} {
+		r, out := feed(events)
+		if failed := r.again(); len(failed) > 0 || r.close(nil, true) {
+			t.Errorf("%s: %d tests may be tried again:\n%s", name, len(failed), out)
+		}
+	}
+}
+
+// TestTryAgain runs real tests: of a package that has one that fails the first time only, and one that always fails.
+func TestTryAgain(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module again\n\ngo 1.24\n",
+		"a_test.go": `package again
+
+import (
+	"os"
+	"testing"
+)
+
+func TestOnce(t *testing.T) {
+	if f, err := os.OpenFile("mark", os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+		_ = f.Close()
+		t.Error("the first time")
+	}
+}
+
+func TestAlways(t *testing.T) {
+	if os.Getenv("ALWAYS") != "" {
+		t.Error("always")
+	}
+}
+`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	o := options{again: 2, parallel: 1, timeout: time.Minute}
+	for _, always := range []string{"", "1"} {
+		t.Setenv("ALWAYS", always)
+		_ = os.Remove(filepath.Join(dir, "mark"))
+		var out strings.Builder
+		r := newReport(&out)
+		if err := goTest(t.Context(), o, 1, []string{"again"}, r); err != nil {
+			t.Fatal(err)
+		}
+		if err := tryAgain(t.Context(), o, r); err != nil {
+			t.Fatal(err)
+		}
+		ok := r.close(nil, true)
+		if ok != (always == "") || !strings.Contains(out.String(), "unsteady again TestOnce: failed among the others, then passed 2 of 2\n") ||
+			strings.Contains(out.String(), "failed   again TestAlways") != (always != "") {
+			t.Errorf("ALWAYS=%q: %v\n%s", always, ok, out.String())
+		}
+	}
+}
