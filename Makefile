@@ -17,6 +17,8 @@ TESTTIMEOUT ?= 10m
 VCS := $(shell git rev-parse --verify -q HEAD >/dev/null 2>&1 && git status --porcelain >/dev/null 2>&1 && echo true || echo false)
 BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 TESTRUN := $(GO) run ./integration/tools/testrun
+# Where tests record what they showed of README.md's compatibility tables, for `make compat`.
+export NEARDNS_COMPAT := $(CURDIR)/bin/compat
 
 # Tools, by the path that go.tool.mod and go.lint.mod pin.
 CNI := github.com/containernetworking
@@ -35,7 +37,7 @@ CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-loc
 CONTAINERD := $(addprefix bin/tools/containerd2/,containerd ctr containerd-shim-runc-v2)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build demo demo-clean test test-unit test-net test-runtimes test-kubelet-dns fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build demo demo-clean test test-unit test-net test-runtimes test-kubelet-dns compat compat-check fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +76,12 @@ test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runt
 
 test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=20000, SEED=1); the first build takes minutes
 	@cd integration/kubelet-dns && nice $(GO) test -count=1 -timeout 20m -v . -args $(if $(CASES),-cases $(CASES)) $(if $(SEED),-seed $(SEED)) | grep -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+
+compat: ## take what the tests recorded since the last time into README.md's compatibility tables
+	@$(GO) run ./integration/tools/compat
+
+compat-check: ## fail where the tests since then showed anything but what those tables say
+	@$(GO) run ./integration/tools/compat -check
 
 fuzz: ## fuzz each target for FUZZTIME (30s)
 	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(PKGS)

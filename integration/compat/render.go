@@ -1,0 +1,139 @@
+package compat
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Render draws a table in Markdown: "yes" where the tests passed, "no" with the reason below the table, "FAILS", "not run",
+// and "–" for what cannot be asked.
+func Render(t *Table, results []Result) string {
+	rows := t.rows(results)
+	var notes []string
+	note := func(why string) string {
+		i := slices.Index(notes, why)
+		if i < 0 {
+			i = len(notes)
+			notes = append(notes, why)
+		}
+		return fmt.Sprintf(" (%d)", i+1)
+	}
+	cell := func(row []string, column string) string {
+		i := slices.IndexFunc(results, func(r Result) bool { return r.Column == column && slices.Equal(r.Row, row) })
+		why := t.never(row[0], column)
+		switch {
+		case why != "":
+			return "–" + note(why)
+		case i < 0:
+			return "not run"
+		case results[i].Result == Pass:
+			return "yes"
+		case results[i].Result == Limit:
+			return "no" + note(results[i].Limit)
+		}
+		return "**FAILS**"
+	}
+
+	lines := make([][]string, 0, len(rows)+1)
+	lines = append(lines, slices.Concat(t.Head, t.Columns))
+	for _, row := range rows {
+		line := slices.Clone(row)
+		for _, c := range t.Columns {
+			line = append(line, cell(row, c))
+		}
+		lines = append(lines, line)
+	}
+	if t.Across {
+		lines = t.across(lines)
+	}
+	var b strings.Builder
+	for i, line := range lines {
+		b.WriteString("| " + strings.Join(line, " | ") + " |\n")
+		if i == 0 {
+			b.WriteString(strings.Repeat("| --- ", len(line)) + "|\n")
+		}
+	}
+	b.WriteString("\n" + ran(results))
+	for i, why := range notes {
+		fmt.Fprintf(&b, "\n(%d) %s.", i+1, why)
+	}
+	return b.String() + "\n"
+}
+
+// rows are those of the table, with what describes them where that is known, and then those that were only recorded.
+func (t *Table) rows(results []Result) [][]string {
+	var out [][]string
+	for _, keys := range t.Rows {
+		row := append(slices.Clone(keys), slices.Repeat([]string{""}, len(t.Head)-t.Keys)...)
+		for _, r := range results {
+			if t.key(r.Row) == t.key(row) {
+				row = r.Row
+				break
+			}
+		}
+		out = append(out, row)
+	}
+	for _, r := range results {
+		if !slices.ContainsFunc(out, func(o []string) bool { return t.key(o) == t.key(r.Row) }) {
+			out = append(out, r.Row)
+		}
+	}
+	return out
+}
+
+// across turns rows into columns; the head columns of a row become one title.
+func (t *Table) across(lines [][]string) [][]string {
+	var out [][]string
+	title := make([]string, 0, len(lines))
+	for i, line := range lines {
+		name := strings.Join(slices.DeleteFunc(slices.Clone(line[:len(t.Head)]), func(s string) bool { return s == "" }), " ")
+		if i == 0 {
+			name = ""
+		}
+		title = append(title, name)
+	}
+	out = append(out, title)
+	for i := len(t.Head); i < len(lines[0]); i++ {
+		var turned []string
+		for _, line := range lines {
+			turned = append(turned, line[i])
+		}
+		out = append(out, turned)
+	}
+	return out
+}
+
+// ran says when and on which kernels the cells were asked.
+func ran(results []Result) string {
+	if len(results) == 0 {
+		return "Nothing of it was run yet."
+	}
+	var days, kernels []string
+	for _, r := range results {
+		days, kernels = append(days, r.Day), append(kernels, r.Kernel)
+	}
+	slices.Sort(days)
+	slices.Sort(kernels)
+	when := days[0]
+	if last := days[len(days)-1]; last != when {
+		when += " to " + last
+	}
+	return fmt.Sprintf("Run %s on Linux %s.", when, strings.Join(slices.Compact(kernels), ", "))
+}
+
+// Marks enclose a table in a document.
+func marks(name string) (begin, end string) {
+	return "<!-- compat " + name + " -->\n", "<!-- end of compat " + name + " -->"
+}
+
+// Fill puts a table between its marks in a document; it returns an error where the document has no such place.
+func Fill(document, name, table string) (string, error) {
+	begin, end := marks(name)
+	head, rest, ok := strings.Cut(document, begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		return "", fmt.Errorf("the document has no place for table %s: put the lines %q and %q into it", name, strings.TrimSpace(begin), end)
+	}
+	return head + begin + table + end + tail, nil
+}

@@ -1,0 +1,79 @@
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/integration/compat"
+)
+
+// The compatibility tables are what the committed results draw, and each result comes from a test that exists.
+func TestCompatibilityTables(t *testing.T) {
+	names, err := compat.Names()
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no tables: %v", err)
+	}
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		table, err := compat.Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		results, err := compat.ReadResults(filepath.Join(root, "integration/compat/results"), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		filled, err := compat.Fill(string(readme), name, compat.Render(table, results))
+		if err != nil {
+			t.Errorf("README.md: %v", err)
+			continue
+		}
+		if d := cmp.Diff(filled, string(readme)); d != "" {
+			t.Errorf("README.md's table %s is not what the results draw: run the tests, then make compat (-want +got):\n%s", name, d)
+		}
+		for _, r := range results {
+			for _, test := range r.Tests {
+				folder, full, _ := strings.Cut(test, " ")
+				top, _, _ := strings.Cut(full, "/")
+				if !hasTest(t, folder, top) {
+					t.Errorf("table %s: %q, %s: there is no test %s", name, r.Row, r.Column, test)
+				}
+			}
+			if len(r.Tests) == 0 {
+				t.Errorf("table %s: %q, %s: shown by no test", name, r.Row, r.Column)
+			}
+		}
+	}
+}
+
+// hasTest tells whether a test of that name stands in a folder of the repository.
+func hasTest(t *testing.T, folder, name string) bool {
+	t.Helper()
+	files, err := fs.Glob(os.DirFS(filepath.Join(root, folder)), "*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, folder, file), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range parsed.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == name && strings.HasPrefix(name, "Test") {
+				return true
+			}
+		}
+	}
+	return false
+}
