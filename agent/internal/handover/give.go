@@ -10,24 +10,14 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/neardns/neardns/agent/internal/unixsock"
 )
 
 // Listen makes the socket at which successors ask. It takes the place of whatever is at path in one step, so that a
 // successor finds either this holder or the one before, and leaves the file when it is closed: by then it may be another's.
 func Listen(path string) (*net.UnixListener, error) {
-	fresh := path + ".new"
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove old socket: %w", err)
-	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: fresh, Net: "unixpacket"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(fresh, 0o600), os.Rename(fresh, path)); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+	return unixsock.Listen("unixpacket", path)
 }
 
 // Give answers successors at l until ctx ends or the node is handed over; it closes l. Then it returns true. One successor

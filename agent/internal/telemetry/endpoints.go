@@ -4,16 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/neardns/neardns/agent/internal/unixsock"
 )
 
 // Times of the endpoints.
@@ -77,19 +77,7 @@ func ServeTCP(ctx context.Context, log *slog.Logger, name string, addr netip.Add
 // there, in one step, and leaves its own at the end: by then it may be another agent's.
 func ServeSocket(ctx context.Context, log *slog.Logger, path string, handler http.Handler) {
 	serve(ctx, log.With("endpoint", "status", "path", path), handler, func() (net.Listener, error) {
-		fresh := path + ".new"
-		if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("remove old socket: %w", err)
-		}
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
-		if err != nil {
-			return nil, err
-		}
-		l.SetUnlinkOnClose(false)
-		if err := errors.Join(os.Chmod(fresh, 0o600), os.Rename(fresh, path)); err != nil {
-			return nil, errors.Join(err, l.Close())
-		}
-		return l, nil
+		return unixsock.Listen("unix", path)
 	})
 }
 

@@ -3,11 +3,9 @@ package cache
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -85,7 +83,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	m.mu.Unlock()
 	seen := map[string]bool{} // a server, block and view that two configurations have while one takes over
 	for _, c := range slices.Backward(serves) {
-		for key := range c.series.all() {
+		for key := range c.series.All() {
 			labels := []string{key.addr(), "", strings.Join(c.zones, ","), key.view}
 			if id := strings.Join(labels, " "); seen[id] {
 				continue
@@ -138,7 +136,7 @@ func (c *Cache) find(ctx context.Context) *series {
 	var k seriesKey
 	k.server, _ = ctx.Value(dnsserver.Key{}).(*dnsserver.Server)
 	k.view, _ = ctx.Value(dnsserver.ViewKey{}).(string)
-	return c.series.get(k, c.newSeries)
+	return c.series.Get(k, c.newSeries)
 }
 
 func (c *Cache) newSeries(k seriesKey) *series {
@@ -154,33 +152,4 @@ func (c *Cache) newSeries(k seriesKey) *series {
 		requests: one(m.requests), misses: one(m.misses), prefetches: one(m.prefetches), drops: one(m.drops), stale: one(m.stale),
 		hits: two(m.hits), evictions: two(m.evictions),
 	}
-}
-
-// grown is a small map that is read without a lock and copied when it grows, which it does a few times in its life.
-type grown[K comparable, V any] struct{ p atomic.Pointer[map[K]V] }
-
-func (g *grown[K, V]) get(key K, find func(K) V) V {
-	for {
-		old := g.p.Load()
-		if old != nil {
-			if v, ok := (*old)[key]; ok {
-				return v
-			}
-		}
-		next := map[K]V{}
-		if old != nil {
-			maps.Copy(next, *old)
-		}
-		next[key] = find(key)
-		if g.p.CompareAndSwap(old, &next) {
-			return next[key]
-		}
-	}
-}
-
-func (g *grown[K, V]) all() map[K]V {
-	if p := g.p.Load(); p != nil {
-		return *p
-	}
-	return nil
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/grown"
 )
 
 // Metrics counts what passes it.
@@ -24,7 +26,7 @@ type Metrics struct {
 	zones []string // of the server block, lower case, fully qualified
 
 	// One entry per server address, zone and view, made at the first question and kept.
-	series grown[seriesKey, *series]
+	series grown.Map[seriesKey, *series]
 }
 
 type seriesKey struct {
@@ -59,7 +61,7 @@ func (m *Metrics) find(ctx context.Context, qname string) *series {
 	key := seriesKey{zone: m.zone(qname)}
 	key.server, _ = ctx.Value(dnsserver.Key{}).(*dnsserver.Server)
 	key.view, _ = ctx.Value(dnsserver.ViewKey{}).(string)
-	return m.series.get(key, newSeries)
+	return m.series.Get(key, newSeries)
 }
 
 // zone names the zone of the block that qname is in. Most blocks have one; CoreDNS has checked already that it is in it.

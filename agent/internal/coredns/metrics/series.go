@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"maps"
 	"net"
 	"sync/atomic"
 	"time"
@@ -10,6 +9,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/rcode"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/agent/internal/grown"
 )
 
 // question is what is counted of one question.
@@ -32,7 +33,7 @@ type series struct {
 	requestSize  [2]lazy[prometheus.Observer] // by protocol
 	responseSize [2]lazy[prometheus.Observer]
 	requests     [2][2][typeSlots]lazy[prometheus.Counter] // by protocol, family, type
-	responses    grown[answerKey, prometheus.Counter]
+	responses    grown.Map[answerKey, prometheus.Counter]
 }
 
 type answerKey struct {
@@ -67,31 +68,9 @@ func (s *series) report(q *question, rec *recorder) {
 	s.requestSize[proto].get(func() prometheus.Observer {
 		return vars.RequestSize.WithLabelValues(s.server, s.zone, s.view, protoNames[proto])
 	}).Observe(float64(q.size))
-	s.responses.get(answerKey{rec.rcode, rec.plugin}, func(k answerKey) prometheus.Counter {
+	s.responses.Get(answerKey{rec.rcode, rec.plugin}, func(k answerKey) prometheus.Counter {
 		return vars.ResponseRcode.WithLabelValues(s.server, s.zone, s.view, rcode.ToString(k.rcode), k.plugin)
 	}).Inc()
-}
-
-// grown is a small map that is read without a lock and copied when it grows, which it does a few times in its life.
-type grown[K comparable, V any] struct{ p atomic.Pointer[map[K]V] }
-
-func (g *grown[K, V]) get(key K, find func(K) V) V {
-	for {
-		old := g.p.Load()
-		if old != nil {
-			if v, ok := (*old)[key]; ok {
-				return v
-			}
-		}
-		next := map[K]V{}
-		if old != nil {
-			maps.Copy(next, *old)
-		}
-		next[key] = find(key)
-		if g.p.CompareAndSwap(old, &next) {
-			return next[key]
-		}
-	}
 }
 
 // lazy is a metric that is looked up once. A race looks it up twice and finds the same one.

@@ -1,0 +1,73 @@
+package unixsock
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestListen: the second takes the first one's place, and the first one's end leaves it there.
+func TestListen(t *testing.T) {
+	for _, network := range []string{"unix", "unixpacket"} {
+		t.Run(network, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "s")
+			answers := func(want *net.UnixListener) {
+				t.Helper()
+				c, err := net.Dial(network, path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				got, err := want.AcceptUnix()
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = got.Close()
+			}
+			if err := os.WriteFile(path+".new", []byte("left by a crash"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			first, err := Listen(network, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers(first)
+			second, err := Listen(network, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer second.Close()
+			answers(second)
+			if err := first.Close(); err != nil {
+				t.Fatal(err)
+			}
+			answers(second)
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%v, %v", info, err)
+			}
+			if _, err := os.Stat(path + ".new"); err == nil {
+				t.Error("a file is left beside it")
+			}
+		})
+	}
+}
+
+func TestListenNot(t *testing.T) {
+	dir := t.TempDir()
+	full := filepath.Join(dir, "folder")
+	if err := os.MkdirAll(filepath.Join(full+".new", "in it"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range map[string]string{
+		"no folder":                filepath.Join(dir, "none", "s"),
+		"too long":                 filepath.Join(dir, strings.Repeat("s", 120)),
+		"a folder is in its place": full,
+	} {
+		if l, err := Listen("unix", path); err == nil {
+			_ = l.Close()
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
