@@ -37,7 +37,7 @@ CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-loc
 CONTAINERD := $(addprefix bin/tools/containerd2/,containerd ctr containerd-shim-runc-v2)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build demo demo-clean test test-unit test-net test-runtimes test-kubelet-dns compat compat-check fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build demo demo-clean test test-unit test-net test-runtimes test-kubelet-dns test-manifests compat compat-check fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +77,9 @@ test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runt
 test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=20000, SEED=1); the first build takes minutes
 	@cd integration/kubelet-dns && nice $(GO) test -count=1 -timeout 20m -v . -args $(if $(CASES),-cases $(CASES)) $(if $(SEED),-seed $(SEED)) | grep -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
+test-manifests: ## render install/ as kubectl does, read it as an API server does, compare with the golden files
+	@cd integration/cluster-manifests && $(GO) test -count=1 ./...
+
 compat: ## take what the tests recorded since the last time into README.md's compatibility tables
 	@$(GO) run ./integration/tools/compat
 
@@ -112,6 +115,7 @@ lint: bin/tools/golangci-lint ## check the code's style and the dependency rules
 	@bin/tools/golangci-lint run
 	@cd integration/runtimes && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 	@cd integration/kubelet-dns && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
+	@cd integration/cluster-manifests && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 
 fmt: bin/tools/golangci-lint ## format the code
 	@bin/tools/golangci-lint fmt
@@ -122,7 +126,8 @@ cover: ## write the tests' coverage to cover.out and cover.html
 	@$(GO) tool cover -func=cover.out | tail -1
 
 update-golden: ## rewrite the golden files from what the code gives now; read the difference before you commit it
-	@$(GO) test -count=1 $$(grep -rl --include='*_test.go' '"update"' agent install integration pkg plugins | xargs -r dirname | sort -u | sed 's,^,./,') -update
+	@cd integration/cluster-manifests && $(GO) test -count=1 ./... -update
+	@$(GO) test -count=1 $$(grep -rl --include='*_test.go' --exclude-dir=cluster-manifests '"update"' agent install integration pkg plugins | xargs -r dirname | sort -u | sed 's,^,./,') -update
 
 deps: ## see to the programs that tests and demo call (installs Debian packages as root)
 	@integration/tools/deps

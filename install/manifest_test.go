@@ -94,7 +94,7 @@ func wantHandOver(t *testing.T, set *appsv1.DaemonSet) {
 	t.Helper()
 	pod := set.Spec.Template.Spec
 	agent := pod.Containers[0]
-	if u := set.Spec.UpdateStrategy.RollingUpdate; u == nil || u.MaxSurge.String() != "1" || u.MaxUnavailable.String() != "0" {
+	if u := set.Spec.UpdateStrategy.RollingUpdate; u == nil || u.MaxSurge.String() != "10%" || u.MaxUnavailable.String() != "0" {
 		t.Errorf("update strategy: %+v", set.Spec.UpdateStrategy)
 	}
 	for _, c := range append(pod.InitContainers, pod.Containers...) {

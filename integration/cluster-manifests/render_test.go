@@ -1,0 +1,77 @@
+package clustermanifests
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+const install = "../../install"
+
+var update = flag.Bool("update", false, "rewrite install/neardns.yaml and the golden files")
+
+// render does what `kubectl kustomize install/NAME` does, with its defaults: nothing outside the folder's tree but other
+// kustomizations, no plugins.
+func render(t *testing.T, name string) string {
+	t.Helper()
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionUnspecified
+	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), filepath.Join(install, name))
+	if err != nil {
+		t.Fatalf("render install/%s: %v", name, err)
+	}
+	text, err := resources.AsYaml()
+	if err != nil {
+		t.Fatalf("render install/%s: %v", name, err)
+	}
+	return string(text)
+}
+
+// kustomizations are all folders of install/ that can be applied.
+func kustomizations(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, pattern := range []string{"*/kustomization.yaml", "*/*/kustomization.yaml"} {
+		files, err := filepath.Glob(filepath.Join(install, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			name, err := filepath.Rel(install, filepath.Dir(f))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, name)
+		}
+	}
+	if len(out) < 6 || !slices.Contains(out, "base") {
+		t.Fatalf("too few kustomizations found: %v", out)
+	}
+	return out
+}
+
+// golden compares text with a file, or rewrites the file.
+func golden(t *testing.T, file, text string) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != text {
+		t.Errorf("%s is not what the manifests give now (make update-golden rewrites it):\n%s", file, diff(string(want), text))
+	}
+}
