@@ -35,9 +35,16 @@ LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-local portmap)
 # The second of the two releases that the runtimes' tests know; the first is Debian's.
 CONTAINERD := $(addprefix bin/tools/containerd2/,containerd ctr containerd-shim-runc-v2)
+# One node of a Kubernetes cluster; built anew when its module file changes, and found by its release.
+K8S_MOD := integration/cluster/kubernetes/go.mod
+K8S_VERSION := $(shell sed -n 's,^.k8s.io/kubernetes \(v[0-9.]*\)$$,\1,p' $(K8S_MOD))
+K8S_DIR := bin/tools/k8s-$(K8S_VERSION)
+K8S := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kubelet)
+K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8s.io/component-base/version.gitMajor=$(word 1,$(subst ., ,$(K8S_VERSION:v%=%))) -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(K8S_VERSION)))
+CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build demo demo-clean test test-unit test-net test-runtimes test-kubelet-dns test-manifests compat compat-check fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build demo demo-clean test test-unit test-net test-runtimes test-kubelet-dns test-manifests compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +93,28 @@ compat: ## take what the tests recorded since the last time into README.md's com
 compat-check: ## fail where the tests since then showed anything but what those tables say
 	@$(GO) run ./integration/tools/compat -check
 
+cluster: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) ## bring up a real Kubernetes node with neardns on it, and show it (PROXY=nftables, RUNTIME=containerd2, BARE=1); the first build takes a quarter of an hour
+	@bin/tools/cluster up $(if $(PROXY),-proxy $(PROXY)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(BARE),-bare)
+
+cluster-down: bin/tools/cluster ## take away what make cluster left standing
+	@bin/tools/cluster down
+
+test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD) ## end to end on real Kubernetes nodes (MODE=iptables or nftables, RUNTIME=containerd16 or containerd2; both of both)
+	@cd integration/cluster && $(GO) test -count=1 -timeout 60m -v ./... -args $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) | grep -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
+
+deps-cluster: deps
+	@integration/tools/deps containerd:containerd runc:runc nsenter:util-linux
+
+$(K8S_DIR)/%: $(K8S_MOD)
+	@echo "building $* (Kubernetes $(K8S_VERSION))"
+	@cd $(dir $(K8S_MOD)) && CGO_ENABLED=0 nice $(GO) build -trimpath -buildvcs=false -ldflags '$(K8S_LD)' -o $(abspath $@) $(if $(filter etcd,$*),go.etcd.io/etcd/server/v3,k8s.io/kubernetes/cmd/$*)
+
+# Built, not run by `go run`: it is also the first process of the node.
+bin/tools/cluster: FORCE
+	@cd integration/cluster && $(BUILD) -buildvcs=false -o $(abspath $@) .
+bin/tools/podimage: FORCE
+	@cd integration/runtimes && $(BUILD) -buildvcs=false -o $(abspath $@) ./podimage
+
 fuzz: ## fuzz each target for FUZZTIME (30s)
 	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(PKGS)
 
@@ -116,6 +145,7 @@ lint: bin/tools/golangci-lint ## check the code's style and the dependency rules
 	@cd integration/runtimes && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 	@cd integration/kubelet-dns && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 	@cd integration/cluster-manifests && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
+	@cd integration/cluster && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 
 fmt: bin/tools/golangci-lint ## format the code
 	@bin/tools/golangci-lint fmt

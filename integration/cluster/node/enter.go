@@ -1,0 +1,83 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Command prepares a command in the node's namespaces, as root there. Files of the machine that the node covers are not
+// found.
+func (n *Node) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	enter := []string{"--target", strconv.Itoa(n.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--", name}
+	return exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
+}
+
+// Run runs a command in the node's namespaces and returns its standard output.
+func (n *Node) Run(ctx context.Context, name string, args ...string) (string, error) {
+	return run(n.Command(ctx, name, args...))
+}
+
+// Kubectl runs kubectl, as the administrator, from the machine's own network.
+func (n *Node) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return run(n.kubectl(ctx, args...))
+}
+
+func (n *Node) kubectl(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, filepath.Join(n.Kubernetes, "kubectl"), append([]string{"--kubeconfig", Kubeconfig()}, args...)...)
+}
+
+func run(cmd *exec.Cmd) (string, error) {
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, errs.String())
+	}
+	return out.String(), nil
+}
+
+// Apply makes objects be as a manifest says.
+func (n *Node) Apply(ctx context.Context, manifest string) error {
+	cmd := n.kubectl(ctx, "apply", "-f", "-")
+	cmd.Stdin = strings.NewReader(manifest)
+	_, err := run(cmd)
+	return err
+}
+
+// Rollout waits until an object's pods are all of its last version and ready.
+func (n *Node) Rollout(ctx context.Context, namespace, object string) error {
+	_, err := n.Kubectl(ctx, "--namespace", namespace, "rollout", "status", "--timeout=3m", object)
+	return err
+}
+
+// Path is where a file of the node is found from the machine.
+func (n *Node) Path(file string) string {
+	return filepath.Join("/proc", strconv.Itoa(n.pid), "root", file)
+}
+
+// Program is the process id, in the node's own namespace, of one of its programs that runs now.
+func (n *Node) Program(name string) (int, error) {
+	text, err := os.ReadFile(path("pid", name))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(text))
+}
+
+// SetProxy gives kube-proxy another mode, as an administrator does: its configuration is changed and it is started again.
+func (n *Node) SetProxy(ctx context.Context, mode string) error {
+	if err := writeProxyConfig(mode); err != nil {
+		return err
+	}
+	pid, err := n.Program("kube-proxy")
+	if err != nil {
+		return err
+	}
+	_, err = n.Run(ctx, "kill", strconv.Itoa(pid))
+	return err
+}

@@ -1,0 +1,70 @@
+// Package node makes one machine into one node of a Kubernetes cluster of its own: etcd, the control plane, a container
+// runtime, the kubelet, kube-proxy and CoreDNS as kube-dns, all of them the real programs, in namespaces (network, mounts,
+// processes, IPC, host name) that they share with nobody. What a node has in /etc, /opt, /run and /var/lib is the node's
+// own there, so that the products' manifests apply as they are.
+//
+// The first process of the namespaces is this package's too (Init). When it ends, by whatever, the kernel ends all the others
+// and takes links, rules and mounts away; what is left is one folder (Dir) and the pods' control groups, which Remove takes
+// away, also after a crash.
+//
+// Nothing of the machine's network is changed, but for one TCP listener on its loopback that leads to the API server.
+package node
+
+import (
+	"net/netip"
+	"path/filepath"
+)
+
+// Dir is the one place for all files of a cluster. It must not lie in a folder that the node has for itself (ownFolders).
+const Dir = "/var/tmp/neardns-cluster"
+
+// The cluster's addresses. All are private: only the node's own namespaces know them.
+const (
+	nodeAddr4    = "192.168.96.10"
+	nodeAddr6    = "fd00:96::10"
+	outsideAddr4 = "192.168.96.1" // the way out, and the DNS server outside of the cluster
+	outsideAddr6 = "fd00:96::1"
+	podRange4    = "10.244.0.0/24"
+	podRange6    = "fd00:10:244::/64"
+	services     = "10.96.0.0/16,fd00:10:96::/112"
+	apiService4  = "10.96.0.1"
+	apiService6  = "fd00:10:96::1"
+)
+
+// KubeDNS are the cluster DNS addresses, IPv4 first.
+func KubeDNS() []netip.Addr {
+	return []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::a")}
+}
+
+// Outside are the addresses of the DNS server outside of the cluster. It knows *.outside.test.
+func Outside() []netip.Addr {
+	return []netip.Addr{netip.MustParseAddr(outsideAddr4), netip.MustParseAddr(outsideAddr6)}
+}
+
+// Addrs are the node's own addresses, IPv4 first.
+func Addrs() []netip.Addr {
+	return []netip.Addr{netip.MustParseAddr(nodeAddr4), netip.MustParseAddr(nodeAddr6)}
+}
+
+// Images, all imported before the first pod starts.
+const (
+	PodImage     = "neardns.test/pod:1"
+	coreDNSImage = "neardns.test/coredns:1"
+)
+
+// Name is the node's, in the cluster.
+const Name = "node"
+
+// socket is the runtime's.
+const socket = "/run/containerd/containerd.sock"
+
+// ownFolders are the node's own; what the machine has there is not seen by the node. Each is a folder below Dir.
+func ownFolders() map[string]string {
+	return map[string]string{"/etc": "etc", "/opt": "opt", "/var/lib": "var-lib", "/var/log": "var-log"}
+}
+
+// path is a file's below Dir, the same inside and outside of the node's namespaces.
+func path(elem ...string) string { return filepath.Join(append([]string{Dir}, elem...)...) }
+
+// Kubeconfig leads to the API server from the machine's own network.
+func Kubeconfig() string { return path("kubeconfig") }

@@ -1,0 +1,46 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/neardns/neardns/integration/containerd"
+)
+
+// Options say which node it is.
+type Options struct {
+	Bin     string // the repository's folder of that name: products and tools
+	Proxy   string // kube-proxy's mode: iptables or nftables
+	Runtime string // containerd16 or containerd2
+	// Attached ends the node with this process, whatever ends it: for tests.
+	Attached bool
+}
+
+// Check tells what is wrong with them, and which program is missing.
+func (o Options) Check() error {
+	if o.Proxy != "iptables" && o.Proxy != "nftables" {
+		return fmt.Errorf("kube-proxy has no mode %q: iptables or nftables", o.Proxy)
+	}
+	if _, err := containerd.Find(o.Bin, o.Runtime); err != nil {
+		return err
+	}
+	if _, err := o.kubernetes(); err != nil {
+		return err
+	}
+	for _, name := range []string{"neardns", "neardns-agent", "neardns-install", "tools/cluster", "tools/coredns", "tools/podimage", "tools/bridge", "tools/host-local", "tools/loopback", "tools/portmap"} {
+		if _, err := os.Stat(filepath.Join(o.Bin, name)); err != nil {
+			return fmt.Errorf("no %s: `make cluster` builds it", filepath.Join(o.Bin, name))
+		}
+	}
+	return nil
+}
+
+// kubernetes is the folder of Kubernetes' programs, relative to Bin.
+func (o Options) kubernetes() (string, error) {
+	found, err := filepath.Glob(filepath.Join(o.Bin, "tools/k8s-v*"))
+	if err != nil || len(found) == 0 {
+		return "", fmt.Errorf("no Kubernetes in %s: `make cluster` builds it", filepath.Join(o.Bin, "tools"))
+	}
+	return filepath.Rel(o.Bin, found[len(found)-1])
+}

@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/neardns/neardns/integration/image"
+)
+
+// patience is for a machine with little to spare; a node is Ready in a dozen seconds otherwise.
+const patience = 3 * time.Minute
+
+// settle waits for the node's parts, brings the images and kube-dns in, and waits until it answers.
+func (n *Node) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := n.await(ctx, "the runtime", func() error {
+		_, err := n.Run(ctx, n.Release.Program("ctr"), "--address", socket, "version")
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, i := range n.images() {
+		if err := n.Import(ctx, i); err != nil {
+			return err
+		}
+	}
+	if err := n.await(ctx, "the API server", func() error {
+		_, err := n.Kubectl(ctx, "get", "--raw=/readyz")
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := n.Apply(ctx, kubeDNSManifest); err != nil {
+		return err
+	}
+	if err := n.await(ctx, "the node", func() error {
+		_, err := n.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=5s", "node/"+Name)
+		return err
+	}); err != nil {
+		return err
+	}
+	return n.Rollout(ctx, "kube-system", "deployment/coredns")
+}
+
+// await tries until it works, the node's first process ends, or ctx does.
+func (n *Node) await(ctx context.Context, what string, try func() error) error {
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-n.ended:
+			return errors.New("the node's first process ended")
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// images are all that pods are made of.
+func (n *Node) images() []image.Image {
+	bin := func(name string) string { return filepath.Join(n.Bin, name) }
+	return append([]image.Image{
+		{Name: PodImage, Files: map[string]string{"podimage": bin("tools/podimage")}, Entrypoint: []string{"/podimage"}, Cmd: []string{"pause"}},
+		{Name: coreDNSImage, Files: map[string]string{"coredns": bin("tools/coredns")}, Entrypoint: []string{"/coredns"}},
+	}, n.Products("dev")...)
+}
+
+// Products are the products' two images, with what Dockerfile.plugin and Dockerfile.agent put into them.
+func (n *Node) Products(tag string) []image.Image {
+	bin := func(name string) string { return filepath.Join(n.Bin, name) }
+	return []image.Image{
+		{Name: "docker.io/neardns/neardns-plugin:" + tag, Entrypoint: []string{"/bin/neardns-install"}, Files: map[string]string{
+			"bin/neardns": bin("neardns"), "bin/neardns-install": bin("neardns-install"), "bin/neardns-agent": bin("neardns-agent"),
+		}},
+		{Name: "docker.io/neardns/neardns-agent:" + tag, Entrypoint: []string{"/bin/neardns-agent"}, Files: map[string]string{
+			"bin/neardns-agent": bin("neardns-agent"), "bin/neardns-install": bin("neardns-install"),
+		}},
+	}
+}
+
+// Import takes an image into the runtime's store.
+func (n *Node) Import(ctx context.Context, i image.Image) error {
+	archive := path("image.tar")
+	f, err := os.Create(archive)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(archive)
+	if err := errors.Join(i.Write(f), f.Close()); err != nil {
+		return err
+	}
+	if _, err := n.Run(ctx, n.Release.Program("ctr"), n.Release.Import(socket, archive)...); err != nil {
+		return fmt.Errorf("import %s: %w", i.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// read takes an archive apart into its files; a folder's content is its mode.
+func read(t *testing.T, archive []byte) (names []string, files map[string][]byte) {
+	t.Helper()
+	files = map[string][]byte{}
+	for r := tar.NewReader(bytes.NewReader(archive)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return names, files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[h.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, h.Name)
+	}
+}
+
+func TestWrite(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(program, []byte("ELF"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i := Image{Name: "x.test/y:1", Files: map[string]string{"bin/b": program, "bin/a": program, "z": program}, Entrypoint: []string{"/bin/a"}, Cmd: []string{"run"}}
+	var first, second bytes.Buffer
+	for _, out := range []*bytes.Buffer{&first, &second} {
+		if err := i.Write(out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(first.Bytes(), second.Bytes()) {
+		t.Error("the same files make different archives")
+	}
+	_, files := read(t, first.Bytes())
+	var manifest []struct {
+		Config   string
+		RepoTags []string
+		Layers   []string
+	}
+	if err := json.Unmarshal(files["manifest.json"], &manifest); err != nil || len(manifest) != 1 {
+		t.Fatalf("%v: %s", err, files["manifest.json"])
+	}
+	m := manifest[0]
+	if diff := cmp.Diff([]string{"x.test/y:1"}, m.RepoTags); diff != "" || m.Config != digest(files[m.Config])+".json" {
+		t.Errorf("manifest %+v: %s", m, diff)
+	}
+	var config struct {
+		Config struct{ Entrypoint, Cmd []string }
+		RootFS struct {
+			DiffIDs []string `json:"diff_ids"`
+		}
+	}
+	if err := json.Unmarshal(files[m.Config], &config); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"sha256:" + digest(files["layer.tar"])}, config.RootFS.DiffIDs); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"/bin/a", "run"}, append(config.Config.Entrypoint, config.Config.Cmd...)); diff != "" {
+		t.Error(diff)
+	}
+	names, content := read(t, files["layer.tar"])
+	if diff := cmp.Diff([]string{"bin/", "bin/a", "bin/b", "z"}, names); diff != "" || string(content["bin/b"]) != "ELF" {
+		t.Errorf("layer: %s", diff)
+	}
+}
+
+func TestWriteWithoutFile(t *testing.T) {
+	err := Image{Name: "x.test/y:1", Files: map[string]string{"a": filepath.Join(t.TempDir(), "none")}}.Write(io.Discard)
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v, want that the file is not there", err)
+	}
+}
