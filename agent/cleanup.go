@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/conflist"
@@ -23,6 +24,7 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	fs := flags(e, "cleanup")
 	path := configFlag(fs)
 	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations; the plugin's entry is taken out of them")
+	stay := fs.Bool("stay", false, "once nothing is left, wait until told to end: for a DaemonSet's pod, which is then a running one")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
@@ -30,6 +32,15 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := cleanNode(ctx, e, conf, *cniConf); err != nil || !*stay {
+		return err
+	}
+	_, _ = fmt.Fprintln(e.stdout, "nothing of neardns is left on this node; waiting to be ended")
+	<-ctx.Done()
+	return nil
+}
+
+func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) error {
 	release, err := hold(conf.StateDir)
 	if err != nil {
 		return err
@@ -37,7 +48,7 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	defer release()
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(e.stdout, format+"\n", args...) }
 
-	if err := unchain(ctx, e, *cniConf); err != nil {
+	if err := unchain(ctx, e, cniConf); err != nil {
 		return err
 	}
 	// Nothing is steered from here on, whatever the conflist still says.
@@ -64,14 +75,26 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	say("link %s removed", conf.Link.Name)
-	return errors.Join(
+	if err := errors.Join(
 		os.RemoveAll(filepath.Dir(podfile.Path(conf.StateDir, "x", "x"))),
 		removeFile(filepath.Join(conf.StateDir, socketName)),
 		removeFile(filepath.Join(conf.StateDir, handoverName)),
+		removeFile(filepath.Join(conf.StateDir, pluginLogName)),
+		removeFile(filepath.Join(conf.StateDir, pluginLogName+".1")),
 		removeFile(filepath.Join(conf.PersistDir, snapshotName)),
 		removeFile(filepath.Join(conf.StateDir, lockName)),
-	)
+	); err != nil {
+		return err
+	}
+	// The folders themselves stay where they hold something else, or are mounted.
+	for _, dir := range []string{conf.StateDir, conf.PersistDir} {
+		_ = os.Remove(dir)
+	}
+	return nil
 }
+
+// pluginLogName is the plugin's log where its entry names no other place; one older file is kept beside it.
+const pluginLogName = "plugin.log"
 
 // unchain takes the plugin's entry out of the conflists through the installer, which knows how and lies beside the agent.
 func unchain(ctx context.Context, e env, folder string) error {

@@ -29,7 +29,7 @@ func commands() []command {
 		{"status", "[--config FILE] [--json]", "what is served, under which leases, since when", runStatus},
 		{"doctor", "[--config FILE] [--json] [--cni-conf DIR] [--cni-bin DIR]", "what is wrong on this node and what to do; it only looks", runDoctor},
 		{"config", "check|show [--config FILE] [--corefile] [--format yaml|conflist-entry]", "check the configuration, or print it as it takes effect", runConfig},
-		{"cleanup", "[--config FILE] [--cni-conf DIR]", "take away everything that neardns left on this node", runCleanup},
+		{"cleanup", "[--config FILE] [--cni-conf DIR] [--stay]", "take away everything that neardns left on this node", runCleanup},
 		{"version", "", "print the version", runVersion},
 	}
 }

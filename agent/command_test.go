@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -216,6 +217,11 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if out := ns.Run("sh", "-c", "nft list tables; ip -o link show neardns0"); !strings.Contains(out, "neardns0") || !strings.Contains(out, "table inet neardns") {
 		t.Errorf("link and switch must outlive the agent:\n%s", out)
 	}
+	for _, name := range []string{"plugin.log", "plugin.log.1"} {
+		if err := os.WriteFile(filepath.Join(dir, "run", name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// The conflist's entry goes first, through the installer; without one cleanup refuses and leaves all as it is.
 	cni := filepath.Join(dir, "net.d")
 	list := filepath.Join(cni, "10-pods.conflist")
@@ -236,11 +242,28 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if diff := cmp.Diff(before, ns.Run("sh", "-c", "nft list ruleset; ip -o link | cut -d: -f2; ip route")); diff != "" {
 		t.Errorf("left behind (-before +after):\n%s", diff)
 	}
-	left, err := os.ReadDir(filepath.Join(dir, "run"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("files left: %v %v", left, err)
+	wantNoFolders := func(when string) {
+		t.Helper()
+		for _, name := range []string{"run", "lib"} {
+			if left, err := os.ReadDir(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s, %s is left: %v %v", when, name, left, err)
+			}
+		}
 	}
+	wantNoFolders("after a cleanup")
 	ns.Run(bin, "cleanup", "--config", conf) // a second run finds nothing and is content
+	// What a DaemonSet runs says when it is done and then waits.
+	staying := ns.Start(bin, "cleanup", "--config", conf, "--stay")
+	testutil.Eventually(t, 15*time.Second, func() error {
+		if out := staying.Output(); !strings.Contains(out, "nothing of neardns is left") {
+			return fmt.Errorf("cleanup does not say that it is done: %s", out)
+		}
+		return nil
+	})
+	wantNoFolders("after a cleanup that stays")
+	if err := staying.Terminate(10 * time.Second); err != nil {
+		t.Errorf("told to end, cleanup ends with %v", err)
+	}
 	var r report
 	out, _ := ns.TryRun("", bin, "status", "--config", conf, "--json")
 	if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil || r.Switch || r.Agent != nil {

@@ -1,8 +1,11 @@
 package clustermanifests
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // head stands before what is rendered of the base, for those who apply one file.
@@ -40,4 +43,32 @@ func TestOverlays(t *testing.T) {
 	if overlays < 5 {
 		t.Errorf("%d overlays, there should be five", overlays)
 	}
+}
+
+// What the golden files show as text is what the agent takes it for.
+func TestOverlaysMean(t *testing.T) {
+	for _, mode := range []string{"iptables", "ipvs", "nftables"} {
+		if s := show(t, nodeConfig(t, "overlays/"+mode)); s.KubeProxyMode != mode {
+			t.Errorf("%s: kube-proxy's mode is %s", mode, s.KubeProxyMode)
+		}
+	}
+	if s := show(t, nodeConfig(t, "overlays/dual-stack")); len(s.Redirects) != 2 || len(s.Upstreams.Cluster) != 2 {
+		t.Errorf("dual-stack: %+v", s)
+	}
+	// The agent asks the second Service, by the name of which Kubernetes makes its variable.
+	objects := decode(t, "second-kube-dns", render(t, "overlays/second-kube-dns"))
+	service := the[*corev1.Service](t, objects)
+	variable := strings.ToUpper(strings.ReplaceAll(service.Name, "-", "_")) + "_SERVICE_HOST"
+	text := nodeConfig(t, "overlays/second-kube-dns")
+	if s := show(t, text); !s.InterceptNode || !slices.Equal(s.Upstreams.Cluster, []string{"10.96.0.99:53"}) && !slices.Equal(s.Upstreams.Cluster, []string{"10.96.0.99"}) {
+		t.Errorf("second-kube-dns: %+v", s)
+	}
+	if !strings.Contains(text, "${"+variable+"}") || service.Namespace != "kube-system" || len(service.Spec.Ports) != 2 || len(service.Spec.Selector) == 0 {
+		t.Errorf("second-kube-dns: %s is not asked for in\n%s\n%+v", variable, text, service.Spec)
+	}
+}
+
+func nodeConfig(t *testing.T, name string) string {
+	t.Helper()
+	return the[*corev1.ConfigMap](t, decode(t, name, render(t, name))).Data["nodeconfig.yaml"]
 }

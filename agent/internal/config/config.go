@@ -165,7 +165,7 @@ func Default() Node {
 		Backend:          BackendAuto,
 		KubeProxyMode:    KubeProxyAuto,
 		Service:          Service{Namespace: "kube-system", Name: "kube-dns", UDPPort: "dns", TCPPort: "dns-tcp"},
-		Listen:           Listen{Health: netip.MustParseAddrPort("127.0.0.1:8080")},
+		Listen:           Listen{Health: netip.MustParseAddrPort("127.0.0.1:9254")},
 		Log:              Log{Level: slog.LevelInfo, Format: LogText, Queries: QueriesOff},
 		StateDir:         podfile.DefaultStateDir,
 		PersistDir:       podfile.DefaultPersistDir,

@@ -184,7 +184,7 @@ func parseListen(s string) (netip.AddrPort, error) {
 	if s == "off" {
 		return netip.AddrPort{}, nil
 	}
-	bad := fmt.Errorf("%q is not an address to listen on: write address:port, such as 127.0.0.1:8080, 0.0.0.0:9253 for all, or off", s)
+	bad := fmt.Errorf("%q is not an address to listen on: write address:port, such as 127.0.0.1:9254, 0.0.0.0:9253 for all, or off", s)
 	i := strings.LastIndexByte(s, ':')
 	if i < 0 {
 		return netip.AddrPort{}, bad

@@ -1,0 +1,163 @@
+package clustermanifests
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+func TestBase(t *testing.T) {
+	objects := decode(t, "base", render(t, "base"))
+	if len(objects) != 3 {
+		t.Errorf("%d objects, want 3", len(objects))
+	}
+	set := the[*appsv1.DaemonSet](t, objects)
+	pod := set.Spec.Template.Spec
+	if pod.ServiceAccountName != the[*corev1.ServiceAccount](t, objects).Name {
+		t.Errorf("service account %q is not there", pod.ServiceAccountName)
+	}
+	wantHandOver(t, set)
+	wantCapabilities(t, pod.InitContainers[0], "DAC_OVERRIDE", "CHOWN", "FOWNER")
+	wantCapabilities(t, pod.Containers[1], "DAC_OVERRIDE", "CHOWN", "FOWNER")
+	wantCapabilities(t, pod.Containers[0], "NET_ADMIN", "SYS_ADMIN", "NET_RAW", "NET_BIND_SERVICE")
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+			return e.Name == "NODE_IP" && e.ValueFrom.FieldRef.FieldPath == "status.hostIP"
+		}) {
+			t.Errorf("%s: no NODE_IP, which the configuration may name", c.Name)
+		}
+	}
+}
+
+// wantHandOver checks what two agents side by side on one node need: that they may be, that each is asked by itself, and
+// that the newer one is known.
+func wantHandOver(t *testing.T, set *appsv1.DaemonSet) {
+	t.Helper()
+	pod := set.Spec.Template.Spec
+	agent := pod.Containers[0]
+	if u := set.Spec.UpdateStrategy.RollingUpdate; u == nil || u.MaxSurge.String() != "10%" || u.MaxUnavailable.String() != "0" {
+		t.Errorf("update strategy: %+v", set.Spec.UpdateStrategy)
+	}
+	own := agent.Args[slices.IndexFunc(agent.Args, func(a string) bool { return strings.HasPrefix(a, "--pod-dir=") })]
+	mount := agent.VolumeMounts[slices.IndexFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return "--pod-dir="+m.MountPath == own })]
+	if v := pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })]; v.EmptyDir == nil {
+		t.Errorf("%s is %+v, which does not live as long as the pod", own, v.VolumeSource)
+	}
+	if p := agent.ReadinessProbe; p == nil || p.Exec == nil || !slices.Contains(p.Exec.Command, own) {
+		t.Errorf("readiness does not ask this pod's agent by itself: %+v", p)
+	}
+	// While two hand over, the address is the old one's; the new one has until then to be asked there.
+	if p := agent.LivenessProbe; p == nil || p.HTTPGet == nil || p.HTTPGet.Host != "127.0.0.1" || p.HTTPGet.Path != "/healthz" || p.InitialDelaySeconds < 45 {
+		t.Errorf("liveness does not ask on the loopback: %+v", p)
+	}
+	if g := *pod.TerminationGracePeriodSeconds; g < 12 {
+		t.Errorf("%d s are too short for a hand-over (5 s) and open connections (7 s)", g)
+	}
+}
+
+// Every NodeConfig is one that the agent takes, and liveness asks where it says that the agent listens.
+func TestNodeConfigs(t *testing.T) {
+	checked := 0
+	for _, name := range kustomizations(t) {
+		objects := decode(t, name, render(t, name))
+		for _, m := range all[*corev1.ConfigMap](objects) {
+			text, ok := m.Data["nodeconfig.yaml"]
+			if !ok {
+				continue
+			}
+			checked++
+			t.Run(name, func(t *testing.T) {
+				shown := show(t, text)
+				for _, set := range all[*appsv1.DaemonSet](objects) {
+					if p := set.Spec.Template.Spec.Containers[0].LivenessProbe; p != nil {
+						if want := net.JoinHostPort(p.HTTPGet.Host, p.HTTPGet.Port.String()); shown.Listen.Health != want {
+							t.Errorf("the agent listens on %s, liveness asks %s", shown.Listen.Health, want)
+						}
+					}
+				}
+			})
+		}
+	}
+	if checked < 7 {
+		t.Errorf("%d NodeConfigs found", checked)
+	}
+}
+
+// The programs take the flags of the manifests. They get no further than the configuration, which is not there.
+func TestFlagsAreKnown(t *testing.T) {
+	known := 0
+	for _, name := range []string{"base", "uninstall"} {
+		pod := the[*appsv1.DaemonSet](t, decode(t, name, render(t, name))).Spec.Template.Spec
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			program := "neardns-agent"
+			if slices.Contains(c.Command, "/bin/neardns-install") || strings.HasPrefix(c.Image, "neardns/neardns-plugin") {
+				program = "neardns-install"
+			}
+			args := c.Args
+			if p := c.ReadinessProbe; p != nil {
+				args = p.Exec.Command[1:]
+				if out, code := run(t, "neardns-agent", nil, args...); code != 3 || !strings.Contains(out, "no agent runs") {
+					t.Errorf("%v exits with %d: %s", args, code, out)
+				}
+				args = c.Args
+			}
+			if c.Name == "entry" { // it needs no configuration, and finds no network here
+				args = append(slices.Clone(args), "--dry-run", "--cni-bin="+t.TempDir(), "--cni-conf="+t.TempDir())
+				if out, code := run(t, program, nil, args...); code != 0 {
+					t.Errorf("%s %v exits with %d: %s", program, args, code, out)
+				}
+				known++
+				continue
+			}
+			if out, code := run(t, program, nil, args...); code != 2 || !strings.Contains(out, "/etc/neardns/nodeconfig.yaml") {
+				t.Errorf("%s %v exits with %d: %s", program, args, code, out)
+			}
+			known++
+		}
+	}
+	if known != 6 {
+		t.Errorf("%d command lines tried", known)
+	}
+}
+
+// The policy opens what the agent listens on by default, and nothing else.
+func TestNetworkPolicy(t *testing.T) {
+	const file = install + "/allow-steering-networkpolicy.yaml"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := the[*networkingv1.NetworkPolicy](t, decode(t, file, string(text)))
+	if len(policy.Spec.PodSelector.MatchLabels) == 0 {
+		t.Error("it selects every pod, and would take all other egress from those that no policy restricts")
+	}
+	if len(policy.Spec.Egress) != 1 || len(policy.Spec.Egress[0].Ports) != 2 {
+		t.Fatalf("egress: %+v", policy.Spec.Egress)
+	}
+	var got []string
+	for _, peer := range policy.Spec.Egress[0].To {
+		got = append(got, peer.IPBlock.CIDR)
+	}
+	redirects := []steer.Redirect{{ClusterDNS: netip.MustParseAddr("10.96.0.10")}, {ClusterDNS: netip.MustParseAddr("fd00::a")}}
+	complete, err := steer.Complete(redirects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range complete {
+		if !slices.ContainsFunc(got, func(cidr string) bool { return strings.HasPrefix(cidr, r.Steering.String()+"/") }) {
+			t.Errorf("%s is not let through: %v", r.Steering, got)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("%d addresses, want the two steering and the two local ones: %v", len(got), got)
+	}
+}

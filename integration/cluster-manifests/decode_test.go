@@ -1,0 +1,96 @@
+package clustermanifests
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+)
+
+// decode reads the objects of a manifest as an API server that validates strictly does: an unknown or doubled field is an
+// error, and so is a kind that no API here has.
+func decode(t *testing.T, name, text string) []runtime.Object {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, networkingv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	var out []runtime.Object
+	for i, doc := range bytes.Split([]byte(text), []byte("\n---\n")) {
+		object, _, err := decoder.Decode(doc, nil, nil)
+		if err != nil {
+			t.Fatalf("%s, document %d: %v", name, i+1, err)
+		}
+		out = append(out, object)
+	}
+	return out
+}
+
+// all returns the objects of a type.
+func all[T runtime.Object](objects []runtime.Object) (out []T) {
+	for _, o := range objects {
+		if o, ok := o.(T); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// the returns the one object of a type.
+func the[T runtime.Object](t *testing.T, objects []runtime.Object) T {
+	t.Helper()
+	found := all[T](objects)
+	if len(found) != 1 {
+		t.Fatalf("%d objects of type %T, want one", len(found), *new(T))
+	}
+	return found[0]
+}
+
+// A decoder that takes anything would make every test here pass.
+func TestDecodeIsStrict(t *testing.T) {
+	for name, text := range map[string]string{
+		"unknown field": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndates: {}\n",
+		"doubled field": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {}\ndata: {}\n",
+		"wrong type":    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: []\n",
+	} {
+		scheme := runtime.NewScheme()
+		if err := corev1.AddToScheme(scheme); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer().Decode([]byte(text), nil, nil); err == nil {
+			t.Errorf("%s: it decodes", name)
+		}
+	}
+}
+
+// TestEveryKustomization holds what all of them have in common.
+func TestEveryKustomization(t *testing.T) {
+	for _, name := range kustomizations(t) {
+		t.Run(name, func(t *testing.T) {
+			objects := decode(t, name, render(t, name))
+			for _, set := range all[*appsv1.DaemonSet](objects) {
+				wantOnNodes(t, set)
+				pod := set.Spec.Template.Spec
+				for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+					wantConfined(t, c)
+					wantMounts(t, pod, c)
+				}
+				for _, v := range pod.Volumes {
+					if v.ConfigMap != nil && v.ConfigMap.Optional == nil && !slices.ContainsFunc(all[*corev1.ConfigMap](objects), func(m *corev1.ConfigMap) bool {
+						return m.Name == v.ConfigMap.Name && m.Namespace == set.Namespace
+					}) {
+						t.Errorf("volume %s is of a ConfigMap %s, which is not here", v.Name, v.ConfigMap.Name)
+					}
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package clustermanifests
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// wantOnNodes checks what a pod needs that works on a node itself, on every one.
+func wantOnNodes(t *testing.T, set *appsv1.DaemonSet) {
+	t.Helper()
+	pod := set.Spec.Template.Spec
+	if d := cmp.Diff(set.Spec.Selector.MatchLabels, set.Spec.Template.Labels); d != "" {
+		t.Errorf("selector and labels differ:\n%s", d)
+	}
+	if set.Namespace != "kube-system" {
+		t.Errorf("it is in namespace %q: KUBE_DNS_SERVICE_HOST and the ConfigMap kube-dns are in kube-system", set.Namespace)
+	}
+	if !pod.HostNetwork || pod.DNSPolicy != corev1.DNSDefault || pod.PriorityClassName != "system-node-critical" {
+		t.Errorf("hostNetwork %v, dnsPolicy %v, priority class %q", pod.HostNetwork, pod.DNSPolicy, pod.PriorityClassName)
+	}
+	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
+		t.Error("it gets a token for the API server, which it never asks")
+	}
+	if d := cmp.Diff([]corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations); d != "" {
+		t.Errorf("tolerations (-want +got):\n%s", d)
+	}
+	if pod.NodeSelector["kubernetes.io/os"] != "linux" {
+		t.Errorf("node selector %v", pod.NodeSelector)
+	}
+	if p := pod.SecurityContext; p.SeccompProfile == nil || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("seccomp: %+v", p.SeccompProfile)
+	}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if len(c.Ports) > 0 {
+			t.Errorf("%s lists ports: on the host's network the scheduler then puts no second pod on the node", c.Name)
+		}
+	}
+}
+
+// wantConfined checks what holds for each container: nothing more than it needs, and a bound on memory.
+func wantConfined(t *testing.T, c corev1.Container) {
+	t.Helper()
+	s := c.SecurityContext
+	if s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.Privileged != nil {
+		t.Fatalf("%s: security context %+v", c.Name, s)
+	}
+	if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		t.Errorf("%s drops %v", c.Name, s.Capabilities.Drop)
+	}
+	// The API server refuses the one with the other.
+	if admin := slices.Contains(s.Capabilities.Add, "SYS_ADMIN"); admin == (s.AllowPrivilegeEscalation != nil) {
+		t.Errorf("%s: allowPrivilegeEscalation %v beside capabilities %v", c.Name, s.AllowPrivilegeEscalation, s.Capabilities.Add)
+	}
+	if c.Resources.Limits.Memory().IsZero() || !c.Resources.Limits.Cpu().IsZero() || c.Resources.Requests.Cpu().IsZero() {
+		t.Errorf("%s: resources %+v", c.Name, c.Resources)
+	}
+}
+
+func wantCapabilities(t *testing.T, c corev1.Container, add ...corev1.Capability) {
+	t.Helper()
+	if d := cmp.Diff(add, c.SecurityContext.Capabilities.Add); d != "" {
+		t.Errorf("%s: capabilities (-want +got):\n%s", c.Name, d)
+	}
+}
+
+// wantMounts checks that each mount has its volume, that the flags name folders which are mounted, and that no file is mounted
+// which others replace: such a mount would keep the old one.
+func wantMounts(t *testing.T, pod corev1.PodSpec, c corev1.Container) {
+	t.Helper()
+	for _, m := range c.VolumeMounts {
+		at := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+		if at < 0 {
+			t.Errorf("%s mounts %s, which is no volume", c.Name, m.Name)
+			continue
+		}
+		if m.SubPath != "" {
+			t.Errorf("%s mounts %s by subPath, which does not follow changes", c.Name, m.Name)
+		}
+		if h := pod.Volumes[at].HostPath; h != nil && *h.Type != corev1.HostPathDirectory && *h.Type != corev1.HostPathDirectoryOrCreate && h.Path != "/run/xtables.lock" {
+			t.Errorf("%s mounts %s, which is no folder", c.Name, h.Path)
+		}
+	}
+	mounted := func(p string) bool {
+		for ; p != "/"; p = path.Dir(p) {
+			if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == p }) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, arg := range c.Args {
+		if _, value, ok := strings.Cut(arg, "=/"); ok && !mounted("/"+value) {
+			t.Errorf("%s: %s is not mounted", c.Name, arg)
+		}
+	}
+}
