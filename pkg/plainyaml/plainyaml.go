@@ -1,0 +1,267 @@
+// Package plainyaml reads the plain part of YAML, as people write it into an annotation, into JSON: block mappings and lists,
+// flow ones on one line, plain and quoted words, comments. It exists because the plugin starts at every pod's start and links
+// no YAML library.
+//
+// It is pure and keeps nothing. It is no YAML library: documents, anchors, tags, block scalars and words of several lines are
+// refused.
+//
+// Failure policy: what it takes, every YAML library takes for the same (held by a differential fuzz test); what two libraries
+// may read differently, such as yes or 010, is an error that names the line and says to write quotes. It never guesses.
+package plainyaml
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	maxSize  = 64 << 10 // an object's annotations together have at most 256 KiB
+	maxDepth = 16
+)
+
+// JSON reads text into JSON. What is JSON already comes back as it is. Keys keep their order, also equal ones: whoever
+// decodes the result is to judge them.
+func JSON(text string) ([]byte, error) {
+	switch {
+	case len(text) > maxSize:
+		return nil, fmt.Errorf("%d characters: %d are read at most", len(text), maxSize)
+	case json.Valid([]byte(text)):
+		return []byte(text), nil
+	case !utf8.ValidString(text):
+		return nil, fmt.Errorf("not UTF-8")
+	}
+	p := &parser{}
+	if err := p.split(text); err != nil {
+		return nil, err
+	}
+	if len(p.lines) == 0 {
+		return nil, fmt.Errorf("nothing is written there")
+	}
+	if p.lines[0].indent > 0 && p.lines[0].indent > p.least() {
+		return nil, p.lines[0].fault("it is indented deeper than what follows")
+	}
+	if err := p.node(p.lines[0].indent, 0); err != nil {
+		return nil, err
+	}
+	if p.at < len(p.lines) {
+		return nil, p.lines[p.at].fault("it does not fit the lines before it: mind the indentation")
+	}
+	return p.out.Bytes(), nil
+}
+
+// line is one that says something, without indentation, comment and end.
+type line struct {
+	number int // from 1
+	indent int
+	text   string
+}
+
+func (l line) fault(format string, args ...any) error {
+	return fmt.Errorf("line %d: %s", l.number, fmt.Sprintf(format, args...))
+}
+
+type parser struct {
+	lines []line
+	at    int
+	out   bytes.Buffer
+}
+
+func (p *parser) split(text string) error {
+	number := 0
+	for raw := range strings.Lines(text) {
+		number++
+		raw = strings.TrimSuffix(strings.TrimSuffix(raw, "\n"), "\r")
+		body := strings.TrimLeft(raw, " ")
+		l := line{number: number, indent: len(raw) - len(body), text: strings.TrimRight(body, " ")}
+		if l.text == "" || l.text[0] == '#' {
+			continue
+		}
+		for i, r := range l.text {
+			// NEL, the separators and the byte order mark end lines, or vanish, for some readers only.
+			if r < ' ' || r >= 0x7f && r <= 0xa0 || r == 0x2028 || r == 0x2029 || r == 0xfeff || r == 0xfffe || r == 0xffff {
+				return l.fault("character %d (%U) cannot stand here: indent with spaces", l.indent+i+1, r)
+			}
+		}
+		if strings.HasPrefix(l.text, "---") || strings.HasPrefix(l.text, "...") {
+			return l.fault("documents and their marks are not read here: take it out")
+		}
+		p.lines = append(p.lines, l)
+	}
+	return nil
+}
+
+// least is the smallest indentation.
+func (p *parser) least() int {
+	out := p.lines[0].indent
+	for _, l := range p.lines {
+		out = min(out, l.indent)
+	}
+	return out
+}
+
+// node reads what begins at the current line, which stands at the given indentation.
+func (p *parser) node(indent, depth int) error {
+	l := p.lines[p.at]
+	if depth > maxDepth {
+		return l.fault("more than %d levels", maxDepth)
+	}
+	if isItem(l.text) {
+		return p.list(indent, depth)
+	}
+	_, _, isPair, err := l.pair()
+	switch {
+	case err != nil:
+		return err
+	case isPair:
+		return p.mapping(indent, depth)
+	}
+	p.at++
+	return p.value(l, l.text)
+}
+
+func isItem(text string) bool { return text == "-" || strings.HasPrefix(text, "- ") }
+
+func (p *parser) list(indent, depth int) error {
+	p.out.WriteByte('[')
+	for n := 0; p.at < len(p.lines) && p.lines[p.at].indent == indent && isItem(p.lines[p.at].text); n++ {
+		if n > 0 {
+			p.out.WriteByte(',')
+		}
+		l := &p.lines[p.at]
+		// What stands behind the dash is a node of its own, which begins where it stands.
+		rest := strings.TrimLeft(l.text[1:], " ")
+		if rest == "" || rest[0] == '#' {
+			p.at++
+			if p.at < len(p.lines) && p.lines[p.at].indent > indent {
+				if err := p.node(p.lines[p.at].indent, depth+1); err != nil {
+					return err
+				}
+				continue
+			}
+			p.out.WriteString("null")
+			continue
+		}
+		l.indent += len(l.text) - len(rest)
+		l.text = rest
+		if err := p.node(l.indent, depth+1); err != nil {
+			return err
+		}
+	}
+	p.out.WriteByte(']')
+	return p.dedented(indent)
+}
+
+func (p *parser) mapping(indent, depth int) error {
+	p.out.WriteByte('{')
+	for n := 0; p.at < len(p.lines) && p.lines[p.at].indent == indent && !isItem(p.lines[p.at].text); n++ {
+		if n > 0 {
+			p.out.WriteByte(',')
+		}
+		l := p.lines[p.at]
+		key, rest, isPair, err := l.pair()
+		if err != nil {
+			return err
+		}
+		if !isPair {
+			return l.fault("a key with a colon and a space behind it is wanted here")
+		}
+		p.out.Write(key)
+		p.out.WriteByte(':')
+		p.at++
+		if rest != "" && rest[0] != '#' {
+			if err := p.value(l, rest); err != nil {
+				return err
+			}
+			continue
+		}
+		// A list may stand at its key's own indentation.
+		if p.at < len(p.lines) && (p.lines[p.at].indent > indent || p.lines[p.at].indent == indent && isItem(p.lines[p.at].text)) {
+			if err := p.node(p.lines[p.at].indent, depth+1); err != nil {
+				return err
+			}
+			continue
+		}
+		p.out.WriteString("null")
+	}
+	p.out.WriteByte('}')
+	return p.dedented(indent)
+}
+
+// dedented sees to it that what follows a list or mapping belongs to something around it.
+func (p *parser) dedented(indent int) error {
+	if p.at < len(p.lines) && p.lines[p.at].indent > indent {
+		return p.lines[p.at].fault("it is indented deeper than the line that it belongs to; a value of several lines is not read here")
+	}
+	return nil
+}
+
+// value reads one line's value, in block style.
+func (p *parser) value(l line, text string) error {
+	s := &scanner{line: l, rest: text}
+	if err := s.value(&p.out, false, 0); err != nil {
+		return err
+	}
+	return s.end()
+}
+
+// pair takes "key: value" apart. Without a colon where one must stand it is none.
+func (l line) pair() (key []byte, rest string, isPair bool, err error) {
+	if c := l.text[0]; c == '[' || c == '{' {
+		return nil, "", false, nil
+	}
+	s := &scanner{line: l, rest: l.text}
+	if c := l.text[0]; c == '"' || c == '\'' {
+		var out bytes.Buffer
+		if err := s.quoted(&out); err != nil {
+			return nil, "", false, err
+		}
+		if !s.colon(false) {
+			return nil, "", false, nil
+		}
+		return out.Bytes(), s.rest, true, nil
+	}
+	at := colonAt(l.text)
+	if at < 0 || commentAt(l.text) >= 0 && commentAt(l.text) < at {
+		return nil, "", false, nil
+	}
+	word := strings.TrimRight(l.text[:at], " ")
+	if !isKey(word) {
+		return nil, "", false, l.fault("%q is not a plain key: write letters, digits, dots, dashes and slashes, beginning with a letter, or put it in quotes", word)
+	}
+	return encode(word), strings.TrimLeft(l.text[at+1:], " "), true, nil
+}
+
+// colonAt finds the colon that ends a key: one before a space or at the end.
+func colonAt(text string) int {
+	for i := range len(text) {
+		if text[i] == ':' && (i+1 == len(text) || text[i+1] == ' ') {
+			return i
+		}
+	}
+	return -1
+}
+
+// commentAt finds where a comment begins behind a plain word.
+func commentAt(text string) int { return strings.Index(text, " #") }
+
+func isKey(word string) bool {
+	for i, c := range []byte(word) {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !letter && (i == 0 || !('0' <= c && c <= '9') && !strings.ContainsRune("._-/", rune(c))) {
+			return false
+		}
+	}
+	return word != "" && resolve(word) == text
+}
+
+// encode gives a string in JSON.
+func encode(s string) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(s) // a string always encodes
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}

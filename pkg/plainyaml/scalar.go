@@ -1,0 +1,254 @@
+package plainyaml
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"strings"
+)
+
+// scanner reads a value within one line.
+type scanner struct {
+	line line
+	rest string
+}
+
+func (s *scanner) fault(format string, args ...any) error { return s.line.fault(format, args...) }
+
+func (s *scanner) space() { s.rest = strings.TrimLeft(s.rest, " ") }
+
+// end sees to it that nothing but a comment follows.
+func (s *scanner) end() error {
+	if rest := strings.TrimLeft(s.rest, " "); rest != "" && (rest[0] != '#' || len(rest) == len(s.rest)) {
+		return s.fault("%q follows the end of the value", clip(rest))
+	}
+	return nil
+}
+
+// colon takes the colon behind a quoted key. Within braces it may touch what follows, as in JSON.
+func (s *scanner) colon(flow bool) bool {
+	rest := strings.TrimLeft(s.rest, " ")
+	if !strings.HasPrefix(rest, ":") || !flow && len(rest) > 1 && rest[1] != ' ' {
+		return false
+	}
+	s.rest = strings.TrimLeft(rest[1:], " ")
+	return true
+}
+
+// value reads a flow list or mapping, a quoted word or a plain one into out.
+func (s *scanner) value(out *bytes.Buffer, flow bool, depth int) error {
+	if depth > maxDepth {
+		return s.fault("more than %d levels", maxDepth)
+	}
+	switch s.rest[0] {
+	case '[':
+		return s.flow(out, ']', depth, func() error { return s.value(out, true, depth+1) })
+	case '{':
+		return s.flow(out, '}', depth, func() error { return s.flowPair(out, depth) })
+	case '"', '\'':
+		return s.quoted(out)
+	}
+	word := s.word(flow)
+	if word == "" {
+		return s.fault("a value is missing before %q", clip(s.rest))
+	}
+	return s.plain(out, word)
+}
+
+// flow reads what stands between brackets or braces, on this line.
+func (s *scanner) flow(out *bytes.Buffer, end byte, depth int, item func() error) error {
+	begin := s.rest[0]
+	unclosed := s.fault("%q has no %q on the same line: write it in one line, each part on a line of its own without brackets, or all of it as JSON", begin, end)
+	out.WriteByte(begin)
+	s.rest = s.rest[1:]
+	for n := 0; ; n++ {
+		s.space()
+		if s.open() {
+			return unclosed
+		}
+		if s.rest[0] == end {
+			s.rest = s.rest[1:]
+			out.WriteByte(end)
+			return nil
+		}
+		if n > 0 {
+			out.WriteByte(',')
+		}
+		if err := item(); err != nil {
+			return err
+		}
+		s.space()
+		switch {
+		case strings.HasPrefix(s.rest, ","):
+			s.rest = s.rest[1:]
+		case s.open():
+			return unclosed
+		case s.rest[0] != end:
+			return s.fault("a comma or %q is missing before %q", end, clip(s.rest))
+		}
+	}
+}
+
+// open tells that the line ends before the brackets do.
+func (s *scanner) open() bool { return s.rest == "" || s.rest[0] == '#' }
+
+func (s *scanner) flowPair(out *bytes.Buffer, depth int) error {
+	if c := s.rest[0]; c == '"' || c == '\'' {
+		if err := s.quoted(out); err != nil {
+			return err
+		}
+		if !s.colon(true) {
+			return s.fault("a colon is missing before %q", clip(s.rest))
+		}
+	} else {
+		at := strings.Index(s.rest, ": ")
+		if at < 0 || !isKey(strings.TrimRight(s.rest[:at], " ")) {
+			return s.fault("a key with a colon and a space behind it is wanted before %q", clip(s.rest))
+		}
+		out.Write(encode(strings.TrimRight(s.rest[:at], " ")))
+		s.rest = s.rest[at+2:]
+		s.space()
+	}
+	out.WriteByte(':')
+	if s.rest == "" {
+		return s.fault("a value is missing at the end")
+	}
+	return s.value(out, true, depth+1)
+}
+
+// quoted reads a quoted word.
+func (s *scanner) quoted(out *bytes.Buffer) error {
+	quote := s.rest[0]
+	for i := 1; i < len(s.rest); i++ {
+		switch {
+		case quote == '"' && s.rest[i] == '\\':
+			i++
+			// YAML reads a half of a pair by itself, JSON both together.
+			if i+2 < len(s.rest) && s.rest[i] == 'u' && strings.ContainsRune("dD", rune(s.rest[i+1])) && strings.ContainsRune("89abcdefABCDEF", rune(s.rest[i+2])) {
+				return s.fault("write the character itself in place of \\%s", s.rest[i:i+3])
+			}
+		case s.rest[i] != quote:
+		case quote == '\'' && i+1 < len(s.rest) && s.rest[i+1] == '\'':
+			i++
+		default:
+			word := s.rest[:i+1]
+			s.rest = s.rest[i+1:]
+			return s.unquote(out, word)
+		}
+	}
+	return s.fault("%s has no closing quote on the same line", clip(s.rest))
+}
+
+func (s *scanner) unquote(out *bytes.Buffer, word string) error {
+	if word[0] == '\'' {
+		out.Write(encode(strings.ReplaceAll(word[1:len(word)-1], "''", "'")))
+		return nil
+	}
+	var text string
+	if err := json.Unmarshal([]byte(word), &text); err != nil {
+		return s.fault("%s: only the escapes of JSON are read here", clip(word))
+	}
+	out.Write(encode(text))
+	return nil
+}
+
+// word cuts off a plain word: up to a comment, and within brackets up to what ends an item.
+func (s *scanner) word(flow bool) string {
+	end := len(s.rest)
+	if at := commentAt(s.rest); at >= 0 {
+		end = at
+	}
+	if flow {
+		if at := strings.IndexAny(s.rest[:end], ",[]{}"); at >= 0 {
+			end = at
+		}
+	}
+	word := strings.TrimRight(s.rest[:end], " ")
+	s.rest = s.rest[len(word):]
+	return word
+}
+
+// plain writes a plain word as what every reader takes it for.
+func (s *scanner) plain(out *bytes.Buffer, word string) error {
+	switch {
+	case strings.ContainsRune("&*!|>%@`,[]{}#=", rune(word[0])) || word[0] == '-' && len(word) == 1 || strings.HasPrefix(word, "- ") ||
+		strings.HasPrefix(word, "?") || strings.HasPrefix(word, "<<"):
+		return s.fault("%q begins with a mark that has a meaning in YAML: put it in quotes", clip(word))
+	case strings.Contains(word, ": ") || strings.HasSuffix(word, ":") || word[0] == ':' && len(word) == 1:
+		return s.fault("%q has a colon where YAML begins a value: put it in quotes, or the key on a line of its own", clip(word))
+	}
+	switch resolve(word) {
+	case null:
+		out.WriteString("null")
+	case boolean:
+		out.WriteString(strings.ToLower(word))
+	case integer:
+		out.WriteString(strings.TrimPrefix(word, "+"))
+	case unsure:
+		return s.fault("%q is a word to some readers of YAML, and a number, a time or a truth value to others: put it in quotes", clip(word))
+	case text:
+		out.Write(encode(word))
+	}
+	return nil
+}
+
+// meaning is what a plain word stands for.
+type meaning int
+
+const (
+	text meaning = iota
+	null
+	boolean
+	integer
+	unsure
+)
+
+// resolve tells what a plain word stands for in YAML 1.1 and 1.2 alike; where they differ it is unsure.
+func resolve(word string) meaning {
+	switch strings.ToLower(word) {
+	case "~", "null":
+		if word == "~" || word == "null" || word == "Null" || word == "NULL" {
+			return null
+		}
+		return unsure
+	case "true", "false":
+		if word == strings.ToLower(word) {
+			return boolean
+		}
+		return unsure
+	case "yes", "no", "on", "off", "y", "n":
+		return unsure
+	}
+	if strings.IndexByte("+-.0123456789", word[0]) < 0 {
+		return text
+	}
+	digits := strings.TrimLeft(strings.TrimLeft(word, "+-"), "0123456789") == ""
+	unsigned := strings.TrimLeft(word, "+-")
+	switch {
+	// 18 digits fit every reader's integers; a leading 0 makes it octal for some.
+	case digits && unsigned != "" && len(word)-len(unsigned) <= 1 && len(unsigned) <= 18 && (word == "0" || unsigned[0] != '0'):
+		return integer
+	case strings.EqualFold(unsigned, ".inf") || strings.EqualFold(unsigned, ".nan"):
+		return unsure
+	case word == "." || isAddress(word):
+		return text
+	// What all forms of numbers and times in YAML 1.1 and 1.2 are made of, and no few other words too.
+	case strings.Trim(word, "0123456789abcdefABCDEFxXoO_.:+-tTzZ ") == "":
+		return unsure
+	}
+	return text
+}
+
+// isAddress finds IP addresses, but for those of digits and colons alone: YAML 1.1 has numbers to the base of 60.
+func isAddress(word string) bool {
+	_, err := netip.ParseAddr(word)
+	return err == nil && strings.Trim(word, "0123456789:") != "" || err == nil && strings.Contains(word, "::")
+}
+
+// clip keeps a message short.
+func clip(s string) string {
+	if r := []rune(s); len(r) > 40 {
+		return string(r[:40]) + "…"
+	}
+	return s
+}
