@@ -11,8 +11,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
+	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -26,6 +29,15 @@ const (
 	SteerOff    = "off"    // never
 )
 
+// Values that the plugin takes for its key "resolvConf".
+const (
+	ResolvConfAuto = "auto" // pods' DNS settings are changed where that is wanted and the runtime has a way to
+	ResolvConfOff  = "off"  // never
+)
+
+// HostResolvConf is the node's own file, where its kubelet is not told of another.
+const HostResolvConf = "/etc/resolv.conf"
+
 // Settings are the values of one entry. The zero value of a field leaves its key out, which gives the plugin's default.
 type Settings struct {
 	Redirects      []steer.Redirect // at least one, each with its steering address
@@ -35,6 +47,11 @@ type Settings struct {
 	Steer          string // one of the Steer constants
 	StateDir       string
 	PersistDir     string
+
+	DNS             overlay.Rules // what is wanted of pods' DNS settings
+	ResolvConf      string        // one of the ResolvConf constants
+	ResolvConfPaths []string      // as sandbox.Patterns has them; nil for these
+	HostResolvConf  string        // the node's own file, as its kubelet uses it
 }
 
 // entry is the JSON of an entry; the order of its fields is the order of the keys.
@@ -47,7 +64,13 @@ type entry struct {
 	Steer          string           `json:"steer,omitempty"`
 	StateDir       string           `json:"stateDir,omitempty"`
 	PersistDir     string           `json:"persistDir,omitempty"`
-	Capabilities   capabilities     `json:"capabilities"`
+
+	DNS             overlay.Rules `json:"dns,omitzero"`
+	ResolvConf      string        `json:"resolvConf,omitempty"`
+	ResolvConfPaths []string      `json:"resolvConfPaths,omitempty"`
+	HostResolvConf  string        `json:"hostResolvConf,omitempty"`
+
+	Capabilities capabilities `json:"capabilities"`
 }
 
 // capabilities asks the runtime for what the plugin can use: the pod's DNS settings, and its annotations for the pods that
@@ -74,9 +97,16 @@ func Entry(s Settings) ([]byte, error) {
 		Steer:      unless(s.Steer, SteerProven),
 		StateDir:   unless(s.StateDir, podfile.DefaultStateDir),
 		PersistDir: unless(s.PersistDir, podfile.DefaultPersistDir),
+
+		DNS:            s.DNS,
+		ResolvConf:     unless(s.ResolvConf, ResolvConfAuto),
+		HostResolvConf: unless(s.HostResolvConf, HostResolvConf),
 		Capabilities: capabilities{
 			DNS: true, Annotations: true,
 		},
+	}
+	if !slices.Equal(s.ResolvConfPaths, sandbox.Patterns()) {
+		e.ResolvConfPaths = s.ResolvConfPaths
 	}
 	out, err := json.MarshalIndent(e, "", "  ")
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 //	{"policy": "None", "nameservers": ["10.96.0.10"], "searches": ["svc.cluster.local"],
 //	 "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}
 //
-// Every key may be left out. "search" is another name of "searches"; a value may be an integer.
+// Every key may be left out. "search" is another name of "searches"; a value may be an integer, an option also the word of a
+// resolv.conf ("ndots:2").
 func DecodeOverlay(field string, data []byte) (*Overlay, error) {
 	var raw json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -132,6 +133,10 @@ func (d *decoder) options(field string, raw json.RawMessage) []string {
 	var out []string
 	for i, item := range d.items(field, raw) {
 		at := fmt.Sprintf("%s[%d]", field, i)
+		if kind(item) == "a string" {
+			out = append(out, d.option(at, item)...)
+			continue
+		}
 		if kind(item) != "an object" {
 			d.fault(at, `%s, but an object is wanted: write it like {"name": "ndots", "value": "2"}`, kind(item))
 			continue
@@ -162,6 +167,23 @@ func (d *decoder) options(field string, raw json.RawMessage) []string {
 		out = append(out, option)
 	}
 	return out
+}
+
+// option reads one written as in a resolv.conf.
+func (d *decoder) option(field string, raw json.RawMessage) []string {
+	word, ok := d.text(field, raw)
+	name, value, _ := strings.Cut(word, ":")
+	if ok && (name == "" || !isWord(word)) {
+		d.fault(field, "%s is not an option: write it like ndots:2, without white space", quote(word))
+		ok = false
+	}
+	if !ok {
+		return nil
+	}
+	if value == "" {
+		return []string{name}
+	}
+	return []string{word}
 }
 
 // value reads a string or an integer; null and "" are none.

@@ -20,6 +20,7 @@ func TestDecodeOverlay(t *testing.T) {
 				"options": [{"name": "ndots", "value": "2"}, {"value": 3, "name": "timeout"}, {"name": "edns0"}]}`,
 			want: Overlay{None, settings("10.96.0.10 fd00::a", "svc.cluster.local .", "ndots:2 timeout:3 edns0")},
 		},
+		"options as words":             {text: `{"options": ["ndots:2", "edns0", "rotate:", {"name": "timeout", "value": 1}]}`, want: Overlay{Settings: settings("", "", "ndots:2 edns0 rotate timeout:1")}},
 		"search":                       {text: `{"search": ["a", "_tcp.B.example."]}`, want: Overlay{Settings: settings("", "a _tcp.B.example", "")}},
 		"no value":                     {text: `{"options": [{"name": "a", "value": null}, {"name": "b", "value": ""}, {"name": "c", "value": 0}, {"name": "d", "value": -1}]}`, want: Overlay{Settings: settings("", "", "a b c:0 d:-1")}},
 		"a value with a colon":         {text: `{"options": [{"name": "a", "value": "b:c"}]}`, want: Overlay{Settings: settings("", "", "a:b:c")}},
@@ -75,10 +76,12 @@ func TestDecodeOverlayFaults(t *testing.T) {
 			`dns.search[3]: "a..b"` + notDomain + "\n" +
 			`dns.search[4]: ".."` + notDomain + "\n" +
 			`dns.search[5]: ""` + notDomain,
-		`{"search": ["` + strings.Repeat("a", 64) + `"]}`:                `dns.search[0]: "` + strings.Repeat("a", 60) + `"…` + notDomain,
-		`{"search": ["` + strings.Repeat("a.", 126) + `ab"]}`:            `dns.search[0]: "` + strings.Repeat("a.", 30) + `"…` + notDomain,
-		`{"options": {"ndots": 2}}`:                                      "dns.options: an object, but a list is wanted: put it in brackets (in YAML behind a dash)",
-		`{"options": ["ndots:2"]}`:                                       `dns.options[0]: a string, but an object is wanted: write it like {"name": "ndots", "value": "2"}`,
+		`{"search": ["` + strings.Repeat("a", 64) + `"]}`:     `dns.search[0]: "` + strings.Repeat("a", 60) + `"…` + notDomain,
+		`{"search": ["` + strings.Repeat("a.", 126) + `ab"]}`: `dns.search[0]: "` + strings.Repeat("a.", 30) + `"…` + notDomain,
+		`{"options": {"ndots": 2}}`:                           "dns.options: an object, but a list is wanted: put it in brackets (in YAML behind a dash)",
+		`{"options": ["ndots 2", ":2", 3]}`: `dns.options[0]: "ndots 2" is not an option: write it like ndots:2, without white space` + "\n" +
+			`dns.options[1]: ":2" is not an option: write it like ndots:2, without white space` + "\n" +
+			`dns.options[2]: a number, but an object is wanted: write it like {"name": "ndots", "value": "2"}`,
 		`{"options": [{"name": "ndots"}, {"value": 1}]}`:                 "dns.options[1].name: missing: name and value of an option stand in one object (in YAML under one dash)",
 		`{"options": [{"name": "", "value": 1}]}`:                        `dns.options[0].name: "" is not an option's name: write it without colon and white space, and the value beside it as value`,
 		`{"options": [{"name": "ndots:2"}]}`:                             `dns.options[0].name: "ndots:2" is not an option's name: write it without colon and white space, and the value beside it as value`,

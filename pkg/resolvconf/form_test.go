@@ -3,6 +3,7 @@ package resolvconf
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -350,5 +351,37 @@ func TestNdots(t *testing.T) {
 		if got := (Settings{Options: tc.options}).Ndots(); got != tc.want {
 			t.Errorf("%q: %d, want %d", tc.options, got, tc.want)
 		}
+	}
+}
+
+// Laying two overlays one after the other, and their stack at once, is the same, and so is one with its policy spelt out.
+func TestOverAndSpell(t *testing.T) {
+	host := settings("192.0.2.1", "corp.example", "timeout:3")
+	node := Node{Host: &host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local"}
+	own := settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local", "ndots:5")
+	pod := func(s Settings) Pod { return Pod{Policy: None, Namespace: "shop", Config: &s} }
+	overlays := []Overlay{
+		{}, {Settings: settings("", "", "ndots:1 edns0")}, {Settings: settings("1.1.1.1", "a.example svc.cluster.local", "")},
+		{Policy: None, Settings: settings("9.9.9.9", "", "ndots:2")}, {Policy: Default}, {Policy: ClusterFirst, Settings: settings("", "z.example", "ndots:2")},
+	}
+	for i, below := range overlays {
+		first := Form(node, pod(own), &below, Limits{}, Truncate)
+		for j, above := range overlays {
+			want := Form(node, pod(first.Settings), &above, Limits{}, Truncate).Settings
+			both := above.Over(below)
+			if got := Form(node, pod(own), &both, Limits{}, Truncate).Settings; !reflect.DeepEqual(got, want) {
+				t.Errorf("%d over %d: %+v, want %+v", j, i, got, want)
+			}
+			spelt := above.Spell(node, "shop").Over(below.Spell(node, "shop"))
+			if spelt.Policy != "" && spelt.Policy != None {
+				t.Errorf("%d over %d: policy %s", j, i, spelt.Policy)
+			}
+			if got := Form(Node{}, pod(own), &spelt, Limits{}, Truncate).Settings; !reflect.DeepEqual(got, want) {
+				t.Errorf("%d over %d, spelt: %+v, want %+v", j, i, got, want)
+			}
+		}
+	}
+	if bad := (Overlay{Policy: "Nonsense"}).Spell(node, "shop"); Form(Node{}, pod(own), &bad, Limits{}, Truncate).Refused == nil {
+		t.Error("an unknown policy is laid")
 	}
 }

@@ -113,6 +113,25 @@ type Overlay struct {
 	Settings
 }
 
+// Over lays o on top of another overlay: laying the result gives what laying below first and o then gives.
+func (o Overlay) Over(below Overlay) Overlay {
+	if o.Policy != "" {
+		return Overlay{o.Policy, o.clone()}
+	}
+	return Overlay{below.Policy, below.merge(o.Settings)}
+}
+
+// Spell returns an overlay that gives a pod of the namespace the same and whose policy, if it has one, is None: what the policy
+// starts from on this node is written out in it. An unknown policy is left as it is, for Form to refuse.
+func (o Overlay) Spell(node Node, namespace string) Overlay {
+	policy, err := ParsePolicy(string(o.Policy))
+	if err != nil {
+		return Overlay{o.Policy, o.clone()}
+	}
+	base, _ := form(node, Pod{Policy: policy, Namespace: namespace})
+	return Overlay{None, base.merge(o.Settings)}
+}
+
 // check finds what may not stand in an overlay. field is the overlay's own path in what its author wrote.
 func (o Overlay) check(field string) []error {
 	var faults []error

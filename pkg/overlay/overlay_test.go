@@ -1,0 +1,232 @@
+package overlay
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/resolvconf"
+)
+
+func settings(nameservers, searches, options string) resolvconf.Settings {
+	return resolvconf.Settings{Nameservers: strings.Fields(nameservers), Searches: strings.Fields(searches), Options: strings.Fields(options)}
+}
+
+func mustDecode(t *testing.T, text string) *Rules {
+	t.Helper()
+	r, err := Decode("dns", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestDecodeFaults(t *testing.T) {
+	for text, want := range map[string]string{
+		`[]`:              `dns: not an object: write it like {"options": ["ndots:2"]}`,
+		`null`:            `dns: not an object: write it like {"options": ["ndots:2"]}`,
+		`{"domain": "x"}`: `dns.domain: unknown key: take it out, or use one of nameservers, searches, options, policy`,
+		`{"annotations": "obey", "excess": 1, "limits": "musl", "searchCompletion": "on"}`: `dns.searchCompletion: "on": write true or false, without quotes
+dns.annotations: "obey" is not known: write one of honour, ignore
+dns.limits: profile "musl" is not known: write kubernetes or glibc-legacy
+dns.excess: 1 is not known: write one of truncate, refuse`,
+		`{"namespaces": []}`:                                `dns.namespaces: not an object: write it like {"shop": {"options": ["ndots:1"]}}`,
+		`{"namespaces": {"Shop": {}, "a.b": {}}}`:           "dns.namespaces: \"Shop\" is not the name of a namespace\ndns.namespaces: \"a.b\" is not the name of a namespace",
+		`{"namespaces": {"shop": {"limits": "x"}}}`:         "dns.namespaces.shop.limits: stands for all pods only: take it out here",
+		`{"namespaces": {"shop": {"nameservers": ["x"]}}}`:  `dns.namespaces.shop.nameservers[0]: "x" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10`,
+		`{"namespaces": {"shop": {"searchCompletion": 1}}}`: "dns.namespaces.shop.searchCompletion: 1: write true or false, without quotes",
+	} {
+		if _, err := Decode("dns", []byte(text)); err == nil || err.Error() != want {
+			t.Errorf("%s:\n%v\nwant %s", text, err, want)
+		}
+	}
+}
+
+// What is written is read as the same.
+func TestRulesAreKept(t *testing.T) {
+	for _, text := range []string{
+		`{}`,
+		`{"options":["ndots:2","edns0"]}`,
+		`{"policy":"None","nameservers":["10.96.0.10"],"searches":["a.b"],"options":["ndots:2"],"searchCompletion":true,"annotations":"ignore","limits":"glibc-legacy","excess":"refuse",` +
+			`"namespaces":{"a":{},"b":{"policy":"Default","searchCompletion":false,"annotations":"honour"}}}`,
+	} {
+		r := mustDecode(t, text)
+		out, err := json.Marshal(r)
+		if err != nil || string(out) != text {
+			t.Errorf("%s, %v\nwant %s", out, err, text)
+		}
+		if again := mustDecode(t, string(out)); cmp.Diff(r, again) != "" {
+			t.Error(cmp.Diff(r, again))
+		}
+		if r.IsZero() != (text == `{}`) {
+			t.Errorf("%s: zero %v", text, r.IsZero())
+		}
+	}
+}
+
+var (
+	node = resolvconf.Node{Host: &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}, Searches: []string{"corp.example"}},
+		ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local"}
+	own = settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5")
+)
+
+func TestPrecedence(t *testing.T) {
+	const rules = `{"options": ["ndots:4", "timeout:4"], "searches": ["all.example"], "searchCompletion": true,
+		"namespaces": {"shop": {"options": ["ndots:3"], "searches": ["shop.example"], "searchCompletion": false},
+			"alone": {"policy": "Default", "options": ["rotate"]}, "closed": {"annotations": "ignore"}}}`
+	const params = "search: [pod.example]\noptions:\n- name: ndots\n  value: 2\n"
+	for name, tc := range map[string]struct {
+		rules, namespace, params string
+		want                     resolvconf.Settings
+		completion               string
+		ignored                  string
+	}{
+		"nothing":                 {`{}`, "shop", "", own, "none", ""},
+		"all pods":                {rules, "other", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "true", ""},
+		"the namespace above":     {rules, "shop", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "false", ""},
+		"the pod above both":      {rules, "shop", params, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example pod.example", "ndots:2 timeout:4"), "false", ""},
+		"a policy starts anew":    {rules, "alone", "", settings("192.0.2.1", "corp.example", "rotate"), "true", ""},
+		"the pod above a policy":  {rules, "alone", params, settings("192.0.2.1", "corp.example pod.example", "rotate ndots:2"), "true", ""},
+		"the pod's own policy":    {rules, "shop", `{"policy": "Custom", "nameservers": ["1.2.3.4"]}`, settings("1.2.3.4", "", ""), "false", ""},
+		"annotations are ignored": {rules, "closed", params, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "true", "annotation neardns.io/dns-params: annotations is ignore in the node's settings for this pod"},
+		"ignored for all, heeded for one": {`{"annotations": "ignore", "namespaces": {"shop": {"annotations": "honour"}}}`, "shop", `{"options": ["ndots:1"]}`,
+			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), "none", ""},
+		"a pod without a namespace": {rules, "", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "true", ""},
+		"the pod's is unreadable": {rules, "shop", "options: [ndots: 1]", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "false",
+			`annotation neardns.io/dns-params: line 1: "ndots: 1" has a colon where YAML begins a value: put it in quotes, or the key on a line of its own`},
+		"the proposal's slip": {`{}`, "shop", "- options:\n  - name: ndots\n  - value: 1\n", own, "none",
+			"annotation neardns.io/dns-params: the overlay: a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away; [0].options[1].name: missing: name and value of an option stand in one object (in YAML under one dash)"},
+		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "false",
+			"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
+		"the pod's is too long, the others stay": {`{"excess": "refuse", "options": ["ndots:1"]}`, "shop", `{"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3"]}`,
+			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), "none",
+			`annotation neardns.io/dns-params: overlay dropped: 3 of 4 nameservers are within the limit; beyond it: "3.3.3.3"`},
+		"too long and cut": {`{"limits": "glibc-legacy"}`, "shop", `{"searches": ["a", "b", "c", "d"]}`,
+			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local a b c", "ndots:5"), "none", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			annotations := map[string]string{"foreign.example/x": "y"}
+			if tc.params != "" {
+				annotations[AnnotationParams] = tc.params
+			}
+			w := mustDecode(t, tc.rules).For("dns", tc.namespace, annotations)
+			all, r, ignored := w.Lay(node, nil, tc.namespace, own)
+			if d := cmp.Diff(tc.want, r.Settings, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			if got := completionOf(w); got != tc.completion {
+				t.Errorf("search completion %s, want %s", got, tc.completion)
+			}
+			var told []string
+			for _, i := range ignored {
+				told = append(told, i.What+": "+i.Why)
+			}
+			if got := strings.Join(told, "\n"); got != tc.ignored {
+				t.Errorf("ignored:\n%s\nwant:\n%s", got, tc.ignored)
+			}
+			if all == nil {
+				if d := cmp.Diff(own, r.Settings); d != "" {
+					t.Errorf("nothing is laid, and yet (-own +got):\n%s", d)
+				}
+				return
+			}
+			// What is left for the agent gives the same without a node.
+			if d := cmp.Diff(r.Settings, Relay(all, own, w.limits, w.excess).Settings); d != "" {
+				t.Errorf("laid again (-first +second):\n%s", d)
+			}
+			// And twice is as once.
+			if d := cmp.Diff(r.Settings, Relay(all, r.Settings, w.limits, w.excess).Settings); d != "" {
+				t.Errorf("laid over itself (-first +second):\n%s", d)
+			}
+		})
+	}
+}
+
+func completionOf(w Wish) string {
+	switch {
+	case w.SearchCompletion == nil:
+		return "none"
+	case *w.SearchCompletion:
+		return "true"
+	}
+	return "false"
+}
+
+func TestAnnotations(t *testing.T) {
+	for value, want := range map[string]struct {
+		optOut     bool
+		completion string
+		ignored    int
+	}{
+		"true":  {false, "true", 0},
+		"false": {true, "false", 0},
+		"False": {true, "false", 0},
+		"no":    {false, "none", 2},
+		"":      {false, "none", 2},
+	} {
+		w := Rules{}.For("dns", "shop", map[string]string{AnnotationSteer: value, AnnotationCompletion: value})
+		if w.OptOut != want.optOut || completionOf(w) != want.completion || len(w.Ignored) != want.ignored {
+			t.Errorf("%q: opted out %v, completion %s, ignored %v", value, w.OptOut, completionOf(w), w.Ignored)
+		}
+	}
+	no := false
+	w := Rules{Level: Level{Annotations: &no}}.For("dns", "shop", map[string]string{AnnotationSteer: "false", AnnotationCompletion: "true"})
+	if w.OptOut || w.SearchCompletion != nil || len(w.Ignored) != 2 {
+		t.Errorf("ignored annotations were heeded: %+v", w)
+	}
+}
+
+// A node whose resolv.conf cannot be read has the other levels all the same.
+func TestNodeUnknown(t *testing.T) {
+	r := mustDecode(t, `{"options": ["ndots:2"], "namespaces": {"shop": {"policy": "Default"}}}`)
+	w := r.For("dns", "shop", nil)
+	if !w.NeedsNode() || !w.Wants() || mustDecode(t, `{"policy": "None"}`).For("dns", "x", nil).NeedsNode() {
+		t.Error("what it needs of the node is wrong")
+	}
+	_, laid, ignored := w.Lay(node, errors.New("no such file"), "shop", own)
+	want := []podfile.Ignored{{What: "dns.namespaces.shop", Why: "policy Default starts from the node's resolv.conf: no such file"}}
+	if d := cmp.Diff(want, ignored); d != "" {
+		t.Error(d)
+	}
+	if laid.Ndots() != 2 {
+		t.Errorf("%+v", laid.Settings)
+	}
+}
+
+func FuzzFor(f *testing.F) {
+	f.Add(`{"options": ["ndots:2"], "namespaces": {"shop": {"policy": "Default"}}}`, "search: [a.b]", "shop")
+	f.Add(`{"excess": "refuse", "limits": "glibc-legacy", "searches": ["a", "b"]}`, `{"policy": "None", "nameservers": ["::1"]}`, "")
+	f.Fuzz(func(t *testing.T, rules, params, namespace string) {
+		r, err := Decode("dns", []byte(rules))
+		if err != nil {
+			for line := range strings.Lines(err.Error()) {
+				if !strings.HasPrefix(line, "dns") {
+					t.Fatalf("%q: no field in %q", rules, line)
+				}
+			}
+			return
+		}
+		w := r.For("dns", namespace, map[string]string{AnnotationParams: params})
+		all, laid, ignored := w.Lay(node, nil, namespace, own)
+		if len(laid.Nameservers) == 0 {
+			t.Fatalf("a pod without nameservers: %+v", laid.Settings)
+		}
+		if _, err := laid.Print(); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range ignored {
+			if i.What == "" || i.Why == "" || strings.Contains(i.Why, "\n") {
+				t.Fatalf("ignored %+v", i)
+			}
+		}
+		if all != nil && all.Policy != "" && all.Policy != resolvconf.None {
+			t.Fatalf("policy %s is left", all.Policy)
+		}
+	})
+}

@@ -1,0 +1,155 @@
+package overlay
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/neardns/neardns/pkg/plainyaml"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/resolvconf"
+)
+
+// Wish is what is wanted for one pod.
+type Wish struct {
+	OptOut           bool  // the pod's questions are not to be steered
+	SearchCompletion *bool // the highest word said about it; nil for none
+	Ignored          []podfile.Ignored
+
+	layers []layer // the lowest first
+	limits resolvconf.Profile
+	excess resolvconf.Excess
+}
+
+// layer is an overlay and where it stands.
+type layer struct {
+	what    string
+	overlay resolvconf.Overlay
+}
+
+// For tells what is wanted for a pod of a namespace ("" where that is not known) with the annotations that the runtime told of.
+// Above the pod's own settings stand what is for all pods, then what is for its namespace, then its annotation. field is what
+// the rules are called where they stand.
+func (r Rules) For(field, namespace string, annotations map[string]string) Wish {
+	w := Wish{SearchCompletion: r.SearchCompletion, limits: r.Limits, excess: r.Excess}
+	heed := r.Annotations == nil || *r.Annotations
+	w.add(field, r.Overlay)
+	if l, ok := r.Namespaces[namespace]; ok {
+		w.add(field+"."+keyNamespaces+"."+namespace, l.Overlay)
+		if l.SearchCompletion != nil {
+			w.SearchCompletion = l.SearchCompletion
+		}
+		if l.Annotations != nil {
+			heed = *l.Annotations
+		}
+	}
+	for _, a := range []struct {
+		name string
+		read func(*Wish, string) error
+	}{{AnnotationSteer, (*Wish).steer}, {AnnotationCompletion, (*Wish).completion}, {AnnotationParams, (*Wish).params}} {
+		value, ok := annotations[a.name]
+		if !ok {
+			continue
+		}
+		what := "annotation " + a.name
+		if !heed {
+			w.ignore(what, fmt.Errorf("%s is %s in the node's settings for this pod", keyAnnotations, ignore))
+			continue
+		}
+		if err := a.read(&w, value); err != nil {
+			w.ignore(what, err)
+		}
+	}
+	return w
+}
+
+func (w *Wish) add(what string, o resolvconf.Overlay) {
+	if says(o) {
+		w.layers = append(w.layers, layer{what, o})
+	}
+}
+
+func (w *Wish) ignore(what string, why error) {
+	// One line each: they go into logs and tables.
+	w.Ignored = append(w.Ignored, podfile.Ignored{What: what, Why: strings.ReplaceAll(why.Error(), "\n", "; ")})
+}
+
+func (w *Wish) steer(value string) error {
+	yes, err := truth(value)
+	w.OptOut = err == nil && !yes
+	return err
+}
+
+func (w *Wish) completion(value string) error {
+	yes, err := truth(value)
+	if err == nil {
+		w.SearchCompletion = &yes
+	}
+	return err
+}
+
+func (w *Wish) params(value string) error {
+	text, err := plainyaml.JSON(value)
+	if err != nil {
+		return err
+	}
+	o, err := resolvconf.DecodeOverlay("", text)
+	if err != nil {
+		return err
+	}
+	w.add("annotation "+AnnotationParams, *o)
+	return nil
+}
+
+func truth(value string) (bool, error) {
+	switch {
+	case strings.EqualFold(value, "true"):
+		return true, nil
+	case strings.EqualFold(value, "false"):
+		return false, nil
+	}
+	return false, fmt.Errorf("%q is neither true nor false", clip(value))
+}
+
+// Wants tells whether the pod's settings are to be changed at all.
+func (w Wish) Wants() bool { return len(w.layers) > 0 }
+
+// NeedsNode tells whether Lay has to know the node's own resolv.conf.
+func (w Wish) NeedsNode() bool {
+	for _, l := range w.layers {
+		if l.overlay.Policy != "" && l.overlay.Policy != resolvconf.None {
+			return true
+		}
+	}
+	return false
+}
+
+// Lay lays what is wanted over a pod's own settings, level by level: one that is refused falls out alone and is among what was
+// ignored. It returns all levels that are left as one overlay that needs no node, nil for none, and what they give.
+// nodeErr tells that the node's resolv.conf is not known: levels that start from it then fall out.
+func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own resolvconf.Settings) (*resolvconf.Overlay, resolvconf.Result, []podfile.Ignored) {
+	var all *resolvconf.Overlay
+	result := resolvconf.Result{Settings: own}
+	ignored := Wish{Ignored: w.Ignored}
+	for _, l := range w.layers {
+		if p := l.overlay.Policy; p != "" && p != resolvconf.None && nodeErr != nil {
+			ignored.ignore(l.what, fmt.Errorf("policy %s starts from the node's resolv.conf: %w", p, nodeErr))
+			continue
+		}
+		next := l.overlay.Spell(node, namespace)
+		if all != nil {
+			next = next.Over(*all)
+		}
+		r := Relay(&next, own, w.limits, w.excess)
+		if r.Refused != nil {
+			ignored.ignore(l.what, r.Refused)
+			continue
+		}
+		all, result = &next, r
+	}
+	return all, result, ignored.Ignored
+}
+
+// Relay lays an overlay that Lay returned over the settings of the pod's resolv.conf, for whoever sees that file later.
+func Relay(o *resolvconf.Overlay, own resolvconf.Settings, limits resolvconf.Profile, excess resolvconf.Excess) resolvconf.Result {
+	return resolvconf.Form(resolvconf.Node{}, resolvconf.Pod{Policy: resolvconf.None, Config: &own}, o, limits.Limits(), excess)
+}
