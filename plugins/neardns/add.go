@@ -37,6 +37,7 @@ func (v *verb) add(ctx context.Context) error {
 		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the host's own network namespace", v.args.Netns), "")
 	}
 	in := call{ContainerID: v.args.ContainerID, IfName: v.args.IfName, NetNS: v.args.Netns, Inode: inode, Pod: v.pod, SharesHost: isHost}
+	in.Settings = v.settle(in)
 	plan, err := makePlan(v.conf, in, v.look(in, ns))
 	if err != nil {
 		return err
@@ -45,6 +46,7 @@ func (v *verb) add(ctx context.Context) error {
 		return err
 	}
 	v.sayDecisions(plan.File)
+	v.saySettings(plan.File)
 	// Printed last, in one piece: what stands on stdout is what the runtime goes by.
 	if _, err := v.stdout.Write(plan.Result); err != nil {
 		return types.NewError(types.ErrIOFailure, "write the result: "+err.Error(), "")
@@ -228,4 +230,23 @@ func (v *verb) sayDecisions(f podfile.File) {
 		parts = append(parts, part)
 	}
 	v.say("decision", strings.Join(parts, ", "), "host_iface", f.HostInterface)
+}
+
+// saySettings puts what became of the pod's DNS settings into the log: what was not done as it was asked for has a line of its
+// own.
+func (v *verb) saySettings(f podfile.File) {
+	for _, i := range f.Ignored {
+		v.log.Warn("ignored", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "what", i.What, "why", i.Why)
+	}
+	d := f.DNS
+	if d.Overlay == nil && d.Reason == "" {
+		return
+	}
+	v.say("dns", d.State, "lever", d.Lever)
+	if d.State != podfile.Overlaid && d.State != podfile.HandedOn {
+		v.log.Warn("overlay not laid", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "state", d.State, "why", d.Reason)
+	}
+	for _, n := range d.Notes {
+		v.log.Warn("dns settings", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "note", n.Text)
+	}
 }

@@ -14,7 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -56,6 +58,7 @@ func TestAddSteersAndDelRemovesAll(t *testing.T) {
 				Nameservers: []string{tc.want[0].ClusterDNS.String()}, Searches: []string{"a.b"}, Options: []string{"ndots:5"},
 				Decisions: decisions,
 			}
+			want.DNS = &podfile.DNS{State: podfile.AsGiven, Settings: resolvconf.Settings{Nameservers: want.Nameservers, Searches: want.Searches, Options: want.Options}}
 			if d := cmp.Diff(want, r.file("c1"), cmpopts.EquateComparable(netip.Addr{})); d != "" {
 				t.Errorf("pod file (-want +got):\n%s", d)
 			}
@@ -212,7 +215,7 @@ func TestOptOut(t *testing.T) {
 	redirects := []string{"10.96.0.10", "fd00:96::a"}
 	r.must(addRequest("c2", other, object{"redirects": redirects}))
 	before := ruleset(node.Host)
-	add := addRequest("c1", pod, object{"redirects": redirects, "runtimeConfig": object{keyAnnotations: object{annotationSteer: "false"}}})
+	add := addRequest("c1", pod, object{"redirects": redirects, "runtimeConfig": object{keyAnnotations: object{overlay.AnnotationSteer: "false"}}})
 	r.must(add)
 	r.must(add)
 	wantNoTable(t, pod.NetNS)
@@ -312,7 +315,7 @@ func TestParallelAdds(t *testing.T) {
 				defer func() { <-limit }()
 				q := addRequest(fmt.Sprintf("c%d", i), pod, nil).with(verb)
 				if optOut && i%2 == 1 {
-					q.Conf["runtimeConfig"] = object{keyAnnotations: object{annotationSteer: "false"}}
+					q.Conf["runtimeConfig"] = object{keyAnnotations: object{overlay.AnnotationSteer: "false"}}
 				}
 				if out := r.call(q); out.Err != nil {
 					t.Errorf("%s %d: %v", verb, i, out.Err)

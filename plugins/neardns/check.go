@@ -45,7 +45,7 @@ func (v *verb) check(context.Context) error {
 	}
 	if len(f.In(podfile.Steered)) == 0 || isHost {
 		v.sayDecisions(f)
-		return nil
+		return checkSettings(f)
 	}
 	want := podfile.Table(append([]podfile.File{f}, v.siblings(id, ifName, inode)...)...)
 	err = v.inRules(int(ns.Fd()), func(pod rules) error { return pod.Verify(want) })
@@ -57,7 +57,18 @@ func (v *verb) check(context.Context) error {
 		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod table in %s cannot be read: %v", v.args.Netns, err), "")
 	}
 	v.sayDecisions(f)
+	if err := checkSettings(f); err != nil {
+		return err
+	}
 	return v.checkSwitch()
+}
+
+// checkSettings looks whether an overlay still stands in the pod's resolv.conf.
+func checkSettings(f podfile.File) error {
+	if err := drifted(f.DNS); err != nil {
+		return types.NewError(codeDrift, fmt.Sprintf("DNS settings: %v: restart the pod", err), "")
+	}
+	return nil
 }
 
 // checkSwitch looks whether the host has our table at all: without one a steered pod depends on the agent alone. What is in

@@ -13,14 +13,15 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
 // Names that runtimes and people write.
 const (
 	keyAnnotations   = "io.kubernetes.cri.pod-annotations"
-	annotationSteer  = "neardns.io/steer"
 	keyValid         = "cni.dev/valid-attachments"
 	keyValidOldTypo  = "cni.dev/attachments" // an early draft of CNI 1.1; libcni sends both
 	noLogFile        = "none"
@@ -36,12 +37,12 @@ const (
 // ownKeys are ours to be strict about. A misspelt one would silently be a default, on every node.
 var ownKeys = []string{
 	"redirects", "clusterDomain", "localAddresses", "backend", "steer", "stateDir", "persistDir", "onUnsupported",
-	"logFile", "logLevel",
+	"logFile", "logLevel", keyDNS, keyResolvConf, keyResolvConfPaths, keyHostResolvConf,
 }
 
 // foreignKeys are the runtime's and libcni's. Besides these every key with a slash in it is somebody's namespace.
 var foreignKeys = []string{
-	"name", "type", "cniVersion", "cniVersions", "capabilities", "args", "runtimeConfig", "prevResult", "ipam", "ipMasq", "dns",
+	"name", "type", "cniVersion", "cniVersions", "capabilities", "args", "runtimeConfig", "prevResult", "ipam", "ipMasq",
 	"disableCheck", "disableGC", "loadOnlyInlinedPlugins",
 }
 
@@ -59,11 +60,16 @@ type Conf struct {
 	LogFile       string // "" for none
 	LogLevel      slog.Level
 
-	PrevResult json.RawMessage // nil when there is none
-	DNS        *podDNS         // nil when the runtime gave none
-	OptOut     bool
-	Valid      []types.GCAttachment // GC: what is still there
-	ValidKnown bool                 // GC: the runtime gave a list, maybe an empty one
+	Rules           overlay.Rules // what is wanted of pods' DNS settings
+	ResolvConf      string        // whether they may be changed
+	ResolvConfPaths []string      // where a runtime may keep a sandbox's resolv.conf
+	HostResolvConf  string        // the node's own, as its kubelet uses it
+
+	PrevResult  json.RawMessage      // nil when there is none
+	DNS         *podDNS              // nil when the runtime gave none
+	Annotations map[string]string    // the pod's, where the runtime gave them
+	Valid       []types.GCAttachment // GC: what is still there
+	ValidKnown  bool                 // GC: the runtime gave a list, maybe an empty one
 
 	// Notes are oddities in what the runtime sent. They never fail a call: nobody could mend them.
 	Notes []string
@@ -117,6 +123,7 @@ func parseConf(stdin []byte) (*Conf, error) {
 	c := &Conf{
 		ClusterDomain: domainDefault, Steer: steerProven, OnUnsupported: unsupportedAllow,
 		StateDir: podfile.DefaultStateDir, PersistDir: podfile.DefaultPersistDir, LogFile: filepath.Join(podfile.DefaultStateDir, logName),
+		ResolvConf: resolvConfAuto, ResolvConfPaths: sandbox.Patterns(), HostResolvConf: hostResolvConf,
 	}
 	r := &confReader{}
 	if err := json.Unmarshal(stdin, &r.raw); err != nil || r.raw == nil {
@@ -176,6 +183,7 @@ func (r *confReader) own(c *Conf) {
 	r.path("stateDir", &c.StateDir)
 	r.path("persistDir", &c.PersistDir)
 	r.logging(c)
+	r.podDNSKeys(c)
 }
 
 func (r *confReader) logging(c *Conf) {
@@ -322,16 +330,8 @@ func (r *confReader) runtime(c *Conf) {
 		}
 	}
 	if raw, ok := given[keyAnnotations]; ok {
-		var annotations map[string]string
-		err := json.Unmarshal(raw, &annotations)
-		if err != nil {
+		if err := json.Unmarshal(raw, &c.Annotations); err != nil {
 			note("the pod's annotations", err)
-		}
-		switch v, ok := annotations[annotationSteer]; {
-		case strings.EqualFold(v, "false"):
-			c.OptOut = true
-		case ok && err == nil && !strings.EqualFold(v, "true"):
-			c.Notes = append(c.Notes, fmt.Sprintf("annotation %s: %q is neither true nor false and is ignored", annotationSteer, v))
 		}
 	}
 	for _, key := range []string{keyValid, keyValidOldTypo} {

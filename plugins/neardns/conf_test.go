@@ -12,7 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -33,6 +36,7 @@ func TestParseConfDefaults(t *testing.T) {
 	want := &Conf{
 		Name: "pods", CNIVersion: "1.1.0", Redirects: []steer.Redirect{redirect4}, ClusterDomain: "cluster.local", Steer: "proven",
 		OnUnsupported: "allow", StateDir: "/run/neardns", PersistDir: "/var/lib/neardns", LogFile: "/run/neardns/plugin.log", LogLevel: slog.LevelInfo,
+		ResolvConf: "auto", ResolvConfPaths: sandbox.Patterns(), HostResolvConf: "/etc/resolv.conf",
 	}
 	if d := cmp.Diff(want, got, cmpAddr); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -43,13 +47,17 @@ func TestParseConfEveryKey(t *testing.T) {
 	got, err := parseConf([]byte(`{"cniVersion":"0.4.0","name":"n","type":"neardns",
 		"redirects":["10.96.0.10",{"clusterDNS":"fd00:96::a","steering":"fd00:90de:d95::1b"},{"clusterDNS":"10.96.0.11"}],
 		"clusterDomain":"corp.example.","localAddresses":["169.254.20.10","fd00:90de:d95::a"],"backend":"nftables","steer":"always",
-		"stateDir":"/run/x/","persistDir":"/var/y","onUnsupported":"fail","logFile":"none","logLevel":"debug"}`))
+		"stateDir":"/run/x/","persistDir":"/var/y","onUnsupported":"fail","logFile":"none","logLevel":"debug",
+		"dns":{"options":["ndots:2"],"searchCompletion":true,"limits":"glibc-legacy"},"resolvConf":"off","resolvConfPaths":["/x/{id}/resolv.conf"],"hostResolvConf":"/run/r"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
+	yes := true
 	want := &Conf{
 		Name: "n", CNIVersion: "0.4.0", ClusterDomain: "corp.example", Steer: "always", OnUnsupported: "fail", StateDir: "/run/x",
 		PersistDir: "/var/y", LogLevel: slog.LevelDebug,
+		Rules:      overlay.Rules{Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:2"}}}, SearchCompletion: &yes}, Limits: resolvconf.GlibcLegacy},
+		ResolvConf: "off", ResolvConfPaths: []string{"/x/{id}/resolv.conf"}, HostResolvConf: "/run/r",
 		Redirects: []steer.Redirect{redirect4, redirect("fd00:96::a", "fd00:90de:d95::1b"), redirect("10.96.0.11", "169.254.20.12")},
 		Locals: []steer.Local{
 			{Address: netip.MustParseAddr("169.254.20.10"), ClusterDNS: redirect4.ClusterDNS},
@@ -166,11 +174,13 @@ func TestDNSKeysInEitherCase(t *testing.T) {
 func TestAnnotation(t *testing.T) {
 	for value, want := range map[string]bool{`"false"`: true, `"False"`: true, `"true"`: false, `"no"`: false, `""`: false, `false`: false} {
 		c, err := parseConf(withKeys(`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":"b","neardns.io/steer":` + value + `}}`))
-		if err != nil || c.OptOut != want {
-			t.Errorf("%s: opted out %v, %v", value, c.OptOut, err)
+		wish := c.Rules.For(keyDNS, "shop", c.Annotations)
+		if err != nil || wish.OptOut != want {
+			t.Errorf("%s: opted out %v, %v", value, wish.OptOut, err)
 		}
-		if odd := value == `"no"` || value == `""` || value == `false`; odd != (len(c.Notes) == 1) {
-			t.Errorf("%s: notes %q", value, c.Notes)
+		odd := value == `"no"` || value == `""` || value == `false`
+		if told := len(c.Notes) + len(wish.Ignored); odd && told == 0 || !odd && told > 0 {
+			t.Errorf("%s: notes %q, ignored %q", value, c.Notes, wish.Ignored)
 		}
 	}
 }
@@ -231,7 +241,7 @@ func FuzzParseConf(f *testing.F) {
 			return
 		}
 		in := call{ContainerID: "a", IfName: "eth0"}
-		plan, err := makePlan(c, in, facts{Ways: make([]steer.Found, len(c.Redirects))})
+		plan, err := makePlan(c, settled(c, in), facts{Ways: make([]steer.Found, len(c.Redirects))})
 		if err != nil {
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -195,7 +196,7 @@ func TestOutOfTime(t *testing.T) {
 func TestOptOutCannotBeNoted(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	for _, point := range []string{"host open", "host ensure", "host exempt"} {
-		q := addRequest("c1", pod, object{"onUnsupported": "fail", "runtimeConfig": object{keyAnnotations: object{annotationSteer: "false"}}})
+		q := addRequest("c1", pod, object{"onUnsupported": "fail", "runtimeConfig": object{keyAnnotations: object{overlay.AnnotationSteer: "false"}}})
 		stdout, stderr, err := inProcess(t, r, q, failAt(point), add)
 		if err != nil || !strings.Contains(stderr, "injected") {
 			t.Fatalf("%s: %v, %s", point, err, stderr)
@@ -210,7 +211,7 @@ func TestOptOutCannotBeNoted(t *testing.T) {
 func TestDelNeverFails(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	for _, point := range []string{"host open", "pod open", "pod remove"} {
-		q := addRequest("c1", pod, object{"runtimeConfig": object{keyAnnotations: object{annotationSteer: "false"}}})
+		q := addRequest("c1", pod, object{"runtimeConfig": object{keyAnnotations: object{overlay.AnnotationSteer: "false"}}})
 		if point != "host open" {
 			q = addRequest("c1", pod, nil)
 		}

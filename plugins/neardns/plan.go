@@ -12,6 +12,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -62,6 +63,7 @@ type call struct {
 	Inode                      uint64
 	Pod                        podArgs
 	SharesHost                 bool // the pod's netns is the host's
+	Settings                   podSettings
 }
 
 // leaveAlone returns why a pod is to be left alone whatever its network looks like, or "".
@@ -69,26 +71,26 @@ func leaveAlone(c *Conf, in call) string {
 	switch {
 	case in.SharesHost:
 		return "the pod shares the host's network namespace"
-	case c.OptOut:
-		return "the pod's annotation " + annotationSteer + " says so"
+	case in.Settings.OptOut:
+		return "the pod's annotation " + overlay.AnnotationSteer + " says so"
 	case c.Steer == steerOff:
 		return "steer is off in the configuration"
-	case c.DNS == nil || len(c.DNS.Servers) == 0:
+	case len(in.Settings.nameservers) == 0:
 		// Unknown, or the host's own. Steering does no harm then: only questions to the cluster DNS address are touched.
 		return ""
 	}
-	for _, s := range c.DNS.Servers {
+	for _, s := range in.Settings.nameservers {
 		a, err := netip.ParseAddr(s)
 		if err == nil && slices.ContainsFunc(c.Redirects, func(r steer.Redirect) bool { return r.ClusterDNS == a.Unmap().WithZone("") }) {
 			return ""
 		}
 	}
-	return "none of the pod's nameservers (" + strings.Join(c.DNS.Servers, ", ") + ") is a configured cluster DNS address"
+	return "none of the pod's nameservers (" + strings.Join(in.Settings.nameservers, ", ") + ") is a configured cluster DNS address"
 }
 
 // wantsFacts tells whether the pod's network is worth a look: it is to be steered, or to be exempt from node interception.
 func wantsFacts(c *Conf, in call) bool {
-	return leaveAlone(c, in) == "" || c.OptOut && !in.SharesHost
+	return leaveAlone(c, in) == "" || in.Settings.OptOut && !in.SharesHost
 }
 
 // makePlan decides. It is pure: equal arguments give equal plans.
@@ -97,19 +99,25 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
+	s := in.Settings
+	if s.result {
+		if result, err = withDNS(result, s.DNS.Settings); err != nil {
+			return Plan{}, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("prevResult cannot be given DNS settings: %v", err), "")
+		}
+	}
 	p := Plan{
 		Result: result,
 		File: podfile.File{
 			ContainerID: in.ContainerID, IfName: in.IfName, Network: c.Name, NetNS: in.NetNS, NetNSInode: in.Inode,
 			PodName: in.Pod.Name, PodNamespace: in.Pod.Namespace, PodUID: in.Pod.UID,
-			Addresses: addresses, OptOut: c.OptOut,
+			Addresses: addresses, OptOut: s.OptOut, DNS: &s.DNS, SearchCompletion: s.Completion, Ignored: s.Ignored,
 		},
 	}
 	if c.DNS != nil {
 		p.File.Nameservers, p.File.Searches, p.File.Options = c.DNS.Servers, c.DNS.Searches, c.DNS.Options
 	}
 	p.File.HostInterface = f.hostInterface()
-	if c.OptOut && p.File.HostInterface != "" && f.UplinksErr == nil {
+	if s.OptOut && p.File.HostInterface != "" && f.UplinksErr == nil {
 		p.Exempt = addresses
 	}
 	reason := leaveAlone(c, in)

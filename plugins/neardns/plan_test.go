@@ -117,6 +117,12 @@ func TestPrevResultUnreadable(t *testing.T) {
 	}
 }
 
+// settled adds to a call what is known of the pod's DNS settings, on a runtime without a file of them.
+func settled(c *Conf, in call) call {
+	in.Settings = planSettings(c, in, c.Rules.For(keyDNS, in.Pod.Namespace, c.Annotations), settingsFacts{SandboxErr: errOutOfReach})
+	return in
+}
+
 func TestLeaveAlone(t *testing.T) {
 	dns := func(servers ...string) string {
 		list, _ := json.Marshal(servers)
@@ -138,7 +144,8 @@ func TestLeaveAlone(t *testing.T) {
 		"off":                        {`"steer":"off"`, call{}, "steer is off"},
 		"the host's netns":           {`"x/y":1`, call{SharesHost: true}, "shares the host's"},
 	} {
-		got := leaveAlone(mustConf(t, withKeys(tc.keys)), tc.in)
+		c := mustConf(t, withKeys(tc.keys))
+		got := leaveAlone(c, settled(c, tc.in))
 		if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
@@ -174,7 +181,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := mustConf(t, []byte(`{"cniVersion":"1.1.0","name":"n","redirects":["10.96.0.10","fd00:96::a"],`+prev+tc.keys+`}`))
-			p, err := makePlan(c, call{ContainerID: "c", IfName: "eth0", NetNS: "/x", Inode: 1}, tc.facts)
+			p, err := makePlan(c, settled(c, call{ContainerID: "c", IfName: "eth0", NetNS: "/x", Inode: 1}), tc.facts)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -149,7 +150,7 @@ func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 	_ = json.Unmarshal(raw, &asks)
 	for _, c := range []struct{ key, effect string }{
 		{"dns", "pods with nameservers of their own are not told from others"},
-		{keyAnnotations, "pods cannot opt out by annotation " + annotationSteer},
+		{keyAnnotations, "pods cannot opt out by annotation " + overlay.AnnotationSteer},
 	} {
 		if !asks.Capabilities[c.key] {
 			r.Warnings = append(r.Warnings, fault{prefix + "capabilities", fmt.Sprintf(`does not ask for %q: %s; add "%s": true`, c.key, c.effect, c.key)})

@@ -121,7 +121,7 @@ func TestReadme(t *testing.T) {
 		t.Fatal(err)
 	}
 	blocks := strings.Split(string(text), "```json\n")[1:]
-	if len(blocks) != 3 {
+	if len(blocks) != 4 {
 		t.Errorf("%d examples", len(blocks))
 	}
 	for i, b := range blocks {

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/neardns/neardns/pkg/overlay"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/sandbox"
+)
+
+// podSettings is what becomes of a pod's DNS settings, and what has to be done for it.
+type podSettings struct {
+	DNS        podfile.DNS
+	Completion *bool
+	Ignored    []podfile.Ignored
+	OptOut     bool
+
+	edit   *sandbox.File // the file that is to say text; nil where none is to be changed
+	text   []byte
+	result bool // DNS.Settings go into the CNI result
+	// nameservers are whom the pod will ask. Empty: they are not known for sure.
+	nameservers []string
+}
+
+// settingsFacts are what a pod's settings depend on besides the configuration.
+type settingsFacts struct {
+	Sandbox    sandbox.File // the pod's resolv.conf, where the runtime has made it already
+	SandboxErr error        // nil only with a Sandbox
+	Node       resolvconf.Node
+	NodeErr    error // the node's own resolv.conf cannot be read
+	// EditErr is why the sandbox's file could not be changed, when that was tried.
+	EditErr error
+}
+
+// errOutOfReach: a sandbox's file was not looked for.
+var errOutOfReach = fmt.Errorf("not looked for: %w", fs.ErrNotExist)
+
+// byCRI tells whether a kubelet's runtime makes this call. Only they give a namespace, none of them heeds dns in the result, and
+// all of them keep one resolv.conf for a sandbox.
+func (in call) byCRI() bool { return in.Pod.Namespace != "" }
+
+// settle finds out what the pod's DNS settings are to be and changes its resolv.conf where that is there. It comes before the
+// plan: whether a pod is steered is decided on the nameservers that it got, not on those that were meant for it.
+func (v *verb) settle(in call) podSettings {
+	wish := v.conf.Rules.For(keyDNS, in.Pod.Namespace, v.conf.Annotations)
+	f := v.lookAtSettings(in, wish)
+	s := planSettings(v.conf, in, wish, f)
+	if s.edit == nil {
+		return s
+	}
+	if f.EditErr = s.edit.Write(s.text); f.EditErr != nil {
+		s = planSettings(v.conf, in, wish, f)
+	}
+	return s
+}
+
+// lookAtSettings reads the files that are needed: none at all for most pods.
+func (v *verb) lookAtSettings(in call, wish overlay.Wish) settingsFacts {
+	f := settingsFacts{SandboxErr: errOutOfReach}
+	for _, r := range v.conf.Redirects {
+		f.Node.ClusterDNS = append(f.Node.ClusterDNS, r.ClusterDNS)
+	}
+	f.Node.ClusterDomain = v.conf.ClusterDomain
+	changes := wish.Wants() && v.conf.ResolvConf != resolvConfOff
+	if in.byCRI() && !in.SharesHost && (changes || v.conf.DNS == nil) {
+		f.Sandbox, f.SandboxErr = sandbox.Find(v.conf.ResolvConfPaths, in.ContainerID)
+	}
+	if changes && wish.NeedsNode() {
+		var text []byte
+		if text, f.NodeErr = os.ReadFile(v.conf.HostResolvConf); f.NodeErr == nil {
+			var host resolvconf.Settings
+			host, f.NodeErr = resolvconf.Parse(text).Host()
+			f.Node.Host = &host
+		}
+	}
+	return f
+}
+
+// planSettings decides. It is pure.
+func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSettings {
+	own, inFile := ownSettings(c, in, f)
+	s := podSettings{
+		DNS:     podfile.DNS{State: podfile.AsGiven, Settings: own},
+		OptOut:  wish.OptOut,
+		Ignored: wish.Ignored, Completion: wish.SearchCompletion, nameservers: own.Nameservers,
+	}
+	if inFile {
+		s.DNS.Path = f.Sandbox.Path
+	}
+	switch {
+	case !wish.Wants():
+		return s
+	case c.ResolvConf == resolvConfOff:
+		s.DNS.Reason = "resolvConf is off in the configuration"
+		return s
+	case in.SharesHost:
+		s.DNS.Reason = "the pod shares the host's network namespace"
+		return s
+	}
+	all, laid, ignored := wish.Lay(f.Node, f.NodeErr, in.Pod.Namespace, own)
+	s.Ignored = ignored
+	if all == nil {
+		s.DNS.Reason = "nothing of what is wanted can be had"
+		return s
+	}
+	s.DNS.Overlay, s.DNS.Limits, s.DNS.Refuse = all, c.Rules.Limits, c.Rules.Excess == resolvconf.Refuse
+	fail := func(err error) {
+		s.DNS.State, s.DNS.Lever, s.DNS.Reason = podfile.Failed, podfile.LeverFile, err.Error()
+	}
+	switch {
+	case f.EditErr != nil:
+		fail(f.EditErr)
+	case !in.byCRI():
+		s.DNS.State, s.DNS.Lever, s.result = podfile.HandedOn, podfile.LeverResult, true
+		s.nameservers = nil // the runtime may have others besides
+		s.DNS.Settings, s.DNS.Notes = laid.Settings, laid.Notes
+	case inFile:
+		changed, err := resolvconf.Parse(f.Sandbox.Text).With(laid.Settings)
+		if err != nil {
+			fail(err)
+			break
+		}
+		s.DNS.State, s.DNS.Lever = podfile.Overlaid, podfile.LeverFile
+		s.DNS.Settings, s.DNS.Notes = laid.Settings, laid.Notes
+		s.edit, s.text, s.nameservers = &f.Sandbox, changed.Bytes(), laid.Nameservers
+	case !errors.Is(f.SandboxErr, fs.ErrNotExist):
+		fail(f.SandboxErr)
+	default:
+		s.DNS.State = podfile.Waiting
+		s.DNS.Reason = "the runtime makes the pod's resolv.conf after ADD: the agent is to change it, through NRI"
+		// Steered if it asks a cluster DNS address now or later; a rule for nobody costs nothing.
+		s.nameservers = slices.Concat(own.Nameservers, laid.Nameservers)
+	}
+	return s
+}
+
+// ownSettings are the pod's as they came, and whether they stand in its own file. Nothing in them: they are not known.
+func ownSettings(c *Conf, in call, f settingsFacts) (resolvconf.Settings, bool) {
+	switch {
+	case f.SandboxErr == nil:
+		own, _ := resolvconf.Parse(f.Sandbox.Text).Settings() // a nameserver line without an address names nobody
+		return own, true
+	case c.DNS != nil:
+		return resolvconf.Settings{Nameservers: c.DNS.Servers, Searches: c.DNS.Searches, Options: c.DNS.Options}, false
+	case in.byCRI():
+		return resolvconf.Settings{}, false
+	}
+	var prev struct {
+		DNS struct {
+			Nameservers, Search, Options []string
+		}
+	}
+	_ = json.Unmarshal(c.PrevResult, &prev) // makePlan names what cannot be read
+	return resolvconf.Settings{Nameservers: prev.DNS.Nameservers, Searches: prev.DNS.Search, Options: prev.DNS.Options}, false
+}
+
+// withDNS puts settings into a result. A domain that an earlier plugin gave stays: it is a search list's older form.
+func withDNS(result []byte, s resolvconf.Settings) ([]byte, error) {
+	var keys, dns map[string]json.RawMessage
+	if err := json.Unmarshal(result, &keys); err != nil {
+		return nil, err
+	}
+	if raw, ok := keys["dns"]; ok {
+		if err := json.Unmarshal(raw, &dns); err != nil {
+			return nil, fmt.Errorf("dns: %w", err)
+		}
+	}
+	if dns == nil {
+		dns = map[string]json.RawMessage{}
+	}
+	for _, p := range []struct {
+		key   string
+		words []string
+	}{{"nameservers", s.Nameservers}, {"search", s.Searches}, {"options", s.Options}} {
+		delete(dns, p.key)
+		if len(p.words) == 0 {
+			continue
+		}
+		raw, err := json.Marshal(p.words)
+		if err != nil {
+			return nil, err
+		}
+		dns[p.key] = raw
+	}
+	raw, err := json.Marshal(dns)
+	if err != nil {
+		return nil, err
+	}
+	keys["dns"] = raw
+	return json.Marshal(keys)
+}
+
+// drifted tells how a pod's resolv.conf differs from what it was made to say, or nil.
+func drifted(d *podfile.DNS) error {
+	if d == nil || d.State != podfile.Overlaid || d.Path == "" {
+		return nil
+	}
+	f, err := sandbox.Read(d.Path)
+	if err != nil {
+		return fmt.Errorf("the pod's resolv.conf, which has an overlay, cannot be read: %w", err)
+	}
+	now, err := resolvconf.Parse(f.Text).Settings()
+	if err != nil {
+		return fmt.Errorf("%s: %w", d.Path, err)
+	}
+	want := d.Settings
+	for _, p := range []struct {
+		name      string
+		have, due []string
+	}{{"nameservers", now.Nameservers, want.Nameservers}, {"search domains", now.Searches, want.Searches}, {"options", now.Options, want.Options}} {
+		if !slices.Equal(p.have, p.due) {
+			return fmt.Errorf("%s says %s %q, the overlay left %q", d.Path, p.name, p.have, p.due)
+		}
+	}
+	return nil
+}
