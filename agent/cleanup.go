@@ -79,6 +79,7 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 		os.RemoveAll(filepath.Dir(podfile.Path(conf.StateDir, "x", "x"))),
 		removeFile(filepath.Join(conf.StateDir, socketName)),
 		removeFile(filepath.Join(conf.StateDir, handoverName)),
+		podfile.RemoveWatch(conf.StateDir),
 		removeFile(filepath.Join(conf.StateDir, pluginLogName)),
 		removeFile(filepath.Join(conf.StateDir, pluginLogName+".1")),
 		removeFile(filepath.Join(conf.PersistDir, snapshotName)),

@@ -217,7 +217,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if out := ns.Run("sh", "-c", "nft list tables; ip -o link show neardns0"); !strings.Contains(out, "neardns0") || !strings.Contains(out, "table inet neardns") {
 		t.Errorf("link and switch must outlive the agent:\n%s", out)
 	}
-	for _, name := range []string{"plugin.log", "plugin.log.1"} {
+	for _, name := range []string{"plugin.log", "plugin.log.1", "watch.json"} {
 		if err := os.WriteFile(filepath.Join(dir, "run", name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

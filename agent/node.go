@@ -150,6 +150,8 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	m.CollectSwitch(switchCounters)
+	m.CollectSnapshot(a.answers.Fresh)
+	m.CollectWatch(watchIn(a.conf.StateDir))
 	m.Collect(upstreams.Collector())
 	m.Collect(gate.Collector())
 	m.Collect(server.Collector())
@@ -357,6 +359,14 @@ func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
 }
 func (r recorder) Probe(f prober.Failure) { r.Metrics.Probe(string(f)) }
 func (r recorder) Lost(f prober.Failure)  { r.Metrics.Lost(string(f)) }
+
+// watchIn reads what the watch beside this agent saw. A file that cannot be read is none: the watch writes the next one soon.
+func watchIn(stateDir string) func() (telemetry.Watch, bool) {
+	return func() (telemetry.Watch, bool) {
+		w, ok, err := podfile.ReadWatch(stateDir)
+		return telemetry.Watch{OK: w.OK, Fighting: w.Fighting, Repairs: w.Repairs, Looked: w.Looked}, ok && err == nil
+	}
+}
 
 // switchCounters reads the host table's counters on a thread and socket of its own: a scrape may come at any time.
 func switchCounters() ([]telemetry.Switch, error) {

@@ -148,6 +148,7 @@ func runWatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	set := flag.NewFlagSet("neardns-install watch", flag.ContinueOnError)
 	w.sourceFlags(set)
 	set.DurationVar(&w.poll, "poll", 30*time.Second, "how often to look without an event")
+	set.StringVar(&w.stateDir, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), where it finds what the watch saw; empty: it is told nothing")
 	if err := w.parseSource(set, args, stderr); err != nil {
 		return err
 	}

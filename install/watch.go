@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/neardns/neardns/pkg/podfile"
 )
 
 const (
@@ -28,16 +30,20 @@ const (
 // do not push each other from the last place for ever.
 type watch struct {
 	install
-	poll time.Duration // between two looks without an event
-	now  func() time.Time
+	poll     time.Duration // between two looks without an event
+	stateDir string        // where the agent finds what was seen; "" for nowhere
+	now      func() time.Time
 
 	pace  pace
+	saw   podfile.Watch
+	mute  bool   // that it could not be written was said
 	entry []byte // that the last good pass was about
 	said  string // the last fault that was said
 }
 
 func (w *watch) run(ctx context.Context) error {
 	w.anyPlace, w.wait = true, 0
+	w.saw.Since = w.now()
 	source := w.nodeConfig
 	if source == "" {
 		source = w.entryFile
@@ -82,6 +88,11 @@ func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
 	if ctx.Err() != nil { // whatever it was, it was cut short
 		return w.poll, nil //nolint:nilerr // the loop ends
 	}
+	fought := err == nil && o.list && bytes.Equal(w.entry, o.entry)
+	if fought {
+		w.pace.note(w.now())
+	}
+	w.show(o, err, fought)
 	switch {
 	case err != nil && w.entry == nil && errors.Is(err, errConfig):
 		return 0, err
@@ -95,18 +106,39 @@ func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
 	if w.entry == nil || o.binary || o.list || w.said != "" {
 		_, _ = io.Copy(w.out, &said)
 	}
-	fought := o.list && bytes.Equal(w.entry, o.entry)
 	w.entry, w.said = o.entry, ""
 	if !fought {
 		return w.poll, nil
 	}
-	w.pace.note(w.now())
 	if rest := w.pace.rest(); rest > 0 {
 		w.say("network %s was written %d times in %s without neardns: whoever writes %s (its first plugin is %s) drops what others add: mend that there; the next try is in %s",
 			o.Name, w.pace.streak, w.now().Sub(w.pace.since).Round(time.Second), o.to, o.Types[0], rest)
 		return rest, nil
 	}
 	return w.poll, nil
+}
+
+// show tells the agent what a pass came to. Where that cannot be written, the watch goes on all the same.
+func (w *watch) show(o outcome, err error, fought bool) {
+	if w.stateDir == "" {
+		return
+	}
+	now := w.now()
+	w.saw.Looked, w.saw.OK, w.saw.Fault = now, err == nil, ""
+	if err != nil {
+		w.saw.Fault = err.Error()
+	} else {
+		w.saw.Network = o.Name
+	}
+	if fought {
+		w.saw.Repairs++
+	}
+	w.saw.Fighting = w.pace.rest() > 0 && now.Sub(w.pace.last) <= calm
+	err = podfile.WriteWatch(w.stateDir, w.saw)
+	if err != nil && !w.mute {
+		w.say("the agent's metrics will not tell of this watch: %v", err)
+	}
+	w.mute = err != nil
 }
 
 // follow ticks when something in one of the folders changes. One that is not there yet, or that inotify cannot follow, is

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -189,7 +190,8 @@ func TestWatchBesideANewerOne(t *testing.T) {
 func TestWatchInAFight(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
-	out, _ := n.watch("--poll", "1h")
+	state := filepath.Join(t.TempDir(), "run")
+	out, _ := n.watch("--poll", "1h", "--state-dir", state)
 	deadline := time.Now().Add(soon)
 	for !strings.Contains(out.String(), "the next try is in 2s") {
 		if time.Now().After(deadline) {
@@ -205,6 +207,47 @@ func TestWatchInAFight(t *testing.T) {
 	}
 	if got, want := strings.Count(out.String(), "wrote "+n.conf), 6; got != want { // the first, four at the start, one after a second
 		t.Errorf("the list was written %d times, want %d:\n%s", got, want, out)
+	}
+	// Of the six the first was no repair.
+	if s, ok, err := podfile.ReadWatch(state); !ok || err != nil || !s.Fighting || !s.OK || s.Repairs != 5 || s.Network != "cbr0" {
+		t.Errorf("the agent is told %+v (%v, %v)", s, ok, err)
+	}
+}
+
+// What the watch saw is where the agent finds it: a fault, its end, and how fresh that is. Where it cannot be written, that is said
+// once, and the watch goes on.
+func TestWatchTells(t *testing.T) {
+	n := newNode(t)
+	state := t.TempDir()
+	eventuallySaw := func(what string, right func(podfile.Watch) bool) {
+		t.Helper()
+		testutil.Eventually(t, soon, func() error {
+			s, ok, err := podfile.ReadWatch(state)
+			if err != nil || !ok || !right(s) {
+				return fmt.Errorf("%s: the agent is told %+v (%v, %v)", what, s, ok, err)
+			}
+			return nil
+		})
+	}
+	n.watch("--poll", "1s", "--state-dir", state)
+	eventuallySaw("no network", func(s podfile.Watch) bool {
+		return !s.OK && strings.Contains(s.Fault, "no network is configured") && !s.Since.After(s.Looked)
+	})
+	n.network("10-a.conflist", mainList)
+	eventuallySaw("a network", func(s podfile.Watch) bool {
+		return s.OK && s.Fault == "" && s.Network == "cbr0" && s.Repairs == 0 && !s.Fighting
+	})
+	begun := time.Now()
+	eventuallySaw("a later look", func(s podfile.Watch) bool { return s.Looked.After(begun) })
+
+	other := newNode(t)
+	other.network("10-a.conflist", mainList)
+	out, _ := other.watch("--poll", "1s", "--state-dir", "/proc/none")
+	eventuallySays(t, out, "will not tell of this watch")
+	other.network("10-a.conflist", mainList)
+	other.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+	if n := strings.Count(out.String(), "will not tell"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, out)
 	}
 }
 

@@ -52,7 +52,26 @@ func everything() *Metrics {
 	m.CollectSwitch(func() ([]Switch, error) {
 		return []Switch{{"delivered", "udp", 7}, {"fallback", "tcp", 2}}, nil
 	})
+	m.CollectSnapshot(func() time.Time { return time.Unix(1793275200, 5e8) })
+	m.CollectWatch(func() (Watch, bool) {
+		return Watch{OK: true, Fighting: false, Repairs: 2, Looked: time.Unix(1793275260, 0)}, true
+	})
 	return m
+}
+
+// Where no watch runs there is nothing to say of it.
+func TestNoWatch(t *testing.T) {
+	m := New("v0.1.0")
+	m.CollectWatch(func() (Watch, bool) { return Watch{}, false })
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "neardns_conflist") {
+			t.Errorf("%s is exported", f.GetName())
+		}
+	}
 }
 
 func TestMetrics(t *testing.T) {
@@ -69,6 +88,21 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("promlint: %s: %s", p.Metric, p.Text)
 	}
 	want := `
+# HELP neardns_cache_snapshot_timestamp_seconds When the cache's snapshot was last known to hold what the cache holds; at first, when the agent began to keep it.
+# TYPE neardns_cache_snapshot_timestamp_seconds gauge
+neardns_cache_snapshot_timestamp_seconds 1.7932752005e+09
+# HELP neardns_conflist_fighting Whether another program keeps taking the conflist entry out, so that the watch rests between its tries (1).
+# TYPE neardns_conflist_fighting gauge
+neardns_conflist_fighting 0
+# HELP neardns_conflist_looked_timestamp_seconds When the watch last looked at the network's configuration.
+# TYPE neardns_conflist_looked_timestamp_seconds gauge
+neardns_conflist_looked_timestamp_seconds 1.79327526e+09
+# HELP neardns_conflist_ok Whether the watch found plugin and conflist entry on the node, or put them there, when it last looked (1), or could not (0).
+# TYPE neardns_conflist_ok gauge
+neardns_conflist_ok 1
+# HELP neardns_conflist_repairs_total How often the watch had to put an unchanged conflist entry back since it began.
+# TYPE neardns_conflist_repairs_total counter
+neardns_conflist_repairs_total 2
 # HELP neardns_fallback_proven Whether the way back to kube-dns was proven for a cluster DNS address (1); if not (0), new pods are left alone.
 # TYPE neardns_fallback_proven gauge
 neardns_fallback_proven{cluster_dns="10.96.0.10"} 1

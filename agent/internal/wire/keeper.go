@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,6 +32,8 @@ type Keeper struct {
 	mu      sync.Mutex // guards the fields below, and the file
 	saved   uint64     // Store.Changes at the last snapshot
 	failing bool
+
+	fresh atomic.Int64 // Unix time in milliseconds, for Fresh; a slow disk must not hold up who asks
 }
 
 // Snapshot writes what the store holds.
@@ -60,8 +63,14 @@ func (k *Keeper) Load() {
 	k.Log.Warn("the cache's snapshot is not used", "path", k.Path, "err", err)
 }
 
+// Fresh returns when the snapshot was last known to hold what the store holds. Before the first one it is when Run began.
+func (k *Keeper) Fresh() time.Time { return time.UnixMilli(k.fresh.Load()) }
+
+func (k *Keeper) isFresh() { k.fresh.Store(time.Now().UnixMilli()) }
+
 // Run keeps the store until ctx ends. It does not Save then: the server may still be answering.
 func (k *Keeper) Run(ctx context.Context) {
+	k.isFresh()
 	tick := time.NewTicker(sleepCheck)
 	defer tick.Stop()
 	swept, saved := time.Now(), time.Now()
@@ -97,6 +106,7 @@ func (k *Keeper) Save() {
 	defer k.mu.Unlock()
 	changes := k.Store.Changes()
 	if changes == k.saved {
+		k.isFresh()
 		return
 	}
 	if err := k.write(); err != nil {
@@ -110,6 +120,7 @@ func (k *Keeper) Save() {
 		k.Log.Info("the cache's snapshot is written again", "path", k.Path)
 	}
 	k.saved, k.failing = changes, false
+	k.isFresh()
 }
 
 // write replaces the file whole or not at all.

@@ -62,7 +62,14 @@ func TestKeeper(t *testing.T) {
 	if first.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v: names that pods ask for are nobody else's business", first.Mode())
 	}
+	fresh := k.Fresh()
+	if age := time.Since(fresh); age < 0 || age > time.Minute {
+		t.Errorf("a new snapshot is %s old", age)
+	}
 	k.Save() // nothing is new
+	if k.Fresh().Before(fresh) {
+		t.Errorf("the snapshot was fresh at %s, and now is at %s", fresh, k.Fresh())
+	}
 	if again, err := os.Stat(path); err != nil || !os.SameFile(first, again) {
 		t.Errorf("written again: %v", err)
 	}
@@ -126,6 +133,9 @@ func TestKeeperCannotWrite(t *testing.T) {
 	}
 	if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "cannot be written") {
 		t.Errorf("it says %q", lines)
+	}
+	if fresh := k.Fresh(); fresh.Unix() != 0 {
+		t.Errorf("what was never written is fresh at %s", fresh)
 	}
 	if err := os.Remove(blocked); err != nil {
 		t.Fatal(err)
