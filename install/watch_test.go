@@ -224,7 +224,7 @@ func TestWatchTells(t *testing.T) {
 		testutil.Eventually(t, soon, func() error {
 			s, ok, err := podfile.ReadWatch(state)
 			if err != nil || !ok || !right(s) {
-				return fmt.Errorf("%s: the agent is told %+v (%v, %v)", what, s, ok, err)
+				return fmt.Errorf("%s: the agent is told %+v (%v, %w)", what, s, ok, err)
 			}
 			return nil
 		})
