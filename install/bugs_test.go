@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,11 +114,14 @@ func TestBug03NoMomentWithoutANetwork(t *testing.T) {
 }
 
 // loadLikeContainerd loads the first network as go-cni does. A file that goes between listing and reading is ErrNotExist:
-// a runtime is told of that change and looks again.
+// a runtime is told of that change and looks again. So does this where a name changed while the folder was being listed.
 func loadLikeContainerd(folder string) error {
-	files, err := libcni.ConfFiles(folder, []string{".conf", ".conflist", ".json"})
-	if err != nil || len(files) == 0 {
-		return err
+	var files []string
+	for look := 0; len(files) == 0; look++ {
+		var err error
+		if files, err = libcni.ConfFiles(folder, []string{".conf", ".conflist", ".json"}); err != nil || look == 10 {
+			return fmt.Errorf("no network in the folder (%w)", err)
+		}
 	}
 	text, err := os.ReadFile(files[0])
 	if err != nil {
@@ -219,13 +223,56 @@ func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(n.bin, "neardns")); err != nil {
 		t.Error(err)
 	}
-	// Asked to remove it, it does so only once no list names it.
+	// A runtime takes a pod down by the list that the pod was made by, whatever the file says by then: as long as there is such a
+	// pod, the binary stays.
+	kept := filepath.Join(n.cache(), "results", "cbr0-0123abc-eth0")
+	if err := os.MkdirAll(filepath.Dir(kept), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.write(kept, cached(t, string(with)), 0o600)
+	n.write(kept+"-other", cached(t, mainList), 0o600)
+	n.write(kept+"-half", "{", 0o600)
+	for range 2 {
+		code, out = n.uninstall("--remove-binary")
+		want(t, code, 1, out, "1 pods were made with it and cannot be taken down without it: shop/cart", "--cni-cache")
+		if _, err := os.Stat(filepath.Join(n.bin, "neardns")); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.Remove(kept); err != nil {
+		t.Fatal(err)
+	}
+	code, out = n.uninstall("--remove-binary")
+	want(t, code, 0, out, "removed "+n.bin+"/neardns")
+
+	// Nor does it go before the entry does.
+	n.network("10-a.conflist", mainList)
+	if code, out := n.install(); code != 0 {
+		t.Fatal(out)
+	}
 	n.network("10-a.conflist", `{"name":"n","plugins":[`+testEntry+`]}`)
 	code, out = n.uninstall("--remove-binary")
 	want(t, code, 1, out, "no plugin but neardns")
 	if _, err := os.Stat(filepath.Join(n.bin, "neardns")); err != nil {
 		t.Errorf("the binary went before the entry: %v", err)
 	}
+}
+
+// cached is a file of libcni's cache: what a runtime keeps of a pod.
+func cached(t *testing.T, list string) string {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{
+		"kind": "cniCacheV1", "containerId": "0123abc", "config": []byte(list), "ifName": "eth0", "networkName": "cbr0",
+		"cniArgs": [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", "cart"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // projectcalico/calico#8932: half-written binaries. kubeovn/kube-ovn#7035: what a power cut truncated was never written

@@ -47,6 +47,9 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
+// cache is where a runtime keeps what its pods were made with.
+func (n *node) cache() string { return filepath.Join(filepath.Dir(n.bin), "cache") }
+
 func (n *node) write(file, text string, mode os.FileMode) {
 	n.t.Helper()
 	if err := os.WriteFile(file, []byte(text), mode); err != nil {
@@ -99,7 +102,7 @@ func (n *node) install(more ...string) (code int, out string) {
 
 func (n *node) uninstall(more ...string) (code int, out string) {
 	n.t.Helper()
-	return n.run(append([]string{"uninstall", "--cni-bin", n.bin, "--cni-conf", n.conf}, more...)...)
+	return n.run(append([]string{"uninstall", "--cni-bin", n.bin, "--cni-conf", n.conf, "--cni-cache", n.cache()}, more...)...)
 }
 
 // want ends the test unless the run ended with code and said each part.

@@ -173,7 +173,8 @@ func runUninstall(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	set := flag.NewFlagSet("neardns-install uninstall", flag.ContinueOnError)
 	un.flags(set)
 	un.dryRunFlag(set)
-	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary; pods that were made with it can then hang in Terminating where the runtime keeps their old configuration")
+	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary, unless there are pods that were made with it")
+	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`folder` where the runtime keeps what its pods were made with, for --remove-binary; empty: do not look there")
 	if err := un.parse(set, args, stderr); err != nil {
 		return err
 	}

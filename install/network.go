@@ -183,27 +183,26 @@ func (c *change) ownLeftover() error {
 	return nil
 }
 
-// errMoved means that somebody else wrote the file while we did; the plan is then out of date.
-var errMoved = errors.New("the network's file changed meanwhile")
-
-// apply writes the change. Mode and owner stay what they were.
+// apply writes the change. Mode and owner stay what they were. Where it returns errMoved, the files are as their owner wrote them.
 func (c change) apply() (err error) {
 	temp, err := writeTemp(filepath.Dir(c.to), c.after, c.info.Mode().Perm(), c.info)
 	if err != nil {
 		return fmt.Errorf("write network: %w", err)
 	}
-	defer func() { _ = os.Remove(temp) }() // gone already when all went well
-	now, err := os.ReadFile(c.from)
-	if err != nil || !bytes.Equal(now, c.before) {
-		return errMoved
-	}
-	if err := rename(temp, c.to); err != nil {
-		return fmt.Errorf("put network in place: %w", err)
-	}
 	if c.from == c.to {
+		if err := replace(temp, c.to, c.before); err != nil {
+			return fmt.Errorf("put network in place: %w", err)
+		}
 		return nil
 	}
-	if err := remove(c.from); err != nil {
+	now, err := os.ReadFile(c.from)
+	if err != nil || !bytes.Equal(now, c.before) {
+		return errors.Join(errMoved, os.Remove(temp))
+	}
+	if err := rename(temp, c.to); err != nil {
+		return fmt.Errorf("put network in place: %w", errors.Join(err, os.Remove(temp)))
+	}
+	if err := removeUnchanged(c.from, c.before); err != nil {
 		return fmt.Errorf("remove %s, which %s replaces: %w", c.from, c.to, err)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 type uninstall struct {
 	folders
 	removeBinary bool
+	cache        string // libcni's, where runtimes keep what pods were made with; empty: do not look
 	out          io.Writer
 }
 
@@ -23,8 +24,8 @@ func (un uninstall) say(format string, args ...any) {
 }
 
 // run takes the entry out of every list of the folder, not only of the one in use: a network that was in use before may
-// be so again. The binary comes after the entry, and only if asked: a runtime may call it for each pod that was made with
-// it, and without it cannot take those pods down.
+// be so again. The binary comes after the entry, only if asked, and only once no pod is left that was made with it: a runtime
+// calls it for each of those, and without it cannot take them down.
 func (un uninstall) run(ctx context.Context) error {
 	if _, err := os.Stat(un.conf); errors.Is(err, os.ErrNotExist) {
 		un.say("no folder %s: no network to take neardns out of", un.conf)
@@ -42,6 +43,17 @@ func (un uninstall) run(ctx context.Context) error {
 	case !un.removeBinary:
 		un.say("left %s: pods that were made with it may need it to end (--remove-binary removes it once no such pod is left)", target)
 		return nil
+	}
+	if un.cache != "" {
+		pods, err := madeWith(un.cache)
+		if err != nil {
+			return err
+		}
+		if len(pods) > 0 {
+			return fmt.Errorf("left %s: %d pods were made with it and cannot be taken down without it: %s (run this again when they are gone; --cni-cache \"\" removes it all the same)", target, len(pods), few(pods))
+		}
+	}
+	switch {
 	case un.dryRun:
 		un.say("would remove %s", target)
 		return nil

@@ -48,7 +48,7 @@ func (w *watch) run(ctx context.Context) error {
 	if source == "" {
 		source = w.entryFile
 	}
-	events := w.follow(ctx, w.conf, w.bin, filepath.Dir(source))
+	events, again := w.follow(ctx, w.conf, w.bin, filepath.Dir(source))
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -62,6 +62,7 @@ func (w *watch) run(ctx context.Context) error {
 			}
 		case <-next.C:
 		}
+		again()
 		after := w.pace.wait(w.now())
 		if after == 0 {
 			var err error
@@ -141,32 +142,26 @@ func (w *watch) show(o outcome, err error, fought bool) {
 	w.mute = err != nil
 }
 
-// follow ticks when something in one of the folders changes. One that is not there yet, or that inotify cannot follow, is
-// tried again with each poll; the poll itself sees what an event did not tell.
-func (w *watch) follow(ctx context.Context, folders ...string) <-chan struct{} {
+// follow ticks when something in one of the folders changes. A folder that is not there yet, or was removed and made anew, is
+// followed from the next call of again on; the poll sees what an event did not tell.
+func (w *watch) follow(ctx context.Context, folders ...string) (events <-chan struct{}, again func()) {
 	out := make(chan struct{}, 1)
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		w.say("folders are looked at every %s only: %v (raise fs.inotify.max_user_instances)", w.poll, err)
-		return out
+		return out, func() {}
 	}
-	add := func() {
+	again = func() {
 		for _, f := range folders {
 			_ = watcher.Add(f)
 		}
 	}
-	add()
 	go func() { // ends with ctx
 		defer func() { _ = watcher.Close() }()
-		again := time.NewTicker(w.poll)
-		defer again.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-again.C:
-				add()
-				continue
 			case <-watcher.Events:
 			case err := <-watcher.Errors: // events were lost, so something happened
 				if err == nil { // closed
@@ -179,7 +174,7 @@ func (w *watch) follow(ctx context.Context, folders ...string) <-chan struct{} {
 			}
 		}
 	}()
-	return out
+	return out, again
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

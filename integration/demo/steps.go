@@ -273,7 +273,7 @@ func (s *show) end(p *pod) {
 
 func (s *show) uninstall(before string) {
 	s.step("neardns is taken off the node: the entry first, then the agent, then what it left for DNS to go on")
-	if _, err := s.program("neardns-install", "uninstall", "--cni-bin", cniBin, "--cni-conf", cniConf, "--remove-binary"); err != nil {
+	if _, err := s.program("neardns-install", "uninstall", "--cni-bin", cniBin, "--cni-conf", cniConf, "--cni-cache", cniCache, "--remove-binary"); err != nil {
 		s.t.Fatalf("neardns-install: %v", err)
 	}
 	got := "as before"

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/fsnotify/fsnotify"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/conflist"
+)
+
+// The faults that come of what else lives on a node: its network's own installer, a reboot, SELinux, the runtime, Multus. The
+// numbers go on from bugs_test.go.
+
+// linkerd/linkerd2#11228: a write in place was not seen; linkerd/linkerd2#10720: the network's installer began to rename, and
+// that was not watched for. Whichever way the file is written, the entry is back without waiting for the poll.
+func TestBug05EveryWayToWriteAFile(t *testing.T) {
+	n := newNode(t)
+	file, elsewhere := filepath.Join(n.conf, "10-a.conflist"), filepath.Join(n.bin, "..", "new")
+	n.network("10-a.conflist", mainList)
+	n.watch("--poll", "1h")
+	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+	ways := []struct {
+		name string
+		do   func(text string) error
+	}{
+		{"in place", func(text string) error { return os.WriteFile(file, []byte(text), 0o644) }},
+		{"renamed within the folder", func(text string) error {
+			temp := filepath.Join(n.conf, "new.tmp")
+			n.write(temp, text, 0o644)
+			return os.Rename(temp, file)
+		}},
+		{"renamed from another folder", func(text string) error {
+			n.write(elsewhere, text, 0o644)
+			return os.Rename(elsewhere, file)
+		}},
+		{"removed and linked", func(text string) error {
+			n.write(elsewhere, text, 0o644)
+			if err := os.Remove(file); err != nil {
+				return err
+			}
+			return os.Link(elsewhere, file)
+		}},
+		{"removed and made anew", func(text string) error {
+			if err := os.Remove(file); err != nil {
+				return err
+			}
+			return os.WriteFile(file, []byte(text), 0o644)
+		}},
+	}
+	for i, way := range ways {
+		main := fmt.Sprintf("main%d", i)
+		if err := way.do(strings.Replace(mainList, "flannel", main, 1)); err != nil {
+			t.Fatalf("%s: %v", way.name, err)
+		}
+		n.eventuallyTypes("10-a.conflist", main, "neardns")
+	}
+}
+
+// istio/istio#57316: what is cleaned up at a shutdown is missing at the next start, before anyone puts it back. istio/istio#14327,
+// #55968: the main network writes its file anew before our pod runs.
+func TestBug06RebootBeforeWeRun(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	_, stop := n.watch("--poll", "1h")
+	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+	before := n.read("10-a.conflist")
+	if code := stop(); code != 0 { // as the kubelet ends pods at a shutdown
+		t.Errorf("exit code %d", code)
+	}
+	if d := cmp.Diff(before, n.read("10-a.conflist")); d != "" {
+		t.Errorf("the shutdown took the entry out: the pods of the next start are not steered (-want +got):\n%s", d)
+	}
+	if files := n.files(n.bin); !slices.Equal(files, []string{"neardns"}) {
+		t.Errorf("the shutdown left %q in the plugins' folder", files)
+	}
+
+	// After the start: where nobody wrote, nothing is to do; where the main network did, one entry is put back, whichever of our
+	// two containers comes first, and also when both do.
+	code, out := n.install()
+	want(t, code, 0, out, "10-a.conflist is up to date", "neardns is up to date")
+	for range 2 {
+		n.network("10-a.conflist", mainList)
+		out, _ := n.watch("--poll", "1h")
+		code, text := n.install()
+		want(t, code, 0, text)
+		eventuallySays(t, out, "10-a.conflist")
+		n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+		if d := cmp.Diff(before, n.read("10-a.conflist")); d != "" {
+			t.Errorf("the list is another than before the reboot (-want +got):\n%s", d)
+		}
+	}
+}
+
+// istio/istio#49538: Cilium in its exclusive mode renames every other network and writes its own file anew at each event in
+// the folder. That must not become a race at full speed, the list must be whole all the time, and the log must say who.
+func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
+	n := newNode(t)
+	const name = "05-cilium.conflist"
+	list := strings.Replace(release(mainList, 0), "flannel", "cilium-cni", 1)
+	n.network("10-other.conflist", mainList)
+	cilium, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cilium.Add(n.conf); err != nil {
+		t.Fatal(err)
+	}
+	writes, ended := 0, make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range cilium.Events {
+			names, err := networks(n.conf)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, other := range names {
+				if other != name {
+					_ = os.Rename(filepath.Join(n.conf, other), filepath.Join(n.conf, other+".cilium_bak"))
+				}
+			}
+			if text, err := os.ReadFile(filepath.Join(n.conf, name)); err != nil || string(text) != list {
+				writes++
+				if err := n.owner(name, list); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	if err := n.owner(name, list); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	out, _ := n.watch("--poll", "1h")
+	eventuallySays(t, out, "written 4 times in ", "(its first plugin is cilium-cni) drops what others add: mend that there; the next try is in 1s", "the next try is in 2s")
+	took := time.Since(start)
+	if err := cilium.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	// One each for our first four and for each that followed a rest of at least a second.
+	if most := 6 + int(took.Seconds()); writes > most {
+		t.Errorf("the list was written %d times in %v, want at most %d", writes, took, most)
+	}
+	// The network's mode is mended: the entry comes back by itself, and stays.
+	n.eventuallyTypes(name, "cilium-cni", "neardns")
+	if !slices.Contains(n.files(n.conf), "10-other.conflist.cilium_bak") {
+		t.Errorf("Cilium's own doing was undone: %q", n.files(n.conf))
+	}
+}
+
+// istio/istio#23605, #32360, #53529: SELinux keeps containers from the host's folders. What that gives is "permission denied",
+// here by ownership: the message must name folder and remedy, and nothing may be half done.
+func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
+	bin := built(t)
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	// Another user than the owner must get as far as these folders.
+	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(filepath.Dir(bin)), filepath.Dir(n.bin), filepath.Dir(filepath.Dir(n.bin))} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, closed := range []string{n.bin, n.conf} {
+		open := map[string]string{n.bin: n.conf, n.conf: n.bin}[closed]
+		if err := os.Chmod(closed, 0o555); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(open, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), bin, slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
+		if os.Geteuid() == 0 {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		}
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState.ExitCode() != 1 {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		want(t, 1, 1, string(out), "open "+closed, "permission denied", "spc_t")
+		if n.read("10-a.conflist") != mainList || len(n.files(n.conf)) != 1 {
+			t.Errorf("the network was written: %q\n%s", n.files(n.conf), n.read("10-a.conflist"))
+		}
+		if err := os.Chmod(closed, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, out := n.install()
+	want(t, code, 0, out)
+}
+
+// containerd/containerd#11715: containerd takes notice of renames and writes, not of files that appear. Each change of ours is
+// a rename within the folder, of a file that a runtime does not take for a network before.
+func TestBug14EveryChangeIsARename(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conf", mainConf)
+	before, err := os.Stat(n.conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []func(...string) (int, string){n.install, n.uninstall, n.install} {
+		watch, err := fsnotify.NewWatcher()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := watch.Add(n.conf); err != nil {
+			t.Fatal(err)
+		}
+		code, out := step()
+		want(t, code, 0, out)
+		n.write(filepath.Join(n.conf, "marker"), "", 0o644) // all events before this one are the step's
+		renamed := false
+		for e := range watch.Events {
+			if filepath.Base(e.Name) == "marker" {
+				break
+			}
+			renamed = renamed || e.Has(fsnotify.Rename)
+			if e.Has(fsnotify.Write) && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name)) {
+				t.Errorf("%s was written in place", e.Name)
+			}
+		}
+		if !renamed {
+			t.Error("containerd did not take notice of the change")
+		}
+		if err := watch.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(n.conf, "marker")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after, err := os.Stat(n.conf)
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("the folder is another than the one that the runtime watches (%v)", err)
+	}
+}
+
+// containerd/containerd#6490: a folder that is removed and made anew was never watched again. Ours is, without the poll.
+func TestBug14FolderMadeAnew(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
+	n.watch("--poll", "1h")
+	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+	for _, main := range []string{"calico", "cilium-cni"} {
+		if err := os.RemoveAll(n.conf); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(n.conf, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		n.network("10-a.conflist", strings.Replace(mainList, "flannel", main, 1))
+		n.eventuallyTypes("10-a.conflist", main, "neardns")
+	}
+	// And it is followed again: what happens in it later is an event.
+	n.network("05-b.conflist", mainList)
+	n.eventuallyTypes("05-b.conflist", "flannel", "neardns")
+}
+
+// Multus in its automatic mode makes its own file from the first network that it finds, and does so again when that changes:
+// our entry belongs into that network's file. In Multus's own it would be lost, and would run before the network that it is about.
+func TestBug16Multus(t *testing.T) {
+	n := newNode(t)
+	// multus stands for its daemon: it takes the first file that is not its own as its delegate.
+	multus := func() {
+		t.Helper()
+		list, err := libcni.ConfListFromFile(filepath.Join(n.conf, "10-a.conflist"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.network("00-multus.conf", fmt.Sprintf(`{"cniVersion":%q,"name":"multus-cni-network","type":"multus","delegates":[%s]}`, list.CNIVersion, list.Bytes))
+	}
+	n.network("10-a.conflist", mainList)
+	multus()
+	own := n.read("00-multus.conf")
+	code, out := n.install()
+	want(t, code, 1, out, "00-multus.conf belongs to Multus", "name that network's file with --file")
+	if n.read("00-multus.conf") != own || n.read("10-a.conflist") != mainList || len(n.files(n.bin)) > 0 {
+		t.Error("something was written")
+	}
+
+	code, out = n.install("--file", "10-a.conflist")
+	want(t, code, 0, out)
+	n.wantTypes("10-a.conflist", "flannel", "neardns")
+	if n.read("00-multus.conf") != own {
+		t.Error("Multus's own file was written")
+	}
+	multus()
+	if text := n.read("00-multus.conf"); strings.Count(text, `"neardns"`) != 1 {
+		t.Errorf("the delegate lacks the entry:\n%s", text)
+	}
+	// The delegate is written anew: the watch puts the entry back there, and Multus's file is Multus's.
+	out2, _ := n.watch("--poll", "1h", "--file", "10-a.conflist")
+	eventuallySays(t, out2, "10-a.conflist is up to date")
+	n.network("10-a.conflist", mainList)
+	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+
+	code, out = n.uninstall("--file", "10-a.conflist")
+	want(t, code, 0, out)
+	multus()
+	if d := cmp.Diff(own, n.read("00-multus.conf")); d != "" {
+		t.Errorf("after uninstall (-want +got):\n%s", d)
+	}
+	// Without --file the name of Multus's file, which still holds us until Multus writes it, is an error that says so.
+	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.network("10-a.conflist", string(with))
+	multus()
+	code, out = n.uninstall()
+	want(t, code, 1, out, "took neardns out of "+n.conf+"/10-a.conflist", "00-multus.conf")
+	if d := cmp.Diff(mainList, n.read("10-a.conflist")); d != "" {
+		t.Errorf("the delegate (-want +got):\n%s", d)
+	}
+}
