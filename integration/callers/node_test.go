@@ -1,0 +1,312 @@
+package callers
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/integration/compat"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+const patience = 30 * time.Second // on a busy machine
+
+type object = map[string]any
+
+// node is a node with a main network, before anything of ours is on it.
+type node struct {
+	*testutil.Node
+	t       *testing.T
+	row     []string // in the table of README.md
+	main    string   // the main plugin: ptp, bridge or macvlan
+	network string   // its name
+	dir     string
+	agent   *testutil.Process // nil until it was started
+}
+
+func newNode(t *testing.T, main string, row ...string) *node {
+	t.Helper()
+	testutil.RequireRoot(t)
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	options := testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Name: "callers"}
+	if main == "macvlan" {
+		options.Attach = testutil.MACVLAN // so that the gateway of such pods, another machine, translates for them
+	}
+	n := &node{Node: testutil.NewNode(t, options), t: t, row: row, main: main, network: "main-" + main, dir: t.TempDir()}
+	for _, dir := range []string{n.cniBin(), n.cniConf(), n.persistDir()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{main, "host-local"} {
+		if err := os.Symlink(program(name), filepath.Join(n.cniBin(), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Duplicate address detection would hold every IPv6 pod up for a second, also on the host's side of a bridge.
+	n.Host.Sysctl("net.ipv6.conf.default.accept_dad", "0")
+	n.writeNetwork()
+	n.write("node.yaml", fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: [%q, %q]\nlocalAddresses: []\nupstreams: {external: []}\nstateDir: %s\npersistDir: %s\n",
+		n.ClusterDNS()[0], n.ClusterDNS()[1], n.stateDir(), n.persistDir()))
+	return n
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+func (n *node) cniBin() string          { return n.path("bin") }
+func (n *node) cniConf() string         { return n.path("net.d") }
+func (n *node) stateDir() string        { return n.path("run") }
+func (n *node) persistDir() string      { return n.path("lib/neardns") }
+func (n *node) list() string            { return n.path("net.d/10-main.conflist") }
+
+func (n *node) write(name, text string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.path(name), []byte(text), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// writeNetwork is what the main network's own installer does.
+func (n *node) writeNetwork() {
+	n.t.Helper()
+	var ranges, routes []any
+	for _, a := range n.Gateways() {
+		pods := object{"subnet": n.PodRange(a.Is4()).String(), "gateway": a.String()}
+		if n.main == "macvlan" { // on the node's own segment
+			host := n.HostAddrs()[len(ranges)]
+			bits := map[bool]int{true: 24, false: 64}[host.Is4()]
+			segment := netip.PrefixFrom(host, bits).Masked()
+			first := segment.Addr().Next()
+			pods = object{"subnet": segment.String(), "gateway": first.String(), "rangeStart": lastByte(host, 100).String(), "rangeEnd": lastByte(host, 200).String()}
+		}
+		ranges = append(ranges, []any{pods})
+		routes = append(routes, object{"dst": testutil.DefaultRoute(a).String()})
+	}
+	main := object{"type": n.main, "ipam": object{"type": "host-local", "dataDir": n.path("ipam"), "ranges": ranges, "routes": routes}}
+	switch n.main {
+	case "bridge":
+		main["bridge"], main["isGateway"], main["hairpinMode"] = "cni0", true, true
+	case "macvlan":
+		main["master"], main["mode"] = "eth0", "bridge"
+	}
+	text, err := json.MarshalIndent(object{"cniVersion": "1.1.0", "name": n.network, "plugins": []any{main}}, "", "  ")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.write("net.d/10-main.conflist", string(text))
+}
+
+func lastByte(a netip.Addr, b byte) netip.Addr {
+	raw := a.AsSlice()
+	raw[len(raw)-1] = b
+	out, _ := netip.AddrFromSlice(raw)
+	return out
+}
+
+// installer runs one of its commands on this node.
+func (n *node) installer(command string, more ...string) string {
+	n.t.Helper()
+	args := []string{program("neardns-install"), command, "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf()}
+	if command != "uninstall" {
+		args = append(args, "--nodeconfig", n.path("node.yaml"))
+	}
+	return n.Host.Run(append(args, more...)...)
+}
+
+// startAgent starts the agent and waits until it serves and the fallback is proven.
+func (n *node) startAgent() {
+	n.t.Helper()
+	n.agent = n.Host.Start(program("neardns-agent"), "node", "--config", n.path("node.yaml"))
+	agent := n.agent
+	n.t.Cleanup(func() {
+		if n.t.Failed() {
+			n.t.Logf("agent's log:\n%s", agent.Output())
+		}
+	})
+	testutil.Eventually(n.t, patience, func() error {
+		out, _ := n.Host.TryRun("", program("neardns-agent"), "status", "--config", n.path("node.yaml"), "--json") // 3 where degraded
+		var s struct {
+			Agent *struct {
+				Ready  bool         `json:"ready"`
+				Proven []netip.Addr `json:"fallbackProven"`
+			} `json:"agent"`
+		}
+		if err := json.Unmarshal([]byte(out), &s); err != nil {
+			return err
+		}
+		if s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < 2 {
+			return fmt.Errorf("the agent is not ready: %s", out)
+		}
+		return nil
+	})
+}
+
+func (n *node) killAgent() {
+	n.t.Helper()
+	n.agent.Signal(unix.SIGKILL)
+	<-n.agent.Exited()
+}
+
+// step is one part of a caller's test, about one column of the table; "" where the table does not ask. What fails in it stops
+// it, and the next goes on with the same node.
+func (n *node) step(t *testing.T, column string, f func(t *testing.T)) {
+	t.Helper()
+	n.limit(t, column, "", f)
+}
+
+// limit is a step that shows what does not work, and why.
+func (n *node) limit(t *testing.T, column, why string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(column, func(t *testing.T) {
+		whole := n.t
+		n.t = t
+		defer func() { n.t = whole }()
+		compat.Record(t, compat.Cell{Table: "runtimes", Row: n.row, Column: column, Limit: why})
+		f(t)
+	})
+}
+
+// pod is what stands for one: a namespace, which a caller attaches.
+type pod struct {
+	*testutil.NetNS
+	node *node
+	name string
+	id   string // the container's
+}
+
+func (n *node) newPod(name string) *pod {
+	n.t.Helper()
+	p := &pod{NetNS: testutil.NewNS(n.t, "callers-"+name), node: n, name: name, id: name + "-0123456789abcdef"}
+	p.Sysctl("net.ipv6.conf.default.accept_dad", "0")
+	return p
+}
+
+func (p *pod) file() (podfile.File, error) {
+	return podfile.Read(podfile.Path(p.node.stateDir(), p.id, "eth0"))
+}
+
+func (p *pod) wantState(want podfile.State, reason string) {
+	p.node.t.Helper()
+	f, err := p.file()
+	if err != nil {
+		p.node.t.Fatal(err)
+	}
+	for _, d := range f.Decisions {
+		if d.State != want || !strings.Contains(d.Reason, reason) {
+			p.node.t.Errorf("pod %s: %s is %s (%s), want %s (%s)", p.name, d.Redirect.ClusterDNS, d.State, d.Reason, want, reason)
+		}
+	}
+}
+
+func (n *node) wantFiles(names ...string) {
+	n.t.Helper()
+	entries, err := os.ReadDir(filepath.Join(n.stateDir(), "pods"))
+	if err != nil && !os.IsNotExist(err) {
+		n.t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	for i := range names {
+		names[i] = filepath.Base(podfile.Path(n.stateDir(), names[i], "eth0"))
+	}
+	slices.Sort(names)
+	if !slices.Equal(got, names) {
+		n.t.Errorf("pod files %q, want %q", got, names)
+	}
+}
+
+// ask asks once, as a resolver does: a second time when nothing came.
+func (p *pod) ask(server netip.Addr, network, name string) (*testutil.Answer, error) {
+	for try := 0; ; try++ {
+		a, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(server, 53), name, dns.TypeA, network, testutil.AskOptions{Timeout: 2 * time.Second})
+		if err == nil && (a.Msg.Rcode != dns.RcodeSuccess || a.Who != "KUBEDNS") {
+			err = fmt.Errorf("wrong answer: %s", a)
+		}
+		if err == nil || try == 1 {
+			return a, err
+		}
+	}
+}
+
+// wantCached asks one name several times, in each family and over both protocols: a cache answers with one serial.
+func (p *pod) wantCached(name string) { p.node.t.Helper(); p.wantSerials(name, 1) }
+
+// wantKubeDNS is the other case: kube-dns counts on.
+func (p *pod) wantKubeDNS(name string) { p.node.t.Helper(); p.wantSerials(name, 8) }
+
+func (p *pod) wantSerials(name string, want int) {
+	p.node.t.Helper()
+	var serials []int
+	for _, server := range p.node.ClusterDNS() {
+		for _, network := range []string{"udp", "tcp", "udp", "tcp"} {
+			a, err := p.ask(server, network, name)
+			if err != nil {
+				p.node.t.Fatalf("pod %s asked %s over %s: %v", p.name, server, network, err)
+			}
+			serials = append(serials, a.Serial)
+		}
+	}
+	slices.Sort(serials)
+	if got := len(slices.Compact(slices.Clone(serials))); got != want {
+		p.node.t.Errorf("pod %s asked for %s: answers %v, want %d different ones", p.name, name, serials, want)
+	}
+}
+
+// load asks for names without a pause until end is called, which returns how many questions there were and the first that was
+// never answered.
+func (p *pod) load() (end func() (asked int, err error)) {
+	stop := make(chan struct{})
+	type result struct {
+		asked int
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		for ; r.err == nil; r.asked++ {
+			select {
+			case <-stop:
+				done <- r
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			server := p.node.ClusterDNS()[r.asked%2]
+			network := []string{"udp", "udp", "tcp", "udp"}[r.asked/2%4]
+			_, r.err = p.ask(server, network, fmt.Sprintf("load-%d.cluster.local.", r.asked%50))
+		}
+		done <- r
+	}()
+	return func() (int, error) {
+		close(stop)
+		r := <-done
+		return r.asked, r.err
+	}
+}
+
+// moduleVersion is a module's that this test is built with.
+func moduleVersion(path string) string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "?"
+	}
+	for _, m := range info.Deps {
+		if m.Path == path {
+			return strings.TrimPrefix(m.Version, "v")
+		}
+	}
+	return "?"
+}
