@@ -37,7 +37,7 @@ const attempts = 8
 // OpenNftables opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed
 // afterwards.
 func OpenNftables(nsFD int) (*Nftables, error) {
-	nsFD, err := holdNetNS(nsFD)
+	nsFD, err := HoldNetNS(nsFD)
 	if err != nil {
 		return nil, err
 	}
@@ -63,9 +63,9 @@ func (n *Nftables) read() (*nftables.Conn, error) {
 	return reader, nil
 }
 
-// holdNetNS makes a descriptor of our own. Sockets are opened anew after errors, maybe by another thread and after the
+// HoldNetNS makes a descriptor of our own. Sockets are opened anew after errors, maybe by another thread and after the
 // caller's descriptor was closed and its number given to another netns: those rules would land in the wrong place.
-func holdNetNS(nsFD int) (int, error) {
+func HoldNetNS(nsFD int) (int, error) {
 	var own int
 	var err error
 	if nsFD < 0 {

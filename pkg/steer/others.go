@@ -22,7 +22,7 @@ func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name 
 // Others lists the chains that other programs have in a netns, -1 for the calling thread's. Whether a chain can drop is
 // read only of base chains at input: for which packets, and what chains they jump to, is not followed.
 func Others(nsFD int) ([]Chain, error) {
-	nsFD, err := holdNetNS(nsFD)
+	nsFD, err := HoldNetNS(nsFD)
 	if err != nil {
 		return nil, err
 	}

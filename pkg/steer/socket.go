@@ -23,7 +23,7 @@ func dial(protocol, nsFD int) (*netlink.Conn, error) {
 		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 		return os.NewSyscallError("socket", err)
 	}
-	enter := inNetNS
+	enter := InNetNS
 	if isHere(nsFD) {
 		enter = func(_ int, f func() error) error { return f() }
 	}

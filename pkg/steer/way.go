@@ -170,7 +170,7 @@ func proxies(hostNS int, entry, peer string, family uint8) (bool, error) {
 		dir, file = "ipv6", "proxy_ndp"
 	}
 	var on bool
-	err := inNetNS(hostNS, func() error {
+	err := InNetNS(hostNS, func() error {
 		for _, name := range []string{entry, peer, "all"} {
 			data, err := os.ReadFile(filepath.Join("/proc/sys/net", dir, "conf", name, file))
 			if errors.Is(err, os.ErrNotExist) {
@@ -187,8 +187,9 @@ func proxies(hostNS int, entry, peer string, family uint8) (bool, error) {
 	return on, err
 }
 
-// inNetNS runs f on a thread of its own in another netns. The thread ends with it where it could not be brought back.
-func inNetNS(fd int, f func() error) error {
+// InNetNS runs f on a thread of its own in the netns behind fd, and so what f starts. The thread ends with it where it could
+// not be brought back.
+func InNetNS(fd int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()

@@ -1,0 +1,324 @@
+package iptables
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// The chains. NODE-LOCAL-DNS is the name that the node-local-dns module gave to the chain of the fallback.
+const (
+	preroutingChain  = "NEARDNS-PREROUTING"
+	udpChain         = "NEARDNS-UDP"
+	tcpChain         = "NEARDNS-TCP"
+	deliverChain     = "NEARDNS-DELIVER"
+	rawOutputChain   = "NEARDNS-RAW-OUTPUT"
+	fallbackChain    = "NODE-LOCAL-DNS"
+	giveBackChain    = "NEARDNS-GIVE-BACK"
+	postroutingChain = "NEARDNS-POSTROUTING"
+	inputChain       = "NEARDNS-IN"
+	outputChain      = "NEARDNS-OUT"
+	forwardChain     = "NEARDNS-FORWARD"
+	podChain         = "NEARDNS-POD"
+)
+
+// ownChains lists every chain that this package makes, by table; a chain that a later version no longer makes stays here, so
+// that it is removed.
+func ownChains() map[string][]string {
+	return map[string][]string{
+		"raw":    {preroutingChain, udpChain, tcpChain, deliverChain, rawOutputChain},
+		"nat":    {fallbackChain, giveBackChain, postroutingChain, podChain},
+		"filter": {inputChain, outputChain, forwardChain},
+	}
+}
+
+// tableOrder is the order in which tables are made: what lets packets through, then the way that they take without the agent,
+// then what hands them to it. They are removed in the other order.
+func tableOrder() []string { return []string{"filter", "nat", "raw"} }
+
+// list is the name of the xt_recent list that holds the leases of a protocol; one a family, since a list keeps the
+// network mask of whoever made it.
+func list(p steer.Protocol, is4 bool) string {
+	if is4 {
+		return "neardns_" + p.String() + "4"
+	}
+	return "neardns_" + p.String() + "6"
+}
+
+// leaseSeconds rounds a lease's lifetime up to what `-m recent --seconds` knows.
+func leaseSeconds(lifetime time.Duration) int {
+	if lifetime <= 0 {
+		lifetime = steer.DefaultLifetime
+	}
+	return int((lifetime + time.Second - 1) / time.Second)
+}
+
+// Lifetime is how long a lease of the given lifetime lasts in this back end.
+func Lifetime(lifetime time.Duration) time.Duration {
+	return time.Duration(leaseSeconds(lifetime)) * time.Second
+}
+
+// pair is an address of ours and the cluster DNS address that it stands for.
+type pair struct{ ours, clusterDNS netip.Addr }
+
+// host is what a steer.Host asks of one family.
+type host struct {
+	is4      bool
+	served   []pair // may be leased
+	fallback []pair // are only ever given back
+	onLink   []netip.Addr
+	exempt   []netip.Addr
+	uplinks  []string
+	seconds  int
+}
+
+func hostOf(h steer.Host, is4 bool) host {
+	out := host{is4: is4, uplinks: slices.Sorted(slices.Values(h.Uplinks)), seconds: leaseSeconds(h.Lifetime)}
+	for _, r := range h.Redirects {
+		if r.Is4() == is4 {
+			out.served = append(out.served, pair{r.Steering, r.ClusterDNS})
+		}
+	}
+	for _, l := range h.Locals {
+		switch {
+		case l.Address.Is4() != is4:
+		case l.Address == l.ClusterDNS:
+			out.onLink = append(out.onLink, l.Address)
+		default:
+			out.served = append(out.served, pair{l.Address, l.ClusterDNS})
+		}
+	}
+	for _, r := range h.FallbackOnly {
+		if r.Is4() == is4 {
+			out.fallback = append(out.fallback, pair{r.Steering, r.ClusterDNS})
+		}
+	}
+	for _, a := range h.Exempt {
+		if a.Is4() == is4 {
+			out.exempt = append(out.exempt, a)
+		}
+	}
+	byAddr := func(a, b pair) int { return a.ours.Compare(b.ours) }
+	slices.SortFunc(out.served, byAddr)
+	slices.SortFunc(out.fallback, byAddr)
+	slices.SortFunc(out.onLink, netip.Addr.Compare)
+	slices.SortFunc(out.exempt, netip.Addr.Compare)
+	return out
+}
+
+// hosts renders the host's rules: a script for each family that has an address of ours.
+func hosts(h steer.Host) []script {
+	var out []script
+	for _, is4 := range []bool{true, false} {
+		if f := hostOf(h, is4); len(f.served)+len(f.fallback)+len(f.onLink) > 0 {
+			out = append(out, f.render())
+		}
+	}
+	return out
+}
+
+func (h host) render() script {
+	s := script{is4: h.is4}
+	for _, table := range tableOrder() {
+		switch table {
+		case "filter":
+			s.chains = append(s.chains, h.filter()...)
+		case "nat":
+			s.chains = append(s.chains, h.nat()...)
+		case "raw":
+			s.chains = append(s.chains, h.raw()...)
+		}
+	}
+	return s
+}
+
+func cidr(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+
+// toPort53 matches questions to an address, fromPort53 answers from it.
+func toPort53(a netip.Addr, proto string) string {
+	return fmt.Sprintf("-d %s -p %s -m %s --dport 53", cidr(a), proto, proto)
+}
+
+func fromPort53(a netip.Addr, proto string) string {
+	return fmt.Sprintf("-s %s -p %s -m %s --sport 53", cidr(a), proto, proto)
+}
+
+func comment(text string) string { return "-m comment --comment " + stampPrefix + text }
+
+// syn matches the packet that opens a TCP connection.
+const syn = "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN"
+
+// lease matches what may go to the agent: the address was proven within the lease's lifetime, and a socket is bound to this
+// very address (without --nowildcard one that is bound to all addresses does not count).
+func (h host) lease(p steer.Protocol) string {
+	return fmt.Sprintf("-m recent --rcheck --seconds %d --name %s --rdest -m socket", h.seconds, list(p, h.is4))
+}
+
+func (h host) probe(source netip.Addr) string {
+	return fmt.Sprintf("-s %s -i %s", cidr(source), steer.ProberInterface)
+}
+
+// raw is the switch for UDP, before connection tracking: what is delivered is not tracked, and all else takes the nat table's
+// way.
+func (h host) raw() []chain {
+	pre := chain{table: "raw", name: preroutingChain, from: []jump{{base: "PREROUTING"}}, rules: []string{"-i lo -j RETURN"}}
+	for _, a := range h.exempt {
+		for _, on := range h.onLink {
+			pre.rules = append(pre.rules, fmt.Sprintf("-s %s -d %s -j RETURN", cidr(a), cidr(on)))
+		}
+	}
+	for _, p := range slices.Concat(h.served, h.fallback) {
+		pre.rules = append(pre.rules, toPort53(p.ours, "udp")+" -j "+udpChain, toPort53(p.ours, "tcp")+" -j "+tcpChain)
+	}
+	for _, a := range h.onLink {
+		// Its TCP is not tracked either: kube-proxy would translate what is.
+		pre.rules = append(pre.rules, toPort53(a, "udp")+" -j "+udpChain,
+			toPort53(a, "tcp")+" "+h.lease(steer.TCP)+" -g "+deliverChain)
+	}
+	var guard []string
+	for _, u := range h.uplinks {
+		guard = append(guard, "-i "+u+" "+comment(steer.CounterUplinkDrop)+" -j DROP")
+	}
+	guard = append(guard, h.probe(steer.ProofSource(h.is4))+" -j RETURN")
+	udp := chain{table: "raw", name: udpChain, rules: slices.Concat(guard, []string{
+		h.probe(steer.ProbeSource(h.is4)) + " -m socket " + comment(steer.CounterProbe) + " -g " + deliverChain,
+		h.lease(steer.UDP) + " " + comment(steer.CounterDeliveredUDP) + " -g " + deliverChain,
+		comment(steer.CounterFallbackUDP) + " -j RETURN",
+	})}
+	// TCP's way is chosen in nat and kept by connection tracking; here are only the guard and the counters.
+	tcp := chain{table: "raw", name: tcpChain, rules: slices.Concat(guard, []string{
+		h.probe(steer.ProbeSource(h.is4)) + " -j RETURN",
+		syn + " " + h.lease(steer.TCP) + " " + comment(steer.CounterDeliveredTCP) + " -j RETURN",
+		syn + " " + comment(steer.CounterFallbackTCP) + " -j RETURN",
+	})}
+	deliver := chain{table: "raw", name: deliverChain, rules: []string{"-j CT --notrack"}}
+	return []chain{deliver, udp, tcp, pre, h.rawOutput()}
+}
+
+// rawOutput takes the lease datagrams of the agent, and keeps its answers out of connection tracking.
+func (h host) rawOutput() chain {
+	c := chain{table: "raw", name: rawOutputChain, from: []jump{{base: "OUTPUT"}}}
+	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+		renew, withdraw := steer.LeasePorts(p)
+		to := func(port int) string {
+			return fmt.Sprintf("-p udp -m udp --dport %d -m mark --mark %#x", port, steer.Mark)
+		}
+		c.rules = append(c.rules,
+			to(renew)+" -m recent --set --name "+list(p, h.is4)+" --rdest -j DROP",
+			to(withdraw)+" -m recent --remove --name "+list(p, h.is4)+" --rdest",
+			to(withdraw)+" -j DROP")
+	}
+	for _, p := range h.served {
+		c.rules = append(c.rules, fromPort53(p.ours, "udp")+" -j CT --notrack")
+	}
+	for _, a := range h.onLink {
+		// The node's own processes, too, but for the agent, whose questions to this address are its last resort.
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			c.rules = append(c.rules,
+				toPort53(a, p.String())+fmt.Sprintf(" -m mark ! --mark %#x -m recent --rcheck --seconds %d --name %s --rdest -j CT --notrack", steer.Mark, h.seconds, list(p, h.is4)),
+				fromPort53(a, p.String())+" -j CT --notrack")
+		}
+	}
+	return c
+}
+
+// nat is the fallback, and the switch for TCP. A packet is given its cluster DNS address here, and since nat is passed but
+// once by each connection, kube-proxy's translation of that address comes at the second passing, behind the turn.
+func (h host) nat() []chain {
+	back := chain{table: "nat", name: giveBackChain}
+	for _, p := range slices.Concat(h.served, h.fallback) {
+		to := netip.AddrPortFrom(p.clusterDNS, 53).String()
+		for _, proto := range []string{"udp", "tcp"} {
+			back.rules = append(back.rules, toPort53(p.ours, proto)+" -j DNAT --to-destination "+to)
+		}
+	}
+	choose := chain{table: "nat", name: fallbackChain, from: []jump{{base: "PREROUTING"}}, rules: []string{
+		"-i lo -j RETURN",
+		h.probe(steer.ProofSource(h.is4)) + " -j " + giveBackChain,
+		h.probe(steer.ProbeSource(h.is4)) + " -p tcp -m socket -j RETURN",
+		"-p tcp -m tcp --dport 53 " + h.lease(steer.TCP) + " -j RETURN",
+		"-j " + giveBackChain,
+	}}
+	post := chain{table: "nat", name: postroutingChain, from: []jump{{base: "POSTROUTING"}}, rules: []string{
+		"-o " + steer.TurnOut + " -j SNAT --to-source " + steer.TurnSource(h.is4).String(),
+		"-s " + cidr(steer.TurnSource(h.is4)) + " ! -o " + steer.TurnIn + " -j MASQUERADE",
+	}}
+	for _, s := range []netip.Addr{steer.ProbeSource(h.is4), steer.ProofSource(h.is4)} {
+		post.rules = append(post.rules, "-s "+cidr(s)+" ! -o "+steer.ProberInterface+" -j MASQUERADE")
+	}
+	for _, a := range h.onLink {
+		// What the node itself sends there has it as its source as well, by the time kube-proxy has given it a way.
+		post.rules = append(post.rules, "-s "+cidr(a)+" ! -o lo -j MASQUERADE")
+	}
+	return []chain{back, choose, post}
+}
+
+// filter lets through what a policy of DROP would not: questions and answers, and the turn.
+func (h host) filter() []chain {
+	in := chain{table: "filter", name: inputChain, from: []jump{{base: "INPUT"}}}
+	out := chain{table: "filter", name: outputChain, from: []jump{{base: "OUTPUT"}}}
+	ours := slices.Clone(h.onLink)
+	for _, p := range h.served {
+		ours = append(ours, p.ours)
+	}
+	for _, a := range ours {
+		for _, proto := range []string{"udp", "tcp"} {
+			in.rules = append(in.rules, toPort53(a, proto)+" -j ACCEPT")
+			out.rules = append(out.rules, fromPort53(a, proto)+" -j ACCEPT")
+		}
+	}
+	forward := chain{table: "filter", name: forwardChain, from: []jump{{base: "FORWARD"}}}
+	for _, link := range []string{steer.TurnOut, steer.TurnIn} {
+		forward.rules = append(forward.rules, "-o "+link+" -j ACCEPT", "-i "+link+" -j ACCEPT")
+	}
+	return []chain{in, out, forward}
+}
+
+// pods renders a pod's rules. They stand behind those of a service mesh that captures DNS in the same chain.
+func pods(p steer.Pod) []script {
+	var out []script
+	for _, is4 := range []bool{true, false} {
+		c := chain{table: "nat", name: podChain, from: []jump{{base: "OUTPUT", last: true}, {base: "PREROUTING", last: true}}}
+		redirects := slices.SortedFunc(slices.Values(p.Redirects), func(a, b steer.Redirect) int { return a.ClusterDNS.Compare(b.ClusterDNS) })
+		for _, r := range redirects {
+			if r.Is4() != is4 {
+				continue
+			}
+			to := " -j DNAT --to-destination " + netip.AddrPortFrom(r.Steering, 53).String()
+			// A connection that was open before stays where it is: only its first packet is led elsewhere.
+			c.rules = append(c.rules, toPort53(r.ClusterDNS, "udp")+to, "-d "+cidr(r.ClusterDNS)+" "+syn+" --dport 53"+to)
+		}
+		if len(c.rules) > 0 {
+			out = append(out, script{is4: is4, chains: []chain{c}})
+		}
+	}
+	return out
+}
+
+// counters reads those that stand in the comments of rules, from the output of iptables -v -S.
+func counters(text string, into map[string]steer.Counter) {
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		name := ""
+		var c steer.Counter
+		for i, w := range words {
+			w = strings.Trim(w, `"`)
+			if rest, ok := strings.CutPrefix(w, stampPrefix); ok && i > 0 && words[i-1] == "--comment" {
+				name = rest
+			}
+			if w == "-c" && i+2 < len(words) {
+				c.Packets, _ = strconv.ParseUint(words[i+1], 10, 64) // 0 where a program prints something else
+				c.Bytes, _ = strconv.ParseUint(words[i+2], 10, 64)
+			}
+		}
+		if name != "" {
+			sum := into[name]
+			into[name] = steer.Counter{Packets: sum.Packets + c.Packets, Bytes: sum.Bytes + c.Bytes}
+		}
+	}
+}

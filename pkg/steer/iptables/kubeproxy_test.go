@@ -1,0 +1,80 @@
+package iptables_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// The chains of kube-system/kube-dns, whose names come of the Service's name, port and protocol.
+const udpChain, tcpChain = "KUBE-SVC-TCOU7JCQXEZGVUNU", "KUBE-SVC-ERIFXISQEP7F7OF4"
+
+// sync is what kube-proxy 1.36 in iptables mode gives to iptables-restore --noflush --counters when the Service is deleted,
+// is renamed or has no endpoint left: its chains are emptied and deleted in the transaction that writes all others anew.
+const sync = `*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:` + udpChain + ` - [0:0]
+:` + tcpChain + ` - [0:0]
+-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j RETURN
+-X ` + udpChain + `
+-X ` + tcpChain + `
+COMMIT
+`
+
+// TestKubeProxyDeletes is why there is the turn: what jumps to a chain of kube-proxy's keeps it from deleting that, and with it
+// from all else that its transaction was to do.
+func TestKubeProxyDeletes(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		host, kind := r.node.Host, strings.TrimPrefix(string(flavour), "iptables")
+		// kube-proxy's rules, by the program that ours are made with.
+		host.RunInput(r.node.Proxy.Base(true)+r.node.Proxy.Rules(true, testutil.DNSService(r.node.ClusterDNS()[0], r.node.KubeDNSAddrs()[0])),
+			"iptables"+kind+"-restore", "--noflush", "-w")
+		restore := []string{"iptables" + kind + "-restore", "--noflush", "--counters", "-w"}
+
+		host.Run("iptables"+kind, "-w", "-t", "nat", "-N", "JUMPS")
+		host.Run("iptables"+kind, "-w", "-t", "nat", "-A", "JUMPS", "-p", "udp", "-j", udpChain)
+		if _, err := host.TryRun(sync, restore...); err == nil {
+			t.Error("kube-proxy can delete a chain that another jumps to: the turn may not be needed any more")
+		}
+		host.Run("iptables"+kind, "-w", "-t", "nat", "-F", "JUMPS")
+
+		if out, err := host.TryRun(sync, restore...); err != nil {
+			t.Errorf("our rules are in kube-proxy's way: %v\n%s", err, out)
+		}
+		if left := host.Run("iptables"+kind, "-w", "-t", "nat", "-S"); strings.Contains(left, "KUBE-SVC-") {
+			t.Errorf("chains are left:\n%s", left)
+		}
+		must(t, r.rules.Verify(r.host))
+	})
+}
+
+// TestServiceComesAndGoes deletes, makes anew and renames kube-dns while pods ask.
+func TestServiceComesAndGoes(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		pod := r.steered("pod")
+		r.listen()
+		var services []testutil.Service
+		for i, a := range r.node.ClusterDNS() {
+			services = append(services, testutil.DNSService(a, r.node.KubeDNSAddrs()[i])...)
+		}
+		r.want("KUBEDNS", pod.NetNS, "before", r.servers()...)
+		r.node.Proxy.Set()
+		r.renew()
+		r.want("AGENT", pod.NetNS, "without the Service, under a lease", r.servers()...)
+		r.withdraw()
+		r.node.Proxy.Set(services...)
+		r.want("KUBEDNS", pod.NetNS, "made anew", r.servers()...)
+		for i := range services {
+			services[i].Name, services[i].Port = "rke2-coredns", "udp-53"
+		}
+		r.node.Proxy.Set(services...)
+		r.want("KUBEDNS", pod.NetNS, "renamed", r.servers()...)
+		must(t, r.rules.Verify(r.host))
+	})
+}

@@ -1,0 +1,60 @@
+package iptables
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// TestGolden holds what is given to iptables-restore, whole, for nodes and pods.
+func TestGolden(t *testing.T) {
+	redirects := []steer.Redirect{
+		{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")},
+		{ClusterDNS: addr("fd00:96::a"), Steering: addr("fd00:90de:d95::b")},
+	}
+	locals := []steer.Local{
+		{Address: addr("169.254.20.10"), ClusterDNS: addr("10.96.0.10")}, {Address: addr("fd00:90de:d95::a"), ClusterDNS: addr("fd00:96::a")},
+	}
+	for name, rs := range map[string]steer.Ruleset{
+		"host":  steer.Host{Redirects: redirects[:1], Locals: locals[:1], Uplinks: []string{"eth1", "eth0"}},
+		"host6": steer.Host{Redirects: redirects[1:], Locals: locals[1:], Lifetime: 2100 * time.Millisecond},
+		"gone":  steer.Host{Redirects: redirects[:1], FallbackOnly: []steer.Redirect{{ClusterDNS: addr("10.96.0.11"), Steering: addr("169.254.20.12")}}},
+		"pod":   steer.Pod{Redirects: redirects},
+		"none":  steer.Host{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scripts, err := render(rs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, s := range scripts {
+				got += "# " + s.family() + "\n" + s.restore(s.tables(), func(chain, jump) bool { return true })
+			}
+			file := filepath.Join("testdata", name+".restore")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package iptables_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+var (
+	errLate = errors.New("the machine was too busy to ask within a lease")
+	errHeld = errors.New("the lease still stands")
+)
+
+// TestRepair damages the rules in each way and wants them back, with nothing foreign touched.
+func TestRepair(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		must(t, r.rules.Verify(r.host))
+		whole := dump(r.node.Host)
+		must(t, r.rules.Apply(r.host))
+		if again := dump(r.node.Host); again != whole {
+			t.Errorf("applied twice is not the same:\n%s\n%s", whole, again)
+		}
+		program := func(args ...string) func() {
+			return func() {
+				r.node.Host.Run(append([]string{"iptables" + strings.TrimPrefix(string(flavour), "iptables"), "-w"}, args...)...)
+			}
+		}
+		for name, damage := range map[string]func(){
+			"a chain flushed":     program("-t", "raw", "-F", "NEARDNS-UDP"),
+			"a base chain":        program("-t", "raw", "-F", "PREROUTING"),
+			"a rule taken":        program("-t", "nat", "-D", "NODE-LOCAL-DNS", "1"),
+			"a rule added":        program("-t", "nat", "-A", "NODE-LOCAL-DNS", "-j", "RETURN"),
+			"a jump taken":        program("-t", "filter", "-D", "FORWARD", "-j", "NEARDNS-FORWARD"),
+			"the fallback's jump": program("-t", "nat", "-D", "PREROUTING", "-j", "NODE-LOCAL-DNS"),
+		} {
+			damage()
+			var drift *steer.DriftError
+			if err := r.rules.Verify(r.host); !errors.As(err, &drift) {
+				t.Errorf("%s is not seen: %v", name, err)
+			}
+			must(t, r.rules.Apply(r.host))
+			must(t, r.rules.Verify(r.host))
+		}
+		// In another order at most: what was put back stands first again.
+		if got, want := sorted(dump(r.node.Host)), sorted(whole); !slices.Equal(got, want) {
+			t.Errorf("repaired:\n%s\nwant\n%s", strings.Join(got, ""), strings.Join(want, ""))
+		}
+	})
+}
+
+func sorted(text string) []string { return slices.Sorted(strings.Lines(text)) }
+
+// TestRemove wants a node as it was before.
+func TestRemove(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		testutil.RequireRoot(t)
+		ns := testutil.NewNS(t, "host")
+		b := open(t, ns, flavour)
+		if present, err := b.Present(); err != nil || present {
+			t.Errorf("on a new node: %v, %v", present, err)
+		}
+		must(t, b.Remove())
+		ns.Run("iptables"+strings.TrimPrefix(string(flavour), "iptables"), "-t", "nat", "-A", "PREROUTING", "-p", "udp", "-j", "ACCEPT")
+		before := dump(ns)
+		redirects, err := steer.Complete([]steer.Redirect{{ClusterDNS: addr("10.96.0.10")}, {ClusterDNS: addr("fd00:96::a")}})
+		must(t, err)
+		must(t, b.Apply(steer.Host{Redirects: redirects}))
+		must(t, b.Apply(steer.Pod{Redirects: redirects}))
+		if present, err := b.Present(); err != nil || !present {
+			t.Errorf("with rules: %v, %v", present, err)
+		}
+		must(t, b.Remove())
+		after := dump(ns)
+		if strings.Contains(after, "NEARDNS") || strings.Contains(after, "NODE-LOCAL-DNS") || !strings.Contains(after, "-A PREROUTING -p udp -j ACCEPT") {
+			t.Errorf("removed:\n%s\nbefore:\n%s", after, before)
+		}
+		if present, err := b.Present(); err != nil || present {
+			t.Errorf("after removal: %v, %v", present, err)
+		}
+	})
+}
+
+// TestSupported has this kernel check everything, and leaves nothing.
+func TestSupported(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		testutil.RequireRoot(t)
+		ns := testutil.NewNS(t, "host")
+		must(t, open(t, ns, flavour).Supported())
+		if left := dump(ns); strings.Contains(left, "NEARDNS") || strings.Contains(left, "NODE-LOCAL") {
+			t.Errorf("left:\n%s", left)
+		}
+	})
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }

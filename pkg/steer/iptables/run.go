@@ -1,0 +1,160 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Flavour is one of the two programs that go by the name of iptables. A kernel can hold the tables of both.
+type Flavour string
+
+// The two flavours, as they are written in configurations and in the back end's file.
+const (
+	NFT    Flavour = "iptables-nft"
+	Legacy Flavour = "iptables-legacy"
+)
+
+// Bounds of one run of a program.
+const (
+	// lockWait is how long, in seconds, iptables-legacy waits for another one's lock: as long as kube-proxy does.
+	lockWait = 5
+	// runMost ends a run that waits for more than that, as an iptables-nft does behind another's big transaction.
+	runMost = 30 * time.Second
+	// lockedExit is the exit code for a lock that was not had in time (iptables' RESOURCE_PROBLEM).
+	lockedExit = 4
+)
+
+// ErrLocked says that another program kept iptables' lock for longer than we wait.
+var ErrLocked = errors.New("another program holds iptables' lock")
+
+// Stats counts the runs of the programs. It is safe for concurrent use; several back ends may share one.
+type Stats struct {
+	Runs, Failed, Locked atomic.Uint64 // Locked ones are among the failed
+	Time                 atomic.Int64  // nanoseconds that all runs took together, waiting for locks included
+}
+
+// programs finds and runs one flavour's programs in one netns.
+type programs struct {
+	flavour Flavour
+	nsFD    int
+	stats   *Stats
+}
+
+// path finds a program: by its flavour's name, or as plain iptables where that is of this flavour.
+func (p programs) path(is4 bool, suffix string) (string, error) {
+	family := "ip6tables"
+	if is4 {
+		family = "iptables"
+	}
+	_, kind, _ := strings.Cut(string(p.flavour), "-")
+	own := family + "-" + kind + suffix
+	if path, err := look(own); err == nil {
+		return path, nil
+	}
+	path, err := look(family + suffix)
+	if err != nil {
+		return "", fmt.Errorf("%s is not on this node: %w", own, exec.ErrNotFound)
+	}
+	out, err := exec.CommandContext(context.Background(), path, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s --version: %w", path, err)
+	}
+	// Before there were two, nothing was said of it.
+	if is := strings.Contains(string(out), "nf_tables"); is != (p.flavour == NFT) {
+		return "", fmt.Errorf("%s is not on this node: %w", own, exec.ErrNotFound)
+	}
+	return path, nil
+}
+
+// look is exec.LookPath that also knows where these programs lie: a runtime's PATH may lack the sbin folders.
+func look(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path, nil
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
+		if path := filepath.Join(dir, name); unix.Access(path, unix.X_OK) == nil {
+			return path, nil
+		}
+	}
+	return "", err
+}
+
+// missing tells whether a family's programs are not on this node.
+func (p programs) missing(is4 bool) bool {
+	_, err := p.path(is4, "")
+	return errors.Is(err, exec.ErrNotFound)
+}
+
+// run runs a program in the netns and returns what it printed.
+func (p programs) run(is4 bool, suffix, stdin string, args ...string) (string, error) {
+	path, err := p.path(is4, suffix)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), runMost)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, append([]string{"-w", strconv.Itoa(lockWait)}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	cmd.WaitDelay = time.Second
+	began := time.Now()
+	err = steer.InNetNS(p.nsFD, cmd.Run)
+	p.stats.Runs.Add(1)
+	p.stats.Time.Add(int64(time.Since(began)))
+	if err == nil {
+		return stdout.String(), nil
+	}
+	p.stats.Failed.Add(1)
+	what := filepath.Base(path) + " " + strings.Join(args, " ")
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == lockedExit {
+		p.stats.Locked.Add(1)
+		return "", fmt.Errorf("%s: %w for more than %d s: %s", what, ErrLocked, lockWait, said(stderr.String()))
+	}
+	return "", fmt.Errorf("%s: %w: %s", what, err, said(stderr.String()))
+}
+
+// said is the part of a program's complaint that says something.
+func said(stderr string) string {
+	var out []string
+	for line := range strings.Lines(stderr) {
+		line = strings.TrimSpace(line)
+		// What they say beside: of each other's tables, and whom to ask for help.
+		if line != "" && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "Try ") {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+// restore loads rules, and says which line was refused.
+func (p programs) restore(is4 bool, text string) error {
+	if text == "" {
+		return nil
+	}
+	_, err := p.run(is4, "-restore", text, "--noflush")
+	if err == nil {
+		return nil
+	}
+	if _, after, ok := strings.Cut(err.Error(), "line "); ok {
+		digits := after[:len(after)-len(strings.TrimLeft(after, "0123456789"))]
+		lines := strings.Split(text, "\n")
+		if n, atoi := strconv.Atoi(digits); atoi == nil && n >= 1 && n <= len(lines) {
+			return fmt.Errorf("%w (%s)", err, lines[n-1])
+		}
+	}
+	return err
+}

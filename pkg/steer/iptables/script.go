@@ -1,0 +1,205 @@
+package iptables
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// chain is one chain of ours in one table.
+type chain struct {
+	table, name string
+	from        []jump // from the base chains
+	rules       []string
+}
+
+// jump is the one rule of ours in a base chain.
+type jump struct {
+	base string
+	last bool // behind what stands there already, instead of before it
+}
+
+func (c chain) jumpRule() string { return "-j " + c.name }
+
+// stampPrefix begins the comment of each chain's first rule, which matches nothing and names what the others were made of.
+// Programs print rules in other words than they were given, differently by version, so texts cannot be compared.
+const stampPrefix = "neardns:"
+
+// stamp is a digest of the chain's rules.
+func (c chain) stamp() string {
+	sum := sha256.Sum256([]byte(strings.Join(c.rules, "\n")))
+	return stampPrefix + hex.EncodeToString(sum[:6])
+}
+
+// script is all that one family needs in one netns.
+type script struct {
+	is4    bool
+	chains []chain
+}
+
+func (s script) family() string {
+	if s.is4 {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// tables lists the tables of the script, in its order.
+func (s script) tables() []string {
+	var out []string
+	for _, c := range s.chains {
+		if !slices.Contains(out, c.table) {
+			out = append(out, c.table)
+		}
+	}
+	return out
+}
+
+// in returns the chains of one table.
+func (s script) in(table string) []chain {
+	return slices.DeleteFunc(slices.Clone(s.chains), func(c chain) bool { return c.table != table })
+}
+
+// restore is the input of iptables-restore --noflush that makes the tables' chains as described, each table in one
+// transaction: chains that are named are emptied first. lacks tells which jumps are missing.
+func (s script) restore(tables []string, lacks func(c chain, j jump) bool) string {
+	var b strings.Builder
+	for _, table := range tables {
+		fmt.Fprintf(&b, "*%s\n", table)
+		for _, c := range s.in(table) {
+			fmt.Fprintf(&b, ":%s - [0:0]\n", c.name)
+		}
+		for _, c := range s.in(table) {
+			fmt.Fprintf(&b, "-A %s -m comment --comment %s\n", c.name, c.stamp())
+			for _, r := range c.rules {
+				fmt.Fprintf(&b, "-A %s %s\n", c.name, r)
+			}
+		}
+		for _, c := range s.in(table) {
+			for _, j := range c.from {
+				switch {
+				case !lacks(c, j):
+				case j.last:
+					fmt.Fprintf(&b, "-A %s %s\n", j.base, c.jumpRule())
+				default:
+					fmt.Fprintf(&b, "-I %s 1 %s\n", j.base, c.jumpRule())
+				}
+			}
+		}
+		b.WriteString("COMMIT\n")
+	}
+	return b.String()
+}
+
+// standing is what a table holds, as iptables -S prints it: the rules of each chain, by name.
+type standing map[string][]string
+
+// parse reads the output of iptables -S, of a chain or of a table.
+func parse(text string) standing {
+	have := standing{}
+	for line := range strings.Lines(text) {
+		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		name, rule, _ := strings.Cut(rest, " ")
+		switch kind {
+		case "-N", "-P":
+			have[name] = slices.Clip(have[name])
+		case "-A":
+			have[name] = append(have[name], rule)
+		}
+	}
+	return have
+}
+
+// differs says in words how a chain differs from what stands, or "".
+func (c chain) differs(have standing) string {
+	rules, ok := have[c.name]
+	switch {
+	case !ok:
+		return "chain " + c.name + " is missing"
+	case !slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, c.stamp()) }):
+		return "chain " + c.name + " has other rules"
+	case len(rules) != len(c.rules)+1:
+		return fmt.Sprintf("chain %s has %d rules of %d", c.name, len(rules), len(c.rules)+1)
+	}
+	return ""
+}
+
+// lacks tells whether a base chain has no jump to c.
+func (c chain) lacks(have standing, j jump) bool { return !slices.Contains(have[j.base], c.jumpRule()) }
+
+// drift is what differs from the script, in words, and the tables that it is in.
+func (s script) drift(have map[string]standing) (items, tables []string) {
+	add := func(table, item string) {
+		items = append(items, fmt.Sprintf("%s %s: %s", s.family(), table, item))
+		if !slices.Contains(tables, table) {
+			tables = append(tables, table)
+		}
+	}
+	for _, c := range s.chains {
+		if d := c.differs(have[c.table]); d != "" {
+			add(c.table, d)
+		}
+		for _, j := range c.from {
+			if c.lacks(have[c.table], j) {
+				add(c.table, j.base+" does not jump to "+c.name)
+			}
+		}
+	}
+	return items, tables
+}
+
+// remove is the input of iptables-restore --noflush that takes ours out of a table, or "" where nothing of ours is there.
+func remove(table string, have standing, names []string) string {
+	var jumps, flush, gone strings.Builder
+	for base, rules := range have {
+		for _, r := range rules {
+			target := r[strings.LastIndexByte(r, ' ')+1:]
+			if slices.Contains(names, target) && !slices.Contains(names, base) {
+				fmt.Fprintf(&jumps, "-D %s %s\n", base, r)
+			}
+		}
+	}
+	for _, name := range names {
+		if _, ok := have[name]; ok {
+			fmt.Fprintf(&flush, "-F %s\n", name)
+			fmt.Fprintf(&gone, "-X %s\n", name)
+		}
+	}
+	if gone.Len() == 0 {
+		return ""
+	}
+	return "*" + table + "\n" + jumps.String() + flush.String() + gone.String() + "COMMIT\n"
+}
+
+// apart is the script with other names for its chains, and without jumps into them: for a trial.
+func (s script) apart() script {
+	out := script{is4: s.is4}
+	names := map[string]string{}
+	for _, c := range s.chains {
+		names[c.name] = c.name + "-TRY"
+	}
+	for _, c := range s.chains {
+		trial := chain{table: c.table, name: names[c.name]}
+		for _, r := range c.rules {
+			at := strings.LastIndexByte(r, ' ') + 1
+			if to, ok := names[r[at:]]; ok {
+				r = r[:at] + to
+			}
+			trial.rules = append(trial.rules, r)
+		}
+		out.chains = append(out.chains, trial)
+	}
+	return out
+}
+
+// discard is the input of iptables-restore that takes a table's chains away, where nothing but they refer to them.
+func (s script) discard(table string) string {
+	var flush, gone strings.Builder
+	for _, c := range s.in(table) {
+		fmt.Fprintf(&flush, "-F %s\n", c.name)
+		fmt.Fprintf(&gone, "-X %s\n", c.name)
+	}
+	return "*" + table + "\n" + flush.String() + gone.String() + "COMMIT\n"
+}

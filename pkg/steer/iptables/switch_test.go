@@ -1,0 +1,186 @@
+package iptables_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestSwitch takes one pod through the agent's life: the table of DESIGN section 3.
+func TestSwitch(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		pod := r.steered("pod")
+		all := r.servers()
+		r.want("KUBEDNS", pod.NetNS, "agent never started, addresses absent", all...)
+		r.listen()
+		r.want("KUBEDNS", pod.NetNS, "listening without a lease", all...)
+		r.renew()
+		r.want("AGENT", pod.NetNS, "under a lease", all...)
+		testutil.FlushConntrack(r.node.Host)
+		for _, s := range all {
+			if _, err := testutil.Ask(pod.NetNS, s, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, line := range testutil.Conntrack(r.node.Host) {
+			if strings.HasPrefix(line, "udp") {
+				t.Errorf("a hit over UDP is tracked on the host: %s", line)
+			}
+		}
+		r.agent.Stop()
+		r.want("KUBEDNS", pod.NetNS, "killed while its lease stands", all...)
+		r.listen()
+		r.want("AGENT", pod.NetNS, "back under the same lease", all...)
+		r.withdraw()
+		r.want("KUBEDNS", pod.NetNS, "withdrawn", all...)
+	})
+}
+
+// TestFlips keeps sockets open while the way changes under them.
+func TestFlips(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		pod := r.steered("pod")
+		r.listen()
+		for _, server := range r.servers() {
+			s, err := testutil.OpenUDP(pod.NetNS, server.Addr().Is4(), testutil.AskOptions{})
+			must(t, err)
+			for range 4 {
+				for _, who := range []string{"KUBEDNS", "AGENT"} {
+					answer, err := s.Ask(server, "a.cluster.local", dns.TypeTXT)
+					if err != nil || answer.Who != who {
+						t.Errorf("an open socket to %s: %v, %v; want %s", server, answer, err, who)
+					}
+					if who == "KUBEDNS" {
+						r.renew()
+					} else {
+						r.withdraw()
+					}
+				}
+			}
+			s.Close()
+			r.withdraw()
+			// A connection stays with whom it was opened to, in both directions.
+			c, err := testutil.Dial(pod.NetNS, "tcp", server, testutil.AskOptions{})
+			must(t, err)
+			r.renew()
+			wantConn(t, c, "KUBEDNS")
+			c.Close()
+			c, err = testutil.Dial(pod.NetNS, "tcp", server, testutil.AskOptions{})
+			must(t, err)
+			wantConn(t, c, "AGENT")
+			r.withdraw()
+			wantConn(t, c, "AGENT")
+			c.Close()
+		}
+	})
+}
+
+func wantConn(t *testing.T, c *testutil.Conn, who string) {
+	t.Helper()
+	answer, err := c.Ask("a.cluster.local", dns.TypeTXT)
+	if err != nil || answer.Who != who {
+		t.Errorf("an open connection: %v, %v; want %s", answer, err, who)
+	}
+}
+
+// TestLapse looks at the lease's own end, when nobody withdraws it.
+func TestLapse(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour, func(h *steer.Host) { h.Lifetime = steer.DefaultLifetime })
+		pod := r.steered("pod")
+		r.listen()
+		server := r.servers()[0]
+		ask := func() string {
+			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{})
+			must(t, err)
+			return answer.Who
+		}
+		testutil.Eventually(t, 30*time.Second, func() error { // a busy machine may be late
+			begun := time.Now()
+			must(t, r.lease.Renew(r.ours()[0], steer.UDP))
+			if who := ask(); who != "AGENT" && time.Since(begun) < iptables.Lifetime(steer.DefaultLifetime) {
+				t.Fatalf("%s answers under a lease", who)
+			} else if who != "AGENT" {
+				return errLate
+			}
+			return nil
+		})
+		// Asked with the socket still bound: only time has passed.
+		testutil.Eventually(t, 30*time.Second, func() error {
+			if ask() == "AGENT" {
+				return errHeld
+			}
+			return nil
+		})
+	})
+}
+
+// TestSameSourcePort asks a local and a cluster DNS address from one port, as musl does.
+func TestSameSourcePort(t *testing.T) {
+	r := newRig(t, iptables.NFT)
+	pod := r.steered("pod")
+	all := r.servers()
+	s, err := testutil.OpenUDP(pod.NetNS, true, testutil.AskOptions{})
+	must(t, err)
+	defer s.Close()
+	for range 2 {
+		for _, server := range []netip.AddrPort{all[0], all[2]} {
+			if _, err := s.Ask(server, "a.cluster.local", dns.TypeTXT); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestUplink asks from beside the node: under a lease the segment is not served, and never given back to kube-dns.
+func TestUplink(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		r.listen()
+		r.renew()
+		steering := r.ours()[0]
+		r.node.Neighbour.Run("ip", "route", "replace", testutil.Host(steering).String(), "via", r.node.HostAddrs()[0].String())
+		if answer, err := testutil.Ask(r.node.Neighbour, netip.AddrPortFrom(steering, 53), "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: 300 * time.Millisecond}); err == nil {
+			t.Errorf("a neighbour is answered: %v", answer)
+		}
+		counters, err := r.rules.Counters()
+		must(t, err)
+		if counters[steer.CounterUplinkDrop].Packets == 0 {
+			t.Errorf("not counted: %v", counters)
+		}
+	})
+}
+
+// TestDropPolicy has all of the host's base chains drop what nobody accepts.
+func TestDropPolicy(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		pod := r.steered("pod")
+		for _, program := range []string{"iptables", "ip6tables"} {
+			program += strings.TrimPrefix(string(flavour), "iptables")
+			for _, chain := range []string{"INPUT", "OUTPUT", "FORWARD"} {
+				r.node.Host.Run(program, "-P", chain, "DROP")
+			}
+			// Neighbour discovery and what a CNI accepts.
+			r.node.Host.Run(program, "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+			r.node.Host.Run(program, "-A", "FORWARD", "-i", pod.HostInterface, "-j", "ACCEPT")
+			for _, chain := range []string{"INPUT", "OUTPUT"} {
+				proto := map[bool]string{true: "icmp", false: "ipv6-icmp"}[!strings.HasPrefix(program, "ip6")]
+				r.node.Host.Run(program, "-A", chain, "-p", proto, "-j", "ACCEPT")
+			}
+		}
+		r.want("KUBEDNS", pod.NetNS, "fallback", r.servers()...)
+		r.listen()
+		r.renew()
+		r.want("AGENT", pod.NetNS, "under a lease", r.servers()...)
+	})
+}

@@ -1,0 +1,330 @@
+// Package turn owns the turn of the iptables back end: a veth pair with both ends in the host's netns, by which packets that
+// are given back to a cluster DNS address pass the nat table a second time, and there meet kube-proxy's rules.
+//
+// It must never lead anything else there: its route stands in a table of its own, which is looked up for the cluster DNS
+// addresses alone and only where no kube-proxy has translated them before. It is apart from iptables because the plugin,
+// which links that, never makes links.
+//
+// Failure policy: Ensure goes on until the first thing that fails and names it; it is called again. Remove takes away what it
+// finds.
+package turn
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Numbers of our routing rules and table. The rules come before those of CNIs that route pods by source (AWS's are 512 and
+// later) and after the kernel's own for local addresses (0): an address that IPVS has on a link is never led astray.
+const (
+	table       = 5353
+	ownRule     = 95 // what the node itself sends goes its old way
+	backRule    = 96 // what kube-proxy did not translate behind the turn must not take it again
+	throughRule = 97
+)
+
+// Turn makes the turn of one netns, the host's. It is for one goroutine.
+type Turn struct {
+	nl   netlinksafe.Handle
+	nsFD int
+}
+
+// Open opens the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
+func Open(nsFD int) (*Turn, error) {
+	nsFD, err := steer.HoldNetNS(nsFD)
+	if err != nil {
+		return nil, err
+	}
+	nl, err := netlinksafe.NewHandleAt(netns.NsHandle(nsFD), unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open netlink socket: %w", err), unix.Close(nsFD))
+	}
+	return &Turn{nl: nl, nsFD: nsFD}, nil
+}
+
+// Close releases what Open took; the turn stays.
+func (t *Turn) Close() error {
+	t.nl.Close()
+	return unix.Close(t.nsFD)
+}
+
+// mac is the hardware address of both ends. Neither resolves addresses (NOARP), and then the kernel sends to the sender's own.
+func mac() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x03} }
+
+// Ensure makes the turn lead packets for these cluster DNS addresses, and no others, and returns in words what it had to add.
+func (t *Turn) Ensure(clusterDNS []netip.Addr) (mended []string, err error) {
+	say := func(what string, done bool, err error) error {
+		if done {
+			mended = append(mended, what)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	}
+	made, err := t.links()
+	if err := say("link "+steer.TurnOut, made, err); err != nil {
+		return mended, err
+	}
+	for _, is4 := range []bool{true, false} {
+		var wanted []netip.Addr
+		for _, a := range clusterDNS {
+			if a.Is4() == is4 {
+				wanted = append(wanted, a)
+			}
+		}
+		if len(wanted) > 0 {
+			done, err := t.settings(is4)
+			if err := say("settings of "+steer.TurnOut, done, err); err != nil {
+				return mended, err
+			}
+			done, err = t.routes(is4, wanted)
+			if err := say("routes of "+steer.TurnOut, done, err); err != nil {
+				return mended, err
+			}
+		}
+		done, err := t.rules(is4, wanted)
+		if err := say("routing rules of "+steer.TurnOut, done, err); err != nil {
+			return mended, err
+		}
+	}
+	return mended, nil
+}
+
+// links makes the pair and sets it up. Links of these names that are no pair are somebody else's.
+func (t *Turn) links() (made bool, err error) {
+	if _, err = t.nl.LinkByName(steer.TurnOut); isNotFound(err) {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.HardwareAddr = steer.TurnOut, mac()
+		if err := t.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: steer.TurnIn, PeerHardwareAddr: mac()}); err != nil {
+			return false, fmt.Errorf("add it: %w", err)
+		}
+		made = true
+	}
+	for _, name := range []string{steer.TurnOut, steer.TurnIn} {
+		l, err := t.nl.LinkByName(name)
+		if err != nil {
+			return made, fmt.Errorf("look up %s: %w", name, err)
+		}
+		attrs := l.Attrs()
+		switch {
+		case l.Type() != "veth":
+			return made, fmt.Errorf("%s is a %s of another program: remove or rename it", name, l.Type())
+		case !bytes.Equal(attrs.HardwareAddr, mac()):
+			if err := t.nl.LinkSetHardwareAddr(l, mac()); err != nil {
+				return made, fmt.Errorf("set the hardware address of %s: %w", name, err)
+			}
+			made = true
+		}
+		if attrs.RawFlags&unix.IFF_NOARP == 0 || attrs.RawFlags&unix.IFF_MULTICAST != 0 {
+			if err := errors.Join(t.nl.LinkSetARPOff(l), t.nl.LinkSetMulticastOff(l)); err != nil {
+				return made, fmt.Errorf("set address resolution off on %s: %w", name, err)
+			}
+			made = true
+		}
+		if attrs.Flags&net.FlagUp == 0 {
+			if made {
+				// Before it is up for the first time: then it never has a link-local address.
+				const none = 1 // IN6_ADDR_GEN_MODE_NONE
+				if err := t.nl.LinkSetIP6AddrGenMode(l, none); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EINVAL) {
+					return made, fmt.Errorf("set addrgenmode none on %s: %w", name, err)
+				}
+			}
+			if err := t.nl.LinkSetUp(l); err != nil {
+				return made, fmt.Errorf("set %s up: %w", name, err)
+			}
+			made = true
+		}
+	}
+	return made, nil
+}
+
+// settings are those that new links may start with another way. What comes in by the first end has a cluster DNS address as
+// its source, to which no route leads by that end but for packets of others: a strict reverse path filter would drop it.
+func (t *Turn) settings(is4 bool) (changed bool, err error) {
+	err = steer.InNetNS(t.nsFD, func() error {
+		for _, name := range []string{steer.TurnOut, steer.TurnIn} {
+			file, want := "/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", "0"
+			if is4 {
+				file, want = "/proc/sys/net/ipv4/conf/"+name+"/rp_filter", "2"
+			}
+			have, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			if strings.TrimSpace(string(have)) == want {
+				continue
+			}
+			if err := os.WriteFile(file, []byte(want), 0); err != nil {
+				return fmt.Errorf("%w (is /proc/sys mounted read-only?)", err)
+			}
+			changed = true
+		}
+		return nil
+	})
+	return changed, err
+}
+
+func hostNet(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
+
+func family(is4 bool) int {
+	if is4 {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// routes lead to the cluster DNS addresses by the one end, in our own table, and back to the turn's source by the other.
+func (t *Turn) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err error) {
+	type route struct {
+		link  string
+		dst   netip.Addr
+		table int
+	}
+	want := []route{{steer.TurnIn, steer.TurnSource(is4), unix.RT_TABLE_MAIN}}
+	for _, a := range clusterDNS {
+		want = append(want, route{steer.TurnOut, a, table})
+	}
+	for _, w := range want {
+		l, err := t.nl.LinkByName(w.link)
+		if err != nil {
+			return changed, err
+		}
+		r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: hostNet(w.dst), Table: w.table, Protocol: unix.RTPROT_STATIC, Scope: netlink.SCOPE_LINK}
+		if !is4 {
+			r.Scope = netlink.SCOPE_UNIVERSE // IPv6 routes have none
+		}
+		have, err := t.nl.RouteListFiltered(family(is4), r, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST|netlink.RT_FILTER_OIF)
+		if err != nil {
+			return changed, fmt.Errorf("list routes: %w", err)
+		}
+		if len(have) > 0 {
+			continue
+		}
+		if err := t.nl.RouteReplace(r); err != nil {
+			return changed, fmt.Errorf("add route to %s: %w", w.dst, err)
+		}
+		changed = true
+	}
+	return changed, nil
+}
+
+// rulesFor lists the rules of one address, without what the kernel fills in.
+func rulesFor(a netip.Addr) []*netlink.Rule {
+	rule := func(priority int) *netlink.Rule {
+		r := netlink.NewRule()
+		r.Priority, r.Family, r.Dst = priority, family(a.Is4()), hostNet(a)
+		return r
+	}
+	own, back, through := rule(ownRule), rule(backRule), rule(throughRule)
+	own.IifName, own.Table = "lo", unix.RT_TABLE_MAIN
+	back.IifName, back.Type = steer.TurnIn, unix.FR_ACT_UNREACHABLE
+	through.Table = table
+	return []*netlink.Rule{own, back, through}
+}
+
+func same(a, b *netlink.Rule) bool {
+	return a.Priority == b.Priority && a.IifName == b.IifName && a.Dst != nil && b.Dst != nil && a.Dst.String() == b.Dst.String()
+}
+
+// rules keeps those of the addresses, and takes away those of others.
+func (t *Turn) rules(is4 bool, clusterDNS []netip.Addr) (changed bool, err error) {
+	have, err := t.ourRules(is4)
+	if err != nil {
+		return false, err
+	}
+	var want []*netlink.Rule
+	for _, a := range clusterDNS {
+		want = append(want, rulesFor(a)...)
+	}
+	for _, w := range want {
+		if slices.ContainsFunc(have, func(h *netlink.Rule) bool { return same(h, w) }) {
+			continue
+		}
+		if err := t.nl.RuleAdd(w); err != nil && !errors.Is(err, unix.EEXIST) {
+			return changed, fmt.Errorf("add rule %d to %s: %w", w.Priority, w.Dst, err)
+		}
+		changed = true
+	}
+	for _, h := range have {
+		if slices.ContainsFunc(want, func(w *netlink.Rule) bool { return same(h, w) }) {
+			continue
+		}
+		if err := t.deleteRule(h, is4); err != nil {
+			return changed, err
+		}
+		changed = true
+	}
+	return changed, nil
+}
+
+// ourRules are told by their numbers and their shape: one address, and our table, the main one or none.
+func (t *Turn) ourRules(is4 bool) ([]*netlink.Rule, error) {
+	all, err := t.nl.RuleList(family(is4))
+	if err != nil {
+		return nil, fmt.Errorf("list routing rules: %w", err)
+	}
+	var out []*netlink.Rule
+	for _, r := range all {
+		if r.Dst == nil {
+			continue
+		}
+		ones, bits := r.Dst.Mask.Size()
+		ours := r.Priority == ownRule && r.IifName == "lo" || r.Priority == backRule && r.IifName == steer.TurnIn || r.Priority == throughRule && r.Table == table
+		if ours && ones == bits {
+			out = append(out, &r)
+		}
+	}
+	return out, nil
+}
+
+func (t *Turn) deleteRule(r *netlink.Rule, is4 bool) error {
+	r.Family = family(is4)
+	if err := t.nl.RuleDel(r); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove rule %d to %s: %w", r.Priority, r.Dst, err)
+	}
+	return nil
+}
+
+// Remove takes the turn away. It succeeds where there is none.
+func (t *Turn) Remove() error {
+	var errs []error
+	for _, is4 := range []bool{true, false} {
+		have, err := t.ourRules(is4)
+		errs = append(errs, err)
+		for _, r := range have {
+			errs = append(errs, t.deleteRule(r, is4))
+		}
+	}
+	l, err := t.nl.LinkByName(steer.TurnOut)
+	switch {
+	case isNotFound(err):
+	case err != nil:
+		errs = append(errs, fmt.Errorf("look up %s: %w", steer.TurnOut, err))
+	case l.Type() == "veth": // its routes and its other end go with it
+		if err := t.nl.LinkDel(l); err != nil && !isNotFound(err) {
+			errs = append(errs, fmt.Errorf("remove %s: %w", steer.TurnOut, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func isNotFound(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
+}
