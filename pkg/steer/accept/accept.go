@@ -20,6 +20,8 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer/legacy"
 )
 
 // The chains. They stand in the filter table of whichever iptables the host uses.
@@ -51,28 +53,25 @@ func (p Policy) String() string {
 	return name + " filter " + p.Chain + " policy DROP"
 }
 
-// Policies lists what drops in the calling thread's netns. iptables-nft's are read from the kernel. iptables-legacy's can
-// only be had by its program, and only with legacy is it started, where such a table is in use at all.
+// Policies lists what drops in the calling thread's netns, as the kernel has it: no program is started. iptables-legacy's
+// are read only with legacy, and only where such a table is in use at all.
 func Policies(legacy bool) ([]Policy, error) {
 	out, err := nftPolicies()
 	if !legacy {
 		return out, err
 	}
-	errs := []error{err}
+	old, oldErr := legacyPolicies()
+	return append(out, old...), errors.Join(err, oldErr)
+}
+
+func legacyPolicies() ([]Policy, error) {
+	var out []Policy
+	var errs []error
 	for _, is4 := range []bool{true, false} {
-		if !legacyInUse(is4) {
-			continue
-		}
-		ipt, err := open(is4, true)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
+		t, err := legacy.Read(is4, table)
+		errs = append(errs, err)
 		for _, chain := range []string{"INPUT", "OUTPUT"} {
-			rules, err := ipt.List(table, chain)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("read %s's %s: %w", name(is4, true), chain, err))
-			} else if slices.Contains(rules, "-P "+chain+" DROP") {
+			if t.Policy(chain) == "DROP" {
 				out = append(out, Policy{Is4: is4, Legacy: true, Chain: chain})
 			}
 		}
@@ -123,16 +122,6 @@ func nftChains(is4 bool, names ...string) ([]*nftables.Chain, error) {
 	return out, nil
 }
 
-// legacyInUse asks the kernel, which lists the legacy tables that were ever used in this netns.
-func legacyInUse(is4 bool) bool {
-	file := "/proc/thread-self/net/ip6_tables_names"
-	if is4 {
-		file = "/proc/thread-self/net/ip_tables_names"
-	}
-	data, err := os.ReadFile(file)
-	return err == nil && slices.Contains(strings.Fields(string(data)), table)
-}
-
 func name(is4, legacy bool) string {
 	n := "ip6tables"
 	if is4 {
@@ -162,6 +151,20 @@ func open(is4, legacy bool) (*iptables.IPTables, error) {
 		return ipt, nil
 	}
 	return nil, fmt.Errorf("%s is not on this node: %w", own, exec.ErrNotFound)
+}
+
+// Missing names the programs of iptables that are not where this process could start them. Without those of its host an
+// agent cannot keep rules under a policy that drops.
+func Missing() []string {
+	var out []string
+	for _, legacy := range []bool{false, true} {
+		for _, is4 := range []bool{true, false} {
+			if _, err := open(is4, legacy); errors.Is(err, exec.ErrNotFound) {
+				out = append(out, name(is4, legacy))
+			}
+		}
+	}
+	return out
 }
 
 // Ensure keeps the rules where a policy drops, and returns in words what it had to add. With legacy it also looks after
@@ -299,16 +302,18 @@ func keep(p Policy, addrs []netip.Addr) (added bool, err error) {
 
 // LegacyChain tells whether iptables-legacy has a chain in a table, such as kube-proxy's in nat.
 func LegacyChain(table, chain string) bool {
-	data, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
-	if err != nil || !slices.Contains(strings.Fields(string(data)), table) {
-		return false
+	t, err := legacy.Read(true, table)
+	return err == nil && slices.Contains(t.Chains, chain)
+}
+
+// present asks the kernel whether a chain of ours is there, so that a node without the programs is not an error.
+func present(is4, isLegacy bool) (bool, error) {
+	if !isLegacy {
+		chains, err := nftChains(is4, InputChain, OutputChain)
+		return len(chains) > 0, err
 	}
-	ipt, err := open(true, true)
-	if err != nil {
-		return false
-	}
-	exists, err := ipt.ChainExists(table, chain)
-	return err == nil && exists
+	t, err := legacy.Read(is4, table)
+	return slices.Contains(t.Chains, InputChain) || slices.Contains(t.Chains, OutputChain), err
 }
 
 // Remove takes the chains out of every iptables there is. It succeeds where there are none.
@@ -316,9 +321,6 @@ func Remove() error {
 	var errs []error
 	for _, is4 := range []bool{true, false} {
 		for _, legacy := range []bool{false, true} {
-			if legacy && !legacyInUse(is4) {
-				continue
-			}
 			errs = append(errs, remove(is4, legacy))
 		}
 	}
@@ -326,14 +328,12 @@ func Remove() error {
 }
 
 func remove(is4, legacy bool) error {
-	if !legacy {
-		if chains, err := nftChains(is4, InputChain, OutputChain); err != nil || len(chains) == 0 {
-			return err
-		}
+	if there, err := present(is4, legacy); err != nil || !there {
+		return err
 	}
 	ipt, err := open(is4, legacy)
 	if errors.Is(err, exec.ErrNotFound) {
-		return nil // without it nothing of ours was made
+		return fmt.Errorf("chains of neardns stand in its filter table, and %w: remove them there yourself, or run this where it is", err)
 	} else if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package accept
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -147,4 +148,43 @@ func BenchmarkPolicies(b *testing.B) {
 			}
 		}
 	})
+}
+
+// Without the programs nothing is said to be gone that stands there, and a node without our chains is no error.
+func TestRemoveWithoutPrograms(t *testing.T) {
+	testutil.RequireRoot(t)
+	for _, kind := range []string{"nft", "legacy"} {
+		ns := testutil.NewNS(t, "accept")
+		ns.Run("iptables-"+kind, "-P", "INPUT", "DROP")
+		remove := func() (err error) {
+			ns.Do(func() { err = Remove() })
+			return err
+		}
+		if err := remove(); err != nil {
+			t.Errorf("%s, nothing of ours there: %v", kind, err)
+		}
+		ns.Do(func() {
+			if _, err := Ensure(addresses(), true); err != nil {
+				t.Error(err)
+			}
+		})
+		path := os.Getenv("PATH")
+		t.Setenv("PATH", t.TempDir())
+		if got, want := Missing(), []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}; !slices.Equal(got, want) {
+			t.Errorf("missing are %v, want %v", got, want)
+		}
+		if err := remove(); err == nil || !strings.Contains(err.Error(), "iptables-"+kind+" is not on this node") {
+			t.Errorf("%s, without its program: %v", kind, err)
+		}
+		t.Setenv("PATH", path)
+		if got := Missing(); len(got) > 0 {
+			t.Errorf("missing are %v", got)
+		}
+		if err := remove(); err != nil {
+			t.Error(err)
+		}
+		if got := ns.Run("iptables-"+kind, "-S"); strings.Contains(got, "NEARDNS") {
+			t.Errorf("%s: %s", kind, got)
+		}
+	}
 }

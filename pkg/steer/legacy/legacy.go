@@ -1,0 +1,259 @@
+// Package legacy reads the tables of iptables-legacy from the kernel, as its program does but without it.
+//
+// It must never change a table, nor make one: the kernel makes a table for whoever asks for it, so only those that it lists
+// as in use are asked for.
+//
+// Failure policy: what the kernel does not let this process read, or gives in a form that is not known, is an error; a
+// table that is not in use has no rules.
+package legacy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rule is one rule, as far as anybody here asks.
+type Rule struct {
+	Chain  string       // a base chain's name in capitals: PREROUTING
+	Dst    netip.Prefix // all of the family where the rule names none
+	Not    bool         // every destination but Dst
+	Target string       // an extension (DNAT, REJECT), a chain, ACCEPT, DROP, RETURN, or "" for none
+}
+
+// Table is the rules and chains of one table in the order in which the kernel holds them.
+type Table struct {
+	Chains []string // base chains first
+	Rules  []Rule
+}
+
+// Policy is what becomes of a packet that no rule of a base chain decides on; "" where there is no such chain. The kernel
+// keeps it as the chain's last rule.
+func (t Table) Policy(chain string) string {
+	for _, r := range slices.Backward(t.Rules) {
+		if r.Chain == chain {
+			return r.Target
+		}
+	}
+	return ""
+}
+
+// InUse tells whether a table was ever used in the calling thread's netns.
+func InUse(is4 bool, table string) (bool, error) {
+	file := "/proc/thread-self/net/ip6_tables_names"
+	if is4 {
+		file = "/proc/thread-self/net/ip_tables_names"
+	}
+	data, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil // a kernel without it
+	} else if err != nil {
+		return false, fmt.Errorf("list tables of iptables-legacy: %w", err)
+	}
+	return slices.Contains(strings.Fields(string(data)), table), nil
+}
+
+// Read reads a table of the calling thread's netns. It needs CAP_NET_ADMIN where the table is in use.
+func Read(is4 bool, table string) (Table, error) {
+	used, err := InUse(is4, table)
+	if err != nil || !used {
+		return Table{}, err
+	}
+	var out Table
+	// The table may be replaced between asking for its size and for its content; the kernel then says EAGAIN.
+	for range 10 {
+		out, err = readOnce(is4, table)
+		if !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+	}
+	if err != nil {
+		return Table{}, fmt.Errorf("read table %s of iptables-legacy: %w", table, err)
+	}
+	return out, nil
+}
+
+// The options of getsockopt, and the sizes of struct ipt_getinfo and of the head of struct ipt_get_entries
+// (linux/netfilter_ipv4/ip_tables.h). Those of IPv6 have the same numbers.
+const (
+	optInfo, optEntries = 64, 65
+	nameSize            = 32
+	infoSize            = nameSize + 4 + 2*5*4 + 2*4
+	headSize            = nameSize + 8
+)
+
+func readOnce(is4 bool, table string) (Table, error) {
+	family, level := unix.AF_INET6, unix.IPPROTO_IPV6
+	if is4 {
+		family, level = unix.AF_INET, unix.IPPROTO_IP
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return Table{}, err
+	}
+	defer unix.Close(fd) //nolint:errcheck // only asked
+	info := make([]byte, infoSize)
+	copy(info, table)
+	if err := getsockopt(fd, level, optInfo, info); err != nil {
+		return Table{}, err
+	}
+	size := binary.NativeEndian.Uint32(info[infoSize-4:])
+	entries := make([]byte, headSize+int(size))
+	copy(entries, table)
+	binary.NativeEndian.PutUint32(entries[nameSize:], size)
+	if err := getsockopt(fd, level, optEntries, entries); err != nil {
+		return Table{}, err
+	}
+	return parse(is4, info, entries[headSize:])
+}
+
+// getsockopt fills buf; the kernel wants to be told the exact size that it will give.
+func getsockopt(fd, level, option int, buf []byte) error {
+	size := uint32(len(buf))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
+		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// layout is where the fields of struct ipt_entry or ip6t_entry lie, on a machine of 64 bits.
+type layout struct{ address, invflags, targetOffset, nextOffset, size int }
+
+func layoutOf(is4 bool) layout {
+	if is4 {
+		return layout{address: 4, invflags: 83, targetOffset: 88, nextOffset: 90, size: 112}
+	}
+	return layout{address: 16, invflags: 132, targetOffset: 140, nextOffset: 142, size: 168}
+}
+
+const (
+	invertDst  = 0x10 // IPT_INV_DSTIP, IP6T_INV_DSTIP
+	targetHead = 32   // struct xt_entry_target
+	targetName = 29
+	errorName  = 30
+)
+
+var errShape = errors.New("the kernel's answer has a form that is not known here")
+
+// parse reads the entries. info is struct ipt_getinfo: which of the five hooks have a chain, and where each begins.
+func parse(is4 bool, info, entries []byte) (Table, error) {
+	if len(info) != infoSize {
+		return Table{}, errShape
+	}
+	l := layoutOf(is4)
+	begins := map[int]string{} // a chain's first rule, by its offset
+	valid := binary.NativeEndian.Uint32(info[nameSize:])
+	for hook, name := range []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
+		if valid&(1<<hook) != 0 {
+			begins[int(binary.NativeEndian.Uint32(info[nameSize+4+4*hook:]))] = name
+		}
+	}
+	// First the user's chains: each is headed by an entry whose target is ERROR with its name, as is the end of the table.
+	if err := each(l, entries, func(at int, e []byte, target []byte) error {
+		if text(target[2:2+targetName]) != "ERROR" {
+			return nil
+		}
+		if len(target) < targetHead+errorName {
+			return errShape
+		}
+		if name := text(target[targetHead : targetHead+errorName]); at+len(e) < len(entries) {
+			begins[at+len(e)] = name
+		}
+		return nil
+	}); err != nil {
+		return Table{}, err
+	}
+	var out Table
+	chain := ""
+	err := each(l, entries, func(at int, e []byte, target []byte) error {
+		if name, ok := begins[at]; ok {
+			chain = name
+			out.Chains = append(out.Chains, name)
+		}
+		to := text(target[2 : 2+targetName])
+		switch to {
+		case "ERROR":
+			return nil
+		case "": // the standard target: a verdict, or a place to go on at
+			if len(target) < targetHead+4 {
+				return errShape
+			}
+			to = verdict(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
+		}
+		dst, err := destination(l, e)
+		if err != nil {
+			return err
+		}
+		out.Rules = append(out.Rules, Rule{Chain: chain, Dst: dst, Not: e[l.invflags]&invertDst != 0, Target: to})
+		return nil
+	})
+	return out, err
+}
+
+// each calls f with every entry, where it lies, and its target.
+func each(l layout, entries []byte, f func(at int, entry, target []byte) error) error {
+	for at := 0; at < len(entries); {
+		e := entries[at:]
+		if len(e) < l.size {
+			return errShape
+		}
+		target, next := int(binary.NativeEndian.Uint16(e[l.targetOffset:])), int(binary.NativeEndian.Uint16(e[l.nextOffset:]))
+		if target < l.size || next < target+targetHead || next > len(e) {
+			return errShape
+		}
+		if err := f(at, e[:next], e[target:next]); err != nil {
+			return err
+		}
+		at += next
+	}
+	return nil
+}
+
+// destination reads the third and first of the entry's four addresses: mask and value of where a packet goes to.
+func destination(l layout, e []byte) (netip.Prefix, error) {
+	n := l.address
+	addr, ok := netip.AddrFromSlice(e[n : 2*n])
+	if !ok {
+		return netip.Prefix{}, errShape
+	}
+	bits := 0
+	for _, b := range e[3*n : 4*n] {
+		for ; b&0x80 != 0; b <<= 1 {
+			bits++
+		}
+		// A mask with holes is one that nobody here asks for; what it begins with is what counts of it.
+		if b != 0 {
+			break
+		}
+	}
+	return netip.PrefixFrom(addr, bits), nil
+}
+
+// verdict names a standard target's number: XT_RETURN and the others are negative, a jump is an offset.
+func verdict(v int32, begins map[int]string) string {
+	switch v {
+	case -1:
+		return "DROP"
+	case -2:
+		return "ACCEPT"
+	case -5:
+		return "RETURN"
+	}
+	return begins[int(v)] // "": on to the next rule, as a rule without a target goes
+}
+
+// text is a name in a field of fixed size.
+func text(field []byte) string {
+	name, _, _ := bytes.Cut(field, []byte{0})
+	return string(name)
+}

@@ -1,0 +1,105 @@
+package legacy
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func read(t *testing.T, ns *testutil.NetNS, is4 bool, table string) Table {
+	t.Helper()
+	var out Table
+	var err error
+	ns.Do(func() { out, err = Read(is4, table) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// What the kernel gives is what iptables-legacy put there.
+func TestRead(t *testing.T) {
+	testutil.RequireRoot(t)
+	for _, tc := range []struct {
+		program, dst, all string
+		is4               bool
+	}{
+		{"iptables-legacy", "10.96.0.10/32", "0.0.0.0/0", true},
+		{"ip6tables-legacy", "fd00:96::a/128", "::/0", false},
+	} {
+		t.Run(tc.program, func(t *testing.T) {
+			ns := testutil.NewNS(t, "legacy")
+			if got := read(t, ns, tc.is4, "nat"); len(got.Chains) != 0 {
+				t.Errorf("an unused table has the chains %v", got.Chains)
+			}
+			ns.Do(func() {
+				if used, err := InUse(tc.is4, "nat"); used || err != nil {
+					t.Errorf("after reading, the table is in use: %v, %v", used, err)
+				}
+			})
+			for _, args := range [][]string{
+				{"-N", "KUBE-SERVICES"},
+				{"-N", "KUBE-SVC-TCOU7JCQXEZGVUNU"},
+				{"-A", "PREROUTING", "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES"},
+				{"-A", "KUBE-SERVICES", "-d", tc.dst, "-p", "udp", "-m", "udp", "--dport", "53", "-j", "KUBE-SVC-TCOU7JCQXEZGVUNU"},
+				{"-A", "KUBE-SERVICES", "!", "-d", tc.dst, "-j", "RETURN"},
+				{"-A", "KUBE-SERVICES", "-p", "udp"},
+				{"-A", "KUBE-SVC-TCOU7JCQXEZGVUNU", "-p", "udp", "-j", "REDIRECT", "--to-ports", "53"},
+			} {
+				ns.Run(slices.Concat([]string{tc.program, "-w", "-t", "nat"}, args)...)
+			}
+			ns.Run(tc.program, "-w", "-P", "INPUT", "DROP")
+			filter := read(t, ns, tc.is4, "filter")
+			if in, out, none := filter.Policy("INPUT"), filter.Policy("OUTPUT"), filter.Policy("PREROUTING"); in != "DROP" || out != "ACCEPT" || none != "" {
+				t.Errorf("policies %q, %q, %q", in, out, none)
+			}
+			all, dst := netip.MustParsePrefix(tc.all), netip.MustParsePrefix(tc.dst)
+			got := read(t, ns, tc.is4, "nat")
+			want := Table{
+				Chains: []string{"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING", "KUBE-SERVICES", "KUBE-SVC-TCOU7JCQXEZGVUNU"},
+				Rules: []Rule{
+					{Chain: "PREROUTING", Dst: all, Target: "KUBE-SERVICES"},
+					{Chain: "PREROUTING", Dst: all, Target: "ACCEPT"},
+					{Chain: "INPUT", Dst: all, Target: "ACCEPT"},
+					{Chain: "OUTPUT", Dst: all, Target: "ACCEPT"},
+					{Chain: "POSTROUTING", Dst: all, Target: "ACCEPT"},
+					{Chain: "KUBE-SERVICES", Dst: dst, Target: "KUBE-SVC-TCOU7JCQXEZGVUNU"},
+					{Chain: "KUBE-SERVICES", Dst: dst, Not: true, Target: "RETURN"},
+					{Chain: "KUBE-SERVICES", Dst: all},
+					{Chain: "KUBE-SERVICES", Dst: all, Target: "RETURN"},
+					{Chain: "KUBE-SVC-TCOU7JCQXEZGVUNU", Dst: all, Target: "REDIRECT"},
+					{Chain: "KUBE-SVC-TCOU7JCQXEZGVUNU", Dst: all, Target: "RETURN"},
+				},
+			}
+			if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Prefix{})); d != "" {
+				t.Errorf("table nat (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// A kernel that speaks another form must not be read past its end, nor give rules that nobody wrote.
+func FuzzParse(f *testing.F) {
+	info := make([]byte, infoSize)
+	f.Add(true, info, make([]byte, 200))
+	f.Add(false, info, make([]byte, 200))
+	f.Add(true, []byte{}, []byte{})
+	f.Fuzz(func(t *testing.T, is4 bool, info, entries []byte) {
+		table, err := parse(is4, info, entries)
+		if err != nil {
+			if !errors.Is(err, errShape) {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		if least := layoutOf(is4).size + targetHead; len(table.Rules) > len(entries)/least {
+			t.Errorf("%d rules of %d bytes", len(table.Rules), len(entries))
+		}
+	})
+}
