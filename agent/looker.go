@@ -83,7 +83,7 @@ func (l *looker) agent(ctx context.Context) doctor.Agent {
 		a.Err = err.Error()
 		return a
 	}
-	a.Instance, a.Since, a.Serving, a.Faults, a.Reasons = s.Instance, s.Started, s.Serving, s.Faults, map[doctor.Target]string{}
+	a.Instance, a.Since, a.Serving, a.Faults, a.Without, a.Reasons = s.Instance, s.Started, s.Serving, s.Faults, s.Without, map[doctor.Target]string{}
 	for _, lease := range s.Leases {
 		if !lease.Held {
 			a.Reasons[doctor.Target{Address: lease.Address, Protocol: lease.Protocol}] = lease.Reason

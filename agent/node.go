@@ -77,6 +77,9 @@ func runNode(ctx context.Context, e env, args []string) error {
 	pod, _ := e.lookupEnv("POD_NAME") // only to name it
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.version, Since: time.Now(), Born: born, Told: *takeOver}
 	log.Info("starting", "version", e.version, "instance", a.instance)
+	for _, what := range without(accept.Missing()) {
+		log.Info("not possible here", "what", what)
+	}
 	if err = a.run(ctx); errors.Is(err, prober.ErrHeld) {
 		return &exitError{code: exitDegraded, err: err}
 	}
@@ -203,7 +206,7 @@ func (a *agent) run(ctx context.Context) error {
 func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n *node.Node) {
 	health := telemetry.Health{Ready: n.Ready, Status: func() any {
 		s := n.Status()
-		s.PID, s.Version = os.Getpid(), a.env.version
+		s.PID, s.Version, s.Without = os.Getpid(), a.env.version, without(accept.Missing())
 		totals := m.Totals("coredns_cache_hits_total", "coredns_cache_misses_total")
 		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
@@ -334,6 +337,14 @@ type firewall struct{}
 
 func (firewall) Ensure(addresses []netip.Addr, legacy bool) (string, error) {
 	return accept.Ensure(addresses, legacy)
+}
+
+// without says what an agent cannot do that lacks programs of iptables: the slim image has none of them.
+func without(missing []string) []string {
+	if len(missing) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: no rules can be kept where the policy of its filter table is DROP (kube-dns answers there unless you accept udp and tcp port 53 for our addresses), and backend: iptables cannot run", strings.Join(missing, ", "))}
 }
 
 // proofs keeps the record of the fallback's proof in the folder that survives a reboot.

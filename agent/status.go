@@ -181,6 +181,9 @@ func (r *report) text() string {
 		for _, part := range slices.Sorted(maps.Keys(r.Agent.Faults)) {
 			fmt.Fprintf(&b, "  fault: %s: %s\n", part, r.Agent.Faults[part])
 		}
+		for _, what := range r.Agent.Without {
+			fmt.Fprintf(&b, "  without %s\n", what)
+		}
 		if h := r.Agent.Handover; h != nil {
 			fmt.Fprintf(&b, "  taken over from %s at %s, in %s\n", h.From, h.At.Format(time.RFC3339), h.Took)
 		}

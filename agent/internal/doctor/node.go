@@ -19,6 +19,9 @@ func agent(p Picture, f *findings) {
 	default:
 		f.ok("instance %s serves since %s", a.Instance, a.Since.UTC().Format("2006-01-02T15:04:05Z"))
 	}
+	for _, what := range a.Without {
+		f.ok("it runs without %s", what)
+	}
 	for _, part := range slices.Sorted(maps.Keys(a.Faults)) {
 		if part != "upstreams" && !strings.HasPrefix(part, "fallback ") { // said below
 			f.add(Fail, "mend what it names; it is tried again all the time", "%s: %s", part, a.Faults[part])
@@ -80,7 +83,7 @@ func firewall(p Picture, f *findings) {
 		f.unseen(w.Err)
 	}
 	for _, policy := range w.Policies {
-		f.add(Fail, "put the iptables program on the node, or accept udp and tcp port 53 for our addresses there yourself", "%s drops what is for our addresses", policy)
+		f.add(Fail, "give the agent the iptables programs (the image that is not slim has them), or accept udp and tcp port 53 for our addresses there yourself", "%s drops what is for our addresses", policy)
 	}
 	if len(w.Chains) > 0 && p.heldLeases() < len(p.Targets) {
 		f.add(Warn, "let pods' udp and tcp port 53 to our addresses through there", "leases are missing, and these chains of others may drop: %s", strings.Join(w.Chains, ", "))

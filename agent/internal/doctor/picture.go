@@ -50,6 +50,7 @@ type Agent struct {
 	Since     time.Time
 	Serving   bool
 	Faults    map[string]string
+	Without   []string          // what it cannot do where it runs, in words
 	Reasons   map[Target]string // of the leases that are not held
 	Upstreams []string          // those that fail or loop, in words
 	Bypassed  []string          // pods that kube-dns serves because the agent does not hear them

@@ -33,7 +33,9 @@ type Status struct {
 	Cache     *CacheStatus      `json:"cache,omitempty"` // filled in by who runs the node
 	// Bypassed are the clients that kube-dns answers since their questions do not reach the agent.
 	Bypassed []evidence.Bypassed `json:"bypassed,omitempty"`
-	Handover *Handover           `json:"handover,omitempty"` // how the node came from another agent; nil if it was free
+	// Without is what this agent cannot do where it runs, in words: filled in by who runs the node.
+	Without  []string  `json:"without,omitempty"`
+	Handover *Handover `json:"handover,omitempty"` // how the node came from another agent; nil if it was free
 }
 
 // Fault is something that went wrong, whether or not it was put right since.
