@@ -39,15 +39,16 @@ func writeTemp(folder string, content []byte, mode os.FileMode, like os.FileInfo
 	if _, err := f.Write(content); err != nil {
 		return "", err
 	}
+	// The mode first: what belongs to another is changed only with CAP_FOWNER.
+	if err := f.Chmod(mode); err != nil {
+		return "", err
+	}
 	if like != nil {
 		if owner, ok := like.Sys().(*syscall.Stat_t); ok {
 			if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
 				return "", err
 			}
 		}
-	}
-	if err := f.Chmod(mode); err != nil {
-		return "", err
 	}
 	return f.Name(), f.Sync()
 }
