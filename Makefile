@@ -11,6 +11,8 @@ BENCH ?= .
 BENCHCOUNT ?= 10
 PKGS ?= ./...
 TESTTIMEOUT ?= 10m
+ENGINE ?= podman
+TAG ?= dev
 
 # The products are static. Their version comes from the build information, which the go command can stamp only where git
 # trusts this clone; elsewhere (another owner's clone, a tarball) the version is "unknown", and the build does not fail.
@@ -44,12 +46,12 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build demo demo-clean test test-unit test-net test-runtimes test-kubelet-dns test-manifests compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build images demo demo-clean test test-images test-unit test-net test-runtimes test-kubelet-dns test-manifests compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 
-build: bin/neardns bin/neardns-agent bin/neardns-install ## build the plugin, the agent and the installer into bin/
+build: bin/neardns bin/neardns-agent bin/neardns-install bin/neardns-iptables ## build the plugin, the agent and the installer into bin/
 
 bin/neardns: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./plugins/neardns
@@ -57,6 +59,17 @@ bin/neardns-agent: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./agent
 bin/neardns-install: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./install
+bin/neardns-iptables: FORCE
+	@$(BUILD) -buildvcs=$(VCS) -o $@ ./agent/iptables
+
+# Without BASE nothing is asked of a registry: the base is then made here of Debian's packages.
+images: build ## build the images (ENGINE=podman, BASE=an image of Debian, TAG=dev, ARCHIVE=a folder for docker archives)
+	@[ -n "$(BASE)" ] || integration/tools/deps $(firstword $(ENGINE)):$(firstword $(ENGINE)) mmdebstrap:mmdebstrap
+	@ENGINE="$(ENGINE)" BASE="$(BASE)" TAG="$(TAG)" ARCHIVE="$(ARCHIVE)" integration/tools/images
+
+test-images: build ## build the images with podman in a store of its own, and run them as a node does (as root)
+	@integration/tools/deps podman:podman runc:runc mmdebstrap:mmdebstrap
+	@$(GO) test -count=1 -timeout 20m -tags images -v ./integration/podman | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 demo: deps build tools bin/tools/demo ## show a node, its pods, a hit, a killed agent and the fallback (KEEP=1 leaves it standing; PROXY=nftables)
 	@KEEP="$(KEEP)" PROXY="$(PROXY)" bin/tools/demo
