@@ -54,6 +54,13 @@ func makeCgroup() error {
 				return fmt.Errorf("fill control group: %w", err)
 			}
 		}
+		// All pods together would weigh as much as one process of the machine's. They are a whole node's.
+		for file, weight := range map[string]string{"cpu.shares": "16384", "cpu.weight": "1600"} {
+			err := os.WriteFile(filepath.Join(dir, file), []byte(weight), 0)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+				return fmt.Errorf("weigh control group: %w", err)
+			}
+		}
 	}
 	return nil
 }

@@ -2,40 +2,97 @@ package node
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
 )
 
-// manifest is the products', as users apply it.
-func (n *Node) manifest() string { return filepath.Join(n.Bin, "../install/neardns.yaml") }
+// manifests is a folder of the products' own, as users apply it.
+func (n *Node) manifests(name string) string { return filepath.Join(n.Bin, "../install", name) }
+
+// overlay is the one for the node's kind of kube-proxy.
+func (n *Node) overlay() string { return n.manifests("overlays/" + n.Proxy) }
 
 // InstallProduct applies the products' manifests and waits until the agent is ready and the fallback is proven.
 func (n *Node) InstallProduct(ctx context.Context) error {
-	if _, err := n.Kubectl(ctx, "apply", "-f", n.manifest()); err != nil {
+	if _, err := n.Kubectl(ctx, "apply", "-k", n.overlay()); err != nil {
 		return err
 	}
 	return n.AwaitProduct(ctx)
 }
 
-// AwaitProduct waits until every agent is of the last version, ready, and the fallback of both families is proven.
+// UninstallProduct takes the products off, in the order that their README gives. binary says whether the plugin's binary goes
+// too: containerd ends pods without it.
+func (n *Node) UninstallProduct(ctx context.Context, binary bool) error {
+	if _, err := n.Kubectl(ctx, "delete", "-k", n.overlay(), "--wait", "--timeout=2m"); err != nil {
+		return err
+	}
+	manifest, err := n.Kubectl(ctx, "kustomize", n.manifests("uninstall"))
+	if err != nil {
+		return err
+	}
+	if binary {
+		const verb = "        - uninstall\n"
+		if strings.Count(manifest, verb) != 1 {
+			return fmt.Errorf("the manifest calls the installer in another way than --remove-binary can be added to:\n%s", manifest)
+		}
+		manifest = strings.Replace(manifest, verb, verb+"        - --remove-binary\n", 1)
+	}
+	if err := n.Apply(ctx, manifest); err != nil {
+		return err
+	}
+	if err := n.Rollout(ctx, "kube-system", "daemonset/neardns-uninstall"); err != nil {
+		return err
+	}
+	_, err = n.Kubectl(ctx, "delete", "-k", n.manifests("uninstall"), "--wait", "--timeout=2m")
+	return err
+}
+
+// AwaitProduct waits until every agent is of the last version, has its leases, and the fallback is proven in both families.
 func (n *Node) AwaitProduct(ctx context.Context) error {
 	if err := n.Rollout(ctx, "kube-system", "daemonset/neardns"); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return n.await(ctx, "the fallback's proof", func() error {
-		text, err := n.Status(ctx)
-		if err == nil && !strings.Contains(text, "proven") {
-			err = fmt.Errorf("not proven:\n%s", text)
+	return n.await(ctx, "the agent", func() error { return n.Settled(ctx) })
+}
+
+// Settled tells what the agent still lacks to serve every pod.
+func (n *Node) Settled(ctx context.Context) error {
+	text, err := n.agent(ctx, "status", "--json") // exit code 3 where something is amiss, which is said below
+	var s struct {
+		Agent *struct {
+			Ready  bool         `json:"ready"`
+			Proven []netip.Addr `json:"fallbackProven"`
+			Leases []struct {
+				Held bool `json:"held"`
+			} `json:"leases"`
+		} `json:"agent"`
+	}
+	if bad := json.Unmarshal([]byte(text), &s); bad != nil {
+		return errors.Join(err, bad)
+	}
+	if s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < len(KubeDNS()) {
+		return fmt.Errorf("not ready, or not proven: %s", text)
+	}
+	for _, l := range s.Agent.Leases {
+		if !l.Held {
+			return fmt.Errorf("not every lease is held: %s", text)
 		}
-		return err
-	})
+	}
+	return nil
 }
 
 // Status is what the agent says of itself.
-func (n *Node) Status(ctx context.Context) (string, error) {
-	return n.Kubectl(ctx, "--namespace", "kube-system", "exec", "daemonset/neardns", "-c", "agent", "--", "/bin/neardns-agent", "status", "--config", "/etc/neardns/nodeconfig.yaml")
+func (n *Node) Status(ctx context.Context) (string, error) { return n.agent(ctx, "status") }
+
+// agent runs one of the agent's commands in its own pod.
+func (n *Node) agent(ctx context.Context, args ...string) (string, error) {
+	args = append([]string{"--namespace", "kube-system", "exec", "daemonset/neardns", "-c", "agent", "--", "/bin/neardns-agent"}, args...)
+	return n.Kubectl(ctx, append(args, "--config", "/etc/neardns/nodeconfig.yaml")...)
 }

@@ -1,0 +1,187 @@
+package endtoend
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/integration/cluster/node"
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+// What a cluster's names are, steered pods are told as kube-dns tells them: each answer is compared with the one that a pod gets
+// that is not steered, over both protocols and families.
+func (s *suite) testNames() {
+	one := s.before[0]
+	dashed := strings.ReplaceAll(one.addr(true).String(), ".", "-")
+	for _, c := range []struct {
+		question
+		rcode, records int
+	}{
+		{question{"kubernetes.default.svc.cluster.local.", dns.TypeA}, dns.RcodeSuccess, 1},
+		{question{"kubernetes.default.svc.cluster.local.", dns.TypeAAAA}, dns.RcodeSuccess, 0},
+		{question{"shop.default.svc.cluster.local.", dns.TypeA}, dns.RcodeSuccess, 1},
+		{question{"shop.default.svc.cluster.local.", dns.TypeAAAA}, dns.RcodeSuccess, 1},
+		{question{"headless.default.svc.cluster.local.", dns.TypeA}, dns.RcodeSuccess, 2},
+		{question{"headless.default.svc.cluster.local.", dns.TypeAAAA}, dns.RcodeSuccess, 2},
+		{question{dashed + ".headless.default.svc.cluster.local.", dns.TypeA}, dns.RcodeSuccess, 1},
+		{question{dashed + ".default.pod.cluster.local.", dns.TypeA}, dns.RcodeSuccess, 1},
+		{question{"_web._tcp.headless.default.svc.cluster.local.", dns.TypeSRV}, dns.RcodeSuccess, 4},
+		{question{"_web._tcp.shop.default.svc.cluster.local.", dns.TypeSRV}, dns.RcodeSuccess, 1},
+		{question{"_dns._udp.kube-dns.kube-system.svc.cluster.local.", dns.TypeSRV}, dns.RcodeSuccess, 1},
+		{question{reverse(s, node.KubeDNS()[0]), dns.TypePTR}, dns.RcodeSuccess, 1},
+		{question{reverse(s, node.KubeDNS()[1]), dns.TypePTR}, dns.RcodeSuccess, 1},
+		{question{reverse(s, one.addr(true)), dns.TypePTR}, dns.RcodeSuccess, 2}, // it is behind two Services
+		{question{reverse(s, one.addr(false)), dns.TypePTR}, dns.RcodeSuccess, 2},
+		{question{"none.default.svc.cluster.local.", dns.TypeA}, dns.RcodeNameError, 0},
+		{question{"a.outside.test.default.svc.cluster.local.", dns.TypeA}, dns.RcodeNameError, 0},
+		{question{"a.outside.test.", dns.TypeA}, dns.RcodeSuccess, 1},
+		{question{"a.outside.test.", dns.TypeAAAA}, dns.RcodeSuccess, 1},
+		{question{"none.test.", dns.TypeA}, dns.RcodeNameError, 0},
+		{question{"away.default.svc.cluster.local.", dns.TypeCNAME}, dns.RcodeSuccess, 1},
+	} {
+		for _, network := range []string{"udp", "tcp"} {
+			for _, is4 := range []bool{true, false} {
+				want, err := ask(one.ns, server(is4), network, c.question)
+				s.must(err)
+				if len(want.Answer) != c.records || want.Rcode != c.rcode {
+					s.t.Errorf("kube-dns itself answers %s with %s", c.question, want)
+				}
+				got, err := ask(s.loaded[0].ns, server(is4), network, c.question)
+				s.must(err)
+				if content(got) != content(want) {
+					s.t.Errorf("%s over %s to %s: answered\n%s\nand by kube-dns\n%s", c.question, network, server(is4), content(got), content(want))
+				}
+			}
+		}
+	}
+}
+
+func reverse(s *suite, a netip.Addr) string {
+	s.t.Helper()
+	name, err := dns.ReverseAddr(a.String())
+	s.must(err)
+	return name
+}
+
+// Every dnsPolicy: what the pod reads is Kubernetes' own, steered is who asks the cluster DNS addresses, and all have answers.
+func (s *suite) testPolicies() {
+	cluster := []string{node.KubeDNS()[0].String(), node.KubeDNS()[1].String()}
+	outside := []string{node.Outside()[0].String(), node.Outside()[1].String()}
+	for _, c := range []struct {
+		name, annotations, spec string
+		nameservers             []string
+		state                   podfile.State
+	}{
+		{"cluster-first", "", ", dnsPolicy: ClusterFirst", cluster, podfile.Steered},
+		{"default", "", ", dnsPolicy: Default", outside, podfile.LeftAlone},
+		{"none-cluster", "", `, dnsPolicy: None, dnsConfig: {nameservers: ["10.96.0.10"], searches: [cluster.local]}`, cluster[:1], podfile.Steered},
+		{"none-own", "", fmt.Sprintf(`, dnsPolicy: None, dnsConfig: {nameservers: [%q]}`, outside[0]), outside[:1], podfile.LeftAlone},
+		{"opted-out", `neardns.io/steer: "false"`, "", cluster, podfile.LeftAlone},
+	} {
+		p := s.onePod(c.name, c.annotations, c.spec)
+		if got := nameservers(s.resolvConf(c.name)); !slices.Equal(got, c.nameservers) {
+			s.t.Errorf("pod %s has the nameservers %q, want %q", c.name, got, c.nameservers)
+		}
+		f := s.file(c.name)
+		switch {
+		case f == nil:
+			s.t.Errorf("pod %s has no file", c.name)
+		case len(f.Decisions) != 2 || f.Decisions[0].State != c.state:
+			s.t.Errorf("pod %s: decisions %+v, want %s", c.name, f.Decisions, c.state)
+		}
+		for _, text := range c.nameservers {
+			at := netip.MustParseAddr(text)
+			if slices.Contains(outside, text) {
+				r, err := ask(p.ns, at, "udp", question{"a.outside.test.", dns.TypeA})
+				if err != nil || len(r.Answer) != 1 {
+					s.t.Errorf("pod %s asked %s: %v %v", c.name, at, r, err)
+				}
+			}
+		}
+		switch {
+		case c.name == "none-cluster": // it does not know the second address, and nobody promises anything of it
+			w, err := tryWho(p, c.name, "udp", true)
+			if w != cached || err != nil {
+				s.t.Errorf("pod %s is answered by %s: %v", c.name, w, err)
+			}
+		case c.state == podfile.Steered:
+			s.wantAnsweredBy(cached, p)
+		case slices.Equal(c.nameservers, cluster):
+			s.wantAnsweredBy(direct, p)
+		}
+		s.deletePod(c.name)
+		s.eventually(func() error {
+			if s.file(c.name) != nil {
+				return fmt.Errorf("pod %s is gone and its file is not", c.name)
+			}
+			return nil
+		})
+	}
+}
+
+// A pod in the node's own network is none of the plugin's business and is answered by kube-dns.
+func (s *suite) testHostNetwork() {
+	p := s.onePod("host", "", ", hostNetwork: true, dnsPolicy: ClusterFirstWithHostNet")
+	if got := nameservers(s.resolvConf("host")); len(got) != 2 || got[0] != node.KubeDNS()[0].String() {
+		s.t.Errorf("it has the nameservers %q", got)
+	}
+	if f := s.file("host"); f != nil {
+		s.t.Errorf("it has a file: %+v", f)
+	}
+	for _, network := range []string{"udp", "tcp"} {
+		for _, is4 := range []bool{true, false} {
+			r, err := ask(p.ns, server(is4), network, question{"shop.default.svc.cluster.local.", dns.TypeA})
+			if err != nil || len(r.Answer) != 1 {
+				s.t.Errorf("over %s to %s: %v %v", network, server(is4), r, err)
+			}
+		}
+	}
+	s.deletePod("host")
+}
+
+// A network policy that lets a pod speak to kube-dns and nobody else, as a CNI would put it into the host's filters: what is
+// for the agent is dropped. The pod is answered by kube-dns, and by the cache again when the policy goes.
+func (s *suite) testFilter() {
+	p := s.onePod("restricted", "", "")
+	s.wantAnsweredBy(cached, p)
+	kubeDNS := strings.Fields(s.kubectl("-n", "kube-system", "get", "pods", "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[*].status.podIPs[*].ip}"))
+	if len(kubeDNS) != 2 {
+		s.t.Fatalf("kube-dns has the addresses %q", kubeDNS)
+	}
+	cmd := s.Command(s.t.Context(), "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`table inet restrict {
+  chain egress {
+    ip daddr %s accept
+    ip6 daddr %s accept
+    meta l4proto { tcp, udp } counter drop
+  }
+  chain input {
+    type filter hook input priority filter
+    ip saddr %[3]s jump egress
+    ip6 saddr %[4]s jump egress
+  }
+  chain forward {
+    type filter hook forward priority filter
+    ip saddr %[3]s jump egress
+    ip6 saddr %[4]s jump egress
+  }
+}`, kubeDNS[0], kubeDNS[1], p.addr(true), p.addr(false)))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("%v: %s", err, out)
+	}
+	s.awaitAnsweredBy(direct, p) // two questions, a lease's lifetime apart, are dropped before that
+	text, err := s.Status(s.t.Context())
+	if err != nil || !strings.Contains(text, "restricted") {
+		s.t.Errorf("status does not name the pod: %v\n%s", err, text)
+	}
+	s.wantAnsweredBy(cached, s.loaded[0])
+	_, err = s.Run(s.t.Context(), "nft", "delete", "table", "inet", "restrict")
+	s.must(err)
+	s.awaitAnsweredBy(cached, p)
+	s.deletePod("restricted")
+}
