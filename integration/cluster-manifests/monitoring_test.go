@@ -1,0 +1,122 @@
+package clustermanifests
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const conf = "../../conf"
+
+// ruleHead stands before the alerts as the operator wants them.
+const ruleHead = `# conf/alerts.yaml, as Prometheus Operator reads rules; make update-golden writes it.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: neardns
+  labels: {app.kubernetes.io/name: neardns}
+spec:
+`
+
+// The alerts are kept once, in the form that Prometheus itself reads.
+func TestPrometheusRule(t *testing.T) {
+	alerts, err := os.ReadFile(conf + "/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, groups, ok := strings.Cut(string(alerts), "\ngroups:\n")
+	if !ok {
+		t.Fatal("alerts.yaml has no groups")
+	}
+	var text strings.Builder
+	text.WriteString(ruleHead)
+	for line := range strings.Lines("groups:\n" + groups) {
+		text.WriteString("  " + line)
+	}
+	golden(t, install+"/monitoring/prometheusrule.yaml", text.String())
+
+	rule := the[*monitoringv1.PrometheusRule](t, decode(t, "monitoring", render(t, "monitoring")))
+	var plain, operators any
+	if err := yaml.Unmarshal(alerts, &plain); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := yaml.Marshal(rule.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(spec, &operators); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(plain, operators); d != "" {
+		t.Errorf("the operator reads other rules (-ours +its):\n%s", d)
+	}
+}
+
+// The PodMonitor finds the DaemonSet's pods, and relabels them as the sample does that a real Prometheus runs on.
+func TestPodMonitor(t *testing.T) {
+	monitor := the[*monitoringv1.PodMonitor](t, decode(t, "monitoring", render(t, "monitoring")))
+	base := decode(t, "base", render(t, "base"))
+	set := the[*appsv1.DaemonSet](t, base)
+	if d := cmp.Diff(set.Spec.Template.Labels, monitor.Spec.Selector.MatchLabels); d != "" || monitor.Namespace != set.Namespace {
+		t.Errorf("it selects other pods, in %s (-pods +selector):\n%s", monitor.Namespace, d)
+	}
+	if job := set.Spec.Template.Labels[monitor.Spec.JobLabel]; job != "neardns" {
+		t.Errorf("job %q, which the alerts do not know", job)
+	}
+	if n := len(monitor.Spec.PodMetricsEndpoints); n != 1 {
+		t.Fatalf("%d endpoints", n)
+	}
+	endpoint := monitor.Spec.PodMetricsEndpoints[0]
+	if endpoint.Port != nil || endpoint.PortNumber != nil {
+		t.Error("it names a port: the pods list none, so nothing would be found")
+	}
+	text, err := os.ReadFile(conf + "/prometheus.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type relabeling struct {
+		Source      []string `json:"source_labels"`
+		Regex       string   `json:"regex"`
+		Target      string   `json:"target_label"`
+		Replacement string   `json:"replacement"`
+		Action      string   `json:"action"`
+	}
+	var sample struct {
+		Jobs []struct {
+			Relabel []relabeling `json:"relabel_configs"`
+		} `json:"scrape_configs"`
+	}
+	if err := yaml.Unmarshal(text, &sample); err != nil {
+		t.Fatal(err)
+	}
+	var got []relabeling
+	for _, r := range endpoint.RelabelConfigs {
+		one := relabeling{Regex: r.Regex, Target: r.TargetLabel, Action: r.Action}
+		if r.Replacement != nil {
+			one.Replacement = *r.Replacement
+		}
+		for _, l := range r.SourceLabels {
+			one.Source = append(one.Source, string(l))
+		}
+		got = append(got, one)
+	}
+	// Namespace and pod, the last ones, the operator sets by itself.
+	want := sample.Jobs[0].Relabel
+	if len(want) != len(got)+2 {
+		t.Fatalf("the sample has %d relabelings, the monitor %d", len(want), len(got))
+	}
+	if d := cmp.Diff(want[:len(got)], got); d != "" {
+		t.Errorf("relabelings (-sample +monitor):\n%s", d)
+	}
+	// The port is where the agent listens.
+	address := show(t, the[*corev1.ConfigMap](t, base).Data["nodeconfig.yaml"]).Listen.Metrics
+	if _, port, _ := strings.Cut(address, ":"); !strings.HasSuffix(got[1].Replacement, ":"+port) || !strings.HasSuffix(got[2].Replacement, ":"+port) {
+		t.Errorf("the agent listens on %s, Prometheus asks %s and %s", address, got[1].Replacement, got[2].Replacement)
+	}
+}

@@ -1,0 +1,223 @@
+package monitoring
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestMonitoring has a real Prometheus scrape a real agent, and looks at targets, dashboard and alerts: first while all is well, then
+// with one fault after the other.
+func TestMonitoring(t *testing.T) {
+	s := newStand(t)
+	s.prometheus()
+	s.ask("a.default.svc.cluster.local.", "b.default.svc.cluster.local.", "www.example.org.")
+	s.wantTargets()
+	empty := s.wantDashboard()
+	s.wantQuiet()
+	s.wantAlerts()
+	for expr, fault := range empty {
+		testutil.Eventually(t, patience, func() error {
+			if err := s.hasData(expr); err != nil {
+				return fmt.Errorf("after %s: %w", fault, err)
+			}
+			return nil
+		})
+	}
+	s.wantCovered()
+}
+
+// wantTargets checks that of the containers of a pod the agent alone is scraped, by either family, under the labels that dashboard
+// and alerts need.
+func (s *stand) wantTargets() {
+	s.t.Helper()
+	type target struct {
+		ScrapeURL string `json:"scrapeUrl"`
+		Health    string
+		Labels    map[string]string
+	}
+	labels := func(job, instance string) map[string]string {
+		return map[string]string{"job": job, "instance": instance, "node": nodeName, "namespace": "kube-system", "pod": "neardns-x7k2p"}
+	}
+	want := []target{
+		{"http://127.0.0.1:9253/metrics", "up", labels("neardns", "127.0.0.1:9253")},
+		{"http://[::1]:9253/metrics", "up", labels("by-ipv6", "[::1]:9253")},
+	}
+	testutil.Eventually(s.t, patience, func() error {
+		var got struct{ ActiveTargets []target }
+		if err := s.api("targets", nil, &got); err != nil {
+			return err
+		}
+		slices.SortFunc(got.ActiveTargets, func(a, b target) int { return strings.Compare(a.ScrapeURL, b.ScrapeURL) })
+		if d := cmp.Diff(want, got.ActiveTargets); d != "" {
+			return fmt.Errorf("targets (-want +got):\n%s", d)
+		}
+		return nil
+	})
+}
+
+// filledByFault are the queries that rightly have no data while all is well, and the fault that fills them.
+var filledByFault = map[string]string{
+	"neardns_upstream_last_resort_total": "an upstream of the cluster's own that is dead",
+}
+
+// panel is what the test reads of a dashboard's panel.
+type panel struct {
+	Title, Type, Description string
+	Targets                  []struct{ Expr string }
+}
+
+// dashboard returns the panels that show something.
+func dashboard(t *testing.T) []panel {
+	t.Helper()
+	var d struct{ Panels []panel }
+	if err := json.Unmarshal([]byte(read(t, "../../conf/grafana-dashboard.json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(d.Panels, func(p panel) bool { return p.Type == "row" })
+}
+
+// wantDashboard runs every query of the dashboard, and returns those that only a fault fills.
+func (s *stand) wantDashboard() (empty map[string]string) {
+	s.t.Helper()
+	// As Grafana fills them in, with all nodes chosen.
+	fill := strings.NewReplacer("$node", ".*", "$__rate_interval", "15s")
+	empty, queries := map[string]string{}, 0
+	for _, p := range dashboard(s.t) {
+		if len(p.Targets) == 0 || p.Description == "" {
+			s.t.Errorf("panel %q has %d queries, description %q", p.Title, len(p.Targets), p.Description)
+		}
+		for _, target := range p.Targets {
+			expr := fill.Replace(target.Expr)
+			if strings.Contains(expr, "$") {
+				s.t.Errorf("panel %q: a variable that the test does not know: %s", p.Title, expr)
+			}
+			queries++
+			fault := ""
+			for metric, f := range filledByFault {
+				if strings.Contains(expr, metric) {
+					fault = f
+				}
+			}
+			if fault != "" {
+				if result, err := s.query(expr); err != nil || len(result) > 0 {
+					s.t.Errorf("panel %q: expected to be empty before %s, has %v (%v): %s", p.Title, fault, result, err, expr)
+				}
+				empty[expr] = fault
+				continue
+			}
+			testutil.Eventually(s.t, patience, func() error {
+				if err := s.hasData(expr); err != nil {
+					return fmt.Errorf("panel %q: %w", p.Title, err)
+				}
+				return nil
+			})
+		}
+	}
+	if queries < 50 || len(empty) != len(filledByFault) {
+		s.t.Errorf("%d queries, of which %d are to be filled by faults", queries, len(empty))
+	}
+	return empty
+}
+
+// rule is what Prometheus tells of one of our alerts.
+type rule struct {
+	Name, Query, Health, LastError, State string
+	Alerts                                []struct {
+		Labels, Annotations map[string]string
+	}
+}
+
+// rules returns the alerts by name, once all of them have been evaluated.
+func (s *stand) rules() (map[string]rule, error) {
+	var data struct {
+		Groups []struct{ Rules []rule }
+	}
+	if err := s.api("rules", nil, &data); err != nil {
+		return nil, err
+	}
+	out := map[string]rule{}
+	for _, g := range data.Groups {
+		for _, r := range g.Rules {
+			if r.Health != "ok" {
+				return nil, fmt.Errorf("%s is %s: %s", r.Name, r.Health, r.LastError)
+			}
+			out[r.Name] = r
+		}
+	}
+	if len(out) < 20 {
+		return nil, fmt.Errorf("%d alerts", len(out))
+	}
+	return out, nil
+}
+
+// wantQuiet checks that no alert speaks while all is well.
+func (s *stand) wantQuiet() {
+	s.t.Helper()
+	testutil.Eventually(s.t, patience, func() error {
+		rules, err := s.rules()
+		for _, r := range rules {
+			if r.State != "inactive" {
+				return fmt.Errorf("%s is %s while all is well: %v", r.Name, r.State, r.Alerts)
+			}
+		}
+		return err
+	})
+}
+
+// wantAlerts brings about faults and waits for the alerts that tell of them, with the node's name and a remedy in their text.
+func (s *stand) wantAlerts() {
+	s.t.Helper()
+	good := s.nodeConfig("")
+	for _, c := range []struct {
+		fault  string
+		make   func()
+		alerts []string
+	}{
+		{"a dead upstream", func() {
+			s.write("node.yaml", s.nodeConfig(fmt.Sprintf("%q", s.KubeDNSAddrs()[0].String()+":5353")))
+		}, []string{"NeardnsUpstreamDead", "NeardnsLastResort"}},
+		{"a faulty configuration", func() { s.write("node.yaml", "kind: [") }, []string{"NeardnsReloadRefused"}},
+		{"a watch in a fight, which hangs", func() {
+			s.write("node.yaml", good)
+			w := podfile.Watch{Looked: time.Now().Add(-time.Hour), Fighting: true, Repairs: 4}
+			if err := podfile.WriteWatch(s.path("run"), w); err != nil {
+				s.t.Fatal(err)
+			}
+		}, []string{"NeardnsConflistFight", "NeardnsNotChained", "NeardnsWatchSilent"}},
+		{"a firewall", func() {
+			s.Host.Run("nft", "add table inet wall; add chain inet wall input { type filter hook input priority 0; }; add rule inet wall input meta l4proto { tcp, udp } th dport 53 drop")
+		}, []string{"NeardnsLeaseNotHeld", "NeardnsFallbackUsed"}},
+		{"a kill", func() { s.agent.Kill() }, []string{"NeardnsDown"}},
+	} {
+		c.make()
+		for _, name := range c.alerts {
+			testutil.Eventually(s.t, patience, func() error {
+				rules, err := s.rules()
+				if err != nil {
+					return err
+				}
+				r := rules[name]
+				if r.State == "inactive" || len(r.Alerts) == 0 {
+					return fmt.Errorf("%s: %s says nothing", c.fault, name)
+				}
+				a := r.Alerts[0]
+				if a.Labels["node"] != nodeName || a.Labels["severity"] == "" || !strings.Contains(a.Annotations["summary"], nodeName) || !strings.Contains(a.Annotations["remedy"], "neardns-agent doctor") {
+					return fmt.Errorf("%s: %s says %v", c.fault, name, a)
+				}
+				return nil
+			})
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package monitoring
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+const (
+	scrapeSample = "../../conf/prometheus.yaml"
+	alertsSample = "../../conf/alerts.yaml"
+	nodeName     = "worker-1"
+)
+
+// object is a piece of YAML or JSON of which only a part matters.
+type object = map[string]any
+
+func readYAML(t *testing.T, file string) (out object) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &out); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return out
+}
+
+// discovered is what Kubernetes discovery tells of the containers of one of our pods: none lists ports.
+func discovered(ip string) []any {
+	var out []any
+	for _, container := range []string{"install", "agent", "watch"} {
+		out = append(out, object{"targets": []string{ip}, "labels": object{
+			"__meta_kubernetes_namespace": "kube-system", "__meta_kubernetes_pod_name": "neardns-x7k2p", "__meta_kubernetes_pod_node_name": nodeName,
+			"__meta_kubernetes_pod_ip": ip, "__meta_kubernetes_pod_container_name": container, "__meta_kubernetes_pod_label_app_kubernetes_io_name": "neardns",
+		}})
+	}
+	return out
+}
+
+// config is the sample, with what discovery would find on this node in place of the discovery (which Debian's Prometheus lacks), and
+// the same once more by IPv6.
+func config(t *testing.T) string {
+	t.Helper()
+	conf := readYAML(t, scrapeSample)
+	jobs, ok := conf["scrape_configs"].([]any)
+	if !ok || len(jobs) != 1 {
+		t.Fatalf("%s: scrape_configs: %v", scrapeSample, conf["scrape_configs"])
+	}
+	job := jobs[0].(object)
+	second := maps.Clone(job)
+	second["job_name"] = "by-ipv6"
+	for _, j := range []struct {
+		job object
+		ip  string
+	}{{job, "127.0.0.1"}, {second, "::1"}} {
+		if j.job["kubernetes_sd_configs"] == nil {
+			t.Fatalf("%s discovers nothing", scrapeSample)
+		}
+		delete(j.job, "kubernetes_sd_configs")
+		j.job["static_configs"] = discovered(j.ip)
+	}
+	alerts, err := filepath.Abs(alertsSample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf["scrape_configs"], conf["rule_files"] = []any{job, second}, []string{alerts}
+	conf["global"] = object{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+	text, err := yaml.Marshal(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// prometheus starts one on the node's loopback.
+func (s *stand) prometheus() {
+	s.t.Helper()
+	s.write("prometheus.yml", config(s.t))
+	p := s.Host.Start("prometheus", "--config.file="+s.path("prometheus.yml"), "--storage.tsdb.path="+s.path("tsdb"),
+		"--web.listen-address=127.0.0.1:9090", "--log.level=warn")
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Logf("Prometheus's log:\n%s", p.Output())
+		}
+	})
+	testutil.Eventually(s.t, patience, func() error { return s.api("targets", nil, &object{}) })
+}
+
+// api asks Prometheus.
+func (s *stand) api(path string, values url.Values, data any) error {
+	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		s.Host.Do(func() { conn, err = (&net.Dialer{Timeout: patience}).DialContext(ctx, network, addr) })
+		return conn, err
+	}
+	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+	resp, err := client.Get("http://127.0.0.1:9090/api/v1/" + path + "?" + values.Encode())
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	answer := struct {
+		Status, Error string
+		Data          any
+	}{Data: data}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		return err
+	}
+	if answer.Status != "success" {
+		return errors.New(answer.Error)
+	}
+	return nil
+}
+
+// sample is one series of an answer.
+type sample struct {
+	Metric map[string]string `json:"metric"`
+	Value  [2]any            `json:"value"`
+}
+
+// query returns what an expression gives now.
+func (s *stand) query(expr string) ([]sample, error) {
+	var data struct {
+		ResultType string   `json:"resultType"`
+		Result     []sample `json:"result"`
+	}
+	if err := s.api("query", url.Values{"query": {expr}}, &data); err != nil {
+		return nil, fmt.Errorf("%s: %w", expr, err)
+	}
+	return data.Result, nil
+}
+
+// hasData fails where an expression gives nothing, or what is no number.
+func (s *stand) hasData(expr string) error {
+	result, err := s.query(expr)
+	if err != nil {
+		return err
+	}
+	if len(result) == 0 {
+		return fmt.Errorf("no data: %s", expr)
+	}
+	for _, r := range result {
+		text, _ := r.Value[1].(string)
+		if v, err := strconv.ParseFloat(text, 64); err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Errorf("%s gives %v for %v", expr, r.Value[1], r.Metric)
+		}
+	}
+	return nil
+}
+
+// ask keeps the pod asking until the test ends: names that are known and new ones, of the cluster and outside, over both protocols.
+func (s *stand) ask(questions ...string) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	s.t.Cleanup(func() { cancel(); <-done })
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ctx.Err() == nil; i++ {
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
+			name, network := questions[i%len(questions)], "udp"
+			if i%5 == 0 {
+				network = "tcp"
+			}
+			if i%4 == 0 {
+				name = fmt.Sprintf("new-%d.%s", i, name)
+			}
+			// Whether this one is answered is another test's matter: some of them fall into a fault.
+			_, _ = testutil.Ask(s.pod.NetNS, s.Service(true), name, 1+uint16(i%2)*27, network, testutil.AskOptions{Timeout: 300 * time.Millisecond})
+		}
+	}()
+}

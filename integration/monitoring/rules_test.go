@@ -1,0 +1,149 @@
+package monitoring
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestRules has promtool check the alerts, and run the tests of each.
+func TestRules(t *testing.T) {
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+		cmd := exec.CommandContext(t.Context(), "promtool", args...)
+		cmd.Dir = filepath.Dir(alertsSample)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	tested := read(t, "../../conf/alerts_test.yaml")
+	names := map[string]bool{}
+	for _, a := range alerts(t) {
+		name, _ := a["alert"].(string)
+		if name == "" || names[name] {
+			t.Errorf("an alert without a name of its own: %v", a)
+		}
+		names[name] = true
+		// promtool fails where it does not fire then.
+		if !strings.Contains(tested, `alertname="`+name+`", alertstate="firing"`) {
+			t.Errorf("%s has no test in which it fires", name)
+		}
+		labels, _ := a["labels"].(object)
+		if severity, _ := labels["severity"].(string); !slices.Contains([]string{"info", "warning", "critical"}, severity) || a["for"] == nil {
+			t.Errorf("%s: severity %q, for %v", name, severity, a["for"])
+		}
+		notes, _ := a["annotations"].(object)
+		for _, key := range []string{"summary", "description", "remedy"} {
+			if text, _ := notes[key].(string); text == "" || key == "remedy" && !strings.Contains(text, "neardns-agent doctor") && name != "NeardnsAbsent" {
+				t.Errorf("%s: %s is %q", name, key, text)
+			}
+		}
+	}
+}
+
+// alerts are the rules of the sample.
+func alerts(t *testing.T) (out []object) {
+	t.Helper()
+	groups, _ := readYAML(t, alertsSample)["groups"].([]any)
+	for _, g := range groups {
+		rules, _ := g.(object)["rules"].([]any)
+		for _, r := range rules {
+			out = append(out, r.(object))
+		}
+	}
+	if len(out) < 20 {
+		t.Fatalf("%d alerts", len(out))
+	}
+	return out
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Metrics of ours that no alert is about, and why.
+var noAlert = map[string]string{
+	"neardns_build_info":                        "says which version it is",
+	"neardns_bypass_events_total":               "NeardnsPodsBypassed tells of those that last",
+	"neardns_cache_bytes":                       "bounded: what is full makes room",
+	"neardns_cache_limit_bytes":                 "a setting",
+	"neardns_conflist_repairs_total":            "a main network may write its list as it likes; NeardnsConflistFight tells when it goes on",
+	"neardns_lease_changes_total":               "a rollout changes leases; NeardnsLeaseFlaps tells of those that were lost",
+	"neardns_misses_in_flight":                  "NeardnsMissesShed tells when they are too many",
+	"neardns_misses_in_flight_limit":            "a setting",
+	"neardns_probes_total":                      "a lost probe costs nothing; NeardnsLeaseNotHeld and NeardnsLeaseFlaps tell of what does",
+	"neardns_tcp_connections":                   "NeardnsQuestionsDropped tells when they are too many",
+	"neardns_tcp_connections_limit":             "a setting",
+	"neardns_udp_in_flight":                     "NeardnsQuestionsDropped tells when they are too many",
+	"neardns_udp_in_flight_limit":               "a setting",
+	"neardns_upstream_connections_opened_total": "cost, not fault",
+	"neardns_upstream_health_changes_total":     "NeardnsUpstreamDead tells of those that last",
+	"neardns_upstream_hedges_total":             "a slow upstream that is stood in for",
+	"neardns_upstream_probes_total":             "how the dead are tried again",
+	"neardns_upstream_requests_total":           "single failures are stood in for; NeardnsUpstreamDead and NeardnsServfail tell of what is not",
+}
+
+// Metrics of ours that the dashboard does not show, and why.
+var noPanel = map[string]string{
+	"neardns_conflist_looked_timestamp_seconds": "NeardnsWatchSilent tells of it",
+	"neardns_lease_changes_total":               "leases held and lost are shown",
+	"neardns_upstream_connections_opened_total": "for a developer of the agent",
+	"neardns_upstream_health_changes_total":     "health is shown",
+	"neardns_upstream_probes_total":             "health is shown",
+}
+
+var metricName = regexp.MustCompile(`\b(?:neardns|coredns|process|go)_\w+`)
+
+// wantCovered checks, with everything that Prometheus has seen by now, that alerts and dashboard name no metric which is not
+// there, and that each of ours has its place in both or a reason why not.
+func (s *stand) wantCovered() {
+	s.t.Helper()
+	var names []string
+	if err := s.api("label/__name__/values", nil, &names); err != nil {
+		s.t.Fatal(err)
+	}
+	used := func(text string) map[string]bool {
+		out := map[string]bool{}
+		for _, name := range metricName.FindAllString(text, -1) {
+			out[name] = true
+			if !slices.Contains(names, name) {
+				s.t.Errorf("%s is not exported", name)
+			}
+		}
+		return out
+	}
+	var exprs strings.Builder
+	for _, a := range alerts(s.t) {
+		exprs.WriteString(a["expr"].(string) + "\n")
+	}
+	var queries strings.Builder
+	for _, p := range dashboard(s.t) {
+		for _, target := range p.Targets {
+			queries.WriteString(target.Expr + "\n")
+		}
+	}
+	for what, c := range map[string]struct {
+		used   map[string]bool
+		except map[string]string
+	}{"alert": {used(exprs.String()), noAlert}, "panel": {used(queries.String()), noPanel}} {
+		for _, name := range names {
+			if strings.HasPrefix(name, "neardns_") && c.used[name] == (c.except[name] != "") {
+				s.t.Errorf("%s: there is an %s: %v, and a reason why there is none: %q", name, what, c.used[name], c.except[name])
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(c.except)) {
+			if !slices.Contains(names, name) {
+				s.t.Errorf("%s, which has no %s, is not exported either", name, what)
+			}
+		}
+	}
+}

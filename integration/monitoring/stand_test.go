@@ -1,0 +1,120 @@
+package monitoring
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// patience is for what has no promised time, on a busy machine.
+const patience = 60 * time.Second
+
+// stand is a node with neardns, one steered pod and a Prometheus on it.
+type stand struct {
+	*testutil.Node
+	t     *testing.T
+	dir   string
+	pod   *testutil.Pod
+	agent *testutil.Process
+}
+
+// newStand makes the node, starts the agent and waits until pods are served.
+func newStand(t *testing.T) *stand {
+	t.Helper()
+	testutil.RequireRoot(t)
+	s := &stand{t: t, dir: t.TempDir()}
+	for name, pkg := range map[string]string{"neardns": "./plugins/neardns", "neardns-agent": "./agent"} {
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", s.path(name), pkg)
+		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", name, err, out)
+		}
+	}
+	s.Node = testutil.NewNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP, External: true, Name: "monitoring"})
+	s.write("resolv.conf", fmt.Sprintf("nameserver %s\n", s.ExternalAddrs()[0]))
+	s.write("node.yaml", s.nodeConfig(""))
+	s.pod = s.AddPod("pod")
+	s.steer()
+	// What the watch beside an agent leaves for it.
+	now := time.Now()
+	if err := podfile.WriteWatch(s.path("run"), podfile.Watch{Since: now, Looked: now, Network: "pods", OK: true}); err != nil {
+		t.Fatal(err)
+	}
+	s.agent = s.Host.Start("env", "GOMEMLIMIT=200MiB", s.path("neardns-agent"), "node", "--config", s.path("node.yaml"))
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("agent's log:\n%s", s.agent.Output())
+		}
+	})
+	testutil.Eventually(t, patience, func() error {
+		_, err := s.Host.TryRun("", s.path("neardns-agent"), "doctor", "--config", s.path("node.yaml"), "--cni-conf", s.path("none"), "--cni-bin", s.path("none"))
+		if err == nil {
+			_, err = s.Host.TryRun("", s.path("neardns-agent"), "ready", "--config", s.path("node.yaml"))
+		}
+		return err
+	})
+	return s
+}
+
+// nodeConfig is the agent's configuration; cluster are upstreams for the cluster domain in place of the cluster DNS address.
+func (s *stand) nodeConfig(cluster string) string {
+	s.t.Helper()
+	list, err := json.Marshal(s.ClusterDNS())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if cluster != "" {
+		cluster = ", cluster: [" + cluster + "]"
+	}
+	return fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: %s\n"+
+		"upstreams: {external: [%s]%s}\nstateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\nlisten: {metrics: \"[::]:9253\"}\n",
+		list, s.path("resolv.conf"), cluster, s.path("run"), s.path("lib"), s.path("none"))
+}
+
+func (s *stand) path(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *stand) write(name, text string) {
+	s.t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(s.path(name)), 0o755), os.WriteFile(s.path(name), []byte(text), 0o644)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// steer has the real plugin steer the pod, which the topology has attached.
+func (s *stand) steer() {
+	s.t.Helper()
+	var ips []any
+	for _, a := range s.pod.Addrs {
+		ips = append(ips, map[string]any{"address": netip.PrefixFrom(a, a.BitLen()).String(), "interface": 0})
+	}
+	conf, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "pods", "type": "neardns", "redirects": s.ClusterDNS(),
+		"clusterDomain": "cluster.local", "stateDir": s.path("run"), "persistDir": s.path("lib"), "steer": "always", "logFile": s.path("plugin.log"),
+		"prevResult": map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": "eth0", "sandbox": s.pod.Path()}}, "ips": ips}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c := libcni.NewCNIConfigWithCacheDir([]string{s.dir}, s.path("cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
+	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: conf}
+	s.Host.Do(func() {
+		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: "pod-0123456789abcdef", NetNS: s.pod.Path(), IfName: "eth0",
+			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "pod"}}})
+	})
+	if err != nil {
+		s.t.Fatalf("ADD: %v", err)
+	}
+}
