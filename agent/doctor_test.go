@@ -6,10 +6,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/doctor"
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -40,6 +43,26 @@ func TestDoctorChangesNothing(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("the doctor left files: %v %v", left, err)
+	}
+}
+
+func TestDoctorReadsTheWatch(t *testing.T) {
+	l := looker{conf: &config.Node{StateDir: t.TempDir()}}
+	if w := l.watch(); w.Present {
+		t.Errorf("without a watch: %+v", w)
+	}
+	seen := podfile.Watch{Looked: time.Now().Add(-time.Hour), Fault: "why", Fighting: true, Repairs: 3}
+	if err := podfile.WriteWatch(l.conf.StateDir, seen); err != nil {
+		t.Fatal(err)
+	}
+	if w := l.watch(); !w.Present || w.Age < time.Hour || w.Fault != "why" || !w.Fighting || w.Repairs != 3 {
+		t.Errorf("of %+v: %+v", seen, w)
+	}
+	if err := os.WriteFile(podfile.WatchPath(l.conf.StateDir), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if w := l.watch(); !w.Present || w.Fault == "" {
+		t.Errorf("of half a file: %+v", w)
 	}
 }
 

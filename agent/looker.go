@@ -60,6 +60,7 @@ func (l *looker) picture(ctx context.Context) doctor.Picture {
 	l.firewall(&p)
 	p.Resolv = l.resolvConf()
 	p.Network = l.network(p.ClusterDNS)
+	p.Watch = l.watch()
 	l.lookAtPods(&p)
 	p.Kernel = l.kernel(p.Kernel.BridgePods)
 	for _, dir := range []string{l.conf.StateDir, l.conf.PersistDir} {

@@ -19,6 +19,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/podfile"
 )
 
 const askTimeout = 2 * time.Second
@@ -169,6 +170,15 @@ func (l *looker) network(clusterDNS []netip.Addr) doctor.Network {
 		n.PluginErr = "it is not executable"
 	}
 	return n
+}
+
+// watch reads what the watch over the network said. A file that cannot be read is a fault of its own.
+func (l *looker) watch() doctor.Watch {
+	w, ok, err := podfile.ReadWatch(l.conf.StateDir)
+	if err != nil {
+		return doctor.Watch{Present: true, Fault: err.Error()}
+	}
+	return doctor.Watch{Present: ok, Age: time.Since(w.Looked), Fault: w.Fault, Fighting: w.Fighting, Repairs: w.Repairs}
 }
 
 // missingRedirects lists the cluster DNS addresses that the entry in a list does not name.

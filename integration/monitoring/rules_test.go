@@ -136,8 +136,12 @@ func (s *stand) wantCovered() {
 		except map[string]string
 	}{"alert": {used(exprs.String()), noAlert}, "panel": {used(queries.String()), noPanel}} {
 		for _, name := range names {
-			if strings.HasPrefix(name, "neardns_") && c.used[name] == (c.except[name] != "") {
-				s.t.Errorf("%s: there is an %s: %v, and a reason why there is none: %q", name, what, c.used[name], c.except[name])
+			switch reason := c.except[name]; {
+			case !strings.HasPrefix(name, "neardns_"):
+			case !c.used[name] && reason == "":
+				s.t.Errorf("%s has no %s: add one in conf/ (an alert with its test), or here the reason why there is none", name, what)
+			case c.used[name] && reason != "":
+				s.t.Errorf("%s has its %s, so there is no reason here why not (%s)", name, what, reason)
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(c.except)) {

@@ -81,6 +81,7 @@ func (p Picture) answers(addr string) bool {
 func conflist(p Picture, f *findings) {
 	const install = "run `neardns-install install`"
 	n := p.Network
+	watched(p.Watch, f)
 	switch {
 	case n.Err != "":
 		f.unseen(n.Err)
@@ -99,6 +100,22 @@ func conflist(p Picture, f *findings) {
 	}
 	if n.Entry && n.PluginErr != "" {
 		f.add(Fail, install+": pods cannot be made without it", "the plugin %s cannot be run: %s", n.Plugin, n.PluginErr)
+	}
+}
+
+// silence is after how long a watch that looks every 30 s, and in a fight every five minutes, is not there any more.
+const silence = 15 * time.Minute
+
+func watched(w Watch, f *findings) {
+	const log = "look at the log of `neardns-install watch`"
+	switch {
+	case !w.Present:
+	case w.Fault != "":
+		f.add(Fail, "mend that; the watch tries again by itself", "the watch cannot put plugin and entry in their places: %s", w.Fault)
+	case w.Fighting:
+		f.add(Warn, log+", which names the file and its first plugin, and mend what writes it", "another program keeps taking the entry out; the watch has put it back %s", plural(w.Repairs, "time"))
+	case w.Age > silence:
+		f.add(Warn, "start `neardns-install watch` again; when the main network writes its file anew, new pods are not steered until then", "the watch looked last %s ago", w.Age.Round(time.Minute))
 	}
 }
 

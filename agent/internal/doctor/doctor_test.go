@@ -90,6 +90,12 @@ func pictures() map[string]func(*Picture) {
 		"conflist": func(p *Picture) {
 			p.Network.Entry, p.Network.Elsewhere = false, []string{"/etc/cni/net.d/20-old.conflist"}
 		},
+		"watch-fault": func(p *Picture) {
+			p.Watch = Watch{Present: true, Fault: "no network is configured in /etc/cni/net.d yet"}
+			p.Network.Err = "eperm"
+		},
+		"watch-fights": func(p *Picture) { p.Watch = Watch{Present: true, Fighting: true, Repairs: 5} },
+		"watch-silent": func(p *Picture) { p.Watch = Watch{Present: true, Age: 90 * time.Minute} },
 		"plugin-missing": func(p *Picture) {
 			p.Network.Missing, p.Network.PluginErr = []string{"10.96.0.10"}, "it is not executable"
 		},
@@ -125,7 +131,8 @@ func TestTexts(t *testing.T) {
 // TestEveryFaultIsTold holds that a picture with something wrong never passes for a good one, that whoever is told of a
 // fault is told what to do, and that a check is never silent.
 func TestEveryFaultIsTold(t *testing.T) {
-	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true}
+	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true,
+		"watch-fights": true, "watch-silent": true}
 	var checks []string
 	for name, change := range pictures() {
 		p := healthy()

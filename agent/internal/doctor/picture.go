@@ -27,6 +27,7 @@ type Picture struct {
 	Config    []string // faults in what the configuration says of upstreams
 	Resolv    []ResolvConf
 	Network   Network
+	Watch     Watch
 	Pods      []Pod
 	PodErrs   []string
 	Kernel    Kernel
@@ -111,6 +112,15 @@ type Network struct {
 	Plugin    string   // path of the binary
 	PluginErr string   // why it cannot be run
 	Err       string
+}
+
+// Watch is what `neardns-install watch` said when it last looked at that configuration.
+type Watch struct {
+	Present  bool          // there is one, or was
+	Age      time.Duration // since it looked
+	Fault    string        // why plugin and entry are not in place
+	Fighting bool          // another program keeps taking the entry out
+	Repairs  int
 }
 
 // Pod is one steered attachment.
