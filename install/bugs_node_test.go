@@ -179,7 +179,7 @@ func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
 		if err := os.Chmod(open, 0o777); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), bin, slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
+		cmd := exec.CommandContext(t.Context(), bin, slices.Concat([]string{"install", "--force", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
 		if os.Geteuid() == 0 {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		}

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 	"time"
 
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/steer/translate"
 )
 
 const (
@@ -26,8 +28,11 @@ type install struct {
 	nodeConfig, entryFile string
 	plugin, agent         string
 	wait                  time.Duration
-	gentle                bool // only add what is missing: a binary that works, an entry of ours wherever it stands, are left
-	anyPlace              bool // an entry that another plugin stands behind is right too
+	gentle                bool                                    // only add what is missing: a binary that works, an entry of ours wherever it stands, are left
+	anyPlace              bool                                    // an entry that another plugin stands behind is right too
+	force                 bool                                    // also where nothing translates the cluster DNS address
+	look                  func(...netip.Addr) []translate.Finding // nil: do not ask
+	told                  map[string]bool                         // said already
 	out                   io.Writer
 }
 
@@ -164,10 +169,16 @@ func (in install) await(ctx context.Context, entry []byte) error {
 			err = c.speaks(conflist.Versions())
 		}
 		if err == nil {
+			err = in.translated(c, entry)
+		}
+		if err == nil {
 			return nil
 		}
 		if first && in.wait > 0 {
 			in.say("waiting up to %s: %v", in.wait, err)
+		}
+		if errors.Is(err, errNotTranslated) {
+			tick.Reset(lookEvery)
 		}
 		select {
 		case <-ctx.Done():

@@ -97,7 +97,7 @@ func (n *node) run(args ...string) (code int, out string) {
 
 func (n *node) install(more ...string) (code int, out string) {
 	n.t.Helper()
-	return n.run(slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)...)
+	return n.run(slices.Concat([]string{"install", "--force", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)...)
 }
 
 func (n *node) uninstall(more ...string) (code int, out string) {
@@ -335,6 +335,6 @@ func TestInterruptedWhileWaiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out bytes.Buffer
-	code := run(ctx, append([]string{"install", "--wait", "1h", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args...), &out, &out)
+	code := run(ctx, append([]string{"install", "--force", "--wait", "1h", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args...), &out, &out)
 	want(t, code, 1, out.String(), "waiting up to 1h", "no network is configured")
 }

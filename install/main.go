@@ -20,6 +20,8 @@ import (
 	"runtime/debug"
 	"syscall"
 	"time"
+
+	"github.com/neardns/neardns/pkg/steer/translate"
 )
 
 const usage = `usage:
@@ -132,11 +134,12 @@ func (in *install) parseSource(set *flag.FlagSet, args []string, stderr io.Write
 }
 
 func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	in := install{out: stdout}
+	in := install{out: stdout, look: translate.Look, told: map[string]bool{}}
 	set := flag.NewFlagSet("neardns-install install", flag.ContinueOnError)
 	in.sourceFlags(set)
+	set.BoolVar(&in.force, "force", false, "also install where nothing on this host translates the cluster DNS address, outside of socket hooks: no pod can be steered there")
 	in.dryRunFlag(set)
-	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet")
+	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet, and for kube-proxy's rules")
 	if err := in.parseSource(set, args, stderr); err != nil {
 		return err
 	}

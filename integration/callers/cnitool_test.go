@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -65,7 +64,7 @@ func (n *node) toolPod(name string, annotations map[string]string) *pod {
 func TestCnitool(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
-			n := newNode(t, main, "cnitool, "+main, release(t, "go.tool.mod", "plugins"))
+			n := newNode(t, main, "cnitool, "+main, toolVersion(t))
 			n.installer("install")
 			n.startAgent()
 			n.step(t, "pods steered, answered by the cache", n.testToolPods)
@@ -80,19 +79,19 @@ func TestCnitool(t *testing.T) {
 	}
 }
 
-// release is a module's that a go.mod of this repository pins.
-func release(t *testing.T, file, module string) string {
+// toolVersion is the release of the reference plugins, which go.tool.mod pins.
+func toolVersion(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../..", file))
+	text, err := os.ReadFile("../../go.tool.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "github.com/containernetworking/"+module {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "github.com/containernetworking/plugins" {
 			return strings.TrimPrefix(f[1], "v")
 		}
 	}
-	t.Fatalf("%s does not name containernetworking/%s", file, module)
+	t.Fatal("go.tool.mod has no reference plugins")
 	return ""
 }
 
@@ -211,7 +210,7 @@ const macvlanLimit = "macvlan: the pod's packets leave by the uplink and never p
 
 // TestCnitoolMacvlan shows that such a pod is left alone, and works.
 func TestCnitoolMacvlan(t *testing.T) {
-	n := newNode(t, "macvlan", "cnitool, macvlan", release(t, "go.tool.mod", "plugins"))
+	n := newNode(t, "macvlan", "cnitool, macvlan", toolVersion(t))
 	n.installer("install")
 	n.startAgent()
 	n.limit(t, "pods steered, answered by the cache", macvlanLimit, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 
 // TestCRIO takes a node that CRI-O runs through its life.
 func TestCRIO(t *testing.T) {
-	n := newNode(t, "ptp", "CRI-O's calls, by libcni", release(t, "go.mod", "cni"))
+	n := newNode(t, "ptp", "CRI-O's calls, by libcni", moduleVersion("github.com/containernetworking/cni"))
 	c := newCRIO(n)
 	n.step(t, "pods steered, answered by the cache", func(t *testing.T) { c.testPods(t) })
 	n.step(t, "agent killed: kube-dns answers, then the cache again", func(t *testing.T) { c.testKilled(t) })

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -19,11 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// On a busy machine.
-const (
-	patience      = 30 * time.Second
-	cachePatience = 90 * time.Second // a lease that was lost to slowness twice rests for seconds
-)
+const patience = 30 * time.Second // on a busy machine
 
 type object = map[string]any
 
@@ -245,45 +242,28 @@ func (p *pod) ask(server netip.Addr, network, name string) (*testutil.Answer, er
 	}
 }
 
-// wantCached asks one name several times, in each family and over both protocols, until a cache answers: with one serial. An agent
-// on a busy machine may have lost its lease for a while, and kube-dns answers then, as is right.
-func (p *pod) wantCached(name string) {
-	p.node.t.Helper()
-	testutil.Eventually(p.node.t, cachePatience, func() error {
-		serials, err := p.serials(name)
-		if err == nil && len(serials) != 1 {
-			err = fmt.Errorf("pod %s asked for %s: answers %v, want one", p.name, name, serials)
-		}
-		return err
-	})
-}
+// wantCached asks one name several times, in each family and over both protocols: a cache answers with one serial.
+func (p *pod) wantCached(name string) { p.node.t.Helper(); p.wantSerials(name, 1) }
 
-// wantKubeDNS is the other case, where nothing may come from a cache: kube-dns counts on.
-func (p *pod) wantKubeDNS(name string) {
-	p.node.t.Helper()
-	serials, err := p.serials(name)
-	if err != nil {
-		p.node.t.Fatal(err)
-	}
-	if len(serials) != 8 {
-		p.node.t.Errorf("pod %s asked for %s: answers %v, want 8 different ones", p.name, name, serials)
-	}
-}
+// wantKubeDNS is the other case: kube-dns counts on.
+func (p *pod) wantKubeDNS(name string) { p.node.t.Helper(); p.wantSerials(name, 8) }
 
-// serials are the different ones among the answers to eight questions.
-func (p *pod) serials(name string) ([]int, error) {
+func (p *pod) wantSerials(name string, want int) {
+	p.node.t.Helper()
 	var serials []int
 	for _, server := range p.node.ClusterDNS() {
 		for _, network := range []string{"udp", "tcp", "udp", "tcp"} {
 			a, err := p.ask(server, network, name)
 			if err != nil {
-				return nil, fmt.Errorf("pod %s asked %s over %s: %w", p.name, server, network, err)
+				p.node.t.Fatalf("pod %s asked %s over %s: %v", p.name, server, network, err)
 			}
 			serials = append(serials, a.Serial)
 		}
 	}
 	slices.Sort(serials)
-	return slices.Compact(serials), nil
+	if got := len(slices.Compact(slices.Clone(serials))); got != want {
+		p.node.t.Errorf("pod %s asked for %s: answers %v, want %d different ones", p.name, name, serials, want)
+	}
 }
 
 // load asks for names without a pause until end is called, which returns how many questions there were and the first that was
@@ -315,4 +295,18 @@ func (p *pod) load() (end func() (asked int, err error)) {
 		r := <-done
 		return r.asked, r.err
 	}
+}
+
+// moduleVersion is a module's that this test is built with.
+func moduleVersion(path string) string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "?"
+	}
+	for _, m := range info.Deps {
+		if m.Path == path {
+			return strings.TrimPrefix(m.Version, "v")
+		}
+	}
+	return "?"
 }

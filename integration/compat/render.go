@@ -54,14 +54,11 @@ func Render(t *Table, results []Result) string {
 			b.WriteString(strings.Repeat("| --- ", len(line)) + "|\n")
 		}
 	}
-	b.WriteString("\n" + ran(results) + "\n")
+	b.WriteString("\n" + ran(results))
 	for i, why := range notes {
-		if i == 0 {
-			b.WriteString("\n")
-		}
-		fmt.Fprintf(&b, "%d. %s\n", i+1, why)
+		fmt.Fprintf(&b, "\n(%d) %s.", i+1, why)
 	}
-	return b.String()
+	return b.String() + "\n"
 }
 
 // rows are those of the table, with what describes them where that is known, and then those that were only recorded.

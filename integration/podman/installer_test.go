@@ -3,6 +3,7 @@
 package podman
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -121,11 +122,20 @@ func (f folders) installed(out string, owner uint32) {
 	}
 }
 
+// translating is a host's netns with kube-proxy's rules for the cluster DNS address.
+func translating(t *testing.T) *testutil.NetNS {
+	t.Helper()
+	return testutil.NewNode(t, testutil.Options{Proxy: testutil.IPTables, NoDNS: true, Name: "images"}).Host
+}
+
 func TestInstaller(t *testing.T) {
-	f, ns := newFolders(t), testutil.NewNS(t, "images")
+	f, ns := newFolders(t), translating(t)
 	code, out := f.install(capabilitiesOf(t, "base/install")...).run(t, ns)
 	if code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, out)
+	}
+	if !strings.Contains(out, "10.96.0.10 is translated by iptables-nft") {
+		t.Errorf("kube-proxy's rules were not seen:\n%s", out)
 	}
 	f.installed(out, fileOwner)
 	code, out = f.installer("uninstall", capabilitiesOf(t, "uninstall/entry")...).run(t, ns)
@@ -138,7 +148,14 @@ func TestInstaller(t *testing.T) {
 func TestInstallerNeedsEachCapability(t *testing.T) {
 	for _, name := range capabilitiesOf(t, "base/install") {
 		t.Run(name, func(t *testing.T) {
-			f, ns := newFolders(t), testutil.NewNS(t, "images")
+			f, ns := newFolders(t), translating(t)
+			if name == "NET_ADMIN" {
+				code, out := f.install(without(capabilitiesOf(t, "base/install"), name)...).run(t, ns)
+				if code != 0 || !strings.Contains(out, "whether this host translates 10.96.0.10 cannot be told") {
+					t.Errorf("without it: exit code %d:\n%s", code, out)
+				}
+				return
+			}
 			code, out := f.install(without(capabilitiesOf(t, "base/install"), name)...).run(t, ns)
 			if code == 0 || !strings.Contains(out, "denied") && !strings.Contains(out, "not permitted") {
 				t.Errorf("without it: exit code %d:\n%s", code, out)
@@ -147,6 +164,33 @@ func TestInstallerNeedsEachCapability(t *testing.T) {
 				t.Errorf("the list was changed:\n%s", f.text())
 			}
 		})
+	}
+}
+
+// Where the host has no kube-proxy, the container ends with the reason before it writes anything.
+func TestInstallerRefuses(t *testing.T) {
+	f, ns := newFolders(t), testutil.NewNS(t, "images")
+	code, out := f.install(capabilitiesOf(t, "base/install")...).run(t, ns)
+	if code != 1 || !strings.Contains(out, "nothing in this host's netfilter or IPVS translates 10.96.0.10") || f.text() != mainList {
+		t.Errorf("exit code %d:\n%s\n%s", code, out, f.text())
+	}
+}
+
+// The watch does with less, as install/base has it.
+func TestWatch(t *testing.T) {
+	f, ns := newFolders(t), testutil.NewNS(t, "images")
+	c := f.installer("watch", capabilitiesOf(t, "base/watch")...)
+	c.name, c.command = "watch", append(c.command, "--nodeconfig=/etc/neardns/nodeconfig.yaml")
+	p := c.start(t, ns)
+	testutil.Eventually(t, patience, func() error {
+		if !strings.Contains(f.text(), `"neardns"`) {
+			return errors.New(p.Output())
+		}
+		return nil
+	})
+	f.installed(p.Output(), fileOwner)
+	if err := p.Terminate(patience); err != nil {
+		t.Errorf("told to end: %v\n%s", err, p.Output())
 	}
 }
 
