@@ -1,7 +1,6 @@
 package monitoring
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,70 +66,6 @@ func (s *stand) wantTargets() {
 	})
 }
 
-// filledByFault are the queries that rightly have no data while all is well, and the fault that fills them.
-var filledByFault = map[string]string{
-	"neardns_upstream_last_resort_total": "an upstream of the cluster's own that is dead",
-}
-
-// panel is what the test reads of a dashboard's panel.
-type panel struct {
-	Title, Type, Description string
-	Targets                  []struct{ Expr string }
-}
-
-// dashboard returns the panels that show something.
-func dashboard(t *testing.T) []panel {
-	t.Helper()
-	var d struct{ Panels []panel }
-	if err := json.Unmarshal([]byte(read(t, "../../conf/grafana-dashboard.json")), &d); err != nil {
-		t.Fatal(err)
-	}
-	return slices.DeleteFunc(d.Panels, func(p panel) bool { return p.Type == "row" })
-}
-
-// wantDashboard runs every query of the dashboard, and returns those that only a fault fills.
-func (s *stand) wantDashboard() (empty map[string]string) {
-	s.t.Helper()
-	// As Grafana fills them in, with all nodes chosen.
-	fill := strings.NewReplacer("$node", ".*", "$__rate_interval", "15s")
-	empty, queries := map[string]string{}, 0
-	for _, p := range dashboard(s.t) {
-		if len(p.Targets) == 0 || p.Description == "" {
-			s.t.Errorf("panel %q has %d queries, description %q", p.Title, len(p.Targets), p.Description)
-		}
-		for _, target := range p.Targets {
-			expr := fill.Replace(target.Expr)
-			if strings.Contains(expr, "$") {
-				s.t.Errorf("panel %q: a variable that the test does not know: %s", p.Title, expr)
-			}
-			queries++
-			fault := ""
-			for metric, f := range filledByFault {
-				if strings.Contains(expr, metric) {
-					fault = f
-				}
-			}
-			if fault != "" {
-				if result, err := s.query(expr); err != nil || len(result) > 0 {
-					s.t.Errorf("panel %q: expected to be empty before %s, has %v (%v): %s", p.Title, fault, result, err, expr)
-				}
-				empty[expr] = fault
-				continue
-			}
-			testutil.Eventually(s.t, patience, func() error {
-				if err := s.hasData(expr); err != nil {
-					return fmt.Errorf("panel %q: %w", p.Title, err)
-				}
-				return nil
-			})
-		}
-	}
-	if queries < 50 || len(empty) != len(filledByFault) {
-		s.t.Errorf("%d queries, of which %d are to be filled by faults", queries, len(empty))
-	}
-	return empty
-}
-
 // rule is what Prometheus tells of one of our alerts.
 type rule struct {
 	Name, Query, Health, LastError, State string
@@ -162,13 +97,20 @@ func (s *stand) rules() (map[string]rule, error) {
 	return out, nil
 }
 
+// afterLoss are the alerts that a busy machine may bring about: an agent that gets no CPU for long enough loses its leases.
+var afterLoss = []string{"NeardnsLeaseNotHeld", "NeardnsLeaseFlaps", "NeardnsFallbackUsed"}
+
 // wantQuiet checks that no alert speaks while all is well.
 func (s *stand) wantQuiet() {
 	s.t.Helper()
 	testutil.Eventually(s.t, patience, func() error {
+		lost, err := s.query("sum(neardns_lease_lost_total) > 0")
+		if err != nil {
+			return err
+		}
 		rules, err := s.rules()
 		for _, r := range rules {
-			if r.State != "inactive" {
+			if r.State != "inactive" && (len(lost) == 0 || !slices.Contains(afterLoss, r.Name)) {
 				return fmt.Errorf("%s is %s while all is well: %v", r.Name, r.State, r.Alerts)
 			}
 		}

@@ -1,0 +1,134 @@
+package monitoring
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// filledByFault are the queries that rightly have no data while all is well, and the fault that fills them.
+var filledByFault = map[string]string{
+	"neardns_upstream_last_resort_total": "an upstream of the cluster's own that is dead",
+}
+
+// panel is what the test reads of a dashboard's panel.
+type panel struct {
+	Title, Type, Description string
+	Targets                  []struct{ Expr string }
+}
+
+// dashboard returns the panels that show something.
+func dashboard(t *testing.T) []panel {
+	t.Helper()
+	var d struct{ Panels []panel }
+	if err := json.Unmarshal([]byte(read(t, "../../conf/grafana-dashboard.json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(d.Panels, func(p panel) bool { return p.Type == "row" })
+}
+
+// wantDashboard runs every query of the dashboard, and returns those that only a fault fills.
+func (s *stand) wantDashboard() (empty map[string]string) {
+	s.t.Helper()
+	// As Grafana fills them in, with all nodes chosen.
+	fill := strings.NewReplacer("$node", ".*", "$__rate_interval", "15s")
+	empty, queries := map[string]string{}, 0
+	for _, p := range dashboard(s.t) {
+		if len(p.Targets) == 0 || p.Description == "" {
+			s.t.Errorf("panel %q has %d queries, description %q", p.Title, len(p.Targets), p.Description)
+		}
+		for _, target := range p.Targets {
+			expr := fill.Replace(target.Expr)
+			if strings.Contains(expr, "$") {
+				s.t.Errorf("panel %q: a variable that the test does not know: %s", p.Title, expr)
+			}
+			queries++
+			fault := ""
+			for metric, f := range filledByFault {
+				if strings.Contains(expr, metric) {
+					fault = f
+				}
+			}
+			if fault != "" {
+				if result, err := s.query(expr); err != nil || len(result) > 0 {
+					s.t.Errorf("panel %q: expected to be empty before %s, has %v (%v): %s", p.Title, fault, result, err, expr)
+				}
+				empty[expr] = fault
+				continue
+			}
+			testutil.Eventually(s.t, patience, func() error {
+				if err := s.hasData(expr); err != nil {
+					return fmt.Errorf("panel %q: %w", p.Title, err)
+				}
+				return nil
+			})
+		}
+	}
+	if queries < 50 || len(empty) != len(filledByFault) {
+		s.t.Errorf("%d queries, of which %d are to be filled by faults", queries, len(empty))
+	}
+	return empty
+}
+
+// TestDashboardIsWhole checks what Grafana would put up with, and people would not: panels over each other or out of the frame, and
+// a data source that only the author has.
+func TestDashboardIsWhole(t *testing.T) {
+	type source struct{ Type, UID string }
+	var d struct {
+		UID, Title string
+		Panels     []struct {
+			ID         int
+			Title      string
+			Type       string
+			GridPos    struct{ H, W, X, Y int }
+			Datasource *source
+			Targets    []struct {
+				RefID      string
+				Datasource *source
+			}
+		}
+		Templating struct{ List []struct{ Name, Type string } }
+	}
+	if err := json.Unmarshal([]byte(read(t, "../../conf/grafana-dashboard.json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.UID == "" || d.Title == "" || len(d.Templating.List) != 2 || d.Templating.List[0].Name != "datasource" {
+		t.Errorf("uid %q, title %q, variables %v", d.UID, d.Title, d.Templating.List)
+	}
+	ids, taken := map[int]bool{}, map[[2]int]string{}
+	variable := source{Type: "prometheus", UID: "${datasource}"}
+	for _, p := range d.Panels {
+		if p.Title == "" || ids[p.ID] {
+			t.Errorf("panel %d %q: no title, or an id twice", p.ID, p.Title)
+		}
+		ids[p.ID] = true
+		if g := p.GridPos; g.W < 1 || g.H < 1 || g.X < 0 || g.X+g.W > 24 {
+			t.Errorf("panel %q at %+v", p.Title, g)
+		}
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" {
+					t.Fatalf("panels %q and %q are over each other", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.Datasource == nil || *p.Datasource != variable {
+			t.Errorf("panel %q: data source %v", p.Title, p.Datasource)
+		}
+		refs := map[string]bool{}
+		for _, target := range p.Targets {
+			if target.Datasource == nil || *target.Datasource != variable || refs[target.RefID] {
+				t.Errorf("panel %q, query %s: data source %v", p.Title, target.RefID, target.Datasource)
+			}
+			refs[target.RefID] = true
+		}
+	}
+}
