@@ -1,103 +1,103 @@
 package callers
 
 import (
+	"crypto/sha512"
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
 // cnitool runs the reference tool in the host's netns. It knows one place for libcni's cache, so it gets a /var/lib of its own.
-func (n *node) cnitool(verb string, p *pod, annotations map[string]string) (string, error) {
+type cnitool struct{ node *node }
+
+// id is what the tool makes of a netns's path.
+func (cnitool) id(_, netns string) string {
+	sum := sha512.Sum512([]byte(netns))
+	return fmt.Sprintf("cnitool-%x", sum[:10])
+}
+
+func (c cnitool) setUp(p *pod, annotations map[string]string) error {
+	return c.call("add", p, annotations)
+}
+
+func (c cnitool) tearDown(p *pod) error { return c.call("del", p, nil) }
+
+func (c cnitool) call(verb string, p *pod, annotations map[string]string) error {
+	n := c.node
 	caps, err := json.Marshal(object{
 		"dns":                               object{"Servers": n.ClusterDNS(), "Searches": []string{"shop.svc.cluster.local"}, "Options": []string{"ndots:5"}}, // as containerd spells them
 		"io.kubernetes.cri.pod-annotations": annotations,
 	})
 	if err != nil {
-		return "", err
+		return err
 	}
-	args := []string{"--mount", "--propagation", "private", "sh", "-c", `mount --bind "$0" /var/lib && exec "$@"`, n.path("lib"),
-		"env", "NETCONFPATH=" + n.cniConf(), "CNI_PATH=" + n.cniBin(), "CNI_IFNAME=eth0", "CAP_ARGS=" + string(caps),
-		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=" + p.name,
-		program("cnitool"), verb, n.network, p.Path()}
-	return n.Host.TryRun("", append([]string{"unshare"}, args...)...)
+	out, err := n.Host.TryRun("", "unshare", "--mount", "--propagation", "private", "sh", "-c", `mount --bind "$0" /var/lib && exec "$@"`, filepath.Dir(n.cache()),
+		"env", "NETCONFPATH="+n.cniConf(), "CNI_PATH="+n.cniBin(), "CNI_IFNAME=eth0", "CAP_ARGS="+string(caps),
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+p.name,
+		program("cnitool"), verb, n.network, p.Path())
+	if err != nil {
+		return fmt.Errorf("cnitool %s: %w\n%s", verb, err, out)
+	}
+	return nil
 }
 
-func (n *node) must(verb string, p *pod) string {
-	n.t.Helper()
-	out, err := n.cnitool(verb, p, nil)
-	if err != nil {
-		n.t.Fatalf("cnitool %s: %v\n%s", verb, err, out)
+func (c cnitool) must(verb string, p *pod) {
+	c.node.t.Helper()
+	if err := c.call(verb, p, nil); err != nil {
+		c.node.t.Fatal(err)
 	}
-	return out
-}
-
-// toolPod is a pod whose container's name is the one that cnitool makes up.
-func (n *node) toolPod(name string, annotations map[string]string) *pod {
-	n.t.Helper()
-	p := n.newPod(name)
-	if out, err := n.cnitool("add", p, annotations); err != nil {
-		n.t.Fatalf("cnitool add: %v\n%s", err, out)
-	}
-	entries, err := os.ReadDir(n.path("run/pods"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	for _, e := range entries {
-		f, err := podfile.Read(n.path("run/pods/" + e.Name()))
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		if f.PodName == name {
-			p.id = strings.TrimSuffix(e.Name(), "-eth0.json")
-		}
-	}
-	return p
 }
 
 // TestCnitool drives the chain behind the reference plugins by the reference tool.
 func TestCnitool(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
-			n := newNode(t, main, "cnitool, "+main, toolVersion(t))
-			n.installer("install")
-			n.startAgent()
-			n.step(t, "pods steered, answered by the cache", n.testToolPods)
-			n.step(t, "agent killed: kube-dns answers, then the cache again", n.testToolKilled)
-			n.step(t, "pods come and go under load", n.testToolLoad)
-			n.step(t, "opt-out by annotation", n.testToolOptOut)
-			n.step(t, "CHECK right after ADD", n.testToolCheck)
-			n.step(t, "GC", n.testToolGC)
-			n.step(t, "STATUS", n.testToolStatus)
-			n.step(t, "uninstalled under running pods", n.testToolUninstalled)
+			t.Parallel()
+			n := newNode(t, main, "cnitool, "+main, release(t, "go.tool.mod", "plugins"))
+			c := cnitool{n}
+			n.caller = c
+			n.step(t, "pods steered, answered by the cache", n.testPods)
+			n.step(t, "agent killed: kube-dns answers, then the cache again", n.testKilled)
+			n.step(t, "pods come and go under load", n.testLoad)
+			n.step(t, "50 pods at once", n.testMany)
+			n.step(t, "opt-out by annotation", c.testOptOut)
+			n.step(t, "CHECK right after ADD", c.testCheck)
+			n.limit(t, "DEL after the list has vanished", "the tool goes by the list alone", c.testVanished)
+			n.step(t, "GC", c.testGC)
+			n.step(t, "STATUS", c.testStatus)
+			n.step(t, "list rewritten, watch puts the entry back", n.testRewritten)
+			n.step(t, "entry in a drop-in folder", c.testDropIn)
+			n.step(t, "node rebooted", n.testReboot)
+			n.step(t, "uninstalled under running pods", n.testUninstalled)
 		})
 	}
 }
 
-// toolVersion is the release of the reference plugins, which go.tool.mod pins.
-func toolVersion(t *testing.T) string {
+// release is a module's that a go.mod of this repository pins.
+func release(t *testing.T, file, module string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../go.tool.mod")
+	text, err := os.ReadFile(filepath.Join("../..", file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "github.com/containernetworking/plugins" {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "github.com/containernetworking/"+module {
 			return strings.TrimPrefix(f[1], "v")
 		}
 	}
-	t.Fatal("go.tool.mod has no reference plugins")
+	t.Fatalf("%s does not name containernetworking/%s", file, module)
 	return ""
 }
 
-func (n *node) testToolPods(t *testing.T) {
-	p := n.toolPod("first", nil)
-	p.wantState(podfile.Steered, "")
+// The dns capability comes as well, in containerd's spelling.
+func (c cnitool) testOptOut(t *testing.T) {
+	n := c.node
+	p := n.mustSetUp("in")
 	f, err := p.file()
 	if err != nil {
 		t.Fatal(err)
@@ -105,139 +105,110 @@ func (n *node) testToolPods(t *testing.T) {
 	if len(f.Nameservers) != 2 || len(f.Searches) != 1 || len(f.Options) != 1 {
 		t.Errorf("the dns capability gave %q, %q, %q", f.Nameservers, f.Searches, f.Options)
 	}
-	p.wantCached("a.cluster.local.")
-	n.must("del", p)
-	n.must("del", p) // as runtimes do
-	n.wantFiles()
+	n.mustTearDown(p)
+	n.testOptOut(t)
 }
 
-func (n *node) testToolKilled(*testing.T) {
-	p := n.toolPod("killed", nil)
-	p.wantCached("b.cluster.local.")
-	n.killAgent()
-	p.wantKubeDNS("c.cluster.local.")
-	n.startAgent()
-	p.wantCached("d.cluster.local.")
-	n.must("del", p)
-	n.wantFiles()
-}
-
-func (n *node) testToolLoad(t *testing.T) {
-	asking := n.toolPod("asking", nil)
-	end := asking.load()
-	for i := range 4 {
-		switch i {
-		case 1:
-			n.killAgent()
-		case 3:
-			n.startAgent()
-		}
-		p := n.toolPod(fmt.Sprintf("load-%d", i), nil)
-		if name := fmt.Sprintf("e%d.cluster.local.", i); i == 1 || i == 2 {
-			p.wantKubeDNS(name)
-		} else {
-			p.wantCached(name)
-		}
-		n.must("del", p)
-	}
-	asked, err := end()
-	if err != nil || asked < 10 {
-		t.Errorf("%d questions under way: %v", asked, err)
-	}
-	n.must("del", asking)
-	n.wantFiles()
-}
-
-func (n *node) testToolOptOut(*testing.T) {
-	p := n.toolPod("out", map[string]string{"neardns.io/steer": "false"})
-	p.wantState(podfile.LeftAlone, "neardns.io/steer")
-	p.wantKubeDNS("f.cluster.local.")
-	n.must("del", p)
-	n.wantFiles()
-}
-
-func (n *node) testToolCheck(t *testing.T) {
-	p := n.toolPod("checked", nil)
-	n.must("check", p)
+func (c cnitool) testCheck(t *testing.T) {
+	n := c.node
+	p := n.mustSetUp("checked")
+	c.must("check", p)
 	p.Run("nft", "delete", "table", "inet", "neardns")
-	if out, err := n.cnitool("check", p, nil); err == nil {
-		t.Errorf("CHECK without the pod's table is good:\n%s", out)
+	if err := c.call("check", p, nil); err == nil {
+		t.Error("CHECK without the pod's table is good")
 	}
-	n.must("del", p)
+	n.mustTearDown(p)
 	n.wantFiles()
 }
 
-// cnitool's GC names no valid attachments: it takes down all pods that the cache holds, by DEL, and ours must not take its call
-// for one that says that none is valid.
-func (n *node) testToolGC(t *testing.T) {
-	p, q := n.toolPod("kept", nil), n.toolPod("forgotten", nil)
-	if err := os.RemoveAll(n.path("lib/cni")); err != nil {
+func (c cnitool) testVanished(t *testing.T) {
+	n := c.node
+	p := n.mustSetUp("left")
+	text, err := os.ReadFile(n.list())
+	if err != nil {
 		t.Fatal(err)
 	}
-	n.must("gc", p)
-	n.wantFiles(p.id, q.id)
-	p.wantCached("g.cluster.local.")
-	n.must("del", p)
-	n.must("del", q)
-	n.wantFiles()
-	r := n.toolPod("cached", nil)
-	n.must("gc", r)
+	if err := os.Remove(n.list()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.tearDown(p); err == nil {
+		t.Error("the tool took the pod down: say so in the table")
+	}
+	n.write("net.d/10-main.conflist", string(text))
+	n.mustTearDown(p)
 	n.wantFiles()
 }
 
-func (n *node) testToolStatus(*testing.T) {
+// The tool's GC names no valid attachments: it takes down all pods that the cache holds, by DEL, and ours must not take its call
+// for one that says that none is valid.
+func (c cnitool) testGC(t *testing.T) {
+	n := c.node
+	p, q := n.mustSetUp("kept"), n.mustSetUp("forgotten")
+	if err := os.RemoveAll(n.cache()); err != nil {
+		t.Fatal(err)
+	}
+	c.must("gc", p)
+	n.wantFiles(p.id, q.id)
+	p.wantCached("g.cluster.local.")
+	n.mustTearDown(p, q)
+	n.wantFiles()
+	c.must("gc", n.mustSetUp("cached"))
+	n.wantFiles()
+}
+
+func (c cnitool) testStatus(*testing.T) {
+	n := c.node
 	p := n.newPod("none")
-	n.must("status", p)
+	c.must("status", p)
 	n.killAgent()
-	n.must("status", p)
+	c.must("status", p)
 	n.startAgent()
 }
 
-func (n *node) testToolUninstalled(t *testing.T) {
-	p := n.toolPod("last", nil)
-	n.installer("uninstall")
-	n.agent.Signal(unix.SIGTERM)
-	<-n.agent.Exited()
-	n.Host.Run(program("neardns-agent"), "cleanup", "--config", n.path("node.yaml"))
-	p.wantKubeDNS("h.cluster.local.")
-	if out, err := n.Host.TryRun("", "nft", "list", "table", "inet", "neardns"); err == nil {
-		t.Errorf("the host table is still there:\n%s", out)
+// The tool reads the folder at each call, so all verbs come.
+func (c cnitool) testDropIn(t *testing.T) {
+	n := c.node
+	folder := n.dropIn()
+	p := n.mustSetUp("dropped-in")
+	p.wantState(podfile.Steered, "")
+	p.wantCached("j.cluster.local.")
+	n.mustTearDown(p)
+	n.wantFiles()
+	if err := os.RemoveAll(folder); err != nil {
+		t.Fatal(err)
 	}
-	n.must("del", p)
+	n.installer("install")
 }
 
 const macvlanLimit = "macvlan: the pod's packets leave by the uplink and never pass this host's netfilter; the pod is left alone, with this reason in its file, and asks kube-dns as without us"
 
 // TestCnitoolMacvlan shows that such a pod is left alone, and works.
 func TestCnitoolMacvlan(t *testing.T) {
-	n := newNode(t, "macvlan", "cnitool, macvlan", toolVersion(t))
+	t.Parallel()
+	n := newNode(t, "macvlan", "cnitool, macvlan", release(t, "go.tool.mod", "plugins"))
+	c := cnitool{n}
+	n.caller = c
 	n.installer("install")
 	n.startAgent()
 	n.limit(t, "pods steered, answered by the cache", macvlanLimit, func(t *testing.T) {
-		p := n.toolPod("aside", nil)
-		p.wantState(podfile.LeftAlone, "")
-		f, err := p.file()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("the plugin's word: %s", f.Decisions[0].Reason)
+		p := n.mustSetUp("aside")
+		p.wantState(podfile.LeftAlone, "a macvlan link, not by a veth into this host")
 		if out, err := p.TryRun("", "nft", "list", "table", "inet", "neardns"); err == nil {
 			t.Errorf("the pod has a table of ours:\n%s", out)
 		}
 		p.wantKubeDNS("a.cluster.local.")
-		n.must("del", p)
+		n.mustTearDown(p)
 		n.wantFiles()
 	})
 	n.step(t, "CHECK right after ADD", func(*testing.T) {
-		p := n.toolPod("checked", nil)
-		n.must("check", p)
-		n.must("del", p)
+		p := n.mustSetUp("checked")
+		c.must("check", p)
+		n.mustTearDown(p)
 	})
 	n.step(t, "GC", func(*testing.T) {
-		p := n.toolPod("cached", nil)
-		n.must("gc", p)
+		c.must("gc", n.mustSetUp("cached"))
 		n.wantFiles()
 	})
-	n.step(t, "STATUS", func(*testing.T) { n.must("status", n.newPod("none")) })
-	n.step(t, "uninstalled under running pods", n.testToolUninstalled)
+	n.step(t, "STATUS", func(*testing.T) { c.must("status", n.newPod("none")) })
+	n.step(t, "uninstalled under running pods", n.testUninstalled)
 }

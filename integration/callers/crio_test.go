@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"github.com/containernetworking/cni/libcni"
@@ -17,16 +16,16 @@ import (
 // crio calls libcni as CRI-O 1.36 does, through ocicni 0.5: which calls, in which order, with which arguments, from which text.
 // A pod has one network, the default one.
 type crio struct {
-	node  *node
-	cni   *libcni.CNIConfig
-	conf  string
-	cache string
+	node *node
+	cni  *libcni.CNIConfig
+	conf string
 }
+
+func (*crio) id(name, _ string) string { return name + "-0123456789abcdef" }
 
 func newCRIO(n *node) *crio {
 	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}, PluginDecoder: version.PluginDecoder{}}
-	cache := n.path("cache")
-	return &crio{node: n, cni: libcni.NewCNIConfigWithCacheDir([]string{n.cniBin()}, cache, exec), conf: n.cniConf(), cache: cache}
+	return &crio{node: n, cni: libcni.NewCNIConfigWithCacheDir([]string{n.cniBin()}, n.cache(), exec), conf: n.cniConf()}
 }
 
 // network is the default one: the first file by name that loads, and whose every plugin is there and speaks its version
@@ -149,9 +148,4 @@ func (c *crio) ready() error {
 	}
 	c.node.Host.Do(func() { err = c.cni.GetStatusNetworkList(context.Background(), list) })
 	return err
-}
-
-// forget loses a pod from the cache, as when its disk did not survive what ended the pod.
-func (c *crio) forget(p *pod) error {
-	return os.Remove(filepath.Join(c.cache, "results", fmt.Sprintf("%s-%s-eth0", c.node.network, p.id)))
 }

@@ -54,11 +54,14 @@ func Render(t *Table, results []Result) string {
 			b.WriteString(strings.Repeat("| --- ", len(line)) + "|\n")
 		}
 	}
-	b.WriteString("\n" + ran(results))
+	b.WriteString("\n" + ran(results) + "\n")
 	for i, why := range notes {
-		fmt.Fprintf(&b, "\n(%d) %s.", i+1, why)
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "%d. %s\n", i+1, why)
 	}
-	return b.String() + "\n"
+	return b.String()
 }
 
 // rows are those of the table, with what describes them where that is known, and then those that were only recorded.

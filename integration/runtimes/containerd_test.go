@@ -21,12 +21,18 @@ import (
 // containerd is one release of it. Its binaries are in dir, or on the PATH where dir is empty.
 type containerd struct {
 	name string
+	row  string // in README.md's table
 	dir  string
+	// cni is the newest version of network lists that it speaks. From 1.1 on there is STATUS, and there are drop-in folders.
+	cni string
 }
 
 // releases are the two that the matrix runs: Debian's, and the one that bin/tools/containerd2 holds.
 func releases() []containerd {
-	return []containerd{{name: "containerd-1"}, {name: "containerd-2", dir: filepath.Join(root(), "bin/tools/containerd2")}}
+	return []containerd{
+		{name: "containerd-1", row: "Debian's containerd", cni: "1.0.0"},
+		{name: "containerd-2", row: "containerd", dir: filepath.Join(root(), "bin/tools/containerd2"), cni: "1.1.0"},
+	}
 }
 
 func (c containerd) bin(name string) string {
@@ -46,7 +52,8 @@ func (c containerd) version(ctx context.Context) (string, error) {
 	if len(f) < 3 {
 		return "", fmt.Errorf("%s: unreadable version %q", c.name, out)
 	}
-	return strings.TrimPrefix(f[2], "v"), nil
+	version, _, _ := strings.Cut(strings.TrimPrefix(f[2], "v"), "+") // built from a module, it knows no commit
+	return version, nil
 }
 
 // Configurations: own folders and socket, snapshots that need no filesystem of their own, and no OOM score below this
@@ -113,7 +120,7 @@ func (c containerd) start(t *testing.T, host *testutil.NetNS, dir, cniBin, cniCo
 		t.Fatal(err)
 	}
 	r := &running{containerd: c, host: host, dir: dir}
-	r.cri = dialCRI(t, r.socket())
+	r.cri = dialCRI(t, r.socket(), "neardns-test-"+c.name)
 	r.launch()
 	load := []string{"--address", r.socket(), "--namespace", "k8s.io", "images", "import", "--snapshotter", "native"}
 	if c.dir != "" {
@@ -196,11 +203,11 @@ func (r *running) clean() {
 		}
 	}
 	// The kubelet's part. A controller that runc did not know keeps a folder for each container.
-	tops, err := filepath.Glob("/sys/fs/cgroup/*/neardns-test")
+	tops, err := filepath.Glob("/sys/fs/cgroup/*/" + r.cgroup)
 	if err != nil {
 		r.t.Error(err)
 	}
-	for _, top := range append(tops, "/sys/fs/cgroup/neardns-test") {
+	for _, top := range append(tops, "/sys/fs/cgroup/"+r.cgroup) {
 		below, _ := filepath.Glob(top + "/*/") // one that is gone has none
 		for _, folder := range append(below, top) {
 			if err := unix.Rmdir(folder); err != nil && !errors.Is(err, unix.ENOENT) {

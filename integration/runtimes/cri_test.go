@@ -18,20 +18,21 @@ const callTimeout = time.Minute
 
 // cri is a kubelet as far as pods go.
 type cri struct {
-	t    *testing.T
-	conn *grpc.ClientConn
+	t      *testing.T
+	conn   *grpc.ClientConn
+	cgroup string // parent of the pods'
 	runtimeapi.RuntimeServiceClient
 }
 
 // dialCRI connects lazily: the runtime may start, and start again, behind it.
-func dialCRI(t *testing.T, socket string) *cri {
+func dialCRI(t *testing.T, socket, cgroup string) *cri {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return &cri{t: t, conn: conn, RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn)}
+	return &cri{t: t, conn: conn, cgroup: cgroup, RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn)}
 }
 
 // pod is one pod with one container in it.
@@ -57,7 +58,7 @@ func (c *cri) runPod(ctx context.Context, s podSpec) (*pod, error) {
 		Hostname:    s.name,
 		Annotations: s.annotations,
 		DnsConfig:   &runtimeapi.DNSConfig{Servers: s.nameservers, Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"}},
-		Linux:       &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "/neardns-test"},
+		Linux:       &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "/" + c.cgroup},
 	}
 	p := &pod{name: s.name}
 	made, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox})
@@ -125,6 +126,44 @@ func (c *cri) exec(p *pod, args ...string) (string, error) {
 		return "", fmt.Errorf("run in %s: exit code %d: %s", p.name, r.ExitCode, r.Stderr)
 	}
 	return string(r.Stdout), nil
+}
+
+// load is what `podimage load` prints.
+type load struct {
+	Asked   int      `json:"asked"`
+	Retried int      `json:"retried"`
+	Failed  []string `json:"failed"`
+}
+
+// asking has a pod ask all the time, until end is called.
+func (c *cri) asking(p *pod) (end func() (load, error)) {
+	stop, done := make(chan struct{}), make(chan error, 1)
+	var sum load
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			var l load
+			out, err := c.exec(p, "load", "2s", "l1.cluster.local", "l2.cluster.local", "l3.cluster.local", "l4.cluster.local", "l5.cluster.local")
+			if err == nil {
+				err = json.Unmarshal([]byte(out), &l)
+			}
+			if err != nil {
+				done <- err
+				return
+			}
+			sum.Asked, sum.Retried, sum.Failed = sum.Asked+l.Asked, sum.Retried+l.Retried, append(sum.Failed, l.Failed...)
+		}
+	}()
+	return func() (load, error) {
+		close(stop)
+		err := <-done
+		return sum, err
+	}
 }
 
 // answer is one line of what `podimage ask` prints.

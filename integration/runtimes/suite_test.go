@@ -10,35 +10,54 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestRuntimes is the matrix: what a node's life asks of a chained plugin, by each runtime.
+// TestRuntimes is the matrix: what a node's life asks of a chained plugin, by each runtime. The steps are columns of README.md's
+// table.
 func TestRuntimes(t *testing.T) {
 	for _, c := range releases() {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // each has a node, a folder and a control group of its own
 			version, err := c.version(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Logf("%s is %s", c.name, version)
 			n := newNode(t, c)
+			n.row = []string{c.row, version}
 			defer n.clean()
-			n.step(t, "pods", n.testPods)
-			n.step(t, "opt-out", n.testOptOut)
-			n.step(t, "many at once", n.testMany)
+			n.step(t, "pods steered, answered by the cache", n.testPods)
+			n.step(t, "agent killed: kube-dns answers, then the cache again", n.testKilled)
+			n.step(t, "pods come and go under load", n.testLoad)
+			n.step(t, "50 pods at once", n.testMany)
+			n.step(t, "opt-out by annotation", n.testOptOut)
+			n.limit(t, "DEL after the list has vanished", "without a network the runtime calls no plugin and takes no pod down; once it has one again, the pod ends", n.testVanished)
 			n.step(t, "runtime restarted", n.testRestart)
-			n.step(t, "list rewritten", n.testRewritten)
-			n.step(t, "reboot", n.testReboot)
-			n.step(t, "uninstalled", n.testUninstalled)
+			n.step(t, "list rewritten, watch puts the entry back", n.testRewritten)
+			if c.cni == "1.0.0" {
+				n.limit(t, "entry in a drop-in folder", "its libcni is older than these folders and passes over them: pods are made without the plugin", n.testNoDropIn)
+			} else {
+				n.step(t, "STATUS", n.testStatus)
+				n.step(t, "entry in a drop-in folder", n.testDropIn)
+			}
+			n.step(t, "node rebooted", n.testReboot)
+			n.step(t, "uninstalled under running pods", n.testUninstalled)
 		})
 	}
 }
 
 // step is one part of the matrix. What fails in it stops it, and the next goes on with the same node.
-func (n *node) step(t *testing.T, name string, f func(*testing.T)) {
-	t.Run(name, func(t *testing.T) {
+func (n *node) step(t *testing.T, column string, f func(*testing.T)) {
+	n.limit(t, column, "", f)
+}
+
+// limit is a step that shows what does not work, and why.
+func (n *node) limit(t *testing.T, column, why string, f func(*testing.T)) {
+	t.Run(column, func(t *testing.T) {
+		compat.Record(t, compat.Cell{Table: "runtimes", Row: n.row, Column: column, Limit: why})
 		whole := n.t
 		defer func() { n.t, n.cri.t = whole, whole }()
 		n.t, n.cri.t = t, t
@@ -46,8 +65,16 @@ func (n *node) step(t *testing.T, name string, f func(*testing.T)) {
 	})
 }
 
-// A pod from before the installation is left as it is; later ones are steered, answered by the cache, and by kube-dns when the
-// agent is dead or hung.
+func (n *node) mustRemove(pods ...*pod) {
+	n.t.Helper()
+	for _, p := range pods {
+		if err := n.removePod(n.t.Context(), p.sandbox); err != nil {
+			n.t.Errorf("pod %s: %v", p.name, err)
+		}
+	}
+}
+
+// A pod from before the installation is left as it is; later ones are steered and answered by the cache.
 func (n *node) testPods(t *testing.T) {
 	n.awaitNetwork()
 	before := n.mustRunPod(n.spec("before"))
@@ -60,16 +87,58 @@ func (n *node) testPods(t *testing.T) {
 	}
 	n.wantCached(p, "a.cluster.local")
 	n.wantKubeDNS(before, "a.cluster.local")
+	n.mustRemove(before, p)
+	n.wantNoFiles(t)
+}
+
+func (n *node) killAgent() {
 	n.agent.Signal(unix.SIGKILL)
 	<-n.agent.Exited()
-	n.wantKubeDNS(p, "b.cluster.local")
+}
+
+// Without an agent pods are answered by kube-dns, also those that start meanwhile.
+func (n *node) testKilled(t *testing.T) {
+	p := n.mustRunPod(n.spec("killed"))
+	n.wantCached(p, "b1.cluster.local")
+	n.killAgent()
+	n.wantKubeDNS(p, "b2.cluster.local")
+	q := n.mustRunPod(n.spec("meanwhile"))
+	n.wantState(q, podfile.Steered)
+	n.wantKubeDNS(q, "b2.cluster.local")
 	n.startAgent()
-	n.wantCached(p, "c.cluster.local")
-	for _, gone := range []*pod{before, p} {
-		if err := n.removePod(t.Context(), gone.sandbox); err != nil {
-			t.Error(err)
+	n.wantCached(p, "b3.cluster.local")
+	n.wantCached(q, "b3.cluster.local")
+	n.mustRemove(p, q)
+	n.wantNoFiles(t)
+}
+
+// One pod asks all the time while others come and go and the agent dies and comes back: each of its questions is answered, and so
+// are the first ones of each pod that comes.
+func (n *node) testLoad(t *testing.T) {
+	busy := n.mustRunPod(n.spec("asking"))
+	end := n.asking(busy)
+	for i := range 4 {
+		switch i {
+		case 1:
+			n.killAgent()
+		case 3:
+			n.startAgent()
 		}
+		p := n.mustRunPod(n.spec(fmt.Sprintf("load-%d", i)))
+		n.wantState(p, podfile.Steered)
+		if name := fmt.Sprintf("c%d.cluster.local", i); i == 1 || i == 2 {
+			n.wantKubeDNS(p, name)
+		} else {
+			n.wantCached(p, name)
+		}
+		n.mustRemove(p)
 	}
+	l, err := end()
+	if err != nil || l.Asked < 50 || len(l.Failed) > 0 {
+		t.Errorf("the pod that asks all the time: %+v, %v", l, err)
+	}
+	t.Logf("%d questions under way, %d asked twice", l.Asked, l.Retried)
+	n.mustRemove(busy)
 	n.wantNoFiles(t)
 }
 
@@ -96,11 +165,7 @@ func (n *node) testOptOut(t *testing.T) {
 	q := n.mustRunPod(own)
 	n.wantState(q, podfile.LeftAlone)
 	n.wantKubeDNS(q, "d.cluster.local")
-	for _, gone := range []*pod{p, q} {
-		if err := n.removePod(t.Context(), gone.sandbox); err != nil {
-			t.Error(err)
-		}
-	}
+	n.mustRemove(p, q)
 }
 
 // A node that comes back starts all of its pods in the same moment.
@@ -152,11 +217,7 @@ func (n *node) testRestart(t *testing.T) {
 	q := n.mustRunPod(n.spec("new"))
 	n.wantState(q, podfile.Steered)
 	n.wantCached(q, "e.cluster.local")
-	for _, gone := range []*pod{p, q} {
-		if err := n.removePod(t.Context(), gone.sandbox); err != nil {
-			t.Error(err)
-		}
-	}
+	n.mustRemove(p, q)
 	n.wantNoFiles(t)
 }
 
@@ -188,9 +249,7 @@ func (n *node) testRewritten(t *testing.T) {
 	})
 	watch.Signal(unix.SIGTERM)
 	<-watch.Exited()
-	if err := n.removePod(t.Context(), old.sandbox); err != nil {
-		t.Error(err)
-	}
+	n.mustRemove(old)
 	n.wantNoFiles(t)
 }
 
@@ -201,8 +260,7 @@ func (n *node) testReboot(t *testing.T) {
 	for i := range 3 {
 		pods = append(pods, n.mustRunPod(n.spec(fmt.Sprintf("boot-%d", i))))
 	}
-	n.agent.Signal(unix.SIGKILL)
-	<-n.agent.Exited()
+	n.killAgent()
 	for _, p := range pods {
 		if err := n.killSandbox(t, p); err != nil {
 			t.Fatal(err)
@@ -216,20 +274,17 @@ func (n *node) testReboot(t *testing.T) {
 	n.stop()
 	n.launch()
 	n.awaitNetwork()
-	for _, p := range pods {
-		if err := n.removePod(t.Context(), p.sandbox); err != nil {
-			t.Error(err)
-		}
-	}
+	n.mustRemove(pods...)
+	window := n.mustRunPod(n.spec("window")) // before the installer: works, and is not steered
+	n.wantKubeDNS(window, "g.cluster.local")
 	n.install()
 	early := n.mustRunPod(n.spec("early")) // before the agent
 	n.wantState(early, podfile.Steered)
 	n.wantKubeDNS(early, "g.cluster.local")
 	n.startAgent()
 	n.wantCached(early, "h.cluster.local")
-	if err := n.removePod(t.Context(), early.sandbox); err != nil {
-		t.Error(err)
-	}
+	n.wantKubeDNS(window, "h.cluster.local")
+	n.mustRemove(window, early)
 	n.wantNoFiles(t)
 }
 
@@ -271,7 +326,5 @@ func (n *node) testUninstalled(t *testing.T) {
 	if err != nil || len(list.Plugins) != 1 {
 		t.Errorf("%v, the list reads:\n%s", err, text)
 	}
-	if err := n.removePod(t.Context(), p.sandbox); err != nil {
-		t.Error(err)
-	}
+	n.mustRemove(p)
 }

@@ -2,6 +2,7 @@
 //
 //	podimage pause                 waits until it is told to end
 //	podimage ask NETWORK NAME...   asks the first nameserver of /etc/resolv.conf for each name's TXT records, one line of JSON each
+//	podimage load DURATION NAME... asks for the names in turn all that time and prints a Load as JSON
 //	podimage resolvconf            prints /etc/resolv.conf
 package main
 
@@ -36,6 +37,13 @@ type Answer struct {
 	Error  string        `json:"error,omitempty"`
 }
 
+// Load is what became of a while's questions. Each is asked a second time where nothing came, as a resolver does.
+type Load struct {
+	Asked   int      `json:"asked"`
+	Retried int      `json:"retried"`
+	Failed  []string `json:"failed,omitempty"` // what was wrong with those that had no answer then either
+}
+
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "podimage:", err)
@@ -57,22 +65,61 @@ func run(args []string, out io.Writer) error {
 		}
 		return err
 	case len(args) > 2 && args[0] == "ask":
-		conf, err := dns.ClientConfigFromFile(resolvConf)
+		server, err := nameserver()
 		if err != nil {
 			return err
 		}
-		if len(conf.Servers) == 0 {
-			return errors.New("no nameserver in " + resolvConf)
-		}
 		enc := json.NewEncoder(out)
 		for _, name := range args[2:] {
-			if err := enc.Encode(ask(args[1], net.JoinHostPort(conf.Servers[0], conf.Port), name)); err != nil {
+			if err := enc.Encode(ask(args[1], server, name)); err != nil {
 				return err
 			}
 		}
 		return nil
+	case len(args) > 2 && args[0] == "load":
+		server, err := nameserver()
+		if err != nil {
+			return err
+		}
+		while, err := time.ParseDuration(args[1])
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(out).Encode(load(server, while, args[2:]))
 	}
 	return fmt.Errorf("unknown arguments %q", args)
+}
+
+func nameserver() (string, error) {
+	conf, err := dns.ClientConfigFromFile(resolvConf)
+	if err != nil {
+		return "", err
+	}
+	if len(conf.Servers) == 0 {
+		return "", errors.New("no nameserver in " + resolvConf)
+	}
+	return net.JoinHostPort(conf.Servers[0], conf.Port), nil
+}
+
+func load(server string, while time.Duration, names []string) Load {
+	var l Load
+	for until := time.Now().Add(while); time.Now().Before(until); l.Asked++ {
+		network := "udp"
+		if l.Asked%4 == 3 {
+			network = "tcp"
+		}
+		for try := range 2 {
+			a := ask(network, server, names[l.Asked%len(names)])
+			if a.Error == "" && a.Rcode == "NOERROR" && len(a.Who) > 0 {
+				break
+			}
+			if l.Retried++; try == 1 {
+				l.Failed = append(l.Failed, fmt.Sprintf("%s over %s: %s %s", a.Name, network, a.Rcode, a.Error))
+			}
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	return l
 }
 
 func ask(network, server, name string) Answer {
