@@ -83,7 +83,7 @@ func (c chain) listing() string {
 	if h := c.hook; h != nil {
 		hooks := map[uint32]string{unix.NF_INET_PRE_ROUTING: "prerouting", unix.NF_INET_LOCAL_IN: "input", unix.NF_INET_LOCAL_OUT: "output", unix.NF_INET_POST_ROUTING: "postrouting"}
 		priority := fmt.Sprint(h.priority)
-		if named, ok := map[int32]string{prioRaw: "raw", prioSrcNAT: "srcnat"}[h.priority]; ok {
+		if named, ok := map[int32]string{prioRaw: "raw", prioBeforeRaw: "raw - 1", prioSrcNAT: "srcnat"}[h.priority]; ok {
 			priority = named
 		}
 		fmt.Fprintf(&b, "\t\ttype %s hook %s priority %s; policy accept;\n", h.kind, hooks[h.num], priority)

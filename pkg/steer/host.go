@@ -65,12 +65,12 @@ func (h Host) render() table {
 		uplinks.elements = append(uplinks.elements, element{key: ifname(u), text: u})
 	}
 	t.sets = append(t.sets, uplinks)
-	pre := chain{name: "prerouting", hook: &hook{kind: "filter", num: unix.NF_INET_PRE_ROUTING, priority: prioRaw}}
-	out := chain{name: "output", hook: &hook{kind: "filter", num: unix.NF_INET_LOCAL_OUT, priority: prioRaw}}
+	pre := chain{name: "prerouting", hook: &hook{kind: "filter", num: unix.NF_INET_PRE_ROUTING, priority: prioBeforeRaw}}
+	out := chain{name: "output", hook: &hook{kind: "filter", num: unix.NF_INET_LOCAL_OUT, priority: prioBeforeRaw}}
 	post := chain{name: "postrouting", hook: &hook{kind: "filter", num: unix.NF_INET_POST_ROUTING, priority: prioLast}}
 	in := chain{name: "input", hook: &hook{kind: "filter", num: unix.NF_INET_LOCAL_IN, priority: prioVeryLast}}
 	nat := chain{name: "prober_nat", hook: &hook{kind: "nat", num: unix.NF_INET_POST_ROUTING, priority: prioSrcNAT}}
-	host := chain{name: "host_output", hook: &hook{kind: "route", num: unix.NF_INET_LOCAL_OUT, priority: prioRaw}}
+	host := chain{name: "host_output", hook: &hook{kind: "route", num: unix.NF_INET_LOCAL_OUT, priority: prioBeforeRaw}}
 	for _, f := range families() {
 		hf := h.of(f)
 		t.sets = append(t.sets, hf.sets()...)
@@ -78,14 +78,18 @@ func (h Host) render() table {
 			pre.rules = append(pre.rules, f.rule().nfproto().dport(p, 53).goTo("dns"+f.suffix))
 			host.rules = append(host.rules, f.rule().nfproto().dport(p, 53).goTo("host_"+p.String()+f.suffix))
 		}
+		in.rules = append(in.rules, hf.ownInput()...)
 		in.rules = append(in.rules, hf.input()...)
 		out.rules = append(out.rules, hf.output()...)
 		post.rules = append(post.rules, hf.postrouting()...)
 		for _, source := range []netip.Addr{ProbeSource(f.is4()), ProofSource(f.is4())} {
 			nat.rules = append(nat.rules, f.rule().saddr(source).oifNot(ProberInterface).masquerade().end())
 		}
+		nat.rules = append(nat.rules, hf.ownNAT()...)
 		t.chains = append(t.chains, hf.chains(life)...)
 		t.chains = append(t.chains, hf.evidenceChains()...)
+		t.chains = append(t.chains, hf.cededChains()...)
+		t.chains = append(t.chains, hf.ownChains()...)
 		if h.InterceptNode {
 			t.chains = append(t.chains, hf.hostChains()...)
 		}
@@ -122,10 +126,17 @@ type hostFamily struct {
 	zones     []uint16 // of locals, by position
 	intercept bool
 	exempt    []netip.Addr
+	ceded     []netip.Addr
+	ownLocals bool
 }
 
 func (h Host) of(f *family) hostFamily {
-	hf := hostFamily{family: f, intercept: h.InterceptNode, exempt: h.Exempt}
+	hf := hostFamily{family: f, intercept: h.InterceptNode, exempt: h.Exempt, ownLocals: h.OwnLocals}
+	for _, a := range sortedAddrs(h.Ceded) {
+		if a.Is4() == f.is4() {
+			hf.ceded = append(hf.ceded, a)
+		}
+	}
 	for i, rs := range [][]Redirect{h.Redirects, h.FallbackOnly} {
 		for _, r := range rs {
 			if r.Is4() != f.is4() {
@@ -197,10 +208,11 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	leaseUDP, leaseTCP, drain := hf.name("lease_udp"), hf.name("lease_tcp"), hf.name("drain")
 	probe, proof := ProbeSource(f.is4()), ProofSource(f.is4())
 
-	dns := chain{name: hf.name("dns"), rules: []rule{
+	dns := chain{name: hf.name("dns"), rules: slices.Concat([]rule{
 		// The node's own processes that name a local or steering address talk to the socket or get a refusal; there is
 		// no way to hand them to kube-dns from here.
 		f.rule().iif("lo").ret(),
+	}, hf.servicesFromBeside(), []rule{
 		f.rule().iifIn("uplinks").daddrIn(hf.name("ours")).count(CounterUplinkDrop).drop(),
 		f.rule().iifIn("uplinks").ret(),
 		f.rule().iif(ProberInterface).saddr(probe).daddrIn(hf.name("ours")).goTo(hf.name("probe")),
@@ -208,30 +220,30 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().daddrIn(hf.name("ours")).goTo(hf.name("switch")),
 		f.rule().saddrIn(hf.name("exempt")).ret(),
 		f.rule().setDaddrFrom(hf.name("intercept")).goTo(hf.name("switch")),
-	}}
+	})}
 	probeChain := chain{name: hf.name("probe"), rules: []rule{
 		f.rule().proto(UDP).boundSocket().count(CounterProbe).notrack().accept(),
 		f.rule().syn(true).boundSocket().count(CounterProbe).notrack().accept(),
 		f.rule().syn(false).anySocket().notrack().accept(),
 		f.rule().say("goto %s", fallback).gotoOnly(fallback),
 	}}
-	sw := chain{name: hf.name("switch"), rules: []rule{
+	otherwise := f.rule().say("goto %s", fallback).gotoOnly(fallback)
+	sw := chain{name: hf.name("switch"), rules: slices.Concat([]rule{
 		f.rule().proto(UDP).daddrIn(leaseUDP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_udp")),
 		f.rule().proto(TCP).goTo(hf.name("tcp")),
-		f.rule().say("goto %s", fallback).gotoOnly(fallback),
-	}}
-	tcp := chain{name: hf.name("tcp"), rules: []rule{
+	}, hf.cededTo(func() *ruleBuilder { return f.rule().proto(UDP) }), []rule{otherwise})}
+	tcp := chain{name: hf.name("tcp"), rules: slices.Concat([]rule{
 		f.rule().syn(true).goTo(hf.name("syn")),
 		f.rule().connIn(conn).connUpdate(conn).goTo(fallback),
 		f.rule().daddrIn(leaseTCP).anySocket().notrack().accept(),
 		f.rule().daddrIn(drain).anySocket().notrack().accept(),
-		f.rule().say("goto %s", fallback).gotoOnly(fallback),
-	}}
-	syn := chain{name: hf.name("syn"), rules: []rule{
+	}, hf.cededStreams(), []rule{otherwise})}
+	syn := chain{name: hf.name("syn"), rules: slices.Concat([]rule{
 		f.rule().daddrIn(leaseTCP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_tcp")),
+	}, hf.cededTo(f.rule), []rule{
 		f.rule().connUpdate(conn).end(),
-		f.rule().say("goto %s", fallback).gotoOnly(fallback),
-	}}
+		otherwise,
+	})}
 	deliverUDP := chain{name: hf.name("deliver_udp"), rules: append(hf.ask(), f.rule().count(CounterDeliveredUDP).notrack().accept())}
 	deliverTCP := chain{name: hf.name("deliver_tcp"), rules: append(hf.ask(),
 		// A source port that fell back before and is used again now belongs to the agent.
@@ -241,10 +253,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().proto(UDP).count(CounterFallbackUDP).end(),
 		f.rule().syn(true).count(CounterFallbackTCP).end(),
 	}}
-	for i, l := range hf.locals {
-		fb.rules = append(fb.rules, f.rule().daddr(l.Address).setZone(hf.zones[i]).end())
-	}
-	fb.rules = append(fb.rules, f.rule().setDaddrFrom(hf.name("cluster")).accept())
+	fb.rules = append(fb.rules, hf.giveBack()...)
 
 	control := chain{name: hf.name("control"), rules: []rule{
 		f.rule().dport(UDP, portRenewUDP).updateDaddr(leaseUDP, life).end(),
@@ -276,11 +285,23 @@ func (hf hostFamily) output() []rule {
 	f := hf.family
 	rules := []rule{f.rule().daddrIn(hf.name("ours")).mark(Mark).root().goTo(hf.name("control"))}
 	for _, p := range []Protocol{UDP, TCP} {
-		rules = append(rules,
-			f.rule().sport(p, 53).saddrIn(hf.name("ours")).goTo(hf.name("answers")),
-			f.rule().dport(p, 53).daddrIn(hf.name("ours")).notrack().end())
+		rules = append(rules, f.rule().sport(p, 53).saddrIn(hf.name("ours")).goTo(hf.name("answers")))
+		if hf.ownLocals {
+			rules = append(rules, f.rule().dport(p, 53).daddrIn(hf.name("ours")).goTo(hf.name("own_"+p.String())))
+			continue
+		}
+		rules = append(rules, f.rule().dport(p, 53).daddrIn(hf.name("ours")).notrack().end())
 	}
 	return rules
+}
+
+// giveBack hands a packet the cluster DNS address, and one to a local address the zone by which its answer is known again.
+func (hf hostFamily) giveBack() []rule {
+	var rules []rule
+	for i, l := range hf.locals {
+		rules = append(rules, hf.rule().daddr(l.Address).setZone(hf.zones[i]).end())
+	}
+	return append(rules, hf.rule().setDaddrFrom(hf.name("cluster")).accept())
 }
 
 // postrouting gives the local address back as source to what kube-dns answered in its place.

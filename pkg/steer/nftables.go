@@ -208,12 +208,12 @@ func (n *Nftables) IsUplink(name string) (bool, error) {
 func (n *Nftables) Supported() error {
 	addr := netip.MustParseAddr
 	redirects := []Redirect{{addr("192.0.2.1"), addr("192.0.2.2")}, {addr("2001:db8::1"), addr("2001:db8::2")}}
-	locals := []Local{{addr("192.0.2.3"), addr("192.0.2.1")}, {addr("2001:db8::3"), addr("2001:db8::1")}}
+	locals := []Local{{Address: addr("192.0.2.3"), ClusterDNS: addr("192.0.2.1")}, {Address: addr("2001:db8::3"), ClusterDNS: addr("2001:db8::1")}}
 	var errs []error
 	for _, part := range []struct {
 		name string
 		rs   Ruleset
-	}{{"pod table", Pod{Redirects: redirects}}, {"host table", Host{Redirects: redirects, Locals: locals, InterceptNode: true}}} {
+	}{{"pod table", Pod{Redirects: redirects}}, {"host table", Host{Redirects: redirects, Locals: locals, InterceptNode: true, OwnLocals: true}}} {
 		b := batch{table: TableName + "-scratch"}
 		b.complete(part.rs.render(), loaded{})
 		if err := b.rehearse(n.conn); err != nil {

@@ -165,7 +165,7 @@ func TestVerifyNamesDrift(t *testing.T) {
 		{name: "base chain at another priority",
 			damage: "flush chain " + table + " postrouting; delete chain " + table + " postrouting; add chain " + table + " postrouting { type filter hook postrouting priority 50; }",
 			want:   []string{"chain postrouting hangs at"}},
-		{name: "base chain's policy", damage: "chain " + table + " prerouting { policy drop; }", want: []string{`chain prerouting hangs at "type filter hook 0 priority -300 policy drop"`}},
+		{name: "base chain's policy", damage: "chain " + table + " prerouting { policy drop; }", want: []string{`chain prerouting hangs at "type filter hook 0 priority -301 policy drop"`}},
 		{name: "foreign chain", damage: "add chain " + table + " stranger { type filter hook input priority 0; policy drop; }", want: []string{"chain stranger is not ours"}},
 		{name: "set missing", damage: "flush chain " + table + " dns4; delete set " + table + " exempt4", want: []string{"set exempt4 is missing"}},
 		{name: "map missing", damage: "flush chain " + table + " fallback6; delete map " + table + " cluster6", want: []string{"set cluster6 is missing"}},

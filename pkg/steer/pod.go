@@ -10,9 +10,13 @@ import (
 // where something enabled it, are the final addresses. 300 is after every nat chain, so that a mesh that captures DNS in
 // the pod's "nat OUTPUT" wins, and traffic forwarded inside the pod (nested containers, VMs) is covered too.
 const (
-	prioRaw    = -300
-	prioSrcNAT = 100
-	prioLast   = 300
+	prioRaw = -300
+	// prioBeforeRaw is the host's: one step before iptables' raw table. A NodeLocal DNSCache leaves NOTRACK rules there for its
+	// addresses when it is killed; they must find the address that the fallback has written already, or kube-proxy would
+	// never see the packet.
+	prioBeforeRaw = prioRaw - 1
+	prioSrcNAT    = 100
+	prioLast      = 300
 	// prioVeryLast is behind every filter that may stand in the host's input hook.
 	prioVeryLast = math.MaxInt32
 )

@@ -87,6 +87,9 @@ func (r Redirect) Is4() bool { return r.ClusterDNS.Is4() }
 type Local struct {
 	Address    netip.Addr
 	ClusterDNS netip.Addr
+	// Service says that the address is a Service's own, put on the link as NodeLocal DNSCache does: what comes from beside the
+	// node is left to kube-proxy, as it would be without us.
+	Service bool
 }
 
 // Complete fills in each missing steering address by position in its family (169.254.20.11+i, fd00:90de:d95::b+i) and
@@ -157,6 +160,26 @@ func Locals(addresses []netip.Addr, redirects []Redirect) ([]Local, error) {
 	return out, nil
 }
 
+// CheckLocals checks local addresses that were paired with their fallback by hand: valid unicast addresses of one family per
+// pair, no address twice. An address may be its own fallback where kube-proxy translates it.
+func CheckLocals(locals []Local) error {
+	for i, l := range locals {
+		if err := checkAddr(l.Address); err != nil {
+			return err
+		}
+		if err := checkAddr(l.ClusterDNS); err != nil {
+			return fmt.Errorf("fallback of %s: %w", l.Address, err)
+		}
+		if l.Address.Is4() != l.ClusterDNS.Is4() {
+			return fmt.Errorf("%s and its fallback %s are of different families", l.Address, l.ClusterDNS)
+		}
+		if slices.ContainsFunc(locals[:i], func(o Local) bool { return o.Address == l.Address }) {
+			return fmt.Errorf("%s stands twice", l.Address)
+		}
+	}
+	return nil
+}
+
 func checkAddr(a netip.Addr) error {
 	switch {
 	case !a.IsValid():
@@ -192,6 +215,12 @@ type Host struct {
 	Exempt        []netip.Addr  // pods that opted out of interception; the plugin adds and removes them too
 	InterceptNode bool          // steer also what was not steered in the pod, and host processes
 	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms; 0 means DefaultLifetime
+	// Ceded are those of our addresses at which another program's socket may be served, as without us. For who shares its
+	// addresses with a predecessor that may come back; never while a socket of our own may stand there.
+	Ceded []netip.Addr
+	// OwnLocals gives the node's own processes that name a local address the fallback, too. They are steered under the lease
+	// alone, so their bound after a kill is one lease lifetime.
+	OwnLocals bool
 }
 
 // Backend makes one netns's rules equal to a description. Implementations are safe for concurrent use, also by several
