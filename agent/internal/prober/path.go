@@ -265,10 +265,15 @@ func (e *end) allowIPv6() error {
 // worst a second later: it gives each end its queue, without which packets are dropped, and IPv6 addresses their routes,
 // without which the answers to them are no answers.
 func (i inside) settle(h host, families []family) error {
+	return settled(func() error {
+		return errors.Join(operational(i.nl, ownInterface), operational(h.nl, steer.ProberInterface), i.local(families))
+	})
+}
+
+func settled(look func() error) error {
 	const atMost, pause = 1500 * time.Millisecond, 2 * time.Millisecond
 	for deadline := time.Now().Add(atMost); ; <-time.After(pause) {
-		err := errors.Join(operational(i.nl, ownInterface), operational(h.nl, steer.ProberInterface), i.local(families))
-		if err == nil || time.Now().After(deadline) {
+		if err := look(); err == nil || time.Now().After(deadline) {
 			return err
 		}
 	}

@@ -27,7 +27,10 @@ type Config struct {
 	Redirects []steer.Redirect
 	Locals    []netip.Addr
 	HostNetNS int // fd of the host's netns, kept open by the caller until Close; 0: the calling thread's
-	Log       *slog.Logger
+	// Frames has the prober speak from a link in the host's netns, through a packet socket, instead of from a netns of its own.
+	// That needs CAP_NET_RAW and not CAP_SYS_ADMIN; there can be no Redirects.
+	Frames bool
+	Log    *slog.Logger
 }
 
 // ErrHeld marks that another live process has the prober's place in this netns: an agent that is being replaced, or one too
@@ -44,6 +47,8 @@ type Prober struct {
 	hold *hold // keeps a second prober away
 	room *room
 	own  inside
+	// frames, where it is not nil, stands for the two above.
+	frames *frames
 
 	repair sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed, and guards the field below
 	mended []string   // what had to be made anew since it was last cleared
@@ -58,18 +63,22 @@ type Prober struct {
 // New makes the prober's place and everything in it. It returns an error around ErrHeld where another process has it.
 func New(cfg Config) (*Prober, error) {
 	p := &Prober{log: cfg.Log, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals), sockets: map[netip.Addr]*datagrams{}}
-	if err := p.prepare(cfg.HostNetNS); err != nil {
+	if err := p.prepare(cfg.HostNetNS, cfg.Frames); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare the prober: %w", err), p.Close())
 	}
 	return p, nil
 }
 
-func (p *Prober) prepare(hostNetNS int) (err error) {
+func (p *Prober) prepare(hostNetNS int, frames bool) (err error) {
 	if p.host, err = openHost(hostNetNS); err != nil {
 		return err
 	}
 	if p.hold, err = takeHold(p.host); err != nil {
 		return err
+	}
+	if frames {
+		p.frames = newFrames(p.host)
+		return p.ensure()
 	}
 	if p.room, err = newRoom(); err != nil {
 		return err
@@ -111,6 +120,9 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	for _, s := range gone {
 		s.close()
 	}
+	if p.frames != nil {
+		p.frames.forget()
+	}
 	if err := p.ensure(); err != nil {
 		return fmt.Errorf("reconfigure the prober: %w", err)
 	}
@@ -138,6 +150,9 @@ func (p *Prober) Close() error {
 	if p.room != nil {
 		p.room.close()
 	}
+	if p.frames != nil {
+		p.frames.close()
+	}
 	// Last: from here on a successor may begin.
 	errs = append(errs, p.hold.release(), p.host.close())
 	p.hold, p.room, p.own, p.host = nil, nil, inside{}, host{}
@@ -152,15 +167,15 @@ func (p *Prober) ensure() error {
 	if closed {
 		return errClosed
 	}
+	want := families(redirects, locals)
+	if p.frames != nil {
+		return p.ensureFrames(redirects, want)
+	}
 	made, err := p.host.ensureLink(p.own)
 	if err != nil {
 		return err
 	}
-	if made {
-		p.mended = append(p.mended, "made "+steer.ProberInterface)
-		p.log.Debug("prober link made", "interface", steer.ProberInterface)
-	}
-	want := families(redirects, locals)
+	p.note(made)
 	if err := p.own.ensure(want); err != nil {
 		return fmt.Errorf("prober's netns: %w", err)
 	}
@@ -180,23 +195,56 @@ func (p *Prober) ensure() error {
 	return nil
 }
 
+// ensureFrames is ensure without a netns.
+func (p *Prober) ensureFrames(redirects []steer.Redirect, want []family) error {
+	if len(redirects) > 0 {
+		return fmt.Errorf("%d redirects need a pod table, and so a netns of the prober's own", len(redirects))
+	}
+	made, err := p.frames.ensureLink()
+	if err != nil {
+		return err
+	}
+	p.note(made)
+	if err := p.frames.ensure(want); err != nil {
+		return err
+	}
+	if err := p.host.ensure(want); err != nil {
+		return fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
+	}
+	return settled(func() error {
+		return errors.Join(operational(p.host.nl, FramesInterface), operational(p.host.nl, steer.ProberInterface))
+	})
+}
+
+func (p *Prober) note(made bool) {
+	if made {
+		p.mended = append(p.mended, "made "+steer.ProberInterface)
+		p.log.Debug("prober link made", "interface", steer.ProberInterface)
+	}
+}
+
 // Probe asks the agent, through a cluster DNS address or at a local address, who answers there, and waits until ctx ends.
 // Probes of one target over UDP follow one another; all others run side by side.
 func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
 	q := newQuestion()
-	switch protocol {
-	case steer.UDP:
+	source := steer.ProbeSource(target.Is4())
+	switch {
+	case p.frames != nil && protocol == steer.UDP:
+		return q.judge(p.frames.probeDatagram(ctx, source, target, q))
+	case p.frames != nil && protocol == steer.TCP:
+		return q.judge(p.frames.stream(ctx, source, target, q.wire))
+	case protocol == steer.UDP:
 		s, err := p.datagramsTo(target)
 		if err != nil {
 			return failed(ctx, err)
 		}
 		return q.judge(s.exchange(ctx, q.wire, q.mine))
-	case steer.TCP:
+	case protocol == steer.TCP:
 		room, err := p.place()
 		if err != nil {
 			return failed(ctx, err)
 		}
-		return q.judge(stream(ctx, room, steer.ProbeSource(target.Is4()), target, q.wire))
+		return q.judge(stream(ctx, room, source, target, q.wire))
 	}
 	return Result{Failure: Network, Err: fmt.Errorf("cannot probe over %s", protocol)}
 }
@@ -214,11 +262,17 @@ func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) 
 		return fmt.Errorf("prove the fallback to %s: %w", clusterDNS, err)
 	}
 	source := steer.ProofSource(clusterDNS.Is4())
-	// A new socket each time: an old source port would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
-	if err := q.proves(provingDatagrams(ctx, room, source, clusterDNS, q)); err != nil {
+	// A new port each time: an old one would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
+	overUDP := func() ([]byte, error) { return provingDatagrams(ctx, room, source, clusterDNS, q) }
+	overTCP := func() ([]byte, error) { return stream(ctx, room, source, clusterDNS, q.wire) }
+	if p.frames != nil {
+		overUDP = func() ([]byte, error) { return p.frames.proveDatagram(ctx, source, clusterDNS, q) }
+		overTCP = func() ([]byte, error) { return p.frames.stream(ctx, source, clusterDNS, q.wire) }
+	}
+	if err := q.proves(overUDP()); err != nil {
 		return fmt.Errorf("prove the fallback to %s over udp: %w", clusterDNS, explain(ctx, err))
 	}
-	if err := q.proves(stream(ctx, room, source, clusterDNS, q.wire)); err != nil {
+	if err := q.proves(overTCP()); err != nil {
 		return fmt.Errorf("prove the fallback to %s over tcp: %w", clusterDNS, explain(ctx, err))
 	}
 	return nil

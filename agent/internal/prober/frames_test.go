@@ -1,0 +1,180 @@
+package prober
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// newFramesNode is a node whose clients name local addresses, and the configuration of a prober without a netns.
+func newFramesNode(t testing.TB, o testutil.Options) (*node, Config) {
+	t.Helper()
+	n := newNode(t, o)
+	cfg := n.config()
+	cfg.Redirects, cfg.Frames = nil, true
+	return n, cfg
+}
+
+func framesProber(t testing.TB, cfg Config) *Prober {
+	t.Helper()
+	p, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return p
+}
+
+func TestFramesProbe(t *testing.T) {
+	for _, f := range []testutil.Families{testutil.IPv4, testutil.IPv6, testutil.Dual} {
+		for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
+			t.Run(fmt.Sprintf("%s/%s", f, proxy), func(t *testing.T) {
+				n, cfg := newFramesNode(t, testutil.Options{Families: f, Proxy: proxy})
+				p := framesProber(t, cfg)
+				for _, target := range n.locals {
+					for _, protocol := range protocols {
+						for range 3 {
+							wantOK(t, probe(t, p, target, protocol, 2*time.Second))
+						}
+					}
+				}
+				for _, q := range n.agent.Log() {
+					if q.From.Addr() != steer.ProbeSource(q.From.Addr().Is4()) {
+						t.Errorf("the agent was asked by %s, want the probe source", q.From)
+					}
+				}
+				testutil.WantNoConntrack(t, n.Host)
+			})
+		}
+	}
+}
+
+func TestFramesFailures(t *testing.T) {
+	n, cfg := newFramesNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
+	p := framesProber(t, cfg)
+	each := func(f func(target netip.Addr, protocol steer.Protocol)) {
+		t.Helper()
+		for _, target := range n.locals {
+			for _, protocol := range protocols {
+				f(target, protocol)
+			}
+		}
+	}
+	n.agent.Behave(testutil.Behaviour{Drop: true})
+	each(func(target netip.Addr, protocol steer.Protocol) {
+		wantFailure(t, probe(t, p, target, protocol, 100*time.Millisecond), Timeout, "no answer: ")
+	})
+	each(func(target netip.Addr, protocol steer.Protocol) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(20*time.Millisecond, cancel)
+		wantFailure(t, p.Probe(ctx, target, protocol), Canceled, "canceled")
+	})
+	n.agent.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
+	each(func(target netip.Addr, protocol steer.Protocol) {
+		wantFailure(t, probe(t, p, target, protocol, time.Second), WrongAnswer, "SERVFAIL")
+	})
+	n.agent.Behave(testutil.Behaviour{})
+	n.agent.Stop()
+	each(func(target netip.Addr, protocol steer.Protocol) {
+		wantFailure(t, probe(t, p, target, protocol, 2*time.Second), WrongAnswer, "NXDOMAIN by another server than the agent")
+	})
+	n.agent.Start()
+	each(func(target netip.Addr, protocol steer.Protocol) {
+		wantOK(t, probe(t, p, target, protocol, time.Second))
+	})
+	n.agent.Stop()
+	n.Host.Run("nft", "delete", "table", "inet", steer.TableName)
+	each(func(target netip.Addr, protocol steer.Protocol) {
+		wantFailure(t, probe(t, p, target, protocol, time.Second), Refused, "nobody listens")
+	})
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	each(func(target netip.Addr, protocol steer.Protocol) {
+		wantFailure(t, probe(t, p, target, protocol, time.Second), Network, "closed")
+	})
+	if _, err := n.Host.Netlink().LinkByName(FramesInterface); !isNotFound(err) {
+		t.Errorf("%s after Close: %v", FramesInterface, err)
+	}
+}
+
+// The proof goes by the local address, as clients' questions do, to kube-dns and back, also when the answer comes in pieces.
+func TestFramesProve(t *testing.T) {
+	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
+		t.Run(string(proxy), func(t *testing.T) {
+			n, cfg := newFramesNode(t, testutil.Options{Families: testutil.Dual, Proxy: proxy})
+			p := framesProber(t, cfg)
+			prove := func(target netip.Addr, patience time.Duration) error {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				return p.Prove(ctx, target, serviceName)
+			}
+			for _, a := range n.locals {
+				if err := prove(a, 5*time.Second); err != nil {
+					t.Error(err)
+				}
+			}
+			if got := n.DNS.Asked(serviceName); got != 4 {
+				t.Errorf("kube-dns was asked %d times, want 4", got)
+			}
+			if got := n.agent.Asked(serviceName); got != 0 {
+				t.Errorf("the agent was asked %d times", got)
+			}
+			n.Proxy.Remove()
+			if err := prove(n.locals[0], 1500*time.Millisecond); err == nil || !strings.Contains(err.Error(), "over udp") {
+				t.Errorf("no translation: %v", err)
+			}
+		})
+	}
+}
+
+// What another program takes away is made anew, by a prober that comes after a killed one too.
+func TestFramesRepair(t *testing.T) {
+	n, cfg := newFramesNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
+	testutil.VethPair(t, n.Host, steer.ProberInterface, n.Host, FramesInterface) // a dead predecessor's
+	p := framesProber(t, cfg)
+	for name, wreck := range map[string]func(){
+		"nothing":  func() {},
+		"deleted":  func() { n.Host.DelLink(FramesInterface) },
+		"down":     func() { n.Host.Down(FramesInterface) },
+		"host end": func() { n.Host.Down(steer.ProberInterface) },
+		"address":  func() { n.Host.Run("ip", "link", "set", FramesInterface, "address", "02:00:00:00:00:09") },
+	} {
+		wreck()
+		if _, err := p.Repair(); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, protocol := range protocols {
+			for _, target := range n.locals {
+				wantOK(t, probe(t, p, target, protocol, 2*time.Second))
+			}
+		}
+		if again, err := p.Repair(); err != nil || again != "" {
+			t.Errorf("%s: a second repair did %q, %v", name, again, err)
+		}
+	}
+	if _, err := New(cfg); !errors.Is(err, ErrHeld) {
+		t.Errorf("a second prober: %v, want ErrHeld", err)
+	}
+	if err := p.Reconfigure(nil, n.locals[:1]); err != nil {
+		t.Error(err)
+	}
+	wantOK(t, probe(t, p, n.locals[0], steer.UDP, 2*time.Second))
+	if err := p.Reconfigure(n.redirects, n.locals); err == nil || !strings.Contains(err.Error(), "need a pod table") {
+		t.Errorf("redirects without a netns: %v", err)
+	}
+}
