@@ -10,6 +10,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,33 @@ type Settings struct {
 	Lifetime      time.Duration
 	Backend       string
 	Warnings      []string // what somebody should mend in what was read; shown as a fault
+	// Cedes leaves the local addresses to another program's sockets while no server of ours runs: its packets reach it then.
+	Cedes bool
+	// OwnLocals gives the node's own processes that name a local address the fallback, too.
+	OwnLocals bool
+	// Check is how often everything is looked at, whether or not an event said so; 0: every 30 s. Only a start reads it.
+	Check time.Duration
+}
+
+// fallback is one way back to kube-dns: the address that answers there, and the one that is asked to prove it.
+type fallback struct{ clusterDNS, asked netip.Addr }
+
+// fallbacks lists them, each once: a cluster DNS address is asked itself, where the prober has a pod table; what stands only
+// behind a local address, by way of that.
+func (s Settings) fallbacks() []fallback {
+	var out []fallback
+	add := func(clusterDNS, asked netip.Addr) {
+		if !slices.ContainsFunc(out, func(f fallback) bool { return f.clusterDNS == clusterDNS }) {
+			out = append(out, fallback{clusterDNS, asked})
+		}
+	}
+	for _, r := range s.Redirects {
+		add(r.ClusterDNS, r.ClusterDNS)
+	}
+	for _, l := range s.Locals {
+		add(l.ClusterDNS, l.Address)
+	}
+	return out
 }
 
 // Addresses are what the link holds and the server listens on: local and steering addresses.
@@ -179,6 +207,7 @@ type Node struct {
 	exempt   []netip.Addr  // the pods that opted out, at the last round
 	quarrels map[string]*quarrel
 	partial  bool // the inherited server lacks addresses; the loop's alone once it runs
+	ceded    bool // another program may be served at the local addresses; the loop's alone
 	yields   chan *yield
 	ended    chan struct{} // closed when Run has ended
 
@@ -227,7 +256,7 @@ func (n *Node) Run(ctx context.Context) error {
 		proofs.start("evidence", func(ctx context.Context) { n.Evidence.Run(ctx, n) })
 	}
 
-	slow := time.NewTicker(slowCheck)
+	slow := time.NewTicker(cmp.Or(n.settings().Check, slowCheck))
 	defer slow.Stop()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
@@ -359,6 +388,7 @@ func (n *Node) stop() error {
 		n.Recorder.Lease(t.addr, t.proto, false)
 	}
 	errs = append(errs, n.Server.Stop()) // reads first what the switch had delivered
+	errs = append(errs, n.cede(true))
 	errs = append(errs, n.Prober.Close())
 	n.Log.Info("stopped, pods are answered by kube-dns")
 	return errors.Join(errs...)

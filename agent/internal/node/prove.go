@@ -46,12 +46,12 @@ func (n *Node) prove(ctx context.Context) {
 	kept := false // the record on disk was looked at
 	for {
 		s := n.settings()
-		for _, r := range s.Redirects {
-			if !s.Steers || !n.switchStands() || time.Now().Before(due[r.ClusterDNS]) {
+		for _, r := range s.fallbacks() {
+			if !s.Steers || !n.switchStands() || time.Now().Before(due[r.clusterDNS]) {
 				continue
 			}
 			askCtx, cancel := context.WithTimeout(ctx, proveTimeout)
-			err := n.Prober.Prove(askCtx, r.ClusterDNS, "kubernetes.default.svc."+s.ClusterDomain+".")
+			err := n.Prober.Prove(askCtx, r.asked, "kubernetes.default.svc."+s.ClusterDomain+".")
 			cancel()
 			if ctx.Err() != nil {
 				return
@@ -60,13 +60,13 @@ func (n *Node) prove(ctx context.Context) {
 				err = errNoSwitch
 			}
 			if err == nil {
-				failures[r.ClusterDNS] = 0
-				due[r.ClusterDNS] = time.Now().Add(proveLater)
+				failures[r.clusterDNS] = 0
+				due[r.clusterDNS] = time.Now().Add(proveLater)
 			} else {
-				failures[r.ClusterDNS]++
-				due[r.ClusterDNS] = time.Now().Add(proveSoon)
+				failures[r.clusterDNS]++
+				due[r.clusterDNS] = time.Now().Add(proveSoon)
 			}
-			n.proved(r.ClusterDNS, err, failures[r.ClusterDNS] >= proveLimit)
+			n.proved(r.clusterDNS, err, failures[r.clusterDNS] >= proveLimit)
 			kept = false
 		}
 		if !kept && n.switchStands() {
@@ -98,6 +98,7 @@ func (n *Node) proved(addr netip.Addr, err error, final bool) {
 		delete(n.proven, addr)
 	}
 	after := n.proven[addr]
+	steers := slices.ContainsFunc(n.now.Redirects, func(r redirect) bool { return r.ClusterDNS == addr })
 	if err != nil {
 		n.faults["fallback "+addr.String()] = err.Error()
 	} else {
@@ -106,6 +107,10 @@ func (n *Node) proved(addr netip.Addr, err error, final bool) {
 	n.mu.Unlock()
 	n.Recorder.Proven(addr, after)
 	switch {
+	case after && !before && !steers:
+		n.Log.Info("fallback proven", "addr", addr)
+	case before && !after && !steers:
+		n.Log.Error("fallback fails: what the agent does not answer is lost", "addr", addr, "err", err)
 	case after && !before:
 		n.Log.Info("fallback proven, pods may be steered", "addr", addr)
 		n.poke()
@@ -119,7 +124,7 @@ func (n *Node) keepProofs(s Settings) {
 	n.mu.Lock()
 	var want []netip.Addr
 	for _, a := range slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare) {
-		if s.Steers && slices.ContainsFunc(s.Redirects, func(r redirect) bool { return r.ClusterDNS == a }) {
+		if s.Steers && slices.ContainsFunc(s.fallbacks(), func(f fallback) bool { return f.clusterDNS == a }) {
 			want = append(want, a)
 		}
 	}
