@@ -11,6 +11,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -25,12 +26,16 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	path := configFlag(fs)
 	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations; the plugin's entry is taken out of them")
 	stay := fs.Bool("stay", false, "once nothing is left, wait until told to end: for a DaemonSet's pod, which is then a running one")
+	linkName := fs.String("link", "", "`NAME` of the link to remove, if it is another than the configuration's, such as nodelocaldns")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
 	conf, err := loadConfig(e, *path)
 	if err != nil {
 		return err
+	}
+	if *linkName != "" {
+		conf.Link.Name = *linkName
 	}
 	if err := cleanNode(ctx, e, conf, *cniConf); err != nil || !*stay {
 		return err
@@ -46,6 +51,14 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 		return err
 	}
 	defer release()
+	lock, err := lockNetNS()
+	var held *heldError
+	if errors.As(err, &held) {
+		return &exitError{code: exitDegraded, err: fmt.Errorf("%w: stop it first", err)}
+	} else if err != nil {
+		return err
+	}
+	defer lock.Close() //nolint:errcheck // at exit
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(e.stdout, format+"\n", args...) }
 
 	if err := unchain(ctx, e, cniConf); err != nil {
@@ -71,6 +84,9 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 		return err
 	}
 	say("host table removed")
+	if err := prober.Remove(); err != nil { // of an agent in node-cache's place that was killed
+		return err
+	}
 	if err := link.Remove(link.Config{Name: conf.Link.Name}); err != nil {
 		return err
 	}

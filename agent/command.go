@@ -25,11 +25,12 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"node", "[--config FILE] [--take-over] [--pod-dir DIR]", "run the cache of this node (what the DaemonSet runs)", runNode},
+		{nodecacheName, "[node-cache's flags]", "stand in for NodeLocal DNSCache's node-cache: its flags, its Corefile template; flags alone mean this, too", runNodecache},
 		{"ready", "[--config FILE | --pod-dir DIR] [--alive]", "whether the agent serves under its leases, or at least runs, for the kubelet's probes", runReady},
 		{"status", "[--config FILE] [--json]", "what is served, under which leases, since when", runStatus},
 		{"doctor", "[--config FILE] [--json] [--cni-conf DIR] [--cni-bin DIR]", "what is wrong on this node and what to do; it only looks", runDoctor},
 		{"config", "check|show [--config FILE] [--corefile] [--format yaml|conflist-entry]", "check the configuration, or print it as it takes effect", runConfig},
-		{"cleanup", "[--config FILE] [--cni-conf DIR] [--stay]", "take away everything that neardns left on this node", runCleanup},
+		{"cleanup", "[--config FILE] [--cni-conf DIR] [--link NAME] [--stay]", "take away everything that neardns left on this node", runCleanup},
 		{"version", "", "print the version", runVersion},
 	}
 }
@@ -60,11 +61,16 @@ func run(ctx context.Context, e env) int {
 		}
 		return exitGood
 	}
+	name, args := e.args[0], e.args[1:]
+	if strings.HasPrefix(name, "-") {
+		// A manifest's args for node-cache, whose image was changed for ours.
+		name, args = nodecacheName, e.args
+	}
 	for _, c := range commands() {
-		if c.name != e.args[0] {
+		if c.name != name {
 			continue
 		}
-		err := c.run(ctx, e, e.args[1:])
+		err := c.run(ctx, e, args)
 		var exit *exitError
 		switch {
 		case err == nil, errors.Is(err, flag.ErrHelp):

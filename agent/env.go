@@ -16,7 +16,7 @@ type env struct {
 	stderr    io.Writer
 	lookupEnv func(string) (string, bool)
 	readFile  func(string) ([]byte, error)
-	// hangups delivers SIGHUP until ctx ends.
+	// hangups delivers SIGHUP, and SIGUSR1 by which CoreDNS is told to reload, until ctx ends.
 	hangups func(ctx context.Context) <-chan struct{}
 	version string
 }
@@ -30,7 +30,7 @@ func realEnv() env {
 
 func hangups(ctx context.Context) <-chan struct{} {
 	signals, out := make(chan os.Signal, 1), make(chan struct{}, 1)
-	signal.Notify(signals, syscall.SIGHUP)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR1)
 	go func() {
 		defer signal.Stop(signals)
 		for {

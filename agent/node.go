@@ -68,6 +68,11 @@ func runNode(ctx context.Context, e env, args []string) error {
 	}
 	limitMemory(log, e.lookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
 	a := &agent{env: e, path: *path, log: log, level: level, conf: conf, instance: newInstance(), podDir: *podDir}
+	a.role = role{
+		read:   func() (*config.Node, error) { return loadConfig(e, *path) },
+		derive: func(n *config.Node) (node.Settings, upstream.Upstreams, error) { return settings(e, n, a.instance) },
+		lock:   func() (*os.File, error) { return lockNode(conf.StateDir, a.claim.String()) },
+	}
 	born, err := handover.Birth(*podDir)
 	if err != nil {
 		// Where nothing tells whether its pod is older, it must not take the node from one that may be newer.
@@ -92,9 +97,24 @@ func runNode(ctx context.Context, e env, args []string) error {
 // newInstance names this process to its own prober, so that nobody else's answer is taken for it.
 func newInstance() string { return strings.ToLower(rand.Text()[:13]) }
 
-// agent is what a running role `node` holds.
+// role is what tells `node` and `nodecache` apart. The first three are needed.
+type role struct {
+	read   func() (*config.Node, error) // the configuration as it is now
+	derive func(*config.Node) (node.Settings, upstream.Upstreams, error)
+	lock   func() (*os.File, error) // the right to the node; *heldError: another has it
+	// standsBy waits for the node where another has it.
+	standsBy bool
+	// tolerant goes on without a server where the first configuration cannot be served: the switch is then all that pods have.
+	tolerant bool
+	parts    func(*node.Parts)
+	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health)
+	ended    func() error // after an orderly end, unless a successor has the node
+}
+
+// agent is what a running role holds.
 type agent struct {
 	env      env
+	role     role
 	path     string
 	log      *slog.Logger
 	level    *slog.LevelVar
@@ -119,8 +139,10 @@ func (a *agent) run(ctx context.Context) error {
 	upstreams := ask.NewServers(a.log)
 	a.answers = newAnswers(a.log, a.conf)
 	server := newServer(a.env, a.log, gate, upstreams, a.answers.Store)
-	if err := checkDNS(server, first.DNS, a.path); err != nil {
-		return badConfig(err)
+	if !a.role.tolerant {
+		if err := checkDNS(server, first.DNS, a.path); err != nil {
+			return badConfig(err)
+		}
 	}
 	rules, err := steer.OpenNftables(-1)
 	if err != nil {
@@ -148,7 +170,7 @@ func (a *agent) run(ctx context.Context) error {
 	if !seat.warm {
 		a.answers.Load()
 	}
-	probes, err := seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: locals, Log: a.log})
+	probes, err := seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: locals, Frames: len(first.Redirects) == 0, Log: a.log})
 	if err != nil {
 		return err
 	}
@@ -166,10 +188,14 @@ func (a *agent) run(ctx context.Context) error {
 	defer notes.Close() //nolint:errcheck // at exit
 	found := evidence.New(a.log, notes, lease, registry.PodOf)
 	m.Collect(found.Collector())
-	n := node.New(a.instance, first, node.Parts{
+	parts := node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: highServer{server}, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
 		Prober: probes, Pods: registry, Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Upstreams: upstreams, Evidence: found, Recorder: recorder{m},
-	})
+	}
+	if a.role.parts != nil {
+		a.role.parts(&parts)
+	}
+	n := node.New(a.instance, first, parts)
 	if seat.from != nil {
 		n.Inherit(*seat.from, seat.served)
 		a.log.Info("taken over", "from", seat.from.From, "after", seat.from.Took, "addr", seat.served)
@@ -191,14 +217,22 @@ func (a *agent) run(ctx context.Context) error {
 	if err != nil {
 		// Not worth failing for: a successor then waits for this agent's end.
 		a.log.Warn("no hand-over can be asked for", "err", err)
-		return n.Run(ctx)
+		return a.ended(n.Run(ctx))
 	}
 	ctx, ending := context.WithCancel(ctx)
 	defer ending()
 	wg.Go(func() {
 		handover.Give(own, a.log, asked, &holder{agent: a, node: n, server: server, metrics: m, lock: seat.lock, closing: closing, ending: ending})
 	})
-	return n.Run(ctx)
+	return a.ended(n.Run(ctx))
+}
+
+// ended does what the role has to do after an orderly end.
+func (a *agent) ended(err error) error {
+	if a.role.ended == nil || a.given.Load() {
+		return err
+	}
+	return errors.Join(err, a.role.ended())
 }
 
 // serve answers whoever looks at the agent: at addresses that the node has once until shared ends, and in the pod's folder
@@ -212,6 +246,9 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
 		return s
 	}}
+	if a.role.serve != nil {
+		a.role.serve(shared, wg, m, health)
+	}
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", a.conf.Listen.Metrics, m.MetricsHandler()) })
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "health", a.conf.Listen.Health, health.Handler()) })
 	wg.Go(func() {
@@ -224,7 +261,7 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 
 // settings reads what the configuration names, says what was passed over, and remembers the files to follow.
 func (a *agent) settings(conf *config.Node) (node.Settings, error) {
-	s, up, err := settings(a.env, conf, a.instance)
+	s, up, err := a.role.derive(conf)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
@@ -243,7 +280,7 @@ func (a *agent) settings(conf *config.Node) (node.Settings, error) {
 // load is what a reload works by. A change in a field that only a start reads is refused as a whole, so that what runs is
 // never half of what the file says.
 func (a *agent) load() (node.Settings, error) {
-	next, err := loadConfig(a.env, a.path)
+	next, err := a.role.read()
 	if err != nil {
 		return node.Settings{}, err
 	}

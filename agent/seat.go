@@ -110,17 +110,28 @@ type seat struct {
 // takeSeat takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
 // code 3 where it may not, or where the holder neither hands over nor ends.
 func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Settings, m *telemetry.Metrics) (*seat, error) {
-	s := &successor{log: a.log, server: server, settings: first, answers: a.answers, lock: a.lock}
+	s := &successor{log: a.log, server: server, settings: first, answers: a.answers, lock: a.role.lock}
 	path := filepath.Join(a.conf.StateDir, handoverName)
 	said := ""
 	for begun := time.Now(); ; {
-		lock, err := a.lock()
+		lock, err := a.role.lock()
 		var held *heldError
 		switch {
 		case err == nil:
 			return &seat{lock: lock}, nil
 		case !errors.As(err, &held):
 			return nil, err
+		case a.role.standsBy && !a.mayTake:
+			if said == "" {
+				said = "standing by"
+				a.log.Info("another agent has this node, standing by for its end", "holder", held.holder)
+			}
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(seatAgain):
+			}
+			continue
 		case !a.mayTake:
 			return nil, &exitError{code: exitDegraded, err: fmt.Errorf("%w: stop it first, or start with --take-over", held)}
 		}
@@ -162,13 +173,20 @@ func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Set
 	}
 }
 
-func (a *agent) lock() (*os.File, error) { return lockNode(a.conf.StateDir, a.claim.String()) }
-
 // proberFor waits for the predecessor to give up the prober's place, which comes right after the lock.
 func (s *seat) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
 	said := false
 	for begun := time.Now(); ; {
 		p, err := prober.New(cfg)
+		if cfg.Frames && errors.Is(err, unix.EPERM) {
+			// Where CAP_NET_RAW is not granted, CAP_SYS_ADMIN may be.
+			cfg.Frames = false
+			room, again := prober.New(cfg)
+			if again == nil || !errors.Is(again, unix.EPERM) {
+				return room, again
+			}
+			return nil, fmt.Errorf("%w: grant the container NET_RAW, beside NET_ADMIN", err)
+		}
 		waited := time.Since(begun)
 		if s.from == nil || !errors.Is(err, prober.ErrHeld) || waited > proberMost {
 			return p, err

@@ -47,6 +47,15 @@ func isHere(nsFD int) bool {
 	return unix.Fstat(nsFD, &there) == nil && unix.Stat("/proc/thread-self/ns/net", &here) == nil && there.Ino == here.Ino && there.Dev == here.Dev
 }
 
+// toEnter is what to tell a library of the netns behind a descriptor: nothing (0) where the calling thread is in it, since to
+// enter even one's own takes CAP_SYS_ADMIN.
+func toEnter(nsFD int) int {
+	if isHere(nsFD) {
+		return 0
+	}
+	return nsFD
+}
+
 // Close, Send, SendMessages and Receive are what netlink.NewConn asks for.
 func (s *socket) Close() error {
 	fd := s.fd

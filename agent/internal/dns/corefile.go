@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +27,8 @@ func taken() map[string]string {
 		"ready":      "the agent serves /readyz",
 		"reload":     "the agent reloads when its configuration changes",
 		"loop":       "it ends the process; ask looks for loops and goes on",
+		"timeouts":   "the agent's connections have bounds of their own",
+		"trace":      "this program has no tracing",
 	}
 }
 
@@ -86,9 +89,19 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", field, err)
 		}
+		var binds []netip.Addr
+		if cfg.NodeCache {
+			if binds, err = blockBinds(sb.Tokens[dirBind], cfg); err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", field, err)
+			}
+			if checkBufsize(sb.Tokens[dirBufsize], cfg.BufferSize) != nil {
+				delete(sb.Tokens, dirBufsize) // ours is set below
+				notes = append(notes, fmt.Sprintf("Made smaller: bufsize (answers over UDP have %d bytes at most).", cfg.BufferSize))
+			}
+		}
 		for name := range taken() {
 			if _, ok := sb.Tokens[name]; ok {
-				gone[name] = true
+				gone[name] = gone[name] || name != dirBind || !cfg.NodeCache
 				delete(sb.Tokens, name)
 			}
 		}
@@ -100,6 +113,12 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 			return nil, nil, err
 		}
 		b := &block{zones: zones, lines: lines}
+		if len(binds) > 0 {
+			b.set(dirBind, bindLine(binds))
+		}
+		if cfg.NodeCache && lines[dirForward] != nil && lines[dirCancel] == nil {
+			b.set(dirCancel, missLimit)
+		}
 		if lines[dirBufsize] == nil {
 			b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 		}
@@ -115,7 +134,7 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 		}
 	}
 	slices.Sort(notes)
-	return blocks, notes, nil
+	return blocks, slices.Compact(notes), nil
 }
 
 func parseCorefile(name, text string) ([]caddyfile.ServerBlock, error) {

@@ -3,6 +3,7 @@ package dns
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -53,8 +54,8 @@ const missLimit = "cancel 4s"
 // (core/dnsserver/zdirectives.go) for those that are linked, but for admit and cancel, which stand behind the cache so that
 // hits are not bounded by them and do not pay for them.
 func directives() []string {
-	return []string{dirBufsize, dirBind, dirProbe, dirMetrics, "errors", "log", "local", "loadbalance",
-		"rewrite", "acl", "cache", dirAdmit, dirCancel, "header", "template", "hosts", "file", dirAsk, dirForward}
+	return []string{dirBufsize, dirBind, "debug", "pprof", dirProbe, dirMetrics, "errors", "log", "local", "dns64", "loadbalance",
+		"rewrite", "acl", "cache", dirAdmit, dirCancel, "header", "template", "hosts", "file", dirAsk, dirForward, "whoami"}
 }
 
 // block is one server block. Its directives come out in the order of directives().
@@ -120,7 +121,9 @@ func Render(cfg Config) (string, error) {
 	var out strings.Builder
 	out.WriteString(header)
 	for _, b := range blocks {
-		b.set(dirBind, bindLine(cfg))
+		if b.lines[dirBind] == nil {
+			b.set(dirBind, bindLine(cfg.Addresses))
+		}
 		out.WriteByte('\n')
 		b.print(&out, cfg.Port)
 	}
@@ -129,9 +132,9 @@ func Render(cfg Config) (string, error) {
 
 func admitLine(cfg Config) string { return fmt.Sprintf("%s %d", dirAdmit, cfg.Misses) }
 
-func bindLine(cfg Config) string {
+func bindLine(addresses []netip.Addr) string {
 	line := dirBind
-	for _, a := range cfg.Addresses {
+	for _, a := range addresses {
 		line += " " + a.String()
 	}
 	return line

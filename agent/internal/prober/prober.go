@@ -159,6 +159,20 @@ func (p *Prober) Close() error {
 	return errors.Join(errs...)
 }
 
+// Remove takes away what a killed prober left, which is its link where it had no netns of its own. It returns an error around
+// ErrHeld where a prober lives.
+func Remove() error {
+	h, err := openHost(0)
+	if err != nil {
+		return err
+	}
+	place, err := takeHold(h)
+	if err != nil {
+		return errors.Join(err, h.close())
+	}
+	return errors.Join(h.deleteLink(), place.release(), h.close())
+}
+
 // ensure needs p.repair, or to be alone.
 func (p *Prober) ensure() error {
 	p.mu.Lock()

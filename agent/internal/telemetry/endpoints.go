@@ -61,15 +61,37 @@ func (h Health) Handler() http.Handler {
 	return mux
 }
 
+// NodeCacheHandler serves what CoreDNS's plugins health and ready do, at addresses that their readers know: /health (the
+// process runs) and /ready (pods are served under a lease).
+func (h Health) NodeCacheHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "OK")
+	})
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		if ready, why := h.Ready(); !ready {
+			http.Error(w, why, http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "OK")
+	})
+	return mux
+}
+
 // ServeTCP serves handler at addr until ctx ends, and keeps trying while the address cannot be had. An invalid addr means
 // that the endpoint is turned off.
 func ServeTCP(ctx context.Context, log *slog.Logger, name string, addr netip.AddrPort, handler http.Handler) {
 	if !addr.IsValid() {
 		return
 	}
-	serve(ctx, log.With("endpoint", name, "addr", addr.String()), handler, func() (net.Listener, error) {
+	ServeAt(ctx, log, name, addr.String(), handler)
+}
+
+// ServeAt is ServeTCP for an address as package net reads it, such as ":9253".
+func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler) {
+	serve(ctx, log.With("endpoint", name, "addr", addr), handler, func() (net.Listener, error) {
 		var lc net.ListenConfig
-		return lc.Listen(ctx, "tcp", addr.String())
+		return lc.Listen(ctx, "tcp", addr)
 	})
 }
 

@@ -1,0 +1,231 @@
+package nodecache
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Options are node-cache's flags, read and checked.
+type Options struct {
+	LocalIPs       []netip.Addr
+	SetupInterface bool
+	Interface      string
+	SetupIptables  bool
+	SkipTeardown   bool
+	Template       string        // -basecorefile
+	Corefile       string        // where the filled-in template is written; "" nowhere
+	ConfigMap      string        // folder of the kube-dns ConfigMap; it need not exist
+	Check          time.Duration // -syncinterval
+	// UpstreamService is the Service, in the pod's namespace, that is asked for the cluster's names.
+	UpstreamService string
+	// Fallback are addresses that answer when the agent does not, for families of which the environment tells nothing. Not
+	// node-cache's: a flag of ours.
+	Fallback       []netip.Addr
+	SetupMetrics   string // -metrics-listen-address, host:port; "" not at all
+	Prometheus     string // -prometheus-listen-address, for the template
+	HealthPort     uint16
+	PIDFile        string
+	Quiet          bool
+	ShowPlugins    bool
+	ShowVersion    bool
+	Notes          []string // what was mended or has no effect, for the log
+	LimitMemoryMiB int      // of the cache; 0: the agent's default
+}
+
+// DefaultConfigMap is where the manifest mounts the kube-dns ConfigMap.
+const DefaultConfigMap = "/etc/kube-dns"
+
+// Bounds of -syncinterval.
+const (
+	leastCheck = time.Second
+	mostCheck  = time.Hour
+)
+
+// given are flags as they were written, before they mean anything.
+type given struct {
+	localIP, fallback, interval, health, port, corefile, conf string
+	reload, ebtables, tls                                     bool
+	ignored                                                   [6]string
+}
+
+// Parse reads node-cache's command line. For flag.ErrHelp it has written the flags to usage.
+func Parse(args []string, usage io.Writer) (Options, error) {
+	var o Options
+	var g given
+	fs := flags(&o, &g)
+	fs.SetOutput(io.Discard) // what is wrong is in the error
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fs.SetOutput(usage)
+			fs.PrintDefaults()
+		}
+		return o, err
+	}
+	if fs.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q: node-cache takes flags alone", fs.Arg(0))
+	}
+	if o.ShowPlugins || o.ShowVersion {
+		return o, nil
+	}
+	set := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	var errs []error
+	o.LocalIPs, errs = addresses("-localip", g.localIP, true)
+	var faults []error
+	o.Fallback, faults = addresses("-fallback", g.fallback, false)
+	errs = append(errs, faults...)
+	if o.Interface == "" || len(o.Interface) > 15 || strings.ContainsAny(o.Interface, "/ ") {
+		errs = append(errs, fmt.Errorf("-interfacename %q: not a name for an interface: write 1 to 15 letters without space or slash", o.Interface))
+	}
+	if g.port != "53" {
+		errs = append(errs, fmt.Errorf("-dns.port %s: only port 53 is served, since only questions to it fall back: take the flag out", g.port))
+	}
+	port, err := strconv.ParseUint(g.health, 10, 16)
+	if err != nil || port == 0 {
+		errs = append(errs, fmt.Errorf("-health-port %q: write a port number", g.health))
+	}
+	o.HealthPort = uint16(port)
+	errs = append(errs, o.interval(g.interval, set["syncinterval"]))
+	for flag, address := range map[string]string{"-metrics-listen-address": o.SetupMetrics, "-prometheus-listen-address": o.Prometheus} {
+		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: write host:port, such as :9253", flag, address))
+		}
+	}
+	if g.tls {
+		errs = append(errs, errors.New("-tls-enabled: metrics over TLS are not served: take it out, and put a proxy before the port if they must be"))
+	}
+	o.Corefile = g.conf
+	if !set["conf"] {
+		o.Corefile = g.corefile
+	}
+	o.note(g, set)
+	return o, errors.Join(errs...)
+}
+
+func flags(o *Options, g *given) *flag.FlagSet {
+	fs := flag.NewFlagSet("nodecache", flag.ContinueOnError)
+	fs.Usage = func() {}
+	// node-cache's own, with its defaults.
+	fs.StringVar(&g.localIP, "localip", "", "`ADDRESSES` to serve at, separated by commas, of either family")
+	fs.BoolVar(&o.SetupInterface, "setupinterface", true, "make the interface and put the addresses on it")
+	fs.StringVar(&o.Interface, "interfacename", "nodelocaldns", "`NAME` of the interface")
+	fs.StringVar(&g.interval, "syncinterval", "60", "seconds, or a duration, between two looks at interface and rules; what changes is put right at once")
+	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` to count faults of the set-up at")
+	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` in place of __PROMETHEUS__ENDPOINT__ in the template")
+	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "accept the addresses in iptables' filter table where it drops by policy; the switch is no part of iptables and always there")
+	fs.StringVar(&o.Template, "basecorefile", "/etc/coredns/Corefile.base", "template Corefile, a `FILE`")
+	fs.StringVar(&g.corefile, "corefile", "/etc/Corefile", "`FILE` to write the filled-in template to, where -conf names none")
+	fs.StringVar(&o.ConfigMap, "kubednscm", DefaultConfigMap, "`FOLDER` of the kube-dns ConfigMap; it need not exist")
+	fs.StringVar(&o.UpstreamService, "upstreamsvc", "kube-dns", "`NAME` of the Service, in this pod's namespace, that is asked for the cluster's names")
+	fs.StringVar(&g.health, "health-port", "8080", "port of /health; the template's health line decides where it is served")
+	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "leave the interface when ending; the switch always stays")
+	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: changed files are taken over at once, and at SIGUSR1")
+	fs.StringVar(&g.ignored[0], "tls-cert-file", "", "no effect without -tls-enabled")
+	fs.StringVar(&g.ignored[1], "tls-private-key-file", "", "no effect without -tls-enabled")
+	fs.StringVar(&g.ignored[2], "tls-client-auth-type", "", "no effect without -tls-enabled")
+	fs.StringVar(&g.ignored[3], "tls-client-ca-file", "", "no effect without -tls-enabled")
+	fs.StringVar(&g.ignored[4], "tls-min-version", "", "no effect without -tls-enabled")
+	fs.BoolVar(&g.tls, "tls-enabled", false, "refused: metrics are served without TLS")
+	// Of earlier releases.
+	fs.StringVar(&g.ignored[5], "initialdelay", "", "no effect: rules are there before the first question")
+	fs.BoolVar(&g.ebtables, "setupebtables", false, "no effect")
+	// CoreDNS's.
+	fs.StringVar(&g.conf, "conf", "", "`FILE` to write the filled-in template to")
+	fs.StringVar(&g.port, "dns.port", "53", "port to serve: 53")
+	fs.StringVar(&g.port, "p", "53", "the same")
+	fs.StringVar(&o.PIDFile, "pidfile", "", "`FILE` to write the process's number to, once it serves")
+	fs.BoolVar(&o.Quiet, "quiet", false, "say nothing of what was mended or has no effect")
+	fs.BoolVar(&o.ShowPlugins, "plugins", false, "list the directives that a Corefile may use, and end")
+	fs.BoolVar(&o.ShowVersion, "version", false, "print the version, and end")
+	// Ours.
+	fs.StringVar(&g.fallback, "fallback", "", "`ADDRESSES` that answer when the agent does not, one for each family of which the environment tells nothing")
+	fs.IntVar(&o.LimitMemoryMiB, "cachememory", 0, "`MEBIBYTES` that the cache may take, of all server blocks together (default 32)")
+	return fs
+}
+
+// note says what was mended, and what has no effect.
+func (o *Options) note(g given, set map[string]bool) {
+	say := func(format string, args ...any) { o.Notes = append(o.Notes, fmt.Sprintf(format, args...)) }
+	switch {
+	case set["corefile"] && set["conf"]:
+		say("-corefile %s has no effect beside -conf %s", g.corefile, g.conf)
+	case set["corefile"]:
+		say("-corefile says where the filled-in template is written: %s (node-cache overlooks it)", g.corefile)
+	}
+	four, six := false, false
+	for _, a := range o.LocalIPs {
+		four, six = four || a.Is4(), six || a.Is6()
+	}
+	if four && six {
+		say("-localip has both families (node-cache refuses that): both are served")
+	}
+	if set["reloadwithsignal"] {
+		say("-reloadwithsignal has no effect: changed files are taken over at once, and at SIGUSR1")
+	}
+	if g.ebtables {
+		say("-setupebtables has no effect: bridged packets for the node's addresses pass the switch as all do")
+	}
+	if set["initialdelay"] {
+		say("-initialdelay has no effect: the switch is there before the first question")
+	}
+	if !o.SetupIptables {
+		say("-setupiptables=false: iptables is left alone; the switch, a table of its own in nftables, stands all the same: it is what gives questions to kube-dns when this agent does not answer")
+	}
+}
+
+// interval reads -syncinterval. In node-cache it is a duration that is multiplied by a second: only 60ns means a minute there,
+// 60s overflows and 60 is refused.
+func (o *Options) interval(text string, set bool) error {
+	seconds, err := strconv.ParseUint(text, 10, 31)
+	d := time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
+	if err != nil {
+		if d, err = time.ParseDuration(text); err != nil {
+			return fmt.Errorf("-syncinterval %q: write seconds, such as 60, or a duration, such as 1m", text)
+		}
+		if d < time.Microsecond && d > 0 {
+			d *= time.Duration(time.Second)
+			o.Notes = append(o.Notes, fmt.Sprintf("-syncinterval %s is taken for %s, as node-cache takes it", text, d))
+		}
+	}
+	if d < leastCheck || d > mostCheck {
+		return fmt.Errorf("-syncinterval %s: write %s to %s", text, leastCheck, mostCheck)
+	}
+	if set && strings.HasSuffix(text, "s") && !strings.HasSuffix(text, "ns") {
+		o.Notes = append(o.Notes, fmt.Sprintf("-syncinterval %s is %s (in node-cache it overflows)", text, d))
+	}
+	o.Check = d
+	return nil
+}
+
+// addresses reads a list of addresses.
+func addresses(flag, text string, needed bool) (out []netip.Addr, errs []error) {
+	if strings.TrimSpace(text) == "" {
+		if needed {
+			errs = append(errs, fmt.Errorf("%s names no address: write the one that pods ask, such as 169.254.20.10", flag))
+		}
+		return nil, errs
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		a, err := netip.ParseAddr(part)
+		switch {
+		case part == "" && needed:
+			// The instructions cut ",__PILLAR__DNS__SERVER__" out, and some leave the comma.
+			continue
+		case strings.Contains(part, "__PILLAR__"):
+			errs = append(errs, fmt.Errorf("%s holds the placeholder %s: %w", flag, part, errPlaceholder))
+		case err != nil || a.Zone() != "":
+			errs = append(errs, fmt.Errorf("%s %q: %q is not an IP address", flag, text, part))
+		default:
+			out = append(out, a.Unmap())
+		}
+	}
+	return out, errs
+}

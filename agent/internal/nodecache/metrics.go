@@ -1,0 +1,41 @@
+package nodecache
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// What may go wrong in the set-up, by node-cache's words. Its iptables_lock cannot: nothing here waits for that lock.
+const (
+	FaultIptables       = "iptables"        // the switch, or rules in iptables' filter table
+	FaultInterfaceCheck = "interface_check" // the interface and its addresses
+	FaultConfigmap      = "configmap"       // the template or the kube-dns ConfigMap
+)
+
+// Faults counts what went wrong, under node-cache's name, so that its dashboards and alerts go on. It may be used by any
+// goroutine.
+type Faults struct {
+	vec  *prometheus.CounterVec
+	each map[string]prometheus.Counter
+}
+
+// NewFaults makes the counters, at zero.
+func NewFaults() *Faults {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "coredns", Subsystem: "nodecache", Name: "setup_errors_total",
+		Help: "The number of errors during periodic network setup for node-cache",
+	}, []string{"errortype"})
+	f := &Faults{vec: vec, each: map[string]prometheus.Counter{}}
+	for _, kind := range []string{FaultIptables, "iptables_lock", "interface_add", FaultInterfaceCheck, FaultConfigmap} {
+		f.each[kind] = vec.WithLabelValues(kind)
+	}
+	return f
+}
+
+// Collector is what a registry collects.
+func (f *Faults) Collector() prometheus.Collector { return f.vec }
+
+// Count counts err under one of the Fault names, if it is one, and returns it.
+func (f *Faults) Count(kind string, err error) error {
+	if err != nil {
+		f.each[kind].Inc()
+	}
+	return err
+}

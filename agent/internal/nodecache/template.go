@@ -1,0 +1,103 @@
+package nodecache
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Fill is what the placeholders of a template stand for.
+type Fill struct {
+	Locals     []netip.Addr // -localip
+	Upstream   netip.Addr   // for the cluster's names
+	External   []string     // servers for the rest, as forward takes them; none: the cluster's are asked
+	Chosen     bool         // by the kube-dns ConfigMap: they are asked over UDP, whatever the template says
+	Prometheus string       // host:port
+	Domain     string       // the cluster's, where the operator did not fill it in
+}
+
+// The placeholders. The first three are the operator's to fill in, by the instructions; node-cache takes the first for all the
+// addresses and the second for none.
+const (
+	localDNS        = "__PILLAR__LOCAL__DNS__"
+	dnsServer       = "__PILLAR__DNS__SERVER__"
+	dnsDomain       = "__PILLAR__DNS__DOMAIN__"
+	clusterDNS      = "__PILLAR__CLUSTER__DNS__"
+	upstreamServers = "__PILLAR__UPSTREAM__SERVERS__"
+	metricsEndpoint = "__PROMETHEUS__ENDPOINT__"
+)
+
+var (
+	placeholder = regexp.MustCompile(`__(PILLAR|PROMETHEUS)__[A-Z_]*__`)
+	// A local address with a port is one address, however many there are: "health __PILLAR__LOCAL__DNS__:8080".
+	localWithPort = regexp.MustCompile(localDNS + `:(\d+)`)
+	// A forward to the servers for the rest, with options.
+	upstreamBlock = regexp.MustCompile(`(forward[ \t]+\S+[ \t]+` + upstreamServers + `[ \t]*\{)([^{}]*)\}`)
+	forceTCP      = regexp.MustCompile(`(?m)^[ \t]*force_tcp[ \t]*(#.*)?\n`)
+)
+
+// Corefile fills in a template.
+func (f Fill) Corefile(template string) (text string, notes []string, err error) {
+	text = template
+	if f.Chosen {
+		// As node-cache, which looks for the text with one kind of indentation alone.
+		text = upstreamBlock.ReplaceAllStringFunc(text, func(m string) string { return forceTCP.ReplaceAllString(m, "") })
+	}
+	external := f.External
+	if len(external) == 0 {
+		external = []string{f.Upstream.String()}
+	}
+	var locals []string
+	for _, a := range f.Locals {
+		locals = append(locals, a.String())
+	}
+	first := f.Locals[0].String()
+	if f.Locals[0].Is6() {
+		first = "[" + first + "]"
+	}
+	text = localWithPort.ReplaceAllString(text, first+":$1")
+	if strings.Contains(text, dnsDomain) {
+		notes = append(notes, fmt.Sprintf("the template has %s, which the instructions have filled in by sed: taken for %s", dnsDomain, f.Domain))
+	}
+	text = strings.NewReplacer(localDNS, strings.Join(locals, " "), dnsServer, "", dnsDomain, f.Domain, clusterDNS, f.Upstream.String(),
+		upstreamServers, strings.Join(external, " "), metricsEndpoint, f.Prometheus).Replace(text)
+	if left := placeholder.FindString(text); left != "" {
+		line := strings.Count(text[:strings.Index(text, left)], "\n") + 1
+		return "", notes, fmt.Errorf("line %d: %s is no placeholder of node-cache's: fill it in, or take it out", line, left)
+	}
+	return text, notes, nil
+}
+
+// stubTTL is how long answers of a stub domain are kept at most, as in node-cache.
+const stubTTL = 30
+
+// Stubs are the server blocks of stub domains, each with its servers as forward takes them, but for zones that the template
+// serves itself.
+func Stubs(domains map[string][]string, served []string) (text string, notes []string) {
+	var b strings.Builder
+	for _, domain := range slices.Sorted(maps.Keys(domains)) {
+		if slices.Contains(served, domain) {
+			notes = append(notes, fmt.Sprintf("stub domain %s of the kube-dns ConfigMap: the template's own block for it serves", domain))
+			continue
+		}
+		if len(domains[domain]) == 0 {
+			notes = append(notes, fmt.Sprintf("stub domain %s of the kube-dns ConfigMap names no server: it has no effect", domain))
+			continue
+		}
+		fmt.Fprintf(&b, "\n%s:53 {\n    errors\n    cache %d\n    forward . %s\n}\n", domain, stubTTL, strings.Join(domains[domain], " "))
+	}
+	return b.String(), notes
+}
+
+// Domain is the cluster's, by the zones that a template serves: the first that is neither the root nor a reverse zone.
+func Domain(zones []string) string {
+	for _, z := range zones {
+		if z != "." && !strings.HasSuffix(z, "arpa") {
+			return z
+		}
+	}
+	return "cluster.local"
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/handover"
+	"github.com/neardns/neardns/agent/internal/link"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/nodecache"
+	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/agent/internal/upstream"
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+const nodecacheName = "nodecache"
+
+// nodeResolvConf is what a pod of the node's network with dnsPolicy Default has there: the node's.
+const nodeResolvConf = "/etc/resolv.conf"
+
+// runNodecache is the role `nodecache`: the node loop, by node-cache's flags and template instead of a NodeConfig. Clients name
+// its addresses; there is no plugin, and so no steering address.
+func runNodecache(ctx context.Context, e env, args []string) error {
+	opts, err := nodecache.Parse(args, e.stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return err
+	case err != nil:
+		return badConfig(err)
+	case opts.ShowVersion:
+		return runVersion(ctx, e, nil)
+	case opts.ShowPlugins:
+		_, err := fmt.Fprintln(e.stdout, strings.Join(dns.Directives(), "\n"))
+		return err
+	}
+	answer, err := opts.Resolve(e.lookupEnv)
+	if err != nil {
+		return badConfig(err)
+	}
+	level := new(slog.LevelVar)
+	log := telemetry.NewLogger(e.stderr, level, false)
+	if !opts.Quiet {
+		for _, note := range slices.Concat(opts.Notes, answer.Notes) {
+			log.Info("flags", "note", note)
+		}
+	}
+	limitMemory(log, e.lookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
+	if err := os.MkdirAll(podfile.DefaultStateDir, 0o700); err != nil {
+		return fmt.Errorf("make state folder: %w", err)
+	}
+	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance()}
+	conf, _ := c.read()
+	a := &agent{env: e, log: log, level: level, conf: conf, instance: c.instance}
+	a.role = role{read: c.read, derive: c.derive, lock: lockNetNS, standsBy: true, tolerant: true, parts: c.parts, serve: c.serve, ended: c.ended}
+	pod, _ := e.lookupEnv("POD_NAME") // only to name it
+	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.version, Since: time.Now()}
+	log.Info("starting in node-cache's place", "version", e.version, "instance", a.instance, "addr", joinAddrs(opts.LocalIPs), "upstream", answer.Upstream)
+	err = a.run(ctx)
+	if errors.Is(err, prober.ErrHeld) {
+		return &exitError{code: exitDegraded, err: err}
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = nil // told to end before it had the node
+	}
+	return err
+}
+
+func joinAddrs(addrs []netip.Addr) string {
+	var out []string
+	for _, a := range addrs {
+		out = append(out, a.String())
+	}
+	return strings.Join(out, ",")
+}
+
+// nodeCache is what a running role `nodecache` knows beyond the agent.
+type nodeCache struct {
+	env      env
+	opts     nodecache.Options
+	answer   nodecache.Answer
+	log      *slog.Logger
+	faults   *nodecache.Faults
+	instance string
+
+	mu        sync.Mutex // guards the fields below
+	loaded    bool       // a template was taken once
+	fault     error      // why there is nothing to serve
+	written   string     // the Corefile as it was written last
+	survey    dns.Survey
+	endpoints *endpoints // nil until serve
+}
+
+// read gives the parts of a NodeConfig that the agent looks at. All of it is from flags, so it never changes.
+func (c *nodeCache) read() (*config.Node, error) {
+	conf := config.Default()
+	conf.LocalAddresses = c.opts.LocalIPs
+	conf.KubeDNSConfigMap = c.opts.ConfigMap
+	conf.Link.Name = c.opts.Interface
+	conf.Corefile = c.opts.Template
+	conf.Listen = config.Listen{} // where the template says
+	if c.opts.LimitMemoryMiB > 0 {
+		conf.Cache.MemoryMiB = c.opts.LimitMemoryMiB
+	}
+	return &conf, nil
+}
+
+// derive makes of the template, and of the files that it takes in, what the node loop works by. The first time it never fails:
+// without anything to serve, the switch alone keeps pods going.
+func (c *nodeCache) derive(conf *config.Node) (node.Settings, upstream.Upstreams, error) {
+	s := node.Settings{
+		Locals: c.answer.Locals, Steers: true, Link: conf.Link.Name, Renew: conf.Lease.Renew, Lifetime: conf.Lease.Lifetime,
+		Backend: conf.Backend, ClusterDomain: conf.ClusterDomain, Cedes: true, OwnLocals: true, Check: c.opts.Check,
+	}
+	s.DNS = dns.Config{
+		Addresses: s.Addresses(), ClusterDomain: conf.ClusterDomain, InstanceID: c.instance, NodeCache: true, Link: conf.Link.Name,
+		OverrideName: c.opts.Template, Misses: conf.Limits.Misses, Connections: conf.Limits.TCPConnections,
+	}
+	text, survey, up, err := c.corefile()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.faults.Count(nodecache.FaultConfigmap, err) != nil {
+		if c.loaded {
+			return s, up, err
+		}
+		c.fault = err
+		up.Files = []string{filepath.Join(c.opts.ConfigMap, "stubDomains"), filepath.Join(c.opts.ConfigMap, "upstreamNameservers"), nodeResolvConf}
+		return s, up, nil
+	}
+	c.loaded, c.fault, c.survey = true, nil, survey
+	s.ClusterDomain = nodecache.Domain(survey.Zones)
+	s.DNS.ClusterDomain, s.DNS.Override = s.ClusterDomain, text
+	s.Warnings = up.Warnings
+	c.write(text)
+	if c.endpoints != nil {
+		c.endpoints.follow(c.wanted())
+	}
+	return s, up, nil
+}
+
+// corefile fills in the template.
+func (c *nodeCache) corefile() (text string, survey dns.Survey, up upstream.Upstreams, err error) {
+	name := c.opts.Template
+	template, err := c.env.readFile(name)
+	if err != nil {
+		return "", survey, up, fmt.Errorf("read the template: %w: mount it there, or name another with -basecorefile", err)
+	}
+	fill := nodecache.Fill{Locals: c.opts.LocalIPs, Upstream: c.answer.Upstream, Prometheus: c.opts.Prometheus, Domain: "cluster.local"}
+	if text, _, err = fill.Corefile(string(template)); err != nil {
+		return "", survey, up, fmt.Errorf("%s: %w", name, err)
+	}
+	if survey, err = dns.Look(name, text, c.opts.LocalIPs); err != nil {
+		return "", survey, up, err
+	}
+	up, err = c.upstreams(nodecache.Domain(survey.Zones))
+	if err != nil {
+		return "", survey, up, err
+	}
+	for _, s := range up.External {
+		fill.External = append(fill.External, s.String())
+	}
+	fill.Chosen = !up.Found && len(up.External) > 0
+	text, notes, err := fill.Corefile(string(template))
+	if err != nil {
+		return "", survey, up, fmt.Errorf("%s: %w", name, err)
+	}
+	stubs := map[string][]string{}
+	for domain, servers := range up.Stub {
+		stubs[domain] = texts(servers)
+	}
+	blocks, more := nodecache.Stubs(stubs, survey.Zones)
+	up.Notes = slices.Concat(up.Notes, notes, more)
+	text += blocks
+	if _, err := dns.Render(dns.Config{Addresses: c.opts.LocalIPs, NodeCache: true, Link: c.opts.Interface, Override: text, OverrideName: name}); err != nil {
+		return "", survey, up, err
+	}
+	return text, survey, up, nil
+}
+
+// upstreams reads the kube-dns ConfigMap and the node's resolv.conf. A fault in the ConfigMap, which others write, is no reason to
+// begin without a cache; a running one keeps what it had.
+func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
+	in := upstream.Input{
+		ClusterDomain: domain, Cluster: []netip.AddrPort{netip.AddrPortFrom(c.answer.Upstream, 53)}, External: []upstream.External{{Path: nodeResolvConf}},
+		ConfigMap: c.opts.ConfigMap, Own: c.opts.LocalIPs, ReadFile: c.env.readFile,
+	}
+	up, err := upstream.Resolve(in)
+	c.mu.Lock()
+	loaded := c.loaded
+	c.mu.Unlock()
+	if err == nil || loaded {
+		return up, err
+	}
+	c.log.Error("the kube-dns ConfigMap is passed over", "err", c.faults.Count(nodecache.FaultConfigmap, err))
+	files := []string{filepath.Join(c.opts.ConfigMap, "stubDomains"), filepath.Join(c.opts.ConfigMap, "upstreamNameservers")}
+	in.ConfigMap = ""
+	up, err = upstream.Resolve(in)
+	up.Files = append(up.Files, files...) // to be read when they are mended
+	return up, err
+}
+
+// write puts the filled-in template where -conf says, for people to look at. It is called with mu held.
+func (c *nodeCache) write(text string) {
+	if c.opts.Corefile == "" || c.written == text {
+		return
+	}
+	c.written = text
+	if err := replaceFile(c.opts.Corefile, text); err != nil {
+		c.log.Warn("the Corefile is served, and not written for people to see", "err", err)
+	}
+}
+
+// replaceFile writes a whole file or nothing.
+func replaceFile(path, text string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	fresh := path + ".new"
+	if err := os.WriteFile(fresh, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(fresh, path)
+}
+
+// ended takes the link away, unless it is to stay. The switch stays in any case: pods name our addresses.
+func (c *nodeCache) ended() error {
+	if !c.opts.SetupInterface || c.opts.SkipTeardown {
+		return nil
+	}
+	if err := link.Remove(link.Config{Name: c.opts.Interface}); err != nil {
+		return err
+	}
+	c.log.Info("interface removed; the switch stays, and gives what pods ask to kube-dns, or to a node-cache that listens", "link", c.opts.Interface)
+	return nil
+}

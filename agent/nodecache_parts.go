@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/nodecache"
+	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// netLock is the name by which one agent has a node's addresses. Such names belong to a netns and go with the process that bound
+// them, and no folder has to be shared: node-cache's manifest has none.
+const netLock = "\x00neardns-nodecache"
+
+// lockNetNS makes sure that one agent in node-cache's place serves this netns. *heldError: another does.
+func lockNetNS() (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "lock")
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: netLock}); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EADDRINUSE) {
+			return nil, &heldError{path: "@" + netLock[1:], holder: "in node-cache's place"}
+		}
+		return nil, fmt.Errorf("take lock: %w", err)
+	}
+	return f, nil
+}
+
+// parts gives the loop what this role does in another way.
+func (c *nodeCache) parts(p *node.Parts) {
+	p.Server = gatedServer{p.Server, c}
+	p.Rules = countedRules{p.Rules, c.faults}
+	p.Link = countedLink{p.Link, c.faults}
+	if !c.opts.SetupInterface {
+		p.Link = foreignLink{p.Link}
+	}
+	if !c.opts.SetupIptables {
+		p.Firewall = noFirewall{}
+	}
+}
+
+// gatedServer is a server that does not begin without anything to serve.
+type gatedServer struct {
+	node.Server
+	c *nodeCache
+}
+
+func (s gatedServer) Start(ctx context.Context, cfg dns.Config) error {
+	s.c.mu.Lock()
+	fault := s.c.fault
+	s.c.mu.Unlock()
+	if fault != nil {
+		return fault
+	}
+	if err := s.Server.Start(ctx, cfg); err != nil {
+		return err
+	}
+	if file := s.c.opts.PIDFile; file != "" {
+		if err := replaceFile(file, fmt.Sprintln(os.Getpid())); err != nil {
+			s.c.log.Warn("the file of -pidfile is not written", "err", err)
+		}
+	}
+	return nil
+}
+
+// countedRules, countedLink count what goes wrong under node-cache's name.
+type countedRules struct {
+	node.Rules
+	faults *nodecache.Faults
+}
+
+func (r countedRules) Repair(rs steer.Ruleset) ([]string, error) {
+	drift, err := r.Rules.Repair(rs)
+	return drift, r.faults.Count(nodecache.FaultIptables, err)
+}
+
+type countedLink struct {
+	node.Link
+	faults *nodecache.Faults
+}
+
+func (l countedLink) Ensure(name string, addresses []netip.Addr) (string, error) {
+	mended, err := l.Link.Ensure(name, addresses)
+	return mended, l.faults.Count(nodecache.FaultInterfaceCheck, err)
+}
+
+// foreignLink is somebody else's to keep (-setupinterface=false): where the addresses are missing, listening fails and says so.
+type foreignLink struct{ node.Link }
+
+func (foreignLink) Ensure(string, []netip.Addr) (string, error) { return "", nil }
+
+type noFirewall struct{}
+
+func (noFirewall) Ensure([]netip.Addr, bool) (string, error) { return "", nil }
+
+// endpoint is one address that is listened on for people's programs.
+type endpoint struct{ name, addr string }
+
+// endpoints serves what is wanted at the moment.
+type endpoints struct {
+	ctx     context.Context // all of them end with it
+	serve   func(ctx context.Context, e endpoint)
+	mu      sync.Mutex // guards the field below
+	running map[string]func()
+}
+
+// follow starts what is new and ends what is no longer wanted.
+func (e *endpoints) follow(wanted []endpoint) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for key, stop := range e.running {
+		if !slices.ContainsFunc(wanted, func(w endpoint) bool { return w.key() == key }) {
+			stop()
+			delete(e.running, key)
+		}
+	}
+	for _, w := range wanted {
+		if e.running[w.key()] != nil || e.ctx.Err() != nil {
+			continue
+		}
+		ctx, cancel := context.WithCancel(e.ctx)
+		e.running[w.key()] = cancel
+		e.serve(ctx, w)
+	}
+}
+
+func (w endpoint) key() string { return w.name + " " + w.addr }
+
+// serve answers at the addresses that flags and template name, until ctx ends.
+func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health) {
+	m.Collect(c.faults.Collector())
+	handlers := map[string]http.Handler{"metrics": m.MetricsHandler(), "health": h.NodeCacheHandler()}
+	e := &endpoints{ctx: ctx, running: map[string]func(){}, serve: func(ctx context.Context, w endpoint) {
+		wg.Go(func() { telemetry.ServeAt(ctx, c.log, w.name, w.addr, handlers[w.name]) })
+	}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endpoints = e
+	e.follow(c.wanted())
+}
+
+// wanted lists the endpoints, each address once. It is called with mu held.
+func (c *nodeCache) wanted() []endpoint {
+	var out []endpoint
+	add := func(name string, addrs ...string) {
+		for _, a := range addrs {
+			if a != "" && !slices.ContainsFunc(out, func(w endpoint) bool { return samePort(w.addr, a) }) {
+				out = append(out, endpoint{name: name, addr: a})
+			}
+		}
+	}
+	add("metrics", c.survey.Prometheus...)
+	add("health", c.survey.Health...)
+	add("health", c.survey.Ready...)
+	add("metrics", c.opts.SetupMetrics)
+	return out
+}
+
+// samePort tells whether two addresses cannot both be listened on.
+func samePort(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || portA != portB {
+		return a == b
+	}
+	wild := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	return hostA == hostB || wild(hostA) || wild(hostB)
+}

@@ -1,0 +1,362 @@
+package nodelocal_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/integration/nodelocal"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// patience is for what has no promised time, on a busy machine.
+const patience = 30 * time.Second
+
+// The addresses of NodeLocal DNSCache, and of the second Service behind it.
+var (
+	local4, local6       = netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:90de:d95::a")
+	upstream4, upstream6 = netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("fd00:10:96::b")
+)
+
+// programs is where the tests' binaries are.
+var programs string
+
+func TestMain(m *testing.M) {
+	code, err := runTests(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runTests(m *testing.M) (code int, err error) {
+	if programs, err = os.MkdirTemp("", "neardns-nodelocal"); err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(programs)) }()
+	return m.Run(), nil
+}
+
+// build makes the agent, and finds or makes the stock CoreDNS, when the first test asks.
+var build = sync.OnceValue(func() error {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return err
+	}
+	made := filepath.Join(root, "bin/tools/coredns")
+	if _, err := os.Stat(made); err == nil {
+		if err := os.Symlink(made, program("coredns")); err != nil {
+			return err
+		}
+	} else if err := goBuild(root, "coredns", "-modfile=go.tool.mod", "github.com/coredns/coredns"); err != nil {
+		return err
+	}
+	return goBuild(root, "neardns-agent", "-ldflags=-s -w", "./agent")
+})
+
+func goBuild(root, name string, args ...string) error {
+	cmd := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", program(name)}, args...)...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", name, err, out)
+	}
+	return nil
+}
+
+func program(name string) string { return filepath.Join(programs, name) }
+
+// node is a node whose clients name NodeLocal DNSCache's addresses.
+type node struct {
+	*testutil.Node
+	t   *testing.T
+	dir string
+	// onLink are the cluster DNS addresses that the manifest puts on the link, too; none with kube-proxy in IPVS mode.
+	onLink []netip.Addr
+	pods   int
+}
+
+func newNode(t *testing.T, o testutil.Options) *node {
+	t.Helper()
+	testutil.RequireRoot(t)
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	o.External, o.Name, o.Attach = true, "nodelocal", testutil.PTP
+	n := &node{Node: testutil.NewNode(t, o), t: t, dir: t.TempDir()}
+	n.onLink = n.ClusterDNS()
+	for _, a := range n.KubeDNSAddrs() {
+		services := testutil.DNSService(n.upstream(a.Is4()), a)
+		for i := range services {
+			services[i].Name = "kube-dns-upstream"
+		}
+		n.Proxy.Add(services...)
+	}
+	n.write("resolv.conf", "nameserver "+n.ExternalAddrs()[0].String()+"\n")
+	n.write("kube-dns/.keep", "")
+	n.template(n.manifest().corefile)
+	return n
+}
+
+func (n *node) upstream(is4 bool) netip.Addr {
+	if is4 {
+		return upstream4
+	}
+	return upstream6
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+
+// write puts a file in its place as the kubelet does with a mounted ConfigMap's: renamed.
+func (n *node) write(name, text string) {
+	n.t.Helper()
+	fresh := n.path(name) + ".new"
+	if err := errors.Join(os.MkdirAll(filepath.Dir(fresh), 0o755), os.WriteFile(fresh, []byte(text), 0o644), os.Rename(fresh, n.path(name))); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) template(text string) { n.t.Helper(); n.write("coredns/Corefile.base", text) }
+
+// manifest is what of the published manifest a node sees, filled in as its instructions say.
+type manifest struct {
+	args     []string
+	corefile string
+	health   struct { // what the kubelet's liveness probe asks
+		Host, Path string
+		Port       int
+	}
+}
+
+// object is as much of a manifest's object as is looked at.
+type object struct {
+	Kind string
+	Data map[string]string
+	Spec struct {
+		Template struct {
+			Spec struct {
+				Containers []struct {
+					Args          []string
+					LivenessProbe struct {
+						HTTPGet struct {
+							Host, Path string
+							Port       int
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func (n *node) manifest() manifest {
+	n.t.Helper()
+	text, err := os.ReadFile("testdata/nodelocaldns.yaml")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	// The instructions' sed, for kube-proxy in iptables mode.
+	filled := strings.NewReplacer("__PILLAR__LOCAL__DNS__", n.locals()[0].String(), "__PILLAR__DNS__SERVER__", n.onLink[0].String(),
+		"__PILLAR__DNS__DOMAIN__", "cluster.local").Replace(string(text))
+	var m manifest
+	for doc := range strings.SplitSeq(filled, "\n---\n") {
+		var o object
+		if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+			n.t.Fatal(err)
+		}
+		switch o.Kind {
+		case "ConfigMap":
+			m.corefile = o.Data["Corefile"]
+		case "DaemonSet":
+			c := o.Spec.Template.Spec.Containers[0]
+			m.args, m.health = c.Args, c.LivenessProbe.HTTPGet
+		}
+	}
+	return m
+}
+
+func (n *node) locals() []netip.Addr {
+	var out []netip.Addr
+	for _, a := range n.ClusterDNS() {
+		out = append(out, map[bool]netip.Addr{true: local4, false: local6}[a.Is4()])
+	}
+	return out
+}
+
+// served are the addresses that the manifest of a node has.
+func (n *node) served() []netip.Addr { return []netip.Addr{n.locals()[0], n.onLink[0]} }
+
+// container runs a program as the manifest's container: the files that are mounted, capabilities as a runtime grants them, no
+// other program's files, and /proc/sys read-only. The command line is the image's entry point and the manifest's arguments.
+const containerScript = `set -e
+mount --make-rprivate /
+resolv=$(cat "$DIR/resolv.conf")
+mount -t tmpfs tmpfs /etc
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /var/lib
+mkdir /etc/coredns /etc/kube-dns
+mount --bind "$DIR/coredns" /etc/coredns
+mount --bind "$DIR/kube-dns" /etc/kube-dns
+echo "$resolv" > /etc/resolv.conf
+mount --bind /proc/sys /proc/sys
+mount -o remount,bind,ro /proc/sys
+exec setpriv --bounding-set=-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,+setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write,+net_admin -- "$@"
+`
+
+func (n *node) container(name string, args ...string) *testutil.Process {
+	n.t.Helper()
+	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", containerScript, "sh", program(name)}, args...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "DIR=" + n.dir, "KUBE_DNS_SERVICE_HOST=" + n.ClusterDNS()[0].String(),
+		"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + n.upstream(n.ClusterDNS()[0].Is4()).String()}
+	p := n.Host.StartCmd(cmd)
+	n.t.Cleanup(func() {
+		if n.t.Failed() {
+			n.t.Logf("%s said:\n%s", name, p.Output())
+		}
+	})
+	return p
+}
+
+// agent runs ours as the manifest would, its image changed; more are arguments beside the manifest's.
+func (n *node) agent(more ...string) *testutil.Process {
+	n.t.Helper()
+	return n.container("neardns-agent", append(n.manifest().args, more...)...)
+}
+
+// file reads a file as a container has it.
+func (n *node) file(p *testutil.Process, path string) string {
+	n.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s", p.PID(), path))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// awaitLeases waits until the agent serves under all of its leases.
+func (n *node) awaitLeases(p *testutil.Process, addresses ...netip.Addr) {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience, func() error {
+		select {
+		case <-p.Exited():
+			n.t.Fatalf("the agent ended: %v\n%s", p.Wait(), p.Output())
+		default:
+		}
+		for _, a := range addresses {
+			for _, protocol := range []string{"udp", "tcp"} {
+				if !strings.Contains(p.Output(), fmt.Sprintf("msg=\"lease held\" addr=%s protocol=%s", a, protocol)) {
+					return fmt.Errorf("no lease for %s over %s:\n%s", a, protocol, p.Output())
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// awaitLog waits until a process has said text, after the first bytes of its log.
+func (n *node) awaitLog(p *testutil.Process, after int, text string) {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience, func() error {
+		if said := p.Output()[after:]; !strings.Contains(said, text) {
+			return fmt.Errorf("it did not say %q:\n%s", text, said)
+		}
+		return nil
+	})
+}
+
+// stock starts a stock CoreDNS as node-cache would have it: link, rules, Corefile, in the same order.
+func (n *node) stock() *testutil.Process {
+	n.t.Helper()
+	nodelocal.Install(n.Host, n.served()...)
+	n.write("stock/Corefile", nodelocal.Corefile(n.locals()[0], n.onLink[0], n.upstream(n.locals()[0].Is4())))
+	p := n.Host.Start(program("coredns"), "-conf", n.path("stock/Corefile"))
+	n.t.Cleanup(func() {
+		if n.t.Failed() {
+			n.t.Logf("stock CoreDNS said:\n%s", p.Output())
+		}
+	})
+	return p
+}
+
+// pod adds a pod.
+func (n *node) pod() *testutil.Pod {
+	n.t.Helper()
+	n.pods++
+	return n.AddPod(fmt.Sprintf("pod%d", n.pods))
+}
+
+var serial struct {
+	sync.Mutex
+	n int
+}
+
+// fresh is a name that nobody has asked for yet.
+func fresh() string {
+	serial.Lock()
+	defer serial.Unlock()
+	serial.n++
+	return fmt.Sprintf("name%d.default.svc.cluster.local.", serial.n)
+}
+
+// cached tells whether a name that was asked twice was asked of kube-dns once.
+func cached(from *testutil.NetNS, at netip.Addr, network string) error {
+	name := fresh()
+	first, err := ask(from, at, name, network)
+	if err != nil {
+		return err
+	}
+	second, err := ask(from, at, name, network)
+	if err != nil {
+		return err
+	}
+	if first.Serial != second.Serial {
+		return fmt.Errorf("%s over %s: kube-dns was asked twice, want a cache's answer", at, network)
+	}
+	return nil
+}
+
+// direct tells whether kube-dns answers itself.
+func direct(from *testutil.NetNS, at netip.Addr, network string) error {
+	err := cached(from, at, network)
+	if err == nil {
+		return fmt.Errorf("%s over %s: a cache answered, want kube-dns", at, network)
+	}
+	if strings.Contains(err.Error(), "asked twice") {
+		return nil
+	}
+	return err
+}
+
+func ask(from *testutil.NetNS, at netip.Addr, name, network string) (*testutil.Answer, error) {
+	a, err := testutil.Ask(from, netip.AddrPortFrom(at, 53), name, dns.TypeA, network, testutil.AskOptions{EDNS: 1232})
+	if err != nil {
+		return nil, fmt.Errorf("%s over %s: %w", at, network, err)
+	}
+	if a.Rcode() != "NOERROR" || a.Who != "KUBEDNS" && a.Who != "EXTERNAL" {
+		return nil, fmt.Errorf("%s over %s: %s", at, network, a)
+	}
+	return a, nil
+}
+
+// each asks at every address over both protocols.
+func (n *node) each(from *testutil.NetNS, when string, check func(*testutil.NetNS, netip.Addr, string) error, addresses ...netip.Addr) {
+	n.t.Helper()
+	for _, a := range addresses {
+		for _, network := range []string{"udp", "tcp"} {
+			if err := check(from, a, network); err != nil {
+				n.t.Errorf("%s: %v", when, err)
+			}
+		}
+	}
+}
