@@ -190,7 +190,7 @@ func (o *Options) interval(text string, set bool) error {
 			return fmt.Errorf("-syncinterval %q: write seconds, such as 60, or a duration, such as 1m", text)
 		}
 		if d < time.Microsecond && d > 0 {
-			d *= time.Duration(time.Second)
+			d *= time.Second
 			o.Notes = append(o.Notes, fmt.Sprintf("-syncinterval %s is taken for %s, as node-cache takes it", text, d))
 		}
 	}

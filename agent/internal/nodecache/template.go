@@ -64,9 +64,9 @@ func (f Fill) Corefile(template string) (text string, notes []string, err error)
 	}
 	text = strings.NewReplacer(localDNS, strings.Join(locals, " "), dnsServer, "", dnsDomain, f.Domain, clusterDNS, f.Upstream.String(),
 		upstreamServers, strings.Join(external, " "), metricsEndpoint, f.Prometheus).Replace(text)
-	if left := placeholder.FindString(text); left != "" {
-		line := strings.Count(text[:strings.Index(text, left)], "\n") + 1
-		return "", notes, fmt.Errorf("line %d: %s is no placeholder of node-cache's: fill it in, or take it out", line, left)
+	if left := placeholder.FindStringIndex(text); left != nil {
+		line := strings.Count(text[:left[0]], "\n") + 1
+		return "", notes, fmt.Errorf("line %d: %s is no placeholder of node-cache's: fill it in, or take it out", line, text[left[0]:left[1]])
 	}
 	return text, notes, nil
 }

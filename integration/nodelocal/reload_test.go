@@ -1,0 +1,133 @@
+package nodelocal_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// What the manifest's files and ports show: the filled-in Corefile, the process's number, health and metrics; a changed template
+// is taken over within moments and the cache outlives it; a bad one changes nothing.
+func TestReload(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
+	pod := n.pod()
+	p := n.agent("-syncinterval", "60ns")
+	n.awaitLeases(p, n.served()...)
+	if !strings.Contains(p.Output(), "-syncinterval 60ns is taken for 1m0s") {
+		t.Error("the flag's trap is mended, and not said")
+	}
+	m := n.manifest()
+	at := netip.AddrPortFrom(netip.MustParseAddr(m.health.Host), uint16(m.health.Port)).String()
+	n.wantPage("http://"+at+m.health.Path, "OK")
+	n.wantPage("http://127.0.0.1:9253/metrics", "coredns_plugin_enabled")
+	n.wantPage("http://127.0.0.1:9353/metrics", `coredns_nodecache_setup_errors_total{errortype="iptables"} 0`)
+	if got := strings.TrimSpace(n.file(p, "/tmp/node-cache.pid")); got != fmt.Sprint(p.PID()) {
+		t.Errorf("-pidfile holds %q, want %d", got, p.PID())
+	}
+	for _, want := range []string{"cluster.local:53 {", "forward . " + upstream4.String() + " {\n            force_tcp", "forward . " + n.ExternalAddrs()[0].String() + ":53\n", "health 169.254.20.10:8080"} {
+		if text := n.file(p, "/etc/Corefile"); !strings.Contains(text, want) || strings.Contains(text, "__PILLAR__") {
+			t.Errorf("the Corefile lacks %q:\n%s", want, text)
+		}
+	}
+
+	kept := fresh()
+	first, err := ask(pod.NetNS, local4, kept, "udp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stillKept := func(when string) {
+		t.Helper()
+		if a, err := ask(pod.NetNS, local4, kept, "udp"); err != nil || a.Serial != first.Serial {
+			t.Errorf("%s, the cache was lost: %v, %v", when, a, err)
+		}
+	}
+	reloaded := func(how func()) {
+		t.Helper()
+		said := len(p.Output())
+		how()
+		n.awaitLog(p, said, "configuration reloaded")
+	}
+
+	// A server block more.
+	reloaded(func() {
+		n.template(m.corefile + "\nmade.example:53 {\n    template IN A {\n        answer \"{{ .Name }} 60 IN A 192.0.2.99\"\n    }\n}\n")
+	})
+	stillKept("after a changed template")
+	if out := n.Host.Run("dig", "+short", "+timeout=2", "@"+local4.String(), "x.made.example"); strings.TrimSpace(out) != "192.0.2.99" {
+		t.Errorf("the new block answers %q", out)
+	}
+
+	// The kube-dns ConfigMap: a stub domain, and other servers for the rest.
+	reloaded(func() {
+		n.write("kube-dns/stubDomains", fmt.Sprintf(`{"corp.example": ["%s"]}`, n.KubeDNSAddrs()[0]))
+	})
+	reloaded(func() { n.write("kube-dns/upstreamNameservers", fmt.Sprintf(`["%s"]`, n.KubeDNSAddrs()[0])) })
+	stillKept("after a stub domain")
+	for _, name := range []string{"a.corp.example.", "a.outside.test."} {
+		if _, err := ask(pod.NetNS, local4, name, "udp"); err != nil || n.DNS.Asked(name) == 0 {
+			t.Errorf("%s: %v; kube-dns was asked %d times", name, err, n.DNS.Asked(name))
+		}
+	}
+	if text := n.file(p, "/etc/Corefile"); !strings.Contains(text, "corp.example:53 {\n    errors\n    cache 30\n    forward . "+n.KubeDNSAddrs()[0].String()+":53\n") {
+		t.Errorf("the stub domain is not in the Corefile:\n%s", text)
+	}
+
+	// What is wrong changes nothing, is said and counted.
+	said := len(p.Output())
+	n.template(strings.Replace(m.corefile, "errors", "nonsense", 1))
+	n.awaitLog(p, said, "new configuration refused, the old one keeps serving")
+	n.awaitLog(p, said, "Unknown directive 'nonsense'")
+	n.wantPage("http://127.0.0.1:9353/metrics", `coredns_nodecache_setup_errors_total{errortype="configmap"} 1`)
+	stillKept("after a bad template")
+	n.each(pod.NetNS, "after a bad template", cached, n.served()...)
+
+	// By a signal, as node-cache reloads with -reloadwithsignal.
+	reloaded(func() { n.template(m.corefile); p.Signal(syscall.SIGUSR1) })
+	stillKept("after SIGUSR1")
+}
+
+// wantPage asks for a page from the host until it says something.
+func (n *node) wantPage(url, says string) {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience, func() error {
+		client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, at string) (conn net.Conn, err error) {
+			n.Host.Do(func() { conn, err = new(net.Dialer).DialContext(ctx, network, at) })
+			return conn, err
+		}}}
+		resp, err := client.Get(url) //nolint:noctx // it has a timeout
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err == nil && !strings.Contains(string(text), says) {
+			err = fmt.Errorf("%s does not say %q", url, says)
+		}
+		return err
+	})
+}
+
+// A node that begins with a template that cannot be served, or none, answers by kube-dns until it is mended.
+func TestStartsWithoutTemplate(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})
+	pod := n.pod()
+	good := n.manifest().corefile
+	n.template(strings.Replace(good, "errors", "nonsense", 1))
+	n.write("kube-dns/stubDomains", "{nonsense")
+	p := n.agent()
+	n.awaitLog(p, 0, "Unknown directive 'nonsense'")
+	testutil.Eventually(t, patience, func() error { return direct(pod.NetNS, local4, "udp") })
+	n.each(pod.NetNS, "a bad template at the start", direct, n.served()...)
+	n.template(good)
+	n.awaitLog(p, 0, "the kube-dns ConfigMap is passed over")
+	n.awaitLeases(p, n.served()...)
+	n.each(pod.NetNS, "mended", cached, n.served()...)
+}
