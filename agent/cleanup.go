@@ -14,8 +14,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/accept"
+	"github.com/neardns/neardns/pkg/steer/backend"
 )
 
 // runCleanup takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pod tables,
@@ -68,17 +68,18 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 	if err := podfile.RemoveProof(conf.PersistDir); err != nil {
 		return err
 	}
-	if err := errors.Join(pods.Open(conf.StateDir, discardLog()).RemoveTables(ctx)...); err != nil {
-		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
-	}
-	say("pod tables removed")
-	rules, err := steer.OpenNftables(-1)
+	k, err := installed(conf.StateDir)
 	if err != nil {
 		return err
 	}
-	defer rules.Close() //nolint:errcheck // at exit
-	if err := rules.Remove(); err != nil {
-		return err
+	if err := errors.Join(pods.Open(conf.StateDir, k, discardLog()).RemoveTables(ctx)...); err != nil {
+		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
+	}
+	say("pod tables removed")
+	for _, k := range append(k.Others(), k) { // an agent that was killed while it changed from one to the other left both
+		if err := removeRules(k); err != nil {
+			return err
+		}
 	}
 	if err := accept.Remove(); err != nil {
 		return err
@@ -93,6 +94,7 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 	say("link %s removed", conf.Link.Name)
 	if err := errors.Join(
 		os.RemoveAll(filepath.Dir(podfile.Path(conf.StateDir, "x", "x"))),
+		podfile.RemoveHostRules(conf.StateDir),
 		removeFile(filepath.Join(conf.StateDir, socketName)),
 		removeFile(filepath.Join(conf.StateDir, handoverName)),
 		podfile.RemoveWatch(conf.StateDir),
@@ -112,6 +114,16 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 
 // pluginLogName is the plugin's log where its entry names no other place; one older file is kept beside it.
 const pluginLogName = "plugin.log"
+
+// removeRules takes the host's rules of one back end away.
+func removeRules(k backend.Kind) error {
+	rules, err := k.OpenHost(-1)
+	if err != nil {
+		return err
+	}
+	defer rules.Close() //nolint:errcheck // at exit
+	return rules.Remove()
+}
 
 // unchain takes the plugin's entry out of the conflists through the installer, which knows how and lies beside the agent.
 func unchain(ctx context.Context, e env, folder string) error {

@@ -23,6 +23,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/accept"
+	"github.com/neardns/neardns/pkg/steer/backend"
 )
 
 // looker takes the picture of a node that the doctor judges. What cannot be looked at is noted, and the rest is looked at.
@@ -32,17 +33,25 @@ type looker struct {
 	cniConf, cniBin string
 	want            node.Settings // as far as the configuration gives them
 	pods            *pods.Pods
+	backend         backend.Kind
 }
 
 func (l *looker) picture(ctx context.Context) doctor.Picture {
 	p := doctor.Picture{StateDir: l.conf.StateDir, Link: l.conf.Link.Name}
-	l.pods = pods.Open(l.conf.StateDir, discardLog())
+	k, backendErr := installed(l.conf.StateDir)
+	l.backend, l.pods = k, pods.Open(l.conf.StateDir, k, discardLog())
 	want, up, err := settings(l.env, l.conf, "doctor")
 	if err != nil {
 		p.Config = append(p.Config, err.Error())
 		want.Redirects = l.conf.Redirects
 		want.Locals, _ = steer.Locals(l.conf.LocalAddresses, l.conf.Redirects) // checked as the configuration was read
 		want.Lifetime, want.InterceptNode = l.conf.Lease.Lifetime, l.conf.InterceptNode
+	}
+	if want, err = fit(k, want); err != nil {
+		p.Config = append(p.Config, err.Error())
+	}
+	if backendErr != nil {
+		p.Config = append(p.Config, backendErr.Error())
 	}
 	l.want = want
 	for _, a := range want.Addresses() {
@@ -161,7 +170,7 @@ func sockets(targets []doctor.Target) []doctor.Socket {
 func (l *looker) rules(p *doctor.Picture) {
 	proof, err := podfile.ReadProof(l.conf.PersistDir)
 	p.Proven, p.ProvenErr = proof.ClusterDNS, text(err)
-	rules, err := steer.OpenNftables(-1)
+	rules, err := l.backend.OpenHost(-1)
 	if err != nil {
 		p.Table.Err = err.Error()
 		return
@@ -171,7 +180,7 @@ func (l *looker) rules(p *doctor.Picture) {
 		p.Table.Err = text(err)
 		return
 	}
-	leases, err := rules.Leases()
+	leases, err := rules.Leases(l.conf.Lease.Renew, l.conf.Lease.Lifetime)
 	for _, held := range leases {
 		p.Leases = append(p.Leases, doctor.Target{Address: held.Address, Protocol: held.Protocol.String()})
 	}

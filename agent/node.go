@@ -37,6 +37,8 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/accept"
+	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -123,6 +125,7 @@ type agent struct {
 	mayTake  bool   // may ask a running agent for the node
 	podDir   string // "" where there is none
 	answers  *wire.Keeper
+	backend  backend.Kind
 	given    atomic.Bool // the node, to a successor: the cache is its own to save now
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
@@ -144,14 +147,20 @@ func (a *agent) run(ctx context.Context) error {
 			return badConfig(err)
 		}
 	}
-	rules, err := steer.OpenNftables(-1)
+	stats := new(iptables.Stats)
+	if a.backend, err = chooseBackend(a.conf.Backend, a.conf.StateDir, stats); err != nil {
+		return err
+	}
+	if first, err = fit(a.backend, first); err != nil {
+		return badConfig(err)
+	}
+	a.log.Info("packet rules", "backend", a.backend.String())
+	host, err := a.backend.OpenHost(-1)
 	if err != nil {
 		return err
 	}
-	defer rules.Close() //nolint:errcheck // at exit
-	if err := rules.Supported(); err != nil {
-		return fmt.Errorf("%w: neardns needs nf_tables with socket, notrack and conntrack zone expressions (Linux 5.10 or later, modules nf_tables, nft_socket, nft_ct, nft_masq)", err)
-	}
+	defer host.Close() //nolint:errcheck // at exit
+	rules := &hostRules{Host: host, kind: a.backend, stateDir: a.conf.StateDir}
 	lease, err := steer.OpenLease()
 	if err != nil {
 		return err
@@ -170,27 +179,37 @@ func (a *agent) run(ctx context.Context) error {
 	if !seat.warm {
 		a.answers.Load()
 	}
-	probes, err := seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: locals, Frames: len(first.Redirects) == 0, Log: a.log})
+	probes, err := seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: locals, Rules: a.backend, Frames: len(first.Redirects) == 0, Log: a.log})
 	if err != nil {
 		return err
 	}
-	m.CollectSwitch(switchCounters)
+	m.CollectSwitch(switchCounters(a.backend))
+	if a.backend.IsIptables() {
+		m.CollectPrograms(programRuns(stats))
+	}
 	m.CollectSnapshot(a.answers.Fresh)
 	m.CollectWatch(watchIn(a.conf.StateDir))
 	m.Collect(upstreams.Collector())
 	m.Collect(gate.Collector())
 	m.Collect(server.Collector())
-	registry := pods.Open(a.conf.StateDir, a.log)
-	notes, err := steer.OpenNftables(-1) // of its own: it is read beside the loop
-	if err != nil {
+	registry := pods.Open(a.conf.StateDir, a.backend, a.log)
+	if err := a.replaceRules(ctx, a.backend, rules, first, registry); err != nil {
 		return err
 	}
-	defer notes.Close() //nolint:errcheck // at exit
-	found := evidence.New(a.log, notes, lease, registry.PodOf)
-	m.Collect(found.Collector())
+	var found node.Evidence // only nftables' sets hold it
+	if !a.backend.IsIptables() {
+		notes, err := steer.OpenNftables(-1) // of its own: it is read beside the loop
+		if err != nil {
+			return err
+		}
+		defer notes.Close() //nolint:errcheck // at exit
+		seen := evidence.New(a.log, notes, lease, registry.PodOf)
+		m.Collect(seen.Collector())
+		found = seen
+	}
 	parts := node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: highServer{server}, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
-		Prober: probes, Pods: registry, Proofs: proofs(a.conf.PersistDir), Uplinks: steer.Uplinks, Upstreams: upstreams, Evidence: found, Recorder: recorder{m},
+		Prober: probes, Pods: registry, Proofs: proofs{a.conf.PersistDir, a.backend}, Uplinks: steer.Uplinks, Upstreams: upstreams, Evidence: found, Recorder: recorder{m},
 	}
 	if a.role.parts != nil {
 		a.role.parts(&parts)
@@ -262,6 +281,9 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 // settings reads what the configuration names, says what was passed over, and remembers the files to follow.
 func (a *agent) settings(conf *config.Node) (node.Settings, error) {
 	s, up, err := a.role.derive(conf)
+	if err == nil {
+		s, err = fit(a.backend, s)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
@@ -385,18 +407,32 @@ func without(missing []string) []string {
 }
 
 // proofs keeps the record of the fallback's proof in the folder that survives a reboot.
-type proofs string
+type proofs struct {
+	dir     string
+	backend backend.Kind // what is proven by one back end's rules says nothing of another's
+}
 
 func (p proofs) Read() ([]netip.Addr, error) {
-	proof, err := podfile.ReadProof(string(p))
+	proof, err := podfile.ReadProof(p.dir)
+	if proof.Backend != p.name() {
+		return nil, err
+	}
 	return proof.ClusterDNS, err
+}
+
+// name is the back end as proofs have it.
+func (p proofs) name() string {
+	if p.backend.IsIptables() {
+		return p.backend.String()
+	}
+	return ""
 }
 
 func (p proofs) Write(proven []netip.Addr) error {
 	if len(proven) == 0 {
-		return podfile.RemoveProof(string(p))
+		return podfile.RemoveProof(p.dir)
 	}
-	return podfile.WriteProof(string(p), podfile.Proof{ClusterDNS: proven, Time: time.Now()})
+	return podfile.WriteProof(p.dir, podfile.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.name()})
 }
 
 // recorder puts the metrics behind the loop's interface.
@@ -417,14 +453,20 @@ func watchIn(stateDir string) func() (telemetry.Watch, bool) {
 }
 
 // switchCounters reads the host table's counters on a thread and socket of its own: a scrape may come at any time.
-func switchCounters() ([]telemetry.Switch, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	rules, err := steer.OpenNftables(-1)
-	if err != nil {
-		return nil, err
+func switchCounters(k backend.Kind) func() ([]telemetry.Switch, error) {
+	return func() ([]telemetry.Switch, error) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		rules, err := k.Open(-1)
+		if err != nil {
+			return nil, err
+		}
+		defer rules.Close() //nolint:errcheck // only read
+		return switchOf(rules)
 	}
-	defer rules.Close() //nolint:errcheck // only read
+}
+
+func switchOf(rules steer.Table) ([]telemetry.Switch, error) {
 	counters, err := rules.Counters()
 	if err != nil {
 		return nil, err

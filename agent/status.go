@@ -13,11 +13,13 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
 )
 
 const statusTimeout = 3 * time.Second
@@ -27,6 +29,7 @@ type report struct {
 	Agent    *node.Status             `json:"agent,omitempty"`
 	NoAgent  string                   `json:"noAgent,omitempty"`
 	Leases   []kernelLease            `json:"kernelLeases"`
+	Backend  string                   `json:"backend"`
 	Switch   bool                     `json:"switch"` // the host table is there
 	Counters map[string]steer.Counter `json:"counters"`
 	Pods     []podReport              `json:"pods"`
@@ -56,7 +59,7 @@ func runStatus(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
-	r, err := look(ctx, conf.StateDir)
+	r, err := look(ctx, conf)
 	if err != nil {
 		return err
 	}
@@ -76,15 +79,20 @@ func runStatus(ctx context.Context, e env, args []string) error {
 	return nil
 }
 
-func look(ctx context.Context, stateDir string) (*report, error) {
-	r := &report{}
+func look(ctx context.Context, conf *config.Node) (*report, error) {
+	stateDir := conf.StateDir
+	k, err := installed(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	r := &report{Backend: k.String()}
 	agent, err := askAgent(ctx, filepath.Join(stateDir, socketName))
 	if err != nil {
 		r.NoAgent = err.Error()
 	} else {
 		r.Agent = agent
 	}
-	rules, err := steer.OpenNftables(-1)
+	rules, err := k.OpenHost(-1)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +101,7 @@ func look(ctx context.Context, stateDir string) (*report, error) {
 		return nil, err
 	}
 	if r.Switch {
-		leases, err := rules.Leases()
+		leases, err := rules.Leases(conf.Lease.Renew, conf.Lease.Lifetime)
 		if err != nil {
 			return nil, err
 		}
@@ -104,7 +112,7 @@ func look(ctx context.Context, stateDir string) (*report, error) {
 			return nil, err
 		}
 	}
-	for _, f := range pods.Open(stateDir, discardLog()).List() {
+	for _, f := range pods.Open(stateDir, k, discardLog()).List() {
 		r.Pods = append(r.Pods, podReport{Name: strings.Trim(f.PodNamespace+"/"+f.PodName, "/"), Container: f.ContainerID, Interface: f.IfName, Decisions: f.Decisions})
 	}
 	return r, nil
@@ -186,6 +194,9 @@ func (r *report) text() string {
 		}
 		if h := r.Agent.Handover; h != nil {
 			fmt.Fprintf(&b, "  taken over from %s at %s, in %s\n", h.From, h.At.Format(time.RFC3339), h.Took)
+		}
+		if r.Backend != "" && r.Backend != backend.Nftables {
+			fmt.Fprintf(&b, "  rules: %s\n", r.Backend)
 		}
 		if c := r.Agent.Cache; c != nil {
 			fmt.Fprintf(&b, "  cache: %d KiB of %d KiB, %d hits, %d misses\n", c.Bytes>>10, c.Limit>>10, c.Hits, c.Misses)

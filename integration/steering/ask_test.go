@@ -44,7 +44,14 @@ type client struct {
 	own []netip.Addr // as kube-dns sees it when asked directly
 }
 
-func (p *pod) client() client { return client{p.NetNS, p.addrs} }
+// client is the pod. What iptables gives back to kube-dns comes to it from the node's address, as the node-local-dns module's
+// KUBE-MARK-MASQ has it.
+func (p *pod) client() client {
+	if p.node.setup.backend != "" {
+		return client{ns: p.NetNS}
+	}
+	return client{p.NetNS, p.addrs}
+}
 
 // ask asks for an A record and checks that the data is the one that kube-dns gave with this serial.
 func (c client) ask(at target, name string, timeout time.Duration) (*testutil.Answer, error) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -28,9 +29,11 @@ var (
 // Times that the products promise, with what a busy machine may add.
 const (
 	lifetime = 800 * time.Millisecond // of a lease, by default
-	patience = 15 * time.Second       // for what has no promised time
-	retry    = 250 * time.Millisecond // of the tests' clients
-	slack    = 700 * time.Millisecond // `make faults` measures it closely, on a machine that does nothing else
+	// of a lease in iptables, which counts whole seconds
+	iptablesLifetime = time.Second
+	patience         = 15 * time.Second       // for what has no promised time
+	retry            = 250 * time.Millisecond // of the tests' clients
+	slack            = 700 * time.Millisecond // `make faults` measures it closely, on a machine that does nothing else
 )
 
 // setup is what one test's node is made of.
@@ -41,10 +44,15 @@ type setup struct {
 	external bool            // with a DNS server outside of the cluster
 	config   string          // further lines of NodeConfig
 	proven   bool            // the plugin's steer: proven, the default, instead of always
+	backend  string          // of the agent's rules; "" is nftables
 }
 
 func (s setup) String() string {
-	return testutil.Options{Families: s.families, Proxy: s.proxy, Attach: s.attach}.String()
+	name := testutil.Options{Families: s.families, Proxy: s.proxy, Attach: s.attach}.String()
+	if s.backend != "" {
+		name = s.backend + "/" + name
+	}
+	return name
 }
 
 // node is a node with neardns on it.
@@ -120,6 +128,9 @@ func (n *node) configure(more string) {
 			fmt.Fprintf(&b, "- %q\n", a)
 		}
 	}
+	if n.setup.backend != "" {
+		fmt.Fprintf(&b, "backend: %s\n", n.setup.backend)
+	}
 	b.WriteString("localAddresses:\n")
 	for _, a := range n.locals() {
 		fmt.Fprintf(&b, "- %q\n", a)
@@ -194,6 +205,7 @@ type status struct {
 		} `json:"handover"`
 	} `json:"agent"`
 	NoAgent  string                   `json:"noAgent"`
+	Backend  string                   `json:"backend"`
 	Leases   []map[string]string      `json:"kernelLeases"`
 	Switch   bool                     `json:"switch"`
 	Counters map[string]steer.Counter `json:"counters"`
@@ -244,6 +256,18 @@ func (n *node) hasLink(name string) bool {
 // leases are those that stand in the kernel.
 func (n *node) leases() []steer.LeaseState {
 	n.t.Helper()
+	if n.setup.backend != "" {
+		rules, err := iptables.Open(n.Host.FD(), iptables.Flavour(n.setup.backend), nil)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		defer rules.Close()
+		leases, err := rules.Leases(iptablesLifetime, iptablesLifetime)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		return leases
+	}
 	rules, err := steer.OpenNftables(n.Host.FD())
 	if err != nil {
 		n.t.Fatal(err)

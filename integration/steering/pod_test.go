@@ -58,6 +58,9 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 		if n.setup.proven {
 			delete(plugin, "steer")
 		}
+		if n.setup.backend != "" {
+			plugin["backend"] = n.setup.backend
+		}
 		plugins = append(plugins, plugin)
 	}
 	text, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}, "", "  ")

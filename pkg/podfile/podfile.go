@@ -80,8 +80,9 @@ type File struct {
 	Searches    []string `json:"searches,omitempty"`
 	Options     []string `json:"options,omitempty"`
 
-	Decisions []Decision `json:"decisions"`        // one per redirect
-	OptOut    bool       `json:"optOut,omitempty"` // annotation neardns.io/steer: "false"
+	Decisions []Decision `json:"decisions"`         // one per redirect
+	Backend   string     `json:"backend,omitempty"` // whose rules stand in the netns; "" is nftables
+	OptOut    bool       `json:"optOut,omitempty"`  // annotation neardns.io/steer: "false"
 
 	// DNS is nil where it was not looked at: in a file of an older plugin.
 	DNS *DNS `json:"dns,omitempty"`

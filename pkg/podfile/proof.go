@@ -20,6 +20,7 @@ const proofName = "fallback-proven"
 type Proof struct {
 	ClusterDNS []netip.Addr `json:"clusterDNS"`
 	Time       time.Time    `json:"time"`
+	Backend    string       `json:"backend,omitempty"` // by whose rules it was proven; "" is nftables
 }
 
 // Covers tells whether the fallback to addr is proven.

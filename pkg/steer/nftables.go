@@ -25,7 +25,7 @@ type Nftables struct {
 	reader *nftables.Conn // the rest of what is read; opened at its first use, see read
 }
 
-var _ Backend = (*Nftables)(nil)
+var _ Table = (*Nftables)(nil)
 
 // readBuffer holds the answers to one transaction or dump; netlink's default (208 KiB) overflows on a busy node.
 const readBuffer = 4 << 20

@@ -238,6 +238,26 @@ type Backend interface {
 	Remove() error
 }
 
+// Table is one netns's rules as plugin and agent work with them, whichever back end makes them.
+type Table interface {
+	Backend
+	// Repair is Apply that tells what it found different.
+	Repair(rs Ruleset) (drift []string, err error)
+	// Present reports whether anything of ours is there.
+	Present() (bool, error)
+	// Whole is true where Ensure would change nothing. It is cheap.
+	Whole(rs Ruleset) (bool, error)
+	// IsUplink is true where the rules drop what comes by this link for our addresses.
+	IsUplink(name string) (bool, error)
+	// Supported has the kernel check everything that the rules use. Its error wraps ErrNotSupported.
+	Supported() error
+	// Exempt and Unexempt change which pods node interception leaves alone.
+	Exempt(addrs ...netip.Addr) error
+	Unexempt(addrs ...netip.Addr) error
+	Counters() (map[string]Counter, error)
+	Close() error
+}
+
 // DriftError says in which points the kernel differs from the description. Items are for people.
 type DriftError struct{ Items []string }
 

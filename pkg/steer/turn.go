@@ -13,9 +13,9 @@ const (
 // TurnSource is the source of what has taken the turn: the answers find back by it.
 func TurnSource(is4 bool) netip.Addr {
 	if is4 {
-		return netip.AddrFrom4([4]byte{169, 254, 20, 252})
+		return netip.AddrFrom4([4]byte{169, 254, 20, 249})
 	}
-	return netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x90, 3: 0xde, 4: 0x0d, 5: 0x95, 15: 0xfc})
+	return netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x90, 3: 0xde, 4: 0x0d, 5: 0x95, 15: 0xf9})
 }
 
 // LeasePorts are the ports of the datagrams that renew and withdraw a lease; each back end's rules take them.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
 )
 
 // add is the ADD verb: look, plan, apply, print.
@@ -36,7 +37,7 @@ func (v *verb) add(ctx context.Context) error {
 	if isHost && v.args.NetnsOverride != "1" && !strings.EqualFold(v.args.NetnsOverride, "true") {
 		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the host's own network namespace", v.args.Netns), "")
 	}
-	in := call{ContainerID: v.args.ContainerID, IfName: v.args.IfName, NetNS: v.args.Netns, Inode: inode, Pod: v.pod, SharesHost: isHost}
+	in := call{ContainerID: v.args.ContainerID, IfName: v.args.IfName, NetNS: v.args.Netns, Inode: inode, Pod: v.pod, SharesHost: isHost, Backend: v.kernel.Backend()}
 	in.Settings = v.settle(in)
 	plan, err := makePlan(v.conf, in, v.look(in, ns))
 	if err != nil {
@@ -61,6 +62,10 @@ func (v *verb) look(in call, ns *os.File) facts {
 		return f
 	}
 	f.Proof, f.ProofErr = podfile.ReadProof(v.conf.PersistDir)
+	if f.Proof.Backend != v.kernel.Backend() {
+		f.Proof = podfile.Proof{} // another back end's rules give back in another way
+	}
+	f.Lacks = v.kernel.Lacks(backend.Addresses(steer.Host{Redirects: v.conf.Redirects, Locals: v.conf.Locals})...)
 	f.Ways = v.ways(ns)
 	if !slices.ContainsFunc(f.Ways, hasWay) {
 		return f
@@ -149,13 +154,9 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	if v.conf.OnUnsupported == unsupportedFail {
 		return types.NewError(codeNotSteer, fmt.Sprintf("cannot be steered to the node's DNS cache: %v: mend that, or set onUnsupported to allow", errors.Join(err, undone)), "")
 	}
-	state := podfile.LeftAlone
-	if errors.Is(err, context.DeadlineExceeded) {
-		state = podfile.Pending // a node that starts all of its pods at once: the agent has the time that this call had not
-	}
 	for i := range f.Decisions {
 		if d := &f.Decisions[i]; d.State == podfile.Steered {
-			d.State, d.Reason = state, err.Error()
+			d.State, d.Reason = podfile.LeftAlone, err.Error()
 		}
 	}
 	if undone = errors.Join(undone, podfile.Write(v.conf.StateDir, *f)); undone != nil {

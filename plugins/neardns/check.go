@@ -47,11 +47,15 @@ func (v *verb) check(context.Context) error {
 		v.sayDecisions(f)
 		return checkSettings(f)
 	}
+	if now := v.kernel; f.Backend != now.Backend() {
+		v.kernel = v.kernelOf(f.Backend, podfile.HostRules{Backend: f.Backend})
+		defer func() { v.kernel = now }()
+	}
 	want := podfile.Table(append([]podfile.File{f}, v.siblings(id, ifName, inode)...)...)
 	err = v.inRules(int(ns.Fd()), func(pod rules) error { return pod.Verify(want) })
 	var drift *steer.DriftError
 	if errors.As(err, &drift) {
-		return types.NewError(codeDrift, fmt.Sprintf("pod table (inet %s) in %s: %v: the agent mends it, or restart the pod", steer.TableName, v.args.Netns, drift), "")
+		return types.NewError(codeDrift, fmt.Sprintf("pod table (%s) in %s: %v: the agent mends it, or restart the pod", tableName(v.kernel), v.args.Netns, drift), "")
 	}
 	if err != nil {
 		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod table in %s cannot be read: %v", v.args.Netns, err), "")
@@ -80,7 +84,7 @@ func (v *verb) checkSwitch() error {
 			return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("the host's rules cannot be read: %v", err), "")
 		}
 		if !present {
-			return types.NewError(codeDrift, fmt.Sprintf("the host has no table inet %s, so the pod would have no answers without the agent: start the agent, or any pod, to have it again", steer.TableName), "")
+			return types.NewError(codeDrift, fmt.Sprintf("the host has no %s, so the pod would have no answers without the agent: start the agent, or any pod, to have it again", hostRulesName(v.kernel)), "")
 		}
 		return nil
 	})

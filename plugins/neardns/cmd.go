@@ -64,6 +64,8 @@ type verb struct {
 	conf *Conf
 	log  *slog.Logger
 	pod  podArgs
+	// kernel is env's, with the rules of the back end that the agent has chosen.
+	kernel kernel
 	// outcome is what the call's one log line says about it.
 	outcome []any
 }
@@ -75,7 +77,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, verbDeadline)
 	defer cancel()
-	v := &verb{env: e, name: name, args: args, pod: parseArgs(args.Args)}
+	v := &verb{env: e, name: name, args: args, pod: parseArgs(args.Args), kernel: e.kernel}
 	conf, confErr := parseConf(args.StdinData)
 	v.conf, v.log = conf, newLog(conf, e.stderr)
 	defer func() {
@@ -94,6 +96,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 		}
 		v.say("configuration", confErr.Error())
 	}
+	v.chooseKernel()
 	return v.explain(f(v, ctx))
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 // Names that runtimes and people write.
@@ -30,6 +32,8 @@ const (
 	steerProven      = "proven"
 	steerAlways      = "always"
 	steerOff         = "off"
+	backendAuto      = "auto"     // as the agent has chosen
+	backendIptables  = "iptables" // whichever of the two the agent has chosen
 	unsupportedAllow = "allow"
 	unsupportedFail  = "fail"
 )
@@ -54,6 +58,7 @@ type Conf struct {
 	Locals        []steer.Local
 	ClusterDomain string
 	Steer         string
+	Backend       string
 	OnUnsupported string
 	StateDir      string
 	PersistDir    string
@@ -121,7 +126,7 @@ func (r *confReader) fault(field, format string, args ...any) {
 // DEL can go on.
 func parseConf(stdin []byte) (*Conf, error) {
 	c := &Conf{
-		ClusterDomain: domainDefault, Steer: steerProven, OnUnsupported: unsupportedAllow,
+		ClusterDomain: domainDefault, Steer: steerProven, Backend: backendAuto, OnUnsupported: unsupportedAllow,
 		StateDir: podfile.DefaultStateDir, PersistDir: podfile.DefaultPersistDir, LogFile: filepath.Join(podfile.DefaultStateDir, logName),
 		ResolvConf: resolvConfAuto, ResolvConfPaths: sandbox.Patterns(), HostResolvConf: hostResolvConf,
 	}
@@ -170,12 +175,8 @@ func (r *confReader) own(c *Conf) {
 	if !isDomain(c.ClusterDomain) {
 		r.fault("clusterDomain", "%q is not a domain name: write it like %s", c.ClusterDomain, domainDefault)
 	}
-	backend := "auto"
-	if r.text("backend", &backend); backend == "iptables" {
-		r.fault("backend", "iptables is not yet available: write auto or nftables, or take the key out")
-	} else {
-		r.oneOf("backend", backend, "auto", "nftables")
-	}
+	r.text("backend", &c.Backend)
+	r.oneOf("backend", c.Backend, backendAuto, backend.Nftables, backendIptables, string(iptables.NFT), string(iptables.Legacy))
 	r.text("steer", &c.Steer)
 	r.oneOf("steer", c.Steer, steerProven, steerAlways, steerOff)
 	r.text("onUnsupported", &c.OnUnsupported)

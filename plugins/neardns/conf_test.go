@@ -34,7 +34,7 @@ func TestParseConfDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Conf{
-		Name: "pods", CNIVersion: "1.1.0", Redirects: []steer.Redirect{redirect4}, ClusterDomain: "cluster.local", Steer: "proven",
+		Name: "pods", CNIVersion: "1.1.0", Redirects: []steer.Redirect{redirect4}, ClusterDomain: "cluster.local", Steer: "proven", Backend: "auto",
 		OnUnsupported: "allow", StateDir: "/run/neardns", PersistDir: "/var/lib/neardns", LogFile: "/run/neardns/plugin.log", LogLevel: slog.LevelInfo,
 		ResolvConf: "auto", ResolvConfPaths: sandbox.Patterns(), HostResolvConf: "/etc/resolv.conf",
 	}
@@ -54,7 +54,7 @@ func TestParseConfEveryKey(t *testing.T) {
 	}
 	yes := true
 	want := &Conf{
-		Name: "n", CNIVersion: "0.4.0", ClusterDomain: "corp.example", Steer: "always", OnUnsupported: "fail", StateDir: "/run/x",
+		Name: "n", CNIVersion: "0.4.0", ClusterDomain: "corp.example", Steer: "always", Backend: "nftables", OnUnsupported: "fail", StateDir: "/run/x",
 		PersistDir: "/var/y", LogLevel: slog.LevelDebug,
 		Rules:      overlay.Rules{Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:2"}}}, SearchCompletion: &yes}, Limits: resolvconf.GlibcLegacy},
 		ResolvConf: "off", ResolvConfPaths: []string{"/x/{id}/resolv.conf"}, HostResolvConf: "/run/r",
@@ -107,8 +107,7 @@ func TestParseConfBadInput(t *testing.T) {
 		"local no list":            {string(withKeys(`"localAddresses":"169.254.20.10"`)), 7, []string{"localAddresses: not a list"}},
 		"local without fallback":   {string(withKeys(`"localAddresses":["fd00:90de:d95::a"]`)), 7, []string{"localAddresses[0]:", "no fallback"}},
 		"local is steering":        {string(withKeys(`"localAddresses":["169.254.20.11"]`)), 7, []string{"localAddresses[0]:", "already used"}},
-		"iptables":                 {string(withKeys(`"backend":"iptables"`)), 7, []string{"backend: iptables is not yet available: write auto or nftables"}},
-		"backend":                  {string(withKeys(`"backend":"ebpf"`)), 7, []string{`backend: "ebpf" is not known: write one of auto, nftables`}},
+		"backend":                  {string(withKeys(`"backend":"ebpf"`)), 7, []string{`backend: "ebpf" is not known: write one of auto, nftables, iptables, iptables-nft, iptables-legacy`}},
 		"steer":                    {string(withKeys(`"steer":true`)), 7, []string{"steer: true is not a string"}},
 		"onUnsupported":            {string(withKeys(`"onUnsupported":"ignore"`)), 7, []string{"onUnsupported:", "allow, fail"}},
 		"stateDir":                 {string(withKeys(`"stateDir":"run/neardns"`)), 7, []string{`stateDir: "run/neardns" is not an absolute path`}},

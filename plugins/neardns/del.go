@@ -48,6 +48,10 @@ func (v *verb) del(context.Context) error {
 // clear takes a recorded attachment's rules out of its netns, which it finds by inode: paths are reused, and one in
 // CNI_NETNS may be another pod's by now. A netns that is gone took its rules along.
 func (v *verb) clear(f podfile.File, otherPath string) error {
+	if now := v.kernel; f.Backend != now.Backend() {
+		v.kernel = v.kernelOf(f.Backend, podfile.HostRules{Backend: f.Backend})
+		defer func() { v.kernel = now }()
+	}
 	ns, err := f.OpenNetNS()
 	if err != nil && otherPath != "" {
 		f.NetNS = otherPath

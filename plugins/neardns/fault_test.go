@@ -109,27 +109,6 @@ func failAt(point string) func(string) error {
 	}
 }
 
-// A call that is out of time leaves the pod to the agent, whole.
-func TestAddOutOfTime(t *testing.T) {
-	r, _, pod := ptpNode(t, testutil.IPv4)
-	q := addRequest("c1", pod, nil)
-	late := func(ctx context.Context, e env, args *skel.CmdArgs) error {
-		ctx, cancel := context.WithTimeout(ctx, 0)
-		defer cancel()
-		return add(ctx, e, args)
-	}
-	stdout, _, err := inProcess(t, r, q, failAt("nowhere"), late)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantPassed(t, reply{Stdout: stdout}, q)
-	wantNoTable(t, pod.NetNS)
-	if d := r.file("c1").Decisions[0]; d.State != podfile.Pending || !strings.Contains(d.Reason, "out of time") {
-		t.Errorf("decision %+v", d)
-	}
-	r.must(q.with("DEL"))
-}
-
 // Wherever the kernel fails, nothing is steered, nothing half: the pod passes through with the reason, or ADD fails and
 // leaves nothing of the pod.
 func TestAddNeverHalf(t *testing.T) {
@@ -275,7 +254,7 @@ func TestAddBadInput(t *testing.T) {
 		"no prevResult":         {func(q *request) { q.Conf["prevResult"] = nil }, 7, "must be called as chained plugin"},
 		"prevResult unreadable": {func(q *request) { q.Conf["prevResult"] = 7 }, 6, "prevResult cannot be read"},
 		"unknown own key":       {func(q *request) { q.Conf["redirect"] = []string{"10.96.0.10"} }, 7, `redirect: unknown key: write "redirects"`},
-		"iptables":              {func(q *request) { q.Conf["backend"] = "iptables" }, 7, "iptables is not yet available"},
+		"back end":              {func(q *request) { q.Conf["backend"] = "ebpf" }, 7, "backend: \"ebpf\" is not known"},
 		"no redirects":          {func(q *request) { q.Conf["redirects"] = nil }, 7, "redirects: missing"},
 		"netns missing":         {func(q *request) { q.NetNS = "/run/netns/none" }, codeNetNS, "/run/netns/none"},
 		"netns a file":          {func(q *request) { q.NetNS = regular }, codeNetNS, "is not a network namespace"},

@@ -13,6 +13,10 @@ type kernel interface {
 	Open(nsFD int) (rules, error)
 	Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found
 	Uplinks(podSide ...string) ([]string, error)
+	// Backend is whose rules they are, as pod files have it: "" is nftables.
+	Backend() string
+	// Lacks is why no pod may be steered to these addresses yet, whatever is proven; nil where one may.
+	Lacks(addrs ...netip.Addr) error
 }
 
 // rules are the tables of one netns.
@@ -39,6 +43,11 @@ func (nftablesKernel) Open(nsFD int) (rules, error) {
 	}
 	return n, nil
 }
+
+func (nftablesKernel) Backend() string { return "" }
+
+// Lacks is nil: what the table lacks is added.
+func (nftablesKernel) Lacks(...netip.Addr) error { return nil }
 
 func (nftablesKernel) Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found {
 	return steer.Ways(podNS, hostNS, redirects...)

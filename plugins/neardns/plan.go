@@ -22,6 +22,7 @@ type facts struct {
 	Ways     []steer.Found  // one per redirect; none when leaveAlone has a reason already
 	Proof    podfile.Proof  // of the fallback
 	ProofErr error          // the proof is there and cannot be read
+	Lacks    error          // why the host's rules cannot be had by this call
 	Siblings []podfile.File // other attachments of the same netns
 	// SwitchStands: the host table needs nothing added, so the uplinks were not asked for.
 	SwitchStands bool
@@ -62,7 +63,8 @@ type call struct {
 	ContainerID, IfName, NetNS string
 	Inode                      uint64
 	Pod                        podArgs
-	SharesHost                 bool // the pod's netns is the host's
+	SharesHost                 bool   // the pod's netns is the host's
+	Backend                    string // whose rules a pod gets; "" is nftables
 	Settings                   podSettings
 }
 
@@ -110,7 +112,7 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 		File: podfile.File{
 			ContainerID: in.ContainerID, IfName: in.IfName, Network: c.Name, NetNS: in.NetNS, NetNSInode: in.Inode,
 			PodName: in.Pod.Name, PodNamespace: in.Pod.Namespace, PodUID: in.Pod.UID,
-			Addresses: addresses, OptOut: s.OptOut, DNS: &s.DNS, SearchCompletion: s.Completion, Ignored: s.Ignored,
+			Addresses: addresses, OptOut: s.OptOut, Backend: in.Backend, DNS: &s.DNS, SearchCompletion: s.Completion, Ignored: s.Ignored,
 		},
 	}
 	if c.DNS != nil {
@@ -142,6 +144,8 @@ func decide(c *Conf, r steer.Redirect, w steer.Found, f facts) podfile.Decision 
 		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: w.Err.Error()}
 	case f.UplinksErr != nil:
 		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: "the node's uplinks cannot be told: " + f.UplinksErr.Error()}
+	case f.Lacks != nil:
+		return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: f.Lacks.Error()}
 	case c.Steer == steerAlways || f.Proof.Covers(r.ClusterDNS):
 		return podfile.Decision{Redirect: r, State: podfile.Steered}
 	case f.ProofErr != nil:

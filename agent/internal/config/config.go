@@ -111,7 +111,10 @@ type Link struct {
 const (
 	BackendAuto     = "auto"
 	BackendNftables = "nftables"
-	BackendIptables = "iptables"
+	BackendIptables = "iptables" // whichever of the two the node has and uses
+
+	BackendIptablesNFT    = "iptables-nft"
+	BackendIptablesLegacy = "iptables-legacy"
 )
 
 // Values of kubeProxyMode.

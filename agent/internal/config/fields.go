@@ -48,7 +48,7 @@ func table() []field {
 		duration("lease.lifetime", reload, func(n *Node) *time.Duration { return &n.Lease.Lifetime }),
 		text("link.name", restart, func(n *Node) *string { return &n.Link.Name }, parseLinkName),
 		boolean("link.clusterDNSOnLink", restart, func(n *Node) *bool { return &n.Link.ClusterDNSOnLink }),
-		text("backend", restart, func(n *Node) *string { return &n.Backend }, oneOf(BackendAuto, BackendNftables, BackendIptables)),
+		text("backend", restart, func(n *Node) *string { return &n.Backend }, oneOf(BackendAuto, BackendNftables, BackendIptables, BackendIptablesNFT, BackendIptablesLegacy)),
 		text("kubeProxyMode", reload, func(n *Node) *string { return &n.KubeProxyMode },
 			oneOf(KubeProxyAuto, KubeProxyIptables, KubeProxyIPVS, KubeProxyNftables, KubeProxyNone)),
 		serviceName("service.name", restart),

@@ -182,8 +182,8 @@ func (n *Node) checkNames() []error {
 	if n.Link.ClusterDNSOnLink {
 		add("link.clusterDNSOnLink", "true is not available yet: take it out; pods are steered without it")
 	}
-	if n.Backend == BackendIptables {
-		add("backend", "iptables is not available yet: write auto or nftables; the node's kernel needs nf_tables, kube-proxy may use iptables all the same")
+	if n.InterceptNode && strings.HasPrefix(n.Backend, BackendIptables) {
+		add("interceptNode", "the iptables back end has no such rules: take it out, or write backend: nftables")
 	}
 	if n.StateDir == n.PersistDir {
 		add("persistDir", "is the same folder as stateDir: stateDir must be gone after a reboot, persistDir must not: name two")

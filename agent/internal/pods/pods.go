@@ -20,12 +20,14 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
 )
 
 // Pods is the registry. All methods may be called at the same time; Tend and RemoveTables follow one another.
 type Pods struct {
 	stateDir string
 	hostNS   string // path of the host's netns
+	backend  backend.Kind
 	log      *slog.Logger
 
 	tend  sync.Mutex  // held while pods' namespaces are changed
@@ -39,8 +41,11 @@ type Pods struct {
 }
 
 // Open makes a registry of the pod files under stateDir. It must be called in the host's netns; nothing is read yet.
-func Open(stateDir string, log *slog.Logger) *Pods {
-	return open(stateDir, "/proc/self/ns/net", log)
+// The pods' rules are those of the back end.
+func Open(stateDir string, rules backend.Kind, log *slog.Logger) *Pods {
+	p := open(stateDir, "/proc/self/ns/net", log)
+	p.backend = rules
+	return p
 }
 
 func open(stateDir, hostNS string, log *slog.Logger) *Pods {

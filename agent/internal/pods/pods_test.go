@@ -17,6 +17,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -48,7 +49,7 @@ func write(t *testing.T, dir string, f podfile.File) {
 	}
 }
 
-func registry(dir string) *Pods { return Open(dir, slog.New(slog.DiscardHandler)) }
+func registry(dir string) *Pods { return Open(dir, backend.Kind{}, slog.New(slog.DiscardHandler)) }
 
 func TestAccessors(t *testing.T) {
 	dir := t.TempDir()

@@ -142,6 +142,9 @@ func (p *Pods) keep(box *sandbox, host *os.File, proven func(netip.Addr) bool, d
 func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(netip.Addr) bool) error {
 	before := box.files[i]
 	after, err := p.decide(before, box.ns, host, proven)
+	if len(before.In(podfile.Steered)) == 0 {
+		after.Backend = p.recorded()
+	}
 	if slices.Equal(after.Decisions, before.Decisions) {
 		return err
 	}
@@ -154,7 +157,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 	if len(after.In(podfile.Steered)) == len(before.In(podfile.Steered)) {
 		return err // only reasons to leave it alone were found
 	}
-	if applyErr := apply(box); applyErr != nil {
+	if applyErr := p.apply(box); applyErr != nil {
 		box.files[i] = before
 		if updateErr := podfile.Update(p.stateDir, before); !errors.Is(updateErr, fs.ErrNotExist) {
 			applyErr = errors.Join(applyErr, updateErr)
@@ -162,7 +165,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 		return errors.Join(err, applyErr)
 	}
 	if gone, goneErr := p.deleted(after); gone || goneErr != nil {
-		return errors.Join(err, goneErr, remove(box.ns))
+		return errors.Join(err, goneErr, p.remove(box.ns))
 	}
 	p.log.Info("pod steered, its fallback is proven now", "pod", after.PodNamespace+"/"+after.PodName, "container_id", after.ContainerID, "iface", after.IfName)
 	return err
@@ -192,7 +195,7 @@ func (p *Pods) decide(f podfile.File, ns, host *os.File, proven func(netip.Addr)
 		// The plugin looked when the pod was made; its routes may be others by now.
 		iface, err := steer.Way(int(ns.Fd()), int(host.Fd()), d.Redirect)
 		if err == nil {
-			err = notUplink(host, iface)
+			err = p.notUplink(host, iface)
 		}
 		var noWay *steer.WayError
 		switch {
@@ -211,8 +214,8 @@ func (p *Pods) decide(f podfile.File, ns, host *os.File, proven func(netip.Addr)
 }
 
 // notUplink refuses a way whose packets the switch would drop.
-func notUplink(host *os.File, iface string) error {
-	table, err := steer.OpenNftables(int(host.Fd()))
+func (p *Pods) notUplink(host *os.File, iface string) error {
+	table, err := p.backend.Open(int(host.Fd()))
 	if err != nil {
 		return err
 	}
@@ -234,7 +237,10 @@ func (p *Pods) mend(box *sandbox, proven func(netip.Addr) bool) error {
 			return nil
 		}
 	}
-	table, err := steer.OpenNftables(int(box.ns.Fd()))
+	if err := p.convert(box, want); err != nil {
+		return err
+	}
+	table, err := p.backend.Open(int(box.ns.Fd()))
 	if err != nil {
 		return err
 	}
@@ -253,8 +259,8 @@ func (p *Pods) mend(box *sandbox, proven func(netip.Addr) bool) error {
 	return nil
 }
 
-func apply(box *sandbox) error {
-	table, err := steer.OpenNftables(int(box.ns.Fd()))
+func (p *Pods) apply(box *sandbox) error {
+	table, err := p.backend.Open(int(box.ns.Fd()))
 	if err != nil {
 		return err
 	}
@@ -262,13 +268,13 @@ func apply(box *sandbox) error {
 	return table.Apply(podfile.Table(box.files...))
 }
 
-func remove(ns *os.File) error {
-	table, err := steer.OpenNftables(int(ns.Fd()))
-	if err != nil {
-		return err
+// remove takes out what is ours, whichever back end made it.
+func (p *Pods) remove(ns *os.File) error {
+	errs := []error{removeOf(p.backend, ns)}
+	for _, other := range p.backend.Others() {
+		errs = append(errs, removeOf(other, ns))
 	}
-	defer table.Close()
-	return table.Remove()
+	return errors.Join(errs...)
 }
 
 // RemoveTables takes every pod's table out, for cleanup, and notes in the files that the pods are steered no longer. Each
@@ -307,7 +313,7 @@ func (p *Pods) release(box sandbox) error {
 	}
 	defer box.ns.Close()
 	// Also where the files say that nothing is steered: an ADD may have been cut short.
-	if err := remove(box.ns); err != nil {
+	if err := p.remove(box.ns); err != nil {
 		return err
 	}
 	for _, f := range box.files {

@@ -33,13 +33,13 @@ func (p *Pods) Verify() ([]Verified, []error) {
 		if box.ns == nil {
 			continue
 		}
-		out[at].Drift, out[at].Mesh, out[at].Err = verifyTable(box.ns, podfile.Table(box.files...))
+		out[at].Drift, out[at].Mesh, out[at].Err = p.verifyTable(box.ns, podfile.Table(box.files...))
 		_ = box.ns.Close() // only read
 	}
 	return out, slices.Clone(errs)
 }
 
-func verifyTable(ns *os.File, want steer.Pod) (drift []string, mesh bool, err error) {
+func (p *Pods) verifyTable(ns *os.File, want steer.Pod) (drift []string, mesh bool, err error) {
 	others, err := steer.Others(int(ns.Fd()))
 	if err != nil {
 		return nil, false, err
@@ -50,7 +50,7 @@ func verifyTable(ns *os.File, want steer.Pod) (drift []string, mesh bool, err er
 	if len(want.Redirects) == 0 {
 		return nil, mesh, nil
 	}
-	table, err := steer.OpenNftables(int(ns.Fd()))
+	table, err := p.backend.Open(int(ns.Fd()))
 	if err != nil {
 		return nil, mesh, err
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
 )
 
 // ownInterface is the veth's end in the prober's netns.
@@ -150,15 +151,15 @@ func (h host) ensure(families []family) error {
 type inside struct {
 	room  *room
 	nl    netlinksafe.Handle
-	table *steer.Nftables
+	table steer.Table
 }
 
-func openInside(r *room) (inside, error) {
+func openInside(r *room, rules backend.Kind) (inside, error) {
 	nl, err := netlinksafe.NewHandleAt(netns.NsHandle(r.fd()), unix.NETLINK_ROUTE)
 	if err != nil {
 		return inside{}, fmt.Errorf("open netlink socket: %w", err)
 	}
-	table, err := steer.OpenNftables(r.fd())
+	table, err := rules.Open(r.fd())
 	if err != nil {
 		nl.Close()
 		return inside{}, err

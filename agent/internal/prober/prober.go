@@ -20,13 +20,15 @@ import (
 	"sync"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
 )
 
 // Config describes the prober. Redirects and Locals decide which families it speaks.
 type Config struct {
 	Redirects []steer.Redirect
 	Locals    []netip.Addr
-	HostNetNS int // fd of the host's netns, kept open by the caller until Close; 0: the calling thread's
+	Rules     backend.Kind // whose rules lead what it asks
+	HostNetNS int          // fd of the host's netns, kept open by the caller until Close; 0: the calling thread's
 	// Frames has the prober speak from a link in the host's netns, through a packet socket, instead of from a netns of its own.
 	// That needs CAP_NET_RAW and not CAP_SYS_ADMIN; there can be no Redirects.
 	Frames bool
@@ -42,11 +44,12 @@ var errClosed = errors.New("prober is closed")
 
 // Prober asks questions as a pod would. All methods may be called at the same time.
 type Prober struct {
-	log  *slog.Logger
-	host host
-	hold *hold // keeps a second prober away
-	room *room
-	own  inside
+	log   *slog.Logger
+	rules backend.Kind
+	host  host
+	hold  *hold // keeps a second prober away
+	room  *room
+	own   inside
 	// frames, where it is not nil, stands for the two above.
 	frames *frames
 
@@ -62,7 +65,7 @@ type Prober struct {
 
 // New makes the prober's place and everything in it. It returns an error around ErrHeld where another process has it.
 func New(cfg Config) (*Prober, error) {
-	p := &Prober{log: cfg.Log, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals), sockets: map[netip.Addr]*datagrams{}}
+	p := &Prober{log: cfg.Log, rules: cfg.Rules, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals), sockets: map[netip.Addr]*datagrams{}}
 	if err := p.prepare(cfg.HostNetNS, cfg.Frames); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare the prober: %w", err), p.Close())
 	}
@@ -83,7 +86,7 @@ func (p *Prober) prepare(hostNetNS int, frames bool) (err error) {
 	if p.room, err = newRoom(); err != nil {
 		return err
 	}
-	if p.own, err = openInside(p.room); err != nil {
+	if p.own, err = openInside(p.room, p.rules); err != nil {
 		return err
 	}
 	return p.ensure()

@@ -13,8 +13,8 @@ package iptables
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/legacy"
 )
 
 // Iptables is the back end for one netns. It is safe for concurrent use.
@@ -35,7 +36,7 @@ type Iptables struct {
 	last   string
 }
 
-var _ steer.Backend = (*Iptables)(nil)
+var _ steer.Table = (*Iptables)(nil)
 
 // lookAgain is how soon after a look that found all right the next one is worth its processes. What is damaged meanwhile is
 // found by the look after it: Watch asks for one.
@@ -137,7 +138,7 @@ func (b *Iptables) standing(s script) (map[string]standing, error) {
 	for _, table := range s.tables() {
 		var err error
 		if table != "nat" {
-			have[table], err = b.read(s.is4, table, "")
+			have[table], err = b.read(s.is4, table)
 		} else {
 			have[table], err = b.readChains(s)
 		}
@@ -149,7 +150,6 @@ func (b *Iptables) standing(s script) (map[string]standing, error) {
 }
 
 func (b *Iptables) readChains(s script) (standing, error) {
-	have := standing{}
 	var names []string
 	for _, c := range s.in("nat") {
 		names = append(names, c.name)
@@ -157,35 +157,28 @@ func (b *Iptables) readChains(s script) (standing, error) {
 			names = append(names, j.base)
 		}
 	}
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+	slices.Sort(names)
+	// Asked of the kernel: the programs say of a missing chain what they also say of other faults, and each version in other
+	// words.
+	there, err := b.chains(b.flavour, s.is4, "nat", slices.Compact(names)...)
+	if err != nil {
+		return nil, err
+	}
+	have := standing{}
+	for _, name := range there {
 		one, err := b.read(s.is4, "nat", name)
 		if err != nil {
 			return nil, err
 		}
-		for k, v := range one {
-			have[k] = v
-		}
+		maps.Copy(have, one)
 	}
 	return have, nil
 }
 
-// read lists a table, or one chain of it. A chain that is not there is none.
-func (b *Iptables) read(is4 bool, table, name string) (standing, error) {
-	args := []string{"-t", table, "-S"}
-	if name != "" {
-		args = append(args, name)
-	}
-	if name != "" && b.flavour == NFT {
-		// The programs say of a missing chain what they also say of other faults, each version in other words.
-		if there, err := b.nftChains(is4, table, name); err != nil || len(there) == 0 {
-			return standing{}, err
-		}
-	}
-	text, err := b.run(is4, "", "", args...)
+// read lists a table, or some chains of it by name.
+func (b *Iptables) read(is4 bool, table string, name ...string) (standing, error) {
+	text, err := b.run(is4, "", "", append([]string{"-t", table, "-S"}, name...)...)
 	if err != nil {
-		if name != "" && strings.Contains(err.Error(), "No chain/target/match by that name") {
-			return standing{}, nil
-		}
 		return nil, err
 	}
 	return parse(text), nil
@@ -218,7 +211,7 @@ func (b *Iptables) Remove() error {
 	defer b.mu.Unlock()
 	b.last = ""
 	var errs []error
-	for _, flavour := range []Flavour{NFT, Legacy} {
+	for _, flavour := range Flavours() {
 		errs = append(errs, b.remove(flavour))
 	}
 	return errors.Join(errs...)
@@ -247,45 +240,34 @@ func (b *Iptables) remove(flavour Flavour) error {
 	return nil
 }
 
-// Present reports whether any chain of ours is there.
-func (b *Iptables) Present() (bool, error) {
-	for _, flavour := range []Flavour{NFT, Legacy} {
-		for _, is4 := range []bool{true, false} {
-			for _, table := range tableOrder() {
-				if names, err := b.ownIn(flavour, is4, table); err != nil || len(names) > 0 {
-					return len(names) > 0, err
-				}
-			}
-		}
-	}
-	return false, nil
+// ownIn lists the chains of ours in a table of one flavour.
+func (b *Iptables) ownIn(f Flavour, is4 bool, table string) ([]string, error) {
+	return b.chains(f, is4, table, ownChains()[table]...)
 }
 
-// ownIn lists the chains of ours in a table of one flavour. iptables-nft's are asked of the kernel, since the program makes
-// tables that it is asked for; iptables-legacy's only where the kernel says that such a table was ever used.
-func (b *Iptables) ownIn(flavour Flavour, is4 bool, table string) ([]string, error) {
-	if flavour == NFT {
-		return b.nftChains(is4, table, ownChains()[table]...)
+// chains returns those of the chains that a table of one flavour has, as the kernel has it: the programs make tables that they
+// are asked for.
+func (b *Iptables) chains(f Flavour, is4 bool, table string, names ...string) ([]string, error) {
+	if f == NFT {
+		return b.nftChains(is4, table, names...)
 	}
-	if used, err := b.legacyUses(is4, table); err != nil || !used {
-		return nil, err
-	}
-	p := b.programs
-	if p.flavour = Legacy; p.missing(is4) {
-		return nil, nil // without it nothing of ours was made
-	}
+	return b.legacyChains(is4, table, names...)
+}
+
+func (b *Iptables) legacyChains(is4 bool, table string, names ...string) ([]string, error) {
 	var out []string
-	text, err := p.run(is4, "", "", "-t", table, "-S")
-	have := parse(text)
-	for _, name := range ownChains()[table] {
-		if _, ok := have[name]; ok {
-			out = append(out, name)
+	err := steer.InNetNS(b.nsFD, func() error {
+		t, err := legacy.Read(is4, table)
+		for _, name := range names {
+			if slices.Contains(t.Chains, name) {
+				out = append(out, name)
+			}
 		}
-	}
+		return err
+	})
 	return out, err
 }
 
-// nftChains returns those of the chains that iptables-nft's table has.
 func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string, error) {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(b.nsFD))
 	if err != nil {
@@ -303,28 +285,14 @@ func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string,
 		case err == nil:
 			out = append(out, name)
 		case strings.HasSuffix(err.Error(), unix.ENOENT.Error()): // google/nftables v0.3.0 flattens the kernel's error to text
-		case strings.HasSuffix(err.Error(), unix.EOPNOTSUPP.Error()), strings.HasSuffix(err.Error(), unix.EAFNOSUPPORT.Error()):
+		case strings.HasSuffix(err.Error(), unix.EOPNOTSUPP.Error()), strings.HasSuffix(err.Error(), unix.EAFNOSUPPORT.Error()),
+			strings.HasSuffix(err.Error(), unix.EINVAL.Error()): // what nfnetlink says of a part that it has not
 			return nil, nil // a kernel without nf_tables, or without this family in it
 		default:
 			return nil, fmt.Errorf("look for chain %s: %w", name, err)
 		}
 	}
 	return out, nil
-}
-
-// legacyUses asks the kernel, which lists the legacy tables that were ever used in this netns.
-func (b *Iptables) legacyUses(is4 bool, table string) (bool, error) {
-	file := "/proc/thread-self/net/ip6_tables_names"
-	if is4 {
-		file = "/proc/thread-self/net/ip_tables_names"
-	}
-	var used bool
-	err := steer.InNetNS(b.nsFD, func() error {
-		data, err := os.ReadFile(file)
-		used = err == nil && slices.Contains(strings.Fields(string(data)), table)
-		return nil
-	})
-	return used, err
 }
 
 // Supported has the kernel check every kind of rule that we use, in chains that nothing jumps to and that are gone right
@@ -356,5 +324,31 @@ func (b *Iptables) Exempt(...netip.Addr) error { return nil }
 // Unexempt does nothing, see Exempt.
 func (b *Iptables) Unexempt(...netip.Addr) error { return nil }
 
-// IsUplink is always false: the plugin changes nothing on the host in this back end, so it need not know.
-func (b *Iptables) IsUplink(string) (bool, error) { return false, nil }
+// IsUplink reports whether the host's rules drop what comes by this link for our addresses.
+func (b *Iptables) IsUplink(name string) (bool, error) {
+	for _, is4 := range []bool{true, false} {
+		if there, err := b.ownIn(b.flavour, is4, "raw"); err != nil {
+			return false, err
+		} else if len(there) == 0 {
+			continue
+		}
+		have, err := b.read(is4, "raw")
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(have[udpChain], func(r string) bool { return strings.HasPrefix(r, "-i "+name+" ") && strings.HasSuffix(r, " -j DROP") }) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Whole is Verify's answer in one word.
+func (b *Iptables) Whole(rs steer.Ruleset) (bool, error) {
+	err := b.Verify(rs)
+	var drift *steer.DriftError
+	if errors.As(err, &drift) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -26,6 +26,9 @@ const (
 	Legacy Flavour = "iptables-legacy"
 )
 
+// Flavours lists both, the one that is looked for first before the other.
+func Flavours() []Flavour { return []Flavour{NFT, Legacy} }
+
 // Bounds of one run of a program.
 const (
 	// lockWait is how long, in seconds, iptables-legacy waits for another one's lock: as long as kube-proxy does.

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+)
+
+// needsNftables is what to do where the nftables back end cannot be had.
+const needsNftables = "the nftables back end needs nf_tables with socket, notrack and conntrack zone expressions (Linux 5.10 or later, modules nf_tables, nft_socket, nft_ct, nft_masq)"
+
+// needsIptables is the same for iptables.
+const needsIptables = "the iptables back end needs iptables with the matches recent and socket and the target CT (modules xt_recent, xt_socket, xt_CT) and veth"
+
+// chooseBackend decides by what rules this agent works: by the configuration, else by what stands on the node already, else
+// nftables where the kernel takes all of its rules, and iptables otherwise.
+func chooseBackend(setting, stateDir string, stats *iptables.Stats) (backend.Kind, error) {
+	tried, err := candidates(setting, stateDir, stats)
+	if err != nil {
+		return backend.Kind{}, err
+	}
+	var errs []error
+	for _, k := range tried {
+		table, err := k.Open(-1)
+		if err == nil {
+			err = errors.Join(table.Supported(), table.Close())
+		}
+		if err == nil {
+			return k, nil
+		}
+		needs := needsNftables
+		if k.IsIptables() {
+			needs = needsIptables
+		}
+		errs = append(errs, fmt.Errorf("%s: %w: %s", k, err, needs))
+	}
+	return backend.Kind{}, errors.Join(errs...)
+}
+
+// candidates lists what may serve, the best first.
+func candidates(setting, stateDir string, stats *iptables.Stats) ([]backend.Kind, error) {
+	switch setting {
+	case config.BackendNftables:
+		return []backend.Kind{{}}, nil
+	case config.BackendIptablesNFT, config.BackendIptablesLegacy:
+		return []backend.Kind{backend.Iptables(iptables.Flavour(setting), stats)}, nil
+	}
+	flavours, err := iptables.Find(-1)
+	if err != nil && (setting == config.BackendIptables || !errors.Is(err, exec.ErrNotFound)) {
+		return nil, err
+	}
+	var out []backend.Kind
+	for _, f := range flavours {
+		out = append(out, backend.Iptables(f, stats))
+	}
+	if setting == config.BackendIptables {
+		return out, nil
+	}
+	stands, err := installed(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	if stands.IsIptables() {
+		return append(out, backend.Kind{}), nil
+	}
+	return append([]backend.Kind{{}}, out...), nil
+}
+
+// installed is the back end that the node's rules stand in; nftables where there are none.
+func installed(stateDir string) (backend.Kind, error) {
+	stand, err := podfile.ReadHostRules(stateDir)
+	if err != nil {
+		return backend.Kind{}, err
+	}
+	return backend.Named(stand.Backend)
+}
+
+// hostRules are the host's rules as the loop keeps them: once they stand, the plugin is told in which back end.
+type hostRules struct {
+	backend.Host
+	kind     backend.Kind
+	stateDir string
+	told     podfile.HostRules // what the plugin was told
+}
+
+// Repair is for the loop, which is one goroutine.
+func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
+	drift, err := h.Host.Repair(rs)
+	if err != nil {
+		return drift, err
+	}
+	stand := podfile.HostRules{Backend: h.kind.String(), Addresses: backend.Addresses(rs)}
+	if h.told.Backend == stand.Backend && slices.Equal(h.told.Addresses, stand.Addresses) {
+		return drift, nil
+	}
+	if err := h.RemoveOthers(); err != nil {
+		return drift, err
+	}
+	if err := podfile.WriteHostRules(h.stateDir, stand); err != nil {
+		return drift, err
+	}
+	h.told = stand
+	return drift, nil
+}
+
+// replaceRules puts the rules of this agent's back end in place of another's that stand on the node. At no moment is there
+// none: the new ones are there before the old ones go, and neither has a lease meanwhile. Where nothing of another stands, it
+// does nothing.
+func (a *agent) replaceRules(ctx context.Context, k backend.Kind, rules *hostRules, s node.Settings, registry *pods.Pods) error {
+	for _, other := range k.Others() {
+		old, err := other.OpenHost(-1)
+		if err != nil {
+			return err
+		}
+		err = a.replace(ctx, k, rules, old, s, registry)
+		if err = errors.Join(err, old.Close()); err != nil {
+			return fmt.Errorf("take over from the %s back end: %w", other, err)
+		}
+	}
+	return nil
+}
+
+func (a *agent) replace(ctx context.Context, k backend.Kind, rules *hostRules, old backend.Host, s node.Settings, registry *pods.Pods) error {
+	present, err := old.Present()
+	if err != nil && k.IsIptables() {
+		// A kernel without nf_tables has nothing of it; which error says so is the kernel's version's affair.
+		a.log.Debug("no nftables to look for a table in", "err", err)
+		return nil
+	}
+	if err != nil || !present {
+		return err
+	}
+	uplinks, err := steer.Uplinks(registry.HostInterfaces()...)
+	if err != nil {
+		return err
+	}
+	host := steer.Host{Redirects: s.Redirects, FallbackOnly: registry.FallbackOnly(s.Redirects), Locals: s.Locals, Uplinks: uplinks,
+		Exempt: registry.OptedOut(), InterceptNode: s.InterceptNode, Lifetime: s.Lifetime}
+	if k.IsIptables() {
+		if err := rules.Apply(host); err != nil {
+			return err
+		}
+	}
+	// Pods with nftables' rules accept what either gives back, those with iptables' only what iptables does.
+	for _, err := range registry.Convert(ctx) {
+		a.log.Error("pod keeps the rules of another back end: restart it", "err", err)
+	}
+	if !k.IsIptables() {
+		if err := rules.Apply(host); err != nil {
+			return err
+		}
+	}
+	if err := old.Remove(); err != nil {
+		return err
+	}
+	a.log.Info("the host's rules are another back end's now", "backend", k.String())
+	return nil
+}
+
+// programRuns is what telemetry shows of the runs of iptables' programs.
+func programRuns(stats *iptables.Stats) func() telemetry.Programs {
+	return func() telemetry.Programs {
+		failed, locked := stats.Failed.Load(), stats.Locked.Load()
+		return telemetry.Programs{OK: stats.Runs.Load() - failed, Failed: failed - locked, Locked: locked, Time: time.Duration(stats.Time.Load())}
+	}
+}
+
+// fit makes settings those of a back end, or says why it cannot have them.
+func fit(k backend.Kind, s node.Settings) (node.Settings, error) {
+	s.Backend = k.String()
+	if !k.IsIptables() {
+		return s, nil
+	}
+	if s.InterceptNode {
+		return s, fmt.Errorf("interceptNode: the %s back end, which this node needs, has no such rules: take it out", k)
+	}
+	s.Lifetime = iptables.Lifetime(s.Lifetime)
+	return s, nil
+}

@@ -1,0 +1,98 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
+)
+
+// recorded is how our back end stands in pod files.
+func (p *Pods) recorded() string {
+	if p.backend.IsIptables() {
+		return p.backend.String()
+	}
+	return ""
+}
+
+// Convert gives every steered pod rules of our back end where it has another's. Each error names a pod that keeps the old
+// ones. Pods with rules of nftables' accept answers that were given back either way, so they may be converted late; those with
+// rules of iptables' must be before the host's rules become nftables'.
+func (p *Pods) Convert(ctx context.Context) []error {
+	p.tend.Lock()
+	defer p.tend.Unlock()
+	p.stale.Store(true)
+	files, errs := p.read()
+	errs = slices.Clone(errs)
+	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
+	if err != nil {
+		return append(errs, fmt.Errorf("open the host's netns: %w", err))
+	}
+	_ = host.Close() // only its number counts
+	for _, group := range bySandbox(files) {
+		if ctx.Err() != nil {
+			return append(errs, ctx.Err())
+		}
+		box := openSandbox(group)
+		if box.ns == nil {
+			continue
+		}
+		if want := podfile.Table(box.files...); group[0].NetNSInode != hostInode && len(want.Redirects) > 0 {
+			if err := p.convert(&box, want); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", Name(group[0]), err))
+			}
+		}
+		_ = box.ns.Close() // only to enter
+	}
+	return errs
+}
+
+// convert puts our back end's rules in place of those that a sandbox's files tell of, and notes it there.
+func (p *Pods) convert(box *sandbox, want steer.Pod) error {
+	at := slices.IndexFunc(box.files, func(f podfile.File) bool { return len(f.In(podfile.Steered)) > 0 && f.Backend != p.recorded() })
+	if at < 0 {
+		return nil
+	}
+	old, err := backend.Named(box.files[at].Backend)
+	if err != nil {
+		return err
+	}
+	if err := p.apply(box); err != nil {
+		return err
+	}
+	if old.IsIptables() != p.backend.IsIptables() { // the other flavour's chains Apply leaves alone; they say the same
+		if err := removeOf(old, box.ns); err != nil {
+			return err
+		}
+	}
+	for i := range box.files {
+		f := box.files[i]
+		f.Backend = p.recorded()
+		if err := podfile.Update(p.stateDir, f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		box.files[i] = f
+	}
+	p.log.Info("pod has rules of another back end now", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "backend", p.backend.String(),
+		"redirects", len(want.Redirects))
+	return nil
+}
+
+// removeOf takes one back end's rules out of a netns.
+func removeOf(k backend.Kind, ns *os.File) error {
+	table, err := k.Open(int(ns.Fd()))
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	if present, err := table.Present(); err != nil || !present {
+		return err
+	}
+	return table.Remove()
+}

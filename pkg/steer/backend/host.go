@@ -1,0 +1,119 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/turn"
+)
+
+// Host is the host's rules with all that belongs to them.
+type Host interface {
+	steer.Table
+	// Watch ticks when the rules may have been changed, until ctx ends, which closes the channel.
+	Watch(ctx context.Context) (<-chan struct{}, error)
+	// Leases lists those in force. renew and lifetime are the agent's terms: iptables' take two renewals to tell.
+	Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error)
+	// RemoveOthers takes away what stands in another flavour of the same back end.
+	RemoveOthers() error
+}
+
+// OpenHost opens the back end for a host's netns; -1 means the calling thread's.
+func (k Kind) OpenHost(nsFD int) (Host, error) {
+	if !k.IsIptables() {
+		n, err := steer.OpenNftables(nsFD)
+		if err != nil {
+			return nil, err
+		}
+		return plain{n}, nil
+	}
+	b, err := iptables.Open(nsFD, k.flavour, k.stats)
+	if err != nil {
+		return nil, err
+	}
+	t, err := turn.Open(nsFD)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return turned{Iptables: b, turn: t}, nil
+}
+
+// plain are nftables' rules, which need nothing beside them.
+type plain struct{ *steer.Nftables }
+
+func (p plain) Leases(time.Duration, time.Duration) ([]steer.LeaseState, error) {
+	return p.Nftables.Leases()
+}
+
+func (plain) RemoveOthers() error { return nil }
+
+// turned are iptables' rules with the turn that they send packets by.
+type turned struct {
+	*iptables.Iptables
+	turn *turn.Turn
+}
+
+// Repair makes the turn before the rules that use it.
+func (t turned) Repair(rs steer.Ruleset) ([]string, error) {
+	drift, err := t.turn.Ensure(givenBackTo(rs))
+	if err != nil {
+		return drift, err
+	}
+	more, err := t.Iptables.Repair(rs)
+	return append(drift, more...), err
+}
+
+func (t turned) Apply(rs steer.Ruleset) error {
+	_, err := t.Repair(rs)
+	return err
+}
+
+func (t turned) Ensure(rs steer.Ruleset) error { return t.Apply(rs) }
+
+func (t turned) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error) {
+	return t.Iptables.Leases(2*renew+100*time.Millisecond, iptables.Lifetime(lifetime))
+}
+
+// Remove takes the rules away and then the turn.
+func (t turned) Remove() error { return errors.Join(t.Iptables.Remove(), t.turn.Remove()) }
+
+func (t turned) Close() error { return errors.Join(t.Iptables.Close(), t.turn.Close()) }
+
+// givenBackTo lists the cluster DNS addresses that the rules give packets back to.
+func givenBackTo(rs steer.Ruleset) []netip.Addr {
+	host, ok := rs.(steer.Host)
+	if !ok {
+		return nil
+	}
+	var out []netip.Addr
+	for _, r := range slices.Concat(host.Redirects, host.FallbackOnly) {
+		out = append(out, r.ClusterDNS)
+	}
+	for _, l := range host.Locals {
+		out = append(out, l.ClusterDNS)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+// Addresses lists those of ours that a host's rules are about, sorted.
+func Addresses(rs steer.Ruleset) []netip.Addr {
+	host, ok := rs.(steer.Host)
+	if !ok {
+		return nil
+	}
+	var out []netip.Addr
+	for _, r := range slices.Concat(host.Redirects, host.FallbackOnly) {
+		out = append(out, r.Steering)
+	}
+	for _, l := range host.Locals {
+		out = append(out, l.Address)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
