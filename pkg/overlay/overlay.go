@@ -117,7 +117,8 @@ func (d *decoder) level(field string, data []byte, l *Level, whole bool) map[str
 		return nil
 	}
 	own := map[string]json.RawMessage{}
-	for key, raw := range members {
+	for _, key := range slices.Sorted(maps.Keys(members)) {
+		raw := members[key]
 		switch key {
 		case keyNamespaces, keyLimits, keyExcess:
 			if !whole {

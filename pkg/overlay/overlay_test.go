@@ -101,7 +101,7 @@ func TestPrecedence(t *testing.T) {
 		"the pod's is unreadable": {rules, "shop", "options: [ndots: 1]", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "false",
 			`annotation neardns.io/dns-params: line 1: "ndots: 1" has a colon where YAML begins a value: put it in quotes, or the key on a line of its own`},
 		"the proposal's slip": {`{}`, "shop", "- options:\n  - name: ndots\n  - value: 1\n", own, "none",
-			"annotation neardns.io/dns-params: the overlay: a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away; [0].options[1].name: missing: name and value of an option stand in one object (in YAML under one dash)"},
+			"annotation neardns.io/dns-params: the overlay: a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away; [0].options[1].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
 		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "false",
 			"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
 		"the pod's is too long, the others stay": {`{"excess": "refuse", "options": ["ndots:1"]}`, "shop", `{"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3"]}`,

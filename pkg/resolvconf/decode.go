@@ -158,7 +158,7 @@ func (d *decoder) options(field string, raw json.RawMessage) []string {
 			}
 		}
 		if !named {
-			d.fault(at+".name", "missing: name and value of an option stand in one object (in YAML under one dash)")
+			d.fault(at+".name", "missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2")
 			continue
 		}
 		if value != "" {

@@ -82,7 +82,7 @@ func TestDecodeOverlayFaults(t *testing.T) {
 		`{"options": ["ndots 2", ":2", 3]}`: `dns.options[0]: "ndots 2" is not an option: write it like ndots:2, without white space` + "\n" +
 			`dns.options[1]: ":2" is not an option: write it like ndots:2, without white space` + "\n" +
 			`dns.options[2]: a number, but an object is wanted: write it like {"name": "ndots", "value": "2"}`,
-		`{"options": [{"name": "ndots"}, {"value": 1}]}`:                 "dns.options[1].name: missing: name and value of an option stand in one object (in YAML under one dash)",
+		`{"options": [{"name": "ndots"}, {"value": 1}]}`:                 "dns.options[1].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2",
 		`{"options": [{"name": "", "value": 1}]}`:                        `dns.options[0].name: "" is not an option's name: write it without colon and white space, and the value beside it as value`,
 		`{"options": [{"name": "ndots:2"}]}`:                             `dns.options[0].name: "ndots:2" is not an option's name: write it without colon and white space, and the value beside it as value`,
 		`{"options": [{"name": 5}]}`:                                     "dns.options[0].name: a number, but a string is wanted: put it in quotes",

@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -50,6 +52,8 @@ type Node struct {
 	Service          Service
 	Listen           Listen
 	Log              Log
+	PodDNS           overlay.Rules // what is wanted of pods' own DNS settings
+	ResolvConf       ResolvConf
 	StateDir         string
 	PersistDir       string
 	Corefile         string            // path of a file that replaces the rendered Corefile; "" for none
@@ -170,6 +174,7 @@ func Default() Node {
 		Service:          Service{Namespace: "kube-system", Name: "kube-dns", UDPPort: "dns", TCPPort: "dns-tcp"},
 		Listen:           Listen{Health: netip.MustParseAddrPort("127.0.0.1:9254")},
 		Log:              Log{Level: slog.LevelInfo, Format: LogText, Queries: QueriesOff},
+		ResolvConf:       ResolvConf{Mode: conflist.ResolvConfAuto, Paths: sandbox.Patterns(), Host: conflist.HostResolvConf, NRI: "/var/run/nri/nri.sock"},
 		StateDir:         podfile.DefaultStateDir,
 		PersistDir:       podfile.DefaultPersistDir,
 	}
@@ -240,6 +245,8 @@ func (n *Node) ConflistEntry() ([]byte, error) {
 		Backend:        n.Backend,
 		StateDir:       n.StateDir,
 		PersistDir:     n.PersistDir,
+
+		DNS: n.PodDNS, ResolvConf: n.ResolvConf.Mode, ResolvConfPaths: n.ResolvConf.Paths, HostResolvConf: n.ResolvConf.Host,
 	}
 	if !n.Steers() {
 		s.Steer = conflist.SteerOff

@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/neardns/neardns/pkg/overlay"
+	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -112,6 +114,16 @@ kubeProxyMode: ipvs
 service: {name: dns-system/core, ports: {udp: d, tcp: d-t}}
 listen: {metrics: "${NODE_IP}:9999", health: off}
 log: {level: debug, format: json, queries: all}
+podDNS:
+  options: [edns0, {name: ndots, value: 2}]
+  excess: refuse
+  limits: glibc-legacy
+  annotations: ignore
+  namespaces:
+    shop: {policy: Custom, nameservers: ["${UPSTREAM}"], search: [a.b.], searchCompletion: true, annotations: honour}
+    other:
+      searchCompletion: false
+resolvConf: {mode: off, paths: ["/x/{id}/r"], host: /run/r, nri: off}
 stateDir: /run/x/../nd
 persistDir: /var/nd
 snippets:
@@ -120,7 +132,18 @@ snippets:
   Corp.Example: "log\n"
 `
 	n := load(t, text, world{env: map[string]string{"UPSTREAM": "10.96.0.11", "NODE_IP": "2001:db8::7"}})
+	yes, no := true, false
 	want := Node{
+		PodDNS: overlay.Rules{
+			Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"edns0", "ndots:2"}}}, Annotations: &no},
+			Namespaces: map[string]overlay.Level{
+				"shop": {Overlay: resolvconf.Overlay{Policy: resolvconf.None, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.11"}, Searches: []string{"a.b"}}},
+					SearchCompletion: &yes, Annotations: &yes},
+				"other": {SearchCompletion: &no},
+			},
+			Limits: resolvconf.GlibcLegacy, Excess: resolvconf.Refuse,
+		},
+		ResolvConf:       ResolvConf{Mode: "off", Paths: []string{"/x/{id}/r"}, Host: "/run/r"},
 		ClusterDomain:    "example.internal",
 		Redirects:        redirect1("10.96.0.10", "169.254.20.21", "fd00:10:96::a", "fd00:90de:d95::b"),
 		LocalAddresses:   addrs("169.254.20.10", "fd00:90de:d95::a"),
@@ -309,10 +332,11 @@ func TestMissingFile(t *testing.T) {
 func TestShow(t *testing.T) {
 	for name, w := range map[string]world{
 		"detected": {env: map[string]string{"NODE_IP": "192.0.2.4"}, files: map[string]string{
-			KubeletConfig: "clusterDNS: [10.96.0.10, fd00:10:96::a]\nclusterDomain: cluster.local\n"}},
+			KubeletConfig: "clusterDNS: [10.96.0.10, fd00:10:96::a]\nclusterDomain: cluster.local\nresolvConf: /run/systemd/resolve/resolv.conf\n"}},
 		"written": {env: map[string]string{"UP": "10.96.0.11"}, files: map[string]string{"/etc/node.yaml": head +
 			"redirects: [10.96.0.10]\ninterceptNode: true\nupstreams: {cluster: [\"${UP}\"], external: [\"tls://9.9.9.9%dns.quad9.net\", \"2001:db8::1\"]}\n" +
 			"stubDomains: {corp.example: [10.1.2.3], \"10.in-addr.arpa\": [\"10.1.2.3:5353\"]}\nlog: {queries: errors}\n" +
+			"podDNS: {options: [\"ndots:2\"], searchCompletion: true, namespaces: {shop: {policy: None, nameservers: [10.96.0.10], annotations: ignore}}}\n" +
 			"snippets:\n  .: |\n    template IN ANY {\n      rcode NXDOMAIN ${1}\n    }\n  corp.example: \"log\\n\\n\\terrors # ü \\\"x\\\"\"\n"}},
 		"corefile": {files: map[string]string{"/etc/node.yaml": head + "redirects: [10.96.0.10]\ncorefile: /etc/neardns/Corefile\n", "/etc/neardns/Corefile": ". {\n}\n"}},
 	} {
@@ -368,7 +392,8 @@ func TestConflistEntry(t *testing.T) {
 	for name, text := range map[string]string{
 		"least": "redirects: [10.96.0.10]\n",
 		"all": "redirects: [10.96.0.10, {clusterDNS: \"fd00:10:96::a\", steering: \"fd00::99\"}]\nclusterDomain: a.b\nbackend: nftables\n" +
-			"kubeProxyMode: none\nstateDir: /run/x\npersistDir: /var/x\n",
+			"kubeProxyMode: none\nstateDir: /run/x\npersistDir: /var/x\npodDNS: {options: [\"ndots:2\"], namespaces: {shop: {searchCompletion: true}}}\n" +
+			"resolvConf: {mode: off, paths: [\"/x/{id}/r\"], host: /run/r}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			entry, err := load(t, head+text, world{}).ConflistEntry()
@@ -402,6 +427,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add(head + "redirects: [10.96.0.10]\n")
 	f.Add(head + "redirects:\n- clusterDNS: 10.96.0.10\n  steering: ${A}\nstubDomains: {a.b: [10.1.1.1, \"[::1]:5\"]}\nlisten: {health: \"${A}:1\"}\n")
 	f.Add(head + "redirects: [10.96.0.10]\nsnippets:\n  .: |\n    a {\n\tb\n    }\n\n  c.d: 'x ''y'' \\'\nlog: {queries: off}\n")
+	f.Add(head + "redirects: [10.96.0.10]\npodDNS: {options: [ndots:2, {name: a, value: 1}], namespaces: {shop: {policy: None, nameservers: ['::1']}}}\n")
 	f.Add("a: &b [*b]\n<<: !!x {}\n? - c\n: d\n---\n")
 	cases, _ := filepath.Glob("testdata/bad/*.txt")
 	for _, file := range cases {

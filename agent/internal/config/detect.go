@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"path"
 	"slices"
 
 	"github.com/goccy/go-yaml/ast"
@@ -46,19 +47,21 @@ type kubelet struct {
 	clusterDomain string
 	clusterDNS    []netip.Addr // Services' addresses
 	cache         []netip.Addr // link-local ones: those of a cache on the node, from which pods were not spared
+	resolvConf    string
 }
 
 // detect fills in what the file leaves out and the node can tell.
 func (n *Node) detect(env Env) error {
-	var k kubelet
-	if !n.IsSet("clusterDomain") || !n.IsSet("redirects") || !n.IsSet("localAddresses") {
-		var err error
-		if k, err = n.readKubelet(env); err != nil {
-			return err
-		}
+	k, err := n.readKubelet(env)
+	// A file that cannot be read is a fault only where the node cannot do without it.
+	if err != nil && !(n.IsSet("clusterDomain") && n.IsSet("redirects") && n.IsSet("localAddresses")) {
+		return err
 	}
 	if !n.IsSet("clusterDomain") && k.clusterDomain != "" {
 		n.ClusterDomain, n.origin["clusterDomain"] = k.clusterDomain, KubeletConfig
+	}
+	if !n.IsSet("resolvConf.host") && k.resolvConf != "" {
+		n.ResolvConf.Host, n.origin["resolvConf.host"] = k.resolvConf, KubeletConfig
 	}
 	if !n.IsSet("redirects") {
 		if err := n.detectRedirects(env, k); err != nil {
@@ -191,6 +194,10 @@ func (n *Node) readKubelet(env Env) (kubelet, error) {
 			}
 		case "clusterDNS":
 			d.kubeletDNS(&k, p)
+		case "resolvConf":
+			if s, ok := p.value.(*ast.StringNode); ok && path.IsAbs(s.Value) {
+				k.resolvConf = path.Clean(s.Value) // "" tells the kubelet to use none; who wants the policy Default names one here
+			}
 		}
 	}
 	if err := errors.Join(d.faults...); err != nil {

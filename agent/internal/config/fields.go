@@ -10,6 +10,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -59,6 +60,11 @@ func table() []field {
 		logLevel("log.level", reload),
 		text("log.format", reload, func(n *Node) *string { return &n.Log.Format }, oneOf(LogText, LogJSON)),
 		text("log.queries", reload, func(n *Node) *string { return &n.Log.Queries }, oneOf(QueriesOff, QueriesErrors, QueriesAll)),
+		podDNS("podDNS", reload),
+		text("resolvConf.mode", restart, func(n *Node) *string { return &n.ResolvConf.Mode }, oneOf(conflist.ResolvConfAuto, conflist.ResolvConfOff)),
+		list("resolvConf.paths", restart, func(n *Node) *[]string { return &n.ResolvConf.Paths }, parsePattern, func(s string) string { return s }, false),
+		text("resolvConf.host", reload, func(n *Node) *string { return &n.ResolvConf.Host }, parsePath),
+		nri("resolvConf.nri", restart),
 		text("stateDir", restart, func(n *Node) *string { return &n.StateDir }, parsePath),
 		text("persistDir", restart, func(n *Node) *string { return &n.PersistDir }, parsePath),
 		text("corefile", reload, func(n *Node) *string { return &n.Corefile }, parsePath),

@@ -29,7 +29,7 @@ func TestSamples(t *testing.T) {
 	text := read(t, "../../../conf/nodeconfig-full.yaml")
 	full := load(t, text, w)
 	plain := load(t, head, w)
-	other := map[string]bool{"interceptNode": true, "upstreams.cluster": true, "stubDomains": true, "snippets": true, "corefile": true}
+	other := map[string]bool{"interceptNode": true, "upstreams.cluster": true, "stubDomains": true, "snippets": true, "corefile": true, "podDNS": true}
 	for _, f := range table() {
 		if f.name == "corefile" {
 			if !strings.Contains(text, "# corefile: /") {

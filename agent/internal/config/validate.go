@@ -185,6 +185,9 @@ func (n *Node) checkNames() []error {
 	if n.InterceptNode && strings.HasPrefix(n.Backend, BackendIptables) {
 		add("interceptNode", "the iptables back end has no such rules: take it out, or write backend: nftables")
 	}
+	if len(n.ResolvConf.Paths) == 0 {
+		add("resolvConf.paths", "names no path: name one, or write mode: off")
+	}
 	if n.StateDir == n.PersistDir {
 		add("persistDir", "is the same folder as stateDir: stateDir must be gone after a reboot, persistDir must not: name two")
 	}
