@@ -90,8 +90,8 @@ test-unit: ## tests that need nothing but Go
 test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
 	@NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) -p 2 -timeout $(TESTTIMEOUT) -alone ./integration $(PKGS)
 
-test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, CRI-O's calls, cnitool (as root)
-	@integration/tools/deps containerd:containerd runc:runc
+test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman, CRI-O's calls, cnitool (as root)
+	@integration/tools/deps containerd:containerd runc:runc podman:podman
 	@$(GO) test -count=1 -timeout 10m -v ./integration/callers | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 

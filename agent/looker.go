@@ -257,11 +257,23 @@ func (l *looker) lookAtPods(p *doctor.Picture) {
 		p.PodErrs = append(p.PodErrs, err.Error())
 	}
 	for _, v := range found {
-		p.Pods = append(p.Pods, doctor.Pod{Name: pods.Name(v.File), State: v.State, Drift: v.Drift, Mesh: v.Mesh, Err: text(v.Err)})
+		p.Pods = append(p.Pods, doctor.Pod{Name: pods.Name(v.File), State: v.State, Drift: v.Drift, Mesh: v.Mesh, Err: text(v.Err), DNS: podDNS(v.File)})
 		if i := v.File.HostInterface; i != "" && exists(filepath.Join("/sys/class/net", i, "bridge")) {
 			p.Kernel.BridgePods = true
 		}
 	}
+}
+
+// podDNS is what a pod's file says about its DNS settings.
+func podDNS(f podfile.File) doctor.PodDNS {
+	var out doctor.PodDNS
+	if f.DNS != nil {
+		out.State, out.Reason = string(f.DNS.State), f.DNS.Reason
+	}
+	for _, i := range f.Ignored {
+		out.Ignored = append(out.Ignored, i.What+" is ignored: "+i.Why)
+	}
+	return out
 }
 
 func (l *looker) kernel(bridgePods bool) doctor.Kernel {

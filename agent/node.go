@@ -29,11 +29,13 @@ import (
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/nri"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/agent/internal/wire"
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/accept"
@@ -227,6 +229,10 @@ func (a *agent) run(ctx context.Context) error {
 	defer stop()
 	a.serve(shared, own, &wg, m, n)
 	wg.Go(func() { a.answers.Run(own) })
+	if c := a.conf.ResolvConf; c.Mode != conflist.ResolvConfOff && c.NRI != "" {
+		overlays := nri.New(nri.Config{Log: a.log, StateDir: a.conf.StateDir, Paths: c.Paths, Socket: c.NRI})
+		wg.Go(func() { overlays.Run(own) })
+	}
 	defer func() {
 		if !a.given.Load() {
 			a.answers.Save()

@@ -96,7 +96,9 @@ state = "%[1]s/state"
     bin_dirs = ["%[2]s"]
     conf_dir = "%[3]s"
 [plugins."io.containerd.nri.v1.nri"]
-  disable = true
+  socket_path = "%[1]s/nri.sock"
+  plugin_path = "%[1]s/nri/plugins"
+  plugin_config_path = "%[1]s/nri/conf.d"
 `
 )
 
@@ -202,17 +204,25 @@ func (r *running) clean() {
 			_ = unix.Unmount(f[1], unix.MNT_DETACH)
 		}
 	}
-	// The kubelet's part. A controller that runc did not know keeps a folder for each container.
-	tops, err := filepath.Glob("/sys/fs/cgroup/*/" + r.cgroup)
-	if err != nil {
+	if err := removeControlGroups(r.cgroup); err != nil {
 		r.t.Error(err)
 	}
-	for _, top := range append(tops, "/sys/fs/cgroup/"+r.cgroup) {
+}
+
+// removeControlGroups is the kubelet's part. A controller that runc did not know keeps a folder for each container.
+func removeControlGroups(name string) error {
+	tops, err := filepath.Glob("/sys/fs/cgroup/*/" + name)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, top := range append(tops, "/sys/fs/cgroup/"+name) {
 		below, _ := filepath.Glob(top + "/*/") // one that is gone has none
 		for _, folder := range append(below, top) {
 			if err := unix.Rmdir(folder); err != nil && !errors.Is(err, unix.ENOENT) {
-				r.t.Errorf("remove control group %s: %v", folder, err)
+				errs = append(errs, fmt.Errorf("remove control group %s: %w", folder, err))
 			}
 		}
 	}
+	return errors.Join(errs...)
 }

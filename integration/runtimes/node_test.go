@@ -47,27 +47,34 @@ type node struct {
 func newNode(t *testing.T, c containerd) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
-	for _, name := range []string{"neardns", "neardns-agent", "neardns-install", "tools/ptp"} {
-		if _, err := os.Stat(product(name)); err != nil {
-			t.Fatalf("%v: run it by `make test-runtimes`, in the repository's folder", err)
-		}
-	}
 	n := &node{Node: testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Name: c.name}), t: t, version: c.cni, dir: t.TempDir()}
-	for _, d := range []string{n.cniBin(), n.cniConf(), n.stateDir(), n.persistDir()} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"ptp", "host-local", "loopback"} {
-		if err := os.Symlink(product("tools/"+name), filepath.Join(n.cniBin(), name)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	n.prepare()
 	n.writeNetwork()
 	n.write("node.yaml", fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: [%q, %q]\nlocalAddresses: []\nupstreams: {external: []}\nstateDir: %s\npersistDir: %s\n",
 		n.ClusterDNS()[0], n.ClusterDNS()[1], n.stateDir(), n.persistDir()))
 	n.running = c.start(t, n.Host, n.dir, n.cniBin(), n.cniConf())
 	return n
+}
+
+// prepare makes the folders, with the reference plugins and ours.
+func (n *node) prepare() {
+	t := n.t
+	t.Helper()
+	for _, name := range []string{"neardns", "neardns-agent", "neardns-install", "tools/ptp", "tools/bridge"} {
+		if _, err := os.Stat(product(name)); err != nil {
+			t.Fatalf("%v: run it by `make test-runtimes`, in the repository's folder", err)
+		}
+	}
+	for _, d := range []string{n.cniBin(), n.cniConf(), n.stateDir(), n.persistDir()} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"ptp", "bridge", "host-local", "loopback"} {
+		if err := os.Symlink(product("tools/"+name), filepath.Join(n.cniBin(), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }

@@ -48,7 +48,7 @@ type Settings struct {
 	StateDir       string
 	PersistDir     string
 
-	DNS             overlay.Rules // what is wanted of pods' DNS settings
+	DNS             overlay.Rules // what is wanted of pods' DNS settings; of it, what is laid at ADD
 	ResolvConf      string        // one of the ResolvConf constants
 	ResolvConfPaths []string      // as sandbox.Patterns has them; nil for these
 	HostResolvConf  string        // the node's own file, as its kubelet uses it
@@ -98,7 +98,7 @@ func Entry(s Settings) ([]byte, error) {
 		StateDir:   unless(s.StateDir, podfile.DefaultStateDir),
 		PersistDir: unless(s.PersistDir, podfile.DefaultPersistDir),
 
-		DNS:            s.DNS,
+		DNS:            s.DNS.Laid(),
 		ResolvConf:     unless(s.ResolvConf, ResolvConfAuto),
 		HostResolvConf: unless(s.HostResolvConf, HostResolvConf),
 		Capabilities: capabilities{

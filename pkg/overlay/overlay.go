@@ -28,7 +28,7 @@ const (
 // Level is what one who may say something says: the operator for all pods or for those of a namespace.
 type Level struct {
 	resolvconf.Overlay
-	// SearchCompletion is what is wanted of the agent for these pods; nil leaves it to the level below.
+	// SearchCompletion is what is wanted of the agent for these pods, which reads it itself; nil leaves it to the level below.
 	SearchCompletion *bool
 	// Annotations tells whether these pods' annotations are heeded; nil leaves it to the level below, which heeds them.
 	Annotations *bool
@@ -125,8 +125,10 @@ func (d *decoder) level(field string, data []byte, l *Level, whole bool) map[str
 				d.fault(field+"."+key, "stands for all pods only: take it out here")
 			}
 		case keyCompletion, keyAnnotations:
-		default:
+		case "policy", "nameservers", "search", "searches", "options":
 			continue
+		default:
+			d.fault(field+"."+clip(key), "unknown key: %s", suggest(key, whole))
 		}
 		own[key] = raw
 		delete(members, key)
@@ -153,6 +155,23 @@ func (d *decoder) level(field string, data []byte, l *Level, whole bool) map[str
 		d.faults = append(d.faults, err)
 	}
 	return own
+}
+
+// suggest names the key that was probably meant.
+func suggest(key string, whole bool) string {
+	keys := []string{"policy", "nameservers", "searches", "options", keyCompletion, keyAnnotations}
+	if whole {
+		keys = append(keys, keyNamespaces, keyLimits, keyExcess)
+	}
+	plain := func(s string) string {
+		return strings.TrimRight(strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s)), "es")
+	}
+	for _, k := range keys {
+		if plain(key) == plain(k) {
+			return fmt.Sprintf("write %q", k)
+		}
+	}
+	return "take it out, or use one of " + strings.Join(keys, ", ")
 }
 
 func (d *decoder) text(field string, raw json.RawMessage) string {
@@ -234,6 +253,31 @@ func (l Level) isZero() bool {
 // says tells whether an overlay has anything in it.
 func says(o resolvconf.Overlay) bool {
 	return o.Policy != "" || len(o.Nameservers)+len(o.Searches)+len(o.Options) > 0
+}
+
+// Completion tells whether the agent may complete searches for the pods of a namespace that say nothing about it themselves.
+func (r Rules) Completion(namespace string) bool {
+	said := r.SearchCompletion
+	if own := r.Namespaces[namespace].SearchCompletion; own != nil {
+		said = own
+	}
+	return said != nil && *said
+}
+
+// Laid returns the part of the rules that is laid at ADD: all but SearchCompletion, which the agent reads as it is now.
+func (r Rules) Laid() Rules {
+	out := r
+	out.SearchCompletion, out.Namespaces = nil, nil
+	for name, l := range r.Namespaces {
+		if l.SearchCompletion = nil; l.isZero() {
+			continue
+		}
+		if out.Namespaces == nil {
+			out.Namespaces = map[string]Level{}
+		}
+		out.Namespaces[name] = l
+	}
+	return out
 }
 
 // Overlays tells whether the rules change any pod's settings by themselves.

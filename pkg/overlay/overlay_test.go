@@ -31,16 +31,17 @@ func TestDecodeFaults(t *testing.T) {
 	for text, want := range map[string]string{
 		`[]`:              `dns: not an object: write it like {"options": ["ndots:2"]}`,
 		`null`:            `dns: not an object: write it like {"options": ["ndots:2"]}`,
-		`{"domain": "x"}`: `dns.domain: unknown key: take it out, or use one of nameservers, searches, options, policy`,
+		`{"domain": "x"}`: `dns.domain: unknown key: take it out, or use one of policy, nameservers, searches, options, searchCompletion, annotations, namespaces, limits, excess`,
 		`{"annotations": "obey", "excess": 1, "limits": "musl", "searchCompletion": "on"}`: `dns.searchCompletion: "on": write true or false, without quotes
 dns.annotations: "obey" is not known: write one of honour, ignore
 dns.limits: profile "musl" is not known: write kubernetes or glibc-legacy
 dns.excess: 1 is not known: write one of truncate, refuse`,
-		`{"namespaces": []}`:                                `dns.namespaces: not an object: write it like {"shop": {"options": ["ndots:1"]}}`,
-		`{"namespaces": {"Shop": {}, "a.b": {}}}`:           "dns.namespaces: \"Shop\" is not the name of a namespace\ndns.namespaces: \"a.b\" is not the name of a namespace",
-		`{"namespaces": {"shop": {"limits": "x"}}}`:         "dns.namespaces.shop.limits: stands for all pods only: take it out here",
-		`{"namespaces": {"shop": {"nameservers": ["x"]}}}`:  `dns.namespaces.shop.nameservers[0]: "x" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10`,
-		`{"namespaces": {"shop": {"searchCompletion": 1}}}`: "dns.namespaces.shop.searchCompletion: 1: write true or false, without quotes",
+		`{"namespace": {}, "option": []}`:                  "dns.namespace: unknown key: write \"namespaces\"\ndns.option: unknown key: write \"options\"",
+		`{"namespaces": {"shop": {"limit": 1}}}`:           "dns.namespaces.shop.limit: unknown key: take it out, or use one of policy, nameservers, searches, options, searchCompletion, annotations",
+		`{"namespaces": []}`:                               `dns.namespaces: not an object: write it like {"shop": {"options": ["ndots:1"]}}`,
+		`{"namespaces": {"Shop": {}, "a.b": {}}}`:          "dns.namespaces: \"Shop\" is not the name of a namespace\ndns.namespaces: \"a.b\" is not the name of a namespace",
+		`{"namespaces": {"shop": {"limits": "x"}}}`:        "dns.namespaces.shop.limits: stands for all pods only: take it out here",
+		`{"namespaces": {"shop": {"nameservers": ["x"]}}}`: `dns.namespaces.shop.nameservers[0]: "x" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10`,
 	} {
 		if _, err := Decode("dns", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v\nwant %s", text, err, want)
@@ -54,7 +55,7 @@ func TestRulesAreKept(t *testing.T) {
 		`{}`,
 		`{"options":["ndots:2","edns0"]}`,
 		`{"policy":"None","nameservers":["10.96.0.10"],"searches":["a.b"],"options":["ndots:2"],"searchCompletion":true,"annotations":"ignore","limits":"glibc-legacy","excess":"refuse",` +
-			`"namespaces":{"a":{},"b":{"policy":"Default","searchCompletion":false,"annotations":"honour"}}}`,
+			`"namespaces":{"a":{},"b":{"policy":"Default","annotations":"honour"}}}`,
 	} {
 		r := mustDecode(t, text)
 		out, err := json.Marshal(r)
@@ -70,6 +71,27 @@ func TestRulesAreKept(t *testing.T) {
 	}
 }
 
+func TestCompletion(t *testing.T) {
+	r := mustDecode(t, `{"searchCompletion": true, "namespaces": {"off": {"searchCompletion": false}, "silent": {"options": ["ndots:1"]}}}`)
+	for namespace, want := range map[string]bool{"": true, "other": true, "silent": true, "off": false} {
+		if got := r.Completion(namespace); got != want {
+			t.Errorf("%q: %v", namespace, got)
+		}
+	}
+	if (Rules{}).Completion("x") || !mustDecode(t, `{"namespaces": {"on": {"searchCompletion": true}}}`).Completion("on") {
+		t.Error("off is not the default, or a namespace cannot turn it on")
+	}
+	// The plugin gets the rest.
+	if d := cmp.Diff(mustDecode(t, `{"namespaces": {"silent": {"options": ["ndots:1"]}}}`), ptr(r.Laid())); d != "" || r.SearchCompletion == nil {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if laid := mustDecode(t, `{"searchCompletion": true, "namespaces": {"on": {"searchCompletion": true}}}`).Laid(); !laid.IsZero() {
+		t.Errorf("%+v", laid)
+	}
+}
+
+func ptr(r Rules) *Rules { return &r }
+
 var (
 	node = resolvconf.Node{Host: &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}, Searches: []string{"corp.example"}},
 		ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local"}
@@ -77,8 +99,8 @@ var (
 )
 
 func TestPrecedence(t *testing.T) {
-	const rules = `{"options": ["ndots:4", "timeout:4"], "searches": ["all.example"], "searchCompletion": true,
-		"namespaces": {"shop": {"options": ["ndots:3"], "searches": ["shop.example"], "searchCompletion": false},
+	const rules = `{"options": ["ndots:4", "timeout:4"], "searches": ["all.example"],
+		"namespaces": {"shop": {"options": ["ndots:3"], "searches": ["shop.example"]},
 			"alone": {"policy": "Default", "options": ["rotate"]}, "closed": {"annotations": "ignore"}}}`
 	const params = "search: [pod.example]\noptions:\n- name: ndots\n  value: 2\n"
 	for name, tc := range map[string]struct {
@@ -88,21 +110,21 @@ func TestPrecedence(t *testing.T) {
 		ignored                  string
 	}{
 		"nothing":                 {`{}`, "shop", "", own, "none", ""},
-		"all pods":                {rules, "other", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "true", ""},
-		"the namespace above":     {rules, "shop", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "false", ""},
-		"the pod above both":      {rules, "shop", params, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example pod.example", "ndots:2 timeout:4"), "false", ""},
-		"a policy starts anew":    {rules, "alone", "", settings("192.0.2.1", "corp.example", "rotate"), "true", ""},
-		"the pod above a policy":  {rules, "alone", params, settings("192.0.2.1", "corp.example pod.example", "rotate ndots:2"), "true", ""},
-		"the pod's own policy":    {rules, "shop", `{"policy": "Custom", "nameservers": ["1.2.3.4"]}`, settings("1.2.3.4", "", ""), "false", ""},
-		"annotations are ignored": {rules, "closed", params, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "true", "annotation neardns.io/dns-params: annotations is ignore in the node's settings for this pod"},
+		"all pods":                {rules, "other", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "none", ""},
+		"the namespace above":     {rules, "shop", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "none", ""},
+		"the pod above both":      {rules, "shop", params, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example pod.example", "ndots:2 timeout:4"), "none", ""},
+		"a policy starts anew":    {rules, "alone", "", settings("192.0.2.1", "corp.example", "rotate"), "none", ""},
+		"the pod above a policy":  {rules, "alone", params, settings("192.0.2.1", "corp.example pod.example", "rotate ndots:2"), "none", ""},
+		"the pod's own policy":    {rules, "shop", `{"policy": "Custom", "nameservers": ["1.2.3.4"]}`, settings("1.2.3.4", "", ""), "none", ""},
+		"annotations are ignored": {rules, "closed", params, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "none", "annotation neardns.io/dns-params: annotations is ignore in the node's settings for this pod"},
 		"ignored for all, heeded for one": {`{"annotations": "ignore", "namespaces": {"shop": {"annotations": "honour"}}}`, "shop", `{"options": ["ndots:1"]}`,
 			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), "none", ""},
-		"a pod without a namespace": {rules, "", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "true", ""},
-		"the pod's is unreadable": {rules, "shop", "options: [ndots: 1]", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "false",
+		"a pod without a namespace": {rules, "", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "none", ""},
+		"the pod's is unreadable": {rules, "shop", "options: [ndots: 1]", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "none",
 			`annotation neardns.io/dns-params: line 1: "ndots: 1" has a colon where YAML begins a value: put it in quotes, or the key on a line of its own`},
 		"the proposal's slip": {`{}`, "shop", "- options:\n  - name: ndots\n  - value: 1\n", own, "none",
 			"annotation neardns.io/dns-params: the overlay: a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away; [0].options[1].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
-		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "false",
+		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "none",
 			"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
 		"the pod's is too long, the others stay": {`{"excess": "refuse", "options": ["ndots:1"]}`, "shop", `{"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3"]}`,
 			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), "none",

@@ -12,7 +12,7 @@ import (
 // Wish is what is wanted for one pod.
 type Wish struct {
 	OptOut           bool  // the pod's questions are not to be steered
-	SearchCompletion *bool // the highest word said about it; nil for none
+	SearchCompletion *bool // what the pod's annotation says; nil for nothing
 	Ignored          []podfile.Ignored
 
 	layers []layer // the lowest first
@@ -30,14 +30,11 @@ type layer struct {
 // Above the pod's own settings stand what is for all pods, then what is for its namespace, then its annotation. field is what
 // the rules are called where they stand.
 func (r Rules) For(field, namespace string, annotations map[string]string) Wish {
-	w := Wish{SearchCompletion: r.SearchCompletion, limits: r.Limits, excess: r.Excess}
+	w := Wish{limits: r.Limits, excess: r.Excess}
 	heed := r.Annotations == nil || *r.Annotations
 	w.add(field, r.Overlay)
 	if l, ok := r.Namespaces[namespace]; ok {
 		w.add(field+"."+keyNamespaces+"."+namespace, l.Overlay)
-		if l.SearchCompletion != nil {
-			w.SearchCompletion = l.SearchCompletion
-		}
 		if l.Annotations != nil {
 			heed = *l.Annotations
 		}

@@ -86,7 +86,7 @@ type File struct {
 
 	// DNS is nil where it was not looked at: in a file of an older plugin.
 	DNS *DNS `json:"dns,omitempty"`
-	// SearchCompletion is what the pod, its namespace or the node's settings say, in this order; nil where none says anything.
+	// SearchCompletion is what the pod's annotation neardns.io/search-completion says; nil where it says nothing that is heeded.
 	SearchCompletion *bool     `json:"searchCompletion,omitempty"`
 	Ignored          []Ignored `json:"ignored,omitempty"`
 }
@@ -305,6 +305,26 @@ func Update(stateDir string, f File) error {
 		return fmt.Errorf("update pod file %s: %w", path, err)
 	}
 	return nil
+}
+
+// Amend reads the file of an attachment, lets change decide on it, and updates it where that returns true. Whoever amends does
+// so one after the other, so that none takes back what another has just written; plugins do not wait for it, since a runtime
+// makes no two calls for one container at once and the agent comes behind ADD. A missing file is fs.ErrNotExist.
+func Amend(stateDir, containerID, ifName string, change func(*File) bool) error {
+	path := Path(stateDir, containerID, ifName)
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return fmt.Errorf("amend pod file: %w", err)
+	}
+	defer dir.Close() // and with it the lock
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", dir.Name(), err)
+	}
+	f, err := Read(path)
+	if err != nil || !change(&f) {
+		return err
+	}
+	return Update(stateDir, f)
 }
 
 // List reads every pod file. Files that cannot be read are errors beside the others, not instead of them; a missing folder

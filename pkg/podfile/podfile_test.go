@@ -350,3 +350,40 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// Two who amend one file at once both get their say.
+func TestAmend(t *testing.T) {
+	dir := t.TempDir()
+	if err := Amend(dir, "abc", "eth0", func(*File) bool { return true }); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no folder: %v", err)
+	}
+	if err := Write(dir, sample("abc", "eth0")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Amend(dir, "other", "eth0", func(*File) bool { return true }); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if err := Amend(dir, "abc", "eth0", func(f *File) bool { f.PodName = "x"; return false }); err != nil {
+		t.Error(err)
+	}
+	const each = 50
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range each {
+				err := Amend(dir, "abc", "eth0", func(f *File) bool {
+					f.Ignored = append(f.Ignored, Ignored{What: "x"})
+					return true
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	got, err := Read(Path(dir, "abc", "eth0"))
+	if err != nil || len(got.Ignored) != 4*each || got.PodName != "web-0" {
+		t.Errorf("%d of %d changes, pod %s, %v", len(got.Ignored), 4*each, got.PodName, err)
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/neardns/neardns/pkg/overlay"
@@ -48,6 +50,15 @@ func (r *confReader) podDNSKeys(c *Conf) {
 			r.fault(field, "%s", msg)
 		}
 		return
+	}
+	for _, name := range append([]string{""}, slices.Sorted(maps.Keys(rules.Namespaces))...) {
+		l, field := rules.Level, keyDNS
+		if name != "" {
+			l, field = rules.Namespaces[name], keyDNS+".namespaces."+name
+		}
+		if l.SearchCompletion != nil {
+			r.fault(field+".searchCompletion", "belongs into podDNS of the agent's NodeConfig, where it holds for pods that run, too: take it out here")
+		}
 	}
 	c.Rules = *rules
 	// The CNI specification has a key dns of its own in every plugin's configuration, and libcni refuses a whole list in which it

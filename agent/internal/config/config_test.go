@@ -392,7 +392,7 @@ func TestConflistEntry(t *testing.T) {
 	for name, text := range map[string]string{
 		"least": "redirects: [10.96.0.10]\n",
 		"all": "redirects: [10.96.0.10, {clusterDNS: \"fd00:10:96::a\", steering: \"fd00::99\"}]\nclusterDomain: a.b\nbackend: nftables\n" +
-			"kubeProxyMode: none\nstateDir: /run/x\npersistDir: /var/x\npodDNS: {options: [\"ndots:2\"], namespaces: {shop: {searchCompletion: true}}}\n" +
+			"kubeProxyMode: none\nstateDir: /run/x\npersistDir: /var/x\npodDNS: {options: [\"ndots:2\"], searchCompletion: true, namespaces: {shop: {annotations: ignore}, a: {searchCompletion: true}}}\n" +
 			"resolvConf: {mode: off, paths: [\"/x/{id}/r\"], host: /run/r}\n",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -46,7 +46,7 @@ func Diagnose(p Picture) Report {
 	}{
 		{"agent", agent}, {"link", linkUp}, {"port 53", listeners}, {"rules", rules}, {"firewall", firewall}, {"leases", leases},
 		{"fallback", fallback}, {"kube-proxy", kubeProxy}, {"upstreams", upstreams}, {"resolv.conf", resolvConf},
-		{"conflist", conflist}, {"pods", pods}, {"kernel", kernel}, {"conntrack", conntrack}, {"folders", folders}, {"neighbours", neighbours},
+		{"conflist", conflist}, {"pods", pods}, {"pod dns", podDNS}, {"kernel", kernel}, {"conntrack", conntrack}, {"folders", folders}, {"neighbours", neighbours},
 	} {
 		f := findings{check: check.name}
 		check.look(p, &f)

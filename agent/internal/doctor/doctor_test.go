@@ -53,7 +53,17 @@ func pictures() map[string]func(*Picture) {
 			p.Table.Drift = []string{"chain switch4 lacks rule 2: goto fallback4", "set ours4 lacks 169.254.20.11", "counter probe is missing"}
 			p.Agent.Faults = map[string]string{"rules": "something on this node undid it 5 times within 10s"}
 		},
-		"table-gone": func(p *Picture) { p.Table = Table{}; p.Leases = nil },
+		"pod-dns": func(p *Picture) {
+			bad := `annotation neardns.io/dns-params is ignored: line 1: "yes" is a word to some`
+			p.Pods = []Pod{
+				{Name: "pod shop/a", State: "steered", DNS: PodDNS{State: "overlaid", Ignored: []string{bad}}}, {Name: "pod shop/b", State: "steered", DNS: PodDNS{State: "as-given", Reason: "nothing of what is wanted can be had", Ignored: []string{bad}}},
+				{Name: "pod shop/c", State: "steered", DNS: PodDNS{State: "overlaid", Ignored: []string{bad}}}, {Name: "pod x/d", State: "gone", DNS: PodDNS{State: "failed", Reason: "gone"}},
+				{Name: "pod x/e", State: "left-alone", DNS: PodDNS{State: "no-lever", Reason: "nobody there"}}, {Name: "pod x/f", State: "left-alone", DNS: PodDNS{State: "waiting", Reason: "later"}},
+				{Name: "pod x/g", State: "left-alone", DNS: PodDNS{State: "failed", Reason: "disk full"}}, {Name: "pod x/h", State: "steered", DNS: PodDNS{State: "as-given", Reason: "resolvConf is off in the configuration"}},
+			}
+		},
+		"pod-dns-laid": func(p *Picture) { p.Pods[0].DNS.State = "handed-on" },
+		"table-gone":   func(p *Picture) { p.Table = Table{}; p.Leases = nil },
 		"port-taken": func(p *Picture) {
 			p.Leases, p.Agent.Serving = nil, false
 			p.Agent.Faults = map[string]string{"server": "listen on udp 169.254.20.11:53: address already in use: held by dnsmasq (pid 9)"}
@@ -132,7 +142,7 @@ func TestTexts(t *testing.T) {
 // fault is told what to do, and that a check is never silent.
 func TestEveryFaultIsTold(t *testing.T) {
 	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true,
-		"watch-fights": true, "watch-silent": true}
+		"watch-fights": true, "watch-silent": true, "pod-dns": true, "pod-dns-laid": true}
 	var checks []string
 	for name, change := range pictures() {
 		p := healthy()

@@ -129,6 +129,7 @@ type Pod struct {
 	State string   // steered, pending, left-alone, gone
 	Drift []string // of its table
 	Mesh  bool     // a service mesh captures in it
+	DNS   PodDNS
 	Err   string
 }
 

@@ -148,7 +148,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 	if slices.Equal(after.Decisions, before.Decisions) {
 		return err
 	}
-	if updateErr := podfile.Update(p.stateDir, after); errors.Is(updateErr, fs.ErrNotExist) {
+	if updateErr := p.note(after); errors.Is(updateErr, fs.ErrNotExist) {
 		return err // deleted meanwhile
 	} else if updateErr != nil {
 		return errors.Join(err, updateErr)
@@ -159,7 +159,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 	}
 	if applyErr := p.apply(box); applyErr != nil {
 		box.files[i] = before
-		if updateErr := podfile.Update(p.stateDir, before); !errors.Is(updateErr, fs.ErrNotExist) {
+		if updateErr := p.note(before); !errors.Is(updateErr, fs.ErrNotExist) {
 			applyErr = errors.Join(applyErr, updateErr)
 		}
 		return errors.Join(err, applyErr)
@@ -169,6 +169,17 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 	}
 	p.log.Info("pod steered, its fallback is proven now", "pod", after.PodNamespace+"/"+after.PodName, "container_id", after.ContainerID, "iface", after.IfName)
 	return err
+}
+
+// note writes an attachment's decisions into its file, and nothing else: the rest may have changed since it was read.
+func (p *Pods) note(f podfile.File) error {
+	return podfile.Amend(p.stateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {
+		if now.NetNSInode != f.NetNSInode {
+			return false // another pod's by now
+		}
+		now.Decisions, now.HostInterface = f.Decisions, f.HostInterface
+		return true
+	})
 }
 
 // deleted reports whether DEL took the file away while we were at work: then it may have looked for rules before ours came.
@@ -321,7 +332,7 @@ func (p *Pods) release(box sandbox) error {
 		for i := range f.Decisions {
 			f.Decisions[i].State, f.Decisions[i].Reason = podfile.LeftAlone, "neardns was taken off this node"
 		}
-		if err := podfile.Update(p.stateDir, f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := p.note(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -1,0 +1,258 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestOverlays shows what becomes of overlays on pods' DNS settings by each runtime, as the pods see it themselves.
+func TestOverlays(t *testing.T) {
+	for _, c := range releases() {
+		t.Run(c.name, func(t *testing.T) {
+			version, err := c.version(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s is %s", c.name, version)
+			n := newNode(t, c)
+			defer n.clean()
+			n.write("node.yaml", fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
+kind: NodeConfig
+clusterDomain: cluster.local
+redirects: [%q, %q]
+localAddresses: []
+upstreams: {external: []}
+stateDir: %s
+persistDir: %s
+podDNS:
+  options: ["timeout:3", "ndots:4"]
+  namespaces:
+    shop: {searches: [more.example], options: ["ndots:2"]}
+    other: {options: ["ndots:9"]}
+resolvConf:
+  paths: ["%s/root/io.containerd.grpc.v1.cri/sandboxes/{id}/resolv.conf"]
+  nri: %s/nri.sock
+`, n.ClusterDNS()[0], n.ClusterDNS()[1], n.stateDir(), n.persistDir(), n.dir, n.dir))
+			n.install()
+			n.startAgent()
+			lever := podfile.LeverFile
+			if c.dir != "" {
+				lever = podfile.LeverNRI
+				n.awaitOverlay(t, lever)
+			}
+			n.step(t, "levels", func(t *testing.T) { n.testLevels(t, lever) })
+			n.step(t, "faults", func(t *testing.T) { n.testFaults(t, lever) })
+			n.step(t, "agent away", func(t *testing.T) { n.testAway(t, lever) })
+			n.step(t, "agent hung", func(t *testing.T) { n.testHung(t, lever) })
+			n.wantNoFiles(t)
+		})
+	}
+}
+
+// settings is what a pod's own resolv.conf says, keyword by keyword.
+func (n *node) settings(t *testing.T, p *pod) string {
+	t.Helper()
+	text, err := n.exec(p, "resolvconf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func (n *node) remove(t *testing.T, p *pod) {
+	t.Helper()
+	if err := n.removePod(t.Context(), p.sandbox); err != nil {
+		t.Error(err)
+	}
+}
+
+// awaitOverlay waits until the agent is connected to a runtime that has only started to listen.
+func (n *node) awaitOverlay(t *testing.T, lever podfile.Lever) {
+	t.Helper()
+	testutil.Eventually(t, patience, func() error {
+		p := n.mustRunPod(n.spec("early"))
+		defer n.remove(t, p)
+		if d := n.file(p).DNS; d.State != podfile.Overlaid || d.Lever != lever {
+			return fmt.Errorf("%+v", d)
+		}
+		return nil
+	})
+}
+
+// The settings stand when the runtime says that the pod runs: nothing is awaited here.
+func (n *node) testLevels(t *testing.T, lever podfile.Lever) {
+	cluster := n.ClusterDNS()[0].String()
+	const search = "search shop.svc.cluster.local svc.cluster.local cluster.local more.example"
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		want        []string
+		state       podfile.State
+	}{
+		"plain":  {nil, []string{search, "nameserver " + cluster, "options ndots:2 timeout:3"}, podfile.Steered},
+		"params": {map[string]string{"neardns.io/dns-params": "search:\n- pod.example\noptions:\n- name: ndots\n  value: 1\n- name: edns0\n"}, []string{search + " pod.example", "nameserver " + cluster, "options ndots:1 timeout:3 edns0"}, podfile.Steered},
+		"custom": {map[string]string{"neardns.io/dns-params": `{"policy": "Custom", "nameservers": ["192.0.2.53"], "search": ["a.b"]}`}, []string{"search a.b", "nameserver 192.0.2.53"}, podfile.LeftAlone},
+	} {
+		s := n.spec(name)
+		s.annotations = tc.annotations
+		p := n.mustRunPod(s)
+		text := n.settings(t, p)
+		var lines []string
+		for line := range strings.Lines(text) {
+			lines = append(lines, strings.TrimSuffix(line, "\n"))
+		}
+		if got, want := strings.Join(lines, "\n"), strings.Join(tc.want, "\n"); got != want {
+			t.Errorf("%s: the pod reads\n%s\nwant\n%s", name, got, want)
+		}
+		f := n.file(p)
+		if f.DNS.State != podfile.Overlaid || f.DNS.Lever != lever || !strings.HasPrefix(f.DNS.Path, n.dir) {
+			t.Errorf("%s: %+v", name, f.DNS)
+		}
+		// Where the file comes after ADD, a pod that has the cluster's nameserver by then is steered, which costs nothing.
+		if want := tc.state; lever == podfile.LeverFile || want == podfile.Steered {
+			n.wantState(p, want)
+		}
+		if tc.state == podfile.Steered {
+			n.wantCached(p, name+".cluster.local")
+		}
+		n.remove(t, p)
+	}
+}
+
+// Whatever is written for a pod, it starts; what was not done is in its file.
+func (n *node) testFaults(t *testing.T, lever podfile.Lever) {
+	s := n.spec("faults")
+	s.annotations = map[string]string{"neardns.io/dns-params": "- options:\n  - name: ndots\n  - value: 1\n", "neardns.io/search-completion": "yes", "neardns.io/steer": "perhaps"}
+	p := n.mustRunPod(s)
+	f := n.file(p)
+	if len(f.Ignored) != 3 || f.DNS.Lever != lever {
+		t.Errorf("ignored %+v, dns %+v", f.Ignored, f.DNS)
+	}
+	if text := n.settings(t, p); !strings.Contains(text, "options ndots:2 timeout:3") {
+		t.Errorf("the pod reads %s", text)
+	}
+	out, _ := n.Host.TryRun("", product("neardns-agent"), "doctor", "--config", n.path("node.yaml"), "--cni-conf", n.cniConf(), "--cni-bin", n.cniBin()) // whatever else it finds
+	if !strings.Contains(out, "neardns.io/dns-params") || !strings.Contains(out, "shop/faults") {
+		t.Errorf("doctor does not tell of what was ignored:\n%s", out)
+	}
+	n.remove(t, p)
+}
+
+// Without an agent the file lever works as ever; where the agent is the lever, the pod starts with what the kubelet gave it and
+// is caught up with.
+func (n *node) testAway(t *testing.T, lever podfile.Lever) {
+	n.agent.Signal(unix.SIGKILL)
+	<-n.agent.Exited()
+	p := n.mustRunPod(n.spec("away"))
+	before := n.settings(t, p)
+	if has := strings.Contains(before, "ndots:2"); has != (lever == podfile.LeverFile) {
+		t.Errorf("without the agent the pod reads %s", before)
+	}
+	if d := n.file(p).DNS; lever == podfile.LeverNRI && d.State != podfile.Waiting {
+		t.Errorf("%+v", d)
+	}
+	n.startAgent()
+	testutil.Eventually(t, patience, func() error {
+		if text := n.settings(t, p); !strings.Contains(text, "options ndots:2 timeout:3") {
+			return fmt.Errorf("the pod reads %s", text)
+		}
+		return nil
+	})
+	n.remove(t, p)
+}
+
+// An agent that hangs holds up the runtime for its own timeout (2 s) and no pod beyond that.
+func (n *node) testHung(t *testing.T, lever podfile.Lever) {
+	n.agent.Signal(unix.SIGSTOP)
+	start := time.Now()
+	p := n.mustRunPod(n.spec("hung"))
+	took := time.Since(start)
+	q := n.mustRunPod(n.spec("next"))
+	t.Logf("a pod beside a hung agent took %s, the next %s", took.Round(time.Millisecond), (time.Since(start) - took).Round(time.Millisecond))
+	n.agent.Signal(unix.SIGCONT)
+	for _, p := range []*pod{p, q} {
+		testutil.Eventually(t, patience, func() error {
+			if d := n.file(p).DNS; d.State != podfile.Overlaid || d.Lever != lever {
+				return fmt.Errorf("%+v", d)
+			}
+			return nil
+		})
+		n.remove(t, p)
+	}
+}
+
+// podmanConf is Podman with the CNI back end, and all of its files in the test's folder.
+const podmanConf = `[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+log_driver = "k8s-file"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+runtime = "runc"
+cni_plugin_dirs = ["%[1]s/bin"]
+[network]
+network_backend = "cni"
+cni_plugin_dirs = ["%[1]s/bin"]
+network_config_dir = "%[1]s/net.d"
+`
+
+// TestPodman shows the lever that is in CNI's result: Podman 4 with the CNI back end puts it into a container's resolv.conf.
+func TestPodman(t *testing.T) {
+	testutil.RequireRoot(t)
+	n := &node{Node: testutil.NewNode(t, testutil.Options{Families: testutil.IPv4, Name: "podman"}), t: t, dir: t.TempDir()}
+	podman := func(args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(context.Background(), "podman", append([]string{"--root", n.path("storage"), "--runroot", n.path("runroot"), "--tmpdir", n.path("tmp"), "--storage-driver", "vfs"}, args...)...)
+		cmd.Env = append(cmd.Environ(), "CONTAINERS_CONF="+n.path("containers.conf"), "HOME="+n.dir)
+		p := n.Host.StartCmd(cmd)
+		if err := p.Wait(); err != nil {
+			t.Fatalf("podman %s: %v\n%s", strings.Join(args, " "), err, p.Output())
+		}
+		return p.Output()
+	}
+	t.Cleanup(func() {
+		// A container's monitor runs Podman once more, behind everybody's back.
+		testutil.Eventually(t, patience, func() error {
+			return errors.Join(removeControlGroups("neardns-podman"), os.RemoveAll(n.path("storage")))
+		})
+	})
+	n.prepare()
+	if err := os.Symlink(product("neardns"), filepath.Join(n.cniBin(), "neardns")); err != nil { // what the installer does
+		t.Fatal(err)
+	}
+	n.write("containers.conf", fmt.Sprintf(podmanConf, n.dir))
+	n.write("net.d/10-main.conflist", fmt.Sprintf(`{
+  "cniVersion": "0.4.0",
+  "name": "main",
+  "plugins": [
+    {"type": "bridge", "bridge": "ndpodman0", "isGateway": true,
+     "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+    {"type": "neardns", "redirects": [%q], "steer": "always", "stateDir": %q, "persistDir": %q,
+     "dns": {"nameservers": [%[3]q, "192.0.2.53"], "searches": ["one.example", "two.example"], "options": ["ndots:2"]}}
+  ]
+}
+`, n.path("ipam"), n.PodRange(true), n.ClusterDNS()[0], n.stateDir(), n.persistDir()))
+	t.Logf("podman %s", strings.TrimSpace(podman("version", "--format", "{{.Client.Version}}")))
+	podman("load", "--input", buildImage(t, n.dir))
+	text := podman("run", "--rm", "--cgroup-parent", "/neardns-podman", "--cgroups", "no-conmon", "--network", "main", podImage, "resolvconf")
+	t.Logf("the container reads\n%s", text)
+	for _, want := range []string{"search one.example two.example", "nameserver " + n.ClusterDNS()[0].String(), "nameserver 192.0.2.53"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in it", want)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(n.stateDir(), "pods", "*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
