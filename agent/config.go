@@ -63,7 +63,7 @@ func runConfig(_ context.Context, e env, args []string) error {
 	if err != nil {
 		return badConfig(err)
 	}
-	if err := checkDNS(newServer(e, discardLog(), admit.New(admit.DefaultLimit), ask.NewServers(discardLog()), wire.NewStore(0)), s.DNS, *path); err != nil {
+	if err := checkDNS(newServer(discardLog(), parts{gate: admit.New(admit.DefaultLimit), upstreams: ask.NewServers(discardLog()), answers: wire.NewStore(0)}), s.DNS, *path); err != nil {
 		return badConfig(err)
 	}
 	if verb == "check" {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/coredns/cache"
+	"github.com/neardns/neardns/agent/internal/coredns/complete"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
@@ -45,10 +47,25 @@ import (
 
 func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func newServer(_ env, log *slog.Logger, gate *admit.Gate, upstreams *ask.Servers, answers *wire.Store) *dns.Server {
-	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()},
-		dns.Plugin{Name: "admit", Setup: admit.Setup(gate)}, dns.Plugin{Name: "ask", Setup: ask.Setup(upstreams)},
-		dns.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})
+// parts is what the server's own plugins share over all configurations.
+type parts struct {
+	gate      *admit.Gate
+	upstreams *ask.Servers
+	answers   *wire.Store
+	clients   *clients // nil: none is known, none is counted
+}
+
+func newServer(log *slog.Logger, p parts) *dns.Server {
+	kept := cache.NewMetrics(p.answers, nil)
+	completion := complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr) *complete.Search { return nil })
+	var answered func(context.Context, net.Addr, int)
+	if c := p.clients; c != nil {
+		kept.Hit, answered = c.hit, c.answered
+		completion = complete.Setup(c.memory, &c.metrics, c.search)
+	}
+	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, dns.Plugin{Name: "metrics", Setup: metrics.Setup(answered)},
+		dns.Plugin{Name: "complete", Setup: completion}, dns.Plugin{Name: "admit", Setup: admit.Setup(p.gate)},
+		dns.Plugin{Name: "ask", Setup: ask.Setup(p.upstreams)}, dns.Plugin{Name: "cache", Setup: cache.Setup(p.answers, kept)})
 }
 
 // runNode is the role `node`: it puts the parts together and keeps them until ctx ends.
@@ -128,6 +145,7 @@ type agent struct {
 	podDir   string // "" where there is none
 	answers  *wire.Keeper
 	backend  backend.Kind
+	clients  *clients
 	given    atomic.Bool // the node, to a successor: the cache is its own to save now
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
@@ -143,7 +161,8 @@ func (a *agent) run(ctx context.Context) error {
 	gate := admit.New(admit.DefaultLimit)
 	upstreams := ask.NewServers(a.log)
 	a.answers = newAnswers(a.log, a.conf)
-	server := newServer(a.env, a.log, gate, upstreams, a.answers.Store)
+	a.clients = newClients(a.conf)
+	server := newServer(a.log, parts{gate: gate, upstreams: upstreams, answers: a.answers.Store, clients: a.clients})
 	if !a.role.tolerant {
 		if err := checkDNS(server, first.DNS, a.path); err != nil {
 			return badConfig(err)
@@ -157,6 +176,8 @@ func (a *agent) run(ctx context.Context) error {
 		return badConfig(err)
 	}
 	a.log.Info("packet rules", "backend", a.backend.String())
+	registry := pods.Open(a.conf.StateDir, a.backend, a.log)
+	a.clients.follow(registry)
 	host, err := a.backend.OpenHost(-1)
 	if err != nil {
 		return err
@@ -194,7 +215,8 @@ func (a *agent) run(ctx context.Context) error {
 	m.Collect(upstreams.Collector())
 	m.Collect(gate.Collector())
 	m.Collect(server.Collector())
-	registry := pods.Open(a.conf.StateDir, a.backend, a.log)
+	m.Collect(a.clients.metrics.Collector())
+	m.CollectNamespaces(a.clients.counts)
 	if err := a.replaceRules(ctx, a.backend, rules, first, registry); err != nil {
 		return err
 	}
@@ -270,7 +292,7 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
 		return s
-	}}
+	}, Pods: func() any { return a.clients.view() }}
 	if a.role.serve != nil {
 		a.role.serve(shared, wg, m, health)
 	}
@@ -324,6 +346,7 @@ func (a *agent) load() (node.Settings, error) {
 	}
 	a.level.Set(next.Log.Level)
 	a.answers.Store.SetLimit(mebibytes(next.Cache.MemoryMiB))
+	a.clients.configure(next)
 	a.mu.Lock()
 	a.conf = next
 	a.mu.Unlock()

@@ -45,6 +45,7 @@ type setup struct {
 	config   string          // further lines of NodeConfig
 	proven   bool            // the plugin's steer: proven, the default, instead of always
 	backend  string          // of the agent's rules; "" is nftables
+	searches []string        // of pods; none: their namespace's domain
 }
 
 func (s setup) String() string {
@@ -115,6 +116,13 @@ func (n *node) write(name, text string) {
 	if err := errors.Join(os.WriteFile(temporary, []byte(text), 0o644), os.Rename(temporary, n.path(name))); err != nil {
 		n.t.Fatal(err)
 	}
+}
+
+func (n *node) searches() []string {
+	if len(n.setup.searches) > 0 {
+		return n.setup.searches
+	}
+	return []string{"default.svc.cluster.local"}
 }
 
 // configure writes the agent's configuration: the node's addresses, and lines that a test adds.

@@ -152,7 +152,7 @@ func (p *pod) cni(withNearDNS bool, verb func(*libcni.CNIConfig, *libcni.Network
 		ContainerID: p.container(), NetNS: p.Path(), IfName: "eth0",
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", p.name}},
 		CapabilityArgs: map[string]any{
-			"dns":                               object{"servers": n.ClusterDNS(), "searches": []string{"default.svc.cluster.local"}, "options": []string{"ndots:5"}},
+			"dns":                               object{"servers": n.ClusterDNS(), "searches": n.searches(), "options": []string{"ndots:5"}},
 			"io.kubernetes.cri.pod-annotations": p.annotations,
 		},
 	}

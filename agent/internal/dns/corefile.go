@@ -22,6 +22,7 @@ func taken() map[string]string {
 	return map[string]string{
 		dirBind:      "the agent listens on its own addresses",
 		dirMetrics:   "the agent adds it",
+		dirComplete:  "the agent adds it",
 		"prometheus": "CoreDNS's metrics are served at the agent's own address",
 		"health":     "the agent serves /healthz",
 		"ready":      "the agent serves /readyz",
@@ -123,6 +124,7 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 			b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 		}
 		b.set(dirMetrics, dirMetrics)
+		b.set(dirComplete, dirComplete)
 		if lines[dirAdmit] == nil {
 			b.set(dirAdmit, admitLine(cfg))
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	askplugin "github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/coredns/cache"
+	"github.com/neardns/neardns/agent/internal/coredns/complete"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
@@ -123,7 +124,8 @@ next:
 
 func newServer(log *slog.Logger) *dns.Server {
 	answers := wire.NewStore(0)
-	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup()}, dns.Plugin{Name: "metrics", Setup: metrics.Setup()},
+	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup()}, dns.Plugin{Name: "metrics", Setup: metrics.Setup(nil)},
+		dns.Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr) *complete.Search { return nil })},
 		dns.Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))},
 		dns.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
 		dns.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})

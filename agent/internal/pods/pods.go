@@ -30,8 +30,9 @@ type Pods struct {
 	backend  backend.Kind
 	log      *slog.Logger
 
-	tend  sync.Mutex  // held while pods' namespaces are changed
-	stale atomic.Bool // the files may have changed since they were read
+	tend    sync.Mutex    // held while pods' namespaces are changed
+	stale   atomic.Bool   // the files may have changed since they were read
+	version atomic.Uint64 // how often that was so; what an Index goes by
 
 	mu       sync.Mutex // guards the fields below
 	files    []podfile.File
@@ -50,7 +51,7 @@ func Open(stateDir string, rules backend.Kind, log *slog.Logger) *Pods {
 
 func open(stateDir, hostNS string, log *slog.Logger) *Pods {
 	p := &Pods{stateDir: stateDir, hostNS: hostNS, log: log}
-	p.stale.Store(true)
+	p.Outdate()
 	return p
 }
 

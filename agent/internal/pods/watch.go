@@ -31,8 +31,9 @@ func (p *Pods) Watch(ctx context.Context) (<-chan struct{}, error) {
 	ticks := make(chan struct{}, 1)
 	go func() {
 		defer close(ticks)
+		p.Outdate() // what changed before there was a watch
 		p.watch(ctx, watcher, func() {
-			p.stale.Store(true)
+			p.Outdate()
 			select {
 			case ticks <- struct{}{}:
 			default:
@@ -65,8 +66,8 @@ func (p *Pods) follow() (*fsnotify.Watcher, error) {
 	return watcher, nil
 }
 
-// watch keeps watching until ctx ends; while there is no watch, every reading is fresh. A folder that was removed is made and watched anew, by a new watcher: the library
-// forgets an old one's folder only some time after it said that it went.
+// watch keeps watching until ctx ends; while there is no watch, every reading is fresh. A folder that was removed is made and
+// watched anew, by a new watcher: the library forgets an old one's folder only some time after it said that it went.
 func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed func()) {
 	slow := time.NewTicker(poll)
 	defer slow.Stop()
@@ -114,7 +115,7 @@ func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-cha
 			}
 			changed() // events were lost
 		case <-slow:
-			p.stale.Store(true)
+			p.Outdate()
 		}
 	}
 }

@@ -29,6 +29,7 @@ const (
 type Health struct {
 	Ready  func() (bool, string) // serving under a lease; if not, why
 	Status func() any            // for the status socket, as JSON
+	Pods   func() any            // for the same
 }
 
 // MetricsHandler serves /metrics.
@@ -38,7 +39,7 @@ func (m *Metrics) MetricsHandler() http.Handler {
 	return mux
 }
 
-// Handler serves /healthz (the process runs), /readyz (pods are served under a lease) and /status.
+// Handler serves /healthz (the process runs), /readyz (pods are served under a lease), /status and /pods.
 func (h Health) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -52,12 +53,14 @@ func (h Health) Handler() http.Handler {
 		}
 		_, _ = io.WriteString(w, "ready\n")
 	})
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		_ = enc.Encode(h.Status())
-	})
+	for path, read := range map[string]func() any{"/status": h.Status, "/pods": h.Pods} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			enc := json.NewEncoder(w)
+			enc.SetIndent("", "  ")
+			_ = enc.Encode(read())
+		})
+	}
 	return mux
 }
 

@@ -103,6 +103,9 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return c.miss(ctx, w, r, a, success, s)
 	}
 	s.hits[e.Class()].Inc()
+	if c.metrics.Hit != nil {
+		c.metrics.Hit(ctx, w.RemoteAddr())
+	}
 	if left <= 0 {
 		return c.stale(ctx, w, r, a, e, s)
 	}

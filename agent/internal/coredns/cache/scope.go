@@ -84,11 +84,11 @@ func read(words []caddyfile.Token) (s, servers step) {
 }
 
 // blind reports whether nobody before the cache looks into answers or changes them, so that bytes can be written. metrics is
-// this agent's, and reads the code from them.
+// this agent's, and reads the code from them; complete is, and reads whole messages.
 func (s surroundings) blind() bool {
 	return !slices.ContainsFunc(s.before, func(name string) bool {
 		switch name {
-		case "bufsize", "bind", "probe", "metrics", "errors", "acl", "local":
+		case "bufsize", "bind", "probe", "metrics", "complete", "errors", "acl", "local":
 			return false
 		}
 		return true

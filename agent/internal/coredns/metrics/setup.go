@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"errors"
 	"net"
 	"runtime"
@@ -14,8 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Setup returns the directive's set-up function. It registers nothing; whoever assembles the server does.
-func Setup() caddy.SetupFunc {
+// Setup returns the directive's set-up function. answered, unless nil, is told of each question that was answered, or not, with
+// what response code; it must be quick and safe for concurrent use. Setup registers nothing; whoever assembles the server does.
+func Setup(answered func(ctx context.Context, client net.Addr, rcode int)) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		for i := 0; c.Next(); i++ {
 			if i > 0 {
@@ -26,7 +28,7 @@ func Setup() caddy.SetupFunc {
 			}
 		}
 		config := dnsserver.GetConfig(c)
-		m := &Metrics{zones: plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)}
+		m := &Metrics{answered: answered, zones: plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)}
 		config.AddPlugin(func(next plugin.Handler) plugin.Handler {
 			m.next = next
 			return m

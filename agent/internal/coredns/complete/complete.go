@@ -1,0 +1,148 @@
+// Package complete is the CoreDNS plugin that walks a pod's search list in the pod's place. With ndots:5 a resolver asks for
+// one name outside the cluster up to ten times; for a pod that wants it, the first of these questions is answered with what
+// the walk would have found, so that two remain: one for each family.
+//
+// It stands in front of the cache and asks the server itself, cache and all, so that the pod and its walk see the same. It
+// owns what was decided of late, by search list and name. Its answers depend on who asks: whatever keeps whole answers must
+// never keep one of these, and must not stand in front of this plugin for a pod that has it switched on.
+//
+// Failure policy: it only takes questions away. Whenever the resolver's own walk could end otherwise, in any libc, the
+// question is passed on as if this plugin were not there.
+package complete
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+)
+
+// walkMost is how long a walk may take before it is left to the resolver, which waits five seconds for an answer (glibc, musl,
+// Go); the question that is under way then has at most two (the plugin ask).
+const walkMost = 1500 * time.Millisecond
+
+// Complete is the plugin in one server block.
+type Complete struct {
+	next    plugin.Handler
+	memory  *Memory
+	metrics *Metrics
+	find    func(netip.Addr) *Search // by the pod's address; nil: not for this one
+}
+
+// Name implements plugin.Handler.
+func (c *Complete) Name() string { return "complete" }
+
+// ServeDNS implements plugin.Handler.
+func (c *Complete) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	if s := c.wanted(ctx, w, r); s != nil {
+		if name, ok := s.begins(r.Question[0].Name); ok {
+			if server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server); ok {
+				if rcode, done := c.complete(ctx, &walker{server: server, client: w}, w, r, s, name); done {
+					return rcode, nil
+				}
+			}
+		}
+	}
+	return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
+}
+
+// wanted returns the search list by which the question may be completed, nil for none. Only questions for addresses are: no
+// resolver walks for others. Who checks signatures (DO, CD) cannot use a CNAME that nobody signed.
+func (c *Complete) wanted(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) *Search {
+	addr := Address(w.RemoteAddr())
+	if !addr.IsValid() {
+		return nil
+	}
+	s := c.find(addr)
+	if s == nil || len(r.Question) != 1 || r.Opcode != dns.OpcodeQuery || !r.RecursionDesired || r.CheckingDisabled {
+		return nil
+	}
+	q := r.Question[0]
+	if q.Qclass != dns.ClassINET || q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA || strings.Contains(q.Name, `\`) {
+		return nil
+	}
+	if o := r.IsEdns0(); o != nil && o.Do() {
+		return nil
+	}
+	if Inner(ctx) {
+		return nil
+	}
+	return s
+}
+
+// complete answers the first question of a walk with the walk's end, where there is one that every resolver would come to.
+func (c *Complete) complete(ctx context.Context, ask *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string) (rcode int, done bool) {
+	question := r.Question[0].Name
+	// The same question can be a later one of a longer name's walk: web.shop's second is the first of web in the namespace
+	// shop. Then the longer name's first question was here just now, and the resolver is walking by itself.
+	for _, longer := range s.later(question) {
+		if c.memory.walked(decisionKey{s.id, strings.ToLower(longer)}) {
+			c.metrics.count(resultLater)
+			return 0, false
+		}
+	}
+	name = strings.ToLower(name)
+	d := c.memory.decide(decisionKey{s.id, name}, func(d *decision) {
+		if s.walks(name) {
+			ask.walk(ctx, s, name, d)
+		}
+	})
+	switch {
+	case d.first:
+		c.metrics.count(resultFirst)
+		return 0, false
+	case d.absent:
+		c.metrics.count(resultAbsent)
+		return 0, false
+	case d.question == "":
+		c.metrics.count(resultLeft)
+		return 0, false
+	}
+	found := ask.ask(ctx, d.question, r.Question[0].Qtype)
+	if found == nil || found.Truncated || found.Rcode != dns.RcodeSuccess && found.Rcode != dns.RcodeNameError {
+		c.metrics.count(resultLeft)
+		return 0, false
+	}
+	c.metrics.count(resultCompleted)
+	_ = w.WriteMsg(answer(r, found, d, c.memory.left(d))) // like CoreDNS's cache: the client is gone
+	return dns.RcodeSuccess, true
+}
+
+// answer makes the answer to r from what was found at the end of the walk, which is known for ttl seconds more.
+func answer(r, found *dns.Msg, d *decision, ttl uint32) *dns.Msg {
+	m := new(dns.Msg)
+	m.SetRcode(r, found.Rcode)
+	m.RecursionAvailable = true
+	if len(found.Answer) == 0 {
+		// No CNAME before nothing: glibc takes an answer section that is not empty for the end of the walk, also where the
+		// address of the other family got lost (coredns/coredns#7179).
+		for _, rr := range d.denial {
+			m.Ns = append(m.Ns, dns.Copy(rr)) // a plugin before us may change it
+		}
+		return m
+	}
+	for _, rr := range found.Answer {
+		ttl = min(ttl, rr.Header().Ttl)
+	}
+	m.Answer = append([]dns.RR{&dns.CNAME{
+		Hdr:    dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: ttl},
+		Target: d.question,
+	}}, found.Answer...)
+	return m
+}
+
+// Address is who asks; not valid for a question that no client asks.
+func Address(client net.Addr) netip.Addr {
+	switch c := client.(type) {
+	case *net.UDPAddr:
+		return c.AddrPort().Addr().Unmap().WithZone("")
+	case *net.TCPAddr:
+		return c.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,369 @@
+package complete
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+)
+
+func shop() *Search {
+	return NewSearch(clusterList("shop", "corp.example."), 5, false, "cluster.local")
+}
+
+// text is an answer's answer section, one line a record.
+func text(m *dns.Msg) string {
+	var out []string
+	for _, rr := range m.Answer {
+		out = append(out, strings.Join(strings.Fields(rr.String()), " "))
+	}
+	return dns.RcodeToString[m.Rcode] + ": " + strings.Join(out, "; ")
+}
+
+func TestCompletes(t *testing.T) {
+	r := newRig(t, map[string]string{
+		"www.example.com.": "both", "v4.example.com.": "v4", "cdn.example.com.": "alias-v4", "web.shop.svc.cluster.local.": "v4",
+		"db.data.svc.cluster.local.": "v4", "data.svc.cluster.local.": "empty", "wiki.corp.example.": "v4",
+	})
+	r.set(pod1, shop())
+	const cluster = ".shop.svc.cluster.local."
+	for _, tc := range []struct {
+		question string
+		qtype    uint16
+		want     string
+		result   result
+	}{
+		{"www.example.com" + cluster, dns.TypeA, "NOERROR: www.example.com" + cluster + " 5 IN CNAME www.example.com.; www.example.com. 30 IN A ", resultCompleted},
+		{"www.example.com" + cluster, dns.TypeAAAA, "NOERROR: www.example.com" + cluster + " 5 IN CNAME www.example.com.; www.example.com. 30 IN AAAA ", resultCompleted},
+		{"WWW.example.COM.Shop.svc.cluster.LOCAL.", dns.TypeA, "NOERROR: WWW.example.COM.Shop.svc.cluster.LOCAL. ", resultCompleted},
+		// The SOA's minimum of 5 s bounds what is known.
+		{"v4.example.com" + cluster, dns.TypeA, "NOERROR: v4.example.com" + cluster + " 5 IN CNAME v4.example.com.; v4.example.com. 30 IN A ", resultCompleted},
+		{"v4.example.com" + cluster, dns.TypeAAAA, "NOERROR: ", resultCompleted},
+		{"cdn.example.com" + cluster, dns.TypeA, "NOERROR: cdn.example.com" + cluster + " 5 IN CNAME cdn.example.com.; cdn.example.com. 20 IN CNAME target.cdn.example.com.; target", resultCompleted},
+		{"cdn.example.com" + cluster, dns.TypeAAAA, "NOERROR: cdn.example.com" + cluster + " 5 IN CNAME cdn.example.com.; cdn.example.com. 20 IN CNAME target", resultCompleted},
+		{"db.data" + cluster, dns.TypeA, "NOERROR: db.data" + cluster + " 5 IN CNAME db.data.svc.cluster.local.; db.data.svc", resultCompleted},
+		{"wiki" + cluster, dns.TypeA, "NOERROR: wiki" + cluster + " 5 IN CNAME wiki.corp.example.; wiki", resultCompleted},
+		{"web" + cluster, dns.TypeA, "NOERROR: web" + cluster + " 30 IN A ", resultFirst},
+		{"nowhere" + cluster, dns.TypeA, "NXDOMAIN: ", resultAbsent},
+	} {
+		before := r.metrics.counts[tc.result].Load()
+		got := r.ask(pod1, tc.question, tc.qtype)
+		if !strings.HasPrefix(text(got), tc.want) {
+			t.Errorf("%s %s:\n got %s\nwant %s", tc.question, dns.TypeToString[tc.qtype], text(got), tc.want)
+		}
+		if got.Question[0].Name != tc.question || !got.RecursionAvailable || got.Authoritative || got.AuthenticatedData {
+			t.Errorf("%s: %v", tc.question, got)
+		}
+		if r.metrics.counts[tc.result].Load() != before+1 {
+			t.Errorf("%s: not counted as %s", tc.question, resultNames[tc.result])
+		}
+		if got.Rcode == dns.RcodeSuccess && len(got.Answer) == 0 && (len(got.Ns) != 1 || got.Ns[0].Header().Rrtype != dns.TypeSOA) {
+			t.Errorf("%s: no SOA: %v", tc.question, got)
+		}
+	}
+}
+
+// TestPassesOn: what is not the first question of a walk, for addresses, of a pod that wants it, is none of this plugin's.
+func TestPassesOn(t *testing.T) {
+	r := newRig(t, map[string]string{"www.example.com.": "both"})
+	r.set(pod1, shop())
+	const first = "www.example.com.shop.svc.cluster.local."
+	question := func(name string, qtype uint16, change ...func(*dns.Msg)) *dns.Msg {
+		m := new(dns.Msg)
+		m.SetQuestion(name, qtype)
+		for _, c := range change {
+			c(m)
+		}
+		return m
+	}
+	for name, tc := range map[string]struct {
+		from netip.Addr
+		m    *dns.Msg
+	}{
+		"another pod":          {pod2, question(first, dns.TypeA)},
+		"another namespace":    {pod1, question("www.example.com.data.svc.cluster.local.", dns.TypeA)},
+		"a service's record":   {pod1, question(first, dns.TypeSRV)},
+		"another class":        {pod1, question(first, dns.TypeA, func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS })},
+		"no recursion":         {pod1, question(first, dns.TypeA, func(m *dns.Msg) { m.RecursionDesired = false })},
+		"signatures wanted":    {pod1, question(first, dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })},
+		"checking disabled":    {pod1, question(first, dns.TypeA, func(m *dns.Msg) { m.CheckingDisabled = true })},
+		"the domain itself":    {pod1, question("shop.svc.cluster.local.", dns.TypeA)},
+		"part of a label":      {pod1, question("workshop.svc.cluster.local.", dns.TypeA)},
+		"a dot inside a label": {pod1, question(`www\.example.com.shop.svc.cluster.local.`, dns.TypeA)},
+		"too many dots":        {pod1, question("a.b.c.www.example.com.shop.svc.cluster.local.", dns.TypeA)},
+	} {
+		before := len(r.world.asked)
+		m := r.send(tc.from, tc.m)
+		if asked := r.world.asked[before:]; len(m.Answer) > 0 || len(asked) > 1 || len(asked) == 1 && asked[0] != strings.ToLower(tc.m.Question[0].Name)+" "+dns.TypeToString[tc.m.Question[0].Qtype] {
+			t.Errorf("%s: %s, asked %v", name, text(m), asked)
+		}
+	}
+	if got := r.ask(pod1, first, dns.TypeA); len(got.Answer) != 2 {
+		t.Errorf("and the question itself: %s", text(got))
+	}
+}
+
+// TestOneDecision: the questions for both families come at once. They share one walk, and so do those that follow.
+func TestOneDecision(t *testing.T) {
+	r := newRig(t, map[string]string{"www.example.com.": "both"})
+	r.set(pod1, shop())
+	var wg sync.WaitGroup
+	for range 50 {
+		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+			wg.Go(func() {
+				if m := r.ask(pod1, "www.example.com.shop.svc.cluster.local.", qtype); len(m.Answer) != 2 {
+					t.Errorf("%s", text(m))
+				}
+			})
+		}
+	}
+	wg.Wait()
+	// One denial for each of the cluster's suffixes, two names in both families; then each question asks for the end itself.
+	if got, want := len(r.world.asked), 3+2*2+100; got != want {
+		t.Errorf("%d questions behind the plugin, want %d", got, want)
+	}
+}
+
+// TestOneDenialForAll: below the cluster's suffixes one denial does for all names outside that end alike, and what exists there is
+// asked for itself.
+func TestOneDenialForAll(t *testing.T) {
+	r := newRig(t, map[string]string{"www.example.com.": "both", "api.example.com.": "both", "io.shop.svc.cluster.local.": "v4", "a.io.shop.svc.cluster.local.": "v6",
+		"net.svc.cluster.local.": "dangling", "b.example.net.svc.cluster.local.": "v4", "org.shop.svc.cluster.local.": "fails", "www.example.org.": "both"})
+	r.set(pod1, NewSearch(clusterList("shop"), 5, false, "cluster.local"))
+	for _, tc := range []struct {
+		name string
+		want string // what is asked behind the plugin, in order of their names
+	}{
+		{"www.example.com", "com.cluster.local. A, com.shop.svc.cluster.local. A, com.svc.cluster.local. A, " +
+			"www.example.com. A, www.example.com. A, www.example.com. AAAA"},
+		{"a.io", "a.io.shop.svc.cluster.local. A, a.io.shop.svc.cluster.local. A, a.io.shop.svc.cluster.local. AAAA, io.shop.svc.cluster.local. A"},
+		{"b.example.net", "b.example.net.svc.cluster.local. A, b.example.net.svc.cluster.local. A, b.example.net.svc.cluster.local. AAAA, " +
+			"net.shop.svc.cluster.local. A, net.svc.cluster.local. A"},
+	} {
+		r.world.asked = nil
+		if m := r.ask(pod1, tc.name+".shop.svc.cluster.local.", dns.TypeA); m.Rcode != dns.RcodeSuccess {
+			t.Errorf("%s: %s", tc.name, text(m))
+		}
+		slices.Sort(r.world.asked)
+		if got := strings.Join(r.world.asked, ", "); got != tc.want {
+			t.Errorf("%s:\n got %s\nwant %s", tc.name, got, tc.want)
+		}
+	}
+	for _, tc := range []struct{ name, question, want string }{
+		{"www.example.com", "www.example.com.shop.svc.cluster.local.", "com.shop.svc.cluster.local."},
+		{"web", "web.shop.svc.cluster.local.", ""},
+		{"www.example.com", "www.example.com.", ""},
+		{"www.example.com", "www.example.com.corp.example.", ""},
+		{"www.example.com", "www.example.com.notcluster.local.", ""},
+		{"a.b", "a.b.cluster.local.", "b.cluster.local."},
+	} {
+		if got := shop().top(tc.name, tc.question); got != tc.want {
+			t.Errorf("top of %s in %s: %q, want %q", tc.question, tc.name, got, tc.want)
+		}
+	}
+}
+
+// TestLaterSteps: a resolver that walks by itself must not have its later questions taken for the first ones of shorter names.
+func TestLaterSteps(t *testing.T) {
+	for name, tc := range map[string]struct {
+		kinds map[string]string
+		asks  []string
+	}{
+		// www.google.shop, asked in the namespace shop, must not end as www.google.
+		"a namespace like a top-level domain": {map[string]string{"www.google.": "both", "www.google.shop.cluster.local.": "fails"},
+			[]string{"www.google.shop.shop.svc.cluster.local.", "www.google.shop.svc.cluster.local."}},
+		// A full name that does not exist is asked as it is in the end.
+		"the name itself": {map[string]string{"web.corp.example.": "both"},
+			[]string{"web.shop.svc.cluster.local.shop.svc.cluster.local.", "web.shop.svc.cluster.local."}},
+		// Enough dots: glibc begins with the name itself, and walks then.
+		"enough dots": {map[string]string{"a.b.c.d.": "both"},
+			[]string{"a.b.c.d.shop.shop.svc.cluster.local.", "a.b.c.d.shop.svc.cluster.local."}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, tc.kinds)
+			s := shop()
+			if name == "enough dots" {
+				s = NewSearch(clusterList("shop"), 4, false, "cluster.local")
+			}
+			r.set(pod1, s)
+			for _, q := range tc.asks {
+				if m := r.ask(pod1, q, dns.TypeA); len(m.Answer) > 0 {
+					t.Errorf("%s: %s", q, text(m))
+				}
+			}
+			if r.metrics.counts[resultLater].Load() != 1 {
+				t.Error("not counted as a later question")
+			}
+		})
+	}
+}
+
+// TestDecisionsEnd: what was decided holds for as long as the denials on the way do, at least long enough for a walk, and no
+// longer than half a minute; it is gone at once with the configuration that it was made under.
+func TestDecisionsEnd(t *testing.T) {
+	const question = "www.example.com.shop.svc.cluster.local."
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]string{"www.example.com.": "both"})
+		r.set(pod1, shop())
+		target := func() string {
+			t.Helper()
+			m := r.ask(pod1, question, dns.TypeA)
+			if c, ok := m.Answer[0].(*dns.CNAME); ok {
+				return fmt.Sprint(c.Target, " ", c.Hdr.Ttl)
+			}
+			return "itself"
+		}
+		if got := target(); got != "www.example.com. 5" {
+			t.Errorf("at first: %s", got)
+		}
+		r.world.kinds["www.example.com.svc.cluster.local."], r.world.kinds["com.svc.cluster.local."] = "both", "empty"
+		<-time.After(3 * time.Second)
+		if got := target(); got != "www.example.com. 2" {
+			t.Errorf("after 3 s: %s", got)
+		}
+		<-time.After(2 * time.Second)
+		if got := target(); got != "www.example.com.svc.cluster.local. 5" {
+			t.Errorf("after 5 s: %s", got)
+		}
+		r.world.kinds[question], r.world.kinds["com.shop.svc.cluster.local."] = "both", "empty"
+		r.memory.forget()
+		if got := target(); got != "itself" {
+			t.Errorf("under another configuration: %s", got)
+		}
+	})
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory()
+		release, begun := make(chan struct{}), make(chan struct{})
+		go m.decide(decisionKey{"", "slow"}, func(*decision) { close(begun); <-release })
+		<-begun
+		for i := range 3 * remembered {
+			m.decide(decisionKey{"s", fmt.Sprint(i)}, func(d *decision) { d.ttl = 30 })
+			if len(m.known) > remembered {
+				t.Fatalf("%d decisions", len(m.known))
+			}
+		}
+		if !m.walked(decisionKey{"", "slow"}) {
+			t.Error("what is being decided was dropped")
+		}
+		close(release)
+		<-time.After(keepMost)
+		for i := range remembered / 2 {
+			m.decide(decisionKey{"new", fmt.Sprint(i)}, func(*decision) {})
+		}
+		for k := range m.known {
+			if k.search == "s" {
+				t.Fatalf("%v has ended and is kept where room was made", k)
+			}
+		}
+	})
+}
+
+// A panic behind the plugin is the server's to catch. It must leave nobody waiting.
+func TestDecidePanics(t *testing.T) {
+	m := NewMemory()
+	func() {
+		defer func() { _ = recover() }()
+		m.decide(decisionKey{"s", "n"}, func(*decision) { panic("oh") })
+	}()
+	if d := m.decide(decisionKey{"s", "n"}, func(*decision) { t.Error("decided again at once") }); d.question != "" {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestSearch(t *testing.T) {
+	for _, tc := range []struct {
+		list  []string
+		noTLD bool
+		name  string
+		want  []string // nil: no list to complete by
+	}{
+		{nil, false, "", nil},
+		{[]string{"."}, false, "", nil},
+		{[]string{"."}, false, "", nil},
+		{[]string{".svc"}, false, "", nil},
+		{[]string{"a..b"}, false, "", nil},
+		{[]string{`a\.b`}, false, "", nil},
+		{[]string{strings.Repeat("a.", 127) + "a"}, false, "", nil},
+		{[]string{"Shop.SVC", "svc."}, false, "web", []string{"web.shop.svc.", "web.svc.", "web."}},
+		{[]string{"shop.svc", ".", "svc."}, false, "web.data", []string{"web.data.shop.svc.", "web.data.", "web.data.svc."}},
+		{[]string{"shop.svc"}, true, "web", []string{"web.shop.svc."}},
+		{[]string{"shop.svc"}, true, "web.data", []string{"web.data.shop.svc.", "web.data."}},
+	} {
+		s := NewSearch(tc.list, 5, tc.noTLD, "cluster.local")
+		if s == nil {
+			if tc.want != nil {
+				t.Errorf("%q: no list", tc.list)
+			}
+			continue
+		}
+		if diff := cmp.Diff(tc.want, s.questions(tc.name)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", tc.list, diff)
+		}
+	}
+	s := shop()
+	if got, want := s.later("web.shop.svc.cluster.local."), []string{"web.shop.svc.cluster.local", "web.shop", "web.shop.svc"}; !slices.Equal(got, want) {
+		t.Errorf("later: %q, want %q", got, want)
+	}
+}
+
+func TestSetup(t *testing.T) {
+	for text, ok := range map[string]bool{"complete": true, "complete x": false, "complete {\nx\n}": false, "complete\ncomplete": false} {
+		c := caddy.NewTestController("dns", text)
+		memory := NewMemory()
+		memory.decide(decisionKey{"s", "n"}, func(*decision) {})
+		if err := Setup(memory, new(Metrics), func(netip.Addr) *Search { return nil })(c); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+		if len(memory.known) != 1 {
+			t.Errorf("%q: a configuration that is not yet taken changed something", text)
+		}
+		if plugins := dnsserver.GetConfig(c).Plugin; len(plugins) != 1 && ok {
+			t.Errorf("%q: %d plugins", text, len(plugins))
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	m := new(Metrics)
+	m.count(resultCompleted)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m.Collector())
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 || len(families[0].GetMetric()) != int(results) {
+		t.Fatalf("%v, %v", families, err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// What a question costs that is none of this plugin's, beside one that is completed from a decision.
+func BenchmarkComplete(b *testing.B) {
+	for name, wanted := range map[string]bool{"off": false, "on": true} {
+		b.Run(name, func(b *testing.B) {
+			r := newRig(b, map[string]string{"www.example.com.": "both"})
+			if wanted {
+				r.set(pod1, shop())
+			}
+			for b.Loop() {
+				r.world.asked = r.world.asked[:0]
+				r.ask(pod1, "www.example.com.shop.svc.cluster.local.", dns.TypeA)
+			}
+		})
+	}
+}

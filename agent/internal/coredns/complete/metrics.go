@@ -1,0 +1,49 @@
+package complete
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// result says what became of a question that may have been the first of a walk.
+type result int
+
+const (
+	resultCompleted result = iota // answered with the walk's end
+	resultFirst                   // it was the walk's end itself
+	resultAbsent                  // no name of the walk exists
+	resultLeft                    // left to the resolver, since resolvers differ or something failed
+	resultLater                   // it was a later question of a longer name's walk
+	results                       // how many there are
+)
+
+// Values of the label result, by result.
+var resultNames = [results]string{"completed", "first", "absent", "left", "later"}
+
+// Metrics counts questions that may have been the first of a walk, by what became of them. One is enough for a process.
+type Metrics struct{ counts [results]atomic.Uint64 }
+
+func (m *Metrics) count(r result) { m.counts[r].Add(1) }
+
+// Collector exports the counts. It reads them at each scrape.
+func (m *Metrics) Collector() prometheus.Collector {
+	return &collector{metrics: m, desc: prometheus.NewDesc("neardns_search_completions_total",
+		"Questions of pods with search completion that end in the first domain of their search list, by result: completed (answered with "+
+			"what the walk would have found), first (the name exists there), absent (no name of the walk exists), left (resolvers differ in "+
+			"what they do, or something failed: the pod walks by itself), later (part of a walk that was left to the pod).",
+		[]string{"result"}, nil)}
+}
+
+type collector struct {
+	metrics *Metrics
+	desc    *prometheus.Desc
+}
+
+func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	for r, name := range resultNames {
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.metrics.counts[r].Load()), name)
+	}
+}

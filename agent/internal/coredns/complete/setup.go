@@ -1,0 +1,31 @@
+package complete
+
+import (
+	"net/netip"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+)
+
+// Setup returns the directive's set-up function for a process's one memory. find returns the search list of the pod with an
+// address if the pod wants completion, else nil; it is called for each question and must be quick and safe for concurrent use.
+// Setup registers nothing; whoever assembles the server does.
+func Setup(memory *Memory, metrics *Metrics, find func(netip.Addr) *Search) caddy.SetupFunc {
+	return func(c *caddy.Controller) error {
+		for i := 0; c.Next(); i++ {
+			if i > 0 {
+				return plugin.Error("complete", plugin.ErrOnce)
+			}
+			if len(c.RemainingArgs()) != 0 || c.NextBlock() {
+				return plugin.Error("complete", c.Err("takes no arguments: which pods want it is said in NodeConfig and by annotation"))
+			}
+		}
+		// At start-up, not here: a configuration that is refused must change nothing. One that is taken may answer otherwise.
+		c.OnStartup(func() error { memory.forget(); return nil })
+		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
+			return &Complete{next: next, memory: memory, metrics: metrics, find: find}
+		})
+		return nil
+	}
+}

@@ -1,0 +1,91 @@
+package pods
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+// Index finds what is kept of a pod by its address, for each question that it asks. Find is safe for concurrent use.
+type Index[T any] struct {
+	pods *Pods
+	keep func(f podfile.File, old *T) *T
+
+	mu   sync.Mutex // held while it is made anew
+	made atomic.Pointer[index[T]]
+}
+
+type index[T any] struct {
+	version uint64
+	byAddr  map[netip.Addr]*T
+	byKey   map[[2]string]*T // container ID and interface
+}
+
+// NewIndex makes an index of p's pods. keep makes what is kept of an attachment, from what was kept of it before (nil: it is
+// new); it is called one at a time, for all attachments, whenever one may have changed.
+func NewIndex[T any](p *Pods, keep func(f podfile.File, old *T) *T) *Index[T] {
+	x := &Index[T]{pods: p, keep: keep}
+	x.made.Store(&index[T]{})
+	return x
+}
+
+// Find returns what is kept of the pod that has an address; nil for none. An address that two attachments name belongs to the one
+// that still has its netns: a DEL that never came must not lend a dead pod's settings to whoever has its address now. Where
+// that is not clear it belongs to none.
+func (x *Index[T]) Find(addr netip.Addr) *T { return x.current().byAddr[addr] }
+
+// All returns what is kept, by container ID and interface, to be read only.
+func (x *Index[T]) All() map[[2]string]*T { return x.current().byKey }
+
+func (x *Index[T]) current() *index[T] {
+	made := x.made.Load()
+	if made.version == x.pods.version.Load() {
+		return made
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	made = x.made.Load()
+	version := x.pods.version.Load() // before reading: what changes meanwhile is read the next time
+	if made.version == version {
+		return made
+	}
+	files, _ := x.pods.read()
+	next := &index[T]{version: version, byAddr: map[netip.Addr]*T{}, byKey: map[[2]string]*T{}}
+	owners := map[netip.Addr][]podfile.File{}
+	for _, f := range files {
+		key := [2]string{f.ContainerID, f.IfName}
+		next.byKey[key] = x.keep(f, made.byKey[key])
+		for _, a := range f.Addresses {
+			owners[a] = append(owners[a], f)
+		}
+	}
+	for addr, files := range owners {
+		if len(files) > 1 {
+			files = slices.DeleteFunc(files, func(f podfile.File) bool { return !alive(f) })
+		}
+		if len(files) == 1 {
+			next.byAddr[addr] = next.byKey[[2]string{files[0].ContainerID, files[0].IfName}]
+		}
+	}
+	x.made.Store(next)
+	return next
+}
+
+// alive reports whether an attachment's netns is still there.
+func alive(f podfile.File) bool {
+	ns, err := enter(f)
+	if err != nil {
+		return false
+	}
+	ns.Close()
+	return true
+}
+
+// Outdate has everything read and made anew when it is next needed.
+func (p *Pods) Outdate() {
+	p.stale.Store(true)
+	p.version.Add(1)
+}

@@ -1,0 +1,156 @@
+package pods
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// kept is what the tests keep of a pod: its namespace, and how often it was looked at anew.
+type kept struct {
+	namespace string
+	times     int
+}
+
+func keepCount(f podfile.File, old *kept) *kept {
+	k := &kept{namespace: f.PodNamespace, times: 1}
+	if old != nil {
+		k.times += old.times
+	}
+	return k
+}
+
+var podAddr = netip.MustParseAddr("10.244.1.5")
+
+func TestIndex(t *testing.T) {
+	dir := t.TempDir()
+	p := registry(dir)
+	x := NewIndex(p, keepCount)
+	if x.Find(podAddr) != nil || len(x.All()) != 0 {
+		t.Error("something is known of no pods")
+	}
+	ticks, err := p.Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(id, namespace string, addrs ...netip.Addr) {
+		t.Helper()
+		write(t, dir, podfile.File{ContainerID: id, IfName: "eth0", PodNamespace: namespace, Addresses: addrs})
+	}
+	is := func(addr netip.Addr, want string) {
+		t.Helper()
+		testutil.Eventually(t, 30*time.Second, func() error {
+			got := ""
+			if k := x.Find(addr); k != nil {
+				got = k.namespace
+			}
+			if got != want {
+				return fmt.Errorf("%s is of %q, want %q", addr, got, want)
+			}
+			return nil
+		})
+	}
+	other := netip.MustParseAddr("fd00::5")
+	put("a", "shop", podAddr, other)
+	is(podAddr, "shop")
+	is(other, "shop")
+	first := x.Find(podAddr)
+	if x.Find(other) != first || x.All()[[2]string{"a", "eth0"}] != first {
+		t.Error("one pod is kept twice")
+	}
+	put("b", "data")
+	testutil.Eventually(t, 30*time.Second, func() error {
+		if n := len(x.All()); n != 2 {
+			return fmt.Errorf("%d attachments", n)
+		}
+		return nil
+	})
+	if k := x.Find(podAddr); k == nil || k.times < 2 {
+		t.Errorf("what was kept is not handed on: %+v", k)
+	}
+	before := x.Find(podAddr).times
+	p.Outdate()
+	if k := x.Find(podAddr); k.times != before+1 {
+		t.Errorf("made %d times, not once more than %d", k.times, before)
+	}
+	// The pod goes, and another gets its address.
+	if err := podfile.Remove(dir, "a", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	is(podAddr, "")
+	put("c", "data", podAddr)
+	is(podAddr, "data")
+	if k := x.Find(podAddr); x.All()[[2]string{"a", "eth0"}] != nil || k.times > 3 {
+		t.Errorf("the new pod has the old one's: %+v", k)
+	}
+	for range len(ticks) {
+		<-ticks
+	}
+}
+
+// A DEL that never came leaves a file behind, whose netns is gone. The address is its new owner's.
+func TestIndexAddressOfADeadPod(t *testing.T) {
+	dir := t.TempDir()
+	ns := testutil.NewNS(t, "owner")
+	inode := ns.Inode()
+	dead := podfile.File{ContainerID: "a", IfName: "eth0", PodNamespace: "shop", Addresses: []netip.Addr{podAddr}, NetNS: filepath.Join(dir, "gone"), NetNSInode: 1}
+	write(t, dir, dead)
+	p := registry(dir)
+	x := NewIndex(p, keepCount)
+	if k := x.Find(podAddr); k == nil || k.namespace != "shop" {
+		t.Errorf("alone: %+v", k)
+	}
+	write(t, dir, podfile.File{ContainerID: "b", IfName: "eth0", PodNamespace: "data", Addresses: []netip.Addr{podAddr}, NetNS: ns.Path(), NetNSInode: inode})
+	p.Outdate()
+	if k := x.Find(podAddr); k == nil || k.namespace != "data" {
+		t.Errorf("beside a living one: %+v", k)
+	}
+	dead.ContainerID = "c"
+	dead.NetNS, dead.NetNSInode = ns.Path(), inode
+	write(t, dir, dead)
+	p.Outdate()
+	if k := x.Find(podAddr); k != nil {
+		t.Errorf("of two living ones: %+v", k)
+	}
+}
+
+func TestIndexAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, podfile.File{ContainerID: "a", IfName: "eth0", PodNamespace: "shop", Addresses: []netip.Addr{podAddr}})
+	p := registry(dir)
+	x := NewIndex(p, keepCount)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				if k := x.Find(podAddr); k == nil || k.namespace != "shop" {
+					t.Errorf("%+v", k)
+				}
+				p.Outdate()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkFind(b *testing.B) {
+	dir := b.TempDir()
+	for i := range 110 {
+		if err := podfile.Write(dir, podfile.File{ContainerID: fmt.Sprintf("c%d", i), IfName: "eth0", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 244, 1, byte(i)})}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	x := NewIndex(registry(dir), keepCount)
+	b.ReportAllocs()
+	for b.Loop() {
+		if x.Find(podAddr) == nil {
+			b.Fatal("not found")
+		}
+	}
+}

@@ -1,0 +1,299 @@
+package steering
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// corpus is what kube-dns knows in these tests, by name: what A and AAAA say. Names without a line do not exist; a "*" stands for
+// any labels.
+var corpus = []struct{ name, a, aaaa string }{
+	{"web.default.svc.cluster.local.", "10.96.1.1", "-"},
+	{"default.svc.cluster.local.", "-", "-"},
+	{"db.data.svc.cluster.local.", "10.96.1.2", "fd00:96::2"},
+	{"data.svc.cluster.local.", "-", "-"},
+	{"www.example.com.", "192.0.2.1", "2001:db8::1"},
+	{"v4.example.com.", "192.0.2.2", "-"},
+	{"v6.example.com.", "-", "2001:db8::3"},
+	{"cdn.example.com.", "CNAME edge.example.net. 192.0.2.4", "CNAME edge.example.net."},
+	{"nodata.example.com.", "-", "-"},
+	{"loop.example.com.", "CNAME gone.example.net.", "CNAME gone.example.net."},
+	{"fails.example.com.", "SERVFAIL", "SERVFAIL"},
+	{"half.example.com.", "192.0.2.5", "SERVFAIL"},
+	{"wiki.corp.example.", "192.0.2.6", "-"},
+	{"empty.corp.example.", "-", "-"},
+	{"empty.", "192.0.2.7", "-"},
+	{"broken.corp.example.", "SERVFAIL", "SERVFAIL"},
+	{"*.wild.example.com.", "192.0.2.8", "2001:db8::8"},
+	{"*.corp.example.com.", "192.0.2.9", "-"},
+}
+
+// corpusNames are looked up: each kind of end that a walk can have, and some that it comes by.
+var corpusNames = []string{"web", "web.default", "db.data", "www.example.com", "v4.example.com", "v6.example.com", "cdn.example.com", "nodata.example.com",
+	"loop.example.com", "fails.example.com", "half.example.com", "wiki", "empty", "broken", "a.wild.example.com", "x.corp.example.com",
+	"nowhere", "nowhere.example.com", "web.default.svc.cluster.local", "gone.default.svc.cluster.local"}
+
+// answerCorpus is kube-dns's answer.
+func answerCorpus(q testutil.Question) *dns.Msg {
+	m := new(dns.Msg).SetReply(q.Msg)
+	m.RecursionAvailable = true
+	name := strings.ToLower(q.Name)
+	how := ""
+	for _, c := range corpus {
+		if suffix, wild := strings.CutPrefix(c.name, "*"); c.name == name || wild && strings.HasSuffix(name, suffix) {
+			how = map[uint16]string{dns.TypeA: c.a, dns.TypeAAAA: c.aaaa}[q.Type]
+			if how == "" {
+				how = "-"
+			}
+		}
+	}
+	soa := &dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 30}, Ns: "a.invalid.", Mbox: "b.invalid.", Minttl: 30}
+	owner := q.Name
+	header := func() dns.RR_Header {
+		return dns.RR_Header{Name: owner, Rrtype: q.Type, Class: dns.ClassINET, Ttl: 30}
+	}
+	if rest, ok := strings.CutPrefix(how, "CNAME "); ok {
+		target, addr, _ := strings.Cut(rest, " ")
+		h := header()
+		h.Rrtype = dns.TypeCNAME
+		m.Answer = append(m.Answer, &dns.CNAME{Hdr: h, Target: target})
+		owner, how = target, addr
+		if how == "" {
+			how = "-"
+		}
+	}
+	switch {
+	case how == "":
+		m.Rcode, m.Ns = dns.RcodeNameError, []dns.RR{soa}
+	case how == "-":
+		m.Ns = []dns.RR{soa}
+	case how == "SERVFAIL":
+		m.Rcode = dns.RcodeServerFailure
+	case q.Type == dns.TypeA:
+		m.Answer = append(m.Answer, &dns.A{Hdr: header(), A: net.ParseIP(how)})
+	default:
+		m.Answer = append(m.Answer, &dns.AAAA{Hdr: header(), AAAA: net.ParseIP(how)})
+	}
+	return m
+}
+
+// lookups builds the program that looks names up, with each library.
+var lookups = sync.OnceValue(func() error {
+	for name, command := range map[string][]string{
+		"glibc": {"gcc", "-o"}, "musl": {"musl-gcc", "-static", "-o"}, "go": {"go", "build", "-buildvcs=false", "-o"},
+	} {
+		source := map[bool]string{true: "testdata/lookup/lookup.go", false: "testdata/lookup-c/lookup.c"}[name == "go"]
+		cmd := exec.Command(command[0], append(command[1:], filepath.Join(programs, "lookup-"+name), source)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", name, err, text)
+		}
+	}
+	return nil
+})
+
+// resolver writes a resolv.conf of the pod's.
+func (p *pod) resolver(name, options string) {
+	var b strings.Builder
+	for _, a := range p.node.ClusterDNS() {
+		fmt.Fprintf(&b, "nameserver %s\n", a)
+	}
+	fmt.Fprintf(&b, "search %s\noptions %s\n", strings.Join(p.node.searches(), " "), options)
+	p.node.write(p.name+"-"+name, b.String())
+}
+
+// lookup runs the program in the pod, with a resolv.conf bound over the node's in a mount namespace of its own. It may be called
+// from several goroutines.
+func (p *pod) lookup(library, resolver, family string, names ...string) string {
+	const script = `mount --make-rprivate / && mount --bind "$1" /etc/resolv.conf && { [ ! -e /etc/nsswitch.conf ] || mount --bind "$2" /etc/nsswitch.conf; } && shift 2 && exec "$@"`
+	out, err := p.TryRun("", append([]string{"unshare", "--mount", "sh", "-c", script, "sh", p.node.path(p.name + "-" + resolver), p.node.path("nsswitch.conf"),
+		filepath.Join(programs, "lookup-"+library), family}, names...)...)
+	if err != nil {
+		p.node.t.Errorf("%s: %v\n%s", library, err, out)
+	}
+	return out
+}
+
+// podCounts are those of `neardns-agent pods`.
+func (n *node) podCounts(p *pod) (queries int) {
+	n.t.Helper()
+	code, out, stderr := n.run("pods", "--config", n.configFile(), "--json")
+	var views []struct {
+		Container string `json:"containerID"`
+		Counts    struct {
+			Queries int `json:"queries"`
+		} `json:"counts"`
+	}
+	if err := json.Unmarshal([]byte(out), &views); err != nil || code != 0 {
+		n.t.Fatalf("pods: %d, %v\n%s%s", code, err, out, stderr)
+	}
+	for _, v := range views {
+		if v.Container == p.container() {
+			return v.Counts.Queries
+		}
+	}
+	n.t.Fatalf("pods does not list %s:\n%s", p.container(), out)
+	return 0
+}
+
+// corpusNode is a node whose kube-dns knows the corpus, with a pod that wants completion and one that does not.
+func corpusNode(t *testing.T, searches []string) (n *node, plain, completed *pod) {
+	t.Helper()
+	n = newNode(t, setup{families: testutil.IPv4, searches: searches, config: "cache: {negativeTTL: 60s}\n"}) // however slow the machine
+	n.DNS.Behave(testutil.Behaviour{Handler: answerCorpus})
+	n.write("nsswitch.conf", "hosts: dns\n")
+	if err := lookups(); err != nil {
+		t.Fatal(err)
+	}
+	plain, completed = n.addPod(nil), n.addPod(map[string]string{"neardns.io/search-completion": "true"})
+	n.startAgent()
+	return n, plain, completed
+}
+
+// TestSearchCompletion: with completion each program hears of each name what it hears without, from real libraries.
+func TestSearchCompletion(t *testing.T) {
+	_, plain, completed := corpusNode(t, []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example"})
+	plain.resolver("corpus", "ndots:5 timeout:2 attempts:2") // musl waits all of that for a server that fails
+	completed.resolver("corpus", "ndots:5 timeout:2 attempts:2")
+	var wg sync.WaitGroup
+	for _, library := range []string{"glibc", "musl", "go"} {
+		for _, family := range []string{"any", "4", "6"} {
+			wg.Go(func() {
+				want, got := "", ""
+				var both sync.WaitGroup
+				both.Go(func() { want = plain.lookup(library, "corpus", family, corpusNames...) })
+				both.Go(func() { got = completed.lookup(library, "corpus", family, corpusNames...) })
+				both.Wait()
+				if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
+					t.Errorf("%s, family %s (-without completion +with):\n%s", library, family, diff)
+				}
+				if !strings.Contains(want, "www.example.com ") || strings.Contains(want, "www.example.com error") {
+					t.Errorf("%s, family %s:\n%s", library, family, want)
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// TestQuestionsForOneName counts what a pod asks for a name outside the cluster, and what kube-dns is asked then: for a first name
+// and for a second one that ends alike. The cluster's domains are denied once for both.
+func TestQuestionsForOneName(t *testing.T) {
+	cluster := []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"}
+	for name, searches := range map[string][]string{"the cluster's domains": cluster, "and one of the node's": append(cluster, "corp.example")} {
+		t.Run(name, func(t *testing.T) { countQuestions(t, searches) })
+	}
+}
+
+func countQuestions(t *testing.T, searches []string) {
+	const ndots5 = "ndots:5 timeout:5"
+	n, plain, completed := corpusNode(t, searches)
+	hosts := 0
+	for _, library := range []string{"glibc", "musl", "go"} {
+		for _, tc := range []struct {
+			name     string
+			pod      *pod
+			options  string
+			most     int // of the pod
+			upstream int // of kube-dns, for the second name
+		}{
+			{"ndots:5", plain, ndots5, 2 * (len(searches) + 1), 2 * (len(searches) + 1)},
+			{"ndots:5, completed", completed, ndots5, 2, 2 * (len(searches) - 2)},
+			{"ndots:1", plain, "ndots:1 timeout:5", 2, 2},
+		} {
+			tc.pod.resolver("count", tc.options)
+			questions, upstream := [2]int{}, [2]int{}
+			for i := range 2 {
+				hosts++
+				host := fmt.Sprintf("h%d.wild.example.com", hosts)
+				before := n.podCounts(tc.pod)
+				n.DNS.Forget()
+				if out := tc.pod.lookup(library, "count", "any", host); !strings.Contains(out, "192.0.2.8") || !strings.Contains(out, "2001:db8::8") {
+					t.Errorf("%s, %s: %s", library, tc.name, out)
+				}
+				testutil.Eventually(t, patience, func() error { // a question is counted when its answer is out
+					if questions[i] = n.podCounts(tc.pod) - before; questions[i] == 0 {
+						return fmt.Errorf("%s, %s: no question was counted", library, tc.name)
+					}
+					return nil
+				})
+				for _, q := range n.DNS.Log() {
+					if strings.Contains(strings.ToLower(q.Name), "com") && q.Type != dns.TypeTXT {
+						upstream[i]++
+					}
+				}
+			}
+			t.Logf("%-6s %-20s the pod asks %2d and %2d, kube-dns is asked %2d and %2d", library, tc.name, questions[0], questions[1], upstream[0], upstream[1])
+			if questions[1] > tc.most || upstream[1] > tc.upstream {
+				t.Errorf("%s, %s: the pod asked %d, want at most %d; kube-dns was asked %d, want at most %d", library, tc.name, questions[1], tc.most, upstream[1], tc.upstream)
+			}
+		}
+	}
+}
+
+// TestCompletionIsThePodsOwn: pods of two namespaces ask the same questions behind one cache, under load, while one of them goes
+// and its address comes to another. None gets what is another's.
+func TestCompletionIsThePodsOwn(t *testing.T) {
+	n, plain, completed := corpusNode(t, []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"})
+	const question = "www.example.com.default.svc.cluster.local."
+	ask := func(p *pod) (string, error) {
+		a, err := testutil.Ask(p.NetNS, n.Service(true), question, dns.TypeA, "udp", testutil.AskOptions{Timeout: 5 * time.Second})
+		if err != nil {
+			return "", err
+		}
+		if a.Msg.Rcode == dns.RcodeNameError {
+			return "absent", nil
+		}
+		if len(a.Msg.Answer) == 2 {
+			return "completed", nil
+		}
+		return a.Msg.String(), nil
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for p, want := range map[*pod]string{completed: "completed", plain: "absent"} {
+		for range 4 {
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if got, err := ask(p); err != nil || got != want {
+						t.Errorf("%s: %s, %v, want %s", p.name, got, err, want)
+						return
+					}
+				}
+			})
+		}
+	}
+	for range 5 {
+		// host-local gives a freed address again once the others are used; what counts is that it is another pod's now.
+		next := n.addPod(nil)
+		if got, err := ask(next); err != nil || got != "absent" {
+			t.Errorf("a new pod without completion: %s, %v", got, err)
+		}
+		next.del()
+		asker := n.addPod(map[string]string{"neardns.io/search-completion": "true"})
+		if got, err := ask(asker); err != nil || got != "completed" {
+			t.Errorf("a new pod with completion: %s, %v", got, err)
+		}
+		asker.del()
+	}
+	close(stop)
+	wg.Wait()
+}
