@@ -28,8 +28,8 @@ func up(ctx context.Context, out io.Writer, o node.Options, bare bool) error {
 		return err
 	}
 	if !bare {
-		say("applying neardns")
-		err = n.InstallProduct(ctx)
+		say("kubectl apply -k install/overlays/%s", n.Proxy)
+		err = n.InstallProduct(ctx, n.Proxy)
 	}
 	if err == nil {
 		err = show(ctx, n, say, bare)

@@ -21,6 +21,7 @@ import (
 type Image struct {
 	Name       string            // with its tag, such as "neardns.test/pod:1"
 	Files      map[string]string // path in the image, without a leading slash → file to read; all are executable
+	Env        []string          // NAME=value
 	Entrypoint []string
 	Cmd        []string
 }
@@ -33,7 +34,7 @@ func (i Image) Write(w io.Writer) error {
 	}
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": i.Entrypoint, "Cmd": i.Cmd},
+		"config": map[string]any{"Env": i.Env, "Entrypoint": i.Entrypoint, "Cmd": i.Cmd},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}},
 	})
 	if err != nil {

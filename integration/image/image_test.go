@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -37,7 +38,7 @@ func TestWrite(t *testing.T) {
 	if err := os.WriteFile(program, []byte("ELF"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	i := Image{Name: "x.test/y:1", Files: map[string]string{"bin/b": program, "bin/a": program, "z": program}, Entrypoint: []string{"/bin/a"}, Cmd: []string{"run"}}
+	i := Image{Name: "x.test/y:1", Files: map[string]string{"bin/b": program, "bin/a": program, "z": program}, Env: []string{"PATH=/bin"}, Entrypoint: []string{"/bin/a"}, Cmd: []string{"run"}}
 	var first, second bytes.Buffer
 	for _, out := range []*bytes.Buffer{&first, &second} {
 		if err := i.Write(out); err != nil {
@@ -61,7 +62,7 @@ func TestWrite(t *testing.T) {
 		t.Errorf("manifest %+v: %s", m, diff)
 	}
 	var config struct {
-		Config struct{ Entrypoint, Cmd []string }
+		Config struct{ Env, Entrypoint, Cmd []string }
 		RootFS struct {
 			DiffIDs []string `json:"diff_ids"`
 		}
@@ -72,7 +73,7 @@ func TestWrite(t *testing.T) {
 	if diff := cmp.Diff([]string{"sha256:" + digest(files["layer.tar"])}, config.RootFS.DiffIDs); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"/bin/a", "run"}, append(config.Config.Entrypoint, config.Config.Cmd...)); diff != "" {
+	if diff := cmp.Diff([]string{"PATH=/bin", "/bin/a", "run"}, slices.Concat(config.Config.Env, config.Config.Entrypoint, config.Config.Cmd)); diff != "" {
 		t.Error(diff)
 	}
 	names, content := read(t, files["layer.tar"])

@@ -154,9 +154,13 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	if v.conf.OnUnsupported == unsupportedFail {
 		return types.NewError(codeNotSteer, fmt.Sprintf("cannot be steered to the node's DNS cache: %v: mend that, or set onUnsupported to allow", errors.Join(err, undone)), "")
 	}
+	state := podfile.LeftAlone
+	if errors.Is(err, context.DeadlineExceeded) {
+		state = podfile.Pending // a node that starts all of its pods at once: the agent has the time that this call had not
+	}
 	for i := range f.Decisions {
 		if d := &f.Decisions[i]; d.State == podfile.Steered {
-			d.State, d.Reason = podfile.LeftAlone, err.Error()
+			d.State, d.Reason = state, err.Error()
 		}
 	}
 	if undone = errors.Join(undone, podfile.Write(v.conf.StateDir, *f)); undone != nil {

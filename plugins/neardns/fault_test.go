@@ -109,6 +109,27 @@ func failAt(point string) func(string) error {
 	}
 }
 
+// A call that is out of time leaves the pod to the agent, whole.
+func TestAddOutOfTime(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	q := addRequest("c1", pod, nil)
+	late := func(ctx context.Context, e env, args *skel.CmdArgs) error {
+		ctx, cancel := context.WithTimeout(ctx, 0)
+		defer cancel()
+		return add(ctx, e, args)
+	}
+	stdout, _, err := inProcess(t, r, q, failAt("nowhere"), late)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantPassed(t, reply{Stdout: stdout}, q)
+	wantNoTable(t, pod.NetNS)
+	if d := r.file("c1").Decisions[0]; d.State != podfile.Pending || !strings.Contains(d.Reason, "out of time") {
+		t.Errorf("decision %+v", d)
+	}
+	r.must(q.with("DEL"))
+}
+
 // Wherever the kernel fails, nothing is steered, nothing half: the pod passes through with the reason, or ADD fails and
 // leaves nothing of the pod.
 func TestAddNeverHalf(t *testing.T) {

@@ -109,10 +109,13 @@ func (s *suite) metric(sample string) float64 {
 	return 0
 }
 
-// What a fault may cost at 500 questions a second, from what the issue of faults allows at 1,200: a kill 5 questions and the
-// kernel's time to end the process, which grows with what else runs; a hang a lease's lifetime.
+// What a fault may cost at 500 questions a second. README's "Faults" has the figures of a machine that does nothing else; here a
+// cluster and a load generator share it with the agent: a kill costs the kernel's time to end the process, and 100 ms are
+// allowed; memory that runs out stops the agent first, while the kernel looks for what it can free; a hang costs a lease's
+// lifetime of 800 ms, and 1.2 s are allowed.
 const (
-	killMisses = 40
+	killMisses = 50
+	oomMisses  = 250
 	hangMisses = 600
 )
 
@@ -176,7 +179,7 @@ func (s *suite) testOOM() {
 		_ = ballast.Process.Signal(unix.SIGKILL) // or the container's group could not be taken away
 		s.awaitAgent(old)
 	})
-	s.wantMissed(y, killMisses)
+	s.wantMissed(y, oomMisses)
 	if got := s.kubectl("-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=neardns",
 		"-o", `jsonpath={.items[0].status.containerStatuses[?(@.name=="agent")].lastState.terminated.reason}`); got != "OOMKilled" {
 		s.t.Errorf("the agent's container ended by %q, want OOMKilled", got)

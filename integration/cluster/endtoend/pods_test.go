@@ -184,19 +184,18 @@ func (s *suite) file(name string) *podfile.File {
 	return nil
 }
 
-// wantState holds what the plugin decided for every redirect of a pod.
-func (s *suite) wantState(p pod, want podfile.State) {
-	s.t.Helper()
+// inState tells whether every redirect of a pod is in a state.
+func (s *suite) inState(p pod, want podfile.State) error {
 	f := s.file(p.name)
 	if f == nil || len(f.Decisions) != 2 {
-		s.t.Errorf("pod %s has no file with two redirects: %+v", p.name, f)
-		return
+		return fmt.Errorf("pod %s has no file with two redirects: %+v", p.name, f)
 	}
 	for _, d := range f.Decisions {
 		if d.State != want {
-			s.t.Errorf("pod %s: %s is %s (%s), want %s", p.name, d.Redirect.ClusterDNS, d.State, d.Reason, want)
+			return fmt.Errorf("pod %s: %s is %s (%s), want %s", p.name, d.Redirect.ClusterDNS, d.State, d.Reason, want)
 		}
 	}
+	return nil
 }
 
 // nameservers are those of a resolv.conf.

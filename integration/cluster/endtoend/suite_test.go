@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/integration/cluster/node"
+	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/integration/containerd"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -29,6 +30,7 @@ const patience = 2 * time.Minute
 type suite struct {
 	*node.Node
 	t      *testing.T // of the step that runs
+	row    []string   // of README's table
 	before []pod      // made before anything was installed
 	loaded []pod      // that ask under load
 }
@@ -52,7 +54,8 @@ func TestCluster(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Logf("%s is %s", release.Name, version)
-				run(t, node.Options{Bin: bin, Proxy: proxy, Runtime: release.Name, Attached: true})
+				title := map[string]string{"containerd16": "Debian's containerd", "containerd2": "containerd"}[release.Name]
+				run(t, []string{proxy, title, strings.TrimSuffix(version, "+unknown")}, node.Options{Bin: bin, Proxy: proxy, Runtime: release.Name, Attached: true})
 			})
 		}
 	}
@@ -61,7 +64,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-func run(t *testing.T, o node.Options) {
+func run(t *testing.T, row []string, o node.Options) {
 	n, err := node.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -75,48 +78,65 @@ func run(t *testing.T, o node.Options) {
 		}
 		wantNothing(t)
 	})
-	s := &suite{Node: n, t: t}
-	if !s.step(t, "workload", s.testWorkload) {
-		return
-	}
+	s := &suite{Node: n, t: t, row: row}
 	var was map[string]string
-	if !s.step(t, "snapshot", func() { s.settled(); was = s.snapshot() }) {
+	if !t.Run("without neardns", func(t *testing.T) {
+		s.in(t, func() {
+			s.testWorkload()
+			s.settled()
+			was = s.snapshot()
+		})
+	}) {
 		return
 	}
-	if !s.step(t, "install", s.testInstall) {
+	if !s.step(t, "installed under load", s.testInstall) {
 		return
 	}
 	for _, one := range []struct {
 		name string
 		f    func()
 	}{
-		{"names", s.testNames},
-		{"policies", s.testPolicies},
-		{"host network", s.testHostNetwork},
-		{"kill", s.testKill},
-		{"hang", s.testHang},
-		{"oom", s.testOOM},
-		{"filter", s.testFilter},
-		{"upgrade", s.testUpgrade},
+		{"every kind of name, as kube-dns answers it", s.testNames},
+		{"every dnsPolicy, opt-out", s.testPolicies},
+		{"hostNetwork pods", s.testHostNetwork},
+		{"agent killed", s.testKill},
+		{"agent hung", s.testHang},
+		{"agent out of memory", s.testOOM},
+		{"a policy that drops what is for the agent", s.testFilter},
+		{"upgraded and rolled back under load", s.testUpgrade},
 	} {
 		if chosen(t, one.name) {
 			s.step(t, one.name, one.f)
 		}
 	}
-	s.step(t, "uninstall", func() { s.testUninstall(was) })
-	if chosen(t, "proxy switched") {
-		s.step(t, "proxy switched", s.testProxySwitched)
+	s.step(t, "uninstalled under load, the node as before", func() { s.testUninstall(was) })
+	for _, one := range []struct {
+		name string
+		f    func()
+	}{
+		{"kube-proxy switched to its other mode under load", s.testProxySwitched},
+		{"older pods and host processes (interceptNode)", s.testIntercept},
+	} {
+		if chosen(t, one.name) {
+			s.step(t, one.name, one.f)
+		}
 	}
 }
 
-// step is one part; what fails in it stops it, and the next goes on with the same node.
+// step is one part, and one cell of README's table; what fails in it stops it, and the next goes on with the same node.
 func (s *suite) step(t *testing.T, name string, f func()) bool {
 	return t.Run(name, func(t *testing.T) {
-		whole := s.t
-		defer func() { s.t = whole }()
-		s.t = t
-		f()
+		compat.Record(t, compat.Cell{Table: "clusters", Row: s.row, Column: name})
+		s.in(t, f)
 	})
+}
+
+// in has f's failures be t's.
+func (s *suite) in(t *testing.T, f func()) {
+	whole := s.t
+	defer func() { s.t = whole }()
+	s.t = t
+	f()
 }
 
 // must ends the step where an error is one.

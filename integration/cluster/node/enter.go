@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -60,24 +59,5 @@ func (n *Node) Path(file string) string {
 	return filepath.Join("/proc", strconv.Itoa(n.pid), "root", file)
 }
 
-// Program is the process id, in the node's own namespace, of one of its programs that runs now.
-func (n *Node) Program(name string) (int, error) {
-	text, err := os.ReadFile(path("pid", name))
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(string(text))
-}
-
-// SetProxy gives kube-proxy another mode, as an administrator does: its configuration is changed and it is started again.
-func (n *Node) SetProxy(ctx context.Context, mode string) error {
-	if err := writeProxyConfig(mode); err != nil {
-		return err
-	}
-	pid, err := n.Program("kube-proxy")
-	if err != nil {
-		return err
-	}
-	_, err = n.Run(ctx, "kill", strconv.Itoa(pid))
-	return err
-}
+// SetProxy gives kube-proxy another mode, as an administrator does. It ends when its configuration changes, and is started again.
+func SetProxy(mode string) error { return writeProxyConfig(mode) }

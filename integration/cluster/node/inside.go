@@ -165,7 +165,7 @@ func (p program) answers(client *http.Client, token string) error {
 	return nil
 }
 
-// run starts the program and waits for its end. Its process id is in Dir/pid, as the node's own namespace numbers it.
+// run starts the program and waits for its end.
 func (p program) run() error {
 	log, err := os.OpenFile(path("log", p.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -181,13 +181,7 @@ func (p program) run() error {
 	cmd.Env = append(os.Environ(), "PATH="+p.Path+":"+os.Getenv("PATH"))
 	// All programs end with this one, and it with the namespaces.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path("pid", p.Name), fmt.Appendf(nil, "%d", cmd.Process.Pid), 0o644); err != nil {
-		return err
-	}
-	return cmd.Wait()
+	return cmd.Run()
 }
 
 // carry copies both ways until either side ends.

@@ -89,9 +89,6 @@ func (o Options) launch() (*Node, error) {
 		return nil, err
 	}
 	defer listener.Close()
-	if err := os.MkdirAll(path("pid"), 0o755); err != nil {
-		return nil, err
-	}
 	if err := o.writeFiles(release, l.Addr().String()); err != nil {
 		return nil, fmt.Errorf("write the node's files: %w", err)
 	}

@@ -14,21 +14,19 @@ import (
 // manifests is a folder of the products' own, as users apply it.
 func (n *Node) manifests(name string) string { return filepath.Join(n.Bin, "../install", name) }
 
-// overlay is the one for the node's kind of kube-proxy.
-func (n *Node) overlay() string { return n.manifests("overlays/" + n.Proxy) }
-
-// InstallProduct applies the products' manifests and waits until the agent is ready and the fallback is proven.
-func (n *Node) InstallProduct(ctx context.Context) error {
-	if _, err := n.Kubectl(ctx, "apply", "-k", n.overlay()); err != nil {
+// InstallProduct applies one of the products' overlays, such as that of kube-proxy's mode, and waits until the agent is ready and
+// the fallback is proven.
+func (n *Node) InstallProduct(ctx context.Context, overlay string) error {
+	if _, err := n.Kubectl(ctx, "apply", "-k", n.manifests("overlays/"+overlay)); err != nil {
 		return err
 	}
 	return n.AwaitProduct(ctx)
 }
 
-// UninstallProduct takes the products off, in the order that their README gives. binary says whether the plugin's binary goes
+// UninstallProduct takes an overlay off, in the order that the products' README gives. binary says whether the plugin's binary goes
 // too: containerd ends pods without it.
-func (n *Node) UninstallProduct(ctx context.Context, binary bool) error {
-	if _, err := n.Kubectl(ctx, "delete", "-k", n.overlay(), "--wait", "--timeout=2m"); err != nil {
+func (n *Node) UninstallProduct(ctx context.Context, overlay string, binary bool) error {
+	if _, err := n.Kubectl(ctx, "delete", "-k", n.manifests("overlays/"+overlay), "--wait", "--timeout=2m"); err != nil {
 		return err
 	}
 	manifest, err := n.Kubectl(ctx, "kustomize", n.manifests("uninstall"))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/neardns/neardns/integration/image"
@@ -18,13 +17,17 @@ const patience = 3 * time.Minute
 func (n *Node) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	images, err := n.images()
+	if err != nil {
+		return err
+	}
 	if err := n.await(ctx, "the runtime", func() error {
 		_, err := n.Run(ctx, n.Release.Program("ctr"), "--address", socket, "version")
 		return err
 	}); err != nil {
 		return err
 	}
-	for _, i := range n.images() {
+	for _, i := range images {
 		if err := n.Import(ctx, i); err != nil {
 			return err
 		}
@@ -61,28 +64,6 @@ func (n *Node) await(ctx context.Context, what string, try func() error) error {
 			return fmt.Errorf("wait for %s: %w", what, err)
 		case <-time.After(200 * time.Millisecond):
 		}
-	}
-}
-
-// images are all that pods are made of.
-func (n *Node) images() []image.Image {
-	bin := func(name string) string { return filepath.Join(n.Bin, name) }
-	return append([]image.Image{
-		{Name: PodImage, Files: map[string]string{"podimage": bin("tools/podimage")}, Entrypoint: []string{"/podimage"}, Cmd: []string{"pause"}},
-		{Name: coreDNSImage, Files: map[string]string{"coredns": bin("tools/coredns")}, Entrypoint: []string{"/coredns"}},
-	}, n.Products("dev")...)
-}
-
-// Products are the products' two images, with what Dockerfile.plugin and Dockerfile.agent put into them.
-func (n *Node) Products(tag string) []image.Image {
-	bin := func(name string) string { return filepath.Join(n.Bin, name) }
-	return []image.Image{
-		{Name: "docker.io/neardns/neardns-plugin:" + tag, Entrypoint: []string{"/bin/neardns-install"}, Files: map[string]string{
-			"bin/neardns": bin("neardns"), "bin/neardns-install": bin("neardns-install"), "bin/neardns-agent": bin("neardns-agent"),
-		}},
-		{Name: "docker.io/neardns/neardns-agent:" + tag, Entrypoint: []string{"/bin/neardns-agent"}, Files: map[string]string{
-			"bin/neardns-agent": bin("neardns-agent"), "bin/neardns-install": bin("neardns-install"),
-		}},
 	}
 }
 

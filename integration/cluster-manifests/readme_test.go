@@ -1,0 +1,104 @@
+package clustermanifests
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// The overlay that README.md shows is one that works, for the products and for taking them off.
+func TestReadmesOverlay(t *testing.T) {
+	readme, err := os.ReadFile(install + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(readme), "```yaml\n")
+	text, _, closed := strings.Cut(text, "```")
+	if !ok || !closed {
+		t.Fatal("install/README.md shows no overlay")
+	}
+	const config = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nkubeProxyMode: ipvs\n"
+	ours := mine(t, map[string]string{"kustomization.yaml": text, "nodeconfig.yaml": config})
+	objects := decode(t, "README's overlay", ours)
+	if got := the[*corev1.ConfigMap](t, objects).Data["nodeconfig.yaml"]; got != config {
+		t.Errorf("the NodeConfig is\n%s", got)
+	}
+	pod := the[*appsv1.DaemonSet](t, objects).Spec.Template.Spec
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if !strings.HasPrefix(c.Image, "registry.example/neardns-") || !strings.HasSuffix(c.Image, ":v0.1.0") {
+			t.Errorf("%s runs %s", c.Name, c.Image)
+		}
+	}
+	wantFolders(t, pod)
+
+	// The same for ../uninstall, which has neither plugin image nor the ConfigMap.
+	text = strings.Replace(text, "../overlays/ipvs", "../uninstall", 1)
+	text = strings.Replace(text, "{name: neardns, behavior", "{name: neardns-uninstall, behavior", 1)
+	pod = the[*appsv1.DaemonSet](t, decode(t, "an overlay of uninstall", mine(t, map[string]string{"kustomization.yaml": text, "nodeconfig.yaml": config}))).Spec.Template.Spec
+	wantFolders(t, pod)
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if c.Image != "registry.example/neardns-agent:v0.1.0" {
+			t.Errorf("%s runs %s", c.Name, c.Image)
+		}
+	}
+}
+
+func wantFolders(t *testing.T, pod corev1.PodSpec) {
+	t.Helper()
+	found := 0
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil && strings.HasPrefix(v.HostPath.Path, "/var/lib/rancher/k3s/") {
+			found++
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d folders of the runtime are set, want two: %+v", found, pod.Volumes)
+	}
+}
+
+// mine renders a folder with these files that lies beside those of install/.
+func mine(t *testing.T, files map[string]string) string {
+	t.Helper()
+	memory := filesys.MakeFsInMemory()
+	write := func(path string, text []byte) {
+		t.Helper()
+		if err := memory.WriteFile(path, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := filepath.WalkDir(install, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(install, path)
+		write(filepath.Join("/install", name), text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		write(filepath.Join("/install/mine", name), []byte(text))
+	}
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(memory, "/install/mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := resources.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
