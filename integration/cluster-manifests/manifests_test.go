@@ -40,8 +40,8 @@ func TestOverlays(t *testing.T) {
 			golden(t, "testdata/"+overlay+".diff", changes)
 		})
 	}
-	if overlays < 5 {
-		t.Errorf("%d overlays, there should be five", overlays)
+	if overlays < 6 {
+		t.Errorf("%d overlays, there should be six", overlays)
 	}
 }
 
