@@ -41,6 +41,8 @@ type subject struct {
 	env   []string
 	stdin *os.File
 	host  *testutil.NetNS
+	// before puts things as they are at a first call; nil for nothing. It is not measured.
+	before func() error
 }
 
 func newSubject(host *testutil.NetNS, stdin any, args ...string) (*subject, error) {
@@ -67,6 +69,11 @@ func (s *subject) close() { _ = s.stdin.Close() }
 func (s *subject) run() (wall, cpu time.Duration, err error) {
 	if _, err := s.stdin.Seek(0, 0); err != nil {
 		return 0, 0, err
+	}
+	if s.before != nil {
+		if err := s.before(); err != nil {
+			return 0, 0, err
+		}
 	}
 	output, err := os.CreateTemp("", "neardns-bench-")
 	if err != nil {
@@ -161,6 +168,8 @@ const (
 	sizePart    = "Size"
 	besideLimit = 1.2
 	bareLimit   = 1.5
+	// overlayLimit bounds what the whole of pods' DNS settings adds to an ADD.
+	overlayLimit = 1.3
 )
 
 // pair is a subject that does and one that undoes.
@@ -179,7 +188,7 @@ func (b *bench) plugin() {
 			pairs = append(pairs, b.bare(p, bare))
 		}
 		if p.name == "" {
-			pairs = append(pairs, b.portmap(p))
+			pairs = append(pairs, b.portmap(p), b.overlaid(p))
 		}
 	}
 	calls := 10
@@ -229,18 +238,59 @@ func (b *bench) once(s *subject, name string, walls, cpus map[string][]float64) 
 }
 
 func (b *bench) ours(p place, i int) pair {
-	dir := b.folder(fmt.Sprintf("plugin%d", i))
+	return b.oursWith(strings.TrimSpace("neardns "+p.name), p, b.folder(fmt.Sprintf("plugin%d", i)), nil)
+}
+
+// overlaid is ours with everything about pods' DNS settings: rules for all pods and for the pod's namespace, one that starts from
+// the node's resolv.conf, annotations (one of them in YAML, one that is wrong), and the sandbox's file, which is as the runtime
+// made it at each call.
+func (b *bench) overlaid(p place) pair {
+	dir := b.folder("overlaid")
+	file := filepath.Join(dir, "sandboxes", "bench", "resolv.conf")
+	b.must(os.MkdirAll(filepath.Dir(file), 0o755))                                                                      //nolint:gosec // as a runtime has it
+	b.must(os.WriteFile(filepath.Join(dir, "host.conf"), []byte("nameserver 192.0.2.1\nsearch corp.example\n"), 0o644)) //nolint:gosec // as /etc/resolv.conf is
+	made := b.oursWith("overlaid", p, dir, map[string]any{
+		"resolvConfPaths": []string{filepath.Join(dir, "sandboxes", "{id}", "resolv.conf")}, "hostResolvConf": filepath.Join(dir, "host.conf"),
+		"dns": map[string]any{
+			"options": []string{"timeout:2", "attempts:3"}, "limits": "kubernetes", "excess": "refuse",
+			"namespaces": map[string]any{"default": map[string]any{"policy": "ClusterFirst", "searches": []string{"team.example"}}, "other": map[string]any{"options": []string{"ndots:1"}}},
+		},
+	})
+	made.do.before = func() error {
+		return os.WriteFile(file, []byte("search default.svc.cluster.local svc.cluster.local cluster.local\nnameserver "+clusterDNS.String()+"\noptions ndots:5\n"), 0o644) //nolint:gosec // as a runtime does
+	}
+	p.node.Host.Do(func() {
+		_, _, err := made.do.run()
+		b.must(err)
+		text, err := os.ReadFile(file)
+		b.must(err)
+		if !strings.Contains(string(text), "corp.example team.example pod.example") || !strings.Contains(string(text), "options ndots:2 edns0") {
+			b.t.Fatalf("the overlay is not in the file:\n%s", text)
+		}
+		_, _, err = made.undo.run()
+		b.must(err)
+	})
+	return made
+}
+
+// oursWith is our plugin on a pod with more in its configuration.
+func (b *bench) oursWith(name string, p place, dir string, more map[string]any) pair {
 	addresses := []string{clusterDNS.String()}
 	if p.dual {
 		addresses = append(addresses, "fd00:96::a")
 	}
 	// Proven, as on a node that has been up: the plugin reads the proof at every ADD.
 	b.must(podfile.WriteProof(filepath.Join(dir, "persist"), podfile.Proof{ClusterDNS: p.node.ClusterDNS(), Time: time.Now()}))
-	conf := pluginConf(dir, p.pod, map[string]any{
-		"redirects": addresses, "capabilities": map[string]any{"dns": true},
-		"runtimeConfig": map[string]any{"dns": map[string]any{"servers": addresses, "searches": []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"}, "options": []string{"ndots:5"}}},
-	})
-	made := pair{name: strings.TrimSpace("neardns " + p.name)}
+	given := map[string]any{"dns": map[string]any{"servers": addresses, "searches": []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"}, "options": []string{"ndots:5"}}}
+	if more != nil {
+		given["io.kubernetes.cri.pod-annotations"] = map[string]string{
+			"neardns.io/dns-params":        "search:\n- pod.example\noptions:\n- name: ndots\n  value: 2\n- name: edns0\n",
+			"neardns.io/search-completion": "true", "neardns.io/steer": "perhaps",
+		}
+	}
+	conf := pluginConf(dir, p.pod, map[string]any{"redirects": addresses, "capabilities": map[string]any{"dns": true}, "runtimeConfig": given})
+	maps.Copy(conf, more)
+	made := pair{name: name}
 	for verb, to := range map[string]**subject{"ADD": &made.do, "DEL": &made.undo} {
 		s, err := newSubject(p.node.Host, conf, b.installed(b.bin("neardns")))
 		b.must(err)
@@ -320,6 +370,8 @@ func (b *bench) portmap(p place) pair {
 }
 
 func (b *bench) pluginRows(wall, cpu map[string][]float64) {
+	b.compare(pluginPart, "ADD with overlays, annotations and the sandbox's file", "the same without", "ms", wall["ADD overlaid"], wall["ADD neardns"], overlayLimit)
+	b.compare(pluginPart, "ADD with overlays, annotations and the sandbox's file, CPU time", "the same without", "ms", cpu["ADD overlaid"], cpu["ADD neardns"], 0)
 	for _, verb := range []string{"ADD", "DEL"} {
 		ours := verb + " neardns"
 		compare := func(subject, than, our, their string, limit float64) {
