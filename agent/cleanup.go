@@ -72,10 +72,12 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(pods.Open(conf.StateDir, k, discardLog()).RemoveTables(ctx)...); err != nil {
+	registry := pods.Open(conf.StateDir, k, discardLog())
+	living := len(registry.List())
+	if err := errors.Join(registry.RemoveTables(ctx)...); err != nil {
 		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
 	}
-	say("pod tables removed")
+	say("pod tables removed: %d pods ask kube-dns directly from now on; no rule of ours is left in them, only the runtime's note to call the plugin when they end", living)
 	for _, k := range append(k.Others(), k) { // an agent that was killed while it changed from one to the other left both
 		if err := removeRules(k); err != nil {
 			return err

@@ -79,7 +79,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 	defer cancel()
 	v := &verb{env: e, name: name, args: args, pod: parseArgs(args.Args), kernel: e.kernel}
 	conf, confErr := parseConf(args.StdinData)
-	v.conf, v.log = conf, newLog(conf, e.stderr)
+	v.conf, v.log = conf, newLog(conf, e.stderr, name)
 	defer func() {
 		if r := recover(); r != nil {
 			v.log.Error("panic", "verb", name, "container_id", args.ContainerID, "panic", r, "stack", string(debug.Stack()))

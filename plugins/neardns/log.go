@@ -15,9 +15,13 @@ import (
 const maxLog = 1 << 20
 
 // newLog writes to stderr, which runtimes put into their own log, and to a file. Never to stdout: one stray byte there
-// makes the result unreadable and fails the pod.
-func newLog(c *Conf, stderr io.Writer) *slog.Logger {
+// makes the result unreadable and fails the pod. Its folder is made by ADD alone: the DEL of a pod that outlived neardns on
+// this node leaves nothing behind.
+func newLog(c *Conf, stderr io.Writer, verb string) *slog.Logger {
 	w := logWriter{stderr: stderr, path: c.LogFile}
+	if _, err := os.Stat(filepath.Dir(w.path)); verb != "add" && errors.Is(err, os.ErrNotExist) {
+		w.path = ""
+	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: c.LogLevel}))
 }
 

@@ -87,3 +87,22 @@ func TestLogCannotBeWritten(t *testing.T) {
 		r.must(add.with("DEL"))
 	}
 }
+
+// A pod may end after neardns was taken off its node: what it is called for then leaves nothing there.
+func TestLogFolderIsMadeByAddAlone(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	add := addRequest("c1", pod, nil)
+	r.must(add.with("ADD"))
+	if _, err := os.Stat(filepath.Join(r.state, logName)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(r.state); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"DEL", "DEL"} {
+		r.must(add.with(verb))
+	}
+	if left, err := os.ReadDir(r.state); !os.IsNotExist(err) {
+		t.Errorf("the folder is there again: %v, %v", left, err)
+	}
+}

@@ -1,0 +1,143 @@
+package callers
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bare is a node with a main network that has made and ended a pod, as one looks before neardns comes to it.
+func bare(t *testing.T, prepare ...func(*node)) (*node, *crio) {
+	t.Helper()
+	n := newNode(t, "ptp", "uninstall")
+	if err := os.Remove(n.persistDir()); err != nil { // the agent makes it
+		t.Fatal(err)
+	}
+	for _, f := range prepare {
+		f(n)
+	}
+	c := newCRIO(n)
+	c.mustTearDown(c.mustSetUp("before"))
+	return n, c
+}
+
+func (n *node) cleanup() []string {
+	return []string{program("neardns-agent"), "cleanup", "--config", n.path("node.yaml"), "--cni-conf", n.cniConf()}
+}
+
+func (n *node) uninstall(c *crio, more ...string) []string {
+	return append([]string{program("neardns-install"), "uninstall", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--cni-cache", c.cache}, more...)
+}
+
+// The whole life: installed, pods made, taken out under them, pods ended. Then the node is as it was, to the byte: files with
+// their modes and owners, links, addresses, routes, rules, settings, pins. The host's filter is in the way, so that rules of ours
+// are in it, too.
+func TestUninstallLeavesNoTrace(t *testing.T) {
+	drops := func(kind string) func(*node) {
+		return func(n *node) {
+			for _, family := range []string{"iptables", "ip6tables"} {
+				program := family + "-" + kind
+				n.Host.Run(program, "-w", "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "ACCEPT")
+				n.Host.Run(program, "-w", "-A", "INPUT", "-p", map[string]string{"iptables": "icmp", "ip6tables": "ipv6-icmp"}[family], "-j", "ACCEPT")
+				n.Host.Run(program, "-w", "-P", "INPUT", "DROP")
+			}
+		}
+	}
+	for name, prepare := range map[string]func(*node){"nothing in the way": func(*node) {}, "iptables-nft drops": drops("nft"), "iptables-legacy drops": drops("legacy")} {
+		t.Run(name, func(t *testing.T) {
+			n, c := bare(t, prepare)
+			before := n.snapshot()
+			n.installer("install")
+			n.startAgent()
+			a, b := c.mustSetUp("a"), c.mustSetUp("b")
+			a.wantCached("a.cluster.local.")
+			b.wantCached("b.cluster.local.")
+			if same := n.snapshot(); len(same) <= len(before) {
+				t.Errorf("installed, a node has %d things, before %d: what is compared here?", len(same), len(before))
+			}
+
+			// Out under the pods: their DNS goes on, and both programs say what is left and what for.
+			out := n.Host.Run(n.uninstall(c)...)
+			if want := "left " + filepath.Join(n.cniBin(), "neardns") + ": pods that were made with it"; !strings.Contains(out, want) {
+				t.Errorf("no %q in:\n%s", want, out)
+			}
+			n.agent.Signal(unix.SIGTERM)
+			<-n.agent.Exited()
+			a.wantKubeDNS("c.cluster.local.")
+			out = n.Host.Run(n.cleanup()...)
+			if want := "2 pods ask kube-dns directly from now on"; !strings.Contains(out, want) {
+				t.Errorf("no %q in:\n%s", want, out)
+			}
+			a.wantKubeDNS("d.cluster.local.")
+			for _, p := range []*pod{a, b} {
+				if rules := p.Run("nft", "list", "ruleset"); rules != "" {
+					t.Errorf("left in a pod:\n%s", rules)
+				}
+			}
+			if out, err := n.Host.TryRun("", n.uninstall(c, "--remove-binary")...); err == nil || !strings.Contains(err.Error(), "2 pods were made with it") {
+				t.Errorf("the binary of living pods was taken: %v\n%s", err, out)
+			}
+			c.mustTearDown(a, b)
+			n.Host.Run(n.uninstall(c, "--remove-binary")...)
+			n.identical(before, n.snapshot())
+
+			// And once more, where there is nothing.
+			n.Host.Run(n.cleanup()...)
+			n.Host.Run(n.uninstall(c, "--remove-binary")...)
+			n.identical(before, n.snapshot())
+		})
+	}
+}
+
+// killedAfter runs a program on the host and kills it, unless it was done before.
+func (n *node) killedAfter(delay time.Duration, args []string) {
+	n.t.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	p := n.Host.StartCmd(cmd)
+	select {
+	case <-p.Exited():
+	case <-time.After(delay):
+		p.Kill()
+	}
+}
+
+// Every step killed at some point and done again comes to the same end; pods have their DNS throughout.
+func TestUninstallKilled(t *testing.T) {
+	n, c := bare(t)
+	before := n.snapshot()
+	delays := []time.Duration{3, 10, 20, 35, 50, 70, 90, 120}
+	if testing.Short() {
+		delays = []time.Duration{20, 70}
+	}
+	for _, delay := range delays {
+		delay *= time.Millisecond
+		install := []string{program("neardns-install"), "install", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--nodeconfig", n.path("node.yaml")}
+		n.killedAfter(delay, install)
+		n.Host.Run(install...)
+		n.killedAfter(3*delay, []string{program("neardns-agent"), "node", "--config", n.path("node.yaml")})
+		n.startAgent()
+		p := c.mustSetUp("killed")
+		p.wantCached("a.cluster.local.")
+		n.killAgent()
+		for _, step := range [][]string{n.uninstall(c), n.cleanup(), slices.Concat(n.cleanup()), n.uninstall(c, "--remove-binary")} {
+			n.killedAfter(delay, step)
+			p.wantKubeDNS("b.cluster.local.")
+		}
+		n.Host.Run(n.uninstall(c)...)
+		n.Host.Run(n.cleanup()...)
+		p.wantKubeDNS("c.cluster.local.")
+		c.mustTearDown(p)
+		n.killedAfter(delay, n.uninstall(c, "--remove-binary"))
+		n.Host.Run(n.uninstall(c, "--remove-binary")...)
+		n.identical(before, n.snapshot())
+		if t.Failed() {
+			t.Fatalf("killed after %v", delay)
+		}
+	}
+}
