@@ -124,6 +124,7 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 		"install":    {"10-a.conflist", mainList, "install"},
 		"conversion": {"10-a.conf", mainConf, "install"},
 		"uninstall":  {"10-a.conflist", mainList, "uninstall"},
+		"and back":   {"10-a.conf", mainConf, "uninstall"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -181,6 +182,11 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 			n.wantTypes("10-a.conflist", map[string]string{mainList: "flannel", mainConf: "bridge"}[tc.text], "neardns")
 			if left := append(n.files(n.bin), n.files(n.conf)...); !slices.Equal(left, []string{"neardns", "10-a.conflist"}) {
 				t.Errorf("left behind: %q", left)
+			}
+			code, out = n.uninstall("--remove-binary")
+			want(t, code, 0, out)
+			if left := append(n.files(n.bin), n.files(n.conf)...); !slices.Equal(left, []string{tc.file}) || n.wantWhole() != nil {
+				t.Errorf("after it was uninstalled there is %q: %v", left, n.wantWhole())
 			}
 		})
 	}
@@ -256,6 +262,11 @@ func TestBug11OwnerWritesWhileWeDo(t *testing.T) {
 			}
 			if left := n.files(n.conf); !slices.Equal(left, []string{"10-a.conflist"}) {
 				t.Errorf("left behind: %q", left)
+			}
+			code, out = n.uninstall("--remove-binary")
+			want(t, code, 0, out)
+			if left := append(n.files(n.bin), n.files(n.conf)...); !slices.Equal(left, []string{tc.file}) || n.wantWhole() != nil {
+				t.Errorf("after it was uninstalled there is %q: %v", left, n.wantWhole())
 			}
 		})
 	}

@@ -71,9 +71,25 @@ func TestBug03ConfBecomesConflist(t *testing.T) {
 	if !strings.Contains(n.read("10-bridge.conflist"), "9000") || len(n.files(n.conf)) != 2 {
 		t.Errorf("the newer .conf was lost: %v\n%s", n.files(n.conf), n.read("10-bridge.conflist"))
 	}
+	// And back, to the byte.
+	code, out = n.uninstall()
+	want(t, code, 0, out, n.conf+"/10-bridge.conflist is one plugin's file again: "+n.conf+"/10-bridge.conf")
+	if d := cmp.Diff(strings.Replace(mainConf, "1.50e3", "9000", 1), n.read("10-bridge.conf")); d != "" {
+		t.Errorf("not as before (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff([]string{"10-bridge.conf", "20-z.conflist"}, n.files(n.conf)); d != "" {
+		t.Errorf("files (-want +got):\n%s", d)
+	}
+	// Cut off between the two steps, or put back by its owner: his file counts, the list goes.
+	if code, out := n.install(); code != 0 {
+		t.Fatal(out)
+	}
+	n.network("10-bridge.conf", mainConf)
 	code, out = n.uninstall()
 	want(t, code, 0, out)
-	n.wantTypes("10-bridge.conflist", "bridge")
+	if n.read("10-bridge.conf") != mainConf || len(n.files(n.conf)) != 2 {
+		t.Errorf("the owner's file was not kept: %v\n%s", n.files(n.conf), n.read("10-bridge.conf"))
+	}
 }
 
 // istio/istio: list content under the .conf name for a moment, which go-cni refuses. What a runtime would load must be a

@@ -155,6 +155,24 @@ func removeUnchanged(file string, before []byte) error {
 	return errors.Join(back, err, errMoved)
 }
 
+// putBack gives a finished file its name, unless there is a file of that name: its owner has put his own back, or an earlier run
+// was cut off.
+func putBack(temp, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return os.Remove(temp)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP): // a filesystem that cannot, such as NFS
+		if _, err := os.Lstat(to); err == nil {
+			return os.Remove(temp)
+		}
+		return rename(temp, to)
+	case err != nil:
+		return err
+	}
+	return syncFolder(filepath.Dir(to))
+}
+
 // remove takes a file away, for good as far as the disk goes.
 func remove(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {

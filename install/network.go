@@ -87,7 +87,8 @@ func planAppend(folder, file string, entry []byte) (change, error) {
 	return c, nil
 }
 
-// planDrop forms a network's list without our entry.
+// planDrop forms a network's list without our entry; a list that an earlier run made from a single plugin's file becomes that
+// file again, to the byte.
 func planDrop(folder, name string) (change, error) {
 	c, err := open(folder, name)
 	if err != nil {
@@ -95,6 +96,9 @@ func planDrop(folder, name string) (change, error) {
 	}
 	if c.after, err = conflist.Drop(c.before); err != nil {
 		return c, fmt.Errorf("%s: %w", c.from, err)
+	}
+	if conf, made := conflist.ToPlugin(c.after); made && !c.none() {
+		c.after, c.to = conf, strings.TrimSuffix(c.from, ".conflist")+".conf"
 	}
 	return c, nil
 }
@@ -199,7 +203,12 @@ func (c change) apply() (err error) {
 	if err != nil || !bytes.Equal(now, c.before) {
 		return errors.Join(errMoved, os.Remove(temp))
 	}
-	if err := rename(temp, c.to); err != nil {
+	if filepath.Ext(c.to) == ".conf" {
+		err = putBack(temp, c.to)
+	} else {
+		err = rename(temp, c.to)
+	}
+	if err != nil {
 		return fmt.Errorf("put network in place: %w", errors.Join(err, os.Remove(temp)))
 	}
 	if err := removeUnchanged(c.from, c.before); err != nil {

@@ -121,7 +121,10 @@ func (un uninstall) dropFrom(name string) error {
 		} else if err != nil {
 			return err
 		}
-		un.say("took neardns out of %s", c.to)
+		un.say("took neardns out of %s", c.from)
+		if c.from != c.to {
+			un.say("%s is one plugin's file again: %s", c.from, c.to)
+		}
 		return nil
 	}
 	return fmt.Errorf("%s: %w, %d times running: another program keeps writing it", path, errMoved, maxTries)

@@ -4,16 +4,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/podfile"
 )
 
 // bare is a node with a main network that has made and ended a pod, as one looks before neardns comes to it.
-func bare(t *testing.T, prepare ...func(*node)) (*node, *crio) {
+func bare(t *testing.T, prepare ...func(*node)) *node {
 	t.Helper()
 	n := newNode(t, "ptp", "uninstall")
 	if err := os.Remove(n.persistDir()); err != nil { // the agent makes it
@@ -22,23 +23,24 @@ func bare(t *testing.T, prepare ...func(*node)) (*node, *crio) {
 	for _, f := range prepare {
 		f(n)
 	}
-	c := newCRIO(n)
-	c.mustTearDown(c.mustSetUp("before"))
-	return n, c
+	n.caller = newCRIO(n)
+	n.mustTearDown(n.mustSetUp("before"))
+	return n
 }
 
 func (n *node) cleanup() []string {
 	return []string{program("neardns-agent"), "cleanup", "--config", n.path("node.yaml"), "--cni-conf", n.cniConf()}
 }
 
-func (n *node) uninstall(c *crio, more ...string) []string {
-	return append([]string{program("neardns-install"), "uninstall", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--cni-cache", c.cache}, more...)
+func (n *node) uninstall(more ...string) []string {
+	return append([]string{program("neardns-install"), "uninstall", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--cni-cache", n.cache()}, more...)
 }
 
 // The whole life: installed, pods made, taken out under them, pods ended. Then the node is as it was, to the byte: files with
 // their modes and owners, links, addresses, routes, rules, settings, pins. The host's filter is in the way, so that rules of ours
 // are in it, too.
 func TestUninstallLeavesNoTrace(t *testing.T) {
+	t.Parallel()
 	drops := func(kind string) func(*node) {
 		return func(n *node) {
 			for _, family := range []string{"iptables", "ip6tables"} {
@@ -51,19 +53,19 @@ func TestUninstallLeavesNoTrace(t *testing.T) {
 	}
 	for name, prepare := range map[string]func(*node){"nothing in the way": func(*node) {}, "iptables-nft drops": drops("nft"), "iptables-legacy drops": drops("legacy")} {
 		t.Run(name, func(t *testing.T) {
-			n, c := bare(t, prepare)
+			n := bare(t, prepare)
 			before := n.snapshot()
 			n.installer("install")
 			n.startAgent()
-			a, b := c.mustSetUp("a"), c.mustSetUp("b")
-			a.wantCached("a.cluster.local.")
-			b.wantCached("b.cluster.local.")
+			a, b := n.mustSetUp("a"), n.mustSetUp("b")
+			a.wantState(podfile.Steered, "")
+			b.wantState(podfile.Steered, "")
 			if same := n.snapshot(); len(same) <= len(before) {
 				t.Errorf("installed, a node has %d things, before %d: what is compared here?", len(same), len(before))
 			}
 
 			// Out under the pods: their DNS goes on, and both programs say what is left and what for.
-			out := n.Host.Run(n.uninstall(c)...)
+			out := n.Host.Run(n.uninstall()...)
 			if want := "left " + filepath.Join(n.cniBin(), "neardns") + ": pods that were made with it"; !strings.Contains(out, want) {
 				t.Errorf("no %q in:\n%s", want, out)
 			}
@@ -80,17 +82,17 @@ func TestUninstallLeavesNoTrace(t *testing.T) {
 					t.Errorf("left in a pod:\n%s", rules)
 				}
 			}
-			if out, err := n.Host.TryRun("", n.uninstall(c, "--remove-binary")...); err == nil || !strings.Contains(err.Error(), "2 pods were made with it") {
+			if out, err := n.Host.TryRun("", n.uninstall("--remove-binary")...); err == nil || !strings.Contains(err.Error(), "2 pods were made with it") {
 				t.Errorf("the binary of living pods was taken: %v\n%s", err, out)
 			}
-			c.mustTearDown(a, b)
-			n.Host.Run(n.uninstall(c, "--remove-binary")...)
-			n.identical(before, n.snapshot())
+			n.mustTearDown(a, b)
+			n.Host.Run(n.uninstall("--remove-binary")...)
+			n.identical(before)
 
 			// And once more, where there is nothing.
 			n.Host.Run(n.cleanup()...)
-			n.Host.Run(n.uninstall(c, "--remove-binary")...)
-			n.identical(before, n.snapshot())
+			n.Host.Run(n.uninstall("--remove-binary")...)
+			n.identical(before)
 		})
 	}
 }
@@ -109,7 +111,8 @@ func (n *node) killedAfter(delay time.Duration, args []string) {
 
 // Every step killed at some point and done again comes to the same end; pods have their DNS throughout.
 func TestUninstallKilled(t *testing.T) {
-	n, c := bare(t)
+	t.Parallel()
+	n := bare(t)
 	before := n.snapshot()
 	delays := []time.Duration{3, 10, 20, 35, 50, 70, 90, 120}
 	if testing.Short() {
@@ -117,27 +120,25 @@ func TestUninstallKilled(t *testing.T) {
 	}
 	for _, delay := range delays {
 		delay *= time.Millisecond
+		t.Logf("killed after %v", delay)
 		install := []string{program("neardns-install"), "install", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--nodeconfig", n.path("node.yaml")}
 		n.killedAfter(delay, install)
 		n.Host.Run(install...)
 		n.killedAfter(3*delay, []string{program("neardns-agent"), "node", "--config", n.path("node.yaml")})
 		n.startAgent()
-		p := c.mustSetUp("killed")
-		p.wantCached("a.cluster.local.")
+		p := n.mustSetUp("killed")
+		p.wantState(podfile.Steered, "")
 		n.killAgent()
-		for _, step := range [][]string{n.uninstall(c), n.cleanup(), slices.Concat(n.cleanup()), n.uninstall(c, "--remove-binary")} {
+		for _, step := range [][]string{n.uninstall(), n.cleanup(), n.cleanup(), n.uninstall("--remove-binary")} {
 			n.killedAfter(delay, step)
 			p.wantKubeDNS("b.cluster.local.")
 		}
-		n.Host.Run(n.uninstall(c)...)
+		n.Host.Run(n.uninstall()...)
 		n.Host.Run(n.cleanup()...)
 		p.wantKubeDNS("c.cluster.local.")
-		c.mustTearDown(p)
-		n.killedAfter(delay, n.uninstall(c, "--remove-binary"))
-		n.Host.Run(n.uninstall(c, "--remove-binary")...)
-		n.identical(before, n.snapshot())
-		if t.Failed() {
-			t.Fatalf("killed after %v", delay)
-		}
+		n.mustTearDown(p)
+		n.killedAfter(delay, n.uninstall("--remove-binary"))
+		n.Host.Run(n.uninstall("--remove-binary")...)
+		n.identical(before)
 	}
 }

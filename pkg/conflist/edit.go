@@ -114,7 +114,8 @@ func Drop(list []byte) ([]byte, error) {
 }
 
 // FromPlugin returns the configuration list that means the same as a single plugin's configuration (a .conf or .json
-// file): the same name and cniVersion, the plugin's own text inside, as it is.
+// file): the same name and cniVersion, the plugin's own text inside, as it is, and around it what was around that. ToPlugin
+// goes back.
 func FromPlugin(conf []byte) ([]byte, error) {
 	top, err := members(conf)
 	if err != nil {
@@ -129,18 +130,40 @@ func FromPlugin(conf []byte) ([]byte, error) {
 	case name == nil:
 		return nil, errors.New(`has no "name"`)
 	}
+	text := bytes.TrimSpace(conf)
+	at := bytes.Index(conf, text)
 	var out bytes.Buffer
+	out.Write(conf[:at])
 	out.WriteString("{\n")
 	if version != nil {
 		fmt.Fprintf(&out, "  \"cniVersion\": %s,\n", version.text(conf))
 	}
 	// Nothing inside the plugin's text may change, so it is shifted by whole lines; a JSON string cannot span lines.
-	inner := bytes.ReplaceAll(bytes.TrimSpace(conf), []byte("\n"), []byte("\n    "))
-	fmt.Fprintf(&out, "  \"name\": %s,\n  \"plugins\": [\n    %s\n  ]\n}\n", name.text(conf), inner)
+	inner := bytes.ReplaceAll(text, []byte("\n"), []byte(shifted))
+	fmt.Fprintf(&out, "  \"name\": %s,\n  \"plugins\": [\n    %s\n  ]\n}", name.text(conf), inner)
+	out.Write(conf[at+len(text):])
 	if _, err := parse(out.Bytes()); err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
+}
+
+// shifted is the end of a line, and what stands before the next one within "plugins".
+const shifted = "\n    "
+
+// ToPlugin returns the single plugin's configuration that FromPlugin made this list from, to the byte; false where it did not
+// make it.
+func ToPlugin(list []byte) (conf []byte, made bool) {
+	d, err := parse(list)
+	if err != nil || len(d.plugins) != 1 {
+		return nil, false
+	}
+	text := bytes.TrimSpace(list)
+	at := bytes.Index(list, text)
+	inner := bytes.ReplaceAll(d.plugins[0].text(list), []byte(shifted), []byte("\n"))
+	conf = slices.Concat(list[:at], inner, list[at+len(text):])
+	again, err := FromPlugin(conf)
+	return conf, err == nil && bytes.Equal(again, list)
 }
 
 // document is a list with the places of its plugins in the text.

@@ -159,6 +159,35 @@ func TestFromPlugin(t *testing.T) {
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Errorf("FromPlugin (-want +got):\n%s", d)
 	}
+	for _, form := range []string{conf, strings.TrimSpace(conf), "\n\t" + conf + "\r\n", strings.ReplaceAll(conf, "\n", "\r\n"), strings.ReplaceAll(conf, "\n", "")} {
+		list, err := FromPlugin([]byte(form))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, made := ToPlugin(list); !made || string(back) != form {
+			t.Errorf("back from a list (%v): %q, want %q", made, back, form)
+		}
+		with, err := Append(list, []byte(`{"type":"neardns","redirects":["10.96.0.10"]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, made := ToPlugin(with); made {
+			t.Error("a list with two plugins was made of one")
+		}
+		without, err := Drop(with)
+		if back, made := ToPlugin(without); err != nil || !made || string(back) != form {
+			t.Errorf("back after Append and Drop (%v, %v): %q, want %q", made, err, back, form)
+		}
+	}
+	for _, own := range []string{
+		`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`,   // not in our form
+		strings.Replace(want, "1.50e3", "1500", 1) + "x",               // no list
+		strings.Replace(want, `"name": "mynet"`, `"name": "other"`, 1), // renamed
+	} {
+		if _, made := ToPlugin([]byte(own)); made {
+			t.Errorf("taken for one of ours:\n%s", own)
+		}
+	}
 	n, err := Read(got)
 	if err != nil {
 		t.Fatal(err)
@@ -252,6 +281,9 @@ func FuzzEdit(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, list []byte) {
 		if asList, err := FromPlugin(list); err == nil {
+			if back, made := ToPlugin(asList); !made || !bytes.Equal(back, list) {
+				t.Fatalf("not back from a list (%v):\n%q\n%q", made, list, back)
+			}
 			if _, err := Append(asList, []byte(testEntry)); err != nil && !errors.Is(err, ErrNoMain) {
 				t.Fatalf("FromPlugin made a list that Append refuses: %v\n%s", err, asList)
 			}
