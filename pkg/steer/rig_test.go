@@ -247,7 +247,7 @@ func (r *rig) wantNone(from *testutil.NetNS, when string, servers ...netip.AddrP
 // cells runs a test in each combination of kube-proxy mode and attachment, both families in each.
 func cells(t *testing.T, f func(t *testing.T, o testutil.Options)) {
 	t.Helper()
-	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
+	for _, proxy := range testutil.Proxies() {
 		for _, attach := range []testutil.Attach{testutil.PTP, testutil.BridgeCNI, testutil.BridgeNF, testutil.ProxyARP} {
 			o := testutil.Options{Families: testutil.Dual, Proxy: proxy, Attach: attach}
 			t.Run(fmt.Sprintf("%s/%s", proxy, attach), func(t *testing.T) { f(t, o) })
@@ -258,7 +258,7 @@ func cells(t *testing.T, f func(t *testing.T, o testutil.Options)) {
 // modes is cells with ptp alone.
 func modes(t *testing.T, f func(t *testing.T, o testutil.Options)) {
 	t.Helper()
-	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
+	for _, proxy := range testutil.Proxies() {
 		o := testutil.Options{Families: testutil.Dual, Proxy: proxy, Attach: testutil.PTP}
 		t.Run(string(proxy), func(t *testing.T) { f(t, o) })
 	}

@@ -5,18 +5,35 @@ import (
 	"encoding/base32"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 )
 
 // ProxyMode is how a cluster's Service addresses are translated.
 type ProxyMode string
 
-// The modes that kube-proxy has, as far as the kernel of a test machine does; NoProxy translates nothing.
+// The modes that kube-proxy has; NoProxy translates nothing.
 const (
 	NoProxy  ProxyMode = "none"
 	IPTables ProxyMode = "iptables"
 	NFTables ProxyMode = "nftables"
+	IPVS     ProxyMode = "ipvs" // takes ipvsadm, ipset and the modules ip_vs and dummy; the guests of integration/vm have them
 )
+
+// Proxies are the modes that tests go through: those in the variable NEARDNS_PROXIES, with commas between them, or else those
+// that every kernel has.
+func Proxies() []ProxyMode {
+	var out []ProxyMode
+	for name := range strings.SplitSeq(os.Getenv("NEARDNS_PROXIES"), ",") {
+		if name != "" {
+			out = append(out, ProxyMode(name))
+		}
+	}
+	if out == nil {
+		out = []ProxyMode{IPTables, NFTables}
+	}
+	return out
+}
 
 // podCIDR4 and podCIDR6 are the cluster's pod ranges; a Service's clients from elsewhere are masqueraded.
 const (
@@ -140,6 +157,8 @@ func (p *Proxy) Loader(is4 bool) []string {
 	switch {
 	case p.mode == NFTables:
 		return []string{"nft", "-f", "-"}
+	case p.mode == IPVS:
+		return []string{"sh", "-e"}
 	case is4:
 		return []string{"iptables-restore", "--noflush", "-w"}
 	}
@@ -160,6 +179,8 @@ func (p *Proxy) Base(is4 bool) string {
 		return iptablesBase
 	case NFTables:
 		return nftBase(is4)
+	case IPVS:
+		return ipvsBase(is4)
 	}
 	return ""
 }
@@ -171,6 +192,8 @@ func (p *Proxy) Rules(is4 bool, services []Service) string {
 		return iptablesServices(is4, services)
 	case NFTables:
 		return nftServices(is4, services)
+	case IPVS:
+		return ipvsServices(is4, services)
 	}
 	return ""
 }
@@ -178,6 +201,9 @@ func (p *Proxy) Rules(is4 bool, services []Service) string {
 // Remove takes all rules away: a node whose addresses nothing translates. Tracked connections are forgotten with them.
 func (p *Proxy) Remove() {
 	p.t.Helper()
+	if p.mode == IPVS && len(p.services) > 0 {
+		p.removeIPVS()
+	}
 	for _, is4 := range []bool{true, false} {
 		if len(ofFamily(p.services, is4)) == 0 {
 			continue

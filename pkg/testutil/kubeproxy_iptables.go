@@ -108,9 +108,9 @@ func BulkIPTables(is4 bool, n int) string {
 // removeIPTables takes kube-proxy's rules out and leaves foreign ones in the same tables alone.
 func (p *Proxy) removeIPTables(is4 bool) {
 	p.t.Helper()
-	save, restore := "iptables-save", p.Loader(is4)
+	save, restore := "iptables-save", "iptables-restore"
 	if !is4 {
-		save = "ip6tables-save"
+		save, restore = "ip6tables-save", "ip6tables-restore"
 	}
 	var undo strings.Builder
 	for _, table := range []string{"filter", "nat"} {
@@ -127,5 +127,5 @@ func (p *Proxy) removeIPTables(is4 bool) {
 		}
 		fmt.Fprintf(&undo, "*%s\n%s%s%sCOMMIT\n", table, rules.String(), flush.String(), chains.String())
 	}
-	p.ns.RunInput(undo.String(), restore...)
+	p.ns.RunInput(undo.String(), restore, "--noflush", "-w")
 }

@@ -27,7 +27,7 @@ func TestServiceHashes(t *testing.T) {
 }
 
 func TestProxyRules(t *testing.T) {
-	for _, mode := range []ProxyMode{IPTables, NFTables} {
+	for _, mode := range []ProxyMode{IPTables, NFTables, IPVS} {
 		p := &Proxy{mode: mode}
 		golden.Check(t, string(mode)+"-4.golden", p.Base(true)+p.Rules(true, DNSService(clusterDNS4, kubeDNS4, kubeDNS4.Next())))
 		golden.Check(t, string(mode)+"-6.golden", p.Base(false)+p.Rules(false, DNSService(clusterDNS6, kubeDNS6)))

@@ -28,7 +28,7 @@ func requireAttach(t *testing.T, attach Attach) {
 func TestNode(t *testing.T) {
 	RequireRoot(t)
 	for _, attach := range attaches {
-		for _, proxy := range []ProxyMode{IPTables, NFTables} {
+		for _, proxy := range Proxies() {
 			for _, families := range []Families{IPv4, IPv6, Dual} {
 				options := Options{Families: families, Proxy: proxy, Attach: attach}
 				t.Run(options.String(), func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestNodeWithoutProxy(t *testing.T) {
 
 func TestProxyChanges(t *testing.T) {
 	RequireRoot(t)
-	for _, mode := range []ProxyMode{IPTables, NFTables} {
+	for _, mode := range Proxies() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			node := NewNode(t, Options{Families: Dual, Proxy: mode, Attach: PTP})

@@ -154,10 +154,15 @@ func (n *Node) attachElsewhere(p *Pod) {
 	n.place(p, firstSegment4, firstSegment6)
 	if n.options.Attach == MACVLAN {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.ParentIndex = "eth0", n.Host.Link("eth0").Attrs().Index
+		// Under its last name it cannot be born: Linux 6.1 looks for that name in the parent's namespace.
+		attrs.Name, attrs.ParentIndex = fmt.Sprintf("macvlan%d", n.pods), n.Host.Link("eth0").Attrs().Index
 		attrs.Namespace = netlink.NsFd(p.FD())
 		link := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
-		if err := n.Host.handle.LinkAdd(link); err != nil {
+		err := n.Host.handle.LinkAdd(link)
+		if err == nil {
+			err = p.handle.LinkSetName(p.Link(attrs.Name), "eth0")
+		}
+		if err != nil {
 			n.t.Fatalf("add macvlan for %s (without the driver, attach %q instead): %v", p.Name(), Elsewhere, err)
 		}
 		p.NoDAD("eth0")

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -53,9 +54,21 @@ func RequireSysctl(t testing.TB, ns *NetNS, key string) {
 	}
 }
 
-// Eventually calls f until it returns nil, and ends the test with f's last error when that takes longer than timeout.
+// Slowness is how much slower than a real machine the one at hand is, as the variable NEARDNS_SLOWNESS says; 1 by default.
+// Software emulation takes about ten times as long. What a test adds to a promised time for busy machines is multiplied by it.
+func Slowness() time.Duration {
+	n, err := strconv.Atoi(os.Getenv("NEARDNS_SLOWNESS"))
+	if err != nil {
+		return 1
+	}
+	return time.Duration(max(n, 1))
+}
+
+// Eventually calls f until it returns nil, and ends the test with f's last error when that takes longer than timeout, times
+// the machine's slowness.
 func Eventually(t TB, timeout time.Duration, f func() error) {
 	t.Helper()
+	timeout *= Slowness()
 	deadline := time.Now().Add(timeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err := f()
