@@ -308,8 +308,9 @@ func (i inside) local(families []family) error {
 }
 
 func (e *end) address(f family, a netip.Addr) error {
+	// A list that changes kept interrupting only saves nothing: what is there already is no error below.
 	have, err := e.nl.AddrList(e.link, f.af)
-	if err != nil {
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return fmt.Errorf("list addresses: %w", err)
 	}
 	if slices.ContainsFunc(have, func(h netlink.Addr) bool { return h.IP.Equal(a.AsSlice()) }) {
@@ -336,7 +337,7 @@ func (e *end) route(f family, dst netip.Prefix, gateway netip.Addr) error {
 		want.Scope = netlink.SCOPE_UNIVERSE // IPv6 routes have none
 	}
 	have, err := e.nl.RouteList(e.link, f.af)
-	if err != nil {
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return fmt.Errorf("list routes: %w", err)
 	}
 	for _, h := range have {
