@@ -102,7 +102,11 @@ func runNode(ctx context.Context, e env, args []string) error {
 	a.mayTake = *takeOver || *podDir != "" && err == nil
 	pod, _ := e.lookupEnv("POD_NAME") // only to name it
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.version, Since: time.Now(), Born: born, Told: *takeOver}
-	log.Info("starting", "version", e.version, "instance", a.instance)
+	kernel := steer.Kernel()
+	log.Info("starting", "version", e.version, "instance", a.instance, "kernel", kernel)
+	if steer.OlderThanTried(kernel) {
+		log.Warn("this kernel is older than any that neardns is tried on; whether it has what the rules need is looked at next", "kernel", kernel, "tried_from", steer.LeastKernel)
+	}
 	for _, what := range without(accept.Missing()) {
 		log.Info("not possible here", "what", what)
 	}

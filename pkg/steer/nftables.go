@@ -223,7 +223,7 @@ func (n *Nftables) Supported() error {
 			}
 			_ = n.conn.Close()
 			n.conn = fresh
-			errs = append(errs, fmt.Errorf("%s: %w: %w", part.name, ErrNotSupported, err))
+			errs = append(errs, fmt.Errorf("%s: %w (Linux %s): %w", part.name, ErrNotSupported, Kernel(), err))
 		}
 	}
 	return errors.Join(errs...)

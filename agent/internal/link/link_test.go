@@ -432,3 +432,19 @@ func BenchmarkEnsureUnchanged(b *testing.B) {
 		}
 	}
 }
+
+// The link is a dummy wherever the kernel can make one.
+func TestKindIsTheKernels(t *testing.T) {
+	ns, cfg := host(t)
+	want := kindDummy
+	if _, err := ns.TryRun("", "ip", "link", "add", "probe", "type", "dummy"); err != nil {
+		want = kindBridge
+	}
+	done, err := Ensure(cfg)
+	if err != nil || done.Kind != want {
+		t.Errorf("the link is a %q (%v), want a %s", done.Kind, err, want)
+	}
+	if shown := ns.Run("ip", "-d", "link", "show", name); !strings.Contains(shown, " "+want+" ") {
+		t.Errorf("want a %s:\n%s", want, shown)
+	}
+}

@@ -1,0 +1,44 @@
+package steer
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// LeastKernel is the oldest kernel that the rules are tried on (`make test-vm`). It decides nothing: distributions give old
+// kernels new expressions and leave modules out of new ones, so Supported asks the kernel itself.
+const LeastKernel = "5.10"
+
+// Kernel is the running kernel's release, as uname -r says it; empty where it cannot be told.
+func Kernel() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// OlderThanTried tells whether a release is older than LeastKernel. What cannot be read is not.
+func OlderThanTried(release string) bool {
+	least, _ := majorMinor(LeastKernel)
+	have, ok := majorMinor(release)
+	return ok && (have[0] < least[0] || have[0] == least[0] && have[1] < least[1])
+}
+
+// majorMinor reads the first two numbers of a release such as 6.1.0-56-amd64 or 6.12.43+deb12-amd64.
+func majorMinor(release string) (out [2]int, ok bool) {
+	major, rest, found := strings.Cut(release, ".")
+	if !found {
+		return out, false
+	}
+	minor := rest
+	if end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
+		minor = rest[:end]
+	}
+	var errs [2]error
+	out[0], errs[0] = strconv.Atoi(major)
+	out[1], errs[1] = strconv.Atoi(minor)
+	return out, errs[0] == nil && errs[1] == nil
+}
