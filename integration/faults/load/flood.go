@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 // floodTick is how often a flood sends what is due: a timer for each of 20,000 questions a second would cost the machine
@@ -42,7 +44,7 @@ func askFlood(s Stream, begun time.Time, d time.Duration) (*Book, error) {
 	for total := s.Total(d); b.Sent < total; <-tick.C {
 		for due := min(s.Total(time.Since(begun)), total); b.Sent < due; b.Sent++ {
 			name := fmt.Sprintf("%s%08x%d.%s.", s.Label, rand.Uint32(), b.Sent, s.Zone)
-			wire, err := question(uint16(b.Sent), name)
+			wire, err := question(uint16(b.Sent), name, dns.TypeA)
 			if err != nil {
 				return nil, err
 			}

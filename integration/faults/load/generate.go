@@ -46,7 +46,7 @@ func (p Plan) Run(begun time.Time) (Result, error) {
 	errs := make([]error, len(p.Streams))
 	var wg sync.WaitGroup
 	for k, s := range p.Streams {
-		ask := map[Way]func(Stream, time.Time, time.Duration) (*Book, error){UDP: askUDP, OneShot: askOneShot, Long: askLong, Flood: askFlood}[s.Way]
+		ask := map[Way]func(Stream, time.Time, time.Duration) (*Book, error){UDP: askUDP, OneShot: askOneShot, Long: askLong, Pair: askPair, Flood: askFlood}[s.Way]
 		wg.Go(func() {
 			var err error
 			if r.Books[k], err = ask(s, begun, p.Duration); err != nil {

@@ -26,6 +26,7 @@ const (
 	UDP     Way = "udp"     // over sockets that stay open, one source port each
 	OneShot Way = "tcp"     // a connection for each
 	Long    Way = "tcplong" // pipelined on connections that stay open; one on which a question timed out is given up
+	Pair    Way = "pair"    // A and AAAA at the same moment over UDP, a socket for each lookup
 	Flood   Way = "flood"   // UDP, counted and not looked into: what a hostile pod sends
 )
 
@@ -39,7 +40,7 @@ type Stream struct {
 	First   int // number of the first name
 	Names   int // so many names in turn; 0: every name once
 	Rate    int // questions a second
-	Sockets int // that the questions take turns on (all but OneShot)
+	Sockets int // that the questions take turns on (all but OneShot and Pair)
 	// Patience is how long an answer is waited for; 0: a second.
 	Patience time.Duration
 }
@@ -81,14 +82,14 @@ func (p Plan) Check() error {
 func (s Stream) check() error {
 	a := s.Server.Addr()
 	switch {
-	case s.Way != UDP && s.Way != OneShot && s.Way != Long && s.Way != Flood:
+	case s.Way != UDP && s.Way != OneShot && s.Way != Long && s.Way != Pair && s.Way != Flood:
 		return fmt.Errorf("%q is no way to ask", s.Way)
 	case s.Rate < 1 || s.Rate > maxRate:
 		return fmt.Errorf("%d questions a second are not 1 to %d", s.Rate, maxRate)
-	case s.Way != OneShot && (s.Sockets < 1 || s.Sockets > maxSockets):
+	case s.Way != OneShot && s.Way != Pair && (s.Sockets < 1 || s.Sockets > maxSockets):
 		return fmt.Errorf("%d sockets are not 1 to %d", s.Sockets, maxSockets)
-	case s.Way == OneShot && s.Rate > 1000:
-		return errors.New("more than 1000 connections a second")
+	case (s.Way == OneShot || s.Way == Pair) && s.Rate > 1000:
+		return errors.New("more than 1000 connections or sockets a second")
 	case s.Patience < 0 || s.Patience > maxPatience:
 		return fmt.Errorf("patience %v is not up to %v", s.Patience, maxPatience)
 	case s.First < 0 || s.Names < 0:

@@ -34,6 +34,7 @@ func TestCheck(t *testing.T) {
 		"rate":           func(p *Plan) { p.Streams[0].Rate = 1_000_000 },
 		"no rate":        func(p *Plan) { p.Streams[0].Rate = 0 },
 		"connections":    func(p *Plan) { p.Streams[0].Way, p.Streams[0].Rate = OneShot, 5000 },
+		"many sockets":   func(p *Plan) { p.Streams[0].Way, p.Streams[0].Rate = Pair, 5000 },
 		"sockets":        func(p *Plan) { p.Streams[0].Sockets = 1000 },
 		"no socket":      func(p *Plan) { p.Streams[0].Sockets = 0 },
 		"patience":       func(p *Plan) { p.Streams[0].Patience = time.Hour },
@@ -105,11 +106,11 @@ func TestJudge(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, reason := judge(wire, name, self); got != c.want || (reason == "") != (got == Cache || got == Direct) {
+		if got, reason := judge(wire, name, dns.TypeA, self); got != c.want || (reason == "") != (got == Cache || got == Direct) {
 			t.Errorf("%s: %c (%s), want %c", what, got, reason, c.want)
 		}
 	}
-	if o, _ := judge([]byte("nonsense of some length"), name, self); o != Wrong {
+	if o, _ := judge([]byte("nonsense of some length"), name, dns.TypeA, self); o != Wrong {
 		t.Errorf("nonsense is %c", o)
 	}
 }

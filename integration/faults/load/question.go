@@ -1,7 +1,9 @@
 package load
 
 import (
+	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -11,9 +13,9 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// question is the wire form of an A question.
-func question(id uint16, name string) ([]byte, error) {
-	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
+// question is the wire form of a question.
+func question(id uint16, name string, kind uint16) ([]byte, error) {
+	m := new(dns.Msg).SetQuestion(name, kind)
 	m.Id = id
 	wire, err := m.Pack()
 	if err != nil {
@@ -27,13 +29,13 @@ func question(id uint16, name string) ([]byte, error) {
 const whoName = "who.invalid."
 
 // judge holds an answer against its question. self is the client's own address. reason is for what is not right.
-func judge(wire []byte, name string, self netip.Addr) (o Outcome, reason string) {
+func judge(wire []byte, name string, kind uint16, self netip.Addr) (o Outcome, reason string) {
 	var m dns.Msg
 	if err := m.Unpack(wire); err != nil {
 		return Wrong, "unreadable answer"
 	}
 	switch {
-	case !m.Response || len(m.Question) != 1 || m.Question[0].Qtype != dns.TypeA || m.Question[0].Qclass != dns.ClassINET,
+	case !m.Response || len(m.Question) != 1 || m.Question[0].Qtype != kind || m.Question[0].Qclass != dns.ClassINET,
 		!strings.EqualFold(m.Question[0].Name, name):
 		return Wrong, "answer to another question"
 	case m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused:
@@ -43,8 +45,8 @@ func judge(wire []byte, name string, self netip.Addr) (o Outcome, reason string)
 	case len(m.Answer) != 1:
 		return Wrong, itoa(len(m.Answer)) + " records in answer"
 	}
-	a, ok := m.Answer[0].(*dns.A)
-	if !ok || !strings.EqualFold(a.Hdr.Name, name) {
+	head, address := m.Answer[0].Header(), made(m.Answer[0])
+	if head.Rrtype != kind || !strings.EqualFold(head.Name, name) {
 		return Wrong, "record of another name or type"
 	}
 	for _, rr := range m.Extra {
@@ -54,8 +56,7 @@ func judge(wire []byte, name string, self netip.Addr) (o Outcome, reason string)
 		}
 		// The server makes the address of the answer's number, so a cache that mixes answers up is seen.
 		serial, err := strconv.Atoi(txt.Txt[1])
-		ip := a.A.To4()
-		if err != nil || ip == nil || ip[0] != 198 || ip[1] != 18 || ip[2] != byte(serial>>8) || ip[3] != byte(serial) {
+		if err != nil || address != int(uint16(serial)) {
 			return Wrong, "address of another answer"
 		}
 		if txt.Txt[2] == self.String() {
@@ -64,4 +65,20 @@ func judge(wire []byte, name string, self netip.Addr) (o Outcome, reason string)
 		return Cache, ""
 	}
 	return Wrong, "nobody says who answered"
+}
+
+// made is the number that a scripted server made an address of: 198.18.x.y, 2001:db8:1818::x:y. Without one it is none's.
+func made(rr dns.RR) int {
+	var ip net.IP
+	prefix := netip.MustParsePrefix("198.18.0.0/16")
+	switch rr := rr.(type) {
+	case *dns.A:
+		ip = rr.A.To4()
+	case *dns.AAAA:
+		ip, prefix = rr.AAAA, netip.MustParsePrefix("2001:db8:1818::/112")
+	}
+	if a, ok := netip.AddrFromSlice(ip); !ok || !prefix.Contains(a) {
+		return -1
+	}
+	return int(binary.BigEndian.Uint16(ip[len(ip)-2:]))
 }

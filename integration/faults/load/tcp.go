@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 // askOneShot opens a connection for each question.
@@ -47,13 +49,13 @@ func (l *ledger) oneShot(i int) error {
 	if binary.BigEndian.Uint16(wire) != uint16(i) {
 		return errors.New("answer with another id")
 	}
-	o, reason := judge(wire, l.stream.QName(i), localAddr(conn))
+	o, reason := judge(wire, l.stream.QName(i), dns.TypeA, localAddr(conn))
 	l.answer(i, o, reason)
 	return nil
 }
 
 func writeTCP(conn net.Conn, id uint16, name string) error {
-	wire, err := question(id, name)
+	wire, err := question(id, name, dns.TypeA)
 	if err != nil {
 		return err
 	}
@@ -213,7 +215,7 @@ func (c *client) read(p *pipeline) {
 			c.fault("answer to nothing")
 			continue
 		}
-		o, reason := judge(wire, c.stream.QName(i), self)
+		o, reason := judge(wire, c.stream.QName(i), dns.TypeA, self)
 		c.answer(i, o, reason)
 	}
 }

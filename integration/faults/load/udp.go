@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 // askUDP sends the stream's questions over sockets in turn.
@@ -47,7 +49,7 @@ type socket struct {
 
 func (c *socket) ask(i int) {
 	id := uint16(i / c.stream.Sockets) // comes again after 65,536 questions of this socket
-	wire, err := question(id, c.stream.QName(i))
+	wire, err := question(id, c.stream.QName(i), dns.TypeA)
 	if err != nil {
 		c.fault(err.Error())
 		return
@@ -88,7 +90,7 @@ func (c *socket) read() {
 			c.fault("answer to nothing")
 			continue
 		}
-		o, reason := judge(buf[:n], c.stream.QName(i), c.self)
+		o, reason := judge(buf[:n], c.stream.QName(i), dns.TypeA, c.self)
 		c.answer(i, o, reason)
 	}
 }
