@@ -13,6 +13,7 @@ PKGS ?= ./...
 TESTTIMEOUT ?= 10m
 ENGINE ?= podman
 TAG ?= dev
+KERNELS ?= 6.1 5.10
 
 # The products are static. Their version comes from the build information, which the go command can stamp only where git
 # trusts this clone; elsewhere (another owner's clone, a tarball) the version is "unknown", and the build does not fail.
@@ -46,7 +47,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build images demo demo-clean test test-images test-unit test-net test-runtimes test-kubelet-dns test-manifests compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-go faults soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build images demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-kubelet-dns test-manifests compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-go faults benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -95,6 +96,15 @@ test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runt
 	@$(GO) test -count=1 -timeout 10m -v ./integration/callers | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
+VMFLAGS = $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),-run '$(RUN)') $(if $(ACCEL),-accel $(ACCEL))
+test-vm: bin/tools/vm ## run the kernel's tests on Debian's kernels in qemu, by software emulation (KERNELS="6.1 5.10", ONLY, RUN, ACCEL=kvm)
+	@integration/tools/deps qemu-system-x86_64:qemu-system-x86 ipvsadm:ipvsadm ipset:ipset depmod:kmod
+	@for kernel in $(KERNELS); do bin/tools/vm -kernel $$kernel $(VMFLAGS) | CI=true $(TESTRUN) -events - -allowed-skips integration/vm/allowed-skips; done
+
+# Built, not run by `go run`, which would not pass a SIGTERM on; it is also the guest's init.
+bin/tools/vm: FORCE
+	@$(BUILD) -buildvcs=false -o $@ ./integration/vm
+
 test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=20000, SEED=1); the first build takes minutes
 	@cd integration/kubelet-dns && nice $(GO) test -count=1 -timeout 20m -v . -args $(if $(CASES),-cases $(CASES)) $(if $(SEED),-seed $(SEED)) | grep -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
@@ -142,6 +152,14 @@ FAULTS = $(if $(ONLY),-only $(ONLY)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SH
 	$(if $(ALONE),-alone) $(if $(RENEW),-renew $(RENEW)) $(if $(LIFETIME),-lifetime $(LIFETIME))
 faults: deps build tools bin/tools/faults ## count what each fault costs pods, beside a stock CoreDNS (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1); bin/faults.json
 	@bin/tools/faults $(FAULTS)
+
+BENEFIT = $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(LOSS),-loss $(LOSS)) $(if $(AWAY),-away $(AWAY))
+benefit: deps build tools bin/tools/benefit ## lookups with neardns and without, side by side: time, loss, conntrack entries (ROUNDS=5, LOSS=2, AWAY=1ms); bin/benefit.md, bin/benefit.svg
+	@bin/tools/benefit $(BENEFIT)
+
+# Built, not run by `go run`, as faults.
+bin/tools/benefit: FORCE
+	@$(BUILD) -buildvcs=false -o $@ ./integration/benefit
 
 soak: deps build tools bin/tools/faults ## faults at random times, then a look for leaks (DURATION=10m, SEED)
 	@bin/tools/faults -soak $(if $(DURATION),-duration $(DURATION)) $(if $(SEED),-seed $(SEED))

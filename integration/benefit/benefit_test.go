@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/xml"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/integration/faults/load"
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
+)
+
+func TestMain(m *testing.M) {
+	// The load generator is this program, so here it is the test binary.
+	if called, err := verbs(os.Args); called {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func ms(all ...float64) (out []time.Duration) {
+	for _, n := range all {
+		out = append(out, time.Duration(n*float64(time.Millisecond)))
+	}
+	return out
+}
+
+func sample() report {
+	return report{
+		Taken: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Machine: "2 CPUs, Linux 6.18", Rounds: 5, Rate: 500, Length: 6 * time.Second, Away: time.Millisecond, Loss: 2,
+		Cases: []result{
+			{
+				Title:   "A and AAAA at once from one socket",
+				Without: summed{round: round{Lookups: 3000, Times: ms(1.3, 1.5, 1.6, 2.2, 4, 9.7), Entries: 2987, Lost: 1, Clashed: 412}, Worst: 1, All: 15000},
+				With:    summed{round: round{Lookups: 3000, Times: ms(0.08, 0.11, 0.12, 0.2, 0.9, 3.1)}, All: 15000},
+			},
+			{
+				Title:   "the same, 2 % of UDP to kube-dns lost, & more",
+				Without: summed{round: round{Lookups: 3000, Missed: 119, Times: ms(1.3, 1.5, 1.7, 5000, 5000, 5000), Entries: 3000}, Worst: 131, All: 15000},
+				With:    summed{round: round{Lookups: 3000, Times: ms(0.08, 0.11, 0.12, 0.2, 0.9, 12), Entries: 3}, All: 15000},
+			},
+		},
+	}
+}
+
+func TestRender(t *testing.T) {
+	r := sample()
+	golden.Check(t, "benefit.md", r.markdown())
+	golden.Check(t, "benefit.txt", r.plot())
+	golden.Check(t, "benefit.svg", r.svg())
+	var any struct {
+		XMLName xml.Name
+	}
+	if err := xml.Unmarshal([]byte(r.svg()), &any); err != nil || any.XMLName.Local != "svg" {
+		t.Errorf("the picture is no SVG: %v, %v", any.XMLName, err)
+	}
+}
+
+// A busy machine is told of.
+func TestRenderOfABusyMachine(t *testing.T) {
+	r := sample()
+	r.Cases[1].With.Late = 250 * time.Millisecond
+	golden.Check(t, "busy.md", r.markdown())
+}
+
+func TestNumbers(t *testing.T) {
+	for d, want := range map[time.Duration]string{0: "0.00 ms", 83 * time.Microsecond: "0.08 ms", 1340 * time.Microsecond: "1.3 ms", 12 * time.Millisecond: "12 ms", 5 * time.Second: "5.0 s"} {
+		if got := duration(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]float64{0: 0, 10 * time.Microsecond: 0, 10 * time.Millisecond: 0.5, 10 * time.Second: 1, time.Hour: 1} {
+		if got := along(d); got < want-1e-9 || got > want+1e-9 {
+			t.Errorf("%v stands at %v, want %v", d, got, want)
+		}
+	}
+	if got := share(0, 0); got != "0 %" {
+		t.Error(got)
+	}
+}
+
+func TestParseStats(t *testing.T) {
+	const text = `cpu=0 found=3 invalid=0 insert=0 insert_failed=7 drop=1 early_drop=0 error=0 search_restart=4 clash_resolve=40 chaintoolong=0
+cpu=1 found=0 invalid=0 insert=0 insert_failed=2 drop=1 early_drop=0 error=0 search_restart=0 clash_resolve=2 chaintoolong=0
+`
+	if d := cmp.Diff(tracking{Lost: 9, Clashed: 42}, parseStats(text)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// A missed lookup is the slowest of all.
+func TestJudge(t *testing.T) {
+	b := &load.Book{Stream: load.Stream{Rate: 1000}, Outcomes: "ccdlfwc", Took: ms(4, 1, 2, 0, 1, 1, 3)}
+	want := round{Lookups: 7, Missed: 3, Times: ms(4, 5000, 5000, 5000, 5000, 5000)}
+	if d := cmp.Diff(want, judge(b)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if got := at(nil, 0.5); got != 0 {
+		t.Error(got)
+	}
+}
+
+func TestSumUp(t *testing.T) {
+	times := func(n float64) []time.Duration { return ms(n, n, n, n, n, n) }
+	got := sumUp([]round{
+		{Lookups: 10, Missed: 5, Times: times(3), Entries: 1, Late: time.Second}, {Lookups: 10, Missed: 0, Times: times(1), Entries: 9, Lost: 4},
+		{Lookups: 10, Missed: 1, Times: times(2), Entries: 4, Clashed: 3},
+	})
+	want := summed{round: round{Lookups: 10, Missed: 1, Times: times(2), Entries: 4, Late: time.Second}, Worst: 5, All: 30}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(summed{})); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, o := range map[string]options{
+		"rounds": {rounds: 0, length: time.Second, rate: 1, loss: 1}, "length": {rounds: 1, length: time.Hour, rate: 1, loss: 1},
+		"rate": {rounds: 1, length: time.Second, rate: 5000, loss: 1}, "loss": {rounds: 1, length: time.Second, rate: 1, loss: 90},
+		"away": {rounds: 1, length: time.Second, rate: 1, loss: 1, away: time.Hour},
+	} {
+		if err := o.check(); err == nil {
+			t.Errorf("%s: passes", name)
+		}
+	}
+}
+
+// The short form of `make benefit`, with so much lost that it shows whatever else the machine does.
+func TestShort(t *testing.T) {
+	if testing.Short() {
+		testutil.Skip(t, "takes ten seconds; not with -short")
+	}
+	testutil.RequireRoot(t)
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &options{rounds: 1, length: 2 * time.Second, rate: 100, loss: 20, away: time.Millisecond, root: root}
+	if err := o.check(); err != nil {
+		testutil.Skip(t, err.Error())
+	}
+	results := measure(t, o, io.Discard)
+	for _, r := range results {
+		t.Logf("%s: without %+v, with %+v", r.Title, r.Without, r.With)
+		if n := r.Without.Lookups; n != 200 || r.Without.Entries < n/2 || r.With.Entries > n/10 {
+			t.Errorf("%s: of %d lookups, %d conntrack entries without and %d with neardns", r.Title, n, r.Without.Entries, r.With.Entries)
+		}
+	}
+	// A lookup loses one of its two questions with a probability of 36 %.
+	if lossy := results[1]; lossy.Without.Missed < 20 || lossy.With.Missed > lossy.Without.Missed/2 {
+		t.Errorf("lookups missed: %d without, %d with neardns", lossy.Without.Missed, lossy.With.Missed)
+	}
+}
