@@ -60,7 +60,7 @@ func Record(t testing.TB, c Cell) {
 	if to == "" {
 		return
 	}
-	r := record{Cell: c, Test: caller() + " " + t.Name(), Kernel: kernel()}
+	r := record{Cell: c, Test: caller() + " " + t.Name(), Kernel: Kernel()}
 	t.Cleanup(func() {
 		if t.Skipped() {
 			return
@@ -124,8 +124,8 @@ func caller() string {
 	}
 }
 
-// kernel is the release that runs here, as far as it matters: 6.18.
-func kernel() string {
+// Kernel is the release that runs here, as far as it matters: 6.18.
+func Kernel() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return "?"

@@ -92,7 +92,9 @@ func TestBackendChanges(t *testing.T) {
 // TestIPTablesBesideNFTables is the one pair that does not go together: kube-proxy in nftables mode rejects, in FORWARD, what
 // is for a cluster DNS address and was not translated before. The fallback's proof shows it, so nothing is steered.
 func TestIPTablesBesideNFTables(t *testing.T) {
-	n := newNode(t, setup{families: testutil.IPv4, proxy: testutil.NFTables, backend: string(iptables.NFT), proven: true})
+	s := setup{families: testutil.IPv4, proxy: testutil.NFTables, backend: string(iptables.NFT), proven: true}
+	s.record(t, "that kube-proxy rejects in FORWARD what is for a ClusterIP and was not translated before: the fallback is never proven, so no pod is steered")
+	n := newNode(t, s)
 	p := n.addPod(nil)
 	n.launchAgent()
 	testutil.Eventually(t, patience, func() error {

@@ -1,6 +1,7 @@
 package steering
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -25,30 +27,27 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// Variables that choose among the cells, for machines that have only some: a virtual machine's kernel, another kube-proxy.
-const (
-	envBackends = "NEARDNS_BACKENDS" // such as "nftables,iptables-legacy"; all without it
-	envProxies  = "NEARDNS_PROXIES"  // such as "ipvs"; iptables and nftables without it
-)
+// envBackends chooses among the cells, for machines that have only some, such as "nftables,iptables-legacy"; all without it.
+const envBackends = "NEARDNS_BACKENDS"
 
 // cells are the shared cases over back ends, kube-proxy's modes, families and ways to attach pods. What the iptables back end
 // makes of families and attachments does not depend on one another, so not each pair stands there.
 func cells() []setup {
 	var out []setup
-	for _, proxy := range chosen(envProxies, string(testutil.IPTables), string(testutil.NFTables)) {
+	for _, proxy := range testutil.Proxies() {
 		for _, backend := range chosen(envBackends, nftables, string(iptables.NFT), string(iptables.Legacy)) {
 			switch {
 			case backend == nftables:
 				for _, families := range []testutil.Families{testutil.IPv4, testutil.IPv6, testutil.Dual} {
 					for _, attach := range []testutil.Attach{testutil.PTP, testutil.BridgeCNI, testutil.BridgeNF} {
-						out = append(out, setup{families: families, proxy: testutil.ProxyMode(proxy), attach: attach})
+						out = append(out, setup{families: families, proxy: proxy, attach: attach})
 					}
 				}
-			case proxy != string(testutil.NFTables): // TestIPTablesBesideNFTables is about that one
+			case proxy != testutil.NFTables: // TestIPTablesBesideNFTables is about that one
 				for families, attach := range map[testutil.Families]testutil.Attach{
 					testutil.Dual: testutil.PTP, testutil.IPv4: testutil.BridgeCNI, testutil.IPv6: testutil.BridgeNF,
 				} {
-					out = append(out, setup{families: families, proxy: testutil.ProxyMode(proxy), attach: attach, backend: backend})
+					out = append(out, setup{families: families, proxy: proxy, attach: attach, backend: backend})
 				}
 			}
 		}
@@ -67,6 +66,7 @@ func chosen(env string, all ...string) []string {
 
 func walk(t *testing.T, s setup) {
 	t.Helper()
+	s.record(t, "")
 	// A pod is steered where the fallback was proven before, as after a reboot; ptp's nodes are told not to ask for that.
 	s.proven = s.attach != testutil.PTP
 	n := newNode(t, s)
@@ -114,6 +114,22 @@ func (s setup) lifetime() time.Duration {
 		return iptablesLifetime
 	}
 	return lifetime
+}
+
+// record notes that the test is about the cell of a setup in README's table; limit is for what does not work.
+func (s setup) record(t *testing.T, limit string) {
+	t.Helper()
+	backend := cmp.Or(s.backend, nftables)
+	compat.Record(t, compat.Cell{Table: "nodes", Row: []string{backend, string(s.proxy), kernelRow()}, Column: s.families.String(), Limit: limit})
+}
+
+// kernelRow is the row of the table for the kernel at hand. Only those that integration/vm brings have one of their own: what
+// other machines run changes from day to day.
+func kernelRow() string {
+	if k := compat.Kernel(); k == "5.10" || k == "6.1" || k == "6.12" {
+		return k
+	}
+	return "later"
 }
 
 // prove writes what an agent has left that proved the fallback.

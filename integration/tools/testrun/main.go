@@ -8,10 +8,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -27,6 +29,7 @@ type options struct {
 	alone     string
 	again     int
 	allowFile string
+	events    string
 	ci        bool
 	packages  []string
 }
@@ -42,6 +45,7 @@ func main() {
 	flag.StringVar(&o.alone, "alone", "", "packages below this folder are tested last and one at a time, since they measure time")
 	flag.IntVar(&o.again, "again", 0, "run a failed test that often by itself, and take it as passed, but name it, if it never fails then")
 	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")
+	flag.StringVar(&o.events, "events", "", "run nothing: report on the events in this file (as of go test -json; -: standard input)")
 	flag.Parse()
 	if o.packages = flag.Args(); len(o.packages) == 0 {
 		o.packages = []string{"./..."}
@@ -62,6 +66,9 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	allowed, err := readAllowed(o.allowFile)
 	if err != nil {
 		return false, err
+	}
+	if o.events != "" {
+		return reportEvents(o.events, allowed, o.ci)
 	}
 	packages, err := list(ctx, o.packages)
 	if err != nil {
@@ -91,6 +98,22 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		}
 	}
 	return r.close(allowed, o.ci), nil
+}
+
+// reportEvents reports on tests that were run elsewhere, as they go.
+func reportEvents(file string, allowed []*regexp.Regexp, ci bool) (ok bool, err error) {
+	in := os.Stdin
+	if file != "-" {
+		if in, err = os.Open(file); err != nil {
+			return false, fmt.Errorf("read events: %w", err)
+		}
+		defer func() { err = errors.Join(err, in.Close()) }()
+	}
+	r := newReport(os.Stdout)
+	if err := readEvents(in, r); err != nil {
+		return false, err
+	}
+	return r.close(allowed, ci), nil
 }
 
 // split takes the packages below a folder out of the list.

@@ -81,6 +81,13 @@ func (r *report) test(e event) *test {
 
 func (r *report) endTest(e event) {
 	t := r.test(e)
+	if t.result == "fail" && !t.grave && e.Action == "pass" && !t.parent {
+		// Whoever made the events ran it once more, by itself.
+		r.unsteady = append(r.unsteady, fmt.Sprintf("%s %s: failed among the others, then passed", short(t.pkg), t.name))
+	}
+	if t.grave {
+		return
+	}
 	t.result = e.Action
 	if t.result == "fail" {
 		t.grave = slices.ContainsFunc(t.output, func(line string) bool { return strings.Contains(line, "race detected") })

@@ -57,6 +57,25 @@ func TestReport(t *testing.T) {
 {"Action":"fail","Package":"p"}`,
 			want: []string{"failed   p TestB", "1 passed, 1 failed, 0 skipped"},
 		},
+		"a failed test that was run again": {
+			events: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}`,
+			want: []string{"unsteady p TestA: failed among the others, then passed", "1 passed, 0 failed, 0 skipped"}, ok: true,
+		},
+		"a race is no matter of chance": {
+			events: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"testing.go:1: race detected during execution of test\n"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}`,
+			want: []string{"failed   p TestA", "0 passed, 1 failed, 0 skipped"},
+		},
 		"a package that does not build": {
 			events: `{"Action":"run","Package":"q","Test":"TestA"}
 {"Action":"pass","Package":"q","Test":"TestA"}

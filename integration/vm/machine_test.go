@@ -1,0 +1,80 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestSourcesList(t *testing.T) {
+	sites := "Debian http://mirror/debian/\nDebian http://mirror/debian/\nDebian-Security http://mirror/debian-security/\nNodeSource https://other/\n"
+	const keys = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "
+	want := keys + "http://mirror/debian/ bullseye main\n" + keys + "http://mirror/debian-security/ bullseye-security main\n"
+	if got := sourcesList(sites, "bullseye"); got != want {
+		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+}
+
+func TestFindKernel(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := findKernel(dir); err == nil {
+		t.Error("a kernel in an empty folder")
+	}
+	for name, text := range map[string]string{"package": "linux-image-6.1.0-56-amd64_6.1.192-2_amd64.deb\n", "boot/vmlinuz-6.1.0-56-amd64": ""} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k, err := findKernel(dir)
+	if err != nil || k.release != "6.1.0-56-amd64" || k.version != "6.1.192-2" {
+		t.Errorf("%+v, %v", k, err)
+	}
+}
+
+// The guest can write nothing of this machine and reach no network.
+func TestMachineIsShutIn(t *testing.T) {
+	m := machine{options: options{accel: "tcg", cpus: 2, memory: 512}, kernel: kernel{dir: "/k", release: "6.1"}, initramfs: "/i", console: "/c"}
+	args := strings.Join(m.args(), " ")
+	for _, want := range []string{"-nodefaults", "readonly=on", "multidevs=remap", "-accel tcg", "-m 512", "-no-reboot", "-kernel /k/boot/vmlinuz-6.1"} {
+		if !strings.Contains(args, want) {
+			t.Errorf("%q is not among %s", want, args)
+		}
+	}
+	for _, not := range []string{"-net", "-drive", "-hda", "virtio-blk"} {
+		if strings.Contains(args, not+" ") {
+			t.Errorf("%q is among %s", not, args)
+		}
+	}
+}
+
+// Every job names a package that is there, and a pattern that can be read; what one kernel runs, all do.
+func TestPlan(t *testing.T) {
+	for _, kernel := range series() {
+		jobs, err := plan(options{kernel: kernel})
+		if err != nil || len(jobs) < 3 {
+			t.Fatalf("%s: %v, %v", kernel, jobs, err)
+		}
+		for _, j := range jobs {
+			if files, _ := filepath.Glob(filepath.Join("../..", j.Package, "*_test.go")); len(files) == 0 {
+				t.Errorf("%s has no tests", j.Package)
+			}
+			for _, pattern := range []string{j.Run, j.Skip} {
+				if _, err := regexp.Compile(pattern); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	if jobs, err := plan(options{kernel: "6.1", only: "link$", run: "TestX"}); err != nil || len(jobs) != 1 || jobs[0].Run != "TestX" {
+		t.Errorf("%v, %v", jobs, err)
+	}
+	if _, err := plan(options{kernel: "6.1", only: "nothing"}); err == nil {
+		t.Error("a plan of nothing")
+	}
+}

@@ -1,0 +1,121 @@
+// Command vm runs the built tests on another kernel: a Debian kernel in qemu, by software emulation, with this machine's
+// root folder as its own, read-only. It is what `make test-vm` runs.
+//
+// It owns the machine: kernel and modules out of Debian's package (unpacked, never installed), an initramfs of this very
+// program, and the list of tests. It must never change this machine: the guest has an overlay in memory over the root
+// folder and no network, and what is built and fetched stays in bin/vm.
+//
+// It prints the tests' events, as `go test -json` does, for integration/tools/testrun to read. A guest that dies or is
+// late ends its test as a failure, with the end of its console, which is kept whole in bin/vm.
+//
+// Run as process 1, it is the guest's init.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/neardns/neardns/integration/compat"
+)
+
+type options struct {
+	kernel  string // the series: 5.10, 6.1, 6.12
+	accel   string
+	cpus    int
+	memory  int // MiB
+	timeout time.Duration
+	only    string // regular expression on packages
+	run     string // instead of the plan's tests
+	dir     string // where everything is kept
+	list    bool
+	fetch   bool
+}
+
+func main() {
+	if os.Getpid() == 1 {
+		initGuest()
+	}
+	if len(os.Args) > 1 && os.Args[1] == guestCommand {
+		os.Exit(runGuest(os.Args[2:]))
+	}
+	var o options
+	flag.StringVar(&o.kernel, "kernel", "6.1", "the kernel's series, as Debian has it: "+strings.Join(series(), ", "))
+	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "qemu's accelerator; kvm where the machine lends it")
+	flag.IntVar(&o.cpus, "cpus", 2, "the guest's CPUs")
+	flag.IntVar(&o.memory, "memory", 2048, "the guest's memory in MiB")
+	flag.DurationVar(&o.timeout, "timeout", 15*time.Minute, "limit for the guest, from its start to its end")
+	flag.StringVar(&o.only, "only", "", "regular expression: run these packages of the plan only")
+	flag.StringVar(&o.run, "run", "", "run these tests (as go test's -run) in place of the plan's")
+	flag.StringVar(&o.dir, "dir", "bin/vm", "folder for kernels and built tests")
+	flag.BoolVar(&o.list, "list", false, "print what would be run, and end")
+	flag.BoolVar(&o.fetch, "fetch", false, "fetch the kernel, and end")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := runHost(ctx, o)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "vm:", err)
+		os.Exit(1)
+	}
+}
+
+// runHost does the host's part, from the kernel's package to the guest's end.
+func runHost(ctx context.Context, o options) error {
+	jobs, err := plan(o)
+	if err != nil {
+		return err
+	}
+	if o.list {
+		for _, j := range jobs {
+			fmt.Fprintf(os.Stdout, "%s -run '%s' -skip '%s'\n", j.Package, j.Run, j.Skip)
+		}
+		return nil
+	}
+	dir, err := filepath.Abs(o.dir)
+	if err != nil {
+		return err
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	k, err := fetchKernel(ctx, filepath.Join(dir, o.kernel), o.kernel)
+	if err != nil || o.fetch {
+		return err
+	}
+	if err := buildTests(ctx, root, dir, jobs); err != nil {
+		return err
+	}
+	initramfs := filepath.Join(k.dir, "initramfs")
+	if err := writeInitramfs(initramfs, k, guestConfig{
+		Root: root, Modules: k.modulesDir(), Programs: programsDir(dir), Tests: testsDir(dir), Timeout: o.timeout.String(), Jobs: jobs,
+	}); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "tests run on Linux %s (Debian %s) in qemu, accelerator %s; console in %s\n",
+		k.release, k.version, o.accel, filepath.Join(o.dir, o.kernel, "console.log"))
+	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("the guest did not end within %v", o.timeout))
+	defer cancel()
+	m := machine{options: o, kernel: k, initramfs: initramfs, console: filepath.Join(k.dir, "console.log")}
+	s := newStream(os.Stdout)
+	if to := os.Getenv(compat.Env); to != "" {
+		if s.records, err = openRecords(to); err != nil {
+			return err
+		}
+		defer s.records.Close() //nolint:errcheck // a lost record is seen by the table's check
+	}
+	begun := time.Now()
+	err = m.run(ctx, s)
+	fmt.Fprintf(os.Stderr, "the guest took %v\n", time.Since(begun).Round(time.Second))
+	if err == nil && s.ended < len(jobs) {
+		err = fmt.Errorf("%d of %d packages were run", s.ended, len(jobs))
+	}
+	return err
+}
