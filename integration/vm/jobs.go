@@ -27,7 +27,8 @@ func everywhere() []job {
 	return []job{
 		{Package: "agent/internal/link"},
 		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$"},
-		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^(ipvs|iptables|nftables)$/^bridge.brnf$"},
+		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^(ipvs|iptables|nftables)$/^bridge.brnf$|" +
+			"^TestMatrix$/^iptables-(nft|legacy)$/^dual$/^(ipvs|iptables)$"},
 	}
 }
 
@@ -39,7 +40,8 @@ func whole() []job {
 		{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
 		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
 			"^(TestSwitch|TestCritiqueA05LeaseCutsNoConnection|TestCritiqueA07LocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
-		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^ipvs$|^TestMatrix$/^(ipv4|ipv6|dual)$/^(iptables|nftables)$/^bridge.brnf$"},
+		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^ipvs$|^TestMatrix$/^(ipv4|ipv6|dual)$/^(iptables|nftables)$/^bridge.brnf$|" +
+			"^TestMatrix$/^iptables-(nft|legacy)$/^(ipv4|ipv6|dual)$/^ipvs$|^TestMatrix$/^iptables-(nft|legacy)$/^dual$/^iptables$"},
 	}
 }
 
