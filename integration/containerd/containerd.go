@@ -59,6 +59,7 @@ type Config struct {
 	Runc                string // runc's state folder
 	CNIBin, CNIConf     string
 	Sandbox             string // image of the pods' sandboxes, imported beforehand
+	NRI                 string // folder for NRI's socket nri.sock, from containerd 2 on; "": without NRI
 }
 
 // Config is the text of the configuration file: snapshots that need no filesystem of their own, and no OOM score below the
@@ -66,10 +67,13 @@ type Config struct {
 func (r Release) Config(c Config) string {
 	text := config1
 	if r.major == 2 {
-		text = config2
+		text = config2 + withoutNRI
+		if c.NRI != "" {
+			text = config2 + withNRI
+		}
 	}
 	return strings.NewReplacer("<root>", c.Root, "<state>", c.State, "<socket>", c.Socket, "<runc>", c.Runc,
-		"<cnibin>", c.CNIBin, "<cniconf>", c.CNIConf, "<sandbox>", c.Sandbox).Replace(text)
+		"<cnibin>", c.CNIBin, "<cniconf>", c.CNIConf, "<sandbox>", c.Sandbox, "<nri>", c.NRI).Replace(text)
 }
 
 // Import are ctr's arguments that take an image archive into the store that pods' images come from.
@@ -118,7 +122,13 @@ state = "<state>"
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["<cnibin>"]
     conf_dir = "<cniconf>"
-[plugins."io.containerd.nri.v1.nri"]
+`
+	withoutNRI = `[plugins."io.containerd.nri.v1.nri"]
   disable = true
+`
+	withNRI = `[plugins."io.containerd.nri.v1.nri"]
+  socket_path = "<nri>/nri.sock"
+  plugin_path = "<nri>/nri/plugins"
+  plugin_config_path = "<nri>/nri/conf.d"
 `
 )

@@ -16,6 +16,13 @@ func TestConfig(t *testing.T) {
 				t.Errorf("%s: not once %q in\n%s", r.Name, value, text)
 			}
 		}
+		if strings.Contains(text, "nri") != (r.major == 2) || strings.Contains(text, "nri.sock") {
+			t.Errorf("%s: NRI is not off:\n%s", r.Name, text)
+		}
+		c := c
+		if c.NRI = "/n"; strings.Contains(r.Config(c), `"/n/nri.sock"`) != (r.major == 2) {
+			t.Errorf("%s: NRI:\n%s", r.Name, r.Config(c))
+		}
 		if left := regexp.MustCompile(`<\w+>`).FindString(text); left != "" {
 			t.Errorf("%s: %s is left in the text", r.Name, left)
 		}

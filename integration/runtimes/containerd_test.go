@@ -15,96 +15,27 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/neardns/neardns/integration/containerd"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// containerd is one release of it. Its binaries are in dir, or on the PATH where dir is empty.
-type containerd struct {
-	name string
-	row  string // in README.md's table
-	dir  string
+// release is one release of containerd, as the matrix knows it.
+type release struct {
+	containerd.Release
+	row string // in README.md's table
 	// cni is the newest version of network lists that it speaks. From 1.1 on there is STATUS, and there are drop-in folders.
 	cni string
 }
 
-// releases are the two that the matrix runs: Debian's, and the one that bin/tools/containerd2 holds.
-func releases() []containerd {
-	return []containerd{
-		{name: "containerd-1", row: "Debian's containerd", cni: "1.0.0"},
-		{name: "containerd-2", row: "containerd", dir: filepath.Join(root(), "bin/tools/containerd2"), cni: "1.1.0"},
-	}
+// releases are Debian's, and the one that bin/tools/containerd2 holds.
+func releases() []release {
+	of := containerd.Releases(filepath.Join(root(), "bin"))
+	return []release{{of[0], "Debian's containerd", "1.0.0"}, {of[1], "containerd", "1.1.0"}}
 }
-
-func (c containerd) bin(name string) string {
-	if c.dir == "" {
-		return name
-	}
-	return filepath.Join(c.dir, name)
-}
-
-// version is what it says of itself; an error means that it is not here.
-func (c containerd) version(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, c.bin("containerd"), "--version").Output()
-	if err != nil {
-		return "", fmt.Errorf("%s: %w: make test-runtimes installs it", c.name, err)
-	}
-	f := strings.Fields(string(out))
-	if len(f) < 3 {
-		return "", fmt.Errorf("%s: unreadable version %q", c.name, out)
-	}
-	version, _, _ := strings.Cut(strings.TrimPrefix(f[2], "v"), "+") // built from a module, it knows no commit
-	return version, nil
-}
-
-// Configurations: own folders and socket, snapshots that need no filesystem of their own, and no OOM score below this
-// process's own, which a container may not have either.
-const (
-	config1 = `version = 2
-root = "%[1]s/root"
-state = "%[1]s/state"
-[grpc]
-  address = "%[1]s/c.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "` + podImage + `"
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "native"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        Root = "%[1]s/runc"
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "%[2]s"
-    conf_dir = "%[3]s"
-`
-	config2 = `version = 3
-root = "%[1]s/root"
-state = "%[1]s/state"
-[grpc]
-  address = "%[1]s/c.sock"
-[plugins."io.containerd.cri.v1.images"]
-  snapshotter = "native"
-  [plugins."io.containerd.cri.v1.images".pinned_images]
-    sandbox = "` + podImage + `"
-[plugins."io.containerd.cri.v1.runtime"]
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-      Root = "%[1]s/runc"
-  [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = ["%[2]s"]
-    conf_dir = "%[3]s"
-[plugins."io.containerd.nri.v1.nri"]
-  socket_path = "%[1]s/nri.sock"
-  plugin_path = "%[1]s/nri/plugins"
-  plugin_config_path = "%[1]s/nri/conf.d"
-`
-)
 
 // running is a started containerd.
 type running struct {
-	containerd
+	release
 	*cri
 	host    *testutil.NetNS
 	dir     string
@@ -112,35 +43,35 @@ type running struct {
 }
 
 // start configures and starts it in the host's netns, with the pods' image in its store.
-func (c containerd) start(t *testing.T, host *testutil.NetNS, dir, cniBin, cniConf string) *running {
+func (c release) start(t *testing.T, host *testutil.NetNS, dir, cniBin, cniConf string) *running {
 	t.Helper()
-	text := config1
-	if c.dir != "" {
-		text = config2
-	}
-	if err := os.WriteFile(filepath.Join(dir, "config.toml"), fmt.Appendf(nil, text, dir, cniBin, cniConf), 0o644); err != nil {
+	r := &running{release: c, host: host, dir: dir}
+	text := c.Config(containerd.Config{
+		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), Socket: r.socket(), Runc: filepath.Join(dir, "runc"),
+		CNIBin: cniBin, CNIConf: cniConf, Sandbox: podImage, NRI: dir,
+	})
+	if err := os.WriteFile(r.config(), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	r := &running{containerd: c, host: host, dir: dir}
-	r.cri = dialCRI(t, r.socket(), "neardns-test-"+c.name)
+	cgroup := fmt.Sprintf("neardns-test-%s-%d", c.Name, os.Getpid())
+	r.cri = dialCRI(t, r.socket(), cgroup)
+	sweep(t)
+	register(t, note{Dir: dir, CGroup: cgroup})
 	r.launch()
-	load := []string{"--address", r.socket(), "--namespace", "k8s.io", "images", "import", "--snapshotter", "native"}
-	if c.dir != "" {
-		load = append(load, "--local") // the transfer service unpacks only what its configuration lists
-	}
-	if out, err := exec.CommandContext(t.Context(), c.bin("ctr"), append(load, buildImage(t, dir))...).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), c.Program("ctr"), c.Import(r.socket(), buildImage(t, dir))...).CombinedOutput(); err != nil {
 		t.Fatalf("import the pods' image: %v\n%s", err, out)
 	}
 	return r
 }
 
+func (r *running) config() string { return filepath.Join(r.dir, "config.toml") }
 func (r *running) socket() string { return filepath.Join(r.dir, "c.sock") }
 
 // launch starts the process and waits until it takes pods.
 func (r *running) launch() {
 	r.t.Helper()
-	cmd := exec.CommandContext(context.Background(), r.bin("containerd"), "--config", filepath.Join(r.dir, "config.toml"))
-	cmd.Env = append(os.Environ(), "PATH="+r.containerd.dir+":"+os.Getenv("PATH")) // where it finds its shim
+	cmd := exec.CommandContext(context.Background(), r.Program("containerd"), "--config", r.config())
+	cmd.Env = append(os.Environ(), "PATH="+r.Dir+":"+os.Getenv("PATH")) // where it finds its shim
 	r.process = r.host.StartCmd(cmd)
 	testutil.Eventually(r.t, time.Minute, func() error {
 		select {
@@ -211,17 +142,10 @@ func (r *running) clean() {
 
 // removeControlGroups is the kubelet's part. A controller that runc did not know keeps a folder for each container.
 func removeControlGroups(name string) error {
-	tops, err := filepath.Glob("/sys/fs/cgroup/*/" + name)
-	if err != nil {
-		return err
-	}
 	var errs []error
-	for _, top := range append(tops, "/sys/fs/cgroup/"+name) {
-		below, _ := filepath.Glob(top + "/*/") // one that is gone has none
-		for _, folder := range append(below, top) {
-			if err := unix.Rmdir(folder); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("remove control group %s: %w", folder, err))
-			}
+	for _, folder := range (note{CGroup: name}).cgroups() {
+		if err := unix.Rmdir(folder); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("remove control group %s: %w", folder, err))
 		}
 	}
 	return errors.Join(errs...)

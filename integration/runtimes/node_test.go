@@ -44,10 +44,10 @@ type node struct {
 	agent   *testutil.Process
 }
 
-func newNode(t *testing.T, c containerd) *node {
+func newNode(t *testing.T, c release) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
-	n := &node{Node: testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Name: c.name}), t: t, version: c.cni, dir: t.TempDir()}
+	n := &node{Node: testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Name: c.Name}), t: t, version: c.cni, dir: t.TempDir()}
 	n.prepare()
 	n.writeNetwork()
 	n.write("node.yaml", fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: [%q, %q]\nlocalAddresses: []\nupstreams: {external: []}\nstateDir: %s\npersistDir: %s\n",

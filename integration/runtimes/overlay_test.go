@@ -20,12 +20,12 @@ import (
 // TestOverlays shows what becomes of overlays on pods' DNS settings by each runtime, as the pods see it themselves.
 func TestOverlays(t *testing.T) {
 	for _, c := range releases() {
-		t.Run(c.name, func(t *testing.T) {
-			version, err := c.version(t.Context())
+		t.Run(c.Name, func(t *testing.T) {
+			version, err := c.Version(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%s is %s", c.name, version)
+			t.Logf("%s is %s", c.Name, version)
 			n := newNode(t, c)
 			defer n.clean()
 			n.write("node.yaml", fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
@@ -48,14 +48,14 @@ resolvConf:
 			n.install()
 			n.startAgent()
 			lever := podfile.LeverFile
-			if c.dir != "" {
+			if c.Dir != "" {
 				lever = podfile.LeverNRI
 				n.awaitOverlay(t, lever)
 			}
-			n.step(t, "levels", func(t *testing.T) { n.testLevels(t, lever) })
-			n.step(t, "faults", func(t *testing.T) { n.testFaults(t, lever) })
-			n.step(t, "agent away", func(t *testing.T) { n.testAway(t, lever) })
-			n.step(t, "agent hung", func(t *testing.T) { n.testHung(t, lever) })
+			n.part(t, "levels", func(t *testing.T) { n.testLevels(t, lever) })
+			n.part(t, "faults", func(t *testing.T) { n.testFaults(t, lever) })
+			n.part(t, "agent away", func(t *testing.T) { n.testAway(t, lever) })
+			n.part(t, "agent hung", func(t *testing.T) { n.testHung(t, lever) })
 			n.wantNoFiles(t)
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -19,13 +20,14 @@ import (
 // table.
 func TestRuntimes(t *testing.T) {
 	for _, c := range releases() {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel() // each has a node, a folder and a control group of its own
-			version, err := c.version(t.Context())
+			version, err := c.Version(t.Context())
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%v: make test-runtimes installs it", err)
 			}
-			t.Logf("%s is %s", c.name, version)
+			version, _, _ = strings.Cut(version, "+") // built from a module, it knows no commit
+			t.Logf("%s is %s", c.Name, version)
 			n := newNode(t, c)
 			n.row = []string{c.row, version}
 			defer n.clean()
@@ -49,18 +51,25 @@ func TestRuntimes(t *testing.T) {
 	}
 }
 
-// step is one part of the matrix. What fails in it stops it, and the next goes on with the same node.
+// part is a subtest that the node belongs to. What fails in it stops it, and the next goes on with the same node.
+func (n *node) part(t *testing.T, name string, f func(*testing.T)) {
+	t.Run(name, func(t *testing.T) {
+		whole := n.t
+		defer func() { n.t, n.cri.t = whole, whole }()
+		n.t, n.cri.t = t, t
+		f(t)
+	})
+}
+
+// step is a part of the matrix.
 func (n *node) step(t *testing.T, column string, f func(*testing.T)) {
 	n.limit(t, column, "", f)
 }
 
 // limit is a step that shows what does not work, and why.
 func (n *node) limit(t *testing.T, column, why string, f func(*testing.T)) {
-	t.Run(column, func(t *testing.T) {
+	n.part(t, column, func(t *testing.T) {
 		compat.Record(t, compat.Cell{Table: "runtimes", Row: n.row, Column: column, Limit: why})
-		whole := n.t
-		defer func() { n.t, n.cri.t = whole, whole }()
-		n.t, n.cri.t = t, t
 		f(t)
 	})
 }
@@ -293,7 +302,7 @@ func (n *node) killSandbox(t *testing.T, p *pod) error {
 	t.Helper()
 	f := n.file(p)
 	for _, id := range []string{p.container, p.sandbox} {
-		if _, err := n.Host.TryRun("", n.bin("ctr"), "--address", n.socket(), "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id); err != nil {
+		if _, err := n.Host.TryRun("", n.Program("ctr"), "--address", n.socket(), "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id); err != nil {
 			return err
 		}
 	}
