@@ -2,7 +2,6 @@ package clustermanifests
 
 import (
 	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-
-	"github.com/neardns/neardns/pkg/steer"
 )
 
 func TestBase(t *testing.T) {
@@ -147,17 +144,18 @@ func TestNetworkPolicy(t *testing.T) {
 	for _, peer := range policy.Spec.Egress[0].To {
 		got = append(got, peer.IPBlock.CIDR)
 	}
-	redirects := []steer.Redirect{{ClusterDNS: netip.MustParseAddr("10.96.0.10")}, {ClusterDNS: netip.MustParseAddr("fd00::a")}}
-	complete, err := steer.Complete(redirects)
-	if err != nil {
-		t.Fatal(err)
+	// What the agent takes by itself, as it shows it.
+	s := show(t, "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10, \"fd00::a\"]\n")
+	want := s.LocalAddresses
+	for _, r := range s.Redirects {
+		want = append(want, r.Steering)
 	}
-	for _, r := range complete {
-		if !slices.ContainsFunc(got, func(cidr string) bool { return strings.HasPrefix(cidr, r.Steering.String()+"/") }) {
-			t.Errorf("%s is not let through: %v", r.Steering, got)
+	for _, address := range want {
+		if !slices.ContainsFunc(got, func(cidr string) bool { return strings.HasPrefix(cidr, address+"/") }) {
+			t.Errorf("%s is not let through: %v", address, got)
 		}
 	}
-	if len(got) != 4 {
+	if len(got) != 4 || len(want) != 4 {
 		t.Errorf("%d addresses, want the two steering and the two local ones: %v", len(got), got)
 	}
 }

@@ -58,10 +58,12 @@ func run(t *testing.T, program string, env []string, args ...string) (output str
 type shown struct {
 	Redirects []struct {
 		ClusterDNS string `json:"clusterDNS"`
+		Steering   string `json:"steering"`
 	} `json:"redirects"`
-	KubeProxyMode string `json:"kubeProxyMode"`
-	InterceptNode bool   `json:"interceptNode"`
-	Upstreams     struct {
+	LocalAddresses []string `json:"localAddresses"`
+	KubeProxyMode  string   `json:"kubeProxyMode"`
+	InterceptNode  bool     `json:"interceptNode"`
+	Upstreams      struct {
 		Cluster []string `json:"cluster"`
 	} `json:"upstreams"`
 	Listen struct {

@@ -146,8 +146,8 @@ func (s *stand) query(expr string) ([]sample, error) {
 	return data.Result, nil
 }
 
-// hasData fails where an expression gives nothing, or what is no number.
-func (s *stand) hasData(expr string) error {
+// hasData fails where an expression gives nothing, what is no number, or lacks a label (each the second of its match).
+func (s *stand) hasData(expr string, labels ...[]string) error {
 	result, err := s.query(expr)
 	if err != nil {
 		return err
@@ -159,6 +159,11 @@ func (s *stand) hasData(expr string) error {
 		text, _ := r.Value[1].(string)
 		if v, err := strconv.ParseFloat(text, 64); err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
 			return fmt.Errorf("%s gives %v for %v", expr, r.Value[1], r.Metric)
+		}
+		for _, l := range labels {
+			if r.Metric[l[1]] == "" {
+				return fmt.Errorf("%s gives no label %s: %v", expr, l[1], r.Metric)
+			}
 		}
 	}
 	return nil

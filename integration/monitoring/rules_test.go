@@ -77,9 +77,14 @@ var noAlert = map[string]string{
 	"neardns_cache_bytes":                       "bounded: what is full makes room",
 	"neardns_cache_limit_bytes":                 "a setting",
 	"neardns_conflist_repairs_total":            "a main network may write its list as it likes; NeardnsConflistFight tells when it goes on",
+	"neardns_iptables_run_seconds_total":        "cost, not fault",
 	"neardns_lease_changes_total":               "a rollout changes leases; NeardnsLeaseFlaps tells of those that were lost",
 	"neardns_misses_in_flight":                  "NeardnsMissesShed tells when they are too many",
 	"neardns_misses_in_flight_limit":            "a setting",
+	"neardns_namespace_failures_total":          "NeardnsServfail tells of the node that they are on",
+	"neardns_namespace_hits_total":              "a cache may be of little worth to somebody",
+	"neardns_namespace_queries_total":           "traffic",
+	"neardns_search_completions_total":          "whatever it leaves alone is answered as before",
 	"neardns_probes_total":                      "a lost probe costs nothing; NeardnsLeaseNotHeld and NeardnsLeaseFlaps tell of what does",
 	"neardns_tcp_connections":                   "NeardnsQuestionsDropped tells when they are too many",
 	"neardns_tcp_connections_limit":             "a setting",
@@ -110,6 +115,13 @@ func (s *stand) wantCovered() {
 	var names []string
 	if err := s.api("label/__name__/values", nil, &names); err != nil {
 		s.t.Fatal(err)
+	}
+	sources := s.Host.Run("sh", "-c", "cat ../../agent/internal/telemetry/*.go")
+	for name := range ofAnother {
+		if slices.Contains(names, name) || !strings.Contains(sources, strings.TrimPrefix(name, "neardns")+`"`) {
+			s.t.Errorf("%s is exported here, or nowhere", name)
+		}
+		names = append(names, name)
 	}
 	used := func(text string) map[string]bool {
 		out := map[string]bool{}
