@@ -149,8 +149,8 @@ bench-check: ## bench that fails where a median is beyond its limit
 	@$(MAKE) bench BENCHFLAGS="-check $(BENCHFLAGS)"
 
 FAULTS = $(if $(ONLY),-only $(ONLY)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SHORT),-short) $(if $(CHECK),-check) $(if $(LIST),-list) $(if $(JSON),-json $(JSON)) \
-	$(if $(ALONE),-alone) $(if $(RENEW),-renew $(RENEW)) $(if $(LIFETIME),-lifetime $(LIFETIME))
-faults: deps build tools bin/tools/faults ## count what each fault costs pods, beside a stock CoreDNS (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1); bin/faults.json
+	$(if $(ALONE),-alone) $(if $(BACKEND),-backend $(BACKEND)) $(if $(RENEW),-renew $(RENEW)) $(if $(LIFETIME),-lifetime $(LIFETIME))
+faults: deps build tools bin/tools/faults ## count what each fault costs pods, beside a stock CoreDNS (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1, BACKEND=iptables); bin/faults.json
 	@bin/tools/faults $(FAULTS)
 
 BENEFIT = $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(LOSS),-loss $(LOSS)) $(if $(AWAY),-away $(AWAY))

@@ -28,6 +28,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/integration/faults/load"
+	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -88,6 +90,13 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.alone, "alone", false, "without the stock CoreDNS")
 	fs.DurationVar(&o.lease.renew, "renew", 0, "of the lease, in place of the agent's default")
 	fs.DurationVar(&o.lease.lifetime, "lifetime", 0, "of the lease, in place of the agent's default: what a hang costs, and how often a busy agent loses it")
+	fs.Func("backend", "of our rules: nftables, iptables-nft or iptables-legacy (default: nftables)", func(name string) (err error) {
+		if name == "iptables" {
+			name = string(iptables.NFT)
+		}
+		o.lease.rules, err = backend.Named(name)
+		return err
+	})
 	fs.BoolVar(&o.soak, "soak", false, "faults at random times on ours alone, then a look for leaks")
 	fs.DurationVar(&o.duration, "duration", 10*time.Minute, "of the soak, at most 24 h")
 	fs.Uint64Var(&o.seed, "seed", 0, "of the soak's random times (default: another each time)")

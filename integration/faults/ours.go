@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -25,18 +27,28 @@ var steeringAddress = netip.MustParseAddr("169.254.20.11")
 // ours is a node with the agent, and pods that a conflist with the plugin has made.
 type ours struct {
 	*stand
-	rules *steer.Nftables
+	rules backend.Host
 	lease lease
 }
 
-// lease is how long one lasts and how often it is renewed; 0: the agent's default.
-type lease struct{ renew, lifetime time.Duration }
+// lease is how long one lasts and how often it is renewed, 0 being the agent's default, and in whose rules it is kept.
+type lease struct {
+	renew, lifetime time.Duration
+	rules           backend.Kind
+}
+
+// renewed is how often a lease is renewed by default.
+const renewed = 150 * time.Millisecond
 
 func newOurs(t testutil.TB, bin func(string) string, dir string, l lease) *stand {
-	s := newStand(t, bin, dir, "ours")
+	proxy := testutil.NFTables
+	if l.rules.IsIptables() {
+		proxy = testutil.IPTables // the one that this back end goes with
+	}
+	s := newStand(t, bin, dir, "ours", proxy)
 	o := &ours{stand: s, lease: l}
 	s.subject = o
-	rules, err := steer.OpenNftables(s.node.Host.FD())
+	rules, err := l.rules.OpenHost(s.node.Host.FD())
 	s.must(err)
 	t.Cleanup(func() { _ = rules.Close() })
 	o.rules = rules
@@ -87,8 +99,9 @@ kubeDNSConfigMap: %[5]s/none
 stateDir: %[5]s/state
 persistDir: %[5]s/persist
 listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
-lease: {%s}
-`, redirects, localAddress, i+1, o.node.KubeDNSAddrs()[0].String(), o.dir, strings.Join(terms, ", ")))
+backend: %[7]s
+lease: {%[6]s}
+`, redirects, localAddress, i+1, o.node.KubeDNSAddrs()[0].String(), o.dir, strings.Join(terms, ", "), o.lease.rules))
 }
 
 func (o *ours) command() *exec.Cmd {
@@ -110,7 +123,7 @@ func handsOver(bin string) bool {
 
 // ready is a lease for what pods ask, over both protocols, and a fallback that is proven.
 func (o *ours) ready() error {
-	leases, err := o.rules.Leases()
+	leases, err := o.rules.Leases(cmp.Or(o.lease.renew, renewed), cmp.Or(o.lease.lifetime, steer.DefaultLifetime))
 	if err != nil {
 		return err
 	}
@@ -150,6 +163,7 @@ func (o *ours) entry() map[string]any {
 	return map[string]any{
 		"type": "neardns", "redirects": []any{clusterDNS}, "clusterDomain": "cluster.local", "localAddresses": []any{localAddress},
 		"stateDir": o.path("state"), "persistDir": o.path("persist"), "logFile": o.path("plugin.log"),
+		"backend":      o.lease.rules.String(),
 		"capabilities": map[string]any{"dns": true},
 	}
 }

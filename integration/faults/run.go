@@ -214,6 +214,11 @@ func (s *stand) flushRuleset() {
 	p := s.node.Proxy
 	services := testutil.DNSService(clusterDNS, s.node.KubeDNSAddrs()[0])
 	services = append(services, map[string]func(*stand) []testutil.Service{"ours": second, "stock": upstreamService}[s.name](s)...)
+	if p.Mode() == testutil.IPTables {
+		s.node.Host.Run("nft", "flush", "ruleset") // and what iptables-nft has in it; its program makes only its own again
+		s.node.Host.RunInput(p.Base(true)+p.Rules(true, services), p.Loader(true)...)
+		return
+	}
 	s.node.Host.RunInput("flush ruleset\n"+p.Base(true)+p.Rules(true, services), p.Loader(true)...)
 }
 

@@ -63,10 +63,10 @@ type stand struct {
 }
 
 // newStand makes the node, its kube-dns and its pods' namespaces; the subject does the rest.
-func newStand(t testutil.TB, bin func(string) string, dir, name string) *stand {
+func newStand(t testutil.TB, bin func(string) string, dir, name string, proxy testutil.ProxyMode) *stand {
 	s := &stand{t: t, bin: bin, dir: filepath.Join(dir, name), name: name}
 	s.must(os.MkdirAll(s.dir, 0o755))
-	s.node = testutil.NewNode(t, testutil.Options{Proxy: testutil.NFTables, NoDNS: true, Name: "faults-" + name})
+	s.node = testutil.NewNode(t, testutil.Options{Proxy: proxy, NoDNS: true, Name: "faults-" + name})
 	s.kube = testutil.ServeDNS(t, s.node.KubeDNS, testutil.DNSConfig{
 		Name: "KUBEDNS", Listen: []netip.AddrPort{netip.AddrPortFrom(s.node.KubeDNSAddrs()[0], 53)}, Quiet: true,
 	})

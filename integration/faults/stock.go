@@ -16,7 +16,7 @@ import (
 type stock struct{ *stand }
 
 func newStock(t testutil.TB, bin func(string) string, dir string) *stand {
-	s := newStand(t, bin, dir, "stock")
+	s := newStand(t, bin, dir, "stock", testutil.NFTables)
 	k := &stock{s}
 	s.subject = k
 	s.node.Proxy.Add(upstreamService(s)...)
