@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/dns"
@@ -20,12 +21,18 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 	if err != nil {
 		return node.Settings{}, up, err
 	}
+	redirects, onLink := n.Redirects, n.Link.ClusterDNSOnLink
 	locals, err := steer.Locals(n.LocalAddresses, n.Redirects)
+	if onLink {
+		redirects = nil // pods' questions come to the address itself
+		locals, err = localsOnLink(n)
+	}
 	if err != nil {
 		return node.Settings{}, up, err
 	}
 	s := node.Settings{
-		Redirects: n.Redirects, Locals: locals, ClusterDomain: n.ClusterDomain, InterceptNode: n.InterceptNode, Steers: n.Steers(),
+		OwnLocals: onLink,
+		Redirects: redirects, Locals: locals, ClusterDomain: n.ClusterDomain, InterceptNode: n.InterceptNode, Steers: n.Steers(),
 		Link: n.Link.Name, Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime, Backend: n.Backend,
 	}
 	s.Warnings = up.Warnings
@@ -49,7 +56,7 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		OverrideName: n.Corefile,
 		InstanceID:   instance,
 	}
-	if n.Steers() {
+	if n.Steers() && !onLink { // there the address is the agent's own
 		for _, r := range n.Redirects {
 			s.DNS.LastResort = append(s.DNS.LastResort, r.ClusterDNS.String())
 		}
@@ -61,6 +68,23 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		s.DNS.StubDomains[domain] = texts(servers)
 	}
 	return s, up, nil
+}
+
+// localsOnLink pairs the addresses of the KEP's arrangement: kube-proxy translates a cluster DNS address on our link while
+// nothing keeps it from that, and a local address has the second Service to fall back to.
+func localsOnLink(n *config.Node) ([]steer.Local, error) {
+	var out []steer.Local
+	for _, r := range n.Redirects {
+		out = append(out, steer.Local{Address: r.ClusterDNS, ClusterDNS: r.ClusterDNS, Service: true})
+	}
+	for i, a := range n.LocalAddresses {
+		at := slices.IndexFunc(n.Upstreams.Cluster, func(u netip.AddrPort) bool { return u.Addr().Is4() == a.Is4() })
+		if at < 0 {
+			return nil, fmt.Errorf("localAddresses[%d]: upstreams.cluster has no address of %s's family, so %s would have no fallback: add one, or take it out", i, a, a)
+		}
+		out = append(out, steer.Local{Address: a, ClusterDNS: n.Upstreams.Cluster[at].Addr()})
+	}
+	return out, steer.CheckLocals(out)
 }
 
 func external(in []config.External) []upstream.External {

@@ -248,7 +248,7 @@ func (n *Node) ConflistEntry() ([]byte, error) {
 
 		DNS: n.PodDNS, ResolvConf: n.ResolvConf.Mode, ResolvConfPaths: n.ResolvConf.Paths, HostResolvConf: n.ResolvConf.Host,
 	}
-	if !n.Steers() {
+	if !n.Steers() || n.Link.ClusterDNSOnLink { // on the link they come by themselves
 		s.Steer = conflist.SteerOff
 	}
 	return conflist.Entry(s)

@@ -72,6 +72,8 @@ func (n *Node) checkUpstreams() []error {
 	switch {
 	case len(n.Upstreams.Cluster) == 0: // not so of external: then the cluster is asked for everything
 		add("upstreams.cluster", "names no server: name one, or take the key out to ask the cluster DNS addresses")
+	case n.Link.ClusterDNSOnLink && !n.IsSet("upstreams.cluster"):
+		add("link.clusterDNSOnLink", "true makes the cluster DNS address this node's own: set upstreams.cluster too and %s", second)
 	case n.InterceptNode && !n.IsSet("upstreams.cluster"):
 		add("interceptNode", "true would catch the agent's own questions to the cluster DNS address: set upstreams.cluster too and %s", second)
 	default:
@@ -79,6 +81,10 @@ func (n *Node) checkUpstreams() []error {
 			field := fmt.Sprintf("upstreams.cluster[%d]", i)
 			if n.InterceptNode && clusterDNS[a.Addr()] {
 				add(field, "%s is a cluster DNS address, and with interceptNode: true the agent's own questions to it would be caught: %s", a.Addr(), second)
+				continue
+			}
+			if n.Link.ClusterDNSOnLink && clusterDNS[a.Addr()] {
+				add(field, "%s is a cluster DNS address, and with link.clusterDNSOnLink: true it is this node's own: %s", a.Addr(), second)
 				continue
 			}
 			faults = append(faults, n.checkLoop(field, a)...)
@@ -179,8 +185,11 @@ func (n *Node) checkNames() []error {
 	if n.Link.Name == "lo" || strings.HasPrefix(n.Link.Name, steer.ProberInterface) {
 		add("link.name", "%s belongs to somebody else: name a link of our own, such as neardns0", n.Link.Name)
 	}
-	if n.Link.ClusterDNSOnLink {
-		add("link.clusterDNSOnLink", "true is not available yet: take it out; pods are steered without it")
+	if n.Link.ClusterDNSOnLink && n.InterceptNode {
+		add("interceptNode", "link.clusterDNSOnLink: true catches what is for the cluster DNS address already: take one of the two out")
+	}
+	if n.Link.ClusterDNSOnLink && n.KubeProxyMode == KubeProxyIPVS {
+		add("link.clusterDNSOnLink", "kube-proxy in IPVS mode has the address on a link of its own, and translates what comes for it in any case: take it out; pods are steered without it")
 	}
 	if n.InterceptNode && strings.HasPrefix(n.Backend, BackendIptables) {
 		add("interceptNode", "the iptables back end has no such rules: take it out, or write backend: nftables")

@@ -16,6 +16,7 @@ const (
 	preroutingChain  = "NEARDNS-PREROUTING"
 	udpChain         = "NEARDNS-UDP"
 	tcpChain         = "NEARDNS-TCP"
+	onLinkChain      = "NEARDNS-ON-LINK"
 	deliverChain     = "NEARDNS-DELIVER"
 	rawOutputChain   = "NEARDNS-RAW-OUTPUT"
 	fallbackChain    = "NODE-LOCAL-DNS"
@@ -31,7 +32,7 @@ const (
 // that it is removed.
 func ownChains() map[string][]string {
 	return map[string][]string{
-		"raw":    {preroutingChain, udpChain, tcpChain, deliverChain, rawOutputChain},
+		"raw":    {preroutingChain, udpChain, tcpChain, onLinkChain, deliverChain, rawOutputChain},
 		"nat":    {fallbackChain, giveBackChain, postroutingChain, podChain},
 		"filter": {inputChain, outputChain, forwardChain},
 	}
@@ -176,9 +177,7 @@ func (h host) raw() []chain {
 		pre.rules = append(pre.rules, toPort53(p.ours, "udp")+" -j "+udpChain, toPort53(p.ours, "tcp")+" -j "+tcpChain)
 	}
 	for _, a := range h.onLink {
-		// Its TCP is not tracked either: kube-proxy would translate what is.
-		pre.rules = append(pre.rules, toPort53(a, "udp")+" -j "+udpChain,
-			toPort53(a, "tcp")+" "+h.lease(steer.TCP)+" -g "+deliverChain)
+		pre.rules = append(pre.rules, toPort53(a, "udp")+" -j "+onLinkChain, toPort53(a, "tcp")+" -j "+onLinkChain)
 	}
 	var guard []string
 	for _, u := range h.uplinks {
@@ -197,7 +196,26 @@ func (h host) raw() []chain {
 		syn + " " + comment(steer.CounterFallbackTCP) + " -j RETURN",
 	})}
 	deliver := chain{table: "raw", name: deliverChain, rules: []string{"-j CT --notrack"}}
-	return []chain{deliver, udp, tcp, pre, h.rawOutput()}
+	chains := []chain{deliver, udp, tcp}
+	if len(h.onLink) > 0 {
+		chains = append(chains, h.onLinkChain())
+	}
+	return append(chains, pre, h.rawOutput())
+}
+
+// onLinkChain is the KEP's arrangement: what is not tracked passes kube-proxy's translation, and is for the address on our link.
+// TCP is not tracked either, packet by packet, so a connection that kube-dns serves is cut when a lease begins.
+func (h host) onLinkChain() chain {
+	c := chain{table: "raw", name: onLinkChain}
+	for _, u := range h.uplinks {
+		c.rules = append(c.rules, "-i "+u+" -j RETURN") // kube-proxy's, as it would be without us
+	}
+	c.rules = append(c.rules, h.probe(steer.ProofSource(h.is4))+" -j RETURN",
+		h.probe(steer.ProbeSource(h.is4))+" -m socket "+comment(steer.CounterProbe)+" -g "+deliverChain)
+	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+		c.rules = append(c.rules, "-p "+p.String()+" "+h.lease(p)+" -g "+deliverChain)
+	}
+	return c
 }
 
 // rawOutput takes the lease datagrams of the agent, and keeps its answers out of connection tracking.

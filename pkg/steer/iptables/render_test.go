@@ -32,6 +32,10 @@ func TestGolden(t *testing.T) {
 		"gone":  steer.Host{Redirects: redirects[:1], FallbackOnly: []steer.Redirect{{ClusterDNS: addr("10.96.0.11"), Steering: addr("169.254.20.12")}}},
 		"pod":   steer.Pod{Redirects: redirects},
 		"none":  steer.Host{},
+		"on-link": steer.Host{Uplinks: []string{"eth0"}, Exempt: []netip.Addr{addr("10.244.1.7")}, Locals: []steer.Local{
+			{Address: addr("10.96.0.10"), ClusterDNS: addr("10.96.0.10"), Service: true},
+			{Address: addr("169.254.20.10"), ClusterDNS: addr("10.96.0.50")},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scripts, err := render(rs)

@@ -1,0 +1,72 @@
+package steering
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// The second Service for kube-dns's pods, whom the agent asks while the first one's address is its own.
+var upstream4, upstream6 = netip.MustParseAddr("10.96.0.50"), netip.MustParseAddr("fd00:96::50")
+
+// TestClusterDNSOnLink is the KEP's arrangement: the cluster DNS address on the link, pods as they were, kube-proxy's translation
+// for the fallback.
+func TestClusterDNSOnLink(t *testing.T) {
+	for _, backend := range []string{nftables, string(iptables.NFT), string(iptables.Legacy)} {
+		for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
+			t.Run(backend+"/"+string(proxy), func(t *testing.T) {
+				s := setup{families: testutil.Dual, proxy: proxy}
+				n := newNode(t, s)
+				var services []testutil.Service
+				for i, a := range []netip.Addr{upstream4, upstream6} {
+					for _, one := range testutil.DNSService(a, n.KubeDNSAddrs()[i]) {
+						one.Name = "kube-dns-upstream"
+						services = append(services, one)
+					}
+				}
+				n.Proxy.Add(services...)
+				n.configure(fmt.Sprintf("backend: %s\nlink: {clusterDNSOnLink: true}\nupstreams: {cluster: [%q, %q], external: []}\n", backend, upstream4, upstream6))
+				p := n.addOldPod()
+				c := client{p.NetNS, p.addrs}
+				cluster := targets(n.ClusterDNS()...)
+				n.wantFallback(c, "agent never started", cluster...)
+
+				n.launchAgent()
+				testutil.Eventually(t, patience, func() error {
+					if s := n.status(); s.Agent == nil || !s.Agent.Ready {
+						return fmt.Errorf("the agent is not ready: %+v\n%s", s.Agent, n.agent.Output())
+					}
+					return nil
+				})
+				n.wantSteered(c, "agent up", cluster...)
+				n.wantUntracked(p, cluster...)
+				n.agent.Kill()
+				n.wantFallback(c, "agent killed", cluster...)
+				if proxy == testutil.IPTables || backend == nftables {
+					n.wantFallback(client{ns: p.NetNS}, "agent killed, local addresses", targets(n.locals()...)...)
+				}
+
+				n.launchAgent()
+				n.wantSteered(c, "agent up again", cluster...)
+				n.agent.Stop()
+				n.wantFallbackWithin(c, "agent stopped", iptablesLifetime+retry+slack, cluster...)
+				n.agent.Cont()
+				n.wantSteered(c, "agent goes on", cluster...)
+				n.agent.Signal(unix.SIGTERM)
+				if err := n.agent.Wait(); err != nil {
+					t.Errorf("SIGTERM: %v\n%s", err, n.agent.Output())
+				}
+				n.wantFallback(c, "lease withdrawn", cluster...)
+				if code, out, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("none")); code != 0 {
+					t.Fatalf("cleanup: %d\n%s%s", code, out, errs)
+				}
+				n.wantFallback(c, "cleaned up", cluster...)
+			})
+		}
+	}
+}
