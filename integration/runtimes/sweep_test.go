@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A test that is killed takes its containerd with it, but not the shims, the pods and what is mounted for them: these have no
@@ -49,8 +52,8 @@ func sweep(t *testing.T) {
 	}
 	for _, file := range files {
 		pid, _, _ := strings.Cut(filepath.Base(file), "-")
-		if number, err := strconv.Atoi(pid); err != nil || !errors.Is(unix.Kill(number, 0), unix.ESRCH) {
-			continue
+		if stat, err := os.ReadFile("/proc/" + pid + "/stat"); err == nil && !strings.Contains(string(stat), ") Z ") {
+			continue // it lives
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -59,14 +62,16 @@ func sweep(t *testing.T) {
 		var n note
 		if err := json.Unmarshal(text, &n); err == nil && n.Dir != "" {
 			t.Logf("left by a run that was killed: %s", n.Dir)
-			n.remove()
+			n.remove(t)
 		}
 		_ = os.Remove(file)
 	}
 }
 
-// remove does what it can: what is not there any more needs no word.
-func (n note) remove() {
+// remove does what it can: what is not there any more needs no word. The netns of a pod that was being made in that moment is in
+// nobody's books, and stays.
+func (n note) remove(t *testing.T) {
+	t.Helper()
 	bundles, _ := filepath.Glob(filepath.Join(n.Dir, "state/io.containerd.runtime.v2.task/k8s.io/*"))
 	var netns []string
 	for _, bundle := range bundles {
@@ -93,10 +98,9 @@ func (n note) remove() {
 			_ = unix.Unmount(f[1], unix.MNT_DETACH)
 		}
 	}
-	for _, folder := range n.cgroups() {
-		_ = unix.Rmdir(folder)
-	}
+	testutil.Eventually(t, patience, func() error { return removeControlGroups(n.CGroup) }) // once the killed are gone
 	_ = os.RemoveAll(n.Dir)
+	_ = os.Remove(filepath.Dir(n.Dir)) // the test's own
 }
 
 // bundleNetNS is the netns that a container was put into.
@@ -136,14 +140,19 @@ func (n note) shims() []int {
 	return pids
 }
 
-// cgroups are the node's control groups, those of the pods first.
+// cgroups are the node's control groups, those of the pods before those that hold them.
 func (n note) cgroups() []string {
 	tops, _ := filepath.Glob("/sys/fs/cgroup/*/" + n.CGroup)
 	var all []string
 	for _, top := range append(tops, "/sys/fs/cgroup/"+n.CGroup) {
-		below, _ := filepath.Glob(top + "/*/") // one that is gone has none
-		all = append(append(all, below...), top)
+		_ = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() { // one that is gone is none
+				all = append(all, path)
+			}
+			return nil
+		})
 	}
+	slices.Reverse(all)
 	return all
 }
 
