@@ -26,6 +26,9 @@ var (
 // patience is how long anything may take that happens by itself, on a machine with little to spare.
 const patience = 2 * time.Minute
 
+// turn is how long another run on the same machine, or a `make cluster`, is waited for.
+const turn = 30 * time.Minute
+
 // suite is one node with what the steps share.
 type suite struct {
 	*node.Node
@@ -65,10 +68,13 @@ func TestCluster(t *testing.T) {
 }
 
 func run(t *testing.T, row []string, o node.Options) {
-	n, err := node.Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var n *node.Node
+	testutil.Eventually(t, turn, func() (err error) {
+		if n, err = node.Start(t.Context(), o); err != nil && !errors.Is(err, node.ErrRunning) {
+			t.Fatal(err)
+		}
+		return err
+	})
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(node.Logs())

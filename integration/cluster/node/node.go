@@ -40,6 +40,9 @@ type state struct {
 	Start string // of the process, in the kernel's ticks: its number may be another's by now
 }
 
+// ErrRunning is what Start says where a cluster runs already.
+var ErrRunning = errors.New("a cluster is running already")
+
 // Start brings a node up and returns when it is Ready and kube-dns answers. One may run on a machine at a time.
 func Start(ctx context.Context, o Options) (*Node, error) {
 	if os.Geteuid() != 0 {
@@ -48,21 +51,38 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	if old, err := Open(); err == nil {
-		return nil, fmt.Errorf("a cluster is running already (process %d): end it by `make cluster-down`", old.pid)
-	}
-	if err := Remove(); err != nil { // of one that crashed
-		return nil, err
-	}
-	n, err := o.launch()
-	if err == nil {
-		err = n.settle(ctx)
-	}
+	var n *Node
+	err := exclusive(func() (err error) {
+		if old, err := Open(); err == nil {
+			return fmt.Errorf("%w (process %d): end it by `make cluster-down`", ErrRunning, old.pid)
+		}
+		if err := remove(); err != nil { // of one that crashed
+			return err
+		}
+		n, err = o.launch()
+		return err
+	})
 	if err != nil {
+		return nil, fmt.Errorf("start the node: %w", err)
+	}
+	if err := n.settle(ctx); err != nil {
 		logs := Logs()
 		return nil, errors.Join(fmt.Errorf("start the node: %w\n%s", err, logs), Remove())
 	}
 	return n, nil
+}
+
+// exclusive keeps two callers on one machine apart, by a lock on the folder that Dir is in: it leaves no file.
+func exclusive(f func() error) error {
+	folder, err := os.Open(filepath.Dir(Dir))
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	if err := unix.Flock(int(folder.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", folder.Name(), err)
+	}
+	return f()
 }
 
 // launch writes the node's files and starts its first process.
@@ -168,7 +188,9 @@ func Open() (*Node, error) {
 
 // Remove ends the node that runs, if one does, and takes away all that one left: processes, namespaces with all in them,
 // control groups, files.
-func Remove() error {
+func Remove() error { return exclusive(remove) }
+
+func remove() error {
 	if n, err := Open(); err == nil {
 		if err := n.end(); err != nil {
 			return err
