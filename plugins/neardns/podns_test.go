@@ -270,3 +270,21 @@ func TestPodDNSFaults(t *testing.T) {
 		}
 	}
 }
+
+// The annotation that README shows is one.
+func TestReadmeAnnotation(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, ok := strings.Cut(string(text), "neardns.io/dns-params: |\n")
+	block, _, end := strings.Cut(block, "```")
+	if !ok || !end {
+		t.Fatal("no such example")
+	}
+	wish := overlay.Rules{}.For(keyDNS, "shop", map[string]string{overlay.AnnotationParams: block})
+	all, laid, ignored := wish.Lay(resolvconf.Node{}, nil, "shop", kubeletSettings("ndots:5"))
+	if all == nil || laid.Ndots() != 1 || len(laid.Searches) != 3 || len(ignored) > 0 {
+		t.Errorf("%+v, ignored %v", laid.Settings, ignored)
+	}
+}
