@@ -83,12 +83,18 @@ func (c *clients) namespace(name string) *tally {
 	return c.namespaces[name]
 }
 
-// completes tells whether a pod's questions are to be completed.
-func completes(f podfile.File) bool { return f.SearchCompletion != nil && *f.SearchCompletion }
+// completes tells whether a pod's questions are to be completed: its annotation says so, else the node's settings for its namespace
+// or for all pods. The settings are those of now, not of when the pod was made: an operator can switch it off at once.
+func completes(f podfile.File, conf *config.Node) bool {
+	if f.SearchCompletion != nil {
+		return *f.SearchCompletion
+	}
+	return conf.PodDNS.Completion(f.PodNamespace)
+}
 
 // searchOf returns the list by which a pod's questions are completed; nil where they are not.
 func searchOf(f podfile.File, conf *config.Node) *complete.Search {
-	if !completes(f) {
+	if !completes(f, conf) {
 		return nil
 	}
 	s, known := f.Resolver()

@@ -67,25 +67,44 @@ func TestWhoseQuestionsAreCompleted(t *testing.T) {
 	wants := func(b bool) func(*podfile.File) {
 		return func(f *podfile.File) { f.SearchCompletion = &b }
 	}
+	bare := func(f *podfile.File) { f.Nameservers, f.Searches, f.Options = nil, nil, nil }
+	const node, namespace = "podDNS: {searchCompletion: true}\n", "podDNS: {namespaces: {shop: {searchCompletion: true}}}\n"
 	for name, tc := range map[string]struct {
+		conf string
 		file podfile.File
 		want bool
 	}{
-		"nothing said":                 {pod("shop", "web", "10.244.1.5"), false},
-		"wanted":                       {pod("shop", "web", "10.244.1.5", wants(true)), true},
-		"not wanted":                   {pod("shop", "web", "10.244.1.5", wants(false)), false},
-		"a runtime that tells no list": {pod("shop", "web", "10.244.1.5", wants(true), func(f *podfile.File) { f.Nameservers, f.Searches, f.Options = nil, nil, nil }), true},
-		"no list, and no namespace":    {pod("", "", "10.244.1.5", wants(true), func(f *podfile.File) { f.Nameservers, f.Searches, f.Options = nil, nil, nil }), false},
-		"a pod with no search list":    {pod("shop", "web", "10.244.1.5", wants(true), func(f *podfile.File) { f.Searches = nil }), false},
-		"an overlay that took the list": {pod("shop", "web", "10.244.1.5", wants(true), func(f *podfile.File) {
+		"nothing said":                   {"", pod("shop", "web", "10.244.1.5"), false},
+		"the node":                       {node, pod("shop", "web", "10.244.1.5"), true},
+		"the namespace":                  {namespace, pod("shop", "web", "10.244.1.5"), true},
+		"another namespace":              {namespace, pod("data", "db", "10.244.1.5"), false},
+		"the namespace against the node": {"podDNS: {searchCompletion: true, namespaces: {shop: {searchCompletion: false}}}\n", pod("shop", "web", "10.244.1.5"), false},
+		"the pod":                        {"", pod("shop", "web", "10.244.1.5", wants(true)), true},
+		"the pod against its namespace":  {namespace, pod("shop", "web", "10.244.1.5", wants(false)), false},
+		"a runtime that tells no list":   {node, pod("shop", "web", "10.244.1.5", bare), true},
+		"no list, and no namespace":      {node, pod("", "", "10.244.1.5", bare), false},
+		"a pod with no search list":      {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) { f.Searches = nil }), false},
+		"an overlay that took the list": {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) {
 			f.DNS = &podfile.DNS{State: podfile.Overlaid, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}}}
 		}), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := searchOf(tc.file, confOf(t, "")) != nil; got != tc.want {
+			if got := searchOf(tc.file, confOf(t, tc.conf)) != nil; got != tc.want {
 				t.Errorf("completed: %v", got)
 			}
 		})
+	}
+}
+
+// TestSearchCompletionReloads: an operator who switches it off must not have to start pods anew.
+func TestSearchCompletionReloads(t *testing.T) {
+	c := clientsOf(filesOf(t, pod("shop", "web", "10.244.1.5")), confOf(t, "podDNS: {searchCompletion: true}\n"))
+	if c.search(addr("10.244.1.5")) == nil || c.search(addr("10.244.1.6")) != nil {
+		t.Error("on for the pod, and for it alone")
+	}
+	c.configure(confOf(t, ""))
+	if c.search(addr("10.244.1.5")) != nil {
+		t.Error("still on")
 	}
 }
 
