@@ -148,7 +148,7 @@ func (n *node) wantFallback(c client, when string, ats ...target) {
 // bound on a machine that is as fast as others. It returns how long the slowest took.
 func (n *node) wantFallbackWithin(c client, when string, bound time.Duration, ats ...target) time.Duration {
 	n.t.Helper()
-	bound += slack * (testutil.Slowness() - 1)
+	bound += (lifetime + slack) * (testutil.Slowness() - 1) // see configure
 	begun := time.Now()
 	took := make([]time.Duration, len(ats))
 	failed := make([]error, len(ats))

@@ -21,8 +21,7 @@ type job struct {
 const module = "github.com/neardns/neardns"
 
 // everywhere are the tests that every kernel has to pass: what the tables need of it, the link, and the life of an agent with
-// kube-proxy in each of its modes. integration/steering comes last: pkg/steer has had the modules loaded by then, and an ADD
-// has five seconds.
+// kube-proxy in each of its modes.
 func everywhere() []job {
 	return []job{
 		{Package: "agent/internal/link"},
