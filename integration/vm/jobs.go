@@ -38,9 +38,9 @@ func whole() []job {
 		{Package: "agent/internal/link"},
 		{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
 		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
-			"^(TestSwitch|TestCritiqueA05LeaseCutsNoConnection|TestCritiqueA07LocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
+			"^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$|^(TestCritiqueA05LeaseCutsNoConnection|TestCritiqueA07LocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
 		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^ipvs$|^TestMatrix$/^(ipv4|ipv6|dual)$/^(iptables|nftables)$/^bridge.brnf$|" +
-			"^TestMatrix$/^iptables-(nft|legacy)$/^(ipv4|ipv6|dual)$/^ipvs$|^TestMatrix$/^iptables-(nft|legacy)$/^dual$/^iptables$"},
+			"^TestMatrix$/^iptables-(nft|legacy)$/^(ipv4|ipv6|dual)$/^ipvs$"},
 	}
 }
 
