@@ -63,7 +63,7 @@ func runNodecache(ctx context.Context, e env, args []string) error {
 	if err := os.MkdirAll(podfile.DefaultStateDir, 0o700); err != nil {
 		return fmt.Errorf("make state folder: %w", err)
 	}
-	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance()}
+	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance(), linked: make(chan struct{})}
 	conf, _ := c.read()
 	a := &agent{env: e, log: log, level: level, conf: conf, instance: c.instance}
 	a.role = role{read: c.read, derive: c.derive, lock: lockNetNS, standsBy: true, tolerant: true, parts: c.parts, serve: c.serve, ended: c.ended}
@@ -96,6 +96,8 @@ type nodeCache struct {
 	log      *slog.Logger
 	faults   *nodecache.Faults
 	instance string
+	linked   chan struct{} // closed once the addresses are there
+	once     sync.Once     // closes it
 
 	mu        sync.Mutex // guards the fields below
 	loaded    bool       // a template was taken once

@@ -45,9 +45,9 @@ func lockNetNS() (*os.File, error) {
 func (c *nodeCache) parts(p *node.Parts) {
 	p.Server = gatedServer{p.Server, c}
 	p.Rules = countedRules{p.Rules, c.faults}
-	p.Link = countedLink{p.Link, c.faults}
+	p.Link = countedLink{p.Link, c}
 	if !c.opts.SetupInterface {
-		p.Link = foreignLink{p.Link}
+		p.Link = countedLink{foreignLink{p.Link}, c}
 	}
 	if !c.opts.SetupIptables {
 		p.Firewall = noFirewall{}
@@ -78,7 +78,7 @@ func (s gatedServer) Start(ctx context.Context, cfg dns.Config) error {
 	return nil
 }
 
-// countedRules, countedLink count what goes wrong under node-cache's name.
+// countedRules and countedLink count what goes wrong under node-cache's name.
 type countedRules struct {
 	node.Rules
 	faults *nodecache.Faults
@@ -91,12 +91,13 @@ func (r countedRules) Repair(rs steer.Ruleset) ([]string, error) {
 
 type countedLink struct {
 	node.Link
-	faults *nodecache.Faults
+	c *nodeCache
 }
 
 func (l countedLink) Ensure(name string, addresses []netip.Addr) (string, error) {
 	mended, err := l.Link.Ensure(name, addresses)
-	return mended, l.faults.Count(nodecache.FaultInterfaceCheck, err)
+	l.c.once.Do(func() { close(l.c.linked) })
+	return mended, l.c.faults.Count(nodecache.FaultInterfaceCheck, err)
 }
 
 // foreignLink is somebody else's to keep (-setupinterface=false): where the addresses are missing, listening fails and says so.
@@ -146,7 +147,13 @@ func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.
 	m.Collect(c.faults.Collector())
 	handlers := map[string]http.Handler{"metrics": m.MetricsHandler(), "health": h.NodeCacheHandler()}
 	e := &endpoints{ctx: ctx, running: map[string]func(){}, serve: func(ctx context.Context, w endpoint) {
-		wg.Go(func() { telemetry.ServeAt(ctx, c.log, w.name, w.addr, handlers[w.name]) })
+		wg.Go(func() {
+			select { // most of them listen at an address of the link
+			case <-c.linked:
+				telemetry.ServeAt(ctx, c.log, w.name, w.addr, handlers[w.name])
+			case <-ctx.Done():
+			}
+		})
 	}}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,0 +1,148 @@
+package nodelocal_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/integration/nodelocal"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// addressesOn lists the addresses of a link of the host.
+func (n *node) addressesOn(link string) []string {
+	n.t.Helper()
+	var out []string
+	for line := range strings.Lines(n.Host.Run("ip", "-o", "address", "show", "dev", link)) {
+		out = append(out, strings.Fields(line)[3])
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (n *node) hasLink(name string) bool {
+	_, err := n.Host.Netlink().LinkByName(name)
+	return err == nil
+}
+
+// The flags about the interface: whose it is, its name, and what is left at the end.
+func TestInterfaceFlags(t *testing.T) {
+	want := []string{"10.96.0.10/32", "169.254.20.10/32"}
+	for _, c := range []struct {
+		name, link string
+		args       []string
+		stays      bool
+		foreign    bool
+	}{
+		{"node-cache's default", nodelocal.Link, nil, false, false},
+		{"-interfacename", "dns7", []string{"-interfacename", "dns7"}, false, false},
+		{"-skipteardown", nodelocal.Link, []string{"-skipteardown"}, true, false},
+		{"-setupinterface=false", "own0", []string{"-setupinterface=false"}, true, true},
+		{"-setupiptables=false", nodelocal.Link, []string{"-setupiptables=false"}, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
+			pod := n.pod()
+			if c.foreign {
+				n.Host.Bridge(c.link)
+				for _, a := range n.served() {
+					n.Host.AddAddr(c.link, testutil.Host(a))
+				}
+			}
+			p := n.agent(c.args...)
+			n.awaitLeases(p, n.served()...)
+			if got := n.addressesOn(c.link); !slices.Equal(got, want) && !c.foreign {
+				t.Errorf("addresses %v, want %v", got, want)
+			}
+			if c.foreign && n.hasLink(nodelocal.Link) {
+				t.Error("a link was made that is somebody else's to make")
+			}
+			n.each(pod.NetNS, "serving", cached, n.served()...)
+			if err := p.Terminate(patience); err != nil {
+				t.Errorf("SIGTERM: %v", err)
+			}
+			if n.hasLink(c.link) != c.stays {
+				t.Errorf("after the end the link is there: %t, want %t", !c.stays, c.stays)
+			}
+			n.each(pod.NetNS, "ended", direct, n.served()...)
+			n.each(n.Host, "ended, from the host", direct, n.served()...)
+		})
+	}
+}
+
+// With kube-proxy in IPVS mode the manifest leaves the cluster DNS address out. And where no second Service is known, kube-dns
+// itself is asked.
+func TestLocalAddressAlone(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})
+	pod := n.pod()
+	n.template(strings.ReplaceAll(n.manifest().corefile, " "+n.onLink[0].String(), ""))
+	p := n.container("neardns-agent", "-localip", local4.String(), "-conf", "/etc/Corefile", "-upstreamsvc", "another")
+	n.awaitLeases(p, local4)
+	if !strings.Contains(p.Output(), "instead of <nil>") {
+		t.Error("that kube-dns is asked in the Service's place is not said")
+	}
+	n.each(pod.NetNS, "by the local address", cached, local4)
+	n.each(pod.NetNS, "by the cluster DNS address", direct, n.onLink[0])
+	p.Kill()
+	n.each(pod.NetNS, "killed", direct, local4, n.onLink[0])
+}
+
+// Both families in one -localip, which node-cache refuses.
+func TestBothFamilies(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
+	pod := n.pod()
+	var all []netip.Addr
+	var list []string
+	for _, a := range append(n.locals(), n.ClusterDNS()...) {
+		all = append(all, a)
+		list = append(list, a.String())
+	}
+	n.template(strings.ReplaceAll(n.manifest().corefile, "bind "+local4.String(), "bind "+strings.Join(list, " ")))
+	args := n.manifest().args
+	args[slices.Index(args, "-localip")+1] = strings.Join(list, ",")
+	p := n.container("neardns-agent", append(args, "-fallback", upstream6.String())...)
+	n.awaitLeases(p, all...)
+	n.each(pod.NetNS, "serving", cached, all...)
+	p.Kill()
+	n.each(pod.NetNS, "killed", direct, all...)
+}
+
+// Flags that end at once, and those that are refused, change nothing.
+func TestFlagsThatEnd(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"-version"}, 0, "neardns-agent "},
+		{[]string{"nodecache", "-plugins"}, 0, "\ntemplate\n"},
+		{[]string{"-localip", "here"}, 2, `"here" is not an IP address`},
+		{[]string{"-localip", "10.96.0.10", "-upstreamsvc", "kube-dns"}, 2, "would ask itself"},
+		{[]string{"-colour"}, 2, "flag provided but not defined: -colour"},
+	} {
+		p := n.container("neardns-agent", c.args...)
+		_ = p.Wait() // its code is looked at
+		if code := p.Cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(p.Output(), c.says) {
+			t.Errorf("%v: exit code %d, want %d, and %q in:\n%s", c.args, code, c.code, c.says, p.Output())
+		}
+	}
+	if tables := n.Host.Run("nft", "list", "tables"); strings.Contains(tables, "neardns") || n.hasLink(nodelocal.Link) {
+		t.Errorf("something was changed: %s", tables)
+	}
+}
+
+// status and ready, as they are run in the container, tell of this role too.
+func TestStatusInTheContainer(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
+	p := n.agent()
+	n.awaitLeases(p, n.served()...)
+	for _, verb := range []string{"status", "ready"} {
+		out, err := n.Host.TryRun("", "nsenter", "--mount=/proc/"+fmt.Sprint(p.PID())+"/ns/mnt", "env", "KUBE_DNS_SERVICE_HOST=10.96.0.10", program("neardns-agent"), verb)
+		if err != nil || !strings.Contains(out, map[string]string{"status": local4.String(), "ready": "ready"}[verb]) {
+			t.Errorf("%s: %v\n%s", verb, err, out)
+		}
+	}
+}

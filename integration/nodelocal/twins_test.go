@@ -1,0 +1,63 @@
+package nodelocal_test
+
+import (
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// Two DaemonSets on one address (KEP-1024's way to be upgraded without a gap): one serves, the other stands by and takes the node
+// when it is free, whether the first was killed or told to end.
+func TestTwoDaemonSets(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
+	pod := n.pod()
+	first := n.agent("-skipteardown")
+	n.awaitLeases(first, n.served()...)
+	second := n.agent("-skipteardown")
+	n.awaitLog(second, 0, "standing by")
+	load := n.startLoad(pod.NetNS, n.served()...)
+	defer load.end()
+	if _, lost := load.phase(t, "one serves, one stands by", 200); lost > 0 {
+		t.Errorf("%d lost beside one that stands by", lost)
+	}
+	if err := first.Terminate(patience); err != nil {
+		t.Errorf("SIGTERM: %v", err)
+	}
+	n.awaitLeases(second, n.served()...)
+	if _, lost := load.phase(t, "the first was told to end", 200); lost > 0 {
+		t.Errorf("an end lost %d", lost)
+	}
+	n.each(pod.NetNS, "the second serves", cached, n.served()...)
+	third := n.agent("-skipteardown")
+	n.awaitLog(third, 0, "standing by")
+	second.Kill()
+	n.awaitLeases(third, n.served()...)
+	if _, lost := load.phase(t, "the second was killed", 200); lost > 4*2 {
+		t.Errorf("a kill lost %d", lost)
+	}
+	n.each(pod.NetNS, "the third serves", cached, n.served()...)
+}
+
+// One DaemonSet has our image, the other node-cache's still: what node-cache serves stays its own, and when it is gone the
+// addresses are ours.
+func TestBesideNodeCache(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})
+	pod := n.pod()
+	stock := n.stock()
+	testutil.Eventually(t, patience, func() error { return cached(pod.NetNS, local4, "udp") })
+	p := n.agent("-skipteardown")
+	n.awaitLog(p, 0, "address already in use")
+	testutil.Eventually(t, patience, func() error {
+		for _, a := range n.served() {
+			for _, network := range []string{"udp", "tcp"} {
+				if err := cached(pod.NetNS, a, network); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	stock.Kill()
+	n.awaitLeases(p, n.served()...)
+	n.each(pod.NetNS, "ours", cached, n.served()...)
+}
