@@ -139,10 +139,15 @@ func TestStatusInTheContainer(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
 	p := n.agent()
 	n.awaitLeases(p, n.served()...)
-	for _, verb := range []string{"status", "ready"} {
-		out, err := n.Host.TryRun("", "nsenter", "--mount=/proc/"+fmt.Sprint(p.PID())+"/ns/mnt", "env", "KUBE_DNS_SERVICE_HOST=10.96.0.10", program("neardns-agent"), verb)
-		if err != nil || !strings.Contains(out, map[string]string{"status": local4.String(), "ready": "ready"}[verb]) {
-			t.Errorf("%s: %v\n%s", verb, err, out)
+	for verb, says := range map[string]string{"status": local4.String(), "ready": "ready"} {
+		if out := n.exec(p, "neardns-agent", verb); !strings.Contains(out, says) {
+			t.Errorf("%s does not say %q:\n%s", verb, says, out)
 		}
 	}
+}
+
+// exec runs a command in a container, as kubectl exec does.
+func (n *node) exec(p *testutil.Process, words ...string) string {
+	n.t.Helper()
+	return n.Host.Run(append([]string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", p.PID()), "env", "KUBE_DNS_SERVICE_HOST=" + n.ClusterDNS()[0].String(), program(words[0])}, words[1:]...)...)
 }

@@ -3,6 +3,7 @@ package nodelocal_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +27,10 @@ type load struct {
 
 // pace is how many questions each of the clients asks in a second.
 const pace = 50
+
+// killMost is what a kill may cost the four clients: what each has in flight, and on a busy machine some more resets until the kernel
+// has closed the last socket.
+const killMost = 16
 
 // startLoad asks at every address: over UDP on sockets that stay, and over a new TCP connection each time.
 func (n *node) startLoad(from *testutil.NetNS, addresses ...netip.Addr) *load {
@@ -99,13 +104,53 @@ func (l *load) phase(t *testing.T, name string, questions int) (asked, lost int)
 
 func (l *load) end() { close(l.stop); l.wg.Wait() }
 
+// guide is the commands of README's section, in their order, which the test goes through.
+type guide struct {
+	t     *testing.T
+	steps []string
+}
+
+func readGuide(t *testing.T) *guide {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Moving from NodeLocal DNSCache\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	g := &guide{t: t}
+	fenced := false
+	for line := range strings.Lines(section) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, "```"):
+			fenced = !fenced
+		case fenced:
+			g.steps = append(g.steps, line)
+		}
+	}
+	return g
+}
+
+// next holds that a command is the section's next, and returns its words.
+func (g *guide) next(begins string) []string {
+	g.t.Helper()
+	if len(g.steps) == 0 || !strings.HasPrefix(g.steps[0], begins) {
+		g.t.Fatalf("README's next step is not %q but %q", begins, g.steps)
+	}
+	words := strings.Fields(g.steps[0])
+	g.steps = g.steps[1:]
+	return words
+}
+
 // The move as README tells it: NodeLocal DNSCache, then our image in its manifest, then back, under load. What the stock cache
 // loses by its own end and start is its own; from our start to our end nothing is lost.
 func TestMoveAndBack(t *testing.T) {
 	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
 		t.Run(string(proxy), func(t *testing.T) {
 			n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: proxy})
-			pod := n.pod()
+			pod, guide := n.pod(), readGuide(t)
+			guide.next("kubectl -n kube-system get ")
 			stock := n.stock()
 			testutil.Eventually(t, patience, func() error { return cached(pod.NetNS, local4, "udp") })
 			n.each(pod.NetNS, "stock", cached, n.served()...)
@@ -115,18 +160,24 @@ func TestMoveAndBack(t *testing.T) {
 				t.Errorf("the stock cache lost %d", lost)
 			}
 
-			// kubectl set image: the kubelet ends the old pod. node-cache takes its rules and link away, unless it is killed.
+			guide.next("kubectl -n kube-system set image daemonset/node-local-dns node-cache=neardns/neardns-agent:")
+			guide.next("kubectl -n kube-system rollout status ")
+			// The kubelet ends the old pod. node-cache takes its rules and link away, unless it is killed.
 			stock.Kill()
 			load.phase(t, "stock killed, its rules and link left behind", 100)
 			p := n.agent()
 			n.awaitLeases(p, n.served()...)
 			load.phase(t, "ours starts", 100)
+			_, command, _ := strings.Cut(strings.Join(guide.next("kubectl -n kube-system exec daemonset/node-local-dns -- "), " "), " -- /bin/")
+			if out := n.exec(p, strings.Fields(command)...); !strings.Contains(out, local4.String()) {
+				t.Errorf("%s says:\n%s", command, out)
+			}
 			n.each(pod.NetNS, "ours", cached, n.served()...)
 			if _, lost := load.phase(t, "ours serves", 200); lost > 0 {
 				t.Errorf("ours lost %d", lost)
 			}
 			p.Kill()
-			if _, lost := load.phase(t, "ours killed", 200); lost > 4*2 { // a question of each client, twice over
+			if _, lost := load.phase(t, "ours killed", 200); lost > killMost {
 				t.Errorf("a kill lost %d", lost)
 			}
 			n.each(pod.NetNS, "ours killed", direct, n.served()...)
@@ -136,7 +187,8 @@ func TestMoveAndBack(t *testing.T) {
 				t.Errorf("a start lost %d", lost)
 			}
 
-			// kubectl rollout undo: ours is told to end, node-cache starts.
+			guide.next("kubectl -n kube-system rollout undo daemonset/node-local-dns")
+			// Ours is told to end, node-cache starts.
 			if err := p.Terminate(patience); err != nil {
 				t.Errorf("SIGTERM: %v", err)
 			}
@@ -161,18 +213,25 @@ func TestMoveAndBack(t *testing.T) {
 			n.each(pod.NetNS, "stock again", cached, n.served()...)
 			// And what it did not have before: our switch stays, and hands what it does not answer to kube-dns.
 			stock.Kill()
-			if _, lost := load.phase(t, "stock killed, our switch left behind", 200); lost > 4*2 {
+			if _, lost := load.phase(t, "stock killed, our switch left behind", 200); lost > killMost {
 				t.Errorf("beside our switch a kill of the stock cache lost %d", lost)
 			}
 			n.each(pod.NetNS, "stock killed", direct, n.served()...)
 
-			// neardns-agent cleanup: nothing is left but what node-cache had.
-			cleanup := n.container("neardns-agent", "cleanup", "--link", nodelocal.Link)
+			// Without the switch it is as it was.
+			n.stock()
+			testutil.Eventually(t, patience, func() error { return cached(pod.NetNS, local4, "udp") })
+			words := guide.next("neardns-agent cleanup")
+			cleanup := n.container(words[0], words[1:]...)
 			if err := cleanup.Wait(); err != nil {
 				t.Fatalf("cleanup: %v\n%s", err, cleanup.Output())
 			}
 			if out := n.Host.Run("nft", "list", "tables"); strings.Contains(out, "neardns") {
 				t.Errorf("tables after cleanup: %s", out)
+			}
+			n.each(pod.NetNS, "after cleanup, stock", cached, n.served()...)
+			if len(guide.steps) > 0 {
+				t.Errorf("README has steps that nobody took: %q", guide.steps)
 			}
 		})
 	}

@@ -32,7 +32,7 @@ func TestTwoDaemonSets(t *testing.T) {
 	n.awaitLog(third, 0, "standing by")
 	second.Kill()
 	n.awaitLeases(third, n.served()...)
-	if _, lost := load.phase(t, "the second was killed", 200); lost > 4*2 {
+	if _, lost := load.phase(t, "the second was killed", 200); lost > killMost {
 		t.Errorf("a kill lost %d", lost)
 	}
 	n.each(pod.NetNS, "the third serves", cached, n.served()...)
