@@ -115,6 +115,8 @@ func (c *nodeCache) read() (*config.Node, error) {
 	conf.Link.Name = c.opts.Interface
 	conf.Corefile = c.opts.Template
 	conf.Listen = config.Listen{} // where the template says
+	// The other back end has no way to cede addresses, nor to give the node's own processes back to kube-dns.
+	conf.Backend = config.BackendNftables
 	if c.opts.LimitMemoryMiB > 0 {
 		conf.Cache.MemoryMiB = c.opts.LimitMemoryMiB
 	}

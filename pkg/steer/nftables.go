@@ -54,7 +54,7 @@ func (n *Nftables) read() (*nftables.Conn, error) {
 	if n.reader != nil {
 		return n.reader, nil
 	}
-	reader, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(toEnter(n.nsFD)),
+	reader, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(ToEnter(n.nsFD)),
 		nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetReadBuffer(readBuffer) }))
 	if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)

@@ -27,7 +27,7 @@ func Others(nsFD int) ([]Chain, error) {
 		return nil, err
 	}
 	defer unix.Close(nsFD) //nolint:errcheck // only read
-	conn, err := nftables.New(nftables.WithNetNSFd(toEnter(nsFD)))
+	conn, err := nftables.New(nftables.WithNetNSFd(ToEnter(nsFD)))
 	if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}

@@ -23,11 +23,7 @@ func dial(protocol, nsFD int) (*netlink.Conn, error) {
 		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 		return os.NewSyscallError("socket", err)
 	}
-	enter := InNetNS
-	if isHere(nsFD) {
-		enter = func(_ int, f func() error) error { return f() }
-	}
-	if err := enter(nsFD, open); err != nil {
+	if err := InNetNS(nsFD, open); err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -41,16 +37,16 @@ func dial(protocol, nsFD int) (*netlink.Conn, error) {
 	return netlink.NewConn(s, 0), nil
 }
 
-// isHere tells whether a descriptor is of the calling thread's own netns.
-func isHere(nsFD int) bool {
+// IsHere tells whether a descriptor is of the calling thread's own netns.
+func IsHere(nsFD int) bool {
 	var there, here unix.Stat_t
 	return unix.Fstat(nsFD, &there) == nil && unix.Stat("/proc/thread-self/ns/net", &here) == nil && there.Ino == here.Ino && there.Dev == here.Dev
 }
 
-// toEnter is what to tell a library of the netns behind a descriptor: nothing (0) where the calling thread is in it, since to
+// ToEnter is what to tell a library of the netns behind a descriptor: nothing (0) where the calling thread is in it, since to
 // enter even one's own takes CAP_SYS_ADMIN.
-func toEnter(nsFD int) int {
-	if isHere(nsFD) {
+func ToEnter(nsFD int) int {
+	if IsHere(nsFD) {
 		return 0
 	}
 	return nsFD

@@ -16,7 +16,7 @@ import (
 // are coalesced: one that is not read yet stands for all that came since. Where events were lost (other programs' large
 // loads overflow the socket) it ticks too, since anything may have happened. Packets that fill sets are no transactions.
 func (n *Nftables) Watch(ctx context.Context) (<-chan struct{}, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: toEnter(n.nsFD)})
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ToEnter(n.nsFD)})
 	if err != nil {
 		return nil, fmt.Errorf("open nftables event socket: %w", err)
 	}

@@ -188,8 +188,11 @@ func proxies(hostNS int, entry, peer string, family uint8) (bool, error) {
 }
 
 // InNetNS runs f on a thread of its own in the netns behind fd, and so what f starts. The thread ends with it where it could
-// not be brought back.
+// not be brought back. A thread that is there already runs f itself: to enter even one's own takes CAP_SYS_ADMIN.
 func InNetNS(fd int, f func() error) error {
+	if IsHere(fd) {
+		return f()
+	}
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()

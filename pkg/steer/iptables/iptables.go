@@ -269,7 +269,7 @@ func (b *Iptables) legacyChains(is4 bool, table string, names ...string) ([]stri
 }
 
 func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string, error) {
-	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(b.nsFD))
+	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(steer.ToEnter(b.nsFD)))
 	if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}

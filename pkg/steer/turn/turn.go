@@ -48,7 +48,11 @@ func Open(nsFD int) (*Turn, error) {
 	if err != nil {
 		return nil, err
 	}
-	nl, err := netlinksafe.NewHandleAt(netns.NsHandle(nsFD), unix.NETLINK_ROUTE)
+	at := netns.NsHandle(nsFD)
+	if steer.IsHere(nsFD) {
+		at = netns.None() // to enter even one's own takes CAP_SYS_ADMIN
+	}
+	nl, err := netlinksafe.NewHandleAt(at, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink socket: %w", err), unix.Close(nsFD))
 	}
