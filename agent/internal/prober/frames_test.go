@@ -38,16 +38,27 @@ func framesProber(t testing.TB, cfg Config) *Prober {
 	return p
 }
 
+// awaitWay waits until questions get through: IPv6 addresses serve only once the kernel's work queue has added their routes.
+func (n *node) awaitWay(t testing.TB, p *Prober) {
+	t.Helper()
+	for _, target := range n.locals {
+		for _, protocol := range protocols {
+			testutil.Eventually(t, 30*time.Second, func() error { return probe(t, p, target, protocol, 2*time.Second).Err })
+		}
+	}
+}
+
 func TestFramesProbe(t *testing.T) {
 	for _, f := range []testutil.Families{testutil.IPv4, testutil.IPv6, testutil.Dual} {
 		for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
 			t.Run(fmt.Sprintf("%s/%s", f, proxy), func(t *testing.T) {
 				n, cfg := newFramesNode(t, testutil.Options{Families: f, Proxy: proxy})
 				p := framesProber(t, cfg)
+				n.awaitWay(t, p)
 				for _, target := range n.locals {
 					for _, protocol := range protocols {
 						for range 3 {
-							wantOK(t, probe(t, p, target, protocol, 2*time.Second))
+							wantOK(t, probe(t, p, target, protocol, 10*time.Second))
 						}
 					}
 				}
@@ -65,6 +76,7 @@ func TestFramesProbe(t *testing.T) {
 func TestFramesFailures(t *testing.T) {
 	n, cfg := newFramesNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
 	p := framesProber(t, cfg)
+	n.awaitWay(t, p)
 	each := func(f func(target netip.Addr, protocol steer.Protocol)) {
 		t.Helper()
 		for _, target := range n.locals {
@@ -75,7 +87,7 @@ func TestFramesFailures(t *testing.T) {
 	}
 	n.agent.Behave(testutil.Behaviour{Drop: true})
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, 100*time.Millisecond), Timeout, "no answer: ")
+		wantFailure(t, probe(t, p, target, protocol, 200*time.Millisecond), Timeout, "no answer: ")
 	})
 	each(func(target netip.Addr, protocol steer.Protocol) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -84,21 +96,21 @@ func TestFramesFailures(t *testing.T) {
 	})
 	n.agent.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, time.Second), WrongAnswer, "SERVFAIL")
+		wantFailure(t, probe(t, p, target, protocol, 10*time.Second), WrongAnswer, "SERVFAIL")
 	})
 	n.agent.Behave(testutil.Behaviour{})
 	n.agent.Stop()
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, 2*time.Second), WrongAnswer, "NXDOMAIN by another server than the agent")
+		wantFailure(t, probe(t, p, target, protocol, 10*time.Second), WrongAnswer, "NXDOMAIN by another server than the agent")
 	})
 	n.agent.Start()
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantOK(t, probe(t, p, target, protocol, time.Second))
+		wantOK(t, probe(t, p, target, protocol, 10*time.Second))
 	})
 	n.agent.Stop()
 	n.Host.Run("nft", "delete", "table", "inet", steer.TableName)
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, time.Second), Refused, "nobody listens")
+		wantFailure(t, probe(t, p, target, protocol, 10*time.Second), Refused, "nobody listens")
 	})
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
@@ -117,13 +129,14 @@ func TestFramesProve(t *testing.T) {
 		t.Run(string(proxy), func(t *testing.T) {
 			n, cfg := newFramesNode(t, testutil.Options{Families: testutil.Dual, Proxy: proxy})
 			p := framesProber(t, cfg)
+			n.awaitWay(t, p)
 			prove := func(target netip.Addr, patience time.Duration) error {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				return p.Prove(ctx, target, serviceName)
 			}
 			for _, a := range n.locals {
-				if err := prove(a, 5*time.Second); err != nil {
+				if err := prove(a, 20*time.Second); err != nil {
 					t.Error(err)
 				}
 			}
@@ -158,11 +171,7 @@ func TestFramesRepair(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		for _, protocol := range protocols {
-			for _, target := range n.locals {
-				wantOK(t, probe(t, p, target, protocol, 2*time.Second))
-			}
-		}
+		n.awaitWay(t, p)
 		if again, err := p.Repair(); err != nil || again != "" {
 			t.Errorf("%s: a second repair did %q, %v", name, again, err)
 		}
@@ -173,7 +182,7 @@ func TestFramesRepair(t *testing.T) {
 	if err := p.Reconfigure(nil, n.locals[:1]); err != nil {
 		t.Error(err)
 	}
-	wantOK(t, probe(t, p, n.locals[0], steer.UDP, 2*time.Second))
+	wantOK(t, probe(t, p, n.locals[0], steer.UDP, 10*time.Second))
 	if err := p.Reconfigure(n.redirects, n.locals); err == nil || !strings.Contains(err.Error(), "need a pod table") {
 		t.Errorf("redirects without a netns: %v", err)
 	}
