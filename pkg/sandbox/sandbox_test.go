@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestPatterns(t *testing.T) {
@@ -35,6 +37,7 @@ func pattern(t *testing.T, name string) (pattern, path string) {
 }
 
 func TestFindAndWrite(t *testing.T) {
+	testutil.RequireRoot(t) // the file is somebody else's
 	none, _ := pattern(t, "none")
 	here, path := pattern(t, "here")
 	patterns := []string{none, here}
@@ -116,9 +119,7 @@ func TestWriteLeavesWhatItDoesNotKnow(t *testing.T) {
 
 // A file system that is full leaves what was there.
 func TestFull(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("run as root: a small file system is mounted")
-	}
+	testutil.RequireRoot(t) // a small file system is mounted
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k"); err != nil {
 		t.Fatal(err)
