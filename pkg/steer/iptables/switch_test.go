@@ -44,6 +44,15 @@ func TestSwitch(t *testing.T) {
 	})
 }
 
+// TestStrictFilter has the reverse path checked on every link.
+func TestStrictFilter(t *testing.T) {
+	r := newRig(t, iptables.NFT)
+	r.node.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1")
+	_, err := r.turn.Ensure(r.node.ClusterDNS())
+	must(t, err)
+	r.want("KUBEDNS", r.steered("pod").NetNS, "rp_filter 1", r.servers()...)
+}
+
 // TestFlips keeps sockets open while the way changes under them.
 func TestFlips(t *testing.T) {
 	flavours(t, func(t *testing.T, flavour iptables.Flavour) {

@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
@@ -156,30 +157,62 @@ func (t *Turn) links() (made bool, err error) {
 	return made, nil
 }
 
-// settings are those that new links may start with another way. What comes in by the first end has a cluster DNS address as
-// its source, to which no route leads by that end but for packets of others: a strict reverse path filter would drop it.
+// settings are those that new links may start with another way; what is right already is not written, since a container may
+// not be allowed to.
 func (t *Turn) settings(is4 bool) (changed bool, err error) {
 	err = steer.InNetNS(t.nsFD, func() error {
+		if is4 {
+			changed, err = looseFilter()
+			return err
+		}
 		for _, name := range []string{steer.TurnOut, steer.TurnIn} {
-			file, want := "/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", "0"
-			if is4 {
-				file, want = "/proc/sys/net/ipv4/conf/"+name+"/rp_filter", "2"
-			}
-			have, err := os.ReadFile(file)
+			file := "/proc/sys/net/ipv6/conf/" + name + "/disable_ipv6"
+			off, err := number(file)
 			if err != nil {
 				return err
 			}
-			if strings.TrimSpace(string(have)) == want {
+			if off == 0 {
 				continue
 			}
-			if err := os.WriteFile(file, []byte(want), 0); err != nil {
-				return fmt.Errorf("%w (is /proc/sys mounted read-only?)", err)
+			if err := set(file, "0"); err != nil {
+				return err
 			}
 			changed = true
 		}
 		return nil
 	})
 	return changed, err
+}
+
+// looseFilter keeps a strict reverse path filter (1; the higher value of all links' and this one's counts, as the kernel's
+// ip-sysctl.rst has it) from dropping what comes in by the first end: its source is a cluster DNS address, to which no route
+// leads there but for packets of others.
+func looseFilter() (changed bool, err error) {
+	file := "/proc/sys/net/ipv4/conf/" + steer.TurnOut + "/rp_filter"
+	all, err := number("/proc/sys/net/ipv4/conf/all/rp_filter")
+	if err != nil {
+		return false, err
+	}
+	own, err := number(file)
+	if err != nil || max(all, own) != 1 {
+		return false, err
+	}
+	return true, set(file, "2")
+}
+
+func number(file string) (int, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
+}
+
+func set(file, value string) error {
+	if err := os.WriteFile(file, []byte(value), 0); err != nil {
+		return fmt.Errorf("%w (is /proc/sys mounted read-only?)", err)
+	}
+	return nil
 }
 
 func hostNet(a netip.Addr) *net.IPNet {

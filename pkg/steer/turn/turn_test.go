@@ -33,6 +33,7 @@ func TestTurn(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
 	ns.Run("ip", "rule", "add", "pref", "97", "to", "192.0.2.1", "lookup", "7") // a stranger with our number
+	ns.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	before := state(ns)
 	tn, err := turn.Open(ns.FD())
 	must(t, err)
@@ -53,6 +54,9 @@ func TestTurn(t *testing.T) {
 		t.Errorf("mended %q at first", got)
 	}
 	ensure("", a, b)
+	if got := strings.TrimSpace(ns.Run("cat", "/proc/sys/net/ipv4/conf/neardns-turn0/rp_filter")); got != "2" {
+		t.Errorf("rp_filter of the first end is %s under a strict filter, want 2", got)
+	}
 	ns.Run("ip", "rule", "del", "pref", "96")
 	ensure("routing rules of neardns-turn0", a, b)
 	ns.Run("ip", "route", "flush", "table", "5353")

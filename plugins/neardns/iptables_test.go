@@ -1,0 +1,67 @@
+package main
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// TestChooseKernel holds which back end a call works by: what stands on the host, the configuration, the proof.
+func TestChooseKernel(t *testing.T) {
+	const nft, legacy = "iptables-nft", "iptables-legacy"
+	for name, c := range map[string]struct {
+		conf, stands, proven, want string
+	}{
+		"a new node":             {conf: "auto"},
+		"nftables stands":        {conf: "iptables-nft", stands: "nftables"},
+		"iptables stands":        {conf: "nftables", stands: legacy, want: legacy},
+		"as the file says":       {conf: "auto", stands: nft, proven: legacy, want: nft},
+		"after a reboot":         {conf: "auto", proven: legacy, want: legacy},
+		"told":                   {conf: legacy, want: legacy},
+		"told otherwise":         {conf: "nftables", proven: legacy},
+		"a name of a later time": {conf: "auto", stands: "ebpf"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if c.stands != "" {
+				if err := podfile.WriteHostRules(dir, podfile.HostRules{Backend: c.stands}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.proven != "" {
+				if err := podfile.WriteProof(dir, podfile.Proof{Time: time.Now(), Backend: c.proven}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			v := &verb{env: env{kernel: nftablesKernel{}}, log: slog.New(slog.DiscardHandler), conf: &Conf{Backend: c.conf, StateDir: dir, PersistDir: dir}}
+			v.chooseKernel()
+			if got := v.kernel.Backend(); got != c.want {
+				t.Errorf("works by %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestLacks has a pod wait where the host's chains, which are made whole, do not know its addresses.
+func TestLacks(t *testing.T) {
+	a, b := netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("169.254.20.12")
+	k := iptablesKernel{kernel: nftablesKernel{}, stand: podfile.HostRules{Backend: "iptables-nft", Addresses: []netip.Addr{a}}}
+	if err := k.Lacks(a); err != nil {
+		t.Error(err)
+	}
+	lack := k.Lacks(a, b)
+	if lack == nil {
+		t.Fatal("an address that the rules do not have is not missed")
+	}
+	if err := (iptablesKernel{kernel: nftablesKernel{}}).Lacks(a, b); err != nil {
+		t.Errorf("where nobody has made rules, the plugin makes them: %v", err)
+	}
+	c := &Conf{Steer: steerAlways, Redirects: []steer.Redirect{redirect4}}
+	if d := decide(c, redirect4, steer.Found{}, facts{Lacks: lack}); d.State != podfile.Pending || d.Reason == "" {
+		t.Errorf("decided %+v, want it to wait", d)
+	}
+}
