@@ -241,7 +241,7 @@ func TestAgentNeedsEachCapability(t *testing.T) {
 	says := map[string]string{
 		"NET_ADMIN":        "operation not permitted",
 		"NET_BIND_SERVICE": "a port below 1024 needs CAP_NET_BIND_SERVICE",
-		"SYS_ADMIN":        "make a netns: operation not permitted",
+		"SYS_ADMIN":        "netns: operation not permitted",
 	}
 	for _, name := range capabilitiesOf(t, "base/agent") {
 		t.Run(name, func(t *testing.T) {
