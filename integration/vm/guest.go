@@ -20,6 +20,7 @@ type guestConfig struct {
 	Modules  string   // folder of the kernel's modules, by release
 	Programs string   // folder of built programs
 	Tests    string   // folder of built tests
+	Backends string   // whose cells are run
 	Timeout  string   // of each package, as go test's -timeout
 	Load     []string // modules in the initramfs, in their order
 	Jobs     []job
@@ -169,7 +170,7 @@ func reapUntil(c guestConfig) error {
 	child, err := os.StartProcess("/proc/self/exe", []string{"vm", guestCommand}, &os.ProcAttr{
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "NEARDNS_REQUIRE_ROOT=1",
 			"NEARDNS_PROGRAMS=" + c.Programs, "NEARDNS_COMPAT=stderr", "NEARDNS_SLOWNESS=4",
-			"NEARDNS_PROXIES=iptables,nftables,ipvs"},
+			"NEARDNS_PROXIES=iptables,nftables,ipvs", "NEARDNS_BACKENDS=" + c.Backends},
 		Files: []*os.File{r, os.Stdout, os.Stderr},
 	})
 	if err != nil {

@@ -20,14 +20,16 @@ type job struct {
 
 const module = "github.com/neardns/neardns"
 
+// iptablesCells are there with -backends only: each calls iptables some hundred times, and so takes a minute under emulation.
+const iptablesCells = "^TestMatrix$/^iptables-(nft|legacy)$/^(ipv4|ipv6|dual)$/^ipvs$"
+
 // everywhere are the tests that every kernel has to pass: what the tables need of it, the link, and the life of an agent with
 // kube-proxy in each of its modes.
 func everywhere() []job {
 	return []job{
 		{Package: "agent/internal/link"},
 		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$"},
-		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^(ipvs|iptables|nftables)$/^bridge.brnf$|" +
-			"^TestMatrix$/^iptables-(nft|legacy)$/^dual$/^(ipvs|iptables)$"},
+		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^(ipvs|iptables|nftables)$/^bridge.brnf$|" + iptablesCells},
 	}
 }
 
@@ -39,8 +41,7 @@ func whole() []job {
 		{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
 		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
 			"^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$|^(TestCritiqueA05LeaseCutsNoConnection|TestCritiqueA07LocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
-		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^ipvs$|^TestMatrix$/^(ipv4|ipv6|dual)$/^(iptables|nftables)$/^bridge.brnf$|" +
-			"^TestMatrix$/^iptables-(nft|legacy)$/^(ipv4|ipv6|dual)$/^ipvs$"},
+		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^ipvs$|^TestMatrix$/^(ipv4|ipv6|dual)$/^(iptables|nftables)$/^bridge.brnf$|" + iptablesCells},
 	}
 }
 

@@ -34,8 +34,10 @@ type options struct {
 	only    string // regular expression on packages
 	run     string // instead of the plan's tests
 	dir     string // where everything is kept
-	list    bool
-	fetch   bool
+
+	backends string
+	list     bool
+	fetch    bool
 }
 
 func main() {
@@ -54,6 +56,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "regular expression: run these packages of the plan only")
 	flag.StringVar(&o.run, "run", "", "run these tests (as go test's -run) in place of the plan's")
 	flag.StringVar(&o.dir, "dir", "bin/vm", "folder for kernels and built tests")
+	flag.StringVar(&o.backends, "backends", "nftables", "back ends whose cells are run, with commas between them: nftables, iptables-nft, iptables-legacy")
 	flag.BoolVar(&o.list, "list", false, "print what would be run, and end")
 	flag.BoolVar(&o.fetch, "fetch", false, "fetch the kernel, and end")
 	flag.Parse()
@@ -95,7 +98,7 @@ func runHost(ctx context.Context, o options) error {
 	}
 	initramfs := filepath.Join(k.dir, "initramfs")
 	if err := writeInitramfs(initramfs, k, guestConfig{
-		Root: root, Modules: k.modulesDir(), Programs: programsDir(dir), Tests: testsDir(dir), Timeout: o.timeout.String(), Jobs: jobs,
+		Root: root, Modules: k.modulesDir(), Programs: programsDir(dir), Tests: testsDir(dir), Timeout: o.timeout.String(), Backends: o.backends, Jobs: jobs,
 	}); err != nil {
 		return err
 	}
