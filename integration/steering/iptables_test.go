@@ -92,21 +92,26 @@ func TestBackendChanges(t *testing.T) {
 // TestIPTablesBesideNFTables is the one pair that does not go together: kube-proxy in nftables mode rejects, in FORWARD, what
 // is for a cluster DNS address and was not translated before. The fallback's proof shows it, so nothing is steered.
 func TestIPTablesBesideNFTables(t *testing.T) {
-	s := setup{families: testutil.IPv4, proxy: testutil.NFTables, backend: string(iptables.NFT), proven: true}
-	s.record(t, "that kube-proxy rejects in FORWARD what is for a ClusterIP and was not translated before: the fallback is never proven, so no pod is steered")
-	n := newNode(t, s)
-	p := n.addPod(nil)
-	n.launchAgent()
-	testutil.Eventually(t, patience, func() error {
-		if s := n.status(); s.Agent == nil || s.Agent.Faults["fallback "+n.ClusterDNS()[0].String()] == "" {
-			return fmt.Errorf("the fallback's fault is not said: %+v", s.Agent)
-		}
-		return nil
-	})
-	if err := p.in(podfile.Pending); err != nil {
-		t.Error(err)
+	for _, families := range []testutil.Families{testutil.IPv4, testutil.IPv6, testutil.Dual} {
+		t.Run(families.String(), func(t *testing.T) {
+			t.Parallel()
+			s := setup{families: families, proxy: testutil.NFTables, backend: string(iptables.NFT), proven: true}
+			s.record(t, "that kube-proxy rejects in FORWARD what is for a ClusterIP and was not translated before: the fallback is never proven, so no pod is steered")
+			n := newNode(t, s)
+			p := n.addPod(nil)
+			n.launchAgent()
+			testutil.Eventually(t, patience, func() error {
+				if s := n.status(); s.Agent == nil || s.Agent.Faults["fallback "+n.ClusterDNS()[0].String()] == "" {
+					return fmt.Errorf("the fallback's fault is not said: %+v", s.Agent)
+				}
+				return nil
+			})
+			if err := p.in(podfile.Pending); err != nil {
+				t.Error(err)
+			}
+			n.wantFallback(p.client(), "not steered", targets(n.ClusterDNS()...)...)
+		})
 	}
-	n.wantFallback(p.client(), "not steered", targets(n.ClusterDNS()...)...)
 }
 
 // TestIPTablesRepair flushes tables under a running agent, as other programs do.
