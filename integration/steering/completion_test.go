@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -149,10 +150,12 @@ func (n *node) podCounts(p *pod) (queries int) {
 	return 0
 }
 
-// corpusNode is a node whose kube-dns knows the corpus, with a pod that wants completion and one that does not.
-func corpusNode(t *testing.T, searches []string) (n *node, plain, completed *pod) {
+// corpusNode is a node whose kube-dns knows the corpus, with a pod that wants completion and one that does not. addresses bounds
+// those of pods; 0: it does not.
+func corpusNode(t *testing.T, searches []string, addresses int) (n *node, plain, completed *pod) {
 	t.Helper()
-	n = newNode(t, setup{families: testutil.IPv4, searches: searches, config: "cache: {negativeTTL: 60s}\n"}) // however slow the machine
+	// Denials are kept however slow the machine is.
+	n = newNode(t, setup{families: testutil.IPv4, searches: searches, addresses: addresses, config: "cache: {negativeTTL: 60s}\n"})
 	n.DNS.Behave(testutil.Behaviour{Handler: answerCorpus})
 	n.write("nsswitch.conf", "hosts: dns\n")
 	if err := lookups(); err != nil {
@@ -165,7 +168,7 @@ func corpusNode(t *testing.T, searches []string) (n *node, plain, completed *pod
 
 // TestSearchCompletion: with completion each program hears of each name what it hears without, from real libraries.
 func TestSearchCompletion(t *testing.T) {
-	_, plain, completed := corpusNode(t, []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example"})
+	_, plain, completed := corpusNode(t, []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example"}, 0)
 	plain.resolver("corpus", "ndots:5 timeout:2 attempts:2") // musl waits all of that for a server that fails
 	completed.resolver("corpus", "ndots:5 timeout:2 attempts:2")
 	var wg sync.WaitGroup
@@ -200,7 +203,7 @@ func TestQuestionsForOneName(t *testing.T) {
 
 func countQuestions(t *testing.T, searches []string) {
 	const ndots5 = "ndots:5 timeout:5"
-	n, plain, completed := corpusNode(t, searches)
+	n, plain, completed := corpusNode(t, searches, 0)
 	hosts := 0
 	for _, library := range []string{"glibc", "musl", "go"} {
 		for _, tc := range []struct {
@@ -247,7 +250,7 @@ func countQuestions(t *testing.T, searches []string) {
 // TestCompletionIsThePodsOwn: pods of two namespaces ask the same questions behind one cache, under load, while one of them goes
 // and its address comes to another. None gets what is another's.
 func TestCompletionIsThePodsOwn(t *testing.T) {
-	n, plain, completed := corpusNode(t, []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"})
+	n, plain, completed := corpusNode(t, []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"}, 3)
 	const question = "www.example.com.default.svc.cluster.local."
 	ask := func(p *pod) (string, error) {
 		a, err := testutil.Ask(p.NetNS, n.Service(true), question, dns.TypeA, "udp", testutil.AskOptions{Timeout: 5 * time.Second})
@@ -281,18 +284,22 @@ func TestCompletionIsThePodsOwn(t *testing.T) {
 			})
 		}
 	}
-	for range 5 {
-		// host-local gives a freed address again once the others are used; what counts is that it is another pod's now.
-		next := n.addPod(nil)
-		if got, err := ask(next); err != nil || got != "absent" {
-			t.Errorf("a new pod without completion: %s, %v", got, err)
+	// Three addresses: two pods have theirs, and the third goes from one new pod to the next.
+	reused := netip.Addr{}
+	for i := range 8 {
+		annotations, want := map[string]string(nil), "absent"
+		if i%2 == 0 {
+			annotations, want = map[string]string{"neardns.io/search-completion": "true"}, "completed"
+		}
+		next := n.addPod(annotations)
+		if i > 0 && next.addrs[0] != reused {
+			t.Fatalf("the new pod has %s, want %s", next.addrs[0], reused)
+		}
+		reused = next.addrs[0]
+		if got, err := ask(next); err != nil || got != want {
+			t.Errorf("pod %d, with its predecessor's address: %s, %v, want %s", i, got, err, want)
 		}
 		next.del()
-		asker := n.addPod(map[string]string{"neardns.io/search-completion": "true"})
-		if got, err := ask(asker); err != nil || got != "completed" {
-			t.Errorf("a new pod with completion: %s, %v", got, err)
-		}
-		asker.del()
 	}
 	close(stop)
 	wg.Wait()

@@ -38,14 +38,15 @@ const (
 
 // setup is what one test's node is made of.
 type setup struct {
-	families testutil.Families
-	proxy    testutil.ProxyMode
-	attach   testutil.Attach // PTP, BridgeCNI or BridgeNF: which reference plugin makes the pods; Elsewhere: none
-	external bool            // with a DNS server outside of the cluster
-	config   string          // further lines of NodeConfig
-	proven   bool            // the plugin's steer: proven, the default, instead of always
-	backend  string          // of the agent's rules; "" is nftables
-	searches []string        // of pods; none: their namespace's domain
+	families  testutil.Families
+	proxy     testutil.ProxyMode
+	attach    testutil.Attach // PTP, BridgeCNI or BridgeNF: which reference plugin makes the pods; Elsewhere: none
+	external  bool            // with a DNS server outside of the cluster
+	config    string          // further lines of NodeConfig
+	proven    bool            // the plugin's steer: proven, the default, instead of always
+	backend   string          // of the agent's rules; "" is nftables
+	searches  []string        // of pods; none: their namespace's domain
+	addresses int             // how many pods may have; 0: as many as the pod range has
 }
 
 func (s setup) String() string {
