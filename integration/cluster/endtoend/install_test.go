@@ -207,7 +207,8 @@ func (s *suite) testUninstall(was map[string]string) {
 	s.wantAnsweredBy(direct, s.loaded[:2]...)
 }
 
-// kube-proxy goes over to its other mode under load; the fallback then leads through rules of the other kind.
+// kube-proxy goes over to its other mode under load; the fallback then leads through rules of the other kind. While kube-proxy
+// itself has no rules nobody can ask kube-dns, so this is about names that were asked for before.
 func (s *suite) testProxySwitched() {
 	s.must(s.InstallProduct(s.t.Context(), s.Proxy))
 	s.renewPods()

@@ -22,7 +22,7 @@ const (
 	udpRate   = 20 // a pod's
 	tcpRate   = 5  // a pod's, a connection each
 	segment   = 10 * time.Second
-	loadQuiet = time.Second // before and after what is done under it
+	loadQuiet = 3 * time.Second // before what is done under it: until every name was asked for, and so is in the cache
 )
 
 // plan is what one pod asks.
