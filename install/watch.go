@@ -48,7 +48,9 @@ func (w *watch) run(ctx context.Context) error {
 	if source == "" {
 		source = w.entryFile
 	}
-	events, again := w.follow(ctx, w.conf, w.bin, filepath.Dir(source))
+	following, stop := context.WithCancel(ctx)
+	events, again, ended := w.follow(following, w.conf, w.bin, filepath.Dir(source))
+	defer func() { stop(); <-ended }() // the kernel takes its time to end an inotify instance
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -143,13 +145,15 @@ func (w *watch) show(o outcome, err error, fought bool) {
 }
 
 // follow ticks when something in one of the folders changes. A folder that is not there yet, or was removed and made anew, is
-// followed from the next call of again on; the poll sees what an event did not tell.
-func (w *watch) follow(ctx context.Context, folders ...string) (events <-chan struct{}, again func()) {
-	out := make(chan struct{}, 1)
+// followed from the next call of again on; the poll sees what an event did not tell. ended is closed when nothing of it runs any
+// more, some time after ctx's end.
+func (w *watch) follow(ctx context.Context, folders ...string) (events <-chan struct{}, again func(), ended <-chan struct{}) {
+	out, done := make(chan struct{}, 1), make(chan struct{})
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		w.say("folders are looked at every %s only: %v (raise fs.inotify.max_user_instances)", w.poll, err)
-		return out, func() {}
+		close(done)
+		return out, func() {}, done
 	}
 	again = func() {
 		for _, f := range folders {
@@ -157,6 +161,7 @@ func (w *watch) follow(ctx context.Context, folders ...string) (events <-chan st
 		}
 	}
 	go func() { // ends with ctx
+		defer close(done)
 		defer func() { _ = watcher.Close() }()
 		for {
 			select {
@@ -174,7 +179,7 @@ func (w *watch) follow(ctx context.Context, folders ...string) (events <-chan st
 			}
 		}
 	}()
-	return out, again
+	return out, again, done
 }
 
 func pause(ctx context.Context, d time.Duration) bool {
