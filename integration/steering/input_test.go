@@ -41,7 +41,7 @@ func TestBadInput(t *testing.T) {
 		{"local address without a redirect", "redirects: [10.96.0.10]\n", []string{"node.yaml:", "localAddresses", "fd00:90de:d95::a"}},
 		{"lifetime", "lease: {renew: 500ms, lifetime: 600ms}\n", []string{"node.yaml:", "lease.lifetime"}},
 		{"environment", "listen: {metrics: \"${NEARDNS_TEST_NOT_SET}:9253\"}\n", []string{"node.yaml:", "NEARDNS_TEST_NOT_SET"}},
-		{"iptables back end", "backend: iptables\n", []string{"node.yaml:", "backend"}},
+		{"back end", "backend: ipchains\n", []string{"node.yaml:", "backend"}},
 		{"stub domain", "stubDomains: {corp.example: [10.1.2.300]}\n", []string{"node.yaml:", "stubDomains[corp.example]"}},
 		{"intercepts itself", "interceptNode: true\n", []string{"node.yaml:", "upstreams.cluster"}},
 		{"no such resolv.conf", "upstreams: {external: [DIR/missing]}\n", []string{"DIR/missing"}},
