@@ -116,6 +116,9 @@ func run(t *testing.T, row []string, o node.Options) {
 		}
 	}
 	s.step(t, "uninstalled under load, the node as before", func() { s.testUninstall(was) })
+	if name := "NodeLocal DNSCache's manifest with our image"; chosen(t, name) {
+		t.Run(name, func(t *testing.T) { s.in(t, s.testNodeCache) })
+	}
 	for _, one := range []struct {
 		name string
 		f    func()
