@@ -40,7 +40,7 @@ CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-loc
 CONTAINERD := $(addprefix bin/tools/containerd2/,containerd ctr containerd-shim-runc-v2)
 # One node of a Kubernetes cluster; built anew when its module file changes, and found by its release.
 K8S_MOD := integration/cluster/kubernetes/go.mod
-K8S_VERSION := $(shell sed -n 's,^.k8s.io/kubernetes \(v[0-9.]*\)$$,\1,p' $(K8S_MOD))
+K8S_VERSION := $(shell sed -n 's,^.k8s.io/kubernetes \(v[0-9.]*\)\( //.*\)\?$$,\1,p' $(K8S_MOD))
 K8S_DIR := bin/tools/k8s-$(K8S_VERSION)
 K8S := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kubelet)
 K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8s.io/component-base/version.gitMajor=$(word 1,$(subst ., ,$(K8S_VERSION:v%=%))) -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(K8S_VERSION)))
