@@ -1,0 +1,50 @@
+package podfile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// record is one file of JSON that the products share, beside the pods' own. what names it in errors.
+type record[T any] struct {
+	what    string
+	durable bool // must survive a power cut
+}
+
+// read returns the zero value, and no error, where there is no file; then ok is false.
+func (r record[T]) read(path string) (v T, ok bool, err error) {
+	var none T
+	data, err := readBounded(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return none, false, nil
+	}
+	if err != nil {
+		return none, false, fmt.Errorf("read %s: %w", r.what, err)
+	}
+	if err := json.Unmarshal(data, &v); err != nil {
+		return none, false, fmt.Errorf("%s %s: %w", r.what, path, err)
+	}
+	return v, true, nil
+}
+
+func (r record[T]) write(path string, v T) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", r.what, err)
+	}
+	if err := writeAtomic(path, append(data, '\n'), 0o644, r.durable); err != nil {
+		return fmt.Errorf("write %s: %w", r.what, err)
+	}
+	return nil
+}
+
+// remove succeeds when there is no file.
+func (r record[T]) remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", r.what, err)
+	}
+	return nil
+}
