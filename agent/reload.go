@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/upstream"
+)
+
+// settings reads what the configuration names, says what was passed over, and remembers the files to follow.
+func (a *agent) settings(conf *config.Node) (node.Settings, error) {
+	s, up, err := a.role.derive(conf)
+	if err == nil {
+		s, err = fit(a.backend, s)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		return s, err
+	}
+	a.files = up.Files
+	for _, w := range up.Warnings {
+		a.log.Warn("upstreams are not as they should be", "warning", w)
+	}
+	for _, note := range up.Notes {
+		a.log.Info("upstreams", "note", note)
+	}
+	return s, nil
+}
+
+// load is what a reload works by. A change in a field that only a start reads is refused as a whole, so that what runs is
+// never half of what the file says.
+func (a *agent) load() (node.Settings, error) {
+	next, err := a.role.read()
+	if err != nil {
+		return node.Settings{}, err
+	}
+	a.mu.Lock()
+	old := a.conf
+	a.mu.Unlock()
+	if _, restart := config.Diff(old, next); len(restart) > 0 {
+		return node.Settings{}, fmt.Errorf("%s: takes effect only when the agent starts: restart it", strings.Join(restart, ", "))
+	}
+	s, err := a.settings(next)
+	if err != nil {
+		return s, err
+	}
+	a.level.Set(next.Log.Level)
+	a.answers.Store.SetLimit(mebibytes(next.Cache.MemoryMiB))
+	a.clients.configure(next)
+	a.mu.Lock()
+	a.conf = next
+	a.mu.Unlock()
+	return s, nil
+}
+
+// changed ticks at SIGHUP and when the configuration or a file that it names has changed.
+func (a *agent) changed(ctx context.Context) <-chan struct{} {
+	out := make(chan struct{}, 1)
+	tick := func() {
+		select {
+		case out <- struct{}{}:
+		default:
+		}
+	}
+	hup := a.env.hangups(ctx)
+	go func() {
+		for first := true; ctx.Err() == nil; first = false {
+			files := a.followed()
+			watching, stop := context.WithCancel(ctx)
+			follow := upstream.Watch(watching, a.log, files)
+			if !first {
+				tick() // a signal, or what changed while no watch stood
+			}
+			for again := false; !again && ctx.Err() == nil; again = again || !slices.Equal(files, a.followed()) {
+				select {
+				case <-ctx.Done():
+				case <-hup:
+					// The watch must not know of less than the signal makes us read: it would take a return to what it
+					// knows for no change.
+					again = true
+				case <-follow:
+					tick()
+				case <-time.After(listCheck):
+				}
+			}
+			stop()
+		}
+	}()
+	return out
+}
+
+// listCheck is how often the list of files to follow is looked at: a reload may have made another.
+const listCheck = 10 * time.Second
+
+// followed lists the files whose change means a reload.
+func (a *agent) followed() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	files := slices.Clone(a.files)
+	for _, f := range []string{a.path, a.conf.Corefile} {
+		if f != "" {
+			files = append(files, f)
+		}
+	}
+	return files
+}
