@@ -118,6 +118,9 @@ next:
 	return out, nil
 }
 
+// nameBytes may stand in a host's name (RFC 1123, section 2.1), and the underscore, which some have.
+const nameBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"
+
 // parseSpec reads address[:port] or tls://address[%name][:port]; IPv6 addresses with a port or a name stand in brackets.
 func parseSpec(text string) (spec, error) {
 	rest, secure := strings.CutPrefix(text, "tls://")
@@ -131,6 +134,9 @@ func parseSpec(text string) (spec, error) {
 		}
 		inside := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 		inside, sp.cert, _ = strings.Cut(inside, "%")
+		if strings.Trim(sp.cert, nameBytes) != "" {
+			return sp, fmt.Errorf("%q is not a name that a certificate can have", sp.cert)
+		}
 		if strings.HasPrefix(host, "[") {
 			inside = "[" + inside + "]"
 		}

@@ -148,6 +148,8 @@ func TestParse(t *testing.T) {
 		"ask 10.0.0.1:0":                                    "not a server's address",
 		"ask fe80::1%eth0":                                  "not a server's address",
 		"ask 224.0.0.1":                                     "not a server's address",
+		"ask tls://10.0.0.1%::":                             "not a name",
+		"ask tls://[fd00::1%a/b]:853":                       "not a name",
 		"ask 10.0.0.1\nask 10.0.0.2":                        "once",
 		"ask 10.0.0.1 {\n tcp now\n}":                       "argument",
 		"ask 10.0.0.1 {\n holds\n}":                         "argument",
@@ -164,7 +166,7 @@ func TestParse(t *testing.T) {
 }
 
 func FuzzParseSpec(f *testing.F) {
-	for _, s := range []string{"10.0.0.1", "[fd00::1]:53", "tls://9.9.9.9%dns.quad9.net:853", "tls://[2620:fe::9%dns.quad9.net]:853", "tls://", "tls://:1", "tls://[", "fd00::1"} {
+	for _, s := range []string{"10.0.0.1", "[fd00::1]:53", "tls://9.9.9.9%dns.quad9.net:853", "tls://[2620:fe::9%dns.quad9.net]:853", "tls://", "tls://:1", "tls://[", "fd00::1", "tls://0.0.0.1%::"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
