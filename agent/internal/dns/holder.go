@@ -17,11 +17,12 @@ import (
 // address, and those on the wildcard.
 type standing struct{ exact, wildcard []string }
 
-// socketsAt reads /proc/net. An error means that the list may lack sockets.
+// socketsAt reads the netns of the calling thread. /proc/net and /proc/self/net are those of the process's first thread, which
+// may be in a pod just now. An error means that the list may lack sockets.
 func socketsAt(proc, protocol string, ap netip.AddrPort) (standing, error) {
 	var s standing
 	for _, file := range []string{protocol, protocol + "6"} {
-		f, err := os.Open(filepath.Join(proc, "self/net", file))
+		f, err := os.Open(filepath.Join(proc, "thread-self/net", file))
 		if errors.Is(err, os.ErrNotExist) && file != protocol {
 			continue // no IPv6 on this host
 		}

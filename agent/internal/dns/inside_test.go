@@ -2,10 +2,18 @@ package dns
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // As /proc/net prints them on a little-endian machine.
@@ -91,5 +99,49 @@ func TestLogLines(t *testing.T) {
 		if !strings.Contains(out.String(), tc.want) {
 			t.Errorf("%s\nbecame %swant   %s", tc.line, out, tc.want)
 		}
+	}
+}
+
+// elsewhere, in the environment, has this program send its first thread into a new netns and name who holds a port.
+const elsewhere = "NEARDNS_TEST_FIRST_THREAD_ELSEWHERE"
+
+func init() { // on the first thread
+	text := os.Getenv(elsewhere)
+	if text == "" {
+		return
+	}
+	at, err := netip.ParseAddrPort(text)
+	if err == nil {
+		err = unix.Unshare(unix.CLONE_NEWNET)
+	}
+	done := make(chan struct{})
+	go func() {
+		var exact []string
+		if err == nil {
+			exact, _, err = Listening("udp", at)
+		}
+		fmt.Println(exact, err)
+		close(done)
+	}()
+	<-done
+	os.Exit(0)
+}
+
+// Go may run what enters a pod's netns on the first thread, which is what /proc/self and /proc/net tell of.
+func TestListeningFirstThreadElsewhere(t *testing.T) {
+	testutil.RequireRoot(t)
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), elsewhere+"="+conn.LocalAddr().String())
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("(pid %d)] <nil>", os.Getpid()); !strings.Contains(string(out), want) {
+		t.Errorf("said %s, want %s", out, want)
 	}
 }
