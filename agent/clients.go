@@ -110,8 +110,11 @@ func searchOf(f podfile.File, conf *config.Node) *complete.Search {
 	return complete.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), d)
 }
 
-// search is asked for each question.
-func (c *clients) search(addr netip.Addr) *complete.Search {
+// search implements complete.Find.
+func (c *clients) search(addr netip.Addr, now bool) *complete.Search {
+	if now {
+		c.pods.LookAgain()
+	}
 	if p := c.index.Find(addr); p != nil {
 		return p.search
 	}

@@ -99,11 +99,11 @@ func TestWhoseQuestionsAreCompleted(t *testing.T) {
 // TestSearchCompletionReloads: an operator who switches it off must not have to start pods anew.
 func TestSearchCompletionReloads(t *testing.T) {
 	c := clientsOf(filesOf(t, pod("shop", "web", "10.244.1.5")), confOf(t, "podDNS: {searchCompletion: true}\n"))
-	if c.search(addr("10.244.1.5")) == nil || c.search(addr("10.244.1.6")) != nil {
+	if c.search(addr("10.244.1.5"), false) == nil || c.search(addr("10.244.1.6"), false) != nil {
 		t.Error("on for the pod, and for it alone")
 	}
 	c.configure(confOf(t, ""))
-	if c.search(addr("10.244.1.5")) != nil {
+	if c.search(addr("10.244.1.5"), false) != nil {
 		t.Error("still on")
 	}
 }

@@ -56,7 +56,7 @@ type parts struct {
 
 func newServer(log *slog.Logger, p parts) *dns.Server {
 	kept := cache.NewMetrics(p.answers, nil)
-	completion := complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr) *complete.Search { return nil })
+	completion := complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr, bool) *complete.Search { return nil })
 	var answered func(context.Context, net.Addr, int)
 	if c := p.clients; c != nil {
 		kept.Hit, answered = c.hit, c.answered

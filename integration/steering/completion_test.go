@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -248,7 +249,8 @@ func countQuestions(t *testing.T, searches []string) {
 }
 
 // TestCompletionIsThePodsOwn: pods of two namespaces ask the same questions behind one cache, under load, while one of them goes
-// and its address comes to another. None gets what is another's.
+// and its address comes to another. None gets what is another's. A walk that takes too long, or a pod that is not known yet, is
+// left to the pod.
 func TestCompletionIsThePodsOwn(t *testing.T) {
 	n, plain, completed := corpusNode(t, []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"}, 3)
 	const question = "www.example.com.default.svc.cluster.local."
@@ -267,19 +269,25 @@ func TestCompletionIsThePodsOwn(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	for p, want := range map[*pod]string{completed: "completed", plain: "absent"} {
+	for p, may := range map[*pod][]string{completed: {"completed", "absent"}, plain: {"absent"}} {
 		for range 4 {
 			wg.Go(func() {
+				seen := map[string]int{}
 				for {
 					select {
 					case <-stop:
+						if seen[may[0]] <= seen["absent"]/2 {
+							t.Errorf("%s: %v", p.name, seen)
+						}
 						return
 					default:
 					}
-					if got, err := ask(p); err != nil || got != want {
-						t.Errorf("%s: %s, %v, want %s", p.name, got, err, want)
+					got, err := ask(p)
+					if err != nil || !slices.Contains(may, got) {
+						t.Errorf("%s: %s, %v, want one of %q", p.name, got, err, may)
 						return
 					}
+					seen[got]++
 				}
 			})
 		}
@@ -287,17 +295,27 @@ func TestCompletionIsThePodsOwn(t *testing.T) {
 	// Three addresses: two pods have theirs, and the third goes from one new pod to the next.
 	reused := netip.Addr{}
 	for i := range 8 {
-		annotations, want := map[string]string(nil), "absent"
+		var annotations map[string]string
 		if i%2 == 0 {
-			annotations, want = map[string]string{"neardns.io/search-completion": "true"}, "completed"
+			annotations = map[string]string{"neardns.io/search-completion": "true"}
 		}
 		next := n.addPod(annotations)
 		if i > 0 && next.addrs[0] != reused {
 			t.Fatalf("the new pod has %s, want %s", next.addrs[0], reused)
 		}
 		reused = next.addrs[0]
-		if got, err := ask(next); err != nil || got != want {
-			t.Errorf("pod %d, with its predecessor's address: %s, %v, want %s", i, got, err, want)
+		if annotations == nil {
+			if got, err := ask(next); err != nil || got != "absent" {
+				t.Errorf("pod %d, with its predecessor's address: %s, %v, want absent", i, got, err)
+			}
+		} else {
+			testutil.Eventually(t, patience, func() error {
+				got, err := ask(next)
+				if err == nil && got != "completed" {
+					err = fmt.Errorf("pod %d: %s, want completed", i, got)
+				}
+				return err
+			})
 		}
 		next.del()
 	}

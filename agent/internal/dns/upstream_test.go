@@ -125,7 +125,7 @@ next:
 func newServer(log *slog.Logger) *dns.Server {
 	answers := wire.NewStore(0)
 	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup()}, dns.Plugin{Name: "metrics", Setup: metrics.Setup(nil)},
-		dns.Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr) *complete.Search { return nil })},
+		dns.Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr, bool) *complete.Search { return nil })},
 		dns.Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))},
 		dns.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
 		dns.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})

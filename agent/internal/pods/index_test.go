@@ -1,9 +1,11 @@
 package pods
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -153,4 +155,36 @@ func BenchmarkFind(b *testing.B) {
 			b.Fatal("not found")
 		}
 	}
+}
+
+// Between a change and the watch's event nobody who looks again is told of what was before, however quickly changes follow. A folder
+// at rest is not read again.
+func TestLookAgain(t *testing.T) {
+	dir := t.TempDir()
+	p := registry(dir)
+	x := NewIndex(p, keepCount)
+	p.setWatched(true) // whose events never come
+	x.Find(podAddr)
+	for i := range 200 {
+		id := strconv.Itoa(i)
+		write(t, dir, podfile.File{ContainerID: id, IfName: "eth0", PodNamespace: id, Addresses: []netip.Addr{podAddr}})
+		if p.LookAgain(); x.Find(podAddr) == nil || x.Find(podAddr).namespace != id {
+			t.Fatalf("pod %s: %+v", id, x.Find(podAddr))
+		}
+		if err := podfile.Remove(dir, id, "eth0"); err != nil {
+			t.Fatal(err)
+		}
+		if p.LookAgain(); x.Find(podAddr) != nil {
+			t.Fatalf("pod %s is gone, and found", id)
+		}
+	}
+	testutil.Eventually(t, 30*time.Second, func() error {
+		p.LookAgain()
+		x.Find(podAddr)
+		version := p.version.Load()
+		if p.LookAgain(); p.version.Load() != version {
+			return errors.New("the folder is read again and again")
+		}
+		return nil
+	})
 }

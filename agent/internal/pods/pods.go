@@ -14,9 +14,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -36,15 +38,16 @@ type Pods struct {
 
 	mu       sync.Mutex // guards the fields below
 	files    []podfile.File
-	errs     []error                 // of the last reading
+	errs     []error // of the last reading
+	folder   stamp
 	watched  bool                    // a watch says when to read again
 	switched map[steer.Redirect]bool // what the switch was last told of, see FallbackOnly
 }
 
-// Open makes a registry of the pod files under stateDir. It must be called in the host's netns; nothing is read yet.
+// Open makes a registry of the pod files under stateDir. All its methods must be called in the host's netns; nothing is read yet.
 // The pods' rules are those of the back end.
 func Open(stateDir string, rules backend.Kind, log *slog.Logger) *Pods {
-	p := open(stateDir, "/proc/self/ns/net", log)
+	p := open(stateDir, "/proc/thread-self/ns/net", log)
 	p.backend = rules
 	return p
 }
@@ -67,9 +70,49 @@ func (p *Pods) read() ([]podfile.File, []error) {
 	defer p.mu.Unlock()
 	// Cleared before reading: what changes meanwhile is read the next time. Without a watch nobody sets it.
 	if p.stale.Swap(false) || !p.watched {
+		p.folder = p.folder.next(p.dir(), time.Now())
 		p.files, p.errs = podfile.List(p.stateDir)
 	}
 	return p.files, p.errs
+}
+
+// LookAgain sees changes that the watch has yet to tell of: what is found next is not older than the call.
+func (p *Pods) LookAgain() {
+	changed := modified(p.dir())
+	p.mu.Lock()
+	same := p.folder.settled && changed.Equal(p.folder.changed)
+	p.mu.Unlock()
+	if !same {
+		p.Outdate()
+	}
+}
+
+// stamp says as of when the folder of the pod files was read.
+type stamp struct {
+	changed time.Time // when it had last changed, by the file system; zero: there is none
+	seen    time.Time // when that was first seen, by this process's clock
+	settled bool      // since then the file system's clock has ticked, so that another change would show
+}
+
+// tick is more than how coarse a file system's clock is: a jiffy, 10 ms at most (HZ=100), before Linux 6.13.
+const tick = 20 * time.Millisecond
+
+// next returns the stamp of a reading that begins now.
+func (s stamp) next(folder string, now time.Time) stamp {
+	changed := modified(folder)
+	if !changed.Equal(s.changed) || s.seen.IsZero() {
+		return stamp{changed: changed, seen: now}
+	}
+	s.settled = now.Sub(s.seen) >= tick
+	return s
+}
+
+func modified(folder string) time.Time {
+	st, err := os.Stat(folder)
+	if err != nil {
+		return time.Time{}
+	}
+	return st.ModTime()
 }
 
 // FallbackOnly returns the redirects that pods still name and the configuration does not. The switch must keep giving

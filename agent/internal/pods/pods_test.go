@@ -135,7 +135,7 @@ func TestWatch(t *testing.T) {
 	drain(ticks)
 	testutil.Eventually(t, 5*time.Second, func() error { return os.RemoveAll(dir) }) // it may be made anew meanwhile
 	expect("the folder went", 0)
-	testutil.Eventually(t, 5*time.Second, func() error { _, err := os.Stat(p.folder()); return err })
+	testutil.Eventually(t, 5*time.Second, func() error { _, err := os.Stat(p.dir()); return err })
 	write(t, dir, f)
 	expect("a file came into the new folder", 1)
 	cancel()

@@ -19,8 +19,8 @@ const poll = 10 * time.Second
 // again is how long a watch that could not be set up waits for the next attempt; meanwhile every reading is fresh.
 const again = time.Second
 
-// folder holds the pod files.
-func (p *Pods) folder() string { return filepath.Dir(podfile.Path(p.stateDir, "x", "y")) }
+// dir holds the pod files.
+func (p *Pods) dir() string { return filepath.Dir(podfile.Path(p.stateDir, "x", "y")) }
 
 // Watch ticks when pod files may have changed, until ctx ends, which closes the channel. Ticks are coalesced.
 func (p *Pods) Watch(ctx context.Context) (<-chan struct{}, error) {
@@ -51,17 +51,17 @@ func (p *Pods) setWatched(on bool) {
 
 // follow makes the folder where it is missing, as the first ADD would, and watches it.
 func (p *Pods) follow() (*fsnotify.Watcher, error) {
-	if err := os.MkdirAll(p.folder(), 0o755); err != nil { //nolint:gosec // as the plugin makes it
+	if err := os.MkdirAll(p.dir(), 0o755); err != nil { //nolint:gosec // as the plugin makes it
 		return nil, fmt.Errorf("make the folder of the pod files: %w", err)
 	}
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
-		if err = watcher.Add(p.folder()); err != nil {
+		if err = watcher.Add(p.dir()); err != nil {
 			watcher.Close()
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("watch %s: %w", p.folder(), err)
+		return nil, fmt.Errorf("watch %s: %w", p.dir(), err)
 	}
 	return watcher, nil
 }
@@ -104,7 +104,7 @@ func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-cha
 			return
 		case event, ok := <-watcher.Events:
 			switch {
-			case !ok, event.Name == p.folder() && event.Has(fsnotify.Remove|fsnotify.Rename):
+			case !ok, event.Name == p.dir() && event.Has(fsnotify.Remove|fsnotify.Rename):
 				return
 			case isPodFile(event.Name) && event.Op != fsnotify.Chmod:
 				changed()

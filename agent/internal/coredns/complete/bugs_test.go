@@ -1,6 +1,7 @@
 package complete
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -55,6 +56,18 @@ func TestAutopath2842AddressGivenToAnotherPod(t *testing.T) {
 	r.set(pod1, nil)
 	if m := r.ask(pod1, "www.example.com.data.svc.cluster.local.", dns.TypeA); len(m.Answer) != 0 {
 		t.Errorf("a pod that wants none: %s", text(m))
+	}
+	// Its predecessor was there a moment ago.
+	r.late = map[netip.Addr]*Search{pod1: shop()}
+	for _, s := range []*Search{nil, NewSearch(clusterList("data"), 5, false, "cluster.local")} {
+		r.set(pod1, s)
+		if m := r.ask(pod1, "www.example.com.shop.svc.cluster.local.", dns.TypeA); len(m.Answer) != 0 {
+			t.Errorf("by the list of a pod that just went: %s", text(m))
+		}
+	}
+	r.set(pod1, shop())
+	if m := r.ask(pod1, "www.example.com.shop.svc.cluster.local.", dns.TypeA); len(m.Answer) != 2 {
+		t.Errorf("the same list: %s", text(m))
 	}
 }
 

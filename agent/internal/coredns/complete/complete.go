@@ -31,8 +31,13 @@ type Complete struct {
 	next    plugin.Handler
 	memory  *Memory
 	metrics *Metrics
-	find    func(netip.Addr) *Search // by the pod's address; nil: not for this one
+	find    Find
 }
+
+// Find returns the search list of the pod with an address if the pod wants completion, else nil. It may lag a moment behind pods
+// that come and go, unless now is set, which may cost system calls. It is called for each question, without now, and is safe for
+// concurrent use.
+type Find func(addr netip.Addr, now bool) *Search
 
 // Name implements plugin.Handler.
 func (c *Complete) Name() string { return "complete" }
@@ -58,7 +63,7 @@ func (c *Complete) wanted(ctx context.Context, w dns.ResponseWriter, r *dns.Msg)
 	if !addr.IsValid() {
 		return nil
 	}
-	s := c.find(addr)
+	s := c.find(addr, false)
 	if s == nil || len(r.Question) != 1 || r.Opcode != dns.OpcodeQuery || !r.RecursionDesired || r.CheckingDisabled {
 		return nil
 	}
@@ -105,6 +110,11 @@ func (c *Complete) complete(ctx context.Context, ask *walker, w dns.ResponseWrit
 	}
 	found := ask.ask(ctx, d.question, r.Question[0].Qtype)
 	if found == nil || found.Truncated || found.Rcode != dns.RcodeSuccess && found.Rcode != dns.RcodeNameError {
+		c.metrics.count(resultLeft)
+		return 0, false
+	}
+	// Its address may have been another pod's until just now, which would then hear of this one's domains.
+	if now := c.find(Address(w.RemoteAddr()), true); now == nil || now.id != s.id {
 		c.metrics.count(resultLeft)
 		return 0, false
 	}

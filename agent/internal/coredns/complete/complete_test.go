@@ -325,7 +325,7 @@ func TestSetup(t *testing.T) {
 		c := caddy.NewTestController("dns", text)
 		memory := NewMemory()
 		memory.decide(decisionKey{"s", "n"}, func(*decision) {})
-		if err := Setup(memory, new(Metrics), func(netip.Addr) *Search { return nil })(c); (err == nil) != ok {
+		if err := Setup(memory, new(Metrics), func(netip.Addr, bool) *Search { return nil })(c); (err == nil) != ok {
 			t.Errorf("%q: %v", text, err)
 		}
 		if len(memory.known) != 1 {

@@ -1,17 +1,14 @@
 package complete
 
 import (
-	"net/netip"
-
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 )
 
-// Setup returns the directive's set-up function for a process's one memory. find returns the search list of the pod with an
-// address if the pod wants completion, else nil; it is called for each question and must be quick and safe for concurrent use.
-// Setup registers nothing; whoever assembles the server does.
-func Setup(memory *Memory, metrics *Metrics, find func(netip.Addr) *Search) caddy.SetupFunc {
+// Setup returns the directive's set-up function for a process's one memory. It registers nothing; whoever assembles the server
+// does.
+func Setup(memory *Memory, metrics *Metrics, find Find) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		for i := 0; c.Next(); i++ {
 			if i > 0 {

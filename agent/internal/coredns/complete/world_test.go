@@ -110,8 +110,9 @@ type rig struct {
 	metrics *Metrics
 	memory  *Memory
 
-	mu   sync.Mutex // guards the field below
+	mu   sync.Mutex // guards the fields below
 	pods map[netip.Addr]*Search
+	late map[netip.Addr]*Search // what is found as long as nobody looks again
 }
 
 var pod1, pod2, nodeAddr = netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.244.1.6"), netip.MustParseAddr("192.0.2.10")
@@ -131,9 +132,12 @@ func newRig(t testing.TB, kinds map[string]string) *rig {
 	return r
 }
 
-func (r *rig) find(a netip.Addr) *Search {
+func (r *rig) find(a netip.Addr, now bool) *Search {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if s, ok := r.late[a]; ok && !now {
+		return s
+	}
 	return r.pods[a]
 }
 
