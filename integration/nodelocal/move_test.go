@@ -20,9 +20,14 @@ type load struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
 
-	mu    sync.Mutex // guards the fields below
-	asked int
-	lost  []string
+	mu  sync.Mutex // guards the field below and what it points to
+	now *asked
+}
+
+// asked is the questions that were asked in one phase, however late it is known that one is lost.
+type asked struct {
+	ended, open int
+	lost        []string
 }
 
 // pace is how many questions each of the clients asks in a second.
@@ -35,7 +40,7 @@ const killMost = 16
 // startLoad asks at every address: over UDP on sockets that stay, and over a new TCP connection each time.
 func (n *node) startLoad(from *testutil.NetNS, addresses ...netip.Addr) *load {
 	n.t.Helper()
-	l := &load{stop: make(chan struct{})}
+	l := &load{stop: make(chan struct{}), now: new(asked)}
 	for _, a := range addresses {
 		at := netip.AddrPortFrom(a, 53)
 		conn, err := testutil.Dial(from, "udp", at, testutil.AskOptions{Timeout: time.Second})
@@ -62,44 +67,55 @@ func (l *load) client(ask func() error) {
 				return
 			case <-tick.C:
 			}
+			l.mu.Lock()
+			phase := l.now
+			phase.open++
+			l.mu.Unlock()
 			err := ask()
 			l.mu.Lock()
-			l.asked++
+			phase.open--
+			phase.ended++
 			if err != nil {
-				l.lost = append(l.lost, time.Now().Format("05.000 ")+err.Error())
+				phase.lost = append(phase.lost, time.Now().Format("05.000 ")+err.Error())
 			}
 			l.mu.Unlock()
 		}
 	})
 }
 
-// phase waits for so many further questions, and tells how many of all since the last phase were lost.
-func (l *load) phase(t *testing.T, name string, questions int) (asked, lost int) {
+// phase waits for so many further questions, and tells how many of all that were asked since the last phase were lost.
+func (l *load) phase(t *testing.T, name string, questions int) (ended, lost int) {
 	t.Helper()
 	l.mu.Lock()
-	until := l.asked + questions
+	phase := l.now
+	until := phase.ended + questions
 	l.mu.Unlock()
 	testutil.Eventually(t, 2*patience, func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.asked < until {
-			return fmt.Errorf("%s: %d questions asked, %d awaited", name, l.asked, until)
+		if phase.ended < until {
+			return fmt.Errorf("%s: %d questions asked, %d awaited", name, phase.ended, until)
+		}
+		l.now = new(asked)
+		return nil
+	})
+	testutil.Eventually(t, patience, func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if phase.open > 0 {
+			return fmt.Errorf("%s: %d questions have no end", name, phase.open)
 		}
 		return nil
 	})
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	asked, lost = l.asked, len(l.lost)
-	for i, e := range l.lost {
+	for i, e := range phase.lost {
 		if i == 5 {
-			t.Logf("%s: and %d more", name, lost-i)
+			t.Logf("%s: and %d more", name, len(phase.lost)-i)
 			break
 		}
 		t.Logf("%s: lost: %s", name, e)
 	}
-	l.asked, l.lost = 0, nil
-	t.Logf("%s: %d of %d questions lost", name, lost, asked)
-	return asked, lost
+	t.Logf("%s: %d of %d questions lost", name, len(phase.lost), phase.ended)
+	return phase.ended, len(phase.lost)
 }
 
 func (l *load) end() { close(l.stop); l.wg.Wait() }
