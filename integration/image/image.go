@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -21,6 +22,7 @@ import (
 type Image struct {
 	Name       string            // with its tag, such as "neardns.test/pod:1"
 	Files      map[string]string // path in the image, without a leading slash → file to read; all are executable
+	Contents   map[string][]byte // the same, with what is in them
 	Env        []string          // NAME=value
 	Entrypoint []string
 	Cmd        []string
@@ -62,7 +64,12 @@ func (i Image) layer() ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	made := map[string]bool{".": true}
-	for _, name := range slices.Sorted(maps.Keys(i.Files)) {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(i.Files)), maps.Keys(i.Contents))
+	slices.Sort(names)
+	if len(slices.Compact(slices.Clone(names))) != len(names) {
+		return nil, errors.New("a file is there twice")
+	}
+	for _, name := range names {
 		var folders []string
 		for dir := path.Dir(name); !made[dir]; dir = path.Dir(dir) {
 			made[dir] = true
@@ -73,9 +80,12 @@ func (i Image) layer() ([]byte, error) {
 				return nil, err
 			}
 		}
-		content, err := os.ReadFile(i.Files[name])
-		if err != nil {
-			return nil, err
+		content, given := i.Contents[name]
+		if !given {
+			var err error
+			if content, err = os.ReadFile(i.Files[name]); err != nil {
+				return nil, err
+			}
 		}
 		if err := add(w, name, content, 0o755); err != nil {
 			return nil, err

@@ -136,7 +136,7 @@ func (s *suite) conflist() []byte {
 // A new version, and back to the old one, under load: the next agent takes over from the one before, and the list and the
 // plugin are not touched.
 func (s *suite) testUpgrade() {
-	images, err := s.Products("next")
+	images, err := s.Products(s.t.Context(), "next")
 	s.must(err)
 	for _, i := range images {
 		s.must(s.Import(s.t.Context(), i))

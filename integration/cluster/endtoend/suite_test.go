@@ -58,7 +58,8 @@ func TestCluster(t *testing.T) {
 				}
 				t.Logf("%s is %s", release.Name, version)
 				title := map[string]string{"containerd16": "Debian's containerd", "containerd2": "containerd"}[release.Name]
-				run(t, []string{proxy, title, strings.TrimSuffix(version, "+unknown")}, node.Options{Bin: bin, Proxy: proxy, Runtime: release.Name, Attached: true})
+				run(t, []string{proxy, title, strings.TrimSuffix(version, "+unknown")}, node.Options{Bin: bin, Proxy: proxy, Runtime: release.Name, Attached: true,
+					Slim: release.Name == "containerd2"})
 			})
 		}
 	}

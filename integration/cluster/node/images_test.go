@@ -1,6 +1,10 @@
 package node
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,10 +25,23 @@ ENTRYPOINT ["/bin/a", "--x"]
 
 FROM scratch AS full
 COPY --from=other /out/ /
+COPY bin/a /bin/
+ENTRYPOINT ["/bin/a"]
+
+FROM debian AS maker
+# Made here.
+RUN mkdir -p /out/lib /out/sbin; \
+    echo text >/out/lib/text
+RUN ln -s ../lib/text /out/sbin/near; ln -s /bin/a /out/sbin/own
+
+FROM scratch AS copies
+COPY --from=maker /out/ /
+COPY bin/a /bin/
+ENTRYPOINT ["/bin/a"]
 `
 
 func TestFromDockerfile(t *testing.T) {
-	got, err := fromDockerfile(dockerfile, "slim", "/src")
+	got, err := fromDockerfile(t.Context(), dockerfile, "slim", "/src")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,29 +53,56 @@ func TestFromDockerfile(t *testing.T) {
 
 func TestFromDockerfileRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, stage string }{
-		"stage that copies of another": {dockerfile, "full"},
+		"a stage's commands that fail": {dockerfile, "full"},
+		"no stage to copy of":          {"FROM scratch\nCOPY --from=x /out/ /\nENTRYPOINT [\"/bin/a\"]\n", ""},
+		"another folder of another":    {strings.ReplaceAll(dockerfile, "/out/ /", "/usr/ /"), "copies"},
 		"no such stage":                {dockerfile, "none"},
 		"one with a base":              {dockerfile, "other"},
 		"nothing in it":                {"FROM scratch\n", ""},
 		"unknown instruction":          {"FROM scratch\nUSER 1\nCOPY a /bin/\nENTRYPOINT [\"/bin/a\"]\n", ""},
 		"entry point for a shell":      {"FROM scratch\nCOPY a /bin/\nENTRYPOINT /bin/a\n", ""},
 	} {
-		if i, err := fromDockerfile(c.text, c.stage, "/"); err == nil {
+		if i, err := fromDockerfile(t.Context(), c.text, c.stage, "/"); err == nil {
 			t.Errorf("%s: makes %+v", name, i)
 		}
 	}
 }
 
-// The products' own are read as they are.
-func TestProducts(t *testing.T) {
-	n := &Node{Options: Options{Bin: "../../../bin"}}
-	images, err := n.Products("x")
-	if err != nil || len(images) != 2 {
-		t.Fatalf("%v, %+v", err, images)
+func TestFromDockerfileOfAnotherStage(t *testing.T) {
+	root := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(root, "bin"), 0o755), os.WriteFile(filepath.Join(root, "bin/a"), []byte("a"), 0o644)); err != nil {
+		t.Fatal(err)
 	}
-	for _, i := range images {
-		if i.Files["bin/neardns-install"] == "" {
-			t.Errorf("%s has no installer: %v", i.Name, i.Files)
+	got, err := fromDockerfile(t.Context(), dockerfile, "copies", root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]byte{"lib/text": []byte("text\n"), "sbin/near": []byte("text\n"), "sbin/own": []byte("a")}
+	if diff := cmp.Diff(want, got.Contents); diff != "" {
+		t.Error(diff)
+	}
+	if got.Files["bin/a"] == "" {
+		t.Errorf("%v", got.Files)
+	}
+}
+
+// The products' own are read as they are; the agent's has both iptables, unless it is the slim one.
+func TestProducts(t *testing.T) {
+	for _, slim := range []bool{false, true} {
+		n := &Node{Options: Options{Bin: "../../../bin", Slim: slim}}
+		images, err := n.Products(t.Context(), "x")
+		if err != nil || len(images) != 2 {
+			t.Fatalf("%v, %+v", err, images)
+		}
+		for _, i := range images {
+			if i.Files["bin/neardns-install"] == "" {
+				t.Errorf("%s has no installer: %v", i.Name, i.Files)
+			}
+		}
+		has := len(images[1].Contents["usr/sbin/iptables-legacy-restore"]) > 0 && len(images[1].Contents["usr/sbin/ip6tables-nft"]) > 0 &&
+			len(images[1].Contents["usr/sbin/iptables"]) > 0
+		if has == slim || slim && len(images[1].Contents) > 0 {
+			t.Errorf("slim %v: iptables is there: %v", slim, has)
 		}
 	}
 }

@@ -37,6 +37,10 @@ func makeMounts(bin string) error {
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
+	// Where programs pin what they give the kernel (bpf(2)): what the machine has pinned is not the node's.
+	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=700"); err != nil {
+		return fmt.Errorf("mount /sys/fs/bpf: %w", err)
+	}
 	for name := range kernelSettings() {
 		err := bind(path("kernel", filepath.Base(name)), "/proc/sys/"+name)
 		if err != nil && !errors.Is(err, unix.ENOENT) {

@@ -13,6 +13,7 @@ type Options struct {
 	Bin     string // the repository's folder of that name: products and tools
 	Proxy   string // kube-proxy's mode: iptables or nftables
 	Runtime string // containerd16 or containerd2
+	Slim    bool   // the agent's image is the one without iptables
 	// Attached ends the node with this process, whatever ends it: for tests.
 	Attached bool
 }

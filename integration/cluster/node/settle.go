@@ -17,7 +17,7 @@ const patience = 3 * time.Minute
 func (n *Node) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	images, err := n.images()
+	images, err := n.images(ctx)
 	if err != nil {
 		return err
 	}
