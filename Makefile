@@ -20,6 +20,8 @@ KERNELS ?= 6.1 5.10
 VCS := $(shell git rev-parse --verify -q HEAD >/dev/null 2>&1 && git status --porcelain >/dev/null 2>&1 && echo true || echo false)
 BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 TESTRUN := $(GO) run ./integration/tools/testrun
+# For targets that `build` comes before: tests take the products from there (integration/programs).
+BUILT := NEARDNS_BUILT=$(CURDIR)/bin
 # Where tests record what they showed of README.md's compatibility tables, for `make compat`.
 export NEARDNS_COMPAT := $(CURDIR)/bin/compat
 
@@ -83,17 +85,17 @@ bin/tools/demo: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/demo
 
 test: deps build tools ## all tests: unit, race, real kernel, a few seconds of fuzzing (as root)
-	@$(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -fuzztime 3s -alone ./integration -again 4 -allowed-skips .ci/allowed-skips $(PKGS)
+	@$(BUILT) $(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -fuzztime 3s -alone ./integration -again 4 -allowed-skips .ci/allowed-skips $(PKGS)
 
 test-unit: ## tests that need nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)
 
 test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
-	@NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) -p 2 -timeout $(TESTTIMEOUT) -alone ./integration $(PKGS)
+	@$(BUILT) NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) -p 2 -timeout $(TESTTIMEOUT) -alone ./integration $(PKGS)
 
 test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman, CRI-O's calls, cnitool (as root)
 	@integration/tools/deps containerd:containerd runc:runc podman:podman
-	@$(GO) test -count=1 -timeout 10m -v ./integration/callers | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@$(BUILT) $(GO) test -count=1 -timeout 10m -v ./integration/callers | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 VMFLAGS = $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),-run '$(RUN)') $(if $(ACCEL),-accel $(ACCEL)) $(if $(BACKENDS),-backends $(BACKENDS))

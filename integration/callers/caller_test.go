@@ -154,9 +154,9 @@ func (n *node) testRewritten(t *testing.T) {
 	n.writeNetwork()
 	between := n.mustSetUp("between")
 	between.wantKubeDNS("h.cluster.local.")
-	watch := n.Host.Start(program("neardns-install"), "watch", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
+	watch := n.Host.Start(made.Path("neardns-install"), "watch", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
 	testutil.Eventually(t, patience, func() error {
-		_, err := n.Host.TryRun("", program("neardns-install"), "check", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
+		_, err := n.Host.TryRun("", made.Path("neardns-install"), "check", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
 		return err
 	})
 	p := n.mustSetUp("again")
@@ -203,7 +203,7 @@ func (n *node) testUninstalled(t *testing.T) {
 	n.installer("uninstall")
 	n.agent.Signal(unix.SIGTERM)
 	<-n.agent.Exited()
-	n.Host.Run(program("neardns-agent"), "cleanup", "--config", n.path("node.yaml"))
+	n.Host.Run(made.Path("neardns-agent"), "cleanup", "--config", n.path("node.yaml"))
 	p.wantKubeDNS("n.cluster.local.")
 	if out, err := n.Host.TryRun("", "nft", "list", "table", "inet", "neardns"); err == nil {
 		t.Errorf("the host table is still there:\n%s", out)
@@ -221,7 +221,7 @@ func (n *node) dropIn() (folder string) {
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		n.t.Fatal(err)
 	}
-	entry := n.Host.Run(program("neardns-agent"), "config", "show", "--format", "conflist-entry", "--config", n.path("node.yaml"))
+	entry := n.Host.Run(made.Path("neardns-agent"), "config", "show", "--format", "conflist-entry", "--config", n.path("node.yaml"))
 	n.write(filepath.Join("net.d", n.network, "90-neardns.conf"), entry)
 	return folder
 }

@@ -40,7 +40,7 @@ func (c cnitool) call(verb string, p *pod, annotations map[string]string) error 
 	out, err := n.Host.TryRun("", "unshare", "--mount", "--propagation", "private", "sh", "-c", `mount --bind "$0" /var/lib && exec "$@"`, filepath.Dir(n.cache()),
 		"env", "NETCONFPATH="+n.cniConf(), "CNI_PATH="+n.cniBin(), "CNI_IFNAME=eth0", "CAP_ARGS="+string(caps),
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+p.name,
-		program("cnitool"), verb, n.network, p.Path())
+		made.Path("cnitool"), verb, n.network, p.Path())
 	if err != nil {
 		return fmt.Errorf("cnitool %s: %w\n%s", verb, err, out)
 	}

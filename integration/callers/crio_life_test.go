@@ -185,7 +185,7 @@ func (c *crio) testReboot(t *testing.T) {
 func (c *crio) testUninstalled(t *testing.T) {
 	n := c.node
 	p := n.mustSetUp("late")
-	remove := []string{program("neardns-install"), "uninstall", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--cni-cache", n.cache(), "--remove-binary"}
+	remove := []string{made.Path("neardns-install"), "uninstall", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--cni-cache", n.cache(), "--remove-binary"}
 	out, err := n.Host.TryRun("", remove...)
 	if err == nil || !strings.Contains(out+err.Error(), "1 pods were made with it") || !strings.Contains(out+err.Error(), "shop/late") {
 		t.Errorf("the binary is not held back: %v\n%s", err, out)

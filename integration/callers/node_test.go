@@ -42,7 +42,7 @@ type node struct {
 func newNode(t *testing.T, main string, row ...string) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
-	if err := build(); err != nil {
+	if err := made.Make(); err != nil {
 		t.Fatal(err)
 	}
 	options := testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Name: "callers"}
@@ -56,7 +56,7 @@ func newNode(t *testing.T, main string, row ...string) *node {
 		}
 	}
 	for _, name := range []string{main, "host-local"} {
-		if err := os.Symlink(program(name), filepath.Join(n.cniBin(), name)); err != nil {
+		if err := os.Symlink(made.Path(name), filepath.Join(n.cniBin(), name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -123,7 +123,7 @@ func lastByte(a netip.Addr, b byte) netip.Addr {
 // installer runs one of its commands on this node.
 func (n *node) installer(command string, more ...string) string {
 	n.t.Helper()
-	args := []string{program("neardns-install"), command, "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf()}
+	args := []string{made.Path("neardns-install"), command, "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf()}
 	if command != "uninstall" {
 		args = append(args, "--nodeconfig", n.path("node.yaml"))
 	}
@@ -133,7 +133,7 @@ func (n *node) installer(command string, more ...string) string {
 // startAgent starts the agent and waits until it serves and the fallback is proven.
 func (n *node) startAgent() {
 	n.t.Helper()
-	n.agent = n.Host.Start(program("neardns-agent"), "node", "--config", n.path("node.yaml"))
+	n.agent = n.Host.Start(made.Path("neardns-agent"), "node", "--config", n.path("node.yaml"))
 	agent := n.agent
 	n.t.Cleanup(func() {
 		if n.t.Failed() {
@@ -141,7 +141,7 @@ func (n *node) startAgent() {
 		}
 	})
 	testutil.Eventually(n.t, patience, func() error {
-		out, _ := n.Host.TryRun("", program("neardns-agent"), "status", "--config", n.path("node.yaml"), "--json") // 3 where degraded
+		out, _ := n.Host.TryRun("", made.Path("neardns-agent"), "status", "--config", n.path("node.yaml"), "--json") // 3 where degraded
 		var s struct {
 			Agent *struct {
 				Ready  bool         `json:"ready"`

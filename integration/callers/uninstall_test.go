@@ -30,11 +30,11 @@ func bare(t *testing.T, prepare ...func(*node)) *node {
 }
 
 func (n *node) cleanup() []string {
-	return []string{program("neardns-agent"), "cleanup", "--config", n.path("node.yaml"), "--cni-conf", n.cniConf()}
+	return []string{made.Path("neardns-agent"), "cleanup", "--config", n.path("node.yaml"), "--cni-conf", n.cniConf()}
 }
 
 func (n *node) uninstall(more ...string) []string {
-	return append([]string{program("neardns-install"), "uninstall", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--cni-cache", n.cache()}, more...)
+	return append([]string{made.Path("neardns-install"), "uninstall", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--cni-cache", n.cache()}, more...)
 }
 
 // The whole life: installed, pods made, taken out under them, pods ended. Then the node is as it was, to the byte: files with
@@ -145,10 +145,10 @@ func TestUninstallKilled(t *testing.T) {
 	for _, delay := range delays {
 		delay *= time.Millisecond
 		t.Logf("killed after %v", delay)
-		install := []string{program("neardns-install"), "install", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--nodeconfig", n.path("node.yaml")}
+		install := []string{made.Path("neardns-install"), "install", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--nodeconfig", n.path("node.yaml")}
 		n.killedAfter(delay, install)
 		n.Host.Run(install...)
-		n.killedAfter(3*delay, []string{program("neardns-agent"), "node", "--config", n.path("node.yaml")})
+		n.killedAfter(3*delay, []string{made.Path("neardns-agent"), "node", "--config", n.path("node.yaml")})
 		n.startAgent()
 		p := n.mustSetUp("killed")
 		p.wantState(podfile.Steered, "")

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/integration/programs"
 )
 
 const root = "../.."
@@ -67,22 +69,16 @@ func blocks(t *testing.T) []block {
 	return out
 }
 
-// programs builds the three programs once and returns their folder.
-func programs(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, pkg := range map[string]string{"neardns": "./plugins/neardns", "neardns-agent": "./agent", "neardns-install": "./install"} {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, name), pkg)
-		cmd.Dir = root
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", name, err, out)
-		}
-	}
-	return dir
-}
+// made are the three products.
+var made = programs.Of("neardns", "neardns-agent", "neardns-install")
+
+func TestMain(m *testing.M) { made.Main(m) }
 
 func TestEveryBlockHolds(t *testing.T) {
-	bin := programs(t)
+	if err := made.Make(); err != nil {
+		t.Fatal(err)
+	}
+	bin := made.Dir()
 	seen := map[string]int{}
 	for _, b := range blocks(t) {
 		seen[b.lang]++

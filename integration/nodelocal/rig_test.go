@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/neardns/neardns/integration/nodelocal"
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -28,54 +29,10 @@ var (
 	upstream4, upstream6 = netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("fd00:10:96::b")
 )
 
-// programs is where the tests' binaries are.
-var programs string
+// made are the agent and the stock CoreDNS.
+var made = programs.Of("neardns-agent", "coredns")
 
-func TestMain(m *testing.M) {
-	code, err := runTests(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func runTests(m *testing.M) (code int, err error) {
-	if programs, err = os.MkdirTemp("", "neardns-nodelocal"); err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(programs)) }()
-	return m.Run(), nil
-}
-
-// build makes the agent, and finds or makes the stock CoreDNS, when the first test asks.
-var build = sync.OnceValue(func() error {
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		return err
-	}
-	made := filepath.Join(root, "bin/tools/coredns")
-	if _, err := os.Stat(made); err == nil {
-		if err := os.Symlink(made, program("coredns")); err != nil {
-			return err
-		}
-	} else if err := goBuild(root, "coredns", "-modfile=go.tool.mod", "github.com/coredns/coredns"); err != nil {
-		return err
-	}
-	return goBuild(root, "neardns-agent", "-ldflags=-s -w", "./agent")
-})
-
-func goBuild(root, name string, args ...string) error {
-	cmd := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", program(name)}, args...)...)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", name, err, out)
-	}
-	return nil
-}
-
-func program(name string) string { return filepath.Join(programs, name) }
+func TestMain(m *testing.M) { made.Main(m) }
 
 // node is a node whose clients name NodeLocal DNSCache's addresses.
 type node struct {
@@ -90,7 +47,7 @@ type node struct {
 func newNode(t *testing.T, o testutil.Options) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
-	if err := build(); err != nil {
+	if err := made.Make(); err != nil {
 		t.Fatal(err)
 	}
 	o.External, o.Name, o.Attach = true, "nodelocal", testutil.PTP
@@ -216,7 +173,7 @@ exec setpriv --bounding-set=-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+ne
 
 func (n *node) container(name string, args ...string) *testutil.Process {
 	n.t.Helper()
-	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", containerScript, "sh", program(name)}, args...)...)
+	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", containerScript, "sh", made.Path(name)}, args...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "DIR=" + n.dir, "KUBE_DNS_SERVICE_HOST=" + n.ClusterDNS()[0].String(),
 		"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + n.upstream(n.ClusterDNS()[0].Is4()).String()}
 	p := n.Host.StartCmd(cmd)
@@ -280,7 +237,7 @@ func (n *node) stock() *testutil.Process {
 	n.t.Helper()
 	nodelocal.Install(n.Host, n.served()...)
 	n.write("stock/Corefile", nodelocal.Corefile(n.locals()[0], n.onLink[0], n.upstream(n.locals()[0].Is4())))
-	p := n.Host.Start(program("coredns"), "-conf", n.path("stock/Corefile"))
+	p := n.Host.Start(made.Path("coredns"), "-conf", n.path("stock/Corefile"))
 	n.t.Cleanup(func() {
 		if n.t.Failed() {
 			n.t.Logf("stock CoreDNS said:\n%s", p.Output())

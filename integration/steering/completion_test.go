@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -98,7 +97,7 @@ var lookups = sync.OnceValue(func() error {
 		"glibc": {"gcc", "-o"}, "musl": {"musl-gcc", "-static", "-o"}, "go": {"go", "build", "-buildvcs=false", "-o"},
 	} {
 		source := map[bool]string{true: "testdata/lookup/lookup.go", false: "testdata/lookup-c/lookup.c"}[name == "go"]
-		cmd := exec.Command(command[0], append(command[1:], filepath.Join(programs, "lookup-"+name), source)...)
+		cmd := exec.Command(command[0], append(command[1:], made.Path("lookup-"+name), source)...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w\n%s", name, err, text)
@@ -122,7 +121,7 @@ func (p *pod) resolver(name, options string) {
 func (p *pod) lookup(library, resolver, family string, names ...string) string {
 	const script = `mount --make-rprivate / && mount --bind "$1" /etc/resolv.conf && { [ ! -e /etc/nsswitch.conf ] || mount --bind "$2" /etc/nsswitch.conf; } && shift 2 && exec "$@"`
 	out, err := p.TryRun("", append([]string{"unshare", "--mount", "sh", "-c", script, "sh", p.node.path(p.name + "-" + resolver), p.node.path("nsswitch.conf"),
-		filepath.Join(programs, "lookup-"+library), family}, names...)...)
+		made.Path("lookup-" + library), family}, names...)...)
 	if err != nil {
 		p.node.t.Errorf("%s: %v\n%s", library, err, out)
 	}

@@ -20,7 +20,7 @@ func (n *node) successor(pod string, args ...string) *testutil.Process {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		n.t.Fatal(err)
 	}
-	return n.Host.Start(append([]string{program("neardns-agent"), "node", "--config", n.configFile(), "--pod-dir", dir}, args...)...)
+	return n.Host.Start(append([]string{made.Path("neardns-agent"), "node", "--config", n.configFile(), "--pod-dir", dir}, args...)...)
 }
 
 // ready is what the kubelet is told of one pod's agent.
@@ -159,7 +159,7 @@ func TestWhoMayTakeOver(t *testing.T) {
 	n.wantSteered(p.client(), "after who may not", n.all()...)
 
 	old := n.agent
-	n.agent = n.Host.Start(append([]string{program("neardns-agent")}, append(plain, "--take-over")...)...)
+	n.agent = n.Host.Start(append([]string{made.Path("neardns-agent")}, append(plain, "--take-over")...)...)
 	n.awaitExit(old, 0)
 	n.awaitReady()
 	if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, fmt.Sprintf("taken over from process %d (", old.PID())) {

@@ -72,7 +72,7 @@ type node struct {
 func newNode(t *testing.T, s setup) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
-	if err := build(); err != nil {
+	if err := made.Make(); err != nil {
 		t.Fatal(err)
 	}
 	if s.proxy == "" {
@@ -172,7 +172,7 @@ func (n *node) startAgent() {
 
 func (n *node) launchAgent() {
 	n.t.Helper()
-	n.agent = n.Host.Start(program("neardns-agent"), "node", "--config", n.configFile())
+	n.agent = n.Host.Start(made.Path("neardns-agent"), "node", "--config", n.configFile())
 }
 
 func (n *node) awaitReady() {
@@ -230,7 +230,7 @@ type status struct {
 
 func (n *node) status() status {
 	n.t.Helper()
-	out, _ := n.Host.TryRun("", program("neardns-agent"), "status", "--config", n.configFile(), "--json") // 3 where degraded
+	out, _ := n.Host.TryRun("", made.Path("neardns-agent"), "status", "--config", n.configFile(), "--json") // 3 where degraded
 	var s status
 	if err := json.Unmarshal([]byte(out), &s); err != nil {
 		n.t.Fatalf("status is no JSON: %v\n%s", err, out)
@@ -242,7 +242,7 @@ func (n *node) status() status {
 func (n *node) run(args ...string) (code int, stdout, stderr string) {
 	n.t.Helper()
 	var out, errs strings.Builder
-	cmd := exec.Command(program("neardns-agent"), args...)
+	cmd := exec.Command(made.Path("neardns-agent"), args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	p := n.Host.StartCmd(cmd)
 	select {

@@ -154,7 +154,7 @@ func (n *node) awaitNetwork(ns *testutil.NetNS) {
 // cni has libcni call the plugins in the host's netns, as a runtime does.
 func (p *pod) cni(withNearDNS bool, verb func(*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) (err error) {
 	n := p.node
-	c := libcni.NewCNIConfigWithCacheDir([]string{programs}, n.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
+	c := libcni.NewCNIConfigWithCacheDir([]string{made.Dir()}, n.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	list := n.conflist(withNearDNS)
 	conf := &libcni.RuntimeConf{
 		ContainerID: p.container(), NetNS: p.Path(), IfName: "eth0",
@@ -187,7 +187,7 @@ func (p *pod) addAttached() (err error) {
 	if err != nil {
 		return err
 	}
-	c := libcni.NewCNIConfigWithCacheDir([]string{programs}, n.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
+	c := libcni.NewCNIConfigWithCacheDir([]string{made.Dir()}, n.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: bytes}
 	n.Host.Do(func() {
 		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: p.container(), NetNS: p.Path(), IfName: "eth0"})

@@ -17,7 +17,7 @@ func TestStarved(t *testing.T) {
 	g := testutil.NewCgroup(t, "cpu")
 	n := newNode(t, setup{})
 	p := n.addPod(nil)
-	n.agent = n.Host.StartIn([]*testutil.Cgroup{g}, program("neardns-agent"), "node", "--config", n.configFile())
+	n.agent = n.Host.StartIn([]*testutil.Cgroup{g}, made.Path("neardns-agent"), "node", "--config", n.configFile())
 	n.awaitReady()
 	names := hits(200)
 	n.warm(p, names)

@@ -15,7 +15,7 @@ func TestDoctorSeesFaults(t *testing.T) {
 	n := newNode(t, testutil.Dual, testutil.IPTables)
 	n.start()
 	n.wantHealthy("at first")
-	if code, text := n.run("doctor", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d"), "--cni-bin", programs, "--json"); code != 0 {
+	if code, text := n.run("doctor", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d"), "--cni-bin", made.Dir(), "--json"); code != 0 {
 		t.Errorf("--json exits with %d", code)
 	} else if err := json.Unmarshal([]byte(text), &struct{}{}); err != nil {
 		t.Errorf("--json is no JSON: %v\n%s", err, text)

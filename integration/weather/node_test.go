@@ -8,10 +8,8 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -31,31 +30,10 @@ const (
 
 var steering4 = netip.MustParseAddr("169.254.20.11")
 
-// programs is where the products' binaries are, built once for the run.
-var programs string
+// made are the products.
+var made = programs.Of("neardns", "neardns-agent")
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "neardns-weather")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	programs = dir
-	code := m.Run()
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-var build = sync.OnceValue(func() error {
-	for name, pkg := range map[string]string{"neardns": "./plugins/neardns", "neardns-agent": "./agent"} {
-		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(programs, name), pkg)
-		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", name, err, out)
-		}
-	}
-	return nil
-})
+func TestMain(m *testing.M) { made.Main(m) }
 
 // node is a node with neardns and one steered pod on it.
 type node struct {
@@ -72,7 +50,7 @@ func newNode(t *testing.T, families testutil.Families, proxy testutil.ProxyMode)
 	t.Helper()
 	t.Parallel()
 	testutil.RequireRoot(t)
-	if err := build(); err != nil {
+	if err := made.Make(); err != nil {
 		t.Fatal(err)
 	}
 	n := &node{t: t, dir: t.TempDir()}
@@ -136,7 +114,7 @@ func (n *node) add() (err error) {
 	if err != nil {
 		return err
 	}
-	c := libcni.NewCNIConfigWithCacheDir([]string{programs}, n.path("cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
+	c := libcni.NewCNIConfigWithCacheDir([]string{made.Dir()}, n.path("cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: bytes}
 	n.Host.Do(func() {
 		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: "pod-0123456789abcdef", NetNS: n.pod.Path(), IfName: "eth0",
@@ -147,7 +125,7 @@ func (n *node) add() (err error) {
 
 func (n *node) launch() {
 	n.t.Helper()
-	n.agent = n.Host.Start(filepath.Join(programs, "neardns-agent"), "node", "--config", n.path("node.yaml"))
+	n.agent = n.Host.Start(made.Path("neardns-agent"), "node", "--config", n.path("node.yaml"))
 }
 
 // start starts the agent and waits until it serves under all of its leases.
@@ -202,7 +180,7 @@ func (n *node) status() status {
 // run runs the agent's binary in the host's netns to its end.
 func (n *node) run(args ...string) (code int, output string) {
 	n.t.Helper()
-	p := n.Host.Start(append([]string{filepath.Join(programs, "neardns-agent")}, args...)...)
+	p := n.Host.Start(append([]string{made.Path("neardns-agent")}, args...)...)
 	select {
 	case <-p.Exited():
 	case <-time.After(patience):
@@ -215,7 +193,7 @@ func (n *node) run(args ...string) (code int, output string) {
 // doctor runs the doctor and returns its exit code and text.
 func (n *node) doctor() (code int, text string) {
 	n.t.Helper()
-	return n.run("doctor", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d"), "--cni-bin", programs)
+	return n.run("doctor", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d"), "--cni-bin", made.Dir())
 }
 
 // wantSeen fails unless the doctor says, on one line that begins with state and check, all of the words.

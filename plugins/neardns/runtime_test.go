@@ -4,55 +4,32 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// buildDir holds the binary that the tests run, as a runtime would.
-var buildDir string
+// made is the binary that the tests run, as a runtime would.
+var made = programs.Of("neardns")
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "neardns-plugin-test")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	buildDir = dir
-	code := m.Run()
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-// binary builds the plugin as `make build` does: static and stripped.
-var binary = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(buildDir, "neardns")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the plugin: %w\n%s", err, out)
-	}
-	return path, nil
-})
+func TestMain(m *testing.M) { made.Main(m) }
 
 func mustBinary(t testing.TB) string {
 	t.Helper()
-	path, err := binary()
-	if err != nil {
+	if err := made.Make(); err != nil {
 		t.Fatal(err)
 	}
-	return path
+	return made.Path("neardns")
 }
 
 // object is a JSON object of a test.
