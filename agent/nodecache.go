@@ -131,7 +131,7 @@ func (c *nodeCache) derive(conf *config.Node) (node.Settings, upstream.Upstreams
 		Backend: conf.Backend, ClusterDomain: conf.ClusterDomain, Cedes: true, OwnLocals: true, Check: c.opts.Check,
 	}
 	s.DNS = dns.Config{
-		Addresses: s.Addresses(), ClusterDomain: conf.ClusterDomain, InstanceID: c.instance, NodeCache: true, Link: conf.Link.Name,
+		Addresses: s.Addresses(), ClusterDomain: conf.ClusterDomain, InstanceID: c.instance, NodeCache: true, Transparent: true, Link: conf.Link.Name,
 		OverrideName: c.opts.Template, Misses: conf.Limits.Misses, Connections: conf.Limits.TCPConnections,
 	}
 	text, survey, up, err := c.corefile()

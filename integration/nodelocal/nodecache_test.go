@@ -3,6 +3,7 @@ package nodelocal_test
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -37,6 +38,12 @@ func TestManifestUnchanged(t *testing.T) {
 				}
 				return nil
 			})
+			// One that hangs still has its sockets, and they are no other program's.
+			p.Signal(syscall.SIGSTOP)
+			testutil.Eventually(t, patience, func() error { return direct(pod.NetNS, n.served()[0], "udp") })
+			n.each(pod.NetNS, "hung, from a pod", direct, n.served()...)
+			p.Signal(syscall.SIGCONT)
+			testutil.Eventually(t, patience, func() error { return n.all(pod.NetNS, cached, n.served()...) })
 			p.Kill()
 			n.each(pod.NetNS, "killed, from a pod", direct, n.served()...)
 			p = n.agent()

@@ -35,13 +35,13 @@ func Install(host *testutil.NetNS, addrs ...netip.Addr) {
 	}
 }
 
-// NoTrack is KEP-1024's rules for one address of the cache, for iptables-restore.
+// NoTrack is KEP-1024's rules for one address of the cache, for iptables-restore. They stand first, as node-cache puts them.
 func NoTrack(a netip.Addr) string {
 	var raw, filter strings.Builder
 	for _, p := range []string{"udp", "tcp"} {
 		to, from := fmt.Sprintf("-d %s -p %s --dport 53", a, p), fmt.Sprintf("-s %s -p %s --sport 53", a, p)
-		fmt.Fprintf(&raw, "-A PREROUTING %s -j NOTRACK\n-A OUTPUT %s -j NOTRACK\n-A OUTPUT %s -j NOTRACK\n", to, from, to)
-		fmt.Fprintf(&filter, "-A INPUT %s -j ACCEPT\n-A OUTPUT %s -j ACCEPT\n", to, from)
+		fmt.Fprintf(&raw, "-I PREROUTING %s -j NOTRACK\n-I OUTPUT %s -j NOTRACK\n-I OUTPUT %s -j NOTRACK\n", to, from, to)
+		fmt.Fprintf(&filter, "-I INPUT %s -j ACCEPT\n-I OUTPUT %s -j ACCEPT\n", to, from)
 	}
 	return "*raw\n" + raw.String() + "COMMIT\n*filter\n" + filter.String() + "COMMIT\n"
 }

@@ -306,6 +306,18 @@ func ask(from *testutil.NetNS, at netip.Addr, name, network string) (*testutil.A
 	return a, nil
 }
 
+// all asks at every address over both protocols, until the first answer that is not as it should be.
+func (n *node) all(from *testutil.NetNS, check func(*testutil.NetNS, netip.Addr, string) error, addresses ...netip.Addr) error {
+	for _, a := range addresses {
+		for _, network := range []string{"udp", "tcp"} {
+			if err := check(from, a, network); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // each asks at every address over both protocols.
 func (n *node) each(from *testutil.NetNS, when string, check func(*testutil.NetNS, netip.Addr, string) error, addresses ...netip.Addr) {
 	n.t.Helper()

@@ -61,3 +61,31 @@ func TestBesideNodeCache(t *testing.T) {
 	n.awaitLeases(p, n.served()...)
 	n.each(pod.NetNS, "ours", cached, n.served()...)
 }
+
+// The agent is killed, and never started again: the operator rolls the image back meanwhile. node-cache finds link and switch as the
+// agent left them, and is served from its first moment.
+func TestKilledThenRolledBack(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})
+	pod := n.pod()
+	p := n.agent()
+	n.awaitLeases(p, n.served()...)
+	load := n.startLoad(pod.NetNS, n.served()...)
+	defer load.end()
+	p.Kill()
+	if _, lost := load.phase(t, "ours killed", 200); lost > killMost {
+		t.Errorf("a kill lost %d", lost)
+	}
+	n.each(pod.NetNS, "ours killed", direct, n.served()...)
+	stock := n.stock()
+	testutil.Eventually(t, patience, func() error { return cached(pod.NetNS, local4, "udp") })
+	n.each(pod.NetNS, "stock serves beside our switch", cached, n.served()...)
+	load.phase(t, "stock started", 200)
+	if _, lost := load.phase(t, "stock serves", 200); lost > 0 {
+		t.Errorf("beside our switch the stock cache lost %d", lost)
+	}
+	stock.Kill()
+	if _, lost := load.phase(t, "stock killed", 200); lost > killMost {
+		t.Errorf("beside our switch a kill of the stock cache lost %d", lost)
+	}
+	n.each(pod.NetNS, "stock killed", direct, n.served()...)
+}

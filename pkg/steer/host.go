@@ -224,7 +224,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	probeChain := chain{name: hf.name("probe"), rules: []rule{
 		f.rule().proto(UDP).boundSocket().count(CounterProbe).notrack().accept(),
 		f.rule().syn(true).boundSocket().count(CounterProbe).notrack().accept(),
-		f.rule().syn(false).anySocket().notrack().accept(),
+		hf.ownStream(f.rule().syn(false)),
 		f.rule().say("goto %s", fallback).gotoOnly(fallback),
 	}}
 	otherwise := f.rule().say("goto %s", fallback).gotoOnly(fallback)
@@ -235,8 +235,8 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	tcp := chain{name: hf.name("tcp"), rules: slices.Concat([]rule{
 		f.rule().syn(true).goTo(hf.name("syn")),
 		f.rule().connIn(conn).connUpdate(conn).goTo(fallback),
-		f.rule().daddrIn(leaseTCP).anySocket().notrack().accept(),
-		f.rule().daddrIn(drain).anySocket().notrack().accept(),
+		hf.ownStream(f.rule().daddrIn(leaseTCP)),
+		hf.ownStream(f.rule().daddrIn(drain)),
 	}, hf.cededStreams(), []rule{otherwise})}
 	syn := chain{name: hf.name("syn"), rules: slices.Concat([]rule{
 		f.rule().daddrIn(leaseTCP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_tcp")),

@@ -8,11 +8,12 @@ import (
 // Rules of a node that took the place of a NodeLocal DNSCache: its clients, host processes among them, name a local address.
 // It may come back at any time, and must then find its packets.
 
-// cededTo delivers to a socket that is bound at an address of ours that we have ceded.
+// cededTo delivers to another program's socket that is bound at an address that we cede. Ours are transparent there, so a
+// hung agent's is never taken for one, and nobody has to be alive to cede anything.
 func (hf hostFamily) cededTo(match func() *ruleBuilder) []rule {
 	var rules []rule
 	for _, a := range hf.ceded {
-		rules = append(rules, match().daddr(a).boundSocket().goTo(hf.name("ceded")))
+		rules = append(rules, match().daddr(a).boundSocket().anySocket().goTo(hf.name("ceded")))
 	}
 	return rules
 }
@@ -24,6 +25,14 @@ func (hf hostFamily) cededStreams() []rule {
 		rules = append(rules, hf.rule().daddr(a).anySocket().notrack().accept())
 	}
 	return rules
+}
+
+// ownStream ends a rule for what follows a SYN to the agent. Where addresses are ceded, its sockets are the transparent ones.
+func (hf hostFamily) ownStream(b *ruleBuilder) rule {
+	if len(hf.ceded) > 0 {
+		return b.transparentSocket().notrack().accept()
+	}
+	return b.anySocket().notrack().accept()
 }
 
 func (hf hostFamily) cededChains() []chain {

@@ -139,26 +139,47 @@ func (o ownConn) want(who string) {
 	}
 }
 
-// What is ceded reaches another program's socket without a lease, and kube-dns where there is none.
+// What is ceded reaches another program's socket without a lease, and kube-dns where there is none or only a hung agent's. Nothing is
+// written to the kernel meanwhile: whoever dies at whatever moment leaves it so.
 func TestCeded(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newNodecacheRig(t, o)
 		pod := r.pod("pod")
 		r.addresses()
-		r.listen()
-		r.want("KUBEDNS", pod.NetNS, "nothing is ceded", r.local()...)
 		ceded := r.host
 		ceded.Ceded = r.ours()
 		must(t, r.nft.Apply(ceded))
-		r.want("AGENT", pod.NetNS, "ceded", r.local()...)
-		r.wantUntracked(pod.NetNS, r.local()...)
-		must(t, r.nft.Verify(ceded))
+		var at []netip.AddrPort
+		for _, a := range r.ours() {
+			at = append(at, netip.AddrPortFrom(a, 53))
+		}
+		r.agent = testutil.ServeDNS(t, r.node.Host, testutil.DNSConfig{Name: "AGENT", Listen: at, Transparent: true})
+		r.want("KUBEDNS", pod.NetNS, "the agent without a lease", r.local()...)
+		r.renew()
+		r.want("AGENT", pod.NetNS, "the agent under its lease", r.local()...)
+		r.want("AGENT", r.node.Host, "the agent under its lease, from the host", r.local()...)
+		var open []ownConn
+		for _, server := range r.local() {
+			c, err := testutil.Dial(pod.NetNS, "tcp", server, testutil.AskOptions{})
+			must(t, err)
+			t.Cleanup(c.Close)
+			open = append(open, ownConn{t, c})
+		}
+		r.withdraw()
+		for _, c := range open {
+			c.want("AGENT") // drained
+		}
 		r.kill()
-		r.want("KUBEDNS", pod.NetNS, "ceded, nobody there", r.local()...)
-		r.listen()
-		r.want("AGENT", pod.NetNS, "ceded, there again", r.local()...)
+		r.want("KUBEDNS", pod.NetNS, "the agent is dead", r.local()...)
+		other := testutil.ServeDNS(t, r.node.Host, testutil.DNSConfig{Name: "OTHER", Listen: at})
+		r.want("OTHER", pod.NetNS, "another program listens", r.local()...)
+		r.wantUntrackedBy("OTHER", pod.NetNS, r.local()...)
+		must(t, r.nft.Verify(ceded))
+		other.Stop()
+		r.want("KUBEDNS", pod.NetNS, "it is dead, too", r.local()...)
+		other.Start()
 		must(t, r.nft.Apply(r.host))
-		r.want("KUBEDNS", pod.NetNS, "taken back", r.local()...)
+		r.want("KUBEDNS", pod.NetNS, "nothing is ceded", r.local()...)
 	})
 }
 

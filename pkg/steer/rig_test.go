@@ -221,9 +221,14 @@ func (r *rig) want(who string, from *testutil.NetNS, when string, servers ...net
 // connections that kube-dns served before may come late and leave one, so entries must come each time to count.
 func (r *rig) wantUntracked(from *testutil.NetNS, servers ...netip.AddrPort) {
 	r.t.Helper()
+	r.wantUntrackedBy("AGENT", from, servers...)
+}
+
+func (r *rig) wantUntrackedBy(who string, from *testutil.NetNS, servers ...netip.AddrPort) {
+	r.t.Helper()
 	testutil.Eventually(r.t, 5*time.Second, func() error {
 		testutil.FlushConntrack(r.node.Host)
-		r.want("AGENT", from, "hit", servers...)
+		r.want(who, from, "hit", servers...)
 		if lines := testutil.Conntrack(r.node.Host); len(lines) > 0 {
 			return errors.New("a hit is tracked: " + strings.Join(lines, "; "))
 		}

@@ -215,8 +215,9 @@ type Host struct {
 	Exempt        []netip.Addr  // pods that opted out of interception; the plugin adds and removes them too
 	InterceptNode bool          // steer also what was not steered in the pod, and host processes
 	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms; 0 means DefaultLifetime
-	// Ceded are those of our addresses at which another program's socket may be served, as without us. For who shares its
-	// addresses with a predecessor that may come back; never while a socket of our own may stand there.
+	// Ceded are those of our addresses at which another program's socket is served without a lease, as without us. For who
+	// shares its addresses with a predecessor that may come back. The agent's own sockets there must be transparent
+	// (IP_TRANSPARENT): that tells them apart, also when it hangs.
 	Ceded []netip.Addr
 	// OwnLocals gives the node's own processes that name a local address the fallback, too. They are steered under the lease
 	// alone, so their bound after a kill is one lease lifetime.

@@ -217,9 +217,15 @@ func (b *ruleBuilder) boundSocket() *ruleBuilder {
 	return b.say("socket wildcard 0").add(&expr.Socket{Key: expr.SocketKeyWildcard, Register: reg1}, equals([]byte{0}))
 }
 
-// anySocket matches established, request and listening sockets alike ("transparent 0": none of ours is transparent).
+// anySocket matches established, request and listening sockets alike ("transparent 0": none of ours is transparent, unless
+// addresses are ceded).
 func (b *ruleBuilder) anySocket() *ruleBuilder {
 	return b.say("socket transparent 0").add(&expr.Socket{Key: expr.SocketKeyTransparent, Register: reg1}, equals([]byte{0}))
+}
+
+// transparentSocket matches as anySocket does, but those that were made with IP_TRANSPARENT.
+func (b *ruleBuilder) transparentSocket() *ruleBuilder {
+	return b.say("socket transparent 1").add(&expr.Socket{Key: expr.SocketKeyTransparent, Register: reg1}, equals([]byte{1}))
 }
 
 // tcp flag bits, RFC 9293 section 3.1.

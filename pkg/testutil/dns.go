@@ -9,9 +9,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 )
 
 // whoName owns the TXT record in the additional section by which every answer of a DNSServer says who gave it, as which
@@ -28,6 +30,8 @@ type DNSConfig struct {
 	Strict  bool             // names without records do not exist
 	TTL     uint32           // default 30
 	Quiet   bool             // count only, keep no log: for load tests
+	// Transparent sets IP_TRANSPARENT on its sockets.
+	Transparent bool
 }
 
 // DNSServer is a DNS server inside this process whose sockets are in a namespace.
@@ -86,6 +90,21 @@ func ServeDNS(t TB, ns *NetNS, config DNSConfig) *DNSServer {
 	return s
 }
 
+// control sets a socket's options before it is bound.
+func (c DNSConfig) control(network, _ string, conn syscall.RawConn) (err error) {
+	if !c.Transparent {
+		return nil
+	}
+	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
+	if strings.HasSuffix(network, "6") {
+		level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	}
+	if controlErr := conn.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) }); controlErr != nil {
+		return controlErr
+	}
+	return err
+}
+
 // Start binds the sockets and serves. A running server is left alone.
 func (s *DNSServer) Start() {
 	s.ns.t.Helper()
@@ -99,8 +118,9 @@ func (s *DNSServer) Start() {
 		var tcp net.Listener
 		var err error
 		s.ns.Do(func() {
-			if udp, err = net.ListenPacket(family("udp", at), at.String()); err == nil {
-				tcp, err = net.Listen(family("tcp", at), at.String())
+			lc := net.ListenConfig{Control: s.config.control}
+			if udp, err = lc.ListenPacket(context.Background(), family("udp", at), at.String()); err == nil {
+				tcp, err = lc.Listen(context.Background(), family("tcp", at), at.String())
 			}
 		})
 		if err != nil {

@@ -49,6 +49,9 @@ type Config struct {
 	// its segment.
 	Addresses []netip.Addr
 	Port      uint16 // 53
+	// Transparent sets IP_TRANSPARENT on the sockets, by which the switch tells them from another program's at the same
+	// addresses. It needs CAP_NET_ADMIN or CAP_NET_RAW and changes nothing else for a socket that is bound to a local address.
+	Transparent bool
 
 	// ClusterDomain and ReverseZones go to Cluster, over TCP.
 	ClusterDomain string

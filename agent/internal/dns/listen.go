@@ -56,13 +56,13 @@ type Socket struct {
 
 // listen makes a point of each address and protocol, from the sockets that were inherited and else from new ones. It makes
 // all or none, and then names every one that could not be had. It takes what it uses out of inherited.
-func (s *Server) listen(ctx context.Context, port uint16, addresses []netip.Addr, inherited []Socket) ([]*point, error) {
+func (s *Server) listen(ctx context.Context, cfg Config, addresses []netip.Addr, inherited []Socket) ([]*point, error) {
 	var points []*point
 	var errs []error
 	for _, a := range addresses {
-		at := netip.AddrPortFrom(a, port)
+		at := netip.AddrPortFrom(a, cfg.Port)
 		for _, protocol := range []string{"udp", "tcp"} {
-			p, err := s.listenAt(ctx, protocol, at, inherited)
+			p, err := s.listenAt(ctx, protocol, at, cfg.Transparent, inherited)
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -79,7 +79,7 @@ func (s *Server) listen(ctx context.Context, port uint16, addresses []netip.Addr
 	return points, nil
 }
 
-func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPort, inherited []Socket) (*point, error) {
+func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPort, transparent bool, inherited []Socket) (*point, error) {
 	for _, i := range inherited {
 		if i.Protocol != protocol || i.Address != at {
 			continue
@@ -90,7 +90,7 @@ func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPor
 		}
 		return p, nil
 	}
-	f, err := open(ctx, protocol, at)
+	f, err := open(ctx, protocol, at, transparent)
 	if err != nil {
 		return nil, err
 	}
@@ -101,23 +101,29 @@ func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPor
 // open binds with SO_REUSEPORT only where that shares the port with nobody: with it, a second DNS server of the same user on
 // the same address would go unnoticed and take half of the questions. One on the wildcard takes none, since the kernel
 // prefers the socket with the address.
-func open(ctx context.Context, protocol string, at netip.AddrPort) (*os.File, error) {
-	f, err := bind(ctx, protocol, at, false)
+func open(ctx context.Context, protocol string, at netip.AddrPort, transparent bool) (*os.File, error) {
+	f, err := bind(ctx, protocol, at, options{transparent: transparent})
 	if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 		return f, asBusy(protocol, at, standing{}, err)
 	}
 	found, procErr := socketsAt("/proc", protocol, at)
 	if procErr == nil && len(found.exact) == 0 && len(found.wildcard) > 0 {
-		f, err = bind(ctx, protocol, at, true)
+		f, err = bind(ctx, protocol, at, options{transparent: transparent, share: true})
 	}
 	return f, asBusy(protocol, at, found, err)
 }
 
-func bind(ctx context.Context, protocol string, ap netip.AddrPort, share bool) (*os.File, error) {
-	var lc net.ListenConfig
-	if share {
-		lc.Control = reusePort
-	}
+// options of a socket, which it has before it is bound.
+type options struct{ share, transparent bool }
+
+func bind(ctx context.Context, protocol string, ap netip.AddrPort, o options) (*os.File, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if cerr := c.Control(func(fd uintptr) { err = o.set(int(fd), ap.Addr().Is4()) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
 	var s socket
 	if protocol == "udp" {
 		pc, err := lc.ListenPacket(ctx, protocol, ap.String())
@@ -143,12 +149,17 @@ func asBusy(protocol string, ap netip.AddrPort, found standing, err error) error
 	return &BusyError{Address: ap, Protocol: protocol, Err: err, Holders: holders("/proc", append(found.exact, found.wildcard...))}
 }
 
-func reusePort(_, _ string, c syscall.RawConn) error {
-	var err error
-	if cerr := c.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-	}); cerr != nil {
-		return cerr
+func (o options) set(fd int, is4 bool) error {
+	if o.share {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return err
+		}
 	}
-	return err
+	switch {
+	case !o.transparent:
+		return nil
+	case is4:
+		return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
 }

@@ -113,7 +113,7 @@ func (s *Server) StartOn(ctx context.Context, cfg Config, inherited []Socket) er
 		return err
 	}
 	// Sockets first: who is in the way is said before a plugin is set up.
-	points, err := s.listen(ctx, done.Port, done.Addresses, inherited)
+	points, err := s.listen(ctx, done, done.Addresses, inherited)
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (s *Server) Restart(ctx context.Context, cfg Config) error {
 	if len(coming) > 0 {
 		s.old.Wait() // one of them may be an address that went a moment ago
 	}
-	fresh, err := s.listen(ctx, next.Port, coming, nil)
+	fresh, err := s.listen(ctx, next, coming, nil)
 	if err != nil {
 		return err
 	}

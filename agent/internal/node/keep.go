@@ -2,13 +2,9 @@ package node
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -68,7 +64,7 @@ func (n *Node) keepRules(s Settings) error {
 		Lifetime:      s.Lifetime,
 		OwnLocals:     s.OwnLocals,
 	}
-	if n.ceded {
+	if s.Cedes {
 		want.Ceded = s.localAddresses()
 	}
 	return n.mending("rules", func() (string, error) {
@@ -115,14 +111,7 @@ func (n *Node) keepServer(ctx context.Context, s Settings) error {
 	if err := n.Server.Stop(); err != nil {
 		n.Log.Warn("what was left of a dead server did not end as it should", "err", err)
 	}
-	if err := n.cede(false); err != nil {
-		return err
-	}
 	if err := n.Server.Start(ctx, s.DNS); err != nil {
-		var busy *dns.BusyError
-		if errors.As(err, &busy) && errors.Is(err, unix.EADDRINUSE) {
-			err = errors.Join(err, n.cede(true))
-		}
 		return err
 	}
 	n.mu.Lock()
@@ -131,24 +120,6 @@ func (n *Node) keepServer(ctx context.Context, s Settings) error {
 	n.Log.Info("serving", "addr", joined(s.Addresses()))
 	n.follow(n.Server.Done())
 	return nil
-}
-
-// cede leaves the local addresses to another program's sockets, or takes them back; that comes before a socket of ours.
-func (n *Node) cede(yes bool) error {
-	s := n.settings()
-	if yes == n.ceded || !s.Cedes {
-		return nil
-	}
-	n.ceded = yes
-	n.mu.Lock()
-	before := n.moving
-	n.moving = true // a difference that was asked for
-	n.mu.Unlock()
-	err := n.keepRules(s)
-	n.mu.Lock()
-	n.moving = before
-	n.mu.Unlock()
-	return err
 }
 
 // follow notes the server's end.

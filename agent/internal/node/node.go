@@ -47,7 +47,8 @@ type Settings struct {
 	Lifetime      time.Duration
 	Backend       string
 	Warnings      []string // what somebody should mend in what was read; shown as a fault
-	// Cedes leaves the local addresses to another program's sockets while no server of ours runs: its packets reach it then.
+	// Cedes leaves the local addresses to another program's sockets where there are any: its packets reach it. The server's own
+	// must be transparent then.
 	Cedes bool
 	// OwnLocals gives the node's own processes that name a local address the fallback, too.
 	OwnLocals bool
@@ -207,7 +208,6 @@ type Node struct {
 	exempt   []netip.Addr  // the pods that opted out, at the last round
 	quarrels map[string]*quarrel
 	partial  bool // the inherited server lacks addresses; the loop's alone once it runs
-	ceded    bool // another program may be served at the local addresses; the loop's alone
 	yields   chan *yield
 	ended    chan struct{} // closed when Run has ended
 
@@ -388,7 +388,6 @@ func (n *Node) stop() error {
 		n.Recorder.Lease(t.addr, t.proto, false)
 	}
 	errs = append(errs, n.Server.Stop()) // reads first what the switch had delivered
-	errs = append(errs, n.cede(true))
 	errs = append(errs, n.Prober.Close())
 	n.Log.Info("stopped, pods are answered by kube-dns")
 	return errors.Join(errs...)
