@@ -27,14 +27,7 @@ func (p *Pods) recorded() string {
 func (p *Pods) Convert(ctx context.Context) []error {
 	p.tend.Lock()
 	defer p.tend.Unlock()
-	p.stale.Store(true)
-	files, errs := p.read()
-	errs = slices.Clone(errs)
-	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
-	if err != nil {
-		return append(errs, fmt.Errorf("open the host's netns: %w", err))
-	}
-	_ = host.Close() // only its number counts
+	files, hostInode, errs := p.all()
 	for _, group := range bySandbox(files) {
 		if ctx.Err() != nil {
 			return append(errs, ctx.Err())

@@ -76,6 +76,19 @@ func (p *Pods) read() ([]podfile.File, []error) {
 	return p.files, p.errs
 }
 
+// all returns the files, read anew, and the number of the host's netns; no file where that is not known, for one may be its own.
+func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
+	p.stale.Store(true)
+	files, errs = p.read()
+	errs = slices.Clone(errs)
+	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
+	if err != nil {
+		return nil, 0, append(errs, fmt.Errorf("open the host's netns: %w", err))
+	}
+	_ = host.Close() // only its number counts
+	return files, hostInode, errs
+}
+
 // LookAgain sees changes that the watch has yet to tell of: what is found next is not older than the call.
 func (p *Pods) LookAgain() {
 	changed := modified(p.dir())

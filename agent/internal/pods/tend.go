@@ -293,14 +293,7 @@ func (p *Pods) remove(ns *os.File) error {
 func (p *Pods) RemoveTables(ctx context.Context) []error {
 	p.tend.Lock()
 	defer p.tend.Unlock()
-	p.stale.Store(true)
-	files, errs := p.read()
-	errs = slices.Clone(errs)
-	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
-	if err != nil {
-		return append(errs, fmt.Errorf("open the host's netns: %w", err))
-	}
-	defer host.Close()
+	files, hostInode, errs := p.all()
 	for _, group := range bySandbox(files) {
 		if ctx.Err() != nil {
 			return append(errs, fmt.Errorf("not all pod tables removed: %w", ctx.Err()))

@@ -52,19 +52,8 @@ func newFrames(h host) *frames {
 
 // ensureLink makes the veth where it is missing, and a socket on our end.
 func (f *frames) ensureLink() (made bool, err error) {
-	l, err := f.nl.LinkByName(steer.ProberInterface)
-	switch {
-	case isNotFound(err):
-	case err != nil:
-		return false, fmt.Errorf("look up interface %s: %w", steer.ProberInterface, err)
-	case l.Type() != "veth":
-		return false, fmt.Errorf("interface %s is a %s of another program: remove or rename it", steer.ProberInterface, l.Type())
-	case f.leadsTo(l):
-		return false, nil
-	default:
-		if err := f.nl.LinkDel(l); err != nil && !isNotFound(err) {
-			return false, fmt.Errorf("remove the dead predecessor's interface %s: %w", steer.ProberInterface, err)
-		}
+	if there, err := f.host.vacate(f.leadsTo); there || err != nil {
+		return false, err
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = steer.ProberInterface, hostMAC()

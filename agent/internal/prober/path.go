@@ -94,22 +94,30 @@ func (h host) within(f func() error) error {
 	return h.ns.Do(func(ns.NetNS) error { return f() })
 }
 
-// ensureLink makes the veth where it is missing. A veth of the name that does not lead into our netns is a dead
-// predecessor's (we hold the place), so it is replaced; any other kind of link is somebody's and stays.
-func (h host) ensureLink(own inside) (made bool, err error) {
+// vacate makes room for the veth, unless it is there: one of its name that does not lead to us is a dead predecessor's (we hold
+// the place), so it goes; any other kind of link is somebody's and stays.
+func (h host) vacate(leadsToUs func(netlink.Link) bool) (there bool, err error) {
 	l, err := h.nl.LinkByName(steer.ProberInterface)
 	switch {
 	case isNotFound(err):
+		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("look up interface %s: %w", steer.ProberInterface, err)
 	case l.Type() != "veth":
 		return false, fmt.Errorf("interface %s is a %s of another program: remove or rename it", steer.ProberInterface, l.Type())
-	case own.leadsTo(l):
-		return false, nil
-	default:
-		if err := h.nl.LinkDel(l); err != nil && !isNotFound(err) {
-			return false, fmt.Errorf("remove the dead predecessor's interface %s: %w", steer.ProberInterface, err)
-		}
+	case leadsToUs(l):
+		return true, nil
+	}
+	if err := h.nl.LinkDel(l); err != nil && !isNotFound(err) {
+		return false, fmt.Errorf("remove the dead predecessor's interface %s: %w", steer.ProberInterface, err)
+	}
+	return false, nil
+}
+
+// ensureLink makes the veth where it is missing.
+func (h host) ensureLink(own inside) (made bool, err error) {
+	if there, err := h.vacate(own.leadsTo); there || err != nil {
+		return false, err
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = steer.ProberInterface, hostMAC()
