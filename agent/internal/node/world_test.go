@@ -1,0 +1,271 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+const self = "this-agent"
+
+// world is every part of a node at once: it records what the loop asks of it, in order, and answers as the test says.
+type world struct {
+	mu     sync.Mutex
+	log    []string
+	fails  map[string]error // by call
+	answer func(target netip.Addr, p steer.Protocol) prober.Result
+	prove  func() error
+	drift  []string
+	proofs []netip.Addr
+	next   Settings
+	loadNo error
+	ticks  chan struct{}
+	config chan struct{}
+	kept   []netip.Addr // last addresses of the link
+	host   steer.Host   // last host table
+	done   chan struct{}
+	ending time.Duration // what the server's stop takes
+}
+
+// die ends the server under the node.
+func (w *world) die() {
+	w.set(func() {
+		if w.done != nil {
+			close(w.done)
+			w.done = nil
+		}
+	})
+}
+
+func newWorld() *world {
+	return &world{fails: map[string]error{}, ticks: make(chan struct{}, 1), config: make(chan struct{}, 1),
+		answer: func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} },
+		prove:  func() error { return nil }}
+}
+
+func (w *world) call(format string, args ...any) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text := fmt.Sprintf(format, args...)
+	w.log = append(w.log, text)
+	return w.fails[strings.Fields(text)[0]]
+}
+
+func (w *world) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+func (w *world) record() []netip.Addr {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.proofs)
+}
+
+// calls returns what was asked, each only where it differs from the one before.
+func (w *world) calls() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.log)
+}
+
+func (w *world) forget() { w.set(func() { w.log = nil }) }
+
+func (w *world) count(prefix string) int {
+	n := 0
+	for _, c := range w.calls() {
+		if strings.HasPrefix(c, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) watch(ctx context.Context) (<-chan struct{}, error) {
+	out := make(chan struct{})
+	go func() { <-ctx.Done(); close(out) }()
+	return out, nil
+}
+
+type worldServer struct{ *world }
+
+func (s worldServer) Start(context.Context, dns.Config) error {
+	err := s.call("start")
+	s.set(func() {
+		if err == nil {
+			s.done = make(chan struct{})
+		}
+	})
+	return err
+}
+func (s worldServer) Restart(_ context.Context, c dns.Config) error {
+	return s.call("restart %v", c.Addresses)
+}
+func (s worldServer) Stop() error {
+	s.mu.Lock()
+	takes := s.ending
+	s.mu.Unlock()
+	pass(takes)
+	s.die()
+	return s.call("stop")
+}
+func (s worldServer) Pause()  { _ = s.call("pause") }
+func (s worldServer) Resume() { _ = s.call("resume") }
+func (s worldServer) Done() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.done
+}
+
+type worldLink struct{ *world }
+
+func (l worldLink) Ensure(_ string, addrs []netip.Addr) (string, error) {
+	l.set(func() { l.kept = addrs })
+	return "", l.call("link %v", addrs)
+}
+func (l worldLink) Watch(ctx context.Context) (<-chan struct{}, error) { return l.watch(ctx) }
+
+type worldRules struct{ *world }
+
+func (r worldRules) Unexempt(addrs ...netip.Addr) error { return r.call("unexempt %v", addrs) }
+
+func (r worldRules) Repair(rs steer.Ruleset) ([]string, error) {
+	var drift []string
+	r.set(func() { r.host, drift, r.drift = rs.(steer.Host), r.drift, nil })
+	return drift, r.call("rules")
+}
+func (r worldRules) Watch(context.Context) (<-chan struct{}, error) { return r.ticks, nil }
+
+type worldFirewall struct{ *world }
+
+func (f worldFirewall) Ensure(_ []netip.Addr, legacy bool) (string, error) {
+	return "", f.call("firewall legacy=%t", legacy)
+}
+
+type worldLease struct{ *world }
+
+func (l worldLease) Renew(a netip.Addr, p steer.Protocol) error { return l.call("renew %s/%s", a, p) }
+func (l worldLease) Withdraw(a netip.Addr, p steer.Protocol) error {
+	return l.call("withdraw %s/%s", a, p)
+}
+
+type worldProber struct{ *world }
+
+func (p worldProber) Reconfigure(rs []steer.Redirect, _ []netip.Addr) error {
+	return p.call("reconfigure %v", rs)
+}
+func (p worldProber) Repair() (string, error) { return "", p.call("prober") }
+func (p worldProber) Probe(ctx context.Context, target netip.Addr, proto steer.Protocol) prober.Result {
+	p.mu.Lock()
+	answer := p.answer
+	p.mu.Unlock()
+	r := answer(target, proto)
+	if r.Failure == prober.Timeout {
+		<-ctx.Done()
+	}
+	return r
+}
+func (p worldProber) Prove(context.Context, netip.Addr, string) error {
+	p.mu.Lock()
+	prove := p.prove
+	p.mu.Unlock()
+	return prove()
+}
+func (p worldProber) Close() error { return p.call("close-prober") }
+
+type worldPods struct{ *world }
+
+func (p worldPods) Watch(ctx context.Context) (<-chan struct{}, error) { return p.watch(ctx) }
+func (worldPods) FallbackOnly([]steer.Redirect) []steer.Redirect       { return nil }
+func (worldPods) HostInterfaces() []string                             { return nil }
+func (worldPods) OptedOut() []netip.Addr                               { return nil }
+func (p worldPods) Tend(_ context.Context, proven func(netip.Addr) bool, deep bool) (map[string]int, error) {
+	return map[string]int{}, p.call("tend proven=%t deep=%t", proven(vip), deep)
+}
+
+type worldProofs struct{ *world }
+
+func (p worldProofs) Read() ([]netip.Addr, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.proofs), nil
+}
+func (p worldProofs) Write(proven []netip.Addr) error {
+	p.set(func() { p.proofs = proven })
+	return nil
+}
+
+type worldRecorder struct{ *world }
+
+func (worldRecorder) Lease(netip.Addr, steer.Protocol, bool) {}
+func (worldRecorder) Probe(prober.Failure)                   {}
+func (r worldRecorder) Lost(reason prober.Failure)           { _ = r.call("count-lost %s", reason) }
+func (r worldRecorder) Repair(kind string)                   { _ = r.call("count-repair %s", kind) }
+func (r worldRecorder) Reload(ok bool)                       { _ = r.call("count-reload %t", ok) }
+func (worldRecorder) Proven(netip.Addr, bool)                {}
+func (worldRecorder) Pods(map[string]int)                    {}
+
+var (
+	vip    = netip.MustParseAddr("10.96.0.10")
+	steer1 = netip.MustParseAddr("169.254.20.11")
+	steer2 = netip.MustParseAddr("169.254.20.12")
+)
+
+func plainSettings() Settings {
+	s := Settings{Redirects: []steer.Redirect{{ClusterDNS: vip, Steering: steer1}}, ClusterDomain: "cluster.local", Steers: true,
+		Link: "neardns0", Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond}
+	s.DNS.Addresses = s.Addresses()
+	return s
+}
+
+// begin runs a node over w in the calling bubble and returns it with a function that ends it.
+func begin(t *testing.T, w *world, s Settings, before ...func(*Node)) (*Node, func()) {
+	t.Helper()
+	w.next = s
+	n := New(self, s, Parts{
+		Log: slog.New(slog.DiscardHandler), Changed: w.config, Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w}, Firewall: worldFirewall{w},
+		Load: func() (Settings, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.next, w.loadNo
+		},
+		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Proofs: worldProofs{w},
+		Uplinks: func(...string) ([]string, error) { return []string{"eth0"}, nil }, Recorder: worldRecorder{w},
+	})
+	for _, f := range before {
+		f(n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	return n, func() {
+		t.Helper()
+		cancel()
+		// The rules' watch is the world's own channel; it ends with the node.
+		w.set(func() {
+			if w.ticks != nil {
+				close(w.ticks)
+				w.ticks = nil
+			}
+		})
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+		synctest.Wait()
+	}
+}
+
+// pass lets virtual time go by; in a synctest bubble that is the condition to wait for.
+func pass(d time.Duration) { <-time.After(d) }
