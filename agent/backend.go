@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"slices"
 	"time"
@@ -26,19 +27,25 @@ const needsIptables = "the iptables back end needs iptables with the matches rec
 
 // chooseBackend decides by what rules this agent works: by the configuration, else by what stands on the node already, else
 // nftables where the kernel takes all of its rules, and iptables otherwise.
-func chooseBackend(setting, stateDir string, stats *iptables.Stats) (backend.Kind, error) {
-	tried, err := candidates(setting, stateDir, stats)
+func (a *agent) chooseBackend(ctx context.Context, stats *iptables.Stats) (backend.Kind, error) {
+	tried, err := candidates(a.conf.Backend, a.conf.StateDir, stats)
 	if err != nil {
 		return backend.Kind{}, err
 	}
 	var errs []error
 	for _, k := range tried {
-		table, err := k.Open(-1)
-		if err == nil {
-			err = errors.Join(table.Supported(), table.Close())
-		}
+		// A lock that somebody holds says nothing of the kernel, and must not move a node's rules to another back end.
+		err := patiently(ctx, a.log, "the trial of the rules", func() error {
+			table, err := k.Open(-1)
+			if err != nil {
+				return err
+			}
+			return errors.Join(table.Supported(), table.Close())
+		})
 		if err == nil {
 			return k, nil
+		} else if ctx.Err() != nil {
+			return backend.Kind{}, err
 		}
 		needs := needsNftables
 		if k.IsIptables() {
@@ -47,6 +54,29 @@ func chooseBackend(setting, stateDir string, stats *iptables.Stats) (backend.Kin
 		errs = append(errs, fmt.Errorf("%s: %w: %s", k, err, needs))
 	}
 	return backend.Kind{}, errors.Join(errs...)
+}
+
+// busyPause is between two tries of what another program was in the way of; a try itself waits for it some seconds.
+const busyPause = 250 * time.Millisecond
+
+// patiently does what a start needs until no other program is in its way, or ctx ends. To end instead would be no help: who
+// starts the agent again waits longer each time, and the pods of a node that was served before have kube-dns meanwhile.
+func patiently(ctx context.Context, log *slog.Logger, what string, do func() error) error {
+	for said := false; ; {
+		err := do()
+		if !iptables.Busy(err) {
+			return err
+		}
+		if !said {
+			log.Warn("iptables is kept busy by another program, waiting for it", "for", what, "err", err)
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(busyPause):
+		}
+	}
 }
 
 // candidates lists what may serve, the best first.

@@ -172,7 +172,7 @@ func (a *agent) run(ctx context.Context) error {
 		}
 	}
 	stats := new(iptables.Stats)
-	if a.backend, err = chooseBackend(a.conf.Backend, a.conf.StateDir, stats); err != nil {
+	if a.backend, err = a.chooseBackend(ctx, stats); err != nil {
 		return err
 	}
 	if first, err = fit(a.backend, first); err != nil {
@@ -205,7 +205,11 @@ func (a *agent) run(ctx context.Context) error {
 	if !seat.warm {
 		a.answers.Load()
 	}
-	probes, err := seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: locals, Rules: a.backend, Frames: len(first.Redirects) == 0, Log: a.log})
+	var probes *prober.Prober
+	err = patiently(ctx, a.log, "the prober's pod table", func() (err error) {
+		probes, err = seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: locals, Rules: a.backend, Frames: len(first.Redirects) == 0, Log: a.log})
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -220,7 +224,8 @@ func (a *agent) run(ctx context.Context) error {
 	m.Collect(server.Collector())
 	m.Collect(a.clients.metrics.Collector())
 	m.CollectNamespaces(a.clients.counts)
-	if err := a.replaceRules(ctx, a.backend, rules, first, registry); err != nil {
+	err = patiently(ctx, a.log, "the rules of another back end", func() error { return a.replaceRules(ctx, a.backend, rules, first, registry) })
+	if err != nil {
 		return err
 	}
 	var found node.Evidence // only nftables' sets hold it

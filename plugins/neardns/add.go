@@ -14,6 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 // add is the ADD verb: look, plan, apply, print.
@@ -155,8 +156,10 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 		return types.NewError(codeNotSteer, fmt.Sprintf("cannot be steered to the node's DNS cache: %v: mend that, or set onUnsupported to allow", errors.Join(err, undone)), "")
 	}
 	state := podfile.LeftAlone
-	if errors.Is(err, context.DeadlineExceeded) {
-		state = podfile.Pending // a node that starts all of its pods at once: the agent has the time that this call had not
+	if errors.Is(err, context.DeadlineExceeded) || iptables.Busy(err) {
+		// A node that starts all of its pods at once, or a program that holds iptables' lock: the agent has the time that this
+		// call had not.
+		state = podfile.Pending
 	}
 	for i := range f.Decisions {
 		if d := &f.Decisions[i]; d.State == podfile.Steered {

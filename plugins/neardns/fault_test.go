@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -128,6 +130,29 @@ func TestAddOutOfTime(t *testing.T) {
 		t.Errorf("decision %+v", d)
 	}
 	r.must(q.with("DEL"))
+}
+
+// So does one that another program kept from iptables for too long: that is over before the pod is.
+func TestAddBehindLock(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	for _, point := range []string{"host ensure", "pod apply"} {
+		q := addRequest("c1", pod, nil)
+		stdout, _, err := inProcess(t, r, q, func(what string) error {
+			if what == point {
+				return fmt.Errorf("iptables-legacy-restore: %w", iptables.ErrLocked)
+			}
+			return nil
+		}, add)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantPassed(t, reply{Stdout: stdout}, q)
+		wantNoTable(t, pod.NetNS)
+		if d := r.file("c1").Decisions[0]; d.State != podfile.Pending || !strings.Contains(d.Reason, "lock") {
+			t.Errorf("%s: decision %+v", point, d)
+		}
+		r.must(q.with("DEL"))
+	}
 }
 
 // Wherever the kernel fails, nothing is steered, nothing half: the pod passes through with the reason, or ADD fails and

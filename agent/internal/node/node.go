@@ -208,6 +208,7 @@ type Node struct {
 	exempt   []netip.Addr  // the pods that opted out, at the last round
 	quarrels map[string]*quarrel
 	partial  bool // the inherited server lacks addresses; the loop's alone once it runs
+	owed     debt // a reload that is to be tried again; the loop's alone
 	yields   chan *yield
 	ended    chan struct{} // closed when Run has ended
 
@@ -261,6 +262,7 @@ func (n *Node) Run(ctx context.Context) error {
 	retry := time.NewTimer(0)
 	defer retry.Stop()
 	backoff := retryFirst
+	well := true // the last round
 	deep := true
 	for {
 		select {
@@ -291,10 +293,20 @@ func (n *Node) Run(ctx context.Context) error {
 			deep = true
 		case <-retry.C:
 		}
-		if n.round(ctx, deep, probes) {
+		if n.owed.isDue(time.Now()) {
+			n.reload(ctx, probes)
+		}
+		before := well
+		if well = n.round(ctx, deep, probes); well {
 			n.moved()
 			backoff = retryFirst
 			retry.Stop()
+			if !before {
+				n.owed.hasten(time.Now()) // what was in its way may be gone
+			}
+			if wait, ok := n.owed.until(time.Now()); ok {
+				retry.Reset(wait)
+			}
 		} else {
 			retry.Reset(backoff)
 			backoff = min(2*backoff, retryLast)
@@ -327,55 +339,6 @@ func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
 		}()
 	}
 	return events, nil
-}
-
-// reload takes over a changed configuration. A bad one is said, and the old one keeps serving.
-func (n *Node) reload(ctx context.Context, probes *group) {
-	next, err := n.Load()
-	if err != nil {
-		n.Recorder.Reload(false)
-		n.Log.Error("new configuration refused, the old one keeps serving", "err", err)
-		return
-	}
-	old := n.settings()
-	if same(old, next) {
-		return
-	}
-	// Addresses that come are on the link before the server binds them; those that go lose their lease before it lets go.
-	n.withdrawGone(old, next, probes)
-	both := next
-	both.Redirects = union(next.Redirects, old.Redirects)
-	both.Locals = union(next.Locals, old.Locals)
-	n.mu.Lock()
-	n.moving = true // what changes now was asked for
-	n.mu.Unlock()
-	defer n.moved()
-	err = errors.Join(n.keepLink(both), n.keepRules(next))
-	if n.isServing() {
-		err = errors.Join(err, n.Server.Restart(ctx, next.DNS))
-	}
-	err = errors.Join(err, n.Prober.Reconfigure(next.Redirects, next.localAddresses()))
-	n.Recorder.Reload(err == nil)
-	if err != nil {
-		n.Log.Error("new configuration not taken over, the old one keeps serving", "err", err)
-		if undo := n.Prober.Reconfigure(old.Redirects, old.localAddresses()); undo != nil {
-			n.Log.Error("prober not set back", "err", undo)
-		}
-		return
-	}
-	n.mu.Lock()
-	n.now = next
-	n.mu.Unlock()
-	// Addresses that went are free for others from here on.
-	n.note("link", n.keepLink(next))
-	n.Log.Info("configuration reloaded")
-}
-
-// moved says that from here on a difference is a fault again.
-func (n *Node) moved() {
-	n.mu.Lock()
-	n.moving = false
-	n.mu.Unlock()
 }
 
 // stop is the order of stop: leases, what is in flight, server, prober. Link and switch stay.

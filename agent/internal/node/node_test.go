@@ -282,6 +282,52 @@ func TestBadReloadKeepsTheOld(t *testing.T) {
 	}
 }
 
+// TestReloadIsTriedAgain has something in a reload's way that is no fault of the configuration, such as a held lock: the old
+// one is what runs, whole, until the new one can be taken over.
+func TestReloadIsTriedAgain(t *testing.T) {
+	for _, part := range []string{"rules", "link", "reconfigure"} {
+		t.Run(part, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				n, end := begin(t, w, plainSettings())
+				pass(time.Second)
+				w.forget()
+				w.set(func() {
+					w.next.Redirects = []steer.Redirect{{ClusterDNS: vip, Steering: steer2}}
+					w.next.DNS.Addresses = w.next.Addresses()
+					w.fails[part] = errors.New("another program holds iptables' lock")
+				})
+				w.config <- struct{}{}
+				pass(time.Minute)
+				if s := n.Status(); s.Redirects[0].Steering != steer1 || !strings.Contains(s.Faults["configuration"], "lock") {
+					t.Errorf("meanwhile: %+v", s)
+				}
+				if tries := w.count("count-reload false"); tries < 6 || tries > 20 {
+					t.Errorf("%d tries in a minute", tries)
+				}
+				last := ""
+				for _, c := range w.calls() {
+					if strings.HasPrefix(c, "restart ") {
+						last = c
+					}
+				}
+				if last != "" && last != "restart [169.254.20.11]" {
+					t.Errorf("the server serves the new configuration: %s", last)
+				}
+				w.set(func() { delete(w.fails, part) })
+				pass(12 * time.Second)
+				if s := n.Status(); s.Redirects[0].Steering != steer2 || len(s.Faults) > 0 || w.count("count-reload true") != 1 {
+					t.Errorf("afterwards: %+v", s)
+				}
+				if ready, why := n.Ready(); !ready {
+					t.Errorf("not ready: %s", why)
+				}
+				end()
+			})
+		})
+	}
+}
+
 func TestFallbackIsProvenWatchedAndTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

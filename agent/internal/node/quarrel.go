@@ -86,7 +86,7 @@ func (n *Node) mending(kind string, mend func() (mended string, err error)) erro
 	if count, ended := q.ended(time.Now()); ended {
 		n.Log.Info("nothing undoes repairs any more", "part", kind, "repairs", count)
 	}
-	if err != nil {
+	if err != nil || moving {
 		return err
 	}
 	return q.err()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 // States that Tend counts attachments by: the best that one of its redirects has, or that its netns is gone.
@@ -45,6 +46,7 @@ func (p *Pods) Tend(ctx context.Context, proven func(netip.Addr) bool, deep bool
 		return counts, fmt.Errorf("open the host's netns: %w", err)
 	}
 	defer host.Close()
+	busy := false
 	for _, group := range bySandbox(files) {
 		if ctx.Err() != nil {
 			return counts, errors.Join(append(errs, ctx.Err())...)
@@ -55,7 +57,11 @@ func (p *Pods) Tend(ctx context.Context, proven func(netip.Addr) bool, deep bool
 		}
 		box := openSandbox(group)
 		if box.ns != nil {
-			errs = append(errs, p.keep(&box, host, proven, deep)...)
+			if !busy { // else each pod in turn would wait for who is in the way, and the loop with it
+				more := p.keep(&box, host, proven, deep)
+				busy = slices.ContainsFunc(more, iptables.Busy)
+				errs = append(errs, more...)
+			}
 			box.ns.Close()
 		}
 		for _, f := range box.files {

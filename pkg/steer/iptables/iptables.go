@@ -52,7 +52,7 @@ func Open(nsFD int, flavour Flavour, stats *Stats) (*Iptables, error) {
 	if stats == nil {
 		stats = new(Stats)
 	}
-	return &Iptables{programs: programs{flavour: flavour, nsFD: nsFD, stats: stats}}, nil
+	return &Iptables{programs: programs{flavour: flavour, nsFD: nsFD, stats: stats, most: runMost}}, nil
 }
 
 // Close releases the netns; rules stay.
@@ -177,7 +177,7 @@ func (b *Iptables) readChains(s script) (standing, error) {
 
 // read lists a table, or some chains of it by name.
 func (b *Iptables) read(is4 bool, table string, name ...string) (standing, error) {
-	text, err := b.run(is4, "", "", append([]string{"-t", table, "-S"}, name...)...)
+	text, err := b.list(is4, append([]string{"-t", table, "-S"}, name...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -222,13 +222,17 @@ func (b *Iptables) remove(flavour Flavour) error {
 	p.flavour = flavour
 	for _, is4 := range []bool{true, false} {
 		for _, table := range slices.Backward(tableOrder()) {
-			names, err := b.ownIn(flavour, is4, table)
+			all := ownChains()[table]
+			for _, name := range slices.Clone(all) {
+				all = append(all, name+trialSuffix) // of an agent that died in its trial
+			}
+			names, err := b.chains(flavour, is4, table, all...)
 			if err != nil {
 				return err
 			} else if len(names) == 0 {
 				continue
 			}
-			text, err := p.run(is4, "", "", "-t", table, "-S")
+			text, err := p.list(is4, "-t", table, "-S")
 			if err != nil {
 				return err
 			}
@@ -296,7 +300,8 @@ func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string,
 }
 
 // Supported has the kernel check every kind of rule that we use, in chains that nothing jumps to and that are gone right
-// after. The error names the program and the rule, and wraps steer.ErrNotSupported.
+// after. The error names the program and the rule, and wraps steer.ErrNotSupported; where other programs were in the way and
+// nothing is known, it is one of those that Busy knows.
 func (b *Iptables) Supported() error {
 	addr := netip.MustParseAddr
 	redirects := []steer.Redirect{
@@ -308,11 +313,16 @@ func (b *Iptables) Supported() error {
 		for _, table := range s.tables() {
 			none := func(chain, jump) bool { return false }
 			err := b.restore(s.is4, s.restore([]string{table}, none))
-			if err != nil {
+			if err != nil && !Busy(err) {
 				errs = append(errs, fmt.Errorf("%w: %w", steer.ErrNotSupported, err))
 				continue
 			}
-			errs = append(errs, b.restore(s.is4, s.discard(table)))
+			if err == nil {
+				err = b.restore(s.is4, s.discard(table))
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return errors.Join(errs...)

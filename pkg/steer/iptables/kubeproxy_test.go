@@ -11,9 +11,9 @@ import (
 // The chains of kube-system/kube-dns, whose names come of the Service's name, port and protocol.
 const udpChain, tcpChain = "KUBE-SVC-TCOU7JCQXEZGVUNU", "KUBE-SVC-ERIFXISQEP7F7OF4"
 
-// sync is what kube-proxy 1.36 in iptables mode gives to iptables-restore --noflush --counters when the Service is deleted,
+// serviceGone is what kube-proxy 1.36 in iptables mode gives to iptables-restore --noflush --counters when the Service is deleted,
 // is renamed or has no endpoint left: its chains are emptied and deleted in the transaction that writes all others anew.
-const sync = `*nat
+const serviceGone = `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-MARK-MASQ - [0:0]
 :` + udpChain + ` - [0:0]
@@ -38,12 +38,12 @@ func TestKubeProxyDeletes(t *testing.T) {
 
 		host.Run("iptables"+kind, "-w", "-t", "nat", "-N", "JUMPS")
 		host.Run("iptables"+kind, "-w", "-t", "nat", "-A", "JUMPS", "-p", "udp", "-j", udpChain)
-		if _, err := host.TryRun(sync, restore...); err == nil {
+		if _, err := host.TryRun(serviceGone, restore...); err == nil {
 			t.Error("kube-proxy can delete a chain that another jumps to: the turn may not be needed any more")
 		}
 		host.Run("iptables"+kind, "-w", "-t", "nat", "-F", "JUMPS")
 
-		if out, err := host.TryRun(sync, restore...); err != nil {
+		if out, err := host.TryRun(serviceGone, restore...); err != nil {
 			t.Errorf("our rules are in kube-proxy's way: %v\n%s", err, out)
 		}
 		if left := host.Run("iptables"+kind, "-w", "-t", "nat", "-S"); strings.Contains(left, "KUBE-SVC-") {

@@ -24,7 +24,7 @@ func (b *Iptables) Counters() (map[string]steer.Counter, error) {
 		} else if len(names) == 0 {
 			continue
 		}
-		text, err := b.run(is4, "", "", "-t", "raw", "-v", "-S")
+		text, err := b.list(is4, "-t", "raw", "-v", "-S")
 		if err != nil {
 			return nil, err
 		}

@@ -35,12 +35,26 @@ const (
 	lockWait = 5
 	// runMost ends a run that waits for more than that, as an iptables-nft does behind another's big transaction.
 	runMost = 30 * time.Second
-	// lockedExit is the exit code for a lock that was not had in time (iptables' RESOURCE_PROBLEM).
+	// lockedExit is the exit code for a lock that was not had in time (iptables' RESOURCE_PROBLEM), and for other things, such
+	// as a lock file that cannot be opened; all versions since 1.4.20 say lockedText of the first.
 	lockedExit = 4
+	lockedText = "holding the xtables lock"
 )
 
-// ErrLocked says that another program kept iptables' lock for longer than we wait.
-var ErrLocked = errors.New("another program holds iptables' lock")
+// What others may do to a run of a program, which is no fault of the rules.
+var (
+	// ErrLocked says that another program kept iptables' lock for longer than we wait.
+	ErrLocked = errors.New("another program holds iptables' lock")
+	// ErrSlow says that a program did not end in time.
+	ErrSlow = errors.New("did not end in time")
+)
+
+// Busy tells whether an error says only that other programs were in the way: the same may succeed a moment later.
+func Busy(err error) bool { return errors.Is(err, ErrLocked) || errors.Is(err, ErrSlow) }
+
+// noLock has iptables-legacy (1.8.0 and later; those before wait) take a lock that nobody else has. It is for looking: the
+// kernel gives a table as it stood at one moment, so who holds the lock keeps nobody from seeing what is wrong.
+const noLock = "XTABLES_LOCKFILE=/dev/null"
 
 // Stats counts the runs of the programs. It is safe for concurrent use; several back ends may share one.
 type Stats struct {
@@ -53,6 +67,7 @@ type programs struct {
 	flavour Flavour
 	nsFD    int
 	stats   *Stats
+	most    time.Duration // runMost
 }
 
 // path finds a program: by its flavour's name, or as plain iptables where that is of this flavour.
@@ -101,20 +116,28 @@ func (p programs) missing(is4 bool) bool {
 	return errors.Is(err, exec.ErrNotFound)
 }
 
-// run runs a program in the netns and returns what it printed.
-func (p programs) run(is4 bool, suffix, stdin string, args ...string) (string, error) {
-	path, err := p.path(is4, suffix)
+// list has a program print rules, and takes no lock for it.
+func (p programs) list(is4 bool, args ...string) (string, error) {
+	path, err := p.path(is4, "")
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), runMost)
+	return p.run(path, "", noLock, args...)
+}
+
+// run runs a program in the netns and returns what it printed. env is a variable in addition to the process's own, or "".
+func (p programs) run(path, stdin, env string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.most)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, append([]string{"-w", strconv.Itoa(lockWait)}, args...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	if env != "" {
+		cmd.Env = append(cmd.Environ(), env)
+	}
 	cmd.WaitDelay = time.Second
 	began := time.Now()
-	err = steer.InNetNS(p.nsFD, cmd.Run)
+	err := steer.InNetNS(p.nsFD, cmd.Run)
 	p.stats.Runs.Add(1)
 	p.stats.Time.Add(int64(time.Since(began)))
 	if err == nil {
@@ -123,9 +146,12 @@ func (p programs) run(is4 bool, suffix, stdin string, args ...string) (string, e
 	p.stats.Failed.Add(1)
 	what := filepath.Base(path) + " " + strings.Join(args, " ")
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == lockedExit {
+	switch {
+	case errors.As(err, &exit) && exit.ExitCode() == lockedExit && strings.Contains(stderr.String(), lockedText):
 		p.stats.Locked.Add(1)
-		return "", fmt.Errorf("%s: %w for more than %d s: %s", what, ErrLocked, lockWait, said(stderr.String()))
+		return "", fmt.Errorf("%s: %w for more than %d s (lslocks names it)", what, ErrLocked, lockWait)
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%s: %w: not within %v", what, ErrSlow, p.most)
 	}
 	return "", fmt.Errorf("%s: %w: %s", what, err, said(stderr.String()))
 }
@@ -148,8 +174,11 @@ func (p programs) restore(is4 bool, text string) error {
 	if text == "" {
 		return nil
 	}
-	_, err := p.run(is4, "-restore", text, "--noflush")
-	if err == nil {
+	path, err := p.path(is4, "-restore")
+	if err != nil {
+		return err
+	}
+	if _, err = p.run(path, text, "", "--noflush"); err == nil {
 		return nil
 	}
 	if _, after, ok := strings.Cut(err.Error(), "line "); ok {

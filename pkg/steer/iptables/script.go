@@ -173,12 +173,15 @@ func remove(table string, have standing, names []string) string {
 	return "*" + table + "\n" + jumps.String() + flush.String() + gone.String() + "COMMIT\n"
 }
 
+// trialSuffix marks the chains of a trial.
+const trialSuffix = "-TRY"
+
 // apart is the script with other names for its chains, and without jumps into them: for a trial.
 func (s script) apart() script {
 	out := script{is4: s.is4}
 	names := map[string]string{}
 	for _, c := range s.chains {
-		names[c.name] = c.name + "-TRY"
+		names[c.name] = c.name + trialSuffix
 	}
 	for _, c := range s.chains {
 		trial := chain{table: c.table, name: names[c.name]}

@@ -1,0 +1,117 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// reload takes over a changed configuration. A bad one is said, and the old one keeps serving. So it does where this node did
+// not let the new one be taken over: that is tried again.
+func (n *Node) reload(ctx context.Context, probes *group) {
+	next, err := n.Load()
+	if err != nil {
+		n.Recorder.Reload(false)
+		n.Log.Error("new configuration refused, the old one keeps serving", "err", err)
+		n.settle()
+		return
+	}
+	old := n.settings()
+	if same(old, next) {
+		n.settle()
+		return
+	}
+	n.mu.Lock()
+	n.moving = true // what changes now was asked for
+	n.mu.Unlock()
+	defer n.moved()
+	again, err := n.take(ctx, old, next, probes)
+	n.Recorder.Reload(err == nil)
+	if err != nil {
+		if !again || n.owed == (debt{}) { // once
+			n.Log.Error("new configuration not taken over, the old one keeps serving", "err", err, "again", again)
+		}
+		if !again {
+			n.settle()
+			return
+		}
+		n.owed.put(time.Now())
+		n.note("configuration", err)
+		return
+	}
+	n.settle()
+	// Addresses that went are free for others from here on.
+	n.note("link", n.keepLink(next))
+	n.Log.Info("configuration reloaded")
+}
+
+// settle notes that no reload is owed any more.
+func (n *Node) settle() {
+	n.owed = debt{}
+	n.note("configuration", nil)
+}
+
+// take makes next what runs, or leaves old running. again tells that not the configuration but the node was in the way, such
+// as a lock that another program holds.
+func (n *Node) take(ctx context.Context, old, next Settings, probes *group) (again bool, err error) {
+	// Addresses that come are on the link before the server binds them; those that go lose their lease before it lets go.
+	n.withdrawGone(old, next, probes)
+	both := next
+	both.Redirects = union(next.Redirects, old.Redirects)
+	both.Locals = union(next.Locals, old.Locals)
+	if err := errors.Join(n.keepLink(both), n.keepRules(next)); err != nil {
+		return true, err // the round puts link and rules back
+	}
+	serves := n.isServing()
+	if serves {
+		if err := n.Server.Restart(ctx, next.DNS); err != nil {
+			return false, err
+		}
+	}
+	if err := n.Prober.Reconfigure(next.Redirects, next.localAddresses()); err != nil {
+		undo := n.Prober.Reconfigure(old.Redirects, old.localAddresses())
+		if serves {
+			undo = errors.Join(undo, n.Server.Restart(ctx, old.DNS))
+		}
+		if undo != nil {
+			n.Log.Error("not all is set back to the old configuration", "err", undo)
+		}
+		return true, err
+	}
+	n.mu.Lock()
+	n.now = next
+	n.mu.Unlock()
+	return false, nil
+}
+
+// debt is a reload that is to be tried again. The zero value is none.
+type debt struct {
+	due  time.Time
+	wait time.Duration // before the next try
+}
+
+func (d *debt) put(now time.Time) {
+	d.wait = min(max(2*d.wait, retryFirst), retryLast)
+	d.due = now.Add(d.wait)
+}
+
+// hasten makes what is owed due.
+func (d *debt) hasten(now time.Time) {
+	if !d.due.IsZero() {
+		d.due = now
+	}
+}
+
+func (d *debt) isDue(now time.Time) bool { return !d.due.IsZero() && !now.Before(d.due) }
+
+// until is how long to wait for what is owed, if anything is.
+func (d *debt) until(now time.Time) (time.Duration, bool) {
+	return max(d.due.Sub(now), 0), !d.due.IsZero()
+}
+
+// moved says that from here on a difference is a fault again.
+func (n *Node) moved() {
+	n.mu.Lock()
+	n.moving = false
+	n.mu.Unlock()
+}

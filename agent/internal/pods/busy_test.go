@@ -1,0 +1,51 @@
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestTendBehindLock has three pods wait while another program holds iptables' lock: it is waited for once, not once a pod, since
+// the loop that tends them has all else to mend. They are steered when the lock is free.
+func TestTendBehindLock(t *testing.T) {
+	lock := filepath.Join(t.TempDir(), "xtables.lock")
+	t.Setenv("XTABLES_LOCKFILE", lock)
+	n := newNode(t, testutil.PTP)
+	stats := new(iptables.Stats)
+	n.backend = backend.Iptables(iptables.Legacy, stats)
+	for i := range 3 {
+		id := fmt.Sprintf("pod%d", i)
+		write(t, n.dir, fileOf(n.AddPod(id), id, "eth0", decisions(podfile.Pending, r4)))
+	}
+	f, err := os.Create(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	n.FallbackOnly([]steer.Redirect{r4})
+	counts, err := n.Tend(t.Context(), yes, false)
+	if !errors.Is(err, iptables.ErrLocked) || counts[Pending] != 3 {
+		t.Errorf("%v, %v", counts, err)
+	}
+	if waits := stats.Locked.Load(); waits != 1 {
+		t.Errorf("the lock was waited for %d times", waits)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.tend(yes, false, map[string]int{Steered: 3})
+}

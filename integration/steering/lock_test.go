@@ -1,0 +1,145 @@
+package steering
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// lockedNode is a node with iptables-legacy's rules whose programs go by a lock of the test's own, so that no other test on
+// this machine is held up. A test that asks for one is not parallel: it sets the environment.
+func lockedNode(t *testing.T) (n *node, hold func() (release func())) {
+	t.Helper()
+	path := t.TempDir() + "/xtables.lock"
+	t.Setenv("XTABLES_LOCKFILE", path)
+	n = newNode(t, setup{families: testutil.IPv4, proxy: testutil.IPTables, backend: string(iptables.Legacy)})
+	return n, func() func() {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
+		if err == nil {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return func() { _ = f.Close() }
+	}
+}
+
+// flush takes a table's rules away without asking for the lock, as a program does that runs where the lock's file is another.
+func (n *node) flush(program, table string) {
+	n.t.Helper()
+	n.Host.Run("env", "XTABLES_LOCKFILE="+n.path("another.lock"), program, "-w", "-t", table, "-F")
+}
+
+// TestLockHeld has another program hold iptables' lock for longer than the agent and the plugin wait for it, while they have
+// something to do: the switch is flushed, a pod comes, the configuration changes. Pods have their answers all the while, the
+// reason is said by log, status, readiness and metrics, and once the lock is free all is done that was to be done.
+func TestLockHeld(t *testing.T) {
+	n, hold := lockedNode(t)
+	p := n.addPod(nil)
+	n.startAgent()
+	c := p.client()
+	n.wantSteered(c, "before", n.all()...)
+
+	release := hold()
+	from := len(n.agent.Output())
+	flow := n.startTraffic(p, "kept.default.svc.cluster.local.", 200)
+	n.flush("iptables-legacy", "raw")
+	n.awaitLog(from, iptables.ErrLocked.Error())
+	n.wantReady("the switch is gone and cannot be put back", false, "no rule took the lease datagram")
+	n.wantFallback(c, "the switch is gone and cannot be put back", n.all()...)
+	if s := n.status(); s.Agent == nil || !strings.Contains(s.Agent.Faults["rules"], "lock") {
+		t.Errorf("status says %+v", s.Agent)
+	}
+	if locked := n.metric(`neardns_iptables_runs_total{result="locked"}`); locked < 1 {
+		t.Errorf("%v runs are counted as locked", locked)
+	}
+
+	late := n.addPod(nil)
+	if err := late.in(podfile.Pending); err != nil {
+		t.Errorf("a pod that came meanwhile: %v", err)
+	}
+	n.wantFallback(late.client(), "a pod that came meanwhile", targets(n.ClusterDNS()...)...)
+
+	from = len(n.agent.Output())
+	n.configure("stubDomains: {corp.example: [\"192.0.2.1\"]}\n")
+	n.hup()
+	testutil.Eventually(t, 4*patience, func() error { // each round of the agent's waits for the lock anew
+		if !strings.Contains(n.agent.Output()[from:], refused) {
+			return errors.New("the agent does not say that it cannot take over the configuration")
+		}
+		return nil
+	})
+	release()
+	n.awaitLog(from, reloaded)
+	n.awaitReady()
+	n.wantReady("the lock is free", true, "")
+	n.wantSteered(c, "the lock is free", n.all()...)
+	testutil.Eventually(t, 2*patience, func() error {
+		if s := n.status(); s.Agent == nil || len(s.Agent.Faults) > 0 {
+			return fmt.Errorf("faults are left: %+v", s.Agent)
+		}
+		return late.in(podfile.Steered)
+	})
+	n.wantSteered(late.client(), "a pod that had to wait", n.all()...)
+	// Each is asked once and waited for by a second, so a busy machine costs some; a way that led nowhere would cost most.
+	asked, lost, gap := flow.end()
+	t.Logf("%d of %d questions were not answered within a second, the longest gap was %v", lost, asked, gap)
+	if lost > asked/10 {
+		t.Errorf("%d of %d questions were not answered within a second", lost, asked)
+	}
+}
+
+// TestStartBehindLock starts an agent while another program holds the lock. It waits instead of ending, and works by the rules
+// that stand, though it may choose: that a lock is held says nothing of what the kernel can do.
+func TestStartBehindLock(t *testing.T) {
+	n, hold := lockedNode(t)
+	p := n.addPod(nil)
+	n.startAgent()
+	n.agent.Signal(unix.SIGTERM)
+	n.awaitExit(n.agent, 0)
+
+	n.setup.backend = ""
+	n.configure("")
+	n.setup.backend = string(iptables.Legacy)
+	release := hold()
+	n.launchAgent()
+	n.awaitLog(0, "iptables is kept busy by another program")
+	n.wantFallback(p.client(), "an agent that waits", n.all()...)
+	select {
+	case <-n.agent.Exited():
+		t.Fatalf("the agent ended: %v\n%s", n.agent.Wait(), n.agent.Output())
+	default:
+	}
+	release()
+	n.awaitReady()
+	n.wantSteered(p.client(), "the lock is free", n.all()...)
+	if s := n.status(); s.Backend != string(iptables.Legacy) {
+		t.Errorf("the rules are %s's now", s.Backend)
+	}
+
+	// One that is told to end while it waits does so.
+	n.agent.Kill()
+	hold()
+	n.launchAgent()
+	n.awaitLog(0, "iptables is kept busy by another program")
+	n.agent.Signal(unix.SIGTERM)
+	testutil.Eventually(t, patience, func() error {
+		select {
+		case <-n.agent.Exited():
+			return nil
+		default:
+			return errors.New("the agent does not end")
+		}
+	})
+}

@@ -1,0 +1,98 @@
+package iptables_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// foreign is how many Services of others stand in nat, with five rules each: what a restore of one table reads, checks and
+// writes again.
+const foreign = 1000
+
+// TestChurn makes the host's rules anew again and again, as reloads do, beside a kube-proxy that does so with its own, while a
+// pod asks. What is asked at such a moment may be answered by either, but never by nobody: a packet that fell into a gap
+// between two rulesets would be waited for in vain, however long.
+func TestChurn(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		pod := r.steered("pod")
+		r.listen()
+		restore := []string{"iptables" + strings.TrimPrefix(string(flavour), "iptables") + "-restore", "--noflush", "--counters", "-w", "30"}
+		if flavour == iptables.Legacy { // iptables-nft has the rig's kube-proxy in its tables
+			r.node.Host.RunInput(r.node.Proxy.Base(true), restore...)
+		}
+		r.node.Host.RunInput(testutil.BulkIPTables(true, foreign), restore...)
+		for _, who := range []string{"KUBEDNS", "AGENT"} {
+			t.Run(who, func(t *testing.T) {
+				if who == "AGENT" {
+					r.renew()
+				}
+				asked := r.churn(t, pod, restore)
+				r.want(who, pod.NetNS, "afterwards", r.servers()...)
+				must(t, r.rules.Verify(r.host))
+				t.Logf("%d questions", asked)
+			})
+		}
+	})
+}
+
+// churn has the pod ask without pause while our rules and kube-proxy's are made anew, and counts its questions.
+func (r *rig) churn(t *testing.T, pod *testutil.Pod, restore []string) int64 {
+	t.Helper()
+	const times = 3
+	var asked atomic.Int64
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	patient := testutil.AskOptions{Timeout: 10 * time.Second}
+	for _, server := range r.servers() {
+		for _, network := range []string{"udp", "tcp"} {
+			kept, err := testutil.OpenUDP(pod.NetNS, server.Addr().Is4(), patient)
+			must(t, err)
+			defer kept.Close()
+			wg.Go(func() {
+				for i := 0; !over.Load(); i++ {
+					var err error
+					if network == "udp" && i%2 == 0 { // a socket that stays, and a new one
+						_, err = kept.Ask(server, "a.cluster.local", dns.TypeTXT)
+					} else {
+						_, err = testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, network, patient)
+					}
+					if err != nil {
+						t.Errorf("question %d to %s over %s: %v", i, server, network, err)
+						return
+					}
+					asked.Add(1)
+				}
+			})
+		}
+	}
+	wg.Go(func() {
+		for i := 0; !over.Load(); i++ {
+			text := fmt.Sprintf("*nat\n:KUBE-SVC-CHURN%d - [0:0]\n-A KUBE-SVC-CHURN%d -j RETURN\n-F KUBE-SVC-CHURN%d\n-X KUBE-SVC-CHURN%d\nCOMMIT\n", i, i, i, i)
+			if out, err := r.node.Host.TryRun(text, restore...); err != nil {
+				t.Errorf("kube-proxy's sync %d: %v\n%s", i, err, out)
+				return
+			}
+		}
+	})
+	more := r.host
+	more.Redirects = append(slices.Clone(more.Redirects), steer.Redirect{ClusterDNS: addr("10.96.0.20"), Steering: addr("169.254.20.12")})
+	for range times {
+		must(t, r.rules.Apply(more))
+		must(t, r.rules.Apply(r.host))
+	}
+	over.Store(true)
+	wg.Wait()
+	return asked.Load()
+}

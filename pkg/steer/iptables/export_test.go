@@ -1,0 +1,9 @@
+package iptables
+
+import "time"
+
+// LockWait is how long a run waits for iptables' lock.
+const LockWait = lockWait * time.Second
+
+// Within bounds the runs of a back end's programs by less than the usual.
+func (b *Iptables) Within(most time.Duration) { b.most = most }

@@ -1,0 +1,129 @@
+package iptables_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// ownLock has all of iptables in this test go by a lock file of the test's, so that nobody else on the machine is held up.
+func ownLock(t *testing.T) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "xtables.lock")
+	t.Setenv("XTABLES_LOCKFILE", path)
+	return path
+}
+
+// hold takes iptables' lock, as another program does for a big restore.
+func hold(t *testing.T, path string) (release func()) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
+	must(t, err)
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	t.Cleanup(func() { _ = f.Close() })
+	return func() { must(t, f.Close()) }
+}
+
+// TestLockHeld has another program keep the lock for longer than we wait: a repair ends within its bound and says why, nothing
+// is half done, what stands can be seen all the while, and afterwards all goes on.
+func TestLockHeld(t *testing.T) {
+	path := ownLock(t)
+	r := newRig(t, iptables.Legacy)
+	stats := new(iptables.Stats)
+	b, err := iptables.Open(r.node.Host.FD(), iptables.Legacy, stats)
+	must(t, err)
+	defer b.Close()
+	r.node.Host.Run("iptables-legacy", "-w", "-t", "raw", "-F", "NEARDNS-UDP")
+	before := dump(r.node.Host)
+
+	release := hold(t, path)
+	var drift *steer.DriftError
+	if err := b.Verify(r.host); !errors.As(err, &drift) {
+		t.Errorf("what is wrong cannot be seen while the lock is held: %v", err)
+	}
+	if _, err := b.Counters(); err != nil {
+		t.Errorf("the counters cannot be read while the lock is held: %v", err)
+	}
+	if n := stats.Locked.Load(); n > 0 {
+		t.Errorf("%d looks waited for the lock", n)
+	}
+	begun := time.Now()
+	err = b.Apply(r.host)
+	if took := time.Since(begun); !errors.Is(err, iptables.ErrLocked) || !iptables.Busy(err) || took < iptables.LockWait || took > iptables.LockWait+30*time.Second {
+		t.Errorf("after %v: %v", took, err)
+	}
+	if n := stats.Locked.Load(); n != 1 {
+		t.Errorf("%d runs are counted as locked", n)
+	}
+	if err := b.Supported(); !iptables.Busy(err) || errors.Is(err, steer.ErrNotSupported) {
+		t.Errorf("a held lock says nothing of the kernel: %v", err)
+	}
+	release()
+
+	if after := dump(r.node.Host); after != before {
+		t.Errorf("something was done behind the lock:\n%s\nbefore:\n%s", after, before)
+	}
+	must(t, b.Apply(r.host))
+	must(t, b.Verify(r.host))
+	must(t, b.Supported())
+}
+
+// TestLockOfTheOther is about iptables-nft, which has no lock: it goes on.
+func TestLockOfTheOther(t *testing.T) {
+	hold(t, ownLock(t))
+	r := newRig(t, iptables.NFT)
+	must(t, r.rules.Verify(r.host))
+}
+
+// TestNoLockFile is a lock file that cannot be opened, for which iptables has the same exit code: waiting is no remedy.
+func TestNoLockFile(t *testing.T) {
+	testutil.RequireRoot(t)
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "missing", "xtables.lock"))
+	err := open(t, testutil.NewNS(t, "host"), iptables.Legacy).Apply(steer.Host{Redirects: []steer.Redirect{{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")}}})
+	if err == nil || iptables.Busy(err) || !strings.Contains(err.Error(), "lock file") {
+		t.Errorf("said %v", err)
+	}
+}
+
+// TestSlowProgram is a program that does not end, as behind another's transaction that does not.
+func TestSlowProgram(t *testing.T) {
+	testutil.RequireRoot(t)
+	dir := t.TempDir()
+	for _, name := range []string{"iptables-nft", "ip6tables-nft"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	b := open(t, testutil.NewNS(t, "host"), iptables.NFT)
+	b.Within(100 * time.Millisecond)
+	err := b.Verify(steer.Host{Redirects: []steer.Redirect{{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")}}})
+	if !errors.Is(err, iptables.ErrSlow) || !iptables.Busy(err) {
+		t.Errorf("said %v", err)
+	}
+}
+
+// TestTrialLeft takes away what an agent leaves that dies in its trial of the rules.
+func TestTrialLeft(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		testutil.RequireRoot(t)
+		ns := testutil.NewNS(t, "host")
+		program := "iptables" + strings.TrimPrefix(string(flavour), "iptables")
+		ns.RunInput("*nat\n:NODE-LOCAL-DNS-TRY - [0:0]\n:NEARDNS-GIVE-BACK-TRY - [0:0]\n-A NODE-LOCAL-DNS-TRY -j NEARDNS-GIVE-BACK-TRY\nCOMMIT\n", program+"-restore", "--noflush", "-w")
+		b := open(t, ns, flavour)
+		if present, err := b.Present(); err != nil || present {
+			t.Errorf("a trial passes for our rules: %v, %v", present, err)
+		}
+		must(t, b.Remove())
+		if left := dump(ns); strings.Contains(left, "-TRY") {
+			t.Errorf("left:\n%s", left)
+		}
+	})
+}
