@@ -151,7 +151,9 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 func (a *agent) replaceRules(ctx context.Context, k backend.Kind, rules *hostRules, s node.Settings, registry *pods.Pods) error {
 	for _, other := range k.Others() {
 		old, err := other.OpenHost(-1)
-		if err != nil {
+		if errors.Is(err, steer.ErrNotSupported) {
+			continue // then nothing of it stands there
+		} else if err != nil {
 			return err
 		}
 		err = a.replace(ctx, k, rules, old, s, registry)
@@ -177,7 +179,7 @@ func (a *agent) replace(ctx context.Context, k backend.Kind, rules *hostRules, o
 		return err
 	}
 	host := steer.Host{Redirects: s.Redirects, FallbackOnly: registry.FallbackOnly(s.Redirects), Locals: s.Locals, Uplinks: uplinks,
-		Exempt: registry.OptedOut(), InterceptNode: s.InterceptNode, Lifetime: s.Lifetime}
+		Exempt: registry.OptedOut(), InterceptNode: s.InterceptNode, Lifetime: s.Lifetime, OwnLocals: s.OwnLocals, Ceded: s.Ceded()}
 	if k.IsIptables() {
 		if err := rules.Apply(host); err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/accept"
 	"github.com/neardns/neardns/pkg/steer/backend"
 )
@@ -117,14 +118,17 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 // pluginLogName is the plugin's log where its entry names no other place; one older file is kept beside it.
 const pluginLogName = "plugin.log"
 
-// removeRules takes the host's rules of one back end away.
+// removeRules takes the host's rules of one back end away. A kernel that cannot have them has none.
 func removeRules(k backend.Kind) error {
 	rules, err := k.OpenHost(-1)
-	if err != nil {
-		return err
+	if err == nil {
+		defer rules.Close() //nolint:errcheck // at exit
+		err = rules.Remove()
 	}
-	defer rules.Close() //nolint:errcheck // at exit
-	return rules.Remove()
+	if errors.Is(err, steer.ErrNotSupported) {
+		return nil
+	}
+	return err
 }
 
 // unchain takes the plugin's entry out of the conflists through the installer, which knows how and lies beside the agent.

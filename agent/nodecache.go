@@ -115,8 +115,7 @@ func (c *nodeCache) read() (*config.Node, error) {
 	conf.Link.Name = c.opts.Interface
 	conf.Corefile = c.opts.Template
 	conf.Listen = config.Listen{} // where the template says
-	// The other back end has no way to cede addresses, nor to give the node's own processes back to kube-dns.
-	conf.Backend = config.BackendNftables
+	conf.Backend = c.opts.Backend
 	if c.opts.LimitMemoryMiB > 0 {
 		conf.Cache.MemoryMiB = c.opts.LimitMemoryMiB
 	}

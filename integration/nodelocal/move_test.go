@@ -162,9 +162,9 @@ func (g *guide) next(begins string) []string {
 // The move as README tells it: NodeLocal DNSCache, then our image in its manifest, then back, under load. What the stock cache
 // loses by its own end and start is its own; from our start to our end nothing is lost.
 func TestMoveAndBack(t *testing.T) {
-	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
-		t.Run(string(proxy), func(t *testing.T) {
-			n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: proxy})
+	for _, c := range append([]cell{{testutil.IPv4, testutil.IPTables, ""}, {testutil.IPv4, testutil.NFTables, ""}}, onIPTables(testutil.IPv4)...) {
+		t.Run(c.String(), func(t *testing.T) {
+			n := c.node(t)
 			pod, guide := n.pod(), readGuide(t)
 			guide.next("kubectl -n kube-system get ")
 			stock := n.stock()
@@ -242,9 +242,7 @@ func TestMoveAndBack(t *testing.T) {
 			if err := cleanup.Wait(); err != nil {
 				t.Fatalf("cleanup: %v\n%s", err, cleanup.Output())
 			}
-			if out := n.Host.Run("nft", "list", "tables"); strings.Contains(out, "neardns") {
-				t.Errorf("tables after cleanup: %s", out)
-			}
+			n.wantNothing("after cleanup")
 			n.each(pod.NetNS, "after cleanup, stock", cached, n.served()...)
 			if len(guide.steps) > 0 {
 				t.Errorf("README has steps that nobody took: %q", guide.steps)

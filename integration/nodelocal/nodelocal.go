@@ -20,17 +20,20 @@ import (
 const Link = "nodelocaldns"
 
 // Install makes the link with the addresses that the cache listens on, and the rules for each. What is there stays.
-func Install(host *testutil.NetNS, addrs ...netip.Addr) {
+func Install(host *testutil.NetNS, addrs ...netip.Addr) { InstallBy(host, "iptables", addrs...) }
+
+// InstallBy does so by another program than what is iptables on this machine, such as iptables-legacy.
+func InstallBy(host *testutil.NetNS, iptables string, addrs ...netip.Addr) {
 	if _, err := host.Netlink().LinkByName(Link); err != nil {
 		host.Bridge(Link)
 	}
-	rules := host.Run("iptables-save", "-t", "raw")
+	rules := host.Run(iptables+"-save", "-t", "raw")
 	for _, a := range addrs {
 		if !strings.Contains(host.Run("ip", "-o", "address", "show", "dev", Link), " "+testutil.Host(a).String()+" ") {
 			host.AddAddr(Link, testutil.Host(a))
 		}
 		if !strings.Contains(rules, " "+testutil.Host(a).String()+" ") {
-			host.RunInput(NoTrack(a), "iptables-restore", "--noflush", "-w")
+			host.RunInput(NoTrack(a), iptables+"-restore", "--noflush", "-w")
 		}
 	}
 }

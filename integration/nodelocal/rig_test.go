@@ -40,8 +40,10 @@ type node struct {
 	t   *testing.T
 	dir string
 	// onLink are the cluster DNS addresses that the manifest puts on the link, too; none with kube-proxy in IPVS mode.
-	onLink []netip.Addr
-	pods   int
+	onLink  []netip.Addr
+	backend string // what the agent is told by -backend; "" nothing
+	bare    bool   // its kernel has no nf_tables, as far as the containers see
+	pods    int
 }
 
 func newNode(t *testing.T, o testutil.Options) *node {
@@ -159,9 +161,13 @@ func (n *node) served() []netip.Addr { return []netip.Addr{n.locals()[0], n.onLi
 const containerScript = `set -e
 mount --make-rprivate /
 resolv=$(cat "$DIR/resolv.conf")
+touch /run/xtables.lock "$DIR/xtables.lock"
+mount --bind /run/xtables.lock "$DIR/xtables.lock"
 mount -t tmpfs tmpfs /etc
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /var/lib
+touch /run/xtables.lock
+mount --bind "$DIR/xtables.lock" /run/xtables.lock
 mkdir /etc/coredns /etc/kube-dns
 mount --bind "$DIR/coredns" /etc/coredns
 mount --bind "$DIR/kube-dns" /etc/kube-dns
@@ -173,9 +179,20 @@ exec setpriv --bounding-set=-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+ne
 
 func (n *node) container(name string, args ...string) *testutil.Process {
 	n.t.Helper()
-	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", containerScript, "sh", made.Path(name)}, args...)...)
+	line := []string{"--mount", "sh", "-c", containerScript, "sh"}
+	if n.bare {
+		self, err := os.Executable()
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		line = append(line, self)
+	}
+	cmd := exec.Command("unshare", append(append(line, made.Path(name)), args...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "DIR=" + n.dir, "KUBE_DNS_SERVICE_HOST=" + n.ClusterDNS()[0].String(),
 		"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + n.upstream(n.ClusterDNS()[0].Is4()).String()}
+	if n.bare {
+		cmd.Env = append(cmd.Env, envBare+"=1")
+	}
 	p := n.Host.StartCmd(cmd)
 	n.t.Cleanup(func() {
 		if n.t.Failed() {
@@ -188,7 +205,11 @@ func (n *node) container(name string, args ...string) *testutil.Process {
 // agent runs ours as the manifest would, its image changed; more are arguments beside the manifest's.
 func (n *node) agent(more ...string) *testutil.Process {
 	n.t.Helper()
-	return n.container("neardns-agent", append(n.manifest().args, more...)...)
+	args := n.manifest().args
+	if n.backend != "" {
+		args = append(args, "-backend", n.backend)
+	}
+	return n.container("neardns-agent", append(args, more...)...)
 }
 
 // file reads a file as a container has it.
@@ -232,10 +253,18 @@ func (n *node) awaitLog(p *testutil.Process, after int, text string) {
 	})
 }
 
+// iptables is the program that this node's others use.
+func (n *node) iptables() string {
+	if strings.HasPrefix(n.backend, "iptables-") {
+		return n.backend
+	}
+	return "iptables"
+}
+
 // stock starts a stock CoreDNS as node-cache would have it: link, rules, Corefile, in the same order.
 func (n *node) stock() *testutil.Process {
 	n.t.Helper()
-	nodelocal.Install(n.Host, n.served()...)
+	nodelocal.InstallBy(n.Host, n.iptables(), n.served()...)
 	n.write("stock/Corefile", nodelocal.Corefile(n.locals()[0], n.onLink[0], n.upstream(n.locals()[0].Is4())))
 	p := n.Host.Start(made.Path("coredns"), "-conf", n.path("stock/Corefile"))
 	n.t.Cleanup(func() {

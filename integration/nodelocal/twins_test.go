@@ -65,27 +65,42 @@ func TestBesideNodeCache(t *testing.T) {
 // The agent is killed, and never started again: the operator rolls the image back meanwhile. node-cache finds link and switch as the
 // agent left them, and is served from its first moment.
 func TestKilledThenRolledBack(t *testing.T) {
-	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})
-	pod := n.pod()
-	p := n.agent()
-	n.awaitLeases(p, n.served()...)
-	load := n.startLoad(pod.NetNS, n.served()...)
-	defer load.end()
-	p.Kill()
-	if _, lost := load.phase(t, "ours killed", 200); lost > killMost {
-		t.Errorf("a kill lost %d", lost)
+	for _, c := range append(onIPTables(testutil.IPv4), cell{testutil.IPv4, testutil.IPTables, ""}) {
+		t.Run(c.String(), func(t *testing.T) {
+			n := c.node(t)
+			pod := n.pod()
+			p := n.agent()
+			n.awaitLeases(p, n.served()...)
+			load := n.startLoad(pod.NetNS, n.served()...)
+			defer load.end()
+			p.Kill()
+			if _, lost := load.phase(t, "ours killed", 200); lost > killMost {
+				t.Errorf("a kill lost %d", lost)
+			}
+			n.each(pod.NetNS, "ours killed", direct, n.served()...)
+			stock := n.stock()
+			testutil.Eventually(t, patience, func() error { return n.all(pod.NetNS, cached, n.served()...) })
+			load.phase(t, "stock started", 200)
+			if _, lost := load.phase(t, "stock serves beside our switch", 200); lost > 0 {
+				t.Errorf("beside our switch the stock cache lost %d", lost)
+			}
+			n.each(pod.NetNS, "stock serves beside our switch", cached, n.served()...)
+			stock.Kill()
+			if c.backend == "" {
+				if _, lost := load.phase(t, "stock killed", 200); lost > killMost {
+					t.Errorf("beside our switch a kill of the stock cache lost %d", lost)
+				}
+				n.each(pod.NetNS, "stock killed", direct, n.served()...)
+				return
+			}
+			// Its rules stand before ours in iptables, and keep its packets from the way back: it is as it was without us, until
+			// somebody serves there again.
+			p = n.agent()
+			n.awaitLeases(p, n.served()...)
+			load.phase(t, "ours again", 100)
+			n.each(pod.NetNS, "ours again", cached, n.served()...)
+			p.Kill()
+			n.each(pod.NetNS, "ours killed again, the stock cache's rules still there", direct, n.served()...)
+		})
 	}
-	n.each(pod.NetNS, "ours killed", direct, n.served()...)
-	stock := n.stock()
-	testutil.Eventually(t, patience, func() error { return cached(pod.NetNS, local4, "udp") })
-	n.each(pod.NetNS, "stock serves beside our switch", cached, n.served()...)
-	load.phase(t, "stock started", 200)
-	if _, lost := load.phase(t, "stock serves", 200); lost > 0 {
-		t.Errorf("beside our switch the stock cache lost %d", lost)
-	}
-	stock.Kill()
-	if _, lost := load.phase(t, "stock killed", 200); lost > killMost {
-		t.Errorf("beside our switch a kill of the stock cache lost %d", lost)
-	}
-	n.each(pod.NetNS, "stock killed", direct, n.served()...)
 }

@@ -43,6 +43,9 @@ func OpenNftables(nsFD int) (*Nftables, error) {
 	}
 	conn, err := dial(unix.NETLINK_NETFILTER, nsFD)
 	if err != nil {
+		if errors.Is(err, unix.EPROTONOSUPPORT) { // without nfnetlink there is no nf_tables
+			err = fmt.Errorf("%w: %w", ErrNotSupported, err)
+		}
 		return nil, errors.Join(err, unix.Close(nsFD))
 	}
 	return &Nftables{nsFD: nsFD, conn: conn}, nil

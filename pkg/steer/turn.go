@@ -10,6 +10,11 @@ const (
 	TurnIn  = "neardns-turn1"
 )
 
+// OwnMark is the packet mark by which questions of the node's own processes find into the turn, where those get a fallback
+// (Host.OwnLocals). The turn's other end takes it off. It has none of the bits that kube-proxy (0x4000, 0x8000), Calico
+// (0xffff0000), Cilium (0xff00) and the CNI of AWS (0x80) look at.
+const OwnMark = 0x35
+
 // TurnSource is the source of what has taken the turn: the answers find back by it.
 func TurnSource(is4 bool) netip.Addr {
 	if is4 {

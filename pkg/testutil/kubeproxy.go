@@ -103,13 +103,18 @@ type Proxy struct {
 	t        TB
 	ns       *NetNS
 	mode     ProxyMode
+	legacy   bool // its iptables are iptables-legacy
 	services []Service
 }
 
 // InstallProxy writes kube-proxy's rules for the services into ns. The namespace's end is the rules' end too.
 func InstallProxy(t TB, ns *NetNS, mode ProxyMode, services ...Service) *Proxy {
 	t.Helper()
-	p := &Proxy{t: t, ns: ns, mode: mode}
+	return installProxy(&Proxy{t: t, ns: ns, mode: mode}, services)
+}
+
+func installProxy(p *Proxy, services []Service) *Proxy {
+	p.t.Helper()
 	p.Set(services...)
 	return p
 }
@@ -154,15 +159,20 @@ func ofFamily(services []Service, is4 bool) []Service {
 
 // Loader is the command that takes Rules on its standard input.
 func (p *Proxy) Loader(is4 bool) []string {
-	switch {
-	case p.mode == NFTables:
+	switch p.mode {
+	case NFTables:
 		return []string{"nft", "-f", "-"}
-	case p.mode == IPVS:
+	case IPVS:
 		return []string{"sh", "-e"}
-	case is4:
-		return []string{"iptables-restore", "--noflush", "-w"}
 	}
-	return []string{"ip6tables-restore", "--noflush", "-w"}
+	program := "ip6tables"
+	if is4 {
+		program = "iptables"
+	}
+	if p.legacy {
+		program += "-legacy"
+	}
+	return []string{program + "-restore", "--noflush", "-w"}
 }
 
 func (p *Proxy) load(is4 bool, rules string) {

@@ -55,6 +55,7 @@ type Options struct {
 	Attach   Attach
 	External bool   // with a DNS server outside of the cluster, whom kube-dns asks for names that are not the cluster's
 	NoDNS    bool   // no scripted server in KubeDNS nor in ExternalNS: the caller runs its own there
+	Legacy   bool   // kube-proxy in iptables mode uses iptables-legacy, instead of what iptables is on this machine
 	Name     string // in the namespaces' names; default "node"
 }
 
@@ -106,7 +107,7 @@ func NewNode(t TB, o Options) *Node {
 	for _, ip := range n.ClusterDNS() {
 		services = append(services, DNSService(ip, n.pick(ip.Is4(), kubeDNS4, kubeDNS6))...)
 	}
-	n.Proxy = InstallProxy(t, n.Host, o.Proxy, services...)
+	n.Proxy = installProxy(&Proxy{t: t, ns: n.Host, mode: o.Proxy, legacy: o.Legacy}, services)
 	if o.Attach == MACVLAN || o.Attach == Elsewhere {
 		// Such pods reach Services because the machine that is their gateway translates.
 		InstallProxy(t, n.Neighbour, o.Proxy, services...)

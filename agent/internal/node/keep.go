@@ -63,9 +63,7 @@ func (n *Node) keepRules(s Settings) error {
 		InterceptNode: s.InterceptNode,
 		Lifetime:      s.Lifetime,
 		OwnLocals:     s.OwnLocals,
-	}
-	if s.Cedes {
-		want.Ceded = s.localAddresses()
+		Ceded:         s.Ceded(),
 	}
 	return n.mending("rules", func() (string, error) {
 		drift, err := n.Rules.Repair(want)

@@ -86,6 +86,14 @@ func (s Settings) Addresses() []netip.Addr {
 	return out
 }
 
+// Ceded are the addresses at which another program's socket is served.
+func (s Settings) Ceded() []netip.Addr {
+	if !s.Cedes {
+		return nil
+	}
+	return s.localAddresses()
+}
+
 func (s Settings) localAddresses() []netip.Addr {
 	var out []netip.Addr
 	for _, l := range s.Locals {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ type Options struct {
 	// Fallback are addresses that answer when the agent does not, for families of which the environment tells nothing. Not
 	// node-cache's: a flag of ours.
 	Fallback       []netip.Addr
+	Backend        string // of the packet rules. Not node-cache's either
 	SetupMetrics   string // -metrics-listen-address, host:port; "" not at all
 	Prometheus     string // -prometheus-listen-address, for the template
 	HealthPort     uint16
@@ -98,6 +100,19 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 			errs = append(errs, fmt.Errorf("%s %q: write host:port, such as :9253", flag, address))
 		}
 	}
+	if !slices.Contains(backends(), o.Backend) {
+		errs = append(errs, fmt.Errorf("-backend %q: write one of %s", o.Backend, strings.Join(backends(), ", ")))
+	}
+	if !o.SetupIptables {
+		// Rules of ours in iptables are what the flag is against.
+		switch o.Backend {
+		case "auto":
+			o.Backend = "nftables"
+		case "nftables":
+		default:
+			errs = append(errs, fmt.Errorf("-backend %s puts its rules into iptables, which -setupiptables=false forbids: take one of the two out", o.Backend))
+		}
+	}
 	if g.tls {
 		errs = append(errs, errors.New("-tls-enabled: metrics over TLS are not served: take it out, and put a proxy before the port if they must be"))
 	}
@@ -107,6 +122,11 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 	}
 	o.note(g, set)
 	return o, errors.Join(errs...)
+}
+
+// backends are the values of -backend, as of NodeConfig's backend.
+func backends() []string {
+	return []string{"auto", "nftables", "iptables", "iptables-nft", "iptables-legacy"}
 }
 
 func flags(o *Options, g *given) *flag.FlagSet {
@@ -119,7 +139,7 @@ func flags(o *Options, g *given) *flag.FlagSet {
 	fs.StringVar(&g.interval, "syncinterval", "60", "seconds, or a duration, between two looks at interface and rules; what changes is put right at once")
 	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` to count faults of the set-up at")
 	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` in place of __PROMETHEUS__ENDPOINT__ in the template")
-	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "accept the addresses in iptables' filter table where it drops by policy; the switch is no part of iptables and always there")
+	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "false: nothing is written into iptables; the switch is then in nftables, or there is none and the agent ends")
 	fs.StringVar(&o.Template, "basecorefile", "/etc/coredns/Corefile.base", "template Corefile, a `FILE`")
 	fs.StringVar(&g.corefile, "corefile", "/etc/Corefile", "`FILE` to write the filled-in template to, where -conf names none")
 	fs.StringVar(&o.ConfigMap, "kubednscm", DefaultConfigMap, "`FOLDER` of the kube-dns ConfigMap; it need not exist")
@@ -146,6 +166,7 @@ func flags(o *Options, g *given) *flag.FlagSet {
 	fs.BoolVar(&o.ShowVersion, "version", false, "print the version, and end")
 	// Ours.
 	fs.StringVar(&g.fallback, "fallback", "", "`ADDRESSES` that answer when the agent does not, one for each family of which the environment tells nothing")
+	fs.StringVar(&o.Backend, "backend", "auto", "`NAME` of what the packet rules are in: "+strings.Join(backends(), ", "))
 	fs.IntVar(&o.LimitMemoryMiB, "cachememory", 0, "`MEBIBYTES` that the cache may take, of all server blocks together (default 32)")
 	return fs
 }
@@ -176,7 +197,7 @@ func (o *Options) note(g given, set map[string]bool) {
 		say("-initialdelay has no effect: the switch is there before the first question")
 	}
 	if !o.SetupIptables {
-		say("-setupiptables=false: iptables is left alone; the switch, a table of its own in nftables, stands all the same: it is what gives questions to kube-dns when this agent does not answer")
+		say("-setupiptables=false: iptables is left alone; the switch, a table of its own in nftables, stands all the same: it is what gives questions to kube-dns when this agent does not answer; a kernel without nf_tables needs iptables for it")
 	}
 }
 

@@ -31,7 +31,7 @@ func addrs(texts ...string) []netip.Addr {
 func plain() Options {
 	return Options{LocalIPs: addrs("169.254.20.10"), SetupInterface: true, Interface: "nodelocaldns", SetupIptables: true,
 		Template: "/etc/coredns/Corefile.base", Corefile: "/etc/Corefile", ConfigMap: "/etc/kube-dns", Check: time.Minute,
-		UpstreamService: "kube-dns", SetupMetrics: "0.0.0.0:9353", Prometheus: ":9253", HealthPort: 8080}
+		UpstreamService: "kube-dns", SetupMetrics: "0.0.0.0:9353", Prometheus: ":9253", HealthPort: 8080, Backend: "auto"}
 }
 
 // Every flag of node-cache's and of CoreDNS's: what it changes, and what is said of it.
@@ -47,7 +47,9 @@ func TestFlags(t *testing.T) {
 		{"-localip fd00:90de:d95::a,169.254.20.10", func(o *Options) { o.LocalIPs = addrs("fd00:90de:d95::a", "169.254.20.10") }, "both families"},
 		{"-setupinterface=false", func(o *Options) { o.SetupInterface = false }, ""},
 		{"-interfacename dns0", func(o *Options) { o.Interface = "dns0" }, ""},
-		{"-setupiptables=false", func(o *Options) { o.SetupIptables = false }, "iptables is left alone"},
+		{"-setupiptables=false", func(o *Options) { o.SetupIptables, o.Backend = false, "nftables" }, "iptables is left alone"},
+		{"-setupiptables=false -backend nftables", func(o *Options) { o.SetupIptables, o.Backend = false, "nftables" }, "iptables is left alone"},
+		{"-backend iptables-legacy", func(o *Options) { o.Backend = "iptables-legacy" }, ""},
 		{"-skipteardown", func(o *Options) { o.SkipTeardown = true }, ""},
 		{"-basecorefile /x/base", func(o *Options) { o.Template = "/x/base" }, ""},
 		{"-conf /x/Corefile", func(o *Options) { o.Corefile = "/x/Corefile" }, ""},
@@ -112,20 +114,22 @@ func TestEveryFlagIsTried(t *testing.T) {
 func TestBadFlags(t *testing.T) {
 	for args, says := range map[string]string{
 		"": "-localip names no address",
-		"-localip __PILLAR__LOCAL__DNS__,10.96.0.10": "placeholder __PILLAR__LOCAL__DNS__: fill it in first",
-		"-localip 169.254.20.300":                    `"169.254.20.300" is not an IP address`,
-		"-localip 1.2.3.4 -interfacename eth0/1":     "not a name for an interface",
-		"-localip 1.2.3.4 -dns.port 5353":            "only port 53 is served",
-		"-localip 1.2.3.4 -p 5353":                   "only port 53 is served",
-		"-localip 1.2.3.4 -health-port x":            "write a port number",
-		"-localip 1.2.3.4 -syncinterval soon":        "write seconds",
-		"-localip 1.2.3.4 -syncinterval 0":           "write 1s to 1h0m0s",
-		"-localip 1.2.3.4 -syncinterval 100000":      "write 1s to 1h0m0s",
-		"-localip 1.2.3.4 -metrics-listen-address x": "write host:port",
-		"-localip 1.2.3.4 -tls-enabled":              "put a proxy before the port",
-		"-localip 1.2.3.4 more":                      `unexpected argument "more"`,
-		"-localip 1.2.3.4 -colour":                   "flag provided but not defined: -colour",
-		"-localip 1.2.3.4 -fallback nowhere":         `"nowhere" is not an IP address`,
+		"-localip __PILLAR__LOCAL__DNS__,10.96.0.10":              "placeholder __PILLAR__LOCAL__DNS__: fill it in first",
+		"-localip 169.254.20.300":                                 `"169.254.20.300" is not an IP address`,
+		"-localip 1.2.3.4 -interfacename eth0/1":                  "not a name for an interface",
+		"-localip 1.2.3.4 -dns.port 5353":                         "only port 53 is served",
+		"-localip 1.2.3.4 -p 5353":                                "only port 53 is served",
+		"-localip 1.2.3.4 -backend ebpf":                          `-backend "ebpf": write one of auto, nftables, iptables, iptables-nft, iptables-legacy`,
+		"-localip 1.2.3.4 -setupiptables=false -backend iptables": "take one of the two out",
+		"-localip 1.2.3.4 -health-port x":                         "write a port number",
+		"-localip 1.2.3.4 -syncinterval soon":                     "write seconds",
+		"-localip 1.2.3.4 -syncinterval 0":                        "write 1s to 1h0m0s",
+		"-localip 1.2.3.4 -syncinterval 100000":                   "write 1s to 1h0m0s",
+		"-localip 1.2.3.4 -metrics-listen-address x":              "write host:port",
+		"-localip 1.2.3.4 -tls-enabled":                           "put a proxy before the port",
+		"-localip 1.2.3.4 more":                                   `unexpected argument "more"`,
+		"-localip 1.2.3.4 -colour":                                "flag provided but not defined: -colour",
+		"-localip 1.2.3.4 -fallback nowhere":                      `"nowhere" is not an IP address`,
 	} {
 		if _, err := Parse(strings.Fields(args), os.Stderr); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", args, err, says)

@@ -100,7 +100,9 @@ func nftPolicies() ([]Policy, error) {
 // looks here at every round.
 func nftChains(is4 bool, names ...string) ([]*nftables.Chain, error) {
 	conn, err := nftables.New(nftables.AsLasting())
-	if err != nil {
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, nil // a kernel without nfnetlink
+	} else if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}
 	defer conn.CloseLasting() //nolint:errcheck // only read
@@ -112,12 +114,16 @@ func nftChains(is4 bool, names ...string) ([]*nftables.Chain, error) {
 	for _, name := range names {
 		c, err := conn.ListChain(&nftables.Table{Name: table, Family: family}, name)
 		// google/nftables v0.3.0 flattens the kernel's error to text.
-		if err != nil && strings.HasSuffix(err.Error(), unix.ENOENT.Error()) {
-			continue
-		} else if err != nil {
+		is := func(errno unix.Errno) bool { return strings.HasSuffix(err.Error(), errno.Error()) }
+		switch {
+		case err == nil:
+			out = append(out, c)
+		case is(unix.ENOENT):
+		case is(unix.EOPNOTSUPP), is(unix.EAFNOSUPPORT), is(unix.EINVAL): // what nfnetlink says of a part that it has not
+			return nil, nil
+		default:
 			return nil, fmt.Errorf("look for chain %s: %w", name, err)
 		}
-		out = append(out, c)
 	}
 	return out, nil
 }

@@ -60,7 +60,7 @@ type turned struct {
 
 // Repair makes the turn before the rules that use it.
 func (t turned) Repair(rs steer.Ruleset) ([]string, error) {
-	drift, err := t.turn.Ensure(givenBackTo(rs))
+	drift, err := t.turn.Ensure(givenBackTo(rs), hasOwn(rs))
 	if err != nil {
 		return drift, err
 	}
@@ -83,6 +83,12 @@ func (t turned) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error
 func (t turned) Remove() error { return errors.Join(t.Iptables.Remove(), t.turn.Remove()) }
 
 func (t turned) Close() error { return errors.Join(t.Iptables.Close(), t.turn.Close()) }
+
+// hasOwn tells whether the node's own processes get the fallback, too.
+func hasOwn(rs steer.Ruleset) bool {
+	host, ok := rs.(steer.Host)
+	return ok && host.OwnLocals
+}
 
 // givenBackTo lists the cluster DNS addresses that the rules give packets back to.
 func givenBackTo(rs steer.Ruleset) []netip.Addr {

@@ -25,6 +25,7 @@ const (
 	inputChain       = "NEARDNS-IN"
 	outputChain      = "NEARDNS-OUT"
 	forwardChain     = "NEARDNS-FORWARD"
+	ownChain         = "NEARDNS-OWN" // in raw and in nat
 	podChain         = "NEARDNS-POD"
 )
 
@@ -32,8 +33,8 @@ const (
 // that it is removed.
 func ownChains() map[string][]string {
 	return map[string][]string{
-		"raw":    {preroutingChain, udpChain, tcpChain, onLinkChain, deliverChain, rawOutputChain},
-		"nat":    {fallbackChain, giveBackChain, postroutingChain, podChain},
+		"raw":    {preroutingChain, udpChain, tcpChain, onLinkChain, deliverChain, rawOutputChain, ownChain},
+		"nat":    {fallbackChain, giveBackChain, postroutingChain, ownChain, podChain},
 		"filter": {inputChain, outputChain, forwardChain},
 	}
 }
@@ -65,7 +66,10 @@ func Lifetime(lifetime time.Duration) time.Duration {
 }
 
 // pair is an address of ours and the cluster DNS address that it stands for.
-type pair struct{ ours, clusterDNS netip.Addr }
+type pair struct {
+	ours, clusterDNS netip.Addr
+	service          bool // a Service's own, see steer.Local
+}
 
 // host is what a steer.Host asks of one family.
 type host struct {
@@ -76,13 +80,15 @@ type host struct {
 	exempt   []netip.Addr
 	uplinks  []string
 	seconds  int
+	own      bool // the node's own processes name our addresses, too; see own.go
+	ceded    []netip.Addr
 }
 
 func hostOf(h steer.Host, is4 bool) host {
-	out := host{is4: is4, uplinks: slices.Sorted(slices.Values(h.Uplinks)), seconds: leaseSeconds(h.Lifetime)}
+	out := host{is4: is4, uplinks: slices.Sorted(slices.Values(h.Uplinks)), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals}
 	for _, r := range h.Redirects {
 		if r.Is4() == is4 {
-			out.served = append(out.served, pair{r.Steering, r.ClusterDNS})
+			out.served = append(out.served, pair{ours: r.Steering, clusterDNS: r.ClusterDNS})
 		}
 	}
 	for _, l := range h.Locals {
@@ -91,12 +97,12 @@ func hostOf(h steer.Host, is4 bool) host {
 		case l.Address == l.ClusterDNS:
 			out.onLink = append(out.onLink, l.Address)
 		default:
-			out.served = append(out.served, pair{l.Address, l.ClusterDNS})
+			out.served = append(out.served, pair{l.Address, l.ClusterDNS, l.Service})
 		}
 	}
 	for _, r := range h.FallbackOnly {
 		if r.Is4() == is4 {
-			out.fallback = append(out.fallback, pair{r.Steering, r.ClusterDNS})
+			out.fallback = append(out.fallback, pair{ours: r.Steering, clusterDNS: r.ClusterDNS})
 		}
 	}
 	for _, a := range h.Exempt {
@@ -104,11 +110,17 @@ func hostOf(h steer.Host, is4 bool) host {
 			out.exempt = append(out.exempt, a)
 		}
 	}
+	for _, a := range h.Ceded {
+		if a.Is4() == is4 {
+			out.ceded = append(out.ceded, a)
+		}
+	}
 	byAddr := func(a, b pair) int { return a.ours.Compare(b.ours) }
 	slices.SortFunc(out.served, byAddr)
 	slices.SortFunc(out.fallback, byAddr)
 	slices.SortFunc(out.onLink, netip.Addr.Compare)
 	slices.SortFunc(out.exempt, netip.Addr.Compare)
+	slices.SortFunc(out.ceded, netip.Addr.Compare)
 	return out
 }
 
@@ -156,8 +168,11 @@ const syn = "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN"
 
 // lease matches what may go to the agent: the address was proven within the lease's lifetime, and a socket is bound to this
 // very address (without --nowildcard one that is bound to all addresses does not count).
-func (h host) lease(p steer.Protocol) string {
-	return fmt.Sprintf("-m recent --rcheck --seconds %d --name %s --rdest -m socket", h.seconds, list(p, h.is4))
+func (h host) lease(p steer.Protocol) string { return h.leaseAlone(p) + " -m socket" }
+
+// leaseAlone is for packets of the node itself, of which a socket match would find the sender's.
+func (h host) leaseAlone(p steer.Protocol) string {
+	return fmt.Sprintf("-m recent --rcheck --seconds %d --name %s --rdest", h.seconds, list(p, h.is4))
 }
 
 func (h host) probe(source netip.Addr) string {
@@ -167,7 +182,10 @@ func (h host) probe(source netip.Addr) string {
 // raw is the switch for UDP, before connection tracking: what is delivered is not tracked, and all else takes the nat table's
 // way.
 func (h host) raw() []chain {
-	pre := chain{table: "raw", name: preroutingChain, from: []jump{{base: "PREROUTING"}}, rules: []string{"-i lo -j RETURN"}}
+	pre := chain{table: "raw", name: preroutingChain, from: []jump{{base: "PREROUTING", before: h.untracked()}}, rules: []string{"-i lo -j RETURN"}}
+	if h.own {
+		pre.rules = append(pre.rules, "-i "+steer.TurnIn+" "+ownMark()+" -j MARK --set-mark 0x0")
+	}
 	for _, a := range h.exempt {
 		for _, on := range h.onLink {
 			pre.rules = append(pre.rules, fmt.Sprintf("-s %s -d %s -j RETURN", cidr(a), cidr(on)))
@@ -179,24 +197,28 @@ func (h host) raw() []chain {
 	for _, a := range h.onLink {
 		pre.rules = append(pre.rules, toPort53(a, "udp")+" -j "+onLinkChain, toPort53(a, "tcp")+" -j "+onLinkChain)
 	}
-	var guard []string
+	guard := h.fromBeside("ACCEPT")
 	for _, u := range h.uplinks {
 		guard = append(guard, "-i "+u+" "+comment(steer.CounterUplinkDrop)+" -j DROP")
 	}
-	guard = append(guard, h.probe(steer.ProofSource(h.is4))+" -j RETURN")
+	guard = append(guard, h.probe(steer.ProofSource(h.is4))+" -j "+h.tracked())
 	udp := chain{table: "raw", name: udpChain, rules: slices.Concat(guard, []string{
 		h.probe(steer.ProbeSource(h.is4)) + " -m socket " + comment(steer.CounterProbe) + " -g " + deliverChain,
 		h.lease(steer.UDP) + " " + comment(steer.CounterDeliveredUDP) + " -g " + deliverChain,
-		comment(steer.CounterFallbackUDP) + " -j RETURN",
+	}, h.cedes("udp", comment(steer.CounterFallbackUDP)+" -j ACCEPT", "-g "+deliverChain), []string{
+		comment(steer.CounterFallbackUDP) + " -j " + h.tracked(),
 	})}
 	// TCP's way is chosen in nat and kept by connection tracking; here are only the guard and the counters.
 	tcp := chain{table: "raw", name: tcpChain, rules: slices.Concat(guard, []string{
-		h.probe(steer.ProbeSource(h.is4)) + " -j RETURN",
-		syn + " " + h.lease(steer.TCP) + " " + comment(steer.CounterDeliveredTCP) + " -j RETURN",
-		syn + " " + comment(steer.CounterFallbackTCP) + " -j RETURN",
+		h.probe(steer.ProbeSource(h.is4)) + " -j " + h.tracked(),
+		syn + " " + h.lease(steer.TCP) + " " + comment(steer.CounterDeliveredTCP) + " -j " + h.tracked(),
+		syn + " " + comment(steer.CounterFallbackTCP) + " -j " + h.tracked(),
 	})}
+	if h.own {
+		tcp.rules = append(tcp.rules, "-j "+h.tracked())
+	}
 	deliver := chain{table: "raw", name: deliverChain, rules: []string{"-j CT --notrack"}}
-	chains := []chain{deliver, udp, tcp}
+	chains := append([]chain{deliver, udp, tcp}, h.ownRaw()...)
 	if len(h.onLink) > 0 {
 		chains = append(chains, h.onLinkChain())
 	}
@@ -215,12 +237,18 @@ func (h host) onLinkChain() chain {
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 		c.rules = append(c.rules, "-p "+p.String()+" "+h.lease(p)+" -g "+deliverChain)
 	}
+	for _, proto := range []string{"udp", "tcp"} {
+		c.rules = append(c.rules, h.cedes(proto, "-j ACCEPT", "-g "+deliverChain)...)
+	}
+	if h.own {
+		c.rules = append(c.rules, "-j "+h.tracked())
+	}
 	return c
 }
 
 // rawOutput takes the lease datagrams of the agent, and keeps its answers out of connection tracking.
 func (h host) rawOutput() chain {
-	c := chain{table: "raw", name: rawOutputChain, from: []jump{{base: "OUTPUT"}}}
+	c := chain{table: "raw", name: rawOutputChain, from: []jump{{base: "OUTPUT", before: h.untracked()}}}
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 		renew, withdraw := steer.LeasePorts(p)
 		to := func(port int) string {
@@ -233,6 +261,9 @@ func (h host) rawOutput() chain {
 	}
 	for _, p := range h.served {
 		c.rules = append(c.rules, fromPort53(p.ours, "udp")+" -j CT --notrack")
+		if h.own {
+			c.rules = append(c.rules, fromPort53(p.ours, "tcp")+" -j ACCEPT", toPort53(p.ours, "udp")+" -j "+ownChain, toPort53(p.ours, "tcp")+" -j "+ownChain)
+		}
 	}
 	for _, a := range h.onLink {
 		// The node's own processes, too, but for the agent, whose questions to this address are its last resort.
@@ -240,6 +271,9 @@ func (h host) rawOutput() chain {
 			c.rules = append(c.rules,
 				toPort53(a, p.String())+fmt.Sprintf(" -m mark ! --mark %#x -m recent --rcheck --seconds %d --name %s --rdest -j CT --notrack", steer.Mark, h.seconds, list(p, h.is4)),
 				fromPort53(a, p.String())+" -j CT --notrack")
+			if h.own {
+				c.rules = append(c.rules, toPort53(a, p.String())+" -j ACCEPT")
+			}
 		}
 	}
 	return c
@@ -255,17 +289,24 @@ func (h host) nat() []chain {
 			back.rules = append(back.rules, toPort53(p.ours, proto)+" -j DNAT --to-destination "+to)
 		}
 	}
-	choose := chain{table: "nat", name: fallbackChain, from: []jump{{base: "PREROUTING"}}, rules: []string{
+	choose := chain{table: "nat", name: fallbackChain, from: []jump{{base: "PREROUTING", before: h.translated()}}, rules: slices.Concat([]string{
 		"-i lo -j RETURN",
+	}, h.fromBeside("RETURN"), []string{
 		h.probe(steer.ProofSource(h.is4)) + " -j " + giveBackChain,
-		h.probe(steer.ProbeSource(h.is4)) + " -p tcp -m socket -j RETURN",
-		"-p tcp -m tcp --dport 53 " + h.lease(steer.TCP) + " -j RETURN",
+		h.probe(steer.ProbeSource(h.is4)) + " -p tcp -m socket -j " + h.tracked(),
+		"-p tcp -m tcp --dport 53 " + h.lease(steer.TCP) + " -j " + h.tracked(),
+	}, h.cedes("tcp", "-j "+giveBackChain, "-j ACCEPT"), []string{
 		"-j " + giveBackChain,
-	}}
+	})}
 	post := chain{table: "nat", name: postroutingChain, from: []jump{{base: "POSTROUTING"}}, rules: []string{
 		"-o " + steer.TurnOut + " -j SNAT --to-source " + steer.TurnSource(h.is4).String(),
 		"-s " + cidr(steer.TurnSource(h.is4)) + " ! -o " + steer.TurnIn + " -j MASQUERADE",
 	}}
+	if h.own {
+		for _, p := range h.served {
+			post.rules = append(post.rules, "-s "+cidr(p.ours)+" ! -o lo -j MASQUERADE")
+		}
+	}
 	for _, s := range []netip.Addr{steer.ProbeSource(h.is4), steer.ProofSource(h.is4)} {
 		post.rules = append(post.rules, "-s "+cidr(s)+" ! -o "+steer.ProberInterface+" -j MASQUERADE")
 	}
@@ -273,22 +314,31 @@ func (h host) nat() []chain {
 		// What the node itself sends there has it as its source as well, by the time kube-proxy has given it a way.
 		post.rules = append(post.rules, "-s "+cidr(a)+" ! -o lo -j MASQUERADE")
 	}
-	return []chain{back, choose, post}
+	return append([]chain{back, choose, post}, h.ownNAT()...)
+}
+
+// ours are the addresses that may be leased.
+func (h host) ours() []netip.Addr {
+	out := slices.Clone(h.onLink)
+	for _, p := range h.served {
+		out = append(out, p.ours)
+	}
+	return out
 }
 
 // filter lets through what a policy of DROP would not: questions and answers, and the turn.
 func (h host) filter() []chain {
 	in := chain{table: "filter", name: inputChain, from: []jump{{base: "INPUT"}}}
 	out := chain{table: "filter", name: outputChain, from: []jump{{base: "OUTPUT"}}}
-	ours := slices.Clone(h.onLink)
-	for _, p := range h.served {
-		ours = append(ours, p.ours)
-	}
-	for _, a := range ours {
+	for _, a := range h.ours() {
 		for _, proto := range []string{"udp", "tcp"} {
 			in.rules = append(in.rules, toPort53(a, proto)+" -j ACCEPT")
 			out.rules = append(out.rules, fromPort53(a, proto)+" -j ACCEPT")
 		}
+	}
+	if h.own {
+		in.rules = append(in.rules, "-i "+steer.TurnOut+" -j ACCEPT")
+		out.rules = append(out.rules, "-o "+steer.TurnOut+" -j ACCEPT")
 	}
 	forward := chain{table: "filter", name: forwardChain, from: []jump{{base: "FORWARD"}}}
 	for _, link := range []string{steer.TurnOut, steer.TurnIn} {

@@ -122,7 +122,7 @@ func (b *Iptables) repair(rs steer.Ruleset) (drift []string, err error) {
 		drift = append(drift, items...)
 		// One by one, in order: each table's rules stand on the ones before.
 		for _, table := range tables {
-			text := s.restore([]string{table}, func(c chain, j jump) bool { return c.lacks(have[c.table], j) })
+			text := s.restore([]string{table}, func(c chain, j jump) placing { return c.place(have[c.table], j) })
 			if err := b.restore(s.is4, text); err != nil {
 				return drift, err
 			}
@@ -274,7 +274,9 @@ func (b *Iptables) legacyChains(is4 bool, table string, names ...string) ([]stri
 
 func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string, error) {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(steer.ToEnter(b.nsFD)))
-	if err != nil {
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, nil // a kernel without nfnetlink
+	} else if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}
 	defer conn.CloseLasting() //nolint:errcheck // only read
@@ -307,11 +309,13 @@ func (b *Iptables) Supported() error {
 	redirects := []steer.Redirect{
 		{ClusterDNS: addr("192.0.2.1"), Steering: addr("192.0.2.2")}, {ClusterDNS: addr("2001:db8::1"), Steering: addr("2001:db8::2")},
 	}
+	locals := []steer.Local{{Address: addr("192.0.2.3"), ClusterDNS: addr("192.0.2.1")}, {Address: addr("2001:db8::3"), ClusterDNS: addr("2001:db8::1")}}
+	ceded := []netip.Addr{locals[0].Address, locals[1].Address}
 	var errs []error
-	for _, s := range hosts(steer.Host{Redirects: redirects, Uplinks: []string{"eth0"}}) {
+	for _, s := range hosts(steer.Host{Redirects: redirects, Locals: locals, OwnLocals: true, Ceded: ceded, Uplinks: []string{"eth0"}}) {
 		s = s.apart()
 		for _, table := range s.tables() {
-			none := func(chain, jump) bool { return false }
+			none := func(chain, jump) placing { return inPlace }
 			err := b.restore(s.is4, s.restore([]string{table}, none))
 			if err != nil && !Busy(err) {
 				errs = append(errs, fmt.Errorf("%w: %w", steer.ErrNotSupported, err))

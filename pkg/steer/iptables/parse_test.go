@@ -28,7 +28,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestDrift(t *testing.T) {
-	c := chain{table: "raw", name: "OURS", from: []jump{{base: "OUTPUT"}}, rules: []string{"-j ACCEPT"}}
+	c := chain{table: "raw", name: "OURS", from: []jump{{base: "OUTPUT", before: []foreign{{" 10.0.0.1/32 ", "-j CT --notrack"}}}}, rules: []string{"-j ACCEPT"}}
 	s := script{is4: true, chains: []chain{c}}
 	stamp := "-m comment --comment " + c.stamp()
 	for name, have := range map[string]struct {
@@ -38,8 +38,12 @@ func TestDrift(t *testing.T) {
 		"as it should be": {standing{"OUTPUT": {"-j OTHER", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
 		"nothing":         {standing{"OUTPUT": nil}, []string{"IPv4 raw: chain OURS is missing", "IPv4 raw: OUTPUT does not jump to OURS"}},
 		"no jump":         {standing{"OUTPUT": {"-p udp -j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, []string{"IPv4 raw: OUTPUT does not jump to OURS"}},
-		"another version": {standing{"OUTPUT": {"-j OURS"}, "OURS": {"-m comment --comment neardns:0", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has other rules"}},
-		"a rule too many": {standing{"OUTPUT": {"-j OURS"}, "OURS": {stamp, "-j DROP", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has 3 rules of 2"}},
+		"too late": {standing{"OUTPUT": {"-d 10.0.0.1/32 -p udp -j CT --notrack", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}},
+			[]string{"IPv4 raw: OUTPUT jumps to OURS behind another program's rules for our addresses"}},
+		"behind what does not matter": {standing{"OUTPUT": {"-d 10.0.0.11/32 -j CT --notrack", "-d 10.0.0.1/32 -j ACCEPT", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
+		"before it":                   {standing{"OUTPUT": {"-j OURS", "-d 10.0.0.1/32 -j CT --notrack"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
+		"another version":             {standing{"OUTPUT": {"-j OURS"}, "OURS": {"-m comment --comment neardns:0", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has other rules"}},
+		"a rule too many":             {standing{"OUTPUT": {"-j OURS"}, "OURS": {stamp, "-j DROP", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has 3 rules of 2"}},
 	} {
 		items, _ := s.drift(map[string]standing{"raw": have.standing})
 		if diff := cmp.Diff(have.items, items); diff != "" {

@@ -36,6 +36,14 @@ func TestGolden(t *testing.T) {
 			{Address: addr("10.96.0.10"), ClusterDNS: addr("10.96.0.10"), Service: true},
 			{Address: addr("169.254.20.10"), ClusterDNS: addr("10.96.0.50")},
 		}},
+		"nodecache": steer.Host{Uplinks: []string{"eth0"}, OwnLocals: true, Ceded: []netip.Addr{addr("169.254.20.10"), addr("10.96.0.10")}, Locals: []steer.Local{
+			{Address: addr("10.96.0.10"), ClusterDNS: addr("10.96.0.11"), Service: true},
+			{Address: addr("169.254.20.10"), ClusterDNS: addr("10.96.0.11")},
+		}},
+		"nodecache6": steer.Host{OwnLocals: true, Ceded: []netip.Addr{addr("fd00:90de:d95::a"), addr("fd00:96::a")}, Locals: []steer.Local{
+			{Address: addr("fd00:96::a"), ClusterDNS: addr("fd00:96::a"), Service: true},
+			{Address: addr("fd00:90de:d95::a"), ClusterDNS: addr("fd00:96::a")},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scripts, err := render(rs)
@@ -44,7 +52,7 @@ func TestGolden(t *testing.T) {
 			}
 			got := ""
 			for _, s := range scripts {
-				got += "# " + s.family() + "\n" + s.restore(s.tables(), func(chain, jump) bool { return true })
+				got += "# " + s.family() + "\n" + s.restore(s.tables(), func(chain, jump) placing { return absent })
 			}
 			file := filepath.Join("testdata", name+".restore")
 			if *update {

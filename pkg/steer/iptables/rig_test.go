@@ -3,6 +3,7 @@ package iptables_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,7 +53,8 @@ func open(t testing.TB, ns *testutil.NetNS, flavour iptables.Flavour) *iptables.
 func newRig(t testing.TB, flavour iptables.Flavour, change ...func(*steer.Host)) *rig {
 	t.Helper()
 	testutil.RequireRoot(t)
-	r := &rig{t: t, flavour: flavour, node: testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.IPTables, Attach: testutil.PTP})}
+	r := &rig{t: t, flavour: flavour, node: testutil.NewNode(t, testutil.Options{
+		Families: testutil.Dual, Proxy: testutil.IPTables, Attach: testutil.PTP, Legacy: flavour == iptables.Legacy})}
 	var err error
 	var redirects []steer.Redirect
 	for _, a := range r.node.ClusterDNS() {
@@ -71,7 +73,7 @@ func newRig(t testing.TB, flavour iptables.Flavour, change ...func(*steer.Host))
 	r.turn, err = turn.Open(r.node.Host.FD())
 	must(t, err)
 	t.Cleanup(func() { must(t, r.turn.Close()) })
-	_, err = r.turn.Ensure(r.node.ClusterDNS())
+	_, err = r.turn.Ensure(r.behind(), r.host.OwnLocals)
 	must(t, err)
 	r.rules = open(t, r.node.Host, flavour)
 	must(t, r.rules.Apply(r.host))
@@ -79,6 +81,17 @@ func newRig(t testing.TB, flavour iptables.Flavour, change ...func(*steer.Host))
 	must(t, err)
 	t.Cleanup(func() { must(t, r.lease.Close()) })
 	return r
+}
+
+// behind lists whom packets are given back to.
+func (r *rig) behind() []netip.Addr {
+	out := r.node.ClusterDNS()
+	for _, l := range r.host.Locals {
+		if !slices.Contains(out, l.ClusterDNS) {
+			out = append(out, l.ClusterDNS)
+		}
+	}
+	return out
 }
 
 // ours lists our addresses.
@@ -123,7 +136,7 @@ func (r *rig) listen() {
 		}
 		return nil
 	})
-	r.agent = testutil.ServeDNS(r.t, r.node.Host, testutil.DNSConfig{Name: "AGENT", Listen: at})
+	r.agent = testutil.ServeDNS(r.t, r.node.Host, testutil.DNSConfig{Name: "AGENT", Listen: at, Transparent: len(r.host.Ceded) > 0})
 }
 
 func (r *rig) each(f func(netip.Addr, steer.Protocol) error) {

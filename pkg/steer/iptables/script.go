@@ -19,7 +19,29 @@ type chain struct {
 type jump struct {
 	base string
 	last bool // behind what stands there already, instead of before it
+	// before are rules of others that would decide about our packets if they came first. Nobody is asked to stand behind us for
+	// any other reason: there are programs that insist on being first, too.
+	before []foreign
 }
+
+// foreign is a rule of another program's, by how iptables -S prints it.
+type foreign struct {
+	about string // anywhere in it
+	does  string // its end
+}
+
+func (f foreign) is(rule string) bool {
+	return strings.Contains(rule+" ", f.about) && strings.HasSuffix(rule, f.does)
+}
+
+// placing says what is wrong with a jump.
+type placing uint8
+
+const (
+	inPlace placing = iota
+	absent
+	tooLate // it stands behind one of those that it must come before
+)
 
 func (c chain) jumpRule() string { return "-j " + c.name }
 
@@ -63,8 +85,8 @@ func (s script) in(table string) []chain {
 }
 
 // restore is the input of iptables-restore --noflush that makes the tables' chains as described, each table in one
-// transaction: chains that are named are emptied first. lacks tells which jumps are missing.
-func (s script) restore(tables []string, lacks func(c chain, j jump) bool) string {
+// transaction: chains that are named are emptied first. place tells which jumps are missing or in the wrong place.
+func (s script) restore(tables []string, place func(c chain, j jump) placing) string {
 	var b strings.Builder
 	for _, table := range tables {
 		fmt.Fprintf(&b, "*%s\n", table)
@@ -79,8 +101,12 @@ func (s script) restore(tables []string, lacks func(c chain, j jump) bool) strin
 		}
 		for _, c := range s.in(table) {
 			for _, j := range c.from {
+				at := place(c, j)
+				if at == tooLate {
+					fmt.Fprintf(&b, "-D %s %s\n", j.base, c.jumpRule())
+				}
 				switch {
-				case !lacks(c, j):
+				case at == inPlace:
 				case j.last:
 					fmt.Fprintf(&b, "-A %s %s\n", j.base, c.jumpRule())
 				default:
@@ -126,8 +152,19 @@ func (c chain) differs(have standing) string {
 	return ""
 }
 
-// lacks tells whether a base chain has no jump to c.
-func (c chain) lacks(have standing, j jump) bool { return !slices.Contains(have[j.base], c.jumpRule()) }
+// place looks for the jump to c in a base chain.
+func (c chain) place(have standing, j jump) placing {
+	at := slices.Index(have[j.base], c.jumpRule())
+	if at < 0 {
+		return absent
+	}
+	for _, rule := range have[j.base][:at] {
+		if slices.ContainsFunc(j.before, func(f foreign) bool { return f.is(rule) }) {
+			return tooLate
+		}
+	}
+	return inPlace
+}
 
 // drift is what differs from the script, in words, and the tables that it is in.
 func (s script) drift(have map[string]standing) (items, tables []string) {
@@ -142,8 +179,11 @@ func (s script) drift(have map[string]standing) (items, tables []string) {
 			add(c.table, d)
 		}
 		for _, j := range c.from {
-			if c.lacks(have[c.table], j) {
+			switch c.place(have[c.table], j) {
+			case absent:
 				add(c.table, j.base+" does not jump to "+c.name)
+			case tooLate:
+				add(c.table, j.base+" jumps to "+c.name+" behind another program's rules for our addresses")
 			}
 		}
 	}

@@ -48,7 +48,7 @@ func TestSwitch(t *testing.T) {
 func TestStrictFilter(t *testing.T) {
 	r := newRig(t, iptables.NFT)
 	r.node.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1")
-	_, err := r.turn.Ensure(r.node.ClusterDNS())
+	_, err := r.turn.Ensure(r.behind(), false)
 	must(t, err)
 	r.want("KUBEDNS", r.steered("pod").NetNS, "rp_filter 1", r.servers()...)
 }

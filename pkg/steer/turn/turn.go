@@ -22,6 +22,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,7 @@ import (
 // later) and after the kernel's own for local addresses (0): an address that IPVS has on a link is never led astray.
 const (
 	table       = 5353
+	markedRule  = 94 // but for what is given back to the node's own processes
 	ownRule     = 95 // what the node itself sends goes its old way
 	backRule    = 96 // what kube-proxy did not translate behind the turn must not take it again
 	throughRule = 97
@@ -70,7 +72,8 @@ func (t *Turn) Close() error {
 func mac() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x03} }
 
 // Ensure makes the turn lead packets for these cluster DNS addresses, and no others, and returns in words what it had to add.
-func (t *Turn) Ensure(clusterDNS []netip.Addr) (mended []string, err error) {
+// With own it leads those of the node's own packets, too, that are marked (steer.OwnMark).
+func (t *Turn) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, err error) {
 	say := func(what string, done bool, err error) error {
 		if done {
 			mended = append(mended, what)
@@ -101,7 +104,7 @@ func (t *Turn) Ensure(clusterDNS []netip.Addr) (mended []string, err error) {
 				return mended, err
 			}
 		}
-		done, err := t.rules(is4, wanted)
+		done, err := t.rules(is4, wanted, own)
 		if err := say("routing rules of "+steer.TurnOut, done, err); err != nil {
 			return mended, err
 		}
@@ -197,7 +200,23 @@ func looseFilter() (changed bool, err error) {
 	if err != nil || max(all, own) != 1 {
 		return false, err
 	}
-	return true, set(file, "2")
+	l, err := net.InterfaceByName(steer.TurnOut)
+	if err != nil {
+		return false, err
+	}
+	// By netlink, since a container mostly has /proc/sys read-only. NET_ADMIN is all that it takes.
+	const inetConf, rpFilter, loose = 1, 8, 2 // IFLA_INET_CONF, IPV4_DEVCONF_RP_FILTER
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(l.Index) //nolint:gosec // the kernel's own number
+	req.AddData(msg)
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(rpFilter, nl.Uint32Attr(loose))
+	req.AddData(spec)
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return false, fmt.Errorf("set rp_filter of %s to %d: %w", steer.TurnOut, loose, err)
+	}
+	return true, nil
 }
 
 func number(file string) (int, error) {
@@ -262,7 +281,7 @@ func (t *Turn) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err erro
 }
 
 // rulesFor lists the rules of one address, without what the kernel fills in.
-func rulesFor(a netip.Addr) []*netlink.Rule {
+func rulesFor(a netip.Addr, marked bool) []*netlink.Rule {
 	rule := func(priority int) *netlink.Rule {
 		r := netlink.NewRule()
 		r.Priority, r.Family, r.Dst = priority, family(a.Is4()), hostNet(a)
@@ -272,7 +291,12 @@ func rulesFor(a netip.Addr) []*netlink.Rule {
 	own.IifName, own.Table = "lo", unix.RT_TABLE_MAIN
 	back.IifName, back.Type = steer.TurnIn, unix.FR_ACT_UNREACHABLE
 	through.Table = table
-	return []*netlink.Rule{own, back, through}
+	if !marked {
+		return []*netlink.Rule{own, back, through}
+	}
+	first := rule(markedRule)
+	first.IifName, first.Mark, first.Table = "lo", steer.OwnMark, table
+	return []*netlink.Rule{first, own, back, through}
 }
 
 func same(a, b *netlink.Rule) bool {
@@ -280,14 +304,14 @@ func same(a, b *netlink.Rule) bool {
 }
 
 // rules keeps those of the addresses, and takes away those of others.
-func (t *Turn) rules(is4 bool, clusterDNS []netip.Addr) (changed bool, err error) {
+func (t *Turn) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool, err error) {
 	have, err := t.ourRules(is4)
 	if err != nil {
 		return false, err
 	}
 	var want []*netlink.Rule
 	for _, a := range clusterDNS {
-		want = append(want, rulesFor(a)...)
+		want = append(want, rulesFor(a, own)...)
 	}
 	for _, w := range want {
 		if slices.ContainsFunc(have, func(h *netlink.Rule) bool { return same(h, w) }) {
@@ -322,7 +346,7 @@ func (t *Turn) ourRules(is4 bool) ([]*netlink.Rule, error) {
 			continue
 		}
 		ones, bits := r.Dst.Mask.Size()
-		ours := r.Priority == ownRule && r.IifName == "lo" || r.Priority == backRule && r.IifName == steer.TurnIn || r.Priority == throughRule && r.Table == table
+		ours := r.Priority == markedRule && r.Mark == steer.OwnMark && r.Table == table || r.Priority == ownRule && r.IifName == "lo" || r.Priority == backRule && r.IifName == steer.TurnIn || r.Priority == throughRule && r.Table == table
 		if ours && ones == bits {
 			out = append(out, &r)
 		}

@@ -41,14 +41,14 @@ func TestTurn(t *testing.T) {
 	a, b, c := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a"), netip.MustParseAddr("10.96.0.11")
 	ensure := func(want string, addrs ...netip.Addr) {
 		t.Helper()
-		mended, err := tn.Ensure(addrs)
+		mended, err := tn.Ensure(addrs, false)
 		must(t, err)
 		if got := strings.Join(mended, ", "); got != want {
 			t.Errorf("mended %q, want %q", got, want)
 		}
 	}
 	const all = "link neardns-turn0, settings of neardns-turn0, routes of neardns-turn0, routing rules of neardns-turn0"
-	mended, err := tn.Ensure([]netip.Addr{a, b})
+	mended, err := tn.Ensure([]netip.Addr{a, b}, false)
 	must(t, err)
 	if got := strings.Join(mended, ", "); !strings.HasPrefix(got, all) {
 		t.Errorf("mended %q at first", got)
@@ -62,7 +62,7 @@ func TestTurn(t *testing.T) {
 	ns.Run("ip", "route", "flush", "table", "5353")
 	ensure("routes of neardns-turn0", a, b)
 	ns.Down("neardns-turn1")
-	if mended, err := tn.Ensure([]netip.Addr{a, b}); err != nil || len(mended) == 0 {
+	if mended, err := tn.Ensure([]netip.Addr{a, b}, false); err != nil || len(mended) == 0 {
 		t.Errorf("a link that was set down: %v, %v", mended, err)
 	}
 	ensure("", a, b)
@@ -70,6 +70,20 @@ func TestTurn(t *testing.T) {
 	if rules := ns.Run("ip", "rule"); strings.Contains(rules, "10.96.0.10 ") || !strings.Contains(rules, "10.96.0.11 ") {
 		t.Errorf("rules after a change:\n%s", rules)
 	}
+	// What the node's own processes are given back goes there, too, by its mark.
+	marked := func() bool {
+		return strings.Contains(ns.Run("ip", "rule"), "from all to 10.96.0.11 fwmark 0x35 iif lo lookup 5353")
+	}
+	for _, own := range []bool{true, true, false} {
+		had := marked()
+		mended, err := tn.Ensure([]netip.Addr{c, b}, own)
+		must(t, err)
+		if marked() != own || (len(mended) > 0) == (had == own) {
+			t.Errorf("own %t: mended %q:\n%s", own, mended, ns.Run("ip", "rule"))
+		}
+	}
+	_, err = tn.Ensure([]netip.Addr{c, b}, true)
+	must(t, err)
 	must(t, tn.Remove())
 	must(t, tn.Remove())
 	if after := state(ns); after != before {
@@ -85,7 +99,7 @@ func TestStranger(t *testing.T) {
 	tn, err := turn.Open(ns.FD())
 	must(t, err)
 	defer tn.Close()
-	if _, err := tn.Ensure([]netip.Addr{netip.MustParseAddr("10.96.0.10")}); err == nil {
+	if _, err := tn.Ensure([]netip.Addr{netip.MustParseAddr("10.96.0.10")}, false); err == nil {
 		t.Error("a bridge is taken for the turn")
 	}
 	must(t, tn.Remove())
