@@ -20,6 +20,8 @@ type fault struct {
 	// judge measures what only this fault is about.
 	judge func(*run)
 	limit limit
+	// promised limits are judged always, others only when that is asked for.
+	promised bool
 	// noStock says why the fault has no counterpart for a stock CoreDNS.
 	noStock string
 	// needs tells why the fault cannot be tried with these programs; "": it can.

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"flag"
 	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +144,65 @@ func TestChosen(t *testing.T) {
 	o := options{short: true}
 	if got, err := o.chosen(); err != nil || len(got) != len(roomy) {
 		t.Errorf("-short: %d faults, %v", len(got), err)
+	}
+}
+
+// TestPromises holds what iptables' rules may cost, as the issue has it: of UDP and TCP together.
+func TestPromises(t *testing.T) {
+	var o options
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	o.flags(fs)
+	if err := fs.Parse([]string{"-backend", "iptables"}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := o.chosen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	promised := map[string]int{}
+	for _, f := range all {
+		if f.promised {
+			promised[f.name] = f.limit.lost + f.limit.tcp
+		}
+	}
+	if want := map[string]int{"sigterm-restart": 0, "kill": 50, "sigstop": 1500}; !maps.Equal(promised, want) {
+		t.Errorf("promised are %v, want %v", promised, want)
+	}
+	if got := o.command(); got != "make faults BACKEND=iptables-nft" {
+		t.Errorf("the command is %q", got)
+	}
+}
+
+// TestWaited has more to do at one time than there are CPUs.
+func TestWaited(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var busy []*exec.Cmd
+	for range runtime.NumCPU() + 1 {
+		cmd := exec.CommandContext(ctx, "sh", "-c", "while :; do :; done")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		busy = append(busy, cmd)
+	}
+	testutil.Eventually(t, 30*time.Second, func() error {
+		for _, cmd := range busy {
+			if longest(nil, waited(cmd.Process.Pid)) > 0 {
+				return nil
+			}
+		}
+		return errors.New("nobody waited for a CPU")
+	})
+	cancel()
+	for _, cmd := range busy {
+		_ = cmd.Wait()
+		if len(waited(cmd.Process.Pid)) > 0 {
+			t.Error("a process that is gone waits")
+		}
+	}
+	before := map[string]time.Duration{"old": time.Minute, "gone": time.Hour}
+	after := map[string]time.Duration{"old": time.Minute + time.Second, "new": 2 * time.Second}
+	if got := longest(before, after); got != 2*time.Second {
+		t.Errorf("waited %v between the two", got)
 	}
 }
 

@@ -23,7 +23,8 @@ type row struct {
 	Beyond    []string `json:"beyond,omitempty"`
 	Sometimes []string `json:"sometimes,omitempty"`
 
-	limit limit
+	limit    limit
+	promised bool
 }
 
 // report is what a run found.
@@ -42,10 +43,13 @@ func (r *report) judge() {
 	}
 }
 
-// exceeded lists what is beyond its limit, in words.
-func (r *report) exceeded() []string {
+// exceeded lists what is beyond its limit, in words: of all faults, or of those whose limit is promised.
+func (r *report) exceeded(all bool) []string {
 	var out []string
 	for _, w := range r.Rows {
+		if !all && !w.promised {
+			continue
+		}
 		for _, b := range w.Beyond {
 			out = append(out, w.Fault+": "+b)
 		}
@@ -70,6 +74,9 @@ func (r *report) markdown(out io.Writer) {
 		}
 		if late := worst(w.Ours, func(o outcome) float64 { return float64(o.Late) }); late > float64(100*time.Millisecond) {
 			fmt.Fprintf(&notes, "- %s: the load generator itself was up to %s late: the machine is busy\n", w.Fault, short(time.Duration(late)))
+		}
+		if waited := worst(w.Ours, func(o outcome) float64 { return float64(o.Waited) }); waited > float64(busy) {
+			fmt.Fprintf(&notes, "- %s: a thread of the server waited up to %s for a CPU within a second: the machine is busy\n", w.Fault, short(time.Duration(waited)))
 		}
 		if w.NoStock != "" {
 			fmt.Fprintf(&notes, "- %s, stock: %s\n", w.Fault, w.NoStock)
@@ -177,6 +184,9 @@ func (o outcome) progress() string {
 	}
 	if o.Refusal > 0 {
 		line += "; slowest SERVFAIL " + short(o.Refusal)
+	}
+	if o.Waited > busy {
+		line += fmt.Sprintf("; a thread of the server waited %s for a CPU within a second", short(o.Waited))
 	}
 	if o.Late > 50*time.Millisecond {
 		line += "; generator late by " + short(o.Late)

@@ -75,8 +75,15 @@ func TestReport(t *testing.T) {
 		{Fault: "absent", Title: "an absent one", NoOurs: "not in this build", limit: limit{lost: 5}},
 	}}
 	r.judge()
-	if got := r.exceeded(); len(got) != 1 || !strings.HasPrefix(got[0], "bad: lost over UDP 7") {
+	if got := r.exceeded(true); len(got) != 1 || !strings.HasPrefix(got[0], "bad: lost over UDP 7") {
 		t.Errorf("exceeded: %q", got)
+	}
+	if got := r.exceeded(false); len(got) > 0 {
+		t.Errorf("exceeded, and judged without being asked for: %q", got)
+	}
+	r.Rows[1].promised = true
+	if got := r.exceeded(false); len(got) != 1 {
+		t.Errorf("a promise is broken, and the run says %q", got)
 	}
 	var out strings.Builder
 	r.markdown(&out)

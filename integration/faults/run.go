@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/integration/faults/load"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -32,6 +33,9 @@ type outcome struct {
 	TCPLong load.Sum `json:"tcpLong"` // connections that stay
 	// Late is the most that the generator itself was behind: what it delays no server is to blame for.
 	Late time.Duration `json:"generatorLate"`
+	// Waited is the most that a thread of the server waited for a CPU within a second: what that delays is the machine's doing,
+	// unless the server itself has more to do than the machine can.
+	Waited time.Duration `json:"serverWaited"`
 	// Kept is the share of the cache's entries that are still there afterwards; -1 where that is not the matter.
 	Kept    float64        `json:"kept"`
 	Slower  float64        `json:"p99Ratio,omitempty"` // of hits, to undisturbed
@@ -65,7 +69,7 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 	r.begun = g.begun
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Go(func() { r.watchMemory(s.server.PID(), stop) })
+	wg.Go(func() { r.watch(s.server.PID(), stop) })
 	f.act(r)
 	r.books = g.wait()
 	close(stop)
@@ -179,16 +183,22 @@ func (r *run) grown() {
 	}
 }
 
-// watchMemory keeps the most memory that a process had.
-func (r *run) watchMemory(pid int, stop <-chan struct{}) {
-	tick := time.NewTicker(100 * time.Millisecond)
+// watch keeps the most memory that a process had, and the most that one of its threads waited for a CPU within a second.
+func (r *run) watch(pid int, stop <-chan struct{}) {
+	const second = 10 // ticks
+	tick := time.NewTicker(time.Second / second)
 	defer tick.Stop()
+	var waits []map[string]time.Duration // since each thread's begin, at each tick
 	for {
 		select {
 		case <-stop:
 			return
 		case <-tick.C:
 			r.peak = max(r.peak, memory(pid))
+			if waits = append(waits, waited(pid)); len(waits) > second {
+				waits = waits[1:]
+			}
+			r.Waited = max(r.Waited, longest(waits[0], waits[len(waits)-1]))
 		}
 	}
 }
@@ -214,6 +224,13 @@ func (s *stand) flushRuleset() {
 	p := s.node.Proxy
 	services := testutil.DNSService(clusterDNS, s.node.KubeDNSAddrs()[0])
 	services = append(services, map[string]func(*stand) []testutil.Service{"ours": second, "stock": upstreamService}[s.name](s)...)
+	if o, is := s.subject.(*ours); is && o.lease.rules.Flavour() == iptables.Legacy {
+		// What flushes those rules does it table by table; kube-proxy's are not among them here.
+		for _, table := range []string{"raw", "nat", "filter"} {
+			s.node.Host.Run("iptables-legacy", "-w", "-t", table, "-F")
+		}
+		return
+	}
 	if p.Mode() == testutil.IPTables {
 		s.node.Host.Run("nft", "flush", "ruleset") // and what iptables-nft has in it; its program makes only its own again
 		s.node.Host.RunInput(p.Base(true)+p.Rules(true, services), p.Loader(true)...)
