@@ -29,9 +29,6 @@ func TestChurn(t *testing.T) {
 		pod := r.steered("pod")
 		r.listen()
 		restore := []string{"iptables" + strings.TrimPrefix(string(flavour), "iptables") + "-restore", "--noflush", "--counters", "-w", "30"}
-		if flavour == iptables.Legacy { // iptables-nft has the rig's kube-proxy in its tables
-			r.node.Host.RunInput(r.node.Proxy.Base(true), restore...)
-		}
 		r.node.Host.RunInput(testutil.BulkIPTables(true, foreign), restore...)
 		for _, who := range []string{"KUBEDNS", "AGENT"} {
 			t.Run(who, func(t *testing.T) {

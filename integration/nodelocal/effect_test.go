@@ -1,0 +1,114 @@
+package nodelocal_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// without is the manifest's arguments but for some flags and their values.
+func (n *node) without(flags ...string) []string {
+	n.t.Helper()
+	args := n.manifest().args
+	for _, f := range flags {
+		at := slices.Index(args, f)
+		args = slices.Delete(args, at, at+2)
+	}
+	return args
+}
+
+// Flags that say where something is, each told another place than its default, where there is nothing to be had.
+func TestPlaceFlags(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
+	n.write("elsewhere/Corefile.base", strings.ReplaceAll(n.manifest().corefile, "prometheus :9253", "prometheus __PROMETHEUS__ENDPOINT__"))
+	n.write("elsewhere/kube-dns/stubDomains", fmt.Sprintf(`{"elsewhere.example": ["%s"]}`, n.KubeDNSAddrs()[0]))
+	n.template("nonsense {")
+	n.write("kube-dns/stubDomains", `{"default.example": ["192.0.2.1"]}`)
+	p := n.container("neardns-agent", append(n.without("-conf", "-pidfile"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-kubednscm", n.path("elsewhere/kube-dns"), "-conf", n.path("elsewhere/Corefile"),
+		"-metrics-listen-address", "127.0.0.1:9663", "-prometheus-listen-address", "127.0.0.1:9553", "-pidfile", n.path("elsewhere/pid"), "-cachememory", "7",
+		"-quiet", "-reloadwithsignal")...)
+	n.awaitLeases(p, n.served()...)
+	n.wantPage("http://127.0.0.1:9663/metrics", "coredns_nodecache_setup_errors_total")
+	n.wantPage("http://127.0.0.1:9553/metrics", "coredns_plugin_enabled")
+	n.wantPage("http://127.0.0.1:9553/metrics", "neardns_cache_limit_bytes 7.340032e+06")
+	if text := read(t, n.path("elsewhere/Corefile")); !strings.Contains(text, "elsewhere.example:53 {") || strings.Contains(text, "default.example") {
+		t.Errorf("-conf, -kubednscm: the Corefile is\n%s", text)
+	}
+	if got := strings.TrimSpace(read(t, n.path("elsewhere/pid"))); got != fmt.Sprint(p.PID()) {
+		t.Errorf("-pidfile holds %q, want %d", got, p.PID())
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d/root/etc/Corefile", p.PID())); err == nil {
+		t.Error("-conf: /etc/Corefile was written, too")
+	}
+	if strings.Contains(p.Output(), "note=") {
+		t.Error("-quiet: something is said of flags")
+	}
+	// -corefile is for those who leave -conf out.
+	if err := p.Terminate(patience); err != nil {
+		t.Errorf("SIGTERM: %v", err)
+	}
+	p = n.container("neardns-agent", append(n.without("-conf"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-corefile", n.path("elsewhere/other"))...)
+	n.awaitLeases(p, n.served()...)
+	n.awaitLog(p, 0, "node-cache overlooks it")
+	if text := read(t, n.path("elsewhere/other")); !strings.Contains(text, "default.example:53 {") {
+		t.Errorf("-corefile: the Corefile is\n%s", text)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// -syncinterval is how soon is seen what nobody tells of: iptables-legacy's policies. -setupiptables=false leaves that to others.
+func TestIptablesFlags(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		wants bool
+	}{{[]string{"-syncinterval", "1"}, true}, {[]string{"-syncinterval", "1", "-setupiptables=false"}, false}} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
+			p := n.agent(c.args...)
+			n.awaitLeases(p, n.served()...)
+			// Everything passes still, so no lease is lost, which would be seen at once.
+			for _, words := range []string{"-A INPUT -j ACCEPT", "-P INPUT DROP"} {
+				n.Host.Run(append([]string{"iptables-legacy", "-w"}, strings.Fields(words)...)...)
+			}
+			rules := func() bool { return strings.Contains(n.Host.Run("iptables-legacy-save"), "NEARDNS-INPUT") }
+			if c.wants {
+				testutil.Eventually(t, patience, func() error {
+					if !rules() {
+						return fmt.Errorf("a policy of DROP is not seen within %s: -syncinterval has no effect", patience)
+					}
+					return nil
+				})
+				return
+			}
+			// A restart looks at it at once.
+			p.Kill()
+			p = n.agent(c.args...)
+			n.awaitLeases(p, n.served()...)
+			n.awaitLog(p, 0, "fallback proven")
+			if rules() {
+				t.Errorf("-setupiptables=false: rules were written into iptables:\n%s", n.Host.Run("iptables-legacy-save"))
+			}
+		})
+	}
+	// Where there is no nf_tables, the switch cannot be had without iptables.
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables, Legacy: true})
+	n.bare = true
+	p := n.agent("-setupiptables=false")
+	_ = p.Wait() // its code is looked at
+	if code := p.Cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.Output(), "not supported by this kernel") || strings.Contains(p.Output(), "iptables back end") {
+		t.Errorf("exit code %d:\n%s", code, p.Output())
+	}
+	n.wantNothing("without nf_tables and -setupiptables=false")
+}
