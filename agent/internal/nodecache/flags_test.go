@@ -98,15 +98,22 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// Each flag that is registered stands in the table above, or ends the program.
+// Each flag that is registered stands in the table above, or ends the program; and in the README's.
 func TestEveryFlagIsTried(t *testing.T) {
 	text, err := os.ReadFile("flags_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	flags(new(Options), new(given)).VisitAll(func(f *flag.Flag) {
 		if !strings.Contains(string(text), `"-`+f.Name) && !strings.Contains(string(text), " -"+f.Name+" ") {
 			t.Errorf("-%s (%s) has no test", f.Name, f.Usage)
+		}
+		if !strings.Contains(string(readme), "`-"+f.Name+"`") && !strings.HasPrefix(f.Name, "tls-") {
+			t.Errorf("-%s is not in the README", f.Name)
 		}
 	})
 }
