@@ -40,7 +40,8 @@ func whole() []job {
 		{Package: "agent/internal/link"},
 		{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
 		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
-			"^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$|^(TestCritiqueA05LeaseCutsNoConnection|TestCritiqueA07LocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
+			"^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$|^(TestCritiqueA05LeaseCutsNoConnection|TestCritiqueA07LocalAndClusterFromOnePort|TestConnectedUDPThroughFlips|TestClusterDNSOnTheLink)$/^ipvs$"},
+		{Package: "pkg/steer/iptables", Run: "^TestClusterDNSOnTheLink$/^ipvs$/^iptables-nft$/^alone$"},
 		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^ipvs$|^TestMatrix$/^(ipv4|ipv6|dual)$/^(iptables|nftables)$/^bridge.brnf$|" + iptablesCells},
 	}
 }

@@ -38,13 +38,41 @@ func nodecache(h *steer.Host) {
 	h.Redirects, h.OwnLocals = nil, true
 }
 
+// localsAlone is the same where kube-proxy is in IPVS mode and has the cluster DNS address itself: the manifest leaves it out.
+func localsAlone(h *steer.Host) {
+	h.Redirects = nil
+	nodecache(h)
+}
+
 func newNodecacheRig(t *testing.T, flavour iptables.Flavour) *rig {
 	t.Helper()
-	r := newRig(t, flavour, nodecache)
+	return newNodecacheRigBeside(t, testutil.IPTables, flavour)
+}
+
+func newNodecacheRigBeside(t *testing.T, proxy testutil.ProxyMode, flavour iptables.Flavour) *rig {
+	t.Helper()
+	shape := nodecache
+	if proxy == testutil.IPVS {
+		shape = localsAlone
+	}
+	r := newRigBeside(t, proxy, flavour, shape)
 	for _, a := range r.node.KubeDNSAddrs() {
 		r.node.Proxy.Add(testutil.DNSService(upstream(a.Is4()), a)...)
 	}
 	return r
+}
+
+// beside runs a test with each flavour and each kube-proxy that this back end is for.
+func beside(t *testing.T, f func(t *testing.T, proxy testutil.ProxyMode, flavour iptables.Flavour)) {
+	t.Helper()
+	for _, proxy := range testutil.Proxies() {
+		if proxy == testutil.NFTables {
+			continue // it rejects what is given back; its kernel has nf_tables
+		}
+		t.Run(string(proxy), func(t *testing.T) {
+			flavours(t, func(t *testing.T, flavour iptables.Flavour) { f(t, proxy, flavour) })
+		})
+	}
 }
 
 // leftovers are the rules that a killed NodeLocal DNSCache leaves (KEP-1024), where it puts them: first.
@@ -69,10 +97,10 @@ func (r *rig) leftovers() {
 // Where local and cluster DNS addresses stand on the link, pods and the node's own processes are answered in every state, also
 // among the rules that a killed NodeLocal DNSCache left: before ours were there, or afterwards.
 func TestClusterDNSOnTheLink(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		for _, left := range []string{"", "left before", "made afterwards"} {
+	beside(t, func(t *testing.T, proxy testutil.ProxyMode, flavour iptables.Flavour) {
+		for _, left := range []string{"alone", "left before", "made afterwards"} {
 			t.Run(left, func(t *testing.T) {
-				r := newNodecacheRig(t, flavour)
+				r := newNodecacheRigBeside(t, proxy, flavour)
 				switch left {
 				case "left before":
 					must(t, r.rules.Remove())

@@ -52,9 +52,14 @@ func open(t testing.TB, ns *testutil.NetNS, flavour iptables.Flavour) *iptables.
 
 func newRig(t testing.TB, flavour iptables.Flavour, change ...func(*steer.Host)) *rig {
 	t.Helper()
+	return newRigBeside(t, testutil.IPTables, flavour, change...)
+}
+
+func newRigBeside(t testing.TB, proxy testutil.ProxyMode, flavour iptables.Flavour, change ...func(*steer.Host)) *rig {
+	t.Helper()
 	testutil.RequireRoot(t)
 	r := &rig{t: t, flavour: flavour, node: testutil.NewNode(t, testutil.Options{
-		Families: testutil.Dual, Proxy: testutil.IPTables, Attach: testutil.PTP, Legacy: flavour == iptables.Legacy})}
+		Families: testutil.Dual, Proxy: proxy, Attach: testutil.PTP, Legacy: flavour == iptables.Legacy})}
 	var err error
 	var redirects []steer.Redirect
 	for _, a := range r.node.ClusterDNS() {
