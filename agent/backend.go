@@ -23,7 +23,7 @@ import (
 const needsNftables = "the nftables back end needs nf_tables with socket, notrack and conntrack zone expressions (Linux 5.10 or later, modules nf_tables, nft_socket, nft_ct, nft_masq)"
 
 // needsIptables is the same for iptables.
-const needsIptables = "the iptables back end needs iptables with the matches recent and socket and the target CT (modules xt_recent, xt_socket, xt_CT) and veth"
+const needsIptables = "the iptables back end needs iptables with the matches recent and socket and the targets MARK and CT (modules xt_recent, xt_socket, xt_mark, xt_CT) and veth"
 
 // chooseBackend decides by what rules this agent works: by the configuration, else by what stands on the node already, else
 // nftables where the kernel takes all of its rules, and iptables otherwise.

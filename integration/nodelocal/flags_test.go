@@ -91,7 +91,12 @@ func TestLocalAddressAlone(t *testing.T) {
 
 // Both families in one -localip, which node-cache refuses.
 func TestBothFamilies(t *testing.T) {
-	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
+	for _, c := range append(onIPTables(testutil.Dual), cell{testutil.Dual, testutil.NFTables, ""}) {
+		t.Run(c.String(), func(t *testing.T) { bothFamilies(t, c.node(t)) })
+	}
+}
+
+func bothFamilies(t *testing.T, n *node) {
 	pod := n.pod()
 	var all []netip.Addr
 	var list []string
@@ -102,6 +107,9 @@ func TestBothFamilies(t *testing.T) {
 	n.template(strings.ReplaceAll(n.manifest().corefile, "bind "+local4.String(), "bind "+strings.Join(list, " ")))
 	args := n.manifest().args
 	args[slices.Index(args, "-localip")+1] = strings.Join(list, ",")
+	if n.backend != "" {
+		args = append(args, "-backend", n.backend)
+	}
 	p := n.container("neardns-agent", append(args, "-fallback", upstream6.String())...)
 	n.awaitLeases(p, all...)
 	n.each(pod.NetNS, "serving", cached, all...)

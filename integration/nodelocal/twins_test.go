@@ -3,13 +3,19 @@ package nodelocal_test
 import (
 	"testing"
 
+	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Two DaemonSets on one address (KEP-1024's way to be upgraded without a gap): one serves, the other stands by and takes the node
 // when it is free, whether the first was killed or told to end.
 func TestTwoDaemonSets(t *testing.T) {
-	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
+	for _, c := range []cell{{testutil.IPv4, testutil.NFTables, ""}, {testutil.IPv4, testutil.IPTables, string(iptables.Legacy)}} {
+		t.Run(c.String(), func(t *testing.T) { twoDaemonSets(t, c.node(t)) })
+	}
+}
+
+func twoDaemonSets(t *testing.T, n *node) {
 	pod := n.pod()
 	first := n.agent("-skipteardown")
 	n.awaitLeases(first, n.served()...)
@@ -41,22 +47,18 @@ func TestTwoDaemonSets(t *testing.T) {
 // One DaemonSet has our image, the other node-cache's still: what node-cache serves stays its own, and when it is gone the
 // addresses are ours.
 func TestBesideNodeCache(t *testing.T) {
-	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})
+	for _, c := range append(onIPTables(testutil.IPv4), cell{testutil.IPv4, testutil.IPTables, ""}) {
+		t.Run(c.String(), func(t *testing.T) { besideNodeCache(t, c.node(t)) })
+	}
+}
+
+func besideNodeCache(t *testing.T, n *node) {
 	pod := n.pod()
 	stock := n.stock()
 	testutil.Eventually(t, patience, func() error { return cached(pod.NetNS, local4, "udp") })
 	p := n.agent("-skipteardown")
 	n.awaitLog(p, 0, "address already in use")
-	testutil.Eventually(t, patience, func() error {
-		for _, a := range n.served() {
-			for _, network := range []string{"udp", "tcp"} {
-				if err := cached(pod.NetNS, a, network); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
+	testutil.Eventually(t, patience, func() error { return n.all(pod.NetNS, cached, n.served()...) })
 	stock.Kill()
 	n.awaitLeases(p, n.served()...)
 	n.each(pod.NetNS, "ours", cached, n.served()...)
