@@ -81,7 +81,7 @@ func allFaults() []fault {
 			name: "kill", title: "kill -9, started again 3 s later", length: 5 * time.Second, short: true, ends: true,
 			act: func(r *run) {
 				r.at(0)
-				r.s.server.Kill()
+				r.kill()
 				r.at(downTime)
 				r.s.start()
 			},

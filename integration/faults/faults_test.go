@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -203,6 +204,40 @@ func TestWaited(t *testing.T) {
 	after := map[string]time.Duration{"old": time.Minute + time.Second, "new": 2 * time.Second}
 	if got := longest(before, after); got != 2*time.Second {
 		t.Errorf("waited %v between the two", got)
+	}
+}
+
+// TestOverflowed fills the buffer of a socket that nobody reads.
+func TestOverflowed(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "overflow")
+	var deaf, full net.Conn
+	var err error
+	ns.Do(func() {
+		var l net.PacketConn
+		if l, err = net.ListenPacket("udp", "127.0.0.1:0"); err == nil { //nolint:noctx // on this host
+			deaf = l.(*net.UDPConn)
+			full, err = net.Dial("udp", l.LocalAddr().String()) //nolint:noctx // on this host
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	defer full.Close()
+	if n, err := overflowed(ns); n != 0 || err != nil {
+		t.Fatalf("before: %d, %v", n, err)
+	}
+	for range 10_000 {
+		if _, err := full.Write(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := overflowed(ns); n < 1000 || err != nil {
+		t.Errorf("%d of 10,000, %v", n, err)
+	}
+	if _, err := rcvbufErrors("Tcp: RcvbufErrors\nTcp: 7\n"); err == nil {
+		t.Error("a file without the figure gives one")
 	}
 }
 

@@ -254,18 +254,26 @@ func (o *options) rounded(t testutil.TB, faults []fault, r *report) {
 	}
 }
 
-// held is how late a load generator may be. Beyond it the machine did something else for so long that answers may have been
-// there unread: nothing is known of the server, and the run is repeated.
+// held is how late a load generator may be, and how long the kernel may take to end a killed server. Beyond it the machine did
+// something else for so long that answers may have been there unread: nothing is known of the server, and the run is repeated.
 const held, repeats = 300 * time.Millisecond, 2
 
 func settled(s *stand, f fault) outcome {
 	for again := 0; ; again++ {
 		s.restore()
 		got := try(s, f, max(f.lead, lead))
-		if got.Late <= held || again == repeats {
+		why := ""
+		switch {
+		case again == repeats:
+		case got.Late > held:
+			why = "the load generator was held up for " + short(got.Late)
+		case got.Died > held:
+			why = "the killed server took " + short(got.Died) + " to end"
+		}
+		if why == "" {
 			return got
 		}
-		s.t.Logf("        %s, %s: the load generator was held up for %s: once more", f.name, s.name, short(got.Late))
+		s.t.Logf("        %s, %s: %s: once more", f.name, s.name, why)
 	}
 }
 

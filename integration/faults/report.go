@@ -185,6 +185,12 @@ func (o outcome) progress() string {
 	if o.Refusal > 0 {
 		line += "; slowest SERVFAIL " + short(o.Refusal)
 	}
+	if o.Died > 0 {
+		line += "; ended in " + short(o.Died)
+	}
+	if o.Dropped != [2]int{} {
+		line += fmt.Sprintf("; full buffers dropped %d, at kube-dns %d", o.Dropped[0], o.Dropped[1])
+	}
 	if o.Waited > busy {
 		line += fmt.Sprintf("; a thread of the server waited %s for a CPU within a second", short(o.Waited))
 	}

@@ -36,6 +36,10 @@ type outcome struct {
 	// Waited is the most that a thread of the server waited for a CPU within a second: what that delays is the machine's doing,
 	// unless the server itself has more to do than the machine can.
 	Waited time.Duration `json:"serverWaited"`
+	// Died is how long a killed server took to end: the kernel closes its sockets last, and drops what is in them.
+	Died time.Duration `json:"died,omitempty"`
+	// Dropped are datagrams that found the buffer of the server's socket full, and that of kube-dns: neither read for so long.
+	Dropped [2]int `json:"dropped,omitzero"`
 	// Kept is the share of the cache's entries that are still there afterwards; -1 where that is not the matter.
 	Kept    float64        `json:"kept"`
 	Slower  float64        `json:"p99Ratio,omitempty"` // of hits, to undisturbed
@@ -65,6 +69,7 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 	r.before = memory(s.server.PID())
 	plan := load.Plan{Streams: streams(s), Duration: lead + f.length}
 	s.misses.Clear()
+	dropped := s.dropped()
 	g := s.launch(s.pod, plan)
 	r.begun = g.begun
 	stop := make(chan struct{})
@@ -74,6 +79,9 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 	r.books = g.wait()
 	close(stop)
 	wg.Wait()
+	for i, n := range s.dropped() {
+		r.Dropped[i] = n - dropped[i]
+	}
 	r.sum()
 	r.Reasons, r.Kept = map[string]int{}, -1
 	for name, b := range r.books {
@@ -90,6 +98,17 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 		r.Kept = min(1, s.kept()/warm)
 	}
 	return r.outcome
+}
+
+// dropped counts datagrams since the stand's begin, see outcome.
+func (s *stand) dropped() (out [2]int) {
+	s.t.Helper()
+	for i, ns := range []*testutil.NetNS{s.node.Host, s.node.KubeDNS} {
+		n, err := overflowed(ns)
+		s.must(err)
+		out[i] = n
+	}
+	return out
 }
 
 // sum sums the books up.
@@ -112,6 +131,13 @@ func (r *run) terminate() {
 	if err := r.s.server.Terminate(15 * time.Second); err != nil {
 		r.s.t.Logf("%s: after SIGTERM: %v", r.s.name, err)
 	}
+}
+
+func (r *run) kill() {
+	r.s.t.Helper()
+	begun := time.Now()
+	r.s.server.Kill()
+	r.Died = time.Since(begun)
 }
 
 // succeed starts a successor; the stand's server is that one from here on.

@@ -90,8 +90,17 @@ func ServeDNS(t TB, ns *NetNS, config DNSConfig) *DNSServer {
 	return s
 }
 
+// readBuffer has room for seconds of a test's questions. Linux gives 208 KiB, 270 questions, and then drops what comes while a
+// busy machine does not let the server read.
+const readBuffer = 4 << 20
+
 // control sets a socket's options before it is bound.
 func (c DNSConfig) control(network, _ string, conn syscall.RawConn) (err error) {
+	if strings.HasPrefix(network, "udp") {
+		if err := conn.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, readBuffer) }); err != nil {
+			return err
+		}
+	}
 	if !c.Transparent {
 		return nil
 	}

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // busy is how much waiting for a CPU within a second is worth a word: what is asked meanwhile may come too late, and with a little
@@ -35,4 +41,33 @@ func longest(from, to map[string]time.Duration) (most time.Duration) {
 		most = max(most, off-from[thread])
 	}
 	return most
+}
+
+// overflowed is how many datagrams were dropped in a namespace since its begin because the socket's buffer was full: its server
+// did not read for so long.
+func overflowed(ns *testutil.NetNS) (count int, err error) {
+	var data []byte
+	ns.Do(func() { data, err = os.ReadFile("/proc/thread-self/net/snmp") })
+	if err != nil {
+		return 0, fmt.Errorf("read how many datagrams were dropped: %w", err)
+	}
+	return rcvbufErrors(string(data))
+}
+
+// rcvbufErrors reads a figure of the file that has a line of names before each line of figures.
+func rcvbufErrors(snmp string) (int, error) {
+	var names []string
+	for line := range strings.Lines(snmp) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0 || words[0] != "Udp:":
+		case names == nil:
+			names = words
+		default:
+			if at := slices.Index(names, "RcvbufErrors"); at >= 0 && at < len(words) {
+				return strconv.Atoi(words[at])
+			}
+		}
+	}
+	return 0, errors.New("no count of datagrams that found a full buffer")
 }
