@@ -103,6 +103,7 @@ func withoutNetfilterNetlink() error {
 func TestBackendByItself(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables, Legacy: true})
 	pod := n.pod()
+	n.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1") // which the container cannot change: its /proc/sys is read-only
 	for range 2 {
 		n.bare = true
 		p := n.agent()

@@ -292,3 +292,38 @@ func TestStopAnswersWhatIsAsked(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTransparent looks at the sockets themselves, and that they serve as others do: the switch tells a server's own by this.
+func TestTransparent(t *testing.T) {
+	for _, transparent := range []bool{true, false} {
+		cfg := config(t, newUpstream(t, address("10.0.0.1")))
+		cfg.Addresses = append(cfg.Addresses, netip.IPv6Loopback())
+		cfg.Port, cfg.Transparent = freePort(t, "127.0.0.1", "::1"), transparent
+		s := start(t, cfg)
+		sockets, err := s.Sockets()
+		if err != nil || len(sockets) != 4 {
+			t.Fatalf("%d sockets: %v", len(sockets), err)
+		}
+		for _, socket := range sockets {
+			level, option := unix.SOL_IP, unix.IP_TRANSPARENT
+			if socket.Address.Addr().Is6() {
+				level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+			}
+			var is int
+			conn, err := socket.File.SyscallConn() // Fd would have the server's reads block
+			if err != nil {
+				t.Fatal(err)
+			}
+			if controlErr := conn.Control(func(fd uintptr) { is, err = unix.GetsockoptInt(int(fd), level, option) }); controlErr != nil {
+				t.Fatal(controlErr)
+			}
+			if err != nil || is == 1 != transparent {
+				t.Errorf("%s %s: transparent %d, %v; want %t", socket.Protocol, socket.Address, is, err, transparent)
+			}
+			if m := ask(t, socket.Protocol, socket.Address.String(), question("a.example.org.", mdns.TypeA)); len(m.Answer) != 1 {
+				t.Errorf("%s %s answers %v", socket.Protocol, socket.Address, m)
+			}
+			_ = socket.File.Close()
+		}
+	}
+}
