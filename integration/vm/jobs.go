@@ -28,7 +28,7 @@ const iptablesCells = "^TestMatrix$/^iptables-(nft|legacy)$/^(ipv4|ipv6|dual)$/^
 func everywhere() []job {
 	return []job{
 		{Package: "agent/internal/link"},
-		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestSwitch$/^ipvs$/^ptp$"},
+		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$"},
 		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^(ipvs|iptables|nftables)$/^bridge.brnf$|" + iptablesCells},
 	}
 }

@@ -1,6 +1,7 @@
 package testutil
 
 import (
+	"crypto/rand"
 	"net"
 	"net/netip"
 
@@ -32,17 +33,26 @@ func (n *NetNS) Bridge(name string, ports ...string) {
 	n.t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
+	// Its own address set by hand, as the bridge plugin does it: else a bridge takes its lowest port's, and every new port
+	// may leave the neighbours with a stale one. Set from the first: where it is set to what it was by chance, Linux 5.10 has
+	// no forwarding entry for it, and what is sent to the bridge itself goes to all ports and not to the host.
+	attrs.HardwareAddr = randomMAC()
 	if err := n.handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 		n.t.Fatalf("add bridge %s in %s: %v", name, n.name, err)
 	}
-	// Its own address set by hand, as the bridge plugin does it: else a bridge takes its lowest port's, and every new port
-	// may leave the neighbours with a stale one.
-	n.SetMAC(name, n.Link(name).Attrs().HardwareAddr.String())
 	n.NoDAD(name)
 	n.Up(name)
 	for _, port := range ports {
 		n.Port(name, port)
 	}
+}
+
+// randomMAC is a hardware address of nobody's.
+func randomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	_, _ = rand.Read(mac)     // never fails
+	mac[0] = mac[0]&^0x03 | 2 // one station's, assigned locally
+	return mac
 }
 
 // Port makes a link a port of a bridge.
