@@ -87,14 +87,14 @@ func (c client) direct(a *testutil.Answer) bool {
 // steered tells whether a question goes to the cache: the second answer is the first one.
 func (c client) steered(at target) error {
 	name := freshName()
-	miss, err := c.ask(at, name, time.Second)
+	miss, err := c.ask(at, name, time.Second*testutil.Slowness())
 	if err != nil {
 		return fmt.Errorf("%s, miss: %w", at, err)
 	}
 	if c.direct(miss) {
 		return fmt.Errorf("%s: answered by kube-dns itself, want the cache", at)
 	}
-	hit, err := c.ask(at, name, time.Second)
+	hit, err := c.ask(at, name, time.Second*testutil.Slowness())
 	if err != nil {
 		return fmt.Errorf("%s, hit: %w", at, err)
 	}
@@ -138,7 +138,7 @@ func (n *node) wantSteered(c client, when string, ats ...target) {
 func (n *node) wantFallback(c client, when string, ats ...target) {
 	n.t.Helper()
 	for _, at := range ats {
-		if err := c.fellBack(at, time.Second); err != nil {
+		if err := c.fellBack(at, time.Second*testutil.Slowness()); err != nil {
 			n.t.Errorf("%s: %v", when, err)
 		}
 	}

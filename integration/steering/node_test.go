@@ -1,9 +1,12 @@
 package steering
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -183,40 +186,62 @@ func (n *node) awaitReady() {
 			n.t.Fatalf("the agent ended: %v\n%s", n.agent.Wait(), n.agent.Output())
 		default:
 		}
-		s := n.status()
-		if s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < len(n.ClusterDNS()) {
-			return fmt.Errorf("the agent is not ready: %+v", s)
+		a, err := n.askAgent()
+		if err != nil {
+			return err
+		}
+		if !a.Ready || len(a.Proven) < len(n.ClusterDNS()) {
+			return fmt.Errorf("the agent is not ready: %+v", a)
 		}
 		return nil
 	})
 }
 
+// agentStatus is the agent's own word.
+type agentStatus struct {
+	Ready  bool `json:"ready"`
+	Leases []struct {
+		Address  netip.Addr `json:"address"`
+		Protocol string     `json:"protocol"`
+		Held     bool       `json:"held"`
+		Reason   string     `json:"reason"`
+	} `json:"leases"`
+	Proven []netip.Addr      `json:"fallbackProven"`
+	Faults map[string]string `json:"faults"`
+	Repair string            `json:"lastRepair"`
+
+	Bypassed []struct {
+		Pod       string     `json:"pod"`
+		Source    netip.Addr `json:"source"`
+		Since     time.Time  `json:"since"`
+		NextTrial time.Time  `json:"nextTrial"`
+	} `json:"bypassed"`
+
+	Handover *struct {
+		From string `json:"from"`
+		Took string `json:"took"`
+	} `json:"handover"`
+}
+
+// askAgent asks the agent itself. The program for that also runs others, for the kernel's rules, which take the time that a
+// starting agent needs where a machine is slow.
+func (n *node) askAgent() (*agentStatus, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(n.stateDir(), "agent.sock"))
+	}
+	c := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: patience}
+	reply, err := c.Get("http://agent/status")
+	if err != nil {
+		return nil, err
+	}
+	defer reply.Body.Close()
+	var s agentStatus
+	return &s, json.NewDecoder(reply.Body).Decode(&s)
+}
+
 // status is what `neardns-agent status --json` says, as far as the tests look at it.
 type status struct {
-	Agent *struct {
-		Ready  bool `json:"ready"`
-		Leases []struct {
-			Address  netip.Addr `json:"address"`
-			Protocol string     `json:"protocol"`
-			Held     bool       `json:"held"`
-			Reason   string     `json:"reason"`
-		} `json:"leases"`
-		Proven []netip.Addr      `json:"fallbackProven"`
-		Faults map[string]string `json:"faults"`
-		Repair string            `json:"lastRepair"`
-
-		Bypassed []struct {
-			Pod       string     `json:"pod"`
-			Source    netip.Addr `json:"source"`
-			Since     time.Time  `json:"since"`
-			NextTrial time.Time  `json:"nextTrial"`
-		} `json:"bypassed"`
-
-		Handover *struct {
-			From string `json:"from"`
-			Took string `json:"took"`
-		} `json:"handover"`
-	} `json:"agent"`
+	Agent    *agentStatus             `json:"agent"`
 	NoAgent  string                   `json:"noAgent"`
 	Backend  string                   `json:"backend"`
 	Leases   []map[string]string      `json:"kernelLeases"`

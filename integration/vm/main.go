@@ -50,7 +50,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.kernel, "kernel", "6.1", "the kernel's series, as Debian has it: "+strings.Join(series(), ", "))
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "qemu's accelerator; kvm where the machine lends it")
-	flag.IntVar(&o.cpus, "cpus", 2, "the guest's CPUs")
+	flag.IntVar(&o.cpus, "cpus", 1, "the guest's CPUs; under emulation a second one costs more, by what the two wait for one another, than it does")
 	flag.IntVar(&o.memory, "memory", 2048, "the guest's memory in MiB")
 	flag.DurationVar(&o.timeout, "timeout", 15*time.Minute, "limit for the guest, from its start to its end")
 	flag.StringVar(&o.only, "only", "", "regular expression: run these packages of the plan only")

@@ -33,14 +33,20 @@ type Iptables struct {
 	mu sync.Mutex // guards the fields below, and keeps one look and its repair together
 	// looked is when the rules were last found or made as last says.
 	looked time.Time
+	took   time.Duration // by that look
 	last   string
 }
 
 var _ steer.Table = (*Iptables)(nil)
 
 // lookAgain is how soon after a look that found all right the next one is worth its processes. What is damaged meanwhile is
-// found by the look after it: Watch asks for one.
+// found by the look after it: Watch asks for one. A look that took long, as behind somebody's lock or on a node without CPU
+// time, is not followed by the next at once: looks take a tenth of the time at most, while that is no longer than Watch waits.
 const lookAgain = time.Second
+
+func (b *Iptables) isFresh(key string) bool {
+	return key == b.last && time.Since(b.looked) < max(lookAgain, min(10*b.took, lookEvery))
+}
 
 // Open opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
 // It starts nothing: programs that are missing are an error of the first call that needs them. stats may be nil.
@@ -85,18 +91,19 @@ func (b *Iptables) Apply(rs steer.Ruleset) error {
 func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	key := fmt.Sprintf("%+v", rs)
 	b.mu.Lock()
-	fresh := key == b.last && time.Since(b.looked) < lookAgain
+	fresh := b.isFresh(key)
 	b.mu.Unlock()
 	if fresh {
 		return nil, nil
 	}
+	begun := time.Now()
 	drift, err = b.repair(rs)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.last = key; err != nil {
 		b.last = ""
 	}
-	b.looked = time.Now()
+	b.looked, b.took = time.Now(), time.Since(begun)
 	return drift, err
 }
 
@@ -120,12 +127,10 @@ func (b *Iptables) repair(rs steer.Ruleset) (drift []string, err error) {
 			continue
 		}
 		drift = append(drift, items...)
-		// One by one, in order: each table's rules stand on the ones before.
-		for _, table := range tables {
-			text := s.restore([]string{table}, func(c chain, j jump) placing { return c.place(have[c.table], j) })
-			if err := b.restore(s.is4, text); err != nil {
-				return drift, err
-			}
+		// In order, each table's rules stand on the ones before: the program ends at the first table that is refused.
+		text := s.restore(tables, func(c chain, j jump) placing { return c.place(have[c.table], j) })
+		if err := b.restore(s.is4, text); err != nil {
+			return drift, err
 		}
 	}
 	return drift, nil
@@ -314,8 +319,18 @@ func (b *Iptables) Supported() error {
 	var errs []error
 	for _, s := range hosts(steer.Host{Redirects: redirects, Locals: locals, OwnLocals: true, Ceded: ceded, Uplinks: []string{"eth0"}}) {
 		s = s.apart()
+		none := func(chain, jump) placing { return inPlace }
+		err := b.restore(s.is4, s.restore(s.tables(), none))
+		if err == nil {
+			err = b.restore(s.is4, s.discard(s.tables()...))
+		}
+		if err == nil {
+			continue
+		} else if Busy(err) {
+			return err
+		}
+		// One by one, to name all that is refused. Chains that stand from just now are emptied first.
 		for _, table := range s.tables() {
-			none := func(chain, jump) placing { return inPlace }
 			err := b.restore(s.is4, s.restore([]string{table}, none))
 			if err != nil && !Busy(err) {
 				errs = append(errs, fmt.Errorf("%w: %w", steer.ErrNotSupported, err))

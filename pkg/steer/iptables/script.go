@@ -237,12 +237,16 @@ func (s script) apart() script {
 	return out
 }
 
-// discard is the input of iptables-restore that takes a table's chains away, where nothing but they refer to them.
-func (s script) discard(table string) string {
-	var flush, gone strings.Builder
-	for _, c := range s.in(table) {
-		fmt.Fprintf(&flush, "-F %s\n", c.name)
-		fmt.Fprintf(&gone, "-X %s\n", c.name)
+// discard is the input of iptables-restore that takes tables' chains away, where nothing but they refer to them.
+func (s script) discard(tables ...string) string {
+	var b strings.Builder
+	for _, table := range tables {
+		var flush, gone strings.Builder
+		for _, c := range s.in(table) {
+			fmt.Fprintf(&flush, "-F %s\n", c.name)
+			fmt.Fprintf(&gone, "-X %s\n", c.name)
+		}
+		b.WriteString("*" + table + "\n" + flush.String() + gone.String() + "COMMIT\n")
 	}
-	return "*" + table + "\n" + flush.String() + gone.String() + "COMMIT\n"
+	return b.String()
 }
