@@ -99,7 +99,7 @@ test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runt
 	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 VMFLAGS = $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),-run '$(RUN)') $(if $(ACCEL),-accel $(ACCEL)) $(if $(BACKENDS),-backends $(BACKENDS))
-test-vm: bin/tools/vm ## run the kernel's tests on Debian's kernels in qemu, by software emulation (KERNELS="6.1 5.10", ONLY, RUN, BACKENDS=nftables,iptables-nft, ACCEL=kvm)
+test-vm: bin/tools/vm ## run the kernel's tests on Debian's kernels in qemu, by software emulation (KERNELS="6.1 5.10", ONLY, RUN, BACKENDS=nftables,iptables-legacy, ACCEL=kvm)
 	@integration/tools/deps qemu-system-x86_64:qemu-system-x86 ipvsadm:ipvsadm ipset:ipset depmod:kmod
 	@for kernel in $(KERNELS); do bin/tools/vm -kernel $$kernel $(VMFLAGS) | CI=true $(TESTRUN) -events - -allowed-skips integration/vm/allowed-skips; done
 

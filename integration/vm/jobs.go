@@ -20,8 +20,12 @@ type job struct {
 
 const module = "github.com/neardns/neardns"
 
-// iptablesCells are there with -backends only: each calls iptables some hundred times, and so takes a minute under emulation.
+// iptablesCells are the iptables back end's where no other machine has them: the hung agent's among them, as in every cell. Each
+// runs iptables some hundred times, and so takes a minute under emulation.
 const iptablesCells = "^TestMatrix$/^iptables-(nft|legacy)$/^(ipv4|ipv6|dual)$/^ipvs$"
+
+// brnfCells are the nftables back end's, whatever kube-proxy: on the attachment that asks most of a kernel.
+const brnfCells = "^TestMatrix$/^(ipv4|ipv6|dual)$/^(ipvs|iptables|nftables)$/^bridge.brnf$"
 
 // everywhere are the tests that every kernel has to pass: what the tables need of it, the link, and the life of an agent with
 // kube-proxy in each of its modes.
@@ -29,20 +33,21 @@ func everywhere() []job {
 	return []job{
 		{Package: "agent/internal/link"},
 		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$"},
-		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^(ipvs|iptables|nftables)$/^bridge.brnf$|" + iptablesCells},
+		{Package: "integration/steering", Run: brnfCells},
 	}
 }
 
-// whole is what the kernel of the Debian release that the tests are made for has to pass: also every cell with IPVS, and the
-// rules' cases that IPVS could spoil. What measures time is left out, and what is the same by any kube-proxy.
+// whole is what the kernel of the Debian release that the tests are made for has to pass: also the other attachments with IPVS,
+// the iptables back end, and the rules' cases that IPVS could spoil. What measures time is left out, and what is the same by any
+// kube-proxy.
 func whole() []job {
 	return []job{
 		{Package: "agent/internal/link"},
-		{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
+		{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$/^(ptp|bridge.brnf)$|^TestProxyChanges$/^ipvs$"},
 		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
 			"^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$|^(TestCritiqueA05LeaseCutsNoConnection|TestCritiqueA07LocalAndClusterFromOnePort|TestConnectedUDPThroughFlips|TestClusterDNSOnTheLink)$/^ipvs$"},
 		{Package: "pkg/steer/iptables", Run: "^TestClusterDNSOnTheLink$/^ipvs$/^iptables-nft$/^alone$"},
-		{Package: "integration/steering", Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^ipvs$|^TestMatrix$/^(ipv4|ipv6|dual)$/^(iptables|nftables)$/^bridge.brnf$|" + iptablesCells},
+		{Package: "integration/steering", Run: brnfCells + "|^TestMatrix$/^dual$/^ipvs$/^(ptp|bridge)$|" + iptablesCells},
 	}
 }
 
