@@ -14,7 +14,7 @@ func TestProcess(t *testing.T) {
 	RequireRoot(t)
 	t.Parallel()
 	ns := NewNS(t, "process")
-	p := ns.Start("sh", "-c", "ip -o link; trap 'echo bye; exit 7' TERM; while :; do sleep 0.05; done")
+	p := ns.Start("sh", "-c", "trap 'echo bye; exit 7' TERM; ip -o link; while :; do sleep 0.05; done")
 	Eventually(t, 5*time.Second, func() error {
 		if out := p.Output(); !strings.Contains(out, "lo") {
 			return fmt.Errorf("printed %q", out)

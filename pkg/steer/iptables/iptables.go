@@ -40,10 +40,11 @@ type Iptables struct {
 var _ steer.Table = (*Iptables)(nil)
 
 // lookAgain is how soon after a look that found all right the next one is worth its processes. What is damaged meanwhile is
-// found by the look after it: Watch asks for one. A look that took long, as behind somebody's lock or on a node without CPU
-// time, is not followed by the next at once: looks take a tenth of the time at most, while that is no longer than Watch waits.
+// found by the look after it: Watch asks for one.
 const lookAgain = time.Second
 
+// isFresh tells whether these rules were looked at a moment ago. A look that took long, as behind somebody's lock or on a node
+// without CPU time, is not followed by the next at once: looks take a tenth of the time, or come no oftener than Watch asks.
 func (b *Iptables) isFresh(key string) bool {
 	return key == b.last && time.Since(b.looked) < max(lookAgain, min(10*b.took, lookEvery))
 }
