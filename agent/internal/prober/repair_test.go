@@ -3,6 +3,7 @@ package prober
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -119,6 +120,17 @@ func TestCloseLeavesNothing(t *testing.T) {
 		return n.Host.Run("ip", "-o", "link") + n.Host.Run("ip", "route", "show", "table", "all") +
 			n.Host.Run("ip", "-6", "route", "show", "table", "all") + n.Host.Run("ip", "neigh", "show", "nud", "permanent")
 	}
+	// The kernel's work queue adds the routes of the node's own addresses some time after the addresses.
+	testutil.Eventually(t, 30*time.Second, func() error {
+		routes := n.Host.Run("ip", "-6", "route", "show", "table", "local")
+		for line := range strings.Lines(n.Host.Run("ip", "-6", "-o", "addr")) {
+			address, _, _ := strings.Cut(strings.Fields(line)[3], "/")
+			if !strings.Contains(routes, "local "+address+" ") {
+				return fmt.Errorf("no route for %s", address)
+			}
+		}
+		return nil
+	})
 	before := state()
 	p := n.prober(t)
 	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, time.Second))
