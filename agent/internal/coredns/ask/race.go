@@ -46,6 +46,7 @@ type race struct {
 	next       int  // the first one that has not begun
 	best       *dns.Msg
 	worth      verdict // of best
+	late       bool    // we stood still for a while: what took long says nothing of a server
 }
 
 // plan puts the servers in order: healthy ones as they were written, then the last resort, then those that fail; what is left
@@ -202,6 +203,7 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 	pause := hedgeAfter
 	switch {
 	case pending != nil:
+		r.due(r.began.Add(hedgeAfter))
 		active++
 		pause = hedgeAgain
 		s := r.tries[0].server
@@ -218,6 +220,8 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
+	due := time.Now().Add(pause)
+	wait := func(d time.Duration) { timer.Reset(d); due = time.Now().Add(d) }
 	for active > 0 || r.more() && time.Now().Before(r.end) {
 		select {
 		case out := <-outcomes:
@@ -228,15 +232,16 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 			}
 			if r.more() && r.atOnce(out.try) {
 				start()
-				timer.Reset(hedgeAfter)
+				wait(hedgeAfter)
 			}
 		case <-timer.C:
+			r.due(due)
 			pause = hedgeAgain
 			if r.more() && (active == 0 || r.mayHedge()) {
 				start()
 				pause = hedgeAfter
 			}
-			timer.Reset(pause)
+			wait(pause)
 		case <-ctx.Done():
 			r.settle(-1)
 			return r.give(ctx.Err())
@@ -245,6 +250,9 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 	r.settle(-1)
 	return r.give(nil)
 }
+
+// due notes how late we are for something.
+func (r *race) due(at time.Time) { r.late = r.late || time.Since(at) > stalled }
 
 // listen waits on for the answer on a line.
 func (s *server) listen(ctx context.Context, p *listening, req *dns.Msg, end time.Time) (*dns.Msg, error) {

@@ -1,16 +1,20 @@
 package ask
 
 import (
+	"cmp"
 	"errors"
 	"syscall"
 	"time"
 )
 
+// errNoStream is of a stream that was still being made when another way had the answer.
+var errNoStream = errors.New("no connection in the time of a question")
+
 // settle draws the conclusions of a race: what each server that was asked has shown of itself. winner is the try that
 // answered well, or -1.
 func (r *race) settle(winner int) {
 	now := time.Now()
-	if now.After(r.end.Add(stalled)) {
+	if r.due(r.end); r.late {
 		return // it was us: stopped or starved, we have looked too late at what had come in time
 	}
 	if winner < 0 && r.best != nil && r.worth == truncated {
@@ -41,7 +45,7 @@ func (r *race) settle(winner int) {
 func (r *race) settleTruncated(now time.Time) {
 	for i := range r.next {
 		if t := &r.tries[i]; t.stream && t.again && t.server.tls == nil && (t.state == running || t.state == ended && t.why == reasonSilent) {
-			t.server.setStreamless(now, t.err)
+			t.server.setStreamless(now, cmp.Or(t.err, errNoStream))
 		}
 	}
 }
@@ -66,7 +70,7 @@ func (r *race) settleOwn(winner int, now time.Time) {
 		}
 		switch {
 		case t.stream && !won.stream && r.worth != truncated && !t.connected:
-			won.server.setStreamless(now, t.err)
+			won.server.setStreamless(now, cmp.Or(t.err, errNoStream))
 		case t.state == running:
 			// Its connection leads to an endpoint that is gone, as may the others of its time.
 			won.server.pool(t.stream).flush()
@@ -110,7 +114,7 @@ func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 // budget was over.
 const silentAfter = 3 * hedgeAfter
 
-// stalled is how late the end of a question may be noticed before its server's silence says nothing.
+// stalled is how late a timer or the end of a question may be noticed before a server's silence says nothing.
 const stalled = 200 * time.Millisecond
 
 // ours reports whether a try failed for want of something on this machine: descriptors, memory, ports.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"syscall"
@@ -107,6 +108,17 @@ func TestOurs(t *testing.T) {
 	r.settle(-1)
 	if s.health.fails.Load() != 0 {
 		t.Error("a server was blamed after we had stood still")
+	}
+	// Nor where we stood still on the way: the stream was made meanwhile, and nobody looked.
+	r = race{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Second), end: time.Now().Add(time.Second), count: 2, next: 2}
+	r.due(time.Now().Add(-time.Second + hedgeAfter))
+	r.tries = [maxTries]try{{server: s, state: running, stream: true, began: r.began}, {server: s, state: ended, again: true, connected: true}}
+	if r.settle(1); s.isStreamless(time.Now()) {
+		t.Error("a server is held to take no stream after we had stood still")
+	}
+	r.late, s.log = false, slog.New(slog.DiscardHandler)
+	if r.settle(1); !s.isStreamless(time.Now()) {
+		t.Error("a stream that does not come about is tried again")
 	}
 }
 
