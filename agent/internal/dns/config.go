@@ -276,7 +276,7 @@ func parseZone(name string) (string, error) {
 	if name == "." {
 		return ".", nil
 	}
-	if _, ok := dns.IsDomainName(z); !ok || z == "" {
+	if _, ok := dns.IsDomainName(z); !ok || z == "" || strings.HasSuffix(z, ".") {
 		return name, fmt.Errorf("%q is not a domain name", name)
 	}
 	// Wider than host names, narrower than DNS: nothing that would mean something in a Corefile.
@@ -307,6 +307,9 @@ func parseUpstream(s string, tlsAllowed bool) (string, netip.AddrPort, error) {
 	host, name, port := splitServerName(rest)
 	if name != "" {
 		z, err := parseZone(name)
+		if err == nil && z == "." {
+			err = errors.New("of the root is no certificate's")
+		}
 		if err != nil {
 			return "", netip.AddrPort{}, fmt.Errorf("%q: server name %w", s, err)
 		}

@@ -58,7 +58,7 @@ func FuzzConflicting(f *testing.F) {
 }
 
 func FuzzParseUpstream(f *testing.F) {
-	for _, s := range []string{"10.0.0.1", "10.0.0.1:53", "[fd00::1]:53", "tls://9.9.9.9%dns.quad9.net:853", "tls://[2620:fe::9%dns.quad9.net]:853", "https://x"} {
+	for _, s := range []string{"10.0.0.1", "10.0.0.1:53", "[fd00::1]:53", "tls://9.9.9.9%dns.quad9.net:853", "tls://[2620:fe::9%dns.quad9.net]:853", "https://x", "tls://0.0.0.1%0..", "tls://0.0.0.1%."} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

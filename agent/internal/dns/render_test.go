@@ -180,6 +180,8 @@ func TestRenderRefuses(t *testing.T) {
 		{"wildcard upstream", func(c *Config) { c.External = []string{"0.0.0.0"} }, "0.0.0.0 is not a server's address"},
 		{"link-local", func(c *Config) { c.External = []string{"fe80::1%eth0"} }, "a link-local server cannot be asked"},
 		{"tls name", func(c *Config) { c.External = []string{"tls://9.9.9.9%a b"} }, "server name"},
+		{"tls name that ends in an empty label", func(c *Config) { c.External = []string{"tls://9.9.9.9%a.."} }, "server name"},
+		{"tls name of the root", func(c *Config) { c.External = []string{"tls://9.9.9.9%."} }, "of the root"},
 		{"itself", func(c *Config) { c.External = []string{"169.254.20.10"} }, "upstreams.external[0]: 169.254.20.10 is an address of ours"},
 		{"too many", func(c *Config) { c.External = slices.Repeat([]string{"9.9.9.9"}, 16) }, "16 servers; at most 15"},
 		{"stub without server", func(c *Config) { c.StubDomains = map[string][]string{"a.example": nil} }, `stubDomains["a.example"]: no server`},
