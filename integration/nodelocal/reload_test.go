@@ -29,7 +29,7 @@ func TestReload(t *testing.T) {
 	n.wantPage("http://"+at+m.health.Path, "OK")
 	n.wantPage("http://127.0.0.1:9253/metrics", "coredns_plugin_enabled")
 	n.wantPage("http://127.0.0.1:9353/metrics", `coredns_nodecache_setup_errors_total{errortype="iptables"} 0`)
-	if got := strings.TrimSpace(n.file(p, "/tmp/node-cache.pid")); got != fmt.Sprint(p.PID()) {
+	if got := strings.TrimSpace(n.file(p, n.path("node-cache.pid"))); got != fmt.Sprint(p.PID()) {
 		t.Errorf("-pidfile holds %q, want %d", got, p.PID())
 	}
 	for _, want := range []string{"cluster.local:53 {", "forward . " + upstream4.String() + " {\n            force_tcp", "forward . " + n.ExternalAddrs()[0].String() + ":53\n", "health 169.254.20.10:8080"} {

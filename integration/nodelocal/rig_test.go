@@ -125,9 +125,9 @@ func (n *node) manifest() manifest {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	// The instructions' sed, for kube-proxy in iptables mode.
+	// The instructions' sed, for kube-proxy in iptables mode. A container's /tmp is its own, which here is the test's folder.
 	filled := strings.NewReplacer("__PILLAR__LOCAL__DNS__", n.locals()[0].String(), "__PILLAR__DNS__SERVER__", n.onLink[0].String(),
-		"__PILLAR__DNS__DOMAIN__", "cluster.local").Replace(string(text))
+		"__PILLAR__DNS__DOMAIN__", "cluster.local", `"/tmp/`, `"`+n.dir+"/").Replace(string(text))
 	var m manifest
 	for doc := range strings.SplitSeq(filled, "\n---\n") {
 		var o object
