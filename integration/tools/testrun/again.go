@@ -10,7 +10,7 @@ import (
 )
 
 // mostAgain is how many failed tests may be tried again. More of them are no matter of a busy machine.
-const mostAgain = 5
+const mostAgain = 3
 
 // tryAgain runs each failed test o.again times more, by itself, on a machine that has become quiet. One that passes each time
 // counts as passed and is named as unsteady in the sum. A race, a panic, a time limit or a leak is a fault however rare.
