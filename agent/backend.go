@@ -179,7 +179,7 @@ func (a *agent) replace(ctx context.Context, k backend.Kind, rules *hostRules, o
 		return err
 	}
 	host := steer.Host{Redirects: s.Redirects, FallbackOnly: registry.FallbackOnly(s.Redirects), Locals: s.Locals, Uplinks: uplinks,
-		Exempt: registry.OptedOut(), InterceptNode: s.InterceptNode, Lifetime: s.Lifetime, OwnLocals: s.OwnLocals, Ceded: s.Ceded()}
+		Exempt: registry.OptedOut(), InterceptNode: s.InterceptNode, Lifetime: s.Lifetime, OwnLocals: s.OwnLocals, Ceded: s.Ceded(), HealthPort: s.HealthPort}
 	if k.IsIptables() {
 		if err := rules.Apply(host); err != nil {
 			return err

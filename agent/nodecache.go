@@ -53,7 +53,7 @@ func runNodecache(ctx context.Context, e env, args []string) error {
 		return badConfig(err)
 	}
 	level := new(slog.LevelVar)
-	log := telemetry.NewLogger(e.stderr, level, false)
+	log := telemetry.NewLogger(e.stderr, level, opts.JSONLog)
 	if !opts.Quiet {
 		for _, note := range slices.Concat(opts.Notes, answer.Notes) {
 			log.Info("flags", "note", note)
@@ -128,6 +128,9 @@ func (c *nodeCache) derive(conf *config.Node) (node.Settings, upstream.Upstreams
 	s := node.Settings{
 		Locals: c.answer.Locals, Steers: true, Link: conf.Link.Name, Renew: conf.Lease.Renew, Lifetime: conf.Lease.Lifetime,
 		Backend: conf.Backend, ClusterDomain: conf.ClusterDomain, Cedes: true, OwnLocals: true, Check: c.opts.Check,
+	}
+	if c.opts.SetupIptables { // as node-cache, which writes no rule at all without
+		s.HealthPort = c.opts.HealthPort
 	}
 	s.DNS = dns.Config{
 		Addresses: s.Addresses(), ClusterDomain: conf.ClusterDomain, InstanceID: c.instance, NodeCache: true, Transparent: true, Link: conf.Link.Name,
@@ -239,8 +242,14 @@ func replaceFile(path, text string) error {
 	return os.Rename(fresh, path)
 }
 
-// ended takes the link away, unless it is to stay. The switch stays in any case: pods name our addresses.
+// ended takes the file of -pidfile away, as CoreDNS does, and the link, unless it is to stay. The switch stays in any case: pods
+// name our addresses.
 func (c *nodeCache) ended() error {
+	if file := c.opts.PIDFile; file != "" {
+		if text, err := c.env.readFile(file); err == nil && string(text) == pidText() {
+			_ = os.Remove(file) // nobody needs it
+		}
+	}
 	if !c.opts.SetupInterface || c.opts.SkipTeardown {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/nodecache"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 // netLock is the name by which one agent has a node's addresses. Such names belong to a netns and go with the process that bound
@@ -45,6 +47,7 @@ func lockNetNS() (*os.File, error) {
 func (c *nodeCache) parts(p *node.Parts) {
 	p.Server = gatedServer{p.Server, c}
 	p.Rules = countedRules{p.Rules, c.faults}
+	p.Firewall = countedFirewall{p.Firewall, c.faults}
 	p.Link = countedLink{p.Link, c}
 	if !c.opts.SetupInterface {
 		p.Link = countedLink{foreignLink{p.Link}, c}
@@ -71,14 +74,17 @@ func (s gatedServer) Start(ctx context.Context, cfg dns.Config) error {
 		return err
 	}
 	if file := s.c.opts.PIDFile; file != "" {
-		if err := replaceFile(file, fmt.Sprintln(os.Getpid())); err != nil {
+		if err := replaceFile(file, pidText()); err != nil {
 			s.c.log.Warn("the file of -pidfile is not written", "err", err)
 		}
 	}
 	return nil
 }
 
-// countedRules and countedLink count what goes wrong under node-cache's name.
+// pidText is what stands in the file of -pidfile.
+func pidText() string { return fmt.Sprintln(os.Getpid()) }
+
+// countedRules and what follows count what goes wrong under node-cache's name.
 type countedRules struct {
 	node.Rules
 	faults *nodecache.Faults
@@ -86,7 +92,26 @@ type countedRules struct {
 
 func (r countedRules) Repair(rs steer.Ruleset) ([]string, error) {
 	drift, err := r.Rules.Repair(rs)
-	return drift, r.faults.Count(nodecache.FaultIptables, err)
+	return drift, r.faults.Count(rulesFault(err), err)
+}
+
+type countedFirewall struct {
+	node.Firewall
+	faults *nodecache.Faults
+}
+
+func (f countedFirewall) Ensure(addresses []netip.Addr, legacy bool) (string, error) {
+	mended, err := f.Firewall.Ensure(addresses, legacy)
+	return mended, f.faults.Count(rulesFault(err), err)
+}
+
+// rulesFault names what kept rules from being written: iptables' lock, which others hold, or something that is wrong.
+func rulesFault(err error) string {
+	// Where go-iptables ran it, the program's own words are all that tells.
+	if err != nil && (errors.Is(err, iptables.ErrLocked) || strings.Contains(err.Error(), "holding the xtables lock")) {
+		return nodecache.FaultIptablesLock
+	}
+	return nodecache.FaultIptables
 }
 
 type countedLink struct {
@@ -97,6 +122,11 @@ type countedLink struct {
 func (l countedLink) Ensure(name string, addresses []netip.Addr) (string, error) {
 	mended, err := l.Link.Ensure(name, addresses)
 	l.c.once.Do(func() { close(l.c.linked) })
+	if err != nil {
+		if _, missing := net.InterfaceByName(name); missing != nil {
+			_ = l.c.faults.Count(nodecache.FaultInterfaceAdd, err) // and below, as node-cache does
+		}
+	}
 	return mended, l.c.faults.Count(nodecache.FaultInterfaceCheck, err)
 }
 

@@ -3,6 +3,7 @@ package nodelocal_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -26,14 +27,15 @@ func (n *node) without(flags ...string) []string {
 // Flags that say where something is, each told another place than its default, where there is nothing to be had.
 func TestPlaceFlags(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
-	n.write("elsewhere/Corefile.base", strings.ReplaceAll(n.manifest().corefile, "prometheus :9253", "prometheus __PROMETHEUS__ENDPOINT__"))
+	n.write("elsewhere/Corefile.base", strings.NewReplacer("prometheus :9253", "prometheus __PILLAR__PROMETHEUS__ENDPOINT__", ":53 {", " {").Replace(n.manifest().corefile))
 	n.write("elsewhere/kube-dns/stubDomains", fmt.Sprintf(`{"elsewhere.example": ["%s"]}`, n.KubeDNSAddrs()[0]))
 	n.template("nonsense {")
 	n.write("kube-dns/stubDomains", `{"default.example": ["192.0.2.1"]}`)
 	p := n.container("neardns-agent", append(n.without("-conf", "-pidfile"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-kubednscm", n.path("elsewhere/kube-dns"), "-conf", n.path("elsewhere/Corefile"),
 		"-metrics-listen-address", "127.0.0.1:9663", "-prometheus-listen-address", "127.0.0.1:9553", "-pidfile", n.path("elsewhere/pid"), "-cachememory", "7",
-		"-quiet", "-reloadwithsignal")...)
+		"-dns.port", "53", "-quiet", "-reloadwithsignal")...)
 	n.awaitLeases(p, n.served()...)
+	n.each(n.pod().NetNS, "blocks without a port, -dns.port 53", cached, n.served()...)
 	n.wantPage("http://127.0.0.1:9663/metrics", "coredns_nodecache_setup_errors_total")
 	n.wantPage("http://127.0.0.1:9553/metrics", "coredns_plugin_enabled")
 	n.wantPage("http://127.0.0.1:9553/metrics", "neardns_cache_limit_bytes 7.340032e+06")
@@ -53,11 +55,39 @@ func TestPlaceFlags(t *testing.T) {
 	if err := p.Terminate(patience); err != nil {
 		t.Errorf("SIGTERM: %v", err)
 	}
+	if _, err := os.Stat(n.path("elsewhere/pid")); err == nil {
+		t.Error("-pidfile: the file outlives the process")
+	}
 	p = n.container("neardns-agent", append(n.without("-conf"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-corefile", n.path("elsewhere/other"))...)
 	n.awaitLeases(p, n.served()...)
 	n.awaitLog(p, 0, "node-cache overlooks it")
 	if text := read(t, n.path("elsewhere/other")); !strings.Contains(text, "default.example:53 {") {
 		t.Errorf("-corefile: the Corefile is\n%s", text)
+	}
+	p.Kill()
+	p = n.agent("-log-format", "json")
+	n.awaitLog(p, 0, `"msg":"packet rules"`)
+}
+
+// What the kubelet asks at -health-port is not tracked, in either direction; what is asked at another port of the same address is.
+func TestHealthPort(t *testing.T) {
+	for _, c := range append(onIPTables(testutil.IPv4), cell{testutil.IPv4, testutil.NFTables, ""}, cell{testutil.IPv6, testutil.NFTables, ""}) {
+		t.Run(c.String(), func(t *testing.T) {
+			n := c.node(t)
+			m := n.manifest()
+			n.template(strings.ReplaceAll(m.corefile, ":8080", ":8099"))
+			p := n.agent("-health-port", "8099")
+			n.awaitLeases(p, n.served()...)
+			at := func(port uint16) string { return "http://" + netip.AddrPortFrom(n.locals()[0], port).String() }
+			n.wantPage(at(8099)+"/health", "OK")
+			n.wantPage(at(9353)+"/metrics", "coredns_nodecache_setup_errors_total")
+			if len(testutil.ConntrackOf(n.Host, 9353)) == 0 {
+				t.Error("no connection of the node's own is tracked: this shows nothing")
+			}
+			if lines := testutil.ConntrackOf(n.Host, 8099); len(lines) > 0 {
+				t.Errorf("what the kubelet asks is tracked: %q", lines)
+			}
+		})
 	}
 }
 

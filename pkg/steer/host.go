@@ -128,10 +128,11 @@ type hostFamily struct {
 	exempt    []netip.Addr
 	ceded     []netip.Addr
 	ownLocals bool
+	health    uint16
 }
 
 func (h Host) of(f *family) hostFamily {
-	hf := hostFamily{family: f, intercept: h.InterceptNode, exempt: h.Exempt, ownLocals: h.OwnLocals}
+	hf := hostFamily{family: f, intercept: h.InterceptNode, exempt: h.Exempt, ownLocals: h.OwnLocals, health: h.HealthPort}
 	for _, a := range sortedAddrs(h.Ceded) {
 		if a.Is4() == f.is4() {
 			hf.ceded = append(hf.ceded, a)
@@ -292,7 +293,7 @@ func (hf hostFamily) output() []rule {
 		}
 		rules = append(rules, f.rule().dport(p, 53).daddrIn(hf.name("ours")).notrack().end())
 	}
-	return rules
+	return append(rules, hf.healthProbes()...)
 }
 
 // giveBack hands a packet the cluster DNS address, and one to a local address the zone by which its answer is known again.

@@ -216,7 +216,7 @@ func (n *Nftables) Supported() error {
 	for _, part := range []struct {
 		name string
 		rs   Ruleset
-	}{{"pod table", Pod{Redirects: redirects}}, {"host table", Host{Redirects: redirects, Locals: locals, InterceptNode: true, OwnLocals: true}}} {
+	}{{"pod table", Pod{Redirects: redirects}}, {"host table", Host{Redirects: redirects, Locals: locals, InterceptNode: true, OwnLocals: true, HealthPort: 8080}}} {
 		b := batch{table: TableName + "-scratch"}
 		b.complete(part.rs.render(), loaded{})
 		if err := b.rehearse(n.conn); err != nil {

@@ -69,6 +69,18 @@ func (hf hostFamily) ownChains() []chain {
 	}
 }
 
+// healthProbes keeps the kubelet's probes of a local address out of conntrack, and what they are answered (kubernetes/dns#352).
+func (hf hostFamily) healthProbes() []rule {
+	if hf.health == 0 {
+		return nil
+	}
+	var rules []rule
+	for _, l := range hf.locals {
+		rules = append(rules, hf.rule().dport(TCP, hf.health).daddr(l.Address).notrack().end(), hf.rule().sport(TCP, hf.health).saddr(l.Address).notrack().end())
+	}
+	return rules
+}
+
 // ownInput gives the local address back as source to what kube-dns answered a process of the node.
 func (hf hostFamily) ownInput() []rule {
 	if !hf.ownLocals {

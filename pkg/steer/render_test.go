@@ -45,7 +45,7 @@ func rulesets() map[string]steer.Ruleset {
 			Uplinks: []string{"eth0"}, InterceptNode: true, Lifetime: 1500 * time.Millisecond},
 		"host-fallback-only": steer.Host{Redirects: []steer.Redirect{redirect4}, FallbackOnly: []steer.Redirect{redirect4b}, InterceptNode: true},
 		"host-none":          steer.Host{},
-		"host-nodecache": steer.Host{Locals: []steer.Local{local4, {Address: redirect4.ClusterDNS, ClusterDNS: redirect4b.ClusterDNS, Service: true}, local6}, OwnLocals: true,
+		"host-nodecache": steer.Host{Locals: []steer.Local{local4, {Address: redirect4.ClusterDNS, ClusterDNS: redirect4b.ClusterDNS, Service: true}, local6}, OwnLocals: true, HealthPort: 8080,
 			Uplinks: []string{"eth0"}},
 		"host-nodecache-ceded": steer.Host{Locals: []steer.Local{local4, local6}, OwnLocals: true, Ceded: []netip.Addr{local6.Address, local4.Address}},
 	}

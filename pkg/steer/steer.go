@@ -222,6 +222,9 @@ type Host struct {
 	// OwnLocals gives the node's own processes that name a local address the fallback, too. They are steered under the lease
 	// alone, so their bound after a kill is one lease lifetime.
 	OwnLocals bool
+	// HealthPort keeps what the node itself asks over TCP at this port of the local addresses out of conntrack: the kubelet's
+	// probes of a cache's health. 0: nothing.
+	HealthPort uint16
 }
 
 // Backend makes one netns's rules equal to a description. Implementations are safe for concurrent use, also by several

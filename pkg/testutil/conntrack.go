@@ -10,7 +10,10 @@ import (
 
 // Conntrack lists the namespace's connection tracking entries that have port 53 in either direction, one line each; the
 // zone is named where it is not the default. An empty list is what an untracked answer leaves.
-func Conntrack(ns *NetNS) []string {
+func Conntrack(ns *NetNS) []string { ns.t.Helper(); return ConntrackOf(ns, 53) }
+
+// ConntrackOf lists those that have another port.
+func ConntrackOf(ns *NetNS, port uint16) []string {
 	ns.t.Helper()
 	var lines []string
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
@@ -19,7 +22,7 @@ func Conntrack(ns *NetNS) []string {
 			ns.t.Fatalf("list connection tracking in %s: %v", ns.name, err)
 		}
 		for _, f := range flows {
-			if f.Forward.DstPort != 53 && f.Reverse.SrcPort != 53 {
+			if f.Forward.DstPort != port && f.Reverse.SrcPort != port {
 				continue
 			}
 			lines = append(lines, conntrackLine(f))

@@ -64,6 +64,7 @@ func (n *Node) keepRules(s Settings) error {
 		Lifetime:      s.Lifetime,
 		OwnLocals:     s.OwnLocals,
 		Ceded:         s.Ceded(),
+		HealthPort:    s.HealthPort,
 	}
 	return n.mending("rules", func() (string, error) {
 		drift, err := n.Rules.Repair(want)

@@ -52,6 +52,8 @@ type Settings struct {
 	Cedes bool
 	// OwnLocals gives the node's own processes that name a local address the fallback, too.
 	OwnLocals bool
+	// HealthPort is where the kubelet asks at the local addresses, untracked; 0: nowhere.
+	HealthPort uint16
 	// Check is how often everything is looked at, whether or not an event said so; 0: every 30 s. Only a start reads it.
 	Check time.Duration
 }

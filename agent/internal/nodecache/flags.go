@@ -32,8 +32,9 @@ type Options struct {
 	Backend        string // of the packet rules. Not node-cache's either
 	SetupMetrics   string // -metrics-listen-address, host:port; "" not at all
 	Prometheus     string // -prometheus-listen-address, for the template
-	HealthPort     uint16
+	HealthPort     uint16 // the kubelet's probes of it are not tracked; where /health is served the template says
 	PIDFile        string
+	JSONLog        bool
 	Quiet          bool
 	ShowPlugins    bool
 	ShowVersion    bool
@@ -52,9 +53,9 @@ const (
 
 // given are flags as they were written, before they mean anything.
 type given struct {
-	localIP, fallback, interval, health, port, corefile, conf string
-	reload, ebtables, tls                                     bool
-	ignored                                                   [6]string
+	localIP, fallback, interval, health, port, corefile, conf, logFormat string
+	reload, ebtables, tls                                                bool
+	ignored                                                              [6]string
 }
 
 // Parse reads node-cache's command line. For flag.ErrHelp it has written the flags to usage.
@@ -66,9 +67,11 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fs.SetOutput(usage)
+			fmt.Fprintln(usage, "neardns-agent nodecache: a DNS cache in the place of NodeLocal DNSCache's node-cache, by its flags and its Corefile template")
 			fs.PrintDefaults()
+			return o, err
 		}
-		return o, err
+		return o, fmt.Errorf("%w: `neardns-agent nodecache -h` lists the flags and what they take", err)
 	}
 	if fs.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q: node-cache takes flags alone", fs.Arg(0))
@@ -83,8 +86,8 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 	var faults []error
 	o.Fallback, faults = addresses("-fallback", g.fallback, false)
 	errs = append(errs, faults...)
-	if o.Interface == "" || len(o.Interface) > 15 || strings.ContainsAny(o.Interface, "/ ") {
-		errs = append(errs, fmt.Errorf("-interfacename %q: not a name for an interface: write 1 to 15 letters without space or slash", o.Interface))
+	if !isInterface(o.Interface) {
+		errs = append(errs, fmt.Errorf("-interfacename %q: not a name for an interface: write 1 to 15 letters without space, slash or colon", o.Interface))
 	}
 	if g.port != "53" {
 		errs = append(errs, fmt.Errorf("-dns.port %s: only port 53 is served, since only questions to it fall back: take the flag out", g.port))
@@ -94,7 +97,11 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 		errs = append(errs, fmt.Errorf("-health-port %q: write a port number", g.health))
 	}
 	o.HealthPort = uint16(port)
-	errs = append(errs, o.interval(g.interval, set["syncinterval"]))
+	if g.logFormat != "text" && g.logFormat != "json" {
+		errs = append(errs, fmt.Errorf("-log-format %q: write text or json", g.logFormat))
+	}
+	o.JSONLog = g.logFormat == "json"
+	errs = append(errs, o.interval(g.interval))
 	for flag, address := range map[string]string{"-metrics-listen-address": o.SetupMetrics, "-prometheus-listen-address": o.Prometheus} {
 		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
 			errs = append(errs, fmt.Errorf("%s %q: write host:port, such as :9253", flag, address))
@@ -124,6 +131,11 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 	return o, errors.Join(errs...)
 }
 
+// isInterface is the kernel's own check (dev_valid_name in net/core/dev.c).
+func isInterface(name string) bool {
+	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\v\f\r")
+}
+
 // backends are the values of -backend, as of NodeConfig's backend.
 func backends() []string {
 	return []string{"auto", "nftables", "iptables", "iptables-nft", "iptables-legacy"}
@@ -136,15 +148,15 @@ func flags(o *Options, g *given) *flag.FlagSet {
 	fs.StringVar(&g.localIP, "localip", "", "`ADDRESSES` to serve at, separated by commas, of either family")
 	fs.BoolVar(&o.SetupInterface, "setupinterface", true, "make the interface and put the addresses on it")
 	fs.StringVar(&o.Interface, "interfacename", "nodelocaldns", "`NAME` of the interface")
-	fs.StringVar(&g.interval, "syncinterval", "60", "seconds, or a duration, between two looks at interface and rules; what changes is put right at once")
+	fs.StringVar(&g.interval, "syncinterval", "60", "`SECONDS`, or a duration, between two looks at interface and rules; what changes is put right at once")
 	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` to count faults of the set-up at")
-	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` in place of __PROMETHEUS__ENDPOINT__ in the template")
+	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` in place of __PILLAR__PROMETHEUS__ENDPOINT__ in the template")
 	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "false: nothing is written into iptables; the switch is then in nftables, or there is none and the agent ends")
 	fs.StringVar(&o.Template, "basecorefile", "/etc/coredns/Corefile.base", "template Corefile, a `FILE`")
 	fs.StringVar(&g.corefile, "corefile", "/etc/Corefile", "`FILE` to write the filled-in template to, where -conf names none")
 	fs.StringVar(&o.ConfigMap, "kubednscm", DefaultConfigMap, "`FOLDER` of the kube-dns ConfigMap; it need not exist")
 	fs.StringVar(&o.UpstreamService, "upstreamsvc", "kube-dns", "`NAME` of the Service, in this pod's namespace, that is asked for the cluster's names")
-	fs.StringVar(&g.health, "health-port", "8080", "port of /health; the template's health line decides where it is served")
+	fs.StringVar(&g.health, "health-port", "8080", "`PORT` of /health, at which the node's own questions are not tracked; the template's health line says where it is served")
 	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "leave the interface when ending; the switch always stays")
 	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: changed files are taken over at once, and at SIGUSR1")
 	fs.StringVar(&g.ignored[0], "tls-cert-file", "", "no effect without -tls-enabled")
@@ -158,9 +170,10 @@ func flags(o *Options, g *given) *flag.FlagSet {
 	fs.BoolVar(&g.ebtables, "setupebtables", false, "no effect")
 	// CoreDNS's.
 	fs.StringVar(&g.conf, "conf", "", "`FILE` to write the filled-in template to")
-	fs.StringVar(&g.port, "dns.port", "53", "port to serve: 53")
-	fs.StringVar(&g.port, "p", "53", "the same")
+	fs.StringVar(&g.port, "dns.port", "53", "`PORT` to serve: 53")
+	fs.StringVar(&g.port, "p", "53", "`PORT`, as -dns.port")
 	fs.StringVar(&o.PIDFile, "pidfile", "", "`FILE` to write the process's number to, once it serves")
+	fs.StringVar(&g.logFormat, "log-format", "text", "`FORMAT` of the log: text or json")
 	fs.BoolVar(&o.Quiet, "quiet", false, "say nothing of what was mended or has no effect")
 	fs.BoolVar(&o.ShowPlugins, "plugins", false, "list the directives that a Corefile may use, and end")
 	fs.BoolVar(&o.ShowVersion, "version", false, "print the version, and end")
@@ -185,7 +198,7 @@ func (o *Options) note(g given, set map[string]bool) {
 		four, six = four || a.Is4(), six || a.Is6()
 	}
 	if four && six {
-		say("-localip has both families (node-cache refuses that): both are served")
+		say("-localip has both families (node-cache up to 1.26 refuses that): both are served")
 	}
 	if set["reloadwithsignal"] {
 		say("-reloadwithsignal has no effect: changed files are taken over at once, and at SIGUSR1")
@@ -203,23 +216,27 @@ func (o *Options) note(g given, set map[string]bool) {
 
 // interval reads -syncinterval. In node-cache it is a duration that is multiplied by a second: only 60ns means a minute there,
 // 60s overflows and 60 is refused.
-func (o *Options) interval(text string, set bool) error {
+func (o *Options) interval(text string) error {
 	seconds, err := strconv.ParseUint(text, 10, 31)
 	d := time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
+	note := ""
 	if err != nil {
-		if d, err = time.ParseDuration(text); err != nil {
+		d, err = time.ParseDuration(text)
+		switch {
+		case err != nil:
 			return fmt.Errorf("-syncinterval %q: write seconds, such as 60, or a duration, such as 1m", text)
-		}
-		if d < time.Microsecond && d > 0 {
+		case d < time.Millisecond: // nobody means so little
 			d *= time.Second
-			o.Notes = append(o.Notes, fmt.Sprintf("-syncinterval %s is taken for %s, as node-cache takes it", text, d))
+			note = fmt.Sprintf("-syncinterval %s is taken for %s, as node-cache takes it", text, d)
+		default:
+			note = fmt.Sprintf("-syncinterval %s is %s (in node-cache it overflows)", text, d)
 		}
 	}
 	if d < leastCheck || d > mostCheck {
 		return fmt.Errorf("-syncinterval %s: write %s to %s", text, leastCheck, mostCheck)
 	}
-	if set && strings.HasSuffix(text, "s") && !strings.HasSuffix(text, "ns") {
-		o.Notes = append(o.Notes, fmt.Sprintf("-syncinterval %s is %s (in node-cache it overflows)", text, d))
+	if note != "" {
+		o.Notes = append(o.Notes, note)
 	}
 	o.Check = d
 	return nil

@@ -61,7 +61,8 @@ func TestFlags(t *testing.T) {
 		{"-syncinterval 30", func(o *Options) { o.Check = 30 * time.Second }, ""},
 		{"-syncinterval 60ns", func(*Options) {}, "taken for 1m0s"},
 		{"-syncinterval 30s", func(o *Options) { o.Check = 30 * time.Second }, "overflows"},
-		{"-syncinterval 2m", func(o *Options) { o.Check = 2 * time.Minute }, ""},
+		{"-syncinterval 1000ns", func(o *Options) { o.Check = 1000 * time.Second }, "taken for 16m40s"},
+		{"-syncinterval 2m", func(o *Options) { o.Check = 2 * time.Minute }, "overflows"},
 		{"-metrics-listen-address 127.0.0.1:9000", func(o *Options) { o.SetupMetrics = "127.0.0.1:9000" }, ""},
 		{"-metrics-listen-address=", func(o *Options) { o.SetupMetrics = "" }, ""},
 		{"-prometheus-listen-address :9999", func(o *Options) { o.Prometheus = ":9999" }, ""},
@@ -70,6 +71,8 @@ func TestFlags(t *testing.T) {
 		{"-pidfile /tmp/node-cache.pid", func(o *Options) { o.PIDFile = "/tmp/node-cache.pid" }, ""},
 		{"-dns.port 53", func(*Options) {}, ""},
 		{"-p 53", func(*Options) {}, ""},
+		{"-log-format text", func(*Options) {}, ""},
+		{"-log-format json", func(o *Options) { o.JSONLog = true }, ""},
 		{"-quiet", func(o *Options) { o.Quiet = true }, ""},
 		{"-tls-enabled=false -tls-cert-file /x -tls-private-key-file /y -tls-client-auth-type NoClientCert -tls-client-ca-file /z -tls-min-version TLS13", func(*Options) {}, ""},
 		{"-initialdelay 10", func(*Options) {}, "no effect"},
@@ -124,6 +127,10 @@ func TestBadFlags(t *testing.T) {
 		"-localip __PILLAR__LOCAL__DNS__,10.96.0.10":              "placeholder __PILLAR__LOCAL__DNS__: fill it in first",
 		"-localip 169.254.20.300":                                 `"169.254.20.300" is not an IP address`,
 		"-localip 1.2.3.4 -interfacename eth0/1":                  "not a name for an interface",
+		"-localip 1.2.3.4 -interfacename a:b":                     "not a name for an interface",
+		"-localip 1.2.3.4 -interfacename ..":                      "not a name for an interface",
+		"-localip 1.2.3.4 -log-format xml":                        `-log-format "xml": write text or json`,
+		"-localip 1.2.3.4 -setupinterface=perhaps":                "`neardns-agent nodecache -h` lists the flags",
 		"-localip 1.2.3.4 -dns.port 5353":                         "only port 53 is served",
 		"-localip 1.2.3.4 -p 5353":                                "only port 53 is served",
 		"-localip 1.2.3.4 -backend ebpf":                          `-backend "ebpf": write one of auto, nftables, iptables, iptables-nft, iptables-legacy`,
@@ -132,6 +139,7 @@ func TestBadFlags(t *testing.T) {
 		"-localip 1.2.3.4 -syncinterval soon":                     "write seconds",
 		"-localip 1.2.3.4 -syncinterval 0":                        "write 1s to 1h0m0s",
 		"-localip 1.2.3.4 -syncinterval 100000":                   "write 1s to 1h0m0s",
+		"-localip 1.2.3.4 -syncinterval -60s":                     "write 1s to 1h0m0s",
 		"-localip 1.2.3.4 -metrics-listen-address x":              "write host:port",
 		"-localip 1.2.3.4 -tls-enabled":                           "put a proxy before the port",
 		"-localip 1.2.3.4 more":                                   `unexpected argument "more"`,
@@ -152,7 +160,7 @@ func TestFlagsThatEnd(t *testing.T) {
 		}
 	}
 	var usage bytes.Buffer
-	if _, err := Parse([]string{"-h"}, &usage); !errors.Is(err, flag.ErrHelp) || !strings.Contains(usage.String(), "-upstreamsvc NAME") {
+	if _, err := Parse([]string{"-h"}, &usage); !errors.Is(err, flag.ErrHelp) || !strings.Contains(usage.String(), "-upstreamsvc NAME") || !strings.HasPrefix(usage.String(), "neardns-agent nodecache: ") {
 		t.Errorf("-h: %v\n%s", err, usage.String())
 	}
 }

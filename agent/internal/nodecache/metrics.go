@@ -2,9 +2,11 @@ package nodecache
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// What may go wrong in the set-up, by node-cache's words. Its iptables_lock cannot: nothing here waits for that lock.
+// What may go wrong in the set-up, by node-cache's words.
 const (
 	FaultIptables       = "iptables"        // the switch, or rules in iptables' filter table
+	FaultIptablesLock   = "iptables_lock"   // the same, because another program held iptables' lock
+	FaultInterfaceAdd   = "interface_add"   // the interface is not there, and could not be made
 	FaultInterfaceCheck = "interface_check" // the interface and its addresses
 	FaultConfigmap      = "configmap"       // the template or the kube-dns ConfigMap
 )
@@ -23,7 +25,7 @@ func NewFaults() *Faults {
 		Help: "The number of errors during periodic network setup for node-cache",
 	}, []string{"errortype"})
 	f := &Faults{vec: vec, each: map[string]prometheus.Counter{}}
-	for _, kind := range []string{FaultIptables, "iptables_lock", "interface_add", FaultInterfaceCheck, FaultConfigmap} {
+	for _, kind := range []string{FaultIptables, FaultIptablesLock, FaultInterfaceAdd, FaultInterfaceCheck, FaultConfigmap} {
 		f.each[kind] = vec.WithLabelValues(kind)
 	}
 	return f

@@ -27,7 +27,8 @@ const (
 	dnsDomain       = "__PILLAR__DNS__DOMAIN__"
 	clusterDNS      = "__PILLAR__CLUSTER__DNS__"
 	upstreamServers = "__PILLAR__UPSTREAM__SERVERS__"
-	metricsEndpoint = "__PROMETHEUS__ENDPOINT__"
+	metricsEndpoint = "__PILLAR__PROMETHEUS__ENDPOINT__"
+	metricsShort    = "__PROMETHEUS__ENDPOINT__" // its end, and as some write it
 )
 
 var (
@@ -63,7 +64,7 @@ func (f Fill) Corefile(template string) (text string, notes []string, err error)
 		notes = append(notes, fmt.Sprintf("the template has %s, which the instructions have filled in by sed: taken for %s", dnsDomain, f.Domain))
 	}
 	text = strings.NewReplacer(localDNS, strings.Join(locals, " "), dnsServer, "", dnsDomain, f.Domain, clusterDNS, f.Upstream.String(),
-		upstreamServers, strings.Join(external, " "), metricsEndpoint, f.Prometheus).Replace(text)
+		upstreamServers, strings.Join(external, " "), metricsEndpoint, f.Prometheus, metricsShort, f.Prometheus).Replace(text)
 	if left := placeholder.FindStringIndex(text); left != nil {
 		line := strings.Count(text[:left[0]], "\n") + 1
 		return "", notes, fmt.Errorf("line %d: %s is no placeholder of node-cache's: fill it in, or take it out", line, text[left[0]:left[1]])

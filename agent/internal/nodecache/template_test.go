@@ -35,7 +35,8 @@ func TestCorefile(t *testing.T) {
 		"other options stay":             {strings.Replace(tcp, "{", "{\n  max_fails 2", 1), func(f *Fill) { f.Chosen = true }, "forward . 192.0.2.1:53 192.0.2.2:53 {\n  max_fails 2\n}\n", ""},
 		"the cluster's stay over TCP":    {"forward . __PILLAR__CLUSTER__DNS__ {\n force_tcp\n}\n", func(f *Fill) { f.Chosen = true }, "forward . 10.96.0.11 {\n force_tcp\n}\n", ""},
 		"the cluster's domain, left out": {"__PILLAR__DNS__DOMAIN__:53 {\n}\n", nil, "cluster.local:53 {\n}\n", "taken for cluster.local"},
-		"the metrics' address":           {"prometheus __PROMETHEUS__ENDPOINT__\n", nil, "prometheus :9253\n", ""},
+		"the metrics' address":           {"prometheus __PILLAR__PROMETHEUS__ENDPOINT__\n", nil, "prometheus :9253\n", ""},
+		"the metrics' address, shorter":  {"prometheus __PROMETHEUS__ENDPOINT__\n", nil, "prometheus :9253\n", ""},
 		"nothing to fill in":             {".:53 {\n errors\n}\n", nil, ".:53 {\n errors\n}\n", ""},
 	} {
 		f := fill()
@@ -91,7 +92,7 @@ func TestDomain(t *testing.T) {
 // FuzzCorefile: whatever the template, no placeholder is left, and filling in twice changes nothing more.
 func FuzzCorefile(f *testing.F) {
 	f.Add("__PILLAR__DNS__DOMAIN__:53 {\n bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__\n forward . __PILLAR__UPSTREAM__SERVERS__ {\n force_tcp\n}\n}\n", true)
-	f.Add("health __PILLAR__LOCAL__DNS__:8080\nprometheus __PROMETHEUS__ENDPOINT__", false)
+	f.Add("health __PILLAR__LOCAL__DNS__:8080\nprometheus __PILLAR__PROMETHEUS__ENDPOINT__", false)
 	f.Fuzz(func(t *testing.T, template string, chosen bool) {
 		fl := fill()
 		fl.Chosen = chosen

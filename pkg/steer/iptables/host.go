@@ -82,16 +82,21 @@ type host struct {
 	seconds  int
 	own      bool // the node's own processes name our addresses, too; see own.go
 	ceded    []netip.Addr
+	locals   []netip.Addr
+	health   uint16 // see steer.Host
 }
 
 func hostOf(h steer.Host, is4 bool) host {
-	out := host{is4: is4, uplinks: slices.Sorted(slices.Values(h.Uplinks)), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals}
+	out := host{is4: is4, uplinks: slices.Sorted(slices.Values(h.Uplinks)), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals, health: h.HealthPort}
 	for _, r := range h.Redirects {
 		if r.Is4() == is4 {
 			out.served = append(out.served, pair{ours: r.Steering, clusterDNS: r.ClusterDNS})
 		}
 	}
 	for _, l := range h.Locals {
+		if l.Address.Is4() == is4 {
+			out.locals = append(out.locals, l.Address)
+		}
 		switch {
 		case l.Address.Is4() != is4:
 		case l.Address == l.ClusterDNS:
@@ -121,6 +126,7 @@ func hostOf(h steer.Host, is4 bool) host {
 	slices.SortFunc(out.onLink, netip.Addr.Compare)
 	slices.SortFunc(out.exempt, netip.Addr.Compare)
 	slices.SortFunc(out.ceded, netip.Addr.Compare)
+	slices.SortFunc(out.locals, netip.Addr.Compare)
 	return out
 }
 
@@ -276,6 +282,7 @@ func (h host) rawOutput() chain {
 			}
 		}
 	}
+	c.rules = append(c.rules, h.healthProbes()...)
 	return c
 }
 

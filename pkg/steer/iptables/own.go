@@ -58,6 +58,19 @@ func (h host) fromBeside(verdict string) []string {
 	return rules
 }
 
+// healthProbes keeps the kubelet's probes of a local address out of conntrack, and what they are answered (kubernetes/dns#352).
+func (h host) healthProbes() []string {
+	if h.health == 0 {
+		return nil
+	}
+	var rules []string
+	for _, a := range h.locals {
+		rules = append(rules, fmt.Sprintf("-d %s -p tcp -m tcp --dport %d -j CT --notrack", cidr(a), h.health),
+			fmt.Sprintf("-s %s -p tcp -m tcp --sport %d -j CT --notrack", cidr(a), h.health))
+	}
+	return rules
+}
+
 // cedes is for packets without a lease to an address that we cede: to another program's socket, but not to our own, which is
 // transparent.
 func (h host) cedes(proto, ours, others string) []string {

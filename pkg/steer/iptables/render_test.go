@@ -36,11 +36,11 @@ func TestGolden(t *testing.T) {
 			{Address: addr("10.96.0.10"), ClusterDNS: addr("10.96.0.10"), Service: true},
 			{Address: addr("169.254.20.10"), ClusterDNS: addr("10.96.0.50")},
 		}},
-		"nodecache": steer.Host{Uplinks: []string{"eth0"}, OwnLocals: true, Ceded: []netip.Addr{addr("169.254.20.10"), addr("10.96.0.10")}, Locals: []steer.Local{
+		"nodecache": steer.Host{Uplinks: []string{"eth0"}, OwnLocals: true, HealthPort: 8080, Ceded: []netip.Addr{addr("169.254.20.10"), addr("10.96.0.10")}, Locals: []steer.Local{
 			{Address: addr("10.96.0.10"), ClusterDNS: addr("10.96.0.11"), Service: true},
 			{Address: addr("169.254.20.10"), ClusterDNS: addr("10.96.0.11")},
 		}},
-		"nodecache6": steer.Host{OwnLocals: true, Ceded: []netip.Addr{addr("fd00:90de:d95::a"), addr("fd00:96::a")}, Locals: []steer.Local{
+		"nodecache6": steer.Host{OwnLocals: true, HealthPort: 8080, Ceded: []netip.Addr{addr("fd00:90de:d95::a"), addr("fd00:96::a")}, Locals: []steer.Local{
 			{Address: addr("fd00:96::a"), ClusterDNS: addr("fd00:96::a"), Service: true},
 			{Address: addr("fd00:90de:d95::a"), ClusterDNS: addr("fd00:96::a")},
 		}},
