@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
@@ -144,7 +145,8 @@ func (c *nodeCache) derive(conf *config.Node) (node.Settings, upstream.Upstreams
 			return s, up, err
 		}
 		c.fault = err
-		up.Files = []string{filepath.Join(c.opts.ConfigMap, "stubDomains"), filepath.Join(c.opts.ConfigMap, "upstreamNameservers"), nodeResolvConf}
+		up.Files = append(up.Files, c.opts.ConfigMapFiles()...)
+		up.Files = append(up.Files, nodeResolvConf)
 		return s, up, nil
 	}
 	c.loaded, c.fault, c.survey = true, nil, survey
@@ -158,7 +160,7 @@ func (c *nodeCache) derive(conf *config.Node) (node.Settings, upstream.Upstreams
 	return s, up, nil
 }
 
-// corefile fills in the template.
+// corefile fills in the template. What it imports is among the Files, also where it cannot be served.
 func (c *nodeCache) corefile() (text string, survey dns.Survey, up upstream.Upstreams, err error) {
 	name := c.opts.Template
 	template, err := c.env.readFile(name)
@@ -169,10 +171,13 @@ func (c *nodeCache) corefile() (text string, survey dns.Survey, up upstream.Upst
 	if text, _, err = fill.Corefile(string(template)); err != nil {
 		return "", survey, up, fmt.Errorf("%s: %w", name, err)
 	}
+	text, imported := c.imports(text)
+	up.Files = imported
 	if survey, err = dns.Look(name, text, c.opts.LocalIPs); err != nil {
 		return "", survey, up, err
 	}
 	up, err = c.upstreams(nodecache.Domain(survey.Zones))
+	up.Files = append(up.Files, imported...)
 	if err != nil {
 		return "", survey, up, err
 	}
@@ -184,6 +189,7 @@ func (c *nodeCache) corefile() (text string, survey dns.Survey, up upstream.Upst
 	if err != nil {
 		return "", survey, up, fmt.Errorf("%s: %w", name, err)
 	}
+	text, _ = c.imports(text)
 	stubs := map[string][]string{}
 	for domain, servers := range up.Stub {
 		stubs[domain] = texts(servers)
@@ -195,6 +201,25 @@ func (c *nodeCache) corefile() (text string, survey dns.Survey, up upstream.Upst
 		return "", survey, up, err
 	}
 	return text, survey, up, nil
+}
+
+// imports makes the imports of a Corefile absolute, and lists what has to be followed for them: the files that are there, and the
+// folders in which others may come. A comment for each file makes another Corefile of one whose imports have changed.
+func (c *nodeCache) imports(text string) (absolute string, files []string) {
+	at := c.opts.Corefile
+	if at == "" {
+		at = c.opts.Template
+	}
+	absolute, patterns := nodecache.Imports(text, filepath.Dir(at))
+	for _, p := range patterns {
+		matches, _ := filepath.Glob(p) // a pattern that is none is the parser's to refuse
+		for _, m := range matches {
+			content, _ := c.env.readFile(m) // and so is a file that cannot be read
+			absolute += fmt.Sprintf("\n# imported: %s, %x\n", m, sha256.Sum256(content))
+		}
+		files = append(append(files, matches...), filepath.Dir(p)+"/")
+	}
+	return absolute, files
 }
 
 // upstreams reads the kube-dns ConfigMap and the node's resolv.conf. A fault in the ConfigMap, which others write, is no reason to
@@ -212,10 +237,9 @@ func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 		return up, err
 	}
 	c.log.Error("the kube-dns ConfigMap is passed over", "err", c.faults.Count(nodecache.FaultConfigmap, err))
-	files := []string{filepath.Join(c.opts.ConfigMap, "stubDomains"), filepath.Join(c.opts.ConfigMap, "upstreamNameservers")}
 	in.ConfigMap = ""
 	up, err = upstream.Resolve(in)
-	up.Files = append(up.Files, files...) // to be read when they are mended
+	up.Files = append(up.Files, c.opts.ConfigMapFiles()...) // to be read when they are mended
 	return up, err
 }
 

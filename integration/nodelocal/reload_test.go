@@ -80,6 +80,25 @@ func TestReload(t *testing.T) {
 		t.Errorf("the stub domain is not in the Corefile:\n%s", text)
 	}
 
+	// Imports are sought beside the file of -conf, as node-cache has them, which is not where the template is mounted.
+	n.template(m.corefile + "\nimport coredns/*.server\n")
+	testutil.Eventually(t, patience, func() error {
+		if text := n.file(p, "/etc/Corefile"); !strings.Contains(text, "\nimport /etc/coredns/*.server\n") {
+			return fmt.Errorf("the import is not seen:\n%s", text)
+		}
+		return nil
+	})
+	block := func(answer string) string {
+		return "imported.example {\n    template IN A {\n        answer \"{{ .Name }} 60 IN A " + answer + "\"\n    }\n}\n"
+	}
+	for _, answer := range []string{"192.0.2.97", "192.0.2.98"} { // a file that comes, and one that changes
+		reloaded(func() { n.write("coredns/a.server", block(answer)) })
+		if out := n.Host.Run("dig", "+short", "+timeout=2", "@"+local4.String(), answer+".imported.example"); strings.TrimSpace(out) != answer {
+			t.Errorf("the imported block answers %q", out)
+		}
+	}
+	stillKept("after an import")
+
 	// What is wrong changes nothing, is said and counted.
 	said := len(p.Output())
 	n.template(strings.Replace(m.corefile, "errors", "nonsense", 1))

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 
@@ -23,6 +24,11 @@ type Answer struct {
 	Upstream netip.Addr    // for the cluster's names
 	Locals   []steer.Local // one for each of -localip, in its order
 	Notes    []string
+}
+
+// ConfigMapFiles are the keys of the kube-dns ConfigMap that are read.
+func (o Options) ConfigMapFiles() []string {
+	return []string{path.Join(o.ConfigMap, "stubDomains"), path.Join(o.ConfigMap, "upstreamNameservers")}
 }
 
 // kubeDNS is the variable that the kubelet sets for the Service kube-dns in every pod of its namespace.

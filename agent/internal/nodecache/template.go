@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -70,6 +71,35 @@ func (f Fill) Corefile(template string) (text string, notes []string, err error)
 		return "", notes, fmt.Errorf("line %d: %s is no placeholder of node-cache's: fill it in, or take it out", line, text[left[0]:left[1]])
 	}
 	return text, notes, nil
+}
+
+var (
+	importLine  = regexp.MustCompile(`(?m)^([ \t]*import[ \t]+"?)([^\s"]+)`)
+	snippetName = regexp.MustCompile(`(?m)^[ \t]*\(([^)\s]+)\)`)
+)
+
+// Imports makes the imports of a filled-in template absolute, and lists their patterns. node-cache's own stand in the Corefile that
+// it writes and are sought beside that, in folder, wherever the template itself was mounted.
+func Imports(text, folder string) (absolute string, patterns []string) {
+	snippets := map[string]bool{}
+	for _, m := range snippetName.FindAllStringSubmatch(text, -1) {
+		snippets[m[1]] = true
+	}
+	absolute = importLine.ReplaceAllStringFunc(text, func(line string) string {
+		m := importLine.FindStringSubmatch(line)
+		pattern := m[2]
+		if snippets[pattern] {
+			return line
+		}
+		if !path.IsAbs(pattern) {
+			pattern = path.Join(folder, pattern)
+		}
+		if !slices.Contains(patterns, pattern) {
+			patterns = append(patterns, pattern)
+		}
+		return m[1] + pattern
+	})
+	return absolute, patterns
 }
 
 // stubTTL is how long answers of a stub domain are kept at most, as in node-cache.

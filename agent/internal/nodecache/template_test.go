@@ -57,6 +57,30 @@ func TestCorefile(t *testing.T) {
 	}
 }
 
+func TestImports(t *testing.T) {
+	text := `(mine) {
+    errors
+}
+.:53 {
+    import mine
+    import custom/*.override
+    import "more/a.conf" # here
+    import /abs/b.conf
+    import custom/*.override
+    rewrite name import other
+}
+import generated/x.server
+`
+	want := strings.NewReplacer("custom/", "/etc/custom/", "more/", "/etc/more/", "generated/", "/etc/generated/").Replace(text)
+	got, patterns := Imports(text, "/etc")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"/etc/custom/*.override", "/etc/more/a.conf", "/abs/b.conf", "/etc/generated/x.server"}, patterns); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func TestStubs(t *testing.T) {
 	text, notes := Stubs(map[string][]string{"b.example": {"10.1.1.1:53"}, "a.example": {"10.2.2.2:53", "10.2.2.3:5353"}, "served.example": {"10.3.3.3:53"}, "none.example": nil},
 		[]string{".", "served.example"})

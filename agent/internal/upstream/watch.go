@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -23,7 +24,7 @@ const (
 // Watch follows files by their content until ctx ends, which closes the channel. A tick means that at least one of them
 // is another than before, came or went; several changes may make one tick. It looks at content, since a file may be
 // replaced by rename, reached through symlinks that are swapped (as kubelet does with a mounted ConfigMap) or touched for
-// nothing. Paths need not exist.
+// nothing. Paths need not exist. One that ends in a slash is a folder, in which files come and go.
 func Watch(ctx context.Context, log *slog.Logger, paths []string) <-chan struct{} {
 	w := &watcher{paths: slices.Clone(paths), log: log, settle: settle, patience: patience, poll: poll}
 	ticks := make(chan struct{}, 1)
@@ -148,6 +149,21 @@ func (w *watcher) follow() {
 	}
 }
 
+// names lists what is in a folder, but for what kubelet swaps behind a mounted ConfigMap.
+func names(p string) []string {
+	if !strings.HasSuffix(p, "/") {
+		return nil
+	}
+	entries, _ := os.ReadDir(p) // none where it is not there
+	var out []string
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "..") {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
 // content digests all files, with their absence, in order.
 func (w *watcher) content() [sha256.Size]byte {
 	digest := sha256.New()
@@ -159,6 +175,9 @@ func (w *watcher) content() [sha256.Size]byte {
 		}
 		_ = binary.Write(digest, binary.BigEndian, length) // a hash never fails
 		digest.Write(data)
+		for _, name := range names(p) {
+			digest.Write([]byte(name + "\x00"))
+		}
 	}
 	return [sha256.Size]byte(digest.Sum(nil))
 }

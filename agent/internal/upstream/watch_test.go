@@ -95,6 +95,23 @@ func TestWatchFile(t *testing.T) {
 	still(t, ticks, "same content, other file")
 }
 
+// A folder is what files stand in it; what they hold, and what kubelet swaps there, is no part of it.
+func TestWatchFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "custom")
+	ticks := start(t, true, never, dir+"/")
+	must(t, os.Mkdir(dir, 0o755))
+	file := filepath.Join(dir, "a.override")
+	write(t, file, "1")
+	tick(t, ticks, "a file in a folder that came")
+
+	write(t, file, "2")
+	write(t, filepath.Join(dir, "..data"), "")
+	still(t, ticks, "another content, and kubelet's own")
+
+	must(t, os.Remove(file))
+	tick(t, ticks, "one that went")
+}
+
 // As kubelet does it: each key is a symlink through ..data, which is swapped by rename; the old folder goes.
 func TestWatchConfigMap(t *testing.T) {
 	dir := t.TempDir()
