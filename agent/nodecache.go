@@ -227,7 +227,8 @@ func (c *nodeCache) imports(text string) (absolute string, files []string) {
 func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	in := upstream.Input{
 		ClusterDomain: domain, Cluster: []netip.AddrPort{netip.AddrPortFrom(c.answer.Upstream, 53)}, External: []upstream.External{{Path: nodeResolvConf}},
-		ConfigMap: c.opts.ConfigMap, Own: c.opts.LocalIPs, ReadFile: c.env.readFile,
+		ConfigMap: c.opts.ConfigMap, Own: c.opts.LocalIPs, ReadFile: c.env.readFile, AskStub: true, // as node-cache
+		Terms: upstream.Terms{External: "upstreamNameservers of the kube-dns ConfigMap", Cluster: "those of -upstreamsvc", ConfigMap: "-kubednscm"},
 	}
 	up, err := upstream.Resolve(in)
 	c.mu.Lock()

@@ -134,6 +134,20 @@ func (n *node) wantPage(url, says string) {
 	})
 }
 
+// Where the node's resolv.conf names systemd-resolved's stub, which the container shares the loopback with, the stub is asked.
+func TestStubResolver(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
+	stub := netip.MustParseAddrPort("127.0.0.53:53")
+	resolver := testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "EXTERNAL", Listen: []netip.AddrPort{stub}})
+	n.write("resolv.conf", "nameserver "+stub.Addr().String()+"\noptions edns0 trust-ad\n")
+	p := n.agent()
+	n.awaitLeases(p, n.served()...)
+	const name = "a.outside.test."
+	if _, err := ask(n.pod().NetNS, local4, name, "udp"); err != nil || resolver.Asked(name) == 0 {
+		t.Errorf("%v; the stub was asked %d times", err, resolver.Asked(name))
+	}
+}
+
 // A node that begins with a template that cannot be served, or none, answers by kube-dns until it is mended.
 func TestStartsWithoutTemplate(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})

@@ -9,6 +9,7 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,6 +62,17 @@ type Input struct {
 	ConfigMap     string                      // folder of a mounted kube-dns ConfigMap, "" for none; it need not exist
 	Own           []netip.Addr                // where the agent itself answers
 	ReadFile      func(path string) ([]byte, error)
+	// AskStub has systemd-resolved's stub asked where a resolv.conf names it alone and UplinkFile is not to be had. For who has
+	// no mount of that file, shares the node's loopback, and was asking the stub before.
+	AskStub bool
+	Terms   Terms
+}
+
+// Terms are how the user of the program calls what remedies name. An empty one is the NodeConfig's.
+type Terms struct {
+	External  string // upstreams.external
+	Cluster   string // upstreams.cluster of the configuration
+	ConfigMap string // kubeDNSConfigMap
 }
 
 // Upstreams is whom to ask. Its Files may differ from one Resolve to the next, so a Watch ends with the answer that it
@@ -77,6 +89,8 @@ type Upstreams struct {
 
 // Resolve reads the files and puts everything together. It returns all faults joined.
 func Resolve(in Input) (Upstreams, error) {
+	in.Terms = Terms{cmp.Or(in.Terms.External, "upstreams.external"), cmp.Or(in.Terms.Cluster, "upstreams.cluster of the configuration"),
+		cmp.Or(in.Terms.ConfigMap, "kubeDNSConfigMap")}
 	r := &resolver{in: in}
 	r.out.Stub = map[string][]Server{}
 	for _, a := range in.Cluster {
@@ -178,7 +192,7 @@ func (r *resolver) configMap() (replaced bool) {
 				continue
 			}
 			if slices.Contains([]string{r.in.ClusterDomain, "in-addr.arpa", "ip6.arpa"}, domain) {
-				r.fault("%s: %s belongs to the cluster: take it out; its servers are upstreams.cluster of the configuration", file, domain)
+				r.fault("%s: %s belongs to the cluster: take it out; its servers are %s", file, domain, r.in.Terms.Cluster)
 				continue
 			}
 			var servers []Server
@@ -217,7 +231,7 @@ func (r *resolver) readKey(file string) (string, bool) {
 		return "", false
 	}
 	if err != nil {
-		r.fault("read kube-dns ConfigMap: %w: make it readable, or point kubeDNSConfigMap elsewhere", err)
+		r.fault("read kube-dns ConfigMap: %w: make it readable, or point %s elsewhere", err, r.in.Terms.ConfigMap)
 		return "", false
 	}
 	return string(data), strings.TrimSpace(string(data)) != ""
@@ -233,7 +247,9 @@ func (r *resolver) resolvConf(file, via string) {
 	}
 	stub := slices.IndexFunc(addrs, nameserver.isStub)
 	other := slices.ContainsFunc(addrs, func(a nameserver) bool { return !a.isStub() && !r.own(Server{Addr: netip.AddrPortFrom(a.addr, 53)}) })
-	if file != UplinkFile && stub >= 0 && !other {
+	stubAlone := file != UplinkFile && stub >= 0 && !other
+	askStub := stubAlone && r.in.AskStub && !r.readable(UplinkFile)
+	if stubAlone && !askStub {
 		// One cache behind the other would keep answers longer than their owners said, and the stub may ask us.
 		r.note("%s names systemd-resolved's stub %s: its servers are read from %s", file, addrs[stub].addr, UplinkFile)
 		r.resolvConf(UplinkFile, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub, and its servers are not to be had: ", file, addrs[stub].line, addrs[stub].addr))
@@ -247,7 +263,7 @@ func (r *resolver) resolvConf(file, via string) {
 		switch {
 		case r.own(s):
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is an address of the agent itself", file, a.line, a.addr))
-		case a.isStub():
+		case a.isStub() && !askStub:
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub", file, a.line, a.addr))
 		case a.addr.Zone() != "" || a.addr.Is6() && a.addr.IsLinkLocalUnicast():
 			// Routers announce themselves this way; CoreDNS's forward drops the interface and could never reach it.
@@ -259,7 +275,13 @@ func (r *resolver) resolvConf(file, via string) {
 			}
 		}
 	}
-	const remedy = "the cluster's servers are asked for everything: name a server in it, or others under upstreams.external (external: [] says that this is meant)"
+	if askStub {
+		r.note("%s names systemd-resolved's stub %s: it is asked, since its own servers are not to be had here (%s)", file, addrs[stub].addr, UplinkFile)
+	}
+	remedy := fmt.Sprintf("the cluster's servers are asked for everything: name a server in it, or others under %s", r.in.Terms.External)
+	if r.in.Terms.External == "upstreams.external" {
+		remedy += " (external: [] says that this is meant)"
+	}
 	switch {
 	case left == 0 && len(passed) > 0:
 		r.warn("%s: it names no other server, so %s", strings.Join(passed, "; "), remedy)
@@ -270,6 +292,11 @@ func (r *resolver) resolvConf(file, via string) {
 	}
 }
 
+func (r *resolver) readable(file string) bool {
+	_, err := r.in.ReadFile(file)
+	return err == nil
+}
+
 func (r *resolver) readResolvConf(file, via string) ([]nameserver, []string, bool) {
 	if slices.Contains(r.out.Files, file) {
 		return nil, nil, false
@@ -277,7 +304,7 @@ func (r *resolver) readResolvConf(file, via string) ([]nameserver, []string, boo
 	r.out.Files = append(r.out.Files, file)
 	data, err := r.in.ReadFile(file)
 	if err != nil {
-		r.fault("read upstreams: %s%w: mount the node's own there, or name servers under upstreams.external", via, err)
+		r.fault("read upstreams: %s%w: mount the node's own there, or name servers under %s", via, err, r.in.Terms.External)
 		return nil, nil, false
 	}
 	addrs, notes, err := parseResolvConf(file, string(data))

@@ -89,6 +89,30 @@ func TestResolve(t *testing.T) {
 			want: want{External: []string{"192.0.2.7:53"}, Files: []string{stubsFile, namesFile, conf, UplinkFile}, Notes: []string{
 				"/etc/resolv.conf names systemd-resolved's stub 127.0.0.53: its servers are read from " + UplinkFile}},
 		},
+		"systemd's stub, asked where its servers are not to be had": {
+			files:  map[string]string{conf: "nameserver 127.0.0.53\n"},
+			change: func(in *Input) { in.AskStub = true },
+			want: want{External: []string{"127.0.0.53:53"}, Files: []string{stubsFile, namesFile, conf}, Notes: []string{
+				"/etc/resolv.conf names systemd-resolved's stub 127.0.0.53: it is asked, since its own servers are not to be had here (" + UplinkFile + ")"}},
+		},
+		"systemd's stub, not asked where they are": {
+			files:  map[string]string{conf: "nameserver 127.0.0.53\n", UplinkFile: "nameserver 192.0.2.7\n"},
+			change: func(in *Input) { in.AskStub = true },
+			want: want{External: []string{"192.0.2.7:53"}, Files: []string{stubsFile, namesFile, conf, UplinkFile}, Notes: []string{
+				"/etc/resolv.conf names systemd-resolved's stub 127.0.0.53: its servers are read from " + UplinkFile}},
+		},
+		"systemd's stub, not asked beside others": {
+			files:  map[string]string{conf: "nameserver 192.0.2.1\nnameserver 127.0.0.53\n"},
+			change: func(in *Input) { in.AskStub = true },
+			want: want{External: []string{"192.0.2.1:53"}, Files: []string{stubsFile, namesFile, conf}, Notes: []string{
+				"/etc/resolv.conf:2: 127.0.0.53 is systemd-resolved's stub"}},
+		},
+		"the remedy in the user's terms": {
+			files:  map[string]string{conf: "search corp.example\n"},
+			change: func(in *Input) { in.Terms.External = "-servers" },
+			want: want{Files: []string{stubsFile, namesFile, conf}, Warnings: []string{
+				"/etc/resolv.conf: no line nameserver, so the cluster's servers are asked for everything: name a server in it, or others under -servers"}},
+		},
 		"own addresses and the stub beside others are passed over": {
 			files: map[string]string{conf: "nameserver 169.254.20.10\nnameserver 127.0.0.53\nnameserver 192.0.2.1\nnameserver 127.0.0.1\n"},
 			want: want{External: []string{"192.0.2.1:53", "127.0.0.1:53"}, Files: []string{stubsFile, namesFile, conf}, Notes: []string{
