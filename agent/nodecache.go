@@ -62,7 +62,7 @@ func runNodecache(ctx context.Context, e env, args []string) error {
 	}
 	limitMemory(log, e.lookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
 	if err := os.MkdirAll(podfile.DefaultStateDir, 0o700); err != nil {
-		return fmt.Errorf("make state folder: %w", err)
+		return fmt.Errorf("make state folder: %w: mount one there that can be written, such as an emptyDir", err)
 	}
 	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance(), linked: make(chan struct{})}
 	conf, _ := c.read()

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -31,6 +32,7 @@ type Options struct {
 	Fallback       []netip.Addr
 	Backend        string // of the packet rules. Not node-cache's either
 	SetupMetrics   string // -metrics-listen-address, host:port; "" not at all
+	TLS            TLS    // at that address
 	Prometheus     string // -prometheus-listen-address, for the template
 	HealthPort     uint16 // the kubelet's probes of it are not tracked; where /health is served the template says
 	PIDFile        string
@@ -53,9 +55,9 @@ const (
 
 // given are flags as they were written, before they mean anything.
 type given struct {
-	localIP, fallback, interval, health, port, corefile, conf, logFormat string
-	reload, ebtables, tls                                                bool
-	ignored                                                              [6]string
+	localIP, fallback, interval, health, port, corefile, conf, logFormat, initialDelay string
+	clientAuth, leastTLS                                                               string
+	reload, ebtables                                                                   bool
 }
 
 // Parse reads node-cache's command line. For flag.ErrHelp it has written the flags to usage.
@@ -120,9 +122,7 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 			errs = append(errs, fmt.Errorf("-backend %s puts its rules into iptables, which -setupiptables=false forbids: take one of the two out", o.Backend))
 		}
 	}
-	if g.tls {
-		errs = append(errs, errors.New("-tls-enabled: metrics over TLS are not served: take it out, and put a proxy before the port if they must be"))
-	}
+	errs = append(errs, o.secure(g.clientAuth, g.leastTLS))
 	o.Corefile = g.conf
 	if !set["conf"] {
 		o.Corefile = g.corefile
@@ -159,14 +159,14 @@ func flags(o *Options, g *given) *flag.FlagSet {
 	fs.StringVar(&g.health, "health-port", "8080", "`PORT` of /health, at which the node's own questions are not tracked; the template's health line says where it is served")
 	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "leave the interface when ending; the switch always stays")
 	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: changed files are taken over at once, and at SIGUSR1")
-	fs.StringVar(&g.ignored[0], "tls-cert-file", "", "no effect without -tls-enabled")
-	fs.StringVar(&g.ignored[1], "tls-private-key-file", "", "no effect without -tls-enabled")
-	fs.StringVar(&g.ignored[2], "tls-client-auth-type", "", "no effect without -tls-enabled")
-	fs.StringVar(&g.ignored[3], "tls-client-ca-file", "", "no effect without -tls-enabled")
-	fs.StringVar(&g.ignored[4], "tls-min-version", "", "no effect without -tls-enabled")
-	fs.BoolVar(&g.tls, "tls-enabled", false, "refused: metrics are served without TLS")
+	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; the other -tls- flags have no effect without")
+	fs.StringVar(&o.TLS.Cert, "tls-cert-file", "/etc/ssl/tls.crt", "`FILE` of the certificate, read anew for each connection")
+	fs.StringVar(&o.TLS.Key, "tls-private-key-file", "/etc/ssl/tls.key", "`FILE` of its key")
+	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`NAME` of what is asked of clients: "+strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", "))
+	fs.StringVar(&o.TLS.ClientCA, "tls-client-ca-file", "", "`FILE` of who signs clients")
+	fs.StringVar(&g.leastTLS, "tls-min-version", "TLS13", "`VERSION` at least: TLS10 to TLS13")
 	// Of earlier releases.
-	fs.StringVar(&g.ignored[5], "initialdelay", "", "no effect: rules are there before the first question")
+	fs.StringVar(&g.initialDelay, "initialdelay", "", "no effect: rules are there before the first question")
 	fs.BoolVar(&g.ebtables, "setupebtables", false, "no effect")
 	// CoreDNS's.
 	fs.StringVar(&g.conf, "conf", "", "`FILE` to write the filled-in template to")

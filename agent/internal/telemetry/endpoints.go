@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -95,6 +96,23 @@ func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler h
 	serve(ctx, log.With("endpoint", name, "addr", addr), handler, func() (net.Listener, error) {
 		var lc net.ListenConfig
 		return lc.Listen(ctx, "tcp", addr)
+	})
+}
+
+// ServeTLS is ServeAt over TLS. conf is asked for each connection, so that renewed files count.
+func ServeTLS(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler, conf func() (*tls.Config, error)) {
+	log = log.With("endpoint", name, "addr", addr)
+	if _, err := conf(); err != nil {
+		log.Error("no connection is taken until it is mended", "err", err)
+	}
+	serve(ctx, log, handler, func() (net.Listener, error) {
+		var lc net.ListenConfig
+		l, err := lc.Listen(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		each := func(*tls.ClientHelloInfo) (*tls.Config, error) { return conf() }
+		return tls.NewListener(l, &tls.Config{GetConfigForClient: each}), nil //nolint:gosec // the least version is conf's
 	})
 }
 
