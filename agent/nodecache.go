@@ -49,7 +49,7 @@ func runNodecache(ctx context.Context, e env, args []string) error {
 		_, err := fmt.Fprintln(e.stdout, strings.Join(dns.Directives(), "\n"))
 		return err
 	}
-	answer, err := opts.Resolve(e.lookupEnv)
+	answer, err := opts.Resolve(e.lookupEnv, namedUpstream(opts, e.readFile))
 	if err != nil {
 		return badConfig(err)
 	}
@@ -79,6 +79,25 @@ func runNodecache(ctx context.Context, e env, args []string) error {
 		err = nil // told to end before it had the node
 	}
 	return err
+}
+
+// namedUpstream is whom a template asks for the cluster's names by number, without the placeholder for it: such a one served where
+// no variable tells of kube-dns. The zero Addr: nobody, or a template that is not fit to be read; what is wrong is said when it is
+// to be served.
+func namedUpstream(opts nodecache.Options, readFile func(string) ([]byte, error)) netip.Addr {
+	template, err := readFile(opts.Template)
+	if err != nil || strings.Contains(string(template), nodecache.ClusterDNS) {
+		return netip.Addr{}
+	}
+	text, _, err := nodecache.Fill{Locals: opts.LocalIPs, External: []string{nodeResolvConf}, Prometheus: opts.Prometheus, Domain: "cluster.local"}.Corefile(string(template))
+	if err != nil {
+		return netip.Addr{}
+	}
+	survey, err := dns.Look(opts.Template, text, opts.LocalIPs)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return survey.Forward[nodecache.Domain(survey.Zones)]
 }
 
 func joinAddrs(addrs []netip.Addr) string {

@@ -89,6 +89,23 @@ func TestLocalAddressAlone(t *testing.T) {
 	n.each(pod.NetNS, "killed", direct, local4, n.onLink[0])
 }
 
+// A template that names kube-dns by number needs no variable of the environment: node-cache is run so in namespaces of its own.
+func TestTemplateNamesUpstream(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})
+	n.alone = true
+	pod := n.pod()
+	if p := n.agent(); p.Wait() == nil || !strings.Contains(p.Output(), "name kube-dns's address with -fallback") {
+		t.Errorf("nobody is named:\n%s", p.Output())
+	}
+	n.template(strings.ReplaceAll(n.manifest().corefile, "__PILLAR__CLUSTER__DNS__", upstream4.String()))
+	p := n.agent()
+	n.awaitLeases(p, n.served()...)
+	n.awaitLog(p, 0, "since the template forwards the cluster's names to it")
+	n.each(pod.NetNS, "serving", cached, n.served()...)
+	p.Kill()
+	n.each(pod.NetNS, "killed", direct, n.served()...)
+}
+
 // Both families in one -localip, which node-cache refuses.
 func TestBothFamilies(t *testing.T) {
 	for _, c := range append(onIPTables(testutil.Dual), cell{testutil.Dual, testutil.NFTables, ""}) {

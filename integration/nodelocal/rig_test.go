@@ -43,6 +43,7 @@ type node struct {
 	onLink  []netip.Addr
 	backend string // what the agent is told by -backend; "" nothing
 	bare    bool   // its kernel has no nf_tables, as far as the containers see
+	alone   bool   // its containers' environment names no Service
 	pods    int
 }
 
@@ -188,8 +189,10 @@ func (n *node) container(name string, args ...string) *testutil.Process {
 		line = append(line, self)
 	}
 	cmd := exec.Command("unshare", append(append(line, made.Path(name)), args...)...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "DIR=" + n.dir, "KUBE_DNS_SERVICE_HOST=" + n.ClusterDNS()[0].String(),
-		"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + n.upstream(n.ClusterDNS()[0].Is4()).String()}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "DIR=" + n.dir}
+	if !n.alone {
+		cmd.Env = append(cmd.Env, "KUBE_DNS_SERVICE_HOST="+n.ClusterDNS()[0].String(), "KUBE_DNS_UPSTREAM_SERVICE_HOST="+n.upstream(n.ClusterDNS()[0].Is4()).String())
+	}
 	if n.bare {
 		cmd.Env = append(cmd.Env, envBare+"=1")
 	}

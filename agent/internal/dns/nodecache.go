@@ -11,10 +11,11 @@ import (
 
 // Survey is what a Corefile written for NodeLocal DNSCache says of matters that the agent sees to itself.
 type Survey struct {
-	Zones      []string // of all server blocks, lower case, without the final dot; the root is "."
-	Prometheus []string // host:port to serve metrics at, each once, as written
-	Health     []string // where /health is to be served
-	Ready      []string // where /ready is to be served
+	Zones      []string              // of all server blocks, lower case, without the final dot; the root is "."
+	Prometheus []string              // host:port to serve metrics at, each once, as written
+	Health     []string              // where /health is to be served
+	Ready      []string              // where /ready is to be served
+	Forward    map[string]netip.Addr // by zone, the first server on port 53 that it is forwarded to by number
 }
 
 // Where CoreDNS's plugins listen that are given no address.
@@ -27,7 +28,7 @@ const (
 // Look reads a Corefile without setting anything up. name stands for the text in errors; own are the agent's addresses, which
 // no forward may name: the agent would ask itself.
 func Look(name, text string, own []netip.Addr) (Survey, error) {
-	var s Survey
+	s := Survey{Forward: map[string]netip.Addr{}}
 	blocks, err := parseCorefile(name, text)
 	if err != nil {
 		return s, err
@@ -57,6 +58,11 @@ func Look(name, text string, own []netip.Addr) (Survey, error) {
 		if err := checkForward(sb.Tokens[dirForward], own); err != nil {
 			return s, fmt.Errorf("%s: %w", name, err)
 		}
+		if to := firstServer(sb.Tokens[dirForward]); to.IsValid() {
+			for _, z := range zones {
+				s.Forward[z] = to
+			}
+		}
 	}
 	return s, nil
 }
@@ -76,6 +82,19 @@ func cutLast(s, sep string) (before, after string, found bool) {
 		return s, "", false
 	}
 	return s[:i], s[i+len(sep):], true
+}
+
+// firstServer is the first that is named by its number, on the port that kube-dns has.
+func firstServer(tokens []caddyfile.Token) netip.Addr {
+	for _, t := range tokens {
+		if t.Text == "{" {
+			break
+		}
+		if at, err := parseAddrPort(strings.TrimPrefix(t.Text, "dns://"), defaultPort); err == nil && at.Port() == defaultPort {
+			return at.Addr()
+		}
+	}
+	return netip.Addr{}
 }
 
 // checkForward refuses servers that are the agent itself.

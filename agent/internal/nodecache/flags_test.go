@@ -195,11 +195,16 @@ func TestResolve(t *testing.T) {
 			[]steer.Local{local("169.254.20.10", "10.96.0.10", false)}, "instead of <nil>"},
 		"no second Service, and its place taken": {"-localip 169.254.20.10,10.96.0.10 -upstreamsvc kube-dns-upstream",
 			map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.10"}, "", nil, "make a second Service"},
-		"itself":           {"-localip 169.254.20.10,10.96.0.10", both, "", nil, "the agent would ask itself"},
-		"nothing known":    {"-localip 169.254.20.10", nil, "", nil, "neither KUBE_DNS_SERVICE_HOST nor KUBE_DNS_SERVICE_HOST is set"},
-		"not an address":   {"-localip 169.254.20.10", map[string]string{"KUBE_DNS_SERVICE_HOST": "here"}, "", nil, "KUBE_DNS_SERVICE_HOST holds \"here\""},
-		"headless":         {"-localip 169.254.20.10", map[string]string{"KUBE_DNS_SERVICE_HOST": "None"}, "", nil, "a Service without an address"},
-		"the other family": {"-localip 169.254.20.10,fd00:90de:d95::a -upstreamsvc kube-dns-upstream", both, "", nil, "name its IPv6 address with -fallback"},
+		"the template's own": {"-localip 169.254.20.10 -basecorefile 10.96.0.12", nil, "10.96.0.12", []steer.Local{local("169.254.20.10", "10.96.0.12", false)}, "the template forwards"},
+		"the template's own, and a Service": {"-localip 169.254.20.10 -basecorefile 10.96.0.12 -upstreamsvc kube-dns-upstream", both, "10.96.0.11",
+			[]steer.Local{local("169.254.20.10", "10.96.0.11", false)}, ""},
+		"-fallback alone":                     {"-localip 169.254.20.10 -fallback 10.96.0.13", nil, "10.96.0.13", []steer.Local{local("169.254.20.10", "10.96.0.13", false)}, "-fallback 10.96.0.13 is asked"},
+		"-fallback of the other family alone": {"-localip 169.254.20.10 -fallback fd00:96::a", nil, "", nil, "name its IPv4 address with -fallback"},
+		"itself":                              {"-localip 169.254.20.10,10.96.0.10", both, "", nil, "the agent would ask itself"},
+		"nothing known":                       {"-localip 169.254.20.10", nil, "", nil, "or name kube-dns's address with -fallback"},
+		"not an address":                      {"-localip 169.254.20.10", map[string]string{"KUBE_DNS_SERVICE_HOST": "here"}, "", nil, "KUBE_DNS_SERVICE_HOST holds \"here\""},
+		"headless":                            {"-localip 169.254.20.10", map[string]string{"KUBE_DNS_SERVICE_HOST": "None"}, "", nil, "a Service without an address"},
+		"the other family":                    {"-localip 169.254.20.10,fd00:90de:d95::a -upstreamsvc kube-dns-upstream", both, "", nil, "name its IPv6 address with -fallback"},
 		"the other family, named": {"-localip 169.254.20.10,fd00:90de:d95::a -upstreamsvc kube-dns-upstream -fallback fd00:96::a", both, "10.96.0.11",
 			[]steer.Local{local("169.254.20.10", "10.96.0.11", false), local("fd00:90de:d95::a", "fd00:96::a", false)}, ""},
 		"the other family's Service is on the link": {"-localip 169.254.20.10,10.96.0.10,fd00:90de:d95::a,fd00:96::a -upstreamsvc kube-dns-upstream", both, "10.96.0.11",
@@ -214,7 +219,8 @@ func TestResolve(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := o.Resolve(func(name string) (string, bool) { v, ok := c.env[name]; return v, ok })
+			named, _ := netip.ParseAddr(o.Template) // stands for whom the template asks
+			got, err := o.Resolve(func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }, named)
 			if c.upstream == "" {
 				if err == nil || !strings.Contains(err.Error(), c.says) {
 					t.Fatalf("%v, want %q", err, c.says)

@@ -40,8 +40,9 @@ func ServiceVariable(service string) string {
 	return strings.ToUpper(strings.ReplaceAll(service, "-", "_")) + "_SERVICE_HOST"
 }
 
-// Resolve finds the addresses. lookupEnv is as os.LookupEnv.
-func (o Options) Resolve(lookupEnv func(string) (string, bool)) (Answer, error) {
+// Resolve finds the addresses. lookupEnv is as os.LookupEnv; named is whom the template itself asks for the cluster's names, by
+// number, or the zero Addr.
+func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr) (Answer, error) {
 	var a Answer
 	upstream, err := service(lookupEnv, ServiceVariable(o.UpstreamService))
 	if err != nil {
@@ -64,8 +65,15 @@ func (o Options) Resolve(lookupEnv func(string) (string, bool)) (Answer, error) 
 	case cluster.IsValid():
 		return a, fmt.Errorf("-upstreamsvc %s: %s is not set, and kube-dns at %s is one of -localip: %s; a Service that is newer than the pod is seen after the pod is restarted",
 			o.UpstreamService, ServiceVariable(o.UpstreamService), cluster, remedy)
+	case named.IsValid():
+		upstream = named
+		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; %s answers when the agent does not, since the template forwards the cluster's names to it",
+			o.UpstreamService, ServiceVariable(o.UpstreamService), named))
+	case len(o.Fallback) > 0:
+		upstream = o.Fallback[0]
+		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; -fallback %s is asked", o.UpstreamService, ServiceVariable(o.UpstreamService), upstream))
 	default:
-		return a, fmt.Errorf("-upstreamsvc %s: neither %s nor %s is set: run the pod in kube-dns's namespace, with enableServiceLinks",
+		return a, fmt.Errorf("-upstreamsvc %s: neither %s nor %s is set: run the pod in kube-dns's namespace, with enableServiceLinks, or name kube-dns's address with -fallback",
 			o.UpstreamService, ServiceVariable(o.UpstreamService), kubeDNS)
 	}
 	a.Upstream = upstream

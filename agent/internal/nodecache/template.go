@@ -26,7 +26,7 @@ const (
 	localDNS        = "__PILLAR__LOCAL__DNS__"
 	dnsServer       = "__PILLAR__DNS__SERVER__"
 	dnsDomain       = "__PILLAR__DNS__DOMAIN__"
-	clusterDNS      = "__PILLAR__CLUSTER__DNS__"
+	ClusterDNS      = "__PILLAR__CLUSTER__DNS__" // the address of -upstreamsvc
 	upstreamServers = "__PILLAR__UPSTREAM__SERVERS__"
 	metricsEndpoint = "__PILLAR__PROMETHEUS__ENDPOINT__"
 	metricsShort    = "__PROMETHEUS__ENDPOINT__" // its end, and as some write it
@@ -64,7 +64,7 @@ func (f Fill) Corefile(template string) (text string, notes []string, err error)
 	if strings.Contains(text, dnsDomain) {
 		notes = append(notes, fmt.Sprintf("the template has %s, which the instructions have filled in by sed: taken for %s", dnsDomain, f.Domain))
 	}
-	text = strings.NewReplacer(localDNS, strings.Join(locals, " "), dnsServer, "", dnsDomain, f.Domain, clusterDNS, f.Upstream.String(),
+	text = strings.NewReplacer(localDNS, strings.Join(locals, " "), dnsServer, "", dnsDomain, f.Domain, ClusterDNS, f.Upstream.String(),
 		upstreamServers, strings.Join(external, " "), metricsEndpoint, f.Prometheus, metricsShort, f.Prometheus).Replace(text)
 	if left := placeholder.FindStringIndex(text); left != nil {
 		line := strings.Count(text[:left[0]], "\n") + 1
