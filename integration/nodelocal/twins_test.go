@@ -1,6 +1,8 @@
 package nodelocal_test
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -62,6 +64,31 @@ func besideNodeCache(t *testing.T, n *node) {
 	stock.Kill()
 	n.awaitLeases(p, n.served()...)
 	n.each(pod.NetNS, "ours", cached, n.served()...)
+}
+
+// install/uninstall, which takes neardns off every node, takes off what the agent leaves in node-cache's place, too.
+func TestUninstallAfterwards(t *testing.T) {
+	config, err := os.ReadFile("../../install/uninstall/nodeconfig.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []cell{{testutil.IPv4, testutil.NFTables, ""}, {testutil.IPv4, testutil.IPTables, string(iptables.Legacy)}} {
+		t.Run(c.String(), func(t *testing.T) {
+			n := c.node(t)
+			p := n.agent()
+			n.awaitLeases(p, n.served()...)
+			n.write("nodeconfig.yaml", strings.ReplaceAll(string(config), "/host/", n.dir+"/"))
+			n.write("net.d/.keep", "")
+			words := []string{"cleanup", "--config=" + n.path("nodeconfig.yaml"), "--cni-conf=" + n.path("net.d")}
+			if err := p.Terminate(patience); err != nil {
+				t.Errorf("SIGTERM: %v", err)
+			}
+			if cleanup := n.container("neardns-agent", words...); cleanup.Wait() != nil {
+				t.Fatalf("%q: %s", words, cleanup.Output())
+			}
+			n.wantNothing("after " + words[0])
+		})
+	}
 }
 
 // The agent is killed, and never started again: the operator rolls the image back meanwhile. node-cache finds link and switch as the
