@@ -96,7 +96,7 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 	}
 	port, err := strconv.ParseUint(g.health, 10, 16)
 	if err != nil || port == 0 {
-		errs = append(errs, fmt.Errorf("-health-port %q: write a port number", g.health))
+		errs = append(errs, fmt.Errorf("-health-port %q: write a port number from 1 to 65535", g.health))
 	}
 	o.HealthPort = uint16(port)
 	if g.logFormat != "text" && g.logFormat != "json" {
@@ -260,7 +260,7 @@ func addresses(flag, text string, needed bool) (out []netip.Addr, errs []error) 
 		case strings.Contains(part, "__PILLAR__"):
 			errs = append(errs, fmt.Errorf("%s holds the placeholder %s: %w", flag, part, errPlaceholder))
 		case err != nil || a.Zone() != "":
-			errs = append(errs, fmt.Errorf("%s %q: %q is not an IP address", flag, text, part))
+			errs = append(errs, fmt.Errorf("%s %q: %q is not an IP address: write addresses, separated by commas, without port or interface", flag, text, part))
 		default:
 			out = append(out, a.Unmap())
 		}

@@ -133,6 +133,7 @@ func TestBadFlags(t *testing.T) {
 		"": "-localip names no address",
 		"-localip __PILLAR__LOCAL__DNS__,10.96.0.10":                                  "placeholder __PILLAR__LOCAL__DNS__: fill it in first",
 		"-localip 169.254.20.300":                                                     `"169.254.20.300" is not an IP address`,
+		"-localip fe80::1%eth0":                                                       "without port or interface",
 		"-localip 1.2.3.4 -interfacename eth0/1":                                      "not a name for an interface",
 		"-localip 1.2.3.4 -interfacename a:b":                                         "not a name for an interface",
 		"-localip 1.2.3.4 -interfacename ..":                                          "not a name for an interface",
