@@ -43,25 +43,6 @@ func newNodecacheRig(t *testing.T, o testutil.Options) *rig {
 	return r
 }
 
-// leftovers are the rules that a killed NodeLocal DNSCache leaves (KEP-1024): without conntrack kube-proxy never sees what
-// they match.
-func (r *rig) leftovers() {
-	r.t.Helper()
-	for _, a := range r.ours() {
-		var text strings.Builder
-		text.WriteString("*raw\n")
-		for _, p := range []string{"udp", "tcp"} {
-			fmt.Fprintf(&text, "-A PREROUTING -p %s -d %s --dport 53 -j NOTRACK\n-A OUTPUT -p %[1]s -d %[2]s --dport 53 -j NOTRACK\n-A OUTPUT -p %[1]s -s %[2]s --sport 53 -j NOTRACK\n", p, a)
-		}
-		text.WriteString("COMMIT\n")
-		program := "iptables-restore"
-		if a.Is6() {
-			program = "ip6tables-restore"
-		}
-		r.node.Host.RunInput(text.String(), program, "--noflush")
-	}
-}
-
 // Where local and cluster DNS addresses stand on the link, pods and the node's own processes are answered in every state, also
 // among the rules that a killed NodeLocal DNSCache left.
 func TestClusterDNSOnTheLink(t *testing.T) {
@@ -72,7 +53,7 @@ func TestClusterDNSOnTheLink(t *testing.T) {
 				if left {
 					// Also for who comes after them: hooks of one priority run in the order in which they came.
 					must(t, r.nft.Remove())
-					r.leftovers()
+					r.node.Host.NodeCacheRules("nft", r.ours()...)
 					must(t, r.nft.Apply(r.host))
 				}
 				pod := r.pod("pod")

@@ -70,8 +70,8 @@ func TestNestedNamespaceIsSteered(t *testing.T) {
 			inner.AddRoute(testutil.DefaultRoute(addr(c.gateway)), addr(c.gateway), "eth0")
 			pod.Run(c.tool, "-t", "nat", "-A", "POSTROUTING", "-s", c.source, "-o", "eth0", "-j", "MASQUERADE")
 		}
-		settle(t, inner, "eth0")
-		settle(t, pod.NetNS, "inner0")
+		inner.Settle("eth0")
+		pod.NetNS.Settle("inner0")
 		r.want("KUBEDNS", inner, "no agent", append(r.clusterDNS(), r.local()...)...)
 		r.serving()
 		r.want("AGENT", inner, "lease", append(r.clusterDNS(), r.local()...)...)

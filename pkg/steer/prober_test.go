@@ -38,8 +38,8 @@ func newProber(t testing.TB, r *rig) *prober {
 		p.ns.AddRoute(testutil.DefaultRoute(gateways[is4]), gateways[is4], "eth0")
 	}
 	r.steer(p.ns)
-	settle(t, p.ns, "eth0")
-	settle(t, r.node.Host, steer.ProberInterface)
+	p.ns.Settle("eth0")
+	r.node.Host.Settle(steer.ProberInterface)
 	return p
 }
 

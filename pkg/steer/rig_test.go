@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -62,8 +61,8 @@ func newRig(t testing.TB, o testutil.Options, change ...func(*steer.Host)) *rig 
 	for _, f := range change {
 		f(&r.host)
 	}
-	settle(t, r.node.Host, "kubedns0")
-	settle(t, r.node.KubeDNS, "eth0")
+	r.node.Host.Settle("kubedns0")
+	r.node.KubeDNS.Settle("eth0")
 	r.nft = open(t, r.node.Host)
 	must(t, r.nft.Apply(r.host))
 	r.lease = openLease(t, r.node.Host)
@@ -85,15 +84,7 @@ func (r *rig) ours() []netip.Addr {
 // addresses puts our addresses on a link without ports, as the agent does where the kernel has no dummy.
 func (r *rig) addresses() {
 	r.t.Helper()
-	r.node.Host.Bridge("neardns0")
-	for _, a := range r.ours() {
-		if a.Is4() {
-			r.node.Host.Run("ip", "addr", "add", testutil.Host(a).String(), "dev", "neardns0", "scope", "link")
-		} else {
-			r.node.Host.Run("ip", "addr", "add", testutil.Host(a).String(), "dev", "neardns0", "nodad", "noprefixroute", "preferred_lft", "0")
-		}
-	}
-	settle(r.t, r.node.Host, "neardns0")
+	r.node.Host.Serving("neardns0", r.ours()...)
 }
 
 // listen starts the stand-in agent; the addresses must be there.
@@ -139,34 +130,11 @@ func (r *rig) serving() {
 func (r *rig) pod(name string) *testutil.Pod {
 	r.t.Helper()
 	pod := r.node.AddPod(name)
-	settle(r.t, pod.NetNS, "eth0")
+	pod.NetNS.Settle("eth0")
 	if pod.HostInterface != "" {
-		settle(r.t, r.node.Host, pod.HostInterface)
+		r.node.Host.Settle(pod.HostInterface)
 	}
 	return pod
-}
-
-// settle waits until a link's IPv6 addresses serve. One without duplicate detection may be bound at once, but the kernel
-// adds its route of type local by a work queue, which a busy machine keeps waiting: until then what comes for the address
-// is discarded. (The agent need not care: its prober's questions are discarded too, and no lease begins.)
-func settle(t testing.TB, ns *testutil.NetNS, link string) {
-	t.Helper()
-	testutil.Eventually(t, 10*time.Second, func() error {
-		addrs, err := ns.Netlink().AddrList(ns.Link(link), unix.AF_INET6)
-		if err != nil {
-			return err
-		}
-		for _, a := range addrs {
-			routes, err := ns.Netlink().RouteGet(a.IP)
-			if err != nil {
-				return fmt.Errorf("in %s, %s: %w", ns.Name(), a.IP, err)
-			}
-			if !a.IP.IsLinkLocalUnicast() && routes[0].Type != unix.RTN_LOCAL {
-				return fmt.Errorf("in %s, %s is not local yet", ns.Name(), a.IP)
-			}
-		}
-		return nil
-	})
 }
 
 // steered adds a pod with the pod table.

@@ -75,23 +75,11 @@ func beside(t *testing.T, f func(t *testing.T, proxy testutil.ProxyMode, flavour
 	}
 }
 
-// leftovers are the rules that a killed NodeLocal DNSCache leaves (KEP-1024), where it puts them: first.
+// leftovers are the rules that a killed NodeLocal DNSCache leaves.
 func (r *rig) leftovers() {
 	r.t.Helper()
-	for _, a := range r.ours() {
-		var text strings.Builder
-		text.WriteString("*raw\n")
-		for _, p := range []string{"udp", "tcp"} {
-			fmt.Fprintf(&text, "-I PREROUTING -p %s -d %s --dport 53 -j NOTRACK\n-I OUTPUT -p %[1]s -d %[2]s --dport 53 -j NOTRACK\n-I OUTPUT -p %[1]s -s %[2]s --sport 53 -j NOTRACK\n", p, a)
-		}
-		text.WriteString("COMMIT\n")
-		program := "iptables"
-		if a.Is6() {
-			program = "ip6tables"
-		}
-		_, kind, _ := strings.Cut(string(r.flavour), "-")
-		r.node.Host.RunInput(text.String(), program+"-"+kind+"-restore", "--noflush", "-w")
-	}
+	_, kind, _ := strings.Cut(string(r.flavour), "-")
+	r.node.Host.NodeCacheRules(kind, r.ours()...)
 }
 
 // Where local and cluster DNS addresses stand on the link, pods and the node's own processes are answered in every state, also

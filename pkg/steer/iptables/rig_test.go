@@ -1,7 +1,6 @@
 package iptables_test
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -118,29 +116,11 @@ func (r *rig) listen() {
 		r.agent.Start()
 		return
 	}
-	r.node.Host.Bridge("neardns0")
+	r.node.Host.Serving("neardns0", r.ours()...)
 	var at []netip.AddrPort
 	for _, a := range r.ours() {
 		at = append(at, netip.AddrPortFrom(a, 53))
-		if a.Is4() {
-			r.node.Host.Run("ip", "addr", "add", testutil.Host(a).String(), "dev", "neardns0", "scope", "link")
-			continue
-		}
-		r.node.Host.Run("ip", "addr", "add", testutil.Host(a).String(), "dev", "neardns0", "nodad", "noprefixroute", "preferred_lft", "0")
 	}
-	// Until the kernel has done its part in the background, what comes for an IPv6 address is discarded.
-	testutil.Eventually(r.t, 30*time.Second, func() error {
-		for _, a := range r.ours() {
-			routes, err := r.node.Host.Netlink().RouteGet(a.AsSlice())
-			if err != nil {
-				return err
-			}
-			if routes[0].Type != unix.RTN_LOCAL {
-				return fmt.Errorf("%s is not local yet", a)
-			}
-		}
-		return nil
-	})
 	r.agent = testutil.ServeDNS(r.t, r.node.Host, testutil.DNSConfig{Name: "AGENT", Listen: at, Transparent: len(r.host.Ceded) > 0})
 }
 
