@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"time"
@@ -26,8 +27,8 @@ const needsNftables = "the nftables back end needs nf_tables with socket, notrac
 const needsIptables = "the iptables back end needs iptables with the matches recent and socket and the targets MARK and CT (modules xt_recent, xt_socket, xt_mark, xt_CT) and veth"
 
 // chooseBackend decides by what rules this agent works: by the configuration, else by what stands on the node already, else
-// nftables where the kernel takes all of its rules, and iptables otherwise.
-func (a *agent) chooseBackend(ctx context.Context, stats *iptables.Stats) (backend.Kind, error) {
+// nftables where the kernel takes all of its rules, and iptables otherwise. addrs are those that the rules will be about.
+func (a *agent) chooseBackend(ctx context.Context, stats *iptables.Stats, addrs ...netip.Addr) (backend.Kind, error) {
 	tried, err := candidates(a.conf.Backend, a.conf.StateDir, stats)
 	if err != nil {
 		return backend.Kind{}, err
@@ -40,7 +41,7 @@ func (a *agent) chooseBackend(ctx context.Context, stats *iptables.Stats) (backe
 			if err != nil {
 				return err
 			}
-			return errors.Join(table.Supported(), table.Close())
+			return errors.Join(table.Supported(addrs...), table.Close())
 		})
 		if err == nil {
 			return k, nil

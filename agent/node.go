@@ -172,7 +172,7 @@ func (a *agent) run(ctx context.Context) error {
 		}
 	}
 	stats := new(iptables.Stats)
-	if a.backend, err = a.chooseBackend(ctx, stats); err != nil {
+	if a.backend, err = a.chooseBackend(ctx, stats, first.Addresses()...); err != nil {
 		return err
 	}
 	if first, err = fit(a.backend, first); err != nil {

@@ -207,8 +207,9 @@ func (n *Nftables) IsUplink(name string) (bool, error) {
 }
 
 // Supported has the kernel check one transaction with every expression that the tables use, in a scratch table that is
-// never committed. The error names what is missing as well as the kernel tells, and wraps ErrNotSupported.
-func (n *Nftables) Supported() error {
+// never committed. The error names what is missing as well as the kernel tells, and wraps ErrNotSupported. One table holds both
+// families, so it is the same for all addresses.
+func (n *Nftables) Supported(...netip.Addr) error {
 	addr := netip.MustParseAddr
 	redirects := []Redirect{{addr("192.0.2.1"), addr("192.0.2.2")}, {addr("2001:db8::1"), addr("2001:db8::2")}}
 	locals := []Local{{Address: addr("192.0.2.3"), ClusterDNS: addr("192.0.2.1")}, {Address: addr("2001:db8::3"), ClusterDNS: addr("2001:db8::1")}}

@@ -253,8 +253,9 @@ type Table interface {
 	Whole(rs Ruleset) (bool, error)
 	// IsUplink is true where the rules drop what comes by this link for our addresses.
 	IsUplink(name string) (bool, error)
-	// Supported has the kernel check everything that the rules use. Its error wraps ErrNotSupported.
-	Supported() error
+	// Supported has the kernel check everything that the rules for these addresses use, for those of either family where none
+	// is named. Its error wraps ErrNotSupported.
+	Supported(addrs ...netip.Addr) error
 	// Exempt and Unexempt change which pods node interception leaves alone.
 	Exempt(addrs ...netip.Addr) error
 	Unexempt(addrs ...netip.Addr) error

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -99,7 +100,11 @@ func (v *verb) status(context.Context) error {
 	if v.conf.OnUnsupported != unsupportedFail || v.conf.Steer == steerOff {
 		return nil
 	}
-	err := v.inRules(-1, func(host rules) error { return host.Supported() })
+	var addrs []netip.Addr
+	for _, r := range v.conf.Redirects {
+		addrs = append(addrs, r.ClusterDNS)
+	}
+	err := v.inRules(-1, func(host rules) error { return host.Supported(addrs...) })
 	if err == nil {
 		err = writable(v.conf.StateDir)
 	}

@@ -27,7 +27,7 @@ type rules interface {
 	Whole(rs steer.Ruleset) (bool, error)
 	// IsUplink is true where the table drops what comes by this link for our addresses.
 	IsUplink(name string) (bool, error)
-	Supported() error
+	Supported(addrs ...netip.Addr) error
 	Exempt(addrs ...netip.Addr) error
 	Unexempt(addrs ...netip.Addr) error
 	Close() error

@@ -21,6 +21,7 @@ const (
 	rawOutputChain   = "NEARDNS-RAW-OUTPUT"
 	fallbackChain    = "NODE-LOCAL-DNS"
 	giveBackChain    = "NEARDNS-GIVE-BACK"
+	untranslated     = "NEARDNS-UNTRANSLATED"
 	postroutingChain = "NEARDNS-POSTROUTING"
 	inputChain       = "NEARDNS-IN"
 	outputChain      = "NEARDNS-OUT"
@@ -34,7 +35,7 @@ const (
 func ownChains() map[string][]string {
 	return map[string][]string{
 		"raw":    {preroutingChain, udpChain, tcpChain, onLinkChain, deliverChain, rawOutputChain, ownChain},
-		"nat":    {fallbackChain, giveBackChain, postroutingChain, ownChain, podChain},
+		"nat":    {fallbackChain, giveBackChain, untranslated, postroutingChain, ownChain, podChain},
 		"filter": {inputChain, outputChain, forwardChain},
 	}
 }
@@ -87,7 +88,7 @@ type host struct {
 }
 
 func hostOf(h steer.Host, is4 bool) host {
-	out := host{is4: is4, uplinks: slices.Sorted(slices.Values(h.Uplinks)), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals, health: h.HealthPort}
+	out := host{is4: is4, uplinks: links(h.Uplinks), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals, health: h.HealthPort}
 	for _, r := range h.Redirects {
 		if r.Is4() == is4 {
 			out.served = append(out.served, pair{ours: r.Steering, clusterDNS: r.ClusterDNS})
@@ -127,6 +128,23 @@ func hostOf(h steer.Host, is4 bool) host {
 	slices.SortFunc(out.exempt, netip.Addr.Compare)
 	slices.SortFunc(out.ceded, netip.Addr.Compare)
 	slices.SortFunc(out.locals, netip.Addr.Compare)
+	return out
+}
+
+// links are interfaces as iptables-restore takes them, sorted. The kernel lets a name hold nearly anything. One that ends in "+"
+// is left out, since there it stands for all that begin alike, which may be the pods' own: better a neighbour served than a pod
+// cut off (ARCHITECTURE.md, D-007).
+func links(names []string) []string {
+	var out []string
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		switch {
+		case strings.HasSuffix(name, "+"):
+		case strings.ContainsAny(name, "\"'\\#"):
+			out = append(out, `"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(name)+`"`)
+		default:
+			out = append(out, name)
+		}
+	}
 	return out
 }
 
@@ -291,19 +309,18 @@ func (h host) rawOutput() chain {
 func (h host) nat() []chain {
 	back := chain{table: "nat", name: giveBackChain}
 	for _, p := range slices.Concat(h.served, h.fallback) {
-		to := netip.AddrPortFrom(p.clusterDNS, 53).String()
-		for _, proto := range []string{"udp", "tcp"} {
-			back.rules = append(back.rules, toPort53(p.ours, proto)+" -j DNAT --to-destination "+to)
+		if !p.service {
+			back.rules = append(back.rules, p.giveBack()...)
 		}
 	}
 	choose := chain{table: "nat", name: fallbackChain, from: []jump{{base: "PREROUTING", before: h.translated()}}, rules: slices.Concat([]string{
 		"-i lo -j RETURN",
 	}, h.fromBeside("RETURN"), []string{
-		h.probe(steer.ProofSource(h.is4)) + " -j " + giveBackChain,
+		h.probe(steer.ProofSource(h.is4)) + " -g " + giveBackChain,
 		h.probe(steer.ProbeSource(h.is4)) + " -p tcp -m socket -j " + h.tracked(),
 		"-p tcp -m tcp --dport 53 " + h.lease(steer.TCP) + " -j " + h.tracked(),
-	}, h.cedes("tcp", "-j "+giveBackChain, "-j ACCEPT"), []string{
-		"-j " + giveBackChain,
+	}, h.cedes("tcp", "-g "+giveBackChain, "-j ACCEPT"), []string{
+		"-g " + giveBackChain,
 	})}
 	post := chain{table: "nat", name: postroutingChain, from: []jump{{base: "POSTROUTING"}}, rules: []string{
 		"-o " + steer.TurnOut + " -j SNAT --to-source " + steer.TurnSource(h.is4).String(),
@@ -321,7 +338,13 @@ func (h host) nat() []chain {
 		// What the node itself sends there has it as its source as well, by the time kube-proxy has given it a way.
 		post.rules = append(post.rules, "-s "+cidr(a)+" ! -o lo -j MASQUERADE")
 	}
-	return append([]chain{back, choose, post}, h.ownNAT()...)
+	return slices.Concat([]chain{back, choose, post}, h.ownNAT(), h.untranslated())
+}
+
+// giveBack has what is for our address go to its cluster DNS address.
+func (p pair) giveBack() []string {
+	to := " -j DNAT --to-destination " + netip.AddrPortFrom(p.clusterDNS, 53).String()
+	return []string{toPort53(p.ours, "udp") + to, toPort53(p.ours, "tcp") + to}
 }
 
 // ours are the addresses that may be leased.

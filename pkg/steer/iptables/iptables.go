@@ -308,9 +308,9 @@ func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string,
 }
 
 // Supported has the kernel check every kind of rule that we use, in chains that nothing jumps to and that are gone right
-// after. The error names the program and the rule, and wraps steer.ErrNotSupported; where other programs were in the way and
-// nothing is known, it is one of those that Busy knows.
-func (b *Iptables) Supported() error {
+// after, for the families of these addresses or, where none is named, for both. The error names the program and the rule, and
+// wraps steer.ErrNotSupported; where other programs were in the way and nothing is known, it is one of those that Busy knows.
+func (b *Iptables) Supported(addrs ...netip.Addr) error {
 	addr := netip.MustParseAddr
 	redirects := []steer.Redirect{
 		{ClusterDNS: addr("192.0.2.1"), Steering: addr("192.0.2.2")}, {ClusterDNS: addr("2001:db8::1"), Steering: addr("2001:db8::2")},
@@ -319,6 +319,9 @@ func (b *Iptables) Supported() error {
 	ceded := []netip.Addr{locals[0].Address, locals[1].Address}
 	var errs []error
 	for _, s := range hosts(steer.Host{Redirects: redirects, Locals: locals, OwnLocals: true, Ceded: ceded, Uplinks: []string{"eth0"}}) {
+		if len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == s.is4 }) {
+			continue
+		}
 		s = s.apart()
 		none := func(chain, jump) placing { return inPlace }
 		err := b.restore(s.is4, s.restore(s.tables(), none))

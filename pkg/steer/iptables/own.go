@@ -102,6 +102,26 @@ func (h host) ownNAT() []chain {
 	}
 	return []chain{{table: "nat", name: ownChain, from: []jump{{base: "OUTPUT", before: h.translated()}}, rules: []string{
 		ownMark() + " -p tcp " + h.leaseAlone(steer.TCP) + " -j ACCEPT",
-		ownMark() + " -j " + giveBackChain,
+		ownMark() + " -g " + giveBackChain,
 	}}}
+}
+
+// untranslated gives back what is for a Service's address and kube-proxy has no rule for: an address that is none after all, or
+// whose Service is gone. While there is one, its own translation is the fallback, which needs nothing of ours: not the turn
+// either, which does not come back with rules that somebody saved and restores at boot.
+func (h host) untranslated() []chain {
+	c := chain{table: "nat", name: untranslated, from: []jump{{base: "PREROUTING", last: true}}, rules: append([]string{"-i lo -j RETURN"}, h.fromBeside("RETURN")...)}
+	if h.own {
+		c.from = append(c.from, jump{base: "OUTPUT", last: true})
+	}
+	guards := len(c.rules)
+	for _, p := range h.served {
+		if p.service {
+			c.rules = append(c.rules, p.giveBack()...)
+		}
+	}
+	if len(c.rules) == guards {
+		return nil
+	}
+	return []chain{c}
 }

@@ -43,6 +43,7 @@ func TestDrift(t *testing.T) {
 		"behind what does not matter": {standing{"OUTPUT": {"-d 10.0.0.11/32 -j CT --notrack", "-d 10.0.0.1/32 -j ACCEPT", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
 		"before it":                   {standing{"OUTPUT": {"-j OURS", "-d 10.0.0.1/32 -j CT --notrack"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
 		"another version":             {standing{"OUTPUT": {"-j OURS"}, "OURS": {"-m comment --comment neardns:0", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has other rules"}},
+		"a jump too many":             {standing{"OUTPUT": {"-j OURS", "-j OTHER", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, []string{"IPv4 raw: OUTPUT jumps to OURS twice"}},
 		"a rule too many":             {standing{"OUTPUT": {"-j OURS"}, "OURS": {stamp, "-j DROP", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has 3 rules of 2"}},
 	} {
 		items, _ := s.drift(map[string]standing{"raw": have.standing})

@@ -33,11 +33,15 @@ func TestRepair(t *testing.T) {
 			}
 		}
 		for name, damage := range map[string]func(){
-			"a chain flushed":     program("-t", "raw", "-F", "NEARDNS-UDP"),
-			"a base chain":        program("-t", "raw", "-F", "PREROUTING"),
-			"a rule taken":        program("-t", "nat", "-D", "NODE-LOCAL-DNS", "1"),
-			"a rule added":        program("-t", "nat", "-A", "NODE-LOCAL-DNS", "-j", "RETURN"),
-			"a jump taken":        program("-t", "filter", "-D", "FORWARD", "-j", "NEARDNS-FORWARD"),
+			"a chain flushed": program("-t", "raw", "-F", "NEARDNS-UDP"),
+			"a base chain":    program("-t", "raw", "-F", "PREROUTING"),
+			"a rule taken":    program("-t", "nat", "-D", "NODE-LOCAL-DNS", "1"),
+			"a rule added":    program("-t", "nat", "-A", "NODE-LOCAL-DNS", "-j", "RETURN"),
+			"a jump taken":    program("-t", "filter", "-D", "FORWARD", "-j", "NEARDNS-FORWARD"),
+			"a jump twice":    program("-t", "raw", "-I", "OUTPUT", "1", "-j", "NEARDNS-RAW-OUTPUT"),
+			"a whole table, by a restore that keeps nothing": func() {
+				r.node.Host.RunInput("*raw\nCOMMIT\n", "iptables"+strings.TrimPrefix(string(flavour), "iptables")+"-restore", "-w")
+			},
 			"the fallback's jump": program("-t", "nat", "-D", "PREROUTING", "-j", "NODE-LOCAL-DNS"),
 		} {
 			damage()

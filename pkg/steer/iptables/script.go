@@ -41,6 +41,7 @@ const (
 	inPlace placing = iota
 	absent
 	tooLate // it stands behind one of those that it must come before
+	twice   // plugin and agent both added it, each having seen none: packets would be counted twice
 )
 
 func (c chain) jumpRule() string { return "-j " + c.name }
@@ -102,11 +103,11 @@ func (s script) restore(tables []string, place func(c chain, j jump) placing) st
 		for _, c := range s.in(table) {
 			for _, j := range c.from {
 				at := place(c, j)
-				if at == tooLate {
+				if at == tooLate || at == twice {
 					fmt.Fprintf(&b, "-D %s %s\n", j.base, c.jumpRule())
 				}
 				switch {
-				case at == inPlace:
+				case at == inPlace, at == twice:
 				case j.last:
 					fmt.Fprintf(&b, "-A %s %s\n", j.base, c.jumpRule())
 				default:
@@ -163,6 +164,9 @@ func (c chain) place(have standing, j jump) placing {
 			return tooLate
 		}
 	}
+	if slices.Contains(have[j.base][at+1:], c.jumpRule()) {
+		return twice
+	}
 	return inPlace
 }
 
@@ -182,6 +186,8 @@ func (s script) drift(have map[string]standing) (items, tables []string) {
 			switch c.place(have[c.table], j) {
 			case absent:
 				add(c.table, j.base+" does not jump to "+c.name)
+			case twice:
+				add(c.table, j.base+" jumps to "+c.name+" twice")
 			case tooLate:
 				add(c.table, j.base+" jumps to "+c.name+" behind another program's rules for our addresses")
 			}

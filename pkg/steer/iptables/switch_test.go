@@ -193,3 +193,36 @@ func TestDropPolicy(t *testing.T) {
 		r.want("AGENT", pod.NetNS, "under a lease", r.servers()...)
 	})
 }
+
+// TestKubeProxyMarksNothing is a kube-proxy that knows no range of pods, and so neither masquerades nor accepts what comes from
+// beyond it: kube-dns must be able to answer what we give back, on whichever node it is.
+func TestKubeProxyMarksNothing(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		pod := r.steered("pod")
+		for _, program := range []string{"iptables", "ip6tables"} {
+			program += strings.TrimPrefix(string(flavour), "iptables")
+			r.node.Host.Run(program, "-w", "-t", "nat", "-F", "KUBE-MARK-MASQ")
+			r.node.Host.Run(program, "-w", "-P", "FORWARD", "DROP")
+			r.node.Host.Run(program, "-w", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+			r.node.Host.Run(program, "-w", "-A", "FORWARD", "-i", pod.HostInterface, "-j", "ACCEPT")
+		}
+		r.want("KUBEDNS", pod.NetNS, "fallback", r.servers()...)
+		behind := 0
+		for _, line := range testutil.Conntrack(r.node.Host) {
+			question, answer, _ := strings.Cut(line, ", reply ")
+			for _, is4 := range []bool{true, false} {
+				from := netip.AddrPortFrom(steer.TurnSource(is4), 0).String()
+				if from = strings.TrimSuffix(from, "0"); !strings.Contains(question, " "+from) {
+					continue
+				}
+				if behind++; strings.Contains(answer, " > "+from) {
+					t.Errorf("kube-dns is asked from a link-local address: %s", line)
+				}
+			}
+		}
+		if behind == 0 {
+			t.Error("nothing went by the turn")
+		}
+	})
+}

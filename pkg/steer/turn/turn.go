@@ -305,7 +305,7 @@ func same(a, b *netlink.Rule) bool {
 
 // rules keeps those of the addresses, and takes away those of others.
 func (t *Turn) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool, err error) {
-	have, err := t.ourRules(is4)
+	have, err := t.ourRules(family(is4))
 	if err != nil {
 		return false, err
 	}
@@ -334,10 +334,13 @@ func (t *Turn) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool,
 	return changed, nil
 }
 
-// ourRules are told by their numbers and their shape: one address, and our table, the main one or none.
-func (t *Turn) ourRules(is4 bool) ([]*netlink.Rule, error) {
-	all, err := t.nl.RuleList(family(is4))
-	if err != nil {
+// ourRules are told by their numbers and their shape: one address, and our table, the main one or none. A kernel that has not
+// the family (booted with ipv6.disable=1) has none.
+func (t *Turn) ourRules(family int) ([]*netlink.Rule, error) {
+	all, err := t.nl.RuleList(family)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, nil
+	} else if err != nil {
 		return nil, fmt.Errorf("list routing rules: %w", err)
 	}
 	var out []*netlink.Rule
@@ -366,7 +369,7 @@ func (t *Turn) deleteRule(r *netlink.Rule, is4 bool) error {
 func (t *Turn) Remove() error {
 	var errs []error
 	for _, is4 := range []bool{true, false} {
-		have, err := t.ourRules(is4)
+		have, err := t.ourRules(family(is4))
 		errs = append(errs, err)
 		for _, r := range have {
 			errs = append(errs, t.deleteRule(r, is4))

@@ -1,0 +1,66 @@
+package iptables_test
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestOddLinks has uplinks whose names mean something to iptables or to the reader of its rules. Their rules are about them, and
+// about no other link.
+func TestOddLinks(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		odd := []string{`wan"0`, `wan\0`, `'wan'`, "#wan", "-j", "!", "wan,0"}
+		r := newRig(t, flavour, func(h *steer.Host) { h.Uplinks = append(h.Uplinks, append(odd, "+", "host+")...) })
+		must(t, r.rules.Verify(r.host))
+		for _, name := range append(odd, "+", "host+", "wan", "hostile") {
+			if is, err := r.rules.IsUplink(name); err != nil || is != slices.Contains(odd, name) {
+				t.Errorf("%s is an uplink: %v, %v", name, is, err)
+			}
+		}
+		pod := r.steered("pod")
+		r.listen()
+		r.renew()
+		r.want("AGENT", pod.NetNS, "beside odd links", r.servers()...)
+		must(t, r.rules.Remove())
+	})
+}
+
+// TestWithoutIPv6 is a node whose kernel or packages have iptables for IPv4 alone, which is no fault where nothing else is asked
+// for.
+func TestWithoutIPv6(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		testutil.RequireRoot(t)
+		dir := t.TempDir()
+		for _, kind := range []string{"nft", "legacy"} {
+			for _, verb := range []string{"", "-restore"} {
+				fails := "#!/bin/sh\necho \"can't initialize ip6tables table: Address family not supported by protocol\" >&2\nexit 3\n"
+				must(t, os.WriteFile(filepath.Join(dir, "ip6tables-"+kind+verb), []byte(fails), 0o755))
+			}
+		}
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		b := open(t, testutil.NewNS(t, "host"), flavour)
+		four, six := addr("169.254.20.11"), addr("fd00:90de:d95::b")
+		must(t, b.Supported(four))
+		for _, addrs := range [][]netip.Addr{nil, {six}, {four, six}} {
+			if err := b.Supported(addrs...); !errors.Is(err, steer.ErrNotSupported) {
+				t.Errorf("%v are supported: %v", addrs, err)
+			}
+		}
+		host := steer.Host{Redirects: []steer.Redirect{{ClusterDNS: addr("10.96.0.10"), Steering: four}}}
+		must(t, b.Apply(host))
+		must(t, b.Verify(host))
+		if _, err := b.Counters(); err != nil {
+			t.Error(err)
+		}
+		must(t, b.RemoveOthers())
+		must(t, b.Remove())
+	})
+}

@@ -1,0 +1,26 @@
+package turn
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestMissingFamily asks the kernel for rules of a family that it does not route, as IPv6 is none to one booted with
+// ipv6.disable=1.
+func TestMissingFamily(t *testing.T) {
+	testutil.RequireRoot(t)
+	tn, err := Open(testutil.NewNS(t, "host").FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tn.Close()
+	if _, err := tn.nl.RuleList(unix.AF_X25); err == nil {
+		t.Error("this kernel has rules for X.25: take another family")
+	}
+	if rules, err := tn.ourRules(unix.AF_X25); err != nil || len(rules) > 0 {
+		t.Errorf("%v, %v", rules, err)
+	}
+}
