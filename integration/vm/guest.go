@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,7 +24,6 @@ type guestConfig struct {
 	Backends string   // whose cells are run
 	Timeout  string   // of each package, as go test's -timeout
 	Load     []string // modules in the initramfs, in their order
-	Jobs     []job
 }
 
 const guestCommand = "run-tests"
@@ -205,11 +205,11 @@ func runJobs() (err error) {
 	if err := json.NewDecoder(os.Stdin).Decode(&c); err != nil {
 		return err
 	}
-	events, err := openPort()
+	host, err := openPort()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, events.Close()) }()
+	defer func() { err = errors.Join(err, host.Close()) }()
 	if err := exec.Command("ip", "link", "set", "lo", "up").Run(); err != nil {
 		return fmt.Errorf("bring loopback up: %w", err)
 	}
@@ -219,13 +219,45 @@ func runJobs() (err error) {
 			fmt.Fprintf(os.Stderr, "guest: load %s: %v: %s\n", module, err, out)
 		}
 	}
-	for _, j := range c.Jobs {
-		if err := runJob(c, j, events); err != nil {
+	answers := bufio.NewReader(host)
+	for {
+		j, err := askJob(host, answers)
+		if err != nil {
+			return err
+		}
+		if j == nil {
+			_, err = fmt.Fprintf(host, "{\"Action\":%q}\n", endOfTests)
+			return err
+		}
+		if err := runJob(c, *j, host); err != nil {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(events, "{\"Action\":%q}\n", endOfTests)
-	return err
+}
+
+// askJob asks the host for the next job; nil says that there is none.
+func askJob(host io.Writer, answers *bufio.Reader) (*job, error) {
+	if _, err := fmt.Fprintf(host, "{\"Action\":%q}\n", nextJob); err != nil {
+		return nil, fmt.Errorf("ask for a job: %w", err)
+	}
+	var line []byte
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		part, err := answers.ReadBytes('\n')
+		line = append(line, part...)
+		if err == nil {
+			break
+		}
+		// The port is at its end, too, while the driver has not heard that the host holds it open.
+		if !errors.Is(err, io.EOF) || time.Now().After(deadline) {
+			return nil, fmt.Errorf("hear of a job: %w", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	var j *job
+	if err := json.Unmarshal(line, &j); err != nil {
+		return nil, fmt.Errorf("read a job: %w", err)
+	}
+	return j, nil
 }
 
 // nodeModules are those that a node has before the first pod is made: by itself, by kube-proxy, by its firewall. All else
@@ -257,7 +289,7 @@ func runJob(c guestConfig, j job, events io.Writer) error {
 // runTests runs tests and returns those that failed and have none below them that did.
 func runTests(c guestConfig, j job, events io.Writer) ([]string, error) {
 	args := []string{"-t", "-p", module + "/" + j.Package, filepath.Join(c.Tests, j.binary()),
-		"-test.v=test2json", "-test.timeout=" + c.Timeout, "-test.count=1", "-test.parallel=1", "-test.run=" + j.Run, "-test.skip=" + j.Skip}
+		"-test.v=test2json", "-test.timeout=" + c.Timeout, "-test.count=1", "-test.parallel=1", "-test.run=" + j.Run}
 	cmd := exec.Command(filepath.Join(c.Programs, "test2json"), args...)
 	f := failures{to: events}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = filepath.Join(c.Root, j.Package), &f, os.Stderr
@@ -268,7 +300,7 @@ func runTests(c guestConfig, j job, events io.Writer) ([]string, error) {
 	return f.leaves(), err
 }
 
-// openPort finds the port that carries the events; there is no udev that would name its file.
+// openPort finds the port that carries jobs and events; there is no udev that would name its file.
 func openPort() (*os.File, error) {
 	const sys = "/sys/class/virtio-ports"
 	deadline := time.Now().Add(10 * time.Second)
@@ -280,7 +312,7 @@ func openPort() (*os.File, error) {
 		for _, p := range ports {
 			name, err := os.ReadFile(filepath.Join(sys, p.Name(), "name"))
 			if err == nil && strings.TrimSpace(string(name)) == eventsPort {
-				return os.OpenFile(filepath.Join("/dev", p.Name()), os.O_WRONLY, 0)
+				return os.OpenFile(filepath.Join("/dev", p.Name()), os.O_RDWR, 0)
 			}
 		}
 		// The driver asks qemu for the name after it was loaded.

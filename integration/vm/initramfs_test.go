@@ -100,7 +100,7 @@ func TestInitramfs(t *testing.T) {
 	write("a/virtio_pci.ko", "pci")
 	write("a/virtio.ko", "virtio")
 	out := filepath.Join(t.TempDir(), "initramfs")
-	if err := writeInitramfs(out, k, guestConfig{Root: "/src", Jobs: []job{{Package: "p"}}}); err != nil {
+	if err := writeInitramfs(out, k, guestConfig{Root: "/src", Backends: "b"}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(out)
@@ -118,7 +118,7 @@ func TestInitramfs(t *testing.T) {
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(files["guest.json"], "100644 ")), &c); err != nil {
 		t.Fatal(err)
 	}
-	want := guestConfig{Root: "/src", Jobs: []job{{Package: "p"}}, Load: []string{"/modules/00-virtio.ko", "/modules/01-virtio_pci.ko"}}
+	want := guestConfig{Root: "/src", Backends: "b", Load: []string{"/modules/00-virtio.ko", "/modules/01-virtio_pci.ko"}}
 	if d := cmp.Diff(want, c); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

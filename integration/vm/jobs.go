@@ -8,47 +8,52 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
-// job is one package's tests in the guest.
+// job is what a guest runs at a time: tests of one package.
 type job struct {
 	Package string // by its folder in the module
 	Run     string // as go test's -run
-	Skip    string // as go test's -skip
 }
 
 const module = "github.com/neardns/neardns"
 
-// iptablesCells are the iptables back end's where no other machine has them: the hung agent's among them, as in every cell. Each
-// runs iptables some hundred times, and so takes a minute under emulation.
-const iptablesCells = "^TestMatrix$/^iptables-(nft|legacy)$/^(ipv4|ipv6|dual)$/^ipvs$"
-
-// brnfCells are the nftables back end's, whatever kube-proxy: on the attachment that asks most of a kernel.
-const brnfCells = "^TestMatrix$/^(ipv4|ipv6|dual)$/^(ipvs|iptables|nftables)$/^bridge.brnf$"
-
-// everywhere are the tests that every kernel has to pass: what the tables need of it, the link, and the life of an agent with
-// kube-proxy in each of its modes.
-func everywhere() []job {
+// The cells of the shared cases, in jobs of some minutes each, so that guests can share them: the iptables back end's, which run
+// iptables some hundred times; the nftables back end's with IPVS; and, on the attachment that asks most of a kernel, those with
+// kube-proxy's other modes, which other machines have, too.
+func cells() []job {
+	const steering = "integration/steering"
 	return []job{
-		{Package: "agent/internal/link"},
-		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$"},
-		{Package: "integration/steering", Run: brnfCells},
+		{Package: steering, Run: "^TestMatrix$/^iptables-nft$/^(ipv4|ipv6|dual)$/^ipvs$"},
+		{Package: steering, Run: "^TestMatrix$/^iptables-legacy$/^(ipv4|ipv6|dual)$/^ipvs$"},
+		{Package: steering, Run: "^TestMatrix$/^iptables-nft$/^(ipv4|ipv6|dual)$/^iptables$"},
+		{Package: steering, Run: "^TestMatrix$/^iptables-legacy$/^(ipv4|ipv6|dual)$/^iptables$"},
+		{Package: steering, Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^(iptables|nftables)$/^bridge.brnf$"},
+		{Package: steering, Run: "^TestMatrix$/^(ipv4|ipv6|dual)$/^ipvs$"},
 	}
 }
 
-// whole is what the kernel of the Debian release that the tests are made for has to pass: also the other attachments with IPVS,
-// the iptables back end, and the rules' cases that IPVS could spoil. What measures time is left out, and what is the same by any
-// kube-proxy.
+// everywhere are the tests that every kernel has to pass: what the tables need of it, the link, and the life of an agent with
+// kube-proxy in each of its modes. Long ones are first: the last to end decides how long all take.
+func everywhere() []job {
+	return append(cells(),
+		job{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$"},
+		job{Package: "agent/internal/link"},
+	)
+}
+
+// whole is what the kernel of the Debian release that the tests are made for has to pass: also the rules' cases that IPVS could
+// spoil, and the topology's own. What measures time is left out, and what is the same by any kube-proxy.
 func whole() []job {
-	return []job{
-		{Package: "agent/internal/link"},
-		{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$/^(ptp|bridge.brnf)$|^TestProxyChanges$/^ipvs$"},
-		{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
+	return append(cells(),
+		job{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove|TestWay|TestUplinks)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
 			"^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$|^(TestCritiqueA05LeaseCutsNoConnection|TestCritiqueA07LocalAndClusterFromOnePort|TestConnectedUDPThroughFlips|TestClusterDNSOnTheLink)$/^ipvs$"},
-		{Package: "pkg/steer/iptables", Run: "^TestClusterDNSOnTheLink$/^ipvs$/^iptables-nft$/^alone$"},
-		{Package: "integration/steering", Run: brnfCells + "|^TestMatrix$/^dual$/^ipvs$/^(ptp|bridge)$|" + iptablesCells},
-	}
+		job{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
+		job{Package: "agent/internal/link"},
+		job{Package: "pkg/steer/iptables", Run: "^TestClusterDNSOnTheLink$/^ipvs$/^iptables-nft$/^alone$"},
+	)
 }
 
 // plan lists the tests that are run.
@@ -67,9 +72,11 @@ func plan(o options) ([]job, error) {
 			continue
 		}
 		if o.run != "" {
-			j.Run, j.Skip = o.run, ""
+			j.Run = o.run
 		}
-		jobs = append(jobs, j)
+		if !slices.Contains(jobs, j) {
+			jobs = append(jobs, j)
+		}
 	}
 	if len(jobs) == 0 {
 		return nil, fmt.Errorf("-only %s matches no package of the plan", o.only)
@@ -87,7 +94,9 @@ func programsDir(dir string) string { return filepath.Join(dir, "programs") }
 func buildTests(ctx context.Context, root, dir string, jobs []job) error {
 	var packages []string
 	for _, j := range jobs {
-		packages = append(packages, "./"+j.Package)
+		if p := "./" + j.Package; !slices.Contains(packages, p) {
+			packages = append(packages, p)
+		}
 	}
 	if err := goCommand(ctx, root, append([]string{"test", "-c", "-o", testsDir(dir) + "/"}, packages...)...); err != nil {
 		return err

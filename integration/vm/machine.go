@@ -16,7 +16,7 @@ type machine struct {
 	options   options
 	kernel    kernel
 	initramfs string
-	console   string // file for what the kernel says
+	console   string // file for what this guest's kernel says
 }
 
 // tag names of the shared folder and of the port that carries the events.
@@ -25,8 +25,8 @@ const (
 	eventsPort = "neardns.events"
 )
 
-// args are qemu's. The guest has no disk and no network: a root folder that it cannot write, a console and a port. Its
-// events come by qemu's standard output.
+// args are qemu's. The guest has no disk and no network: a root folder that it cannot write, a console and a port, which is
+// qemu's standard input and output.
 func (m machine) args() []string {
 	return []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
@@ -47,8 +47,8 @@ func (m machine) commandLine() string {
 	return "console=ttyS0 panic=-1 rdinit=/init quiet loglevel=4 mitigations=off tsc=nowatchdog clocksource=hpet nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
 }
 
-// run starts the guest, passes its events on, and waits for its end.
-func (m machine) run(ctx context.Context, to *stream) error {
+// run starts the guest, gives it jobs and passes their events on until none is left, and waits for its end.
+func (m machine) run(ctx context.Context, share *shares) error {
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", m.args()...)
 	var errs strings.Builder
 	cmd.Stderr = &errs
@@ -57,7 +57,7 @@ func (m machine) run(ctx context.Context, to *stream) error {
 	if err != nil {
 		return err
 	}
-	// Never written to, but open until qemu ends: the end of its input would close the port.
+	// Open until qemu ends: the end of its input would close the port.
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -66,6 +66,7 @@ func (m machine) run(ctx context.Context, to *stream) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start qemu: %w", err)
 	}
+	to := stream{shares: share, reply: input}
 	readErr := to.copy(events)
 	err = cmd.Wait()
 	if cause := context.Cause(ctx); cause != nil {
@@ -77,8 +78,8 @@ func (m machine) run(ctx context.Context, to *stream) error {
 		err = errors.New("the guest ended before its tests did")
 	}
 	if err != nil {
-		to.abort(err.Error())
-		err = fmt.Errorf("%w\nthe console's end:\n%s", err, consoleEnd(m.console))
+		abortErr := to.abort(err.Error())
+		err = errors.Join(fmt.Errorf("%w\nthe console's end:\n%s", err, consoleEnd(m.console)), abortErr)
 	}
 	return errors.Join(err, readErr)
 }

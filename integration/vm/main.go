@@ -2,7 +2,7 @@
 // root folder as its own, read-only. It is what `make test-vm` runs.
 //
 // It owns the machine: kernel and modules out of Debian's package (unpacked, never installed), an initramfs of this very
-// program, and the list of tests. It must never change this machine: the guest has an overlay in memory over the root
+// program, and the list of tests, which as many guests share as there are CPUs. It must never change this machine: the guest has an overlay in memory over the root
 // folder and no network, and what is built and fetched stays in bin/vm.
 //
 // It prints the tests' events, as `go test -json` does, for integration/tools/testrun to read. A guest that dies or is
@@ -13,12 +13,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -28,8 +31,9 @@ import (
 type options struct {
 	kernel  string // the series: 5.10, 6.1, 6.12
 	accel   string
-	cpus    int
-	memory  int // MiB
+	guests  int
+	cpus    int // of each
+	memory  int // of each, in MiB
 	timeout time.Duration
 	only    string // regular expression on packages
 	run     string // instead of the plan's tests
@@ -50,9 +54,10 @@ func main() {
 	var o options
 	flag.StringVar(&o.kernel, "kernel", "6.1", "the kernel's series, as Debian has it: "+strings.Join(series(), ", "))
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "qemu's accelerator; kvm where the machine lends it")
-	flag.IntVar(&o.cpus, "cpus", 1, "the guest's CPUs; under emulation a second one costs more, by what the two wait for one another, than it does")
-	flag.IntVar(&o.memory, "memory", 2048, "the guest's memory in MiB")
-	flag.DurationVar(&o.timeout, "timeout", 25*time.Minute, "limit for the guest, from its start to its end")
+	flag.IntVar(&o.guests, "guests", min(runtime.NumCPU(), 4), "guests that share the tests")
+	flag.IntVar(&o.cpus, "cpus", 1, "a guest's CPUs; under emulation a second one costs more, by what the two wait for one another, than it does")
+	flag.IntVar(&o.memory, "memory", 2048, "a guest's memory in MiB")
+	flag.DurationVar(&o.timeout, "timeout", 25*time.Minute, "limit for the guests, from their start to their end")
 	flag.StringVar(&o.only, "only", "", "regular expression: run these packages of the plan only")
 	flag.StringVar(&o.run, "run", "", "run these tests (as go test's -run) in place of the plan's")
 	flag.StringVar(&o.dir, "dir", "bin/vm", "folder for kernels and built tests")
@@ -77,7 +82,7 @@ func runHost(ctx context.Context, o options) error {
 	}
 	if o.list {
 		for _, j := range jobs {
-			fmt.Fprintf(os.Stdout, "%s -run '%s' -skip '%s'\n", j.Package, j.Run, j.Skip)
+			fmt.Fprintf(os.Stdout, "%s -run '%s'\n", j.Package, j.Run)
 		}
 		return nil
 	}
@@ -98,27 +103,46 @@ func runHost(ctx context.Context, o options) error {
 	}
 	initramfs := filepath.Join(k.dir, "initramfs")
 	if err := writeInitramfs(initramfs, k, guestConfig{
-		Root: root, Modules: k.modulesDir(), Programs: programsDir(dir), Tests: testsDir(dir), Timeout: o.timeout.String(), Backends: o.backends, Jobs: jobs,
+		Root: root, Modules: k.modulesDir(), Programs: programsDir(dir), Tests: testsDir(dir), Timeout: o.timeout.String(), Backends: o.backends,
 	}); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "tests run on Linux %s (Debian %s) in qemu, accelerator %s; console in %s\n",
-		k.release, k.version, o.accel, filepath.Join(o.dir, o.kernel, "console.log"))
-	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("the guest did not end within %v", o.timeout))
-	defer cancel()
-	m := machine{options: o, kernel: k, initramfs: initramfs, console: filepath.Join(k.dir, "console.log")}
-	s := newStream(os.Stdout)
+	share := &shares{rest: jobs, to: os.Stdout}
 	if to := os.Getenv(compat.Env); to != "" {
-		if s.records, err = openRecords(to); err != nil {
+		records, err := openRecords(to)
+		if err != nil {
 			return err
 		}
-		defer s.records.Close() //nolint:errcheck // a lost record is seen by the table's check
+		defer records.Close() //nolint:errcheck // a lost record is seen by the table's check
+		share.records = records
 	}
+	guests := max(1, min(o.guests, len(jobs)))
+	fmt.Fprintf(os.Stderr, "tests run on Linux %s (Debian %s) in %d guests of qemu, accelerator %s; consoles in %s\n",
+		k.release, k.version, guests, o.accel, filepath.Join(o.dir, o.kernel))
 	begun := time.Now()
-	err = m.run(ctx, s)
-	fmt.Fprintf(os.Stderr, "the guest took %v\n", time.Since(begun).Round(time.Second))
-	if err == nil && s.ended < len(jobs) {
-		err = fmt.Errorf("%d of %d packages were run", s.ended, len(jobs))
+	err = runGuests(ctx, machine{options: o, kernel: k, initramfs: initramfs}, guests, share)
+	fmt.Fprintf(os.Stderr, "the guests took %v\n", time.Since(begun).Round(time.Second))
+	if err == nil && share.ended < len(jobs) {
+		err = fmt.Errorf("%d of %d jobs were run", share.ended, len(jobs))
 	}
 	return err
+}
+
+// runGuests has guests share the jobs. One that fails does not keep the others from going on.
+func runGuests(ctx context.Context, m machine, guests int, share *shares) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, m.options.timeout, fmt.Errorf("the guests did not end within %v", m.options.timeout))
+	defer cancel()
+	errs := make([]error, guests)
+	var running sync.WaitGroup
+	for i := range guests {
+		m.console = filepath.Join(m.kernel.dir, fmt.Sprintf("console-%d.log", i+1))
+		one := m
+		running.Go(func() {
+			if err := one.run(ctx, share); err != nil {
+				errs[i] = fmt.Errorf("guest %d: %w", i+1, err)
+			}
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
 }

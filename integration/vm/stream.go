@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,20 +23,22 @@ type event struct {
 	Elapsed float64 `json:",omitempty"`
 }
 
-// endOfTests is the action of the guest's last line.
-const endOfTests = "end-of-tests"
+// Actions of the guest's own: it asks for its next job, whose answer is a line with the job or null; and it has none left.
+const (
+	nextJob    = "next-job"
+	endOfTests = "end-of-tests"
+)
 
-// stream passes test events on and knows which package is being run.
+// stream is one guest's conversation: it hands jobs to it and passes on what becomes of each, when the job has ended.
 type stream struct {
-	to      io.Writer
-	current string // the package that began and has not ended
-	ended   int    // packages that did
-	done    bool   // the guest came to its end
-
-	records io.WriteCloser // takes the lines that integration/compat had printed; nil: nobody wants them
+	shares *shares
+	reply  io.Writer    // to the guest
+	given  *job         // the job that it has
+	block  bytes.Buffer // the job's events
+	done   bool         // the guest came to its end
 }
 
-// recordMark begins such a line.
+// recordMark begins a line that integration/compat had printed.
 const recordMark = "compat: "
 
 // openRecords opens the file of the folder where integration/compat collects records.
@@ -45,8 +48,6 @@ func openRecords(folder string) (io.WriteCloser, error) {
 	}
 	return os.OpenFile(filepath.Join(folder, "records"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
 }
-
-func newStream(to io.Writer) *stream { return &stream{to: to} }
 
 // copy reads events until the other side closes. What is no event is passed on: the reader names it.
 func (s *stream) copy(from io.Reader) error {
@@ -71,36 +72,58 @@ func (s *stream) take(line []byte) error {
 	var e event
 	if json.Unmarshal(line, &e) == nil {
 		switch {
+		case e.Action == nextJob:
+			return s.next()
 		case e.Action == endOfTests:
 			s.done = true
-			return nil
-		case e.Test == "" && e.Action == "start":
-			s.current = e.Package
-		case e.Test == "" && (e.Action == "pass" || e.Action == "fail" || e.Action == "skip"):
-			s.current = ""
-			s.ended++
-		case e.Action == "output" && strings.HasPrefix(e.Output, recordMark) && s.records != nil:
-			if _, err := io.WriteString(s.records, e.Output); err != nil {
-				return fmt.Errorf("write a record: %w", err)
+			return s.end()
+		case e.Action == "output" && strings.HasPrefix(e.Output, recordMark):
+			if err := s.shares.record(e.Output); err != nil {
+				return err
 			}
 		}
 	}
-	_, err := s.to.Write(line)
+	_, err := s.block.Write(line)
 	return err
 }
 
-// abort ends the package that is being run as failed.
-func (s *stream) abort(why string) {
-	if s.current == "" {
-		return
+// next ends the job that the guest had and answers it with another one.
+func (s *stream) next() error {
+	if err := s.end(); err != nil {
+		return err
 	}
-	for _, e := range []event{{Action: "output", Package: s.current, Output: why + "\n"}, {Action: "fail", Package: s.current}} {
-		line, err := json.Marshal(e)
-		if err == nil {
-			_, _ = fmt.Fprintf(s.to, "\n%s\n", line)
+	s.given = s.shares.next()
+	line, err := json.Marshal(s.given)
+	if err == nil {
+		_, err = s.reply.Write(append(line, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("give the guest a job: %w", err)
+	}
+	return nil
+}
+
+// end passes on what came since the last job's end.
+func (s *stream) end() error {
+	ended := s.given != nil
+	s.given = nil
+	defer s.block.Reset()
+	return s.shares.took(s.block.Bytes(), ended)
+}
+
+// abort ends the guest's job as failed.
+func (s *stream) abort(why string) error {
+	if s.given != nil {
+		pkg := module + "/" + s.given.Package
+		for _, e := range []event{{Action: "output", Package: pkg, Output: why + "\n"}, {Action: "fail", Package: pkg}} {
+			line, err := json.Marshal(e)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&s.block, "\n%s\n", line)
 		}
 	}
-	s.current = ""
+	return s.end()
 }
 
 // mostAgain is how many failed tests may be run again. More of them are no matter of a slow machine.

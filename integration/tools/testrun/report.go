@@ -19,6 +19,7 @@ type test struct {
 	output    []string
 	parent    bool
 	grave     bool // a race, or it did not end
+	itself    bool // it has tests below it, and failed although none of them did
 }
 
 // report takes in events and fuzz results, prints a line per package as it goes, and the sum at the end.
@@ -85,12 +86,14 @@ func (r *report) endTest(e event) {
 		// Whoever made the events ran it once more, by itself.
 		r.unsteady = append(r.unsteady, fmt.Sprintf("%s %s: failed among the others, then passed", short(t.pkg), t.name))
 	}
-	if t.grave {
+	// Other tests below it may have been run after that, in a job of their own.
+	if t.grave || t.itself {
 		return
 	}
 	t.result = e.Action
 	if t.result == "fail" {
 		t.grave = slices.ContainsFunc(t.output, func(line string) bool { return strings.Contains(line, "race detected") })
+		t.itself = t.parent && !r.failedBelow(t)
 		r.printf("FAIL  %s %s (%.1fs)\n%s", short(t.pkg), t.name, e.Elapsed, tail(t.output))
 	}
 	if t.result != "skip" { // a skip's output is its reason

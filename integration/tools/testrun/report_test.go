@@ -66,6 +66,32 @@ func TestReport(t *testing.T) {
 {"Action":"pass","Package":"p"}`,
 			want: []string{"unsteady p TestA: failed among the others, then passed", "1 passed, 0 failed, 0 skipped"}, ok: true,
 		},
+		"a parent that failed itself, whose other subtests were run in a second job": {
+			events: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/one"}
+{"Action":"pass","Package":"p","Test":"TestA/one"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/two"}
+{"Action":"pass","Package":"p","Test":"TestA/two"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}`,
+			want: []string{"failed   p TestA", "2 passed, 1 failed, 0 skipped"},
+		},
+		"a subtest that was run again": {
+			events: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/one"}
+{"Action":"fail","Package":"p","Test":"TestA/one"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/one"}
+{"Action":"pass","Package":"p","Test":"TestA/one"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}`,
+			want: []string{"unsteady p TestA/one: failed among the others, then passed", "1 passed, 0 failed, 0 skipped"}, ok: true,
+		},
 		"a race is no matter of chance": {
 			events: `{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"testing.go:1: race detected during execution of test\n"}
