@@ -13,7 +13,7 @@ PKGS ?= ./...
 TESTTIMEOUT ?= 10m
 ENGINE ?= podman
 TAG ?= dev
-KERNELS ?= 6.1 5.10
+KERNELS ?= 6.1 5.10 6.12
 
 # The products are static. Their version comes from the build information, which the go command can stamp only where git
 # trusts this clone; elsewhere (another owner's clone, a tarball) the version is "unknown", and the build does not fail.
@@ -98,8 +98,8 @@ test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runt
 	@$(BUILT) $(GO) test -count=1 -timeout 10m -v ./integration/callers | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
-VMFLAGS = $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),-run '$(RUN)') $(if $(ACCEL),-accel $(ACCEL)) $(if $(BACKENDS),-backends $(BACKENDS))
-test-vm: bin/tools/vm ## run the kernel's tests on Debian's kernels in qemu, by software emulation (KERNELS="6.1 5.10", ONLY, RUN, BACKENDS=nftables,iptables-legacy, ACCEL=kvm)
+VMFLAGS = $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),-run '$(RUN)') $(if $(ACCEL),-accel $(ACCEL)) $(if $(GUESTS),-guests $(GUESTS)) $(if $(BACKENDS),-backends $(BACKENDS))
+test-vm: bin/tools/vm ## run the kernel's tests on Debian's kernels in qemu, by software emulation (KERNELS="6.1 5.10 6.12", ONLY, RUN, BACKENDS=nftables,iptables-legacy, GUESTS=1, ACCEL=kvm)
 	@integration/tools/deps qemu-system-x86_64:qemu-system-x86 ipvsadm:ipvsadm ipset:ipset depmod:kmod
 	@for kernel in $(KERNELS); do bin/tools/vm -kernel $$kernel $(VMFLAGS) | CI=true $(TESTRUN) -events - -allowed-skips integration/vm/allowed-skips; done
 

@@ -251,7 +251,7 @@ func askJob(host io.Writer, answers *bufio.Reader) (*job, error) {
 		if !errors.Is(err, io.EOF) || time.Now().After(deadline) {
 			return nil, fmt.Errorf("hear of a job: %w", err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		unix.Nanosleep(&unix.Timespec{Nsec: int64(10 * time.Millisecond)}, nil) //nolint:errcheck // a short wait is as good
 	}
 	var j *job
 	if err := json.Unmarshal(line, &j); err != nil {

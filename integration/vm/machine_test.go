@@ -53,6 +53,16 @@ func TestMachineIsShutIn(t *testing.T) {
 	}
 }
 
+func TestCPUModel(t *testing.T) {
+	for o, want := range map[options]string{
+		{accel: "tcg,thread=multi"}: "Westmere", {accel: "kvm"}: "max", {accel: "tcg", cpu: "Nehalem"}: "Nehalem",
+	} {
+		if got := o.cpuModel(); got != want {
+			t.Errorf("%+v: %s, want %s", o, got, want)
+		}
+	}
+}
+
 // Every job names a package that is there, and a pattern that can be read; what one kernel runs, all do.
 func TestPlan(t *testing.T) {
 	for _, kernel := range series() {

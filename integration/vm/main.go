@@ -31,6 +31,7 @@ import (
 type options struct {
 	kernel  string // the series: 5.10, 6.1, 6.12
 	accel   string
+	cpu     string // qemu's name of the model; empty: by the accelerator
 	guests  int
 	cpus    int // of each
 	memory  int // of each, in MiB
@@ -54,6 +55,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.kernel, "kernel", "6.1", "the kernel's series, as Debian has it: "+strings.Join(series(), ", "))
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "qemu's accelerator; kvm where the machine lends it")
+	flag.StringVar(&o.cpu, "cpu", "", "the guests' model of CPU, as qemu names it; a plain one where it is emulated, else this machine's")
 	flag.IntVar(&o.guests, "guests", min(runtime.NumCPU(), 4), "guests that share the tests")
 	flag.IntVar(&o.cpus, "cpus", 1, "a guest's CPUs; under emulation a second one costs more, by what the two wait for one another, than it does")
 	flag.IntVar(&o.memory, "memory", 2048, "a guest's memory in MiB")
