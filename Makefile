@@ -84,8 +84,8 @@ demo-clean: bin/tools/demo ## take away what make demo KEEP=1 left
 bin/tools/demo: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/demo
 
-test: deps build tools ## all tests: unit, race, real kernel, a few seconds of fuzzing (as root)
-	@$(BUILT) $(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -fuzztime 3s -alone ./integration -again 4 -allowed-skips .ci/allowed-skips $(PKGS)
+test: deps build tools ## all tests: unit, race, real kernel, the fuzz targets' stored inputs (as root)
+	@$(BUILT) $(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -alone ./integration -again 4 -allowed-skips .ci/allowed-skips $(PKGS)
 
 test-unit: ## tests that need nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)
@@ -141,8 +141,8 @@ bin/tools/cluster: FORCE
 bin/tools/podimage: FORCE
 	@cd integration/runtimes && $(BUILD) -buildvcs=false -o $(abspath $@) ./podimage
 
-fuzz: ## fuzz each target for FUZZTIME (30s)
-	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(PKGS)
+fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); with KEEP=a folder what is found is kept there and is no failure
+	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(if $(KEEP),-keep "$(KEEP)") $(PKGS)
 
 bench: deps build tools ## measure plugin and agent beside what does the same work (SHORT=1: minutes); bin/bench.md, bin/bench.json
 	@$(GO) run ./integration/bench $(if $(SHORT),-short) $(BENCHFLAGS)

@@ -168,22 +168,33 @@ func (s *scanner) word(flow bool) string {
 	return word
 }
 
-// plain writes a plain word as what every reader takes it for.
+// plain writes a plain word as what every reader takes it for. Only words of a closed set of characters are plain: none of
+// these has a meaning in YAML within a word, in block or flow style, so that what is taken here is a part of YAML can be seen
+// without a reader of YAML at hand. All else wants quotes.
 func (s *scanner) plain(out *bytes.Buffer, word string) error {
-	switch {
-	case strings.ContainsRune("&*!|>%@`,[]{}#=", rune(word[0])) || word[0] == '-' && len(word) == 1 || strings.HasPrefix(word, "- ") ||
-		strings.HasPrefix(word, "?") || strings.HasPrefix(word, "<<"):
-		return s.fault("%q begins with a mark that has a meaning in YAML: put it in quotes", clip(word))
-	case strings.Contains(word, ": ") || strings.HasSuffix(word, ":") || word[0] == ':' && len(word) == 1:
-		return s.fault("%q has a colon where YAML begins a value: put it in quotes, or the key on a line of its own", clip(word))
+	if word == "~" {
+		out.WriteString("null")
+		return nil
+	}
+	for i, c := range []byte(word) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '/':
+		case c == '-' && len(word) > 1 && word[1] != '-': // a lone dash is an item, three a document
+		case c == '%' && i > 0: // at the start of a line a directive
+		case c == ':' && i+1 < len(word): // at the end of a word a key
+		case c == ':' || c == '-' || c == '%':
+			return s.fault("%q has a %q where it has a meaning in YAML: put it in quotes", clip(word), c)
+		default:
+			return s.fault("%q is no plain word of letters, digits and . _ - / : %%: put it in quotes", clip(word))
+		}
 	}
 	switch resolve(word) {
 	case null:
 		out.WriteString("null")
 	case boolean:
-		out.WriteString(strings.ToLower(word))
+		out.WriteString(word)
 	case integer:
-		out.WriteString(strings.TrimPrefix(word, "+"))
+		out.WriteString(word)
 	case unsure:
 		return s.fault("%q is a word to some readers of YAML, and a number, a time or a truth value to others: put it in quotes", clip(word))
 	case text:
@@ -205,35 +216,31 @@ const (
 
 // resolve tells what a plain word stands for in YAML 1.1 and 1.2 alike; where they differ it is unsure.
 func resolve(word string) meaning {
-	switch strings.ToLower(word) {
-	case "~", "null":
-		if word == "~" || word == "null" || word == "Null" || word == "NULL" {
-			return null
-		}
-		return unsure
+	switch word {
+	case "null", "Null", "NULL":
+		return null
 	case "true", "false":
-		if word == strings.ToLower(word) {
-			return boolean
-		}
-		return unsure
-	case "yes", "no", "on", "off", "y", "n":
+		return boolean
+	}
+	switch strings.ToLower(word) {
+	case "null", "true", "false", "yes", "no", "on", "off", "y", "n":
 		return unsure
 	}
-	if strings.IndexByte("+-.0123456789", word[0]) < 0 {
+	if strings.IndexByte("-.0123456789", word[0]) < 0 {
 		return text
 	}
-	digits := strings.TrimLeft(strings.TrimLeft(word, "+-"), "0123456789") == ""
-	unsigned := strings.TrimLeft(word, "+-")
+	unsigned := strings.TrimPrefix(word, "-")
+	digits := unsigned != "" && strings.TrimLeft(unsigned, "0123456789") == ""
 	switch {
 	// 18 digits fit every reader's integers; a leading 0 makes it octal for some.
-	case digits && unsigned != "" && len(word)-len(unsigned) <= 1 && len(unsigned) <= 18 && (word == "0" || unsigned[0] != '0'):
+	case digits && len(unsigned) <= 18 && (word == "0" || unsigned[0] != '0'):
 		return integer
 	case strings.EqualFold(unsigned, ".inf") || strings.EqualFold(unsigned, ".nan"):
 		return unsure
 	case word == "." || isAddress(word):
 		return text
 	// What all forms of numbers and times in YAML 1.1 and 1.2 are made of, and no few other words too.
-	case strings.Trim(word, "0123456789abcdefABCDEFxXoO_.:+-tTzZ ") == "":
+	case strings.Trim(word, "0123456789abcdefABCDEFxXoO_.:-tTzZ") == "":
 		return unsure
 	}
 	return text

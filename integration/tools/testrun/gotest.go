@@ -10,6 +10,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -105,10 +107,45 @@ func fuzz(ctx context.Context, o options, packages []string, r *report) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			r.fuzzed(p, target, time.Since(start), err == nil || outOfTime(text), string(text))
+			ok := err == nil || outOfTime(text)
+			var found []string
+			if !ok && o.keep != "" {
+				if found, err = keep(ctx, o.keep, p, text); err != nil {
+					return err
+				}
+			}
+			r.fuzzed(p, target, time.Since(start), ok, found, string(text))
 		}
 	}
 	return nil
+}
+
+var written = regexp.MustCompile(`Failing input written to (\S+)`)
+
+// keep takes the inputs that a target was found to fail on out of the package's testdata into a folder, so that the tree
+// stays as it was, and tells where they are. A target that fails on a stored input writes none.
+func keep(ctx context.Context, dir, pkg string, output []byte) ([]string, error) {
+	found := written.FindAllSubmatch(output, -1)
+	if len(found) == 0 {
+		return nil, nil
+	}
+	where, err := goCommand(ctx, "list", "-f", "{{.Dir}}", pkg).Output()
+	if err != nil {
+		return nil, fmt.Errorf("find folder of %s: %w%s", pkg, err, stderrOf(err))
+	}
+	var kept []string
+	for _, m := range found {
+		from := filepath.Join(strings.TrimSpace(string(where)), string(m[1]))
+		to := filepath.Join(dir, filepath.Base(filepath.Dir(from)), filepath.Base(from))
+		if err := os.MkdirAll(filepath.Dir(to), 0o750); err != nil {
+			return nil, fmt.Errorf("keep what fuzzing found: %w", err)
+		}
+		if err := os.Rename(from, to); err != nil {
+			return nil, fmt.Errorf("keep what fuzzing found: %w", err)
+		}
+		kept = append(kept, to)
+	}
+	return kept, nil
 }
 
 // outOfTime tells the go command's own fault (golang/go#48157: the deadline hits while a worker is busy) from a finding,

@@ -26,6 +26,7 @@ type options struct {
 	timeout   time.Duration
 	fuzzTime  time.Duration
 	fuzzOnly  bool
+	keep      string
 	alone     string
 	again     int
 	allowFile string
@@ -42,6 +43,7 @@ func main() {
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "limit for each package")
 	flag.DurationVar(&o.fuzzTime, "fuzztime", 0, "also run each fuzz target that long (0: its stored cases only)")
 	flag.BoolVar(&o.fuzzOnly, "fuzzonly", false, "fuzz, and run no tests")
+	flag.StringVar(&o.keep, "keep", "", "an input that fuzzing found is kept in this folder and named, and is no failure: searching by chance must not decide whether a check passes")
 	flag.StringVar(&o.alone, "alone", "", "packages below this folder are tested last and one at a time, since they measure time")
 	flag.IntVar(&o.again, "again", 0, "run a failed test that often by itself, and take it as passed, but name it, if it never fails then")
 	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")

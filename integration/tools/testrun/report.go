@@ -31,6 +31,7 @@ type report struct {
 	builds   map[string][]string
 	failures int      // what failed outside any test: builds, panics, time limits
 	unsteady []string // what passed only when it was tried again
+	found    []string // inputs that fuzzing found, kept for who reads this
 }
 
 func newReport(out io.Writer) *report {
@@ -129,12 +130,19 @@ func (r *report) endPackage(e event) {
 	delete(r.packages, e.Package)
 }
 
-func (r *report) fuzzed(pkg, target string, took time.Duration, ok bool, output string) {
+// fuzzed takes in one target's result. Inputs that were found and kept are named at the end and are no failure.
+func (r *report) fuzzed(pkg, target string, took time.Duration, ok bool, kept []string, output string) {
 	t := &test{pkg: pkg, name: target + " (fuzzed)", result: "pass"}
-	if !ok {
+	switch {
+	case !ok && len(kept) > 0:
+		r.printf("found %s %s\n%s\n", short(pkg), t.name, output)
+		for _, file := range kept {
+			r.found = append(r.found, short(pkg)+" "+target+": "+file)
+		}
+	case !ok:
 		t.result = "fail"
 		r.printf("FAIL  %s %s\n%s\n", short(pkg), t.name, output)
-	} else {
+	default:
 		r.printf("ok    %s %s (%.1fs)\n", short(pkg), t.name, took.Seconds())
 	}
 	r.order = append(r.order, t)
@@ -172,6 +180,9 @@ func (r *report) close(allowed []*regexp.Regexp, ci bool) bool {
 	}
 	for _, u := range r.unsteady {
 		r.printf("unsteady %s\n", u)
+	}
+	for _, f := range r.found {
+		r.printf("found    %s: run it (go test -run of that target) and commit it with its mend\n", f)
 	}
 	for _, f := range failures {
 		r.printf("failed   %s\n", f)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -159,8 +160,8 @@ func TestReport(t *testing.T) {
 func TestFuzzResultCounts(t *testing.T) {
 	var out strings.Builder
 	r := newReport(&out)
-	r.fuzzed("p", "FuzzA", time.Second, true, "")
-	r.fuzzed("p", "FuzzB", time.Second, false, "Failing input written to testdata/fuzz/FuzzB/1\n")
+	r.fuzzed("p", "FuzzA", time.Second, true, nil, "")
+	r.fuzzed("p", "FuzzB", time.Second, false, nil, "Failing input written to testdata/fuzz/FuzzB/1\n")
 	if r.close(nil, true) {
 		t.Error("a finding is no success")
 	}
@@ -168,6 +169,53 @@ func TestFuzzResultCounts(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, out.String())
 		}
+	}
+}
+
+// What a search by chance finds is kept and named, and decides nothing; a stored input that fails does.
+func TestFuzzFindingIsKept(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for name, text := range map[string]string{
+		"go.mod": "module m\n\ngo 1.26\n", "a.go": "package m\n",
+		"a_test.go": `package m
+
+import "testing"
+
+func FuzzA(f *testing.F) { f.Add(""); f.Fuzz(func(t *testing.T, in string) { if len(in) > 0 { t.Fatal(in) } }) }
+`,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out strings.Builder
+	r := newReport(&out)
+	o := options{fuzzTime: 20 * time.Second, keep: filepath.Join(dir, "kept")}
+	if err := fuzz(t.Context(), o, []string{"m"}, r); err != nil {
+		t.Fatal(err)
+	}
+	if !r.close(nil, true) || !strings.Contains(out.String(), "found    m FuzzA: "+o.keep) {
+		t.Errorf("a finding was not kept and named, or is a failure:\n%s", out.String())
+	}
+	if kept, _ := filepath.Glob(filepath.Join(o.keep, "FuzzA", "*")); len(kept) != 1 {
+		t.Fatalf("kept: %v, want one input", kept)
+	}
+	if left, _ := filepath.Glob("testdata/fuzz/FuzzA/*"); len(left) != 0 {
+		t.Errorf("left in the tree: %v", left)
+	}
+
+	// The same input, committed: now it is a failure.
+	stored := filepath.Join("testdata", "fuzz", "FuzzA")
+	if err := errors.Join(os.RemoveAll(stored), os.Rename(filepath.Join(o.keep, "FuzzA"), stored)); err != nil {
+		t.Fatal(err)
+	}
+	r = newReport(&out)
+	if err := fuzz(t.Context(), o, []string{"m"}, r); err != nil {
+		t.Fatal(err)
+	}
+	if r.close(nil, true) {
+		t.Errorf("a stored input that fails is no success:\n%s", out.String())
 	}
 }
 
