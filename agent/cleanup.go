@@ -101,6 +101,7 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 		removeFile(filepath.Join(conf.StateDir, socketName)),
 		removeFile(filepath.Join(conf.StateDir, handoverName)),
 		podfile.RemoveWatch(conf.StateDir),
+		removeFile(podfile.LockPath(conf.StateDir)),
 		removeFile(filepath.Join(conf.StateDir, pluginLogName)),
 		removeFile(filepath.Join(conf.StateDir, pluginLogName+".1")),
 		removeFile(filepath.Join(conf.PersistDir, snapshotName)),

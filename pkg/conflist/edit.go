@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/containernetworking/cni/pkg/version"
 )
 
 // Versions are the CNI versions that the plugin speaks, oldest first. A list of another version must not get an entry of
@@ -27,12 +29,20 @@ type Network struct {
 // Position returns where in the list our entry stands, counted from 1, and 0 when it does not.
 func (n Network) Position() int { return slices.Index(n.Types, Type) + 1 }
 
-// Speaks returns nil when the network and a plugin that supports the given versions share one.
+// Speaks returns nil when a plugin that supports the given versions can be called for the network: it shares one with it, and
+// the network names none newer. Of the versions that a list names a runtime takes the highest that it knows itself (libcni 1.2
+// and later), so one that only a later runtime knows would fail each pod's start after that runtime's upgrade.
 func (n Network) Speaks(supported []string) error {
+	shared := false
 	for _, v := range n.CNIVersions {
 		if slices.Contains(supported, v) {
-			return nil
+			shared = true
+		} else if newer, err := version.GreaterThanOrEqualTo(v, supported[len(supported)-1]); err == nil && newer {
+			return fmt.Errorf("cniVersions names %s, neardns speaks %s: take %[1]s out, or a runtime that knows it could start no pod", v, strings.Join(supported, ", "))
 		}
+	}
+	if shared {
+		return nil
 	}
 	named := strings.Join(n.CNIVersions, ", ")
 	if named == "" {

@@ -262,7 +262,11 @@ func TestSpeaks(t *testing.T) {
 		`{"name":"n","cniVersion":"0.3.1","plugins":[{"type":"a"}]}`:                         true,
 		`{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"a"}]}`:                         true,
 		`{"name":"n","cniVersion":"2.0.0","plugins":[{"type":"a"}]}`:                         false,
-		`{"name":"n","cniVersion":"2.0.0","cniVersions":["1.0.0"],"plugins":[{"type":"a"}]}`: true,
+		`{"name":"n","cniVersions":["0.3.1","1.0.0"],"plugins":[{"type":"a"}]}`:              true,
+		`{"name":"n","cniVersions":["0.1.0","1.0.0"],"plugins":[{"type":"a"}]}`:              true,
+		`{"name":"n","cniVersions":["1.0.0","x"],"plugins":[{"type":"a"}]}`:                  true,
+		`{"name":"n","cniVersions":["1.0.0","1.2.0"],"plugins":[{"type":"a"}]}`:              false, // a later runtime takes the highest that it knows
+		`{"name":"n","cniVersion":"2.0.0","cniVersions":["1.0.0"],"plugins":[{"type":"a"}]}`: false,
 	} {
 		n, err := Read([]byte(list))
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"runtime/debug"
@@ -90,6 +91,9 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 	for _, note := range conf.Notes {
 		v.log.Warn("odd input", "verb", name, "container_id", args.ContainerID, "note", note)
 	}
+	for _, unknown := range conf.Unknown {
+		v.log.Warn("key passed over", "verb", name, "container_id", args.ContainerID, "key", unknown.String())
+	}
 	if confErr != nil {
 		if name != "del" {
 			return v.confFault(confErr)
@@ -97,7 +101,20 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 		v.say("configuration", confErr.Error())
 	}
 	v.chooseKernel()
+	if name == "add" || name == "del" {
+		defer v.lock(ctx)()
+	}
 	return v.explain(f(v, ctx))
+}
+
+// lock keeps calls for one container apart. Where it cannot be had the call goes on: before the node's first ADD there is no
+// folder, where none can be made nothing is steered, and out of time the call itself will find out.
+func (v *verb) lock(ctx context.Context) (unlock func()) {
+	unlock, err := podfile.Lock(ctx, v.conf.StateDir, v.args.ContainerID)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		v.log.Warn("not locked", "verb", v.name, "container_id", v.args.ContainerID, "err", err)
+	}
+	return unlock
 }
 
 // done writes the call's line.

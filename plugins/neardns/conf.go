@@ -38,7 +38,8 @@ const (
 	unsupportedFail  = "fail"
 )
 
-// ownKeys are ours to be strict about. A misspelt one would silently be a default, on every node.
+// ownKeys are ours. A misspelt one would silently be a default, on every node: so validate, and the installer before it writes
+// an entry, refuse keys that are nobody's. A call does not (D-052).
 var ownKeys = []string{
 	"redirects", "clusterDomain", "localAddresses", "backend", "steer", "stateDir", "persistDir", "onUnsupported",
 	"logFile", "logLevel", keyDNS, keyResolvConf, keyResolvConfPaths, keyHostResolvConf,
@@ -48,6 +49,8 @@ var ownKeys = []string{
 var foreignKeys = []string{
 	"name", "type", "cniVersion", "cniVersions", "capabilities", "args", "runtimeConfig", "prevResult", "ipam", "ipMasq",
 	"disableCheck", "disableGC", "loadOnlyInlinedPlugins",
+	"deviceID", "pciBusID", // Multus writes them into each plugin of a network with a device
+	"nerdctlID",
 }
 
 // Conf is one call's configuration, defaults filled in.
@@ -78,6 +81,8 @@ type Conf struct {
 
 	// Notes are oddities in what the runtime sent. They never fail a call: nobody could mend them.
 	Notes []string
+	// Unknown are top-level keys that are neither ours nor known to be the runtime's. They fail no call.
+	Unknown []fault
 }
 
 // podDNS is the dns capability. containerd writes the keys with capitals, the convention has small letters; encoding/json
@@ -135,22 +140,23 @@ func parseConf(stdin []byte) (*Conf, error) {
 		c.LogFile = "" // where the log is wanted is not known; stderr serves
 		return c, &confError{types.ErrDecodingFailure, []fault{{"", fmt.Sprintf("the configuration is not a JSON object (%v): write it as the CNI specification has it", err)}}}
 	}
-	r.keys()
+	r.keys(c)
 	r.own(c)
 	r.runtime(c)
 	if len(r.faults) > 0 {
-		return c, &confError{types.ErrInvalidNetworkConfig, r.faults}
+		// Where something is missing, a misspelt key tells why.
+		return c, &confError{types.ErrInvalidNetworkConfig, append(c.Unknown, r.faults...)}
 	}
 	return c, nil
 }
 
-// keys refuses top-level keys that are nobody's.
-func (r *confReader) keys() {
+// keys notes top-level keys that are nobody's.
+func (r *confReader) keys(c *Conf) {
 	for _, k := range slices.Sorted(maps.Keys(r.raw)) {
 		if slices.Contains(ownKeys, k) || slices.Contains(foreignKeys, k) || strings.Contains(k, "/") {
 			continue
 		}
-		r.fault(k, "unknown key: %s", suggest(k, ownKeys))
+		c.Unknown = append(c.Unknown, fault{k, "unknown key: " + suggest(k, ownKeys)})
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -144,4 +146,42 @@ func TestDelNamesAnotherPod(t *testing.T) {
 	}
 	wantNoTable(t, pod.NetNS)
 	r.must(addRequest("c2", other, nil).with("CHECK"))
+}
+
+// A kubelet that gives up on an ADD lets its DEL follow at once, and the ADD may run still. Whichever ends last, rules and the
+// file that leads to them stand or fall together.
+func TestAddAndDelAtOnce(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	r.must(addRequest("other", pod, nil).with("DEL"))
+	r.must(addRequest("first", pod, nil)) // the state folder is there from a node's first pod on
+	r.must(addRequest("first", pod, nil).with("DEL"))
+	for round := range 40 {
+		var wg sync.WaitGroup
+		for _, verb := range []string{"ADD", "DEL", "ADD", "DEL"} {
+			wg.Go(func() { r.call(addRequest("c1", pod, nil).with(verb)) })
+		}
+		wg.Wait()
+		hasTable := strings.Contains(ruleset(pod.NetNS), "table inet neardns")
+		if hasFile := r.files() > 0; hasFile != hasTable {
+			t.Fatalf("round %d: pod file %v, pod table %v", round, hasFile, hasTable)
+		}
+	}
+}
+
+// DEL succeeds on every input, and soon: a pipe in a netns's place is not waited for.
+func TestDelOfAPipe(t *testing.T) {
+	r, _, pod := ptpNode(t, testutil.IPv4)
+	r.must(addRequest("c1", pod, nil))
+	pipe := filepath.Join(t.TempDir(), "netns")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	q := addRequest("c1", pod, nil).with("DEL")
+	q.NetNS = pipe
+	r.wrap = []string{"timeout", "--kill-after=1", "10"}
+	r.must(q)
+	wantNoTable(t, pod.NetNS)
+	if r.files() != 0 {
+		t.Error("the pod file stays")
+	}
 }

@@ -18,6 +18,11 @@ func main() {
 	if len(os.Args) > 1 {
 		os.Exit(cli(os.Args[1:], os.Stdout, os.Stderr))
 	}
+	if os.Getenv("CNI_COMMAND") == "DEL" {
+		// Behind a DEL skel opens CNI_NETNS once more to see that it is not the host's, and a pipe in its place holds that up for
+		// ever. DEL looks at it itself, by its type first.
+		_ = os.Setenv("CNI_NETNS_OVERRIDE", "1")
+	}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add:    func(args *skel.CmdArgs) error { return add(ctx, e, args) },
 		Del:    func(args *skel.CmdArgs) error { return del(ctx, e, args) },

@@ -138,11 +138,13 @@ func checkList(data []byte) report {
 // entry judges our entry; prefix is its place in the file.
 func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 	conf, err := parseConf(raw)
+	faults := conf.Unknown
 	var ce *confError
 	if errors.As(err, &ce) {
-		for _, f := range ce.Faults {
-			r.Faults = append(r.Faults, fault{prefix + f.Field, f.Msg})
-		}
+		faults = ce.Faults // the unknown ones among them
+	}
+	for _, f := range faults {
+		r.Faults = append(r.Faults, fault{prefix + f.Field, f.Msg})
 	}
 	var asks struct {
 		Capabilities map[string]bool `json:"capabilities"`

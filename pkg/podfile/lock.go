@@ -1,0 +1,52 @@
+package podfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockName is a file in the state folder that is only locked, never read or written.
+const lockName = "plugin.lock"
+
+// LockPath returns where Lock keeps its file.
+func LockPath(stateDir string) string { return filepath.Join(stateDir, lockName) }
+
+// lockPoll is how often a lock that another call holds is tried again: a call takes a few milliseconds.
+const lockPoll = 2 * time.Millisecond
+
+// Lock waits until no other call of the plugin works on the container, and keeps others waiting until unlock is called. A runtime
+// should not make two calls for one container at once, but a kubelet that gives up on an ADD lets its DEL follow at once, and
+// what one has read the other would undo. The lock goes with the process; it leaves one empty file for all containers: each has
+// one byte of it (open file description locks, Linux 3.15), chosen by a hash. unlock is never nil.
+func Lock(ctx context.Context, stateDir, containerID string) (unlock func(), err error) {
+	f, err := os.OpenFile(LockPath(stateDir), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return func() {}, fmt.Errorf("lock the plugin's calls: %w", err)
+	}
+	unlock = func() { _ = f.Close() }
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(containerID)) // a hash takes everything
+	for {
+		// Filled in anew each time: the kernel may write into it.
+		one := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(h.Sum64() >> 1), Len: 1}
+		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &one)
+		if err == nil {
+			return unlock, nil
+		}
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
+			return unlock, fmt.Errorf("lock the plugin's calls: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return unlock, fmt.Errorf("another call works on container %s: %w", containerID, ctx.Err())
+		case <-time.After(lockPoll):
+		}
+	}
+}
