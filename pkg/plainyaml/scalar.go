@@ -176,13 +176,16 @@ func (s *scanner) plain(out *bytes.Buffer, word string) error {
 		out.WriteString("null")
 		return nil
 	}
+	if strings.Contains(word, ": ") || strings.HasSuffix(word, ":") {
+		return s.fault("%q has a colon where YAML begins a value: put it in quotes, or the key on a line of its own", clip(word))
+	}
 	for i, c := range []byte(word) {
 		switch {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '/':
 		case c == '-' && len(word) > 1 && word[1] != '-': // a lone dash is an item, three a document
 		case c == '%' && i > 0: // at the start of a line a directive
-		case c == ':' && i+1 < len(word): // at the end of a word a key
-		case c == ':' || c == '-' || c == '%':
+		case c == ':': // at the end of a word, where it has a meaning, it was refused above
+		case c == '-' || c == '%':
 			return s.fault("%q has a %q where it has a meaning in YAML: put it in quotes", clip(word), c)
 		default:
 			return s.fault("%q is no plain word of letters, digits and . _ - / : %%: put it in quotes", clip(word))

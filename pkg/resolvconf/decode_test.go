@@ -151,3 +151,17 @@ func TestReadme(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
+
+// The time that an annotation takes is the node's: thousands of keys end the reading early, with one fault.
+func TestManyKeysAreRefused(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("{")
+	for i := range 8000 {
+		fmt.Fprintf(&text, `"k%d":1,`, i)
+	}
+	text.WriteString(`"searches":["a"]}`)
+	_, err := DecodeOverlay("dns", []byte(text.String()))
+	if err == nil || err.Error() != "dns: more than 64 keys: take out those that are not settings" {
+		t.Errorf("%.200v, want one fault that names the bound", err)
+	}
+}
