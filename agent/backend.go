@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os/exec"
-	"slices"
+	"reflect"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
@@ -132,15 +132,18 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 	if err != nil {
 		return drift, err
 	}
-	stand := podfile.HostRules{Backend: h.kind.String(), Addresses: backend.Addresses(rs)}
-	if h.told.Backend == stand.Backend && slices.Equal(h.told.Addresses, stand.Addresses) {
+	stand := podfile.HostRules{Backend: h.kind.String(), Addresses: backend.Addresses(rs), Switch: podfile.SwitchOf(rs)}
+	if reflect.DeepEqual(h.told, stand) {
 		return drift, nil
 	}
-	if err := h.RemoveOthers(); err != nil {
-		return drift, err
-	}
+	// Told first: the watch puts back what the file says.
 	if err := podfile.WriteHostRules(h.stateDir, stand); err != nil {
 		return drift, err
+	}
+	if h.told.Backend == "" {
+		if err := h.RemoveOthers(); err != nil {
+			return drift, err
+		}
 	}
 	h.told = stand
 	return drift, nil
@@ -182,7 +185,7 @@ func (a *agent) replace(ctx context.Context, k backend.Kind, rules *hostRules, o
 	host := steer.Host{Redirects: s.Redirects, FallbackOnly: registry.FallbackOnly(s.Redirects), Locals: s.Locals, Uplinks: uplinks,
 		Exempt: registry.OptedOut(), InterceptNode: s.InterceptNode, Lifetime: s.Lifetime, OwnLocals: s.OwnLocals, Ceded: s.Ceded(), HealthPort: s.HealthPort}
 	if k.IsIptables() {
-		if err := rules.Apply(host); err != nil {
+		if _, err := rules.Repair(host); err != nil {
 			return err
 		}
 	}
@@ -191,7 +194,7 @@ func (a *agent) replace(ctx context.Context, k backend.Kind, rules *hostRules, o
 		a.log.Error("pod keeps the rules of another back end: restart it", "err", err)
 	}
 	if !k.IsIptables() {
-		if err := rules.Apply(host); err != nil {
+		if _, err := rules.Repair(host); err != nil {
 			return err
 		}
 	}

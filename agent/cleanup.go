@@ -78,6 +78,10 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 	if err := errors.Join(registry.RemoveTables(ctx)...); err != nil {
 		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
 	}
+	// Nobody may put the host's rules back from here on: by this file the installer's watch would.
+	if err := podfile.RemoveHostRules(conf.StateDir); err != nil {
+		return err
+	}
 	say("pod tables removed: %d pods ask kube-dns directly from now on; no rule of ours is left in them, only the runtime's note to call the plugin when they end", living)
 	for _, k := range append(k.Others(), k) { // an agent that was killed while it changed from one to the other left both
 		if err := removeRules(k); err != nil {
@@ -97,7 +101,6 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 	say("link %s removed", conf.Link.Name)
 	if err := errors.Join(
 		os.RemoveAll(filepath.Dir(podfile.Path(conf.StateDir, "x", "x"))),
-		podfile.RemoveHostRules(conf.StateDir),
 		removeFile(filepath.Join(conf.StateDir, socketName)),
 		removeFile(filepath.Join(conf.StateDir, handoverName)),
 		podfile.RemoveWatch(conf.StateDir),

@@ -386,7 +386,7 @@ func (r recorder) Lost(f prober.Failure)  { r.Metrics.Lost(string(f)) }
 func watchIn(stateDir string) func() (telemetry.Watch, bool) {
 	return func() (telemetry.Watch, bool) {
 		w, ok, err := podfile.ReadWatch(stateDir)
-		return telemetry.Watch{OK: w.OK, Fighting: w.Fighting, Repairs: w.Repairs, Looked: w.Looked}, ok && err == nil
+		return telemetry.Watch{OK: w.OK, Fighting: w.Fighting, Repairs: w.Repairs, Restored: w.Restored, Looked: w.Looked}, ok && err == nil
 	}
 }
 

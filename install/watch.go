@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -21,8 +22,8 @@ const (
 	retryAfter = 2 * time.Second
 )
 
-// watch keeps plugin and entry on the node until ctx ends. It takes nothing out then: whoever stops a watch may be about to
-// start the next one.
+// watch keeps plugin and entry on the node until ctx ends, and, beside that, the host's rules while no agent does (keeper). It takes
+// nothing out then: whoever stops a watch may be about to start the next one.
 //
 // Its first pass, and the first after its configuration changed, make everything as `install` does; the others only add what
 // is missing. Two watches of different releases stand beside each other while a DaemonSet is rolled out, and each has a
@@ -34,15 +35,24 @@ type watch struct {
 	stateDir string        // where the agent finds what was seen; "" for nowhere
 	now      func() time.Time
 
-	pace  pace
-	saw   podfile.Watch
-	mute  bool   // that it could not be written was said
-	entry []byte // that the last good pass was about
-	said  string // the last fault that was said
+	keeper *keeper
+	pace   pace
+	saw    podfile.Watch
+	mute   bool   // that it could not be written was said
+	entry  []byte // that the last good pass was about
+	said   string // the last fault that was said
 }
 
 func (w *watch) run(ctx context.Context) error {
 	w.anyPlace, w.wait = true, 0
+	w.keeper = newKeeper(w.stateDir, w.poll, w.say)
+	if w.stateDir != "" {
+		ctx, stop := context.WithCancel(ctx)
+		var keeping sync.WaitGroup
+		keeping.Go(func() { w.keeper.run(ctx) })
+		defer keeping.Wait()
+		defer stop()
+	}
 	w.saw.Since = w.now()
 	source := w.nodeConfig
 	if source == "" {
@@ -62,6 +72,9 @@ func (w *watch) run(ctx context.Context) error {
 			if !pause(ctx, settle) {
 				continue
 			}
+		case <-w.keeper.mended:
+			w.tell()
+			continue
 		case <-next.C:
 		}
 		again()
@@ -137,7 +150,13 @@ func (w *watch) show(o outcome, err error, fought bool) {
 		w.saw.Repairs++
 	}
 	w.saw.Fighting = w.pace.rest() > 0 && now.Sub(w.pace.last) <= calm
-	err = podfile.WriteWatch(w.stateDir, w.saw)
+	w.tell()
+}
+
+// tell writes what was seen.
+func (w *watch) tell() {
+	w.saw.Restored = w.keeper.repairs.Load()
+	err := podfile.WriteWatch(w.stateDir, w.saw)
 	if err != nil && !w.mute {
 		w.say("the agent's metrics will not tell of this watch: %v", err)
 	}

@@ -31,7 +31,7 @@ const (
 var steering4 = netip.MustParseAddr("169.254.20.11")
 
 // made are the products.
-var made = programs.Of("neardns", "neardns-agent")
+var made = programs.Of("neardns", "neardns-agent", "neardns-install")
 
 func TestMain(m *testing.M) { made.Main(m) }
 
@@ -59,7 +59,7 @@ func newNode(t *testing.T, families testutil.Families, proxy testutil.ProxyMode)
 	n.write("node.yaml", n.config())
 	n.write("net.d/10-pods.conflist", n.conflist())
 	n.pod = n.AddPod("pod")
-	if err := n.add(); err != nil {
+	if err := n.add(n.pod); err != nil {
 		t.Fatalf("ADD: %v", err)
 	}
 	t.Cleanup(func() {
@@ -101,15 +101,15 @@ func (n *node) conflist() string {
 	return string(text)
 }
 
-// add has the plugin steer the pod, which the topology has attached.
-func (n *node) add() (err error) {
+// add has the plugin steer a pod, which the topology has attached.
+func (n *node) add(pod *testutil.Pod) (err error) {
 	conf := n.entry()
 	conf["cniVersion"], conf["name"] = "1.0.0", "pods"
 	var ips []any
-	for _, a := range n.pod.Addrs {
+	for _, a := range pod.Addrs {
 		ips = append(ips, map[string]any{"address": netip.PrefixFrom(a, a.BitLen()).String(), "interface": 0})
 	}
-	conf["prevResult"] = map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": "eth0", "sandbox": n.pod.Path()}}, "ips": ips}
+	conf["prevResult"] = map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": "eth0", "sandbox": pod.Path()}}, "ips": ips}
 	bytes, err := json.Marshal(conf)
 	if err != nil {
 		return err
@@ -117,8 +117,8 @@ func (n *node) add() (err error) {
 	c := libcni.NewCNIConfigWithCacheDir([]string{made.Dir()}, n.path("cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: bytes}
 	n.Host.Do(func() {
-		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: "pod-0123456789abcdef", NetNS: n.pod.Path(), IfName: "eth0",
-			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "pod"}}})
+		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: pod.Name() + "-0123456789abcdef", NetNS: pod.Path(), IfName: "eth0",
+			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod.Name()}}})
 	})
 	return err
 }

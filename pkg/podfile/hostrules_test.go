@@ -4,8 +4,11 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 func TestHostRules(t *testing.T) {
@@ -34,6 +37,43 @@ func TestHostRules(t *testing.T) {
 	for range 2 {
 		if err := RemoveHostRules(dir); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// What stands in the file is enough to make the rules again, whoever reads it; an ADD puts its own addresses first and keeps what
+// pods name that its configuration does not.
+func TestHostRulesSwitch(t *testing.T) {
+	addr := netip.MustParseAddr
+	old := steer.Redirect{ClusterDNS: addr("10.96.0.9"), Steering: addr("169.254.20.12")}
+	now := steer.Redirect{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")}
+	local := steer.Local{Address: addr("169.254.20.10"), ClusterDNS: addr("10.96.0.10")}
+	whole := steer.Host{Redirects: []steer.Redirect{now}, FallbackOnly: []steer.Redirect{old}, Locals: []steer.Local{local},
+		Uplinks: []string{"eth0"}, InterceptNode: true, Lifetime: time.Second, Exempt: []netip.Addr{addr("10.0.0.7")}}
+	dir := t.TempDir()
+	if err := WriteHostRules(dir, HostRules{Backend: "nftables", Switch: SwitchOf(whole)}); err != nil {
+		t.Fatal(err)
+	}
+	read, err := ReadHostRules(dir)
+	if err != nil || read.Switch == nil {
+		t.Fatal(read, err)
+	}
+	same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	kept := whole
+	kept.Exempt = nil // the agent's, from the pods' own files
+	if diff := cmp.Diff(kept, read.Switch.Host(), same); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	moved := steer.Redirect{ClusterDNS: addr("10.96.0.11"), Steering: addr("169.254.20.13")}
+	got := read.With(steer.Host{Redirects: []steer.Redirect{now, moved}, Uplinks: []string{"eth1"}})
+	want := steer.Host{Redirects: []steer.Redirect{now, moved}, FallbackOnly: []steer.Redirect{old}, Locals: []steer.Local{local},
+		Uplinks: []string{"eth1"}, InterceptNode: true, Lifetime: time.Second}
+	if diff := cmp.Diff(want, got, same); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	for name, h := range map[string]steer.Host{"ceded": {Ceded: []netip.Addr{local.Address}}, "own": {OwnLocals: true}} {
+		if s := SwitchOf(h); s != nil {
+			t.Errorf("%s: %v is kept, which only its own agent may put back", name, s)
 		}
 	}
 }

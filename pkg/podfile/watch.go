@@ -17,6 +17,7 @@ type Watch struct {
 	OK       bool      `json:"ok"`                // plugin and entry were there, or have been put there
 	Fault    string    `json:"fault,omitempty"`   // why not
 	Repairs  int       `json:"repairs"`           // since it began, an unchanged entry had to be put back
+	Restored int64     `json:"restored"`          // since it began, the host's rules were gone with no agent to mend them, and put back
 	Fighting bool      `json:"fighting"`          // another program keeps taking it out, so the watch rests between its tries
 }
 

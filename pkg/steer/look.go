@@ -145,3 +145,38 @@ func addressSets(rs Ruleset) []set {
 	}
 	return out
 }
+
+// Lacks says in words what of a host's rules is gone, so that Restore brings it back: the table, its first chain, rules of
+// chains that stand empty, addresses. What another version does differently is not gone, and a chain that it may not have at all is
+// not asked for.
+func (n *Nftables) Lacks(rs Host) ([]string, error) {
+	want := rs.render()
+	var gone []string
+	err := n.retry("look for what is gone", func() error {
+		have, err := n.load()
+		gone = gone[:0]
+		if err != nil {
+			return err
+		}
+		if len(have.chains) == 0 {
+			gone = append(gone, "table inet "+TableName)
+			return nil
+		}
+		for _, c := range want.chains {
+			h, there := have.chains[c.name]
+			if len(c.rules) > 0 && len(h.rules) == 0 && (there || c.name == "prerouting") {
+				gone = append(gone, "rules of chain "+c.name)
+			}
+		}
+		for _, s := range want.sets {
+			if s.contents != exact || s.name == "uplinks" {
+				continue
+			}
+			for _, e := range missingKeys(s.elements, have.sets[s.name].elements) {
+				gone = append(gone, fmt.Sprintf("%s in set %s", e.text, s.name))
+			}
+		}
+		return nil
+	})
+	return gone, err
+}

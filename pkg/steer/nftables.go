@@ -142,14 +142,23 @@ func (n *Nftables) Ensure(rs Ruleset) error {
 		if err != nil || whole {
 			return err
 		}
-		have, err := n.load()
-		if err != nil {
-			return err
-		}
-		var b batch
-		b.complete(rs.render(), have)
-		return n.commit(&b)
+		return n.complete(rs)
 	})
+}
+
+// Restore is Ensure without its cheap look first: it brings back what Lacks finds.
+func (n *Nftables) Restore(rs Host) error {
+	return n.retry("restore rules", func() error { return n.complete(rs) })
+}
+
+func (n *Nftables) complete(rs Ruleset) error {
+	have, err := n.load()
+	if err != nil {
+		return err
+	}
+	var b batch
+	b.complete(rs.render(), have)
+	return n.commit(&b)
 }
 
 // Verify implements Backend. What differs is read twice: a dump that began while another transaction took effect may hold

@@ -85,11 +85,11 @@ func (r Redirect) Is4() bool { return r.ClusterDNS.Is4() }
 // Local is a local address, which clients name themselves, and the cluster DNS address that answers for it when the
 // agent does not. Both are of one family.
 type Local struct {
-	Address    netip.Addr
-	ClusterDNS netip.Addr
+	Address    netip.Addr `json:"address"`
+	ClusterDNS netip.Addr `json:"clusterDNS"`
 	// Service says that the address is a Service's own, put on the link as NodeLocal DNSCache does: what comes from beside the
 	// node is left to kube-proxy, as it would be without us.
-	Service bool
+	Service bool `json:"service,omitempty"`
 }
 
 // Complete fills in each missing steering address by position in its family (169.254.20.11+i, fd00:90de:d95::b+i) and

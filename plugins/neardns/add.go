@@ -177,7 +177,7 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 	if p.Touches() {
 		hostErr = v.inRules(-1, func(host rules) error {
 			if !p.SwitchStands {
-				if err := host.Ensure(p.Host); err != nil {
+				if err := v.ensureSwitch(host, p.Host); err != nil {
 					return fmt.Errorf("host table: %w", err)
 				}
 			}
@@ -209,6 +209,20 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 		err = fmt.Errorf("pod table: %w", err)
 	}
 	return errors.Join(hostErr, err)
+}
+
+// ensureSwitch makes the host's rules, or puts them back where they are gone, with all that is known of them. The first to make them
+// since the node started tells the others.
+func (v *verb) ensureSwitch(host rules, own steer.Host) error {
+	whole := v.stand.With(own)
+	if err := host.Ensure(whole); err != nil || v.stand.Backend != "" {
+		return err
+	}
+	name := v.kernel.Backend()
+	if name == "" {
+		name = backend.Nftables
+	}
+	return podfile.WriteHostRules(v.conf.StateDir, podfile.HostRules{Backend: name, Addresses: backend.Addresses(whole), Switch: podfile.SwitchOf(whole)})
 }
 
 // undo takes back what a failed steering may have left. Apply is one transaction, so this is for rules of an earlier ADD.

@@ -67,6 +67,7 @@ type verb struct {
 	pod  podArgs
 	// kernel is env's, with the rules of the back end that the agent has chosen.
 	kernel kernel
+	stand  podfile.HostRules // what the host's rules are, as far as anybody has told
 	// outcome is what the call's one log line says about it.
 	outcome []any
 }

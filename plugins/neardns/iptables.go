@@ -25,7 +25,7 @@ func (v *verb) chooseKernel() {
 			v.log.Warn("which back end to use is not known", "verb", v.name, "err", err)
 		}
 	}
-	v.kernel = v.kernelOf(name, stand)
+	v.stand, v.kernel = stand, v.kernelOf(name, stand)
 }
 
 // wanted is the back end for a host that has no rules yet.
@@ -53,15 +53,14 @@ func (v *verb) kernelOf(name string, stand podfile.HostRules) kernel {
 	if !k.IsIptables() {
 		return v.env.kernel
 	}
-	return iptablesKernel{kernel: v.env.kernel, kind: k, stand: stand, stateDir: v.conf.StateDir}
+	return iptablesKernel{kernel: v.env.kernel, kind: k, stand: stand}
 }
 
 // iptablesKernel has iptables' rules, and everything else from the kernel that it is put around.
 type iptablesKernel struct {
 	kernel
-	kind     backend.Kind
-	stand    podfile.HostRules // what the host has
-	stateDir string
+	kind  backend.Kind
+	stand podfile.HostRules // what the host has
 }
 
 func (k iptablesKernel) Backend() string { return k.kind.String() }
@@ -94,8 +93,8 @@ func joined(addrs []netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// iptablesHost is the host's side. It goes by the file of those who made the rules: asking iptables takes longer than the rest
-// of an ADD.
+// iptablesHost is the host's side. It goes by the file of those who made the rules, and by whether packets still come into them:
+// asking iptables for more takes longer than the rest of an ADD.
 type iptablesHost struct {
 	backend.Host
 	kernel iptablesKernel
@@ -103,21 +102,41 @@ type iptablesHost struct {
 
 func (h iptablesHost) stands() bool { return h.kernel.stand.Backend != "" }
 
-func (h iptablesHost) Whole(steer.Ruleset) (bool, error) { return h.stands(), nil }
-func (h iptablesHost) Present() (bool, error)            { return h.stands(), nil }
+// entered tells whether the rules that the file tells of are there for the families of rs.
+func (h iptablesHost) entered(rs steer.Ruleset) (bool, error) {
+	if !h.stands() {
+		return false, nil
+	}
+	families := map[bool]bool{}
+	for _, a := range backend.Addresses(rs) {
+		families[a.Is4()] = true
+	}
+	for is4 := range families {
+		if in, err := h.Entered(is4); err != nil || !in {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (h iptablesHost) Whole(rs steer.Ruleset) (bool, error) { return h.entered(rs) }
+
+func (h iptablesHost) Present() (bool, error) {
+	if h.kernel.stand.Switch == nil {
+		return h.stands(), nil
+	}
+	return h.entered(h.kernel.stand.Switch.Host())
+}
 
 // IsUplink is false: pods' links are none, and the agent, which alone might know better, looks again.
 func (iptablesHost) IsUplink(string) (bool, error) { return false, nil }
 
-// Ensure makes the rules where nobody has since the node started.
+// Ensure makes the rules where nobody has since the node started, or somebody has taken them away.
 func (h iptablesHost) Ensure(rs steer.Ruleset) error {
-	if h.stands() {
-		return nil
-	}
-	if err := h.Host.Ensure(rs); err != nil {
+	if in, err := h.entered(rs); err != nil || in {
 		return err
 	}
-	return podfile.WriteHostRules(h.kernel.stateDir, podfile.HostRules{Backend: h.kernel.Backend(), Addresses: backend.Addresses(rs)})
+	return h.Host.Ensure(rs)
 }
 
 // hostRulesName is what an operator looks for on the host, tableName in a pod's netns.

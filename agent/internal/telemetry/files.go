@@ -17,6 +17,7 @@ func (m *Metrics) CollectSnapshot(fresh func() time.Time) {
 type Watch struct {
 	OK, Fighting bool
 	Repairs      int
+	Restored     int64 // the host's rules, put back while no agent did
 	Looked       time.Time
 }
 
@@ -29,17 +30,18 @@ func (m *Metrics) CollectWatch(read func() (Watch, bool)) {
 		ok:       desc("neardns_conflist_ok", "Whether the watch found plugin and conflist entry on the node, or put them there, when it last looked (1), or could not (0)."),
 		fighting: desc("neardns_conflist_fighting", "Whether another program keeps taking the conflist entry out, so that the watch rests between its tries (1)."),
 		repairs:  desc("neardns_conflist_repairs_total", "How often the watch had to put an unchanged conflist entry back since it began."),
+		restored: desc("neardns_switch_restored_total", "How often the watch found the host's rules gone with no agent that mends them, and put them back, since it began."),
 		looked:   desc("neardns_conflist_looked_timestamp_seconds", "When the watch last looked at the network's configuration."),
 	})
 }
 
 type watchCollector struct {
-	read                          func() (Watch, bool)
-	ok, fighting, repairs, looked *prometheus.Desc
+	read                                    func() (Watch, bool)
+	ok, fighting, repairs, restored, looked *prometheus.Desc
 }
 
 func (c *watchCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.ok, c.fighting, c.repairs, c.looked} {
+	for _, d := range []*prometheus.Desc{c.ok, c.fighting, c.repairs, c.restored, c.looked} {
 		ch <- d
 	}
 }
@@ -52,6 +54,7 @@ func (c *watchCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.ok, prometheus.GaugeValue, truth(w.OK))
 	ch <- prometheus.MustNewConstMetric(c.fighting, prometheus.GaugeValue, truth(w.Fighting))
 	ch <- prometheus.MustNewConstMetric(c.repairs, prometheus.CounterValue, float64(w.Repairs))
+	ch <- prometheus.MustNewConstMetric(c.restored, prometheus.CounterValue, float64(w.Restored))
 	ch <- prometheus.MustNewConstMetric(c.looked, prometheus.GaugeValue, seconds(w.Looked))
 }
 

@@ -54,7 +54,7 @@ func everything() *Metrics {
 	})
 	m.CollectSnapshot(func() time.Time { return time.Unix(1793275200, 5e8) })
 	m.CollectWatch(func() (Watch, bool) {
-		return Watch{OK: true, Fighting: false, Repairs: 2, Looked: time.Unix(1793275260, 0)}, true
+		return Watch{OK: true, Fighting: false, Repairs: 2, Restored: 1, Looked: time.Unix(1793275260, 0)}, true
 	})
 	return m
 }
@@ -160,6 +160,9 @@ neardns_repairs_total{kind="rules"} 1
 # TYPE neardns_switch_packets_total counter
 neardns_switch_packets_total{protocol="tcp",way="fallback"} 2
 neardns_switch_packets_total{protocol="udp",way="delivered"} 7
+# HELP neardns_switch_restored_total How often the watch found the host's rules gone with no agent that mends them, and put them back, since it began.
+# TYPE neardns_switch_restored_total counter
+neardns_switch_restored_total 1
 `
 	var got strings.Builder
 	for _, f := range families {

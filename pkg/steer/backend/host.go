@@ -19,6 +19,12 @@ type Host interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 	// Leases lists those in force. renew and lifetime are the agent's terms: iptables' take two renewals to tell.
 	Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error)
+	// Lacks says in words what is gone of the rules, and Restore brings it back. What another version does differently is not
+	// gone: who restores only what is takes nothing from a newer agent.
+	Lacks(rs steer.Host) ([]string, error)
+	Restore(rs steer.Host) error
+	// Entered tells whether a family's packets still come into the rules. It is cheap.
+	Entered(is4 bool) (bool, error)
 	// RemoveOthers takes away what stands in another flavour of the same back end.
 	RemoveOthers() error
 }
@@ -50,6 +56,9 @@ func (p plain) Leases(time.Duration, time.Duration) ([]steer.LeaseState, error) 
 	return p.Nftables.Leases()
 }
 
+// Entered is the same for both families, which have one table.
+func (p plain) Entered(bool) (bool, error) { return p.Whole(steer.Host{}) }
+
 func (plain) RemoveOthers() error { return nil }
 
 // turned are iptables' rules with the turn that they send packets by.
@@ -72,6 +81,9 @@ func (t turned) Apply(rs steer.Ruleset) error {
 	_, err := t.Repair(rs)
 	return err
 }
+
+// Restore makes chains whole, as Ensure does.
+func (t turned) Restore(rs steer.Host) error { return t.Apply(rs) }
 
 func (t turned) Ensure(rs steer.Ruleset) error { return t.Apply(rs) }
 

@@ -354,6 +354,23 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 // Exempt and Unexempt do nothing: the agent renders the pods that opted out from their files.
 func (b *Iptables) Exempt(...netip.Addr) error { return nil }
 
+// Lacks says in words which chains and jumps of a host's rules are gone: what another version put into a chain is not.
+func (b *Iptables) Lacks(rs steer.Host) ([]string, error) {
+	scripts, err := render(rs)
+	if err != nil {
+		return nil, err
+	}
+	var gone []string
+	for _, s := range scripts {
+		have, err := b.standing(s)
+		if err != nil {
+			return nil, err
+		}
+		gone = append(gone, s.gone(have)...)
+	}
+	return gone, nil
+}
+
 // Unexempt does nothing, see Exempt.
 func (b *Iptables) Unexempt(...netip.Addr) error { return nil }
 

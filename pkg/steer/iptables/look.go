@@ -11,8 +11,46 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/legacy"
 )
+
+// Entered tells whether a family's packets come into our chains at all: raw's PREROUTING jumps to ours. It asks the kernel and
+// starts no program, so that an ADD can afford it.
+func (b *Iptables) Entered(is4 bool) (bool, error) {
+	const base = "PREROUTING"
+	if b.flavour == Legacy {
+		var in bool
+		err := steer.InNetNS(b.nsFD, func() error {
+			t, err := legacy.Read(is4, "raw")
+			in = slices.ContainsFunc(t.Rules, func(r legacy.Rule) bool { return r.Chain == base && r.Target == preroutingChain })
+			return err
+		})
+		return in, err
+	}
+	conn, err := nftables.New(nftables.WithNetNSFd(steer.ToEnter(b.nsFD)))
+	if err != nil {
+		return false, fmt.Errorf("open nftables socket: %w", err)
+	}
+	table := &nftables.Table{Name: "raw", Family: nftables.TableFamilyIPv6}
+	if is4 {
+		table.Family = nftables.TableFamilyIPv4
+	}
+	rules, err := conn.GetRules(table, &nftables.Chain{Name: base, Table: table})
+	if err != nil && !strings.HasSuffix(err.Error(), unix.ENOENT.Error()) { // google/nftables v0.3.0 flattens the kernel's error
+		return false, fmt.Errorf("list rules of %s: %w", base, err)
+	}
+	return slices.ContainsFunc(rules, func(r *nftables.Rule) bool {
+		return slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
+			v, ok := e.(*expr.Verdict)
+			return ok && v.Kind == expr.VerdictJump && v.Chain == preroutingChain
+		})
+	}), nil
+}
 
 // Counters reads the host's counters; the names are those of the nftables back end.
 func (b *Iptables) Counters() (map[string]steer.Counter, error) {

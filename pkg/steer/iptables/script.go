@@ -196,6 +196,22 @@ func (s script) drift(have map[string]standing) (items, tables []string) {
 	return items, tables
 }
 
+// gone is what of the script is not there at all, in words: chains, their rules, jumps.
+func (s script) gone(have map[string]standing) []string {
+	var out []string
+	for _, c := range s.chains {
+		if len(have[c.table][c.name]) == 0 {
+			out = append(out, fmt.Sprintf("%s %s: rules of chain %s", s.family(), c.table, c.name))
+		}
+		for _, j := range c.from {
+			if !slices.Contains(have[c.table][j.base], c.jumpRule()) {
+				out = append(out, fmt.Sprintf("%s %s: the jump from %s to %s", s.family(), c.table, j.base, c.name))
+			}
+		}
+	}
+	return out
+}
+
 // remove is the input of iptables-restore --noflush that takes ours out of a table, or "" where nothing of ours is there.
 func remove(table string, have standing, names []string) string {
 	var jumps, flush, gone strings.Builder

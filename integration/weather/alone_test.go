@@ -1,0 +1,169 @@
+package weather
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// restoreLimit is what README promises of rules that go while no agent runs.
+const restoreLimit = time.Second
+
+// watch runs `neardns-install watch` on the node, as the DaemonSet does.
+func (n *node) watch() *testutil.Process {
+	n.t.Helper()
+	if err := os.MkdirAll(n.path("cni-bin"), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	p := n.Host.Start(made.Path("neardns-install"), "watch", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.path("cni-bin"),
+		"--cni-conf", n.path("net.d"), "--state-dir", n.state, "--plugin", made.Path("neardns"), "--agent", made.Path("neardns-agent"))
+	n.t.Cleanup(func() {
+		if n.t.Failed() {
+			n.t.Logf("watch's log:\n%s", p.Output())
+		}
+	})
+	testutil.Eventually(n.t, patience, func() error {
+		if w, ok, err := podfile.ReadWatch(n.state); err != nil || !ok || w.Looked.IsZero() {
+			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
+		}
+		return nil
+	})
+	return p
+}
+
+func (n *node) restored() int64 {
+	n.t.Helper()
+	w, _, err := podfile.ReadWatch(n.state)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return w.Restored
+}
+
+func (n *node) awaitRestored(what string, want int64) {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience, func() error {
+		if got := n.restored(); got != want {
+			return fmt.Errorf("%s: the watch has put the rules back %d times, want %d", what, got, want)
+		}
+		return nil
+	})
+}
+
+// answered fails unless every target is answered, and by kube-dns itself.
+func (n *node) answered(what string) {
+	n.t.Helper()
+	for _, at := range n.targets() {
+		testutil.Eventually(n.t, patience, func() error {
+			if _, err := n.ask(at, freshName(), askTimeout); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			return nil
+		})
+	}
+}
+
+func (n *node) table() string {
+	out, _ := n.Host.TryRun("", "nft", "-s", "-t", "list", "table", "inet", "neardns")
+	return out
+}
+
+// TestSwitchWithoutAgent takes the host's rules away while no agent runs, or none that mends anything: the watch puts them back
+// within a second, never what a living agent mends itself, never over another version's, and never after a cleanup. Without a
+// watch the next ADD does.
+func TestSwitchWithoutAgent(t *testing.T) {
+	n := newNode(t, testutil.Dual, testutil.NFTables)
+	n.start()
+	watch := n.watch()
+	nft := func(text string) { n.t.Helper(); n.Host.Run("sh", "-c", text) }
+	const drop = "nft delete table inet neardns"
+	want := int64(0)
+
+	// A living agent mends by itself. A question behind it shows that it has.
+	nft(drop)
+	n.awaitReady()
+	n.awaitCached("a living agent")
+	if got := n.restored(); got != want {
+		t.Errorf("the watch wrote %d times beside a living agent", got)
+	}
+	whole := n.table()
+
+	n.agent.Kill()
+	n.answered("agent killed")
+	for _, f := range []struct{ name, command string }{
+		{"table deleted", drop},
+		{"table flushed", "nft flush table inet neardns"},
+		{"addresses flushed", "nft 'flush map inet neardns cluster4; flush map inet neardns cluster6'"},
+		// What nftables.service does at a reload: one transaction that flushes all and loads a file, in which kube-proxy's rules are.
+		{"ruleset reloaded", "{ echo flush ruleset; nft list ruleset | awk '/^table inet neardns /{skip=1} !skip{print} /^}/{skip=0}'; } > " + n.path("rules.nft") + " && nft -f " + n.path("rules.nft")},
+	} {
+		pods, begun := n.keepAsking(), time.Now()
+		nft(f.command)
+		want++
+		n.awaitRestored(f.name, want)
+		took := time.Since(begun)
+		n.answered(f.name)
+		pods.end(f.name, restoreLimit+askTimeout+slack)
+		t.Logf("%s: put back after %v", f.name, took.Round(time.Millisecond))
+		if d := n.table(); d != whole {
+			t.Errorf("%s: what was put back is not what the agent had:\n%s\nwant\n%s", f.name, d, whole)
+		}
+	}
+
+	// The link is not needed for the fallback: the address is rewritten before anybody looks for a route to it.
+	n.Host.Run("ip", "link", "del", "neardns0")
+	n.answered("link gone")
+
+	// Another version's rules are left, also where something is mended beside them.
+	nft("nft add chain inet neardns newer && nft insert rule inet neardns switch4 counter && nft flush chain inet neardns fallback6")
+	want++
+	n.awaitRestored("another version", want)
+	n.answered("another version")
+	if got := n.Host.Run("nft", "list", "table", "inet", "neardns"); !strings.Contains(got, "chain newer") || !strings.Contains(strings.SplitN(got, "chain switch4 {", 2)[1][:60], "counter") {
+		t.Errorf("another version's rules were changed:\n%s", got)
+	}
+
+	// An agent that hangs mends nothing, although it has its lock and its socket.
+	n.start()
+	n.agent.Stop()
+	nft(drop)
+	want++
+	n.awaitRestored("agent hung", want)
+	n.answered("agent hung")
+	n.agent.Cont()
+	n.awaitReady()
+	n.agent.Kill()
+
+	// No watch, no agent, no table: that is the one case which ends steered pods' DNS, until the next pod is made.
+	watch.Kill()
+	nft(drop)
+	for _, at := range n.targets() {
+		if a, err := n.ask(at, freshName(), askTimeout); err == nil {
+			t.Errorf("%s: answered without any rules: %s: README says that it is not", at, a)
+		}
+	}
+	next := n.AddPod("next")
+	if err := n.add(next); err != nil {
+		t.Fatal(err)
+	}
+	n.answered("the next ADD")
+	if got := n.table(); got != whole {
+		t.Errorf("what an ADD put back is not what the agent had:\n%s\nwant\n%s", got, whole)
+	}
+
+	// A cleanup stays one, beside a watch that was forgotten.
+	n.watch()
+	if code, out := n.run("cleanup", "--config", n.path("node.yaml"), "--cni-conf", filepath.Join(n.dir, "none")); code != 0 {
+		t.Fatalf("cleanup: %d\n%s", code, out)
+	}
+	n.answered("cleaned up")
+	if got := n.table(); got != "" {
+		t.Errorf("a table is left after the cleanup:\n%s", got)
+	}
+}
