@@ -22,7 +22,7 @@ func ruleText(ns *testutil.NetNS) string {
 	} {
 		text, _ := ns.TryRun("", args...)
 		for line := range strings.Lines(text) {
-			for _, ours := range []string{"NEARDNS", "NODE-LOCAL-DNS", "neardns", "lookup 5353"} {
+			for _, ours := range []string{"NEARDNS", "NODE-LOCAL-DNS", "neardns", "lookup 5353", "lookup 5354"} {
 				if strings.Contains(line, ours) {
 					out.WriteString(line)
 					break

@@ -188,8 +188,8 @@ func checkAddr(a netip.Addr) error {
 		return fmt.Errorf("%s: write a plain IPv4 or IPv6 address, without mapping or zone", a)
 	case a == ProbeSource4, a == ProofSource4, a == ProbeSource6, a == ProofSource6:
 		return fmt.Errorf("%s is the prober's own address: choose another", a)
-	case a == TurnSource(true), a == TurnSource(false):
-		return fmt.Errorf("%s is the turn's own address: choose another", a)
+	case isTurnSource(a):
+		return fmt.Errorf("%s is one of the turn's own addresses: choose another", a)
 	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return fmt.Errorf("%s is not a unicast address that pods can reach", a)
 	case a.Is6() && a.IsLinkLocalUnicast():
@@ -212,6 +212,7 @@ type Host struct {
 	FallbackOnly  []Redirect    // taken out of the configuration but still named by a pod: never leased, always given back
 	Locals        []Local       // local addresses, from Locals()
 	Uplinks       []string      // interface names from which our addresses must not be reachable, from Uplinks()
+	Bridges       []string      // bridges that pods may hang on; the iptables back end's affair, which finds them itself
 	Exempt        []netip.Addr  // pods that opted out of interception; the plugin adds and removes them too
 	InterceptNode bool          // steer also what was not steered in the pod, and host processes
 	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms; 0 means DefaultLifetime

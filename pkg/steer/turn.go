@@ -15,12 +15,40 @@ const (
 // (0xffff0000), Cilium (0xff00) and the CNI of AWS (0x80) look at.
 const OwnMark = 0x35
 
-// TurnSource is the source of what has taken the turn: the answers find back by it.
+// AnswerMark is the mark by which answers to what pods asked by the turn find back into it, since they are for a pod and not
+// for the turn: connection tracking remembers it, and the packet bears it from where it comes in to the turn's other end.
+// Others' bits of both marks are kept.
+const (
+	AnswerMark = 0x36
+	MarkMask   = 0x3f
+)
+
+// TurnSource is the source of what the node's own processes send by the turn: the answers find back by it.
 func TurnSource(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte{169, 254, 20, 249})
 	}
 	return netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x90, 3: 0xde, 4: 0x0d, 5: 0x95, 15: 0xf9})
+}
+
+// TurnSources is a range of sources, from first to last, for what leaves the turn to a bridge: each pod keeps one.
+func TurnSources(is4 bool) (first, last netip.Addr) {
+	if is4 {
+		return netip.AddrFrom4([4]byte{169, 254, 20, 192}), netip.AddrFrom4([4]byte{169, 254, 20, 247})
+	}
+	prefix := [16]byte{0: 0xfd, 2: 0x90, 3: 0xde, 4: 0x0d, 5: 0x95, 13: 1}
+	end := prefix
+	end[14], end[15] = 0xff, 0xff
+	return netip.AddrFrom16(prefix), netip.AddrFrom16(end)
+}
+
+// TurnAddress is the second end's own, IPv4 alone: a loose reverse path filter drops all that comes by a link without addresses
+// (net/ipv4/fib_frontend.c, no_addr).
+func TurnAddress() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 20, 248}) }
+
+func isTurnSource(a netip.Addr) bool {
+	first, last := TurnSources(a.Is4())
+	return a == TurnSource(a.Is4()) || a == TurnAddress() || a.Compare(first) >= 0 && a.Compare(last) <= 0
 }
 
 // LeasePorts are the ports of the datagrams that renew and withdraw a lease; each back end's rules take them.

@@ -69,12 +69,33 @@ type turned struct {
 
 // Repair makes the turn before the rules that use it.
 func (t turned) Repair(rs steer.Ruleset) ([]string, error) {
-	drift, err := t.turn.Ensure(givenBackTo(rs), hasOwn(rs))
+	drift, turnErr := t.turn.Ensure(givenBackTo(rs), hasOwn(rs))
+	rs, err := t.onBridges(rs)
 	if err != nil {
-		return drift, err
+		return drift, errors.Join(turnErr, err)
 	}
-	more, err := t.Iptables.Repair(rs)
-	return append(drift, more...), err
+	more, err := t.Iptables.Repair(rs) // of use without the turn, too: hits need none
+	return append(drift, more...), errors.Join(turnErr, err)
+}
+
+// Verify looks at the rules as Repair makes them.
+func (t turned) Verify(rs steer.Ruleset) error {
+	rs, err := t.onBridges(rs)
+	if err != nil {
+		return err
+	}
+	return t.Iptables.Verify(rs)
+}
+
+// onBridges adds the bridges that there are to a host's rules.
+func (t turned) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
+	host, ok := rs.(steer.Host)
+	if !ok {
+		return rs, nil
+	}
+	bridges, err := t.turn.Bridges()
+	host.Bridges = bridges
+	return host, err
 }
 
 func (t turned) Apply(rs steer.Ruleset) error {

@@ -28,6 +28,7 @@ const (
 	forwardChain     = "NEARDNS-FORWARD"
 	ownChain         = "NEARDNS-OWN" // in raw and in nat
 	podChain         = "NEARDNS-POD"
+	turnChain        = "NEARDNS-TURN"
 )
 
 // ownChains lists every chain that this package makes, by table; a chain that a later version no longer makes stays here, so
@@ -37,12 +38,13 @@ func ownChains() map[string][]string {
 		"raw":    {preroutingChain, udpChain, tcpChain, onLinkChain, deliverChain, rawOutputChain, ownChain},
 		"nat":    {fallbackChain, giveBackChain, untranslated, postroutingChain, ownChain, podChain},
 		"filter": {inputChain, outputChain, forwardChain},
+		"mangle": {turnChain},
 	}
 }
 
 // tableOrder is the order in which tables are made: what lets packets through, then the way that they take without the agent,
 // then what hands them to it. They are removed in the other order.
-func tableOrder() []string { return []string{"filter", "nat", "raw"} }
+func tableOrder() []string { return []string{"filter", "mangle", "nat", "raw"} }
 
 // list is the name of the xt_recent list that holds the leases of a protocol; one a family, since a list keeps the
 // network mask of whoever made it.
@@ -80,6 +82,7 @@ type host struct {
 	onLink   []netip.Addr
 	exempt   []netip.Addr
 	uplinks  []string
+	bridges  []string
 	seconds  int
 	own      bool // the node's own processes name our addresses, too; see own.go
 	ceded    []netip.Addr
@@ -88,7 +91,7 @@ type host struct {
 }
 
 func hostOf(h steer.Host, is4 bool) host {
-	out := host{is4: is4, uplinks: links(h.Uplinks), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals, health: h.HealthPort}
+	out := host{is4: is4, uplinks: links(h.Uplinks), bridges: links(slices.DeleteFunc(slices.Clone(h.Bridges), func(b string) bool { return slices.Contains(h.Uplinks, b) })), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals, health: h.HealthPort}
 	for _, r := range h.Redirects {
 		if r.Is4() == is4 {
 			out.served = append(out.served, pair{ours: r.Steering, clusterDNS: r.ClusterDNS})
@@ -165,6 +168,8 @@ func (h host) render() script {
 		switch table {
 		case "filter":
 			s.chains = append(s.chains, h.filter()...)
+		case "mangle":
+			s.chains = append(s.chains, turned())
 		case "nat":
 			s.chains = append(s.chains, h.nat()...)
 		case "raw":
@@ -322,11 +327,14 @@ func (h host) nat() []chain {
 	}, h.cedes("tcp", "-g "+giveBackChain, "-j ACCEPT"), []string{
 		"-g " + giveBackChain,
 	})}
-	post := chain{table: "nat", name: postroutingChain, from: []jump{{base: "POSTROUTING"}}, rules: []string{
-		"-o " + steer.TurnOut + " -j SNAT --to-source " + steer.TurnSource(h.is4).String(),
-		"-s " + cidr(steer.TurnSource(h.is4)) + " ! -o " + steer.TurnIn + " -j MASQUERADE",
-	}}
+	// A pod keeps its source behind the turn: all on one source would have its ports alone, and be ended by one of them.
+	post := chain{table: "nat", name: postroutingChain, from: []jump{{base: "POSTROUTING"}}}
 	if h.own {
+		post.rules = append(post.rules, "-o "+steer.TurnOut+" "+ownMark()+" -j SNAT --to-source "+steer.TurnSource(h.is4).String())
+	}
+	post.rules = append(post.rules, "-o "+steer.TurnOut+" -j ACCEPT")
+	if h.own {
+		post.rules = append(post.rules, "-s "+cidr(steer.TurnSource(h.is4))+" ! -o "+steer.TurnIn+" -j MASQUERADE")
 		for _, p := range h.served {
 			post.rules = append(post.rules, "-s "+cidr(p.ours)+" ! -o lo -j MASQUERADE")
 		}
@@ -334,11 +342,29 @@ func (h host) nat() []chain {
 	for _, s := range []netip.Addr{steer.ProbeSource(h.is4), steer.ProofSource(h.is4)} {
 		post.rules = append(post.rules, "-s "+cidr(s)+" ! -o "+steer.ProberInterface+" -j MASQUERADE")
 	}
+	// On a bridge the answer would go straight to the pod, routed by nobody, so that it never finds the turn. For an address
+	// beyond it, it comes to the host. Each pod keeps its own of many.
+	first, last := steer.TurnSources(h.is4)
+	for _, b := range h.bridges {
+		post.rules = append(post.rules, fmt.Sprintf("-o %s -m connmark --mark %#x/%#x -j SNAT --to-source %s-%s --persistent", b, steer.AnswerMark, steer.MarkMask, first, last))
+	}
 	for _, a := range h.onLink {
 		// What the node itself sends there has it as its source as well, by the time kube-proxy has given it a way.
 		post.rules = append(post.rules, "-s "+cidr(a)+" ! -o lo -j MASQUERADE")
 	}
 	return slices.Concat([]chain{back, choose, post}, h.ownNAT(), h.untranslated())
+}
+
+// turned leads the answers to what pods asked by the turn back into it: they are for the pod, and would go there from the wrong
+// source. It stands behind connection tracking and before routing.
+func turned() chain {
+	mark := fmt.Sprintf("%#x/%#x", steer.AnswerMark, steer.MarkMask)
+	return chain{table: "mangle", name: turnChain, from: []jump{{base: "PREROUTING"}}, rules: []string{
+		"-i " + steer.TurnOut + fmt.Sprintf(" -j MARK --set-xmark 0x0/%#x", steer.MarkMask),
+		"-i " + steer.TurnOut + " -j RETURN",
+		"-i " + steer.TurnIn + " -m conntrack --ctdir ORIGINAL -j CONNMARK --set-xmark " + mark,
+		"-m connmark --mark " + mark + " -m conntrack --ctdir REPLY -j MARK --set-xmark " + mark,
+	}}
 }
 
 // giveBack has what is for our address go to its cluster DNS address.

@@ -55,9 +55,14 @@ func newRig(t testing.TB, flavour iptables.Flavour, change ...func(*steer.Host))
 
 func newRigBeside(t testing.TB, proxy testutil.ProxyMode, flavour iptables.Flavour, change ...func(*steer.Host)) *rig {
 	t.Helper()
+	return newRigOn(t, proxy, testutil.PTP, flavour, change...)
+}
+
+func newRigOn(t testing.TB, proxy testutil.ProxyMode, attach testutil.Attach, flavour iptables.Flavour, change ...func(*steer.Host)) *rig {
+	t.Helper()
 	testutil.RequireRoot(t)
 	r := &rig{t: t, flavour: flavour, node: testutil.NewNode(t, testutil.Options{
-		Families: testutil.Dual, Proxy: proxy, Attach: testutil.PTP, Legacy: flavour == iptables.Legacy})}
+		Families: testutil.Dual, Proxy: proxy, Attach: attach, Legacy: flavour == iptables.Legacy})}
 	var err error
 	var redirects []steer.Redirect
 	for _, a := range r.node.ClusterDNS() {
@@ -74,6 +79,8 @@ func newRigBeside(t testing.TB, proxy testutil.ProxyMode, flavour iptables.Flavo
 		f(&r.host)
 	}
 	r.turn, err = turn.Open(r.node.Host.FD())
+	must(t, err)
+	r.host.Bridges, err = r.turn.Bridges()
 	must(t, err)
 	t.Cleanup(func() { must(t, r.turn.Close()) })
 	_, err = r.turn.Ensure(r.behind(), r.host.OwnLocals)

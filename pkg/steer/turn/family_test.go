@@ -20,7 +20,7 @@ func TestMissingFamily(t *testing.T) {
 	if _, err := tn.nl.RuleList(unix.AF_X25); err == nil {
 		t.Error("this kernel has rules for X.25: take another family")
 	}
-	if rules, err := tn.ourRules(unix.AF_X25); err != nil || len(rules) > 0 {
+	if rules, err := tn.listRules(unix.AF_X25); err != nil || len(rules) > 0 {
 		t.Errorf("%v, %v", rules, err)
 	}
 }

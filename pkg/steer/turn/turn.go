@@ -29,16 +29,6 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Numbers of our routing rules and table. The rules come before those of CNIs that route pods by source (AWS's are 512 and
-// later) and after the kernel's own for local addresses (0): an address that IPVS has on a link is never led astray.
-const (
-	table       = 5353
-	markedRule  = 94 // but for what is given back to the node's own processes
-	ownRule     = 95 // what the node itself sends goes its old way
-	backRule    = 96 // what kube-proxy did not translate behind the turn must not take it again
-	throughRule = 97
-)
-
 // Turn makes the turn of one netns, the host's. It is for one goroutine.
 type Turn struct {
 	nl   netlinksafe.Handle
@@ -95,6 +85,12 @@ func (t *Turn) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, err e
 			}
 		}
 		if len(wanted) > 0 {
+			if is4 {
+				done, err := t.address()
+				if err := say("address of "+steer.TurnIn, done, err); err != nil {
+					return mended, err
+				}
+			}
 			done, err := t.settings(is4)
 			if err := say("settings of "+steer.TurnOut, done, err); err != nil {
 				return mended, err
@@ -160,15 +156,35 @@ func (t *Turn) links() (made bool, err error) {
 	return made, nil
 }
 
+// address gives the second end the one that it needs, see steer.TurnAddress. It is the source of nothing, being of scope link.
+func (t *Turn) address() (added bool, err error) {
+	l, err := t.nl.LinkByName(steer.TurnIn)
+	if err != nil {
+		return false, err
+	}
+	have, err := t.nl.AddrList(l, netlink.FAMILY_V4)
+	if err != nil {
+		return false, fmt.Errorf("list addresses: %w", err)
+	}
+	want := hostNet(steer.TurnAddress())
+	if slices.ContainsFunc(have, func(a netlink.Addr) bool { return a.IPNet.String() == want.String() }) {
+		return false, nil
+	}
+	return true, t.nl.AddrAdd(l, &netlink.Addr{IPNet: want, Scope: unix.RT_SCOPE_LINK})
+}
+
 // settings are those that new links may start with another way; what is right already is not written, since a container may
 // not be allowed to.
 func (t *Turn) settings(is4 bool) (changed bool, err error) {
 	err = steer.InNetNS(t.nsFD, func() error {
-		if is4 {
-			changed, err = looseFilter()
-			return err
-		}
 		for _, name := range []string{steer.TurnOut, steer.TurnIn} {
+			if is4 {
+				done, err := looseFilter(name)
+				if changed = changed || done; err != nil {
+					return err
+				}
+				continue
+			}
 			file := "/proc/sys/net/ipv6/conf/" + name + "/disable_ipv6"
 			off, err := number(file)
 			if err != nil {
@@ -188,10 +204,10 @@ func (t *Turn) settings(is4 bool) (changed bool, err error) {
 }
 
 // looseFilter keeps a strict reverse path filter (1; the higher value of all links' and this one's counts, as the kernel's
-// ip-sysctl.rst has it) from dropping what comes in by the first end: its source is a cluster DNS address, to which no route
+// ip-sysctl.rst has it) from dropping what comes in by an end: its source is a pod, or a cluster DNS address, to which no route
 // leads there but for packets of others.
-func looseFilter() (changed bool, err error) {
-	file := "/proc/sys/net/ipv4/conf/" + steer.TurnOut + "/rp_filter"
+func looseFilter(name string) (changed bool, err error) {
+	file := "/proc/sys/net/ipv4/conf/" + name + "/rp_filter"
 	all, err := number("/proc/sys/net/ipv4/conf/all/rp_filter")
 	if err != nil {
 		return false, err
@@ -200,7 +216,7 @@ func looseFilter() (changed bool, err error) {
 	if err != nil || max(all, own) != 1 {
 		return false, err
 	}
-	l, err := net.InterfaceByName(steer.TurnOut)
+	l, err := net.InterfaceByName(name)
 	if err != nil {
 		return false, err
 	}
@@ -214,7 +230,7 @@ func looseFilter() (changed bool, err error) {
 	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(rpFilter, nl.Uint32Attr(loose))
 	req.AddData(spec)
 	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
-		return false, fmt.Errorf("set rp_filter of %s to %d: %w", steer.TurnOut, loose, err)
+		return false, fmt.Errorf("set rp_filter of %s to %d: %w", name, loose, err)
 	}
 	return true, nil
 }
@@ -245,134 +261,16 @@ func family(is4 bool) int {
 	return unix.AF_INET6
 }
 
-// routes lead to the cluster DNS addresses by the one end, in our own table, and back to the turn's source by the other.
-func (t *Turn) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err error) {
-	type route struct {
-		link  string
-		dst   netip.Addr
-		table int
-	}
-	want := []route{{steer.TurnIn, steer.TurnSource(is4), unix.RT_TABLE_MAIN}}
-	for _, a := range clusterDNS {
-		want = append(want, route{steer.TurnOut, a, table})
-	}
-	for _, w := range want {
-		l, err := t.nl.LinkByName(w.link)
-		if err != nil {
-			return changed, err
-		}
-		r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: hostNet(w.dst), Table: w.table, Protocol: unix.RTPROT_STATIC, Scope: netlink.SCOPE_LINK}
-		if !is4 {
-			r.Scope = netlink.SCOPE_UNIVERSE // IPv6 routes have none
-		}
-		have, err := t.nl.RouteListFiltered(family(is4), r, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST|netlink.RT_FILTER_OIF)
-		if err != nil {
-			return changed, fmt.Errorf("list routes: %w", err)
-		}
-		if len(have) > 0 {
-			continue
-		}
-		if err := t.nl.RouteReplace(r); err != nil {
-			return changed, fmt.Errorf("add route to %s: %w", w.dst, err)
-		}
-		changed = true
-	}
-	return changed, nil
-}
-
-// rulesFor lists the rules of one address, without what the kernel fills in.
-func rulesFor(a netip.Addr, marked bool) []*netlink.Rule {
-	rule := func(priority int) *netlink.Rule {
-		r := netlink.NewRule()
-		r.Priority, r.Family, r.Dst = priority, family(a.Is4()), hostNet(a)
-		return r
-	}
-	own, back, through := rule(ownRule), rule(backRule), rule(throughRule)
-	own.IifName, own.Table = "lo", unix.RT_TABLE_MAIN
-	back.IifName, back.Type = steer.TurnIn, unix.FR_ACT_UNREACHABLE
-	through.Table = table
-	if !marked {
-		return []*netlink.Rule{own, back, through}
-	}
-	first := rule(markedRule)
-	first.IifName, first.Mark, first.Table = "lo", steer.OwnMark, table
-	return []*netlink.Rule{first, own, back, through}
-}
-
-func same(a, b *netlink.Rule) bool {
-	return a.Priority == b.Priority && a.IifName == b.IifName && a.Dst != nil && b.Dst != nil && a.Dst.String() == b.Dst.String()
-}
-
-// rules keeps those of the addresses, and takes away those of others.
-func (t *Turn) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool, err error) {
-	have, err := t.ourRules(family(is4))
-	if err != nil {
-		return false, err
-	}
-	var want []*netlink.Rule
-	for _, a := range clusterDNS {
-		want = append(want, rulesFor(a, own)...)
-	}
-	for _, w := range want {
-		if slices.ContainsFunc(have, func(h *netlink.Rule) bool { return same(h, w) }) {
-			continue
-		}
-		if err := t.nl.RuleAdd(w); err != nil && !errors.Is(err, unix.EEXIST) {
-			return changed, fmt.Errorf("add rule %d to %s: %w", w.Priority, w.Dst, err)
-		}
-		changed = true
-	}
-	for _, h := range have {
-		if slices.ContainsFunc(want, func(w *netlink.Rule) bool { return same(h, w) }) {
-			continue
-		}
-		if err := t.deleteRule(h, is4); err != nil {
-			return changed, err
-		}
-		changed = true
-	}
-	return changed, nil
-}
-
-// ourRules are told by their numbers and their shape: one address, and our table, the main one or none. A kernel that has not
-// the family (booted with ipv6.disable=1) has none.
-func (t *Turn) ourRules(family int) ([]*netlink.Rule, error) {
-	all, err := t.nl.RuleList(family)
-	if errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("list routing rules: %w", err)
-	}
-	var out []*netlink.Rule
-	for _, r := range all {
-		if r.Dst == nil {
-			continue
-		}
-		ones, bits := r.Dst.Mask.Size()
-		ours := r.Priority == markedRule && r.Mark == steer.OwnMark && r.Table == table || r.Priority == ownRule && r.IifName == "lo" || r.Priority == backRule && r.IifName == steer.TurnIn || r.Priority == throughRule && r.Table == table
-		if ours && ones == bits {
-			out = append(out, &r)
-		}
-	}
-	return out, nil
-}
-
-func (t *Turn) deleteRule(r *netlink.Rule, is4 bool) error {
-	r.Family = family(is4)
-	if err := t.nl.RuleDel(r); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove rule %d to %s: %w", r.Priority, r.Dst, err)
-	}
-	return nil
-}
-
 // Remove takes the turn away. It succeeds where there is none.
 func (t *Turn) Remove() error {
 	var errs []error
 	for _, is4 := range []bool{true, false} {
-		have, err := t.ourRules(family(is4))
+		have, err := t.listRules(family(is4))
 		errs = append(errs, err)
 		for _, r := range have {
-			errs = append(errs, t.deleteRule(r, is4))
+			if r.ours() {
+				errs = append(errs, t.deleteRule(r))
+			}
 		}
 	}
 	l, err := t.nl.LinkByName(steer.TurnOut)
@@ -391,4 +289,19 @@ func (t *Turn) Remove() error {
 func isNotFound(err error) bool {
 	var notFound netlink.LinkNotFoundError
 	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
+}
+
+// Bridges names the bridges of the netns.
+func (t *Turn) Bridges() ([]string, error) {
+	all, err := t.nl.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var out []string
+	for _, l := range all {
+		if l.Type() == "bridge" {
+			out = append(out, l.Attrs().Name)
+		}
+	}
+	return out, nil
 }

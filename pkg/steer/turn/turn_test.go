@@ -22,7 +22,7 @@ func must(t *testing.T, err error) {
 
 func state(ns *testutil.NetNS) string {
 	var out strings.Builder
-	for _, args := range [][]string{{"rule"}, {"-6", "rule"}, {"route", "show", "table", "all"}, {"-6", "route", "show", "table", "all"}, {"-br", "link"}} {
+	for _, args := range [][]string{{"-d", "rule"}, {"-d", "-6", "rule"}, {"route", "show", "table", "all"}, {"-6", "route", "show", "table", "all"}, {"-br", "link"}} {
 		out.WriteString(ns.Run(append([]string{"ip"}, args...)...))
 	}
 	return out.String()
@@ -47,15 +47,17 @@ func TestTurn(t *testing.T) {
 			t.Errorf("mended %q, want %q", got, want)
 		}
 	}
-	const all = "link neardns-turn0, settings of neardns-turn0, routes of neardns-turn0, routing rules of neardns-turn0"
+	const all = "link neardns-turn0, address of neardns-turn1, settings of neardns-turn0, routes of neardns-turn0, routing rules of neardns-turn0"
 	mended, err := tn.Ensure([]netip.Addr{a, b}, false)
 	must(t, err)
 	if got := strings.Join(mended, ", "); !strings.HasPrefix(got, all) {
 		t.Errorf("mended %q at first", got)
 	}
 	ensure("", a, b)
-	if got := strings.TrimSpace(ns.Run("cat", "/proc/sys/net/ipv4/conf/neardns-turn0/rp_filter")); got != "2" {
-		t.Errorf("rp_filter of the first end is %s under a strict filter, want 2", got)
+	for _, end := range []string{"neardns-turn0", "neardns-turn1"} {
+		if got := strings.TrimSpace(ns.Run("cat", "/proc/sys/net/ipv4/conf/"+end+"/rp_filter")); got != "2" {
+			t.Errorf("rp_filter of %s is %s under a strict filter, want 2", end, got)
+		}
 	}
 	ns.Run("ip", "rule", "del", "pref", "96")
 	ensure("routing rules of neardns-turn0", a, b)
@@ -104,4 +106,105 @@ func TestStranger(t *testing.T) {
 	}
 	must(t, tn.Remove())
 	ns.Link("neardns-turn0")
+}
+
+// TestRulesOfOthers wants exactly our rules back, whatever stands in their places, and what is not ours to take said.
+func TestRulesOfOthers(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "host")
+	tn, err := turn.Open(ns.FD())
+	must(t, err)
+	defer tn.Close()
+	addrs := []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")}
+	ensure := func() error {
+		_, err := tn.Ensure(addrs, true)
+		return err
+	}
+	must(t, ensure())
+	want := state(ns)
+	for name, damage := range map[string][][]string{
+		"another table": {{"del", "pref", "97"}, {"add", "pref", "97", "to", "10.96.0.10", "lookup", "main"}},
+		"another table before ours": {{"add", "pref", "97", "to", "10.96.0.10", "lookup", "main"}, {"del", "pref", "97", "lookup", "5353"},
+			{"add", "pref", "97", "to", "10.96.0.10", "lookup", "5353", "proto", "kernel"}},
+		"unreachable":                   {{"del", "pref", "97"}, {"add", "unreachable", "pref", "97", "to", "10.96.0.10"}},
+		"reachable":                     {{"del", "pref", "96"}, {"add", "pref", "96", "iif", "neardns-turn1", "to", "10.96.0.10", "lookup", "main"}},
+		"another mark":                  {{"del", "pref", "94"}, {"add", "pref", "94", "iif", "lo", "to", "10.96.0.10", "fwmark", "0x34", "lookup", "5353"}},
+		"a protocol that networkd ends": {{"del", "pref", "97"}, {"add", "pref", "97", "to", "10.96.0.10", "lookup", "5353"}},
+		"a part of the packets":         {{"del", "pref", "97"}, {"add", "pref", "97", "to", "10.96.0.10", "ipproto", "tcp", "lookup", "5353", "proto", "kernel"}},
+	} {
+		for _, args := range damage {
+			ns.Run(append([]string{"ip", "rule"}, args...)...)
+		}
+		if err := ensure(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := state(ns); got != want {
+			t.Errorf("%s: mended is\n%s\nwant\n%s", name, got, want)
+		}
+	}
+	for _, args := range [][]string{{"from", "10.0.0.0/8", "lookup", "main"}, {"to", "10.96.0.0/16", "lookup", "7"}} {
+		ns.Run(append([]string{"ip", "rule", "add", "pref", "97"}, args...)...)
+		if err := ensure(); err == nil || !strings.Contains(err.Error(), "routing rule 97") {
+			t.Errorf("a rule of another program for our packets is not said: %v", err)
+		}
+		ns.Run(append([]string{"ip", "rule", "del", "pref", "97"}, args...)...)
+		must(t, ensure())
+	}
+	// What was made without a protocol, by an earlier version, is ours.
+	ns.Run("ip", "rule", "add", "pref", "97", "to", "10.96.0.9", "lookup", "5353", "proto", "0")
+	ns.Run("ip", "rule", "add", "pref", "95", "iif", "lo", "to", "10.96.0.9", "lookup", "main", "proto", "0")
+	ns.Run("ip", "rule", "add", "pref", "95", "iif", "lo", "to", "10.96.0.8", "lookup", "7") // not ours: another table
+	must(t, ensure())
+	if rules := ns.Run("ip", "rule"); strings.Contains(rules, "10.96.0.9") || !strings.Contains(rules, "10.96.0.8") {
+		t.Errorf("the rules are\n%s", rules)
+	}
+}
+
+// TestProtocol has each rule and route of ours be the kernel's to systemd-networkd, which removes all others when it starts.
+func TestProtocol(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "host")
+	tn, err := turn.Open(ns.FD())
+	must(t, err)
+	defer tn.Close()
+	_, err = tn.Ensure([]netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")}, true)
+	must(t, err)
+	found := 0
+	for _, family := range []string{"-4", "-6"} {
+		for _, listing := range []string{
+			ns.Run("ip", "-d", family, "rule"), ns.Run("ip", "-d", family, "route", "show", "table", "5353"),
+			ns.Run("ip", "-d", family, "route", "show", "table", "5354"), ns.Run("ip", "-d", family, "route", "show", "table", "main", "dev", "neardns-turn1"),
+		} {
+			for line := range strings.Lines(listing) {
+				if found++; !strings.Contains(line, "proto kernel") {
+					t.Errorf("networkd would take away: %s", line)
+				}
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("only %d lines were looked at", found)
+	}
+}
+
+// TestLocalRuleMovedBack has the kernel's rule for local addresses behind ours, as Cilium has it: what IPVS has on a link is not
+// led astray.
+func TestLocalRuleMovedBack(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "host")
+	ns.Bridge("kube-ipvs0")
+	ns.Bridge("pods")
+	ns.AddAddr("pods", netip.MustParsePrefix("10.244.1.1/24"))
+	ns.AddAddr("kube-ipvs0", netip.MustParsePrefix("10.96.0.10/32"))
+	ns.Run("ip", "rule", "add", "pref", "100", "lookup", "local")
+	ns.Run("ip", "rule", "del", "pref", "0")
+	tn, err := turn.Open(ns.FD())
+	must(t, err)
+	defer tn.Close()
+	_, err = tn.Ensure([]netip.Addr{netip.MustParseAddr("10.96.0.10")}, true)
+	must(t, err)
+	ns.Sysctl("net.ipv4.ip_forward", "1")
+	if to := ns.Run("ip", "route", "get", "10.96.0.10", "from", "10.244.1.7", "iif", "pods"); !strings.HasPrefix(to, "local ") {
+		t.Errorf("a pod's packet to it goes %s", to)
+	}
 }

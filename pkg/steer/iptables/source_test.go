@@ -1,0 +1,119 @@
+package iptables_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestSourceOfEachPod has two pods ask from one port while the agent is dead: kube-dns sees each as itself, as without us, so
+// that they share no ports. Where it hangs on the pods' own bridge, its answers must come by the host to be led back: it sees
+// an address of the turn's, and a pod keeps to one.
+func TestSourceOfEachPod(t *testing.T) {
+	for _, attach := range []testutil.Attach{testutil.PTP, testutil.ProxyARP, testutil.BridgeCNI, testutil.BridgeNF} {
+		t.Run(string(attach), func(t *testing.T) {
+			flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+				if attach == testutil.BridgeNF {
+					testutil.RequireSysctl(t, testutil.NewNS(t, "probe"), "net.bridge.bridge-nf-call-iptables")
+				}
+				r := newRigOn(t, testutil.IPTables, attach, flavour)
+				pods := []*testutil.Pod{r.steered("one"), r.steered("two")}
+				for _, near := range []bool{false, true} {
+					if near {
+						r.kubeDNSBesidePods()
+					}
+					onBridge := near && (attach == testutil.BridgeCNI || attach == testutil.BridgeNF)
+					for _, server := range r.servers() {
+						clients := map[netip.Addr]bool{}
+						for _, pod := range pods {
+							for port := range 5 {
+								source := netip.AddrPortFrom(pod.Addr(server.Addr().Is4()), uint16(40000+port))
+								answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Source: source})
+								if err != nil || answer.Who != "KUBEDNS" {
+									t.Fatalf("%s asks %s: %v, %v", pod.Name(), server, answer, err)
+								}
+								clients[answer.Client] = true
+								if !onBridge && answer.Client != source.Addr() {
+									t.Errorf("kube-dns saw %s, want the pod itself, %s", answer.Client, source.Addr())
+								}
+							}
+						}
+						if len(clients) > len(pods) {
+							t.Errorf("kube-dns saw %d pods as %v", len(pods), clients)
+						}
+						r.want("KUBEDNS", pods[0].NetNS, "over both protocols", server)
+					}
+				}
+			})
+		})
+	}
+}
+
+// kubeDNSBesidePods moves kube-dns to where the pods are.
+func (r *rig) kubeDNSBesidePods() {
+	r.t.Helper()
+	pod := r.node.AddPod("dns")
+	var at []netip.AddrPort
+	var services []testutil.Service
+	for i, a := range pod.Addrs {
+		at = append(at, netip.AddrPortFrom(a, 53))
+		services = append(services, testutil.DNSService(r.node.ClusterDNS()[i], a)...)
+	}
+	testutil.ServeDNS(r.t, pod.NetNS, testutil.DNSConfig{Name: "KUBEDNS", Listen: at})
+	r.node.Proxy.Set(services...)
+}
+
+// TestOnePodCannotEndTheFallback has a pod ask from all of its ports with the agent dead. It may use up its own, as without us,
+// and nobody else's.
+func TestOnePodCannotEndTheFallback(t *testing.T) {
+	r := newRig(t, iptables.NFT)
+	greedy, other := r.steered("greedy"), r.steered("other")
+	server := r.servers()[0]
+	r.node.DNS.Behave(testutil.Behaviour{Drop: true}) // who is not answered holds a port just as long
+	greedy.Do(func() { must(t, floodPorts(server)) })
+	r.node.DNS.Behave(testutil.Behaviour{})
+	const questions = 20
+	lost := 0
+	for i := range questions {
+		answer, err := testutil.Ask(other.NetNS, server, fmt.Sprintf("n%d.cluster.local", i), dns.TypeTXT, "udp", testutil.AskOptions{Timeout: 2 * time.Second})
+		if err != nil || answer.Who != "KUBEDNS" {
+			lost++
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d questions of another pod are lost", lost, questions)
+	}
+}
+
+// floodPorts sends one question to a server from each port of the calling thread's netns.
+func floodPorts(server netip.AddrPort) error {
+	q := new(dns.Msg)
+	q.SetQuestion("flood.cluster.local.", dns.TypeA)
+	wire, err := q.Pack()
+	if err != nil {
+		return err
+	}
+	to := &unix.SockaddrInet4{Port: int(server.Port()), Addr: server.Addr().As4()}
+	for port := 1024; port <= 65535; port++ {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port})
+		if err == nil {
+			err = unix.Sendto(fd, wire, 0, to)
+		}
+		_ = unix.Close(fd)
+		if err != nil && err != unix.EPERM && err != unix.ENOBUFS { //nolint:errorlint // an errno as it came
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,312 @@
+package turn
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Numbers of our tables and routing rules. The rules come before those of CNIs that route pods by source (AWS's are 512 and
+// later). All are of protocol kernel: systemd-networkd takes away those of others, whenever it starts, and keeps the kernel's
+// (networkd.conf(5), ManageForeignRoutingPolicyRules=, ManageForeignRoutes=).
+const (
+	table       = 5353 // to the cluster DNS addresses, by the first end
+	answerTable = 5354 // to pods, by the second
+
+	filterRule  = 91 // for firewalls that look up by which link a source would be reached: pods by the second end, too
+	answerRule  = 92 // answers of kube-dns to what came by the turn
+	localRule   = 93 // an address that IPVS has on a link is never led astray, also where the kernel's own rule was moved back
+	markedRule  = 94 // but for what is given back to the node's own processes
+	ownRule     = 95 // what the node itself sends goes its old way
+	backRule    = 96 // what kube-proxy did not translate behind the turn must not take it again
+	throughRule = 97
+	loopRule    = 98 // what is for the turn's source and belongs to no connection must not go round
+
+	protocol = unix.RTPROT_KERNEL
+)
+
+// rule is a routing rule as far as ours have anything in it.
+type rule struct {
+	family, priority int
+	iif, oif         string
+	dst              netip.Prefix // invalid: all
+	mark, mask       uint32
+	table            int
+	action, protocol uint8
+	more             bool // it has something that ours never have
+}
+
+func (r rule) String() string {
+	words := []string{fmt.Sprint("routing rule ", r.priority)}
+	if r.dst.IsValid() {
+		words = append(words, "to "+r.dst.String())
+	}
+	if r.iif != "" {
+		words = append(words, "iif "+r.iif)
+	}
+	if r.mark != 0 {
+		words = append(words, fmt.Sprintf("fwmark %#x", r.mark))
+	}
+	if r.action == unix.FR_ACT_TO_TBL {
+		words = append(words, fmt.Sprint("lookup ", r.table))
+	}
+	return strings.Join(words, " ")
+}
+
+// covers tells whether a rule is about an address, maybe among others.
+func (r rule) covers(a netip.Addr) bool { return !r.dst.IsValid() || r.dst.Contains(a) }
+
+// one is true for a rule about one address alone.
+func (r rule) one() bool { return r.dst.IsValid() && r.dst.IsSingleIP() }
+
+// ours tells those that only this package makes, or an earlier version of it did, which made them without a protocol.
+func (r rule) ours() bool {
+	if r.more || r.protocol != protocol && r.protocol != unix.RTPROT_UNSPEC {
+		return false
+	}
+	switch r.priority {
+	case filterRule:
+		return r.oif == steer.TurnIn && r.table == answerTable
+	case answerRule:
+		return r.mark == steer.AnswerMark && r.table == answerTable
+	case localRule:
+		return r.one() && r.table == unix.RT_TABLE_LOCAL && r.iif == "" && r.protocol == protocol
+	case markedRule:
+		return r.one() && r.mark == steer.OwnMark && r.table == table
+	case ownRule:
+		return r.one() && r.iif == "lo" && r.table == unix.RT_TABLE_MAIN
+	case backRule, loopRule:
+		return r.one() && (r.iif == steer.TurnIn || r.iif == steer.TurnOut) && r.action == unix.FR_ACT_UNREACHABLE
+	case throughRule:
+		return r.one() && r.table == table
+	}
+	return false
+}
+
+// wantedRules lists those of one family.
+func wantedRules(is4 bool, clusterDNS []netip.Addr, own bool) []rule {
+	if len(clusterDNS) == 0 {
+		return nil
+	}
+	to := func(a netip.Addr, priority, table int) rule {
+		r := rule{family: family(is4), priority: priority, table: table, action: unix.FR_ACT_TO_TBL, protocol: protocol}
+		if a.IsValid() {
+			r.dst = netip.PrefixFrom(a, a.BitLen())
+		}
+		return r
+	}
+	filter, answer := to(netip.Addr{}, filterRule, answerTable), to(netip.Addr{}, answerRule, answerTable)
+	filter.oif = steer.TurnIn
+	answer.mark, answer.mask = steer.AnswerMark, steer.MarkMask
+	loop := to(steer.TurnSource(is4), loopRule, 0)
+	loop.iif, loop.action = steer.TurnOut, unix.FR_ACT_UNREACHABLE
+	out := []rule{filter, answer, loop}
+	for _, a := range clusterDNS {
+		marked, mine, back := to(a, markedRule, table), to(a, ownRule, unix.RT_TABLE_MAIN), to(a, backRule, 0)
+		marked.iif, marked.mark, marked.mask = "lo", steer.OwnMark, 0xffffffff
+		mine.iif = "lo"
+		back.iif, back.action = steer.TurnIn, unix.FR_ACT_UNREACHABLE
+		out = append(out, to(a, localRule, unix.RT_TABLE_LOCAL), mine, back, to(a, throughRule, table))
+		if own {
+			out = append(out, marked)
+		}
+	}
+	return out
+}
+
+// rules keeps those of the addresses, and takes away ours for others, and what stands in ours' place. A foreign rule of one of
+// our numbers that is about more than our addresses is not ours to take: it is an error that names it.
+func (t *Turn) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool, err error) {
+	have, err := t.listRules(family(is4))
+	if err != nil {
+		return false, err
+	}
+	want := wantedRules(is4, clusterDNS, own)
+	about := func(r rule) bool { return slices.ContainsFunc(clusterDNS, r.covers) }
+	var strangers []error
+	for _, h := range have {
+		switch {
+		case h.priority < filterRule || h.priority > loopRule || slices.Contains(want, h.rule):
+			continue
+		case h.ours(), h.one() && about(h.rule):
+			// Taken away before ours are added: of two that differ in protocol alone the kernel takes only one.
+		case about(h.rule):
+			strangers = append(strangers, fmt.Errorf("%s of another program is about our packets: give it a number outside %d to %d", h.rule, filterRule, loopRule))
+			continue
+		default:
+			continue
+		}
+		if err := t.deleteRule(h); err != nil {
+			return changed, err
+		}
+		changed = true
+	}
+	for _, w := range want {
+		if slices.ContainsFunc(have, func(h heldRule) bool { return h.rule == w }) {
+			continue
+		}
+		if err := t.nl.RuleAdd(w.netlink()); err != nil && !errors.Is(err, unix.EEXIST) {
+			return changed, fmt.Errorf("add %s: %w", w, err)
+		}
+		changed = true
+	}
+	return changed, errors.Join(strangers...)
+}
+
+func (r rule) netlink() *netlink.Rule {
+	out := netlink.NewRule()
+	out.Priority, out.Family, out.IifName, out.OifName = r.priority, r.family, r.iif, r.oif
+	out.Table, out.Type, out.Protocol = r.table, r.action, r.protocol
+	if r.dst.IsValid() {
+		out.Dst = hostNet(r.dst.Addr())
+	}
+	if r.mark != 0 {
+		out.Mark, out.Mask = r.mark, &r.mask
+	}
+	return out
+}
+
+// heldRule is one that the kernel has, with the message that says so.
+type heldRule struct {
+	rule
+	message []byte
+}
+
+// listRules reads the rules of a family. A kernel that has not the family (booted with ipv6.disable=1) has none. The library's
+// own list does not tell what a rule does.
+func (t *Turn) listRules(family int) (out []heldRule, err error) {
+	err = steer.InNetNS(t.nsFD, func() error {
+		req := nl.NewNetlinkRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
+		req.AddData(nl.NewIfInfomsg(family))
+		messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWRULE)
+		if errors.Is(err, unix.EAFNOSUPPORT) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("list routing rules: %w", err)
+		}
+		for _, m := range messages {
+			r, err := parseRule(m)
+			if err != nil {
+				return fmt.Errorf("list routing rules: %w", err)
+			}
+			out = append(out, heldRule{r, m})
+		}
+		return nil
+	})
+	return out, err
+}
+
+var errShort = errors.New("the kernel's answer is too short")
+
+// parseRule reads struct fib_rule_hdr, whose fields lie as those of rtmsg, and its attributes.
+func parseRule(m []byte) (rule, error) {
+	if len(m) < unix.SizeofRtMsg {
+		return rule{}, errShort
+	}
+	attrs, err := nl.ParseRouteAttr(m[unix.SizeofRtMsg:])
+	if err != nil {
+		return rule{}, err
+	}
+	h := nl.DeserializeRtMsg(m)
+	r := rule{family: int(h.Family), table: int(h.Table), action: h.Type, more: h.Flags&netlink.FibRuleInvert != 0 || h.Tos != 0}
+	for _, a := range attrs {
+		number := func() uint32 {
+			if len(a.Value) < 4 {
+				return 0
+			}
+			return nl.NativeEndian().Uint32(a.Value)
+		}
+		name := func() string { return strings.TrimRight(string(a.Value), "\x00") }
+		switch a.Attr.Type {
+		case nl.FRA_PRIORITY:
+			r.priority = int(number())
+		case nl.FRA_IIFNAME:
+			r.iif = name()
+		case nl.FRA_OIFNAME:
+			r.oif = name()
+		case nl.FRA_TABLE:
+			r.table = int(number())
+		case nl.FRA_FWMARK:
+			r.mark = number()
+		case nl.FRA_FWMASK:
+			r.mask = number()
+		case nl.FRA_DST:
+			if addr, ok := netip.AddrFromSlice(a.Value); ok {
+				r.dst = netip.PrefixFrom(addr, int(h.Dst_len))
+			}
+		case nl.FRA_PROTOCOL:
+			if len(a.Value) > 0 {
+				r.protocol = a.Value[0]
+			}
+		case nl.FRA_SUPPRESS_PREFIXLEN, nl.FRA_SUPPRESS_IFGROUP:
+			r.more = r.more || number() != 0xffffffff
+		default:
+			r.more = true
+		}
+	}
+	if r.action != unix.FR_ACT_TO_TBL {
+		r.table = 0
+	}
+	return r, nil
+}
+
+// deleteRule asks for just what the kernel said that there is.
+func (t *Turn) deleteRule(r heldRule) error {
+	err := steer.InNetNS(t.nsFD, func() error {
+		req := nl.NewNetlinkRequest(unix.RTM_DELRULE, unix.NLM_F_ACK)
+		req.AddRawData(r.message)
+		_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+		return err
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove %s: %w", r.rule, err)
+	}
+	return nil
+}
+
+// routes lead to the cluster DNS addresses by the one end and to pods by the other, each in a table of ours, and to the turn's
+// source in the main one.
+func (t *Turn) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err error) {
+	type route struct {
+		link  string
+		dst   *net.IPNet
+		table int
+	}
+	bits := steer.TurnSource(is4).BitLen()
+	all := &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}
+	want := []route{{steer.TurnIn, hostNet(steer.TurnSource(is4)), unix.RT_TABLE_MAIN}, {steer.TurnIn, all, answerTable}}
+	for _, a := range clusterDNS {
+		want = append(want, route{steer.TurnOut, hostNet(a), table})
+	}
+	for _, w := range want {
+		l, err := t.nl.LinkByName(w.link)
+		if err != nil {
+			return changed, err
+		}
+		r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: w.dst, Table: w.table, Protocol: protocol, Scope: netlink.SCOPE_LINK}
+		if !is4 {
+			r.Scope = netlink.SCOPE_UNIVERSE // IPv6 routes have none
+		}
+		have, err := t.nl.RouteListFiltered(family(is4), r, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST|netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
+		if err != nil {
+			return changed, fmt.Errorf("list routes: %w", err)
+		}
+		if slices.ContainsFunc(have, func(h netlink.Route) bool { return h.Type == unix.RTN_UNICAST && len(h.MultiPath) == 0 }) {
+			continue
+		}
+		if err := t.nl.RouteReplace(r); err != nil {
+			return changed, fmt.Errorf("add route to %s: %w", w.dst, err)
+		}
+		changed = true
+	}
+	return changed, nil
+}
