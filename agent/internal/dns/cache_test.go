@@ -87,7 +87,7 @@ func TestCacheOnTheWire(t *testing.T) {
 		ask(t, "tcp", at, do)
 	}
 	asked := up.udp.Load() + up.tcp.Load()
-	id := uint16(100)
+	id, firsts := uint16(100), map[int]int{}
 	for _, network := range []string{"udp", "tcp"} {
 		for _, name := range []string{"n1.example.org.", "N3.eXample.ORG.", "nx.example.org."} {
 			for _, opt := range []string{"", "512", "1232", "4096", "do"} {
@@ -125,8 +125,13 @@ func TestCacheOnTheWire(t *testing.T) {
 					}
 					want = append(want, 0x80|byte(flags>>8)&1, 0x80|rcode, 0, 1, 0, byte(records), 0, authority, 0, byte(len(wantOPT)/11))
 					want = append(want, q[12:end]...)
+					first := 0 // the addresses take turns
+					if records > 1 && len(got) >= end+16 {
+						first = int(got[end+15])
+						firsts[first]++
+					}
 					for i := range records {
-						want = append(want, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 30, 0, 4, 192, 0, 2, byte(i))
+						want = append(want, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 30, 0, 4, 192, 0, 2, byte((first+i)%records))
 					}
 					if records == 0 {
 						// The zone is the question's, from its second label on; so are the ends of the SOA's names.
@@ -142,6 +147,9 @@ func TestCacheOnTheWire(t *testing.T) {
 				}
 			}
 		}
+	}
+	if firsts[0] != 10 || firsts[1] != 10 || firsts[2] != 10 {
+		t.Errorf("in front, by address: %v, want 10 each", firsts)
 	}
 	if n := up.udp.Load() + up.tcp.Load(); n != asked {
 		t.Errorf("the upstream was asked %d times for what was known", n-asked)

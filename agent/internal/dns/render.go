@@ -34,15 +34,25 @@ const probeZone = "probe.neardns.invalid"
 // kube-dns takes, and leaves clients that wait for one second the other half.
 const staleTerms = "verify 500ms 30s 30s"
 
+// The cluster's own names change hands: a pod's address is another pod's minutes later. So their stale answers live a minute at
+// most, and are given only where kube-dns said nothing in all the time that a question has; they are asked about again after
+// five seconds, and no client keeps them for longer.
+const (
+	clusterStale      = time.Minute
+	clusterStaleTerms = "verify 0s 5s 5s"
+)
+
 // What is fetched anew before it ends: names with three hits less than a minute apart, when a fifth of the TTL is left. A
 // TTL of 5 s, kube-dns's least, leaves a second for it; three hits spare the upstream the names that are asked for by chance.
 const prefetchTerms = "prefetch 3 1m 20%"
 
 // The longest that an answer is kept, as in CoreDNS, and the shortest. CoreDNS's five seconds would make answers live
-// longer than their owner said.
+// longer than their owner said. What kube-dns says is kept for half a minute, as NodeLocal DNSCache and kube-dns's own cache
+// keep it, whatever the TTL: a record that was taken out of it is gone for pods when they expect it to be.
 const (
-	mostTTL  = 3600
-	leastTTL = 0
+	mostTTL        = 3600
+	mostTTLCluster = 30
+	leastTTL       = 0
 )
 
 // How long a miss may take in all where a snippet asks by CoreDNS's forward; ask has a bound of its own. CoreDNS bounds
@@ -149,7 +159,7 @@ func rendered(cfg Config) ([]*block, error) {
 	common.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 	common.set(dirMetrics, dirMetrics)
 	common.set(dirComplete, dirComplete)
-	common.set("cache", cacheLines(cfg.Cache)...)
+	common.set("cache", cacheLines(cfg.Cache, fromOthers)...)
 	common.set(dirAdmit, admitLine(cfg))
 	switch cfg.Queries {
 	case QueriesOff:
@@ -165,7 +175,7 @@ func rendered(cfg Config) ([]*block, error) {
 
 	cluster := common.clone(append([]string{cfg.ClusterDomain}, cfg.ReverseZones...)...)
 	cluster.set(dirAsk, askCluster(cfg)...)
-	cluster.set("cache", cacheLines(cfg.Cache, ofCluster(cfg)...)...)
+	cluster.set("cache", cacheLines(cfg.Cache, ofCluster, answersOf(cfg)...)...)
 	blocks := []*block{cluster}
 	for _, zone := range slices.Sorted(maps.Keys(cfg.StubDomains)) {
 		stub := common.clone(zone)
@@ -177,7 +187,7 @@ func rendered(cfg Config) ([]*block, error) {
 		rest.set(dirAsk, askLines(cfg.External, externalResort(cfg)...)...)
 	} else {
 		rest.set(dirAsk, askCluster(cfg)...)
-		rest.set("cache", cacheLines(cfg.Cache, ofCluster(cfg)...)...)
+		rest.set("cache", cacheLines(cfg.Cache, fromCluster, answersOf(cfg)...)...)
 	}
 	blocks = append(blocks, rest)
 
@@ -202,9 +212,9 @@ func rendered(cfg Config) ([]*block, error) {
 	return blocks, nil
 }
 
-// ofCluster tells the cache that answers are the cluster's, by whichever of its DNS addresses: a redirect that comes or goes
+// answersOf tells the cache that answers are the cluster's, by whichever of its DNS addresses: a redirect that comes or goes
 // changes nothing of what is known. Where the operator names servers of his own, they count.
-func ofCluster(cfg Config) []string {
+func answersOf(cfg Config) []string {
 	own := func(s string) bool { return !slices.Contains(cfg.LastResort, s) }
 	if len(cfg.Cluster) == 0 || slices.ContainsFunc(cfg.Cluster, own) {
 		return nil
@@ -212,17 +222,37 @@ func ofCluster(cfg Config) []string {
 	return []string{"answers_of cluster"}
 }
 
-func cacheLines(c Cache, more ...string) []string {
+// whose says whose answers a cache keeps.
+type whose int
+
+const (
+	fromOthers  whose = iota
+	fromCluster       // kube-dns's, about names of others
+	ofCluster         // about the cluster's own names
+)
+
+func cacheLines(c Cache, w whose, more ...string) []string {
+	most, stale, terms := mostTTL, c.ServeStale, staleTerms
+	if w != fromOthers {
+		most = mostTTLCluster
+	}
+	if w == ofCluster {
+		stale, terms = min(stale, clusterStale), clusterStaleTerms
+	}
 	lines := []string{
 		"cache {",
-		fmt.Sprintf("    success %d %d %d", c.Entries, mostTTL, leastTTL),
+		fmt.Sprintf("    success %d %d %d", c.Entries, most, leastTTL),
 		fmt.Sprintf("    denial %d %d %d", c.Entries, c.NegativeTTL/time.Second, leastTTL),
+		"    rotate",
 	}
 	if !c.NoPrefetch {
 		lines = append(lines, "    "+prefetchTerms)
 	}
-	if c.ServeStale > 0 {
-		lines = append(lines, fmt.Sprintf("    serve_stale %s %s", c.ServeStale, staleTerms))
+	if stale > 0 {
+		lines = append(lines, fmt.Sprintf("    serve_stale %s %s", stale, terms))
+		if w == ofCluster {
+			lines = append(lines, "    stale_on_silence")
+		}
 	}
 	if c.HoldDenials > 0 {
 		lines = append(lines, fmt.Sprintf("    hold_denials %s", c.HoldDenials))

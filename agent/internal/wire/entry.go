@@ -33,8 +33,8 @@ const (
 
 // Entry is one kept answer. What is said about it never changes; how it is used does.
 type Entry struct {
-	// The message with ID 0, RD and CD clear and its question in lower case, and behind it the places of its TTLs, two
-	// bytes each.
+	// The message with ID 0, RD and CD clear and its question in lower case, and behind it, two bytes each: which record
+	// of the message is the first of a set of addresses (see addresses), how many there are, and the places of all TTLs.
 	blob  string
 	size  uint16 // of the message
 	flags byte   // of the key
@@ -42,6 +42,7 @@ type Entry struct {
 
 	used   atomic.Uint32 // hits since it was last looked at for eviction, up to 3
 	ttl    uint32        // seconds
+	turn   atomic.Uint32 // replies that were rotated
 	stored int64         // nanoseconds on the store's clock
 	hash   uint64
 
@@ -76,8 +77,9 @@ func (e *Entry) fill(msg []byte) error {
 	if err != nil {
 		return err
 	}
+	first, count := addresses(msg, at, end)
 	var b strings.Builder
-	b.Grow(len(msg) + 2*len(at))
+	b.Grow(len(msg) + setSize + 2*len(at))
 	head := [headerSize]byte(msg)
 	head[0], head[1] = 0, 0
 	head[2] = head[2]&bitAA | bitQR
@@ -88,14 +90,65 @@ func (e *Entry) fill(msg []byte) error {
 	lower(q[:len(q)-4])
 	b.Write(q)
 	b.Write(msg[end:])
-	for _, t := range at {
-		b.Write([]byte{byte(t >> 8), byte(t)})
+	for _, n := range [][]uint16{{first, count}, at} {
+		for _, t := range n {
+			b.Write([]byte{byte(t >> 8), byte(t)})
+		}
 	}
 	e.blob, e.size = b.String(), uint16(len(msg))
 	return nil
 }
 
-const typeOPT = 41
+// Numbers of RFC 1035, section 3.2.2, RFC 3596 and RFC 6891.
+const (
+	typeA    = 1
+	typeAAAA = 28
+	typeOPT  = 41
+)
+
+// setSize is what comes before the places of TTLs.
+const setSize = 4
+
+// addresses finds the first set of addresses in the answer section that is worth being rotated: records behind each other with
+// one owner, one type (A or AAAA) and one class. at has the places of TTLs, and the answer section begins at start.
+func addresses(msg []byte, at []uint16, start int) (first, count uint16) {
+	before := 0 // where the record before begins
+	for i := range binary.BigEndian.Uint16(msg[6:]) {
+		ttl := int(at[i])
+		size := int(binary.BigEndian.Uint16(msg[ttl+4:]))
+		switch kind := binary.BigEndian.Uint16(msg[ttl-4:]); {
+		case kind == typeA && size == 4, kind == typeAAAA && size == 16:
+			if count > 0 && sameSet(msg, before, int(at[i-1]), start, ttl) {
+				count++
+				break
+			}
+			if count > 1 {
+				return first, count
+			}
+			first, count = i, 1
+		case count > 1:
+			return first, count
+		default:
+			count = 0
+		}
+		before, start = start, ttl+6+size
+	}
+	if count < 2 {
+		return 0, 0
+	}
+	return first, count
+}
+
+// sameSet reports whether two records, each told by where it begins and where its TTL stands, have one owner, type and class. A
+// name that stands in the message already is a pointer to it (RFC 1035, section 4.1.4), so the second owner is written as the
+// first, or leads there. Whatever is written otherwise counts as another one, and is not rotated.
+func sameSet(msg []byte, a, aTTL, b, bTTL int) bool {
+	if string(msg[aTTL-4:aTTL]) != string(msg[bTTL-4:bTTL]) {
+		return false
+	}
+	one, two := msg[a:aTTL-4], msg[b:bTTL-4]
+	return string(one) == string(two) || len(two) == 2 && int(binary.BigEndian.Uint16(two)) == 0xc000|a
+}
 
 // ttls finds where the TTLs of a message stand and where its question ends. It fails on anything but a whole answer with
 // one question.
@@ -161,6 +214,7 @@ type Reply struct {
 	RD, CD   bool
 	AD       bool // the client understands AD (RFC 6840, section 5.7)
 	TTL      uint32
+	Rotate   bool // each reply begins with another address of the set
 }
 
 // AppendReply appends the answer as this client gets it, without OPT. Question must be the entry's, but for its case:
@@ -180,11 +234,38 @@ func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 		m[3] &^= bitAD
 	}
 	copy(m[headerSize:], r.Question)
-	for i := int(e.size); i < len(e.blob); i += 2 {
-		at := int(e.blob[i])<<8 | int(e.blob[i+1])
-		binary.BigEndian.PutUint32(m[at:], r.TTL)
+	for i := int(e.size) + setSize; i < len(e.blob); i += 2 {
+		binary.BigEndian.PutUint32(m[e.number(i):], r.TTL)
+	}
+	if r.Rotate {
+		e.rotate(m)
 	}
 	return b
+}
+
+// number reads two bytes of the blob.
+func (e *Entry) number(at int) int { return int(e.blob[at])<<8 | int(e.blob[at+1]) }
+
+// rotate writes the set of addresses into m one place further than in the reply before. The records' other parts are alike, so
+// only addresses change places, and what stands in front of them (aliases) or behind stays there.
+func (e *Entry) rotate(m []byte) {
+	count := e.number(int(e.size) + 2)
+	if count == 0 {
+		return
+	}
+	from := int((e.turn.Add(1) - 1) % uint32(count))
+	if from == 0 {
+		return
+	}
+	places := int(e.size) + setSize + 2*e.number(int(e.size))
+	length := e.number(e.number(places) + 4)
+	for to := range count {
+		source := e.number(places+2*from) + 6
+		copy(m[e.number(places+2*to)+6:], e.blob[source:source+length])
+		if from++; from == count {
+			from = 0
+		}
+	}
 }
 
 // Rcode is the answer's response code.

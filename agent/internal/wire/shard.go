@@ -97,6 +97,7 @@ func (sh *shard) put(sp *Space, e *Entry, proven bool) {
 			to = &q.main
 		}
 		e.used.Store(old.used.Load())
+		e.turn.Store(old.turn.Load())
 		if old.Left(Instant(e.stored)) > 0 { // refreshed in time: as popular as it was
 			e.heat.Store(old.heat.Load())
 		}

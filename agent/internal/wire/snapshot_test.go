@@ -181,7 +181,9 @@ func FuzzRestore(f *testing.F) {
 						if err != nil {
 							t.Fatalf("kept % x: %v", e.blob, err)
 						}
-						e.AppendReply(nil, &Reply{Question: []byte(e.blob[headerSize:end]), TTL: 1})
+						for range 3 {
+							e.AppendReply(nil, &Reply{Question: []byte(e.blob[headerSize:end]), TTL: 1, Rotate: true})
+						}
 					}
 				}
 			}

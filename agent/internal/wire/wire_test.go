@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -107,6 +108,80 @@ func FuzzQuestion(f *testing.F) {
 			t.Fatalf("%q: % x and again % x, %v", name, q, again, err)
 		}
 	})
+}
+
+// TestReplyRotates: only addresses behind each other under one name change places, whatever their number; each is in front in
+// turn, and nothing else of the message is another.
+func TestReplyRotates(t *testing.T) {
+	many := func(n int, format string) (out []string) {
+		for i := range n {
+			out = append(out, fmt.Sprintf(format, i/200, i%200))
+		}
+		return out
+	}
+	const sig = "www.example.org. 60 IN RRSIG A 13 3 60 20380101000000 19991231000000 1 example.org. c2ln"
+	chain := []string{"www.example.org. 60 IN CNAME a.example.org.", "a.example.org. 60 IN CNAME host.elsewhere.example."}
+	for name, tc := range map[string]struct {
+		records []string
+		turns   int
+	}{
+		"none":                  {nil, 1},
+		"one":                   {[]string{"www.example.org. 60 IN A 192.0.2.1"}, 1},
+		"two":                   {many(2, "www.example.org. 60 IN A 192.0.%d.%d"), 2},
+		"in another case":       {[]string{"WWW.example.org. 60 IN A 192.0.2.1", "WWW.example.org. 60 IN A 192.0.2.2", "WWW.example.org. 60 IN A 192.0.2.3"}, 3},
+		"a headless Service":    {many(100, "www.example.org. 60 IN A 10.244.%d.%d"), 100},
+		"IPv6":                  {many(7, "www.example.org. 60 IN AAAA 2001:db8::%d:%d"), 7},
+		"as long as it may be":  {many(3900, "www.example.org. 60 IN A 10.1.%d.%d"), 3900},
+		"behind aliases":        {append(chain, many(5, "host.elsewhere.example. 60 IN A 192.0.%d.%d")...), 5},
+		"before a signature":    {append(many(3, "www.example.org. 60 IN A 192.0.%d.%d"), sig), 3},
+		"behind a signature":    {append([]string{sig}, many(3, "www.example.org. 60 IN A 192.0.%d.%d")...), 3},
+		"of two names":          {[]string{"www.example.org. 60 IN A 192.0.2.1", "web.example.org. 60 IN A 192.0.2.2"}, 1},
+		"of two names, one set": {append([]string{"www.example.org. 60 IN A 192.0.2.9"}, many(2, "web.example.org. 60 IN A 192.0.%d.%d")...), 2},
+		"of two types":          {append(many(3, "www.example.org. 60 IN A 192.0.%d.%d"), many(2, "www.example.org. 60 IN AAAA 2001:db8::%d:%d")...), 3},
+		"no addresses":          {many(3, "www.example.org. 60 IN TXT \"%d %d\""), 1},
+		"apart":                 {[]string{"www.example.org. 60 IN A 192.0.2.1", sig, "www.example.org. 60 IN A 192.0.2.2"}, 1},
+	} {
+		k, asked := key(t, "www.example.org.", dns.TypeA)
+		e, err := NewEntry(k, Success, answer(t, "www.example.org.", dns.TypeA, tc.records...), 60)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		shape := func(b []byte) (first string, all []string) {
+			m := new(dns.Msg)
+			if err := m.Unpack(b); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for _, rr := range m.Answer {
+				all = append(all, rr.String())
+				if h := rr.Header().Rrtype; first == "" && (h == dns.TypeA || h == dns.TypeAAAA) && (name != "of two names, one set" || strings.HasPrefix(rr.Header().Name, "web.")) {
+					first = rr.String()
+				}
+			}
+			return first, all
+		}
+		_, want := shape(e.AppendReply(nil, &Reply{Question: asked, TTL: 60}))
+		seen := map[string]bool{}
+		for turn := range min(tc.turns, 100) + 1 {
+			first, got := shape(e.AppendReply(nil, &Reply{Question: asked, TTL: 60, Rotate: true}))
+			if tc.turns <= 100 && seen[first] != (turn > 0 && (turn == tc.turns)) {
+				t.Errorf("%s: %q in front in turn %d", name, first, turn)
+			}
+			seen[first] = true
+			for i := range got { // what is no address of the set stays
+				if got[i] != want[i] && !strings.Contains(want[i], "\tA\t") && !strings.Contains(want[i], "\tAAAA\t") {
+					t.Errorf("%s: %q in the place of %q", name, got[i], want[i])
+				}
+			}
+			slices.Sort(got)
+			sorted := slices.Sorted(slices.Values(want))
+			if !slices.Equal(got, sorted) {
+				t.Errorf("%s: %q, want %q", name, got, sorted)
+			}
+		}
+		if len(seen) != min(tc.turns, 101) {
+			t.Errorf("%s: %d in front, want %d", name, len(seen), tc.turns)
+		}
+	}
 }
 
 func TestReply(t *testing.T) {

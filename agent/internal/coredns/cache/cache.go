@@ -90,6 +90,8 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
 	case len(r.Question) > 1: // RFC 9619: it is malformed, and one answer would be one too few
 		return dns.RcodeFormatError, nil
+	case r.Question[0].Qtype == dns.TypeAXFR || r.Question[0].Qtype == dns.TypeIXFR: // it has sections of its own
+		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
 	case !c.within(r.Question[0].Name) || !a.read(r):
 		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
 	}
@@ -148,7 +150,7 @@ func (c *Cache) choose(success, denial *wire.Entry, now wire.Instant) (e *wire.E
 		if good = success.Left(now); good > 0 {
 			return success, good
 		}
-		staleGood = c.sayable(good)
+		staleGood = c.sayable(success, good)
 		if staleGood && c.preferPositive {
 			return success, good
 		}
@@ -159,7 +161,7 @@ func (c *Cache) choose(success, denial *wire.Entry, now wire.Instant) (e *wire.E
 		switch {
 		case bad > 0 && !(failure && staleGood): // a failure is passing; what was good before is better
 			return denial, bad
-		case bad <= 0 && !failure && c.sayable(bad) && (!staleGood || denial.Stored() > success.Stored()):
+		case bad <= 0 && !failure && c.sayable(denial, bad) && (!staleGood || denial.Stored() > success.Stored()):
 			return denial, bad
 		}
 	}
@@ -170,8 +172,16 @@ func (c *Cache) choose(success, denial *wire.Entry, now wire.Instant) (e *wire.E
 }
 
 // sayable reports whether what has ended so many seconds ago may be said as stale.
-func (c *Cache) sayable(left int) bool {
-	return c.staleFor > 0 && time.Duration(-left)*time.Second < c.staleFor
+func (c *Cache) sayable(e *wire.Entry, left int) bool {
+	if c.staleFor == 0 || time.Duration(-left)*time.Second >= c.staleFor {
+		return false
+	}
+	if c.onSilence {
+		if _, silent, ever := e.Failed(); ever && !silent {
+			return false // the upstream was heard
+		}
+	}
+	return true
 }
 
 // early is from how many seconds left on a popular answer is fetched anew.
@@ -181,11 +191,14 @@ func (c *Cache) early(e *wire.Entry) int { return (int(e.TTL())*c.percentage + 9
 func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a asked, e *wire.Entry, s *series) (int, error) {
 	now := c.store.Now()
 	if c.mayRefresh(e, now, c.recheck) {
-		if f, leads := c.refresh(ctx, w, r, a, e, s); f != nil && c.verify && !c.health.down(now) {
-			if c.await(f, leads) && (f.kept || leads) {
-				c.reply(w, r, &a, f.entry, f.left(c.store.Now()))
-				return dns.RcodeSuccess, nil
+		f, leads := c.refresh(ctx, w, r, a, e, s)
+		// Where only silence allows what is stale, whoever looks whether the upstream is back waits for it.
+		if f != nil && c.verify && (!c.health.down(now) || c.onSilence) && c.await(f, leads) {
+			if f.entry == nil || !f.kept && !leads {
+				return c.miss(ctx, w, r, a, nil, s) // there is news, and it is each client's own
 			}
+			c.reply(w, r, &a, f.entry, f.left(c.store.Now()))
+			return dns.RcodeSuccess, nil
 		}
 	}
 	s.stale.Inc()

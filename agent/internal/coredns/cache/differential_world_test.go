@@ -91,7 +91,7 @@ func (w *world) story(block, name string) string {
 
 var (
 	worldTypes = []uint16{dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeAAAA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeCNAME, dns.TypeANY, 65280}
-	worldTTLs  = []int{60, 30, 60, 30, 10, 5, 20, 1, 0, 300, 3600, 86400, 2147483647}
+	worldTTLs  = []int{60, 30, 60, 30, 10, 5, 20, 1, 0, 300, 3600, 86400, 4294967295}
 )
 
 // question chooses a name and a type, two times out of three those of last time.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/coredns/coredns/plugin"
@@ -63,8 +64,7 @@ func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a
 	}
 	s.prefetches.Inc()
 	// With RD also for a client that asked without it: only such an answer is kept, and this one is for all.
-	r = r.Copy()
-	a.rd, r.RecursionDesired = true, true
+	r, a.rd = r.Copy(), true
 	q := &fetch{cache: c, asked: a, request: r, flight: f, series: s, background: true, remote: &net.TCPAddr{}}
 	if e.Class() == wire.Success {
 		q.good = e
@@ -86,7 +86,7 @@ func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a
 		}()
 		_, err := q.run(ctx)
 		switch now := c.store.Now(); {
-		case f.refreshed:
+		case f.refreshed && !q.failure:
 		case q.written:
 			e.Fail(now, false)
 		case err != nil:
@@ -110,19 +110,23 @@ type fetch struct {
 	remote     net.Addr // whose question it is, in the background
 	local      net.Addr
 	written    bool
+	failure    bool // what was written says nothing about the name
+	plain      bool // the upstream has refused EDNS
 }
 
 // run asks, and keeps the failure if nobody answers (RFC 9520, section 3.2).
 func (q *fetch) run(ctx context.Context) (int, error) {
 	c := q.cache
-	r := q.request.Copy()
-	// So that the upstream says whether it is authentic; who does not understand AD does not get it (RFC 6840, section 5.7).
-	r.AuthenticatedData = true
 	inner := ctx
 	if q.flight != nil {
 		inner = context.WithValue(ctx, inFlight{}, true)
 	}
+	r := q.question()
 	code, err := plugin.NextOrFailure(c.Name(), c.next, inner, q, r)
+	if q.plain && !q.written {
+		r = q.question()
+		code, err = plugin.NextOrFailure(c.Name(), c.next, inner, q, r)
+	}
 	switch {
 	case q.written:
 	case err == nil: // whoever did not write said why by the code, and answers for it
@@ -135,16 +139,55 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 	return code, err
 }
 
+// ednsSize is how long an answer over datagrams may be that is for all who ask. It fits into the least packet that IPv6 carries
+// everywhere, and is what the agent gives its clients.
+const ednsSize = 1232
+
+// question is what the upstream is asked: what the key of the answer knows, and nothing else that this client put beside it. The
+// answer is for others too, and options are from one hop to the next (RFC 6891, section 6.1.1): cookies (RFC 7873, section 5),
+// the client's subnet (RFC 7871, section 7.2), whatever a resolver may take offence at.
+func (q *fetch) question() *dns.Msg {
+	r := new(dns.Msg)
+	asked := q.request.Question[0]
+	r.SetQuestion(strings.ToLower(asked.Name), asked.Qtype)
+	r.Question[0].Qclass = asked.Qclass
+	r.Id, r.RecursionDesired, r.CheckingDisabled = q.request.Id, q.asked.rd, q.asked.cd
+	// So that the upstream says whether it is authentic; who does not understand AD does not get it (RFC 6840, section 5.7).
+	r.AuthenticatedData = true
+	if !q.plain {
+		size := uint16(ednsSize)
+		if o := q.request.IsEdns0(); o != nil {
+			size = max(size, o.UDPSize()) // an answer that is cut is not for others
+		}
+		r.SetEdns0(size, q.asked.do)
+	}
+	return r
+}
+
+// refusesEDNS reports whether the upstream does not understand EDNS (RFC 6891, section 7).
+func refusesEDNS(res *dns.Msg) bool {
+	switch res.Rcode {
+	case dns.RcodeFormatError, dns.RcodeNotImplemented:
+		return res.IsEdns0() == nil
+	}
+	return res.Rcode == dns.RcodeBadVers
+}
+
 // WriteMsg takes what the upstream said: keeps it, and passes it on.
 func (q *fetch) WriteMsg(res *dns.Msg) error {
 	if res == nil {
 		return errors.New("cache: there is no message to write")
 	}
-	q.written = true
 	c := q.cache
 	c.health.answer(c.store.Now())
+	if !q.plain && refusesEDNS(res) {
+		q.plain = true // asked again without, see run
+		return nil
+	}
+	q.written = true
 	t := c.take(q, res)
-	if q.flight != nil && t.entry != nil {
+	q.failure = t.failure
+	if q.flight != nil && (t.entry != nil || t.refreshes) {
 		q.flight.settle(t.entry, t.ttl, t.kept || t.held, t.refreshes)
 	}
 	switch {
@@ -155,6 +198,9 @@ func (q *fetch) WriteMsg(res *dns.Msg) error {
 		return nil
 	}
 	m := *res // plugins hand out messages that they keep
+	if match(q.request, res) {
+		m.Question = q.request.Question // in the client's case
+	}
 	m.Extra = withoutOPT(res.Extra)
 	m.AuthenticatedData = res.AuthenticatedData && q.asked.ad
 	return q.ResponseWriter.WriteMsg(&m)

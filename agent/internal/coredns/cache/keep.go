@@ -22,7 +22,8 @@ type taken struct {
 	ttl       uint32
 	kept      bool
 	held      bool // entry is the answer of before; what came was a denial that is not believed yet
-	refreshes bool // it replaces what is stale (RFC 8767, section 4)
+	refreshes bool // what is stale is said no more (RFC 8767, section 4)
+	failure   bool // it says nothing about the name
 }
 
 // kind is what an answer says, as far as the cache is concerned.
@@ -32,28 +33,37 @@ const (
 	other   kind = iota // passed on as it came
 	answers             // the question
 	denies              // that there is such a name, or such data
-	empty               // neither an answer nor, for want of an SOA, a denial: not kept (RFC 2308, section 5)
+	news                // about the name, and must not be kept
 	fails
 )
 
 // take keeps an answer if it may be kept.
 func (c *Cache) take(q *fetch, res *dns.Msg) taken {
 	what := classify(res, time.Now())
-	if what == other {
+	if what == other && !c.onSilence {
 		return taken{}
 	}
 	if !match(q.request, res) {
-		q.series.drops.Inc()
+		if what != other {
+			q.series.drops.Inc()
+		}
 		return taken{}
 	}
-	good := q.good
-	if c.hold > 0 && (what == denies || what == empty) && good != nil {
+	denied := what == denies || what == news && !answered(res)
+	if good := q.good; c.hold > 0 && denied && good != nil {
 		if t, ok := c.holdBack(good); ok {
 			return t
 		}
 	}
-	if what == empty {
-		return c.takeEmpty(q, res)
+	switch {
+	case what == news && denied && c.preferPositive:
+		return taken{}
+	case what == news:
+		return c.pass(q, res, denied)
+	case what == other:
+		t := c.pass(q, res, true)
+		t.failure = true
+		return t
 	}
 	class, ttl := wire.Success, c.lifetime(res, what)
 	if what != answers {
@@ -63,7 +73,7 @@ func (c *Cache) take(q *fetch, res *dns.Msg) taken {
 	if e == nil {
 		return taken{}
 	}
-	t := taken{entry: e, ttl: ttl, refreshes: what == answers || what == denies && !c.preferPositive}
+	t := taken{entry: e, ttl: ttl, refreshes: what == answers || what == denies && !c.preferPositive || what == fails && c.onSilence, failure: what == fails}
 	if ttl == 0 || !q.asked.rd || plugin.Zones(c.except[class]).Matches(q.request.Question[0].Name) != "" {
 		return t
 	}
@@ -80,20 +90,30 @@ func (c *Cache) take(q *fetch, res *dns.Msg) taken {
 	return t
 }
 
-// takeEmpty is for an answer without content and without the means to keep it. It goes to the one who asked; it is news
-// nevertheless, so what is stale is not said any more.
-func (c *Cache) takeEmpty(q *fetch, res *dns.Msg) taken {
-	if c.preferPositive {
-		return taken{}
-	}
-	if q.good != nil && q.good.Left(c.store.Now()) <= 0 {
-		c.space.Remove(q.good)
+// pass is for what is told and not kept. It goes to the one who asked; it is the upstream's word nevertheless, so what is stale is
+// not said any more (RFC 8767, section 4): a name whose address went, an alias that leads elsewhere.
+func (c *Cache) pass(q *fetch, res *dns.Msg, denied bool) taken {
+	if q.asked.rd { // else the upstream may have said less than it could
+		now := c.store.Now()
+		success, other := c.space.Peek(&q.asked.key)
+		for _, e := range []*wire.Entry{success, other} {
+			if e != nil && (e.Left(now) <= 0 || failed(e.Rcode())) {
+				c.space.Remove(e)
+			}
+		}
 	}
 	if !q.background {
 		return taken{} // as it came
 	}
-	ttl := c.lifetime(res, denies)
-	return taken{entry: c.entry(q, wire.Denial, res, ttl), ttl: ttl, refreshes: true}
+	class, what := wire.Success, answers
+	if denied {
+		class, what = wire.Denial, denies
+	}
+	t := taken{ttl: c.lifetime(res, what), refreshes: true}
+	if !res.Truncated && res.Rcode <= 15 { // else nothing can be said to the one who waits; it asks by itself
+		t.entry = c.entry(q, class, res, t.ttl)
+	}
+	return t
 }
 
 // holdBack answers a denial with what was good before, if the operator wants a denial to last before it is believed.
@@ -137,7 +157,7 @@ func (c *Cache) keepFailure(q *fetch, r *dns.Msg) *wire.Entry {
 func (c *Cache) put(q *fetch, e *wire.Entry) bool {
 	if failed(e.Rcode()) {
 		if _, denial := c.space.Peek(&q.asked.key); denial != nil && !failed(denial.Rcode()) {
-			if left := denial.Left(c.store.Now()); left > 0 || c.sayable(left) {
+			if left := denial.Left(c.store.Now()); left > 0 || c.sayable(denial, left) {
 				return false
 			}
 		}
@@ -187,37 +207,41 @@ func withoutOPT(extra []dns.RR) []dns.RR {
 	return slices.DeleteFunc(slices.Clone(extra), isOPT)
 }
 
+// classify tells what an answer is. Any NOERROR and any NXDOMAIN is the upstream's word about the name, but for one that is cut
+// and for a referral, which only say who else may know.
 func classify(m *dns.Msg, now time.Time) kind {
-	if m.Truncated || len(m.Question) == 0 || m.Rcode > 15 || subnet(m) {
+	if m.Truncated || len(m.Question) == 0 || m.Rcode > 15 {
 		return other
 	}
 	soa := slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA })
-	if m.Rcode == dns.RcodeNameError && len(m.Answer) > 0 {
+	denied := m.Rcode == dns.RcodeNameError
+	if denied && len(m.Answer) > 0 {
 		// An alias to a name that does not exist (RFC 2308, section 2.1). CoreDNS's library knows only NXDOMAIN without
 		// answers, so it is asked about the rest: transfers, signatures that have run out.
 		c := *m
 		c.Rcode = dns.RcodeSuccess
 		m = &c
-		if t, _ := response.Typify(m, now); t == response.NoError && soa {
-			return denies
-		}
-		return other
 	}
 	switch t, _ := response.Typify(m, now); {
 	case t == response.ServerError:
 		return fails
-	case t == response.NameError && soa, t == response.NoData && soa:
+	case t == response.Meta, t == response.Update, t == response.Delegation:
+		return other
+	case t == response.OtherError:
+		if m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError {
+			return news // its signatures have run out
+		}
+		return other
+	case subnet(m):
+		return news
+	case denied && soa, t == response.NoData:
 		return denies
-	case t == response.NameError:
-		return empty
-	case t == response.NoError && answered(m):
+	case !denied && answered(m):
 		return answers
-	case t == response.NoError && soa:
+	case !denied && soa:
 		return denies
-	case t == response.NoError && len(m.Answer) == 0:
-		return empty
 	}
-	return other
+	return news // neither an answer nor, for want of an SOA, a denial (RFC 2308, section 5)
 }
 
 // subnet reports whether the answer is for a part of the Internet alone (RFC 7871, section 7.3.1).
@@ -280,11 +304,7 @@ func (c *Cache) lifetime(m *dns.Msg, what kind) uint32 {
 			if h.Rrtype == dns.TypeOPT {
 				continue
 			}
-			ttl := h.Ttl
-			if ttl > math.MaxInt32 { // RFC 2181, section 8
-				ttl = 0
-			}
-			least = min(least, ttl)
+			least = min(least, h.Ttl)                           // beyond 2^31-1 it is that (RFC 8767, section 4)
 			if soa, ok := rr.(*dns.SOA); ok && what == denies { // RFC 2308, section 5
 				least = min(least, soa.Minttl)
 			}

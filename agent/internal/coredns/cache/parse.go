@@ -34,6 +34,7 @@ type policy struct {
 	except   [2][]string // zones of which nothing is kept
 	failTTL  time.Duration
 	keepTTL  bool
+	rotate   bool // the addresses of an answer, from reply to reply
 
 	prefetch   int // hits, with less than gap between them; 0: never
 	gap        time.Duration
@@ -44,6 +45,7 @@ type policy struct {
 	verifyWait     time.Duration // 0: as long as the upstream takes
 	staleTTL       uint32
 	recheck        time.Duration
+	onSilence      bool // stale answers only where the upstream says nothing at all
 	preferPositive bool
 	hold           time.Duration // how long a denial of what was there must last to be believed
 
@@ -95,8 +97,11 @@ func parse(c *caddy.Controller) (policy, error) {
 				return p, err
 			}
 		}
-		if policySet && p.staleFor == 0 {
+		switch {
+		case policySet && p.staleFor == 0:
 			return p, c.Err("serve_stale_policy requires serve_stale")
+		case p.onSilence && !p.verify:
+			return p, c.Err("stale_on_silence requires serve_stale with verify")
 		}
 	}
 	return p, nil
@@ -132,10 +137,11 @@ func (p *policy) property(c *caddy.Controller, name string, args []string) error
 	case "disable":
 		return p.disable(c, args)
 	case "keepttl":
-		if len(args) != 0 {
-			return c.ArgErr()
-		}
-		p.keepTTL = true
+		return on(c, args, &p.keepTTL)
+	case "rotate":
+		return on(c, args, &p.rotate)
+	case "stale_on_silence":
+		return on(c, args, &p.onSilence)
 	default:
 		return c.Errf("unknown property %q", name)
 	}
@@ -270,6 +276,15 @@ func (p *policy) disable(c *caddy.Controller, args []string) error {
 	if len(args) == 1 {
 		p.except[class] = []string{"."}
 	}
+	return nil
+}
+
+// on reads a word that stands alone.
+func on(c *caddy.Controller, args []string, to *bool) error {
+	if len(args) != 0 {
+		return c.ArgErr()
+	}
+	*to = true
 	return nil
 }
 

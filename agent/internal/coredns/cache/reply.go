@@ -18,7 +18,7 @@ func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *asked, e *wire.Entry,
 		pooled = new([]byte)
 	}
 	defer c.buffers.Put(pooled)
-	b := e.AppendReply((*pooled)[:0], &wire.Reply{ID: r.Id, Question: a.question[:a.n], RD: a.rd, CD: a.cd, AD: a.ad, TTL: ttl})
+	b := e.AppendReply((*pooled)[:0], &wire.Reply{ID: r.Id, Question: a.question[:a.n], RD: a.rd, CD: a.cd, AD: a.ad, TTL: ttl, Rotate: c.rotate})
 	bare := len(b)
 	*pooled = b
 	if b, ok = finish(b, w, r); ok {

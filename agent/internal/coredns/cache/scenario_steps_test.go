@@ -189,8 +189,8 @@ func parseRecords(l statement, expected bool) ([]record, error) {
 	} else if !expected {
 		return nil, fmt.Errorf("a range of TTLs is for expectations")
 	}
-	l0, err1 := parseNumber(low, 0, 1<<31-1)
-	h0, err2 := parseNumber(high, 0, 1<<31-1)
+	l0, err1 := parseNumber(low, 0, 1<<32-1)
+	h0, err2 := parseNumber(high, 0, 1<<32-1)
 	if err1 != nil || err2 != nil || h0 < l0 {
 		return nil, fmt.Errorf("%q is no TTL", words[1])
 	}

@@ -1,0 +1,248 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+)
+
+// laden is a question with everything that a client can put beside it.
+func laden(name string) *dns.Msg {
+	r := new(dns.Msg)
+	r.SetQuestion(name, dns.TypeA)
+	r.Authoritative, r.Truncated, r.RecursionAvailable, r.Zero, r.Rcode = true, true, true, true, dns.RcodeRefused
+	r.SetEdns0(4096, false)
+	o := r.IsEdns0()
+	o.Option = []dns.EDNS0{
+		&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: []byte{198, 51, 100, 0}},
+		&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "24a5ac1c5d4f3e2b"}, &dns.EDNS0_NSID{Code: dns.EDNS0NSID},
+		&dns.EDNS0_PADDING{Padding: make([]byte, 100)}, &dns.EDNS0_LOCAL{Code: 65001, Data: []byte("odd")},
+	}
+	o.Hdr.Ttl |= 0x1234 // flags that nobody knows
+	r.Extra = append(r.Extra, &dns.TXT{Hdr: dns.RR_Header{Name: "x.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{"more"}})
+	r.Ns = append(r.Ns, &dns.TXT{Hdr: dns.RR_Header{Name: "y.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{"and more"}})
+	return r
+}
+
+func plain(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeA) }
+
+// put asks a question as it is.
+func (f *fixture) put(r *dns.Msg) *dns.Msg {
+	w := new(writer)
+	if _, err := f.cache.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r); err != nil {
+		f.t.Error(err)
+	}
+	return w.msg
+}
+
+// heed answers as resolvers do that look at what stands beside a question, which is what nobody else may hear.
+func heed(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	m := new(dns.Msg).SetReply(r)
+	address := "203.0.113.7"
+	for _, o := range r.IsEdns0().Option {
+		switch o.Option() {
+		case dns.EDNS0SUBNET:
+			address = "198.51.100.66"
+		case 65001:
+			m.Rcode = dns.RcodeServerFailure
+			return 0, w.WriteMsg(m)
+		}
+	}
+	m.Answer = append(m.Answer, record(r.Question[0].Name+" 10 IN A "+address))
+	return 0, w.WriteMsg(m)
+}
+
+func record(s string) dns.RR {
+	rr, err := dns.NewRR(s)
+	if err != nil {
+		panic(err)
+	}
+	return rr
+}
+
+// TestNeighbourDecidesNothing: what one client puts beside its question changes nothing of what the upstream is asked, whoever has
+// it asked: one who misses, an early fetch, a stale answer's refresh; and so nothing of what others hear, who wait for the same
+// answer or come later.
+func TestNeighbourDecidesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "cache {\n prefetch 1 1m 90%\n serve_stale 1h verify 500ms\n}")
+		var mu sync.Mutex
+		asked := map[string][]string{}
+		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			q := r.Copy()
+			q.Id = 0
+			mu.Lock()
+			asked[q.Question[0].Name] = append(asked[q.Question[0].Name], strings.ReplaceAll(q.String(), q.Question[0].Name, "NAME"))
+			mu.Unlock()
+			<-time.After(100 * time.Millisecond)
+			return heed(w, r)
+		}
+		play := func(name string, first func(string) *dns.Msg) {
+			var wg sync.WaitGroup
+			ask := func(m *dns.Msg) {
+				got := f.put(m)
+				if len(got.Answer) != 1 || got.Answer[0].(*dns.A).A.String() != "203.0.113.7" {
+					t.Errorf("%s: %v", name, got)
+				}
+				if o := got.IsEdns0(); (o != nil) != (m.IsEdns0() != nil) || o != nil && slices.ContainsFunc(o.Option, func(e dns.EDNS0) bool {
+					return e.Option() != dns.EDNS0COOKIE && e.Option() != dns.EDNS0NSID && e.Option() != dns.EDNS0PADDING && e.Option() != dns.EDNS0SUBNET
+				}) {
+					t.Errorf("%s: %v", name, o)
+				}
+			}
+			wg.Go(func() { ask(first(name)) })
+			synctest.Wait()
+			for range 3 { // who follow
+				wg.Go(func() { ask(plain(name)) })
+			}
+			wg.Wait()
+			<-time.After(3 * time.Second)
+			ask(first(name)) // an early fetch
+			synctest.Wait()
+			<-time.After(time.Minute)
+			ask(first(name)) // what is stale is asked for again
+			<-time.After(time.Minute)
+		}
+		play("n1.example.", plain)
+		play("n2.example.", laden)
+		play("n3.example.", func(string) *dns.Msg { return laden("N3.eXample.") })
+		if len(asked["n1.example."]) != 3 {
+			t.Errorf("asked %q, want a miss, an early fetch and a refresh", asked["n1.example."])
+		}
+		for _, name := range []string{"n2.example.", "n3.example."} {
+			// The size is the client's where it is larger: an answer that is cut is not kept.
+			for i, q := range asked[name] {
+				asked[name][i] = strings.ReplaceAll(q, "udp: 4096", "udp: 1232")
+			}
+			if !slices.Equal(asked[name], asked["n1.example."]) {
+				t.Errorf("%s:\n%s\nwant\n%s", name, asked[name], asked["n1.example."])
+			}
+		}
+	})
+}
+
+// TestUpstreamWithoutEDNS: who does not understand EDNS is asked without, for clients with and without it (RFC 6891, section 7).
+func TestUpstreamWithoutEDNS(t *testing.T) {
+	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t, "cache")
+			f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				if r.IsEdns0() != nil {
+					return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, rcode))
+				}
+				return says("192.0.2.1", 60)(w, r)
+			}
+			for i, m := range []*dns.Msg{plain("n1.example."), laden("n2.example.")} {
+				if got := f.put(m); got.Rcode != dns.RcodeSuccess || len(got.Answer) != 1 {
+					t.Errorf("%s: %v", dns.RcodeToString[rcode], got)
+				}
+				if n := f.asked.Load(); n != int64(2*(i+1)) {
+					t.Errorf("asked %d times", n)
+				}
+				f.want(m.Question[0].Name, "NOERROR 192.0.2.1 60")
+			}
+			// Who means the question itself says so twice, and who fails then has failed.
+			f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, rcode))
+			}
+			f.want("n3.example.", dns.RcodeToString[rcode])
+			f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				if r.IsEdns0() != nil {
+					return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, rcode))
+				}
+				return dns.RcodeServerFailure, errors.New("i/o timeout")
+			}
+			f.want("n4.example.", "SERVFAIL unwritten, i/o timeout")
+		})
+	}
+}
+
+// TestRotates: the addresses of one answer come in turns, all of them equally often in front, each family by its own turn; what
+// stands around them stays where it is.
+func TestRotates(t *testing.T) {
+	const n = 4
+	reply := func(records ...string) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		return func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			m := new(dns.Msg).SetReply(r)
+			for _, rr := range records {
+				m.Answer = append(m.Answer, record(rr))
+			}
+			return 0, w.WriteMsg(m)
+		}
+	}
+	var set, long []string
+	for i := range n {
+		set = append(set, fmt.Sprintf("a.example. 60 IN A 192.0.2.%d", i))
+		long = append(long, fmt.Sprintf("end.example. 60 IN A 192.0.2.%d", i))
+	}
+	chain := append([]string{"a.example. 60 IN CNAME b.example.", "b.example. 60 IN CNAME end.example."}, long...)
+	firsts := func(f *fixture, change ...func(*dns.Msg)) (by map[string]int, shapes map[string]int) {
+		by, shapes = map[string]int{}, map[string]int{}
+		for range 3 * n {
+			m := plain("a.example.")
+			for _, c := range change {
+				c(m)
+			}
+			shape, first := "", ""
+			for _, rr := range f.put(m).Answer {
+				shape += " " + dns.TypeToString[rr.Header().Rrtype]
+				if a, ok := rr.(*dns.A); ok && first == "" {
+					first = a.A.String()
+				}
+			}
+			by[first]++
+			shapes[shape]++
+		}
+		return by, shapes
+	}
+	for name, tc := range map[string]struct {
+		block   string
+		records []string
+		want    int // addresses that come first
+		change  func(*dns.Msg)
+	}{
+		"a set":            {"cache {\n rotate\n}", set, n, nil},
+		"behind aliases":   {"cache {\n rotate\n}", chain, n, nil},
+		"with EDNS":        {"cache {\n rotate\n}", chain, n, func(m *dns.Msg) { m.SetEdns0(1232, false) }},
+		"with a signature": {"cache {\n rotate\n}", append(slices.Clone(set), "a.example. 60 IN RRSIG A 13 2 60 20380101000000 19991231000000 1 example. c2ln"), n, func(m *dns.Msg) { m.SetEdns0(1232, true) }},
+		"one":              {"cache {\n rotate\n}", set[:1], 1, nil},
+		"as the operator's Corefile says nothing": {"cache", set, 1, nil},
+	} {
+		f := newFixture(t, tc.block)
+		f.answer = reply(tc.records...)
+		change := tc.change
+		if change == nil {
+			change = func(*dns.Msg) {}
+		}
+		by, shapes := firsts(f, change)
+		if len(by) != tc.want || len(shapes) != 1 {
+			t.Errorf("%s: in front %v, in shape %v", name, by, shapes)
+		}
+		for address, times := range by {
+			if times != 3*n/tc.want {
+				t.Errorf("%s: %s is in front %d times of %d", name, address, times, 3*n)
+			}
+		}
+	}
+	// A client that asks for both families in turn must not get every other address alone.
+	f := newFixture(t, "cache {\n rotate\n}")
+	f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		if r.Question[0].Qtype == dns.TypeAAAA {
+			return reply("a.example. 60 IN AAAA 2001:db8::1", "a.example. 60 IN AAAA 2001:db8::2")(w, r)
+		}
+		return reply(set...)(w, r)
+	}
+	by, _ := firsts(f, func(*dns.Msg) { f.put(new(dns.Msg).SetQuestion("a.example.", dns.TypeAAAA)) })
+	if len(by) != n {
+		t.Errorf("beside questions for AAAA: in front %v", by)
+	}
+}
