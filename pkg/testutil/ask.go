@@ -19,6 +19,7 @@ type AskOptions struct {
 	Timeout time.Duration  // per question; 0: 2 s
 	Source  netip.AddrPort // local address and port, either may be unset
 	EDNS    uint16         // UDP payload size to announce; 0: no EDNS
+	Options []dns.EDNS0    // to be sent with EDNS
 	Abort   bool           // close TCP by a reset, so that the same ports may be used again at once
 }
 
@@ -90,6 +91,7 @@ func question(name string, qtype uint16, opts AskOptions) *dns.Msg {
 	m := new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype)
 	if opts.EDNS > 0 {
 		m.SetEdns0(opts.EDNS, false)
+		m.IsEdns0().Option = opts.Options
 	}
 	return m
 }
