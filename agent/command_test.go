@@ -44,6 +44,7 @@ func fake(files map[string]string, args ...string) (env, *bytes.Buffer, *bytes.B
 const head = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n"
 
 func TestCommandLine(t *testing.T) {
+	const newer = head + "redirects: [10.96.0.10]\nupstream: {fastest: true}\n" // as a later release may have it
 	good := map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\nupstreams: {external: [192.0.2.1]}\n"}
 	for _, tc := range []struct {
 		name  string
@@ -67,7 +68,22 @@ func TestCommandLine(t *testing.T) {
 		{"config show format", []string{"config", "show", "--format", "toml", "--config", "/node.yaml"}, good, exitConfig, "", `--format "toml"`},
 		{"no file", []string{"config", "check", "--config", "/none.yaml"}, nil, exitConfig, "", "/none.yaml"},
 		{"unknown key", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirect: [10.96.0.10]\n"}, exitConfig, "", "/node.yaml:3:1"},
-		{"no upstream", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n"}, exitConfig, "", "/etc/resolv.conf"},
+		{"no upstream", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\nupstreams: {external: [/etc/resolv.conf]}\n"}, exitConfig, "", "/etc/resolv.conf"},
+		{"unknown key, else good", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, exitConfig, "", `/node.yaml:4:1: unknown field "upstream": did you mean "upstreams"?`},
+		{"config show, unknown key", []string{"config", "show", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, exitGood, "clusterDNS: 10.96.0.10", `warning: /node.yaml:4:1: unknown field "upstream"`},
+		{
+			"config show entry, unknown key", []string{"config", "show", "--format", "conflist-entry", "--config", "/node.yaml"},
+			map[string]string{"/node.yaml": newer}, exitGood, `"type": "neardns"`, `warning: /node.yaml:4:1: unknown field "upstream"`,
+		},
+		{
+			"config show, by kube-dns", []string{"config", "show", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n"}, exitGood,
+			"external: auto  # default: kube-dns, because its Corefile is not mounted here, at /etc/kube-dns-corefile/Corefile", "",
+		},
+		{
+			"config show, by the node's", []string{"config", "show", "--config", "/node.yaml"},
+			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n", "/etc/resolv.conf": "nameserver 192.0.2.53\n", "/etc/kube-dns-corefile/Corefile": ". {\n forward . /etc/resolv.conf\n}\n"}, exitGood,
+			"external: auto  # default: the node's resolvers, because kube-dns's Corefile asks them, too: forward . /etc/resolv.conf, line 2", "",
+		},
 		{
 			"bad snippet", []string{"config", "check", "--config", "/node.yaml"},
 			map[string]string{"/node.yaml": good["/node.yaml"] + "snippets: {\".\": \"nonsense here\"}\n"}, exitConfig, "", "nonsense",

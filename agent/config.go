@@ -5,6 +5,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"path/filepath"
+	"strings"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
@@ -27,7 +32,51 @@ func loadConfig(e env, path string) (*config.Node, error) {
 	return n, nil
 }
 
-func runConfig(_ context.Context, e env, args []string) error {
+// inEffect is the configuration that the agent of this node serves by. Where the file has a fault, the agent goes on with the one
+// that it had: then that one is given, and the fault beside it. Its faults are exit code 2 where no agent tells of any.
+func inEffect(ctx context.Context, e env, path string) (n *config.Node, fault, err error) {
+	n, err = loadConfig(e, path)
+	if err == nil {
+		return n, nil, nil
+	}
+	socket := filepath.Join(config.StateDir(path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile}), socketName)
+	text, asked := askConfig(ctx, socket)
+	if asked != nil {
+		return nil, nil, err
+	}
+	const name = "the configuration in effect"
+	n, asked = config.Load(name, config.Env{LookupEnv: e.lookupEnv, ReadFile: func(path string) ([]byte, error) {
+		switch path {
+		case name:
+			return []byte(text), nil
+		case config.KubeletConfig: // it leaves nothing to detect
+			return nil, fs.ErrNotExist
+		}
+		return e.readFile(path)
+	}})
+	if asked != nil { // of another release
+		return nil, nil, err
+	}
+	return n, fmt.Errorf("the file has a fault, and the agent serves by the one before: %w", err), nil
+}
+
+// askConfig reads the configuration in effect from the running agent.
+func askConfig(ctx context.Context, socket string) (string, error) {
+	resp, cancel, err := get(ctx, socket, "/config")
+	if err != nil {
+		return "", err
+	}
+	defer cancel()
+	defer resp.Body.Close() //nolint:errcheck // read to the end
+	if resp.StatusCode != http.StatusOK {
+		return "", errors.New(resp.Status)
+	}
+	const most = 1 << 20
+	text, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	return string(text), err
+}
+
+func runConfig(ctx context.Context, e env, args []string) error {
 	if len(args) == 0 {
 		return badConfig(errors.New("say `config check` or `config show`"))
 	}
@@ -39,9 +88,16 @@ func runConfig(_ context.Context, e env, args []string) error {
 	if err := parse(fs, args[1:]); err != nil {
 		return err
 	}
+	if verb == "show" && !*corefile && *format == "yaml" {
+		return showConfig(ctx, e, *path)
+	}
 	n, err := loadConfig(e, *path)
 	if err != nil {
 		return err
+	}
+	unknown := n.Unknown()
+	if verb == "show" {
+		sayLines(e, unknown)
 	}
 	switch {
 	case verb == "show" && *format == "conflist-entry":
@@ -53,9 +109,6 @@ func runConfig(_ context.Context, e env, args []string) error {
 		return err
 	case *format != "yaml":
 		return badConfig(fmt.Errorf("--format %q: yaml or conflist-entry", *format))
-	case verb == "show" && !*corefile:
-		_, err := fmt.Fprint(e.stdout, n.Show())
-		return err
 	case verb != "show" && verb != "check":
 		return badConfig(fmt.Errorf("config %s: say `config check` or `config show`", verb))
 	}
@@ -65,6 +118,10 @@ func runConfig(_ context.Context, e env, args []string) error {
 	}
 	if err := checkDNS(newServer(discardLog(), parts{gate: admit.New(admit.DefaultLimit), upstreams: ask.NewServers(discardLog()), answers: wire.NewStore(0)}), s.DNS, *path); err != nil {
 		return badConfig(err)
+	}
+	if verb == "check" && len(unknown) > 0 {
+		// A running agent passes them over (D-040); who asks wants to hear of a slip.
+		return badConfig(errors.New(strings.Join(unknown, "\n")))
 	}
 	if verb == "check" {
 		_, err := fmt.Fprintln(e.stdout, "configuration is good")
@@ -76,6 +133,31 @@ func runConfig(_ context.Context, e env, args []string) error {
 	}
 	_, err = fmt.Fprint(e.stdout, text)
 	return err
+}
+
+// showConfig prints the configuration as it takes effect, with who answers for names outside of the cluster.
+func showConfig(ctx context.Context, e env, path string) error {
+	n, fault, err := inEffect(ctx, e, path)
+	if err != nil {
+		return err
+	}
+	if _, up, err := settings(e, n, "config"); err == nil && n.Upstreams.Auto {
+		n.Remark("upstreams.external", up.Outside())
+	}
+	sayLines(e, n.Unknown())
+	if _, err := fmt.Fprint(e.stdout, n.Show()); err != nil {
+		return err
+	}
+	if fault != nil {
+		return &exitError{code: exitDegraded, err: fault}
+	}
+	return nil
+}
+
+func sayLines(e env, lines []string) {
+	for _, l := range lines {
+		fmt.Fprintln(e.stderr, "warning:", l)
+	}
 }
 
 // checkDNS checks what becomes of the configuration at path; CoreDNS itself knows only the text that it is given.

@@ -18,11 +18,11 @@ func runDoctor(ctx context.Context, e env, args []string) error {
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	conf, err := loadConfig(e, *path)
+	conf, fault, err := inEffect(ctx, e, *path)
 	if err != nil {
 		return err
 	}
-	look := looker{env: e, conf: conf, cniConf: *cniConf, cniBin: *cniBin}
+	look := looker{env: e, conf: conf, fault: fault, cniConf: *cniConf, cniBin: *cniBin}
 	report := doctor.Diagnose(look.picture(ctx))
 	if *asJSON {
 		enc := json.NewEncoder(e.stdout)

@@ -30,6 +30,7 @@ import (
 type looker struct {
 	env             env
 	conf            *config.Node
+	fault           error // of its file, where the agent serves by the one before
 	cniConf, cniBin string
 	want            node.Settings // as far as the configuration gives them
 	pods            *pods.Pods
@@ -37,7 +38,10 @@ type looker struct {
 }
 
 func (l *looker) picture(ctx context.Context) doctor.Picture {
-	p := doctor.Picture{StateDir: l.conf.StateDir, Link: l.conf.Link.Name}
+	p := doctor.Picture{StateDir: l.conf.StateDir, Link: l.conf.Link.Name, Unknown: l.conf.Unknown()}
+	if l.fault != nil {
+		p.Config = append(p.Config, l.fault.Error())
+	}
 	k, backendErr := installed(l.conf.StateDir)
 	l.backend, l.pods = k, pods.Open(l.conf.StateDir, k, discardLog())
 	want, up, err := settings(l.env, l.conf, "doctor")
@@ -54,6 +58,7 @@ func (l *looker) picture(ctx context.Context) doctor.Picture {
 		p.Config = append(p.Config, backendErr.Error())
 	}
 	l.want = want
+	p.External = up.Outside()
 	for _, a := range want.Addresses() {
 		p.Targets = append(p.Targets, doctor.Target{Address: a, Protocol: "udp"}, doctor.Target{Address: a, Protocol: "tcp"})
 	}
@@ -62,12 +67,13 @@ func (l *looker) picture(ctx context.Context) doctor.Picture {
 	}
 	var asked sync.WaitGroup
 	asked.Go(func() { p.Upstreams, p.Fallbacks = l.ask(ctx, want, up) })
+	asked.Go(func() { p.Both = l.both(ctx, want) })
 	p.Agent = l.agent(ctx)
 	p.LinkDrift, p.LinkErr = l.link()
 	p.Sockets = sockets(p.Targets)
 	l.rules(&p)
 	l.firewall(&p)
-	p.Resolv = l.resolvConf()
+	p.Resolv = l.resolvConf(up)
 	p.Network = l.network(p.ClusterDNS)
 	p.Watch = l.watch()
 	l.lookAtPods(&p)

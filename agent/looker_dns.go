@@ -107,15 +107,21 @@ func (q inquiry) ask(ctx context.Context) error {
 	return err
 }
 
-// resolvConf reads the files that the configuration names for upstreams.
-func (l *looker) resolvConf() []doctor.ResolvConf {
-	var out []doctor.ResolvConf
+// resolvConf reads the files that name upstreams.
+func (l *looker) resolvConf(up upstream.Upstreams) []doctor.ResolvConf {
+	var paths []string
+	if up.By == upstream.ByNode {
+		paths = append(paths, l.conf.Upstreams.NodeFile)
+	}
 	for _, e := range l.conf.Upstreams.External {
-		if e.Path == "" {
-			continue
+		if e.Path != "" {
+			paths = append(paths, e.Path)
 		}
-		r := doctor.ResolvConf{Path: e.Path}
-		data, err := l.env.readFile(e.Path)
+	}
+	var out []doctor.ResolvConf
+	for _, path := range paths {
+		r := doctor.ResolvConf{Path: path}
+		data, err := l.env.readFile(path)
 		r.Err = text(err)
 		for line := range strings.Lines(string(data)) {
 			if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" {
@@ -125,7 +131,7 @@ func (l *looker) resolvConf() []doctor.ResolvConf {
 			}
 		}
 		if r.Err == "" && len(r.Servers) == 0 {
-			r.Err = e.Path + " names no server"
+			r.Err = path + " names no server"
 		}
 		out = append(out, r)
 	}

@@ -86,6 +86,7 @@ func runNode(ctx context.Context, e env, args []string) error {
 	for _, d := range conf.Detected() {
 		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
 	}
+	sayUnknown(log, conf)
 	limitMemory(log, e.lookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
 	a := &agent{env: e, path: *path, log: log, level: level, conf: conf, instance: newInstance(), podDir: *podDir}
 	a.role = role{
@@ -154,6 +155,8 @@ type agent struct {
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node
 	files []string // that the upstreams were read from
+	// outside is who answers for names outside of the cluster, as it was said last.
+	outside string
 }
 
 func (a *agent) run(ctx context.Context) error {
@@ -295,12 +298,12 @@ func (a *agent) ended(err error) error {
 func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n *node.Node) {
 	health := telemetry.Health{Ready: n.Ready, Status: func() any {
 		s := n.Status()
-		s.PID, s.Version, s.Without = os.Getpid(), a.env.version, without(accept.Missing())
+		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.version, without(accept.Missing()), a.unknown()
 		totals := m.Totals("coredns_cache_hits_total", "coredns_cache_misses_total")
 		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
 		return s
-	}, Pods: func() any { return a.clients.view() }}
+	}, Pods: func() any { return a.clients.view() }, Config: a.shown}
 	if a.role.serve != nil {
 		a.role.serve(shared, wg, m, health)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +25,10 @@ func (a *agent) settings(conf *config.Node) (node.Settings, error) {
 		return s, err
 	}
 	a.files = up.Files
+	if outside := up.Outside(); a.outside != outside {
+		a.log.Info("names outside of the cluster", "asked", up.By, "why", up.Why)
+		a.outside = outside
+	}
 	for _, w := range up.Warnings {
 		a.log.Warn("upstreams are not as they should be", "warning", w)
 	}
@@ -56,7 +61,29 @@ func (a *agent) load() (node.Settings, error) {
 	a.mu.Lock()
 	a.conf = next
 	a.mu.Unlock()
+	sayUnknown(a.log, next)
 	return s, nil
+}
+
+// sayUnknown warns of keys that a newer release may know, or nobody.
+func sayUnknown(log *slog.Logger, n *config.Node) {
+	for _, u := range n.Unknown() {
+		log.Warn("the configuration has a key that is not known here; it has no effect", "warning", u)
+	}
+}
+
+// unknown lists those of the configuration in effect.
+func (a *agent) unknown() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conf.Unknown()
+}
+
+// shown is the configuration in effect.
+func (a *agent) shown() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conf.Show()
 }
 
 // changed ticks at SIGHUP and when the configuration or a file that it names has changed.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/kubedns"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/steer"
@@ -15,7 +16,7 @@ import (
 // settings turns the configuration, and the files that it names, into what the node loop works by.
 func settings(e env, n *config.Node, instance string) (node.Settings, upstream.Upstreams, error) {
 	up, err := upstream.Resolve(upstream.Input{
-		Cluster: n.Upstreams.Cluster, External: external(n.Upstreams.External), ExternalSet: n.IsSet("upstreams.external"),
+		Cluster: n.Upstreams.Cluster, External: external(n.Upstreams.External), ExternalSet: !n.Upstreams.Auto, Auto: auto(n),
 		StubDomains: n.StubDomains, ConfigMap: n.KubeDNSConfigMap, Own: n.Own(), ClusterDomain: n.ClusterDomain, ReadFile: e.readFile,
 	})
 	if err != nil {
@@ -35,7 +36,7 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		Redirects: redirects, Locals: locals, ClusterDomain: n.ClusterDomain, InterceptNode: n.InterceptNode, Steers: n.Steers(),
 		Link: n.Link.Name, Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime, Backend: n.Backend,
 	}
-	s.Warnings = up.Warnings
+	s.Warnings, s.External = up.Warnings, up.Outside()
 	s.DNS = dns.Config{
 		Addresses:     s.Addresses(),
 		ClusterDomain: n.ClusterDomain,
@@ -85,6 +86,17 @@ func localsOnLink(n *config.Node) ([]steer.Local, error) {
 		out = append(out, steer.Local{Address: a, ClusterDNS: n.Upstreams.Cluster[at].Addr()})
 	}
 	return out, steer.CheckLocals(out)
+}
+
+// auto is how kube-dns's Corefile is asked about the rest, where it is to be.
+func auto(n *config.Node) *upstream.Auto {
+	if !n.Upstreams.Auto {
+		return nil
+	}
+	return &upstream.Auto{Corefile: n.Upstreams.Corefile, NodeFile: n.Upstreams.NodeFile, Judge: func(text string) (bool, string) {
+		v := kubedns.Read(text, n.ClusterDomain)
+		return v.Node, v.Why
+	}}
 }
 
 func external(in []config.External) []upstream.External {

@@ -26,13 +26,15 @@ const statusTimeout = 3 * time.Second
 
 // report is what `status` shows: the agent's own word, and what the kernel and the pod files say without it.
 type report struct {
-	Agent    *node.Status             `json:"agent,omitempty"`
-	NoAgent  string                   `json:"noAgent,omitempty"`
-	Leases   []kernelLease            `json:"kernelLeases"`
-	Backend  string                   `json:"backend"`
-	Switch   bool                     `json:"switch"` // the host table is there
-	Counters map[string]steer.Counter `json:"counters"`
-	Pods     []podReport              `json:"pods"`
+	Agent   *node.Status  `json:"agent,omitempty"`
+	NoAgent string        `json:"noAgent,omitempty"`
+	Leases  []kernelLease `json:"kernelLeases"`
+	Backend string        `json:"backend"`
+	// ConfigFault is what is wrong with the configuration's file, where the agent serves by the one before.
+	ConfigFault string                   `json:"configFault,omitempty"`
+	Switch      bool                     `json:"switch"` // the host table is there
+	Counters    map[string]steer.Counter `json:"counters"`
+	Pods        []podReport              `json:"pods"`
 }
 
 type kernelLease struct {
@@ -55,7 +57,7 @@ func runStatus(ctx context.Context, e env, args []string) error {
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	conf, err := loadConfig(e, *path)
+	conf, fault, err := inEffect(ctx, e, *path)
 	if err != nil {
 		return err
 	}
@@ -63,6 +65,7 @@ func runStatus(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
+	r.ConfigFault = text(fault)
 	if *asJSON {
 		enc := json.NewEncoder(e.stdout)
 		enc.SetIndent("", "  ")
@@ -73,7 +76,7 @@ func runStatus(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
-	if r.Agent == nil || !r.Agent.Ready || len(r.Agent.Faults) > 0 {
+	if r.Agent == nil || !r.Agent.Ready || len(r.Agent.Faults) > 0 || r.ConfigFault != "" {
 		return &exitError{code: exitDegraded}
 	}
 	return nil
@@ -180,7 +183,7 @@ func (r *report) text() string {
 	switch {
 	case r.Agent == nil:
 		fmt.Fprintf(&b, "NOT SERVING: %s; pods are answered by kube-dns\n", r.NoAgent)
-	case r.Agent.Ready && len(r.Agent.Faults) == 0:
+	case r.Agent.Ready && len(r.Agent.Faults) == 0 && r.ConfigFault == "":
 		fmt.Fprintf(&b, "SERVING since %s (%s)\n", r.Agent.Started.Format(time.RFC3339), whose(r.Agent))
 	default:
 		fmt.Fprintf(&b, "DEGRADED (%s, started %s)\n", whose(r.Agent), r.Agent.Started.Format(time.RFC3339))
@@ -188,6 +191,12 @@ func (r *report) text() string {
 	if r.Agent != nil {
 		for _, part := range slices.Sorted(maps.Keys(r.Agent.Faults)) {
 			fmt.Fprintf(&b, "  fault: %s: %s\n", part, r.Agent.Faults[part])
+		}
+		if r.ConfigFault != "" {
+			fmt.Fprintf(&b, "  fault: configuration: %s\n", strings.ReplaceAll(r.ConfigFault, "\n", "; "))
+		}
+		for _, u := range r.Agent.Unknown {
+			fmt.Fprintf(&b, "  warning: %s (it has no effect)\n", u)
 		}
 		for _, what := range r.Agent.Without {
 			fmt.Fprintf(&b, "  without %s\n", what)
@@ -197,6 +206,9 @@ func (r *report) text() string {
 		}
 		if r.Backend != "" && r.Backend != backend.Nftables {
 			fmt.Fprintf(&b, "  rules: %s\n", r.Backend)
+		}
+		if e := r.Agent.External; e != "" {
+			fmt.Fprintf(&b, "  external: %s\n", e)
 		}
 		if c := r.Agent.Cache; c != nil {
 			fmt.Fprintf(&b, "  cache: %d KiB of %d KiB, %d hits, %d misses\n", c.Bytes>>10, c.Limit>>10, c.Hits, c.Misses)

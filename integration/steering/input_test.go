@@ -33,7 +33,6 @@ func TestBadInput(t *testing.T) {
 		config string   // added to a good one
 		names  []string // what the error must name
 	}{
-		{"unknown field", "cash: {entries: 5}\n", []string{"node.yaml:", "cash"}},
 		{"field twice", "interceptNode: false\ninterceptNode: true\n", []string{"node.yaml:", "interceptNode"}},
 		{"no YAML", "cache: {entries: 5\n", []string{"node.yaml:"}},
 		{"address", "redirects: [10.96.0.300]\n", []string{"node.yaml:", "redirects[0]", "10.96.0.300"}},

@@ -5,10 +5,12 @@
 // anywhere and by anyone. All that it reads comes through Env.
 //
 // Failure policy: Load returns a complete, checked Node or an error that lists every fault, each with file, line, field
-// and remedy. There is no partly valid configuration.
+// and remedy. There is no partly valid configuration, with one exception: a key that is not known has no effect and is said
+// (Unknown), so that a release that is rolled back starts with the file of the newer one.
 package config
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -62,12 +64,28 @@ type Node struct {
 
 	at     map[string]position // where each field was written
 	origin map[string]string   // where the value of a field that was not written comes from
+
+	unknown []error           // keys that are passed over
+	remarks map[string]string // what Show says of a field besides
+}
+
+// Unknown lists the keys of the file that this release does not know, each with its place and what was probably meant. They have
+// no effect. There are none where anything else is wrong: then they are among the faults.
+func (n *Node) Unknown() []string {
+	var out []string
+	for _, err := range n.unknown {
+		out = append(out, err.Error())
+	}
+	return out
 }
 
 // Upstreams says whom the agent asks on a miss.
 type Upstreams struct {
 	Cluster  []netip.AddrPort // for the cluster domain and the reverse zones
 	External []External       // for everything else; none: the cluster's are asked for that too
+	Auto     bool             // external: auto: in External's place the node's resolvers, where kube-dns would ask them too
+	Corefile string           // kubeDNSCorefile: where kube-dns's own is mounted; it need not exist
+	NodeFile string           // nodeResolvConf: names the node's resolvers
 }
 
 // External is one server, or a file in the format of resolv.conf that names some.
@@ -163,7 +181,7 @@ type Log struct {
 func Default() Node {
 	return Node{
 		ClusterDomain:    "cluster.local",
-		Upstreams:        Upstreams{External: []External{{Path: "/etc/resolv.conf"}}},
+		Upstreams:        Upstreams{Auto: true, Corefile: "/etc/kube-dns-corefile/Corefile", NodeFile: "/etc/resolv.conf"},
 		KubeDNSConfigMap: "/etc/kube-dns",
 		Cache:            Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour, MemoryMiB: 32, Prefetch: true},
 		Limits:           Limits{Misses: 1024, TCPConnections: 1024},
@@ -193,18 +211,41 @@ func Load(path string, env Env) (*Node, error) {
 			return nil, err
 		}
 	}
-	if err := n.detect(env); err != nil {
-		return nil, err
+	err := n.detect(env)
+	if err == nil && n.Corefile != "" {
+		err = n.readCorefile(env)
 	}
-	if n.Corefile != "" {
-		if err := n.readCorefile(env); err != nil {
-			return nil, err
-		}
+	if err == nil {
+		err = n.Validate()
 	}
-	if err := n.Validate(); err != nil {
-		return nil, err
+	if err != nil { // which may come of a key that is not known
+		return nil, errors.Join(append(slices.Clone(n.unknown), err)...)
 	}
 	return &n, nil
+}
+
+// StateDir reads nothing but the state folder out of a file that may be faulty, for who looks for the agent that serves
+// meanwhile. It is the default where the file cannot be read or names none.
+func StateDir(path string, env Env) string {
+	dir := podfile.DefaultStateDir
+	data, err := env.ReadFile(path)
+	if path == "" || err != nil {
+		return dir
+	}
+	body, err := parse(path, data)
+	if err != nil || body == nil {
+		return dir
+	}
+	n := Node{at: map[string]position{}, origin: map[string]string{}}
+	d := &decoder{node: &n, file: path, lookup: env.LookupEnv}
+	for _, p := range d.pairs("", body) {
+		if s, ok := d.text(p.key, p.value, ""); p.key == "stateDir" && ok {
+			if clean, err := parsePath(s); err == nil {
+				dir = clean
+			}
+		}
+	}
+	return dir
 }
 
 func (n *Node) readCorefile(env Env) error {
@@ -266,6 +307,8 @@ type FaultError struct {
 	Line, Column int    // from 1; 0 where unknown
 	Field        string // as redirects[0].clusterDNS; "" for the file as a whole
 	Message      string
+
+	unknown bool // a key that is not known
 }
 
 func (f *FaultError) Error() string {

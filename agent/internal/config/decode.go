@@ -44,7 +44,23 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 			d.faults = append(d.faults, &FaultError{File: file, Field: want.key, Message: "missing: add the line " + want.key + ": " + want.value})
 		}
 	}
+	if !slices.ContainsFunc(d.faults, func(err error) bool { return !isUnknown(err) }) {
+		// A program that was rolled back meets the file of the newer one: what it does not know must not keep it from starting.
+		n.unknown, d.faults = d.faults, nil
+	}
 	return errors.Join(d.faults...)
+}
+
+func isUnknown(err error) bool {
+	fault, ok := errors.AsType[*FaultError](err)
+	return ok && fault.unknown
+}
+
+// strange notes a key that is not known here: a slip, or one of a newer release.
+func (d *decoder) strange(p pair, prefix, remedy string) {
+	at := place(d.file, p.name)
+	d.faults = append(d.faults, &FaultError{File: d.file, Line: at.line, Column: at.column, unknown: true,
+		Message: fmt.Sprintf("unknown field %q: %s", join(prefix, p.key), remedy)})
 }
 
 // parse reads the one YAML document in data. No document gives nil.
@@ -164,7 +180,7 @@ func (d *decoder) group(prefix string, v ast.Node) {
 			}
 			continue
 		}
-		d.fail(p.name, "", "unknown field %q: %s", name, d.known(prefix, p.key))
+		d.strange(p, prefix, d.known(prefix, p.key))
 	}
 }
 

@@ -34,7 +34,9 @@ func table() []field {
 		list("localAddresses", reload, func(n *Node) *[]netip.Addr { return &n.LocalAddresses }, parseAddr, netip.Addr.String, false),
 		boolean("interceptNode", reload, func(n *Node) *bool { return &n.InterceptNode }),
 		list("upstreams.cluster", reload, func(n *Node) *[]netip.AddrPort { return &n.Upstreams.Cluster }, parseServer, showServer, true),
-		list("upstreams.external", reload, func(n *Node) *[]External { return &n.Upstreams.External }, parseExternal, External.String, false),
+		external("upstreams.external", reload),
+		text("upstreams.kubeDNSCorefile", reload, func(n *Node) *string { return &n.Upstreams.Corefile }, parsePath),
+		text("upstreams.nodeResolvConf", reload, func(n *Node) *string { return &n.Upstreams.NodeFile }, parsePath),
 		stubDomains("stubDomains", reload),
 		text("kubeDNSConfigMap", reload, func(n *Node) *string { return &n.KubeDNSConfigMap }, parsePath),
 		number("cache.entries", reload, func(n *Node) *int { return &n.Cache.Entries }),
@@ -212,6 +214,35 @@ func each[T any](values []T, print func(T) string) []string {
 	return out
 }
 
+// auto is the word for upstreams.external that leaves it to kube-dns's Corefile.
+const auto = "auto"
+
+// external takes a list, or auto.
+func external(name string, reload bool) field {
+	const want = "auto, or a list of servers and files, such as [10.1.2.3, /etc/resolv.conf]"
+	return field{name: name, reload: reload,
+		set: func(d *decoder, name string, v ast.Node) {
+			if s, ok := v.(*ast.StringNode); ok {
+				if s.Value != auto {
+					d.fail(v, name, "%q is not known: write %s", s.Value, want)
+				}
+				d.node.Upstreams.Auto, d.node.Upstreams.External = true, nil
+				return
+			}
+			if _, ok := v.(*ast.SequenceNode); !ok {
+				d.wrong(name, v, want)
+				return
+			}
+			d.node.Upstreams.Auto, d.node.Upstreams.External = false, elements(d, name, v, parseExternal)
+		},
+		show: func(n *Node) any {
+			if n.Upstreams.Auto {
+				return auto
+			}
+			return each(n.Upstreams.External, External.String)
+		}}
+}
+
 // redirects takes pairs, and for the common case an address alone.
 func redirects(name string, reload bool) field {
 	return field{name: name, reload: reload,
@@ -258,7 +289,7 @@ func redirect(d *decoder, at string, v ast.Node) (r steer.Redirect) {
 		case "steering":
 			r.Steering = d.addr(name, p.value)
 		default:
-			d.fail(p.name, "", "unknown field %q: %s", name, suggest(p.key, []string{"clusterDNS", "steering"}))
+			d.strange(p, at, suggest(p.key, []string{"clusterDNS", "steering"}))
 		}
 	}
 	return r

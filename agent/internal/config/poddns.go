@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -25,18 +26,19 @@ type ResolvConf struct {
 func podDNS(name string, reload bool) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, name string, v ast.Node) {
-			text, ok := d.json(name, v)
-			if !ok {
+			whole := len(d.faults)
+			value := d.plain(name, v)
+			if len(d.faults) > whole {
 				return
 			}
-			rules, err := overlay.Decode(name, text)
-			if err == nil {
+			rules, faults := d.rules(name, v, value)
+			if drop(value, name, faults) {
+				d.faults = append(d.faults, faults...)
+				rules, faults = d.rules(name, v, value)
+			}
+			d.faults = append(d.faults, faults...)
+			if len(faults) == 0 {
 				d.node.PodDNS = *rules
-				return
-			}
-			for line := range strings.Lines(err.Error()) {
-				at, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-				d.faults = append(d.faults, d.node.fault(at, message))
 			}
 		},
 		show: func(n *Node) any {
@@ -47,19 +49,48 @@ func podDNS(name string, reload bool) field {
 		}}
 }
 
-// json gives a part of the file as JSON and notes the place of each of its fields.
-func (d *decoder) json(name string, v ast.Node) ([]byte, bool) {
-	whole := len(d.faults)
-	value := d.plain(name, v)
-	if len(d.faults) > whole {
-		return nil, false
-	}
+// rules reads what is wanted of pods out of a part of the file, or gives each fault its place.
+func (d *decoder) rules(name string, v ast.Node, value any) (*overlay.Rules, []error) {
 	text, err := json.Marshal(value)
 	if err != nil {
-		d.fail(v, name, "%v", err)
-		return nil, false
+		at := place(d.file, v)
+		return nil, []error{&FaultError{File: at.file, Line: at.line, Column: at.column, Field: name, Message: err.Error()}}
 	}
-	return text, true
+	rules, err := overlay.Decode(name, text)
+	if err == nil {
+		return rules, nil
+	}
+	var faults []error
+	for line := range strings.Lines(err.Error()) {
+		at, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		fault := d.node.fault(at, message)
+		if f, ok := errors.AsType[*FaultError](fault); ok {
+			f.unknown = strings.HasPrefix(message, "unknown key: ")
+		}
+		faults = append(faults, fault)
+	}
+	return nil, faults
+}
+
+// drop takes the keys that the faults name out of value, and reports whether nothing but unknown keys was wrong with it. A key
+// within a list, of an option, is no key that a later release may have added.
+func drop(value any, name string, faults []error) bool {
+	for _, err := range faults {
+		f, ok := errors.AsType[*FaultError](err)
+		if !ok || !f.unknown || strings.Contains(f.Field, "[") {
+			return false
+		}
+	}
+	for _, err := range faults {
+		f, _ := errors.AsType[*FaultError](err)
+		m, _ := value.(map[string]any)
+		steps := strings.Split(strings.TrimPrefix(f.Field, name+"."), ".")
+		for _, s := range steps[:len(steps)-1] {
+			m, _ = m[s].(map[string]any)
+		}
+		delete(m, steps[len(steps)-1])
+	}
+	return len(faults) > 0
 }
 
 // plain turns a node of the YAML into what encoding/json takes.

@@ -54,14 +54,33 @@ func (n *Node) value(name string, value any, depth int) string {
 	return " " + flow(value) + comment + "\n"
 }
 
+// Remark has Show say more of a field than where its value comes from.
+func (n *Node) Remark(field, text string) {
+	if n.remarks == nil {
+		n.remarks = map[string]string{}
+	}
+	n.remarks[field] = text
+}
+
 func (n *Node) comment(name string) string {
+	comment := n.source(name)
+	if more := n.remarks[name]; more != "" {
+		comment = strings.TrimPrefix(comment+": "+more, ": ")
+	}
+	if comment == "" {
+		return ""
+	}
+	return "  # " + strings.ReplaceAll(comment, "\n", "; ")
+}
+
+func (n *Node) source(name string) string {
 	switch {
 	case name == "apiVersion", name == "kind":
 		return ""
 	case n.origin[name] != "":
-		return "  # " + n.origin[name]
+		return n.origin[name]
 	case !n.IsSet(name):
-		return "  # default"
+		return "default"
 	}
 	return ""
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"time"
 )
@@ -21,10 +22,19 @@ func kubeProxy(p Picture, f *findings) {
 	}
 }
 
-func upstreams(p Picture, f *findings) {
+func configuration(p Picture, f *findings) {
 	for _, c := range p.Config {
 		f.add(Fail, "mend the configuration", "%s", c)
 	}
+	for _, u := range p.Unknown {
+		f.add(Warn, "correct the key, or take it out; it has no effect", "%s", u)
+	}
+	if f.silent() {
+		f.ok("nothing is wrong with it")
+	}
+}
+
+func upstreams(p Picture, f *findings) {
 	for _, a := range p.Upstreams {
 		switch {
 		case a.Own:
@@ -41,8 +51,36 @@ func upstreams(p Picture, f *findings) {
 	for _, u := range p.Agent.Upstreams {
 		f.add(Warn, "look at that server: the others are asked meanwhile", "the agent finds that %s", u)
 	}
-	if f.silent() {
+	if f.silent() && len(p.Config) == 0 {
 		f.add(Warn, "name some in the configuration", "there are none to ask")
+	}
+	if p.External != "" {
+		f.ok("names outside of the cluster: %s", p.External)
+	}
+}
+
+// answers compares what pods are told with what they would be told without us.
+func answers(p Picture, f *findings) {
+	const do = "if kube-dns is right, leave upstreams.external out (auto) or write [], and take stubDomains out that it has otherwise; a name that has just changed differs for its TTL"
+	if len(p.Both) == 0 {
+		f.ok("nothing to compare: no question is steered to the agent")
+		return
+	}
+	if !slices.ContainsFunc(p.Both, func(b Both) bool { return b.Agent.Err == "" }) {
+		f.ok("nothing to compare: no agent answers")
+		return
+	}
+	if !slices.ContainsFunc(p.Both, func(b Both) bool { return b.KubeDNS.Err == "" }) {
+		f.ok("nothing to compare: kube-dns does not answer this host")
+		return
+	}
+	for _, b := range p.Both {
+		if b.differs() {
+			f.add(Warn, do, "%s: the agent says %s, kube-dns (%s) says %s", b.Name, b.Agent, b.KubeDNSAt, b.KubeDNS)
+		}
+	}
+	if f.silent() {
+		f.ok("%s asked of the agent and of kube-dns: the same answers", plural(len(p.Both), "question"))
 	}
 }
 

@@ -44,8 +44,8 @@ func Diagnose(p Picture) Report {
 		name string
 		look func(Picture, *findings)
 	}{
-		{"agent", agent}, {"link", linkUp}, {"port 53", listeners}, {"rules", rules}, {"firewall", firewall}, {"leases", leases},
-		{"fallback", fallback}, {"kube-proxy", kubeProxy}, {"upstreams", upstreams}, {"resolv.conf", resolvConf},
+		{"config", configuration}, {"agent", agent}, {"link", linkUp}, {"port 53", listeners}, {"rules", rules}, {"firewall", firewall}, {"leases", leases},
+		{"fallback", fallback}, {"kube-proxy", kubeProxy}, {"upstreams", upstreams}, {"answers", answers}, {"resolv.conf", resolvConf},
 		{"conflist", conflist}, {"pods", pods}, {"pod dns", podDNS}, {"kernel", kernel}, {"conntrack", conntrack}, {"folders", folders}, {"neighbours", neighbours},
 	} {
 		f := findings{check: check.name}

@@ -23,6 +23,7 @@ func healthy() Picture {
 		Table:     Table{Present: true},
 		Fallbacks: []Answer{{Server: "10.96.0.10", Role: "fallback"}},
 		Proxy:     Proxy{Mode: "iptables", Configured: "auto"},
+		Both:      []Both{{"kubernetes.default.svc.cluster.local. A", Said{Code: "NOERROR", Records: []string{"10.96.0.1"}}, Said{Code: "NOERROR", Records: []string{"10.96.0.1"}}, netip.MustParseAddr("10.96.0.10")}},
 		Upstreams: []Answer{{Server: "10.96.0.10:53", Role: "cluster", Took: 2 * time.Millisecond}, {Server: "127.0.0.53:53", Role: "external", Took: time.Millisecond}},
 		Resolv:    []ResolvConf{{Path: "/etc/resolv.conf", Servers: []netip.Addr{netip.MustParseAddr("127.0.0.53")}}},
 		Network:   Network{Folder: "/etc/cni/net.d", Effective: "/etc/cni/net.d/10-pods.conflist", Entry: true, Plugin: "/opt/cni/bin/neardns"},
@@ -97,6 +98,28 @@ func pictures() map[string]func(*Picture) {
 			p.Resolv = append(p.Resolv, ResolvConf{Path: "/etc/other", Err: "/etc/other names no server"})
 			p.Config = []string{"upstreams.external: 169.254.20.10 is an address of the agent itself"}
 		},
+		"answers": func(p *Picture) {
+			at := netip.MustParseAddr("10.96.0.10")
+			said := func(code string, records ...string) Said { return Said{Code: code, Records: records} }
+			p.Both = []Both{
+				{"same.example. A", said("NOERROR", "192.0.2.1"), said("NOERROR", "192.0.2.1"), at},
+				{"turns.example. A", said("NOERROR", "192.0.2.1", "192.0.2.2"), said("NOERROR", "192.0.2.2", "192.0.2.3"), at},
+				{"dead.example. A", said("SERVFAIL"), Said{Err: "no answer"}, at},
+				{"corp.local. A", said("NXDOMAIN"), said("NOERROR", "10.9.9.9"), at},
+				{"other.example. A", said("NOERROR", "192.0.2.1"), said("NOERROR", "10.0.0.1", "10.0.0.2", "10.0.0.3"), at},
+				{"empty.example. A", said("NOERROR"), said("NXDOMAIN"), at},
+				{"fails.example. A", said("SERVFAIL"), said("NOERROR", "192.0.2.1"), at},
+			}
+			p.External = "the servers of the configuration"
+		},
+		"answers-without-agent": func(p *Picture) {
+			p.Both = []Both{{"kubernetes.default.svc.cluster.local. A", Said{Err: "connection refused"}, Said{Code: "NOERROR", Records: []string{"10.96.0.1"}}, netip.MustParseAddr("10.96.0.10")}}
+		},
+		"config": func(p *Picture) {
+			p.Config = []string{"the file has a fault, and the agent serves by the one before: node.yaml:4:1: redirects: has no value: give it one or take the key out"}
+			p.Unknown = []string{`node.yaml:5:1: unknown field "upstream": did you mean "upstreams"?`}
+			p.External = "kube-dns, because its Corefile has the zone corp.example, line 12"
+		},
 		"conflist": func(p *Picture) {
 			p.Network.Entry, p.Network.Elsewhere = false, []string{"/etc/cni/net.d/20-old.conflist"}
 		},
@@ -142,7 +165,7 @@ func TestTexts(t *testing.T) {
 // fault is told what to do, and that a check is never silent.
 func TestEveryFaultIsTold(t *testing.T) {
 	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true,
-		"watch-fights": true, "watch-silent": true, "pod-dns": true, "pod-dns-laid": true}
+		"watch-fights": true, "watch-silent": true, "pod-dns": true, "pod-dns-laid": true, "answers": true, "answers-without-agent": true}
 	var checks []string
 	for name, change := range pictures() {
 		p := healthy()

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -24,7 +25,10 @@ type Picture struct {
 	Fallbacks []Answer // the cluster DNS addresses, asked from the host
 	Proxy     Proxy
 	Upstreams []Answer
-	Config    []string // faults in what the configuration says of upstreams
+	Both      []Both   // names that were asked of the agent and of kube-dns
+	Config    []string // faults in the configuration
+	Unknown   []string // keys of it that are not known, with their places
+	External  string   // who answers for names outside of the cluster, and why
 	Resolv    []ResolvConf
 	Network   Network
 	Watch     Watch
@@ -86,6 +90,49 @@ type Answer struct {
 	Took   time.Duration
 	Err    string // "": it answered
 	Own    bool   // it is an address of the agent itself
+}
+
+// Both is a question that was asked both ways.
+type Both struct {
+	Name           string // and type
+	Agent, KubeDNS Said
+	KubeDNSAt      netip.Addr // the cluster DNS address
+}
+
+// Said is what a server answered.
+type Said struct {
+	Code    string   // NOERROR, NXDOMAIN, ...
+	Records []string // without TTLs, in order
+	Err     string   // why there is no answer
+}
+
+func (s Said) String() string {
+	switch {
+	case s.Err != "":
+		return s.Err
+	case len(s.Records) > 0:
+		return some(s.Records)
+	case s.Code == "NOERROR":
+		return "no such record"
+	}
+	return s.Code
+}
+
+// failed tells that nothing was learnt. Who fails how, and after how long, is no difference.
+func (s Said) failed() bool { return s.Err != "" || s.Code == "SERVFAIL" || s.Code == "REFUSED" }
+
+// differs tells whether clients are told different things. Of a name with many addresses servers give some, in turns: two answers
+// that share one are the same.
+func (b Both) differs() bool {
+	switch {
+	case b.Agent.failed() && b.KubeDNS.failed():
+		return false
+	case b.Agent.failed() != b.KubeDNS.failed(), b.Agent.Code != b.KubeDNS.Code, (len(b.Agent.Records) == 0) != (len(b.KubeDNS.Records) == 0):
+		return true
+	case len(b.Agent.Records) == 0:
+		return false
+	}
+	return !slices.ContainsFunc(b.Agent.Records, func(r string) bool { return slices.Contains(b.KubeDNS.Records, r) })
 }
 
 // Proxy is kube-proxy as far as its rules show.

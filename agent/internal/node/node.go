@@ -47,6 +47,7 @@ type Settings struct {
 	Lifetime      time.Duration
 	Backend       string
 	Warnings      []string // what somebody should mend in what was read; shown as a fault
+	External      string   // who answers for names outside of the cluster, and why; to be shown
 	// Cedes leaves the local addresses to another program's sockets where there are any: its packets reach it. The server's own
 	// must be transparent then.
 	Cedes bool

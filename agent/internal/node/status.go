@@ -30,9 +30,12 @@ type Status struct {
 	Repair    string            `json:"lastRepair,omitempty"`
 	Repairs   map[string]int    `json:"repairs"` // since the start, by kind
 	Upstreams []ask.Status      `json:"upstreams,omitempty"`
-	Cache     *CacheStatus      `json:"cache,omitempty"` // filled in by who runs the node
+	External  string            `json:"external,omitempty"` // who answers for names outside of the cluster, and why
+	Cache     *CacheStatus      `json:"cache,omitempty"`    // filled in by who runs the node
 	// Bypassed are the clients that kube-dns answers since their questions do not reach the agent.
 	Bypassed []evidence.Bypassed `json:"bypassed,omitempty"`
+	// Unknown are keys of the configuration that this release does not know, with their places: filled in by who runs the node.
+	Unknown []string `json:"unknown,omitempty"`
 	// Without is what this agent cannot do where it runs, in words: filled in by who runs the node.
 	Without  []string  `json:"without,omitempty"`
 	Handover *Handover `json:"handover,omitempty"` // how the node came from another agent; nil if it was free
@@ -72,7 +75,7 @@ func (n *Node) Status() Status {
 	defer n.mu.Unlock()
 	s := Status{Instance: n.instance, Started: n.started, Serving: n.serving, Redirects: n.now.Redirects,
 		Proven: slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare), Faults: maps.Clone(n.faults), Repair: n.repair,
-		Repairs: maps.Clone(n.repairs), LastFault: n.fault, Handover: n.inherited}
+		Repairs: maps.Clone(n.repairs), LastFault: n.fault, Handover: n.inherited, External: n.now.External}
 	faults := slices.Clone(n.now.Warnings)
 	s.Bypassed = bypassed
 	if n.Upstreams != nil {

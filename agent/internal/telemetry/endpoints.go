@@ -31,6 +31,7 @@ type Health struct {
 	Ready  func() (bool, string) // serving under a lease; if not, why
 	Status func() any            // for the status socket, as JSON
 	Pods   func() any            // for the same
+	Config func() string         // for the same: the configuration in effect, as NodeConfig
 }
 
 // MetricsHandler serves /metrics.
@@ -40,7 +41,7 @@ func (m *Metrics) MetricsHandler() http.Handler {
 	return mux
 }
 
-// Handler serves /healthz (the process runs), /readyz (pods are served under a lease), /status and /pods.
+// Handler serves /healthz (the process runs), /readyz (pods are served under a lease), /status, /pods and /config.
 func (h Health) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -62,6 +63,9 @@ func (h Health) Handler() http.Handler {
 			_ = enc.Encode(read())
 		})
 	}
+	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, h.Config())
+	})
 	return mux
 }
 

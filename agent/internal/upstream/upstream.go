@@ -62,11 +62,31 @@ type Input struct {
 	ConfigMap     string                      // folder of a mounted kube-dns ConfigMap, "" for none; it need not exist
 	Own           []netip.Addr                // where the agent itself answers
 	ReadFile      func(path string) ([]byte, error)
+	// Auto has the Corefile of kube-dns decide about everything else, in External's place; nil: it does not.
+	Auto *Auto
 	// AskStub has systemd-resolved's stub asked where a resolv.conf names it alone and UplinkFile is not to be had. For who has
 	// no mount of that file, shares the node's loopback, and was asking the stub before.
 	AskStub bool
 	Terms   Terms
 }
+
+// Auto is what is needed to ask the node's resolvers only where kube-dns would.
+type Auto struct {
+	Corefile string // of kube-dns, as it is mounted here; it need not exist
+	NodeFile string // names the node's resolvers, in the format of resolv.conf
+	// Judge tells whether a Corefile sends names outside of the cluster to the node's resolvers and nowhere else, and why.
+	Judge func(text string) (node bool, why string)
+}
+
+// By says who answers for names outside of the cluster.
+type By string
+
+// Who they are.
+const (
+	ByNode          By = "the node's resolvers"
+	ByKubeDNS       By = "kube-dns"
+	ByConfiguration By = "the servers of the configuration"
+)
 
 // Terms are how the user of the program calls what remedies name. An empty one is the NodeConfig's.
 type Terms struct {
@@ -81,6 +101,8 @@ type Upstreams struct {
 	Cluster  []Server
 	External []Server            // none: ask Cluster
 	Found    bool                // nobody chose External: it is what the node itself asks
+	By       By                  // who answers for everything else
+	Why      string              // it is they; "" where the configuration says so
 	Stub     map[string][]Server // by domain, lower case, without the final dot
 	Files    []string            // what was read to come to this, or would have been were it there: to be followed by Watch
 	Notes    []string            // what was passed over, and why; for the log
@@ -103,8 +125,13 @@ func Resolve(in Input) (Upstreams, error) {
 			r.out.Stub[domain] = servers
 		}
 	}
-	replaced := r.configMap()
-	if !replaced {
+	corefile, mounted := r.corefile()
+	replaced := r.configMap(mounted)
+	switch {
+	case replaced:
+	case in.Auto != nil:
+		r.auto(corefile, mounted)
+	default:
 		for _, e := range in.External {
 			if e.Path == "" {
 				r.take(&r.out.External, "upstreams.external", e.Server)
@@ -119,6 +146,7 @@ func Resolve(in Input) (Upstreams, error) {
 	}
 	r.bound("upstreams.external", &r.out.External)
 	r.out.Found = !in.ExternalSet && !replaced && len(r.out.External) > 0
+	r.by(replaced)
 	for _, domain := range slices.Sorted(maps.Keys(r.out.Stub)) {
 		servers := r.out.Stub[domain]
 		r.bound("stub domain "+domain, &servers)
@@ -176,7 +204,9 @@ func (r *resolver) bound(where string, servers *[]Server) {
 
 // configMap reads the two keys of kube-dns's ConfigMap that matter here, and reports whether upstreamNameservers took
 // the place of the external servers, as it does with kube-dns.
-func (r *resolver) configMap() (replaced bool) {
+//
+// CoreDNS does not read upstreamNameservers: where it is kube-dns, which its Corefile shows, they mean nothing under auto.
+func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 	if r.in.ConfigMap == "" {
 		return false
 	}
@@ -214,6 +244,8 @@ func (r *resolver) configMap() (replaced bool) {
 	case len(addrs) == 0:
 	case r.in.ExternalSet:
 		r.note("%s: upstreams.external of the configuration is asked instead", file)
+	case coreDNS:
+		r.note("%s: passed over, since %s says that kube-dns is CoreDNS, which does not read it", file, r.in.Auto.Corefile)
 	default:
 		for _, a := range addrs {
 			r.take(&r.out.External, file, Server{Addr: a})
@@ -221,6 +253,69 @@ func (r *resolver) configMap() (replaced bool) {
 		return true
 	}
 	return false
+}
+
+// corefile reads kube-dns's own, where it is wanted and mounted. One that cannot be read is not there.
+func (r *resolver) corefile() (text string, ok bool) {
+	if r.in.Auto == nil {
+		return "", false
+	}
+	file := r.in.Auto.Corefile
+	r.out.Files = append(r.out.Files, file)
+	data, err := r.in.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		r.out.Why = "its Corefile is not mounted here, at " + file
+	case err != nil:
+		r.out.Why = fmt.Sprintf("its Corefile cannot be read: %v", err)
+	}
+	return string(data), err == nil
+}
+
+// auto takes the node's resolvers where kube-dns would ask them, too. Whatever is in the way of that is no fault: kube-dns is
+// asked then, as it would be without us.
+func (r *resolver) auto(corefile string, mounted bool) {
+	if !mounted {
+		return // Why is said
+	}
+	node, why := r.in.Auto.Judge(corefile)
+	r.out.Why = why
+	if !node {
+		return
+	}
+	r.out.Why = "kube-dns's Corefile asks them, too: " + why
+	faults, warnings := len(r.faults), len(r.out.Warnings)
+	r.resolvConf(r.in.Auto.NodeFile, "")
+	if len(r.faults) > faults {
+		r.out.Why = "the node's resolvers are not to be had: " + strings.ReplaceAll(errors.Join(r.faults[faults:]...).Error(), "\n", "; ")
+		r.faults, r.out.External = r.faults[:faults], nil
+	}
+	if len(r.out.External) == 0 && len(r.out.Warnings) > warnings {
+		r.out.Why = "the node's resolvers are not to be had: " + strings.Join(r.out.Warnings[warnings:], "; ")
+		r.out.Warnings = r.out.Warnings[:warnings]
+	}
+}
+
+// by says who answers for everything else.
+func (r *resolver) by(replaced bool) {
+	switch {
+	case replaced:
+		r.out.By, r.out.Why = ByConfiguration, "upstreamNameservers of "+r.in.Terms.ConfigMap
+	case r.in.Auto == nil && len(r.out.External) > 0:
+		r.out.By = ByConfiguration
+	case len(r.out.External) > 0:
+		r.out.By = ByNode
+	default:
+		r.out.By = ByKubeDNS
+	}
+}
+
+// Outside says in one line who answers for names outside of the cluster, and why.
+func (u Upstreams) Outside() string {
+	if u.Why == "" {
+		return string(u.By)
+	}
+	return string(u.By) + ", because " + u.Why
 }
 
 // readKey reads one key of the ConfigMap. The ConfigMap, the folder and the key may all be absent.

@@ -3,6 +3,7 @@ package upstream
 import (
 	"flag"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -55,6 +56,60 @@ func texts(servers []Server) []string {
 		out = append(out, s.String())
 	}
 	return out
+}
+
+// TestAuto has a Corefile decide who answers for names outside of the cluster, and everything that may be in its way.
+func TestAuto(t *testing.T) {
+	const corefile = "/etc/kube-dns-corefile/Corefile"
+	yes := map[string]string{corefile: "node", "/etc/resolv.conf": "nameserver 192.0.2.53\n"}
+	with := func(more map[string]string) map[string]string {
+		files := maps.Clone(yes)
+		maps.Copy(files, more)
+		return files
+	}
+	for _, tc := range []struct {
+		name     string
+		files    map[string]string
+		external []string
+		outside  string
+	}{
+		{"as kube-dns does", yes, []string{"192.0.2.53:53"}, "the node's resolvers, because kube-dns's Corefile asks them, too: says node"},
+		{"its own zone", with(map[string]string{corefile: "a zone"}), nil, "kube-dns, because says a zone"},
+		{"not mounted", map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.53\n"}, nil, "kube-dns, because its Corefile is not mounted here, at /etc/kube-dns-corefile/Corefile"},
+		{"not readable", with(map[string]string{corefile: "denied"}), nil, "kube-dns, because its Corefile cannot be read: open /etc/kube-dns-corefile/Corefile: permission denied"},
+		{"no resolv.conf", map[string]string{corefile: "node"}, nil,
+			"kube-dns, because the node's resolvers are not to be had: read upstreams: open /etc/resolv.conf: file does not exist: mount the node's own there, or name servers under upstreams.external"},
+		{"a bad resolv.conf", with(map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.53\nnameserver 10.0.0.300\n"}), nil,
+			`kube-dns, because the node's resolvers are not to be had: /etc/resolv.conf:2: nameserver "10.0.0.300" is not an IP address: write one, without port, or take the line out`},
+		{"a resolv.conf that names us", with(map[string]string{"/etc/resolv.conf": "nameserver 169.254.20.10\n"}), nil,
+			"kube-dns, because the node's resolvers are not to be had: /etc/resolv.conf:1: 169.254.20.10 is an address of the agent itself: it names no other server, so the cluster's servers are asked for everything: name a server in it, or others under upstreams.external (external: [] says that this is meant)"},
+		{"kube-dns's ConfigMap, read by kube-dns", map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.53\n", "/etc/kube-dns/upstreamNameservers": `["8.8.8.8"]`}, []string{"8.8.8.8:53"},
+			"the servers of the configuration, because upstreamNameservers of kubeDNSConfigMap"},
+		{"kube-dns's ConfigMap, beside CoreDNS", with(map[string]string{"/etc/kube-dns/upstreamNameservers": `["8.8.8.8"]`}), []string{"192.0.2.53:53"},
+			"the node's resolvers, because kube-dns's Corefile asks them, too: says node"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := base(tc.files)
+			in.External = nil
+			in.Auto = &Auto{Corefile: corefile, NodeFile: "/etc/resolv.conf", Judge: func(text string) (bool, string) { return text == "node", "says " + text }}
+			up, err := Resolve(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.external, texts(up.External)); diff != "" {
+				t.Errorf("external (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.outside, up.Outside()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if !slices.Contains(up.Files, corefile) {
+				t.Errorf("the Corefile is not followed: %v", up.Files)
+			}
+			if byNode := up.By == ByNode; up.Found != byNode || len(up.Warnings) > 0 {
+				t.Errorf("found %t, warnings %q", up.Found, up.Warnings)
+			}
+		})
+	}
 }
 
 func TestResolve(t *testing.T) {

@@ -1,0 +1,366 @@
+// Package kubedns owns the reading of kube-dns's own Corefile, for one question: may a name outside of the cluster be asked of
+// the node's resolvers, because kube-dns would do just that with it?
+//
+// It must never guess. Whatever it does not know by name is taken for something that makes answers of its own, and then
+// kube-dns is to be asked: that is slower by one hop and never wrong. It opens nothing: an import is not followed.
+//
+// Failure policy: there are no errors. A text that is no Corefile says as little of kube-dns as one that is not there.
+package kubedns
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coredns/caddy/caddyfile"
+)
+
+// NodeFile is what CoreDNS in a pod with dnsPolicy Default reads for the node's resolvers: the kubelet puts the file of its
+// --resolv-conf there.
+const NodeFile = "/etc/resolv.conf"
+
+// Verdict is what a Corefile says of names outside of the cluster.
+type Verdict struct {
+	Node bool   // they go to the node's resolvers, and nothing else answers them
+	Why  string // the directive that says so, or the first one that stands against it; with its line
+	// Names are whose answers kube-dns may make by itself, as its Corefile has them, in lower case with the final dot: zones,
+	// entries of hosts, what is rewritten. No more than mostNames.
+	Names []string
+}
+
+const mostNames = 16
+
+// passive lists the plugins that change no answer to a name outside of the cluster: which records, or with which code.
+// Those of CoreDNS 1.14 that are not here do, or may; `forward` and `kubernetes` are looked at more closely.
+func passive() []string {
+	return []string{"bind", "bufsize", "cache", "cancel", "debug", "dnstap", "errors", "health", "loadbalance", "log", "loop",
+		"metadata", "multisocket", "nsid", "pprof", "prometheus", "ready", "reload", "root", "timeouts", "trace"}
+}
+
+// indifferent lists the options of forward that change no answer either. Not so `except`, `next` and `failover`, by which other
+// plugins or servers answer.
+func indifferent() []string {
+	return []string{"expire", "failfast_all_unhealthy_upstreams", "force_tcp", "health_check", "max_age", "max_concurrent", "max_connect_attempts",
+		"max_fails", "max_idle_conns", "policy", "prefer_udp", "read_timeout"}
+}
+
+// Read judges a Corefile. Names below clusterDomain, in-addr.arpa and ip6.arpa are the cluster's: kube-dns is asked for
+// them in any case, so what its Corefile does with them does not count.
+func Read(text, clusterDomain string) Verdict {
+	r := &reader{own: []string{clusterDomain, "in-addr.arpa", "ip6.arpa"}}
+	r.read(text)
+	v := Verdict{Names: r.names}
+	switch {
+	case r.against != "":
+		v.Why = r.against
+	case r.root == "":
+		v.Why = "its Corefile has no server block for all names"
+	case r.forward == "":
+		v.Why = "its Corefile forwards names of " + r.root + " to nobody"
+	default:
+		v.Node, v.Why = true, r.forward
+	}
+	return v
+}
+
+// reader walks one Corefile.
+type reader struct {
+	own     []string
+	tokens  []caddyfile.Token
+	root    string // the key of the server block for all names
+	forward string // how it sends them to the node's resolvers
+	against string // the first thing that stands against it
+	names   []string
+}
+
+func (r *reader) object(format string, args ...any) {
+	if r.against == "" {
+		r.against = fmt.Sprintf(format, args...)
+	}
+}
+
+// name notes whose answer is worth comparing.
+func (r *reader) name(s string) {
+	s = strings.ToLower(strings.TrimSuffix(s, ".")) + "."
+	if len(r.names) < mostNames && isName(s) && !slices.Contains(r.names, s) {
+		r.names = append(r.names, s)
+	}
+}
+
+func (r *reader) read(text string) {
+	for d := caddyfile.NewDispenser("Corefile", strings.NewReader(text)); d.Next(); {
+		t := caddyfile.Token{Text: d.Val(), Line: d.Line()}
+		r.tokens = append(r.tokens, t)
+		// The parser would follow these into files and variables of ours, which are not kube-dns's.
+		switch {
+		case t.Text == "import":
+			r.object("its Corefile imports what is not seen here, line %d", t.Line)
+		case strings.Contains(t.Text, "{$"), strings.Contains(t.Text, "{%"):
+			r.object("its Corefile has the variable %s, line %d", show(t.Text), t.Line)
+		}
+	}
+	if r.against != "" {
+		r.glean()
+		return
+	}
+	blocks, err := caddyfile.Parse("Corefile", strings.NewReader(text), nil)
+	if err != nil {
+		r.object("its Corefile cannot be read (%s)", show(err.Error()))
+		r.glean()
+		return
+	}
+	for _, b := range blocks {
+		r.block(b)
+	}
+}
+
+// glean takes what names there are from a text that is not judged.
+func (r *reader) glean() {
+	depth := 0
+	for _, t := range r.tokens {
+		switch {
+		case t.Text == "{":
+			depth++
+		case t.Text == "}":
+			depth--
+		case depth == 0:
+			if zone, ok := zoneOf(strings.TrimSuffix(t.Text, ",")); ok && zone != "." && strings.Contains(zone, ".") && !r.ours(zone) {
+				r.name(zone)
+			}
+		}
+	}
+}
+
+// ours tells whether all names below a zone are the cluster's.
+func (r *reader) ours(zone string) bool {
+	return slices.ContainsFunc(r.own, func(own string) bool { return zone == own || strings.HasSuffix(zone, "."+own) })
+}
+
+func (r *reader) block(b caddyfile.ServerBlock) {
+	outside := false
+	for _, key := range b.Keys {
+		zone, ok := zoneOf(key)
+		switch line := r.lineOf(key); {
+		case !ok:
+			r.object("its Corefile has the server block %s, line %d", show(key), line)
+		case zone == "." && r.root != "":
+			r.object("its Corefile has a second server block for all names, %s, line %d", show(key), line)
+		case zone == ".":
+			r.root, outside = key, true
+		case !r.ours(zone):
+			r.object("its Corefile has the zone %s, line %d", show(zone), line)
+			r.name(zone)
+		}
+	}
+	if outside {
+		for _, d := range directives(b) {
+			r.directive(d)
+		}
+		return
+	}
+	for _, d := range directives(b) {
+		r.gather(d)
+	}
+}
+
+// lineOf finds where a key stands, which the parser does not say.
+func (r *reader) lineOf(key string) int {
+	depth := 0
+	for _, t := range r.tokens {
+		switch {
+		case t.Text == "{":
+			depth++
+		case t.Text == "}":
+			depth--
+		case depth == 0 && strings.TrimSuffix(t.Text, ",") == key:
+			return t.Line
+		}
+	}
+	return 1
+}
+
+// directive looks at one of the server block for all names.
+func (r *reader) directive(d directive) {
+	switch {
+	case d.name == "forward":
+		r.forwards(d)
+	case d.name == "kubernetes":
+		if len(d.args) == 0 {
+			r.object("its Corefile has kubernetes for all names, line %d", d.line)
+		}
+		for _, a := range d.args {
+			if zone, ok := zoneOf(a); !ok || !r.ours(zone) {
+				r.object("its Corefile has the zone %s (kubernetes), line %d", show(a), d.line)
+				r.name(a)
+			}
+		}
+	case slices.Contains(passive(), d.name):
+	default:
+		r.object("its Corefile has the plugin %s, line %d", show(d.name), d.line)
+		r.gather(d)
+	}
+}
+
+func (r *reader) forwards(d directive) {
+	if len(d.args) < 2 {
+		r.object("its Corefile has a forward without servers, line %d", d.line)
+		return
+	}
+	zone, ok := zoneOf(d.args[0])
+	switch {
+	case ok && zone != "." && r.ours(zone):
+		return
+	case !ok || zone != ".":
+		r.object("its Corefile forwards %s elsewhere, line %d", show(d.args[0]), d.line)
+		r.name(d.args[0])
+		return
+	case len(d.args) != 2 || d.args[1] != NodeFile:
+		r.object("its Corefile forwards to %s, line %d", show(strings.Join(d.args[1:], " ")), d.line)
+		return
+	case r.forward != "":
+		r.object("its Corefile forwards all names twice, line %d", d.line)
+		return
+	}
+	for _, o := range d.options {
+		if !slices.Contains(indifferent(), o.name) {
+			r.object("its Corefile has %s for forward, line %d", show(o.name), o.line)
+			if o.name == "except" {
+				for _, a := range o.args {
+					r.name(a)
+				}
+			}
+		}
+	}
+	r.forward = fmt.Sprintf("forward . %s, line %d", NodeFile, d.line)
+}
+
+// gather notes the names that a directive may answer by itself.
+func (r *reader) gather(d directive) {
+	switch d.name {
+	case "hosts":
+		for _, o := range d.options {
+			if _, err := netip.ParseAddr(o.name); err == nil {
+				for _, a := range o.args {
+					r.name(a)
+				}
+			}
+		}
+	case "rewrite", "template", "file", "acl", "k8s_external", "etcd", "secondary":
+		for _, a := range d.args {
+			if strings.Contains(strings.TrimSuffix(a, "."), ".") && !strings.Contains(a, "/") {
+				r.name(a)
+			}
+		}
+	}
+}
+
+// directive is one of a server block, or an option of one.
+type directive struct {
+	name    string
+	line    int
+	args    []string
+	options []directive // of its block, the first level alone
+}
+
+// directives takes a server block apart. The parser has put all of one name together.
+func directives(b caddyfile.ServerBlock) []directive {
+	var out []directive
+	for _, tokens := range b.Tokens {
+		depth := 0
+		for i, t := range tokens {
+			starts := i == 0 || tokens[i-1].Line+strings.Count(tokens[i-1].Text, "\n") < t.Line
+			switch {
+			case t.Text == "{":
+				depth++
+			case t.Text == "}":
+				depth--
+			case depth == 0 && starts:
+				out = append(out, directive{name: t.Text, line: t.Line})
+			case len(out) == 0:
+			case depth == 0:
+				d := &out[len(out)-1]
+				d.args = append(d.args, t.Text)
+			case depth == 1:
+				d := &out[len(out)-1]
+				if starts || len(d.options) == 0 {
+					d.options = append(d.options, directive{name: t.Text, line: t.Line})
+					continue
+				}
+				o := &d.options[len(d.options)-1]
+				o.args = append(o.args, t.Text)
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b directive) int { return a.line - b.line })
+	return out
+}
+
+// zoneOf reads the key of a server block: a zone or a network, with or without dns:// and a port. A network is a reverse zone.
+func zoneOf(key string) (zone string, ok bool) {
+	rest, _ := strings.CutPrefix(key, "dns://")
+	if zone, ok := network(rest); ok {
+		return zone, true
+	}
+	if host, port, found := cutPort(rest); found {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			return "", false
+		}
+		rest = host
+		if zone, ok := network(rest); ok {
+			return zone, true
+		}
+	}
+	if rest == "." {
+		return ".", true
+	}
+	rest = strings.ToLower(strings.TrimSuffix(rest, "."))
+	return rest, isName(rest + ".")
+}
+
+func network(s string) (zone string, ok bool) {
+	p, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil:
+		return "", false
+	case p.Addr().Is4():
+		return "x.in-addr.arpa", true // which of them does not matter
+	}
+	return "x.ip6.arpa", true
+}
+
+func cutPort(s string) (host, port string, found bool) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+// isName tells a domain name with its final dot, as we would ask for it.
+func isName(s string) bool {
+	if len(s) > 254 {
+		return false
+	}
+	for label := range strings.SplitSeq(strings.TrimSuffix(s, "."), ".") {
+		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// show keeps a message in one line and short whatever stands in the file.
+func show(s string) string {
+	out := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == 0xfffd {
+			return ' '
+		}
+		return r
+	}, s)
+	if r := []rune(out); len(r) > 80 {
+		return string(r[:80]) + "…"
+	}
+	return out
+}
