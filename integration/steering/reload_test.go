@@ -84,7 +84,7 @@ func TestReload(t *testing.T) {
 	n.write("resolv.conf", fmt.Sprintf("nameserver %s # again\n", other.Addr()))
 	want("OTHER", "example.org.")
 	good := n.read("node.yaml")
-	n.refuses("NodeConfig", "node.yaml", good+"cash: {entries: 5}\n", "node.yaml:")
+	n.refuses("NodeConfig", "node.yaml", good+"cache: {entries: 5}\n", "node.yaml:")
 	want("KUBEDNS", "svc.cluster.local.")
 	n.refuses("snippet", "node.yaml", good+"snippets: {\".\": nonsense}\n", "nonsense")
 	want("KUBEDNS", "svc.cluster.local.")
