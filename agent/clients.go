@@ -154,13 +154,26 @@ func (c *clients) hit(ctx context.Context, from net.Addr) {
 	}
 }
 
-// counts are the namespaces' for /metrics.
+// counts are the namespaces' for /metrics. Once all places are taken, namespaces without pods on this node give theirs back, as
+// soon as their last counts are told.
 func (c *clients) counts() []telemetry.Namespace {
+	alive := map[string]bool{otherNamespaces: true}
+	for _, p := range c.index.All() {
+		alive[p.file.PodNamespace] = true
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	full, freed := len(c.namespaces) >= namespacesMost, false
 	var out []telemetry.Namespace
 	for name, t := range c.namespaces {
 		out = append(out, telemetry.Namespace{Name: name, Queries: t.queries.Load(), Hits: t.hits.Load(), Failures: t.failures.Load()})
+		if full && !alive[name] {
+			delete(c.namespaces, name)
+			freed = true
+		}
+	}
+	if freed {
+		c.pods.Outdate() // those who had no place take one
 	}
 	return out
 }

@@ -158,6 +158,40 @@ func TestNamespacesAreBounded(t *testing.T) {
 	}
 }
 
+// TestNamespacesGiveTheirPlaceBack: who came first and went must not keep those who live now without series of their own.
+func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
+	dir := t.TempDir()
+	registry := pods.Open(dir, backend.Kind{}, discardLog())
+	c := clientsOf(registry, confOf(t, ""))
+	for i := range namespacesMost {
+		c.namespace(fmt.Sprintf("gone%d", i)).queries.Add(1)
+	}
+	f := pod("shop", "web", "10.244.1.5")
+	f.ContainerID, f.IfName = "c0", "eth0"
+	if err := podfile.Write(dir, f); err != nil {
+		t.Fatal(err)
+	}
+	registry.Outdate()
+	answer := func() {
+		c.answered(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.244.1.5:4000")), 0)
+	}
+	counts := func() map[string]uint64 {
+		m := map[string]uint64{}
+		for _, n := range c.counts() {
+			m[n.Name] = n.Queries
+		}
+		return m
+	}
+	answer()
+	if m := counts(); len(m) != namespacesMost+1 || m[otherNamespaces] != 1 || m["gone0"] != 1 {
+		t.Errorf("with all places taken: %v", m)
+	}
+	answer()
+	if m := counts(); len(m) != 2 || m["shop"] != 1 || m[otherNamespaces] != 1 {
+		t.Errorf("when those who are gone were told for the last time: %v", m)
+	}
+}
+
 func TestPodsText(t *testing.T) {
 	yes := true
 	odd := pod("shop", "we\nb", "10.244.1.5", func(f *podfile.File) {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -44,7 +45,7 @@ func (k *Keeper) Restore(r io.Reader) (Restored, error) { return k.Store.Restore
 
 // Load takes over the file, if there is one, and says in one line what came of it.
 func (k *Keeper) Load() {
-	f, err := os.Open(k.Path)
+	f, err := open(k.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -53,7 +54,7 @@ func (k *Keeper) Load() {
 		var done Restored
 		if done, err = k.Restore(f); err == nil {
 			if done.Unknown {
-				k.Log.Warn("the cache's snapshot is not used: the clock was set and its age is unknown", "path", k.Path)
+				k.Log.Info("the cache begins empty: its snapshot is not of this boot, so its age is unknown", "path", k.Path)
 				return
 			}
 			k.Log.Info("cache restored", "path", k.Path, "entries", done.Entries, "stale", done.Stale, "age", done.Age.Round(time.Second))
@@ -61,6 +62,23 @@ func (k *Keeper) Load() {
 		}
 	}
 	k.Log.Warn("the cache's snapshot is not used", "path", k.Path, "err", err)
+}
+
+// open opens a regular file: a pipe in its place must not hold up the start, and a link must lead nowhere else.
+func open(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // Fresh returns when the snapshot was last known to hold what the store holds. Before the first one it is when Run began.
@@ -129,9 +147,12 @@ func (k *Keeper) write() (err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	// One name, so that what a crash leaves is written over.
+	// One name, so that what a crash leaves does not add up. Whatever has it goes: to open a pipe for writing would wait for a reader.
 	temporary := k.Path + ".new"
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

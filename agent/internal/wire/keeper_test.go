@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,7 +43,7 @@ func (j *journal) take() []string {
 
 func keeper(path string) (*Keeper, *journal) {
 	j := new(journal)
-	return &Keeper{Store: NewStore(0), Path: path, Boot: func() Boot { return Boot{} }, Log: slog.New(slog.NewTextHandler(j, nil))}, j
+	return &Keeper{Store: NewStore(0), Path: path, Boot: at(first), Log: slog.New(slog.NewTextHandler(j, nil))}, j
 }
 
 func TestKeeper(t *testing.T) {
@@ -115,6 +116,49 @@ func TestKeeperOddFiles(t *testing.T) {
 		after.Load()
 		if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "entries=1") {
 			t.Errorf("%s, written over: it says %q", name, lines)
+		}
+	}
+}
+
+// TestKeeperReadsOnlyFiles: a pipe, a device or a link in the place of the snapshot, or of what is to become it, neither holds
+// up a start nor a stop.
+func TestKeeperReadsOnlyFiles(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"pipe":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"device": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"link":   func(path string) error { return os.Symlink("/etc/passwd", path) },
+		"folder": func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		path := filepath.Join(t.TempDir(), name)
+		for _, p := range []string{path, path + ".new"} {
+			if err := put(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k, j := keeper(path)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			k.Load()
+			key, e := entry(t, "a.example.", 600)
+			k.Store.Space(1).Put(key, e)
+			k.Save()
+		}()
+		select {
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s: it hangs", name)
+		}
+		if lines := j.take(); len(lines) == 0 || !strings.Contains(lines[0], "is not used") {
+			t.Errorf("%s: it says %q", name, lines)
+		}
+		if name == "folder" {
+			continue // a file cannot take its place
+		}
+		next, _ := keeper(path)
+		next.Load()
+		if n, _ := next.Store.Bytes(); n == 0 {
+			t.Errorf("%s: it was not written over", name)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // A snapshot, all numbers in network order:
 //
-//	header   "neardnsC", version (2 bytes), wall clock in ms (8), boot (16), time since boot in ms (8)
+//	header   "neardnsC", version (2 bytes), wall clock in ms (8, for people alone), boot (16), time since boot in ms (8)
 //	space    1, id (8)
 //	entry    2, flags (1), class (1), queue (1), TTL (4), age in ms (8), size (2), message
 //	end      0, entries (4), CRC-32C of all before it (4)
@@ -97,23 +97,23 @@ type Restored struct {
 	Entries int           // that were taken over
 	Stale   int           // of these, past their TTL
 	Age     time.Duration // of the snapshot
-	// Unknown: the clocks contradict each other, so nothing is known of the time that has passed, and nothing was taken over.
+	// Unknown: it is of another boot, or of no known one, so nothing is known of the time that has passed, and nothing was taken over.
 	Unknown bool
 }
 
 // Restore takes over what a snapshot holds, as much older as time has passed since, unless the store knows a newer answer.
 // Nothing is taken over if the snapshot is not whole. It reads no more than the store's limit and some for bookkeeping.
 //
-// The time passed is told by the clock of the boot if both are known and the same. Else it is the wall clock's, which may have
-// been set: if it stands before the snapshot's, or before what this boot leaves possible, nothing is taken over. boot is
-// asked when all is read: a snapshot that comes over a socket may be begun long after Restore.
+// The time passed is told by the clock of the boot, which nobody can set. Of a snapshot from another boot nothing is taken over:
+// how long the machine was off only a wall clock could tell, and many stand still meanwhile. boot is asked when all is
+// read: a snapshot that comes over a socket may be begun long after Restore.
 func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
 	in := &summed{r: bufio.NewReaderSize(io.LimitReader(r, s.limit.Load()+1<<20), 64<<10), sum: crc32.New(crc32.MakeTable(crc32.Castagnoli))}
-	found, wall, then, err := in.snapshot()
+	found, then, err := in.snapshot()
 	if err != nil {
 		return Restored{}, err
 	}
-	passed, known := elapsed(wall, then, time.Now(), boot())
+	passed, known := elapsed(then, boot())
 	done := Restored{Age: passed, Unknown: !known}
 	if !known {
 		return done, nil
@@ -171,31 +171,30 @@ func (in *summed) take(n int) ([]byte, error) {
 	return in.buf[:n], nil
 }
 
-// snapshot reads it whole, and the clocks of when it was begun.
-func (in *summed) snapshot() (all []found, wall time.Time, then Boot, err error) {
+// snapshot reads it whole, and the boot's clock of when it was begun.
+func (in *summed) snapshot() (all []found, then Boot, err error) {
 	b, err := in.take(headerBytes)
 	if err != nil {
-		return nil, time.Time{}, Boot{}, err
+		return nil, Boot{}, err
 	}
 	if string(b[:len(snapshotMagic)]) != snapshotMagic {
-		return nil, time.Time{}, Boot{}, fmt.Errorf("%w: it begins with %q", ErrSnapshot, b[:len(snapshotMagic)])
+		return nil, Boot{}, fmt.Errorf("%w: it begins with %q", ErrSnapshot, b[:len(snapshotMagic)])
 	}
 	b = b[len(snapshotMagic):]
 	if v := binary.BigEndian.Uint16(b); v != snapshotVersion {
-		return nil, time.Time{}, Boot{}, fmt.Errorf("%w: it is of version %d, not %d", ErrSnapshot, v, snapshotVersion)
+		return nil, Boot{}, fmt.Errorf("%w: it is of version %d, not %d", ErrSnapshot, v, snapshotVersion)
 	}
-	wall = time.UnixMilli(int64(binary.BigEndian.Uint64(b[2:])))
 	then = Boot{ID: [16]byte(b[10:26]), Since: time.Duration(binary.BigEndian.Uint64(b[26:])) * time.Millisecond}
 	space, begun := uint64(0), false
 	for {
 		tag, err := in.take(1)
 		if err != nil {
-			return nil, time.Time{}, Boot{}, err
+			return nil, Boot{}, err
 		}
 		switch tag[0] {
 		case tagSpace:
 			if b, err = in.take(8); err != nil {
-				return nil, time.Time{}, Boot{}, err
+				return nil, Boot{}, err
 			}
 			space, begun = binary.BigEndian.Uint64(b), true
 		case tagEntry:
@@ -204,14 +203,14 @@ func (in *summed) snapshot() (all []found, wall time.Time, then Boot, err error)
 				err = fmt.Errorf("%w: an entry stands before the first space", ErrSnapshot)
 			}
 			if err != nil {
-				return nil, time.Time{}, Boot{}, err
+				return nil, Boot{}, err
 			}
 			f.space = space
 			all = append(all, f)
 		case tagEnd:
-			return all, wall, then, in.end(len(all))
+			return all, then, in.end(len(all))
 		default:
-			return nil, time.Time{}, Boot{}, fmt.Errorf("%w: nothing begins with %d", ErrSnapshot, tag[0])
+			return nil, Boot{}, fmt.Errorf("%w: nothing begins with %d", ErrSnapshot, tag[0])
 		}
 	}
 }
@@ -262,12 +261,10 @@ func (in *summed) end(entries int) error {
 const century = 100 * 365 * 24 * time.Hour
 
 // elapsed tells how much time has passed since the snapshot.
-func elapsed(wall time.Time, then Boot, now time.Time, boot Boot) (time.Duration, bool) {
-	if then.ID == boot.ID && then.ID != ([16]byte{}) {
-		d := boot.Since - then.Since
-		return d, d >= 0 && d < century
+func elapsed(then, now Boot) (time.Duration, bool) {
+	if then.ID != now.ID || then.ID == ([16]byte{}) {
+		return 0, false
 	}
-	d := now.Round(0).Sub(wall)
-	// The snapshot is older than this boot: a clock that says otherwise was set back, or stood still while the machine was off.
-	return d, d >= 0 && d >= boot.Since && d < century
+	d := now.Since - then.Since
+	return d, d >= 0 && d < century
 }
