@@ -21,7 +21,7 @@ import (
 )
 
 // needsNftables is what to do where the nftables back end cannot be had.
-const needsNftables = "the nftables back end needs nf_tables with socket, notrack and conntrack zone expressions (Linux 5.10 or later, modules nf_tables, nft_socket, nft_ct, nft_masq)"
+const needsNftables = "the nftables back end needs nf_tables with socket, fib, notrack and conntrack zone expressions (Linux 5.10 or later, modules nf_tables, nft_socket, nft_fib_inet, nft_ct, nft_masq)"
 
 // needsIptables is the same for iptables.
 const needsIptables = "the iptables back end needs iptables with the matches recent and socket and the targets MARK and CT (modules xt_recent, xt_socket, xt_mark, xt_CT) and veth"

@@ -418,7 +418,8 @@ func switchOf(rules steer.Table) ([]telemetry.Switch, error) {
 		{steer.CounterHeardUDP, "heard", "udp"}, {steer.CounterHeardTCP, "heard", "tcp"},
 		{steer.CounterFallbackUDP, "fallback", "udp"}, {steer.CounterFallbackTCP, "fallback", "tcp"},
 		{steer.CounterHostUDP, "host", "udp"}, {steer.CounterHostTCP, "host", "tcp"},
-		{steer.CounterUplinkDrop, "dropped", "any"}, {steer.CounterProbe, "probe", "any"},
+		{steer.CounterUplink, "uplink", "any"}, {steer.CounterUplinkDrop, "dropped", "any"}, {steer.CounterStranger, "stranger", "any"},
+		{steer.CounterProbe, "probe", "any"},
 	} {
 		if v, ok := counters[c.name]; ok {
 			out = append(out, telemetry.Switch{Way: c.way, Protocol: c.protocol, Packets: float64(v.Packets)})

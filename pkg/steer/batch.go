@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -100,7 +99,7 @@ func (b *batch) addSet(s set, id uint32) {
 				return nil
 			})
 		}
-		if s.key[0].Name == nftables.TypeIFName.Name {
+		if s.ofLinks() {
 			// Only for people: without the byte order nft prints interface names as empty strings.
 			e.Bytes(unix.NFTA_SET_USERDATA, append([]byte{setKeyByteOrder, 4}, binary.NativeEndian.AppendUint32(nil, hostEndian)...))
 		}

@@ -227,7 +227,7 @@ func (b *batch) complete(want table, have loaded) {
 		if !ok {
 			b.addSet(s, uint32(i+1)) //nolint:gosec // a few dozen sets
 		}
-		if s.contents != dynamic && (s.name != "uplinks" || !ok) {
+		if s.contents != dynamic && (!s.ofLinks() || !ok) {
 			b.addElements(s.name, missingKeys(s.elements, h.elements))
 		}
 	}

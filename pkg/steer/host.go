@@ -46,13 +46,15 @@ const (
 	CounterProbe        = "probe"           // the prober's own
 	CounterHostUDP      = "host_udp"        // host processes' questions under node interception
 	CounterHostTCP      = "host_tcp"        //
-	CounterUplinkDrop   = "dropped_uplink"  // from hosts beside the node: nobody's resolver
+	CounterUplink       = "refused_uplink"  // from hosts beside the node: the cache is nobody's resolver. Given back
+	CounterUplinkDrop   = "dropped_uplink"  // the same with the iptables back end, which drops them
+	CounterStranger     = "refused_source"  // from a source that does not live behind the link it came by. Given back
 	CounterLeaseRenewal = "lease_datagrams" // control datagrams of the agent
 )
 
 func hostCounters() []string {
 	return []string{CounterDeliveredUDP, CounterDeliveredTCP, CounterHeardUDP, CounterHeardTCP, CounterFallbackUDP, CounterFallbackTCP,
-		CounterProbe, CounterHostUDP, CounterHostTCP, CounterUplinkDrop, CounterLeaseRenewal}
+		CounterProbe, CounterHostUDP, CounterHostTCP, CounterUplink, CounterStranger, CounterLeaseRenewal}
 }
 
 // render makes the host table. Addresses stand in sets and maps wherever they can, so that the chains are the same on
@@ -60,11 +62,7 @@ func hostCounters() []string {
 func (h Host) render() table {
 	life := (cmp.Or(h.Lifetime, DefaultLifetime) + lifetimeStep - 1).Truncate(lifetimeStep)
 	t := table{counters: hostCounters()}
-	uplinks := set{name: "uplinks", key: []nftables.SetDatatype{nftables.TypeIFName}}
-	for _, u := range sorted(h.Uplinks) {
-		uplinks.elements = append(uplinks.elements, element{key: ifname(u), text: u})
-	}
-	t.sets = append(t.sets, uplinks)
+	t.sets = append(t.sets, interfaces("uplinks", h.Uplinks), interfaces("detours", h.Detours))
 	pre := chain{name: "prerouting", hook: &hook{kind: "filter", num: unix.NF_INET_PRE_ROUTING, priority: prioBeforeRaw}}
 	out := chain{name: "output", hook: &hook{kind: "filter", num: unix.NF_INET_LOCAL_OUT, priority: prioBeforeRaw}}
 	post := chain{name: "postrouting", hook: &hook{kind: "filter", num: unix.NF_INET_POST_ROUTING, priority: prioLast}}
@@ -99,6 +97,15 @@ func (h Host) render() table {
 		t.chains = append(t.chains, host)
 	}
 	return t
+}
+
+// interfaces is a set of links' names.
+func interfaces(name string, links []string) set {
+	s := set{name: name, key: []nftables.SetDatatype{nftables.TypeIFName}}
+	for _, l := range sorted(links) {
+		s.elements = append(s.elements, element{key: ifname(l), text: l})
+	}
+	return s
 }
 
 // ProbeSource and ProofSource are the prober's addresses of a family.
@@ -214,7 +221,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		// no way to hand them to kube-dns from here.
 		f.rule().iif("lo").ret(),
 	}, hf.servicesFromBeside(), []rule{
-		f.rule().iifIn("uplinks").daddrIn(hf.name("ours")).count(CounterUplinkDrop).drop(),
+		f.rule().iifIn("uplinks").daddrIn(hf.name("ours")).count(CounterUplink).goTo(fallback),
 		f.rule().iifIn("uplinks").ret(),
 		f.rule().iif(ProberInterface).saddr(probe).daddrIn(hf.name("ours")).goTo(hf.name("probe")),
 		f.rule().iif(ProberInterface).saddr(proof).goTo(fallback),
@@ -230,6 +237,9 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	}}
 	otherwise := f.rule().say("goto %s", fallback).gotoOnly(fallback)
 	sw := chain{name: hf.name("switch"), rules: slices.Concat([]rule{
+		// Who takes a neighbour's source is neither served in its name nor noted, so that no note and no share of misses is
+		// spent for it.
+		f.rule().stranger("detours").count(CounterStranger).goTo(fallback),
 		f.rule().proto(UDP).daddrIn(leaseUDP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_udp")),
 		f.rule().proto(TCP).goTo(hf.name("tcp")),
 	}, hf.cededTo(func() *ruleBuilder { return f.rule().proto(UDP) }), []rule{otherwise})}

@@ -119,7 +119,7 @@ func (n *Nftables) wholeFor(rs Ruleset) (bool, error) {
 		return false, err
 	}
 	for _, s := range addressSets(rs) {
-		if s.contents == dynamic || len(s.elements) == 0 || s.name == "uplinks" {
+		if s.contents == dynamic || len(s.elements) == 0 || s.ofLinks() {
 			continue
 		}
 		have, err := n.elements(s.name)

@@ -119,7 +119,10 @@ func (n *Nftables) Apply(rs Ruleset) error {
 
 // Repair is Apply that tells what it found different, as Verify would have.
 func (n *Nftables) Repair(rs Ruleset) (drift []string, err error) {
-	want := rs.render()
+	want, err := n.rendered(rs)
+	if err != nil {
+		return nil, err
+	}
 	err = n.retry("apply rules", func() error {
 		have, err := n.load()
 		if err != nil {
@@ -156,15 +159,34 @@ func (n *Nftables) complete(rs Ruleset) error {
 	if err != nil {
 		return err
 	}
+	want, err := n.rendered(rs)
+	if err != nil {
+		return err
+	}
 	var b batch
-	b.complete(rs.render(), have)
+	b.complete(want, have)
 	return n.commit(&b)
+}
+
+// rendered makes the table of a description, with what it leaves to be looked up here.
+func (n *Nftables) rendered(rs Ruleset) (table, error) {
+	if h, ok := rs.(Host); ok && h.Detours == nil {
+		var err error
+		if h.Detours, err = detours(n.nsFD); err != nil {
+			return table{}, err
+		}
+		rs = h
+	}
+	return rs.render(), nil
 }
 
 // Verify implements Backend. What differs is read twice: a dump that began while another transaction took effect may hold
 // rules of both generations, and where it began after the kernel had raised its generation no flag tells.
 func (n *Nftables) Verify(rs Ruleset) error {
-	want := rs.render()
+	want, err := n.rendered(rs)
+	if err != nil {
+		return err
+	}
 	var before []string
 	return n.retry("verify rules", func() error {
 		have, err := n.load()

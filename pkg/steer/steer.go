@@ -24,6 +24,8 @@ const (
 	TableName = "neardns"
 	// ProberInterface is the host side of the prober's veth; the switch trusts the prober's addresses only there.
 	ProberInterface = "neardns-prober"
+	// FramesInterface is the veth's other end where the prober has no netns of its own (D-031).
+	FramesInterface = "neardns-frames"
 	// Mark is the packet mark of the agent's lease datagrams, and of its own questions to a cluster DNS address where host
 	// processes are intercepted. The host's output hook drops the former and takes the mark off the latter, so it never
 	// meets another program's rules or routes; it only tells them from other root processes' packets.
@@ -211,7 +213,7 @@ type Host struct {
 	Redirects     []Redirect    // steering addresses that the agent may serve
 	FallbackOnly  []Redirect    // taken out of the configuration but still named by a pod: never leased, always given back
 	Locals        []Local       // local addresses, from Locals()
-	Uplinks       []string      // interface names from which our addresses must not be reachable, from Uplinks()
+	Uplinks       []string      // interface names from which nobody is served, from Uplinks()
 	Bridges       []string      // bridges that pods may hang on; the iptables back end's affair, which finds them itself
 	Exempt        []netip.Addr  // pods that opted out of interception; the plugin adds and removes them too
 	InterceptNode bool          // steer also what was not steered in the pod, and host processes
@@ -223,6 +225,9 @@ type Host struct {
 	// OwnLocals gives the node's own processes that name a local address the fallback, too. They are steered under the lease
 	// alone, so their bound after a kill is one lease lifetime.
 	OwnLocals bool
+	// Detours are links by which the route to a source may lead although its packets come by another. nil: those that there are
+	// when the rules are made.
+	Detours []string
 	// HealthPort keeps what the node itself asks over TCP at this port of the local addresses out of conntrack: the kubelet's
 	// probes of a cache's health. 0: nothing.
 	HealthPort uint16

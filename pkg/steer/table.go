@@ -38,6 +38,9 @@ type set struct {
 	elements []element
 }
 
+// ofLinks tells sets of interface names: the agent's to keep, since they change as links come and go.
+func (s set) ofLinks() bool { return s.key[0].Name == nftables.TypeIFName.Name }
+
 // element is one key (and value, in a map), in the byte form that the kernel keeps.
 type element struct {
 	key, value []byte
@@ -209,6 +212,14 @@ func (b *ruleBuilder) iifIn(set string) *ruleBuilder {
 
 func (b *ruleBuilder) oifNot(name string) *ruleBuilder {
 	return b.say("oifname != %q", name).add(&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: ifname(name)})
+}
+
+// stranger matches a source to which no route leads by the link that the packet came by (RFC 3704, section 2.2), unless the
+// route leads by one of the named links, behind which no route tells who lives where.
+func (b *ruleBuilder) stranger(detours string) *ruleBuilder {
+	return b.say("fib saddr . iif oif 0 fib saddr oifname != @%s", detours).add(
+		&expr.Fib{Register: reg1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, equals(make([]byte, 4)),
+		&expr.Fib{Register: reg1, ResultOIFNAME: true, FlagSADDR: true}, &expr.Lookup{SourceRegister: reg1, SetName: detours, Invert: true})
 }
 
 // boundSocket matches where a socket is bound to this very address: "wildcard 0". It needs a full socket, so it never

@@ -19,7 +19,7 @@ import (
 )
 
 // FramesInterface is the other end of ProberInterface where the prober has no netns of its own.
-const FramesInterface = "neardns-frames"
+const FramesInterface = steer.FramesInterface
 
 // frames is the prober's side of the veth where it may not make a netns (CAP_SYS_ADMIN): the end stays in the host's netns and
 // is no part of its network. Questions are written to it as frames and answers are read from it, so they come into the host

@@ -185,7 +185,7 @@ func (m *Metrics) Collect(c prometheus.Collector) { m.registry.MustRegister(c) }
 
 // Switch is the value of one of the switch's counters.
 type Switch struct {
-	Way      string // delivered, heard (of these, behind the host's filters), fallback, host, dropped, probe
+	Way      string // delivered, heard (of these, behind the host's filters), fallback, uplink and stranger (given back too), host, dropped, probe
 	Protocol string // udp, tcp
 	Packets  float64
 }
