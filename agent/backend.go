@@ -123,12 +123,25 @@ type hostRules struct {
 	backend.Host
 	kind     backend.Kind
 	stateDir string
+	secret   steer.Secret      // by which this agent's lease datagrams are known
 	told     podfile.HostRules // what the plugin was told
 }
 
+// ours is a description with the secret of this start.
+func (h *hostRules) ours(rs steer.Ruleset) steer.Ruleset {
+	if host, ok := rs.(steer.Host); ok {
+		host.Secret = h.secret
+		return host
+	}
+	return rs
+}
+
+// Apply is for the start.
+func (h *hostRules) Apply(rs steer.Ruleset) error { return h.Host.Apply(h.ours(rs)) }
+
 // Repair is for the loop, which is one goroutine.
 func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
-	drift, err := h.Host.Repair(rs)
+	drift, err := h.Host.Repair(h.ours(rs))
 	if err != nil {
 		return drift, err
 	}

@@ -189,12 +189,12 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	defer host.Close() //nolint:errcheck // at exit
-	rules := &hostRules{Host: host, kind: a.backend, stateDir: a.conf.StateDir}
 	lease, err := steer.OpenLease()
 	if err != nil {
 		return err
 	}
 	defer lease.Close() //nolint:errcheck // at exit
+	rules := &hostRules{Host: host, kind: a.backend, stateDir: a.conf.StateDir, secret: lease.Secret()}
 	locals := make([]netip.Addr, 0, len(first.Locals))
 	for _, l := range first.Locals {
 		locals = append(locals, l.Address)

@@ -182,7 +182,7 @@ func (b *batch) flushChain(name string) {
 }
 
 func (b *batch) addRule(chain string, r rule) {
-	b.add(fmt.Sprintf("add rule %s %s", chain, r.text), unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, func(e *netlink.AttributeEncoder) {
+	b.add(fmt.Sprintf("add rule %s %s", chain, r), unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, func(e *netlink.AttributeEncoder) {
 		e.String(unix.NFTA_RULE_TABLE, b.tableName())
 		e.String(unix.NFTA_RULE_CHAIN, chain)
 		e.Nested(unix.NFTA_RULE_EXPRESSIONS, func(list *netlink.AttributeEncoder) error {

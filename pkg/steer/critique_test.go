@@ -282,15 +282,16 @@ func TestCritiqueA12NoEndpoints(t *testing.T) {
 	})
 }
 
-// A host beside the node that routes our addresses here is nobody we serve: not under a lease, not by the fallback.
+// A host beside the node that routes our addresses here is nobody we serve. It is given what the cluster DNS address gives it,
+// from kube-dns (D-044), with or without an agent; nobody's pod table puts the source of a steering address's answer right.
 func TestCritiqueA12HostBesideTheNode(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		for _, intercept := range []bool{false, true} {
 			r := newRig(t, o, func(h *steer.Host) { h.InterceptNode = intercept })
 			pod := r.steered("pod")
-			var ours, service []netip.AddrPort
-			for _, a := range r.ours() {
-				ours = append(ours, netip.AddrPortFrom(a, 53))
+			var steering, service []netip.AddrPort
+			for _, d := range r.host.Redirects {
+				steering = append(steering, netip.AddrPortFrom(d.Steering, 53))
 			}
 			for i, a := range r.node.HostAddrs() {
 				for _, o := range r.ours() {
@@ -301,17 +302,23 @@ func TestCritiqueA12HostBesideTheNode(t *testing.T) {
 				r.node.Neighbour.AddRoute(testutil.Host(r.node.ClusterDNS()[i]), a, "seg0")
 				service = append(service, netip.AddrPortFrom(r.node.ClusterDNS()[i], 53))
 			}
-			r.wantNone(r.node.Neighbour, "no agent", ours...)
+			r.wantNone(r.node.Neighbour, "no agent", steering...)
+			r.want("KUBEDNS", r.node.Neighbour, "no agent", r.local()...)
 			r.serving()
 			r.want("AGENT", pod.NetNS, "a pod", r.clusterDNS()...)
-			r.wantNone(r.node.Neighbour, "under a lease", ours...)
+			r.agent.Forget()
+			r.wantNone(r.node.Neighbour, "under a lease", steering...)
+			r.want("KUBEDNS", r.node.Neighbour, "under a lease", r.local()...)
 			r.wantNone(r.node.Neighbour, "asking the node itself", netip.AddrPortFrom(r.node.HostAddrs()[0], 53))
 			// What kube-proxy does for it is kube-proxy's business, with and without us.
 			r.want("KUBEDNS", r.node.Neighbour, "asking the Service", service...)
 			counters, err := r.nft.Counters()
 			must(t, err)
-			if counters[steer.CounterUplinkDrop].Packets == 0 {
-				t.Error("the drop was not counted")
+			if counters[steer.CounterUplink].Packets == 0 {
+				t.Error("what was refused was not counted")
+			}
+			if n := r.agent.Questions(""); n > 0 {
+				t.Errorf("the cache answered %d times", n)
 			}
 		}
 	})

@@ -131,6 +131,9 @@ func CanonicalTexts(rs Ruleset) (map[string]string, error) {
 // KernelRules are the rules of our table as the kernel dumps them, in canonical form.
 func (n *Nftables) KernelRules() (map[string][]string, error) { return n.rules("") }
 
+// OpenLeaseWith is OpenLease with a secret that a test chose.
+func OpenLeaseWith(s Secret) (*Lease, error) { return openLease(s) }
+
 // NftDuration is nftDuration.
 func NftDuration(d time.Duration) string { return nftDuration(d) }
 

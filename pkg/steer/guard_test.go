@@ -221,34 +221,6 @@ func (r *rig) renew4(h steer.Host) {
 	}
 }
 
-// A host beside the node gets by our addresses what the cluster DNS address gives it, from kube-dns; the cache is not its.
-func TestNeighbourIsGivenToKubeDNS(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
-		r := newRig(t, o)
-		r.serving()
-		for _, a := range append(r.ours(), r.node.ClusterDNS()...) {
-			r.node.Neighbour.AddRoute(testutil.Host(a), r.node.HostAddrs()[map[bool]int{true: 0, false: 1}[a.Is4()]], "seg0")
-		}
-		r.want("KUBEDNS", r.node.Neighbour, "at the cluster DNS address", r.clusterDNS()...)
-		var at []netip.AddrPort
-		for _, a := range r.ours() {
-			at = append(at, netip.AddrPortFrom(a, 53))
-		}
-		for _, server := range at {
-			for _, network := range networks {
-				answer, err := testutil.Ask(r.node.Neighbour, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Timeout: short})
-				if err == nil && answer.Who != "KUBEDNS" {
-					t.Errorf("%s over %s: %v", server, network, answer)
-				}
-			}
-		}
-		r.want("KUBEDNS", r.node.Neighbour, "at the local address", r.local()...)
-		if n := r.agent.Questions(""); n > 0 {
-			t.Errorf("the cache answered %d times", n)
-		}
-	})
-}
-
 // tunnel joins two namespaces by a tun device in each, and carries packets between them until the test ends.
 func tunnel(t *testing.T, a *testutil.NetNS, aName string, b *testutil.NetNS, bName string) {
 	t.Helper()

@@ -20,7 +20,7 @@ func (l *Lease) Clear(c Client) error { return l.sendAs(c, portClear) }
 // sendAs sends a control packet whose addresses and protocol are the client's. It is dropped in the output hook of this
 // very host, so nobody ever sees the borrowed address.
 func (l *Lease) sendAs(c Client, port int) error {
-	packet, err := controlPacket(c, port)
+	packet, err := controlPacket(c, port, l.secret)
 	if err != nil {
 		return err
 	}
@@ -64,9 +64,10 @@ func openRaw(domain int) rawSocket {
 func notSwallowed(err error) error { return errors.New(err.Error()) }
 
 // controlPacket is an IP header and the least transport header that the rules and the kernel look into. Checksums are left
-// out: IPv4's is the kernel's to fill in, and nobody reads the other.
-func controlPacket(c Client, port int) ([]byte, error) {
-	transport := 8 // UDP's header
+// out: IPv4's is the kernel's to fill in, and nobody reads the other. The secret is UDP's payload; of TCP, which would need a
+// whole header before it, the sequence numbers.
+func controlPacket(c Client, port int, secret Secret) ([]byte, error) {
+	transport := 8 + 8 // UDP's header and the secret
 	if c.Protocol == TCP {
 		transport = 20
 	}
@@ -97,7 +98,9 @@ func controlPacket(c Client, port int) ([]byte, error) {
 	binary.BigEndian.PutUint16(b[header+2:], uint16(port)) //nolint:gosec // a few hundred
 	if c.Protocol == UDP {
 		binary.BigEndian.PutUint16(b[header+4:], uint16(transport))
+		copy(b[header+8:], secret.bytes())
 	} else {
+		copy(b[header+4:], secret.bytes())
 		b[header+12] = 5 << 4 // data offset, in words
 	}
 	return b, nil

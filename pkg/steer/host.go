@@ -85,6 +85,7 @@ func (h Host) render() table {
 		}
 		nat.rules = append(nat.rules, hf.ownNAT()...)
 		t.chains = append(t.chains, hf.chains(life)...)
+		t.chains = append(t.chains, hf.secretChain(h.Secret))
 		t.chains = append(t.chains, hf.evidenceChains()...)
 		t.chains = append(t.chains, hf.cededChains()...)
 		t.chains = append(t.chains, hf.ownChains()...)
@@ -294,7 +295,7 @@ func (b *ruleBuilder) gotoOnly(chain string) rule {
 // output keeps the agent's answers, and the node's own questions to it, out of conntrack, and takes the lease datagrams.
 func (hf hostFamily) output() []rule {
 	f := hf.family
-	rules := []rule{f.rule().daddrIn(hf.name("ours")).mark(Mark).root().goTo(hf.name("control"))}
+	rules := []rule{f.rule().daddrIn(hf.name("ours")).mark(Mark).root().goTo(hf.name("secret"))}
 	for _, p := range []Protocol{UDP, TCP} {
 		rules = append(rules, f.rule().sport(p, 53).saddrIn(hf.name("ours")).goTo(hf.name("answers")))
 		if hf.ownLocals {
@@ -304,6 +305,20 @@ func (hf hostFamily) output() []rule {
 		rules = append(rules, f.rule().dport(p, 53).daddrIn(hf.name("ours")).notrack().end())
 	}
 	return append(rules, hf.healthProbes()...)
+}
+
+// secretChain lets the agent's own lease datagrams on to control. What does not know the secret passes, and so its sender learns
+// that it has no switch. Who does not know the secret either (the plugin, the doctor) leaves the chain to the agent.
+func (hf hostFamily) secretChain(s Secret) chain {
+	c := chain{name: hf.name("secret"), anothers: s == 0}
+	if s != 0 {
+		control := hf.name("control")
+		c.rules = []rule{
+			hf.rule().secret(UDP, s).goTo(control),
+			hf.rule().secret(TCP, s).goTo(control),
+		}
+	}
+	return c
 }
 
 // giveBack hands a packet the cluster DNS address, and one to a local address the zone by which its answer is known again.

@@ -1,6 +1,8 @@
 package steer
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,8 +15,13 @@ import (
 // and drops them, so a lease costs no nftables transaction: those raise the ruleset's generation, which makes other
 // programs' dumps and restores start over, and they wait for the commit mutex, at times for many seconds.
 //
+// Each datagram carries a secret that was drawn when the Lease was opened and stands in the host table (Host.Secret): to send
+// marked packets takes no more than CAP_NET_RAW since Linux 5.17, which containers have by default; to read the table takes
+// CAP_NET_ADMIN.
+//
 // It must be opened in the host's netns by root, and is safe for concurrent use.
 type Lease struct {
+	secret Secret
 	mu     sync.Mutex
 	fd4    int
 	fd6    int // -1 where the kernel has no IPv6
@@ -23,12 +30,30 @@ type Lease struct {
 	closed bool
 }
 
-// ErrNoSwitch says that nothing swallowed a lease datagram: the host table is missing or not this version's.
-var ErrNoSwitch = errors.New("no rule took the lease datagram: the host table is missing or damaged")
+// Secret proves to the switch that a lease datagram is the agent's. The zero value is that of nobody.
+type Secret uint64
+
+// drawSecret draws one that no other start has.
+func drawSecret() Secret {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails (crypto/rand, Go 1.24)
+	return max(Secret(binary.BigEndian.Uint64(b[:])), 1)
+}
+
+// bytes are the secret as it stands in packets and rules.
+func (s Secret) bytes() []byte { return binary.BigEndian.AppendUint64(nil, uint64(s)) }
+
+// String hides it, from logs too.
+func (Secret) String() string { return "the agent's secret" }
+
+// ErrNoSwitch says that nothing swallowed a lease datagram: the host table is missing, not this version's or another agent's.
+var ErrNoSwitch = errors.New("no rule took the lease datagram: the host table is missing, damaged or another agent's")
 
 // OpenLease opens the sockets in the calling thread's netns. It needs CAP_NET_ADMIN for the mark; without CAP_NET_RAW only
 // Hold and Clear fail.
-func OpenLease() (*Lease, error) {
+func OpenLease() (*Lease, error) { return openLease(drawSecret()) }
+
+func openLease(secret Secret) (*Lease, error) {
 	fd4, err := leaseSocket(unix.AF_INET)
 	if err != nil {
 		return nil, err
@@ -41,8 +66,11 @@ func OpenLease() (*Lease, error) {
 		_ = unix.Close(fd4)
 		return nil, err
 	}
-	return &Lease{fd4: fd4, fd6: fd6, raw4: openRaw(unix.AF_INET), raw6: openRaw(unix.AF_INET6)}, nil
+	return &Lease{secret: secret, fd4: fd4, fd6: fd6, raw4: openRaw(unix.AF_INET), raw6: openRaw(unix.AF_INET6)}, nil
 }
+
+// Secret is what the host table must know for this Lease to renew anything.
+func (l *Lease) Secret() Secret { return l.secret }
 
 func leaseSocket(domain int) (int, error) {
 	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -82,9 +110,9 @@ func (l *Lease) send(addr netip.Addr, port int) error {
 	}
 	var err error
 	if addr.Is4() {
-		err = unix.Sendto(l.fd4, nil, 0, &unix.SockaddrInet4{Port: port, Addr: addr.As4()})
+		err = unix.Sendto(l.fd4, l.secret.bytes(), 0, &unix.SockaddrInet4{Port: port, Addr: addr.As4()})
 	} else {
-		err = unix.Sendto(l.fd6, nil, 0, &unix.SockaddrInet6{Port: port, Addr: addr.As16()})
+		err = unix.Sendto(l.fd6, l.secret.bytes(), 0, &unix.SockaddrInet6{Port: port, Addr: addr.As16()})
 	}
 	return swallowed(addr.String(), err)
 }

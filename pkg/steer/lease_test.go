@@ -34,7 +34,7 @@ func openLease(t testing.TB, ns *testutil.NetNS) *steer.Lease {
 	t.Helper()
 	var lease *steer.Lease
 	var err error
-	ns.Do(func() { lease, err = steer.OpenLease() })
+	ns.Do(func() { lease, err = steer.OpenLeaseWith(testSecret) })
 	must(t, err)
 	t.Cleanup(func() { _ = lease.Close() })
 	return lease
@@ -246,7 +246,7 @@ func TestLeaseIsNobodyElses(t *testing.T) {
 		const nobody = 65534
 		uid, err := unix.SetfsuidRetUid(nobody)
 		must(t, err)
-		l, err := steer.OpenLease()
+		l, err := steer.OpenLeaseWith(testSecret)
 		_, _ = unix.SetfsuidRetUid(uid)
 		must(t, err)
 		defer func() { _ = l.Close() }()

@@ -169,7 +169,7 @@ func (n *Nftables) Lacks(rs Host) ([]string, error) {
 			}
 		}
 		for _, s := range want.sets {
-			if s.contents != exact || s.name == "uplinks" {
+			if s.contents != exact || s.ofLinks() {
 				continue
 			}
 			for _, e := range missingKeys(s.elements, have.sets[s.name].elements) {

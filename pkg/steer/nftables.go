@@ -248,7 +248,7 @@ func (n *Nftables) Supported(...netip.Addr) error {
 	for _, part := range []struct {
 		name string
 		rs   Ruleset
-	}{{"pod table", Pod{Redirects: redirects}}, {"host table", Host{Redirects: redirects, Locals: locals, InterceptNode: true, OwnLocals: true, HealthPort: 8080}}} {
+	}{{"pod table", Pod{Redirects: redirects}}, {"host table", Host{Redirects: redirects, Locals: locals, InterceptNode: true, OwnLocals: true, HealthPort: 8080, Secret: 1}}} {
 		b := batch{table: TableName + "-scratch"}
 		b.complete(part.rs.render(), loaded{})
 		if err := b.rehearse(n.conn); err != nil {

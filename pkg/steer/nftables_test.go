@@ -19,8 +19,11 @@ import (
 
 // host is the description that most kernel tests apply.
 func host() steer.Host {
-	return steer.Host{Redirects: []steer.Redirect{redirect4, redirect6}, Locals: []steer.Local{local4, local6}, Uplinks: []string{"eth0"}}
+	return steer.Host{Redirects: []steer.Redirect{redirect4, redirect6}, Locals: []steer.Local{local4, local6}, Uplinks: []string{"eth0"}, Secret: testSecret}
 }
+
+// testSecret is that of every Lease here that opens without another.
+const testSecret steer.Secret = 0x6e65617264736e64
 
 // generation is the number that the kernel raises at every nftables transaction of a namespace.
 func generation(t testing.TB, ns *testutil.NetNS) uint32 {
@@ -304,7 +307,7 @@ func TestCountersOfNothing(t *testing.T) {
 	got, err := nft.Counters()
 	must(t, err)
 	for _, name := range []string{steer.CounterDeliveredUDP, steer.CounterDeliveredTCP, steer.CounterFallbackUDP, steer.CounterFallbackTCP, steer.CounterProbe,
-		steer.CounterHostUDP, steer.CounterHostTCP, steer.CounterUplinkDrop, steer.CounterLeaseRenewal} {
+		steer.CounterHostUDP, steer.CounterHostTCP, steer.CounterUplink, steer.CounterStranger, steer.CounterLeaseRenewal} {
 		if c, ok := got[name]; !ok || c != (steer.Counter{}) {
 			t.Errorf("counter %s: %v, %v", name, c, ok)
 		}

@@ -48,8 +48,8 @@ func BenchmarkLook(b *testing.B) {
 	})
 }
 
-// What the notes cost a question over UDP: from the pod's socket to the agent's, which nobody reads, with the rules that note
-// and without them.
+// What the notes and the look at the source's route cost a question over UDP: from the pod's socket to the agent's, which nobody
+// reads, with all rules, without the look, and without both.
 func BenchmarkDelivery(b *testing.B) {
 	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	pod := r.steered("pod")
@@ -77,6 +77,13 @@ func BenchmarkDelivery(b *testing.B) {
 	for range 4 {
 		must(b, r.nft.Apply(r.host))
 		b.Run("noted", run)
+		for _, command := range []string{
+			"flush chain inet neardns switch4",
+			"add rule inet neardns switch4 meta l4proto udp ip daddr @lease_udp4 socket wildcard 0 ip saddr . meta l4proto . ip daddr != @bypass4 goto deliver_udp4",
+		} {
+			r.node.Host.Run("nft", command)
+		}
+		b.Run("unlooked", run)
 		for _, command := range []string{
 			"flush chain inet neardns input", "flush chain inet neardns deliver_udp4",
 			"add rule inet neardns deliver_udp4 counter name delivered_udp notrack accept",

@@ -51,7 +51,7 @@ func newRig(t testing.TB, o testutil.Options, change ...func(*steer.Host)) *rig 
 			locals = append(locals, local6.Address)
 		}
 	}
-	r.host = steer.Host{Lifetime: forever}
+	r.host = steer.Host{Lifetime: forever, Secret: testSecret}
 	r.host.Redirects, err = steer.Complete(redirects)
 	must(t, err)
 	r.host.Locals, err = steer.Locals(locals, r.host.Redirects)

@@ -218,6 +218,7 @@ type Host struct {
 	Exempt        []netip.Addr  // pods that opted out of interception; the plugin adds and removes them too
 	InterceptNode bool          // steer also what was not steered in the pod, and host processes
 	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms; 0 means DefaultLifetime
+	Secret        Secret        // of the Lease that may renew; 0: whatever stands there, or nobody's where nothing does
 	// Ceded are those of our addresses at which another program's socket is served without a lease, as without us. For who
 	// shares its addresses with a predecessor that may come back. The agent's own sockets there must be transparent
 	// (IP_TRANSPARENT): that tells them apart, also when it hangs.

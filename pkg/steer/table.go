@@ -3,6 +3,7 @@ package steer
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -52,6 +53,8 @@ type chain struct {
 	name  string
 	hook  *hook // nil: a chain that others jump to
 	rules []rule
+	// anothers: only the chain must be there; what stands in it is not ours to know.
+	anothers bool
 }
 
 type hook struct {
@@ -62,8 +65,17 @@ type hook struct {
 
 // rule is its statements in kernel form and the text that nft prints for them; a test holds the two together.
 type rule struct {
-	text string
-	ops  []op
+	text   string
+	ops    []op
+	hidden bool // the text is for nobody's eyes
+}
+
+// String is the rule as people may see it.
+func (r rule) String() string {
+	if r.hidden {
+		return "(a rule with the agent's secret)"
+	}
+	return r.text
 }
 
 // op is one expression: an expr, or one of the two that google/nftables cannot write (it sends no direction for "ct zone").
@@ -118,6 +130,8 @@ type ruleBuilder struct {
 	ops   []op
 	nf    bool
 	l4    Protocol
+
+	hidden bool
 }
 
 func (f *family) rule() *ruleBuilder { return &ruleBuilder{fam: f} }
@@ -134,7 +148,9 @@ func (b *ruleBuilder) add(es ...expr.Any) *ruleBuilder {
 	return b
 }
 
-func (b *ruleBuilder) end() rule { return rule{text: strings.Join(b.words, " "), ops: b.ops} }
+func (b *ruleBuilder) end() rule {
+	return rule{text: strings.Join(b.words, " "), ops: b.ops, hidden: b.hidden}
+}
 
 func equals(data []byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: data} }
 
@@ -200,6 +216,19 @@ func (b *ruleBuilder) port(p Protocol, word string, offset uint32, port uint16) 
 // anyDport matches the port wherever the transport protocol has it as UDP and TCP do.
 func (b *ruleBuilder) anyDport(port uint16) *ruleBuilder {
 	return b.needFamily().say("th dport %d", port).add(transport(2, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
+}
+
+// secret matches UDP's first eight bytes behind the header or, where it may not be behind one, TCP's sequence numbers.
+func (b *ruleBuilder) secret(p Protocol, s Secret) *ruleBuilder {
+	b.hidden = true
+	offset := uint32(4)
+	if p == UDP {
+		offset = 8
+		b.needL4(p).say("meta l4proto %s @th,64,64 %#x", p, uint64(s))
+	} else {
+		b.needL4(p).say("tcp sequence %d tcp ackseq %d", uint64(s)>>32, uint64(s)&math.MaxUint32)
+	}
+	return b.add(transport(offset, 8, reg1), equals(s.bytes()))
 }
 
 func (b *ruleBuilder) iif(name string) *ruleBuilder {
