@@ -2,11 +2,12 @@ package dns
 
 import (
 	"container/list"
-	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/neardns/neardns/agent/internal/places"
 )
 
 // running is how many datagrams may be in work beside the misses that wait for upstreams: each is a goroutine of some
@@ -20,44 +21,20 @@ const fullLook = time.Millisecond
 // crowd bounds what clients may hold of one server at one time: datagrams in work, and TCP connections. All points share it.
 // It is safe for concurrent use.
 //
-// Both are shared by source as misses are (see the admit plugin): who has as many as places are free gets no more. So one
-// alone has half, and there is room for who comes. It bounds the sources that are remembered, too.
+// Both are shared by source as misses are (package places), which bounds the sources that are remembered, too.
 type crowd struct {
 	idled, refused atomic.Uint64 // connections that were closed for others, and not let in
 	dropped        atomic.Uint64 // datagrams
 
 	mu      sync.Mutex // guards the fields below
-	packets share
-	conns   share
+	packets places.Places
+	conns   places.Places
 	visits  map[netip.Addr]*list.List // of *stream: a source's part of waiting
 	waiting list.List                 // of *stream, those that await a question, longest first
 }
 
-// share is a number of places and who has them.
-type share struct {
-	most, taken int
-	by          map[netip.Addr]int // never more sources than places
-}
-
-func (s *share) free() int { return s.most - s.taken }
-
-// mayTake tells whether src may have one more.
-func (s *share) mayTake(src netip.Addr) bool { return s.by[src] < s.free() }
-
-func (s *share) take(src netip.Addr) {
-	s.taken++
-	s.by[src]++
-}
-
-func (s *share) give(src netip.Addr) {
-	s.taken--
-	if s.by[src]--; s.by[src] <= 0 {
-		delete(s.by, src)
-	}
-}
-
 func newCrowd(cfg Config) *crowd {
-	c := &crowd{packets: share{by: map[netip.Addr]int{}}, conns: share{by: map[netip.Addr]int{}}, visits: map[netip.Addr]*list.List{}}
+	c := &crowd{packets: places.Of(0), conns: places.Of(0), visits: map[netip.Addr]*list.List{}}
 	c.bound(cfg)
 	return c
 }
@@ -66,14 +43,15 @@ func newCrowd(cfg Config) *crowd {
 func (c *crowd) bound(cfg Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.packets.most, c.conns.most = running+cfg.Misses, cfg.Connections
+	c.packets.SetMost(running + cfg.Misses)
+	c.conns.SetMost(cfg.Connections)
 }
 
 // full tells whether no further datagram should be read for now: whoever sent it could not be served.
 func (c *crowd) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.packets.free() <= 0
+	return c.packets.Free() <= 0
 }
 
 // take lets a datagram of src in. Where it does not, the datagram is dropped: answering would take the time that others wait
@@ -81,11 +59,11 @@ func (c *crowd) full() bool {
 func (c *crowd) take(src netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.packets.mayTake(src) {
+	if !c.packets.MayTake(src) {
 		c.dropped.Add(1)
 		return false
 	}
-	c.packets.take(src)
+	c.packets.Take(src)
 	return true
 }
 
@@ -93,7 +71,7 @@ func (c *crowd) take(src netip.Addr) bool {
 func (c *crowd) give(src netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.packets.give(src)
+	c.packets.Give(src)
 }
 
 // enter lets a connection in, or not. It may be one for another: then that is returned, and is to be closed.
@@ -104,12 +82,12 @@ func (c *crowd) give(src netip.Addr) {
 func (c *crowd) enter(s *stream) (victim *stream, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.conns.mayTake(s.source) {
+	if !c.conns.MayTake(s.source) {
 		own, first := c.visits[s.source], c.waiting.Front()
 		switch {
 		case own != nil && own.Len() > 0:
 			victim = at(own.Front())
-		case c.conns.free() <= 0 && first != nil && c.conns.by[at(first).source] > c.conns.by[s.source]:
+		case c.conns.Free() <= 0 && first != nil && c.conns.Held(at(first).source) > c.conns.Held(s.source):
 			victim = at(first)
 		default:
 			c.refused.Add(1)
@@ -118,7 +96,7 @@ func (c *crowd) enter(s *stream) (victim *stream, ok bool) {
 		c.idled.Add(1)
 		c.drop(victim)
 	}
-	c.conns.take(s.source)
+	c.conns.Take(s.source)
 	s.inside = true
 	c.await(s) // nobody may have begun to read it when the next one comes
 	return victim, true
@@ -140,7 +118,7 @@ func (c *crowd) drop(s *stream) {
 	if s.inside {
 		c.busied(s)
 		s.inside = false
-		c.conns.give(s.source)
+		c.conns.Give(s.source)
 	}
 }
 
@@ -182,20 +160,12 @@ func (c *crowd) busied(s *stream) {
 	s.inAll, s.inOwn = nil, nil
 }
 
+// count is how many places there are, and how many are taken.
+type count struct{ most, taken int }
+
 // counts are for the metrics.
-func (c *crowd) counts() (packets, conns share) {
+func (c *crowd) counts() (packets, conns count) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return share{most: c.packets.most, taken: c.packets.taken}, share{most: c.conns.most, taken: c.conns.taken}
-}
-
-// sourceOf is whom something is counted for: the address, also in IPv6, where a node's pods share their /64.
-func sourceOf(client net.Addr) netip.Addr {
-	switch a := client.(type) {
-	case *net.UDPAddr:
-		return a.AddrPort().Addr().Unmap().WithZone("")
-	case *net.TCPAddr:
-		return a.AddrPort().Addr().Unmap().WithZone("")
-	}
-	return netip.Addr{}
+	return count{c.packets.Most(), c.packets.Taken()}, count{c.conns.Most(), c.conns.Taken()}
 }

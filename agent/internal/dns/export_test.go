@@ -4,12 +4,12 @@ package dns
 func (s *Server) BoundPackets(most int) {
 	s.crowd.mu.Lock()
 	defer s.crowd.mu.Unlock()
-	s.crowd.packets.most = most
+	s.crowd.packets.SetMost(most)
 }
 
 // Sources is how many sources are remembered for their questions over UDP.
 func (s *Server) Sources() int {
 	s.crowd.mu.Lock()
 	defer s.crowd.mu.Unlock()
-	return len(s.crowd.packets.by)
+	return s.crowd.packets.Sources()
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/places"
 )
 
 // Times of a point's end.
@@ -124,7 +126,7 @@ func tag(m []byte, client net.Addr) netip.Addr {
 	if len(m) < headerSize || dns.DefaultMsgAcceptFunc(header(m)) != dns.MsgAccept {
 		return nobody()
 	}
-	src := sourceOf(client)
+	src := places.Source(client)
 	bytes := src.As16()
 	copy(m[:cap(m)][cap(m)-tagSize:], bytes[:])
 	return src
@@ -165,7 +167,7 @@ func widen(conn *net.UDPConn) {
 // ServeDNS answers one question.
 func (p *point) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	if p.protocol == "udp" {
-		defer p.crowd.give(sourceOf(w.RemoteAddr()))
+		defer p.crowd.give(places.Source(w.RemoteAddr()))
 	}
 	for {
 		if c := p.chain.Load(); c.enter() {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/places"
 )
 
 // streams are the open connections of one point.
@@ -33,7 +35,7 @@ type stream struct {
 
 // add takes a new connection in. Where there is no place for it, it is closed and nil returned.
 func (s *streams) add(conn *net.TCPConn) *stream {
-	c := &stream{TCPConn: conn, of: s, source: sourceOf(conn.RemoteAddr())}
+	c := &stream{TCPConn: conn, of: s, source: places.Source(conn.RemoteAddr())}
 	victim, ok := s.crowd.enter(c)
 	if victim != nil {
 		victim.reset() // whoever reads it sees an error, and ends it

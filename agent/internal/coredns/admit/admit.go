@@ -9,11 +9,11 @@ package admit
 
 import (
 	"context"
-	"net"
-	"net/netip"
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/places"
 )
 
 // Admit lets misses through its gate.
@@ -27,7 +27,7 @@ func (a *Admit) Name() string { return "admit" }
 
 // ServeDNS implements plugin.Handler.
 func (a *Admit) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	src := source(w.RemoteAddr())
+	src := places.Source(w.RemoteAddr())
 	if a.gate.enter(src) != admitted {
 		// No error beside it: CoreDNS's cache would keep a SERVFAIL that comes with one, and one pod's flood would take a
 		// name from all pods. The errors plugin would log each of 20,000 a second; the gate has counted it.
@@ -35,17 +35,4 @@ func (a *Admit) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	}
 	defer a.gate.leave(src)
 	return plugin.NextOrFailure(a.Name(), a.next, ctx, w, r)
-}
-
-// source is whom a question is counted for: the address, also in IPv6. A /64 would be fairer between hosts of the
-// Internet; here it is the pod range of the whole node, and a pod that wants a second address needs CAP_NET_ADMIN. What the
-// cache asks by itself (prefetch) comes from no client and has a share of its own.
-func source(client net.Addr) netip.Addr {
-	switch c := client.(type) {
-	case *net.UDPAddr:
-		return c.AddrPort().Addr().Unmap().WithZone("")
-	case *net.TCPAddr:
-		return c.AddrPort().Addr().Unmap().WithZone("")
-	}
-	return netip.Addr{}
 }

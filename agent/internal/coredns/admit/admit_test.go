@@ -106,8 +106,8 @@ func TestShares(t *testing.T) {
 			if total > tc.limit || total != g.inFlight() {
 				t.Errorf("%d in flight, the gate says %d, the limit is %d", total, g.inFlight(), tc.limit)
 			}
-			if len(g.held) > tc.limit {
-				t.Errorf("%d sources are remembered", len(g.held))
+			if g.places.Sources() > tc.limit {
+				t.Errorf("%d sources are remembered", g.places.Sources())
 			}
 			if tc.greedy <= 100 && tc.limit > 2 {
 				if why := g.enter(netip.MustParseAddr("10.244.255.1")); why != admitted {
@@ -120,8 +120,8 @@ func TestShares(t *testing.T) {
 					g.leave(pod(i))
 				}
 			}
-			if g.inFlight() != 0 || len(g.held) != 0 {
-				t.Errorf("when all have left: %d in flight, %d sources", g.inFlight(), len(g.held))
+			if g.inFlight() != 0 || g.places.Sources() != 0 {
+				t.Errorf("when all have left: %d in flight, %d sources", g.inFlight(), g.places.Sources())
 			}
 		})
 	}
@@ -245,25 +245,6 @@ func TestShedIsNotCached(t *testing.T) {
 	}
 	if time.Since(now) > 4*time.Second {
 		t.Fatal("too slow to tell a kept failure from one that ended")
-	}
-}
-
-func TestSource(t *testing.T) {
-	for _, tc := range []struct {
-		addr net.Addr
-		want string
-	}{
-		{&net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}, "10.0.0.1"},
-		{&net.TCPAddr{IP: net.ParseIP("::ffff:10.0.0.1"), Port: 2}, "10.0.0.1"},
-		{&net.UDPAddr{IP: net.ParseIP("fd00::1"), Port: 3}, "fd00::1"},
-		{&net.UDPAddr{IP: net.ParseIP("fd00::2"), Port: 3}, "fd00::2"}, // the same /64, another pod
-		{&net.UDPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0"}, "fe80::1"},
-		{nil, "invalid IP"},
-		{&net.UnixAddr{Name: "x"}, "invalid IP"},
-	} {
-		if got := source(tc.addr).String(); got != tc.want {
-			t.Errorf("source of %v is %s, want %s", tc.addr, got, tc.want)
-		}
 	}
 }
 

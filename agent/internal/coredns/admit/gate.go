@@ -4,11 +4,13 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+
+	"github.com/neardns/neardns/agent/internal/places"
 )
 
 // DefaultLimit is how many misses may be in flight when nothing else is said. A miss that waits for a slow upstream holds
 // about 30 kB (its goroutine, the question twice and its share of an upstream connection), so these are 30 MB, what a full
-// cache takes; at 4 s a miss, the longest that the chain allows, they are 250 misses a second with an upstream that hangs.
+// cache takes; at 4.5 s a miss, the longest that the chain allows, they are 227 misses a second with an upstream that hangs.
 const DefaultLimit = 1024
 
 // Gate bounds the questions that are being asked of upstreams. The server blocks of all configurations that one process
@@ -18,15 +20,13 @@ type Gate struct {
 	limit atomic.Int64
 	shed  [reasons]atomic.Uint64
 
-	mu    sync.Mutex // guards the fields below
-	total int
-	// One entry for each source that has a miss in flight, so never more entries than the limit.
-	held map[netip.Addr]int
+	mu     sync.Mutex // guards the field below
+	places places.Places
 }
 
 // New makes a gate that lets limit misses in.
 func New(limit int) *Gate {
-	g := &Gate{held: map[netip.Addr]int{}}
+	g := &Gate{places: places.Of(limit)}
 	g.SetLimit(limit)
 	return g
 }
@@ -44,28 +44,23 @@ const (
 	admitted reason = -1
 )
 
-// enter takes a place for src, or says why there is none. Who got one must leave.
-//
-// A source may have as many places as are left free (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on
-// Networking 6(2), 1998). One greedy source alone gets half, n of them one part of n+1 each, and as much stays free for
-// those who come. It needs no list of who is greedy, no clock and no number to tune.
+// enter takes a place for src, or says why there is none. Who got one must leave. See package places for who gets how many.
 func (g *Gate) enter(src netip.Addr) reason {
-	limit := int(g.limit.Load())
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.places.SetMost(int(g.limit.Load()))
 	why := admitted
-	switch free, mine := limit-g.total, g.held[src]; {
-	case free <= 0:
+	switch {
+	case g.places.Free() <= 0:
 		why = full
-	case mine >= free:
+	case !g.places.MayTake(src):
 		why = share
 	}
 	if why != admitted {
 		g.shed[why].Add(1)
 		return why
 	}
-	g.total++
-	g.held[src]++
+	g.places.Take(src)
 	return admitted
 }
 
@@ -73,14 +68,11 @@ func (g *Gate) enter(src netip.Addr) reason {
 func (g *Gate) leave(src netip.Addr) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.total--
-	if g.held[src]--; g.held[src] == 0 {
-		delete(g.held, src)
-	}
+	g.places.Give(src)
 }
 
 func (g *Gate) inFlight() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.total
+	return g.places.Taken()
 }
