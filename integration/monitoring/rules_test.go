@@ -95,6 +95,7 @@ var noAlert = map[string]string{
 	"neardns_upstream_health_changes_total":     "NeardnsUpstreamDead tells of those that last",
 	"neardns_upstream_hedges_total":             "a slow upstream that is stood in for",
 	"neardns_upstream_probes_total":             "how the dead are tried again",
+	"neardns_upstream_shed_total":               "NeardnsUpstreamDead tells of the servers that were dead",
 	"neardns_upstream_requests_total":           "single failures are stood in for; NeardnsUpstreamDead and NeardnsServfail tell of what is not",
 }
 
@@ -105,6 +106,7 @@ var noPanel = map[string]string{
 	"neardns_upstream_connections_opened_total": "for a developer of the agent",
 	"neardns_upstream_health_changes_total":     "health is shown",
 	"neardns_upstream_probes_total":             "health is shown",
+	"neardns_upstream_shed_total":               "health is shown",
 }
 
 var metricName = regexp.MustCompile(`\b(?:neardns|coredns|process|go)_\w+`)

@@ -27,7 +27,7 @@ const (
 	flushMost  = time.Second
 	flushLook  = 5 * time.Millisecond
 	idleMost   = time.Second     // an open connection that asks nothing for so long is closed when its server ends
-	drainMost  = 5 * time.Second // CoreDNS's own grace; a miss takes 4 s at most
+	drainMost  = 5 * time.Second // CoreDNS's own grace; a miss takes 4.5 s at most
 	cutMost    = 2 * time.Second
 )
 

@@ -51,6 +51,8 @@ func (s *Server) enter() (leave func(), err error) {
 		return nil, err
 	}
 	caddy.Quiet, dnsserver.Quiet = true, true
+	// CoreDNS passes classes other than IN on where these plugins are in the block, as kube-dns with its forward does.
+	dnsserver.EnableChaos[dirAsk] = struct{}{}
 	process.current = s.plugins
 	return leave, nil
 }

@@ -304,7 +304,10 @@ func (b *block) askCtx(ctx context.Context, network, name string) (string, time.
 	took := time.Since(began)
 	if rec.Msg == nil {
 		if err == nil {
-			b.t.Errorf("%s: neither an answer nor an error", name)
+			if rcode != dns.RcodeServerFailure {
+				b.t.Errorf("%s: neither an answer nor an error", name)
+			}
+			return "shed", took
 		}
 		return dns.RcodeToString[rcode] + ": " + err.Error(), took
 	}

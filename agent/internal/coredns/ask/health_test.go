@@ -222,6 +222,7 @@ func TestOneNameIsNotHeldAgainstIt(t *testing.T) {
 // An upstream that is slow for everybody, alone, is asked little more than once for each question, and each is answered.
 func TestSlowForAll(t *testing.T) {
 	const questions = 150 // no more than fit the server's receive buffer at once
+	const neutral = 4     // by which it was seen that it is not dead
 	slow := newFake(t, onBoth, after(1200*time.Millisecond, says("slow")))
 	b := serve(t, nil, slow.addr)
 	var wg sync.WaitGroup
@@ -229,7 +230,7 @@ func TestSlowForAll(t *testing.T) {
 		wg.Go(func() { b.want("udp", fmt.Sprintf("n%d.example.", i), "slow", 1200*time.Millisecond, 2*time.Second) })
 	}
 	wg.Wait()
-	if most := int64(questions + hedgeMost + questions/hedgeCost); slow.questions() > most {
+	if most := int64(questions + hedgeMost + questions/hedgeCost + neutral); slow.questions() > most {
 		t.Errorf("asked %d times for %d questions, want at most %d", slow.questions(), questions, most)
 	}
 	if b.list[0].health.failing.Load() {

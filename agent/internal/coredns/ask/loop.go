@@ -126,8 +126,8 @@ func (a *Ask) comesBack(ctx context.Context, s *server) (bool, error) {
 	}
 	defer a.servers.bufs.put(buf)
 	now := time.Now()
-	stream := s.tls != nil || a.stream && !s.isStreamless(now)
-	_, _, err = s.exchange(ctx, req, wire, stream, true, now.Add(budget))
+	stream := s.tls != nil || a.stream && !s.streamless(now)
+	_, err = s.exchange(ctx, req, wire, way{stream: stream, fresh: true}, now.Add(silentEnd))
 	return a.servers.nonces.drop(name), err
 }
 

@@ -73,9 +73,9 @@ func proxyDurations() *prometheus.HistogramVec {
 
 // collector gathers at each scrape what the servers have counted.
 type collector struct {
-	servers                                                      *Servers
-	requests, healthy, changes, probes, opened, hedged, resorted *prometheus.Desc
-	loops                                                        *prometheus.Desc
+	servers                                                            *Servers
+	requests, healthy, changes, probes, opened, hedged, shed, resorted *prometheus.Desc
+	loops                                                              *prometheus.Desc
 }
 
 // Collector exports the servers' counts. The label server has the values that the configuration names.
@@ -91,6 +91,7 @@ func (ss *Servers) Collector() prometheus.Collector {
 		probes:   desc("probes_total", "Questions to a failing upstream in the background, to see whether it answers again.", "server"),
 		opened:   desc("connections_opened_total", "Connections and sockets opened to an upstream.", "server", "protocol"),
 		hedged:   desc("hedges_total", "Questions asked a second time beside one that had no answer yet."),
+		shed:     desc("shed_total", "Questions that were not asked, because every upstream was dead and their source had its share of those that try."),
 		resorted: desc("last_resort_total", "Questions answered by the cluster DNS address because the upstreams before it failed.", "zone"),
 		loops:    desc("loop", "Whether an upstream leads back to this node (1) and is not asked for the zone.", "server", "zone"),
 	}
@@ -98,7 +99,7 @@ func (ss *Servers) Collector() prometheus.Collector {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.requests, c.healthy, c.changes, c.probes, c.opened, c.hedged, c.resorted, c.loops} {
+	for _, d := range []*prometheus.Desc{c.requests, c.healthy, c.changes, c.probes, c.opened, c.hedged, c.shed, c.resorted, c.loops} {
 		ch <- d
 	}
 }
@@ -129,6 +130,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.opened, s.counts.opened[1].Load(), s.name, "tcp")
 	}
 	counter(c.hedged, uint64(c.servers.hedges.granted.Load()))
+	counter(c.shed, c.servers.shed.Load())
 	resorted, loops := map[string]uint64{}, map[[2]string]bool{}
 	for _, a := range blocks {
 		zone := a.zones[0]

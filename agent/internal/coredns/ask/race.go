@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -21,10 +22,14 @@ type try struct {
 
 	state     state
 	why       reason
+	worth     verdict // of its answer
 	err       error
 	began     time.Time
-	connected bool
+	connected *atomic.Bool // a connection stood; nil: it did from the start
 }
+
+// stood reports whether the try had a connection.
+func (t *try) stood() bool { return t.connected == nil || t.connected.Load() }
 
 type state uint8
 
@@ -40,13 +45,18 @@ type race struct {
 	a          *Ask
 	req        *dns.Msg
 	began, end time.Time
+	patience   time.Time // when it ends if nothing was heard of a server
+	overTCP    bool      // the client asked over a stream: it cannot come again by another way
+	trial      bool      // every server was dead when it began
+	suspected  bool      // those that are silent are being looked at
 	tries      [maxTries]try
 	count      int  // tries planned
 	spare      bool // some server fails and is not asked first
 	next       int  // the first one that has not begun
 	best       *dns.Msg
-	worth      verdict // of best
-	late       bool    // we stood still for a while: what took long says nothing of a server
+	worth      verdict   // of best
+	headed     time.Time // since when best is the head of an answer
+	late       bool      // we stood still for a while: what took long says nothing of a server
 }
 
 // plan puts the servers in order: healthy ones as they were written, then the last resort, then those that fail; what is left
@@ -55,7 +65,7 @@ func (r *race) plan(stream bool) {
 	now := r.began
 	add := func(s *server, at int, again bool) {
 		if r.count < maxTries {
-			r.tries[r.count] = try{server: s, at: at, again: again, stream: s.tls != nil || stream && !s.isStreamless(now)}
+			r.tries[r.count] = try{server: s, at: at, again: again, stream: s.tls != nil || stream && s.streamFirst(now)}
 			r.count++
 		}
 	}
@@ -125,10 +135,9 @@ func (r *race) run(ctx context.Context) (*dns.Msg, error) {
 
 // outcome is what came of a try.
 type outcome struct {
-	try       int
-	msg       *dns.Msg
-	err       error
-	connected bool
+	try int
+	msg *dns.Msg
+	err error
 }
 
 // listening is the first try where it has taken too long.
@@ -146,7 +155,7 @@ func (r *race) begin(wire []byte) (*listening, *dns.Msg) {
 	if l == nil && err == nil {
 		return nil, nil
 	}
-	t.state, t.began, t.connected, r.next = running, r.began, true, 1
+	t.state, t.began, r.next = running, r.began, 1
 	if err != nil {
 		r.take(outcome{err: err})
 		return nil, nil
@@ -165,7 +174,7 @@ func (r *race) begin(wire []byte) (*listening, *dns.Msg) {
 	switch {
 	case err == nil:
 		s.pool(l.stream).give(l)
-		if r.take(outcome{msg: m, connected: true}) {
+		if r.take(outcome{msg: m}) {
 			return nil, r.best
 		}
 	case sent && isTimeout(err):
@@ -176,7 +185,7 @@ func (r *race) begin(wire []byte) (*listening, *dns.Msg) {
 		t.state, t.fresh, r.next = planned, true, 0
 	default:
 		l.close(s.bufs)
-		r.take(outcome{err: err, connected: true})
+		r.take(outcome{err: err})
 	}
 	return nil, nil
 }
@@ -193,11 +202,11 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 		r.next++
 		active++
 		r.ready(i)
-		t := r.tries[i]
+		t, end := r.tries[i], r.end
 		own := slices.Clone(wire)
 		go func() { // ends with its answer, at r.end or with ctx
-			m, connected, err := t.server.exchange(ctx, req, own, t.stream, t.fresh, r.end)
-			outcomes <- outcome{i, m, err, connected}
+			m, err := t.server.exchange(ctx, req, own, way{t.stream, t.fresh, t.connected}, end)
+			outcomes <- outcome{i, m, err}
 		}()
 	}
 	pause := hedgeAfter
@@ -206,10 +215,10 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 		r.due(r.began.Add(hedgeAfter))
 		active++
 		pause = hedgeAgain
-		s := r.tries[0].server
+		s, end := r.tries[0].server, r.end
 		go func() { // as above
-			m, err := s.listen(ctx, pending, req, r.end)
-			outcomes <- outcome{0, m, err, true}
+			m, err := s.listen(ctx, pending, req, end)
+			outcomes <- outcome{0, m, err}
 		}()
 		if r.more() && r.mayHedge() {
 			start()
@@ -221,7 +230,14 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	due := time.Now().Add(pause)
-	wait := func(d time.Duration) { timer.Reset(d); due = time.Now().Add(d) }
+	wait := func(d time.Duration) {
+		now := time.Now()
+		if left := r.patience.Sub(now); left > 0 {
+			d = min(d, left)
+		}
+		timer.Reset(d)
+		due = now.Add(d)
+	}
 	for active > 0 || r.more() && time.Now().Before(r.end) {
 		select {
 		case out := <-outcomes:
@@ -236,6 +252,12 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 			}
 		case <-timer.C:
 			r.due(due)
+			now := time.Now()
+			r.suspect(now)
+			if r.hopeless(now) {
+				r.settle(-1)
+				return r.give(nil)
+			}
 			pause = hedgeAgain
 			if r.more() && (active == 0 || r.mayHedge()) {
 				start()
@@ -271,11 +293,15 @@ func (s *server) listen(ctx context.Context, p *listening, req *dns.Msg, end tim
 // the other protocol.
 func (r *race) ready(i int) {
 	t := &r.tries[i]
-	t.state, t.began = running, time.Now()
+	t.state, t.began, t.connected = running, time.Now(), new(atomic.Bool)
 	if !t.again {
 		return
 	}
 	t.fresh = true
+	if r.cut() && t.server.tls == nil { // a datagram has shown what it can hold
+		t.stream = true
+		return
+	}
 	for j := i - 1; j >= 0; j-- {
 		before := &r.tries[j]
 		if before.server != t.server {
@@ -283,12 +309,10 @@ func (r *race) ready(i int) {
 		}
 		switch {
 		case t.server.tls != nil:
-		case before.state == ended && before.err == nil && r.worth == truncated:
-			t.stream, t.fresh = true, false
-		case before.stream && (before.fresh || !before.connected):
+		case before.stream && (before.fresh || before.connected != nil): // no connection was at hand, and a new one did no better
 			t.stream = false
 		case !before.stream && before.again:
-			t.stream = !t.server.isStreamless(t.began)
+			t.stream = !t.server.streamless(t.began)
 		default:
 			t.stream = before.stream
 		}
@@ -306,7 +330,7 @@ func (r *race) more() bool {
 
 func (r *race) spoken(s *server) bool {
 	for i := range r.next {
-		if t := &r.tries[i]; t.server == s && t.state == ended && t.err == nil && t.why != reasonNone {
+		if t := &r.tries[i]; t.server == s && t.state == ended && t.err == nil && (t.why != reasonNone || t.worth == truncated && t.stream) {
 			return true
 		}
 	}
@@ -323,53 +347,106 @@ func (r *race) atOnce(i int) bool {
 	case t.err == nil, t.why == reasonBroken:
 		return true // truncated, or the end of this connection only
 	}
-	return t.stream && t.server.tls == nil && !t.connected
+	return t.stream && t.server.tls == nil && !t.stood() && !r.cut()
 }
 
-// mayHedge reports whether another try may run beside those that run: always where they wait for a server known to fail,
-// else within the share that keeps a slow upstream from being asked everything twice.
+// mayHedge reports whether another try may run beside those that run: always where they wait for a server known to fail, or
+// for a stream of one whose streams have failed lately, and once where a client would have asked again by itself; else within
+// the share that keeps a slow upstream from being asked everything twice.
 func (r *race) mayHedge() bool {
+	now := time.Now()
 	for i := range r.next {
-		if t := &r.tries[i]; t.state == running && t.server.health.failing.Load() {
+		t := &r.tries[i]
+		if t.state != running {
+			continue
+		}
+		if s := t.server; s.health.failing.Load() || t.stream && !t.stood() && (s.doubtful() || s.streamless(now)) {
 			return true
 		}
 	}
-	return r.a.servers.hedges.spend()
+	return r.next == 1 && !now.Before(r.patience) || r.a.servers.hedges.spend()
+}
+
+// suspect has those servers looked at of which nothing was heard since this question was asked: whether it is the name, or
+// they.
+func (r *race) suspect(now time.Time) {
+	if r.suspected || now.Sub(r.began) < silentAfter {
+		return
+	}
+	r.suspected = true
+	for i := range r.next {
+		if t := &r.tries[i]; t.state == running && !t.server.heard(t.began) {
+			t.server.suspect(r.a)
+		}
+	}
+}
+
+// cut reports whether the best answer so far is the head of one.
+func (r *race) cut() bool { return r.best != nil && r.worth == truncated }
+
+// hopeless reports whether the client should hear now what there is, although the budget is not over: it can come again over
+// TCP, or nothing at all was heard of the servers that are waited for.
+func (r *race) hopeless(now time.Time) bool {
+	early := !now.Before(r.patience)
+	if r.cut() && !r.overTCP && (early || now.Sub(r.headed) >= hedgeAfter && r.streamless(now)) {
+		return true
+	}
+	if !early {
+		return false
+	}
+	for i := range r.next {
+		if t := &r.tries[i]; t.state == running && t.server.heard(r.began) {
+			return false
+		}
+	}
+	return true
+}
+
+// streamless reports whether the streams that are waited for are such as have failed lately.
+func (r *race) streamless(now time.Time) bool {
+	for i := range r.next {
+		if t := &r.tries[i]; t.state == running && t.stream && !t.server.streamless(now) && !t.server.doubtful() {
+			return false
+		}
+	}
+	return true
 }
 
 // take notes an outcome and reports whether it is the answer.
 func (r *race) take(out outcome) bool {
 	t := &r.tries[out.try]
-	t.state, t.err, t.connected = ended, out.err, out.connected
+	t.state, t.err = ended, out.err
 	now := time.Now()
 	v := good
 	if out.err == nil {
 		v = judge(out.msg, r.a.holds)
 		t.server.observe(out.msg.Rcode, now.Sub(t.began))
+		if t.stream {
+			t.server.streamWorks()
+		}
 	}
-	t.why = reasonOf(v, out.err)
+	t.why, t.worth = reasonOf(v, out.err), v
 	t.server.counts.results[t.why].Add(1)
 	if out.err != nil {
-		if r.best == nil || r.worth != truncated || !t.stream || out.connected || t.server.tls != nil {
-			return false
-		}
-		t.server.setStreamless(now, out.err)
-		return true // the head of the answer is all that there is
+		// The head of the answer is all that there is, and the client can come over TCP itself.
+		return r.cut() && t.stream && !t.stood() && !r.overTCP
 	}
 	if r.best == nil || rank(v) < rank(r.worth) {
 		r.best, r.worth = out.msg, v
 	}
-	if v == truncated && (t.stream || t.server.isStreamless(now)) {
-		v = good // that is all that there is
+	if v == truncated && t.stream && !r.overTCP {
+		v = good // the server itself has no more
 	}
 	if v != good {
-		t.server.health.heard.Store(now.UnixNano())
-		if v == truncated {
+		t.server.hear(now)
+		if v == truncated && !t.stream {
+			r.headed = now
 			r.wholeNext(t)
 		}
 		return false
 	}
 	t.server.good(now, now.Sub(t.began))
+	t.server.remember(now, r.req)
 	if r.spare {
 		for _, s := range r.a.list {
 			if s != t.server && s.health.failing.Load() {
@@ -401,12 +478,17 @@ func rank(v verdict) int {
 	return [...]int{good: 0, truncated: 1, lame: 2, servfail: 3, refused: 4}[v]
 }
 
-// give ends a race that nobody has won: with the best of the bad answers, or everybody's reason.
+// give ends a race that nobody has won: with the best of the bad answers, or everybody's reason. A client over TCP never gets
+// the head of an answer: it would take it for the whole.
 func (r *race) give(err error) (*dns.Msg, error) {
-	if r.best != nil {
+	if r.best != nil && !(r.overTCP && r.cut()) {
 		return r.best, nil
 	}
 	errs := []error{err}
+	limit := err != nil || r.cut()
+	if r.cut() {
+		errs = append(errs, errCut)
+	}
 	for i := range r.next {
 		t := &r.tries[i]
 		switch t.state {
@@ -415,7 +497,12 @@ func (r *race) give(err error) (*dns.Msg, error) {
 		case running:
 			t.why = reasonSilent
 		}
+		// What did not come in time may be on its way, but from a server that was dead before and stayed so.
+		limit = limit || t.why == reasonSilent && (!r.trial || t.server.heard(r.began))
 		errs = append(errs, fault(t.server, t.why, t.err))
 	}
-	return nil, errors.Join(errs...)
+	if err = errors.Join(errs...); limit {
+		err = limited{err}
+	}
+	return nil, err
 }

@@ -23,8 +23,6 @@ const (
 	// its start; a minute later at most, kube-dns's new pods get their share. Each line draws its own end between half of
 	// this and the whole, so that they do not all begin anew at once.
 	defaultMaxAge = time.Minute
-	// streamlessFor is how long a server that took no stream is asked over datagrams before a stream is tried again.
-	streamlessFor = 2 * time.Minute
 )
 
 // server is one server that is asked, with its lines and what is known of it. All server blocks that name it, and their
@@ -40,11 +38,12 @@ type server struct {
 	end    context.CancelFunc
 	tasks  sync.WaitGroup // probes
 	maxAge time.Duration
+	born   time.Time // what the server's clock counts from
 
-	udp, tcp   pool
-	streamless atomic.Int64 // Unix time in nanoseconds until which no stream is tried
-	health     health
-	counts     counts
+	udp, tcp pool
+	streams  streams
+	health   health
+	counts   counts
 
 	refs int // guarded by Servers.mu
 }
@@ -59,18 +58,12 @@ func (s *server) pool(stream bool) *pool {
 	return &s.udp
 }
 
-func (s *server) isStreamless(now time.Time) bool {
-	return s.tls == nil && s.streamless.Load() > now.UnixNano()
-}
+// at is a moment by the server's clock: nanoseconds since it was made, and never 0. It is the machine's clock that nobody
+// sets, so that a wall clock that is set back takes no server for silent, or for talking.
+func (s *server) at(t time.Time) int64 { return int64(t.Sub(s.born)) + 1 }
 
-// setStreamless notes that the server takes no stream.
-func (s *server) setStreamless(now time.Time, why error) {
-	if s.isStreamless(now) {
-		return
-	}
-	s.streamless.Store(now.Add(streamlessFor).UnixNano())
-	s.log.Info("upstream does not take TCP, it is asked over UDP", "server", s.name, "err", why, "for", streamlessFor)
-}
+// heard reports whether anything came from the server since t.
+func (s *server) heard(t time.Time) bool { return s.health.last.Load() >= s.at(t) }
 
 // open makes a new line.
 func (s *server) open(ctx context.Context, stream bool) (*line, error) {
@@ -95,27 +88,38 @@ func (s *server) ready(stream bool) (*line, error) {
 	return s.open(context.Background(), false)
 }
 
+// way is how a server is asked.
+type way struct {
+	stream    bool         // over TCP or TLS
+	fresh     bool         // over a new connection
+	connected *atomic.Bool // nil: nobody asks
+}
+
 // exchange asks over a line that waits or a new one, and blocks until the answer, deadline or the end of ctx. fresh
-// passes the pool by. A line that the server had closed meanwhile is replaced at once, without anybody noticing.
-func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, stream, fresh bool, deadline time.Time) (m *dns.Msg, connected bool, err error) {
+// passes the pool by. A line that the server had closed meanwhile is replaced at once, without anybody noticing. connected
+// is set once a connection stands.
+func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way, deadline time.Time) (m *dns.Msg, err error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for {
 		var l *line
-		if !fresh {
-			l = s.pool(stream).take()
+		if !w.fresh {
+			l = s.pool(w.stream).take()
 		}
 		if l == nil {
-			if l, err = s.open(ctx, stream); err != nil {
-				return nil, false, err
+			if l, err = s.open(ctx, w.stream); err != nil {
+				return nil, err
 			}
+		}
+		if w.connected != nil {
+			w.connected.Store(true)
 		}
 		m, err, stale := s.over(ctx, l, req, wire, deadline)
 		if !stale {
-			return m, true, err
+			return m, err
 		}
 		s.pool(true).flush() // most likely the others are dead too
-		fresh = true
+		w.fresh = true
 	}
 }
 
@@ -171,6 +175,9 @@ func (r reason) String() string {
 	return [...]string{"answered", "silent", "slow", "connection refused", "unreachable", "connection broken", "malformed answer",
 		"tls failed", "SERVFAIL", "REFUSED", "answers for another zone"}[r]
 }
+
+// spoken reports whether the server has said something, and something wrong.
+func (r reason) spoken() bool { return r == reasonServfail || r == reasonRefused || r == reasonLame }
 
 // label is the reason as the value of a metric's label.
 func (r reason) label() string { return strings.ReplaceAll(strings.ToLower(r.String()), " ", "_") }

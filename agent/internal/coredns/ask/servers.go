@@ -30,9 +30,11 @@ type Servers struct {
 	log    *slog.Logger
 	roots  *x509.CertPool // nil: the system's
 	maxAge time.Duration
+	born   time.Time
 	bufs   buffers
 	hedges hedges
 	nonces nonces
+	shed   atomic.Uint64 // questions that were not asked because others try the same dead servers
 
 	mu     sync.Mutex // guards the fields below
 	byName map[string]*server
@@ -41,7 +43,7 @@ type Servers struct {
 
 // NewServers makes an empty set. log is told of each change of a server's health.
 func NewServers(log *slog.Logger) *Servers {
-	return &Servers{log: log, maxAge: defaultMaxAge, byName: map[string]*server{}}
+	return &Servers{log: log, maxAge: defaultMaxAge, born: time.Now(), byName: map[string]*server{}}
 }
 
 // acquire finds or makes a server.
@@ -50,7 +52,7 @@ func (ss *Servers) acquire(sp spec) *server {
 	defer ss.mu.Unlock()
 	s := ss.byName[sp.name]
 	if s == nil {
-		s = &server{name: sp.name, addr: sp.addr.String(), mark: sp.mark, log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge}
+		s = &server{name: sp.name, addr: sp.addr.String(), mark: sp.mark, log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge, born: ss.born}
 		s.udp.bufs, s.tcp.bufs = &ss.bufs, &ss.bufs
 		s.life, s.end = context.WithCancel(context.Background())
 		if sp.tls {
@@ -99,7 +101,7 @@ type Status struct {
 	Failing    bool      `json:"failing,omitempty"`    // asked last, and tried in the background
 	Reason     string    `json:"reason,omitempty"`     // why
 	Since      time.Time `json:"since,omitzero"`       // of the present state; zero: as at the start
-	NoTCP      bool      `json:"noTCP,omitempty"`      // did not take TCP lately and is asked over UDP
+	NoTCP      bool      `json:"noTCP,omitempty"`      // did not take TCP lately, UDP is tried first
 	Loops      []string  `json:"loops,omitempty"`      // zones whose names it asks this node for: not asked for them
 }
 
@@ -111,7 +113,7 @@ func (ss *Servers) Status() []Status {
 	ss.mu.Unlock()
 	out := make([]Status, 0, len(servers))
 	for _, s := range servers {
-		st := Status{Server: s.name, LastResort: true, NoTCP: s.isStreamless(time.Now())}
+		st := Status{Server: s.name, LastResort: true, NoTCP: s.streamless(time.Now())}
 		var why reason
 		if st.Failing, why, st.Since = s.standing(); st.Failing {
 			st.Reason = why.String()

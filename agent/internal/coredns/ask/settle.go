@@ -17,16 +17,14 @@ func (r *race) settle(winner int) {
 	if r.due(r.end); r.late {
 		return // it was us: stopped or starved, we have looked too late at what had come in time
 	}
-	if winner < 0 && r.best != nil && r.worth == truncated {
-		r.settleTruncated(now)
-	}
+	r.settleStreams(now)
 	for i := range r.next {
 		if r.tries[i].state == planned || r.tries[i].again && r.earlier(i) {
 			continue
 		}
 		s := r.tries[i].server
 		if winner >= 0 && r.tries[winner].server == s {
-			r.settleOwn(winner, now)
+			r.settleOwn(winner)
 			continue
 		}
 		if f, ok := r.failure(i, winner >= 0, now); ok {
@@ -40,14 +38,31 @@ func (r *race) settle(winner int) {
 	}
 }
 
-// settleTruncated is for a question whose whole answer could not be fetched: a stream that did not come about in all that
-// time is not tried for the next ones.
-func (r *race) settleTruncated(now time.Time) {
+// settleStreams notes whose streams did not come about although they answered over datagrams. A stream that stands and
+// brings nothing is slow and no more, unless none has ever brought anything.
+func (r *race) settleStreams(now time.Time) {
 	for i := range r.next {
-		if t := &r.tries[i]; t.stream && t.again && t.server.tls == nil && (t.state == running || t.state == ended && t.why == reasonSilent) {
-			t.server.setStreamless(now, cmp.Or(t.err, errNoStream))
+		t := &r.tries[i]
+		failed := t.state == ended && t.err != nil && !exhausted(t.err) || t.state == running && now.Sub(t.began) >= hedgeAfter
+		if !t.stream || t.server.tls != nil || !failed || t.stood() && t.server.streams.worked.Load() || !r.byDatagram(t.server) {
+			continue
+		}
+		t.server.streamFailed(now, cmp.Or(t.err, errNoStream))
+		return
+	}
+}
+
+// byDatagram reports whether a server has answered over a datagram, and over no stream.
+func (r *race) byDatagram(s *server) (did bool) {
+	for i := range r.next {
+		if t := &r.tries[i]; t.server == s && t.state == ended && t.err == nil {
+			if t.stream {
+				return false
+			}
+			did = true
 		}
 	}
+	return did
 }
 
 // earlier reports whether a try before i asked the same server.
@@ -61,17 +76,10 @@ func (r *race) earlier(i int) bool {
 }
 
 // settleOwn is for a server whose second try was better than its first: the server is well, the first way to it was not.
-func (r *race) settleOwn(winner int, now time.Time) {
+func (r *race) settleOwn(winner int) {
 	won := &r.tries[winner]
 	for i := range r.next {
-		t := &r.tries[i]
-		if i == winner || t.server != won.server || t.state == ended && t.err == nil {
-			continue
-		}
-		switch {
-		case t.stream && !won.stream && r.worth != truncated && !t.connected:
-			won.server.setStreamless(now, cmp.Or(t.err, errNoStream))
-		case t.state == running:
+		if t := &r.tries[i]; i != winner && t.server == won.server && t.state == running && t.stood() {
 			// Its connection leads to an endpoint that is gone, as may the others of its time.
 			won.server.pool(t.stream).flush()
 		}
@@ -87,12 +95,12 @@ func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 			continue
 		}
 		why := t.why
-		heard := t.server.health.heard.Load() >= t.began.UnixNano()
+		heard := t.server.heard(t.began)
 		overtaken := false
 		switch {
-		case t.state == ended && t.err == nil && (!won || !r.bad(t)):
+		case t.state == ended && t.err == nil && (!won || !t.why.spoken()):
 			return failed{}, false
-		case ours(t.err):
+		case exhausted(t.err):
 			continue
 		case t.state == ended && t.why != reasonSilent:
 		case won && now.Sub(t.began) >= hedgeAfter:
@@ -104,7 +112,7 @@ func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 		default:
 			continue // too short to tell
 		}
-		f, ok = failed{why: why, err: t.err, overtaken: overtaken, req: r.req, stream: t.stream, holds: r.a.holds}, true
+		f, ok = failed{why: why, err: t.err, beaten: won, overtaken: overtaken, req: r.req, holds: r.a.holds, asker: r.a}, true
 		f.stream = r.tries[first].stream
 	}
 	return f, ok
@@ -117,16 +125,12 @@ const silentAfter = 3 * hedgeAfter
 // stalled is how late a timer or the end of a question may be noticed before a server's silence says nothing.
 const stalled = 200 * time.Millisecond
 
-// ours reports whether a try failed for want of something on this machine: descriptors, memory, ports.
-func ours(err error) bool {
+// exhausted reports whether a try failed for want of something on this machine: descriptors, memory, ports.
+func exhausted(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
 		if errors.Is(err, e) {
 			return true
 		}
 	}
 	return false
-}
-
-func (r *race) bad(t *try) bool {
-	return t.why == reasonServfail || t.why == reasonRefused || t.why == reasonLame
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -93,12 +93,12 @@ func TestReasons(t *testing.T) {
 }
 
 // What this machine lacks is not held against a server.
-func TestOurs(t *testing.T) {
+func TestExhausted(t *testing.T) {
 	for err, want := range map[error]bool{
 		&net.OpError{Op: "dial", Err: syscall.EMFILE}: true, fmt.Errorf("x: %w", syscall.EADDRNOTAVAIL): true,
 		syscall.ECONNREFUSED: false, context.DeadlineExceeded: false,
 	} {
-		if ours(err) != want {
+		if exhausted(err) != want {
 			t.Errorf("%v", err)
 		}
 	}
@@ -112,13 +112,13 @@ func TestOurs(t *testing.T) {
 	// Nor where we stood still on the way: the stream was made meanwhile, and nobody looked.
 	r = race{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Second), end: time.Now().Add(time.Second), count: 2, next: 2}
 	r.due(time.Now().Add(-time.Second + hedgeAfter))
-	r.tries = [maxTries]try{{server: s, state: running, stream: true, began: r.began}, {server: s, state: ended, again: true, connected: true}}
-	if r.settle(1); s.isStreamless(time.Now()) {
-		t.Error("a server is held to take no stream after we had stood still")
+	r.tries = [maxTries]try{{server: s, state: running, stream: true, began: r.began, connected: new(atomic.Bool)}, {server: s, state: ended, again: true}}
+	if r.settle(1); s.streams.failed.Load() != 0 {
+		t.Error("a stream is held to have failed after we had stood still")
 	}
-	r.late, s.log = false, slog.New(slog.DiscardHandler)
-	if r.settle(1); !s.isStreamless(time.Now()) {
-		t.Error("a stream that does not come about is tried again")
+	r.late = false
+	if r.settle(1); s.streams.failed.Load() != 1 {
+		t.Error("a stream that did not come about is not noted")
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // followMost is how long a question waits for another one's answer before it asks by itself. Whoever leads ends sooner:
-// the agent's Corefile gives a miss 4 s (cancel).
+// ask takes 4.5 s, and the agent's Corefile gives what forward asks 4 s (cancel).
 const followMost = 5 * time.Second
 
 // inFlight marks the context of a question that others may be waiting for. A plugin that asks its own server again (an
@@ -132,6 +132,14 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 	case err == nil: // whoever did not write said why by the code, and answers for it
 	case code == dns.RcodeServerFailure && ctx.Err() == nil:
 		c.health.silence()
+		var own interface{ Limit() bool }
+		if errors.As(err, &own) && own.Limit() {
+			// Our own limit, not the upstream's word: who asks again may well be answered. Who waits here hears of it.
+			if e := c.entry(q, wire.Denial, new(dns.Msg).SetRcode(r, dns.RcodeServerFailure), 0); e != nil && q.flight != nil {
+				q.flight.settle(e, 0, true, false)
+			}
+			return code, err
+		}
 		if e := c.keepFailure(q, r); e != nil && q.flight != nil {
 			q.flight.settle(e, e.TTL(), true, false)
 		}

@@ -1,0 +1,216 @@
+package ask
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+)
+
+// A client over TCP never gets the head of an answer: it would take it for the whole. One over datagrams does.
+func TestNoHeadOverTCP(t *testing.T) {
+	t.Parallel()
+	for name, addr := range map[string]string{
+		"TCP refused": newFake(t, onUDP, head).addr,
+		"TCP accepted and closed": func() string {
+			addr := raw(t, func(net.Conn) {})
+			u, err := net.ListenPacket("udp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := &fake{t: t, conns: map[net.Conn]bool{}}
+			answer := head
+			f.answer.Store((*func(*dns.Msg, bool) *dns.Msg)(&answer))
+			f.wg.Go(func() { f.serveUDP(u) })
+			t.Cleanup(func() { u.Close(); f.wg.Wait() })
+			return addr
+		}(),
+		"a head over TCP, too": newFake(t, onBoth, func(q *dns.Msg, _ bool) *dns.Msg { return head(q, false) }).addr,
+	} {
+		for _, stream := range []bool{false, true} {
+			b := serve(t, func(a *Ask) { a.stream = stream }, addr)
+			for range 4 { // also when that is known of the server
+				if got, took := b.ask("tcp", "a.example."); !strings.HasPrefix(got, "SERVFAIL") || took > budget {
+					t.Errorf("%s, TCP first %v: a client over TCP gets %q after %s", name, stream, got, took)
+				}
+				if got, took := b.ask("udp", "a.example."); got != "truncated" || took > silentEnd+500*time.Millisecond {
+					t.Errorf("%s, TCP first %v: a client over UDP gets %q after %s", name, stream, got, took)
+				}
+			}
+		}
+	}
+}
+
+// full is a server whose answers do not fit a datagram and whose queue of connections is full: SYNs are dropped until let.
+func full(t *testing.T) (addr string, let func()) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
+	pc, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{t: t, conns: map[net.Conn]bool{}}
+	answer := head
+	f.answer.Store((*func(*dns.Msg, bool) *dns.Msg)(&answer))
+	f.wg.Go(func() { f.serveUDP(pc) })
+	var held []net.Conn
+	for range 10 {
+		conn, err := net.DialTimeout("tcp", addr, 200*time.Millisecond)
+		if err != nil {
+			break
+		}
+		held = append(held, conn)
+	}
+	started := false
+	t.Cleanup(func() {
+		pc.Close()
+		if started {
+			f.tcp.Close()
+		} else {
+			unix.Close(fd)
+		}
+		f.closeStreams()
+		f.wg.Wait()
+	})
+	return addr, func() {
+		for _, c := range held {
+			c.Close()
+		}
+		file := os.NewFile(uintptr(fd), "queue")
+		l, err := net.FileListener(file)
+		file.Close()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		f.tcp, started = l, true
+		f.wg.Go(func() { f.serveTCP(l) })
+	}
+}
+
+// After SYNs were dropped, and after a second in which TCP was refused, what does not fit a datagram comes whole at once, to
+// clients over UDP and TCP.
+func TestWholeAfterAFault(t *testing.T) {
+	t.Parallel()
+	t.Run("SYNs dropped", func(t *testing.T) {
+		t.Parallel()
+		addr, let := full(t)
+		b := serve(t, tcp, addr)
+		time.AfterFunc(500*time.Millisecond, let)
+		b.want("tcp", "first.example.", "whole", 0, budget) // by the next SYN
+		for _, network := range []string{"udp", "tcp"} {
+			b.want(network, network+".example.", "whole", 0, quick)
+		}
+		if b.list[0].streamless(time.Now()) {
+			t.Errorf("TCP is not tried first:\n%s", b.log)
+		}
+	})
+	t.Run("TCP refused for a second", func(t *testing.T) {
+		t.Parallel()
+		f := newFake(t, onUDP, head)
+		b := serve(t, tcp, f.addr)
+		for until := time.Now().Add(time.Second); time.Now().Before(until); {
+			b.want("udp", "a.example.", "truncated", 0, quick)
+		}
+		l, err := net.Listen("tcp", f.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.tcp = l
+		f.wg.Go(func() { f.serveTCP(l) })
+		for _, network := range []string{"udp", "tcp"} {
+			b.want(network, network+".example.", "whole", 0, quick)
+		}
+	})
+}
+
+// When datagrams are tried first: after several failures over several seconds without a success between, for ten seconds, and
+// until a stream works.
+func TestStreamless(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lockedBuffer)
+		s := NewServers(slog.New(slog.NewTextHandler(log, nil))).acquire(spec{name: "kube-dns"})
+		fail := func(times int) {
+			for range times {
+				s.streamFailed(time.Now(), errNoStream)
+			}
+		}
+		want := func(when string, want bool) {
+			t.Helper()
+			if got := s.streamFirst(time.Now()); got != want {
+				t.Errorf("%s: a stream first %v, want %v", when, got, want)
+			}
+		}
+		fail(100)
+		want("many at once", true)
+		<-time.After(streamSpan)
+		s.streamWorks()
+		fail(1)
+		want("a success between", true)
+		fail(1)
+		<-time.After(streamSpan)
+		fail(1)
+		want("three over seconds", false)
+		<-time.After(streamlessFor)
+		want("its time is over", true)
+		want("one finds out", false)
+		fail(1)
+		<-time.After(streamTurn)
+		want("it failed again", false)
+		s.streamWorks()
+		want("one has worked", true)
+		if n := strings.Count(log.String(), "\n"); n != 2 {
+			t.Errorf("%d lines:\n%s", n, log)
+		}
+	})
+}
+
+// Where no cache stands in front, what a client puts beside its question goes no further.
+func TestNoClientsOptions(t *testing.T) {
+	var mu sync.Mutex
+	var seen []string
+	f := newFake(t, onUDP, func(q *dns.Msg, stream bool) *dns.Msg {
+		if o := q.IsEdns0(); o != nil && q.Question[0].Qtype == dns.TypeTXT {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, fmt.Sprintf("%d options, size %d, DO %v", len(o.Option), o.UDPSize(), o.Do()))
+		}
+		return says("upstream")(q, stream)
+	})
+	b := serve(t, nil, f.addr)
+	q := new(dns.Msg).SetQuestion("a.example.", dns.TypeTXT).SetEdns0(1400, true)
+	o := q.IsEdns0()
+	o.Option = append(o.Option, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}, &dns.EDNS0_LOCAL{Code: 65001, Data: []byte("x")})
+	if _, err := b.ServeDNS(t.Context(), &client{}, q); err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(seen) != 1 || seen[0] != "0 options, size 1400, DO true" {
+		t.Errorf("the upstream sees %q", seen)
+	}
+	if len(q.IsEdns0().Option) != 2 {
+		t.Error("the client's own question was changed")
+	}
+}

@@ -1,0 +1,48 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// ownLimit is a failure that ask marks as its own limit.
+type ownLimit struct{ error }
+
+func (ownLimit) Limit() bool { return true }
+
+// A failure that is only this agent's limit is told to all who wait for it, and not kept: who asks again is asked for.
+func TestOwnLimitIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "cache {\n servfail 5s\n }")
+		f.answer = func(dns.ResponseWriter, *dns.Msg) (int, error) {
+			<-time.After(4 * time.Second)
+			return dns.RcodeServerFailure, fmt.Errorf("plugin/ask: %w", ownLimit{errors.New("silent")})
+		}
+		told := make(chan string)
+		for range 2 {
+			go func() { told <- f.ask("slow.example.") }()
+		}
+		for range 2 {
+			if got := <-told; !strings.HasPrefix(got, "SERVFAIL") {
+				t.Errorf("told %q", got)
+			}
+		}
+		if n := f.asked.Load(); n != 1 {
+			t.Errorf("asked %d times, want once for both", n)
+		}
+		f.answer = says("192.0.2.1", 60)
+		f.want("slow.example.", "NOERROR 192.0.2.1 60")
+		f.answer = func(dns.ResponseWriter, *dns.Msg) (int, error) {
+			return dns.RcodeServerFailure, errors.New("connection refused")
+		}
+		f.ask("refused.example.")
+		f.answer = says("192.0.2.1", 60)
+		f.want("refused.example.", "SERVFAIL") // that is the upstream's, and kept
+	})
+}
