@@ -1,0 +1,336 @@
+package answers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/integration/programs"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+const patience = 20 * time.Second // for what has no promised time
+
+var made = programs.Of("neardns", "neardns-agent", "coredns")
+
+func TestMain(m *testing.M) { made.Main(m) }
+
+// node is a node with CoreDNS as kube-dns, a resolver outside, and two pods: one that the plugin steers, and one beside it.
+type node struct {
+	*testutil.Node
+	t              *testing.T
+	dir            string
+	kubeDNS, agent *testutil.Process
+	steered, plain *testutil.Pod
+	outside, stub  *testutil.DNSServer // the node's resolver, and one for a zone of somebody's
+	maps           int                 // contents that the ConfigMap had
+}
+
+// cluster is what CoreDNS has in place of the plugin kubernetes, which wants an API server.
+const cluster = `
+cluster.local:53 {
+    errors
+    file /etc/coredns/db.cluster.local
+}
+in-addr.arpa:53 {
+    errors
+    file /etc/coredns/db.in-addr.arpa
+}
+`
+
+// zones are the other files of the ConfigMap.
+func zones() map[string]string {
+	const top = "@ 5 IN SOA ns admin 1 7200 1800 86400 5\n@ 5 IN NS ns\nns 5 IN A 10.9.9.1\n"
+	return map[string]string{
+		"db.cluster.local": "$ORIGIN cluster.local.\n" + top + "kubernetes.default.svc 5 IN A 10.96.0.1\n",
+		"db.in-addr.arpa":  "$ORIGIN in-addr.arpa.\n" + top + "10.0.96.10 5 IN PTR kube-dns.kube-system.svc.cluster.local.\n",
+		"db.corp.local":    "$ORIGIN corp.local.\n" + top + "www 5 IN A 10.9.9.9\n",
+	}
+}
+
+// usual is what kubeadm writes, for all other names.
+const usual = `.:53 {
+    errors
+    health 127.0.0.1:8080
+    ready 127.0.0.1:8181
+    prometheus 127.0.0.1:9153
+    forward . /etc/resolv.conf {
+        max_concurrent 1000
+    }
+    loop
+    loadbalance
+}
+`
+
+// container runs a program with files of its own at /etc: those of the ConfigMap coredns where each of them has it, and the
+// node's resolv.conf as the kubelet copies it.
+const container = `set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs /etc
+mkdir /etc/coredns /etc/kube-dns-corefile
+mount --bind "$DIR/coredns" /etc/coredns
+mount --bind "$DIR/coredns" /etc/kube-dns-corefile
+cp "$DIR/resolv.conf" /etc/resolv.conf
+exec "$@"
+`
+
+func newNode(t *testing.T, corefile string) *node {
+	t.Helper()
+	testutil.RequireRoot(t)
+	if err := made.Make(); err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, dir: t.TempDir()}
+	n.Node = testutil.NewNode(t, testutil.Options{Proxy: testutil.NFTables, Attach: testutil.PTP, External: true, NoDNS: true, Name: "answers"})
+	out := n.ExternalAddrs()[0]
+	n.outside = testutil.ServeDNS(t, n.ExternalNS, testutil.DNSConfig{Name: "OUTSIDE", Listen: []netip.AddrPort{netip.AddrPortFrom(out, 53)}, TTL: 2})
+	n.stub = testutil.ServeDNS(t, n.ExternalNS, testutil.DNSConfig{Name: "STUB", Listen: []netip.AddrPort{netip.AddrPortFrom(out, 5353)}, TTL: 2, Records: []string{
+		"db.stub.example. 2 IN A 10.150.0.9", "db.acme.local. 2 IN A 10.150.0.10", "7.113.0.203.in-addr.arpa. 2 IN PTR www.acme.local.",
+	}})
+	for s, address := range map[*testutil.DNSServer]string{n.outside: "203.0.113.1", n.stub: "10.150.0.1"} {
+		// By itself it has another address for each question.
+		s.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
+			m := s.Answer(q)
+			for _, rr := range m.Answer {
+				if rr, ok := rr.(*dns.A); ok && (s == n.outside || !strings.HasPrefix(q.Name, "db.")) {
+					rr.A = net.ParseIP(address)
+				}
+			}
+			return m
+		}})
+	}
+	n.write("resolv.conf", fmt.Sprintf("nameserver %s\n", out))
+	n.configMap(corefile)
+	n.kubeDNS = n.run(n.KubeDNS, made.Path("coredns"), "-conf", "/etc/coredns/Corefile")
+	n.plain, n.steered = n.AddPod("plain"), n.AddPod("steered")
+	n.configure("")
+	if err := n.add(); err != nil {
+		t.Fatalf("ADD: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("kube-dns said:\n%s", n.kubeDNS.Output())
+			if n.agent != nil {
+				t.Logf("the agent said:\n%s", n.agent.Output())
+			}
+		}
+	})
+	return n
+}
+
+// configMap gives the mounted ConfigMap another content, as the kubelet does: a new folder, to which one link is swapped.
+func (n *node) configMap(corefile string) {
+	n.t.Helper()
+	n.maps++
+	version := fmt.Sprintf("..%d", n.maps)
+	files := zones()
+	files["Corefile"] = corefile
+	folder := n.path("coredns")
+	for name, text := range files {
+		n.write("coredns/"+version+"/"+name, text)
+		if n.maps > 1 {
+			continue
+		}
+		if err := os.Symlink("..data/"+name, folder+"/"+name); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Symlink(version, folder+"/..data_tmp"), os.Rename(folder+"/..data_tmp", folder+"/..data")); err != nil {
+		n.t.Fatal(err)
+	}
+	if n.kubeDNS == nil {
+		return
+	}
+	from := len(n.kubeDNS.Output())
+	n.kubeDNS.Signal(unix.SIGUSR1) // its plugin reload looks every 30 s
+	testutil.Eventually(n.t, patience, func() error {
+		if said := n.kubeDNS.Output()[from:]; !strings.Contains(said, "Reloading complete") {
+			return fmt.Errorf("kube-dns did not reload:\n%s", said)
+		}
+		return nil
+	})
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+
+func (n *node) write(name, text string) {
+	n.t.Helper()
+	path := n.path(name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path+".new", []byte(text), 0o644), os.Rename(path+".new", path)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// configure writes the NodeConfig of install/base, with this node's folders and addresses, and what a test adds.
+func (n *node) configure(more string) {
+	n.t.Helper()
+	base, err := os.ReadFile("../../install/base/nodeconfig.yaml")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	text := string(base)
+	if at := strings.Index(text, "upstreams:"); strings.Contains(more, "upstreams:") {
+		text = text[:at]
+	}
+	n.write("node.yaml", fmt.Sprintf("%s\nredirects: [%s]\nclusterDomain: cluster.local\nlocalAddresses: []\nstateDir: %s\npersistDir: %s\n%s",
+		text, n.ClusterDNS()[0], n.path("run"), n.path("lib"), more))
+}
+
+// run starts a program in a namespace, with the files of its container.
+func (n *node) run(ns *testutil.NetNS, args ...string) *testutil.Process {
+	n.t.Helper()
+	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", container, "sh"}, args...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "DIR=" + n.dir}
+	return ns.StartCmd(cmd)
+}
+
+// start starts the agent and waits until it serves under all of its leases.
+func (n *node) start() {
+	n.t.Helper()
+	n.agent = n.run(n.Host, made.Path("neardns-agent"), "node", "--config", n.path("node.yaml"))
+	testutil.Eventually(n.t, patience, func() error {
+		if _, text := n.command("status"); !strings.HasPrefix(text, "SERVING") {
+			return fmt.Errorf("the agent is not ready:\n%s", text)
+		}
+		return nil
+	})
+}
+
+// command runs one of the agent's commands with the same files and returns its exit code and what it said.
+func (n *node) command(args ...string) (code int, said string) {
+	n.t.Helper()
+	p := n.run(n.Host, append(append([]string{made.Path("neardns-agent")}, args...), "--config", n.path("node.yaml"))...)
+	select {
+	case <-p.Exited():
+	case <-time.After(patience):
+		p.Kill()
+		n.t.Fatalf("neardns-agent %v did not end\n%s", args, p.Output())
+	}
+	return p.Cmd.ProcessState.ExitCode(), p.Output()
+}
+
+// await waits until a command of the agent's says a text.
+func (n *node) await(text string, args ...string) {
+	n.t.Helper()
+	began := time.Now()
+	defer func() { n.t.Logf("%v: %q after %s", args, text, time.Since(began)) }()
+	testutil.Eventually(n.t, patience, func() error {
+		if code, said := n.command(args...); !strings.Contains(said, text) {
+			return fmt.Errorf("%v (exit code %d) does not say %q:\n%s", args, code, text, said)
+		}
+		return nil
+	})
+}
+
+// add has the plugin steer the pod, which the topology has attached.
+func (n *node) add() (err error) {
+	var ips []any
+	for _, a := range n.steered.Addrs {
+		ips = append(ips, map[string]any{"address": netip.PrefixFrom(a, a.BitLen()).String(), "interface": 0})
+	}
+	bytes, err := json.Marshal(map[string]any{
+		"cniVersion": "1.0.0", "name": "pods", "type": "neardns", "redirects": n.ClusterDNS(), "stateDir": n.path("run"), "persistDir": n.path("lib"), "steer": "always",
+		"prevResult": map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": "eth0", "sandbox": n.steered.Path()}}, "ips": ips},
+	})
+	if err != nil {
+		return err
+	}
+	c := libcni.NewCNIConfigWithCacheDir([]string{made.Dir()}, n.path("cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
+	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: bytes}
+	n.Host.Do(func() {
+		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: "pod-0123456789abcdef", NetNS: n.steered.Path(), IfName: "eth0",
+			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "steered"}}})
+	})
+	return err
+}
+
+// ask is what a pod is told of a name, in words that do not tell by whom: the code, and the records without TTLs.
+func (n *node) ask(pod *testutil.Pod, name string, kind uint16) (string, error) {
+	answer, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(n.ClusterDNS()[0], 53), name, kind, "udp", testutil.AskOptions{Timeout: 4 * time.Second})
+	if err != nil {
+		return "", err
+	}
+	var records []string
+	for _, rr := range answer.Msg.Answer {
+		rr.Header().Ttl = 0
+		records = append(records, strings.Join(strings.Fields(strings.ToLower(rr.String())), " "))
+	}
+	slices.Sort(records)
+	return answer.Rcode() + " " + strings.Join(records, ", "), nil
+}
+
+// wantSame asks both pods and fails unless they are told the same.
+func (n *node) wantSame(when string, questions ...question) {
+	n.t.Helper()
+	began := time.Now()
+	defer func() { n.t.Logf("%s: %d questions after %s", when, len(questions), time.Since(began)) }()
+	for _, q := range questions {
+		want, err := n.ask(n.plain, q.name, q.kind)
+		got, err2 := n.ask(n.steered, q.name, q.kind)
+		if err = errors.Join(err, err2); err != nil || got != want {
+			n.t.Errorf("%s: %s %s: a steered pod is told %q, one beside it %q, %v", when, q.name, dns.TypeToString[q.kind], got, want, err)
+		}
+	}
+}
+
+// question is a name and what is asked for it.
+type question struct {
+	name string
+	kind uint16
+}
+
+func a(names ...string) (out []question) {
+	for _, name := range names {
+		out = append(out, question{name, dns.TypeA})
+	}
+	return out
+}
+
+// asking has the steered pod ask without a pause until the returned function is called, which says how many questions had no
+// answer and how many there were.
+func (n *node) asking() (stop func() (lost, asked int)) {
+	ctx, cancel := context.WithCancel(n.t.Context())
+	var lost, asked atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pause := time.NewTicker(10 * time.Millisecond)
+		defer pause.Stop()
+		for i := 0; ctx.Err() == nil; i++ {
+			name := "kubernetes.default.svc.cluster.local."
+			if i%2 == 1 {
+				name = fmt.Sprintf("flow%d.outside.example.", i)
+			}
+			said, err := n.ask(n.steered, name, dns.TypeA)
+			asked.Add(1)
+			if err != nil || !strings.HasPrefix(said, "NOERROR ") {
+				n.t.Logf("%s: %s, %v", name, said, err)
+				lost.Add(1)
+			}
+			<-pause.C
+		}
+	}()
+	return func() (int, int) {
+		cancel()
+		<-done
+		return int(lost.Load()), int(asked.Load())
+	}
+}
