@@ -24,6 +24,12 @@ func (n *Nftables) Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
 		return nil, errors.Join(fmt.Errorf("join nftables events: %w", err), conn.Close())
 	}
+	return Follow(ctx, conn, touchesUs), nil
+}
+
+// Follow ticks for messages that matter, and where some were lost, until ctx ends, which closes the channel and conn. Ticks are
+// coalesced.
+func Follow(ctx context.Context, conn *netlink.Conn, matters func([]netlink.Message) bool) <-chan struct{} {
 	ticks := make(chan struct{}, 1)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends Receive
 	go func() {
@@ -38,7 +44,7 @@ func (n *Nftables) Watch(ctx context.Context) (<-chan struct{}, error) {
 			if err != nil && !errors.Is(err, unix.ENOBUFS) {
 				return
 			}
-			if err == nil && !touchesUs(msgs) {
+			if err == nil && !matters(msgs) {
 				continue
 			}
 			select {
@@ -47,7 +53,7 @@ func (n *Nftables) Watch(ctx context.Context) (<-chan struct{}, error) {
 			}
 		}
 	}()
-	return ticks, nil
+	return ticks
 }
 
 // touchesUs looks at the first attribute, which is the table's name in messages about tables, chains, rules, sets,

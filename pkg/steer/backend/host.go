@@ -78,6 +78,44 @@ func (t turned) Repair(rs steer.Ruleset) ([]string, error) {
 	return append(drift, more...), errors.Join(turnErr, err)
 }
 
+// Watch joins the events of both.
+func (t turned) Watch(ctx context.Context) (<-chan struct{}, error) {
+	ctx, stop := context.WithCancel(ctx)
+	rules, err := t.Iptables.Watch(ctx)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	routes, err := t.turn.Watch(ctx)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	ticks := make(chan struct{}, 1)
+	go func() { // ends with ctx, which closes both
+		defer close(ticks)
+		defer stop()
+		for rules != nil || routes != nil {
+			var ok bool
+			select {
+			case _, ok = <-rules:
+				if !ok {
+					rules = nil
+				}
+			case _, ok = <-routes:
+				if !ok {
+					routes = nil
+				}
+			}
+			select {
+			case ticks <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return ticks, nil
+}
+
 // Verify looks at the rules as Repair makes them.
 func (t turned) Verify(rs steer.Ruleset) error {
 	rs, err := t.onBridges(rs)

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/nftables"
@@ -30,23 +31,29 @@ import (
 // Iptables is the back end for one netns. It is safe for concurrent use.
 type Iptables struct {
 	programs
-	mu sync.Mutex // guards the fields below, and keeps one look and its repair together
-	// looked is when the rules were last found or made as last says.
-	looked time.Time
-	took   time.Duration // by that look
-	last   string
+	owed   atomic.Bool // something changed, and the look at it was put off
+	mu     sync.Mutex  // guards the fields below, and keeps one look and its repair together
+	looked time.Time   // when programs were last started to look
+	took   time.Duration
+	// good is the kernel's content, as fingerprint tells it, when a look last found all of the rules that last names right.
+	last, good string
+	sizes      string    // of iptables-legacy's tables at that look
+	compared   time.Time // when the content was last found to be good
+	// printed is what the programs said of each of our chains right after they had made it, by family, table and stamp. What
+	// stands is compared with that, whole: a rule in another's place has the same number.
+	printed map[string][]string
 }
 
 var _ steer.Table = (*Iptables)(nil)
 
-// lookAgain is how soon after a look that found all right the next one is worth its processes. What is damaged meanwhile is
-// found by the look after it: Watch asks for one.
-const lookAgain = time.Second
+// lookAgain is how soon after a look that started programs the next one may. What is damaged meanwhile is found by the look after
+// it: Watch asks for one.
+const lookAgain = 300 * time.Millisecond
 
-// isFresh tells whether these rules were looked at a moment ago. A look that took long, as behind somebody's lock or on a node
-// without CPU time, is not followed by the next at once: looks take a tenth of the time, or come no oftener than Watch asks.
-func (b *Iptables) isFresh(key string) bool {
-	return key == b.last && time.Since(b.looked) < max(lookAgain, min(10*b.took, lookEvery))
+// rests tells whether programs were started to look a moment ago. A look that took long, as behind somebody's lock or on a node
+// without CPU time, is not followed by the next at once: looks take a third of the time, or come no oftener than Watch asks.
+func (b *Iptables) rests() bool {
+	return time.Since(b.looked) < max(lookAgain, min(2*b.took, lookEvery))
 }
 
 // Open opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
@@ -83,58 +90,158 @@ func render(rs steer.Ruleset) ([]script, error) {
 
 // Apply implements steer.Backend.
 func (b *Iptables) Apply(rs steer.Ruleset) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	_, err := b.repair(rs)
 	return err
 }
 
-// Repair is Apply that tells what it found different, as Verify would have. Where the same was asked for and found a moment
-// ago, it does not look again.
+// Repair is Apply that tells what it found different, as Verify would have. It starts no program while the kernel has what a
+// look found right before. A host's rules that this process did not make are made anew at first, since nobody remembers how
+// they are printed.
 func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	key := fmt.Sprintf("%+v", rs)
 	b.mu.Lock()
-	fresh := b.isFresh(key)
-	b.mu.Unlock()
-	if fresh {
-		return nil, nil
+	defer b.mu.Unlock()
+	scripts, err := render(rs)
+	if err != nil {
+		return nil, err
+	}
+	if key == b.last {
+		if b.unchanged(scripts) {
+			return nil, nil
+		} else if b.rests() {
+			b.owed.Store(true)
+			return nil, nil
+		}
+	} else if _, ok := rs.(steer.Host); ok && b.last == "" {
+		b.printed = nil
+		if err := b.anew(scripts); err != nil {
+			return nil, err
+		}
 	}
 	begun := time.Now()
+	b.owed.Store(false)
+	b.last, b.good = "", ""
 	drift, err = b.repair(rs)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.last = key; err != nil {
-		b.last = ""
-	}
 	b.looked, b.took = time.Now(), time.Since(begun)
-	return drift, err
+	if err != nil {
+		return drift, err
+	}
+	b.last = key
+	// Read before it is looked at again, so that what changes in between is found the next time.
+	b.sizes, _ = b.tableSizes()
+	now, err := b.fingerprint(scripts)
+	b.compared = time.Now()
+	if err != nil || len(drift) == 0 {
+		b.good = now
+		return drift, nil //nolint:nilerr // then programs look each time
+	}
+	if again, err := b.drift(scripts); err == nil && len(again) == 0 {
+		b.good = now
+	}
+	return drift, nil
+}
+
+// unchanged tells whether the kernel has what a look found to be good. Where it has a big table of iptables-legacy's, which it
+// gives as a whole or not at all, the table's size says so for some seconds.
+func (b *Iptables) unchanged(scripts []script) bool {
+	sizes, err := b.tableSizes()
+	if err != nil || b.good == "" || sizes != b.sizes {
+		return false
+	}
+	if b.flavour == Legacy && time.Since(b.compared) < lookEvery-time.Second {
+		return true
+	}
+	now, err := b.fingerprint(scripts)
+	if err != nil || now != b.good {
+		return false
+	}
+	b.compared = time.Now()
+	return true
 }
 
 // Ensure implements steer.Backend. Chains are whole or not, so it is Apply.
 func (b *Iptables) Ensure(rs steer.Ruleset) error { return b.Apply(rs) }
 
+// repair makes what differs, and remembers how that is printed. The caller holds mu.
 func (b *Iptables) repair(rs steer.Ruleset) (drift []string, err error) {
 	scripts, err := render(rs)
 	if err != nil {
 		return nil, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	for _, s := range scripts {
 		have, err := b.standing(s)
 		if err != nil {
 			return drift, err
 		}
-		items, tables := s.drift(have)
+		items, tables := s.drift(have, b.printed)
 		if len(items) == 0 {
 			continue
 		}
 		drift = append(drift, items...)
-		// In order, each table's rules stand on the ones before: the program ends at the first table that is refused.
-		text := s.restore(tables, func(c chain, j jump) placing { return c.place(have[c.table], j) })
-		if err := b.restore(s.is4, text); err != nil {
+		if err := b.make(s, tables, have); err != nil {
 			return drift, err
 		}
 	}
 	return drift, nil
+}
+
+// make makes tables of a script anew.
+func (b *Iptables) make(s script, tables []string, have map[string]standing) error {
+	// In order, each table's rules stand on the ones before: the program ends at the first table that is refused.
+	text := s.restore(tables, func(c chain, j jump) placing { return c.place(have[c.table], j) })
+	if err := b.restore(s.is4, text); err != nil {
+		return err
+	}
+	now, err := b.standing(s)
+	if err != nil {
+		return err
+	}
+	if b.printed == nil {
+		b.printed = map[string][]string{}
+	}
+	for _, c := range s.chains {
+		if slices.Contains(tables, c.table) && c.differs(now[c.table], nil) == "" {
+			b.printed[s.key(c)] = now[c.table][c.name]
+		}
+	}
+	return nil
+}
+
+// anew makes chains of which it is not known how they are printed, where they stand.
+func (b *Iptables) anew(scripts []script) error {
+	for _, s := range scripts {
+		have, err := b.standing(s)
+		if err != nil {
+			return err
+		}
+		var tables []string
+		for _, table := range s.tables() {
+			if slices.ContainsFunc(s.in(table), func(c chain) bool { return len(have[table][c.name]) > 0 }) {
+				tables = append(tables, table)
+			}
+		}
+		if len(tables) > 0 {
+			if err := b.make(s, tables, have); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// drift is what differs, in words.
+func (b *Iptables) drift(scripts []script) (items []string, err error) {
+	for _, s := range scripts {
+		have, err := b.standing(s)
+		if err != nil {
+			return nil, err
+		}
+		more, _ := s.drift(have, b.printed)
+		items = append(items, more...)
+	}
+	return items, nil
 }
 
 // standing reads what the script's tables hold of ours and of the base chains. nat is read chain by chain, since kube-proxy
@@ -196,14 +303,11 @@ func (b *Iptables) Verify(rs steer.Ruleset) error {
 	if err != nil {
 		return err
 	}
-	var items []string
-	for _, s := range scripts {
-		have, err := b.standing(s)
-		if err != nil {
-			return err
-		}
-		more, _ := s.drift(have)
-		items = append(items, more...)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	items, err := b.drift(scripts)
+	if err != nil {
+		return err
 	}
 	if len(items) > 0 {
 		return &steer.DriftError{Items: items}
@@ -215,7 +319,7 @@ func (b *Iptables) Verify(rs steer.Ruleset) error {
 func (b *Iptables) Remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.last = ""
+	b.last, b.printed = "", nil
 	var errs []error
 	for _, flavour := range Flavours() {
 		errs = append(errs, b.remove(flavour))

@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -135,29 +134,4 @@ func parseRecent(text string) map[netip.Addr]string {
 		}
 	}
 	return out
-}
-
-// lookEvery is how often Watch asks for a look where the kernel tells of no change: iptables-legacy's never are told.
-const lookEvery = 10 * time.Second
-
-// Watch ticks every few seconds until ctx ends, which closes the channel.
-func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
-	ticks := make(chan struct{}, 1)
-	go func() { // ends with ctx
-		defer close(ticks)
-		t := time.NewTicker(lookEvery)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-			}
-			select {
-			case ticks <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	return ticks, nil
 }

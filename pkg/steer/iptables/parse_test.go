@@ -44,9 +44,10 @@ func TestDrift(t *testing.T) {
 		"before it":                   {standing{"OUTPUT": {"-j OURS", "-d 10.0.0.1/32 -j CT --notrack"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
 		"another version":             {standing{"OUTPUT": {"-j OURS"}, "OURS": {"-m comment --comment neardns:0", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has other rules"}},
 		"a jump too many":             {standing{"OUTPUT": {"-j OURS", "-j OTHER", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, []string{"IPv4 raw: OUTPUT jumps to OURS twice"}},
+		"another verdict":             {standing{"OUTPUT": {"-j OURS"}, "OURS": {stamp, "-j RETURN"}}, []string{"IPv4 raw: rule 2 of chain OURS is another"}},
 		"a rule too many":             {standing{"OUTPUT": {"-j OURS"}, "OURS": {stamp, "-j DROP", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has 3 rules of 2"}},
 	} {
-		items, _ := s.drift(map[string]standing{"raw": have.standing})
+		items, _ := s.drift(map[string]standing{"raw": have.standing}, nil)
 		if diff := cmp.Diff(have.items, items); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", name, diff)
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -42,7 +43,10 @@ func TestRepair(t *testing.T) {
 			"a whole table, by a restore that keeps nothing": func() {
 				r.node.Host.RunInput("*raw\nCOMMIT\n", "iptables"+strings.TrimPrefix(string(flavour), "iptables")+"-restore", "-w")
 			},
-			"the fallback's jump": program("-t", "nat", "-D", "PREROUTING", "-j", "NODE-LOCAL-DNS"),
+			"a rule replaced":                   program("-t", "nat", "-R", "NODE-LOCAL-DNS", "2", "-j", "ACCEPT"),
+			"a rule replaced that does as much": program("-t", "nat", "-R", "NEARDNS-GIVE-BACK", "2", "-d", "169.254.20.10", "-p", "udp", "--dport", "53", "-j", "DNAT", "--to-destination", "10.96.0.99:53"),
+			"two rules in another order":        both(program("-t", "raw", "-D", "NEARDNS-UDP", "2"), program("-t", "raw", "-I", "NEARDNS-UDP", "3", "-i", "neardns-odd", "-j", "DROP")),
+			"the fallback's jump":               program("-t", "nat", "-D", "PREROUTING", "-j", "NODE-LOCAL-DNS"),
 		} {
 			damage()
 			var drift *steer.DriftError
@@ -55,6 +59,78 @@ func TestRepair(t *testing.T) {
 		// In another order at most: what was put back stands first again.
 		if got, want := sorted(dump(r.node.Host)), sorted(whole); !slices.Equal(got, want) {
 			t.Errorf("repaired:\n%s\nwant\n%s", strings.Join(got, ""), strings.Join(want, ""))
+		}
+	})
+}
+
+func both(a, b func()) func() { return func() { a(); b() } }
+
+// TestRepairByAnother damages the rules while no agent runs, in a way that leaves the number of rules and what becomes of packets:
+// the next agent mends it, and starts no program as long as nothing changes after that, whatever others do in their chains.
+func TestRepairByAnother(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		pod := r.steered("pod")
+		program := "iptables" + strings.TrimPrefix(string(flavour), "iptables")
+		r.node.Host.Run(program, "-w", "-t", "nat", "-R", "NEARDNS-GIVE-BACK", "2", "-d", "169.254.20.11", "-p", "udp", "--dport", "53", "-j", "DNAT", "--to-destination", "10.96.0.99:53")
+		stats := new(iptables.Stats)
+		next, err := iptables.Open(r.node.Host.FD(), flavour, stats)
+		must(t, err)
+		defer next.Close()
+		if _, err := next.Repair(r.host); err != nil {
+			t.Fatal(err)
+		}
+		r.want("KUBEDNS", pod.NetNS, "mended", r.servers()...)
+		runs := stats.Runs.Load()
+		if runs == 0 {
+			t.Error("nothing is counted")
+		}
+		for range 3 {
+			r.want("KUBEDNS", pod.NetNS, "counters go on", r.servers()...)
+			r.node.Host.Run(program, "-w", "-t", "nat", "-N", "KUBE-SVC-NEW")
+			r.node.Host.Run(program, "-w", "-t", "nat", "-X", "KUBE-SVC-NEW")
+			drift, err := next.Repair(r.host)
+			if err != nil || len(drift) > 0 {
+				t.Errorf("nothing of ours changed: %v, %v", drift, err)
+			}
+		}
+		if now := stats.Runs.Load(); now != runs {
+			t.Errorf("%d programs were started although nothing changed", now-runs)
+		}
+		r.node.Host.Run(program, "-w", "-t", "raw", "-F", "NEARDNS-UDP")
+		testutil.Eventually(t, 30*time.Second, func() error { // a look a moment after the last is put off
+			drift, err := next.Repair(r.host)
+			if err == nil && len(drift) == 0 {
+				err = errors.New("not found")
+			}
+			return err
+		})
+	})
+}
+
+// TestWatch wants a tick for each change of our chains and of the jumps to them, long before the regular one, and none for what
+// others do with theirs.
+func TestWatch(t *testing.T) {
+	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+		r := newRig(t, flavour)
+		program := "iptables" + strings.TrimPrefix(string(flavour), "iptables")
+		ticks, err := r.rules.Watch(t.Context())
+		must(t, err)
+		for _, damage := range [][]string{{"nat", "-D", "PREROUTING", "-j", "NODE-LOCAL-DNS"}, {"mangle", "-F"}} {
+			begun := time.Now()
+			r.node.Host.Run(append([]string{program, "-w", "-t"}, damage...)...)
+			<-ticks
+			if took := time.Since(begun); took > 5*time.Second {
+				t.Errorf("%v was told after %v", damage, took)
+			}
+			must(t, r.rules.Apply(r.host))
+			for quiet := false; !quiet; { // what our own repair tells
+				select {
+				case <-ticks:
+				case <-time.After(time.Second):
+					quiet = true
+				}
+			}
 		}
 	})
 }

@@ -47,7 +47,8 @@ const (
 func (c chain) jumpRule() string { return "-j " + c.name }
 
 // stampPrefix begins the comment of each chain's first rule, which matches nothing and names what the others were made of.
-// Programs print rules in other words than they were given, differently by version, so texts cannot be compared.
+// Programs print rules in other words than they were given, differently by version, so what they print can be compared only with
+// what the same program printed before.
 const stampPrefix = "neardns:"
 
 // stamp is a digest of the chain's rules.
@@ -139,8 +140,25 @@ func parse(text string) standing {
 	return have
 }
 
-// differs says in words how a chain differs from what stands, or "".
-func (c chain) differs(have standing) string {
+// key names a chain of this content in one family.
+func (s script) key(c chain) string {
+	return s.family() + " " + c.table + " " + c.name + " " + c.stamp()
+}
+
+// does is the end of a rule, what becomes of a packet, which each version prints in the same words.
+func does(rule string) string {
+	for _, option := range []string{" -j ", " -g "} {
+		if i := strings.LastIndex(" "+rule, option); i >= 0 {
+			word, _, _ := strings.Cut((" " + rule)[i+len(option):], " ")
+			return option + word
+		}
+	}
+	return ""
+}
+
+// differs says in words how a chain differs from what stands, or "". printed is how it was printed when it was made; nil where
+// that is not known, and then what becomes of packets is all that can be compared.
+func (c chain) differs(have standing, printed []string) string {
 	rules, ok := have[c.name]
 	switch {
 	case !ok:
@@ -149,6 +167,12 @@ func (c chain) differs(have standing) string {
 		return "chain " + c.name + " has other rules"
 	case len(rules) != len(c.rules)+1:
 		return fmt.Sprintf("chain %s has %d rules of %d", c.name, len(rules), len(c.rules)+1)
+	}
+	for i, rule := range rules {
+		switch {
+		case len(printed) == len(rules) && rule != printed[i], len(printed) != len(rules) && i > 0 && does(rule) != does(c.rules[i-1]):
+			return fmt.Sprintf("rule %d of chain %s is another", i+1, c.name)
+		}
 	}
 	return ""
 }
@@ -171,7 +195,7 @@ func (c chain) place(have standing, j jump) placing {
 }
 
 // drift is what differs from the script, in words, and the tables that it is in.
-func (s script) drift(have map[string]standing) (items, tables []string) {
+func (s script) drift(have map[string]standing, printed map[string][]string) (items, tables []string) {
 	add := func(table, item string) {
 		items = append(items, fmt.Sprintf("%s %s: %s", s.family(), table, item))
 		if !slices.Contains(tables, table) {
@@ -179,7 +203,7 @@ func (s script) drift(have map[string]standing) (items, tables []string) {
 		}
 	}
 	for _, c := range s.chains {
-		if d := c.differs(have[c.table]); d != "" {
+		if d := c.differs(have[c.table], printed[s.key(c)]); d != "" {
 			add(c.table, d)
 		}
 		for _, j := range c.from {

@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -91,28 +92,37 @@ const (
 )
 
 func readOnce(is4 bool, table string) (Table, error) {
+	info, entries, err := fetch(is4, table)
+	if err != nil {
+		return Table{}, err
+	}
+	return parse(is4, info, entries)
+}
+
+// fetch gives a table as the kernel has it: struct ipt_getinfo, and the entries.
+func fetch(is4 bool, table string) (info, entries []byte, err error) {
 	family, level := unix.AF_INET6, unix.IPPROTO_IPV6
 	if is4 {
 		family, level = unix.AF_INET, unix.IPPROTO_IP
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return Table{}, err
+		return nil, nil, err
 	}
 	defer unix.Close(fd) //nolint:errcheck // only asked
-	info := make([]byte, infoSize)
+	info = make([]byte, infoSize)
 	copy(info, table)
 	if err := getsockopt(fd, level, optInfo, info); err != nil {
-		return Table{}, err
+		return nil, nil, err
 	}
 	size := binary.NativeEndian.Uint32(info[infoSize-4:])
-	entries := make([]byte, headSize+int(size))
+	entries = make([]byte, headSize+int(size))
 	copy(entries, table)
 	binary.NativeEndian.PutUint32(entries[nameSize:], size)
 	if err := getsockopt(fd, level, optEntries, entries); err != nil {
-		return Table{}, err
+		return nil, nil, err
 	}
-	return parse(is4, info, entries[headSize:])
+	return info, entries[headSize:], nil
 }
 
 // getsockopt fills buf; the kernel wants to be told the exact size that it will give.
@@ -147,35 +157,14 @@ var errShape = errors.New("the kernel's answer has a form that is not known here
 
 // parse reads the entries. info is struct ipt_getinfo: which of the five hooks have a chain, and where each begins.
 func parse(is4 bool, info, entries []byte) (Table, error) {
-	if len(info) != infoSize {
-		return Table{}, errShape
-	}
 	l := layoutOf(is4)
-	begins := map[int]string{} // a chain's first rule, by its offset
-	valid := binary.NativeEndian.Uint32(info[nameSize:])
-	for hook, name := range []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
-		if valid&(1<<hook) != 0 {
-			begins[int(binary.NativeEndian.Uint32(info[nameSize+4+4*hook:]))] = name
-		}
-	}
-	// First the user's chains: each is headed by an entry whose target is ERROR with its name, as is the end of the table.
-	if err := each(l, entries, func(at int, e []byte, target []byte) error {
-		if text(target[2:2+targetName]) != "ERROR" {
-			return nil
-		}
-		if len(target) < targetHead+errorName {
-			return errShape
-		}
-		if name := text(target[targetHead : targetHead+errorName]); at+len(e) < len(entries) {
-			begins[at+len(e)] = name
-		}
-		return nil
-	}); err != nil {
+	begins, err := chainsOf(l, info, entries)
+	if err != nil {
 		return Table{}, err
 	}
 	var out Table
 	chain := ""
-	err := each(l, entries, func(at int, e []byte, target []byte) error {
+	err = each(l, entries, func(at int, e []byte, target []byte) error {
 		if name, ok := begins[at]; ok {
 			chain = name
 			out.Chains = append(out.Chains, name)
@@ -198,6 +187,36 @@ func parse(is4 bool, info, entries []byte) (Table, error) {
 		return nil
 	})
 	return out, err
+}
+
+// chainsOf finds each chain's first rule, by its offset.
+func chainsOf(l layout, info, entries []byte) (map[int]string, error) {
+	if len(info) != infoSize {
+		return nil, errShape
+	}
+	begins := map[int]string{}
+	valid := binary.NativeEndian.Uint32(info[nameSize:])
+	for hook, name := range []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
+		if valid&(1<<hook) != 0 {
+			begins[int(binary.NativeEndian.Uint32(info[nameSize+4+4*hook:]))] = name
+		}
+	}
+	// First the user's chains: each is headed by an entry whose target is ERROR with its name, as is the end of the table.
+	if err := each(l, entries, func(at int, e []byte, target []byte) error {
+		if text(target[2:2+targetName]) != "ERROR" {
+			return nil
+		}
+		if len(target) < targetHead+errorName {
+			return errShape
+		}
+		if name := text(target[targetHead : targetHead+errorName]); at+len(e) < len(entries) {
+			begins[at+len(e)] = name
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	return begins, nil
 }
 
 // each calls f with every entry, where it lies, and its target.
@@ -256,4 +275,79 @@ func verdict(v int32, begins map[int]string) string {
 func text(field []byte) string {
 	name, _, _ := bytes.Cut(field, []byte{0})
 	return string(name)
+}
+
+// Digest writes all that the kernel holds in some chains of a table of the calling thread's netns, counters left out: rules that
+// do the same are written the same.
+func Digest(to io.Writer, is4 bool, table string, chains []string) error {
+	used, err := InUse(is4, table)
+	if err != nil || !used {
+		return err
+	}
+	for range 10 { // as Read
+		var info, entries []byte
+		if info, entries, err = fetch(is4, table); !errors.Is(err, unix.EAGAIN) {
+			if err == nil {
+				err = digest(to, is4, info, entries, chains)
+			}
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read table %s of iptables-legacy: %w", table, err)
+	}
+	return nil
+}
+
+func digest(to io.Writer, is4 bool, info, entries []byte, chains []string) error {
+	l := layoutOf(is4)
+	begins, err := chainsOf(l, info, entries)
+	if err != nil {
+		return err
+	}
+	chain := ""
+	return each(l, entries, func(at int, e, target []byte) error {
+		if name, ok := begins[at]; ok {
+			chain = name
+		}
+		name := text(target[2 : 2+targetName])
+		if name == "ERROR" || !slices.Contains(chains, chain) {
+			return nil // the first is the next chain's head
+		}
+		e = slices.Clone(e)
+		begin := len(e) - len(target)
+		// Who came here, which the kernel notes for itself, and the counters.
+		clear(e[l.nextOffset+2 : l.size])
+		word := ""
+		if name == "" && len(target) >= targetHead+4 { // where it goes on is an offset, which changes with others' rules
+			word = verdict(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
+			clear(e[begin+targetHead : begin+targetHead+4])
+		}
+		_, err := fmt.Fprintf(to, "%s %s %x\n", chain, word, e)
+		return err
+	})
+}
+
+// Sizes tells how big a table of the calling thread's netns is, and where its base chains begin, in a form that can only be
+// compared: it is nothing to ask for, where the table's content may be many megabytes. "" where the table is not in use.
+func Sizes(is4 bool, table string) (string, error) {
+	used, err := InUse(is4, table)
+	if err != nil || !used {
+		return "", err
+	}
+	family, level := unix.AF_INET6, unix.IPPROTO_IPV6
+	if is4 {
+		family, level = unix.AF_INET, unix.IPPROTO_IP
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd) //nolint:errcheck // only asked
+	info := make([]byte, infoSize)
+	copy(info, table)
+	if err := getsockopt(fd, level, optInfo, info); err != nil {
+		return "", fmt.Errorf("ask for table %s of iptables-legacy: %w", table, err)
+	}
+	return string(info), nil
 }

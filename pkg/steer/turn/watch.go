@@ -1,0 +1,64 @@
+package turn
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Watch ticks when routing rules, routes of ours or the reverse path filter may have been changed, until ctx ends, which closes
+// the channel. Links are watched by whoever keeps the agent's own.
+func (t *Turn) Watch(ctx context.Context) (<-chan struct{}, error) {
+	var groups uint32
+	for _, g := range []int{unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF} {
+		groups |= 1 << (g - 1)
+	}
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups, NetNS: steer.ToEnter(t.nsFD)})
+	if err != nil {
+		return nil, fmt.Errorf("watch routing rules: %w", err)
+	}
+	return steer.Follow(ctx, conn, touchesUs), nil
+}
+
+// touchesUs tells our routes, and rules with our numbers, from those of a node on which BGP changes a hundred thousand.
+func touchesUs(msgs []netlink.Message) bool {
+	for _, m := range msgs {
+		switch uint16(m.Header.Type) {
+		case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+			r, err := parseRule(m.Data)
+			if err != nil || r.priority >= filterRule && r.priority <= loopRule {
+				return true
+			}
+		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+			if len(m.Data) < unix.SizeofRtMsg {
+				continue
+			}
+			attrs, err := netlink.UnmarshalAttributes(m.Data[unix.SizeofRtMsg:])
+			if err != nil {
+				return true
+			}
+			for _, a := range attrs {
+				if a.Type == unix.RTA_TABLE && len(a.Data) == 4 {
+					if n := binary.NativeEndian.Uint32(a.Data); n == table || n == answerTable {
+						return true
+					}
+				}
+				if a.Type == unix.RTA_DST && isSource(a.Data) {
+					return true
+				}
+			}
+		case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
+			return true // by a link made or taken away, too: a few a second at most
+		}
+	}
+	return false
+}
+
+func isSource(dst []byte) bool {
+	return string(dst) == string(steer.TurnSource(true).AsSlice()) || string(dst) == string(steer.TurnSource(false).AsSlice())
+}
