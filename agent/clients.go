@@ -67,6 +67,9 @@ func (c *clients) keep(f podfile.File, old *client) *client {
 	next := &client{file: f, search: searchOf(f, c.conf.Load()), tally: new(tally), namespace: c.namespace(f.PodNamespace)}
 	if old != nil {
 		next.tally = old.tally
+		if next.search.Same(old.search) {
+			next.search = old.search // by which its decisions are remembered
+		}
 	}
 	return next
 }
@@ -98,16 +101,12 @@ func searchOf(f podfile.File, conf *config.Node) *complete.Search {
 		return nil
 	}
 	s, known := f.Resolver()
-	if !known && f.PodNamespace == "" {
+	if !known {
+		// A walk ends by what the whole list says. The kubelet's own part of it could be guessed, what the node's resolv.conf or the
+		// pod's dnsConfig adds could not, and a name found there is another host than the one behind the end of a shorter list.
 		return nil
 	}
-	d := conf.ClusterDomain
-	if !known {
-		// What the kubelet gives a pod that says nothing (ClusterFirst); CRI-O tells plugins no more than the namespace. What the
-		// node's own resolv.conf adds comes after these, and a walk that the list does not know stays the pod's.
-		return complete.NewSearch([]string{f.PodNamespace + ".svc." + d, "svc." + d, d}, 5, false, d)
-	}
-	return complete.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), d)
+	return complete.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
 }
 
 // search implements complete.Find.

@@ -81,7 +81,8 @@ func TestWhoseQuestionsAreCompleted(t *testing.T) {
 		"the namespace against the node": {"podDNS: {searchCompletion: true, namespaces: {shop: {searchCompletion: false}}}\n", pod("shop", "web", "10.244.1.5"), false},
 		"the pod":                        {"", pod("shop", "web", "10.244.1.5", wants(true)), true},
 		"the pod against its namespace":  {namespace, pod("shop", "web", "10.244.1.5", wants(false)), false},
-		"a runtime that tells no list":   {node, pod("shop", "web", "10.244.1.5", bare), true},
+		"a runtime that tells no list":   {node, pod("shop", "web", "10.244.1.5", bare), false},
+		"no list, and the pod wants it":  {"", pod("shop", "web", "10.244.1.5", bare, wants(true)), false},
 		"no list, and no namespace":      {node, pod("", "", "10.244.1.5", bare), false},
 		"a pod with no search list":      {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) { f.Searches = nil }), false},
 		"an overlay that took the list": {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) {
@@ -93,6 +94,20 @@ func TestWhoseQuestionsAreCompleted(t *testing.T) {
 				t.Errorf("completed: %v", got)
 			}
 		})
+	}
+}
+
+// TestSearchOutlivesOthers: pods come and go all the time, and what was decided for one that stays must not go with them.
+func TestSearchOutlivesOthers(t *testing.T) {
+	registry := filesOf(t, pod("shop", "web", "10.244.1.5"), pod("shop", "api", "10.244.1.6"))
+	c := clientsOf(registry, confOf(t, "podDNS: {searchCompletion: true}\n"))
+	before := c.search(addr("10.244.1.5"), false)
+	if before == nil || before == c.search(addr("10.244.1.6"), false) {
+		t.Error("two pods are taken for one")
+	}
+	registry.Outdate()
+	if c.search(addr("10.244.1.5"), false) != before {
+		t.Error("it is another one")
 	}
 }
 

@@ -22,9 +22,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// walkMost is how long a walk may take before it is left to the resolver, which waits five seconds for an answer (glibc, musl,
-// Go); the question that is under way then has at most two (the plugin ask).
-const walkMost = 1500 * time.Millisecond
+// walkMost is how long a question waits for a walk before it is asked itself, which may take another 1.9 s (the plugin ask): musl
+// asks again after 2.5 s, glibc and Go after five. What the walk has asked by then is under way, or in the cache, for the pod's own.
+const walkMost = 500 * time.Millisecond
 
 // Complete is the plugin in one server block.
 type Complete struct {
@@ -47,7 +47,7 @@ func (c *Complete) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	if s := c.wanted(ctx, w, r); s != nil {
 		if name, ok := s.begins(r.Question[0].Name); ok {
 			if server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server); ok {
-				if rcode, done := c.complete(ctx, &walker{server: server, client: w}, w, r, s, name); done {
+				if rcode, done := c.complete(ctx, newWalker(server, w), w, r, s, name); done {
 					return rcode, nil
 				}
 			}
@@ -86,15 +86,15 @@ func (c *Complete) complete(ctx context.Context, ask *walker, w dns.ResponseWrit
 	// The same question can be a later one of a longer name's walk: web.shop's second is the first of web in the namespace
 	// shop. Then the longer name's first question was here just now, and the resolver is walking by itself.
 	for _, longer := range s.later(question) {
-		if c.memory.walked(decisionKey{s.id, strings.ToLower(longer)}) {
+		if c.memory.walked(decisionKey{s, strings.ToLower(longer)}) {
 			c.metrics.count(resultLater)
 			return 0, false
 		}
 	}
 	name = strings.ToLower(name)
-	d := c.memory.decide(decisionKey{s.id, name}, func(d *decision) {
+	d := c.memory.decide(decisionKey{s, name}, func(e *end) {
 		if s.walks(name) {
-			ask.walk(ctx, s, name, d)
+			ask.walk(context.WithoutCancel(ctx), s, name, e)
 		}
 	})
 	switch {
@@ -114,17 +114,17 @@ func (c *Complete) complete(ctx context.Context, ask *walker, w dns.ResponseWrit
 		return 0, false
 	}
 	// Its address may have been another pod's until just now, which would then hear of this one's domains.
-	if now := c.find(Address(w.RemoteAddr()), true); now == nil || now.id != s.id {
+	if now := c.find(Address(w.RemoteAddr()), true); !now.Same(s) {
 		c.metrics.count(resultLeft)
 		return 0, false
 	}
 	c.metrics.count(resultCompleted)
-	_ = w.WriteMsg(answer(r, found, d, c.memory.left(d))) // like CoreDNS's cache: the client is gone
+	_ = w.WriteMsg(answer(r, found, &d.end, c.memory.left(d))) // like CoreDNS's cache: the client is gone
 	return dns.RcodeSuccess, true
 }
 
 // answer makes the answer to r from what was found at the end of the walk, which is known for ttl seconds more.
-func answer(r, found *dns.Msg, d *decision, ttl uint32) *dns.Msg {
+func answer(r, found *dns.Msg, d *end, ttl uint32) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetRcode(r, found.Rcode)
 	m.RecursionAvailable = true
@@ -132,7 +132,9 @@ func answer(r, found *dns.Msg, d *decision, ttl uint32) *dns.Msg {
 		// No CNAME before nothing: glibc takes an answer section that is not empty for the end of the walk, also where the
 		// address of the other family got lost (coredns/coredns#7179).
 		for _, rr := range d.denial {
-			m.Ns = append(m.Ns, dns.Copy(rr)) // a plugin before us may change it
+			own := dns.Copy(rr) // a plugin before us may change it
+			own.Header().Ttl = min(own.Header().Ttl, ttl)
+			m.Ns = append(m.Ns, own)
 		}
 		return m
 	}

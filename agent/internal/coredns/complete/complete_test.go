@@ -247,41 +247,129 @@ func TestDecisionsEnd(t *testing.T) {
 func TestMemoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory()
+		slow, busy, next := shop(), shop(), shop()
 		release, begun := make(chan struct{}), make(chan struct{})
-		go m.decide(decisionKey{"", "slow"}, func(*decision) { close(begun); <-release })
+		go m.decide(decisionKey{slow, "slow"}, func(*end) { close(begun); <-release })
 		<-begun
 		for i := range 3 * remembered {
-			m.decide(decisionKey{"s", fmt.Sprint(i)}, func(d *decision) { d.ttl = 30 })
+			m.decide(decisionKey{busy, fmt.Sprint(i)}, func(e *end) { e.ttl = 30 })
 			if len(m.known) > remembered {
 				t.Fatalf("%d decisions", len(m.known))
 			}
 		}
-		if !m.walked(decisionKey{"", "slow"}) {
+		if !m.walked(decisionKey{slow, "slow"}) {
 			t.Error("what is being decided was dropped")
 		}
 		close(release)
 		<-time.After(keepMost)
 		for i := range remembered / 2 {
-			m.decide(decisionKey{"new", fmt.Sprint(i)}, func(*decision) {})
+			m.decide(decisionKey{next, fmt.Sprint(i)}, func(*end) {})
 		}
 		for k := range m.known {
-			if k.search == "s" {
+			if k.search == busy {
 				t.Fatalf("%v has ended and is kept where room was made", k)
 			}
 		}
 	})
 }
 
-// A panic behind the plugin is the server's to catch. It must leave nobody waiting.
+// TestNeighbourClearsNothing: a pod that asks for ever new names loses its own decisions, not those of others, by which their later
+// questions are told from first ones. Neither do pods with equal lists take each other's walks for their own.
+func TestNeighbourClearsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory()
+		var quiet []*Search
+		for range 100 {
+			quiet = append(quiet, shop())
+		}
+		busy, busier := shop(), shop()
+		for i, s := range quiet {
+			for n := range 10 {
+				m.decide(decisionKey{s, fmt.Sprint(i, n)}, func(e *end) { e.ttl = 30 })
+			}
+		}
+		for i := range 4 * remembered {
+			m.decide(decisionKey{busy, fmt.Sprint(i)}, func(e *end) { e.ttl = 30 })
+			m.decide(decisionKey{busier, fmt.Sprint(i)}, func(e *end) { e.ttl = 30 })
+			m.decide(decisionKey{busier, fmt.Sprint("more", i)}, func(e *end) { e.ttl = 30 })
+		}
+		for i, s := range quiet {
+			for n := range 10 {
+				if !m.walked(decisionKey{s, fmt.Sprint(i, n)}) {
+					t.Fatalf("decision %d of pod %d was dropped for a neighbour's", n, i)
+				}
+			}
+		}
+		if len(m.known) > remembered || len(m.known) < remembered/2 {
+			t.Errorf("%d decisions", len(m.known))
+		}
+		if m.walked(decisionKey{quiet[1], fmt.Sprint(0, 0)}) {
+			t.Error("another pod's walk is taken for one's own")
+		}
+	})
+}
+
+// A panic behind the plugin leaves nobody waiting and ends nothing.
 func TestDecidePanics(t *testing.T) {
-	m := NewMemory()
-	func() {
-		defer func() { _ = recover() }()
-		m.decide(decisionKey{"s", "n"}, func(*decision) { panic("oh") })
-	}()
-	if d := m.decide(decisionKey{"s", "n"}, func(*decision) { t.Error("decided again at once") }); d.question != "" {
+	m, s := NewMemory(), shop()
+	if d := m.decide(decisionKey{s, "n"}, func(e *end) { e.question = "half"; panic("oh") }); d.question != "" {
 		t.Errorf("%+v", d)
 	}
+	if d := m.decide(decisionKey{s, "n"}, func(*end) { t.Error("decided again at once") }); d.question != "" {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestSilenceOnTheWay: where a name of the walk gets no answer, the first question is held so shortly that its own answer, or its own
+// silence, is told before musl asks again. Both families hear the same.
+func TestSilenceOnTheWay(t *testing.T) {
+	for name, kinds := range map[string]map[string]string{
+		"at the end":         {"hole.example.com.": "silent"},
+		"everywhere":         {"hole.example.com.": "silent", "hole.example.com.shop.svc.cluster.local.": "silent"},
+		"from the beginning": {"com.shop.svc.cluster.local.": "silent", "hole.example.com.shop.svc.cluster.local.": "silent"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, kinds)
+			r.set(pod1, shop())
+			begun := time.Now()
+			var wg sync.WaitGroup
+			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+				wg.Go(func() {
+					want := dns.RcodeNameError
+					if kinds["hole.example.com.shop.svc.cluster.local."] != "" {
+						want = dns.RcodeServerFailure
+					}
+					if m := r.ask(pod1, "hole.example.com.shop.svc.cluster.local.", qtype); m.Rcode != want || len(m.Answer) > 0 {
+						t.Errorf("%s: %s", name, text(m))
+					}
+				})
+				<-time.After(100 * time.Millisecond)
+			}
+			wg.Wait()
+			if took := time.Since(begun); took > 2500*time.Millisecond {
+				t.Errorf("%s: answered after %s", name, took)
+			}
+			if n := r.metrics.counts[resultLeft].Load(); n != 2 {
+				t.Errorf("%s: %d questions are left to the pod", name, n)
+			}
+			<-time.After(time.Minute)
+		})
+	}
+}
+
+// TestDenialGrowsOlder: what a decision says is not there is believed for no longer than the cache would say so.
+func TestDenialGrowsOlder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]string{"v4.example.com.": "v4"})
+		r.set(pod1, shop())
+		for _, want := range []uint32{5, 3, 1} { // the SOA's minimum is 5 s
+			m := r.ask(pod1, "v4.example.com.shop.svc.cluster.local.", dns.TypeAAAA)
+			if len(m.Answer) != 0 || len(m.Ns) != 1 || min(m.Ns[0].Header().Ttl, m.Ns[0].(*dns.SOA).Minttl) != want {
+				t.Errorf("want a denial for %d s: %v", want, m)
+			}
+			<-time.After(2 * time.Second)
+		}
+	})
 }
 
 func TestSearch(t *testing.T) {
@@ -298,6 +386,10 @@ func TestSearch(t *testing.T) {
 		{[]string{"a..b"}, false, "", nil},
 		{[]string{`a\.b`}, false, "", nil},
 		{[]string{strings.Repeat("a.", 127) + "a"}, false, "", nil},
+		// glibc before 2.26 takes six, and musl nothing of a longer line.
+		{clusterList("shop", "a.", "b.", "c.", "d."), false, "", nil},
+		{[]string{"shop.svc", strings.Repeat("a.", 119) + "a"}, false, "", nil},
+		{clusterList("shop", "a.", "b.", "c."), false, "web", []string{"web.shop.svc.cluster.local.", "web.svc.cluster.local.", "web.cluster.local.", "web.a.", "web.b.", "web.c.", "web."}},
 		{[]string{"Shop.SVC", "svc."}, false, "web", []string{"web.shop.svc.", "web.svc.", "web."}},
 		{[]string{"shop.svc", ".", "svc."}, false, "web.data", []string{"web.data.shop.svc.", "web.data.", "web.data.svc."}},
 		{[]string{"shop.svc"}, true, "web", []string{"web.shop.svc."}},
@@ -324,7 +416,7 @@ func TestSetup(t *testing.T) {
 	for text, ok := range map[string]bool{"complete": true, "complete x": false, "complete {\nx\n}": false, "complete\ncomplete": false} {
 		c := caddy.NewTestController("dns", text)
 		memory := NewMemory()
-		memory.decide(decisionKey{"s", "n"}, func(*decision) {})
+		memory.decide(decisionKey{shop(), "n"}, func(*end) {})
 		if err := Setup(memory, new(Metrics), func(netip.Addr, bool) *Search { return nil })(c); (err == nil) != ok {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -9,7 +9,15 @@ import (
 // nameMost is the longest name in its written form with the final dot (RFC 1035, section 3.1: 255 bytes on the wire).
 const nameMost = 254
 
-// Search is how one resolver turns a short name into full ones. It does not change, so any number of pods may share it.
+// Lists that all resolvers read alike: glibc before 2.26 takes the first six domains and 255 characters of them, and musl passes
+// over a line of more than 255, its end included, so that its list is empty.
+const (
+	domainsMost = 6
+	lineMost    = 255
+)
+
+// Search is how one pod turns a short name into full ones. It does not change. What is decided is remembered by the Search itself,
+// so pods do not share one, and a pod keeps its own as long as it stays the Same.
 type Search struct {
 	suffixes []string // lower case, with the final dot; "." stands for the name as it was typed
 	ndots    int
@@ -19,9 +27,12 @@ type Search struct {
 }
 
 // NewSearch takes a search list, the two options that steer its use, and the cluster's domain. It returns nil where no question
-// tells that a walk begins: without a list, or with one that begins with the root. noTLD: a name without a dot is never asked as
-// it is (no-tld-query, resolv.conf(5)).
+// tells that a walk begins (without a list, or with one that begins with the root), and where resolvers differ in what they
+// take of the list. noTLD: a name without a dot is never asked as it is (no-tld-query, resolv.conf(5)).
 func NewSearch(list []string, ndots int, noTLD bool, cluster string) *Search {
+	if len(list) > domainsMost || len("search "+strings.Join(list, " ")+"\n") > lineMost {
+		return nil
+	}
 	s := &Search{ndots: ndots, noTLD: noTLD, cluster: strings.ToLower(strings.TrimSuffix(cluster, ".")) + "."}
 	for _, suffix := range list {
 		suffix = strings.ToLower(strings.TrimSuffix(suffix, ".")) + "."
@@ -36,6 +47,9 @@ func NewSearch(list []string, ndots int, noTLD bool, cluster string) *Search {
 	s.id = strings.Join(s.suffixes, " ") + " " + strconv.Itoa(ndots) + " " + strconv.FormatBool(noTLD) + " " + s.cluster
 	return s
 }
+
+// Same reports whether both walk in the same way.
+func (s *Search) Same(other *Search) bool { return s != nil && other != nil && s.id == other.id }
 
 // begins takes the question with which the walk of a name begins apart and returns the name, without a final dot.
 func (s *Search) begins(question string) (name string, ok bool) {

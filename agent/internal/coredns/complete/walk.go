@@ -3,16 +3,35 @@ package complete
 import (
 	"context"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
 )
 
-// walker asks the server that it stands in, for one client.
+// walker asks the server that it stands in, for one client. It may go on when the client's question is answered, so it keeps
+// nothing of that.
 type walker struct {
-	server *dnsserver.Server
-	client dns.ResponseWriter
+	server        *dnsserver.Server
+	remote, local net.Addr
+}
+
+// newWalker makes one of a client's question. Its questions come over TCP, so that nothing is cut, from the client: its share
+// of what may be asked of upstreams is used.
+func newWalker(server *dnsserver.Server, client dns.ResponseWriter) *walker {
+	return &walker{server, overTCP(client.RemoteAddr()), overTCP(client.LocalAddr())}
+}
+
+func overTCP(a net.Addr) net.Addr {
+	var at netip.AddrPort
+	switch a := a.(type) {
+	case *net.UDPAddr:
+		at = a.AddrPort()
+	case *net.TCPAddr:
+		at = a.AddrPort()
+	}
+	return net.TCPAddrFromAddrPort(at)
 }
 
 // walking marks the context of questions whose answers no client gets.
@@ -36,7 +55,7 @@ func Inner(ctx context.Context) bool {
 // that has an address in one family ends the walk, one that does not exist in either lets it go on. At a name without
 // addresses musl stops and the others go on, and at a failure too; an alias that leads nowhere stops glibc alone. Where one
 // family's answer denies the name that the other's has, musl goes on; it still does, since both answers are handed on.
-func (k *walker) walk(ctx context.Context, s *Search, name string, d *decision) {
+func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 	begun := time.Now()
 	ctx = context.WithValue(ctx, walking{}, true)
 	ttl := uint32(keepMost / time.Second)
@@ -92,7 +111,7 @@ func (k *walker) ask(ctx context.Context, question string, qtype uint16) *dns.Ms
 	m := new(dns.Msg)
 	m.SetQuestion(question, qtype)
 	n, _ := ctx.Value(dnsserver.LoopKey{}).(int)
-	w := &taker{client: k.client}
+	w := &taker{walker: k}
 	k.server.ServeDNS(context.WithValue(ctx, dnsserver.LoopKey{}, n+1), w, m) // recovers from panics
 	return w.taken
 }
@@ -138,9 +157,9 @@ func denial(m *dns.Msg) (soa []dns.RR, ttl uint32) {
 	return nil, 0
 }
 
-// taker takes an answer in the client's place. It is asked over TCP, so that nothing is cut.
+// taker takes an answer in the client's place.
 type taker struct {
-	client dns.ResponseWriter
+	walker *walker
 	taken  *dns.Msg
 }
 
@@ -160,16 +179,11 @@ func (t *taker) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// RemoteAddr is the client's: its share of what may be asked of upstreams is used.
-func (t *taker) RemoteAddr() net.Addr {
-	if u, ok := t.client.RemoteAddr().(*net.UDPAddr); ok {
-		return &net.TCPAddr{IP: u.IP, Port: u.Port, Zone: u.Zone}
-	}
-	return t.client.RemoteAddr()
-}
+// RemoteAddr implements dns.ResponseWriter.
+func (t *taker) RemoteAddr() net.Addr { return t.walker.remote }
 
 // LocalAddr implements dns.ResponseWriter.
-func (t *taker) LocalAddr() net.Addr { return t.client.LocalAddr() }
+func (t *taker) LocalAddr() net.Addr { return t.walker.local }
 
 // Close implements dns.ResponseWriter.
 func (t *taker) Close() error { return nil }

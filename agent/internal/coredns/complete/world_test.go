@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -28,13 +29,16 @@ type world struct {
 	asked []string   // "name TYPE"
 }
 
+// silence is how long the agent waits for who says nothing.
+const silence = 1900 * time.Millisecond
+
 // The kinds: what A and AAAA say. An address is made from the name, so that each name's are its own.
 var kinds = map[string][2]string{
 	"both": {"has", "has"}, "v4": {"has", "empty"}, "v6": {"empty", "has"}, "empty": {"empty", "empty"}, "absent": {"absent", "absent"},
 	"alias": {"aliased", "aliased"}, "alias-v4": {"aliased", "alias"}, "alias-nowhere": {"alias", "alias"}, "dangling": {"dangling", "dangling"},
 	"fails": {"fails", "fails"}, "fails-v6": {"has", "fails"}, "fails-v4": {"fails", "has"}, "refused": {"refused", "refused"},
 	"contradiction": {"has", "absent"}, "contradiction-v6": {"absent", "has"}, "half": {"empty", "absent"}, "half-v4": {"absent", "empty"},
-	"cut": {"cut", "has"},
+	"cut": {"cut", "has"}, "silent": {"silent", "silent"},
 }
 
 func kindNames() []string {
@@ -92,6 +96,9 @@ func (w *world) ServeDNS(_ context.Context, to dns.ResponseWriter, r *dns.Msg) (
 		m.Ns = []dns.RR{soa("world.", 10)}
 	case "absent":
 		m.Rcode, m.Ns = dns.RcodeNameError, []dns.RR{soa("world.", 10)}
+	case "silent":
+		<-time.After(silence)
+		return dns.RcodeServerFailure, nil
 	case "fails":
 		return dns.RcodeServerFailure, nil
 	case "refused":
