@@ -131,7 +131,10 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: read entry: %w", errConfig, err)
 		}
-		return entry, checkEntry(in.entryFile, entry)
+		if err := checkEntry(in.entryFile, entry); err != nil {
+			return nil, err
+		}
+		return entry, validate(ctx, in.plugin, in.entryFile)
 	}
 	if _, err := os.Stat(in.nodeConfig); err != nil {
 		return nil, fmt.Errorf("%w: %w", errConfig, err)
@@ -146,6 +149,29 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("have %s read %s: %w%s", in.agent, in.nodeConfig, err, said(&stderr))
 	}
 	return stdout.Bytes(), checkEntry(in.nodeConfig, stdout.Bytes())
+}
+
+// validate has the plugin judge an entry that a person wrote: at run time it passes over keys that it does not know.
+func validate(ctx context.Context, plugin, file string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, plugin, "validate", file)
+	cmd.Stderr = &stderr
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		return nil // good, or no plugin that can be run, which is found out before it is put in place
+	}
+	var faults []string
+	for line := range strings.Lines(stderr.String()) {
+		if !strings.Contains(line, ": warning: ") {
+			faults = append(faults, strings.TrimSpace(line))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", errConfig, strings.Join(faults, "; "))
 }
 
 // checkEntry tries the entry on a list that takes any.

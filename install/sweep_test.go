@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,5 +115,21 @@ func TestHugeListIsRefused(t *testing.T) {
 	}
 	if n.read("10-a.conflist") != text {
 		t.Error("the list was changed")
+	}
+}
+
+// The plugin passes over an unknown key when a runtime calls it. A person who wrote one into an entry hears of it here.
+func TestEntryOfAPersonIsJudged(t *testing.T) {
+	n := newNode(t)
+	n.network("10-a.conflist", `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`)
+	if out, err := exec.Command("go", "build", "-o", n.plugin, "../plugins/neardns").CombinedOutput(); err != nil {
+		t.Fatalf("build the plugin: %v\n%s", err, out)
+	}
+	n.write(n.args[slices.Index(n.args, "--entry")+1], strings.Replace(testEntry, `"redirects"`, `"colour":"red","redirects"`, 1), 0o644)
+	if code, out := n.install(); code != 2 || !strings.Contains(out, "colour: unknown key") || strings.Contains(out, "warning") {
+		t.Errorf("%d, %s; want bad configuration that names the key", code, out)
+	}
+	if text := n.read("10-a.conflist"); strings.Contains(text, "neardns") {
+		t.Errorf("the list was changed: %s", text)
 	}
 }
