@@ -109,7 +109,7 @@ func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	}
 	if key == b.last {
 		if b.unchanged(scripts) {
-			return nil, nil
+			return nil, b.closeLists()
 		} else if b.rests() {
 			b.owed.Store(true)
 			return nil, nil
@@ -192,6 +192,9 @@ func (b *Iptables) make(s script, tables []string, have map[string]standing) err
 	// In order, each table's rules stand on the ones before: the program ends at the first table that is refused.
 	text := s.restore(tables, func(c chain, j jump) placing { return c.place(have[c.table], j) })
 	if err := b.restore(s.is4, text); err != nil {
+		return err
+	}
+	if err := b.closeLists(); err != nil {
 		return err
 	}
 	now, err := b.standing(s)
@@ -458,10 +461,14 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 // Exempt and Unexempt do nothing: the agent renders the pods that opted out from their files.
 func (b *Iptables) Exempt(...netip.Addr) error { return nil }
 
-// Lacks says in words which chains and jumps of a host's rules are gone: what another version put into a chain is not.
+// Lacks says in words which chains and jumps of a host's rules are gone: what another version put into a chain is not. On its way
+// it closes the lists of leases, since the watch, which asks here, may do so where the agent may not.
 func (b *Iptables) Lacks(rs steer.Host) ([]string, error) {
 	scripts, err := render(rs)
 	if err != nil {
+		return nil, err
+	}
+	if err := b.closeLists(); err != nil {
 		return nil, err
 	}
 	var gone []string

@@ -121,6 +121,37 @@ func (b *Iptables) recent() (map[leaseKey]string, error) {
 	return out, err
 }
 
+// listOwner owns the files of the lists. No process is of this user, who is above what Kubernetes takes for runAsUser.
+const listOwner = 0xefffffff
+
+// closeLists keeps processes that are root and have no capability from writing leases: xt_recent makes its lists root's to write,
+// and asks for no capability. Rules fill them all the same. What it takes is CAP_CHOWN; where this process has it not, the lists
+// stay as they are.
+func (b *Iptables) closeLists() error {
+	return steer.InNetNS(b.nsFD, func() error {
+		for _, is4 := range []bool{true, false} {
+			for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+				file := "/proc/thread-self/net/xt_recent/" + list(p, is4)
+				var st unix.Stat_t
+				if err := unix.Stat(file, &st); errors.Is(err, fs.ErrNotExist) || err == nil && st.Uid == listOwner && st.Mode&0o222 == 0 {
+					continue
+				} else if err != nil {
+					return fmt.Errorf("look at the lists of leases: %w", err)
+				}
+				// The mode first: it is the owner's to change.
+				err := unix.Chmod(file, 0o444)
+				if err == nil {
+					err = unix.Chown(file, listOwner, listOwner)
+				}
+				if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EROFS) && !errors.Is(err, fs.ErrNotExist) {
+					return fmt.Errorf("close the lists of leases: %w", err)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // parseRecent reads lines like "src=169.254.20.11 ttl: 64 last_seen: 4304567890 oldest_pkt: 3 4304567000, …".
 func parseRecent(text string) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
