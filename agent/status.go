@@ -253,6 +253,7 @@ func (r *report) text() string {
 		fmt.Fprintln(w, "\nSWITCH\tUDP\tTCP CONNECTIONS")
 		fmt.Fprintf(w, "to the agent\t%d\t%d\n", r.Counters[steer.CounterDeliveredUDP].Packets, r.Counters[steer.CounterDeliveredTCP].Packets)
 		fmt.Fprintf(w, "to kube-dns\t%d\t%d\n", r.Counters[steer.CounterFallbackUDP].Packets, r.Counters[steer.CounterFallbackTCP].Packets)
+		fmt.Fprintln(w, "(the agent's own proofs of that way are among them, a few a minute)")
 	}
 	if len(r.Pods) > 0 {
 		fmt.Fprintln(w, "\nPOD\tCONTAINER\tINTERFACE\tCLUSTER DNS\tSTATE\tREASON")

@@ -16,15 +16,7 @@ import (
 
 // The overlay that README.md shows is one that works, for the products and for taking them off.
 func TestReadmesOverlay(t *testing.T) {
-	readme, err := os.ReadFile(install + "/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, ok := strings.Cut(string(readme), "```yaml\n")
-	text, _, closed := strings.Cut(text, "```")
-	if !ok || !closed {
-		t.Fatal("install/README.md shows no overlay")
-	}
+	text := overlayBelow(t, "## Manifests")
 	const config = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nkubeProxyMode: ipvs\n"
 	ours := mine(t, map[string]string{"kustomization.yaml": text, "nodeconfig.yaml": config})
 	objects := decode(t, "README's overlay", ours)
@@ -48,6 +40,38 @@ func TestReadmesOverlay(t *testing.T) {
 		if c.Image != "registry.example/neardns-agent:v0.1.0" {
 			t.Errorf("%s runs %s", c.Name, c.Image)
 		}
+	}
+}
+
+// overlayBelow is the first overlay below a heading of README.md.
+func overlayBelow(t *testing.T, heading string) string {
+	t.Helper()
+	readme, err := os.ReadFile(install + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, headed := strings.Cut(string(readme), "\n"+heading+"\n")
+	_, text, ok := strings.Cut(text, "```yaml\n")
+	text, _, closed := strings.Cut(text, "```")
+	if !headed || !ok || !closed {
+		t.Fatalf("install/README.md shows no overlay below %q", heading)
+	}
+	return text
+}
+
+// The overlay for another name of CoreDNS's ConfigMap changes that name and nothing else.
+func TestReadmesCorefile(t *testing.T) {
+	pod := the[*appsv1.DaemonSet](t, decode(t, "README's overlay", mine(t, map[string]string{"kustomization.yaml": overlayBelow(t, "## Names outside of the cluster")}))).Spec.Template.Spec
+	base := the[*appsv1.DaemonSet](t, decode(t, "base", render(t, "base"))).Spec.Template.Spec
+	volume := func(p corev1.PodSpec) *corev1.ConfigMapVolumeSource {
+		i := slices.IndexFunc(p.Volumes, func(v corev1.Volume) bool { return v.Name == "kube-dns-corefile" })
+		if i < 0 || p.Volumes[i].ConfigMap == nil || p.Volumes[i].ConfigMap.Optional == nil || !*p.Volumes[i].ConfigMap.Optional {
+			t.Fatalf("no optional ConfigMap kube-dns-corefile: %+v", p.Volumes)
+		}
+		return p.Volumes[i].ConfigMap
+	}
+	if was, is := volume(base).Name, volume(pod).Name; was != "coredns" || is != "rke2-coredns-rke2-coredns" || len(pod.Volumes) != len(base.Volumes) {
+		t.Errorf("ConfigMap %s, after the patch %s; %d volumes, before %d", was, is, len(pod.Volumes), len(base.Volumes))
 	}
 }
 

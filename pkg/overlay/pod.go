@@ -1,7 +1,10 @@
 package overlay
 
 import (
+	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/neardns/neardns/pkg/plainyaml"
@@ -60,9 +63,34 @@ func (r Rules) For(field, namespace string, annotations map[string]string) Wish 
 }
 
 func (w *Wish) add(what string, o resolvconf.Overlay) {
+	o.Nameservers = slices.DeleteFunc(slices.Clone(o.Nameservers), func(s string) bool {
+		why := nobody(s)
+		if why != "" {
+			w.ignore("nameserver "+s+" of "+what, errors.New(why))
+		}
+		return why != ""
+	})
 	if says(o) {
 		w.layers = append(w.layers, layer{what, o})
 	}
+}
+
+// nobody says why an address can be no nameserver's. Loopback and 169.254.0.0/16 can: a resolver in the pod, a cache on the node.
+func nobody(s string) string {
+	a, err := netip.ParseAddr(s)
+	switch {
+	case err != nil:
+		return "" // read before
+	case a.Unmap().IsUnspecified():
+		return "it is nobody's address: write 127.0.0.1 or ::1 for a resolver in the pod"
+	case a.Unmap().IsMulticast():
+		return "it is a multicast address, whose answers come from another"
+	case a.Unmap() == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "it is the broadcast address, whose answers come from another"
+	case a.Is6() && a.IsLinkLocalUnicast():
+		return "it is link-local, and cannot be asked without a zone: write another address of that server"
+	}
+	return ""
 }
 
 func (w *Wish) ignore(what string, why error) {

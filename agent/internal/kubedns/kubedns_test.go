@@ -298,6 +298,19 @@ dns://.:53 {
 	}
 }
 
+// TestReadCluster judges the Corefile of `make cluster`: its zone of its own is within the cluster's.
+func TestReadCluster(t *testing.T) {
+	manifest, err := os.ReadFile("../../../integration/cluster/node/files/kube-dns.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(manifest), "Corefile: |\n")
+	text, _, ok := strings.Cut(text, "\n---\n")
+	if v := Read(text, "cluster.local"); !ok || !v.Node {
+		t.Errorf("%+v of\n%s", v, text)
+	}
+}
+
 // TestReadOtherDomain has kube-dns serve another domain than the agent is told: its names would go outside.
 func TestReadOtherDomain(t *testing.T) {
 	if v := Read(kubeadm, "k8s.example"); v.Node || v.Why != "its Corefile has the zone cluster.local (kubernetes), line 7" {

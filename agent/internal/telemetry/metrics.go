@@ -194,7 +194,7 @@ type Switch struct {
 // the agent's restarts and begin anew when the table does.
 func (m *Metrics) CollectSwitch(read func() ([]Switch, error)) {
 	m.registry.MustRegister(&switchCollector{read: read, desc: prometheus.NewDesc(namespace+"_switch_packets_total",
-		"Questions that passed the switch, by way: packets over UDP, connections over TCP.", []string{"way", "protocol"}, nil)})
+		"Questions that passed the switch, by way: packets over UDP, connections over TCP. Fallback has the agent's own proofs of that way in it, a few a minute.", []string{"way", "protocol"}, nil)})
 }
 
 type switchCollector struct {

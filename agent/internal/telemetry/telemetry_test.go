@@ -156,7 +156,7 @@ neardns_repairs_total{kind="link"} 0
 neardns_repairs_total{kind="other"} 1
 neardns_repairs_total{kind="prober"} 0
 neardns_repairs_total{kind="rules"} 1
-# HELP neardns_switch_packets_total Questions that passed the switch, by way: packets over UDP, connections over TCP.
+# HELP neardns_switch_packets_total Questions that passed the switch, by way: packets over UDP, connections over TCP. Fallback has the agent's own proofs of that way in it, a few a minute.
 # TYPE neardns_switch_packets_total counter
 neardns_switch_packets_total{protocol="tcp",way="fallback"} 2
 neardns_switch_packets_total{protocol="udp",way="delivered"} 7
