@@ -260,7 +260,7 @@ func TestPodsCommand(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		telemetry.ServeSocket(ctx, discardLog(), dir+"/"+socketName, telemetry.Health{Pods: func() any { return c.view() }}.Handler())
+		telemetry.ServeSocket(ctx, discardLog(), dir+"/"+socketName, telemetry.Health{Pods: func() any { return c.view() }}.SocketHandler())
 	}()
 	defer func() { stop(); <-done }()
 	testutil.Eventually(t, 30*time.Second, func() error {

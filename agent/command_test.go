@@ -195,7 +195,7 @@ func TestStatusAsksTheRunningAgent(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	h := telemetry.Health{Ready: func() (bool, string) { return true, "" }, Status: func() any { return node.Status{Instance: "me", Ready: true} }}
-	go func() { defer close(done); telemetry.ServeSocket(ctx, discardLog(), socket, h.Handler()) }()
+	go func() { defer close(done); telemetry.ServeSocket(ctx, discardLog(), socket, h.SocketHandler()) }()
 	testutil.Eventually(t, 5*time.Second, func() error {
 		s, err := askAgent(t.Context(), socket)
 		if err == nil && s.Instance != "me" {

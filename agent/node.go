@@ -226,7 +226,9 @@ func (a *agent) run(ctx context.Context) error {
 	m.Collect(gate.Collector())
 	m.Collect(server.Collector())
 	m.Collect(a.clients.metrics.Collector())
-	m.CollectNamespaces(a.clients.counts)
+	if a.conf.Listen.Namespaces {
+		m.CollectNamespaces(a.clients.counts)
+	}
 	err = patiently(ctx, a.log, "the rules of another back end", func() error { return a.replaceRules(ctx, a.backend, rules, first, registry) })
 	if err != nil {
 		return err
@@ -310,10 +312,10 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", a.conf.Listen.Metrics, m.MetricsHandler()) })
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "health", a.conf.Listen.Health, health.Handler()) })
 	wg.Go(func() {
-		telemetry.ServeSocket(shared, a.log, filepath.Join(a.conf.StateDir, socketName), health.Handler())
+		telemetry.ServeSocket(shared, a.log, filepath.Join(a.conf.StateDir, socketName), health.SocketHandler())
 	})
 	if a.podDir != "" {
-		wg.Go(func() { telemetry.ServeSocket(own, a.log, filepath.Join(a.podDir, socketName), health.Handler()) })
+		wg.Go(func() { telemetry.ServeSocket(own, a.log, filepath.Join(a.podDir, socketName), health.SocketHandler()) })
 	}
 }
 

@@ -82,7 +82,7 @@ func (s *stand) nodeConfig(cluster string) string {
 		cluster = ", cluster: [" + cluster + "]"
 	}
 	return fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: %s\n"+
-		"upstreams: {external: [%s]%s}\nstateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\nlisten: {metrics: \"[::]:9253\"}\n"+
+		"upstreams: {external: [%s]%s}\nstateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\nlisten: {metrics: \"[::]:9253\", namespaces: true}\n"+
 		// As long as it can be: on a machine that is busy with other tests a lease must not come and go.
 		"lease: {renew: 200ms, lifetime: 4s}\n",
 		list, s.path("resolv.conf"), cluster, s.path("run"), s.path("lib"), s.path("none"))

@@ -156,8 +156,9 @@ type Service struct {
 
 // Listen holds the addresses of the HTTP endpoints; the zero value of one turns it off.
 type Listen struct {
-	Metrics netip.AddrPort
-	Health  netip.AddrPort
+	Metrics    netip.AddrPort
+	Health     netip.AddrPort
+	Namespaces bool // metrics by namespace, which tell whoever reaches Metrics, pods among them, who else is here
 }
 
 // Values of log.format and log.queries.

@@ -59,6 +59,7 @@ func table() []field {
 		text("service.ports.tcp", restart, func(n *Node) *string { return &n.Service.TCPPort }, parsePortName),
 		listen("listen.metrics", restart, func(n *Node) *netip.AddrPort { return &n.Listen.Metrics }),
 		listen("listen.health", restart, func(n *Node) *netip.AddrPort { return &n.Listen.Health }),
+		boolean("listen.namespaces", restart, func(n *Node) *bool { return &n.Listen.Namespaces }),
 		logLevel("log.level", reload),
 		text("log.format", reload, func(n *Node) *string { return &n.Log.Format }, oneOf(LogText, LogJSON)),
 		text("log.queries", reload, func(n *Node) *string { return &n.Log.Queries }, oneOf(QueriesOff, QueriesErrors, QueriesAll)),

@@ -21,8 +21,9 @@ import (
 const (
 	listenAgain   = 500 * time.Millisecond // an address may come later than the agent (the node's own, at boot)
 	headerTimeout = 5 * time.Second
+	readTimeout   = 10 * time.Second // of the whole request; nobody has to send more than its header
 	writeTimeout  = 30 * time.Second // a scrape of a busy node on a busy node
-	idleTimeout   = 2 * time.Minute
+	idleTimeout   = 2 * time.Minute  // Prometheus asks every one by default
 	stopTimeout   = time.Second
 )
 
@@ -37,12 +38,14 @@ type Health struct {
 // MetricsHandler serves /metrics.
 func (m *Metrics) MetricsHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	mux.Handle("GET /metrics", few(promhttp.HandlerFor(m.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
 	return mux
 }
 
-// Handler serves /healthz (the process runs), /readyz (pods are served under a lease), /status, /pods and /config.
-func (h Health) Handler() http.Handler {
+// Handler serves /healthz (the process runs) and /readyz (pods are served under a lease).
+func (h Health) Handler() http.Handler { return h.mux() }
+
+func (h Health) mux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "alive\n") // a client that is gone needs no answer
@@ -55,6 +58,12 @@ func (h Health) Handler() http.Handler {
 		}
 		_, _ = io.WriteString(w, "ready\n")
 	})
+	return mux
+}
+
+// SocketHandler serves /status, /pods and /config too, which are for root alone: they name this node's pods.
+func (h Health) SocketHandler() http.Handler {
+	mux := h.mux()
 	for path, read := range map[string]func() any{"/status": h.Status, "/pods": h.Pods} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -99,7 +108,11 @@ func ServeTCP(ctx context.Context, log *slog.Logger, name string, addr netip.Add
 func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler) {
 	serve(ctx, log.With("endpoint", name, "addr", addr), handler, func() (net.Listener, error) {
 		var lc net.ListenConfig
-		return lc.Listen(ctx, "tcp", addr)
+		l, err := lc.Listen(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		return newDoor(l, mostConns), nil
 	})
 }
 
@@ -116,7 +129,7 @@ func ServeTLS(ctx context.Context, log *slog.Logger, name, addr string, handler 
 			return nil, err
 		}
 		each := func(*tls.ClientHelloInfo) (*tls.Config, error) { return conf() }
-		return tls.NewListener(l, &tls.Config{GetConfigForClient: each}), nil //nolint:gosec // the least version is conf's
+		return tls.NewListener(newDoor(l, mostConns), &tls.Config{GetConfigForClient: each}), nil //nolint:gosec // the least version is conf's
 	})
 }
 
@@ -152,7 +165,8 @@ func serve(ctx context.Context, log *slog.Logger, handler http.Handler, listen f
 
 // serveOn serves until ctx ends or l fails. When it returns, no request is being answered any more.
 func serveOn(ctx context.Context, log *slog.Logger, handler http.Handler, l net.Listener) error {
-	s := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+	s := &http.Server{Handler: handler, MaxHeaderBytes: mostHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

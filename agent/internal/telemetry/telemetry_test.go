@@ -207,10 +207,10 @@ func TestHealth(t *testing.T) {
 	h := Health{
 		Ready:  func() (bool, string) { return ready, "no lease for 169.254.20.11/udp" },
 		Status: func() any { return map[string]any{"ready": ready} },
-	}.Handler()
+	}
 	get := func(path string) (int, string) {
 		rec := httptest.NewRecorder()
-		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		h.SocketHandler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
 		return rec.Code, rec.Body.String()
 	}
 	for _, tc := range []struct {
@@ -229,6 +229,13 @@ func TestHealth(t *testing.T) {
 		ready = tc.ready
 		if code, body := get(tc.path); code != tc.code || body != tc.body {
 			t.Errorf("%s, ready %v: %d %q, want %d %q", tc.path, tc.ready, code, body, tc.code, tc.body)
+		}
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/status": 404, "/pods": 404, "/config": 404} {
+		rec := httptest.NewRecorder()
+		h.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		if rec.Code != want {
+			t.Errorf("%s over TCP: %d, want %d: what names pods is for the socket alone", path, rec.Code, want)
 		}
 	}
 }
@@ -311,7 +318,7 @@ func TestServeSocket(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		ServeSocket(ctx, slog.New(slog.DiscardHandler), path, Health{Status: func() any { return "as it is" }}.Handler())
+		ServeSocket(ctx, slog.New(slog.DiscardHandler), path, Health{Status: func() any { return "as it is" }}.SocketHandler())
 	})
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer

@@ -1,0 +1,190 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// served starts an endpoint on loopback and returns its address.
+func served(t *testing.T, h http.Handler) string {
+	t.Helper()
+	probe, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort(probe.Addr().String())
+	_ = probe.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { ServeTCP(ctx, slog.New(slog.DiscardHandler), "test", at, h) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	waitFor(t, "the endpoint", func() bool {
+		c, err := net.Dial("tcp", at.String())
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+	return at.String()
+}
+
+// from is a client with a source address of its own.
+func from(source string) *http.Client {
+	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
+	return &http.Client{Transport: &http.Transport{DialContext: d.DialContext, DisableKeepAlives: true}}
+}
+
+// One source with hundreds of connections and headers that never end holds no more than its share of them and a few kilobytes of
+// each; another source is answered meanwhile.
+func TestEndpointIsBounded(t *testing.T) {
+	at := served(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "well") }))
+	const greedy = 300
+	conns := make([]net.Conn, greedy)
+	var wg sync.WaitGroup
+	var cut atomic.Int64
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}
+	for i := range conns {
+		c, err := d.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns[i] = c
+		wg.Go(func() {
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nX: ")
+			_, err := c.Write(bytes.Repeat([]byte{'a'}, 950<<10))
+			if err == nil { // the kernel took it all; the answer, or the end, tells what the server did
+				answer, _ := io.ReadAll(c)
+				if len(answer) > 0 && !strings.HasPrefix(string(answer), "HTTP/1.1 431 ") {
+					t.Errorf("answered by %.40q", answer)
+				}
+			}
+			cut.Add(1)
+		})
+	}
+	for range 3 {
+		resp, err := from("127.0.0.2").Get("http://" + at)
+		if err != nil {
+			t.Fatalf("another source: %v", err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if string(body) != "well" {
+			t.Errorf("another source is told %q", body)
+		}
+	}
+	waitFor(t, "the end of headers that are too long", func() bool { return cut.Load() == greedy })
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	wg.Wait()
+}
+
+// What a door lets in, by source and number. Nobody who has less than another is kept out for that one's sake.
+func TestDoorIsSharedBySource(t *testing.T) {
+	d := newDoor(nil, 8)
+	var gone []*visit
+	enter := func(source string, n int) {
+		for range n {
+			if v := d.enter(&visit{door: d, source: netip.MustParseAddr(source)}); v != nil {
+				gone = append(gone, v)
+			}
+		}
+	}
+	want := func(when string, closed int, by map[string]int) {
+		t.Helper()
+		total := 0
+		for source, n := range by {
+			got := 0
+			if l := d.by[netip.MustParseAddr(source)]; l != nil {
+				got = l.Len()
+			}
+			if got != n {
+				t.Errorf("%s: %s has %d, want %d", when, source, got, n)
+			}
+			total += n
+		}
+		if d.open != total || len(gone) != closed || len(d.by) != len(by) {
+			t.Errorf("%s: %d open of %d sources, %d closed; want %d of %d, %d", when, d.open, len(d.by), len(gone), total, len(by), closed)
+		}
+	}
+	enter("10.0.0.1", 20)
+	want("one alone has half", 16, map[string]int{"10.0.0.1": 4})
+	enter("10.0.0.2", 5)
+	want("a second has half of the rest", 19, map[string]int{"10.0.0.1": 4, "10.0.0.2": 2})
+	enter("10.0.0.3", 1)
+	enter("10.0.0.4", 1)
+	want("full", 19, map[string]int{"10.0.0.1": 4, "10.0.0.2": 2, "10.0.0.3": 1, "10.0.0.4": 1})
+	enter("10.0.0.5", 1)
+	want("room is made by who has most", 20, map[string]int{"10.0.0.1": 3, "10.0.0.2": 2, "10.0.0.3": 1, "10.0.0.4": 1, "10.0.0.5": 1})
+	for _, v := range gone {
+		d.leave(v) // one that has left already
+	}
+	want("once", 20, map[string]int{"10.0.0.1": 3, "10.0.0.2": 2, "10.0.0.3": 1, "10.0.0.4": 1, "10.0.0.5": 1})
+}
+
+// Two scrapes are worked on at a time, the others wait for them, and a reader that does not read keeps nobody out.
+func TestScrapesTakeTurns(t *testing.T) {
+	var now, most atomic.Int64
+	release := make(chan struct{})
+	large := bytes.Repeat([]byte("x"), 8<<20)
+	at := served(t, few(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/large" {
+			_, _ = w.Write(large)
+			return
+		}
+		if n := now.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		<-release
+		now.Add(-1)
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = io.WriteString(w, "done")
+	})))
+	for range 2 * mostScrapes { // slow readers
+		c, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+		if _, err := io.ReadFull(c, make([]byte, 16)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	errs := make(chan error, 6)
+	for range cap(errs) {
+		wg.Go(func() {
+			resp, err := from("127.0.0.2").Get("http://" + at)
+			if err == nil {
+				if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusTeapot || string(body) != "done" {
+					err = errors.New(resp.Status)
+				}
+				_ = resp.Body.Close()
+			}
+			errs <- err
+		})
+	}
+	waitFor(t, "work", func() bool { return now.Load() == mostScrapes })
+	close(release)
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if most.Load() != mostScrapes {
+		t.Errorf("%d at a time, want %d", most.Load(), mostScrapes)
+	}
+}
