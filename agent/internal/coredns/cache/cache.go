@@ -192,6 +192,9 @@ func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a a
 	now := c.store.Now()
 	if c.mayRefresh(e, now, c.recheck) {
 		f, leads := c.refresh(ctx, w, r, a, e, s)
+		if f == nil && c.onSilence {
+			return c.miss(ctx, w, r, a, nil, s) // there is too much to do for a refresh, and nobody is known to be silent
+		}
 		// Where only silence allows what is stale, whoever looks whether the upstream is back waits for it.
 		if f != nil && c.verify && (!c.health.down(now) || c.onSilence) && c.await(f, leads) {
 			if f.entry == nil || !f.kept && !leads {
