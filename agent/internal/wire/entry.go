@@ -109,8 +109,8 @@ const (
 // setSize is what comes before the places of TTLs.
 const setSize = 4
 
-// addresses finds the first set of addresses in the answer section that is worth being rotated: records behind each other with
-// one owner, one type (A or AAAA) and one class. at has the places of TTLs, and the answer section begins at start.
+// addresses finds the first set of addresses in the answer section that is worth being rotated: records behind each other, one as
+// long as the other, with one owner, one type (A or AAAA) and one class. at has the places of TTLs, and the answer section begins at start.
 func addresses(msg []byte, at []uint16, start int) (first, count uint16) {
 	before := 0 // where the record before begins
 	for i := range binary.BigEndian.Uint16(msg[6:]) {
@@ -118,7 +118,7 @@ func addresses(msg []byte, at []uint16, start int) (first, count uint16) {
 		size := int(binary.BigEndian.Uint16(msg[ttl+4:]))
 		switch kind := binary.BigEndian.Uint16(msg[ttl-4:]); {
 		case kind == typeA && size == 4, kind == typeAAAA && size == 16:
-			if count > 0 && sameSet(msg, before, int(at[i-1]), start, ttl) {
+			if count > 0 && sameSet(msg, before, int(at[i-1]), start, ttl) && (count == 1 || at[i]-at[i-1] == at[i-1]-at[i-2]) {
 				count++
 				break
 			}
@@ -258,12 +258,19 @@ func (e *Entry) rotate(m []byte) {
 		return
 	}
 	places := int(e.size) + setSize + 2*e.number(int(e.size))
-	length := e.number(e.number(places) + 4)
-	for to := range count {
-		source := e.number(places+2*from) + 6
-		copy(m[e.number(places+2*to)+6:], e.blob[source:source+length])
-		if from++; from == count {
-			from = 0
+	begin, step := e.number(places)+6, e.number(places+2)-e.number(places)
+	words := 1
+	if e.blob[begin-1] == 16 {
+		words = 4
+	}
+	source := begin + from*step
+	for to := begin; to < begin+count*step; to += step {
+		for w := range words { // a hit has no time for memmove, which is made for longer ones
+			s := e.blob[source+4*w:]
+			binary.LittleEndian.PutUint32(m[to+4*w:], uint32(s[0])|uint32(s[1])<<8|uint32(s[2])<<16|uint32(s[3])<<24)
+		}
+		if source += step; source == begin+count*step {
+			source = begin
 		}
 	}
 }
