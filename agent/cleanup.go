@@ -26,7 +26,6 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	fs := flags(e, "cleanup")
 	path := configFlag(fs)
 	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations; the plugin's entry is taken out of them")
-	stay := fs.Bool("stay", false, "once nothing is left, wait until told to end: for a DaemonSet's pod, which is then a running one")
 	linkName := fs.String("link", "", "`NAME` of the link to remove, if it is another than the configuration's, such as nodelocaldns")
 	if err := parse(fs, args); err != nil {
 		return err
@@ -38,12 +37,7 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	if *linkName != "" {
 		conf.Link.Name = *linkName
 	}
-	if err := cleanNode(ctx, e, conf, *cniConf); err != nil || !*stay {
-		return err
-	}
-	_, _ = fmt.Fprintln(e.stdout, "nothing of neardns is left on this node; waiting to be ended")
-	<-ctx.Done()
-	return nil
+	return cleanNode(ctx, e, conf, *cniConf)
 }
 
 func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) error {
@@ -104,6 +98,7 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 		removeFile(filepath.Join(conf.StateDir, socketName)),
 		removeFile(filepath.Join(conf.StateDir, handoverName)),
 		podfile.RemoveWatch(conf.StateDir),
+		podfile.RemoveKubelet(conf.StateDir),
 		removeFile(podfile.LockPath(conf.StateDir)),
 		removeFile(filepath.Join(conf.StateDir, pluginLogName)),
 		removeFile(filepath.Join(conf.StateDir, pluginLogName+".1")),

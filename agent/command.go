@@ -31,7 +31,7 @@ func commands() []command {
 		{"doctor", "[--config FILE] [--json] [--cni-conf DIR] [--cni-bin DIR]", "what is wrong on this node and what to do; it only looks", runDoctor},
 		{"pods", "[--config FILE] [--json]", "the pods of this node: their DNS settings, what became of an overlay, and their questions", runPods},
 		{"config", "check|show [--config FILE] [--corefile] [--format yaml|conflist-entry]", "check the configuration, or print it as it takes effect", runConfig},
-		{"cleanup", "[--config FILE] [--cni-conf DIR] [--link NAME] [--stay]", "take away everything that neardns left on this node", runCleanup},
+		{"cleanup", "[--config FILE] [--cni-conf DIR] [--link NAME]", "take away everything that neardns left on this node", runCleanup},
 		{"version", "", "print the version", runVersion},
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -274,18 +273,6 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	}
 	wantNoFolders("after a cleanup")
 	ns.Run(bin, "cleanup", "--config", conf) // a second run finds nothing and is content
-	// What a DaemonSet runs says when it is done and then waits.
-	staying := ns.Start(bin, "cleanup", "--config", conf, "--stay")
-	testutil.Eventually(t, 15*time.Second, func() error {
-		if out := staying.Output(); !strings.Contains(out, "nothing of neardns is left") {
-			return fmt.Errorf("cleanup does not say that it is done: %s", out)
-		}
-		return nil
-	})
-	wantNoFolders("after a cleanup that stays")
-	if err := staying.Terminate(10 * time.Second); err != nil {
-		t.Errorf("told to end, cleanup ends with %v", err)
-	}
 	var r report
 	out, _ := ns.TryRun("", bin, "status", "--config", conf, "--json")
 	if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil || r.Switch || r.Agent != nil {

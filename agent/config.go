@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -84,7 +85,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 	fs := flags(e, "config "+verb)
 	path := configFlag(fs)
 	corefile := fs.Bool("corefile", false, "show the Corefile that is rendered from it")
-	format := fs.String("format", "yaml", "yaml, or conflist-entry: the plugin's entry for the CNI conflist")
+	format := fs.String("format", "yaml", "yaml; conflist-entry: the plugin's entry for the CNI conflist; kubelet: what is detected by the kubelet's own file, as JSON, or nothing")
 	if err := parse(fs, args[1:]); err != nil {
 		return err
 	}
@@ -107,8 +108,10 @@ func runConfig(ctx context.Context, e env, args []string) error {
 		}
 		_, err = fmt.Fprintf(e.stdout, "%s\n", entry)
 		return err
+	case verb == "show" && *format == "kubelet":
+		return showKubelet(e, n)
 	case *format != "yaml":
-		return badConfig(fmt.Errorf("--format %q: yaml or conflist-entry", *format))
+		return badConfig(fmt.Errorf("--format %q: yaml, conflist-entry or kubelet", *format))
 	case verb != "show" && verb != "check":
 		return badConfig(fmt.Errorf("config %s: say `config check` or `config show`", verb))
 	}
@@ -158,6 +161,17 @@ func sayLines(e env, lines []string) {
 	for _, l := range lines {
 		fmt.Fprintln(e.stderr, "warning:", l)
 	}
+}
+
+// showKubelet is for the installer, which writes it where containers find it that do not see the kubelet's folder.
+func showKubelet(e env, n *config.Node) error {
+	k, ok, err := n.Kubelet(config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile})
+	if err != nil {
+		return badConfig(err)
+	} else if !ok {
+		return nil
+	}
+	return json.NewEncoder(e.stdout).Encode(k)
 }
 
 // checkDNS checks what becomes of the configuration at path; CoreDNS itself knows only the text that it is given.

@@ -184,7 +184,7 @@ func (l *looker) watch() doctor.Watch {
 	if err != nil {
 		return doctor.Watch{Present: true, Fault: err.Error()}
 	}
-	return doctor.Watch{Present: ok, Age: time.Since(w.Looked), Fault: w.Fault, Fighting: w.Fighting, Repairs: w.Repairs}
+	return doctor.Watch{Present: ok, Age: time.Since(w.Looked), Network: w.Network, Fault: w.Fault, Fighting: w.Fighting, Repairs: w.Repairs}
 }
 
 // missingRedirects lists the cluster DNS addresses that the entry in a list does not name.

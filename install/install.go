@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/translate"
 )
 
@@ -27,6 +29,7 @@ type install struct {
 	folders
 	nodeConfig, entryFile string
 	plugin, agent         string
+	kubeletTo             string // the state folder, to be told what the kubelet's configuration says; "": nobody
 	wait                  time.Duration
 	gentle                bool                                    // only add what is missing: a binary that works, an entry of ours wherever it stands, are left
 	anyPlace              bool                                    // an entry that another plugin stands behind is right too
@@ -55,6 +58,9 @@ type outcome struct {
 func (in install) pass(ctx context.Context) (outcome, error) {
 	entry, err := in.entry(ctx)
 	if err != nil {
+		return outcome{}, err
+	}
+	if err := in.tellKubelet(ctx); err != nil {
 		return outcome{}, err
 	}
 	return in.place(ctx, entry)
@@ -139,7 +145,16 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 	if _, err := os.Stat(in.nodeConfig); err != nil {
 		return nil, fmt.Errorf("%w: %w", errConfig, err)
 	}
-	cmd := exec.CommandContext(ctx, in.agent, "config", "show", "--format", "conflist-entry", "--config", in.nodeConfig)
+	entry, err := in.show(ctx, "conflist-entry")
+	if err != nil {
+		return nil, err
+	}
+	return entry, checkEntry(in.nodeConfig, entry)
+}
+
+// show has the agent's binary read the node's configuration.
+func (in install) show(ctx context.Context, format string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, in.agent, "config", "show", "--format", format, "--config", in.nodeConfig)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -148,7 +163,27 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("have %s read %s: %w%s", in.agent, in.nodeConfig, err, said(&stderr))
 	}
-	return stdout.Bytes(), checkEntry(in.nodeConfig, stdout.Bytes())
+	return stdout.Bytes(), nil
+}
+
+// tellKubelet writes down what is detected by the kubelet's own file, for agent and watch, which do not see it: its folder holds
+// every pod's secrets. What was written before goes where that file is gone.
+func (in install) tellKubelet(ctx context.Context) error {
+	if in.kubeletTo == "" || in.dryRun || in.nodeConfig == "" {
+		return nil
+	}
+	text, err := in.show(ctx, "kubelet")
+	if err != nil {
+		return err
+	}
+	if len(text) == 0 {
+		return podfile.RemoveKubelet(in.kubeletTo)
+	}
+	var k podfile.Kubelet
+	if err := json.Unmarshal(text, &k); err != nil {
+		return fmt.Errorf("what %s found of the kubelet: %w", in.agent, err)
+	}
+	return podfile.WriteKubelet(in.kubeletTo, k)
 }
 
 // validate has the plugin judge an entry that a person wrote: at run time it passes over keys that it does not know.

@@ -171,6 +171,24 @@ func TestEntryComesFromTheAgent(t *testing.T) {
 	want(t, code, 0, out)
 	n.wantTypes("10-a.conflist", "flannel", "neardns")
 
+	// What it finds of the kubelet is written down where one asks for it, and goes with the kubelet's file.
+	state := filepath.Join(t.TempDir(), "run")
+	finds := func(what string) string {
+		return strings.Replace(testAgent, "\n", "\n[ \"$*\" = \"config show --format kubelet --config $NODECONFIG\" ] && { printf %s '"+what+"'; exit; }\n", 1)
+	}
+	n.write(agent, finds(`{"clusterDomain":"x.y","clusterDNS":["10.96.0.10"]}`), 0o755)
+	code, out = n.install("--state-dir", state)
+	want(t, code, 0, out)
+	if text, err := os.ReadFile(filepath.Join(state, "kubelet.yaml")); err != nil || string(text) != `{"clusterDomain":"x.y","clusterDNS":["10.96.0.10"]}`+"\n" {
+		t.Errorf("written down: %q %v", text, err)
+	}
+	n.write(agent, finds(""), 0o755)
+	code, out = n.install("--state-dir", state)
+	want(t, code, 0, out)
+	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+
 	for text, wantCode := range map[string]int{
 		"#!/bin/sh\necho neardns.yaml:3:1: unknown field >&2; exit 2\n": 2,
 		"#!/bin/sh\necho neardns.yaml:3:1: unknown field >&2; exit 1\n": 1,

@@ -29,10 +29,13 @@ const usage = `usage:
   neardns-install watch     --nodeconfig FILE | --entry FILE  [flags]
   neardns-install check     --nodeconfig FILE | --entry FILE  [flags]
   neardns-install uninstall [flags]
+  neardns-install follow    --from FOLDER --to FOLDER [--once]
+  neardns-install stay
   neardns-install version
 
 Puts the CNI plugin neardns on this node and its entry into the network configuration that the runtime uses, keeps both there
-(watch), says whether they are there (check), or takes the entry out again. Run a command with --help for its flags.
+(watch), says whether they are there (check), or takes the entry out again. follow copies the node's resolv.conf and certificate
+authorities to a folder for the agent, and each change of them; stay waits to be ended. Run a command with --help for its flags.
 `
 
 // errConfig marks what only a changed configuration can mend; the exit code is then 2.
@@ -60,6 +63,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = runCheck(ctx, args[1:], stdout, stderr)
 	case "uninstall":
 		err = runUninstall(ctx, args[1:], stdout, stderr)
+	case "follow":
+		err = runFollow(ctx, args[1:], stdout, stderr)
+	case "stay":
+		err = runStay(ctx, args[1:], stdout)
 	case "version", "--version":
 		_, err = fmt.Fprintln(stdout, "neardns-install", version())
 	case "help", "-h", "--help":
@@ -139,6 +146,7 @@ func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	in.sourceFlags(set)
 	set.BoolVar(&in.force, "force", false, "also install where nothing on this host translates the cluster DNS address, outside of socket hooks: no pod can be steered there")
 	in.dryRunFlag(set)
+	set.StringVar(&in.kubeletTo, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), to write down there what is detected by the kubelet's configuration, for those who do not see that; empty: it is told nothing")
 	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet, and for kube-proxy's rules")
 	if err := in.parseSource(set, args, stderr); err != nil {
 		return err
@@ -182,6 +190,32 @@ func runUninstall(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		return err
 	}
 	return un.run(ctx)
+}
+
+// runStay is for a DaemonSet's pod whose work is done: it has to be a running one.
+func runStay(ctx context.Context, args []string, stdout io.Writer) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%w: stay takes no arguments", errConfig)
+	}
+	_, _ = fmt.Fprintln(stdout, "nothing of neardns is left on this node; waiting to be ended")
+	<-ctx.Done()
+	return nil
+}
+
+func runFollow(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	f := follower{out: stdout}
+	set := flag.NewFlagSet("neardns-install follow", flag.ContinueOnError)
+	set.StringVar(&f.from, "from", "", "`folder` that stands for the host's root; its etc and what that links to have to be in it")
+	set.StringVar(&f.to, "to", "", "`folder` of the copies")
+	set.BoolVar(&f.once, "once", false, "copy, and end")
+	set.DurationVar(&f.poll, "poll", 30*time.Second, "how often to look without an event")
+	if err := new(folders).parse(set, args, stderr); err != nil {
+		return err
+	}
+	if f.from == "" || f.to == "" {
+		return fmt.Errorf("%w: name --from and --to", errConfig)
+	}
+	return f.run(ctx)
 }
 
 // beside names a file next to this program, where the image and `make build` put all three.

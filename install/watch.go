@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
@@ -59,7 +57,7 @@ func (w *watch) run(ctx context.Context) error {
 		source = w.entryFile
 	}
 	following, stop := context.WithCancel(ctx)
-	events, again, ended := w.follow(following, w.conf, w.bin, filepath.Dir(source))
+	events, again, ended := followFolders(following, w.poll, w.say, w.conf, w.bin, filepath.Dir(source))
 	defer func() { stop(); <-ended }() // the kernel takes its time to end an inotify instance
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -161,44 +159,6 @@ func (w *watch) tell() {
 		w.say("the agent's metrics will not tell of this watch: %v", err)
 	}
 	w.mute = err != nil
-}
-
-// follow ticks when something in one of the folders changes. A folder that is not there yet, or was removed and made anew, is
-// followed from the next call of again on; the poll sees what an event did not tell. ended is closed when nothing of it runs any
-// more, some time after ctx's end.
-func (w *watch) follow(ctx context.Context, folders ...string) (events <-chan struct{}, again func(), ended <-chan struct{}) {
-	out, done := make(chan struct{}, 1), make(chan struct{})
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		w.say("folders are looked at every %s only: %v (raise fs.inotify.max_user_instances)", w.poll, err)
-		close(done)
-		return out, func() {}, done
-	}
-	again = func() {
-		for _, f := range folders {
-			_ = watcher.Add(f)
-		}
-	}
-	go func() { // ends with ctx
-		defer close(done)
-		defer func() { _ = watcher.Close() }()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-watcher.Events:
-			case err := <-watcher.Errors: // events were lost, so something happened
-				if err == nil { // closed
-					return
-				}
-			}
-			select {
-			case out <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	return out, again, done
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

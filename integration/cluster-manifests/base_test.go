@@ -23,10 +23,11 @@ func TestBase(t *testing.T) {
 		t.Errorf("service account %q is not there", pod.ServiceAccountName)
 	}
 	wantHandOver(t, set)
-	wantCapabilities(t, pod.InitContainers[0], "DAC_OVERRIDE", "CHOWN", "NET_ADMIN")
-	wantCapabilities(t, pod.Containers[1], "DAC_OVERRIDE", "CHOWN")
+	wantCapabilities(t, pod.InitContainers[1], "DAC_OVERRIDE", "CHOWN", "NET_ADMIN")
 	wantCapabilities(t, pod.Containers[0], "NET_ADMIN", "SYS_ADMIN", "NET_RAW", "NET_BIND_SERVICE")
-	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+	wantCapabilities(t, pod.Containers[1], "DAC_OVERRIDE", "CHOWN", "NET_ADMIN", "NET_RAW")
+	wantNobody(t, pod.InitContainers[0])
+	for _, c := range []corev1.Container{pod.InitContainers[1], pod.Containers[0], pod.Containers[1]} {
 		if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
 			return e.Name == "NODE_IP" && e.ValueFrom.FieldRef.FieldPath == "status.hostIP"
 		}) {
@@ -109,6 +110,21 @@ func TestFlagsAreKnown(t *testing.T) {
 					t.Errorf("%v exits with %d: %s", probe, code, out)
 				}
 			}
+			switch c.Name {
+			case "copy": // it finds nothing to copy here
+				args = []string{args[0], "--from=" + t.TempDir(), "--to=" + t.TempDir(), "--once"}
+				if out, code := run(t, program, nil, args...); code != 0 {
+					t.Errorf("%s %v exits with %d: %s", program, args, code, out)
+				}
+				known++
+				continue
+			case "done": // it waits; that its word is known, a flag behind it shows
+				if out, code := run(t, program, nil, append(args, "now")...); code != 2 || !strings.Contains(out, "stay takes no arguments") {
+					t.Errorf("%s %v exits with %d: %s", program, args, code, out)
+				}
+				known++
+				continue
+			}
 			if c.Name == "entry" { // it needs no configuration, and finds no network here
 				args = append(slices.Clone(args), "--dry-run", "--cni-bin="+t.TempDir(), "--cni-conf="+t.TempDir())
 				if out, code := run(t, program, nil, args...); code != 0 {
@@ -123,7 +139,7 @@ func TestFlagsAreKnown(t *testing.T) {
 			known++
 		}
 	}
-	if known != 6 {
+	if known != 7 {
 		t.Errorf("%d command lines tried", known)
 	}
 }

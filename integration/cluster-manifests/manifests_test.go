@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -40,9 +41,19 @@ func TestOverlays(t *testing.T) {
 			golden(t, "testdata/"+overlay+".diff", changes)
 		})
 	}
-	if overlays < 6 {
-		t.Errorf("%d overlays, there should be six", overlays)
+	if overlays < 7 {
+		t.Errorf("%d overlays, there should be seven", overlays)
 	}
+}
+
+// Who sees the whole of the host's /etc is nobody in particular there, too.
+func TestFollowIsNobody(t *testing.T) {
+	pod := the[*appsv1.DaemonSet](t, decode(t, "host-resolv-conf", render(t, "overlays/host-resolv-conf"))).Spec.Template.Spec
+	follow := pod.Containers[len(pod.Containers)-1]
+	if follow.Name != "follow" {
+		t.Fatalf("the last container is %s", follow.Name)
+	}
+	wantNobody(t, follow)
 }
 
 // What the golden files show as text is what the agent takes it for.

@@ -62,6 +62,14 @@ func wantConfined(t *testing.T, c corev1.Container) {
 	}
 }
 
+// wantNobody checks a container that reads or does nothing which takes a right.
+func wantNobody(t *testing.T, c corev1.Container) {
+	t.Helper()
+	if s := c.SecurityContext; s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.RunAsUser == nil || *s.RunAsUser == 0 || len(s.Capabilities.Add) > 0 {
+		t.Errorf("%s: security context %+v", c.Name, s)
+	}
+}
+
 func wantCapabilities(t *testing.T, c corev1.Container, add ...corev1.Capability) {
 	t.Helper()
 	if d := cmp.Diff(add, c.SecurityContext.Capabilities.Add); d != "" {
@@ -94,8 +102,12 @@ func wantMounts(t *testing.T, pod corev1.PodSpec, c corev1.Container) {
 		}
 		return false
 	}
+	// --from stands for the host's root, of which only folders are there.
+	below := func(p string) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.MountPath, p+"/") })
+	}
 	for _, arg := range c.Args {
-		if _, value, ok := strings.Cut(arg, "=/"); ok && !mounted("/"+value) {
+		if _, value, ok := strings.Cut(arg, "=/"); ok && !mounted("/"+value) && !(strings.HasPrefix(arg, "--from=") && below("/"+value)) {
 			t.Errorf("%s: %s is not mounted", c.Name, arg)
 		}
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -239,6 +240,34 @@ func TestDetection(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// What the installer writes down of the kubelet's file stands for it where that is not to be seen: the same is detected by either.
+func TestKubeletWrittenDown(t *testing.T) {
+	kubelet := "kind: KubeletConfiguration\nclusterDomain: Lab.Internal\nclusterDNS: [10.96.0.10, \"fd00:10:96::a\", 169.254.25.10]\nresolvConf: /run/systemd/resolve/resolv.conf\nsecret: x\n"
+	there := world{files: map[string]string{KubeletConfig: kubelet}}
+	n := load(t, head, there)
+	k, ok, err := n.Kubelet(there.Env())
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	text, err := json.Marshal(k)
+	if err != nil || strings.Contains(string(text), "secret") {
+		t.Fatalf("%s %v", text, err)
+	}
+	elsewhere := world{files: map[string]string{"/state/kubelet.yaml": string(text)}}
+	m := load(t, head+"stateDir: /state\n", elsewhere)
+	for _, pair := range [][2]any{{n.ClusterDomain, m.ClusterDomain}, {n.Redirects, m.Redirects}, {n.LocalAddresses, m.LocalAddresses}, {n.ResolvConf.Host, m.ResolvConf.Host}} {
+		if diff := cmp.Diff(pair[0], pair[1], asValues); diff != "" {
+			t.Errorf("-by the kubelet's file +by what was written down:\n%s", diff)
+		}
+	}
+	if m.origin["clusterDomain"] != "/state/kubelet.yaml" {
+		t.Errorf("sources: %v", m.origin)
+	}
+	if _, ok, err := m.Kubelet(elsewhere.Env()); ok || err != nil {
+		t.Errorf("what was written down is taken for the kubelet's own file: %v %v", ok, err)
 	}
 }
 

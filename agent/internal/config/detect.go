@@ -10,6 +10,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -44,6 +45,7 @@ func (n *Node) IsSet(field string) bool {
 
 // kubelet is what we look for in the kubelet's configuration. Everything else in there is the kubelet's own.
 type kubelet struct {
+	from          string // the file that it was read from
 	clusterDomain string
 	clusterDNS    []netip.Addr // Services' addresses
 	cache         []netip.Addr // link-local ones: those of a cache on the node, from which pods were not spared
@@ -58,10 +60,10 @@ func (n *Node) detect(env Env) error {
 		return err
 	}
 	if !n.IsSet("clusterDomain") && k.clusterDomain != "" {
-		n.ClusterDomain, n.origin["clusterDomain"] = k.clusterDomain, KubeletConfig
+		n.ClusterDomain, n.origin["clusterDomain"] = k.clusterDomain, k.from
 	}
 	if !n.IsSet("resolvConf.host") && k.resolvConf != "" {
-		n.ResolvConf.Host, n.origin["resolvConf.host"] = k.resolvConf, KubeletConfig
+		n.ResolvConf.Host, n.origin["resolvConf.host"] = k.resolvConf, k.from
 	}
 	if !n.IsSet("redirects") {
 		if err := n.detectRedirects(env, k); err != nil {
@@ -90,7 +92,7 @@ func (n *Node) detectRedirects(env Env, k kubelet) error {
 		n.Redirects = append(n.Redirects, steer.Redirect{ClusterDNS: a})
 	}
 	if len(n.Redirects) > 0 {
-		n.origin["redirects"] = KubeletConfig
+		n.origin["redirects"] = k.from
 		return nil
 	}
 	// Set by Kubernetes in every pod of the namespace that the Service is in.
@@ -143,7 +145,7 @@ func (n *Node) detectLocal(k kubelet) {
 		address := family.address
 		if i := slices.IndexFunc(k.cache, func(a netip.Addr) bool { return a.Is4() == family.is4 }); i >= 0 {
 			address = k.cache[i]
-			n.origin["localAddresses"] = KubeletConfig
+			n.origin["localAddresses"] = k.from
 		}
 		n.LocalAddresses = append(n.LocalAddresses, address)
 	}
@@ -164,26 +166,45 @@ func (n *Node) detectMetrics(env Env) {
 	n.origin["listen.metrics"] = source
 }
 
-// readKubelet reads what we need of the kubelet's configuration. An absent file is no fault: not every distribution
-// has one, and a cache may run where it is not mounted.
+// Kubelet is what the kubelet's own file says of what is detected by it, for those who cannot read that; ok is false where there is
+// no such file.
+func (n *Node) Kubelet(env Env) (out podfile.Kubelet, ok bool, err error) {
+	k, err := n.readKubelet(env)
+	if err != nil || k.from != KubeletConfig {
+		return out, false, err
+	}
+	out.ClusterDomain, out.ResolvConf = k.clusterDomain, k.resolvConf
+	for _, a := range slices.Concat(k.clusterDNS, k.cache) {
+		out.ClusterDNS = append(out.ClusterDNS, a.String())
+	}
+	return out, true, nil
+}
+
+// readKubelet reads what we need of the kubelet's configuration, or, where that is not to be seen, of what the installer wrote down
+// of it in the state folder. An absent file is no fault: not every distribution has one.
 func (n *Node) readKubelet(env Env) (kubelet, error) {
 	const remedy = ": mend it, or name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked"
-	data, err := env.ReadFile(KubeletConfig)
+	from := KubeletConfig
+	data, err := env.ReadFile(from)
+	if errors.Is(err, fs.ErrNotExist) && n.StateDir != "" {
+		from = podfile.KubeletPath(n.StateDir)
+		data, err = env.ReadFile(from)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return kubelet{}, nil
 	}
 	if err != nil {
 		return kubelet{}, fmt.Errorf("detect settings: %w%s", err, remedy)
 	}
-	body, err := parse(KubeletConfig, data)
+	body, err := parse(from, data)
 	if err != nil {
 		return kubelet{}, fmt.Errorf("detect settings: %w; or name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked", err)
 	}
-	var k kubelet
+	k := kubelet{from: from}
 	if body == nil {
 		return k, nil
 	}
-	d := &decoder{node: n, file: KubeletConfig}
+	d := &decoder{node: n, file: from}
 	for _, p := range d.pairs("", body) {
 		switch p.key {
 		case "clusterDomain":

@@ -121,6 +121,10 @@ func conflist(p Picture, f *findings) {
 	n := p.Network
 	watched(p.Watch, f)
 	switch {
+	case n.Err != "" && p.Watch.Present && p.Watch.Fault == "" && p.Watch.Age <= silence:
+		// As in the agent's container, which does not see the network's folder: others keep their credentials in it.
+		f.ok("the watch found plugin and entry in network %s", p.Watch.Network)
+		return
 	case n.Err != "":
 		f.unseen(n.Err)
 		return

@@ -128,6 +128,9 @@ func pictures() map[string]func(*Picture) {
 			p.Network.Err = "eperm"
 		},
 		"watch-fights": func(p *Picture) { p.Watch = Watch{Present: true, Fighting: true, Repairs: 5} },
+		"conflist-not-seen": func(p *Picture) { // from the agent's container
+			p.Network, p.Watch = Network{Err: "open /etc/cni/net.d: no such file or directory"}, Watch{Present: true, Network: "cbr0"}
+		},
 		"watch-silent": func(p *Picture) { p.Watch = Watch{Present: true, Age: 90 * time.Minute} },
 		"plugin-missing": func(p *Picture) {
 			p.Network.Missing, p.Network.PluginErr = []string{"10.96.0.10"}, "it is not executable"
@@ -165,7 +168,7 @@ func TestTexts(t *testing.T) {
 // fault is told what to do, and that a check is never silent.
 func TestEveryFaultIsTold(t *testing.T) {
 	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true,
-		"watch-fights": true, "watch-silent": true, "pod-dns": true, "pod-dns-laid": true, "answers": true, "answers-without-agent": true}
+		"watch-fights": true, "watch-silent": true, "conflist-not-seen": true, "pod-dns": true, "pod-dns-laid": true, "answers": true, "answers-without-agent": true}
 	var checks []string
 	for name, change := range pictures() {
 		p := healthy()

@@ -165,6 +165,7 @@ type Network struct {
 type Watch struct {
 	Present  bool          // there is one, or was
 	Age      time.Duration // since it looked
+	Network  string        // that it keeps
 	Fault    string        // why plugin and entry are not in place
 	Fighting bool          // another program keeps taking the entry out
 	Repairs  int

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+)
+
+// copyMost bounds a copy: certificate authorities take some 200 KB.
+const copyMost = 4 << 20
+
+// follower copies the few files of the host's /etc that the agent reads, so that the agent need not see the rest, and does it again
+// at each change. It needs no right but to read what everybody may read, and so it is run: a process with root's rights that
+// sees /etc sees the node's secrets.
+type follower struct {
+	from, to string // the host's root, and the folder of the copies
+	once     bool
+	poll     time.Duration
+	out      io.Writer
+	told     map[string]string // by copy: the last fault that was said
+}
+
+// followed is one copy and where it may come from: the first that is there.
+type followed struct {
+	to   string
+	from []string
+}
+
+// files lists what is copied. Certificate authorities are where Go's crypto/x509 looks for them (root_linux.go, Go 1.25), without the
+// folders: by one file all are known, and the links in a folder lead elsewhere.
+func files() []followed {
+	return []followed{
+		{"resolv.conf", []string{"etc/resolv.conf"}},
+		{"ssl/certs/ca-certificates.crt", []string{"etc/ssl/certs/ca-certificates.crt", "etc/pki/tls/certs/ca-bundle.crt", "etc/ssl/ca-bundle.pem",
+			"etc/pki/tls/cacert.pem", "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "etc/ssl/cert.pem"}},
+	}
+}
+
+func (f *follower) say(format string, args ...any) { _, _ = fmt.Fprintf(f.out, format+"\n", args...) }
+
+// run copies until ctx ends, or once. What cannot be copied is said and keeps nobody: the copy from before stays.
+func (f *follower) run(ctx context.Context) error {
+	f.told = map[string]string{}
+	if f.once {
+		return f.pass()
+	}
+	following, stop := context.WithCancel(ctx)
+	events, again, ended := followFolders(following, f.poll, f.say, filepath.Join(f.from, "etc"), filepath.Join(f.from, "run/systemd/resolve"))
+	defer func() { stop(); <-ended }()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-events:
+			if !pause(ctx, settle) {
+				continue
+			}
+		case <-next.C:
+		}
+		again()
+		after := f.poll
+		if err := f.pass(); err != nil {
+			f.say("tried again in %s: %v", retryAfter, err)
+			after = retryAfter
+		}
+		next.Reset(after)
+	}
+}
+
+// pass makes each copy what it should be. Only a copy that cannot be written is an error.
+func (f *follower) pass() error {
+	var errs []error
+	for _, file := range files() {
+		text, from, err := f.read(file.from)
+		if err != nil {
+			if said := err.Error(); said != f.told[file.to] {
+				f.told[file.to] = said
+				f.say("no copy of %s is made: %v", file.to, err)
+			}
+			continue
+		}
+		f.told[file.to] = ""
+		to := filepath.Join(f.to, file.to)
+		if have, err := os.ReadFile(to); err == nil && bytes.Equal(have, text) {
+			continue
+		}
+		if err := place(to, text); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		f.say("copied %s", from)
+	}
+	return errors.Join(errs...)
+}
+
+// place gives the copy its name once it is whole. It need not outlive a power cut.
+func place(to string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return fmt.Errorf("make the folder of the copy: %w", err)
+	}
+	temp, err := writeTemp(filepath.Dir(to), text, 0o644, nil)
+	if err != nil {
+		return fmt.Errorf("write the copy: %w", err)
+	}
+	if err := os.Rename(temp, to); err != nil {
+		return errors.Join(fmt.Errorf("name the copy: %w", err), os.Remove(temp))
+	}
+	return nil
+}
+
+// read reads the first file that is there.
+func (f *follower) read(names []string) (text []byte, from string, err error) {
+	for _, name := range names {
+		text, err = readBelow(f.from, name)
+		if err == nil || !errors.Is(err, os.ErrNotExist) {
+			return text, "/" + name, err
+		}
+	}
+	return nil, "", err
+}
+
+// readBelow reads a file as somebody would whose root is the folder root: its links, also those with a whole path, lead to what is
+// below it (openat2, Linux 5.6).
+func readBelow(root, name string) ([]byte, error) {
+	top, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: root, Err: err}
+	}
+	defer unix.Close(top) //nolint:errcheck // only looked through
+	fd, err := unix.Openat2(top, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "/" + name, Err: err}
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("/%s is no file", name), err)
+	}
+	text, err := io.ReadAll(io.LimitReader(file, copyMost+1))
+	if err == nil && len(text) > copyMost {
+		err = fmt.Errorf("/%s is larger than %d bytes", name, copyMost)
+	}
+	return text, err
+}
+
+// followFolders ticks when something in one of the folders changes. A folder that is not there yet, or was removed and made anew, is
+// followed from the next call of again on; the poll sees what an event did not tell. ended is closed when nothing of it runs any
+// more, some time after ctx's end.
+func followFolders(ctx context.Context, poll time.Duration, say func(string, ...any), folders ...string) (
+	events <-chan struct{}, again func(), ended <-chan struct{},
+) {
+	out, done := make(chan struct{}, 1), make(chan struct{})
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		say("folders are looked at every %s only: %v (raise fs.inotify.max_user_instances)", poll, err)
+		close(done)
+		return out, func() {}, done
+	}
+	again = func() {
+		for _, f := range folders {
+			_ = watcher.Add(f)
+		}
+	}
+	go func() { // ends with ctx
+		defer close(done)
+		defer func() { _ = watcher.Close() }()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-watcher.Events:
+			case err := <-watcher.Errors: // events were lost, so something happened
+				if err == nil { // closed
+					return
+				}
+			}
+			select {
+			case out <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return out, again, done
+}

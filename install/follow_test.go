@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// A node's resolv.conf in every way that it is kept there, and changed: each shows in the copy, without waiting for the poll. What
+// cannot be read leaves the copy from before, and is said once.
+func TestFollow(t *testing.T) {
+	root, to := t.TempDir(), t.TempDir()
+	etc, resolved := filepath.Join(root, "etc"), filepath.Join(root, "run/systemd/resolve")
+	write := func(path, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func(target string) {
+		t.Helper()
+		temp := filepath.Join(etc, "new")
+		if err := errors.Join(os.Symlink(target, temp), os.Rename(temp, filepath.Join(etc, "resolv.conf"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCopy := func(what, file, want string) {
+		t.Helper()
+		testutil.Eventually(t, soon, func() error {
+			if got, err := os.ReadFile(filepath.Join(to, file)); string(got) != want {
+				return fmt.Errorf("%s: the copy is %q (%w), want %q", what, got, err, want)
+			}
+			return nil
+		})
+	}
+	write(filepath.Join(etc, "resolv.conf"), "nameserver 192.0.2.1\n")
+	write(filepath.Join(etc, "shadow"), "root:secret\n")
+	write(filepath.Join(resolved, "stub-resolv.conf"), "nameserver 127.0.0.53\n")
+	if code := run(t.Context(), []string{"follow", "--from", root, "--to", to, "--once"}, new(output), new(output)); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	if got, err := os.ReadFile(filepath.Join(to, "resolv.conf")); string(got) != "nameserver 192.0.2.1\n" {
+		t.Fatalf("%q %v", got, err)
+	}
+
+	out := new(output)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() { ended <- run(ctx, []string{"follow", "--from", root, "--to", to, "--poll", "1h"}, out, out) }()
+	eventuallySays(t, out, "no copy of ssl/certs/ca-certificates.crt is made")
+	write(filepath.Join(etc, "resolv.conf"), "nameserver 192.0.2.2\n")
+	wantCopy("in place", "resolv.conf", "nameserver 192.0.2.2\n")
+	write(filepath.Join(etc, "resolv.tmp"), "nameserver 192.0.2.3\n")
+	if err := os.Rename(filepath.Join(etc, "resolv.tmp"), filepath.Join(etc, "resolv.conf")); err != nil {
+		t.Fatal(err)
+	}
+	wantCopy("by a rename", "resolv.conf", "nameserver 192.0.2.3\n")
+	link("../run/systemd/resolve/stub-resolv.conf")
+	wantCopy("a link", "resolv.conf", "nameserver 127.0.0.53\n")
+	link("/run/systemd/resolve/resolv.conf") // leads to the node's, not to this machine's
+	eventuallySays(t, out, "no copy of resolv.conf is made: open /etc/resolv.conf")
+	write(filepath.Join(resolved, "resolv.conf"), "nameserver 192.0.2.4\n")
+	wantCopy("behind a link with a whole path", "resolv.conf", "nameserver 192.0.2.4\n")
+	link("../../../../../../etc/hostname")
+	write(filepath.Join(resolved, "seen"), "") // an event, after which the pass has been made
+	eventuallySays(t, out, "no copy of resolv.conf is made: open /etc/resolv.conf: no such file")
+	wantCopy("a link that leads nowhere", "resolv.conf", "nameserver 192.0.2.4\n")
+	write(filepath.Join(etc, "pki/ca-trust/extracted/pem/tls-ca-bundle.pem"), "certificates\n")
+	if err := os.MkdirAll(filepath.Join(etc, "pki/tls/certs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", filepath.Join(etc, "pki/tls/certs/ca-bundle.crt")); err != nil {
+		t.Fatal(err)
+	}
+	write(filepath.Join(etc, "seen"), "")
+	wantCopy("certificate authorities by a link", "ssl/certs/ca-certificates.crt", "certificates\n")
+	stop()
+	if code := <-ended; code != 0 {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	entries, err := os.ReadDir(to)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("the copies' folder holds %v, %v", entries, err)
+	}
+	if strings.Contains(out.String(), "secret") {
+		t.Error("it reads what it should not")
+	}
+}
