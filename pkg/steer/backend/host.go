@@ -141,8 +141,22 @@ func (t turned) Apply(rs steer.Ruleset) error {
 	return err
 }
 
-// Restore makes chains whole, as Ensure does.
-func (t turned) Restore(rs steer.Host) error { return t.Apply(rs) }
+// Lacks also makes the turn whole, as it is nobody's but ours and of every version alike: to see what it lacks is to ask for as much.
+func (t turned) Lacks(rs steer.Host) ([]string, error) {
+	mended, turnErr := t.turn.Ensure(givenBackTo(rs), hasOwn(rs))
+	gone, err := t.Iptables.Lacks(rs)
+	return append(mended, gone...), errors.Join(turnErr, err)
+}
+
+// Restore makes chains whole, as Ensure does, whenever it was last asked to.
+func (t turned) Restore(rs steer.Host) error {
+	_, turnErr := t.turn.Ensure(givenBackTo(rs), hasOwn(rs))
+	on, err := t.onBridges(rs)
+	if err == nil {
+		err = t.Iptables.Apply(on)
+	}
+	return errors.Join(turnErr, err)
+}
 
 func (t turned) Ensure(rs steer.Ruleset) error { return t.Apply(rs) }
 
