@@ -46,8 +46,8 @@ func troubled(s *testutil.DNSServer) testutil.Behaviour {
 	}}
 }
 
-// TestUpstreamInTrouble has two pods flood names below dead zones, and looks at what another pod hears meanwhile; has names
-// be slow; and takes kube-dns's TCP away for a moment.
+// TestUpstreamInTrouble takes kube-dns's TCP away for a moment; has names be slow; and has two pods flood names below dead zones,
+// and looks at what another pod hears meanwhile.
 func TestUpstreamInTrouble(t *testing.T) {
 	n := newNode(t, setup{external: true, config: "upstreams: {external: [\"198.51.100.53\"]}\n"})
 	n.External.Behave(troubled(n.External))
@@ -65,6 +65,46 @@ func TestUpstreamInTrouble(t *testing.T) {
 		return a.Rcode(), len(a.Msg.Answer), took
 	}
 
+	whole := func(t *testing.T, when string, within time.Duration) {
+		t.Helper()
+		name := fmt.Sprintf("headless%d.default.svc.cluster.local.", names.Add(1))
+		if got, records, took := ask(tcp, "tcp", name, 5*time.Second); got != "NOERROR" || records != endpoints || took > within {
+			t.Errorf("%s: %s with %d of %d addresses after %s", when, got, records, endpoints, took.Round(time.Millisecond))
+		}
+	}
+	// trouble has rules stand in kube-dns's way while f runs. Connections that are kept are closed before, so that new ones are made.
+	trouble := func(t *testing.T, verdict string, f func()) {
+		t.Helper()
+		n.DNS.Stop()
+		n.DNS.Start()
+		n.Host.RunInput("table inet trouble {\n counter hit { }\n chain out {\n type filter hook output priority 300\n"+
+			" tcp dport 53 tcp flags & (syn | ack) == syn oifname != lo counter name hit "+verdict+"\n }\n}\n", "nft", "-f", "-")
+		defer n.Host.Run("nft", "delete", "table", "inet", "trouble")
+		f()
+		if strings.Contains(n.Host.Run("nft", "list", "counter", "inet", "trouble", "hit"), "packets 0") {
+			t.Errorf("%s: nobody was hindered", verdict)
+		}
+	}
+	t.Run("a SYN is lost", func(t *testing.T) {
+		trouble(t, "drop", func() {
+			// A name of the usual size is answered all the same, and a long one over TCP is not cut.
+			if got, _, took := ask(udp, "udp", freshName(), 2*time.Second); got != "NOERROR" {
+				t.Errorf("meanwhile: %s after %s", got, took)
+			}
+		})
+		whole(t, "after it", 2*time.Second)
+	})
+	t.Run("TCP is refused for a second", func(t *testing.T) {
+		trouble(t, "reject with tcp reset", func() {
+			for until := time.Now().Add(time.Second); time.Now().Before(until); {
+				name := fmt.Sprintf("headless%d.default.svc.cluster.local.", names.Add(1))
+				if got, records, _ := ask(tcp, "tcp", name, 5*time.Second); got == "NOERROR" && records != endpoints {
+					t.Fatalf("meanwhile: %d of %d addresses over TCP", records, endpoints)
+				}
+			}
+		})
+		whole(t, "after it", 2*time.Second)
+	})
 	t.Run("floods below dead zones", func(t *testing.T) {
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
@@ -110,45 +150,5 @@ func TestUpstreamInTrouble(t *testing.T) {
 			}
 		}
 		wg.Wait()
-	})
-	whole := func(when string, within time.Duration) {
-		t.Helper()
-		name := fmt.Sprintf("headless%d.default.svc.cluster.local.", names.Add(1))
-		if got, records, took := ask(tcp, "tcp", name, 5*time.Second); got != "NOERROR" || records != endpoints || took > within {
-			t.Errorf("%s: %s with %d of %d addresses after %s", when, got, records, endpoints, took.Round(time.Millisecond))
-		}
-	}
-	// trouble has rules stand in kube-dns's way while f runs. Connections that are kept are closed before, so that new ones are made.
-	trouble := func(verdict string, f func()) {
-		t.Helper()
-		n.DNS.Stop()
-		n.DNS.Start()
-		n.Host.RunInput("table inet trouble {\n counter hit { }\n chain out {\n type filter hook output priority 300\n"+
-			" tcp dport 53 tcp flags & (syn | ack) == syn oifname != lo counter name hit "+verdict+"\n }\n}\n", "nft", "-f", "-")
-		defer n.Host.Run("nft", "delete", "table", "inet", "trouble")
-		f()
-		if strings.Contains(n.Host.Run("nft", "list", "counter", "inet", "trouble", "hit"), "packets 0") {
-			t.Errorf("%s: nobody was hindered", verdict)
-		}
-	}
-	t.Run("a SYN is lost", func(t *testing.T) {
-		trouble("drop", func() {
-			// A name of the usual size is answered all the same, and a long one over TCP is not cut.
-			if got, _, took := ask(udp, "udp", freshName(), 2*time.Second); got != "NOERROR" {
-				t.Errorf("meanwhile: %s after %s", got, took)
-			}
-		})
-		whole("after it", 2*time.Second)
-	})
-	t.Run("TCP is refused for a second", func(t *testing.T) {
-		trouble("reject with tcp reset", func() {
-			for until := time.Now().Add(time.Second); time.Now().Before(until); {
-				name := fmt.Sprintf("headless%d.default.svc.cluster.local.", names.Add(1))
-				if got, records, _ := ask(tcp, "tcp", name, 5*time.Second); got == "NOERROR" && records != endpoints {
-					t.Errorf("meanwhile: %d of %d addresses over TCP", records, endpoints)
-				}
-			}
-		})
-		whole("after it", 2*time.Second)
 	})
 }

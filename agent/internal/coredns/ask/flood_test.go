@@ -28,9 +28,11 @@ func (p *pod) RemoteAddr() net.Addr { return net.UDPAddrFromAddrPort(netip.AddrP
 func podAt(n byte) *pod { return &pod{addr: netip.AddrFrom4([4]byte{10, 244, 0, n})} }
 
 // from asks as a pod, and returns what code it gets.
-func (b *block) from(p *pod, name string) int {
+func (b *block) from(p *pod, name string) int { return b.fromFor(context.Background(), p, name) }
+
+func (b *block) fromFor(ctx context.Context, p *pod, name string) int {
 	rec := dnstest.NewRecorder(p)
-	rcode, _ := b.ServeDNS(context.Background(), rec, new(dns.Msg).SetQuestion(name, dns.TypeTXT))
+	rcode, _ := b.ServeDNS(ctx, rec, new(dns.Msg).SetQuestion(name, dns.TypeTXT))
 	if rec.Msg != nil {
 		return rec.Msg.Rcode
 	}
@@ -156,9 +158,11 @@ func TestNeutralQuestion(t *testing.T) {
 	})
 	b := serve(t, nil, f.addr)
 	ask := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), silentEnd+300*time.Millisecond) // by then the server would be held for dead
+		defer cancel()
 		var wg sync.WaitGroup
 		for i := range 2 * failLimit {
-			wg.Go(func() { b.from(podAt(1), fmt.Sprintf("n%d.silent%d.example.", i, i)) })
+			wg.Go(func() { b.fromFor(ctx, podAt(1), fmt.Sprintf("n%d.silent%d.example.", i, i)) })
 		}
 		wg.Wait()
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// walkMost is how long a question waits for a walk before it is asked itself, which may take another 1.9 s (the plugin ask): musl
-// asks again after 2.5 s, glibc and Go after five. What the walk has asked by then is under way, or in the cache, for the pod's own.
+// walkMost is how long a question waits for a walk before it is asked itself, which may take another 1.9 s, or 4.5 where the name
+// is slow (the plugin ask): musl asks again after 2.5 s, glibc and Go after five. What the walk has asked by then is under way, or in the cache, for the pod's own.
 const walkMost = 500 * time.Millisecond
 
 // Complete is the plugin in one server block.
