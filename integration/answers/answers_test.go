@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -95,8 +94,6 @@ func TestSameAnswersAsKubeDNS(t *testing.T) {
 // awaitSaid waits until both pods are told something of a name.
 func (n *node) awaitSaid(name string, kind uint16, want string) {
 	n.t.Helper()
-	began := time.Now()
-	defer func() { n.t.Logf("%s is %s after %s", name, want, time.Since(began)) }()
 	for _, pod := range []*testutil.Pod{n.plain, n.steered} {
 		testutil.Eventually(n.t, patience, func() error {
 			said, err := n.ask(pod, name, kind)

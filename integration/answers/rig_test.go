@@ -230,8 +230,6 @@ func (n *node) command(args ...string) (code int, said string) {
 // await waits until a command of the agent's says a text.
 func (n *node) await(text string, args ...string) {
 	n.t.Helper()
-	began := time.Now()
-	defer func() { n.t.Logf("%v: %q after %s", args, text, time.Since(began)) }()
 	testutil.Eventually(n.t, patience, func() error {
 		if code, said := n.command(args...); !strings.Contains(said, text) {
 			return fmt.Errorf("%v (exit code %d) does not say %q:\n%s", args, code, text, said)
@@ -280,8 +278,6 @@ func (n *node) ask(pod *testutil.Pod, name string, kind uint16) (string, error) 
 // wantSame asks both pods and fails unless they are told the same.
 func (n *node) wantSame(when string, questions ...question) {
 	n.t.Helper()
-	began := time.Now()
-	defer func() { n.t.Logf("%s: %d questions after %s", when, len(questions), time.Since(began)) }()
 	for _, q := range questions {
 		want, err := n.ask(n.plain, q.name, q.kind)
 		got, err2 := n.ask(n.steered, q.name, q.kind)
@@ -328,9 +324,13 @@ func (n *node) asking() (stop func() (lost, asked int)) {
 			<-pause.C
 		}
 	}()
-	return func() (int, int) {
+	end := func() {
 		cancel()
 		<-done
+	}
+	n.t.Cleanup(end) // a test that ends early must not be logged to any more
+	return func() (int, int) {
+		end()
 		return int(lost.Load()), int(asked.Load())
 	}
 }
