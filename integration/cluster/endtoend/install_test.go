@@ -149,7 +149,7 @@ func (s *suite) testUpgrade() {
 	}{
 		{"upgrade", func() {
 			s.kubectl("-n", "kube-system", "set", "image", "daemonset/neardns", "install=docker.io/neardns/neardns-plugin:next",
-				"agent=docker.io/neardns/neardns-agent:next", "watch=docker.io/neardns/neardns-plugin:next")
+				"agent=docker.io/neardns/neardns-agent:next", "watch=docker.io/neardns/neardns-agent:next")
 		}},
 		{"roll back", func() { s.kubectl("-n", "kube-system", "rollout", "undo", "daemonset/neardns") }},
 	} {
