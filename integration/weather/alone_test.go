@@ -1,6 +1,7 @@
 package weather
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -169,5 +170,40 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	n.answered("cleaned up")
 	if got := n.table(); got != "" {
 		t.Errorf("a table is left after the cleanup:\n%s", got)
+	}
+}
+
+// TestSwitchWithoutAgentIptables is the same for rules in iptables, with the programs that the watch's image has.
+func TestSwitchWithoutAgentIptables(t *testing.T) {
+	for _, flavour := range []string{"iptables-nft", "iptables-legacy"} {
+		t.Run(flavour, func(t *testing.T) {
+			n := newNodeBy(t, testutil.IPv4, testutil.IPTables, flavour)
+			n.start()
+			watch := n.watch()
+			n.agent.Kill()
+			n.answered("agent killed")
+			// What gives back stands in nat, among kube-proxy's.
+			flush := []string{"sh", "-c", flavour + " -w -t nat -F NODE-LOCAL-DNS && " + flavour + " -w -t raw -F"}
+			begun := time.Now()
+			n.Host.Run(flush...)
+			testutil.Eventually(t, patience, func() error { // two transactions, which it may see one by one
+				if got := n.restored(); got == 0 {
+					return errors.New("the watch has not put the rules back")
+				}
+				return nil
+			})
+			t.Logf("raw flushed: put back after %v", time.Since(begun).Round(time.Millisecond))
+			n.answered("raw flushed")
+
+			watch.Kill()
+			n.Host.Run(flush...)
+			if a, err := n.ask(n.targets()[0], freshName(), askTimeout); err == nil {
+				t.Errorf("answered without any rules: %s", a)
+			}
+			if err := n.add(n.AddPod("next")); err != nil {
+				t.Fatal(err)
+			}
+			n.answered("the next ADD")
+		})
 	}
 }

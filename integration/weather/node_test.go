@@ -1,6 +1,7 @@
 package weather
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,6 +42,7 @@ type node struct {
 	t     *testing.T
 	dir   string
 	state string // the state folder
+	rules string // the back end; "": as the agent finds it
 	pod   *testutil.Pod
 	agent *testutil.Process
 }
@@ -48,12 +50,18 @@ type node struct {
 // newNode makes the node and its pod; the agent is not started.
 func newNode(t *testing.T, families testutil.Families, proxy testutil.ProxyMode) *node {
 	t.Helper()
+	return newNodeBy(t, families, proxy, "")
+}
+
+// newNodeBy is newNode with a back end.
+func newNodeBy(t *testing.T, families testutil.Families, proxy testutil.ProxyMode, rules string) *node {
+	t.Helper()
 	t.Parallel()
 	testutil.RequireRoot(t)
 	if err := made.Make(); err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, dir: t.TempDir()}
+	n := &node{t: t, dir: t.TempDir(), rules: rules}
 	n.state = filepath.Join(n.dir, "run")
 	n.Node = testutil.NewNode(t, testutil.Options{Families: families, Proxy: proxy, Attach: testutil.PTP, Name: "weather"})
 	n.write("node.yaml", n.config())
@@ -84,13 +92,14 @@ func (n *node) config() string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	rules := cmp.Or(n.rules, "auto")
 	return fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: %s\nlocalAddresses: []\n"+
-		"upstreams: {external: []}\nstateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\n", list, n.state, n.path("lib"), n.path("none"))
+		"upstreams: {external: []}\nstateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\nbackend: %s\n", list, n.state, n.path("lib"), n.path("none"), rules)
 }
 
 func (n *node) entry() map[string]any {
 	return map[string]any{"type": "neardns", "redirects": n.ClusterDNS(), "clusterDomain": "cluster.local", "stateDir": n.state,
-		"persistDir": n.path("lib"), "steer": "always", "logFile": n.path("plugin.log")}
+		"persistDir": n.path("lib"), "steer": "always", "logFile": n.path("plugin.log"), "backend": cmp.Or(n.rules, "auto")}
 }
 
 func (n *node) conflist() string {
