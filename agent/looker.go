@@ -263,11 +263,21 @@ func (l *looker) lookAtPods(p *doctor.Picture) {
 		p.PodErrs = append(p.PodErrs, err.Error())
 	}
 	for _, v := range found {
-		p.Pods = append(p.Pods, doctor.Pod{Name: pods.Name(v.File), State: v.State, Drift: v.Drift, Mesh: v.Mesh, Err: text(v.Err), DNS: podDNS(v.File)})
+		p.Pods = append(p.Pods, doctor.Pod{Name: pods.Name(v.File), State: v.State, Drift: v.Drift, Mesh: v.Mesh, Lost: lostIn(v.File), Err: text(v.Err), DNS: podDNS(v.File)})
 		if i := v.File.HostInterface; i != "" && exists(filepath.Join("/sys/class/net", i, "bridge")) {
 			p.Kernel.BridgePods = true
 		}
 	}
+}
+
+// lostIn is why a pod was given back, "" where it was not.
+func lostIn(f podfile.File) string {
+	for _, d := range f.Decisions {
+		if len(d.Unanswered) > 0 {
+			return d.Reason
+		}
+	}
+	return ""
 }
 
 // podDNS is what a pod's file says about its DNS settings.

@@ -177,16 +177,24 @@ func listed(in []netip.Addr) string {
 func steered(decisions []podfile.Decision) string {
 	var states []string
 	for _, d := range decisions {
-		states = append(states, string(d.State))
+		states = append(states, stateOf(d))
 	}
 	if all := slices.Compact(slices.Clone(states)); len(all) == 1 {
 		return all[0]
 	}
 	var out []string
 	for _, d := range decisions {
-		out = append(out, d.Redirect.ClusterDNS.String()+" "+string(d.State))
+		out = append(out, d.Redirect.ClusterDNS.String()+" "+stateOf(d))
 	}
 	return cmp.Or(strings.Join(out, ","), "-")
+}
+
+// stateOf tells those that were given back from those that wait for the fallback's proof.
+func stateOf(d podfile.Decision) string {
+	if len(d.Unanswered) > 0 {
+		return pods.GivenBack
+	}
+	return string(d.State)
 }
 
 func overlaid(v podView) string {

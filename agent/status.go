@@ -259,7 +259,7 @@ func (r *report) text() string {
 		fmt.Fprintln(w, "\nPOD\tCONTAINER\tINTERFACE\tCLUSTER DNS\tSTATE\tREASON")
 		for _, p := range r.Pods {
 			for _, d := range p.Decisions {
-				fmt.Fprintf(w, "%s\t%.13s\t%s\t%s\t%s\t%s\n", p.Name, p.Container, p.Interface, d.Redirect.ClusterDNS, d.State, d.Reason)
+				fmt.Fprintf(w, "%s\t%.13s\t%s\t%s\t%s\t%s\n", p.Name, p.Container, p.Interface, d.Redirect.ClusterDNS, stateOf(d), d.Reason)
 			}
 		}
 	}

@@ -57,6 +57,9 @@ type Decision struct {
 	Redirect steer.Redirect `json:"redirect"`
 	State    State          `json:"state"`
 	Reason   string         `json:"reason,omitempty"`
+	// Unanswered are the protocols over which the pod's questions were lost on their way to the agent or back. Such a redirect is
+	// pending until a question from the pod's netns was answered again.
+	Unanswered []string `json:"unanswered,omitempty"`
 }
 
 // File is one pod attachment as the plugin saw it. ContainerID and IfName are its key.

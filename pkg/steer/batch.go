@@ -46,9 +46,13 @@ func (b *batch) add(what string, kind uint16, flags netlink.HeaderFlags, encode 
 		b.err = errors.Join(b.err, fmt.Errorf("encode %s: %w", what, err))
 		return
 	}
+	b.message(what, kind, flags, append(nfgenmsg(inet, 0), attrs...))
+}
+
+func (b *batch) message(what string, kind uint16, flags netlink.HeaderFlags, data []byte) {
 	b.messages = append(b.messages, netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
-		Data:   append(nfgenmsg(inet, 0), attrs...),
+		Data:   data,
 	})
 	b.names = append(b.names, what)
 }
@@ -92,6 +96,9 @@ func (b *batch) addSet(s set, id uint32) {
 		}
 		if s.timeout > 0 {
 			e.Uint64(unix.NFTA_SET_TIMEOUT, uint64(s.timeout.Milliseconds())) //nolint:gosec // positive
+		}
+		if s.sweep > 0 {
+			e.Uint32(unix.NFTA_SET_GC_INTERVAL, uint32(s.sweep.Milliseconds())) //nolint:gosec // a minute
 		}
 		if s.size > 0 {
 			e.Nested(unix.NFTA_SET_DESC, func(n *netlink.AttributeEncoder) error {
@@ -182,20 +189,29 @@ func (b *batch) flushChain(name string) {
 }
 
 func (b *batch) addRule(chain string, r rule) {
-	b.add(fmt.Sprintf("add rule %s %s", chain, r), unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, func(e *netlink.AttributeEncoder) {
-		e.String(unix.NFTA_RULE_TABLE, b.tableName())
-		e.String(unix.NFTA_RULE_CHAIN, chain)
-		e.Nested(unix.NFTA_RULE_EXPRESSIONS, func(list *netlink.AttributeEncoder) error {
-			for _, o := range r.ops {
-				data, err := o.encode()
-				if err != nil {
-					return err
+	a := attributes{data: append(make([]byte, 0, 1024), nfgenmsg(inet, 0)...)}
+	a.text(unix.NFTA_RULE_TABLE, b.tableName())
+	a.text(unix.NFTA_RULE_CHAIN, chain)
+	a.nest(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, func() {
+		for _, o := range r.ops {
+			a.nest(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, func() {
+				if err := o.write(&a); err != nil {
+					b.err = errors.Join(b.err, fmt.Errorf("encode rule %s %s: %w", chain, r, err))
 				}
-				list.Bytes(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, data)
-			}
-			return nil
-		})
+			})
+		}
 	})
+	b.message("add rule "+chain+" "+r.String(), unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, a.data)
+}
+
+// write writes an expression's attributes.
+func (o op) write(a *attributes) error {
+	if o.zone == zoneNone && a.expression(o.expr) {
+		return nil
+	}
+	data, err := o.encode()
+	a.data = append(a.data, data...)
+	return err
 }
 
 func (o op) encode() ([]byte, error) {

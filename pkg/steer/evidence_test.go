@@ -66,6 +66,8 @@ func TestEvidence(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		blocked, well := r.steered("blocked"), r.steered("well")
+		// What the switch knows is tried here, so the pod must not give itself back.
+		must(t, open(t, blocked.NetNS).Apply(steer.Pod{Redirects: r.host.Redirects, Always: true}))
 		all := append(r.clusterDNS(), r.local()...)
 		r.serving()
 		allow := refuse(r, blocked)

@@ -61,6 +61,9 @@ func (s set) listing() string {
 	if s.timeout > 0 {
 		fmt.Fprintf(&b, "\t\ttimeout %s\n", nftDuration(s.timeout))
 	}
+	if s.sweep > 0 {
+		fmt.Fprintf(&b, "\t\tgc-interval %s\n", nftDuration(s.sweep))
+	}
 	if len(s.elements) > 0 {
 		var texts []string
 		for _, e := range s.elements {

@@ -33,13 +33,14 @@ var (
 // rulesets are the descriptions that rendering, parity, idempotence and support are tried with, by golden file.
 func rulesets() map[string]steer.Ruleset {
 	return map[string]steer.Ruleset{
-		"pod-v4":   steer.Pod{Redirects: []steer.Redirect{redirect4}},
-		"pod-v6":   steer.Pod{Redirects: []steer.Redirect{redirect6}},
-		"pod-dual": steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}},
-		"pod-two":  steer.Pod{Redirects: []steer.Redirect{redirect4, redirect4b}},
-		"pod-none": steer.Pod{},
-		"host-v4":  steer.Host{Redirects: []steer.Redirect{redirect4}, Locals: []steer.Local{local4}, Uplinks: []string{"eth0"}},
-		"host-v6":  steer.Host{Redirects: []steer.Redirect{redirect6}, Locals: []steer.Local{local6}, Uplinks: []string{"eth0"}},
+		"pod-v4":     steer.Pod{Redirects: []steer.Redirect{redirect4}},
+		"pod-v6":     steer.Pod{Redirects: []steer.Redirect{redirect6}},
+		"pod-dual":   steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}},
+		"pod-two":    steer.Pod{Redirects: []steer.Redirect{redirect4, redirect4b}},
+		"pod-none":   steer.Pod{},
+		"pod-always": steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}, Always: true},
+		"host-v4":    steer.Host{Redirects: []steer.Redirect{redirect4}, Locals: []steer.Local{local4}, Uplinks: []string{"eth0"}},
+		"host-v6":    steer.Host{Redirects: []steer.Redirect{redirect6}, Locals: []steer.Local{local6}, Uplinks: []string{"eth0"}},
 		"host-dual": steer.Host{Redirects: []steer.Redirect{redirect4, redirect6}, Locals: []steer.Local{local4, local6}, Uplinks: []string{"eth0", "eth1.5"},
 			Detours: []string{"cilium_host", "cilium_net"}, Secret: testSecret},
 		"host-intercept": steer.Host{Redirects: []steer.Redirect{redirect4, redirect6}, Locals: []steer.Local{local4},

@@ -206,6 +206,9 @@ type Ruleset interface{ render() table }
 // Pod describes the pod table: what one pod's netns needs so that the pod's questions go to its own node.
 type Pod struct {
 	Redirects []Redirect // steered, in both directions
+	// Always steers also what is not answered. For the prober, which must tell silence from kube-dns's answers; a pod's
+	// questions are given back then (see podTrust).
+	Always bool
 }
 
 // Host describes the host table with the switch. The order of its slices has no meaning.

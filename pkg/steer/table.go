@@ -36,6 +36,7 @@ type set struct {
 	contents contents
 	timeout  time.Duration // default of a dynamic set's elements; 0: given by the rule
 	size     uint32        // bound of a dynamic set
+	sweep    time.Duration // how often expired elements are freed; 0: as the kernel does
 	elements []element
 }
 
@@ -281,6 +282,11 @@ func (b *ruleBuilder) syn(is bool) *ruleBuilder {
 		&expr.Cmp{Op: operator, Register: reg1, Data: []byte{tcpSYN}})
 }
 
+func (b *ruleBuilder) synAck() *ruleBuilder {
+	return b.needL4(TCP).say("tcp flags syn,ack / syn,ack").add(transport(13, 1, reg1),
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{tcpSYNACK}, Xor: []byte{0}}, equals([]byte{tcpSYNACK}))
+}
+
 func (b *ruleBuilder) root() *ruleBuilder {
 	return b.say("meta skuid 0").add(&expr.Meta{Key: expr.MetaKeySKUID, Register: reg1}, equals(binary.NativeEndian.AppendUint32(nil, 0)))
 }
@@ -358,6 +364,40 @@ func (b *ruleBuilder) clientUpdate(set string, timeout time.Duration) *ruleBuild
 
 func (b *ruleBuilder) clientDelete(set string) *ruleBuilder {
 	return b.needFamily().say("delete @%s { %s }", set, b.clientText()).add(b.clientKey()...).
+		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
+}
+
+// Ways: cluster DNS address and protocol, by which the pod table keeps its evidence (see pod.go). In a question the address is the
+// destination, in an answer the source.
+
+func (b *ruleBuilder) wayKey(offset uint32) []expr.Any {
+	second := uint32(reg32b)
+	if !b.fam.is4() {
+		second = reg2
+	}
+	return []expr.Any{b.network(offset, reg1), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second}}
+}
+
+func (b *ruleBuilder) questionIn(set string) *ruleBuilder {
+	return b.needFamily().say("%s daddr . meta l4proto @%s", b.fam.word, set).add(b.wayKey(b.fam.daddr)...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+}
+
+func (b *ruleBuilder) questionUpdate(set string) *ruleBuilder {
+	return b.needFamily().say("update @%s { %s daddr . meta l4proto }", set, b.fam.word).add(b.wayKey(b.fam.daddr)...).
+		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE})
+}
+
+func (b *ruleBuilder) answerIn(set string) *ruleBuilder {
+	return b.needFamily().say("%s saddr . meta l4proto @%s", b.fam.word, set).add(b.wayKey(b.fam.saddr)...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+}
+
+func (b *ruleBuilder) answerUpdate(set string) *ruleBuilder {
+	return b.needFamily().say("update @%s { %s saddr . meta l4proto }", set, b.fam.word).add(b.wayKey(b.fam.saddr)...).
+		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE})
+}
+
+func (b *ruleBuilder) answerDelete(set string) *ruleBuilder {
+	return b.needFamily().say("delete @%s { %s saddr . meta l4proto }", set, b.fam.word).add(b.wayKey(b.fam.saddr)...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
 }
 

@@ -173,6 +173,8 @@ func pods(p Picture, f *findings) {
 			mesh++
 		}
 		switch {
+		case pod.Lost != "":
+			f.add(Warn, "let it reach the steering address (install/allow-steering-networkpolicy.yaml); kube-dns answers it meanwhile, and it is tried again and again", "%s is given back: %s", pod.Name, pod.Lost)
 		case pod.Err != "":
 			f.add(Warn, "make its netns visible to the agent, or delete its file if it is gone", "%s cannot be looked at: %s", pod.Name, pod.Err)
 		case len(pod.Drift) > 0:

@@ -138,6 +138,7 @@ func pictures() map[string]func(*Picture) {
 		"pods": func(p *Picture) {
 			p.Pods = append(p.Pods, Pod{Name: "pod default/flushed", State: "steered", Drift: []string{"table inet neardns is missing or empty"}},
 				Pod{Name: "pod default/meshed", State: "steered", Mesh: true}, Pod{Name: "pod default/odd", State: "steered", Err: "permission denied"})
+			p.Pods = append(p.Pods, Pod{Name: "pod default/lost", State: "given-back", Lost: "its questions to 169.254.20.11 over udp are not answered"})
 			p.Agent.Bypassed = []string{"pod default/walled (10.244.1.7)"}
 			p.PodErrs = []string{"read /run/neardns/pods/x.json: unexpected end of JSON input"}
 		},

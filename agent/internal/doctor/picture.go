@@ -177,6 +177,7 @@ type Pod struct {
 	State string   // steered, pending, left-alone, gone
 	Drift []string // of its table
 	Mesh  bool     // a service mesh captures in it
+	Lost  string   // why it was given back, since its questions were not answered; "" where it was not
 	DNS   PodDNS
 	Err   string
 }

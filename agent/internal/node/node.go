@@ -22,6 +22,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -161,8 +162,11 @@ type Pods interface {
 	HostInterfaces() []string
 	// OptedOut are the addresses of pods that must not be intercepted.
 	OptedOut() []netip.Addr
-	// Tend steers pods that waited for the proof, and mends steered pods' tables. It returns how many pods are in each state.
-	Tend(ctx context.Context, proven func(netip.Addr) bool, deep bool) (counts map[string]int, err error)
+	// Tend steers pods that waited for the proof, gives those back whose fallback is lost, and mends steered pods' tables. It
+	// returns how many pods are in each state.
+	Tend(ctx context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (counts map[string]int, err error)
+	// Try asks from the netns of pods that get no answers. changed tells that some may be steered now.
+	Try(ctx context.Context, lease pods.Lease) (changed bool, err error)
 }
 
 // Proofs is the record of cluster DNS addresses whose fallback is proven; it outlives the agent and the node's reboot.
@@ -228,6 +232,7 @@ type Node struct {
 	now     Settings
 	targets map[target]*lease
 	proven  map[netip.Addr]bool
+	lost    map[netip.Addr]string // fallbacks that are lost for good, and why
 	serving bool
 	moving  bool              // a reload is changing link and rules
 	ruled   bool              // the host table was made or found right once
@@ -245,7 +250,7 @@ type Node struct {
 func New(instance string, first Settings, parts Parts) *Node {
 	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: make(chan struct{}, 1), now: first,
 		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
-		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, faults: map[string]string{}, repairs: map[string]int{}, quarrels: map[string]*quarrel{}}
+		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{}, faults: map[string]string{}, repairs: map[string]int{}, quarrels: map[string]*quarrel{}}
 }
 
 // Run keeps the node until ctx ends, then withdraws and stops, or until the node is handed over (Yield). It returns nil after
@@ -264,6 +269,7 @@ func (n *Node) Run(ctx context.Context) error {
 	proofs := newGroup(lasting)
 	defer proofs.stop()
 	proofs.start("prove", n.prove)
+	proofs.start("pods", n.tryPods)
 	if n.Evidence != nil {
 		proofs.start("evidence", func(ctx context.Context) { n.Evidence.Run(ctx, n) })
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -191,9 +192,10 @@ func (p worldPods) Watch(ctx context.Context) (<-chan struct{}, error) { return 
 func (worldPods) FallbackOnly([]steer.Redirect) []steer.Redirect       { return nil }
 func (worldPods) HostInterfaces() []string                             { return nil }
 func (worldPods) OptedOut() []netip.Addr                               { return nil }
-func (p worldPods) Tend(_ context.Context, proven func(netip.Addr) bool, deep bool) (map[string]int, error) {
-	return map[string]int{}, p.call("tend proven=%t deep=%t", proven(vip), deep)
+func (p worldPods) Tend(_ context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (map[string]int, error) {
+	return map[string]int{}, p.call("tend proven=%t deep=%t", fallback(vip).Proven, deep)
 }
+func (worldPods) Try(context.Context, pods.Lease) (bool, error) { return false, nil }
 
 type worldProofs struct{ *world }
 

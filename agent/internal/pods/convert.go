@@ -28,20 +28,20 @@ func (p *Pods) Convert(ctx context.Context) []error {
 	p.tend.Lock()
 	defer p.tend.Unlock()
 	files, hostInode, errs := p.all()
-	for _, group := range bySandbox(files) {
+	for box := range sandboxes(files) {
 		if ctx.Err() != nil {
+			box.close()
 			return append(errs, ctx.Err())
 		}
-		box := openSandbox(group)
 		if box.ns == nil {
 			continue
 		}
-		if want := podfile.Table(box.files...); group[0].NetNSInode != hostInode && len(want.Redirects) > 0 {
+		if want := podfile.Table(box.files...); box.files[0].NetNSInode != hostInode && len(want.Redirects) > 0 {
 			if err := p.convert(&box, want); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", Name(group[0]), err))
+				errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
 			}
 		}
-		_ = box.ns.Close() // only to enter
+		box.close()
 	}
 	return errs
 }

@@ -36,12 +36,18 @@ type Pods struct {
 	stale   atomic.Bool   // the files may have changed since they were read
 	version atomic.Uint64 // how often that was so; what an Index goes by
 
+	// The next two are tend's, too.
+	verified map[key]look      // how a pod's table was when it was last found right
+	dead     map[key]time.Time // since when a file's path leads to no netns of its own, by this process's clock
+
 	mu       sync.Mutex // guards the fields below
 	files    []podfile.File
 	errs     []error // of the last reading
 	folder   stamp
 	watched  bool                    // a watch says when to read again
 	switched map[steer.Redirect]bool // what the switch was last told of, see FallbackOnly
+	suspects map[key]bool            // steered, and Try is to ask from their netns
+	trials   map[key]trial           // given back: when Try asks from their netns next
 }
 
 // Open makes a registry of the pod files under stateDir. All its methods must be called in the host's netns; nothing is read yet.
@@ -53,7 +59,8 @@ func Open(stateDir string, rules backend.Kind, log *slog.Logger) *Pods {
 }
 
 func open(stateDir, hostNS string, log *slog.Logger) *Pods {
-	p := &Pods{stateDir: stateDir, hostNS: hostNS, log: log}
+	p := &Pods{stateDir: stateDir, hostNS: hostNS, log: log, verified: map[key]look{}, dead: map[key]time.Time{},
+		suspects: map[key]bool{}, trials: map[key]trial{}}
 	p.Outdate()
 	return p
 }

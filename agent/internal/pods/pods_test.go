@@ -181,18 +181,18 @@ func fileOf(pod *testutil.Pod, id, ifName string, d []podfile.Decision) podfile.
 		Addresses: pod.Addrs, HostInterface: pod.HostInterface, Decisions: d}
 }
 
-func yes(netip.Addr) bool { return true }
-func no(netip.Addr) bool  { return false }
+func yes(netip.Addr) Fallback { return Fallback{Proven: true} }
+func no(netip.Addr) Fallback  { return Fallback{} }
 
 // tend tells the registry what the switch knows, as the agent's loop does first, and tends.
-func (n *node) tend(proven func(netip.Addr) bool, deep bool, want map[string]int) {
+func (n *node) tend(proven func(netip.Addr) Fallback, deep bool, want map[string]int) {
 	n.t.Helper()
 	n.FallbackOnly([]steer.Redirect{r4, r6})
 	counts, err := n.Tend(n.t.Context(), proven, deep)
 	if err != nil {
 		n.t.Error(err)
 	}
-	for _, state := range []string{Steered, Pending, LeftAlone, Gone} {
+	for _, state := range []string{Steered, Pending, LeftAlone, GivenBack, Gone} {
 		if counts[state] != want[state] {
 			n.t.Errorf("counts %v, want %v", counts, want)
 			break
@@ -237,7 +237,7 @@ func TestTendSteersPending(t *testing.T) {
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
 	n.tend(no, true, map[string]int{Pending: 1})
 	n.wantTable(pod)
-	n.tend(func(a netip.Addr) bool { return a == r4.ClusterDNS }, false, map[string]int{Steered: 1})
+	n.tend(func(a netip.Addr) Fallback { return Fallback{Proven: a == r4.ClusterDNS} }, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4)
 	want := append(decisions(podfile.Steered, r4), decisions(podfile.Pending, r6)...)
 	if diff := cmp.Diff(want, n.states("a", "eth0"), sameAddr); diff != "" {

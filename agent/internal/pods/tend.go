@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 
 	"github.com/neardns/neardns/pkg/podfile"
@@ -14,11 +16,12 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// States that Tend counts attachments by: the best that one of its redirects has, or that its netns is gone.
+// States that Tend counts attachments by: that its netns is gone, that one of its redirects was given back, or the best that one has.
 const (
 	Steered   = string(podfile.Steered)
 	Pending   = string(podfile.Pending)
 	LeftAlone = string(podfile.LeftAlone)
+	GivenBack = "given-back" // steered before, until its questions were not answered
 	Gone      = "gone"
 )
 
@@ -28,11 +31,19 @@ type sandbox struct {
 	ns    *os.File // nil: gone, or not to be seen from here
 }
 
+// Fallback is what the loop knows of the way back to kube-dns by one cluster DNS address.
+type Fallback struct {
+	Proven bool
+	// Lost says why pods must not stay steered, where the way was lost for good; "" else. A moment without proof is none.
+	Lost string
+}
+
 // Tend steers the pods that waited for the proof of their cluster DNS address, where their way leads through this host
-// and the switch was told of their redirect. With deep it also mends the tables of steered pods; a table whose fallback
+// and the switch was told of their redirect, and gives pods back whose fallback is lost. With deep it also mends the tables of
+// steered pods, and sees which of them get no answers (Try looks further); a table whose fallback
 // is not proven now is not put back: such a pod asks kube-dns directly meanwhile, which works. It returns how many
 // attachments are in each state.
-func (p *Pods) Tend(ctx context.Context, proven func(netip.Addr) bool, deep bool) (map[string]int, error) {
+func (p *Pods) Tend(ctx context.Context, fallback func(netip.Addr) Fallback, deep bool) (map[string]int, error) {
 	p.tend.Lock()
 	defer p.tend.Unlock()
 	if deep {
@@ -40,25 +51,29 @@ func (p *Pods) Tend(ctx context.Context, proven func(netip.Addr) bool, deep bool
 	}
 	files, readErrs := p.read()
 	errs := slices.Clone(readErrs)
-	counts := map[string]int{Steered: 0, Pending: 0, LeftAlone: 0, Gone: 0}
+	counts := map[string]int{Steered: 0, Pending: 0, LeftAlone: 0, GivenBack: 0, Gone: 0}
 	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
 	if err != nil {
 		return counts, fmt.Errorf("open the host's netns: %w", err)
 	}
 	defer host.Close()
 	busy := false
-	for _, group := range bySandbox(files) {
+	if deep {
+		p.sweep(files)
+	}
+	for box := range sandboxes(files) {
 		if ctx.Err() != nil {
+			box.close()
 			return counts, errors.Join(append(errs, ctx.Err())...)
 		}
-		if group[0].NetNSInode == hostInode { // its pods share the host's netns, where no pod table may ever be
-			counts[LeftAlone] += len(group)
+		if box.files[0].NetNSInode == hostInode { // its pods share the host's netns, where no pod table may ever be
+			counts[LeftAlone] += len(box.files)
+			box.close()
 			continue
 		}
-		box := openSandbox(group)
 		if box.ns != nil {
 			if !busy { // else each pod in turn would wait for who is in the way, and the loop with it
-				more := p.keep(&box, host, proven, deep)
+				more := p.keep(&box, host, fallback, deep)
 				busy = slices.ContainsFunc(more, iptables.Busy)
 				errs = append(errs, more...)
 			}
@@ -71,32 +86,67 @@ func (p *Pods) Tend(ctx context.Context, proven func(netip.Addr) bool, deep bool
 	return counts, errors.Join(errs...)
 }
 
-// bySandbox groups attachments by netns, in the order of the files.
-func bySandbox(files []podfile.File) [][]podfile.File {
-	at := map[uint64]int{}
-	var out [][]podfile.File
+// sandboxes groups attachments by the netns that their own paths lead to, in the order of the files, and opens each. A file whose
+// path leads nowhere, or to another netns than it says, has none: its number may be another pod's by now. The caller closes each.
+func sandboxes(files []podfile.File) iter.Seq[sandbox] {
+	type place struct {
+		path  string
+		inode uint64
+	}
+	at, paths := map[place]int{}, map[uint64][]int{}
+	var out []sandbox
 	for _, f := range files {
-		i, ok := at[f.NetNSInode]
+		here := place{f.NetNS, f.NetNSInode}
+		i, ok := at[here]
 		if !ok {
 			i = len(out)
-			at[f.NetNSInode] = i
-			out = append(out, nil)
+			at[here] = i
+			paths[f.NetNSInode] = append(paths[f.NetNSInode], i)
+			out = append(out, sandbox{})
 		}
-		out[i] = append(out[i], f)
+		out[i].files = append(out[i].files, f)
 	}
-	return out
+	for _, same := range paths { // seldom more than one: then who leads there makes one sandbox
+		first := -1
+		for _, i := range same {
+			switch {
+			case len(same) == 1 || !leads(out[i].files[0]):
+			case first < 0:
+				first = i
+			default:
+				out[first].files = append(out[first].files, out[i].files...)
+				out[i].files = nil
+			}
+		}
+	}
+	// Opened one by one, so that a node full of pods does not cost a descriptor each.
+	return func(yield func(sandbox) bool) {
+		for _, box := range out {
+			if len(box.files) == 0 {
+				continue
+			}
+			box.ns, _ = enter(box.files[0]) // an error is a netns that is gone
+			if !yield(box) {
+				return
+			}
+		}
+	}
 }
 
-// openSandbox enters the netns by whichever attachment's path still leads there.
-func openSandbox(files []podfile.File) sandbox {
-	box := sandbox{files: slices.Clone(files)}
-	for _, f := range files {
-		if ns, err := enter(f); err == nil {
-			box.ns = ns
-			break
-		}
+// leads tells whether an attachment's path leads to its netns.
+func leads(f podfile.File) bool {
+	ns, err := enter(f)
+	if err != nil {
+		return false
 	}
-	return box
+	_ = ns.Close()
+	return true
+}
+
+func (s sandbox) close() {
+	if s.ns != nil {
+		_ = s.ns.Close() // only to enter
+	}
 }
 
 // enter opens an attachment's netns. Where the agent runs in a container, the path may only be seen from the host's root.
@@ -116,6 +166,8 @@ func (s sandbox) state(f podfile.File) string {
 	switch {
 	case s.ns == nil:
 		return Gone
+	case slices.ContainsFunc(f.Decisions, unanswered):
+		return GivenBack
 	case len(f.In(podfile.Steered)) > 0:
 		return Steered
 	case len(f.In(podfile.Pending)) > 0:
@@ -125,8 +177,13 @@ func (s sandbox) state(f podfile.File) string {
 }
 
 // keep does what one sandbox needs.
-func (p *Pods) keep(box *sandbox, host *os.File, proven func(netip.Addr) bool, deep bool) []error {
+func (p *Pods) keep(box *sandbox, host *os.File, fallback func(netip.Addr) Fallback, deep bool) []error {
 	var errs []error
+	proven := func(a netip.Addr) bool { return fallback(a).Proven }
+	err := p.giveBack(box, func(d podfile.Decision) (string, []string) { return fallback(d.Redirect.ClusterDNS).Lost, nil })
+	if err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
+	}
 	for i := range box.files {
 		if len(box.files[i].In(podfile.Pending)) == 0 {
 			continue
@@ -151,7 +208,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 	if len(before.In(podfile.Steered)) == 0 {
 		after.Backend = p.recorded()
 	}
-	if slices.Equal(after.Decisions, before.Decisions) {
+	if reflect.DeepEqual(after.Decisions, before.Decisions) {
 		return err
 	}
 	if updateErr := p.note(after); errors.Is(updateErr, fs.ErrNotExist) {
@@ -206,7 +263,7 @@ func (p *Pods) decide(f podfile.File, ns, host *os.File, proven func(netip.Addr)
 	f.Decisions = slices.Clone(f.Decisions)
 	for i := range f.Decisions {
 		d := &f.Decisions[i]
-		if d.State != podfile.Pending || !switched[d.Redirect] || !proven(d.Redirect.ClusterDNS) {
+		if d.State != podfile.Pending || unanswered(*d) || !switched[d.Redirect] || !proven(d.Redirect.ClusterDNS) {
 			continue
 		}
 		// The plugin looked when the pod was made; its routes may be others by now.
@@ -262,8 +319,15 @@ func (p *Pods) mend(box *sandbox, proven func(netip.Addr) bool) error {
 		return err
 	}
 	defer table.Close()
+	seen, same, err := p.look(table, box, want)
+	if err != nil || same {
+		return err
+	}
 	var drift *steer.DriftError
-	if err := table.Verify(want); err == nil || !errors.As(err, &drift) {
+	if err := table.Verify(want); err == nil {
+		p.verified[keyOf(box.files[0])] = seen
+		return nil
+	} else if !errors.As(err, &drift) {
 		return err
 	}
 	if gone, err := p.deleted(box.files[0]); gone || err != nil {
@@ -300,15 +364,17 @@ func (p *Pods) RemoveTables(ctx context.Context) []error {
 	p.tend.Lock()
 	defer p.tend.Unlock()
 	files, hostInode, errs := p.all()
-	for _, group := range bySandbox(files) {
+	for box := range sandboxes(files) {
 		if ctx.Err() != nil {
+			box.close()
 			return append(errs, fmt.Errorf("not all pod tables removed: %w", ctx.Err()))
 		}
-		if group[0].NetNSInode == hostInode { // the table there is the switch
+		if box.files[0].NetNSInode == hostInode { // the table there is the switch
+			box.close()
 			continue
 		}
-		if err := p.release(openSandbox(group)); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", Name(group[0]), err))
+		if err := p.release(box); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
 		}
 	}
 	return errs
@@ -329,7 +395,7 @@ func (p *Pods) release(box sandbox) error {
 	for _, f := range box.files {
 		f.Decisions = slices.Clone(f.Decisions)
 		for i := range f.Decisions {
-			f.Decisions[i].State, f.Decisions[i].Reason = podfile.LeftAlone, "neardns was taken off this node"
+			f.Decisions[i] = podfile.Decision{Redirect: f.Decisions[i].Redirect, State: podfile.LeftAlone, Reason: "neardns was taken off this node"}
 		}
 		if err := p.note(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -24,8 +24,7 @@ func (p *Pods) Verify() ([]Verified, []error) {
 	p.stale.Store(true)
 	files, errs := p.read()
 	var out []Verified
-	for _, group := range bySandbox(files) {
-		box := openSandbox(group)
+	for box := range sandboxes(files) {
 		at := len(out)
 		for _, f := range box.files {
 			out = append(out, Verified{File: f, State: box.state(f)})
@@ -34,7 +33,7 @@ func (p *Pods) Verify() ([]Verified, []error) {
 			continue
 		}
 		out[at].Drift, out[at].Mesh, out[at].Err = p.verifyTable(box.ns, podfile.Table(box.files...))
-		_ = box.ns.Close() // only read
+		box.close()
 	}
 	return out, slices.Clone(errs)
 }

@@ -202,7 +202,7 @@ func (p *Prober) ensure() error {
 	if err := p.own.settle(p.host, want); err != nil {
 		return err
 	}
-	drift, err := p.own.table.Repair(steer.Pod{Redirects: redirects})
+	drift, err := p.own.table.Repair(steer.Pod{Redirects: redirects, Always: true})
 	if err != nil {
 		return fmt.Errorf("prober's pod table: %w", err)
 	}

@@ -38,7 +38,7 @@ var (
 	lossReasons  = [...]string{"timeout", "refused", "wrong-answer", "slow", "network", "other"}
 	repairKinds  = [...]string{"link", "rules", "firewall", "prober", "other"}
 	handovers    = [...]string{"taken", "given", "refused", "failed"}
-	podStates    = [...]string{"steered", "pending", "left-alone", "gone"}
+	podStates    = [...]string{"steered", "pending", "given-back", "left-alone", "gone"}
 )
 
 // New makes the registry. version stands in neardns_build_info.

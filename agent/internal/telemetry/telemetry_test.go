@@ -131,6 +131,7 @@ neardns_lease_lost_total{reason="timeout"} 0
 neardns_lease_lost_total{reason="wrong-answer"} 0
 # HELP neardns_pods Pod attachments on this node, by what was decided for them.
 # TYPE neardns_pods gauge
+neardns_pods{state="given-back"} 0
 neardns_pods{state="gone"} 0
 neardns_pods{state="left-alone"} 1
 neardns_pods{state="pending"} 0

@@ -1,0 +1,205 @@
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// held is a lease that stands, and is proven at any moment.
+func held(netip.Addr, steer.Protocol) (since, proven time.Time, ok bool) {
+	return time.Time{}, time.Now(), true
+}
+
+// drop has a pod's link lose what the rules say, before the host's prerouting, and returns the end of it.
+func (n *node) drop(pod *testutil.Pod, rules string) (end func()) {
+	n.t.Helper()
+	n.Host.RunInput(fmt.Sprintf("table netdev lost {\n\tchain c {\n\t\ttype filter hook ingress device %q priority 0; policy accept;\n%s\n\t}\n}\n", pod.HostInterface, rules), "nft", "-f", "-")
+	return func() { n.Host.Run("nft", "delete", "table", "netdev", "lost") }
+}
+
+// serve stands in for the agent at the steering addresses.
+func (n *node) serve() {
+	n.t.Helper()
+	n.Host.Serving("neardns0", r4.Steering, r6.Steering)
+	testutil.ServeDNS(n.t, n.Host, testutil.DNSConfig{Name: "AGENT", Listen: []netip.AddrPort{netip.AddrPortFrom(r4.Steering, 53), netip.AddrPortFrom(r6.Steering, 53)}})
+}
+
+func (n *node) try(lease Lease, changed bool) {
+	n.t.Helper()
+	did, err := n.Try(n.t.Context(), lease)
+	if err != nil || did != changed {
+		n.t.Errorf("Try: %v, %v; changed wanted: %v", did, err, changed)
+	}
+}
+
+// due makes the next trial of a pod that was given back one of now.
+func (n *node) due(id string) {
+	n.Pods.mu.Lock()
+	defer n.Pods.mu.Unlock()
+	t, known := n.trials[key{id, "eth0"}]
+	if !known {
+		n.t.Errorf("%s waits for no trial", id)
+	}
+	t.next = time.Now()
+	n.trials[key{id, "eth0"}] = t
+}
+
+// A pod whose questions are lost before the switch is taken out of steering, and nobody else; it is steered again when they get
+// through. While the agent itself is in doubt nothing is held against a pod.
+func TestGivenBackAndSteeredAgain(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	lost, well := n.AddPod("lost"), n.AddPod("well")
+	write(t, n.dir, fileOf(lost, "a", "eth0", decisions(podfile.Pending, r4, r6)))
+	write(t, n.dir, fileOf(well, "b", "eth0", decisions(podfile.Pending, r4, r6)))
+	n.tend(yes, true, map[string]int{Steered: 2})
+	ask := func(pod *testutil.Pod, server netip.Addr) error {
+		_, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(server, 53), "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: 300 * time.Millisecond})
+		return err
+	}
+	for _, pod := range []*testutil.Pod{lost, well} {
+		testutil.Eventually(t, 5*time.Second, func() error { return errors.Join(ask(pod, r4.ClusterDNS), ask(pod, r6.ClusterDNS)) })
+	}
+	end := n.drop(lost, "ip daddr 169.254.20.11 udp dport 53 drop")
+	testutil.Eventually(t, 15*time.Second, func() error {
+		_ = ask(lost, r4.ClusterDNS)
+		n.tend(yes, true, map[string]int{Steered: 2})
+		n.Pods.mu.Lock()
+		defer n.Pods.mu.Unlock()
+		if !n.suspects[key{"a", "eth0"}] || n.suspects[key{"b", "eth0"}] {
+			return fmt.Errorf("suspects: %v", n.suspects)
+		}
+		return nil
+	})
+	suspects := func() { n.Pods.suspect(key{"a", "eth0"}) }
+	for name, lease := range map[string]Lease{
+		"not held":       func(netip.Addr, steer.Protocol) (time.Time, time.Time, bool) { return time.Time{}, time.Now(), false },
+		"not proven yet": func(netip.Addr, steer.Protocol) (time.Time, time.Time, bool) { return time.Time{}, time.Time{}, true },
+		"just begun":     func(netip.Addr, steer.Protocol) (time.Time, time.Time, bool) { return time.Now(), time.Now(), true },
+	} {
+		suspects()
+		n.try(lease, false)
+		if got := n.states("a", "eth0"); len(got[0].Unanswered) > 0 {
+			t.Errorf("a lease %s: %v", name, got)
+		}
+	}
+	suspects()
+	n.try(held, false)
+	got := n.states("a", "eth0")
+	if got[0].State != podfile.Pending || !slices.Equal(got[0].Unanswered, []string{"udp"}) || got[0].Reason == "" || got[1].State != podfile.Steered {
+		t.Errorf("given back: %+v", got)
+	}
+	n.wantTable(lost, r6)
+	n.wantTable(well, r4, r6)
+	n.tend(yes, true, map[string]int{Steered: 1, GivenBack: 1})
+	n.wantTable(lost, r6)
+	n.try(held, false) // its time has not come
+	n.due("a")
+	n.try(held, false) // still lost
+	if step := n.trials[key{"a", "eth0"}].step; step != 1 {
+		t.Errorf("step %d after one trial that was lost", step)
+	}
+	end()
+	n.due("a")
+	n.try(held, true)
+	n.tend(yes, false, map[string]int{Steered: 2})
+	n.wantTable(lost, r4, r6)
+	n.try(held, false)
+}
+
+// A suspect that is answered is steered as before, and its table waits no more.
+func TestSuspectIsAnswered(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	n.tend(yes, true, map[string]int{Steered: 1})
+	for _, proto := range []string{"udp", "tcp"} {
+		pod.Run("nft", "add", "element", "inet", "neardns", "waiting4", "{ 10.96.0.10 . "+proto+" }")
+	}
+	n.tend(yes, true, map[string]int{Steered: 1})
+	n.try(held, false)
+	n.wantTable(pod, r4)
+	table, err := steer.OpenNftables(pod.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close() //nolint:errcheck // only read
+	if left, err := table.Unanswered(); err != nil || len(left) > 0 {
+		t.Errorf("still waits for %v, %v", left, err)
+	}
+}
+
+// A fallback that is lost for good takes pods out of steering; its proof brings them back. One that is only unproven does not.
+func TestTendGivesBackWhenTheFallbackIsLost(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
+	n.tend(yes, true, map[string]int{Steered: 1})
+	n.tend(no, true, map[string]int{Steered: 1})
+	n.wantTable(pod, r4, r6)
+	lost := func(a netip.Addr) Fallback {
+		if a == r4.ClusterDNS {
+			return Fallback{Lost: "nothing translates it"}
+		}
+		return Fallback{Proven: true}
+	}
+	for range 2 {
+		n.tend(lost, false, map[string]int{Steered: 1})
+		n.wantTable(pod, r6)
+		if got := n.states("a", "eth0"); got[0].State != podfile.Pending || got[0].Reason != "nothing translates it" || got[1].State != podfile.Steered {
+			t.Errorf("given back: %+v", got)
+		}
+	}
+	n.tend(func(netip.Addr) Fallback { return Fallback{Lost: "gone"} }, false, map[string]int{Pending: 1})
+	n.wantTable(pod)
+	n.tend(yes, false, map[string]int{Steered: 1})
+	n.wantTable(pod, r4, r6)
+}
+
+// Numbers of namespaces come back. A file of a pod that is gone never steers the one that has its number now, and is swept.
+func TestStaleFileNeverSteersAnotherPod(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod, other := n.AddPod("pod"), n.AddPod("other")
+	stale := fileOf(pod, "a", "eth0", decisions(podfile.Steered, r4))
+	stale.NetNS += "-gone"
+	moved := fileOf(pod, "b", "eth0", decisions(podfile.Steered, r4)) // its path is another pod's now
+	moved.NetNS = other.Path()
+	mine := fileOf(pod, "c", "eth0", decisions(podfile.LeftAlone, r4))
+	mine.OptOut = true
+	for _, f := range []podfile.File{stale, moved, mine} {
+		write(t, n.dir, f)
+	}
+	for range 2 {
+		n.tend(yes, true, map[string]int{Gone: 2, LeftAlone: 1})
+		n.wantTable(pod)
+		n.wantTable(other)
+	}
+	for _, err := range n.RemoveTables(t.Context()) {
+		t.Errorf("cleanup: %v", err)
+	}
+	hourAgo := time.Now().Add(-deadFor - time.Second)
+	for k := range n.dead {
+		n.dead[k] = hourAgo
+	}
+	n.dead[key{"c", "eth0"}] = hourAgo // it lives, whatever was thought before
+	write(t, n.dir, fileOf(other, "b", "eth0", decisions(podfile.LeftAlone, r4)))
+	n.tend(yes, true, map[string]int{Gone: 1, LeftAlone: 2})
+	if _, err := os.Stat(podfile.Path(n.dir, "a", "eth0")); !os.IsNotExist(err) {
+		t.Errorf("the file of a pod that is gone for an hour: %v", err)
+	}
+	for _, id := range []string{"b", "c"} {
+		n.states(id, "eth0")
+	}
+}

@@ -1,0 +1,316 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// How Try asks. Two questions lost while the lease was held, and proven after the second, are evidence: the way is open for the
+// prober and closed for the pod. The prober's own questions are answered within milliseconds.
+const (
+	tryTimeout = time.Second
+	tryTimes   = 2
+	// trySlack is how long Try waits for the lease's next proof.
+	trySlack = 2 * time.Second
+	// tryAtOnce bounds how many pods are asked from at the same time.
+	tryAtOnce = 16
+)
+
+// trial is when a pod that was given back is tried next. The times between are those of a bypass (steer.Hold).
+type trial struct {
+	step int
+	next time.Time
+}
+
+// Lease tells of the lease that questions to an address are delivered under: since when it is held without a break, and when it
+// was last proven; false where it is not held.
+type Lease func(address netip.Addr, p steer.Protocol) (since, proven time.Time, held bool)
+
+// Try asks from the netns of pods, with their own addresses, where that is due: of a suspect, whose table gave it back, and of
+// those that were given back. Who is not answered is given back, who is answered waits no more. It asks the steering address,
+// which needs no pod table, and so costs the pod no question. changed tells that pods may be steered now.
+func (p *Pods) Try(ctx context.Context, lease Lease) (changed bool, err error) {
+	due := p.due(time.Now())
+	if len(due) == 0 {
+		return false, nil
+	}
+	var mu sync.Mutex // guards the results
+	var errs []error
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, tryAtOnce)
+	for _, f := range due {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			did, tryErr := p.try(ctx, f, lease)
+			mu.Lock()
+			defer mu.Unlock()
+			changed = changed || did
+			if tryErr != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", Name(f), tryErr))
+			}
+		})
+	}
+	wg.Wait()
+	return changed, errors.Join(errs...)
+}
+
+// due lists the attachments to ask from now. Suspects are asked from once; those that were given back again and again.
+func (p *Pods) due(now time.Time) []podfile.File {
+	files, _ := p.read()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []podfile.File
+	waiting := map[key]bool{}
+	for _, f := range files {
+		k := keyOf(f)
+		if slices.ContainsFunc(f.Decisions, unanswered) {
+			waiting[k] = true
+			t, known := p.trials[k]
+			if !known { // given back a moment ago, or by an earlier agent
+				t = trial{next: now.Add(steer.Hold(0))}
+				p.trials[k] = t
+			}
+			if !now.Before(t.next) {
+				t.next = now.Add(steer.Hold(0)) // unless it is lost again
+				p.trials[k] = t
+				out = append(out, f)
+				continue
+			}
+		}
+		if p.suspects[k] && len(f.In(podfile.Steered)) > 0 {
+			out = append(out, f)
+		}
+	}
+	for k := range p.trials {
+		if !waiting[k] {
+			delete(p.trials, k)
+		}
+	}
+	clear(p.suspects)
+	return out
+}
+
+// try asks by each way of one attachment, and acts on what comes of it.
+func (p *Pods) try(ctx context.Context, f podfile.File, lease Lease) (changed bool, err error) {
+	ns, err := enter(f)
+	if err != nil {
+		return false, nil //nolint:nilerr // gone: its DEL is under way
+	}
+	defer ns.Close()  //nolint:errcheck // only to enter
+	var mu sync.Mutex // guards the results
+	lost, answered := map[steer.Redirect][]string{}, map[steer.Redirect]bool{}
+	var errs []error
+	var wg sync.WaitGroup
+	for _, d := range f.Decisions {
+		if d.State != podfile.Steered && !unanswered(d) {
+			continue
+		}
+		answered[d.Redirect] = unanswered(d)
+		for _, proto := range []steer.Protocol{steer.UDP, steer.TCP} {
+			wg.Go(func() {
+				v, err := p.ask(ctx, ns, d, proto, lease)
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+				if v == isLost {
+					lost[d.Redirect] = append(lost[d.Redirect], proto.String())
+				}
+				answered[d.Redirect] = answered[d.Redirect] && v == isAnswered
+			})
+		}
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return false, err
+	}
+	for _, protocols := range lost {
+		slices.Sort(protocols)
+	}
+	if ctx.Err() != nil {
+		return false, nil
+	}
+	p.tend.Lock()
+	defer p.tend.Unlock()
+	return p.settle(f, lost, answered)
+}
+
+// settle carries out what the questions said, on the sandbox as it is now.
+func (p *Pods) settle(f podfile.File, lost map[steer.Redirect][]string, answered map[steer.Redirect]bool) (changed bool, err error) {
+	p.longer(f, lost)
+	p.stale.Store(true)
+	files, _ := p.read()
+	for box := range sandboxes(files) {
+		if !slices.ContainsFunc(box.files, func(g podfile.File) bool { return keyOf(g) == keyOf(f) }) || box.ns == nil {
+			box.close()
+			continue
+		}
+		defer box.close()
+		err = p.giveBack(&box, func(d podfile.Decision) (string, []string) {
+			if protocols := lost[d.Redirect]; len(protocols) > 0 {
+				return fmt.Sprintf("its questions to %s over %s are not answered, though the agent answers others: a policy, a program at its link or a firewall drops them or the answers; let pods reach that address",
+					d.Redirect.Steering, words(protocols)), protocols
+			}
+			return "", nil
+		})
+		for i := range box.files {
+			g := box.files[i]
+			g.Decisions = slices.Clone(g.Decisions)
+			now := false
+			for j := range g.Decisions {
+				if d := &g.Decisions[j]; unanswered(*d) && answered[d.Redirect] {
+					d.Reason, d.Unanswered, now = "its questions were answered again", nil, true
+				}
+			}
+			if !now {
+				continue
+			}
+			if noteErr := p.note(g); noteErr != nil && !errors.Is(noteErr, fs.ErrNotExist) {
+				return changed, errors.Join(err, noteErr)
+			}
+			changed = true
+			p.Outdate()
+			p.log.Info("questions of a pod are answered again", "pod", g.PodNamespace+"/"+g.PodName, "container_id", g.ContainerID)
+		}
+		return changed, err
+	}
+	return false, nil
+}
+
+// longer lets a pod wait whose trial was lost.
+func (p *Pods) longer(f podfile.File, lost map[steer.Redirect][]string) {
+	if !slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return unanswered(d) && len(lost[d.Redirect]) > 0 }) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.trials[keyOf(f)]
+	t.step++
+	t.next = time.Now().Add(steer.Hold(t.step))
+	p.trials[keyOf(f)] = t
+}
+
+type verdict int
+
+const (
+	unknown verdict = iota
+	isAnswered
+	isLost
+)
+
+// ask asks one redirect's steering address from a pod's netns. No verdict falls while the agent itself is in doubt.
+func (p *Pods) ask(ctx context.Context, ns *os.File, d podfile.Decision, proto steer.Protocol, lease Lease) (verdict, error) {
+	begun, _, held := lease(d.Redirect.Steering, proto)
+	if !held || time.Since(begun) < tryTimeout {
+		return unknown, nil
+	}
+	for range tryTimes {
+		answer, err := question(ctx, ns, d.Redirect, proto)
+		if err != nil || answer != isLost {
+			return answer, err
+		}
+		if heard, err := p.heard(ns, d, proto); err != nil || heard {
+			return isAnswered, err
+		}
+	}
+	asked := time.Now()
+	for time.Since(asked) < trySlack && ctx.Err() == nil {
+		since, proven, held := lease(d.Redirect.Steering, proto)
+		if !held || !since.Equal(begun) {
+			return unknown, nil
+		}
+		if proven.After(asked) {
+			return isLost, nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(tryTimeout / 10):
+		}
+	}
+	return unknown, nil
+}
+
+// heard tells whether the pod table saw an answer. While it stands, it gives answers the source that the pod expects, which is not
+// the one that was asked here, so that no socket takes them.
+func (p *Pods) heard(ns *os.File, d podfile.Decision, proto steer.Protocol) (bool, error) {
+	if d.State != podfile.Steered {
+		return false, nil
+	}
+	table, err := p.backend.Open(int(ns.Fd()))
+	if err != nil {
+		return false, err
+	}
+	defer table.Close() //nolint:errcheck // only read
+	w, ok := table.(steer.Witness)
+	if !ok {
+		return false, nil
+	}
+	lost, err := w.Unanswered()
+	return !slices.Contains(lost, steer.PodWay{ClusterDNS: d.Redirect.ClusterDNS, Protocol: proto}), err
+}
+
+// message asks for id.server in class CHAOS, which the server refuses by itself, at once: no upstream is asked.
+const message = "\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00" + "\x02id\x06server\x00" + "\x00\x10\x00\x03"
+
+// question asks once. Over TCP a connection is answer enough.
+func question(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Protocol) (verdict, error) {
+	to := netip.AddrPortFrom(r.Steering, 53)
+	if proto == steer.TCP {
+		v := isLost
+		err := steer.InNetNS(int(ns.Fd()), func() error {
+			dialer := net.Dialer{Timeout: tryTimeout}
+			conn, err := dialer.DialContext(ctx, "tcp", to.String())
+			if err == nil {
+				v = isAnswered
+				_ = conn.Close()
+			}
+			return nil
+		})
+		return v, err
+	}
+	var conn *net.UDPConn
+	var opened error
+	err := steer.InNetNS(int(ns.Fd()), func() error {
+		conn, opened = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(unspecified(to.Addr()), 0)))
+		return nil
+	})
+	if err = errors.Join(err, opened); err != nil {
+		return unknown, err
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written to keep
+	_ = conn.SetDeadline(time.Now().Add(tryTimeout))
+	if _, err := conn.WriteToUDPAddrPort([]byte(message), to); err != nil {
+		return isLost, nil //nolint:nilerr // no way there is a way that loses
+	}
+	buf := make([]byte, 512)
+	for {
+		_, from, err := conn.ReadFromUDPAddrPort(buf)
+		switch {
+		case err != nil:
+			return isLost, nil //nolint:nilerr // the deadline
+		case from.Addr().Unmap() == r.Steering:
+			return isAnswered, nil
+		case from.Addr().Unmap() == r.ClusterDNS:
+			// From the pod table, or from kube-dns, to whom the switch gave it: for a pod that it bypasses there is no verdict here.
+			return unknown, nil
+		}
+	}
+}
+
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
