@@ -2,8 +2,10 @@ package podfile
 
 import (
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -11,12 +13,31 @@ import (
 const proofName = "fallback-proven"
 
 // Proof names the cluster DNS addresses whose fallback was seen to work on this node: without it a pod is never steered,
-// since it could be steered into nothing. The agent writes it, the plugin reads it, and it outlives a reboot.
+// since it could be steered into nothing. The agent writes it and the plugin reads it. The file outlives a reboot, the proof does not.
 type Proof struct {
 	ClusterDNS []netip.Addr `json:"clusterDNS"`
 	Time       time.Time    `json:"time"`
 	Backend    string       `json:"backend,omitempty"` // by whose rules it was proven; "" is nftables
+	// Boot is the boot in which it was proven, and Over what translated the addresses then, in words: a proof does not outlive what
+	// it proved. Both are empty where they could not be told, and in proofs of older agents.
+	Boot string `json:"boot,omitempty"`
+	Over string `json:"over,omitempty"`
 }
+
+// bootID is the kernel's name of this boot, see random(4).
+const bootID = "/proc/sys/kernel/random/boot_id"
+
+// ThisBoot names this boot; "" where the kernel does not tell.
+func ThisBoot() string {
+	text, err := os.ReadFile(bootID)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// Outlived tells whether a proof is of an earlier boot, whose kube-proxy may be another.
+func (p Proof) Outlived() bool { return p.Boot != "" && p.Boot != ThisBoot() }
 
 // Covers tells whether the fallback to addr is proven.
 func (p Proof) Covers(addr netip.Addr) bool { return slices.Contains(p.ClusterDNS, addr) }

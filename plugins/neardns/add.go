@@ -63,8 +63,8 @@ func (v *verb) look(in call, ns *os.File) facts {
 		return f
 	}
 	f.Proof, f.ProofErr = podfile.ReadProof(v.conf.PersistDir)
-	if f.Proof.Backend != v.kernel.Backend() {
-		f.Proof = podfile.Proof{} // another back end's rules give back in another way
+	if f.Proof.Backend != v.kernel.Backend() || f.Proof.Outlived() {
+		f.Proof = podfile.Proof{} // another back end's rules give back in another way, and another boot's kube-proxy may, too
 	}
 	f.Lacks = v.kernel.Lacks(backend.Addresses(steer.Host{Redirects: v.conf.Redirects, Locals: v.conf.Locals})...)
 	f.Ways = v.ways(ns)

@@ -175,6 +175,13 @@ type Proofs interface {
 	Write(proven []netip.Addr) error
 }
 
+// World is what surrounds the agent on its node.
+type World interface {
+	// Lost says why a fallback that fails is lost for good: nothing on this host translates the cluster DNS address any more, or
+	// kube-dns answers the host while it does not answer what is given back. "" where it may only be away.
+	Lost(ctx context.Context, clusterDNS netip.Addr, name string) string
+}
+
 // Upstreams are those that are asked on a miss.
 type Upstreams interface {
 	Status() []ask.Status
@@ -192,7 +199,7 @@ type Recorder interface {
 	Pods(counts map[string]int)
 }
 
-// Parts is everything that Run works with. All fields but Upstreams and Evidence are needed.
+// Parts is everything that Run works with. All fields but Upstreams, World and Evidence are needed.
 type Parts struct {
 	Log      *slog.Logger
 	Load     func() (Settings, error) // reads the configuration and what it names anew
@@ -209,6 +216,8 @@ type Parts struct {
 	Recorder Recorder
 	// Upstreams are shown in the status; nil shows none.
 	Upstreams Upstreams
+	// World tells a fallback that is lost for good from a kube-dns that is away; nil never does.
+	World World
 	// Evidence finds pods whose questions do not arrive; nil looks for none.
 	Evidence Evidence
 }

@@ -407,3 +407,52 @@ func TestAnswerWithoutSwitchProvesNothing(t *testing.T) {
 		end()
 	})
 }
+
+// A fallback that fails for minutes is given up only where it is the way that is gone: a kube-dns that is away takes nobody's cache.
+func TestFallbackIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.prove = func() error { return nil }
+		n, end := begin(t, w, plainSettings())
+		defer end()
+		pass(time.Minute)
+		w.set(func() { w.prove = func() error { return errors.New("no answer") } })
+		pass(2 * lostAfter)
+		if got := w.count("give back"); got > 0 {
+			t.Errorf("given back %d times while kube-dns may only be away", got)
+		}
+		w.set(func() { w.lost = "nothing translates it any more" })
+		pass(time.Minute)
+		if w.count("give back: nothing translates it any more") == 0 {
+			t.Error("not given back although the way is gone")
+		}
+		if n.isProven(vip) {
+			t.Error("still proven")
+		}
+		w.set(func() { w.prove = func() error { return nil } })
+		pass(time.Minute)
+		w.forget()
+		pass(time.Minute)
+		if w.count("give back") > 0 || w.count("tend proven=true") == 0 {
+			t.Errorf("after the proof: %v", w.calls())
+		}
+	})
+}
+
+// Less than some minutes are no loss, whatever the rules say: kube-proxy may be restarting.
+func TestFallbackIsNotLostAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.lost, w.prove = "nothing translates it", func() error { return nil }
+		_, end := begin(t, w, plainSettings())
+		defer end()
+		pass(time.Minute)
+		w.set(func() { w.prove = func() error { return errors.New("no answer") } })
+		pass(lostAfter - 10*time.Second)
+		w.set(func() { w.prove = func() error { return nil } })
+		pass(time.Minute)
+		if w.count("give back") > 0 {
+			t.Error("given back within the time that a restart of kube-proxy takes")
+		}
+	})
+}

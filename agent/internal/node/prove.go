@@ -16,9 +16,11 @@ const (
 	proveLater   = 30 * time.Second
 	proveTimeout = 2 * time.Second
 	proveLimit   = 3
+	// A fallback that fails for lostAfter is looked at, every proveLater: is it kube-dns that is away, or the way?
+	lostAfter = 3 * time.Minute
 )
 
-// readProofs starts from what was proven before: a reboot does not unprove a node.
+// readProofs starts from what was proven before, by the same back end, over the same translation, and in this boot.
 func (n *Node) readProofs() {
 	proven, err := n.Proofs.Read()
 	if err != nil {
@@ -42,6 +44,8 @@ func (n *Node) isProven(clusterDNS netip.Addr) bool {
 // prove asks kube-dns by the way that steered packets take when they are given back, and keeps the record of it.
 func (n *Node) prove(ctx context.Context) {
 	failures := map[netip.Addr]int{}
+	failing := map[netip.Addr]time.Time{} // since when
+	looked := map[netip.Addr]time.Time{}
 	due := map[netip.Addr]time.Time{}
 	kept := false // the record on disk was looked at
 	for {
@@ -59,12 +63,22 @@ func (n *Node) prove(ctx context.Context) {
 			if err == nil && !n.switchStands() {
 				err = errNoSwitch
 			}
+			now := time.Now()
 			if err == nil {
 				failures[r.clusterDNS] = 0
-				due[r.clusterDNS] = time.Now().Add(proveLater)
+				delete(failing, r.clusterDNS)
+				due[r.clusterDNS] = now.Add(proveLater)
 			} else {
-				failures[r.clusterDNS]++
-				due[r.clusterDNS] = time.Now().Add(proveSoon)
+				if failures[r.clusterDNS]++; failures[r.clusterDNS] == 1 {
+					failing[r.clusterDNS] = now
+				}
+				due[r.clusterDNS] = now.Add(proveSoon)
+				if now.Sub(failing[r.clusterDNS]) >= lostAfter && now.Sub(looked[r.clusterDNS]) >= proveLater && n.World != nil {
+					looked[r.clusterDNS] = now
+					askCtx, cancel := context.WithTimeout(ctx, proveTimeout)
+					n.found(r.clusterDNS, n.World.Lost(askCtx, r.clusterDNS, "kubernetes.default.svc."+s.ClusterDomain+"."))
+					cancel()
+				}
 			}
 			n.proved(r.clusterDNS, err, failures[r.clusterDNS] >= proveLimit)
 			kept = false
@@ -76,6 +90,20 @@ func (n *Node) prove(ctx context.Context) {
 		if !pause(ctx, proveSoon/20) {
 			return
 		}
+	}
+}
+
+// found notes that a fallback is lost for good, and why; "" where that cannot be said. Pods are given back then, until its proof.
+func (n *Node) found(clusterDNS netip.Addr, lost string) {
+	n.mu.Lock()
+	before := n.lost[clusterDNS]
+	if lost != "" {
+		n.lost[clusterDNS] = lost
+	}
+	n.mu.Unlock()
+	if lost != "" && before == "" {
+		n.Log.Error("fallback is lost, steered pods are given back", "addr", clusterDNS, "reason", lost)
+		n.poke()
 	}
 }
 
@@ -94,6 +122,7 @@ func (n *Node) proved(addr netip.Addr, err error, final bool) {
 	switch {
 	case err == nil:
 		n.proven[addr] = true
+		delete(n.lost, addr)
 	case final:
 		delete(n.proven, addr)
 	}

@@ -27,6 +27,7 @@ type world struct {
 	fails  map[string]error // by call
 	answer func(target netip.Addr, p steer.Protocol) prober.Result
 	prove  func() error
+	lost   string // why a fallback that fails is lost for good
 	drift  []string
 	proofs []netip.Addr
 	next   Settings
@@ -193,9 +194,19 @@ func (worldPods) FallbackOnly([]steer.Redirect) []steer.Redirect       { return 
 func (worldPods) HostInterfaces() []string                             { return nil }
 func (worldPods) OptedOut() []netip.Addr                               { return nil }
 func (p worldPods) Tend(_ context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (map[string]int, error) {
-	return map[string]int{}, p.call("tend proven=%t deep=%t", fallback(vip).Proven, deep)
+	now := fallback(vip)
+	if now.Lost != "" {
+		return map[string]int{}, p.call("give back: %s", now.Lost)
+	}
+	return map[string]int{}, p.call("tend proven=%t deep=%t", now.Proven, deep)
 }
 func (worldPods) Try(context.Context, pods.Lease) (bool, error) { return false, nil }
+
+func (w *world) Lost(context.Context, netip.Addr, string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost
+}
 
 type worldProofs struct{ *world }
 
@@ -243,7 +254,7 @@ func begin(t *testing.T, w *world, s Settings, before ...func(*Node)) (*Node, fu
 			defer w.mu.Unlock()
 			return w.next, w.loadNo
 		},
-		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Proofs: worldProofs{w},
+		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Proofs: worldProofs{w}, World: w,
 		Uplinks: func(...string) ([]string, error) { return []string{"eth0"}, nil }, Recorder: worldRecorder{w},
 	})
 	for _, f := range before {
