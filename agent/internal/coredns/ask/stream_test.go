@@ -30,7 +30,7 @@ func TestNoHeadOverTCP(t *testing.T) {
 			}
 			f := &fake{t: t, conns: map[net.Conn]bool{}}
 			answer := head
-			f.answer.Store((*func(*dns.Msg, bool) *dns.Msg)(&answer))
+			f.answer.Store(&answer)
 			f.wg.Go(func() { f.serveUDP(u) })
 			t.Cleanup(func() { u.Close(); f.wg.Wait() })
 			return addr
@@ -72,7 +72,7 @@ func full(t *testing.T) (addr string, let func()) {
 	}
 	f := &fake{t: t, conns: map[net.Conn]bool{}}
 	answer := head
-	f.answer.Store((*func(*dns.Msg, bool) *dns.Msg)(&answer))
+	f.answer.Store(&answer)
 	f.wg.Go(func() { f.serveUDP(pc) })
 	var held []net.Conn
 	for range 10 {
