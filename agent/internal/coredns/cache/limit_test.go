@@ -11,10 +11,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ownLimit is a failure that ask marks as its own limit.
-type ownLimit struct{ error }
+// limitError is a failure that ask marks as its own limit.
+type limitError struct{ error }
 
-func (ownLimit) Limit() bool { return true }
+func (limitError) Limit() bool { return true }
 
 // A failure that is only this agent's limit is told to all who wait for it, and not kept: who asks again is asked for.
 func TestOwnLimitIsNotKept(t *testing.T) {
@@ -22,7 +22,7 @@ func TestOwnLimitIsNotKept(t *testing.T) {
 		f := newFixture(t, "cache {\n servfail 5s\n }")
 		f.answer = func(dns.ResponseWriter, *dns.Msg) (int, error) {
 			<-time.After(4 * time.Second)
-			return dns.RcodeServerFailure, fmt.Errorf("plugin/ask: %w", ownLimit{errors.New("silent")})
+			return dns.RcodeServerFailure, fmt.Errorf("plugin/ask: %w", limitError{errors.New("silent")})
 		}
 		told := make(chan string)
 		for range 2 {
