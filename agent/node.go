@@ -463,7 +463,7 @@ func switchOf(rules steer.Table) ([]telemetry.Switch, error) {
 		{steer.CounterHeardUDP, "heard", "udp"}, {steer.CounterHeardTCP, "heard", "tcp"},
 		{steer.CounterFallbackUDP, "fallback", "udp"}, {steer.CounterFallbackTCP, "fallback", "tcp"},
 		{steer.CounterHostUDP, "host", "udp"}, {steer.CounterHostTCP, "host", "tcp"},
-		{steer.CounterUplink, "uplink", "any"}, {steer.CounterUplinkDrop, "dropped", "any"}, {steer.CounterStranger, "stranger", "any"},
+		{steer.CounterUplink, "uplink", "any"}, {steer.CounterStranger, "stranger", "any"},
 		{steer.CounterProbe, "probe", "any"},
 	} {
 		if v, ok := counters[c.name]; ok {

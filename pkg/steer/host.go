@@ -47,7 +47,6 @@ const (
 	CounterHostUDP      = "host_udp"        // host processes' questions under node interception
 	CounterHostTCP      = "host_tcp"        //
 	CounterUplink       = "refused_uplink"  // from hosts beside the node: the cache is nobody's resolver. Given back
-	CounterUplinkDrop   = "dropped_uplink"  // the same with the iptables back end, which drops them
 	CounterStranger     = "refused_source"  // from a source that does not live behind the link it came by. Given back
 	CounterLeaseRenewal = "lease_datagrams" // control datagrams of the agent
 )

@@ -172,7 +172,7 @@ func (n *Nftables) complete(rs Ruleset) error {
 func (n *Nftables) rendered(rs Ruleset) (table, error) {
 	if h, ok := rs.(Host); ok && h.Detours == nil {
 		var err error
-		if h.Detours, err = detours(n.nsFD); err != nil {
+		if h.Detours, err = Detours(n.nsFD); err != nil {
 			return table{}, err
 		}
 		rs = h

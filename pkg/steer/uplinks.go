@@ -100,10 +100,10 @@ func uplinks(links []seenLink, defaults map[int]bool, podSide []string) []string
 	return names
 }
 
-// detours names the links of a netns by which the route to a pod may lead although its packets come by another: veths with
+// Detours names the links of a netns by which the route to a pod may lead although its packets come by another: veths with
 // both ends there. What takes a packet out at such an end and brings it to its pod is no route (Cilium's cilium_host, where
 // pods have no routes of their own), so no route tells behind which link a pod lives.
-func detours(nsFD int) ([]string, error) {
+func Detours(nsFD int) ([]string, error) {
 	var names []string
 	err := InNetNS(nsFD, func() error {
 		links, err := netlinksafe.LinkList()

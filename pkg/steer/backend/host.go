@@ -125,15 +125,23 @@ func (t turned) Verify(rs steer.Ruleset) error {
 	return t.Iptables.Verify(rs)
 }
 
-// onBridges adds the bridges that there are to a host's rules.
+// onBridges adds the bridges and detours that there are to a host's rules.
 func (t turned) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	host, ok := rs.(steer.Host)
 	if !ok {
 		return rs, nil
 	}
 	bridges, err := t.turn.Bridges()
+	if err != nil {
+		return nil, err
+	}
 	host.Bridges = bridges
-	return host, err
+	if host.Detours == nil {
+		if host.Detours, err = t.turn.Detours(); err != nil {
+			return nil, err
+		}
+	}
+	return host, nil
 }
 
 func (t turned) Apply(rs steer.Ruleset) error {

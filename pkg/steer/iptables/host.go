@@ -84,6 +84,7 @@ type host struct {
 	uplinks  []string
 	bridges  []string
 	seconds  int
+	routes   bool // the kernel can be asked whether a source lives behind the link, and routes tell it; see Iptables.routes
 	own      bool // the node's own processes name our addresses, too; see own.go
 	ceded    []netip.Addr
 	locals   []netip.Addr
@@ -152,10 +153,12 @@ func links(names []string) []string {
 }
 
 // hosts renders the host's rules: a script for each family that has an address of ours.
-func hosts(h steer.Host) []script {
+func hosts(h steer.Host, routes bool) []script {
 	var out []script
 	for _, is4 := range []bool{true, false} {
-		if f := hostOf(h, is4); len(f.served)+len(f.fallback)+len(f.onLink) > 0 {
+		f := hostOf(h, is4)
+		f.routes = routes && len(h.Detours) == 0
+		if len(f.served)+len(f.fallback)+len(f.onLink) > 0 {
 			out = append(out, f.render())
 		}
 	}
@@ -228,11 +231,12 @@ func (h host) raw() []chain {
 	}
 	guard := h.fromBeside("ACCEPT")
 	for _, u := range h.uplinks {
-		guard = append(guard, "-i "+u+" "+comment(steer.CounterUplinkDrop)+" -j DROP")
+		guard = append(guard, "-i "+u+" "+comment(steer.CounterUplink)+" -j "+h.tracked()) // to kube-dns, never to the cache
 	}
 	guard = append(guard, h.probe(steer.ProofSource(h.is4))+" -j "+h.tracked())
 	udp := chain{table: "raw", name: udpChain, rules: slices.Concat(guard, []string{
 		h.probe(steer.ProbeSource(h.is4)) + " -m socket " + comment(steer.CounterProbe) + " -g " + deliverChain,
+	}, h.strangers(), []string{
 		h.lease(steer.UDP) + " " + comment(steer.CounterDeliveredUDP) + " -g " + deliverChain,
 	}, h.cedes("udp", comment(steer.CounterFallbackUDP)+" -j ACCEPT", "-g "+deliverChain), []string{
 		comment(steer.CounterFallbackUDP) + " -j " + h.tracked(),
@@ -252,6 +256,24 @@ func (h host) raw() []chain {
 		chains = append(chains, h.onLinkChain())
 	}
 	return append(chains, pre, h.rawOutput())
+}
+
+// strangers are sources that do not live behind the link that they come by: somebody behind a pod's veth takes a neighbour's name.
+// They are kube-dns's. TCP needs no such rule: its third packet shows where the source lives.
+func (h host) strangers() []string {
+	if !h.routes {
+		return nil
+	}
+	return []string{"-m rpfilter --invert " + comment(steer.CounterStranger) + " -j " + h.tracked()}
+}
+
+// beside gives back what comes from beside the node over TCP, whose way is chosen in nat.
+func (h host) beside() []string {
+	var rules []string
+	for _, u := range h.uplinks {
+		rules = append(rules, "-i "+u+" -g "+giveBackChain)
+	}
+	return rules
 }
 
 // onLinkChain is the KEP's arrangement: what is not tracked passes kube-proxy's translation, and is for the address on our link.
@@ -323,6 +345,7 @@ func (h host) nat() []chain {
 	}, h.fromBeside("RETURN"), []string{
 		h.probe(steer.ProofSource(h.is4)) + " -g " + giveBackChain,
 		h.probe(steer.ProbeSource(h.is4)) + " -p tcp -m socket -j " + h.tracked(),
+	}, h.beside(), []string{
 		"-p tcp -m tcp --dport 53 " + h.lease(steer.TCP) + " -j " + h.tracked(),
 	}, h.cedes("tcp", "-g "+giveBackChain, "-j ACCEPT"), []string{
 		"-g " + giveBackChain,

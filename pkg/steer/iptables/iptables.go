@@ -42,6 +42,9 @@ type Iptables struct {
 	// printed is what the programs said of each of our chains right after they had made it, by family, table and stamp. What
 	// stands is compared with that, whole: a rule in another's place has the same number.
 	printed map[string][]string
+
+	tried  sync.Mutex // guards the field below
+	routes *bool      // whether the kernel has xt_rpfilter, once it was tried
 }
 
 var _ steer.Table = (*Iptables)(nil)
@@ -75,17 +78,68 @@ func (b *Iptables) Close() error { return unix.Close(b.nsFD) }
 // Flavour is whose programs it uses.
 func (b *Iptables) Flavour() Flavour { return b.flavour }
 
-func render(rs steer.Ruleset) ([]script, error) {
+func render(rs steer.Ruleset, routes bool) ([]script, error) {
 	switch rs := rs.(type) {
 	case steer.Host:
 		if rs.InterceptNode {
 			return nil, errors.New("interceptNode needs the nftables back end: set link.clusterDNSOnLink instead, or take it out")
 		}
-		return hosts(rs), nil
+		return hosts(rs, routes), nil
 	case steer.Pod:
 		return pods(rs), nil
 	}
 	return nil, fmt.Errorf("unknown kind of rules %T", rs)
+}
+
+// render is what stands for a description here: a match that not every kernel has is left out where this one has it not.
+func (b *Iptables) render(rs steer.Ruleset) ([]script, error) {
+	if _, ok := rs.(steer.Host); !ok {
+		return render(rs, false)
+	}
+	routes, err := b.hasRoutes()
+	if err != nil {
+		return nil, err
+	}
+	return render(rs, routes)
+}
+
+// hasRoutes tries the match by which strangers are told, in a chain that nothing jumps to and that is gone right after.
+func (b *Iptables) hasRoutes() (bool, error) {
+	b.tried.Lock()
+	defer b.tried.Unlock()
+	if b.routes != nil {
+		return *b.routes, nil
+	}
+	trial := script{is4: true, chains: []chain{{table: "raw", name: udpChain + trialSuffix, rules: host{routes: true}.strangers()}}}
+	err := b.restore(true, trial.restore(trial.tables(), func(chain, jump) placing { return inPlace }))
+	if Busy(err) {
+		return false, err
+	}
+	has := err == nil
+	if has {
+		if err := b.restore(true, trial.discard(trial.tables()...)); err != nil {
+			return false, err
+		}
+	}
+	b.routes = &has
+	return has, nil
+}
+
+// goesByRoutes tells whether the rules that stand have it: who only looks tries nothing.
+func (b *Iptables) goesByRoutes() (bool, error) {
+	for _, is4 := range []bool{true, false} {
+		if there, err := b.ownIn(b.flavour, is4, "raw"); err != nil {
+			return false, err
+		} else if !slices.Contains(there, udpChain) {
+			continue
+		}
+		have, err := b.read(is4, "raw", udpChain)
+		if err != nil {
+			return false, err
+		}
+		return slices.ContainsFunc(have[udpChain], func(rule string) bool { return strings.Contains(rule, "-m rpfilter ") }), nil
+	}
+	return false, nil
 }
 
 // Apply implements steer.Backend.
@@ -103,7 +157,7 @@ func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	key := fmt.Sprintf("%+v", rs)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	scripts, err := render(rs)
+	scripts, err := b.render(rs)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +220,7 @@ func (b *Iptables) Ensure(rs steer.Ruleset) error { return b.Apply(rs) }
 
 // repair makes what differs, and remembers how that is printed. The caller holds mu.
 func (b *Iptables) repair(rs steer.Ruleset) (drift []string, err error) {
-	scripts, err := render(rs)
+	scripts, err := b.render(rs)
 	if err != nil {
 		return nil, err
 	}
@@ -302,7 +356,11 @@ func (b *Iptables) read(is4 bool, table string, name ...string) (standing, error
 
 // Verify implements steer.Backend.
 func (b *Iptables) Verify(rs steer.Ruleset) error {
-	scripts, err := render(rs)
+	routes, err := b.goesByRoutes()
+	if err != nil {
+		return err
+	}
+	scripts, err := render(rs, routes)
 	if err != nil {
 		return err
 	}
@@ -425,7 +483,7 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 	locals := []steer.Local{{Address: addr("192.0.2.3"), ClusterDNS: addr("192.0.2.1")}, {Address: addr("2001:db8::3"), ClusterDNS: addr("2001:db8::1")}}
 	ceded := []netip.Addr{locals[0].Address, locals[1].Address}
 	var errs []error
-	for _, s := range hosts(steer.Host{Redirects: redirects, Locals: locals, OwnLocals: true, Ceded: ceded, Uplinks: []string{"eth0"}}) {
+	for _, s := range hosts(steer.Host{Redirects: redirects, Locals: locals, OwnLocals: true, Ceded: ceded, Uplinks: []string{"eth0"}}, false) {
 		if len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == s.is4 }) {
 			continue
 		}
@@ -464,7 +522,7 @@ func (b *Iptables) Exempt(...netip.Addr) error { return nil }
 // Lacks says in words which chains and jumps of a host's rules are gone: what another version put into a chain is not. On its way
 // it closes the lists of leases, since the watch, which asks here, may do so where the agent may not.
 func (b *Iptables) Lacks(rs steer.Host) ([]string, error) {
-	scripts, err := render(rs)
+	scripts, err := render(rs, false) // the same chains
 	if err != nil {
 		return nil, err
 	}
@@ -485,7 +543,7 @@ func (b *Iptables) Lacks(rs steer.Host) ([]string, error) {
 // Unexempt does nothing, see Exempt.
 func (b *Iptables) Unexempt(...netip.Addr) error { return nil }
 
-// IsUplink reports whether the host's rules drop what comes by this link for our addresses.
+// IsUplink reports whether the host's rules refuse what comes by this link for our addresses.
 func (b *Iptables) IsUplink(name string) (bool, error) {
 	for _, is4 := range []bool{true, false} {
 		if there, err := b.ownIn(b.flavour, is4, "raw"); err != nil {
@@ -497,7 +555,9 @@ func (b *Iptables) IsUplink(name string) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if slices.ContainsFunc(have[udpChain], func(r string) bool { return strings.HasPrefix(r, "-i "+name+" ") && strings.HasSuffix(r, " -j DROP") }) {
+		if slices.ContainsFunc(have[udpChain], func(r string) bool {
+			return strings.HasPrefix(r, "-i "+name+" ") && strings.Contains(r, stampPrefix+steer.CounterUplink)
+		}) {
 			return true, nil
 		}
 	}

@@ -56,12 +56,12 @@ func TestDrift(t *testing.T) {
 
 func TestCounters(t *testing.T) {
 	got := map[string]steer.Counter{}
-	counters(`-A NEARDNS-UDP -i eth0 -m comment --comment neardns:dropped_uplink -c 3 180 -j DROP
--A NEARDNS-TCP -i eth0 -m comment --comment "neardns:dropped_uplink" -c 1 60 -j DROP
+	counters(`-A NEARDNS-UDP -i eth0 -m comment --comment neardns:refused_uplink -c 3 180 -j DROP
+-A NEARDNS-TCP -i eth0 -m comment --comment "neardns:refused_uplink" -c 1 60 -j DROP
 -A NEARDNS-UDP -m comment --comment "neardns:fallback_udp" -c 7 420 -j RETURN
 -A OTHER -m comment --comment "neardns" -c 9 9 -j RETURN
 `, got)
-	want := map[string]steer.Counter{"dropped_uplink": {Packets: 4, Bytes: 240}, "fallback_udp": {Packets: 7, Bytes: 420}}
+	want := map[string]steer.Counter{"refused_uplink": {Packets: 4, Bytes: 240}, "fallback_udp": {Packets: 7, Bytes: 420}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -46,7 +46,7 @@ func TestGolden(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			scripts, err := render(rs)
+			scripts, err := render(rs, name != "host6")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -305,3 +305,6 @@ func (t *Turn) Bridges() ([]string, error) {
 	}
 	return out, nil
 }
+
+// Detours names the links of the netns by which the route to a pod may lead although its packets come by another.
+func (t *Turn) Detours() ([]string, error) { return steer.Detours(t.nsFD) }
