@@ -130,6 +130,8 @@ type role struct {
 	lock   func() (*os.File, error) // the right to the node; *heldError: another has it
 	// standsBy waits for the node where another has it.
 	standsBy bool
+	// makesLink: while it waits, too, where there is none.
+	makesLink bool
 	// tolerant goes on without a server where the first configuration cannot be served: the switch is then all that pods have.
 	tolerant bool
 	parts    func(*node.Parts)

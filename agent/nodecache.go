@@ -67,7 +67,7 @@ func runNodecache(ctx context.Context, e env, args []string) error {
 	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance(), linked: make(chan struct{})}
 	conf, _ := c.read()
 	a := &agent{env: e, log: log, level: level, conf: conf, instance: c.instance}
-	a.role = role{read: c.read, derive: c.derive, lock: lockNetNS, standsBy: true, tolerant: true, parts: c.parts, serve: c.serve, ended: c.ended}
+	a.role = role{read: c.read, derive: c.derive, lock: lockNetNS, standsBy: true, makesLink: opts.SetupInterface, tolerant: true, parts: c.parts, serve: c.serve, ended: c.ended}
 	pod, _ := e.lookupEnv("POD_NAME") // only to name it
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.version, Since: time.Now()}
 	log.Info("starting in node-cache's place", "version", e.version, "instance", a.instance, "addr", joinAddrs(opts.LocalIPs), "upstream", answer.Upstream)

@@ -9,31 +9,24 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/nodecache"
+	"github.com/neardns/neardns/agent/internal/sole"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// netLock is the name by which one agent has a node's addresses. Such names belong to a netns and go with the process that bound
-// them, and no folder has to be shared: node-cache's manifest has none.
-const netLock = "\x00neardns-nodecache"
+// netLock names the right of one agent to a node's addresses. It belongs to a netns and goes with its process, and no folder has to
+// be shared: node-cache's manifest has none.
+const netLock = "neardns-nodecache"
 
 // lockNetNS makes sure that one agent in node-cache's place serves this netns. *heldError: another does.
 func lockNetNS() (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "lock")
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: netLock}); err != nil {
-		_ = f.Close()
-		if errors.Is(err, unix.EADDRINUSE) {
-			return nil, &heldError{path: "@" + netLock[1:], holder: "in node-cache's place"}
-		}
+	f, err := sole.Take(netLock)
+	if errors.Is(err, sole.ErrHeld) {
+		return nil, &heldError{path: "@" + netLock, holder: "in node-cache's place"}
+	} else if err != nil {
 		return nil, fmt.Errorf("take lock: %w", err)
 	}
 	return f, nil

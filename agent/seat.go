@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,10 +18,12 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/handover"
+	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/wire"
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 // Names in the state folder.
@@ -124,6 +127,7 @@ func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Set
 		case a.role.standsBy && !a.mayTake:
 			if said == "" {
 				said = "standing by"
+				a.footing(first)
 				a.log.Info("another agent has this node, standing by for its end", "holder", held.holder)
 			}
 			select {
@@ -170,6 +174,31 @@ func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Set
 			return nil, ctx.Err()
 		case <-time.After(seatAgain):
 		}
+	}
+}
+
+// footing puts down what pods need in any case before this agent waits for its turn: the switch, to which only what is missing is
+// added, and the link where there is none. Both are the holder's to keep; where it fails to, kube-dns answers by them.
+func (a *agent) footing(first node.Settings) {
+	err := func() error {
+		uplinks, err := steer.Uplinks()
+		if err != nil {
+			return err
+		}
+		host, err := a.backend.OpenHost(-1)
+		if err != nil {
+			return err
+		}
+		err = host.Ensure(steer.Host{Redirects: first.Redirects, Locals: first.Locals, Uplinks: uplinks, Lifetime: first.Lifetime,
+			OwnLocals: first.OwnLocals, Ceded: first.Ceded(), HealthPort: first.HealthPort})
+		return errors.Join(err, host.Close())
+	}()
+	if _, missing := net.InterfaceByName(first.Link); missing != nil && a.role.makesLink {
+		_, linkErr := link.Ensure(link.Config{Name: first.Link, Addresses: first.Addresses()})
+		err = errors.Join(err, linkErr)
+	}
+	if err != nil {
+		a.log.Warn("the switch and the link are left to the holder", "err", err)
 	}
 }
 
