@@ -124,6 +124,8 @@ func (c *clients) search(addr netip.Addr, now bool) *complete.Search {
 const (
 	rcodeSuccess   = 0
 	rcodeNameError = 3
+
+	rcodeServerFailure = 2 // which is none
 )
 
 // answered counts a client's question. What the server asks itself on a client's behalf is part of that question.

@@ -100,6 +100,7 @@ func (l *looker) agent(ctx context.Context) doctor.Agent {
 		return a
 	}
 	a.Instance, a.Since, a.Serving, a.Faults, a.Without, a.Reasons = s.Instance, s.Started, s.Serving, s.Faults, s.Without, map[doctor.Target]string{}
+	a.CannotAsk = s.CannotAsk
 	for _, lease := range s.Leases {
 		if !lease.Held {
 			a.Reasons[doctor.Target{Address: lease.Address, Protocol: lease.Protocol}] = lease.Reason

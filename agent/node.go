@@ -58,9 +58,17 @@ type parts struct {
 func newServer(log *slog.Logger, p parts) *dns.Server {
 	kept := cache.NewMetrics(p.answers, nil)
 	completion := complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr, bool) *complete.Search { return nil })
-	var answered func(context.Context, net.Addr, int)
+	answered := func(_ context.Context, _ net.Addr, rcode int) {
+		if rcode == rcodeServerFailure { // also where an operator's Corefile asks, of which upstreams knows nothing
+			p.upstreams.NoteTrouble()
+		}
+	}
 	if c := p.clients; c != nil {
-		kept.Hit, answered = c.hit, c.answered
+		failed := answered
+		kept.Hit, answered = c.hit, func(ctx context.Context, client net.Addr, rcode int) {
+			failed(ctx, client, rcode)
+			c.answered(ctx, client, rcode)
+		}
 		completion = complete.Setup(c.memory, &c.metrics, c.search)
 	}
 	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, dns.Plugin{Name: "metrics", Setup: metrics.Setup(answered)},
@@ -249,7 +257,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	parts := node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: highServer{server}, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
-		Prober: probes, Pods: registry, Proofs: &proofs{dir: a.conf.PersistDir, backend: a.backend}, World: world{intercepted: first.InterceptNode || first.OwnLocals}, Uplinks: steer.Uplinks, Upstreams: upstreams, Evidence: found, Recorder: recorder{m},
+		Prober: probes, Pods: registry, Proofs: &proofs{dir: a.conf.PersistDir, backend: a.backend}, World: world{intercepted: first.InterceptNode || first.OwnLocals}, Uplinks: steer.Uplinks, Upstreams: upstreams, Asker: asker{upstreams, server}, Evidence: found, Recorder: recorder{m},
 	}
 	if a.role.parts != nil {
 		a.role.parts(&parts)
@@ -301,7 +309,7 @@ func (a *agent) ended(err error) error {
 // serve answers whoever looks at the agent: at addresses that the node has once until shared ends, and in the pod's folder
 // until own does.
 func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n *node.Node) {
-	health := telemetry.Health{Ready: n.Ready, Status: func() any {
+	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any {
 		s := n.Status()
 		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.version, without(accept.Missing()), a.unknown()
 		totals := m.Totals("coredns_cache_hits_total", "coredns_cache_misses_total")

@@ -43,7 +43,7 @@ func runReady(ctx context.Context, e env, args []string) error {
 	fs := flags(e, "ready")
 	path := configFlag(fs)
 	podDir := fs.String("pod-dir", "", "`FOLDER` of the agent's pod, as the agent was given it")
-	alive := fs.Bool("alive", false, "ask only whether it runs")
+	alive := fs.Bool("alive", false, "ask only whether it runs, and nothing in it stands still")
 	if err := parse(fs, args); err != nil {
 		return err
 	}

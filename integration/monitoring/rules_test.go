@@ -101,6 +101,7 @@ var noAlert = map[string]string{
 
 // Metrics of ours that the dashboard does not show, and why.
 var noPanel = map[string]string{
+	"neardns_can_ask": "leases lost and the servers' health are shown",
 	"neardns_conflist_looked_timestamp_seconds": "NeardnsWatchSilent tells of it",
 	"neardns_lease_changes_total":               "leases held and lost are shown",
 	"neardns_upstream_connections_opened_total": "for a developer of the agent",

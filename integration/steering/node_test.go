@@ -199,8 +199,9 @@ func (n *node) awaitReady() {
 
 // agentStatus is the agent's own word.
 type agentStatus struct {
-	Ready  bool `json:"ready"`
-	Leases []struct {
+	Ready     bool   `json:"ready"`
+	CannotAsk string `json:"cannotAsk"`
+	Leases    []struct {
 		Address  netip.Addr `json:"address"`
 		Protocol string     `json:"protocol"`
 		Held     bool       `json:"held"`

@@ -13,6 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/agent/internal/coredns/admit"
+	"github.com/neardns/neardns/agent/internal/coredns/complete"
+	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -143,5 +146,52 @@ func TestListeningFirstThreadElsewhere(t *testing.T) {
 	}
 	if want := fmt.Sprintf("(pid %d)] <nil>", os.Getpid()); !strings.Contains(string(out), want) {
 		t.Errorf("said %s, want %s", out, want)
+	}
+}
+
+// ownChain makes a server whose Corefiles are an operator's.
+func ownChain() *Server {
+	return New(slog.New(slog.DiscardHandler), Plugin{Name: "metrics", Setup: metrics.Setup(nil)}, Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))},
+		Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr, bool) *complete.Search { return nil })})
+}
+
+// TestReloadOfADeadServer lets every socket die and a reload come before anybody has noticed.
+func TestReloadOfADeadServer(t *testing.T) {
+	s := ownChain()
+	cfg := Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 45353, Override: ". {\n    whoami\n}\n"}
+	if err := s.Start(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	done := s.Done()
+	for _, p := range s.points {
+		_ = p.socket.Close()
+	}
+	<-done
+	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"))
+	if err := s.Restart(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil { // which ends the new sockets, too
+		t.Fatal(err)
+	}
+}
+
+// TestAskChain asks by the chain, where an operator's Corefile answers, refuses or is not there yet.
+func TestAskChain(t *testing.T) {
+	s := ownChain()
+	if err := s.Ask(t.Context(), "cluster.local"); err == nil {
+		t.Error("a server that was not started answers")
+	}
+	cfg := Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 45354,
+		Override: "cluster.local {\n    whoami\n}\nsick.example {\n    template ANY ANY {\n        rcode SERVFAIL\n    }\n}\n"}
+	if err := s.Start(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop() //nolint:errcheck // at the end
+	for zone, want := range map[string]string{"cluster.local": "", "sick.example": "SERVFAIL", "elsewhere.example": "REFUSED"} {
+		err := s.Ask(t.Context(), zone)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", zone, err, want)
+		}
 	}
 }

@@ -30,11 +30,13 @@ type Server struct {
 
 // census counts the points that are served.
 type census struct {
-	mu   sync.Mutex // guards n
+	mu   sync.Mutex // guards n and over
 	n    int
+	over bool          // done is closed
 	done chan struct{} // closed when none is left
 }
 
+// join counts points in, too late where done is closed: whoever waits for it starts the server anew.
 func (c *census) join(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,7 +46,8 @@ func (c *census) join(n int) {
 func (c *census) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.n--; c.n == 0 {
+	if c.n--; c.n == 0 && !c.over {
+		c.over = true
 		close(c.done)
 	}
 }

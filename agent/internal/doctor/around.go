@@ -45,6 +45,9 @@ func upstreams(p Picture, f *findings) {
 			f.ok("%s (%s) answers in %s", a.Server, a.Role, a.Took.Round(time.Millisecond))
 		}
 	}
+	if why := p.Agent.CannotAsk; why != "" {
+		f.add(Fail, remedyForAsking(p, why), "%s", why)
+	}
 	if w := p.Agent.Faults["upstreams"]; w != "" && len(p.Agent.Upstreams) == 0 {
 		f.add(Warn, "look at what it names", "the agent says: %s", w)
 	}
@@ -82,6 +85,31 @@ func answers(p Picture, f *findings) {
 	if f.silent() {
 		f.ok("%s asked of the agent and of kube-dns: the same answers", plural(len(p.Both), "question"))
 	}
+}
+
+// remedyForAsking tells by the kernel's word for it what keeps a node from asking kube-dns that its pods are not kept from.
+func remedyForAsking(p Picture, why string) string {
+	switch {
+	case strings.Contains(why, "not permitted"):
+		return "let the host itself ask: its firewall's OUTPUT drops udp and tcp port 53 to the cluster DNS address or to kube-dns's pods (`nft list ruleset`, `iptables -S OUTPUT`)"
+	case strings.Contains(why, "unreachable"), strings.Contains(why, "no route to host"):
+		return "give the host a route to the cluster DNS address: a default route, or one for the Service range by the link that pods' packets leave by (`ip route get` says which)"
+	case p.fallbackProven() && strings.Contains(why, "REFUSED"):
+		return "let kube-dns answer the node's own address: its Corefile's acl admits pods only"
+	case p.fallbackProven():
+		return "let the host itself ask, as its pods may: look for a policy on kube-dns that admits pods and not nodes, and for the host firewall's OUTPUT"
+	}
+	return "look at kube-dns: it answers neither this node nor the prober. If it answers pods, a policy on it admits pods and not nodes: admit the nodes' addresses, too"
+}
+
+// fallbackProven reports whether kube-dns answers those who are given back to it.
+func (p Picture) fallbackProven() bool {
+	for _, a := range p.ClusterDNS {
+		if p.Agent.Faults["fallback "+a.String()] == "" {
+			return true
+		}
+	}
+	return false
 }
 
 func resolvConf(p Picture, f *findings) {

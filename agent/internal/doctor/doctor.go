@@ -89,7 +89,9 @@ func verdict(list []Finding, p Picture) (string, bool) {
 	who := "steered pods are answered by kube-dns"
 	if !p.Table.Present && p.Table.Err == "" {
 		who = "without the switch, steered pods reach the agent if it listens, and nobody if not"
-	} else if held := p.heldLeases(); held > 0 && held == len(p.Targets) {
+	} else if held := p.heldLeases(); held > 0 && p.unasked() {
+		who = "steered pods are answered with what the cache holds, and what is not in it fails: it has nobody to ask"
+	} else if held > 0 && held == len(p.Targets) {
 		who = "steered pods are answered by the cache"
 	} else if held > 0 {
 		who = "steered pods are answered partly by the cache, partly by kube-dns"
@@ -101,6 +103,28 @@ func verdict(list []Finding, p Picture) (string, bool) {
 		return fmt.Sprintf("GOOD, with %s; %s", plural(warnings, "warning"), who), true
 	}
 	return "GOOD; " + who, true
+}
+
+// unasked reports whether nobody who answers for the cluster can be asked, by the agent's word or else by the doctor's own questions.
+func (p Picture) unasked() bool {
+	if p.Agent.CannotAsk != "" {
+		return true
+	}
+	asked, failed := 0, 0
+	for _, a := range p.Upstreams {
+		if a.Role == "cluster" {
+			asked++
+			if a.Err != "" {
+				failed++
+			}
+		}
+	}
+	for _, a := range p.Fallbacks { // the last resort
+		if asked > 0 && a.Err == "" {
+			return false
+		}
+	}
+	return asked > 0 && asked == failed
 }
 
 func plural(n int, word string) string {

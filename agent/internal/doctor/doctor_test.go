@@ -120,6 +120,26 @@ func pictures() map[string]func(*Picture) {
 			p.Unknown = []string{`node.yaml:5:1: unknown field "upstream": did you mean "upstreams"?`}
 			p.External = "kube-dns, because its Corefile has the zone corp.example, line 12"
 		},
+		"cannot-ask-output": func(p *Picture) {
+			p.Leases = nil
+			p.Agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: operation not permitted"
+			p.Agent.Faults = map[string]string{"asking": p.Agent.CannotAsk}
+			p.Agent.Reasons = map[Target]string{p.Targets[0]: "the agent cannot ask what pods need asked", p.Targets[1]: "the agent cannot ask what pods need asked"}
+		},
+		"cannot-ask-route": func(p *Picture) {
+			p.Agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: network is unreachable; 10.96.0.10:53 over udp: network is unreachable"
+		},
+		"cannot-ask-policy": func(p *Picture) {
+			p.Agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: silent"
+		},
+		"cannot-ask-acl": func(p *Picture) {
+			p.Agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: REFUSED"
+		},
+		"cannot-ask-outage": func(p *Picture) {
+			p.Agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: silent"
+			p.Agent.Faults = map[string]string{"asking": p.Agent.CannotAsk, "fallback 10.96.0.10": "prove the fallback to 10.96.0.10 over udp: no answer"}
+			p.Fallbacks[0].Err, p.Upstreams[0].Err = "no answer within 2s", "no answer within 2s"
+		},
 		"conflist": func(p *Picture) {
 			p.Network.Entry, p.Network.Elsewhere = false, []string{"/etc/cni/net.d/20-old.conflist"}
 		},

@@ -23,7 +23,7 @@ func agent(p Picture, f *findings) {
 		f.ok("it runs without %s", what)
 	}
 	for _, part := range slices.Sorted(maps.Keys(a.Faults)) {
-		if part != "upstreams" && !strings.HasPrefix(part, "fallback ") { // said below
+		if part != "upstreams" && part != "asking" && !strings.HasPrefix(part, "fallback ") { // said below
 			f.add(Fail, "mend what it names; it is tried again all the time", "%s: %s", part, a.Faults[part])
 		}
 	}
@@ -119,6 +119,8 @@ func leases(p Picture, f *findings) {
 			f.add(Fail, "run the doctor again: the agent does not know the reason yet", "none for %s: it lapsed a moment ago", t)
 		case reason == "":
 			f.add(Fail, "run the doctor again: a lease that just came or went looks like this", "none for %s in the kernel, though the agent proved it", t)
+		case p.Agent.CannotAsk != "":
+			f.add(Fail, "see upstreams: kube-dns answers meanwhile", "none for %s: %s", t, reason)
 		case strings.Contains(reason, "firewall"):
 			f.add(Fail, "let pods' udp and tcp port 53 to "+t.Address.String()+" through the firewall of this host", "none for %s: %s", t, reason)
 		default:

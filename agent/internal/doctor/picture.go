@@ -58,6 +58,7 @@ type Agent struct {
 	Without   []string          // what it cannot do where it runs, in words
 	Reasons   map[Target]string // of the leases that are not held
 	Upstreams []string          // those that fail or loop, in words
+	CannotAsk string            // why what pods need asked cannot be asked; "" if it can
 	Bypassed  []string          // pods that kube-dns serves because the agent does not hear them
 }
 

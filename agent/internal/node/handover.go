@@ -47,6 +47,9 @@ func (n *Node) Inherit(h Handover, addresses []netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.inherited = &h
+	for _, f := range n.now.fallbacks() {
+		n.outlooks[f.clusterDNS] = &outlook{stand: asking, held: time.Now()} // as the predecessor's, until its own questions say more
+	}
 	n.moving = true // until the first round has gone well: what differs from the predecessor's is no fault
 	if len(addresses) == 0 {
 		return

@@ -40,6 +40,7 @@ type lease struct {
 	held   bool
 	since  time.Time // of the last change
 	lastOK time.Time // of the last renewal
+	tended time.Time // of the last probe's begin
 	reason string    // why it is not held
 	said   []string  // the reasons that the log has had since it was last held
 	trust            // what earlier probes and losses say
@@ -124,6 +125,7 @@ func (n *Node) allTargets() []target {
 // process that was stopped for a while has at most one old answer to act on.
 func (n *Node) tend(ctx context.Context, t target) {
 	for {
+		n.tended(t)
 		mended := n.mended.next() // also one that comes while the probe is out
 		s := n.settings()
 		probeCtx, cancel := context.WithTimeout(ctx, s.patience())
@@ -186,9 +188,12 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) {
 	n.Recorder.Probe(r.Failure)
 	verdict := n.weigh(t, r.Failure, lifetime)
 	if verdict == renew {
-		err := n.Lease.Renew(t.addr, t.proto)
+		refused, err := n.grant(t)
+		if refused != "" {
+			n.refuse(t, refused)
+			return
+		}
 		if err == nil {
-			n.hold(t)
 			return
 		}
 		if errors.Is(err, steer.ErrNoSwitch) {

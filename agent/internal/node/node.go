@@ -167,6 +167,8 @@ type Pods interface {
 	Tend(ctx context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (counts map[string]int, err error)
 	// Try asks from the netns of pods that get no answers. changed tells that some may be steered now.
 	Try(ctx context.Context, lease pods.Lease) (changed bool, err error)
+	// Ask asks clusterDNS for name's address from a steered pod's own address, while no lease catches that; false: there is none.
+	Ask(ctx context.Context, clusterDNS netip.Addr, name string) (asked bool, err error)
 }
 
 // Proofs is the record of cluster DNS addresses whose fallback is proven; it outlives the agent and the node's reboot.
@@ -197,9 +199,10 @@ type Recorder interface {
 	Reload(ok bool)
 	Proven(clusterDNS netip.Addr, ok bool)
 	Pods(counts map[string]int)
+	CanAsk(ok bool) // what pods need asked
 }
 
-// Parts is everything that Run works with. All fields but Upstreams, World and Evidence are needed.
+// Parts is everything that Run works with. All fields but Upstreams, World, Asker and Evidence are needed.
 type Parts struct {
 	Log      *slog.Logger
 	Load     func() (Settings, error) // reads the configuration and what it names anew
@@ -218,6 +221,8 @@ type Parts struct {
 	Upstreams Upstreams
 	// World tells a fallback that is lost for good from a kube-dns that is away; nil never does.
 	World World
+	// Asker tells whether pods' questions can be asked on; nil: leases do not depend on it.
+	Asker Asker
 	// Evidence finds pods whose questions do not arrive; nil looks for none.
 	Evidence Evidence
 }
@@ -235,6 +240,8 @@ type Node struct {
 	owed     debt // a reload that is to be tried again; the loop's alone
 	yields   chan *yield
 	ended    chan struct{} // closed when Run has ended
+	reask    chan struct{} // asks for a question of the agent's own
+	granting sync.Mutex    // held while a lease is renewed, and while leases are given up; taken before mu
 
 	// mu guards the fields below, which Status reads.
 	mu      sync.Mutex
@@ -251,6 +258,12 @@ type Node struct {
 	repairs map[string]int    // by kind, since the start
 	ending  bool              // told to end
 	beside  map[string]int    // instances that read our sockets, too
+	// outlooks are by cluster DNS address; an inherited node begins with them.
+	outlooks map[netip.Addr]*outlook
+	rounded  time.Time // the loop's last round
+	reaching time.Time // the last question of the agent's own was begun
+	reached  bool      // a question of the agent's own was answered once
+	unasked  string    // why none was, in the last round; "" if one was
 	// inherited is how the node came to us; nil if it was free.
 	inherited *Handover
 }
@@ -259,6 +272,7 @@ type Node struct {
 func New(instance string, first Settings, parts Parts) *Node {
 	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: make(chan struct{}, 1), now: first,
 		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
+		reask: make(chan struct{}, 1), outlooks: map[netip.Addr]*outlook{},
 		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{}, faults: map[string]string{}, repairs: map[string]int{}, quarrels: map[string]*quarrel{}}
 }
 
@@ -279,6 +293,9 @@ func (n *Node) Run(ctx context.Context) error {
 	defer proofs.stop()
 	proofs.start("prove", n.prove)
 	proofs.start("pods", n.tryPods)
+	if n.Asker != nil {
+		proofs.start("reach", n.keepReach)
+	}
 	if n.Evidence != nil {
 		proofs.start("evidence", func(ctx context.Context) { n.Evidence.Run(ctx, n) })
 	}
@@ -291,6 +308,7 @@ func (n *Node) Run(ctx context.Context) error {
 	well := true // the last round
 	deep := true
 	for {
+		n.live(&n.rounded)
 		select {
 		case <-ctx.Done():
 			if y := n.lastYield(); y != nil && n.yield(y, probes) {

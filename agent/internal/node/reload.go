@@ -81,6 +81,10 @@ func (n *Node) take(ctx context.Context, old, next Settings, probes *group) (aga
 	n.mu.Lock()
 	n.now = next
 	n.mu.Unlock()
+	select {
+	case n.reask <- struct{}{}: // there may be others to ask
+	default:
+	}
 	return false, nil
 }
 

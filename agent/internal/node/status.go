@@ -21,7 +21,8 @@ type Status struct {
 	Version   string            `json:"version,omitempty"` // of the program: filled in by who runs the node
 	Started   time.Time         `json:"started"`
 	Serving   bool              `json:"serving"`
-	Ready     bool              `json:"ready"` // every address and protocol holds its lease
+	Ready     bool              `json:"ready"`               // every address and protocol holds its lease, and what pods need asked can be asked
+	CannotAsk string            `json:"cannotAsk,omitempty"` // why it cannot
 	Redirects []steer.Redirect  `json:"redirects"`
 	Leases    []LeaseStatus     `json:"leases"`
 	Proven    []netip.Addr      `json:"fallbackProven"`
@@ -85,7 +86,9 @@ func (n *Node) Status() Status {
 	if len(faults) > 0 {
 		s.Faults["upstreams"] = strings.Join(faults, "; ")
 	}
-	s.Ready = n.serving && len(n.targets) > 0
+	var can bool
+	can, s.CannotAsk = n.canAsk()
+	s.Ready = can && n.serving && len(n.targets) > 0
 	for t, l := range n.targets {
 		// A process that was stopped has not noticed yet that its lease lapsed.
 		held := l.held && time.Since(l.lastOK) <= n.now.Lifetime
@@ -117,6 +120,9 @@ func (n *Node) Ready() (bool, string) {
 		if !l.Held {
 			return false, "no lease for " + l.Address.String() + " over " + l.Protocol + ": " + l.Reason
 		}
+	}
+	if s.CannotAsk != "" {
+		return false, s.CannotAsk
 	}
 	return false, "no lease yet"
 }

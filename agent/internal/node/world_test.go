@@ -38,6 +38,11 @@ type world struct {
 	host   steer.Host   // last host table
 	done   chan struct{}
 	ending time.Duration // what the server's stop takes
+	asked  func() error  // nil: leases do not depend on what can be asked
+	// fromPod is kube-dns's answer to a pod; nil: there is no pod.
+	fromPod func() error
+	trouble chan struct{}
+	heard   time.Time
 }
 
 // die ends the server under the node.
@@ -51,7 +56,7 @@ func (w *world) die() {
 }
 
 func newWorld() *world {
-	return &world{fails: map[string]error{}, ticks: make(chan struct{}, 1), config: make(chan struct{}, 1),
+	return &world{fails: map[string]error{}, ticks: make(chan struct{}, 1), config: make(chan struct{}, 1), trouble: make(chan struct{}, 1),
 		answer: func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} },
 		prove:  func() error { return nil }}
 }
@@ -208,6 +213,34 @@ func (w *world) Lost(context.Context, netip.Addr, string) string {
 	return w.lost
 }
 
+func (p worldPods) Ask(context.Context, netip.Addr, string) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fromPod == nil {
+		return false, nil
+	}
+	return true, p.fromPod()
+}
+
+type worldAsker struct{ *world }
+
+func (a worldAsker) Ask(ctx context.Context, _ string, _ bool) error {
+	a.mu.Lock()
+	asked := a.asked
+	a.mu.Unlock()
+	err := asked()
+	if err != nil {
+		<-ctx.Done()
+	}
+	return err
+}
+func (a worldAsker) Heard(string) (time.Duration, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return time.Since(a.heard), !a.heard.IsZero()
+}
+func (a worldAsker) Trouble() <-chan struct{} { return a.trouble }
+
 type worldProofs struct{ *world }
 
 func (p worldProofs) Read() ([]netip.Addr, error) {
@@ -229,6 +262,7 @@ func (r worldRecorder) Repair(kind string)                   { _ = r.call("count
 func (r worldRecorder) Reload(ok bool)                       { _ = r.call("count-reload %t", ok) }
 func (worldRecorder) Proven(netip.Addr, bool)                {}
 func (worldRecorder) Pods(map[string]int)                    {}
+func (worldRecorder) CanAsk(bool)                            {}
 
 var (
 	vip    = netip.MustParseAddr("10.96.0.10")
@@ -257,6 +291,9 @@ func begin(t *testing.T, w *world, s Settings, before ...func(*Node)) (*Node, fu
 		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Proofs: worldProofs{w}, World: w,
 		Uplinks: func(...string) ([]string, error) { return []string{"eth0"}, nil }, Recorder: worldRecorder{w},
 	})
+	if w.asked != nil {
+		n.Asker = worldAsker{w}
+	}
 	for _, f := range before {
 		f(n)
 	}

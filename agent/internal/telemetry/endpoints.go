@@ -29,7 +29,8 @@ const (
 
 // Health is what the endpoints ask.
 type Health struct {
-	Ready  func() (bool, string) // serving under a lease; if not, why
+	Alive  func() (bool, string) // all of it goes on; if not, what stands still. nil: while the process runs
+	Ready  func() (bool, string) // serving under a lease, and able to ask; if not, why
 	Status func() any            // for the status socket, as JSON
 	Pods   func() any            // for the same
 	Config func() string         // for the same: the configuration in effect, as NodeConfig
@@ -42,13 +43,24 @@ func (m *Metrics) MetricsHandler() http.Handler {
 	return mux
 }
 
-// Handler serves /healthz (the process runs) and /readyz (pods are served under a lease).
+// alive answers a liveness probe.
+func (h Health) alive(w http.ResponseWriter, text string) {
+	if h.Alive != nil {
+		if ok, why := h.Alive(); !ok {
+			http.Error(w, "not alive: "+why, http.StatusServiceUnavailable)
+			return
+		}
+	}
+	_, _ = io.WriteString(w, text) // a client that is gone needs no answer
+}
+
+// Handler serves /healthz (the agent goes on) and /readyz (pods are served under a lease, and what they need asked can be asked).
 func (h Health) Handler() http.Handler { return h.mux() }
 
 func (h Health) mux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "alive\n") // a client that is gone needs no answer
+		h.alive(w, "alive\n")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		ready, why := h.Ready()
@@ -79,11 +91,11 @@ func (h Health) SocketHandler() http.Handler {
 }
 
 // NodeCacheHandler serves what CoreDNS's plugins health and ready do, at addresses that their readers know: /health (the
-// process runs) and /ready (pods are served under a lease).
+// agent goes on) and /ready (pods are served under a lease).
 func (h Health) NodeCacheHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "OK")
+		h.alive(w, "OK")
 	})
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if ready, why := h.Ready(); !ready {

@@ -27,6 +27,7 @@ type Metrics struct {
 	proven   *prometheus.GaugeVec
 	handed   map[string]prometheus.Counter
 	pods     map[string]prometheus.Gauge
+	canAsk   prometheus.Gauge
 
 	mu   sync.Mutex // guards held
 	held map[string]bool
@@ -35,7 +36,7 @@ type Metrics struct {
 // The closed lists behind the labels. A value outside them is counted as "other".
 var (
 	probeResults = [...]string{"ok", "timeout", "refused", "wrong-answer", "slow", "network", "canceled", "other"}
-	lossReasons  = [...]string{"timeout", "refused", "wrong-answer", "slow", "network", "other"}
+	lossReasons  = [...]string{"timeout", "refused", "wrong-answer", "slow", "network", "upstream", "other"}
 	repairKinds  = [...]string{"link", "rules", "firewall", "prober", "other"}
 	handovers    = [...]string{"taken", "given", "refused", "failed"}
 	podStates    = [...]string{"steered", "pending", "given-back", "left-alone", "gone"}
@@ -61,12 +62,14 @@ func New(version string) *Metrics {
 		Help: "Changed configurations, taken over or refused."}, []string{"result"})
 	handed := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "handovers_total",
 		Help: "Hand-overs of the node from one agent to the next: taken by this one, given by it, refused by it, or failed."}, []string{"result"})
+	m.canAsk = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "can_ask",
+		Help: "Whether a question of the agent's own for the cluster's names was answered last time (1), or not, or none was asked yet (0)."})
 	pods := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "pods",
 		Help: "Pod attachments on this node, by what was decided for them."}, []string{"state"})
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
 		Help: "A metric with a constant '1' value labeled by the agent's version and the Go release that built it."}, []string{"version", "goversion"})
 	info.WithLabelValues(version, runtime.Version()).Set(1)
-	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, lost, repairs, reloads, handed, pods, info)
+	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, lost, repairs, reloads, handed, pods, info, m.canAsk)
 	for _, r := range probeResults {
 		m.probes[r] = probes.WithLabelValues(r)
 	}
@@ -178,6 +181,15 @@ func (m *Metrics) Pods(counts map[string]int) {
 	for _, s := range podStates {
 		m.pods[s].Set(float64(counts[s]))
 	}
+}
+
+// CanAsk says whether what pods need asked can be asked.
+func (m *Metrics) CanAsk(ok bool) {
+	value := 0.0
+	if ok {
+		value = 1
+	}
+	m.canAsk.Set(value)
 }
 
 // Collect exports what another part of the agent counts by itself. It must be called once for each, before any scrape.

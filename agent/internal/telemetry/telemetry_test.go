@@ -49,6 +49,7 @@ func everything() *Metrics {
 	m.Proven(netip.MustParseAddr("10.96.0.10"), true)
 	m.Proven(netip.MustParseAddr("fd00:10:96::a"), false)
 	m.Pods(map[string]int{"steered": 3, "left-alone": 1})
+	m.CanAsk(true)
 	m.CollectSwitch(func() ([]Switch, error) {
 		return []Switch{{"delivered", "udp", 7}, {"fallback", "tcp", 2}}, nil
 	})
@@ -91,6 +92,9 @@ func TestMetrics(t *testing.T) {
 # HELP neardns_cache_snapshot_timestamp_seconds When the cache's snapshot was last known to hold what the cache holds; at first, when the agent began to keep it.
 # TYPE neardns_cache_snapshot_timestamp_seconds gauge
 neardns_cache_snapshot_timestamp_seconds 1.7932752005e+09
+# HELP neardns_can_ask Whether a question of the agent's own for the cluster's names was answered last time (1), or not, or none was asked yet (0).
+# TYPE neardns_can_ask gauge
+neardns_can_ask 1
 # HELP neardns_conflist_fighting Whether another program keeps taking the conflist entry out, so that the watch rests between its tries (1).
 # TYPE neardns_conflist_fighting gauge
 neardns_conflist_fighting 0
@@ -128,6 +132,7 @@ neardns_lease_lost_total{reason="other"} 1
 neardns_lease_lost_total{reason="refused"} 0
 neardns_lease_lost_total{reason="slow"} 1
 neardns_lease_lost_total{reason="timeout"} 0
+neardns_lease_lost_total{reason="upstream"} 0
 neardns_lease_lost_total{reason="wrong-answer"} 0
 # HELP neardns_pods Pod attachments on this node, by what was decided for them.
 # TYPE neardns_pods gauge

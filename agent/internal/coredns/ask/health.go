@@ -31,6 +31,7 @@ type health struct {
 	fails    atomic.Int32 // running, of real questions
 	failing  atomic.Bool
 	last     atomic.Int64 // when something was last heard of it, by the server's clock
+	well     atomic.Int64 // when it last answered a client's question well, by the same
 	changes  atomic.Uint64
 	wants    atomic.Bool // a newer question to be tried with
 	checking atomic.Bool // by a neutral question

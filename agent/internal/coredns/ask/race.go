@@ -212,6 +212,7 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 	pause := hedgeAfter
 	switch {
 	case pending != nil:
+		r.a.servers.NoteTrouble()
 		r.due(r.began.Add(hedgeAfter))
 		active++
 		pause = hedgeAgain
@@ -251,6 +252,7 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 				wait(hedgeAfter)
 			}
 		case <-timer.C:
+			r.a.servers.NoteTrouble()
 			r.due(due)
 			now := time.Now()
 			r.suspect(now)
@@ -447,6 +449,7 @@ func (r *race) take(out outcome) bool {
 	}
 	t.server.good(now, now.Sub(t.began))
 	t.server.remember(now, r.req)
+	t.server.health.well.Store(t.server.at(now))
 	if r.spare {
 		for _, s := range r.a.list {
 			if s != t.server && s.health.failing.Load() {

@@ -35,6 +35,8 @@ type Servers struct {
 	hedges hedges
 	nonces nonces
 	shed   atomic.Uint64 // questions that were not asked because others try the same dead servers
+	// trouble has a value when a question was not answered as soon as it should.
+	trouble chan struct{}
 
 	mu     sync.Mutex // guards the fields below
 	byName map[string]*server
@@ -43,7 +45,7 @@ type Servers struct {
 
 // NewServers makes an empty set. log is told of each change of a server's health.
 func NewServers(log *slog.Logger) *Servers {
-	return &Servers{log: log, maxAge: defaultMaxAge, born: time.Now(), byName: map[string]*server{}}
+	return &Servers{log: log, maxAge: defaultMaxAge, born: time.Now(), byName: map[string]*server{}, trouble: make(chan struct{}, 1)}
 }
 
 // acquire finds or makes a server.

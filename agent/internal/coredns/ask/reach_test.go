@@ -1,0 +1,78 @@
+package ask
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// TestReach asks by a block's servers whatever is known of them: one that answers in any way is enough, and nothing else is.
+func TestReach(t *testing.T) {
+	well := func(q *dns.Msg, _ bool) *dns.Msg { return new(dns.Msg).SetReply(q) }
+	silent := func(*dns.Msg, bool) *dns.Msg { return nil }
+	refusing := func(q *dns.Msg, _ bool) *dns.Msg { return new(dns.Msg).SetRcode(q, dns.RcodeRefused) }
+	streamOnly := func(q *dns.Msg, stream bool) *dns.Msg {
+		if !stream {
+			return nil
+		}
+		return well(q, stream)
+	}
+	lossy := func() func(q *dns.Msg, stream bool) *dns.Msg {
+		began := time.Now()
+		return func(q *dns.Msg, stream bool) *dns.Msg {
+			if time.Since(began) < 500*time.Millisecond {
+				return nil
+			}
+			return well(q, stream)
+		}
+	}
+	for _, tc := range []struct {
+		name     string
+		servers  []func(q *dns.Msg, stream bool) *dns.Msg
+		pressing bool
+		want     string
+	}{
+		{"answers", []func(q *dns.Msg, stream bool) *dns.Msg{well}, false, ""},
+		{"answers, pressed", []func(q *dns.Msg, stream bool) *dns.Msg{well}, true, ""},
+		{"the second one does", []func(q *dns.Msg, stream bool) *dns.Msg{refusing, well}, false, ""},
+		{"a silent one beside it", []func(q *dns.Msg, stream bool) *dns.Msg{silent, well}, true, ""},
+		{"over TCP alone", []func(q *dns.Msg, stream bool) *dns.Msg{streamOnly}, true, ""},
+		{"a lost packet or two", []func(q *dns.Msg, stream bool) *dns.Msg{lossy()}, true, ""},
+		{"refuses", []func(q *dns.Msg, stream bool) *dns.Msg{refusing}, true, "REFUSED"},
+		{"silent", []func(q *dns.Msg, stream bool) *dns.Msg{silent, silent}, true, "silent"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			ss := NewServers(slog.New(slog.DiscardHandler))
+			a := &Ask{servers: ss, zones: []string{"cluster.local."}}
+			for _, answer := range tc.servers {
+				sp, err := parseSpec(newFake(t, onBoth, answer).addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.specs = append(a.specs, sp)
+			}
+			a.start()
+			defer a.stop()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			err := ss.Reach(ctx, "kubernetes.default.svc.CLUSTER.local", tc.pressing)
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+			if err := ss.Reach(ctx, "www.example.", true); !errors.Is(err, ErrNotAsked) {
+				t.Errorf("a name of no block: %v", err)
+			}
+			for _, s := range a.list {
+				if s.health.failing.Load() || s.health.fails.Load() > 0 {
+					t.Error("the question counts against the server")
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,236 @@
+package steering
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// hostOutput lets the host ask its own resolver and nobody in the cluster.
+const hostOutput = `table inet foreign {
+	chain output {
+		type filter hook output priority 10; policy accept
+		ip daddr 10.0.0.0/8 meta l4proto { tcp, udp } th dport 53 drop
+		ip6 daddr { fd00:96::/64, fd00:244::/32 } meta l4proto { tcp, udp } th dport 53 drop
+	}
+}
+`
+
+// onKubeDNS is what a CNI makes, in kube-dns's netns, of a policy that admits pods and not nodes.
+const onKubeDNS = `table inet foreign {
+	chain input {
+		type filter hook input priority 0; policy accept
+		ip saddr 10.244.1.0/24 accept
+		ip6 saddr fd00:244:1::/64 accept
+		meta l4proto { tcp, udp } th dport 53 drop
+	}
+}
+`
+
+// hardship is a way in which a node is kept from asking while its pods are not.
+type hardship struct {
+	name        string
+	begin, over func(n *node)
+	cause       string // as the agent says it
+	remedy      string // as the doctor does
+	// bound is for how long fresh names may fail: until the lease is given up, by evidence or at the first turn.
+	bound time.Duration
+}
+
+func table(ns func(*node) *testutil.NetNS, text string) (begin, over func(*node)) {
+	return func(n *node) { ns(n).RunInput(text, "nft", "-f", "-") }, func(n *node) { ns(n).Run("nft", "delete", "table", "inet", "foreign") }
+}
+
+func hardships() []hardship {
+	output := hardship{name: "host's OUTPUT", cause: "operation not permitted", remedy: "let the host itself ask: its firewall's OUTPUT", bound: 3 * time.Second}
+	output.begin, output.over = table(func(n *node) *testutil.NetNS { return n.Host }, hostOutput)
+	policy := hardship{name: "policy on kube-dns", cause: "silent", remedy: "a policy on it admits pods and not nodes", bound: 22 * time.Second}
+	policy.begin, policy.over = table(func(n *node) *testutil.NetNS { return n.KubeDNS }, onKubeDNS)
+	route := hardship{name: "no default route", cause: "network is unreachable", remedy: "give the host a route", bound: 3 * time.Second}
+	gateways := func(n *node, change func(netip.Addr)) {
+		for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
+			change(netip.MustParseAddr(a))
+		}
+	}
+	route.begin = func(n *node) {
+		gateways(n, func(a netip.Addr) { n.Host.DelRoute(testutil.DefaultRoute(a), "eth0") })
+	}
+	route.over = func(n *node) {
+		gateways(n, func(a netip.Addr) { n.Host.AddRoute(testutil.DefaultRoute(a), a, "eth0") })
+	}
+	return []hardship{output, route, policy}
+}
+
+// TestUnableToAsk keeps the node from asking kube-dns, in each way that leaves its pods theirs: from the start no pod is ever sent to
+// the agent, later they are given back within seconds, and both ways the cache answers again when the hardship is over.
+func TestUnableToAsk(t *testing.T) {
+	for _, h := range hardships() {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, setup{families: testutil.Dual})
+			p := n.addPod(nil)
+			if h.bound < patience { // else the proof fails, too, and it begins with a turn
+				h.begin(n)
+				n.launchAgent()
+				n.wantUnable(h)
+				n.wantFallback(p.client(), h.name+" from the start", n.all()...)
+				n.wantDoctor(h)
+				h.over(n)
+			} else {
+				n.launchAgent()
+			}
+			n.wantSteered(p.client(), h.name+" over", n.all()...)
+			n.wantReady(h.name+" over", true, "")
+
+			h.begin(n)
+			took, lost := n.untilAnswered(p, h.bound)
+			t.Logf("%s: fresh names are answered after %v, %d of %d targets' questions lost", h.name, took, lost, len(n.all()))
+			n.wantUnable(h)
+			n.wantDoctor(h)
+			h.over(n)
+			n.wantSteered(p.client(), h.name+" over again", n.all()...)
+			n.wantReady(h.name+" over again", true, "")
+		})
+	}
+}
+
+// wantUnable waits until the agent says that it cannot ask, and why.
+func (n *node) wantUnable(h hardship) {
+	n.t.Helper()
+	n.wantReady(h.name, false, "cannot ask")
+	testutil.Eventually(n.t, patience, func() error {
+		s, err := n.askAgent()
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(s.CannotAsk, h.cause) {
+			return fmt.Errorf("the agent says %q, want %q", s.CannotAsk, h.cause)
+		}
+		return nil
+	})
+}
+
+// wantDoctor looks for cause, remedy and a verdict that is not drawn from leases alone.
+func (n *node) wantDoctor(h hardship) {
+	n.t.Helper()
+	code, text, _ := n.run("doctor", "--config", n.configFile(), "--cni-conf", n.path("none"))
+	if code != 3 || !strings.Contains(text, "cannot ask") || !strings.Contains(text, h.remedy) || strings.Contains(text, "; steered pods are answered by the cache\n") {
+		n.t.Errorf("doctor ends with %d, want 3, the remedy (%s) and a verdict that says who answers:\n%s", code, h.remedy, text)
+	}
+}
+
+// untilAnswered asks a fresh name five times a second at every target until each has been answered three times running by kube-dns
+// itself. It returns when the first of these was asked, and how many questions were lost before.
+func (n *node) untilAnswered(p *pod, bound time.Duration) (took time.Duration, lost int) {
+	n.t.Helper()
+	began := time.Now()
+	var mu sync.Mutex // guards took and lost
+	var wg sync.WaitGroup
+	for _, at := range n.all() {
+		wg.Go(func() {
+			since, failed := n.askUntilDirect(p, at, began.Add(bound+patience))
+			mu.Lock()
+			defer mu.Unlock()
+			lost += failed
+			if since.IsZero() {
+				n.t.Errorf("%s: no answer by kube-dns within %v", at, bound+patience)
+				return
+			}
+			took = max(took, since.Sub(began))
+		})
+	}
+	wg.Wait()
+	if limit := bound*testutil.Slowness() + slack; took > limit {
+		n.t.Errorf("answered after %v, want within %v", took, limit)
+	}
+	return took.Round(10 * time.Millisecond), lost
+}
+
+func (n *node) askUntilDirect(p *pod, at target, end time.Time) (since time.Time, lost int) {
+	type result struct {
+		asked  time.Time
+		ok     bool
+		direct bool
+	}
+	var mu sync.Mutex // guards results
+	var results []*result
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for ; time.Now().Before(end); <-tick.C {
+		wg.Go(func() {
+			r := &result{asked: time.Now()}
+			answer, err := p.client().ask(at, freshName(), 2*time.Second)
+			r.ok = err == nil
+			r.direct = r.ok && p.client().direct(answer)
+			mu.Lock()
+			defer mu.Unlock()
+			results = append(results, r)
+		})
+		mu.Lock()
+		slices.SortFunc(results, func(a, b *result) int { return a.asked.Compare(b.asked) })
+		running := 0
+		lost = 0
+		for _, r := range results {
+			switch {
+			case !r.direct:
+				running, since = 0, time.Time{}
+			case running == 0:
+				since = r.asked
+				fallthrough
+			default:
+				running++
+			}
+			if !r.ok {
+				lost++
+			}
+		}
+		mu.Unlock()
+		if running >= 3 && time.Since(since) > 2*time.Second { // those asked before have ended
+			return since, lost
+		}
+	}
+	return time.Time{}, lost
+}
+
+// TestKubeDNSOutageKeepsLeases lets kube-dns be dead for everybody: what the cache has goes on being answered, no lease
+// changes for as long as a restart takes, and the node says that it cannot ask.
+func TestKubeDNSOutageKeepsLeases(t *testing.T) {
+	for name, end := range map[string]func(*node){
+		"hangs":        func(n *node) { n.DNS.Behave(testutil.Behaviour{Drop: true}) },
+		"ended":        func(n *node) { n.DNS.Stop() },
+		"no endpoints": func(n *node) { n.Proxy.Set(testutil.DNSService(n.ClusterDNS()[0])...) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, setup{})
+			p := n.addPod(nil)
+			n.startAgent()
+			n.wantSteered(p.client(), "before", n.all()...)
+			f := n.startTraffic(p, "kept.default.svc.cluster.local.", 100)
+			f.more(50)
+			end(n)
+			began := time.Now()
+			n.wantReady(name, false, "cannot ask")
+			for time.Since(began) < 10*time.Second {
+				f.more(100)
+				if held := len(n.leases()); held != len(n.all()) {
+					t.Fatalf("%d leases after %v, want %d", held, time.Since(began), len(n.all()))
+				}
+			}
+			if asked, lost, gap := f.end(); lost > 0 {
+				t.Errorf("%d of %d lost, gap %v", lost, asked, gap)
+			}
+			if strings.Contains(n.agent.Output(), "lease lost") || strings.Contains(n.agent.Output(), "lease given up") {
+				t.Errorf("a lease changed")
+			}
+		})
+	}
+}
