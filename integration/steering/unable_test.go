@@ -50,7 +50,7 @@ func table(ns func(*node) *testutil.NetNS, text string) (begin, over func(*node)
 func hardships() []hardship {
 	output := hardship{name: "host's OUTPUT", cause: "operation not permitted", remedy: "let the host itself ask: its firewall's OUTPUT", bound: 3 * time.Second}
 	output.begin, output.over = table(func(n *node) *testutil.NetNS { return n.Host }, hostOutput)
-	policy := hardship{name: "policy on kube-dns", cause: "silent", remedy: "a policy on it admits pods and not nodes", bound: 22 * time.Second}
+	policy := hardship{name: "policy on kube-dns", cause: "silent", remedy: "admits pods and not nodes", bound: 22 * time.Second}
 	policy.begin, policy.over = table(func(n *node) *testutil.NetNS { return n.KubeDNS }, onKubeDNS)
 	route := hardship{name: "no default route", cause: "network is unreachable", remedy: "give the host a route", bound: 3 * time.Second}
 	gateways := func(n *node, change func(netip.Addr)) {
