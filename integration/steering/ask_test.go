@@ -1,7 +1,6 @@
 package steering
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -207,10 +206,4 @@ func wrap(when string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", when, err)
-}
-
-// isTimeout tells whether nothing came back at all.
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
 }

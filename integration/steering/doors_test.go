@@ -2,6 +2,7 @@ package steering
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -33,7 +34,7 @@ func TestMetricsUnderAttack(t *testing.T) {
 				return
 			}
 			client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-				Dial: func(string, string) (net.Conn, error) { return c, nil }, DisableKeepAlives: true}}
+				DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }, DisableKeepAlives: true}}
 			var resp *http.Response
 			if resp, err = client.Get("http://" + at + "/metrics"); err != nil {
 				return
@@ -71,9 +72,8 @@ func TestMetricsUnderAttack(t *testing.T) {
 			_, _ = io.Copy(io.Discard, c)
 		})
 	}
-	last := ""
 	for range 3 {
-		if last, err = scrape(); err != nil {
+		if _, err := scrape(); err != nil {
 			t.Errorf("another pod's scrape: %v", err)
 		}
 	}
@@ -85,7 +85,8 @@ func TestMetricsUnderAttack(t *testing.T) {
 	if most := memory(t, n.agent.PID(), "VmHWM"); most > before*3/2 {
 		t.Errorf("the agent took %d MiB, and %d before", most>>20, before>>20)
 	}
-	if last, err = scrape(); err != nil {
+	last, err := scrape()
+	if err != nil {
 		t.Fatal(err)
 	}
 	lost := func(text string) (out []string) {

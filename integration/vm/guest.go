@@ -266,7 +266,8 @@ func nodeModules() []string {
 	return []string{
 		"br_netfilter", "veth", "dummy", "ip_vs", "ip_vs_rr", "nf_conntrack_netlink", "nf_tables", "nft_compat", "nft_ct", "nft_socket", "nft_fib_inet", "nft_masq",
 		"nft_nat", "nft_chain_nat", "nft_numgen", "iptable_filter", "iptable_nat", "iptable_raw", "iptable_mangle", "ip6table_filter", "ip6table_nat",
-		"ip6table_raw", "ip6table_mangle", "xt_recent", "xt_socket", "xt_CT", "xt_set", "xt_comment", "xt_addrtype", "xt_statistic",
+		"ip6table_raw", "ip6table_mangle", "xt_recent", "xt_socket", "xt_connmark", "ipt_rpfilter", "ip6t_rpfilter",
+		"xt_CT", "xt_set", "xt_comment", "xt_addrtype", "xt_statistic",
 	}
 }
 
