@@ -104,6 +104,8 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 		removeFile(filepath.Join(conf.StateDir, pluginLogName+".1")),
 		removeFile(filepath.Join(conf.PersistDir, snapshotName)),
 		removeFile(filepath.Join(conf.StateDir, lockName)),
+		podfile.SweepFolder(conf.StateDir, 0), // of writers that were killed
+		podfile.SweepFolder(conf.PersistDir, 0),
 	); err != nil {
 		return err
 	}

@@ -149,9 +149,10 @@ func TestShort(t *testing.T) {
 		testutil.Skip(t, err.Error())
 	}
 	results := measure(t, o, io.Discard)
+	// With neardns only the agent's own questions are tracked; where some are lost it also asks whether it can ask.
 	for _, r := range results {
 		t.Logf("%s: without %+v, with %+v", r.Title, r.Without, r.With)
-		if n := r.Without.Lookups; n != 200 || r.Without.Entries < n/2 || r.With.Entries > n/10 {
+		if n := r.Without.Lookups; n != 200 || r.Without.Entries < n/2 || r.With.Entries > n/5 {
 			t.Errorf("%s: of %d lookups, %d conntrack entries without and %d with neardns", r.Title, n, r.Without.Entries, r.With.Entries)
 		}
 	}

@@ -113,6 +113,8 @@ func iptablesBackEnd(n *node) {
 			n.Host.Run(program, "-w", "-t", "raw", "-A", chain, "-j", "RETURN")
 			n.Host.Run(program, "-w", "-t", "raw", "-D", chain, "-j", "RETURN")
 		}
+		n.Host.Run(program, "-w", "-t", "mangle", "-A", "PREROUTING", "-j", "RETURN")
+		n.Host.Run(program, "-w", "-t", "mangle", "-D", "PREROUTING", "-j", "RETURN")
 	}
 	config, err := os.ReadFile(n.path("node.yaml"))
 	if err != nil {

@@ -386,8 +386,9 @@ func Keys(stateDir string) ([]Key, error) {
 }
 
 // entries lists the pods folder in order; a missing folder has none.
-func entries(stateDir string) ([]string, error) {
-	dir := filepath.Join(stateDir, podsDir)
+func entries(stateDir string) ([]string, error) { return namesIn(filepath.Join(stateDir, podsDir)) }
+
+func namesIn(dir string) ([]string, error) {
 	d, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -404,9 +405,14 @@ func entries(stateDir string) ([]string, error) {
 	return names, nil
 }
 
-// Sweep removes what writers that were killed left half done, once it is older than age.
+// Sweep removes what writers that were killed left half done among the pod files, once it is older than age.
 func Sweep(stateDir string, age time.Duration) error {
-	names, err := entries(stateDir)
+	return SweepFolder(filepath.Join(stateDir, podsDir), age)
+}
+
+// SweepFolder does so in a folder of its own: the state folder, or the one of what survives a reboot.
+func SweepFolder(dir string, age time.Duration) error {
+	names, err := namesIn(dir)
 	if err != nil {
 		return err
 	}
@@ -414,7 +420,7 @@ func Sweep(stateDir string, age time.Duration) error {
 		if !strings.HasPrefix(name, tempPrefix) {
 			continue
 		}
-		path := filepath.Join(stateDir, podsDir, name)
+		path := filepath.Join(dir, name)
 		if st, statErr := os.Lstat(path); statErr == nil && time.Since(st.ModTime()) > age {
 			err = errors.Join(err, os.Remove(path))
 		}
