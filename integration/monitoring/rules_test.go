@@ -104,6 +104,7 @@ var noPanel = map[string]string{
 	"neardns_can_ask": "leases lost and the servers' health are shown",
 	"neardns_conflist_looked_timestamp_seconds": "NeardnsWatchSilent tells of it",
 	"neardns_lease_changes_total":               "leases held and lost are shown",
+	"neardns_switch_restored_total":             "the watch's, while no agent answers: over by the time that one is scraped again",
 	"neardns_upstream_connections_opened_total": "for a developer of the agent",
 	"neardns_upstream_health_changes_total":     "health is shown",
 	"neardns_upstream_probes_total":             "health is shown",
