@@ -10,7 +10,7 @@ FUZZTIME ?= 30s
 BENCH ?= .
 BENCHCOUNT ?= 10
 PKGS ?= ./...
-TESTTIMEOUT ?= 10m
+TESTTIMEOUT ?= 20m
 ENGINE ?= podman
 TAG ?= dev
 KERNELS ?= 6.1 5.10 6.12
@@ -142,7 +142,7 @@ bin/tools/podimage: FORCE
 	@cd integration/runtimes && $(BUILD) -buildvcs=false -o $(abspath $@) ./podimage
 
 fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); with KEEP=a folder what is found is kept there and is no failure
-	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(if $(KEEP),-keep "$(KEEP)") $(PKGS)
+	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(if $(KEEP),-keep "$(KEEP)") $(if $(BUDGET),-budget $(BUDGET)) $(PKGS)
 
 bench: deps build tools ## measure plugin and agent beside what does the same work (SHORT=1: minutes); bin/bench.md, bin/bench.json
 	@$(GO) run ./integration/bench $(if $(SHORT),-short) $(BENCHFLAGS)

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// mostAgain is how many failed tests may be tried again. More of them are no matter of a busy machine.
+// mostAgain is how many failed tests may be tried again. More of them are no matter of a busy machine (see robbed).
 const mostAgain = 3
 
 // tryAgain runs each failed test o.again times more, by itself, on a machine that has become quiet. One that passes each time
 // counts as passed and is named as unsteady in the sum. A race, a panic, a time limit or a leak is a fault however rare.
-func tryAgain(ctx context.Context, o options, r *report) error {
+func tryAgain(ctx context.Context, o options, r *report, stolen float64) error {
 	failed := r.again()
-	if o.again == 0 || len(failed) > mostAgain {
+	if o.again == 0 || len(failed) > mayBeTried(stolen) {
 		return nil
 	}
 	for _, t := range failed {

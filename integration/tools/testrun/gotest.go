@@ -90,7 +90,12 @@ func readEvents(from io.Reader, r *report) error {
 // fuzz runs each fuzz target for a while. Without the race detector: it is about inputs, and the tests have been run
 // with it over the stored ones.
 func fuzz(ctx context.Context, o options, packages []string, r *report) error {
-	for _, p := range packages {
+	begun := time.Now()
+	for i, p := range packages {
+		if o.budget > 0 && time.Since(begun) > o.budget {
+			r.printf("not searched, after %v: %d packages from %s on\n", o.budget, len(packages)-i, short(p))
+			break
+		}
 		out, err := goCommand(ctx, "test", "-list", "^Fuzz", p).Output()
 		if err != nil {
 			if r.failedAny() {

@@ -27,6 +27,7 @@ type options struct {
 	fuzzTime  time.Duration
 	fuzzOnly  bool
 	keep      string
+	budget    time.Duration
 	alone     string
 	again     int
 	allowFile string
@@ -44,6 +45,7 @@ func main() {
 	flag.DurationVar(&o.fuzzTime, "fuzztime", 0, "also run each fuzz target that long (0: its stored cases only)")
 	flag.BoolVar(&o.fuzzOnly, "fuzzonly", false, "fuzz, and run no tests")
 	flag.StringVar(&o.keep, "keep", "", "an input that fuzzing found is kept in this folder and named, and is no failure: searching by chance must not decide whether a check passes")
+	flag.DurationVar(&o.budget, "budget", 0, "fuzz no further packages after that long (0: all); those left out are named")
 	flag.StringVar(&o.alone, "alone", "", "packages below this folder are tested last and one at a time, since they measure time")
 	flag.IntVar(&o.again, "again", 0, "run a failed test that often by itself, and take it as passed, but name it, if it never fails then")
 	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")
@@ -79,6 +81,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	together, alone := split(packages, o.alone)
 	r := newReport(os.Stdout)
 	if !o.fuzzOnly {
+		before := readCPU()
 		for _, stage := range []struct {
 			packages []string
 			parallel int
@@ -90,7 +93,9 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 				return false, err
 			}
 		}
-		if err := tryAgain(ctx, o, r); err != nil {
+		stolen := readCPU().since(before)
+		r.printf("%s\n", sayStolen(stolen))
+		if err := tryAgain(ctx, o, r, stolen); err != nil {
 			return false, err
 		}
 	}

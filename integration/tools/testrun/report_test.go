@@ -330,7 +330,7 @@ func TestAlways(t *testing.T) {
 		if err := goTest(t.Context(), o, 1, []string{"again"}, r); err != nil {
 			t.Fatal(err)
 		}
-		if err := tryAgain(t.Context(), o, r); err != nil {
+		if err := tryAgain(t.Context(), o, r, 0); err != nil {
 			t.Fatal(err)
 		}
 		ok := r.close(nil, true)
