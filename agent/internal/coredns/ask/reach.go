@@ -160,7 +160,7 @@ func (a *Ask) reach(ctx context.Context, s *server, req *dns.Msg, stream bool) e
 	m, err := s.exchange(ctx, req, wire, way{stream: stream, fresh: true}, time.Now().Add(silentEnd))
 	v := good
 	if err == nil {
-		if v = judge(m, a.holds); v == good || v == truncated {
+		if v = judge(m, a.holds); v == good || v == truncated || v == lame && a.isLast(s) {
 			return nil
 		}
 	}
@@ -174,4 +174,10 @@ func (a *Ask) reach(ctx context.Context, s *server, req *dns.Msg, stream bool) e
 		over = "tcp"
 	}
 	return fmt.Errorf("%s over %s: %s", s, over, why)
+}
+
+// isLast reports whether nobody is behind a server: it is the last resort, or there is none. What it says is what pods hear of
+// kube-dns without us, also where the zone is not the one that it holds: a wrong clusterDomain must not cost a node its cache.
+func (a *Ask) isLast(s *server) bool {
+	return a.first == len(a.list) || slices.Contains(a.list[a.first:], s)
 }

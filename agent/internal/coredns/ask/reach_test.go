@@ -31,6 +31,12 @@ func TestReach(t *testing.T) {
 			return well(q, stream)
 		}
 	}
+	// Of a kube-dns that holds another zone than the one that is configured pods hear the same without us.
+	elsewhere := func(q *dns.Msg, _ bool) *dns.Msg {
+		m := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
+		m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 5}, Ns: "a.", Mbox: "b."}}
+		return m
+	}
 	for _, tc := range []struct {
 		name     string
 		servers  []func(q *dns.Msg, stream bool) *dns.Msg
@@ -44,12 +50,13 @@ func TestReach(t *testing.T) {
 		{"over TCP alone", []func(q *dns.Msg, stream bool) *dns.Msg{streamOnly}, true, ""},
 		{"a lost packet or two", []func(q *dns.Msg, stream bool) *dns.Msg{lossy()}, true, ""},
 		{"refuses", []func(q *dns.Msg, stream bool) *dns.Msg{refusing}, true, "REFUSED"},
+		{"holds another zone, and nobody is behind it", []func(q *dns.Msg, stream bool) *dns.Msg{elsewhere}, true, ""},
 		{"silent", []func(q *dns.Msg, stream bool) *dns.Msg{silent, silent}, true, "silent"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			ss := NewServers(slog.New(slog.DiscardHandler))
-			a := &Ask{servers: ss, zones: []string{"cluster.local."}}
+			a := &Ask{servers: ss, zones: []string{"cluster.local."}, holds: []string{"cluster.local."}}
 			for _, answer := range tc.servers {
 				sp, err := parseSpec(newFake(t, onBoth, answer).addr)
 				if err != nil {
