@@ -180,7 +180,8 @@ func (n *node) launchAgent() {
 
 func (n *node) awaitReady() {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	// Under emulation a start by iptables alone takes three quarters of a minute where other work is beside it.
+	testutil.Eventually(n.t, 2*patience, func() error {
 		select {
 		case <-n.agent.Exited():
 			n.t.Fatalf("the agent ended: %v\n%s", n.agent.Wait(), n.agent.Output())
