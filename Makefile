@@ -49,7 +49,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build images demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-kubelet-dns test-manifests compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-go faults benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build images demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-kubelet-dns test-manifests compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -140,6 +140,9 @@ bin/tools/cluster: FORCE
 	@cd integration/cluster && $(BUILD) -buildvcs=false -o $(abspath $@) .
 bin/tools/podimage: FORCE
 	@cd integration/runtimes && $(BUILD) -buildvcs=false -o $(abspath $@) ./podimage
+
+cutoff: deps build tools ## who is cut off from whom, and what pods see of it, cell by cell; bin/cutoff.md (as root)
+	@$(BUILT) NEARDNS_CUTOFF=$(CURDIR)/bin/cutoff.md $(GO) test -tags cutoff -count=1 -timeout 60m -parallel 6 -run '^TestCutOff$$' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|cutoff_test.go:'
 
 fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); with KEEP=a folder what is found is kept there and is no failure
 	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(if $(KEEP),-keep "$(KEEP)") $(if $(BUDGET),-budget $(BUDGET)) $(PKGS)
