@@ -112,12 +112,15 @@ func (p *Pods) try(ctx context.Context, f podfile.File, lease Lease) (changed bo
 	var mu sync.Mutex // guards the results
 	lost, answered := map[steer.Redirect][]string{}, map[steer.Redirect]bool{}
 	var errs []error
-	var wg sync.WaitGroup
+	var asked []podfile.Decision
 	for _, d := range f.Decisions {
-		if d.State != podfile.Steered && !unanswered(d) {
-			continue
+		if d.State == podfile.Steered || unanswered(d) {
+			asked = append(asked, d)
+			answered[d.Redirect] = unanswered(d)
 		}
-		answered[d.Redirect] = unanswered(d)
+	}
+	var wg sync.WaitGroup
+	for _, d := range asked {
 		for _, proto := range []steer.Protocol{steer.UDP, steer.TCP} {
 			wg.Go(func() {
 				v, err := p.ask(ctx, ns, d, proto, lease)

@@ -32,6 +32,7 @@ type options struct {
 	again     int
 	allowFile string
 	events    string
+	longest   int
 	ci        bool
 	packages  []string
 }
@@ -50,6 +51,7 @@ func main() {
 	flag.IntVar(&o.again, "again", 0, "run a failed test that often by itself, and take it as passed, but name it, if it never fails then")
 	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")
 	flag.StringVar(&o.events, "events", "", "run nothing: report on the events in this file (as of go test -json; -: standard input)")
+	flag.IntVar(&o.longest, "longest", 0, "name that many of the tests that took longest")
 	flag.Parse()
 	if o.packages = flag.Args(); len(o.packages) == 0 {
 		o.packages = []string{"./..."}
@@ -104,6 +106,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 			return false, err
 		}
 	}
+	r.longest(o.longest)
 	return r.close(allowed, o.ci), nil
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -20,6 +21,7 @@ type test struct {
 	parent    bool
 	grave     bool // a race, or it did not end
 	itself    bool // it has tests below it, and failed although none of them did
+	seconds   float64
 }
 
 // report takes in events and fuzz results, prints a line per package as it goes, and the sum at the end.
@@ -83,6 +85,7 @@ func (r *report) test(e event) *test {
 
 func (r *report) endTest(e event) {
 	t := r.test(e)
+	t.seconds = max(t.seconds, e.Elapsed)
 	if t.result == "fail" && !t.grave && e.Action == "pass" && !t.parent {
 		// Whoever made the events ran it once more, by itself.
 		r.unsteady = append(r.unsteady, fmt.Sprintf("%s %s: failed among the others, then passed", short(t.pkg), t.name))
@@ -195,6 +198,20 @@ func (r *report) close(allowed []*regexp.Regexp, ci bool) bool {
 	}
 	r.printf("%d passed, %d failed, %d skipped\n", passed, failed, len(skips))
 	return failed == 0 && unexpected == 0 && passed > 0
+}
+
+// longest prints the n tests that took longest, those without a parent: what to look at when a check has grown slow.
+func (r *report) longest(n int) {
+	var all []*test
+	for _, t := range r.order {
+		if !strings.Contains(t.name, "/") && t.seconds > 0 {
+			all = append(all, t)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *test) int { return cmp.Compare(b.seconds, a.seconds) })
+	for _, t := range all[:min(n, len(all))] {
+		r.printf("long     %s %s (%.1fs)\n", short(t.pkg), t.name, t.seconds)
+	}
 }
 
 func (r *report) failedBelow(parent *test) bool {

@@ -12,6 +12,25 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+func TestLongest(t *testing.T) {
+	var out strings.Builder
+	r := newReport(&out)
+	for _, e := range []event{
+		{Action: "pass", Package: "p", Test: "TestA", Elapsed: 3},
+		{Action: "pass", Package: "p", Test: "TestB/one", Elapsed: 9},
+		{Action: "pass", Package: "p", Test: "TestB", Elapsed: 10},
+		{Action: "pass", Package: "q", Test: "TestC", Elapsed: 2},
+		{Action: "pass", Package: "q", Test: "TestD"},
+	} {
+		r.add(e)
+	}
+	r.longest(2)
+	r.longest(0)
+	if want := "long     p TestB (10.0s)\nlong     p TestA (3.0s)\n"; out.String() != want {
+		t.Errorf("got\n%s, want\n%s", out.String(), want)
+	}
+}
+
 // What `go test -json` says, and what the report makes of it.
 func TestReport(t *testing.T) {
 	tests := map[string]struct {
