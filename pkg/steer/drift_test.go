@@ -25,7 +25,7 @@ func TestVerifyNamesDrift(t *testing.T) {
 			want: []string{"chain fallback4 lacks rule 4: ip daddr set ip daddr map @cluster4 accept"}},
 		{name: "rule in the middle removed", damage: "delete rule " + table + " control4 handle HANDLE(control4,udp dport 117)",
 			want: []string{"chain control4, rule 4 is not: udp dport 117 delete @lease_udp4 { ip daddr }"}},
-		{name: "all rules of a chain removed", damage: "flush chain " + table + " switch6", want: []string{"chain switch6 lacks rule 1: fib saddr"}},
+		{name: "all rules of a chain removed", damage: "flush chain " + table + " switch6", want: []string{"chain switch6 lacks rule 1: iif"}},
 		{name: "rule edited", damage: "replace rule " + table + " control4 handle HANDLE(control4,udp dport 17 ) udp dport 17 update @lease_udp4 { ip daddr timeout 60s }",
 			want: []string{"chain control4, rule 1 is not: udp dport 17 update @lease_udp4 { ip daddr timeout 800ms }"}},
 		{name: "verdict edited", damage: "replace rule " + table + " control6 handle HANDLE(control6,lease_datagrams) counter name lease_datagrams accept",

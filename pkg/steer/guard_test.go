@@ -267,3 +267,23 @@ func openTun(t *testing.T, ns *testutil.NetNS, name string) *os.File {
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
+
+// The switch looks at the routes again every few seconds, however much a source asks: what it remembers is not renewed.
+func TestHomesAreLookedAtAgain(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	pod := r.steered("pod")
+	r.serving()
+	known := func() string {
+		r.want("AGENT", pod.NetNS, "its own source", r.clusterDNS()...)
+		return r.node.Host.Run("nft", "list", "set", "inet", "neardns", "home4")
+	}
+	if got := known(); !strings.Contains(got, fmt.Sprintf("%q . %s", pod.HostInterface, pod.Addr(true))) {
+		t.Fatalf("not remembered:\n%s", got)
+	}
+	testutil.Eventually(t, 5*time.Second, func() error {
+		if got := known(); !strings.Contains(got, "expires 3s") {
+			return fmt.Errorf("renewed by each question:\n%s", got)
+		}
+		return nil
+	})
+}

@@ -23,6 +23,11 @@ const (
 	connMemory = 5 * time.Minute
 	// connBound is the number of remembered connections; a full set costs only what it was there for.
 	connBound = 65536
+	// homeMemory is how long the switch takes a source to live behind a link without another look at the routes: the look costs
+	// more than half of what the rest of the switch does (BenchmarkDelivery). A moved address may be served there so long.
+	homeMemory = 5 * time.Second
+	// homeBound is above the addresses of a node's pods; a full set costs further ones the look.
+	homeBound = 4096
 	// leaseBound is far above the few addresses a node serves.
 	leaseBound = 256
 )
@@ -206,6 +211,7 @@ func (hf hostFamily) sets() []set {
 		{name: hf.name("drain"), key: addr, contents: dynamic, size: leaseBound},
 		{name: hf.name("fallback_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
 		{name: hf.name("host_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
+		{name: hf.name("home"), key: []nftables.SetDatatype{nftables.TypeIFIndex, hf.addrType}, contents: dynamic, timeout: homeMemory, size: homeBound},
 	}, hf.evidenceSets()...)
 }
 
@@ -236,10 +242,14 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().say("goto %s", fallback).gotoOnly(fallback),
 	}}
 	otherwise := f.rule().say("goto %s", fallback).gotoOnly(fallback)
-	sw := chain{name: hf.name("switch"), rules: slices.Concat([]rule{
-		// Who takes a neighbour's source is neither served in its name nor noted, so that no note and no share of misses is
-		// spent for it.
+	sw := chain{name: hf.name("switch"), rules: []rule{
+		f.rule().homeIn(hf.name("home")).goTo(hf.name("known")),
+		// A source that lives elsewhere is neither served nor noted, so that no note and no share of misses is spent for it.
 		f.rule().stranger("detours").count(CounterStranger).goTo(fallback),
+		f.rule().homeAdd(hf.name("home")).end(),
+		f.rule().gotoOnly(hf.name("known")),
+	}}
+	known := chain{name: hf.name("known"), rules: slices.Concat([]rule{
 		f.rule().proto(UDP).daddrIn(leaseUDP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_udp")),
 		f.rule().proto(TCP).goTo(hf.name("tcp")),
 	}, hf.cededTo(func() *ruleBuilder { return f.rule().proto(UDP) }), []rule{otherwise})}
@@ -282,7 +292,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		// table just has nothing left to do.
 		f.rule().setSaddrFrom(hf.name("answer")).end(),
 	}}
-	return []chain{dns, probeChain, sw, deliverUDP, tcp, syn, deliverTCP, fb, control, answer}
+	return []chain{dns, probeChain, sw, known, deliverUDP, tcp, syn, deliverTCP, fb, control, answer}
 }
 
 // gotoOnly ends a rule that is nothing but its verdict.

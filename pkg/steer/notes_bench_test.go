@@ -49,7 +49,7 @@ func BenchmarkLook(b *testing.B) {
 }
 
 // What the notes and the look at the source's route cost a question over UDP: from the pod's socket to the agent's, which nobody
-// reads, with all rules, without the look, and without both.
+// reads, with all rules, with a look for each question, without the look, and without both.
 func BenchmarkDelivery(b *testing.B) {
 	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	pod := r.steered("pod")
@@ -79,10 +79,14 @@ func BenchmarkDelivery(b *testing.B) {
 		b.Run("noted", run)
 		for _, command := range []string{
 			"flush chain inet neardns switch4",
-			"add rule inet neardns switch4 meta l4proto udp ip daddr @lease_udp4 socket wildcard 0 ip saddr . meta l4proto . ip daddr != @bypass4 goto deliver_udp4",
+			"add rule inet neardns switch4 fib saddr . iif oif 0 counter name refused_source goto fallback4",
+			"add rule inet neardns switch4 goto known4",
 		} {
 			r.node.Host.Run("nft", command)
 		}
+		b.Run("looked", run)
+		r.node.Host.Run("nft", "flush chain inet neardns switch4")
+		r.node.Host.Run("nft", "add rule inet neardns switch4 goto known4")
 		b.Run("unlooked", run)
 		for _, command := range []string{
 			"flush chain inet neardns input", "flush chain inet neardns deliver_udp4",

@@ -252,6 +252,22 @@ func (b *ruleBuilder) stranger(detours string) *ruleBuilder {
 		&expr.Fib{Register: reg1, ResultOIFNAME: true, FlagSADDR: true}, &expr.Lookup{SourceRegister: reg1, SetName: detours, Invert: true})
 }
 
+// Homes: the link that a packet came by and its source, by which the switch remembers whose way back it has looked at.
+
+func (b *ruleBuilder) homeKey() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIF, Register: reg1}, b.network(b.fam.saddr, reg32b)}
+}
+
+func (b *ruleBuilder) homeIn(set string) *ruleBuilder {
+	return b.needFamily().say("iif . %s saddr @%s", b.fam.word, set).add(b.homeKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+}
+
+// homeAdd notes the home for the set's own time, which later packets do not make longer.
+func (b *ruleBuilder) homeAdd(set string) *ruleBuilder {
+	return b.needFamily().say("add @%s { iif . %s saddr }", set, b.fam.word).add(b.homeKey()...).
+		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_ADD})
+}
+
 // boundSocket matches where a socket is bound to this very address: "wildcard 0". It needs a full socket, so it never
 // matches the third packet of a handshake (a request socket).
 func (b *ruleBuilder) boundSocket() *ruleBuilder {
