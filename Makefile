@@ -22,7 +22,7 @@ BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 TESTRUN := $(GO) run ./integration/tools/testrun
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
-# Where tests record what they showed of README.md's compatibility tables, for `make compat`.
+# Where tests record what they showed of the compatibility tables, for `make compat`.
 export NEARDNS_COMPAT := $(CURDIR)/bin/compat
 
 # Tools, by the path that go.tool.mod and go.lint.mod pin.
@@ -113,7 +113,7 @@ test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=2
 test-manifests: ## render install/ as kubectl does, read it as an API server does, compare with the golden files
 	@cd integration/cluster-manifests && $(GO) test -count=1 ./...
 
-compat: ## take what the tests recorded since the last time into README.md's compatibility tables
+compat: ## take what the tests recorded since the last time into docs/compatibility.md
 	@$(GO) run ./integration/tools/compat
 
 compat-check: ## fail where the tests since then showed anything but what those tables say

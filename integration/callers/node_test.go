@@ -31,7 +31,7 @@ type object = map[string]any
 type node struct {
 	*testutil.Node
 	t       *testing.T
-	row     []string // in the table of README.md
+	row     []string // in the table of docs/compatibility.md
 	main    string   // the main plugin: ptp, bridge or macvlan
 	network string   // its name
 	dir     string

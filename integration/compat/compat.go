@@ -1,6 +1,6 @@
-// Package compat keeps the compatibility tables of README.md to what tests have shown. A test records the cell that it stands
-// for, with Record; the tool `make compat` takes the records of a run into the folder results and writes the tables anew from
-// there; a test of the documents holds README.md to them. Nobody writes a cell by hand.
+// Package compat keeps the tables of docs/compatibility.md to what tests have shown. A test records the cell that it stands
+// for, with Record; the tool `make compat` takes the records of a run into the folder results and draws the tables from
+// there; a test of the documents compares the page with them. Nobody writes a cell by hand.
 //
 // What a table asks (its columns, the rows that it must have) stands in the folder tables. A cell whose test did not run since is
 // "not run"; one where the product does not work is recorded by a test that shows just that, with the reason.
@@ -20,6 +20,9 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// Page is the document that has the tables, in the repository's folder.
+const Page = "docs/compatibility.md"
 
 // Env names the folder that records go to. "stderr" has them printed there, for tests that have no folder to write into, such
 // as those in a virtual machine: the tool reads them from what it printed.

@@ -21,7 +21,7 @@ func TestCompatibilityTables(t *testing.T) {
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no tables: %v", err)
 	}
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	page, err := os.ReadFile(filepath.Join(root, compat.Page))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,13 +34,13 @@ func TestCompatibilityTables(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		filled, err := compat.Fill(string(readme), name, compat.Render(table, results))
+		filled, err := compat.Fill(string(page), name, compat.Render(table, results))
 		if err != nil {
-			t.Errorf("README.md: %v", err)
+			t.Errorf("%s: %v", compat.Page, err)
 			continue
 		}
-		if d := cmp.Diff(filled, string(readme)); d != "" {
-			t.Errorf("README.md's table %s is not what the results draw: run the tests, then make compat (-want +got):\n%s", name, d)
+		if d := cmp.Diff(filled, string(page)); d != "" {
+			t.Errorf("%s: table %s is not what the results draw: run the tests, then make compat (-want +got):\n%s", compat.Page, name, d)
 		}
 		for _, r := range results {
 			for _, test := range r.Tests {

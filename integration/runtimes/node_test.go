@@ -38,7 +38,7 @@ type node struct {
 	*testutil.Node
 	*running
 	t       *testing.T
-	row     []string // in README.md's table
+	row     []string // in docs/compatibility.md's table
 	version string   // of the network's list
 	dir     string
 	agent   *testutil.Process

@@ -16,8 +16,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestRuntimes is the matrix: what a node's life asks of a chained plugin, by each runtime. The steps are columns of README.md's
-// table.
+// TestRuntimes is the matrix: what a node's life asks of a chained plugin, by each runtime. The steps are columns of a table in
+// docs/compatibility.md.
 func TestRuntimes(t *testing.T) {
 	for _, c := range releases() {
 		t.Run(c.Name, func(t *testing.T) {

@@ -118,7 +118,7 @@ func (s setup) lifetime() time.Duration {
 	return lifetime
 }
 
-// record notes that the test is about the cell of a setup in README's table; limit is for what does not work.
+// record notes that the test is about the cell of a setup in the compatibility table; limit is for what does not work.
 func (s setup) record(t *testing.T, limit string) {
 	t.Helper()
 	backend := cmp.Or(s.backend, nftables)

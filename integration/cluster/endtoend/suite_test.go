@@ -33,7 +33,7 @@ const turn = 30 * time.Minute
 type suite struct {
 	*node.Node
 	t      *testing.T // of the step that runs
-	row    []string   // of README's table
+	row    []string   // of docs/compatibility.md's table
 	before []pod      // made before anything was installed
 	loaded []pod      // that ask under load
 }
@@ -133,7 +133,7 @@ func run(t *testing.T, row []string, o node.Options) {
 	}
 }
 
-// step is one part, and one cell of README's table; what fails in it stops it, and the next goes on with the same node.
+// step is one part, and one cell of the compatibility table; what fails in it stops it, and the next goes on with the same node.
 func (s *suite) step(t *testing.T, name string, f func()) bool {
 	return t.Run(name, func(t *testing.T) {
 		compat.Record(t, compat.Cell{Table: "clusters", Row: s.row, Column: name})
