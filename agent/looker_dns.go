@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/doctor"
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/conflist"
@@ -26,7 +27,7 @@ const askTimeout = 2 * time.Second
 
 // inquiry is one server and what it is asked.
 type inquiry struct {
-	server upstream.Server
+	server nameserver.Address
 	shown  string
 	role   string
 	name   string // whose address is asked for; "." asks for the root's servers
@@ -52,7 +53,7 @@ func (l *looker) ask(ctx context.Context, want node.Settings, up upstream.Upstre
 	}
 	ours := len(list)
 	for _, r := range want.Redirects {
-		list = append(list, inquiry{upstream.Server{Addr: netip.AddrPortFrom(r.ClusterDNS, 53)}, r.ClusterDNS.String(), "fallback", cluster, false})
+		list = append(list, inquiry{nameserver.At(r.ClusterDNS), r.ClusterDNS.String(), "fallback", cluster, false})
 	}
 	answers := make([]doctor.Answer, len(list))
 	var wg sync.WaitGroup

@@ -29,6 +29,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/evidence"
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/link"
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/nri"
 	"github.com/neardns/neardns/agent/internal/pods"
@@ -410,7 +411,7 @@ func (w world) Lost(ctx context.Context, clusterDNS netip.Addr, name string) str
 	if w.intercepted {
 		return ""
 	}
-	if err := (inquiry{server: upstream.Server{Addr: netip.AddrPortFrom(clusterDNS, 53)}, name: name}).ask(ctx); err == nil {
+	if err := (inquiry{server: nameserver.At(clusterDNS), name: name}).ask(ctx); err == nil {
 		return fmt.Sprintf("%s answers this host, but not what is given back to it", clusterDNS)
 	}
 	return "" // kube-dns may be away

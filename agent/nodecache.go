@@ -21,6 +21,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/link"
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/nodecache"
 	"github.com/neardns/neardns/agent/internal/prober"
@@ -89,7 +90,8 @@ func namedUpstream(opts nodecache.Options, readFile func(string) ([]byte, error)
 	if err != nil || strings.Contains(string(template), nodecache.ClusterDNS) {
 		return netip.Addr{}
 	}
-	text, _, err := nodecache.Fill{Locals: opts.LocalIPs, External: []string{nodeResolvConf}, Prometheus: opts.Prometheus, Domain: "cluster.local"}.Corefile(string(template))
+	fill := nodecache.Fill{Locals: opts.LocalIPs, External: nodeResolvConf, Prometheus: opts.Prometheus, Domain: "cluster.local"}
+	text, _, err := fill.Corefile(string(template))
 	if err != nil {
 		return netip.Addr{}
 	}
@@ -200,20 +202,14 @@ func (c *nodeCache) corefile() (text string, survey dns.Survey, up upstream.Upst
 	if err != nil {
 		return "", survey, up, err
 	}
-	for _, s := range up.External {
-		fill.External = append(fill.External, s.String())
-	}
+	fill.External = nameserver.Join(up.External)
 	fill.Chosen = !up.Found && len(up.External) > 0
 	text, notes, err := fill.Corefile(string(template))
 	if err != nil {
 		return "", survey, up, fmt.Errorf("%s: %w", name, err)
 	}
 	text, _ = c.imports(text)
-	stubs := map[string][]string{}
-	for domain, servers := range up.Stub {
-		stubs[domain] = texts(servers)
-	}
-	blocks, more := nodecache.Stubs(stubs, survey.Zones)
+	blocks, more := nodecache.Stubs(up.Stub, survey.Zones)
 	up.Notes = slices.Concat(up.Notes, notes, more)
 	text += blocks
 	if _, err := dns.Render(dns.Config{Addresses: c.opts.LocalIPs, NodeCache: true, Link: c.opts.Interface, Override: text, OverrideName: name}); err != nil {
@@ -245,7 +241,7 @@ func (c *nodeCache) imports(text string) (absolute string, files []string) {
 // begin without a cache; a running one keeps what it had.
 func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	in := upstream.Input{
-		ClusterDomain: domain, Cluster: []netip.AddrPort{netip.AddrPortFrom(c.answer.Upstream, 53)}, External: []upstream.External{{Path: nodeResolvConf}},
+		ClusterDomain: domain, Cluster: []nameserver.Address{nameserver.At(c.answer.Upstream)}, External: []nameserver.Source{{Path: nodeResolvConf}},
 		ConfigMap: c.opts.ConfigMap, Own: c.opts.LocalIPs, ReadFile: c.env.readFile, AskStub: true, // as node-cache
 		Terms: upstream.Terms{External: "upstreamNameservers of the kube-dns ConfigMap", Cluster: "those of -upstreamsvc", ConfigMap: "-kubednscm"},
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/kubedns"
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/steer"
@@ -16,7 +17,7 @@ import (
 // settings turns the configuration, and the files that it names, into what the node loop works by.
 func settings(e env, n *config.Node, instance string) (node.Settings, upstream.Upstreams, error) {
 	up, err := upstream.Resolve(upstream.Input{
-		Cluster: n.Upstreams.Cluster, External: external(n.Upstreams.External), ExternalSet: !n.Upstreams.Auto, Auto: auto(n),
+		Cluster: n.Upstreams.Cluster, External: n.Upstreams.External, ExternalSet: !n.Upstreams.Auto, Auto: auto(n),
 		StubDomains: n.StubDomains, ConfigMap: n.KubeDNSConfigMap, Own: n.Own(), ClusterDomain: n.ClusterDomain, ReadFile: e.readFile,
 	})
 	if err != nil {
@@ -41,9 +42,9 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		Addresses:     s.Addresses(),
 		ClusterDomain: n.ClusterDomain,
 		ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
-		Cluster:       texts(up.Cluster),
-		StubDomains:   map[string][]string{},
-		External:      texts(up.External),
+		Cluster:       up.Cluster,
+		StubDomains:   up.Stub,
+		External:      up.External,
 		ExternalFound: up.Found,
 		Cache: dns.Cache{
 			Entries: n.Cache.Entries, NegativeTTL: n.Cache.NegativeTTL, ServeStale: n.Cache.ServeStale,
@@ -59,14 +60,11 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 	}
 	if n.Steers() && !onLink { // there the address is the agent's own
 		for _, r := range n.Redirects {
-			s.DNS.LastResort = append(s.DNS.LastResort, r.ClusterDNS.String())
+			s.DNS.LastResort = append(s.DNS.LastResort, nameserver.At(r.ClusterDNS))
 		}
 		if n.InterceptNode {
 			s.DNS.LastResortMark = steer.Mark
 		}
-	}
-	for domain, servers := range up.Stub {
-		s.DNS.StubDomains[domain] = texts(servers)
 	}
 	return s, up, nil
 }
@@ -79,11 +77,11 @@ func localsOnLink(n *config.Node) ([]steer.Local, error) {
 		out = append(out, steer.Local{Address: r.ClusterDNS, ClusterDNS: r.ClusterDNS, Service: true})
 	}
 	for i, a := range n.LocalAddresses {
-		at := slices.IndexFunc(n.Upstreams.Cluster, func(u netip.AddrPort) bool { return u.Addr().Is4() == a.Is4() })
+		at := slices.IndexFunc(n.Upstreams.Cluster, func(u nameserver.Address) bool { return u.Addr.Addr().Is4() == a.Is4() })
 		if at < 0 {
 			return nil, fmt.Errorf("localAddresses[%d]: upstreams.cluster has no address of %s's family, so %s would have no fallback: add one, or take it out", i, a, a)
 		}
-		out = append(out, steer.Local{Address: a, ClusterDNS: n.Upstreams.Cluster[at].Addr()})
+		out = append(out, steer.Local{Address: a, ClusterDNS: n.Upstreams.Cluster[at].Addr.Addr()})
 	}
 	return out, steer.CheckLocals(out)
 }
@@ -97,22 +95,6 @@ func auto(n *config.Node) *upstream.Auto {
 		v := kubedns.Read(text, n.ClusterDomain)
 		return v.Node, v.Why
 	}}
-}
-
-func external(in []config.External) []upstream.External {
-	var out []upstream.External
-	for _, e := range in {
-		out = append(out, upstream.External{Path: e.Path, Server: upstream.Server{Addr: e.Server.Addr, TLS: e.Server.TLS, ServerName: e.Server.ServerName}})
-	}
-	return out
-}
-
-func texts[T fmt.Stringer](in []T) []string {
-	var out []string
-	for _, s := range in {
-		out = append(out, s.String())
-	}
-	return out
 }
 
 // probeSources are whom the probe plugin answers.

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -43,8 +44,8 @@ type Node struct {
 	LocalAddresses   []netip.Addr
 	InterceptNode    bool
 	Upstreams        Upstreams
-	StubDomains      map[string][]netip.AddrPort // by domain, lower case, without the final dot
-	KubeDNSConfigMap string                      // folder of a mounted kube-dns ConfigMap; it need not exist
+	StubDomains      map[string][]nameserver.Address // by domain, lower case, without the final dot
+	KubeDNSConfigMap string                          // folder of a mounted kube-dns ConfigMap; it need not exist
 	Cache            Cache
 	Limits           Limits
 	Lease            Lease
@@ -81,24 +82,11 @@ func (n *Node) Unknown() []string {
 
 // Upstreams says whom the agent asks on a miss.
 type Upstreams struct {
-	Cluster  []netip.AddrPort // for the cluster domain and the reverse zones
-	External []External       // for everything else; none: the cluster's are asked for that too
-	Auto     bool             // external: auto: in External's place the node's resolvers, where kube-dns would ask them too
-	Corefile string           // kubeDNSCorefile: where kube-dns's own is mounted; it need not exist
-	NodeFile string           // nodeResolvConf: names the node's resolvers
-}
-
-// External is one server, or a file in the format of resolv.conf that names some.
-type External struct {
-	Path   string // "" for a server
-	Server Server
-}
-
-// Server is a DNS server outside the cluster.
-type Server struct {
-	Addr       netip.AddrPort
-	TLS        bool
-	ServerName string // the name in its certificate; "" where the certificate names the address
+	Cluster  []nameserver.Address // for the cluster domain and the reverse zones, without TLS
+	External []nameserver.Source  // for everything else; none: the cluster's are asked for that too
+	Auto     bool                 // external: auto: in External's place the node's resolvers, where kube-dns would ask them too
+	Corefile string               // kubeDNSCorefile: where kube-dns's own is mounted; it need not exist
+	NodeFile string               // nodeResolvConf: names the node's resolvers
 }
 
 // Cache bounds what is remembered.
@@ -265,13 +253,13 @@ func (n *Node) readCorefile(env Env) error {
 func (n *Node) Steers() bool { return n.KubeProxyMode != KubeProxyNone }
 
 // Own returns every address at which the agent answers. A server at one of them must never become an upstream: the
-// agent would ask itself. With interceptNode that goes for the cluster DNS addresses too, since the agent's own
-// questions to them would be caught like any host process's.
+// agent would ask itself. With link.clusterDNSOnLink and with interceptNode that goes for the cluster DNS addresses too: they
+// are on the agent's link, or the agent's own questions to them would be caught like any host process's.
 func (n *Node) Own() []netip.Addr {
 	own := slices.Clone(n.LocalAddresses)
 	for _, r := range n.Redirects {
 		own = append(own, r.Steering)
-		if n.InterceptNode {
+		if n.InterceptNode || n.Link.ClusterDNSOnLink {
 			own = append(own, r.ClusterDNS)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer"
@@ -76,10 +77,10 @@ func addrs(s ...string) []netip.Addr {
 	return out
 }
 
-func servers(s ...string) []netip.AddrPort {
-	var out []netip.AddrPort
+func servers(s ...string) []nameserver.Address {
+	var out []nameserver.Address
 	for _, a := range s {
-		out = append(out, netip.MustParseAddrPort(a))
+		out = append(out, nameserver.Address{Addr: netip.MustParseAddrPort(a)})
 	}
 	return out
 }
@@ -101,7 +102,7 @@ localAddresses: [169.254.20.10, "fd00:90de:d95::a"]
 interceptNode: true
 upstreams:
   cluster: ["${UPSTREAM}", "[fd00::9]:5353"]
-  external: [/run/resolv.conf, 9.9.9.9, "tls://1.1.1.1%cloudflare-dns.com:8853", "tls://[2620:fe::fe%dns.quad9.net]", "fe80::1%eth0", 127.0.0.1:5300]
+  external: [/run/resolv.conf, 9.9.9.9, "tls://1.1.1.1%cloudflare-dns.com:8853", "tls://[2620:fe::fe%dns.quad9.net]", 127.0.0.1:5300]
 stubDomains:
   Corp.Example.: [10.1.2.3, "10.1.2.4:5353"]
   acme.test: ["[fd00::53]"]
@@ -150,15 +151,14 @@ snippets:
 		LocalAddresses:   addrs("169.254.20.10", "fd00:90de:d95::a"),
 		InterceptNode:    true,
 		KubeDNSConfigMap: "/etc/kube-dns",
-		Upstreams: Upstreams{Cluster: servers("10.96.0.11:53", "[fd00::9]:5353"), External: []External{
+		Upstreams: Upstreams{Cluster: servers("10.96.0.11:53", "[fd00::9]:5353"), External: []nameserver.Source{
 			{Path: "/run/resolv.conf"},
-			{Server: Server{Addr: netip.MustParseAddrPort("9.9.9.9:53")}},
-			{Server: Server{Addr: netip.MustParseAddrPort("1.1.1.1:8853"), TLS: true, ServerName: "cloudflare-dns.com"}},
-			{Server: Server{Addr: netip.MustParseAddrPort("[2620:fe::fe]:853"), TLS: true, ServerName: "dns.quad9.net"}},
-			{Server: Server{Addr: netip.MustParseAddrPort("[fe80::1%eth0]:53")}},
-			{Server: Server{Addr: netip.MustParseAddrPort("127.0.0.1:5300")}},
+			{Address: nameserver.Address{Addr: netip.MustParseAddrPort("9.9.9.9:53")}},
+			{Address: nameserver.Address{Addr: netip.MustParseAddrPort("1.1.1.1:8853"), TLS: true, ServerName: "cloudflare-dns.com"}},
+			{Address: nameserver.Address{Addr: netip.MustParseAddrPort("[2620:fe::fe]:853"), TLS: true, ServerName: "dns.quad9.net"}},
+			{Address: nameserver.Address{Addr: netip.MustParseAddrPort("127.0.0.1:5300")}},
 		}, Corefile: "/etc/kube-dns-corefile/Corefile", NodeFile: "/etc/resolv.conf"},
-		StubDomains: map[string][]netip.AddrPort{"corp.example": servers("10.1.2.3:53", "10.1.2.4:5353"), "acme.test": servers("[fd00::53]:53")},
+		StubDomains: map[string][]nameserver.Address{"corp.example": servers("10.1.2.3:53", "10.1.2.4:5353"), "acme.test": servers("[fd00::53]:53")},
 		Cache:       Cache{Entries: 2000, NegativeTTL: 2 * time.Second, MemoryMiB: 8, HoldDenials: 20 * time.Second},
 		Limits:      Limits{Misses: 2000, TCPConnections: 3000},
 		Lease:       Lease{Renew: 100 * time.Millisecond, Lifetime: time.Second},
@@ -181,7 +181,7 @@ func TestDetection(t *testing.T) {
 		domain    string
 		redirects []steer.Redirect
 		local     []netip.Addr
-		cluster   []netip.AddrPort
+		cluster   []nameserver.Address
 		metrics   string
 		sources   map[string]string
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -76,7 +77,7 @@ func (n *Node) detect(env Env) error {
 	}
 	if !n.IsSet("upstreams.cluster") {
 		for _, r := range n.Redirects {
-			n.Upstreams.Cluster = append(n.Upstreams.Cluster, netip.AddrPortFrom(r.ClusterDNS, 53))
+			n.Upstreams.Cluster = append(n.Upstreams.Cluster, nameserver.At(r.ClusterDNS))
 		}
 		n.origin["upstreams.cluster"] = "the cluster DNS addresses"
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -33,7 +34,7 @@ func table() []field {
 		redirects("redirects", reload),
 		list("localAddresses", reload, func(n *Node) *[]netip.Addr { return &n.LocalAddresses }, parseAddr, netip.Addr.String, false),
 		boolean("interceptNode", reload, func(n *Node) *bool { return &n.InterceptNode }),
-		list("upstreams.cluster", reload, func(n *Node) *[]netip.AddrPort { return &n.Upstreams.Cluster }, parseServer, showServer, true),
+		list("upstreams.cluster", reload, func(n *Node) *[]nameserver.Address { return &n.Upstreams.Cluster }, parseServer, nameserver.Address.Short, true),
 		external("upstreams.external", reload),
 		text("upstreams.kubeDNSCorefile", reload, func(n *Node) *string { return &n.Upstreams.Corefile }, parsePath),
 		text("upstreams.nodeResolvConf", reload, func(n *Node) *string { return &n.Upstreams.NodeFile }, parsePath),
@@ -234,13 +235,13 @@ func external(name string, reload bool) field {
 				d.wrong(name, v, want)
 				return
 			}
-			d.node.Upstreams.Auto, d.node.Upstreams.External = false, elements(d, name, v, parseExternal)
+			d.node.Upstreams.Auto, d.node.Upstreams.External = false, elements(d, name, v, parseSource)
 		},
 		show: func(n *Node) any {
 			if n.Upstreams.Auto {
 				return auto
 			}
-			return each(n.Upstreams.External, External.String)
+			return each(n.Upstreams.External, nameserver.Source.String)
 		}}
 }
 
@@ -311,7 +312,7 @@ func (d *decoder) addr(name string, v ast.Node) netip.Addr {
 func stubDomains(name string, reload bool) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, name string, v ast.Node) {
-			d.node.StubDomains = map[string][]netip.AddrPort{}
+			d.node.StubDomains = map[string][]nameserver.Address{}
 			for _, p := range d.pairs(name, v) {
 				at := fmt.Sprintf("%s[%s]", name, p.key)
 				d.node.at[at] = place(d.file, p.name)
@@ -327,7 +328,7 @@ func stubDomains(name string, reload bool) field {
 			}
 			out := yaml.MapSlice{}
 			for _, domain := range sortedKeys(n.StubDomains) {
-				out = append(out, yaml.MapItem{Key: domain, Value: each(n.StubDomains[domain], showServer)})
+				out = append(out, yaml.MapItem{Key: domain, Value: each(n.StubDomains[domain], nameserver.Address.Short)})
 			}
 			return out
 		}}

@@ -8,11 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/pkg/steer"
 )
-
-// maxServers is what CoreDNS's forward takes in one line.
-const maxServers = 15
 
 // Validate checks each value and how they go together. It returns all faults joined.
 func (n *Node) Validate() error {
@@ -79,12 +77,12 @@ func (n *Node) checkUpstreams() []error {
 	default:
 		for i, a := range n.Upstreams.Cluster {
 			field := fmt.Sprintf("upstreams.cluster[%d]", i)
-			if n.InterceptNode && clusterDNS[a.Addr()] {
-				add(field, "%s is a cluster DNS address, and with interceptNode: true the agent's own questions to it would be caught: %s", a.Addr(), second)
+			if n.InterceptNode && clusterDNS[a.Addr.Addr()] {
+				add(field, "%s is a cluster DNS address, and with interceptNode: true the agent's own questions to it would be caught: %s", a.Addr.Addr(), second)
 				continue
 			}
-			if n.Link.ClusterDNSOnLink && clusterDNS[a.Addr()] {
-				add(field, "%s is a cluster DNS address, and with link.clusterDNSOnLink: true it is this node's own: %s", a.Addr(), second)
+			if n.Link.ClusterDNSOnLink && clusterDNS[a.Addr.Addr()] {
+				add(field, "%s is a cluster DNS address, and with link.clusterDNSOnLink: true it is this node's own: %s", a.Addr.Addr(), second)
 				continue
 			}
 			faults = append(faults, n.checkLoop(field, a)...)
@@ -92,22 +90,22 @@ func (n *Node) checkUpstreams() []error {
 	}
 	for i, e := range n.Upstreams.External {
 		if e.Path == "" {
-			faults = append(faults, n.checkLoop(fmt.Sprintf("upstreams.external[%d]", i), e.Server.Addr)...)
+			faults = append(faults, n.checkLoop(fmt.Sprintf("upstreams.external[%d]", i), e.Address)...)
 		}
 	}
-	if count := len(n.Upstreams.Cluster); count > maxServers {
-		add("upstreams.cluster", "names %d servers: keep at most %d", count, maxServers)
+	if count := len(n.Upstreams.Cluster); count > nameserver.Most {
+		add("upstreams.cluster", "names %d servers: keep at most %d", count, nameserver.Most)
 	}
-	if count := len(n.Upstreams.External); count > maxServers {
-		add("upstreams.external", "names %d servers: keep at most %d", count, maxServers)
+	if count := len(n.Upstreams.External); count > nameserver.Most {
+		add("upstreams.external", "names %d servers: keep at most %d", count, nameserver.Most)
 	}
 	return faults
 }
 
 // checkLoop refuses an upstream that is the agent itself.
-func (n *Node) checkLoop(field string, a netip.AddrPort) []error {
-	if a.Port() == 53 && slices.Contains(n.Own(), a.Addr()) {
-		return []error{n.fault(field, fmt.Sprintf("%s is an address of the agent itself, which would ask itself for ever: name the server behind it", a.Addr()))}
+func (n *Node) checkLoop(field string, a nameserver.Address) []error {
+	if err := a.Refuse(n.Own()); err != nil {
+		return []error{n.fault(field, err.Error())}
 	}
 	return nil
 }
@@ -122,8 +120,8 @@ func (n *Node) checkStubDomains() []error {
 			faults = append(faults, n.fault(field, "belongs to the cluster: name its servers in upstreams.cluster"))
 		case len(servers) == 0:
 			faults = append(faults, n.fault(field, "names no server: name one or take the domain out"))
-		case len(servers) > maxServers:
-			faults = append(faults, n.fault(field, fmt.Sprintf("names %d servers: keep at most %d", len(servers), maxServers)))
+		case len(servers) > nameserver.Most:
+			faults = append(faults, n.fault(field, fmt.Sprintf("names %d servers: keep at most %d", len(servers), nameserver.Most)))
 		}
 		for i, a := range servers {
 			faults = append(faults, n.checkLoop(fmt.Sprintf("%s[%d]", field, i), a)...)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -9,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 // Each parse function here takes one text into its typed form. Its error says what is wrong with the text and what to
@@ -22,107 +25,33 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// parseServer takes an address with or without a port.
-func parseServer(s string) (netip.AddrPort, error) {
-	a, ok := serverAddr(s, 53)
-	if !ok {
-		return netip.AddrPort{}, fmt.Errorf("%q is not a server: write an address with or without a port, such as 10.1.2.3, 10.1.2.3:5353 or [fd00::a]:53; names are not resolved here", s)
+// parseServer takes a server that is asked without TLS.
+func parseServer(s string) (nameserver.Address, error) {
+	a, err := nameserver.ParsePlain(s)
+	if err != nil && !errors.Is(err, nameserver.ErrLinkLocal) {
+		err = fmt.Errorf("%q is not a server: write an address with or without a port, such as 10.1.2.3, 10.1.2.3:5353 or [fd00::a]:53; "+
+			"names are not resolved here", s)
 	}
-	return a, nil
+	return a, err
 }
 
-func serverAddr(s string, port uint16) (netip.AddrPort, bool) {
-	if a, err := netip.ParseAddr(s); err == nil {
-		return netip.AddrPortFrom(a, port), usable(a)
-	}
-	if inner, ok := strings.CutPrefix(s, "["); ok {
-		if inner, ok := strings.CutSuffix(inner, "]"); ok {
-			a, err := netip.ParseAddr(inner)
-			return netip.AddrPortFrom(a, port), err == nil && a.Is6() && usable(a)
-		}
-	}
-	ap, err := netip.ParseAddrPort(s)
-	return ap, err == nil && ap.Port() != 0 && usable(ap.Addr())
-}
-
-// usable refuses what can be no server's address. A loopback address can be: a resolver on the node itself.
-func usable(a netip.Addr) bool { return !a.IsUnspecified() && !a.IsMulticast() && !a.Is4In6() }
-
-func showServer(a netip.AddrPort) string {
-	if a.Port() == 53 {
-		return a.Addr().String()
-	}
-	return a.String()
-}
-
-// parseExternal takes a path, or a server as tls://address[%name][:port] or plain.
-func parseExternal(s string) (External, error) {
+// parseSource takes a path, or a server.
+func parseSource(s string) (nameserver.Source, error) {
 	if strings.HasPrefix(s, "/") {
 		p, err := parsePath(s)
-		return External{Path: p}, err
+		return nameserver.Source{Path: p}, err
 	}
-	rest, tls := strings.CutPrefix(s, "tls://")
-	if !tls {
-		a, ok := serverAddr(s, 53)
-		if !ok {
-			return External{}, fmt.Errorf("%q is neither a server nor a file: write an address with or without a port, tls://address%%name, or the whole path of a file in the format of resolv.conf", s)
-		}
-		return External{Server: Server{Addr: a}}, nil
+	a, err := nameserver.Parse(s)
+	switch {
+	case err == nil || errors.Is(err, nameserver.ErrLinkLocal):
+	case strings.HasPrefix(s, "tls://"):
+		err = fmt.Errorf("%q is not a DNS-over-TLS server: write tls://9.9.9.9%%dns.quad9.net or tls://[2620:fe::fe%%dns.quad9.net], "+
+			"with :port behind where it is not 853", s)
+	default:
+		err = fmt.Errorf("%q is neither a server nor a file: write an address with or without a port, tls://address%%name, "+
+			"or the whole path of a file in the format of resolv.conf", s)
 	}
-	host, name, port := splitServerName(rest)
-	a, ok := serverAddr(host+port, 853)
-	server := Server{Addr: a, TLS: true}
-	if ok && name != "" {
-		domain, err := parseDomain(name)
-		server.ServerName, ok = domain, err == nil
-	}
-	if !ok || strings.Contains(rest, "%") && name == "" {
-		return External{}, fmt.Errorf("%q is not a DNS-over-TLS server: write tls://9.9.9.9%%dns.quad9.net or tls://[2620:fe::fe%%dns.quad9.net], with :port behind where it is not 853", s)
-	}
-	return External{Server: server}, nil
-}
-
-// splitServerName takes apart how CoreDNS writes the name in a server's certificate: 9.9.9.9%dns.quad9.net:853 and
-// [2620:fe::fe%dns.quad9.net]:853. The name stands where a zone would, which no public server's address has.
-func splitServerName(s string) (host, name, port string) {
-	if inside, after, ok := strings.Cut(strings.TrimPrefix(s, "["), "]"); ok && strings.HasPrefix(s, "[") {
-		host, name, _ = strings.Cut(inside, "%")
-		return "[" + host + "]", name, after
-	}
-	host, name, found := strings.Cut(s, "%")
-	if n, p, ok := strings.Cut(name, ":"); found && ok {
-		if strings.Contains(host, ":") { // an IPv6 address would swallow the port
-			host = "[" + host
-		}
-		return host, n, ":" + p
-	}
-	return host, name, ""
-}
-
-// String gives the form in which it is written.
-func (e External) String() string {
-	if e.Path != "" {
-		return e.Path
-	}
-	return e.Server.String()
-}
-
-// String gives the form in which it is written, and in which CoreDNS's forward takes it.
-func (s Server) String() string {
-	if !s.TLS {
-		return showServer(s.Addr)
-	}
-	host := s.Addr.Addr().String()
-	if s.ServerName != "" {
-		host += "%" + s.ServerName
-	}
-	if s.Addr.Addr().Is6() {
-		host = "[" + host + "]"
-	}
-	if s.Addr.Port() != 853 {
-		host += ":" + strconv.Itoa(int(s.Addr.Port()))
-	}
-	return "tls://" + host
+	return nameserver.Source{Address: a}, err
 }
 
 // parseDomain brings a domain into lower case without its final dot.

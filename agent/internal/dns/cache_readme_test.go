@@ -4,7 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/neardns/neardns/agent/internal/config"
 )
 
 // TestCacheREADME holds the blocks that the cache's README shows against what is rendered.
@@ -13,9 +14,10 @@ func TestCacheREADME(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := config.Default().Cache
 	for zone, w := range map[string]whose{"cluster.local": ofCluster, ".": fromOthers} {
 		var want strings.Builder
-		for _, line := range cacheLines(Cache{Entries: defaultEntries, NegativeTTL: defaultNegativeTTL, ServeStale: time.Hour}, w) {
+		for _, line := range cacheLines(Cache{Entries: c.Entries, NegativeTTL: c.NegativeTTL, ServeStale: c.ServeStale}, w) {
 			want.WriteString("    " + line + "\n")
 		}
 		if !strings.Contains(string(text), zone+" {\n"+want.String()+"}\n") {

@@ -16,6 +16,7 @@ import (
 	mdns "github.com/miekg/dns"
 
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 // exchangeRaw sends bytes and returns the bytes that come back.
@@ -236,8 +237,8 @@ func TestCacheOverReloads(t *testing.T) {
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg { return address(ip.Load().(string))(q) })
 	one, two := newUpstream(t, address("10.1.0.1")), newUpstream(t, address("10.1.0.2"))
 	cfg := config(t, up)
-	cfg.StubDomains = map[string][]string{"corp.example": {one.addr}}
-	cfg.LastResort = []string{up.addr}
+	cfg.StubDomains = map[string][]nameserver.Address{"corp.example": servers(one.addr)}
+	cfg.LastResort = servers(up.addr)
 	s := start(t, cfg)
 	at := netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String()
 	names := []string{"a.cluster.local.", "b.example.org."}
@@ -248,13 +249,13 @@ func TestCacheOverReloads(t *testing.T) {
 	ip.Store("10.0.0.9") // whoever is asked again says so
 	for i := range 20 {
 		next := cfg
-		next.StubDomains = map[string][]string{"corp.example": {one.addr}, fmt.Sprintf("s%d.example", i): {two.addr}}
+		next.StubDomains = map[string][]nameserver.Address{"corp.example": servers(one.addr), fmt.Sprintf("s%d.example", i): servers(two.addr)}
 		if i%2 == 0 {
-			next.StubDomains["corp.example"] = []string{two.addr}
+			next.StubDomains["corp.example"] = servers(two.addr)
 		}
 		if i%3 == 0 { // a redirect comes, and goes
-			next.Cluster = append(slices.Clone(next.Cluster), "127.0.0.9:5353")
-			next.LastResort = append(slices.Clone(next.LastResort), "127.0.0.9:5353")
+			next.Cluster = append(slices.Clone(next.Cluster), servers("127.0.0.9:5353")...)
+			next.LastResort = append(slices.Clone(next.LastResort), servers("127.0.0.9:5353")...)
 		}
 		next.Queries = []dns.Queries{dns.QueriesOff, dns.QueriesErrors}[i%2]
 		next.Cache.Entries = 2000 + i

@@ -60,25 +60,6 @@ func FuzzConflicting(f *testing.F) {
 	})
 }
 
-func FuzzParseUpstream(f *testing.F) {
-	for _, s := range []string{"10.0.0.1", "10.0.0.1:53", "[fd00::1]:53", "tls://9.9.9.9%dns.quad9.net:853", "tls://[2620:fe::9%dns.quad9.net]:853", "https://x", "tls://0.0.0.1%0..", "tls://0.0.0.1%."} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		out, ap, err := parseUpstream(s, true)
-		if err != nil {
-			return
-		}
-		if strings.ContainsAny(out, " \t\r\n{}\"#") {
-			t.Fatalf("%q became %q, which means something in a Corefile", s, out)
-		}
-		again, ap2, err := parseUpstream(out, true)
-		if err != nil || again != out || ap2 != ap {
-			t.Fatalf("%q became %q, which reads as %q, %v", s, out, again, err)
-		}
-	})
-}
-
 func TestLogLines(t *testing.T) {
 	for _, tc := range []struct{ line, want string }{
 		{`{"level":"INFO","msg":"[INFO] Reloading"}`, "level=DEBUG msg=coredns text=Reloading"},
@@ -158,7 +139,8 @@ func ownChain() *Server {
 // TestReloadOfADeadServer lets every socket die and a reload come before anybody has noticed.
 func TestReloadOfADeadServer(t *testing.T) {
 	s := ownChain()
-	cfg := Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 45353, Override: ". {\n    whoami\n}\n"}
+	cfg := Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 45353, Misses: 1024, Connections: 1024,
+		Override: ". {\n    whoami\n}\n"}
 	if err := s.Start(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +164,7 @@ func TestAskChain(t *testing.T) {
 	if err := s.Ask(t.Context(), "cluster.local"); err == nil {
 		t.Error("a server that was not started answers")
 	}
-	cfg := Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 45354,
+	cfg := Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 45354, Misses: 1024, Connections: 1024,
 		Override: "cluster.local {\n    whoami\n}\nsick.example {\n    template ANY ANY {\n        rcode SERVFAIL\n    }\n}\n"}
 	if err := s.Start(t.Context(), cfg); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/coredns/caddy/caddyfile"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 // Survey is what a Corefile written for NodeLocal DNSCache says of matters that the agent sees to itself.
@@ -90,8 +92,8 @@ func firstServer(tokens []caddyfile.Token) netip.Addr {
 		if t.Text == "{" {
 			break
 		}
-		if at, err := parseAddrPort(strings.TrimPrefix(t.Text, "dns://"), defaultPort); err == nil && at.Port() == defaultPort {
-			return at.Addr()
+		if at, err := nameserver.ParsePlain(strings.TrimPrefix(t.Text, "dns://")); err == nil && at.Addr.Port() == defaultPort {
+			return at.Addr.Addr()
 		}
 	}
 	return netip.Addr{}
@@ -103,9 +105,8 @@ func checkForward(tokens []caddyfile.Token, own []netip.Addr) error {
 		if t.Text == "{" {
 			return nil // options follow, and perhaps another forward; CoreDNS's own check sees to that
 		}
-		host := strings.TrimPrefix(t.Text, "dns://")
-		at, err := parseAddrPort(host, defaultPort)
-		if err == nil && at.Port() == defaultPort && slices.Contains(own, at.Addr()) {
+		at, err := nameserver.ParsePlain(strings.TrimPrefix(t.Text, "dns://"))
+		if err == nil && at.Refuse(own) != nil {
 			return fmt.Errorf("line %d: forward to %s, an address of the agent itself, which would ask itself for ever: name the server behind it, such as the address of a second Service", t.Line, t.Text)
 		}
 	}

@@ -108,7 +108,7 @@ func at(cfg dns.Config, i int) string {
 
 func nodeCache(text string) dns.Config {
 	return dns.Config{Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10")}, NodeCache: true, Link: "nodelocaldns",
-		Override: text, OverrideName: "base"}
+		Override: text, OverrideName: "base", Misses: 1024, Connections: 1024}
 }
 
 func TestNodeCacheBinds(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 // Directives that belong to the agent: a snippet may not bring them.
@@ -162,7 +164,7 @@ func rendered(cfg Config) ([]*block, error) {
 	common.set("cache", cacheLines(cfg.Cache, fromOthers)...)
 	common.set(dirAdmit, admitLine(cfg))
 	switch cfg.Queries {
-	case QueriesOff:
+	default: // off
 		// One line a minute for each server block, the first at once: an upstream that is down fails thousands of
 		// questions, and the metrics count them.
 		common.set("errors", "errors {", "    consolidate 1m .* warning show_first", "}")
@@ -215,7 +217,7 @@ func rendered(cfg Config) ([]*block, error) {
 // answersOf tells the cache that answers are the cluster's, by whichever of its DNS addresses: a redirect that comes or goes
 // changes nothing of what is known. Where the operator names servers of his own, they count.
 func answersOf(cfg Config) []string {
-	own := func(s string) bool { return !slices.Contains(cfg.LastResort, s) }
+	own := func(s nameserver.Address) bool { return !slices.Contains(cfg.LastResort, s) }
 	if len(cfg.Cluster) == 0 || slices.ContainsFunc(cfg.Cluster, own) {
 		return nil
 	}
@@ -279,11 +281,11 @@ func externalResort(cfg Config) []string {
 	if len(cfg.LastResort) > 0 {
 		return resort(cfg, cfg.External)
 	}
-	return []string{"last_resort " + strings.Join(cfg.Cluster, " ")}
+	return []string{"last_resort " + nameserver.Join(cfg.Cluster)}
 }
 
-func resort(cfg Config, asked []string) []string {
-	var last []string
+func resort(cfg Config, asked []nameserver.Address) []string {
+	var last []nameserver.Address
 	for _, s := range cfg.LastResort {
 		if !slices.Contains(asked, s) {
 			last = append(last, s)
@@ -292,7 +294,7 @@ func resort(cfg Config, asked []string) []string {
 	if len(last) == 0 {
 		return nil
 	}
-	lines := []string{"last_resort " + strings.Join(last, " ")}
+	lines := []string{"last_resort " + nameserver.Join(last)}
 	if cfg.LastResortMark != 0 {
 		lines = append(lines, fmt.Sprintf("mark %d", cfg.LastResortMark))
 	}
@@ -300,8 +302,8 @@ func resort(cfg Config, asked []string) []string {
 }
 
 // askLines asks in the order that was written, as a resolver library does.
-func askLines(servers []string, body ...string) []string {
-	line := dirAsk + " " + strings.Join(servers, " ")
+func askLines(servers []nameserver.Address, body ...string) []string {
+	line := dirAsk + " " + nameserver.Join(servers)
 	if len(body) == 0 {
 		return []string{line}
 	}

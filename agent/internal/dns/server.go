@@ -52,10 +52,13 @@ func (c *census) leave() {
 	}
 }
 
+// usual is what a scrape before the first Start shows for both limits.
+const usual = 1024
+
 // New makes a server that is not started. plugins are CoreDNS plugins of our own that the rendered Corefile uses: probe
 // and metrics.
 func New(log *slog.Logger, plugins ...Plugin) *Server {
-	s := &Server{log: log, plugins: map[string]caddy.SetupFunc{}, crowd: newCrowd(Config{Misses: defaultMisses, Connections: defaultConnections})}
+	s := &Server{log: log, plugins: map[string]caddy.SetupFunc{}, crowd: newCrowd(Config{Misses: usual, Connections: usual})}
 	for _, p := range plugins {
 		s.plugins[p.Name] = p.Setup
 	}

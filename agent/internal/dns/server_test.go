@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 func TestServes(t *testing.T) {
@@ -26,8 +27,8 @@ func TestServes(t *testing.T) {
 	cfg := config(t, cluster)
 	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("::1"))
 	cfg.Port = freePort(t, "127.0.0.1", "127.0.0.2", "::1")
-	cfg.External = []string{external.addr}
-	cfg.StubDomains = map[string][]string{"corp.example": {stub.addr}}
+	cfg.External = servers(external.addr)
+	cfg.StubDomains = map[string][]nameserver.Address{"corp.example": servers(stub.addr)}
 	s := start(t, cfg)
 
 	for _, a := range cfg.Addresses {
@@ -162,7 +163,7 @@ func TestNextUpstream(t *testing.T) {
 	good := newUpstream(t, address("10.0.0.4"))
 	cfg := config(t, good)
 	dead := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t, "127.0.0.1")).String()
-	cfg.Cluster = []string{dead, refuses.addr, good.addr}
+	cfg.Cluster = servers(dead, refuses.addr, good.addr)
 	cfg.External = cfg.Cluster
 	start(t, cfg)
 	for i := range 5 {
@@ -176,7 +177,7 @@ func TestNextUpstream(t *testing.T) {
 func TestSilentUpstream(t *testing.T) {
 	good := newUpstream(t, address("10.0.0.4"))
 	cfg := config(t, good)
-	cfg.Cluster = []string{blackhole(t), good.addr}
+	cfg.Cluster = servers(blackhole(t), good.addr)
 	start(t, cfg)
 	for i := range 8 {
 		began := time.Now()
@@ -331,7 +332,7 @@ func TestLog(t *testing.T) {
 			cfg := config(t, fails)
 			cfg.Queries = tc.queries
 			// A quick failure: nobody listens there.
-			cfg.Cluster = []string{netip.AddrPortFrom(cfg.Addresses[0], freePort(t, "127.0.0.1")).String()}
+			cfg.Cluster = []nameserver.Address{{Addr: netip.AddrPortFrom(cfg.Addresses[0], freePort(t, "127.0.0.1"))}}
 			if err := s.Start(context.Background(), cfg); err != nil {
 				t.Fatal(err)
 			}

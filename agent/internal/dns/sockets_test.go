@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 // TestStartNamesEveryHolder checks that a start which cannot have all sockets takes none and says why for each.
@@ -219,7 +220,7 @@ func TestRestartKeepsOldOnFailure(t *testing.T) {
 func TestReloadsLeaveNothing(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)
-	cfg.StubDomains = map[string][]string{"a.example": {up.addr}, "b.example": {up.addr}}
+	cfg.StubDomains = map[string][]nameserver.Address{"a.example": servers(up.addr), "b.example": servers(up.addr)}
 	s := start(t, cfg)
 	bad := cfg
 	bad.Snippets = map[string]string{".": "cache -1"}

@@ -22,6 +22,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/wire"
 )
 
@@ -131,6 +132,15 @@ func newServer(log *slog.Logger) *dns.Server {
 		dns.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})
 }
 
+// servers are without TLS.
+func servers(s ...string) []nameserver.Address {
+	var out []nameserver.Address
+	for _, a := range s {
+		out = append(out, nameserver.Address{Addr: netip.MustParseAddrPort(a)})
+	}
+	return out
+}
+
 // config serves on 127.0.0.1 with one upstream for everything.
 func config(t testing.TB, up *upstream) dns.Config {
 	t.Helper()
@@ -138,8 +148,12 @@ func config(t testing.TB, up *upstream) dns.Config {
 		Addresses:     []netip.Addr{netip.MustParseAddr("127.0.0.1")},
 		Port:          freePort(t, "127.0.0.1"),
 		ClusterDomain: "cluster.local",
-		Cluster:       []string{up.addr},
-		External:      []string{up.addr},
+		ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
+		Cluster:       servers(up.addr),
+		External:      servers(up.addr),
+		Cache:         dns.Cache{Entries: 10000, NegativeTTL: 5 * time.Second},
+		Misses:        1024,
+		Connections:   1024,
 		InstanceID:    "test.1",
 	}
 }

@@ -1,6 +1,7 @@
 package nodecache
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -8,13 +9,15 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 // Fill is what the placeholders of a template stand for.
 type Fill struct {
 	Locals     []netip.Addr // -localip
 	Upstream   netip.Addr   // for the cluster's names
-	External   []string     // servers for the rest, as forward takes them; none: the cluster's are asked
+	External   string       // servers for the rest, as forward takes them; "": the cluster's are asked
 	Chosen     bool         // by the kube-dns ConfigMap: they are asked over UDP, whatever the template says
 	Prometheus string       // host:port
 	Domain     string       // the cluster's, where the operator did not fill it in
@@ -48,10 +51,7 @@ func (f Fill) Corefile(template string) (text string, notes []string, err error)
 		// As node-cache, which looks for the text with one kind of indentation alone.
 		text = upstreamBlock.ReplaceAllStringFunc(text, func(m string) string { return forceTCP.ReplaceAllString(m, "") })
 	}
-	external := f.External
-	if len(external) == 0 {
-		external = []string{f.Upstream.String()}
-	}
+	external := cmp.Or(f.External, f.Upstream.String())
 	var locals []string
 	for _, a := range f.Locals {
 		locals = append(locals, a.String())
@@ -65,7 +65,7 @@ func (f Fill) Corefile(template string) (text string, notes []string, err error)
 		notes = append(notes, fmt.Sprintf("the template has %s, which the instructions have filled in by sed: taken for %s", dnsDomain, f.Domain))
 	}
 	text = strings.NewReplacer(localDNS, strings.Join(locals, " "), dnsServer, "", dnsDomain, f.Domain, ClusterDNS, f.Upstream.String(),
-		upstreamServers, strings.Join(external, " "), metricsEndpoint, f.Prometheus, metricsShort, f.Prometheus).Replace(text)
+		upstreamServers, external, metricsEndpoint, f.Prometheus, metricsShort, f.Prometheus).Replace(text)
 	if left := placeholder.FindStringIndex(text); left != nil {
 		line := strings.Count(text[:left[0]], "\n") + 1
 		return "", notes, fmt.Errorf("line %d: %s is no placeholder of node-cache's: fill it in, or take it out", line, text[left[0]:left[1]])
@@ -105,9 +105,8 @@ func Imports(text, folder string) (absolute string, patterns []string) {
 // stubTTL is how long answers of a stub domain are kept at most, as in node-cache.
 const stubTTL = 30
 
-// Stubs are the server blocks of stub domains, each with its servers as forward takes them, but for zones that the template
-// serves itself.
-func Stubs(domains map[string][]string, served []string) (text string, notes []string) {
+// Stubs are the server blocks of stub domains, but for zones that the template serves itself.
+func Stubs(domains map[string][]nameserver.Address, served []string) (text string, notes []string) {
 	var b strings.Builder
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {
 		if slices.Contains(served, domain) {
@@ -118,7 +117,7 @@ func Stubs(domains map[string][]string, served []string) (text string, notes []s
 			notes = append(notes, fmt.Sprintf("stub domain %s of the kube-dns ConfigMap names no server: it has no effect", domain))
 			continue
 		}
-		fmt.Fprintf(&b, "\n%s:53 {\n    errors\n    cache %d\n    forward . %s\n}\n", domain, stubTTL, strings.Join(domains[domain], " "))
+		fmt.Fprintf(&b, "\n%s:53 {\n    errors\n    cache %d\n    forward . %s\n}\n", domain, stubTTL, nameserver.Join(domains[domain]))
 	}
 	return b.String(), notes
 }

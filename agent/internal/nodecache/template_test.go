@@ -2,15 +2,18 @@ package nodecache
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 func fill() Fill {
-	return Fill{Locals: addrs("169.254.20.10", "10.96.0.10"), Upstream: addrs("10.96.0.11")[0], External: []string{"192.0.2.1:53", "192.0.2.2:53"},
+	return Fill{Locals: addrs("169.254.20.10", "10.96.0.10"), Upstream: addrs("10.96.0.11")[0], External: "192.0.2.1:53 192.0.2.2:53",
 		Prometheus: ":9253", Domain: "cluster.local"}
 }
 
@@ -28,7 +31,7 @@ func TestCorefile(t *testing.T) {
 		"one with a port, IPv6": {"health __PILLAR__LOCAL__DNS__:8080\n", func(f *Fill) { f.Locals = addrs("fd00:90de:d95::a") },
 			"health [fd00:90de:d95::a]:8080\n", ""},
 		"the rest":                       {"forward . __PILLAR__UPSTREAM__SERVERS__\n", nil, "forward . 192.0.2.1:53 192.0.2.2:53\n", ""},
-		"the rest, nobody":               {"forward . __PILLAR__UPSTREAM__SERVERS__\n", func(f *Fill) { f.External = nil }, "forward . 10.96.0.11\n", ""},
+		"the rest, nobody":               {"forward . __PILLAR__UPSTREAM__SERVERS__\n", func(f *Fill) { f.External = "" }, "forward . 10.96.0.11\n", ""},
 		"the rest over TCP":              {tcp, nil, "forward . 192.0.2.1:53 192.0.2.2:53 {\n  force_tcp\n}\n", ""},
 		"chosen ones, never over TCP":    {tcp, func(f *Fill) { f.Chosen = true }, "forward . 192.0.2.1:53 192.0.2.2:53 {\n}\n", ""},
 		"whatever the indentation":       {strings.ReplaceAll(tcp, "  ", "\t\t "), func(f *Fill) { f.Chosen = true }, "forward . 192.0.2.1:53 192.0.2.2:53 {\n}\n", ""},
@@ -81,8 +84,17 @@ import generated/x.server
 	}
 }
 
+func servers(s ...string) []nameserver.Address {
+	var out []nameserver.Address
+	for _, a := range s {
+		out = append(out, nameserver.Address{Addr: netip.MustParseAddrPort(a)})
+	}
+	return out
+}
+
 func TestStubs(t *testing.T) {
-	text, notes := Stubs(map[string][]string{"b.example": {"10.1.1.1:53"}, "a.example": {"10.2.2.2:53", "10.2.2.3:5353"}, "served.example": {"10.3.3.3:53"}, "none.example": nil},
+	text, notes := Stubs(map[string][]nameserver.Address{"b.example": servers("10.1.1.1:53"), "none.example": nil,
+		"a.example": servers("10.2.2.2:53", "10.2.2.3:5353"), "served.example": servers("10.3.3.3:53")},
 		[]string{".", "served.example"})
 	want := `
 a.example:53 {

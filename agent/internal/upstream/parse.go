@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 // UplinkFile is where systemd-resolved writes the servers that it asks itself, for programs that do not want its stub.
@@ -16,18 +18,18 @@ const UplinkFile = "/run/systemd/resolve/resolv.conf"
 // systemd-resolved's two listeners (systemd-resolved.service(8)).
 var stubs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 53}), netip.AddrFrom4([4]byte{127, 0, 0, 54})}
 
-// nameserver is one line of a resolv.conf.
-type nameserver struct {
+// entry is one line "nameserver" of a resolv.conf.
+type entry struct {
 	addr netip.Addr
 	line int
 }
 
-func (n nameserver) isStub() bool { return slices.Contains(stubs, n.addr) }
+func (n entry) isStub() bool { return slices.Contains(stubs, n.addr) }
 
 // parseResolvConf reads the nameserver lines as the C libraries do: the keyword starts the line, and what follows the
 // address is ignored. Where they would skip a line with an unusable address in silence, we say so. Lines that are
 // nothing known only make a note, since every resolver lives with them.
-func parseResolvConf(file, text string) (out []nameserver, notes []string, err error) {
+func parseResolvConf(file, text string) (out []entry, notes []string, err error) {
 	var faults []error
 	number := 0
 	for line := range strings.Lines(text) {
@@ -63,8 +65,8 @@ func parseResolvConf(file, text string) (out []nameserver, notes []string, err e
 		case addr.IsUnspecified():
 			addr = loopback(addr) // what the C libraries make of it
 		}
-		if !slices.ContainsFunc(out, func(n nameserver) bool { return n.addr == addr }) {
-			out = append(out, nameserver{addr, number})
+		if !slices.ContainsFunc(out, func(n entry) bool { return n.addr == addr }) {
+			out = append(out, entry{addr, number})
 		}
 	}
 	return out, notes, errors.Join(faults...)
@@ -86,12 +88,12 @@ func shorten(s string) string {
 }
 
 // parseStubDomains reads the ConfigMap's stubDomains: {"acme.local": ["1.2.3.4", "1.2.3.5:5353"]}.
-func parseStubDomains(file, text string) (map[string][]netip.AddrPort, error) {
+func parseStubDomains(file, text string) (map[string][]nameserver.Address, error) {
 	var in map[string][]string
 	if err := decode(file, text, &in, `{"corp.example": ["10.1.2.3"]}`); err != nil {
 		return nil, err
 	}
-	out := map[string][]netip.AddrPort{}
+	out := map[string][]nameserver.Address{}
 	var faults []error
 	for _, key := range slices.Sorted(maps.Keys(in)) {
 		domain := strings.ToLower(strings.TrimSuffix(key, "."))
@@ -108,7 +110,7 @@ func parseStubDomains(file, text string) (map[string][]netip.AddrPort, error) {
 			continue
 		}
 		for i, s := range in[key] {
-			a, err := parseServer(s)
+			a, err := nameserver.ParsePlain(s)
 			if err != nil {
 				faults = append(faults, fmt.Errorf("%s: %s[%d]: %w", file, domain, i, err))
 				continue
@@ -120,15 +122,15 @@ func parseStubDomains(file, text string) (map[string][]netip.AddrPort, error) {
 }
 
 // parseNameservers reads the ConfigMap's upstreamNameservers: ["8.8.8.8", "8.8.4.4:53"].
-func parseNameservers(file, text string) ([]netip.AddrPort, error) {
+func parseNameservers(file, text string) ([]nameserver.Address, error) {
 	var in []string
 	if err := decode(file, text, &in, `["10.1.2.3"]`); err != nil {
 		return nil, err
 	}
-	var out []netip.AddrPort
+	var out []nameserver.Address
 	var faults []error
 	for i, s := range in {
-		a, err := parseServer(s)
+		a, err := nameserver.ParsePlain(s)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s: [%d]: %w", file, i, err))
 			continue
@@ -154,22 +156,6 @@ func decode(file, text string, into any, example string) error {
 		return fmt.Errorf("%s:%d: a JSON %s stands where none may: write it as %s", file, line, wrong.Value, example)
 	}
 	return fmt.Errorf("%s: %w: write it as %s", file, err, example)
-}
-
-// parseServer takes an address with or without a port. kube-dns also took names; we would need DNS to resolve them.
-func parseServer(s string) (netip.AddrPort, error) {
-	a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
-	ap := netip.AddrPortFrom(a, 53)
-	if err != nil {
-		ap, err = netip.ParseAddrPort(s)
-	}
-	if err != nil {
-		return ap, fmt.Errorf("%q is not a server: write an address with or without a port; names are not resolved here", shorten(s))
-	}
-	if a := ap.Addr(); ap.Port() == 0 || a.IsUnspecified() || a.IsMulticast() || a.Is4In6() {
-		return ap, fmt.Errorf("%q is not a server's address: write another", shorten(s))
-	}
-	return ap, nil
 }
 
 func isDomain(d string) bool {

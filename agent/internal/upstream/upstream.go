@@ -17,50 +17,20 @@ import (
 	"net/netip"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
-
-// maxServers is what CoreDNS's forward takes in one line.
-const maxServers = 15
-
-// Server is one server that may be asked.
-type Server struct {
-	Addr       netip.AddrPort
-	TLS        bool
-	ServerName string // the name in its certificate; "" where that names the address
-}
-
-// String gives the form in which CoreDNS's forward takes it, always with the port.
-func (s Server) String() string {
-	if !s.TLS {
-		return s.Addr.String()
-	}
-	host := s.Addr.Addr().String()
-	if s.ServerName != "" {
-		host += "%" + s.ServerName
-	}
-	if s.Addr.Addr().Is6() {
-		host = "[" + host + "]"
-	}
-	return "tls://" + host + ":" + strconv.Itoa(int(s.Addr.Port()))
-}
-
-// External is one server, or a file in the format of resolv.conf that names some.
-type External struct {
-	Path   string // "" for a server
-	Server Server
-}
 
 // Input is what Resolve goes by.
 type Input struct {
 	ClusterDomain string
-	Cluster       []netip.AddrPort            // for the cluster domain
-	External      []External                  // for everything else; none: whoever serves the cluster domain
-	ExternalSet   bool                        // somebody chose External: then the ConfigMap's upstreamNameservers give way
-	StubDomains   map[string][]netip.AddrPort // by domain, lower case, without the final dot
-	ConfigMap     string                      // folder of a mounted kube-dns ConfigMap, "" for none; it need not exist
-	Own           []netip.Addr                // where the agent itself answers
+	Cluster       []nameserver.Address            // for the cluster domain
+	External      []nameserver.Source             // for everything else; none: whoever serves the cluster domain
+	ExternalSet   bool                            // somebody chose External: then the ConfigMap's upstreamNameservers give way
+	StubDomains   map[string][]nameserver.Address // by domain, lower case, without the final dot
+	ConfigMap     string                          // folder of a mounted kube-dns ConfigMap, "" for none; it need not exist
+	Own           []netip.Addr                    // where the agent itself answers
 	ReadFile      func(path string) ([]byte, error)
 	// Auto has the Corefile of kube-dns decide about everything else, in External's place; nil: it does not.
 	Auto *Auto
@@ -98,15 +68,15 @@ type Terms struct {
 // Upstreams is whom to ask. Its Files may differ from one Resolve to the next, so a Watch ends with the answer that it
 // was made for.
 type Upstreams struct {
-	Cluster  []Server
-	External []Server            // none: ask Cluster
-	Found    bool                // nobody chose External: it is what the node itself asks
-	By       By                  // who answers for everything else
-	Why      string              // it is they; "" where the configuration says so
-	Stub     map[string][]Server // by domain, lower case, without the final dot
-	Files    []string            // what was read to come to this, or would have been were it there: to be followed by Watch
-	Notes    []string            // what was passed over, and why; for the log
-	Warnings []string            // what somebody should mend, although there is a way without it
+	Cluster  []nameserver.Address
+	External []nameserver.Address            // none: ask Cluster
+	Found    bool                            // nobody chose External: it is what the node itself asks
+	By       By                              // who answers for everything else
+	Why      string                          // it is they; "" where the configuration says so
+	Stub     map[string][]nameserver.Address // by domain, lower case, without the final dot
+	Files    []string                        // what was read to come to this, or would have been were it there: to be followed by Watch
+	Notes    []string                        // what was passed over, and why; for the log
+	Warnings []string                        // what somebody should mend, although there is a way without it
 }
 
 // Resolve reads the files and puts everything together. It returns all faults joined.
@@ -114,14 +84,14 @@ func Resolve(in Input) (Upstreams, error) {
 	in.Terms = Terms{cmp.Or(in.Terms.External, "upstreams.external"), cmp.Or(in.Terms.Cluster, "upstreams.cluster of the configuration"),
 		cmp.Or(in.Terms.ConfigMap, "kubeDNSConfigMap")}
 	r := &resolver{in: in}
-	r.out.Stub = map[string][]Server{}
+	r.out.Stub = map[string][]nameserver.Address{}
 	for _, a := range in.Cluster {
-		r.take(&r.out.Cluster, "upstreams.cluster", Server{Addr: a})
+		r.take(&r.out.Cluster, "upstreams.cluster", a)
 	}
 	for _, domain := range slices.Sorted(maps.Keys(in.StubDomains)) {
 		for _, a := range in.StubDomains[domain] {
 			servers := r.out.Stub[domain]
-			r.take(&servers, "stubDomains["+domain+"]", Server{Addr: a})
+			r.take(&servers, "stubDomains["+domain+"]", a)
 			r.out.Stub[domain] = servers
 		}
 	}
@@ -134,7 +104,7 @@ func Resolve(in Input) (Upstreams, error) {
 	default:
 		for _, e := range in.External {
 			if e.Path == "" {
-				r.take(&r.out.External, "upstreams.external", e.Server)
+				r.take(&r.out.External, "upstreams.external", e.Address)
 			} else {
 				r.resolvConf(e.Path, "")
 			}
@@ -177,16 +147,11 @@ func (r *resolver) note(format string, args ...any) {
 	r.out.Notes = append(r.out.Notes, fmt.Sprintf(format, args...))
 }
 
-// own reports whether a server is the agent itself. On another port it is somebody else.
-func (r *resolver) own(s Server) bool {
-	return s.Addr.Port() == 53 && slices.Contains(r.in.Own, s.Addr.Addr().WithZone(""))
-}
-
 // take adds a server that somebody named on purpose. The agent's own address there is a mistake that has to be mended:
 // nobody can know who was meant.
-func (r *resolver) take(to *[]Server, where string, s Server) {
-	if r.own(s) {
-		r.fault("%s: %s is an address of the agent itself, which would ask itself for ever: name the server behind it", where, s.Addr.Addr())
+func (r *resolver) take(to *[]nameserver.Address, where string, s nameserver.Address) {
+	if err := s.Refuse(r.in.Own); err != nil {
+		r.fault("%s: %w", where, err)
 		return
 	}
 	if !slices.Contains(*to, s) {
@@ -195,10 +160,10 @@ func (r *resolver) take(to *[]Server, where string, s Server) {
 }
 
 // bound cuts a list to what CoreDNS takes. Files are not ours to refuse for a length that is theirs to choose.
-func (r *resolver) bound(where string, servers *[]Server) {
-	if extra := len(*servers) - maxServers; extra > 0 {
-		r.note("%s: the last %d servers are not asked: %d are the most", where, extra, maxServers)
-		*servers = (*servers)[:maxServers]
+func (r *resolver) bound(where string, servers *[]nameserver.Address) {
+	if extra := len(*servers) - nameserver.Most; extra > 0 {
+		r.note("%s: the last %d servers are not asked: %d are the most", where, extra, nameserver.Most)
+		*servers = (*servers)[:nameserver.Most]
 	}
 }
 
@@ -225,9 +190,9 @@ func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 				r.fault("%s: %s belongs to the cluster: take it out; its servers are %s", file, domain, r.in.Terms.Cluster)
 				continue
 			}
-			var servers []Server
+			var servers []nameserver.Address
 			for _, a := range stubs[domain] {
-				r.take(&servers, file+": "+domain, Server{Addr: a})
+				r.take(&servers, file+": "+domain, a)
 			}
 			r.out.Stub[domain] = servers
 		}
@@ -248,7 +213,7 @@ func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 		r.note("%s: passed over, since %s says that kube-dns is CoreDNS, which does not read it", file, r.in.Auto.Corefile)
 	default:
 		for _, a := range addrs {
-			r.take(&r.out.External, file, Server{Addr: a})
+			r.take(&r.out.External, file, a)
 		}
 		return true
 	}
@@ -340,8 +305,8 @@ func (r *resolver) resolvConf(file, via string) {
 	if !ok {
 		return
 	}
-	stub := slices.IndexFunc(addrs, nameserver.isStub)
-	other := slices.ContainsFunc(addrs, func(a nameserver) bool { return !a.isStub() && !r.own(Server{Addr: netip.AddrPortFrom(a.addr, 53)}) })
+	stub := slices.IndexFunc(addrs, entry.isStub)
+	other := slices.ContainsFunc(addrs, func(a entry) bool { return !a.isStub() && nameserver.At(a.addr).Refuse(r.in.Own) == nil })
 	stubAlone := file != UplinkFile && stub >= 0 && !other
 	askStub := stubAlone && r.in.AskStub && !r.readable(UplinkFile)
 	if stubAlone && !askStub {
@@ -354,9 +319,9 @@ func (r *resolver) resolvConf(file, via string) {
 	var passed []string
 	left := 0
 	for _, a := range addrs {
-		s := Server{Addr: netip.AddrPortFrom(a.addr, 53)}
+		s := nameserver.At(a.addr)
 		switch {
-		case r.own(s):
+		case s.Refuse(r.in.Own) != nil:
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is an address of the agent itself", file, a.line, a.addr))
 		case a.isStub() && !askStub:
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub", file, a.line, a.addr))
@@ -392,7 +357,7 @@ func (r *resolver) readable(file string) bool {
 	return err == nil
 }
 
-func (r *resolver) readResolvConf(file, via string) ([]nameserver, []string, bool) {
+func (r *resolver) readResolvConf(file, via string) ([]entry, []string, bool) {
 	if slices.Contains(r.out.Files, file) {
 		return nil, nil, false
 	}

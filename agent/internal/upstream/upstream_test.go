@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 var update = flag.Bool("update", false, "write golden files anew")
@@ -30,10 +32,10 @@ func reader(files map[string]string) func(string) ([]byte, error) {
 	}
 }
 
-func servers(s ...string) []netip.AddrPort {
-	var out []netip.AddrPort
+func servers(s ...string) []nameserver.Address {
+	var out []nameserver.Address
 	for _, a := range s {
-		out = append(out, netip.MustParseAddrPort(a))
+		out = append(out, nameserver.Address{Addr: netip.MustParseAddrPort(a)})
 	}
 	return out
 }
@@ -43,14 +45,14 @@ func base(files map[string]string) Input {
 	return Input{
 		ClusterDomain: "cluster.local",
 		Cluster:       servers("10.96.0.10:53"),
-		External:      []External{{Path: "/etc/resolv.conf"}},
+		External:      []nameserver.Source{{Path: "/etc/resolv.conf"}},
 		ConfigMap:     "/etc/kube-dns",
 		Own:           []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("fd00:90de:d95::a")},
 		ReadFile:      reader(files),
 	}
 }
 
-func texts(servers []Server) []string {
+func texts(servers []nameserver.Address) []string {
 	var out []string
 	for _, s := range servers {
 		out = append(out, s.String())
@@ -121,7 +123,7 @@ func TestResolve(t *testing.T) {
 		Warnings          []string
 		Found             bool
 	}
-	tls := External{Server: Server{Addr: netip.MustParseAddrPort("9.9.9.9:853"), TLS: true, ServerName: "dns.quad9.net"}}
+	tls := nameserver.Source{Address: nameserver.Address{Addr: netip.MustParseAddrPort("9.9.9.9:853"), TLS: true, ServerName: "dns.quad9.net"}}
 	for name, tc := range map[string]struct {
 		files  map[string]string
 		change func(*Input)
@@ -176,7 +178,7 @@ func TestResolve(t *testing.T) {
 		"servers of the configuration, files beside them": {
 			files: map[string]string{"/a": "nameserver 192.0.2.1\nnameserver 192.0.2.2\n"},
 			change: func(in *Input) {
-				in.External = []External{tls, {Path: "/a"}, {Server: Server{Addr: netip.MustParseAddrPort("192.0.2.2:53")}}, {Path: "/a"}}
+				in.External = []nameserver.Source{tls, {Path: "/a"}, {Address: nameserver.Address{Addr: netip.MustParseAddrPort("192.0.2.2:53")}}, {Path: "/a"}}
 				in.ConfigMap = ""
 			},
 			want: want{External: []string{"tls://9.9.9.9%dns.quad9.net:853", "192.0.2.1:53", "192.0.2.2:53"}, Files: []string{"/a"}},
@@ -209,7 +211,7 @@ func TestResolve(t *testing.T) {
 		"another file has servers": {
 			files: map[string]string{"/a": "nameserver 169.254.20.11\n", "/b": "nameserver 192.0.2.1\n"},
 			change: func(in *Input) {
-				in.External, in.ConfigMap, in.ExternalSet = []External{{Path: "/a"}, {Path: "/b"}}, "", true
+				in.External, in.ConfigMap, in.ExternalSet = []nameserver.Source{{Path: "/a"}, {Path: "/b"}}, "", true
 			},
 			want: want{External: []string{"192.0.2.1:53"}, Files: []string{"/a", "/b"},
 				Notes: []string{"/a:1: 169.254.20.11 is an address of the agent itself: it names no other server, so " + clusterInstead}},
@@ -221,7 +223,7 @@ func TestResolve(t *testing.T) {
 		"the ConfigMap": {
 			files: map[string]string{stubsFile: `{"Acme.Test.": ["10.1.2.3", "10.1.2.4:5353", "fd00::53"], "corp.example": ["10.9.9.9"]}`, namesFile: `["10.8.8.8", "[fd00::8]:53"]`},
 			change: func(in *Input) {
-				in.StubDomains = map[string][]netip.AddrPort{"corp.example": servers("10.1.1.1:53")}
+				in.StubDomains = map[string][]nameserver.Address{"corp.example": servers("10.1.1.1:53")}
 			},
 			want: want{External: []string{"10.8.8.8:53", "[fd00::8]:53"}, Files: []string{stubsFile, namesFile},
 				Stub:  map[string][]string{"acme.test": {"10.1.2.3:53", "10.1.2.4:5353", "[fd00::53]:53"}, "corp.example": {"10.1.1.1:53"}},
@@ -229,7 +231,7 @@ func TestResolve(t *testing.T) {
 		},
 		"the ConfigMap's nameservers give way to a choice": {
 			files:  map[string]string{namesFile: `["10.8.8.8"]`},
-			change: func(in *Input) { in.External, in.ExternalSet = []External{tls}, true },
+			change: func(in *Input) { in.External, in.ExternalSet = []nameserver.Source{tls}, true },
 			want: want{External: []string{"tls://9.9.9.9%dns.quad9.net:853"}, Files: []string{stubsFile, namesFile},
 				Notes: []string{namesFile + ": upstreams.external of the configuration is asked instead"}},
 		},
@@ -292,19 +294,6 @@ func lines(n int) string {
 	return b.String()
 }
 
-func TestServerString(t *testing.T) {
-	for want, s := range map[string]Server{
-		"10.0.0.1:53":       {Addr: netip.MustParseAddrPort("10.0.0.1:53")},
-		"[fd00::1]:5353":    {Addr: netip.MustParseAddrPort("[fd00::1]:5353")},
-		"tls://9.9.9.9:853": {Addr: netip.MustParseAddrPort("9.9.9.9:853"), TLS: true},
-		"tls://[2620:fe::fe%dns.quad9.net]:10853": {Addr: netip.MustParseAddrPort("[2620:fe::fe]:10853"), TLS: true, ServerName: "dns.quad9.net"},
-	} {
-		if got := s.String(); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
-	}
-}
-
 // Each file in testdata/bad holds the files at fault and the one message that is wanted for them. Servers that the
 // configuration itself names stand in a section "external", "cluster" or "stub".
 func TestBad(t *testing.T) {
@@ -326,13 +315,13 @@ func TestBad(t *testing.T) {
 			}
 			in := base(sections)
 			if s := strings.TrimSpace(sections["external"]); s != "" {
-				in.External = []External{{Server: Server{Addr: netip.MustParseAddrPort(s)}}}
+				in.External = []nameserver.Source{{Address: nameserver.Address{Addr: netip.MustParseAddrPort(s)}}}
 			}
 			if s := strings.TrimSpace(sections["cluster"]); s != "" {
 				in.Cluster = servers(s)
 			}
 			if s := strings.TrimSpace(sections["stub"]); s != "" {
-				in.StubDomains = map[string][]netip.AddrPort{"corp.example": servers(s)}
+				in.StubDomains = map[string][]nameserver.Address{"corp.example": servers(s)}
 			}
 			out, err := Resolve(in)
 			if err == nil {

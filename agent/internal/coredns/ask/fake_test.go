@@ -20,6 +20,8 @@ import (
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -280,11 +282,11 @@ func specs(t testing.TB, servers ...string) []spec {
 	t.Helper()
 	var out []spec
 	for _, s := range servers {
-		sp, err := parseSpec(s)
+		a, err := nameserver.Parse(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out = append(out, sp)
+		out = append(out, spec{Address: a})
 	}
 	return out
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 // pod is a client with an address of its own.
@@ -178,7 +180,7 @@ func TestNeutralQuestion(t *testing.T) {
 // What a server was last heard of is told by a clock of its own, which counts from its making and which nobody sets: a wall
 // clock that is set back takes no dead server for alive.
 func TestServersClock(t *testing.T) {
-	s := NewServers(slog.New(slog.DiscardHandler)).acquire(spec{name: "a"})
+	s := NewServers(slog.New(slog.DiscardHandler)).acquire(spec{Address: nameserver.At(netip.MustParseAddr("192.0.2.1"))})
 	defer s.close()
 	before := time.Now()
 	if s.heard(before) {

@@ -58,11 +58,7 @@ func TestReach(t *testing.T) {
 			ss := NewServers(slog.New(slog.DiscardHandler))
 			a := &Ask{servers: ss, zones: []string{"cluster.local."}, holds: []string{"cluster.local."}}
 			for _, answer := range tc.servers {
-				sp, err := parseSpec(newFake(t, onBoth, answer).addr)
-				if err != nil {
-					t.Fatal(err)
-				}
-				a.specs = append(a.specs, sp)
+				a.specs = append(a.specs, specs(t, newFake(t, onBoth, answer).addr)...)
 			}
 			a.start()
 			defer a.stop()

@@ -1,27 +1,26 @@
 package ask
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 // spec is one server as the Corefile names it.
 type spec struct {
-	name string // address:port, or tls://address[%name]:port
-	addr netip.AddrPort
-	tls  bool
-	cert string // the name in its certificate; "": its address
-	mark int    // of the packets to it; 0: none
+	nameserver.Address
+	mark int // of the packets to it; 0: none
 }
 
 // Servers holds the upstreams that the agent's server blocks ask: their connections, health and counts outlive a reload.
@@ -52,18 +51,17 @@ func NewServers(log *slog.Logger) *Servers {
 func (ss *Servers) acquire(sp spec) *server {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	s := ss.byName[sp.name]
+	name := sp.String()
+	s := ss.byName[name]
 	if s == nil {
-		s = &server{name: sp.name, addr: sp.addr.String(), mark: sp.mark, log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge, born: ss.born}
+		s = &server{name: name, addr: sp.Addr.String(), mark: sp.mark, log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge, born: ss.born}
 		s.udp.bufs, s.tcp.bufs = &ss.bufs, &ss.bufs
 		s.life, s.end = context.WithCancel(context.Background())
-		if sp.tls {
-			s.tls = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ss.roots, ServerName: sp.cert, ClientSessionCache: tls.NewLRUClientSessionCache(4)}
-			if sp.cert == "" {
-				s.tls.ServerName = sp.addr.Addr().String()
-			}
+		if sp.TLS {
+			name := cmp.Or(sp.ServerName, sp.Addr.Addr().String())
+			s.tls = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ss.roots, ServerName: name, ClientSessionCache: tls.NewLRUClientSessionCache(4)}
 		}
-		ss.byName[sp.name] = s
+		ss.byName[name] = s
 	}
 	s.refs++
 	return s

@@ -1,19 +1,15 @@
 package ask
 
 import (
-	"errors"
-	"fmt"
-	"net/netip"
+	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
-)
 
-// maxServers bounds a list: more are never asked for one question, nor of use.
-const maxServers = 15
+	"github.com/neardns/neardns/agent/internal/nameserver"
+)
 
 // Setup returns the directive's set-up function. The servers named are taken from and kept in ss, which outlives reloads.
 // It registers nothing; whoever assembles the server does.
@@ -98,69 +94,18 @@ func parseServers(c *caddy.Controller, taken []spec) ([]spec, error) {
 	if len(args) == 0 {
 		return nil, c.ArgErr()
 	}
-	if len(args) > maxServers {
-		return nil, c.Errf("%d servers: at most %d are taken", len(args), maxServers)
+	if len(args) > nameserver.Most {
+		return nil, c.Errf("%d servers: at most %d are taken", len(args), nameserver.Most)
 	}
 	var out []spec
-next:
 	for _, arg := range args {
-		sp, err := parseSpec(arg)
+		a, err := nameserver.Parse(arg)
 		if err != nil {
-			return nil, c.Errf("%s: %v", arg, err)
+			return nil, c.Err(err.Error())
 		}
-		for _, t := range append(append([]spec(nil), taken...), out...) {
-			if t.name == sp.name {
-				continue next
-			}
+		if !slices.ContainsFunc(slices.Concat(taken, out), func(s spec) bool { return s.Address == a }) {
+			out = append(out, spec{Address: a})
 		}
-		out = append(out, sp)
 	}
 	return out, nil
-}
-
-// nameBytes may stand in a host's name (RFC 1123, section 2.1), and the underscore, which some have.
-const nameBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"
-
-// parseSpec reads address[:port] or tls://address[%name][:port]; IPv6 addresses with a port or a name stand in brackets.
-func parseSpec(text string) (spec, error) {
-	rest, secure := strings.CutPrefix(text, "tls://")
-	sp := spec{tls: secure}
-	port := uint16(53)
-	if secure {
-		port = 853
-		host, tail := rest, ""
-		if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, ']') && (rest[0] == '[' || strings.Count(rest[:i], ":") == 0) {
-			host, tail = rest[:i], rest[i:]
-		}
-		inside := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-		inside, sp.cert, _ = strings.Cut(inside, "%")
-		if strings.Trim(sp.cert, nameBytes) != "" {
-			return sp, fmt.Errorf("%q is not a name that a certificate can have", sp.cert)
-		}
-		if strings.HasPrefix(host, "[") {
-			inside = "[" + inside + "]"
-		}
-		rest = inside + tail
-	}
-	addr, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(rest, "["), "]"))
-	if err == nil {
-		sp.addr = netip.AddrPortFrom(addr, port)
-	} else if sp.addr, err = netip.ParseAddrPort(rest); err != nil {
-		return sp, errors.New("not a server: write address, address:port or tls://address%name")
-	}
-	if a := sp.addr.Addr(); a.IsUnspecified() || a.IsMulticast() || a.Is4In6() || a.Zone() != "" || sp.addr.Port() == 0 {
-		return sp, errors.New("not a server's address")
-	}
-	sp.name = sp.addr.String()
-	if secure {
-		host := sp.addr.Addr().String()
-		if sp.cert != "" {
-			host += "%" + sp.cert
-		}
-		if sp.addr.Addr().Is6() {
-			host = "[" + host + "]"
-		}
-		sp.name = fmt.Sprintf("tls://%s:%d", host, sp.addr.Port())
-	}
-	return sp, nil
 }

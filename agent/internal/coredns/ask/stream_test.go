@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/nameserver"
 )
 
 // A client over TCP never gets the head of an answer: it would take it for the whole. One over datagrams does.
@@ -150,7 +153,7 @@ func TestWholeAfterAFault(t *testing.T) {
 func TestStreamless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(lockedBuffer)
-		s := NewServers(slog.New(slog.NewTextHandler(log, nil))).acquire(spec{name: "kube-dns"})
+		s := NewServers(slog.New(slog.NewTextHandler(log, nil))).acquire(spec{Address: nameserver.At(netip.MustParseAddr("192.0.2.1"))})
 		fail := func(times int) {
 			for range times {
 				s.streamFailed(time.Now(), errNoStream)
