@@ -52,7 +52,6 @@ type Node struct {
 	Link             Link
 	Backend          string // one of the Backend constants
 	KubeProxyMode    string // one of the KubeProxy constants
-	Service          Service
 	Listen           Listen
 	Log              Log
 	PodDNS           overlay.Rules // what is wanted of pods' own DNS settings
@@ -136,12 +135,6 @@ const (
 	KubeProxyNone     = "none" // nothing on the node translates the cluster DNS address, so nothing may be steered
 )
 
-// Service is the Service behind the cluster DNS addresses.
-type Service struct {
-	Namespace, Name  string // service.name: namespace/name
-	UDPPort, TCPPort string // names of its ports
-}
-
 // Listen holds the addresses of the HTTP endpoints; the zero value of one turns it off.
 type Listen struct {
 	Metrics    netip.AddrPort
@@ -178,7 +171,6 @@ func Default() Node {
 		Link:             Link{Name: "neardns0"},
 		Backend:          BackendAuto,
 		KubeProxyMode:    KubeProxyAuto,
-		Service:          Service{Namespace: "kube-system", Name: "kube-dns", UDPPort: "dns", TCPPort: "dns-tcp"},
 		Listen:           Listen{Health: netip.MustParseAddrPort("127.0.0.1:9254")},
 		Log:              Log{Level: slog.LevelInfo, Format: LogText, Queries: QueriesOff},
 		ResolvConf:       ResolvConf{Mode: conflist.ResolvConfAuto, Paths: sandbox.Patterns(), Host: conflist.HostResolvConf, NRI: "/var/run/nri/nri.sock"},

@@ -113,7 +113,6 @@ lease: {renew: 100ms, lifetime: 1s}
 link: {name: ndns0, clusterDNSOnLink: false}
 backend: nftables
 kubeProxyMode: ipvs
-service: {name: dns-system/core, ports: {udp: d, tcp: d-t}}
 listen: {metrics: "${NODE_IP}:9999", health: off}
 log: {level: debug, format: json, queries: all}
 podDNS:
@@ -164,7 +163,6 @@ snippets:
 		Lease:       Lease{Renew: 100 * time.Millisecond, Lifetime: time.Second},
 		Link:        Link{Name: "ndns0"},
 		Backend:     BackendNftables, KubeProxyMode: KubeProxyIPVS,
-		Service:  Service{Namespace: "dns-system", Name: "core", UDPPort: "d", TCPPort: "d-t"},
 		Listen:   Listen{Metrics: netip.MustParseAddrPort("[2001:db8::7]:9999")},
 		Log:      Log{Level: slog.LevelDebug, Format: LogJSON, Queries: QueriesAll},
 		StateDir: "/run/nd", PersistDir: "/var/nd",

@@ -309,8 +309,19 @@ func join(prefix, key string) string {
 	return prefix + "." + key
 }
 
+// retired are keys that former releases took, each with why it is gone. A file that still has one keeps its agent going.
+func retired(name string) (why string, ok bool) {
+	if name == "service" {
+		return "no release ever used what stands in it: take it out", true
+	}
+	return "", false
+}
+
 // known tells which keys a mapping takes: the one that was probably meant, or all of them.
 func (d *decoder) known(prefix, key string) string {
+	if why, ok := retired(join(prefix, key)); ok {
+		return why
+	}
 	var keys []string
 	for _, name := range append(groups(), names()...) {
 		rest, ok := strings.CutPrefix(name, prefix)

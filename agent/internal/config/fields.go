@@ -55,9 +55,6 @@ func table() []field {
 		text("backend", restart, func(n *Node) *string { return &n.Backend }, oneOf(BackendAuto, BackendNftables, BackendIptables, BackendIptablesNFT, BackendIptablesLegacy)),
 		text("kubeProxyMode", reload, func(n *Node) *string { return &n.KubeProxyMode },
 			oneOf(KubeProxyAuto, KubeProxyIptables, KubeProxyIPVS, KubeProxyNftables, KubeProxyNone)),
-		serviceName("service.name", restart),
-		text("service.ports.udp", restart, func(n *Node) *string { return &n.Service.UDPPort }, parsePortName),
-		text("service.ports.tcp", restart, func(n *Node) *string { return &n.Service.TCPPort }, parsePortName),
 		listen("listen.metrics", restart, func(n *Node) *netip.AddrPort { return &n.Listen.Metrics }),
 		listen("listen.health", restart, func(n *Node) *netip.AddrPort { return &n.Listen.Health }),
 		boolean("listen.namespaces", restart, func(n *Node) *bool { return &n.Listen.Namespaces }),
@@ -84,7 +81,7 @@ func names() []string {
 	return out
 }
 
-// groups lists every proper prefix of a field's name: upstreams, service, service.ports.
+// groups lists every proper prefix of a field's name: upstreams, cache.
 func groups() []string {
 	var out []string
 	for _, name := range names() {
@@ -378,23 +375,6 @@ func (d *decoder) domain(at string, p pair, taken func(string) bool) (string, bo
 		return "", false
 	}
 	return domain, true
-}
-
-func serviceName(name string, reload bool) field {
-	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			s, ok := d.text(name, v, "namespace/name, such as kube-system/kube-dns")
-			if !ok {
-				return
-			}
-			namespace, service, _ := strings.Cut(s, "/")
-			if !isLabel(namespace) || !isLabel(service) {
-				d.fail(v, name, "%q is not the name of a Service: write namespace/name, such as kube-system/kube-dns", s)
-				return
-			}
-			d.node.Service.Namespace, d.node.Service.Name = namespace, service
-		},
-		show: func(n *Node) any { return n.Service.Namespace + "/" + n.Service.Name }}
 }
 
 func listen(name string, reload bool, at func(*Node) *netip.AddrPort) field {

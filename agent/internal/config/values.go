@@ -75,18 +75,6 @@ func isDomain(d string) bool {
 	return true
 }
 
-// isLabel tells whether s may name a Kubernetes namespace or Service (RFC 1123).
-func isLabel(s string) bool {
-	return isDomain(s) && !strings.ContainsAny(s, "._") && !strings.HasPrefix(s, "-") && !strings.HasSuffix(s, "-")
-}
-
-func parsePortName(s string) (string, error) {
-	if !isLabel(s) || len(s) > 15 {
-		return "", fmt.Errorf("%q is not the name of a Service's port: write it as the Service does, such as dns", s)
-	}
-	return s, nil
-}
-
 // parsePath wants whole paths: the agent's working directory is nobody's business.
 func parsePath(s string) (string, error) {
 	if !path.IsAbs(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
