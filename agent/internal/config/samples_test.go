@@ -44,9 +44,9 @@ func TestSamples(t *testing.T) {
 			t.Errorf("%s is not at its default (-default +sample):\n%s", f.name, diff)
 		}
 	}
-	for name, reloads := range documented(text) {
+	for name, comment := range documented(text) {
 		for _, f := range table() {
-			if f.name == name && f.reload != reloads {
+			if reloads := strings.Contains(comment, "Reloads."); f.name == name && f.reload != reloads {
 				t.Errorf("%s: the sample says reloads=%v, the table %v", name, reloads, f.reload)
 			}
 		}
@@ -62,9 +62,9 @@ func read(t *testing.T, file string) string {
 	return string(data)
 }
 
-// documented tells for each key of the sample whether its comment, above or beside it, says "Reloads."
-func documented(text string) map[string]bool {
-	out := map[string]bool{}
+// documented gives the comment of each key of the sample, from above and beside it.
+func documented(text string) map[string]string {
+	out := map[string]string{}
 	above, group := "", ""
 	for line := range strings.Lines(text) {
 		trimmed := strings.TrimSpace(line)
@@ -82,7 +82,8 @@ func documented(text string) map[string]bool {
 		} else {
 			group = key
 		}
-		out[key] = strings.Contains(above+rest, "Reloads.")
+		_, beside, _ := strings.Cut(rest, "# ")
+		out[key] = strings.TrimSpace(above + beside)
 		above = ""
 	}
 	return out
