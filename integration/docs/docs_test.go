@@ -28,9 +28,10 @@ type block struct {
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.file, b.line) }
 
-func blocks(t *testing.T) []block {
+// files lists the repository's files with an ending, by their names from its root.
+func files(t *testing.T, ending string) []string {
 	t.Helper()
-	var out []block
+	var out []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() && slices.Contains([]string{".git", "bin", "testdata"}, d.Name()) {
 			if d != nil && d.IsDir() && err == nil {
@@ -38,16 +39,26 @@ func blocks(t *testing.T) []block {
 			}
 			return err
 		}
-		if filepath.Ext(path) != ".md" {
-			return nil
+		if strings.HasSuffix(path, ending) {
+			name, _ := filepath.Rel(root, path)
+			out = append(out, name)
 		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		name, _ := filepath.Rel(root, path)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func documents(t *testing.T) []string { t.Helper(); return files(t, ".md") }
+
+func blocks(t *testing.T) []block {
+	t.Helper()
+	var out []block
+	for _, name := range documents(t) {
 		var b *block
-		for i, line := range strings.Split(string(data), "\n") {
+		for i, line := range strings.Split(read(t, name), "\n") {
 			mark, isFence := strings.CutPrefix(strings.TrimSpace(line), "```")
 			switch {
 			case isFence && b == nil:
@@ -59,12 +70,8 @@ func blocks(t *testing.T) []block {
 			}
 		}
 		if b != nil {
-			return fmt.Errorf("%s: block is not closed", b)
+			t.Fatalf("%s: block is not closed", b)
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return out
 }

@@ -120,7 +120,7 @@ func (l *load) phase(t *testing.T, name string, questions int) (ended, lost int)
 
 func (l *load) end() { close(l.stop); l.wg.Wait() }
 
-// guide is the commands of README's section, in their order, which the test goes through.
+// guide is the commands of docs/nodelocal.md, in their order, which the test goes through.
 type guide struct {
 	t     *testing.T
 	steps []string
@@ -128,11 +128,11 @@ type guide struct {
 
 func readGuide(t *testing.T) *guide {
 	t.Helper()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../docs/nodelocal.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n## Moving from NodeLocal DNSCache\n")
+	_, section, _ := strings.Cut(string(text), "\n## Move and roll back\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	g := &guide{t: t}
 	fenced := false
@@ -152,14 +152,14 @@ func readGuide(t *testing.T) *guide {
 func (g *guide) next(begins string) []string {
 	g.t.Helper()
 	if len(g.steps) == 0 || !strings.HasPrefix(g.steps[0], begins) {
-		g.t.Fatalf("README's next step is not %q but %q", begins, g.steps)
+		g.t.Fatalf("the page's next step is not %q but %q", begins, g.steps)
 	}
 	words := strings.Fields(g.steps[0])
 	g.steps = g.steps[1:]
 	return words
 }
 
-// The move as README tells it: NodeLocal DNSCache, then our image in its manifest, then back, under load. What the stock cache
+// The move as docs/nodelocal.md tells it: NodeLocal DNSCache, then our image in its manifest, then back, under load. What the stock cache
 // loses by its own end and start is its own; from our start to our end nothing is lost.
 func TestMoveAndBack(t *testing.T) {
 	for _, c := range append([]cell{{testutil.IPv4, testutil.IPTables, ""}, {testutil.IPv4, testutil.NFTables, ""}}, onIPTables(testutil.IPv4)...) {
@@ -245,7 +245,7 @@ func TestMoveAndBack(t *testing.T) {
 			n.wantNothing("after cleanup")
 			n.each(pod.NetNS, "after cleanup, stock", cached, n.served()...)
 			if len(guide.steps) > 0 {
-				t.Errorf("README has steps that nobody took: %q", guide.steps)
+				t.Errorf("the page has steps that nobody took: %q", guide.steps)
 			}
 		})
 	}

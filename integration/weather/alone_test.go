@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// restoreLimit is what README promises of rules that go while no agent runs.
+// restoreLimit is what docs/compatibility.md promises of rules that go while no agent runs.
 const restoreLimit = time.Second
 
 // watch runs `neardns-install watch` on the node, as the DaemonSet does.
@@ -150,7 +150,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	nft(drop)
 	for _, at := range n.targets() {
 		if a, err := n.ask(at, freshName(), askTimeout); err == nil {
-			t.Errorf("%s: answered without any rules: %s: README says that it is not", at, a)
+			t.Errorf("%s: answered without any rules: %s: docs/compatibility.md says that it is not", at, a)
 		}
 	}
 	next := n.AddPod("next")

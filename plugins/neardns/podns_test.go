@@ -271,9 +271,9 @@ func TestPodDNSFaults(t *testing.T) {
 	}
 }
 
-// The annotation that README shows is one.
+// The annotation that the page shows is one.
 func TestReadmeAnnotation(t *testing.T) {
-	text, err := os.ReadFile("README.md")
+	text, err := os.ReadFile("../../docs/pod-dns.md")
 	if err != nil {
 		t.Fatal(err)
 	}

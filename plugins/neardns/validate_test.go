@@ -116,22 +116,28 @@ func FuzzValidate(f *testing.F) {
 
 // The README's examples are good.
 func TestReadme(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := strings.Split(string(text), "```json\n")[1:]
-	if len(blocks) != 4 {
-		t.Errorf("%d examples", len(blocks))
-	}
-	for i, b := range blocks {
-		b, _, _ = strings.Cut(b, "```")
-		if r := checkList([]byte(b)); len(r.Faults)+len(r.Warnings) > 0 {
-			t.Errorf("example %d: %v %v", i+1, r.Faults, r.Warnings)
+	var text string
+	for file, examples := range map[string]int{"README.md": 3, "../../docs/pod-dns.md": 1} {
+		page, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := strings.Split(string(page), "```json\n")[1:]
+		if len(blocks) != examples {
+			t.Errorf("%s: %d examples", file, len(blocks))
+		}
+		for i, b := range blocks {
+			b, _, _ = strings.Cut(b, "```")
+			if r := checkList([]byte(b)); len(r.Faults)+len(r.Warnings) > 0 {
+				t.Errorf("%s: example %d: %v %v", file, i+1, r.Faults, r.Warnings)
+			}
+		}
+		if file == "README.md" {
+			text = string(page)
 		}
 	}
 	for _, key := range ownKeys {
-		if !strings.Contains(string(text), "| `"+key+"` |") {
+		if !strings.Contains(text, "| `"+key+"` |") {
 			t.Errorf("key %s is not described", key)
 		}
 	}

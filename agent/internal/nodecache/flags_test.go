@@ -108,13 +108,13 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// Each flag that is registered stands in the table above, or ends the program; and in the README's.
+// Each flag that is registered stands in the table above, or ends the program; and in docs/nodelocal.md's.
 func TestEveryFlagIsTried(t *testing.T) {
 	text, err := os.ReadFile("flags_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile("../../README.md")
+	page, err := os.ReadFile("../../../docs/nodelocal.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,8 +122,8 @@ func TestEveryFlagIsTried(t *testing.T) {
 		if !strings.Contains(string(text), `"-`+f.Name) && !strings.Contains(string(text), " -"+f.Name+" ") {
 			t.Errorf("-%s (%s) has no test", f.Name, f.Usage)
 		}
-		if !strings.Contains(string(readme), "`-"+f.Name+"`") {
-			t.Errorf("-%s is not in the README", f.Name)
+		if !strings.Contains(string(page), "`-"+f.Name+"`") {
+			t.Errorf("-%s is not in docs/nodelocal.md", f.Name)
 		}
 	})
 }

@@ -1,0 +1,235 @@
+package docs
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "draw README.md's figures anew from docs/performance.md")
+
+// read gives a document of the repository.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// section is the text below a heading, up to the next heading of the same rank.
+func section(t *testing.T, text, heading string) string {
+	t.Helper()
+	_, below, ok := strings.Cut(text, "\n"+heading+"\n")
+	if !ok {
+		t.Fatalf("there is no heading %q", heading)
+	}
+	below, _, _ = strings.Cut(below, "\n"+strings.Fields(heading)[0]+" ")
+	return below
+}
+
+// prose leaves fenced blocks out, and keeps the lines' numbers.
+func prose(text string) []string {
+	lines, fenced := strings.Split(text, "\n"), false
+	for i, line := range lines {
+		mark := strings.HasPrefix(strings.TrimSpace(line), "```") || strings.HasPrefix(strings.TrimSpace(line), "~~~")
+		if mark {
+			fenced = !fenced
+		}
+		if mark || fenced {
+			lines[i] = ""
+		}
+	}
+	return lines
+}
+
+var (
+	code = regexp.MustCompile("`[^`]*`")
+	link = regexp.MustCompile(`\[[^\]]*\]\(([^)\s]+)\)`)
+)
+
+// People in a hurry read these two, so that they must stay short.
+func TestShortPages(t *testing.T) {
+	if n := strings.Count(read(t, "README.md"), "\n"); n > 160 {
+		t.Errorf("README.md has %d lines, of at most 160: move something into docs/", n)
+	}
+}
+
+// Each link within the repository leads to a file that is there, and to a heading that it has.
+func TestLinks(t *testing.T) {
+	seen := 0
+	for _, name := range documents(t) {
+		for i, line := range prose(read(t, name)) {
+			for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(line, "code"), -1) {
+				target, anchor, _ := strings.Cut(m[1], "#")
+				if strings.Contains(target, "://") {
+					continue
+				}
+				seen++
+				file := name
+				if target != "" {
+					file = filepath.Join(filepath.Dir(name), target)
+				}
+				if _, err := os.Stat(filepath.Join(root, file)); err != nil {
+					t.Errorf("%s:%d: the link %s leads nowhere", name, i+1, m[1])
+				} else if anchor != "" && !slices.Contains(anchors(read(t, file)), anchor) {
+					t.Errorf("%s:%d: %s has no heading for #%s", name, i+1, file, anchor)
+				}
+			}
+		}
+	}
+	if seen < 100 {
+		t.Errorf("only %d links found", seen)
+	}
+}
+
+// anchors are the names that GitHub gives to a document's headings.
+func anchors(text string) []string {
+	var out []string
+	for _, line := range prose(text) {
+		if heading, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+			name := regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(heading), "")
+			out = append(out, strings.ReplaceAll(name, " ", "-"))
+		}
+	}
+	return out
+}
+
+// A document that names a test names one that exists, or the beginning of some.
+func TestNamedTests(t *testing.T) {
+	tests := map[string]bool{}
+	for _, name := range files(t, "_test.go") {
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+|Benchmark\w+|Fuzz\w+)\(`).FindAllStringSubmatch(read(t, name), -1) {
+			tests[m[1]] = true
+		}
+	}
+	for _, name := range documents(t) {
+		for _, m := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(read(t, name), -1) {
+			found := false
+			for test := range tests {
+				found = found || strings.HasPrefix(test, m[1])
+			}
+			if !found {
+				t.Errorf("%s: there is no test %s", name, m[1])
+			}
+		}
+	}
+}
+
+// figures are the rows of docs/performance.md that README.md shows.
+var figures = []string{
+	"server's CPU per hit, at full speed",
+	"server's CPU per miss, at full speed",
+	"resident memory after the start",
+	"resident memory with 10,000 names cached",
+	"CPU while nobody asks (the prober)",
+	"questions lost in 504,000 and 462,000",
+	"ADD, to the reference `portmap` with one port",
+	"plugin binary",
+}
+
+// README.md's table of figures is drawn from docs/performance.md, and a number in its promises stands in the page that the promise
+// names. So no figure is kept in two places.
+func TestFigures(t *testing.T) {
+	readme, source := read(t, "README.md"), read(t, "docs/performance.md")
+	const begin, end = "<!-- figures -->\n", "<!-- end of figures -->"
+	head, rest, ok := strings.Cut(readme, begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("README.md has no place for the figures: put the lines %q and %q into it", strings.TrimSpace(begin), end)
+	}
+	table := "| what | neardns, to stock |\n| --- | --- |\n"
+	if !strings.Contains(source, table) {
+		t.Fatalf("docs/performance.md has no table with the head %q", table)
+	}
+	for _, what := range figures {
+		_, row, ok := strings.Cut(source, "\n| "+what+" |")
+		if row, _, _ = strings.Cut(row, "\n"); !ok {
+			t.Errorf("docs/performance.md has no row %q", what)
+		}
+		table += "| " + what + " |" + row + "\n"
+	}
+	want := head + begin + table + end + tail
+	if *update {
+		if err := os.WriteFile(filepath.Join(root, "README.md"), []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if d := cmp.Diff(want, readme); d != "" {
+		t.Errorf("README.md's figures are not those of docs/performance.md: run this test with -update (-want +got):\n%s", d)
+	}
+
+	number := regexp.MustCompile(`\d+(?:[.,]\d+)*`)
+	plain := func(text string) []string { return number.FindAllString(strings.ReplaceAll(text, ",", ""), -1) }
+	promises := strings.Split(section(t, readme, "## What you get"), "\n- ")[1:]
+	for _, promise := range promises {
+		var known []string
+		for _, m := range link.FindAllStringSubmatch(promise, -1) {
+			known = append(known, plain(read(t, m[1]))...)
+		}
+		said := plain(code.ReplaceAllString(link.ReplaceAllString(promise, ""), ""))
+		if len(said) == 0 {
+			t.Errorf("README.md promises without a number: %s", promise)
+		}
+		for _, n := range said {
+			if !slices.Contains(known, n) {
+				t.Errorf("README.md: no page that this promise names has %s: %s", n, promise)
+			}
+		}
+	}
+	if len(promises) != 5 {
+		t.Errorf("README.md makes %d promises", len(promises))
+	}
+}
+
+// README.md's way from NodeLocal DNSCache and back is part of the way that docs/nodelocal.md tells, which a test goes.
+func TestMoveIsTheTestedOne(t *testing.T) {
+	tested := commands(section(t, read(t, "docs/nodelocal.md"), "## Move and roll back"))
+	short := commands(section(t, read(t, "README.md"), "## Move from NodeLocal DNSCache"))
+	if len(short) < 4 {
+		t.Errorf("README.md has %d commands", len(short))
+	}
+	for _, c := range short {
+		i := slices.Index(tested, c)
+		if i < 0 {
+			t.Fatalf("README.md: docs/nodelocal.md does not have %q next, but %q", c, tested)
+		}
+		tested = tested[i+1:]
+	}
+}
+
+// commands are the lines of fenced blocks.
+func commands(text string) []string {
+	var out []string
+	fenced := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		} else if fenced && line != "" {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// No sentence of the pages that everybody reads has a clause as its subject: "Who was born later takes over".
+func TestSentences(t *testing.T) {
+	clause := regexp.MustCompile(`(?:^|[.:;] |\*\* |\| )(?:Who|Whom|What|Whoever|Whatever) [^?]*$`)
+	for _, name := range documents(t) {
+		if name != "README.md" && filepath.Dir(name) != "docs" {
+			continue
+		}
+		for i, line := range prose(read(t, name)) {
+			if clause.MatchString(line) && !strings.HasPrefix(line, "#") {
+				t.Errorf("%s:%d: the subject is a clause: %s", name, i+1, line)
+			}
+		}
+	}
+}
