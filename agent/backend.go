@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -165,7 +165,7 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 // replaceRules puts the rules of this agent's back end in place of another's that stand on the node. At no moment is there
 // none: the new ones are there before the old ones go, and neither has a lease meanwhile. Where nothing of another stands, it
 // does nothing.
-func (a *agent) replaceRules(ctx context.Context, k backend.Kind, rules *hostRules, s node.Settings, registry *pods.Pods) error {
+func (a *agent) replaceRules(ctx context.Context, k backend.Kind, rules *hostRules, p plan.Plan, registry *pods.Pods) error {
 	for _, other := range k.Others() {
 		old, err := other.OpenHost(-1)
 		if errors.Is(err, steer.ErrNotSupported) {
@@ -173,7 +173,7 @@ func (a *agent) replaceRules(ctx context.Context, k backend.Kind, rules *hostRul
 		} else if err != nil {
 			return err
 		}
-		err = a.replace(ctx, k, rules, old, s, registry)
+		err = a.replace(ctx, k, rules, old, p, registry)
 		if err = errors.Join(err, old.Close()); err != nil {
 			return fmt.Errorf("take over from the %s back end: %w", other, err)
 		}
@@ -181,7 +181,7 @@ func (a *agent) replaceRules(ctx context.Context, k backend.Kind, rules *hostRul
 	return nil
 }
 
-func (a *agent) replace(ctx context.Context, k backend.Kind, rules *hostRules, old backend.Host, s node.Settings, registry *pods.Pods) error {
+func (a *agent) replace(ctx context.Context, k backend.Kind, rules *hostRules, old backend.Host, p plan.Plan, registry *pods.Pods) error {
 	present, err := old.Present()
 	if err != nil && k.IsIptables() {
 		// A kernel without nf_tables has nothing of it; which error says so is the kernel's version's affair.
@@ -191,12 +191,10 @@ func (a *agent) replace(ctx context.Context, k backend.Kind, rules *hostRules, o
 	if err != nil || !present {
 		return err
 	}
-	uplinks, err := steer.Uplinks(registry.HostInterfaces()...)
+	host, err := p.Host(registry, steer.Uplinks)
 	if err != nil {
 		return err
 	}
-	host := steer.Host{Redirects: s.Redirects, FallbackOnly: registry.FallbackOnly(s.Redirects), Locals: s.Locals, Uplinks: uplinks,
-		Exempt: registry.OptedOut(), InterceptNode: s.InterceptNode, Lifetime: s.Lifetime, OwnLocals: s.OwnLocals, Ceded: s.Ceded(), HealthPort: s.HealthPort}
 	if k.IsIptables() {
 		if _, err := rules.Repair(host); err != nil {
 			return err
@@ -224,17 +222,4 @@ func programRuns(stats *iptables.Stats) func() telemetry.Programs {
 		failed, locked := stats.Failed.Load(), stats.Locked.Load()
 		return telemetry.Programs{OK: stats.Runs.Load() - failed, Failed: failed - locked, Locked: locked, Time: time.Duration(stats.Time.Load())}
 	}
-}
-
-// fit makes settings those of a back end, or says why it cannot have them.
-func fit(k backend.Kind, s node.Settings) (node.Settings, error) {
-	s.Backend = k.String()
-	if !k.IsIptables() {
-		return s, nil
-	}
-	if s.InterceptNode {
-		return s, fmt.Errorf("interceptNode: the %s back end, which this node needs, has no such rules: take it out", k)
-	}
-	s.Lifetime = iptables.Lifetime(s.Lifetime)
-	return s, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/wire"
 )
 
@@ -115,11 +116,11 @@ func runConfig(ctx context.Context, e env, args []string) error {
 	case verb != "show" && verb != "check":
 		return badConfig(fmt.Errorf("config %s: say `config check` or `config show`", verb))
 	}
-	s, _, err := settings(e, n, "config")
+	p, _, err := plan.Read(n, e.readFile, "config")
 	if err != nil {
 		return badConfig(err)
 	}
-	if err := checkDNS(newServer(discardLog(), parts{gate: admit.New(admit.DefaultLimit), upstreams: ask.NewServers(discardLog()), answers: wire.NewStore(0)}), s.DNS, *path); err != nil {
+	if err := checkDNS(newServer(discardLog(), parts{gate: admit.New(admit.DefaultLimit), upstreams: ask.NewServers(discardLog()), answers: wire.NewStore(0)}), p.Server, *path); err != nil {
 		return badConfig(err)
 	}
 	if verb == "check" && len(unknown) > 0 {
@@ -130,7 +131,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 		_, err := fmt.Fprintln(e.stdout, "configuration is good")
 		return err
 	}
-	text, err := dns.Render(s.DNS)
+	text, err := dns.Render(p.Server)
 	if err != nil {
 		return badConfig(err)
 	}
@@ -144,8 +145,8 @@ func showConfig(ctx context.Context, e env, path string) error {
 	if err != nil {
 		return err
 	}
-	if _, up, err := settings(e, n, "config"); err == nil && n.Upstreams.Auto {
-		n.Remark("upstreams.external", up.Outside())
+	if p, _, err := plan.Read(n, e.readFile, "config"); err == nil && n.Upstreams.Auto {
+		n.Remark("upstreams.external", p.External)
 	}
 	sayLines(e, n.Unknown())
 	if _, err := fmt.Fprint(e.stdout, n.Show()); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/doctor"
 	"github.com/neardns/neardns/agent/internal/link"
-	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -32,7 +32,7 @@ type looker struct {
 	conf            *config.Node
 	fault           error // of its file, where the agent serves by the one before
 	cniConf, cniBin string
-	want            node.Settings // as far as the configuration gives them
+	want            plan.Plan // as far as the configuration gives it
 	pods            *pods.Pods
 	backend         backend.Kind
 }
@@ -44,14 +44,11 @@ func (l *looker) picture(ctx context.Context) doctor.Picture {
 	}
 	k, backendErr := installed(l.conf.StateDir)
 	l.backend, l.pods = k, pods.Open(l.conf.StateDir, k, discardLog())
-	want, up, err := settings(l.env, l.conf, "doctor")
+	want, up, err := plan.Read(l.conf, l.env.readFile, "doctor")
 	if err != nil {
 		p.Config = append(p.Config, err.Error())
-		want.Redirects = l.conf.Redirects
-		want.Locals, _ = steer.Locals(l.conf.LocalAddresses, l.conf.Redirects) // checked as the configuration was read
-		want.Lifetime, want.InterceptNode = l.conf.Lease.Lifetime, l.conf.InterceptNode
 	}
-	if want, err = fit(k, want); err != nil {
+	if want, err = want.On(k); err != nil {
 		p.Config = append(p.Config, err.Error())
 	}
 	if backendErr != nil {
@@ -191,15 +188,12 @@ func (l *looker) rules(p *doctor.Picture) {
 	for _, held := range leases {
 		p.Leases = append(p.Leases, doctor.Target{Address: held.Address, Protocol: held.Protocol.String()})
 	}
-	uplinks, uplinkErr := steer.Uplinks(l.pods.HostInterfaces()...)
+	want, uplinkErr := l.want.Host(l.pods, steer.Uplinks)
 	if err = errors.Join(err, uplinkErr); err != nil {
 		p.Table.Err = err.Error()
 		return
 	}
-	err = rules.Verify(steer.Host{
-		Redirects: l.want.Redirects, FallbackOnly: l.pods.FallbackOnly(l.want.Redirects), Locals: l.want.Locals, Uplinks: uplinks,
-		Exempt: l.pods.OptedOut(), InterceptNode: l.want.InterceptNode, Lifetime: l.want.Lifetime,
-	})
+	err = rules.Verify(want)
 	var drift *steer.DriftError
 	if errors.As(err, &drift) {
 		p.Table.Drift = drift.Items

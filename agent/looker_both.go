@@ -15,7 +15,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/doctor"
 	"github.com/neardns/neardns/agent/internal/kubedns"
-	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -30,7 +30,7 @@ type bothQuestion struct {
 
 // both asks the agent and kube-dns the same questions at the same time: the agent at an address of its own, kube-dns at the
 // cluster DNS address as it is for the fallback, untouched by us. Where no agent listens there is nothing to compare.
-func (l *looker) both(ctx context.Context, want node.Settings) []doctor.Both {
+func (l *looker) both(ctx context.Context, want plan.Plan) []doctor.Both {
 	if len(want.Redirects) == 0 || len(want.Addresses()) == 0 {
 		return nil
 	}
@@ -55,7 +55,7 @@ func (l *looker) both(ctx context.Context, want node.Settings) []doctor.Both {
 
 // bothQuestions chooses names that show a difference where there is one: the cluster's own, one outside, and what kube-dns's
 // Corefile and the configuration name.
-func (l *looker) bothQuestions(want node.Settings) []bothQuestion {
+func (l *looker) bothQuestions(want plan.Plan) []bothQuestion {
 	out := []bothQuestion{
 		{"kubernetes.default.svc." + l.conf.ClusterDomain + ".", dnsmessage.TypeA},
 		{"example.com.", dnsmessage.TypeA}, // reserved by IANA (RFC 2606): of no interest to anybody

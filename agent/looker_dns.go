@@ -17,7 +17,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/doctor"
 	"github.com/neardns/neardns/agent/internal/nameserver"
-	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -35,7 +35,7 @@ type inquiry struct {
 }
 
 // ask asks every upstream, and every cluster DNS address as the host's own processes do, a real question, all at once.
-func (l *looker) ask(ctx context.Context, want node.Settings, up upstream.Upstreams) (upstreams, fallbacks []doctor.Answer) {
+func (l *looker) ask(ctx context.Context, want plan.Plan, up upstream.Upstreams) (upstreams, fallbacks []doctor.Answer) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	cluster := "kubernetes.default.svc." + l.conf.ClusterDomain + "."

@@ -32,6 +32,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/nri"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/telemetry"
@@ -100,9 +101,10 @@ func runNode(ctx context.Context, e env, args []string) error {
 	limitMemory(log, e.lookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
 	a := &agent{env: e, path: *path, log: log, level: level, conf: conf, instance: newInstance(), podDir: *podDir}
 	a.role = role{
-		read:   func() (*config.Node, error) { return loadConfig(e, *path) },
-		derive: func(n *config.Node) (node.Settings, upstream.Upstreams, error) { return settings(e, n, a.instance) },
-		lock:   func() (*os.File, error) { return lockNode(conf.StateDir, a.claim.String()) },
+		read: func() (*config.Node, error) { return loadConfig(e, *path) },
+		derive: func(n *config.Node) (plan.Plan, upstream.Upstreams, error) {
+			return plan.Read(n, e.readFile, a.instance)
+		},
 	}
 	born, err := handover.Birth(*podDir)
 	if err != nil {
@@ -132,20 +134,13 @@ func runNode(ctx context.Context, e env, args []string) error {
 // newInstance names this process to its own prober, so that nobody else's answer is taken for it.
 func newInstance() string { return strings.ToLower(rand.Text()[:13]) }
 
-// role is what tells `node` and `nodecache` apart. The first three are needed.
+// role is what tells `node` and `nodecache` apart beside their plans. The first two are needed.
 type role struct {
 	read   func() (*config.Node, error) // the configuration as it is now
-	derive func(*config.Node) (node.Settings, upstream.Upstreams, error)
-	lock   func() (*os.File, error) // the right to the node; *heldError: another has it
-	// standsBy waits for the node where another has it.
-	standsBy bool
-	// makesLink: while it waits, too, where there is none.
-	makesLink bool
-	// tolerant goes on without a server where the first configuration cannot be served: the switch is then all that pods have.
-	tolerant bool
-	parts    func(*node.Parts)
-	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health)
-	ended    func() error // after an orderly end, unless a successor has the node
+	derive func(*config.Node) (plan.Plan, upstream.Upstreams, error)
+	parts  func(*node.Parts)
+	serve  func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health)
+	ended  func() error // after an orderly end, unless a successor has the node
 }
 
 // agent is what a running role holds.
@@ -172,7 +167,7 @@ type agent struct {
 }
 
 func (a *agent) run(ctx context.Context) error {
-	first, err := a.settings(a.conf)
+	first, err := a.plan(a.conf)
 	if err != nil {
 		return badConfig(err)
 	}
@@ -181,8 +176,8 @@ func (a *agent) run(ctx context.Context) error {
 	a.answers = newAnswers(a.log, a.conf)
 	a.clients = newClients(a.conf)
 	server := newServer(a.log, parts{gate: gate, upstreams: upstreams, answers: a.answers.Store, clients: a.clients})
-	if !a.role.tolerant {
-		if err := checkDNS(server, first.DNS, a.path); err != nil {
+	if first.Arrangement != plan.NodeCache { // whose switch is all that pods have where nothing can be served
+		if err := checkDNS(server, first.Server, a.path); err != nil {
 			return badConfig(err)
 		}
 	}
@@ -190,7 +185,7 @@ func (a *agent) run(ctx context.Context) error {
 	if a.backend, err = a.chooseBackend(ctx, stats, first.Addresses()...); err != nil {
 		return err
 	}
-	if first, err = fit(a.backend, first); err != nil {
+	if first, err = first.On(a.backend); err != nil {
 		return badConfig(err)
 	}
 	a.log.Info("packet rules", "backend", a.backend.String())
@@ -207,10 +202,6 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	defer lease.Close() //nolint:errcheck // at exit
 	rules := &hostRules{Host: host, kind: a.backend, stateDir: a.conf.StateDir, secret: lease.Secret()}
-	locals := make([]netip.Addr, 0, len(first.Locals))
-	for _, l := range first.Locals {
-		locals = append(locals, l.Address)
-	}
 	m := telemetry.New(a.env.version)
 	seat, err := a.takeSeat(ctx, server, first, m)
 	if err != nil {
@@ -222,7 +213,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	var probes *prober.Prober
 	err = patiently(ctx, a.log, "the prober's pod table", func() (err error) {
-		probes, err = seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: locals, Rules: a.backend, Frames: len(first.Redirects) == 0, Log: a.log})
+		probes, err = seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: first.LocalAddresses(), Rules: a.backend, Frames: len(first.Redirects) == 0, Log: a.log})
 		return err
 	})
 	if err != nil {
@@ -258,7 +249,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	parts := node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: highServer{server}, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
-		Prober: probes, Pods: registry, Proofs: &proofs{dir: a.conf.PersistDir, backend: a.backend}, World: world{intercepted: first.InterceptNode || first.OwnLocals}, Uplinks: steer.Uplinks, Upstreams: upstreams, Asker: asker{upstreams, server}, Evidence: found, Recorder: recorder{m},
+		Prober: probes, Pods: registry, Proofs: &proofs{dir: a.conf.PersistDir, backend: a.backend}, World: world{intercepted: first.Catches()}, Uplinks: steer.Uplinks, Upstreams: upstreams, Asker: asker{upstreams, server}, Evidence: found, Recorder: recorder{m},
 	}
 	if a.role.parts != nil {
 		a.role.parts(&parts)
@@ -483,3 +474,6 @@ func switchOf(rules steer.Table) ([]telemetry.Switch, error) {
 	}
 	return out, nil
 }
+
+// probeSources are whom the probe plugin answers.
+func probeSources() []netip.Addr { return []netip.Addr{steer.ProbeSource4, steer.ProbeSource6} }

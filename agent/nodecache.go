@@ -22,8 +22,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/nameserver"
-	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/nodecache"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/upstream"
@@ -66,9 +66,8 @@ func runNodecache(ctx context.Context, e env, args []string) error {
 		return fmt.Errorf("make state folder: %w: mount one there that can be written, such as an emptyDir", err)
 	}
 	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance(), linked: make(chan struct{})}
-	conf, _ := c.read()
-	a := &agent{env: e, log: log, level: level, conf: conf, instance: c.instance}
-	a.role = role{read: c.read, derive: c.derive, lock: lockNetNS, standsBy: true, makesLink: opts.SetupInterface, tolerant: true, parts: c.parts, serve: c.serve, ended: c.ended}
+	a := &agent{env: e, log: log, level: level, conf: c.defaults(), instance: c.instance}
+	a.role = role{read: c.read, derive: c.derive, parts: c.parts, serve: c.serve, ended: c.ended}
 	pod, _ := e.lookupEnv("POD_NAME") // only to name it
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.version, Since: time.Now()}
 	log.Info("starting in node-cache's place", "version", e.version, "instance", a.instance, "addr", joinAddrs(opts.LocalIPs), "upstream", answer.Upstream)
@@ -123,14 +122,15 @@ type nodeCache struct {
 
 	mu        sync.Mutex // guards the fields below
 	loaded    bool       // a template was taken once
-	fault     error      // why there is nothing to serve
 	written   string     // the Corefile as it was written last
 	survey    dns.Survey
 	endpoints *endpoints // nil until serve
 }
 
 // read gives the parts of a NodeConfig that the agent looks at. All of it is from flags, so it never changes.
-func (c *nodeCache) read() (*config.Node, error) {
+func (c *nodeCache) read() (*config.Node, error) { return c.defaults(), nil }
+
+func (c *nodeCache) defaults() *config.Node {
 	conf := config.Default()
 	conf.LocalAddresses = c.opts.LocalIPs
 	conf.KubeDNSConfigMap = c.opts.ConfigMap
@@ -141,81 +141,70 @@ func (c *nodeCache) read() (*config.Node, error) {
 	if c.opts.LimitMemoryMiB > 0 {
 		conf.Cache.MemoryMiB = c.opts.LimitMemoryMiB
 	}
-	return &conf, nil
+	return &conf
 }
 
 // derive makes of the template, and of the files that it takes in, what the node loop works by. The first time it never fails:
 // without anything to serve, the switch alone keeps pods going.
-func (c *nodeCache) derive(conf *config.Node) (node.Settings, upstream.Upstreams, error) {
-	s := node.Settings{
-		Locals: c.answer.Locals, Steers: true, Link: conf.Link.Name, Renew: conf.Lease.Renew, Lifetime: conf.Lease.Lifetime,
-		Backend: conf.Backend, ClusterDomain: conf.ClusterDomain, Cedes: true, OwnLocals: true, Check: c.opts.Check,
-	}
-	if c.opts.SetupIptables { // as node-cache, which writes no rule at all without
-		s.HealthPort = c.opts.HealthPort
-	}
-	s.DNS = dns.Config{
-		Addresses: s.Addresses(), ClusterDomain: conf.ClusterDomain, InstanceID: c.instance, NodeCache: true, Transparent: true, Link: conf.Link.Name,
-		OverrideName: c.opts.Template, Misses: conf.Limits.Misses, Connections: conf.Limits.TCPConnections,
-	}
-	text, survey, up, err := c.corefile()
+func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, error) {
+	t, survey, up, err := c.template()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.faults.Count(nodecache.FaultConfigmap, err) != nil {
+	t.Fault = c.faults.Count(nodecache.FaultConfigmap, err)
+	p := plan.InPlace(c.opts, c.answer, t, conf, c.instance)
+	if err != nil {
 		if c.loaded {
-			return s, up, err
+			return p, up, err
 		}
-		c.fault = err
 		up.Files = append(up.Files, c.opts.ConfigMapFiles()...)
 		up.Files = append(up.Files, nodeResolvConf)
-		return s, up, nil
+		return p, up, nil
 	}
-	c.loaded, c.fault, c.survey = true, nil, survey
-	s.ClusterDomain = nodecache.Domain(survey.Zones)
-	s.DNS.ClusterDomain, s.DNS.Override = s.ClusterDomain, text
-	s.Warnings = up.Warnings
-	c.write(text)
+	c.loaded, c.survey = true, survey
+	c.write(t.Text)
 	if c.endpoints != nil {
 		c.endpoints.follow(c.wanted())
 	}
-	return s, up, nil
+	return p, up, nil
 }
 
-// corefile fills in the template. What it imports is among the Files, also where it cannot be served.
-func (c *nodeCache) corefile() (text string, survey dns.Survey, up upstream.Upstreams, err error) {
+// template fills the template in. What it imports is among the Files, also where it cannot be served.
+func (c *nodeCache) template() (t plan.Template, survey dns.Survey, up upstream.Upstreams, err error) {
 	name := c.opts.Template
 	template, err := c.env.readFile(name)
 	if err != nil {
-		return "", survey, up, fmt.Errorf("read the template: %w: mount it there, or name another with -basecorefile", err)
+		return t, survey, up, fmt.Errorf("read the template: %w: mount it there, or name another with -basecorefile", err)
 	}
 	fill := nodecache.Fill{Locals: c.opts.LocalIPs, Upstream: c.answer.Upstream, Prometheus: c.opts.Prometheus, Domain: "cluster.local"}
-	if text, _, err = fill.Corefile(string(template)); err != nil {
-		return "", survey, up, fmt.Errorf("%s: %w", name, err)
+	text, _, err := fill.Corefile(string(template))
+	if err != nil {
+		return t, survey, up, fmt.Errorf("%s: %w", name, err)
 	}
 	text, imported := c.imports(text)
 	up.Files = imported
 	if survey, err = dns.Look(name, text, c.opts.LocalIPs); err != nil {
-		return "", survey, up, err
+		return t, survey, up, err
 	}
-	up, err = c.upstreams(nodecache.Domain(survey.Zones))
+	domain := nodecache.Domain(survey.Zones)
+	up, err = c.upstreams(domain)
 	up.Files = append(up.Files, imported...)
 	if err != nil {
-		return "", survey, up, err
+		return t, survey, up, err
 	}
 	fill.External = nameserver.Join(up.External)
 	fill.Chosen = !up.Found && len(up.External) > 0
 	text, notes, err := fill.Corefile(string(template))
 	if err != nil {
-		return "", survey, up, fmt.Errorf("%s: %w", name, err)
+		return t, survey, up, fmt.Errorf("%s: %w", name, err)
 	}
 	text, _ = c.imports(text)
 	blocks, more := nodecache.Stubs(up.Stub, survey.Zones)
 	up.Notes = slices.Concat(up.Notes, notes, more)
-	text += blocks
-	if _, err := dns.Render(dns.Config{Addresses: c.opts.LocalIPs, NodeCache: true, Link: c.opts.Interface, Override: text, OverrideName: name}); err != nil {
-		return "", survey, up, err
+	t = plan.Template{Text: text + blocks, Domain: domain, Warnings: up.Warnings}
+	if _, err := dns.Render(plan.InPlace(c.opts, c.answer, t, c.defaults(), "").Server); err != nil {
+		return plan.Template{}, survey, up, err
 	}
-	return text, survey, up, nil
+	return t, survey, up, nil
 }
 
 // imports makes the imports of a Corefile absolute, and lists what has to be followed for them: the files that are there, and the

@@ -34,7 +34,7 @@ func lockNetNS() (*os.File, error) {
 
 // parts gives the loop what this role does in another way.
 func (c *nodeCache) parts(p *node.Parts) {
-	p.Server = gatedServer{p.Server, c}
+	p.Server = markedServer{p.Server, c}
 	p.Rules = countedRules{p.Rules, c.faults}
 	p.Firewall = countedFirewall{p.Firewall, c.faults}
 	p.Link = countedLink{p.Link, c}
@@ -46,19 +46,13 @@ func (c *nodeCache) parts(p *node.Parts) {
 	}
 }
 
-// gatedServer is a server that does not begin without anything to serve.
-type gatedServer struct {
+// markedServer is a server that leaves the file of -pidfile once it serves.
+type markedServer struct {
 	node.Server
 	c *nodeCache
 }
 
-func (s gatedServer) Start(ctx context.Context, cfg dns.Config) error {
-	s.c.mu.Lock()
-	fault := s.c.fault
-	s.c.mu.Unlock()
-	if fault != nil {
-		return fault
-	}
+func (s markedServer) Start(ctx context.Context, cfg dns.Config) error {
 	if err := s.Server.Start(ctx, cfg); err != nil {
 		return err
 	}

@@ -9,20 +9,20 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/upstream"
 )
 
-// settings reads what the configuration names, says what was passed over, and remembers the files to follow.
-func (a *agent) settings(conf *config.Node) (node.Settings, error) {
-	s, up, err := a.role.derive(conf)
+// plan reads what the configuration names, says what was passed over, and remembers the files to follow.
+func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
+	p, up, err := a.role.derive(conf)
 	if err == nil {
-		s, err = fit(a.backend, s)
+		p, err = p.On(a.backend)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
-		return s, err
+		return p, err
 	}
 	a.files = up.Files
 	if outside := up.Outside(); a.outside != outside {
@@ -35,25 +35,25 @@ func (a *agent) settings(conf *config.Node) (node.Settings, error) {
 	for _, note := range up.Notes {
 		a.log.Info("upstreams", "note", note)
 	}
-	return s, nil
+	return p, nil
 }
 
 // load is what a reload works by. A change in a field that only a start reads is refused as a whole, so that what runs is
 // never half of what the file says.
-func (a *agent) load() (node.Settings, error) {
+func (a *agent) load() (plan.Plan, error) {
 	next, err := a.role.read()
 	if err != nil {
-		return node.Settings{}, err
+		return plan.Plan{}, err
 	}
 	a.mu.Lock()
 	old := a.conf
 	a.mu.Unlock()
 	if _, restart := config.Diff(old, next); len(restart) > 0 {
-		return node.Settings{}, fmt.Errorf("%s: takes effect only when the agent starts: restart it", strings.Join(restart, ", "))
+		return plan.Plan{}, fmt.Errorf("%s: takes effect only when the agent starts: restart it", strings.Join(restart, ", "))
 	}
-	s, err := a.settings(next)
+	p, err := a.plan(next)
 	if err != nil {
-		return s, err
+		return p, err
 	}
 	a.level.Set(next.Log.Level)
 	a.answers.Store.SetLimit(mebibytes(next.Cache.MemoryMiB))
@@ -62,7 +62,7 @@ func (a *agent) load() (node.Settings, error) {
 	a.conf = next
 	a.mu.Unlock()
 	sayUnknown(a.log, next)
-	return s, nil
+	return p, nil
 }
 
 // sayUnknown warns of keys that a newer release may know, or nobody.

@@ -20,6 +20,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/wire"
@@ -89,6 +90,14 @@ func signLock(f *os.File, who string) {
 	}
 }
 
+// takeLock takes the right to the node that a plan names. *heldError: another has it.
+func takeLock(l plan.Lock, who string) (*os.File, error) {
+	if l.Folder == "" {
+		return lockNetNS()
+	}
+	return lockNode(l.Folder, who)
+}
+
 // hold takes the lock for a command that must not meet an agent.
 func hold(stateDir string) (release func(), err error) {
 	f, err := lockNode(stateDir, fmt.Sprintf("process %d", os.Getpid()))
@@ -112,19 +121,20 @@ type seat struct {
 
 // takeSeat takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
 // code 3 where it may not, or where the holder neither hands over nor ends.
-func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Settings, m *telemetry.Metrics) (*seat, error) {
-	s := &successor{log: a.log, server: server, settings: first, answers: a.answers, lock: a.role.lock}
+func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first plan.Plan, m *telemetry.Metrics) (*seat, error) {
+	lock := func() (*os.File, error) { return takeLock(first.Lock, a.claim.String()) }
+	s := &successor{log: a.log, server: server, plan: first, answers: a.answers, lock: lock}
 	path := filepath.Join(a.conf.StateDir, handoverName)
 	said := ""
 	for begun := time.Now(); ; {
-		lock, err := a.role.lock()
+		got, err := lock()
 		var held *heldError
 		switch {
 		case err == nil:
-			return &seat{lock: lock}, nil
+			return &seat{lock: got}, nil
 		case !errors.As(err, &held):
 			return nil, err
-		case a.role.standsBy && !a.mayTake:
+		case first.Lock.Waits && !a.mayTake:
 			if said == "" {
 				said = "standing by"
 				a.footing(first)
@@ -179,9 +189,9 @@ func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first node.Set
 
 // footing puts down what pods need in any case before this agent waits for its turn: the switch, to which only what is missing is
 // added, and the link where there is none. Both are the holder's to keep; where it fails to, kube-dns answers by them.
-func (a *agent) footing(first node.Settings) {
+func (a *agent) footing(first plan.Plan) {
 	err := func() error {
-		uplinks, err := steer.Uplinks()
+		rules, err := first.Host(nil, steer.Uplinks)
 		if err != nil {
 			return err
 		}
@@ -189,12 +199,11 @@ func (a *agent) footing(first node.Settings) {
 		if err != nil {
 			return err
 		}
-		err = host.Ensure(steer.Host{Redirects: first.Redirects, Locals: first.Locals, Uplinks: uplinks, Lifetime: first.Lifetime,
-			OwnLocals: first.OwnLocals, Ceded: first.Ceded(), HealthPort: first.HealthPort})
+		err = host.Ensure(rules)
 		return errors.Join(err, host.Close())
 	}()
-	if _, missing := net.InterfaceByName(first.Link); missing != nil && a.role.makesLink {
-		_, linkErr := link.Ensure(link.Config{Name: first.Link, Addresses: first.Addresses()})
+	if _, missing := net.InterfaceByName(first.Link.Name); missing != nil && !first.Link.Foreign {
+		_, linkErr := link.Ensure(link.Config{Name: first.Link.Name, Addresses: first.Addresses()})
 		err = errors.Join(err, linkErr)
 	}
 	if err != nil {
@@ -234,11 +243,11 @@ func (s *seat) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober
 
 // successor is this agent while it starts beside another.
 type successor struct {
-	log      *slog.Logger
-	server   *dns.Server
-	settings node.Settings
-	answers  *wire.Keeper
-	lock     func() (*os.File, error)
+	log     *slog.Logger
+	server  *dns.Server
+	plan    plan.Plan
+	answers *wire.Keeper
+	lock    func() (*os.File, error)
 
 	restored bool // the holder's cache
 	served   []netip.Addr
@@ -265,7 +274,7 @@ func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []hando
 		inherited = append(inherited, dns.Socket(i))
 		count[i.Address.Addr()]++
 	}
-	cfg := s.settings.DNS
+	cfg := s.plan.Server
 	cfg.Addresses = slices.DeleteFunc(slices.Clone(cfg.Addresses), func(a netip.Addr) bool { return count[a] != 2 })
 	if len(cfg.Addresses) == 0 {
 		for _, i := range inherited {

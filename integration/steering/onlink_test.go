@@ -22,15 +22,7 @@ func TestClusterDNSOnLink(t *testing.T) {
 			t.Run(backend+"/"+string(proxy), func(t *testing.T) {
 				s := setup{families: testutil.Dual, proxy: proxy}
 				n := newNode(t, s)
-				var services []testutil.Service
-				for i, a := range []netip.Addr{upstream4, upstream6} {
-					for _, one := range testutil.DNSService(a, n.KubeDNSAddrs()[i]) {
-						one.Name = "kube-dns-upstream"
-						services = append(services, one)
-					}
-				}
-				n.Proxy.Add(services...)
-				n.configure(fmt.Sprintf("backend: %s\nlink: {clusterDNSOnLink: true}\nupstreams: {cluster: [%q, %q], external: []}\n", backend, upstream4, upstream6))
+				n.configure("backend: " + backend + "\n" + n.configureOnLink())
 				p := n.addOldPod()
 				c := client{p.NetNS, p.addrs}
 				cluster := targets(n.ClusterDNS()...)
@@ -69,4 +61,19 @@ func TestClusterDNSOnLink(t *testing.T) {
 			})
 		}
 	}
+}
+
+// configureOnLink gives kube-dns's pods a second Service, and returns the lines of a NodeConfig that put the first one's address on
+// the link.
+func (n *node) configureOnLink() string {
+	n.t.Helper()
+	var services []testutil.Service
+	for i, a := range []netip.Addr{upstream4, upstream6} {
+		for _, one := range testutil.DNSService(a, n.KubeDNSAddrs()[i]) {
+			one.Name = "kube-dns-upstream"
+			services = append(services, one)
+		}
+	}
+	n.Proxy.Add(services...)
+	return fmt.Sprintf("link: {clusterDNSOnLink: true}\nupstreams: {cluster: [%q, %q], external: []}\n", upstream4, upstream6)
 }

@@ -18,7 +18,7 @@ func (n *Node) Alive() (bool, string) {
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if d := now.Sub(n.rounded); !n.rounded.IsZero() && d > max(loopMost, 3*cmp.Or(n.now.Check, slowCheck)) {
+	if d := now.Sub(n.rounded); !n.rounded.IsZero() && d > max(loopMost, 3*cmp.Or(n.now.Terms.Check, slowCheck)) {
 		return false, "the node's loop has not come round for " + d.Round(time.Second).String()
 	}
 	if d := now.Sub(n.reaching); !n.reaching.IsZero() && d > probeMost {

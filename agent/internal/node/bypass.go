@@ -21,9 +21,9 @@ const lookEvery = 500 * time.Millisecond
 // Pace implements evidence.Node. Looks fall on the grid of the probes. What closes the way for everybody ends the lease
 // within its lifetime, so questions further apart than that are not lost to one such event.
 func (n *Node) Pace() (every, gap time.Duration) {
-	s := n.settings()
-	every = max(1, (lookEvery+s.Renew-1)/s.Renew) * s.Renew
-	return every, s.Lifetime
+	s := n.plan()
+	every = max(1, (lookEvery+s.Terms.Renew-1)/s.Terms.Renew) * s.Terms.Renew
+	return every, s.Terms.Lifetime
 }
 
 // Held implements evidence.Node.
@@ -31,9 +31,9 @@ func (n *Node) Held(c steer.Client) (evidence.Lease, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for t, l := range n.targets {
-		if t.addr == c.Address && t.proto == c.Protocol {
+		if t.Address == c.Address && t.Protocol == c.Protocol {
 			// A process that was stopped has not noticed yet that its lease lapsed.
-			return evidence.Lease{Since: l.since, Proven: l.lastOK}, l.held && time.Since(l.lastOK) <= n.now.Lifetime
+			return evidence.Lease{Since: l.since, Proven: l.lastOK}, l.held && time.Since(l.lastOK) <= n.now.Terms.Lifetime
 		}
 	}
 	return evidence.Lease{}, false

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -14,7 +15,7 @@ func TestPace(t *testing.T) {
 		150 * time.Millisecond: 600 * time.Millisecond, 100 * time.Millisecond: 500 * time.Millisecond,
 		2 * time.Second: 2 * time.Second, 500 * time.Millisecond: 500 * time.Millisecond,
 	} {
-		n := New("a", Settings{Renew: renew, Lifetime: 800 * time.Millisecond}, Parts{})
+		n := New("a", plan.Plan{Terms: plan.Terms{Renew: renew, Lifetime: 800 * time.Millisecond}}, Parts{})
 		if every, gap := n.Pace(); every != want || gap != 800*time.Millisecond {
 			t.Errorf("renewed every %v: look every %v, gap %v", renew, every, gap)
 		}
@@ -24,7 +25,7 @@ func TestPace(t *testing.T) {
 // The evidence counts only under a lease that is held and was renewed within its lifetime.
 func TestHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := New("a", Settings{Lifetime: 800 * time.Millisecond}, Parts{})
+		n := New("a", plan.Plan{Terms: plan.Terms{Lifetime: 800 * time.Millisecond}}, Parts{})
 		steering := netip.MustParseAddr("169.254.20.11")
 		client := steer.Client{Source: netip.MustParseAddr("10.244.1.2"), Protocol: steer.UDP, Address: steering}
 		check := func(when string, want bool) {
@@ -35,8 +36,8 @@ func TestHeld(t *testing.T) {
 		}
 		check("unknown address", false)
 		l := &lease{since: time.Now()}
-		n.targets[target{addr: steering, proto: steer.UDP}] = l
-		n.targets[target{addr: steering, proto: steer.TCP}] = &lease{held: true, lastOK: time.Now()}
+		n.targets[target{Address: steering, Protocol: steer.UDP}] = l
+		n.targets[target{Address: steering, Protocol: steer.TCP}] = &lease{held: true, lastOK: time.Now()}
 		check("not held", false)
 		l.held, l.lastOK = true, time.Now()
 		check("held", true)

@@ -47,8 +47,8 @@ func (n *Node) Inherit(h Handover, addresses []netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.inherited = &h
-	for _, f := range n.now.fallbacks() {
-		n.outlooks[f.clusterDNS] = &outlook{stand: asking, held: time.Now()} // as the predecessor's, until its own questions say more
+	for _, f := range n.now.Fallbacks() {
+		n.outlooks[f.ClusterDNS] = &outlook{stand: asking, held: time.Now()} // as the predecessor's, until its own questions say more
 	}
 	n.moving = true // until the first round has gone well: what differs from the predecessor's is no fault
 	if len(addresses) == 0 {
@@ -118,7 +118,7 @@ func (n *Node) yield(y *yield, probes *group) bool {
 func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 	withdrawn := false
 	for _, t := range n.allTargets() {
-		if !slices.Contains(served, t.addr) {
+		if !slices.Contains(served, t.Address) {
 			n.withdraw(t, probes)
 			withdrawn = true
 		}
@@ -145,13 +145,13 @@ func (n *Node) proveSuccessor(instance string) error {
 func (n *Node) proveAt(ctx context.Context, t target, instance string) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, proveOnce)
-		r := n.Prober.Probe(attempt, t.asked, t.proto)
+		r := n.Prober.Probe(attempt, t.Asked, t.Protocol)
 		cancel()
 		err := r.Err
 		switch {
 		case err == nil && r.Instance == instance:
 			// Without a switch there is nothing to renew, and its repair is the successor's.
-			if err = n.Lease.Renew(t.addr, t.proto); err == nil || errors.Is(err, steer.ErrNoSwitch) {
+			if err = n.Lease.Renew(t.Address, t.Protocol); err == nil || errors.Is(err, steer.ErrNoSwitch) {
 				return nil
 			}
 		case err == nil:
@@ -206,7 +206,7 @@ func (n *Node) lastYield() *yield {
 func (n *Node) leave() error {
 	err := n.Prober.Close()
 	for _, t := range n.allTargets() {
-		n.Recorder.Lease(t.addr, t.proto, false)
+		n.Recorder.Lease(t.Address, t.Protocol, false)
 	}
 	n.Log.Info("handed over, open connections are brought to an end")
 	err = errors.Join(err, n.Server.Stop())

@@ -46,7 +46,7 @@ func TestYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.sharedBy(func() prober.Result { return prober.Result{Instance: other} })
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		if len(w.record()) != 1 {
 			t.Fatal("the fallback is not proven")
@@ -102,7 +102,7 @@ func TestYieldFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				w.sharedBy(successor)
-				n, end := begin(t, w, plainSettings())
+				n, end := begin(t, w, plainPlan())
 				pass(time.Second)
 				w.forget()
 				begun := time.Now()
@@ -116,7 +116,7 @@ func TestYieldFails(t *testing.T) {
 					t.Errorf("error: %v", err)
 				}
 				synctest.Wait()
-				if took := time.Since(begun); took > plainSettings().Lifetime-plainSettings().Renew {
+				if took := time.Since(begun); took > plainPlan().Terms.Lifetime-plainPlan().Terms.Renew {
 					t.Errorf("nobody read for %v", took)
 				}
 				if w.count("resume") != 1 {
@@ -141,7 +141,7 @@ func TestYieldFails(t *testing.T) {
 func TestYieldOfFewerAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		decide, err := n.Yield(t.Context(), other, nil)
@@ -166,7 +166,7 @@ func TestYieldOfFewerAddresses(t *testing.T) {
 func TestBesideCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		apart, err := n.Beside(other)
 		if err != nil {
@@ -200,7 +200,7 @@ func TestStopWithinAHandover(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				w.sharedBy(func() prober.Result { return prober.Result{Instance: other} })
-				n, end := begin(t, w, plainSettings())
+				n, end := begin(t, w, plainPlan())
 				pass(time.Second)
 				apart, err := n.Beside(other)
 				if err != nil {
@@ -254,7 +254,7 @@ func TestInherit(t *testing.T) {
 			w.done = make(chan struct{})
 			w.drift = []string{"a newer table"}
 			from := Handover{From: "process 7", At: time.Now(), Took: "11ms"}
-			n, end := begin(t, w, plainSettings(), func(n *Node) { n.Inherit(from, tc.served) })
+			n, end := begin(t, w, plainPlan(), func(n *Node) { n.Inherit(from, tc.served) })
 			pass(time.Second)
 			if w.count("start") != tc.start || w.count("restart") != tc.reload || w.count("count-repair") != 0 {
 				t.Errorf("served %v: %v", tc.served, w.calls())

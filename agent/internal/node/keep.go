@@ -5,12 +5,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/agent/internal/plan"
 )
 
 // round brings everything to what the settings say, in the order of start, and reports whether all of it is so.
 func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
-	s := n.settings()
+	s := n.plan()
 	linkErr := n.keepLink(s)
 	ok := n.note("link", linkErr)
 	ok = n.note("rules", n.keepRules(s)) && ok
@@ -31,13 +31,13 @@ func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 	return ok
 }
 
-func (n *Node) keepLink(s Settings) error {
-	return n.mending("link", func() (string, error) { return n.Link.Ensure(s.Link, s.Addresses()) })
+func (n *Node) keepLink(s plan.Plan) error {
+	return n.mending("link", func() (string, error) { return n.Link.Ensure(s.Link.Name, s.Addresses()) })
 }
 
 // keepFirewall looks at iptables-legacy only where something points to it: the start, the slow check and a missing lease.
 // Where nothing can be added and every lease is held, somebody else let our addresses through already.
-func (n *Node) keepFirewall(s Settings, deep bool) error {
+func (n *Node) keepFirewall(s plan.Plan, deep bool) error {
 	err := n.mending("firewall", func() (string, error) { return n.Firewall.Ensure(s.Addresses(), deep || n.lacksLease()) })
 	if err != nil && !n.lacksLease() {
 		return nil
@@ -45,26 +45,13 @@ func (n *Node) keepFirewall(s Settings, deep bool) error {
 	return err
 }
 
-func (n *Node) keepRules(s Settings) error {
-	uplinks, err := n.Uplinks(n.Pods.HostInterfaces()...)
+func (n *Node) keepRules(s plan.Plan) error {
+	want, err := s.Host(n.Pods, n.Uplinks)
 	if err != nil {
 		return err
 	}
-	optedOut := n.Pods.OptedOut()
-	if err := n.unexempt(optedOut); err != nil {
+	if err := n.unexempt(want.Exempt); err != nil {
 		return err
-	}
-	want := steer.Host{
-		Redirects:     s.Redirects,
-		FallbackOnly:  n.Pods.FallbackOnly(s.Redirects),
-		Locals:        s.Locals,
-		Uplinks:       uplinks,
-		Exempt:        optedOut,
-		InterceptNode: s.InterceptNode,
-		Lifetime:      s.Lifetime,
-		OwnLocals:     s.OwnLocals,
-		Ceded:         s.Ceded(),
-		HealthPort:    s.HealthPort,
 	}
 	return n.mending("rules", func() (string, error) {
 		drift, err := n.Rules.Repair(want)
@@ -97,12 +84,12 @@ func (n *Node) unexempt(optedOut []netip.Addr) error {
 }
 
 // keepServer starts the server if it does not serve. The lock is not held meanwhile: only this goroutine starts it.
-func (n *Node) keepServer(ctx context.Context, s Settings) error {
+func (n *Node) keepServer(ctx context.Context, s plan.Plan) error {
 	if n.isServing() {
 		if !n.partial {
 			return nil
 		}
-		err := n.Server.Restart(ctx, s.DNS)
+		err := n.Server.Restart(ctx, s.Server)
 		n.partial = err != nil
 		return err
 	}
@@ -110,7 +97,10 @@ func (n *Node) keepServer(ctx context.Context, s Settings) error {
 	if err := n.Server.Stop(); err != nil {
 		n.Log.Warn("what was left of a dead server did not end as it should", "err", err)
 	}
-	if err := n.Server.Start(ctx, s.DNS); err != nil {
+	if s.Unserved != nil {
+		return s.Unserved
+	}
+	if err := n.Server.Start(ctx, s.Server); err != nil {
 		return err
 	}
 	n.mu.Lock()

@@ -4,36 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// A target is one address and protocol that holds a lease of its own, and the address that the prober asks to prove it: the
-// cluster DNS address for a steering address (the prober's pod table does the rest), the local address itself otherwise.
-type target struct {
-	addr  netip.Addr
-	asked netip.Addr
-	proto steer.Protocol
-}
-
-func (s Settings) targets() []target {
-	var out []target
-	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-		for _, r := range s.Redirects {
-			out = append(out, target{addr: r.Steering, asked: r.ClusterDNS, proto: p})
-		}
-		for _, l := range s.Locals {
-			out = append(out, target{addr: l.Address, asked: l.Address, proto: p})
-		}
-	}
-	return out
-}
+// target is what holds a lease of its own.
+type target = plan.Target
 
 // lease is what is known of one target's lease.
 type lease struct {
@@ -47,11 +29,11 @@ type lease struct {
 }
 
 // keepTargets runs one probe loop for each target of the settings, and ends the others.
-func (n *Node) keepTargets(s Settings, probes *group) {
+func (n *Node) keepTargets(s plan.Plan, probes *group) {
 	if !n.isServing() {
 		return
 	}
-	want := s.targets()
+	want := s.Targets()
 	n.mu.Lock()
 	var fresh []target
 	for _, t := range want {
@@ -62,17 +44,15 @@ func (n *Node) keepTargets(s Settings, probes *group) {
 	}
 	n.mu.Unlock()
 	for _, t := range fresh {
-		n.Recorder.Lease(t.addr, t.proto, false)
+		n.Recorder.Lease(t.Address, t.Protocol, false)
 		probes.start(t.String(), func(ctx context.Context) { n.tend(ctx, t) })
 	}
 }
 
-func (t target) String() string { return t.addr.String() + "/" + t.proto.String() }
-
 // withdrawGone ends the probes and leases of targets that the next settings do not have.
-func (n *Node) withdrawGone(old, next Settings, probes *group) {
-	keep := next.targets()
-	for _, t := range old.targets() {
+func (n *Node) withdrawGone(old, next plan.Plan, probes *group) {
+	keep := next.Targets()
+	for _, t := range old.Targets() {
 		if slices.Contains(keep, t) {
 			continue
 		}
@@ -83,10 +63,10 @@ func (n *Node) withdrawGone(old, next Settings, probes *group) {
 // withdraw ends a target: its probes and its lease.
 func (n *Node) withdraw(t target, probes *group) {
 	probes.end(t.String())
-	if err := n.Lease.Withdraw(t.addr, t.proto); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
-		n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.addr, "protocol", t.proto, "err", err)
+	if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
+		n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
 	}
-	n.Recorder.Lease(t.addr, t.proto, false)
+	n.Recorder.Lease(t.Address, t.Protocol, false)
 	n.mu.Lock()
 	delete(n.targets, t)
 	n.mu.Unlock()
@@ -127,16 +107,16 @@ func (n *Node) tend(ctx context.Context, t target) {
 	for {
 		n.tended(t)
 		mended := n.mended.next() // also one that comes while the probe is out
-		s := n.settings()
-		probeCtx, cancel := context.WithTimeout(ctx, s.patience())
-		result := n.Prober.Probe(probeCtx, t.asked, t.proto)
+		s := n.plan()
+		probeCtx, cancel := context.WithTimeout(ctx, s.Terms.Patience())
+		result := n.Prober.Probe(probeCtx, t.Asked, t.Protocol)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		n.judge(t, result, s.Lifetime)
+		n.judge(t, result, s.Terms.Lifetime)
 		// All targets probe on one grid: waking up costs more than a probe does.
-		grid := time.NewTimer(s.Renew - time.Duration(time.Now().UnixNano())%s.Renew)
+		grid := time.NewTimer(s.Terms.Renew - time.Duration(time.Now().UnixNano())%s.Terms.Renew)
 		select {
 		case <-grid.C:
 		case <-mended:
@@ -173,9 +153,6 @@ func (b *broadcast) send() {
 		b.c = nil
 	}
 }
-
-// patience is how long a probe waits for its answer: so that the one after a lost one can still renew in time.
-func (s Settings) patience() time.Duration { return max(s.Lifetime-2*s.Renew, s.Renew) }
 
 // judge turns one probe's result into a renewal, a withdrawal or patience.
 func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) {
@@ -239,8 +216,8 @@ func (n *Node) hold(t target) {
 	}
 	n.mu.Unlock()
 	if changed {
-		n.Recorder.Lease(t.addr, t.proto, true)
-		n.Log.Info("lease held", "addr", t.addr, "protocol", t.proto, "after", down.Round(time.Millisecond))
+		n.Recorder.Lease(t.Address, t.Protocol, true)
+		n.Log.Info("lease held", "addr", t.Address, "protocol", t.Protocol, "after", down.Round(time.Millisecond))
 	}
 }
 
@@ -269,19 +246,19 @@ func (n *Node) fail(t target, r prober.Result, v verdict) {
 	}
 	n.mu.Unlock()
 	if v == withdraw {
-		if err := n.Lease.Withdraw(t.addr, t.proto); err != nil {
-			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.addr, "protocol", t.proto, "err", err)
+		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil {
+			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
 		}
 	}
 	switch {
 	case lost:
 		n.poke() // a firewall of which no event tells may be the reason
-		n.Recorder.Lease(t.addr, t.proto, false)
+		n.Recorder.Lease(t.Address, t.Protocol, false)
 		n.Recorder.Lost(r.Failure)
-		n.Log.Warn("lease lost, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", r.Err, "rest", rest)
+		n.Log.Warn("lease lost, kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "rest", rest)
 	case news:
 		n.poke()
-		n.Log.Info("no lease yet, kube-dns answers", "addr", t.addr, "protocol", t.proto, "reason", r.Err)
+		n.Log.Info("no lease yet, kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err)
 	}
 }
 
@@ -296,8 +273,11 @@ func (l *lease) news(reason string) bool {
 	return true
 }
 
-// same tells whether two settings ask for the same thing.
-func same(a, b Settings) bool { return reflect.DeepEqual(a, b) }
+// same tells whether two plans ask for the same thing. Why there is nothing to serve asks for nothing.
+func same(a, b plan.Plan) bool {
+	a.Unserved, b.Unserved = nil, nil
+	return reflect.DeepEqual(a, b)
+}
 
 // group runs named goroutines that end with it or one by one.
 type group struct {

@@ -16,12 +16,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/steer"
@@ -34,77 +34,6 @@ const (
 	retryFirst = 250 * time.Millisecond // after a round that failed
 	retryLast  = 10 * time.Second
 )
-
-// Settings is what one configuration asks of the loop.
-type Settings struct {
-	Redirects     []steer.Redirect
-	Locals        []steer.Local
-	ClusterDomain string
-	InterceptNode bool
-	Steers        bool // false: nothing on this node translates the cluster DNS address, so nothing may be steered
-	Link          string
-	DNS           dns.Config
-	Renew         time.Duration
-	Lifetime      time.Duration
-	Backend       string
-	Warnings      []string // what somebody should mend in what was read; shown as a fault
-	External      string   // who answers for names outside of the cluster, and why; to be shown
-	// Cedes leaves the local addresses to another program's sockets where there are any: its packets reach it. The server's own
-	// must be transparent then.
-	Cedes bool
-	// OwnLocals gives the node's own processes that name a local address the fallback, too.
-	OwnLocals bool
-	// HealthPort is where the kubelet asks at the local addresses, untracked; 0: nowhere.
-	HealthPort uint16
-	// Check is how often everything is looked at, whether or not an event said so; 0: every 30 s. Only a start reads it.
-	Check time.Duration
-}
-
-// fallback is one way back to kube-dns: the address that answers there, and the one that is asked to prove it.
-type fallback struct{ clusterDNS, asked netip.Addr }
-
-// fallbacks lists them, each once: a cluster DNS address is asked itself, where the prober has a pod table; what stands only
-// behind a local address, by way of that.
-func (s Settings) fallbacks() []fallback {
-	var out []fallback
-	add := func(clusterDNS, asked netip.Addr) {
-		if !slices.ContainsFunc(out, func(f fallback) bool { return f.clusterDNS == clusterDNS }) {
-			out = append(out, fallback{clusterDNS, asked})
-		}
-	}
-	for _, r := range s.Redirects {
-		add(r.ClusterDNS, r.ClusterDNS)
-	}
-	for _, l := range s.Locals {
-		add(l.ClusterDNS, l.Address)
-	}
-	return out
-}
-
-// Addresses are what the link holds and the server listens on: local and steering addresses.
-func (s Settings) Addresses() []netip.Addr {
-	out := s.localAddresses()
-	for _, r := range s.Redirects {
-		out = append(out, r.Steering)
-	}
-	return out
-}
-
-// Ceded are the addresses at which another program's socket is served.
-func (s Settings) Ceded() []netip.Addr {
-	if !s.Cedes {
-		return nil
-	}
-	return s.localAddresses()
-}
-
-func (s Settings) localAddresses() []netip.Addr {
-	var out []netip.Addr
-	for _, l := range s.Locals {
-		out = append(out, l.Address)
-	}
-	return out
-}
 
 // Server answers questions. Start either serves all addresses or none; Restart that fails leaves the old one serving.
 type Server interface {
@@ -156,12 +85,7 @@ type Prober interface {
 // Pods is the registry of pods on this node.
 type Pods interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
-	// FallbackOnly are redirects that a pod still uses and the configuration no longer names.
-	FallbackOnly(configured []steer.Redirect) []steer.Redirect
-	// HostInterfaces are the links by which steered pods' packets come.
-	HostInterfaces() []string
-	// OptedOut are the addresses of pods that must not be intercepted.
-	OptedOut() []netip.Addr
+	plan.Pods
 	// Tend steers pods that waited for the proof, gives those back whose fallback is lost, and mends steered pods' tables. It
 	// returns how many pods are in each state.
 	Tend(ctx context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (counts map[string]int, err error)
@@ -205,8 +129,8 @@ type Recorder interface {
 // Parts is everything that Run works with. All fields but Upstreams, World, Asker and Evidence are needed.
 type Parts struct {
 	Log      *slog.Logger
-	Load     func() (Settings, error) // reads the configuration and what it names anew
-	Changed  <-chan struct{}          // the configuration or a file that it names may have changed
+	Load     func() (plan.Plan, error) // reads the configuration and what it names anew
+	Changed  <-chan struct{}           // the configuration or a file that it names may have changed
 	Server   Server
 	Link     Link
 	Rules    Rules
@@ -215,7 +139,7 @@ type Parts struct {
 	Prober   Prober
 	Pods     Pods
 	Proofs   Proofs
-	Uplinks  func(podSide ...string) ([]string, error)
+	Uplinks  plan.Uplinks
 	Recorder Recorder
 	// Upstreams are shown in the status; nil shows none.
 	Upstreams Upstreams
@@ -245,7 +169,7 @@ type Node struct {
 
 	// mu guards the fields below, which Status reads.
 	mu      sync.Mutex
-	now     Settings
+	now     plan.Plan
 	targets map[target]*lease
 	proven  map[netip.Addr]bool
 	lost    map[netip.Addr]string // fallbacks that are lost for good, and why
@@ -269,7 +193,7 @@ type Node struct {
 }
 
 // New prepares a node that answers probes as instance.
-func New(instance string, first Settings, parts Parts) *Node {
+func New(instance string, first plan.Plan, parts Parts) *Node {
 	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: make(chan struct{}, 1), now: first,
 		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
 		reask: make(chan struct{}, 1), outlooks: map[netip.Addr]*outlook{},
@@ -300,7 +224,7 @@ func (n *Node) Run(ctx context.Context) error {
 		proofs.start("evidence", func(ctx context.Context) { n.Evidence.Run(ctx, n) })
 	}
 
-	slow := time.NewTicker(cmp.Or(n.settings().Check, slowCheck))
+	slow := time.NewTicker(cmp.Or(n.plan().Terms.Check, slowCheck))
 	defer slow.Stop()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
@@ -389,10 +313,10 @@ func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
 func (n *Node) stop() error {
 	var errs []error
 	for _, t := range n.allTargets() {
-		if err := n.Lease.Withdraw(t.addr, t.proto); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
+		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
 			errs = append(errs, err)
 		}
-		n.Recorder.Lease(t.addr, t.proto, false)
+		n.Recorder.Lease(t.Address, t.Protocol, false)
 	}
 	errs = append(errs, n.Server.Stop()) // reads first what the switch had delivered
 	errs = append(errs, n.Prober.Close())
@@ -400,7 +324,7 @@ func (n *Node) stop() error {
 	return errors.Join(errs...)
 }
 
-func (n *Node) settings() Settings {
+func (n *Node) plan() plan.Plan {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.now
@@ -430,16 +354,6 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-t.C:
 		return true
 	}
-}
-
-func union[T comparable](a, b []T) []T {
-	out := slices.Clone(a)
-	for _, x := range b {
-		if !slices.Contains(out, x) {
-			out = append(out, x)
-		}
-	}
-	return out
 }
 
 func joined(addrs []netip.Addr) string {

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestOrderOfStartAndStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		if ready, why := n.Ready(); !ready {
 			t.Errorf("not ready after a second: %s", why)
@@ -50,7 +50,7 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.fails["start"] = errors.New("listen on udp 169.254.20.11:53: address in use: held by dnsmasq")
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Minute)
 		if w.count("renew") > 0 {
 			t.Error("a lease was renewed without a server")
@@ -75,11 +75,11 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 func TestRepairedRulesAreProvenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		s := plainSettings()
+		s := plainPlan()
 		_, end := begin(t, w, s)
 		pass(time.Second)
-		now := time.Duration(time.Now().UnixNano()) % s.Renew
-		pass(s.Renew - now + s.Renew/10) // just after a turn
+		now := time.Duration(time.Now().UnixNano()) % s.Terms.Renew
+		pass(s.Terms.Renew - now + s.Terms.Renew/10) // just after a turn
 		w.forget()
 		w.set(func() { w.drift = []string{"the table is missing"} })
 		w.ticks <- struct{}{}
@@ -101,7 +101,7 @@ func TestRepairedRulesAreProvenAtOnce(t *testing.T) {
 func TestDeadServerIsStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		w.die()
@@ -116,7 +116,7 @@ func TestDeadServerIsStartedAgain(t *testing.T) {
 func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		refuse := prober.Result{Failure: prober.Refused, Err: errors.New("nobody listens")}
 		var failed int
@@ -155,7 +155,7 @@ func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
 func TestSilenceIsNotCountedButLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.set(func() {
 			w.answer = func(netip.Addr, steer.Protocol) prober.Result {
@@ -178,7 +178,7 @@ func TestSomebodyElsesAnswerIsNoProof(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: "another"} }
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(5 * time.Second)
 		if w.count("renew") > 0 {
 			t.Error("renewed on another agent's answer")
@@ -193,7 +193,7 @@ func TestSomebodyElsesAnswerIsNoProof(t *testing.T) {
 func TestMissingSwitchIsMendedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		w.set(func() {
@@ -216,11 +216,11 @@ func TestMissingSwitchIsMendedAtOnce(t *testing.T) {
 func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
-		next := plainSettings()
+		next := plainPlan()
 		next.Redirects[0].Steering = steer2
-		next.DNS.Addresses = next.Addresses()
+		next.Server.Addresses = next.Addresses()
 		w.forget()
 		w.set(func() { w.next = next })
 		w.config <- struct{}{}
@@ -255,14 +255,14 @@ func TestBadReloadKeepsTheOld(t *testing.T) {
 		"file": func(w *world) { w.loadNo = errors.New("neardns.yaml:3:1: unknown field") },
 		"server": func(w *world) {
 			w.next.Redirects = []steer.Redirect{{ClusterDNS: vip, Steering: steer2}}
-			w.next.DNS.Addresses = w.next.Addresses()
+			w.next.Server.Addresses = w.next.Addresses()
 			w.fails["restart"] = errors.New("listen on udp 169.254.20.12:53: in use")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
-				n, end := begin(t, w, plainSettings())
+				n, end := begin(t, w, plainPlan())
 				pass(time.Second)
 				w.set(func() { bad(w) })
 				w.config <- struct{}{}
@@ -289,12 +289,12 @@ func TestReloadIsTriedAgain(t *testing.T) {
 		t.Run(part, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
-				n, end := begin(t, w, plainSettings())
+				n, end := begin(t, w, plainPlan())
 				pass(time.Second)
 				w.forget()
 				w.set(func() {
 					w.next.Redirects = []steer.Redirect{{ClusterDNS: vip, Steering: steer2}}
-					w.next.DNS.Addresses = w.next.Addresses()
+					w.next.Server.Addresses = w.next.Addresses()
 					w.fails[part] = errors.New("another program holds iptables' lock")
 				})
 				w.config <- struct{}{}
@@ -333,7 +333,7 @@ func TestFallbackIsProvenWatchedAndTakenBack(t *testing.T) {
 		w := newWorld()
 		no := errors.New("no answer")
 		w.prove = func() error { return no }
-		_, end := begin(t, w, plainSettings())
+		_, end := begin(t, w, plainPlan())
 		pass(10 * time.Second)
 		if len(w.record()) > 0 || w.count("tend proven=true") > 0 {
 			t.Error("proven without proof")
@@ -371,7 +371,7 @@ func TestProofFromBeforeARebootCountsAtOnce(t *testing.T) {
 		w := newWorld()
 		w.proofs = []netip.Addr{vip}
 		w.prove = func() error { return errors.New("kube-dns is not up yet") }
-		_, end := begin(t, w, plainSettings())
+		_, end := begin(t, w, plainPlan())
 		pass(100 * time.Millisecond)
 		if w.count("tend proven=true") == 0 {
 			t.Error("the earlier proof was not used")
@@ -384,7 +384,7 @@ func TestNothingIsSteeredWithoutTranslation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.proofs = []netip.Addr{vip}
-		s := plainSettings()
+		s := plainPlan()
 		s.Steers = false
 		_, end := begin(t, w, s)
 		pass(10 * time.Second)
@@ -399,7 +399,7 @@ func TestAnswerWithoutSwitchProvesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.fails["rules"] = errors.New("apply rules: operation not permitted")
-		_, end := begin(t, w, plainSettings())
+		_, end := begin(t, w, plainPlan())
 		pass(10 * time.Second)
 		if len(w.record()) > 0 {
 			t.Error("proven while the host table could not be installed")
@@ -413,7 +413,7 @@ func TestFallbackIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.prove = func() error { return nil }
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		defer end()
 		pass(time.Minute)
 		w.set(func() { w.prove = func() error { return errors.New("no answer") } })
@@ -444,7 +444,7 @@ func TestFallbackIsNotLostAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.lost, w.prove = "nothing translates it", func() error { return nil }
-		_, end := begin(t, w, plainSettings())
+		_, end := begin(t, w, plainPlan())
 		defer end()
 		pass(time.Minute)
 		w.set(func() { w.prove = func() error { return errors.New("no answer") } })

@@ -97,7 +97,7 @@ func TestNoLeaseBeforeAnAnswer(t *testing.T) {
 		w := newWorld()
 		refused := errors.New("10.96.0.10:53 over udp: operation not permitted")
 		w.asked = func() error { return refused }
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Minute)
 		if w.count("renew") > 0 {
 			t.Error("a lease was renewed before a question was answered")
@@ -124,7 +124,7 @@ func TestLeaseGoesWithAsking(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				w.asked = func() error { return nil }
-				n, end := begin(t, w, plainSettings())
+				n, end := begin(t, w, plainPlan())
 				pass(2 * time.Second)
 				if ready, why := n.Ready(); !ready {
 					t.Fatalf("not ready: %s", why)
@@ -162,7 +162,7 @@ func TestOutageOfKubeDNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.asked = func() error { return nil }
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(2 * time.Second)
 		dead := errors.New("silent")
 		w.set(func() {
@@ -197,7 +197,7 @@ func TestClientsAnswersCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.asked = func() error { return nil }
-		_, end := begin(t, w, plainSettings())
+		_, end := begin(t, w, plainPlan())
 		pass(2 * time.Second)
 		w.set(func() { w.asked = func() error { return errors.New("silent") } })
 		w.forget()

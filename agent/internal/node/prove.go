@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/neardns/neardns/agent/internal/plan"
 )
 
 // Rhythm of the fallback's proof. Until it stands it is sought often, since new pods wait for it; afterwards it is only
@@ -49,13 +51,13 @@ func (n *Node) prove(ctx context.Context) {
 	due := map[netip.Addr]time.Time{}
 	kept := false // the record on disk was looked at
 	for {
-		s := n.settings()
-		for _, r := range s.fallbacks() {
-			if !s.Steers || !n.switchStands() || time.Now().Before(due[r.clusterDNS]) {
+		s := n.plan()
+		for _, r := range s.Fallbacks() {
+			if !s.Steers || !n.switchStands() || time.Now().Before(due[r.ClusterDNS]) {
 				continue
 			}
 			askCtx, cancel := context.WithTimeout(ctx, proveTimeout)
-			err := n.Prober.Prove(askCtx, r.asked, "kubernetes.default.svc."+s.ClusterDomain+".")
+			err := n.Prober.Prove(askCtx, r.Asked, "kubernetes.default.svc."+s.ClusterDomain+".")
 			cancel()
 			if ctx.Err() != nil {
 				return
@@ -65,22 +67,22 @@ func (n *Node) prove(ctx context.Context) {
 			}
 			now := time.Now()
 			if err == nil {
-				failures[r.clusterDNS] = 0
-				delete(failing, r.clusterDNS)
-				due[r.clusterDNS] = now.Add(proveLater)
+				failures[r.ClusterDNS] = 0
+				delete(failing, r.ClusterDNS)
+				due[r.ClusterDNS] = now.Add(proveLater)
 			} else {
-				if failures[r.clusterDNS]++; failures[r.clusterDNS] == 1 {
-					failing[r.clusterDNS] = now
+				if failures[r.ClusterDNS]++; failures[r.ClusterDNS] == 1 {
+					failing[r.ClusterDNS] = now
 				}
-				due[r.clusterDNS] = now.Add(proveSoon)
-				if now.Sub(failing[r.clusterDNS]) >= lostAfter && now.Sub(looked[r.clusterDNS]) >= proveLater && n.World != nil {
-					looked[r.clusterDNS] = now
+				due[r.ClusterDNS] = now.Add(proveSoon)
+				if now.Sub(failing[r.ClusterDNS]) >= lostAfter && now.Sub(looked[r.ClusterDNS]) >= proveLater && n.World != nil {
+					looked[r.ClusterDNS] = now
 					askCtx, cancel := context.WithTimeout(ctx, proveTimeout)
-					n.found(r.clusterDNS, n.World.Lost(askCtx, r.clusterDNS, "kubernetes.default.svc."+s.ClusterDomain+"."))
+					n.found(r.ClusterDNS, n.World.Lost(askCtx, r.ClusterDNS, "kubernetes.default.svc."+s.ClusterDomain+"."))
 					cancel()
 				}
 			}
-			n.proved(r.clusterDNS, err, failures[r.clusterDNS] >= proveLimit)
+			n.proved(r.ClusterDNS, err, failures[r.ClusterDNS] >= proveLimit)
 			kept = false
 		}
 		if !kept && n.switchStands() {
@@ -149,11 +151,11 @@ func (n *Node) proved(addr netip.Addr, err error, final bool) {
 }
 
 // keepProofs writes the record when it differs from what is known, limited to what is configured.
-func (n *Node) keepProofs(s Settings) {
+func (n *Node) keepProofs(s plan.Plan) {
 	n.mu.Lock()
 	var want []netip.Addr
 	for _, a := range slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare) {
-		if s.Steers && slices.ContainsFunc(s.fallbacks(), func(f fallback) bool { return f.clusterDNS == a }) {
+		if s.Steers && slices.ContainsFunc(s.Fallbacks(), func(f plan.Fallback) bool { return f.ClusterDNS == a }) {
 			want = append(want, a)
 		}
 	}

@@ -53,7 +53,7 @@ func TestQuarrel(t *testing.T) {
 func TestRepairsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		undo := func() {
@@ -93,12 +93,12 @@ func TestRepairsAreBounded(t *testing.T) {
 func TestReloadIsNoQuarrel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		for i := range 3 * quarrelLimit {
-			next := plainSettings()
-			next.Lifetime += time.Duration(i+1) * time.Millisecond
+			next := plainPlan()
+			next.Terms.Lifetime += time.Duration(i+1) * time.Millisecond
 			w.set(func() { w.next, w.drift = next, []string{"chain control4 differs"} })
 			w.config <- struct{}{}
 			pass(100 * time.Millisecond)

@@ -40,27 +40,12 @@ type Asker interface {
 	Trouble() <-chan struct{}
 }
 
-// wayOf is the cluster DNS address that answers what is not delivered to a target.
-func (s Settings) wayOf(t target) netip.Addr {
-	for _, r := range s.Redirects {
-		if r.Steering == t.addr {
-			return r.ClusterDNS
-		}
-	}
-	for _, l := range s.Locals {
-		if l.Address == t.addr {
-			return l.ClusterDNS
-		}
-	}
-	return netip.Addr{}
-}
-
 // may reports whether a target may have its lease; if not, why. It is called with mu held.
 func (n *Node) may(t target) (bool, string) {
 	if n.Asker == nil {
 		return true, ""
 	}
-	o := n.outlooks[n.now.wayOf(t)]
+	o := n.outlooks[n.now.WayOf(t.Address)]
 	// Where nothing is given back, there is nothing to wait for once it was tried.
 	if o != nil && o.allows() || !n.now.Steers && (n.reached || n.unasked != "") {
 		return true, ""
@@ -93,7 +78,7 @@ func (n *Node) keepReach(ctx context.Context) {
 			pause(ctx, reachAgain/10) // the first lease waits for it
 			continue
 		}
-		domain := n.settings().ClusterDomain
+		domain := n.plan().ClusterDomain
 		if n.isAble() {
 			if n.awaitTrouble(ctx) {
 				n.roundOfQuestions(ctx)
@@ -140,8 +125,8 @@ func (n *Node) isAble() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	able := n.reached && n.unasked == ""
-	for _, f := range n.now.fallbacks() {
-		o := n.outlooks[f.clusterDNS]
+	for _, f := range n.now.Fallbacks() {
+		o := n.outlooks[f.ClusterDNS]
 		able = able && o != nil && o.stand == asking
 	}
 	return able
@@ -149,15 +134,15 @@ func (n *Node) isAble() bool {
 
 func (n *Node) reachedAll() {
 	found := map[netip.Addr]finding{}
-	for _, f := range n.settings().fallbacks() {
-		found[f.clusterDNS] = finding{asked: true}
+	for _, f := range n.plan().Fallbacks() {
+		found[f.ClusterDNS] = finding{asked: true}
 	}
 	n.conclude(found, nil)
 }
 
 // roundOfQuestions asks for a while what pods need asked, and beside it whether kube-dns answers pods.
 func (n *Node) roundOfQuestions(parent context.Context) {
-	s := n.settings()
+	s := n.plan()
 	began := time.Now()
 	length := reachRound
 	off := n.off()
@@ -177,19 +162,19 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 	}
 	var beside sync.WaitGroup
 	name := "kubernetes.default.svc." + s.ClusterDomain + "."
-	for _, f := range s.fallbacks() {
-		note(f.clusterDNS, func(*finding) {})
+	for _, f := range s.Fallbacks() {
+		note(f.ClusterDNS, func(*finding) {})
 		if !s.Steers {
 			continue // nobody stands behind us
 		}
 		beside.Go(func() {
-			answered := n.proofs(ctx, f.asked, name, length)
-			note(f.clusterDNS, func(x *finding) { x.proof = answered })
+			answered := n.proofs(ctx, f.Asked, name, length)
+			note(f.ClusterDNS, func(x *finding) { x.proof = answered })
 		})
-		if off[f.clusterDNS] {
+		if off[f.ClusterDNS] {
 			beside.Go(func() {
-				answered := n.askFromPod(ctx, f.clusterDNS, name)
-				note(f.clusterDNS, func(x *finding) { x.pod = answered })
+				answered := n.askFromPod(ctx, f.ClusterDNS, name)
+				note(f.ClusterDNS, func(x *finding) { x.pod = answered })
 			})
 		}
 	}
@@ -278,7 +263,7 @@ func (n *Node) off() map[netip.Addr]bool {
 func (n *Node) conclude(found map[netip.Addr]finding, err error) {
 	why := ""
 	if err != nil {
-		why = "the agent cannot ask for " + n.settings().ClusterDomain + " from this node: " + strings.ReplaceAll(err.Error(), "\n", "; ")
+		why = "the agent cannot ask for " + n.plan().ClusterDomain + " from this node: " + strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	now := time.Now()
 	allowed := false
@@ -309,7 +294,7 @@ func (n *Node) conclude(found map[netip.Addr]finding, err error) {
 			allowed = true
 		case was && !o.allows():
 			for t, l := range n.targets {
-				if n.now.wayOf(t) == way && l.held {
+				if n.now.WayOf(t.Address) == way && l.held {
 					_, reason = n.may(t)
 					l.held, l.since, l.reason = false, now, reason
 					gone = append(gone, t)
@@ -328,8 +313,8 @@ func (n *Node) conclude(found map[netip.Addr]finding, err error) {
 	}
 	n.mu.Unlock()
 	for _, t := range gone {
-		if err := n.Lease.Withdraw(t.addr, t.proto); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
-			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.addr, "protocol", t.proto, "err", err)
+		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
+			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
 		}
 	}
 	n.granting.Unlock()
@@ -341,9 +326,9 @@ func (n *Node) conclude(found map[netip.Addr]finding, err error) {
 		n.Log.Info("what pods need asked can be asked again")
 	}
 	for _, t := range gone {
-		n.Recorder.Lease(t.addr, t.proto, false)
+		n.Recorder.Lease(t.Address, t.Protocol, false)
 		n.Recorder.Lost(lostUpstream)
-		n.Log.Warn("lease given up, kube-dns is to answer", "addr", t.addr, "protocol", t.proto, "reason", reason)
+		n.Log.Warn("lease given up, kube-dns is to answer", "addr", t.Address, "protocol", t.Protocol, "reason", reason)
 	}
 	if allowed {
 		n.mended.send() // each target is proven at once
@@ -375,7 +360,7 @@ func (n *Node) grant(t target) (refused string, err error) {
 	if !may {
 		return why, nil
 	}
-	if err := n.Lease.Renew(t.addr, t.proto); err != nil {
+	if err := n.Lease.Renew(t.Address, t.Protocol); err != nil {
 		return "", err
 	}
 	n.hold(t)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/neardns/neardns/agent/internal/plan"
 )
 
 // reload takes over a changed configuration. A bad one is said, and the old one keeps serving. So it does where this node did
@@ -16,8 +18,11 @@ func (n *Node) reload(ctx context.Context, probes *group) {
 		n.settle()
 		return
 	}
-	old := n.settings()
+	old := n.plan()
 	if same(old, next) {
+		n.mu.Lock()
+		n.now.Unserved = next.Unserved
+		n.mu.Unlock()
 		n.settle()
 		return
 	}
@@ -53,25 +58,22 @@ func (n *Node) settle() {
 
 // take makes next what runs, or leaves old running. again tells that not the configuration but the node was in the way, such
 // as a lock that another program holds.
-func (n *Node) take(ctx context.Context, old, next Settings, probes *group) (again bool, err error) {
+func (n *Node) take(ctx context.Context, old, next plan.Plan, probes *group) (again bool, err error) {
 	// Addresses that come are on the link before the server binds them; those that go lose their lease before it lets go.
 	n.withdrawGone(old, next, probes)
-	both := next
-	both.Redirects = union(next.Redirects, old.Redirects)
-	both.Locals = union(next.Locals, old.Locals)
-	if err := errors.Join(n.keepLink(both), n.keepRules(next)); err != nil {
+	if err := errors.Join(n.keepLink(next.Beside(old)), n.keepRules(next)); err != nil {
 		return true, err // the round puts link and rules back
 	}
 	serves := n.isServing()
 	if serves {
-		if err := n.Server.Restart(ctx, next.DNS); err != nil {
+		if err := n.Server.Restart(ctx, next.Server); err != nil {
 			return false, err
 		}
 	}
-	if err := n.Prober.Reconfigure(next.Redirects, next.localAddresses()); err != nil {
-		undo := n.Prober.Reconfigure(old.Redirects, old.localAddresses())
+	if err := n.Prober.Reconfigure(next.Redirects, next.LocalAddresses()); err != nil {
+		undo := n.Prober.Reconfigure(old.Redirects, old.LocalAddresses())
 		if serves {
-			undo = errors.Join(undo, n.Server.Restart(ctx, old.DNS))
+			undo = errors.Join(undo, n.Server.Restart(ctx, old.Server))
 		}
 		if undo != nil {
 			n.Log.Error("not all is set back to the old configuration", "err", undo)

@@ -91,9 +91,9 @@ func (n *Node) Status() Status {
 	s.Ready = can && n.serving && len(n.targets) > 0
 	for t, l := range n.targets {
 		// A process that was stopped has not noticed yet that its lease lapsed.
-		held := l.held && time.Since(l.lastOK) <= n.now.Lifetime
+		held := l.held && time.Since(l.lastOK) <= n.now.Terms.Lifetime
 		s.Ready = s.Ready && held
-		s.Leases = append(s.Leases, LeaseStatus{Address: t.addr, Protocol: t.proto.String(), Held: held, Since: l.since, Reason: l.reason})
+		s.Leases = append(s.Leases, LeaseStatus{Address: t.Address, Protocol: t.Protocol.String(), Held: held, Since: l.since, Reason: l.reason})
 	}
 	slices.SortFunc(s.Leases, func(a, b LeaseStatus) int {
 		if c := a.Address.Compare(b.Address); c != 0 {

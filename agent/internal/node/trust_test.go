@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -96,7 +97,7 @@ func overload(n *Node, took time.Duration) func(netip.Addr, steer.Protocol) prob
 func TestOverloadDoesNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.set(func() { w.answer = overload(n, 300*time.Millisecond) })
 		pass(600 * time.Millisecond)
@@ -149,7 +150,7 @@ func TestOverloadDoesNotFlap(t *testing.T) {
 func TestHangThatEndsIsForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainSettings())
+		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.set(func() {
 			w.answer = func(netip.Addr, steer.Protocol) prober.Result {
@@ -173,15 +174,15 @@ func TestHangThatEndsIsForgiven(t *testing.T) {
 
 // TestLostProbeIsNoLostLease: the probe after one that got lost renews in time, whatever renew and lifetime are.
 func TestLostProbeIsNoLostLease(t *testing.T) {
-	for _, rhythm := range []Settings{{Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond},
+	for _, rhythm := range []plan.Terms{{Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond},
 		{Renew: 20 * time.Millisecond, Lifetime: 100 * time.Millisecond}, {Renew: time.Second, Lifetime: 3 * time.Second}} {
 		t.Run(rhythm.Renew.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
-				s := plainSettings()
-				s.Renew, s.Lifetime = rhythm.Renew, rhythm.Lifetime
+				s := plainPlan()
+				s.Terms = rhythm
 				n, end := begin(t, w, s)
-				pass(3 * s.Renew)
+				pass(3 * s.Terms.Renew)
 				drop := true
 				w.set(func() {
 					w.answer = func(_ netip.Addr, p steer.Protocol) prober.Result {
@@ -193,7 +194,7 @@ func TestLostProbeIsNoLostLease(t *testing.T) {
 					}
 				})
 				for range 20 {
-					pass(s.Renew / 3)
+					pass(s.Terms.Renew / 3)
 					if ready, why := n.Ready(); !ready {
 						t.Fatalf("one lost probe cost the lease: %s", why)
 					}

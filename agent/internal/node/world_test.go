@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/steer"
@@ -30,7 +31,7 @@ type world struct {
 	lost   string // why a fallback that fails is lost for good
 	drift  []string
 	proofs []netip.Addr
-	next   Settings
+	next   plan.Plan
 	loadNo error
 	ticks  chan struct{}
 	config chan struct{}
@@ -270,20 +271,20 @@ var (
 	steer2 = netip.MustParseAddr("169.254.20.12")
 )
 
-func plainSettings() Settings {
-	s := Settings{Redirects: []steer.Redirect{{ClusterDNS: vip, Steering: steer1}}, ClusterDomain: "cluster.local", Steers: true,
-		Link: "neardns0", Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond}
-	s.DNS.Addresses = s.Addresses()
+func plainPlan() plan.Plan {
+	s := plan.Plan{Arrangement: plan.Steered, Redirects: []steer.Redirect{{ClusterDNS: vip, Steering: steer1}}, ClusterDomain: "cluster.local", Steers: true,
+		Link: plan.Link{Name: "neardns0"}, Terms: plan.Terms{Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond}}
+	s.Server.Addresses = s.Addresses()
 	return s
 }
 
 // begin runs a node over w in the calling bubble and returns it with a function that ends it.
-func begin(t *testing.T, w *world, s Settings, before ...func(*Node)) (*Node, func()) {
+func begin(t *testing.T, w *world, s plan.Plan, before ...func(*Node)) (*Node, func()) {
 	t.Helper()
 	w.next = s
 	n := New(self, s, Parts{
 		Log: slog.New(slog.DiscardHandler), Changed: w.config, Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w}, Firewall: worldFirewall{w},
-		Load: func() (Settings, error) {
+		Load: func() (plan.Plan, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return w.next, w.loadNo

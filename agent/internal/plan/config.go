@@ -1,45 +1,49 @@
-package main
+package plan
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/kubedns"
 	"github.com/neardns/neardns/agent/internal/nameserver"
-	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// settings turns the configuration, and the files that it names, into what the node loop works by.
-func settings(e env, n *config.Node, instance string) (node.Settings, upstream.Upstreams, error) {
-	up, err := upstream.Resolve(upstream.Input{
+// Read makes the plan of a NodeConfig and of the files that it names, which readFile reads. instance is what the prober is to be
+// answered. Upstreams tell whom the plan asks, why, and which files to follow.
+func Read(n *config.Node, readFile func(string) ([]byte, error), instance string) (Plan, upstream.Upstreams, error) {
+	in := upstream.Input{
 		Cluster: n.Upstreams.Cluster, External: n.Upstreams.External, ExternalSet: !n.Upstreams.Auto, Auto: auto(n),
-		StubDomains: n.StubDomains, ConfigMap: n.KubeDNSConfigMap, Own: n.Own(), ClusterDomain: n.ClusterDomain, ReadFile: e.readFile,
-	})
+		StubDomains: n.StubDomains, ConfigMap: n.KubeDNSConfigMap, Own: n.Own(), ClusterDomain: n.ClusterDomain, ReadFile: readFile,
+	}
+	up, err := upstream.Resolve(in)
 	if err != nil {
-		return node.Settings{}, up, err
+		p, _ := Of(n, up, instance) // what is wrong with it is said when that is mended
+		return p, up, err
 	}
-	redirects, onLink := n.Redirects, n.Link.ClusterDNSOnLink
-	locals, err := steer.Locals(n.LocalAddresses, n.Redirects)
-	if onLink {
-		redirects = nil // pods' questions come to the address itself
-		locals, err = localsOnLink(n)
+	p, err := Of(n, up, instance)
+	return p, up, err
+}
+
+// Of makes the plan of a NodeConfig and of whom its files name.
+func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
+	p := Plan{
+		Arrangement: Steered, Backend: n.Backend, Link: Link{Name: n.Link.Name}, Redirects: n.Redirects, InterceptNode: n.InterceptNode, Firewall: true,
+		ClusterDomain: n.ClusterDomain, Steers: n.Steers(), Terms: Terms{Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime},
+		Lock: Lock{Folder: n.StateDir}, Warnings: up.Warnings, External: up.Outside(),
 	}
-	if err != nil {
-		return node.Settings{}, up, err
+	var err error
+	if n.Link.ClusterDNSOnLink {
+		p.Arrangement, p.Redirects = OnLink, nil // pods' questions come to the address itself
+		p.Locals, err = localsOnLink(n)
+	} else {
+		p.Locals, err = steer.Locals(n.LocalAddresses, n.Redirects)
 	}
-	s := node.Settings{
-		OwnLocals: onLink,
-		Redirects: redirects, Locals: locals, ClusterDomain: n.ClusterDomain, InterceptNode: n.InterceptNode, Steers: n.Steers(),
-		Link: n.Link.Name, Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime, Backend: n.Backend,
-	}
-	s.Warnings, s.External = up.Warnings, up.Outside()
-	s.DNS = dns.Config{
-		Addresses:     s.Addresses(),
+	p.Server = dns.Config{
+		Addresses:     p.Addresses(),
 		ClusterDomain: n.ClusterDomain,
 		ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
 		Cluster:       up.Cluster,
@@ -58,15 +62,15 @@ func settings(e env, n *config.Node, instance string) (node.Settings, upstream.U
 		OverrideName: n.Corefile,
 		InstanceID:   instance,
 	}
-	if n.Steers() && !onLink { // there the address is the agent's own
-		for _, r := range n.Redirects {
-			s.DNS.LastResort = append(s.DNS.LastResort, nameserver.At(r.ClusterDNS))
+	if p.Steers && p.Arrangement == Steered { // elsewhere the address is the agent's own
+		for _, r := range p.Redirects {
+			p.Server.LastResort = append(p.Server.LastResort, nameserver.At(r.ClusterDNS))
 		}
-		if n.InterceptNode {
-			s.DNS.LastResortMark = steer.Mark
+		if p.InterceptNode {
+			p.Server.LastResortMark = steer.Mark
 		}
 	}
-	return s, up, nil
+	return p, err
 }
 
 // localsOnLink pairs the addresses of the KEP's arrangement: kube-proxy translates a cluster DNS address on our link while
@@ -79,7 +83,8 @@ func localsOnLink(n *config.Node) ([]steer.Local, error) {
 	for i, a := range n.LocalAddresses {
 		at := slices.IndexFunc(n.Upstreams.Cluster, func(u nameserver.Address) bool { return u.Addr.Addr().Is4() == a.Is4() })
 		if at < 0 {
-			return nil, fmt.Errorf("localAddresses[%d]: upstreams.cluster has no address of %s's family, so %s would have no fallback: add one, or take it out", i, a, a)
+			return out, fmt.Errorf("localAddresses[%d]: upstreams.cluster has no address of %s's family, so %s would have no fallback: "+
+				"add one, or take it out", i, a, a)
 		}
 		out = append(out, steer.Local{Address: a, ClusterDNS: n.Upstreams.Cluster[at].Addr.Addr()})
 	}
@@ -96,6 +101,3 @@ func auto(n *config.Node) *upstream.Auto {
 		return v.Node, v.Why
 	}}
 }
-
-// probeSources are whom the probe plugin answers.
-func probeSources() []netip.Addr { return []netip.Addr{steer.ProbeSource4, steer.ProbeSource6} }

@@ -1,0 +1,38 @@
+package plan
+
+import (
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/nodecache"
+)
+
+// Template is what came of node-cache's Corefile template.
+type Template struct {
+	Text     string // filled in; "" where Fault says why there is none
+	Domain   string // the cluster's, by its zones; "" where it is not known
+	Warnings []string
+	Fault    error
+}
+
+// InPlace makes the plan of an agent in node-cache's place, by node-cache's flags and their answer. n are the defaults for what no
+// flag says, and instance is what the prober is to be answered.
+func InPlace(o nodecache.Options, a nodecache.Answer, t Template, n *config.Node, instance string) Plan {
+	p := Plan{
+		Arrangement: NodeCache, Backend: n.Backend, Locals: a.Locals, Steers: true, Firewall: o.SetupIptables,
+		Link:          Link{Name: o.Interface, Foreign: !o.SetupInterface, Temporary: o.SetupInterface && !o.SkipTeardown},
+		ClusterDomain: n.ClusterDomain, Unserved: t.Fault, Warnings: t.Warnings,
+		Terms: Terms{Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime, Check: o.Check},
+		Lock:  Lock{Waits: true},
+	}
+	if o.SetupIptables { // as node-cache, which writes no rule at all without
+		p.HealthPort = o.HealthPort
+	}
+	if t.Domain != "" {
+		p.ClusterDomain = t.Domain
+	}
+	p.Server = dns.Config{
+		Addresses: p.Addresses(), ClusterDomain: p.ClusterDomain, InstanceID: instance, NodeCache: true, Transparent: true, Link: o.Interface,
+		Override: t.Text, OverrideName: o.Template, Misses: n.Limits.Misses, Connections: n.Limits.TCPConnections,
+	}
+	return p
+}
