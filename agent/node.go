@@ -213,7 +213,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	var probes *prober.Prober
 	err = patiently(ctx, a.log, "the prober's pod table", func() (err error) {
-		probes, err = seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: first.LocalAddresses(), Rules: a.backend, Frames: len(first.Redirects) == 0, Log: a.log})
+		probes, err = seat.proberFor(ctx, prober.Config{Redirects: first.Redirects, Locals: first.LocalAddresses(), Rules: a.backend, Log: a.log})
 		return err
 	})
 	if err != nil {

@@ -32,9 +32,6 @@ import (
 
 const nodecacheName = "nodecache"
 
-// nodeResolvConf is what a pod of the node's network with dnsPolicy Default has there: the node's.
-const nodeResolvConf = "/etc/resolv.conf"
-
 // runNodecache is the role `nodecache`: the node loop, by node-cache's flags and template instead of a NodeConfig. Clients name
 // its addresses; there is no plugin, and so no steering address.
 func runNodecache(ctx context.Context, e env, args []string) error {
@@ -89,7 +86,7 @@ func namedUpstream(opts nodecache.Options, readFile func(string) ([]byte, error)
 	if err != nil || strings.Contains(string(template), nodecache.ClusterDNS) {
 		return netip.Addr{}
 	}
-	fill := nodecache.Fill{Locals: opts.LocalIPs, External: nodeResolvConf, Prometheus: opts.Prometheus, Domain: "cluster.local"}
+	fill := nodecache.Fill{Locals: opts.LocalIPs, External: plan.NodeResolvConf, Prometheus: opts.Prometheus, Domain: "cluster.local"}
 	text, _, err := fill.Corefile(string(template))
 	if err != nil {
 		return netip.Addr{}
@@ -157,7 +154,7 @@ func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, er
 			return p, up, err
 		}
 		up.Files = append(up.Files, c.opts.ConfigMapFiles()...)
-		up.Files = append(up.Files, nodeResolvConf)
+		up.Files = append(up.Files, plan.NodeResolvConf)
 		return p, up, nil
 	}
 	c.loaded, c.survey = true, survey
@@ -229,11 +226,7 @@ func (c *nodeCache) imports(text string) (absolute string, files []string) {
 // upstreams reads the kube-dns ConfigMap and the node's resolv.conf. A fault in the ConfigMap, which others write, is no reason to
 // begin without a cache; a running one keeps what it had.
 func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
-	in := upstream.Input{
-		ClusterDomain: domain, Cluster: []nameserver.Address{nameserver.At(c.answer.Upstream)}, External: []nameserver.Source{{Path: nodeResolvConf}},
-		ConfigMap: c.opts.ConfigMap, Own: c.opts.LocalIPs, ReadFile: c.env.readFile, AskStub: true, // as node-cache
-		Terms: upstream.Terms{External: "upstreamNameservers of the kube-dns ConfigMap", Cluster: "those of -upstreamsvc", ConfigMap: "-kubednscm"},
-	}
+	in := plan.AskedInPlace(c.opts, c.answer, domain, c.env.readFile)
 	up, err := upstream.Resolve(in)
 	c.mu.Lock()
 	loaded := c.loaded

@@ -216,15 +216,6 @@ func (s *seat) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober
 	said := false
 	for begun := time.Now(); ; {
 		p, err := prober.New(cfg)
-		if cfg.Frames && errors.Is(err, unix.EPERM) {
-			// Where CAP_NET_RAW is not granted, CAP_SYS_ADMIN may be.
-			cfg.Frames = false
-			room, again := prober.New(cfg)
-			if again == nil || !errors.Is(again, unix.EPERM) {
-				return room, again
-			}
-			return nil, fmt.Errorf("%w: grant the container NET_RAW, beside NET_ADMIN", err)
-		}
 		waited := time.Since(begun)
 		if s.from == nil || !errors.Is(err, prober.ErrHeld) || waited > proberMost {
 			return p, err

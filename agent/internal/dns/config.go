@@ -82,11 +82,10 @@ type Config struct {
 	Override string
 	// OverrideName is where the Override was read, for messages. "corefile"
 	OverrideName string
-	// NodeCache says that the Override was written for NodeLocal DNSCache: each server block is served at the addresses that
-	// it binds (by number, or all by the name of Link); those without a bind, at all of them. Misses by forward are bounded in time.
-	NodeCache bool
-	// Link is the interface of the addresses, for a bind that names it.
-	Link string
+	// Binds is the name of our link where the Override was written for NodeLocal DNSCache: each server block is served at the
+	// addresses that it binds (by number, or all by this name); those without a bind, at all of them. Misses by forward are bounded
+	// in time. "": blocks say nothing of addresses.
+	Binds string
 	// InstanceID is what the prober is answered; empty: no answer.
 	InstanceID string
 }

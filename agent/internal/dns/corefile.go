@@ -91,7 +91,7 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 			return nil, nil, fmt.Errorf("%s: %w", field, err)
 		}
 		var binds []netip.Addr
-		if cfg.NodeCache {
+		if cfg.Binds != "" {
 			if binds, err = blockBinds(sb.Tokens[dirBind], cfg); err != nil {
 				return nil, nil, fmt.Errorf("%s: %w", field, err)
 			}
@@ -102,7 +102,7 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 		}
 		for name := range taken() {
 			if _, ok := sb.Tokens[name]; ok {
-				gone[name] = gone[name] || name != dirBind || !cfg.NodeCache
+				gone[name] = gone[name] || name != dirBind || cfg.Binds == ""
 				delete(sb.Tokens, name)
 			}
 		}
@@ -117,7 +117,7 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 		if len(binds) > 0 {
 			b.set(dirBind, bindLine(binds))
 		}
-		if cfg.NodeCache && lines[dirForward] != nil && lines[dirCancel] == nil {
+		if cfg.Binds != "" && lines[dirForward] != nil && lines[dirCancel] == nil {
 			b.set(dirCancel, missLimit)
 		}
 		if lines[dirBufsize] == nil {

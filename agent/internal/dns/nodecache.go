@@ -136,8 +136,8 @@ func blockBinds(tokens []caddyfile.Token, cfg Config) ([]netip.Addr, error) {
 			} else {
 				addresses = slices.DeleteFunc(slices.Clone(addresses), func(o netip.Addr) bool { return o.Is4() != a.Is4() })
 			}
-		} else if t.Text != cfg.Link {
-			return nil, fmt.Errorf("line %d: bind %s: neither an address nor the agent's link (%s): the agent listens on its own addresses alone", t.Line, t.Text, cfg.Link)
+		} else if t.Text != cfg.Binds {
+			return nil, fmt.Errorf("line %d: bind %s: neither an address nor the agent's link (%s): the agent listens on its own addresses alone", t.Line, t.Text, cfg.Binds)
 		}
 		for _, a := range addresses {
 			if slices.Contains(cfg.Addresses, a) && !slices.Contains(*into, a) {

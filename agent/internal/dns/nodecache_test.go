@@ -19,7 +19,7 @@ import (
 func TestNodeCachePlugins(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.5"))
 	cfg := config(t, up)
-	cfg.NodeCache, cfg.Link = true, "nodelocaldns"
+	cfg.Binds = "nodelocaldns"
 	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"))
 	cfg.Port = freePort(t, "127.0.0.1", "127.0.0.2")
 	profiles := freePort(t, "127.0.0.1")
@@ -107,7 +107,7 @@ func at(cfg dns.Config, i int) string {
 }
 
 func nodeCache(text string) dns.Config {
-	return dns.Config{Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10")}, NodeCache: true, Link: "nodelocaldns",
+	return dns.Config{Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10")}, Binds: "nodelocaldns",
 		Override: text, OverrideName: "base", Misses: 1024, Connections: 1024}
 }
 

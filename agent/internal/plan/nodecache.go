@@ -3,7 +3,9 @@ package plan
 import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/nodecache"
+	"github.com/neardns/neardns/agent/internal/upstream"
 )
 
 // Template is what came of node-cache's Corefile template.
@@ -12,6 +14,18 @@ type Template struct {
 	Domain   string // the cluster's, by its zones; "" where it is not known
 	Warnings []string
 	Fault    error
+}
+
+// NodeResolvConf is what a pod of the node's network with dnsPolicy Default has there: the node's.
+const NodeResolvConf = "/etc/resolv.conf"
+
+// AskedInPlace is what upstream.Resolve is to put together for an agent in node-cache's place; readFile reads.
+func AskedInPlace(o nodecache.Options, a nodecache.Answer, domain string, readFile func(string) ([]byte, error)) upstream.Input {
+	return upstream.Input{
+		ClusterDomain: domain, Cluster: []nameserver.Address{nameserver.At(a.Upstream)}, External: []nameserver.Source{{Path: NodeResolvConf}},
+		ConfigMap: o.ConfigMap, Own: o.LocalIPs, ReadFile: readFile, AskStub: true, // as node-cache
+		Terms: upstream.Terms{External: "upstreamNameservers of the kube-dns ConfigMap", Cluster: "those of -upstreamsvc", ConfigMap: "-kubednscm"},
+	}
 }
 
 // InPlace makes the plan of an agent in node-cache's place, by node-cache's flags and their answer. n are the defaults for what no
@@ -31,7 +45,7 @@ func InPlace(o nodecache.Options, a nodecache.Answer, t Template, n *config.Node
 		p.ClusterDomain = t.Domain
 	}
 	p.Server = dns.Config{
-		Addresses: p.Addresses(), ClusterDomain: p.ClusterDomain, InstanceID: instance, NodeCache: true, Transparent: true, Link: o.Interface,
+		Addresses: p.Addresses(), ClusterDomain: p.ClusterDomain, InstanceID: instance, Transparent: true, Binds: o.Interface,
 		Override: t.Text, OverrideName: o.Template, Misses: n.Limits.Misses, Connections: n.Limits.TCPConnections,
 	}
 	return p

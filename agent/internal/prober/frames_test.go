@@ -20,7 +20,7 @@ func newFramesNode(t testing.TB, o testutil.Options) (*node, Config) {
 	t.Helper()
 	n := newNode(t, o)
 	cfg := n.config()
-	cfg.Redirects, cfg.Frames = nil, true
+	cfg.Redirects = nil
 	return n, cfg
 }
 

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/backend"
 )
@@ -29,10 +31,7 @@ type Config struct {
 	Locals    []netip.Addr
 	Rules     backend.Kind // whose rules lead what it asks
 	HostNetNS int          // fd of the host's netns, kept open by the caller until Close; 0: the calling thread's
-	// Frames has the prober speak from a link in the host's netns, through a packet socket, instead of from a netns of its own.
-	// That needs CAP_NET_RAW and not CAP_SYS_ADMIN; there can be no Redirects.
-	Frames bool
-	Log    *slog.Logger
+	Log       *slog.Logger
 }
 
 // ErrHeld marks that another live process has the prober's place in this netns: an agent that is being replaced, or one too
@@ -64,9 +63,27 @@ type Prober struct {
 }
 
 // New makes the prober's place and everything in it. It returns an error around ErrHeld where another process has it.
+//
+// Redirects need a pod table, and so a netns of the prober's own, which takes CAP_SYS_ADMIN. Without them it speaks from a link in
+// the host's netns, through a packet socket, which takes CAP_NET_RAW; where that is not granted, the other may be.
 func New(cfg Config) (*Prober, error) {
+	if len(cfg.Redirects) > 0 {
+		return newIn(cfg, false)
+	}
+	p, err := newIn(cfg, true)
+	if !errors.Is(err, unix.EPERM) {
+		return p, err
+	}
+	p, again := newIn(cfg, false)
+	if errors.Is(again, unix.EPERM) {
+		return nil, fmt.Errorf("%w: grant the container NET_RAW, beside NET_ADMIN", err)
+	}
+	return p, again
+}
+
+func newIn(cfg Config, frames bool) (*Prober, error) {
 	p := &Prober{log: cfg.Log, rules: cfg.Rules, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals), sockets: map[netip.Addr]*datagrams{}}
-	if err := p.prepare(cfg.HostNetNS, cfg.Frames); err != nil {
+	if err := p.prepare(cfg.HostNetNS, frames); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare the prober: %w", err), p.Close())
 	}
 	return p, nil
