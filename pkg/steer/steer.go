@@ -237,8 +237,9 @@ type Host struct {
 	HealthPort uint16
 }
 
-// Backend makes one netns's rules equal to a description. Implementations are safe for concurrent use, also by several
-// processes: the plugin and the agent both hold one on the host's netns.
+// Backend makes one netns's rules equal to a description. Several processes may work on one netns at the same time: the plugin
+// and the agent both do on the host's. One value is for one goroutine at a time, unless its type says more; whoever needs another
+// opens it.
 type Backend interface {
 	// Apply makes the table equal to rs in one transaction, and does nothing when it is equal already. Leases, counters
 	// and what the plugin put into sets of its own are kept.
