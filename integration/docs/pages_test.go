@@ -60,6 +60,9 @@ func TestShortPages(t *testing.T) {
 	if n := strings.Count(read(t, "README.md"), "\n"); n > 160 {
 		t.Errorf("README.md has %d lines, of at most 160: move something into docs/", n)
 	}
+	if n := len(read(t, "ARCHITECTURE.md")); n > 15*1024 {
+		t.Errorf("ARCHITECTURE.md has %d bytes, of at most 15 KB: move something into docs/", n)
+	}
 }
 
 // Each link within the repository leads to a file that is there, and to a heading that it has.
@@ -219,11 +222,38 @@ func commands(text string) []string {
 	return out
 }
 
+// ARCHITECTURE.md has an index of the decisions: each file with its title, in order, and none that is not there.
+func TestDecisions(t *testing.T) {
+	var want []string
+	for _, name := range documents(t) {
+		if filepath.Dir(name) != filepath.Join("docs", "decisions") {
+			continue
+		}
+		id := strings.TrimSuffix(filepath.Base(name), ".md")
+		title, _, _ := strings.Cut(read(t, name), "\n")
+		title, ok := strings.CutPrefix(title, "# "+id+" ")
+		if !ok || len(title) > 60 || regexp.MustCompile(`^(Wh|How )`).MatchString(title) {
+			t.Errorf("%s: its title is %q: write %q and a sentence of at most 60 bytes whose subject is no clause", name, title, "# "+id)
+		}
+		want = append(want, "- ["+id+"]("+filepath.ToSlash(name)+") "+title)
+	}
+	var got []string
+	for line := range strings.Lines(section(t, read(t, "ARCHITECTURE.md"), "## Decisions")) {
+		if strings.HasPrefix(line, "- ") {
+			line, _, _ = strings.Cut(strings.TrimSuffix(line, "\n"), " (superseded")
+			got = append(got, line)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("ARCHITECTURE.md's index of decisions (-want +got):\n%s", d)
+	}
+}
+
 // No sentence of the pages that everybody reads has a clause as its subject: "Who was born later takes over".
 func TestSentences(t *testing.T) {
 	clause := regexp.MustCompile(`(?:^|[.:;] |\*\* |\| )(?:Who|Whom|What|Whoever|Whatever) [^?]*$`)
 	for _, name := range documents(t) {
-		if name != "README.md" && filepath.Dir(name) != "docs" {
+		if name != "README.md" && name != "ARCHITECTURE.md" && filepath.Dir(name) != "docs" {
 			continue
 		}
 		for i, line := range prose(read(t, name)) {
