@@ -222,7 +222,7 @@ func commands(text string) []string {
 	return out
 }
 
-// ARCHITECTURE.md has an index of the decisions: each file with its title, in order, and none that is not there.
+// Each decision has the four parts, and ARCHITECTURE.md an index: each file with its title, in order, and none that is not there.
 func TestDecisions(t *testing.T) {
 	var want []string
 	for _, name := range documents(t) {
@@ -234,6 +234,14 @@ func TestDecisions(t *testing.T) {
 		title, ok := strings.CutPrefix(title, "# "+id+" ")
 		if !ok || len(title) > 60 || regexp.MustCompile(`^(Wh|How )`).MatchString(title) {
 			t.Errorf("%s: its title is %q: write %q and a sentence of at most 60 bytes whose subject is no clause", name, title, "# "+id)
+		}
+		parts := regexp.MustCompile(`(?m)^\*\*(\w+)\.\*\* \S`).FindAllStringSubmatch(read(t, name), -1)
+		var names []string
+		for _, p := range parts {
+			names = append(names, p[1])
+		}
+		if d := cmp.Diff([]string{"Context", "Choice", "Cost", "Status"}, names); d != "" {
+			t.Errorf("%s: its parts, each a paragraph that begins with its name in bold (-want +got):\n%s", name, d)
 		}
 		want = append(want, "- ["+id+"]("+filepath.ToSlash(name)+") "+title)
 	}
@@ -253,7 +261,7 @@ func TestDecisions(t *testing.T) {
 func TestSentences(t *testing.T) {
 	clause := regexp.MustCompile(`(?:^|[.:;] |\*\* |\| )(?:Who|Whom|What|Whoever|Whatever) [^?]*$`)
 	for _, name := range documents(t) {
-		if name != "README.md" && name != "ARCHITECTURE.md" && filepath.Dir(name) != "docs" {
+		if name != "README.md" && name != "ARCHITECTURE.md" && !strings.HasPrefix(name, "docs/") {
 			continue
 		}
 		for i, line := range prose(read(t, name)) {
