@@ -160,7 +160,9 @@ func TestPodIsGivenBack(t *testing.T) {
 					if !l.lost(w) {
 						return
 					}
-					if who := r.who(pod.NetNS, w, 2*time.Second); who != "KUBEDNS" {
+					// A SYN-ACK that the agent's host sends once more, 1, 3 and 7 s after a SYN, is an answer, too.
+					late := w.network == "tcp" && l.name == "the answers"
+					if who := r.who(pod.NetNS, w, 2*time.Second); who != "KUBEDNS" && !late {
 						t.Errorf("%s: answered by %q before anybody tried the way", w, who)
 					}
 					// What the agent asks from the pod's netns, by the address that needs no table.
