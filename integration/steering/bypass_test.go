@@ -177,6 +177,79 @@ func TestEgressPolicy(t *testing.T) {
 	others.end()
 }
 
+// Evidence from the pod's own end comes within this time (README).
+const evidenceLimit = 15 * time.Second
+
+// One pod of twenty-one is hit at its own link, before the switch, some time after it was steered: the host counts nothing of it, so
+// only its pod table and the agent's question from its netns can tell. It is answered by kube-dns in time, named, and steered again
+// when the policy goes. The others notice nothing.
+func TestLatePolicyAtTheLink(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NFTables})
+	p := n.addPod(nil)
+	n.startAgent()
+	others := n.crowd(20)
+	ats := targets(n.ClusterDNS()...)
+	n.wantSteered(p.client(), "no policy", ats...)
+	others.lost.Store(0) // that it began in
+	others.direct.Store(0)
+
+	allow := n.refuseAtLink(p)
+	took, lost := n.untilAnswered(p, evidenceLimit, ats...)
+	t.Logf("fresh names are answered after %v, %d questions lost", took, lost)
+	n.wantGivenBack(p)
+	for range 5 {
+		n.wantFallback(p.client(), "policy stands", ats...)
+	}
+	if _, text, _ := n.run("doctor", "--config", n.configFile()); !strings.Contains(text, "default/"+p.name) {
+		t.Errorf("doctor does not name the pod:\n%s", text)
+	}
+	others.undisturbed(t, "policy stands")
+
+	allow()
+	testutil.Eventually(t, time.Minute, func() error { return p.client().steered(ats[0]) }) // it is tried after 15 s
+	n.wantSteered(p.client(), "policy gone", ats...)
+	n.wantGivenBack(nil)
+	others.undisturbed(t, "policy gone")
+	others.end()
+}
+
+// refuseAtLink drops what a pod sends to the node's own addresses where a tc or XDP program of a policy does.
+func (n *node) refuseAtLink(p *pod) (allow func()) {
+	n.t.Helper()
+	var rules strings.Builder
+	for _, a := range []netip.Addr{steering4, local4, steering6, local6} {
+		fmt.Fprintf(&rules, "%s daddr %s drop\n", map[bool]string{true: "ip", false: "ip6"}[a.Is4()], a)
+	}
+	n.Host.RunInput(fmt.Sprintf("table netdev policy {\nchain c {\ntype filter hook ingress device %q priority 0;\n%s}\n}\n", p.hostLink(n), rules.String()), "nft", "-f", "-")
+	return func() { n.Host.Run("nft", "delete", "table", "netdev", "policy") }
+}
+
+// hostLink is the host's end of the pod's veth.
+func (p *pod) hostLink(n *node) string {
+	n.t.Helper()
+	out := n.Host.Run("ip", "-o", "route", "get", p.addr(true).String())
+	fields := strings.Fields(out)
+	at := slices.Index(fields, "dev")
+	if at < 0 || at+1 == len(fields) {
+		n.t.Fatalf("no link in %q", out)
+	}
+	return fields[at+1]
+}
+
+// wantGivenBack waits until the pods that the agent gave back are this one, or none.
+func (n *node) wantGivenBack(p *pod) {
+	n.t.Helper()
+	testutil.Eventually(n.t, time.Minute, func() error {
+		_, text, _ := n.run("pods", "--config", n.configFile())
+		lines := slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return !strings.Contains(l, "given-back") })
+		if p == nil && len(lines) == 0 || p != nil && len(lines) == 1 && strings.Contains(lines[0], p.name) {
+			return nil
+		}
+		return fmt.Errorf("given back: %q\n%s", lines, text)
+	})
+}
+
 // wantBypassed waits until the status lists one pod, over each of its addresses and protocols, and nobody else.
 func (n *node) wantBypassed(p *pod) {
 	n.t.Helper()

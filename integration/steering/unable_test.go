@@ -89,7 +89,7 @@ func TestUnableToAsk(t *testing.T) {
 			n.wantReady(h.name+" over", true, "")
 
 			h.begin(n)
-			took, lost := n.untilAnswered(p, h.bound)
+			took, lost := n.untilAnswered(p, h.bound, n.all()...)
 			t.Logf("%s: fresh names are answered after %v, %d of %d targets' questions lost", h.name, took, lost, len(n.all()))
 			n.wantUnable(h)
 			n.wantDoctor(h)
@@ -127,12 +127,12 @@ func (n *node) wantDoctor(h hardship) {
 
 // untilAnswered asks a fresh name five times a second at every target until each has been answered three times running by kube-dns
 // itself. It returns when the first of these was asked, and how many questions were lost before.
-func (n *node) untilAnswered(p *pod, bound time.Duration) (took time.Duration, lost int) {
+func (n *node) untilAnswered(p *pod, bound time.Duration, ats ...target) (took time.Duration, lost int) {
 	n.t.Helper()
 	began := time.Now()
 	var mu sync.Mutex // guards took and lost
 	var wg sync.WaitGroup
-	for _, at := range n.all() {
+	for _, at := range ats {
 		wg.Go(func() {
 			since, failed := n.askUntilDirect(p, at, began.Add(bound+patience))
 			mu.Lock()
