@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/podfile"
@@ -145,7 +146,7 @@ func TestIPTablesRepair(t *testing.T) {
 				begun := time.Now()
 				testutil.Eventually(t, 2*patience, func() error {
 					if now := n.ours(program); now != before {
-						return fmt.Errorf("%v is not repaired:\n%s\nbefore:\n%s", damage, now, before)
+						return fmt.Errorf("%v is not repaired (-before +now):\n%s", damage, cmp.Diff(strings.Split(before, "\n"), strings.Split(now, "\n")))
 					}
 					return nil
 				})

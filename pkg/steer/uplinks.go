@@ -92,7 +92,7 @@ func uplinks(links []seenLink, defaults map[int]bool, podSide []string) []string
 	}
 	var names []string
 	for _, l := range links {
-		if up[l.index] && l.name != ProberInterface && !slices.Contains(podSide, l.name) {
+		if up[l.index] && !ownLink(l.name) && !slices.Contains(podSide, l.name) {
 			names = append(names, l.name)
 		}
 	}
