@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,6 +30,7 @@ type options struct {
 	keep      string
 	budget    time.Duration
 	alone     string
+	first     string
 	again     int
 	allowFile string
 	events    string
@@ -48,6 +50,7 @@ func main() {
 	flag.StringVar(&o.keep, "keep", "", "an input that fuzzing found is kept in this folder and named, and is no failure: searching by chance must not decide whether a check passes")
 	flag.DurationVar(&o.budget, "budget", 0, "fuzz no further packages after that long (0: all); those left out are named")
 	flag.StringVar(&o.alone, "alone", "", "packages below this folder are tested last and one at a time, since they measure time")
+	flag.StringVar(&o.first, "first", "", "the package in this folder is begun first: the longest one must not be alone at the end")
 	flag.IntVar(&o.again, "again", 0, "run a failed test that often by itself, and take it as passed, but name it, if it never fails then")
 	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")
 	flag.StringVar(&o.events, "events", "", "run nothing: report on the events in this file (as of go test -json; -: standard input)")
@@ -81,6 +84,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		return false, err
 	}
 	together, alone := split(packages, o.alone)
+	begin(together, o.first)
 	r := newReport(os.Stdout)
 	if !o.fuzzOnly {
 		before := readCPU()
@@ -124,6 +128,16 @@ func reportEvents(file string, allowed []*regexp.Regexp, ci bool) (ok bool, err 
 		return false, err
 	}
 	return r.close(allowed, ci), nil
+}
+
+// begin puts the package of a folder before all others.
+func begin(packages []string, folder string) {
+	folder = strings.Trim(folder, "./")
+	if i := slices.IndexFunc(packages, func(p string) bool { return short(p) == folder }); i > 0 {
+		first := packages[i]
+		copy(packages[1:i+1], packages[:i])
+		packages[0] = first
+	}
 }
 
 // split takes the packages below a folder out of the list.

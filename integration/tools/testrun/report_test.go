@@ -12,6 +12,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+func TestBegin(t *testing.T) {
+	for first, want := range map[string]string{"./pkg/b": "example.org/m/n/pkg/b example.org/m/n/a example.org/m/n/c", "c": "example.org/m/n/c example.org/m/n/a example.org/m/n/pkg/b",
+		"": "example.org/m/n/a example.org/m/n/pkg/b example.org/m/n/c", "b": "example.org/m/n/a example.org/m/n/pkg/b example.org/m/n/c"} {
+		packages := []string{"example.org/m/n/a", "example.org/m/n/pkg/b", "example.org/m/n/c"}
+		begin(packages, first)
+		if got := strings.Join(packages, " "); got != want {
+			t.Errorf("-first %q: %s, want %s", first, got, want)
+		}
+	}
+}
+
 func TestLongest(t *testing.T) {
 	var out strings.Builder
 	r := newReport(&out)
