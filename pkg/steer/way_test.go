@@ -285,7 +285,7 @@ func TestUplinks(t *testing.T) {
 			ns.Run("ip", "route", "add", "blackhole", "default")
 			ns.Run("ip", "-6", "route", "add", "unreachable", "default")
 		}},
-		{name: "a VLAN", want: "eth0.5", build: func(t *testing.T, ns, other *testutil.NetNS) {
+		{name: "a VLAN, and what it stands on", want: "eth0 eth0.5", build: func(t *testing.T, ns, other *testutil.NetNS) {
 			testutil.VethPair(t, ns, "eth0", other, "a")
 			addLink(t, ns, "eth0.5", "link", "eth0", "type", "vlan", "id", "5")
 		}},
