@@ -1,0 +1,142 @@
+package trace
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Links of the node in the cases. Pod and its neighbour have one each; a detour is a link by which the route to a pod leads although
+// its packets come by another.
+const (
+	podLink, otherLink, uplink, detourLink, bridge = "pod0", "pod1", "eth0", "cilium_host", "cni0"
+)
+
+// Secret is the agent's in the cases.
+const Secret = steer.Secret(0x6e65617264736e64)
+
+// Arrangement is one way in which a node has its addresses.
+type Arrangement struct {
+	Name string
+	Host steer.Host
+	Pod  steer.Pod
+	// Iptables tells whether the iptables back end can do it.
+	Iptables bool
+}
+
+// both makes a pair for each family of names of addresses.
+func both[T any](pair func(a, b netip.Addr) T, a, b string) []T {
+	return []T{pair(addresses(true)[a], addresses(true)[b]), pair(addresses(false)[a], addresses(false)[b])}
+}
+
+func redirect(clusterDNS, steering netip.Addr) steer.Redirect {
+	return steer.Redirect{ClusterDNS: clusterDNS, Steering: steering}
+}
+
+func local(address, clusterDNS netip.Addr) steer.Local {
+	return steer.Local{Address: address, ClusterDNS: clusterDNS, Service: address == addresses(address.Is4())["cluster"]}
+}
+
+// Arrangements lists those of the cases, as the agent describes them.
+func Arrangements() []Arrangement {
+	node := steer.Host{Uplinks: []string{uplink}, Bridges: []string{bridge}, Secret: Secret}
+	steered, intercepting, onLink, nodeCache := node, node, node, node
+
+	steered.Redirects, steered.Locals = both(redirect, "cluster", "steering"), both(local, "local", "cluster")
+	steered.FallbackOnly = both(redirect, "second", "retired")
+
+	detoured := steered
+	detoured.Detours = []string{detourLink}
+
+	intercepting.Redirects, intercepting.Locals = steered.Redirects, steered.Locals
+	intercepting.InterceptNode = true
+	intercepting.Exempt = []netip.Addr{addresses(true)["opted-out"], addresses(false)["opted-out"]}
+
+	onLink.Locals = slices.Concat(both(local, "cluster", "cluster"), both(local, "local", "second"))
+	onLink.OwnLocals = true
+	onLink.Exempt = intercepting.Exempt
+
+	nodeCache.Locals = slices.Concat(both(local, "cluster", "second"), both(local, "local", "second"))
+	nodeCache.OwnLocals, nodeCache.HealthPort = true, 8080
+	for _, l := range nodeCache.Locals {
+		nodeCache.Ceded = append(nodeCache.Ceded, l.Address)
+	}
+	return []Arrangement{
+		{Name: "steered", Host: steered, Iptables: true, Pod: steer.Pod{Redirects: steered.Redirects}},
+		{Name: "steered, with a detour", Host: detoured, Iptables: true},
+		{Name: "node interception", Host: intercepting},
+		{Name: "cluster DNS on the link", Host: onLink, Iptables: true},
+		{Name: "in node-cache's place", Host: nodeCache, Iptables: true},
+	}
+}
+
+// transparent tells whether the agent's sockets are, as where it cedes addresses.
+func (a Arrangement) transparent() bool { return len(a.Host.Ceded) > 0 }
+
+// ours tells the addresses on our link.
+func (a Arrangement) ours(addr netip.Addr) bool {
+	return slices.ContainsFunc(slices.Concat(a.Host.Redirects, a.Host.FallbackOnly), func(r steer.Redirect) bool { return r.Steering == addr }) ||
+		slices.ContainsFunc(a.Host.Locals, func(l steer.Local) bool { return l.Address == addr })
+}
+
+// leased lists the addresses of one family that the agent proves.
+func (a Arrangement) leased(is4 bool) []netip.Addr {
+	var out []netip.Addr
+	for _, r := range a.Host.Redirects {
+		out = append(out, r.Steering)
+	}
+	for _, l := range a.Host.Locals {
+		out = append(out, l.Address)
+	}
+	return slices.DeleteFunc(out, func(a netip.Addr) bool { return a.Is4() != is4 })
+}
+
+// Address is what a word for an address stands for in a family.
+func Address(word string, is4 bool) netip.Addr { return addresses(is4)[word] }
+
+// addresses are the words for addresses in the cases.
+func addresses(is4 bool) map[string]netip.Addr {
+	v := func(four, six string) netip.Addr {
+		if is4 {
+			return netip.MustParseAddr(four)
+		}
+		return netip.MustParseAddr(six)
+	}
+	return map[string]netip.Addr{
+		"cluster":     v("10.96.0.10", "fd00:96::a"),            // the cluster DNS address
+		"second":      v("10.96.0.11", "fd00:96::b"),            // a second Service with kube-dns behind it
+		"steering":    v("169.254.20.11", "fd00:90de:d95::b"),   // what stands for the cluster DNS address
+		"retired":     v("169.254.20.12", "fd00:90de:d95::c"),   // a steering address taken out of the configuration; it stands for second
+		"local":       v("169.254.20.10", "fd00:90de:d95::a"),   // the local address
+		"pod":         v("10.244.1.5", "fd00:244:1::5"),         // by its own link
+		"neighbour":   v("10.244.1.6", "fd00:244:1::6"),         // a pod, whose name another pod may take
+		"opted-out":   v("10.244.1.7", "fd00:244:1::7"),         // a pod that is left alone
+		"detoured":    v("10.244.1.8", "fd00:244:1::8"),         // a pod to which the route leads by another link
+		"beside":      v("192.0.2.9", "2001:db8::9"),            // a machine beside the node
+		"unroutable":  v("203.0.113.9", "2001:db8:9::9"),        // the default route leads there
+		"node":        v("192.0.2.5", "2001:db8::5"),            // the node itself
+		"kube-dns":    v("10.244.2.9", "fd00:244:2::9"),         // kube-dns's pod
+		"outside":     v("198.51.100.53", "2001:db8:53::53"),    // some other DNS server
+		"probe":       steer.ProbeSource(is4),                   // the prober's
+		"proof":       steer.ProofSource(is4),                   //
+		"prober":      v("169.254.20.240", "fd00:90de:d95::f0"), // the prober's interface, another source
+		"turn":        steer.TurnSource(is4),                    // of what the node itself sends by the turn
+		"turn-of-pod": first(steer.TurnSources(is4)),            // of what pods send by it to a bridge
+	}
+}
+
+func first(a, _ netip.Addr) netip.Addr { return a }
+
+// routes say by which link each of them is reached. Those of the host lead nowhere.
+func routes(words map[string]netip.Addr) map[netip.Addr]string {
+	out := map[netip.Addr]string{}
+	for word, link := range map[string]string{
+		"pod": podLink, "neighbour": otherLink, "opted-out": podLink, "detoured": detourLink, "beside": uplink, "kube-dns": bridge,
+		"probe": steer.ProberInterface, "proof": steer.ProberInterface, "prober": steer.ProberInterface, "turn": steer.TurnIn,
+		"node": "", "steering": "", "local": "", "retired": "",
+	} {
+		out[words[word]] = link
+	}
+	return out
+}

@@ -1,0 +1,61 @@
+package trace
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// A list that cannot be right is an error with its line, so that no row is passed over in silence.
+func TestParse(t *testing.T) {
+	row := func(cells string) string {
+		return "## steered\n\n| " + strings.Join(columns, " | ") + " |\n" + cells + "\n"
+	}
+	for name, c := range map[string]struct{ text, says string }{
+		"no such arrangement": {"## steered by hand\n", `:1: no arrangement is called "steered by hand"`},
+		"a column less":       {row("| prerouting | udp | pod | local | | | | agent | = |"), ":4: 9 columns"},
+		"no result":           {row("| prerouting | udp | pod | local | | | | | = | |"), "no result"},
+		"no reason":           {row("| prerouting | udp | pod | local | | | | agent | nobody | |"), "no reason why iptables differs"},
+		"no reason for none":  {row("| prerouting | udp | pod | local | | | | agent | - | |"), "no reason why iptables has no such case"},
+		"the same in words":   {row("| prerouting | udp | pod | local | | | | agent; x [+asked] | agent; x | so |"), "write ="},
+		"not for iptables":    {strings.Replace(row("| output | udp | node | cluster | | | | agent | = | |"), "steered", "node interception", 1), "write -"},
+		"twice":               {row("| output | udp | node | local | | | | agent | = | |\n| output | udp | node | local | | | | nobody | = | |"), "stands in line 4"},
+	} {
+		if _, err := parse(c.text); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want an error with %q", name, err, c.says)
+		}
+	}
+}
+
+// empty is rules that do nothing.
+type empty struct{}
+
+func (empty) Keys() []string                            { return nil }
+func (empty) Start(string) Rules                        { return empty{} }
+func (empty) Pass(Hook, *Packet, *World) error          { return nil }
+func (empty) Noted(steer.Client, *World) (out []string) { return nil }
+
+// A word that nobody knows is an error that names it.
+func TestUnknownWords(t *testing.T) {
+	good := Case{Arrangement: Arrangements()[0], Place: "prerouting", Packet: "udp", From: "pod", To: "local"}
+	if _, err := good.Run(empty{}, "", true); err != nil {
+		t.Fatal(err)
+	}
+	for word, spoil := range map[string]func(*Case){
+		"ingress":  func(c *Case) { c.Place = "ingress" },
+		"icmp":     func(c *Case) { c.Packet = "icmp" },
+		"somebody": func(c *Case) { c.From = "somebody" },
+		"nowhere":  func(c *Case) { c.To = "nowhere" },
+		"pod7":     func(c *Case) { c.From = "pod by pod7" },
+		"lost":     func(c *Case) { c.Lease = "lost" },
+		"broken":   func(c *Case) { c.Socket = "broken" },
+		"laughed":  func(c *Case) { c.Before = "3s; laughed" },
+	} {
+		c := good
+		spoil(&c)
+		if _, err := c.Run(empty{}, "", true); err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: %v, want an error that names it", word, err)
+		}
+	}
+}

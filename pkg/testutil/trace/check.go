@@ -1,0 +1,124 @@
+package trace
+
+import (
+	"maps"
+	"slices"
+	"testing"
+)
+
+// Backend is what a back end gives to be tried: its column in the list, and its rules.
+type Backend struct {
+	Name string
+	Host func(Arrangement) Program
+	Pod  func(Arrangement) Program
+}
+
+// programs renders each arrangement once.
+type programs map[string]Program
+
+func (b Backend) programs() programs {
+	out := programs{}
+	for _, a := range Arrangements() {
+		if b.Name == "nftables" || a.Iptables {
+			out[a.Name] = b.Host(a)
+			if len(a.Pod.Redirects) > 0 {
+				out["pod "+a.Name] = b.Pod(a)
+			}
+		}
+	}
+	return out
+}
+
+// place names the program of a case.
+func (c Case) place() string {
+	if c.OfPod() {
+		return "pod " + c.Arrangement.Name
+	}
+	return c.Arrangement.Name
+}
+
+var families = map[bool]string{true: "IPv4", false: "IPv6"}
+
+// Check traces all cases, each in both families.
+func (b Backend) Check(t *testing.T) {
+	t.Helper()
+	cases, err := Cases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, tried := b.programs(), 0
+	for _, c := range cases {
+		want, there := c.Want(b.Name)
+		if !there {
+			continue
+		}
+		tried++
+		for is4, family := range families {
+			got, err := c.Run(programs[c.place()], "", is4)
+			if err != nil {
+				t.Errorf("%s, %s: %v", c, family, err)
+			} else if got != want {
+				t.Errorf("%s, %s:\n got %s\nwant %s", c, family, got, want)
+			}
+		}
+	}
+	if t.Logf("%d cases in both families", tried); tried < 60 {
+		t.Errorf("only %d cases", tried)
+	}
+}
+
+// CheckRules takes each rule away in turn, and fails unless one of the cases shows it. unseen are the rules for which none does,
+// each with the reason.
+func (b Backend) CheckRules(t *testing.T, unseen map[string]string) {
+	t.Helper()
+	cases, err := Cases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A case can show only those rules that its packets met the conditions of. So few cases are traced for each rule.
+	type family struct {
+		c   Case
+		is4 bool
+	}
+	rules := map[string][]family{}
+	programs := b.programs()
+	for _, p := range programs {
+		for _, key := range p.Keys() {
+			rules[key] = nil
+		}
+	}
+	for _, c := range cases {
+		if _, there := c.Want(b.Name); !there {
+			continue
+		}
+		for is4 := range families {
+			took := map[string]bool{}
+			if _, err := c.run(programs[c.place()], "", is4, took); err != nil {
+				t.Fatalf("%s: %v", c, err)
+			}
+			for key := range took {
+				rules[key] = append(rules[key], family{c, is4})
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(rules)) {
+		seen := slices.ContainsFunc(rules[key], func(f family) bool {
+			want, _ := f.c.Want(b.Name)
+			got, err := f.c.Run(programs[f.c.place()], key, f.is4)
+			return err != nil || got != want
+		})
+		reason, listed := unseen[key]
+		switch {
+		case seen && listed:
+			t.Errorf("a case shows %q, which is listed as one that none shows (%s)", key, reason)
+		case !seen && !listed:
+			t.Errorf("no case shows %q", key)
+		}
+	}
+	for key := range unseen {
+		if _, ok := rules[key]; !ok {
+			t.Errorf("%q is listed, and there is no such rule", key)
+		}
+	}
+	t.Logf("%d rules, %d of them shown by no case", len(rules), len(unseen))
+}

@@ -1,0 +1,216 @@
+// Package trace owns the one list of cases (cases.md) that says where a packet goes, for both back ends of pkg/steer, and the
+// world that a packet is traced in: sockets, routes, connection tracking, kube-proxy and a clock, all of them in memory.
+//
+// It needs no root and no kernel. What a rule means is the business of each back end's own tracer, which lives in that back end's
+// tests and implements Program. It is imported by tests alone, never by a product.
+//
+// Failure policy: an unknown word in the list, and an expression or option that a tracer does not know, is an error that names it.
+// Nothing is skipped in silence.
+package trace
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Hook is one of netfilter's hooks.
+type Hook string
+
+// The five hooks.
+const (
+	Prerouting  Hook = "prerouting"
+	Input       Hook = "input"
+	Forward     Hook = "forward"
+	Output      Hook = "output"
+	Postrouting Hook = "postrouting"
+)
+
+// Program is the rules of one netns as a back end renders them.
+type Program interface {
+	// Keys names each rule: its chain and its text.
+	Keys() []string
+	// Start gives the rules with empty sets, the clock at zero. Rules of the given key are left out; "" leaves all in.
+	Start(without string) Rules
+}
+
+// Rules are one netns's rules, with what packets left in their sets.
+type Rules interface {
+	// Pass takes a packet through everything at one hook. It calls the World for what is not ours, at its place among our chains.
+	Pass(h Hook, p *Packet, w *World) error
+	// Noted names the sets of the evidence per pod that a client stands in.
+	Noted(c steer.Client, w *World) []string
+}
+
+// Packet is one packet: what rules can match, and what they and the World made of it.
+type Packet struct {
+	Src, Dst         netip.Addr
+	Protocol         steer.Protocol
+	SrcPort, DstPort uint16
+	Flags            byte   // TCP's
+	Later            bool   // a later fragment, which has no transport header
+	In, Out          string // links; "" where the packet has none yet
+	Mark             uint32
+	Root             bool         // root's process sent it
+	Secret           steer.Secret // behind UDP's header, or in the place of TCP's sequence numbers
+	Socket           Socket       // what a look-up by the packet's addresses finds
+
+	Zone       uint16 // of connection tracking, in the original direction
+	Conn       *Conn  // nil before connection tracking, and of what is not tracked
+	Reply      bool
+	New        bool // the first packet of its connection
+	Untracked  bool
+	Dropped    bool
+	Accepted   bool // by the filter table, so that a policy of DROP does not meet it
+	Settled    bool // in the nat table, so that no later rule there sees it
+	Translated bool // by kube-proxy
+	SourceNAT  string
+	Counted    []string
+}
+
+// TCP flags, RFC 9293 section 3.1.
+const (
+	FIN byte = 0x01
+	SYN byte = 0x02
+	RST byte = 0x04
+	ACK byte = 0x10
+)
+
+// Socket is what a look-up by a packet's addresses finds.
+type Socket struct {
+	Owner       string // agent, other, foreign; "" where nothing is bound
+	Wildcard    bool   // bound to all addresses
+	Transparent bool   // made with IP_TRANSPARENT
+	Request     bool   // half-open: the third packet of a handshake finds it
+}
+
+// Found tells whether there is a socket at all.
+func (s Socket) Found() bool { return s.Owner != "" }
+
+// tuple is what connection tracking knows a direction by.
+type tuple struct {
+	protocol steer.Protocol
+	src, dst netip.AddrPort
+}
+
+func (p *Packet) tuple() tuple {
+	return tuple{p.Protocol, netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)}
+}
+
+// Conn is an entry of connection tracking.
+type Conn struct {
+	original tuple
+	dst      netip.Addr // where the original direction's packets go
+	proxied  bool       // kube-proxy translates it
+	Zone     uint16
+	Mark     uint32
+}
+
+// World is everything around the rules of one netns.
+type World struct {
+	Now time.Duration
+	// Services are the addresses that kube-proxy translates.
+	Services []netip.Addr
+	// NodeCache are the addresses of the NOTRACK rules that a killed NodeLocal DNSCache left in the raw table.
+	NodeCache []netip.Addr
+
+	routes map[netip.Addr]string
+	conns  []*Conn
+	took   map[string]bool // rules by key; nil where nobody asks
+}
+
+// Took notes that a packet met all conditions of a rule.
+func (w *World) Took(chain, rule string) {
+	if w.took != nil {
+		w.took[Key(chain, rule)] = true
+	}
+}
+
+// Key names a rule.
+func Key(chain, rule string) string { return chain + ": " + rule }
+
+// links are numbered from 1 in this order.
+var links = []string{"lo", podLink, otherLink, uplink, steer.ProberInterface, detourLink, steer.TurnOut, steer.TurnIn, bridge}
+
+// Index is a link's number, 0 for none.
+func (w *World) Index(link string) uint32 { return uint32(slices.Index(links, link) + 1) } //nolint:gosec // a handful
+
+// Route is the link by which an address is reached, "" for one of the host's own.
+func (w *World) Route(a netip.Addr) string {
+	if link, ok := w.routes[a]; ok {
+		return link
+	}
+	return uplink // the default route
+}
+
+// Raw is the raw table of others, behind our chains. A packet that was given a zone bears a template of connection tracking already,
+// so NOTRACK passes it by (net/netfilter/xt_CT.c).
+func (w *World) Raw(h Hook, p *Packet) {
+	question := p.DstPort == 53 && slices.Contains(w.NodeCache, p.Dst)
+	answer := h == Output && p.SrcPort == 53 && slices.Contains(w.NodeCache, p.Src)
+	if (h == Prerouting || h == Output) && (question || answer) && !p.Dropped && p.Zone == 0 {
+		p.Untracked = true
+	}
+}
+
+// Track is connection tracking at its own place in a hook.
+func (w *World) Track(p *Packet) {
+	if p.Untracked || p.Dropped || p.Conn != nil || p.Later {
+		return
+	}
+	for _, c := range w.conns {
+		t := p.tuple()
+		if c.original == t && c.Zone == p.Zone {
+			p.Conn = c
+			return
+		}
+		if c.original.src == t.dst && t.src == netip.AddrPortFrom(c.dst, c.original.dst.Port()) && c.original.protocol == t.protocol {
+			p.Conn, p.Reply = c, true
+			return
+		}
+	}
+	p.New = true
+	p.Conn = &Conn{original: p.tuple(), dst: p.Dst, Zone: p.Zone}
+	w.conns = append(w.conns, p.Conn)
+}
+
+// Translate is the end of the nat hook: a new connection that our rules left alone is kube-proxy's, and what belongs to a known one
+// is changed as its first packet was.
+func (w *World) Translate(h Hook, p *Packet) {
+	switch {
+	case p.Conn == nil || p.Dropped:
+	case p.Reply:
+		if h == Postrouting || h == Input {
+			p.Src = p.Conn.original.dst.Addr()
+		}
+	case h != Prerouting && h != Output:
+	case !p.New:
+		p.Dst, p.Translated = p.Conn.dst, p.Conn.proxied
+	case !p.Settled && p.DstPort == 53 && slices.Contains(w.Services, p.Dst):
+		p.Translated, p.Conn.proxied = true, true
+	}
+}
+
+// DNAT changes the destination of a packet and of its connection.
+func (p *Packet) DNAT(to netip.Addr) { p.Dst, p.Conn.dst, p.Settled = to, to, true }
+
+// Count notes a counter.
+func (p *Packet) Count(name string) { p.Counted = append(p.Counted, name) }
+
+// SNAT changes the source of a connection.
+func (p *Packet) SNAT(first, last netip.Addr) error {
+	from, to := steer.TurnSources(p.Src.Is4())
+	switch {
+	case first == steer.TurnSource(p.Src.Is4()) && last == first:
+		p.SourceNAT = "from turn"
+	case first == from && last == to:
+		p.SourceNAT = "from the turn's range"
+	default:
+		return fmt.Errorf("no source of ours: %s to %s", first, last)
+	}
+	p.Settled = true
+	return nil
+}
