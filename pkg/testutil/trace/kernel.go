@@ -34,50 +34,107 @@ func (b Backend) CheckKernel(t *testing.T, open func(t *testing.T, a Arrangement
 		t.Fatal(err)
 	}
 	for _, a := range Arrangements() {
-		sample := slices.DeleteFunc(slices.Clone(cases), func(c Case) bool {
-			_, there := c.Want(b.Name)
-			return c.Arrangement.Name != a.Name || !there || !c.sampled()
-		})
-		if len(sample) == 0 {
+		var fresh, kept []Case
+		for _, c := range cases {
+			if _, there := c.Want(b.Name); c.Arrangement.Name != a.Name || !there || !c.sampled() {
+				continue
+			}
+			if c.Packet == "ack" {
+				kept = append(kept, c)
+			} else {
+				fresh = append(fresh, c)
+			}
+		}
+		if len(fresh) == 0 {
 			continue
 		}
 		t.Run(a.Name, func(t *testing.T) {
 			k := open(t, a)
 			k.routeBeside(a)
+			for _, c := range kept {
+				for is4 := range families {
+					want, _ := c.Want(b.Name)
+					k.connection(t, c, is4, want)
+				}
+			}
 			// Each state of the sockets is made once: to start and stop servers takes longer than to ask them.
-			slices.SortStableFunc(sample, func(x, y Case) int { return strings.Compare(x.listener(), y.listener()) })
+			slices.SortStableFunc(fresh, func(x, y Case) int { return strings.Compare(x.listener(), y.listener()) })
 			listener := "none"
 			stop := func() {}
 			defer func() { stop() }()
-			for _, c := range sample {
+			for _, c := range fresh {
 				if c.listener() != listener {
 					stop()
 					listener = c.listener()
 					stop = k.listen(t, a, listener)
 				}
-				for is4, family := range families {
-					if err := k.lease(c, is4); err != nil {
-						t.Fatalf("%s, %s: %v", c, family, err)
-					}
+				for is4 := range families {
 					want, _ := c.Want(b.Name)
-					if got := k.ask(t, c, is4); got != answerer(want) {
-						t.Errorf("%s, %s: answered by %q, want %q as of %s", c, family, got, answerer(want), want)
-					}
-					if c.Packet == "udp" {
-						k.tracked(t, c, is4, want)
-					}
+					k.question(t, c, is4, want)
 				}
 			}
-			t.Logf("%d cases in both families", len(sample))
+			t.Logf("%d questions and %d connections in both families", len(fresh), len(kept))
 		})
+	}
+}
+
+// question asks once, and looks at what connection tracking has of it.
+func (k Kernel) question(t *testing.T, c Case, is4 bool, want string) {
+	t.Helper()
+	if err := k.lease(c, is4, c.Lease); err != nil {
+		t.Fatalf("%s, %s: %v", c, families[is4], err)
+	}
+	if got := k.ask(t, c, is4); got != answerer(want) {
+		t.Errorf("%s, %s: answered by %q, want %q as of %s", c, families[is4], got, answerer(want), want)
+	}
+	if c.Packet == "udp" {
+		k.tracked(t, c, is4, want)
+	}
+}
+
+// connection opens one in the state that the column before names, and asks by it again in the case's own. It goes on where its packets
+// still go to whoever opened it; everybody else resets it.
+func (k Kernel) connection(t *testing.T, c Case, is4 bool, want string) {
+	t.Helper()
+	opener, lease, listener := "KUBEDNS", "", "none"
+	if c.Before == "delivered" {
+		opener, lease, listener = "AGENT", "held", "bound"
+	}
+	stop := k.listen(t, c.Arrangement, listener)
+	defer func() { stop() }()
+	if err := k.lease(c, is4, lease); err != nil {
+		t.Fatalf("%s, %s: %v", c, families[is4], err)
+	}
+	from, server := k.ends(c, is4)
+	conn, err := testutil.Dial(from, "tcp", server, testutil.AskOptions{Timeout: time.Second})
+	if err != nil {
+		t.Errorf("%s, %s: %v", c, families[is4], err)
+		return
+	}
+	defer conn.Close()
+	if answer, err := conn.Ask("a.cluster.local", dns.TypeTXT); err != nil || answer.Who != opener {
+		t.Errorf("%s, %s: opened to %v, %v, not to %s", c, families[is4], answer, err, opener)
+	}
+	if now := strings.Replace(c.listener(), "established", "bound", 1); now != listener {
+		stop()
+		stop = k.listen(t, c.Arrangement, now)
+	}
+	if err := k.lease(c, is4, c.Lease); err != nil {
+		t.Fatalf("%s, %s: %v", c, families[is4], err)
+	}
+	answer, err := conn.Ask("a.cluster.local", dns.TypeTXT)
+	if goes := answerer(want) == opener; (err == nil && answer.Who == opener) != goes {
+		t.Errorf("%s, %s: goes on: %v, want %v as of %s: %v, %v", c, families[is4], !goes, goes, want, answer, err)
 	}
 }
 
 // sampled tells the cases whose state can be made at once and lasts.
 func (c Case) sampled() bool {
-	from := c.From == "pod" && c.Place == string(Prerouting) || c.From == "node" && c.Place == string(Output) ||
+	who := c.From == "pod" && c.Place == string(Prerouting) || c.From == "node" && c.Place == string(Output) ||
 		c.From == "beside" && c.Place == string(Prerouting) && c.To != "steering" // its answer comes from another address
-	return from && (c.Packet == "udp" || c.Packet == "syn") && c.Before == "" && slices.Contains([]string{"steering", "local", "cluster"}, c.To) &&
+	opens := c.Before == "" && (c.Packet == "udp" || c.Packet == "syn")
+	goesOn := c.Packet == "ack" && (c.Before == "fell back" || c.Before == "delivered") && c.Socket != "request"
+	return who && (opens || goesOn) && slices.Contains([]string{"steering", "local", "cluster"}, c.To) &&
 		slices.Contains([]string{"", "none", "held", "udp", "tcp", "elsewhere", "withdrawn"}, c.Lease)
 }
 
@@ -131,12 +188,12 @@ func (k Kernel) listen(t *testing.T, a Arrangement, who string) (stop func()) {
 	return testutil.ServeDNS(t, k.Node.Host, config).Stop
 }
 
-// lease makes the state of the leases that a case names.
-func (k Kernel) lease(c Case, is4 bool) error {
+// lease makes a state of the leases.
+func (k Kernel) lease(c Case, is4 bool, state string) error {
 	for _, a := range c.Arrangement.leased(is4) {
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 			does := k.Lease.Withdraw
-			if c.Lease == "held" || c.Lease == p.String() || c.Lease == "elsewhere" && a != Address(c.To, is4) {
+			if state == "held" || state == p.String() || state == "elsewhere" && a != Address(c.To, is4) {
 				does = k.Lease.Renew
 			}
 			if err := does(a, p); err != nil {
@@ -147,18 +204,23 @@ func (k Kernel) lease(c Case, is4 bool) error {
 	return nil
 }
 
+// ends are where a case's question is asked, and of whom.
+func (k Kernel) ends(c Case, is4 bool) (*testutil.NetNS, netip.AddrPort) {
+	server := netip.AddrPortFrom(Address(c.To, is4), 53)
+	switch {
+	case c.From == "node":
+		return k.Node.Host, server
+	case c.From == "beside":
+		return k.Node.Neighbour, server
+	case c.To == "steering": // the pod's own rules give it that
+		return k.Steered.NetNS, netip.AddrPortFrom(Address("cluster", is4), 53)
+	}
+	return k.Plain.NetNS, server
+}
+
 // ask sends a case's question and says who answers it from the address that was asked, "" for nobody.
 func (k Kernel) ask(t *testing.T, c Case, is4 bool) string {
 	t.Helper()
-	from, server := k.Plain.NetNS, Address(c.To, is4)
-	switch {
-	case c.From == "node":
-		from = k.Node.Host
-	case c.From == "beside":
-		from = k.Node.Neighbour
-	case c.To == "steering": // the pod's own rules give it that
-		from, server = k.Steered.NetNS, Address("cluster", is4)
-	}
 	network, o := "udp", testutil.AskOptions{}
 	if c.Packet == "syn" {
 		network = "tcp"
@@ -167,7 +229,8 @@ func (k Kernel) ask(t *testing.T, c Case, is4 bool) string {
 		o.Timeout = nobodys
 	}
 	testutil.FlushConntrack(k.Node.Host) // so that entries are this question's
-	answer, err := testutil.Ask(from, netip.AddrPortFrom(server, 53), "a.cluster.local", dns.TypeTXT, network, o)
+	from, server := k.ends(c, is4)
+	answer, err := testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, o)
 	if err != nil {
 		return ""
 	}
