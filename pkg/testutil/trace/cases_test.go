@@ -9,18 +9,19 @@ import (
 
 // A list that cannot be right is an error with its line, so that no row is passed over in silence.
 func TestParse(t *testing.T) {
+	local := func(result string) string { return "| output | udp | node | local | | | | " + result + " |" }
 	row := func(cells string) string {
 		return "## steered\n\n| " + strings.Join(columns, " | ") + " |\n" + cells + "\n"
 	}
 	for name, c := range map[string]struct{ text, says string }{
 		"no such arrangement": {"## steered by hand\n", `:1: no arrangement is called "steered by hand"`},
 		"a column less":       {row("| prerouting | udp | pod | local | | | | agent | = |"), ":4: 9 columns"},
-		"no result":           {row("| prerouting | udp | pod | local | | | | | = | |"), "no result"},
-		"no reason":           {row("| prerouting | udp | pod | local | | | | agent | nobody | |"), "no reason why iptables differs"},
-		"no reason for none":  {row("| prerouting | udp | pod | local | | | | agent | - | |"), "no reason why iptables has no such case"},
-		"the same in words":   {row("| prerouting | udp | pod | local | | | | agent; x [+asked] | agent; x | so |"), "write ="},
-		"not for iptables":    {strings.Replace(row("| output | udp | node | cluster | | | | agent | = | |"), "steered", "node interception", 1), "write -"},
-		"twice":               {row("| output | udp | node | local | | | | agent | = | |\n| output | udp | node | local | | | | nobody | = | |"), "stands in line 4"},
+		"no result":           {row(local(" | = | ")), "no result"},
+		"no reason":           {row(local("agent | nobody | ")), "no reason why iptables differs"},
+		"no reason for none":  {row(local("agent | - | ")), "no reason why iptables has no such case"},
+		"the same in words":   {row(local("agent; x [+asked] | agent; x | so")), "write ="},
+		"not for iptables":    {strings.Replace(row(local("agent | = | ")), "steered", "node interception", 1), "write -"},
+		"twice":               {row(local("agent | = | ") + "\n" + local("nobody | = | ")), "stands in line 4"},
 	} {
 		if _, err := parse(c.text); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want an error with %q", name, err, c.says)
