@@ -86,14 +86,14 @@ func candidates(setting, stateDir string, stats *iptables.Stats) ([]backend.Kind
 	case config.BackendNftables:
 		return []backend.Kind{{}}, nil
 	case config.BackendIptablesNFT, config.BackendIptablesLegacy:
-		return []backend.Kind{backend.Iptables(iptables.Flavour(setting), stats)}, nil
+		return []backend.Kind{backend.Iptables(iptables.Variant(setting), stats)}, nil
 	}
-	flavours, err := iptables.Find(-1)
+	variants, err := iptables.Find(-1)
 	if err != nil && (setting == config.BackendIptables || !errors.Is(err, exec.ErrNotFound)) {
 		return nil, err
 	}
 	var out []backend.Kind
-	for _, f := range flavours {
+	for _, f := range variants {
 		out = append(out, backend.Iptables(f, stats))
 	}
 	if setting == config.BackendIptables {

@@ -15,8 +15,8 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/accept"
 	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 // runCleanup takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pod tables,
@@ -82,7 +82,7 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 			return err
 		}
 	}
-	if err := accept.Remove(); err != nil {
+	if err := iptables.RemoveAccepts(); err != nil {
 		return err
 	}
 	say("host table removed")

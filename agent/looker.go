@@ -22,8 +22,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/accept"
 	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 // looker takes the picture of a node that the doctor judges. What cannot be looked at is noted, and the rest is looked at.
@@ -204,7 +204,7 @@ func (l *looker) rules(p *doctor.Picture) {
 
 // firewall looks at who else filters, and by the same list of chains at kube-proxy and other neighbours.
 func (l *looker) firewall(p *doctor.Picture) {
-	kept, lacking, err := accept.Verify(l.want.Addresses())
+	kept, lacking, err := iptables.VerifyAccepts(l.want.Addresses())
 	for _, k := range kept {
 		p.Firewall.Kept = append(p.Firewall.Kept, k.String())
 	}
@@ -229,7 +229,7 @@ func (l *looker) firewall(p *doctor.Picture) {
 		names[doctor.Cilium] = names[doctor.Cilium] || strings.HasPrefix(c.Name, "CILIUM_")
 	}
 	slices.Sort(p.Firewall.Chains)
-	if p.Proxy.Mode == config.KubeProxyNone && accept.LegacyChain("nat", "KUBE-SERVICES") {
+	if p.Proxy.Mode == config.KubeProxyNone && iptables.HasLegacyChain("nat", "KUBE-SERVICES") {
 		p.Proxy.Mode = "iptables"
 	}
 	if services, err := os.ReadFile("/proc/thread-self/net/ip_vs"); err == nil && strings.Contains(string(services), "TCP ") {

@@ -41,7 +41,6 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/accept"
 	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/translate"
@@ -119,7 +118,7 @@ func runNode(ctx context.Context, e env, args []string) error {
 	if steer.OlderThanTried(kernel) {
 		log.Warn("this kernel is older than any that neardns is tried on; whether it has what the rules need is looked at next", "kernel", kernel, "tried_from", steer.LeastKernel)
 	}
-	for _, what := range without(accept.Missing()) {
+	for _, what := range without(iptables.MissingPrograms()) {
 		log.Info("not possible here", "what", what)
 	}
 	if err = a.run(ctx); errors.Is(err, prober.ErrHeld) {
@@ -303,7 +302,7 @@ func (a *agent) ended(err error) error {
 func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n *node.Node) {
 	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any {
 		s := n.Status()
-		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.version, without(accept.Missing()), a.unknown()
+		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.version, without(iptables.MissingPrograms()), a.unknown()
 		totals := m.Totals("coredns_cache_hits_total", "coredns_cache_misses_total")
 		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
@@ -341,7 +340,7 @@ func (nodeLink) Watch(ctx context.Context) (<-chan struct{}, error) {
 type firewall struct{}
 
 func (firewall) Ensure(addresses []netip.Addr, legacy bool) (string, error) {
-	return accept.Ensure(addresses, legacy)
+	return iptables.EnsureAccepts(addresses, legacy)
 }
 
 // without says what an agent cannot do that lacks programs of iptables: the slim image has none of them.

@@ -14,13 +14,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/steer/hint"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 const notFound = 127
 
 func main() {
-	variant, why := hint.Find()
+	variant, why := iptables.KubeletVariant()
 	name, err := programFor(filepath.Base(os.Args[0]), variant)
 	if err == nil {
 		// The multi-call binaries go by the name that they are called by.
@@ -34,12 +34,12 @@ func main() {
 const folder = "/usr/sbin"
 
 // programFor is the program behind a name: iptables-save is iptables-nft-save.
-func programFor(name string, v hint.Variant) (string, error) {
+func programFor(name string, v iptables.Variant) (string, error) {
 	family, verb, _ := strings.Cut(name, "-")
 	if family != "iptables" && family != "ip6tables" || verb != "" && verb != "save" && verb != "restore" {
 		return "", fmt.Errorf("call it as iptables, iptables-save, iptables-restore, or the same of ip6tables, not as %q", name)
 	}
-	out := filepath.Join(folder, family+"-"+string(v))
+	out := filepath.Join(folder, family+"-"+v.Suffix())
 	if verb != "" {
 		out += "-" + verb
 	}

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/neardns/neardns/pkg/steer/hint"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 func TestProgramFor(t *testing.T) {
@@ -17,12 +17,12 @@ func TestProgramFor(t *testing.T) {
 		"iptables-translate": "",
 		"neardns-iptables":   "",
 	} {
-		got, err := programFor(name, hint.Legacy)
+		got, err := programFor(name, iptables.Legacy)
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
 		}
 	}
-	if got, err := programFor("iptables-save", hint.NFT); got != "/usr/sbin/iptables-nft-save" || err != nil {
+	if got, err := programFor("iptables-save", iptables.NFT); got != "/usr/sbin/iptables-nft-save" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
 }

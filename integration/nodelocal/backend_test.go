@@ -39,7 +39,7 @@ func (c cell) node(t *testing.T) *node {
 // onIPTables are the nodes of the iptables back end. kube-proxy's rules are in the same tables, as anywhere.
 func onIPTables(families testutil.Families) []cell {
 	var out []cell
-	for _, f := range iptables.Flavours() {
+	for _, f := range iptables.Variants() {
 		out = append(out, cell{families, testutil.IPTables, string(f)})
 	}
 	return out

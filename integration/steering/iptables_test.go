@@ -118,14 +118,14 @@ func TestIPTablesBesideNFTables(t *testing.T) {
 
 // TestIPTablesRepair flushes tables under a running agent, as other programs do.
 func TestIPTablesRepair(t *testing.T) {
-	for _, flavour := range iptables.Flavours() {
-		t.Run(string(flavour), func(t *testing.T) {
+	for _, variant := range iptables.Variants() {
+		t.Run(string(variant), func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, setup{families: testutil.IPv4, proxy: testutil.IPTables, backend: string(flavour)})
+			n := newNode(t, setup{families: testutil.IPv4, proxy: testutil.IPTables, backend: string(variant)})
 			p := n.addPod(nil)
 			n.startAgent()
 			c := p.client()
-			program := "iptables" + strings.TrimPrefix(string(flavour), "iptables")
+			program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
 			// Within a second on a machine with time; the bound is half of what it takes until the next regular look.
 			const most = 5 * time.Second
 			ipt := func(args ...string) []string { return append([]string{program, "-w", "-t"}, args...) }

@@ -297,7 +297,7 @@ func (n *node) hasLink(name string) bool {
 func (n *node) leases() []steer.LeaseState {
 	n.t.Helper()
 	if n.setup.backend != "" {
-		rules, err := iptables.Open(n.Host.FD(), iptables.Flavour(n.setup.backend), nil)
+		rules, err := iptables.Open(n.Host.FD(), iptables.Variant(n.setup.backend), nil)
 		if err != nil {
 			n.t.Fatal(err)
 		}

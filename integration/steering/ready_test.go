@@ -27,12 +27,12 @@ func (n *node) isReady(when string, ready bool, why string) error {
 // TestReady takes readiness, by iptables' rules, through each way in which pods are not served by an agent that runs: it is
 // what the prober has proven of late, and nothing that the agent believes of itself.
 func TestReady(t *testing.T) {
-	for _, flavour := range iptables.Flavours() {
-		t.Run(string(flavour), func(t *testing.T) {
+	for _, variant := range iptables.Variants() {
+		t.Run(string(variant), func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, setup{families: testutil.IPv4, proxy: testutil.IPTables, backend: string(flavour)})
+			n := newNode(t, setup{families: testutil.IPv4, proxy: testutil.IPTables, backend: string(variant)})
 			n.wantReady("no agent", false, "no agent runs on this node")
-			program := "iptables" + strings.TrimPrefix(string(flavour), "iptables")
+			program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
 			fresh := func() { // one without earlier losses, for which it would rest
 				t.Helper()
 				if n.agent != nil {

@@ -190,8 +190,8 @@ func checkAddr(a netip.Addr) error {
 		return fmt.Errorf("%s: write a plain IPv4 or IPv6 address, without mapping or zone", a)
 	case a == ProbeSource4, a == ProofSource4, a == ProbeSource6, a == ProofSource6:
 		return fmt.Errorf("%s is the prober's own address: choose another", a)
-	case isTurnSource(a):
-		return fmt.Errorf("%s is one of the turn's own addresses: choose another", a)
+	case isHairpinSource(a):
+		return fmt.Errorf("%s is one of the hairpin's own addresses: choose another", a)
 	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return fmt.Errorf("%s is not a unicast address that pods can reach", a)
 	case a.Is6() && a.IsLinkLocalUnicast():

@@ -131,7 +131,7 @@ func Detours(nsFD int) ([]string, error) {
 
 // ownLink tells our own veths with both ends in the host's netns: nobody lives behind them.
 func ownLink(name string) bool {
-	return name == ProberInterface || name == FramesInterface || name == TurnOut || name == TurnIn
+	return name == ProberInterface || name == FramesInterface || name == HairpinOut || name == HairpinIn
 }
 
 // defaultRouteLinks returns the interfaces, by index, that hold a default route of either family in any table.

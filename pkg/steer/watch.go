@@ -12,7 +12,7 @@ import (
 )
 
 // Watch ticks whenever a transaction touched our table in this netns, or the policy of iptables-nft's filter table or a
-// rule taken out of its base chains or of ours there (see package accept), until ctx ends, which closes the channel. Ticks
+// rule taken out of its base chains or of ours there (iptables.EnsureAccepts), until ctx ends, which closes the channel. Ticks
 // are coalesced: one that is not read yet stands for all that came since. Where events were lost (other programs' large
 // loads overflow the socket) it ticks too, since anything may have happened. Packets that fill sets are no transactions.
 func (n *Nftables) Watch(ctx context.Context) (<-chan struct{}, error) {

@@ -259,8 +259,8 @@ func TestUplinks(t *testing.T) {
 			testutil.VethPair(t, ns, steer.ProberInterface, other, "c")
 		}},
 		{name: "the turn, which has a default route of its own", build: func(t *testing.T, ns, _ *testutil.NetNS) {
-			testutil.VethPair(t, ns, steer.TurnOut, ns, steer.TurnIn)
-			ns.Run("ip", "route", "add", "default", "dev", steer.TurnIn, "table", "5354")
+			testutil.VethPair(t, ns, steer.HairpinOut, ns, steer.HairpinIn)
+			ns.Run("ip", "route", "add", "default", "dev", steer.HairpinIn, "table", "5354")
 		}},
 		{name: "default route of IPv4", want: "eth0", build: func(t *testing.T, ns, other *testutil.NetNS) {
 			testutil.VethPair(t, ns, "eth0", other, "a")

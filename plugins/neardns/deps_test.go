@@ -26,7 +26,6 @@ func TestDeps(t *testing.T) {
 		"github.com/goccy/go-yaml":                  "CNI configuration is JSON",
 		"go.opentelemetry.io/":                      "comes with libcni's invoke, which a plugin does not need",
 		"github.com/containernetworking/cni/libcni": "that is the runtime's side",
-		"github.com/coreos/go-iptables":             "rules are given to iptables-restore, which it cannot start",
 		"github.com/neardns/neardns/agent":          "plugins never import the agent",
 		"net/http":                                  "the plugin talks to nobody",
 		"testing":                                   "test code is not part of a product",

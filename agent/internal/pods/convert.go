@@ -59,7 +59,7 @@ func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 	if err := p.apply(box); err != nil {
 		return err
 	}
-	if old.IsIptables() != p.backend.IsIptables() { // the other flavour's chains Apply leaves alone; they say the same
+	if old.IsIptables() != p.backend.IsIptables() { // the other variant's chains Apply leaves alone; they say the same
 		if err := removeOf(old, box.ns); err != nil {
 			return err
 		}

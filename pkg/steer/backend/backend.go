@@ -12,18 +12,18 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// Nftables is the back end that is used unless a node has another. The other names are iptables' flavours.
+// Nftables is the back end that is used unless a node has another. The other names are iptables' variants.
 const Nftables = "nftables"
 
 // Kind is one back end. Its zero value is nftables'.
 type Kind struct {
-	flavour iptables.Flavour
+	variant iptables.Variant
 	stats   *iptables.Stats
 }
 
-// Iptables is the back end of one flavour; stats counts its programs' runs and may be nil.
-func Iptables(flavour iptables.Flavour, stats *iptables.Stats) Kind {
-	return Kind{flavour: flavour, stats: stats}
+// Iptables is the back end of one variant; stats counts its programs' runs and may be nil.
+func Iptables(variant iptables.Variant, stats *iptables.Stats) Kind {
+	return Kind{variant: variant, stats: stats}
 }
 
 // Named returns the back end of a name; "" is nftables.
@@ -31,36 +31,36 @@ func Named(name string) (Kind, error) {
 	if name == "" || name == Nftables {
 		return Kind{}, nil
 	}
-	if f := iptables.Flavour(name); slices.Contains(iptables.Flavours(), f) {
-		return Kind{flavour: f}, nil
+	if f := iptables.Variant(name); slices.Contains(iptables.Variants(), f) {
+		return Kind{variant: f}, nil
 	}
 	return Kind{}, fmt.Errorf("back end %q is not known: it is %s, %s or %s", name, Nftables, iptables.NFT, iptables.Legacy)
 }
 
 func (k Kind) String() string {
-	if k.flavour == "" {
+	if k.variant == "" {
 		return Nftables
 	}
-	return string(k.flavour)
+	return string(k.variant)
 }
 
 // IsIptables tells the two kinds of rules apart.
-func (k Kind) IsIptables() bool { return k.flavour != "" }
+func (k Kind) IsIptables() bool { return k.variant != "" }
 
-// Flavour is which iptables; "" where it is nftables.
-func (k Kind) Flavour() iptables.Flavour { return k.flavour }
+// Variant is which iptables; "" where it is nftables.
+func (k Kind) Variant() iptables.Variant { return k.variant }
 
 // Open opens the back end for the netns behind nsFD; -1 means the calling thread's.
 func (k Kind) Open(nsFD int) (steer.Table, error) {
 	// Not the calls' own results: a nil pointer in an interface is not nil.
-	if k.flavour == "" {
+	if k.variant == "" {
 		n, err := steer.OpenNftables(nsFD)
 		if err != nil {
 			return nil, err
 		}
 		return n, nil
 	}
-	b, err := iptables.Open(nsFD, k.flavour, k.stats)
+	b, err := iptables.Open(nsFD, k.variant, k.stats)
 	if err != nil {
 		return nil, err
 	}
@@ -68,10 +68,10 @@ func (k Kind) Open(nsFD int) (steer.Table, error) {
 }
 
 // Others lists the back ends whose rules may be left from before, when k is the one in use: one of each kind, since
-// iptables' removes both flavours' chains.
+// iptables' removes both variants' chains.
 func (k Kind) Others() []Kind {
 	if k.IsIptables() {
 		return []Kind{{}}
 	}
-	return []Kind{{flavour: iptables.NFT}}
+	return []Kind{{variant: iptables.NFT}}
 }

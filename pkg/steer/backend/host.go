@@ -9,7 +9,6 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
-	"github.com/neardns/neardns/pkg/steer/turn"
 )
 
 // Host is the host's rules with all that belongs to them.
@@ -25,7 +24,7 @@ type Host interface {
 	Restore(rs steer.Host) error
 	// Entered tells whether a family's packets still come into the rules. It is cheap.
 	Entered(is4 bool) (bool, error)
-	// RemoveOthers takes away what stands in another flavour of the same back end.
+	// RemoveOthers takes away what stands in another variant of the same back end.
 	RemoveOthers() error
 }
 
@@ -38,15 +37,15 @@ func (k Kind) OpenHost(nsFD int) (Host, error) {
 		}
 		return plain{n}, nil
 	}
-	b, err := iptables.Open(nsFD, k.flavour, k.stats)
+	b, err := iptables.Open(nsFD, k.variant, k.stats)
 	if err != nil {
 		return nil, err
 	}
-	t, err := turn.Open(nsFD)
+	h, err := iptables.OpenHairpin(nsFD)
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	return turned{Iptables: b, turn: t}, nil
+	return withHairpin{Iptables: b, hairpin: h}, nil
 }
 
 // plain are nftables' rules, which need nothing beside them.
@@ -61,32 +60,32 @@ func (p plain) Entered(bool) (bool, error) { return p.Whole(steer.Host{}) }
 
 func (plain) RemoveOthers() error { return nil }
 
-// turned are iptables' rules with the turn that they send packets by.
-type turned struct {
+// withHairpin are iptables' rules with the hairpin that they send packets by.
+type withHairpin struct {
 	*iptables.Iptables
-	turn *turn.Turn
+	hairpin *iptables.Hairpin
 }
 
-// Repair makes the turn before the rules that use it.
-func (t turned) Repair(rs steer.Ruleset) ([]string, error) {
-	drift, turnErr := t.turn.Ensure(givenBackTo(rs), hasOwn(rs))
+// Repair makes the hairpin before the rules that use it.
+func (t withHairpin) Repair(rs steer.Ruleset) ([]string, error) {
+	drift, hairpinErr := t.hairpin.Ensure(givenBackTo(rs), hasOwn(rs))
 	rs, err := t.onBridges(rs)
 	if err != nil {
-		return drift, errors.Join(turnErr, err)
+		return drift, errors.Join(hairpinErr, err)
 	}
-	more, err := t.Iptables.Repair(rs) // of use without the turn, too: hits need none
-	return append(drift, more...), errors.Join(turnErr, err)
+	more, err := t.Iptables.Repair(rs) // of use without the hairpin, too: hits need none
+	return append(drift, more...), errors.Join(hairpinErr, err)
 }
 
 // Watch joins the events of both.
-func (t turned) Watch(ctx context.Context) (<-chan struct{}, error) {
+func (t withHairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 	ctx, stop := context.WithCancel(ctx)
 	rules, err := t.Iptables.Watch(ctx)
 	if err != nil {
 		stop()
 		return nil, err
 	}
-	routes, err := t.turn.Watch(ctx)
+	routes, err := t.hairpin.Watch(ctx)
 	if err != nil {
 		stop()
 		return nil, err
@@ -117,7 +116,7 @@ func (t turned) Watch(ctx context.Context) (<-chan struct{}, error) {
 }
 
 // Verify looks at the rules as Repair makes them.
-func (t turned) Verify(rs steer.Ruleset) error {
+func (t withHairpin) Verify(rs steer.Ruleset) error {
 	rs, err := t.onBridges(rs)
 	if err != nil {
 		return err
@@ -126,56 +125,56 @@ func (t turned) Verify(rs steer.Ruleset) error {
 }
 
 // onBridges adds the bridges and detours that there are to a host's rules.
-func (t turned) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
+func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	host, ok := rs.(steer.Host)
 	if !ok {
 		return rs, nil
 	}
-	bridges, err := t.turn.Bridges()
+	bridges, err := t.hairpin.Bridges()
 	if err != nil {
 		return nil, err
 	}
 	host.Bridges = bridges
 	if host.Detours == nil {
-		if host.Detours, err = t.turn.Detours(); err != nil {
+		if host.Detours, err = t.hairpin.Detours(); err != nil {
 			return nil, err
 		}
 	}
 	return host, nil
 }
 
-func (t turned) Apply(rs steer.Ruleset) error {
+func (t withHairpin) Apply(rs steer.Ruleset) error {
 	_, err := t.Repair(rs)
 	return err
 }
 
-// Lacks also makes the turn whole, as it is nobody's but ours and of every version alike: to see what it lacks is to ask for as much.
-func (t turned) Lacks(rs steer.Host) ([]string, error) {
-	mended, turnErr := t.turn.Ensure(givenBackTo(rs), hasOwn(rs))
+// Lacks also makes the hairpin whole, as it is nobody's but ours and of every version alike: to see what it lacks is to ask for as much.
+func (t withHairpin) Lacks(rs steer.Host) ([]string, error) {
+	mended, hairpinErr := t.hairpin.Ensure(givenBackTo(rs), hasOwn(rs))
 	gone, err := t.Iptables.Lacks(rs)
-	return append(mended, gone...), errors.Join(turnErr, err)
+	return append(mended, gone...), errors.Join(hairpinErr, err)
 }
 
 // Restore makes chains whole, as Ensure does, whenever it was last asked to.
-func (t turned) Restore(rs steer.Host) error {
-	_, turnErr := t.turn.Ensure(givenBackTo(rs), hasOwn(rs))
+func (t withHairpin) Restore(rs steer.Host) error {
+	_, hairpinErr := t.hairpin.Ensure(givenBackTo(rs), hasOwn(rs))
 	on, err := t.onBridges(rs)
 	if err == nil {
 		err = t.Iptables.Apply(on)
 	}
-	return errors.Join(turnErr, err)
+	return errors.Join(hairpinErr, err)
 }
 
-func (t turned) Ensure(rs steer.Ruleset) error { return t.Apply(rs) }
+func (t withHairpin) Ensure(rs steer.Ruleset) error { return t.Apply(rs) }
 
-func (t turned) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error) {
+func (t withHairpin) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error) {
 	return t.Iptables.Leases(2*renew+100*time.Millisecond, iptables.Lifetime(lifetime))
 }
 
-// Remove takes the rules away and then the turn.
-func (t turned) Remove() error { return errors.Join(t.Iptables.Remove(), t.turn.Remove()) }
+// Remove takes the rules away and then the hairpin.
+func (t withHairpin) Remove() error { return errors.Join(t.Iptables.Remove(), t.hairpin.Remove()) }
 
-func (t turned) Close() error { return errors.Join(t.Iptables.Close(), t.turn.Close()) }
+func (t withHairpin) Close() error { return errors.Join(t.Iptables.Close(), t.hairpin.Close()) }
 
 // hasOwn tells whether the node's own processes get the fallback, too.
 func hasOwn(rs steer.Ruleset) bool {

@@ -24,11 +24,11 @@ const foreign = 1000
 // pod asks. What is asked at such a moment may be answered by either, but never by nobody: a packet that fell into a gap
 // between two rulesets would be waited for in vain, however long.
 func TestChurn(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		pod := r.steered("pod")
 		r.listen()
-		restore := []string{"iptables" + strings.TrimPrefix(string(flavour), "iptables") + "-restore", "--noflush", "--counters", "-w", "30"}
+		restore := []string{"iptables" + strings.TrimPrefix(string(variant), "iptables") + "-restore", "--noflush", "--counters", "-w", "30"}
 		r.node.Host.RunInput(testutil.BulkIPTables(true, foreign), restore...)
 		for _, who := range []string{"KUBEDNS", "AGENT"} {
 			t.Run(who, func(t *testing.T) {

@@ -10,23 +10,23 @@ import (
 )
 
 // TestRestoredAtBoot is a node whose rules somebody saved and puts back at boot (iptables-persistent, iptables.service), where
-// nothing else of ours is: no agent, no link, no turn. Whoever asks the cluster DNS address has kube-dns, whether we ever come
+// nothing else of ours is: no agent, no link, no hairpin. Whoever asks the cluster DNS address has kube-dns, whether we ever come
 // back or not; and once somebody of ours comes, all is as it should be.
 func TestRestoredAtBoot(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		for name, rig := range map[string]func(*testing.T, iptables.Flavour) *rig{
-			"redirects":             func(t *testing.T, f iptables.Flavour) *rig { return newRig(t, f) },
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		for name, rig := range map[string]func(*testing.T, iptables.Variant) *rig{
+			"redirects":             func(t *testing.T, f iptables.Variant) *rig { return newRig(t, f) },
 			"in node-cache's place": newNodecacheRig,
 		} {
 			t.Run(name, func(t *testing.T) {
-				r := rig(t, flavour)
-				_, kind, _ := strings.Cut(string(flavour), "-")
+				r := rig(t, variant)
+				_, kind, _ := strings.Cut(string(variant), "-")
 				saved := map[string]string{}
 				for _, family := range []string{"iptables", "ip6tables"} {
 					saved[family] = r.node.Host.Run(family + "-" + kind + "-save")
 				}
 				must(t, r.rules.Remove())
-				must(t, r.turn.Remove())
+				must(t, r.hairpin.Remove())
 				for family, rules := range saved {
 					r.node.Host.RunInput(rules, family+"-"+kind+"-restore", "-w")
 				}
@@ -40,10 +40,10 @@ func TestRestoredAtBoot(t *testing.T) {
 				r.want("KUBEDNS", r.node.AddPod("unsteered").NetNS, "without anything else of ours", cluster...)
 				r.want("KUBEDNS", r.node.Host, "from the host", cluster...)
 
-				_, err := r.turn.Ensure(r.behind(), r.host.OwnLocals)
+				_, err := r.hairpin.Ensure(r.behind(), r.host.OwnLocals)
 				must(t, err)
 				must(t, r.rules.Verify(r.host))
-				r.want("KUBEDNS", r.steered("steered").NetNS, "the turn is back", r.servers()...)
+				r.want("KUBEDNS", r.steered("steered").NetNS, "the hairpin is back", r.servers()...)
 			})
 		}
 	})
@@ -52,8 +52,8 @@ func TestRestoredAtBoot(t *testing.T) {
 // TestUntranslated takes the Service away whose address stands on our link, as one has it who names another address there: what
 // kube-proxy does not translate goes to whom we give it back to.
 func TestUntranslated(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newNodecacheRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newNodecacheRig(t, variant)
 		pod := r.node.AddPod("pod")
 		r.listen()
 		var services []testutil.Service

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/legacy"
 )
 
 // fingerprint is a digest of all that the kernel holds in our chains and in the base chains that jump to them, counters left out:
@@ -34,8 +33,8 @@ func (b *Iptables) fingerprint(scripts []script) (string, error) {
 			chains = slices.Compact(chains)
 			fmt.Fprintf(sum, "%s %s\n", s.family(), table)
 			var err error
-			if b.flavour == Legacy {
-				err = steer.InNetNS(b.nsFD, func() error { return legacy.Digest(sum, s.is4, table, chains) })
+			if b.variant == Legacy {
+				err = steer.InNetNS(b.nsFD, func() error { return digestLegacy(sum, s.is4, table, chains) })
 			} else {
 				err = b.digestNFT(sum, s.is4, table, chains)
 			}

@@ -216,7 +216,7 @@ func (h host) probe(source netip.Addr) string {
 func (h host) raw() []chain {
 	pre := chain{table: "raw", name: preroutingChain, from: []jump{{base: "PREROUTING", before: h.untracked()}}, rules: []string{"-i lo -j RETURN"}}
 	if h.own {
-		pre.rules = append(pre.rules, "-i "+steer.TurnIn+" "+ownMark()+" -j MARK --set-mark 0x0")
+		pre.rules = append(pre.rules, "-i "+steer.HairpinIn+" "+ownMark()+" -j MARK --set-mark 0x0")
 	}
 	for _, a := range h.exempt {
 		for _, on := range h.onLink {
@@ -332,7 +332,7 @@ func (h host) rawOutput() chain {
 }
 
 // nat is the fallback, and the switch for TCP. A packet is given its cluster DNS address here, and since nat is passed but
-// once by each connection, kube-proxy's translation of that address comes at the second passing, behind the turn.
+// once by each connection, kube-proxy's translation of that address comes at the second passing, behind the hairpin.
 func (h host) nat() []chain {
 	back := chain{table: "nat", name: giveBackChain}
 	for _, p := range slices.Concat(h.served, h.fallback) {
@@ -350,14 +350,14 @@ func (h host) nat() []chain {
 	}, h.cedes("tcp", "-g "+giveBackChain, "-j ACCEPT"), []string{
 		"-g " + giveBackChain,
 	})}
-	// A pod keeps its source behind the turn: all on one source would have its ports alone, and be ended by one of them.
+	// A pod keeps its source behind the hairpin: all on one source would have its ports alone, and be ended by one of them.
 	post := chain{table: "nat", name: postroutingChain, from: []jump{{base: "POSTROUTING"}}}
 	if h.own {
-		post.rules = append(post.rules, "-o "+steer.TurnOut+" "+ownMark()+" -j SNAT --to-source "+steer.TurnSource(h.is4).String())
+		post.rules = append(post.rules, "-o "+steer.HairpinOut+" "+ownMark()+" -j SNAT --to-source "+steer.HairpinSource(h.is4).String())
 	}
-	post.rules = append(post.rules, "-o "+steer.TurnOut+" -j ACCEPT")
+	post.rules = append(post.rules, "-o "+steer.HairpinOut+" -j ACCEPT")
 	if h.own {
-		post.rules = append(post.rules, "-s "+cidr(steer.TurnSource(h.is4))+" ! -o "+steer.TurnIn+" -j MASQUERADE")
+		post.rules = append(post.rules, "-s "+cidr(steer.HairpinSource(h.is4))+" ! -o "+steer.HairpinIn+" -j MASQUERADE")
 		for _, p := range h.served {
 			post.rules = append(post.rules, "-s "+cidr(p.ours)+" ! -o lo -j MASQUERADE")
 		}
@@ -365,9 +365,9 @@ func (h host) nat() []chain {
 	for _, s := range []netip.Addr{steer.ProbeSource(h.is4), steer.ProofSource(h.is4)} {
 		post.rules = append(post.rules, "-s "+cidr(s)+" ! -o "+steer.ProberInterface+" -j MASQUERADE")
 	}
-	// On a bridge the answer would go straight to the pod, routed by nobody, so that it never finds the turn. For an address
+	// On a bridge the answer would go straight to the pod, routed by nobody, so that it never finds the hairpin. For an address
 	// beyond it, it comes to the host. Each pod keeps its own of many.
-	first, last := steer.TurnSources(h.is4)
+	first, last := steer.HairpinSources(h.is4)
 	for _, b := range h.bridges {
 		post.rules = append(post.rules, fmt.Sprintf("-o %s -m connmark --mark %#x/%#x -j SNAT --to-source %s-%s --persistent", b, steer.AnswerMark, steer.MarkMask, first, last))
 	}
@@ -378,14 +378,14 @@ func (h host) nat() []chain {
 	return slices.Concat([]chain{back, choose, post}, h.ownNAT(), h.untranslated())
 }
 
-// turned leads the answers to what pods asked by the turn back into it: they are for the pod, and would go there from the wrong
+// turned leads the answers to what pods asked by the hairpin back into it: they are for the pod, and would go there from the wrong
 // source. It stands behind connection tracking and before routing.
 func turned() chain {
 	mark := fmt.Sprintf("%#x/%#x", steer.AnswerMark, steer.MarkMask)
 	return chain{table: "mangle", name: turnChain, from: []jump{{base: "PREROUTING"}}, rules: []string{
-		"-i " + steer.TurnOut + fmt.Sprintf(" -j MARK --set-xmark 0x0/%#x", steer.MarkMask),
-		"-i " + steer.TurnOut + " -j RETURN",
-		"-i " + steer.TurnIn + " -m conntrack --ctdir ORIGINAL -j CONNMARK --set-xmark " + mark,
+		"-i " + steer.HairpinOut + fmt.Sprintf(" -j MARK --set-xmark 0x0/%#x", steer.MarkMask),
+		"-i " + steer.HairpinOut + " -j RETURN",
+		"-i " + steer.HairpinIn + " -m conntrack --ctdir ORIGINAL -j CONNMARK --set-xmark " + mark,
 		"-m connmark --mark " + mark + " -m conntrack --ctdir REPLY -j MARK --set-xmark " + mark,
 	}}
 }
@@ -405,7 +405,7 @@ func (h host) ours() []netip.Addr {
 	return out
 }
 
-// filter lets through what a policy of DROP would not: questions and answers, and the turn.
+// filter lets through what a policy of DROP would not: questions and answers, and the hairpin.
 func (h host) filter() []chain {
 	in := chain{table: "filter", name: inputChain, from: []jump{{base: "INPUT"}}}
 	out := chain{table: "filter", name: outputChain, from: []jump{{base: "OUTPUT"}}}
@@ -416,11 +416,11 @@ func (h host) filter() []chain {
 		}
 	}
 	if h.own {
-		in.rules = append(in.rules, "-i "+steer.TurnOut+" -j ACCEPT")
-		out.rules = append(out.rules, "-o "+steer.TurnOut+" -j ACCEPT")
+		in.rules = append(in.rules, "-i "+steer.HairpinOut+" -j ACCEPT")
+		out.rules = append(out.rules, "-o "+steer.HairpinOut+" -j ACCEPT")
 	}
 	forward := chain{table: "filter", name: forwardChain, from: []jump{{base: "FORWARD"}}}
-	for _, link := range []string{steer.TurnOut, steer.TurnIn} {
+	for _, link := range []string{steer.HairpinOut, steer.HairpinIn} {
 		forward.rules = append(forward.rules, "-o "+link+" -j ACCEPT", "-i "+link+" -j ACCEPT")
 	}
 	return []chain{in, out, forward}

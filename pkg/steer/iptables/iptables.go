@@ -1,6 +1,8 @@
 // Package iptables is the back end of pkg/steer for nodes whose rules are iptables': the KEP's NOTRACK and ACCEPT rules, and
 // the chain NODE-LOCAL-DNS that gives packets back to kube-dns while the agent does not answer. It has the same words, the
-// same leases by packets and the same prober as the nftables back end.
+// same leases by packets and the same prober as the nftables back end. Beside the rules it has what goes with them: the hairpin by
+// which packets meet kube-proxy's nat again, the two variants of iptables and which one a node uses, iptables-legacy's tables as the
+// kernel tells them (xtables.go), and the ACCEPT rules under a filter policy of DROP, which the nftables back end needs as well.
 //
 // It keeps to chains of its own and one jump into each from a base chain, makes whole chains by iptables-restore --noflush,
 // and never writes a chain of kube-proxy's or refers to one: what refers to a chain keeps kube-proxy from deleting it
@@ -25,7 +27,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/legacy"
 )
 
 // Iptables is the back end for one netns. It is safe for concurrent use.
@@ -61,7 +62,7 @@ func (b *Iptables) rests() bool {
 
 // Open opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
 // It starts nothing: programs that are missing are an error of the first call that needs them. stats may be nil.
-func Open(nsFD int, flavour Flavour, stats *Stats) (*Iptables, error) {
+func Open(nsFD int, variant Variant, stats *Stats) (*Iptables, error) {
 	nsFD, err := steer.HoldNetNS(nsFD)
 	if err != nil {
 		return nil, err
@@ -69,14 +70,14 @@ func Open(nsFD int, flavour Flavour, stats *Stats) (*Iptables, error) {
 	if stats == nil {
 		stats = new(Stats)
 	}
-	return &Iptables{programs: programs{flavour: flavour, nsFD: nsFD, stats: stats, most: runMost}}, nil
+	return &Iptables{programs: programs{variant: variant, nsFD: nsFD, stats: stats, most: runMost}}, nil
 }
 
 // Close releases the netns; rules stay.
 func (b *Iptables) Close() error { return unix.Close(b.nsFD) }
 
-// Flavour is whose programs it uses.
-func (b *Iptables) Flavour() Flavour { return b.flavour }
+// Variant is whose programs it uses.
+func (b *Iptables) Variant() Variant { return b.variant }
 
 func render(rs steer.Ruleset, routes bool) ([]script, error) {
 	switch rs := rs.(type) {
@@ -128,7 +129,7 @@ func (b *Iptables) hasRoutes() (bool, error) {
 // goesByRoutes tells whether the rules that stand have it: who only looks tries nothing.
 func (b *Iptables) goesByRoutes() (bool, error) {
 	for _, is4 := range []bool{true, false} {
-		if there, err := b.ownIn(b.flavour, is4, "raw"); err != nil {
+		if there, err := b.ownIn(b.variant, is4, "raw"); err != nil {
 			return false, err
 		} else if !slices.Contains(there, udpChain) {
 			continue
@@ -204,7 +205,7 @@ func (b *Iptables) unchanged(scripts []script) bool {
 	if err != nil || b.good == "" || sizes != b.sizes {
 		return false
 	}
-	if b.flavour == Legacy && time.Since(b.compared) < lookEvery-time.Second {
+	if b.variant == Legacy && time.Since(b.compared) < lookEvery-time.Second {
 		return true
 	}
 	now, err := b.fingerprint(scripts)
@@ -330,7 +331,7 @@ func (b *Iptables) readChains(s script) (standing, error) {
 	slices.Sort(names)
 	// Asked of the kernel: the programs say of a missing chain what they also say of other faults, and each version in other
 	// words.
-	there, err := b.chains(b.flavour, s.is4, "nat", slices.Compact(names)...)
+	there, err := b.chains(b.variant, s.is4, "nat", slices.Compact(names)...)
 	if err != nil {
 		return nil, err
 	}
@@ -376,28 +377,28 @@ func (b *Iptables) Verify(rs steer.Ruleset) error {
 	return nil
 }
 
-// Remove implements steer.Backend: it takes ours out of the tables of both flavours.
+// Remove implements steer.Backend: it takes ours out of the tables of both variants.
 func (b *Iptables) Remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.last, b.printed = "", nil
 	var errs []error
-	for _, flavour := range Flavours() {
-		errs = append(errs, b.remove(flavour))
+	for _, variant := range Variants() {
+		errs = append(errs, b.remove(variant))
 	}
 	return errors.Join(errs...)
 }
 
-func (b *Iptables) remove(flavour Flavour) error {
+func (b *Iptables) remove(variant Variant) error {
 	p := b.programs
-	p.flavour = flavour
+	p.variant = variant
 	for _, is4 := range []bool{true, false} {
 		for _, table := range slices.Backward(tableOrder()) {
 			all := ownChains()[table]
 			for _, name := range slices.Clone(all) {
 				all = append(all, name+trialSuffix) // of an agent that died in its trial
 			}
-			names, err := b.chains(flavour, is4, table, all...)
+			names, err := b.chains(variant, is4, table, all...)
 			if err != nil {
 				return err
 			} else if len(names) == 0 {
@@ -415,14 +416,14 @@ func (b *Iptables) remove(flavour Flavour) error {
 	return nil
 }
 
-// ownIn lists the chains of ours in a table of one flavour.
-func (b *Iptables) ownIn(f Flavour, is4 bool, table string) ([]string, error) {
+// ownIn lists the chains of ours in a table of one variant.
+func (b *Iptables) ownIn(f Variant, is4 bool, table string) ([]string, error) {
 	return b.chains(f, is4, table, ownChains()[table]...)
 }
 
-// chains returns those of the chains that a table of one flavour has, as the kernel has it: the programs make tables that they
+// chains returns those of the chains that a table of one variant has, as the kernel has it: the programs make tables that they
 // are asked for.
-func (b *Iptables) chains(f Flavour, is4 bool, table string, names ...string) ([]string, error) {
+func (b *Iptables) chains(f Variant, is4 bool, table string, names ...string) ([]string, error) {
 	if f == NFT {
 		return b.nftChains(is4, table, names...)
 	}
@@ -432,7 +433,7 @@ func (b *Iptables) chains(f Flavour, is4 bool, table string, names ...string) ([
 func (b *Iptables) legacyChains(is4 bool, table string, names ...string) ([]string, error) {
 	var out []string
 	err := steer.InNetNS(b.nsFD, func() error {
-		t, err := legacy.Read(is4, table)
+		t, err := ReadLegacy(is4, table)
 		for _, name := range names {
 			if slices.Contains(t.Chains, name) {
 				out = append(out, name)
@@ -444,32 +445,55 @@ func (b *Iptables) legacyChains(is4 bool, table string, names ...string) ([]stri
 }
 
 func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string, error) {
-	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(steer.ToEnter(b.nsFD)))
+	found, err := nftChains(steer.ToEnter(b.nsFD), is4, table, names...)
+	var out []string
+	for _, c := range found {
+		out = append(out, c.Name)
+	}
+	return out, err
+}
+
+// here is the calling thread's netns, as google/nftables has it.
+const here = 0
+
+// nftChains returns those of the named chains that a table of iptables-nft has, in the netns ns. Asking its programs could make the
+// table. Each is asked for by name: kube-proxy in iptables mode has tens of thousands of chains in the same family, and the agent
+// looks at every round.
+func nftChains(ns int, is4 bool, table string, names ...string) ([]*nftables.Chain, error) {
+	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(ns))
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, nil // a kernel without nfnetlink
 	} else if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}
 	defer conn.CloseLasting() //nolint:errcheck // only read
-	family := nftables.TableFamilyIPv6
-	if is4 {
-		family = nftables.TableFamilyIPv4
-	}
-	var out []string
+	var out []*nftables.Chain
 	for _, name := range names {
-		_, err := conn.ListChain(&nftables.Table{Name: table, Family: family}, name)
+		c, err := conn.ListChain(nftTable(is4, table), name)
 		switch {
 		case err == nil:
-			out = append(out, name)
-		case strings.HasSuffix(err.Error(), unix.ENOENT.Error()): // google/nftables v0.3.0 flattens the kernel's error to text
-		case strings.HasSuffix(err.Error(), unix.EOPNOTSUPP.Error()), strings.HasSuffix(err.Error(), unix.EAFNOSUPPORT.Error()),
-			strings.HasSuffix(err.Error(), unix.EINVAL.Error()): // what nfnetlink says of a part that it has not
+			out = append(out, c)
+		case isErrno(err, unix.ENOENT):
+		case isErrno(err, unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EINVAL): // what nfnetlink says of a part that it has not
 			return nil, nil // a kernel without nf_tables, or without this family in it
 		default:
 			return nil, fmt.Errorf("look for chain %s: %w", name, err)
 		}
 	}
 	return out, nil
+}
+
+// nftTable is a table of iptables-nft as google/nftables wants it named in requests.
+func nftTable(is4 bool, name string) *nftables.Table {
+	if is4 {
+		return &nftables.Table{Name: name, Family: nftables.TableFamilyIPv4}
+	}
+	return &nftables.Table{Name: name, Family: nftables.TableFamilyIPv6}
+}
+
+// isErrno tells whether an error of google/nftables, which v0.3.0 flattens to text, is one of the kernel's.
+func isErrno(err error, errnos ...unix.Errno) bool {
+	return slices.ContainsFunc(errnos, func(e unix.Errno) bool { return strings.HasSuffix(err.Error(), e.Error()) })
 }
 
 // Supported has the kernel check every kind of rule that we use, in chains that nothing jumps to and that are gone right
@@ -546,7 +570,7 @@ func (b *Iptables) Unexempt(...netip.Addr) error { return nil }
 // IsUplink reports whether the host's rules refuse what comes by this link for our addresses.
 func (b *Iptables) IsUplink(name string) (bool, error) {
 	for _, is4 := range []bool{true, false} {
-		if there, err := b.ownIn(b.flavour, is4, "raw"); err != nil {
+		if there, err := b.ownIn(b.variant, is4, "raw"); err != nil {
 			return false, err
 		} else if len(there) == 0 {
 			continue

@@ -25,12 +25,12 @@ const serviceGone = `*nat
 COMMIT
 `
 
-// TestKubeProxyDeletes is why there is the turn: what jumps to a chain of kube-proxy's keeps it from deleting that, and with it
+// TestKubeProxyDeletes is why there is the hairpin: what jumps to a chain of kube-proxy's keeps it from deleting that, and with it
 // from all else that its transaction was to do.
 func TestKubeProxyDeletes(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
-		host, kind := r.node.Host, strings.TrimPrefix(string(flavour), "iptables")
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
+		host, kind := r.node.Host, strings.TrimPrefix(string(variant), "iptables")
 		// kube-proxy's rules, by the program that ours are made with.
 		host.RunInput(r.node.Proxy.Base(true)+r.node.Proxy.Rules(true, testutil.DNSService(r.node.ClusterDNS()[0], r.node.KubeDNSAddrs()[0])),
 			"iptables"+kind+"-restore", "--noflush", "-w")
@@ -39,7 +39,7 @@ func TestKubeProxyDeletes(t *testing.T) {
 		host.Run("iptables"+kind, "-w", "-t", "nat", "-N", "JUMPS")
 		host.Run("iptables"+kind, "-w", "-t", "nat", "-A", "JUMPS", "-p", "udp", "-j", udpChain)
 		if _, err := host.TryRun(serviceGone, restore...); err == nil {
-			t.Error("kube-proxy can delete a chain that another jumps to: the turn may not be needed any more")
+			t.Error("kube-proxy can delete a chain that another jumps to: the hairpin may not be needed any more")
 		}
 		host.Run("iptables"+kind, "-w", "-t", "nat", "-F", "JUMPS")
 
@@ -55,8 +55,8 @@ func TestKubeProxyDeletes(t *testing.T) {
 
 // TestServiceComesAndGoes deletes, makes anew and renames kube-dns while pods ask.
 func TestServiceComesAndGoes(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		pod := r.steered("pod")
 		r.listen()
 		var services []testutil.Service

@@ -10,8 +10,8 @@ import (
 // TestListsAreClosed has root without any capability, and another user, write leases of an agent that does not renew, also after the
 // rules were made anew. Whoever looks may read them.
 func TestListsAreClosed(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		pod := r.steered("pod")
 		r.listen()
 		bare := []string{"setpriv", "--bounding-set=-all", "--inh-caps=-all"}
@@ -36,8 +36,8 @@ func TestListsAreClosed(t *testing.T) {
 		r.renew()
 		r.want("AGENT", pod.NetNS, "the agent's own leases", r.servers()...)
 		r.withdraw()
-		r.node.Host.Run("iptables"+strings.TrimPrefix(string(flavour), "iptables"), "-w", "-t", "raw", "-F")
-		r.node.Host.Run("ip6tables"+strings.TrimPrefix(string(flavour), "iptables"), "-w", "-t", "raw", "-F")
+		r.node.Host.Run("iptables"+strings.TrimPrefix(string(variant), "iptables"), "-w", "-t", "raw", "-F")
+		r.node.Host.Run("ip6tables"+strings.TrimPrefix(string(variant), "iptables"), "-w", "-t", "raw", "-F")
 		must(t, r.rules.Apply(r.host))
 		forge("made anew")
 	})

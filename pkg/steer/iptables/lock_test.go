@@ -112,12 +112,12 @@ func TestSlowProgram(t *testing.T) {
 
 // TestTrialLeft takes away what an agent leaves that dies in its trial of the rules.
 func TestTrialLeft(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+	variants(t, func(t *testing.T, variant iptables.Variant) {
 		testutil.RequireRoot(t)
 		ns := testutil.NewNS(t, "host")
-		program := "iptables" + strings.TrimPrefix(string(flavour), "iptables")
+		program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
 		ns.RunInput("*nat\n:NODE-LOCAL-DNS-TRY - [0:0]\n:NEARDNS-GIVE-BACK-TRY - [0:0]\n-A NODE-LOCAL-DNS-TRY -j NEARDNS-GIVE-BACK-TRY\nCOMMIT\n", program+"-restore", "--noflush", "-w")
-		b := open(t, ns, flavour)
+		b := open(t, ns, variant)
 		if present, err := b.Present(); err != nil || present {
 			t.Errorf("a trial passes for our rules: %v, %v", present, err)
 		}

@@ -15,18 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/legacy"
 )
 
 // Entered tells whether a family's packets come into our chains at all: raw's PREROUTING jumps to ours. It asks the kernel and
 // starts no program, so that an ADD can afford it.
 func (b *Iptables) Entered(is4 bool) (bool, error) {
 	const base = "PREROUTING"
-	if b.flavour == Legacy {
+	if b.variant == Legacy {
 		var in bool
 		err := steer.InNetNS(b.nsFD, func() error {
-			t, err := legacy.Read(is4, "raw")
-			in = slices.ContainsFunc(t.Rules, func(r legacy.Rule) bool { return r.Chain == base && r.Target == preroutingChain })
+			t, err := ReadLegacy(is4, "raw")
+			in = slices.ContainsFunc(t.Rules, func(r LegacyRule) bool { return r.Chain == base && r.Target == preroutingChain })
 			return err
 		})
 		return in, err
@@ -35,12 +34,9 @@ func (b *Iptables) Entered(is4 bool) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("open nftables socket: %w", err)
 	}
-	table := &nftables.Table{Name: "raw", Family: nftables.TableFamilyIPv6}
-	if is4 {
-		table.Family = nftables.TableFamilyIPv4
-	}
+	table := nftTable(is4, "raw")
 	rules, err := conn.GetRules(table, &nftables.Chain{Name: base, Table: table})
-	if err != nil && !strings.HasSuffix(err.Error(), unix.ENOENT.Error()) { // google/nftables v0.3.0 flattens the kernel's error
+	if err != nil && !isErrno(err, unix.ENOENT) {
 		return false, fmt.Errorf("list rules of %s: %w", base, err)
 	}
 	return slices.ContainsFunc(rules, func(r *nftables.Rule) bool {
@@ -55,7 +51,7 @@ func (b *Iptables) Entered(is4 bool) (bool, error) {
 func (b *Iptables) Counters() (map[string]steer.Counter, error) {
 	out := map[string]steer.Counter{}
 	for _, is4 := range []bool{true, false} {
-		names, err := b.ownIn(b.flavour, is4, "raw")
+		names, err := b.ownIn(b.variant, is4, "raw")
 		if err != nil {
 			return nil, err
 		} else if len(names) == 0 {

@@ -16,9 +16,9 @@ import (
 // TestOddLinks has uplinks whose names mean something to iptables or to the reader of its rules. Their rules are about them, and
 // about no other link.
 func TestOddLinks(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+	variants(t, func(t *testing.T, variant iptables.Variant) {
 		odd := []string{`wan"0`, `wan\0`, `'wan'`, "#wan", "-j", "!", "wan,0"}
-		r := newRig(t, flavour, func(h *steer.Host) { h.Uplinks = append(h.Uplinks, append(odd, "+", "host+")...) })
+		r := newRig(t, variant, func(h *steer.Host) { h.Uplinks = append(h.Uplinks, append(odd, "+", "host+")...) })
 		must(t, r.rules.Verify(r.host))
 		for _, name := range append(odd, "+", "host+", "wan", "hostile") {
 			if is, err := r.rules.IsUplink(name); err != nil || is != slices.Contains(odd, name) {
@@ -36,7 +36,7 @@ func TestOddLinks(t *testing.T) {
 // TestWithoutIPv6 is a node whose kernel or packages have iptables for IPv4 alone, which is no fault where nothing else is asked
 // for.
 func TestWithoutIPv6(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+	variants(t, func(t *testing.T, variant iptables.Variant) {
 		testutil.RequireRoot(t)
 		dir := t.TempDir()
 		for _, kind := range []string{"nft", "legacy"} {
@@ -46,7 +46,7 @@ func TestWithoutIPv6(t *testing.T) {
 			}
 		}
 		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-		b := open(t, testutil.NewNS(t, "host"), flavour)
+		b := open(t, testutil.NewNS(t, "host"), variant)
 		four, six := addr("169.254.20.11"), addr("fd00:90de:d95::b")
 		must(t, b.Supported(four))
 		for _, addrs := range [][]netip.Addr{nil, {six}, {four, six}} {

@@ -12,7 +12,7 @@ import (
 // A packet that is to fall back must be tracked and must meet our translation first. So our jumps stand before node-cache's
 // NOTRACK rules and before kube-proxy's jumps, and nothing that passed our chains goes on to theirs.
 
-// ownMark matches what the node's own processes are given back, on its way through the turn.
+// ownMark matches what the node's own processes are given back, on its way through the hairpin.
 func ownMark() string { return fmt.Sprintf("-m mark --mark %#x", steer.OwnMark) }
 
 // tracked is what becomes of a packet whose way the nat table chooses or has chosen.
@@ -82,7 +82,7 @@ func (h host) cedes(proto, ours, others string) []string {
 	return rules
 }
 
-// ownRaw has the node's own questions tracked, but over UDP under a lease, and marked for the turn: their source may be our
+// ownRaw has the node's own questions tracked, but over UDP under a lease, and marked for the hairpin: their source may be our
 // address itself, so nothing else tells them on the way out.
 func (h host) ownRaw() []chain {
 	if !h.own {
@@ -107,7 +107,7 @@ func (h host) ownNAT() []chain {
 }
 
 // untranslated gives back what is for a Service's address and kube-proxy has no rule for: an address that is none after all, or
-// whose Service is gone. While there is one, its own translation is the fallback, which needs nothing of ours: not the turn
+// whose Service is gone. While there is one, its own translation is the fallback, which needs nothing of ours: not the hairpin
 // either, which does not come back with rules that somebody saved and restores at boot.
 func (h host) untranslated() []chain {
 	c := chain{table: "nat", name: untranslated, from: []jump{{base: "PREROUTING", last: true}}, rules: append([]string{"-i lo -j RETURN"}, h.fromBeside("RETURN")...)}

@@ -44,33 +44,33 @@ func localsAlone(h *steer.Host) {
 	nodecache(h)
 }
 
-func newNodecacheRig(t *testing.T, flavour iptables.Flavour) *rig {
+func newNodecacheRig(t *testing.T, variant iptables.Variant) *rig {
 	t.Helper()
-	return newNodecacheRigBeside(t, testutil.IPTables, flavour)
+	return newNodecacheRigBeside(t, testutil.IPTables, variant)
 }
 
-func newNodecacheRigBeside(t *testing.T, proxy testutil.ProxyMode, flavour iptables.Flavour) *rig {
+func newNodecacheRigBeside(t *testing.T, proxy testutil.ProxyMode, variant iptables.Variant) *rig {
 	t.Helper()
 	shape := nodecache
 	if proxy == testutil.IPVS {
 		shape = localsAlone
 	}
-	r := newRigBeside(t, proxy, flavour, shape)
+	r := newRigBeside(t, proxy, variant, shape)
 	for _, a := range r.node.KubeDNSAddrs() {
 		r.node.Proxy.Add(testutil.DNSService(upstream(a.Is4()), a)...)
 	}
 	return r
 }
 
-// beside runs a test with each flavour and each kube-proxy that this back end is for.
-func beside(t *testing.T, f func(t *testing.T, proxy testutil.ProxyMode, flavour iptables.Flavour)) {
+// beside runs a test with each variant and each kube-proxy that this back end is for.
+func beside(t *testing.T, f func(t *testing.T, proxy testutil.ProxyMode, variant iptables.Variant)) {
 	t.Helper()
 	for _, proxy := range testutil.Proxies() {
 		if proxy == testutil.NFTables {
 			continue // it rejects what is given back; its kernel has nf_tables
 		}
 		t.Run(string(proxy), func(t *testing.T) {
-			flavours(t, func(t *testing.T, flavour iptables.Flavour) { f(t, proxy, flavour) })
+			variants(t, func(t *testing.T, variant iptables.Variant) { f(t, proxy, variant) })
 		})
 	}
 }
@@ -78,17 +78,17 @@ func beside(t *testing.T, f func(t *testing.T, proxy testutil.ProxyMode, flavour
 // leftovers are the rules that a killed NodeLocal DNSCache leaves.
 func (r *rig) leftovers() {
 	r.t.Helper()
-	_, kind, _ := strings.Cut(string(r.flavour), "-")
+	_, kind, _ := strings.Cut(string(r.variant), "-")
 	r.node.Host.NodeCacheRules(kind, r.ours()...)
 }
 
 // Where local and cluster DNS addresses stand on the link, pods and the node's own processes are answered in every state, also
 // among the rules that a killed NodeLocal DNSCache left: before ours were there, or afterwards.
 func TestClusterDNSOnTheLink(t *testing.T) {
-	beside(t, func(t *testing.T, proxy testutil.ProxyMode, flavour iptables.Flavour) {
+	beside(t, func(t *testing.T, proxy testutil.ProxyMode, variant iptables.Variant) {
 		for _, left := range []string{"alone", "left before", "made afterwards"} {
 			t.Run(left, func(t *testing.T) {
-				r := newNodecacheRigBeside(t, proxy, flavour)
+				r := newNodecacheRigBeside(t, proxy, variant)
 				switch left {
 				case "left before":
 					must(t, r.rules.Remove())
@@ -151,8 +151,8 @@ func (r *rig) wantUntracked(from *testutil.NetNS, servers ...netip.AddrPort) {
 
 // A connection keeps its way when the lease comes and goes, a pod's and a host process's.
 func TestOwnConnectionsKeepTheirWay(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newNodecacheRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newNodecacheRig(t, variant)
 		r.leftovers()
 		must(t, r.rules.Apply(r.host))
 		r.listen()
@@ -181,8 +181,8 @@ func TestOwnConnectionsKeepTheirWay(t *testing.T) {
 
 // What is ceded reaches another program's socket without a lease, and kube-dns where there is none or only a hung agent's.
 func TestCeded(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newNodecacheRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newNodecacheRig(t, variant)
 		pod := r.node.AddPod("pod")
 		all := r.servers()
 		r.listen()
@@ -203,12 +203,12 @@ func TestCeded(t *testing.T) {
 
 // kube-proxy has rules for those of our addresses that are a Service's. When it starts anew behind us, its jump stands first.
 func TestKubeProxyStartsAfterUs(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newNodecacheRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newNodecacheRig(t, variant)
 		pod := r.node.AddPod("pod")
 		r.listen()
 		r.renew()
-		_, kind, _ := strings.Cut(string(flavour), "-")
+		_, kind, _ := strings.Cut(string(variant), "-")
 		for _, base := range []string{"PREROUTING", "OUTPUT"} {
 			for _, program := range []string{"iptables", "ip6tables"} {
 				r.node.Host.Run(program+"-"+kind, "-w", "-t", "nat", "-I", base, "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
@@ -222,8 +222,8 @@ func TestKubeProxyStartsAfterUs(t *testing.T) {
 
 // What comes from beside the node for a Service's address is kube-proxy's affair; at the other addresses it has kube-dns, too.
 func TestServiceFromBeside(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newNodecacheRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newNodecacheRig(t, variant)
 		r.listen()
 		r.renew()
 		for _, l := range r.host.Locals {

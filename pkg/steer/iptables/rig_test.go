@@ -12,7 +12,6 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
-	"github.com/neardns/neardns/pkg/steer/turn"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -21,11 +20,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // rig is a node with the host's rules and a stand-in for the agent: a server on our addresses, and leases by hand.
 type rig struct {
 	t       testing.TB
-	flavour iptables.Flavour
+	variant iptables.Variant
 	node    *testutil.Node
 	host    steer.Host
 	rules   *iptables.Iptables
-	turn    *turn.Turn
+	hairpin *iptables.Hairpin
 	lease   *steer.Lease
 	agent   *testutil.DNSServer
 }
@@ -40,29 +39,29 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func open(t testing.TB, ns *testutil.NetNS, flavour iptables.Flavour) *iptables.Iptables {
+func open(t testing.TB, ns *testutil.NetNS, variant iptables.Variant) *iptables.Iptables {
 	t.Helper()
-	b, err := iptables.Open(ns.FD(), flavour, nil)
+	b, err := iptables.Open(ns.FD(), variant, nil)
 	must(t, err)
 	t.Cleanup(func() { must(t, b.Close()) })
 	return b
 }
 
-func newRig(t testing.TB, flavour iptables.Flavour, change ...func(*steer.Host)) *rig {
+func newRig(t testing.TB, variant iptables.Variant, change ...func(*steer.Host)) *rig {
 	t.Helper()
-	return newRigBeside(t, testutil.IPTables, flavour, change...)
+	return newRigBeside(t, testutil.IPTables, variant, change...)
 }
 
-func newRigBeside(t testing.TB, proxy testutil.ProxyMode, flavour iptables.Flavour, change ...func(*steer.Host)) *rig {
+func newRigBeside(t testing.TB, proxy testutil.ProxyMode, variant iptables.Variant, change ...func(*steer.Host)) *rig {
 	t.Helper()
-	return newRigOn(t, proxy, testutil.PTP, flavour, change...)
+	return newRigOn(t, proxy, testutil.PTP, variant, change...)
 }
 
-func newRigOn(t testing.TB, proxy testutil.ProxyMode, attach testutil.Attach, flavour iptables.Flavour, change ...func(*steer.Host)) *rig {
+func newRigOn(t testing.TB, proxy testutil.ProxyMode, attach testutil.Attach, variant iptables.Variant, change ...func(*steer.Host)) *rig {
 	t.Helper()
 	testutil.RequireRoot(t)
-	r := &rig{t: t, flavour: flavour, node: testutil.NewNode(t, testutil.Options{
-		Families: testutil.Dual, Proxy: proxy, Attach: attach, Legacy: flavour == iptables.Legacy})}
+	r := &rig{t: t, variant: variant, node: testutil.NewNode(t, testutil.Options{
+		Families: testutil.Dual, Proxy: proxy, Attach: attach, Legacy: variant == iptables.Legacy})}
 	var err error
 	var redirects []steer.Redirect
 	for _, a := range r.node.ClusterDNS() {
@@ -78,14 +77,14 @@ func newRigOn(t testing.TB, proxy testutil.ProxyMode, attach testutil.Attach, fl
 	for _, f := range change {
 		f(&r.host)
 	}
-	r.turn, err = turn.Open(r.node.Host.FD())
+	r.hairpin, err = iptables.OpenHairpin(r.node.Host.FD())
 	must(t, err)
-	r.host.Bridges, err = r.turn.Bridges()
+	r.host.Bridges, err = r.hairpin.Bridges()
 	must(t, err)
-	t.Cleanup(func() { must(t, r.turn.Close()) })
-	_, err = r.turn.Ensure(r.behind(), r.host.OwnLocals)
+	t.Cleanup(func() { must(t, r.hairpin.Close()) })
+	_, err = r.hairpin.Ensure(r.behind(), r.host.OwnLocals)
 	must(t, err)
-	r.rules = open(t, r.node.Host, flavour)
+	r.rules = open(t, r.node.Host, variant)
 	must(t, r.rules.Apply(r.host))
 	r.node.Host.Do(func() { r.lease, err = steer.OpenLease() })
 	must(t, err)
@@ -147,7 +146,7 @@ func (r *rig) withdraw() { r.t.Helper(); r.each(r.lease.Withdraw) }
 func (r *rig) steered(name string) *testutil.Pod {
 	r.t.Helper()
 	pod := r.node.AddPod(name)
-	must(r.t, open(r.t, pod.NetNS, r.flavour).Apply(steer.Pod{Redirects: r.host.Redirects}))
+	must(r.t, open(r.t, pod.NetNS, r.variant).Apply(steer.Pod{Redirects: r.host.Redirects}))
 	return pod
 }
 
@@ -179,15 +178,15 @@ func (r *rig) want(who string, from *testutil.NetNS, when string, servers ...net
 	}
 }
 
-// flavours runs a test with each flavour, beside kube-proxy in iptables mode.
-func flavours(t *testing.T, f func(t *testing.T, flavour iptables.Flavour)) {
+// variants runs a test with each variant, beside kube-proxy in iptables mode.
+func variants(t *testing.T, f func(t *testing.T, variant iptables.Variant)) {
 	t.Helper()
-	for _, flavour := range []iptables.Flavour{iptables.NFT, iptables.Legacy} {
-		t.Run(string(flavour), func(t *testing.T) { f(t, flavour) })
+	for _, variant := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
+		t.Run(string(variant), func(t *testing.T) { f(t, variant) })
 	}
 }
 
-// dump is what stands in a namespace's tables, of both flavours.
+// dump is what stands in a namespace's tables, of both variants.
 func dump(ns *testutil.NetNS) string {
 	var out strings.Builder
 	for _, program := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {

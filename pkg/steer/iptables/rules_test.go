@@ -20,8 +20,8 @@ var (
 
 // TestRepair damages the rules in each way and wants them back, with nothing foreign touched.
 func TestRepair(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		must(t, r.rules.Verify(r.host))
 		whole := dump(r.node.Host)
 		must(t, r.rules.Apply(r.host))
@@ -30,7 +30,7 @@ func TestRepair(t *testing.T) {
 		}
 		program := func(args ...string) func() {
 			return func() {
-				r.node.Host.Run(append([]string{"iptables" + strings.TrimPrefix(string(flavour), "iptables"), "-w"}, args...)...)
+				r.node.Host.Run(append([]string{"iptables" + strings.TrimPrefix(string(variant), "iptables"), "-w"}, args...)...)
 			}
 		}
 		for name, damage := range map[string]func(){
@@ -41,7 +41,7 @@ func TestRepair(t *testing.T) {
 			"a jump taken":    program("-t", "filter", "-D", "FORWARD", "-j", "NEARDNS-FORWARD"),
 			"a jump twice":    program("-t", "raw", "-I", "OUTPUT", "1", "-j", "NEARDNS-RAW-OUTPUT"),
 			"a whole table, by a restore that keeps nothing": func() {
-				r.node.Host.RunInput("*raw\nCOMMIT\n", "iptables"+strings.TrimPrefix(string(flavour), "iptables")+"-restore", "-w")
+				r.node.Host.RunInput("*raw\nCOMMIT\n", "iptables"+strings.TrimPrefix(string(variant), "iptables")+"-restore", "-w")
 			},
 			"a rule replaced":                   program("-t", "nat", "-R", "NODE-LOCAL-DNS", "2", "-j", "ACCEPT"),
 			"a rule replaced that does as much": program("-t", "nat", "-R", "NEARDNS-GIVE-BACK", "2", "-d", "169.254.20.10", "-p", "udp", "--dport", "53", "-j", "DNAT", "--to-destination", "10.96.0.99:53"),
@@ -68,13 +68,13 @@ func both(a, b func()) func() { return func() { a(); b() } }
 // TestRepairByAnother damages the rules while no agent runs, in a way that leaves the number of rules and what becomes of packets:
 // the next agent mends it, and starts no program as long as nothing changes after that, whatever others do in their chains.
 func TestRepairByAnother(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		pod := r.steered("pod")
-		program := "iptables" + strings.TrimPrefix(string(flavour), "iptables")
+		program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
 		r.node.Host.Run(program, "-w", "-t", "nat", "-R", "NEARDNS-GIVE-BACK", "2", "-d", "169.254.20.11", "-p", "udp", "--dport", "53", "-j", "DNAT", "--to-destination", "10.96.0.99:53")
 		stats := new(iptables.Stats)
-		next, err := iptables.Open(r.node.Host.FD(), flavour, stats)
+		next, err := iptables.Open(r.node.Host.FD(), variant, stats)
 		must(t, err)
 		defer next.Close()
 		if _, err := next.Repair(r.host); err != nil {
@@ -111,9 +111,9 @@ func TestRepairByAnother(t *testing.T) {
 // TestWatch wants a tick for each change of our chains and of the jumps to them, long before the regular one, and none for what
 // others do with theirs.
 func TestWatch(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
-		program := "iptables" + strings.TrimPrefix(string(flavour), "iptables")
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
+		program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
 		ticks, err := r.rules.Watch(t.Context())
 		must(t, err)
 		for _, damage := range [][]string{{"nat", "-D", "PREROUTING", "-j", "NODE-LOCAL-DNS"}, {"mangle", "-F"}} {
@@ -139,15 +139,15 @@ func sorted(text string) []string { return slices.Sorted(strings.Lines(text)) }
 
 // TestRemove wants a node as it was before.
 func TestRemove(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+	variants(t, func(t *testing.T, variant iptables.Variant) {
 		testutil.RequireRoot(t)
 		ns := testutil.NewNS(t, "host")
-		b := open(t, ns, flavour)
+		b := open(t, ns, variant)
 		if present, err := b.Present(); err != nil || present {
 			t.Errorf("on a new node: %v, %v", present, err)
 		}
 		must(t, b.Remove())
-		ns.Run("iptables"+strings.TrimPrefix(string(flavour), "iptables"), "-t", "nat", "-A", "PREROUTING", "-p", "udp", "-j", "ACCEPT")
+		ns.Run("iptables"+strings.TrimPrefix(string(variant), "iptables"), "-t", "nat", "-A", "PREROUTING", "-p", "udp", "-j", "ACCEPT")
 		before := dump(ns)
 		redirects, err := steer.Complete([]steer.Redirect{{ClusterDNS: addr("10.96.0.10")}, {ClusterDNS: addr("fd00:96::a")}})
 		must(t, err)
@@ -169,10 +169,10 @@ func TestRemove(t *testing.T) {
 
 // TestSupported has this kernel check everything, and leaves nothing.
 func TestSupported(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+	variants(t, func(t *testing.T, variant iptables.Variant) {
 		testutil.RequireRoot(t)
 		ns := testutil.NewNS(t, "host")
-		must(t, open(t, ns, flavour).Supported())
+		must(t, open(t, ns, variant).Supported())
 		if left := dump(ns); strings.Contains(left, "NEARDNS") || strings.Contains(left, "NODE-LOCAL") {
 			t.Errorf("left:\n%s", left)
 		}

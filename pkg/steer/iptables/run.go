@@ -17,18 +17,6 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Flavour is one of the two programs that go by the name of iptables. A kernel can hold the tables of both.
-type Flavour string
-
-// The two flavours, as they are written in configurations and in the back end's file.
-const (
-	NFT    Flavour = "iptables-nft"
-	Legacy Flavour = "iptables-legacy"
-)
-
-// Flavours lists both, the one that is looked for first before the other.
-func Flavours() []Flavour { return []Flavour{NFT, Legacy} }
-
 // Bounds of one run of a program.
 const (
 	// lockWait is how long, in seconds, iptables-legacy waits for another one's lock: as long as kube-proxy does.
@@ -62,22 +50,21 @@ type Stats struct {
 	Time                 atomic.Int64  // nanoseconds that all runs took together, waiting for locks included
 }
 
-// programs finds and runs one flavour's programs in one netns.
+// programs finds and runs one variant's programs in one netns.
 type programs struct {
-	flavour Flavour
+	variant Variant
 	nsFD    int
 	stats   *Stats
 	most    time.Duration // runMost
 }
 
-// path finds a program: by its flavour's name, or as plain iptables where that is of this flavour.
+// path finds a program: by its variant's name, or as plain iptables where that is of this variant.
 func (p programs) path(is4 bool, suffix string) (string, error) {
 	family := "ip6tables"
 	if is4 {
 		family = "iptables"
 	}
-	_, kind, _ := strings.Cut(string(p.flavour), "-")
-	own := family + "-" + kind + suffix
+	own := family + "-" + p.variant.Suffix() + suffix
 	if path, err := look(own); err == nil {
 		return path, nil
 	}
@@ -90,7 +77,7 @@ func (p programs) path(is4 bool, suffix string) (string, error) {
 		return "", fmt.Errorf("%s --version: %w", path, err)
 	}
 	// Before there were two, nothing was said of it.
-	if is := strings.Contains(string(out), "nf_tables"); is != (p.flavour == NFT) {
+	if is := strings.Contains(string(out), "nf_tables"); is != (p.variant == NFT) {
 		return "", fmt.Errorf("%s is not on this node: %w", own, exec.ErrNotFound)
 	}
 	return path, nil

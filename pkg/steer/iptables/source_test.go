@@ -15,15 +15,15 @@ import (
 
 // TestSourceOfEachPod has two pods ask from one port while the agent is dead: kube-dns sees each as itself, as without us, so
 // that they share no ports. Where it hangs on the pods' own bridge, its answers must come by the host to be led back: it sees
-// an address of the turn's, and a pod keeps to one.
+// an address of the hairpin's, and a pod keeps to one.
 func TestSourceOfEachPod(t *testing.T) {
 	for _, attach := range []testutil.Attach{testutil.PTP, testutil.ProxyARP, testutil.BridgeCNI, testutil.BridgeNF} {
 		t.Run(string(attach), func(t *testing.T) {
-			flavours(t, func(t *testing.T, flavour iptables.Flavour) {
+			variants(t, func(t *testing.T, variant iptables.Variant) {
 				if attach == testutil.BridgeNF {
 					testutil.RequireSysctl(t, testutil.NewNS(t, "probe"), "net.bridge.bridge-nf-call-iptables")
 				}
-				r := newRigOn(t, testutil.IPTables, attach, flavour)
+				r := newRigOn(t, testutil.IPTables, attach, variant)
 				pods := []*testutil.Pod{r.steered("one"), r.steered("two")}
 				for _, near := range []bool{false, true} {
 					if near {

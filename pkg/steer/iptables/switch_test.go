@@ -16,8 +16,8 @@ import (
 
 // TestSwitch takes one pod through the agent's life: the table of DESIGN section 3.
 func TestSwitch(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		pod := r.steered("pod")
 		all := r.servers()
 		r.want("KUBEDNS", pod.NetNS, "agent never started, addresses absent", all...)
@@ -49,15 +49,15 @@ func TestSwitch(t *testing.T) {
 func TestStrictFilter(t *testing.T) {
 	r := newRig(t, iptables.NFT)
 	r.node.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1")
-	_, err := r.turn.Ensure(r.behind(), false)
+	_, err := r.hairpin.Ensure(r.behind(), false)
 	must(t, err)
 	r.want("KUBEDNS", r.steered("pod").NetNS, "rp_filter 1", r.servers()...)
 }
 
 // TestFlips keeps sockets open while the way changes under them.
 func TestFlips(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		pod := r.steered("pod")
 		r.listen()
 		for _, server := range r.servers() {
@@ -104,8 +104,8 @@ func wantConn(t *testing.T, c *testutil.Conn, who string) {
 
 // TestLapse looks at the lease's own end, when nobody withdraws it.
 func TestLapse(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour, func(h *steer.Host) { h.Lifetime = steer.DefaultLifetime })
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant, func(h *steer.Host) { h.Lifetime = steer.DefaultLifetime })
 		pod := r.steered("pod")
 		r.listen()
 		server := r.servers()[0]
@@ -153,8 +153,8 @@ func TestSameSourcePort(t *testing.T) {
 
 // TestUplink asks from beside the node: under a lease the segment has kube-dns, and never the cache.
 func TestUplink(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		r.listen()
 		r.renew()
 		steering := r.ours()[0]
@@ -170,11 +170,11 @@ func TestUplink(t *testing.T) {
 
 // TestDropPolicy has all of the host's base chains drop what nobody accepts.
 func TestDropPolicy(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		pod := r.steered("pod")
 		for _, program := range []string{"iptables", "ip6tables"} {
-			program += strings.TrimPrefix(string(flavour), "iptables")
+			program += strings.TrimPrefix(string(variant), "iptables")
 			for _, chain := range []string{"INPUT", "OUTPUT", "FORWARD"} {
 				r.node.Host.Run(program, "-P", chain, "DROP")
 			}
@@ -196,11 +196,11 @@ func TestDropPolicy(t *testing.T) {
 // TestKubeProxyMarksNothing is a kube-proxy that knows no range of pods, and so neither masquerades nor accepts what comes from
 // beyond it: kube-dns must be able to answer what we give back, on whichever node it is.
 func TestKubeProxyMarksNothing(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		pod := r.steered("pod")
 		for _, program := range []string{"iptables", "ip6tables"} {
-			program += strings.TrimPrefix(string(flavour), "iptables")
+			program += strings.TrimPrefix(string(variant), "iptables")
 			r.node.Host.Run(program, "-w", "-t", "nat", "-F", "KUBE-MARK-MASQ")
 			r.node.Host.Run(program, "-w", "-P", "FORWARD", "DROP")
 			r.node.Host.Run(program, "-w", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
@@ -215,12 +215,12 @@ func TestKubeProxyMarksNothing(t *testing.T) {
 					continue
 				}
 				if behind++; strings.Contains(answer, " > 169.254.") || strings.Contains(answer, " > fd00:90de:") {
-					t.Errorf("kube-dns is asked from an address of the turn's: %s", line)
+					t.Errorf("kube-dns is asked from an address of the hairpin's: %s", line)
 				}
 			}
 		}
 		if behind == 0 {
-			t.Error("nothing went by the turn")
+			t.Error("nothing went by the hairpin")
 		}
 	})
 }
@@ -228,8 +228,8 @@ func TestKubeProxyMarksNothing(t *testing.T) {
 // TestForgedSource has a pod ask in its neighbour's name, under a lease and with no filter of reverse paths: the agent, which shares
 // its work by source, never sees it. kube-dns does, as without us.
 func TestForgedSource(t *testing.T) {
-	flavours(t, func(t *testing.T, flavour iptables.Flavour) {
-		r := newRig(t, flavour)
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
 		pod, victim := r.steered("pod"), r.steered("victim")
 		for _, link := range []string{"all", "default", pod.HostInterface, victim.HostInterface} {
 			r.node.Host.Sysctl("net.ipv4.conf."+link+".rp_filter", "0")

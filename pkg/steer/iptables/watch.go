@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/legacy"
 )
 
 const (
@@ -27,7 +26,7 @@ const (
 // yet is asked for again.
 func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 	var events <-chan struct{}
-	if b.flavour == NFT {
+	if b.variant == NFT {
 		conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: steer.ToEnter(b.nsFD)})
 		if err != nil {
 			return nil, fmt.Errorf("open nftables event socket: %w", err)
@@ -104,16 +103,16 @@ func (b *Iptables) resized(ctx context.Context, before string) <-chan struct{} {
 	return ticks
 }
 
-// tableSizes tells how big the tables of iptables-legacy are; "" for the other flavour.
+// tableSizes tells how big the tables of iptables-legacy are; "" for the other variant.
 func (b *Iptables) tableSizes() (string, error) {
-	if b.flavour != Legacy {
+	if b.variant != Legacy {
 		return "", nil
 	}
 	var out strings.Builder
 	err := steer.InNetNS(b.nsFD, func() error {
 		for _, is4 := range []bool{true, false} {
 			for _, table := range tableOrder() {
-				sizes, err := legacy.Sizes(is4, table)
+				sizes, err := legacySizes(is4, table)
 				if err != nil {
 					return err
 				}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/legacy"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 // kubeServices is the chain in which kube-proxy's iptables mode has a rule for each Service: in nat, and in filter for those
@@ -29,7 +29,7 @@ func isOurs(chain string) bool {
 func inLegacy(a netip.Addr) (place, error) {
 	kubeProxy := false
 	for _, table := range []string{"nat", "filter"} {
-		t, err := legacy.Read(a.Is4(), table)
+		t, err := iptables.ReadLegacy(a.Is4(), table)
 		if err != nil {
 			return place{}, fmt.Errorf("iptables-legacy cannot be looked at: %w", err)
 		}

@@ -121,8 +121,8 @@ func addresses(is4 bool) map[string]netip.Addr {
 		"probe":       steer.ProbeSource(is4),                   // the prober's
 		"proof":       steer.ProofSource(is4),                   //
 		"prober":      v("169.254.20.240", "fd00:90de:d95::f0"), // the prober's interface, another source
-		"turn":        steer.TurnSource(is4),                    // of what the node itself sends by the turn
-		"turn-of-pod": first(steer.TurnSources(is4)),            // of what pods send by it to a bridge
+		"turn":        steer.HairpinSource(is4),                 // of what the node itself sends by the turn
+		"turn-of-pod": first(steer.HairpinSources(is4)),         // of what pods send by it to a bridge
 	}
 }
 
@@ -133,7 +133,7 @@ func routes(words map[string]netip.Addr) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for word, link := range map[string]string{
 		"pod": podLink, "neighbour": otherLink, "opted-out": podLink, "detoured": detourLink, "beside": uplink, "kube-dns": bridge,
-		"probe": steer.ProberInterface, "proof": steer.ProberInterface, "prober": steer.ProberInterface, "turn": steer.TurnIn,
+		"probe": steer.ProberInterface, "proof": steer.ProberInterface, "prober": steer.ProberInterface, "turn": steer.HairpinIn,
 		"node": "", "steering": "", "local": "", "retired": "",
 	} {
 		out[words[word]] = link

@@ -133,7 +133,7 @@ func (w *World) Took(chain, rule string) {
 func Key(chain, rule string) string { return chain + ": " + rule }
 
 // links are numbered from 1 in this order.
-var links = []string{"lo", podLink, otherLink, uplink, steer.ProberInterface, detourLink, steer.TurnOut, steer.TurnIn, bridge}
+var links = []string{"lo", podLink, otherLink, uplink, steer.ProberInterface, detourLink, steer.HairpinOut, steer.HairpinIn, bridge}
 
 // Index is a link's number, 0 for none.
 func (w *World) Index(link string) uint32 { return uint32(slices.Index(links, link) + 1) } //nolint:gosec // a handful
@@ -202,9 +202,9 @@ func (p *Packet) Count(name string) { p.Counted = append(p.Counted, name) }
 
 // SNAT changes the source of a connection.
 func (p *Packet) SNAT(first, last netip.Addr) error {
-	from, to := steer.TurnSources(p.Src.Is4())
+	from, to := steer.HairpinSources(p.Src.Is4())
 	switch {
-	case first == steer.TurnSource(p.Src.Is4()) && last == first:
+	case first == steer.HairpinSource(p.Src.Is4()) && last == first:
 		p.SourceNAT = "from turn"
 	case first == from && last == to:
 		p.SourceNAT = "from the turn's range"

@@ -1,13 +1,4 @@
-// Package turn owns the turn of the iptables back end: a veth pair with both ends in the host's netns, by which packets that
-// are given back to a cluster DNS address pass the nat table a second time, and there meet kube-proxy's rules.
-//
-// It must never lead anything else there: its route stands in a table of its own, which is looked up for the cluster DNS
-// addresses alone and only where no kube-proxy has translated them before. It is apart from iptables because the plugin,
-// which links that, never makes links.
-//
-// Failure policy: Ensure goes on until the first thing that fails and names it; it is called again. Remove takes away what it
-// finds.
-package turn
+package iptables
 
 import (
 	"bytes"
@@ -29,14 +20,19 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Turn makes the turn of one netns, the host's. It is for one goroutine.
-type Turn struct {
+// Hairpin makes the hairpin of one netns, the host's: a veth pair with both ends there, by which packets that are given back to a cluster DNS
+// address pass the nat table a second time, and there meet kube-proxy's rules. It leads nothing else: its route stands in a table of
+// its own, which is looked up for the cluster DNS addresses alone, and only where no kube-proxy has translated them before. It is for one
+// goroutine.
+//
+// Ensure goes on until the first thing that fails and names it; it is called again. Remove takes away what it finds.
+type Hairpin struct {
 	nl   netlinksafe.Handle
 	nsFD int
 }
 
-// Open opens the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
-func Open(nsFD int) (*Turn, error) {
+// OpenHairpin opens the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
+func OpenHairpin(nsFD int) (*Hairpin, error) {
 	nsFD, err := steer.HoldNetNS(nsFD)
 	if err != nil {
 		return nil, err
@@ -49,11 +45,11 @@ func Open(nsFD int) (*Turn, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink socket: %w", err), unix.Close(nsFD))
 	}
-	return &Turn{nl: nl, nsFD: nsFD}, nil
+	return &Hairpin{nl: nl, nsFD: nsFD}, nil
 }
 
-// Close releases what Open took; the turn stays.
-func (t *Turn) Close() error {
+// Close releases what Open took; the hairpin stays.
+func (t *Hairpin) Close() error {
 	t.nl.Close()
 	return unix.Close(t.nsFD)
 }
@@ -61,9 +57,9 @@ func (t *Turn) Close() error {
 // mac is the hardware address of both ends. Neither resolves addresses (NOARP), and then the kernel sends to the sender's own.
 func mac() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x03} }
 
-// Ensure makes the turn lead packets for these cluster DNS addresses, and no others, and returns in words what it had to add.
+// Ensure makes the hairpin lead packets for these cluster DNS addresses, and no others, and returns in words what it had to add.
 // With own it leads those of the node's own packets, too, that are marked (steer.OwnMark).
-func (t *Turn) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, err error) {
+func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, err error) {
 	say := func(what string, done bool, err error) error {
 		if done {
 			mended = append(mended, what)
@@ -74,7 +70,7 @@ func (t *Turn) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, err e
 		return nil
 	}
 	made, err := t.links()
-	if err := say("link "+steer.TurnOut, made, err); err != nil {
+	if err := say("link "+steer.HairpinOut, made, err); err != nil {
 		return mended, err
 	}
 	for _, is4 := range []bool{true, false} {
@@ -87,21 +83,21 @@ func (t *Turn) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, err e
 		if len(wanted) > 0 {
 			if is4 {
 				done, err := t.address()
-				if err := say("address of "+steer.TurnIn, done, err); err != nil {
+				if err := say("address of "+steer.HairpinIn, done, err); err != nil {
 					return mended, err
 				}
 			}
 			done, err := t.settings(is4)
-			if err := say("settings of "+steer.TurnOut, done, err); err != nil {
+			if err := say("settings of "+steer.HairpinOut, done, err); err != nil {
 				return mended, err
 			}
 			done, err = t.routes(is4, wanted)
-			if err := say("routes of "+steer.TurnOut, done, err); err != nil {
+			if err := say("routes of "+steer.HairpinOut, done, err); err != nil {
 				return mended, err
 			}
 		}
 		done, err := t.rules(is4, wanted, own)
-		if err := say("routing rules of "+steer.TurnOut, done, err); err != nil {
+		if err := say("routing rules of "+steer.HairpinOut, done, err); err != nil {
 			return mended, err
 		}
 	}
@@ -109,16 +105,16 @@ func (t *Turn) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, err e
 }
 
 // links makes the pair and sets it up. Links of these names that are no pair are somebody else's.
-func (t *Turn) links() (made bool, err error) {
-	if _, err = t.nl.LinkByName(steer.TurnOut); isNotFound(err) {
+func (t *Hairpin) links() (made bool, err error) {
+	if _, err = t.nl.LinkByName(steer.HairpinOut); isNotFound(err) {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.HardwareAddr = steer.TurnOut, mac()
-		if err := t.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: steer.TurnIn, PeerHardwareAddr: mac()}); err != nil {
+		attrs.Name, attrs.HardwareAddr = steer.HairpinOut, mac()
+		if err := t.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: steer.HairpinIn, PeerHardwareAddr: mac()}); err != nil {
 			return false, fmt.Errorf("add it: %w", err)
 		}
 		made = true
 	}
-	for _, name := range []string{steer.TurnOut, steer.TurnIn} {
+	for _, name := range []string{steer.HairpinOut, steer.HairpinIn} {
 		l, err := t.nl.LinkByName(name)
 		if err != nil {
 			return made, fmt.Errorf("look up %s: %w", name, err)
@@ -156,9 +152,9 @@ func (t *Turn) links() (made bool, err error) {
 	return made, nil
 }
 
-// address gives the second end the one that it needs, see steer.TurnAddress. It is the source of nothing, being of scope link.
-func (t *Turn) address() (added bool, err error) {
-	l, err := t.nl.LinkByName(steer.TurnIn)
+// address gives the second end the one that it needs, see steer.HairpinAddress. It is the source of nothing, being of scope link.
+func (t *Hairpin) address() (added bool, err error) {
+	l, err := t.nl.LinkByName(steer.HairpinIn)
 	if err != nil {
 		return false, err
 	}
@@ -166,7 +162,7 @@ func (t *Turn) address() (added bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("list addresses: %w", err)
 	}
-	want := hostNet(steer.TurnAddress())
+	want := hostNet(steer.HairpinAddress())
 	if slices.ContainsFunc(have, func(a netlink.Addr) bool { return a.IPNet.String() == want.String() }) {
 		return false, nil
 	}
@@ -175,9 +171,9 @@ func (t *Turn) address() (added bool, err error) {
 
 // settings are those that new links may start with another way; what is right already is not written, since a container may
 // not be allowed to.
-func (t *Turn) settings(is4 bool) (changed bool, err error) {
+func (t *Hairpin) settings(is4 bool) (changed bool, err error) {
 	err = steer.InNetNS(t.nsFD, func() error {
-		for _, name := range []string{steer.TurnOut, steer.TurnIn} {
+		for _, name := range []string{steer.HairpinOut, steer.HairpinIn} {
 			if is4 {
 				done, err := looseFilter(name)
 				if changed = changed || done; err != nil {
@@ -261,8 +257,8 @@ func family(is4 bool) int {
 	return unix.AF_INET6
 }
 
-// Remove takes the turn away. It succeeds where there is none.
-func (t *Turn) Remove() error {
+// Remove takes the hairpin away. It succeeds where there is none.
+func (t *Hairpin) Remove() error {
 	var errs []error
 	for _, is4 := range []bool{true, false} {
 		have, err := t.listRules(family(is4))
@@ -273,14 +269,14 @@ func (t *Turn) Remove() error {
 			}
 		}
 	}
-	l, err := t.nl.LinkByName(steer.TurnOut)
+	l, err := t.nl.LinkByName(steer.HairpinOut)
 	switch {
 	case isNotFound(err):
 	case err != nil:
-		errs = append(errs, fmt.Errorf("look up %s: %w", steer.TurnOut, err))
+		errs = append(errs, fmt.Errorf("look up %s: %w", steer.HairpinOut, err))
 	case l.Type() == "veth": // its routes and its other end go with it
 		if err := t.nl.LinkDel(l); err != nil && !isNotFound(err) {
-			errs = append(errs, fmt.Errorf("remove %s: %w", steer.TurnOut, err))
+			errs = append(errs, fmt.Errorf("remove %s: %w", steer.HairpinOut, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -292,7 +288,7 @@ func isNotFound(err error) bool {
 }
 
 // Bridges names the bridges of the netns.
-func (t *Turn) Bridges() ([]string, error) {
+func (t *Hairpin) Bridges() ([]string, error) {
 	all, err := t.nl.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
@@ -307,4 +303,4 @@ func (t *Turn) Bridges() ([]string, error) {
 }
 
 // Detours names the links of the netns by which the route to a pod may lead although its packets come by another.
-func (t *Turn) Detours() ([]string, error) { return steer.Detours(t.nsFD) }
+func (t *Hairpin) Detours() ([]string, error) { return steer.Detours(t.nsFD) }

@@ -1,4 +1,4 @@
-package accept
+package iptables
 
 import (
 	"fmt"
@@ -17,8 +17,8 @@ func addresses() []netip.Addr {
 	return []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("fd00:90de:d95::b")}
 }
 
-func TestRules(t *testing.T) {
-	got := rules("OUTPUT", addresses()[:1])
+func TestAcceptRules(t *testing.T) {
+	got := acceptRules("OUTPUT", addresses()[:1])
 	want := [][]string{
 		{"-s", "169.254.20.10/32", "-p", "udp", "-m", "udp", "--sport", "53", "-j", "ACCEPT"},
 		{"-s", "169.254.20.10/32", "-p", "tcp", "-m", "tcp", "--sport", "53", "-j", "ACCEPT"},
@@ -28,9 +28,9 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestEnsure goes through a node's life in both kinds of iptables: nothing where nothing drops, our chains where it does,
+// TestEnsureAccepts goes through a node's life in both kinds of iptables: nothing where nothing drops, our chains where it does,
 // back after a flush, and nothing foreign touched.
-func TestEnsure(t *testing.T) {
+func TestEnsureAccepts(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, kind := range []string{"nft", "legacy"} {
 		t.Run(kind, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestEnsure(t *testing.T) {
 				t.Helper()
 				ns.Do(func() {
 					var err error
-					if mended, err = Ensure(addresses(), legacy); err != nil {
+					if mended, err = EnsureAccepts(addresses(), legacy); err != nil {
 						t.Error(err)
 					}
 				})
@@ -84,7 +84,7 @@ func TestEnsure(t *testing.T) {
 			verify := func(wantKept, wantLacking int) {
 				t.Helper()
 				ns.Do(func() {
-					kept, lacking, err := Verify(addresses())
+					kept, lacking, err := VerifyAccepts(addresses())
 					if err != nil || len(kept) != wantKept || len(lacking) != wantLacking {
 						t.Errorf("kept %v, lacking %v, %v; want %d and %d", kept, lacking, err, wantKept, wantLacking)
 					}
@@ -104,7 +104,7 @@ func TestEnsure(t *testing.T) {
 			}
 			ns.Do(func() {
 				for range 2 {
-					if err := Remove(); err != nil {
+					if err := RemoveAccepts(); err != nil {
 						t.Error(err)
 					}
 				}
@@ -117,13 +117,13 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
-func TestNoProgram(t *testing.T) {
+func TestAcceptNoProgram(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "accept")
 	ns.Run("iptables-nft", "-P", "INPUT", "DROP")
 	t.Setenv("PATH", t.TempDir())
 	ns.Do(func() {
-		_, err := Ensure(addresses(), false)
+		_, err := EnsureAccepts(addresses(), false)
 		if err == nil || !strings.Contains(err.Error(), "accept udp and tcp port 53 for 169.254.20.10, 169.254.20.11 there yourself") {
 			t.Errorf("without a program: %v", err)
 		}
@@ -142,7 +142,7 @@ func BenchmarkPolicies(b *testing.B) {
 	ns.RunInput(load.String(), "nft", "-f", "-")
 	ns.Do(func() {
 		for b.Loop() {
-			if got, err := Policies(false); err != nil || len(got) != 1 {
+			if got, err := DropPolicies(false); err != nil || len(got) != 1 {
 				b.Errorf("policies %v, %v", got, err)
 				return
 			}
@@ -151,33 +151,33 @@ func BenchmarkPolicies(b *testing.B) {
 }
 
 // Without the programs nothing is said to be gone that stands there, and a node without our chains is no error.
-func TestRemoveWithoutPrograms(t *testing.T) {
+func TestRemoveAcceptsWithoutPrograms(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, kind := range []string{"nft", "legacy"} {
 		ns := testutil.NewNS(t, "accept")
 		ns.Run("iptables-"+kind, "-P", "INPUT", "DROP")
 		remove := func() (err error) {
-			ns.Do(func() { err = Remove() })
+			ns.Do(func() { err = RemoveAccepts() })
 			return err
 		}
 		if err := remove(); err != nil {
 			t.Errorf("%s, nothing of ours there: %v", kind, err)
 		}
 		ns.Do(func() {
-			if _, err := Ensure(addresses(), true); err != nil {
+			if _, err := EnsureAccepts(addresses(), true); err != nil {
 				t.Error(err)
 			}
 		})
 		path := os.Getenv("PATH")
 		t.Setenv("PATH", t.TempDir())
-		if got, want := Missing(), []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}; !slices.Equal(got, want) {
+		if got, want := MissingPrograms(), []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}; !slices.Equal(got, want) {
 			t.Errorf("missing are %v, want %v", got, want)
 		}
 		if err := remove(); err == nil || !strings.Contains(err.Error(), "iptables-"+kind+" is not on this node") {
 			t.Errorf("%s, without its program: %v", kind, err)
 		}
 		t.Setenv("PATH", path)
-		if got := Missing(); len(got) > 0 {
+		if got := MissingPrograms(); len(got) > 0 {
 			t.Errorf("missing are %v", got)
 		}
 		if err := remove(); err != nil {

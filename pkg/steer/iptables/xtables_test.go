@@ -1,4 +1,4 @@
-package legacy
+package iptables
 
 import (
 	"errors"
@@ -12,11 +12,11 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func read(t *testing.T, ns *testutil.NetNS, is4 bool, table string) Table {
+func readLegacyIn(t *testing.T, ns *testutil.NetNS, is4 bool, table string) LegacyTable {
 	t.Helper()
-	var out Table
+	var out LegacyTable
 	var err error
-	ns.Do(func() { out, err = Read(is4, table) })
+	ns.Do(func() { out, err = ReadLegacy(is4, table) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func read(t *testing.T, ns *testutil.NetNS, is4 bool, table string) Table {
 }
 
 // What the kernel gives is what iptables-legacy put there.
-func TestRead(t *testing.T) {
+func TestReadLegacy(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, tc := range []struct {
 		program, dst, all string
@@ -35,11 +35,11 @@ func TestRead(t *testing.T) {
 	} {
 		t.Run(tc.program, func(t *testing.T) {
 			ns := testutil.NewNS(t, "legacy")
-			if got := read(t, ns, tc.is4, "nat"); len(got.Chains) != 0 {
+			if got := readLegacyIn(t, ns, tc.is4, "nat"); len(got.Chains) != 0 {
 				t.Errorf("an unused table has the chains %v", got.Chains)
 			}
 			ns.Do(func() {
-				if used, err := InUse(tc.is4, "nat"); used || err != nil {
+				if used, err := legacyInUse(tc.is4, "nat"); used || err != nil {
 					t.Errorf("after reading, the table is in use: %v, %v", used, err)
 				}
 			})
@@ -55,15 +55,15 @@ func TestRead(t *testing.T) {
 				ns.Run(slices.Concat([]string{tc.program, "-w", "-t", "nat"}, args)...)
 			}
 			ns.Run(tc.program, "-w", "-P", "INPUT", "DROP")
-			filter := read(t, ns, tc.is4, "filter")
+			filter := readLegacyIn(t, ns, tc.is4, "filter")
 			if in, out, none := filter.Policy("INPUT"), filter.Policy("OUTPUT"), filter.Policy("PREROUTING"); in != "DROP" || out != "ACCEPT" || none != "" {
 				t.Errorf("policies %q, %q, %q", in, out, none)
 			}
 			all, dst := netip.MustParsePrefix(tc.all), netip.MustParsePrefix(tc.dst)
-			got := read(t, ns, tc.is4, "nat")
-			want := Table{
+			got := readLegacyIn(t, ns, tc.is4, "nat")
+			want := LegacyTable{
 				Chains: []string{"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING", "KUBE-SERVICES", "KUBE-SVC-TCOU7JCQXEZGVUNU"},
-				Rules: []Rule{
+				Rules: []LegacyRule{
 					{Chain: "PREROUTING", Dst: all, Target: "KUBE-SERVICES"},
 					{Chain: "PREROUTING", Dst: all, Target: "ACCEPT"},
 					{Chain: "INPUT", Dst: all, Target: "ACCEPT"},
@@ -85,13 +85,13 @@ func TestRead(t *testing.T) {
 }
 
 // A kernel that speaks another form must not be read past its end, nor give rules that nobody wrote.
-func FuzzParse(f *testing.F) {
+func FuzzParseEntries(f *testing.F) {
 	info := make([]byte, infoSize)
 	f.Add(true, info, make([]byte, 200))
 	f.Add(false, info, make([]byte, 200))
 	f.Add(true, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, is4 bool, info, entries []byte) {
-		table, err := parse(is4, info, entries)
+		table, err := parseEntries(is4, info, entries)
 		if err != nil {
 			if !errors.Is(err, errShape) {
 				t.Errorf("%v", err)

@@ -1,4 +1,4 @@
-package hint
+package iptables
 
 import (
 	"strings"
@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func TestFind(t *testing.T) {
+func TestKubeletVariant(t *testing.T) {
 	testutil.RequireRoot(t)
 	for name, tc := range map[string]struct {
 		programs []string // each makes the chain that follows it
@@ -32,7 +32,7 @@ func TestFind(t *testing.T) {
 			}
 			var got Variant
 			var why string
-			ns.Do(func() { got, why = Find() })
+			ns.Do(func() { got, why = KubeletVariant() })
 			if got != tc.want || !strings.Contains(why, tc.why) {
 				t.Errorf("%s, by %q; want %s by %q", got, why, tc.want, tc.why)
 			}

@@ -1,4 +1,4 @@
-package turn
+package iptables
 
 import (
 	"testing"
@@ -8,11 +8,11 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestMissingFamily asks the kernel for rules of a family that it does not route, as IPv6 is none to one booted with
+// TestHairpinMissingFamily asks the kernel for rules of a family that it does not route, as IPv6 is none to one booted with
 // ipv6.disable=1.
-func TestMissingFamily(t *testing.T) {
+func TestHairpinMissingFamily(t *testing.T) {
 	testutil.RequireRoot(t)
-	tn, err := Open(testutil.NewNS(t, "host").FD())
+	tn, err := OpenHairpin(testutil.NewNS(t, "host").FD())
 	if err != nil {
 		t.Fatal(err)
 	}

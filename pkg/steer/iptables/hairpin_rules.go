@@ -1,4 +1,4 @@
-package turn
+package iptables
 
 import (
 	"errors"
@@ -19,23 +19,23 @@ import (
 // later). All are of protocol kernel: systemd-networkd takes away those of others, whenever it starts, and keeps the kernel's
 // (networkd.conf(5), ManageForeignRoutingPolicyRules=, ManageForeignRoutes=).
 const (
-	table       = 5353 // to the cluster DNS addresses, by the first end
-	answerTable = 5354 // to pods, by the second
+	hairpinTable = 5353 // to the cluster DNS addresses, by the first end
+	answerTable  = 5354 // to pods, by the second
 
 	filterRule  = 91 // for firewalls that look up by which link a source would be reached: pods by the second end, too
-	answerRule  = 92 // answers of kube-dns to what came by the turn
+	answerRule  = 92 // answers of kube-dns to what came by the hairpin
 	localRule   = 93 // an address that IPVS has on a link is never led astray, also where the kernel's own rule was moved back
 	markedRule  = 94 // but for what is given back to the node's own processes
 	ownRule     = 95 // what the node itself sends goes its old way
-	backRule    = 96 // what kube-proxy did not translate behind the turn must not take it again
+	backRule    = 96 // what kube-proxy did not translate behind the hairpin must not take it again
 	throughRule = 97
-	loopRule    = 98 // what is for the turn's source and belongs to no connection must not go round
+	loopRule    = 98 // what is for the hairpin's source and belongs to no connection must not go round
 
 	protocol = unix.RTPROT_KERNEL
 )
 
-// rule is a routing rule as far as ours have anything in it.
-type rule struct {
+// routingRule is a routing rule as far as ours have anything in it.
+type routingRule struct {
 	family, priority int
 	iif, oif         string
 	dst              netip.Prefix // invalid: all
@@ -45,7 +45,7 @@ type rule struct {
 	more             bool // it has something that ours never have
 }
 
-func (r rule) String() string {
+func (r routingRule) String() string {
 	words := []string{fmt.Sprint("routing rule ", r.priority)}
 	if r.dst.IsValid() {
 		words = append(words, "to "+r.dst.String())
@@ -63,59 +63,59 @@ func (r rule) String() string {
 }
 
 // covers tells whether a rule is about an address, maybe among others.
-func (r rule) covers(a netip.Addr) bool { return !r.dst.IsValid() || r.dst.Contains(a) }
+func (r routingRule) covers(a netip.Addr) bool { return !r.dst.IsValid() || r.dst.Contains(a) }
 
 // one is true for a rule about one address alone.
-func (r rule) one() bool { return r.dst.IsValid() && r.dst.IsSingleIP() }
+func (r routingRule) one() bool { return r.dst.IsValid() && r.dst.IsSingleIP() }
 
 // ours tells those that only this package makes, or an earlier version of it did, which made them without a protocol.
-func (r rule) ours() bool {
+func (r routingRule) ours() bool {
 	if r.more || r.protocol != protocol && r.protocol != unix.RTPROT_UNSPEC {
 		return false
 	}
 	switch r.priority {
 	case filterRule:
-		return r.oif == steer.TurnIn && r.table == answerTable
+		return r.oif == steer.HairpinIn && r.table == answerTable
 	case answerRule:
 		return r.mark == steer.AnswerMark && r.table == answerTable
 	case localRule:
 		return r.one() && r.table == unix.RT_TABLE_LOCAL && r.iif == "" && r.protocol == protocol
 	case markedRule:
-		return r.one() && r.mark == steer.OwnMark && r.table == table
+		return r.one() && r.mark == steer.OwnMark && r.table == hairpinTable
 	case ownRule:
 		return r.one() && r.iif == "lo" && r.table == unix.RT_TABLE_MAIN
 	case backRule, loopRule:
-		return r.one() && (r.iif == steer.TurnIn || r.iif == steer.TurnOut) && r.action == unix.FR_ACT_UNREACHABLE
+		return r.one() && (r.iif == steer.HairpinIn || r.iif == steer.HairpinOut) && r.action == unix.FR_ACT_UNREACHABLE
 	case throughRule:
-		return r.one() && r.table == table
+		return r.one() && r.table == hairpinTable
 	}
 	return false
 }
 
 // wantedRules lists those of one family.
-func wantedRules(is4 bool, clusterDNS []netip.Addr, own bool) []rule {
+func wantedRules(is4 bool, clusterDNS []netip.Addr, own bool) []routingRule {
 	if len(clusterDNS) == 0 {
 		return nil
 	}
-	to := func(a netip.Addr, priority, table int) rule {
-		r := rule{family: family(is4), priority: priority, table: table, action: unix.FR_ACT_TO_TBL, protocol: protocol}
+	to := func(a netip.Addr, priority, table int) routingRule {
+		r := routingRule{family: family(is4), priority: priority, table: table, action: unix.FR_ACT_TO_TBL, protocol: protocol}
 		if a.IsValid() {
 			r.dst = netip.PrefixFrom(a, a.BitLen())
 		}
 		return r
 	}
 	filter, answer := to(netip.Addr{}, filterRule, answerTable), to(netip.Addr{}, answerRule, answerTable)
-	filter.oif = steer.TurnIn
+	filter.oif = steer.HairpinIn
 	answer.mark, answer.mask = steer.AnswerMark, steer.MarkMask
-	loop := to(steer.TurnSource(is4), loopRule, 0)
-	loop.iif, loop.action = steer.TurnOut, unix.FR_ACT_UNREACHABLE
-	out := []rule{filter, answer, loop}
+	loop := to(steer.HairpinSource(is4), loopRule, 0)
+	loop.iif, loop.action = steer.HairpinOut, unix.FR_ACT_UNREACHABLE
+	out := []routingRule{filter, answer, loop}
 	for _, a := range clusterDNS {
-		marked, mine, back := to(a, markedRule, table), to(a, ownRule, unix.RT_TABLE_MAIN), to(a, backRule, 0)
+		marked, mine, back := to(a, markedRule, hairpinTable), to(a, ownRule, unix.RT_TABLE_MAIN), to(a, backRule, 0)
 		marked.iif, marked.mark, marked.mask = "lo", steer.OwnMark, 0xffffffff
 		mine.iif = "lo"
-		back.iif, back.action = steer.TurnIn, unix.FR_ACT_UNREACHABLE
-		out = append(out, to(a, localRule, unix.RT_TABLE_LOCAL), mine, back, to(a, throughRule, table))
+		back.iif, back.action = steer.HairpinIn, unix.FR_ACT_UNREACHABLE
+		out = append(out, to(a, localRule, unix.RT_TABLE_LOCAL), mine, back, to(a, throughRule, hairpinTable))
 		if own {
 			out = append(out, marked)
 		}
@@ -125,22 +125,22 @@ func wantedRules(is4 bool, clusterDNS []netip.Addr, own bool) []rule {
 
 // rules keeps those of the addresses, and takes away ours for others, and what stands in ours' place. A foreign rule of one of
 // our numbers that is about more than our addresses is not ours to take: it is an error that names it.
-func (t *Turn) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool, err error) {
+func (t *Hairpin) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool, err error) {
 	have, err := t.listRules(family(is4))
 	if err != nil {
 		return false, err
 	}
 	want := wantedRules(is4, clusterDNS, own)
-	about := func(r rule) bool { return slices.ContainsFunc(clusterDNS, r.covers) }
+	about := func(r routingRule) bool { return slices.ContainsFunc(clusterDNS, r.covers) }
 	var strangers []error
 	for _, h := range have {
 		switch {
-		case h.priority < filterRule || h.priority > loopRule || slices.Contains(want, h.rule):
+		case h.priority < filterRule || h.priority > loopRule || slices.Contains(want, h.routingRule):
 			continue
-		case h.ours(), h.one() && about(h.rule):
+		case h.ours(), h.one() && about(h.routingRule):
 			// Taken away before ours are added: of two that differ in protocol alone the kernel takes only one.
-		case about(h.rule):
-			strangers = append(strangers, fmt.Errorf("%s of another program is about our packets: give it a number outside %d to %d", h.rule, filterRule, loopRule))
+		case about(h.routingRule):
+			strangers = append(strangers, fmt.Errorf("%s of another program is about our packets: give it a number outside %d to %d", h.routingRule, filterRule, loopRule))
 			continue
 		default:
 			continue
@@ -151,7 +151,7 @@ func (t *Turn) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool,
 		changed = true
 	}
 	for _, w := range want {
-		if slices.ContainsFunc(have, func(h heldRule) bool { return h.rule == w }) {
+		if slices.ContainsFunc(have, func(h heldRule) bool { return h.routingRule == w }) {
 			continue
 		}
 		if err := t.nl.RuleAdd(w.netlink()); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -162,7 +162,7 @@ func (t *Turn) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool,
 	return changed, errors.Join(strangers...)
 }
 
-func (r rule) netlink() *netlink.Rule {
+func (r routingRule) netlink() *netlink.Rule {
 	out := netlink.NewRule()
 	out.Priority, out.Family, out.IifName, out.OifName = r.priority, r.family, r.iif, r.oif
 	out.Table, out.Type, out.Protocol = r.table, r.action, r.protocol
@@ -177,13 +177,13 @@ func (r rule) netlink() *netlink.Rule {
 
 // heldRule is one that the kernel has, with the message that says so.
 type heldRule struct {
-	rule
+	routingRule
 	message []byte
 }
 
 // listRules reads the rules of a family. A kernel that has not the family (booted with ipv6.disable=1) has none. The library's
 // own list does not tell what a rule does.
-func (t *Turn) listRules(family int) (out []heldRule, err error) {
+func (t *Hairpin) listRules(family int) (out []heldRule, err error) {
 	err = steer.InNetNS(t.nsFD, func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
 		req.AddData(nl.NewIfInfomsg(family))
@@ -208,16 +208,16 @@ func (t *Turn) listRules(family int) (out []heldRule, err error) {
 var errShort = errors.New("the kernel's answer is too short")
 
 // parseRule reads struct fib_rule_hdr, whose fields lie as those of rtmsg, and its attributes.
-func parseRule(m []byte) (rule, error) {
+func parseRule(m []byte) (routingRule, error) {
 	if len(m) < unix.SizeofRtMsg {
-		return rule{}, errShort
+		return routingRule{}, errShort
 	}
 	attrs, err := nl.ParseRouteAttr(m[unix.SizeofRtMsg:])
 	if err != nil {
-		return rule{}, err
+		return routingRule{}, err
 	}
 	h := nl.DeserializeRtMsg(m)
-	r := rule{family: int(h.Family), table: int(h.Table), action: h.Type, more: h.Flags&netlink.FibRuleInvert != 0 || h.Tos != 0}
+	r := routingRule{family: int(h.Family), table: int(h.Table), action: h.Type, more: h.Flags&netlink.FibRuleInvert != 0 || h.Tos != 0}
 	for _, a := range attrs {
 		number := func() uint32 {
 			if len(a.Value) < 4 {
@@ -260,7 +260,7 @@ func parseRule(m []byte) (rule, error) {
 }
 
 // deleteRule asks for just what the kernel said that there is.
-func (t *Turn) deleteRule(r heldRule) error {
+func (t *Hairpin) deleteRule(r heldRule) error {
 	err := steer.InNetNS(t.nsFD, func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_DELRULE, unix.NLM_F_ACK)
 		req.AddRawData(r.message)
@@ -268,24 +268,24 @@ func (t *Turn) deleteRule(r heldRule) error {
 		return err
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove %s: %w", r.rule, err)
+		return fmt.Errorf("remove %s: %w", r.routingRule, err)
 	}
 	return nil
 }
 
-// routes lead to the cluster DNS addresses by the one end and to pods by the other, each in a table of ours, and to the turn's
+// routes lead to the cluster DNS addresses by the one end and to pods by the other, each in a table of ours, and to the hairpin's
 // source in the main one.
-func (t *Turn) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err error) {
+func (t *Hairpin) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err error) {
 	type route struct {
 		link  string
 		dst   *net.IPNet
 		table int
 	}
-	bits := steer.TurnSource(is4).BitLen()
+	bits := steer.HairpinSource(is4).BitLen()
 	all := &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}
-	want := []route{{steer.TurnIn, hostNet(steer.TurnSource(is4)), unix.RT_TABLE_MAIN}, {steer.TurnIn, all, answerTable}}
+	want := []route{{steer.HairpinIn, hostNet(steer.HairpinSource(is4)), unix.RT_TABLE_MAIN}, {steer.HairpinIn, all, answerTable}}
 	for _, a := range clusterDNS {
-		want = append(want, route{steer.TurnOut, hostNet(a), table})
+		want = append(want, route{steer.HairpinOut, hostNet(a), hairpinTable})
 	}
 	for _, w := range want {
 		l, err := t.nl.LinkByName(w.link)

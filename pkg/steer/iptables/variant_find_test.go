@@ -8,13 +8,13 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestFind wants the flavour of a node on which both hold rules: our own before the kubelet's, and those before anybody's.
+// TestFind wants the variant of a node on which both hold rules: our own before the kubelet's, and those before anybody's.
 func TestFind(t *testing.T) {
 	testutil.RequireRoot(t)
 	const hint, own = "KUBE-IPTABLES-HINT", "NEARDNS-UDP"
 	for name, c := range map[string]struct {
 		made  [][3]string // program, table, chain
-		first iptables.Flavour
+		first iptables.Variant
 	}{
 		"nothing":                        {nil, iptables.NFT},
 		"others' rules alone":            {[][3]string{{"iptables-legacy", "nat", "DOCKER"}}, iptables.NFT},

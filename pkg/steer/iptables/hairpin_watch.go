@@ -1,4 +1,4 @@
-package turn
+package iptables
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 // Watch ticks when routing rules, routes of ours or the reverse path filter may have been changed, until ctx ends, which closes
 // the channel. Links are watched by whoever keeps the agent's own.
-func (t *Turn) Watch(ctx context.Context) (<-chan struct{}, error) {
+func (t *Hairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 	var groups uint32
 	for _, g := range []int{unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF} {
 		groups |= 1 << (g - 1)
@@ -22,11 +22,11 @@ func (t *Turn) Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch routing rules: %w", err)
 	}
-	return steer.Follow(ctx, conn, touchesUs), nil
+	return steer.Follow(ctx, conn, touchesHairpin), nil
 }
 
-// touchesUs tells our routes, and rules with our numbers, from those of a node on which BGP changes a hundred thousand.
-func touchesUs(msgs []netlink.Message) bool {
+// touchesHairpin tells our routes, and rules with our numbers, from those of a node on which BGP changes a hundred thousand.
+func touchesHairpin(msgs []netlink.Message) bool {
 	for _, m := range msgs {
 		switch uint16(m.Header.Type) {
 		case unix.RTM_NEWRULE, unix.RTM_DELRULE:
@@ -44,7 +44,7 @@ func touchesUs(msgs []netlink.Message) bool {
 			}
 			for _, a := range attrs {
 				if a.Type == unix.RTA_TABLE && len(a.Data) == 4 {
-					if n := binary.NativeEndian.Uint32(a.Data); n == table || n == answerTable {
+					if n := binary.NativeEndian.Uint32(a.Data); n == hairpinTable || n == answerTable {
 						return true
 					}
 				}
@@ -60,5 +60,5 @@ func touchesUs(msgs []netlink.Message) bool {
 }
 
 func isSource(dst []byte) bool {
-	return string(dst) == string(steer.TurnSource(true).AsSlice()) || string(dst) == string(steer.TurnSource(false).AsSlice())
+	return string(dst) == string(steer.HairpinSource(true).AsSlice()) || string(dst) == string(steer.HairpinSource(false).AsSlice())
 }

@@ -1,24 +1,13 @@
-package turn_test
+package iptables_test
 
 import (
 	"net/netip"
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"github.com/neardns/neardns/pkg/steer/turn"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func state(ns *testutil.NetNS) string {
 	var out strings.Builder
@@ -28,14 +17,14 @@ func state(ns *testutil.NetNS) string {
 	return out.String()
 }
 
-// TestTurn makes, keeps, changes and removes it, and wants nothing else touched.
-func TestTurn(t *testing.T) {
+// TestHairpin makes, keeps, changes and removes it, and wants nothing else touched.
+func TestHairpin(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
 	ns.Run("ip", "rule", "add", "pref", "97", "to", "192.0.2.1", "lookup", "7") // a stranger with our number
 	ns.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	before := state(ns)
-	tn, err := turn.Open(ns.FD())
+	tn, err := iptables.OpenHairpin(ns.FD())
 	must(t, err)
 	defer tn.Close()
 	a, b, c := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a"), netip.MustParseAddr("10.96.0.11")
@@ -93,26 +82,26 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// TestStranger leaves another program's link alone.
-func TestStranger(t *testing.T) {
+// TestHairpinStranger leaves another program's link alone.
+func TestHairpinStranger(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
 	ns.Bridge("neardns-turn0")
-	tn, err := turn.Open(ns.FD())
+	tn, err := iptables.OpenHairpin(ns.FD())
 	must(t, err)
 	defer tn.Close()
 	if _, err := tn.Ensure([]netip.Addr{netip.MustParseAddr("10.96.0.10")}, false); err == nil {
-		t.Error("a bridge is taken for the turn")
+		t.Error("a bridge is taken for the hairpin")
 	}
 	must(t, tn.Remove())
 	ns.Link("neardns-turn0")
 }
 
-// TestRulesOfOthers wants exactly our rules back, whatever stands in their places, and what is not ours to take said.
-func TestRulesOfOthers(t *testing.T) {
+// TestHairpinRulesOfOthers wants exactly our rules back, whatever stands in their places, and what is not ours to take said.
+func TestHairpinRulesOfOthers(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
-	tn, err := turn.Open(ns.FD())
+	tn, err := iptables.OpenHairpin(ns.FD())
 	must(t, err)
 	defer tn.Close()
 	addrs := []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")}
@@ -160,11 +149,11 @@ func TestRulesOfOthers(t *testing.T) {
 	}
 }
 
-// TestProtocol has each rule and route of ours be the kernel's to systemd-networkd, which removes all others when it starts.
-func TestProtocol(t *testing.T) {
+// TestHairpinProtocol has each rule and route of ours be the kernel's to systemd-networkd, which removes all others when it starts.
+func TestHairpinProtocol(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
-	tn, err := turn.Open(ns.FD())
+	tn, err := iptables.OpenHairpin(ns.FD())
 	must(t, err)
 	defer tn.Close()
 	_, err = tn.Ensure([]netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")}, true)
@@ -187,9 +176,9 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// TestLocalRuleMovedBack has the kernel's rule for local addresses behind ours, as Cilium has it: what IPVS has on a link is not
+// TestHairpinLocalRuleMovedBack has the kernel's rule for local addresses behind ours, as Cilium has it: what IPVS has on a link is not
 // led astray.
-func TestLocalRuleMovedBack(t *testing.T) {
+func TestHairpinLocalRuleMovedBack(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
 	ns.Bridge("kube-ipvs0")
@@ -198,7 +187,7 @@ func TestLocalRuleMovedBack(t *testing.T) {
 	ns.AddAddr("kube-ipvs0", netip.MustParsePrefix("10.96.0.10/32"))
 	ns.Run("ip", "rule", "add", "pref", "100", "lookup", "local")
 	ns.Run("ip", "rule", "del", "pref", "0")
-	tn, err := turn.Open(ns.FD())
+	tn, err := iptables.OpenHairpin(ns.FD())
 	must(t, err)
 	defer tn.Close()
 	_, err = tn.Ensure([]netip.Addr{netip.MustParseAddr("10.96.0.10")}, true)

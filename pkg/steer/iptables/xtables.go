@@ -1,11 +1,4 @@
-// Package legacy reads the tables of iptables-legacy from the kernel, as its program does but without it.
-//
-// It must never change a table, nor make one: the kernel makes a table for whoever asks for it, so only those that it lists
-// as in use are asked for.
-//
-// Failure policy: what the kernel does not let this process read, or gives in a form that is not known, is an error; a
-// table that is not in use has no rules.
-package legacy
+package iptables
 
 import (
 	"bytes"
@@ -22,23 +15,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule is one rule, as far as anybody here asks.
-type Rule struct {
+// This file reads the tables of iptables-legacy from the kernel, as its program does but without it. It changes no table and makes
+// none: the kernel makes a table for whoever asks for it, so only those that it lists as in use are asked for. What the kernel does
+// not let this process read, or gives in a form that is not known, is an error; a table that is not in use has no rules.
+
+// LegacyRule is one rule, as far as anybody here asks.
+type LegacyRule struct {
 	Chain  string       // a base chain's name in capitals: PREROUTING
 	Dst    netip.Prefix // all of the family where the rule names none
 	Not    bool         // every destination but Dst
 	Target string       // an extension (DNAT, REJECT), a chain, ACCEPT, DROP, RETURN, or "" for none
 }
 
-// Table is the rules and chains of one table in the order in which the kernel holds them.
-type Table struct {
+// LegacyTable is the rules and chains of one table in the order in which the kernel holds them.
+type LegacyTable struct {
 	Chains []string // base chains first
-	Rules  []Rule
+	Rules  []LegacyRule
 }
 
 // Policy is what becomes of a packet that no rule of a base chain decides on; "" where there is no such chain. The kernel
 // keeps it as the chain's last rule.
-func (t Table) Policy(chain string) string {
+func (t LegacyTable) Policy(chain string) string {
 	for _, r := range slices.Backward(t.Rules) {
 		if r.Chain == chain {
 			return r.Target
@@ -47,8 +44,8 @@ func (t Table) Policy(chain string) string {
 	return ""
 }
 
-// InUse tells whether a table was ever used in the calling thread's netns.
-func InUse(is4 bool, table string) (bool, error) {
+// legacyInUse tells whether a table was ever used in the calling thread's netns.
+func legacyInUse(is4 bool, table string) (bool, error) {
 	file := "/proc/thread-self/net/ip6_tables_names"
 	if is4 {
 		file = "/proc/thread-self/net/ip_tables_names"
@@ -62,22 +59,22 @@ func InUse(is4 bool, table string) (bool, error) {
 	return slices.Contains(strings.Fields(string(data)), table), nil
 }
 
-// Read reads a table of the calling thread's netns. It needs CAP_NET_ADMIN where the table is in use.
-func Read(is4 bool, table string) (Table, error) {
-	used, err := InUse(is4, table)
+// ReadLegacy reads a table of the calling thread's netns. It needs CAP_NET_ADMIN where the table is in use.
+func ReadLegacy(is4 bool, table string) (LegacyTable, error) {
+	used, err := legacyInUse(is4, table)
 	if err != nil || !used {
-		return Table{}, err
+		return LegacyTable{}, err
 	}
-	var out Table
+	var out LegacyTable
 	// The table may be replaced between asking for its size and for its content; the kernel then says EAGAIN.
 	for range 10 {
-		out, err = readOnce(is4, table)
+		out, err = readLegacyOnce(is4, table)
 		if !errors.Is(err, unix.EAGAIN) {
 			break
 		}
 	}
 	if err != nil {
-		return Table{}, fmt.Errorf("read table %s of iptables-legacy: %w", table, err)
+		return LegacyTable{}, fmt.Errorf("read table %s of iptables-legacy: %w", table, err)
 	}
 	return out, nil
 }
@@ -91,16 +88,16 @@ const (
 	headSize            = nameSize + 8
 )
 
-func readOnce(is4 bool, table string) (Table, error) {
-	info, entries, err := fetch(is4, table)
+func readLegacyOnce(is4 bool, table string) (LegacyTable, error) {
+	info, entries, err := fetchEntries(is4, table)
 	if err != nil {
-		return Table{}, err
+		return LegacyTable{}, err
 	}
-	return parse(is4, info, entries)
+	return parseEntries(is4, info, entries)
 }
 
-// fetch gives a table as the kernel has it: struct ipt_getinfo, and the entries.
-func fetch(is4 bool, table string) (info, entries []byte, err error) {
+// fetchEntries gives a table as the kernel has it: struct ipt_getinfo, and the entries.
+func fetchEntries(is4 bool, table string) (info, entries []byte, err error) {
 	family, level := unix.AF_INET6, unix.IPPROTO_IPV6
 	if is4 {
 		family, level = unix.AF_INET, unix.IPPROTO_IP
@@ -136,14 +133,14 @@ func getsockopt(fd, level, option int, buf []byte) error {
 	return nil
 }
 
-// layout is where the fields of struct ipt_entry or ip6t_entry lie, on a machine of 64 bits.
-type layout struct{ address, invflags, targetOffset, nextOffset, size int }
+// entryLayout is where the fields of struct ipt_entry or ip6t_entry lie, on a machine of 64 bits.
+type entryLayout struct{ address, invflags, targetOffset, nextOffset, size int }
 
-func layoutOf(is4 bool) layout {
+func layoutOf(is4 bool) entryLayout {
 	if is4 {
-		return layout{address: 4, invflags: 83, targetOffset: 88, nextOffset: 90, size: 112}
+		return entryLayout{address: 4, invflags: 83, targetOffset: 88, nextOffset: 90, size: 112}
 	}
-	return layout{address: 16, invflags: 132, targetOffset: 140, nextOffset: 142, size: 168}
+	return entryLayout{address: 16, invflags: 132, targetOffset: 140, nextOffset: 142, size: 168}
 }
 
 const (
@@ -155,21 +152,21 @@ const (
 
 var errShape = errors.New("the kernel's answer has a form that is not known here")
 
-// parse reads the entries. info is struct ipt_getinfo: which of the five hooks have a chain, and where each begins.
-func parse(is4 bool, info, entries []byte) (Table, error) {
+// parseEntries reads the entries. info is struct ipt_getinfo: which of the five hooks have a chain, and where each begins.
+func parseEntries(is4 bool, info, entries []byte) (LegacyTable, error) {
 	l := layoutOf(is4)
 	begins, err := chainsOf(l, info, entries)
 	if err != nil {
-		return Table{}, err
+		return LegacyTable{}, err
 	}
-	var out Table
+	var out LegacyTable
 	chain := ""
-	err = each(l, entries, func(at int, e []byte, target []byte) error {
+	err = eachEntry(l, entries, func(at int, e []byte, target []byte) error {
 		if name, ok := begins[at]; ok {
 			chain = name
 			out.Chains = append(out.Chains, name)
 		}
-		to := text(target[2 : 2+targetName])
+		to := nameIn(target[2 : 2+targetName])
 		switch to {
 		case "ERROR":
 			return nil
@@ -177,20 +174,20 @@ func parse(is4 bool, info, entries []byte) (Table, error) {
 			if len(target) < targetHead+4 {
 				return errShape
 			}
-			to = verdict(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
+			to = verdictOf(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
 		}
-		dst, err := destination(l, e)
+		dst, err := destinationOf(l, e)
 		if err != nil {
 			return err
 		}
-		out.Rules = append(out.Rules, Rule{Chain: chain, Dst: dst, Not: e[l.invflags]&invertDst != 0, Target: to})
+		out.Rules = append(out.Rules, LegacyRule{Chain: chain, Dst: dst, Not: e[l.invflags]&invertDst != 0, Target: to})
 		return nil
 	})
 	return out, err
 }
 
 // chainsOf finds each chain's first rule, by its offset.
-func chainsOf(l layout, info, entries []byte) (map[int]string, error) {
+func chainsOf(l entryLayout, info, entries []byte) (map[int]string, error) {
 	if len(info) != infoSize {
 		return nil, errShape
 	}
@@ -202,14 +199,14 @@ func chainsOf(l layout, info, entries []byte) (map[int]string, error) {
 		}
 	}
 	// First the user's chains: each is headed by an entry whose target is ERROR with its name, as is the end of the table.
-	if err := each(l, entries, func(at int, e []byte, target []byte) error {
-		if text(target[2:2+targetName]) != "ERROR" {
+	if err := eachEntry(l, entries, func(at int, e []byte, target []byte) error {
+		if nameIn(target[2:2+targetName]) != "ERROR" {
 			return nil
 		}
 		if len(target) < targetHead+errorName {
 			return errShape
 		}
-		if name := text(target[targetHead : targetHead+errorName]); at+len(e) < len(entries) {
+		if name := nameIn(target[targetHead : targetHead+errorName]); at+len(e) < len(entries) {
 			begins[at+len(e)] = name
 		}
 		return nil
@@ -219,8 +216,8 @@ func chainsOf(l layout, info, entries []byte) (map[int]string, error) {
 	return begins, nil
 }
 
-// each calls f with every entry, where it lies, and its target.
-func each(l layout, entries []byte, f func(at int, entry, target []byte) error) error {
+// eachEntry calls f with every entry, where it lies, and its target.
+func eachEntry(l entryLayout, entries []byte, f func(at int, entry, target []byte) error) error {
 	for at := 0; at < len(entries); {
 		e := entries[at:]
 		if len(e) < l.size {
@@ -238,8 +235,8 @@ func each(l layout, entries []byte, f func(at int, entry, target []byte) error) 
 	return nil
 }
 
-// destination reads the third and first of the entry's four addresses: mask and value of where a packet goes to.
-func destination(l layout, e []byte) (netip.Prefix, error) {
+// destinationOf reads the third and first of the entry's four addresses: mask and value of where a packet goes to.
+func destinationOf(l entryLayout, e []byte) (netip.Prefix, error) {
 	n := l.address
 	addr, ok := netip.AddrFromSlice(e[n : 2*n])
 	if !ok {
@@ -258,8 +255,8 @@ func destination(l layout, e []byte) (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, bits), nil
 }
 
-// verdict names a standard target's number: XT_RETURN and the others are negative, a jump is an offset.
-func verdict(v int32, begins map[int]string) string {
+// verdictOf names a standard target's number: XT_RETURN and the others are negative, a jump is an offset.
+func verdictOf(v int32, begins map[int]string) string {
 	switch v {
 	case -1:
 		return "DROP"
@@ -271,24 +268,24 @@ func verdict(v int32, begins map[int]string) string {
 	return begins[int(v)] // "": on to the next rule, as a rule without a target goes
 }
 
-// text is a name in a field of fixed size.
-func text(field []byte) string {
+// nameIn is a name in a field of fixed size.
+func nameIn(field []byte) string {
 	name, _, _ := bytes.Cut(field, []byte{0})
 	return string(name)
 }
 
-// Digest writes all that the kernel holds in some chains of a table of the calling thread's netns, counters left out: rules that
+// digestLegacy writes all that the kernel holds in some chains of a table of the calling thread's netns, counters left out: rules that
 // do the same are written the same.
-func Digest(to io.Writer, is4 bool, table string, chains []string) error {
-	used, err := InUse(is4, table)
+func digestLegacy(to io.Writer, is4 bool, table string, chains []string) error {
+	used, err := legacyInUse(is4, table)
 	if err != nil || !used {
 		return err
 	}
-	for range 10 { // as Read
+	for range 10 { // as ReadLegacy
 		var info, entries []byte
-		if info, entries, err = fetch(is4, table); !errors.Is(err, unix.EAGAIN) {
+		if info, entries, err = fetchEntries(is4, table); !errors.Is(err, unix.EAGAIN) {
 			if err == nil {
-				err = digest(to, is4, info, entries, chains)
+				err = digestEntries(to, is4, info, entries, chains)
 			}
 			break
 		}
@@ -299,18 +296,18 @@ func Digest(to io.Writer, is4 bool, table string, chains []string) error {
 	return nil
 }
 
-func digest(to io.Writer, is4 bool, info, entries []byte, chains []string) error {
+func digestEntries(to io.Writer, is4 bool, info, entries []byte, chains []string) error {
 	l := layoutOf(is4)
 	begins, err := chainsOf(l, info, entries)
 	if err != nil {
 		return err
 	}
 	chain := ""
-	return each(l, entries, func(at int, e, target []byte) error {
+	return eachEntry(l, entries, func(at int, e, target []byte) error {
 		if name, ok := begins[at]; ok {
 			chain = name
 		}
-		name := text(target[2 : 2+targetName])
+		name := nameIn(target[2 : 2+targetName])
 		if name == "ERROR" || !slices.Contains(chains, chain) {
 			return nil // the first is the next chain's head
 		}
@@ -320,7 +317,7 @@ func digest(to io.Writer, is4 bool, info, entries []byte, chains []string) error
 		clear(e[l.nextOffset+2 : l.size])
 		word := ""
 		if name == "" && len(target) >= targetHead+4 { // where it goes on is an offset, which changes with others' rules
-			word = verdict(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
+			word = verdictOf(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
 			clear(e[begin+targetHead : begin+targetHead+4])
 		}
 		_, err := fmt.Fprintf(to, "%s %s %x\n", chain, word, e)
@@ -328,10 +325,10 @@ func digest(to io.Writer, is4 bool, info, entries []byte, chains []string) error
 	})
 }
 
-// Sizes tells how big a table of the calling thread's netns is, and where its base chains begin, in a form that can only be
+// legacySizes tells how big a table of the calling thread's netns is, and where its base chains begin, in a form that can only be
 // compared: it is nothing to ask for, where the table's content may be many megabytes. "" where the table is not in use.
-func Sizes(is4 bool, table string) (string, error) {
-	used, err := InUse(is4, table)
+func legacySizes(is4 bool, table string) (string, error) {
+	used, err := legacyInUse(is4, table)
 	if err != nil || !used {
 		return "", err
 	}
