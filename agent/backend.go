@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/telemetry"
@@ -99,7 +100,7 @@ func candidates(setting, stateDir string, stats *iptables.Stats) ([]backend.Kind
 	if setting == config.BackendIptables {
 		return out, nil
 	}
-	stands, err := installed(stateDir)
+	stands, err := inspect.Installed(stateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -107,15 +108,6 @@ func candidates(setting, stateDir string, stats *iptables.Stats) ([]backend.Kind
 		return append(out, backend.Kind{}), nil
 	}
 	return append([]backend.Kind{{}}, out...), nil
-}
-
-// installed is the back end that the node's rules stand in; nftables where there are none.
-func installed(stateDir string) (backend.Kind, error) {
-	stand, err := podfile.ReadHostRules(stateDir)
-	if err != nil {
-		return backend.Kind{}, err
-	}
-	return backend.Named(stand.Backend)
 }
 
 // hostRules are the host's rules as the loop keeps them: once they stand, the plugin is told in which back end.

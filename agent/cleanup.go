@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 
 	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
@@ -63,11 +65,11 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 	if err := podfile.RemoveProof(conf.PersistDir); err != nil {
 		return err
 	}
-	k, err := installed(conf.StateDir)
+	k, err := inspect.Installed(conf.StateDir)
 	if err != nil {
 		return err
 	}
-	registry := pods.Open(conf.StateDir, k, discardLog())
+	registry := pods.Open(conf.StateDir, k, slog.New(slog.DiscardHandler))
 	living := len(registry.List())
 	if err := errors.Join(registry.RemoveTables(ctx)...); err != nil {
 		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
@@ -95,15 +97,15 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 	say("link %s removed", conf.Link.Name)
 	if err := errors.Join(
 		os.RemoveAll(filepath.Dir(podfile.Path(conf.StateDir, "x", "x"))),
-		removeFile(filepath.Join(conf.StateDir, socketName)),
-		removeFile(filepath.Join(conf.StateDir, handoverName)),
+		removeFile(filepath.Join(conf.StateDir, podfile.AgentSocketName)),
+		removeFile(filepath.Join(conf.StateDir, podfile.HandoverName)),
 		podfile.RemoveWatch(conf.StateDir),
 		podfile.RemoveKubelet(conf.StateDir),
 		removeFile(podfile.LockPath(conf.StateDir)),
-		removeFile(filepath.Join(conf.StateDir, pluginLogName)),
-		removeFile(filepath.Join(conf.StateDir, pluginLogName+".1")),
-		removeFile(filepath.Join(conf.PersistDir, snapshotName)),
-		removeFile(filepath.Join(conf.StateDir, lockName)),
+		removeFile(filepath.Join(conf.StateDir, podfile.PluginLogName)),
+		removeFile(filepath.Join(conf.StateDir, podfile.PluginLogName+".1")),
+		removeFile(filepath.Join(conf.PersistDir, podfile.CacheSnapshotName)),
+		removeFile(filepath.Join(conf.StateDir, podfile.AgentLockName)),
 		podfile.SweepFolder(conf.StateDir, 0), // of writers that were killed
 		podfile.SweepFolder(conf.PersistDir, 0),
 	); err != nil {
@@ -115,9 +117,6 @@ func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) er
 	}
 	return nil
 }
-
-// pluginLogName is the plugin's log where its entry names no other place; one older file is kept beside it.
-const pluginLogName = "plugin.log"
 
 // removeRules takes the host's rules of one back end away. A kernel that cannot have them has none.
 func removeRules(k backend.Kind) error {

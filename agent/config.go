@@ -6,10 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"io/fs"
-	"net/http"
-	"path/filepath"
 	"strings"
 
 	"github.com/neardns/neardns/agent/internal/config"
@@ -32,50 +28,6 @@ func loadConfig(e env, path string) (*config.Node, error) {
 		return nil, badConfig(err)
 	}
 	return n, nil
-}
-
-// inEffect is the configuration that the agent of this node serves by. Where the file has a fault, the agent goes on with the one
-// that it had: then that one is given, and the fault beside it. Its faults are exit code 2 where no agent tells of any.
-func inEffect(ctx context.Context, e env, path string) (n *config.Node, fault, err error) {
-	n, err = loadConfig(e, path)
-	if err == nil {
-		return n, nil, nil
-	}
-	socket := filepath.Join(config.StateDir(path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile}), socketName)
-	text, asked := askConfig(ctx, socket)
-	if asked != nil {
-		return nil, nil, err
-	}
-	const name = "the configuration in effect"
-	n, asked = config.Load(name, config.Env{LookupEnv: e.lookupEnv, ReadFile: func(path string) ([]byte, error) {
-		switch path {
-		case name:
-			return []byte(text), nil
-		case config.KubeletConfig: // it leaves nothing to detect
-			return nil, fs.ErrNotExist
-		}
-		return e.readFile(path)
-	}})
-	if asked != nil { // of another release
-		return nil, nil, err
-	}
-	return n, fmt.Errorf("the file has a fault, and the agent serves by the one before: %w", err), nil
-}
-
-// askConfig reads the configuration in effect from the running agent.
-func askConfig(ctx context.Context, socket string) (string, error) {
-	resp, cancel, err := get(ctx, socket, "/config")
-	if err != nil {
-		return "", err
-	}
-	defer cancel()
-	defer resp.Body.Close() //nolint:errcheck // read to the end
-	if resp.StatusCode != http.StatusOK {
-		return "", errors.New(resp.Status)
-	}
-	const most = 1 << 20
-	text, err := io.ReadAll(io.LimitReader(resp.Body, most))
-	return string(text), err
 }
 
 func runConfig(ctx context.Context, e env, args []string) error {
@@ -141,10 +93,11 @@ func runConfig(ctx context.Context, e env, args []string) error {
 
 // showConfig prints the configuration as it takes effect, with who answers for names outside of the cluster.
 func showConfig(ctx context.Context, e env, path string) error {
-	n, fault, err := inEffect(ctx, e, path)
+	look, err := looker(ctx, e, path)
 	if err != nil {
 		return err
 	}
+	n, fault := look.Conf, look.Fault
 	if p, _, err := plan.Read(n, e.readFile, "config"); err == nil && n.Upstreams.Auto {
 		n.Remark("upstreams.external", p.External)
 	}

@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"io"
-
-	"github.com/neardns/neardns/agent/internal/doctor"
 )
 
 // runDoctor says what is wrong on this node and what to do. It only reads and asks, also where the agent is dead.
@@ -18,17 +15,14 @@ func runDoctor(ctx context.Context, e env, args []string) error {
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	conf, fault, err := inEffect(ctx, e, *path)
+	look, err := looker(ctx, e, *path)
 	if err != nil {
 		return err
 	}
-	look := looker{env: e, conf: conf, fault: fault, cniConf: *cniConf, cniBin: *cniBin}
-	report := doctor.Diagnose(look.picture(ctx))
+	look.CNIConf, look.CNIBin = *cniConf, *cniBin
+	report := look.Doctor(ctx)
 	if *asJSON {
-		enc := json.NewEncoder(e.stdout)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(report)
+		err = printJSON(e, report)
 	} else {
 		_, err = io.WriteString(e.stdout, report.Text())
 	}

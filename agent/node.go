@@ -18,6 +18,7 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
+	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
@@ -28,8 +29,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/evidence"
 	"github.com/neardns/neardns/agent/internal/handover"
+	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/link"
-	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/nri"
 	"github.com/neardns/neardns/agent/internal/plan"
@@ -48,12 +49,14 @@ import (
 
 func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+const rcodeServerFailure = 2 // RFC 1035, section 4.1.1
+
 // parts is what the server's own plugins share over all configurations.
 type parts struct {
 	gate      *admit.Gate
 	upstreams *ask.Servers
 	answers   *wire.Store
-	clients   *clients // nil: none is known, none is counted
+	clients   *clients.Clients // nil: none is known, none is counted
 }
 
 func newServer(log *slog.Logger, p parts) *dns.Server {
@@ -66,11 +69,11 @@ func newServer(log *slog.Logger, p parts) *dns.Server {
 	}
 	if c := p.clients; c != nil {
 		failed := answered
-		kept.Hit, answered = c.hit, func(ctx context.Context, client net.Addr, rcode int) {
+		kept.Hit, answered = c.Hit, func(ctx context.Context, client net.Addr, rcode int) {
 			failed(ctx, client, rcode)
-			c.answered(ctx, client, rcode)
+			c.Answered(ctx, client, rcode)
 		}
-		completion = complete.Setup(c.memory, &c.metrics, c.search)
+		completion = complete.Setup(c.Memory, &c.Metrics, c.Search)
 	}
 	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, dns.Plugin{Name: "metrics", Setup: metrics.Setup(answered)},
 		dns.Plugin{Name: "complete", Setup: completion}, dns.Plugin{Name: "admit", Setup: admit.Setup(p.gate)},
@@ -155,7 +158,7 @@ type agent struct {
 	podDir   string // "" where there is none
 	answers  *wire.Keeper
 	backend  backend.Kind
-	clients  *clients
+	clients  *clients.Clients
 	given    atomic.Bool // the node, to a successor: the cache is its own to save now
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
@@ -173,7 +176,7 @@ func (a *agent) run(ctx context.Context) error {
 	gate := admit.New(admit.DefaultLimit)
 	upstreams := ask.NewServers(a.log)
 	a.answers = newAnswers(a.log, a.conf)
-	a.clients = newClients(a.conf)
+	a.clients = clients.New(a.conf)
 	server := newServer(a.log, parts{gate: gate, upstreams: upstreams, answers: a.answers.Store, clients: a.clients})
 	if first.Arrangement != plan.NodeCache { // whose switch is all that pods have where nothing can be served
 		if err := checkDNS(server, first.Server, a.path); err != nil {
@@ -189,7 +192,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	a.log.Info("packet rules", "backend", a.backend.String())
 	registry := pods.Open(a.conf.StateDir, a.backend, a.log)
-	a.clients.follow(registry)
+	a.clients.Follow(registry)
 	host, err := a.backend.OpenHost(-1)
 	if err != nil {
 		return err
@@ -227,9 +230,9 @@ func (a *agent) run(ctx context.Context) error {
 	m.Collect(upstreams.Collector())
 	m.Collect(gate.Collector())
 	m.Collect(server.Collector())
-	m.Collect(a.clients.metrics.Collector())
+	m.Collect(a.clients.Metrics.Collector())
 	if a.conf.Listen.Namespaces {
-		m.CollectNamespaces(a.clients.counts)
+		m.CollectNamespaces(a.clients.Namespaces)
 	}
 	err = patiently(ctx, a.log, "the rules of another back end", func() error { return a.replaceRules(ctx, a.backend, rules, first, registry) })
 	if err != nil {
@@ -275,7 +278,7 @@ func (a *agent) run(ctx context.Context) error {
 			a.answers.Save()
 		}
 	}()
-	asked, err := handover.Listen(filepath.Join(a.conf.StateDir, handoverName))
+	asked, err := handover.Listen(filepath.Join(a.conf.StateDir, podfile.HandoverName))
 	if err != nil {
 		// Not worth failing for: a successor then waits for this agent's end.
 		a.log.Warn("no hand-over can be asked for", "err", err)
@@ -307,17 +310,19 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
 		return s
-	}, Pods: func() any { return a.clients.view() }, Config: a.shown}
+	}, Pods: func() any { return inspect.PodViews(a.clients.Pods()) }, Config: a.shown}
 	if a.role.serve != nil {
 		a.role.serve(shared, wg, m, health)
 	}
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", a.conf.Listen.Metrics, m.MetricsHandler()) })
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "health", a.conf.Listen.Health, health.Handler()) })
 	wg.Go(func() {
-		telemetry.ServeSocket(shared, a.log, filepath.Join(a.conf.StateDir, socketName), health.SocketHandler())
+		telemetry.ServeSocket(shared, a.log, filepath.Join(a.conf.StateDir, podfile.AgentSocketName), health.SocketHandler())
 	})
 	if a.podDir != "" {
-		wg.Go(func() { telemetry.ServeSocket(own, a.log, filepath.Join(a.podDir, socketName), health.SocketHandler()) })
+		wg.Go(func() {
+			telemetry.ServeSocket(own, a.log, filepath.Join(a.podDir, podfile.AgentSocketName), health.SocketHandler())
+		})
 	}
 }
 
@@ -401,7 +406,7 @@ func (w world) Lost(ctx context.Context, clusterDNS netip.Addr, name string) str
 	if w.intercepted {
 		return ""
 	}
-	if err := (inquiry{server: nameserver.At(clusterDNS), name: name}).ask(ctx); err == nil {
+	if err := inspect.Answers(ctx, clusterDNS, name); err == nil {
 		return fmt.Sprintf("%s answers this host, but not what is given back to it", clusterDNS)
 	}
 	return "" // kube-dns may be away

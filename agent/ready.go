@@ -2,40 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"path/filepath"
-)
 
-// get asks a running agent at its socket. cancel ends what is left of the answer.
-func get(ctx context.Context, socket, path string) (resp *http.Response, cancel func(), err error) {
-	ctx, cancel = context.WithTimeout(ctx, statusTimeout)
-	defer func() {
-		if err != nil {
-			cancel()
-		}
-	}()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", socket)
-	}}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
-	if err != nil {
-		return nil, cancel, err
-	}
-	resp, err = client.Do(req)
-	var op *net.OpError
-	switch {
-	case err == nil:
-		return resp, cancel, nil
-	case errors.As(err, &op) && op.Op == "dial":
-		return nil, cancel, fmt.Errorf("no agent runs on this node (%w)", op.Err)
-	}
-	return nil, cancel, fmt.Errorf("the agent does not answer: %w", err)
-}
+	"github.com/neardns/neardns/agent/internal/inspect"
+	"github.com/neardns/neardns/pkg/podfile"
+)
 
 // runReady asks one agent whether it is ready, or alive: that of a pod's folder, or else the one that has the node. Two may run
 // side by side while one hands over, and an address that both share would tell of the wrong one.
@@ -59,17 +30,11 @@ func runReady(ctx context.Context, e env, args []string) error {
 	if *alive {
 		about = "/healthz"
 	}
-	resp, cancel, err := get(ctx, filepath.Join(dir, socketName), about)
+	text, good, err := inspect.Ask(ctx, filepath.Join(dir, podfile.AgentSocketName), about)
 	if err != nil {
 		return &exitError{code: exitDegraded, err: err}
 	}
-	defer cancel()
-	defer resp.Body.Close() //nolint:errcheck // read to the end
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
-	if err == nil {
-		_, err = e.stdout.Write(text)
-	}
-	if err == nil && resp.StatusCode != http.StatusOK {
+	if _, err = e.stdout.Write(text); err == nil && !good {
 		err = &exitError{code: exitDegraded}
 	}
 	return err

@@ -57,7 +57,7 @@ func (a *agent) load() (plan.Plan, error) {
 	}
 	a.level.Set(next.Log.Level)
 	a.answers.Store.SetLimit(mebibytes(next.Cache.MemoryMiB))
-	a.clients.configure(next)
+	a.clients.Configure(next)
 	a.mu.Lock()
 	a.conf = next
 	a.mu.Unlock()

@@ -24,14 +24,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/wire"
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-)
-
-// Names in the state folder.
-const (
-	lockName     = "agent.lock"
-	socketName   = "agent.sock" // also in a pod's own folder
-	handoverName = "handover.sock"
 )
 
 // Times of a take-over, as the successor sees it.
@@ -58,7 +52,7 @@ func lockNode(stateDir, who string) (*os.File, error) {
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
 	}
-	path := filepath.Join(stateDir, lockName)
+	path := filepath.Join(stateDir, podfile.AgentLockName)
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
@@ -124,7 +118,7 @@ type seat struct {
 func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first plan.Plan, m *telemetry.Metrics) (*seat, error) {
 	lock := func() (*os.File, error) { return takeLock(first.Lock, a.claim.String()) }
 	s := &successor{log: a.log, server: server, plan: first, answers: a.answers, lock: lock}
-	path := filepath.Join(a.conf.StateDir, handoverName)
+	path := filepath.Join(a.conf.StateDir, podfile.HandoverName)
 	said := ""
 	for begun := time.Now(); ; {
 		got, err := lock()

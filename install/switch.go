@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	// agentSocket is where a living agent answers, in its state folder (agent/seat.go).
-	agentSocket = "agent.sock"
 	// agentTime is what a living agent has to mend its rules by itself, as it does within moments. One that hangs does not.
 	agentTime = 600 * time.Millisecond
 	agentLook = 50 * time.Millisecond
@@ -171,7 +169,7 @@ func (k *keeper) rest() time.Duration {
 
 // agentAnswers tells whether there is a process behind the agent's socket; it may hang all the same.
 func (k *keeper) agentAnswers() bool {
-	c, err := net.DialTimeout("unix", filepath.Join(k.stateDir, agentSocket), agentTime)
+	c, err := net.DialTimeout("unix", filepath.Join(k.stateDir, podfile.AgentSocketName), agentTime)
 	if err != nil {
 		return false
 	}

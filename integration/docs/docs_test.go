@@ -147,7 +147,7 @@ func checkCommands(t *testing.T, bin string, b block) {
 // checkFindings holds that what a document shows of the doctor's lines is what the doctor says, by its golden texts.
 func checkFindings(t *testing.T, b block) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "agent/internal/doctor/testdata/*.txt"))
+	files, err := filepath.Glob(filepath.Join(root, "agent/internal/inspect/testdata/*.txt"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no golden texts: %v", err)
 	}

@@ -27,7 +27,6 @@ const (
 	keyValid         = "cni.dev/valid-attachments"
 	keyValidOldTypo  = "cni.dev/attachments" // an early draft of CNI 1.1; libcni sends both
 	noLogFile        = "none"
-	logName          = "plugin.log"
 	domainDefault    = "cluster.local"
 	steerProven      = "proven"
 	steerAlways      = "always"
@@ -132,7 +131,7 @@ func (r *confReader) fault(field, format string, args ...any) {
 func parseConf(stdin []byte) (*Conf, error) {
 	c := &Conf{
 		ClusterDomain: domainDefault, Steer: steerProven, Backend: backendAuto, OnUnsupported: unsupportedAllow,
-		StateDir: podfile.DefaultStateDir, PersistDir: podfile.DefaultPersistDir, LogFile: filepath.Join(podfile.DefaultStateDir, logName),
+		StateDir: podfile.DefaultStateDir, PersistDir: podfile.DefaultPersistDir, LogFile: filepath.Join(podfile.DefaultStateDir, podfile.PluginLogName),
 		ResolvConf: resolvConfAuto, ResolvConfPaths: sandbox.Patterns(), HostResolvConf: hostResolvConf,
 	}
 	r := &confReader{}
@@ -194,7 +193,7 @@ func (r *confReader) own(c *Conf) {
 }
 
 func (r *confReader) logging(c *Conf) {
-	c.LogFile = filepath.Join(c.StateDir, logName)
+	c.LogFile = filepath.Join(c.StateDir, podfile.PluginLogName)
 	var name string
 	if r.text("logFile", &name); name == noLogFile {
 		c.LogFile = ""

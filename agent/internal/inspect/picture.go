@@ -1,4 +1,4 @@
-package doctor
+package inspect
 
 import (
 	"net/netip"

@@ -1,13 +1,13 @@
-package main
+package clients
 
 import (
 	"context"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/google/go-cmp/cmp"
@@ -18,14 +18,17 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer/backend"
-	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // confOf reads a configuration.
 func confOf(t *testing.T, lines string) *config.Node {
 	t.Helper()
-	e, _, _ := fake(map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n" + lines})
-	conf, err := loadConfig(e, "/node.yaml")
+	conf, err := config.Load("/node.yaml", config.Env{LookupEnv: func(string) (string, bool) { return "", false }, ReadFile: func(path string) ([]byte, error) {
+		if path != "/node.yaml" {
+			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+		}
+		return []byte("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\n" + lines), nil
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,17 +48,17 @@ func filesOf(t *testing.T, files ...podfile.File) *pods.Pods {
 			t.Fatal(err)
 		}
 	}
-	return pods.Open(dir, backend.Kind{}, discardLog())
+	return pods.Open(dir, backend.Kind{}, slog.New(slog.DiscardHandler))
 }
 
-func clientsOf(registry *pods.Pods, conf *config.Node) *clients {
-	c := newClients(conf)
-	c.follow(registry)
+func clientsOf(registry *pods.Pods, conf *config.Node) *Clients {
+	c := New(conf)
+	c.Follow(registry)
 	return c
 }
 
 func pod(namespace, name, address string, change ...func(*podfile.File)) podfile.File {
-	f := podfile.File{PodNamespace: namespace, PodName: name, Addresses: addrs(address), Nameservers: []string{"10.96.0.10"},
+	f := podfile.File{PodNamespace: namespace, PodName: name, Addresses: []netip.Addr{addr(address)}, Nameservers: []string{"10.96.0.10"},
 		Searches: []string{namespace + ".svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"}}
 	for _, c := range change {
 		c(&f)
@@ -101,12 +104,12 @@ func TestWhoseQuestionsAreCompleted(t *testing.T) {
 func TestSearchOutlivesOthers(t *testing.T) {
 	registry := filesOf(t, pod("shop", "web", "10.244.1.5"), pod("shop", "api", "10.244.1.6"))
 	c := clientsOf(registry, confOf(t, "podDNS: {searchCompletion: true}\n"))
-	before := c.search(addr("10.244.1.5"), false)
-	if before == nil || before == c.search(addr("10.244.1.6"), false) {
+	before := c.Search(addr("10.244.1.5"), false)
+	if before == nil || before == c.Search(addr("10.244.1.6"), false) {
 		t.Error("two pods are taken for one")
 	}
 	registry.Outdate()
-	if c.search(addr("10.244.1.5"), false) != before {
+	if c.Search(addr("10.244.1.5"), false) != before {
 		t.Error("it is another one")
 	}
 }
@@ -114,11 +117,11 @@ func TestSearchOutlivesOthers(t *testing.T) {
 // TestSearchCompletionReloads: an operator who switches it off must not have to start pods anew.
 func TestSearchCompletionReloads(t *testing.T) {
 	c := clientsOf(filesOf(t, pod("shop", "web", "10.244.1.5")), confOf(t, "podDNS: {searchCompletion: true}\n"))
-	if c.search(addr("10.244.1.5"), false) == nil || c.search(addr("10.244.1.6"), false) != nil {
+	if c.Search(addr("10.244.1.5"), false) == nil || c.Search(addr("10.244.1.6"), false) != nil {
 		t.Error("on for the pod, and for it alone")
 	}
-	c.configure(confOf(t, ""))
-	if c.search(addr("10.244.1.5"), false) != nil {
+	c.Configure(confOf(t, ""))
+	if c.Search(addr("10.244.1.5"), false) != nil {
 		t.Error("still on")
 	}
 }
@@ -129,24 +132,24 @@ func TestCounts(t *testing.T) {
 	client := context.Background()
 	inner := context.WithValue(client, dnsserver.LoopKey{}, 1)
 	for _, rcode := range []int{0, 3, 2, 5} {
-		c.answered(client, from("10.244.1.5"), rcode)
+		c.Answered(client, from("10.244.1.5"), rcode)
 	}
-	c.answered(client, &net.TCPAddr{IP: net.ParseIP("10.244.1.6"), Port: 1}, 0)
-	c.answered(client, from("192.0.2.1"), 0) // no pod's
-	c.answered(client, nil, 0)
-	c.answered(inner, from("10.244.1.5"), 0)
-	c.hit(client, from("10.244.1.5"))
-	c.hit(inner, from("10.244.1.5")) // the end of a walk
-	want := map[string]podCounts{"shop/web": {Queries: 4, Hits: 2, Failures: 2}, "shop/api": {Queries: 1}, "data/db": {}}
-	got := map[string]podCounts{}
-	for _, v := range c.view() {
-		got[v.Pod] = *v.Counts
+	c.Answered(client, &net.TCPAddr{IP: net.ParseIP("10.244.1.6"), Port: 1}, 0)
+	c.Answered(client, from("192.0.2.1"), 0) // no pod's
+	c.Answered(client, nil, 0)
+	c.Answered(inner, from("10.244.1.5"), 0)
+	c.Hit(client, from("10.244.1.5"))
+	c.Hit(inner, from("10.244.1.5")) // the end of a walk
+	want := map[string]Counts{"shop/web": {Queries: 4, Hits: 2, Failures: 2}, "shop/api": {Queries: 1}, "data/db": {}}
+	got := map[string]Counts{}
+	for _, p := range c.Pods() {
+		got[p.File.PodNamespace+"/"+p.File.PodName] = p.Counts
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("pods (-want +got):\n%s", diff)
 	}
 	byNamespace := map[string]telemetry.Namespace{}
-	for _, n := range c.counts() {
+	for _, n := range c.Namespaces() {
 		byNamespace[n.Name] = n
 	}
 	if diff := cmp.Diff(map[string]telemetry.Namespace{"shop": {Name: "shop", Queries: 5, Hits: 2, Failures: 2}, "data": {Name: "data"}}, byNamespace); diff != "" {
@@ -160,7 +163,7 @@ func TestNamespacesAreBounded(t *testing.T) {
 	for i := range 3 * namespacesMost {
 		c.namespace(fmt.Sprintf("ns%d", i)).queries.Add(1)
 	}
-	counts := c.counts()
+	counts := c.Namespaces()
 	if len(counts) != namespacesMost+1 {
 		t.Errorf("%d namespaces", len(counts))
 	}
@@ -176,7 +179,7 @@ func TestNamespacesAreBounded(t *testing.T) {
 // TestNamespacesGiveTheirPlaceBack: who came first and went must not keep those who live now without series of their own.
 func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
 	dir := t.TempDir()
-	registry := pods.Open(dir, backend.Kind{}, discardLog())
+	registry := pods.Open(dir, backend.Kind{}, slog.New(slog.DiscardHandler))
 	c := clientsOf(registry, confOf(t, ""))
 	for i := range namespacesMost {
 		c.namespace(fmt.Sprintf("gone%d", i)).queries.Add(1)
@@ -188,11 +191,11 @@ func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
 	}
 	registry.Outdate()
 	answer := func() {
-		c.answered(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.244.1.5:4000")), 0)
+		c.Answered(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.244.1.5:4000")), 0)
 	}
 	counts := func() map[string]uint64 {
 		m := map[string]uint64{}
-		for _, n := range c.counts() {
+		for _, n := range c.Namespaces() {
 			m[n.Name] = n.Queries
 		}
 		return m
@@ -207,71 +210,4 @@ func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
 	}
 }
 
-func TestPodsText(t *testing.T) {
-	yes := true
-	odd := pod("shop", "we\nb", "10.244.1.5", func(f *podfile.File) {
-		f.SearchCompletion = &yes
-		f.DNS = &podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Searches: []string{"a.b"}, Options: []string{"ndots:1"}}}
-		f.Ignored = []podfile.Ignored{{What: "annotation neardns.io/steer", Why: "perhaps\tis neither true nor false"}}
-		f.Decisions = []podfile.Decision{{State: podfile.Steered}}
-	})
-	views := []podView{viewOf(odd, confOf(t, "")), viewOf(podfile.File{ContainerID: "0123456789abcdef", IfName: "eth0"}, confOf(t, ""))}
-	views[0].Counts = &podCounts{Queries: 7, Hits: 5, Failures: 1}
-	want := `POD               ADDRESSES   CLUSTER DNS  NAMESERVERS  SEARCH  OPTIONS  OVERLAY          COMPLETION  QUERIES  HITS  FAILURES
-shop/we?b         10.244.1.5  steered      10.96.0.10   a.b     ndots:1  overlaid (file)  on          7        5     1
-0123456789abc     -           -            -            -       -        -                off         -        -     -
-shop/we?b: ignored: annotation neardns.io/steer: perhaps?is neither true nor false
-`
-	if diff := cmp.Diff(squeeze(want), squeeze(podsText(views))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if text := podsText(nil); !strings.HasPrefix(text, "no pods") {
-		t.Error(text)
-	}
-}
-
-// squeeze makes the widths of columns not matter.
-func squeeze(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, l := range lines {
-		lines[i] = strings.Join(strings.Fields(l), " ")
-	}
-	return strings.Join(lines, "\n")
-}
-
-// TestPodsCommand asks a running agent's socket, and goes by the files where there is none.
-func TestPodsCommand(t *testing.T) {
-	dir := t.TempDir()
-	if err := podfile.Write(dir, func() podfile.File {
-		f := pod("shop", "web", "10.244.1.5")
-		f.ContainerID, f.IfName = "c0", "eth0"
-		return f
-	}()); err != nil {
-		t.Fatal(err)
-	}
-	lines := "stateDir: " + dir + "\npersistDir: " + dir + "/lib\n"
-	e, out, errs := fake(map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n" + lines}, "pods", "--config", "/node.yaml")
-	if code := run(t.Context(), e); code != exitDegraded || !strings.Contains(out.String(), "shop/web") || !strings.Contains(errs.String(), "no agent runs on this node") {
-		t.Errorf("without an agent: %d\n%s%s", code, out, errs)
-	}
-	c := clientsOf(pods.Open(dir, backend.Kind{}, discardLog()), confOf(t, lines))
-	c.answered(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.244.1.5:4000")), 0)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		telemetry.ServeSocket(ctx, discardLog(), dir+"/"+socketName, telemetry.Health{Pods: func() any { return c.view() }}.SocketHandler())
-	}()
-	defer func() { stop(); <-done }()
-	testutil.Eventually(t, 30*time.Second, func() error {
-		out.Reset()
-		e.args = []string{"pods", "--config", "/node.yaml", "--json"}
-		if code := run(t.Context(), e); code != exitGood {
-			return fmt.Errorf("exit code %d", code)
-		}
-		return nil
-	})
-	if !strings.Contains(out.String(), `"queries": 1`) {
-		t.Errorf("with one:\n%s", out)
-	}
-}
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }

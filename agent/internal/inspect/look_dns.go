@@ -1,4 +1,4 @@
-package main
+package inspect
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/doctor"
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/upstream"
@@ -35,10 +34,10 @@ type inquiry struct {
 }
 
 // ask asks every upstream, and every cluster DNS address as the host's own processes do, a real question, all at once.
-func (l *looker) ask(ctx context.Context, want plan.Plan, up upstream.Upstreams) (upstreams, fallbacks []doctor.Answer) {
+func (l *Looker) ask(ctx context.Context, want plan.Plan, up upstream.Upstreams) (upstreams, fallbacks []Answer) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	cluster := "kubernetes.default.svc." + l.conf.ClusterDomain + "."
+	cluster := "kubernetes.default.svc." + l.Conf.ClusterDomain + "."
 	var list []inquiry
 	for _, s := range up.Cluster {
 		list = append(list, inquiry{s, s.String(), "cluster", cluster, true})
@@ -55,19 +54,24 @@ func (l *looker) ask(ctx context.Context, want plan.Plan, up upstream.Upstreams)
 	for _, r := range want.Redirects {
 		list = append(list, inquiry{nameserver.At(r.ClusterDNS), r.ClusterDNS.String(), "fallback", cluster, false})
 	}
-	answers := make([]doctor.Answer, len(list))
+	answers := make([]Answer, len(list))
 	var wg sync.WaitGroup
 	for i, q := range list {
 		wg.Go(func() {
 			begun := time.Now()
 			err := q.ask(ctx)
 			own := q.server.Addr.Port() == 53 && slices.Contains(want.Addresses(), q.server.Addr.Addr())
-			answers[i] = doctor.Answer{Server: q.shown, Role: q.role, Took: time.Since(begun), Err: text(err), Own: own}
+			answers[i] = Answer{Server: q.shown, Role: q.role, Took: time.Since(begun), Err: text(err), Own: own}
 		})
 	}
 	wg.Wait()
-	slices.SortStableFunc(answers[:ours], func(a, b doctor.Answer) int { return strings.Compare(a.Role, b.Role) })
+	slices.SortStableFunc(answers[:ours], func(a, b Answer) int { return strings.Compare(a.Role, b.Role) })
 	return answers[:ours], answers[ours:]
+}
+
+// Answers asks a server for the addresses of a name, as this host's own processes do: nil if it answers, also that there are none.
+func Answers(ctx context.Context, server netip.Addr, name string) error {
+	return inquiry{server: nameserver.At(server), name: name}.ask(ctx)
 }
 
 // ask asks through the standard library's resolver, whose messages go to the one server. That a name is not there is an
@@ -109,20 +113,20 @@ func (q inquiry) ask(ctx context.Context) error {
 }
 
 // resolvConf reads the files that name upstreams.
-func (l *looker) resolvConf(up upstream.Upstreams) []doctor.ResolvConf {
+func (l *Looker) resolvConf(up upstream.Upstreams) []ResolvConf {
 	var paths []string
 	if up.By == upstream.ByNode {
-		paths = append(paths, l.conf.Upstreams.NodeFile)
+		paths = append(paths, l.Conf.Upstreams.NodeFile)
 	}
-	for _, e := range l.conf.Upstreams.External {
+	for _, e := range l.Conf.Upstreams.External {
 		if e.Path != "" {
 			paths = append(paths, e.Path)
 		}
 	}
-	var out []doctor.ResolvConf
+	var out []ResolvConf
 	for _, path := range paths {
-		r := doctor.ResolvConf{Path: path}
-		data, err := l.env.readFile(path)
+		r := ResolvConf{Path: path}
+		data, err := l.ReadFile(path)
 		r.Err = text(err)
 		for line := range strings.Lines(string(data)) {
 			if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" {
@@ -140,9 +144,9 @@ func (l *looker) resolvConf(up upstream.Upstreams) []doctor.ResolvConf {
 }
 
 // network looks at the runtime's network: containerd and CRI-O take the first file of the folder, by name.
-func (l *looker) network(clusterDNS []netip.Addr) doctor.Network {
-	n := doctor.Network{Folder: l.cniConf, Plugin: filepath.Join(l.cniBin, conflist.Type)}
-	files, err := os.ReadDir(l.cniConf) // sorted
+func (l *Looker) network(clusterDNS []netip.Addr) Network {
+	n := Network{Folder: l.CNIConf, Plugin: filepath.Join(l.CNIBin, conflist.Type)}
+	files, err := os.ReadDir(l.CNIConf) // sorted
 	if err != nil {
 		n.Err = err.Error() // also where it is only not mounted here
 		return n
@@ -151,7 +155,7 @@ func (l *looker) network(clusterDNS []netip.Addr) doctor.Network {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(f.Name())) {
 			continue
 		}
-		path := filepath.Join(l.cniConf, f.Name())
+		path := filepath.Join(l.CNIConf, f.Name())
 		data, err := os.ReadFile(path)
 		if err != nil {
 			n.Err = err.Error()
@@ -170,7 +174,7 @@ func (l *looker) network(clusterDNS []netip.Addr) doctor.Network {
 		}
 	}
 	switch info, err := os.Stat(n.Plugin); {
-	case errors.Is(err, fs.ErrNotExist) && !exists(l.cniBin): // not mounted here
+	case errors.Is(err, fs.ErrNotExist) && !exists(l.CNIBin): // not mounted here
 	case err != nil:
 		n.PluginErr = err.Error()
 	case info.Mode()&0o111 == 0:
@@ -180,12 +184,12 @@ func (l *looker) network(clusterDNS []netip.Addr) doctor.Network {
 }
 
 // watch reads what the watch over the network said. A file that cannot be read is a fault of its own.
-func (l *looker) watch() doctor.Watch {
-	w, ok, err := podfile.ReadWatch(l.conf.StateDir)
+func (l *Looker) watch() Watch {
+	w, ok, err := podfile.ReadWatch(l.Conf.StateDir)
 	if err != nil {
-		return doctor.Watch{Present: true, Fault: err.Error()}
+		return Watch{Present: true, Fault: err.Error()}
 	}
-	return doctor.Watch{Present: ok, Age: time.Since(w.Looked), Network: w.Network, Fault: w.Fault, Fighting: w.Fighting, Repairs: w.Repairs}
+	return Watch{Present: ok, Age: time.Since(w.Looked), Network: w.Network, Fault: w.Fault, Fighting: w.Fighting, Repairs: w.Repairs}
 }
 
 // missingRedirects lists the cluster DNS addresses that the entry in a list does not name.

@@ -1,4 +1,4 @@
-package doctor
+package inspect
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ type PodDNS struct {
 	Ignored []string // what was left out, each with its reason
 }
 
-// podDNS tells of every overlay that did not reach its pod. Pods with the same trouble are one finding: it mostly comes from one
+// checkPodDNS tells of every overlay that did not reach its pod. Pods with the same trouble are one finding: it mostly comes from one
 // line in the configuration, or from one Deployment.
-func podDNS(p Picture, f *findings) {
+func checkPodDNS(p Picture, f *findings) {
 	const ignored = "correct it; a pod takes it at its start"
 	type trouble struct{ what, do string }
 	names := map[trouble][]string{}

@@ -1,12 +1,15 @@
-// Package doctor owns the judgement of a node: given a picture of it, what is wrong and what to do. It is pure: the agent's
-// command `doctor` takes the picture, and never changes anything.
+// Package inspect looks at the node that it runs on and shows what it found: the facts, the judgement, and the views of the commands
+// `status`, `pods` and `doctor`. It only reads and asks, also where the agent is dead.
 //
-// It must never guess where the picture says that something could not be looked at: that is a warning of its own.
+// It must never change anything, and never guess where something could not be looked at: the doctor has a warning of its own for that.
+// The judgement (Diagnose) is pure: it is given a picture of a node.
 //
-// Failure policy: every check speaks, also when all is well, so that silence never passes for health.
-package doctor
+// Failure policy: the doctor notes what it cannot look at and goes on; each of its checks reports, also when all is well, so that
+// silence never passes for health. `status` is an error where the kernel's rules cannot be read.
+package inspect
 
 import (
+	"context"
 	"fmt"
 	"strings"
 )
@@ -37,16 +40,19 @@ type Report struct {
 	Good     bool      `json:"good"` // nothing fails
 }
 
-// Diagnose looks at a picture. Findings come in the order of a query's way through the node.
+// Doctor tells what is wrong on the node and what to do.
+func (l *Looker) Doctor(ctx context.Context) Report { return Diagnose(l.picture(ctx)) }
+
+// Diagnose judges a picture. Findings come in the order of a query's way through the node.
 func Diagnose(p Picture) Report {
 	var r Report
 	for _, check := range []struct {
 		name string
 		look func(Picture, *findings)
 	}{
-		{"config", configuration}, {"agent", agent}, {"link", linkUp}, {"port 53", listeners}, {"rules", rules}, {"firewall", firewall}, {"leases", leases},
-		{"fallback", fallback}, {"kube-proxy", kubeProxy}, {"upstreams", upstreams}, {"answers", answers}, {"resolv.conf", resolvConf},
-		{"conflist", conflist}, {"pods", pods}, {"pod dns", podDNS}, {"kernel", kernel}, {"conntrack", conntrack}, {"folders", folders}, {"neighbours", neighbours},
+		{"config", checkConfig}, {"agent", checkAgent}, {"link", checkLink}, {"port 53", checkListeners}, {"rules", checkRules}, {"firewall", checkFirewall}, {"leases", checkLeases},
+		{"fallback", checkFallback}, {"kube-proxy", checkKubeProxy}, {"upstreams", checkUpstreams}, {"answers", checkAnswers}, {"resolv.conf", checkResolvConf},
+		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel", checkKernel}, {"conntrack", checkConntrack}, {"folders", checkFolders}, {"neighbours", checkNeighbours},
 	} {
 		f := findings{check: check.name}
 		check.look(p, &f)

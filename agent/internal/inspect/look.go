@@ -1,4 +1,4 @@
-package main
+package inspect
 
 import (
 	"context"
@@ -16,48 +16,35 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/dns"
-	"github.com/neardns/neardns/agent/internal/doctor"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// looker takes the picture of a node that the doctor judges. What cannot be looked at is noted, and the rest is looked at.
-type looker struct {
-	env             env
-	conf            *config.Node
-	fault           error // of its file, where the agent serves by the one before
-	cniConf, cniBin string
-	want            plan.Plan // as far as the configuration gives it
-	pods            *pods.Pods
-	backend         backend.Kind
-}
-
-func (l *looker) picture(ctx context.Context) doctor.Picture {
-	p := doctor.Picture{StateDir: l.conf.StateDir, Link: l.conf.Link.Name, Unknown: l.conf.Unknown()}
-	if l.fault != nil {
-		p.Config = append(p.Config, l.fault.Error())
+// picture takes the picture of a node that the doctor judges. What cannot be looked at is noted, and the rest is looked at.
+func (l *Looker) picture(ctx context.Context) Picture {
+	p := Picture{StateDir: l.Conf.StateDir, Link: l.Conf.Link.Name, Unknown: l.Conf.Unknown()}
+	if l.Fault != nil {
+		p.Config = append(p.Config, l.Fault.Error())
 	}
-	k, backendErr := installed(l.conf.StateDir)
-	l.backend, l.pods = k, pods.Open(l.conf.StateDir, k, discardLog())
-	want, up, err := plan.Read(l.conf, l.env.readFile, "doctor")
+	f := l.gather(ctx)
+	defer f.close()
+	want, up, err := plan.Read(l.Conf, l.ReadFile, "doctor")
 	if err != nil {
 		p.Config = append(p.Config, err.Error())
 	}
-	if want, err = want.On(k); err != nil {
+	if want, err = want.On(f.kind); err != nil {
 		p.Config = append(p.Config, err.Error())
 	}
-	if backendErr != nil {
-		p.Config = append(p.Config, backendErr.Error())
+	if f.kindErr != nil {
+		p.Config = append(p.Config, f.kindErr.Error())
 	}
-	l.want = want
 	p.External = up.Outside()
 	for _, a := range want.Addresses() {
-		p.Targets = append(p.Targets, doctor.Target{Address: a, Protocol: "udp"}, doctor.Target{Address: a, Protocol: "tcp"})
+		p.Targets = append(p.Targets, Target{Address: a, Protocol: "udp"}, Target{Address: a, Protocol: "tcp"})
 	}
 	for _, r := range want.Redirects {
 		p.ClusterDNS = append(p.ClusterDNS, r.ClusterDNS)
@@ -65,42 +52,35 @@ func (l *looker) picture(ctx context.Context) doctor.Picture {
 	var asked sync.WaitGroup
 	asked.Go(func() { p.Upstreams, p.Fallbacks = l.ask(ctx, want, up) })
 	asked.Go(func() { p.Both = l.both(ctx, want) })
-	p.Agent = l.agent(ctx)
-	p.LinkDrift, p.LinkErr = l.link()
+	p.Agent = l.agent(f)
+	p.LinkDrift, p.LinkErr = l.link(want)
 	p.Sockets = sockets(p.Targets)
-	l.rules(&p)
-	l.firewall(&p)
+	l.rules(&p, f, want)
+	l.firewall(&p, want)
 	p.Resolv = l.resolvConf(up)
 	p.Network = l.network(p.ClusterDNS)
 	p.Watch = l.watch()
-	l.lookAtPods(&p)
-	p.Kernel = l.kernel(p.Kernel.BridgePods)
-	for _, dir := range []string{l.conf.StateDir, l.conf.PersistDir} {
-		p.Folders = append(p.Folders, doctor.Folder{Path: dir, Err: unwritable(dir)})
+	lookAtPods(&p, f.pods)
+	p.Kernel = look(p.Kernel.BridgePods, want)
+	for _, dir := range []string{l.Conf.StateDir, l.Conf.PersistDir} {
+		p.Folders = append(p.Folders, Folder{Path: dir, Err: unwritable(dir)})
 	}
 	asked.Wait()
 	return p
 }
 
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-func (l *looker) agent(ctx context.Context) doctor.Agent {
-	a := doctor.Agent{Holder: l.holder()}
-	s, err := askAgent(ctx, filepath.Join(l.conf.StateDir, socketName))
-	if err != nil {
-		a.Err = err.Error()
+func (l *Looker) agent(f *facts) Agent {
+	a := Agent{Holder: l.holder()}
+	if f.agentErr != nil {
+		a.Err = f.agentErr.Error()
 		return a
 	}
-	a.Instance, a.Since, a.Serving, a.Faults, a.Without, a.Reasons = s.Instance, s.Started, s.Serving, s.Faults, s.Without, map[doctor.Target]string{}
+	s := f.agent
+	a.Instance, a.Since, a.Serving, a.Faults, a.Without, a.Reasons = s.Instance, s.Started, s.Serving, s.Faults, s.Without, map[Target]string{}
 	a.CannotAsk = s.CannotAsk
 	for _, lease := range s.Leases {
 		if !lease.Held {
-			a.Reasons[doctor.Target{Address: lease.Address, Protocol: lease.Protocol}] = lease.Reason
+			a.Reasons[Target{Address: lease.Address, Protocol: lease.Protocol}] = lease.Reason
 		}
 	}
 	for _, b := range s.Bypassed {
@@ -124,8 +104,8 @@ func (l *looker) agent(ctx context.Context) doctor.Agent {
 }
 
 // holder is the living process that the lock names. The lock itself is not tried: that would be in a starting agent's way.
-func (l *looker) holder() int {
-	data, err := os.ReadFile(filepath.Join(l.conf.StateDir, lockName))
+func (l *Looker) holder() int {
+	data, err := os.ReadFile(filepath.Join(l.Conf.StateDir, podfile.AgentLockName))
 	if err != nil {
 		return 0
 	}
@@ -142,14 +122,14 @@ func (l *looker) holder() int {
 	return pid
 }
 
-func (l *looker) link() (drift []string, failed string) {
-	drift, err := link.Verify(link.Config{Name: l.conf.Link.Name, Addresses: l.want.Addresses()})
+func (l *Looker) link(want plan.Plan) (drift []string, failed string) {
+	drift, err := link.Verify(link.Config{Name: l.Conf.Link.Name, Addresses: want.Addresses()})
 	return drift, text(err)
 }
 
 // sockets lists those of other programs on port 53 of our addresses. Two agents are told apart by their locks.
-func sockets(targets []doctor.Target) []doctor.Socket {
-	var out []doctor.Socket
+func sockets(targets []Target) []Socket {
+	var out []Socket
 	said := map[string]bool{}
 	for _, t := range targets {
 		exact, wildcard, err := dns.Listening(t.Protocol, netip.AddrPortFrom(t.Address, 53))
@@ -158,42 +138,35 @@ func sockets(targets []doctor.Target) []doctor.Socket {
 		}
 		for _, who := range exact {
 			if !strings.HasPrefix(who, "neardns-agent ") {
-				out = append(out, doctor.Socket{Target: t, Holder: who})
+				out = append(out, Socket{Target: t, Holder: who})
 			}
 		}
 		for _, who := range wildcard {
 			if key := who + t.Protocol; !said[key] {
 				said[key] = true
-				out = append(out, doctor.Socket{Target: t, Holder: who, Wildcard: true})
+				out = append(out, Socket{Target: t, Holder: who, Wildcard: true})
 			}
 		}
 	}
 	return out
 }
 
-func (l *looker) rules(p *doctor.Picture) {
-	proof, err := podfile.ReadProof(l.conf.PersistDir)
+func (l *Looker) rules(p *Picture, f *facts, plan plan.Plan) {
+	proof, err := podfile.ReadProof(l.Conf.PersistDir)
 	p.Proven, p.ProvenErr = proof.ClusterDNS, text(err)
-	rules, err := l.backend.OpenHost(-1)
+	p.Table.Present, p.Table.Err = f.present, text(f.tableErr)
+	for _, held := range f.leases {
+		p.Leases = append(p.Leases, Target{Address: held.Address, Protocol: held.Protocol.String()})
+	}
+	if !f.present || f.tableErr != nil {
+		return
+	}
+	want, err := plan.Host(f.pods, steer.Uplinks)
 	if err != nil {
 		p.Table.Err = err.Error()
 		return
 	}
-	defer rules.Close() //nolint:errcheck // only read
-	if p.Table.Present, err = rules.Present(); err != nil || !p.Table.Present {
-		p.Table.Err = text(err)
-		return
-	}
-	leases, err := rules.Leases(l.conf.Lease.Renew, l.conf.Lease.Lifetime)
-	for _, held := range leases {
-		p.Leases = append(p.Leases, doctor.Target{Address: held.Address, Protocol: held.Protocol.String()})
-	}
-	want, uplinkErr := l.want.Host(l.pods, steer.Uplinks)
-	if err = errors.Join(err, uplinkErr); err != nil {
-		p.Table.Err = err.Error()
-		return
-	}
-	err = rules.Verify(want)
+	err = f.host.Verify(want)
 	var drift *steer.DriftError
 	if errors.As(err, &drift) {
 		p.Table.Drift = drift.Items
@@ -203,8 +176,8 @@ func (l *looker) rules(p *doctor.Picture) {
 }
 
 // firewall looks at who else filters, and by the same list of chains at kube-proxy and other neighbours.
-func (l *looker) firewall(p *doctor.Picture) {
-	kept, lacking, err := iptables.VerifyAccepts(l.want.Addresses())
+func (l *Looker) firewall(p *Picture, want plan.Plan) {
+	kept, lacking, err := iptables.VerifyAccepts(want.Addresses())
 	for _, k := range kept {
 		p.Firewall.Kept = append(p.Firewall.Kept, k.String())
 	}
@@ -213,7 +186,7 @@ func (l *looker) firewall(p *doctor.Picture) {
 	}
 	others, otherErr := steer.Others(-1)
 	p.Firewall.Err = text(errors.Join(err, otherErr))
-	p.Proxy = doctor.Proxy{Mode: config.KubeProxyNone, Configured: l.conf.KubeProxyMode, Err: text(otherErr)}
+	p.Proxy = Proxy{Mode: config.KubeProxyNone, Configured: l.Conf.KubeProxyMode, Err: text(otherErr)}
 	names := map[string]bool{}
 	for _, c := range others {
 		base := c.Table == "filter" && c.Name == "INPUT" // its policy is known by now
@@ -225,8 +198,8 @@ func (l *looker) firewall(p *doctor.Picture) {
 		case c.Table == "nat" && c.Name == "KUBE-SERVICES":
 			p.Proxy.Mode = "iptables"
 		}
-		names[doctor.Firewalld] = names[doctor.Firewalld] || c.Table == "firewalld"
-		names[doctor.Cilium] = names[doctor.Cilium] || strings.HasPrefix(c.Name, "CILIUM_")
+		names[Firewalld] = names[Firewalld] || c.Table == "firewalld"
+		names[Cilium] = names[Cilium] || strings.HasPrefix(c.Name, "CILIUM_")
 	}
 	slices.Sort(p.Firewall.Chains)
 	if p.Proxy.Mode == config.KubeProxyNone && iptables.HasLegacyChain("nat", "KUBE-SERVICES") {
@@ -235,10 +208,10 @@ func (l *looker) firewall(p *doctor.Picture) {
 	if services, err := os.ReadFile("/proc/thread-self/net/ip_vs"); err == nil && strings.Contains(string(services), "TCP ") {
 		p.Proxy.Mode = "ipvs"
 	}
-	for link, name := range map[string]string{"nodelocaldns": doctor.NodeLocalDNS, "cilium_host": doctor.Cilium} {
+	for link, name := range map[string]string{"nodelocaldns": NodeLocalDNS, "cilium_host": Cilium} {
 		names[name] = names[name] || exists("/sys/class/net/"+link)
 	}
-	names[doctor.Resolved] = exists("/run/systemd/resolve/stub-resolv.conf")
+	names[Resolved] = exists("/run/systemd/resolve/stub-resolv.conf")
 	for name, seen := range names {
 		if seen {
 			p.Others = append(p.Others, name)
@@ -252,13 +225,13 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func (l *looker) lookAtPods(p *doctor.Picture) {
-	found, errs := l.pods.Verify()
+func lookAtPods(p *Picture, registry *pods.Pods) {
+	found, errs := registry.Verify()
 	for _, err := range errs {
 		p.PodErrs = append(p.PodErrs, err.Error())
 	}
 	for _, v := range found {
-		p.Pods = append(p.Pods, doctor.Pod{Name: pods.Name(v.File), State: v.State, Drift: v.Drift, Mesh: v.Mesh, Lost: lostIn(v.File), Err: text(v.Err), DNS: podDNS(v.File)})
+		p.Pods = append(p.Pods, Pod{Name: pods.Name(v.File), State: v.State, Drift: v.Drift, Mesh: v.Mesh, Lost: lostIn(v.File), Err: text(v.Err), DNS: podDNSOf(v.File)})
 		if i := v.File.HostInterface; i != "" && exists(filepath.Join("/sys/class/net", i, "bridge")) {
 			p.Kernel.BridgePods = true
 		}
@@ -276,8 +249,8 @@ func lostIn(f podfile.File) string {
 }
 
 // podDNS is what a pod's file says about its DNS settings.
-func podDNS(f podfile.File) doctor.PodDNS {
-	var out doctor.PodDNS
+func podDNSOf(f podfile.File) PodDNS {
+	var out PodDNS
 	if f.DNS != nil {
 		out.State, out.Reason = string(f.DNS.State), f.DNS.Reason
 	}
@@ -287,7 +260,7 @@ func podDNS(f podfile.File) doctor.PodDNS {
 	return out
 }
 
-func (l *looker) kernel(bridgePods bool) doctor.Kernel {
+func look(bridgePods bool, want plan.Plan) Kernel {
 	read := func(key string) string {
 		data, err := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(key, ".", "/")))
 		if err != nil {
@@ -295,8 +268,8 @@ func (l *looker) kernel(bridgePods bool) doctor.Kernel {
 		}
 		return strings.TrimSpace(string(data))
 	}
-	k := doctor.Kernel{BridgePods: bridgePods, BridgeNF: read("net.bridge.bridge-nf-call-iptables")}
-	for _, r := range l.want.Redirects {
+	k := Kernel{BridgePods: bridgePods, BridgeNF: read("net.bridge.bridge-nf-call-iptables")}
+	for _, r := range want.Redirects {
 		key := "net.ipv6.conf.all.forwarding"
 		if r.Is4() {
 			key = "net.ipv4.ip_forward"

@@ -1,4 +1,4 @@
-package main
+package inspect
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/agent/internal/doctor"
 	"github.com/neardns/neardns/agent/internal/kubedns"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/pkg/steer"
@@ -30,7 +29,7 @@ type bothQuestion struct {
 
 // both asks the agent and kube-dns the same questions at the same time: the agent at an address of its own, kube-dns at the
 // cluster DNS address as it is for the fallback, untouched by us. Where no agent listens there is nothing to compare.
-func (l *looker) both(ctx context.Context, want plan.Plan) []doctor.Both {
+func (l *Looker) both(ctx context.Context, want plan.Plan) []Both {
 	if len(want.Redirects) == 0 || len(want.Addresses()) == 0 {
 		return nil
 	}
@@ -38,14 +37,14 @@ func (l *looker) both(ctx context.Context, want plan.Plan) []doctor.Both {
 	defer cancel()
 	r := want.Redirects[0]
 	questions := l.bothQuestions(want)
-	out := make([]doctor.Both, len(questions))
+	out := make([]Both, len(questions))
 	mark := 0
 	if want.InterceptNode {
 		mark = steer.Mark // else the host's rules would lead the question to the agent
 	}
 	var wg sync.WaitGroup
 	for i, q := range questions {
-		out[i] = doctor.Both{Name: q.name + " " + strings.TrimPrefix(q.kind.String(), "Type"), KubeDNSAt: r.ClusterDNS}
+		out[i] = Both{Name: q.name + " " + strings.TrimPrefix(q.kind.String(), "Type"), KubeDNSAt: r.ClusterDNS}
 		wg.Go(func() { out[i].Agent = q.ask(ctx, r.Steering, 0) })
 		wg.Go(func() { out[i].KubeDNS = q.ask(ctx, r.ClusterDNS, mark) })
 	}
@@ -55,17 +54,17 @@ func (l *looker) both(ctx context.Context, want plan.Plan) []doctor.Both {
 
 // bothQuestions chooses names that show a difference where there is one: the cluster's own, one outside, and what kube-dns's
 // Corefile and the configuration name.
-func (l *looker) bothQuestions(want plan.Plan) []bothQuestion {
+func (l *Looker) bothQuestions(want plan.Plan) []bothQuestion {
 	out := []bothQuestion{
-		{"kubernetes.default.svc." + l.conf.ClusterDomain + ".", dnsmessage.TypeA},
+		{"kubernetes.default.svc." + l.Conf.ClusterDomain + ".", dnsmessage.TypeA},
 		{"example.com.", dnsmessage.TypeA}, // reserved by IANA (RFC 2606): of no interest to anybody
 		{reverse(want.Redirects[0].ClusterDNS), dnsmessage.TypePTR},
 	}
 	var names []string
-	if text, err := l.env.readFile(l.conf.Upstreams.Corefile); err == nil {
-		names = kubedns.Read(string(text), l.conf.ClusterDomain).Names
+	if text, err := l.ReadFile(l.Conf.Upstreams.Corefile); err == nil {
+		names = kubedns.Read(string(text), l.Conf.ClusterDomain).Names
 	}
-	for domain := range l.conf.StubDomains {
+	for domain := range l.Conf.StubDomains {
 		if !slices.Contains(names, domain+".") {
 			names = append(names, domain+".")
 		}
@@ -94,7 +93,7 @@ func reverse(a netip.Addr) string {
 }
 
 // ask asks one server over UDP, and over TCP where that is cut.
-func (q bothQuestion) ask(ctx context.Context, server netip.Addr, mark int) doctor.Said {
+func (q bothQuestion) ask(ctx context.Context, server netip.Addr, mark int) Said {
 	said, cut := q.exchange(ctx, "udp", server, mark)
 	if cut {
 		said, _ = q.exchange(ctx, "tcp", server, mark)
@@ -102,19 +101,19 @@ func (q bothQuestion) ask(ctx context.Context, server netip.Addr, mark int) doct
 	return said
 }
 
-func (q bothQuestion) exchange(ctx context.Context, network string, server netip.Addr, mark int) (said doctor.Said, cut bool) {
-	fail := func(err error) (doctor.Said, bool) {
+func (q bothQuestion) exchange(ctx context.Context, network string, server netip.Addr, mark int) (said Said, cut bool) {
+	fail := func(err error) (Said, bool) {
 		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
-			return doctor.Said{Err: "no answer"}, false
+			return Said{Err: "no answer"}, false
 		}
 		var op *net.OpError
 		if errors.As(err, &op) {
 			if op.Timeout() {
-				return doctor.Said{Err: "no answer"}, false
+				return Said{Err: "no answer"}, false
 			}
 			err = op.Err // the rest of its text has ports that change
 		}
-		return doctor.Said{Err: err.Error()}, false
+		return Said{Err: err.Error()}, false
 	}
 	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -179,10 +178,10 @@ func readFull(conn net.Conn, into []byte) (n int, err error) {
 }
 
 // read takes from an answer what is compared: the code, and the records without their TTLs.
-func read(message []byte) (said doctor.Said, cut bool) {
+func read(message []byte) (said Said, cut bool) {
 	var m dnsmessage.Message
 	if err := m.Unpack(message); err != nil {
-		return doctor.Said{Err: err.Error()}, false
+		return Said{Err: err.Error()}, false
 	}
 	said.Code = strings.ToUpper(strings.TrimPrefix(m.RCode.String(), "RCode"))
 	switch m.RCode {

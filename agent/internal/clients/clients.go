@@ -1,4 +1,10 @@
-package main
+// Package clients owns what the agent knows of each pod of its node on the way of that pod's questions: the search list by which
+// they are completed, and the counts of questions, hits and failures, by pod and by namespace.
+//
+// It must never cost a question more than a look into an index, and never hold more series than it bounds.
+//
+// Failure policy: an address that is no known pod's is counted by nobody, and its questions are not completed.
+package clients
 
 import (
 	"context"
@@ -15,14 +21,15 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// clients is what the agent keeps of each pod of this node on the way of its questions: the list by which they are completed, and
-// how many there were. All methods may be called at the same time.
-type clients struct {
-	pods    *pods.Pods
-	index   *pods.Index[client]
-	memory  *complete.Memory
-	metrics complete.Metrics
-	conf    atomic.Pointer[config.Node]
+// Clients are the pods of one node. Methods may be called at the same time, Follow before all others.
+type Clients struct {
+	// Memory and Metrics are of search completion.
+	Memory  *complete.Memory
+	Metrics complete.Metrics
+
+	pods  *pods.Pods
+	index *pods.Index[client]
+	conf  atomic.Pointer[config.Node]
 
 	mu         sync.Mutex // guards the field below; the counts are read without it
 	namespaces map[string]*tally
@@ -46,24 +53,51 @@ const namespacesMost = 100
 // otherNamespaces is no namespace's name (RFC 1123 has no underscore).
 const otherNamespaces = "_other"
 
-func newClients(conf *config.Node) *clients {
-	c := &clients{memory: complete.NewMemory(), namespaces: map[string]*tally{}}
+// New returns the clients of a node with this configuration. None is known until Follow.
+func New(conf *config.Node) *Clients {
+	c := &Clients{Memory: complete.NewMemory(), namespaces: map[string]*tally{}}
 	c.conf.Store(conf)
 	return c
 }
 
-// follow says which pods there are. It is called once, before the first question.
-func (c *clients) follow(registry *pods.Pods) {
+// Follow tells which pods there are. It is called once, before the first question.
+func (c *Clients) Follow(registry *pods.Pods) {
 	c.pods, c.index = registry, pods.NewIndex(registry, c.keep)
 }
 
-// configure takes another configuration over, for the pods that run too.
-func (c *clients) configure(conf *config.Node) {
+// Configure takes another configuration over, for the pods that run too.
+func (c *Clients) Configure(conf *config.Node) {
 	c.conf.Store(conf)
 	c.pods.Outdate()
 }
 
-func (c *clients) keep(f podfile.File, old *client) *client {
+// Counts are a pod's questions that the agent answered, since the agent's start, or since the pod's. Those that kube-dns answered
+// are not among them.
+type Counts struct {
+	Queries  uint64 `json:"queries"`
+	Hits     uint64 `json:"hits"`     // of these, from the cache
+	Failures uint64 `json:"failures"` // of these, with neither an answer nor that there is no such name
+}
+
+// Pod is one attachment of a pod.
+type Pod struct {
+	File      podfile.File
+	Completed bool // its questions are
+	Counts    Counts
+}
+
+// Pods lists those that are known, in no order.
+func (c *Clients) Pods() []Pod {
+	var out []Pod
+	conf := c.conf.Load()
+	for _, p := range c.index.All() {
+		out = append(out, Pod{File: p.file, Completed: Completes(p.file, conf),
+			Counts: Counts{Queries: p.tally.queries.Load(), Hits: p.tally.hits.Load(), Failures: p.tally.failures.Load()}})
+	}
+	return out
+}
+
+func (c *Clients) keep(f podfile.File, old *client) *client {
 	next := &client{file: f, search: searchOf(f, c.conf.Load()), tally: new(tally), namespace: c.namespace(f.PodNamespace)}
 	if old != nil {
 		next.tally = old.tally
@@ -74,7 +108,7 @@ func (c *clients) keep(f podfile.File, old *client) *client {
 	return next
 }
 
-func (c *clients) namespace(name string) *tally {
+func (c *Clients) namespace(name string) *tally {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.namespaces[name] == nil && len(c.namespaces) >= namespacesMost {
@@ -95,6 +129,9 @@ func completes(f podfile.File, conf *config.Node) bool {
 	return conf.PodDNS.Completion(f.PodNamespace)
 }
 
+// Completes tells whether the questions of the pod with this file are completed, by this configuration.
+func Completes(f podfile.File, conf *config.Node) bool { return searchOf(f, conf) != nil }
+
 // searchOf returns the list by which a pod's questions are completed; nil where they are not.
 func searchOf(f podfile.File, conf *config.Node) *complete.Search {
 	if !completes(f, conf) {
@@ -109,8 +146,8 @@ func searchOf(f podfile.File, conf *config.Node) *complete.Search {
 	return complete.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
 }
 
-// search implements complete.Find.
-func (c *clients) search(addr netip.Addr, now bool) *complete.Search {
+// Search implements complete.Find.
+func (c *Clients) Search(addr netip.Addr, now bool) *complete.Search {
 	if now {
 		c.pods.LookAgain()
 	}
@@ -124,12 +161,10 @@ func (c *clients) search(addr netip.Addr, now bool) *complete.Search {
 const (
 	rcodeSuccess   = 0
 	rcodeNameError = 3
-
-	rcodeServerFailure = 2 // which is none
 )
 
-// answered counts a client's question. What the server asks itself on a client's behalf is part of that question.
-func (c *clients) answered(ctx context.Context, from net.Addr, rcode int) {
+// Answered counts a client's question. What the server asks itself on a client's behalf is part of that question.
+func (c *Clients) Answered(ctx context.Context, from net.Addr, rcode int) {
 	if complete.Inner(ctx) {
 		return
 	}
@@ -144,8 +179,8 @@ func (c *clients) answered(ctx context.Context, from net.Addr, rcode int) {
 	}
 }
 
-// hit counts an answer out of the cache. The questions of a walk are no client's; its end is.
-func (c *clients) hit(ctx context.Context, from net.Addr) {
+// Hit counts an answer out of the cache. The questions of a walk are no client's; its end is.
+func (c *Clients) Hit(ctx context.Context, from net.Addr) {
 	if complete.Walking(ctx) {
 		return
 	}
@@ -155,9 +190,9 @@ func (c *clients) hit(ctx context.Context, from net.Addr) {
 	}
 }
 
-// counts are the namespaces' for /metrics. Once all places are taken, namespaces without pods on this node give theirs back, as
+// Namespaces are their counts, for /metrics. Once all places are taken, namespaces without pods on this node give theirs back, as
 // soon as their last counts are told.
-func (c *clients) counts() []telemetry.Namespace {
+func (c *Clients) Namespaces() []telemetry.Namespace {
 	alive := map[string]bool{otherNamespaces: true}
 	for _, p := range c.index.All() {
 		alive[p.file.PodNamespace] = true

@@ -1,4 +1,4 @@
-package doctor
+package inspect
 
 import (
 	"net"
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func kubeProxy(p Picture, f *findings) {
+func checkKubeProxy(p Picture, f *findings) {
 	switch x := p.Proxy; {
 	case x.Err != "":
 		f.unseen(x.Err)
@@ -22,7 +22,7 @@ func kubeProxy(p Picture, f *findings) {
 	}
 }
 
-func configuration(p Picture, f *findings) {
+func checkConfig(p Picture, f *findings) {
 	for _, c := range p.Config {
 		f.add(Fail, "mend the configuration", "%s", c)
 	}
@@ -34,7 +34,7 @@ func configuration(p Picture, f *findings) {
 	}
 }
 
-func upstreams(p Picture, f *findings) {
+func checkUpstreams(p Picture, f *findings) {
 	for _, a := range p.Upstreams {
 		switch {
 		case a.Own:
@@ -62,8 +62,8 @@ func upstreams(p Picture, f *findings) {
 	}
 }
 
-// answers compares what pods are told with what they would be told without us.
-func answers(p Picture, f *findings) {
+// checkAnswers compares what pods are told with what they would be told without us.
+func checkAnswers(p Picture, f *findings) {
 	const do = "if kube-dns is right, leave upstreams.external out (auto) or write [], and take stubDomains out that it has otherwise; a name that has just changed differs for its TTL"
 	if len(p.Both) == 0 {
 		f.ok("nothing to compare: no question is steered to the agent")
@@ -112,7 +112,7 @@ func (p Picture) fallbackProven() bool {
 	return false
 }
 
-func resolvConf(p Picture, f *findings) {
+func checkResolvConf(p Picture, f *findings) {
 	for _, r := range p.Resolv {
 		var stub []string
 		for _, s := range r.Servers {
@@ -144,7 +144,7 @@ func (p Picture) answers(addr string) bool {
 	return false
 }
 
-func conflist(p Picture, f *findings) {
+func checkConflist(p Picture, f *findings) {
 	const install = "run `neardns-install install`"
 	n := p.Network
 	watched(p.Watch, f)
@@ -189,7 +189,7 @@ func watched(w Watch, f *findings) {
 	}
 }
 
-func pods(p Picture, f *findings) {
+func checkPods(p Picture, f *findings) {
 	for _, e := range p.PodErrs {
 		f.add(Warn, "delete the file if its pod is gone", "a pod's file cannot be read: %s", e)
 	}
@@ -220,7 +220,7 @@ func pods(p Picture, f *findings) {
 	}
 }
 
-func kernel(p Picture, f *findings) {
+func checkKernel(p Picture, f *findings) {
 	k := p.Kernel
 	for _, s := range k.NoForward {
 		f.add(Fail, "sysctl -w "+s+"=1", "%s is 0: pods do not reach kube-dns on other nodes", s)
@@ -236,7 +236,7 @@ func kernel(p Picture, f *findings) {
 // crowded is the share of the conntrack table from which on new connections soon fail.
 const crowded = 0.95
 
-func conntrack(p Picture, f *findings) {
+func checkConntrack(p Picture, f *findings) {
 	k := p.Kernel
 	switch {
 	case k.ConntrackOf == 0:
@@ -248,7 +248,7 @@ func conntrack(p Picture, f *findings) {
 	}
 }
 
-func folders(p Picture, f *findings) {
+func checkFolders(p Picture, f *findings) {
 	for _, d := range p.Folders {
 		if d.Err != "" {
 			f.add(Fail, "make room or mount it writable: pods' files, the proof and the cache's snapshot cannot be kept", "%s: %s", d.Path, d.Err)
@@ -266,7 +266,7 @@ const (
 	Resolved     = "systemd-resolved"
 )
 
-func neighbours(p Picture, f *findings) {
+func checkNeighbours(p Picture, f *findings) {
 	missing := p.heldLeases() < len(p.Targets)
 	for _, name := range p.Others {
 		switch {

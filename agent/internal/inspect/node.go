@@ -1,4 +1,4 @@
-package doctor
+package inspect
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-func agent(p Picture, f *findings) {
+func checkAgent(p Picture, f *findings) {
 	a := p.Agent
 	switch {
 	case a.Err != "" && a.Holder > 0:
@@ -29,7 +29,7 @@ func agent(p Picture, f *findings) {
 	}
 }
 
-func linkUp(p Picture, f *findings) {
+func checkLink(p Picture, f *findings) {
 	repair := "nothing, if an agent runs: it repairs this at once; if it stays, find the program that changes it"
 	if p.Agent.Err != "" {
 		repair = "start the agent"
@@ -45,7 +45,7 @@ func linkUp(p Picture, f *findings) {
 	}
 }
 
-func listeners(p Picture, f *findings) {
+func checkListeners(p Picture, f *findings) {
 	for _, s := range p.Sockets {
 		who := s.Holder
 		if who == "" {
@@ -62,7 +62,7 @@ func listeners(p Picture, f *findings) {
 	}
 }
 
-func rules(p Picture, f *findings) {
+func checkRules(p Picture, f *findings) {
 	switch t := p.Table; {
 	case t.Err != "":
 		f.unseen(t.Err)
@@ -77,7 +77,7 @@ func rules(p Picture, f *findings) {
 	}
 }
 
-func firewall(p Picture, f *findings) {
+func checkFirewall(p Picture, f *findings) {
 	w := p.Firewall
 	if w.Err != "" {
 		f.unseen(w.Err)
@@ -101,7 +101,7 @@ func firewall(p Picture, f *findings) {
 	}
 }
 
-func leases(p Picture, f *findings) {
+func checkLeases(p Picture, f *findings) {
 	var held []string
 	if p.Agent.Err != "" && p.heldLeases() == 0 {
 		f.add(Fail, "start the agent, or let it run", "none is held: no agent answers")
@@ -132,7 +132,7 @@ func leases(p Picture, f *findings) {
 	}
 }
 
-func fallback(p Picture, f *findings) {
+func checkFallback(p Picture, f *findings) {
 	if p.ProvenErr != "" {
 		f.unseen(p.ProvenErr)
 		return

@@ -1,0 +1,104 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+// agentTimeout is what a running agent has to answer at its socket.
+const agentTimeout = 3 * time.Second
+
+// Ask asks a running agent at its socket: what it answers, and whether it calls that good (the status is 200). An error tells that
+// no agent runs there, or that it does not answer.
+func Ask(ctx context.Context, socket, path string) (text []byte, good bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	if err != nil {
+		return nil, false, err
+	}
+	resp, err := client.Do(req)
+	var op *net.OpError
+	switch {
+	case errors.As(err, &op) && op.Op == "dial":
+		return nil, false, fmt.Errorf("no agent runs on this node (%w)", op.Err)
+	case err != nil:
+		return nil, false, fmt.Errorf("the agent does not answer: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to the end
+	text, err = io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, false, fmt.Errorf("read what the agent answers: %w", err)
+	}
+	return text, resp.StatusCode == http.StatusOK, nil
+}
+
+// askAgent reads the running agent's status from its socket.
+func askAgent(ctx context.Context, socket string) (*node.Status, error) {
+	text, _, err := Ask(ctx, socket, "/status")
+	if err != nil {
+		return nil, err
+	}
+	var s node.Status
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, fmt.Errorf("read the agent's status: %w", err)
+	}
+	return &s, nil
+}
+
+// askPods reads the pods from the running agent.
+func askPods(ctx context.Context, socket string) ([]PodView, error) {
+	text, _, err := Ask(ctx, socket, "/pods")
+	if err != nil {
+		return nil, err
+	}
+	var views []PodView
+	if err := json.Unmarshal(text, &views); err != nil {
+		return nil, fmt.Errorf("read the agent's pods: %w", err)
+	}
+	return views, nil
+}
+
+// InEffect is the configuration that the agent of this node serves by. Where the file at path has a fault, the agent goes on with
+// the one that it had: then that one is given, and the fault beside it. Where no agent tells of any, the error is what is wrong with
+// the file.
+func InEffect(ctx context.Context, path string, e config.Env) (n *config.Node, fault, err error) {
+	n, err = config.Load(path, e)
+	if err == nil {
+		return n, nil, nil
+	}
+	text, good, asked := Ask(ctx, filepath.Join(config.StateDir(path, e), podfile.AgentSocketName), "/config")
+	if asked != nil || !good {
+		return nil, nil, err
+	}
+	const name = "the configuration in effect"
+	n, asked = config.Load(name, config.Env{LookupEnv: e.LookupEnv, ReadFile: func(path string) ([]byte, error) {
+		switch path {
+		case name:
+			return text, nil
+		case config.KubeletConfig: // it leaves nothing to detect
+			return nil, fs.ErrNotExist
+		}
+		return e.ReadFile(path)
+	}})
+	if asked != nil { // of another release
+		return nil, nil, err
+	}
+	return n, fmt.Errorf("the file has a fault, and the agent serves by the one before: %w", err), nil
+}

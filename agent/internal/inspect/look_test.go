@@ -1,0 +1,79 @@
+package inspect
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+func TestDoctorReadsTheWatch(t *testing.T) {
+	l := Looker{Conf: &config.Node{StateDir: t.TempDir()}}
+	if w := l.watch(); w.Present {
+		t.Errorf("without a watch: %+v", w)
+	}
+	seen := podfile.Watch{Looked: time.Now().Add(-time.Hour), Fault: "why", Fighting: true, Repairs: 3}
+	if err := podfile.WriteWatch(l.Conf.StateDir, seen); err != nil {
+		t.Fatal(err)
+	}
+	if w := l.watch(); !w.Present || w.Age < time.Hour || w.Fault != "why" || !w.Fighting || w.Repairs != 3 {
+		t.Errorf("of %+v: %+v", seen, w)
+	}
+	if err := os.WriteFile(podfile.WatchPath(l.Conf.StateDir), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if w := l.watch(); !w.Present || w.Fault == "" {
+		t.Errorf("of half a file: %+v", w)
+	}
+}
+
+func TestDoctorReadsNetworks(t *testing.T) {
+	vip := []netip.Addr{netip.MustParseAddr("10.96.0.10")}
+	const plain = `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "ptp"}]}`
+	const with = `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "ptp"}, {"type": "neardns", "redirects": ["10.96.0.10"]}]}`
+	const full = `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "ptp"}, {"type": "neardns", "redirects": [{"clusterDNS": "10.96.0.99"}]}]}`
+	for name, tc := range map[string]struct {
+		files map[string]string
+		mode  os.FileMode // of the plugin; 0: none
+		want  Network
+	}{
+		"nothing":   {nil, 0, Network{PluginErr: "none"}},
+		"good":      {map[string]string{"10-a.conflist": with, "README": "x"}, 0o755, Network{Effective: "10-a.conflist", Entry: true}},
+		"shadowed":  {map[string]string{"05-b.conf": plain, "10-a.conflist": with}, 0o644, Network{Effective: "05-b.conf", Elsewhere: []string{"10-a.conflist"}, PluginErr: "it is not executable"}},
+		"different": {map[string]string{"10-a.conflist": full}, 0o755, Network{Effective: "10-a.conflist", Entry: true, Missing: []string{"10.96.0.10"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			confDir, binDir := t.TempDir(), t.TempDir()
+			for file, text := range tc.files {
+				if err := os.WriteFile(filepath.Join(confDir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.mode != 0 {
+				if err := os.WriteFile(filepath.Join(binDir, "neardns"), nil, tc.mode); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l := Looker{CNIConf: confDir, CNIBin: binDir}
+			got := l.network(vip)
+			got.Effective = strings.TrimPrefix(got.Effective, confDir+"/")
+			for i := range got.Elsewhere {
+				got.Elsewhere[i] = filepath.Base(got.Elsewhere[i])
+			}
+			if strings.Contains(got.PluginErr, "no such file") {
+				got.PluginErr = "none"
+			}
+			tc.want.Folder, tc.want.Plugin = confDir, filepath.Join(binDir, "neardns")
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

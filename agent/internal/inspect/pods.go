@@ -1,0 +1,172 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/neardns/neardns/agent/internal/clients"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer/backend"
+)
+
+// PodView is what `pods` shows of one attachment.
+type PodView struct {
+	Pod       string       `json:"pod,omitempty"` // namespace/name
+	Container string       `json:"containerID"`
+	Interface string       `json:"interface"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+
+	// What its processes resolve with; all empty where the runtime tells nobody.
+	Nameservers []string `json:"nameservers,omitempty"`
+	Searches    []string `json:"searches,omitempty"`
+	Options     []string `json:"options,omitempty"`
+	// Overlay tells what became of the overlay on these settings, and Lever by what it reached the pod.
+	Overlay podfile.DNSState `json:"overlay,omitempty"`
+	Lever   podfile.Lever    `json:"lever,omitempty"`
+	Reason  string           `json:"reason,omitempty"`
+
+	SearchCompletion bool               `json:"searchCompletion"`
+	Decisions        []podfile.Decision `json:"decisions"`
+	Ignored          []podfile.Ignored  `json:"ignored,omitempty"`
+
+	// Since the agent's start, or since the pod's; absent where no agent counts.
+	Counts *clients.Counts `json:"counts,omitempty"`
+}
+
+// PodViews are what a running agent tells of its pods.
+func PodViews(known []clients.Pod) []PodView {
+	out := []PodView{}
+	for _, p := range known {
+		v := viewOf(p.File, p.Completed)
+		v.Counts = &p.Counts
+		out = append(out, v)
+	}
+	sortViews(out)
+	return out
+}
+
+// Pods shows the pods of the node by the running agent's word. noAgent tells that there is none, and then the pods' files speak.
+func (l *Looker) Pods(ctx context.Context) (views []PodView, noAgent error) {
+	views, noAgent = askPods(ctx, l.socket())
+	if noAgent == nil {
+		return views, nil
+	}
+	views = []PodView{}
+	for _, f := range pods.Open(l.Conf.StateDir, backend.Kind{}, slog.New(slog.DiscardHandler)).List() {
+		views = append(views, viewOf(f, clients.Completes(f, l.Conf)))
+	}
+	sortViews(views)
+	return views, noAgent
+}
+
+func viewOf(f podfile.File, completed bool) PodView {
+	v := PodView{
+		Pod: nameOf(f), Container: f.ContainerID, Interface: f.IfName, Addresses: f.Addresses,
+		SearchCompletion: completed, Decisions: f.Decisions, Ignored: f.Ignored,
+	}
+	if s, known := f.Resolver(); known {
+		v.Nameservers, v.Searches, v.Options = s.Nameservers, s.Searches, s.Options
+	}
+	if f.DNS != nil {
+		v.Overlay, v.Lever, v.Reason = f.DNS.State, f.DNS.Lever, f.DNS.Reason
+	}
+	return v
+}
+
+// nameOf is a pod as namespace/name; "" where the runtime tells none.
+func nameOf(f podfile.File) string { return strings.Trim(f.PodNamespace+"/"+f.PodName, "/") }
+
+func sortViews(views []PodView) {
+	slices.SortFunc(views, func(a, b PodView) int {
+		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Interface, b.Interface))
+	})
+}
+
+// PodsText is the table for people. Words of the runtime's and of pods' owners come from outside, so a line stays one.
+func PodsText(views []PodView) string {
+	if len(views) == 0 {
+		return "no pods: none was made since the plugin is in the network's list\n"
+	}
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "POD\tADDRESSES\tCLUSTER DNS\tNAMESERVERS\tSEARCH\tOPTIONS\tOVERLAY\tCOMPLETION\tQUERIES\tHITS\tFAILURES")
+	for _, v := range views {
+		completion := "off"
+		if v.SearchCompletion {
+			completion = "on"
+		}
+		counts := [3]string{"-", "-", "-"}
+		if c := v.Counts; c != nil {
+			counts = [3]string{strconv.FormatUint(c.Queries, 10), strconv.FormatUint(c.Hits, 10), strconv.FormatUint(c.Failures, 10)}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(cmp.Or(v.Pod, shortID(v.Container))), listed(v.Addresses), steered(v.Decisions),
+			line(strings.Join(v.Nameservers, ",")), line(strings.Join(v.Searches, ",")), line(strings.Join(v.Options, ",")), overlaid(v), completion,
+			counts[0], counts[1], counts[2])
+	}
+	_ = w.Flush() // into memory
+	for _, v := range views {
+		for _, i := range v.Ignored {
+			fmt.Fprintf(&b, "%s: ignored: %s: %s\n", line(cmp.Or(v.Pod, shortID(v.Container))), line(i.What), line(i.Why))
+		}
+	}
+	return b.String()
+}
+
+func shortID(id string) string { return id[:min(13, len(id))] }
+
+func listed(in []netip.Addr) string {
+	var out []string
+	for _, a := range in {
+		out = append(out, a.String())
+	}
+	return cmp.Or(strings.Join(out, ","), "-")
+}
+
+// steered sums the decisions up: one word where they agree.
+func steered(decisions []podfile.Decision) string {
+	var states []string
+	for _, d := range decisions {
+		states = append(states, stateOf(d))
+	}
+	if all := slices.Compact(slices.Clone(states)); len(all) == 1 {
+		return all[0]
+	}
+	var out []string
+	for _, d := range decisions {
+		out = append(out, d.Redirect.ClusterDNS.String()+" "+stateOf(d))
+	}
+	return cmp.Or(strings.Join(out, ","), "-")
+}
+
+// stateOf tells those that were given back from those that wait for the fallback's proof.
+func stateOf(d podfile.Decision) string {
+	if len(d.Unanswered) > 0 {
+		return pods.GivenBack
+	}
+	return string(d.State)
+}
+
+func overlaid(v PodView) string {
+	if v.Lever == "" {
+		return cmp.Or(string(v.Overlay), "-")
+	}
+	return string(v.Overlay) + " (" + string(v.Lever) + ")"
+}
+
+// line keeps text from breaking the table, and says that there is none.
+func line(s string) string {
+	return cmp.Or(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, s), "-")
+}

@@ -1,0 +1,99 @@
+package inspect
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestStatusText holds what people read to a golden text.
+func TestStatusText(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	red := steer.Redirect{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")}
+	serving := &Status{
+		Switch:      true,
+		ConfigFault: "the file has a fault, and the agent serves by the one before: node.yaml:3:1: redirects: has no value",
+		Agent: &node.Status{Instance: "abc", PID: 7, Version: "v1", Started: since,
+			LastFault: &node.Fault{Time: since, Part: "lease 169.254.20.11/udp", What: "no answer"},
+			Unknown:   []string{`node.yaml:4:1: unknown field "cash": did you mean "cache"?`}, External: "kube-dns, because its Corefile has the zone corp.example, line 12",
+			Cache:  &node.CacheStatus{Bytes: 2 << 20, Limit: 32 << 20, Hits: 9, Misses: 3},
+			Repair: "2026-01-02T03:04:06Z link: set up", Repairs: map[string]int{"link": 1, "rules": 2}, Serving: true, Ready: true, Redirects: []steer.Redirect{red},
+			Proven: addrs("10.96.0.10"), Leases: []node.LeaseStatus{{Address: addr("169.254.20.11"), Protocol: "udp", Held: true, Since: since}}},
+		Counters: map[string]steer.Counter{steer.CounterDeliveredUDP: {Packets: 7}},
+		Pods:     []podReport{{Name: "default/web", Container: "0123456789abcdef", Interface: "eth0", Decisions: []podfile.Decision{{Redirect: red, State: podfile.Steered}}}},
+	}
+	want := `DEGRADED (instance abc, process 7, version v1, started 2026-01-02T03:04:05Z)
+  fault: configuration: the file has a fault, and the agent serves by the one before: node.yaml:3:1: redirects: has no value
+  warning: node.yaml:4:1: unknown field "cash": did you mean "cache"? (it has no effect)
+  external: kube-dns, because its Corefile has the zone corp.example, line 12
+  cache: 2048 KiB of 32768 KiB, 9 hits, 3 misses
+  last fault: 2026-01-02T03:04:05Z lease 169.254.20.11/udp: no answer
+  last repair: 2026-01-02T03:04:06Z link: set up (since the start: link 1, rules 2)
+
+ADDRESS        PROTOCOL  LEASE  SINCE                 REASON
+169.254.20.11  udp       held   2026-01-02T03:04:05Z  
+
+CLUSTER DNS  STEERING       FALLBACK
+10.96.0.10   169.254.20.11  proven
+
+SWITCH        UDP  TCP CONNECTIONS
+to the agent  7    0
+to kube-dns   0    0
+(the agent's own proofs of that way are among them, a few a minute)
+
+POD          CONTAINER      INTERFACE  CLUSTER DNS  STATE    REASON
+default/web  0123456789abc  eth0       10.96.0.10   steered  
+`
+	if diff := cmp.Diff(want, serving.Text()); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+	dead := &Status{NoAgent: "no agent runs on this node (connect: no such file or directory)"}
+	if text := dead.Text(); !strings.HasPrefix(text, "NOT SERVING: no agent runs") || !strings.Contains(text, "the switch is not installed") {
+		t.Errorf("without an agent:\n%s", text)
+	}
+}
+
+// TestStatusAsksTheRunningAgent goes through the real socket.
+func TestStatusAsksTheRunningAgent(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), podfile.AgentSocketName)
+	if _, err := askAgent(t.Context(), socket); err == nil || !strings.Contains(err.Error(), "no agent runs on this node") {
+		t.Errorf("without a socket: %v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	h := telemetry.Health{Ready: func() (bool, string) { return true, "" }, Status: func() any { return node.Status{Instance: "me", Ready: true} }}
+	go func() {
+		defer close(done)
+		telemetry.ServeSocket(ctx, slog.New(slog.DiscardHandler), socket, h.SocketHandler())
+	}()
+	testutil.Eventually(t, 5*time.Second, func() error {
+		s, err := askAgent(t.Context(), socket)
+		if err == nil && s.Instance != "me" {
+			t.Errorf("another's status: %+v", s)
+		}
+		return err
+	})
+	stop()
+	<-done
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func addrs(s ...string) (out []netip.Addr) {
+	for _, a := range s {
+		out = append(out, addr(a))
+	}
+	return out
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/clients"
+	"github.com/neardns/neardns/agent/internal/inspect"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestPodsCommand asks a running agent's socket, and goes by the files where there is none.
+func TestPodsCommand(t *testing.T) {
+	dir := t.TempDir()
+	if err := podfile.Write(dir, podfile.File{
+		PodNamespace: "shop", PodName: "web", ContainerID: "c0", IfName: "eth0", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.5")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	lines := "stateDir: " + dir + "\npersistDir: " + dir + "/lib\n"
+	e, out, errs := fake(map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n" + lines}, "pods", "--config", "/node.yaml")
+	if code := run(t.Context(), e); code != exitDegraded || !strings.Contains(out.String(), "shop/web") || !strings.Contains(errs.String(), "no agent runs on this node") {
+		t.Errorf("without an agent: %d\n%s%s", code, out, errs)
+	}
+	conf, err := loadConfig(e, "/node.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := clients.New(conf)
+	c.Follow(pods.Open(dir, backend.Kind{}, discardLog()))
+	c.Answered(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.244.1.5:4000")), 0)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		telemetry.ServeSocket(ctx, discardLog(), dir+"/"+podfile.AgentSocketName, telemetry.Health{Pods: func() any { return inspect.PodViews(c.Pods()) }}.SocketHandler())
+	}()
+	defer func() { stop(); <-done }()
+	testutil.Eventually(t, 30*time.Second, func() error {
+		out.Reset()
+		e.args = []string{"pods", "--config", "/node.yaml", "--json"}
+		if code := run(t.Context(), e); code != exitGood {
+			return fmt.Errorf("exit code %d", code)
+		}
+		return nil
+	})
+	if !strings.Contains(out.String(), `"queries": 1`) {
+		t.Errorf("with one:\n%s", out)
+	}
+}
