@@ -9,13 +9,12 @@ package overlay
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // Annotations of a pod that are read.
@@ -62,133 +61,123 @@ const (
 // Decode reads rules from JSON, strictly and with all faults at once: one error a line, each beginning with the field's path.
 // field is what the rules are called where they stand, such as "dns".
 func Decode(field string, data []byte) (*Rules, error) {
-	d := &decoder{}
-	r := &Rules{}
-	own := d.level(field, data, &r.Level, true)
-	if raw, ok := own[keyLimits]; ok {
-		name := d.text(field+"."+keyLimits, raw)
+	v, err := strict.JSON(field, data)
+	if err != nil {
+		v = strict.Value{Field: field, Kind: strict.Nothing}
+	}
+	var r strict.Reader
+	rules := Read(&r, v)
+	if err := r.Err(0); err != nil {
+		return nil, err
+	}
+	return &rules, nil
+}
+
+// Read reads rules, strictly; what is wrong goes to r. What it returns beside unknown keys is what the others say.
+func Read(r *strict.Reader, v strict.Value) Rules {
+	var rules Rules
+	own := level(r, v, &rules.Level, true)
+	if limits, ok := own[keyLimits]; ok {
 		var err error
-		if r.Limits, err = resolvconf.ParseProfile(name); err != nil {
-			d.fault(field+"."+keyLimits, "%v", err)
+		name, _ := text(r, limits)
+		if rules.Limits, err = resolvconf.ParseProfile(name); err != nil {
+			r.Fault(limits, "%v", err)
 		}
 	}
-	if raw, ok := own[keyExcess]; ok {
-		r.Excess = resolvconf.Truncate
-		if d.oneOf(field+"."+keyExcess, raw, truncate, refuse) == refuse {
-			r.Excess = resolvconf.Refuse
-		}
+	if excess, ok := own[keyExcess]; ok && oneOf(r, excess, truncate, refuse) == refuse {
+		rules.Excess = resolvconf.Refuse
 	}
-	if raw, ok := own[keyNamespaces]; ok {
-		var levels map[string]json.RawMessage
-		if err := json.Unmarshal(raw, &levels); err != nil || levels == nil {
-			d.fault(field+"."+keyNamespaces, `not an object: write it like {"shop": {"options": ["ndots:1"]}}`)
+	if spaces, ok := own[keyNamespaces]; ok {
+		if spaces.Kind != strict.Object {
+			r.Fault(spaces, `not an object: write it like {"shop": {"options": ["ndots:1"]}}`)
 		}
-		for _, name := range slices.Sorted(maps.Keys(levels)) {
-			at := field + "." + keyNamespaces + "." + name
-			if !isNamespace(name) {
-				d.fault(field+"."+keyNamespaces, "%q is not the name of a namespace", clip(name))
+		for _, m := range spaces.Sorted() {
+			if !isNamespace(m.Key) {
+				r.Fault(spaces, "%q is not the name of a namespace", strict.Clip(m.Key))
 				continue
 			}
 			var l Level
-			d.level(at, levels[name], &l, false)
-			if r.Namespaces == nil {
-				r.Namespaces = map[string]Level{}
+			level(r, m.Value, &l, false)
+			if rules.Namespaces == nil {
+				rules.Namespaces = map[string]Level{}
 			}
-			r.Namespaces[name] = l
+			rules.Namespaces[m.Key] = l
 		}
 	}
-	if len(d.faults) > 0 {
-		return nil, errors.Join(d.faults...)
-	}
-	return r, nil
+	return rules
 }
 
-type decoder struct{ faults []error }
-
-func (d *decoder) fault(field, format string, args ...any) {
-	d.faults = append(d.faults, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
-}
-
-// level reads one level and returns the keys of it that are not an overlay's.
-func (d *decoder) level(field string, data []byte, l *Level, whole bool) map[string]json.RawMessage {
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(data, &members); err != nil || members == nil {
-		d.fault(field, `not an object: write it like {"options": ["ndots:2"]}`)
+// level reads one level and returns the values of it that are not an overlay's.
+func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]strict.Value {
+	if v.Kind != strict.Object {
+		r.Fault(v, `not an object: write it like {"options": ["ndots:2"]}`)
 		return nil
 	}
-	own := map[string]json.RawMessage{}
-	for _, key := range slices.Sorted(maps.Keys(members)) {
-		raw := members[key]
-		switch key {
+	own := map[string]strict.Value{}
+	var rest []strict.Member
+	for _, m := range v.Sorted() {
+		switch m.Key {
 		case keyNamespaces, keyLimits, keyExcess:
 			if !whole {
-				d.fault(field+"."+key, "stands for all pods only: take it out here")
+				r.Fault(m.Value, "stands for all pods only: take it out here")
 			}
 		case keyCompletion, keyAnnotations:
 		case "policy", "nameservers", "search", "searches", "options":
+			rest = append(rest, m)
 			continue
 		default:
-			d.fault(field+"."+clip(key), "unknown key: %s", suggest(key, whole))
+			keys := []string{"policy", "nameservers", "searches", "options", keyCompletion, keyAnnotations}
+			if whole {
+				keys = append(keys, keyNamespaces, keyLimits, keyExcess)
+			}
+			r.Unknown(m.Value, m.Key, keys...)
 		}
-		own[key] = raw
-		delete(members, key)
+		own[m.Key] = m.Value
 	}
-	if raw, ok := own[keyCompletion]; ok {
-		var b *bool
-		if err := json.Unmarshal(raw, &b); err != nil || b == nil {
-			d.fault(field+"."+keyCompletion, "%s: write true or false, without quotes", clip(string(raw)))
+	if b, ok := own[keyCompletion]; ok {
+		if b.Kind != strict.Boolean {
+			r.Fault(b, "%s: write true or false, without quotes", shown(b))
 		}
-		l.SearchCompletion = b
+		is := b.Text == "true"
+		l.SearchCompletion = &is
 	}
-	if raw, ok := own[keyAnnotations]; ok {
-		heed := d.oneOf(field+"."+keyAnnotations, raw, honour, ignore) != ignore
+	if a, ok := own[keyAnnotations]; ok {
+		heed := oneOf(r, a, honour, ignore) != ignore
 		l.Annotations = &heed
 	}
-	rest, err := json.Marshal(members)
-	if err == nil {
-		var o *resolvconf.Overlay
-		if o, err = resolvconf.DecodeOverlay(field, rest); err == nil {
-			l.Overlay = *o
-		}
-	}
-	if err != nil {
-		d.faults = append(d.faults, err)
-	}
+	l.Overlay = resolvconf.ReadOverlay(r, rest)
 	return own
 }
 
-// suggest names the key that was probably meant.
-func suggest(key string, whole bool) string {
-	keys := []string{"policy", "nameservers", "searches", "options", keyCompletion, keyAnnotations}
-	if whole {
-		keys = append(keys, keyNamespaces, keyLimits, keyExcess)
+func text(r *strict.Reader, v strict.Value) (string, bool) {
+	if v.Kind != strict.String {
+		r.Fault(v, "%s: a string is wanted", shown(v))
+		return "", false
 	}
-	plain := func(s string) string {
-		return strings.TrimRight(strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s)), "es")
-	}
-	for _, k := range keys {
-		if plain(key) == plain(k) {
-			return fmt.Sprintf("write %q", k)
-		}
-	}
-	return "take it out, or use one of " + strings.Join(keys, ", ")
+	return r.Text(v)
 }
 
-func (d *decoder) text(field string, raw json.RawMessage) string {
-	var s *string
-	if err := json.Unmarshal(raw, &s); err != nil || s == nil {
-		d.fault(field, "%s: a string is wanted", clip(string(raw)))
+func oneOf(r *strict.Reader, v strict.Value, known ...string) string {
+	if v.Kind != strict.String {
+		r.Fault(v, "%s", strict.NotOne(shown(v), known...))
 		return ""
 	}
-	return *s
-}
-
-func (d *decoder) oneOf(field string, raw json.RawMessage, values ...string) string {
-	var s string
-	if err := json.Unmarshal(raw, &s); err != nil || !slices.Contains(values, s) {
-		d.fault(field, "%s is not known: write one of %s", clip(string(raw)), strings.Join(values, ", "))
+	s, ok := r.Text(v)
+	if ok {
+		r.OneOf(v, s, known...)
 	}
 	return s
+}
+
+// shown is a value as it is written, or what kind it is.
+func shown(v strict.Value) string {
+	switch v.Kind {
+	case strict.String:
+		return strict.Quote(v.Text)
+	case strict.Boolean, strict.Null, strict.Number:
+		return strict.Clip(v.Text)
+	}
+	return string(v.Kind)
 }
 
 // isNamespace accepts what Kubernetes does (RFC 1123, one label).
@@ -196,43 +185,35 @@ func isNamespace(s string) bool {
 	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// clip keeps a message short whatever was written.
-func clip(s string) string {
-	if r := []rune(s); len(r) > 60 {
-		return string(r[:60]) + "…"
-	}
-	return s
-}
-
 // MarshalJSON writes rules as Decode reads them, equal ones with equal bytes.
 func (r Rules) MarshalJSON() ([]byte, error) {
 	out := struct {
-		level
-		Limits     resolvconf.Profile `json:"limits,omitempty"`
-		Excess     string             `json:"excess,omitempty"`
-		Namespaces map[string]level   `json:"namespaces,omitempty"`
-	}{level: r.json(), Limits: r.Limits}
+		levelJSON
+		Limits     resolvconf.Profile   `json:"limits,omitempty"`
+		Excess     string               `json:"excess,omitempty"`
+		Namespaces map[string]levelJSON `json:"namespaces,omitempty"`
+	}{levelJSON: r.json(), Limits: r.Limits}
 	if r.Excess == resolvconf.Refuse {
 		out.Excess = refuse
 	}
 	for name, l := range r.Namespaces {
 		if out.Namespaces == nil {
-			out.Namespaces = map[string]level{}
+			out.Namespaces = map[string]levelJSON{}
 		}
 		out.Namespaces[name] = l.json()
 	}
 	return json.Marshal(out)
 }
 
-// level is a Level's JSON.
-type level struct {
+// levelJSON is a Level as it is written.
+type levelJSON struct {
 	resolvconf.Overlay
 	SearchCompletion *bool  `json:"searchCompletion,omitempty"`
 	Annotations      string `json:"annotations,omitempty"`
 }
 
-func (l Level) json() level {
-	out := level{Overlay: l.Overlay, SearchCompletion: l.SearchCompletion}
+func (l Level) json() levelJSON {
+	out := levelJSON{Overlay: l.Overlay, SearchCompletion: l.SearchCompletion}
 	if l.Annotations != nil {
 		if out.Annotations = ignore; *l.Annotations {
 			out.Annotations = honour

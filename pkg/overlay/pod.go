@@ -10,6 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/plainyaml"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // Wish is what is wanted for one pod.
@@ -132,7 +133,7 @@ func truth(value string) (bool, error) {
 	case strings.EqualFold(value, "false"):
 		return false, nil
 	}
-	return false, fmt.Errorf("%q is neither true nor false", clip(value))
+	return false, fmt.Errorf("%q is neither true nor false", strict.Clip(value))
 }
 
 // Wants tells whether the pod's settings are to be changed at all.

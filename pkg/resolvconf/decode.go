@@ -1,13 +1,13 @@
 package resolvconf
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
+
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // DecodeOverlay reads an overlay from JSON, strictly: an unknown key, a key twice, a value of the wrong kind or one that cannot
@@ -20,19 +20,37 @@ import (
 // Every key may be left out. "search" is another name of "searches"; a value may be an integer, an option also the word of a
 // resolv.conf ("ndots:2").
 func DecodeOverlay(field string, data []byte) (*Overlay, error) {
-	var raw json.RawMessage
-	if err := json.Unmarshal(data, &raw); err != nil {
+	v, err := strict.JSON(field, data)
+	if err != nil {
 		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 			return nil, fmt.Errorf("%s: not JSON at byte %d: %w", name(field), syntax.Offset, err)
 		}
 		return nil, fmt.Errorf("%s: not JSON: %w", name(field), err)
 	}
 	d := decoder{}
-	o := d.overlay(field, raw)
-	if err := bounded(d.faults); err != nil {
+	o := d.overlay(v)
+	for _, f := range d.Faults() {
+		f.Field = name(f.Field)
+	}
+	if err := d.Err(mostFaults); err != nil {
 		return nil, err
 	}
 	return &o, nil
+}
+
+// ReadOverlay reads the members of an overlay that stands within something greater. Faults go to r.
+func ReadOverlay(r *strict.Reader, members []strict.Member) Overlay {
+	d := decoder{}
+	d.Expand = r.Expand
+	o := d.members(members)
+	for i, f := range d.Faults() {
+		if i == mostFaults {
+			r.Add(&strict.Fault{Place: f.Place, Message: fmt.Sprintf("and %d more", len(d.Faults())-mostFaults)})
+			break
+		}
+		r.Add(f)
+	}
+	return o
 }
 
 // name stands for a document without a name of its own.
@@ -44,70 +62,67 @@ func name(field string) string {
 }
 
 // decoder collects what is wrong.
-type decoder struct {
-	faults []error
-}
+type decoder struct{ strict.Reader }
 
-func (d *decoder) fault(field, format string, args ...any) {
-	d.faults = append(d.faults, fmt.Errorf("%s: %s", name(field), fmt.Sprintf(format, args...)))
-}
-
-func (d *decoder) overlay(field string, raw json.RawMessage) Overlay {
-	var o Overlay
-	if kind(raw) == "a list" {
+func (d *decoder) overlay(v strict.Value) Overlay {
+	if v.Kind == strict.List {
 		// The likeliest slip in YAML, with more of its kind inside: tell of all of them.
-		d.fault(field, "a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away")
-		for i, item := range d.items(field, raw) {
-			if kind(item) == "an object" {
-				d.overlay(fmt.Sprintf("%s[%d]", field, i), item)
+		d.Fault(v, "a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away")
+		for _, item := range v.Items() {
+			if item.Kind == strict.Object {
+				d.overlay(item)
 			}
 		}
-		return o
+		return Overlay{}
 	}
+	return d.members(d.Members(v))
+}
+
+func (d *decoder) members(members []strict.Member) Overlay {
+	var o Overlay
 	var searchKey string
-	for _, m := range d.members(field, raw) {
-		at := join(field, m.key)
-		switch m.key {
+	for _, m := range members {
+		switch m.Key {
 		case "policy":
-			if text, ok := d.text(at, m.raw); ok {
+			if text, ok := d.Text(m.Value); ok {
 				p, err := ParsePolicy(text)
 				if err != nil {
-					d.fault(at, "%v", err)
+					d.Fault(m.Value, "%v", err)
 				}
 				o.Policy = p
 			}
 		case "nameservers":
-			o.Nameservers = d.nameservers(at, m.raw)
+			o.Nameservers = d.nameservers(m.Value)
 		case "search", "searches":
 			if searchKey != "" {
-				d.fault(at, "%s stands there already and means the same: write one of them", searchKey)
+				d.Fault(m.Value, "%s stands there already and means the same: write one of them", searchKey)
 			}
-			searchKey = m.key
-			o.Searches = d.searches(at, m.raw)
+			searchKey = m.Key
+			o.Searches = d.searches(m.Value)
 		case "options":
-			o.Options = d.options(at, m.raw)
+			o.Options = d.options(m.Value)
 		default:
-			d.fault(at, "unknown key: %s", suggest(m.key, "nameservers", "searches", "options", "policy"))
+			d.Unknown(m.Value, m.Key, "nameservers", "searches", "options", "policy")
 		}
 	}
 	return o
 }
 
-func (d *decoder) nameservers(field string, raw json.RawMessage) []string {
-	return d.texts(field, raw, func(at, text string) string {
+func (d *decoder) nameservers(v strict.Value) []string {
+	return d.Texts(v, func(item strict.Value, text string) string {
 		a, err := netip.ParseAddr(text)
 		if err != nil || a.Zone() != "" {
-			d.fault(at, "%s is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10", quote(text))
+			d.Fault(item, "%s is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10", strict.Quote(text))
 			return text
 		}
 		return a.String() // so that one address is one word, however it was written
 	})
 }
 
-func (d *decoder) searches(field string, raw json.RawMessage) []string {
-	return d.texts(field, raw, func(at, text string) string {
+func (d *decoder) searches(v strict.Value) []string {
+	return d.Texts(v, func(item strict.Value, text string) string {
 		if !isSearch(text) {
-			d.fault(at, "%s is not a domain: write it like svc.cluster.local", quote(text))
+			d.Fault(item, "%s is not a domain: write it like svc.cluster.local", strict.Quote(text))
 		}
 		if text == "." {
 			return text
@@ -116,49 +131,36 @@ func (d *decoder) searches(field string, raw json.RawMessage) []string {
 	})
 }
 
-// texts reads a list of strings through read, which returns the text to keep.
-func (d *decoder) texts(field string, raw json.RawMessage, read func(at, text string) string) []string {
-	var out []string
-	for i, item := range d.items(field, raw) {
-		at := fmt.Sprintf("%s[%d]", field, i)
-		if text, ok := d.text(at, item); ok {
-			out = append(out, read(at, text))
-		}
-	}
-	return out
-}
-
 // options reads the objects of a list into words of a resolv.conf.
-func (d *decoder) options(field string, raw json.RawMessage) []string {
+func (d *decoder) options(v strict.Value) []string {
 	var out []string
-	for i, item := range d.items(field, raw) {
-		at := fmt.Sprintf("%s[%d]", field, i)
-		if kind(item) == "a string" {
-			out = append(out, d.option(at, item)...)
+	for _, item := range d.Items(v) {
+		if item.Kind == strict.String {
+			out = append(out, d.option(item)...)
 			continue
 		}
-		if kind(item) != "an object" {
-			d.fault(at, `%s, but an object is wanted: write it like {"name": "ndots", "value": "2"}`, kind(item))
+		if item.Kind != strict.Object {
+			d.Mismatch(item, "an object", `write it like {"name": "ndots", "value": "2"}`)
 			continue
 		}
 		var option, value string
 		named := false
-		for _, m := range d.members(at, item) {
-			switch m.key {
+		for _, m := range d.Members(item) {
+			switch m.Key {
 			case "name":
 				named = true
 				var ok bool
-				if option, ok = d.text(at+".name", m.raw); ok && (!isWord(option) || strings.Contains(option, ":")) {
-					d.fault(at+".name", "%s is not an option's name: write it without colon and white space, and the value beside it as value", quote(option))
+				if option, ok = d.Text(m.Value); ok && (!strict.IsWord(option) || strings.Contains(option, ":")) {
+					d.Fault(m.Value, "%s is not an option's name: write it without colon and white space, and the value beside it as value", strict.Quote(option))
 				}
 			case "value":
-				value = d.value(at+".value", m.raw)
+				value = d.value(m.Value)
 			default:
-				d.fault(join(at, m.key), "unknown key: %s", suggest(m.key, "name", "value"))
+				d.Unknown(m.Value, m.Key, "name", "value")
 			}
 		}
 		if !named {
-			d.fault(at+".name", "missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2")
+			d.Fault(item.At("name"), "missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2")
 			continue
 		}
 		if value != "" {
@@ -170,11 +172,11 @@ func (d *decoder) options(field string, raw json.RawMessage) []string {
 }
 
 // option reads one written as in a resolv.conf.
-func (d *decoder) option(field string, raw json.RawMessage) []string {
-	word, ok := d.text(field, raw)
+func (d *decoder) option(v strict.Value) []string {
+	word, ok := d.Text(v)
 	name, value, _ := strings.Cut(word, ":")
-	if ok && (name == "" || !isWord(word)) {
-		d.fault(field, "%s is not an option: write it like ndots:2, without white space", quote(word))
+	if ok && (name == "" || !strict.IsWord(word)) {
+		d.Fault(v, "%s is not an option: write it like ndots:2, without white space", strict.Quote(word))
 		ok = false
 	}
 	if !ok {
@@ -187,122 +189,19 @@ func (d *decoder) option(field string, raw json.RawMessage) []string {
 }
 
 // value reads a string or an integer; null and "" are none.
-func (d *decoder) value(field string, raw json.RawMessage) string {
-	text := strings.TrimSpace(string(raw))
-	switch kind(raw) {
-	case "null":
+func (d *decoder) value(v strict.Value) string {
+	switch v.Kind {
+	case strict.Null:
 		return ""
-	case "a number":
-		if strings.ContainsAny(text, ".eE") {
-			d.fault(field, "%s is not an integer: write one, or put what is meant in quotes", quote(text))
+	case strict.Number:
+		if strings.ContainsAny(v.Text, ".eE") {
+			d.Fault(v, "%s is not an integer: write one, or put what is meant in quotes", strict.Quote(v.Text))
 		}
-		return text
+		return v.Text
 	}
-	s, ok := d.text(field, raw)
-	if ok && s != "" && !isWord(s) {
-		d.fault(field, "%s cannot stand in a resolv.conf: it must be one word", quote(s))
+	s, ok := d.Text(v)
+	if ok && s != "" && !strict.IsWord(s) {
+		d.Fault(v, "%s cannot stand in a resolv.conf: it must be one word", strict.Quote(s))
 	}
 	return s
-}
-
-func (d *decoder) text(field string, raw json.RawMessage) (string, bool) {
-	var s string
-	if kind(raw) != "a string" {
-		d.fault(field, "%s, but a string is wanted: put it in quotes", kind(raw))
-		return "", false
-	}
-	if err := json.Unmarshal(raw, &s); err != nil {
-		d.fault(field, "%v", err)
-		return "", false
-	}
-	return s, true
-}
-
-func (d *decoder) items(field string, raw json.RawMessage) []json.RawMessage {
-	var out []json.RawMessage
-	if kind(raw) != "a list" {
-		d.fault(field, "%s, but a list is wanted: put it in brackets (in YAML behind a dash)", kind(raw))
-		return nil
-	}
-	if err := json.Unmarshal(raw, &out); err != nil {
-		d.fault(field, "%v", err)
-	}
-	return out
-}
-
-// member is one key of an object.
-type member struct {
-	key string
-	raw json.RawMessage
-}
-
-// maxKeys bounds an object's keys: no object here has more than a few, and each is compared with those before it. An
-// annotation of 64 KiB with 8,000 keys cost ADD 0.9 s of CPU time.
-const maxKeys = 64
-
-// members reads an object in its own order. encoding/json would take the last of two equal keys without a word.
-func (d *decoder) members(field string, raw json.RawMessage) []member {
-	if kind(raw) != "an object" {
-		d.fault(field, "%s, but an object is wanted", kind(raw))
-		return nil
-	}
-	var out []member
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if _, err := dec.Token(); err != nil {
-		d.fault(field, "%v", err)
-		return nil
-	}
-	for dec.More() {
-		key, err := dec.Token()
-		var m member
-		if err == nil {
-			m.key, _ = key.(string) // the key of an object is a string in all of JSON
-			err = dec.Decode(&m.raw)
-		}
-		if err != nil {
-			d.fault(field, "%v", err)
-			return out
-		}
-		if len(out) == maxKeys {
-			d.fault(field, "more than %d keys: take out those that are not settings", maxKeys)
-			return nil
-		}
-		if slices.ContainsFunc(out, func(o member) bool { return o.key == m.key }) {
-			d.fault(join(field, m.key), "stands there twice: write it once")
-		}
-		out = append(out, m)
-	}
-	return out
-}
-
-// kind tells people what a value is.
-func kind(raw json.RawMessage) string {
-	switch c := bytes.TrimLeft(raw, " \t\r\n"); {
-	case len(c) == 0:
-		return "nothing"
-	case c[0] == '{':
-		return "an object"
-	case c[0] == '[':
-		return "a list"
-	case c[0] == '"':
-		return "a string"
-	case c[0] == 't' || c[0] == 'f':
-		return "a boolean"
-	case c[0] == 'n':
-		return "null"
-	}
-	return "a number"
-}
-
-// suggest names the key that was probably meant.
-func suggest(key string, known ...string) string {
-	plain := func(s string) string {
-		return strings.TrimRight(strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s)), "es")
-	}
-	for _, k := range known {
-		if plain(key) == plain(k) {
-			return fmt.Sprintf("write %q", k)
-		}
-	}
-	return "take it out, or use one of " + strings.Join(known, ", ")
 }

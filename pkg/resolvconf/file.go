@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // The keywords that are read. Every other line (domain, sortlist, comments, what nobody knows) is kept and has no meaning
@@ -162,11 +164,11 @@ func (s Settings) checkWords() error {
 	}{{"nameservers", s.Nameservers}, {"searches", s.Searches}, {"options", s.Options}} {
 		for i, w := range part.words {
 			if w == "" || strings.ContainsFunc(w, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
-				faults = append(faults, fmt.Errorf("%s[%d]: %s cannot stand in a resolv.conf: it must be one word", part.name, i, quote(w)))
+				faults = append(faults, fmt.Errorf("%s[%d]: %s cannot stand in a resolv.conf: it must be one word", part.name, i, strict.Quote(w)))
 			}
 		}
 	}
-	return bounded(faults)
+	return strict.Bounded(faults, mostFaults)
 }
 
 // Print prints s as a file of its own: the nameservers, the search line, the options. It fails as With does.

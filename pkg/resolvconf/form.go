@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // Node is what a kubelet knows of its node.
@@ -68,7 +70,7 @@ func Form(node Node, pod Pod, overlay *Overlay, limits Limits, excess Excess) Re
 // lay merges the overlay into what the pod has of its own, or says why not. The notes are about what it was merged into.
 func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess) (Settings, []Note, error) {
 	if faults := o.check(""); len(faults) > 0 {
-		return Settings{}, nil, bounded(faults)
+		return Settings{}, nil, strict.Bounded(faults, mostFaults)
 	}
 	base, notes := own.Settings, own.Notes
 	if o.Policy != "" {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // Limits bound the settings of a pod. A field that is 0 has the value of Kubernetes.
@@ -38,7 +40,7 @@ func ParseProfile(name string) (Profile, error) {
 	case Kubernetes, GlibcLegacy:
 		return p, nil
 	}
-	return "", fmt.Errorf("profile %s is not known: write %s or %s", quote(name), Kubernetes, GlibcLegacy)
+	return "", fmt.Errorf("profile %s is not known: write %s or %s", strict.Quote(name), Kubernetes, GlibcLegacy)
 }
 
 // Excess is what happens to settings beyond the limits.
@@ -77,7 +79,8 @@ func (l Limits) fit(s Settings) (Settings, []Note) {
 		out.Searches = out.Searches[:l.Searches]
 	}
 	out.Searches = slices.DeleteFunc(out.Searches, func(domain string) bool {
-		if len(domain) > maxDomain {
+		// glibc 2.28 aborts at search domains of more than 255 characters, so the kubelet drops what is longer (dns.go).
+		if len(domain) > strict.MaxDomain {
 			left = append(left, domain)
 			return true
 		}
@@ -91,7 +94,7 @@ func (l Limits) fit(s Settings) (Settings, []Note) {
 	}
 	if len(left) > 0 {
 		notes = append(notes, note(SearchesCut, "%d of %d search domains are within the limits (%d domains, %d characters in all, %d each); beyond them: %s",
-			len(out.Searches), len(s.Searches), l.Searches, l.SearchChars, maxDomain, list(left)))
+			len(out.Searches), len(s.Searches), l.Searches, l.SearchChars, strict.MaxDomain, list(left)))
 	}
 	return out, notes
 }
@@ -101,7 +104,7 @@ func list(words []string) string {
 	const most = 3
 	var out []string
 	for _, w := range words[:min(most, len(words))] {
-		out = append(out, quote(w))
+		out = append(out, strict.Quote(w))
 	}
 	if len(words) > most {
 		out = append(out, fmt.Sprintf("and %d more", len(words)-most))

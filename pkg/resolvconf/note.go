@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // Note is something in a pod's settings that its owner or the operator may want to know. It never changes them.
@@ -86,13 +88,13 @@ func lintOptions(options []string) []Note {
 		number, err := strconv.ParseUint(value, 10, 32)
 		switch {
 		case !ok:
-			notes = append(notes, note(UnknownOption, "option %s is known to no resolver and has no effect", quote(o)))
+			notes = append(notes, note(UnknownOption, "option %s is known to no resolver and has no effect", strict.Quote(o)))
 		case k.value && err != nil:
-			notes = append(notes, note(OptionValue, "option %s needs a number behind the colon and has no effect as it is", quote(o)))
+			notes = append(notes, note(OptionValue, "option %s needs a number behind the colon and has no effect as it is", strict.Quote(o)))
 		case k.value && number > uint64(k.most):
-			notes = append(notes, note(OptionValue, "option %s is taken as %s:%d", quote(o), name, k.most))
+			notes = append(notes, note(OptionValue, "option %s is taken as %s:%d", strict.Quote(o), name, k.most))
 		case !k.value && value != "":
-			notes = append(notes, note(OptionValue, "option %s is written without a value", quote(o)))
+			notes = append(notes, note(OptionValue, "option %s is written without a value", strict.Quote(o)))
 		}
 	}
 	return notes

@@ -1,12 +1,13 @@
 package resolvconf
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // Settings is what a resolver is told. The words are those of a resolv.conf: an option is "ndots:5" or, without a value,
@@ -103,7 +104,7 @@ func ParsePolicy(name string) (Policy, error) {
 	case custom:
 		return None, nil
 	}
-	return "", fmt.Errorf("policy %s is not known: write one of %s, %s, %s, %s", quote(name), Default, ClusterFirst, ClusterFirstWithHostNet, None)
+	return "", fmt.Errorf("policy %s is not known: write one of %s, %s, %s, %s", strict.Quote(name), Default, ClusterFirst, ClusterFirstWithHostNet, None)
 }
 
 // Overlay is what an operator lays over pods' settings: merged as a pod's dnsConfig is, but last. With a policy it says all:
@@ -138,83 +139,32 @@ func (o Overlay) check(field string) []error {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if o.Policy != "" {
 		if _, err := ParsePolicy(string(o.Policy)); err != nil {
-			fault("%s: %w", join(field, "policy"), err)
+			fault("%s: %w", strict.Join(field, "policy"), err)
 		}
 	}
 	for i, n := range o.Nameservers {
 		if a, err := netip.ParseAddr(n); err != nil || a.Zone() != "" {
-			fault("%s[%d]: %s is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10", join(field, "nameservers"), i, quote(n))
+			fault("%s[%d]: %s is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10", strict.Join(field, "nameservers"), i, strict.Quote(n))
 		}
 	}
 	for i, d := range o.Searches {
 		if !isSearch(d) {
-			fault("%s[%d]: %s is not a domain: write it like svc.cluster.local", join(field, "searches"), i, quote(d))
+			fault("%s[%d]: %s is not a domain: write it like svc.cluster.local", strict.Join(field, "searches"), i, strict.Quote(d))
 		}
 	}
 	for i, option := range o.Options {
-		if name, _, _ := strings.Cut(option, ":"); name == "" || !isWord(option) {
-			fault("%s[%d]: %s is not an option: it needs a name, and neither white space nor control characters", join(field, "options"), i, quote(option))
+		if name, _, _ := strings.Cut(option, ":"); name == "" || !strict.IsWord(option) {
+			fault("%s[%d]: %s is not an option: it needs a name, and neither white space nor control characters", strict.Join(field, "options"), i, strict.Quote(option))
 		}
 	}
 	return faults
 }
 
-// maxDomain is the longest name that DNS knows, written with dots (255 octets on the wire, RFC 1035, 2.3.4). glibc 2.28 aborts
-// at search domains of more than 255 characters, so the kubelet drops what is longer than this (dns.go).
-const maxDomain = 253
-
 // isSearch accepts what the API server accepts in dnsConfig (a leading underscore and a lone dot too, since Kubernetes 1.34),
 // and capitals and underscores anywhere, but no label that DNS cannot carry.
 func isSearch(s string) bool {
-	if s == "." {
-		return true
-	}
-	s = strings.TrimSuffix(s, ".")
-	if s == "" || len(s) > maxDomain {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-		for _, c := range []byte(label) {
-			if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_') {
-				return false
-			}
-		}
-	}
-	return true
+	return s == "." || strict.IsDomain(strings.TrimSuffix(s, "."))
 }
 
-// isWord accepts printable ASCII without white space: what every resolver reads as one word.
-func isWord(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
-}
-
-// join makes the path of a key. A key that is no word is quoted: it may have come from anybody.
-func join(field, key string) string {
-	if !isWord(key) || len(key) > 60 {
-		key = quote(key)
-	}
-	if field == "" {
-		return key
-	}
-	return field + "." + key
-}
-
-// quote keeps a message readable whatever was written.
-func quote(s string) string {
-	if len(s) > 60 {
-		return fmt.Sprintf("%.60q…", s)
-	}
-	return fmt.Sprintf("%q", s)
-}
-
-// bounded joins faults; an annotation may hold 256 KiB of them.
-func bounded(faults []error) error {
-	const most = 8
-	if len(faults) > most {
-		faults = append(slices.Clone(faults[:most]), fmt.Errorf("and %d more", len(faults)-most))
-	}
-	return errors.Join(faults...)
-}
+// mostFaults is how many are told of: an annotation may hold 256 KiB of them.
+const mostFaults = 8

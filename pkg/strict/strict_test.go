@@ -1,0 +1,134 @@
+package strict
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestFaultError(t *testing.T) {
+	for want, f := range map[string]Fault{
+		"a":                    {Message: "a"},
+		"x.y: a":               {Field: "x.y", Message: "a"},
+		"node.yaml: x: a":      {Place: Place{File: "node.yaml"}, Field: "x", Message: "a"},
+		"node.yaml:3:12: x: a": {Place: Place{"node.yaml", 3, 12}, Field: "x", Message: "a"},
+	} {
+		if got := f.Error(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"redirects", "clusterDomain", "localAddresses", "dns", "resolvConf", "resolvConfPaths"}
+	for key, want := range map[string]string{
+		"redirect": "redirects", "cluster_domain": "clusterDomain", "CLUSTERDOMAIN": "clusterDomain", "clusterDomian": "clusterDomain",
+		"local-addresses": "localAddresses", "resolv_conf_path": "resolvConfPaths", "resolvConfs": "resolvConf",
+		"colour": "", "": "", "clusterDomainOfThis": "", strings.Repeat("x", 1000): "",
+	} {
+		if got, ok := Nearest(key, known...); got != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v, want %q", key, got, ok, want)
+		}
+	}
+	if got := Suggest("colour", "a", "b"); got != "take it out, or use one of a, b" {
+		t.Error(got)
+	}
+}
+
+func TestReader(t *testing.T) {
+	v, err := JSON("top", []byte(` {"a": "x", "b": [1, "y", null], "a": {"c d": true}, "e": "${E}"} `))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Reader{Expand: func(_ Value, text string) (string, error) {
+		if text == "${E}" {
+			return "", errors.New("E is not set: set it")
+		}
+		return strings.ToUpper(text), nil
+	}}
+	var keys []string
+	for _, m := range r.Members(v) {
+		keys = append(keys, m.Value.Field)
+		switch m.Key {
+		case "b":
+			got := r.Texts(m.Value, func(_ Value, text string) string { return text })
+			if fmt.Sprint(got) != "[Y]" {
+				t.Errorf("texts %v", got)
+			}
+		case "a", "e":
+			r.Text(m.Value)
+		}
+	}
+	r.Items(v)
+	r.OneOf(v.At("f"), "z", "p", "q")
+	r.Unknown(v.At("bb"), "bb", "b", "c")
+	want := `top.a: stands there twice: write it once
+top.b[0]: a number, but a string is wanted: put it in quotes
+top.b[2]: null, but a string is wanted: put it in quotes
+top.a: an object, but a string is wanted: put it in quotes
+top.e: E is not set: set it
+top: an object, but a list is wanted: put it in brackets (in YAML behind a dash)
+top.f: "z" is not known: write one of p, q
+top.bb: unknown key: write "b"`
+	if got := r.Err(0).Error(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if got := r.Err(1).Error(); got != "top.a: stands there twice: write it once\nand 7 more" {
+		t.Error(got)
+	}
+	if fmt.Sprint(keys) != "[top.a top.b top.a top.e]" {
+		t.Error(keys)
+	}
+	if last := v.Map()["a"]; last.Kind != Object || last.Members()[0].Value.Field != `top.a."c d"` {
+		t.Errorf("%+v", last)
+	}
+	if all := r.Faults(); !all[7].Unknown || all[6].Unknown {
+		t.Error("not the unknown key is marked")
+	}
+	if err := new(Reader).Err(0); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestIsDomain(t *testing.T) {
+	for s, want := range map[string]bool{
+		"cluster.local": true, "_tcp.B.example": true, "a": true, "1.2": true, "": false, ".": false, "a.": false, "a..b": false, "-a.b": false,
+		"a-.b": false, "a b": false, "ä.example": false, strings.Repeat("a", 63): true, strings.Repeat("a", 64): false,
+		strings.Repeat("a.", 126) + "a": true, strings.Repeat("a.", 126) + "ab": false,
+	} {
+		if IsDomain(s) != want {
+			t.Errorf("%q: %v", s, !want)
+		}
+	}
+}
+
+// FuzzJSON: never a panic, what is JSON for encoding/json is here too, and every value that is found in it has a kind and a field.
+func FuzzJSON(f *testing.F) {
+	f.Add([]byte(`{"a": [1, "b", null, true, {"": -1e9}], "a": "\ud800"}`))
+	f.Add([]byte(` [[], {}, ""] `))
+	f.Add([]byte(`{"a"`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		v, err := JSON("top", text)
+		if (err == nil) != json.Valid(text) {
+			t.Fatalf("%q: %v", text, err)
+		}
+		if err != nil {
+			return
+		}
+		var walk func(v Value)
+		walk = func(v Value) {
+			if v.Kind == "" || v.Kind == Other || v.Kind == Nothing || !strings.HasPrefix(v.Field, "top") {
+				t.Fatalf("%q: %+v", text, v)
+			}
+			for _, item := range v.Items() {
+				walk(item)
+			}
+			for _, m := range v.Members() {
+				walk(m.Value)
+			}
+		}
+		walk(v)
+	})
+}

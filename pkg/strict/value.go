@@ -1,0 +1,146 @@
+package strict
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Kind is what a value is; as a text it is what people are told.
+type Kind string
+
+// The kinds. Other is what only YAML has: anchors, aliases and tags.
+const (
+	Nothing Kind = "nothing"
+	Object  Kind = "an object"
+	List    Kind = "a list"
+	String  Kind = "a string"
+	Boolean Kind = "a boolean"
+	Null    Kind = "null"
+	Number  Kind = "a number"
+	Other   Kind = "an anchor, alias or tag"
+)
+
+// Value is one decoded value, its path from the top, and its place. It must not be changed once it is read from.
+type Value struct {
+	Field string
+	Place Place
+	Kind  Kind
+	Text  string // of a String: what it holds; of the other scalars: as it is written
+
+	raw     []byte // JSON, valid; what is inside is read from it when it is asked for
+	items   []Value
+	members []Member
+}
+
+// Member is one key of an object.
+type Member struct {
+	Key   string
+	Name  Place // of the key
+	Value Value
+}
+
+// JSON reads a text that is one value of JSON. field is what the value is called where it stands. A text that is none is an error
+// of encoding/json.
+func JSON(field string, text []byte) (Value, error) {
+	var raw json.RawMessage
+	if err := json.Unmarshal(text, &raw); err != nil {
+		return Value{Field: field}, err
+	}
+	return of(field, raw), nil
+}
+
+// of makes a value of JSON that is known to be valid.
+func of(field string, raw []byte) Value {
+	raw = bytes.TrimSpace(raw)
+	v := Value{Field: field, raw: raw}
+	switch raw[0] {
+	case '{':
+		v.Kind = Object
+	case '[':
+		v.Kind = List
+	case '"':
+		v.Kind = String
+		_ = json.Unmarshal(raw, &v.Text) // a valid string is one
+	case 't', 'f':
+		v.Kind, v.Text = Boolean, string(raw)
+	case 'n':
+		v.Kind, v.Text = Null, string(raw)
+	default:
+		v.Kind, v.Text = Number, string(raw)
+	}
+	return v
+}
+
+// ListOf makes a list of values that were decoded elsewhere. Their fields follow from their position.
+func ListOf(place Place, items []Value) Value { return Value{Kind: List, Place: place, items: items} }
+
+// ObjectOf makes an object of members that were decoded elsewhere. Their fields follow from their keys.
+func ObjectOf(place Place, members []Member) Value {
+	return Value{Kind: Object, Place: place, members: members}
+}
+
+// Items returns a list's values; none of anything else.
+func (v Value) Items() []Value {
+	items := slices.Clone(v.items)
+	if v.Kind == List && v.raw != nil {
+		var raw []json.RawMessage
+		_ = json.Unmarshal(v.raw, &raw) // it is valid
+		for _, item := range raw {
+			items = append(items, of("", item))
+		}
+	}
+	for i := range items {
+		items[i].Field = fmt.Sprintf("%s[%d]", v.Field, i)
+	}
+	return items
+}
+
+// Members returns an object's members in their own order, with keys that stand twice; none of anything else.
+func (v Value) Members() []Member {
+	members := slices.Clone(v.members)
+	if v.Kind == Object && v.raw != nil {
+		dec := json.NewDecoder(bytes.NewReader(v.raw))
+		_, _ = dec.Token() // it is valid, from the opening brace on
+		for dec.More() {
+			key, _ := dec.Token()
+			var raw json.RawMessage
+			if dec.Decode(&raw) != nil {
+				break
+			}
+			name, _ := key.(string)
+			members = append(members, Member{Key: name, Value: of("", raw)})
+		}
+	}
+	for i := range members {
+		members[i].Value.Field = Join(v.Field, members[i].Key)
+	}
+	return members
+}
+
+// Map returns an object's values by key, the last one of a key that stands twice, as encoding/json has it.
+func (v Value) Map() map[string]Value {
+	out := map[string]Value{}
+	for _, m := range v.Members() {
+		out[m.Key] = m.Value
+	}
+	return out
+}
+
+// Sorted returns an object's members by key, the last one of a key that stands twice.
+func (v Value) Sorted() []Member {
+	all := v.Map()
+	out := make([]Member, 0, len(all))
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, Member{Key: key, Name: all[key].Place, Value: all[key]})
+	}
+	return out
+}
+
+// At is the place of something within v that is not there, or is not read as a value: key's fault is at v.
+func (v Value) At(key string) Value { return Value{Field: Join(v.Field, key), Place: v.Place} }
+
+// IsNull reports whether nothing stands where a value may.
+func (v Value) IsNull() bool { return v.Kind == Null || v.Kind == Nothing || v.Kind == "" }
