@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
-	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/server"
 )
 
 // asker puts upstreams and server behind the loop's interface: its own question goes to those whom a miss goes to. Where an
 // operator's Corefile says how that is done, the question takes its chain, by a name that no cache can know.
 type asker struct {
 	upstreams *ask.Servers
-	server    *dns.Server
+	server    *server.Server
 }
 
 // chainQuestions are sent at once where the chain is asked: forward's own servers are tried one after the other, by chance.

@@ -8,11 +8,12 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/wire"
 )
 
@@ -83,7 +84,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 		_, err := fmt.Fprintln(e.stdout, "configuration is good")
 		return err
 	}
-	text, err := dns.Render(p.Server)
+	text, err := chain.Render(p.Server.Config)
 	if err != nil {
 		return badConfig(err)
 	}
@@ -129,7 +130,7 @@ func showKubelet(e env, n *config.Node) error {
 }
 
 // checkDNS checks what becomes of the configuration at path; CoreDNS itself knows only the text that it is given.
-func checkDNS(server *dns.Server, conf dns.Config, path string) error {
+func checkDNS(server *server.Server, conf server.Config, path string) error {
 	err := server.Check(conf)
 	if err != nil && path != "" {
 		return fmt.Errorf("%s: %w", path, err)

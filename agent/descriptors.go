@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/server"
 )
 
 // highDescriptor is the least number of the DNS sockets' descriptors.
@@ -37,14 +37,14 @@ func high() (release func()) {
 }
 
 // highServer is a server whose sockets have high descriptors.
-type highServer struct{ *dns.Server }
+type highServer struct{ *server.Server }
 
-func (s highServer) Start(ctx context.Context, cfg dns.Config) error {
+func (s highServer) Start(ctx context.Context, cfg server.Config) error {
 	defer high()()
 	return s.Server.Start(ctx, cfg)
 }
 
-func (s highServer) Restart(ctx context.Context, cfg dns.Config) error {
+func (s highServer) Restart(ctx context.Context, cfg server.Config) error {
 	defer high()()
 	return s.Server.Restart(ctx, cfg)
 }

@@ -8,9 +8,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 )
 
@@ -18,7 +18,7 @@ import (
 type holder struct {
 	agent   *agent
 	node    *node.Node
-	server  *dns.Server
+	server  *server.Server
 	metrics *telemetry.Metrics
 	lock    *os.File
 	closing func() // frees what the successor wants to listen on

@@ -18,6 +18,7 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
+	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/admit"
@@ -26,7 +27,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/complete"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/evidence"
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/inspect"
@@ -36,6 +36,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/agent/internal/wire"
@@ -59,7 +60,7 @@ type parts struct {
 	clients   *clients.Clients // nil: none is known, none is counted
 }
 
-func newServer(log *slog.Logger, p parts) *dns.Server {
+func newServer(log *slog.Logger, p parts) *server.Server {
 	kept := cache.NewMetrics(p.answers, nil)
 	completion := complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr, bool) *complete.Search { return nil })
 	answered := func(_ context.Context, _ net.Addr, rcode int) {
@@ -75,9 +76,9 @@ func newServer(log *slog.Logger, p parts) *dns.Server {
 		}
 		completion = complete.Setup(c.Memory, &c.Metrics, c.Search)
 	}
-	return dns.New(log, dns.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, dns.Plugin{Name: "metrics", Setup: metrics.Setup(answered)},
-		dns.Plugin{Name: "complete", Setup: completion}, dns.Plugin{Name: "admit", Setup: admit.Setup(p.gate)},
-		dns.Plugin{Name: "ask", Setup: ask.Setup(p.upstreams)}, dns.Plugin{Name: "cache", Setup: cache.Setup(p.answers, kept)})
+	return server.New(log, chain.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, chain.Plugin{Name: "metrics", Setup: metrics.Setup(answered)},
+		chain.Plugin{Name: "complete", Setup: completion}, chain.Plugin{Name: "admit", Setup: admit.Setup(p.gate)},
+		chain.Plugin{Name: "ask", Setup: ask.Setup(p.upstreams)}, chain.Plugin{Name: "cache", Setup: cache.Setup(p.answers, kept)})
 }
 
 // runNode is the role `node`: it puts the parts together and keeps them until ctx ends.

@@ -17,8 +17,8 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
+	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/nameserver"
@@ -44,7 +44,7 @@ func runNodecache(ctx context.Context, e env, args []string) error {
 	case opts.ShowVersion:
 		return runVersion(ctx, e, nil)
 	case opts.ShowPlugins:
-		_, err := fmt.Fprintln(e.stdout, strings.Join(dns.Directives(), "\n"))
+		_, err := fmt.Fprintln(e.stdout, strings.Join(chain.Directives(), "\n"))
 		return err
 	}
 	answer, err := opts.Resolve(e.lookupEnv, namedUpstream(opts, e.readFile))
@@ -91,7 +91,7 @@ func namedUpstream(opts nodecache.Options, readFile func(string) ([]byte, error)
 	if err != nil {
 		return netip.Addr{}
 	}
-	survey, err := dns.Look(opts.Template, text, opts.LocalIPs)
+	survey, err := nodecache.Look(opts.Template, text, opts.LocalIPs)
 	if err != nil {
 		return netip.Addr{}
 	}
@@ -120,7 +120,7 @@ type nodeCache struct {
 	mu        sync.Mutex // guards the fields below
 	loaded    bool       // a template was taken once
 	written   string     // the Corefile as it was written last
-	survey    dns.Survey
+	survey    nodecache.Survey
 	endpoints *endpoints // nil until serve
 }
 
@@ -166,7 +166,7 @@ func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, er
 }
 
 // template fills the template in. What it imports is among the Files, also where it cannot be served.
-func (c *nodeCache) template() (t plan.Template, survey dns.Survey, up upstream.Upstreams, err error) {
+func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up upstream.Upstreams, err error) {
 	name := c.opts.Template
 	template, err := c.env.readFile(name)
 	if err != nil {
@@ -179,7 +179,7 @@ func (c *nodeCache) template() (t plan.Template, survey dns.Survey, up upstream.
 	}
 	text, imported := c.imports(text)
 	up.Files = imported
-	if survey, err = dns.Look(name, text, c.opts.LocalIPs); err != nil {
+	if survey, err = nodecache.Look(name, text, c.opts.LocalIPs); err != nil {
 		return t, survey, up, err
 	}
 	domain := nodecache.Domain(survey.Zones)
@@ -198,7 +198,7 @@ func (c *nodeCache) template() (t plan.Template, survey dns.Survey, up upstream.
 	blocks, more := nodecache.Stubs(up.Stub, survey.Zones)
 	up.Notes = slices.Concat(up.Notes, notes, more)
 	t = plan.Template{Text: text + blocks, Domain: domain, Warnings: up.Warnings}
-	if _, err := dns.Render(plan.InPlace(c.opts, c.answer, t, c.defaults(), "").Server); err != nil {
+	if _, err := chain.Render(plan.InPlace(c.opts, c.answer, t, c.defaults(), "").Server.Config); err != nil {
 		return plan.Template{}, survey, up, err
 	}
 	return t, survey, up, nil

@@ -9,9 +9,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/nodecache"
+	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/sole"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -52,7 +52,7 @@ type markedServer struct {
 	c *nodeCache
 }
 
-func (s markedServer) Start(ctx context.Context, cfg dns.Config) error {
+func (s markedServer) Start(ctx context.Context, cfg server.Config) error {
 	if err := s.Server.Start(ctx, cfg); err != nil {
 		return err
 	}

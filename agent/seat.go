@@ -16,12 +16,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/front"
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/wire"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -115,7 +116,7 @@ type seat struct {
 
 // takeSeat takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
 // code 3 where it may not, or where the holder neither hands over nor ends.
-func (a *agent) takeSeat(ctx context.Context, server *dns.Server, first plan.Plan, m *telemetry.Metrics) (*seat, error) {
+func (a *agent) takeSeat(ctx context.Context, server *server.Server, first plan.Plan, m *telemetry.Metrics) (*seat, error) {
 	lock := func() (*os.File, error) { return takeLock(first.Lock, a.claim.String()) }
 	s := &successor{log: a.log, server: server, plan: first, answers: a.answers, lock: lock}
 	path := filepath.Join(a.conf.StateDir, podfile.HandoverName)
@@ -229,7 +230,7 @@ func (s *seat) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober
 // successor is this agent while it starts beside another.
 type successor struct {
 	log     *slog.Logger
-	server  *dns.Server
+	server  *server.Server
 	plan    plan.Plan
 	answers *wire.Keeper
 	lock    func() (*os.File, error)
@@ -253,10 +254,10 @@ func (s *successor) Restore(r io.Reader) {
 // Serve answers on what the holder listens on, as far as this agent's configuration has the same addresses. The others come
 // later, when the link is this agent's.
 func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []handover.Socket) ([]netip.Addr, error) {
-	var inherited []dns.Socket
+	var inherited []front.Socket
 	count := map[netip.Addr]int{}
 	for _, i := range sockets {
-		inherited = append(inherited, dns.Socket(i))
+		inherited = append(inherited, front.Socket(i))
 		count[i.Address.Addr()]++
 	}
 	cfg := s.plan.Server

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/link"
+	"github.com/neardns/neardns/agent/internal/listeners"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -132,7 +132,7 @@ func sockets(targets []Target) []Socket {
 	var out []Socket
 	said := map[string]bool{}
 	for _, t := range targets {
-		exact, wildcard, err := dns.Listening(t.Protocol, netip.AddrPortFrom(t.Address, 53))
+		exact, wildcard, err := listeners.Named(t.Protocol, netip.AddrPortFrom(t.Address, 53))
 		if err != nil {
 			continue // no /proc: everything else says so too
 		}

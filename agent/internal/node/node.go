@@ -20,10 +20,10 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -37,8 +37,8 @@ const (
 
 // Server answers questions. Start either serves all addresses or none; Restart that fails leaves the old one serving.
 type Server interface {
-	Start(ctx context.Context, cfg dns.Config) error
-	Restart(ctx context.Context, cfg dns.Config) error
+	Start(ctx context.Context, cfg server.Config) error
+	Restart(ctx context.Context, cfg server.Config) error
 	Stop() error
 	// Pause stops reading, until Resume or Stop; what comes waits in the sockets.
 	Pause()

@@ -12,10 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -109,7 +109,7 @@ func (w *world) watch(ctx context.Context) (<-chan struct{}, error) {
 
 type worldServer struct{ *world }
 
-func (s worldServer) Start(context.Context, dns.Config) error {
+func (s worldServer) Start(context.Context, server.Config) error {
 	err := s.call("start")
 	s.set(func() {
 		if err == nil {
@@ -118,7 +118,7 @@ func (s worldServer) Start(context.Context, dns.Config) error {
 	})
 	return err
 }
-func (s worldServer) Restart(_ context.Context, c dns.Config) error {
+func (s worldServer) Restart(_ context.Context, c server.Config) error {
 	return s.call("restart %v", c.Addresses)
 }
 func (s worldServer) Stop() error {

@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/kubedns"
 	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -42,7 +43,7 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	} else {
 		p.Locals, err = steer.Locals(n.LocalAddresses, n.Redirects)
 	}
-	p.Server = dns.Config{
+	p.Server = server.Config{Connections: n.Limits.TCPConnections, Config: chain.Config{
 		Addresses:     p.Addresses(),
 		ClusterDomain: n.ClusterDomain,
 		ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
@@ -50,18 +51,17 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 		StubDomains:   up.Stub,
 		External:      up.External,
 		ExternalFound: up.Found,
-		Cache: dns.Cache{
+		Cache: chain.Cache{
 			Entries: n.Cache.Entries, NegativeTTL: n.Cache.NegativeTTL, ServeStale: n.Cache.ServeStale,
 			NoPrefetch: !n.Cache.Prefetch, HoldDenials: n.Cache.HoldDenials,
 		},
 		Misses:       n.Limits.Misses,
-		Connections:  n.Limits.TCPConnections,
-		Queries:      dns.Queries(n.Log.Queries),
+		Queries:      chain.Queries(n.Log.Queries),
 		Snippets:     n.Snippets,
 		Override:     n.CorefileText,
 		OverrideName: n.Corefile,
 		InstanceID:   instance,
-	}
+	}}
 	if p.Steers && p.Arrangement == Steered { // elsewhere the address is the agent's own
 		for _, r := range p.Redirects {
 			p.Server.LastResort = append(p.Server.LastResort, nameserver.At(r.ClusterDNS))

@@ -1,10 +1,11 @@
 package plan
 
 import (
+	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/dns"
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/nodecache"
+	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/upstream"
 )
 
@@ -44,9 +45,9 @@ func InPlace(o nodecache.Options, a nodecache.Answer, t Template, n *config.Node
 	if t.Domain != "" {
 		p.ClusterDomain = t.Domain
 	}
-	p.Server = dns.Config{
-		Addresses: p.Addresses(), ClusterDomain: p.ClusterDomain, InstanceID: instance, Transparent: true, Binds: o.Interface,
-		Override: t.Text, OverrideName: o.Template, Misses: n.Limits.Misses, Connections: n.Limits.TCPConnections,
-	}
+	p.Server = server.Config{Transparent: true, Connections: n.Limits.TCPConnections, Config: chain.Config{
+		Addresses: p.Addresses(), ClusterDomain: p.ClusterDomain, InstanceID: instance, Binds: o.Interface,
+		Override: t.Text, OverrideName: o.Template, Misses: n.Limits.Misses,
+	}}
 	return p
 }

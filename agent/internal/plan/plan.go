@@ -15,7 +15,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/dns"
+	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -49,7 +49,7 @@ type Plan struct {
 
 	ClusterDomain string
 	Steers        bool // false: nothing on this node translates the cluster DNS address, so nothing may be steered
-	Server        dns.Config
+	Server        server.Config
 	// Unserved is why there is nothing to serve yet. The switch alone keeps pods going then.
 	Unserved error
 

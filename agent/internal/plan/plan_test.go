@@ -155,7 +155,11 @@ func show(path string, v reflect.Value) string {
 	}
 	out := ""
 	for i := range v.NumField() {
-		out += show(strings.TrimPrefix(path+"."+v.Type().Field(i).Name, "."), v.Field(i))
+		f, at := v.Type().Field(i), path
+		if !f.Anonymous {
+			at = strings.TrimPrefix(path+"."+f.Name, ".")
+		}
+		out += show(at, v.Field(i))
 	}
 	return out
 }

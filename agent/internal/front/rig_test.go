@@ -1,0 +1,126 @@
+package front
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// handler is a chain of one function.
+type handler struct {
+	do     func(dns.ResponseWriter, *dns.Msg)
+	closed atomic.Int64
+}
+
+func (h *handler) Answer(_ netip.AddrPort, w dns.ResponseWriter, r *dns.Msg) {
+	if len(r.Question) > 0 { // the library lets those without one through
+		h.do(w, r)
+	}
+}
+
+func (h *handler) Close(bool) error {
+	h.closed.Add(1)
+	return nil
+}
+
+func (h *handler) build(Chain) (Chain, error) { return h, nil }
+
+// answer gives every question the same address.
+func answer(w dns.ResponseWriter, q *dns.Msg) {
+	m := new(dns.Msg).SetReply(q)
+	m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30}, A: net.IPv4(10, 0, 0, 1)}}
+	_ = w.WriteMsg(m)
+}
+
+func configOf(t testing.TB) Config {
+	t.Helper()
+	return Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: freePort(t), Misses: 1024, Connections: 1024}
+}
+
+// start serves by a function on 127.0.0.1.
+func start(t testing.TB, do func(dns.ResponseWriter, *dns.Msg)) (*Server, Config) {
+	t.Helper()
+	s, cfg := New(slog.New(slog.DiscardHandler)), configOf(t)
+	if err := s.Start(t.Context(), cfg, (&handler{do: do}).build, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, cfg
+}
+
+func addressOf(cfg Config) string { return netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String() }
+
+// freePort finds a port that is free for both protocols.
+func freePort(t testing.TB) uint16 {
+	t.Helper()
+	for range 100 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := l.Addr().(*net.TCPAddr)
+		pc, err := net.ListenPacket("udp", at.String())
+		l.Close()
+		if err == nil {
+			pc.Close()
+			return uint16(at.Port)
+		}
+	}
+	t.Fatal("no port is free")
+	return 0
+}
+
+func question(name string, qtype uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, qtype) }
+
+func ask(t testing.TB, network, server string, q *dns.Msg) *dns.Msg {
+	t.Helper()
+	m, _, err := (&dns.Client{Net: network, Timeout: 5 * time.Second}).Exchange(q, server)
+	if err != nil {
+		t.Fatalf("%s %s: %v", network, server, err)
+	}
+	return m
+}
+
+func waitFor(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	testutil.Eventually(t, 10*time.Second, func() error {
+		if !ok() {
+			return errNotYet(what)
+		}
+		return nil
+	})
+}
+
+type errNotYet string
+
+func (e errNotYet) Error() string { return "waited for: " + string(e) }
+
+func inWork(s *Server) int {
+	packets, _ := s.crowd.counts()
+	return packets.taken
+}
+
+// boundPackets makes the bound on questions over UDP one that a test can reach.
+func (s *Server) boundPackets(most int) {
+	s.crowd.mu.Lock()
+	defer s.crowd.mu.Unlock()
+	s.crowd.packets.SetMost(most)
+}
+
+// sources is how many sources are remembered for their questions over UDP.
+func (s *Server) sources() int {
+	s.crowd.mu.Lock()
+	defer s.crowd.mu.Unlock()
+	return s.crowd.packets.Sources()
+}

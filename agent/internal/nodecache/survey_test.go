@@ -1,0 +1,54 @@
+package nodecache
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func TestLook(t *testing.T) {
+	own := []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:90de:d95::a")}
+	got, err := Look("base", `cluster.local:53 in-addr.arpa:53 {
+    prometheus :9253
+    health 169.254.20.10:8080 {
+        lameduck 5s
+    }
+    forward . 10.96.0.11
+}
+.:53 {
+    prometheus :9253
+    health fd00:90de:d95::a:8081
+    ready
+    forward . 192.0.2.1 169.254.20.10:5353
+}
+other {
+    prometheus
+    health
+    forward a. 192.0.2.1 {
+        except 169.254.20.10
+    }
+}
+`, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Survey{Zones: []string{"cluster.local", "in-addr.arpa", ".", "other"}, Prometheus: []string{":9253", "localhost:9153"},
+		Health: []string{"169.254.20.10:8080", "[fd00:90de:d95::a]:8081", ":8080"}, Ready: []string{":8181"},
+		Forward: map[string]netip.Addr{"cluster.local": netip.MustParseAddr("10.96.0.11"), "in-addr.arpa": netip.MustParseAddr("10.96.0.11"), ".": netip.MustParseAddr("192.0.2.1"), "other": netip.MustParseAddr("192.0.2.1")}}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	for says, text := range map[string]string{
+		"line 2: forward to 169.254.20.10, an address of the agent itself": ". {\n forward . 169.254.20.10\n}",
+		"forward to [fd00:90de:d95::a]:53":                                 ". {\n forward . 192.0.2.1 [fd00:90de:d95::a]:53\n}",
+		"take out the port":                                                ".:5353 {\n whoami\n}",
+		"Unknown directive 'kubernetes'":                                   ". {\n kubernetes\n}",
+	} {
+		if _, err := Look("base", text, own); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want %q", text, err, says)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package server_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/server"
+)
+
+// TestInherit serves one pair of sockets by two servers, as two processes do: while the first is paused the second answers
+// alone; after its end nothing of what lay in the sockets is lost; and what it was given is closed with the last of them.
+func TestInherit(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	first := newServer(slog.New(slog.DiscardHandler))
+	if err := first.Start(context.Background(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	who := func(network string) string {
+		t.Helper()
+		m := ask(t, network, addressOf(cfg), question("n.probe.neardns.invalid.", mdns.TypeTXT))
+		if len(m.Answer) != 1 {
+			t.Fatalf("probe answered %v", m)
+		}
+		return m.Answer[0].(*mdns.TXT).Txt[0]
+	}
+
+	// Nobody reads for a moment; the question waits.
+	first.Pause()
+	drainOneRead(t, cfg)
+	early, err := net.Dial("udp", addressOf(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer early.Close()
+	wire, err := question("early.example.org.", mdns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := early.Write(wire); err != nil {
+		t.Fatal(err)
+	}
+
+	sockets, err := first.Sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := cfg
+	next.InstanceID = "test.2"
+	second := newServer(slog.New(slog.DiscardHandler))
+	if err := second.StartOn(context.Background(), next, sockets); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := second.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	early.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := early.Read(make([]byte, 512)); err != nil {
+		t.Errorf("the question that waited in the socket: %v", err)
+	}
+	for range 20 {
+		for _, network := range []string{"udp", "tcp"} {
+			if got := who(network); got != "test.2" {
+				t.Fatalf("%s: %s answers while it is paused", network, got)
+			}
+		}
+	}
+	first.Resume()
+	second.Pause()
+	drainOneRead(t, cfg)
+	for _, network := range []string{"udp", "tcp"} {
+		if got := who(network); got != "test.1" {
+			t.Errorf("%s: %s answers, resumed was the other", network, got)
+		}
+	}
+	second.Resume()
+	first.Pause()
+	if err := first.Stop(); err != nil {
+		t.Error(err)
+	}
+	for _, network := range []string{"udp", "tcp"} {
+		if got := who(network); got != "test.2" {
+			t.Errorf("%s: %s answers after its end", network, got)
+		}
+	}
+}
+
+// drainOneRead asks what a reader takes that had passed the gate before the pause: one question of each protocol. Whether
+// it is answered depends on that.
+func drainOneRead(t *testing.T, cfg server.Config) {
+	t.Helper()
+	for _, network := range []string{"udp", "tcp"} {
+		client := &mdns.Client{Net: network, Timeout: 200 * time.Millisecond}
+		_, _, err := client.Exchange(question("n.probe.neardns.invalid.", mdns.TypeTXT), addressOf(cfg))
+		var timeout net.Error
+		if err != nil && (!errors.As(err, &timeout) || !timeout.Timeout()) {
+			t.Fatalf("%s: %v", network, err)
+		}
+	}
+}
+
+// TestUnusedSocketsAreClosed gives a server sockets of an address that it does not serve.
+func TestUnusedSocketsAreClosed(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	first := newServer(slog.New(slog.DiscardHandler))
+	if err := first.Start(context.Background(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	sockets, err := first.Sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := config(t, up)
+	second := newServer(slog.New(slog.DiscardHandler))
+	if err := second.StartOn(context.Background(), other, slices.Clone(sockets)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(first.Stop(), second.Stop()); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sockets {
+		if err := s.File.Close(); err == nil {
+			t.Errorf("the descriptor of %s %s was left open", s.Protocol, s.Address)
+		}
+	}
+	start(t, cfg) // nobody holds the port
+}
+
+// TestStopLosesNothing stops under load on UDP sockets, on connections that stay and on new ones. As under a withdrawn
+// lease, nobody asks anew once the stop begins, but what was sent before is answered, and a connection ends only between two
+// questions: a client that pipelines gets both answers.
+func TestStopLosesNothing(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	s := newServer(slog.New(slog.DiscardHandler))
+	if err := s.Start(context.Background(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	const many = 200
+	udp, err := net.Dial("udp", addressOf(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	tcp, err := net.Dial("tcp", addressOf(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	for i := range many {
+		wire, err := question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := udp.Write(wire); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tcp.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Stop() }()
+
+	deadline := time.Now().Add(10 * time.Second)
+	udp.SetReadDeadline(deadline)
+	tcp.SetReadDeadline(deadline)
+	buf := make([]byte, 512)
+	for i := range many {
+		if _, err := udp.Read(buf); err != nil {
+			t.Fatalf("udp, answer %d: %v", i, err)
+		}
+	}
+	for i := range many {
+		var length [2]byte
+		if _, err := io.ReadFull(tcp, length[:]); err != nil {
+			t.Fatalf("tcp, answer %d: %v", i, err)
+		}
+		if _, err := io.ReadFull(tcp, make([]byte, binary.BigEndian.Uint16(length[:]))); err != nil {
+			t.Fatalf("tcp, answer %d: %v", i, err)
+		}
+	}
+	if _, err := tcp.Read(buf); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last answer: %v, want the end of file", err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}

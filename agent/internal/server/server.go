@@ -1,0 +1,80 @@
+// Package server is the agent's DNS server: a front and the chain behind it, made from one configuration.
+//
+// It owns nothing beside the two. Failure policy: theirs; a configuration that cannot be served changes nothing.
+package server
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/neardns/neardns/agent/internal/chain"
+	"github.com/neardns/neardns/agent/internal/front"
+)
+
+// Config is all that the server is made from: what the chain answers by, and what the front needs beside it. The server keeps no
+// reference to its slices and maps.
+type Config struct {
+	chain.Config
+
+	// Transparent is front.Config's.
+	Transparent bool
+	// Connections bounds the open TCP connections, at all addresses together.
+	Connections int
+}
+
+func (c Config) front() front.Config {
+	return front.Config{Addresses: c.Addresses, Port: c.Port, Transparent: c.Transparent, Misses: c.Misses, Connections: c.Connections}
+}
+
+// Server is one embedded CoreDNS behind the sockets that it answers at. Its methods may be called from several goroutines; they wait for
+// each other.
+type Server struct {
+	*front.Server
+	chains *chain.Builder
+}
+
+// New makes a server that is not started.
+func New(log *slog.Logger, plugins ...chain.Plugin) *Server {
+	return &Server{Server: front.New(log), chains: chain.NewBuilder(log, plugins...)}
+}
+
+// Check says whether a configuration could be served; see chain.Builder.Check.
+func (s *Server) Check(cfg Config) error { return s.chains.Check(cfg.Config) }
+
+// Start listens on every address and serves; see front.Server.Start. Nothing is served when it fails.
+func (s *Server) Start(ctx context.Context, cfg Config) error { return s.StartOn(ctx, cfg, nil) }
+
+// StartOn is Start with sockets that another process listens on, which StartOn owns.
+func (s *Server) StartOn(ctx context.Context, cfg Config, inherited []front.Socket) error {
+	done, build, err := s.prepare(cfg)
+	if err != nil {
+		front.CloseAll(inherited)
+		return err
+	}
+	return s.Server.Start(ctx, done.front(), build, inherited)
+}
+
+// Restart serves another configuration; see front.Server.Restart. The old one still serves when it fails.
+func (s *Server) Restart(ctx context.Context, cfg Config) error {
+	done, build, err := s.prepare(cfg)
+	if err != nil {
+		return err
+	}
+	return s.Server.Restart(ctx, done.front(), build)
+}
+
+// prepare completes a configuration and says how its chain is made.
+func (s *Server) prepare(cfg Config) (Config, front.Build, error) {
+	var err error
+	if cfg.Config, err = cfg.Complete(); err != nil {
+		return cfg, nil, err
+	}
+	return cfg, func(before front.Chain) (front.Chain, error) {
+		old, _ := before.(*chain.Chain) // nil: it is the first
+		c, err := s.chains.Build(cfg.Config, old)
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
+	}, nil
+}

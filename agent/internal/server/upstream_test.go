@@ -1,0 +1,234 @@
+package server_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/chain"
+	"github.com/neardns/neardns/agent/internal/coredns/admit"
+	askplugin "github.com/neardns/neardns/agent/internal/coredns/ask"
+	"github.com/neardns/neardns/agent/internal/coredns/cache"
+	"github.com/neardns/neardns/agent/internal/coredns/complete"
+	"github.com/neardns/neardns/agent/internal/coredns/metrics"
+	"github.com/neardns/neardns/agent/internal/coredns/probe"
+	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/agent/internal/server"
+	"github.com/neardns/neardns/agent/internal/wire"
+)
+
+// TestMain fails when a test leaves a goroutine behind: servers, forwarders, health checks.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for deadline := time.Now().Add(5 * time.Second); code == 0; {
+		err := goleak.Find(
+			// CoreDNS ends a forwarder's connection manager by finalizer, and caddy's list of instances keeps the
+			// last ones reachable: a few idle goroutines, however many reloads there were (TestReloadsLeaveNothing).
+			goleak.IgnoreTopFunction("github.com/coredns/coredns/plugin/pkg/proxy.(*Transport).connManager"),
+			// TestCheck's; see Server.Check.
+			goleak.IgnoreTopFunction("github.com/coredns/coredns/plugin/hosts.periodicHostsUpdate.func1"),
+		)
+		if err == nil {
+			break
+		}
+		// An upstream's health check notices the end after its half second of sleep.
+		if time.Now().After(deadline) {
+			os.Stderr.WriteString(err.Error() + "\n")
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// upstream is a DNS server whose answers the test writes.
+type upstream struct {
+	addr string
+	udp  atomic.Int64 // questions
+	tcp  atomic.Int64
+}
+
+func newUpstream(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) *upstream {
+	t.Helper()
+	u := new(upstream)
+	port := freePort(t, "127.0.0.1")
+	u.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
+	for network, count := range map[string]*atomic.Int64{"udp": &u.udp, "tcp": &u.tcp} {
+		started := make(chan struct{})
+		failed := make(chan error, 1)
+		srv := &mdns.Server{Net: network, Addr: u.addr, NotifyStartedFunc: func() { close(started) },
+			Handler: mdns.HandlerFunc(func(w mdns.ResponseWriter, q *mdns.Msg) {
+				count.Add(1)
+				if m := answer(q); m != nil {
+					w.WriteMsg(m)
+				}
+			})}
+		go func() { failed <- srv.ListenAndServe() }()
+		select {
+		case <-started:
+		case err := <-failed:
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { srv.Shutdown(); <-failed })
+	}
+	return u
+}
+
+// address answers every A question with ip and a TTL of 30 s.
+func address(ip string) func(*mdns.Msg) *mdns.Msg {
+	return func(q *mdns.Msg) *mdns.Msg {
+		m := new(mdns.Msg).SetReply(q)
+		if q.Question[0].Qtype == mdns.TypeA {
+			m.Answer = []mdns.RR{&mdns.A{Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeA, Class: mdns.ClassINET, Ttl: 30}, A: net.ParseIP(ip)}}
+		}
+		return m
+	}
+}
+
+// freePort finds a port that is free for both protocols on each address.
+func freePort(t testing.TB, addresses ...string) uint16 {
+	t.Helper()
+next:
+	for range 100 {
+		pc, err := net.ListenPacket("udp", net.JoinHostPort(addresses[0], "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := pc.LocalAddr().(*net.UDPAddr).Port
+		pc.Close()
+		for _, a := range addresses {
+			ap := net.JoinHostPort(a, strconv.Itoa(port))
+			pc, err := net.ListenPacket("udp", ap)
+			if err != nil {
+				continue next
+			}
+			pc.Close()
+			ln, err := net.Listen("tcp", ap)
+			if err != nil {
+				continue next
+			}
+			ln.Close()
+		}
+		return uint16(port)
+	}
+	t.Fatal("no port is free")
+	return 0
+}
+
+func newServer(log *slog.Logger) *server.Server {
+	answers := wire.NewStore(0)
+	return server.New(log, chain.Plugin{Name: "probe", Setup: probe.Setup()}, chain.Plugin{Name: "metrics", Setup: metrics.Setup(nil)},
+		chain.Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr, bool) *complete.Search { return nil })},
+		chain.Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))},
+		chain.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
+		chain.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})
+}
+
+// servers are without TLS.
+func servers(s ...string) []nameserver.Address {
+	var out []nameserver.Address
+	for _, a := range s {
+		out = append(out, nameserver.Address{Addr: netip.MustParseAddrPort(a)})
+	}
+	return out
+}
+
+// config serves on 127.0.0.1 with one upstream for everything.
+func config(t testing.TB, up *upstream) server.Config {
+	t.Helper()
+	return server.Config{
+		Connections: 1024,
+		Config: chain.Config{
+			Addresses:     []netip.Addr{netip.MustParseAddr("127.0.0.1")},
+			Port:          freePort(t, "127.0.0.1"),
+			ClusterDomain: "cluster.local",
+			ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
+			Cluster:       servers(up.addr),
+			External:      servers(up.addr),
+			Cache:         chain.Cache{Entries: 10000, NegativeTTL: 5 * time.Second},
+			Misses:        1024,
+			InstanceID:    "test.1",
+		},
+	}
+}
+
+func start(t testing.TB, cfg server.Config) *server.Server {
+	t.Helper()
+	s := newServer(slog.New(slog.DiscardHandler))
+	if err := s.Start(context.Background(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func addressOf(cfg server.Config) string {
+	return netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String()
+}
+
+func ask(t testing.TB, network, server string, q *mdns.Msg) *mdns.Msg {
+	t.Helper()
+	client := &mdns.Client{Net: network, Timeout: 5 * time.Second, UDPSize: 65535}
+	m, _, err := client.Exchange(q, server)
+	if err != nil {
+		t.Fatalf("%s %s: %v", network, server, err)
+	}
+	return m
+}
+
+func question(name string, qtype uint16) *mdns.Msg {
+	return new(mdns.Msg).SetQuestion(name, qtype)
+}
+
+func wantA(t testing.TB, m *mdns.Msg, ip string) {
+	t.Helper()
+	if len(m.Answer) == 1 {
+		if a, ok := m.Answer[0].(*mdns.A); ok && a.A.String() == ip {
+			return
+		}
+	}
+	t.Errorf("want %s, got %v", ip, m)
+}
+
+// blackhole is an address that takes no connection and refuses none: a listener whose queue is full.
+func blackhole(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
+	for range 10 {
+		conn, err := net.DialTimeout("tcp", addr, 300*time.Millisecond)
+		if err != nil {
+			return addr
+		}
+		t.Cleanup(func() { conn.Close() })
+	}
+	t.Fatal("the queue does not fill")
+	return ""
+}
