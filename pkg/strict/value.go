@@ -38,7 +38,8 @@ type Value struct {
 // Member is one key of an object.
 type Member struct {
 	Key   string
-	Name  Place // of the key
+	Odd   string // what stands in the key's place where that is no text; only YAML has such
+	Name  Place  // of the key
 	Value Value
 }
 

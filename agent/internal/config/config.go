@@ -23,6 +23,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // What the first two lines of a NodeConfig file must say.
@@ -62,10 +63,10 @@ type Node struct {
 	CorefileText     string            // what stands in it
 	Snippets         map[string]string // lines added to the server block of a zone, by zone ("." is the root)
 
-	at     map[string]position // where each field was written
-	origin map[string]string   // where the value of a field that was not written comes from
+	at     map[string]strict.Place // where each field was written
+	origin map[string]string       // where the value of a field that was not written comes from
 
-	unknown []error           // keys that are passed over
+	unknown []*strict.Fault   // keys that are passed over
 	remarks map[string]string // what Show says of a field besides
 }
 
@@ -182,7 +183,7 @@ func Default() Node {
 // Load reads the file at path, completes it and checks it. An empty path stands for a file that leaves everything out.
 func Load(path string, env Env) (*Node, error) {
 	n := Default()
-	n.at, n.origin = map[string]position{}, map[string]string{}
+	n.at, n.origin = map[string]strict.Place{}, map[string]string{}
 	if path != "" {
 		data, err := env.ReadFile(path)
 		if err != nil {
@@ -200,7 +201,11 @@ func Load(path string, env Env) (*Node, error) {
 		err = n.Validate()
 	}
 	if err != nil { // which may come of a key that is not known
-		return nil, errors.Join(append(slices.Clone(n.unknown), err)...)
+		var all []error
+		for _, f := range n.unknown {
+			all = append(all, f)
+		}
+		return nil, errors.Join(append(all, err)...)
 	}
 	return &n, nil
 }
@@ -214,13 +219,13 @@ func StateDir(path string, env Env) string {
 		return dir
 	}
 	body, err := parse(path, data)
-	if err != nil || body == nil {
+	if err != nil || body.Kind == "" {
 		return dir
 	}
-	n := Node{at: map[string]position{}, origin: map[string]string{}}
-	d := &decoder{node: &n, file: path, lookup: env.LookupEnv}
-	for _, p := range d.pairs("", body) {
-		if s, ok := d.text(p.key, p.value, ""); p.key == "stateDir" && ok {
+	n := Node{at: map[string]strict.Place{}, origin: map[string]string{}}
+	d := n.decoder(env.LookupEnv)
+	for _, p := range d.pairs(body) {
+		if s, ok := d.text(p.Value, ""); p.Key == "stateDir" && ok {
 			if clean, err := parsePath(s); err == nil {
 				dir = clean
 			}
@@ -276,48 +281,16 @@ func (n *Node) ConflistEntry() ([]byte, error) {
 	return conflist.Entry(s)
 }
 
-// position is a place in a file.
-type position struct {
-	file         string
-	line, column int
-}
-
-// FaultError is one thing that is wrong with a configuration. Message ends with what to do about it.
-type FaultError struct {
-	File         string // "" where no file says so
-	Line, Column int    // from 1; 0 where unknown
-	Field        string // as redirects[0].clusterDNS; "" for the file as a whole
-	Message      string
-
-	unknown bool // a key that is not known
-}
-
-func (f *FaultError) Error() string {
-	s := f.Message
-	if f.Field != "" {
-		s = f.Field + ": " + s
-	}
-	switch {
-	case f.File == "":
-		return s
-	case f.Line == 0:
-		return f.File + ": " + s
-	}
-	return fmt.Sprintf("%s:%d:%d: %s", f.File, f.Line, f.Column, s)
-}
-
 // fault places a message at the field it is about, or else at the nearest field around it that was written.
 func (n *Node) fault(field, message string) error {
-	f := &FaultError{Field: field, Message: message}
+	f := &strict.Fault{Field: field, Message: message}
 	for name := field; name != ""; name = parent(name) {
 		if at, ok := n.at[name]; ok {
-			f.File, f.Line, f.Column = at.file, at.line, at.column
+			f.Place = at
 			return f
 		}
 	}
-	if at, ok := n.at[""]; ok {
-		f.File = at.file
-	}
+	f.File = n.at[""].File
 	for name := field; name != ""; name = parent(name) {
 		if from := n.origin[name]; from != "" {
 			f.Message += " (detected: " + from + ")"

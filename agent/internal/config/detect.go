@@ -8,11 +8,10 @@ import (
 	"path"
 	"slices"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // KubeletConfig is where kubeadm and most distributions keep the kubelet's configuration.
@@ -202,46 +201,45 @@ func (n *Node) readKubelet(env Env) (kubelet, error) {
 		return kubelet{}, fmt.Errorf("detect settings: %w; or name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked", err)
 	}
 	k := kubelet{from: from}
-	if body == nil {
+	if body.Kind == "" {
 		return k, nil
 	}
-	d := &decoder{node: n, file: from}
-	for _, p := range d.pairs("", body) {
-		switch p.key {
+	d := n.decoder(nil)
+	for _, m := range d.pairs(body) {
+		switch m.Key {
 		case "clusterDomain":
-			if s, ok := d.raw(p.key, p.value, "text"); ok && s != "" {
+			if s, ok := d.text(m.Value, "text"); ok && s != "" {
 				if k.clusterDomain, err = parseDomain(s); err != nil {
-					d.fail(p.value, p.key, "%v", err)
+					d.fail(m.Value, "%v", err)
 				}
 			}
 		case "clusterDNS":
-			d.kubeletDNS(&k, p)
+			d.kubeletDNS(&k, m.Value)
 		case "resolvConf":
-			if s, ok := p.value.(*ast.StringNode); ok && path.IsAbs(s.Value) {
-				k.resolvConf = path.Clean(s.Value) // "" tells the kubelet to use none; who wants the policy Default names one here
+			if m.Value.Kind == strict.String && path.IsAbs(m.Value.Text) {
+				k.resolvConf = path.Clean(m.Value.Text) // "" tells the kubelet to use none; who wants the policy Default names one here
 			}
 		}
 	}
-	if err := errors.Join(d.faults...); err != nil {
+	if err := d.Err(0); err != nil {
 		return kubelet{}, fmt.Errorf("detect settings: %w%s", err, remedy)
 	}
 	return k, nil
 }
 
-func (d *decoder) kubeletDNS(k *kubelet, p pair) {
-	if p.value == nil || p.value.Type() == ast.NullType {
+func (d *decoder) kubeletDNS(k *kubelet, v strict.Value) {
+	if v.IsNull() {
 		return
 	}
-	for i, e := range d.list(p.key, p.value, "a list of addresses") {
-		at := fmt.Sprintf("%s[%d]", p.key, i)
-		s, ok := d.raw(at, e, "an address")
+	for _, e := range d.ItemsOf(v, "a list of addresses", "") {
+		s, ok := d.text(e, "an address")
 		if !ok {
 			continue
 		}
 		a, err := netip.ParseAddr(s)
 		switch {
 		case err != nil:
-			d.fail(e, at, "%q is not an IP address", s)
+			d.fail(e, "%q is not an IP address", s)
 		case a.IsLinkLocalUnicast():
 			k.cache = append(k.cache, a)
 		case !slices.Contains(k.clusterDNS, a): // twice does the kubelet no harm

@@ -1,18 +1,20 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // field is one key of NodeConfig: how it is read, how it is shown, and whether the agent takes a new value over while it
@@ -20,7 +22,7 @@ import (
 type field struct {
 	name   string // with its group: cache.entries
 	reload bool
-	set    func(d *decoder, name string, v ast.Node)
+	set    func(d *decoder, v strict.Value)
 	show   func(n *Node) any // what stands in YAML; nil: left out
 }
 
@@ -97,9 +99,9 @@ func groups() []string {
 // fixed is a field that has one right value.
 func fixed(name, value string) field {
 	return field{name: name,
-		set: func(d *decoder, name string, v ast.Node) {
-			if s, ok := d.text(name, v, value); ok && s != value {
-				d.fail(v, name, "is %q: write %s, the only one that is known here", s, value)
+		set: func(d *decoder, v strict.Value) {
+			if s, ok := d.text(v, value); ok && s != value {
+				d.fail(v, "is %q: write %s, the only one that is known here", s, value)
 			}
 		},
 		show: func(*Node) any { return value }}
@@ -108,10 +110,10 @@ func fixed(name, value string) field {
 // text is a field of text whose parse also brings it into its one form.
 func text(name string, reload bool, at func(*Node) *string, parse func(string) (string, error)) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			if s, ok := d.text(name, v, "text"); ok {
+		set: func(d *decoder, v strict.Value) {
+			if s, ok := d.text(v, "text"); ok {
 				if out, err := parse(s); err != nil {
-					d.fail(v, name, "%v", err)
+					d.fail(v, "%v", err)
 				} else {
 					*at(d.node) = out
 				}
@@ -127,29 +129,27 @@ func text(name string, reload bool, at func(*Node) *string, parse func(string) (
 
 func boolean(name string, reload bool, at func(*Node) *bool) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			if b, ok := v.(*ast.BoolNode); ok {
-				*at(d.node) = b.Value
+		set: func(d *decoder, v strict.Value) {
+			if v.Kind != strict.Boolean {
+				d.Mismatch(v, "true or false, without quotes", "")
 				return
 			}
-			d.wrong(name, v, "true or false, without quotes")
+			*at(d.node) = v.Text == "true"
 		},
 		show: func(n *Node) any { return *at(n) }}
 }
 
 func number(name string, reload bool, at func(*Node) *int) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			i, ok := v.(*ast.IntegerNode)
-			if !ok {
-				d.wrong(name, v, "a whole number, without quotes")
-				return
-			}
-			switch x := i.Value.(type) {
-			case int64:
-				*at(d.node) = int(x)
-			case uint64:
-				*at(d.node) = int(min(x, 1<<62)) // far beyond every bound, which Validate will say
+		set: func(d *decoder, v strict.Value) {
+			whole, err := strconv.ParseInt(v.Text, 10, 64)
+			switch {
+			case v.Kind == strict.Number && err == nil:
+				*at(d.node) = int(whole)
+			case v.Kind == strict.Number && errors.Is(err, strconv.ErrRange):
+				*at(d.node) = 1 << 62 // far beyond every bound, which Validate will say
+			default:
+				d.Mismatch(v, "a whole number, without quotes", "")
 			}
 		},
 		show: func(n *Node) any { return *at(n) }}
@@ -158,14 +158,14 @@ func number(name string, reload bool, at func(*Node) *int) field {
 func duration(name string, reload bool, at func(*Node) *time.Duration) field {
 	const want = "a time with its unit, such as 150ms, 5s or 1h"
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			s, ok := d.text(name, v, want)
+		set: func(d *decoder, v strict.Value) {
+			s, ok := d.text(v, want)
 			if !ok {
 				return
 			}
 			t, err := time.ParseDuration(s)
 			if err != nil {
-				d.fail(v, name, "%q is not a time: write %s", s, want)
+				d.fail(v, "%q is not a time: write %s", s, want)
 				return
 			}
 			*at(d.node) = t
@@ -176,7 +176,7 @@ func duration(name string, reload bool, at func(*Node) *time.Duration) field {
 // list is a field that holds a list of one kind of text. quiet leaves an empty one out of what is shown.
 func list[T any](name string, reload bool, at func(*Node) *[]T, parse func(string) (T, error), print func(T) string, quiet bool) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) { *at(d.node) = elements(d, name, v, parse) },
+		set: func(d *decoder, v strict.Value) { *at(d.node) = elements(d, v, parse) },
 		show: func(n *Node) any {
 			if quiet && len(*at(n)) == 0 {
 				return nil
@@ -186,18 +186,17 @@ func list[T any](name string, reload bool, at func(*Node) *[]T, parse func(strin
 }
 
 // elements reads a list of text, element by element, so that each fault names its own.
-func elements[T any](d *decoder, name string, v ast.Node, parse func(string) (T, error)) []T {
+func elements[T any](d *decoder, v strict.Value, parse func(string) (T, error)) []T {
 	out := []T{}
-	for i, e := range d.list(name, v, "a list, such as [a, b]") {
-		at := fmt.Sprintf("%s[%d]", name, i)
-		d.node.at[at] = place(d.file, e)
-		s, ok := d.text(at, e, "text")
+	for _, e := range d.ItemsOf(v, "a list, such as [a, b]", "") {
+		d.node.at[e.Field] = e.Place
+		s, ok := d.text(e, "text")
 		if !ok {
 			continue
 		}
 		value, err := parse(s)
 		if err != nil {
-			d.fail(e, at, "%v", err)
+			d.fail(e, "%v", err)
 			continue
 		}
 		out = append(out, value)
@@ -220,19 +219,19 @@ const auto = "auto"
 func external(name string, reload bool) field {
 	const want = "auto, or a list of servers and files, such as [10.1.2.3, /etc/resolv.conf]"
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			if s, ok := v.(*ast.StringNode); ok {
-				if s.Value != auto {
-					d.fail(v, name, "%q is not known: write %s", s.Value, want)
+		set: func(d *decoder, v strict.Value) {
+			if v.Kind == strict.String {
+				if v.Text != auto {
+					d.fail(v, "%q is not known: write %s", v.Text, want)
 				}
 				d.node.Upstreams.Auto, d.node.Upstreams.External = true, nil
 				return
 			}
-			if _, ok := v.(*ast.SequenceNode); !ok {
-				d.wrong(name, v, want)
+			if v.Kind != strict.List {
+				d.Mismatch(v, want, "")
 				return
 			}
-			d.node.Upstreams.Auto, d.node.Upstreams.External = false, elements(d, name, v, parseSource)
+			d.node.Upstreams.Auto, d.node.Upstreams.External = false, elements(d, v, parseSource)
 		},
 		show: func(n *Node) any {
 			if n.Upstreams.Auto {
@@ -245,11 +244,10 @@ func external(name string, reload bool) field {
 // redirects takes pairs, and for the common case an address alone.
 func redirects(name string, reload bool) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			for i, e := range d.list(name, v, "a list, such as [10.96.0.10], or of clusterDNS and steering") {
-				at := fmt.Sprintf("%s[%d]", name, i)
-				d.node.at[at] = place(d.file, e)
-				d.node.Redirects = append(d.node.Redirects, redirect(d, at, e))
+		set: func(d *decoder, v strict.Value) {
+			for _, e := range d.ItemsOf(v, "a list, such as [10.96.0.10], or of clusterDNS and steering", "") {
+				d.node.at[e.Field] = e.Place
+				d.node.Redirects = append(d.node.Redirects, redirect(d, e))
 			}
 		},
 		show: func(n *Node) any {
@@ -265,57 +263,55 @@ func redirects(name string, reload bool) field {
 		}}
 }
 
-func redirect(d *decoder, at string, v ast.Node) (r steer.Redirect) {
-	if v.Type() == ast.StringType {
-		r.ClusterDNS = d.addr(at, v)
+func redirect(d *decoder, v strict.Value) (r steer.Redirect) {
+	switch v.Kind {
+	case strict.String:
+		r.ClusterDNS = d.addr(v)
 		return r
-	}
-	if v.Type() != ast.MappingType && v.Type() != ast.MappingValueType {
-		d.wrong(at, v, "an address, such as 10.96.0.10, or clusterDNS and steering")
+	case strict.Object:
+	default:
+		d.Mismatch(v, "an address, such as 10.96.0.10, or clusterDNS and steering", "")
 		return r
 	}
 	defer func() {
-		if _, ok := d.node.at[join(at, "clusterDNS")]; !ok {
-			d.fail(v, at, "has no clusterDNS: write the address of the Service kube-dns")
+		if _, ok := d.node.at[join(v.Field, "clusterDNS")]; !ok {
+			d.fail(v, "has no clusterDNS: write the address of the Service kube-dns")
 		}
 	}()
-	for _, p := range d.pairs(at, v) {
-		name := join(at, p.key)
-		d.node.at[name] = place(d.file, p.value)
-		switch p.key {
+	for _, m := range d.pairs(v) {
+		d.node.at[m.Value.Field] = m.Value.Place
+		switch m.Key {
 		case "clusterDNS":
-			r.ClusterDNS = d.addr(name, p.value)
+			r.ClusterDNS = d.addr(m.Value)
 		case "steering":
-			r.Steering = d.addr(name, p.value)
+			r.Steering = d.addr(m.Value)
 		default:
-			d.strange(p, at, suggest(p.key, []string{"clusterDNS", "steering"}))
+			d.strange(m, v.Field, suggest(m.Key, []string{"clusterDNS", "steering"}))
 		}
 	}
 	return r
 }
 
-func (d *decoder) addr(name string, v ast.Node) netip.Addr {
-	s, ok := d.text(name, v, "an address, such as 10.96.0.10")
+func (d *decoder) addr(v strict.Value) netip.Addr {
+	s, ok := d.text(v, "an address, such as 10.96.0.10")
 	if !ok {
 		return netip.Addr{}
 	}
 	a, err := parseAddr(s)
 	if err != nil {
-		d.fail(v, name, "%v", err)
+		d.fail(v, "%v", err)
 	}
 	return a
 }
 
 func stubDomains(name string, reload bool) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
+		set: func(d *decoder, v strict.Value) {
 			d.node.StubDomains = map[string][]nameserver.Address{}
-			for _, p := range d.pairs(name, v) {
-				at := fmt.Sprintf("%s[%s]", name, p.key)
-				d.node.at[at] = place(d.file, p.name)
-				domain, ok := d.domain(at, p, func(s string) bool { _, ok := d.node.StubDomains[s]; return ok })
-				if ok && d.given(at, p.value) {
-					d.node.StubDomains[domain] = elements(d, at, p.value, parseServer)
+			for _, m := range d.entries(v) {
+				domain, ok := d.domain(m, func(s string) bool { _, ok := d.node.StubDomains[s]; return ok })
+				if ok && d.given(m.Value) {
+					d.node.StubDomains[domain] = elements(d, m.Value, parseServer)
 				}
 			}
 		},
@@ -334,19 +330,17 @@ func stubDomains(name string, reload bool) field {
 // snippets are not searched for ${NAME}: a Corefile has its own form of it, {$NAME}, and regular expressions besides.
 func snippets(name string, reload bool) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
+		set: func(d *decoder, v strict.Value) {
 			d.node.Snippets = map[string]string{}
-			for _, p := range d.pairs(name, v) {
-				at := fmt.Sprintf("%s[%s]", name, p.key)
-				d.node.at[at] = place(d.file, p.name)
-				zone, ok := ".", p.key == "."
+			for _, m := range d.entries(v) {
+				zone, ok := ".", m.Key == "."
 				if !ok {
-					zone, ok = d.domain(at, p, func(s string) bool { _, ok := d.node.Snippets[s]; return ok })
+					zone, ok = d.domain(m, func(s string) bool { _, ok := d.node.Snippets[s]; return ok })
 				}
-				if !ok || !d.given(at, p.value) {
+				if !ok || !d.given(m.Value) {
 					continue
 				}
-				if s, ok := d.raw(at, p.value, "lines of a Corefile, after |"); ok {
+				if s, ok := d.raw(m.Value, "lines of a Corefile, after |"); ok {
 					d.node.Snippets[zone] = s
 				}
 			}
@@ -363,15 +357,26 @@ func snippets(name string, reload bool) field {
 		}}
 }
 
+// entries returns the keys of a mapping that are names of their own, not fields. A fault of one is where its key is.
+func (d *decoder) entries(v strict.Value) []strict.Member {
+	out := d.pairs(v)
+	for i := range out {
+		out[i].Value.Field = fmt.Sprintf("%s[%s]", v.Field, out[i].Key)
+		d.node.at[out[i].Value.Field] = out[i].Name
+	}
+	return out
+}
+
 // domain reads a key that is a domain. Two spellings of one domain are one domain, twice.
-func (d *decoder) domain(at string, p pair, taken func(string) bool) (string, bool) {
-	domain, err := parseDomain(p.key)
+func (d *decoder) domain(m strict.Member, taken func(string) bool) (string, bool) {
+	at := strict.Value{Field: m.Value.Field, Place: m.Name}
+	domain, err := parseDomain(m.Key)
 	if err != nil {
-		d.fail(p.name, at, "%v", err)
+		d.fail(at, "%v", err)
 		return "", false
 	}
 	if taken(domain) {
-		d.fail(p.name, at, "%s stands twice: keep one", domain)
+		d.fail(at, "%s stands twice: keep one", domain)
 		return "", false
 	}
 	return domain, true
@@ -379,11 +384,11 @@ func (d *decoder) domain(at string, p pair, taken func(string) bool) (string, bo
 
 func listen(name string, reload bool, at func(*Node) *netip.AddrPort) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			if s, ok := d.text(name, v, "address:port, or off"); ok {
+		set: func(d *decoder, v strict.Value) {
+			if s, ok := d.text(v, "address:port, or off"); ok {
 				a, err := parseListen(s)
 				if err != nil {
-					d.fail(v, name, "%v", err)
+					d.fail(v, "%v", err)
 				}
 				*at(d.node) = a
 			}
@@ -398,13 +403,13 @@ func listen(name string, reload bool, at func(*Node) *netip.AddrPort) field {
 
 func logLevel(name string, reload bool) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			s, ok := d.text(name, v, "debug, info, warn or error")
+		set: func(d *decoder, v strict.Value) {
+			s, ok := d.text(v, "debug, info, warn or error")
 			if !ok {
 				return
 			}
 			if _, err := oneOf("debug", "info", "warn", "error")(s); err != nil {
-				d.fail(v, name, "%v", err)
+				d.fail(v, "%v", err)
 				return
 			}
 			// slog knows exactly these four names.

@@ -1,17 +1,15 @@
 package config
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/sandbox"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // ResolvConf says how pods' own resolv.conf files may be changed.
@@ -25,20 +23,20 @@ type ResolvConf struct {
 // podDNS is the field that holds what is wanted of pods' DNS settings. pkg/overlay knows what may stand in it.
 func podDNS(name string, reload bool) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			whole := len(d.faults)
-			value := d.plain(name, v)
-			if len(d.faults) > whole {
+		set: func(d *decoder, v strict.Value) {
+			whole := len(d.Faults())
+			v = d.plain(v)
+			if len(d.Faults()) > whole {
 				return
 			}
-			rules, faults := d.rules(name, v, value)
-			if drop(value, name, faults) {
-				d.faults = append(d.faults, faults...)
-				rules, faults = d.rules(name, v, value)
+			var r strict.Reader
+			rules := overlay.Read(&r, v)
+			for _, f := range r.Faults() {
+				d.Add(f)
 			}
-			d.faults = append(d.faults, faults...)
-			if len(faults) == 0 {
-				d.node.PodDNS = *rules
+			// A key within a list, of an option, is no key that a later release may have added.
+			if !slices.ContainsFunc(r.Faults(), func(f *strict.Fault) bool { return !f.Unknown || strings.Contains(f.Field, "[") }) {
+				d.node.PodDNS = rules
 			}
 		},
 		show: func(n *Node) any {
@@ -49,84 +47,30 @@ func podDNS(name string, reload bool) field {
 		}}
 }
 
-// rules reads what is wanted of pods out of a part of the file, or gives each fault its place.
-func (d *decoder) rules(name string, v ast.Node, value any) (*overlay.Rules, []error) {
-	text, err := json.Marshal(value)
-	if err != nil {
-		at := place(d.file, v)
-		return nil, []error{&FaultError{File: at.file, Line: at.line, Column: at.column, Field: name, Message: err.Error()}}
-	}
-	rules, err := overlay.Decode(name, text)
-	if err == nil {
-		return rules, nil
-	}
-	var faults []error
-	for line := range strings.Lines(err.Error()) {
-		at, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-		fault := d.node.fault(at, message)
-		if f, ok := errors.AsType[*FaultError](fault); ok {
-			f.unknown = strings.HasPrefix(message, "unknown key: ")
+// plain returns v as JSON could have it: with ${NAME} replaced, and without what only YAML has. A fault of a member is where its key is.
+func (d *decoder) plain(v strict.Value) strict.Value {
+	switch v.Kind {
+	case strict.Object:
+		members := d.pairs(v)
+		for i, m := range members {
+			members[i].Value = d.plain(m.Value)
+			members[i].Value.Place = m.Name
 		}
-		faults = append(faults, fault)
-	}
-	return nil, faults
-}
-
-// drop takes the keys that the faults name out of value, and reports whether nothing but unknown keys was wrong with it. A key
-// within a list, of an option, is no key that a later release may have added.
-func drop(value any, name string, faults []error) bool {
-	for _, err := range faults {
-		f, ok := errors.AsType[*FaultError](err)
-		if !ok || !f.unknown || strings.Contains(f.Field, "[") {
-			return false
-		}
-	}
-	for _, err := range faults {
-		f, _ := errors.AsType[*FaultError](err)
-		m, _ := value.(map[string]any)
-		steps := strings.Split(strings.TrimPrefix(f.Field, name+"."), ".")
-		for _, s := range steps[:len(steps)-1] {
-			m, _ = m[s].(map[string]any)
-		}
-		delete(m, steps[len(steps)-1])
-	}
-	return len(faults) > 0
-}
-
-// plain turns a node of the YAML into what encoding/json takes.
-func (d *decoder) plain(name string, v ast.Node) any {
-	if v == nil {
-		return nil
-	}
-	if _, ok := d.node.at[name]; !ok {
-		d.node.at[name] = place(d.file, v)
-	}
-	switch x := v.(type) {
-	case *ast.MappingNode, *ast.MappingValueNode:
-		out := map[string]any{}
-		for _, p := range d.pairs(name, v) {
-			at := join(name, p.key)
-			d.node.at[at] = place(d.file, p.name)
-			out[p.key] = d.plain(at, p.value)
-		}
+		out := strict.ObjectOf(v.Place, members)
+		out.Field = v.Field
 		return out
-	case *ast.SequenceNode:
-		out := []any{}
-		for i, e := range x.Values {
-			out = append(out, d.plain(fmt.Sprintf("%s[%d]", name, i), e))
+	case strict.List:
+		items := v.Items()
+		for i, item := range items {
+			items[i] = d.plain(item)
 		}
+		out := strict.ListOf(v.Place, items)
+		out.Field = v.Field
 		return out
-	case *ast.BoolNode:
-		return x.Value
-	case *ast.IntegerNode:
-		return x.Value
-	case *ast.FloatNode:
-		return x.Value
-	case *ast.NullNode:
-		return nil
+	case strict.String, strict.Other:
+		v.Text, _ = d.text(v, "text, a number, true or false")
 	}
-	s, _ := d.text(name, v, "text, a number, true or false")
-	return s
+	return v
 }
 
 // showRules gives rules as the file has them.
@@ -177,8 +121,8 @@ func showLevel(l overlay.Level) yaml.MapSlice {
 // nri is the field of the socket's path, or off.
 func nri(name string, reload bool) field {
 	return field{name: name, reload: reload,
-		set: func(d *decoder, name string, v ast.Node) {
-			s, ok := d.text(name, v, "a path, or off")
+		set: func(d *decoder, v strict.Value) {
+			s, ok := d.text(v, "a path, or off")
 			if !ok {
 				return
 			}
@@ -188,7 +132,7 @@ func nri(name string, reload bool) field {
 			}
 			path, err := parsePath(s)
 			if err != nil {
-				d.fail(v, name, "%v; off turns it off", err)
+				d.fail(v, "%v; off turns it off", err)
 			}
 			d.node.ResolvConf.NRI = path
 		},

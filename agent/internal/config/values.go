@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // Each parse function here takes one text into its typed form. Its error says what is wrong with the text and what to
@@ -57,22 +58,10 @@ func parseSource(s string) (nameserver.Source, error) {
 // parseDomain brings a domain into lower case without its final dot.
 func parseDomain(s string) (string, error) {
 	d := strings.ToLower(strings.TrimSuffix(s, "."))
-	if !isDomain(d) {
+	if !strict.IsDomain(d) {
 		return "", fmt.Errorf("%q is not a domain: write one such as cluster.local", s)
 	}
 	return d, nil
-}
-
-func isDomain(d string) bool {
-	if len(d) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(d, ".") {
-		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return false
-		}
-	}
-	return true
 }
 
 // parsePath wants whole paths: the agent's working directory is nobody's business.
@@ -126,7 +115,7 @@ func oneOf(values ...string) func(string) (string, error) {
 		if slices.Contains(values, s) {
 			return s, nil
 		}
-		return "", fmt.Errorf("%q is not known: write one of %s", s, strings.Join(values, ", "))
+		return "", errors.New(strict.NotOne(strconv.Quote(s), values...))
 	}
 }
 
