@@ -2,28 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"os"
-	"os/exec"
-	"path/filepath"
 
-	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/inspect"
-	"github.com/neardns/neardns/agent/internal/link"
-	"github.com/neardns/neardns/agent/internal/pods"
-	"github.com/neardns/neardns/agent/internal/prober"
-	"github.com/neardns/neardns/pkg/conflist"
-	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
-	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/agent/internal/role"
 )
 
-// runCleanup takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pod tables,
-// then the switch, then the link and the files. Where a pod cannot be entered, the switch stays, since that pod still
-// sends to it.
+// runCleanup takes everything away.
 func runCleanup(ctx context.Context, e env, args []string) error {
 	fs := flags(e, "cleanup")
 	path := configFlag(fs)
@@ -39,146 +22,5 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	if *linkName != "" {
 		conf.Link.Name = *linkName
 	}
-	return cleanNode(ctx, e, conf, *cniConf)
-}
-
-func cleanNode(ctx context.Context, e env, conf *config.Node, cniConf string) error {
-	release, err := hold(conf.StateDir)
-	if err != nil {
-		return err
-	}
-	defer release()
-	lock, err := lockNetNS()
-	var held *heldError
-	if errors.As(err, &held) {
-		return &exitError{code: exitDegraded, err: fmt.Errorf("%w: stop it first", err)}
-	} else if err != nil {
-		return err
-	}
-	defer lock.Close() //nolint:errcheck // at exit
-	say := func(format string, args ...any) { _, _ = fmt.Fprintf(e.stdout, format+"\n", args...) }
-
-	if err := unchain(ctx, e, cniConf); err != nil {
-		return err
-	}
-	// Nothing is steered from here on, whatever the conflist still says.
-	if err := podfile.RemoveProof(conf.PersistDir); err != nil {
-		return err
-	}
-	k, err := inspect.Installed(conf.StateDir)
-	if err != nil {
-		return err
-	}
-	registry := pods.Open(conf.StateDir, k, slog.New(slog.DiscardHandler))
-	living := len(registry.List())
-	if err := errors.Join(registry.RemoveTables(ctx)...); err != nil {
-		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
-	}
-	// Nobody may put the host's rules back from here on: by this file the installer's watch would.
-	if err := podfile.RemoveHostRules(conf.StateDir); err != nil {
-		return err
-	}
-	say("pod tables removed: %d pods ask kube-dns directly from now on; no rule of ours is left in them, only the runtime's note to call the plugin when they end", living)
-	for _, k := range append(k.Others(), k) { // an agent that was killed while it changed from one to the other left both
-		if err := removeRules(k); err != nil {
-			return err
-		}
-	}
-	if err := iptables.RemoveAccepts(); err != nil {
-		return err
-	}
-	say("host table removed")
-	if err := prober.Remove(); err != nil { // of an agent in node-cache's place that was killed
-		return err
-	}
-	if err := link.Remove(link.Config{Name: conf.Link.Name}); err != nil {
-		return err
-	}
-	say("link %s removed", conf.Link.Name)
-	if err := errors.Join(
-		os.RemoveAll(filepath.Dir(podfile.Path(conf.StateDir, "x", "x"))),
-		removeFile(filepath.Join(conf.StateDir, podfile.AgentSocketName)),
-		removeFile(filepath.Join(conf.StateDir, podfile.HandoverName)),
-		podfile.RemoveWatch(conf.StateDir),
-		podfile.RemoveKubelet(conf.StateDir),
-		removeFile(podfile.LockPath(conf.StateDir)),
-		removeFile(filepath.Join(conf.StateDir, podfile.PluginLogName)),
-		removeFile(filepath.Join(conf.StateDir, podfile.PluginLogName+".1")),
-		removeFile(filepath.Join(conf.PersistDir, podfile.CacheSnapshotName)),
-		removeFile(filepath.Join(conf.StateDir, podfile.AgentLockName)),
-		podfile.SweepFolder(conf.StateDir, 0), // of writers that were killed
-		podfile.SweepFolder(conf.PersistDir, 0),
-	); err != nil {
-		return err
-	}
-	// The folders themselves stay where they hold something else, or are mounted.
-	for _, dir := range []string{conf.StateDir, conf.PersistDir} {
-		_ = os.Remove(dir)
-	}
-	return nil
-}
-
-// removeRules takes the host's rules of one back end away. A kernel that cannot have them has none.
-func removeRules(k backend.Kind) error {
-	rules, err := k.OpenHost(-1)
-	if err == nil {
-		defer rules.Close() //nolint:errcheck // at exit
-		err = rules.Remove()
-	}
-	if errors.Is(err, steer.ErrNotSupported) {
-		return nil
-	}
-	return err
-}
-
-// unchain takes the plugin's entry out of the conflists through the installer, which knows how and lies beside the agent.
-func unchain(ctx context.Context, e env, folder string) error {
-	named, err := namesPlugin(folder)
-	if err != nil || !named {
-		return err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find the installer: %w", err)
-	}
-	installer := filepath.Join(filepath.Dir(self), "neardns-install")
-	if _, err := os.Stat(installer); err != nil {
-		return fmt.Errorf("a network in %s still has the entry of neardns and there is no %s to take it out: run `neardns-install uninstall` first, or take it out by hand", folder, installer)
-	}
-	cmd := exec.CommandContext(ctx, installer, "uninstall", "--cni-conf="+folder)
-	cmd.Stdout, cmd.Stderr = e.stdout, e.stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("take the entry out of the networks in %s: %w", folder, err)
-	}
-	return nil
-}
-
-// namesPlugin reports whether a network in the folder has our entry. An absent folder has no networks.
-func namesPlugin(folder string) (bool, error) {
-	files, err := os.ReadDir(folder)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	} else if err != nil {
-		return false, fmt.Errorf("list networks: %w", err)
-	}
-	for _, f := range files {
-		if filepath.Ext(f.Name()) != ".conflist" {
-			continue
-		}
-		text, err := os.ReadFile(filepath.Join(folder, f.Name()))
-		if err != nil {
-			return false, fmt.Errorf("read network: %w", err)
-		}
-		if n, err := conflist.Read(text); err == nil && n.Position() > 0 {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-func removeFile(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return role.Clean(ctx, surroundings(e), conf, *cniConf)
 }

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"strings"
+
+	"github.com/neardns/neardns/agent/internal/role"
 )
 
 // Exit codes, the same for every command.
@@ -73,6 +75,7 @@ func run(ctx context.Context, e env) int {
 		}
 		err := c.run(ctx, e, args)
 		var exit *exitError
+		var fault *role.ConfigError
 		switch {
 		case err == nil, errors.Is(err, flag.ErrHelp):
 			return exitGood
@@ -82,8 +85,14 @@ func run(ctx context.Context, e env) int {
 			}
 			return exit.code
 		default:
+			code := exitFailed
+			if errors.As(err, &fault) {
+				code = exitConfig
+			} else if role.IsHeld(err) {
+				code = exitDegraded
+			}
 			fmt.Fprintf(e.stderr, "neardns-agent %s: %v\n", c.name, err)
-			return exitFailed
+			return code
 		}
 	}
 	fmt.Fprintf(e.stderr, "neardns-agent: there is no command %q; `neardns-agent help` lists them\n", e.args[0])

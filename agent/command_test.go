@@ -106,34 +106,6 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-func TestOneAgentAStateFolder(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "run")
-	release, err := hold(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = hold(dir)
-	if err == nil || !strings.Contains(err.Error(), "another agent (process ") || !strings.Contains(err.Error(), dir) {
-		t.Errorf("second holder: %v", err)
-	}
-	var exit *exitError
-	if !asExit(err, &exit) || exit.code != exitDegraded {
-		t.Errorf("want exit code 3, got %v", err)
-	}
-	release()
-	release, err = hold(dir)
-	if err != nil {
-		t.Fatalf("free again: %v", err)
-	}
-	release()
-}
-
-func asExit(err error, to **exitError) bool {
-	e, ok := err.(*exitError) //nolint:errorlint // hold returns it bare
-	*to = e
-	return ok
-}
-
 // TestCleanupLeavesNothing runs the real command in a netns of its own.
 func TestCleanupLeavesNothing(t *testing.T) {
 	testutil.RequireRoot(t)

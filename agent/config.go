@@ -10,11 +10,8 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/coredns/admit"
-	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/plan"
-	"github.com/neardns/neardns/agent/internal/server"
-	"github.com/neardns/neardns/agent/internal/wire"
+	"github.com/neardns/neardns/agent/internal/role"
 )
 
 // configFlag is the flag that every command with a configuration has.
@@ -73,7 +70,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return badConfig(err)
 	}
-	if err := checkDNS(newServer(discardLog(), parts{gate: admit.New(admit.DefaultLimit), upstreams: ask.NewServers(discardLog()), answers: wire.NewStore(0)}), p.Server, *path); err != nil {
+	if err := role.Check(p, *path); err != nil {
 		return badConfig(err)
 	}
 	if verb == "check" && len(unknown) > 0 {
@@ -127,13 +124,4 @@ func showKubelet(e env, n *config.Node) error {
 		return nil
 	}
 	return json.NewEncoder(e.stdout).Encode(k)
-}
-
-// checkDNS checks what becomes of the configuration at path; CoreDNS itself knows only the text that it is given.
-func checkDNS(server *server.Server, conf server.Config, path string) error {
-	err := server.Check(conf)
-	if err != nil && path != "" {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -36,13 +37,13 @@ func TestPodsCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := clients.New(conf)
-	c.Follow(pods.Open(dir, backend.Kind{}, discardLog()))
+	c.Follow(pods.Open(dir, backend.Kind{}, slog.New(slog.DiscardHandler)))
 	c.Answered(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.244.1.5:4000")), 0)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		telemetry.ServeSocket(ctx, discardLog(), dir+"/"+podfile.AgentSocketName, telemetry.Health{Pods: func() any { return inspect.PodViews(c.Pods()) }}.SocketHandler())
+		telemetry.ServeSocket(ctx, slog.New(slog.DiscardHandler), dir+"/"+podfile.AgentSocketName, telemetry.Health{Pods: func() any { return inspect.PodViews(c.Pods()) }}.SocketHandler())
 	}()
 	defer func() { stop(); <-done }()
 	testutil.Eventually(t, 30*time.Second, func() error {

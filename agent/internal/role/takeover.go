@@ -1,4 +1,4 @@
-package main
+package role
 
 import (
 	"context"
@@ -40,15 +40,8 @@ const (
 	proberMost  = time.Minute // a predecessor that was frozen after it had handed over
 )
 
-// heldError says that another process has the node's lock.
-type heldError struct{ path, holder string }
-
-func (e *heldError) Error() string {
-	return fmt.Sprintf("another agent (%s) holds %s", e.holder, e.path)
-}
-
 // lockNode makes sure that one agent serves a state folder. The lock goes with the process, however it ends, or to a
-// successor with its descriptor. who is written into the file for others to name. *heldError: another has it.
+// successor with its descriptor. who is written into the file for others to name. *HeldError: another has it.
 func lockNode(stateDir, who string) (*os.File, error) {
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
@@ -62,7 +55,7 @@ func lockNode(stateDir, who string) (*os.File, error) {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			data, _ := io.ReadAll(io.LimitReader(f, 512)) // only to name the holder
 			_ = f.Close()
-			return nil, &heldError{path: path, holder: strings.TrimSpace(string(data))}
+			return nil, &HeldError{path: path, holder: strings.TrimSpace(string(data))}
 		}
 		if there, err := os.Stat(path); err != nil || !sameFile(f, there) {
 			_ = f.Close() // a cleanup has removed it since; what is locked is nobody's
@@ -85,25 +78,12 @@ func signLock(f *os.File, who string) {
 	}
 }
 
-// takeLock takes the right to the node that a plan names. *heldError: another has it.
+// takeLock takes the right to the node that a plan names. *HeldError: another has it.
 func takeLock(l plan.Lock, who string) (*os.File, error) {
 	if l.Folder == "" {
 		return lockNetNS()
 	}
 	return lockNode(l.Folder, who)
-}
-
-// hold takes the lock for a command that must not meet an agent.
-func hold(stateDir string) (release func(), err error) {
-	f, err := lockNode(stateDir, fmt.Sprintf("process %d", os.Getpid()))
-	var held *heldError
-	if errors.As(err, &held) {
-		return nil, &exitError{code: exitDegraded, err: fmt.Errorf("%w: stop it first", err)}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return func() { _ = f.Close() }, nil
 }
 
 // seat is the node's lock and, where it was taken over, what came with it.
@@ -123,7 +103,7 @@ func (a *agent) takeSeat(ctx context.Context, server *server.Server, first plan.
 	said := ""
 	for begun := time.Now(); ; {
 		got, err := lock()
-		var held *heldError
+		var held *HeldError
 		switch {
 		case err == nil:
 			return &seat{lock: got}, nil
@@ -142,7 +122,7 @@ func (a *agent) takeSeat(ctx context.Context, server *server.Server, first plan.
 			}
 			continue
 		case !a.mayTake:
-			return nil, &exitError{code: exitDegraded, err: fmt.Errorf("%w: stop it first, or start with --take-over", held)}
+			return nil, fmt.Errorf("%w: stop it first, or start with --take-over", held)
 		}
 		release := high() // for the sockets that come
 		taken, err := handover.Take(ctx, a.log, path, a.claim, s)
@@ -162,7 +142,7 @@ func (a *agent) takeSeat(ctx context.Context, server *server.Server, first plan.
 		}
 		var refused *handover.RefusedError
 		if errors.As(err, &refused) && !refused.Later {
-			return nil, &exitError{code: exitDegraded, err: fmt.Errorf("%w: %s", held, refused.Reason)}
+			return nil, fmt.Errorf("%w: %s", held, refused.Reason)
 		}
 		if !errors.Is(err, handover.ErrNobody) {
 			m.Handover("failed")
@@ -172,7 +152,7 @@ func (a *agent) takeSeat(ctx context.Context, server *server.Server, first plan.
 			said = text
 		}
 		if time.Since(begun) > seatMost {
-			return nil, &exitError{code: exitDegraded, err: fmt.Errorf("%w, and did not hand over within %s: %w", held, seatMost, err)}
+			return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, seatMost, err)
 		}
 		select {
 		case <-ctx.Done():

@@ -1,4 +1,4 @@
-package main
+package role
 
 import (
 	"context"
@@ -21,11 +21,11 @@ import (
 // be shared: node-cache's manifest has none.
 const netLock = "neardns-nodecache"
 
-// lockNetNS makes sure that one agent in node-cache's place serves this netns. *heldError: another does.
+// lockNetNS makes sure that one agent in node-cache's place serves this netns. *HeldError: another does.
 func lockNetNS() (*os.File, error) {
 	f, err := sole.Take(netLock)
 	if errors.Is(err, sole.ErrHeld) {
-		return nil, &heldError{path: "@" + netLock, holder: "in node-cache's place"}
+		return nil, &HeldError{path: "@" + netLock, holder: "in node-cache's place"}
 	} else if err != nil {
 		return nil, fmt.Errorf("take lock: %w", err)
 	}

@@ -1,4 +1,4 @@
-package main
+package role
 
 import (
 	"context"
@@ -98,8 +98,8 @@ func (c *nodeCache) wanted() []endpoint {
 func (c *nodeCache) tlsConfig() (*tls.Config, error) {
 	o := c.opts.TLS
 	conf := &tls.Config{ClientAuth: o.Auth, MinVersion: o.Least} //nolint:gosec // the operator's to choose
-	cert, certErr := c.env.readFile(o.Cert)
-	key, keyErr := c.env.readFile(o.Key)
+	cert, certErr := c.env.ReadFile(o.Cert)
+	key, keyErr := c.env.ReadFile(o.Key)
 	if err := errors.Join(certErr, keyErr); err != nil {
 		return nil, fmt.Errorf("read -tls-cert-file and -tls-private-key-file: %w", err)
 	}
@@ -111,7 +111,7 @@ func (c *nodeCache) tlsConfig() (*tls.Config, error) {
 	if o.ClientCA == "" {
 		return conf, nil
 	}
-	signers, err := c.env.readFile(o.ClientCA)
+	signers, err := c.env.ReadFile(o.ClientCA)
 	if err != nil {
 		return nil, fmt.Errorf("read -tls-client-ca-file: %w", err)
 	}

@@ -1,4 +1,4 @@
-package main
+package role
 
 import (
 	"context"
@@ -95,7 +95,7 @@ func (a *agent) changed(ctx context.Context) <-chan struct{} {
 		default:
 		}
 	}
-	hup := a.env.hangups(ctx)
+	hup := a.env.Hangups(ctx)
 	go func() {
 		for first := true; ctx.Err() == nil; first = false {
 			files := a.followed()
