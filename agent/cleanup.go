@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/role"
 )
 
@@ -19,8 +20,9 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
+	p, _, _ := plan.Read(conf, e.readFile, "cleanup") // what is at fault in it is of no interest here
 	if *linkName != "" {
-		conf.Link.Name = *linkName
+		p.Link.Name = *linkName
 	}
-	return role.Clean(ctx, surroundings(e), conf, *cniConf)
+	return role.Clean(ctx, surroundings(e), p, *cniConf)
 }

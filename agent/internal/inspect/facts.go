@@ -7,7 +7,9 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/backend"
@@ -26,6 +28,9 @@ func (l *Looker) socket() string { return filepath.Join(l.Conf.StateDir, podfile
 
 // facts are what every view of a node begins with. Each error stands beside what could not be had for it.
 type facts struct {
+	want     plan.Plan // what the node should be, as far as the configuration tells; by the back end that its rules stand in
+	faults   []error   // of the plan
+	up       upstream.Upstreams
 	agent    *node.Status // what the running agent says of itself; nil: agentErr says why
 	agentErr error
 
@@ -42,15 +47,23 @@ type facts struct {
 
 func (l *Looker) gather(ctx context.Context) *facts {
 	f := new(facts)
-	f.agent, f.agentErr = askAgent(ctx, l.socket())
 	f.kind, f.kindErr = Installed(l.Conf.StateDir)
-	f.pods = pods.Open(l.Conf.StateDir, f.kind, slog.New(slog.DiscardHandler))
+	var readErr, kindErr error
+	f.want, f.up, readErr = plan.Read(l.Conf, l.ReadFile, "doctor")
+	f.want, kindErr = f.want.On(f.kind)
+	for _, err := range []error{readErr, kindErr, f.kindErr} {
+		if err != nil {
+			f.faults = append(f.faults, err)
+		}
+	}
+	f.agent, f.agentErr = askAgent(ctx, l.socket())
+	f.pods = pods.Open(f.want.Folders.State, f.kind, slog.New(slog.DiscardHandler))
 	if f.host, f.tableErr = f.kind.OpenHost(-1); f.tableErr != nil {
 		f.host = nil
 		return f
 	}
 	if f.present, f.tableErr = f.host.Present(); f.tableErr == nil && f.present {
-		f.leases, f.tableErr = f.host.Leases(l.Conf.Lease.Renew, l.Conf.Lease.Lifetime)
+		f.leases, f.tableErr = f.host.Leases(f.want.Terms.Renew, f.want.Terms.Lifetime)
 	}
 	return f
 }

@@ -26,23 +26,16 @@ import (
 
 // picture takes the picture of a node that the doctor judges. What cannot be looked at is noted, and the rest is looked at.
 func (l *Looker) picture(ctx context.Context) Picture {
-	p := Picture{StateDir: l.Conf.StateDir, Link: l.Conf.Link.Name, Unknown: l.Conf.Unknown()}
+	f := l.gather(ctx)
+	defer f.close()
+	want, up := f.want, f.up
+	p := Picture{StateDir: want.Folders.State, Link: want.Link.Name, Unknown: l.Conf.Unknown(), External: up.Outside()}
 	if l.Fault != nil {
 		p.Config = append(p.Config, l.Fault.Error())
 	}
-	f := l.gather(ctx)
-	defer f.close()
-	want, up, err := plan.Read(l.Conf, l.ReadFile, "doctor")
-	if err != nil {
+	for _, err := range f.faults {
 		p.Config = append(p.Config, err.Error())
 	}
-	if want, err = want.On(f.kind); err != nil {
-		p.Config = append(p.Config, err.Error())
-	}
-	if f.kindErr != nil {
-		p.Config = append(p.Config, f.kindErr.Error())
-	}
-	p.External = up.Outside()
 	for _, a := range want.Addresses() {
 		p.Targets = append(p.Targets, Target{Address: a, Protocol: "udp"}, Target{Address: a, Protocol: "tcp"})
 	}
@@ -53,16 +46,16 @@ func (l *Looker) picture(ctx context.Context) Picture {
 	asked.Go(func() { p.Upstreams, p.Fallbacks = l.ask(ctx, want, up) })
 	asked.Go(func() { p.Both = l.both(ctx, want) })
 	p.Agent = l.agent(f)
-	p.LinkDrift, p.LinkErr = l.link(want)
+	p.LinkDrift, p.LinkErr = linkOf(want)
 	p.Sockets = sockets(p.Targets)
-	l.rules(&p, f, want)
+	lookAtRules(&p, f)
 	l.firewall(&p, want)
 	p.Resolv = l.resolvConf(up)
 	p.Network = l.network(p.ClusterDNS)
 	p.Watch = l.watch()
 	lookAtPods(&p, f.pods)
 	p.Kernel = look(p.Kernel.BridgePods, want)
-	for _, dir := range []string{l.Conf.StateDir, l.Conf.PersistDir} {
+	for _, dir := range []string{want.Folders.State, want.Folders.Persist} {
 		p.Folders = append(p.Folders, Folder{Path: dir, Err: unwritable(dir)})
 	}
 	asked.Wait()
@@ -122,8 +115,8 @@ func (l *Looker) holder() int {
 	return pid
 }
 
-func (l *Looker) link(want plan.Plan) (drift []string, failed string) {
-	drift, err := link.Verify(link.Config{Name: l.Conf.Link.Name, Addresses: want.Addresses()})
+func linkOf(want plan.Plan) (drift []string, failed string) {
+	drift, err := link.Verify(link.Config{Name: want.Link.Name, Addresses: want.Addresses()})
 	return drift, text(err)
 }
 
@@ -151,8 +144,8 @@ func sockets(targets []Target) []Socket {
 	return out
 }
 
-func (l *Looker) rules(p *Picture, f *facts, plan plan.Plan) {
-	proof, err := podfile.ReadProof(l.Conf.PersistDir)
+func lookAtRules(p *Picture, f *facts) {
+	proof, err := podfile.ReadProof(f.want.Folders.Persist)
 	p.Proven, p.ProvenErr = proof.ClusterDNS, text(err)
 	p.Table.Present, p.Table.Err = f.present, text(f.tableErr)
 	for _, held := range f.leases {
@@ -161,7 +154,7 @@ func (l *Looker) rules(p *Picture, f *facts, plan plan.Plan) {
 	if !f.present || f.tableErr != nil {
 		return
 	}
-	want, err := plan.Host(f.pods, steer.Uplinks)
+	want, err := f.want.Host(f.pods, steer.Uplinks)
 	if err != nil {
 		p.Table.Err = err.Error()
 		return

@@ -32,12 +32,20 @@ func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 }
 
 func (n *Node) keepLink(s plan.Plan) error {
-	return n.mending("link", func() (string, error) { return n.Link.Ensure(s.Link.Name, s.Addresses()) })
+	return n.mending("link", func() (string, error) {
+		if s.Link.Foreign {
+			return "", nil // somebody else's to keep; where the addresses are missing, listening fails and says so
+		}
+		return n.Link.Ensure(s.Link.Name, s.Addresses())
+	})
 }
 
 // keepFirewall looks at iptables-legacy only where something points to it: the start, the slow check and a missing lease.
 // Where nothing can be added and every lease is held, somebody else let our addresses through already.
 func (n *Node) keepFirewall(s plan.Plan, deep bool) error {
+	if !s.Firewall {
+		return nil
+	}
 	err := n.mending("firewall", func() (string, error) { return n.Firewall.Ensure(s.Addresses(), deep || n.lacksLease()) })
 	if err != nil && !n.lacksLease() {
 		return nil
@@ -100,7 +108,9 @@ func (n *Node) keepServer(ctx context.Context, s plan.Plan) error {
 	if s.Unserved != nil {
 		return s.Unserved
 	}
-	if err := n.Server.Start(ctx, s.Server); err != nil {
+	err := n.Server.Start(ctx, s.Server)
+	n.Recorder.Kept("server", err)
+	if err != nil {
 		return err
 	}
 	n.mu.Lock()

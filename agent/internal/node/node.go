@@ -119,6 +119,9 @@ type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
 	Probe(result prober.Failure) // prober.None for success
 	Lost(reason prober.Failure)  // a lease that was held
+	// Kept tells that a part was looked at and put right where it was not, or why it could not be: link, rules, firewall, prober; and
+	// of the server that it was started. The loop goroutine calls it.
+	Kept(part string, err error)
 	Repair(kind string)
 	Reload(ok bool)
 	Proven(clusterDNS netip.Addr, ok bool)

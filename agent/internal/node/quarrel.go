@@ -75,6 +75,7 @@ func (n *Node) mending(kind string, mend func() (mended string, err error)) erro
 		return q.err()
 	}
 	mended, err := mend()
+	n.Recorder.Kept(kind, err)
 	if mended != "" && !moving {
 		if q.repaired(time.Now()); q.on {
 			time.AfterFunc(time.Until(q.until), n.poke) // the next look

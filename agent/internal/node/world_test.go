@@ -261,6 +261,7 @@ func (worldRecorder) Probe(prober.Failure)                   {}
 func (r worldRecorder) Lost(reason prober.Failure)           { _ = r.call("count-lost %s", reason) }
 func (r worldRecorder) Repair(kind string)                   { _ = r.call("count-repair %s", kind) }
 func (r worldRecorder) Reload(ok bool)                       { _ = r.call("count-reload %t", ok) }
+func (worldRecorder) Kept(string, error)                     {}
 func (worldRecorder) Proven(netip.Addr, bool)                {}
 func (worldRecorder) Pods(map[string]int)                    {}
 func (worldRecorder) CanAsk(bool)                            {}
@@ -273,7 +274,7 @@ var (
 
 func plainPlan() plan.Plan {
 	s := plan.Plan{Arrangement: plan.Steered, Redirects: []steer.Redirect{{ClusterDNS: vip, Steering: steer1}}, ClusterDomain: "cluster.local", Steers: true,
-		Link: plan.Link{Name: "neardns0"}, Terms: plan.Terms{Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond}}
+		Link: plan.Link{Name: "neardns0"}, Firewall: true, Terms: plan.Terms{Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond}}
 	s.Server.Addresses = s.Addresses()
 	return s
 }

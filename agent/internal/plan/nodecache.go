@@ -37,7 +37,7 @@ func InPlace(o nodecache.Options, a nodecache.Answer, t Template, n *config.Node
 		Link:          Link{Name: o.Interface, Foreign: !o.SetupInterface, Temporary: o.SetupInterface && !o.SkipTeardown},
 		ClusterDomain: n.ClusterDomain, Unserved: t.Fault, Warnings: t.Warnings,
 		Terms: Terms{Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime, Check: o.Check},
-		Lock:  Lock{Waits: true},
+		Lock:  Lock{Waits: true}, Folders: Folders{State: n.StateDir, Persist: n.PersistDir},
 	}
 	if o.SetupIptables { // as node-cache, which writes no rule at all without
 		p.HealthPort = o.HealthPort

@@ -54,6 +54,7 @@ type Plan struct {
 	Unserved error
 
 	Terms    Terms
+	Folders  Folders
 	Lock     Lock
 	Warnings []string // what somebody should mend in what was read; shown as a fault
 	External string   // who answers for names outside of the cluster, and why; to be shown
@@ -78,11 +79,21 @@ type Terms struct {
 // Patience is how long a probe waits for its answer: so that the one after a lost one can still renew in time.
 func (t Terms) Patience() time.Duration { return max(t.Lifetime-2*t.Renew, t.Renew) }
 
+// Folders are where the agent's files are. pkg/podfile has their names.
+type Folders struct {
+	State   string // gone at a reboot, as pods are
+	Persist string // survives it
+}
+
 // Lock is the right of one agent to the node.
 type Lock struct {
 	Folder string // whose file is locked; "": the right belongs to the netns, and no folder has to be shared
 	Waits  bool   // where another agent has it, this one stands by for its end
 }
+
+// StartsUnserved tells whether an agent is to begin, too, where the server's configuration cannot be served. In node-cache's place pods
+// name our addresses, and the switch there is all that they have.
+func (p Plan) StartsUnserved() bool { return p.Arrangement == NodeCache }
 
 // LocalAddresses are those that clients name.
 func (p Plan) LocalAddresses() []netip.Addr {

@@ -75,9 +75,10 @@ func newServer(log *slog.Logger, p parts) *server.Server {
 type role struct {
 	read   func() (*config.Node, error) // the configuration as it is now
 	derive func(*config.Node) (plan.Plan, upstream.Upstreams, error)
-	parts  func(*node.Parts)
-	serve  func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health)
-	ended  func() error // after an orderly end, unless a successor has the node
+	// recorder adds to what the loop records; nil: nothing.
+	recorder func(node.Recorder) node.Recorder
+	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health)
+	ended    func(plan.Plan) error // after an orderly end, unless a successor has the node; the plan is that of the start
 }
 
 // agent is what a running role holds.
@@ -137,20 +138,20 @@ func (a *agent) run(ctx context.Context) error {
 	a.answers = newAnswers(a.log, a.conf)
 	a.clients = clients.New(a.conf)
 	server := newServer(a.log, parts{gate: gate, upstreams: upstreams, answers: a.answers.Store, clients: a.clients})
-	if first.Arrangement != plan.NodeCache { // whose switch is all that pods have where nothing can be served
+	if !first.StartsUnserved() {
 		if err := checkDNS(server, first.Server, a.path); err != nil {
 			return &ConfigError{err}
 		}
 	}
 	stats := new(iptables.Stats)
-	if a.backend, err = a.chooseBackend(ctx, stats, first.Addresses()...); err != nil {
+	if a.backend, err = chooseBackend(ctx, a.log, stats, first); err != nil {
 		return err
 	}
 	if first, err = first.On(a.backend); err != nil {
 		return &ConfigError{err}
 	}
 	a.log.Info("packet rules", "backend", a.backend.String())
-	registry := pods.Open(a.conf.StateDir, a.backend, a.log)
+	registry := pods.Open(first.Folders.State, a.backend, a.log)
 	a.clients.Follow(registry)
 	host, err := a.backend.OpenHost(-1)
 	if err != nil {
@@ -162,7 +163,7 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	defer lease.Close() //nolint:errcheck // at exit
-	rules := &hostRules{Host: host, kind: a.backend, stateDir: a.conf.StateDir, secret: lease.Secret()}
+	rules := &hostRules{Host: host, kind: a.backend, stateDir: first.Folders.State, secret: lease.Secret()}
 	m := telemetry.New(a.env.Version)
 	seat, err := a.takeSeat(ctx, server, first, m)
 	if err != nil {
@@ -185,7 +186,7 @@ func (a *agent) run(ctx context.Context) error {
 		m.CollectPrograms(programRuns(stats))
 	}
 	m.CollectSnapshot(a.answers.Fresh)
-	m.CollectWatch(watchIn(a.conf.StateDir))
+	m.CollectWatch(watchIn(first.Folders.State))
 	m.Collect(upstreams.Collector())
 	m.Collect(gate.Collector())
 	m.Collect(server.Collector())
@@ -210,10 +211,10 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	parts := node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: highServer{server}, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
-		Prober: probes, Pods: registry, Proofs: &proofs{dir: a.conf.PersistDir, backend: a.backend}, World: world{intercepted: first.Catches()}, Uplinks: steer.Uplinks, Upstreams: upstreams, Asker: asker{upstreams, server}, Evidence: found, Recorder: recorder{m},
+		Prober: probes, Pods: registry, Proofs: &proofs{dir: first.Folders.Persist, backend: a.backend}, World: world{intercepted: first.Catches()}, Uplinks: steer.Uplinks, Upstreams: upstreams, Asker: asker{upstreams, server}, Evidence: found, Recorder: recorder{m},
 	}
-	if a.role.parts != nil {
-		a.role.parts(&parts)
+	if a.role.recorder != nil {
+		parts.Recorder = a.role.recorder(parts.Recorder)
 	}
 	n := node.New(a.instance, first, parts)
 	if seat.from != nil {
@@ -229,7 +230,7 @@ func (a *agent) run(ctx context.Context) error {
 	a.serve(shared, own, &wg, m, n)
 	wg.Go(func() { a.answers.Run(own) })
 	if c := a.conf.ResolvConf; c.Mode != conflist.ResolvConfOff && c.NRI != "" {
-		overlays := nri.New(nri.Config{Log: a.log, StateDir: a.conf.StateDir, Paths: c.Paths, Socket: c.NRI})
+		overlays := nri.New(nri.Config{Log: a.log, StateDir: first.Folders.State, Paths: c.Paths, Socket: c.NRI})
 		wg.Go(func() { overlays.Run(own) })
 	}
 	defer func() {
@@ -237,26 +238,26 @@ func (a *agent) run(ctx context.Context) error {
 			a.answers.Save()
 		}
 	}()
-	asked, err := handover.Listen(filepath.Join(a.conf.StateDir, podfile.HandoverName))
+	asked, err := handover.Listen(filepath.Join(first.Folders.State, podfile.HandoverName))
 	if err != nil {
 		// Not worth failing for: a successor then waits for this agent's end.
 		a.log.Warn("no hand-over can be asked for", "err", err)
-		return a.ended(n.Run(ctx))
+		return a.ended(first, n.Run(ctx))
 	}
 	ctx, ending := context.WithCancel(ctx)
 	defer ending()
 	wg.Go(func() {
 		handover.Give(own, a.log, asked, &holder{agent: a, node: n, server: server, metrics: m, lock: seat.lock, closing: closing, ending: ending})
 	})
-	return a.ended(n.Run(ctx))
+	return a.ended(first, n.Run(ctx))
 }
 
 // ended does what the role has to do after an orderly end.
-func (a *agent) ended(err error) error {
+func (a *agent) ended(first plan.Plan, err error) error {
 	if a.role.ended == nil || a.given.Load() {
 		return err
 	}
-	return errors.Join(err, a.role.ended())
+	return errors.Join(err, a.role.ended(first))
 }
 
 // serve answers whoever looks at the agent: at addresses that the node has once until shared ends, and in the pod's folder

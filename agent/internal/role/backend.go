@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os/exec"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
@@ -22,21 +22,21 @@ const needsNftables = "the nftables back end needs nf_tables with socket, fib, n
 const needsIptables = "the iptables back end needs iptables with the matches recent and socket and the targets MARK and CT (modules xt_recent, xt_socket, xt_mark, xt_CT) and veth"
 
 // chooseBackend decides by what rules this agent works: by the configuration, else by what stands on the node already, else
-// nftables where the kernel takes all of its rules, and iptables otherwise. addrs are those that the rules will be about.
-func (a *agent) chooseBackend(ctx context.Context, stats *iptables.Stats, addrs ...netip.Addr) (backend.Kind, error) {
-	tried, err := candidates(a.conf.Backend, a.conf.StateDir, stats)
+// nftables where the kernel takes all of its rules, and iptables otherwise.
+func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats, want plan.Plan) (backend.Kind, error) {
+	tried, err := candidates(want.Backend, want.Folders.State, stats)
 	if err != nil {
 		return backend.Kind{}, err
 	}
 	var errs []error
 	for _, k := range tried {
 		// A lock that somebody holds says nothing of the kernel, and must not move a node's rules to another back end.
-		err := patiently(ctx, a.log, "the trial of the rules", func() error {
+		err := patiently(ctx, log, "the trial of the rules", func() error {
 			table, err := k.Open(-1)
 			if err != nil {
 				return err
 			}
-			return errors.Join(table.Supported(addrs...), table.Close())
+			return errors.Join(table.Supported(want.Addresses()...), table.Close())
 		})
 		if err == nil {
 			return k, nil

@@ -9,9 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/link"
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/conflist"
@@ -23,9 +23,10 @@ import (
 
 // Clean takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pod tables,
 // then the switch, then the link and the files. Where a pod cannot be entered, the switch stays, since that pod still
-// sends to it. cniConf is the folder of the runtime's networks. An agent that runs is in its way (IsHeld).
-func Clean(ctx context.Context, e Env, conf *config.Node, cniConf string) error {
-	release, err := hold(conf.StateDir)
+// sends to it. p is the plan of the node, of
+// which it takes folders and link. cniConf is the folder of the runtime's networks. An agent that runs is in its way (IsHeld).
+func Clean(ctx context.Context, e Env, p plan.Plan, cniConf string) error {
+	release, err := hold(p.Folders.State)
 	if err != nil {
 		return err
 	}
@@ -44,20 +45,20 @@ func Clean(ctx context.Context, e Env, conf *config.Node, cniConf string) error 
 		return err
 	}
 	// Nothing is steered from here on, whatever the conflist still says.
-	if err := podfile.RemoveProof(conf.PersistDir); err != nil {
+	if err := podfile.RemoveProof(p.Folders.Persist); err != nil {
 		return err
 	}
-	k, err := inspect.Installed(conf.StateDir)
+	k, err := inspect.Installed(p.Folders.State)
 	if err != nil {
 		return err
 	}
-	registry := pods.Open(conf.StateDir, k, slog.New(slog.DiscardHandler))
+	registry := pods.Open(p.Folders.State, k, slog.New(slog.DiscardHandler))
 	living := len(registry.List())
 	if err := errors.Join(registry.RemoveTables(ctx)...); err != nil {
 		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
 	}
 	// Nobody may put the host's rules back from here on: by this file the installer's watch would.
-	if err := podfile.RemoveHostRules(conf.StateDir); err != nil {
+	if err := podfile.RemoveHostRules(p.Folders.State); err != nil {
 		return err
 	}
 	say("pod tables removed: %d pods ask kube-dns directly from now on; no rule of ours is left in them, only the runtime's note to call the plugin when they end", living)
@@ -73,28 +74,28 @@ func Clean(ctx context.Context, e Env, conf *config.Node, cniConf string) error 
 	if err := prober.Remove(); err != nil { // of an agent in node-cache's place that was killed
 		return err
 	}
-	if err := link.Remove(link.Config{Name: conf.Link.Name}); err != nil {
+	if err := link.Remove(link.Config{Name: p.Link.Name}); err != nil {
 		return err
 	}
-	say("link %s removed", conf.Link.Name)
+	say("link %s removed", p.Link.Name)
 	if err := errors.Join(
-		os.RemoveAll(filepath.Dir(podfile.Path(conf.StateDir, "x", "x"))),
-		removeFile(filepath.Join(conf.StateDir, podfile.AgentSocketName)),
-		removeFile(filepath.Join(conf.StateDir, podfile.HandoverName)),
-		podfile.RemoveWatch(conf.StateDir),
-		podfile.RemoveKubelet(conf.StateDir),
-		removeFile(podfile.LockPath(conf.StateDir)),
-		removeFile(filepath.Join(conf.StateDir, podfile.PluginLogName)),
-		removeFile(filepath.Join(conf.StateDir, podfile.PluginLogName+".1")),
-		removeFile(filepath.Join(conf.PersistDir, podfile.CacheSnapshotName)),
-		removeFile(filepath.Join(conf.StateDir, podfile.AgentLockName)),
-		podfile.SweepFolder(conf.StateDir, 0), // of writers that were killed
-		podfile.SweepFolder(conf.PersistDir, 0),
+		os.RemoveAll(filepath.Dir(podfile.Path(p.Folders.State, "x", "x"))),
+		removeFile(filepath.Join(p.Folders.State, podfile.AgentSocketName)),
+		removeFile(filepath.Join(p.Folders.State, podfile.HandoverName)),
+		podfile.RemoveWatch(p.Folders.State),
+		podfile.RemoveKubelet(p.Folders.State),
+		removeFile(podfile.LockPath(p.Folders.State)),
+		removeFile(filepath.Join(p.Folders.State, podfile.PluginLogName)),
+		removeFile(filepath.Join(p.Folders.State, podfile.PluginLogName+".1")),
+		removeFile(filepath.Join(p.Folders.Persist, podfile.CacheSnapshotName)),
+		removeFile(filepath.Join(p.Folders.State, podfile.AgentLockName)),
+		podfile.SweepFolder(p.Folders.State, 0), // of writers that were killed
+		podfile.SweepFolder(p.Folders.Persist, 0),
 	); err != nil {
 		return err
 	}
 	// The folders themselves stay where they hold something else, or are mounted.
-	for _, dir := range []string{conf.StateDir, conf.PersistDir} {
+	for _, dir := range []string{p.Folders.State, p.Folders.Persist} {
 		_ = os.Remove(dir)
 	}
 	return nil

@@ -20,6 +20,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/nodecache"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/telemetry"
@@ -47,7 +48,7 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 	}
 	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance(), linked: make(chan struct{})}
 	a := &agent{env: e, log: log, level: level, conf: c.defaults(), instance: c.instance}
-	a.role = role{read: c.read, derive: c.derive, parts: c.parts, serve: c.serve, ended: c.ended}
+	a.role = role{read: c.read, derive: c.derive, recorder: func(r node.Recorder) node.Recorder { return nodeCacheRecorder{r, c} }, serve: c.serve, ended: c.ended}
 	pod, _ := e.LookupEnv("POD_NAME") // only to name it
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now()}
 	log.Info("starting in node-cache's place", "version", e.Version, "instance", a.instance, "addr", joinAddrs(opts.LocalIPs), "upstream", answer.Upstream)
@@ -242,18 +243,18 @@ func replaceFile(path, text string) error {
 
 // ended takes the file of -pidfile away, as CoreDNS does, and the link, unless it is to stay. The switch stays in any case: pods
 // name our addresses.
-func (c *nodeCache) ended() error {
+func (c *nodeCache) ended(p plan.Plan) error {
 	if file := c.opts.PIDFile; file != "" {
 		if text, err := c.env.ReadFile(file); err == nil && string(text) == pidText() {
 			_ = os.Remove(file) // nobody needs it
 		}
 	}
-	if !c.opts.SetupInterface || c.opts.SkipTeardown {
+	if !p.Link.Temporary {
 		return nil
 	}
-	if err := link.Remove(link.Config{Name: c.opts.Interface}); err != nil {
+	if err := link.Remove(link.Config{Name: p.Link.Name}); err != nil {
 		return err
 	}
-	c.log.Info("interface removed; the switch stays, and gives what pods ask to kube-dns, or to a node-cache that listens", "link", c.opts.Interface)
+	c.log.Info("interface removed; the switch stays, and gives what pods ask to kube-dns, or to a node-cache that listens", "link", p.Link.Name)
 	return nil
 }

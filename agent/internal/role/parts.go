@@ -126,4 +126,8 @@ func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
 	r.Metrics.Lease(addr, p.String(), held)
 }
 func (r recorder) Probe(f prober.Failure) { r.Metrics.Probe(string(f)) }
-func (r recorder) Lost(f prober.Failure)  { r.Metrics.Lost(string(f)) }
+
+// Kept implements node.Recorder: what went wrong with a part is in the status already.
+func (r recorder) Kept(string, error) {}
+
+func (r recorder) Lost(f prober.Failure) { r.Metrics.Lost(string(f)) }

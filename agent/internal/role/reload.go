@@ -13,12 +13,9 @@ import (
 	"github.com/neardns/neardns/agent/internal/upstream"
 )
 
-// plan reads what the configuration names, says what was passed over, and remembers the files to follow.
+// plan reads what the configuration names, reports what was passed over, and remembers the files to follow. No back end is chosen in it.
 func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	p, up, err := a.role.derive(conf)
-	if err == nil {
-		p, err = p.On(a.backend)
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
@@ -53,6 +50,9 @@ func (a *agent) load() (plan.Plan, error) {
 	}
 	p, err := a.plan(next)
 	if err != nil {
+		return p, err
+	}
+	if p, err = p.On(a.backend); err != nil {
 		return p, err
 	}
 	a.level.Set(next.Log.Level)

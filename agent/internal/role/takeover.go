@@ -23,6 +23,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/server"
+	"github.com/neardns/neardns/agent/internal/sole"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/wire"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -78,6 +79,21 @@ func signLock(f *os.File, who string) {
 	}
 }
 
+// netLock names the right of one agent to a node's addresses. It belongs to a netns and goes with its process, and no folder has to
+// be shared: node-cache's manifest has none.
+const netLock = "neardns-nodecache"
+
+// lockNetNS makes sure that one agent in node-cache's place serves this netns. *HeldError: another does.
+func lockNetNS() (*os.File, error) {
+	f, err := sole.Take(netLock)
+	if errors.Is(err, sole.ErrHeld) {
+		return nil, &HeldError{path: "@" + netLock, holder: "in node-cache's place"}
+	} else if err != nil {
+		return nil, fmt.Errorf("take lock: %w", err)
+	}
+	return f, nil
+}
+
 // takeLock takes the right to the node that a plan names. *HeldError: another has it.
 func takeLock(l plan.Lock, who string) (*os.File, error) {
 	if l.Folder == "" {
@@ -99,7 +115,7 @@ type seat struct {
 func (a *agent) takeSeat(ctx context.Context, server *server.Server, first plan.Plan, m *telemetry.Metrics) (*seat, error) {
 	lock := func() (*os.File, error) { return takeLock(first.Lock, a.claim.String()) }
 	s := &successor{log: a.log, server: server, plan: first, answers: a.answers, lock: lock}
-	path := filepath.Join(a.conf.StateDir, podfile.HandoverName)
+	path := filepath.Join(first.Folders.State, podfile.HandoverName)
 	said := ""
 	for begun := time.Now(); ; {
 		got, err := lock()
