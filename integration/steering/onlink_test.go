@@ -3,6 +3,7 @@ package steering
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,7 @@ func TestClusterDNSOnLink(t *testing.T) {
 				})
 				n.wantSteered(c, "agent up", cluster...)
 				n.wantUntracked(p, cluster...)
+				n.wantHealthy()
 				n.agent.Kill()
 				n.wantFallback(c, "agent killed", cluster...)
 				if proxy == testutil.IPTables || backend == nftables {
@@ -60,6 +62,16 @@ func TestClusterDNSOnLink(t *testing.T) {
 				n.wantFallback(c, "cleaned up", cluster...)
 			})
 		}
+	}
+}
+
+// wantHealthy has the doctor look at the node while the agent serves. Networks and what the machine of the test filters are no concern
+// of it.
+func (n *node) wantHealthy() {
+	n.t.Helper()
+	code, out, errs := n.run("doctor", "--config", n.configFile(), "--cni-conf", n.path("none"), "--cni-bin", n.path("none"))
+	if code != 0 || !strings.Contains(out, "OK    rules ") || strings.Contains(out, "FAIL  ") {
+		n.t.Errorf("the doctor of a healthy node: exit code %d\n%s%s", code, out, errs)
 	}
 }
 
