@@ -19,8 +19,21 @@ import (
 type batch struct {
 	table    string // "" means TableName
 	messages []netlink.Message
-	names    []string // what each message does, for errors
+	names    []step // what each message does, for errors
 	err      error
+}
+
+// step names one message.
+type step struct {
+	what string
+	rule rule // of a message that adds one
+}
+
+func (s step) String() string {
+	if s.rule.ops == nil {
+		return s.what
+	}
+	return s.what + " " + s.rule.String()
 }
 
 const (
@@ -54,7 +67,7 @@ func (b *batch) message(what string, kind uint16, flags netlink.HeaderFlags, dat
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
 		Data:   data,
 	})
-	b.names = append(b.names, what)
+	b.names = append(b.names, step{what: what})
 }
 
 func (b *batch) addTable() {
@@ -201,7 +214,8 @@ func (b *batch) addRule(chain string, r rule) {
 			})
 		}
 	})
-	b.message("add rule "+chain+" "+r.String(), unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, a.data)
+	b.message("add rule "+chain, unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, a.data)
+	b.names[len(b.names)-1].rule = r
 }
 
 // write writes an expression's attributes.
@@ -218,10 +232,6 @@ func (o op) encode() ([]byte, error) {
 	enc := netlink.NewAttributeEncoder()
 	enc.ByteOrder = binary.BigEndian
 	if o.zone == zoneNone {
-		if p, ok := o.expr.(*expr.Payload); ok && p.OperationType == expr.PayloadWrite {
-			encodeWrite(enc, p)
-			return enc.Encode()
-		}
 		return expr.Marshal(inet, o.expr)
 	}
 	enc.String(unix.NFTA_EXPR_NAME, "ct")
@@ -236,23 +246,6 @@ func (o op) encode() ([]byte, error) {
 		return nil
 	})
 	return enc.Encode()
-}
-
-// encodeWrite writes a payload statement. google/nftables v0.3.0 leaves the flags out where there is no checksum in the
-// network header itself, as in IPv6: the kernel would then leave the transport checksum wrong, which nobody notices as long
-// as a packet stays on one machine (the checksum is still to be made) and has one fragment.
-func encodeWrite(enc *netlink.AttributeEncoder, p *expr.Payload) {
-	enc.String(unix.NFTA_EXPR_NAME, "payload")
-	enc.Nested(unix.NFTA_EXPR_DATA, func(n *netlink.AttributeEncoder) error {
-		n.Uint32(unix.NFTA_PAYLOAD_SREG, p.SourceRegister)
-		n.Uint32(unix.NFTA_PAYLOAD_BASE, uint32(p.Base))
-		n.Uint32(unix.NFTA_PAYLOAD_OFFSET, p.Offset)
-		n.Uint32(unix.NFTA_PAYLOAD_LEN, p.Len)
-		n.Uint32(unix.NFTA_PAYLOAD_CSUM_TYPE, uint32(p.CsumType))
-		n.Uint32(unix.NFTA_PAYLOAD_CSUM_OFFSET, p.CsumOffset)
-		n.Uint32(unix.NFTA_PAYLOAD_CSUM_FLAGS, p.CsumFlags)
-		return nil
-	})
 }
 
 // send commits the batch in one transaction. Only the last message asks for an acknowledgement; the kernel reports errors

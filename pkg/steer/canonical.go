@@ -20,7 +20,9 @@ import (
 func (r rule) canonical() (string, error) {
 	parts := make([]string, 0, len(r.ops))
 	for _, o := range r.ops {
-		data, err := o.encode()
+		var a attributes
+		err := o.write(&a)
+		data := a.data
 		if err != nil {
 			return "", err
 		}

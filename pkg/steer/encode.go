@@ -83,8 +83,8 @@ func (a *attributes) expression(e expr.Any) bool {
 			a.value(unix.NFTA_IMMEDIATE_DATA, e.Data)
 		})
 	case *expr.Payload:
-		if e.OperationType != expr.PayloadLoad || e.CsumType != 0 {
-			return false
+		if e.OperationType == expr.PayloadWrite {
+			return named("payload", func() { a.write(e) })
 		}
 		return named("payload", func() {
 			a.u32(unix.NFTA_PAYLOAD_DREG, e.DestRegister)
@@ -132,4 +132,17 @@ func (a *attributes) expression(e expr.Any) bool {
 		})
 	}
 	return false
+}
+
+// write writes the fields of a payload statement. google/nftables v0.3.0 leaves the flags out where there is no checksum in the
+// network header itself, as in IPv6: the kernel would then leave the transport checksum wrong, which nobody notices as long
+// as a packet stays on one machine (the checksum is still to be made) and has one fragment.
+func (a *attributes) write(e *expr.Payload) {
+	a.u32(unix.NFTA_PAYLOAD_SREG, e.SourceRegister)
+	a.u32(unix.NFTA_PAYLOAD_BASE, uint32(e.Base))
+	a.u32(unix.NFTA_PAYLOAD_OFFSET, e.Offset)
+	a.u32(unix.NFTA_PAYLOAD_LEN, e.Len)
+	a.u32(unix.NFTA_PAYLOAD_CSUM_TYPE, uint32(e.CsumType))
+	a.u32(unix.NFTA_PAYLOAD_CSUM_OFFSET, e.CsumOffset)
+	a.u32(unix.NFTA_PAYLOAD_CSUM_FLAGS, e.CsumFlags)
 }

@@ -27,9 +27,12 @@ func TestEncodedAsByTheLibrary(t *testing.T) {
 						continue
 					}
 					own++
+					if p, ok := o.expr.(*expr.Payload); ok && p.OperationType == expr.PayloadWrite && p.CsumType == expr.CsumTypeNone {
+						continue // the library forgets the flags; TestChecksumsOnTheWire sees what comes of ours
+					}
 					want, err := expr.Marshal(inet, o.expr)
 					if err != nil || !bytes.Equal(a.data, want) {
-						t.Errorf("%T of %q: %x, not %x (%v)", o.expr, r.text, a.data, want, err)
+						t.Errorf("%T of %q: %x, not %x (%v)", o.expr, r.text(), a.data, want, err)
 					}
 				}
 			}

@@ -92,7 +92,7 @@ func (c chain) listing() string {
 		fmt.Fprintf(&b, "\t\ttype %s hook %s priority %s; policy accept;\n", h.kind, hooks[h.num], priority)
 	}
 	for _, r := range c.rules {
-		fmt.Fprintf(&b, "\t\t%s\n", r.text)
+		fmt.Fprintf(&b, "\t\t%s\n", r.text())
 	}
 	b.WriteString("\t}\n")
 	return b.String()
@@ -105,7 +105,7 @@ func CanonicalRules(rs Ruleset) (map[string][]string, error) {
 		for _, r := range c.rules {
 			text, err := r.canonical()
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.text, err)
+				return nil, fmt.Errorf("%s: %w", r.text(), err)
 			}
 			out[c.name] = append(out[c.name], text)
 		}
@@ -120,12 +120,12 @@ func CanonicalTexts(rs Ruleset) (map[string]string, error) {
 		for _, r := range c.rules {
 			canonical, err := r.canonical()
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.text, err)
+				return nil, fmt.Errorf("%s: %w", r.text(), err)
 			}
-			if other, ok := out[canonical]; ok && other != r.text {
-				return nil, fmt.Errorf("%q and %q have one canonical form", r.text, other)
+			if other, ok := out[canonical]; ok && other != r.text() {
+				return nil, fmt.Errorf("%q and %q have one canonical form", r.text(), other)
 			}
-			out[canonical] = r.text
+			out[canonical] = r.text()
 		}
 	}
 	return out, nil

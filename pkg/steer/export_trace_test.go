@@ -64,7 +64,7 @@ func Traced(rs Ruleset) TracedTable {
 			traced.Kind, traced.Hook, traced.Priority = c.hook.kind, c.hook.num, c.hook.priority
 		}
 		for _, r := range c.rules {
-			rule := TracedRule{Text: r.text}
+			rule := TracedRule{Text: r.text()}
 			for _, o := range r.ops {
 				rule.Ops = append(rule.Ops, TracedOp{Expr: o.expr, SetZone: o.zone == zoneSet})
 			}

@@ -145,7 +145,7 @@ func TestPodIsGivenBack(t *testing.T) {
 						t.Errorf("%s: nothing was lost, so nothing is tried here", w)
 					}
 				})
-				unanswered, err := open(t, pod.NetNS).Unanswered()
+				unanswered, err := open(t, pod.NetNS).Unanswered(steer.Pod{Redirects: r.host.Redirects})
 				must(t, err)
 				for _, w := range ways() {
 					listed := slices.ContainsFunc(unanswered, func(u steer.PodWay) bool {
@@ -224,13 +224,13 @@ func TestGivenBackConnections(t *testing.T) {
 	}
 	steered := dial()
 	ask(steered, "AGENT", "steered")
-	tcp := "{ 10.96.0.10 . tcp }"
-	pod.Run("nft", "flush", "set", "inet", "neardns", "trusted4")
-	pod.Run("nft", "add", "element", "inet", "neardns", "waiting4", tcp)
+	tcp := "{ ipv4 . tcp }"
+	pod.Run("nft", "flush", "set", "inet", "neardns", "trusted1")
+	pod.Run("nft", "add", "element", "inet", "neardns", "waiting1", tcp)
 	given := dial()
 	ask(given, "KUBEDNS", "given back")
 	ask(steered, "AGENT", "steered, then given back")
-	pod.Run("nft", "flush", "set", "inet", "neardns", "waiting4")
+	pod.Run("nft", "flush", "set", "inet", "neardns", "waiting1")
 	ask(dial(), "AGENT", "steered again")
 	ask(given, "KUBEDNS", "given back, then steered again")
 	ask(steered, "AGENT", "steered all along")

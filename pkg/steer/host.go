@@ -297,7 +297,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 
 // gotoOnly ends a rule that is nothing but its verdict.
 func (b *ruleBuilder) gotoOnly(chain string) rule {
-	b.words = nil
+	b.phrases = nil
 	return b.goTo(chain)
 }
 

@@ -2,6 +2,7 @@ package steer
 
 import (
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/google/nftables"
@@ -40,14 +41,13 @@ const (
 	// podSweep is how often expired elements are freed. They are not seen before that either. The kernel's default, a second,
 	// would wake a worker for each set of each pod.
 	podSweep = 10 * time.Second
-	// podWays is above what the few keys of one pod can leave in a set between two sweeps, podConns what a pod that asks over TCP
+	// podWays is above what the four keys of one group can leave in a set between two sweeps, podConns what a pod that asks over TCP
 	// alone opens in podConn at 25 connections a second; a full set sends further ones the way they would go without evidence.
 	podWays, podConns = 128, 512
 )
 
-// render makes the pod table. All of the evidence is keyed by cluster DNS address and protocol: trusted are those that answered,
-// or were first asked, in the last podTrust; waiting are those to whose question no answer came yet. Who is waiting and not
-// trusted any more is given back.
+// render makes the pod table. An ADD pays for each expression that the kernel has to read, so both families of a group share sets
+// and chains, and what all rules of a chain would match stands before the chain.
 func (p Pod) render() table {
 	post := chain{name: "postrouting", hook: &hook{kind: "filter", num: unix.NF_INET_POST_ROUTING, priority: prioLast}}
 	pre := chain{name: "prerouting", hook: &hook{kind: "filter", num: unix.NF_INET_PRE_ROUTING, priority: prioRaw}}
@@ -62,74 +62,84 @@ func (p Pod) render() table {
 		return table{chains: []chain{post, pre}}
 	}
 	var out table
-	for _, f := range families() {
-		pf := podFamily{f}
-		steered := chain{name: pf.name("steer")}
-		for _, r := range p.Redirects {
-			if r.Is4() != f.is4() {
-				continue
-			}
-			post.rules = append(post.rules,
-				f.rule().daddr(r.ClusterDNS).dport(UDP, 53).goTo(pf.name("ask")),
-				f.rule().daddr(r.ClusterDNS).dport(TCP, 53).goTo(pf.name("tcp")))
+	for _, g := range p.groups() {
+		steered := chain{name: g.name("steer")}
+		for _, r := range g.redirects {
+			f := familyOf(r.Is4())
+			post.rules = append(post.rules, f.rule().daddr(r.ClusterDNS).anyDport(53).goTo(g.name("dns")))
 			steered.rules = append(steered.rules, f.rule().daddr(r.ClusterDNS).setDaddr(r.Steering).end())
 			pre.rules = append(pre.rules,
 				// No port here: the later fragments of a large answer have none, and without conntrack in the pod nothing
 				// reassembles them before this chain.
-				f.rule().saddr(r.Steering).proto(UDP).setSaddr(r.ClusterDNS).goTo(pf.name("answered")),
-				// A reset is no answer: it is what a host says whose switch was flushed.
-				f.rule().saddr(r.Steering).synAck().setSaddr(r.ClusterDNS).goTo(pf.name("answered")),
-				f.rule().saddr(r.Steering).proto(TCP).setSaddr(r.ClusterDNS).end())
-			// What the switch gave to kube-dns is an answer, too. Once a pod was given back it is none: nothing came our way.
-			pre.rules = append(pre.rules,
-				f.rule().saddr(r.ClusterDNS).sport(UDP, 53).answerIn(pf.name("trusted")).goTo(pf.name("answered")),
-				f.rule().saddr(r.ClusterDNS).sport(TCP, 53).synAck().answerIn(pf.name("trusted")).goTo(pf.name("answered")))
+				f.rule().saddr(r.Steering).notICMP().setSaddr(r.ClusterDNS).goTo(g.name("answered")),
+				// What the switch gave to kube-dns is an answer, too. Once a pod was given back it is none: nothing came our way.
+				f.rule().saddr(r.ClusterDNS).anySport(53).wayIn(g.name("trusted")).goTo(g.name("answered")))
 		}
-		if len(steered.rules) > 0 {
-			out.sets = append(out.sets, pf.sets()...)
-			out.chains = append(out.chains, append(pf.chains(), steered)...)
-		}
+		out.sets = append(out.sets, g.sets()...)
+		out.chains = append(out.chains, append(g.chains(), steered)...)
 	}
 	out.chains = append([]chain{post, pre}, out.chains...)
 	return out
 }
 
-// podFamily is the pod table's part for one family.
-type podFamily struct{ *family }
+// group is the pod table's part for the n-th redirect of each family, which in a cluster are one DNS Service. Its evidence is kept
+// by family and protocol: trusted are the ways that answered, or were first asked, in the last podTrust; waiting are those to whose
+// question no answer came yet. A way that is waiting and not trusted any more is given back.
+type group struct {
+	number    int // from 1
+	redirects []Redirect
+}
 
-func (pf podFamily) name(base string) string { return base + pf.suffix }
+func (p Pod) groups() []group {
+	var out []group
+	count := map[bool]int{}
+	for _, r := range p.Redirects {
+		n := count[r.Is4()]
+		count[r.Is4()]++
+		if n == len(out) {
+			out = append(out, group{number: n + 1})
+		}
+		out[n].redirects = append(out[n].redirects, r)
+	}
+	return out
+}
 
-func (pf podFamily) sets() []set {
-	way := []nftables.SetDatatype{pf.addrType, nftables.TypeInetProto}
+func (g group) name(base string) string { return base + strconv.Itoa(g.number) }
+
+func (g group) sets() []set {
+	way := []nftables.SetDatatype{nftables.TypeNFProto, nftables.TypeInetProto}
 	return []set{
-		{name: pf.name("trusted"), key: way, contents: dynamic, timeout: podTrust, size: podWays, sweep: podSweep},
-		{name: pf.name("waiting"), key: way, contents: dynamic, timeout: podHold, size: podWays, sweep: podSweep},
-		{name: pf.name("direct"), key: []nftables.SetDatatype{pf.addrType, nftables.TypeInetService, pf.addrType}, contents: dynamic,
+		{name: g.name("trusted"), key: way, contents: dynamic, timeout: podTrust, size: podWays, sweep: podSweep},
+		{name: g.name("waiting"), key: way, contents: dynamic, timeout: podHold, size: podWays, sweep: podSweep},
+		{name: g.name("direct"), key: []nftables.SetDatatype{nftables.TypeNFProto, nftables.TypeInetService}, contents: dynamic,
 			timeout: podConn, size: podConns, sweep: podSweep},
 	}
 }
 
-func (pf podFamily) chains() []chain {
-	f := pf.family
+func (g group) chains() []chain {
 	return []chain{
 		// A connection's way is chosen at its SYN. A repeated one chooses again, so that a lost SYN costs no connection.
-		{name: pf.name("tcp"), rules: []rule{
-			f.rule().syn(false).connIn(pf.name("direct")).goTo(pf.name("direct")),
-			f.rule().syn(false).goTo(pf.name("steer")),
-			f.rule().connDelete(pf.name("direct")).end(),
-			f.rule().gotoOnly(pf.name("ask")),
+		{name: g.name("dns"), rules: []rule{
+			anyFamily().proto(UDP).goTo(g.name("ask")),
+			anyFamily().syn(false).goTo(g.name("open")),
+			anyFamily().portDelete(g.name("direct")).goTo(g.name("ask")),
 		}},
-		{name: pf.name("ask"), rules: []rule{
-			f.rule().questionIn(pf.name("trusted")).goTo(pf.name("steer")),
-			f.rule().questionIn(pf.name("waiting")).goTo(pf.name("direct")),
-			f.rule().questionUpdate(pf.name("waiting")).end(),
-			f.rule().questionUpdate(pf.name("trusted")).end(),
-			f.rule().gotoOnly(pf.name("steer")),
+		// A source port is enough to know a connection by: this chain is behind every NAT in the pod's netns.
+		{name: g.name("open"), rules: []rule{
+			anyFamily().portIn(g.name("direct")).goTo(g.name("direct")),
+			anyFamily().gotoOnly(g.name("steer")),
 		}},
-		{name: pf.name("direct"), rules: []rule{f.rule().connUpdate(pf.name("direct")).end()}},
-		{name: pf.name("answered"), rules: []rule{
-			f.rule().answerUpdate(pf.name("trusted")).end(),
-			f.rule().answerDelete(pf.name("waiting")).end(),
+		{name: g.name("ask"), rules: []rule{
+			anyFamily().wayIn(g.name("trusted")).goTo(g.name("steer")),
+			anyFamily().wayIn(g.name("waiting")).goTo(g.name("direct")),
+			anyFamily().wayUpdate(g.name("waiting"), g.name("trusted")).goTo(g.name("steer")),
+			anyFamily().gotoOnly(g.name("steer")), // no room to note it
+		}},
+		{name: g.name("direct"), rules: []rule{anyFamily().portUpdate(g.name("direct")).end()}},
+		{name: g.name("answered"), rules: []rule{
+			// A reset is no answer: it is what a host says whose switch was flushed.
+			anyFamily().notSynAck().ret(),
+			anyFamily().wayUpdate(g.name("trusted")).wayDelete(g.name("waiting")).end(),
 		}},
 	}
 }

@@ -66,9 +66,24 @@ type hook struct {
 
 // rule is its statements in kernel form and the text that nft prints for them; a test holds the two together.
 type rule struct {
-	text   string
-	ops    []op
-	hidden bool // the text is for nobody's eyes
+	phrases []phrase
+	ops     []op
+	hidden  bool // the text is for nobody's eyes
+}
+
+// phrase is a part of a rule's text. Texts are made where somebody reads them: an ADD that succeeds needs none.
+type phrase struct {
+	format string
+	args   []any
+}
+
+// text is what nft prints.
+func (r rule) text() string {
+	words := make([]string, len(r.phrases))
+	for i, p := range r.phrases {
+		words[i] = fmt.Sprintf(p.format, p.args...)
+	}
+	return strings.Join(words, " ")
 }
 
 // String is the rule as people may see it.
@@ -76,7 +91,7 @@ func (r rule) String() string {
 	if r.hidden {
 		return "(a rule with the agent's secret)"
 	}
-	return r.text
+	return r.text()
 }
 
 // op is one expression: an expr, or one of the two that google/nftables cannot write (it sends no direction for "ct zone").
@@ -126,19 +141,19 @@ func families() [2]*family {
 // ruleBuilder collects one rule. It loads the network and transport protocol once, as nft does, so that a listing reads
 // as written and a rule can never match the other family's bytes.
 type ruleBuilder struct {
-	fam   *family
-	words []string
-	ops   []op
-	nf    bool
-	l4    Protocol
-
-	hidden bool
+	fam *family
+	rule
+	nf bool
+	l4 Protocol
 }
 
 func (f *family) rule() *ruleBuilder { return &ruleBuilder{fam: f} }
 
+// anyFamily begins a rule that is the same for both families: nothing in it reads an address.
+func anyFamily() *ruleBuilder { return &ruleBuilder{} }
+
 func (b *ruleBuilder) say(format string, args ...any) *ruleBuilder {
-	b.words = append(b.words, fmt.Sprintf(format, args...))
+	b.phrases = append(b.phrases, phrase{format, args})
 	return b
 }
 
@@ -150,7 +165,7 @@ func (b *ruleBuilder) add(es ...expr.Any) *ruleBuilder {
 }
 
 func (b *ruleBuilder) end() rule {
-	return rule{text: strings.Join(b.words, " "), ops: b.ops, hidden: b.hidden}
+	return b.rule
 }
 
 func equals(data []byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: data} }
@@ -212,6 +227,21 @@ func (b *ruleBuilder) sport(p Protocol, port uint16) *ruleBuilder { return b.por
 
 func (b *ruleBuilder) port(p Protocol, word string, offset uint32, port uint16) *ruleBuilder {
 	return b.needL4(p).say("%s %s %d", p, word, port).add(transport(offset, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
+}
+
+// notICMP matches every transport protocol but one of ICMP's.
+func (b *ruleBuilder) notICMP() *ruleBuilder {
+	word, number := "ipv6-icmp", byte(unix.IPPROTO_ICMPV6)
+	if b.fam.is4() {
+		word, number = "icmp", unix.IPPROTO_ICMP
+	}
+	return b.say("meta l4proto != %s", word).add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{number}})
+}
+
+// anySport matches the port wherever the transport protocol has it as UDP and TCP do.
+func (b *ruleBuilder) anySport(port uint16) *ruleBuilder {
+	return b.needFamily().say("th sport %d", port).add(transport(0, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
 }
 
 // anyDport matches the port wherever the transport protocol has it as UDP and TCP do.
@@ -298,9 +328,10 @@ func (b *ruleBuilder) syn(is bool) *ruleBuilder {
 		&expr.Cmp{Op: operator, Register: reg1, Data: []byte{tcpSYN}})
 }
 
-func (b *ruleBuilder) synAck() *ruleBuilder {
-	return b.needL4(TCP).say("tcp flags syn,ack / syn,ack").add(transport(13, 1, reg1),
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{tcpSYNACK}, Xor: []byte{0}}, equals([]byte{tcpSYNACK}))
+func (b *ruleBuilder) notSynAck() *ruleBuilder {
+	return b.needL4(TCP).say("tcp flags != syn,ack / syn,ack").add(transport(13, 1, reg1),
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{tcpSYNACK}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{tcpSYNACK}})
 }
 
 func (b *ruleBuilder) root() *ruleBuilder {
@@ -383,37 +414,57 @@ func (b *ruleBuilder) clientDelete(set string) *ruleBuilder {
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
 }
 
-// Ways: cluster DNS address and protocol, by which the pod table keeps its evidence (see pod.go). In a question the address is the
-// destination, in an answer the source.
+// Ways: family and protocol, by which the pod table keeps its evidence of each group (see pod.go). The key is the same in a
+// question and in its answer.
 
-func (b *ruleBuilder) wayKey(offset uint32) []expr.Any {
-	second := uint32(reg32b)
-	if !b.fam.is4() {
-		second = reg2
+const wayText = "meta nfproto . meta l4proto"
+
+func wayKey() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg1}, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg32b}}
+}
+
+func (b *ruleBuilder) wayIn(set string) *ruleBuilder {
+	return b.say("%s @%s", wayText, set).add(wayKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+}
+
+// wayUpdate notes the way in some sets. A full one ends the rule.
+func (b *ruleBuilder) wayUpdate(sets ...string) *ruleBuilder {
+	b.add(wayKey()...)
+	for _, set := range sets {
+		b.say("update @%s { %s }", set, wayText).add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE})
 	}
-	return []expr.Any{b.network(offset, reg1), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second}}
+	return b
 }
 
-func (b *ruleBuilder) questionIn(set string) *ruleBuilder {
-	return b.needFamily().say("%s daddr . meta l4proto @%s", b.fam.word, set).add(b.wayKey(b.fam.daddr)...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+// wayDelete follows a wayUpdate, whose key it finds in its register.
+func (b *ruleBuilder) wayDelete(set string) *ruleBuilder {
+	return b.say("delete @%s { %s }", set, wayText).add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
 }
 
-func (b *ruleBuilder) questionUpdate(set string) *ruleBuilder {
-	return b.needFamily().say("update @%s { %s daddr . meta l4proto }", set, b.fam.word).add(b.wayKey(b.fam.daddr)...).
+// Ports: family and source port, by which the pod table remembers the connections of a group.
+
+func (b *ruleBuilder) portText() string {
+	if b.l4 == TCP {
+		return "meta nfproto . tcp sport"
+	}
+	return "meta nfproto . th sport"
+}
+
+func portKey() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg1}, transport(0, 2, reg32b)}
+}
+
+func (b *ruleBuilder) portIn(set string) *ruleBuilder {
+	return b.say("%s @%s", b.portText(), set).add(portKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+}
+
+func (b *ruleBuilder) portUpdate(set string) *ruleBuilder {
+	return b.needL4(TCP).say("update @%s { %s }", set, b.portText()).add(portKey()...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE})
 }
 
-func (b *ruleBuilder) answerIn(set string) *ruleBuilder {
-	return b.needFamily().say("%s saddr . meta l4proto @%s", b.fam.word, set).add(b.wayKey(b.fam.saddr)...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
-}
-
-func (b *ruleBuilder) answerUpdate(set string) *ruleBuilder {
-	return b.needFamily().say("update @%s { %s saddr . meta l4proto }", set, b.fam.word).add(b.wayKey(b.fam.saddr)...).
-		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE})
-}
-
-func (b *ruleBuilder) answerDelete(set string) *ruleBuilder {
-	return b.needFamily().say("delete @%s { %s saddr . meta l4proto }", set, b.fam.word).add(b.wayKey(b.fam.saddr)...).
+func (b *ruleBuilder) portDelete(set string) *ruleBuilder {
+	return b.needL4(TCP).say("delete @%s { %s }", set, b.portText()).add(portKey()...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
 }
 

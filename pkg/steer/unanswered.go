@@ -19,37 +19,40 @@ type PodWay struct {
 // Witness is what a back end has whose pod tables give back by themselves. Others find lost questions only by asking from the
 // pod's netns.
 type Witness interface {
-	// Unanswered lists the ways that the pod table gives back now, since questions were not answered there.
-	Unanswered() ([]PodWay, error)
+	// Unanswered lists the ways of a pod table that the table gives back now, since questions were not answered there.
+	Unanswered(of Pod) ([]PodWay, error)
 	// Generation is the number that the kernel raises at each change of the netns's rules. Packets change nothing of it.
 	Generation() (uint32, error)
 }
 
 var _ Witness = (*Nftables)(nil)
 
-// Unanswered implements Witness. Where there is no table, or an older one without evidence, nothing is unanswered.
-func (n *Nftables) Unanswered() ([]PodWay, error) {
+// Unanswered implements Witness. Where there is no table, or another one, nothing is unanswered.
+func (n *Nftables) Unanswered(of Pod) ([]PodWay, error) {
 	var out []PodWay
 	err := n.retry("read what a pod waits for", func() error {
 		out = nil
-		for _, f := range families() {
-			waiting, err := n.elements("waiting" + f.suffix)
+		for _, g := range of.groups() {
+			waiting, err := n.elements(g.name("waiting"))
 			if err != nil || len(waiting) == 0 {
 				if err != nil {
 					return err
 				}
 				continue
 			}
-			trusted, err := n.elements("trusted" + f.suffix)
+			trusted, err := n.elements(g.name("trusted"))
 			if err != nil {
 				return err
 			}
 			for _, e := range missing(waiting, trusted) {
-				if len(e.key) < int(f.size)+1 {
-					return fmt.Errorf("set waiting%s: a key of %d bytes", f.suffix, len(e.key))
+				if len(e.key) <= wayProtocol {
+					return fmt.Errorf("set %s: a key of %d bytes", g.name("waiting"), len(e.key))
 				}
-				addr, _ := netip.AddrFromSlice(e.key[:f.size])
-				out = append(out, PodWay{addr, Protocol(e.key[f.size])})
+				for _, r := range g.redirects {
+					if familyOf(r.Is4()).nfproto == e.key[0] {
+						out = append(out, PodWay{r.ClusterDNS, Protocol(e.key[wayProtocol])})
+					}
+				}
 			}
 		}
 		return nil
@@ -62,6 +65,9 @@ func (n *Nftables) Unanswered() ([]PodWay, error) {
 	})
 	return out, err
 }
+
+// wayProtocol is where the protocol stands in a way's key: each part of a concatenation begins a register of four bytes.
+const wayProtocol = 4
 
 // Generation implements Witness.
 func (n *Nftables) Generation() (uint32, error) {

@@ -37,7 +37,7 @@ func (p *Pods) look(table steer.Table, box *sandbox, want steer.Pod) (seen look,
 		p.suspect(k)
 		return look{}, false, nil
 	}
-	lost, err := w.Unanswered()
+	lost, err := w.Unanswered(want)
 	if err != nil {
 		return look{}, false, err
 	}

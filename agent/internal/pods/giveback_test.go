@@ -126,7 +126,7 @@ func TestSuspectIsAnswered(t *testing.T) {
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
 	n.tend(yes, true, map[string]int{Steered: 1})
 	for _, proto := range []string{"udp", "tcp"} {
-		pod.Run("nft", "add", "element", "inet", "neardns", "waiting4", "{ 10.96.0.10 . "+proto+" }")
+		pod.Run("nft", "add", "element", "inet", "neardns", "waiting1", "{ ipv4 . "+proto+" }")
 	}
 	n.tend(yes, true, map[string]int{Steered: 1})
 	n.try(held, false)
@@ -136,7 +136,7 @@ func TestSuspectIsAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer table.Close() //nolint:errcheck // only read
-	if left, err := table.Unanswered(); err != nil || len(left) > 0 {
+	if left, err := table.Unanswered(steer.Pod{Redirects: []steer.Redirect{r4}}); err != nil || len(left) > 0 {
 		t.Errorf("still waits for %v, %v", left, err)
 	}
 }

@@ -123,7 +123,7 @@ func (p *Pods) try(ctx context.Context, f podfile.File, lease Lease) (changed bo
 	for _, d := range asked {
 		for _, proto := range []steer.Protocol{steer.UDP, steer.TCP} {
 			wg.Go(func() {
-				v, err := p.ask(ctx, ns, d, proto, lease)
+				v, err := p.ask(ctx, ns, f.NetNSInode, d, proto, lease)
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, err)
@@ -213,7 +213,7 @@ const (
 )
 
 // ask asks one redirect's steering address from a pod's netns. No verdict falls while the agent itself is in doubt.
-func (p *Pods) ask(ctx context.Context, ns *os.File, d podfile.Decision, proto steer.Protocol, lease Lease) (verdict, error) {
+func (p *Pods) ask(ctx context.Context, ns *os.File, inode uint64, d podfile.Decision, proto steer.Protocol, lease Lease) (verdict, error) {
 	begun, _, held := lease(d.Redirect.Steering, proto)
 	if !held || time.Since(begun) < tryTimeout {
 		return unknown, nil
@@ -223,7 +223,7 @@ func (p *Pods) ask(ctx context.Context, ns *os.File, d podfile.Decision, proto s
 		if err != nil || answer != isLost {
 			return answer, err
 		}
-		if heard, err := p.heard(ns, d, proto); err != nil || heard {
+		if heard, err := p.heard(ns, inode, d, proto); err != nil || heard {
 			return isAnswered, err
 		}
 	}
@@ -246,7 +246,7 @@ func (p *Pods) ask(ctx context.Context, ns *os.File, d podfile.Decision, proto s
 
 // heard tells whether the pod table saw an answer. While it stands, it gives answers the source that the pod expects, which is not
 // the one that was asked here, so that no socket takes them.
-func (p *Pods) heard(ns *os.File, d podfile.Decision, proto steer.Protocol) (bool, error) {
+func (p *Pods) heard(ns *os.File, inode uint64, d podfile.Decision, proto steer.Protocol) (bool, error) {
 	if d.State != podfile.Steered {
 		return false, nil
 	}
@@ -259,7 +259,9 @@ func (p *Pods) heard(ns *os.File, d podfile.Decision, proto steer.Protocol) (boo
 	if !ok {
 		return false, nil
 	}
-	lost, err := w.Unanswered()
+	files, _ := p.read()
+	files = slices.DeleteFunc(slices.Clone(files), func(f podfile.File) bool { return f.NetNSInode != inode })
+	lost, err := w.Unanswered(podfile.Table(files...))
 	return !slices.Contains(lost, steer.PodWay{ClusterDNS: d.Redirect.ClusterDNS, Protocol: proto}), err
 }
 
