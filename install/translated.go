@@ -76,12 +76,9 @@ func steeredTo(entry []byte) ([]netip.Addr, error) {
 	}
 	var out []netip.Addr
 	for i, raw := range e.Redirects {
-		// An address alone, or with its steering address.
 		var r steer.Redirect
-		if json.Unmarshal(raw, &r.ClusterDNS) != nil {
-			if err := json.Unmarshal(raw, &r); err != nil {
-				return nil, fmt.Errorf("%w: entry: redirects[%d]: %w", errConfig, i, err)
-			}
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return nil, fmt.Errorf("%w: entry: redirects[%d]: %w", errConfig, i, err)
 		}
 		if !r.ClusterDNS.IsValid() {
 			return nil, fmt.Errorf("%w: entry: redirects[%d] names no cluster DNS address", errConfig, i)

@@ -130,7 +130,7 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 			if whole {
 				keys = append(keys, keyNamespaces, keyLimits, keyExcess)
 			}
-			r.Unknown(m.Value, m.Key, keys...)
+			r.Unknown(m, keys...)
 		}
 		own[m.Key] = m.Value
 	}

@@ -102,7 +102,7 @@ func (d *decoder) members(members []strict.Member) Overlay {
 		case "options":
 			o.Options = d.options(m.Value)
 		default:
-			d.Unknown(m.Value, m.Key, "nameservers", "searches", "options", "policy")
+			d.Unknown(m, "nameservers", "searches", "options", "policy")
 		}
 	}
 	return o
@@ -156,7 +156,7 @@ func (d *decoder) options(v strict.Value) []string {
 			case "value":
 				value = d.value(m.Value)
 			default:
-				d.Unknown(m.Value, m.Key, "name", "value")
+				d.Unknown(m, "name", "value")
 			}
 		}
 		if !named {

@@ -48,6 +48,8 @@ func (f *Fault) Error() string {
 type Reader struct {
 	// Expand, where set, replaces what a text stands for, such as ${NAME}.
 	Expand func(v Value, text string) (string, error)
+	// Strange, where set, makes the fault of a key that is none of those that are known.
+	Strange func(m Member, known []string) *Fault
 	// Wrong, where set, words that v is not the thing that is wanted ("a string"); remedy may be empty.
 	Wrong func(v Value, want, remedy string) string
 
@@ -83,8 +85,12 @@ func (r *Reader) Fault(v Value, format string, args ...any) {
 }
 
 // Unknown notes a key that is none of those that are known.
-func (r *Reader) Unknown(v Value, key string, known ...string) {
-	r.Add(&Fault{Place: v.Place, Field: v.Field, Message: "unknown key: " + Suggest(key, known...), Unknown: true})
+func (r *Reader) Unknown(m Member, known ...string) {
+	if r.Strange != nil {
+		r.Add(r.Strange(m, known))
+		return
+	}
+	r.Add(&Fault{Place: m.Value.Place, Field: m.Value.Field, Message: "unknown key: " + Suggest(m.Key, known...), Unknown: true})
 }
 
 // Mismatch notes that v is not the thing that is wanted ("a string").
@@ -171,7 +177,7 @@ func (r *Reader) Members(v Value) []Member {
 		r.Mismatch(v, "an object", "")
 		return nil
 	}
-	all := v.Members()
+	all := r.Plain(v)
 	if len(all) > maxKeys {
 		r.Fault(v, "more than %d keys: take out those that are not settings", maxKeys)
 		return nil
@@ -182,6 +188,17 @@ func (r *Reader) Members(v Value) []Member {
 		}
 	}
 	return all
+}
+
+// Plain returns an object's members, however many. Keys that are no text are faults, and left out.
+func (r *Reader) Plain(v Value) []Member {
+	return slices.DeleteFunc(v.Members(), func(m Member) bool {
+		if m.Odd != "" {
+			r.Fault(Value{Field: v.Field, Place: m.Name},
+				"%s is not a plain key: write it as text, quoted where it is a number, and do not use << or ?", m.Odd)
+		}
+		return m.Odd != ""
+	})
 }
 
 // Suggest words the remedy for an unknown key: the one that was probably meant, or all that are known.

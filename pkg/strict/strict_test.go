@@ -63,7 +63,7 @@ func TestReader(t *testing.T) {
 	}
 	r.Items(v)
 	r.OneOf(v.At("f"), "z", "p", "q")
-	r.Unknown(v.At("bb"), "bb", "b", "c")
+	r.Unknown(Member{Key: "bb", Value: v.At("bb")}, "b", "c")
 	want := `top.a: stands there twice: write it once
 top.b[0]: a number, but a string is wanted: put it in quotes
 top.b[2]: null, but a string is wanted: put it in quotes

@@ -21,6 +21,7 @@ type decoder struct {
 func (n *Node) decoder(lookup func(string) (string, bool)) *decoder {
 	d := &decoder{node: n}
 	d.Wrong = wrong
+	d.Strange = func(m strict.Member, known []string) *strict.Fault { return strange(m, suggest(m.Key, known)) }
 	if lookup != nil {
 		d.Expand = func(v strict.Value, text string) (string, error) {
 			out, err := expand(text, lookup)
@@ -64,9 +65,9 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 	return d.Err(0)
 }
 
-// strange notes a key that is not known here: a slip, or one of a newer release.
-func (d *decoder) strange(m strict.Member, prefix, remedy string) {
-	d.Add(&strict.Fault{Place: m.Name, Unknown: true, Message: fmt.Sprintf("unknown field %q: %s", join(prefix, m.Key), remedy)})
+// strange is the fault of a key that is not known here: a slip, or one of a newer release.
+func strange(m strict.Member, remedy string) *strict.Fault {
+	return &strict.Fault{Place: m.Name, Unknown: true, Message: fmt.Sprintf("unknown field %q: %s", m.Value.Field, remedy)}
 }
 
 // fail notes a fault at v. Its text says what is wrong and what to do.
@@ -85,13 +86,7 @@ func (d *decoder) pairs(v strict.Value) []strict.Member {
 		d.Mismatch(v, "a mapping of keys to values", "")
 		return nil
 	}
-	return slices.DeleteFunc(v.Members(), func(m strict.Member) bool {
-		if m.Odd != "" {
-			d.fail(strict.Value{Field: v.Field, Place: m.Name},
-				"%s is not a plain key: write it as text, quoted where it is a number, and do not use << or ?", m.Odd)
-		}
-		return m.Odd != ""
-	})
+	return d.Plain(v)
 }
 
 // group takes over the keys of the whole file, or those under one prefix.
@@ -114,7 +109,7 @@ func (d *decoder) group(v strict.Value) {
 			}
 			continue
 		}
-		d.strange(m, v.Field, d.known(v.Field, m.Key))
+		d.Add(strange(m, d.known(v.Field, m.Key)))
 	}
 }
 

@@ -247,7 +247,10 @@ func redirects(name string, reload bool) field {
 		set: func(d *decoder, v strict.Value) {
 			for _, e := range d.ItemsOf(v, "a list, such as [10.96.0.10], or of clusterDNS and steering", "") {
 				d.node.at[e.Field] = e.Place
-				d.node.Redirects = append(d.node.Redirects, redirect(d, e))
+				for _, m := range e.Members() {
+					d.node.at[m.Value.Field] = m.Value.Place
+				}
+				d.node.Redirects = append(d.node.Redirects, steer.ReadRedirect(&d.Reader, e, d.addr))
 			}
 		},
 		show: func(n *Node) any {
@@ -261,35 +264,6 @@ func redirects(name string, reload bool) field {
 			}
 			return out
 		}}
-}
-
-func redirect(d *decoder, v strict.Value) (r steer.Redirect) {
-	switch v.Kind {
-	case strict.String:
-		r.ClusterDNS = d.addr(v)
-		return r
-	case strict.Object:
-	default:
-		d.Mismatch(v, "an address, such as 10.96.0.10, or clusterDNS and steering", "")
-		return r
-	}
-	defer func() {
-		if _, ok := d.node.at[join(v.Field, "clusterDNS")]; !ok {
-			d.fail(v, "has no clusterDNS: write the address of the Service kube-dns")
-		}
-	}()
-	for _, m := range d.pairs(v) {
-		d.node.at[m.Value.Field] = m.Value.Place
-		switch m.Key {
-		case "clusterDNS":
-			r.ClusterDNS = d.addr(m.Value)
-		case "steering":
-			r.Steering = d.addr(m.Value)
-		default:
-			d.strange(m, v.Field, suggest(m.Key, []string{"clusterDNS", "steering"}))
-		}
-	}
-	return r
 }
 
 func (d *decoder) addr(v strict.Value) netip.Addr {

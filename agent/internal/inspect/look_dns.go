@@ -20,6 +20,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 const askTimeout = 2 * time.Second
@@ -206,17 +207,9 @@ func missingRedirects(list []byte, clusterDNS []netip.Addr) []string {
 	named := map[string]bool{}
 	for _, p := range doc.Plugins {
 		for _, raw := range p.Redirects {
-			var full struct {
-				ClusterDNS string `json:"clusterDNS"`
-			}
-			var plain string
-			if json.Unmarshal(raw, &plain) == nil {
-				full.ClusterDNS = plain
-			} else if json.Unmarshal(raw, &full) != nil {
-				continue
-			}
-			if a, err := netip.ParseAddr(full.ClusterDNS); err == nil && p.Type == conflist.Type {
-				named[a.String()] = true
+			var r steer.Redirect
+			if _ = json.Unmarshal(raw, &r); r.ClusterDNS.IsValid() && p.Type == conflist.Type { // what it cannot read names none
+				named[r.ClusterDNS.String()] = true
 			}
 		}
 	}

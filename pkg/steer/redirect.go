@@ -1,0 +1,68 @@
+package steer
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/neardns/neardns/pkg/strict"
+)
+
+// WantRedirect is what a reader of redirects is told is wanted, where it finds neither form of one.
+const WantRedirect = "an address, such as 10.96.0.10, or clusterDNS and steering"
+
+// ReadRedirect reads a redirect as people write it: the cluster DNS address alone, or an object of both addresses. addr reads an
+// address, in the words of the file at hand.
+func ReadRedirect(r *strict.Reader, v strict.Value, addr func(strict.Value) netip.Addr) Redirect {
+	var out Redirect
+	switch v.Kind {
+	case strict.String:
+		out.ClusterDNS = addr(v)
+		return out
+	case strict.Object:
+	default:
+		r.Mismatch(v, WantRedirect, `write "10.96.0.10" or {"clusterDNS": "10.96.0.10", "steering": "169.254.20.11"}`)
+		return out
+	}
+	named := false
+	for _, m := range r.Members(v) {
+		switch m.Key {
+		case "clusterDNS":
+			named = true
+			out.ClusterDNS = addr(m.Value)
+		case "steering":
+			out.Steering = addr(m.Value)
+		default:
+			r.Unknown(m, "clusterDNS", "steering")
+		}
+	}
+	if !named {
+		r.Fault(v.At("clusterDNS"), "missing: name the address that pods have as nameserver")
+	}
+	return out
+}
+
+// UnmarshalJSON reads either form. A key that is not known may be a newer release's, and has no effect.
+func (r *Redirect) UnmarshalJSON(text []byte) error {
+	v, err := strict.JSON("", text)
+	if err != nil || v.IsNull() {
+		return err
+	}
+	var in strict.Reader
+	*r = ReadRedirect(&in, v, func(v strict.Value) (a netip.Addr) {
+		text, _ := in.TextOf(v, "an IP address", "write it in quotes")
+		if text == "" {
+			return a
+		}
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			in.Fault(v, "%q is not an IP address", text)
+		}
+		return a
+	})
+	for _, f := range in.Faults() {
+		if !f.Unknown {
+			return fmt.Errorf("redirect: %w", f)
+		}
+	}
+	return nil
+}

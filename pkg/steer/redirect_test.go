@@ -1,0 +1,43 @@
+package steer
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// Both forms are read, and what is written is read as the same.
+func TestRedirectJSON(t *testing.T) {
+	four, six := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:90de:d95::b")
+	for text, want := range map[string]Redirect{
+		`"10.96.0.10"`:                {ClusterDNS: four},
+		`{"clusterDNS":"10.96.0.10"}`: {ClusterDNS: four},
+		`{"clusterDNS":"fd00:90de:d95::b","steering":"10.96.0.10"}`: {ClusterDNS: six, Steering: four}, // Complete judges
+		`{"clusterDNS":"","later":{"a":1}}`:                         {},
+		`null`:                                                      {},
+	} {
+		var got Redirect
+		if err := json.Unmarshal([]byte(text), &got); err != nil || got != want {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+		again, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(again, &got); err != nil || got != want {
+			t.Errorf("%s: %v, %v", again, got, err)
+		}
+	}
+	for text, want := range map[string]string{
+		`7`:                                 `redirect: a number, but an address, such as 10.96.0.10, or clusterDNS and steering is wanted`,
+		`{}`:                                "redirect: clusterDNS: missing",
+		`{"clusterDNS":"kube-dns"}`:         `redirect: clusterDNS: "kube-dns" is not an IP address`,
+		`{"clusterDNS":"::1","steering":1}`: "redirect: steering: a number, but an IP address is wanted",
+	} {
+		var got Redirect
+		if err := json.Unmarshal([]byte(text), &got); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
