@@ -75,6 +75,9 @@ func of(field string, raw []byte) Value {
 	return v
 }
 
+// Raw is the text of a value of JSON, nil for any other.
+func (v Value) Raw() []byte { return v.raw }
+
 // ListOf makes a list of values that were decoded elsewhere. Their fields follow from their position.
 func ListOf(place Place, items []Value) Value { return Value{Kind: List, Place: place, items: items} }
 

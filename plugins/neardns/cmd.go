@@ -93,7 +93,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 		v.log.Warn("odd input", "verb", name, "container_id", args.ContainerID, "note", note)
 	}
 	for _, unknown := range conf.Unknown {
-		v.log.Warn("key passed over", "verb", name, "container_id", args.ContainerID, "key", unknown.String())
+		v.log.Warn("key passed over", "verb", name, "container_id", args.ContainerID, "key", unknown.Error())
 	}
 	if confErr != nil {
 		if name != "del" {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -19,6 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // Names that runtimes and people write.
@@ -81,7 +81,7 @@ type Conf struct {
 	// Notes are oddities in what the runtime sent. They never fail a call: nobody could mend them.
 	Notes []string
 	// Unknown are top-level keys that are neither ours nor known to be the runtime's. They fail no call.
-	Unknown []fault
+	Unknown []*strict.Fault
 }
 
 // podDNS is the dns capability. containerd writes the keys with capitals, the convention has small letters; encoding/json
@@ -92,38 +92,43 @@ type podDNS struct {
 	Options  []string `json:"options"`
 }
 
-// fault is one thing wrong in a configuration: where, what, and what to do.
-type fault struct{ Field, Msg string }
-
-func (f fault) String() string {
-	if f.Field == "" {
-		return f.Msg
-	}
-	return f.Field + ": " + f.Msg
-}
-
 // confError holds all faults of a configuration at once, since each try of a person costs a round over all nodes.
 type confError struct {
 	Code   uint
-	Faults []fault
+	Faults []*strict.Fault
 }
 
 func (e *confError) Error() string {
 	var parts []string
 	for _, f := range e.Faults {
-		parts = append(parts, f.String())
+		parts = append(parts, f.Error())
 	}
 	return strings.Join(parts, "; ")
 }
 
-// confReader collects what was found and what was wrong.
+// confReader reads one call's configuration.
 type confReader struct {
-	raw    map[string]json.RawMessage
-	faults []fault
+	strict.Reader
+	top map[string]strict.Value
 }
 
 func (r *confReader) fault(field, format string, args ...any) {
-	r.faults = append(r.faults, fault{field, fmt.Sprintf(format, args...)})
+	r.Fault(strict.Value{Field: field}, format, args...)
+}
+
+// wrong shows what stands where a string is wanted: often it lacks only the quotes.
+func wrong(v strict.Value, want, remedy string) string {
+	switch want {
+	case "a string":
+		shown := v.Text
+		if shown == "" {
+			shown = string(v.Kind)
+		}
+		return fmt.Sprintf("%s is not a string: %s", shown, remedy)
+	case steer.WantRedirect:
+		return "neither an address nor an object: " + remedy
+	}
+	return fmt.Sprintf("not %s: %s", want, remedy)
 }
 
 // parseConf reads a call's stdin. The configuration is usable even beside an error: what is wrong has its default, so that
@@ -134,42 +139,37 @@ func parseConf(stdin []byte) (*Conf, error) {
 		StateDir: podfile.DefaultStateDir, PersistDir: podfile.DefaultPersistDir, LogFile: filepath.Join(podfile.DefaultStateDir, podfile.PluginLogName),
 		ResolvConf: resolvConfAuto, ResolvConfPaths: sandbox.Patterns(), HostResolvConf: hostResolvConf,
 	}
-	r := &confReader{}
-	if err := json.Unmarshal(stdin, &r.raw); err != nil || r.raw == nil {
-		c.LogFile = "" // where the log is wanted is not known; stderr serves
-		return c, &confError{types.ErrDecodingFailure, []fault{{"", fmt.Sprintf("the configuration is not a JSON object (%v): write it as the CNI specification has it", err)}}}
+	top, err := strict.JSON("", stdin)
+	if err == nil && top.Kind != strict.Object {
+		err = fmt.Errorf("it is %s", top.Kind)
 	}
+	if err != nil {
+		c.LogFile = "" // where the log is wanted is not known; stderr serves
+		message := fmt.Sprintf("the configuration is not a JSON object (%v): write it as the CNI specification has it", err)
+		return c, &confError{types.ErrDecodingFailure, []*strict.Fault{{Message: message}}}
+	}
+	r := &confReader{top: top.Map()}
+	r.Wrong = wrong
 	r.keys(c)
 	r.own(c)
 	r.runtime(c)
-	if len(r.faults) > 0 {
+	if faults := r.Faults(); len(faults) > 0 {
 		// Where something is missing, a misspelt key tells why.
-		return c, &confError{types.ErrInvalidNetworkConfig, append(c.Unknown, r.faults...)}
+		return c, &confError{types.ErrInvalidNetworkConfig, append(c.Unknown, faults...)}
 	}
 	return c, nil
 }
 
 // keys notes top-level keys that are nobody's.
 func (r *confReader) keys(c *Conf) {
-	for _, k := range slices.Sorted(maps.Keys(r.raw)) {
+	for _, k := range slices.Sorted(maps.Keys(r.top)) {
 		if slices.Contains(ownKeys, k) || slices.Contains(foreignKeys, k) || strings.Contains(k, "/") {
 			continue
 		}
-		c.Unknown = append(c.Unknown, fault{k, "unknown key: " + suggest(k, ownKeys)})
+		var one strict.Reader
+		one.Unknown(strict.Member{Key: k, Value: r.top[k]}, ownKeys...)
+		c.Unknown = append(c.Unknown, one.Faults()...)
 	}
-}
-
-// suggest names the key that was probably meant.
-func suggest(k string, known []string) string {
-	plain := func(s string) string {
-		return strings.TrimSuffix(strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s)), "s")
-	}
-	for _, o := range known {
-		if plain(k) == plain(o) {
-			return fmt.Sprintf("write %q", o)
-		}
-	}
-	return "take it out, or use one of " + strings.Join(known, ", ")
 }
 
 // own reads our keys.
@@ -177,7 +177,7 @@ func (r *confReader) own(c *Conf) {
 	r.redirects(c)
 	r.text("clusterDomain", &c.ClusterDomain)
 	c.ClusterDomain = strings.TrimSuffix(c.ClusterDomain, ".")
-	if !isDomain(c.ClusterDomain) {
+	if !strict.IsDomain(c.ClusterDomain) {
 		r.fault("clusterDomain", "%q is not a domain name: write it like %s", c.ClusterDomain, domainDefault)
 	}
 	r.text("backend", &c.Backend)
@@ -210,24 +210,22 @@ func (r *confReader) logging(c *Conf) {
 
 // redirects reads redirects and localAddresses, which are checked against each other.
 func (r *confReader) redirects(c *Conf) {
-	before := len(r.faults)
-	var items []json.RawMessage
-	if raw, ok := r.raw["redirects"]; !ok || json.Unmarshal(raw, &items) != nil || len(items) == 0 {
+	before := len(r.Faults())
+	items := r.top["redirects"].Items()
+	if len(items) == 0 {
 		r.fault("redirects", `missing, empty or not a list: name the cluster DNS address of each family, like ["10.96.0.10"]`)
 	}
 	var redirects []steer.Redirect
-	for i, raw := range items {
-		redirects = append(redirects, r.redirect(fmt.Sprintf("redirects[%d]", i), raw))
+	for _, v := range items {
+		redirects = append(redirects, steer.ReadRedirect(&r.Reader, v, r.addr))
 	}
 	var locals []netip.Addr
-	items = nil
-	if raw, ok := r.raw["localAddresses"]; ok && json.Unmarshal(raw, &items) != nil {
-		r.fault("localAddresses", `not a list: write it like ["169.254.20.10"]`)
+	if v, ok := r.top["localAddresses"]; ok && v.Kind != strict.Null {
+		for _, item := range r.ItemsOf(v, "a list", `write it like ["169.254.20.10"]`) {
+			locals = append(locals, r.addr(item))
+		}
 	}
-	for i, raw := range items {
-		locals = append(locals, r.addr(fmt.Sprintf("localAddresses[%d]", i), raw))
-	}
-	if len(r.faults) > before {
+	if len(r.Faults()) > before {
 		return
 	}
 	complete, err := steer.Complete(redirects)
@@ -242,64 +240,29 @@ func (r *confReader) redirects(c *Conf) {
 	}
 }
 
-// redirect reads an address, or an object of two.
-func (r *confReader) redirect(field string, raw json.RawMessage) steer.Redirect {
-	if bytes.HasPrefix(raw, []byte(`"`)) {
-		return steer.Redirect{ClusterDNS: r.addr(field, raw)}
-	}
-	var parts map[string]json.RawMessage
-	if json.Unmarshal(raw, &parts) != nil || parts == nil {
-		r.fault(field, `neither an address nor an object: write "10.96.0.10" or {"clusterDNS": "10.96.0.10", "steering": "169.254.20.11"}`)
-		return steer.Redirect{}
-	}
-	var out steer.Redirect
-	for _, k := range slices.Sorted(maps.Keys(parts)) {
-		switch k {
-		case "clusterDNS":
-			out.ClusterDNS = r.addr(field+"."+k, parts[k])
-		case "steering":
-			out.Steering = r.addr(field+"."+k, parts[k])
-		default:
-			r.fault(field+"."+k, "unknown key: %s", suggest(k, []string{"clusterDNS", "steering"}))
-		}
-	}
-	if _, ok := parts["clusterDNS"]; !ok {
-		r.fault(field+".clusterDNS", "missing: name the address that pods have as nameserver")
-	}
-	return out
-}
-
-func (r *confReader) addr(field string, raw json.RawMessage) netip.Addr {
-	var text string
-	if json.Unmarshal(raw, &text) != nil {
-		r.fault(field, "%s is not a string: write an IP address in quotes", raw)
+func (r *confReader) addr(v strict.Value) netip.Addr {
+	text, ok := r.TextOf(v, "a string", "write an IP address in quotes")
+	if !ok {
 		return netip.Addr{}
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil {
-		r.fault(field, "%q is not an IP address: write it without port, prefix or name, like 10.96.0.10 or fd00:10:96::a", text)
+		r.Fault(v, "%q is not an IP address: write it without port, prefix or name, like 10.96.0.10 or fd00:10:96::a", text)
 	}
 	return a
 }
 
 // text reads a string key that may be absent.
 func (r *confReader) text(key string, into *string) {
-	raw, ok := r.raw[key]
-	if !ok {
-		return
+	if v, ok := r.top[key]; ok {
+		if s, ok := r.Text(v); ok {
+			*into = s
+		}
 	}
-	var s *string
-	if json.Unmarshal(raw, &s) != nil || s == nil {
-		r.fault(key, "%s is not a string: put it in quotes", raw)
-		return
-	}
-	*into = *s
 }
 
 func (r *confReader) oneOf(key, value string, allowed ...string) {
-	if !slices.Contains(allowed, value) {
-		r.fault(key, "%q is not known: write one of %s", value, strings.Join(allowed, ", "))
-	}
+	r.OneOf(strict.Value{Field: key}, value, allowed...)
 }
 
 // path reads an absolute path; a wrong one leaves the default.
@@ -318,14 +281,17 @@ func (r *confReader) runtime(c *Conf) {
 	note := func(what string, err error) {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))
 	}
-	_ = json.Unmarshal(r.raw["name"], &c.Name)
-	_ = json.Unmarshal(r.raw["cniVersion"], &c.CNIVersion)
-	if raw := r.raw["prevResult"]; len(raw) > 0 && !bytes.Equal(raw, []byte("null")) {
-		c.PrevResult = raw
+	for key, into := range map[string]*string{"name": &c.Name, "cniVersion": &c.CNIVersion} {
+		if v := r.top[key]; v.Kind == strict.String {
+			*into = v.Text
+		}
+	}
+	if v, ok := r.top["prevResult"]; ok && !v.IsNull() {
+		c.PrevResult = v.Raw()
 	}
 	var given map[string]json.RawMessage
-	if raw, ok := r.raw["runtimeConfig"]; ok {
-		if err := json.Unmarshal(raw, &given); err != nil {
+	if v, ok := r.top["runtimeConfig"]; ok {
+		if err := json.Unmarshal(v.Raw(), &given); err != nil {
 			note("runtimeConfig", err)
 		}
 	}
@@ -341,35 +307,17 @@ func (r *confReader) runtime(c *Conf) {
 		}
 	}
 	for _, key := range []string{keyValid, keyValidOldTypo} {
-		raw, ok := r.raw[key]
-		if !ok || bytes.Equal(raw, []byte("null")) {
+		v, ok := r.top[key]
+		if !ok || v.IsNull() {
 			continue
 		}
 		var list []types.GCAttachment
-		if err := json.Unmarshal(raw, &list); err != nil {
+		if err := json.Unmarshal(v.Raw(), &list); err != nil {
 			r.fault(key, "not a list of attachments (%v): nothing is removed", err)
 			continue
 		}
 		c.Valid, c.ValidKnown = append(c.Valid, list...), true
 	}
-}
-
-// isDomain checks the shape only: labels of letters, digits, dashes and underscores.
-func isDomain(s string) bool {
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-		for _, ch := range []byte(label) {
-			if !('a' <= ch && ch <= 'z' || 'A' <= ch && ch <= 'Z' || '0' <= ch && ch <= '9' || ch == '-' || ch == '_') {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // podArgs are the CNI_ARGS that we use.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 const usage = `usage: neardns validate FILE
@@ -55,7 +56,7 @@ func validate(path string, stdout, stderr io.Writer) int {
 	for _, w := range report.Warnings {
 		_, _ = fmt.Fprintf(stderr, "%s:%d: warning: %s\n", path, lines.of(w.Field), w)
 	}
-	slices.SortStableFunc(report.Faults, func(a, b fault) int { return lines.of(a.Field) - lines.of(b.Field) })
+	slices.SortStableFunc(report.Faults, func(a, b *strict.Fault) int { return lines.of(a.Field) - lines.of(b.Field) })
 	for _, f := range report.Faults {
 		_, _ = fmt.Fprintf(stderr, "%s:%d: %s\n", path, lines.of(f.Field), f)
 	}
@@ -68,12 +69,12 @@ func validate(path string, stdout, stderr io.Writer) int {
 
 // report is what was found in a list.
 type report struct {
-	Faults, Warnings []fault
+	Faults, Warnings []*strict.Fault
 	Summary          string
 }
 
 func (r *report) fault(field, format string, args ...any) {
-	r.Faults = append(r.Faults, fault{field, fmt.Sprintf(format, args...)})
+	r.Faults = append(r.Faults, &strict.Fault{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 // checkList judges a conflist, or a drop-in file that holds our entry alone.
@@ -144,7 +145,7 @@ func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 		faults = ce.Faults // the unknown ones among them
 	}
 	for _, f := range faults {
-		r.Faults = append(r.Faults, fault{prefix + f.Field, f.Msg})
+		r.fault(prefix+f.Field, "%s", f.Message)
 	}
 	var asks struct {
 		Capabilities map[string]bool `json:"capabilities"`
@@ -155,7 +156,8 @@ func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 		{keyAnnotations, "pods cannot opt out by annotation " + overlay.AnnotationSteer},
 	} {
 		if !asks.Capabilities[c.key] {
-			r.Warnings = append(r.Warnings, fault{prefix + "capabilities", fmt.Sprintf(`does not ask for %q: %s; add "%s": true`, c.key, c.effect, c.key)})
+			message := fmt.Sprintf(`does not ask for %q: %s; add "%s": true`, c.key, c.effect, c.key)
+			r.Warnings = append(r.Warnings, &strict.Fault{Field: prefix + "capabilities", Message: message})
 		}
 	}
 	return conf
