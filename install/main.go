@@ -20,8 +20,6 @@ import (
 	"runtime/debug"
 	"syscall"
 	"time"
-
-	"github.com/neardns/neardns/pkg/steer/translate"
 )
 
 const usage = `usage:
@@ -138,84 +136,6 @@ func (in *install) parseSource(set *flag.FlagSet, args []string, stderr io.Write
 		return fmt.Errorf("%w: name either --nodeconfig or --entry", errConfig)
 	}
 	return nil
-}
-
-func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	in := install{out: stdout, look: translate.Look, told: map[string]bool{}}
-	set := flag.NewFlagSet("neardns-install install", flag.ContinueOnError)
-	in.sourceFlags(set)
-	set.BoolVar(&in.force, "force", false, "also install where nothing on this host translates the cluster DNS address, outside of socket hooks: no pod can be steered there")
-	in.dryRunFlag(set)
-	set.StringVar(&in.kubeletTo, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), to write down there what is detected by the kubelet's configuration, for those who do not see that; empty: it is told nothing")
-	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet, and for kube-proxy's rules")
-	if err := in.parseSource(set, args, stderr); err != nil {
-		return err
-	}
-	return in.run(ctx)
-}
-
-func runWatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	w := watch{install: install{out: stdout}, now: time.Now}
-	set := flag.NewFlagSet("neardns-install watch", flag.ContinueOnError)
-	w.sourceFlags(set)
-	set.DurationVar(&w.poll, "poll", 30*time.Second, "how often to look without an event")
-	set.StringVar(&w.stateDir, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), where it finds what the watch saw; empty: it is told nothing")
-	if err := w.parseSource(set, args, stderr); err != nil {
-		return err
-	}
-	if w.poll < time.Second {
-		return fmt.Errorf("%w: --poll %s: at least 1s", errConfig, w.poll)
-	}
-	return w.run(ctx)
-}
-
-func runCheck(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	in := install{out: stdout}
-	set := flag.NewFlagSet("neardns-install check", flag.ContinueOnError)
-	in.sourceFlags(set)
-	if err := in.parseSource(set, args, stderr); err != nil {
-		return err
-	}
-	return in.check(ctx)
-}
-
-func runUninstall(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	un := uninstall{out: stdout}
-	set := flag.NewFlagSet("neardns-install uninstall", flag.ContinueOnError)
-	un.flags(set)
-	un.dryRunFlag(set)
-	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary, unless there are pods that were made with it")
-	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`folder` where the runtime keeps what its pods were made with, for --remove-binary; empty: do not look there")
-	if err := un.parse(set, args, stderr); err != nil {
-		return err
-	}
-	return un.run(ctx)
-}
-
-// runStay is for a DaemonSet's pod whose work is done: it has to be a running one.
-func runStay(ctx context.Context, args []string, stdout io.Writer) error {
-	if len(args) > 0 {
-		return fmt.Errorf("%w: stay takes no arguments", errConfig)
-	}
-	_, _ = fmt.Fprintln(stdout, "nothing of neardns is left on this node; waiting to be ended")
-	<-ctx.Done()
-	return nil
-}
-
-func runFollow(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	f := follower{out: stdout}
-	set := flag.NewFlagSet("neardns-install follow", flag.ContinueOnError)
-	set.StringVar(&f.from, "from", "", "`folder` that stands for the host's root; its etc and what that links to have to be in it")
-	set.StringVar(&f.to, "to", "", "`folder` of the copies")
-	set.BoolVar(&f.once, "once", false, "copy, and end")
-	set.DurationVar(&f.poll, "poll", 30*time.Second, "how often to look without an event")
-	if err := new(folders).parse(set, args, stderr); err != nil {
-		return err
-	}
-	if f.from == "" || f.to == "" {
-		return fmt.Errorf("%w: name --from and --to", errConfig)
-	}
-	return f.run(ctx)
 }
 
 // beside names a file next to this program, where the image and `make build` put all three.

@@ -66,7 +66,7 @@ func (v *verb) look(in call, ns *os.File) facts {
 	if f.Proof.Backend != v.kernel.Backend() || f.Proof.Outlived() {
 		f.Proof = podfile.Proof{} // another back end's rules give back in another way, and another boot's kube-proxy may, too
 	}
-	f.Lacks = v.kernel.Lacks(backend.Addresses(steer.Host{Redirects: v.conf.Redirects, Locals: v.conf.Locals})...)
+	f.Lacks = v.kernel.Lacks(backend.Addresses(hostRules(v.conf, nil))...)
 	f.Ways = v.ways(ns)
 	if !slices.ContainsFunc(f.Ways, hasWay) {
 		return f
@@ -110,7 +110,7 @@ func (v *verb) lookAtSwitch(ways []steer.Found) (stands bool) {
 				w.Err = &steer.WayError{Reason: w.HostInterface + " also leads away from the node, where the cache must not answer"}
 			}
 		}
-		stands, err = host.Whole(steer.Host{Redirects: v.conf.Redirects, Locals: v.conf.Locals})
+		stands, err = host.Whole(hostRules(v.conf, nil))
 		return err
 	})
 	return stands

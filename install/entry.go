@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+// entry returns the conflist entry: ready from a file, or as the agent's binary makes it from the node's configuration.
+// The agent alone knows how to read that and how to find what it leaves out.
+func (in install) entry(ctx context.Context) ([]byte, error) {
+	if in.entryFile != "" {
+		entry, err := os.ReadFile(in.entryFile)
+		if err != nil {
+			return nil, fmt.Errorf("%w: read entry: %w", errConfig, err)
+		}
+		if err := checkEntry(in.entryFile, entry); err != nil {
+			return nil, err
+		}
+		return entry, validate(ctx, in.plugin, in.entryFile)
+	}
+	if _, err := os.Stat(in.nodeConfig); err != nil {
+		return nil, fmt.Errorf("%w: %w", errConfig, err)
+	}
+	entry, err := in.show(ctx, "conflist-entry")
+	if err != nil {
+		return nil, err
+	}
+	return entry, checkEntry(in.nodeConfig, entry)
+}
+
+// show has the agent's binary read the node's configuration.
+func (in install) show(ctx context.Context, format string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, in.agent, "config", "show", "--format", format, "--config", in.nodeConfig)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 2 {
+			return nil, fmt.Errorf("%w: %s", errConfig, strings.TrimSpace(stderr.String()))
+		}
+		return nil, fmt.Errorf("have %s read %s: %w%s", in.agent, in.nodeConfig, err, said(&stderr))
+	}
+	return stdout.Bytes(), nil
+}
+
+// tellKubelet writes down what is detected by the kubelet's own file, for agent and watch, which do not see it: its folder holds
+// every pod's secrets. What was written before goes where that file is gone.
+func (in install) tellKubelet(ctx context.Context) error {
+	if in.kubeletTo == "" || in.dryRun || in.nodeConfig == "" {
+		return nil
+	}
+	text, err := in.show(ctx, "kubelet")
+	if err != nil {
+		return err
+	}
+	if len(text) == 0 {
+		return podfile.RemoveKubelet(in.kubeletTo)
+	}
+	var k podfile.Kubelet
+	if err := json.Unmarshal(text, &k); err != nil {
+		return fmt.Errorf("what %s found of the kubelet: %w", in.agent, err)
+	}
+	return podfile.WriteKubelet(in.kubeletTo, k)
+}
+
+// validate has the plugin judge an entry that a person wrote: at run time it passes over keys that it does not know.
+func validate(ctx context.Context, plugin, file string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, plugin, "validate", file)
+	cmd.Stderr = &stderr
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		return nil // good, or no plugin that can be run, which is found out before it is put in place
+	}
+	var faults []string
+	for line := range strings.Lines(stderr.String()) {
+		if !strings.Contains(line, ": warning: ") {
+			faults = append(faults, strings.TrimSpace(line))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", errConfig, strings.Join(faults, "; "))
+}
+
+// checkEntry tries the entry on a list that takes any.
+func checkEntry(from string, entry []byte) error {
+	if _, err := conflist.Append([]byte(`{"name":"try","plugins":[{"type":"main"}]}`), entry); err != nil {
+		return fmt.Errorf("%w: %s: %w", errConfig, from, err)
+	}
+	return nil
+}
+
+// await returns nil once there is a network that can be edited, and says why there is none when the wait is over. A file
+// that cannot be read may be one that its owner is just writing.
+func (in install) await(ctx context.Context, entry []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, max(in.wait, 0))
+	defer cancel()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for first := true; ; first = false {
+		c, err := in.plan(entry)
+		if err == nil {
+			err = c.speaks(conflist.Versions())
+		}
+		if err == nil {
+			err = in.translated(c, entry)
+		}
+		if err == nil {
+			return nil
+		}
+		if first && in.wait > 0 {
+			in.say("waiting up to %s: %v", in.wait, err)
+		}
+		if errors.Is(err, errNotTranslated) {
+			tick.Reset(lookEvery)
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+func (c change) speaks(versions []string) error {
+	if err := c.Speaks(versions); err != nil {
+		return fmt.Errorf("%s: %w", c.from, err)
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/strict"
+)
+
+// confReader reads one call's configuration.
+type confReader struct {
+	strict.Reader
+	top map[string]strict.Value
+}
+
+func (r *confReader) fault(field, format string, args ...any) {
+	r.Fault(strict.Value{Field: field}, format, args...)
+}
+
+// wrong shows what stands where a string is wanted: often it lacks only the quotes.
+func wrong(v strict.Value, want, remedy string) string {
+	switch want {
+	case "a string":
+		shown := v.Text
+		if shown == "" {
+			shown = string(v.Kind)
+		}
+		return fmt.Sprintf("%s is not a string: %s", shown, remedy)
+	case steer.WantRedirect:
+		return "neither an address nor an object: " + remedy
+	}
+	return fmt.Sprintf("not %s: %s", want, remedy)
+}
+
+func (r *confReader) logging(c *Conf) {
+	c.LogFile = filepath.Join(c.StateDir, podfile.PluginLogName)
+	var name string
+	if r.text("logFile", &name); name == noLogFile {
+		c.LogFile = ""
+	} else {
+		r.path("logFile", &c.LogFile)
+	}
+	level := "info"
+	r.text("logLevel", &level)
+	r.oneOf("logLevel", level, "debug", "info", "warn", "error")
+	if c.LogLevel.UnmarshalText([]byte(level)) != nil {
+		c.LogLevel = slog.LevelInfo // named as a fault already
+	}
+}
+
+// redirects reads redirects and localAddresses, which are checked against each other.
+func (r *confReader) redirects(c *Conf) {
+	before := len(r.Faults())
+	items := r.top["redirects"].Items()
+	if len(items) == 0 {
+		r.fault("redirects", `missing, empty or not a list: name the cluster DNS address of each family, like ["10.96.0.10"]`)
+	}
+	var redirects []steer.Redirect
+	for _, v := range items {
+		redirects = append(redirects, steer.ReadRedirect(&r.Reader, v, r.addr))
+	}
+	var locals []netip.Addr
+	if v, ok := r.top["localAddresses"]; ok && v.Kind != strict.Null {
+		for _, item := range r.ItemsOf(v, "a list", `write it like ["169.254.20.10"]`) {
+			locals = append(locals, r.addr(item))
+		}
+	}
+	if len(r.Faults()) > before {
+		return
+	}
+	complete, err := steer.Complete(redirects)
+	if err == nil {
+		c.Redirects = complete
+		c.Locals, err = steer.Locals(locals, complete)
+	}
+	if err != nil {
+		// The message begins with its field.
+		field, msg, _ := strings.Cut(err.Error(), ": ")
+		r.fault(field, "%s", msg)
+	}
+}
+
+func (r *confReader) addr(v strict.Value) netip.Addr {
+	text, ok := r.TextOf(v, "a string", "write an IP address in quotes")
+	if !ok {
+		return netip.Addr{}
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		r.Fault(v, "%q is not an IP address: write it without port, prefix or name, like 10.96.0.10 or fd00:10:96::a", text)
+	}
+	return a
+}
+
+// text reads a string key that may be absent.
+func (r *confReader) text(key string, into *string) {
+	if v, ok := r.top[key]; ok {
+		if s, ok := r.Text(v); ok {
+			*into = s
+		}
+	}
+}
+
+func (r *confReader) oneOf(key, value string, allowed ...string) {
+	r.OneOf(strict.Value{Field: key}, value, allowed...)
+}
+
+// path reads an absolute path; a wrong one leaves the default.
+func (r *confReader) path(key string, into *string) {
+	p := *into
+	r.text(key, &p)
+	if !filepath.IsAbs(p) || strings.ContainsRune(p, 0) {
+		r.fault(key, "%q is not an absolute path: write it from the root, like %s", p, *into)
+		return
+	}
+	*into = filepath.Clean(p)
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+)
+
+// passOn returns prevResult as it is to be printed, and the pod's addresses in it. Where the versions agree, as libcni sees
+// to, these are the very bytes that came in, so that nothing that we do not know of is lost.
+func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
+	if c.PrevResult == nil {
+		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig, "no prevResult: neardns must be called as chained plugin: put it into the conflist behind the plugin that makes the pod's interface", "")
+	}
+	bad := func(err error) ([]byte, []netip.Addr, error) {
+		return nil, nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("prevResult cannot be read (%v): the plugin before neardns in the conflist, or the runtime, is at fault", err), "")
+	}
+	var head struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if err := json.Unmarshal(c.PrevResult, &head); err != nil {
+		return bad(err)
+	}
+	out := []byte(c.PrevResult)
+	if head.CNIVersion == "" {
+		// Without one a result counts as 0.1.0; what is meant is the configuration's.
+		var err error
+		if out, err = withVersion(out, c.CNIVersion); err != nil {
+			return bad(err)
+		}
+		head.CNIVersion = c.CNIVersion
+	}
+	typed, err := create.Create(head.CNIVersion, out)
+	if err != nil {
+		return bad(err)
+	}
+	current, err := types100.NewResultFromResult(typed)
+	if err != nil {
+		return bad(err)
+	}
+	if head.CNIVersion != c.CNIVersion {
+		if out, err = convert(typed, c.CNIVersion); err != nil {
+			return bad(err)
+		}
+	}
+	return out, addressesOf(current, ifName), nil
+}
+
+func convert(r types.Result, version string) ([]byte, error) {
+	converted, err := r.GetAsVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	err = converted.PrintTo(&b)
+	return b.Bytes(), err
+}
+
+// withVersion sets an object's version and keeps its other values as they are.
+func withVersion(object []byte, version string) ([]byte, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(object, &keys); err != nil {
+		return nil, err
+	}
+	quoted, err := json.Marshal(version)
+	if err != nil {
+		return nil, err
+	}
+	keys["cniVersion"] = quoted
+	return json.Marshal(keys)
+}
+
+// addressesOf picks the pod's addresses: those on the interface that this call is about. Results without interfaces, as
+// old plugins give, have only the pod's.
+func addressesOf(r *types100.Result, ifName string) []netip.Addr {
+	var out []netip.Addr
+	for _, ip := range r.IPs {
+		if ip == nil {
+			continue
+		}
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) {
+			if on := r.Interfaces[*i]; on == nil || on.Sandbox == "" || on.Name != ifName {
+				continue
+			}
+		}
+		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/neardns/neardns/pkg/resolvconf"
+)
+
+// ownSettings are the pod's as they came, and whether they stand in its own file. Nothing in them: they are not known.
+func ownSettings(c *Conf, in call, f settingsFacts) (resolvconf.Settings, bool) {
+	switch {
+	case f.SandboxErr == nil:
+		own, _ := resolvconf.Parse(f.Sandbox.Text).Settings() // a nameserver line without an address names nobody
+		return own, true
+	case c.DNS != nil:
+		return resolvconf.Settings{Nameservers: c.DNS.Servers, Searches: c.DNS.Searches, Options: c.DNS.Options}, false
+	case in.byCRI():
+		return resolvconf.Settings{}, false
+	}
+	var prev struct {
+		DNS struct {
+			Nameservers, Search, Options []string
+		}
+	}
+	_ = json.Unmarshal(c.PrevResult, &prev) // makePlan names what cannot be read
+	return resolvconf.Settings{Nameservers: prev.DNS.Nameservers, Searches: prev.DNS.Search, Options: prev.DNS.Options}, false
+}
+
+// withDNS puts settings into a result. A domain that an earlier plugin gave stays: it is a search list's older form.
+func withDNS(result []byte, s resolvconf.Settings) ([]byte, error) {
+	var keys, dns map[string]json.RawMessage
+	if err := json.Unmarshal(result, &keys); err != nil {
+		return nil, err
+	}
+	if raw, ok := keys["dns"]; ok {
+		if err := json.Unmarshal(raw, &dns); err != nil {
+			return nil, fmt.Errorf("dns: %w", err)
+		}
+	}
+	if dns == nil {
+		dns = map[string]json.RawMessage{}
+	}
+	for _, p := range []struct {
+		key   string
+		words []string
+	}{{"nameservers", s.Nameservers}, {"search", s.Searches}, {"options", s.Options}} {
+		delete(dns, p.key)
+		if len(p.words) == 0 {
+			continue
+		}
+		raw, err := json.Marshal(p.words)
+		if err != nil {
+			return nil, err
+		}
+		dns[p.key] = raw
+	}
+	raw, err := json.Marshal(dns)
+	if err != nil {
+		return nil, err
+	}
+	keys["dns"] = raw
+	return json.Marshal(keys)
+}
