@@ -61,7 +61,7 @@ const (
 // Decode reads rules from JSON, strictly and with all faults at once: one error a line, each beginning with the field's path.
 // field is what the rules are called where they stand, such as "dns".
 func Decode(field string, data []byte) (*Rules, error) {
-	v, err := strict.JSON(field, data)
+	v, err := strict.JSON("", field, data)
 	if err != nil {
 		v = strict.Value{Field: field, Kind: strict.Nothing}
 	}

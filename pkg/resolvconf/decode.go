@@ -20,7 +20,7 @@ import (
 // Every key may be left out. "search" is another name of "searches"; a value may be an integer, an option also the word of a
 // resolv.conf ("ndots:2").
 func DecodeOverlay(field string, data []byte) (*Overlay, error) {
-	v, err := strict.JSON(field, data)
+	v, err := strict.JSON("", field, data)
 	if err != nil {
 		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 			return nil, fmt.Errorf("%s: not JSON at byte %d: %w", name(field), syntax.Offset, err)

@@ -43,7 +43,7 @@ func ReadRedirect(r *strict.Reader, v strict.Value, addr func(strict.Value) neti
 
 // UnmarshalJSON reads either form. A key that is not known may be a newer release's, and has no effect.
 func (r *Redirect) UnmarshalJSON(text []byte) error {
-	v, err := strict.JSON("", text)
+	v, err := strict.JSON("", "", text)
 	if err != nil || v.IsNull() {
 		return err
 	}

@@ -40,6 +40,8 @@ func (f *Fault) Error() string {
 		return s
 	case f.Line == 0:
 		return f.File + ": " + s
+	case f.Column == 0:
+		return fmt.Sprintf("%s:%d: %s", f.File, f.Line, s)
 	}
 	return fmt.Sprintf("%s:%d:%d: %s", f.File, f.Line, f.Column, s)
 }

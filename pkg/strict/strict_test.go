@@ -13,6 +13,7 @@ func TestFaultError(t *testing.T) {
 		"a":                    {Message: "a"},
 		"x.y: a":               {Field: "x.y", Message: "a"},
 		"node.yaml: x: a":      {Place: Place{File: "node.yaml"}, Field: "x", Message: "a"},
+		"stubDomains:2: x: a":  {Place: Place{File: "stubDomains", Line: 2}, Field: "x", Message: "a"},
 		"node.yaml:3:12: x: a": {Place: Place{"node.yaml", 3, 12}, Field: "x", Message: "a"},
 	} {
 		if got := f.Error(); got != want {
@@ -38,7 +39,7 @@ func TestNearest(t *testing.T) {
 }
 
 func TestReader(t *testing.T) {
-	v, err := JSON("top", []byte(` {"a": "x", "b": [1, "y", null], "a": {"c d": true}, "e": "${E}"} `))
+	v, err := JSON("", "top", []byte(` {"a": "x", "b": [1, "y", null], "a": {"c d": true}, "e": "${E}"} `))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +93,23 @@ top.bb: unknown key: write "b"`
 	}
 }
 
+// Each value of JSON knows its line.
+func TestLines(t *testing.T) {
+	v, err := JSON("f", "", []byte("\n{\"a\":\n [1,\n\n {\"b\": \"x\\ny\", \"c\":\n2}]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r Reader
+	list := v.Map()["a"]
+	for _, v := range []Value{v, list, list.Items()[0], list.Items()[1], list.Items()[1].Map()["b"], list.Items()[1].Map()["c"]} {
+		r.Fault(v, "x")
+	}
+	want := "f:2: x\nf:3: a: x\nf:3: a[0]: x\nf:5: a[1]: x\nf:5: a[1].b: x\nf:6: a[1].c: x"
+	if got := r.Err(0).Error(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
 func TestIsDomain(t *testing.T) {
 	for s, want := range map[string]bool{
 		"cluster.local": true, "_tcp.B.example": true, "a": true, "1.2": true, "": false, ".": false, "a.": false, "a..b": false, "-a.b": false,
@@ -110,7 +128,7 @@ func FuzzJSON(f *testing.F) {
 	f.Add([]byte(` [[], {}, ""] `))
 	f.Add([]byte(`{"a"`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		v, err := JSON("top", text)
+		v, err := JSON("f", "top", text)
 		if (err == nil) != json.Valid(text) {
 			t.Fatalf("%q: %v", text, err)
 		}
@@ -119,7 +137,7 @@ func FuzzJSON(f *testing.F) {
 		}
 		var walk func(v Value)
 		walk = func(v Value) {
-			if v.Kind == "" || v.Kind == Other || v.Kind == Nothing || !strings.HasPrefix(v.Field, "top") {
+			if v.Kind == "" || v.Kind == Other || v.Kind == Nothing || v.Place.Line < 1 || v.Place.File != "f" || !strings.HasPrefix(v.Field, "top") {
 				t.Fatalf("%q: %+v", text, v)
 			}
 			for _, item := range v.Items() {

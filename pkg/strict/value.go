@@ -43,20 +43,27 @@ type Member struct {
 	Value Value
 }
 
-// JSON reads a text that is one value of JSON. field is what the value is called where it stands. A text that is none is an error
-// of encoding/json.
-func JSON(field string, text []byte) (Value, error) {
+// JSON reads a text that is one value of JSON, and knows the line of each value in it. field is what the value is called where it
+// stands, file where it was read from ("" for none). A text that is no JSON is an error of encoding/json.
+func JSON(file, field string, text []byte) (Value, error) {
 	var raw json.RawMessage
 	if err := json.Unmarshal(text, &raw); err != nil {
 		return Value{Field: field}, err
 	}
-	return of(field, raw), nil
+	start := len(text) - len(bytes.TrimLeft(text, " \t\r\n"))
+	return of(field, Place{File: file, Line: 1}.after(text[:start]), raw), nil
+}
+
+// after is the place behind a text that begins at p.
+func (p Place) after(text []byte) Place {
+	p.Line += bytes.Count(text, []byte("\n"))
+	return p
 }
 
 // of makes a value of JSON that is known to be valid.
-func of(field string, raw []byte) Value {
+func of(field string, at Place, raw []byte) Value {
 	raw = bytes.TrimSpace(raw)
-	v := Value{Field: field, raw: raw}
+	v := Value{Field: field, Place: at, raw: raw}
 	switch raw[0] {
 	case '{':
 		v.Kind = Object
@@ -75,6 +82,24 @@ func of(field string, raw []byte) Value {
 	return v
 }
 
+// inside calls take for each value in an object or a list of JSON, with its key, in their order.
+func (v Value) inside(take func(key string, v Value)) {
+	dec := json.NewDecoder(bytes.NewReader(v.raw))
+	_, _ = dec.Token() // it is valid, from the opening bracket on
+	for dec.More() {
+		var key string
+		if v.Kind == Object {
+			t, _ := dec.Token()
+			key, _ = t.(string)
+		}
+		var raw json.RawMessage
+		if dec.Decode(&raw) != nil {
+			return
+		}
+		take(key, of("", v.Place.after(v.raw[:int(dec.InputOffset())-len(raw)]), raw))
+	}
+}
+
 // Raw is the text of a value of JSON, nil for any other.
 func (v Value) Raw() []byte { return v.raw }
 
@@ -90,11 +115,7 @@ func ObjectOf(place Place, members []Member) Value {
 func (v Value) Items() []Value {
 	items := slices.Clone(v.items)
 	if v.Kind == List && v.raw != nil {
-		var raw []json.RawMessage
-		_ = json.Unmarshal(v.raw, &raw) // it is valid
-		for _, item := range raw {
-			items = append(items, of("", item))
-		}
+		v.inside(func(_ string, item Value) { items = append(items, item) })
 	}
 	for i := range items {
 		items[i].Field = fmt.Sprintf("%s[%d]", v.Field, i)
@@ -106,17 +127,7 @@ func (v Value) Items() []Value {
 func (v Value) Members() []Member {
 	members := slices.Clone(v.members)
 	if v.Kind == Object && v.raw != nil {
-		dec := json.NewDecoder(bytes.NewReader(v.raw))
-		_, _ = dec.Token() // it is valid, from the opening brace on
-		for dec.More() {
-			key, _ := dec.Token()
-			var raw json.RawMessage
-			if dec.Decode(&raw) != nil {
-				break
-			}
-			name, _ := key.(string)
-			members = append(members, Member{Key: name, Value: of("", raw)})
-		}
+		v.inside(func(key string, v Value) { members = append(members, Member{Key: key, Name: v.Place, Value: v}) })
 	}
 	for i := range members {
 		members[i].Value.Field = Join(v.Field, members[i].Key)

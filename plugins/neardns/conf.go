@@ -113,7 +113,7 @@ func parseConf(stdin []byte) (*Conf, error) {
 		StateDir: podfile.DefaultStateDir, PersistDir: podfile.DefaultPersistDir, LogFile: filepath.Join(podfile.DefaultStateDir, podfile.PluginLogName),
 		ResolvConf: resolvConfAuto, ResolvConfPaths: sandbox.Patterns(), HostResolvConf: hostResolvConf,
 	}
-	top, err := strict.JSON("", stdin)
+	top, err := strict.JSON("", "", stdin)
 	if err == nil && top.Kind != strict.Object {
 		err = fmt.Errorf("it is %s", top.Kind)
 	}

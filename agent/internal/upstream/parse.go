@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // UplinkFile is where systemd-resolved writes the servers that it asks itself, for programs that do not want its stub.
@@ -44,7 +44,7 @@ func parseResolvConf(file, text string) (out []entry, notes []string, err error)
 		case "search", "domain", "options", "sortlist", "lookup", "family", "port":
 			continue
 		default:
-			notes = append(notes, fmt.Sprintf("%s:%d: %q is no line of a resolv.conf and has no effect", file, number, shorten(line)))
+			notes = append(notes, fmt.Sprintf("%s:%d: %q is no line of a resolv.conf and has no effect", file, number, strict.Clip(line)))
 			continue
 		}
 		rest = strings.TrimSpace(rest)
@@ -57,7 +57,7 @@ func parseResolvConf(file, text string) (out []entry, notes []string, err error)
 			faults = append(faults, fmt.Errorf("%s:%d: nameserver without an address: write one behind it or take the line out", file, number))
 			continue
 		case err != nil:
-			faults = append(faults, fmt.Errorf("%s:%d: nameserver %q is not an IP address: write one, without port, or take the line out", file, number, shorten(rest)))
+			faults = append(faults, fmt.Errorf("%s:%d: nameserver %q is not an IP address: write one, without port, or take the line out", file, number, strict.Clip(rest)))
 			continue
 		case addr.IsMulticast(), addr.Is4In6():
 			faults = append(faults, fmt.Errorf("%s:%d: nameserver %s is not a server's address: write another or take the line out", file, number, addr))
@@ -79,93 +79,80 @@ func loopback(a netip.Addr) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// shorten keeps a message readable whatever stands in the file.
-func shorten(s string) string {
-	if len(s) > 60 {
-		return s[:60] + "…"
-	}
-	return s
-}
-
 // parseStubDomains reads the ConfigMap's stubDomains: {"acme.local": ["1.2.3.4", "1.2.3.5:5353"]}.
 func parseStubDomains(file, text string) (map[string][]nameserver.Address, error) {
-	var in map[string][]string
-	if err := decode(file, text, &in, `{"corp.example": ["10.1.2.3"]}`); err != nil {
+	const example = `{"corp.example": ["10.1.2.3"]}`
+	v, err := decode(file, text, example)
+	if err != nil {
 		return nil, err
 	}
+	var r strict.Reader
+	if v.Kind != strict.Object && !v.IsNull() {
+		r.Mismatch(v, "an object", "write it as "+example)
+	}
 	out := map[string][]nameserver.Address{}
-	var faults []error
-	for _, key := range slices.Sorted(maps.Keys(in)) {
-		domain := strings.ToLower(strings.TrimSuffix(key, "."))
+	for _, m := range v.Sorted() {
+		domain := strings.ToLower(strings.TrimSuffix(m.Key, "."))
+		at := strict.Value{Place: m.Name}
 		_, twice := out[domain]
 		switch {
-		case !isDomain(domain):
-			faults = append(faults, fmt.Errorf("%s: %q is not a domain: write one such as corp.example", file, shorten(key)))
+		case !strict.IsDomain(domain):
+			r.Fault(at, "%q is not a domain: write one such as corp.example", strict.Clip(m.Key))
 			continue
 		case twice:
-			faults = append(faults, fmt.Errorf("%s: %s stands twice: keep one", file, domain))
-			continue
-		case len(in[key]) == 0:
-			faults = append(faults, fmt.Errorf("%s: %s names no server: name one or take the domain out", file, domain))
+			r.Fault(at, "%s stands twice: keep one", domain)
 			continue
 		}
-		for i, s := range in[key] {
-			a, err := nameserver.ParsePlain(s)
-			if err != nil {
-				faults = append(faults, fmt.Errorf("%s: %s[%d]: %w", file, domain, i, err))
-				continue
-			}
-			out[domain] = append(out[domain], a)
+		m.Value.Field = domain
+		faults := len(r.Faults())
+		out[domain] = readServers(&r, m.Value, example)
+		if len(out[domain]) == 0 && len(r.Faults()) == faults {
+			r.Fault(at, "%s names no server: name one or take the domain out", domain)
 		}
 	}
-	return out, errors.Join(faults...)
+	return out, r.Err(0)
 }
 
 // parseNameservers reads the ConfigMap's upstreamNameservers: ["8.8.8.8", "8.8.4.4:53"].
 func parseNameservers(file, text string) ([]nameserver.Address, error) {
-	var in []string
-	if err := decode(file, text, &in, `["10.1.2.3"]`); err != nil {
+	const example = `["10.1.2.3"]`
+	v, err := decode(file, text, example)
+	if err != nil {
 		return nil, err
 	}
-	var out []nameserver.Address
-	var faults []error
-	for i, s := range in {
-		a, err := nameserver.ParsePlain(s)
+	var r strict.Reader
+	return readServers(&r, v, example), r.Err(0)
+}
+
+// readServers reads a list of servers; null is an empty one.
+func readServers(r *strict.Reader, v strict.Value, example string) (out []nameserver.Address) {
+	if v.IsNull() {
+		return nil
+	}
+	for _, item := range r.ItemsOf(v, "a list", "write it as "+example) {
+		text, ok := r.TextOf(item, "a string", "write it as "+example)
+		if !ok {
+			continue
+		}
+		a, err := nameserver.ParsePlain(text)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("%s: [%d]: %w", file, i, err))
+			r.Fault(item, "%v", err)
 			continue
 		}
 		out = append(out, a)
 	}
-	return out, errors.Join(faults...)
+	return out
 }
 
 // decode reads one JSON value, as the API server stores what a person wrote into the ConfigMap.
-func decode(file, text string, into any, example string) error {
-	err := json.Unmarshal([]byte(text), into)
-	if err == nil {
-		return nil
-	}
-	line := 1
+func decode(file, text, example string) (strict.Value, error) {
+	v, err := strict.JSON(file, "", []byte(text))
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-		line += strings.Count(text[:min(int(syntax.Offset), len(text))], "\n")
-		return fmt.Errorf("%s:%d: not valid JSON (%w): write it as %s", file, line, err, example)
+		line := 1 + strings.Count(text[:min(int(syntax.Offset), len(text))], "\n")
+		return v, fmt.Errorf("%s:%d: not valid JSON (%w): write it as %s", file, line, err, example)
 	}
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		line += strings.Count(text[:min(int(wrong.Offset), len(text))], "\n")
-		return fmt.Errorf("%s:%d: a JSON %s stands where none may: write it as %s", file, line, wrong.Value, example)
+	if err != nil {
+		return v, fmt.Errorf("%s: %w: write it as %s", file, err, example)
 	}
-	return fmt.Errorf("%s: %w: write it as %s", file, err, example)
-}
-
-func isDomain(d string) bool {
-	if len(d) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(d, ".") {
-		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return false
-		}
-	}
-	return true
+	return v, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 var update = flag.Bool("update", false, "write golden files anew")
@@ -406,7 +407,7 @@ func FuzzConfigMap(f *testing.F) {
 			return
 		}
 		for domain, servers := range out.Stub {
-			if !isDomain(domain) || len(servers) == 0 {
+			if !strict.IsDomain(domain) || len(servers) == 0 {
 				t.Errorf("%q: %v", domain, servers)
 			}
 		}
