@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -37,7 +37,7 @@ func TestPodsCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := clients.New(conf)
-	c.Follow(pods.Open(dir, backend.Kind{}, slog.New(slog.DiscardHandler)))
+	c.Follow(pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler)))
 	c.Answered(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.244.1.5:4000")), 0)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -16,7 +16,7 @@ const (
 )
 
 // Files that are still longer, with as many lines as they may have. A line goes when its file is short.
-var longFiles = map[string]int{"plugins/neardns/add.go": 278}
+var longFiles = map[string]int{"plugins/neardns/add.go": 266}
 
 // TestCommandsAreShort holds package main to commands: flags, a call, what is printed. What is longer has a life of its own, and a
 // package.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 const (
@@ -69,7 +69,7 @@ func (k *keeper) follow(ctx context.Context) error {
 	if err != nil || stand.Switch == nil {
 		return err
 	}
-	kind, err := backend.Named(stand.Backend)
+	kind, err := rules.Named(stand.Backend)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (k *keeper) follow(ctx context.Context) error {
 }
 
 // look puts back what is gone, once. moved: the rules stand in another back end, or nowhere.
-func (k *keeper) look(ctx context.Context, host backend.Host, name string) (moved bool, err error) {
+func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved bool, err error) {
 	sw, gone, moved, err := k.missing(host, name)
 	for begun := time.Now(); err == nil && len(gone) > 0 && k.agentAnswers() && time.Since(begun) < agentTime; {
 		if !pause(ctx, agentLook) {
@@ -122,7 +122,7 @@ func (k *keeper) look(ctx context.Context, host backend.Host, name string) (move
 	if err != nil || moved || len(gone) == 0 {
 		return moved, err
 	}
-	if err := host.Restore(sw.Host()); err != nil {
+	if err := host.Ensure(sw.Host()); err != nil {
 		return false, fmt.Errorf("put back: %w", err)
 	}
 	// A cleanup takes the file away before the rules, so where both went between our look and now, the rules have to go again.
@@ -142,7 +142,7 @@ func (k *keeper) look(ctx context.Context, host backend.Host, name string) (move
 }
 
 // missing reads what should stand in this back end, and what of it does not.
-func (k *keeper) missing(host backend.Host, name string) (sw podfile.Switch, gone []string, moved bool, err error) {
+func (k *keeper) missing(host rules.Rules, name string) (sw podfile.Switch, gone []string, moved bool, err error) {
 	stand, err := podfile.ReadHostRules(k.stateDir)
 	if err != nil {
 		return sw, nil, false, err

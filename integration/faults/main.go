@@ -28,8 +28,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/integration/faults/load"
-	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -94,7 +94,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 		if name == "iptables" {
 			name = string(iptables.NFT)
 		}
-		o.lease.rules, err = backend.Named(name)
+		o.lease.rules, err = rules.Named(name)
 		return err
 	})
 	fs.BoolVar(&o.soak, "soak", false, "faults at random times on ours alone, then a look for leaks")
@@ -105,7 +105,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 // chosen are the faults that the flags name.
 func (o *options) chosen() ([]fault, error) {
 	all := allFaults()
-	if o.lease.rules.IsIptables() {
+	if o.lease.rules.Recorded() != "" {
 		all = byIptables(all)
 	}
 	if o.only == "" {
@@ -191,7 +191,7 @@ func (o *options) command() string {
 	if o.alone {
 		words = append(words, "ALONE=1")
 	}
-	if o.lease.rules.IsIptables() {
+	if o.lease.rules.Recorded() != "" {
 		words = append(words, "BACKEND="+o.lease.rules.String())
 	}
 	if o.lease.renew > 0 {

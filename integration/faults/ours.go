@@ -17,7 +17,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -27,14 +27,14 @@ var steeringAddress = netip.MustParseAddr("169.254.20.11")
 // ours is a node with the agent, and pods that a conflist with the plugin has made.
 type ours struct {
 	*stand
-	rules backend.Host
+	rules rules.Rules
 	lease lease
 }
 
 // lease is how long one lasts and how often it is renewed, 0 being the agent's default, and in whose rules it is kept.
 type lease struct {
 	renew, lifetime time.Duration
-	rules           backend.Kind
+	rules           rules.Kind
 }
 
 // renewed is how often a lease is renewed by default.
@@ -42,7 +42,7 @@ const renewed = 150 * time.Millisecond
 
 func newOurs(t testutil.TB, bin func(string) string, dir string, l lease) *stand {
 	proxy := testutil.NFTables
-	if l.rules.IsIptables() {
+	if l.rules.Recorded() != "" {
 		proxy = testutil.IPTables // the one that this back end goes with
 	}
 	s := newStand(t, bin, dir, "ours", proxy)

@@ -25,8 +25,6 @@ type Nftables struct {
 	reader *nftables.Conn // the rest of what is read; opened at its first use, see read
 }
 
-var _ Table = (*Nftables)(nil)
-
 // readBuffer holds the answers to one transaction or dump; netlink's default (208 KiB) overflows on a busy node.
 const readBuffer = 4 << 20
 
@@ -111,7 +109,8 @@ func ourTable() *nftables.Table {
 	return &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
 }
 
-// Apply implements Backend.
+// Apply makes the table equal to rs in one transaction, and does nothing when it is equal already. Leases, counters and what the
+// plugin put into sets of its own are kept.
 func (n *Nftables) Apply(rs Ruleset) error {
 	_, err := n.Repair(rs)
 	return err
@@ -138,7 +137,8 @@ func (n *Nftables) Repair(rs Ruleset) (drift []string, err error) {
 	return drift, err
 }
 
-// Ensure implements Backend.
+// Ensure adds what rs has and the table lacks, and never edits or removes anything. A table with other rules of ours in it (a newer or
+// older agent's) is left as it is but for missing addresses.
 func (n *Nftables) Ensure(rs Ruleset) error {
 	return n.retry("ensure rules", func() error {
 		whole, err := n.wholeFor(rs)
@@ -180,7 +180,7 @@ func (n *Nftables) rendered(rs Ruleset) (table, error) {
 	return rs.render(), nil
 }
 
-// Verify implements Backend. What differs is read twice: a dump that began while another transaction took effect may hold
+// Verify returns nil when the table means what rs says, a *DriftError that names the differences otherwise. What differs is read twice: a dump that began while another transaction took effect may hold
 // rules of both generations, and where it began after the kernel had raised its generation no flag tells.
 func (n *Nftables) Verify(rs Ruleset) error {
 	want, err := n.rendered(rs)
@@ -205,7 +205,7 @@ func (n *Nftables) Verify(rs Ruleset) error {
 	})
 }
 
-// Remove implements Backend.
+// Remove deletes the table. It succeeds when there is none.
 func (n *Nftables) Remove() error {
 	return n.retry("remove table", func() error {
 		var b batch

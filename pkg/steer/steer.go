@@ -237,43 +237,6 @@ type Host struct {
 	HealthPort uint16
 }
 
-// Backend makes one netns's rules equal to a description. Several processes may work on one netns at the same time: the plugin
-// and the agent both do on the host's. One value is for one goroutine at a time, unless its type says more; whoever needs another
-// opens it.
-type Backend interface {
-	// Apply makes the table equal to rs in one transaction, and does nothing when it is equal already. Leases, counters
-	// and what the plugin put into sets of its own are kept.
-	Apply(rs Ruleset) error
-	// Ensure adds what rs has and the table lacks, and never edits or removes anything: the plugin's part. A table with
-	// other rules of ours in it (a newer or older agent's) is left as it is but for missing addresses.
-	Ensure(rs Ruleset) error
-	// Verify returns nil when the table means what rs says, a *DriftError that names the differences otherwise.
-	Verify(rs Ruleset) error
-	// Remove deletes the table. It succeeds when there is none.
-	Remove() error
-}
-
-// Table is one netns's rules as plugin and agent work with them, whichever back end makes them.
-type Table interface {
-	Backend
-	// Repair is Apply that tells what it found different.
-	Repair(rs Ruleset) (drift []string, err error)
-	// Present reports whether anything of ours is there.
-	Present() (bool, error)
-	// Whole is true where Ensure would change nothing. It is cheap.
-	Whole(rs Ruleset) (bool, error)
-	// IsUplink is true where the rules drop what comes by this link for our addresses.
-	IsUplink(name string) (bool, error)
-	// Supported has the kernel check everything that the rules for these addresses use, for those of either family where none
-	// is named. Its error wraps ErrNotSupported.
-	Supported(addrs ...netip.Addr) error
-	// Exempt and Unexempt change which pods node interception leaves alone.
-	Exempt(addrs ...netip.Addr) error
-	Unexempt(addrs ...netip.Addr) error
-	Counters() (map[string]Counter, error)
-	Close() error
-}
-
 // DriftError says in which points the kernel differs from the description. Items are for people.
 type DriftError struct{ Items []string }
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // add is the ADD verb: look, plan, apply, print.
@@ -38,7 +38,7 @@ func (v *verb) add(ctx context.Context) error {
 	if isHost && v.args.NetnsOverride != "1" && !strings.EqualFold(v.args.NetnsOverride, "true") {
 		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the host's own network namespace", v.args.Netns), "")
 	}
-	in := call{ContainerID: v.args.ContainerID, IfName: v.args.IfName, NetNS: v.args.Netns, Inode: inode, Pod: v.pod, SharesHost: isHost, Backend: v.kernel.Backend()}
+	in := call{ContainerID: v.args.ContainerID, IfName: v.args.IfName, NetNS: v.args.Netns, Inode: inode, Pod: v.pod, SharesHost: isHost, Backend: v.backend.Recorded()}
 	in.Settings = v.settle(in)
 	plan, err := makePlan(v.conf, in, v.look(in, ns))
 	if err != nil {
@@ -63,10 +63,10 @@ func (v *verb) look(in call, ns *os.File) facts {
 		return f
 	}
 	f.Proof, f.ProofErr = podfile.ReadProof(v.conf.PersistDir)
-	if f.Proof.Backend != v.kernel.Backend() || f.Proof.Outlived() {
+	if f.Proof.Backend != v.backend.Recorded() || f.Proof.Outlived() {
 		f.Proof = podfile.Proof{} // another back end's rules give back in another way, and another boot's kube-proxy may, too
 	}
-	f.Lacks = v.kernel.Lacks(backend.Addresses(hostRules(v.conf, nil))...)
+	f.Lacks = v.lacks(rules.Addresses(hostRules(v.conf, nil))...)
 	f.Ways = v.ways(ns)
 	if !slices.ContainsFunc(f.Ways, hasWay) {
 		return f
@@ -83,7 +83,7 @@ func (v *verb) look(in call, ns *os.File) facts {
 	}
 	f.Siblings = v.siblings(in.ContainerID, in.IfName, in.Inode)
 	if !f.SwitchStands {
-		f.Uplinks, f.UplinksErr = v.kernel.Uplinks(podSide...)
+		f.Uplinks, f.UplinksErr = v.env.kernel.Uplinks(podSide...)
 	}
 	return f
 }
@@ -94,7 +94,7 @@ func hasWay(w steer.Found) bool { return w.Err == nil }
 // switch that stands may hold the pod's own link for an uplink, from which it drops what comes for our addresses: such a
 // way becomes none. Where the table cannot be read it does not stand, and making it will say why.
 func (v *verb) lookAtSwitch(ways []steer.Found) (stands bool) {
-	_ = v.inRules(-1, func(host rules) (err error) {
+	_ = v.inRules(-1, func(host rules.Rules) (err error) {
 		up := map[string]bool{} // both families mostly come by one link
 		for i := range ways {
 			w := &ways[i]
@@ -123,7 +123,7 @@ func (v *verb) ways(ns *os.File) []steer.Found {
 		return slices.Repeat([]steer.Found{{Err: err}}, len(v.conf.Redirects))
 	}
 	defer host.Close()
-	return v.kernel.Ways(int(ns.Fd()), int(host.Fd()), v.conf.Redirects...)
+	return v.env.kernel.Ways(int(ns.Fd()), int(host.Fd()), v.conf.Redirects...)
 }
 
 // siblings returns the other attachments of the same netns: one netns has one pod table.
@@ -175,7 +175,7 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) error {
 	var hostErr error
 	if p.Touches() {
-		hostErr = v.inRules(-1, func(host rules) error {
+		hostErr = v.inRules(-1, func(host rules.Rules) error {
 			if !p.SwitchStands {
 				if err := v.ensureSwitch(host, p.Host); err != nil {
 					return fmt.Errorf("host table: %w", err)
@@ -184,7 +184,7 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 			if len(p.Exempt) == 0 {
 				return nil
 			}
-			return host.Exempt(p.Exempt...)
+			return host.Exempt(p.Exempt, nil)
 		})
 		if hostErr != nil && p.Steers() {
 			return hostErr
@@ -199,11 +199,12 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("out of time before the pod table: %w", err)
 	}
-	err := v.inRules(int(ns.Fd()), func(pod rules) error {
+	err := v.inRules(int(ns.Fd()), func(pod rules.Rules) error {
 		if !p.Steers() {
 			return v.takeOut(pod, p.File.ContainerID, p.File.IfName, p.File.NetNSInode)
 		}
-		return pod.Apply(p.Pod)
+		_, err := pod.Repair(p.Pod)
+		return err
 	})
 	if err != nil {
 		err = fmt.Errorf("pod table: %w", err)
@@ -211,32 +212,19 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 	return errors.Join(hostErr, err)
 }
 
-// ensureSwitch makes the host's rules, or puts them back where they are gone, with all that is known of them. The first to make them
-// since the node started tells the others.
-func (v *verb) ensureSwitch(host rules, own steer.Host) error {
-	whole := v.stand.With(own)
-	if err := host.Ensure(whole); err != nil || v.stand.Backend != "" {
-		return err
-	}
-	name := v.kernel.Backend()
-	if name == "" {
-		name = backend.Nftables
-	}
-	return podfile.WriteHostRules(v.conf.StateDir, podfile.HostRules{Backend: name, Addresses: backend.Addresses(whole), Switch: podfile.SwitchOf(whole)})
-}
-
-// undo takes back what a failed steering may have left. Apply is one transaction, so this is for rules of an earlier ADD.
+// undo takes back what a failed steering may have left. Repair is one transaction, so this is for rules of an earlier ADD.
 func (v *verb) undo(ns *os.File, f *podfile.File) error {
 	err := podfile.Remove(v.conf.StateDir, f.ContainerID, f.IfName)
-	return errors.Join(err, v.inRules(int(ns.Fd()), func(pod rules) error {
+	return errors.Join(err, v.inRules(int(ns.Fd()), func(pod rules.Rules) error {
 		return v.takeOut(pod, f.ContainerID, f.IfName, f.NetNSInode)
 	}))
 }
 
 // takeOut removes the pod table, or leaves in it what other attachments of the netns have.
-func (v *verb) takeOut(pod rules, containerID, ifName string, inode uint64) error {
+func (v *verb) takeOut(pod rules.Rules, containerID, ifName string, inode uint64) error {
 	if left := podfile.Table(v.siblings(containerID, ifName, inode)...); len(left.Redirects) > 0 {
-		return pod.Apply(left)
+		_, err := pod.Repair(left)
+		return err
 	}
 	present, err := pod.Present()
 	if err != nil || !present {

@@ -143,7 +143,7 @@ func timeVerbs(job verbsJob) (map[string][]float64, error) {
 		defer n.Close()
 		return f(n)
 	}
-	e := env{stdout: io.Discard, stderr: io.Discard, kernel: nftablesKernel{}}
+	e := env{stdout: io.Discard, stderr: io.Discard, kernel: realKernel{}}
 	table := steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}}
 	steps := []struct {
 		name string

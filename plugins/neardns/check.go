@@ -13,6 +13,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // check is the CHECK verb: is this pod's steering as ADD, or since then the agent, left it?
@@ -48,15 +49,12 @@ func (v *verb) check(context.Context) error {
 		v.sayDecisions(f)
 		return checkSettings(f)
 	}
-	if now := v.kernel; f.Backend != now.Backend() {
-		v.kernel = v.kernelOf(f.Backend, podfile.HostRules{Backend: f.Backend})
-		defer func() { v.kernel = now }()
-	}
+	defer v.useBackendOf(f)()
 	want := podfile.Table(append([]podfile.File{f}, v.siblings(id, ifName, inode)...)...)
-	err = v.inRules(int(ns.Fd()), func(pod rules) error { return pod.Verify(want) })
+	err = v.inRules(int(ns.Fd()), func(pod rules.Rules) error { return pod.Verify(want) })
 	var drift *steer.DriftError
 	if errors.As(err, &drift) {
-		return types.NewError(codeDrift, fmt.Sprintf("pod table (%s) in %s: %v: the agent mends it, or restart the pod", tableName(v.kernel), v.args.Netns, drift), "")
+		return types.NewError(codeDrift, fmt.Sprintf("pod table (%s) in %s: %v: the agent mends it, or restart the pod", tableName(v.backend), v.args.Netns, drift), "")
 	}
 	if err != nil {
 		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod table in %s cannot be read: %v", v.args.Netns, err), "")
@@ -79,13 +77,13 @@ func checkSettings(f podfile.File) error {
 // checkSwitch looks whether the host has our table at all: without one a steered pod depends on the agent alone. What is in
 // the table is the agent's to compare, since it may have put more there than a plugin knows of.
 func (v *verb) checkSwitch() error {
-	return v.inRules(-1, func(host rules) error {
+	return v.inRules(-1, func(host rules.Rules) error {
 		present, err := host.Present()
 		if err != nil {
 			return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("the host's rules cannot be read: %v", err), "")
 		}
 		if !present {
-			return types.NewError(codeDrift, fmt.Sprintf("the host has no %s, so the pod would have no answers without the agent: start the agent, or any pod, to have it again", hostRulesName(v.kernel)), "")
+			return types.NewError(codeDrift, fmt.Sprintf("the host has no %s, so the pod would have no answers without the agent: start the agent, or any pod, to have it again", hostRulesName(v.backend)), "")
 		}
 		return nil
 	})
@@ -104,7 +102,7 @@ func (v *verb) status(context.Context) error {
 	for _, r := range v.conf.Redirects {
 		addrs = append(addrs, r.ClusterDNS)
 	}
-	err := v.inRules(-1, func(host rules) error { return host.Supported(addrs...) })
+	err := v.backend.Supported(-1, addrs...)
 	if err == nil {
 		err = writable(v.conf.StateDir)
 	}

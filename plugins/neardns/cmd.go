@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // Error codes of our own, from 100 as the specification has it. README.md explains each.
@@ -37,7 +38,7 @@ type env struct {
 }
 
 func processEnv() env {
-	return env{stdout: os.Stdout, stderr: os.Stderr, kernel: nftablesKernel{}}
+	return env{stdout: os.Stdout, stderr: os.Stderr, kernel: realKernel{}}
 }
 
 // about is printed when the plugin is run by hand, without a command. A runtime's call is spared it: reading the build
@@ -65,9 +66,9 @@ type verb struct {
 	conf *Conf
 	log  *slog.Logger
 	pod  podArgs
-	// kernel is env's, with the rules of the back end that the agent has chosen.
-	kernel kernel
-	stand  podfile.HostRules // what the host's rules are, as far as anybody has told
+	// backend is the one that the agent has chosen.
+	backend rules.Kind
+	stand   podfile.HostRules // what the host's rules are, as far as anybody has told
 	// outcome is what the call's one log line says about it.
 	outcome []any
 }
@@ -79,7 +80,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, verbDeadline)
 	defer cancel()
-	v := &verb{env: e, name: name, args: args, pod: parseArgs(args.Args), kernel: e.kernel}
+	v := &verb{env: e, name: name, args: args, pod: parseArgs(args.Args)}
 	conf, confErr := parseConf(args.StdinData)
 	v.conf, v.log = conf, newLog(conf, e.stderr, name)
 	defer func() {
@@ -101,7 +102,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 		}
 		v.say("configuration", confErr.Error())
 	}
-	v.chooseKernel()
+	v.chooseBackend()
 	if name == "add" || name == "del" {
 		defer v.lock(ctx)()
 	}
@@ -177,16 +178,6 @@ func (v *verb) netns(path string) (ns *os.File, inode uint64, isHost bool, err e
 	}
 	own.Close()
 	return ns, inode, inode == ownInode, nil
-}
-
-// inRules opens the rules of a netns for the length of one function.
-func (v *verb) inRules(nsFD int, f func(rules) error) error {
-	r, err := v.kernel.Open(nsFD)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	return f(r)
 }
 
 // delAnyway answers a DEL that the CNI library refused before it came to us, or after: whatever was wrong with it, what

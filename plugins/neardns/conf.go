@@ -15,8 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
-	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/strict"
 )
 
@@ -30,8 +29,7 @@ const (
 	steerProven      = "proven"
 	steerAlways      = "always"
 	steerOff         = "off"
-	backendAuto      = "auto"     // as the agent has chosen
-	backendIptables  = "iptables" // whichever of the two the agent has chosen
+	backendAuto      = "auto" // as the agent has chosen
 	unsupportedAllow = "allow"
 	unsupportedFail  = "fail"
 )
@@ -155,7 +153,7 @@ func (r *confReader) own(c *Conf) {
 		r.fault("clusterDomain", "%q is not a domain name: write it like %s", c.ClusterDomain, domainDefault)
 	}
 	r.text("backend", &c.Backend)
-	r.oneOf("backend", c.Backend, backendAuto, backend.Nftables, backendIptables, string(iptables.NFT), string(iptables.Legacy))
+	r.oneOf("backend", c.Backend, backendAuto, rules.Nftables, rules.Iptables, rules.IptablesNFT, rules.IptablesLegacy)
 	r.text("steer", &c.Steer)
 	r.oneOf("steer", c.Steer, steerProven, steerAlways, steerOff)
 	r.text("onUnsupported", &c.OnUnsupported)

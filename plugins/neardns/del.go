@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // del is the DEL verb. It never returns an error: in the chain ours runs first, and an error would keep the plugins that
@@ -39,7 +40,7 @@ func (v *verb) del(context.Context) error {
 	// The file first: while it stands, an agent puts the exemption back.
 	errs = append(errs, podfile.Remove(v.conf.StateDir, id, ifName))
 	if known && f.OptOut && len(f.Addresses) > 0 {
-		errs = append(errs, v.inRules(-1, func(host rules) error { return host.Unexempt(f.Addresses...) }))
+		errs = append(errs, v.inRules(-1, func(host rules.Rules) error { return host.Exempt(nil, f.Addresses) }))
 	}
 	v.say("had_file", known)
 	return errors.Join(errs...)
@@ -48,10 +49,7 @@ func (v *verb) del(context.Context) error {
 // clear takes a recorded attachment's rules out of its netns, which it finds by inode: paths are reused, and one in
 // CNI_NETNS may be another pod's by now. A netns that is gone took its rules along.
 func (v *verb) clear(f podfile.File, otherPath string) error {
-	if now := v.kernel; f.Backend != now.Backend() {
-		v.kernel = v.kernelOf(f.Backend, podfile.HostRules{Backend: f.Backend})
-		defer func() { v.kernel = now }()
-	}
+	defer v.useBackendOf(f)()
 	ns, err := f.OpenNetNS()
 	if err != nil && otherPath != "" {
 		f.NetNS = otherPath
@@ -94,7 +92,7 @@ func (v *verb) clearNS(ns *os.File, inode uint64, containerID, ifName string) er
 		v.say("note", "CNI_NETNS is the host's: its table stays")
 		return nil
 	}
-	err = v.inRules(int(ns.Fd()), func(pod rules) error { return v.takeOut(pod, containerID, ifName, inode) })
+	err = v.inRules(int(ns.Fd()), func(pod rules.Rules) error { return v.takeOut(pod, containerID, ifName, inode) })
 	if err != nil {
 		return fmt.Errorf("pod table in %s: %w", ns.Name(), err)
 	}
@@ -152,7 +150,7 @@ func (v *verb) collect(k podfile.Key) (bool, error) {
 	}
 	errs := []error{v.clear(f, ""), podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName)}
 	if f.OptOut && len(f.Addresses) > 0 {
-		errs = append(errs, v.inRules(-1, func(host rules) error { return host.Unexempt(f.Addresses...) }))
+		errs = append(errs, v.inRules(-1, func(host rules.Rules) error { return host.Exempt(nil, f.Addresses) }))
 	}
 	return true, errors.Join(errs...)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -27,11 +28,11 @@ var errInjected = errors.New("injected")
 
 // faulty is the real kernel but for the calls that its fail names.
 type faulty struct {
-	nftablesKernel
+	realKernel
 	fail func(what string) error
 }
 
-func (k faulty) Open(nsFD int) (rules, error) {
+func (k faulty) Open(kind rules.Kind, nsFD int) (rules.Rules, error) {
 	what := "host"
 	if nsFD >= 0 {
 		what = "pod"
@@ -39,7 +40,7 @@ func (k faulty) Open(nsFD int) (rules, error) {
 	if err := k.fail(what + " open"); err != nil {
 		return nil, err
 	}
-	r, err := k.nftablesKernel.Open(nsFD)
+	r, err := k.realKernel.Open(kind, nsFD)
 	return faultyRules{r, what, k.fail}, err
 }
 
@@ -47,48 +48,48 @@ func (k faulty) Uplinks(podSide ...string) ([]string, error) {
 	if err := k.fail("uplinks"); err != nil {
 		return nil, err
 	}
-	return k.nftablesKernel.Uplinks(podSide...)
+	return k.realKernel.Uplinks(podSide...)
 }
 
 func (k faulty) Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found {
 	if err := k.fail("way"); err != nil {
 		return slices.Repeat([]steer.Found{{Err: err}}, len(redirects))
 	}
-	return k.nftablesKernel.Ways(podNS, hostNS, redirects...)
+	return k.realKernel.Ways(podNS, hostNS, redirects...)
 }
 
 type faultyRules struct {
-	rules
+	rules.Rules
 	what string
 	fail func(string) error
 }
 
-func (r faultyRules) Apply(rs steer.Ruleset) error {
-	if err := r.fail(r.what + " apply"); err != nil {
-		return err
+func (r faultyRules) Repair(rs steer.Ruleset) ([]string, error) {
+	if err := r.fail(r.what + " repair"); err != nil {
+		return nil, err
 	}
-	return r.rules.Apply(rs)
+	return r.Rules.Repair(rs)
 }
 
 func (r faultyRules) Ensure(rs steer.Ruleset) error {
 	if err := r.fail(r.what + " ensure"); err != nil {
 		return err
 	}
-	return r.rules.Ensure(rs)
+	return r.Rules.Ensure(rs)
 }
 
 func (r faultyRules) Remove() error {
 	if err := r.fail(r.what + " remove"); err != nil {
 		return err
 	}
-	return r.rules.Remove()
+	return r.Rules.Remove()
 }
 
-func (r faultyRules) Exempt(a ...netip.Addr) error {
+func (r faultyRules) Exempt(add, gone []netip.Addr) error {
 	if err := r.fail(r.what + " exempt"); err != nil {
 		return err
 	}
-	return r.rules.Exempt(a...)
+	return r.Rules.Exempt(add, gone)
 }
 
 // inProcess calls a verb in the host's netns with a kernel that fails at one point.
@@ -135,7 +136,7 @@ func TestAddOutOfTime(t *testing.T) {
 // So does one that another program kept from iptables for too long: that is over before the pod is.
 func TestAddBehindLock(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
-	for _, point := range []string{"host ensure", "pod apply"} {
+	for _, point := range []string{"host ensure", "pod repair"} {
 		q := addRequest("c1", pod, nil)
 		stdout, _, err := inProcess(t, r, q, func(what string) error {
 			if what == point {
@@ -160,7 +161,7 @@ func TestAddBehindLock(t *testing.T) {
 func TestAddNeverHalf(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	// The uplinks are asked for only while the switch does not stand, which "pod open" is the first to leave.
-	for _, point := range []string{"host open", "host ensure", "uplinks", "pod open", "pod apply", "way"} {
+	for _, point := range []string{"host open", "host ensure", "uplinks", "pod open", "pod repair", "way"} {
 		t.Run(point, func(t *testing.T) {
 			q := addRequest("c1", pod, nil)
 			stdout, stderr, err := inProcess(t, r, q, failAt(point), add)
@@ -199,7 +200,7 @@ func TestAddAgainFails(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	q := addRequest("c1", pod, nil)
 	r.must(q)
-	if _, _, err := inProcess(t, r, q, failAt("pod apply"), add); err != nil {
+	if _, _, err := inProcess(t, r, q, failAt("pod repair"), add); err != nil {
 		t.Fatal(err)
 	}
 	wantNoTable(t, pod.NetNS)

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // confOf reads a configuration.
@@ -48,7 +48,7 @@ func filesOf(t *testing.T, files ...podfile.File) *pods.Pods {
 			t.Fatal(err)
 		}
 	}
-	return pods.Open(dir, backend.Kind{}, slog.New(slog.DiscardHandler))
+	return pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))
 }
 
 func clientsOf(registry *pods.Pods, conf *config.Node) *Clients {
@@ -179,7 +179,7 @@ func TestNamespacesAreBounded(t *testing.T) {
 // TestNamespacesGiveTheirPlaceBack: who came first and went must not keep those who live now without series of their own.
 func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
 	dir := t.TempDir()
-	registry := pods.Open(dir, backend.Kind{}, slog.New(slog.DiscardHandler))
+	registry := pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))
 	c := clientsOf(registry, confOf(t, ""))
 	for i := range namespacesMost {
 		c.namespace(fmt.Sprintf("gone%d", i)).queries.Add(1)

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // Looker looks at the node that it runs on. It changes nothing.
@@ -34,11 +34,11 @@ type facts struct {
 	agent    *node.Status // what the running agent says of itself; nil: agentErr says why
 	agentErr error
 
-	kind    backend.Kind // that the node's rules stand in
+	kind    rules.Kind // that the node's rules stand in
 	kindErr error
 
-	host     backend.Host // nil where it cannot be opened; close closes it
-	present  bool         // the host table is there
+	host     rules.Rules // nil where it cannot be opened; close closes it
+	present  bool        // the host table is there
 	leases   []steer.LeaseState
 	tableErr error // of these three
 
@@ -75,12 +75,12 @@ func (f *facts) close() {
 }
 
 // Installed is the back end that the node's rules stand in; nftables where there are none.
-func Installed(stateDir string) (backend.Kind, error) {
+func Installed(stateDir string) (rules.Kind, error) {
 	stand, err := podfile.ReadHostRules(stateDir)
 	if err != nil {
-		return backend.Kind{}, err
+		return rules.Kind{}, err
 	}
-	return backend.Named(stand.Backend)
+	return rules.Named(stand.Backend)
 }
 
 func text(err error) string {

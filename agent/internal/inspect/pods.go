@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // PodView is what `pods` shows of one attachment.
@@ -60,7 +60,7 @@ func (l *Looker) Pods(ctx context.Context) (views []PodView, noAgent error) {
 		return views, nil
 	}
 	views = []PodView{}
-	for _, f := range pods.Open(l.Conf.StateDir, backend.Kind{}, slog.New(slog.DiscardHandler)).List() {
+	for _, f := range pods.Open(l.Conf.StateDir, rules.Kind{}, slog.New(slog.DiscardHandler)).List() {
 		views = append(views, viewOf(f, clients.Completes(f, l.Conf)))
 	}
 	sortViews(views)

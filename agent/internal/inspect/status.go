@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // Status is what `status` shows: the agent's own word, and what the kernel and the pod files say without it.
@@ -143,7 +143,7 @@ func (r *Status) Text() string {
 		if h := r.Agent.Handover; h != nil {
 			fmt.Fprintf(&b, "  taken over from %s at %s, in %s\n", h.From, h.At.Format(time.RFC3339), h.Took)
 		}
-		if r.Backend != "" && r.Backend != backend.Nftables {
+		if r.Backend != "" && r.Backend != rules.Nftables {
 			fmt.Fprintf(&b, "  rules: %s\n", r.Backend)
 		}
 		if e := r.Agent.External; e != "" {

@@ -5,8 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
-	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // Pods is what the host's rules take from the pods of the node.
@@ -47,14 +46,12 @@ func (p Plan) Host(pods Pods, uplinks Uplinks) (steer.Host, error) {
 func (p Plan) Catches() bool { return p.InterceptNode || p.Arrangement != Steered }
 
 // On is the plan by a back end's rules. It returns an error where they cannot do what the plan asks for.
-func (p Plan) On(k backend.Kind) (Plan, error) {
+func (p Plan) On(k rules.Kind) (Plan, error) {
 	p.Backend = k.String()
-	if !k.IsIptables() {
-		return p, nil
-	}
-	if p.InterceptNode {
+	caps := k.Caps()
+	if p.InterceptNode && !caps.Intercept {
 		return p, fmt.Errorf("interceptNode: the %s back end, which this node needs, has no such rules: take it out", k)
 	}
-	p.Terms.Lifetime = iptables.Lifetime(p.Terms.Lifetime)
+	p.Terms.Lifetime = caps.Lifetime(p.Terms.Lifetime)
 	return p, nil
 }

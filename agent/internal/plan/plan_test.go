@@ -19,8 +19,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/nodecache"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -70,11 +70,11 @@ func TestPlans(t *testing.T) {
 		flags    string // node-cache's, in place of them
 		template plan.Template
 		env      map[string]string
-		backend  backend.Kind
+		backend  rules.Kind
 	}{
 		"steered":              {config: "redirects: [10.96.0.10]\n"},
 		"steered-dual":         {config: dual + locals + "lease: {renew: 200ms, lifetime: 1s}\n"},
-		"steered-iptables":     {config: "redirects: [10.96.0.10]\nbackend: iptables\n", backend: backend.Iptables(iptables.NFT, nil)},
+		"steered-iptables":     {config: "redirects: [10.96.0.10]\nbackend: iptables\n", backend: rules.OfVariant(iptables.NFT, nil)},
 		"steered-intercepting": {config: "redirects: [10.96.0.10]\ninterceptNode: true\n" + alone},
 		"untranslated":         {config: "redirects: [10.96.0.10]\nkubeProxyMode: none\nupstreams: {cluster: [10.96.0.50]}\n"},
 		"corefile":             {config: "redirects: [10.96.0.10]\ncorefile: /etc/own\n"},
@@ -82,7 +82,7 @@ func TestPlans(t *testing.T) {
 		"on-link-dual":         {config: dual + "link: {clusterDNSOnLink: true, name: near0}\n" + locals + second},
 		"on-link-iptables": {
 			config:  "redirects: [10.96.0.10]\nlink: {clusterDNSOnLink: true}\n" + second,
-			backend: backend.Iptables(iptables.Legacy, nil),
+			backend: rules.OfVariant(iptables.Legacy, nil),
 		},
 		"nodecache": {
 			flags:    "-localip 169.254.20.10,10.96.0.10 -conf /etc/Corefile -upstreamsvc kube-dns-upstream -health-port 8080",
@@ -96,7 +96,7 @@ func TestPlans(t *testing.T) {
 		},
 		"nodecache-iptables": {
 			flags: "-localip 169.254.20.10 -skipteardown -backend iptables", env: map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.10"},
-			template: plan.Template{Text: ". {\n forward . 10.96.0.10\n}\n", Domain: "corp.example"}, backend: backend.Iptables(iptables.NFT, nil),
+			template: plan.Template{Text: ". {\n forward . 10.96.0.10\n}\n", Domain: "corp.example"}, backend: rules.OfVariant(iptables.NFT, nil),
 		},
 		"nodecache-ipv6": {
 			flags:    "-localip fd00:90de:d95::a,fd00:96::a -upstreamsvc kube-dns-upstream",
@@ -216,7 +216,7 @@ func TestPlanWithAFault(t *testing.T) {
 
 // What a back end cannot do is refused, and named.
 func TestPlanThatABackEndCannotHave(t *testing.T) {
-	_, err := plan.Plan{InterceptNode: true}.On(backend.Iptables(iptables.NFT, nil))
+	_, err := plan.Plan{InterceptNode: true}.On(rules.OfVariant(iptables.NFT, nil))
 	if err == nil || !strings.HasPrefix(err.Error(), "interceptNode: the iptables-nft back end") {
 		t.Errorf("error: %v", err)
 	}

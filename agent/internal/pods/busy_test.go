@@ -11,8 +11,8 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -23,7 +23,7 @@ func TestTendBehindLock(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", lock)
 	n := newNode(t, testutil.PTP)
 	stats := new(iptables.Stats)
-	n.backend = backend.Iptables(iptables.Legacy, stats)
+	n.backend = rules.OfVariant(iptables.Legacy, stats)
 	for i := range 3 {
 		id := fmt.Sprintf("pod%d", i)
 		write(t, n.dir, fileOf(n.AddPod(id), id, "eth0", decisions(podfile.Pending, r4)))

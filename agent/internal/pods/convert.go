@@ -10,16 +10,8 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
-
-// recorded is how our back end stands in pod files.
-func (p *Pods) recorded() string {
-	if p.backend.IsIptables() {
-		return p.backend.String()
-	}
-	return ""
-}
 
 // Convert gives every steered pod rules of our back end where it has another's. Each error names a pod that keeps the old
 // ones. Pods with rules of nftables' accept answers that were given back either way, so they may be converted late; those with
@@ -48,25 +40,25 @@ func (p *Pods) Convert(ctx context.Context) []error {
 
 // convert puts our back end's rules in place of those that a sandbox's files tell of, and notes it there.
 func (p *Pods) convert(box *sandbox, want steer.Pod) error {
-	at := slices.IndexFunc(box.files, func(f podfile.File) bool { return len(f.In(podfile.Steered)) > 0 && f.Backend != p.recorded() })
+	at := slices.IndexFunc(box.files, func(f podfile.File) bool { return len(f.In(podfile.Steered)) > 0 && f.Backend != p.backend.Recorded() })
 	if at < 0 {
 		return nil
 	}
-	old, err := backend.Named(box.files[at].Backend)
+	old, err := rules.Named(box.files[at].Backend)
 	if err != nil {
 		return err
 	}
 	if err := p.apply(box); err != nil {
 		return err
 	}
-	if old.IsIptables() != p.backend.IsIptables() { // the other variant's chains Apply leaves alone; they say the same
+	if !old.Alike(p.backend) { // the other variant's chains Repair leaves alone; they say the same
 		if err := removeOf(old, box.ns); err != nil {
 			return err
 		}
 	}
 	for i := range box.files {
 		f := box.files[i]
-		f.Backend = p.recorded()
+		f.Backend = p.backend.Recorded()
 		if err := podfile.Update(p.stateDir, f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -78,7 +70,7 @@ func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 }
 
 // removeOf takes one back end's rules out of a netns.
-func removeOf(k backend.Kind, ns *os.File) error {
+func removeOf(k rules.Kind, ns *os.File) error {
 	table, err := k.Open(int(ns.Fd()))
 	if err != nil {
 		return err

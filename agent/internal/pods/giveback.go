@@ -10,6 +10,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // key names an attachment.
@@ -30,7 +31,7 @@ type look struct {
 
 // look takes a cheap look at a steered pod's table: whether it gives the pod back, which makes it a suspect, and whether anything
 // changed since it was found right. A back end without evidence has every pod asked from.
-func (p *Pods) look(table steer.Table, box *sandbox, want steer.Pod) (seen look, same bool, err error) {
+func (p *Pods) look(table rules.Rules, box *sandbox, want steer.Pod) (seen look, same bool, err error) {
 	k := keyOf(box.files[0])
 	w, ok := table.(steer.Witness)
 	if !ok {

@@ -22,14 +22,14 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // Pods is the registry. All methods may be called at the same time; Tend and RemoveTables follow one another.
 type Pods struct {
 	stateDir string
 	hostNS   string // path of the host's netns
-	backend  backend.Kind
+	backend  rules.Kind
 	log      *slog.Logger
 
 	tend    sync.Mutex    // held while pods' namespaces are changed
@@ -52,7 +52,7 @@ type Pods struct {
 
 // Open makes a registry of the pod files under stateDir. All its methods must be called in the host's netns; nothing is read yet.
 // The pods' rules are those of the back end.
-func Open(stateDir string, rules backend.Kind, log *slog.Logger) *Pods {
+func Open(stateDir string, rules rules.Kind, log *slog.Logger) *Pods {
 	p := open(stateDir, "/proc/thread-self/ns/net", log)
 	p.backend = rules
 	return p

@@ -17,7 +17,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -49,7 +49,7 @@ func write(t *testing.T, dir string, f podfile.File) {
 	}
 }
 
-func registry(dir string) *Pods { return Open(dir, backend.Kind{}, slog.New(slog.DiscardHandler)) }
+func registry(dir string) *Pods { return Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler)) }
 
 func TestAccessors(t *testing.T) {
 	dir := t.TempDir()

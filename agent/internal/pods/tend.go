@@ -206,7 +206,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 	before := box.files[i]
 	after, err := p.decide(before, box.ns, host, proven)
 	if len(before.In(podfile.Steered)) == 0 {
-		after.Backend = p.recorded()
+		after.Backend = p.backend.Recorded()
 	}
 	if reflect.DeepEqual(after.Decisions, before.Decisions) {
 		return err
@@ -333,7 +333,7 @@ func (p *Pods) mend(box *sandbox, proven func(netip.Addr) bool) error {
 	if gone, err := p.deleted(box.files[0]); gone || err != nil {
 		return err
 	}
-	if err := table.Apply(want); err != nil {
+	if _, err := table.Repair(want); err != nil {
 		return err
 	}
 	p.log.Warn("pod table mended", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "container_id", box.files[0].ContainerID, "drift", drift.Items)
@@ -346,7 +346,8 @@ func (p *Pods) apply(box *sandbox) error {
 		return err
 	}
 	defer table.Close()
-	return table.Apply(podfile.Table(box.files...))
+	_, err = table.Repair(podfile.Table(box.files...))
+	return err
 }
 
 // remove takes out what is ours, whichever back end made it.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // ownInterface is the veth's end in the prober's netns.
@@ -159,15 +159,15 @@ func (h host) ensure(families []family) error {
 type inside struct {
 	room  *room
 	nl    netlinksafe.Handle
-	table steer.Table
+	table rules.Rules
 }
 
-func openInside(r *room, rules backend.Kind) (inside, error) {
+func openInside(r *room, kind rules.Kind) (inside, error) {
 	nl, err := netlinksafe.NewHandleAt(netns.NsHandle(r.fd()), unix.NETLINK_ROUTE)
 	if err != nil {
 		return inside{}, fmt.Errorf("open netlink socket: %w", err)
 	}
-	table, err := rules.Open(r.fd())
+	table, err := kind.Open(r.fd())
 	if err != nil {
 		nl.Close()
 		return inside{}, err

@@ -22,15 +22,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // Config describes the prober. Redirects and Locals decide which families it speaks.
 type Config struct {
 	Redirects []steer.Redirect
 	Locals    []netip.Addr
-	Rules     backend.Kind // whose rules lead what it asks
-	HostNetNS int          // fd of the host's netns, kept open by the caller until Close; 0: the calling thread's
+	Rules     rules.Kind // whose rules lead what it asks
+	HostNetNS int        // fd of the host's netns, kept open by the caller until Close; 0: the calling thread's
 	Log       *slog.Logger
 }
 
@@ -44,7 +44,7 @@ var errClosed = errors.New("prober is closed")
 // Prober asks questions as a pod would. All methods may be called at the same time.
 type Prober struct {
 	log   *slog.Logger
-	rules backend.Kind
+	rules rules.Kind
 	host  host
 	hold  *hold // keeps a second prober away
 	room  *room

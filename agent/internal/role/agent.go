@@ -36,8 +36,8 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 const rcodeServerFailure = 2 // RFC 1035, section 4.1.1
@@ -93,7 +93,7 @@ type agent struct {
 	mayTake  bool   // may ask a running agent for the node
 	podDir   string // "" where there is none
 	answers  *wire.Keeper
-	backend  backend.Kind
+	backend  rules.Kind
 	clients  *clients.Clients
 	given    atomic.Bool // the node, to a successor: the cache is its own to save now
 
@@ -163,7 +163,7 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	defer lease.Close() //nolint:errcheck // at exit
-	rules := &hostRules{Host: host, kind: a.backend, stateDir: first.Folders.State, secret: lease.Secret()}
+	kept := &hostRules{Rules: host, kind: a.backend, stateDir: first.Folders.State, secret: lease.Secret()}
 	m := telemetry.New(a.env.Version)
 	seat, err := a.takeSeat(ctx, server, first, m)
 	if err != nil {
@@ -182,7 +182,7 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	m.CollectSwitch(switchCounters(a.backend))
-	if a.backend.IsIptables() {
+	if a.backend.Caps().Programs {
 		m.CollectPrograms(programRuns(stats))
 	}
 	m.CollectSnapshot(a.answers.Fresh)
@@ -194,13 +194,13 @@ func (a *agent) run(ctx context.Context) error {
 	if a.conf.Listen.Namespaces {
 		m.CollectNamespaces(a.clients.Namespaces)
 	}
-	err = patiently(ctx, a.log, "the rules of another back end", func() error { return a.replaceRules(ctx, a.backend, rules, first, registry) })
+	err = patiently(ctx, a.log, "the rules of another back end", func() error { return a.replaceRules(ctx, a.backend, kept, first, registry) })
 	if err != nil {
 		return err
 	}
-	var found node.Evidence // only nftables' sets hold it
-	if !a.backend.IsIptables() {
-		notes, err := steer.OpenNftables(-1) // of its own: it is read beside the loop
+	var found node.Evidence // nil where the back end takes none
+	if a.backend.Caps().Evidence {
+		notes, err := a.backend.OpenEvidence() // of its own: it is read beside the loop
 		if err != nil {
 			return err
 		}
@@ -210,7 +210,7 @@ func (a *agent) run(ctx context.Context) error {
 		found = seen
 	}
 	parts := node.Parts{
-		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: highServer{server}, Link: nodeLink{}, Rules: rules, Firewall: firewall{}, Lease: lease,
+		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: highServer{server}, Link: nodeLink{}, Rules: kept, Firewall: firewall{}, Lease: lease,
 		Prober: probes, Pods: registry, Proofs: &proofs{dir: first.Folders.Persist, backend: a.backend}, World: world{intercepted: first.Catches()}, Uplinks: steer.Uplinks, Upstreams: upstreams, Asker: asker{upstreams, server}, Evidence: found, Recorder: recorder{m},
 	}
 	if a.role.recorder != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // Clean takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pod tables,
@@ -102,7 +102,7 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf string) error {
 }
 
 // removeRules takes the host's rules of one back end away. A kernel that cannot have them has none.
-func removeRules(k backend.Kind) error {
+func removeRules(k rules.Kind) error {
 	rules, err := k.OpenHost(-1)
 	if err == nil {
 		defer rules.Close() //nolint:errcheck // at exit

@@ -7,8 +7,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // watchIn reads what the watch beside this agent saw. A file that cannot be read is none: the watch writes the next one soon.
@@ -20,21 +20,21 @@ func watchIn(stateDir string) func() (telemetry.Watch, bool) {
 }
 
 // switchCounters reads the host table's counters on a thread and socket of its own: a scrape may come at any time.
-func switchCounters(k backend.Kind) func() ([]telemetry.Switch, error) {
+func switchCounters(k rules.Kind) func() ([]telemetry.Switch, error) {
 	return func() ([]telemetry.Switch, error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		rules, err := k.Open(-1)
+		host, err := k.Open(-1)
 		if err != nil {
 			return nil, err
 		}
-		defer rules.Close() //nolint:errcheck // only read
-		return switchOf(rules)
+		defer host.Close() //nolint:errcheck // only read
+		return switchOf(host)
 	}
 }
 
-func switchOf(rules steer.Table) ([]telemetry.Switch, error) {
-	counters, err := rules.Counters()
+func switchOf(host rules.Rules) ([]telemetry.Switch, error) {
+	counters, err := host.Counters()
 	if err != nil {
 		return nil, err
 	}

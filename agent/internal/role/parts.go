@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/steer/translate"
 )
 
@@ -51,14 +51,14 @@ func without(missing []string) []string {
 // proofs keeps the record of the fallback's proof in the folder that survives a reboot. Only the loop's proving goroutine uses it.
 type proofs struct {
 	dir     string
-	backend backend.Kind // what is proven by one back end's rules says nothing of another's
+	backend rules.Kind // what is proven by one back end's rules says nothing of another's
 	// over is what translated the addresses of the record when it was written, or first read: rules may be many.
 	over, of string
 }
 
 func (p *proofs) Read() ([]netip.Addr, error) {
 	proof, err := podfile.ReadProof(p.dir)
-	if err != nil || proof.Backend != p.name() || proof.Outlived() || len(proof.ClusterDNS) == 0 {
+	if err != nil || proof.Backend != p.backend.Recorded() || proof.Outlived() || len(proof.ClusterDNS) == 0 {
 		return nil, err
 	}
 	if p.translation(proof.ClusterDNS) != proof.Over {
@@ -104,19 +104,11 @@ func (w world) Lost(ctx context.Context, clusterDNS netip.Addr, name string) str
 	return "" // kube-dns may be away
 }
 
-// name is the back end as proofs have it.
-func (p *proofs) name() string {
-	if p.backend.IsIptables() {
-		return p.backend.String()
-	}
-	return ""
-}
-
 func (p *proofs) Write(proven []netip.Addr) error {
 	if len(proven) == 0 {
 		return podfile.RemoveProof(p.dir)
 	}
-	return podfile.WriteProof(p.dir, podfile.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.name(), Boot: podfile.ThisBoot(), Over: p.translation(proven)})
+	return podfile.WriteProof(p.dir, podfile.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.backend.Recorded(), Boot: podfile.ThisBoot(), Over: p.translation(proven)})
 }
 
 // recorder puts the metrics behind the loop's interface.

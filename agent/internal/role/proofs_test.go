@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // A proof does not outlive what it proved: the boot, the back end, what translated the address.
@@ -27,7 +27,7 @@ func TestProofIsOfThisBootAndNode(t *testing.T) {
 	}
 	write()
 	read(&proofs{dir: dir}, true, "the same node")
-	read(&proofs{dir: dir, backend: backend.Iptables("iptables-nft", nil)}, false, "another back end")
+	read(&proofs{dir: dir, backend: rules.OfVariant("iptables-nft", nil)}, false, "another back end")
 	change := func(f func(*podfile.Proof)) {
 		t.Helper()
 		write()

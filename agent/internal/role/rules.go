@@ -4,19 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/backend"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // hostRules are the host's rules as the loop keeps them: once they stand, the plugin is told in which back end.
 type hostRules struct {
-	backend.Host
-	kind     backend.Kind
+	rules.Rules
+	kind     rules.Kind
 	stateDir string
 	secret   steer.Secret      // by which this agent's lease datagrams are known
 	told     podfile.HostRules // what the plugin was told
@@ -31,16 +32,16 @@ func (h *hostRules) ours(rs steer.Ruleset) steer.Ruleset {
 	return rs
 }
 
-// Apply is for the start.
-func (h *hostRules) Apply(rs steer.Ruleset) error { return h.Host.Apply(h.ours(rs)) }
+// Unexempt is for the loop.
+func (h *hostRules) Unexempt(addrs ...netip.Addr) error { return h.Exempt(nil, addrs) }
 
 // Repair is for the loop, which is one goroutine.
 func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
-	drift, err := h.Host.Repair(h.ours(rs))
+	drift, err := h.Rules.Repair(h.ours(rs))
 	if err != nil {
 		return drift, err
 	}
-	stand := podfile.HostRules{Backend: h.kind.String(), Addresses: backend.Addresses(rs), Switch: podfile.SwitchOf(rs)}
+	stand := podfile.HostRules{Backend: h.kind.String(), Addresses: rules.Addresses(rs), Switch: podfile.SwitchOf(rs)}
 	if reflect.DeepEqual(h.told, stand) {
 		return drift, nil
 	}
@@ -49,7 +50,7 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 		return drift, err
 	}
 	if h.told.Backend == "" {
-		if err := h.RemoveOthers(); err != nil {
+		if err := h.kind.RemoveVariants(); err != nil {
 			return drift, err
 		}
 	}
@@ -60,47 +61,36 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 // replaceRules puts the rules of this agent's back end in place of another's that stand on the node. At no moment is there
 // none: the new ones are there before the old ones go, and neither has a lease meanwhile. Where nothing of another stands, it
 // does nothing.
-func (a *agent) replaceRules(ctx context.Context, k backend.Kind, rules *hostRules, p plan.Plan, registry *pods.Pods) error {
+func (a *agent) replaceRules(ctx context.Context, k rules.Kind, own *hostRules, p plan.Plan, registry *pods.Pods) error {
 	for _, other := range k.Others() {
-		old, err := other.OpenHost(-1)
-		if errors.Is(err, steer.ErrNotSupported) {
-			continue // then nothing of it stands there
-		} else if err != nil {
-			return err
+		old, err := other.OpenStanding()
+		if err == nil && old != nil {
+			err = errors.Join(a.replace(ctx, k, own, old, p, registry), old.Close())
 		}
-		err = a.replace(ctx, k, rules, old, p, registry)
-		if err = errors.Join(err, old.Close()); err != nil {
+		if err != nil {
 			return fmt.Errorf("take over from the %s back end: %w", other, err)
 		}
 	}
 	return nil
 }
 
-func (a *agent) replace(ctx context.Context, k backend.Kind, rules *hostRules, old backend.Host, p plan.Plan, registry *pods.Pods) error {
-	present, err := old.Present()
-	if err != nil && k.IsIptables() {
-		// A kernel without nf_tables has nothing of it; which error says so is the kernel's version's affair.
-		a.log.Debug("no nftables to look for a table in", "err", err)
-		return nil
-	}
-	if err != nil || !present {
-		return err
-	}
+func (a *agent) replace(ctx context.Context, k rules.Kind, own *hostRules, old rules.Rules, p plan.Plan, registry *pods.Pods) error {
 	host, err := p.Host(registry, steer.Uplinks)
 	if err != nil {
 		return err
 	}
-	if k.IsIptables() {
-		if _, err := rules.Repair(host); err != nil {
+	// Pods whose rules take what any back end gives back are converted first; others accept only what their own gives back.
+	late := k.Caps().TakesAny
+	if !late {
+		if _, err := own.Repair(host); err != nil {
 			return err
 		}
 	}
-	// Pods with nftables' rules accept what either gives back, those with iptables' only what iptables does.
 	for _, err := range registry.Convert(ctx) {
 		a.log.Error("pod keeps the rules of another back end: restart it", "err", err)
 	}
-	if !k.IsIptables() {
-		if _, err := rules.Repair(host); err != nil {
+	if late {
+		if _, err := own.Repair(host); err != nil {
 			return err
 		}
 	}

@@ -190,8 +190,13 @@ func (a *agent) footing(first plan.Plan) {
 		if err != nil {
 			return err
 		}
-		err = host.Ensure(rules)
-		return errors.Join(err, host.Close())
+		defer host.Close() //nolint:errcheck // nothing is held back
+		if a.backend.Caps().Adds {
+			if whole, err := host.Whole(rules); err != nil || whole {
+				return err
+			}
+		}
+		return host.Ensure(rules)
 	}()
 	if _, missing := net.InterfaceByName(first.Link.Name); missing != nil && !first.Link.Foreign {
 		_, linkErr := link.Ensure(link.Config{Name: first.Link.Name, Addresses: first.Addresses()})

@@ -48,8 +48,6 @@ type Iptables struct {
 	routes *bool      // whether the kernel has xt_rpfilter, once it was tried
 }
 
-var _ steer.Table = (*Iptables)(nil)
-
 // lookAgain is how soon after a look that started programs the next one may. What is damaged meanwhile is found by the look after
 // it: Watch asks for one.
 const lookAgain = 300 * time.Millisecond
@@ -143,7 +141,7 @@ func (b *Iptables) goesByRoutes() (bool, error) {
 	return false, nil
 }
 
-// Apply implements steer.Backend.
+// Apply makes the chains equal to rs, and does nothing where they are equal already. Chains are whole or not.
 func (b *Iptables) Apply(rs steer.Ruleset) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -215,9 +213,6 @@ func (b *Iptables) unchanged(scripts []script) bool {
 	b.compared = time.Now()
 	return true
 }
-
-// Ensure implements steer.Backend. Chains are whole or not, so it is Apply.
-func (b *Iptables) Ensure(rs steer.Ruleset) error { return b.Apply(rs) }
 
 // repair makes what differs, and remembers how that is printed. The caller holds mu.
 func (b *Iptables) repair(rs steer.Ruleset) (drift []string, err error) {
@@ -355,7 +350,7 @@ func (b *Iptables) read(is4 bool, table string, name ...string) (standing, error
 	return parse(text), nil
 }
 
-// Verify implements steer.Backend.
+// Verify returns nil when the chains mean what rs says, a *steer.DriftError that names the differences otherwise.
 func (b *Iptables) Verify(rs steer.Ruleset) error {
 	routes, err := b.goesByRoutes()
 	if err != nil {
@@ -377,7 +372,7 @@ func (b *Iptables) Verify(rs steer.Ruleset) error {
 	return nil
 }
 
-// Remove implements steer.Backend: it takes ours out of the tables of both variants.
+// Remove takes ours out of the tables of both variants. It succeeds where there is none.
 func (b *Iptables) Remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -540,9 +535,6 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// Exempt and Unexempt do nothing: the agent renders the pods that opted out from their files.
-func (b *Iptables) Exempt(...netip.Addr) error { return nil }
-
 // Lacks says in words which chains and jumps of a host's rules are gone: what another version put into a chain is not. On its way
 // it closes the lists of leases, since the watch, which asks here, may do so where the agent may not.
 func (b *Iptables) Lacks(rs steer.Host) ([]string, error) {
@@ -564,9 +556,6 @@ func (b *Iptables) Lacks(rs steer.Host) ([]string, error) {
 	return gone, nil
 }
 
-// Unexempt does nothing, see Exempt.
-func (b *Iptables) Unexempt(...netip.Addr) error { return nil }
-
 // IsUplink reports whether the host's rules refuse what comes by this link for our addresses.
 func (b *Iptables) IsUplink(name string) (bool, error) {
 	for _, is4 := range []bool{true, false} {
@@ -586,14 +575,4 @@ func (b *Iptables) IsUplink(name string) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// Whole is Verify's answer in one word.
-func (b *Iptables) Whole(rs steer.Ruleset) (bool, error) {
-	err := b.Verify(rs)
-	var drift *steer.DriftError
-	if errors.As(err, &drift) {
-		return false, nil
-	}
-	return err == nil, err
 }

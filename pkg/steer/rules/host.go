@@ -1,4 +1,4 @@
-package backend
+package rules
 
 import (
 	"context"
@@ -11,31 +11,28 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// Host is the host's rules with all that belongs to them.
-type Host interface {
-	steer.Table
-	// Watch ticks when the rules may have been changed, until ctx ends, which closes the channel.
-	Watch(ctx context.Context) (<-chan struct{}, error)
-	// Leases lists those in force. renew and lifetime are the agent's terms: iptables' take two renewals to tell.
-	Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error)
-	// Lacks says in words what is gone of the rules, and Restore brings it back. What another version does differently is not
-	// gone: who restores only what is takes nothing from a newer agent.
-	Lacks(rs steer.Host) ([]string, error)
-	Restore(rs steer.Host) error
-	// Entered tells whether a family's packets still come into the rules. It is cheap.
-	Entered(is4 bool) (bool, error)
-	// RemoveOthers takes away what stands in another variant of the same back end.
-	RemoveOthers() error
-}
-
-// OpenHost opens the back end for a host's netns; -1 means the calling thread's.
-func (k Kind) OpenHost(nsFD int) (Host, error) {
-	if !k.IsIptables() {
+// Open opens the rules of the netns behind nsFD, -1 for the calling thread's. A host's can be read by it; OpenHost is needed to
+// write them. The descriptor may be closed afterwards.
+func (k Kind) Open(nsFD int) (Rules, error) {
+	// Not the calls' own results: a nil pointer in an interface is not nil.
+	if !k.isIptables() {
 		n, err := steer.OpenNftables(nsFD)
 		if err != nil {
 			return nil, err
 		}
-		return plain{n}, nil
+		return byNftables{n}, nil
+	}
+	b, err := iptables.Open(nsFD, k.variant, k.stats)
+	if err != nil {
+		return nil, err
+	}
+	return byIptables{b}, nil
+}
+
+// OpenHost opens the rules of a host's netns; -1 means the calling thread's.
+func (k Kind) OpenHost(nsFD int) (Rules, error) {
+	if !k.isIptables() {
+		return k.Open(nsFD)
 	}
 	b, err := iptables.Open(nsFD, k.variant, k.stats)
 	if err != nil {
@@ -45,24 +42,65 @@ func (k Kind) OpenHost(nsFD int) (Host, error) {
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	return withHairpin{Iptables: b, hairpin: h}, nil
+	return withHairpin{byIptables: byIptables{b}, hairpin: h}, nil
 }
 
-// plain are nftables' rules, which need nothing beside them.
-type plain struct{ *steer.Nftables }
+// byNftables are nftables' rules, which need nothing beside them.
+type byNftables struct{ *steer.Nftables }
 
-func (p plain) Leases(time.Duration, time.Duration) ([]steer.LeaseState, error) {
-	return p.Nftables.Leases()
+// Ensure restores a host's rules without the cheap look that a call of the plugin begins with.
+func (n byNftables) Ensure(rs steer.Ruleset) error {
+	if host, ok := rs.(steer.Host); ok {
+		return n.Restore(host)
+	}
+	return n.Nftables.Ensure(rs)
 }
 
-// Entered is the same for both families, which have one table.
-func (p plain) Entered(bool) (bool, error) { return p.Whole(steer.Host{}) }
+func (n byNftables) Leases(time.Duration, time.Duration) ([]steer.LeaseState, error) {
+	return n.Nftables.Leases()
+}
 
-func (plain) RemoveOthers() error { return nil }
+func (n byNftables) Exempt(add, gone []netip.Addr) error {
+	var errs []error
+	if len(add) > 0 {
+		errs = append(errs, n.Nftables.Exempt(add...))
+	}
+	if len(gone) > 0 {
+		errs = append(errs, n.Nftables.Unexempt(gone...))
+	}
+	return errors.Join(errs...)
+}
 
-// withHairpin are iptables' rules with the hairpin that they send packets by.
+// byIptables are iptables' rules in a pod's netns.
+type byIptables struct{ *iptables.Iptables }
+
+// Ensure makes chains whole, whenever it was last asked to: a chain is there as described or not at all.
+func (b byIptables) Ensure(rs steer.Ruleset) error { return b.Apply(rs) }
+
+// Exempt does nothing: the agent renders the pods that opted out from their files.
+func (byIptables) Exempt(_, _ []netip.Addr) error { return nil }
+
+func (b byIptables) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error) {
+	return b.Iptables.Leases(2*renew+100*time.Millisecond, iptables.Lifetime(lifetime))
+}
+
+// Whole tells whether packets of the families of rs still come into the rules. To ask iptables for more starts programs.
+func (b byIptables) Whole(rs steer.Ruleset) (bool, error) {
+	families := map[bool]bool{}
+	for _, a := range Addresses(rs) {
+		families[a.Is4()] = true
+	}
+	for is4 := range families {
+		if in, err := b.Entered(is4); err != nil || !in {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// withHairpin are iptables' rules on a host, with the hairpin that they send packets by.
 type withHairpin struct {
-	*iptables.Iptables
+	byIptables
 	hairpin *iptables.Hairpin
 }
 
@@ -143,11 +181,6 @@ func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	return host, nil
 }
 
-func (t withHairpin) Apply(rs steer.Ruleset) error {
-	_, err := t.Repair(rs)
-	return err
-}
-
 // Lacks also makes the hairpin whole, as it is nobody's but ours and of every version alike: to see what it lacks is to ask for as much.
 func (t withHairpin) Lacks(rs steer.Host) ([]string, error) {
 	mended, hairpinErr := t.hairpin.Ensure(givenBackTo(rs), hasOwn(rs))
@@ -155,20 +188,14 @@ func (t withHairpin) Lacks(rs steer.Host) ([]string, error) {
 	return append(mended, gone...), errors.Join(hairpinErr, err)
 }
 
-// Restore makes chains whole, as Ensure does, whenever it was last asked to.
-func (t withHairpin) Restore(rs steer.Host) error {
+// Ensure makes the hairpin, and chains whole.
+func (t withHairpin) Ensure(rs steer.Ruleset) error {
 	_, hairpinErr := t.hairpin.Ensure(givenBackTo(rs), hasOwn(rs))
 	on, err := t.onBridges(rs)
 	if err == nil {
-		err = t.Iptables.Apply(on)
+		err = t.byIptables.Ensure(on)
 	}
 	return errors.Join(hairpinErr, err)
-}
-
-func (t withHairpin) Ensure(rs steer.Ruleset) error { return t.Apply(rs) }
-
-func (t withHairpin) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error) {
-	return t.Iptables.Leases(2*renew+100*time.Millisecond, iptables.Lifetime(lifetime))
 }
 
 // Remove takes the rules away and then the hairpin.
@@ -194,23 +221,6 @@ func givenBackTo(rs steer.Ruleset) []netip.Addr {
 	}
 	for _, l := range host.Locals {
 		out = append(out, l.ClusterDNS)
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out)
-}
-
-// Addresses lists those of ours that a host's rules are about, sorted.
-func Addresses(rs steer.Ruleset) []netip.Addr {
-	host, ok := rs.(steer.Host)
-	if !ok {
-		return nil
-	}
-	var out []netip.Addr
-	for _, r := range slices.Concat(host.Redirects, host.FallbackOnly) {
-		out = append(out, r.Steering)
-	}
-	for _, l := range host.Locals {
-		out = append(out, l.Address)
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)

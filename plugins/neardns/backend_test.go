@@ -8,10 +8,12 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// TestChooseKernel holds which back end a call works by: what stands on the host, the configuration, the proof.
-func TestChooseKernel(t *testing.T) {
+// TestChooseBackend holds which back end a call works by: what stands on the host, the configuration, the proof.
+func TestChooseBackend(t *testing.T) {
 	const nft, legacy = "iptables-nft", "iptables-legacy"
 	for name, c := range map[string]struct {
 		conf, stands, proven, want string
@@ -37,9 +39,9 @@ func TestChooseKernel(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			v := &verb{env: env{kernel: nftablesKernel{}}, log: slog.New(slog.DiscardHandler), conf: &Conf{Backend: c.conf, StateDir: dir, PersistDir: dir}}
-			v.chooseKernel()
-			if got := v.kernel.Backend(); got != c.want {
+			v := &verb{log: slog.New(slog.DiscardHandler), conf: &Conf{Backend: c.conf, StateDir: dir, PersistDir: dir}}
+			v.chooseBackend()
+			if got := v.backend.Recorded(); got != c.want {
 				t.Errorf("works by %q, want %q", got, c.want)
 			}
 		})
@@ -49,15 +51,15 @@ func TestChooseKernel(t *testing.T) {
 // TestLacks has a pod wait where the host's chains, which are made whole, do not know its addresses.
 func TestLacks(t *testing.T) {
 	a, b := netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("169.254.20.12")
-	k := iptablesKernel{kernel: nftablesKernel{}, stand: podfile.HostRules{Backend: "iptables-nft", Addresses: []netip.Addr{a}}}
-	if err := k.Lacks(a); err != nil {
+	v := &verb{backend: rules.OfVariant(iptables.NFT, nil), stand: podfile.HostRules{Backend: "iptables-nft", Addresses: []netip.Addr{a}}}
+	if err := v.lacks(a); err != nil {
 		t.Error(err)
 	}
-	lack := k.Lacks(a, b)
+	lack := v.lacks(a, b)
 	if lack == nil {
 		t.Fatal("an address that the rules do not have is not missed")
 	}
-	if err := (iptablesKernel{kernel: nftablesKernel{}}).Lacks(a, b); err != nil {
+	if err := (&verb{backend: rules.OfVariant(iptables.NFT, nil)}).lacks(a, b); err != nil {
 		t.Errorf("where nobody has made rules, the plugin makes them: %v", err)
 	}
 	c := &Conf{Steer: steerAlways, Redirects: []steer.Redirect{redirect4}}
