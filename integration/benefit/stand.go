@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -196,33 +194,4 @@ func (s *stand) ask(p load.Plan) *load.Book {
 		s.must(errors.New("the load has no book"))
 	}
 	return r.Books[0]
-}
-
-// tracking is what the host's conntrack says of itself.
-type tracking struct {
-	Entries int // for port 53, now
-	Lost    int // packets whose entry could not be inserted, and that were dropped for it, since the namespace was made
-	Clashed int // packets whose entry was found to be in the way of another one's, and that were saved
-}
-
-func (s *stand) tracking() tracking {
-	s.t.Helper()
-	t := parseStats(s.node.Host.Run("conntrack", "-S"))
-	t.Entries = len(testutil.Conntrack(s.node.Host))
-	return t
-}
-
-var stat = regexp.MustCompile(`\b(insert_failed|clash_resolve)=(\d+)`)
-
-// parseStats sums up what `conntrack -S` says of each CPU.
-func parseStats(text string) (t tracking) {
-	for _, m := range stat.FindAllStringSubmatch(text, -1) {
-		n, _ := strconv.Atoi(m[2]) // matched as a number
-		if m[1] == "insert_failed" {
-			t.Lost += n
-		} else {
-			t.Clashed += n
-		}
-	}
-	return t
 }

@@ -2,20 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -154,54 +149,6 @@ func (p *pod) resolvConfText() string {
 	return text.String()
 }
 
-// traces names what there is of a pod: its rules, its file, its place in the host's table, its link, its address.
-func (s *show) traces(p *pod) string {
-	var found []string
-	if s.tables(p.NetNS) != "none" {
-		found = append(found, "pod table")
-	}
-	if _, err := os.Lstat(podfile.Path(stateDir, p.id, "eth0")); err == nil {
-		found = append(found, "pod file")
-	}
-	rules := s.node.Host.Run("nft", "list", "ruleset")
-	routes := s.node.Host.Run("ip", "route") + s.node.Host.Run("ip", "-6", "route")
-	for _, a := range p.addrs {
-		if lasting(rules, a) {
-			found = append(found, "element "+a.String())
-		}
-		if strings.Contains(routes, a.String()+" dev ") {
-			found = append(found, "route to "+a.String())
-		}
-	}
-	if _, err := os.Lstat(filepath.Join(cniCache, "results", "demo-"+p.id+"-eth0")); err == nil {
-		found = append(found, "the runtime's record")
-	}
-	if len(found) == 0 {
-		return "nothing"
-	}
-	return strings.Join(found, ", ")
-}
-
-// tracesSoon gives the agent a moment to take part in a pod's end.
-func (s *show) tracesSoon(p *pod) string {
-	for deadline := time.Now().Add(2 * time.Second); ; {
-		left := s.traces(p)
-		if left == "nothing" || time.Now().After(deadline) {
-			return left
-		}
-	}
-}
-
-// lasting tells whether rules name an address in an element that does not expire. Those that do expire are the kernel's own
-// memory of single TCP connections.
-func lasting(rules string, a netip.Addr) bool {
-	elements := strings.FieldsFunc(rules, func(r rune) bool { return strings.ContainsRune(",{}\n", r) })
-	return slices.ContainsFunc(elements, func(e string) bool {
-		words := strings.Fields(e)
-		return slices.Contains(words, a.String()) && !slices.Contains(words, "expires")
-	})
-}
-
 func (s *show) delPod(p *pod) {
 	list, runtime := s.runtime(p)
 	s.node.Host.Do(func() {
@@ -209,65 +156,4 @@ func (s *show) delPod(p *pod) {
 			s.t.Fatalf("CNI DEL of %s: %v", p.name, err)
 		}
 	})
-}
-
-func (s *show) libcni() *libcni.CNIConfig {
-	return libcni.NewCNIConfigWithCacheDir([]string{cniBin}, cniCache, &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: teller{s}}})
-}
-
-// teller shows what plugins log, as a runtime's journal would.
-type teller struct{ s *show }
-
-func (t teller) Write(b []byte) (int, error) {
-	t.s.tell("%s", b)
-	return len(b), nil
-}
-
-func (s *show) runtime(p *pod) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
-	list, err := libcni.NetworkConfFromFile(conflist)
-	if err != nil {
-		s.t.Fatalf("load network: %v", err)
-	}
-	namespace, name, _ := strings.Cut(p.name, "/")
-	var servers []string
-	for _, a := range p.nameservers {
-		servers = append(servers, a.String())
-	}
-	return list, &libcni.RuntimeConf{
-		ContainerID: p.id, NetNS: p.Path(), IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", namespace}, {"K8S_POD_NAME", name}, {"K8S_POD_INFRA_CONTAINER_ID", p.id}},
-		// As containerd spells them.
-		CapabilityArgs: map[string]any{
-			"dns":                               map[string]any{"Servers": servers, "Searches": searchPaths, "Options": []string{"ndots:5"}},
-			"io.kubernetes.cri.pod-annotations": p.annotations,
-		},
-	}
-}
-
-// decisions is what the plugin, or later the agent, decided for a pod, one word for all of its redirects where they agree.
-func (s *show) decisions(p *pod) string {
-	f, err := podfile.Read(podfile.Path(stateDir, p.id, "eth0"))
-	if err != nil {
-		return "no pod file"
-	}
-	var states []string
-	for _, d := range f.Decisions {
-		if state := string(d.State); len(states) == 0 || states[len(states)-1] != state {
-			states = append(states, state)
-		}
-	}
-	return strings.Join(states, ", ")
-}
-
-// listTypes names the plugins of the network as a runtime reads it.
-func (s *show) listTypes() string {
-	var list struct{ Plugins []struct{ Type string } }
-	if err := json.Unmarshal([]byte(s.read(conflist)), &list); err != nil {
-		s.t.Fatalf("read network: %v", err)
-	}
-	var types []string
-	for _, p := range list.Plugins {
-		types = append(types, p.Type)
-	}
-	return strings.Join(types, " → ")
 }

@@ -2,15 +2,11 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/neardns/neardns/integration/faults/load"
-	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -25,34 +21,6 @@ type run struct {
 	books  map[string]*load.Book
 	outcome
 }
-
-// outcome is what one run came to.
-type outcome struct {
-	UDP     load.Sum `json:"udp"`
-	TCP     load.Sum `json:"tcp"`     // one connection a question
-	TCPLong load.Sum `json:"tcpLong"` // connections that stay
-	// Late is the most that the generator itself was behind: what it delays no server is to blame for.
-	Late time.Duration `json:"generatorLate"`
-	// Waited is the most that a thread of the server waited for a CPU within a second: what that delays is the machine's doing,
-	// unless the server itself has more to do than the machine can.
-	Waited time.Duration `json:"serverWaited"`
-	// Died is how long a killed server took to end: the kernel closes its sockets last, and drops what is in them.
-	Died time.Duration `json:"died,omitempty"`
-	// Dropped are datagrams that found the buffer of the server's socket full, and that of kube-dns: neither read for so long.
-	Dropped [2]int `json:"dropped,omitzero"`
-	// Kept is the share of the cache's entries that are still there afterwards; -1 where that is not the matter.
-	Kept    float64        `json:"kept"`
-	Slower  float64        `json:"p99Ratio,omitempty"` // of hits, to undisturbed
-	Grown   float64        `json:"memoryRatio,omitempty"`
-	Refusal time.Duration  `json:"slowestRefusal,omitempty"`
-	Flooded [2]int         `json:"flood,omitzero"` // sent and answered
-	Reasons map[string]int `json:"reasons,omitempty"`
-	Line    string         `json:"line"` // of UDP, see load.Book.Line
-}
-
-// tcp is both kinds of TCP together, for the table.
-func (o outcome) tcpMissed() int { return o.TCP.Missed() + o.TCPLong.Missed() }
-func (o outcome) wrong() int     { return o.UDP.Wrong + o.TCP.Wrong + o.TCPLong.Wrong }
 
 // try puts a stand under load and a fault.
 func try(s *stand, f fault, lead time.Duration) outcome {
@@ -201,74 +169,6 @@ func (r *run) flood() {
 	}})
 	b := g.wait()["flood"]
 	r.Flooded = [2]int{b.Sent, b.Answered}
-}
-
-func (r *run) grown() {
-	if r.before > 0 {
-		r.Grown = r.peak / r.before
-	}
-}
-
-// watch keeps the most memory that a process had, and the most that one of its threads waited for a CPU within a second.
-func (r *run) watch(pid int, stop <-chan struct{}) {
-	const second = 10 // ticks
-	tick := time.NewTicker(time.Second / second)
-	defer tick.Stop()
-	var waits []map[string]time.Duration // since each thread's begin, at each tick
-	for {
-		select {
-		case <-stop:
-			return
-		case <-tick.C:
-			r.peak = max(r.peak, memory(pid))
-			if waits = append(waits, waited(pid)); len(waits) > second {
-				waits = waits[1:]
-			}
-			r.Waited = max(r.Waited, longest(waits[0], waits[len(waits)-1]))
-		}
-	}
-}
-
-// memory is a process's resident memory in MiB; 0 when it is gone.
-func memory(pid int) float64 {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(data))
-	if len(fields) < 2 {
-		return 0
-	}
-	pages, _ := strconv.Atoi(fields[1])
-	return float64(pages) * float64(os.Getpagesize()) / (1 << 20)
-}
-
-// flushRuleset is `nft flush ruleset`, with kube-proxy's own rules back in the same transaction: what kube-proxy does
-// about it is not the matter here.
-func (s *stand) flushRuleset() {
-	s.t.Helper()
-	p := s.node.Proxy
-	services := testutil.DNSService(clusterDNS, s.node.KubeDNSAddrs()[0])
-	services = append(services, map[string]func(*stand) []testutil.Service{"ours": second, "stock": upstreamService}[s.name](s)...)
-	if o, is := s.subject.(*ours); is && o.lease.rules.Recorded() == string(iptables.Legacy) {
-		// What flushes those rules does it table by table; kube-proxy's are not among them here.
-		for _, table := range []string{"raw", "nat", "filter"} {
-			s.node.Host.Run("iptables-legacy", "-w", "-t", table, "-F")
-		}
-		return
-	}
-	if p.Mode() == testutil.IPTables {
-		s.node.Host.Run("nft", "flush", "ruleset") // and what iptables-nft has in it; its program makes only its own again
-		s.node.Host.RunInput(p.Base(true)+p.Rules(true, services), p.Loader(true)...)
-		return
-	}
-	s.node.Host.RunInput("flush ruleset\n"+p.Base(true)+p.Rules(true, services), p.Loader(true)...)
-}
-
-// fresh is the first of n names' numbers that nobody asked for.
-func (s *stand) fresh(n int) int {
-	s.asked += n
-	return s.asked
 }
 
 var errMissing = errors.New("run it by `make faults`, in the repository's folder")

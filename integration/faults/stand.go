@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -17,7 +13,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/neardns/neardns/integration/faults/load"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -141,14 +136,6 @@ func (s *stand) gone() bool {
 	}
 }
 
-// tail is the end of a log.
-func tail(log string) string {
-	if n := len(log) - 4000; n > 0 {
-		return "…" + log[n:]
-	}
-	return log
-}
-
 // restore brings the stand back to where every run begins: all in place, served, the cache filled.
 func (s *stand) restore() {
 	s.t.Helper()
@@ -168,115 +155,3 @@ const (
 	filled, hot         = 9_500, 500 // together the cache's 10,000 entries
 	sampled             = 1000       // of the filled names, to see whether a cache still has them
 )
-
-func (s *stand) stream(st load.Stream) load.Stream {
-	st.Server = netip.AddrPortFrom(clusterDNS, 53)
-	return st
-}
-
-// fill has the cache ask for all names, so that all were asked before.
-func (s *stand) fill() {
-	s.t.Helper()
-	if s.kept() >= 0.99 {
-		return
-	}
-	rate := 10_000
-	if s.name == "ours" {
-		rate /= 2 // what is beyond the misses that one pod may have in flight is shed
-	}
-	fill := load.Plan{Duration: time.Second * filled / time.Duration(rate), Streams: []load.Stream{
-		s.stream(load.Stream{Name: "fill", Way: load.UDP, Label: fillLabel, Zone: fillZone, Names: filled, Rate: rate, Sockets: 20}),
-		s.stream(load.Stream{Name: "hot", Way: load.UDP, Label: hotLabel, Zone: hotZone, Names: hot, Rate: hot, Sockets: 20}),
-	}}
-	for range 6 {
-		books := s.ask(fill)
-		if sum := books["fill"].All(); sum.Missed() < filled/100 && books["hot"].All().Missed() == 0 {
-			return
-		}
-	}
-	s.t.Logf("%s: the cache could not be filled at %d questions a second", s.name, rate)
-}
-
-// kept is the share of a sample of the filled names that the cache answers without asking kube-dns.
-func (s *stand) kept() float64 {
-	s.t.Helper()
-	const rate = 4000
-	before := s.filler.Load()
-	// Another part each time: what this asks for is in the cache from then on.
-	s.sample = (s.sample + sampled) % (filled - sampled)
-	b := s.ask(load.Plan{Duration: time.Second * sampled / rate, Streams: []load.Stream{
-		s.stream(load.Stream{Name: "kept", Way: load.UDP, Label: fillLabel, Zone: fillZone, First: s.sample, Names: sampled, Rate: rate, Sockets: 20}),
-	}})["kept"]
-	sum := b.All()
-	return max(0, float64(sum.Cache)-float64(s.filler.Load()-before)) / float64(sum.Sent)
-}
-
-// ask runs a generator in the pod to its end.
-func (s *stand) ask(p load.Plan) map[string]*load.Book {
-	s.t.Helper()
-	return s.launch(s.pod, p).wait()
-}
-
-// generator is a load generator's process in a pod.
-type generator struct {
-	s       *stand
-	begun   time.Time // when its first questions were due, to a fraction of a millisecond
-	process *testutil.Process
-	result  chan error
-	books   map[string]*load.Book
-	errors  *strings.Builder
-}
-
-// launch starts a generator and returns when its first questions are due.
-func (s *stand) launch(pod *testutil.Pod, p load.Plan) *generator {
-	s.t.Helper()
-	s.must(p.Check())
-	in, err := json.Marshal(p)
-	s.must(err)
-	self, err := os.Executable()
-	s.must(err)
-	g := &generator{s: s, result: make(chan error, 1), books: map[string]*load.Book{}, errors: new(strings.Builder)}
-	r, w := io.Pipe()
-	cmd := exec.Command(self, loadVerb)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(in)), w, g.errors
-	g.process = pod.StartCmd(cmd)
-	go func() { _ = w.CloseWithError(errors.Join(g.process.Wait(), io.EOF)) }() // ends with the process
-	begun := make(chan time.Time, 1)
-	go func() { g.result <- g.read(r, begun) }() // ends with the pipe
-	select {
-	case g.begun = <-begun:
-	case err := <-g.result:
-		s.t.Fatalf("%s: the load did not begin: %v\n%s", s.name, err, g.errors)
-	}
-	return g
-}
-
-func (g *generator) read(r io.Reader, begun chan<- time.Time) error {
-	lines := bufio.NewReader(r)
-	line, err := lines.ReadString('\n')
-	if err != nil {
-		return err
-	}
-	if strings.TrimSpace(line) != load.Begun {
-		return fmt.Errorf("unexpected %q", line)
-	}
-	begun <- time.Now()
-	var result load.Result
-	if err := json.NewDecoder(lines).Decode(&result); err != nil {
-		return err
-	}
-	for _, b := range result.Books {
-		g.books[b.Stream.Name] = b
-	}
-	return nil
-}
-
-// wait waits for the end and returns the books by the streams' names.
-func (g *generator) wait() map[string]*load.Book {
-	g.s.t.Helper()
-	if err := <-g.result; err != nil {
-		g.s.t.Fatalf("%s: load: %v\n%s", g.s.name, err, g.errors)
-	}
-	_ = g.process.Wait() // it has said all that it had to
-	return g.books
-}

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -198,82 +196,4 @@ func (r *report) close(allowed []*regexp.Regexp, ci bool) bool {
 	}
 	r.printf("%d passed, %d failed, %d skipped\n", passed, failed, len(skips))
 	return failed == 0 && unexpected == 0 && passed > 0
-}
-
-// longest prints the n tests that took longest, those without a parent: what to look at when a check has grown slow.
-func (r *report) longest(n int) {
-	var all []*test
-	for _, t := range r.order {
-		if !strings.Contains(t.name, "/") && t.seconds > 0 {
-			all = append(all, t)
-		}
-	}
-	slices.SortStableFunc(all, func(a, b *test) int { return cmp.Compare(b.seconds, a.seconds) })
-	for _, t := range all[:min(n, len(all))] {
-		r.printf("long     %s %s (%.1fs)\n", short(t.pkg), t.name, t.seconds)
-	}
-}
-
-func (r *report) failedBelow(parent *test) bool {
-	return slices.ContainsFunc(r.order, func(t *test) bool {
-		return t.pkg == parent.pkg && t.result == "fail" && strings.HasPrefix(t.name, parent.name+"/")
-	})
-}
-
-var logLine = regexp.MustCompile(`^\s*\S+\.go:\d+: (.*)`)
-
-// reason finds in a skipped test's output why it was skipped: the line made for that, else its last logged line.
-func reason(output []string) string {
-	found := "no reason given"
-	for _, line := range output {
-		line = strings.TrimRight(line, "\n")
-		if _, rest, ok := strings.Cut(line, "SKIP-REASON: "); ok {
-			if _, why, ok := strings.Cut(rest, ": "); ok {
-				return why
-			}
-		}
-		if m := logLine.FindStringSubmatch(line); m != nil {
-			found = m[1]
-		}
-	}
-	return found
-}
-
-// readAllowed reads one regular expression a line, matched against "package test: reason". '#' begins a comment.
-func readAllowed(file string) ([]*regexp.Regexp, error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read allowed skips: %w", err)
-	}
-	var out []*regexp.Regexp
-	for i, line := range strings.Split(string(text), "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		re, err := regexp.Compile(line)
-		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", file, i+1, err)
-		}
-		out = append(out, re)
-	}
-	return out, nil
-}
-
-func tail(lines []string) string {
-	if n := len(lines) - maxOutput; n > 0 {
-		return fmt.Sprintf("      ... %d lines before\n", n) + strings.Join(lines[n:], "")
-	}
-	return strings.Join(lines, "")
-}
-
-// short takes the module's name off a package's path, which would stand before every line.
-func short(pkg string) string {
-	if parts := strings.SplitN(pkg, "/", 4); len(parts) == 4 && strings.Contains(parts[0], ".") {
-		return parts[3]
-	}
-	return pkg
 }
