@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // errMoved means that somebody else wrote the file while we did; the plan is then out of date.
@@ -119,5 +121,5 @@ func putBack(temp, to string) error {
 	case err != nil:
 		return err
 	}
-	return syncFolder(filepath.Dir(to))
+	return atomicfile.SyncFolder(filepath.Dir(to))
 }

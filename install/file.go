@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // A temporary file is hidden and ends in .tmp: a runtime takes every .conf, .conflist and .json in its folder for a
@@ -26,60 +27,24 @@ const (
 // writeTemp writes a file of its own name in folder, complete on the disk and with its final mode (and owner, that of
 // like if there is one) before anyone renames it.
 func writeTemp(folder string, content []byte, mode os.FileMode, like os.FileInfo) (name string, err error) {
-	f, err := os.CreateTemp(folder, tempPrefix+"*"+tempSuffix)
-	if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
-		return "", fmt.Errorf("%w (mount the folder writable; where SELinux is enforced, run this container as spc_t: the manifests in install/base do both)", err)
+	o := atomicfile.Options{Mode: mode, Durable: true, Owner: like, Pattern: tempPrefix + "*" + tempSuffix}
+	name, err = atomicfile.Temp(filepath.Join(folder, "x"), content, o)
+	if made := (*os.PathError)(nil); errors.As(err, &made) && made.Op == "open" && (errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS)) {
+		err = fmt.Errorf("%w (mount the folder writable; where SELinux is enforced, run this container as spc_t: the manifests in install/base do both)", err)
 	}
-	if err != nil {
-		return "", err
-	}
-	defer func() {
-		err = errors.Join(err, f.Close())
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if _, err := f.Write(content); err != nil {
-		return "", err
-	}
-	// The mode first: what belongs to another is changed only with CAP_FOWNER.
-	if err := f.Chmod(mode); err != nil {
-		return "", err
-	}
-	if like != nil {
-		if owner, ok := like.Sys().(*syscall.Stat_t); ok {
-			if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
-				return "", err
-			}
-		}
-	}
-	return f.Name(), f.Sync()
+	return name, err
 }
 
 // rename gives a finished file its name, and does not return before a power cut could no longer undo that. It must stay
 // within one folder: runtimes do not notice a file that comes from another.
-func rename(from, to string) error {
-	if err := os.Rename(from, to); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(to))
-}
+func rename(from, to string) error { return atomicfile.Rename(from, to, true) }
 
 // remove takes a file away, for good as far as the disk goes.
 func remove(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return syncFolder(filepath.Dir(file))
-}
-
-func syncFolder(folder string) (err error) {
-	d, err := os.Open(folder)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	return d.Sync()
+	return atomicfile.SyncFolder(filepath.Dir(file))
 }
 
 // lock keeps two installers from working on one folder at the same time, such as the old and the new pod of a rolling

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // placed renames temp, which is complete and holds content, to what says that it is to change places with list.
@@ -76,7 +78,7 @@ func giveBack(file string) error {
 		return nil
 	case digest(in) == placed, newer(file, list):
 		// What stands there is the installer's, or an owner's text from before this one. This run makes its change anew.
-		return errors.Join(exchange(file, list), syncFolder(folder))
+		return errors.Join(exchange(file, list), atomicfile.SyncFolder(folder))
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -40,7 +41,13 @@ const (
 	// podsDir is the folder under the state folder that holds one file per attachment.
 	podsDir = "pods"
 	suffix  = ".json"
+	// tempPrefix marks files that are being written. It begins with a dot, so that nobody takes one for a pod file.
+	tempPrefix = ".write-"
 )
+
+func options(mode fs.FileMode) atomicfile.Options {
+	return atomicfile.Options{Mode: mode, Folder: true, Pattern: tempPrefix + "*"}
+}
 
 // State is what was decided for one redirect of one pod.
 type State string
@@ -209,7 +216,7 @@ func Write(stateDir string, f File) error {
 		return err
 	}
 	path := Path(stateDir, f.ContainerID, f.IfName)
-	if err := writeAtomic(path, data, 0o600, false); err != nil {
+	if err := atomicfile.Write(path, data, options(0o600)); err != nil {
 		return fmt.Errorf("write pod file: %w", err)
 	}
 	return nil
@@ -229,7 +236,7 @@ func encode(f File) ([]byte, error) {
 
 // Read reads one pod file. A missing one wraps fs.ErrNotExist.
 func Read(path string) (File, error) {
-	data, err := readBounded(path)
+	data, err := atomicfile.Read(path, maxSize)
 	if err != nil {
 		return File{}, fmt.Errorf("read pod file: %w", err)
 	}
@@ -292,7 +299,7 @@ func Update(stateDir string, f File) error {
 		return err
 	}
 	path := Path(stateDir, f.ContainerID, f.IfName)
-	temp, err := writeTemp(path, data, 0o600, false)
+	temp, err := atomicfile.Temp(path, data, options(0o600))
 	if err != nil {
 		return fmt.Errorf("update pod file: %w", err)
 	}
@@ -411,19 +418,4 @@ func Sweep(stateDir string, age time.Duration) error {
 }
 
 // SweepFolder does so in a folder of its own: the state folder, or the one of what survives a reboot.
-func SweepFolder(dir string, age time.Duration) error {
-	names, err := namesIn(dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if !strings.HasPrefix(name, tempPrefix) {
-			continue
-		}
-		path := filepath.Join(dir, name)
-		if st, statErr := os.Lstat(path); statErr == nil && time.Since(st.ModTime()) > age {
-			err = errors.Join(err, os.Remove(path))
-		}
-	}
-	return err
-}
+func SweepFolder(dir string, age time.Duration) error { return atomicfile.Sweep(dir, tempPrefix, age) }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // record is one file of JSON that the products share, beside the pods' own. what names it in errors.
@@ -17,7 +19,7 @@ type record[T any] struct {
 // read returns the zero value, and no error, where there is no file; then ok is false.
 func (r record[T]) read(path string) (v T, ok bool, err error) {
 	var none T
-	data, err := readBounded(path)
+	data, err := atomicfile.Read(path, maxSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return none, false, nil
 	}
@@ -35,7 +37,9 @@ func (r record[T]) write(path string, v T) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", r.what, err)
 	}
-	if err := writeAtomic(path, append(data, '\n'), 0o644, r.durable); err != nil {
+	o := options(0o644)
+	o.Durable = r.durable
+	if err := atomicfile.Write(path, append(data, '\n'), o); err != nil {
 		return fmt.Errorf("write %s: %w", r.what, err)
 	}
 	return nil

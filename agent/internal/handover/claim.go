@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // Claim is what an agent says of itself to another.
@@ -89,10 +91,7 @@ func Birth(dir string) (int64, error) {
 	}
 	text := fmt.Sprintf("%s %d\n", strings.TrimSpace(string(boot)), now.Nano())
 	// Renamed into place: a container that is killed meanwhile leaves no half of it.
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		return now.Nano(), fmt.Errorf("write the pod's birth: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o600}); err != nil {
 		return now.Nano(), fmt.Errorf("write the pod's birth: %w", err)
 	}
 	return now.Nano(), nil

@@ -11,13 +11,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/unixsock"
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // Listen makes the socket at which successors ask. It takes the place of whatever is at path in one step, so that a
 // successor finds either this holder or the one before, and leaves the file when it is closed: by then it may be another's.
 func Listen(path string) (*net.UnixListener, error) {
-	return unixsock.Listen("unixpacket", path)
+	return atomicfile.Listen("unixpacket", path)
 }
 
 // Give answers successors at l until ctx ends or the node is handed over; it closes l. Then it returns true. One successor

@@ -25,6 +25,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/upstream"
+	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
@@ -231,14 +232,7 @@ func (c *nodeCache) write(text string) {
 
 // replaceFile writes a whole file or nothing.
 func replaceFile(path, text string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	fresh := path + ".new"
-	if err := os.WriteFile(fresh, []byte(text), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(fresh, path)
+	return atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o644, Folder: true})
 }
 
 // ended takes the file of -pidfile away, as CoreDNS does, and the link, unless it is to stay. The switch stays in any case: pods

@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/neardns/neardns/agent/internal/unixsock"
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // Times of the endpoints.
@@ -149,7 +149,7 @@ func ServeTLS(ctx context.Context, log *slog.Logger, name, addr string, handler 
 // there, in one step, and leaves its own at the end: by then it may be another agent's.
 func ServeSocket(ctx context.Context, log *slog.Logger, path string, handler http.Handler) {
 	serve(ctx, log.With("endpoint", "status", "path", path), handler, func() (net.Listener, error) {
-		return unixsock.Listen("unix", path)
+		return atomicfile.Listen("unix", path)
 	})
 }
 

@@ -8,11 +8,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // How often a Keeper looks after its store.
@@ -142,35 +143,6 @@ func (k *Keeper) Save() {
 }
 
 // write replaces the file whole or not at all.
-func (k *Keeper) write() (err error) {
-	dir := filepath.Dir(k.Path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	// One name, so that what a crash leaves does not add up. Whatever has it goes: to open a pipe for writing would wait for a reader.
-	temporary := k.Path + ".new"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(temporary))
-		}
-	}()
-	if err := errors.Join(k.Snapshot(f), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, k.Path); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("open folder: %w", err)
-	}
-	defer d.Close()
-	return d.Sync()
+func (k *Keeper) write() error {
+	return atomicfile.Stream(k.Path, atomicfile.Options{Mode: 0o600, Durable: true, Folder: true}, k.Snapshot)
 }

@@ -1,4 +1,4 @@
-package unixsock
+package atomicfile
 
 import (
 	"net"

@@ -1,0 +1,194 @@
+// Package atomicfile writes files that others read meanwhile: a reader finds the old contents or the new ones, never a part. It is
+// a leaf, and the products' one writer of such files. (A pod's resolv.conf is changed in place, D-028.)
+//
+// Failure policy: a write is whole or absent. A process that is killed amid one leaves at most a temporary file beside the file,
+// under the name that its options choose. All is safe for concurrent use by processes, each of which has its own temporary file
+// where the pattern has a *.
+package atomicfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options say how a file is written. The zero value writes one that nobody may read.
+type Options struct {
+	Mode    fs.FileMode // of the file, whatever the umask
+	Durable bool        // the file survives a power cut; state that a reboot removes anyway need not pay for it
+	Folder  bool        // its folder is made where it is missing
+	Owner   fs.FileInfo // the file belongs to whom this one belongs to; nil: to the process
+	// Pattern names the temporary file beside the file, as os.CreateTemp has it. Without a * there is one such name, so that what
+	// crashes leave does not add up; whatever has it is removed. "" is the file's own name with .new behind it.
+	Pattern string
+}
+
+// Write makes path hold data, or leaves it as it was.
+func Write(path string, data []byte, o Options) error {
+	return Stream(path, o, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// Stream makes path hold what fill writes, or leaves it as it was.
+func Stream(path string, o Options, fill func(io.Writer) error) error {
+	temp, err := temporary(path, o, fill)
+	if err != nil {
+		return err
+	}
+	if err := Rename(temp, path, o.Durable); err != nil {
+		os.Remove(temp)
+		return err
+	}
+	return nil
+}
+
+// Temp writes a complete file beside path, for a caller that gives it its place in another way, and returns its name.
+func Temp(path string, data []byte, o Options) (name string, err error) {
+	return temporary(path, o, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+func temporary(path string, o Options, fill func(io.Writer) error) (name string, err error) {
+	f, err := create(path, o.Pattern)
+	if o.Folder && errors.Is(err, fs.ErrNotExist) {
+		// Once after a reboot; afterwards the folder is there and costs nothing.
+		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
+			f, err = create(path, o.Pattern)
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err = errors.Join(err, f.Close()); err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	if err := fill(f); err != nil {
+		return "", err
+	}
+	// The mode first: what belongs to another is changed only with CAP_FOWNER.
+	if err := f.Chmod(o.Mode); err != nil {
+		return "", err
+	}
+	if o.Owner != nil {
+		if owner, ok := o.Owner.Sys().(*syscall.Stat_t); ok {
+			if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
+				return "", err
+			}
+		}
+	}
+	if o.Durable {
+		return f.Name(), f.Sync()
+	}
+	return f.Name(), nil
+}
+
+func create(path, pattern string) (*os.File, error) {
+	if strings.Contains(pattern, "*") {
+		return os.CreateTemp(filepath.Dir(path), pattern)
+	}
+	name := path + ".new"
+	if pattern != "" {
+		name = filepath.Join(filepath.Dir(path), pattern)
+	}
+	// To open a pipe for writing would wait for a reader.
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+}
+
+// Rename gives a finished file its name. Durable, it does not return before a power cut could no longer undo that.
+func Rename(from, to string, durable bool) error {
+	if err := os.Rename(from, to); err != nil || !durable {
+		return err
+	}
+	return SyncFolder(filepath.Dir(to))
+}
+
+// SyncFolder makes the names in a folder outlive a power cut.
+func SyncFolder(folder string) (err error) {
+	d, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.Sync()
+}
+
+// Read reads a regular file of at most most bytes.
+func Read(path string, most int64) ([]byte, error) {
+	// Not blocking: a pipe in the file's place must not hold up a pod's start.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > most {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, most)
+	}
+	return data, nil
+}
+
+// Sweep removes from a folder what writers that were killed left half done, once it is older than age: what has the prefix of their
+// pattern. A missing folder has nothing of it.
+func Sweep(folder, prefix string, age time.Duration) error {
+	all, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range all {
+		if !strings.HasPrefix(e.Name(), prefix) {
+			continue
+		}
+		if st, statErr := e.Info(); statErr == nil && time.Since(st.ModTime()) > age {
+			err = errors.Join(err, os.Remove(filepath.Join(folder, e.Name())))
+		}
+	}
+	return err
+}
+
+// Listen makes a socket that only root may use. network is "unix" or "unixpacket". It takes the place of whatever is at path
+// in one step, so that who connects finds either this one or the one before. Closing it leaves the file: by then it may be
+// another process's. path may have at most 103 bytes, four less than the kernel takes (unix(7)), since the socket is made
+// beside it first.
+func Listen(network, path string) (*net.UnixListener, error) {
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove old socket: %w", err)
+	}
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: fresh, Net: network})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(fresh, 0o600), os.Rename(fresh, path)); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}

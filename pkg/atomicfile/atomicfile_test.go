@@ -1,0 +1,113 @@
+package atomicfile
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range all {
+		out = append(out, e.Name())
+	}
+	return strings.Join(out, " ")
+}
+
+// A file is written whole, with its mode, and nothing is left beside it; what fails leaves the old one.
+func TestWrite(t *testing.T) {
+	for name, o := range map[string]Options{
+		"one name":       {Mode: 0o640, Folder: true},
+		"a pattern":      {Mode: 0o640, Folder: true, Pattern: ".write-*"},
+		"another's name": {Mode: 0o640, Folder: true, Pattern: ".half", Durable: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "a", "b")
+			path := filepath.Join(dir, "f")
+			if err := Write(path, nil, Options{Pattern: o.Pattern}); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("without a folder: %v", err)
+			}
+			for _, text := range []string{"first", "second, which is longer", ""} {
+				if err := Write(path, []byte(text), o); err != nil {
+					t.Fatal(err)
+				}
+				got, err := os.ReadFile(path)
+				st, statErr := os.Stat(path)
+				if err != nil || statErr != nil || string(got) != text || st.Mode() != 0o640 {
+					t.Errorf("%q, %v, %v, want %q", got, err, st.Mode(), text)
+				}
+			}
+			failed := errors.New("no more")
+			err := Stream(path, o, func(w io.Writer) error {
+				_, _ = w.Write([]byte("half"))
+				return failed
+			})
+			got, readErr := os.ReadFile(path)
+			if !errors.Is(err, failed) || readErr != nil || len(got) > 0 || names(t, dir) != "f" {
+				t.Errorf("%v, %q, %v; in the folder: %s", err, got, readErr, names(t, dir))
+			}
+		})
+	}
+}
+
+// What a crash left under the one name goes, whatever it is, and nobody waits for it.
+func TestWriteOverLeftovers(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := os.Symlink("/dev/full", path+".new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(path, []byte("x"), Options{Mode: 0o600}); err != nil || names(t, dir) != "f" {
+		t.Errorf("%v: %s", err, names(t, dir))
+	}
+	if st, err := os.Lstat(path); err != nil || !st.Mode().IsRegular() {
+		t.Errorf("%v, %v", st, err)
+	}
+}
+
+func TestTemp(t *testing.T) {
+	dir := t.TempDir()
+	like, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := Temp(filepath.Join(dir, "f"), []byte("x"), Options{Mode: 0o600, Owner: like, Pattern: ".a-*.tmp"})
+	if err != nil || !strings.HasPrefix(filepath.Base(name), ".a-") || !strings.HasSuffix(name, ".tmp") {
+		t.Fatalf("%s, %v", name, err)
+	}
+	if err := Sweep(dir, ".a-", time.Hour); err != nil || names(t, dir) == "" {
+		t.Errorf("a young one is swept: %v", err)
+	}
+	if err := Sweep(dir, ".a-", 0); err != nil || names(t, dir) != "" {
+		t.Errorf("an old one stays: %v", err)
+	}
+	if err := Sweep(filepath.Join(dir, "none"), ".a-", 0); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte("12345"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Read(path, 5); err != nil || string(got) != "12345" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := Read(path, 4); err == nil || !strings.Contains(err.Error(), "larger than 4 bytes") {
+		t.Error(err)
+	}
+	if _, err := Read(filepath.Dir(path), 4); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Error(err)
+	}
+}
