@@ -27,12 +27,15 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"node", "[--config FILE] [--take-over] [--pod-dir DIR]", "run the cache of this node (what the DaemonSet runs)", runNode},
-		{nodecacheName, "[node-cache's flags]", "stand in for NodeLocal DNSCache's node-cache: its flags, its Corefile template; flags alone mean this, too", runNodecache},
-		{"ready", "[--config FILE | --pod-dir DIR] [--alive]", "whether the agent serves under its leases, or at least runs, for the kubelet's probes", runReady},
+		{nodecacheName, "[node-cache's flags]", "stand in for NodeLocal DNSCache's node-cache: its flags, its Corefile template; flags alone mean " +
+			"this, too", runNodecache},
+		{"ready", "[--config FILE | --pod-dir DIR] [--alive]", "whether the agent serves under its leases, or at least runs, for the kubelet's probes",
+			runReady},
 		{"status", "[--config FILE] [--json]", "what is served, under which leases, since when", runStatus},
 		{"doctor", "[--config FILE] [--json] [--cni-conf DIR] [--cni-bin DIR]", "what is wrong on this node and what to do; it only looks", runDoctor},
 		{"pods", "[--config FILE] [--json]", "the pods of this node: their DNS settings, what became of an overlay, and their questions", runPods},
-		{"config", "check|show [--config FILE] [--corefile] [--format yaml|conflist-entry]", "check the configuration, or print it as it takes effect", runConfig},
+		{"config", "check|show [--config FILE] [--corefile] [--format yaml|conflist-entry]", "check the configuration, or print it as it takes effect",
+			runConfig},
 		{"cleanup", "[--config FILE] [--cni-conf DIR] [--link NAME]", "take away everything that neardns left on this node", runCleanup},
 		{"version", "", "print the version", runVersion},
 	}

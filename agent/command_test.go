@@ -58,25 +58,33 @@ func TestCommandLine(t *testing.T) {
 		{"config alone", []string{"config"}, nil, exitConfig, "", "config check"},
 		{"config check", []string{"config", "check", "--config", "/node.yaml"}, good, exitGood, "configuration is good", ""},
 		{"config show", []string{"config", "show", "--config", "/node.yaml"}, good, exitGood, "clusterDNS: 10.96.0.10", ""},
-		{"config show corefile", []string{"config", "show", "--corefile", "--config", "/node.yaml"}, good, exitGood, "bind 169.254.20.10 169.254.20.11", ""},
+		{"config show corefile", []string{"config", "show", "--corefile", "--config", "/node.yaml"}, good, exitGood, "bind 169.254.20.10 169.254.20.11",
+			""},
 		{"config show entry", []string{"config", "show", "--format", "conflist-entry", "--config", "/node.yaml"}, good, exitGood, `"type": "neardns"`, ""},
 		{"config show format", []string{"config", "show", "--format", "toml", "--config", "/node.yaml"}, good, exitConfig, "", `--format "toml"`},
 		{"no file", []string{"config", "check", "--config", "/none.yaml"}, nil, exitConfig, "", "/none.yaml"},
-		{"unknown key", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirect: [10.96.0.10]\n"}, exitConfig, "", "/node.yaml:3:1"},
-		{"no upstream", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\nupstreams: {external: [/etc/resolv.conf]}\n"}, exitConfig, "", "/etc/resolv.conf"},
-		{"unknown key, else good", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, exitConfig, "", `/node.yaml:4:1: unknown field "upstream": did you mean "upstreams"?`},
-		{"config show, unknown key", []string{"config", "show", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, exitGood, "clusterDNS: 10.96.0.10", `warning: /node.yaml:4:1: unknown field "upstream"`},
+		{"unknown key", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirect: [10.96.0.10]\n"},
+			exitConfig, "", "/node.yaml:3:1"},
+		{"no upstream", []string{"config", "check", "--config", "/node.yaml"},
+			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\nupstreams: {external: [/etc/resolv.conf]}\n"}, exitConfig, "",
+			"/etc/resolv.conf"},
+		{"unknown key, else good", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, exitConfig, "",
+			`/node.yaml:4:1: unknown field "upstream": did you mean "upstreams"?`},
+		{"config show, unknown key", []string{"config", "show", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, exitGood,
+			"clusterDNS: 10.96.0.10", `warning: /node.yaml:4:1: unknown field "upstream"`},
 		{
 			"config show entry, unknown key", []string{"config", "show", "--format", "conflist-entry", "--config", "/node.yaml"},
 			map[string]string{"/node.yaml": newer}, exitGood, `"type": "neardns"`, `warning: /node.yaml:4:1: unknown field "upstream"`,
 		},
 		{
-			"config show, by kube-dns", []string{"config", "show", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n"}, exitGood,
+			"config show, by kube-dns", []string{"config", "show", "--config", "/node.yaml"},
+			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n"}, exitGood,
 			"external: auto  # default: kube-dns, because its Corefile is not mounted here, at /etc/kube-dns-corefile/Corefile", "",
 		},
 		{
 			"config show, by the node's", []string{"config", "show", "--config", "/node.yaml"},
-			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n", "/etc/resolv.conf": "nameserver 192.0.2.53\n", "/etc/kube-dns-corefile/Corefile": ". {\n forward . /etc/resolv.conf\n}\n"}, exitGood,
+			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n", "/etc/resolv.conf": "nameserver 192.0.2.53\n",
+				"/etc/kube-dns-corefile/Corefile": ". {\n forward . /etc/resolv.conf\n}\n"}, exitGood,
 			"external: auto  # default: the node's resolvers, because kube-dns's Corefile asks them, too: forward . /etc/resolv.conf, line 2", "",
 		},
 		{
@@ -112,7 +120,8 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	ns := testutil.NewNS(t, "cleanup")
 	dir := t.TempDir()
 	conf := filepath.Join(dir, "node.yaml")
-	text := head + "redirects: [10.96.0.10]\nupstreams: {external: [192.0.2.1]}\nstateDir: " + dir + "/run\npersistDir: " + dir + "/lib\nlisten: {metrics: \"127.0.0.1:19253\", health: \"127.0.0.1:18080\"}\n"
+	text := head + "redirects: [10.96.0.10]\nupstreams: {external: [192.0.2.1]}\nstateDir: " + dir + "/run\npersistDir: " + dir +
+		"/lib\nlisten: {metrics: \"127.0.0.1:19253\", health: \"127.0.0.1:18080\"}\n"
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +144,8 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if err := p.Terminate(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if out := ns.Run("sh", "-c", "nft list tables; ip -o link show neardns0"); !strings.Contains(out, "neardns0") || !strings.Contains(out, "table inet neardns") {
+	if out := ns.Run("sh", "-c", "nft list tables; ip -o link show neardns0"); !strings.Contains(out, "neardns0") || !strings.Contains(out,
+		"table inet neardns") {
 		t.Errorf("link and switch must outlive the agent:\n%s", out)
 	}
 	for _, name := range []string{"plugin.log", "plugin.log.1", "watch.json"} {
@@ -150,10 +160,12 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if err := errors.Join(os.Mkdir(cni, 0o755), os.WriteFile(list, []byte(chained), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := ns.TryRun("", bin, "cleanup", "--config", conf, "--cni-conf", cni); err == nil || !strings.Contains(out+err.Error(), "neardns-install uninstall") {
+	if out, err := ns.TryRun("", bin, "cleanup", "--config", conf, "--cni-conf", cni); err == nil || !strings.Contains(out+err.Error(),
+		"neardns-install uninstall") {
 		t.Errorf("cleanup without an installer: %v\n%s", err, out)
 	}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "neardns-install"), "../install").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "neardns-install"),
+		"../install").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	t.Log(ns.Run(bin, "cleanup", "--config", conf, "--cni-conf", cni))

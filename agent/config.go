@@ -36,7 +36,8 @@ func runConfig(ctx context.Context, e env, args []string) error {
 	fs := flags(e, "config "+verb)
 	path := configFlag(fs)
 	corefile := fs.Bool("corefile", false, "show the Corefile that is rendered from it")
-	format := fs.String("format", "yaml", "yaml; conflist-entry: the plugin's entry for the CNI conflist; kubelet: what is detected by the kubelet's own file, as JSON, or nothing")
+	format := fs.String("format", "yaml", "yaml; conflist-entry: the plugin's entry for the CNI conflist; kubelet: what is detected by the "+
+		"kubelet's own file, as JSON, or nothing")
 	if err := parse(fs, args[1:]); err != nil {
 		return err
 	}

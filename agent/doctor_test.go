@@ -26,7 +26,8 @@ func TestDoctorChangesNothing(t *testing.T) {
 		args []string
 		want string
 	}{{nil, "\nDEGRADED: "}, {[]string{"--json"}, `"good": false`}} {
-		e, stdout, stderr := fake(map[string]string{conf: text}, append([]string{"doctor", "--config", conf, "--cni-conf", dir, "--cni-bin", dir}, tc.args...)...)
+		e, stdout, stderr := fake(map[string]string{conf: text}, append([]string{"doctor", "--config", conf, "--cni-conf", dir, "--cni-bin", dir},
+			tc.args...)...)
 		var code int
 		ns.Do(func() { code = run(t.Context(), e) })
 		if code != exitDegraded || !strings.Contains(stdout.String(), tc.want) {

@@ -48,7 +48,8 @@ func planAppend(folder, file string, entry []byte) (change, error) {
 	case name != "" && !slices.Contains(names, name):
 		return change{}, fmt.Errorf("no network's file %s in %s", name, folder)
 	case name == "" && len(names) == 0:
-		return change{}, fmt.Errorf("no network is configured in %s yet, and neardns makes none: install the cluster's network first, or use --wait", folder)
+		return change{}, fmt.Errorf("no network is configured in %s yet, and neardns makes none: install the cluster's network first, or use --wait",
+			folder)
 	case name == "":
 		name = names[0]
 	}

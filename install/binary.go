@@ -106,7 +106,8 @@ func askVersion(ctx context.Context, plugin string) ([]string, error) {
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("run %s for its version: %w%s (is it built for this machine, and the folder mounted without noexec?)", plugin, err, said(&stdout, &stderr))
+		return nil, fmt.Errorf("run %s for its version: %w%s (is it built for this machine, and the folder mounted without noexec?)", plugin, err,
+			said(&stdout, &stderr))
 	}
 	var answer struct{ SupportedVersions []string }
 	dec := json.NewDecoder(bytes.NewReader(stdout.Bytes()))

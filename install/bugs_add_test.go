@@ -37,7 +37,8 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 	state, persist := filepath.Join(dir, "run/neardns"), filepath.Join(dir, "lib/neardns")
 	whole := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP, Name: "bug07"})
 	redirects := fmt.Sprintf("%q,%q", whole.ClusterDNS()[0], whole.ClusterDNS()[1])
-	n.write(filepath.Join(dir, "src/entry.json"), fmt.Sprintf(`{"type":"neardns","redirects":[%s],"stateDir":%q,"persistDir":%q}`, redirects, state, persist), 0o644)
+	n.write(filepath.Join(dir, "src/entry.json"), fmt.Sprintf(`{"type":"neardns","redirects":[%s],"stateDir":%q,"persistDir":%q}`, redirects, state,
+		persist), 0o644)
 	n.network("10-a.conflist", `{"name":"cbr0","cniVersion":"1.1.0","plugins":[{"type":"main"}]}`)
 	code, out := n.install()
 	want(t, code, 0, out)
@@ -101,7 +102,8 @@ func (n *node) mainPlugin(pod *testutil.Pod) {
 		ips = append(ips, fmt.Sprintf(`{"address":"%s/%d","interface":0}`, a, a.BitLen()-8))
 	}
 	result := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":%q}],"ips":[%s]}`, pod.Path(), strings.Join(ips, ","))
-	script := "#!/bin/sh\ncat >/dev/null\ncase $CNI_COMMAND in\nVERSION) echo '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.0.0\",\"1.1.0\"]}';;\nADD) echo '" + result + "';;\nesac\n"
+	script := "#!/bin/sh\ncat >/dev/null\ncase $CNI_COMMAND in\nVERSION) echo " +
+		"'{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.0.0\",\"1.1.0\"]}';;\nADD) echo '" + result + "';;\nesac\n"
 	if err := os.WriteFile(filepath.Join(n.bin, "main"), []byte(script), 0o755); err != nil {
 		n.t.Fatal(err)
 	}

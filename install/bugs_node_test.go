@@ -142,7 +142,8 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 	}
 	start := time.Now()
 	out, _ := n.watch("--poll", "1h")
-	eventuallySays(t, out, "written 4 times in ", "(its first plugin is cilium-cni) drops what others add: mend that there; the next try is in 1s", "the next try is in 2s")
+	eventuallySays(t, out, "written 4 times in ", "(its first plugin is cilium-cni) drops what others add: mend that there; the next try is in 1s",
+		"the next try is in 2s")
 	took := time.Since(start)
 	if err := cilium.Close(); err != nil {
 		t.Fatal(err)
@@ -277,7 +278,8 @@ func TestBug16Multus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.network("00-multus.conf", fmt.Sprintf(`{"cniVersion":%q,"name":"multus-cni-network","type":"multus","delegates":[%s]}`, list.CNIVersion, list.Bytes))
+		n.network("00-multus.conf", fmt.Sprintf(`{"cniVersion":%q,"name":"multus-cni-network","type":"multus","delegates":[%s]}`, list.CNIVersion,
+			list.Bytes))
 	}
 	n.network("10-a.conflist", mainList)
 	multus()

@@ -299,7 +299,8 @@ func TestBug10ReplacedWhileInUse(t *testing.T) {
 		t.Helper()
 		n.write(n.plugin, string(program)+fmt.Sprint(k), 0o755) // what follows an ELF file is of no meaning
 		args := slices.Concat([]string{"install", "--force", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)
-		if out, err := exec.CommandContext(t.Context(), bin, args...).CombinedOutput(); err != nil || !strings.Contains(string(out), "wrote "+n.bin+"/neardns") {
+		if out, err := exec.CommandContext(t.Context(), bin, args...).CombinedOutput(); err != nil || !strings.Contains(string(out),
+			"wrote "+n.bin+"/neardns") {
 			t.Fatalf("release %d: %v\n%s", k, err, out)
 		}
 	}

@@ -14,9 +14,11 @@ func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	in := install{out: stdout, look: translate.Look, told: map[string]bool{}}
 	set := flag.NewFlagSet("neardns-install install", flag.ContinueOnError)
 	in.sourceFlags(set)
-	set.BoolVar(&in.force, "force", false, "also install where nothing on this host translates the cluster DNS address, outside of socket hooks: no pod can be steered there")
+	set.BoolVar(&in.force, "force", false, "also install where nothing on this host translates the cluster DNS address, outside of socket hooks: "+
+		"no pod can be steered there")
 	in.dryRunFlag(set)
-	set.StringVar(&in.kubeletTo, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), to write down there what is detected by the kubelet's configuration, for those who do not see that; empty: it is told nothing")
+	set.StringVar(&in.kubeletTo, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), to write down there what is detected by the "+
+		"kubelet's configuration, for those who do not see that; empty: it is told nothing")
 	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet, and for kube-proxy's rules")
 	if err := in.parseSource(set, args, stderr); err != nil {
 		return err
@@ -29,7 +31,8 @@ func runWatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	set := flag.NewFlagSet("neardns-install watch", flag.ContinueOnError)
 	w.sourceFlags(set)
 	set.DurationVar(&w.poll, "poll", 30*time.Second, "how often to look without an event")
-	set.StringVar(&w.stateDir, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), where it finds what the watch saw; empty: it is told nothing")
+	set.StringVar(&w.stateDir, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), where it finds what the watch saw; empty: it is "+
+		"told nothing")
 	if err := w.parseSource(set, args, stderr); err != nil {
 		return err
 	}
@@ -55,7 +58,8 @@ func runUninstall(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	un.flags(set)
 	un.dryRunFlag(set)
 	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary, unless there are pods that were made with it")
-	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`folder` where the runtime keeps what its pods were made with, for --remove-binary; empty: do not look there")
+	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`folder` where the runtime keeps what its pods were made with, for --remove-binary; "+
+		"empty: do not look there")
 	if err := un.parse(set, args, stderr); err != nil {
 		return err
 	}

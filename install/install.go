@@ -26,12 +26,13 @@ type install struct {
 	plugin, agent         string
 	kubeletTo             string // the state folder, to be told what the kubelet's configuration says; "": nobody
 	wait                  time.Duration
-	gentle                bool                                    // only add what is missing: a binary that works, an entry of ours wherever it stands, are left
-	anyPlace              bool                                    // an entry that another plugin stands behind is right too
-	force                 bool                                    // also where nothing translates the cluster DNS address
-	look                  func(...netip.Addr) []translate.Finding // nil: do not ask
-	told                  map[string]bool                         // said already
-	out                   io.Writer
+	// gentle: only add what is missing. A binary that works and an entry of ours, wherever it stands, are left.
+	gentle   bool
+	anyPlace bool                                    // an entry that another plugin stands behind is right too
+	force    bool                                    // also where nothing translates the cluster DNS address
+	look     func(...netip.Addr) []translate.Finding // nil: do not ask
+	told     map[string]bool                         // said already
+	out      io.Writer
 }
 
 func (in install) say(format string, args ...any) { _, _ = fmt.Fprintf(in.out, format+"\n", args...) }

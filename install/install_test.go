@@ -17,10 +17,13 @@ import (
 const (
 	testEntry = `{"type":"neardns","redirects":[{"clusterDNS":"10.96.0.10","steering":"169.254.20.11"}]}`
 	// Stand-ins for the two binaries: what the installer needs of them is how they answer.
-	testPlugin = "#!/bin/sh\n[ \"$CNI_COMMAND\" = VERSION ] || exit 1\necho '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\"]}'\n"
-	testAgent  = "#!/bin/sh\n[ \"$*\" = \"config show --format conflist-entry --config $NODECONFIG\" ] || { echo \"called with $*\" >&2; exit 1; }\necho '" + testEntry + "'\n"
-	mainList   = "{\n  \"name\": \"cbr0\",\n  \"cniVersion\": \"0.3.1\",\n  \"plugins\": [\n    {\"type\": \"flannel\", \"n\": 12345678901234567890}\n  ]\n}\n"
-	mainConf   = "{\"cniVersion\":\"0.4.0\",\"name\":\"mynet\",\"type\":\"bridge\",\"mtu\":1.50e3}\n"
+	testPlugin = "#!/bin/sh\n[ \"$CNI_COMMAND\" = VERSION ] || exit 1\necho " +
+		"'{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\"]}'\n"
+	testAgent = "#!/bin/sh\n[ \"$*\" = \"config show --format conflist-entry --config $NODECONFIG\" ] || { echo \"called with $*\" >&2; exit 1; " +
+		"}\necho '" + testEntry + "'\n"
+	mainList = "{\n  \"name\": \"cbr0\",\n  \"cniVersion\": \"0.3.1\",\n  \"plugins\": [\n    {\"type\": \"flannel\", \"n\": " +
+		"12345678901234567890}\n  ]\n}\n"
+	mainConf = "{\"cniVersion\":\"0.4.0\",\"name\":\"mynet\",\"type\":\"bridge\",\"mtu\":1.50e3}\n"
 )
 
 // node is the part of a node that the installer sees.
@@ -174,12 +177,14 @@ func TestEntryComesFromTheAgent(t *testing.T) {
 	// What it finds of the kubelet is written down where one asks for it, and goes with the kubelet's file.
 	state := filepath.Join(t.TempDir(), "run")
 	finds := func(what string) string {
-		return strings.Replace(testAgent, "\n", "\n[ \"$*\" = \"config show --format kubelet --config $NODECONFIG\" ] && { printf %s '"+what+"'; exit; }\n", 1)
+		return strings.Replace(testAgent, "\n", "\n[ \"$*\" = \"config show --format kubelet --config $NODECONFIG\" ] && { printf %s '"+what+"'; "+
+			"exit; }\n", 1)
 	}
 	n.write(agent, finds(`{"clusterDomain":"x.y","clusterDNS":["10.96.0.10"]}`), 0o755)
 	code, out = n.install("--state-dir", state)
 	want(t, code, 0, out)
-	if text, err := os.ReadFile(filepath.Join(state, "kubelet.yaml")); err != nil || string(text) != `{"clusterDomain":"x.y","clusterDNS":["10.96.0.10"]}`+"\n" {
+	if text, err := os.ReadFile(filepath.Join(state, "kubelet.yaml")); err != nil ||
+		string(text) != `{"clusterDomain":"x.y","clusterDNS":["10.96.0.10"]}`+"\n" {
 		t.Errorf("written down: %q %v", text, err)
 	}
 	n.write(agent, finds(""), 0o755)
@@ -259,15 +264,20 @@ func TestRefusedAndUntouched(t *testing.T) {
 		args  []string
 		part  string
 	}{
-		"list without version":        {map[string]string{"10-a.conflist": `{"name":"n","plugins":[{"type":"a"}]}`}, nil, "10-a.conflist: cniVersion is none"},
-		"old version":                 {map[string]string{"10-a.conflist": `{"name":"n","cniVersion":"0.2.0","plugins":[{"type":"a"}]}`}, nil, "cniVersion is 0.2.0"},
-		"list in a .conf":             {map[string]string{"10-a.conf": mainList}, nil, "rename it"},
-		"plugin in a .conflist":       {map[string]string{"10-a.conflist": mainConf}, nil, "rename it"},
-		"ours alone":                  {map[string]string{"10-a.conflist": `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"neardns"}]}`}, nil, "no plugin but neardns"},
-		"Multus":                      {map[string]string{"00-multus.conf": `{"cniVersion":"0.3.1","name":"multus-cni-network","type":"multus-shim"}`, "10-a.conflist": mainList}, nil, "--file"},
-		"no such file":                {map[string]string{"10-a.conflist": mainList}, []string{"--file", "20-b.conflist"}, "20-b.conflist"},
-		"converted, it would be late": {map[string]string{"10-a.conf": mainConf, "10-a.conf.conflist": mainList}, nil, "would then take 10-a.conf.conflist"},
-		"conf and another list":       {map[string]string{"10-a.conf": mainConf, "10-a.conflist": mainList}, nil, "not the same network"},
+		"list without version": {map[string]string{"10-a.conflist": `{"name":"n","plugins":[{"type":"a"}]}`}, nil,
+			"10-a.conflist: cniVersion is none"},
+		"old version": {map[string]string{"10-a.conflist": `{"name":"n","cniVersion":"0.2.0","plugins":[{"type":"a"}]}`}, nil,
+			"cniVersion is 0.2.0"},
+		"list in a .conf":       {map[string]string{"10-a.conf": mainList}, nil, "rename it"},
+		"plugin in a .conflist": {map[string]string{"10-a.conflist": mainConf}, nil, "rename it"},
+		"ours alone": {map[string]string{"10-a.conflist": `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"neardns"}]}`}, nil,
+			"no plugin but neardns"},
+		"Multus": {map[string]string{"00-multus.conf": `{"cniVersion":"0.3.1","name":"multus-cni-network","type":"multus-shim"}`,
+			"10-a.conflist": mainList}, nil, "--file"},
+		"no such file": {map[string]string{"10-a.conflist": mainList}, []string{"--file", "20-b.conflist"}, "20-b.conflist"},
+		"converted, it would be late": {map[string]string{"10-a.conf": mainConf, "10-a.conf.conflist": mainList}, nil,
+			"would then take 10-a.conf.conflist"},
+		"conf and another list": {map[string]string{"10-a.conf": mainConf, "10-a.conflist": mainList}, nil, "not the same network"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

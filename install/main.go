@@ -94,7 +94,8 @@ type folders struct {
 func (f *folders) flags(set *flag.FlagSet) {
 	set.StringVar(&f.bin, "cni-bin", "/opt/cni/bin", "`folder` of the runtime's CNI plugins")
 	set.StringVar(&f.conf, "cni-conf", "/etc/cni/net.d", "`folder` of the runtime's network configurations")
-	set.StringVar(&f.file, "file", "", "`name` of the network's file in --cni-conf, where it is not the first one (CRI-O's cni_default_network, the delegate of Multus)")
+	set.StringVar(&f.file, "file", "", "`name` of the network's file in --cni-conf, where it is not the first one (CRI-O's cni_default_network, "+
+		"the delegate of Multus)")
 }
 
 func (f *folders) dryRunFlag(set *flag.FlagSet) {

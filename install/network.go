@@ -75,7 +75,8 @@ func (c *change) convert(folder string, first bool, names []string) ([]byte, err
 	c.to = filepath.Join(folder, name)
 	after := append(slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == old }), name)
 	if first && slices.Min(after) != name {
-		return nil, fmt.Errorf("%s has to become %s to hold more than one plugin, but the runtime would then take %s: rename one of them", c.from, name, slices.Min(after))
+		return nil, fmt.Errorf("%s has to become %s to hold more than one plugin, but the runtime would then take %s: rename one of them", c.from, name,
+			slices.Min(after))
 	}
 	if slices.Contains(names, name) {
 		if err := c.ownLeftover(); err != nil {

@@ -122,7 +122,8 @@ func TestHugeListIsRefused(t *testing.T) {
 func TestEntryOfAPersonIsJudged(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`)
-	if out, err := exec.CommandContext(t.Context(), "sh", "-c", `rm "$0" && go build -buildvcs=false -o "$0" ../plugins/neardns`, n.plugin).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", `rm "$0" && go build -buildvcs=false -o "$0" ../plugins/neardns`,
+		n.plugin).CombinedOutput(); err != nil {
 		t.Fatalf("build the plugin: %v\n%s", err, out)
 	}
 	n.write(n.args[slices.Index(n.args, "--entry")+1], strings.Replace(testEntry, `"redirects"`, `"colour":"red","redirects"`, 1), 0o644)

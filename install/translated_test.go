@@ -79,7 +79,8 @@ func TestInstallsWhereItIsTranslated(t *testing.T) {
 	testutil.RequireRoot(t)
 	service := testutil.DNSService(netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.244.0.9"))
 	legacy := func(ns *testutil.NetNS) {
-		for _, args := range [][]string{{"-N", "KUBE-SERVICES"}, {"-N", "KUBE-SVC-TCOU7JCQXEZGVUNU"}, {"-A", "KUBE-SERVICES", "-d", "10.96.0.10", "-p", "udp", "--dport", "53", "-j", "KUBE-SVC-TCOU7JCQXEZGVUNU"}} {
+		for _, args := range [][]string{{"-N", "KUBE-SERVICES"}, {"-N", "KUBE-SVC-TCOU7JCQXEZGVUNU"},
+			{"-A", "KUBE-SERVICES", "-d", "10.96.0.10", "-p", "udp", "--dport", "53", "-j", "KUBE-SVC-TCOU7JCQXEZGVUNU"}} {
 			ns.Run(slices.Concat([]string{"iptables-legacy", "-w", "-t", "nat"}, args)...)
 		}
 	}
@@ -87,9 +88,11 @@ func TestInstallsWhereItIsTranslated(t *testing.T) {
 		prepare func(*testutil.NetNS)
 		says    string
 	}{
-		"iptables-nft":    {func(ns *testutil.NetNS) { testutil.InstallProxy(t, ns, testutil.IPTables, service...) }, "10.96.0.10 is translated by iptables-nft, table nat"},
+		"iptables-nft": {func(ns *testutil.NetNS) { testutil.InstallProxy(t, ns, testutil.IPTables, service...) },
+			"10.96.0.10 is translated by iptables-nft, table nat"},
 		"iptables-legacy": {legacy, "10.96.0.10 is translated by iptables-legacy, table nat"},
-		"nftables":        {func(ns *testutil.NetNS) { testutil.InstallProxy(t, ns, testutil.NFTables, service...) }, "10.96.0.10 is translated by nftables, table kube-proxy"},
+		"nftables": {func(ns *testutil.NetNS) { testutil.InstallProxy(t, ns, testutil.NFTables, service...) },
+			"10.96.0.10 is translated by nftables, table kube-proxy"},
 		"who knows": {func(ns *testutil.NetNS) {
 			ns.Bridge("ovn-k8s-mp0")
 			ns.AddRoute(netip.MustParsePrefix("10.96.0.0/12"), netip.Addr{}, "ovn-k8s-mp0")
@@ -123,7 +126,8 @@ func TestSteeringNobodyIsNotAsked(t *testing.T) {
 func TestWaitsForKubeProxy(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
-	for after, wantErr := range map[time.Duration]string{30 * time.Second: "", 2 * time.Minute: "nothing in this host's netfilter or IPVS translates 10.96.0.10 (not yet)"} {
+	for after, wantErr := range map[time.Duration]string{30 * time.Second: "",
+		2 * time.Minute: "nothing in this host's netfilter or IPVS translates 10.96.0.10 (not yet)"} {
 		synctest.Test(t, func(t *testing.T) {
 			var out bytes.Buffer
 			begin, looks := time.Now(), 0

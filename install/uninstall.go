@@ -50,7 +50,8 @@ func (un uninstall) run(ctx context.Context) error {
 			return err
 		}
 		if len(pods) > 0 {
-			return fmt.Errorf("left %s: %d pods were made with it and cannot be taken down without it: %s (run this again when they are gone; --cni-cache \"\" removes it all the same)", target, len(pods), few(pods))
+			return fmt.Errorf("left %s: %d pods were made with it and cannot be taken down without it: %s (run this again when they are gone; "+
+				"--cni-cache \"\" removes it all the same)", target, len(pods), few(pods))
 		}
 	}
 	switch {

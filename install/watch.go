@@ -125,7 +125,8 @@ func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
 		return w.poll, nil
 	}
 	if rest := w.pace.rest(); rest > 0 {
-		w.say("network %s was written %d times in %s without neardns: whoever writes %s (its first plugin is %s) drops what others add: mend that there; the next try is in %s",
+		w.say("network %s was written %d times in %s without neardns: whoever writes %s (its first plugin is %s) drops what others add: mend that "+
+			"there; the next try is in %s",
 			o.Name, w.pace.streak, w.now().Sub(w.pace.since).Round(time.Second), o.to, o.Types[0], rest)
 		return rest, nil
 	}

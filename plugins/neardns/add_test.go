@@ -58,7 +58,8 @@ func TestAddSteersAndDelRemovesAll(t *testing.T) {
 				Nameservers: []string{tc.want[0].ClusterDNS.String()}, Searches: []string{"a.b"}, Options: []string{"ndots:5"},
 				Decisions: decisions,
 			}
-			want.DNS = &podfile.DNS{State: podfile.AsGiven, Settings: resolvconf.Settings{Nameservers: want.Nameservers, Searches: want.Searches, Options: want.Options}}
+			want.DNS = &podfile.DNS{State: podfile.AsGiven, Settings: resolvconf.Settings{Nameservers: want.Nameservers, Searches: want.Searches,
+				Options: want.Options}}
 			if d := cmp.Diff(want, r.file("c1"), cmpopts.EquateComparable(netip.Addr{})); d != "" {
 				t.Errorf("pod file (-want +got):\n%s", d)
 			}
@@ -264,7 +265,8 @@ func TestAnsweredWithoutAgent(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", proxy, attach), func(t *testing.T) {
 				node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: attach, Proxy: proxy, Name: "fallback"})
 				r, pod := newCRI(t, node.Host), node.AddPod("pod")
-				r.must(addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}, "localAddresses": []string{"169.254.20.10", "fd00:90de:d95::a"}}))
+				r.must(addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"},
+					"localAddresses": []string{"169.254.20.10", "fd00:90de:d95::a"}}))
 				verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}})
 				for _, server := range []string{"10.96.0.10", "fd00:96::a", "169.254.20.10", "fd00:90de:d95::a"} {
 					for _, network := range []string{"udp", "tcp"} {

@@ -31,7 +31,8 @@ func TestDeps(t *testing.T) {
 		"testing":                                   "test code is not part of a product",
 	} {
 		for dep := range strings.FieldsSeq(string(out)) {
-			if dep == prefix || strings.HasPrefix(dep, strings.TrimSuffix(prefix, "/")+"/") || strings.HasSuffix(prefix, "/") && strings.HasPrefix(dep, prefix) {
+			if dep == prefix || strings.HasPrefix(dep, strings.TrimSuffix(prefix, "/")+"/") || strings.HasSuffix(prefix, "/") && strings.HasPrefix(dep,
+				prefix) {
 				t.Errorf("links %s: %s", dep, why)
 			}
 		}

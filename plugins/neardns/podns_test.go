@@ -41,18 +41,33 @@ func TestPlanSettings(t *testing.T) {
 		want    podfile.DNS
 		asked   string // the nameservers that decide about steering
 	}{
-		"nothing wanted":     {`"x/y":1`, byCRI, false, inFile, podfile.DNS{State: podfile.AsGiven, Settings: kubeletSettings("ndots:5"), Path: "/s/c1/resolv.conf"}, "10.96.0.10"},
-		"nothing known":      {`"x/y":1`, byCRI, false, noFile, podfile.DNS{State: podfile.AsGiven}, ""},
-		"file":               {given, byCRI, false, inFile, podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile, Settings: kubeletSettings("ndots:1"), Path: "/s/c1/resolv.conf"}, "10.96.0.10"},
-		"no file yet":        {given, byCRI, false, noFile, podfile.DNS{State: podfile.Waiting, Settings: kubeletSettings("ndots:5"), Reason: "the runtime makes the pod's resolv.conf after ADD"}, "10.96.0.10 10.96.0.10"},
-		"file unreadable":    {given, byCRI, false, settingsFacts{SandboxErr: errors.New("no way")}, podfile.DNS{State: podfile.Failed, Lever: podfile.LeverFile, Settings: kubeletSettings("ndots:5"), Reason: "no way"}, "10.96.0.10"},
-		"file not written":   {given, byCRI, false, settingsFacts{Sandbox: inFile.Sandbox, EditErr: errors.New("disk full")}, podfile.DNS{State: podfile.Failed, Lever: podfile.LeverFile, Settings: kubeletSettings("ndots:5"), Path: "/s/c1/resolv.conf", Reason: "disk full"}, "10.96.0.10"},
-		"off":                {given + `,"resolvConf":"off"`, byCRI, false, noFile, podfile.DNS{State: podfile.AsGiven, Settings: kubeletSettings("ndots:5"), Reason: "resolvConf is off in the configuration"}, "10.96.0.10"},
-		"the host's network": {given, byCRI, true, noFile, podfile.DNS{State: podfile.AsGiven, Settings: kubeletSettings("ndots:5"), Reason: "the pod shares the host's network namespace"}, "10.96.0.10"},
-		"a result":           {`"dns":{"options":["ndots:1"]},"prevResult":{"dns":{"nameservers":["10.96.0.10"]}}`, byPodman, false, noFile, podfile.DNS{State: podfile.HandedOn, Lever: podfile.LeverResult, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Options: []string{"ndots:1"}}}, ""},
-		"other nameservers":  {`"dns":{"policy":"None","nameservers":["9.9.9.9"]}`, byCRI, false, inFile, podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile, Settings: resolvconf.Settings{Nameservers: []string{"9.9.9.9"}}, Path: "/s/c1/resolv.conf"}, "9.9.9.9"},
-		"back to the cluster": {`"dns":{"policy":"ClusterFirst"}`, byCRI, false, settingsFacts{Sandbox: sandbox.File{Path: "/r", Text: []byte("nameserver 9.9.9.9\n")}, Node: resolvconf.Node{ClusterDNS: addrs("10.96.0.10"), ClusterDomain: "c.l"}},
-			podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.c.l", "svc.c.l", "c.l"}, Options: []string{"ndots:5"}}, Path: "/r"}, "10.96.0.10"},
+		"nothing wanted": {`"x/y":1`, byCRI, false, inFile, podfile.DNS{State: podfile.AsGiven, Settings: kubeletSettings("ndots:5"),
+			Path: "/s/c1/resolv.conf"}, "10.96.0.10"},
+		"nothing known": {`"x/y":1`, byCRI, false, noFile, podfile.DNS{State: podfile.AsGiven}, ""},
+		"file": {given, byCRI, false, inFile, podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile,
+			Settings: kubeletSettings("ndots:1"), Path: "/s/c1/resolv.conf"}, "10.96.0.10"},
+		"no file yet": {given, byCRI, false, noFile, podfile.DNS{State: podfile.Waiting, Settings: kubeletSettings("ndots:5"),
+			Reason: "the runtime makes the pod's resolv.conf after ADD"}, "10.96.0.10 10.96.0.10"},
+		"file unreadable": {given, byCRI, false, settingsFacts{SandboxErr: errors.New("no way")},
+			podfile.DNS{State: podfile.Failed, Lever: podfile.LeverFile, Settings: kubeletSettings("ndots:5"), Reason: "no way"}, "10.96.0.10"},
+		"file not written": {given, byCRI, false, settingsFacts{Sandbox: inFile.Sandbox, EditErr: errors.New("disk full")},
+			podfile.DNS{State: podfile.Failed, Lever: podfile.LeverFile, Settings: kubeletSettings("ndots:5"), Path: "/s/c1/resolv.conf",
+				Reason: "disk full"}, "10.96.0.10"},
+		"off": {given + `,"resolvConf":"off"`, byCRI, false, noFile,
+			podfile.DNS{State: podfile.AsGiven, Settings: kubeletSettings("ndots:5"), Reason: "resolvConf is off in the configuration"}, "10.96.0.10"},
+		"the host's network": {given, byCRI, true, noFile, podfile.DNS{State: podfile.AsGiven, Settings: kubeletSettings("ndots:5"),
+			Reason: "the pod shares the host's network namespace"}, "10.96.0.10"},
+		"a result": {`"dns":{"options":["ndots:1"]},"prevResult":{"dns":{"nameservers":["10.96.0.10"]}}`, byPodman, false, noFile,
+			podfile.DNS{State: podfile.HandedOn, Lever: podfile.LeverResult, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"},
+				Options: []string{"ndots:1"}}}, ""},
+		"other nameservers": {`"dns":{"policy":"None","nameservers":["9.9.9.9"]}`, byCRI, false, inFile,
+			podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile, Settings: resolvconf.Settings{Nameservers: []string{"9.9.9.9"}},
+				Path: "/s/c1/resolv.conf"}, "9.9.9.9"},
+		"back to the cluster": {`"dns":{"policy":"ClusterFirst"}`, byCRI, false,
+			settingsFacts{Sandbox: sandbox.File{Path: "/r", Text: []byte("nameserver 9.9.9.9\n")},
+				Node: resolvconf.Node{ClusterDNS: addrs("10.96.0.10"), ClusterDomain: "c.l"}},
+			podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"},
+				Searches: []string{"shop.svc.c.l", "svc.c.l", "c.l"}, Options: []string{"ndots:5"}}, Path: "/r"}, "10.96.0.10"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := mustConf(t, withKeys(tc.keys))
@@ -119,11 +134,14 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	conf := object{
-		"resolvConfPaths": []string{pattern}, "dns": object{"options": []string{"timeout:3"}, "namespaces": object{"shop": object{"options": []string{"ndots:2", "edns0"}}}},
-		"runtimeConfig": object{keyAnnotations: object{overlay.AnnotationParams: "search:\n- pod.example\n", overlay.AnnotationCompletion: "true", overlay.AnnotationSteer: "perhaps"}},
+		"resolvConfPaths": []string{pattern}, "dns": object{"options": []string{"timeout:3"},
+			"namespaces": object{"shop": object{"options": []string{"ndots:2", "edns0"}}}},
+		"runtimeConfig": object{keyAnnotations: object{overlay.AnnotationParams: "search:\n- pod.example\n", overlay.AnnotationCompletion: "true",
+			overlay.AnnotationSteer: "perhaps"}},
 	}
 	add := addRequest("c1", pod, conf)
-	const want = "# by the runtime\nsearch shop.svc.cluster.local svc.cluster.local pod.example\nnameserver 10.96.0.10\noptions ndots:2 timeout:3 edns0\n"
+	const want = "# by the runtime\nsearch shop.svc.cluster.local svc.cluster.local pod.example\nnameserver 10.96.0.10\noptions ndots:2 timeout:3 " +
+		"edns0\n"
 	first := r.must(add)
 	for range 2 { // twice is as once
 		wantText(t, path, want)
@@ -204,11 +222,14 @@ func TestOverlayThatCannotBeHad(t *testing.T) {
 		reason string
 		log    string
 	}{
-		"waits":  {object{"resolvConfPaths": []string{folder}, "dns": object{"options": []string{"ndots:1"}}}, podfile.Waiting, "through NRI", "overlay not laid"},
-		"pipe":   {object{"resolvConfPaths": []string{pipe}, "dns": object{"options": []string{"ndots:1"}}}, podfile.Failed, "is no regular file", "overlay not laid"},
-		"off":    {object{"resolvConf": "off", "dns": object{"options": []string{"ndots:1"}}}, podfile.AsGiven, "resolvConf is off", "overlay not laid"},
-		"nohost": {object{"hostResolvConf": "/nonexistent/resolv.conf", "dns": object{"policy": "Default"}}, podfile.AsGiven, "nothing of what is wanted", "policy Default starts from the node's resolv.conf"},
-		"empty":  {object{"dns": object{"policy": "None"}}, podfile.AsGiven, "nothing of what is wanted", "it leaves the pod without any"},
+		"waits": {object{"resolvConfPaths": []string{folder}, "dns": object{"options": []string{"ndots:1"}}}, podfile.Waiting, "through NRI",
+			"overlay not laid"},
+		"pipe": {object{"resolvConfPaths": []string{pipe}, "dns": object{"options": []string{"ndots:1"}}}, podfile.Failed, "is no regular file",
+			"overlay not laid"},
+		"off": {object{"resolvConf": "off", "dns": object{"options": []string{"ndots:1"}}}, podfile.AsGiven, "resolvConf is off", "overlay not laid"},
+		"nohost": {object{"hostResolvConf": "/nonexistent/resolv.conf", "dns": object{"policy": "Default"}}, podfile.AsGiven, "nothing of what is wanted",
+			"policy Default starts from the node's resolv.conf"},
+		"empty": {object{"dns": object{"policy": "None"}}, podfile.AsGiven, "nothing of what is wanted", "it leaves the pod without any"},
 	} {
 		tc.conf["runtimeConfig"] = given
 		out := r.must(addRequest(id, pod, tc.conf))
@@ -241,7 +262,8 @@ func TestOverlayInTheResult(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.must(add).Stdout), &got); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff([][]string{{"10.96.0.10"}, {"svc.cluster.local", "more.example"}, {"ndots:1"}}, [][]string{got.DNS.Nameservers, got.DNS.Search, got.DNS.Options}); d != "" {
+	if d := cmp.Diff([][]string{{"10.96.0.10"}, {"svc.cluster.local", "more.example"}, {"ndots:1"}},
+		[][]string{got.DNS.Nameservers, got.DNS.Search, got.DNS.Options}); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	if len(got.IPs) == 0 {

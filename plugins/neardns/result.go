@@ -15,10 +15,12 @@ import (
 // to, these are the very bytes that came in, so that nothing that we do not know of is lost.
 func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
 	if c.PrevResult == nil {
-		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig, "no prevResult: neardns must be called as chained plugin: put it into the conflist behind the plugin that makes the pod's interface", "")
+		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig,
+			"no prevResult: neardns must be called as chained plugin: put it into the conflist behind the plugin that makes the pod's interface", "")
 	}
 	bad := func(err error) ([]byte, []netip.Addr, error) {
-		return nil, nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("prevResult cannot be read (%v): the plugin before neardns in the conflist, or the runtime, is at fault", err), "")
+		return nil, nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("prevResult cannot be read (%v): the plugin before neardns in the "+
+			"conflist, or the runtime, is at fault", err), "")
 	}
 	var head struct {
 		CNIVersion string `json:"cniVersion"`

@@ -95,7 +95,8 @@ func (r *cri) call(q request) reply {
 	args := append(append([]string{}, r.wrap...), mustBinary(r.t))
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + q.Verb, "CNI_CONTAINERID=" + q.ID, "CNI_NETNS=" + q.NetNS, "CNI_IFNAME=" + q.IfName, "CNI_ARGS=" + q.Args,
+		"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + q.Verb, "CNI_CONTAINERID=" + q.ID, "CNI_NETNS=" + q.NetNS, "CNI_IFNAME=" + q.IfName,
+		"CNI_ARGS=" + q.Args,
 		"CNI_PATH=" + filepath.Dir(mustBinary(r.t)),
 	}
 	var stdout, stderr bytes.Buffer
@@ -136,7 +137,8 @@ func addRequest(id string, pod *testutil.Pod, conf object) request {
 	for k, v := range conf {
 		merged[k] = v
 	}
-	return request{Verb: "ADD", ID: id, NetNS: pod.Path(), Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_UID=7c1f", Conf: merged}
+	return request{Verb: "ADD", ID: id, NetNS: pod.Path(), Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_UID=7c1f",
+		Conf: merged}
 }
 
 func (q request) with(verb string) request {

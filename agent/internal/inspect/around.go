@@ -14,7 +14,8 @@ func checkKubeProxy(p Picture, f *findings) {
 	case x.Mode == "none" && x.Configured == "none":
 		f.ok("none, as configured: nothing is steered")
 	case x.Mode == "none":
-		f.add(Warn, "if something else translates Service addresses in this host's netfilter, the proof of the fallback shows it; if in eBPF, nothing can be steered: set kubeProxyMode: none", "no rules of kube-proxy are seen")
+		f.add(Warn, "if something else translates Service addresses in this host's netfilter, the proof of the fallback shows it; if in eBPF, nothing "+
+			"can be steered: set kubeProxyMode: none", "no rules of kube-proxy are seen")
 	case x.Configured != "" && x.Configured != "auto" && x.Configured != x.Mode:
 		f.add(Warn, "set kubeProxyMode to "+x.Mode+", or leave it out", "its rules are %s, the configuration says %s", x.Mode, x.Configured)
 	default:
@@ -40,7 +41,8 @@ func checkUpstreams(p Picture, f *findings) {
 		case a.Own:
 			f.add(Fail, "name the server behind it instead", "%s (%s) is an address of this agent: it would ask itself for ever", a.Server, a.Role)
 		case a.Err != "":
-			f.add(Fail, "look at that server and the way to it; answers that were given before are served meanwhile, as long as cache.serveStale says", "%s (%s) does not answer: %s", a.Server, a.Role, a.Err)
+			f.add(Fail, "look at that server and the way to it; answers that were given before are served meanwhile, as long as cache.serveStale says",
+				"%s (%s) does not answer: %s", a.Server, a.Role, a.Err)
 		default:
 			f.ok("%s (%s) answers in %s", a.Server, a.Role, a.Took.Round(time.Millisecond))
 		}
@@ -64,7 +66,8 @@ func checkUpstreams(p Picture, f *findings) {
 
 // checkAnswers compares what pods are told with what they would be told without us.
 func checkAnswers(p Picture, f *findings) {
-	const do = "if kube-dns is right, leave upstreams.external out (auto) or write [], and take stubDomains out that it has otherwise; a name that has just changed differs for its TTL"
+	const do = "if kube-dns is right, leave upstreams.external out (auto) or write [], and take stubDomains out that it has otherwise; a name that " +
+		"has just changed differs for its TTL"
 	if len(p.Both) == 0 {
 		f.ok("nothing to compare: no question is steered to the agent")
 		return
@@ -91,15 +94,18 @@ func checkAnswers(p Picture, f *findings) {
 func remedyForAsking(p Picture, why string) string {
 	switch {
 	case strings.Contains(why, "not permitted"):
-		return "let the host itself ask: its firewall's OUTPUT drops udp and tcp port 53 to the cluster DNS address or to kube-dns's pods (`nft list ruleset`, `iptables -S OUTPUT`)"
+		return "let the host itself ask: its firewall's OUTPUT drops udp and tcp port 53 to the cluster DNS address or to kube-dns's pods (`nft list " +
+			"ruleset`, `iptables -S OUTPUT`)"
 	case strings.Contains(why, "unreachable"), strings.Contains(why, "no route to host"):
-		return "give the host a route to the cluster DNS address: a default route, or one for the Service range by the link that pods' packets leave by (`ip route get` says which)"
+		return "give the host a route to the cluster DNS address: a default route, or one for the Service range by the link that pods' packets leave " +
+			"by (`ip route get` says which)"
 	case p.fallbackProven() && strings.Contains(why, "REFUSED"):
 		return "let kube-dns answer the node's own address: its Corefile's acl admits pods only"
 	case p.fallbackProven():
 		return "let the host itself ask, as its pods may: look for a policy on kube-dns that admits pods and not nodes, and for the host firewall's OUTPUT"
 	}
-	return "look at kube-dns: it answers neither this node nor the prober. If it answers pods, a policy on it admits pods and not nodes: admit the nodes' addresses, too"
+	return "look at kube-dns: it answers neither this node nor the prober. If it answers pods, a policy on it admits pods and not nodes: admit the " +
+		"nodes' addresses, too"
 }
 
 // fallbackProven reports whether kube-dns answers those who are given back to it.
@@ -124,7 +130,8 @@ func checkResolvConf(p Picture, f *findings) {
 		case r.Err != "":
 			f.add(Fail, "mend the file, or name servers in upstreams.external", "%s", r.Err)
 		case len(stub) > 0:
-			f.add(Warn, "start it, and give the agent the host's network; or name /run/systemd/resolve/resolv.conf in upstreams.external", "%s names %s, a resolver on this node (systemd-resolved, dnsmasq), which does not answer", r.Path, strings.Join(stub, ", "))
+			f.add(Warn, "start it, and give the agent the host's network; or name /run/systemd/resolve/resolv.conf in upstreams.external",
+				"%s names %s, a resolver on this node (systemd-resolved, dnsmasq), which does not answer", r.Path, strings.Join(stub, ", "))
 		default:
 			f.ok("%s names %s", r.Path, plural(len(r.Servers), "server"))
 		}
@@ -160,7 +167,8 @@ func checkConflist(p Picture, f *findings) {
 		f.add(Fail, "wait for the primary CNI plugin to write its network, or name its folder with --cni-conf", "there is no network in %s", n.Folder)
 		return
 	case !n.Entry && len(n.Elsewhere) > 0:
-		f.add(Fail, "take the other network away or put the entry into the first one: "+install, "runtimes take %s, and the entry is only in %s", n.Effective, strings.Join(n.Elsewhere, ", "))
+		f.add(Fail, "take the other network away or put the entry into the first one: "+install, "runtimes take %s, and the entry is only in %s",
+			n.Effective, strings.Join(n.Elsewhere, ", "))
 	case !n.Entry:
 		f.add(Fail, install+"; new pods are not steered until then", "%s has no entry of type neardns", n.Effective)
 	case len(n.Missing) > 0:
@@ -183,9 +191,11 @@ func watched(w Watch, f *findings) {
 	case w.Fault != "":
 		f.add(Fail, "mend that; the watch tries again by itself", "the watch cannot put plugin and entry in their places: %s", w.Fault)
 	case w.Fighting:
-		f.add(Warn, log+", which names the file and its first plugin, and mend what writes it", "another program keeps taking the entry out; the watch has put it back %s", plural(w.Repairs, "time"))
+		f.add(Warn, log+", which names the file and its first plugin, and mend what writes it",
+			"another program keeps taking the entry out; the watch has put it back %s", plural(w.Repairs, "time"))
 	case w.Age > silence:
-		f.add(Warn, "start `neardns-install watch` again; when the main network writes its file anew, new pods are not steered until then", "the watch looked last %s ago", w.Age.Round(time.Minute))
+		f.add(Warn, "start `neardns-install watch` again; when the main network writes its file anew, new pods are not steered until then",
+			"the watch looked last %s ago", w.Age.Round(time.Minute))
 	}
 }
 
@@ -202,18 +212,22 @@ func checkPods(p Picture, f *findings) {
 		}
 		switch {
 		case pod.Lost != "":
-			f.add(Warn, "let it reach the steering address (install/allow-steering-networkpolicy.yaml); kube-dns answers it meanwhile, and it is tried again and again", "%s is given back: %s", pod.Name, pod.Lost)
+			f.add(Warn, "let it reach the steering address (install/allow-steering-networkpolicy.yaml); kube-dns answers it meanwhile, and it is tried "+
+				"again and again", "%s is given back: %s", pod.Name, pod.Lost)
 		case pod.Err != "":
 			f.add(Warn, "make its netns visible to the agent, or delete its file if it is gone", "%s cannot be looked at: %s", pod.Name, pod.Err)
 		case len(pod.Drift) > 0:
-			f.add(Warn, "the agent mends it when it starts and every 30 s while the fallback is proven; the pod asks kube-dns meanwhile", "%s: %s", pod.Name, some(pod.Drift))
+			f.add(Warn, "the agent mends it when it starts and every 30 s while the fallback is proven; the pod asks kube-dns meanwhile", "%s: %s", pod.Name,
+				some(pod.Drift))
 		}
 	}
 	for _, name := range p.Agent.Bypassed {
-		f.add(Warn, "let it reach the steering address (install/allow-steering-networkpolicy.yaml); kube-dns answers it meanwhile", "%s asked and was not heard", name)
+		f.add(Warn, "let it reach the steering address (install/allow-steering-networkpolicy.yaml); kube-dns answers it meanwhile",
+			"%s asked and was not heard", name)
 	}
 	if f.silent() {
-		f.ok("%d steered, %d waiting, %d left alone, %d gone: every table as it should be", counts["steered"], counts["pending"], counts["left-alone"], counts["gone"])
+		f.ok("%d steered, %d waiting, %d left alone, %d gone: every table as it should be", counts["steered"], counts["pending"], counts["left-alone"],
+			counts["gone"])
 	}
 	if mesh > 0 {
 		f.ok("%s with a service mesh that captures DNS in the pod: the mesh wins", plural(mesh, "pod"))
@@ -226,7 +240,9 @@ func checkKernel(p Picture, f *findings) {
 		f.add(Fail, "sysctl -w "+s+"=1", "%s is 0: pods do not reach kube-dns on other nodes", s)
 	}
 	if k.BridgePods && k.BridgeNF == "0" {
-		f.add(Warn, "sysctl -w net.bridge.bridge-nf-call-iptables=1 (and -ip6tables), as kubeadm asks", "pods hang on a bridge and net.bridge.bridge-nf-call-iptables is 0: where kube-dns runs on this node its answers bypass kube-proxy's way back, so the fallback fails")
+		f.add(Warn, "sysctl -w net.bridge.bridge-nf-call-iptables=1 (and -ip6tables), as kubeadm asks",
+			"pods hang on a bridge and net.bridge.bridge-nf-call-iptables is 0: where kube-dns runs on this node its answers bypass kube-proxy's way "+
+				"back, so the fallback fails")
 	}
 	if f.silent() {
 		f.ok("forwarding is on")
@@ -242,7 +258,8 @@ func checkConntrack(p Picture, f *findings) {
 	case k.ConntrackOf == 0:
 		f.ok("no limit is known")
 	case float64(k.Conntracked) >= crowded*float64(k.ConntrackOf):
-		f.add(Fail, "raise net.netfilter.nf_conntrack_max, and find who fills it (conntrack -L); hits need no entry, misses and kube-dns do", "%d of %d entries are taken", k.Conntracked, k.ConntrackOf)
+		f.add(Fail, "raise net.netfilter.nf_conntrack_max, and find who fills it (conntrack -L); hits need no entry, misses and kube-dns do",
+			"%d of %d entries are taken", k.Conntracked, k.ConntrackOf)
 	default:
 		f.ok("%d of %d entries are taken", k.Conntracked, k.ConntrackOf)
 	}
@@ -271,9 +288,11 @@ func checkNeighbours(p Picture, f *findings) {
 	for _, name := range p.Others {
 		switch {
 		case name == NodeLocalDNS:
-			f.add(Warn, "take one of the two off the node, or give them different addresses", "NodeLocal DNSCache is on this node too (link nodelocaldns or its rules)")
+			f.add(Warn, "take one of the two off the node, or give them different addresses",
+				"NodeLocal DNSCache is on this node too (link nodelocaldns or its rules)")
 		case name == Cilium:
-			f.add(Warn, "expect `left alone` or an unproven fallback where it replaces kube-proxy; socketLB.hostNamespaceOnly=true leaves pods' packets to netfilter", "Cilium is on this node: its socket load balancer rewrites before any packet exists")
+			f.add(Warn, "expect `left alone` or an unproven fallback where it replaces kube-proxy; socketLB.hostNamespaceOnly=true leaves pods' packets "+
+				"to netfilter", "Cilium is on this node: its socket load balancer rewrites before any packet exists")
 		case name == Firewalld && missing:
 			f.add(Warn, "put the pods' links into a zone that lets udp and tcp port 53 in", "firewalld is on this node, and leases are missing")
 		default:

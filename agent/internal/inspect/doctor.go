@@ -50,9 +50,12 @@ func Diagnose(p Picture) Report {
 		name string
 		look func(Picture, *findings)
 	}{
-		{"config", checkConfig}, {"agent", checkAgent}, {"link", checkLink}, {"port 53", checkListeners}, {"rules", checkRules}, {"firewall", checkFirewall}, {"leases", checkLeases},
-		{"fallback", checkFallback}, {"kube-proxy", checkKubeProxy}, {"upstreams", checkUpstreams}, {"answers", checkAnswers}, {"resolv.conf", checkResolvConf},
-		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel", checkKernel}, {"conntrack", checkConntrack}, {"folders", checkFolders}, {"neighbours", checkNeighbours},
+		{"config", checkConfig}, {"agent", checkAgent}, {"link", checkLink}, {"port 53", checkListeners}, {"rules", checkRules},
+		{"firewall", checkFirewall}, {"leases", checkLeases},
+		{"fallback", checkFallback}, {"kube-proxy", checkKubeProxy}, {"upstreams", checkUpstreams}, {"answers", checkAnswers},
+		{"resolv.conf", checkResolvConf},
+		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel", checkKernel}, {"conntrack", checkConntrack},
+		{"folders", checkFolders}, {"neighbours", checkNeighbours},
 	} {
 		f := findings{check: check.name}
 		check.look(p, &f)

@@ -23,13 +23,15 @@ func healthy() Picture {
 		Table:     Table{Present: true},
 		Fallbacks: []Answer{{Server: "10.96.0.10", Role: "fallback"}},
 		Proxy:     Proxy{Mode: "iptables", Configured: "auto"},
-		Both:      []Both{{"kubernetes.default.svc.cluster.local. A", Said{Code: "NOERROR", Records: []string{"10.96.0.1"}}, Said{Code: "NOERROR", Records: []string{"10.96.0.1"}}, netip.MustParseAddr("10.96.0.10")}},
-		Upstreams: []Answer{{Server: "10.96.0.10:53", Role: "cluster", Took: 2 * time.Millisecond}, {Server: "127.0.0.53:53", Role: "external", Took: time.Millisecond}},
-		Resolv:    []ResolvConf{{Path: "/etc/resolv.conf", Servers: []netip.Addr{netip.MustParseAddr("127.0.0.53")}}},
-		Network:   Network{Folder: "/etc/cni/net.d", Effective: "/etc/cni/net.d/10-pods.conflist", Entry: true, Plugin: "/opt/cni/bin/neardns"},
-		Pods:      []Pod{{Name: "pod default/web", State: "steered"}, {Name: "pod default/job", State: "gone"}},
-		Kernel:    Kernel{Conntracked: 10, ConntrackOf: 1000},
-		Folders:   []Folder{{Path: "/run/neardns"}, {Path: "/var/lib/neardns"}},
+		Both: []Both{{"kubernetes.default.svc.cluster.local. A", Said{Code: "NOERROR", Records: []string{"10.96.0.1"}},
+			Said{Code: "NOERROR", Records: []string{"10.96.0.1"}}, netip.MustParseAddr("10.96.0.10")}},
+		Upstreams: []Answer{{Server: "10.96.0.10:53", Role: "cluster", Took: 2 * time.Millisecond},
+			{Server: "127.0.0.53:53", Role: "external", Took: time.Millisecond}},
+		Resolv:  []ResolvConf{{Path: "/etc/resolv.conf", Servers: []netip.Addr{netip.MustParseAddr("127.0.0.53")}}},
+		Network: Network{Folder: "/etc/cni/net.d", Effective: "/etc/cni/net.d/10-pods.conflist", Entry: true, Plugin: "/opt/cni/bin/neardns"},
+		Pods:    []Pod{{Name: "pod default/web", State: "steered"}, {Name: "pod default/job", State: "gone"}},
+		Kernel:  Kernel{Conntracked: 10, ConntrackOf: 1000},
+		Folders: []Folder{{Path: "/run/neardns"}, {Path: "/var/lib/neardns"}},
 	}
 }
 
@@ -57,10 +59,14 @@ func pictures() map[string]func(*Picture) {
 		"pod-dns": func(p *Picture) {
 			bad := `annotation neardns.io/dns-params is ignored: line 1: "yes" is a word to some`
 			p.Pods = []Pod{
-				{Name: "pod shop/a", State: "steered", DNS: PodDNS{State: "overlaid", Ignored: []string{bad}}}, {Name: "pod shop/b", State: "steered", DNS: PodDNS{State: "as-given", Reason: "nothing of what is wanted can be had", Ignored: []string{bad}}},
-				{Name: "pod shop/c", State: "steered", DNS: PodDNS{State: "overlaid", Ignored: []string{bad}}}, {Name: "pod x/d", State: "gone", DNS: PodDNS{State: "failed", Reason: "gone"}},
-				{Name: "pod x/e", State: "left-alone", DNS: PodDNS{State: "no-lever", Reason: "nobody there"}}, {Name: "pod x/f", State: "left-alone", DNS: PodDNS{State: "waiting", Reason: "later"}},
-				{Name: "pod x/g", State: "left-alone", DNS: PodDNS{State: "failed", Reason: "disk full"}}, {Name: "pod x/h", State: "steered", DNS: PodDNS{State: "as-given", Reason: "resolvConf is off in the configuration"}},
+				{Name: "pod shop/a", State: "steered", DNS: PodDNS{State: "overlaid", Ignored: []string{bad}}},
+				{Name: "pod shop/b", State: "steered", DNS: PodDNS{State: "as-given", Reason: "nothing of what is wanted can be had", Ignored: []string{bad}}},
+				{Name: "pod shop/c", State: "steered", DNS: PodDNS{State: "overlaid", Ignored: []string{bad}}},
+				{Name: "pod x/d", State: "gone", DNS: PodDNS{State: "failed", Reason: "gone"}},
+				{Name: "pod x/e", State: "left-alone", DNS: PodDNS{State: "no-lever", Reason: "nobody there"}},
+				{Name: "pod x/f", State: "left-alone", DNS: PodDNS{State: "waiting", Reason: "later"}},
+				{Name: "pod x/g", State: "left-alone", DNS: PodDNS{State: "failed", Reason: "disk full"}},
+				{Name: "pod x/h", State: "steered", DNS: PodDNS{State: "as-given", Reason: "resolvConf is off in the configuration"}},
 			}
 		},
 		"pod-dns-laid": func(p *Picture) { p.Pods[0].DNS.State = "handed-on" },
@@ -113,21 +119,26 @@ func pictures() map[string]func(*Picture) {
 			p.External = "the servers of the configuration"
 		},
 		"answers-without-agent": func(p *Picture) {
-			p.Both = []Both{{"kubernetes.default.svc.cluster.local. A", Said{Err: "connection refused"}, Said{Code: "NOERROR", Records: []string{"10.96.0.1"}}, netip.MustParseAddr("10.96.0.10")}}
+			p.Both = []Both{{"kubernetes.default.svc.cluster.local. A", Said{Err: "connection refused"},
+				Said{Code: "NOERROR", Records: []string{"10.96.0.1"}}, netip.MustParseAddr("10.96.0.10")}}
 		},
 		"config": func(p *Picture) {
-			p.Config = []string{"the file has a fault, and the agent serves by the one before: node.yaml:4:1: redirects: has no value: give it one or take the key out"}
+			p.Config = []string{"the file has a fault, and the agent serves by the one before: node.yaml:4:1: redirects: has no value: give it one or " +
+				"take the key out"}
 			p.Unknown = []string{`node.yaml:5:1: unknown field "upstream": did you mean "upstreams"?`}
 			p.External = "kube-dns, because its Corefile has the zone corp.example, line 12"
 		},
 		"cannot-ask-output": func(p *Picture) {
 			p.Leases = nil
-			p.Agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: operation not permitted"
+			p.Agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: " +
+				"operation not permitted"
 			p.Agent.Faults = map[string]string{"asking": p.Agent.CannotAsk}
-			p.Agent.Reasons = map[Target]string{p.Targets[0]: "the agent cannot ask what pods need asked", p.Targets[1]: "the agent cannot ask what pods need asked"}
+			p.Agent.Reasons = map[Target]string{p.Targets[0]: "the agent cannot ask what pods need asked",
+				p.Targets[1]: "the agent cannot ask what pods need asked"}
 		},
 		"cannot-ask-route": func(p *Picture) {
-			p.Agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: network is unreachable; 10.96.0.10:53 over udp: network is unreachable"
+			p.Agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: network is unreachable; 10.96.0.10:53 " +
+				"over udp: network is unreachable"
 		},
 		"cannot-ask-policy": func(p *Picture) {
 			p.Agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: silent"
@@ -189,7 +200,8 @@ func TestTexts(t *testing.T) {
 // fault is told what to do, and that a check is never silent.
 func TestEveryFaultIsTold(t *testing.T) {
 	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true,
-		"watch-fights": true, "watch-silent": true, "conflist-not-seen": true, "pod-dns": true, "pod-dns-laid": true, "answers": true, "answers-without-agent": true}
+		"watch-fights": true, "watch-silent": true, "conflist-not-seen": true, "pod-dns": true, "pod-dns-laid": true, "answers": true,
+		"answers-without-agent": true}
 	var checks []string
 	for name, change := range pictures() {
 		p := healthy()

@@ -44,9 +44,10 @@ func TestDoctorReadsNetworks(t *testing.T) {
 		mode  os.FileMode // of the plugin; 0: none
 		want  Network
 	}{
-		"nothing":   {nil, 0, Network{PluginErr: "none"}},
-		"good":      {map[string]string{"10-a.conflist": with, "README": "x"}, 0o755, Network{Effective: "10-a.conflist", Entry: true}},
-		"shadowed":  {map[string]string{"05-b.conf": plain, "10-a.conflist": with}, 0o644, Network{Effective: "05-b.conf", Elsewhere: []string{"10-a.conflist"}, PluginErr: "it is not executable"}},
+		"nothing": {nil, 0, Network{PluginErr: "none"}},
+		"good":    {map[string]string{"10-a.conflist": with, "README": "x"}, 0o755, Network{Effective: "10-a.conflist", Entry: true}},
+		"shadowed": {map[string]string{"05-b.conf": plain, "10-a.conflist": with}, 0o644,
+			Network{Effective: "05-b.conf", Elsewhere: []string{"10-a.conflist"}, PluginErr: "it is not executable"}},
 		"different": {map[string]string{"10-a.conflist": full}, 0o755, Network{Effective: "10-a.conflist", Entry: true, Missing: []string{"10.96.0.10"}}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,7 +11,8 @@ func checkAgent(p Picture, f *findings) {
 	a := p.Agent
 	switch {
 	case a.Err != "" && a.Holder > 0:
-		f.add(Fail, fmt.Sprintf("look at process %d: is it stopped, starved of CPU or starting? Its log says more", a.Holder), "process %d holds %s and does not answer: %s", a.Holder, p.StateDir, a.Err)
+		f.add(Fail, fmt.Sprintf("look at process %d: is it stopped, starved of CPU or starting? Its log says more", a.Holder),
+			"process %d holds %s and does not answer: %s", a.Holder, p.StateDir, a.Err)
 	case a.Err != "":
 		f.add(Fail, "start it (is the DaemonSet's pod on this node? its log says why it ended)", "%s", a.Err)
 	case !a.Serving:
@@ -52,7 +53,8 @@ func checkListeners(p Picture, f *findings) {
 			who = "a process that cannot be seen from here"
 		}
 		if s.Wildcard {
-			f.add(Warn, "let it listen on its own addresses only; our addresses are served all the same where the agent could bind them", "%s listens on every address, %s included", who, s.Target)
+			f.add(Warn, "let it listen on its own addresses only; our addresses are served all the same where the agent could bind them",
+				"%s listens on every address, %s included", who, s.Target)
 			continue
 		}
 		f.add(Fail, "stop it, or choose other addresses in the configuration", "%s listens on %s", who, s.Target)
@@ -71,7 +73,8 @@ func checkRules(p Picture, f *findings) {
 	case !t.Present:
 		f.add(Fail, "find the program that deletes it (`nft monitor`); the agent puts it back", "there is no table inet neardns")
 	case len(t.Drift) > 0:
-		f.add(Fail, "nothing, if an agent runs: it repairs this at once; if it stays, find the program that changes it (`nft monitor`)", "%s", some(t.Drift))
+		f.add(Fail, "nothing, if an agent runs: it repairs this at once; if it stays, find the program that changes it (`nft monitor`)", "%s",
+			some(t.Drift))
 	default:
 		f.ok("table inet neardns is as the configuration says")
 	}
@@ -83,10 +86,12 @@ func checkFirewall(p Picture, f *findings) {
 		f.unseen(w.Err)
 	}
 	for _, policy := range w.Policies {
-		f.add(Fail, "give the agent the iptables programs (the image that is not slim has them), or accept udp and tcp port 53 for our addresses there yourself", "%s drops what is for our addresses", policy)
+		f.add(Fail, "give the agent the iptables programs (the image that is not slim has them), or accept udp and tcp port 53 for our addresses "+
+			"there yourself", "%s drops what is for our addresses", policy)
 	}
 	if len(w.Chains) > 0 && p.heldLeases() < len(p.Targets) {
-		f.add(Warn, "let pods' udp and tcp port 53 to our addresses through there", "leases are missing, and these chains of others may drop: %s", strings.Join(w.Chains, ", "))
+		f.add(Warn, "let pods' udp and tcp port 53 to our addresses through there", "leases are missing, and these chains of others may drop: %s",
+			strings.Join(w.Chains, ", "))
 	}
 	if !f.silent() {
 		return
@@ -149,7 +154,8 @@ func checkFallback(p Picture, f *findings) {
 		case proven && why == "" && (!known || asked.Err == ""):
 			f.ok("to %s is proven", addr)
 		case proven:
-			f.add(Fail, "look at kube-proxy and kube-dns: without the agent pods would have no DNS", "to %s was proven and fails now: %s", addr, first(why, asked.Err))
+			f.add(Fail, "look at kube-proxy and kube-dns: without the agent pods would have no DNS", "to %s was proven and fails now: %s", addr,
+				first(why, asked.Err))
 		case why != "":
 			f.add(Fail, "look at kube-proxy and kube-dns; new pods are left alone meanwhile", "to %s is not proven: %s", addr, why)
 		case asked.Err != "":

@@ -37,7 +37,8 @@ func checkPodDNS(p Picture, f *findings) {
 		case "waiting":
 			do = "start the agent, connected to the runtime's NRI"
 		case "no-lever":
-			do = "enable NRI in the runtime and mount its socket and the sandboxes' folder into the agent (install/overlays/pod-dns), or write resolvConf.mode: off"
+			do = "enable NRI in the runtime and mount its socket and the sandboxes' folder into the agent (install/overlays/pod-dns), or write " +
+				"resolvConf.mode: off"
 		case "failed":
 			do = "mend that, then restart the pod"
 		default:

@@ -27,12 +27,15 @@ func TestStatusText(t *testing.T) {
 		ConfigFault: "the file has a fault, and the agent serves by the one before: node.yaml:3:1: redirects: has no value",
 		Agent: &node.Status{Instance: "abc", PID: 7, Version: "v1", Started: since,
 			LastFault: &node.Fault{Time: since, Part: "lease 169.254.20.11/udp", What: "no answer"},
-			Unknown:   []string{`node.yaml:4:1: unknown field "cash": did you mean "cache"?`}, External: "kube-dns, because its Corefile has the zone corp.example, line 12",
-			Cache:  &node.CacheStatus{Bytes: 2 << 20, Limit: 32 << 20, Hits: 9, Misses: 3},
-			Repair: "2026-01-02T03:04:06Z link: set up", Repairs: map[string]int{"link": 1, "rules": 2}, Serving: true, Ready: true, Redirects: []steer.Redirect{red},
-			Proven: addrs("10.96.0.10"), Leases: []node.LeaseStatus{{Address: addr("169.254.20.11"), Protocol: "udp", Held: true, Since: since}}},
+			Unknown:   []string{`node.yaml:4:1: unknown field "cash": did you mean "cache"?`},
+			External:  "kube-dns, because its Corefile has the zone corp.example, line 12",
+			Cache:     &node.CacheStatus{Bytes: 2 << 20, Limit: 32 << 20, Hits: 9, Misses: 3},
+			Repair:    "2026-01-02T03:04:06Z link: set up", Repairs: map[string]int{"link": 1, "rules": 2}, Serving: true, Ready: true,
+			Redirects: []steer.Redirect{red},
+			Proven:    addrs("10.96.0.10"), Leases: []node.LeaseStatus{{Address: addr("169.254.20.11"), Protocol: "udp", Held: true, Since: since}}},
 		Counters: map[string]steer.Counter{steer.CounterDeliveredUDP: {Packets: 7}},
-		Pods:     []podReport{{Name: "default/web", Container: "0123456789abcdef", Interface: "eth0", Decisions: []podfile.Decision{{Redirect: red, State: podfile.Steered}}}},
+		Pods: []podReport{{Name: "default/web", Container: "0123456789abcdef", Interface: "eth0",
+			Decisions: []podfile.Decision{{Redirect: red, State: podfile.Steered}}}},
 	}
 	want := `DEGRADED (instance abc, process 7, version v1, started 2026-01-02T03:04:05Z)
   fault: configuration: the file has a fault, and the agent serves by the one before: node.yaml:3:1: redirects: has no value

@@ -200,7 +200,8 @@ func New(instance string, first plan.Plan, parts Parts) *Node {
 	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: make(chan struct{}, 1), now: first,
 		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
 		reask: make(chan struct{}, 1), outlooks: map[netip.Addr]*outlook{},
-		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{}, faults: map[string]string{}, repairs: map[string]int{}, quarrels: map[string]*quarrel{}}
+		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{}, faults: map[string]string{}, repairs: map[string]int{},
+		quarrels: map[string]*quarrel{}}
 }
 
 // Run keeps the node until ctx ends, then withdraws and stops, or until the node is handed over (Yield). It returns nil after

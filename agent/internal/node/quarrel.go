@@ -59,7 +59,8 @@ func (q *quarrel) err() error {
 	if !q.on {
 		return nil
 	}
-	return fmt.Errorf("something on this node undid it %d times within %v: it is mended less often until that ends; find the program that changes it (`neardns-agent doctor`)", quarrelLimit, quarrelWindow)
+	return fmt.Errorf("something on this node undid it %d times within %v: it is mended less often until that ends; find the program that changes "+
+		"it (`neardns-agent doctor`)", quarrelLimit, quarrelWindow)
 }
 
 // mending has mend look at one kind of thing and put it right, unless it was put right too often lately. What a reload asks

@@ -273,8 +273,9 @@ var (
 )
 
 func plainPlan() plan.Plan {
-	s := plan.Plan{Arrangement: plan.Steered, Redirects: []steer.Redirect{{ClusterDNS: vip, Steering: steer1}}, ClusterDomain: "cluster.local", Steers: true,
-		Link: plan.Link{Name: "neardns0"}, Firewall: true, Terms: plan.Terms{Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond}}
+	s := plan.Plan{Arrangement: plan.Steered, Redirects: []steer.Redirect{{ClusterDNS: vip, Steering: steer1}}, ClusterDomain: "cluster.local",
+		Steers: true,
+		Link:   plan.Link{Name: "neardns0"}, Firewall: true, Terms: plan.Terms{Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond}}
 	s.Server.Addresses = s.Addresses()
 	return s
 }

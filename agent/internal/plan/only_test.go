@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -67,4 +68,39 @@ func isHost(made ast.Expr) bool {
 	}
 	pkg, ok := of.X.(*ast.Ident)
 	return ok && pkg.Name == "steer"
+}
+
+// TestArrangementIsOneWord: whoever opens parts, keeps them or looks at them takes the plan's value. None of them asks for the
+// arrangement, and none sets what follows from it.
+func TestArrangementIsOneWord(t *testing.T) {
+	follows := []string{"Arrangement", "OwnLocals", "Ceded", "HealthPort", "Service", "Transparent", "Binds", "AskStub", "Foreign", "Temporary", "Waits"}
+	for _, folder := range []string{"../../*.go", "../role/*.go", "../node/*.go", "../inspect/*.go", "../clients/*.go", "../prober/*.go"} {
+		files, err := filepath.Glob(folder)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no sources in %s: %v", folder, err)
+		}
+		for _, path := range files {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.KeyValueExpr:
+					if key, ok := n.Key.(*ast.Ident); ok && slices.Contains(follows, key.Name) {
+						t.Errorf("%s sets %s: it follows from the plan's arrangement", set.Position(n.Pos()), key.Name)
+					}
+				case *ast.SelectorExpr:
+					if n.Sel.Name == "Arrangement" {
+						t.Errorf("%s asks for the arrangement: the plan says what follows from it", set.Position(n.Pos()))
+					}
+				}
+				return true
+			})
+		}
+	}
 }

@@ -64,7 +64,8 @@ func Node(ctx context.Context, e Env, o Options) error {
 	kernel := steer.Kernel()
 	log.Info("starting", "version", e.Version, "instance", a.instance, "kernel", kernel)
 	if steer.OlderThanTried(kernel) {
-		log.Warn("this kernel is older than any that neardns is tried on; whether it has what the rules need is looked at next", "kernel", kernel, "tried_from", steer.LeastKernel)
+		log.Warn("this kernel is older than any that neardns is tried on; whether it has what the rules need is looked at next", "kernel", kernel,
+			"tried_from", steer.LeastKernel)
 	}
 	for _, what := range without(iptables.MissingPrograms()) {
 		log.Info("not possible here", "what", what)
