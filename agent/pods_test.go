@@ -14,6 +14,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -43,7 +44,7 @@ func TestPodsCommand(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		telemetry.ServeSocket(ctx, slog.New(slog.DiscardHandler), dir+"/"+podfile.AgentSocketName, telemetry.Health{Pods: func() any { return inspect.PodViews(c.Pods()) }}.SocketHandler())
+		telemetry.ServeSocket(ctx, slog.New(slog.DiscardHandler), dir+"/"+nodestate.AgentSocketName, telemetry.Health{Pods: func() any { return inspect.PodViews(c.Pods()) }}.SocketHandler())
 	}()
 	defer func() { stop(); <-done }()
 	testutil.Eventually(t, 30*time.Second, func() error {

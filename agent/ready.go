@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/neardns/neardns/agent/internal/inspect"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
 // runReady asks one agent whether it is ready, or alive: that of a pod's folder, or else the one that has the node. Two may run
@@ -30,7 +30,7 @@ func runReady(ctx context.Context, e env, args []string) error {
 	if *alive {
 		about = "/healthz"
 	}
-	text, good, err := inspect.Ask(ctx, filepath.Join(dir, podfile.AgentSocketName), about)
+	text, good, err := inspect.Ask(ctx, filepath.Join(dir, nodestate.AgentSocketName), about)
 	if err != nil {
 		return &exitError{code: exitDegraded, err: err}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -50,7 +51,7 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 	cni := libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.cache(), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	for _, proven := range []bool{false, true} { // the proof of an earlier life of the node outlives a reboot
 		if proven {
-			if err := podfile.WriteProof(persist, podfile.Proof{ClusterDNS: whole.ClusterDNS(), Time: time.Now()}); err != nil {
+			if err := nodestate.WriteProof(persist, nodestate.Proof{ClusterDNS: whole.ClusterDNS(), Time: time.Now()}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/conflist"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
 // entry returns the conflist entry: ready from a file, or as the agent's binary makes it from the node's configuration.
@@ -63,13 +63,13 @@ func (in install) tellKubelet(ctx context.Context) error {
 		return err
 	}
 	if len(text) == 0 {
-		return podfile.RemoveKubelet(in.kubeletTo)
+		return nodestate.RemoveKubelet(in.kubeletTo)
 	}
-	var k podfile.Kubelet
+	var k nodestate.Kubelet
 	if err := json.Unmarshal(text, &k); err != nil {
 		return fmt.Errorf("what %s found of the kubelet: %w", in.agent, err)
 	}
-	return podfile.WriteKubelet(in.kubeletTo, k)
+	return nodestate.WriteKubelet(in.kubeletTo, k)
 }
 
 // validate has the plugin judge an entry that a person wrote: at run time it passes over keys that it does not know.

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
@@ -65,7 +65,7 @@ func (k *keeper) fault(err error) {
 
 // follow keeps the rules of the back end that they stand in, until that is another one. Where none stand, it returns at once.
 func (k *keeper) follow(ctx context.Context) error {
-	stand, err := podfile.ReadHostRules(k.stateDir)
+	stand, err := nodestate.ReadHostRules(k.stateDir)
 	if err != nil || stand.Switch == nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved
 		return false, fmt.Errorf("put back: %w", err)
 	}
 	// A cleanup takes the file away before the rules, so where both went between our look and now, the rules have to go again.
-	if now, err := podfile.ReadHostRules(k.stateDir); err == nil && now.Backend == "" {
+	if now, err := nodestate.ReadHostRules(k.stateDir); err == nil && now.Backend == "" {
 		return true, host.Remove()
 	}
 	k.repairs.Add(1)
@@ -142,8 +142,8 @@ func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved
 }
 
 // missing reads what should stand in this back end, and what of it does not.
-func (k *keeper) missing(host rules.Rules, name string) (sw podfile.Switch, gone []string, moved bool, err error) {
-	stand, err := podfile.ReadHostRules(k.stateDir)
+func (k *keeper) missing(host rules.Rules, name string) (sw nodestate.Switch, gone []string, moved bool, err error) {
+	stand, err := nodestate.ReadHostRules(k.stateDir)
 	if err != nil {
 		return sw, nil, false, err
 	}
@@ -169,7 +169,7 @@ func (k *keeper) rest() time.Duration {
 
 // agentAnswers tells whether there is a process behind the agent's socket; it may hang all the same.
 func (k *keeper) agentAnswers() bool {
-	c, err := net.DialTimeout("unix", filepath.Join(k.stateDir, podfile.AgentSocketName), agentTime)
+	c, err := net.DialTimeout("unix", filepath.Join(k.stateDir, nodestate.AgentSocketName), agentTime)
 	if err != nil {
 		return false
 	}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
 const (
@@ -35,7 +35,7 @@ type watch struct {
 
 	keeper *keeper
 	pace   pace
-	saw    podfile.Watch
+	saw    nodestate.Watch
 	mute   bool   // that it could not be written was said
 	entry  []byte // that the last good pass was about
 	said   string // the last fault that was said
@@ -155,7 +155,7 @@ func (w *watch) show(o outcome, err error, fought bool) {
 // tell writes what was seen.
 func (w *watch) tell() {
 	w.saw.Restored = w.keeper.repairs.Load()
-	err := podfile.WriteWatch(w.stateDir, w.saw)
+	err := nodestate.WriteWatch(w.stateDir, w.saw)
 	if err != nil && !w.mute {
 		w.say("the agent's metrics will not tell of this watch: %v", err)
 	}

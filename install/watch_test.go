@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/conflist"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -207,7 +207,7 @@ func TestWatchInAFight(t *testing.T) {
 		t.Errorf("the list was written %d times, want %d:\n%s", got, want, out)
 	}
 	// Of the six the first was no repair.
-	if s, ok, err := podfile.ReadWatch(state); !ok || err != nil || !s.Fighting || !s.OK || s.Repairs != 5 || s.Network != "cbr0" {
+	if s, ok, err := nodestate.ReadWatch(state); !ok || err != nil || !s.Fighting || !s.OK || s.Repairs != 5 || s.Network != "cbr0" {
 		t.Errorf("the agent is told %+v (%v, %v)", s, ok, err)
 	}
 }
@@ -217,10 +217,10 @@ func TestWatchInAFight(t *testing.T) {
 func TestWatchTells(t *testing.T) {
 	n := newNode(t)
 	state := t.TempDir()
-	eventuallySaw := func(what string, right func(podfile.Watch) bool) {
+	eventuallySaw := func(what string, right func(nodestate.Watch) bool) {
 		t.Helper()
 		testutil.Eventually(t, soon, func() error {
-			s, ok, err := podfile.ReadWatch(state)
+			s, ok, err := nodestate.ReadWatch(state)
 			if err != nil || !ok || !right(s) {
 				return fmt.Errorf("%s: the agent is told %+v (%v, %w)", what, s, ok, err)
 			}
@@ -228,15 +228,15 @@ func TestWatchTells(t *testing.T) {
 		})
 	}
 	n.watch("--poll", "1s", "--state-dir", state)
-	eventuallySaw("no network", func(s podfile.Watch) bool {
+	eventuallySaw("no network", func(s nodestate.Watch) bool {
 		return !s.OK && strings.Contains(s.Fault, "no network is configured") && !s.Since.After(s.Looked)
 	})
 	n.network("10-a.conflist", mainList)
-	eventuallySaw("a network", func(s podfile.Watch) bool {
+	eventuallySaw("a network", func(s nodestate.Watch) bool {
 		return s.OK && s.Fault == "" && s.Network == "cbr0" && s.Repairs == 0 && !s.Fighting
 	})
 	begun := time.Now()
-	eventuallySaw("a later look", func(s podfile.Watch) bool { return s.Looked.After(begun) })
+	eventuallySaw("a later look", func(s nodestate.Watch) bool { return s.Looked.After(begun) })
 
 	other := newNode(t)
 	other.network("10-a.conflist", mainList)

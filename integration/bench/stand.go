@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/integration/nodelocal"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -78,7 +79,7 @@ listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
 				held++
 			}
 		}
-		proof, err := podfile.ReadProof(filepath.Join(s.dir, "persist"))
+		proof, err := nodestate.ReadProof(filepath.Join(s.dir, "persist"))
 		if err == nil && (held < 2 || !proof.Covers(clusterDNS)) {
 			err = fmt.Errorf("%d leases, proof %v", held, proof.ClusterDNS)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -117,7 +118,7 @@ func (o *ours) ready() error {
 			held++
 		}
 	}
-	proof, err := podfile.ReadProof(o.path("persist"))
+	proof, err := nodestate.ReadProof(o.path("persist"))
 	if err == nil && (held < 2 || !proof.Covers(clusterDNS)) {
 		err = fmt.Errorf("%d leases, proof %v", held, proof.ClusterDNS)
 	}

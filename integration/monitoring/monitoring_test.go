@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -133,8 +133,8 @@ func (s *stand) wantAlerts() {
 		{"a faulty configuration", func() { s.write("node.yaml", "kind: [") }, []string{"NeardnsReloadRefused"}},
 		{"a watch in a fight, which hangs", func() {
 			s.write("node.yaml", good)
-			w := podfile.Watch{Looked: time.Now().Add(-time.Hour), Fighting: true, Repairs: 4}
-			if err := podfile.WriteWatch(s.path("run"), w); err != nil {
+			w := nodestate.Watch{Looked: time.Now().Add(-time.Hour), Fighting: true, Repairs: 4}
+			if err := nodestate.WriteWatch(s.path("run"), w); err != nil {
 				s.t.Fatal(err)
 			}
 		}, []string{"NeardnsConflistFight", "NeardnsNotChained", "NeardnsWatchSilent"}},

@@ -17,7 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -52,7 +52,7 @@ func newStand(t *testing.T) *stand {
 	s.steer()
 	// What the watch beside an agent leaves for it.
 	now := time.Now()
-	if err := podfile.WriteWatch(s.path("run"), podfile.Watch{Since: now, Looked: now, Network: "pods", OK: true}); err != nil {
+	if err := nodestate.WriteWatch(s.path("run"), nodestate.Watch{Since: now, Looked: now, Network: "pods", OK: true}); err != nil {
 		t.Fatal(err)
 	}
 	s.agent = s.Host.Start("env", "GOMEMLIMIT=200MiB", s.path("neardns-agent"), "node", "--config", s.path("node.yaml"))

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/integration/compat"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -137,7 +138,7 @@ func kernelRow() string {
 // prove writes what an agent has left that proved the fallback.
 func (n *node) prove() {
 	n.t.Helper()
-	if err := podfile.WriteProof(n.persistDir(), podfile.Proof{ClusterDNS: n.ClusterDNS(), Time: time.Now(), Backend: n.setup.backend}); err != nil {
+	if err := nodestate.WriteProof(n.persistDir(), nodestate.Proof{ClusterDNS: n.ClusterDNS(), Time: time.Now(), Backend: n.setup.backend}); err != nil {
 		n.t.Fatal(err)
 	}
 }

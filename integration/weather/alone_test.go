@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -31,7 +31,7 @@ func (n *node) watch() *testutil.Process {
 		}
 	})
 	testutil.Eventually(n.t, patience, func() error {
-		if w, ok, err := podfile.ReadWatch(n.state); err != nil || !ok || w.Looked.IsZero() {
+		if w, ok, err := nodestate.ReadWatch(n.state); err != nil || !ok || w.Looked.IsZero() {
 			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
 		}
 		return nil
@@ -41,7 +41,7 @@ func (n *node) watch() *testutil.Process {
 
 func (n *node) restored() int64 {
 	n.t.Helper()
-	w, _, err := podfile.ReadWatch(n.state)
+	w, _, err := nodestate.ReadWatch(n.state)
 	if err != nil {
 		n.t.Fatal(err)
 	}

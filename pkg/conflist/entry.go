@@ -13,8 +13,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"
-	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -95,8 +95,8 @@ func Entry(s Settings) ([]byte, error) {
 		Type: Type, Redirects: redirects, ClusterDomain: s.ClusterDomain, LocalAddresses: s.LocalAddresses,
 		Backend:    unless(s.Backend, "auto"),
 		Steer:      unless(s.Steer, SteerProven),
-		StateDir:   unless(s.StateDir, podfile.DefaultStateDir),
-		PersistDir: unless(s.PersistDir, podfile.DefaultPersistDir),
+		StateDir:   unless(s.StateDir, nodestate.DefaultStateDir),
+		PersistDir: unless(s.PersistDir, nodestate.DefaultPersistDir),
 
 		DNS:            s.DNS.Laid(),
 		ResolvConf:     unless(s.ResolvConf, ResolvConfAuto),

@@ -10,13 +10,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// lockName is a file in the state folder that is only locked, never read or written.
-const lockName = "plugin.lock"
-
 // LockPath returns where Lock keeps its file.
-func LockPath(stateDir string) string { return filepath.Join(stateDir, lockName) }
+func LockPath(stateDir string) string { return filepath.Join(stateDir, nodestate.PluginLockName) }
 
 // lockPoll is how often a lock that another call holds is tried again: a call takes a few milliseconds.
 const lockPoll = 2 * time.Millisecond

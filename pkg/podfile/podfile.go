@@ -1,5 +1,5 @@
-// Package podfile owns the files by which the plugin tells the agent of this node's pods, and the one by which the agent
-// tells the plugin that the fallback was proven. Nothing else passes between the two, so neither ever waits for the other.
+// Package podfile owns the files by which the plugin tells the agent of this node's pods, one for each attachment. What the two
+// tell each other of the node itself is pkg/nodestate's.
 //
 // It never interprets what it stores and never touches the kernel but to open a netns that a file names.
 //
@@ -24,30 +24,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/atomicfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
-)
-
-// Default folders. The first is gone at reboot, as pods are; the second survives it.
-const (
-	DefaultStateDir   = "/run/neardns"
-	DefaultPersistDir = "/var/lib/neardns"
 )
 
 const (
 	// version is the file format written. A reader refuses a higher one: its fields may have another meaning.
 	version = 1
-	// maxSize bounds what is read. The largest real file is a few kilobytes; anything bigger was not written by us.
-	maxSize = 1 << 20
-	// podsDir is the folder under the state folder that holds one file per attachment.
-	podsDir = "pods"
 	suffix  = ".json"
-	// tempPrefix marks files that are being written. It begins with a dot, so that nobody takes one for a pod file.
-	tempPrefix = ".write-"
 )
-
-func options(mode fs.FileMode) atomicfile.Options {
-	return atomicfile.Options{Mode: mode, Folder: true, Pattern: tempPrefix + "*"}
-}
 
 // State is what was decided for one redirect of one pod.
 type State string
@@ -194,7 +179,7 @@ var escapeIfName = strings.NewReplacer("%", "%25", "-", "%2D")
 
 // Path names the file of an attachment.
 func Path(stateDir, containerID, ifName string) string {
-	return filepath.Join(stateDir, podsDir, containerID+"-"+escapeIfName.Replace(ifName)+suffix)
+	return filepath.Join(stateDir, nodestate.PodsName, containerID+"-"+escapeIfName.Replace(ifName)+suffix)
 }
 
 // keyOf is the inverse of Path for a bare file name.
@@ -216,7 +201,7 @@ func Write(stateDir string, f File) error {
 		return err
 	}
 	path := Path(stateDir, f.ContainerID, f.IfName)
-	if err := atomicfile.Write(path, data, options(0o600)); err != nil {
+	if err := atomicfile.Write(path, data, nodestate.Options(0o600)); err != nil {
 		return fmt.Errorf("write pod file: %w", err)
 	}
 	return nil
@@ -236,7 +221,7 @@ func encode(f File) ([]byte, error) {
 
 // Read reads one pod file. A missing one wraps fs.ErrNotExist.
 func Read(path string) (File, error) {
-	data, err := atomicfile.Read(path, maxSize)
+	data, err := atomicfile.Read(path, nodestate.MaxSize)
 	if err != nil {
 		return File{}, fmt.Errorf("read pod file: %w", err)
 	}
@@ -299,7 +284,7 @@ func Update(stateDir string, f File) error {
 		return err
 	}
 	path := Path(stateDir, f.ContainerID, f.IfName)
-	temp, err := atomicfile.Temp(path, data, options(0o600))
+	temp, err := atomicfile.Temp(path, data, nodestate.Options(0o600))
 	if err != nil {
 		return fmt.Errorf("update pod file: %w", err)
 	}
@@ -362,7 +347,7 @@ func list(stateDir string, want func(name string) bool) ([]File, []error) {
 		if !strings.HasSuffix(name, suffix) || strings.HasPrefix(name, ".") || !want(name) {
 			continue
 		}
-		f, err := Read(filepath.Join(stateDir, podsDir, name))
+		f, err := Read(filepath.Join(stateDir, nodestate.PodsName, name))
 		switch {
 		case err == nil:
 			files = append(files, f)
@@ -393,7 +378,9 @@ func Keys(stateDir string) ([]Key, error) {
 }
 
 // entries lists the pods folder in order; a missing folder has none.
-func entries(stateDir string) ([]string, error) { return namesIn(filepath.Join(stateDir, podsDir)) }
+func entries(stateDir string) ([]string, error) {
+	return namesIn(filepath.Join(stateDir, nodestate.PodsName))
+}
 
 func namesIn(dir string) ([]string, error) {
 	d, err := os.Open(dir)
@@ -414,8 +401,5 @@ func namesIn(dir string) ([]string, error) {
 
 // Sweep removes what writers that were killed left half done among the pod files, once it is older than age.
 func Sweep(stateDir string, age time.Duration) error {
-	return SweepFolder(filepath.Join(stateDir, podsDir), age)
+	return nodestate.Sweep(filepath.Join(stateDir, nodestate.PodsName), age)
 }
-
-// SweepFolder does so in a folder of its own: the state folder, or the one of what survives a reboot.
-func SweepFolder(dir string, age time.Duration) error { return atomicfile.Sweep(dir, tempPrefix, age) }

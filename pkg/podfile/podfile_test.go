@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -122,7 +123,7 @@ func TestReadRefuses(t *testing.T) {
 		"leaves folder": {"a-eth0.json", `{"version":1,"containerID":"../a","ifName":"eth0"}`, "not allowed"},
 		"unknown state": {"a-eth0.json", `{"version":1,"containerID":"a","ifName":"eth0","decisions":[{"state":"maybe"}]}`, "unknown state"},
 		"wrong type":    {"a-eth0.json", `{"version":1,"containerID":7}`, "not valid JSON"},
-		"huge":          {"a-eth0.json", strings.Repeat(" ", maxSize+1), "larger than"},
+		"huge":          {"a-eth0.json", strings.Repeat(" ", nodestate.MaxSize+1), "larger than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), tc.file)
@@ -249,7 +250,7 @@ func TestSweep(t *testing.T) {
 	if err := Write(dir, sample("a", "eth0")); err != nil {
 		t.Fatal(err)
 	}
-	old, fresh := filepath.Join(dir, "pods", tempPrefix+"1"), filepath.Join(dir, "pods", tempPrefix+"2")
+	old, fresh := filepath.Join(dir, "pods", nodestate.TempPrefix+"1"), filepath.Join(dir, "pods", nodestate.TempPrefix+"2")
 	for _, p := range []string{old, fresh} {
 		if err := os.WriteFile(p, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -267,34 +268,6 @@ func TestSweep(t *testing.T) {
 	}
 	if _, err := os.Stat(fresh); err != nil {
 		t.Error("the fresh one went")
-	}
-}
-
-func TestProof(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "sub")
-	addr := netip.MustParseAddr("10.96.0.10")
-	p, err := ReadProof(dir)
-	if err != nil || p.Covers(addr) {
-		t.Fatalf("absent: %v, %v", p, err)
-	}
-	want := Proof{ClusterDNS: []netip.Addr{addr}, Time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
-	if err := WriteProof(dir, want); err != nil {
-		t.Fatal(err)
-	}
-	p, err = ReadProof(dir)
-	if err != nil || !p.Covers(addr) || p.Covers(netip.MustParseAddr("10.96.0.11")) || !p.Time.Equal(want.Time) {
-		t.Fatalf("read %v, %v", p, err)
-	}
-	for range 2 {
-		if err := RemoveProof(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(ProofPath(dir), []byte("half"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if p, err := ReadProof(dir); err == nil || p.Covers(addr) {
-		t.Errorf("a torn proof proves something: %v, %v", p, err)
 	}
 }
 

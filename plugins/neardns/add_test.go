@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
@@ -191,7 +192,7 @@ func TestProven(t *testing.T) {
 	wantNoTable(t, node.Host)
 	r.must(add.with("CHECK"))
 	// A proof counts for what it names.
-	if err := podfile.WriteProof(r.persist, podfile.Proof{ClusterDNS: []netip.Addr{redirect6.ClusterDNS}, Time: time.Now()}); err != nil {
+	if err := nodestate.WriteProof(r.persist, nodestate.Proof{ClusterDNS: []netip.Addr{redirect6.ClusterDNS}, Time: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	r.must(add)
@@ -200,11 +201,11 @@ func TestProven(t *testing.T) {
 	}
 	verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect6}})
 	// A proof that cannot be read proves nothing, and says so.
-	if err := os.WriteFile(podfile.ProofPath(r.persist), []byte("{"), 0o644); err != nil {
+	if err := os.WriteFile(nodestate.ProofPath(r.persist), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	r.must(add)
-	if states() != "pending pending" || !strings.Contains(r.file("c1").Decisions[0].Reason, podfile.ProofPath(r.persist)) {
+	if states() != "pending pending" || !strings.Contains(r.file("c1").Decisions[0].Reason, nodestate.ProofPath(r.persist)) {
 		t.Errorf("with a torn proof: %s, %q", states(), r.file("c1").Decisions[0].Reason)
 	}
 	wantNoTable(t, pod.NetNS)

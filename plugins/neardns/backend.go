@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -13,7 +14,7 @@ import (
 // chooseBackend takes the back end that the host's rules stand in; where there are none, that of the configuration, or, if it
 // names none, the one by whose rules the fallback was proven on this node.
 func (v *verb) chooseBackend() {
-	stand, err := podfile.ReadHostRules(v.conf.StateDir)
+	stand, err := nodestate.ReadHostRules(v.conf.StateDir)
 	if err != nil {
 		v.log.Warn("the host's back end is not known", "verb", v.name, "err", err)
 	}
@@ -37,12 +38,12 @@ func (v *verb) wanted() (string, error) {
 		}
 		return found[0].String(), nil
 	}
-	proof, err := podfile.ReadProof(v.conf.PersistDir)
+	proof, err := nodestate.ReadProof(v.conf.PersistDir)
 	return proof.Backend, err
 }
 
 // useBackend has the verb work by the back end of a name; one that is not known is nftables. stand is what the host has.
-func (v *verb) useBackend(name string, stand podfile.HostRules) {
+func (v *verb) useBackend(name string, stand nodestate.HostRules) {
 	k, err := rules.Named(name)
 	if err != nil {
 		v.log.Warn("unknown back end", "verb", v.name, "err", err)
@@ -54,7 +55,7 @@ func (v *verb) useBackend(name string, stand podfile.HostRules) {
 func (v *verb) useBackendOf(f podfile.File) (goBack func()) {
 	now, stand := v.backend, v.stand
 	if f.Backend != now.Recorded() {
-		v.useBackend(f.Backend, podfile.HostRules{Backend: f.Backend})
+		v.useBackend(f.Backend, nodestate.HostRules{Backend: f.Backend})
 	}
 	return func() { v.backend, v.stand = now, stand }
 }
@@ -100,14 +101,14 @@ func (v *verb) ensureSwitch(host rules.Rules, own steer.Host) error {
 	if err != nil || v.stand.Backend != "" {
 		return err
 	}
-	return podfile.WriteHostRules(v.conf.StateDir, podfile.HostRules{Backend: v.backend.String(), Addresses: rules.Addresses(whole), Switch: podfile.SwitchOf(whole)})
+	return nodestate.WriteHostRules(v.conf.StateDir, nodestate.HostRules{Backend: v.backend.String(), Addresses: rules.Addresses(whole), Switch: nodestate.SwitchOf(whole)})
 }
 
 // byFile is the host's side where each look starts programs, which takes longer than the rest of an ADD. It goes by the file of those
 // who made the rules, and by whether packets still come into them.
 type byFile struct {
 	rules.Rules
-	stand podfile.HostRules // what the host has
+	stand nodestate.HostRules // what the host has
 }
 
 func (h byFile) stands() bool { return h.stand.Backend != "" }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -30,12 +31,12 @@ func TestChooseBackend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			if c.stands != "" {
-				if err := podfile.WriteHostRules(dir, podfile.HostRules{Backend: c.stands}); err != nil {
+				if err := nodestate.WriteHostRules(dir, nodestate.HostRules{Backend: c.stands}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if c.proven != "" {
-				if err := podfile.WriteProof(dir, podfile.Proof{Time: time.Now(), Backend: c.proven}); err != nil {
+				if err := nodestate.WriteProof(dir, nodestate.Proof{Time: time.Now(), Backend: c.proven}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -51,7 +52,7 @@ func TestChooseBackend(t *testing.T) {
 // TestLacks has a pod wait where the host's chains, which are made whole, do not know its addresses.
 func TestLacks(t *testing.T) {
 	a, b := netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("169.254.20.12")
-	v := &verb{backend: rules.OfVariant(iptables.NFT, nil), stand: podfile.HostRules{Backend: "iptables-nft", Addresses: []netip.Addr{a}}}
+	v := &verb{backend: rules.OfVariant(iptables.NFT, nil), stand: nodestate.HostRules{Backend: "iptables-nft", Addresses: []netip.Addr{a}}}
 	if err := v.lacks(a); err != nil {
 		t.Error(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
@@ -68,7 +69,7 @@ type verb struct {
 	pod  podArgs
 	// backend is the one that the agent has chosen.
 	backend rules.Kind
-	stand   podfile.HostRules // what the host's rules are, as far as anybody has told
+	stand   nodestate.HostRules // what the host's rules are, as far as anybody has told
 	// outcome is what the call's one log line says about it.
 	outcome []any
 }

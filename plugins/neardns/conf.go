@@ -11,8 +11,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"
-	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -108,7 +108,7 @@ func (e *confError) Error() string {
 func parseConf(stdin []byte) (*Conf, error) {
 	c := &Conf{
 		ClusterDomain: domainDefault, Steer: steerProven, Backend: backendAuto, OnUnsupported: unsupportedAllow,
-		StateDir: podfile.DefaultStateDir, PersistDir: podfile.DefaultPersistDir, LogFile: filepath.Join(podfile.DefaultStateDir, podfile.PluginLogName),
+		StateDir: nodestate.DefaultStateDir, PersistDir: nodestate.DefaultPersistDir, LogFile: filepath.Join(nodestate.DefaultStateDir, nodestate.PluginLogName),
 		ResolvConf: resolvConfAuto, ResolvConfPaths: sandbox.Patterns(), HostResolvConf: hostResolvConf,
 	}
 	top, err := strict.JSON("", "", stdin)

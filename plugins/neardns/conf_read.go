@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/strict"
 )
@@ -38,7 +38,7 @@ func wrong(v strict.Value, want, remedy string) string {
 }
 
 func (r *confReader) logging(c *Conf) {
-	c.LogFile = filepath.Join(c.StateDir, podfile.PluginLogName)
+	c.LogFile = filepath.Join(c.StateDir, nodestate.PluginLogName)
 	var name string
 	if r.text("logFile", &name); name == noLogFile {
 		c.LogFile = ""

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -53,7 +53,7 @@ func TestOneLinePerVerb(t *testing.T) {
 	add := addRequest("c1", pod, nil)
 	for i, verb := range []string{"ADD", "CHECK", "DEL"} {
 		out := r.must(add.with(verb))
-		data, err := os.ReadFile(filepath.Join(r.state, podfile.PluginLogName))
+		data, err := os.ReadFile(filepath.Join(r.state, nodestate.PluginLogName))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestLogFolderIsMadeByAddAlone(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	add := addRequest("c1", pod, nil)
 	r.must(add.with("ADD"))
-	if _, err := os.Stat(filepath.Join(r.state, podfile.PluginLogName)); err != nil {
+	if _, err := os.Stat(filepath.Join(r.state, nodestate.PluginLogName)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(r.state); err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -16,9 +17,9 @@ func (v *verb) look(in call, ns *os.File) facts {
 	if !wantsFacts(v.conf, in) {
 		return f
 	}
-	f.Proof, f.ProofErr = podfile.ReadProof(v.conf.PersistDir)
+	f.Proof, f.ProofErr = nodestate.ReadProof(v.conf.PersistDir)
 	if f.Proof.Backend != v.backend.Recorded() || f.Proof.Outlived() {
-		f.Proof = podfile.Proof{} // another back end's rules give back in another way, and another boot's kube-proxy may, too
+		f.Proof = nodestate.Proof{} // another back end's rules give back in another way, and another boot's kube-proxy may, too
 	}
 	f.Lacks = v.lacks(rules.Addresses(hostRules(v.conf, nil))...)
 	f.Ways = v.ways(ns)

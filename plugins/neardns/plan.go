@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -15,11 +16,11 @@ import (
 
 // facts are what ADD looked up before it decided.
 type facts struct {
-	Ways     []steer.Found  // one per redirect; none when leaveAlone has a reason already
-	Proof    podfile.Proof  // of the fallback
-	ProofErr error          // the proof is there and cannot be read
-	Lacks    error          // why the host's rules cannot be had by this call
-	Siblings []podfile.File // other attachments of the same netns
+	Ways     []steer.Found   // one per redirect; none when leaveAlone has a reason already
+	Proof    nodestate.Proof // of the fallback
+	ProofErr error           // the proof is there and cannot be read
+	Lacks    error           // why the host's rules cannot be had by this call
+	Siblings []podfile.File  // other attachments of the same netns
 	// SwitchStands: the host table needs nothing added, so the uplinks were not asked for.
 	SwitchStands bool
 	Uplinks      []string

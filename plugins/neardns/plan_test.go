@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -155,7 +156,7 @@ func TestLeaveAlone(t *testing.T) {
 func TestPlan(t *testing.T) {
 	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.1.0.5/24","interface":0}]}`
 	ok, noWay := steer.Found{HostInterface: "veth1"}, steer.Found{Err: &steer.WayError{Reason: "macvlan"}}
-	proof := podfile.Proof{ClusterDNS: addrs("10.96.0.10")}
+	proof := nodestate.Proof{ClusterDNS: addrs("10.96.0.10")}
 	for name, tc := range map[string]struct {
 		keys      string
 		facts     facts

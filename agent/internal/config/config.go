@@ -19,8 +19,8 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"
-	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/strict"
@@ -175,8 +175,8 @@ func Default() Node {
 		Listen:           Listen{Health: netip.MustParseAddrPort("127.0.0.1:9254")},
 		Log:              Log{Level: slog.LevelInfo, Format: LogText, Queries: QueriesOff},
 		ResolvConf:       ResolvConf{Mode: conflist.ResolvConfAuto, Paths: sandbox.Patterns(), Host: conflist.HostResolvConf, NRI: "/var/run/nri/nri.sock"},
-		StateDir:         podfile.DefaultStateDir,
-		PersistDir:       podfile.DefaultPersistDir,
+		StateDir:         nodestate.DefaultStateDir,
+		PersistDir:       nodestate.DefaultPersistDir,
 	}
 }
 
@@ -213,7 +213,7 @@ func Load(path string, env Env) (*Node, error) {
 // StateDir reads nothing but the state folder out of a file that may be faulty, for who looks for the agent that serves
 // meanwhile. It is the default where the file cannot be read or names none.
 func StateDir(path string, env Env) string {
-	dir := podfile.DefaultStateDir
+	dir := nodestate.DefaultStateDir
 	data, err := env.ReadFile(path)
 	if path == "" || err != nil {
 		return dir

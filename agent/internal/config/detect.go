@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/strict"
 )
@@ -168,7 +168,7 @@ func (n *Node) detectMetrics(env Env) {
 
 // Kubelet is what the kubelet's own file says of what is detected by it, for those who cannot read that; ok is false where there is
 // no such file.
-func (n *Node) Kubelet(env Env) (out podfile.Kubelet, ok bool, err error) {
+func (n *Node) Kubelet(env Env) (out nodestate.Kubelet, ok bool, err error) {
 	k, err := n.readKubelet(env)
 	if err != nil || k.from != KubeletConfig {
 		return out, false, err
@@ -187,7 +187,7 @@ func (n *Node) readKubelet(env Env) (kubelet, error) {
 	from := KubeletConfig
 	data, err := env.ReadFile(from)
 	if errors.Is(err, fs.ErrNotExist) && n.StateDir != "" {
-		from = podfile.KubeletPath(n.StateDir)
+		from = nodestate.KubeletPath(n.StateDir)
 		data, err = env.ReadFile(from)
 	}
 	if errors.Is(err, fs.ErrNotExist) {

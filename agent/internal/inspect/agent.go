@@ -14,7 +14,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/node"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
 // agentTimeout is what a running agent has to answer at its socket.
@@ -83,7 +83,7 @@ func InEffect(ctx context.Context, path string, e config.Env) (n *config.Node, f
 	if err == nil {
 		return n, nil, nil
 	}
-	text, good, asked := Ask(ctx, filepath.Join(config.StateDir(path, e), podfile.AgentSocketName), "/config")
+	text, good, asked := Ask(ctx, filepath.Join(config.StateDir(path, e), nodestate.AgentSocketName), "/config")
 	if asked != nil || !good {
 		return nil, nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/upstream"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
@@ -24,7 +24,7 @@ type Looker struct {
 	CNIConf, CNIBin string
 }
 
-func (l *Looker) socket() string { return filepath.Join(l.Conf.StateDir, podfile.AgentSocketName) }
+func (l *Looker) socket() string { return filepath.Join(l.Conf.StateDir, nodestate.AgentSocketName) }
 
 // facts are what every view of a node begins with. Each error stands beside what could not be had for it.
 type facts struct {
@@ -76,7 +76,7 @@ func (f *facts) close() {
 
 // Installed is the back end that the node's rules stand in; nftables where there are none.
 func Installed(stateDir string) (rules.Kind, error) {
-	stand, err := podfile.ReadHostRules(stateDir)
+	stand, err := nodestate.ReadHostRules(stateDir)
 	if err != nil {
 		return rules.Kind{}, err
 	}

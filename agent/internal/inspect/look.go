@@ -19,6 +19,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/listeners"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -98,7 +99,7 @@ func (l *Looker) agent(f *facts) Agent {
 
 // holder is the living process that the lock names. The lock itself is not tried: that would be in a starting agent's way.
 func (l *Looker) holder() int {
-	data, err := os.ReadFile(filepath.Join(l.Conf.StateDir, podfile.AgentLockName))
+	data, err := os.ReadFile(filepath.Join(l.Conf.StateDir, nodestate.AgentLockName))
 	if err != nil {
 		return 0
 	}
@@ -145,7 +146,7 @@ func sockets(targets []Target) []Socket {
 }
 
 func lookAtRules(p *Picture, f *facts) {
-	proof, err := podfile.ReadProof(f.want.Folders.Persist)
+	proof, err := nodestate.ReadProof(f.want.Folders.Persist)
 	p.Proven, p.ProvenErr = proof.ClusterDNS, text(err)
 	p.Table.Present, p.Table.Err = f.present, text(f.tableErr)
 	for _, held := range f.leases {

@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/conflist"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -186,7 +186,7 @@ func (l *Looker) network(clusterDNS []netip.Addr) Network {
 
 // watch reads what the watch over the network said. A file that cannot be read is a fault of its own.
 func (l *Looker) watch() Watch {
-	w, ok, err := podfile.ReadWatch(l.Conf.StateDir)
+	w, ok, err := nodestate.ReadWatch(l.Conf.StateDir)
 	if err != nil {
 		return Watch{Present: true, Fault: err.Error()}
 	}

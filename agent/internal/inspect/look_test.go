@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
 func TestDoctorReadsTheWatch(t *testing.T) {
@@ -19,14 +19,14 @@ func TestDoctorReadsTheWatch(t *testing.T) {
 	if w := l.watch(); w.Present {
 		t.Errorf("without a watch: %+v", w)
 	}
-	seen := podfile.Watch{Looked: time.Now().Add(-time.Hour), Fault: "why", Fighting: true, Repairs: 3}
-	if err := podfile.WriteWatch(l.Conf.StateDir, seen); err != nil {
+	seen := nodestate.Watch{Looked: time.Now().Add(-time.Hour), Fault: "why", Fighting: true, Repairs: 3}
+	if err := nodestate.WriteWatch(l.Conf.StateDir, seen); err != nil {
 		t.Fatal(err)
 	}
 	if w := l.watch(); !w.Present || w.Age < time.Hour || w.Fault != "why" || !w.Fighting || w.Repairs != 3 {
 		t.Errorf("of %+v: %+v", seen, w)
 	}
-	if err := os.WriteFile(podfile.WatchPath(l.Conf.StateDir), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(nodestate.WatchPath(l.Conf.StateDir), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if w := l.watch(); !w.Present || w.Fault == "" {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -70,7 +71,7 @@ default/web  0123456789abc  eth0       10.96.0.10   steered
 
 // TestStatusAsksTheRunningAgent goes through the real socket.
 func TestStatusAsksTheRunningAgent(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), podfile.AgentSocketName)
+	socket := filepath.Join(t.TempDir(), nodestate.AgentSocketName)
 	if _, err := askAgent(t.Context(), socket); err == nil || !strings.Contains(err.Error(), "no agent runs on this node") {
 		t.Errorf("without a socket: %v", err)
 	}

@@ -79,7 +79,7 @@ type Terms struct {
 // Patience is how long a probe waits for its answer: so that the one after a lost one can still renew in time.
 func (t Terms) Patience() time.Duration { return max(t.Lifetime-2*t.Renew, t.Renew) }
 
-// Folders are where the agent's files are. pkg/podfile has their names.
+// Folders are where the agent's files are. pkg/nodestate has their names.
 type Folders struct {
 	State   string // gone at a reboot, as pods are
 	Persist string // survives it

@@ -34,7 +34,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/agent/internal/wire"
 	"github.com/neardns/neardns/pkg/conflist"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -238,7 +238,7 @@ func (a *agent) run(ctx context.Context) error {
 			a.answers.Save()
 		}
 	}()
-	asked, err := handover.Listen(filepath.Join(first.Folders.State, podfile.HandoverName))
+	asked, err := handover.Listen(filepath.Join(first.Folders.State, nodestate.HandoverName))
 	if err != nil {
 		// Not worth failing for: a successor then waits for this agent's end.
 		a.log.Warn("no hand-over can be asked for", "err", err)
@@ -277,11 +277,11 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", a.conf.Listen.Metrics, m.MetricsHandler()) })
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "health", a.conf.Listen.Health, health.Handler()) })
 	wg.Go(func() {
-		telemetry.ServeSocket(shared, a.log, filepath.Join(a.conf.StateDir, podfile.AgentSocketName), health.SocketHandler())
+		telemetry.ServeSocket(shared, a.log, filepath.Join(a.conf.StateDir, nodestate.AgentSocketName), health.SocketHandler())
 	})
 	if a.podDir != "" {
 		wg.Go(func() {
-			telemetry.ServeSocket(own, a.log, filepath.Join(a.podDir, podfile.AgentSocketName), health.SocketHandler())
+			telemetry.ServeSocket(own, a.log, filepath.Join(a.podDir, nodestate.AgentSocketName), health.SocketHandler())
 		})
 	}
 }

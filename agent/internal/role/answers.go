@@ -12,7 +12,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/wire"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
 func mebibytes(n int) int64 { return int64(n) << 20 }
@@ -20,7 +20,7 @@ func mebibytes(n int) int64 { return int64(n) << 20 }
 // newAnswers makes the store that outlives every server of this process, and its keeper.
 func newAnswers(log *slog.Logger, conf *config.Node) *wire.Keeper {
 	return &wire.Keeper{
-		Store: wire.NewStore(mebibytes(conf.Cache.MemoryMiB)), Path: filepath.Join(conf.PersistDir, podfile.CacheSnapshotName), Boot: bootClock, Log: log,
+		Store: wire.NewStore(mebibytes(conf.Cache.MemoryMiB)), Path: filepath.Join(conf.PersistDir, nodestate.CacheSnapshotName), Boot: bootClock, Log: log,
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -45,7 +46,7 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf string) error {
 		return err
 	}
 	// Nothing is steered from here on, whatever the conflist still says.
-	if err := podfile.RemoveProof(p.Folders.Persist); err != nil {
+	if err := nodestate.RemoveProof(p.Folders.Persist); err != nil {
 		return err
 	}
 	k, err := inspect.Installed(p.Folders.State)
@@ -58,7 +59,7 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf string) error {
 		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
 	}
 	// Nobody may put the host's rules back from here on: by this file the installer's watch would.
-	if err := podfile.RemoveHostRules(p.Folders.State); err != nil {
+	if err := nodestate.RemoveHostRules(p.Folders.State); err != nil {
 		return err
 	}
 	say("pod tables removed: %d pods ask kube-dns directly from now on; no rule of ours is left in them, only the runtime's note to call the plugin when they end", living)
@@ -80,17 +81,17 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf string) error {
 	say("link %s removed", p.Link.Name)
 	if err := errors.Join(
 		os.RemoveAll(filepath.Dir(podfile.Path(p.Folders.State, "x", "x"))),
-		removeFile(filepath.Join(p.Folders.State, podfile.AgentSocketName)),
-		removeFile(filepath.Join(p.Folders.State, podfile.HandoverName)),
-		podfile.RemoveWatch(p.Folders.State),
-		podfile.RemoveKubelet(p.Folders.State),
+		removeFile(filepath.Join(p.Folders.State, nodestate.AgentSocketName)),
+		removeFile(filepath.Join(p.Folders.State, nodestate.HandoverName)),
+		nodestate.RemoveWatch(p.Folders.State),
+		nodestate.RemoveKubelet(p.Folders.State),
 		removeFile(podfile.LockPath(p.Folders.State)),
-		removeFile(filepath.Join(p.Folders.State, podfile.PluginLogName)),
-		removeFile(filepath.Join(p.Folders.State, podfile.PluginLogName+".1")),
-		removeFile(filepath.Join(p.Folders.Persist, podfile.CacheSnapshotName)),
-		removeFile(filepath.Join(p.Folders.State, podfile.AgentLockName)),
-		podfile.SweepFolder(p.Folders.State, 0), // of writers that were killed
-		podfile.SweepFolder(p.Folders.Persist, 0),
+		removeFile(filepath.Join(p.Folders.State, nodestate.PluginLogName)),
+		removeFile(filepath.Join(p.Folders.State, nodestate.PluginLogName+".1")),
+		removeFile(filepath.Join(p.Folders.Persist, nodestate.CacheSnapshotName)),
+		removeFile(filepath.Join(p.Folders.State, nodestate.AgentLockName)),
+		nodestate.Sweep(p.Folders.State, 0), // of writers that were killed
+		nodestate.Sweep(p.Folders.Persist, 0),
 	); err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/telemetry"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -14,7 +14,7 @@ import (
 // watchIn reads what the watch beside this agent saw. A file that cannot be read is none: the watch writes the next one soon.
 func watchIn(stateDir string) func() (telemetry.Watch, bool) {
 	return func() (telemetry.Watch, bool) {
-		w, ok, err := podfile.ReadWatch(stateDir)
+		w, ok, err := nodestate.ReadWatch(stateDir)
 		return telemetry.Watch{OK: w.OK, Fighting: w.Fighting, Repairs: w.Repairs, Restored: w.Restored, Looked: w.Looked}, ok && err == nil
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/atomicfile"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
 // NodeCache serves this node in the place of NodeLocal DNSCache's node-cache, by its flags and template instead of a NodeConfig, until
@@ -44,7 +44,7 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 		}
 	}
 	limitMemory(log, e.LookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
-	if err := os.MkdirAll(podfile.DefaultStateDir, 0o700); err != nil {
+	if err := os.MkdirAll(nodestate.DefaultStateDir, 0o700); err != nil {
 		return fmt.Errorf("make state folder: %w: mount one there that can be written, such as an emptyDir", err)
 	}
 	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance(), linked: make(chan struct{})}

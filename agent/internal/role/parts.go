@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/telemetry"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -57,7 +57,7 @@ type proofs struct {
 }
 
 func (p *proofs) Read() ([]netip.Addr, error) {
-	proof, err := podfile.ReadProof(p.dir)
+	proof, err := nodestate.ReadProof(p.dir)
 	if err != nil || proof.Backend != p.backend.Recorded() || proof.Outlived() || len(proof.ClusterDNS) == 0 {
 		return nil, err
 	}
@@ -106,9 +106,9 @@ func (w world) Lost(ctx context.Context, clusterDNS netip.Addr, name string) str
 
 func (p *proofs) Write(proven []netip.Addr) error {
 	if len(proven) == 0 {
-		return podfile.RemoveProof(p.dir)
+		return nodestate.RemoveProof(p.dir)
 	}
-	return podfile.WriteProof(p.dir, podfile.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.backend.Recorded(), Boot: podfile.ThisBoot(), Over: p.translation(proven)})
+	return nodestate.WriteProof(p.dir, nodestate.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot(), Over: p.translation(proven)})
 }
 
 // recorder puts the metrics behind the loop's interface.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
@@ -28,20 +28,20 @@ func TestProofIsOfThisBootAndNode(t *testing.T) {
 	write()
 	read(&proofs{dir: dir}, true, "the same node")
 	read(&proofs{dir: dir, backend: rules.OfVariant("iptables-nft", nil)}, false, "another back end")
-	change := func(f func(*podfile.Proof)) {
+	change := func(f func(*nodestate.Proof)) {
 		t.Helper()
 		write()
-		proof, err := podfile.ReadProof(dir)
+		proof, err := nodestate.ReadProof(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f(&proof)
-		if err := podfile.WriteProof(dir, proof); err != nil {
+		if err := nodestate.WriteProof(dir, proof); err != nil {
 			t.Fatal(err)
 		}
 	}
-	change(func(p *podfile.Proof) { p.Boot = "00000000-0000-0000-0000-000000000000" })
+	change(func(p *nodestate.Proof) { p.Boot = "00000000-0000-0000-0000-000000000000" })
 	read(&proofs{dir: dir}, false, "another boot")
-	change(func(p *podfile.Proof) { p.Over = "10.96.0.10: kube-proxy in a mode that is gone" })
+	change(func(p *nodestate.Proof) { p.Over = "10.96.0.10: kube-proxy in a mode that is gone" })
 	read(&proofs{dir: dir}, false, "another kube-proxy")
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
@@ -19,8 +19,8 @@ type hostRules struct {
 	rules.Rules
 	kind     rules.Kind
 	stateDir string
-	secret   steer.Secret      // by which this agent's lease datagrams are known
-	told     podfile.HostRules // what the plugin was told
+	secret   steer.Secret        // by which this agent's lease datagrams are known
+	told     nodestate.HostRules // what the plugin was told
 }
 
 // ours is a description with the secret of this start.
@@ -41,12 +41,12 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 	if err != nil {
 		return drift, err
 	}
-	stand := podfile.HostRules{Backend: h.kind.String(), Addresses: rules.Addresses(rs), Switch: podfile.SwitchOf(rs)}
+	stand := nodestate.HostRules{Backend: h.kind.String(), Addresses: rules.Addresses(rs), Switch: nodestate.SwitchOf(rs)}
 	if reflect.DeepEqual(h.told, stand) {
 		return drift, nil
 	}
 	// Told first: the watch puts back what the file says.
-	if err := podfile.WriteHostRules(h.stateDir, stand); err != nil {
+	if err := nodestate.WriteHostRules(h.stateDir, stand); err != nil {
 		return drift, err
 	}
 	if h.told.Backend == "" {

@@ -26,7 +26,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/sole"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/wire"
-	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -47,7 +47,7 @@ func lockNode(stateDir, who string) (*os.File, error) {
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
 	}
-	path := filepath.Join(stateDir, podfile.AgentLockName)
+	path := filepath.Join(stateDir, nodestate.AgentLockName)
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
@@ -115,7 +115,7 @@ type seat struct {
 func (a *agent) takeSeat(ctx context.Context, server *server.Server, first plan.Plan, m *telemetry.Metrics) (*seat, error) {
 	lock := func() (*os.File, error) { return takeLock(first.Lock, a.claim.String()) }
 	s := &successor{log: a.log, server: server, plan: first, answers: a.answers, lock: lock}
-	path := filepath.Join(first.Folders.State, podfile.HandoverName)
+	path := filepath.Join(first.Folders.State, nodestate.HandoverName)
 	said := ""
 	for begun := time.Now(); ; {
 		got, err := lock()

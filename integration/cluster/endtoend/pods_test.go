@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
@@ -169,7 +170,7 @@ func (s *suite) resolvConf(name string) string {
 // file is what the plugin noted of a pod; nil where it noted nothing.
 func (s *suite) file(name string) *podfile.File {
 	s.t.Helper()
-	files, err := filepath.Glob(filepath.Join(s.Path(podfile.DefaultStateDir), "pods/*.json"))
+	files, err := filepath.Glob(filepath.Join(s.Path(nodestate.DefaultStateDir), "pods/*.json"))
 	s.must(err)
 	for _, path := range files {
 		f, err := podfile.Read(path)

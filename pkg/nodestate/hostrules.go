@@ -1,4 +1,4 @@
-package podfile
+package nodestate
 
 import (
 	"net/netip"

@@ -1,4 +1,4 @@
-package podfile
+package nodestate
 
 import (
 	"encoding/json"
@@ -19,7 +19,7 @@ type record[T any] struct {
 // read returns the zero value, and no error, where there is no file; then ok is false.
 func (r record[T]) read(path string) (v T, ok bool, err error) {
 	var none T
-	data, err := atomicfile.Read(path, maxSize)
+	data, err := atomicfile.Read(path, MaxSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return none, false, nil
 	}
@@ -37,7 +37,7 @@ func (r record[T]) write(path string, v T) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", r.what, err)
 	}
-	o := options(0o644)
+	o := Options(0o644)
 	o.Durable = r.durable
 	if err := atomicfile.Write(path, append(data, '\n'), o); err != nil {
 		return fmt.Errorf("write %s: %w", r.what, err)
