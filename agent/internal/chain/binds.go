@@ -33,7 +33,8 @@ func blockBinds(tokens []caddyfile.Token, cfg Config) ([]netip.Addr, error) {
 				addresses = slices.DeleteFunc(slices.Clone(addresses), func(o netip.Addr) bool { return o.Is4() != a.Is4() })
 			}
 		} else if t.Text != cfg.Binds {
-			return nil, fmt.Errorf("line %d: bind %s: neither an address nor the agent's link (%s): the agent listens on its own addresses alone", t.Line, t.Text, cfg.Binds)
+			return nil, fmt.Errorf("line %d: bind %s: neither an address nor the agent's link (%s): the agent listens on its own addresses alone",
+				t.Line, t.Text, cfg.Binds)
 		}
 		for _, a := range addresses {
 			if slices.Contains(cfg.Addresses, a) && !slices.Contains(*into, a) {
@@ -43,7 +44,8 @@ func blockBinds(tokens []caddyfile.Token, cfg Config) ([]netip.Addr, error) {
 	}
 	out = slices.DeleteFunc(out, func(a netip.Addr) bool { return slices.Contains(except, a) })
 	if len(out) == 0 {
-		return nil, fmt.Errorf("line %d: bind names none of the agent's addresses (%s): name one of them, or take the line out", tokens[0].Line, joinAddrs(cfg.Addresses))
+		return nil, fmt.Errorf("line %d: bind names none of the agent's addresses (%s): name one of them, or take the line out",
+			tokens[0].Line, joinAddrs(cfg.Addresses))
 	}
 	return out, nil
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/query"
 )
 
 // Chain is one CoreDNS: the plugins of one configuration and, for each address, the server that hands them questions. It
@@ -109,11 +111,30 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 }
 
 // Answer answers a question that came to one of the addresses, by w; it may write nothing. It returns when the question is dealt with.
-func (c *Chain) Answer(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg) {
-	// As dnsserver.Server's own handlers do.
+// q goes with the question to all plugins, in its context; nil: it is no client's.
+func (c *Chain) Answer(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *query.Query) {
 	server := c.servers[at]
-	ctx := context.WithValue(context.Background(), dnsserver.Key{}, server)
-	server.ServeDNS(context.WithValue(ctx, dnsserver.LoopKey{}, 0), w, r)
+	server.ServeDNS(&asking{Context: context.Background(), server: server, query: q}, w, r)
+}
+
+// asking is the context of one question: what CoreDNS's server puts into two contexts, and the question's Query, in one.
+type asking struct {
+	context.Context
+	server *dnsserver.Server
+	query  *query.Query
+}
+
+// Value implements context.Context.
+func (a *asking) Value(key any) any {
+	switch key.(type) {
+	case dnsserver.Key:
+		return a.server
+	case dnsserver.LoopKey:
+		return 0
+	case query.Key:
+		return a.query
+	}
+	return nil
 }
 
 // Close ends the chain's plugins: a miss still needs its forwarder, so whatever was asked must be answered before. final says that

@@ -7,8 +7,6 @@
 package clients
 
 import (
-	"context"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -17,6 +15,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/complete"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/pkg/podfile"
 )
@@ -37,6 +36,7 @@ type Clients struct {
 
 // client is one attachment of a pod.
 type client struct {
+	of        *Clients
 	file      podfile.File
 	search    *complete.Search // nil: its questions are not completed
 	tally     *tally
@@ -98,7 +98,7 @@ func (c *Clients) Pods() []Pod {
 }
 
 func (c *Clients) keep(f podfile.File, old *client) *client {
-	next := &client{file: f, search: searchOf(f, c.conf.Load()), tally: new(tally), namespace: c.namespace(f.PodNamespace)}
+	next := &client{of: c, file: f, search: searchOf(f, c.conf.Load()), tally: new(tally), namespace: c.namespace(f.PodNamespace)}
 	if old != nil {
 		next.tally = old.tally
 		if next.search.Same(old.search) {
@@ -146,13 +146,22 @@ func searchOf(f podfile.File, conf *config.Node) *complete.Search {
 	return complete.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
 }
 
-// Search implements complete.Find.
-func (c *Clients) Search(addr netip.Addr, now bool) *complete.Search {
-	if now {
-		c.pods.LookAgain()
-	}
-	if p := c.index.Find(addr); p != nil {
+// Search implements complete.Client.
+func (c *client) Search() *complete.Search { return c.search }
+
+// SearchNow implements complete.Client.
+func (c *client) SearchNow(addr netip.Addr) *complete.Search {
+	c.of.pods.LookAgain()
+	if p := c.of.index.Find(addr); p != nil {
 		return p.search
+	}
+	return nil
+}
+
+// Who returns what is known of a client, for its question to take along; nil for whoever is no pod of this node.
+func (c *Clients) Who(addr netip.Addr) any {
+	if p := c.index.Find(addr); p != nil {
+		return p
 	}
 	return nil
 }
@@ -163,30 +172,21 @@ const (
 	rcodeNameError = 3
 )
 
-// Answered counts a client's question. What the server asks itself on a client's behalf is part of that question.
-func (c *Clients) Answered(ctx context.Context, from net.Addr, rcode int) {
-	if complete.Inner(ctx) {
+// Answered counts a pod's question. What the server asks itself on a pod's behalf is part of that question.
+func (c *Clients) Answered(a query.Answer) {
+	p, ok := a.Who.(*client)
+	if !ok {
 		return
 	}
-	if p := c.index.Find(complete.Address(from)); p != nil {
-		failed := rcode != rcodeSuccess && rcode != rcodeNameError
-		for _, t := range []*tally{p.tally, p.namespace} {
-			t.queries.Add(1)
-			if failed {
-				t.failures.Add(1)
-			}
+	failed := a.Rcode != rcodeSuccess && a.Rcode != rcodeNameError
+	for _, t := range [...]*tally{p.tally, p.namespace} {
+		t.queries.Add(1)
+		if a.Level.Kept() {
+			t.hits.Add(1)
 		}
-	}
-}
-
-// Hit counts an answer out of the cache. The questions of a walk are no client's; its end is.
-func (c *Clients) Hit(ctx context.Context, from net.Addr) {
-	if complete.Walking(ctx) {
-		return
-	}
-	if p := c.index.Find(complete.Address(from)); p != nil {
-		p.tally.hits.Add(1)
-		p.namespace.hits.Add(1)
+		if failed {
+			t.failures.Add(1)
+		}
 	}
 }
 

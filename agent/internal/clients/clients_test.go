@@ -1,19 +1,18 @@
 package clients
 
 import (
-	"context"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/netip"
 	"testing"
 
-	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/coredns/complete"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
@@ -104,12 +103,12 @@ func TestWhoseQuestionsAreCompleted(t *testing.T) {
 func TestSearchOutlivesOthers(t *testing.T) {
 	registry := filesOf(t, pod("shop", "web", "10.244.1.5"), pod("shop", "api", "10.244.1.6"))
 	c := clientsOf(registry, confOf(t, "podDNS: {searchCompletion: true}\n"))
-	before := c.Search(addr("10.244.1.5"), false)
-	if before == nil || before == c.Search(addr("10.244.1.6"), false) {
+	before := searchOfPod(c, "10.244.1.5")
+	if before == nil || before == searchOfPod(c, "10.244.1.6") {
 		t.Error("two pods are taken for one")
 	}
 	registry.Outdate()
-	if c.Search(addr("10.244.1.5"), false) != before {
+	if searchOfPod(c, "10.244.1.5") != before {
 		t.Error("it is another one")
 	}
 }
@@ -117,30 +116,26 @@ func TestSearchOutlivesOthers(t *testing.T) {
 // TestSearchCompletionReloads: an operator who switches it off must not have to start pods anew.
 func TestSearchCompletionReloads(t *testing.T) {
 	c := clientsOf(filesOf(t, pod("shop", "web", "10.244.1.5")), confOf(t, "podDNS: {searchCompletion: true}\n"))
-	if c.Search(addr("10.244.1.5"), false) == nil || c.Search(addr("10.244.1.6"), false) != nil {
+	if searchOfPod(c, "10.244.1.5") == nil || searchOfPod(c, "10.244.1.6") != nil {
 		t.Error("on for the pod, and for it alone")
 	}
 	c.Configure(confOf(t, ""))
-	if c.Search(addr("10.244.1.5"), false) != nil {
+	if searchOfPod(c, "10.244.1.5") != nil {
 		t.Error("still on")
 	}
 }
 
 func TestCounts(t *testing.T) {
 	c := clientsOf(filesOf(t, pod("shop", "web", "10.244.1.5"), pod("shop", "api", "10.244.1.6"), pod("data", "db", "10.244.1.7")), confOf(t, ""))
-	from := func(a string) net.Addr { return net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr(a), 40000)) }
-	client := context.Background()
-	inner := context.WithValue(client, dnsserver.LoopKey{}, 1)
 	for _, rcode := range []int{0, 3, 2, 5} {
-		c.Answered(client, from("10.244.1.5"), rcode)
+		answered(c, "10.244.1.5", rcode, query.Miss)
 	}
-	c.Answered(client, &net.TCPAddr{IP: net.ParseIP("10.244.1.6"), Port: 1}, 0)
-	c.Answered(client, from("192.0.2.1"), 0) // no pod's
-	c.Answered(client, nil, 0)
-	c.Answered(inner, from("10.244.1.5"), 0)
-	c.Hit(client, from("10.244.1.5"))
-	c.Hit(inner, from("10.244.1.5")) // the end of a walk
-	want := map[string]Counts{"shop/web": {Queries: 4, Hits: 2, Failures: 2}, "shop/api": {Queries: 1}, "data/db": {}}
+	answered(c, "10.244.1.5", 0, query.Hit)
+	answered(c, "10.244.1.5", 3, query.Stale)
+	answered(c, "10.244.1.6", 0, query.Miss)
+	answered(c, "192.0.2.1", 0, query.Hit)     // no pod's
+	c.Answered(query.Answer{Level: query.Hit}) // nobody's
+	want := map[string]Counts{"shop/web": {Queries: 6, Hits: 2, Failures: 2}, "shop/api": {Queries: 1}, "data/db": {}}
 	got := map[string]Counts{}
 	for _, p := range c.Pods() {
 		got[p.File.PodNamespace+"/"+p.File.PodName] = p.Counts
@@ -152,8 +147,50 @@ func TestCounts(t *testing.T) {
 	for _, n := range c.Namespaces() {
 		byNamespace[n.Name] = n
 	}
-	if diff := cmp.Diff(map[string]telemetry.Namespace{"shop": {Name: "shop", Queries: 5, Hits: 2, Failures: 2}, "data": {Name: "data"}}, byNamespace); diff != "" {
+	if diff := cmp.Diff(map[string]telemetry.Namespace{"shop": {Name: "shop", Queries: 7, Hits: 2, Failures: 2}, "data": {Name: "data"}}, byNamespace); diff != "" {
 		t.Errorf("namespaces (-want +got):\n%s", diff)
+	}
+}
+
+// answered tells of a question from an address as the front does.
+func answered(c *Clients, from string, rcode int, level query.Level) {
+	c.Answered(query.Answer{Client: addr(from), Who: c.Who(addr(from)), Rcode: rcode, Level: level})
+}
+
+// searchOfPod is what search completion finds in the question of the pod with an address.
+func searchOfPod(c *Clients, at string) *complete.Search {
+	if p, ok := c.Who(addr(at)).(complete.Client); ok {
+		return p.Search()
+	}
+	return nil
+}
+
+// TestSearchNow: whoever has an address now may be another pod than the one that asked, or none.
+func TestSearchNow(t *testing.T) {
+	dir := t.TempDir()
+	registry := pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))
+	c := clientsOf(registry, confOf(t, "podDNS: {searchCompletion: true}\n"))
+	write := func(namespace string) podfile.File {
+		f := pod(namespace, "web", "10.244.1.5")
+		f.ContainerID, f.IfName = namespace, "eth0"
+		if err := podfile.Write(dir, f); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	before := write("shop")
+	registry.Outdate()
+	p, ok := c.Who(addr("10.244.1.5")).(complete.Client)
+	if !ok || !p.SearchNow(addr("10.244.1.5")).Same(p.Search()) || p.SearchNow(addr("10.244.1.6")) != nil {
+		t.Fatal("the pod itself is not found")
+	}
+	if err := podfile.Remove(dir, before.ContainerID, before.IfName); err != nil {
+		t.Fatal(err)
+	}
+	write("data")
+	registry.Outdate()
+	if now := p.SearchNow(addr("10.244.1.5")); now == nil || now.Same(p.Search()) {
+		t.Error("the pod that went is taken for the one that came")
 	}
 }
 
@@ -191,7 +228,7 @@ func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
 	}
 	registry.Outdate()
 	answer := func() {
-		c.Answered(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.244.1.5:4000")), 0)
+		answered(c, "10.244.1.5", 0, query.Miss)
 	}
 	counts := func() map[string]uint64 {
 		m := map[string]uint64{}

@@ -86,7 +86,7 @@ func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPor
 		if i.Protocol != protocol || i.Address != at {
 			continue
 		}
-		p, err := newPoint(s.log, s.crowd, protocol, at, i.File)
+		p, err := s.newPoint(protocol, at, i.File)
 		if err != nil {
 			return nil, fmt.Errorf("take over %s %s: %w", protocol, at, err)
 		}
@@ -97,7 +97,7 @@ func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPor
 		return nil, err
 	}
 	defer f.Close()
-	return newPoint(s.log, s.crowd, protocol, at, f)
+	return s.newPoint(protocol, at, f)
 }
 
 // open binds with SO_REUSEPORT only where that shares the port with nobody: with it, a second DNS server of the same user on

@@ -48,6 +48,8 @@ type point struct {
 	log      *slog.Logger
 	socket   socket
 	server   *dns.Server
+	observer Observer // nil: nobody
+	first    Answerer // nil: the chain is asked at once
 	chain    atomic.Pointer[serving]
 	gate     gate
 	crowd    *crowd
@@ -62,9 +64,11 @@ type socket interface {
 	File() (*os.File, error)
 }
 
-func newPoint(log *slog.Logger, crowd *crowd, protocol string, at netip.AddrPort, f *os.File) (*point, error) {
-	p := &point{protocol: protocol, at: at, log: log, crowd: crowd, conns: streams{crowd: crowd}, ended: make(chan struct{})}
-	p.server = &dns.Server{Net: protocol, Handler: p, DecorateReader: func(r dns.Reader) dns.Reader { return reader{r, p} }}
+func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*point, error) {
+	crowd := s.crowd
+	p := &point{protocol: protocol, at: at, log: s.log, observer: s.observer, first: s.first, crowd: crowd,
+		conns: streams{crowd: crowd}, ended: make(chan struct{})}
+	p.server = &dns.Server{Net: protocol, Handler: p, DecorateReader: func(r dns.Reader) dns.Reader { return &reader{Reader: r, p: p} }}
 	if protocol == "udp" {
 		p.server.UDPSize = questionMost + tagSize
 		// What the library refuses by itself never comes to ServeDNS, but was counted when it was read.
@@ -173,13 +177,14 @@ func widen(conn *net.UDPConn) {
 
 // ServeDNS answers one question.
 func (p *point) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
+	client := places.Source(w.RemoteAddr())
 	if p.protocol == "udp" {
-		defer p.crowd.give(places.Source(w.RemoteAddr()))
+		defer p.crowd.give(client)
 	}
 	for {
 		if c := p.chain.Load(); c.enter() {
 			defer c.leave()
-			c.chain.Answer(p.at, w, r)
+			c.answer(p.observer, p.at, client, w, r)
 			return
 		}
 		// It was retired since: another is in its place already.
@@ -277,13 +282,16 @@ func (p *point) end() error {
 
 // reader stands between the library and a socket: it is where a point pauses, and sees where one question ends and the next
 // begins on a connection.
+//
+// A point over UDP has one, a connection another: one goroutine uses it.
 type reader struct {
 	dns.Reader
-	p *point
+	p      *point
+	answer []byte // of whoever stands before the chain
 }
 
 // ReadUDP reads one question. It may be one that came in before a pause began.
-func (r reader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte, *dns.SessionUDP, error) {
+func (r *reader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte, *dns.SessionUDP, error) {
 	for {
 		if !r.p.gate.pass() {
 			return nil, nil, net.ErrClosed
@@ -295,6 +303,9 @@ func (r reader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte, *dns.
 		m, session, err := r.Reader.ReadUDP(conn, timeout)
 		if err == nil {
 			m = m[:min(len(m), questionMost)]
+			if r.p.first != nil && r.before(conn, m, session) {
+				continue
+			}
 			if !r.p.crowd.take(tag(m, session.RemoteAddr())) {
 				continue
 			}
@@ -305,18 +316,44 @@ func (r reader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte, *dns.
 	}
 }
 
+// before has a datagram answered by whoever stands before the chain, where that can.
+func (r *reader) before(conn *net.UDPConn, m []byte, session *dns.SessionUDP) bool {
+	answer := r.p.before(r.answer[:0], m, places.Source(session.RemoteAddr()))
+	if answer == nil {
+		return false
+	}
+	r.answer = answer
+	_, _ = dns.WriteToSessionUDP(conn, answer, session) // an error: the client is gone
+	return true
+}
+
 // ReadTCP reads one question, or says that the connection ends here.
-func (r reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
+func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 	s, ok := conn.(*stream)
 	if !ok {
 		return nil, fmt.Errorf("the connection is a %T", conn)
 	}
-	if !s.of.await(s) {
-		return nil, io.EOF
+	for {
+		if !s.of.await(s) {
+			return nil, io.EOF
+		}
+		m, err := r.Reader.ReadTCP(conn, timeout)
+		s.of.asked(s)
+		if err != nil || r.p.first == nil {
+			return m, err
+		}
+		answer := r.p.before(append(r.answer[:0], 0, 0), m, s.source)
+		if answer == nil {
+			return m, nil
+		}
+		r.answer = answer
+		binary.BigEndian.PutUint16(answer, uint16(len(answer)-2))
+		_ = conn.SetWriteDeadline(time.Now().Add(writeMost))
+		if _, err := conn.Write(answer); err != nil {
+			return nil, err
+		}
+		timeout = betweenMost
 	}
-	m, err := r.Reader.ReadTCP(conn, timeout)
-	s.of.asked(s)
-	return m, err
 }
 
 // acceptor accepts a point's connections.

@@ -10,18 +10,21 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // handler is a chain of one function.
 type handler struct {
 	do     func(dns.ResponseWriter, *dns.Msg)
+	level  query.Level // of its answers
 	closed atomic.Int64
 }
 
-func (h *handler) Answer(_ netip.AddrPort, w dns.ResponseWriter, r *dns.Msg) {
+func (h *handler) Answer(_ netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *query.Query) {
 	if len(r.Question) > 0 { // the library lets those without one through
 		h.do(w, r)
+		q.Found(h.level)
 	}
 }
 
@@ -47,7 +50,7 @@ func configOf(t testing.TB) Config {
 // start serves by a function on 127.0.0.1.
 func start(t testing.TB, do func(dns.ResponseWriter, *dns.Msg)) (*Server, Config) {
 	t.Helper()
-	s, cfg := New(slog.New(slog.DiscardHandler)), configOf(t)
+	s, cfg := New(slog.New(slog.DiscardHandler), nil, nil), configOf(t)
 	if err := s.Start(t.Context(), cfg, (&handler{do: do}).build, nil); err != nil {
 		t.Fatal(err)
 	}

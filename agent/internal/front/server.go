@@ -18,6 +18,8 @@ import (
 	"sync"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/query"
 )
 
 // Config is what the sockets are made from, and what clients may hold of them. The server keeps no reference to its slice.
@@ -37,9 +39,9 @@ type Config struct {
 // Chain answers what the front has read. The front calls Close once, when all that the chain was asked is answered, or when no more
 // time is given to it.
 type Chain interface {
-	// Answer answers a question that came to an address, by w, or leaves it unanswered; it returns when the question is dealt with. It
-	// is safe for concurrent use.
-	Answer(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg)
+	// Answer answers a question that came to an address, by w, or leaves it unanswered; it returns when the question is dealt with, and
+	// notes in q at which level the answer was found. It is safe for concurrent use.
+	Answer(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *query.Query)
 	// Close ends the chain. final says that no other comes after it.
 	Close(final bool) error
 }
@@ -50,8 +52,10 @@ type Build func(before Chain) (Chain, error)
 
 // Server is the front of one agent. Its methods may be called from several goroutines; they wait for each other.
 type Server struct {
-	log   *slog.Logger
-	crowd *crowd
+	log      *slog.Logger
+	observer Observer // nil: nobody
+	first    Answerer // nil: nobody stands before the chain
+	crowd    *crowd
 
 	mu     sync.Mutex // guards the fields below
 	chain  *serving   // nil: not started
@@ -89,9 +93,9 @@ func (c *census) leave() {
 // usual is what a scrape before the first Start shows for both limits.
 const usual = 1024
 
-// New makes a server that is not started.
-func New(log *slog.Logger) *Server {
-	return &Server{log: log, crowd: newCrowd(Config{Misses: usual, Connections: usual})}
+// New makes a server that is not started. Either of observer and first may be nil.
+func New(log *slog.Logger, observer Observer, first Answerer) *Server {
+	return &Server{log: log, observer: observer, first: first, crowd: newCrowd(Config{Misses: usual, Connections: usual})}
 }
 
 // ErrStarted and ErrStopped are returned by calls that come in the wrong order.

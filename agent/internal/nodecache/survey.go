@@ -106,7 +106,8 @@ func checkForward(words []chain.Word, own []netip.Addr) error {
 		}
 		at, err := nameserver.ParsePlain(strings.TrimPrefix(t.Text, "dns://"))
 		if err == nil && at.Refuse(own) != nil {
-			return fmt.Errorf("line %d: forward to %s, an address of the agent itself, which would ask itself for ever: name the server behind it, such as the address of a second Service", t.Line, t.Text)
+			return fmt.Errorf("line %d: forward to %s, an address of the agent itself, which would ask itself for ever: "+
+				"name the server behind it, such as the address of a second Service", t.Line, t.Text)
 		}
 	}
 	return nil

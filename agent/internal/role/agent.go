@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/evidence"
+	"github.com/neardns/neardns/agent/internal/front"
 	"github.com/neardns/neardns/agent/internal/handover"
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/node"
@@ -29,6 +29,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/upstream"
@@ -51,24 +52,32 @@ type parts struct {
 }
 
 func newServer(log *slog.Logger, p parts) *server.Server {
-	kept := cache.NewMetrics(p.answers, nil)
-	completion := complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr, bool) *complete.Search { return nil })
-	answered := func(_ context.Context, _ net.Addr, rcode int) {
-		if rcode == rcodeServerFailure { // also where an operator's Corefile asks, of which upstreams knows nothing
-			p.upstreams.NoteTrouble()
-		}
-	}
+	var watch front.Observer
+	memory, completions := complete.NewMemory(), new(complete.Metrics)
 	if c := p.clients; c != nil {
-		failed := answered
-		kept.Hit, answered = c.Hit, func(ctx context.Context, client net.Addr, rcode int) {
-			failed(ctx, client, rcode)
-			c.Answered(ctx, client, rcode)
-		}
-		completion = complete.Setup(c.Memory, &c.Metrics, c.Search)
+		watch, memory, completions = observer{c, p.upstreams}, c.Memory, &c.Metrics
 	}
-	return server.New(log, chain.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)}, chain.Plugin{Name: "metrics", Setup: metrics.Setup(answered)},
-		chain.Plugin{Name: "complete", Setup: completion}, chain.Plugin{Name: "admit", Setup: admit.Setup(p.gate)},
-		chain.Plugin{Name: "ask", Setup: ask.Setup(p.upstreams)}, chain.Plugin{Name: "cache", Setup: cache.Setup(p.answers, kept)})
+	return server.New(log, watch,
+		chain.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)},
+		chain.Plugin{Name: "metrics", Setup: metrics.Setup},
+		chain.Plugin{Name: "complete", Setup: complete.Setup(memory, completions)},
+		chain.Plugin{Name: "admit", Setup: admit.Setup(p.gate)},
+		chain.Plugin{Name: "ask", Setup: ask.Setup(p.upstreams)},
+		chain.Plugin{Name: "cache", Setup: cache.Setup(p.answers, cache.NewMetrics(p.answers, nil))})
+}
+
+// observer is told of each question that the server has dealt with.
+type observer struct {
+	*clients.Clients
+	upstreams *ask.Servers
+}
+
+// Answered implements front.Observer.
+func (o observer) Answered(a query.Answer) {
+	if a.Rcode == rcodeServerFailure { // also where an operator's Corefile asks, of which upstreams knows nothing
+		o.upstreams.NoteTrouble()
+	}
+	o.Clients.Answered(a)
 }
 
 // role is what tells `node` and `nodecache` apart beside their plans. The first two are needed.

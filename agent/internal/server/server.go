@@ -33,9 +33,9 @@ type Server struct {
 	chains *chain.Builder
 }
 
-// New makes a server that is not started.
-func New(log *slog.Logger, plugins ...chain.Plugin) *Server {
-	return &Server{Server: front.New(log), chains: chain.NewBuilder(log, plugins...)}
+// New makes a server that is not started. observer is told of each question; it may be nil. Nobody stands before the chain today.
+func New(log *slog.Logger, observer front.Observer, plugins ...chain.Plugin) *Server {
+	return &Server{Server: front.New(log, observer, nil), chains: chain.NewBuilder(log, plugins...)}
 }
 
 // Check says whether a configuration could be served; see chain.Builder.Check.

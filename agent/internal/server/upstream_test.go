@@ -22,6 +22,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/complete"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
+	"github.com/neardns/neardns/agent/internal/front"
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/wire"
@@ -124,10 +125,13 @@ next:
 	return 0
 }
 
-func newServer(log *slog.Logger) *server.Server {
+func newServer(log *slog.Logger) *server.Server { return observed(log, nil) }
+
+// observed makes a server whose questions somebody is told of.
+func observed(log *slog.Logger, o front.Observer) *server.Server {
 	answers := wire.NewStore(0)
-	return server.New(log, chain.Plugin{Name: "probe", Setup: probe.Setup()}, chain.Plugin{Name: "metrics", Setup: metrics.Setup(nil)},
-		chain.Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics), func(netip.Addr, bool) *complete.Search { return nil })},
+	return server.New(log, o, chain.Plugin{Name: "probe", Setup: probe.Setup()}, chain.Plugin{Name: "metrics", Setup: metrics.Setup},
+		chain.Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics))},
 		chain.Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))},
 		chain.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
 		chain.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})

@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/agent/internal/grown"
+	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/wire"
 )
 
@@ -105,9 +106,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return c.miss(ctx, w, r, a, success, s)
 	}
 	s.hits[e.Class()].Inc()
-	if c.metrics.Hit != nil {
-		c.metrics.Hit(ctx, w.RemoteAddr())
-	}
+	query.From(ctx).Found(query.Hit)
 	if left <= 0 {
 		return c.stale(ctx, w, r, a, e, s)
 	}
@@ -205,6 +204,7 @@ func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a a
 		}
 	}
 	s.stale.Inc()
+	query.From(ctx).Found(query.Stale)
 	ttl := c.staleTTL
 	if e.Denied() {
 		ttl = min(ttl, c.heldTTL(e))

@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"errors"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -17,10 +16,6 @@ import (
 
 // Metrics are CoreDNS's own of its cache, by name and label, and two for the store's bytes. One is enough for a process.
 type Metrics struct {
-	// Hit, unless nil, is told of each answer that a client gets out of the store. It is set before the first question, and must
-	// be quick and safe for concurrent use.
-	Hit func(ctx context.Context, client net.Addr)
-
 	store *wire.Store
 
 	requests, misses, prefetches, drops, stale *prometheus.CounterVec

@@ -12,7 +12,6 @@ package complete
 
 import (
 	"context"
-	"net"
 	"net/netip"
 	"strings"
 	"time"
@@ -20,10 +19,13 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/query"
 )
 
 // walkMost is how long a question waits for a walk before it is asked itself, which may take another 1.9 s, or 4.5 where the name
-// is slow (the plugin ask): musl asks again after 2.5 s, glibc and Go after five. What the walk has asked by then is under way, or in the cache, for the pod's own.
+// is slow (the plugin ask): musl asks again after 2.5 s, glibc and Go after five. What the walk has asked by then is under way, or
+// in the cache, for the pod's own.
 const walkMost = 500 * time.Millisecond
 
 // Complete is the plugin in one server block.
@@ -31,20 +33,23 @@ type Complete struct {
 	next    plugin.Handler
 	memory  *Memory
 	metrics *Metrics
-	find    Find
 }
 
-// Find returns the search list of the pod with an address if the pod wants completion, else nil. It may lag a moment behind pods
-// that come and go, unless now is set, which may cost system calls. It is called for each question, without now, and is safe for
-// concurrent use.
-type Find func(addr netip.Addr, now bool) *Search
+// Client is a pod that asks, as whoever observes the questions knows it: the Who of a question's Query. What is no Client is not
+// completed. Its methods are safe for concurrent use.
+type Client interface {
+	// Search returns the pod's search list if the pod wants completion, else nil. It may lag a moment behind pods that come and go.
+	Search() *Search
+	// SearchNow returns the search list of the pod that has the address now, which may be another one. It may cost system calls.
+	SearchNow(addr netip.Addr) *Search
+}
 
 // Name implements plugin.Handler.
 func (c *Complete) Name() string { return "complete" }
 
 // ServeDNS implements plugin.Handler.
 func (c *Complete) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	if s := c.wanted(ctx, w, r); s != nil {
+	if s := c.wanted(ctx, r); s != nil {
 		if name, ok := s.begins(r.Question[0].Name); ok {
 			if server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server); ok {
 				if rcode, done := c.complete(ctx, newWalker(server, w), w, r, s, name); done {
@@ -58,23 +63,27 @@ func (c *Complete) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 
 // wanted returns the search list by which the question may be completed, nil for none. Only questions for addresses are: no
 // resolver walks for others. Who checks signatures (DO, CD) cannot use a CNAME that nobody signed.
-func (c *Complete) wanted(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) *Search {
-	addr := Address(w.RemoteAddr())
-	if !addr.IsValid() {
+func (c *Complete) wanted(ctx context.Context, r *dns.Msg) *Search {
+	q := query.From(ctx)
+	if q == nil {
 		return nil
 	}
-	s := c.find(addr, false)
+	client, ok := q.Who.(Client)
+	if !ok {
+		return nil
+	}
+	s := client.Search()
 	if s == nil || len(r.Question) != 1 || r.Opcode != dns.OpcodeQuery || !r.RecursionDesired || r.CheckingDisabled {
 		return nil
 	}
-	q := r.Question[0]
-	if q.Qclass != dns.ClassINET || q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA || strings.Contains(q.Name, `\`) {
+	asked := r.Question[0]
+	if asked.Qclass != dns.ClassINET || asked.Qtype != dns.TypeA && asked.Qtype != dns.TypeAAAA || strings.Contains(asked.Name, `\`) {
 		return nil
 	}
 	if o := r.IsEdns0(); o != nil && o.Do() {
 		return nil
 	}
-	if Inner(ctx) {
+	if inner(ctx) {
 		return nil
 	}
 	return s
@@ -114,7 +123,8 @@ func (c *Complete) complete(ctx context.Context, ask *walker, w dns.ResponseWrit
 		return 0, false
 	}
 	// Its address may have been another pod's until just now, which would then hear of this one's domains.
-	if now := c.find(Address(w.RemoteAddr()), true); !now.Same(s) {
+	q := query.From(ctx)
+	if client, ok := q.Who.(Client); !ok || !client.SearchNow(q.Client).Same(s) {
 		c.metrics.count(resultLeft)
 		return 0, false
 	}
@@ -146,15 +156,4 @@ func answer(r, found *dns.Msg, d *end, ttl uint32) *dns.Msg {
 		Target: d.question,
 	}}, found.Answer...)
 	return m
-}
-
-// Address is who asks; not valid for a question that no client asks.
-func Address(client net.Addr) netip.Addr {
-	switch c := client.(type) {
-	case *net.UDPAddr:
-		return c.AddrPort().Addr().Unmap().WithZone("")
-	case *net.TCPAddr:
-		return c.AddrPort().Addr().Unmap().WithZone("")
-	}
-	return netip.Addr{}
 }

@@ -417,7 +417,7 @@ func TestSetup(t *testing.T) {
 		c := caddy.NewTestController("dns", text)
 		memory := NewMemory()
 		memory.decide(decisionKey{shop(), "n"}, func(*end) {})
-		if err := Setup(memory, new(Metrics), func(netip.Addr, bool) *Search { return nil })(c); (err == nil) != ok {
+		if err := Setup(memory, new(Metrics))(c); (err == nil) != ok {
 			t.Errorf("%q: %v", text, err)
 		}
 		if len(memory.known) != 1 {

@@ -8,7 +8,7 @@ import (
 
 // Setup returns the directive's set-up function for a process's one memory. It registers nothing; whoever assembles the server
 // does.
-func Setup(memory *Memory, metrics *Metrics, find Find) caddy.SetupFunc {
+func Setup(memory *Memory, metrics *Metrics) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		for i := 0; c.Next(); i++ {
 			if i > 0 {
@@ -21,7 +21,7 @@ func Setup(memory *Memory, metrics *Metrics, find Find) caddy.SetupFunc {
 		// At start-up, not here: a configuration that is refused must change nothing. One that is taken may answer otherwise.
 		c.OnStartup(func() error { memory.forget(); return nil })
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
-			return &Complete{next: next, memory: memory, metrics: metrics, find: find}
+			return &Complete{next: next, memory: memory, metrics: metrics}
 		})
 		return nil
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/query"
 )
 
 // walker asks the server that it stands in, for one client. It may go on when the client's question is answered, so it keeps
@@ -34,15 +36,8 @@ func overTCP(a net.Addr) net.Addr {
 	return net.TCPAddrFromAddrPort(at)
 }
 
-// walking marks the context of questions whose answers no client gets.
-type walking struct{}
-
-// Walking reports whether a question is asked only to find out where a walk ends. Who counts what clients are told leaves
-// these out.
-func Walking(ctx context.Context) bool { return ctx.Value(walking{}) != nil }
-
-// Inner reports whether the server asks itself: for this plugin, or for an alias that leads back.
-func Inner(ctx context.Context) bool {
+// inner reports whether the server asks itself: for this plugin, or for an alias that leads back.
+func inner(ctx context.Context) bool {
 	n, _ := ctx.Value(dnsserver.LoopKey{}).(int)
 	return n > 0
 }
@@ -57,7 +52,7 @@ func Inner(ctx context.Context) bool {
 // family's answer denies the name that the other's has, musl goes on; it still does, since both answers are handed on.
 func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 	begun := time.Now()
-	ctx = context.WithValue(ctx, walking{}, true)
+	ctx = query.With(ctx, nil) // no client gets these answers
 	ttl := uint32(keepMost / time.Second)
 	for i, question := range s.questions(name) {
 		if len(question) > nameMost || time.Since(begun) > walkMost {

@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/agent/internal/query"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -129,7 +131,7 @@ func newRig(t testing.TB, kinds map[string]string) *rig {
 	r := &rig{t: t, world: &world{kinds: kinds}, metrics: new(Metrics), memory: NewMemory(), pods: map[netip.Addr]*Search{}}
 	config := &dnsserver.Config{Zone: ".", Transport: "dns", ListenHosts: []string{""}, Port: "53"}
 	config.AddPlugin(func(next plugin.Handler) plugin.Handler {
-		return &Complete{next: next, memory: r.memory, metrics: r.metrics, find: r.find}
+		return &Complete{next: next, memory: r.memory, metrics: r.metrics}
 	})
 	config.AddPlugin(func(plugin.Handler) plugin.Handler { return r.world })
 	var err error
@@ -139,13 +141,25 @@ func newRig(t testing.TB, kinds map[string]string) *rig {
 	return r
 }
 
-func (r *rig) find(a netip.Addr, now bool) *Search {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s, ok := r.late[a]; ok && !now {
+// whoAt is the rig's pod at an address.
+type whoAt struct {
+	*rig
+	addr netip.Addr
+}
+
+func (w whoAt) Search() *Search {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s, ok := w.late[w.addr]; ok {
 		return s
 	}
-	return r.pods[a]
+	return w.pods[w.addr]
+}
+
+func (w whoAt) SearchNow(addr netip.Addr) *Search {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pods[addr]
 }
 
 func (r *rig) set(pod netip.Addr, s *Search) {
@@ -168,7 +182,7 @@ func (w *writer) LocalAddr() net.Addr       { return &net.UDPAddr{IP: net.IPv4(1
 // send asks as a client at an address does, over UDP, and reads the answer as it would come over the wire.
 func (r *rig) send(from netip.Addr, m *dns.Msg) *dns.Msg {
 	w := &writer{from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 40000))}
-	ctx := context.WithValue(context.Background(), dnsserver.Key{}, r.server)
+	ctx := query.With(context.WithValue(context.Background(), dnsserver.Key{}, r.server), &query.Query{Client: from, Who: whoAt{r, from}})
 	r.server.ServeDNS(context.WithValue(ctx, dnsserver.LoopKey{}, 0), w, m)
 	if w.got == nil {
 		r.t.Errorf("no answer to %s", m.Question[0].String())

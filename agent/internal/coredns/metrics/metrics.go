@@ -10,7 +10,6 @@ package metrics
 
 import (
 	"context"
-	"net"
 	"strings"
 	"time"
 
@@ -25,8 +24,6 @@ import (
 type Metrics struct {
 	next  plugin.Handler
 	zones []string // of the server block, lower case, fully qualified
-
-	answered func(ctx context.Context, client net.Addr, rcode int) // nil: nobody counts by client
 
 	// One entry per server address, zone and view, made at the first question and kept.
 	series grown.Map[seriesKey, *series]
@@ -57,9 +54,6 @@ func (m *Metrics) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 		rec.rcode = status
 	}
 	m.find(ctx, r.Question[0].Name).report(&asked, rec)
-	if m.answered != nil {
-		m.answered(ctx, w.RemoteAddr(), rec.rcode)
-	}
 	return status, err
 }
 

@@ -133,7 +133,7 @@ func TestSetup(t *testing.T) {
 		{"metrics {\n tls x\n}", "no arguments"},
 		{"metrics\nmetrics", "once"},
 	} {
-		err := Setup(nil)(caddy.NewTestController("dns", tc.input))
+		err := Setup(caddy.NewTestController("dns", tc.input))
 		if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
 			t.Errorf("%q: want an error with %q, got %v", tc.input, tc.wantErr, err)
 		}

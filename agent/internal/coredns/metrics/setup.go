@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"context"
 	"errors"
 	"net"
 	"runtime"
@@ -15,41 +14,38 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Setup returns the directive's set-up function. answered, unless nil, is told of each question that was answered, or not, with
-// what response code; it must be quick and safe for concurrent use. Setup registers nothing; whoever assembles the server does.
-func Setup(answered func(ctx context.Context, client net.Addr, rcode int)) caddy.SetupFunc {
-	return func(c *caddy.Controller) error {
-		for i := 0; c.Next(); i++ {
-			if i > 0 {
-				return plugin.Error("metrics", plugin.ErrOnce)
-			}
-			if len(c.RemainingArgs()) != 0 || c.NextBlock() {
-				return plugin.Error("metrics", c.Err("takes no arguments: the agent serves the metrics at its own address"))
-			}
+// Setup is the directive's set-up function. It registers nothing; whoever assembles the server does.
+func Setup(c *caddy.Controller) error {
+	for i := 0; c.Next(); i++ {
+		if i > 0 {
+			return plugin.Error("metrics", plugin.ErrOnce)
 		}
-		config := dnsserver.GetConfig(c)
-		m := &Metrics{answered: answered, zones: plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)}
-		config.AddPlugin(func(next plugin.Handler) plugin.Handler {
-			m.next = next
-			return m
-		})
+		if len(c.RemainingArgs()) != 0 || c.NextBlock() {
+			return plugin.Error("metrics", c.Err("takes no arguments: the agent serves the metrics at its own address"))
+		}
+	}
+	config := dnsserver.GetConfig(c)
+	m := &Metrics{zones: plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)}
+	config.AddPlugin(func(next plugin.Handler) plugin.Handler {
+		m.next = next
+		return m
+	})
 
-		// As in CoreDNS: a reload forgets which plugins were on and says anew; one that fails says again what still is.
-		enabled := func() error {
-			for _, host := range config.ListenHosts {
-				addr := config.Transport + "://" + net.JoinHostPort(host, config.Port)
-				for _, h := range config.Handlers() {
-					vars.PluginEnabled.WithLabelValues(addr, config.Zone, config.ViewName, h.Name()).Set(1)
-				}
+	// As in CoreDNS: a reload forgets which plugins were on and says anew; one that fails says again what still is.
+	enabled := func() error {
+		for _, host := range config.ListenHosts {
+			addr := config.Transport + "://" + net.JoinHostPort(host, config.Port)
+			for _, h := range config.Handlers() {
+				vars.PluginEnabled.WithLabelValues(addr, config.Zone, config.ViewName, h.Name()).Set(1)
 			}
-			return nil
 		}
-		c.OnStartup(enabled)
-		c.OnRestartFailed(enabled)
-		c.OnRestart(func() error { vars.PluginEnabled.Reset(); return nil })
-		setBuildInfo()
 		return nil
 	}
+	c.OnStartup(enabled)
+	c.OnRestartFailed(enabled)
+	c.OnRestart(func() error { vars.PluginEnabled.Reset(); return nil })
+	setBuildInfo()
+	return nil
 }
 
 // setBuildInfo fills coredns_build_info. The vector belongs to plugin/metrics, which does not export it; asking the

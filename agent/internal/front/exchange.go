@@ -1,0 +1,94 @@
+package front
+
+import (
+	"net/netip"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/query"
+)
+
+// Observer is told of each question that is answered, once, over UDP and TCP alike and whoever answers it. What the DNS library
+// refuses by itself, since it is no question, is not among them. Both methods are called for each question: they must be quick, and
+// are called at the same time.
+type Observer interface {
+	// Who returns what is known of a client, to go with its question; nil: nothing. It may be called more than once for a question.
+	Who(client netip.Addr) any
+	// Answered is told what became of a question, as soon as it is dealt with. A question of the agent's own has no Client.
+	Answered(a query.Answer)
+}
+
+// Question is one question as it came over the wire.
+type Question struct {
+	Wire   []byte // the message, valid until Answer returns; over UDP it may be cut at 512 bytes
+	Client netip.Addr
+	Who    any // what the observer knows of the client
+	TCP    bool
+}
+
+// Answerer stands before the chain: it answers at once from what it knows, or leaves the question to the chain. It is called by the
+// goroutine that reads the socket, so it must never wait, and by several of them at the same time.
+type Answerer interface {
+	// Answer appends the answer's message to b. ok is false where the chain is to answer.
+	Answer(b []byte, q Question) (answer []byte, level query.Level, ok bool)
+}
+
+// exchange is one question while the chain answers it: the chain's writer, which notes what is written.
+type exchange struct {
+	dns.ResponseWriter
+	query       query.Query
+	rcode, size int
+}
+
+// WriteMsg packs as the library's own writer does.
+func (x *exchange) WriteMsg(m *dns.Msg) error {
+	b, err := m.Pack()
+	if err != nil {
+		return err
+	}
+	x.rcode = m.Rcode // also what the header has no place for
+	x.size += len(b)
+	_, err = x.ResponseWriter.Write(b)
+	return err
+}
+
+func (x *exchange) Write(b []byte) (int, error) {
+	if len(b) >= headerSize {
+		x.rcode = rcode(b)
+	}
+	x.size += len(b)
+	return x.ResponseWriter.Write(b)
+}
+
+func rcode(message []byte) int { return int(message[3] & 0xf) }
+
+// answer has the chain answer a question, and tells the observer.
+func (s *serving) answer(o Observer, at netip.AddrPort, client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {
+	x := &exchange{ResponseWriter: w}
+	x.query.Client = client
+	if o != nil {
+		x.query.Who = o.Who(client)
+	}
+	s.chain.Answer(at, x, r, &x.query)
+	if o != nil {
+		o.Answered(query.Answer{Client: client, Who: x.query.Who, Rcode: x.rcode, Size: x.size, Level: x.query.Level()})
+	}
+}
+
+// before asks whoever stands before the chain. It returns b with the answer appended; nil where the chain is to answer.
+func (p *point) before(b, wire []byte, client netip.Addr) []byte {
+	q := Question{Wire: wire, Client: client, TCP: p.protocol == "tcp"}
+	if p.observer != nil {
+		q.Who = p.observer.Who(client)
+	}
+	head := len(b)
+	b, level, ok := p.first.Answer(b, q)
+	if size := len(b) - head; !ok || size < headerSize || size > dns.MaxMsgSize {
+		return nil
+	}
+	if p.observer != nil {
+		answer := b[head:]
+		p.observer.Answered(query.Answer{Client: client, Who: q.Who, Rcode: rcode(answer), Size: len(answer), Level: level})
+	}
+	return b
+}

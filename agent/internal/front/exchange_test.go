@@ -1,0 +1,280 @@
+package front
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/query"
+)
+
+// watcher is an observer that knows each client by its address's text.
+type watcher struct {
+	mu   sync.Mutex // guards the fields below
+	asks int
+	told []query.Answer
+}
+
+func (w *watcher) Who(client netip.Addr) any {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asks++
+	if !client.IsValid() {
+		return nil
+	}
+	return "who is at " + client.String()
+}
+
+func (w *watcher) Answered(a query.Answer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, a)
+}
+
+// take returns what the watcher was told, once it was told n times.
+func (w *watcher) take(t *testing.T, n int) []query.Answer {
+	t.Helper()
+	waitFor(t, fmt.Sprintf("%d answers are told", n), func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.told) >= n
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	told := w.told
+	w.told = nil
+	return told
+}
+
+// shelf is an answerer that knows one name.
+type shelf struct {
+	name  string
+	asked []Question // the last of them
+	mu    sync.Mutex
+}
+
+func (s *shelf) Answer(b []byte, q Question) ([]byte, query.Level, bool) {
+	m := new(dns.Msg)
+	s.mu.Lock()
+	s.asked = []Question{{Client: q.Client, Who: q.Who, TCP: q.TCP}}
+	s.mu.Unlock()
+	if err := m.Unpack(q.Wire); err != nil || len(m.Question) != 1 || m.Question[0].Name != s.name {
+		return b, query.Hit, false
+	}
+	r := new(dns.Msg).SetRcode(m, dns.RcodeNameError)
+	wire, err := r.Pack()
+	if err != nil {
+		return b, query.Miss, false
+	}
+	return append(b, wire...), query.Stale, true
+}
+
+func serve(t *testing.T, o Observer, first Answerer, h *handler) (*Server, Config) {
+	t.Helper()
+	s, cfg := New(slog.New(slog.DiscardHandler), o, first), configOf(t)
+	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, cfg
+}
+
+var sameAnswer = cmpopts.EquateComparable(netip.Addr{})
+
+// TestObserver: each question is told of once, by whoever it was answered and over either protocol.
+func TestObserver(t *testing.T) {
+	local := netip.MustParseAddr("127.0.0.1")
+	size := func(m *dns.Msg) int {
+		b, err := m.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(b)
+	}
+	kept := question("a.example.org.", dns.TypeA)
+	for name, tc := range map[string]struct {
+		do    func(w dns.ResponseWriter, q *dns.Msg)
+		level query.Level
+		want  query.Answer
+	}{
+		"a message": {func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(new(dns.Msg).SetReply(q)) }, query.Miss,
+			query.Answer{Size: size(new(dns.Msg).SetReply(kept))}},
+		"bytes": {func(w dns.ResponseWriter, q *dns.Msg) {
+			b, _ := new(dns.Msg).SetRcode(q, dns.RcodeNameError).Pack()
+			_, _ = w.Write(b)
+		}, query.Hit, query.Answer{Rcode: dns.RcodeNameError, Size: size(kept), Level: query.Hit}},
+		"a failure": {func(w dns.ResponseWriter, q *dns.Msg) {
+			_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
+		}, query.Miss,
+			query.Answer{Rcode: dns.RcodeServerFailure, Size: size(kept)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := new(watcher)
+			_, cfg := serve(t, w, nil, &handler{do: tc.do, level: tc.level})
+			for _, network := range []string{"udp", "tcp"} {
+				ask(t, network, addressOf(cfg), kept.Copy())
+				want := tc.want
+				want.Client, want.Who = local, "who is at 127.0.0.1"
+				if diff := cmp.Diff([]query.Answer{want}, w.take(t, 1), sameAnswer); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", network, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestObserverOfSilence: a question that nobody answers is told of, and so is one of the agent's own.
+func TestObserverOfSilence(t *testing.T) {
+	w := new(watcher)
+	s, cfg := serve(t, w, nil, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
+		if !strings.HasPrefix(q.Question[0].Name, "silent.") {
+			answer(w, q)
+		}
+	}})
+	conn, err := net.Dial("udp", addressOf(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	wire, err := question("silent.example.org.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(wire); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.take(t, 1); len(got) != 1 || got[0].Size != 0 || got[0].Who == nil {
+		t.Errorf("told %+v", got)
+	}
+	if err := s.Ask(t.Context(), "cluster.local"); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.take(t, 1); len(got) != 1 || got[0].Client.IsValid() || got[0].Who != nil || got[0].Size == 0 {
+		t.Errorf("told %+v", got)
+	}
+}
+
+// TestFirst: whoever stands before the chain answers what it knows, over either protocol; the chain answers the rest on the same
+// connection, and the observer is told of each once.
+func TestFirst(t *testing.T) {
+	w, first := new(watcher), &shelf{name: "known.example.org."}
+	s, cfg := serve(t, w, first, &handler{do: answer})
+	for _, network := range []string{"udp", "tcp"} {
+		conn, err := dns.DialTimeout(network, addressOf(cfg), 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		var rcodes []int
+		names := []string{"known", "other", "known", "known", "other"}
+		for _, name := range names {
+			q := question(name+".example.org.", dns.TypeA)
+			if err := conn.WriteMsg(q); err != nil {
+				t.Fatal(err)
+			}
+			m, err := conn.ReadMsg()
+			if err != nil {
+				t.Fatalf("%s %s: %v", network, name, err)
+			}
+			if m.Id != q.Id || m.Question[0].Name != q.Question[0].Name {
+				t.Errorf("%s %s: %v", network, name, m)
+			}
+			rcodes = append(rcodes, m.Rcode)
+		}
+		if want := []int{3, 0, 3, 3, 0}; !slices.Equal(rcodes, want) {
+			t.Errorf("%s: answered %v, want %v", network, rcodes, want)
+		}
+		told := w.take(t, len(names))
+		levels := map[query.Level]int{}
+		for _, a := range told {
+			levels[a.Level]++
+			if a.Who != "who is at 127.0.0.1" || a.Size < headerSize || (a.Rcode == dns.RcodeNameError) != (a.Level == query.Stale) {
+				t.Errorf("%s: told %+v", network, a)
+			}
+		}
+		if len(told) != len(names) || levels[query.Stale] != 3 {
+			t.Errorf("%s: told %+v", network, told)
+		}
+		first.mu.Lock()
+		if last := first.asked[0]; last.TCP != (network == "tcp") || last.Client != netip.MustParseAddr("127.0.0.1") || last.Who != "who is at 127.0.0.1" {
+			t.Errorf("%s: asked by %+v", network, last)
+		}
+		first.mu.Unlock()
+	}
+	if inWork(s) != 0 {
+		t.Errorf("%d questions are in work", inWork(s))
+	}
+}
+
+// TestFirstDrains: a connection that only whoever stands before the chain answers ends with its server, and right after an answer.
+func TestFirstDrains(t *testing.T) {
+	first := &shelf{name: "known.example.org."}
+	s, cfg := New(slog.New(slog.DiscardHandler), nil, first), configOf(t)
+	if err := s.Start(t.Context(), cfg, (&handler{do: answer}).build, nil); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dns.DialTimeout("tcp", addressOf(cfg), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for range 3 {
+		if err := conn.WriteMsg(question("known.example.org.", dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.ReadMsg(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun := time.Now()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took > drainMost {
+		t.Errorf("an idle connection kept the server for %s", took)
+	}
+}
+
+// BenchmarkExchange is what the front adds to a question that the chain answers with bytes.
+func BenchmarkExchange(b *testing.B) {
+	wire, err := new(dns.Msg).SetReply(question("a.example.org.", dns.TypeA)).Pack()
+	if err != nil {
+		b.Fatal(err)
+	}
+	h := &handler{do: func(w dns.ResponseWriter, _ *dns.Msg) { _, _ = w.Write(wire) }, level: query.Hit}
+	client, at := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddrPort("169.254.20.10:53")
+	for name, o := range map[string]Observer{"nobody": nil, "observed": nobodyCounts{}} {
+		b.Run(name, func(b *testing.B) {
+			s, w, r := newServing(h), new(nowhere), question("a.example.org.", dns.TypeA)
+			b.ReportAllocs()
+			for b.Loop() {
+				s.answer(o, at, client, w, r)
+			}
+		})
+	}
+}
+
+type nobodyCounts struct{}
+
+func (nobodyCounts) Who(netip.Addr) any    { return nil }
+func (nobodyCounts) Answered(query.Answer) {}
+
+// nowhere is a client that takes everything.
+type nowhere struct{ dns.ResponseWriter }
+
+func (*nowhere) Write(b []byte) (int, error) { return len(b), nil }
