@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // A rule's canonical form is its expressions as netlink attributes, without what carries no meaning: set ids, which the
@@ -101,9 +103,6 @@ func plain(a netlink.Attribute) []byte {
 
 func allZero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) }
 
-// errDumpInterrupted is what the kernel says by a flag when a commit came between the parts of a dump.
-var errDumpInterrupted = fmt.Errorf("dump interrupted: %w", unix.EINTR)
-
 // errUnsettled asks for another look.
 var errUnsettled = fmt.Errorf("rules changed at each look: %w", unix.EAGAIN)
 
@@ -131,7 +130,7 @@ func (n *Nftables) rules(chain string) (map[string][]string, error) {
 	out := map[string][]string{}
 	for _, m := range replies {
 		if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
-			return nil, errDumpInterrupted
+			return nil, hostnet.ErrInterrupted
 		}
 		if err := readRule(m.Data, out); err != nil {
 			return nil, err

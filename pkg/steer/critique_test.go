@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -36,8 +37,8 @@ func TestCritiqueA03PodsOutOfReach(t *testing.T) {
 			r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: c.attach})
 			pod := r.pod("pod")
 			for _, d := range r.host.Redirects {
-				entry, err := steer.Way(pod.FD(), r.node.Host.FD(), d)
-				var way *steer.WayError
+				entry, err := hostnet.Way(pod.FD(), r.node.Host.FD(), d.ClusterDNS)
+				var way *hostnet.WayError
 				switch {
 				case c.reason == "" && err != nil:
 					t.Errorf("%s: %v", d, err)

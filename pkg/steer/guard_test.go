@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -192,7 +193,7 @@ func TestPodsByAnyKindOfLink(t *testing.T) {
 					asked = r.local()
 				}
 				var err error
-				r.node.Host.Do(func() { h.Uplinks, err = steer.Uplinks() })
+				r.node.Host.Do(func() { h.Uplinks, err = rules.Uplinks() })
 				must(t, err)
 				must(t, r.nft.Apply(h))
 				r.renew4(h)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // ask sends one request about our table and returns the kernel's answers; none where the thing asked for is not there.
@@ -27,7 +29,7 @@ func (n *Nftables) ask(what string, kind uint16, flags netlink.HeaderFlags, attr
 	}
 	for _, m := range replies {
 		if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
-			return nil, errDumpInterrupted
+			return nil, hostnet.ErrInterrupted
 		}
 	}
 	return replies, nil
@@ -70,7 +72,7 @@ func (n *Nftables) elements(name string) ([]element, error) {
 
 // readElements appends the elements of one message of a dump.
 func readElements(data []byte, out []element) ([]element, error) {
-	err := each(data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
+	err := hostnet.Each(data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
 		if dec.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			dec.Nested(func(list *netlink.AttributeDecoder) error {
 				for list.Next() {

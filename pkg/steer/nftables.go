@@ -15,6 +15,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // Nftables is the nftables back end for one netns. It talks to the kernel through netlink and needs no binary. It holds
@@ -25,9 +27,6 @@ type Nftables struct {
 	reader *nftables.Conn // the rest of what is read; opened at its first use, see read
 }
 
-// readBuffer holds the answers to one transaction or dump; netlink's default (208 KiB) overflows on a busy node.
-const readBuffer = 4 << 20
-
 // attempts bounds retries of a dump that another program's commit interrupted (EINTR) and of a transaction that lost a
 // race with another of ours (ENOENT, EEXIST): each retry reads afresh.
 const attempts = 8
@@ -35,11 +34,11 @@ const attempts = 8
 // OpenNftables opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed
 // afterwards.
 func OpenNftables(nsFD int) (*Nftables, error) {
-	nsFD, err := HoldNetNS(nsFD)
+	nsFD, err := hostnet.HoldNetNS(nsFD)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dial(unix.NETLINK_NETFILTER, nsFD)
+	conn, err := hostnet.Dial(unix.NETLINK_NETFILTER, nsFD)
 	if err != nil {
 		if errors.Is(err, unix.EPROTONOSUPPORT) { // without nfnetlink there is no nf_tables
 			err = fmt.Errorf("%w: %w", ErrNotSupported, err)
@@ -55,29 +54,13 @@ func (n *Nftables) read() (*nftables.Conn, error) {
 	if n.reader != nil {
 		return n.reader, nil
 	}
-	reader, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(ToEnter(n.nsFD)),
-		nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetReadBuffer(readBuffer) }))
+	reader, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(hostnet.ToEnter(n.nsFD)),
+		nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetReadBuffer(hostnet.ReadBuffer) }))
 	if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}
 	n.reader = reader
 	return reader, nil
-}
-
-// HoldNetNS makes a descriptor of our own. Sockets are opened anew after errors, maybe by another thread and after the
-// caller's descriptor was closed and its number given to another netns: those rules would land in the wrong place.
-func HoldNetNS(nsFD int) (int, error) {
-	var own int
-	var err error
-	if nsFD < 0 {
-		own, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	} else {
-		own, err = unix.FcntlInt(uintptr(nsFD), unix.F_DUPFD_CLOEXEC, 3) // never 0, which netlink.Config takes for none
-	}
-	if err != nil {
-		return -1, fmt.Errorf("open netns: %w", err)
-	}
-	return own, nil
 }
 
 // commit sends the batch. After an error the socket may hold further replies to the same batch, so it is replaced.
@@ -86,7 +69,7 @@ func (n *Nftables) commit(b *batch) error {
 	if err == nil {
 		return nil
 	}
-	fresh, dialErr := dial(unix.NETLINK_NETFILTER, n.nsFD)
+	fresh, dialErr := hostnet.Dial(unix.NETLINK_NETFILTER, n.nsFD)
 	if dialErr != nil {
 		return errors.Join(err, dialErr)
 	}
@@ -172,7 +155,7 @@ func (n *Nftables) complete(rs Ruleset) error {
 func (n *Nftables) rendered(rs Ruleset) (table, error) {
 	if h, ok := rs.(Host); ok && h.Detours == nil {
 		var err error
-		if h.Detours, err = Detours(n.nsFD); err != nil {
+		if h.Detours, err = hostnet.Detours(n.nsFD, OwnLinks()...); err != nil {
 			return table{}, err
 		}
 		rs = h
@@ -252,7 +235,7 @@ func (n *Nftables) Supported(...netip.Addr) error {
 		b := batch{table: TableName + "-scratch"}
 		b.complete(part.rs.render(), loaded{})
 		if err := b.rehearse(n.conn); err != nil {
-			fresh, dialErr := dial(unix.NETLINK_NETFILTER, n.nsFD)
+			fresh, dialErr := hostnet.Dial(unix.NETLINK_NETFILTER, n.nsFD)
 			if dialErr != nil {
 				return dialErr
 			}

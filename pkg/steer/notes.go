@@ -9,6 +9,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // Notes is what the switch noted of its clients: how long ago each last asked, and was last heard.
@@ -119,7 +121,7 @@ func (n *Nftables) counts() (map[string]int64, error) {
 	for _, m := range replies {
 		var name string
 		var packets uint64
-		if err := each(m.Data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
+		if err := hostnet.Each(m.Data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
 			switch dec.Type() {
 			case unix.NFTA_OBJ_NAME:
 				name = dec.String()

@@ -6,6 +6,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // Chain is a chain of another program's nftables table. It is only ever shown to people.
@@ -22,12 +24,12 @@ func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name 
 // Others lists the chains that other programs have in a netns, -1 for the calling thread's. Whether a chain can drop is
 // read only of base chains at input: for which packets, and what chains they jump to, is not followed.
 func Others(nsFD int) ([]Chain, error) {
-	nsFD, err := HoldNetNS(nsFD)
+	nsFD, err := hostnet.HoldNetNS(nsFD)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(nsFD) //nolint:errcheck // only read
-	conn, err := nftables.New(nftables.WithNetNSFd(ToEnter(nsFD)))
+	conn, err := nftables.New(nftables.WithNetNSFd(hostnet.ToEnter(nsFD)))
 	if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}

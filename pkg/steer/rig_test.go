@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -56,7 +57,7 @@ func newRig(t testing.TB, o testutil.Options, change ...func(*steer.Host)) *rig 
 	must(t, err)
 	r.host.Locals, err = steer.Locals(locals, r.host.Redirects)
 	must(t, err)
-	r.node.Host.Do(func() { r.host.Uplinks, err = steer.Uplinks() })
+	r.node.Host.Do(func() { r.host.Uplinks, err = rules.Uplinks() })
 	must(t, err)
 	for _, f := range change {
 		f(&r.host)

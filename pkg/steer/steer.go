@@ -47,6 +47,11 @@ var (
 	ProofSource6 = netip.MustParseAddr("fd00:90de:d95::fb")
 )
 
+// OwnLinks names our own veths with both ends in the host's netns: nobody lives behind them.
+func OwnLinks() []string {
+	return []string{ProberInterface, FramesInterface, HairpinOut, HairpinIn}
+}
+
 // First default steering addresses; the next redirect of the family gets the next address.
 var (
 	firstSteering4 = netip.MustParseAddr("169.254.20.11")

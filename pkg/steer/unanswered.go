@@ -8,6 +8,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // PodWay is one of the ways by which a pod asks: a cluster DNS address and a protocol.
@@ -80,7 +82,7 @@ func (n *Nftables) Generation() (uint32, error) {
 	}
 	var out uint32
 	for _, m := range replies {
-		if err := each(m.Data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
+		if err := hostnet.Each(m.Data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
 			if b := dec.Bytes(); dec.Type() == unix.NFTA_GEN_ID && len(b) == 4 {
 				out = binary.BigEndian.Uint32(b)
 			}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // Watch ticks whenever a transaction touched our table in this netns, or the policy of iptables-nft's filter table or a
@@ -16,44 +18,15 @@ import (
 // are coalesced: one that is not read yet stands for all that came since. Where events were lost (other programs' large
 // loads overflow the socket) it ticks too, since anything may have happened. Packets that fill sets are no transactions.
 func (n *Nftables) Watch(ctx context.Context) (<-chan struct{}, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ToEnter(n.nsFD)})
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: hostnet.ToEnter(n.nsFD)})
 	if err != nil {
 		return nil, fmt.Errorf("open nftables event socket: %w", err)
 	}
-	_ = conn.SetReadBuffer(readBuffer) // best effort: an overflow is noticed
+	_ = conn.SetReadBuffer(hostnet.ReadBuffer) // best effort: an overflow is noticed
 	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
 		return nil, errors.Join(fmt.Errorf("join nftables events: %w", err), conn.Close())
 	}
-	return Follow(ctx, conn, touchesUs), nil
-}
-
-// Follow ticks for messages that matter, and where some were lost, until ctx ends, which closes the channel and conn. Ticks are
-// coalesced.
-func Follow(ctx context.Context, conn *netlink.Conn, matters func([]netlink.Message) bool) <-chan struct{} {
-	ticks := make(chan struct{}, 1)
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends Receive
-	go func() {
-		defer close(ticks)
-		defer func() {
-			if stop() {
-				_ = conn.Close()
-			}
-		}()
-		for {
-			msgs, err := conn.Receive()
-			if err != nil && !errors.Is(err, unix.ENOBUFS) {
-				return
-			}
-			if err == nil && !matters(msgs) {
-				continue
-			}
-			select {
-			case ticks <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	return ticks
+	return hostnet.Follow(ctx, conn, touchesUs), nil
 }
 
 // touchesUs looks at the first attribute, which is the table's name in messages about tables, chains, rules, sets,
@@ -97,7 +70,7 @@ func touchesFilter(m netlink.Message, header int) bool {
 		return false
 	}
 	table, chain := "", ""
-	err := each(m.Data, header, func(dec *netlink.AttributeDecoder) {
+	err := hostnet.Each(m.Data, header, func(dec *netlink.AttributeDecoder) {
 		switch dec.Type() {
 		case unix.NFTA_TABLE_NAME: // 1 in all of them
 			table = dec.String()

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
@@ -238,7 +239,7 @@ func FuzzParseConf(f *testing.F) {
 			return
 		}
 		in := call{ContainerID: "a", IfName: "eth0"}
-		plan, err := makePlan(c, settled(c, in), facts{Ways: make([]steer.Found, len(c.Redirects))})
+		plan, err := makePlan(c, settled(c, in), facts{Ways: make([]hostnet.Found, len(c.Redirects))})
 		if err != nil {
 			return
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -51,11 +52,11 @@ func (k faulty) Uplinks(podSide ...string) ([]string, error) {
 	return k.realKernel.Uplinks(podSide...)
 }
 
-func (k faulty) Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found {
+func (k faulty) Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []hostnet.Found {
 	if err := k.fail("way"); err != nil {
-		return slices.Repeat([]steer.Found{{Err: err}}, len(redirects))
+		return slices.Repeat([]hostnet.Found{{Err: err}}, len(clusterDNS))
 	}
-	return k.realKernel.Ways(podNS, hostNS, redirects...)
+	return k.realKernel.Ways(podNS, hostNS, clusterDNS...)
 }
 
 type faultyRules struct {

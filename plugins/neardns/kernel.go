@@ -1,7 +1,9 @@
 package main
 
 import (
-	"github.com/neardns/neardns/pkg/steer"
+	"net/netip"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
@@ -10,7 +12,7 @@ import (
 type kernel interface {
 	// Open opens a back end's rules of the netns behind a descriptor, -1 for this thread's, which is the host.
 	Open(k rules.Kind, nsFD int) (rules.Rules, error)
-	Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found
+	Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []hostnet.Found
 	Uplinks(podSide ...string) ([]string, error)
 }
 
@@ -24,8 +26,8 @@ func (realKernel) Open(k rules.Kind, nsFD int) (rules.Rules, error) {
 	return k.Open(nsFD)
 }
 
-func (realKernel) Ways(podNS, hostNS int, redirects ...steer.Redirect) []steer.Found {
-	return steer.Ways(podNS, hostNS, redirects...)
+func (realKernel) Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []hostnet.Found {
+	return hostnet.Ways(podNS, hostNS, clusterDNS...)
 }
 
-func (realKernel) Uplinks(podSide ...string) ([]string, error) { return steer.Uplinks(podSide...) }
+func (realKernel) Uplinks(podSide ...string) ([]string, error) { return rules.Uplinks(podSide...) }

@@ -2,12 +2,13 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
@@ -43,12 +44,12 @@ func (v *verb) look(in call, ns *os.File) facts {
 	return f
 }
 
-func hasWay(w steer.Found) bool { return w.Err == nil }
+func hasWay(w hostnet.Found) bool { return w.Err == nil }
 
 // lookAtSwitch tells whether the host table has all that this call could add, as it has at every ADD but the first. A
 // switch that stands may hold the pod's own link for an uplink, from which it drops what comes for our addresses: such a
 // way becomes none. Where the table cannot be read it does not stand, and making it will say why.
-func (v *verb) lookAtSwitch(ways []steer.Found) (stands bool) {
+func (v *verb) lookAtSwitch(ways []hostnet.Found) (stands bool) {
 	_ = v.inRules(-1, func(host rules.Rules) (err error) {
 		up := map[string]bool{} // both families mostly come by one link
 		for i := range ways {
@@ -62,7 +63,7 @@ func (v *verb) lookAtSwitch(ways []steer.Found) (stands bool) {
 				}
 			}
 			if up[w.HostInterface] {
-				w.Err = &steer.WayError{Reason: w.HostInterface + " also leads away from the node, where the cache must not answer"}
+				w.Err = &hostnet.WayError{Reason: w.HostInterface + " also leads away from the node, where the cache must not answer"}
 			}
 		}
 		stands, err = host.Whole(hostRules(v.conf, nil))
@@ -71,14 +72,18 @@ func (v *verb) lookAtSwitch(ways []steer.Found) (stands bool) {
 	return stands
 }
 
-func (v *verb) ways(ns *os.File) []steer.Found {
+func (v *verb) ways(ns *os.File) []hostnet.Found {
 	host, err := os.Open(ownNamespace)
 	if err != nil {
 		err = fmt.Errorf("the host's network namespace cannot be opened: %w", err)
-		return slices.Repeat([]steer.Found{{Err: err}}, len(v.conf.Redirects))
+		return slices.Repeat([]hostnet.Found{{Err: err}}, len(v.conf.Redirects))
 	}
 	defer host.Close()
-	return v.env.kernel.Ways(int(ns.Fd()), int(host.Fd()), v.conf.Redirects...)
+	var asked []netip.Addr
+	for _, r := range v.conf.Redirects {
+		asked = append(asked, r.ClusterDNS)
+	}
+	return v.env.kernel.Ways(int(ns.Fd()), int(host.Fd()), asked...)
 }
 
 // siblings returns the other attachments of the same netns: one netns has one pod table.

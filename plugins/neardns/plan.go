@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -16,7 +17,7 @@ import (
 
 // facts are what ADD looked up before it decided.
 type facts struct {
-	Ways     []steer.Found   // one per redirect; none when leaveAlone has a reason already
+	Ways     []hostnet.Found // one per redirect; none when leaveAlone has a reason already
 	Proof    nodestate.Proof // of the fallback
 	ProofErr error           // the proof is there and cannot be read
 	Lacks    error           // why the host's rules cannot be had by this call
@@ -140,7 +141,7 @@ func hostRules(c *Conf, uplinks []string) steer.Host {
 }
 
 // decide says what becomes of one redirect of a pod that nothing else keeps from being steered.
-func decide(c *Conf, r steer.Redirect, w steer.Found, f facts) podfile.Decision {
+func decide(c *Conf, r steer.Redirect, w hostnet.Found, f facts) podfile.Decision {
 	switch {
 	case w.Err != nil:
 		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: w.Err.Error()}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -155,7 +156,7 @@ func TestLeaveAlone(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.1.0.5/24","interface":0}]}`
-	ok, noWay := steer.Found{HostInterface: "veth1"}, steer.Found{Err: &steer.WayError{Reason: "macvlan"}}
+	ok, noWay := hostnet.Found{HostInterface: "veth1"}, hostnet.Found{Err: &hostnet.WayError{Reason: "macvlan"}}
 	proof := nodestate.Proof{ClusterDNS: addrs("10.96.0.10")}
 	for name, tc := range map[string]struct {
 		keys      string
@@ -166,19 +167,19 @@ func TestPlan(t *testing.T) {
 		exempt    []netip.Addr
 		hostIface string
 	}{
-		"proven for one":       {"", facts{Ways: []steer.Found{ok, ok}, Proof: proof}, "steered pending", []string{"", "fallback to fd00:96::a is not yet proven"}, []steer.Redirect{redirect4}, nil, "veth1"},
-		"nothing proven":       {"", facts{Ways: []steer.Found{ok, ok}}, "pending pending", []string{"not yet proven", "not yet proven"}, nil, nil, "veth1"},
-		"proof unreadable":     {"", facts{Ways: []steer.Found{ok, ok}, ProofErr: errors.New("torn")}, "pending pending", []string{"torn", "torn"}, nil, nil, "veth1"},
-		"always":               {`,"steer":"always"`, facts{Ways: []steer.Found{ok, ok}}, "steered steered", []string{"", ""}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
-		"always, no way":       {`,"steer":"always"`, facts{Ways: []steer.Found{noWay, ok}}, "left-alone steered", []string{"macvlan", ""}, []steer.Redirect{redirect6}, nil, "veth1"},
-		"no way at all":        {`,"steer":"always"`, facts{Ways: []steer.Found{noWay, noWay}, Proof: proof}, "left-alone left-alone", []string{"macvlan", "macvlan"}, nil, nil, ""},
+		"proven for one":       {"", facts{Ways: []hostnet.Found{ok, ok}, Proof: proof}, "steered pending", []string{"", "fallback to fd00:96::a is not yet proven"}, []steer.Redirect{redirect4}, nil, "veth1"},
+		"nothing proven":       {"", facts{Ways: []hostnet.Found{ok, ok}}, "pending pending", []string{"not yet proven", "not yet proven"}, nil, nil, "veth1"},
+		"proof unreadable":     {"", facts{Ways: []hostnet.Found{ok, ok}, ProofErr: errors.New("torn")}, "pending pending", []string{"torn", "torn"}, nil, nil, "veth1"},
+		"always":               {`,"steer":"always"`, facts{Ways: []hostnet.Found{ok, ok}}, "steered steered", []string{"", ""}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
+		"always, no way":       {`,"steer":"always"`, facts{Ways: []hostnet.Found{noWay, ok}}, "left-alone steered", []string{"macvlan", ""}, []steer.Redirect{redirect6}, nil, "veth1"},
+		"no way at all":        {`,"steer":"always"`, facts{Ways: []hostnet.Found{noWay, noWay}, Proof: proof}, "left-alone left-alone", []string{"macvlan", "macvlan"}, nil, nil, ""},
 		"off":                  {`,"steer":"off"`, facts{Proof: proof}, "left-alone left-alone", []string{"off", "off"}, nil, nil, ""},
-		"opted out":            {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []steer.Found{noWay, ok}, Proof: proof}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, addrs("10.1.0.5"), "veth1"},
-		"opted out, elsewhere": {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []steer.Found{noWay, noWay}}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, nil, ""},
-		"opted out, open node": {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []steer.Found{ok, ok}, UplinksErr: errInjected}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, nil, "veth1"},
-		"open node":            {"", facts{Ways: []steer.Found{ok, ok}, Proof: proof, UplinksErr: errInjected}, "left-alone left-alone", []string{"uplinks cannot be told: injected", "uplinks"}, nil, nil, "veth1"},
+		"opted out":            {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{noWay, ok}, Proof: proof}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, addrs("10.1.0.5"), "veth1"},
+		"opted out, elsewhere": {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{noWay, noWay}}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, nil, ""},
+		"opted out, open node": {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{ok, ok}, UplinksErr: errInjected}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, nil, "veth1"},
+		"open node":            {"", facts{Ways: []hostnet.Found{ok, ok}, Proof: proof, UplinksErr: errInjected}, "left-alone left-alone", []string{"uplinks cannot be told: injected", "uplinks"}, nil, nil, "veth1"},
 		"own nameservers":      {`,"runtimeConfig":{"dns":{"servers":["8.8.8.8"]}}`, facts{Proof: proof}, "left-alone left-alone", []string{"8.8.8.8", "8.8.8.8"}, nil, nil, ""},
-		"beside another one":   {"", facts{Ways: []steer.Found{ok, noWay}, Proof: proof, Siblings: []podfile.File{{IfName: "net1", Decisions: []podfile.Decision{{Redirect: redirect6, State: podfile.Steered}}}}}, "steered left-alone", []string{"", "macvlan"}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
+		"beside another one":   {"", facts{Ways: []hostnet.Found{ok, noWay}, Proof: proof, Siblings: []podfile.File{{IfName: "net1", Decisions: []podfile.Decision{{Redirect: redirect6, State: podfile.Steered}}}}}, "steered left-alone", []string{"", "macvlan"}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := mustConf(t, []byte(`{"cniVersion":"1.1.0","name":"n","redirects":["10.96.0.10","fd00:96::a"],`+prev+tc.keys+`}`))

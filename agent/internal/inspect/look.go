@@ -23,6 +23,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // picture takes the picture of a node that the doctor judges. What cannot be looked at is noted, and the rest is looked at.
@@ -155,7 +156,7 @@ func lookAtRules(p *Picture, f *facts) {
 	if !f.present || f.tableErr != nil {
 		return
 	}
-	want, err := f.want.Host(f.pods, steer.Uplinks)
+	want, err := f.want.Host(f.pods, rules.Uplinks)
 	if err != nil {
 		p.Table.Err = err.Error()
 		return

@@ -18,7 +18,7 @@ type Pods interface {
 	OptedOut() []netip.Addr
 }
 
-// Uplinks finds the links from which nobody is served, as steer.Uplinks does; podSide are none of them.
+// Uplinks finds the links from which nobody is served, as rules.Uplinks does; podSide are none of them.
 type Uplinks func(podSide ...string) ([]string, error)
 
 // Host describes the host's rules, beside the pods that there are; nil: none is known yet. This is the one description of them.

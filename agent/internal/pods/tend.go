@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -267,11 +268,11 @@ func (p *Pods) decide(f podfile.File, ns, host *os.File, proven func(netip.Addr)
 			continue
 		}
 		// The plugin looked when the pod was made; its routes may be others by now.
-		iface, err := steer.Way(int(ns.Fd()), int(host.Fd()), d.Redirect)
+		iface, err := hostnet.Way(int(ns.Fd()), int(host.Fd()), d.Redirect.ClusterDNS)
 		if err == nil {
 			err = p.notUplink(host, iface)
 		}
-		var noWay *steer.WayError
+		var noWay *hostnet.WayError
 		switch {
 		case errors.As(err, &noWay):
 			d.State, d.Reason = podfile.LeftAlone, noWay.Reason
@@ -297,7 +298,7 @@ func (p *Pods) notUplink(host *os.File, iface string) error {
 	if is, err := table.IsUplink(iface); err != nil || !is {
 		return err
 	}
-	return &steer.WayError{Reason: iface + " also leads away from the node, where the cache must not answer"}
+	return &hostnet.WayError{Reason: iface + " also leads away from the node, where the cache must not answer"}
 }
 
 // mend puts a steered sandbox's table right.

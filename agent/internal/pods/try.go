@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -273,7 +274,7 @@ func question(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Pr
 	to := netip.AddrPortFrom(r.Steering, 53)
 	if proto == steer.TCP {
 		v := isLost
-		err := steer.InNetNS(int(ns.Fd()), func() error {
+		err := hostnet.InNetNS(int(ns.Fd()), func() error {
 			dialer := net.Dialer{Timeout: tryTimeout}
 			conn, err := dialer.DialContext(ctx, "tcp", to.String())
 			if err == nil {
@@ -286,7 +287,7 @@ func question(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Pr
 	}
 	var conn *net.UDPConn
 	var opened error
-	err := steer.InNetNS(int(ns.Fd()), func() error {
+	err := hostnet.InNetNS(int(ns.Fd()), func() error {
 		conn, opened = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(unspecified(to.Addr()), 0)))
 		return nil
 	})

@@ -220,7 +220,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	parts := node.Parts{
 		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: highServer{server}, Link: nodeLink{}, Rules: kept, Firewall: firewall{}, Lease: lease,
-		Prober: probes, Pods: registry, Proofs: &proofs{dir: first.Folders.Persist, backend: a.backend}, World: world{intercepted: first.Catches()}, Uplinks: steer.Uplinks, Upstreams: upstreams, Asker: asker{upstreams, server}, Evidence: found, Recorder: recorder{m},
+		Prober: probes, Pods: registry, Proofs: &proofs{dir: first.Folders.Persist, backend: a.backend}, World: world{intercepted: first.Catches()}, Uplinks: rules.Uplinks, Upstreams: upstreams, Asker: asker{upstreams, server}, Evidence: found, Recorder: recorder{m},
 	}
 	if a.role.recorder != nil {
 		parts.Recorder = a.role.recorder(parts.Recorder)

@@ -75,7 +75,7 @@ func (a *agent) replaceRules(ctx context.Context, k rules.Kind, own *hostRules, 
 }
 
 func (a *agent) replace(ctx context.Context, k rules.Kind, own *hostRules, old rules.Rules, p plan.Plan, registry *pods.Pods) error {
-	host, err := p.Host(registry, steer.Uplinks)
+	host, err := p.Host(registry, rules.Uplinks)
 	if err != nil {
 		return err
 	}

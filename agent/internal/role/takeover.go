@@ -27,7 +27,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/wire"
 	"github.com/neardns/neardns/pkg/nodestate"
-	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // Times of a take-over, as the successor sees it.
@@ -182,7 +182,7 @@ func (a *agent) takeSeat(ctx context.Context, server *server.Server, first plan.
 // added, and the link where there is none. Both are the holder's to keep; where it fails to, kube-dns answers by them.
 func (a *agent) footing(first plan.Plan) {
 	err := func() error {
-		rules, err := first.Host(nil, steer.Uplinks)
+		rules, err := first.Host(nil, rules.Uplinks)
 		if err != nil {
 			return err
 		}

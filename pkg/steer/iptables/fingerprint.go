@@ -12,7 +12,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // fingerprint is a digest of all that the kernel holds in our chains and in the base chains that jump to them, counters left out:
@@ -34,7 +34,7 @@ func (b *Iptables) fingerprint(scripts []script) (string, error) {
 			fmt.Fprintf(sum, "%s %s\n", s.family(), table)
 			var err error
 			if b.variant == Legacy {
-				err = steer.InNetNS(b.nsFD, func() error { return digestLegacy(sum, s.is4, table, chains) })
+				err = hostnet.InNetNS(b.nsFD, func() error { return digestLegacy(sum, s.is4, table, chains) })
 			} else {
 				err = b.digestNFT(sum, s.is4, table, chains)
 			}
@@ -48,7 +48,7 @@ func (b *Iptables) fingerprint(scripts []script) (string, error) {
 
 // digestNFT writes the rules of chains, as nf_tables tells them.
 func (b *Iptables) digestNFT(sum hash.Hash, is4 bool, table string, chains []string) error {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: steer.ToEnter(b.nsFD)})
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: hostnet.ToEnter(b.nsFD)})
 	if err != nil {
 		return fmt.Errorf("open nftables socket: %w", err)
 	}

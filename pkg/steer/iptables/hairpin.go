@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -33,12 +34,12 @@ type Hairpin struct {
 
 // OpenHairpin opens the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
 func OpenHairpin(nsFD int) (*Hairpin, error) {
-	nsFD, err := steer.HoldNetNS(nsFD)
+	nsFD, err := hostnet.HoldNetNS(nsFD)
 	if err != nil {
 		return nil, err
 	}
 	at := netns.NsHandle(nsFD)
-	if steer.IsHere(nsFD) {
+	if hostnet.IsHere(nsFD) {
 		at = netns.None() // to enter even one's own takes CAP_SYS_ADMIN
 	}
 	nl, err := netlinksafe.NewHandleAt(at, unix.NETLINK_ROUTE)
@@ -172,7 +173,7 @@ func (t *Hairpin) address() (added bool, err error) {
 // settings are those that new links may start with another way; what is right already is not written, since a container may
 // not be allowed to.
 func (t *Hairpin) settings(is4 bool) (changed bool, err error) {
-	err = steer.InNetNS(t.nsFD, func() error {
+	err = hostnet.InNetNS(t.nsFD, func() error {
 		for _, name := range []string{steer.HairpinOut, steer.HairpinIn} {
 			if is4 {
 				done, err := looseFilter(name)
@@ -303,4 +304,4 @@ func (t *Hairpin) Bridges() ([]string, error) {
 }
 
 // Detours names the links of the netns by which the route to a pod may lead although its packets come by another.
-func (t *Hairpin) Detours() ([]string, error) { return steer.Detours(t.nsFD) }
+func (t *Hairpin) Detours() ([]string, error) { return hostnet.Detours(t.nsFD, steer.OwnLinks()...) }

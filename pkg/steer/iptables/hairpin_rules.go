@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -184,7 +185,7 @@ type heldRule struct {
 // listRules reads the rules of a family. A kernel that has not the family (booted with ipv6.disable=1) has none. The library's
 // own list does not tell what a rule does.
 func (t *Hairpin) listRules(family int) (out []heldRule, err error) {
-	err = steer.InNetNS(t.nsFD, func() error {
+	err = hostnet.InNetNS(t.nsFD, func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
 		req.AddData(nl.NewIfInfomsg(family))
 		messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWRULE)
@@ -261,7 +262,7 @@ func parseRule(m []byte) (routingRule, error) {
 
 // deleteRule asks for just what the kernel said that there is.
 func (t *Hairpin) deleteRule(r heldRule) error {
-	err := steer.InNetNS(t.nsFD, func() error {
+	err := hostnet.InNetNS(t.nsFD, func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_DELRULE, unix.NLM_F_ACK)
 		req.AddRawData(r.message)
 		_, err := req.Execute(unix.NETLINK_ROUTE, 0)

@@ -8,6 +8,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -18,11 +19,11 @@ func (t *Hairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 	for _, g := range []int{unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF} {
 		groups |= 1 << (g - 1)
 	}
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups, NetNS: steer.ToEnter(t.nsFD)})
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups, NetNS: hostnet.ToEnter(t.nsFD)})
 	if err != nil {
 		return nil, fmt.Errorf("watch routing rules: %w", err)
 	}
-	return steer.Follow(ctx, conn, touchesHairpin), nil
+	return hostnet.Follow(ctx, conn, touchesHairpin), nil
 }
 
 // touchesHairpin tells our routes, and rules with our numbers, from those of a node on which BGP changes a hundred thousand.

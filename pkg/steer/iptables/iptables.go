@@ -26,6 +26,7 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -61,7 +62,7 @@ func (b *Iptables) rests() bool {
 // Open opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
 // It starts nothing: programs that are missing are an error of the first call that needs them. stats may be nil.
 func Open(nsFD int, variant Variant, stats *Stats) (*Iptables, error) {
-	nsFD, err := steer.HoldNetNS(nsFD)
+	nsFD, err := hostnet.HoldNetNS(nsFD)
 	if err != nil {
 		return nil, err
 	}
@@ -427,7 +428,7 @@ func (b *Iptables) chains(f Variant, is4 bool, table string, names ...string) ([
 
 func (b *Iptables) legacyChains(is4 bool, table string, names ...string) ([]string, error) {
 	var out []string
-	err := steer.InNetNS(b.nsFD, func() error {
+	err := hostnet.InNetNS(b.nsFD, func() error {
 		t, err := ReadLegacy(is4, table)
 		for _, name := range names {
 			if slices.Contains(t.Chains, name) {
@@ -440,7 +441,7 @@ func (b *Iptables) legacyChains(is4 bool, table string, names ...string) ([]stri
 }
 
 func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string, error) {
-	found, err := nftChains(steer.ToEnter(b.nsFD), is4, table, names...)
+	found, err := nftChains(hostnet.ToEnter(b.nsFD), is4, table, names...)
 	var out []string
 	for _, c := range found {
 		out = append(out, c.Name)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -23,14 +24,14 @@ func (b *Iptables) Entered(is4 bool) (bool, error) {
 	const base = "PREROUTING"
 	if b.variant == Legacy {
 		var in bool
-		err := steer.InNetNS(b.nsFD, func() error {
+		err := hostnet.InNetNS(b.nsFD, func() error {
 			t, err := ReadLegacy(is4, "raw")
 			in = slices.ContainsFunc(t.Rules, func(r LegacyRule) bool { return r.Chain == base && r.Target == preroutingChain })
 			return err
 		})
 		return in, err
 	}
-	conn, err := nftables.New(nftables.WithNetNSFd(steer.ToEnter(b.nsFD)))
+	conn, err := nftables.New(nftables.WithNetNSFd(hostnet.ToEnter(b.nsFD)))
 	if err != nil {
 		return false, fmt.Errorf("open nftables socket: %w", err)
 	}
@@ -98,7 +99,7 @@ type leaseKey struct {
 // recent reads xt_recent's lists: for each address when it was last seen, in a text that changes when it is seen again.
 func (b *Iptables) recent() (map[leaseKey]string, error) {
 	out := map[leaseKey]string{}
-	err := steer.InNetNS(b.nsFD, func() error {
+	err := hostnet.InNetNS(b.nsFD, func() error {
 		for _, is4 := range []bool{true, false} {
 			for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 				text, err := os.ReadFile("/proc/thread-self/net/xt_recent/" + list(p, is4))
@@ -124,7 +125,7 @@ const listOwner = 0xefffffff
 // and asks for no capability. Rules fill them all the same. What it takes is CAP_CHOWN; where this process has it not, the lists
 // stay as they are.
 func (b *Iptables) closeLists() error {
-	return steer.InNetNS(b.nsFD, func() error {
+	return hostnet.InNetNS(b.nsFD, func() error {
 		for _, is4 := range []bool{true, false} {
 			for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 				file := "/proc/thread-self/net/xt_recent/" + list(p, is4)

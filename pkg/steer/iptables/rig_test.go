@@ -12,6 +12,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -72,7 +73,7 @@ func newRigOn(t testing.TB, proxy testutil.ProxyMode, attach testutil.Attach, va
 	must(t, err)
 	r.host.Locals, err = steer.Locals([]netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:90de:d95::a")}, r.host.Redirects)
 	must(t, err)
-	r.node.Host.Do(func() { r.host.Uplinks, err = steer.Uplinks() })
+	r.node.Host.Do(func() { r.host.Uplinks, err = rules.Uplinks() })
 	must(t, err)
 	for _, f := range change {
 		f(&r.host)

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // Bounds of one run of a program.
@@ -124,7 +124,7 @@ func (p programs) run(path, stdin, env string, args ...string) (string, error) {
 	}
 	cmd.WaitDelay = time.Second
 	began := time.Now()
-	err := steer.InNetNS(p.nsFD, cmd.Run)
+	err := hostnet.InNetNS(p.nsFD, cmd.Run)
 	p.stats.Runs.Add(1)
 	p.stats.Time.Add(int64(time.Since(began)))
 	if err == nil {

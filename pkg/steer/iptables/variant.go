@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // Variant is one of the two programs that go by the name of iptables. A kernel can hold the tables of both, apart from each
@@ -63,7 +63,7 @@ func Find(nsFD int) ([]Variant, error) {
 	}
 	defer b.Close() //nolint:errcheck // only read
 	var hinted Variant
-	err = steer.InNetNS(b.nsFD, func() error {
+	err = hostnet.InNetNS(b.nsFD, func() error {
 		hinted, _ = KubeletVariant()
 		return nil
 	})

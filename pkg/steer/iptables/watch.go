@@ -11,7 +11,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 const (
@@ -27,7 +27,7 @@ const (
 func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 	var events <-chan struct{}
 	if b.variant == NFT {
-		conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: steer.ToEnter(b.nsFD)})
+		conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: hostnet.ToEnter(b.nsFD)})
 		if err != nil {
 			return nil, fmt.Errorf("open nftables event socket: %w", err)
 		}
@@ -36,7 +36,7 @@ func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 		if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
 			return nil, errors.Join(fmt.Errorf("join nftables events: %w", err), conn.Close())
 		}
-		events = steer.Follow(ctx, conn, touchesUs)
+		events = hostnet.Follow(ctx, conn, touchesUs)
 	} else {
 		before, err := b.tableSizes()
 		if err != nil {
@@ -109,7 +109,7 @@ func (b *Iptables) tableSizes() (string, error) {
 		return "", nil
 	}
 	var out strings.Builder
-	err := steer.InNetNS(b.nsFD, func() error {
+	err := hostnet.InNetNS(b.nsFD, func() error {
 		for _, is4 := range []bool{true, false} {
 			for _, table := range tableOrder() {
 				sizes, err := legacySizes(is4, table)

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -77,6 +78,12 @@ func (c Caps) Lifetime(lifetime time.Duration) time.Duration {
 		lifetime = steer.DefaultLifetime
 	}
 	return (lifetime + c.Step - 1) / c.Step * c.Step
+}
+
+// Uplinks names the interfaces of the calling thread's netns that lead away from this node, as hostnet.Uplinks finds them; podSide are
+// links known to carry steered pods, which never are.
+func Uplinks(podSide ...string) ([]string, error) {
+	return hostnet.Uplinks(slices.Concat(steer.OwnLinks(), podSide)...)
 }
 
 // Addresses lists those of ours that a host's rules are about, sorted.

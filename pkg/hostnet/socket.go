@@ -1,4 +1,4 @@
-package steer
+package hostnet
 
 import (
 	"encoding/binary"
@@ -16,8 +16,14 @@ import (
 // be ready for that, which costs a process as short as an ADD several times what the call does.
 type socket struct{ fd int }
 
-// dial opens a socket of a netlink protocol in the netns behind nsFD.
-func dial(protocol, nsFD int) (*netlink.Conn, error) {
+// ReadBuffer holds the answers to one transaction or dump; netlink's default (208 KiB) overflows on a busy node.
+const ReadBuffer = 4 << 20
+
+// ErrInterrupted is what the kernel says by a flag when a commit came between the parts of a dump.
+var ErrInterrupted = fmt.Errorf("dump interrupted: %w", unix.EINTR)
+
+// Dial opens a socket of a netlink protocol in the netns behind nsFD. The caller closes it.
+func Dial(protocol, nsFD int) (*netlink.Conn, error) {
 	s := &socket{fd: -1}
 	open := func() (err error) {
 		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
@@ -30,26 +36,11 @@ func dial(protocol, nsFD int) (*netlink.Conn, error) {
 		return nil, errors.Join(fmt.Errorf("open netlink socket: %w", os.NewSyscallError("bind", err)), s.Close())
 	}
 	// Best effort: these only make errors speak and room for many of them.
-	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, readBuffer) != nil {
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, readBuffer)
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, ReadBuffer) != nil {
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, ReadBuffer)
 	}
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	return netlink.NewConn(s, 0), nil
-}
-
-// IsHere tells whether a descriptor is of the calling thread's own netns.
-func IsHere(nsFD int) bool {
-	var there, here unix.Stat_t
-	return unix.Fstat(nsFD, &there) == nil && unix.Stat("/proc/thread-self/ns/net", &here) == nil && there.Ino == here.Ino && there.Dev == here.Dev
-}
-
-// ToEnter is what to tell a library of the netns behind a descriptor: nothing (0) where the calling thread is in it, since to
-// enter even one's own takes CAP_SYS_ADMIN.
-func ToEnter(nsFD int) int {
-	if IsHere(nsFD) {
-		return 0
-	}
-	return nsFD
 }
 
 // Close, Send, SendMessages and Receive are what netlink.NewConn asks for.
@@ -92,7 +83,7 @@ func (s *socket) Receive() ([]netlink.Message, error) {
 	}
 	messages, err := splitMessages(buf[:min(size, len(buf))])
 	if err == nil && interrupted(messages) {
-		err = errDumpInterrupted
+		err = ErrInterrupted
 	}
 	return messages, err
 }

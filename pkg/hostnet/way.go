@@ -1,4 +1,4 @@
-package steer
+package hostnet
 
 import (
 	"cmp"
@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,32 +19,32 @@ func (e *WayError) Error() string { return e.Reason }
 
 func noWay(format string, args ...any) error { return &WayError{Reason: fmt.Sprintf(format, args...)} }
 
-// Found is what Ways found about one redirect: the interface, or why there is none.
+// Found is what Ways found about one address: the interface, or why there is none.
 type Found struct {
 	HostInterface string
 	Err           error
 }
 
-// Way looks at a pod's route to r's cluster DNS address, without sending a packet. It returns the interface by which the
+// Way looks at a pod's route to a cluster DNS address, without sending a packet. It returns the interface by which the
 // pod's packets enter the host's netns (the veth's host side, or the bridge it is a port of), or a *WayError where they
 // go elsewhere: another kind of link (macvlan, SR-IOV), a peer in another netns, an OVS port, or a next hop that is not
 // this host. podNS and hostNS are descriptors of the two namespaces. Other errors mean that it could not be told.
-func Way(podNS, hostNS int, r Redirect) (string, error) {
-	found := Ways(podNS, hostNS, r)[0]
+func Way(podNS, hostNS int, clusterDNS netip.Addr) (string, error) {
+	found := Ways(podNS, hostNS, clusterDNS)[0]
 	return found.HostInterface, found.Err
 }
 
-// Ways is Way for several redirects of one pod.
-func Ways(podNS, hostNS int, redirects ...Redirect) []Found {
-	out := make([]Found, len(redirects))
+// Ways is Way for several addresses of one pod.
+func Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []Found {
+	out := make([]Found, len(clusterDNS))
 	w, err := openWays(podNS, hostNS)
 	if err == nil {
 		defer w.pod.close()
 		defer w.host.close()
 	}
-	for i, r := range redirects {
+	for i, a := range clusterDNS {
 		if out[i].Err = err; err == nil {
-			out[i].HostInterface, out[i].Err = w.to(r.ClusterDNS)
+			out[i].HostInterface, out[i].Err = w.to(a)
 		}
 	}
 	return out
@@ -185,35 +184,4 @@ func proxies(hostNS int, entry, peer string, family uint8) (bool, error) {
 		return nil
 	})
 	return on, err
-}
-
-// InNetNS runs f on a thread of its own in the netns behind fd, and so what f starts. The thread ends with it where it could
-// not be brought back. A thread that is there already runs f itself: to enter even one's own takes CAP_SYS_ADMIN.
-func InNetNS(fd int, f func() error) error {
-	if IsHere(fd) {
-		return f()
-	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			runtime.UnlockOSThread()
-			done <- fmt.Errorf("open own netns: %w", err)
-			return
-		}
-		defer func() { _ = unix.Close(home) }()
-		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-			runtime.UnlockOSThread()
-			done <- fmt.Errorf("enter netns: %w", err)
-			return
-		}
-		err = f()
-		// A thread that cannot go back stays locked, so the runtime ends it with this goroutine.
-		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
 }

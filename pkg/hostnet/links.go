@@ -1,4 +1,4 @@
-package steer
+package hostnet
 
 import (
 	"encoding/binary"
@@ -15,7 +15,7 @@ import (
 type links struct{ conn *netlink.Conn }
 
 func openLinks(nsFD int) (links, error) {
-	conn, err := dial(unix.NETLINK_ROUTE, nsFD)
+	conn, err := Dial(unix.NETLINK_ROUTE, nsFD)
 	return links{conn}, err
 }
 
@@ -44,7 +44,7 @@ func (l links) request(kind uint16, flags netlink.HeaderFlags, header []byte, at
 		out := make([][]byte, 0, len(replies))
 		for _, r := range replies {
 			if r.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
-				err = errDumpInterrupted
+				err = ErrInterrupted
 				break
 			}
 			out = append(out, r.Data)
@@ -56,8 +56,11 @@ func (l links) request(kind uint16, flags netlink.HeaderFlags, header []byte, at
 	return nil, err
 }
 
-// each calls f with every attribute of a message, behind its header of the given size.
-func each(data []byte, header int, f func(*netlink.AttributeDecoder)) error {
+// attempts bounds retries of a dump that a change interrupted (EINTR): each reads afresh.
+const attempts = 8
+
+// Each calls f with every attribute of a message, behind its header of the given size.
+func Each(data []byte, header int, f func(*netlink.AttributeDecoder)) error {
 	if len(data) < header {
 		return errors.New("short netlink message")
 	}
@@ -92,7 +95,7 @@ func (l links) route(to netip.Addr) (route, error) {
 }
 
 func readRoute(data []byte) (r route, err error) {
-	err = each(data, unix.SizeofRtMsg, func(dec *netlink.AttributeDecoder) {
+	err = Each(data, unix.SizeofRtMsg, func(dec *netlink.AttributeDecoder) {
 		switch dec.Type() {
 		case unix.RTA_OIF:
 			r.link = int(dec.Uint32())
@@ -141,7 +144,7 @@ func (l links) link(index int) (link, error) {
 
 func readLink(data []byte) (link, error) {
 	out := link{nsid: -1}
-	err := each(data, unix.SizeofIfInfomsg, func(dec *netlink.AttributeDecoder) {
+	err := Each(data, unix.SizeofIfInfomsg, func(dec *netlink.AttributeDecoder) {
 		switch dec.Type() {
 		case unix.IFLA_IFNAME:
 			out.name = dec.String()
@@ -177,7 +180,7 @@ func (l links) holds(a netip.Addr, on int) (bool, error) {
 	}
 	for _, r := range replies {
 		var local, address []byte
-		if err := each(r, unix.SizeofIfAddrmsg, func(dec *netlink.AttributeDecoder) {
+		if err := Each(r, unix.SizeofIfAddrmsg, func(dec *netlink.AttributeDecoder) {
 			switch dec.Type() {
 			case unix.IFA_LOCAL:
 				local = dec.Bytes()
@@ -212,7 +215,7 @@ func (l links) permanent(a netip.Addr, on int) (string, error) {
 	}
 	for _, r := range replies {
 		var dst, mac []byte
-		if err := each(r, header, func(dec *netlink.AttributeDecoder) {
+		if err := Each(r, header, func(dec *netlink.AttributeDecoder) {
 			switch dec.Type() {
 			case unix.NDA_DST:
 				dst = dec.Bytes()
@@ -243,7 +246,7 @@ func (l links) nsidOf(nsFD int) (int, error) {
 		return 0, errors.New("look up netns id: no answer")
 	}
 	id := -1
-	err = each(replies[0], header, func(dec *netlink.AttributeDecoder) {
+	err = Each(replies[0], header, func(dec *netlink.AttributeDecoder) {
 		if dec.Type() == unix.NETNSA_NSID {
 			id = int(int32(dec.Uint32())) //nolint:gosec // signed in the kernel
 		}

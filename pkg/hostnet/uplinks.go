@@ -1,4 +1,4 @@
-package steer
+package hostnet
 
 import (
 	"fmt"
@@ -15,9 +15,10 @@ import (
 //
 // An uplink holds a default route, or leads away by its nature (a plain device, a VLAN, a bond, a tunnel between nodes); so
 // does the bridge or bond that has an uplink as a port, and what an uplink stands on. Any other kind of link is none: pods come
-// by veths, bridges, ports of Open vSwitch, macvlan and ipvlan ends, netkit, tun, and by what is yet to be made. podSide names
-// links known to carry steered pods; they are never uplinks, since a pod without the cache is worse than a neighbour with it.
-func Uplinks(podSide ...string) ([]string, error) {
+// by veths, bridges, ports of Open vSwitch, macvlan and ipvlan ends, netkit, tun, and by what is yet to be made. none names
+// links that never are: those known to carry steered pods, since a pod without the cache is worse than a neighbour with it, and the
+// caller's own.
+func Uplinks(none ...string) ([]string, error) {
 	links, err := netlinksafe.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
@@ -30,7 +31,7 @@ func Uplinks(podSide ...string) ([]string, error) {
 	for _, l := range links {
 		seen = append(seen, look(l))
 	}
-	return uplinks(seen, defaults, podSide), nil
+	return uplinks(seen, defaults, none), nil
 }
 
 // seenLink is one link as far as its place in the node's network goes.
@@ -64,7 +65,7 @@ func leadsAway(kind string) bool {
 // pair tells kinds whose other end is a peer, not a link that they stand on.
 func pair(kind string) bool { return kind == "veth" || kind == "netkit" }
 
-func uplinks(links []seenLink, defaults map[int]bool, podSide []string) []string {
+func uplinks(links []seenLink, defaults map[int]bool, none []string) []string {
 	up := map[int]bool{}
 	for _, l := range links {
 		up[l.index] = defaults[l.index] || leadsAway(l.kind) && !l.loopback
@@ -92,7 +93,7 @@ func uplinks(links []seenLink, defaults map[int]bool, podSide []string) []string
 	}
 	var names []string
 	for _, l := range links {
-		if up[l.index] && !ownLink(l.name) && !slices.Contains(podSide, l.name) {
+		if up[l.index] && !slices.Contains(none, l.name) {
 			names = append(names, l.name)
 		}
 	}
@@ -102,8 +103,9 @@ func uplinks(links []seenLink, defaults map[int]bool, podSide []string) []string
 
 // Detours names the links of a netns by which the route to a pod may lead although its packets come by another: veths with
 // both ends there. What takes a packet out at such an end and brings it to its pod is no route (Cilium's cilium_host, where
-// pods have no routes of their own), so no route tells behind which link a pod lives.
-func Detours(nsFD int) ([]string, error) {
+// pods have no routes of their own), so no route tells behind which link a pod lives. none
+// names the caller's own veths, behind which nobody lives.
+func Detours(nsFD int, none ...string) ([]string, error) {
 	var names []string
 	err := InNetNS(nsFD, func() error {
 		links, err := netlinksafe.LinkList()
@@ -118,7 +120,7 @@ func Detours(nsFD int) ([]string, error) {
 		}
 		for _, l := range links {
 			s := look(l)
-			if ownLink(s.name) || peers[s.index] == 0 || peers[peers[s.index]] != s.index {
+			if slices.Contains(none, s.name) || peers[s.index] == 0 || peers[peers[s.index]] != s.index {
 				continue
 			}
 			names = append(names, s.name)
@@ -127,11 +129,6 @@ func Detours(nsFD int) ([]string, error) {
 	})
 	slices.Sort(names)
 	return names, err
-}
-
-// ownLink tells our own veths with both ends in the host's netns: nobody lives behind them.
-func ownLink(name string) bool {
-	return name == ProberInterface || name == FramesInterface || name == HairpinOut || name == HairpinIn
 }
 
 // defaultRouteLinks returns the interfaces, by index, that hold a default route of either family in any table.
