@@ -12,7 +12,7 @@ import (
 
 const (
 	mostFileLines = 200 // of a file in any package main
-	mostMainLines = 800 // of this one altogether
+	mostMainLines = 800 // of those of the agent altogether
 )
 
 // TestCommandsAreShort holds package main to commands: flags, a call, what is printed. What is longer has a life of its own, and a
@@ -33,7 +33,7 @@ func TestCommandsAreShort(t *testing.T) {
 			if lines > mostFileLines {
 				t.Errorf("%s has %d lines, at most %d", name, lines, mostFileLines)
 			}
-			if filepath.Dir(name) == "agent" {
+			if strings.HasPrefix(name, "agent/") {
 				total += lines
 			}
 			return nil

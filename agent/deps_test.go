@@ -1,0 +1,35 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestDeps holds what the agent links: it is on every node, and asks no API server.
+func TestDeps(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for prefix, why := range map[string]string{
+		"k8s.io/":               "the agent asks no API server: what it needs of the cluster is in files",
+		"sigs.k8s.io/":          "YAML has one door, agent/internal/config, and another library there",
+		"gopkg.in/yaml":         "YAML has one door, agent/internal/config, and another library there",
+		"testing":               "test code is not part of a product",
+		module + "pkg/testutil": "test code is not part of a product",
+		module + "plugins":      "plugin and agent share only pkg",
+		module + "install":      "the installer is a program of its own",
+		module + "integration":  "test code is not part of a product",
+		"github.com/containernetworking/cni/libcni":    "that is the runtime's side",
+		"github.com/coredns/coredns/plugin/kubernetes": "the agent asks kube-dns, not the API server",
+	} {
+		for dep := range strings.FieldsSeq(string(out)) {
+			if dep == prefix || strings.HasPrefix(dep, strings.TrimSuffix(prefix, "/")+"/") {
+				t.Errorf("links %s: %s", dep, why)
+			}
+		}
+	}
+}
+
+const module = "github.com/neardns/neardns/"
