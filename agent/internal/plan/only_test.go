@@ -13,7 +13,7 @@ import (
 
 // describes lists who may make a steer.Host in a product, and how many: this package; the plugin, which has no NodeConfig and
 // describes the switch by its own entry; and the file by which the watch restores that, where it is read back.
-var describes = map[string]int{"agent/internal/plan": 1, "plugins/neardns/plan.go": 1, "pkg/podfile/hostrules.go": 1}
+var describes = map[string]int{"agent/internal/plan": 1, "plugins/neardns/plan.go": 1, "pkg/nodestate/hostrules.go": 1}
 
 // TestOneDescription reads the products' sources: the host's rules are described in the plan alone. Two descriptions agree until one
 // of them learns something new, and then the doctor calls a healthy node sick.

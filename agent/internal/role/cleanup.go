@@ -62,7 +62,8 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf string) error {
 	if err := nodestate.RemoveHostRules(p.Folders.State); err != nil {
 		return err
 	}
-	say("pod tables removed: %d pods ask kube-dns directly from now on; no rule of ours is left in them, only the runtime's note to call the plugin when they end", living)
+	say("pod tables removed: %d pods ask kube-dns directly from now on; no rule of ours is left in them, only the runtime's note to call the "+
+		"plugin when they end", living)
 	for _, k := range append(k.Others(), k) { // an agent that was killed while it changed from one to the other left both
 		if err := removeRules(k); err != nil {
 			return err
@@ -127,7 +128,8 @@ func unchain(ctx context.Context, e Env, folder string) error {
 	}
 	installer := filepath.Join(filepath.Dir(self), "neardns-install")
 	if _, err := os.Stat(installer); err != nil {
-		return fmt.Errorf("a network in %s still has the entry of neardns and there is no %s to take it out: run `neardns-install uninstall` first, or take it out by hand", folder, installer)
+		return fmt.Errorf("a network in %s still has the entry of neardns and there is no %s to take it out: run `neardns-install uninstall` first, "+
+			"or take it out by hand", folder, installer)
 	}
 	cmd := exec.CommandContext(ctx, installer, "uninstall", "--cni-conf="+folder)
 	cmd.Stdout, cmd.Stderr = e.Stdout, e.Stderr

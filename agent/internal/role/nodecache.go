@@ -49,10 +49,12 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 	}
 	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance(), linked: make(chan struct{})}
 	a := &agent{env: e, log: log, level: level, conf: c.defaults(), instance: c.instance}
-	a.role = role{read: c.read, derive: c.derive, recorder: func(r node.Recorder) node.Recorder { return nodeCacheRecorder{r, c} }, serve: c.serve, ended: c.ended}
+	a.role = role{read: c.read, derive: c.derive, recorder: func(r node.Recorder) node.Recorder { return nodeCacheRecorder{r, c} }, serve: c.serve,
+		ended: c.ended}
 	pod, _ := e.LookupEnv("POD_NAME") // only to name it
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now()}
-	log.Info("starting in node-cache's place", "version", e.Version, "instance", a.instance, "addr", joinAddrs(opts.LocalIPs), "upstream", answer.Upstream)
+	log.Info("starting in node-cache's place", "version", e.Version, "instance", a.instance, "addr", joinAddrs(opts.LocalIPs), "upstream",
+		answer.Upstream)
 	return a.begin(ctx)
 }
 

@@ -45,7 +45,8 @@ func without(missing []string) []string {
 	if len(missing) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s: no rules can be kept where the policy of its filter table is DROP (kube-dns answers there unless you accept udp and tcp port 53 for our addresses), and backend: iptables cannot run", strings.Join(missing, ", "))}
+	return []string{fmt.Sprintf("%s: no rules can be kept where the policy of its filter table is DROP (kube-dns answers there unless you accept "+
+		"udp and tcp port 53 for our addresses), and backend: iptables cannot run", strings.Join(missing, ", "))}
 }
 
 // proofs keeps the record of the fallback's proof in the folder that survives a reboot. Only the loop's proving goroutine uses it.
@@ -108,7 +109,8 @@ func (p *proofs) Write(proven []netip.Addr) error {
 	if len(proven) == 0 {
 		return nodestate.RemoveProof(p.dir)
 	}
-	return nodestate.WriteProof(p.dir, nodestate.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot(), Over: p.translation(proven)})
+	return nodestate.WriteProof(p.dir, nodestate.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot(),
+		Over: p.translation(proven)})
 }
 
 // recorder puts the metrics behind the loop's interface.

@@ -24,7 +24,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/sole"
-	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/wire"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -112,9 +111,10 @@ type seat struct {
 
 // takeSeat takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
 // code 3 where it may not, or where the holder neither hands over nor ends.
-func (a *agent) takeSeat(ctx context.Context, server *server.Server, first plan.Plan, m *telemetry.Metrics) (*seat, error) {
+func (a *agent) takeSeat(ctx context.Context, o *opened) (*seat, error) {
+	first, m := o.plan, o.metrics
 	lock := func() (*os.File, error) { return takeLock(first.Lock, a.claim.String()) }
-	s := &successor{log: a.log, server: server, plan: first, answers: a.answers, lock: lock}
+	s := &successor{log: a.log, server: o.server, plan: first, answers: a.answers, lock: lock}
 	path := filepath.Join(first.Folders.State, nodestate.HandoverName)
 	said := ""
 	for begun := time.Now(); ; {
