@@ -158,16 +158,22 @@ func Read(path string, most int64) ([]byte, error) {
 // Sweep removes from a folder what writers that were killed left half done, once it is older than age: what has the prefix of their
 // pattern. A missing folder has nothing of it.
 func Sweep(folder, prefix string, age time.Duration) error {
-	all, err := os.ReadDir(folder)
+	d, err := os.Open(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	for _, e := range all {
-		if !strings.HasPrefix(e.Name(), prefix) {
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	for _, name := range names {
+		if !strings.HasPrefix(name, prefix) {
 			continue
 		}
-		if st, statErr := e.Info(); statErr == nil && time.Since(st.ModTime()) > age {
-			err = errors.Join(err, os.Remove(filepath.Join(folder, e.Name())))
+		path := filepath.Join(folder, name)
+		if st, statErr := os.Lstat(path); statErr == nil && time.Since(st.ModTime()) > age {
+			err = errors.Join(err, os.Remove(path))
 		}
 	}
 	return err
