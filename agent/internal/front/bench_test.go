@@ -16,6 +16,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/cache"
 	"github.com/neardns/neardns/agent/internal/coredns/complete"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
+	"github.com/neardns/neardns/agent/internal/front"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/wire"
@@ -41,7 +42,20 @@ func BenchmarkHit(b *testing.B) {
 	conf := config.Default()
 	known := clients.New(&conf)
 	known.Follow(pods.Open(dir, rules.Kind{}, log))
-	s := benchServer(log, known)
+	for name, server := range map[string]*server.Server{"observed": benchServer(log, known), "unobserved": benchServer(log, nil)} {
+		b.Run(name, func(b *testing.B) { benchHits(b, server) })
+	}
+	counts := clients.Counts{}
+	for _, p := range known.Pods() {
+		counts.Queries += p.Counts.Queries
+		counts.Hits += p.Counts.Hits
+	}
+	if counts.Hits == 0 || counts.Hits+1 < counts.Queries {
+		b.Errorf("counted %+v", counts)
+	}
+}
+
+func benchHits(b *testing.B, s *server.Server) {
 	cfg := server.Config{Connections: 1024, Config: chain.Config{Misses: 1024, Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 45353,
 		Override: ". {\n cache {\n  rotate\n  prefetch 3 1m 20%\n }\n template IN A {\n  answer \"{{ .Name }} 3600 IN A 192.0.2.1\"\n }\n}\n"}}
 	if err := s.Start(b.Context(), cfg); err != nil {
@@ -61,20 +75,17 @@ func BenchmarkHit(b *testing.B) {
 			}
 		})
 	}
-	counts := clients.Counts{}
-	for _, p := range known.Pods() {
-		counts.Queries += p.Counts.Queries
-		counts.Hits += p.Counts.Hits
-	}
-	if counts.Hits == 0 || counts.Hits+1 < counts.Queries {
-		b.Errorf("counted %+v", counts)
-	}
 }
 
+// benchServer makes a server that known observes, or nobody (nil).
 func benchServer(log *slog.Logger, known *clients.Clients) *server.Server {
+	var watch front.Observer
+	if known != nil {
+		watch = known
+	}
 	answers := wire.NewStore(0)
-	return server.New(log, known, chain.Plugin{Name: "metrics", Setup: metrics.Setup},
-		chain.Plugin{Name: "complete", Setup: complete.Setup(known.Memory, &known.Metrics)},
+	return server.New(log, watch, chain.Plugin{Name: "metrics", Setup: metrics.Setup},
+		chain.Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics))},
 		chain.Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))},
 		chain.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})
 }

@@ -79,6 +79,7 @@ func (s *shelf) Answer(b []byte, q Question) ([]byte, query.Level, bool) {
 	return append(b, wire...), query.Stale, true
 }
 
+// serve is start, with whoever else takes part.
 func serve(t *testing.T, o Observer, first Answerer, h *handler) (*Server, Config) {
 	t.Helper()
 	s, cfg := New(slog.New(slog.DiscardHandler), o, first), configOf(t)
@@ -216,9 +217,7 @@ func TestFirst(t *testing.T) {
 		}
 		first.mu.Unlock()
 	}
-	if inWork(s) != 0 {
-		t.Errorf("%d questions are in work", inWork(s))
-	}
+	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
 }
 
 // TestFirstDrains: a connection that only whoever stands before the chain answers ends with its server, and right after an answer.

@@ -99,15 +99,15 @@ func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	testutil.Eventually(t, 10*time.Second, func() error {
 		if !ok() {
-			return errNotYet(what)
+			return notYetError(what)
 		}
 		return nil
 	})
 }
 
-type errNotYet string
+type notYetError string
 
-func (e errNotYet) Error() string { return "waited for: " + string(e) }
+func (e notYetError) Error() string { return "waited for: " + string(e) }
 
 func inWork(s *Server) int {
 	packets, _ := s.crowd.counts()
