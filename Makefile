@@ -141,8 +141,8 @@ bin/tools/cluster: FORCE
 bin/tools/podimage: FORCE
 	@cd integration/runtimes && $(BUILD) -buildvcs=false -o $(abspath $@) ./podimage
 
-cutoff: deps build tools ## who is cut off from whom, and what pods see of it, cell by cell; bin/cutoff.md (as root)
-	@$(BUILT) NEARDNS_CUTOFF=$(CURDIR)/bin/cutoff.md $(GO) test -tags cutoff -count=1 -timeout 60m -parallel 6 -run '^TestCutOff$$' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|cutoff_test.go:'
+cutoff: deps build tools ## who is cut off from whom, and what pods see of it, cell by cell; draws the tables of docs/faults.md (as root)
+	@$(BUILT) NEARDNS_CUTOFF=$(CURDIR)/docs/faults.md $(GO) test -tags cutoff -count=1 -timeout 60m -parallel 6 -p 1 -run '^TestCutOff$$' -v ./integration/steering ./integration/nodelocal | grep -E '^ *(---|ok|FAIL|PASS|panic)|cutoff_test.go:'
 
 fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); with KEEP=a folder what is found is kept there and is no failure
 	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(if $(KEEP),-keep "$(KEEP)") $(if $(BUDGET),-budget $(BUDGET)) $(PKGS)

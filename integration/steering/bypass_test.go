@@ -162,7 +162,7 @@ func TestEgressPolicy(t *testing.T) {
 	others.lost.Store(0)
 	others.direct.Store(0)
 	_, _ = p.TryRun("", "nft", "flush", "set", "inet", "neardns", "waiting1") // what the agent's own question does within 30 s
-	testutil.Eventually(t, time.Minute, func() error { // it may be given back by its table meanwhile, and is tried after 15 s then
+	testutil.Eventually(t, time.Minute, func() error {                        // it may be given back by its table meanwhile, and is tried after 15 s then
 		if _, text, _ := n.run("pods", "--config", n.configFile()); strings.Contains(text, "given-back") {
 			return errors.New(text)
 		}

@@ -59,8 +59,6 @@ type Config struct {
 	StubDomains map[string][]nameserver.Address
 	// External gets the rest. Empty: the rest goes to Cluster too, as kube-dns knows the way.
 	External []nameserver.Address
-	// ExternalFound says that nobody has chosen External: then LastResort, or without any Cluster, is asked when they fail.
-	ExternalFound bool
 
 	Cache Cache
 	// Misses bounds the questions that are being asked of upstreams, in all zones together.

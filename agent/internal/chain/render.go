@@ -272,16 +272,12 @@ func askCluster(cfg Config) []string {
 	return askLines(cfg.Cluster, body...)
 }
 
-// externalResort lets kube-dns answer for the rest where nobody has chosen who does and all those found fail: so it would
-// be without us.
+// externalResort lets kube-dns answer for the rest where all of its servers fail: so it would be without us.
 func externalResort(cfg Config) []string {
-	if !cfg.ExternalFound {
-		return nil
+	if len(cfg.LastResort) == 0 {
+		cfg.LastResort, cfg.LastResortMark = cfg.Cluster, 0
 	}
-	if len(cfg.LastResort) > 0 {
-		return resort(cfg, cfg.External)
-	}
-	return []string{"last_resort " + nameserver.Join(cfg.Cluster)}
+	return resort(cfg, cfg.External)
 }
 
 func resort(cfg Config, asked []nameserver.Address) []string {

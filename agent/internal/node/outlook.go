@@ -14,7 +14,7 @@ import "time"
 // The leases stay, but for a turn now and then: a policy may admit pods' addresses where it drops the node's and the prober's. In
 // a turn a pod's own question decides at once; where none can be asked, the turn lasts, and pods' own repetitions find out.
 const (
-	turnFirst = 12 * time.Second // longer than kube-dns takes to be restarted
+	turnFirst = 8 * time.Second // with the round before it, longer than most restarts of kube-dns take
 	turnEvery = 50 * time.Second
 	turnLong  = 10 * time.Second
 	unserved  = 10 * time.Second // kube-dns does not answer those who were given back to it, either

@@ -43,7 +43,7 @@ func TestOutlook(t *testing.T) {
 		{"and never if one is", one(neither, podToo, podToo), false},
 		{"cannot ask any more, kube-dns answers pods", one(ok, given1), false},
 		{"cannot ask, nothing known of kube-dns", one(ok, unclear, unclear, unclear), true},
-		{"an outage of kube-dns", join(one(ok), times(6, neither)), true},
+		{"an outage of kube-dns", join(one(ok), times(4, neither)), true},
 		{"a longer one, in its turn", join(one(ok), times(9, neither)), false},
 		{"a pod is not answered: the turn ends", join(one(ok), times(9, neither), one(podNot)), true},
 		{"a pod is answered", join(one(ok), times(9, neither), one(podToo)), false},
@@ -157,7 +157,7 @@ func TestLeaseGoesWithAsking(t *testing.T) {
 	}
 }
 
-// TestOutageOfKubeDNS takes kube-dns from everybody for 12 s: no lease changes. After that pods' way is tried by turns.
+// TestOutageOfKubeDNS takes kube-dns from everybody for 10 s: no lease changes. After that pods' way is tried by turns.
 func TestOutageOfKubeDNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -170,7 +170,7 @@ func TestOutageOfKubeDNS(t *testing.T) {
 		})
 		w.forget()
 		w.trouble <- struct{}{}
-		pass(12 * time.Second)
+		pass(10 * time.Second)
 		if w.count("withdraw") > 0 {
 			t.Errorf("a lease changed in an outage: %v", w.calls())
 		}

@@ -50,7 +50,6 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 		Cluster:       up.Cluster,
 		StubDomains:   up.Stub,
 		External:      up.External,
-		ExternalFound: up.Found,
 		Cache: chain.Cache{
 			Entries: n.Cache.Entries, NegativeTTL: n.Cache.NegativeTTL, ServeStale: n.Cache.ServeStale,
 			NoPrefetch: !n.Cache.Prefetch, HoldDenials: n.Cache.HoldDenials,
