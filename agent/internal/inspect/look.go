@@ -56,7 +56,7 @@ func (l *Looker) picture(ctx context.Context) Picture {
 	p.Network = l.network(p.ClusterDNS)
 	p.Watch = l.watch()
 	lookAtPods(&p, f.pods)
-	p.Kernel = look(p.Kernel.BridgePods, want)
+	p.Kernel = kernelOf(p.Kernel.BridgePods, want)
 	for _, dir := range []string{want.Folders.State, want.Folders.Persist} {
 		p.Folders = append(p.Folders, Folder{Path: dir, Err: unwritable(dir)})
 	}
@@ -255,7 +255,7 @@ func podDNSOf(f podfile.File) PodDNS {
 	return out
 }
 
-func look(bridgePods bool, want plan.Plan) Kernel {
+func kernelOf(bridgePods bool, want plan.Plan) Kernel {
 	read := func(key string) string {
 		data, err := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(key, ".", "/")))
 		if err != nil {

@@ -74,7 +74,7 @@ func (a *agent) run(ctx context.Context) error {
 	if err := a.open(ctx, &o); err != nil {
 		return err
 	}
-	s, err := a.takeSeat(ctx, &o)
+	s, err := a.takeNode(ctx, &o)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (a *agent) run(ctx context.Context) error {
 }
 
 // keep runs the loop, and beside it those who answer for it: people's endpoints, the cache's snapshots, runtimes and successors.
-func (a *agent) keep(ctx context.Context, o *opened, s *seat, n *node.Node) error {
+func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	shared, closing := context.WithCancel(ctx) // a successor listens there

@@ -78,7 +78,7 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 
 // loop makes the node's loop, once the node is this agent's: what came with it, the prober in its place, and the rules of no other back
 // end beside ours.
-func (a *agent) loop(ctx context.Context, o *opened, s *seat) (*node.Node, error) {
+func (a *agent) loop(ctx context.Context, o *opened, s *tenure) (*node.Node, error) {
 	if !s.warm {
 		a.answers.Load()
 	}

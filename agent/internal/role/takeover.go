@@ -31,8 +31,8 @@ import (
 
 // Times of a take-over, as the successor sees it.
 const (
-	seatAgain   = 250 * time.Millisecond
-	seatMost    = 30 * time.Second       // then it ends and says who is in the way; whoever started it may start it again
+	takeAgain   = 250 * time.Millisecond
+	takeMost    = 30 * time.Second       // then it ends and says who is in the way; whoever started it may start it again
 	relockMost  = 300 * time.Millisecond // between a dying process's connections and its lock
 	relockLook  = 10 * time.Millisecond
 	proberAgain = 5 * time.Millisecond
@@ -101,17 +101,17 @@ func takeLock(l plan.Lock, who string) (*os.File, error) {
 	return lockNode(l.Folder, who)
 }
 
-// seat is the node's lock and, where it was taken over, what came with it.
-type seat struct {
+// tenure is the node's lock and, where it was taken over, what came with it.
+type tenure struct {
 	lock   *os.File
 	from   *node.Handover // nil: the node was free
 	served []netip.Addr   // where the server answers already
 	warm   bool           // the cache came with it
 }
 
-// takeSeat takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
+// takeNode takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
 // code 3 where it may not, or where the holder neither hands over nor ends.
-func (a *agent) takeSeat(ctx context.Context, o *opened) (*seat, error) {
+func (a *agent) takeNode(ctx context.Context, o *opened) (*tenure, error) {
 	first, m := o.plan, o.metrics
 	lock := func() (*os.File, error) { return takeLock(first.Lock, a.claim.String()) }
 	s := &successor{log: a.log, server: o.server, plan: first, answers: a.answers, lock: lock}
@@ -122,7 +122,7 @@ func (a *agent) takeSeat(ctx context.Context, o *opened) (*seat, error) {
 		var held *HeldError
 		switch {
 		case err == nil:
-			return &seat{lock: got}, nil
+			return &tenure{lock: got}, nil
 		case !errors.As(err, &held):
 			return nil, err
 		case first.Lock.Waits && !a.mayTake:
@@ -134,7 +134,7 @@ func (a *agent) takeSeat(ctx context.Context, o *opened) (*seat, error) {
 			select {
 			case <-ctx.Done():
 				return nil, ctx.Err()
-			case <-time.After(seatAgain):
+			case <-time.After(takeAgain):
 			}
 			continue
 		case !a.mayTake:
@@ -146,7 +146,7 @@ func (a *agent) takeSeat(ctx context.Context, o *opened) (*seat, error) {
 		if err == nil {
 			m.Handover("taken")
 			signLock(taken.Lock, a.claim.String())
-			return &seat{lock: taken.Lock, served: s.served, warm: s.restored, from: &node.Handover{From: taken.From.String(), At: taken.At,
+			return &tenure{lock: taken.Lock, served: s.served, warm: s.restored, from: &node.Handover{From: taken.From.String(), At: taken.At,
 				Took: taken.Took.Round(time.Millisecond).String()}}, nil
 		}
 		if ctx.Err() != nil {
@@ -154,7 +154,7 @@ func (a *agent) takeSeat(ctx context.Context, o *opened) (*seat, error) {
 		}
 		if s.orphaned != nil {
 			a.log.Warn("the holder ended within the hand-over, what it gave is kept", "from", held.holder, "err", err)
-			return &seat{lock: s.orphaned, served: s.served, warm: s.restored, from: &node.Handover{From: held.holder, At: time.Now(), Took: "0s"}}, nil
+			return &tenure{lock: s.orphaned, served: s.served, warm: s.restored, from: &node.Handover{From: held.holder, At: time.Now(), Took: "0s"}}, nil
 		}
 		var refused *handover.RefusedError
 		if errors.As(err, &refused) && !refused.Later {
@@ -167,13 +167,13 @@ func (a *agent) takeSeat(ctx context.Context, o *opened) (*seat, error) {
 			a.log.Warn("not taken over, will be tried again", "holder", held.holder, "err", err)
 			said = text
 		}
-		if time.Since(begun) > seatMost {
-			return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, seatMost, err)
+		if time.Since(begun) > takeMost {
+			return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, takeMost, err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(seatAgain):
+		case <-time.After(takeAgain):
 		}
 	}
 }
@@ -208,7 +208,7 @@ func (a *agent) footing(first plan.Plan) {
 }
 
 // proberFor waits for the predecessor to give up the prober's place, which comes right after the lock.
-func (s *seat) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
+func (s *tenure) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
 	said := false
 	for begun := time.Now(); ; {
 		p, err := prober.New(cfg)
