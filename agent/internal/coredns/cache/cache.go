@@ -18,7 +18,6 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/neardns/neardns/agent/internal/grown"
 	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/wire"
 )
@@ -33,7 +32,7 @@ type Cache struct {
 	raw     bool // what is written reaches the socket as it is
 
 	bound   sync.Once // before the first answer is kept
-	series  grown.Map[seriesKey, *series]
+	series  wire.CowMap[seriesKey, *series]
 	flights flights
 	health  health
 	// Questions that no client waits for, in flight. Beyond them a refresh is left to the next who asks.

@@ -17,7 +17,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/neardns/neardns/agent/internal/grown"
+	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // Metrics counts what passes it.
@@ -26,7 +26,7 @@ type Metrics struct {
 	zones []string // of the server block, lower case, fully qualified
 
 	// One entry per server address, zone and view, made at the first question and kept.
-	series grown.Map[seriesKey, *series]
+	series wire.CowMap[seriesKey, *series]
 }
 
 type seriesKey struct {

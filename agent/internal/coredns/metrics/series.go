@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/neardns/neardns/agent/internal/grown"
+	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // question is what is counted of one question.
@@ -33,7 +33,7 @@ type series struct {
 	requestSize  [2]lazy[prometheus.Observer] // by protocol
 	responseSize [2]lazy[prometheus.Observer]
 	requests     [2][2][typeSlots]lazy[prometheus.Counter] // by protocol, family, type
-	responses    grown.Map[answerKey, prometheus.Counter]
+	responses    wire.CowMap[answerKey, prometheus.Counter]
 }
 
 type answerKey struct {

@@ -1,4 +1,4 @@
-package grown
+package wire
 
 import (
 	"sync"
@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-func TestMap(t *testing.T) {
-	var m Map[string, int]
+func TestCowMap(t *testing.T) {
+	var m CowMap[string, int]
 	if all := m.All(); len(all) != 0 {
 		t.Errorf("an empty map holds %v", all)
 	}
@@ -25,10 +25,10 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// TestMapAtOnce: all that ask for a key get the same value, whoever's find it was.
-func TestMapAtOnce(t *testing.T) {
+// TestCowMapAtOnce: all that ask for a key get the same value, whoever's find it was.
+func TestCowMapAtOnce(t *testing.T) {
 	const askers, keys = 8, 50
-	var m Map[int, *atomic.Int64]
+	var m CowMap[int, *atomic.Int64]
 	var wg sync.WaitGroup
 	for range askers {
 		wg.Go(func() {
@@ -48,8 +48,8 @@ func TestMapAtOnce(t *testing.T) {
 	}
 }
 
-func BenchmarkGet(b *testing.B) {
-	var m Map[int, int]
+func BenchmarkCowMap(b *testing.B) {
+	var m CowMap[int, int]
 	find := func(k int) int { return k }
 	for b.Loop() {
 		m.Get(7, find)

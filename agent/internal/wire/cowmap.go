@@ -1,18 +1,17 @@
-// Package grown has the map that the query path looks its metric series up in: read without a lock, copied when it grows,
-// which it does a few times in its life. It is a leaf: it imports none of its siblings.
-package grown
+package wire
 
 import (
 	"maps"
 	"sync/atomic"
 )
 
-// Map is ready to use, and for many goroutines at once. It must not be copied.
-type Map[K comparable, V any] struct{ p atomic.Pointer[map[K]V] }
+// CowMap is the map that the query path looks its metric series up in: read without a lock, copied when it grows, which it does
+// a few times in its life. The zero value is ready to use, and for many goroutines at once. It must not be copied.
+type CowMap[K comparable, V any] struct{ p atomic.Pointer[map[K]V] }
 
 // Get returns the value of key, which find makes if there is none. Of two calls that find at once, one's value stays, and
 // both return that one.
-func (m *Map[K, V]) Get(key K, find func(K) V) V {
+func (m *CowMap[K, V]) Get(key K, find func(K) V) V {
 	for {
 		old := m.p.Load()
 		if old != nil {
@@ -32,7 +31,7 @@ func (m *Map[K, V]) Get(key K, find func(K) V) V {
 }
 
 // All returns what the map holds now, to be read only.
-func (m *Map[K, V]) All() map[K]V {
+func (m *CowMap[K, V]) All() map[K]V {
 	if p := m.p.Load(); p != nil {
 		return *p
 	}
