@@ -95,7 +95,7 @@ test-net: deps build tools ## all tests once, without race detector and fuzzing;
 
 test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman, CRI-O's calls, cnitool (as root)
 	@integration/tools/deps containerd:containerd runc:runc podman:podman
-	@$(BUILT) $(GO) test -count=1 -timeout 10m -v ./integration/callers | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@$(BUILT) $(GO) test -count=1 -timeout 10m -v ./integration/cni-callers | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 VMFLAGS = $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),-run '$(RUN)') $(if $(ACCEL),-accel $(ACCEL)) $(if $(GUESTS),-guests $(GUESTS)) $(if $(BACKENDS),-backends $(BACKENDS))

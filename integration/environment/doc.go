@@ -1,4 +1,4 @@
-// Package weather owns black-box tests of what happens to a node's state while the agent runs: links, addresses, rules,
+// Package environment owns black-box tests of what happens to a node's state while the agent runs: links, addresses, rules,
 // firewalls, ports, disks and events that other programs change, fill or lose. Each is repaired or named, pods asking
 // meanwhile; and `neardns-agent doctor` sees each while it lasts.
 //
@@ -11,4 +11,4 @@
 // Clocks: no network namespace has a CLOCK_REALTIME of its own, and a time namespace only shifts the monotonic clock once,
 // before a process starts. Leases and deadlines use the monotonic clock, which does not jump; those who use it are tested
 // on a virtual one (testing/synctest in agent/internal/node).
-package weather
+package environment
