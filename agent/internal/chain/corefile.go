@@ -125,8 +125,8 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 		}
 		b.set(dirMetrics, dirMetrics)
 		b.set(dirComplete, dirComplete)
-		if lines[dirAdmit] == nil {
-			b.set(dirAdmit, admitLine(cfg))
+		if lines[dirLimit] == nil {
+			b.set(dirLimit, limitLine(cfg))
 		}
 		blocks = append(blocks, b)
 	}

@@ -17,7 +17,7 @@ const (
 	dirBufsize  = "bufsize"
 	dirProbe    = "probe"
 	dirMetrics  = "metrics"
-	dirAdmit    = "admit"
+	dirLimit    = "limit"
 	dirComplete = "complete"
 )
 
@@ -64,12 +64,12 @@ const (
 const missLimit = "cancel 4s"
 
 // directives lists what a Corefile may say, in the order in which the plugins see a question. It is CoreDNS's own order
-// (core/dnsserver/zdirectives.go) for those that are linked, but for admit and cancel, which stand behind the cache so that
+// (core/dnsserver/zdirectives.go) for those that are linked, but for limit and cancel, which stand behind the cache so that
 // hits are not bounded by them and do not pay for them, and complete, which asks the whole server anew and so needs nothing
 // of what follows it.
 func directives() []string {
 	return []string{dirBufsize, dirBind, "debug", "pprof", dirProbe, dirMetrics, "errors", "log", dirComplete, "local", "dns64", "loadbalance",
-		"rewrite", "acl", "cache", dirAdmit, dirCancel, "header", "template", "hosts", "file", dirAsk, dirForward, "whoami"}
+		"rewrite", "acl", "cache", dirLimit, dirCancel, "header", "template", "hosts", "file", dirAsk, dirForward, "whoami"}
 }
 
 // block is one server block. Its directives come out in the order of directives().
@@ -144,7 +144,7 @@ func Render(cfg Config) (string, error) {
 	return out.String(), nil
 }
 
-func admitLine(cfg Config) string { return fmt.Sprintf("%s %d", dirAdmit, cfg.Misses) }
+func limitLine(cfg Config) string { return fmt.Sprintf("%s %d", dirLimit, cfg.Misses) }
 
 func bindLine(addresses []netip.Addr) string {
 	line := dirBind
@@ -162,7 +162,7 @@ func rendered(cfg Config) ([]*block, error) {
 	common.set(dirMetrics, dirMetrics)
 	common.set(dirComplete, dirComplete)
 	common.set("cache", cacheLines(cfg.Cache, fromOthers)...)
-	common.set(dirAdmit, admitLine(cfg))
+	common.set(dirLimit, limitLine(cfg))
 	switch cfg.Queries {
 	default: // off
 		// One line a minute for each server block, the first at once: an upstream that is down fails thousands of

@@ -269,7 +269,7 @@ func FuzzOverride(f *testing.F) {
 				delete(b.Tokens, name)
 				delete(original[i].Tokens, name)
 			}
-			for _, name := range []string{dirBufsize, dirAdmit} {
+			for _, name := range []string{dirBufsize, dirLimit} {
 				if original[i].Tokens[name] == nil {
 					delete(b.Tokens, name)
 				}

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/neardns/neardns/agent/internal/clients"
-	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
+	"github.com/neardns/neardns/agent/internal/coredns/limit"
 	"github.com/neardns/neardns/agent/internal/evidence"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/plan"
@@ -23,7 +23,7 @@ import (
 // opened is what a role has open before the node is its own, and closes at its end.
 type opened struct {
 	plan      plan.Plan // of the start, by the back end in use
-	gate      *admit.Gate
+	gate      *limit.Gate
 	upstreams *ask.Servers
 	server    *server.Server
 	programs  *iptables.Stats // the runs of iptables' programs
@@ -45,7 +45,7 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 	if o.plan, err = a.plan(a.conf); err != nil {
 		return &ConfigError{err}
 	}
-	o.gate, o.upstreams, o.programs, o.metrics = admit.New(admit.DefaultLimit), ask.NewServers(a.log), new(iptables.Stats), telemetry.New(a.env.Version)
+	o.gate, o.upstreams, o.programs, o.metrics = limit.New(limit.DefaultLimit), ask.NewServers(a.log), new(iptables.Stats), telemetry.New(a.env.Version)
 	a.answers = newAnswers(a.log, a.conf)
 	a.clients = clients.New(a.conf)
 	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store, clients: a.clients})

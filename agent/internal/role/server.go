@@ -7,10 +7,10 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/clients"
-	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/coredns/cache"
 	"github.com/neardns/neardns/agent/internal/coredns/complete"
+	"github.com/neardns/neardns/agent/internal/coredns/limit"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/front"
@@ -25,7 +25,7 @@ const rcodeServerFailure = 2 // RFC 1035, section 4.1.1
 
 // parts is what the server's own plugins share over all configurations.
 type parts struct {
-	gate      *admit.Gate
+	gate      *limit.Gate
 	upstreams *ask.Servers
 	answers   *wire.Store
 	clients   *clients.Clients // nil: none is known, none is counted
@@ -41,7 +41,7 @@ func newServer(log *slog.Logger, p parts) *server.Server {
 		chain.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)},
 		chain.Plugin{Name: "metrics", Setup: metrics.Setup},
 		chain.Plugin{Name: "complete", Setup: complete.Setup(memory, completions)},
-		chain.Plugin{Name: "admit", Setup: admit.Setup(p.gate)},
+		chain.Plugin{Name: "limit", Setup: limit.Setup(p.gate)},
 		chain.Plugin{Name: "ask", Setup: ask.Setup(p.upstreams)},
 		chain.Plugin{Name: "cache", Setup: cache.Setup(p.answers, cache.NewMetrics(p.answers, nil))})
 }
@@ -64,7 +64,7 @@ func (o observer) Answered(a query.Answer) {
 // text that it is given.
 func Check(p plan.Plan, path string) error {
 	none := slog.New(slog.DiscardHandler)
-	return checkDNS(newServer(none, parts{gate: admit.New(admit.DefaultLimit), upstreams: ask.NewServers(none), answers: wire.NewStore(0)}), p.Server,
+	return checkDNS(newServer(none, parts{gate: limit.New(limit.DefaultLimit), upstreams: ask.NewServers(none), answers: wire.NewStore(0)}), p.Server,
 		path)
 }
 

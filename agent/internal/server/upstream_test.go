@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/chain"
-	"github.com/neardns/neardns/agent/internal/coredns/admit"
 	askplugin "github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/coredns/cache"
 	"github.com/neardns/neardns/agent/internal/coredns/complete"
+	"github.com/neardns/neardns/agent/internal/coredns/limit"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/front"
@@ -132,7 +132,7 @@ func observed(log *slog.Logger, o front.Observer) *server.Server {
 	answers := wire.NewStore(0)
 	return server.New(log, o, chain.Plugin{Name: "probe", Setup: probe.Setup()}, chain.Plugin{Name: "metrics", Setup: metrics.Setup},
 		chain.Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics))},
-		chain.Plugin{Name: "admit", Setup: admit.Setup(admit.New(admit.DefaultLimit))},
+		chain.Plugin{Name: "limit", Setup: limit.Setup(limit.New(limit.DefaultLimit))},
 		chain.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
 		chain.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})
 }

@@ -115,7 +115,7 @@ func (a *Ask) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (i
 	m, err := a.resolve(ctx, r, w.RemoteAddr())
 	switch {
 	case errors.Is(err, errTrials):
-		return dns.RcodeServerFailure, nil // as admit sheds: it is counted, and nothing of it is kept or logged
+		return dns.RcodeServerFailure, nil // as limit sheds: it is counted, and nothing of it is kept or logged
 	case errors.Is(err, errUnpackable):
 		return dns.RcodeFormatError, plugin.Error(a.Name(), err)
 	case err != nil:

@@ -52,7 +52,7 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 		case len(words) == 0:
 		case !behind:
 			s.before = append(s.before, name)
-		case name == "admit", name == "cancel": // they say whether there is an answer, not which
+		case name == "limit", name == "cancel": // they say whether there is an answer, not which
 		default:
 			next, servers := read(words)
 			s.behind, s.asked = append(s.behind, next), append(s.asked, servers...)

@@ -1,4 +1,4 @@
-package admit
+package limit
 
 import "github.com/prometheus/client_golang/prometheus"
 

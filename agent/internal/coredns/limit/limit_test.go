@@ -1,4 +1,4 @@
-package admit
+package limit
 
 import (
 	"bytes"
@@ -153,7 +153,7 @@ func TestQuietPodIsServedInAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		up := &slow{let: make(chan struct{})}
 		g := New(100)
-		a := &Admit{next: up, gate: g}
+		a := &Limit{next: up, gate: g}
 		var wg sync.WaitGroup
 		ask := func(from int, name string) *int {
 			code := new(int)
@@ -210,7 +210,7 @@ func TestPlaceIsGivenBack(t *testing.T) {
 					t.Errorf("%d in flight", g.inFlight())
 				}
 			}()
-			_, _ = (&Admit{next: next, gate: g}).ServeDNS(t.Context(), client(1), question("x.example"))
+			_, _ = (&Limit{next: next, gate: g}).ServeDNS(t.Context(), client(1), question("x.example"))
 		})
 	}
 }
@@ -224,7 +224,7 @@ func TestShedIsNotCached(t *testing.T) {
 	g := New(1)
 	ca := cache.New()
 	ca.Zones = []string{"."}
-	ca.Next = &Admit{next: up, gate: g}
+	ca.Next = &Limit{next: up, gate: g}
 	ask := func(c *writer) int {
 		t.Helper()
 		code, err := ca.ServeDNS(t.Context(), c, question("a.example.org"))
@@ -254,14 +254,14 @@ func TestSetup(t *testing.T) {
 		limit int
 		want  string
 	}{
-		{"admit", DefaultLimit, ""},
-		{"admit 7", 7, ""},
-		{"admit 0", 0, `limit "0"`},
-		{"admit -1", 0, `limit "-1"`},
-		{"admit x", 0, `limit "x"`},
-		{"admit 1 2", 0, "Wrong argument count"},
-		{"admit {\n x\n}", 0, "unknown property"},
-		{"admit\nadmit", 0, "once"},
+		{"limit", DefaultLimit, ""},
+		{"limit 7", 7, ""},
+		{"limit 0", 0, `limit "0"`},
+		{"limit -1", 0, `limit "-1"`},
+		{"limit x", 0, `limit "x"`},
+		{"limit 1 2", 0, "Wrong argument count"},
+		{"limit {\n x\n}", 0, "unknown property"},
+		{"limit\nadmit", 0, "once"},
 	} {
 		g := New(3)
 		c := caddy.NewTestController("dns", tc.input)
@@ -331,7 +331,7 @@ neardns_misses_shed_total{reason="share"} 2
 func TestNoAllocation(t *testing.T) {
 	g := New(1)
 	g.enter(pod(9))
-	a := &Admit{gate: g}
+	a := &Limit{gate: g}
 	w, q := client(1), question("x.example")
 	if n := testing.AllocsPerRun(100, func() { _, _ = a.ServeDNS(t.Context(), w, q) }); n > 0 {
 		t.Errorf("%v allocations for a question that is shed", n)

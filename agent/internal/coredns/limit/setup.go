@@ -1,4 +1,4 @@
-package admit
+package limit
 
 import (
 	"strconv"
@@ -14,18 +14,18 @@ func Setup(gate *Gate) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		limit, err := parse(c)
 		if err != nil {
-			return plugin.Error("admit", err)
+			return plugin.Error("limit", err)
 		}
 		// At start-up, not here: a configuration that is refused must change nothing.
 		c.OnStartup(func() error { gate.SetLimit(limit); return nil })
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
-			return &Admit{next: next, gate: gate}
+			return &Limit{next: next, gate: gate}
 		})
 		return nil
 	}
 }
 
-// parse reads "admit [LIMIT]".
+// parse reads "limit [MISSES]".
 func parse(c *caddy.Controller) (int, error) {
 	limit := DefaultLimit
 	for i := 0; c.Next(); i++ {

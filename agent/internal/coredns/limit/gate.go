@@ -1,4 +1,4 @@
-package admit
+package limit
 
 import (
 	"net/netip"
