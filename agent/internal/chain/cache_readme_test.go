@@ -38,7 +38,7 @@ func TestREADMENamesThePlugins(t *testing.T) {
 	list, _, _ := strings.Cut(after, ".\n")
 	got := strings.Fields(strings.ReplaceAll(list, ",", " "))
 	want := slices.DeleteFunc(slices.Sorted(slices.Values(directives())), func(d string) bool {
-		return slices.Contains([]string{dirBind, dirProbe, dirMetrics, dirComplete, dirLimit}, d)
+		return slices.Contains([]string{dirBind, dirProbe, dirMetrics, dirSearchPath, dirLimit}, d)
 	})
 	if !slices.Equal(got, want) {
 		t.Errorf("README.md lists\n%v, want\n%v", got, want)

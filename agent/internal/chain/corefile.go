@@ -20,16 +20,16 @@ import (
 // note in the rendered text, so that an operator can hand over the Corefile of a NodeLocal DNSCache as it is.
 func taken() map[string]string {
 	return map[string]string{
-		dirBind:      "the agent listens on its own addresses",
-		dirMetrics:   "the agent adds it",
-		dirComplete:  "the agent adds it",
-		"prometheus": "CoreDNS's metrics are served at the agent's own address",
-		"health":     "the agent serves /healthz",
-		"ready":      "the agent serves /readyz",
-		"reload":     "the agent reloads when its configuration changes",
-		"loop":       "it ends the process; ask looks for loops and goes on",
-		"timeouts":   "the agent's connections have bounds of their own",
-		"trace":      "this program has no tracing",
+		dirBind:       "the agent listens on its own addresses",
+		dirMetrics:    "the agent adds it",
+		dirSearchPath: "the agent adds it",
+		"prometheus":  "CoreDNS's metrics are served at the agent's own address",
+		"health":      "the agent serves /healthz",
+		"ready":       "the agent serves /readyz",
+		"reload":      "the agent reloads when its configuration changes",
+		"loop":        "it ends the process; ask looks for loops and goes on",
+		"timeouts":    "the agent's connections have bounds of their own",
+		"trace":       "this program has no tracing",
 	}
 }
 
@@ -124,7 +124,7 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 			b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 		}
 		b.set(dirMetrics, dirMetrics)
-		b.set(dirComplete, dirComplete)
+		b.set(dirSearchPath, dirSearchPath)
 		if lines[dirLimit] == nil {
 			b.set(dirLimit, limitLine(cfg))
 		}

@@ -13,12 +13,12 @@ import (
 
 // Directives that belong to the agent: a snippet may not bring them.
 const (
-	dirBind     = "bind"
-	dirBufsize  = "bufsize"
-	dirProbe    = "probe"
-	dirMetrics  = "metrics"
-	dirLimit    = "limit"
-	dirComplete = "complete"
+	dirBind       = "bind"
+	dirBufsize    = "bufsize"
+	dirProbe      = "probe"
+	dirMetrics    = "metrics"
+	dirLimit      = "limit"
+	dirSearchPath = "searchpath"
 )
 
 // Directives that ask upstreams: what is rendered, and what an operator may put in its place.
@@ -65,10 +65,10 @@ const missLimit = "cancel 4s"
 
 // directives lists what a Corefile may say, in the order in which the plugins see a question. It is CoreDNS's own order
 // (core/dnsserver/zdirectives.go) for those that are linked, but for limit and cancel, which stand behind the cache so that
-// hits are not bounded by them and do not pay for them, and complete, which asks the whole server anew and so needs nothing
+// hits are not bounded by them and do not pay for them, and searchpath, which asks the whole server anew and so needs nothing
 // of what follows it.
 func directives() []string {
-	return []string{dirBufsize, dirBind, "debug", "pprof", dirProbe, dirMetrics, "errors", "log", dirComplete, "local", "dns64", "loadbalance",
+	return []string{dirBufsize, dirBind, "debug", "pprof", dirProbe, dirMetrics, "errors", "log", dirSearchPath, "local", "dns64", "loadbalance",
 		"rewrite", "acl", "cache", dirLimit, dirCancel, "header", "template", "hosts", "file", dirAsk, dirForward, "whoami"}
 }
 
@@ -160,7 +160,7 @@ func rendered(cfg Config) ([]*block, error) {
 	common := new(block)
 	common.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 	common.set(dirMetrics, dirMetrics)
-	common.set(dirComplete, dirComplete)
+	common.set(dirSearchPath, dirSearchPath)
 	common.set("cache", cacheLines(cfg.Cache, fromOthers)...)
 	common.set(dirLimit, limitLine(cfg))
 	switch cfg.Queries {

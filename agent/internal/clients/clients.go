@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/coredns/complete"
+	"github.com/neardns/neardns/agent/internal/coredns/searchpath"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/telemetry"
@@ -23,8 +23,8 @@ import (
 // Clients are the pods of one node. Methods may be called at the same time, Follow before all others.
 type Clients struct {
 	// Memory and Metrics are of search completion.
-	Memory  *complete.Memory
-	Metrics complete.Metrics
+	Memory  *searchpath.Memory
+	Metrics searchpath.Metrics
 
 	pods  *pods.Pods
 	index *pods.Index[client]
@@ -38,7 +38,7 @@ type Clients struct {
 type client struct {
 	of        *Clients
 	file      podfile.File
-	search    *complete.Search // nil: its questions are not completed
+	search    *searchpath.Search // nil: its questions are not completed
 	tally     *tally
 	namespace *tally // goes on when the pod is gone
 }
@@ -55,7 +55,7 @@ const otherNamespaces = "_other"
 
 // New returns the clients of a node with this configuration. None is known until Follow.
 func New(conf *config.Node) *Clients {
-	c := &Clients{Memory: complete.NewMemory(), namespaces: map[string]*tally{}}
+	c := &Clients{Memory: searchpath.NewMemory(), namespaces: map[string]*tally{}}
 	c.conf.Store(conf)
 	return c
 }
@@ -133,7 +133,7 @@ func completes(f podfile.File, conf *config.Node) bool {
 func Completes(f podfile.File, conf *config.Node) bool { return searchOf(f, conf) != nil }
 
 // searchOf returns the list by which a pod's questions are completed; nil where they are not.
-func searchOf(f podfile.File, conf *config.Node) *complete.Search {
+func searchOf(f podfile.File, conf *config.Node) *searchpath.Search {
 	if !completes(f, conf) {
 		return nil
 	}
@@ -143,14 +143,14 @@ func searchOf(f podfile.File, conf *config.Node) *complete.Search {
 		// pod's dnsConfig adds could not, and a name found there is another host than the one behind the end of a shorter list.
 		return nil
 	}
-	return complete.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
+	return searchpath.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
 }
 
-// Search implements complete.Client.
-func (c *client) Search() *complete.Search { return c.search }
+// Search implements searchpath.Client.
+func (c *client) Search() *searchpath.Search { return c.search }
 
-// SearchNow implements complete.Client.
-func (c *client) SearchNow(addr netip.Addr) *complete.Search {
+// SearchNow implements searchpath.Client.
+func (c *client) SearchNow(addr netip.Addr) *searchpath.Search {
 	c.of.pods.LookAgain()
 	if p := c.of.index.Find(addr); p != nil {
 		return p.search

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/coredns/complete"
+	"github.com/neardns/neardns/agent/internal/coredns/searchpath"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/telemetry"
@@ -158,8 +158,8 @@ func answered(c *Clients, from string, rcode int, level query.Level) {
 }
 
 // searchOfPod is what search completion finds in the question of the pod with an address.
-func searchOfPod(c *Clients, at string) *complete.Search {
-	if p, ok := c.Who(addr(at)).(complete.Client); ok {
+func searchOfPod(c *Clients, at string) *searchpath.Search {
+	if p, ok := c.Who(addr(at)).(searchpath.Client); ok {
 		return p.Search()
 	}
 	return nil
@@ -180,7 +180,7 @@ func TestSearchNow(t *testing.T) {
 	}
 	before := write("shop")
 	registry.Outdate()
-	p, ok := c.Who(addr("10.244.1.5")).(complete.Client)
+	p, ok := c.Who(addr("10.244.1.5")).(searchpath.Client)
 	if !ok || !p.SearchNow(addr("10.244.1.5")).Same(p.Search()) || p.SearchNow(addr("10.244.1.6")) != nil {
 		t.Fatal("the pod itself is not found")
 	}

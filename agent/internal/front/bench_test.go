@@ -13,9 +13,9 @@ import (
 	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/coredns/cache"
-	"github.com/neardns/neardns/agent/internal/coredns/complete"
 	"github.com/neardns/neardns/agent/internal/coredns/limit"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
+	"github.com/neardns/neardns/agent/internal/coredns/searchpath"
 	"github.com/neardns/neardns/agent/internal/front"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/server"
@@ -85,7 +85,7 @@ func benchServer(log *slog.Logger, known *clients.Clients) *server.Server {
 	}
 	answers := wire.NewStore(0)
 	return server.New(log, watch, chain.Plugin{Name: "metrics", Setup: metrics.Setup},
-		chain.Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics))},
+		chain.Plugin{Name: "searchpath", Setup: searchpath.Setup(searchpath.NewMemory(), new(searchpath.Metrics))},
 		chain.Plugin{Name: "limit", Setup: limit.Setup(limit.New(limit.DefaultLimit))},
 		chain.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/coredns/cache"
-	"github.com/neardns/neardns/agent/internal/coredns/complete"
 	"github.com/neardns/neardns/agent/internal/coredns/limit"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
+	"github.com/neardns/neardns/agent/internal/coredns/searchpath"
 	"github.com/neardns/neardns/agent/internal/front"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/query"
@@ -33,14 +33,14 @@ type parts struct {
 
 func newServer(log *slog.Logger, p parts) *server.Server {
 	var watch front.Observer
-	memory, completions := complete.NewMemory(), new(complete.Metrics)
+	memory, completions := searchpath.NewMemory(), new(searchpath.Metrics)
 	if c := p.clients; c != nil {
 		watch, memory, completions = observer{c, p.upstreams}, c.Memory, &c.Metrics
 	}
 	return server.New(log, watch,
 		chain.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)},
 		chain.Plugin{Name: "metrics", Setup: metrics.Setup},
-		chain.Plugin{Name: "complete", Setup: complete.Setup(memory, completions)},
+		chain.Plugin{Name: "searchpath", Setup: searchpath.Setup(memory, completions)},
 		chain.Plugin{Name: "limit", Setup: limit.Setup(p.gate)},
 		chain.Plugin{Name: "ask", Setup: ask.Setup(p.upstreams)},
 		chain.Plugin{Name: "cache", Setup: cache.Setup(p.answers, cache.NewMetrics(p.answers, nil))})

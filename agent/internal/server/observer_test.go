@@ -13,7 +13,7 @@ import (
 	mdns "github.com/miekg/dns"
 
 	"github.com/neardns/neardns/agent/internal/chain"
-	"github.com/neardns/neardns/agent/internal/coredns/complete"
+	"github.com/neardns/neardns/agent/internal/coredns/searchpath"
 	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/server"
 )
@@ -112,10 +112,10 @@ func TestObserver(t *testing.T) {
 }
 
 // searching is a pod whose questions are completed.
-type searching struct{ list *complete.Search }
+type searching struct{ list *searchpath.Search }
 
-func (s searching) Search() *complete.Search              { return s.list }
-func (s searching) SearchNow(netip.Addr) *complete.Search { return s.list }
+func (s searching) Search() *searchpath.Search              { return s.list }
+func (s searching) SearchNow(netip.Addr) *searchpath.Search { return s.list }
 
 // TestObserverOfCompletion: a walk's own questions are no client's, so what the client asked is told of once: as a miss where the walk's
 // end came from upstream, as a hit where the cache has it.
@@ -130,7 +130,7 @@ func TestObserverOfCompletion(t *testing.T) {
 		return m
 	})
 	list := []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}
-	w := &watcher{pod: searching{complete.NewSearch(list, 5, false, "cluster.local")}}
+	w := &watcher{pod: searching{searchpath.NewSearch(list, 5, false, "cluster.local")}}
 	cfg := config(t, up)
 	s := observed(slog.New(slog.DiscardHandler), w)
 	if err := s.Start(t.Context(), cfg); err != nil {

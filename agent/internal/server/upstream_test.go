@@ -18,10 +18,10 @@ import (
 	"github.com/neardns/neardns/agent/internal/chain"
 	askplugin "github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/coredns/cache"
-	"github.com/neardns/neardns/agent/internal/coredns/complete"
 	"github.com/neardns/neardns/agent/internal/coredns/limit"
 	"github.com/neardns/neardns/agent/internal/coredns/metrics"
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
+	"github.com/neardns/neardns/agent/internal/coredns/searchpath"
 	"github.com/neardns/neardns/agent/internal/front"
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/server"
@@ -131,7 +131,7 @@ func newServer(log *slog.Logger) *server.Server { return observed(log, nil) }
 func observed(log *slog.Logger, o front.Observer) *server.Server {
 	answers := wire.NewStore(0)
 	return server.New(log, o, chain.Plugin{Name: "probe", Setup: probe.Setup()}, chain.Plugin{Name: "metrics", Setup: metrics.Setup},
-		chain.Plugin{Name: "complete", Setup: complete.Setup(complete.NewMemory(), new(complete.Metrics))},
+		chain.Plugin{Name: "searchpath", Setup: searchpath.Setup(searchpath.NewMemory(), new(searchpath.Metrics))},
 		chain.Plugin{Name: "limit", Setup: limit.Setup(limit.New(limit.DefaultLimit))},
 		chain.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
 		chain.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})

@@ -1,4 +1,4 @@
-package complete
+package searchpath
 
 import (
 	"maps"
@@ -97,7 +97,7 @@ func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 			// Nobody above us catches it, and one name must not end the server.
 			if p := recover(); p != nil {
 				vars.Panic.Inc()
-				clog.NewWithPlugin("complete").Errorf("Recovered from panic while walking for %q: %v\n%s", k.name, p, debug.Stack())
+				clog.NewWithPlugin("searchpath").Errorf("Recovered from panic while walking for %q: %v\n%s", k.name, p, debug.Stack())
 				e = end{}
 			}
 			found <- e

@@ -1,4 +1,4 @@
-package complete
+package searchpath
 
 import (
 	"fmt"
@@ -413,7 +413,7 @@ func TestSearch(t *testing.T) {
 }
 
 func TestSetup(t *testing.T) {
-	for text, ok := range map[string]bool{"complete": true, "complete x": false, "complete {\nx\n}": false, "complete\ncomplete": false} {
+	for text, ok := range map[string]bool{"searchpath": true, "searchpath x": false, "searchpath {\nx\n}": false, "searchpath\nsearchpath": false} {
 		c := caddy.NewTestController("dns", text)
 		memory := NewMemory()
 		memory.decide(decisionKey{shop(), "n"}, func(*end) {})

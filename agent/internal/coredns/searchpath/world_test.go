@@ -1,4 +1,4 @@
-package complete
+package searchpath
 
 import (
 	"context"
@@ -131,7 +131,7 @@ func newRig(t testing.TB, kinds map[string]string) *rig {
 	r := &rig{t: t, world: &world{kinds: kinds}, metrics: new(Metrics), memory: NewMemory(), pods: map[netip.Addr]*Search{}}
 	config := &dnsserver.Config{Zone: ".", Transport: "dns", ListenHosts: []string{""}, Port: "53"}
 	config.AddPlugin(func(next plugin.Handler) plugin.Handler {
-		return &Complete{next: next, memory: r.memory, metrics: r.metrics}
+		return &SearchPath{next: next, memory: r.memory, metrics: r.metrics}
 	})
 	config.AddPlugin(func(plugin.Handler) plugin.Handler { return r.world })
 	var err error

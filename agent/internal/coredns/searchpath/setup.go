@@ -1,4 +1,4 @@
-package complete
+package searchpath
 
 import (
 	"github.com/coredns/caddy"
@@ -12,16 +12,16 @@ func Setup(memory *Memory, metrics *Metrics) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		for i := 0; c.Next(); i++ {
 			if i > 0 {
-				return plugin.Error("complete", plugin.ErrOnce)
+				return plugin.Error("searchpath", plugin.ErrOnce)
 			}
 			if len(c.RemainingArgs()) != 0 || c.NextBlock() {
-				return plugin.Error("complete", c.Err("takes no arguments: which pods want it is said in NodeConfig and by annotation"))
+				return plugin.Error("searchpath", c.Err("takes no arguments: which pods want it is said in NodeConfig and by annotation"))
 			}
 		}
 		// At start-up, not here: a configuration that is refused must change nothing. One that is taken may answer otherwise.
 		c.OnStartup(func() error { memory.forget(); return nil })
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
-			return &Complete{next: next, memory: memory, metrics: metrics}
+			return &SearchPath{next: next, memory: memory, metrics: metrics}
 		})
 		return nil
 	}

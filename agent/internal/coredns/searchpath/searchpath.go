@@ -1,4 +1,4 @@
-// Package complete is the CoreDNS plugin that walks a pod's search list in the pod's place. With ndots:5 a resolver asks for
+// Package searchpath is the CoreDNS plugin that walks a pod's search list in the pod's place. With ndots:5 a resolver asks for
 // one name outside the cluster up to ten times; for a pod that wants it, the first of these questions is answered with what
 // the walk would have found, so that two remain: one for each family.
 //
@@ -8,7 +8,7 @@
 //
 // Failure policy: it only takes questions away. Whenever the resolver's own walk could end otherwise, in any libc, the
 // question is passed on as if this plugin were not there.
-package complete
+package searchpath
 
 import (
 	"context"
@@ -28,8 +28,8 @@ import (
 // in the cache, for the pod's own.
 const walkMost = 500 * time.Millisecond
 
-// Complete is the plugin in one server block.
-type Complete struct {
+// SearchPath is the plugin in one server block.
+type SearchPath struct {
 	next    plugin.Handler
 	memory  *Memory
 	metrics *Metrics
@@ -45,10 +45,10 @@ type Client interface {
 }
 
 // Name implements plugin.Handler.
-func (c *Complete) Name() string { return "complete" }
+func (c *SearchPath) Name() string { return "searchpath" }
 
 // ServeDNS implements plugin.Handler.
-func (c *Complete) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+func (c *SearchPath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	if s := c.wanted(ctx, r); s != nil {
 		if name, ok := s.begins(r.Question[0].Name); ok {
 			if server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server); ok {
@@ -63,7 +63,7 @@ func (c *Complete) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 
 // wanted returns the search list by which the question may be completed, nil for none. Only questions for addresses are: no
 // resolver walks for others. Who checks signatures (DO, CD) cannot use a CNAME that nobody signed.
-func (c *Complete) wanted(ctx context.Context, r *dns.Msg) *Search {
+func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 	q := query.From(ctx)
 	if q == nil {
 		return nil
@@ -90,7 +90,7 @@ func (c *Complete) wanted(ctx context.Context, r *dns.Msg) *Search {
 }
 
 // complete answers the first question of a walk with the walk's end, where there is one that every resolver would come to.
-func (c *Complete) complete(ctx context.Context, ask *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string) (rcode int, done bool) {
+func (c *SearchPath) complete(ctx context.Context, ask *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string) (rcode int, done bool) {
 	question := r.Question[0].Name
 	// The same question can be a later one of a longer name's walk: web.shop's second is the first of web in the namespace
 	// shop. Then the longer name's first question was here just now, and the resolver is walking by itself.

@@ -1,4 +1,4 @@
-package complete
+package searchpath
 
 import (
 	"net/netip"
