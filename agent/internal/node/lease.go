@@ -19,13 +19,13 @@ type target = plan.Target
 
 // lease is what is known of one target's lease.
 type lease struct {
-	held   bool
-	since  time.Time // of the last change
-	lastOK time.Time // of the last renewal
-	tended time.Time // of the last probe's begin
-	reason string    // why it is not held
-	said   []string  // the reasons that the log has had since it was last held
-	trust            // what earlier probes and losses say
+	held       bool
+	since      time.Time // of the last change
+	lastOK     time.Time // of the last renewal
+	tended     time.Time // of the last probe's begin
+	reason     string    // why it is not held
+	said       []string  // the reasons that the log has had since it was last held
+	hysteresis           // what earlier probes and losses say
 }
 
 // keepTargets runs one probe loop for each target of the settings, and ends the others.

@@ -162,9 +162,9 @@ type Node struct {
 	kick     chan struct{} // asks for a round of the loop
 	mended   broadcast     // asks each target for a probe at once
 	exempt   []netip.Addr  // the pods that opted out, at the last round
-	quarrels map[string]*quarrel
-	partial  bool // the inherited server lacks addresses; the loop's alone once it runs
-	owed     debt // a reload that is to be tried again; the loop's alone
+	flapping map[string]*flapping
+	partial  bool  // the inherited server lacks addresses; the loop's alone once it runs
+	owed     retry // a reload that is to be tried again; the loop's alone
 	yields   chan *yield
 	ended    chan struct{} // closed when Run has ended
 	reask    chan struct{} // asks for a question of the agent's own
@@ -201,7 +201,7 @@ func New(instance string, first plan.Plan, parts Parts) *Node {
 		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
 		reask: make(chan struct{}, 1), outlooks: map[netip.Addr]*outlook{},
 		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{}, faults: map[string]string{}, repairs: map[string]int{},
-		quarrels: map[string]*quarrel{}}
+		flapping: map[string]*flapping{}}
 }
 
 // Run keeps the node until ctx ends, then withdraws and stops, or until the node is handed over (Yield). It returns nil after

@@ -33,7 +33,7 @@ func (n *Node) reload(ctx context.Context, probes *group) {
 	again, err := n.take(ctx, old, next, probes)
 	n.Recorder.Reload(err == nil)
 	if err != nil {
-		if !again || n.owed == (debt{}) { // once
+		if !again || n.owed == (retry{}) { // once
 			n.Log.Error("new configuration not taken over, the old one keeps serving", "err", err, "again", again)
 		}
 		if !again {
@@ -52,7 +52,7 @@ func (n *Node) reload(ctx context.Context, probes *group) {
 
 // settle notes that no reload is owed any more.
 func (n *Node) settle() {
-	n.owed = debt{}
+	n.owed = retry{}
 	n.note("configuration", nil)
 }
 
@@ -90,28 +90,28 @@ func (n *Node) take(ctx context.Context, old, next plan.Plan, probes *group) (ag
 	return false, nil
 }
 
-// debt is a reload that is to be tried again. The zero value is none.
-type debt struct {
+// retry is a reload that is to be tried again. The zero value is none.
+type retry struct {
 	due  time.Time
 	wait time.Duration // before the next try
 }
 
-func (d *debt) put(now time.Time) {
+func (d *retry) put(now time.Time) {
 	d.wait = min(max(2*d.wait, retryFirst), retryLast)
 	d.due = now.Add(d.wait)
 }
 
 // hasten makes what is owed due.
-func (d *debt) hasten(now time.Time) {
+func (d *retry) hasten(now time.Time) {
 	if !d.due.IsZero() {
 		d.due = now
 	}
 }
 
-func (d *debt) isDue(now time.Time) bool { return !d.due.IsZero() && !now.Before(d.due) }
+func (d *retry) isDue(now time.Time) bool { return !d.due.IsZero() && !now.Before(d.due) }
 
 // until is how long to wait for what is owed, if anything is.
-func (d *debt) until(now time.Time) (time.Duration, bool) {
+func (d *retry) until(now time.Time) (time.Duration, bool) {
 	return max(d.due.Sub(now), 0), !d.due.IsZero()
 }
 

@@ -58,8 +58,8 @@ const (
 	lapse                   // silent too long: the kernel has let it go by itself
 )
 
-// trust is what one target's probes and losses say about the next. The zero value trusts.
-type trust struct {
+// hysteresis is what one target's probes and losses say about the next. The zero value trusts.
+type hysteresis struct {
 	failed []bool    // the last explicit results, true for a failure
 	quick  int       // proofs in a row
 	losses int       // not forgiven yet
@@ -70,7 +70,7 @@ type trust struct {
 
 // weigh takes one result in and gives the verdict. held says whether the lease is held, late that its lifetime has passed
 // without a renewal.
-func (c *trust) weigh(f prober.Failure, held, late bool, now time.Time) verdict {
+func (c *hysteresis) weigh(f prober.Failure, held, late bool, now time.Time) verdict {
 	switch f {
 	case prober.None:
 		c.record(false)
@@ -103,7 +103,7 @@ func (c *trust) weigh(f prober.Failure, held, late bool, now time.Time) verdict 
 }
 
 // lose notes that the lease was lost because of f, and returns how long it is to rest.
-func (c *trust) lose(f prober.Failure, now time.Time) time.Duration {
+func (c *hysteresis) lose(f prober.Failure, now time.Time) time.Duration {
 	if f == prober.Slow && c.losses == 0 {
 		c.losses = 1
 	}
@@ -131,14 +131,14 @@ func rest(losses int) time.Duration {
 	return d
 }
 
-func (c *trust) record(failed bool) {
+func (c *hysteresis) record(failed bool) {
 	c.failed = append(c.failed, failed)
 	if len(c.failed) > failuresKept {
 		c.failed = c.failed[1:]
 	}
 }
 
-func (c *trust) failures() int {
+func (c *hysteresis) failures() int {
 	count := 0
 	for _, failed := range c.failed {
 		if failed {

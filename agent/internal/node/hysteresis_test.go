@@ -35,7 +35,7 @@ func TestWeigh(t *testing.T) {
 		{"a cancelled probe says nothing", []prober.Failure{prober.Canceled}, wait},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var c trust
+			var c hysteresis
 			now := time.Unix(1000, 0)
 			proven, got := now, wait
 			for _, f := range tc.results {

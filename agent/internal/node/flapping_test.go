@@ -7,44 +7,44 @@ import (
 	"time"
 )
 
-func TestQuarrel(t *testing.T) {
+func TestFlapping(t *testing.T) {
 	now := time.Unix(1000, 0)
-	var q quarrel
-	for i := range quarrelLimit - 1 {
+	var q flapping
+	for i := range flappingLimit - 1 {
 		if q.repaired(now.Add(time.Duration(i)*time.Second)) || !q.due(now) || q.err() != nil {
-			t.Fatalf("repair %d is a quarrel already", i+1)
+			t.Fatalf("repair %d is flapping already", i+1)
 		}
 	}
 	// The first ones are out of the window by now: repairs that are far apart never are one.
-	if late := now.Add(quarrelWindow + 3*time.Second); q.repaired(late) {
+	if late := now.Add(flappingWindow + 3*time.Second); q.repaired(late) {
 		t.Error("repairs of more than a window are summed up")
 	}
-	q = quarrel{}
+	q = flapping{}
 	begun := 0
-	for i := range quarrelLimit + 6 {
+	for i := range flappingLimit + 6 {
 		if q.repaired(now) {
-			if begun++; i != quarrelLimit-1 {
+			if begun++; i != flappingLimit-1 {
 				t.Errorf("begins with repair %d", i+1)
 			}
 		}
 	}
-	if begun != 1 || q.count != quarrelLimit+6 {
+	if begun != 1 || q.count != flappingLimit+6 {
 		t.Errorf("begun %d times, %d repairs counted", begun, q.count)
 	}
-	if got := q.until.Sub(now); got != quarrelLast {
-		t.Errorf("after many repairs the next one is held back for %v, want %v", got, quarrelLast)
+	if got := q.until.Sub(now); got != flappingLast {
+		t.Errorf("after many repairs the next one is held back for %v, want %v", got, flappingLast)
 	}
-	if q.due(now.Add(quarrelLast-1)) || !q.due(now.Add(quarrelLast)) {
+	if q.due(now.Add(flappingLast-1)) || !q.due(now.Add(flappingLast)) {
 		t.Error("due at the wrong time")
 	}
-	if _, ended := q.ended(now.Add(quarrelWindow)); ended {
+	if _, ended := q.ended(now.Add(flappingWindow)); ended {
 		t.Error("ended within the window")
 	}
-	count, ended := q.ended(now.Add(quarrelWindow + 1))
-	if !ended || count != quarrelLimit+6 {
+	count, ended := q.ended(now.Add(flappingWindow + 1))
+	if !ended || count != flappingLimit+6 {
 		t.Errorf("ended %t after %d repairs", ended, count)
 	}
-	if _, again := q.ended(now.Add(2 * quarrelWindow)); again || q.err() != nil {
+	if _, again := q.ended(now.Add(2 * flappingWindow)); again || q.err() != nil {
 		t.Error("its end is told twice")
 	}
 }
@@ -72,19 +72,19 @@ func TestRepairsAreBounded(t *testing.T) {
 				undo()
 			}
 		}
-		if repairs := w.count("count-repair rules"); repairs < quarrelLimit+8 || repairs > quarrelLimit+20 {
+		if repairs := w.count("count-repair rules"); repairs < flappingLimit+8 || repairs > flappingLimit+20 {
 			t.Errorf("%d repairs in a minute", repairs)
 		}
 		s := n.Status()
 		if !strings.Contains(s.Faults["rules"], "undid it 10 times") || s.LastFault == nil || s.LastFault.Part != "rules" {
-			t.Errorf("the quarrel is no fault: %v, last %v", s.Faults, s.LastFault)
+			t.Errorf("the flapping is no fault: %v, last %v", s.Faults, s.LastFault)
 		}
 		if s.Repairs["rules"] != w.count("count-repair rules") {
 			t.Errorf("status counts %d repairs, %d were made", s.Repairs["rules"], w.count("count-repair rules"))
 		}
-		pass(quarrelWindow + slowCheck + quarrelLast)
+		pass(flappingWindow + slowCheck + flappingLast)
 		if fault := n.Status().Faults["rules"]; fault != "" {
-			t.Errorf("the fault outlives the quarrel: %s", fault)
+			t.Errorf("the fault outlives the flapping: %s", fault)
 		}
 		end()
 	})
@@ -96,7 +96,7 @@ func TestReloadIsNoQuarrel(t *testing.T) {
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
-		for i := range 3 * quarrelLimit {
+		for i := range 3 * flappingLimit {
 			next := plainPlan()
 			next.Terms.Lifetime += time.Duration(i+1) * time.Millisecond
 			w.set(func() { w.next, w.drift = next, []string{"chain control4 differs"} })
