@@ -40,14 +40,16 @@ func TestNodeCacheBinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Count(text, "cancel 4s") != 1 || strings.Count(text, "cancel 1s") != 1 || strings.Count(text, "bufsize 1232") != 3 || !strings.Contains(text, "# Made smaller: bufsize") {
+	if strings.Count(text, "cancel 4s") != 1 || strings.Count(text, "cancel 1s") != 1 || strings.Count(text, "bufsize 1232") != 3 ||
+		!strings.Contains(text, "# Made smaller: bufsize") {
 		t.Errorf("rendered:\n%s", text)
 	}
 }
 
 func TestDirectives(t *testing.T) {
 	got := Directives()
-	for _, d := range strings.Fields("bind bufsize cache debug dns64 errors forward health hosts loadbalance log loop prometheus pprof reload rewrite template timeouts trace whoami ready ask") {
+	for _, d := range strings.Fields("bind bufsize cache debug dns64 errors forward health hosts loadbalance log loop prometheus pprof reload " +
+		"rewrite template timeouts trace whoami ready ask") {
 		if !slices.Contains(got, d) {
 			t.Errorf("%s is missing from %v", d, got)
 		}

@@ -22,12 +22,13 @@ import (
 // confOf reads a configuration.
 func confOf(t *testing.T, lines string) *config.Node {
 	t.Helper()
-	conf, err := config.Load("/node.yaml", config.Env{LookupEnv: func(string) (string, bool) { return "", false }, ReadFile: func(path string) ([]byte, error) {
-		if path != "/node.yaml" {
-			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
-		}
-		return []byte("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\n" + lines), nil
-	}})
+	conf, err := config.Load("/node.yaml", config.Env{LookupEnv: func(string) (string, bool) { return "", false },
+		ReadFile: func(path string) ([]byte, error) {
+			if path != "/node.yaml" {
+				return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+			}
+			return []byte("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\n" + lines), nil
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,17 +77,18 @@ func TestWhoseQuestionsAreCompleted(t *testing.T) {
 		file podfile.File
 		want bool
 	}{
-		"nothing said":                   {"", pod("shop", "web", "10.244.1.5"), false},
-		"the node":                       {node, pod("shop", "web", "10.244.1.5"), true},
-		"the namespace":                  {namespace, pod("shop", "web", "10.244.1.5"), true},
-		"another namespace":              {namespace, pod("data", "db", "10.244.1.5"), false},
-		"the namespace against the node": {"podDNS: {searchCompletion: true, namespaces: {shop: {searchCompletion: false}}}\n", pod("shop", "web", "10.244.1.5"), false},
-		"the pod":                        {"", pod("shop", "web", "10.244.1.5", wants(true)), true},
-		"the pod against its namespace":  {namespace, pod("shop", "web", "10.244.1.5", wants(false)), false},
-		"a runtime that tells no list":   {node, pod("shop", "web", "10.244.1.5", bare), false},
-		"no list, and the pod wants it":  {"", pod("shop", "web", "10.244.1.5", bare, wants(true)), false},
-		"no list, and no namespace":      {node, pod("", "", "10.244.1.5", bare), false},
-		"a pod with no search list":      {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) { f.Searches = nil }), false},
+		"nothing said":      {"", pod("shop", "web", "10.244.1.5"), false},
+		"the node":          {node, pod("shop", "web", "10.244.1.5"), true},
+		"the namespace":     {namespace, pod("shop", "web", "10.244.1.5"), true},
+		"another namespace": {namespace, pod("data", "db", "10.244.1.5"), false},
+		"the namespace against the node": {"podDNS: {searchCompletion: true, namespaces: {shop: {searchCompletion: false}}}\n",
+			pod("shop", "web", "10.244.1.5"), false},
+		"the pod":                       {"", pod("shop", "web", "10.244.1.5", wants(true)), true},
+		"the pod against its namespace": {namespace, pod("shop", "web", "10.244.1.5", wants(false)), false},
+		"a runtime that tells no list":  {node, pod("shop", "web", "10.244.1.5", bare), false},
+		"no list, and the pod wants it": {"", pod("shop", "web", "10.244.1.5", bare, wants(true)), false},
+		"no list, and no namespace":     {node, pod("", "", "10.244.1.5", bare), false},
+		"a pod with no search list":     {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) { f.Searches = nil }), false},
 		"an overlay that took the list": {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) {
 			f.DNS = &podfile.DNS{State: podfile.Overlaid, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}}}
 		}), false},
@@ -147,7 +149,8 @@ func TestCounts(t *testing.T) {
 	for _, n := range c.Namespaces() {
 		byNamespace[n.Name] = n
 	}
-	if diff := cmp.Diff(map[string]telemetry.Namespace{"shop": {Name: "shop", Queries: 7, Hits: 2, Failures: 2}, "data": {Name: "data"}}, byNamespace); diff != "" {
+	all := map[string]telemetry.Namespace{"shop": {Name: "shop", Queries: 7, Hits: 2, Failures: 2}, "data": {Name: "data"}}
+	if diff := cmp.Diff(all, byNamespace); diff != "" {
 		t.Errorf("namespaces (-want +got):\n%s", diff)
 	}
 }

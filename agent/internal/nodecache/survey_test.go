@@ -37,7 +37,8 @@ other {
 	}
 	want := Survey{Zones: []string{"cluster.local", "in-addr.arpa", ".", "other"}, Prometheus: []string{":9253", "localhost:9153"},
 		Health: []string{"169.254.20.10:8080", "[fd00:90de:d95::a]:8081", ":8080"}, Ready: []string{":8181"},
-		Forward: map[string]netip.Addr{"cluster.local": netip.MustParseAddr("10.96.0.11"), "in-addr.arpa": netip.MustParseAddr("10.96.0.11"), ".": netip.MustParseAddr("192.0.2.1"), "other": netip.MustParseAddr("192.0.2.1")}}
+		Forward: map[string]netip.Addr{"cluster.local": netip.MustParseAddr("10.96.0.11"), "in-addr.arpa": netip.MustParseAddr("10.96.0.11"),
+			".": netip.MustParseAddr("192.0.2.1"), "other": netip.MustParseAddr("192.0.2.1")}}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -62,10 +62,12 @@ func many(q *mdns.Msg) *mdns.Msg {
 	switch {
 	case strings.HasPrefix(strings.ToLower(name), "nx"):
 		m.Rcode = mdns.RcodeNameError
-		m.Ns = []mdns.RR{&mdns.SOA{Hdr: mdns.RR_Header{Name: "example.org.", Rrtype: mdns.TypeSOA, Class: mdns.ClassINET, Ttl: 30}, Ns: "ns.example.org.", Mbox: "h.example.org.", Minttl: 30}}
+		m.Ns = []mdns.RR{&mdns.SOA{Hdr: mdns.RR_Header{Name: "example.org.", Rrtype: mdns.TypeSOA, Class: mdns.ClassINET, Ttl: 30},
+			Ns: "ns.example.org.", Mbox: "h.example.org.", Minttl: 30}}
 	default:
 		for i := range n {
-			m.Answer = append(m.Answer, &mdns.A{Hdr: mdns.RR_Header{Name: name, Rrtype: mdns.TypeA, Class: mdns.ClassINET, Ttl: 30}, A: net.IPv4(192, 0, 2, byte(i))})
+			m.Answer = append(m.Answer, &mdns.A{Hdr: mdns.RR_Header{Name: name, Rrtype: mdns.TypeA, Class: mdns.ClassINET, Ttl: 30},
+				A: net.IPv4(192, 0, 2, byte(i))})
 		}
 	}
 	if q.IsEdns0() != nil {

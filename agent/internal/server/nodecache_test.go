@@ -76,7 +76,8 @@ who.example {
 }`)
 	start(t, cfg)
 	first, second := at(cfg, 0), at(cfg, 1)
-	for name, want := range map[string]string{"a.svc.cluster.local.": "10.0.0.5", "made.example.org.": "10.0.0.9", "six.example.org.": "10.0.0.6", "old.example.org.": "10.0.0.5"} {
+	for name, want := range map[string]string{"a.svc.cluster.local.": "10.0.0.5", "made.example.org.": "10.0.0.9",
+		"six.example.org.": "10.0.0.6", "old.example.org.": "10.0.0.5"} {
 		wantA(t, ask(t, "udp", first, question(name, mdns.TypeA)), want)
 	}
 	wantA(t, ask(t, "tcp", second, question("a.svc.cluster.local.", mdns.TypeA)), "10.0.0.5")

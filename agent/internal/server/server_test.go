@@ -196,7 +196,8 @@ func TestSilentUpstream(t *testing.T) {
 func TestForwardInASnippet(t *testing.T) {
 	rendered, chosen := newUpstream(t, address("10.0.0.1")), newUpstream(t, address("10.0.0.2"))
 	cfg := config(t, rendered)
-	cfg.Snippets = map[string]string{".": "forward . " + chosen.addr + " {\n prefer_udp\n policy round_robin\n max_age 30s\n max_idle_conns 4\n max_connect_attempts 3\n expire 8s\n max_concurrent 100\n health_check 1s\n}"}
+	cfg.Snippets = map[string]string{".": "forward . " + chosen.addr + " {\n prefer_udp\n policy round_robin\n max_age 30s\n " +
+		"max_idle_conns 4\n max_connect_attempts 3\n expire 8s\n max_concurrent 100\n health_check 1s\n}"}
 	start(t, cfg)
 	wantA(t, ask(t, "udp", addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.2")
 	wantA(t, ask(t, "udp", addressOf(cfg), question("a.cluster.local.", mdns.TypeA)), "10.0.0.1")
@@ -205,7 +206,9 @@ func TestForwardInASnippet(t *testing.T) {
 func TestOverrideServes(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.5"))
 	cfg := config(t, up)
-	cfg.Override = fmt.Sprintf(". {\n bind 127.0.0.9\n prometheus :9153\n reload\n hosts {\n 10.0.0.6 six.example.org\n fallthrough\n }\n forward . %s\n}", up.addr)
+	cfg.Override = fmt.Sprintf(". {\n bind 127.0.0.9\n prometheus :9153\n reload\n hosts {\n 10.0.0.6 six.example.org\n fallthrough\n }\n " +
+		"forward . %s\n}",
+		up.addr)
 	start(t, cfg)
 	wantA(t, ask(t, "udp", addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.5")
 	wantA(t, ask(t, "tcp", addressOf(cfg), question("six.example.org.", mdns.TypeA)), "10.0.0.6")
@@ -259,7 +262,8 @@ func TestCheck(t *testing.T) {
 	if err := s.Check(cfg); err == nil || !strings.Contains(err.Error(), "config show --corefile") {
 		t.Errorf("got %v", err)
 	}
-	if err := server.New(slog.New(slog.DiscardHandler), nil).Check(config(t, up)); err == nil || !strings.Contains(err.Error(), "not part of this server") {
+	err := server.New(slog.New(slog.DiscardHandler), nil).Check(config(t, up))
+	if err == nil || !strings.Contains(err.Error(), "not part of this server") {
 		t.Errorf("without plugins: %v", err)
 	}
 }

@@ -33,7 +33,8 @@ func TestSlowNameIsNotKeptAsFailed(t *testing.T) {
 	wg.Go(func() { wantA(t, ask(t, "udp", addressOf(cfg), question("slow.example.", mdns.TypeA)), "192.0.2.7") })
 	for range 2 { // a client's own second question waits for the first one's answer
 		wg.Go(func() {
-			if m, took, err := client.Exchange(question("slower.example.", mdns.TypeA), addressOf(cfg)); err != nil || m.Rcode != mdns.RcodeServerFailure || took < 4*time.Second {
+			m, took, err := client.Exchange(question("slower.example.", mdns.TypeA), addressOf(cfg))
+			if err != nil || m.Rcode != mdns.RcodeServerFailure || took < 4*time.Second {
 				t.Errorf("%v, %v after %s, want SERVFAIL after 4.5 s", m, err, took)
 			}
 		})

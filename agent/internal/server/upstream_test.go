@@ -89,7 +89,8 @@ func address(ip string) func(*mdns.Msg) *mdns.Msg {
 	return func(q *mdns.Msg) *mdns.Msg {
 		m := new(mdns.Msg).SetReply(q)
 		if q.Question[0].Qtype == mdns.TypeA {
-			m.Answer = []mdns.RR{&mdns.A{Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeA, Class: mdns.ClassINET, Ttl: 30}, A: net.ParseIP(ip)}}
+			m.Answer = []mdns.RR{&mdns.A{Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeA, Class: mdns.ClassINET, Ttl: 30},
+				A: net.ParseIP(ip)}}
 		}
 		return m
 	}
