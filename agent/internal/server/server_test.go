@@ -206,7 +206,7 @@ func TestForwardInASnippet(t *testing.T) {
 func TestOverrideServes(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.5"))
 	cfg := config(t, up)
-	cfg.Override = fmt.Sprintf(". {\n bind 127.0.0.9\n prometheus :9153\n reload\n hosts {\n 10.0.0.6 six.example.org\n fallthrough\n }\n " +
+	cfg.Override = fmt.Sprintf(". {\n bind 127.0.0.9\n prometheus :9153\n reload\n hosts {\n 10.0.0.6 six.example.org\n fallthrough\n }\n "+
 		"forward . %s\n}",
 		up.addr)
 	start(t, cfg)
