@@ -23,7 +23,7 @@ type Place struct {
 }
 
 // Fault is one thing that is wrong. Message ends with what to do about it.
-type Fault struct {
+type Fault struct { //nolint:errname // people read of faults, several at once; callers take them apart by their fields
 	Place
 	Field   string // as redirects[0].clusterDNS; "" for the whole
 	Message string
