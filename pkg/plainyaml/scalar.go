@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"net/netip"
 	"strings"
+
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // scanner reads a value within one line.
@@ -256,9 +258,4 @@ func isAddress(word string) bool {
 }
 
 // clip keeps a message short.
-func clip(s string) string {
-	if r := []rune(s); len(r) > 40 {
-		return string(r[:40]) + "…"
-	}
-	return s
-}
+func clip(s string) string { return strict.ClipTo(s, 40) }

@@ -250,9 +250,12 @@ func distance(a, b string) int {
 }
 
 // Clip keeps a message short whatever was written.
-func Clip(s string) string {
-	if r := []rune(s); len(r) > 60 {
-		return string(r[:60]) + "…"
+func Clip(s string) string { return ClipTo(s, 60) }
+
+// ClipTo keeps at most most characters.
+func ClipTo(s string, most int) string {
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
 	}
 	return s
 }
