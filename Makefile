@@ -85,7 +85,7 @@ bin/tools/demo: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/demo
 
 test: deps build tools ## all tests: unit, race, real kernel, the fuzz targets' stored inputs (as root)
-	@$(BUILT) $(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -first ./pkg/steer -alone ./integration -again 4 -longest 40 -allowed-skips .ci/allowed-skips $(PKGS)
+	@$(BUILT) $(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -first ./pkg/steer/nft -alone ./integration -again 4 -longest 40 -allowed-skips .ci/allowed-skips $(PKGS)
 
 test-unit: ## tests that need nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)

@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/integration/nodelocal"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -61,7 +61,7 @@ stateDir: %[3]s/state
 persistDir: %[3]s/persist
 listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
 `, clusterDNS, localAddress, s.dir))
-	rules, err := steer.OpenNftables(s.node.Host.FD())
+	rules, err := nft.Open(s.node.Host.FD())
 	b.must(err)
 	b.t.Cleanup(func() { _ = rules.Close() })
 	s.start = func() *testutil.Process {

@@ -18,7 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/integration/faults/load"
-	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -103,7 +103,7 @@ stateDir: %[3]s/state
 persistDir: %[3]s/persist
 `, s.clusterDNS().Addr(), localAddress, s.dir)), 0o644))
 	server := s.node.Host.Start(s.bin("neardns-agent"), "node", "--config", s.path("node.yaml"))
-	rules, err := steer.OpenNftables(s.node.Host.FD())
+	rules, err := nft.Open(s.node.Host.FD())
 	s.must(err)
 	defer rules.Close() //nolint:errcheck // only read
 	testutil.Eventually(s.t, 30*time.Second, func() error {

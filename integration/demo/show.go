@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -34,11 +34,11 @@ type show struct {
 	kubeDNS *server
 	outside *server
 	agent   *testutil.Process
-	rules   *steer.Nftables // of the host's namespace, to look at
-	early   *pod            // made before the agent
-	late    *pod            // made after it
-	legacy  *pod            // names the local address
-	plain   *pod            // wants none of it
+	rules   *nft.Nftables // of the host's namespace, to look at
+	early   *pod          // made before the agent
+	late    *pod          // made after it
+	legacy  *pod          // names the local address
+	plain   *pod          // wants none of it
 	markers int
 	kept    bool
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -33,7 +34,7 @@ func (s *show) run(t testutil.TB) {
 	s.step("A node without neardns: kube-dns (CoreDNS) behind kube-proxy's %s rules, a network by the reference ptp plugin", s.proxy)
 	s.cluster()
 	s.network()
-	rules, err := steer.OpenNftables(s.node.Host.FD())
+	rules, err := nft.Open(s.node.Host.FD())
 	if err != nil {
 		t.Fatalf("open the host's nftables: %v", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -308,7 +309,7 @@ func (n *node) leases() []steer.LeaseState {
 		}
 		return leases
 	}
-	rules, err := steer.OpenNftables(n.Host.FD())
+	rules, err := nft.Open(n.Host.FD())
 	if err != nil {
 		n.t.Fatal(err)
 	}

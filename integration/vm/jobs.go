@@ -39,7 +39,7 @@ func cells() []job {
 // kube-proxy in each of its modes. Long ones are first: the last to end decides how long all take.
 func everywhere() []job {
 	return append(cells(),
-		job{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)|^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$"},
+		job{Package: "pkg/steer/nft", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)|^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks)"},
 		job{Package: "agent/internal/link"},
 	)
@@ -49,7 +49,7 @@ func everywhere() []job {
 // spoil, and the topology's own. What measures time is left out, and what is the same by any kube-proxy.
 func whole() []job {
 	return append(cells(),
-		job{Package: "pkg/steer", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
+		job{Package: "pkg/steer/nft", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
 			"^TestSwitch$/^ipvs$/^(ptp|bridge.brnf)$|^(TestCritiqueA05LeaseCutsNoConnection|TestCritiqueA07LocalAndClusterFromOnePort|TestConnectedUDPThroughFlips|TestClusterDNSOnTheLink)$/^ipvs$"},
 		job{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks)"},

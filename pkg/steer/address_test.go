@@ -13,6 +13,17 @@ import (
 
 var compareAddr = cmpopts.EquateComparable(netip.Addr{})
 
+var addr = netip.MustParseAddr
+
+// The addresses that the tests of this package use.
+var (
+	redirect4  = steer.Redirect{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")}
+	redirect4b = steer.Redirect{ClusterDNS: addr("10.96.0.11"), Steering: addr("169.254.20.12")}
+	redirect6  = steer.Redirect{ClusterDNS: addr("fd00:10:96::a"), Steering: addr("fd00:90de:d95::b")}
+	local4     = steer.Local{Address: addr("169.254.20.10"), ClusterDNS: redirect4.ClusterDNS}
+	local6     = steer.Local{Address: addr("fd00:90de:d95::a"), ClusterDNS: redirect6.ClusterDNS}
+)
+
 func redirect(clusterDNS, steering string) steer.Redirect {
 	var r steer.Redirect
 	if clusterDNS != "" {

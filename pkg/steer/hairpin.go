@@ -54,7 +54,7 @@ func isHairpinSource(a netip.Addr) bool {
 // LeasePorts are the ports of the datagrams that renew and withdraw a lease; each back end's rules take them.
 func LeasePorts(p Protocol) (renew, withdraw int) {
 	if p == TCP {
-		return portRenewTCP, portWithdrawTCP
+		return PortRenewTCP, PortWithdrawTCP
 	}
-	return portRenewUDP, portWithdrawUDP
+	return PortRenewUDP, PortWithdrawUDP
 }

@@ -11,11 +11,11 @@ import (
 // Hold makes a client a suspect, whose questions the switch leaves to kube-dns, for the time Hold(step). It costs no
 // transaction, as a renewal does not. ErrNoSwitch means that there is no switch to hold anybody.
 func (l *Lease) Hold(c Client, step int) error {
-	return l.sendAs(c, portHold+min(max(step, 0), HoldSteps-1))
+	return l.sendAs(c, PortHold+min(max(step, 0), HoldSteps-1))
 }
 
 // Clear ends the suspicion of a client at once.
-func (l *Lease) Clear(c Client) error { return l.sendAs(c, portClear) }
+func (l *Lease) Clear(c Client) error { return l.sendAs(c, PortClear) }
 
 // sendAs sends a control packet whose addresses and protocol are the client's. It is dropped in the output hook of this
 // very host, so nobody ever sees the borrowed address.
@@ -98,9 +98,9 @@ func controlPacket(c Client, port int, secret Secret) ([]byte, error) {
 	binary.BigEndian.PutUint16(b[header+2:], uint16(port)) //nolint:gosec // a few hundred
 	if c.Protocol == UDP {
 		binary.BigEndian.PutUint16(b[header+4:], uint16(transport))
-		copy(b[header+8:], secret.bytes())
+		copy(b[header+8:], secret.Bytes())
 	} else {
-		copy(b[header+4:], secret.bytes())
+		copy(b[header+4:], secret.Bytes())
 		b[header+12] = 5 << 4 // data offset, in words
 	}
 	return b, nil

@@ -26,3 +26,10 @@ func TestKernel(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

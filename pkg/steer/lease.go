@@ -15,7 +15,7 @@ import (
 // and drops them, so a lease costs no nftables transaction: those raise the ruleset's generation, which makes other
 // programs' dumps and restores start over, and they wait for the commit mutex, at times for many seconds.
 //
-// Each datagram carries a secret that was drawn when the Lease was opened and stands in the host table (Host.Secret): to send
+// Each datagram carries a secret that is drawn at each start of an agent (DrawSecret) and stands in the host table (Host.Secret): to send
 // marked packets takes no more than CAP_NET_RAW since Linux 5.17, which containers have by default; to read the table takes
 // CAP_NET_ADMIN.
 //
@@ -33,15 +33,15 @@ type Lease struct {
 // Secret proves to the switch that a lease datagram is the agent's. The zero value is that of nobody.
 type Secret uint64
 
-// drawSecret draws one that no other start has.
-func drawSecret() Secret {
+// DrawSecret draws one that no other start has.
+func DrawSecret() Secret {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails (crypto/rand, Go 1.24)
 	return max(Secret(binary.BigEndian.Uint64(b[:])), 1)
 }
 
-// bytes are the secret as it stands in packets and rules.
-func (s Secret) bytes() []byte { return binary.BigEndian.AppendUint64(nil, uint64(s)) }
+// Bytes are the secret as it stands in packets and rules.
+func (s Secret) Bytes() []byte { return binary.BigEndian.AppendUint64(nil, uint64(s)) }
 
 // String hides it, from logs too.
 func (Secret) String() string { return "the agent's secret" }
@@ -50,10 +50,8 @@ func (Secret) String() string { return "the agent's secret" }
 var ErrNoSwitch = errors.New("no rule took the lease datagram: the host table is missing, damaged or another agent's")
 
 // OpenLease opens the sockets in the calling thread's netns. It needs CAP_NET_ADMIN for the mark; without CAP_NET_RAW only
-// Hold and Clear fail.
-func OpenLease() (*Lease, error) { return openLease(drawSecret()) }
-
-func openLease(secret Secret) (*Lease, error) {
+// Hold and Clear fail. Each datagram will carry the secret.
+func OpenLease(secret Secret) (*Lease, error) {
 	fd4, err := leaseSocket(unix.AF_INET)
 	if err != nil {
 		return nil, err
@@ -88,18 +86,18 @@ func leaseSocket(domain int) (int, error) {
 // right after a proven answer. ErrNoSwitch means that there is no switch to hold a lease.
 func (l *Lease) Renew(addr netip.Addr, p Protocol) error {
 	if p == TCP {
-		return l.send(addr, portRenewTCP)
+		return l.send(addr, PortRenewTCP)
 	}
-	return l.send(addr, portRenewUDP)
+	return l.send(addr, PortRenewUDP)
 }
 
 // Withdraw ends the lease for the protocol at once. Connections that the agent serves over TCP still reach it for ten
 // seconds (the drain).
 func (l *Lease) Withdraw(addr netip.Addr, p Protocol) error {
 	if p == TCP {
-		return l.send(addr, portWithdrawTCP)
+		return l.send(addr, PortWithdrawTCP)
 	}
-	return l.send(addr, portWithdrawUDP)
+	return l.send(addr, PortWithdrawUDP)
 }
 
 func (l *Lease) send(addr netip.Addr, port int) error {
@@ -110,9 +108,9 @@ func (l *Lease) send(addr netip.Addr, port int) error {
 	}
 	var err error
 	if addr.Is4() {
-		err = unix.Sendto(l.fd4, l.secret.bytes(), 0, &unix.SockaddrInet4{Port: port, Addr: addr.As4()})
+		err = unix.Sendto(l.fd4, l.secret.Bytes(), 0, &unix.SockaddrInet4{Port: port, Addr: addr.As4()})
 	} else {
-		err = unix.Sendto(l.fd6, l.secret.bytes(), 0, &unix.SockaddrInet6{Port: port, Addr: addr.As16()})
+		err = unix.Sendto(l.fd6, l.secret.Bytes(), 0, &unix.SockaddrInet6{Port: port, Addr: addr.As16()})
 	}
 	return swallowed(addr.String(), err)
 }

@@ -32,9 +32,6 @@ const (
 	Mark = 0x6e646e73
 	// DefaultLifetime bounds how long a lease outlives the last proven answer.
 	DefaultLifetime = 800 * time.Millisecond
-	// zoneBase is the first of the conntrack zones that tell local addresses apart on the way back; one zone per
-	// local address. High enough to stay clear of the small zone numbers that meshes and OVN hand out.
-	zoneBase = 0x6e64
 )
 
 // The prober's addresses, one pair per family. A question from the probe source is delivered wherever a socket is bound,
@@ -57,6 +54,22 @@ var (
 	firstSteering4 = netip.MustParseAddr("169.254.20.11")
 	firstSteering6 = netip.MustParseAddr("fd00:90de:d95::b")
 )
+
+// ProbeSource and ProofSource are the prober's addresses of a family.
+func ProbeSource(is4 bool) netip.Addr {
+	if is4 {
+		return ProbeSource4
+	}
+	return ProbeSource6
+}
+
+// ProofSource is the address whose questions always take the fallback.
+func ProofSource(is4 bool) netip.Addr {
+	if is4 {
+		return ProofSource4
+	}
+	return ProofSource6
+}
 
 // Protocol is an IP protocol number that DNS uses.
 type Protocol uint8
@@ -206,7 +219,10 @@ func checkAddr(a netip.Addr) error {
 }
 
 // Ruleset is a description of one table: Pod or Host. Its zero value is an empty table.
-type Ruleset interface{ render() table }
+type Ruleset interface{ ruleset() }
+
+func (Pod) ruleset()  {}
+func (Host) ruleset() {}
 
 // Pod describes the pod table: what one pod's netns needs so that the pod's questions go to its own node.
 type Pod struct {
@@ -240,6 +256,13 @@ type Host struct {
 	// HealthPort keeps what the node itself asks over TCP at this port of the local addresses out of conntrack: the kubelet's
 	// probes of a cache's health. 0: nothing.
 	HealthPort uint16
+}
+
+// LeaseState is a lease that stands, and for how long without another renewal.
+type LeaseState struct {
+	Address  netip.Addr
+	Protocol Protocol
+	Expires  time.Duration
 }
 
 // DriftError says in which points the kernel differs from the description. Items are for people.

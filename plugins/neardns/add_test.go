@@ -19,6 +19,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -115,7 +116,7 @@ func TestPodOnALinkThatTheSwitchHoldsForAnUplink(t *testing.T) {
 	host := steer.Host{Redirects: redirects, Uplinks: []string{"eth0", pod.HostInterface}}
 	var err error
 	node.Host.Do(func() {
-		rules, openErr := steer.OpenNftables(-1)
+		rules, openErr := nft.Open(-1)
 		if err = openErr; err == nil {
 			err = errors.Join(rules.Apply(host), rules.Close())
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/neardns/neardns/integration/bench/paired"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -135,8 +136,8 @@ func timeVerbs(job verbsJob) (map[string][]float64, error) {
 		return nil, err
 	}
 	defer ns.Close()
-	bare := func(f func(*steer.Nftables) error) error {
-		n, err := steer.OpenNftables(int(ns.Fd()))
+	bare := func(f func(*nft.Nftables) error) error {
+		n, err := nft.Open(int(ns.Fd()))
 		if err != nil {
 			return err
 		}
@@ -151,8 +152,8 @@ func timeVerbs(job verbsJob) (map[string][]float64, error) {
 	}{
 		{"ADD", func() error { return add(context.Background(), e, &job.Args) }},
 		{"DEL", func() error { return del(context.Background(), e, &job.Args) }},
-		{"apply", func() error { return bare(func(n *steer.Nftables) error { return n.Apply(table) }) }},
-		{"remove", func() error { return bare((*steer.Nftables).Remove) }},
+		{"apply", func() error { return bare(func(n *nft.Nftables) error { return n.Apply(table) }) }},
+		{"remove", func() error { return bare((*nft.Nftables).Remove) }},
 	}
 	medians := map[string][]float64{}
 	for round := range job.Rounds + 1 { // the first one warms up

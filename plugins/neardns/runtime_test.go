@@ -16,6 +16,7 @@ import (
 	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -165,7 +166,7 @@ func (r *cri) files() int {
 // verify compares a netns's table with a description through the same code as the agent does.
 func verify(t testing.TB, ns *testutil.NetNS, want steer.Ruleset) {
 	t.Helper()
-	n, err := steer.OpenNftables(ns.FD())
+	n, err := nft.Open(ns.FD())
 	if err != nil {
 		t.Fatal(err)
 	}

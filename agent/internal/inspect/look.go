@@ -23,6 +23,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
@@ -179,7 +180,7 @@ func (l *Looker) firewall(p *Picture, want plan.Plan) {
 	for _, k := range lacking {
 		p.Firewall.Policies = append(p.Firewall.Policies, k.String())
 	}
-	others, otherErr := steer.Others(-1)
+	others, otherErr := nft.Others(-1)
 	p.Firewall.Err = text(errors.Join(err, otherErr))
 	p.Proxy = Proxy{Mode: config.KubeProxyNone, Configured: l.Conf.KubeProxyMode, Err: text(otherErr)}
 	names := map[string]bool{}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -131,7 +132,7 @@ func TestSuspectIsAnswered(t *testing.T) {
 	n.tend(yes, true, map[string]int{Steered: 1})
 	n.try(held, false)
 	n.wantTable(pod, r4)
-	table, err := steer.OpenNftables(pod.FD())
+	table, err := nft.Open(pod.FD())
 	if err != nil {
 		t.Fatal(err)
 	}

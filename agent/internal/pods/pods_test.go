@@ -17,6 +17,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -202,7 +203,7 @@ func (n *node) tend(proven func(netip.Addr) Fallback, deep bool, want map[string
 
 func (n *node) wantTable(pod *testutil.Pod, redirects ...steer.Redirect) {
 	n.t.Helper()
-	table, err := steer.OpenNftables(pod.FD())
+	table, err := nft.Open(pod.FD())
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -340,7 +341,7 @@ func TestTendMends(t *testing.T) {
 }
 
 func verify(pod *testutil.Pod, redirects ...steer.Redirect) error {
-	table, err := steer.OpenNftables(pod.FD())
+	table, err := nft.Open(pod.FD())
 	if err != nil {
 		return err
 	}
@@ -445,7 +446,7 @@ func BenchmarkTend(b *testing.B) {
 func TestSharedNetnsIsLeftAlone(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	write(t, n.dir, podfile.File{ContainerID: "a", IfName: "eth0", NetNS: n.Host.Path(), NetNSInode: n.Host.Inode(), Decisions: decisions(podfile.Pending, r4)})
-	table, err := steer.OpenNftables(n.Host.FD())
+	table, err := nft.Open(n.Host.FD())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -468,7 +469,7 @@ func TestTendLeavesAloneBehindAnUplink(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	table, err := steer.OpenNftables(n.Host.FD())
+	table, err := nft.Open(n.Host.FD())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
 // Verified is what one attachment is found to be.
@@ -39,7 +40,7 @@ func (p *Pods) Verify() ([]Verified, []error) {
 }
 
 func (p *Pods) verifyTable(ns *os.File, want steer.Pod) (drift []string, mesh bool, err error) {
-	others, err := steer.Others(int(ns.Fd()))
+	others, err := nft.Others(int(ns.Fd()))
 	if err != nil {
 		return nil, false, err
 	}

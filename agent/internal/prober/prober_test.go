@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -80,7 +81,7 @@ func (n *node) applyHostTable(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := steer.OpenNftables(n.Host.FD())
+	table, err := nft.Open(n.Host.FD())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 		return err
 	}
 	o.closers = append(o.closers, host)
-	if o.lease, err = steer.OpenLease(); err != nil {
+	if o.lease, err = steer.OpenLease(steer.DrawSecret()); err != nil {
 		return err
 	}
 	o.closers = append(o.closers, o.lease)

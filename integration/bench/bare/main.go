@@ -11,6 +11,7 @@ import (
 	"net/netip"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
 func main() {
@@ -41,7 +42,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	n, err := steer.OpenNftables(int(ns.Fd()))
+	n, err := nft.Open(int(ns.Fd()))
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func newRigOn(t testing.TB, proxy testutil.ProxyMode, attach testutil.Attach, va
 	must(t, err)
 	r.rules = open(t, r.node.Host, variant)
 	must(t, r.rules.Apply(r.host))
-	r.node.Host.Do(func() { r.lease, err = steer.OpenLease() })
+	r.node.Host.Do(func() { r.lease, err = steer.OpenLease(steer.DrawSecret()) })
 	must(t, err)
 	t.Cleanup(func() { must(t, r.lease.Close()) })
 	return r

@@ -9,6 +9,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
 // Open opens the rules of the netns behind nsFD, -1 for the calling thread's. A host's can be read by it; OpenHost is needed to
@@ -16,7 +17,7 @@ import (
 func (k Kind) Open(nsFD int) (Rules, error) {
 	// Not the calls' own results: a nil pointer in an interface is not nil.
 	if !k.isIptables() {
-		n, err := steer.OpenNftables(nsFD)
+		n, err := nft.Open(nsFD)
 		if err != nil {
 			return nil, err
 		}
@@ -46,7 +47,7 @@ func (k Kind) OpenHost(nsFD int) (Rules, error) {
 }
 
 // byNftables are nftables' rules, which need nothing beside them.
-type byNftables struct{ *steer.Nftables }
+type byNftables struct{ *nft.Nftables }
 
 // Ensure restores a host's rules without the cheap look that a call of the plugin begins with.
 func (n byNftables) Ensure(rs steer.Ruleset) error {

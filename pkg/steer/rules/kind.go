@@ -10,6 +10,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
 // Words for a back end in configurations. The first and the names of iptables' variants stand in files as well.
@@ -115,7 +116,7 @@ func (k Kind) Supported(nsFD int, addrs ...netip.Addr) error {
 		}
 		return errors.Join(b.Supported(addrs...), b.Close())
 	}
-	n, err := steer.OpenNftables(nsFD)
+	n, err := nft.Open(nsFD)
 	if err != nil {
 		return err
 	}
@@ -163,4 +164,4 @@ func (k Kind) RemoveVariants() error {
 }
 
 // OpenEvidence opens what the kernel noted of pods on the host of the calling thread. Only a back end with Caps.Evidence has it.
-func (k Kind) OpenEvidence() (*steer.Nftables, error) { return steer.OpenNftables(-1) }
+func (k Kind) OpenEvidence() (*nft.Nftables, error) { return nft.Open(-1) }

@@ -304,7 +304,7 @@ func (r *run) happen(event string, p Packet) error {
 	return fmt.Errorf("nothing is called %q", event)
 }
 
-// Ports of the control datagrams that carry a client (pkg/steer, hold.go).
+// Ports of the control datagrams that carry a client (pkg/steer/hold.go).
 const portHold, portClear = 201, 301
 
 // control is the agent's packet in a client's name: its addresses and protocol, and the agent's mark and secret.

@@ -1,0 +1,323 @@
+package nft
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// batch is one nftables transaction being written: all of it takes effect, or none. Messages are encoded here, not by
+// google/nftables (which reads for us and encodes most expressions), for two reasons: it cannot write the direction of a
+// conntrack zone nor IPv6's checksum flags, and it asks for an acknowledgement of every message, which costs an ADD more
+// than the rules themselves.
+type batch struct {
+	table    string // "" means TableName
+	messages []netlink.Message
+	names    []step // what each message does, for errors
+	err      error
+}
+
+// step names one message.
+type step struct {
+	what string
+	rule rule // of a message that adds one
+}
+
+func (s step) String() string {
+	if s.rule.ops == nil {
+		return s.what
+	}
+	return s.what + " " + s.rule.String()
+}
+
+const (
+	inet            = unix.NFPROTO_INET
+	setKeyByteOrder = 0 // NFTNL_UDATA_SET_KEYBYTEORDER of libnftnl
+	hostEndian      = 1 // BYTEORDER_HOST_ENDIAN of libnftables
+	nfAccept        = 1 // NF_ACCEPT of linux/netfilter.h; not in x/sys/unix
+)
+
+func (b *batch) tableName() string { return cmp.Or(b.table, steer.TableName) }
+
+// nfgenmsg is the header of every nfnetlink message: family, version, resource id (big endian).
+func nfgenmsg(family byte, resource uint16) []byte {
+	return binary.BigEndian.AppendUint16([]byte{family, unix.NFNETLINK_V0}, resource)
+}
+
+func (b *batch) add(what string, kind uint16, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) {
+	enc := netlink.NewAttributeEncoder()
+	enc.ByteOrder = binary.BigEndian
+	encode(enc)
+	attrs, err := enc.Encode()
+	if err != nil {
+		b.err = errors.Join(b.err, fmt.Errorf("encode %s: %w", what, err))
+		return
+	}
+	b.message(what, kind, flags, append(nfgenmsg(inet, 0), attrs...))
+}
+
+func (b *batch) message(what string, kind uint16, flags netlink.HeaderFlags, data []byte) {
+	b.messages = append(b.messages, netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
+		Data:   data,
+	})
+	b.names = append(b.names, step{what: what})
+}
+
+func (b *batch) addTable() {
+	b.add("add table", unix.NFT_MSG_NEWTABLE, netlink.Create, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_TABLE_NAME, b.tableName())
+		e.Uint32(unix.NFTA_TABLE_FLAGS, 0)
+	})
+}
+
+func (b *batch) deleteTable() {
+	b.add("delete table", unix.NFT_MSG_DELTABLE, 0, func(e *netlink.AttributeEncoder) { e.String(unix.NFTA_TABLE_NAME, b.tableName()) })
+}
+
+func (b *batch) addCounter(name string) {
+	b.add("add counter "+name, unix.NFT_MSG_NEWOBJ, netlink.Create, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_OBJ_TABLE, b.tableName())
+		e.String(unix.NFTA_OBJ_NAME, name)
+		e.Uint32(unix.NFTA_OBJ_TYPE, unix.NFT_OBJECT_COUNTER)
+		e.Nested(unix.NFTA_OBJ_DATA, func(n *netlink.AttributeEncoder) error {
+			n.Uint64(unix.NFTA_COUNTER_BYTES, 0)
+			n.Uint64(unix.NFTA_COUNTER_PACKETS, 0)
+			return nil
+		})
+	})
+}
+
+// addSet declares a set or map. id ties later messages of the batch to it where it is new.
+func (b *batch) addSet(s set, id uint32) {
+	b.add("add set "+s.name, unix.NFT_MSG_NEWSET, netlink.Create, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_SET_TABLE, b.tableName())
+		e.String(unix.NFTA_SET_NAME, s.name)
+		e.Uint32(unix.NFTA_SET_ID, id)
+		e.Uint32(unix.NFTA_SET_FLAGS, s.flags())
+		e.Uint32(unix.NFTA_SET_KEY_TYPE, s.keyType())
+		e.Uint32(unix.NFTA_SET_KEY_LEN, s.keyLen())
+		if s.value != nil {
+			e.Uint32(unix.NFTA_SET_DATA_TYPE, s.value.GetNFTMagic())
+			e.Uint32(unix.NFTA_SET_DATA_LEN, s.value.Bytes)
+		}
+		if s.timeout > 0 {
+			e.Uint64(unix.NFTA_SET_TIMEOUT, uint64(s.timeout.Milliseconds())) //nolint:gosec // positive
+		}
+		if s.sweep > 0 {
+			e.Uint32(unix.NFTA_SET_GC_INTERVAL, uint32(s.sweep.Milliseconds())) //nolint:gosec // a minute
+		}
+		if s.size > 0 {
+			e.Nested(unix.NFTA_SET_DESC, func(n *netlink.AttributeEncoder) error {
+				n.Uint32(unix.NFTA_SET_DESC_SIZE, s.size)
+				return nil
+			})
+		}
+		if s.ofLinks() {
+			// Only for people: without the byte order nft prints interface names as empty strings.
+			e.Bytes(unix.NFTA_SET_USERDATA, append([]byte{setKeyByteOrder, 4}, binary.NativeEndian.AppendUint32(nil, hostEndian)...))
+		}
+	})
+}
+
+func (b *batch) deleteSet(name string) {
+	b.add("delete set "+name, unix.NFT_MSG_DELSET, 0, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_SET_TABLE, b.tableName())
+		e.String(unix.NFTA_SET_NAME, name)
+	})
+}
+
+func (b *batch) addElements(setName string, elements []element) {
+	b.elements("add elements to "+setName, unix.NFT_MSG_NEWSETELEM, netlink.Create, setName, elements)
+}
+
+func (b *batch) deleteElements(setName string, elements []element) {
+	b.elements("delete elements from "+setName, unix.NFT_MSG_DELSETELEM, 0, setName, elements)
+}
+
+func (b *batch) elements(what string, kind uint16, flags netlink.HeaderFlags, setName string, elements []element) {
+	if len(elements) == 0 {
+		return
+	}
+	b.add(what, kind, flags, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_SET_ELEM_LIST_TABLE, b.tableName())
+		e.String(unix.NFTA_SET_ELEM_LIST_SET, setName)
+		e.Nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(list *netlink.AttributeEncoder) error {
+			for _, el := range elements {
+				list.Nested(unix.NFTA_LIST_ELEM, func(n *netlink.AttributeEncoder) error {
+					n.Nested(unix.NFTA_SET_ELEM_KEY, dataValue(el.key))
+					if el.value != nil && kind == unix.NFT_MSG_NEWSETELEM {
+						n.Nested(unix.NFTA_SET_ELEM_DATA, dataValue(el.value))
+					}
+					return nil
+				})
+			}
+			return nil
+		})
+	})
+}
+
+func dataValue(v []byte) func(*netlink.AttributeEncoder) error {
+	return func(e *netlink.AttributeEncoder) error {
+		e.Bytes(unix.NFTA_DATA_VALUE, v)
+		return nil
+	}
+}
+
+func (b *batch) addChain(c chain) {
+	b.add("add chain "+c.name, unix.NFT_MSG_NEWCHAIN, netlink.Create, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_CHAIN_TABLE, b.tableName())
+		e.String(unix.NFTA_CHAIN_NAME, c.name)
+		if c.hook == nil {
+			return
+		}
+		e.Nested(unix.NFTA_CHAIN_HOOK, func(n *netlink.AttributeEncoder) error {
+			n.Uint32(unix.NFTA_HOOK_HOOKNUM, c.hook.num)
+			n.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(c.hook.priority)) //nolint:gosec // the kernel reads it as signed
+			return nil
+		})
+		e.Uint32(unix.NFTA_CHAIN_POLICY, nfAccept)
+		e.String(unix.NFTA_CHAIN_TYPE, c.hook.kind)
+	})
+}
+
+func (b *batch) deleteChain(name string) {
+	b.add("delete chain "+name, unix.NFT_MSG_DELCHAIN, 0, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_CHAIN_TABLE, b.tableName())
+		e.String(unix.NFTA_CHAIN_NAME, name)
+	})
+}
+
+func (b *batch) flushChain(name string) {
+	b.add("flush chain "+name, unix.NFT_MSG_DELRULE, 0, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_RULE_TABLE, b.tableName())
+		e.String(unix.NFTA_RULE_CHAIN, name)
+	})
+}
+
+func (b *batch) addRule(chain string, r rule) {
+	a := attributes{data: append(make([]byte, 0, 1024), nfgenmsg(inet, 0)...)}
+	a.text(unix.NFTA_RULE_TABLE, b.tableName())
+	a.text(unix.NFTA_RULE_CHAIN, chain)
+	a.nest(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, func() {
+		for _, o := range r.ops {
+			a.nest(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, func() {
+				if err := o.write(&a); err != nil {
+					b.err = errors.Join(b.err, fmt.Errorf("encode rule %s %s: %w", chain, r, err))
+				}
+			})
+		}
+	})
+	b.message("add rule "+chain, unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, a.data)
+	b.names[len(b.names)-1].rule = r
+}
+
+// write writes an expression's attributes.
+func (o op) write(a *attributes) error {
+	if o.zone == zoneNone && a.expression(o.expr) {
+		return nil
+	}
+	data, err := o.encode()
+	a.data = append(a.data, data...)
+	return err
+}
+
+func (o op) encode() ([]byte, error) {
+	enc := netlink.NewAttributeEncoder()
+	enc.ByteOrder = binary.BigEndian
+	if o.zone == zoneNone {
+		return expr.Marshal(inet, o.expr)
+	}
+	enc.String(unix.NFTA_EXPR_NAME, "ct")
+	enc.Nested(unix.NFTA_EXPR_DATA, func(n *netlink.AttributeEncoder) error {
+		n.Uint32(unix.NFTA_CT_KEY, unix.NFT_CT_ZONE)
+		if o.zone == zoneSet {
+			n.Uint32(unix.NFTA_CT_SREG, reg1)
+		} else {
+			n.Uint32(unix.NFTA_CT_DREG, reg1)
+		}
+		n.Uint8(unix.NFTA_CT_DIRECTION, 0) // IP_CT_DIR_ORIGINAL
+		return nil
+	})
+	return enc.Encode()
+}
+
+// send commits the batch in one transaction. Only the last message asks for an acknowledgement; the kernel reports errors
+// of the others all the same.
+func (b *batch) send(conn *netlink.Conn) error { return b.transmit(conn, true) }
+
+// rehearse has the kernel check the whole batch and then undo it: without the end message there is no commit.
+func (b *batch) rehearse(conn *netlink.Conn) error { return b.transmit(conn, false) }
+
+func (b *batch) transmit(conn *netlink.Conn, commit bool) error {
+	if b.err != nil || len(b.messages) == 0 {
+		return b.err
+	}
+	edge := func(kind uint16) netlink.Message {
+		return netlink.Message{
+			Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request},
+			Data:   nfgenmsg(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES),
+		}
+	}
+	msgs := slices.Concat([]netlink.Message{edge(unix.NFNL_MSG_BATCH_BEGIN)}, b.messages)
+	last := len(msgs) - 1
+	if commit {
+		msgs = append(msgs, edge(unix.NFNL_MSG_BATCH_END))
+	}
+	msgs[last].Header.Flags |= netlink.Acknowledge
+	sent, err := conn.SendMessages(msgs)
+	if err != nil {
+		return fmt.Errorf("send nftables transaction: %w", err)
+	}
+	for {
+		replies, err := conn.Receive()
+		if err != nil {
+			return fmt.Errorf("nftables transaction of %d operations (%s … %s): %w", len(b.names), b.names[0], b.names[len(b.names)-1], err)
+		}
+		for _, r := range replies {
+			if r.Header.Sequence == sent[last].Header.Sequence {
+				return nil
+			}
+		}
+	}
+}
+
+func (s set) flags() uint32 {
+	var flags uint32
+	if s.value != nil {
+		flags |= unix.NFT_SET_MAP
+	}
+	if s.contents == dynamic {
+		flags |= unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT
+	}
+	return flags
+}
+
+// keyType is the type number that nft prints a key by: six bits a part, as libnftables concatenates them.
+func (s set) keyType() uint32 {
+	var t uint32
+	for _, k := range s.key {
+		t = t<<6 | k.GetNFTMagic()
+	}
+	return t
+}
+
+// keyLen is the key's size in registers: each part of a concatenation fills whole 4-byte registers.
+func (s set) keyLen() uint32 {
+	if len(s.key) == 1 {
+		return s.key[0].Bytes
+	}
+	var n uint32
+	for _, k := range s.key {
+		n += (k.Bytes + 3) &^ 3
+	}
+	return n
+}

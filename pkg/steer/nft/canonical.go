@@ -1,0 +1,182 @@
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// A rule's canonical form is its expressions as netlink attributes, without what carries no meaning: set ids, which the
+// kernel renumbers, attributes of value zero, which it adds or leaves out as its version has it, and nesting flags. It is
+// the same for a rule that we would write and for one that the kernel dumps. (google/nftables cannot read a rule with a
+// conntrack direction in it, so dumps are read here.)
+
+func (r rule) canonical() (string, error) {
+	parts := make([]string, 0, len(r.ops))
+	for _, o := range r.ops {
+		var a attributes
+		err := o.write(&a)
+		data := a.data
+		if err != nil {
+			return "", err
+		}
+		text, err := canonicalExpr(data)
+		if err != nil {
+			return "", err
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; "), nil
+}
+
+// setIDs are the attributes that name a set by the number of its transaction, per expression.
+func setID(name string) uint16 {
+	switch name {
+	case "lookup":
+		return unix.NFTA_LOOKUP_SET_ID
+	case "dynset":
+		return unix.NFTA_DYNSET_SET_ID
+	}
+	return 0
+}
+
+func canonicalExpr(data []byte) (string, error) {
+	attrs, err := netlink.UnmarshalAttributes(data)
+	if err != nil {
+		return "", fmt.Errorf("read expression: %w", err)
+	}
+	var name string
+	var fields []string
+	for _, a := range attrs {
+		switch a.Type &^ unix.NLA_F_NESTED {
+		case unix.NFTA_EXPR_NAME:
+			name = strings.TrimRight(string(a.Data), "\x00")
+		case unix.NFTA_EXPR_DATA:
+			inner, err := netlink.UnmarshalAttributes(a.Data)
+			if err != nil {
+				return "", fmt.Errorf("read expression %s: %w", name, err)
+			}
+			for _, in := range inner {
+				kind := in.Type &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+				data := plain(in)
+				if kind == setID(name) && kind != 0 || allZero(data) {
+					continue
+				}
+				if name == "objref" {
+					data = bytes.TrimRight(data, "\x00") // google/nftables sends the name unterminated
+				}
+				fields = append(fields, fmt.Sprintf("%d=%x", kind, data))
+			}
+		}
+	}
+	slices.Sort(fields)
+	return name + "(" + strings.Join(fields, " ") + ")", nil
+}
+
+// plain is an attribute's payload without nesting flags inside it: the kernel dumps none.
+func plain(a netlink.Attribute) []byte {
+	if a.Type&unix.NLA_F_NESTED == 0 {
+		return a.Data
+	}
+	inner, err := netlink.UnmarshalAttributes(a.Data)
+	if err != nil {
+		return a.Data
+	}
+	for i := range inner {
+		inner[i].Data = plain(inner[i])
+		inner[i].Type &^= unix.NLA_F_NESTED
+	}
+	data, err := netlink.MarshalAttributes(inner)
+	if err != nil {
+		return a.Data
+	}
+	return data
+}
+
+func allZero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) }
+
+// errUnsettled asks for another look.
+var errUnsettled = fmt.Errorf("rules changed at each look: %w", unix.EAGAIN)
+
+// rules returns the canonical rules of one chain of our table, or of all ("") in one dump.
+func (n *Nftables) rules(chain string) (map[string][]string, error) {
+	enc := netlink.NewAttributeEncoder()
+	enc.String(unix.NFTA_RULE_TABLE, steer.TableName)
+	if chain != "" {
+		enc.String(unix.NFTA_RULE_CHAIN, chain)
+	}
+	attrs, err := enc.Encode()
+	if err != nil {
+		return nil, err
+	}
+	replies, err := n.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE), Flags: netlink.Request | netlink.Dump},
+		Data:   append(nfgenmsg(inet, 0), attrs...),
+	})
+	if err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("list rules: %w", err)
+	}
+	out := map[string][]string{}
+	for _, m := range replies {
+		if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
+			return nil, hostnet.ErrInterrupted
+		}
+		if err := readRule(m.Data, out); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func readRule(data []byte, out map[string][]string) error {
+	const header = 4 // nfgenmsg
+	if len(data) < header {
+		return errors.New("list rules: short message")
+	}
+	dec, err := netlink.NewAttributeDecoder(data[header:])
+	if err != nil {
+		return fmt.Errorf("read rule: %w", err)
+	}
+	dec.ByteOrder = binary.BigEndian
+	var table, chain string
+	var exprs []string
+	for dec.Next() {
+		switch dec.Type() {
+		case unix.NFTA_RULE_TABLE:
+			table = dec.String()
+		case unix.NFTA_RULE_CHAIN:
+			chain = dec.String()
+		case unix.NFTA_RULE_EXPRESSIONS:
+			list, err := netlink.UnmarshalAttributes(dec.Bytes())
+			if err != nil {
+				return fmt.Errorf("read rule of chain %s: %w", chain, err)
+			}
+			for _, e := range list {
+				text, err := canonicalExpr(e.Data)
+				if err != nil {
+					return err
+				}
+				exprs = append(exprs, text)
+			}
+		}
+	}
+	if err := dec.Err(); err != nil {
+		return fmt.Errorf("read rule of chain %s: %w", chain, err)
+	}
+	if table == steer.TableName {
+		out[chain] = append(out[chain], strings.Join(exprs, "; "))
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package nft_test
+
+import (
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// noOffload makes a link compute every checksum before it sends, as a wire between two machines has it. Without this a
+// packet between namespaces carries the promise of a checksum that is never made, and a wrong one stays unseen.
+func noOffload(t testing.TB, ns *testutil.NetNS, link string) {
+	t.Helper()
+	const setTXChecksum, siocEthtool = 0x17, 0x8946 // linux/ethtool.h, linux/sockios.h
+	ns.Do(func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		must(t, err)
+		defer func() { _ = unix.Close(fd) }()
+		value := struct{ command, data uint32 }{setTXChecksum, 0}
+		request := struct {
+			name [unix.IFNAMSIZ]byte
+			data unsafe.Pointer
+			_    [16]byte
+		}{data: unsafe.Pointer(&value)}
+		copy(request.name[:], link)
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), siocEthtool, uintptr(unsafe.Pointer(&request))); errno != 0 {
+			t.Fatalf("turn off checksum offload of %s: %v", link, errno)
+		}
+	})
+}
+
+// Every packet that the rules rewrite leaves with a right checksum, on every way that there is.
+func TestChecksumsOnTheWire(t *testing.T) {
+	cells(t, func(t *testing.T, o testutil.Options) {
+		for _, intercept := range []bool{false, true} {
+			r := newRig(t, o, func(h *steer.Host) { h.InterceptNode = intercept })
+			pod, plain := r.steered("steered"), r.pod("plain")
+			noOffload(t, pod.NetNS, "eth0")
+			noOffload(t, plain.NetNS, "eth0")
+			noOffload(t, r.node.KubeDNS, "eth0")
+			for _, link := range []string{"kubedns0", pod.HostInterface, plain.HostInterface} {
+				noOffload(t, r.node.Host, link)
+			}
+			all := append(r.clusterDNS(), r.local()...)
+			r.want("KUBEDNS", pod.NetNS, "no agent", all...)
+			r.want("KUBEDNS", plain.NetNS, "no agent", all...)
+			r.serving()
+			r.want("AGENT", pod.NetNS, "lease", all...)
+			r.want("AGENT", plain.NetNS, "lease, by the local address", r.local()...)
+			if intercept {
+				r.want("AGENT", plain.NetNS, "lease, intercepted", r.clusterDNS()...)
+			}
+			r.kill()
+			r.want("KUBEDNS", pod.NetNS, "killed", all...)
+			r.want("KUBEDNS", plain.NetNS, "killed", all...)
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package nft_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// One source port that asks local and cluster DNS address in turn, as musl does: each answer comes from the address that
+// was asked, in every state, in both orders, in a steered pod and in a plain one.
+func TestCritiqueA07LocalAndClusterFromOnePort(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		r := newRig(t, o)
+		pods := map[string]*testutil.NetNS{"steered": r.steered("steered").NetNS, "plain": r.pod("plain").NetNS}
+		port := uint16(41000)
+		turns := func(when string, local, steered, plain string) {
+			t.Helper()
+			for kind, pod := range pods {
+				cluster := plain
+				if kind == "steered" {
+					cluster = steered
+				}
+				for i := range r.host.Redirects {
+					a, b := r.clusterDNS()[i], r.local()[i]
+					for _, order := range [][]netip.AddrPort{{a, b, a, b}, {b, a, b, a}} {
+						port++
+						s, err := testutil.OpenUDP(pod, a.Addr().Is4(), testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, port)})
+						must(t, err)
+						for _, server := range order {
+							want := cluster
+							if server == b {
+								want = local
+							}
+							answer, err := s.Ask(server, "a.cluster.local", dns.TypeTXT)
+							if err != nil || answer.Who != want {
+								t.Errorf("%s, %s, %s from port %d: %v, %v; want %s", when, kind, server, port, answer, err, want)
+							}
+						}
+						s.Close()
+						for _, server := range order {
+							want := cluster
+							if server == b {
+								want = local
+							}
+							answer, err := testutil.Ask(pod, server, "a.cluster.local", dns.TypeTXT, "tcp",
+								testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, port), Abort: true})
+							if err != nil || answer.Who != want {
+								t.Errorf("%s, %s, %s over tcp from port %d: %v, %v; want %s", when, kind, server, port, answer, err, want)
+							}
+						}
+					}
+				}
+			}
+		}
+		turns("no agent", "KUBEDNS", "KUBEDNS", "KUBEDNS")
+		r.serving()
+		turns("lease", "AGENT", "AGENT", "KUBEDNS")
+		r.withdraw()
+		turns("lease withdrawn", "KUBEDNS", "KUBEDNS", "KUBEDNS")
+		for _, l := range r.host.Locals { // the local address alone is served
+			must(t, r.lease.Renew(l.Address, 17))
+			must(t, r.lease.Renew(l.Address, 6))
+		}
+		turns("lease of the local address alone", "AGENT", "KUBEDNS", "KUBEDNS")
+		r.kill()
+		turns("killed, that lease stands", "KUBEDNS", "KUBEDNS", "KUBEDNS")
+	})
+}

@@ -1,0 +1,273 @@
+package nft_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// conns are connections to each server, kept open.
+type conns struct {
+	r *rig
+	c []*testutil.Conn
+}
+
+func (r *rig) dial(ns *testutil.NetNS, servers ...netip.AddrPort) *conns {
+	r.t.Helper()
+	out := &conns{r: r}
+	for _, s := range servers {
+		c, err := testutil.Dial(ns, "tcp", s, testutil.AskOptions{})
+		must(r.t, err)
+		r.t.Cleanup(c.Close)
+		out.c = append(out.c, c)
+	}
+	return out
+}
+
+func (cs *conns) want(who, when string) {
+	cs.r.t.Helper()
+	for _, c := range cs.c {
+		answer, err := c.Ask("a.cluster.local", dns.TypeTXT)
+		if err != nil || answer.Who != who {
+			cs.r.t.Errorf("%s: %v, %v; want %s", when, answer, err, who)
+			continue
+		}
+		answers, err := c.Pipeline(dns.TypeTXT, "a.cluster.local", "size-4000.cluster.local", "c.cluster.local")
+		if err != nil || answers[2].Who != who {
+			cs.r.t.Errorf("%s, pipelined: %v, %v; want %s", when, answers, err, who)
+		}
+	}
+}
+
+// A lease that starts, ends or lapses cuts no TCP connection: each stays with whom it reached at its SYN.
+func TestCritiqueA05LeaseCutsNoConnection(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		for _, loose := range []string{"0", "1"} {
+			t.Run("loose="+loose, func(t *testing.T) {
+				const lifetime = 500 * time.Millisecond
+				r := newRig(t, o, func(h *steer.Host) { h.Lifetime = lifetime })
+				r.node.Host.Sysctl("net.netfilter.nf_conntrack_tcp_loose", loose)
+				// Packets that conntrack cannot place are dropped, as kube-proxy and many firewalls do.
+				r.node.Host.RunInput("table inet strict { chain f { type filter hook forward priority 0; ct state invalid drop; }; }", "nft", "-f", "-")
+				pod := r.steered("pod")
+				servers := append(r.clusterDNS(), r.local()...)
+				r.addresses()
+				r.listen()
+
+				kept := r.dial(pod.NetNS, servers...)
+				kept.want("KUBEDNS", "before the lease")
+				stop := r.keepRenewing(lifetime / 5)
+				kept.want("KUBEDNS", "a lease started")
+				ours := r.dial(pod.NetNS, servers...)
+				ours.want("AGENT", "under the lease")
+				kept.want("KUBEDNS", "under the lease, still")
+
+				stop()
+				r.withdraw()
+				ours.want("AGENT", "lease withdrawn, drain")
+				kept.want("KUBEDNS", "lease withdrawn")
+				r.want("KUBEDNS", pod.NetNS, "lease withdrawn, new", servers...)
+
+				stop = r.keepRenewing(lifetime / 5)
+				kept.want("KUBEDNS", "a lease again")
+				ours.want("AGENT", "a lease again")
+				r.want("AGENT", pod.NetNS, "a lease again, new", servers...)
+
+				stop()
+				r.lapse()
+				ours.want("AGENT", "lease lapsed, drain")
+				kept.want("KUBEDNS", "lease lapsed")
+				r.want("KUBEDNS", pod.NetNS, "lease lapsed, new", servers...)
+				must(t, r.nft.Verify(r.host))
+			})
+		}
+	})
+}
+
+// keepRenewing renews as the agent does, until the function that it returns is called.
+func (r *rig) keepRenewing(every time.Duration) (stop func()) {
+	r.t.Helper()
+	r.renew()
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				for _, a := range r.ours() {
+					_ = r.lease.Renew(a, steer.UDP)
+					_ = r.lease.Renew(a, steer.TCP)
+				}
+			}
+		}
+	}()
+	var stopped bool
+	stop = func() {
+		if !stopped {
+			stopped = true
+			close(done)
+			<-ended
+		}
+	}
+	r.t.Cleanup(stop)
+	return stop
+}
+
+// lapse waits until no lease stands.
+func (r *rig) lapse() {
+	r.t.Helper()
+	testutil.Eventually(r.t, 5*time.Second, func() error {
+		leases, err := r.nft.Leases()
+		if err == nil && len(leases) > 0 {
+			err = steer.ErrNoSwitch // any error: not yet
+		}
+		return err
+	})
+}
+
+// A lease that lapses without ever having been withdrawn cuts nothing either: each renewal prepares the drain.
+func TestCritiqueA05LapseAlone(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		const lifetime = 500 * time.Millisecond
+		r := newRig(t, o, func(h *steer.Host) { h.Lifetime = lifetime })
+		pod := r.steered("pod")
+		r.addresses()
+		r.listen()
+		stop := r.keepRenewing(lifetime / 5)
+		servers := append(r.clusterDNS(), r.local()...)
+		ours := r.dial(pod.NetNS, servers...)
+		ours.want("AGENT", "lease")
+		stop()
+		r.lapse()
+		ours.want("AGENT", "lapsed")
+		r.want("KUBEDNS", pod.NetNS, "lapsed, new", servers...)
+		stop = r.keepRenewing(lifetime / 5)
+		ours.want("AGENT", "again")
+		stop()
+	})
+}
+
+// The same source port used again and again, on whichever side of a lease: each connection is whole.
+func TestCritiqueA05SameFiveTuple(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		r := newRig(t, o)
+		pod := r.steered("pod")
+		r.addresses()
+		r.listen()
+		for i, server := range append(r.clusterDNS(), r.local()...) {
+			source := netip.AddrPortFrom(netip.Addr{}, uint16(40000+i)) //nolint:gosec // small
+			for round := range 6 {
+				want := "KUBEDNS"
+				if round%2 == 1 {
+					want = "AGENT"
+					r.renew()
+				} else {
+					r.withdraw()
+				}
+				for range 2 {
+					answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
+					if err != nil || answer.Who != want {
+						t.Errorf("%s from port %d, round %d: %v, %v; want %s", server, source.Port(), round, answer, err, want)
+					}
+				}
+			}
+		}
+	})
+}
+
+// The agent is killed, its lease stands, and another process listens on port 53 of every address: it gets nothing.
+func TestCritiqueA05ForeignWildcardListener(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		r := newRig(t, o)
+		pod := r.steered("pod")
+		servers := append(r.clusterDNS(), r.local()...)
+		r.serving()
+		ours := r.dial(pod.NetNS, servers...)
+		ours.want("AGENT", "before")
+		r.kill()
+		foreign := testutil.ServeDNS(t, r.node.Host, testutil.DNSConfig{Name: "FOREIGN",
+			Listen: []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:53"), netip.MustParseAddrPort("[::]:53")}})
+		r.want("KUBEDNS", pod.NetNS, "killed, lease stands, a foreign listener on every address", servers...)
+		kept := r.dial(pod.NetNS, servers...)
+		kept.want("KUBEDNS", "kept open")
+		r.renew()
+		kept.want("KUBEDNS", "the lease renewed")
+		r.withdraw()
+		kept.want("KUBEDNS", "the lease withdrawn")
+		r.want("KUBEDNS", pod.NetNS, "no lease", servers...)
+		if n := foreign.Questions(""); n > 0 {
+			t.Errorf("the foreign listener was asked %d times", n)
+		}
+		foreign.Stop()
+		r.listen()
+		r.renew()
+		r.want("AGENT", pod.NetNS, "the agent is back", servers...)
+		kept.want("KUBEDNS", "the agent is back")
+	})
+}
+
+// A connection that the agent served when it was killed is cut, and the next one is served.
+func TestTCPAfterAKill(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		r := newRig(t, o)
+		pod := r.steered("pod")
+		servers := append(r.clusterDNS(), r.local()...)
+		r.serving()
+		ours := r.dial(pod.NetNS, servers...)
+		ours.want("AGENT", "before")
+		r.kill()
+		r.want("KUBEDNS", pod.NetNS, "killed", servers...)
+		for _, c := range ours.c {
+			if answer, err := c.Ask("a.cluster.local", dns.TypeTXT); err == nil {
+				t.Errorf("a connection to a killed agent answers: %v", answer)
+			}
+		}
+		r.listen()
+		r.want("AGENT", pod.NetNS, "back", servers...)
+	})
+}
+
+// One UDP socket, connected and kept open, gets each answer through any number of flips, from the address that it asked.
+func TestConnectedUDPThroughFlips(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		for _, strict := range []bool{false, true} {
+			r := newRig(t, o)
+			if strict {
+				r.node.Host.Sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")
+				r.node.Host.RunInput("table inet strict { chain f { type filter hook forward priority 0; ct state invalid drop; }; }", "nft", "-f", "-")
+			}
+			pod := r.steered("pod")
+			r.addresses()
+			r.listen()
+			for _, server := range append(r.clusterDNS(), r.local()...) {
+				c, err := testutil.Dial(pod.NetNS, "udp", server, testutil.AskOptions{})
+				must(t, err)
+				t.Cleanup(c.Close)
+				for flip := range 8 {
+					want := "KUBEDNS"
+					if flip%2 == 1 {
+						want = "AGENT"
+						r.renew()
+					} else {
+						r.withdraw()
+					}
+					for range 2 {
+						answer, err := c.Ask("a.cluster.local", dns.TypeTXT)
+						if err != nil || answer.Who != want {
+							t.Errorf("flip %d of %s: %v, %v; want %s", flip, server, answer, err, want)
+						}
+					}
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,282 @@
+package nft_test
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// refuse drops what a pod sends to our addresses, in the host's input hook: the shape of an egress policy that allows only
+// kube-dns, as Calico and others have it, and of a firewall zone without our ports.
+func refuse(r *rig, pod *testutil.Pod) (allow func()) {
+	r.t.Helper()
+	change := func(how string) {
+		for _, a := range r.ours() {
+			command := "iptables"
+			if a.Is6() {
+				command = "ip6tables"
+			}
+			r.node.Host.Run(command, "-w", how, "INPUT", "-i", pod.HostInterface, "-d", a.String(), "-j", "DROP")
+		}
+	}
+	change("-A")
+	return func() { change("-D") }
+}
+
+// clients lists the clients that a pod's questions to each of our addresses make.
+func (r *rig) clients(pod *testutil.Pod) []steer.Client {
+	var out []steer.Client
+	for _, a := range r.ours() {
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			out = append(out, steer.Client{Source: pod.Addr(a.Is4()), Protocol: p, Address: a})
+		}
+	}
+	slices.SortFunc(out, steer.Client.Compare)
+	return out
+}
+
+func suspects(t testing.TB, backend *nft.Nftables) []steer.Client {
+	t.Helper()
+	list, err := backend.Suspects()
+	must(t, err)
+	var out []steer.Client
+	for _, s := range list {
+		out = append(out, s.Client)
+	}
+	return out
+}
+
+// endHolds is the end of all holds, which in life is a matter of time.
+func (r *rig) endHolds() {
+	r.node.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass4")
+	r.node.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass6")
+}
+
+// The life of a suspect: noted, held, tried, held again, tried and cleared; beside another pod that notices nothing.
+func TestEvidence(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		r := newRig(t, o)
+		blocked, well := r.steered("blocked"), r.steered("well")
+		// What the switch knows is tried here, so the pod must not give itself back.
+		must(t, open(t, blocked.NetNS).Apply(steer.Pod{Redirects: r.host.Redirects, Always: true}))
+		all := append(r.clusterDNS(), r.local()...)
+		r.serving()
+		allow := refuse(r, blocked)
+		r.want("AGENT", well.NetNS, "well", all...)
+		if got, err := r.nft.Unheard(); err != nil || got[steer.UDP] != 0 || got[steer.TCP] != 0 {
+			t.Errorf("lost before anybody was refused: %v, %v", got, err)
+		}
+		r.wantNone(blocked.NetNS, "refused", all...)
+
+		notes, err := r.nft.Notes()
+		must(t, err)
+		both := append(r.clients(blocked), r.clients(well)...)
+		slices.SortFunc(both, steer.Client.Compare)
+		order := steer.Client.Compare
+		if diff := cmp.Diff(both, slices.SortedFunc(maps.Keys(notes.Asked), order), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("asked (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(r.clients(well), slices.SortedFunc(maps.Keys(notes.Heard), order), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("heard (-want +got):\n%s", diff)
+		}
+		for c, age := range notes.Heard {
+			if asked := notes.Asked[c]; age < 0 || asked < 0 || asked > time.Minute || age > asked+notes.Slack {
+				t.Errorf("%s asked %v ago, was heard %v ago, slack %v", c, asked, age, notes.Slack)
+			}
+		}
+		got, err := r.nft.Unheard()
+		must(t, err)
+		if got[steer.UDP] != int64(len(all)) || got[steer.TCP] < int64(len(all)) {
+			t.Errorf("%d addresses refused over each protocol, counted: %v", len(all), got)
+		}
+
+		before := generation(t, r.node.Host)
+		for _, c := range r.clients(blocked) {
+			must(t, r.lease.Hold(c, 0))
+		}
+		if diff := cmp.Diff(r.clients(blocked), suspects(t, r.nft), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("suspects (-want +got):\n%s", diff)
+		}
+		r.want("KUBEDNS", blocked.NetNS, "held", all...)
+		r.want("AGENT", well.NetNS, "another held", all...)
+		if generation(t, r.node.Host) != before {
+			t.Error("a hold costs transactions")
+		}
+
+		r.endHolds()
+		r.trial(blocked, "KUBEDNS")
+		r.want("KUBEDNS", blocked.NetNS, "tried, still refused", all...)
+		r.endHolds()
+		allow()
+		r.trial(blocked, "AGENT")
+		r.want("AGENT", blocked.NetNS, "tried, no more refused", all...)
+		if left := suspects(t, r.nft); len(left) > 0 {
+			t.Errorf("still suspects: %v", left)
+		}
+
+		c := r.clients(blocked)[0]
+		must(t, r.lease.Hold(c, 0))
+		must(t, r.lease.Hold(c, steer.HoldSteps)) // one that is held already is held for longer
+		list, err := r.nft.Suspects()
+		must(t, err)
+		if last := steer.Hold(steer.HoldSteps - 1); len(list) != 1 || list[0].Held > last || list[0].Held < last-lateness {
+			t.Errorf("a hold beyond the last: %v", list)
+		}
+		must(t, r.lease.Clear(c))
+		if left := suspects(t, r.nft); len(left) > 0 {
+			t.Errorf("not cleared: %v", left)
+		}
+		r.want("AGENT", blocked.NetNS, "cleared", all...)
+		must(t, r.nft.Verify(r.host))
+	})
+}
+
+// trial asks each address once over each protocol. Of those who are still refused exactly the first question over UDP is
+// lost; TCP gets through when the client's own SYN comes a second time.
+func (r *rig) trial(pod *testutil.Pod, who string) {
+	r.t.Helper()
+	for _, server := range append(r.clusterDNS(), r.local()...) {
+		ask := func(network string, patience time.Duration) (string, error) {
+			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Timeout: patience, EDNS: 1232})
+			if err != nil {
+				return "", err
+			}
+			return answer.Who, nil
+		}
+		if who == "AGENT" {
+			continue // the caller's own questions are the trials
+		}
+		if got, err := ask("udp", short); err == nil {
+			r.t.Errorf("%s: the trial over UDP is answered by %s", server, got)
+		}
+		if got, err := ask("udp", 5*time.Second); err != nil || got != who {
+			r.t.Errorf("%s: after the trial: %s, %v; want %s", server, got, err, who)
+		}
+		if got, err := ask("tcp", 5*time.Second); err != nil || got != who {
+			r.t.Errorf("%s: over TCP: %s, %v; want %s", server, got, err, who)
+		}
+	}
+}
+
+// A hold is of one source, address and protocol.
+func TestHoldIsPerClient(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	pod := r.steered("pod")
+	r.serving()
+	servers := append(r.clusterDNS(), r.local()...)
+	for i, a := range r.ours() {
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			c := steer.Client{Source: pod.Addr(a.Is4()), Protocol: p, Address: a}
+			must(t, r.lease.Hold(c, 1))
+			for j, server := range servers {
+				for _, network := range networks {
+					want := "AGENT"
+					if i == j && network == p.String() {
+						want = "KUBEDNS"
+					}
+					answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, network, testutil.AskOptions{})
+					if err != nil || answer.Who != want {
+						t.Errorf("hold of %s: %s over %s: %v, %v; want %s", c, server, network, answer, err, want)
+					}
+				}
+			}
+			must(t, r.lease.Clear(c))
+		}
+	}
+}
+
+// Full sets cost the evidence and nothing else: who is delivered stays delivered, and nobody seems unheard.
+func TestEvidenceWhenFull(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	early, late := r.steered("early"), r.steered("late")
+	r.serving()
+	r.want("AGENT", early.NetNS, "empty", r.clusterDNS()...)
+	var fill []byte
+	fill = append(fill, "add element inet neardns asked4 {"...)
+	source := netip.MustParseAddr("10.9.0.0")
+	for range nft.AskedBound - 2 { // the early pod's two are there
+		source = source.Next()
+		fill = append(fill, source.String()+" . udp . 169.254.20.11,"...)
+	}
+	r.node.Host.RunInput(string(fill[:len(fill)-1])+" }", "nft", "-f", "-")
+	for range 3 {
+		r.want("AGENT", early.NetNS, "full", r.clusterDNS()...)
+		r.want("AGENT", late.NetNS, "full", r.clusterDNS()...)
+	}
+	notes, err := r.nft.Notes()
+	must(t, err)
+	for c, age := range notes.Heard {
+		if asked, ok := notes.Asked[c]; !ok || age > asked+notes.Slack {
+			t.Errorf("%s: asked %v ago (%v), heard %v ago", c, asked, ok, age)
+		}
+	}
+	if len(notes.Heard) != 2 || len(notes.Asked) != nft.AskedBound {
+		t.Errorf("%d heard, %d asked", len(notes.Heard), len(notes.Asked))
+	}
+}
+
+// The node's own questions and the prober's are not in evidence; with node interception, pods without a table are.
+func TestEvidenceUnderInterception(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, func(h *steer.Host) { h.InterceptNode = true })
+	plain := r.pod("plain")
+	r.serving()
+	r.want("AGENT", r.node.Host, "host process", r.clusterDNS()...)
+	notes, err := r.nft.Notes()
+	must(t, err)
+	if len(notes.Asked)+len(notes.Heard) > 0 {
+		t.Errorf("the node's own questions are noted: %v", notes)
+	}
+	allow := refuse(r, plain)
+	r.wantNone(plain.NetNS, "refused", r.clusterDNS()...)
+	notes, err = r.nft.Notes()
+	must(t, err)
+	if len(notes.Asked) != 4 || len(notes.Heard) != 0 {
+		t.Errorf("want four asked and none heard: %v", notes)
+	}
+	for c := range notes.Asked {
+		must(t, r.lease.Hold(c, 0))
+	}
+	r.want("KUBEDNS", plain.NetNS, "held", r.clusterDNS()...)
+	allow()
+	r.endHolds()
+	r.want("AGENT", plain.NetNS, "allowed", r.clusterDNS()...)
+}
+
+func TestHoldWithoutASwitch(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns, backend := node(t, host())
+	lease := openLease(t, ns)
+	client := steer.Client{Source: addr("10.244.1.9"), Protocol: steer.TCP, Address: redirect4.Steering}
+	must(t, lease.Hold(client, 0))
+	for what, c := range map[string]steer.Client{
+		"families":  {Source: addr("10.244.1.9"), Protocol: steer.UDP, Address: redirect6.Steering},
+		"protocol":  {Source: addr("10.244.1.9"), Protocol: 1, Address: redirect4.Steering},
+		"no source": {Protocol: steer.UDP, Address: redirect4.Steering},
+	} {
+		if err := lease.Hold(c, 0); err == nil || errors.Is(err, steer.ErrNoSwitch) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	must(t, backend.Remove())
+	for _, c := range []steer.Client{client, {Source: addr("fd00::9"), Protocol: steer.UDP, Address: redirect6.Steering}} {
+		if err := lease.Hold(c, 0); !errors.Is(err, steer.ErrNoSwitch) {
+			t.Errorf("hold of %s without a switch: %v", c, err)
+		}
+	}
+	if got, err := backend.Unheard(); err != nil || got[steer.UDP] != 0 {
+		t.Errorf("no table: %v, %v", got, err)
+	}
+	if got, err := backend.Suspects(); err != nil || len(got) != 0 {
+		t.Errorf("no table: %v, %v", got, err)
+	}
+}

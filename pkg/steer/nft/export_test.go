@@ -1,0 +1,165 @@
+package nft
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// What the tests of the outside need to see of the inside. They live outside (steer_test) because testutil may import
+// this package.
+
+// Values that tests hold the kernel's behaviour against.
+const (
+	DrainTime  = drainTime
+	LeaseBound = leaseBound
+	AskedBound = askedBound
+)
+
+// Listing prints a description as `nft -s list table inet neardns` prints the table that comes of it: same objects, same
+// order, same words. Elements are sorted, one form on both sides (see normalize in render_test.go).
+func Listing(rs steer.Ruleset) string {
+	t := render(rs)
+	var s strings.Builder
+	fmt.Fprintf(&s, "table inet %s {\n", steer.TableName)
+	var blocks []string
+	for _, name := range t.counters {
+		blocks = append(blocks, fmt.Sprintf("\tcounter %s {\n\t}\n", name))
+	}
+	for _, st := range t.sets {
+		blocks = append(blocks, st.listing())
+	}
+	for _, c := range t.chains {
+		blocks = append(blocks, c.listing())
+	}
+	s.WriteString(strings.Join(blocks, "\n"))
+	s.WriteString("}\n")
+	return s.String()
+}
+
+func (s set) listing() string {
+	var b strings.Builder
+	kind, types := "set", make([]string, 0, len(s.key))
+	for _, k := range s.key {
+		types = append(types, k.Name)
+	}
+	key := strings.Join(types, " . ")
+	if s.value != nil {
+		kind, key = "map", key+" : "+s.value.Name
+	}
+	fmt.Fprintf(&b, "\t%s %s {\n\t\ttype %s\n", kind, s.name, key)
+	if s.size > 0 {
+		fmt.Fprintf(&b, "\t\tsize %d\n", s.size)
+	}
+	if s.contents == dynamic {
+		b.WriteString("\t\tflags dynamic,timeout\n")
+	}
+	if s.timeout > 0 {
+		fmt.Fprintf(&b, "\t\ttimeout %s\n", nftDuration(s.timeout))
+	}
+	if s.sweep > 0 {
+		fmt.Fprintf(&b, "\t\tgc-interval %s\n", nftDuration(s.sweep))
+	}
+	if len(s.elements) > 0 {
+		var texts []string
+		for _, e := range s.elements {
+			text := e.text
+			if s.key[0].Name == "ifname" {
+				text = fmt.Sprintf("%q", text)
+			}
+			texts = append(texts, text)
+		}
+		slices.Sort(texts)
+		fmt.Fprintf(&b, "\t\telements = { %s }\n", strings.Join(texts, ", "))
+	}
+	b.WriteString("\t}\n")
+	return b.String()
+}
+
+func (c chain) listing() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\tchain %s {\n", c.name)
+	if h := c.hook; h != nil {
+		hooks := map[uint32]string{unix.NF_INET_PRE_ROUTING: "prerouting", unix.NF_INET_LOCAL_IN: "input", unix.NF_INET_LOCAL_OUT: "output", unix.NF_INET_POST_ROUTING: "postrouting"}
+		priority := fmt.Sprint(h.priority)
+		if named, ok := map[int32]string{prioRaw: "raw", prioBeforeRaw: "raw - 1", prioSrcNAT: "srcnat"}[h.priority]; ok {
+			priority = named
+		}
+		fmt.Fprintf(&b, "\t\ttype %s hook %s priority %s; policy accept;\n", h.kind, hooks[h.num], priority)
+	}
+	for _, r := range c.rules {
+		fmt.Fprintf(&b, "\t\t%s\n", r.text())
+	}
+	b.WriteString("\t}\n")
+	return b.String()
+}
+
+// CanonicalRules are a description's rules in canonical form, by chain.
+func CanonicalRules(rs steer.Ruleset) (map[string][]string, error) {
+	out := map[string][]string{}
+	for _, c := range render(rs).chains {
+		for _, r := range c.rules {
+			text, err := r.canonical()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", r.text(), err)
+			}
+			out[c.name] = append(out[c.name], text)
+		}
+	}
+	return out, nil
+}
+
+// CanonicalTexts maps the canonical form of each rule to its text.
+func CanonicalTexts(rs steer.Ruleset) (map[string]string, error) {
+	out := map[string]string{}
+	for _, c := range render(rs).chains {
+		for _, r := range c.rules {
+			canonical, err := r.canonical()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", r.text(), err)
+			}
+			if other, ok := out[canonical]; ok && other != r.text() {
+				return nil, fmt.Errorf("%q and %q have one canonical form", r.text(), other)
+			}
+			out[canonical] = r.text()
+		}
+	}
+	return out, nil
+}
+
+// KernelRules are the rules of our table as the kernel dumps them, in canonical form.
+func (n *Nftables) KernelRules() (map[string][]string, error) { return n.rules("") }
+
+// NftDuration is nftDuration.
+func NftDuration(d time.Duration) string { return nftDuration(d) }
+
+// RuleMessages are the payloads of the messages that add a description's rules.
+func RuleMessages(rs steer.Ruleset) [][]byte {
+	var b batch
+	for _, c := range render(rs).chains {
+		for _, r := range c.rules {
+			b.addRule(c.name, r)
+		}
+	}
+	var out [][]byte
+	for _, m := range b.messages {
+		out = append(out, m.Data)
+	}
+	return out
+}
+
+// ReadRule reads one message of a dump.
+func ReadRule(data []byte) (map[string][]string, error) {
+	out := map[string][]string{}
+	err := readRule(data, out)
+	return out, err
+}
+
+// TouchesUs looks at one event.
+func TouchesUs(data []byte) bool { return touchesUs([]netlink.Message{{Data: data}}) }

@@ -1,0 +1,250 @@
+package nft_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// way is one family and protocol of a pod's questions.
+type way struct {
+	is4     bool
+	network string
+}
+
+func (w way) String() string {
+	if w.is4 {
+		return w.network + "4"
+	}
+	return w.network + "6"
+}
+
+func ways() []way { return []way{{true, "udp"}, {true, "tcp"}, {false, "udp"}, {false, "tcp"}} }
+
+// loss is one place where the questions of a pod get lost, or the answers to them.
+type loss struct {
+	name string
+	lost func(way) bool
+	// begin makes it so for one pod and returns its end.
+	begin func(r *rig, pod *testutil.Pod) (end func())
+}
+
+// netdev drops at a link's netdev hook what the rules say, as an XDP or tc program would.
+func netdev(ns *testutil.NetNS, link, hook, rules string) func() {
+	ns.RunInput(fmt.Sprintf("table netdev lost_%[1]s {\n\tchain c {\n\t\ttype filter hook %[2]s device %[1]q priority 0; policy accept;\n%[3]s\n\t}\n}\n", link, hook, rules), "nft", "-f", "-")
+	return func() { ns.Run("nft", "delete", "table", "netdev", "lost_"+link) }
+}
+
+func losses() []loss {
+	all := func(way) bool { return true }
+	// An egress policy that allows kube-dns and nothing else, before the host's prerouting.
+	onlyKubeDNS := func(r *rig) string {
+		return fmt.Sprintf("ip daddr %s accept\nip6 daddr %s accept\nudp dport 53 drop\ntcp dport 53 drop", r.server(way{is4: true}, false).Addr(), r.server(way{}, false).Addr())
+	}
+	return []loss{
+		{"a policy before prerouting", all, func(r *rig, pod *testutil.Pod) func() {
+			return netdev(r.node.Host, pod.HostInterface, "ingress", onlyKubeDNS(r))
+		}},
+		{"over udp", func(w way) bool { return w.network == "udp" }, func(r *rig, pod *testutil.Pod) func() {
+			return netdev(r.node.Host, pod.HostInterface, "ingress", "ip daddr 169.254.20.11 udp dport 53 drop\nip6 daddr fd00:90de:d95::b udp dport 53 drop")
+		}},
+		{"over tcp", func(w way) bool { return w.network == "tcp" }, func(r *rig, pod *testutil.Pod) func() {
+			return netdev(r.node.Host, pod.HostInterface, "ingress", "ip daddr 169.254.20.11 tcp dport 53 drop\nip6 daddr fd00:90de:d95::b tcp dport 53 drop")
+		}},
+		{"in ipv6", func(w way) bool { return !w.is4 }, func(r *rig, pod *testutil.Pod) func() {
+			return netdev(r.node.Host, pod.HostInterface, "ingress", "ip6 daddr fd00:90de:d95::b drop")
+		}},
+		{"the answers", all, func(_ *rig, pod *testutil.Pod) func() {
+			return netdev(pod.NetNS, "eth0", "ingress", "ip saddr 169.254.20.11 drop\nip6 saddr fd00:90de:d95::b drop")
+		}},
+		{"a tc program", func(w way) bool { return w.is4 }, func(r *rig, pod *testutil.Pod) func() {
+			r.node.Host.Run("tc", "qdisc", "add", "dev", pod.HostInterface, "clsact")
+			r.node.Host.Run("tc", "filter", "add", "dev", pod.HostInterface, "ingress", "protocol", "ip", "u32",
+				"match", "ip", "dst", "169.254.20.11/32", "action", "mirred", "egress", "redirect", "dev", "neardns0")
+			return func() { r.node.Host.Run("tc", "qdisc", "del", "dev", pod.HostInterface, "clsact") }
+		}},
+	}
+}
+
+// who asks once and says who answers, "" for nobody.
+func (r *rig) who(ns *testutil.NetNS, w way, wait time.Duration) string {
+	a, err := testutil.Ask(ns, r.server(w, false), "a.cluster.local", dns.TypeTXT, w.network, testutil.AskOptions{Timeout: wait, EDNS: 1232})
+	if err != nil {
+		return ""
+	}
+	return a.Who
+}
+
+// server is what a pod asks: the cluster DNS address, or the steering address itself.
+func (r *rig) server(w way, steering bool) netip.AddrPort {
+	for _, d := range r.host.Redirects {
+		if d.Is4() == w.is4 && steering {
+			return netip.AddrPortFrom(d.Steering, 53)
+		} else if d.Is4() == w.is4 {
+			return netip.AddrPortFrom(d.ClusterDNS, 53)
+		}
+	}
+	return netip.AddrPort{}
+}
+
+// everyWay runs f for all ways at once.
+func everyWay(f func(way)) {
+	var wg sync.WaitGroup
+	for _, w := range ways() {
+		wg.Go(func() { f(w) })
+	}
+	wg.Wait()
+}
+
+// Wherever a pod's questions or their answers are lost, the pod table gives it back by itself: nothing of ours looks on here.
+func TestPodIsGivenBack(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	r.serving()
+	pods := map[string]*testutil.Pod{}
+	for i, l := range losses() {
+		pods[l.name] = r.steered(fmt.Sprintf("p%d", i))
+	}
+	well := r.steered("well")
+	t.Run("losses", func(t *testing.T) {
+		for _, l := range losses() {
+			t.Run(l.name, func(t *testing.T) {
+				t.Parallel()
+				pod := pods[l.name]
+				everyWay(func(w way) {
+					if who := r.who(pod.NetNS, w, 2*time.Second); who != "AGENT" {
+						t.Errorf("%s before: answered by %q", w, who)
+					}
+				})
+				end := l.begin(r, pod)
+				start := time.Now()
+				everyWay(func(w way) {
+					if !l.lost(w) {
+						if who := r.who(pod.NetNS, w, 2*time.Second); who != "AGENT" {
+							t.Errorf("%s is not lost and answered by %q", w, who)
+						}
+						return
+					}
+					lost := 0
+					testutil.Eventually(t, 10*time.Second, func() error {
+						if who := r.who(pod.NetNS, w, short); who != "KUBEDNS" {
+							lost++
+							return fmt.Errorf("%s is answered by %q after %s", w, who, time.Since(start))
+						}
+						return nil
+					})
+					t.Logf("%s: as without neardns after %.1f s, %d questions one after the other lost", w, time.Since(start).Seconds(), lost)
+					if lost == 0 {
+						t.Errorf("%s: nothing was lost, so nothing is tried here", w)
+					}
+				})
+				unanswered, err := open(t, pod.NetNS).Unanswered(steer.Pod{Redirects: r.host.Redirects})
+				must(t, err)
+				for _, w := range ways() {
+					listed := slices.ContainsFunc(unanswered, func(u steer.PodWay) bool {
+						return u.ClusterDNS == r.server(w, false).Addr() && u.Protocol.String() == w.network
+					})
+					if listed != l.lost(w) {
+						t.Errorf("%s is lost: %v, listed: %v", w, l.lost(w), unanswered)
+					}
+				}
+				end()
+				everyWay(func(w way) {
+					if !l.lost(w) {
+						return
+					}
+					// A SYN-ACK that the agent's host sends once more, 1, 3 and 7 s after a SYN, is an answer, too.
+					late := w.network == "tcp" && l.name == "the answers"
+					if who := r.who(pod.NetNS, w, 2*time.Second); who != "KUBEDNS" && !late {
+						t.Errorf("%s: answered by %q before anybody tried the way", w, who)
+					}
+					// What the agent asks from the pod's netns, by the address that needs no table.
+					if _, err := testutil.Ask(pod.NetNS, r.server(w, true), "a.cluster.local", dns.TypeTXT, w.network, testutil.AskOptions{Timeout: 2 * time.Second}); err == nil {
+						t.Errorf("%s: the table lets the steering address through", w)
+					}
+					testutil.Eventually(t, 5*time.Second, func() error {
+						if who := r.who(pod.NetNS, w, short); who != "AGENT" {
+							return fmt.Errorf("%s: answered by %q after an answer from the steering address", w, who)
+						}
+						return nil
+					})
+				})
+			})
+		}
+	})
+	r.want("AGENT", well.NetNS, "beside them", r.clusterDNS()...)
+	for name, pod := range pods {
+		must(t, open(t, pod.NetNS).Verify(steer.Pod{Redirects: r.host.Redirects}))
+		_ = name
+	}
+}
+
+// Nobody of ours is alive and the switch is gone: DNS in steered pods is as without neardns.
+func TestPodIsGivenBackWithoutASwitch(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	r.serving()
+	pod := r.steered("pod")
+	r.want("AGENT", pod.NetNS, "before", r.clusterDNS()...)
+	r.kill()
+	r.node.Host.Run("nft", "delete", "table", "inet", steer.TableName)
+	everyWay(func(w way) {
+		testutil.Eventually(t, 10*time.Second, func() error {
+			if who := r.who(pod.NetNS, w, short); who != "KUBEDNS" {
+				return fmt.Errorf("%s: answered by %q", w, who)
+			}
+			return nil
+		})
+	})
+}
+
+// A connection that was given back stays so when the pod is steered again, and one that the agent serves stays with it.
+func TestGivenBackConnections(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	r.serving()
+	pod := r.steered("pod")
+	dial := func() *testutil.Conn {
+		t.Helper()
+		c, err := testutil.Dial(pod.NetNS, "tcp", r.clusterDNS()[0], testutil.AskOptions{})
+		must(t, err)
+		t.Cleanup(c.Close)
+		return c
+	}
+	ask := func(c *testutil.Conn, want, when string) {
+		t.Helper()
+		if a, err := c.Ask("a.cluster.local", dns.TypeTXT); err != nil || a.Who != want {
+			t.Errorf("%s: %v, %v, not by %s", when, a, err, want)
+		}
+	}
+	steered := dial()
+	ask(steered, "AGENT", "steered")
+	tcp := "{ ipv4 . tcp }"
+	pod.Run("nft", "flush", "set", "inet", "neardns", "trusted1")
+	pod.Run("nft", "add", "element", "inet", "neardns", "waiting1", tcp)
+	given := dial()
+	ask(given, "KUBEDNS", "given back")
+	ask(steered, "AGENT", "steered, then given back")
+	pod.Run("nft", "flush", "set", "inet", "neardns", "waiting1")
+	ask(dial(), "AGENT", "steered again")
+	ask(given, "KUBEDNS", "given back, then steered again")
+	ask(steered, "AGENT", "steered all along")
+}
+
+// What kube-dns answers under the switch is an answer: a pod beside a dead agent stays steered, and is served when it is back.
+func TestFallbackIsNoLoss(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	r.serving()
+	pod := r.steered("pod")
+	r.withdraw()
+	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); { // longer than an answer is waited for
+		r.want("KUBEDNS", pod.NetNS, "no lease", r.clusterDNS()...)
+	}
+	r.renew()
+	r.want("AGENT", pod.NetNS, "leased again", r.clusterDNS()...)
+}

@@ -1,0 +1,290 @@
+package nft_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// A pod that takes a neighbour's source, or one that lives nowhere, is neither served in its name nor noted; its questions go
+// to kube-dns, as they would without us. The neighbour itself notices nothing.
+func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
+	for attach, intercept := range map[testutil.Attach]bool{testutil.PTP: false, testutil.ProxyARP: true} {
+		t.Run(fmt.Sprintf("%s/intercept=%t", attach, intercept), func(t *testing.T) {
+			r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: attach}, func(h *steer.Host) { h.InterceptNode = intercept })
+			victim, thief := r.steered("victim"), r.steered("thief")
+			for _, where := range []string{"all", "default", thief.HostInterface} {
+				r.node.Host.Sysctl("net.ipv4.conf."+where+".rp_filter", "0")
+			}
+			all := append(r.clusterDNS(), r.local()...)
+			r.serving()
+			r.want("AGENT", victim.NetNS, "the neighbour", all...)
+			r.want("AGENT", thief.NetNS, "in its own name", all...)
+
+			sources := append(append([]netip.Addr{}, victim.Addrs...), addr("10.244.1.77"), addr("172.30.0.2"), addr("fd00:30::2"))
+			for _, a := range append(sources[:len(sources):len(sources)], unroutable()...) {
+				thief.AddAddr("eth0", testutil.Host(a))
+			}
+			forget(r)
+			for _, source := range append(sources, unroutable()...) {
+				for _, server := range all {
+					if server.Addr().Is4() == source.Is4() {
+						forge(thief.NetNS, source, server)
+					}
+				}
+			}
+			// The last of them has long been through once kube-dns was asked by that name.
+			testutil.Eventually(t, 5*time.Second, func() error {
+				if r.node.DNS.Asked("forged.cluster.local.") < len(sources) {
+					return errors.New("not at kube-dns")
+				}
+				return nil
+			})
+			if n := r.agent.Questions(""); n > 0 {
+				t.Errorf("%d forged questions were served: %v", n, r.agent.Log())
+			}
+			notes, err := r.nft.Notes()
+			must(t, err)
+			if len(notes.Asked) > 0 {
+				t.Errorf("noted: %v", notes.Asked)
+			}
+			counters, err := r.nft.Counters()
+			must(t, err)
+			if refused := counters[steer.CounterStranger].Packets; refused < uint64(2*len(sources)) {
+				t.Errorf("%d counted as refused", refused)
+			}
+			r.want("AGENT", victim.NetNS, "the neighbour, afterwards", all...)
+			for _, a := range append(sources, unroutable()...) {
+				thief.DelAddr("eth0", testutil.Host(a))
+			}
+			r.want("AGENT", thief.NetNS, "in its own name, afterwards", all...)
+		})
+	}
+}
+
+// unroutable are sources of which the host knows nothing but its default route.
+func unroutable() []netip.Addr {
+	return []netip.Addr{addr("203.0.113.9"), addr("2001:db8:9::9")}
+}
+
+// forge asks over both protocols in another's name; the answers are that one's.
+func forge(from *testutil.NetNS, source netip.Addr, server netip.AddrPort) {
+	for _, network := range networks {
+		_, _ = testutil.Ask(from, server, "forged.cluster.local", dns.TypeTXT, network,
+			testutil.AskOptions{Timeout: 20 * time.Millisecond, Source: netip.AddrPortFrom(source, 0)})
+	}
+}
+
+// forget begins the agent's log, the notes and the counters anew.
+func forget(r *rig) {
+	r.agent.Forget()
+	for _, set := range []string{"asked4", "asked6", "heard4", "heard6"} {
+		r.node.Host.Run("nft", "flush", "set", "inet", "neardns", set)
+	}
+	r.node.Host.Run("nft", "reset", "counters", "table", "inet", "neardns")
+}
+
+// What lives behind a pod, and is routed to there, lives behind the pod's link.
+func TestRoutedBehindAPodIsServed(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.ProxyARP})
+	pod := r.steered("pod")
+	for _, a := range []netip.Addr{addr("172.30.0.2"), addr("fd00:30::2")} {
+		pod.AddAddr("eth0", testutil.Host(a))
+		r.node.Host.AddRoute(testutil.Host(a), pod.Addr(a.Is4()), pod.HostInterface)
+	}
+	r.serving()
+	for _, server := range append(r.clusterDNS(), r.local()...) {
+		source := map[bool]netip.Addr{true: addr("172.30.0.2"), false: addr("fd00:30::2")}[server.Addr().Is4()]
+		for _, network := range networks {
+			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Source: netip.AddrPortFrom(source, 0)})
+			if err != nil || answer.Who != "AGENT" {
+				t.Errorf("%s over %s: %v, %v", server, network, answer, err)
+			}
+		}
+	}
+}
+
+// Where pods have no routes of their own, a program at the end of one link brings all packets to them (Cilium's cilium_host):
+// by which link a pod's packets come is then told by no route, and pods are served.
+func TestPodsBehindADetour(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.ProxyARP})
+	pod := r.steered("pod")
+	host := r.node.Host
+	testutil.VethPair(t, host, "detour0", host, "detour1")
+	for _, where := range []string{"all", "detour0", "detour1", pod.HostInterface} {
+		host.Sysctl("net.ipv4.conf."+where+".rp_filter", "0")
+	}
+	host.Sysctl("net.ipv4.conf.detour1.accept_local", "1")
+	mac := host.Link("detour1").Attrs().HardwareAddr.String()
+	for _, a := range pod.Addrs { // the program's part is a table of routes here
+		host.Run("ip", family(a), "rule", "add", "iif", "detour1", "lookup", "77")
+		host.Run("ip", family(a), "route", "add", a.String(), "dev", pod.HostInterface, "table", "77")
+		host.Run("ip", family(a), "route", "del", a.String(), "dev", pod.HostInterface)
+		host.Run("ip", "neigh", "replace", a.String(), "lladdr", mac, "dev", "detour0", "nud", "permanent")
+		host.AddRoute(testutil.Host(a), netip.Addr{}, "detour0")
+	}
+	all := append(r.clusterDNS(), r.local()...)
+	r.serving()
+	for _, server := range all {
+		_, _ = testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: 20 * time.Millisecond})
+	}
+	counters, err := r.nft.Counters()
+	must(t, err)
+	if n := counters[steer.CounterStranger].Packets; n < uint64(len(all)) {
+		t.Fatalf("%d questions refused: there is no detour", n)
+	}
+	must(t, r.nft.Apply(r.host)) // the table knows of it from here on
+	r.want("AGENT", pod.NetNS, "served", all...)
+	must(t, r.nft.Verify(r.host))
+}
+
+// attachBy hangs a pod on the host by another kind of link than a veth or bridge: named as the CNI plugin's own whose pods
+// come that way.
+var attachBy = map[string]func(t *testing.T, r *rig, pod *testutil.Pod){
+	"antrea-gw0": func(t *testing.T, r *rig, pod *testutil.Pod) { // a port of Open vSwitch, as far as a macvlan end shows it
+		testutil.VethPair(t, r.node.Host, "lower0", pod.NetNS, "eth0")
+		r.node.Host.Run("ip", "link", "add", "link", "lower0", "name", "antrea-gw0", "type", "macvlan", "mode", "private")
+		r.node.Host.Sysctl("net.ipv4.conf.lower0.arp_ignore", "1")
+		r.node.Host.NoDAD("antrea-gw0")
+		r.node.Host.Up("antrea-gw0")
+	},
+	"ovn-k8s-mp0": func(t *testing.T, r *rig, pod *testutil.Pod) { // without any link layer, as tun and some netkit modes
+		tunnel(t, r.node.Host, "ovn-k8s-mp0", pod.NetNS, "eth0")
+	},
+	"ovn0": func(t *testing.T, r *rig, pod *testutil.Pod) {
+		testutil.VethPair(t, r.node.Host, "ovn0", pod.NetNS, "eth0")
+	},
+}
+
+// Pods are served by whatever kind of link they come, in node-cache's place and where they are steered; and where a link leads
+// away from the node as well, they are answered by kube-dns and never cut off.
+func TestPodsByAnyKindOfLink(t *testing.T) {
+	for name, attach := range attachBy {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.NoneAttach})
+			pod := r.node.AddPod("pod")
+			attach(t, r, pod)
+			for _, p := range []struct{ pod, gateway string }{{"10.244.1.5", "10.244.1.1"}, {"fd00:244:1::5", "fd00:244:1::1"}} {
+				pod.AddAddr("eth0", testutil.Host(addr(p.pod)))
+				r.node.Host.AddAddr(name, testutil.Host(addr(p.gateway)))
+				r.node.Host.AddRoute(testutil.Host(addr(p.pod)), netip.Addr{}, name)
+				pod.AddRoute(testutil.Host(addr(p.gateway)), netip.Addr{}, "eth0")
+				pod.AddRoute(testutil.DefaultRoute(addr(p.gateway)), addr(p.gateway), "eth0")
+			}
+			r.steer(pod.NetNS)
+			r.serving()
+			all := append(r.clusterDNS(), r.local()...)
+			for _, role := range []string{"node", "nodecache"} {
+				h := r.host
+				asked := all
+				if role == "nodecache" {
+					h.Redirects, h.OwnLocals = nil, true
+					asked = r.local()
+				}
+				var err error
+				r.node.Host.Do(func() { h.Uplinks, err = rules.Uplinks() })
+				must(t, err)
+				must(t, r.nft.Apply(h))
+				r.renew4(h)
+				r.want("AGENT", pod.NetNS, role, asked...)
+				h.Uplinks = append(h.Uplinks, name)
+				must(t, r.nft.Apply(h))
+				r.want("KUBEDNS", pod.NetNS, role+", the link leads away as well", asked...)
+				must(t, r.nft.Apply(r.host))
+			}
+		})
+	}
+}
+
+// renew4 renews what a description has.
+func (r *rig) renew4(h steer.Host) {
+	r.t.Helper()
+	var at []netip.Addr
+	for _, d := range h.Redirects {
+		at = append(at, d.Steering)
+	}
+	for _, l := range h.Locals {
+		at = append(at, l.Address)
+	}
+	for _, a := range at {
+		must(r.t, errors.Join(r.lease.Renew(a, steer.UDP), r.lease.Renew(a, steer.TCP)))
+	}
+}
+
+// tunnel joins two namespaces by a tun device in each, and carries packets between them until the test ends.
+func tunnel(t *testing.T, a *testutil.NetNS, aName string, b *testutil.NetNS, bName string) {
+	t.Helper()
+	ends := [2]*os.File{openTun(t, a, aName), openTun(t, b, bName)}
+	for i, from := range ends {
+		to := ends[1-i]
+		go func() {
+			buf := make([]byte, 65536)
+			for {
+				n, err := from.Read(buf)
+				if err != nil {
+					return // closed
+				}
+				_, _ = to.Write(buf[:n])
+			}
+		}()
+	}
+	for _, e := range []struct {
+		ns   *testutil.NetNS
+		name string
+	}{{a, aName}, {b, bName}} {
+		e.ns.NoDAD(e.name)
+		e.ns.Up(e.name)
+	}
+}
+
+func openTun(t *testing.T, ns *testutil.NetNS, name string) *os.File {
+	t.Helper()
+	var f *os.File
+	ns.Do(func() {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err == nil {
+			var req *unix.Ifreq
+			if req, err = unix.NewIfreq(name); err == nil {
+				req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+				err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+			}
+		}
+		if err != nil {
+			testutil.Skip(t, "no tun devices here: "+strings.TrimSpace(err.Error()))
+		}
+		f = os.NewFile(uintptr(fd), name)
+	})
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// The switch looks at the routes again every few seconds, however much a source asks: what it remembers is not renewed.
+func TestHomesAreLookedAtAgain(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	pod := r.steered("pod")
+	r.serving()
+	known := func() string {
+		r.want("AGENT", pod.NetNS, "its own source", r.clusterDNS()...)
+		return r.node.Host.Run("nft", "list", "set", "inet", "neardns", "home4")
+	}
+	if got := known(); !strings.Contains(got, fmt.Sprintf("%q . %s", pod.HostInterface, pod.Addr(true))) {
+		t.Fatalf("not remembered:\n%s", got)
+	}
+	testutil.Eventually(t, 5*time.Second, func() error {
+		if got := known(); !strings.Contains(got, "expires 3s") {
+			return fmt.Errorf("renewed by each question:\n%s", got)
+		}
+		return nil
+	})
+}

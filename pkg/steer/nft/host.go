@@ -1,0 +1,356 @@
+package nft
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Times and bounds in the host table.
+const (
+	// drainTime is how long connections that the agent serves still reach it after its TCP lease ended or lapsed. Each
+	// renewal sets it anew, so that a lapse alone cuts nothing; it is longer than CoreDNS keeps an idle connection (10 s
+	// since the last question is its default, and clients wait 5 s at most for an answer, resolv.conf(5) "timeout").
+	drainTime = 10 * time.Second
+	// lifetimeStep divides lifetimes: the kernel keeps timeouts in ticks of its clock, of which 100, 250, 300 or 1000 make a
+	// second, and would give others back changed, which would be a drift for ever.
+	lifetimeStep = 20 * time.Millisecond
+	// connMemory is how long a connection's way is remembered after its last packet: kube-dns closes idle ones sooner.
+	connMemory = 5 * time.Minute
+	// connBound is the number of remembered connections; a full set costs only what it was there for.
+	connBound = 65536
+	// homeMemory is how long the switch takes a source to live behind a link without another look at the routes: the look costs
+	// more than half of what the rest of the switch does (BenchmarkDelivery). A moved address may be served there so long.
+	homeMemory = 5 * time.Second
+	// homeBound is above the addresses of a node's pods; a full set costs further ones the look.
+	homeBound = 4096
+	// zoneBase is the first of the conntrack zones that tell local addresses apart on the way back; one zone per
+	// local address. High enough to stay clear of the small zone numbers that meshes and OVN hand out.
+	zoneBase = 0x6e64
+	// leaseBound is far above the few addresses a node serves.
+	leaseBound = 256
+)
+
+func hostCounters() []string {
+	return []string{steer.CounterDeliveredUDP, steer.CounterDeliveredTCP, steer.CounterHeardUDP, steer.CounterHeardTCP, steer.CounterFallbackUDP, steer.CounterFallbackTCP,
+		steer.CounterProbe, steer.CounterHostUDP, steer.CounterHostTCP, steer.CounterUplink, steer.CounterStranger, steer.CounterLeaseRenewal}
+}
+
+// renderHost makes the host table. Addresses stand in sets and maps wherever they can, so that the chains are the same on
+// every node and the plugin can add a redirect without touching a rule.
+func renderHost(h steer.Host) table {
+	life := (cmp.Or(h.Lifetime, steer.DefaultLifetime) + lifetimeStep - 1).Truncate(lifetimeStep)
+	t := table{counters: hostCounters()}
+	t.sets = append(t.sets, interfaces("uplinks", h.Uplinks), interfaces("detours", h.Detours))
+	pre := chain{name: "prerouting", hook: &hook{kind: "filter", num: unix.NF_INET_PRE_ROUTING, priority: prioBeforeRaw}}
+	out := chain{name: "output", hook: &hook{kind: "filter", num: unix.NF_INET_LOCAL_OUT, priority: prioBeforeRaw}}
+	post := chain{name: "postrouting", hook: &hook{kind: "filter", num: unix.NF_INET_POST_ROUTING, priority: prioLast}}
+	in := chain{name: "input", hook: &hook{kind: "filter", num: unix.NF_INET_LOCAL_IN, priority: prioVeryLast}}
+	nat := chain{name: "prober_nat", hook: &hook{kind: "nat", num: unix.NF_INET_POST_ROUTING, priority: prioSrcNAT}}
+	host := chain{name: "host_output", hook: &hook{kind: "route", num: unix.NF_INET_LOCAL_OUT, priority: prioBeforeRaw}}
+	for _, f := range families() {
+		hf := hostOf(h, f)
+		t.sets = append(t.sets, hf.sets()...)
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			pre.rules = append(pre.rules, f.rule().nfproto().dport(p, 53).goTo("dns"+f.suffix))
+			host.rules = append(host.rules, f.rule().nfproto().dport(p, 53).goTo("host_"+p.String()+f.suffix))
+		}
+		in.rules = append(in.rules, hf.ownInput()...)
+		in.rules = append(in.rules, hf.input()...)
+		out.rules = append(out.rules, hf.output()...)
+		post.rules = append(post.rules, hf.postrouting()...)
+		for _, source := range []netip.Addr{steer.ProbeSource(f.is4()), steer.ProofSource(f.is4())} {
+			nat.rules = append(nat.rules, f.rule().saddr(source).oifNot(steer.ProberInterface).masquerade().end())
+		}
+		nat.rules = append(nat.rules, hf.ownNAT()...)
+		t.chains = append(t.chains, hf.chains(life)...)
+		t.chains = append(t.chains, hf.secretChain(h.Secret))
+		t.chains = append(t.chains, hf.evidenceChains()...)
+		t.chains = append(t.chains, hf.cededChains()...)
+		t.chains = append(t.chains, hf.ownChains()...)
+		if h.InterceptNode {
+			t.chains = append(t.chains, hf.hostChains()...)
+		}
+	}
+	t.chains = append(t.chains, pre, in, out, post, nat)
+	if h.InterceptNode {
+		t.chains = append(t.chains, host)
+	}
+	return t
+}
+
+// interfaces is a set of links' names.
+func interfaces(name string, links []string) set {
+	s := set{name: name, key: []nftables.SetDatatype{nftables.TypeIFName}}
+	for _, l := range sorted(links) {
+		s.elements = append(s.elements, element{key: ifname(l), text: l})
+	}
+	return s
+}
+
+// hostFamily is one family's part of the host table.
+type hostFamily struct {
+	*family
+	redirects []steer.Redirect // served and fallback only
+	served    []steer.Redirect
+	locals    []steer.Local
+	zones     []uint16 // of locals, by position
+	intercept bool
+	exempt    []netip.Addr
+	ceded     []netip.Addr
+	ownLocals bool
+	health    uint16
+}
+
+func hostOf(h steer.Host, f *family) hostFamily {
+	hf := hostFamily{family: f, intercept: h.InterceptNode, exempt: h.Exempt, ownLocals: h.OwnLocals, health: h.HealthPort}
+	for _, a := range sortedAddrs(h.Ceded) {
+		if a.Is4() == f.is4() {
+			hf.ceded = append(hf.ceded, a)
+		}
+	}
+	for i, rs := range [][]steer.Redirect{h.Redirects, h.FallbackOnly} {
+		for _, r := range rs {
+			if r.Is4() != f.is4() {
+				continue
+			}
+			if i == 0 {
+				hf.served = append(hf.served, r)
+			}
+			if !slices.ContainsFunc(hf.redirects, func(o steer.Redirect) bool { return o.Steering == r.Steering }) {
+				hf.redirects = append(hf.redirects, r)
+			}
+		}
+	}
+	locals := slices.Clone(h.Locals)
+	slices.SortFunc(locals, func(a, b steer.Local) int { return a.Address.Compare(b.Address) })
+	for i, l := range locals {
+		if l.Address.Is4() == f.is4() {
+			hf.locals = append(hf.locals, l)
+			hf.zones = append(hf.zones, zoneBase+uint16(i)) //nolint:gosec // a handful of addresses
+		}
+	}
+	return hf
+}
+
+// name appends the family to a set's or chain's name.
+func (hf hostFamily) name(base string) string { return base + hf.suffix }
+
+func (hf hostFamily) sets() []set {
+	addr := []nftables.SetDatatype{hf.addrType}
+	conn := []nftables.SetDatatype{hf.addrType, nftables.TypeInetService, hf.addrType}
+	ours := set{name: hf.name("ours"), key: addr}
+	cluster := set{name: hf.name("cluster"), key: addr, value: &hf.addrType}
+	intercept := set{name: hf.name("intercept"), key: addr, value: &hf.addrType}
+	answer := set{name: hf.name("answer"), key: addr, value: &hf.addrType}
+	for _, r := range hf.redirects {
+		ours.elements = append(ours.elements, keyElement(r.Steering))
+		cluster.elements = append(cluster.elements, mapElement(r.Steering, r.ClusterDNS))
+	}
+	for _, l := range hf.locals {
+		ours.elements = append(ours.elements, keyElement(l.Address))
+		cluster.elements = append(cluster.elements, mapElement(l.Address, l.ClusterDNS))
+	}
+	if hf.intercept {
+		for _, r := range hf.served {
+			intercept.elements = append(intercept.elements, mapElement(r.ClusterDNS, r.Steering))
+			answer.elements = append(answer.elements, mapElement(r.Steering, r.ClusterDNS))
+		}
+	}
+	exempt := set{name: hf.name("exempt"), key: addr, contents: atLeast}
+	for _, a := range hf.exempt {
+		if a.Is4() == hf.is4() {
+			exempt.elements = append(exempt.elements, keyElement(a))
+		}
+	}
+	return append([]set{
+		ours, cluster, intercept, answer, exempt,
+		{name: hf.name("lease_udp"), key: addr, contents: dynamic, size: leaseBound},
+		{name: hf.name("lease_tcp"), key: addr, contents: dynamic, size: leaseBound},
+		{name: hf.name("drain"), key: addr, contents: dynamic, size: leaseBound},
+		{name: hf.name("fallback_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
+		{name: hf.name("host_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
+		{name: hf.name("home"), key: []nftables.SetDatatype{nftables.TypeIFIndex, hf.addrType}, contents: dynamic, timeout: homeMemory, size: homeBound},
+	}, hf.evidenceSets()...)
+}
+
+// chains are the switch proper.
+func (hf hostFamily) chains(life time.Duration) []chain {
+	f := hf.family
+	fallback, conn := hf.name("fallback"), hf.name("fallback_conn")
+	leaseUDP, leaseTCP, drain := hf.name("lease_udp"), hf.name("lease_tcp"), hf.name("drain")
+	probe, proof := steer.ProbeSource(f.is4()), steer.ProofSource(f.is4())
+
+	dns := chain{name: hf.name("dns"), rules: slices.Concat([]rule{
+		// The node's own processes that name a local or steering address talk to the socket or get a refusal; there is
+		// no way to hand them to kube-dns from here.
+		f.rule().iif("lo").ret(),
+	}, hf.servicesFromBeside(), []rule{
+		f.rule().iifIn("uplinks").daddrIn(hf.name("ours")).count(steer.CounterUplink).goTo(fallback),
+		f.rule().iifIn("uplinks").ret(),
+		f.rule().iif(steer.ProberInterface).saddr(probe).daddrIn(hf.name("ours")).goTo(hf.name("probe")),
+		f.rule().iif(steer.ProberInterface).saddr(proof).goTo(fallback),
+		f.rule().daddrIn(hf.name("ours")).goTo(hf.name("switch")),
+		f.rule().saddrIn(hf.name("exempt")).ret(),
+		f.rule().setDaddrFrom(hf.name("intercept")).goTo(hf.name("switch")),
+	})}
+	probeChain := chain{name: hf.name("probe"), rules: []rule{
+		f.rule().proto(steer.UDP).boundSocket().count(steer.CounterProbe).notrack().accept(),
+		f.rule().syn(true).boundSocket().count(steer.CounterProbe).notrack().accept(),
+		hf.ownStream(f.rule().syn(false)),
+		f.rule().say("goto %s", fallback).gotoOnly(fallback),
+	}}
+	otherwise := f.rule().say("goto %s", fallback).gotoOnly(fallback)
+	sw := chain{name: hf.name("switch"), rules: []rule{
+		f.rule().homeIn(hf.name("home")).goTo(hf.name("known")),
+		// A source that lives elsewhere is neither served nor noted, so that no note and no share of misses is spent for it.
+		f.rule().stranger("detours").count(steer.CounterStranger).goTo(fallback),
+		f.rule().homeAdd(hf.name("home")).end(),
+		f.rule().gotoOnly(hf.name("known")),
+	}}
+	known := chain{name: hf.name("known"), rules: slices.Concat([]rule{
+		f.rule().proto(steer.UDP).daddrIn(leaseUDP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_udp")),
+		f.rule().proto(steer.TCP).goTo(hf.name("tcp")),
+	}, hf.cededTo(func() *ruleBuilder { return f.rule().proto(steer.UDP) }), []rule{otherwise})}
+	tcp := chain{name: hf.name("tcp"), rules: slices.Concat([]rule{
+		f.rule().syn(true).goTo(hf.name("syn")),
+		f.rule().connIn(conn).connUpdate(conn).goTo(fallback),
+		hf.ownStream(f.rule().daddrIn(leaseTCP)),
+		hf.ownStream(f.rule().daddrIn(drain)),
+	}, hf.cededStreams(), []rule{otherwise})}
+	syn := chain{name: hf.name("syn"), rules: slices.Concat([]rule{
+		f.rule().daddrIn(leaseTCP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_tcp")),
+	}, hf.cededTo(f.rule), []rule{
+		f.rule().connUpdate(conn).end(),
+		otherwise,
+	})}
+	deliverUDP := chain{name: hf.name("deliver_udp"), rules: append(hf.ask(), f.rule().count(steer.CounterDeliveredUDP).notrack().accept())}
+	deliverTCP := chain{name: hf.name("deliver_tcp"), rules: append(hf.ask(),
+		// A source port that fell back before and is used again now belongs to the agent.
+		f.rule().connDelete(conn).end(),
+		f.rule().count(steer.CounterDeliveredTCP).notrack().accept())}
+	fb := chain{name: fallback, rules: []rule{
+		f.rule().proto(steer.UDP).count(steer.CounterFallbackUDP).end(),
+		f.rule().syn(true).count(steer.CounterFallbackTCP).end(),
+	}}
+	fb.rules = append(fb.rules, hf.giveBack()...)
+
+	control := chain{name: hf.name("control"), rules: []rule{
+		f.rule().dport(steer.UDP, steer.PortRenewUDP).updateDaddr(leaseUDP, life).end(),
+		f.rule().dport(steer.UDP, steer.PortRenewTCP).updateDaddr(leaseTCP, life).end(),
+		f.rule().dport(steer.UDP, steer.PortRenewTCP).updateDaddr(drain, drainTime).end(),
+		f.rule().dport(steer.UDP, steer.PortWithdrawUDP).deleteDaddr(leaseUDP).end(),
+		f.rule().dport(steer.UDP, steer.PortWithdrawTCP).deleteDaddr(leaseTCP).end(),
+		f.rule().dport(steer.UDP, steer.PortWithdrawTCP).updateDaddr(drain, drainTime).end(),
+	}}
+	control.rules = append(control.rules, hf.holdRules()...)
+	control.rules = append(control.rules, f.rule().count(steer.CounterLeaseRenewal).drop())
+	answer := chain{name: hf.name("answers"), rules: []rule{
+		f.rule().notrack().end(),
+		// Under node interception the client asked the cluster DNS address. Steered pods are not disturbed: their own
+		// table just has nothing left to do.
+		f.rule().setSaddrFrom(hf.name("answer")).end(),
+	}}
+	return []chain{dns, probeChain, sw, known, deliverUDP, tcp, syn, deliverTCP, fb, control, answer}
+}
+
+// gotoOnly ends a rule that is nothing but its verdict.
+func (b *ruleBuilder) gotoOnly(chain string) rule {
+	b.phrases = nil
+	return b.goTo(chain)
+}
+
+// output keeps the agent's answers, and the node's own questions to it, out of conntrack, and takes the lease datagrams.
+func (hf hostFamily) output() []rule {
+	f := hf.family
+	rules := []rule{f.rule().daddrIn(hf.name("ours")).mark(steer.Mark).root().goTo(hf.name("secret"))}
+	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+		rules = append(rules, f.rule().sport(p, 53).saddrIn(hf.name("ours")).goTo(hf.name("answers")))
+		if hf.ownLocals {
+			rules = append(rules, f.rule().dport(p, 53).daddrIn(hf.name("ours")).goTo(hf.name("own_"+p.String())))
+			continue
+		}
+		rules = append(rules, f.rule().dport(p, 53).daddrIn(hf.name("ours")).notrack().end())
+	}
+	return append(rules, hf.healthProbes()...)
+}
+
+// secretChain lets the agent's own lease datagrams on to control. What does not know the secret passes, and so its sender learns
+// that it has no switch. Who does not know the secret either (the plugin, the doctor) leaves the chain to the agent.
+func (hf hostFamily) secretChain(s steer.Secret) chain {
+	c := chain{name: hf.name("secret"), anothers: s == 0}
+	if s != 0 {
+		control := hf.name("control")
+		c.rules = []rule{
+			hf.rule().secret(steer.UDP, s).goTo(control),
+			hf.rule().secret(steer.TCP, s).goTo(control),
+		}
+	}
+	return c
+}
+
+// giveBack hands a packet the cluster DNS address, and one to a local address the zone by which its answer is known again.
+func (hf hostFamily) giveBack() []rule {
+	var rules []rule
+	for i, l := range hf.locals {
+		rules = append(rules, hf.rule().daddr(l.Address).setZone(hf.zones[i]).end())
+	}
+	return append(rules, hf.rule().setDaddrFrom(hf.name("cluster")).accept())
+}
+
+// postrouting gives the local address back as source to what kube-dns answered in its place.
+func (hf hostFamily) postrouting() []rule {
+	var rules []rule
+	for i, l := range hf.locals {
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			rules = append(rules, hf.rule().sport(p, 53).saddr(l.ClusterDNS).replyInZone(hf.zones[i]).setSaddr(l.Address).end())
+		}
+	}
+	return rules
+}
+
+// hostChains steer the node's own processes, under the lease alone: in output, "socket" would find the sender's own. The
+// address is written, tested and, without a lease, written back, so that one map serves and the kernel re-routes only
+// what changed.
+func (hf hostFamily) hostChains() []chain {
+	f := hf.family
+	conn := hf.name("host_conn")
+	undo := f.rule().setDaddrFrom(hf.name("cluster")).end()
+	// The agent's own questions to the cluster DNS addresses, its last resort, would come back to it.
+	own := f.rule().mark(steer.Mark).clearMark().ret()
+	udp := chain{name: hf.name("host_udp"), rules: []rule{
+		own,
+		f.rule().daddrIn(hf.name("ours")).ret(),
+		f.rule().setDaddrFrom(hf.name("intercept")).end(),
+		f.rule().daddrIn(hf.name("lease_udp")).count(steer.CounterHostUDP).notrack().accept(),
+		undo,
+	}}
+	tcp := chain{name: hf.name("host_tcp"), rules: []rule{
+		own,
+		f.rule().daddrIn(hf.name("ours")).ret(),
+		f.rule().setDaddrFrom(hf.name("intercept")).end(),
+		f.rule().syn(true).daddrIn(hf.name("lease_tcp")).connUpdate(conn).count(steer.CounterHostTCP).notrack().accept(),
+		f.rule().syn(true).connDelete(conn).end(),
+		f.rule().connIn(conn).connUpdate(conn).notrack().accept(),
+		undo,
+	}}
+	return []chain{udp, tcp}
+}
+
+func keyElement(a netip.Addr) element { return element{key: a.AsSlice(), text: a.String()} }
+
+func mapElement(k, v netip.Addr) element {
+	return element{key: k.AsSlice(), value: v.AsSlice(), text: k.String() + " : " + v.String()}
+}
+
+func sorted[T cmp.Ordered](s []T) []T {
+	s = slices.Clone(s)
+	slices.Sort(s)
+	return slices.Compact(s)
+}

@@ -1,0 +1,281 @@
+package nft_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// node is a namespace with the addresses on a link, as the agent keeps them, and a host table.
+func node(t testing.TB, h steer.Host) (*testutil.NetNS, *nft.Nftables) {
+	t.Helper()
+	ns := testutil.NewNS(t, "node")
+	ns.Bridge("neardns0")
+	for _, a := range []netip.Addr{redirect4.Steering, local4.Address, redirect6.Steering, local6.Address} {
+		ns.AddAddr("neardns0", testutil.Host(a))
+	}
+	backend := open(t, ns)
+	must(t, backend.Apply(h))
+	return ns, backend
+}
+
+func openLease(t testing.TB, ns *testutil.NetNS) *steer.Lease {
+	t.Helper()
+	var lease *steer.Lease
+	var err error
+	ns.Do(func() { lease, err = steer.OpenLease(testSecret) })
+	must(t, err)
+	t.Cleanup(func() { _ = lease.Close() })
+	return lease
+}
+
+// holding lists the leases in force, sorted, as text.
+func holding(t testing.TB, backend *nft.Nftables) []string {
+	t.Helper()
+	leases, err := backend.Leases()
+	must(t, err)
+	var out []string
+	for _, l := range leases {
+		out = append(out, l.Protocol.String()+" "+l.Address.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestLeaseRenewAndWithdraw(t *testing.T) {
+	testutil.RequireRoot(t)
+	h := host()
+	h.Lifetime = time.Minute // no lapse of its own here
+	ns, backend := node(t, h)
+	lease := openLease(t, ns)
+	want := func(want ...string) {
+		t.Helper()
+		slices.Sort(want)
+		if diff := cmp.Diff(want, holding(t, backend)); diff != "" {
+			t.Fatalf("(-want +got)\n%s", diff)
+		}
+	}
+	before := generation(t, ns)
+	want()
+	must(t, lease.Renew(redirect4.Steering, steer.UDP))
+	want("udp 169.254.20.11")
+	must(t, lease.Renew(redirect4.Steering, steer.TCP))
+	must(t, lease.Renew(redirect6.Steering, steer.TCP))
+	must(t, lease.Renew(local4.Address, steer.UDP))
+	must(t, lease.Renew(local6.Address, steer.UDP))
+	want("udp 169.254.20.11", "tcp 169.254.20.11", "tcp fd00:90de:d95::b", "udp 169.254.20.10", "udp fd00:90de:d95::a")
+	must(t, lease.Withdraw(redirect4.Steering, steer.UDP))
+	want("tcp 169.254.20.11", "tcp fd00:90de:d95::b", "udp 169.254.20.10", "udp fd00:90de:d95::a")
+	must(t, lease.Withdraw(redirect4.Steering, steer.UDP)) // one that is gone
+	must(t, lease.Withdraw(redirect6.Steering, steer.TCP))
+	must(t, lease.Withdraw(local6.Address, steer.UDP))
+	want("tcp 169.254.20.11", "udp 169.254.20.10")
+	drain := ns.Run("nft", "list", "set", "inet", "neardns", "drain6")
+	if !strings.Contains(drain, "fd00:90de:d95::b") {
+		t.Errorf("no drain after a TCP lease was withdrawn:\n%s", drain)
+	}
+	if generation(t, ns) != before {
+		t.Error("leases cost transactions")
+	}
+	counters, err := backend.Counters()
+	must(t, err)
+	if got := counters[steer.CounterLeaseRenewal].Packets; got != 9 {
+		t.Errorf("%d lease datagrams counted, want 9", got)
+	}
+	must(t, backend.Verify(h))
+
+	// Many goroutines may use one Lease.
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 50 {
+				if err := errors.Join(lease.Renew(redirect4.Steering, steer.UDP), lease.Renew(redirect6.Steering, steer.UDP)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	want("tcp 169.254.20.11", "udp 169.254.20.10", "udp 169.254.20.11", "udp fd00:90de:d95::b")
+	must(t, lease.Close())
+	must(t, lease.Close())
+	if err := lease.Renew(redirect4.Steering, steer.UDP); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("renewal by a closed lease: %v", err)
+	}
+}
+
+// A lease ends by itself within its lifetime, and one that is renewed in time never does.
+func TestLeaseLapses(t *testing.T) {
+	testutil.RequireRoot(t)
+	const lifetime = 400 * time.Millisecond
+	h := host()
+	h.Lifetime = lifetime
+	ns, backend := node(t, h)
+	lease := openLease(t, ns)
+	start := time.Now()
+	for time.Since(start) < 3*lifetime {
+		renewed := time.Now()
+		must(t, lease.Renew(redirect4.Steering, steer.UDP))
+		must(t, lease.Renew(redirect6.Steering, steer.TCP))
+		leases, err := backend.Leases()
+		must(t, err)
+		if len(leases) != 2 && time.Since(renewed) < lifetime/2 {
+			t.Fatalf("a lease lapsed although it was renewed: %v", leases)
+		}
+		for _, l := range leases {
+			if l.Expires > lifetime {
+				t.Fatalf("%v left, more than the lifetime", l.Expires)
+			}
+		}
+		<-time.After(lifetime / 8) // the pace of renewal is what is tried
+	}
+	renewed := time.Now()
+	must(t, lease.Renew(redirect4.Steering, steer.UDP))
+	testutil.Eventually(t, 5*time.Second, func() error {
+		if got := holding(t, backend); len(got) > 0 {
+			return errors.New("still held: " + strings.Join(got, ", "))
+		}
+		return nil
+	})
+	if took := time.Since(renewed); took < lifetime-50*time.Millisecond || took > lifetime+lateness {
+		t.Errorf("the lease lasted %v, not %v", took, lifetime)
+	}
+}
+
+// Without the rule that takes lease datagrams nobody may believe that a lease stands.
+func TestLeaseWithoutSwitch(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns, backend := node(t, host())
+	lease := openLease(t, ns)
+	must(t, lease.Renew(redirect4.Steering, steer.UDP))
+	must(t, backend.Remove())
+	for _, a := range []netip.Addr{redirect4.Steering, local6.Address} {
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			if err := lease.Renew(a, p); !errors.Is(err, steer.ErrNoSwitch) {
+				t.Errorf("renew %s %s without a switch: %v", p, a, err)
+			}
+			if err := lease.Withdraw(a, p); !errors.Is(err, steer.ErrNoSwitch) {
+				t.Errorf("withdraw %s %s without a switch: %v", p, a, err)
+			}
+		}
+	}
+	must(t, backend.Apply(host()))
+	must(t, lease.Renew(redirect4.Steering, steer.UDP))
+	if got := holding(t, backend); len(got) != 1 {
+		t.Errorf("leases %v", got)
+	}
+	// An address that the switch does not know is nobody's lease.
+	if err := lease.Renew(redirect4b.Steering, steer.UDP); err == nil {
+		t.Error("a lease for an address that is not ours")
+	}
+	if got := holding(t, backend); len(got) != 1 {
+		t.Errorf("leases %v", got)
+	}
+}
+
+// The address need not be there for its lease to be withdrawn, nor for a renewal to be harmless.
+func TestLeaseOfAnAbsentAddress(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "bare")
+	backend := open(t, ns)
+	must(t, backend.Apply(host()))
+	lease := openLease(t, ns)
+	if err := lease.Withdraw(redirect4.Steering, steer.UDP); err == nil {
+		t.Log("no route, and yet the rule took it")
+	} else {
+		t.Log(err) // said, and nothing else
+	}
+	if got := holding(t, backend); len(got) != 0 {
+		t.Errorf("leases %v", got)
+	}
+}
+
+// Nobody but a root process of the host with our mark renews a lease: not a pod, not a process without the mark, not
+// another user.
+func TestLeaseIsNobodyElses(t *testing.T) {
+	testutil.RequireRoot(t)
+	h := host()
+	h.Lifetime = time.Minute
+	ns, backend := node(t, h)
+	pod := testutil.NewNS(t, "pod")
+	testutil.VethPair(t, ns, "pod0", pod, "eth0")
+	for _, p := range []struct {
+		ns     *testutil.NetNS
+		link   string
+		prefix string
+	}{{ns, "pod0", "10.244.0.1/24"}, {pod, "eth0", "10.244.0.2/24"}, {ns, "pod0", "fd00:244::1/64"}, {pod, "eth0", "fd00:244::2/64"}} {
+		p.ns.AddAddr(p.link, netip.MustParsePrefix(p.prefix))
+	}
+	pod.AddRoute(testutil.DefaultRoute(addr("10.244.0.1")), addr("10.244.0.1"), "eth0")
+	pod.AddRoute(testutil.DefaultRoute(addr("fd00:244::1")), addr("fd00:244::1"), "eth0")
+	try := func(from *testutil.NetNS, mark int) {
+		for _, to := range []netip.Addr{redirect4.Steering, redirect6.Steering} {
+			for _, port := range []uint16{17, 6, 117, 106} {
+				from.Do(func() {
+					c, err := net.Dial("udp", netip.AddrPortFrom(to, port).String())
+					must(t, err)
+					defer func() { _ = c.Close() }()
+					raw, err := c.(*net.UDPConn).SyscallConn()
+					must(t, err)
+					must(t, raw.Control(func(fd uintptr) {
+						if mark != 0 {
+							must(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark))
+						}
+					}))
+					_, _ = c.Write(nil)
+				})
+			}
+		}
+	}
+	try(pod, steer.Mark)
+	try(pod, 0)
+	try(ns, 0)
+	try(ns, 1)
+	ns.Do(func() { // another user, with our mark: what counts is who opened the socket
+		const nobody = 65534
+		uid, err := unix.SetfsuidRetUid(nobody)
+		must(t, err)
+		l, err := steer.OpenLease(testSecret)
+		_, _ = unix.SetfsuidRetUid(uid)
+		must(t, err)
+		defer func() { _ = l.Close() }()
+		if err := l.Renew(redirect4.Steering, steer.UDP); !errors.Is(err, steer.ErrNoSwitch) {
+			t.Errorf("another user's renewal: %v", err)
+		}
+	})
+	if got := holding(t, backend); len(got) != 0 {
+		t.Errorf("leases that nobody proved: %v", got)
+	}
+	lease := openLease(t, ns)
+	must(t, lease.Renew(redirect4.Steering, steer.UDP))
+	try(pod, steer.Mark)
+	try(ns, 0)
+	if got := holding(t, backend); !slices.Equal(got, []string{"udp 169.254.20.11"}) {
+		t.Errorf("leases %v after others' datagrams", got)
+	}
+}
+
+// More addresses than a node ever serves do not overflow the sets, and a foreign DROP in OUTPUT does not keep renewals out.
+func TestLeaseBesideForeignOutput(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns, backend := node(t, host())
+	ns.RunInput("table inet firewall { chain out { type filter hook output priority filter; policy drop; }; }", "nft", "-f", "-")
+	lease := openLease(t, ns)
+	must(t, lease.Renew(redirect4.Steering, steer.UDP))
+	must(t, lease.Renew(redirect6.Steering, steer.UDP))
+	if got := holding(t, backend); len(got) != 2 {
+		t.Errorf("leases %v under a foreign OUTPUT policy of DROP", got)
+	}
+}

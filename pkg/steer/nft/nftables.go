@@ -1,0 +1,500 @@
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Nftables is the nftables back end for one netns. It talks to the kernel through netlink and needs no binary. It holds
+// sockets in that netns until Close, and is safe for concurrent use by processes, not by goroutines.
+type Nftables struct {
+	nsFD   int
+	conn   *netlink.Conn  // transactions, and rules
+	reader *nftables.Conn // the rest of what is read; opened at its first use, see read
+}
+
+// attempts bounds retries of a dump that another program's commit interrupted (EINTR) and of a transaction that lost a
+// race with another of ours (ENOENT, EEXIST): each retry reads afresh.
+const attempts = 8
+
+// Open opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed
+// afterwards.
+func Open(nsFD int) (*Nftables, error) {
+	nsFD, err := hostnet.HoldNetNS(nsFD)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := hostnet.Dial(unix.NETLINK_NETFILTER, nsFD)
+	if err != nil {
+		if errors.Is(err, unix.EPROTONOSUPPORT) { // without nfnetlink there is no nf_tables
+			err = fmt.Errorf("%w: %w", steer.ErrNotSupported, err)
+		}
+		return nil, errors.Join(err, unix.Close(nsFD))
+	}
+	return &Nftables{nsFD: nsFD, conn: conn}, nil
+}
+
+// read is the socket that google/nftables reads with. Opening one costs as much as several requests, and a plain ADD or
+// DEL needs none.
+func (n *Nftables) read() (*nftables.Conn, error) {
+	if n.reader != nil {
+		return n.reader, nil
+	}
+	reader, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(hostnet.ToEnter(n.nsFD)),
+		nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetReadBuffer(hostnet.ReadBuffer) }))
+	if err != nil {
+		return nil, fmt.Errorf("open nftables socket: %w", err)
+	}
+	n.reader = reader
+	return reader, nil
+}
+
+// commit sends the batch. After an error the socket may hold further replies to the same batch, so it is replaced.
+func (n *Nftables) commit(b *batch) error {
+	err := b.send(n.conn)
+	if err == nil {
+		return nil
+	}
+	fresh, dialErr := hostnet.Dial(unix.NETLINK_NETFILTER, n.nsFD)
+	if dialErr != nil {
+		return errors.Join(err, dialErr)
+	}
+	_ = n.conn.Close()
+	n.conn = fresh
+	return err
+}
+
+// Close releases the sockets; rules stay.
+func (n *Nftables) Close() error {
+	var err error
+	if n.reader != nil {
+		err = n.reader.CloseLasting()
+	}
+	return errors.Join(n.conn.Close(), err, unix.Close(n.nsFD))
+}
+
+// ourTable is the table as google/nftables wants it named in requests.
+func ourTable() *nftables.Table {
+	return &nftables.Table{Name: steer.TableName, Family: nftables.TableFamilyINet}
+}
+
+// Apply makes the table equal to rs in one transaction, and does nothing when it is equal already. Leases, counters and what the
+// plugin put into sets of its own are kept.
+func (n *Nftables) Apply(rs steer.Ruleset) error {
+	_, err := n.Repair(rs)
+	return err
+}
+
+// Repair is Apply that tells what it found different, as Verify would have.
+func (n *Nftables) Repair(rs steer.Ruleset) (drift []string, err error) {
+	want, err := n.rendered(rs)
+	if err != nil {
+		return nil, err
+	}
+	err = n.retry("apply rules", func() error {
+		have, err := n.load()
+		if err != nil {
+			return err
+		}
+		if drift = compare(want, have); len(drift) == 0 {
+			return nil
+		}
+		var b batch
+		b.change(want, have)
+		return n.commit(&b)
+	})
+	return drift, err
+}
+
+// Ensure adds what rs has and the table lacks, and never edits or removes anything. A table with other rules of ours in it (a newer or
+// older agent's) is left as it is but for missing addresses.
+func (n *Nftables) Ensure(rs steer.Ruleset) error {
+	return n.retry("ensure rules", func() error {
+		whole, err := n.wholeFor(rs)
+		if err != nil || whole {
+			return err
+		}
+		return n.complete(rs)
+	})
+}
+
+// Restore is Ensure without its cheap look first: it brings back what Lacks finds.
+func (n *Nftables) Restore(rs steer.Host) error {
+	return n.retry("restore rules", func() error { return n.complete(rs) })
+}
+
+func (n *Nftables) complete(rs steer.Ruleset) error {
+	have, err := n.load()
+	if err != nil {
+		return err
+	}
+	want, err := n.rendered(rs)
+	if err != nil {
+		return err
+	}
+	var b batch
+	b.complete(want, have)
+	return n.commit(&b)
+}
+
+// render makes the table of a description.
+func render(rs steer.Ruleset) table {
+	switch rs := rs.(type) {
+	case steer.Pod:
+		return renderPod(rs)
+	case steer.Host:
+		return renderHost(rs)
+	}
+	panic(fmt.Sprintf("no rules for a %T", rs)) // there are no others
+}
+
+// rendered makes the table of a description, with what it leaves to be looked up here.
+func (n *Nftables) rendered(rs steer.Ruleset) (table, error) {
+	if h, ok := rs.(steer.Host); ok && h.Detours == nil {
+		var err error
+		if h.Detours, err = hostnet.Detours(n.nsFD, steer.OwnLinks()...); err != nil {
+			return table{}, err
+		}
+		rs = h
+	}
+	return render(rs), nil
+}
+
+// Verify returns nil when the table means what rs says, a *DriftError that names the differences otherwise. What differs is read twice: a dump that began while another transaction took effect may hold
+// rules of both generations, and where it began after the kernel had raised its generation no flag tells.
+func (n *Nftables) Verify(rs steer.Ruleset) error {
+	want, err := n.rendered(rs)
+	if err != nil {
+		return err
+	}
+	var before []string
+	return n.retry("verify rules", func() error {
+		have, err := n.load()
+		if err != nil {
+			return err
+		}
+		items := compare(want, have)
+		switch {
+		case len(items) == 0:
+			return nil
+		case slices.Equal(items, before):
+			return &steer.DriftError{Items: items}
+		}
+		before = items
+		return errUnsettled
+	})
+}
+
+// Remove deletes the table. It succeeds when there is none.
+func (n *Nftables) Remove() error {
+	return n.retry("remove table", func() error {
+		var b batch
+		b.addTable() // so that the deletion never meets an absent table, in one transaction
+		b.deleteTable()
+		return n.commit(&b)
+	})
+}
+
+// Whole is the cheap look at a host table: it is there, has rules, and holds rs's addresses. Where it is true, Ensure would
+// change nothing.
+func (n *Nftables) Whole(rs steer.Ruleset) (bool, error) {
+	var whole bool
+	err := n.retry("look at rules", func() (err error) {
+		whole, err = n.wholeFor(rs)
+		return err
+	})
+	return whole, err
+}
+
+// IsUplink reports whether the host table treats an interface as leading away from the node.
+func (n *Nftables) IsUplink(name string) (bool, error) {
+	var is bool
+	err := n.retry("read uplinks", func() error {
+		have, err := n.elements("uplinks")
+		is = len(missing([]element{{key: ifname(name)}}, have)) == 0
+		return err
+	})
+	return is, err
+}
+
+// Supported has the kernel check one transaction with every expression that the tables use, in a scratch table that is
+// never committed. The error names what is missing as well as the kernel tells, and wraps ErrNotSupported. One table holds both
+// families, so it is the same for all addresses.
+func (n *Nftables) Supported(...netip.Addr) error {
+	addr := netip.MustParseAddr
+	redirects := []steer.Redirect{{ClusterDNS: addr("192.0.2.1"), Steering: addr("192.0.2.2")}, {ClusterDNS: addr("2001:db8::1"), Steering: addr("2001:db8::2")}}
+	locals := []steer.Local{{Address: addr("192.0.2.3"), ClusterDNS: addr("192.0.2.1")}, {Address: addr("2001:db8::3"), ClusterDNS: addr("2001:db8::1")}}
+	var errs []error
+	for _, part := range []struct {
+		name string
+		rs   steer.Ruleset
+	}{{"pod table", steer.Pod{Redirects: redirects}}, {"host table", steer.Host{Redirects: redirects, Locals: locals, InterceptNode: true, OwnLocals: true, HealthPort: 8080, Secret: 1}}} {
+		b := batch{table: steer.TableName + "-scratch"}
+		b.complete(render(part.rs), loaded{})
+		if err := b.rehearse(n.conn); err != nil {
+			fresh, dialErr := hostnet.Dial(unix.NETLINK_NETFILTER, n.nsFD)
+			if dialErr != nil {
+				return dialErr
+			}
+			_ = n.conn.Close()
+			n.conn = fresh
+			errs = append(errs, fmt.Errorf("%s: %w (Linux %s): %w", part.name, steer.ErrNotSupported, steer.Kernel(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Present reports whether the table is there at all.
+func (n *Nftables) Present() (bool, error) {
+	var present bool
+	err := n.retry("look for table", func() (err error) {
+		present, err = n.present()
+		return err
+	})
+	return present, err
+}
+
+// retry runs f again while the kernel says that something else changed meanwhile.
+func (n *Nftables) retry(what string, f func() error) error {
+	var err error
+	for range attempts {
+		var drift *steer.DriftError
+		if err = f(); err == nil {
+			return nil
+		} else if errors.As(err, &drift) {
+			return err
+		}
+		if !hasErrno(err, unix.EINTR) && !hasErrno(err, unix.EAGAIN) && !hasErrno(err, unix.ENOENT) && !hasErrno(err, unix.EEXIST) && !hasErrno(err, unix.EBUSY) {
+			break
+		}
+	}
+	if hasErrno(err, unix.EOPNOTSUPP) || hasErrno(err, unix.EPROTONOSUPPORT) || hasErrno(err, unix.EAFNOSUPPORT) {
+		return fmt.Errorf("%s: %w: %w", what, steer.ErrNotSupported, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// hasErrno looks for a kernel error also where google/nftables v0.3.0 has flattened it to text.
+func hasErrno(err error, errno syscall.Errno) bool {
+	return errors.Is(err, errno) || err != nil && strings.HasSuffix(err.Error(), errno.Error())
+}
+
+// load reads our table as it stands in the kernel. An absent table is an empty one.
+func (n *Nftables) load() (loaded, error) {
+	have := loaded{chains: map[string]loadedChain{}, sets: map[string]loadedSet{}, counters: map[string]bool{}}
+	if present, err := n.present(); err != nil || !present {
+		return have, err
+	}
+	read, err := n.read()
+	if err != nil {
+		return have, err
+	}
+	sets, err := read.GetSets(ourTable())
+	if hasErrno(err, unix.ENOENT) {
+		return have, nil
+	} else if err != nil {
+		return have, fmt.Errorf("list sets: %w", err)
+	}
+	for _, s := range sets {
+		if s.Anonymous {
+			continue
+		}
+		ls := loadedSet{shape: shapeOf(s)}
+		if !s.Dynamic {
+			if ls.elements, err = n.elements(s.Name); err != nil {
+				return have, err
+			}
+		}
+		have.sets[s.Name] = ls
+	}
+	own, err := read.ListTableOfFamily(steer.TableName, nftables.TableFamilyINet)
+	if err != nil {
+		return have, fmt.Errorf("look for table: %w", err)
+	}
+	// google/nftables v0.3.0 reads the flags, which are big endian, in the machine's byte order; a test watches it.
+	flags := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, own.Flags))
+	have.dormant = flags&unix.NFT_TABLE_F_DORMANT != 0
+	objects, err := read.GetNamedObjects(ourTable())
+	if err != nil && !hasErrno(err, unix.ENOENT) {
+		return have, fmt.Errorf("list counters: %w", err)
+	}
+	for _, o := range objects {
+		if named, ok := o.(*nftables.NamedObj); ok && named.Type == nftables.ObjTypeCounter {
+			have.counters[named.Name] = true
+		}
+	}
+	chains, err := read.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil && !hasErrno(err, unix.ENOENT) {
+		return have, fmt.Errorf("list chains: %w", err)
+	}
+	for _, c := range chains {
+		if c.Table.Name != steer.TableName {
+			continue
+		}
+		have.chains[c.Name] = loadedChain{hook: hookOf(c)}
+	}
+	rules, err := n.rules("")
+	if err != nil {
+		return have, err
+	}
+	for name, list := range rules {
+		c := have.chains[name]
+		c.rules = list
+		have.chains[name] = c
+	}
+	return have, nil
+}
+
+// Counters reads the host table's counters.
+func (n *Nftables) Counters() (map[string]steer.Counter, error) {
+	out := map[string]steer.Counter{}
+	err := n.retry("read counters", func() error {
+		read, err := n.read()
+		if err != nil {
+			return err
+		}
+		objects, err := read.GetNamedObjects(ourTable())
+		if err != nil {
+			return err
+		}
+		for _, o := range objects {
+			if named, ok := o.(*nftables.NamedObj); ok && named.Type == nftables.ObjTypeCounter {
+				if c, ok := named.Obj.(*expr.Counter); ok {
+					out[named.Name] = steer.Counter{Packets: c.Packets, Bytes: c.Bytes}
+				}
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Leases lists the leases in force.
+func (n *Nftables) Leases() ([]steer.LeaseState, error) {
+	var out []steer.LeaseState
+	err := n.retry("read leases", func() error {
+		out = nil
+		read, err := n.read()
+		if err != nil {
+			return err
+		}
+		for _, f := range families() {
+			for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+				s := &nftables.Set{Table: ourTable(), Name: "lease_" + p.String() + f.suffix, KeyType: f.addrType, HasTimeout: true}
+				elements, err := read.GetSetElements(s)
+				if hasErrno(err, unix.ENOENT) {
+					continue
+				} else if err != nil {
+					return err
+				}
+				for _, e := range elements {
+					if a, ok := netip.AddrFromSlice(e.Key); ok && e.Expires > 0 {
+						out = append(out, steer.LeaseState{Address: a, Protocol: p, Expires: e.Expires})
+					}
+				}
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Exempt leaves pods, by address, out of node interception. Addresses that are exempt already do no harm.
+func (n *Nftables) Exempt(addrs ...netip.Addr) error { return n.exempt(addrs, true) }
+
+// Unexempt takes pods' addresses back; absent ones, and an absent table, do no harm.
+func (n *Nftables) Unexempt(addrs ...netip.Addr) error { return n.exempt(addrs, false) }
+
+func (n *Nftables) exempt(addrs []netip.Addr, add bool) error {
+	return n.retry("change exempt pods", func() error {
+		var b batch
+		for _, f := range families() {
+			name := "exempt" + f.suffix
+			have, err := n.elements(name)
+			if err != nil {
+				return err
+			}
+			var todo []element
+			for _, a := range addrs {
+				if e := keyElement(a); a.Is4() == f.is4() && add == (len(missing([]element{e}, have)) > 0) {
+					todo = append(todo, e)
+				}
+			}
+			if add {
+				b.addElements(name, todo)
+			} else {
+				b.deleteElements(name, todo)
+			}
+		}
+		return n.commit(&b)
+	})
+}
+
+// missing lists the elements of want that have lacks; an element with another value is missing too.
+func missing(want, have []element) []element {
+	var out []element
+	for _, w := range want {
+		if !slices.ContainsFunc(have, func(h element) bool {
+			return bytes.Equal(h.key, w.key) && (w.value == nil || bytes.Equal(h.value, w.value))
+		}) {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+func hookOf(c *nftables.Chain) string {
+	if c.Hooknum == nil || c.Priority == nil {
+		return ""
+	}
+	policy := uint32(nfAccept)
+	if c.Policy != nil {
+		policy = uint32(*c.Policy)
+	}
+	return hookText(string(c.Type), uint32(*c.Hooknum), int32(*c.Priority), policy)
+}
+
+func shapeOf(s *nftables.Set) string {
+	value := uint32(0)
+	if s.IsMap {
+		value = s.DataType.GetNFTMagic()
+	}
+	var flags uint32
+	for flag, on := range map[uint32]bool{unix.NFT_SET_CONSTANT: s.Constant, unix.NFT_SET_INTERVAL: s.Interval, unix.NFT_SET_MAP: s.IsMap,
+		unix.NFT_SET_TIMEOUT: s.HasTimeout, unix.NFT_SET_EVAL: s.Dynamic} {
+		if on {
+			flags |= flag
+		}
+	}
+	return shapeText(s.KeyType.GetNFTMagic(), value, flags, s.Timeout, s.Size)
+}
+
+func hookText(kind string, num uint32, priority int32, policy uint32) string {
+	word := "drop"
+	if policy == nfAccept {
+		word = "accept"
+	}
+	return fmt.Sprintf("type %s hook %d priority %d policy %s", kind, num, priority, word)
+}
+
+func shapeText(key, value, flags uint32, timeout time.Duration, size uint32) string {
+	if flags&unix.NFT_SET_EVAL == 0 {
+		size = 0 // the kernel reports none for a set that only transactions fill
+	}
+	return fmt.Sprintf("key %d value %d flags %#x timeout %s size %d", key, value, flags, timeout, size)
+}

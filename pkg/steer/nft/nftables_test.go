@@ -1,0 +1,315 @@
+package nft_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// host is the description that most kernel tests apply.
+func host() steer.Host {
+	return steer.Host{Redirects: []steer.Redirect{redirect4, redirect6}, Locals: []steer.Local{local4, local6}, Uplinks: []string{"eth0"}, Secret: testSecret}
+}
+
+// testSecret is that of every Lease here that opens without another.
+const testSecret steer.Secret = 0x6e65617264736e64
+
+// generation is the number that the kernel raises at every nftables transaction of a namespace.
+func generation(t testing.TB, ns *testutil.NetNS) uint32 {
+	t.Helper()
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns.FD()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	replies, err := conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request | netlink.Acknowledge},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+	})
+	if err != nil || len(replies) == 0 {
+		t.Fatalf("read generation: %v", err)
+	}
+	attrs, err := netlink.UnmarshalAttributes(replies[0].Data[4:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range attrs {
+		if a.Type == unix.NFTA_GEN_ID {
+			return binary.BigEndian.Uint32(a.Data)
+		}
+	}
+	t.Fatal("no generation in the kernel's reply")
+	return 0
+}
+
+func ruleset(ns *testutil.NetNS) string { return ns.Run("nft", "-s", "list", "ruleset") }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestApplyIsIdempotent(t *testing.T) {
+	testutil.RequireRoot(t)
+	for name, rs := range rulesets() {
+		t.Run(name, func(t *testing.T) {
+			ns := testutil.NewNS(t, "apply")
+			backend := open(t, ns)
+			var drift *steer.DriftError
+			if err := backend.Verify(rs); !errors.As(err, &drift) {
+				t.Errorf("verify of nothing: %v", err)
+			}
+			must(t, backend.Apply(rs))
+			must(t, backend.Verify(rs))
+			before, listed := generation(t, ns), ruleset(ns)
+			for range 3 {
+				must(t, backend.Apply(rs))
+				must(t, backend.Ensure(rs))
+				must(t, backend.Verify(rs))
+			}
+			if whole, err := backend.Whole(rs); err != nil || !whole && !strings.HasSuffix(name, "-none") {
+				t.Errorf("not whole: %v, %v", whole, err)
+			}
+			if after := generation(t, ns); after != before && name != "pod-none" { // an empty table is cheap to write again
+				t.Errorf("%d transactions on an unchanged table", after-before)
+			}
+			if diff := cmp.Diff(listed, ruleset(ns)); diff != "" {
+				t.Errorf("changed:\n%s", diff)
+			}
+		})
+	}
+}
+
+// From every description to every other, in one table: what the kernel ends with is always the last one.
+func TestApplyFromAnyToAny(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "any")
+	backend := open(t, ns)
+	all := rulesets()
+	for from, a := range all {
+		for to, b := range all {
+			must(t, backend.Apply(a))
+			if err := backend.Apply(b); err != nil {
+				t.Fatalf("%s to %s: %v", from, to, err)
+			}
+			if err := backend.Verify(b); err != nil {
+				t.Errorf("%s to %s: %v", from, to, err)
+			}
+		}
+	}
+}
+
+// The kernel counts timeouts in ticks of its clock: a lifetime that is no multiple of them must not be a drift for ever.
+func TestAnyLifetimeIsStable(t *testing.T) {
+	testutil.RequireRoot(t)
+	backend := open(t, testutil.NewNS(t, "lifetime"))
+	for _, life := range []time.Duration{1, time.Millisecond, 50 * time.Millisecond, 333 * time.Millisecond, 750 * time.Millisecond, 999 * time.Millisecond,
+		1234567 * time.Microsecond, time.Minute + time.Millisecond} {
+		h := host()
+		h.Lifetime = life
+		must(t, backend.Apply(h))
+		if err := backend.Verify(h); err != nil {
+			t.Errorf("lifetime %v: %v", life, err)
+		}
+	}
+}
+
+func TestOrderOfADescriptionHasNoMeaning(t *testing.T) {
+	testutil.RequireRoot(t)
+	backend := open(t, testutil.NewNS(t, "order"))
+	must(t, backend.Apply(steer.Host{Redirects: []steer.Redirect{redirect4, redirect4b, redirect6}, Locals: []steer.Local{local4, local6}, Uplinks: []string{"a", "b"}}))
+	must(t, backend.Verify(steer.Host{Redirects: []steer.Redirect{redirect6, redirect4b, redirect4}, Locals: []steer.Local{local6, local4}, Uplinks: []string{"b", "a", "b"}}))
+}
+
+var handleCall = regexp.MustCompile(`HANDLE\((\w+),([^)]*)\)`)
+
+// older is a table of an imagined older version: other rules, a chain that is no more, a set of another shape, and counters
+// and leases that live.
+const older = `
+table inet neardns {
+	counter delivered_udp { packets 1234 bytes 56789 }
+	counter fallback_tcp { packets 5 bytes 300 }
+	set ours4 { type ipv4_addr; elements = { 169.254.20.11 }; }
+	map cluster4 { type ipv4_addr : ipv4_addr; elements = { 169.254.20.11 : 10.96.0.10 }; }
+	set uplinks { type ifname; elements = { "eth0" }; }
+	set lease_udp4 { type ipv4_addr; size 256; flags dynamic,timeout; elements = { 169.254.20.11 timeout 10m }; }
+	set lease_tcp4 { type ipv4_addr; size 256; flags dynamic,timeout; elements = { 169.254.20.11 timeout 10m }; }
+	set exempt4 { type ipv4_addr; elements = { 10.244.0.9 }; }
+	set fallback_conn4 { type ipv4_addr . inet_service; size 1024; flags dynamic,timeout; timeout 1m; }
+	chain old4 { ip saddr . tcp sport @fallback_conn4 drop; }
+	chain switch4 { ip daddr @lease_udp4 counter name delivered_udp accept; tcp dport 53 goto old4; }
+	chain prerouting { type filter hook prerouting priority -290; policy accept; ip daddr @ours4 goto switch4; }
+	chain output { type filter hook output priority raw; policy accept; }
+}
+`
+
+func TestUpgradeKeepsLeasesAndCounters(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "upgrade")
+	backend := open(t, ns)
+	ns.RunInput(older, "nft", "-f", "-")
+	must(t, backend.Apply(host()))
+	must(t, backend.Verify(host()))
+	counters, err := backend.Counters()
+	must(t, err)
+	if got := counters[steer.CounterDeliveredUDP]; got != (steer.Counter{Packets: 1234, Bytes: 56789}) {
+		t.Errorf("counter lost: %v", got)
+	}
+	if got := counters[steer.CounterFallbackTCP]; got != (steer.Counter{Packets: 5, Bytes: 300}) {
+		t.Errorf("counter lost: %v", got)
+	}
+	leases, err := backend.Leases()
+	must(t, err)
+	if len(leases) != 2 || leases[0].Address != redirect4.Steering || leases[0].Expires < 9*60e9 {
+		t.Errorf("leases lost: %v", leases)
+	}
+	if got := ns.Run("nft", "list", "set", "inet", "neardns", "exempt4"); !strings.Contains(got, "10.244.0.9") {
+		t.Errorf("exempt pod lost:\n%s", got)
+	}
+}
+
+// A table with other rules of ours in it keeps them: Ensure adds objects and addresses, and edits and removes nothing.
+func TestEnsureAddsOnly(t *testing.T) {
+	testutil.RequireRoot(t)
+	t.Run("nothing there", func(t *testing.T) {
+		ns := testutil.NewNS(t, "ensure")
+		backend := open(t, ns)
+		must(t, backend.Ensure(host()))
+		must(t, backend.Verify(host()))
+	})
+	t.Run("an older version", func(t *testing.T) {
+		ns := testutil.NewNS(t, "ensure")
+		backend := open(t, ns)
+		ns.RunInput(older, "nft", "-f", "-")
+		before := ns.Run("nft", "-s", "list", "chain", "inet", "neardns", "prerouting") + ns.Run("nft", "-s", "list", "chain", "inet", "neardns", "switch4") +
+			ns.Run("nft", "-s", "list", "chain", "inet", "neardns", "old4")
+		h := host()
+		h.Redirects = append(h.Redirects, redirect4b)
+		must(t, backend.Ensure(h))
+		after := ns.Run("nft", "-s", "list", "chain", "inet", "neardns", "prerouting") + ns.Run("nft", "-s", "list", "chain", "inet", "neardns", "switch4") +
+			ns.Run("nft", "-s", "list", "chain", "inet", "neardns", "old4")
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Errorf("chains with rules changed:\n%s", diff)
+		}
+		if got := ns.Run("nft", "list", "map", "inet", "neardns", "cluster4"); !strings.Contains(got, "169.254.20.12 : 10.96.0.11") {
+			t.Errorf("address not added:\n%s", got)
+		}
+	})
+	t.Run("another redirect", func(t *testing.T) {
+		ns := testutil.NewNS(t, "ensure")
+		backend := open(t, ns)
+		must(t, backend.Apply(host()))
+		h := host()
+		h.Redirects = append(h.Redirects, redirect4b)
+		must(t, backend.Ensure(h))
+		must(t, backend.Verify(h))
+	})
+	t.Run("fewer", func(t *testing.T) {
+		ns := testutil.NewNS(t, "ensure")
+		backend := open(t, ns)
+		must(t, backend.Apply(host()))
+		before := generation(t, ns)
+		must(t, backend.Ensure(steer.Host{Redirects: []steer.Redirect{redirect6}, Uplinks: []string{"other0"}}))
+		must(t, backend.Verify(host()))
+		if generation(t, ns) != before {
+			t.Error("a transaction where nothing is missing")
+		}
+	})
+	t.Run("mapped otherwise", func(t *testing.T) {
+		ns := testutil.NewNS(t, "ensure")
+		backend := open(t, ns)
+		must(t, backend.Apply(host()))
+		must(t, backend.Ensure(steer.Host{Redirects: []steer.Redirect{{ClusterDNS: addr("10.96.0.99"), Steering: redirect4.Steering}}}))
+		must(t, backend.Verify(host()))
+	})
+	t.Run("rules flushed", func(t *testing.T) {
+		ns := testutil.NewNS(t, "ensure")
+		backend := open(t, ns)
+		must(t, backend.Apply(host()))
+		ns.Run("nft", "flush", "table", "inet", "neardns")
+		must(t, backend.Ensure(host()))
+		must(t, backend.Verify(host()))
+	})
+}
+
+func TestExempt(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "exempt")
+	backend := open(t, ns)
+	must(t, backend.Unexempt(addr("10.244.0.1"))) // no table: nothing to take back
+	must(t, backend.Apply(host()))
+	a, b, c := addr("10.244.0.1"), addr("fd00:244::1"), addr("10.244.0.2")
+	must(t, backend.Exempt(a, b))
+	must(t, backend.Exempt(a, c))
+	list := func() string {
+		return ns.Run("nft", "list", "set", "inet", "neardns", "exempt4") + ns.Run("nft", "list", "set", "inet", "neardns", "exempt6")
+	}
+	for _, want := range []string{a.String(), b.String(), c.String()} {
+		if !strings.Contains(list(), want) {
+			t.Errorf("%s is not exempt:\n%s", want, list())
+		}
+	}
+	must(t, backend.Verify(host()))
+	must(t, backend.Apply(host())) // keeps the plugin's elements
+	before := generation(t, ns)
+	must(t, backend.Exempt(a, b, c))
+	if generation(t, ns) != before {
+		t.Error("a transaction for what is exempt already")
+	}
+	must(t, backend.Unexempt(a, addr("192.0.2.9")))
+	if got := list(); strings.Contains(got, a.String()+",") || strings.Contains(got, a.String()+" ") || !strings.Contains(got, c.String()) {
+		t.Errorf("after unexempt of %s:\n%s", a, got)
+	}
+	h := host()
+	h.Exempt = []netip.Addr{a, b}
+	if err := backend.Verify(h); err == nil || !strings.Contains(err.Error(), "set exempt4 lacks 10.244.0.1") {
+		t.Errorf("verify with a pod that should be exempt: %v", err)
+	}
+	must(t, backend.Apply(h))
+	must(t, backend.Verify(h))
+	must(t, backend.Unexempt(a, b, c))
+	if got := list(); strings.Contains(got, "elements") {
+		t.Errorf("left over:\n%s", got)
+	}
+}
+
+func TestExemptNeedsTheSwitch(t *testing.T) {
+	testutil.RequireRoot(t)
+	backend := open(t, testutil.NewNS(t, "exempt"))
+	if err := backend.Exempt(addr("10.244.0.1")); err == nil {
+		t.Error("a pod exempted in a table that is not there, without an error")
+	}
+}
+
+func TestCountersOfNothing(t *testing.T) {
+	testutil.RequireRoot(t)
+	backend := open(t, testutil.NewNS(t, "counters"))
+	if got, err := backend.Counters(); err != nil || len(got) != 0 {
+		t.Errorf("counters of no table: %v, %v", got, err)
+	}
+	if got, err := backend.Leases(); err != nil || len(got) != 0 {
+		t.Errorf("leases of no table: %v, %v", got, err)
+	}
+	must(t, backend.Apply(host()))
+	got, err := backend.Counters()
+	must(t, err)
+	for _, name := range []string{steer.CounterDeliveredUDP, steer.CounterDeliveredTCP, steer.CounterFallbackUDP, steer.CounterFallbackTCP, steer.CounterProbe,
+		steer.CounterHostUDP, steer.CounterHostTCP, steer.CounterUplink, steer.CounterStranger, steer.CounterLeaseRenewal} {
+		if c, ok := got[name]; !ok || c != (steer.Counter{}) {
+			t.Errorf("counter %s: %v, %v", name, c, ok)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Notes reads the notes. Those of a client whose question is on its way at this moment are as complete as those of others:
+// who was asked, and got through, is heard.
+func (n *Nftables) Notes() (steer.Notes, error) {
+	var out steer.Notes
+	err := n.retry("read evidence", func() (err error) {
+		start := time.Now()
+		if out.Asked, err = n.clients("asked", askedMemory); err != nil {
+			return err
+		}
+		// After asked, so that the answer to "was it heard?" can only be newer than the question.
+		out.Heard, err = n.clients("heard", heardMemory)
+		out.Slack = time.Since(start) + kernelTick()
+		return err
+	})
+	return out, err
+}
+
+// Suspects reads the clients under suspicion, in order.
+func (n *Nftables) Suspects() ([]steer.Suspect, error) {
+	var out []steer.Suspect
+	err := n.retry("read suspects", func() error {
+		out = nil
+		suspects, err := n.clients("suspect", suspectMemory)
+		if err != nil || len(suspects) == 0 {
+			return err
+		}
+		held, err := n.clients("bypass", 0)
+		if err != nil {
+			return err
+		}
+		for c := range suspects {
+			out = append(out, steer.Suspect{Client: c, Held: -held[c]})
+		}
+		return nil
+	})
+	slices.SortFunc(out, func(a, b steer.Suspect) int { return a.Compare(b.Client) })
+	return out, err
+}
+
+// clients reads a set of clients of both families, with the age of each: what has passed of its memory.
+func (n *Nftables) clients(set string, memory time.Duration) (map[steer.Client]time.Duration, error) {
+	out := map[steer.Client]time.Duration{}
+	for _, f := range families() {
+		elements, err := n.elements(set + f.suffix)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range elements {
+			c, err := readClient(e.key, int(f.size))
+			if err != nil {
+				return nil, fmt.Errorf("set %s%s: %w", set, f.suffix, err)
+			}
+			out[c] = memory - e.expires
+		}
+	}
+	return out, nil
+}
+
+// readClient takes a key apart: address, protocol in a register of its own, address.
+func readClient(key []byte, size int) (steer.Client, error) {
+	const register = 4
+	if len(key) != 2*size+register {
+		return steer.Client{}, fmt.Errorf("a key of %d bytes", len(key))
+	}
+	source, _ := netip.AddrFromSlice(key[:size])
+	address, _ := netip.AddrFromSlice(key[size+register:])
+	return steer.Client{Source: source, Protocol: steer.Protocol(key[size]), Address: address}, nil
+}
+
+// Unheard counts the questions that were delivered and not heard, since the table was made, by protocol. It is a cheap look:
+// while the numbers do not grow, nobody's questions get lost. They may be off by what is on its way.
+func (n *Nftables) Unheard() (map[steer.Protocol]int64, error) {
+	var out map[steer.Protocol]int64
+	err := n.retry("read counters", func() error {
+		counts, err := n.counts()
+		out = map[steer.Protocol]int64{
+			steer.UDP: counts[steer.CounterDeliveredUDP] - counts[steer.CounterHeardUDP],
+			steer.TCP: counts[steer.CounterDeliveredTCP] - counts[steer.CounterHeardTCP],
+		}
+		return err
+	})
+	return out, err
+}
+
+// counts reads the packets of our counters without the objects that google/nftables makes of them: this is read all day.
+func (n *Nftables) counts() (map[string]int64, error) {
+	replies, err := n.ask("read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, named(unix.NFTA_OBJ_TABLE, steer.TableName),
+		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)})
+	out := make(map[string]int64, len(replies))
+	for _, m := range replies {
+		var name string
+		var packets uint64
+		if err := hostnet.Each(m.Data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
+			switch dec.Type() {
+			case unix.NFTA_OBJ_NAME:
+				name = dec.String()
+			case unix.NFTA_OBJ_DATA:
+				dec.Nested(func(data *netlink.AttributeDecoder) error {
+					for data.Next() {
+						if b := data.Bytes(); data.Type() == unix.NFTA_COUNTER_PACKETS && len(b) == 8 {
+							packets = binary.BigEndian.Uint64(b)
+						}
+					}
+					return nil
+				})
+			}
+		}); err != nil {
+			return nil, fmt.Errorf("read counters: %w", err)
+		}
+		out[name] = int64(packets) //nolint:gosec // of one boot
+	}
+	return out, err
+}
+
+// kernelTick is the time by which the kernel's set timeouts move, 1/CONFIG_HZ (the coarse clocks' resolution,
+// clock_getres(2)), and what is lost where it is no whole number of milliseconds (CONFIG_HZ=300).
+func kernelTick() time.Duration {
+	var res unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {
+		res = unix.NsecToTimespec((10 * time.Millisecond).Nanoseconds()) // CONFIG_HZ=100, the longest
+	}
+	return time.Duration(res.Nano()) + time.Millisecond
+}

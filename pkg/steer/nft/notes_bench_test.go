@@ -1,0 +1,99 @@
+package nft_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// What a look costs: the counters alone, which is what an undisturbed node does twice a second, and the notes of 200 clients
+// in each set, which are read when somebody is not heard.
+func BenchmarkLook(b *testing.B) {
+	testutil.RequireRoot(b)
+	ns, backend := node(b, host())
+	var fill strings.Builder
+	for _, set := range []string{"asked4", "heard4"} {
+		fmt.Fprintf(&fill, "add element inet neardns %s {", set)
+		for i := range 200 {
+			fmt.Fprintf(&fill, "10.9.0.%d . udp . 169.254.20.11,", i)
+		}
+		fill.WriteString("}\n")
+	}
+	ns.RunInput(fill.String(), "nft", "-f", "-")
+	b.Run("counters", func(b *testing.B) {
+		for b.Loop() {
+			if got, err := backend.Unheard(); err != nil || got[steer.UDP] != 0 {
+				b.Fatal(got, err)
+			}
+		}
+	})
+	b.Run("notes", func(b *testing.B) {
+		for b.Loop() {
+			if got, err := backend.Notes(); err != nil || len(got.Asked) != 200 || len(got.Heard) != 200 {
+				b.Fatal(len(got.Asked), len(got.Heard), err)
+			}
+		}
+	})
+	b.Run("suspects", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := backend.Suspects(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// What the notes and the look at the source's route cost a question over UDP: from the pod's socket to the agent's, which nobody
+// reads, with all rules, with a look for each question, without the look, and without both.
+func BenchmarkDelivery(b *testing.B) {
+	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	pod := r.steered("pod")
+	r.addresses()
+	steering := net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.host.Redirects[0].Steering, 53))
+	var server, conn *net.UDPConn
+	var err error
+	r.node.Host.Do(func() { server, err = net.ListenUDP("udp4", steering) })
+	must(b, err)
+	defer func() { _ = server.Close() }()
+	must(b, server.SetReadBuffer(4096))
+	pod.Do(func() { conn, err = net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(r.clusterDNS()[0])) })
+	must(b, err)
+	defer func() { _ = conn.Close() }()
+	r.renew()
+	question := make([]byte, 40)
+	run := func(b *testing.B) {
+		for b.Loop() {
+			if _, err := conn.Write(question); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	// By turns, so that a busy machine disturbs both alike.
+	for range 4 {
+		must(b, r.nft.Apply(r.host))
+		b.Run("noted", run)
+		for _, command := range []string{
+			"flush chain inet neardns switch4",
+			"add rule inet neardns switch4 fib saddr . iif oif 0 counter name refused_source goto fallback4",
+			"add rule inet neardns switch4 goto known4",
+		} {
+			r.node.Host.Run("nft", command)
+		}
+		b.Run("looked", run)
+		r.node.Host.Run("nft", "flush chain inet neardns switch4")
+		r.node.Host.Run("nft", "add rule inet neardns switch4 goto known4")
+		b.Run("unlooked", run)
+		for _, command := range []string{
+			"flush chain inet neardns input", "flush chain inet neardns deliver_udp4",
+			"add rule inet neardns deliver_udp4 counter name delivered_udp notrack accept",
+		} {
+			r.node.Host.Run("nft", command)
+		}
+		b.Run("plain", run)
+	}
+}

@@ -1,0 +1,74 @@
+package nft
+
+import (
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Chain is a chain of another program's nftables table. It is only ever shown to people.
+type Chain struct {
+	Family string // ip, ip6, inet
+	Table  string
+	Name   string
+	Input  bool // a base chain at the input hook, and
+	Drops  bool // by policy or by a rule of its own it can drop there
+}
+
+func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name }
+
+// Others lists the chains that other programs have in a netns, -1 for the calling thread's. Whether a chain can drop is
+// read only of base chains at input: for which packets, and what chains they jump to, is not followed.
+func Others(nsFD int) ([]Chain, error) {
+	nsFD, err := hostnet.HoldNetNS(nsFD)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(nsFD) //nolint:errcheck // only read
+	conn, err := nftables.New(nftables.WithNetNSFd(hostnet.ToEnter(nsFD)))
+	if err != nil {
+		return nil, fmt.Errorf("open nftables socket: %w", err)
+	}
+	var out []Chain
+	for family, name := range map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet"} {
+		chains, err := conn.ListChainsOfTableFamily(family)
+		if err != nil {
+			return nil, fmt.Errorf("list chains: %w", err)
+		}
+		for _, c := range chains {
+			if family == nftables.TableFamilyINet && c.Table.Name == steer.TableName {
+				continue
+			}
+			found := Chain{Family: name, Table: c.Table.Name, Name: c.Name}
+			found.Input = c.Hooknum != nil && *c.Hooknum == *nftables.ChainHookInput
+			found.Drops = found.Input && (c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop || dropsByRule(conn, c))
+			out = append(out, found)
+		}
+	}
+	return out, nil
+}
+
+func dropsByRule(conn *nftables.Conn, c *nftables.Chain) bool {
+	rules, err := conn.GetRules(c.Table, c)
+	if err != nil {
+		return false // gone meanwhile, or of a kind that the library cannot read
+	}
+	for _, r := range rules {
+		for _, e := range r.Exprs {
+			switch e := e.(type) {
+			case *expr.Reject:
+				return true
+			case *expr.Verdict:
+				if e.Kind == expr.VerdictDrop {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

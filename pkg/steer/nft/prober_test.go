@@ -1,0 +1,128 @@
+package nft_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// prober is the agent's prober: a namespace behind an interface of its own, with a pod table and two sources.
+type prober struct {
+	r     *rig
+	ns    *testutil.NetNS
+	probe map[bool]netip.Addr // by family, true is IPv4
+	proof map[bool]netip.Addr
+}
+
+func newProber(t testing.TB, r *rig) *prober {
+	t.Helper()
+	p := &prober{r: r, ns: testutil.NewNS(t, "prober"),
+		probe: map[bool]netip.Addr{true: steer.ProbeSource4, false: steer.ProbeSource6},
+		proof: map[bool]netip.Addr{true: steer.ProofSource4, false: steer.ProofSource6}}
+	testutil.VethPair(t, r.node.Host, steer.ProberInterface, p.ns, "eth0")
+	gateways := map[bool]netip.Addr{true: addr("169.254.20.249"), false: addr("fd00:90de:d95::f9")}
+	for _, a := range r.node.ClusterDNS() {
+		is4 := a.Is4()
+		r.node.Host.AddAddr(steer.ProberInterface, testutil.Host(gateways[is4]))
+		for _, source := range []netip.Addr{p.probe[is4], p.proof[is4], p.other(is4)} {
+			p.ns.AddAddr("eth0", testutil.Host(source))
+			r.node.Host.AddRoute(testutil.Host(source), netip.Addr{}, steer.ProberInterface)
+		}
+		p.ns.AddRoute(testutil.Host(gateways[is4]), netip.Addr{}, "eth0")
+		p.ns.AddRoute(testutil.DefaultRoute(gateways[is4]), gateways[is4], "eth0")
+	}
+	r.steer(p.ns)
+	p.ns.Settle("eth0")
+	r.node.Host.Settle(steer.ProberInterface)
+	return p
+}
+
+// other is an address of the prober's namespace that has no special meaning.
+func (p *prober) other(is4 bool) netip.Addr {
+	if is4 {
+		return addr("10.244.1.200")
+	}
+	return addr("fd00:244:1::200")
+}
+
+func (p *prober) ask(server netip.AddrPort, network string, source map[bool]netip.Addr, timeout time.Duration) (*testutil.Answer, error) {
+	return testutil.Ask(p.ns, server, "a.cluster.local", dns.TypeTXT, network,
+		testutil.AskOptions{Timeout: timeout, Source: netip.AddrPortFrom(source[server.Addr().Is4()], 0)})
+}
+
+func (p *prober) want(who, when string, source map[bool]netip.Addr) {
+	p.r.t.Helper()
+	for _, server := range p.r.clusterDNS() {
+		for _, network := range networks {
+			answer, err := p.ask(server, network, source, 0)
+			if err != nil || answer.Who != who {
+				p.r.t.Errorf("%s: %s over %s from %s: %v, %v; want %s", when, server, network, source[server.Addr().Is4()], answer, err, who)
+				continue
+			}
+			// Nobody but this node knows the prober's addresses: kube-dns, which may be on another, hears the node.
+			from := source[server.Addr().Is4()]
+			if who == "KUBEDNS" && (answer.Client == steer.ProbeSource(from.Is4()) || answer.Client == steer.ProofSource(from.Is4())) {
+				p.r.t.Errorf("%s: kube-dns hears %s over %s", when, answer.Client, network)
+			}
+		}
+	}
+}
+
+// The probe source is delivered wherever a socket is bound, so that the first lease can be earned; the proof source always
+// takes the fallback, also under a lease; any other source of that namespace is a pod's.
+func TestProber(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		for _, intercept := range []bool{false, true} {
+			r := newRig(t, o, func(h *steer.Host) { h.InterceptNode = intercept })
+			p := newProber(t, r)
+			pod := map[bool]netip.Addr{true: p.other(true), false: p.other(false)}
+			p.want("KUBEDNS", "no agent", p.probe)
+			p.want("KUBEDNS", "no agent", p.proof)
+			p.want("KUBEDNS", "no agent", pod)
+			r.addresses()
+			p.want("KUBEDNS", "no socket", p.probe)
+			r.listen()
+			p.want("AGENT", "no lease", p.probe)
+			p.want("KUBEDNS", "no lease", p.proof)
+			p.want("KUBEDNS", "no lease", pod)
+			r.renew()
+			p.want("AGENT", "lease", p.probe)
+			p.want("KUBEDNS", "lease", p.proof)
+			p.want("AGENT", "lease", pod)
+			r.kill()
+			p.want("KUBEDNS", "killed, lease stands", p.probe)
+			p.want("KUBEDNS", "killed, lease stands", p.proof)
+			r.listen()
+			// Nothing translates: the proof fails, and nothing may be steered here.
+			r.node.Proxy.Remove()
+			for _, server := range r.clusterDNS() {
+				for _, network := range networks {
+					if answer, err := p.ask(server, network, p.proof, short); err == nil {
+						t.Errorf("proven by %v where nothing translates", answer)
+					}
+				}
+			}
+			p.want("AGENT", "no translation", p.probe)
+		}
+	})
+}
+
+// A kube-proxy that does not know the pods' range masquerades nobody: then our own rule must, or kube-dns's answers to the
+// prober would look for it elsewhere.
+func TestProberIsMasqueraded(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Attach: testutil.PTP})
+	for i, a := range r.node.ClusterDNS() {
+		family := map[bool]string{true: "ip", false: "ip6"}[a.Is4()]
+		r.node.Host.RunInput(fmt.Sprintf("table %[1]s plain { chain p { type nat hook prerouting priority dstnat; %[1]s daddr %[2]s dnat to %[3]s; }; }",
+			family, a, r.node.KubeDNSAddrs()[i]), "nft", "-f", "-")
+	}
+	p := newProber(t, r)
+	p.want("KUBEDNS", "the fallback", p.proof)
+	p.want("KUBEDNS", "no agent", p.probe)
+}

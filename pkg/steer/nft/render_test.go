@@ -1,0 +1,188 @@
+package nft_test
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var addr = netip.MustParseAddr
+
+// The addresses that the tests of this package use.
+var (
+	redirect4  = steer.Redirect{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")}
+	redirect4b = steer.Redirect{ClusterDNS: addr("10.96.0.11"), Steering: addr("169.254.20.12")}
+	redirect6  = steer.Redirect{ClusterDNS: addr("fd00:10:96::a"), Steering: addr("fd00:90de:d95::b")}
+	local4     = steer.Local{Address: addr("169.254.20.10"), ClusterDNS: redirect4.ClusterDNS}
+	local6     = steer.Local{Address: addr("fd00:90de:d95::a"), ClusterDNS: redirect6.ClusterDNS}
+)
+
+// rulesets are the descriptions that rendering, parity, idempotence and support are tried with, by golden file.
+func rulesets() map[string]steer.Ruleset {
+	return map[string]steer.Ruleset{
+		"pod-v4":     steer.Pod{Redirects: []steer.Redirect{redirect4}},
+		"pod-v6":     steer.Pod{Redirects: []steer.Redirect{redirect6}},
+		"pod-dual":   steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}},
+		"pod-two":    steer.Pod{Redirects: []steer.Redirect{redirect4, redirect4b}},
+		"pod-none":   steer.Pod{},
+		"pod-always": steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}, Always: true},
+		"host-v4":    steer.Host{Redirects: []steer.Redirect{redirect4}, Locals: []steer.Local{local4}, Uplinks: []string{"eth0"}},
+		"host-v6":    steer.Host{Redirects: []steer.Redirect{redirect6}, Locals: []steer.Local{local6}, Uplinks: []string{"eth0"}},
+		"host-dual": steer.Host{Redirects: []steer.Redirect{redirect4, redirect6}, Locals: []steer.Local{local4, local6}, Uplinks: []string{"eth0", "eth1.5"},
+			Detours: []string{"cilium_host", "cilium_net"}, Secret: testSecret},
+		"host-intercept": steer.Host{Redirects: []steer.Redirect{redirect4, redirect6}, Locals: []steer.Local{local4},
+			Uplinks: []string{"eth0"}, InterceptNode: true, Lifetime: 1500 * time.Millisecond},
+		"host-fallback-only": steer.Host{Redirects: []steer.Redirect{redirect4}, FallbackOnly: []steer.Redirect{redirect4b}, InterceptNode: true},
+		"host-none":          steer.Host{},
+		"host-nodecache": steer.Host{Locals: []steer.Local{local4, {Address: redirect4.ClusterDNS, ClusterDNS: redirect4b.ClusterDNS, Service: true}, local6}, OwnLocals: true, HealthPort: 8080,
+			Uplinks: []string{"eth0"}},
+		"host-nodecache-ceded": steer.Host{Locals: []steer.Local{local4, local6}, OwnLocals: true, Ceded: []netip.Addr{local6.Address, local4.Address}},
+	}
+}
+
+func TestRenderGolden(t *testing.T) {
+	for name, rs := range rulesets() {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join("testdata", name+".nft")
+			got := nft.Listing(rs)
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil { //nolint:gosec // a file of the repository
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatalf("%v (write it with -update)", err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", path, diff)
+			}
+		})
+	}
+	files, _ := filepath.Glob("testdata/*.nft")
+	for _, f := range files {
+		if _, ok := rulesets()[strings.TrimSuffix(filepath.Base(f), ".nft")]; !ok {
+			t.Errorf("%s belongs to no case", f)
+		}
+	}
+}
+
+// The text that errors and golden files show is the text that nft prints for what the kernel holds.
+func TestRenderIsWhatNftLists(t *testing.T) {
+	testutil.RequireRoot(t)
+	for name, rs := range rulesets() {
+		t.Run(name, func(t *testing.T) {
+			ns := testutil.NewNS(t, "parity")
+			backend := open(t, ns)
+			if err := backend.Apply(rs); err != nil {
+				t.Fatal(err)
+			}
+			got := normalize(ns.Run("nft", "-s", "list", "table", "inet", steer.TableName))
+			want := normalize(nft.Listing(rs))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("ours (-), nft's (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+var elements = regexp.MustCompile(`(?s)elements = \{ (.*?) \}`)
+
+// normalize puts elements on one line, sorted: nft wraps them, and lists some in the order of their hashes. Spellings that
+// newer versions of nft changed are brought to the older one.
+func normalize(listing string) string {
+	listing = elements.ReplaceAllStringFunc(listing, func(m string) string {
+		list := strings.Split(elements.FindStringSubmatch(m)[1], ",")
+		for i := range list {
+			list[i] = strings.TrimSpace(list[i])
+		}
+		slices.Sort(list)
+		return "elements = { " + strings.Join(list, ", ") + " }"
+	})
+	return strings.NewReplacer("tcp flags & (syn | ack) == syn", "tcp flags syn / syn,ack",
+		"tcp flags & (syn | ack) != syn", "tcp flags != syn / syn,ack").Replace(listing)
+}
+
+// What the kernel dumps is, in canonical form, what was written, rule by rule.
+func TestCanonicalSurvivesTheKernel(t *testing.T) {
+	testutil.RequireRoot(t)
+	for name, rs := range rulesets() {
+		t.Run(name, func(t *testing.T) {
+			backend := open(t, testutil.NewNS(t, "canonical"))
+			if err := backend.Apply(rs); err != nil {
+				t.Fatal(err)
+			}
+			want, err := nft.CanonicalRules(rs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := backend.KernelRules()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("written (-), dumped (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Two rules that mean something else must not share a canonical form, or Verify would be blind between them.
+func TestCanonicalTellsRulesApart(t *testing.T) {
+	texts := map[string]string{}
+	for _, rs := range rulesets() {
+		rules, err := nft.CanonicalTexts(rs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for canonical, text := range rules {
+			if other, ok := texts[canonical]; ok && other != text {
+				t.Errorf("%q and %q have one canonical form: %s", text, other, canonical)
+			}
+			texts[canonical] = text
+		}
+	}
+	if len(texts) < 50 {
+		t.Errorf("only %d rules looked at", len(texts))
+	}
+}
+
+func TestNftDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		800 * time.Millisecond: "800ms", time.Second: "1s", 1500 * time.Millisecond: "1s500ms", 10 * time.Second: "10s",
+		5 * time.Minute: "5m", 90 * time.Minute: "1h30m", 0: "",
+	} {
+		if got := nft.NftDuration(d); got != want {
+			t.Errorf("%v: %q, want %q", d, got, want)
+		}
+	}
+}
+
+// open opens the back end in a namespace for the test's time.
+func open(t testing.TB, ns *testutil.NetNS) *nft.Nftables {
+	t.Helper()
+	n, err := nft.Open(ns.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return n
+}

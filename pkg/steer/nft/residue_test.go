@@ -1,0 +1,211 @@
+package nft_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestRemoveLeavesNoResidue(t *testing.T) {
+	testutil.RequireRoot(t)
+	for name, rs := range rulesets() {
+		t.Run(name, func(t *testing.T) {
+			ns := testutil.NewNS(t, "remove")
+			backend := open(t, ns)
+			must(t, backend.Remove()) // there is none yet
+			must(t, backend.Apply(rs))
+			if present, err := backend.Present(); err != nil || !present {
+				t.Errorf("present: %v, %v", present, err)
+			}
+			must(t, backend.Remove())
+			must(t, backend.Remove())
+			if present, err := backend.Present(); err != nil || present {
+				t.Errorf("present after remove: %v, %v", present, err)
+			}
+			if got := ruleset(ns); got != "" {
+				t.Errorf("residue:\n%s", got)
+			}
+			must(t, backend.Apply(rs))
+			must(t, backend.Verify(rs))
+		})
+	}
+}
+
+// Tables of others, also those that carry our name in another family, and iptables' own, stay byte for byte.
+func TestForeignTablesAreUntouched(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "foreign")
+	const foreign = `
+table ip neardns {
+	set ours4 { type ipv4_addr; elements = { 192.0.2.1 }; }
+	counter delivered_udp { packets 7 bytes 70 }
+	chain prerouting { type filter hook prerouting priority raw; policy accept; ip daddr @ours4 counter name delivered_udp; }
+}
+table ip6 neardns { chain prerouting { type filter hook prerouting priority raw; policy accept; }; }
+table bridge neardns { chain prerouting { type filter hook prerouting priority 0; policy accept; }; }
+table inet firewalld { chain filter_INPUT { type filter hook input priority filter + 10; policy accept; ct state established,related accept; }; }
+table inet neardns-other { chain a { }; set neardns { type inet_service; elements = { 53 }; }; }
+`
+	ns.RunInput(foreign, "nft", "-f", "-")
+	ns.Run("iptables", "-t", "raw", "-A", "PREROUTING", "-d", "169.254.20.11", "-j", "ACCEPT")
+	before := ruleset(ns) + ns.Run("nft", "list", "table", "ip", "neardns")
+	check := func(when string) {
+		t.Helper()
+		for block := range strings.SplitSeq(before, "\ntable ") {
+			name, _, _ := strings.Cut(block, " {")
+			if !strings.Contains(ruleset(ns)+ns.Run("nft", "list", "table", "ip", "neardns"), strings.TrimSpace(block)) {
+				t.Errorf("%s: table %s is not as it was", when, name)
+			}
+		}
+	}
+	backend := open(t, ns)
+	if present, err := backend.Present(); err != nil || present {
+		t.Errorf("another family's table counts as ours: %v, %v", present, err)
+	}
+	if err := backend.Verify(host()); err == nil {
+		t.Error("another family's table counts as ours")
+	}
+	must(t, backend.Ensure(host()))
+	check("ensure")
+	for name, rs := range rulesets() {
+		must(t, backend.Apply(rs))
+		must(t, backend.Verify(rs))
+		check("apply " + name)
+	}
+	must(t, backend.Apply(host()))
+	must(t, backend.Exempt(addr("10.244.0.1")))
+	must(t, backend.Unexempt(addr("10.244.0.1")))
+	check("exempt")
+	must(t, backend.Supported())
+	check("supported")
+	must(t, backend.Remove())
+	check("remove")
+	if got := ruleset(ns) + ns.Run("nft", "list", "table", "ip", "neardns"); got != before {
+		t.Errorf("after remove (-before +after):\n%s", cmp.Diff(before, got))
+	}
+}
+
+func TestSupportedLeavesNothing(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "supported")
+	backend := open(t, ns)
+	before := generation(t, ns)
+	must(t, backend.Supported())
+	if got := ruleset(ns); got != "" || generation(t, ns) != before {
+		t.Errorf("left, by %d transactions:\n%s", generation(t, ns)-before, got)
+	}
+	must(t, backend.Apply(host())) // the socket is still of use
+	must(t, backend.Supported())
+	must(t, backend.Verify(host()))
+}
+
+// The back end's namespace is the one of its descriptor, whichever thread calls; its sockets hold it after the descriptor
+// is closed, and Close gives everything back.
+func TestNamespaceByDescriptor(t *testing.T) {
+	testutil.RequireRoot(t)
+	a, b := testutil.NewNS(t, "a"), testutil.NewNS(t, "b")
+	fd, err := os.Open(a.Path())
+	must(t, err)
+	backend, err := nft.Open(int(fd.Fd()))
+	must(t, err)
+	must(t, fd.Close()) // its number is the next one's
+	b.Do(func() { err = backend.Apply(brokenHost()) })
+	if err == nil {
+		t.Error("a broken table was taken")
+	}
+	b.Do(func() { err = backend.Apply(host()) })
+	must(t, err)
+	if ruleset(b) != "" || !strings.Contains(ruleset(a), "table inet neardns") {
+		t.Error("rules in the wrong namespace")
+	}
+	must(t, backend.Close())
+
+	var here *nft.Nftables
+	b.Do(func() { here, err = nft.Open(-1) }) // the calling thread's
+	must(t, err)
+	if err := here.Apply(brokenHost()); err == nil { // the socket that comes after an error is of the same namespace
+		t.Error("a broken table was taken")
+	}
+	must(t, here.Apply(steer.Pod{Redirects: []steer.Redirect{redirect4}}))
+	if !strings.Contains(ruleset(b), "postrouting") || strings.Contains(ruleset(a), "daddr set 169.254.20.11") {
+		t.Error("-1 is not the calling thread's namespace")
+	}
+	must(t, here.Close())
+
+	if _, err := nft.Open(1 << 20); err == nil {
+		t.Error("a descriptor that is not open was taken")
+	}
+	null, err := os.Open(os.DevNull)
+	must(t, err)
+	defer func() { _ = null.Close() }()
+	if _, err := nft.Open(int(null.Fd())); err == nil {
+		t.Error("a descriptor that is no namespace was taken")
+	}
+}
+
+func TestDescriptorsAreGivenBack(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "fds")
+	round := func() {
+		backend, err := nft.Open(ns.FD())
+		must(t, err)
+		must(t, backend.Apply(host()))
+		if err := backend.Apply(brokenHost()); err == nil { // an error replaces the socket
+			t.Fatal("a table that the kernel cannot take was taken")
+		}
+		must(t, backend.Supported())
+		must(t, backend.Apply(host()))
+		must(t, backend.Close())
+		_, _ = nft.Open(1 << 20)
+	}
+	round()
+	before := openFiles(t)
+	for range 20 {
+		round()
+	}
+	if after := openFiles(t); after > before+3 { // the runtime's own
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+// brokenHost is refused by the kernel: one key of a map with two values.
+func brokenHost() steer.Host {
+	h := host()
+	h.Locals = append(slices.Clone(h.Locals), steer.Local{Address: redirect4.Steering, ClusterDNS: addr("10.96.0.99")})
+	return h
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return len(entries)
+}
+
+// A transaction that the kernel refuses changes nothing at all.
+func TestFailedApplyChangesNothing(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "refused")
+	backend := open(t, ns)
+	must(t, backend.Apply(steer.Host{Redirects: []steer.Redirect{redirect4b}, Uplinks: []string{"eth7"}}))
+	before := ruleset(ns)
+	err := backend.Apply(brokenHost())
+	if err == nil {
+		t.Fatal("one steering address mapped twice was taken")
+	}
+	t.Log(err)
+	if diff := cmp.Diff(before, ruleset(ns)); diff != "" {
+		t.Errorf("changed:\n%s", diff)
+	}
+	if !strings.HasPrefix(fmt.Sprint(err), "apply rules: ") {
+		t.Errorf("error does not say what was tried: %v", err)
+	}
+}

@@ -1,0 +1,202 @@
+package nft_test
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// A root process that may send marked packets, as any container of root's on the host's network may with CAP_NET_RAW alone since
+// Linux 5.17, neither renews nor withdraws a lease, nor holds or clears a client: it lacks the secret of the agent's start.
+func TestLeaseDatagramsNeedTheSecret(t *testing.T) {
+	testutil.RequireRoot(t)
+	h := host()
+	h.Lifetime = time.Minute
+	ns, backend := node(t, h)
+	agent := openLease(t, ns)
+	var other *steer.Lease // as the agent's own, mark and root and all, of another start
+	var err error
+	ns.Do(func() { other, err = steer.OpenLease(steer.DrawSecret()) })
+	must(t, err)
+	defer func() { _ = other.Close() }()
+	clients := []steer.Client{
+		{Source: addr("10.244.0.2"), Protocol: steer.UDP, Address: redirect4.Steering},
+		{Source: addr("10.244.0.2"), Protocol: steer.TCP, Address: redirect4.Steering},
+		{Source: addr("fd00:244::2"), Protocol: steer.TCP, Address: redirect6.Steering},
+	}
+	for _, a := range []netip.Addr{redirect4.Steering, redirect6.Steering} {
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			if err := other.Renew(a, p); !errors.Is(err, steer.ErrNoSwitch) {
+				t.Errorf("renewed without the secret: %v", err)
+			}
+		}
+		for _, port := range []int{17, 6} { // as one that knows nothing of secrets
+			marked(t, ns, a, port, nil)
+			marked(t, ns, a, port, make([]byte, 8))
+		}
+	}
+	for _, c := range clients {
+		if err := other.Hold(c, 0); !errors.Is(err, steer.ErrNoSwitch) {
+			t.Errorf("held without the secret: %v", err)
+		}
+	}
+	if got := holding(t, backend); len(got) > 0 {
+		t.Errorf("leases that nobody proved: %v", got)
+	}
+	if got := suspects(t, backend); len(got) > 0 {
+		t.Errorf("suspects that nobody found: %v", got)
+	}
+
+	must(t, agent.Renew(redirect4.Steering, steer.TCP))
+	must(t, agent.Renew(redirect6.Steering, steer.UDP))
+	for _, c := range clients {
+		must(t, agent.Hold(c, 0))
+	}
+	held := holding(t, backend)
+	_ = other.Withdraw(redirect4.Steering, steer.TCP)
+	_ = other.Withdraw(redirect6.Steering, steer.UDP)
+	for _, port := range []int{117, 106} {
+		marked(t, ns, redirect4.Steering, port, nil)
+	}
+	for _, c := range clients {
+		_ = other.Clear(c)
+	}
+	if got := holding(t, backend); !slices.Equal(got, held) || len(got) != 2 {
+		t.Errorf("leases %v after another's withdrawals, want %v", got, held)
+	}
+	if got := suspects(t, backend); len(got) != len(clients) {
+		t.Errorf("suspects %v after another's clearing", got)
+	}
+	for _, c := range clients {
+		must(t, agent.Clear(c))
+	}
+	if got := suspects(t, backend); len(got) > 0 {
+		t.Errorf("not cleared: %v", got)
+	}
+}
+
+// marked sends a lease datagram as an older agent did: by its mark alone, or with some payload.
+func marked(t *testing.T, ns *testutil.NetNS, to netip.Addr, port int, payload []byte) {
+	t.Helper()
+	ns.Do(func() {
+		domain, at := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: port, Addr: to.As16()})
+		if to.Is4() {
+			domain, at = unix.AF_INET, &unix.SockaddrInet4{Port: port, Addr: to.As4()}
+		}
+		fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+		defer func() { _ = unix.Close(fd) }()
+		must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, steer.Mark))
+		_ = unix.Sendto(fd, payload, 0, at)
+	})
+}
+
+// Each start has a secret of its own, and the one before is nobody's from the first round on. Leases and notes that stand outlive
+// the change: a successor goes on where its predecessor ended.
+func TestSecretIsOfThisStart(t *testing.T) {
+	testutil.RequireRoot(t)
+	h := host()
+	h.Lifetime = time.Minute
+	ns, backend := node(t, h)
+	before := openLease(t, ns)
+	must(t, before.Renew(redirect4.Steering, steer.UDP))
+	var after *steer.Lease
+	var err error
+	ns.Do(func() { after, err = steer.OpenLease(steer.DrawSecret()) })
+	must(t, err)
+	defer func() { _ = after.Close() }()
+	if err := after.Renew(redirect4.Steering, steer.TCP); !errors.Is(err, steer.ErrNoSwitch) {
+		t.Errorf("renewed before the table knew the secret: %v", err)
+	}
+	h.Secret = after.Secret()
+	drift, err := backend.Repair(h)
+	must(t, err)
+	if text := strings.Join(drift, " "); len(drift) != 2 || strings.Contains(text, "@th") || strings.Contains(text, "sequence") {
+		t.Errorf("the drift tells the secret, or more than it: %v", drift)
+	}
+	if got := holding(t, backend); !slices.Equal(got, []string{"udp 169.254.20.11"}) {
+		t.Errorf("leases %v after the change", got)
+	}
+	must(t, after.Renew(redirect4.Steering, steer.TCP))
+	if err := before.Renew(redirect6.Steering, steer.TCP); !errors.Is(err, steer.ErrNoSwitch) {
+		t.Errorf("the secret of the start before is still good: %v", err)
+	}
+	if before.Secret() == after.Secret() || after.Secret() == 0 {
+		t.Error("two starts have one secret")
+	}
+}
+
+// Whoever makes the table first, without a secret (the plugin, the watch), makes one that nobody can renew a lease in; the agent's
+// comes in at its first round, and stays when others look at the table or add to it.
+func TestSecretIsTheAgentsAlone(t *testing.T) {
+	testutil.RequireRoot(t)
+	h := host()
+	h.Lifetime = time.Minute
+	plugin := h
+	plugin.Secret = 0
+	ns := testutil.NewNS(t, "node")
+	ns.Bridge("neardns0")
+	for _, a := range []netip.Addr{redirect4.Steering, local4.Address, redirect6.Steering, local6.Address} {
+		ns.AddAddr("neardns0", testutil.Host(a))
+	}
+	backend := open(t, ns)
+	must(t, backend.Ensure(plugin))
+	lease := openLease(t, ns)
+	var nobodys *steer.Lease
+	var err error
+	ns.Do(func() { nobodys, err = steer.OpenLease(0) })
+	must(t, err)
+	defer func() { _ = nobodys.Close() }()
+	for _, l := range []*steer.Lease{lease, nobodys} {
+		if err := l.Renew(redirect4.Steering, steer.UDP); !errors.Is(err, steer.ErrNoSwitch) {
+			t.Errorf("a lease in a table without a secret: %v", err)
+		}
+	}
+	must(t, backend.Apply(h))
+	must(t, lease.Renew(redirect4.Steering, steer.UDP))
+	must(t, backend.Ensure(plugin))
+	must(t, backend.Verify(plugin)) // as the doctor does, which does not know it
+	for _, chain := range []string{"output", "prerouting"} {
+		ns.Run("nft", "flush", "chain", "inet", "neardns", chain)
+	}
+	must(t, backend.Ensure(plugin)) // as an ADD does beside a damaged table
+	must(t, lease.Renew(redirect6.Steering, steer.UDP))
+	must(t, backend.Verify(h))
+	if got := holding(t, backend); len(got) != 2 {
+		t.Errorf("leases %v", got)
+	}
+}
+
+// A table of the form before secrets is brought to the new one without a lease lost.
+func TestSecretComesToAnOlderTable(t *testing.T) {
+	testutil.RequireRoot(t)
+	older, err := os.ReadFile("testdata/older/host-dual.nft")
+	must(t, err)
+	ns := testutil.NewNS(t, "node")
+	ns.Bridge("neardns0")
+	for _, a := range []netip.Addr{redirect4.Steering, local4.Address, redirect6.Steering, local6.Address} {
+		ns.AddAddr("neardns0", testutil.Host(a))
+	}
+	ns.RunInput(string(older), "nft", "-f", "-")
+	ns.Run("nft", "add", "element", "inet", "neardns", "lease_udp4", "{ 169.254.20.11 timeout 1m }")
+	backend := open(t, ns)
+	h := host()
+	h.Uplinks = append(h.Uplinks, "eth1.5")
+	h.Lifetime = time.Minute
+	lease := openLease(t, ns)
+	must(t, backend.Apply(h))
+	must(t, backend.Verify(h))
+	must(t, lease.Renew(redirect6.Steering, steer.TCP))
+	if got := holding(t, backend); !slices.Contains(got, "udp 169.254.20.11") || !slices.Contains(got, "tcp fd00:90de:d95::b") {
+		t.Errorf("leases %v", got)
+	}
+}

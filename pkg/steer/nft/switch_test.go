@@ -1,0 +1,182 @@
+package nft_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// The table of DESIGN.md section 3: whatever state the agent is in, a steered pod is answered, and so is one that names
+// the local address.
+func TestSwitch(t *testing.T) {
+	cells(t, func(t *testing.T, o testutil.Options) {
+		r := newRig(t, o)
+		pod, plain := r.steered("steered"), r.pod("plain")
+		all := append(r.clusterDNS(), r.local()...)
+		check := func(who, when string) {
+			t.Helper()
+			r.want(who, pod.NetNS, when+", steered", all...)
+			r.want(who, plain.NetNS, when+", by the local address", r.local()...)
+			r.want("KUBEDNS", plain.NetNS, when+", not steered", r.clusterDNS()...)
+		}
+		check("KUBEDNS", "agent never started, addresses absent")
+		r.addresses()
+		check("KUBEDNS", "addresses present, nobody listens")
+		r.listen()
+		check("KUBEDNS", "listening without a lease")
+		r.agent.Behave(testutil.Behaviour{Drop: true})
+		check("KUBEDNS", "hung, lease gone")
+		r.agent.Behave(testutil.Behaviour{})
+		r.renew()
+		check("AGENT", "listening with a lease")
+
+		r.wantUntracked(pod.NetNS, all...)
+		testutil.WantNoConntrack(t, pod.NetNS)
+
+		r.withdraw()
+		check("KUBEDNS", "lease withdrawn")
+		r.renew()
+		check("AGENT", "lease again")
+		r.kill()
+		check("KUBEDNS", "killed, lease stands")
+		r.listen()
+		check("AGENT", "back under the old lease")
+		r.node.Host.DelLink("neardns0")
+		r.withdraw()
+		check("KUBEDNS", "the link gone")
+		must(t, r.nft.Verify(r.host))
+	})
+}
+
+// One lease alone, of one address and protocol, delivers that and nothing else.
+func TestLeaseIsPerAddressAndProtocol(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	pod := r.steered("pod")
+	r.addresses()
+	r.listen()
+	servers := append(r.clusterDNS(), r.local()...)
+	for i, a := range r.ours() {
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			must(t, r.lease.Renew(a, p))
+			for j, server := range servers {
+				for _, network := range networks {
+					want := "KUBEDNS"
+					if i == j && network == p.String() {
+						want = "AGENT"
+					}
+					answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, network, testutil.AskOptions{})
+					if err != nil || answer.Who != want {
+						t.Errorf("lease of %s %s: %s over %s: %v, %v; want %s", a, p, server, network, answer, err, want)
+					}
+				}
+			}
+			must(t, r.lease.Withdraw(a, p))
+		}
+	}
+}
+
+// A lease that is not renewed lapses, and DNS goes on within its lifetime: what a hung process costs, and a link that
+// was deleted under a bound socket.
+func TestSwitchAfterALapse(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		for what, harm := range map[string]func(*rig){
+			"hung":      func(r *rig) { r.agent.Behave(testutil.Behaviour{Drop: true}) }, // as after SIGSTOP: the sockets are bound
+			"link gone": func(r *rig) { r.node.Host.DelLink("neardns0") },
+		} {
+			t.Run(what, func(t *testing.T) {
+				const lifetime = 300 * time.Millisecond
+				r := newRig(t, o, func(h *steer.Host) { h.Lifetime = lifetime })
+				pod := r.steered("pod")
+				r.serving()
+				r.renew()
+				harm(r)
+				harmed := time.Now()
+				for _, server := range append(r.clusterDNS(), r.local()...) {
+					testutil.Eventually(t, 5*time.Second, func() error {
+						_, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: 20 * time.Millisecond})
+						return err
+					})
+				}
+				if took := time.Since(harmed); took > lifetime+lateness {
+					t.Errorf("no answer for %v, lifetime %v", took, lifetime)
+				}
+				r.want("KUBEDNS", pod.NetNS, "lapsed", append(r.clusterDNS(), r.local()...)...)
+			})
+		}
+	})
+}
+
+// Counters tell what the switch did.
+func TestCounters(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.IPTables, Attach: testutil.PTP})
+	pod := r.steered("pod")
+	count := func(f func()) map[string]uint64 {
+		t.Helper()
+		before, err := r.nft.Counters()
+		must(t, err)
+		f()
+		after, err := r.nft.Counters()
+		must(t, err)
+		more := map[string]uint64{}
+		for name, c := range after {
+			if d := c.Packets - before[name].Packets; d > 0 {
+				more[name] = d
+			}
+		}
+		return more
+	}
+	wantCounts := func(when string, got map[string]uint64, want map[string]uint64) {
+		t.Helper()
+		for name, n := range want {
+			if got[name] != n {
+				t.Errorf("%s: counter %s went up by %d, not %d", when, name, got[name], n)
+			}
+			delete(got, name)
+		}
+		if len(got) > 0 {
+			t.Errorf("%s: also %v", when, got)
+		}
+	}
+	wantCounts("fallback", count(func() { r.want("KUBEDNS", pod.NetNS, "fallback", r.clusterDNS()...) }),
+		map[string]uint64{steer.CounterFallbackUDP: 2, steer.CounterFallbackTCP: 2})
+	r.addresses()
+	r.listen()
+	wantCounts("renewals", count(r.renew), map[string]uint64{steer.CounterLeaseRenewal: 8})
+	wantCounts("hits", count(func() { r.want("AGENT", pod.NetNS, "hit", r.clusterDNS()...) }),
+		map[string]uint64{steer.CounterDeliveredUDP: 2, steer.CounterDeliveredTCP: 2, steer.CounterHeardUDP: 2, steer.CounterHeardTCP: 2})
+}
+
+// The switch holds two cluster DNS addresses of a family apart, and one that is no longer served but still named by a pod.
+func TestManyRedirects(t *testing.T) {
+	modes(t, func(t *testing.T, o testutil.Options) {
+		second, old := netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("10.96.0.12")
+		var other steer.Redirect
+		r := newRig(t, o, func(h *steer.Host) {
+			with := append([]steer.Redirect(nil), h.Redirects...)
+			with = append(with, steer.Redirect{ClusterDNS: second}, steer.Redirect{ClusterDNS: old})
+			with, err := steer.Complete(with)
+			must(t, err)
+			h.Redirects, h.FallbackOnly = with[:3], with[3:]
+			other = with[3]
+		})
+		r.node.Proxy.Add(testutil.DNSService(second, r.node.KubeDNSAddrs()[0])...)
+		r.node.Proxy.Add(testutil.DNSService(old, r.node.KubeDNSAddrs()[0])...)
+		pod := r.pod("pod")
+		must(t, open(t, pod.NetNS).Apply(steer.Pod{Redirects: append(append([]steer.Redirect(nil), r.host.Redirects...), other)}))
+		gone := netip.AddrPortFrom(old, 53)
+		r.want("KUBEDNS", pod.NetNS, "no lease", append(r.clusterDNS(), gone)...)
+		r.serving()
+		r.want("AGENT", pod.NetNS, "lease", r.clusterDNS()...)
+		r.want("KUBEDNS", pod.NetNS, "taken out of the configuration", gone)
+		r.withdraw()
+		must(t, r.lease.Renew(r.host.Redirects[2].Steering, steer.UDP))
+		must(t, r.lease.Renew(r.host.Redirects[2].Steering, steer.TCP))
+		r.want("AGENT", pod.NetNS, "lease of the second", netip.AddrPortFrom(second, 53))
+		r.want("KUBEDNS", pod.NetNS, "no lease of the first", r.clusterDNS()[0])
+	})
+}
