@@ -1,12 +1,10 @@
-// Package steer owns every packet rule of neardns: the pod table, which sends a pod's questions to its own node, and the
-// host table with the switch, which hands them to the agent only under a lease and otherwise gives them back to kube-dns.
+// Package steer has the words for neardns's packet rules, as values: the pod table (Pod), which sends a pod's questions to its own
+// node, and the host's rules with the switch (Host), which hand them to the agent only under a lease and otherwise give them back to
+// kube-dns. It sends the lease datagrams, too. Package rules is the door to the back ends that make such rules.
 //
-// Rules are values first (Pod, Host), rendered in one place, applied in one transaction and compared by meaning. They
-// never meet a Kubernetes type, a flag or a logger. All state lives in one table, "inet neardns", in the netns at hand;
-// nothing foreign is ever read for a decision or written.
+// It must never write or read a rule, and the words never meet a Kubernetes type, a flag or a logger.
 //
-// Failure policy: every call either leaves the kernel as described or returns an error and leaves what was there. No call
-// retries for long, so the caller decides when to try again.
+// Failure policy: a word that is wrong is an error that names its field; a datagram that no rule took is ErrNoSwitch.
 package steer
 
 import (

@@ -1,7 +1,7 @@
 // Package evidence has pods passed by whose questions the switch delivers and the host's own filters drop: behind an egress
 // policy that allows only kube-dns, in a firewall zone of their own. kube-dns answers them as long as that lasts.
 //
-// The kernel takes the evidence (see pkg/steer): who asked, before the filters, and who was heard, behind them. This package
+// The kernel takes the evidence (see pkg/steer/nft): who asked, before the filters, and who was heard, behind them. This package
 // reads it, decides, and sends a control packet for each hold. It must never hold a client while the prober's own way is in
 // doubt, write a rule, or cost anything a query.
 //

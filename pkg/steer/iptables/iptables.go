@@ -1,4 +1,4 @@
-// Package iptables is the back end of pkg/steer for nodes whose rules are iptables': the KEP's NOTRACK and ACCEPT rules, and
+// Package iptables is the back end of package steer's words for nodes whose rules are iptables': the KEP's NOTRACK and ACCEPT rules, and
 // the chain NODE-LOCAL-DNS that gives packets back to kube-dns while the agent does not answer. It has the same words, the
 // same leases by packets and the same prober as the nftables back end. Beside the rules it has what goes with them: the hairpin by
 // which packets meet kube-proxy's nat again, the two variants of iptables and which one a node uses, iptables-legacy's tables as the

@@ -1,3 +1,10 @@
+// Package nft is the nftables back end of package steer's words. A description is rendered in one place, applied in one transaction
+// and compared by meaning. All state lives in one table, "inet neardns", in the netns at hand.
+//
+// It must never write anything foreign, nor read it for a decision.
+//
+// Failure policy: every call either leaves the kernel as described or returns an error and leaves what was there. No call retries for
+// long, so the caller decides when to try again.
 package nft
 
 import (
