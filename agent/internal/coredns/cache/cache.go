@@ -102,15 +102,15 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	e, left := c.choose(success, denial, now)
 	if e == nil {
 		s.misses.Inc()
-		return c.miss(ctx, w, r, a, success, s)
+		return c.miss(ctx, w, r, &a, success, s)
 	}
 	s.hits[e.Class()].Inc()
 	query.From(ctx).Found(query.Hit)
 	if left <= 0 {
-		return c.stale(ctx, w, r, a, e, s)
+		return c.stale(ctx, w, r, &a, e, s)
 	}
 	if c.prefetch > 0 && e.Hit(now, c.gap) >= c.prefetch && left <= c.early(e) && c.mayRefresh(e, now, earlyRecheck) {
-		c.refresh(ctx, nil, r, a, e, s)
+		c.refresh(ctx, nil, r, &a, e, s)
 	}
 	ttl := uint32(left)
 	if c.keepTTL {
@@ -186,7 +186,7 @@ func (c *Cache) sayable(e *wire.Entry, left int) bool {
 func (c *Cache) early(e *wire.Entry) int { return (int(e.TTL())*c.percentage + 99) / 100 }
 
 // stale answers with what has ended, or with what the upstream says now if that is to be waited for.
-func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a asked, e *wire.Entry, s *series) (int, error) {
+func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, e *wire.Entry, s *series) (int, error) {
 	now := c.store.Now()
 	if c.mayRefresh(e, now, c.recheck) {
 		f, leads := c.refresh(ctx, w, r, a, e, s)
@@ -198,7 +198,7 @@ func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a a
 			if f.entry == nil || !f.kept && !leads {
 				return c.miss(ctx, w, r, a, nil, s) // there is news, and it is each client's own
 			}
-			c.reply(w, r, &a, f.entry, f.left(c.store.Now()))
+			c.reply(w, r, a, f.entry, f.left(c.store.Now()))
 			return dns.RcodeSuccess, nil
 		}
 	}
@@ -208,7 +208,7 @@ func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a a
 	if e.Denied() {
 		ttl = min(ttl, c.heldTTL(e))
 	}
-	c.reply(w, r, &a, e, ttl)
+	c.reply(w, r, a, e, ttl)
 	return dns.RcodeSuccess, nil
 }
 

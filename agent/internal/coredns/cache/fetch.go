@@ -26,8 +26,8 @@ type inFlight struct{}
 
 // miss asks the upstream. Questions alike that come meanwhile wait for the answer and take it, if it is one that is kept:
 // a moment later it would have been theirs anyway. Whatever is not kept belongs to the one who asked.
-func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a asked, good *wire.Entry, s *series) (int, error) {
-	q := &fetch{ResponseWriter: w, cache: c, asked: a, request: r, good: good, series: s}
+func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, good *wire.Entry, s *series) (int, error) {
+	q := &fetch{ResponseWriter: w, cache: c, asked: *a, request: r, good: good, series: s}
 	if a.rd && ctx.Value(inFlight{}) == nil {
 		f, leads := c.flights.join(a.key.Bytes(), c.store.Now())
 		if !leads {
@@ -51,7 +51,7 @@ func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a as
 
 // refresh begins to ask the upstream about an entry that is known, in the background, unless somebody does already. w is
 // the client's for whom it is done; nil: for nobody yet. It returns nil when there is too much to do already.
-func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a asked, e *wire.Entry, s *series) (f *flight, leads bool) {
+func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, e *wire.Entry, s *series) (f *flight, leads bool) {
 	f, leads = c.flights.join(a.key.Bytes(), c.store.Now())
 	if !leads {
 		return f, false
@@ -64,8 +64,9 @@ func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a
 	}
 	s.prefetches.Inc()
 	// With RD also for a client that asked without it: only such an answer is kept, and this one is for all.
-	r, a.rd = r.Copy(), true
-	q := &fetch{cache: c, asked: a, request: r, flight: f, series: s, background: true, remote: &net.TCPAddr{}}
+	r = r.Copy()
+	q := &fetch{cache: c, asked: *a, request: r, flight: f, series: s, background: true, remote: &net.TCPAddr{}}
+	q.asked.rd = true
 	if e.Class() == wire.Success {
 		q.good = e
 	}
