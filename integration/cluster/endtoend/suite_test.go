@@ -103,7 +103,7 @@ func run(t *testing.T, row []string, o node.Options) {
 		name string
 		f    func()
 	}{
-		{"every kind of name, as kube-dns answers it", s.testNames},
+		{"every kind of name, as kube-dns answers it", func() { s.testNames(); s.testCompared() }},
 		{"every dnsPolicy, opt-out", s.testPolicies},
 		{"hostNetwork pods", s.testHostNetwork},
 		{"agent killed", s.testKill},
