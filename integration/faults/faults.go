@@ -173,9 +173,7 @@ func allFaults() []fault {
 				return append(known, s.stream(load.Stream{Name: "unknown", Way: load.UDP, Label: "fresh", Zone: hotZone, First: s.fresh(1000), Rate: 20, Sockets: 4, Patience: 3 * time.Second}))
 			},
 			judge: func(r *run) { r.servfail(deadTime) },
-			// Lost: names that nobody asked in the last minute, which is as long as a cluster's name may be stale, and new ones of this
-			// one pod in the first second, when it asks for more than its share of misses and nobody is known to be silent yet.
-			limit: limit{share: 0.01, tcpShare: 0.02, refusal: 2 * time.Second},
+			limit: limit{share: 0.01, tcpShare: 0.02, refusal: 2 * time.Second}, // see docs/faults.md
 		},
 		{
 			name: "upstream-slow", title: "upstream answering after 1.5 s", length: slowTime, lead: 2 * lead,
