@@ -49,6 +49,9 @@ type DNSServer struct {
 	behaviour Behaviour
 	seen      []Question
 	running   []*dns.Server
+	ended     bool // the test is over
+
+	answering sync.WaitGroup
 }
 
 // Behaviour changes how a server answers every question.
@@ -86,8 +89,17 @@ func ServeDNS(t TB, ns *NetNS, config DNSConfig) *DNSServer {
 		s.records[name] = append(s.records[name], rr)
 	}
 	s.Start()
-	t.Cleanup(s.Stop)
+	t.Cleanup(s.end)
 	return s
+}
+
+// end is Stop that waits for the answers being made: they need the namespace, which goes next.
+func (s *DNSServer) end() {
+	s.Stop()
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.answering.Wait()
 }
 
 // readBuffer has room for seconds of a test's questions. Linux gives 208 KiB, 270 questions, and then drops what comes while a
@@ -239,6 +251,12 @@ func (s *DNSServer) serve(w dns.ResponseWriter, m *dns.Msg, network string, at n
 	if !s.config.Quiet {
 		s.seen = append(s.seen, q)
 	}
+	if s.ended {
+		s.mu.Unlock()
+		return
+	}
+	s.answering.Add(1)
+	defer s.answering.Done()
 	s.mu.Unlock()
 
 	if b.Drop {

@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -32,13 +33,63 @@ endpoints:
 ` + endpoints.String()
 }
 
+// ownZones are added to kube-dns's Corefile: a zone of its own, and a stub domain.
+const ownZones = `corp.test:53 {
+    errors
+    template IN A corp.test {
+        match ^c[0-9]+[.]corp[.]test[.]$
+        answer "{{ .Name }} 60 IN A 10.9.9.7"
+        answer "{{ .Name }} 60 IN A 10.9.9.8"
+        fallthrough
+    }
+    template IN MX corp.test {
+        match ^c[0-9]+[.]corp[.]test[.]$
+        answer "{{ .Name }} 60 IN MX 10 mail.corp.test."
+        fallthrough
+    }
+    template IN CNAME corp.test {
+        match ^c[0-9]+[.]corp[.]test[.]$
+        answer "{{ .Name }} 60 IN CNAME c1.corp.test."
+        fallthrough
+    }
+    template ANY ANY {
+        rcode NXDOMAIN
+        authority "corp.test. 30 IN SOA a.corp.test. b.corp.test. 1 1800 900 604800 30"
+    }
+}
+stub.test:53 {
+    errors
+    cache 30
+    forward . 192.168.96.1:5353
+}
+`
+
+// withOwnZones runs f while kube-dns has ownZones.
+func (s *suite) withOwnZones(f func()) {
+	s.t.Helper()
+	was := s.kubectl("-n", "kube-system", "get", "configmap/coredns", "-o", "jsonpath={.data.Corefile}")
+	set := func(corefile string) {
+		text, err := json.Marshal(map[string]any{"data": map[string]string{"Corefile": corefile}})
+		s.must(err)
+		s.kubectl("-n", "kube-system", "patch", "configmap/coredns", "--type=merge", "-p", string(text))
+		s.kubectl("-n", "kube-system", "rollout", "restart", "deployment/coredns")
+		s.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s")
+		s.eventually(s.serving)
+	}
+	set(was + "\n" + ownZones)
+	defer set(was)
+	f()
+}
+
 // most is how many questions are asked at once.
 const most = 24
 
 // A pod that is steered is told what one is told that is not, about 2,000 names and types and more: Services of each kind, pods,
 // kube-dns's own zones, its stub domain, names outside, slow ones, those that fail, and those that nobody has. It asks twice, so
 // that the second answer is the cache's, and over TCP. What differs is the TTL, and the order of records.
-func (s *suite) testCompared() {
+func (s *suite) testCompared() { s.withOwnZones(s.compareAll) }
+
+func (s *suite) compareAll() {
 	s.apply(many())
 	defer func() { s.kubectl("delete", "service/many", "endpointslice/many-1", "--wait") }()
 	s.eventually(func() error {

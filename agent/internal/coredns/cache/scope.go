@@ -69,7 +69,9 @@ func read(words []caddyfile.Token) (s, servers step) {
 		first := i == 0 || words[i-1].Line != w.Line
 		switch {
 		case words[0].Text != "ask":
-		case w.Line == words[0].Line && i > 0 && w.Text != "{":
+		case w.Text == "{", w.Text == "}": // a body of nothing but a last resort is none
+			continue
+		case w.Line == words[0].Line && i > 0:
 			servers = append(servers, w.Text)
 			continue
 		case first && (w.Text == "last_resort" || w.Text == "mark"):
