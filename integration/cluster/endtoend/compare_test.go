@@ -64,20 +64,29 @@ stub.test:53 {
 }
 `
 
-// withOwnZones runs f while kube-dns has ownZones.
+// withOwnZones runs f while kube-dns has ownZones, and while the agent knows of it.
 func (s *suite) withOwnZones(f func()) {
 	s.t.Helper()
 	was := s.kubectl("-n", "kube-system", "get", "configmap/coredns", "-o", "jsonpath={.data.Corefile}")
-	set := func(corefile string) {
+	set := func(corefile string, rcode int, says string) {
 		text, err := json.Marshal(map[string]any{"data": map[string]string{"Corefile": corefile}})
 		s.must(err)
 		s.kubectl("-n", "kube-system", "patch", "configmap/coredns", "--type=merge", "-p", string(text))
-		s.kubectl("-n", "kube-system", "rollout", "restart", "deployment/coredns")
-		s.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s")
-		s.eventually(s.serving)
+		// A change of its pod has the kubelet look at a pod's volumes at once, in place of once in a minute.
+		s.kubectl("-n", "kube-system", "annotate", "pods", "--all", "--overwrite", fmt.Sprintf("test/corefile=%d", len(corefile)))
+		s.eventually(func() error {
+			r, err := ask(s.before[0].ns, server(true), "udp", question{"c1.corp.test.", dns.TypeA})
+			if err != nil || r.Rcode != rcode {
+				return fmt.Errorf("kube-dns does not have the Corefile yet: %v %w", r, err)
+			}
+			if text, err := s.Status(s.t.Context()); err != nil || !strings.Contains(text, says) {
+				return fmt.Errorf("the agent does not say %q yet: %w\n%s", says, err, text)
+			}
+			return nil
+		})
 	}
-	set(was + "\n" + ownZones)
-	defer set(was)
+	set(was+"\n"+ownZones, dns.RcodeSuccess, "because its Corefile has the zone corp.test")
+	defer set(was, dns.RcodeNameError, "the node's resolvers")
 	f()
 }
 
