@@ -99,8 +99,8 @@ func TestReloadIsNoQuarrel(t *testing.T) {
 		for i := range 3 * flappingLimit {
 			next := plainPlan()
 			next.Terms.Lifetime += time.Duration(i+1) * time.Millisecond
-			w.set(func() { w.next, w.drift = next, []string{"chain control4 differs"} })
-			w.config <- struct{}{}
+			w.set(func() { w.drift = []string{"chain control4 differs"} })
+			n.Set(next)
 			pass(100 * time.Millisecond)
 		}
 		if s := n.Status(); len(s.Faults) > 0 || len(s.Repairs) > 0 {

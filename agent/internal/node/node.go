@@ -4,9 +4,10 @@
 // It owns order, retry and the decision when a lease is renewed or withdrawn, and nothing else: each part is behind a
 // small interface. One goroutine changes kernel state; the probes, one goroutine a target, only renew leases. At stop the
 // leases are withdrawn and the server ends; the link and the switch stay, since pods keep sending to their addresses.
+// It reads no configuration: the plan of one comes to it by New and Set.
 //
-// Failure policy: what fails is retried for ever with a bounded back-off and said once; without a server there is no
-// lease, so pods reach kube-dns meanwhile. Only a configuration that the caller cannot load at the start ends Run early.
+// Failure policy: the loop tries what failed again for ever, with a bounded back-off, and reports it once; without a server there is
+// no lease, so pods reach kube-dns meanwhile. Only a watch that cannot be opened at the start ends Run early.
 package node
 
 import (
@@ -108,10 +109,17 @@ type World interface {
 	Lost(ctx context.Context, clusterDNS netip.Addr, name string) string
 }
 
-// Upstreams are those that are asked on a miss.
+// Upstreams answer for the cluster's names, as the server asks them on a miss.
 type Upstreams interface {
 	Status() []ask.Status
-	Faults() []string // what somebody should mend, one line each
+	Faults() []string // what somebody should repair, one line each
+	// Ask returns nil once a real question was answered, and otherwise why none was, at the latest when ctx ends. Pressing asks
+	// everybody in every way, again and again.
+	Ask(ctx context.Context, clusterDomain string, pressing bool) error
+	// Heard is how long ago a client's question was last answered by one of them; false: that is not known.
+	Heard(clusterDomain string) (ago time.Duration, ok bool)
+	// Trouble gets a value when a client's question is not answered soon.
+	Trouble() <-chan struct{}
 }
 
 // Recorder counts what happens. Its labels come from closed lists.
@@ -129,11 +137,9 @@ type Recorder interface {
 	CanAsk(ok bool) // what pods need asked
 }
 
-// Parts is everything that Run works with. All fields but Upstreams, World, Asker and Evidence are needed.
+// Parts is everything that Run works with. All fields but Upstreams, World and Evidence are needed.
 type Parts struct {
 	Log      *slog.Logger
-	Load     func() (plan.Plan, error) // reads the configuration and what it names anew
-	Changed  <-chan struct{}           // the configuration or a file that it names may have changed
 	Server   Server
 	Link     Link
 	Rules    Rules
@@ -144,12 +150,10 @@ type Parts struct {
 	Proofs   Proofs
 	Uplinks  plan.Uplinks
 	Recorder Recorder
-	// Upstreams are shown in the status; nil shows none.
+	// Upstreams tell whether pods' questions can be asked on, and are shown in the status; nil: leases do not depend on them.
 	Upstreams Upstreams
 	// World tells a fallback that is lost for good from a kube-dns that is away; nil never does.
 	World World
-	// Asker tells whether pods' questions can be asked on; nil: leases do not depend on it.
-	Asker Asker
 	// Evidence finds pods whose questions do not arrive; nil looks for none.
 	Evidence Evidence
 }
@@ -164,7 +168,7 @@ type Node struct {
 	exempt   []netip.Addr  // the pods that opted out, at the last round
 	flapping map[string]*flapping
 	partial  bool  // the inherited server lacks addresses; the loop's alone once it runs
-	owed     retry // a reload that is to be tried again; the loop's alone
+	owed     retry // the plan to take over; the loop's alone
 	yields   chan *yield
 	ended    chan struct{} // closed when Run has ended
 	reask    chan struct{} // asks for a question of the agent's own
@@ -173,6 +177,7 @@ type Node struct {
 	// mu guards the fields below, which Status reads.
 	mu      sync.Mutex
 	now     plan.Plan
+	set     *plan.Plan // what Set was given last, until the loop has seen it
 	targets map[target]*lease
 	proven  map[netip.Addr]bool
 	lost    map[netip.Addr]string // fallbacks that are lost for good, and why
@@ -195,7 +200,7 @@ type Node struct {
 	inherited *Handover
 }
 
-// New prepares a node that answers probes as instance.
+// New prepares a node that answers probes as instance and begins by the first plan.
 func New(instance string, first plan.Plan, parts Parts) *Node {
 	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: make(chan struct{}, 1), now: first,
 		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
@@ -221,7 +226,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer proofs.stop()
 	proofs.start("prove", n.prove)
 	proofs.start("pods", n.tryPods)
-	if n.Asker != nil {
+	if n.Upstreams != nil {
 		proofs.start("reach", n.keepReach)
 	}
 	if n.Evidence != nil {
@@ -253,20 +258,14 @@ func (n *Node) Run(ctx context.Context) error {
 			}
 			probes = newGroup(lasting)
 			n.tendAll(probes)
-		case _, ok := <-n.Changed:
-			if !ok {
-				n.Parts.Changed = nil
-				continue
-			}
-			n.reload(ctx, probes)
 		case <-events:
 		case <-n.kick:
 		case <-slow.C:
 			deep = true
 		case <-retry.C:
 		}
-		if n.owed.isDue(time.Now()) {
-			n.reload(ctx, probes)
+		if next, due := n.dueNow(); due {
+			n.reload(ctx, next, probes)
 		}
 		before := well
 		if well = n.round(ctx, deep, probes); well {

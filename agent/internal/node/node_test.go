@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -218,12 +219,8 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
-		next := plainPlan()
-		next.Redirects[0].Steering = steer2
-		next.Server.Addresses = next.Addresses()
 		w.forget()
-		w.set(func() { w.next = next })
-		w.config <- struct{}{}
+		n.Set(movedPlan())
 		pass(time.Second)
 		var order []string
 		for _, c := range w.calls() {
@@ -251,35 +248,67 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 }
 
 func TestBadReloadKeepsTheOld(t *testing.T) {
-	for name, bad := range map[string]func(*world){
-		"file": func(w *world) { w.loadNo = errors.New("neardns.yaml:3:1: unknown field") },
-		"server": func(w *world) {
-			w.next.Redirects = []steer.Redirect{{ClusterDNS: vip, Steering: steer2}}
-			w.next.Server.Addresses = w.next.Addresses()
-			w.fails["restart"] = errors.New("listen on udp 169.254.20.12:53: in use")
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				n, end := begin(t, w, plainPlan())
-				pass(time.Second)
-				w.set(func() { bad(w) })
-				w.config <- struct{}{}
-				pass(2 * time.Second)
-				if ready, why := n.Ready(); !ready {
-					t.Errorf("not ready after a refused reload: %s", why)
-				}
-				if s := n.Status(); s.Redirects[0].Steering != steer1 || len(s.Leases) != 2 {
-					t.Errorf("the old configuration is gone: %+v", s)
-				}
-				if w.count("count-reload false") != 1 {
-					t.Error("refusal not counted")
-				}
-				end()
-			})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainPlan())
+		pass(time.Second)
+		w.set(func() { w.fails["restart"] = errors.New("listen on udp 169.254.20.12:53: in use") })
+		n.Set(movedPlan())
+		pass(2 * time.Second)
+		if ready, why := n.Ready(); !ready {
+			t.Errorf("not ready after a refused reload: %s", why)
+		}
+		if s := n.Status(); s.Redirects[0].Steering != steer1 || len(s.Leases) != 2 {
+			t.Errorf("the old configuration is gone: %+v", s)
+		}
+		if w.count("count-reload false") != 1 {
+			t.Error("refusal not counted")
+		}
+		end()
+	})
+}
+
+// movedPlan is plainPlan at another steering address.
+func movedPlan() plan.Plan {
+	next := plainPlan()
+	next.Redirects[0].Steering = steer2
+	next.Server.Addresses = next.Addresses()
+	return next
+}
+
+// Of plans that are set one after the other the last counts, also while one before it is to be tried again.
+func TestLastPlanCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		third := movedPlan()
+		third.Terms.Lifetime += time.Second
+		n, end := begin(t, w, plainPlan(), func(n *Node) {
+			n.Set(movedPlan())
+			n.Set(plainPlan())
 		})
-	}
+		pass(time.Second)
+		if s := n.Status(); s.Redirects[0].Steering != steer1 || w.count("count-reload") > 0 {
+			t.Errorf("a plan that another had replaced was tried: %v", w.calls())
+		}
+		w.set(func() { w.fails["reconfigure"] = errors.New("another program holds iptables' lock") })
+		n.Set(movedPlan())
+		pass(time.Minute)
+		if s := n.Status(); s.Faults["configuration"] == "" {
+			t.Errorf("nothing tells of the plan that is owed: %+v", s)
+		}
+		n.Set(plainPlan())
+		w.set(func() { delete(w.fails, "reconfigure") })
+		pass(time.Minute)
+		if s := n.Status(); s.Redirects[0].Steering != steer1 || len(s.Faults) > 0 || w.count("count-reload true") > 0 {
+			t.Errorf("taken back: %+v", s)
+		}
+		n.Set(third)
+		pass(time.Second)
+		if n.plan().Terms != third.Terms || w.count("count-reload true") != 1 {
+			t.Errorf("the last plan does not run: %+v", n.plan())
+		}
+		end()
+	})
 }
 
 // TestReloadIsTriedAgain has something in a reload's way that is no fault of the configuration, such as a held lock: the old
@@ -292,12 +321,8 @@ func TestReloadIsTriedAgain(t *testing.T) {
 				n, end := begin(t, w, plainPlan())
 				pass(time.Second)
 				w.forget()
-				w.set(func() {
-					w.next.Redirects = []steer.Redirect{{ClusterDNS: vip, Steering: steer2}}
-					w.next.Server.Addresses = w.next.Addresses()
-					w.fails[part] = errors.New("another program holds iptables' lock")
-				})
-				w.config <- struct{}{}
+				w.set(func() { w.fails[part] = errors.New("another program holds iptables' lock") })
+				n.Set(movedPlan())
 				pass(time.Minute)
 				if s := n.Status(); s.Redirects[0].Steering != steer1 || !strings.Contains(s.Faults["configuration"], "lock") {
 					t.Errorf("meanwhile: %+v", s)

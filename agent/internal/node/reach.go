@@ -29,20 +29,9 @@ const (
 	reachStalled = 500 * time.Millisecond
 )
 
-// Asker asks those who answer for the cluster's names, as the server does on a miss.
-type Asker interface {
-	// Ask returns nil once a real question was answered, and otherwise why none was, at the latest when ctx ends. Pressing asks
-	// everybody in every way, again and again.
-	Ask(ctx context.Context, clusterDomain string, pressing bool) error
-	// Heard is how long ago a client's question was last answered by one of them; false: that is not known.
-	Heard(clusterDomain string) (ago time.Duration, ok bool)
-	// Trouble gets a value when a client's question is not answered soon.
-	Trouble() <-chan struct{}
-}
-
 // may reports whether a target may have its lease; if not, why. It is called with mu held.
 func (n *Node) may(t target) (bool, string) {
-	if n.Asker == nil {
+	if n.Upstreams == nil {
 		return true, ""
 	}
 	o := n.outlooks[n.now.WayOf(t.Address)]
@@ -61,7 +50,7 @@ func (n *Node) may(t target) (bool, string) {
 
 // canAsk reports whether the agent has asked, and can. It is called with mu held.
 func (n *Node) canAsk() (bool, string) {
-	if n.Asker == nil || n.reached && n.unasked == "" {
+	if n.Upstreams == nil || n.reached && n.unasked == "" {
 		return true, ""
 	}
 	if n.unasked == "" {
@@ -85,12 +74,12 @@ func (n *Node) keepReach(ctx context.Context) {
 				pause(ctx, reachGap)
 				continue
 			}
-			if ago, ok := n.Asker.Heard(domain); ok && ago < reachIdle {
+			if ago, ok := n.Upstreams.Heard(domain); ok && ago < reachIdle {
 				continue
 			}
 		}
 		quiet, cancel := context.WithTimeout(ctx, reachQuiet)
-		err := n.Asker.Ask(quiet, domain, false)
+		err := n.Upstreams.Ask(quiet, domain, false)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
@@ -111,7 +100,7 @@ func (n *Node) awaitTrouble(ctx context.Context) bool {
 	idle := time.NewTimer(reachIdle)
 	defer idle.Stop()
 	select {
-	case <-n.Asker.Trouble():
+	case <-n.Upstreams.Trouble():
 		return true
 	case <-n.reask:
 	case <-idle.C:
@@ -178,7 +167,7 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 			})
 		}
 	}
-	err := n.Asker.Ask(ctx, s.ClusterDomain, true)
+	err := n.Upstreams.Ask(ctx, s.ClusterDomain, true)
 	if err == nil {
 		cancel()
 	}
@@ -187,7 +176,7 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 		return
 	}
 	took := time.Since(began)
-	if ago, ok := n.Asker.Heard(s.ClusterDomain); err != nil && ok && ago < took {
+	if ago, ok := n.Upstreams.Heard(s.ClusterDomain); err != nil && ok && ago < took {
 		err = nil // clients had answers meanwhile
 	}
 	if err == nil {

@@ -8,16 +8,31 @@ import (
 	"github.com/neardns/neardns/agent/internal/plan"
 )
 
-// reload takes over a changed configuration. A bad one is said, and the old one keeps serving. So it does where this node did
-// not let the new one be taken over: that is tried again.
-func (n *Node) reload(ctx context.Context, probes *group) {
-	next, err := n.Load()
-	if err != nil {
-		n.Recorder.Reload(false)
-		n.Log.Error("new configuration refused, the old one keeps serving", "err", err)
-		n.settle()
-		return
+// Set has the loop make the node what next says. The loop takes it over whole, or goes on with what runs: a plan that the server
+// refuses is dropped, and one that this node does not let in is tried again until another is set. Any goroutine may call Set, also
+// before Run; of several plans the last counts. Nobody may write into next afterwards.
+func (n *Node) Set(next plan.Plan) {
+	n.mu.Lock()
+	n.set = &next
+	n.mu.Unlock()
+	n.poke()
+}
+
+// dueNow is the plan to take over, and whether to try it now: one that was set since, or one whose next try is due.
+func (n *Node) dueNow() (next plan.Plan, due bool) {
+	n.mu.Lock()
+	set := n.set
+	n.set = nil
+	n.mu.Unlock()
+	now := time.Now()
+	if set != nil {
+		n.owed = retry{plan: *set, due: now}
 	}
+	return n.owed.plan, n.owed.isDue(now)
+}
+
+// reload takes next over. Where that fails, the old plan is what runs.
+func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	old := n.plan()
 	if same(old, next) {
 		n.mu.Lock()
@@ -33,7 +48,7 @@ func (n *Node) reload(ctx context.Context, probes *group) {
 	again, err := n.take(ctx, old, next, probes)
 	n.Recorder.Reload(err == nil)
 	if err != nil {
-		if !again || n.owed == (retry{}) { // once
+		if !again || n.owed.wait == 0 { // once
 			n.Log.Error("new configuration not taken over, the old one keeps serving", "err", err, "again", again)
 		}
 		if !again {
@@ -50,7 +65,7 @@ func (n *Node) reload(ctx context.Context, probes *group) {
 	n.Log.Info("configuration reloaded")
 }
 
-// settle notes that no reload is owed any more.
+// settle notes that no plan is owed any more.
 func (n *Node) settle() {
 	n.owed = retry{}
 	n.note("configuration", nil)
@@ -90,10 +105,11 @@ func (n *Node) take(ctx context.Context, old, next plan.Plan, probes *group) (ag
 	return false, nil
 }
 
-// retry is a reload that is to be tried again. The zero value is none.
+// retry is a plan that is to be tried, or tried again. The zero value is none.
 type retry struct {
+	plan plan.Plan
 	due  time.Time
-	wait time.Duration // before the next try
+	wait time.Duration // before the next try; 0: it was not tried yet
 }
 
 func (d *retry) put(now time.Time) {

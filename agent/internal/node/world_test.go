@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
@@ -31,10 +32,7 @@ type world struct {
 	lost   string // why a fallback that fails is lost for good
 	drift  []string
 	proofs []netip.Addr
-	next   plan.Plan
-	loadNo error
 	ticks  chan struct{}
-	config chan struct{}
 	kept   []netip.Addr // last addresses of the link
 	host   steer.Host   // last host table
 	done   chan struct{}
@@ -57,7 +55,7 @@ func (w *world) die() {
 }
 
 func newWorld() *world {
-	return &world{fails: map[string]error{}, ticks: make(chan struct{}, 1), config: make(chan struct{}, 1), trouble: make(chan struct{}, 1),
+	return &world{fails: map[string]error{}, ticks: make(chan struct{}, 1), trouble: make(chan struct{}, 1),
 		answer: func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} },
 		prove:  func() error { return nil }}
 }
@@ -223,9 +221,9 @@ func (p worldPods) Ask(context.Context, netip.Addr, string) (bool, error) {
 	return true, p.fromPod()
 }
 
-type worldAsker struct{ *world }
+type worldUpstreams struct{ *world }
 
-func (a worldAsker) Ask(ctx context.Context, _ string, _ bool) error {
+func (a worldUpstreams) Ask(ctx context.Context, _ string, _ bool) error {
 	a.mu.Lock()
 	asked := a.asked
 	a.mu.Unlock()
@@ -235,12 +233,14 @@ func (a worldAsker) Ask(ctx context.Context, _ string, _ bool) error {
 	}
 	return err
 }
-func (a worldAsker) Heard(string) (time.Duration, bool) {
+func (a worldUpstreams) Heard(string) (time.Duration, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return time.Since(a.heard), !a.heard.IsZero()
 }
-func (a worldAsker) Trouble() <-chan struct{} { return a.trouble }
+func (a worldUpstreams) Trouble() <-chan struct{} { return a.trouble }
+func (worldUpstreams) Status() []ask.Status       { return nil }
+func (worldUpstreams) Faults() []string           { return nil }
 
 type worldProofs struct{ *world }
 
@@ -283,19 +283,13 @@ func plainPlan() plan.Plan {
 // begin runs a node over w in the calling bubble and returns it with a function that ends it.
 func begin(t *testing.T, w *world, s plan.Plan, before ...func(*Node)) (*Node, func()) {
 	t.Helper()
-	w.next = s
 	n := New(self, s, Parts{
-		Log: slog.New(slog.DiscardHandler), Changed: w.config, Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w}, Firewall: worldFirewall{w},
-		Load: func() (plan.Plan, error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.next, w.loadNo
-		},
+		Log: slog.New(slog.DiscardHandler), Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w}, Firewall: worldFirewall{w},
 		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Proofs: worldProofs{w}, World: w,
 		Uplinks: func(...string) ([]string, error) { return []string{"eth0"}, nil }, Recorder: worldRecorder{w},
 	})
 	if w.asked != nil {
-		n.Asker = worldAsker{w}
+		n.Upstreams = worldUpstreams{w}
 	}
 	for _, f := range before {
 		f(n)

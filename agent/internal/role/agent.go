@@ -100,6 +100,8 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) er
 		overlays := nri.New(nri.Config{Log: a.log, StateDir: o.plan.Folders.State, Paths: c.Paths, Socket: c.NRI})
 		wg.Go(func() { overlays.Run(own) })
 	}
+	hangups := a.env.Hangups(own)
+	wg.Go(func() { a.follow(shared, hangups, n.Set, func() { o.metrics.Reload(false) }) }) // from here on a.conf is its own
 	defer func() {
 		if !a.given.Load() {
 			a.answers.Save()
@@ -141,10 +143,11 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 	if a.role.serve != nil {
 		a.role.serve(shared, wg, m, health)
 	}
-	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", a.conf.Listen.Metrics, m.MetricsHandler()) })
-	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "health", a.conf.Listen.Health, health.Handler()) })
+	conf := a.conf // of the start; only a start reads what is needed here
+	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", conf.Listen.Metrics, m.MetricsHandler()) })
+	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "health", conf.Listen.Health, health.Handler()) })
 	wg.Go(func() {
-		telemetry.ServeSocket(shared, a.log, filepath.Join(a.conf.StateDir, nodestate.AgentSocketName), health.SocketHandler())
+		telemetry.ServeSocket(shared, a.log, filepath.Join(conf.StateDir, nodestate.AgentSocketName), health.SocketHandler())
 	})
 	if a.podDir != "" {
 		wg.Go(func() {

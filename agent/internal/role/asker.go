@@ -13,15 +13,15 @@ import (
 // asker puts upstreams and server behind the loop's interface: its own question goes to those whom a miss goes to. Where an
 // operator's Corefile says how that is done, the question takes its chain, by a name that no cache can know.
 type asker struct {
-	upstreams *ask.Servers
-	server    *server.Server
+	*ask.Servers
+	server *server.Server
 }
 
 // chainQuestions are sent at once where the chain is asked: forward's own servers are tried one after the other, by chance.
 const chainQuestions = 3
 
 func (a asker) Ask(ctx context.Context, domain string, pressing bool) error {
-	err := a.upstreams.Reach(ctx, "kubernetes.default.svc."+domain+".", pressing)
+	err := a.Reach(ctx, "kubernetes.default.svc."+domain+".", pressing)
 	if !errors.Is(err, ask.ErrNotAsked) {
 		return err
 	}
@@ -50,7 +50,5 @@ func (a asker) Ask(ctx context.Context, domain string, pressing bool) error {
 }
 
 func (a asker) Heard(domain string) (time.Duration, bool) {
-	return a.upstreams.Heard("kubernetes.default.svc." + domain + ".")
+	return a.Servers.Heard("kubernetes.default.svc." + domain + ".")
 }
-
-func (a asker) Trouble() <-chan struct{} { return a.upstreams.Trouble() }

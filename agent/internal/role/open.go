@@ -96,9 +96,9 @@ func (a *agent) loop(ctx context.Context, o *opened, s *tenure) (*node.Node, err
 		return nil, err
 	}
 	parts := node.Parts{
-		Log: a.log, Load: a.load, Changed: a.changed(ctx), Server: highServer{o.server}, Link: nodeLink{}, Rules: o.rules, Firewall: firewall{},
+		Log: a.log, Server: highServer{o.server}, Link: nodeLink{}, Rules: o.rules, Firewall: firewall{},
 		Lease: o.lease, Prober: probes, Pods: o.registry, Proofs: &proofs{dir: o.plan.Folders.Persist, backend: a.backend},
-		World: world{intercepted: o.plan.Catches()}, Uplinks: rules.Uplinks, Upstreams: o.upstreams, Asker: asker{o.upstreams, o.server},
+		World: world{intercepted: o.plan.Catches()}, Uplinks: rules.Uplinks, Upstreams: asker{o.upstreams, o.server},
 		Recorder: recorder{o.metrics},
 	}
 	if a.backend.Caps().Evidence {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/plan"
@@ -86,44 +85,42 @@ func (a *agent) shown() string {
 	return a.conf.Show()
 }
 
-// changed ticks at SIGHUP and when the configuration or a file that it names has changed.
-func (a *agent) changed(ctx context.Context) <-chan struct{} {
-	out := make(chan struct{}, 1)
-	tick := func() {
-		select {
-		case out <- struct{}{}:
-		default:
+// follow gives the loop a new plan at each hangup, and when the configuration or a file that it names has changed, until ctx ends. A
+// configuration that is refused is reported, and the loop keeps the plan that it has.
+func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, set func(plan.Plan), refused func()) {
+	reload := func() {
+		next, err := a.load()
+		if err != nil {
+			refused()
+			a.log.Error("new configuration refused, the old one keeps serving", "err", err)
+			return
 		}
+		set(next)
 	}
-	hup := a.env.Hangups(ctx)
-	go func() {
-		for first := true; ctx.Err() == nil; first = false {
-			files := a.followed()
-			watching, stop := context.WithCancel(ctx)
-			follow := upstream.Watch(watching, a.log, files)
-			if !first {
-				tick() // a signal, or what changed while no watch stood
-			}
-			for again := false; !again && ctx.Err() == nil; again = again || !slices.Equal(files, a.followed()) {
-				select {
-				case <-ctx.Done():
-				case <-hup:
-					// The watch must not know of less than the signal makes us read: it would take a return to what it
-					// knows for no change.
-					again = true
-				case <-follow:
-					tick()
-				case <-time.After(listCheck):
+	for first := true; ctx.Err() == nil; first = false {
+		files := a.followed()
+		watching, stop := context.WithCancel(ctx)
+		changes := upstream.Watch(watching, a.log, files)
+		if !first {
+			reload() // a hangup, or what changed while no watch stood
+		}
+		for again := !slices.Equal(files, a.followed()); !again && ctx.Err() == nil; {
+			select {
+			case <-ctx.Done():
+			case <-hangups:
+				// The watch must not know of less than the hangup makes us read: it would take a return to what it
+				// knows for no change.
+				again = true
+			case _, ok := <-changes:
+				if ok { // else ctx ends
+					reload()
+					again = !slices.Equal(files, a.followed())
 				}
 			}
-			stop()
 		}
-	}()
-	return out
+		stop()
+	}
 }
-
-// listCheck is how often the list of files to follow is looked at: a reload may have made another.
-const listCheck = 10 * time.Second
 
 // followed lists the files whose change means a reload.
 func (a *agent) followed() []string {

@@ -1,0 +1,118 @@
+package role
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/clients"
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/upstream"
+	"github.com/neardns/neardns/pkg/steer/rules"
+)
+
+// reader is a role whose configuration is a file of `domain` or `domain other-file`.
+func reader(name string) role {
+	return role{
+		read: func() (*config.Node, error) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return nil, err
+			}
+			if strings.HasPrefix(string(text), "bad") {
+				return nil, errors.New(name + ":1:1: unknown field")
+			}
+			conf := config.Default()
+			conf.ClusterDomain = string(text)
+			return &conf, nil
+		},
+		derive: func(n *config.Node) (plan.Plan, upstream.Upstreams, error) {
+			domain, file, _ := strings.Cut(n.ClusterDomain, " ")
+			p, up := plan.Plan{ClusterDomain: domain}, upstream.Upstreams{}
+			if file != "" {
+				up.Files = []string{file}
+				text, _ := os.ReadFile(file) // none where it is not there
+				p.External = string(text)
+			}
+			return p, up, nil
+		},
+	}
+}
+
+// The role follows its files, and those that a new configuration names; the loop is given plans, and none of what is refused.
+func TestFollow(t *testing.T) {
+	dir := t.TempDir()
+	name, other := filepath.Join(dir, "neardns.yaml"), filepath.Join(dir, "resolv.conf")
+	write := func(file, text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(name, "cluster.local")
+	conf, err := reader(name).read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	kind, err := rules.Named("nftables")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{role: reader(name), path: name, log: log, level: new(slog.LevelVar), conf: conf, answers: newAnswers(log, conf), clients: clients.New(conf),
+		backend: kind}
+	a.clients.Follow(pods.Open(dir, kind, log))
+	if _, err := a.plan(conf); err != nil {
+		t.Fatal(err)
+	}
+	plans, refusals, hangups := make(chan plan.Plan, 8), make(chan struct{}, 8), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.follow(ctx, hangups, func(p plan.Plan) { plans <- p }, func() { refusals <- struct{}{} })
+	}()
+	given := func() plan.Plan {
+		t.Helper()
+		select {
+		case p := <-plans:
+			return p
+		case <-time.After(time.Minute):
+			t.Fatal("the loop is given no plan")
+			return plan.Plan{}
+		}
+	}
+	hangups <- struct{}{} // by now the watch stands
+	if p := given(); p.ClusterDomain != "cluster.local" {
+		t.Errorf("after a hangup: %q", p.ClusterDomain)
+	}
+	write(name, "bad")
+	select {
+	case <-refusals:
+	case <-time.After(time.Minute):
+		t.Fatal("a bad configuration is not counted")
+	}
+	write(name, "k8s.example "+other)
+	if p := given(); p.ClusterDomain != "k8s.example" {
+		t.Errorf("after a change: %q", p.ClusterDomain)
+	}
+	if p := given(); p.ClusterDomain != "k8s.example" { // once more, when the file that it names is followed
+		t.Errorf("with a file more to follow: %q", p.ClusterDomain)
+	}
+	write(other, "192.0.2.1")
+	if p := given(); p.External != "192.0.2.1" {
+		t.Errorf("after a change of a file that the configuration names: %q", p.External)
+	}
+	cancel()
+	<-ended
+	if len(plans) > 0 || len(refusals) > 0 {
+		t.Errorf("%d plans and %d refusals more", len(plans), len(refusals))
+	}
+}
