@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/steer/translate"
 )
@@ -142,7 +143,7 @@ func (in install) chain(entry []byte) (change, bool, error) {
 			_, _ = io.WriteString(in.out, diff(c.from, c.to, c.before, c.after))
 			return c, true, nil
 		}
-		if err := c.apply(); errors.Is(err, errMoved) {
+		if err := c.apply(); errors.Is(err, atomicfile.ErrMoved) {
 			continue
 		} else if err != nil {
 			return c, false, err
@@ -153,7 +154,7 @@ func (in install) chain(entry []byte) (change, bool, error) {
 		}
 		return c, true, nil
 	}
-	return change{}, false, fmt.Errorf("network in %s: %w, %d times running: another program keeps writing it", in.conf, errMoved, maxTries)
+	return change{}, false, fmt.Errorf("network in %s: %w, %d times running: another program keeps writing it", in.conf, atomicfile.ErrMoved, maxTries)
 }
 
 // lockAndSweep locks the folders in the order of their names, so that two installers never wait for each other, and
@@ -172,13 +173,13 @@ func lockAndSweep(ctx context.Context, bin, conf string) (unlock func(), err err
 		}
 	}
 	for _, folder := range all {
-		u, err := lock(ctx, folder)
+		u, err := atomicfile.Lock(ctx, folder)
 		if err != nil {
 			unlock()
 			return nil, err
 		}
 		held = append(held, u)
-		if err := sweep(folder); err != nil {
+		if err := exchanger().Sweep(folder); err != nil {
 			unlock()
 			return nil, err
 		}

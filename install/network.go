@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/conflist"
 )
 
@@ -114,24 +115,22 @@ func (c *change) ownLeftover() error {
 	return nil
 }
 
-// apply writes the change. Mode and owner stay what they were. Where it returns errMoved, the files are as their owner wrote them.
+// apply writes the change. Mode and owner stay what they were. Where it returns atomicfile.ErrMoved, the files are as their owner wrote them.
 func (c change) apply() (err error) {
+	if c.from == c.to {
+		o := atomicfile.Options{Mode: c.info.Mode().Perm(), Owner: c.info}
+		if err := exchanger().Write(c.to, c.before, c.after, o); err != nil {
+			return fmt.Errorf("put network in place: %w", withRemedy(err))
+		}
+		return nil
+	}
 	temp, err := writeTemp(filepath.Dir(c.to), c.after, c.info.Mode().Perm(), c.info)
 	if err != nil {
 		return fmt.Errorf("write network: %w", err)
 	}
-	if c.from == c.to {
-		if temp, err = placed(temp, c.to, c.after); err != nil {
-			return fmt.Errorf("write network: %w", err)
-		}
-		if err := replace(temp, c.to, c.before); err != nil {
-			return fmt.Errorf("put network in place: %w", err)
-		}
-		return nil
-	}
 	now, err := os.ReadFile(c.from)
 	if err != nil || !bytes.Equal(now, c.before) {
-		return errors.Join(errMoved, os.Remove(temp))
+		return errors.Join(atomicfile.ErrMoved, os.Remove(temp))
 	}
 	if filepath.Ext(c.to) == ".conf" {
 		err = putBack(temp, c.to)
@@ -141,7 +140,7 @@ func (c change) apply() (err error) {
 	if err != nil {
 		return fmt.Errorf("put network in place: %w", errors.Join(err, os.Remove(temp)))
 	}
-	if err := removeUnchanged(c.from, c.before); err != nil {
+	if err := exchanger().Remove(c.from, c.before); err != nil {
 		return fmt.Errorf("remove %s, which %s replaces: %w", c.from, c.to, err)
 	}
 	return nil

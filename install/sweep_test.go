@@ -13,68 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An installer that is killed while it holds what its owner wrote loses none of it: the next run gives it back first.
-func TestSweepGivesTheOwnersTextBack(t *testing.T) {
-	const (
-		before = `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`
-		edited = `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","mtu":1400}]}`
-		ours   = `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"},{"type":"neardns","redirects":["10.96.0.10"]}]}`
-		list   = "10-a.conflist"
-	)
-	temp := placedName(list, []byte(ours))
-	for _, tc := range []struct {
-		name        string
-		temp, text  string // what lies under the temporary name, and what it holds
-		list        string // what the list holds; "" for none
-		writtenLast bool   // the list, by its owner
-		want        string
-	}{
-		{"before the exchange", temp, ours, edited, false, edited},
-		{"behind it, the owner had written", temp, edited, ours, false, edited},
-		{"behind it, nobody had written", temp, before, ours, false, before},
-		{"the owner has written again since", temp, before, edited, true, edited},
-		{"an older text was given back, a newer one not yet", temp, edited, before, false, edited},
-		{"the owner has removed the network since", temp, before, "", false, ""},
-		{"taken aside", asidePrefix + list + tempSuffix, edited, "", false, edited},
-		{"taken aside, and written anew", asidePrefix + list + tempSuffix, before, edited, true, edited},
-		{"a program's copy", tempPrefix + "77" + tempSuffix, "x", before, false, before},
-		{"a name of another form", placedPrefix + "x" + tempSuffix, "x", before, false, before},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			dir := t.TempDir()
-			write := func(name, text string, at time.Time) {
-				file := filepath.Join(dir, name)
-				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Chtimes(file, at, at); err != nil {
-					t.Fatal(err)
-				}
-			}
-			now := time.Now()
-			write(tc.temp, tc.text, now)
-			if tc.list != "" {
-				at := now.Add(-time.Second)
-				if tc.writtenLast {
-					at = now.Add(time.Second)
-				}
-				write(list, tc.list, at)
-			}
-			if err := sweep(dir); err != nil {
-				t.Fatal(err)
-			}
-			left, _ := filepath.Glob(filepath.Join(dir, ".*"))
-			if len(left) != 0 {
-				t.Errorf("left: %v", left)
-			}
-			got, err := os.ReadFile(filepath.Join(dir, list))
-			if string(got) != tc.want || (err != nil) != (tc.want == "") {
-				t.Errorf("the list holds %q (%v), want %q", got, err, tc.want)
-			}
-		})
-	}
-}
-
 // A pipe of the list's name, beside a single plugin's file, is refused and not waited for.
 func TestPipeInTheListsPlace(t *testing.T) {
 	n := newNode(t)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/conflist"
 )
 
@@ -117,7 +118,7 @@ func (un uninstall) dropFrom(name string) error {
 			_, _ = io.WriteString(un.out, diff(c.from, c.to, c.before, c.after))
 			return nil
 		}
-		if err := c.apply(); errors.Is(err, errMoved) {
+		if err := c.apply(); errors.Is(err, atomicfile.ErrMoved) {
 			continue
 		} else if err != nil {
 			return err
@@ -128,5 +129,5 @@ func (un uninstall) dropFrom(name string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("%s: %w, %d times running: another program keeps writing it", path, errMoved, maxTries)
+	return fmt.Errorf("%s: %w, %d times running: another program keeps writing it", path, atomicfile.ErrMoved, maxTries)
 }

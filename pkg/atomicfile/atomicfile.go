@@ -1,5 +1,5 @@
 // Package atomicfile writes files that others read meanwhile: a reader finds the old contents or the new ones, never a part. It is
-// a leaf, and the products' one writer of such files. (A pod's resolv.conf is changed in place, D-028.)
+// a leaf, and the products' one writer of such files, of those that others write, too, as well (Exchanger). (A pod's resolv.conf is changed in place, D-028.)
 //
 // Failure policy: a write is whole or absent. A process that is killed amid one leaves at most a temporary file beside the file,
 // under the name that its options choose. All is safe for concurrent use by processes, each of which has its own temporary file
@@ -27,6 +27,10 @@ type Options struct {
 	Durable bool        // the file survives a power cut; state that a reboot removes anyway need not pay for it
 	Folder  bool        // its folder is made where it is missing
 	Owner   fs.FileInfo // the file belongs to whom this one belongs to; nil: to the process
+	// Attributes names a file whose extended attributes (SELinux's label, ACLs) the new one gets, too. Where one of them cannot be
+	// set, nothing is written, and the error is ErrAttributes. What the kernel does not list (trusted.*, without CAP_SYS_ADMIN) is not
+	// seen. "": none.
+	Attributes string
 	// Pattern names the temporary file beside the file, as os.CreateTemp has it. Without a * there is one such name, so that what
 	// crashes leave does not add up; whatever has it is removed. "" is the file's own name with .new behind it.
 	Pattern string
@@ -89,6 +93,11 @@ func temporary(path string, o Options, fill func(io.Writer) error) (name string,
 			if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
 				return "", err
 			}
+		}
+	}
+	if o.Attributes != "" { // last: a change of the owner takes some away
+		if err := copyAttributes(f, o.Attributes); err != nil {
+			return "", err
 		}
 	}
 	if o.Durable {

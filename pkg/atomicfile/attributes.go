@@ -1,0 +1,63 @@
+package atomicfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrAttributes means that a new file cannot have all extended attributes of an old one, so that the old one must not be replaced.
+var ErrAttributes = errors.New("an extended attribute cannot be kept")
+
+// copyAttributes gives f the extended attributes of the file at path. A filesystem without any has none to copy.
+func copyAttributes(f *os.File, path string) error {
+	names, err := attributes(path)
+	if err != nil {
+		return fmt.Errorf("list extended attributes of %s: %w", path, err)
+	}
+	for _, name := range names {
+		value, err := attribute(func(b []byte) (int, error) { return unix.Lgetxattr(path, name, b) })
+		if errors.Is(err, unix.ENODATA) { // taken away meanwhile
+			continue
+		} else if err != nil {
+			return fmt.Errorf("read attribute %s of %s: %w", name, path, err)
+		}
+		// The folder may have given it the same one: SELinux does, and lets nobody set it without a right of its own.
+		if have, err := attribute(func(b []byte) (int, error) { return unix.Fgetxattr(int(f.Fd()), name, b) }); err == nil && bytes.Equal(have, value) {
+			continue
+		}
+		if err := unix.Fsetxattr(int(f.Fd()), name, value, 0); err != nil {
+			return fmt.Errorf("%w: %s of %s: %w", ErrAttributes, name, path, err)
+		}
+	}
+	return nil
+}
+
+// attributes lists the names of a file's extended attributes.
+func attributes(path string) ([]string, error) {
+	list, err := attribute(func(b []byte) (int, error) { return unix.Llistxattr(path, b) })
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil, nil
+	}
+	return strings.FieldsFunc(string(list), func(r rune) bool { return r == 0 }), err
+}
+
+// attribute reads by a call that tells the size of what it would write into nothing. That may grow between two calls.
+func attribute(get func([]byte) (int, error)) ([]byte, error) {
+	for {
+		size, err := get(nil)
+		if err != nil || size == 0 {
+			return nil, err
+		}
+		b := make([]byte, size)
+		n, err := get(b)
+		if errors.Is(err, unix.ERANGE) {
+			continue
+		}
+		return b[:max(n, 0)], err
+	}
+}

@@ -1,0 +1,248 @@
+package atomicfile
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrMoved means that somebody else wrote the file while we did; what was made of its old text is then out of date.
+var ErrMoved = errors.New("another program changed the file meanwhile")
+
+// Exchanger writes files that others write, too, and that take no lock: it never loses what they wrote (D-026). Prefix begins the names
+// of its temporary files, beside the file; they end in .tmp. One exchanger of a prefix works on a folder at a time (see Lock).
+type Exchanger struct{ Prefix string }
+
+// tempSuffix ends the names: runtimes take every .conf, .conflist and .json in their folder for a network.
+const tempSuffix = ".tmp"
+
+// putBacks bounds how often an owner's text is put back while he goes on writing.
+const putBacks = 5
+
+// What changes places with a file, and what is taken away, has names that tell of the file, so that a later run can give its owner's
+// text back if this one is killed amid it.
+func (x Exchanger) placedPrefix() string { return x.Prefix + "placed-" } // then the digest of what is put in place, a dash, the file's name
+func (x Exchanger) asidePrefix() string  { return x.Prefix + "old-" }    // then the file's name
+
+// placedName needs nothing random: one exchanger works on a folder at a time.
+func (x Exchanger) placedName(file string, after []byte) string {
+	return x.placedPrefix() + digest(after) + "-" + filepath.Base(file) + tempSuffix
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Write makes the file hold after, durably, if it holds before; else it returns ErrMoved, and the file holds what its owner wrote. o's
+// Pattern and Durable have no effect.
+func (x Exchanger) Write(file string, before, after []byte, o Options) error {
+	o.Pattern, o.Durable = x.Prefix+"*"+tempSuffix, true
+	temp, err := Temp(file, after, o)
+	if err != nil {
+		return err
+	}
+	// Only what is complete has a name that a later run would give back.
+	placed := filepath.Join(filepath.Dir(file), x.placedName(file, after))
+	if err := os.Rename(temp, placed); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return replace(placed, file, before)
+}
+
+// replace puts the finished file temp in to's place if to still holds before, else it returns ErrMoved, and to holds what its
+// owner wrote. To look first and rename then would leave a moment in which the owner's newer text is lost; so the two change
+// places in one step, and what was taken out is looked at afterwards. temp is gone when it returns, but where the error names it.
+func replace(temp, to string, before []byte) error {
+	placed, now, err := readBoth(temp, to)
+	if err == nil && !bytes.Equal(now, before) {
+		err = ErrMoved
+	}
+	if err == nil {
+		err = exchange(temp, to)
+	}
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
+		// A filesystem that cannot, such as NFS: the look from before has to do.
+		if err = Rename(temp, to, true); err == nil {
+			return nil
+		}
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		err = ErrMoved
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	out, err := lastText(temp, before)
+	if err == nil && bytes.Equal(out, before) {
+		return remove(temp)
+	}
+	// Its owner came between: his text goes back, and if he wrote once more meanwhile, that newer text, until what comes out
+	// is what was put in before.
+	for range putBacks {
+		if err := errors.Join(err, exchange(temp, to)); err != nil {
+			return fmt.Errorf("give its owner's text back, which is in %s: %w", temp, err)
+		}
+		back := out
+		if out, err = os.ReadFile(temp); err == nil && bytes.Equal(out, placed) {
+			break
+		}
+		placed = back
+	}
+	return errors.Join(ErrMoved, remove(temp))
+}
+
+// inFlight is how long a program may take from looking a name up to writing into what it found: microseconds, and more where
+// others have the processor.
+const inFlight = 20 * time.Millisecond
+
+// lastText reads a file that was just taken out of its place. One who writes in place may have found it before that and not
+// have begun to write: so a text that is still the old one is read once more after a moment.
+func lastText(file string, old []byte) ([]byte, error) {
+	text, err := os.ReadFile(file)
+	if err != nil || !bytes.Equal(text, old) {
+		return text, err
+	}
+	<-time.After(inFlight)
+	return os.ReadFile(file)
+}
+
+func readBoth(a, b string) (textA, textB []byte, err error) {
+	if textA, err = os.ReadFile(a); err == nil {
+		textB, err = os.ReadFile(b)
+	}
+	return textA, textB, err
+}
+
+// exchange has two files change names, in one step.
+func exchange(a, b string) error {
+	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
+}
+
+// Remove removes a file if it still holds before, and else returns ErrMoved and leaves it.
+func (x Exchanger) Remove(file string, before []byte) error {
+	// It is taken out under a name of its own first, so that what is looked at is what is removed.
+	aside := filepath.Join(filepath.Dir(file), x.asidePrefix()+filepath.Base(file)+tempSuffix)
+	if err := os.Rename(file, aside); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return ErrMoved
+		}
+		return err
+	}
+	now, err := lastText(aside, before)
+	if err == nil && bytes.Equal(now, before) {
+		return remove(aside)
+	}
+	back := unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, file, unix.RENAME_NOREPLACE)
+	if errors.Is(back, unix.EEXIST) { // its owner has written once more
+		back = os.Remove(aside)
+	}
+	return errors.Join(back, err, ErrMoved)
+}
+
+// remove takes a file away, for good as far as the disk goes.
+func remove(file string) error {
+	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return SyncFolder(filepath.Dir(file))
+}
+
+// Sweep removes what an exchanger that was killed left in folder, and first gives back what it had taken out of its place: a
+// file's owner may have written it while it was being looked at. It may run only under the lock, where no temporary file
+// belongs to anyone alive.
+func (x Exchanger) Sweep(folder string) error {
+	stale, err := filepath.Glob(filepath.Join(folder, x.Prefix+"*"+tempSuffix))
+	if err != nil {
+		return err
+	}
+	for _, file := range stale {
+		if err := x.giveBack(file); err != nil {
+			return fmt.Errorf("give back what an earlier run took out of its place: %w", err)
+		}
+		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove what an earlier run left: %w", err)
+		}
+	}
+	return nil
+}
+
+// giveBack puts a text that was taken out of its place back there, unless its owner has written another one since.
+func (x Exchanger) giveBack(temp string) error {
+	folder, name := filepath.Split(temp)
+	name = strings.TrimSuffix(name, tempSuffix)
+	if rest, ok := strings.CutPrefix(name, x.asidePrefix()); ok {
+		err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, filepath.Join(folder, rest), unix.RENAME_NOREPLACE)
+		if err == nil || errors.Is(err, unix.EEXIST) {
+			return nil
+		}
+		return err
+	}
+	rest, ok := strings.CutPrefix(name, x.placedPrefix())
+	placed, file, named := strings.Cut(rest, "-")
+	if !ok || !named {
+		return nil
+	}
+	file = filepath.Join(folder, file)
+	out, in, err := readBoth(temp, file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // its owner has taken it away
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case digest(out) == placed: // it never came into its place, or came out of it again
+		return nil
+	case digest(in) == placed, newer(temp, file):
+		// What stands there is the exchanger's, or an owner's text from before this one. This run makes its change anew.
+		return errors.Join(exchange(temp, file), SyncFolder(folder))
+	}
+	return nil
+}
+
+// newer tells whether a was written after b.
+func newer(a, b string) bool {
+	x, errA := os.Lstat(a)
+	y, errB := os.Lstat(b)
+	return errA == nil && errB == nil && x.ModTime().After(y.ModTime())
+}
+
+// lockPoll is how often a lock that another has is tried again.
+const lockPoll = 100 * time.Millisecond
+
+// Lock keeps two of our programs from working on one folder at the same time, such as the old and the new pod of a rolling update. It
+// waits until ctx ends. It locks the folder itself: nothing is left behind, and the kernel frees it when the holder dies.
+func Lock(ctx context.Context, folder string) (unlock func(), err error) {
+	d, err := os.Open(folder)
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = d.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			_ = d.Close()
+			return nil, fmt.Errorf("lock %s: %w", folder, err)
+		}
+		select {
+		case <-ctx.Done():
+			_ = d.Close()
+			return nil, fmt.Errorf("another program of ours works on %s: %w", folder, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package atomicfile
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An exchanger that is killed while it holds what its owner wrote loses none of it: the next run gives it back first.
+func TestSweepGivesTheOwnersTextBack(t *testing.T) {
+	const (
+		before = `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`
+		edited = `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","mtu":1400}]}`
+		ours   = `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"},{"type":"neardns","redirects":["10.96.0.10"]}]}`
+		list   = "10-a.conflist"
+	)
+	x := Exchanger{Prefix: ".x-"}
+	temp := x.placedName(list, []byte(ours))
+	for _, tc := range []struct {
+		name        string
+		temp, text  string // what lies under the temporary name, and what it holds
+		list        string // what the list holds; "" for none
+		writtenLast bool   // the list, by its owner
+		want        string
+	}{
+		{"before the exchange", temp, ours, edited, false, edited},
+		{"behind it, the owner had written", temp, edited, ours, false, edited},
+		{"behind it, nobody had written", temp, before, ours, false, before},
+		{"the owner has written again since", temp, before, edited, true, edited},
+		{"an older text was given back, a newer one not yet", temp, edited, before, false, edited},
+		{"the owner has removed the network since", temp, before, "", false, ""},
+		{"taken aside", x.asidePrefix() + list + tempSuffix, edited, "", false, edited},
+		{"taken aside, and written anew", x.asidePrefix() + list + tempSuffix, before, edited, true, edited},
+		{"a program's copy", x.Prefix + "77" + tempSuffix, "x", before, false, before},
+		{"a name of another form", x.placedPrefix() + "x" + tempSuffix, "x", before, false, before},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			write := func(name, text string, at time.Time) {
+				file := filepath.Join(dir, name)
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Chtimes(file, at, at); err != nil {
+					t.Fatal(err)
+				}
+			}
+			now := time.Now()
+			write(tc.temp, tc.text, now)
+			if tc.list != "" {
+				at := now.Add(-time.Second)
+				if tc.writtenLast {
+					at = now.Add(time.Second)
+				}
+				write(list, tc.list, at)
+			}
+			if err := x.Sweep(dir); err != nil {
+				t.Fatal(err)
+			}
+			left, _ := filepath.Glob(filepath.Join(dir, ".*"))
+			if len(left) != 0 {
+				t.Errorf("left: %v", left)
+			}
+			got, err := os.ReadFile(filepath.Join(dir, list))
+			if string(got) != tc.want || (err != nil) != (tc.want == "") {
+				t.Errorf("the list holds %q (%v), want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// A file that holds what was read is exchanged, with the old one's attributes; any other stays as it is.
+func TestExchanger(t *testing.T) {
+	x := Exchanger{Prefix: ".x-"}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "f")
+	if err := os.WriteFile(file, []byte("old"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	set := setAttributes(t, file)
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Mode: 0o640, Owner: info, Attributes: file}
+	if err := x.Write(file, []byte("another"), []byte("new"), o); !errors.Is(err, ErrMoved) {
+		t.Errorf("over another text: %v", err)
+	}
+	if got, _ := os.ReadFile(file); string(got) != "old" || names(t, dir) != "f" {
+		t.Errorf("%q; in the folder: %s", got, names(t, dir))
+	}
+	if err := x.Write(file, []byte("old"), []byte("new"), o); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(file)
+	st, statErr := os.Stat(file)
+	if err != nil || statErr != nil || string(got) != "new" || st.Mode() != info.Mode() || names(t, dir) != "f" {
+		t.Errorf("%q, %v, %v; in the folder: %s", got, err, st.Mode(), names(t, dir))
+	}
+	for name, want := range set {
+		value := make([]byte, 100)
+		if n, err := unix.Lgetxattr(file, name, value); err != nil || string(value[:n]) != want {
+			t.Errorf("%s is %q (%v), want %q", name, value[:max(n, 0)], err, want)
+		}
+	}
+	if err := x.Write(filepath.Join(dir, "none"), nil, []byte("new"), Options{}); !errors.Is(err, ErrMoved) || names(t, dir) != "f" {
+		t.Errorf("a file that is gone: %v; in the folder: %s", err, names(t, dir))
+	}
+	if err := x.Remove(file, []byte("old")); !errors.Is(err, ErrMoved) || names(t, dir) != "f" {
+		t.Errorf("remove another text: %v; in the folder: %s", err, names(t, dir))
+	}
+	if err := x.Remove(file, []byte("new")); err != nil || names(t, dir) != "" {
+		t.Errorf("remove: %v; in the folder: %s", err, names(t, dir))
+	}
+}
+
+// setAttributes gives a file some of each kind that this machine's filesystem takes.
+func setAttributes(t *testing.T, file string) map[string]string {
+	t.Helper()
+	set := map[string]string{}
+	for name, value := range map[string]string{"user.neardns": "a", "security.selinux": "system_u:object_r:net_conf_t:s0\x00", "trusted.neardns": "b"} {
+		if err := unix.Lsetxattr(file, name, []byte(value), 0); err == nil {
+			set[name] = value
+		}
+	}
+	if len(set) == 0 {
+		t.Log("no extended attribute can be set here")
+	}
+	return set
+}
+
+// Without CAP_SYS_ADMIN a label can be set where SELinux is, and nowhere else: then nothing is replaced.
+func TestAttributesThatCannotBeKept(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "f")
+	if err := os.WriteFile(file, []byte("old"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if unix.Lsetxattr(file, "security.neardns", []byte("x"), 0) != nil {
+		t.Skip("no security attribute can be set here")
+	}
+	asNobody(t, func() {
+		f, err := os.CreateTemp("", "atomicfile")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer os.Remove(f.Name())
+		defer f.Close()
+		if err := copyAttributes(f, file); !errors.Is(err, ErrAttributes) || !strings.Contains(err.Error(), "security.neardns") {
+			t.Error(err)
+		}
+	})
+}
+
+// asNobody runs f without CAP_SYS_ADMIN.
+func asNobody(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { // its thread ends with it
+		defer close(done)
+		runtime.LockOSThread()
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var data [2]unix.CapUserData
+		if err := unix.Capset(&header, &data[0]); err != nil {
+			t.Error(err)
+			return
+		}
+		f()
+	}()
+	<-done
+}
+
+// Two take turns, and who waits too long hears of it.
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := Lock(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := Lock(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a second one: %v", err)
+	}
+	unlock()
+	unlock, err = Lock(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	if _, err := Lock(t.Context(), filepath.Join(dir, "none")); err == nil {
+		t.Error("a folder that is not there")
+	}
+}
