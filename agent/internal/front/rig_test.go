@@ -44,7 +44,7 @@ func answer(w dns.ResponseWriter, q *dns.Msg) {
 
 func configOf(t testing.TB) Config {
 	t.Helper()
-	return Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: freePort(t), Misses: 1024, Connections: 1024}
+	return Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: testutil.FreePort(t), Misses: 1024, Connections: 1024}
 }
 
 // start serves by a function on 127.0.0.1.
@@ -63,26 +63,6 @@ func start(t testing.TB, do func(dns.ResponseWriter, *dns.Msg)) (*Server, Config
 }
 
 func addressOf(cfg Config) string { return netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String() }
-
-// freePort finds a port that is free for both protocols.
-func freePort(t testing.TB) uint16 {
-	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := l.Addr().(*net.TCPAddr)
-		pc, err := net.ListenPacket("udp", at.String())
-		l.Close()
-		if err == nil {
-			pc.Close()
-			return uint16(at.Port)
-		}
-	}
-	t.Fatal("no port is free")
-	return 0
-}
 
 func question(name string, qtype uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, qtype) }
 

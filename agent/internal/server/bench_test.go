@@ -14,6 +14,8 @@ import (
 
 	mdns "github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // The benchmarks below ask two servers in turn over loopback UDP: ours, in this process, from its rendered Corefile, and a
@@ -113,7 +115,7 @@ func processCPU(b *testing.B, pid int) time.Duration {
 // startStock starts CoreDNS as it is, in a process of its own: two caches cannot have one name in this one.
 func startStock(b *testing.B, up *upstream) (at string, pid int) {
 	b.Helper()
-	port := freePort(b, "127.0.0.1")
+	port := testutil.FreePort(b, "127.0.0.1")
 	text := fmt.Sprintf(`cluster.local:%[1]d {
     errors
     cache {
@@ -135,7 +137,7 @@ func startStock(b *testing.B, up *upstream) (at string, pid int) {
     forward . %[2]s
     prometheus 127.0.0.1:%[3]d
 }
-`, port, up.addr, freePort(b, "127.0.0.1"))
+`, port, up.addr, testutil.FreePort(b, "127.0.0.1"))
 	file := filepath.Join(b.TempDir(), "Corefile")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		b.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	mdns "github.com/miekg/dns"
 
 	"github.com/neardns/neardns/agent/internal/server"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Each plugin that node-cache links (its plugin.cfg), with what it does; those that the agent sees to itself do no harm.
@@ -18,8 +19,8 @@ func TestNodeCachePlugins(t *testing.T) {
 	cfg := config(t, up)
 	cfg.Binds = "nodelocaldns"
 	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"))
-	cfg.Port = freePort(t, "127.0.0.1", "127.0.0.2")
-	profiles := freePort(t, "127.0.0.1")
+	cfg.Port = testutil.FreePort(t, "127.0.0.1", "127.0.0.2")
+	profiles := testutil.FreePort(t, "127.0.0.1")
 	cfg.Override = strings.NewReplacer("UP", up.addr, "PPROF", fmt.Sprint(profiles)).Replace(`cluster.local {
     errors {
         consolidate 1m .* warning

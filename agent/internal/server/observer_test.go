@@ -16,6 +16,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/searchpath"
 	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/server"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // watcher is an observer to whom each client is one pod.
@@ -160,7 +161,7 @@ func TestObserverOfCompletion(t *testing.T) {
 func TestObserverOfRefusal(t *testing.T) {
 	w := new(watcher)
 	cfg := server.Config{Connections: 1024, Config: chain.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Misses: 1024,
-		Port: freePort(t, "127.0.0.1"), Override: "cluster.local {\n    whoami\n}\n"}}
+		Port: testutil.FreePort(t, "127.0.0.1"), Override: "cluster.local {\n    whoami\n}\n"}}
 	s := observed(slog.New(slog.DiscardHandler), w)
 	if err := s.Start(t.Context(), cfg); err != nil {
 		t.Fatal(err)

@@ -22,13 +22,14 @@ import (
 	"github.com/neardns/neardns/agent/internal/front"
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/server"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestServes(t *testing.T) {
 	cluster, external, stub := newUpstream(t, address("10.0.0.1")), newUpstream(t, address("10.0.0.2")), newUpstream(t, address("10.0.0.3"))
 	cfg := config(t, cluster)
 	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("::1"))
-	cfg.Port = freePort(t, "127.0.0.1", "127.0.0.2", "::1")
+	cfg.Port = testutil.FreePort(t, "127.0.0.1", "127.0.0.2", "::1")
 	cfg.External = servers(external.addr)
 	cfg.StubDomains = map[string][]nameserver.Address{"corp.example": servers(stub.addr)}
 	s := start(t, cfg)
@@ -164,7 +165,7 @@ func TestNextUpstream(t *testing.T) {
 	refuses := newUpstream(t, func(q *mdns.Msg) *mdns.Msg { return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure) })
 	good := newUpstream(t, address("10.0.0.4"))
 	cfg := config(t, good)
-	dead := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t, "127.0.0.1")).String()
+	dead := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), testutil.FreePort(t, "127.0.0.1")).String()
 	cfg.Cluster = servers(dead, refuses.addr, good.addr)
 	cfg.External = cfg.Cluster
 	start(t, cfg)
@@ -343,7 +344,7 @@ func TestLog(t *testing.T) {
 			cfg := config(t, fails)
 			cfg.Queries = tc.queries
 			// A quick failure: nobody listens there.
-			cfg.Cluster = []nameserver.Address{{Addr: netip.AddrPortFrom(cfg.Addresses[0], freePort(t, "127.0.0.1"))}}
+			cfg.Cluster = []nameserver.Address{{Addr: netip.AddrPortFrom(cfg.Addresses[0], testutil.FreePort(t, "127.0.0.1"))}}
 			if err := s.Start(context.Background(), cfg); err != nil {
 				t.Fatal(err)
 			}

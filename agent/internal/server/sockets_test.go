@@ -23,6 +23,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/front"
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/server"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestStartNamesEveryHolder checks that a start which cannot have all sockets takes none and says why for each.
@@ -30,7 +31,7 @@ func TestStartNamesEveryHolder(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)
 	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("192.0.2.1"))
-	cfg.Port = freePort(t, "127.0.0.1", "127.0.0.2", "127.0.0.3")
+	cfg.Port = testutil.FreePort(t, "127.0.0.1", "127.0.0.2", "127.0.0.3")
 	held, err := net.Listen("tcp", netip.AddrPortFrom(cfg.Addresses[1], cfg.Port).String())
 	if err != nil {
 		t.Fatal(err)
@@ -307,7 +308,7 @@ func TestTransparent(t *testing.T) {
 	for _, transparent := range []bool{true, false} {
 		cfg := config(t, newUpstream(t, address("10.0.0.1")))
 		cfg.Addresses = append(cfg.Addresses, netip.IPv6Loopback())
-		cfg.Port, cfg.Transparent = freePort(t, "127.0.0.1", "::1"), transparent
+		cfg.Port, cfg.Transparent = testutil.FreePort(t, "127.0.0.1", "::1"), transparent
 		s := start(t, cfg)
 		sockets, err := s.Sockets()
 		if err != nil || len(sockets) != 4 {

@@ -26,6 +26,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/wire"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestMain fails when a test leaves a goroutine behind: servers, forwarders, health checks.
@@ -61,7 +62,7 @@ type upstream struct {
 func newUpstream(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) *upstream {
 	t.Helper()
 	u := new(upstream)
-	port := freePort(t, "127.0.0.1")
+	port := testutil.FreePort(t, "127.0.0.1")
 	u.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
 	for network, count := range map[string]*atomic.Int64{"udp": &u.udp, "tcp": &u.tcp} {
 		started := make(chan struct{})
@@ -96,36 +97,6 @@ func address(ip string) func(*mdns.Msg) *mdns.Msg {
 	}
 }
 
-// freePort finds a port that is free for both protocols on each address.
-func freePort(t testing.TB, addresses ...string) uint16 {
-	t.Helper()
-next:
-	for range 100 {
-		pc, err := net.ListenPacket("udp", net.JoinHostPort(addresses[0], "0"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := pc.LocalAddr().(*net.UDPAddr).Port
-		pc.Close()
-		for _, a := range addresses {
-			ap := net.JoinHostPort(a, strconv.Itoa(port))
-			pc, err := net.ListenPacket("udp", ap)
-			if err != nil {
-				continue next
-			}
-			pc.Close()
-			ln, err := net.Listen("tcp", ap)
-			if err != nil {
-				continue next
-			}
-			ln.Close()
-		}
-		return uint16(port)
-	}
-	t.Fatal("no port is free")
-	return 0
-}
-
 func newServer(log *slog.Logger) *server.Server { return observed(log, nil) }
 
 // observed makes a server whose questions somebody is told of.
@@ -154,7 +125,7 @@ func config(t testing.TB, up *upstream) server.Config {
 		Connections: 1024,
 		Config: chain.Config{
 			Addresses:     []netip.Addr{netip.MustParseAddr("127.0.0.1")},
-			Port:          freePort(t, "127.0.0.1"),
+			Port:          testutil.FreePort(t, "127.0.0.1"),
 			ClusterDomain: "cluster.local",
 			ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
 			Cluster:       servers(up.addr),

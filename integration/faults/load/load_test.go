@@ -162,14 +162,7 @@ func (c counted) Accept() (net.Conn, error) {
 func serve(t *testing.T) *server {
 	t.Helper()
 	s := &server{}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pc, err := net.ListenPacket("udp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, pc := testutil.ListenBoth(t)
 	s.at = netip.MustParseAddrPort(l.Addr().String())
 	for _, d := range []*dns.Server{{Listener: counted{l, &s.conns}, Handler: s, MaxTCPQueries: -1}, {PacketConn: pc, Handler: s}} {
 		ready := make(chan struct{})

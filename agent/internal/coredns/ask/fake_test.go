@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -209,27 +210,10 @@ func nobody(t testing.TB) string {
 // blackhole takes datagrams and answers none; over TCP its queue is full, so no connection comes about.
 func blackhole(t testing.TB) string {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd, pc := listenFull(t)
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
-	pc, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { pc.Close() })
+	addr := pc.LocalAddr().String()
 	for range 10 {
 		conn, err := net.DialTimeout("tcp", addr, 200*time.Millisecond)
 		if err != nil {
@@ -239,6 +223,27 @@ func blackhole(t testing.TB) string {
 	}
 	t.Fatal("the queue does not fill")
 	return ""
+}
+
+// listenFull listens over TCP with the shortest queue that there is, and on the same port over UDP. The caller closes both.
+func listenFull(t testing.TB) (fd int, pc *net.UDPConn) {
+	t.Helper()
+	l, pc := testutil.ListenBoth(t)
+	defer l.Close()
+	conn, err := l.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dupErr error
+	err = conn.Control(func(s uintptr) {
+		if fd, dupErr = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0); dupErr == nil {
+			dupErr = unix.Listen(fd, 0)
+		}
+	})
+	if err := errors.Join(err, dupErr); err != nil {
+		t.Fatal(err)
+	}
+	return fd, pc
 }
 
 // block is a started Ask with its log.

@@ -1,13 +1,11 @@
 package ask
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -57,22 +55,8 @@ func TestNoHeadOverTCP(t *testing.T) {
 // full is a server whose answers do not fit a datagram and whose queue of connections is full: SYNs are dropped until let.
 func full(t *testing.T) (addr string, let func()) {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
-	pc, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd, pc := listenFull(t)
+	addr = pc.LocalAddr().String()
 	f := &fake{t: t, conns: map[net.Conn]bool{}}
 	answer := head
 	f.answer.Store(&answer)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/agent/internal/wire"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // counting answers every name with an address that tells the name, and tells how often it was asked.
@@ -168,15 +168,8 @@ func TestScenarioStress(t *testing.T) {
 // listen serves on sockets of the loopback address, UDP and TCP on one port.
 func listen(t *testing.T, to *atomic.Pointer[dnsserver.Server]) (stop func(), addr string) {
 	t.Helper()
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tcp, udp := testutil.ListenBoth(t)
 	addr = tcp.Addr().String()
-	udp, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
 		at := to.Load()
 		at.ServeDNS(context.WithValue(context.Background(), dnsserver.Key{}, at), w, r)

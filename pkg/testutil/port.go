@@ -1,0 +1,69 @@
+package testutil
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+)
+
+// The ports that FreePort chooses from. Linux gives clients ports from 32,768 on (net.ipv4.ip_local_port_range), so nobody gets one of
+// these by chance between a test's look and its bind.
+const (
+	portLeast = 20_000
+	portMost  = 32_000
+)
+
+// FreePort returns a port of this netns that is free on each address, for UDP and TCP. No address: 127.0.0.1. The caller binds it; until
+// then another process may, one in 12,000 times that it chooses as this function does.
+func FreePort(t TB, addresses ...string) uint16 {
+	t.Helper()
+	if len(addresses) == 0 {
+		addresses = []string{"127.0.0.1"}
+	}
+	for range 100 {
+		port := uint16(portLeast + rand.N(portMost-portLeast))
+		if isFree(port, addresses) {
+			return port
+		}
+	}
+	t.Fatalf("no port is free on %v", addresses)
+	return 0
+}
+
+func isFree(port uint16, addresses []string) bool {
+	for _, a := range addresses {
+		at := net.JoinHostPort(a, strconv.Itoa(int(port)))
+		pc, err := net.ListenPacket("udp", at)
+		if err != nil {
+			return false
+		}
+		pc.Close()
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			return false
+		}
+		l.Close()
+	}
+	return true
+}
+
+// ListenBoth listens on one port of 127.0.0.1 over TCP and UDP. The caller closes both.
+func ListenBoth(t TB) (*net.TCPListener, *net.UDPConn) {
+	t.Helper()
+	var err error
+	for range 10 {
+		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), FreePort(t))
+		l, listenErr := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+		if err = listenErr; err != nil {
+			continue
+		}
+		pc, listenErr := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		if err = listenErr; err == nil {
+			return l, pc
+		}
+		l.Close()
+	}
+	t.Fatalf("no port is free for UDP and TCP: %v", err)
+	return nil, nil
+}
