@@ -12,6 +12,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // copyMost bounds a copy: certificate authorities take some 200 KB.
@@ -103,17 +105,11 @@ func (f *follower) pass() error {
 	return errors.Join(errs...)
 }
 
-// place gives the copy its name once it is whole. It need not outlive a power cut.
+// place writes a copy that need not outlive a power cut.
 func place(to string, text []byte) error {
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return fmt.Errorf("make the folder of the copy: %w", err)
-	}
-	temp, err := writeTemp(filepath.Dir(to), text, 0o644, nil)
-	if err != nil {
-		return fmt.Errorf("write the copy: %w", err)
-	}
-	if err := os.Rename(temp, to); err != nil {
-		return errors.Join(fmt.Errorf("name the copy: %w", err), os.Remove(temp))
+	o := atomicfile.Options{Mode: 0o644, Folder: true, Pattern: tempPrefix + "*" + tempSuffix}
+	if err := atomicfile.Write(to, text, o); err != nil {
+		return fmt.Errorf("write the copy: %w", withRemedy(err))
 	}
 	return nil
 }

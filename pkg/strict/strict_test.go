@@ -150,3 +150,11 @@ func FuzzJSON(f *testing.F) {
 		walk(v)
 	})
 }
+
+func TestErrorLine(t *testing.T) {
+	for text, want := range map[string]int{"": 1, "{\n\n": 3, "{\n}\n}": 3, "{\n x}\n": 2, "[1]\n\n2\n": 3} {
+		if _, err := JSON("", "", []byte(text)); err == nil || ErrorLine([]byte(text), err) != want {
+			t.Errorf("%q: %v is on line %d, want %d", text, err, ErrorLine([]byte(text), err), want)
+		}
+	}
+}

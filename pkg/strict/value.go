@@ -3,6 +3,7 @@ package strict
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,7 +45,7 @@ type Member struct {
 }
 
 // JSON reads a text that is one value of JSON, and knows the line of each value in it. field is what the value is called where it
-// stands, file where it was read from ("" for none). A text that is no JSON is an error of encoding/json.
+// stands, file where it was read from ("" for none). A text that is no JSON is a *json.SyntaxError (see ErrorLine).
 func JSON(file, field string, text []byte) (Value, error) {
 	var raw json.RawMessage
 	if err := json.Unmarshal(text, &raw); err != nil {
@@ -52,6 +53,15 @@ func JSON(file, field string, text []byte) (Value, error) {
 	}
 	start := len(text) - len(bytes.TrimLeft(text, " \t\r\n"))
 	return of(field, Place{File: file, Line: 1}.after(text[:start]), raw), nil
+}
+
+// ErrorLine is the line of text on which JSON found its error, from 1.
+func ErrorLine(text []byte, err error) int {
+	at := len(text)
+	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+		at = min(int(syntax.Offset), at)
+	}
+	return 1 + bytes.Count(text[:at], []byte("\n"))
 }
 
 // after is the place behind a text that begins at p.

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"strings"
+
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // lineMap knows on which line each value of a file begins, by paths like plugins[1].redirects[0].
@@ -23,76 +20,19 @@ func (m lineMap) of(field string) int {
 	return 1
 }
 
-// locate walks a JSON text once and notes where its values are.
-func locate(data []byte) (lineMap, error) {
-	m := lineMap{}
-	d := json.NewDecoder(bytes.NewReader(data))
-	if err := m.walk(d, data, ""); errors.Is(err, io.EOF) {
-		return nil, &placeError{int64(len(data)), "the text ends too early"}
-	} else if err != nil {
-		return nil, err
+// locate notes where v is, and all that is in it. It returns the keys that stand twice, wherever that is, as faults: readers
+// differ in which of the two they take.
+func (m lineMap) locate(v strict.Value) (twice []*strict.Fault) {
+	m[v.Field] = v.Place.Line
+	for _, item := range v.Items() {
+		twice = append(twice, m.locate(item)...)
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, &placeError{d.InputOffset(), "something follows the end of the list: take it out"}
-	}
-	return m, nil
-}
-
-func (m lineMap) walk(d *json.Decoder, data []byte, path string) error {
-	t, err := d.Token()
-	if err != nil {
-		return err
-	}
-	// The decoder stands behind the token; for what opens a value that is on its first line, for the rest on its only one.
-	if m[path] == 0 {
-		m[path] = lineAt(data, d.InputOffset())
-	}
-	open, ok := t.(json.Delim)
-	if !ok {
-		return nil
-	}
-	for i := 0; d.More(); i++ {
-		sub := fmt.Sprintf("%s[%d]", path, i)
-		if open == '{' {
-			key, err := d.Token()
-			if err != nil {
-				return err
-			}
-			sub = strings.TrimPrefix(fmt.Sprintf("%s.%v", path, key), ".")
-			if m[sub] != 0 {
-				return &placeError{d.InputOffset(), fmt.Sprintf("key %q stands twice: keep one", key)}
-			}
-			m[sub] = lineAt(data, d.InputOffset())
-		}
-		if err := m.walk(d, data, sub); err != nil {
-			return err
+	for _, member := range v.Members() {
+		if in := member.Value; m[in.Field] == 0 {
+			twice = append(twice, m.locate(in)...)
+		} else {
+			twice = append(twice, &strict.Fault{Place: in.Place, Field: in.Field, Message: "stands there twice: keep one"})
 		}
 	}
-	_, err = d.Token()
-	return err
-}
-
-func lineAt(data []byte, offset int64) int {
-	return 1 + bytes.Count(data[:min(max(int(offset), 0), len(data))], []byte("\n"))
-}
-
-// placeError is a fault of the text itself.
-type placeError struct {
-	offset int64
-	msg    string
-}
-
-func (e *placeError) Error() string { return e.msg }
-
-// errorOffset finds where a JSON error is; an unexpected end is at the end.
-func errorOffset(err error, size int) int64 {
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
-		return syntax.Offset
-	}
-	var place *placeError
-	if errors.As(err, &place) {
-		return place.offset
-	}
-	return int64(size)
+	return twice
 }

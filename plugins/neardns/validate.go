@@ -46,20 +46,25 @@ func validate(path string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintf(stderr, "%v: name a readable conflist\n", err)
 		return 1
 	}
-	lines, err := locate(data)
+	top, err := strict.JSON(path, "", data)
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "%s:%d: not valid JSON: %v\n", path, lineAt(data, errorOffset(err, len(data))), err)
+		_, _ = fmt.Fprintf(stderr, "%s:%d: not valid JSON: %v\n", path, strict.ErrorLine(data, err), err)
 		return 1
 	}
-	report := checkList(data)
+	report, lines := checkList(data), lineMap{}
+	faults := lines.locate(top)
+	for _, f := range report.Faults {
+		f.Place = strict.Place{File: path, Line: lines.of(f.Field)}
+		faults = append(faults, f)
+	}
 	for _, w := range report.Warnings {
 		_, _ = fmt.Fprintf(stderr, "%s:%d: warning: %s\n", path, lines.of(w.Field), w)
 	}
-	slices.SortStableFunc(report.Faults, func(a, b *strict.Fault) int { return lines.of(a.Field) - lines.of(b.Field) })
-	for _, f := range report.Faults {
-		_, _ = fmt.Fprintf(stderr, "%s:%d: %s\n", path, lines.of(f.Field), f)
+	slices.SortStableFunc(faults, func(a, b *strict.Fault) int { return a.Line - b.Line })
+	for _, f := range faults {
+		_, _ = fmt.Fprintln(stderr, f)
 	}
-	if len(report.Faults) > 0 {
+	if len(faults) > 0 {
 		return 1
 	}
 	_, _ = fmt.Fprintf(stdout, "%s: good: %s\n", path, report.Summary)

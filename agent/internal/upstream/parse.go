@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -147,12 +146,8 @@ func readServers(r *strict.Reader, v strict.Value, example string) (out []namese
 // decode reads one JSON value, as the API server stores what a person wrote into the ConfigMap.
 func decode(file, text, example string) (strict.Value, error) {
 	v, err := strict.JSON(file, "", []byte(text))
-	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-		line := 1 + strings.Count(text[:min(int(syntax.Offset), len(text))], "\n")
-		return v, fmt.Errorf("%s:%d: not valid JSON (%w): write it as %s", file, line, err, example)
-	}
 	if err != nil {
-		return v, fmt.Errorf("%s: %w: write it as %s", file, err, example)
+		return v, fmt.Errorf("%s:%d: not valid JSON (%w): write it as %s", file, strict.ErrorLine([]byte(text), err), err, example)
 	}
 	return v, nil
 }
