@@ -22,6 +22,9 @@ BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 TESTRUN := $(GO) run ./integration/tools/testrun
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
+# Tests on the kernel have namespaces of their own and wait most of their time: three packages run at once, the longest first. Those
+# that load both CPUs, or count what is lost of a load, run last and one at a time.
+LANES := -p 3 -first ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables -alone ./integration/bench,./integration/faults
 # Where tests record what they showed of the compatibility tables, for `make compat`.
 export NEARDNS_COMPAT := $(CURDIR)/bin/compat
 
@@ -85,13 +88,13 @@ bin/tools/demo: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/demo
 
 test: deps build tools ## all tests: unit, race, real kernel, the fuzz targets' stored inputs (as root)
-	@$(BUILT) $(TESTRUN) -race -p 2 -timeout $(TESTTIMEOUT) -first ./pkg/steer/nft -alone ./integration -again 4 -longest 40 -allowed-skips .ci/allowed-skips $(PKGS)
+	@$(BUILT) $(TESTRUN) -race $(LANES) -timeout $(TESTTIMEOUT) -again 4 -longest 40 -allowed-skips .ci/allowed-skips $(PKGS)
 
 test-unit: ## tests that need nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)
 
 test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
-	@$(BUILT) NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) -p 2 -timeout $(TESTTIMEOUT) -alone ./integration $(PKGS)
+	@$(BUILT) NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) $(LANES) -timeout $(TESTTIMEOUT) $(PKGS)
 
 test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman, CRI-O's calls, cnitool (as root)
 	@integration/tools/deps containerd:containerd runc:runc podman:podman

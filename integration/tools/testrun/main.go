@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -29,8 +30,8 @@ type options struct {
 	fuzzOnly  bool
 	keep      string
 	budget    time.Duration
-	alone     string
-	first     string
+	alone     folders
+	first     folders
 	again     int
 	allowFile string
 	events    string
@@ -49,8 +50,8 @@ func main() {
 	flag.BoolVar(&o.fuzzOnly, "fuzzonly", false, "fuzz, and run no tests")
 	flag.StringVar(&o.keep, "keep", "", "an input that fuzzing found is kept in this folder and named, and is no failure: searching by chance must not decide whether a check passes")
 	flag.DurationVar(&o.budget, "budget", 0, "fuzz no further packages after that long (0: all); those left out are named")
-	flag.StringVar(&o.alone, "alone", "", "packages below this folder are tested last and one at a time, since they measure time")
-	flag.StringVar(&o.first, "first", "", "the package in this folder is begun first: the longest one must not be alone at the end")
+	flag.Var(&o.alone, "alone", "packages below these folders, comma-separated, are tested last and one at a time: they measure rates and losses")
+	flag.Var(&o.first, "first", "the packages in these folders, comma-separated, are begun first and in this order: the longest one must not be alone at the end")
 	flag.IntVar(&o.again, "again", 0, "run a failed test that often by itself, and take it as passed, but name it, if it never fails then")
 	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")
 	flag.StringVar(&o.events, "events", "", "run nothing: report on the events in this file (as of go test -json; -: standard input)")
@@ -130,21 +131,38 @@ func reportEvents(file string, allowed []*regexp.Regexp, ci bool) (ok bool, err 
 	return r.close(allowed, ci), nil
 }
 
-// begin puts the package of a folder before all others.
-func begin(packages []string, folder string) {
-	folder = strings.Trim(folder, "./")
-	if i := slices.IndexFunc(packages, func(p string) bool { return short(p) == folder }); i > 0 {
-		first := packages[i]
-		copy(packages[1:i+1], packages[:i])
-		packages[0] = first
+// folders is a flag's list of folders in the module, without "./" and a slash at the end.
+type folders []string
+
+func (f *folders) String() string { return strings.Join(*f, ",") }
+
+func (f *folders) Set(list string) error {
+	*f = nil
+	for folder := range strings.SplitSeq(list, ",") {
+		if folder = strings.Trim(folder, "./"); folder == "" {
+			return errors.New("names no folder")
+		}
+		*f = append(*f, folder)
 	}
+	return nil
 }
 
-// split takes the packages below a folder out of the list.
-func split(packages []string, folder string) (together, alone []string) {
-	folder = strings.Trim(folder, "./")
+// begin puts the packages of some folders before all others, in the order of the folders. The go command takes packages in the
+// order of its command line.
+func begin(packages []string, first folders) {
+	rank := func(p string) int {
+		if i := slices.Index(first, short(p)); i >= 0 {
+			return i
+		}
+		return len(first)
+	}
+	slices.SortStableFunc(packages, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
+}
+
+// split takes the packages below some folders out of the list.
+func split(packages []string, below folders) (together, alone []string) {
 	for _, p := range packages {
-		if folder != "" && strings.Contains(p+"/", "/"+folder+"/") {
+		if slices.ContainsFunc(below, func(folder string) bool { return strings.Contains(p+"/", "/"+folder+"/") }) {
 			alone = append(alone, p)
 		} else {
 			together = append(together, p)

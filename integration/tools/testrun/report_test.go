@@ -13,12 +13,19 @@ import (
 )
 
 func TestBegin(t *testing.T) {
-	for first, want := range map[string]string{"./pkg/b": "example.org/m/n/pkg/b example.org/m/n/a example.org/m/n/c", "c": "example.org/m/n/c example.org/m/n/a example.org/m/n/pkg/b",
-		"": "example.org/m/n/a example.org/m/n/pkg/b example.org/m/n/c", "b": "example.org/m/n/a example.org/m/n/pkg/b example.org/m/n/c"} {
+	for _, tc := range []struct {
+		first folders
+		want  string
+	}{
+		{folders{"pkg/b"}, "example.org/m/n/pkg/b example.org/m/n/a example.org/m/n/c"},
+		{folders{"c", "nowhere", "pkg/b"}, "example.org/m/n/c example.org/m/n/pkg/b example.org/m/n/a"},
+		{nil, "example.org/m/n/a example.org/m/n/pkg/b example.org/m/n/c"},
+		{folders{"b"}, "example.org/m/n/a example.org/m/n/pkg/b example.org/m/n/c"},
+	} {
 		packages := []string{"example.org/m/n/a", "example.org/m/n/pkg/b", "example.org/m/n/c"}
-		begin(packages, first)
-		if got := strings.Join(packages, " "); got != want {
-			t.Errorf("-first %q: %s, want %s", first, got, want)
+		begin(packages, tc.first)
+		if got := strings.Join(packages, " "); got != tc.want {
+			t.Errorf("-first %s: %s, want %s", &tc.first, got, tc.want)
 		}
 	}
 }
@@ -250,12 +257,22 @@ func FuzzA(f *testing.F) { f.Add(""); f.Fuzz(func(t *testing.T, in string) { if 
 }
 
 func TestSplit(t *testing.T) {
-	together, alone := split([]string{"m/pkg/a", "m/integration", "m/integration/bench", "m/integrations"}, "./integration/")
-	if d := cmp.Diff([]string{"m/pkg/a", "m/integrations"}, together); d != "" {
+	var below folders
+	if err := below.Set("./integration/bench/,integration/faults"); err != nil {
+		t.Fatal(err)
+	}
+	together, alone := split([]string{"m/pkg/a", "m/integration/bench", "m/integration/bench/paired", "m/integration/benches", "m/integration/faults"}, below)
+	if d := cmp.Diff([]string{"m/pkg/a", "m/integration/benches"}, together); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff([]string{"m/integration", "m/integration/bench"}, alone); d != "" {
+	if d := cmp.Diff([]string{"m/integration/bench", "m/integration/bench/paired", "m/integration/faults"}, alone); d != "" {
 		t.Error(d)
+	}
+	if together, alone = split([]string{"m/a"}, nil); len(together) != 1 || len(alone) != 0 {
+		t.Errorf("without folders: %v, %v", together, alone)
+	}
+	if err := below.Set("./pkg/a,"); err == nil {
+		t.Error("an empty folder would be every package's")
 	}
 }
 
