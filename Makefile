@@ -9,7 +9,8 @@ GO ?= go
 FUZZTIME ?= 30s
 BENCH ?= .
 BENCHCOUNT ?= 10
-PKGS ?= ./...
+# agent/controller is `make test-controller`'s: with the race detector, what it links takes minutes to compile.
+PKGS ?= $(shell $(GO) list ./... | grep -v -e /agent/controller -e /agent/api)
 TESTTIMEOUT ?= 20m
 ENGINE ?= podman
 TAG ?= dev
@@ -52,12 +53,12 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build images demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-kubelet-dns test-manifests compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build images demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-kubelet-dns test-manifests test-controller compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 
-build: bin/neardns bin/neardns-agent bin/neardns-install bin/neardns-iptables ## build the plugin, the agent and the installer into bin/
+build: bin/neardns bin/neardns-agent bin/neardns-install bin/neardns-iptables bin/neardns-controller ## build the plugin, the agent, the installer and the controller into bin/
 
 bin/neardns: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./plugins/neardns
@@ -67,6 +68,8 @@ bin/neardns-install: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./install
 bin/neardns-iptables: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./agent/iptables
+bin/neardns-controller: FORCE
+	@$(BUILD) -buildvcs=$(VCS) -o $@ ./agent/controller
 
 # Without BASE nothing is asked of a registry: the base is then made here of Debian's packages.
 images: build ## build the images (ENGINE=podman, BASE=an image of Debian, TAG=dev, ARCHIVE=a folder for docker archives)
@@ -115,6 +118,10 @@ test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=2
 
 test-manifests: ## render install/ as kubectl does, read it as an API server does, compare with the golden files
 	@cd integration/cluster-manifests && $(GO) test -count=1 ./...
+
+# Built as `make build` builds it, so that what the controller links is compiled once.
+test-controller: ## the controller's decisions and steps, beside a store of objects
+	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 ./agent/controller/... ./agent/api/...
 
 compat: ## take what the tests recorded since the last time into docs/compatibility.md
 	@$(GO) run ./integration/tools/compat

@@ -33,7 +33,7 @@ func TestCommandsAreShort(t *testing.T) {
 			if lines > mostFileLines {
 				t.Errorf("%s has %d lines, at most %d", name, lines, mostFileLines)
 			}
-			if strings.HasPrefix(name, "agent/") {
+			if strings.HasPrefix(name, "agent/") && !strings.HasPrefix(name, "agent/controller/") { // a program of its own
 				total += lines
 			}
 			return nil

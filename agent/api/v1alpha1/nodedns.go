@@ -1,0 +1,134 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Name is the one that the cluster's NodeDNS has.
+const Name = "default"
+
+// NodeDNS says which nodes run the cache. Without one, every node does.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,path=nodedns,singular=nodedns
+// +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`
+// +kubebuilder:printcolumn:name=Applied,type=string,JSONPath=`.status.conditions[?(@.type=="Applied")].reason`
+// +kubebuilder:printcolumn:name=Eligible,type=integer,JSONPath=`.status.eligible`
+// +kubebuilder:printcolumn:name=Ready,type=integer,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name=Excluded,type=integer,JSONPath=`.status.excluded`
+// +kubebuilder:printcolumn:name=Age,type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="a cluster has one NodeDNS, and its name is default"
+type NodeDNS struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec NodeDNSSpec `json:"spec,omitempty"`
+	// +optional
+	Status NodeDNSStatus `json:"status,omitempty"`
+}
+
+// NodeDNSList is what a client lists.
+//
+// +kubebuilder:object:root=true
+type NodeDNSList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeDNS `json:"items"`
+}
+
+// NodeDNSSpec is what an administrator wants.
+type NodeDNSSpec struct {
+	// nodePlacement chooses the nodes that run the cache.
+	// +optional
+	NodePlacement NodePlacement `json:"nodePlacement,omitempty"`
+}
+
+// NodePlacement chooses nodes as the fields of these names in a pod do. It narrows what the DaemonSet allows (Linux nodes that are real)
+// and never widens it.
+type NodePlacement struct {
+	// nodeSelector lists the labels that a node must have, all of them. If empty, the default is used, which is currently
+	// kubernetes.io/os: linux; this default is subject to change. If set, it replaces the default.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$'))",message="a key is a label's: NAME or PREFIX/NAME, NAME of at most 63 letters, digits, '-', '_' and '.' that begins and ends with a letter or digit, PREFIX a DNS name"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(self[k]) <= 63 && self[k].matches('^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$'))",message="a value is a label's: at most 63 letters, digits, '-', '_' and '.' that begin and end with a letter or digit, or empty"
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// tolerations lists the taints that a node may have. Unset: every taint. An empty list: none, but for those that every
+	// DaemonSet tolerates.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Tolerations []Toleration `json:"tolerations,omitzero"`
+}
+
+// Toleration has the fields and the meaning of a pod's. It is a type of its own, since the API server can only check fields whose
+// length has a limit.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.key) && self.key != \"\" || has(self.operator) && self.operator == 'Exists'",message="operator must be Exists where key is empty, which means every key and value",fieldPath=".operator"
+// +kubebuilder:validation:XValidation:rule="!(has(self.operator) && self.operator == 'Exists') || !has(self.value) || self.value == \"\"",message="value must be empty where operator is Exists",fieldPath=".value"
+// +kubebuilder:validation:XValidation:rule="!has(self.tolerationSeconds) || has(self.effect) && self.effect == 'NoExecute'",message="effect must be NoExecute where tolerationSeconds is set",fieldPath=".effect"
+type Toleration struct {
+	// key is the taint's. Empty, with operator Exists: every taint.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?))?$`
+	Key string `json:"key,omitempty"`
+
+	// operator is Equal (the default) or Exists.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum="";Equal;Exists
+	Operator string `json:"operator,omitempty"`
+
+	// value is the taint's, with operator Equal.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
+	Value string `json:"value,omitempty"`
+
+	// effect is the taint's. Empty: every effect.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum="";NoSchedule;PreferNoSchedule;NoExecute
+	Effect string `json:"effect,omitempty"`
+
+	// tolerationSeconds is accepted as in a pod, and has no effect: a node either runs the cache or does not.
+	//
+	// +optional
+	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
+}
+
+// NodeDNSStatus is what the controller did. The counts are of the nodes that the DaemonSet allows.
+type NodeDNSStatus struct {
+	// observedGeneration is the generation of the object that the rest of the status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// accepted is the placement that nodes are judged by: the last one that some node satisfied. Unset: every node runs the cache.
+	// +optional
+	Accepted *NodePlacement `json:"accepted,omitempty"`
+	// nodes counts the nodes that could run the cache.
+	// +optional
+	Nodes int32 `json:"nodes"`
+	// eligible counts those that are to run it.
+	// +optional
+	Eligible int32 `json:"eligible"`
+	// ready counts the eligible ones whose cache is Ready.
+	// +optional
+	Ready int32 `json:"ready"`
+	// excluded counts those that have the label neardns.io/cache: excluded.
+	// +optional
+	Excluded int32 `json:"excluded"`
+	// conditions are Accepted, Applied and Available.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}

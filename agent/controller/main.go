@@ -1,0 +1,107 @@
+// Command neardns-controller does for a cluster what no node can do for itself. It asks the API server, and so is not part of the agent,
+// which is on every node and asks none. Its role placement decides which nodes run the cache.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/neardns/neardns/agent/controller/internal/reconcile"
+)
+
+// Exit codes, as the agent's.
+const (
+	exitGood   = 0
+	exitFailed = 1
+	exitConfig = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run executes one command line and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		usage(stderr)
+		return exitConfig
+	}
+	switch args[0] {
+	case "placement":
+		return runPlacement(ctx, args[1:], stderr)
+	case "version":
+		_, _ = fmt.Fprintln(stdout, "neardns-controller", version())
+		return exitGood
+	case "help", "-h", "--help":
+		usage(stdout)
+		return exitGood
+	}
+	_, _ = fmt.Fprintf(stderr, "neardns-controller: there is no command %q; `neardns-controller help` lists them\n", args[0])
+	return exitConfig
+}
+
+func usage(w io.Writer) {
+	_, _ = fmt.Fprintf(w, `neardns-controller %s: what a cluster's caches need of the API server
+
+  placement [--namespace NAME] [--cache NAME] [--kube-dns NAME] [--metrics ADDRESS] [--health ADDRESS] [--kubeconfig FILE]
+      decide which nodes run the cache (NodeDNS), and label the others neardns.io/cache: excluded
+  version
+      print the version
+
+Exit codes: 0 good, 1 failed or no longer leading, 2 bad usage.
+`, version())
+}
+
+// runPlacement decides until ctx ends.
+func runPlacement(ctx context.Context, args []string, stderr io.Writer) int {
+	fs := flag.NewFlagSet("placement", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	o := reconcile.Options{Log: slog.New(slog.NewTextHandler(stderr, nil))}
+	fs.StringVar(&o.Namespace, "namespace", "kube-system", "`NAME` of the namespace that has the cache, kube-dns and the Lease")
+	fs.StringVar(&o.Cache, "cache", "neardns", "`NAME` of the cache: its pods' label app.kubernetes.io/name")
+	fs.StringVar(&o.KubeDNS, "kube-dns", "kube-dns", "`NAME` of the Service that nodes without a cache ask")
+	fs.StringVar(&o.Metrics, "metrics", ":9255", "`ADDRESS` of the metrics")
+	fs.StringVar(&o.Health, "health", ":9256", "`ADDRESS` of /healthz")
+	kubeconfig := fs.String("kubeconfig", "", "`FILE` that leads to the API server; by default, the pod's service account does")
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return exitGood
+	} else if err != nil {
+		return exitConfig
+	}
+	if fs.NArg() > 0 {
+		_, _ = fmt.Fprintf(stderr, "neardns-controller placement: unexpected argument %q\n", fs.Arg(0))
+		return exitConfig
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "neardns-controller placement: %v\n", err)
+		return exitConfig
+	}
+	if err := reconcile.Run(ctx, config, o); err != nil {
+		o.Log.Error("placement ends", "error", err)
+		return exitFailed
+	}
+	return exitGood
+}
+
+// version is the module's, and where it was built from a checkout, the commit.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "unknown"
+	}
+	return info.Main.Version
+}

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// The installer asks no API server, as nothing does on a node.
+func TestDeps(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dep := range strings.FieldsSeq(string(out)) {
+		for _, prefix := range []string{"k8s.io/", "sigs.k8s.io/"} {
+			if strings.HasPrefix(dep, prefix) {
+				t.Errorf("links %s", dep)
+			}
+		}
+	}
+}
