@@ -7,6 +7,8 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // env is everything ambient that a command uses, so that tests can replace all of it.
@@ -29,7 +31,7 @@ func realEnv() env {
 }
 
 func hangups(ctx context.Context) <-chan struct{} {
-	signals, out := make(chan os.Signal, 1), make(chan struct{}, 1)
+	signals, out := make(chan os.Signal, 1), tick.New()
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR1)
 	go func() {
 		defer signal.Stop(signals)
@@ -38,10 +40,7 @@ func hangups(ctx context.Context) <-chan struct{} {
 			case <-ctx.Done():
 				return
 			case <-signals:
-				select {
-				case out <- struct{}{}:
-				default:
-				}
+				out.Send()
 			}
 		}
 	}()

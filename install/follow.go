@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/atomicfile"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // copyMost bounds a copy: certificate authorities take some 200 KB.
@@ -64,7 +65,7 @@ func (f *follower) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-events:
-			if !pause(ctx, settle) {
+			if !tick.Pause(ctx, settle) {
 				continue
 			}
 		case <-next.C:
@@ -155,7 +156,7 @@ func readBelow(root, name string) ([]byte, error) {
 func followFolders(ctx context.Context, poll time.Duration, say func(string, ...any), folders ...string) (
 	events <-chan struct{}, again func(), ended <-chan struct{},
 ) {
-	out, done := make(chan struct{}, 1), make(chan struct{})
+	out, done := tick.New(), make(chan struct{})
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		say("folders are looked at every %s only: %v (raise fs.inotify.max_user_instances)", poll, err)
@@ -180,10 +181,7 @@ func followFolders(ctx context.Context, poll time.Duration, say func(string, ...
 					return
 				}
 			}
-			select {
-			case out <- struct{}{}:
-			default:
-			}
+			out.Send()
 		}
 	}()
 	return out, again, done

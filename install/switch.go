@@ -11,6 +11,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 const (
@@ -33,7 +34,7 @@ type keeper struct {
 	poll     time.Duration // between two looks without an event
 	say      func(format string, args ...any)
 	repairs  atomic.Int64
-	mended   chan struct{} // ticks after each repair
+	mended   tick.Chan // ticks after each repair
 
 	streak int       // repairs that came soon after one another
 	last   time.Time // of a repair
@@ -41,7 +42,7 @@ type keeper struct {
 }
 
 func newKeeper(stateDir string, poll time.Duration, say func(string, ...any)) *keeper {
-	return &keeper{stateDir: stateDir, poll: poll, say: say, mended: make(chan struct{}, 1)}
+	return &keeper{stateDir: stateDir, poll: poll, say: say, mended: tick.New()}
 }
 
 // run keeps the rules until ctx ends.
@@ -51,7 +52,7 @@ func (k *keeper) run(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			k.fault(err)
 		}
-		pause(ctx, retryAfter)
+		tick.Pause(ctx, retryAfter)
 	}
 }
 
@@ -114,7 +115,7 @@ func (k *keeper) follow(ctx context.Context) error {
 func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved bool, err error) {
 	sw, gone, moved, err := k.missing(host, name)
 	for begun := time.Now(); err == nil && len(gone) > 0 && k.agentAnswers() && time.Since(begun) < agentTime; {
-		if !pause(ctx, agentLook) {
+		if !tick.Pause(ctx, agentLook) {
 			return false, nil
 		}
 		sw, gone, moved, err = k.missing(host, name)
@@ -130,13 +131,10 @@ func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved
 		return true, host.Remove()
 	}
 	k.repairs.Add(1)
-	select {
-	case k.mended <- struct{}{}:
-	default:
-	}
+	k.mended.Send()
 	k.say("the host's rules (%s) were gone and no agent put them back: they stand again, and give steered pods kube-dns (gone were: %s)", name, few(gone))
 	if rest := k.rest(); rest > 0 {
-		pause(ctx, rest)
+		tick.Pause(ctx, rest)
 	}
 	return false, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 const (
@@ -67,7 +68,7 @@ func (w *watch) run(ctx context.Context) error {
 			w.say("stopped; %s stays as it is", w.conf)
 			return nil
 		case <-events:
-			if !pause(ctx, settle) {
+			if !tick.Pause(ctx, settle) {
 				continue
 			}
 		case <-w.keeper.mended:
@@ -160,17 +161,6 @@ func (w *watch) tell() {
 		w.say("the agent's metrics will not tell of this watch: %v", err)
 	}
 	w.mute = err != nil
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // check is a pass that writes nothing, for probes and people: it returns an error that says what is not as it should be.

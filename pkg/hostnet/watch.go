@@ -3,16 +3,43 @@ package hostnet
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Follow ticks for messages that matter, and where some were lost, until ctx ends, which closes the channel and conn. Ticks are
-// coalesced.
-func Follow(ctx context.Context, conn *netlink.Conn, matters func([]netlink.Message) bool) <-chan struct{} {
-	ticks := make(chan struct{}, 1)
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends Receive
+// Watch ticks for messages to groups of a netlink protocol, those that matter, until ctx ends, which closes the channel. matters is
+// called by one goroutine; nil: all do. Messages that the kernel had no room for count as ones that matter. nsFD is of the netns to
+// listen in and may be closed afterwards; 0: the calling thread's.
+func Watch(ctx context.Context, nsFD, protocol int, matters func([]netlink.Message) bool, groups ...uint32) (<-chan struct{}, error) {
+	conn, err := listen(nsFD, protocol, groups...)
+	if err != nil {
+		return nil, fmt.Errorf("listen to netlink events: %w", err)
+	}
+	return follow(ctx, conn, matters), nil
+}
+
+func listen(nsFD, protocol int, groups ...uint32) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(protocol, &netlink.Config{NetNS: ToEnter(nsFD)})
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.SetReadBuffer(ReadBuffer) // best effort: an overflow is noticed
+	for _, g := range groups {
+		if err := conn.JoinGroup(g); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	return conn, nil
+}
+
+// follow closes conn when ctx ends, which is what ends Receive.
+func follow(ctx context.Context, conn *netlink.Conn, matters func([]netlink.Message) bool) <-chan struct{} {
+	ticks := tick.New()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	go func() {
 		defer close(ticks)
 		defer func() {
@@ -22,15 +49,14 @@ func Follow(ctx context.Context, conn *netlink.Conn, matters func([]netlink.Mess
 		}()
 		for {
 			msgs, err := conn.Receive()
-			if err != nil && !errors.Is(err, unix.ENOBUFS) {
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case err != nil && !errors.Is(err, unix.ENOBUFS):
 				return
 			}
-			if err == nil && !matters(msgs) {
-				continue
-			}
-			select {
-			case ticks <- struct{}{}:
-			default:
+			if err != nil || matters == nil || matters(msgs) {
+				ticks.Send()
 			}
 		}
 	}()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // LockPath returns where Lock keeps its file.
@@ -42,10 +43,8 @@ func Lock(ctx context.Context, stateDir, containerID string) (unlock func(), err
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
 			return unlock, fmt.Errorf("lock the plugin's calls: %w", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !tick.Pause(ctx, lockPoll) {
 			return unlock, fmt.Errorf("another call works on container %s: %w", containerID, ctx.Err())
-		case <-time.After(lockPoll):
 		}
 	}
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -370,56 +368,6 @@ func TestWatch(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// A watcher that does not read must not lose the news that something changed, whatever the kernel's queue drops.
-func TestWatchOverrun(t *testing.T) {
-	ns, cfg := host(t)
-	conn, err := dial(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The smallest queue that the kernel gives holds one event at most.
-	if err := conn.SetReadBuffer(1); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var lost atomic.Int64
-	ticks := follow(ctx, conn, func() { lost.Add(1) })
-	var batch strings.Builder
-	for range 500 {
-		batch.WriteString("link set lo mtu 1500\nlink set lo mtu 65536\n")
-	}
-	file := t.TempDir() + "/batch"
-	if err := os.WriteFile(file, []byte(batch.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ns.Run("ip", "-batch", file)
-	<-ticks
-	// Whatever is queued still arrives; then the subscription must be alive.
-	testutil.Eventually(t, 5*time.Second, func() error {
-		select {
-		case <-ticks:
-			return errors.New("still ticking")
-		case <-time.After(50 * time.Millisecond):
-			return nil
-		}
-	})
-	if lost.Load() == 0 {
-		t.Error("the queue never ran over, so this test shows nothing")
-	}
-	if _, err := Ensure(cfg); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-ticks:
-	case <-time.After(5 * time.Second):
-		t.Fatal("no tick after the queue ran over")
-	}
-	cancel()
-	for range ticks {
-	}
 }
 
 func BenchmarkEnsureUnchanged(b *testing.B) {

@@ -79,7 +79,7 @@ func (n *Node) mending(kind string, mend func() (mended string, err error)) erro
 	n.Recorder.Kept(kind, err)
 	if mended != "" && !moving {
 		if q.repaired(time.Now()); q.on {
-			time.AfterFunc(time.Until(q.until), n.poke) // the next look
+			time.AfterFunc(time.Until(q.until), n.kick.Send) // the next look
 		}
 	}
 	if mended != "" {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // Times of a hand-over. Both bounds of the proof are well within a lease's lifetime, and within what a socket's buffer holds
@@ -124,7 +125,7 @@ func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 		}
 	}
 	if withdrawn {
-		pause(context.Background(), proveOnce)
+		tick.Pause(context.Background(), proveOnce)
 	}
 }
 
@@ -157,7 +158,7 @@ func (n *Node) proveAt(ctx context.Context, t target, instance string) error {
 		case err == nil:
 			err = fmt.Errorf("%s answered", r.Instance) // what this agent had begun to read
 		}
-		if ctx.Err() != nil || !pause(ctx, proveAgain) {
+		if ctx.Err() != nil || !tick.Pause(ctx, proveAgain) {
 			return fmt.Errorf("the successor does not answer at %s: %w", t, err)
 		}
 	}

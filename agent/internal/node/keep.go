@@ -128,6 +128,6 @@ func (n *Node) follow(done <-chan struct{}) {
 		n.mu.Lock()
 		n.serving = false
 		n.mu.Unlock()
-		n.poke() // after an orderly stop nobody listens
+		n.kick.Send() // after an orderly stop nobody listens
 	}()
 }

@@ -174,7 +174,7 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) {
 			return
 		}
 		if errors.Is(err, steer.ErrNoSwitch) {
-			n.poke()
+			n.kick.Send()
 		}
 		r.Failure, r.Err = prober.Network, err
 		verdict = n.weigh(t, r.Failure, lifetime)
@@ -252,12 +252,12 @@ func (n *Node) fail(t target, r prober.Result, v verdict) {
 	}
 	switch {
 	case lost:
-		n.poke() // a firewall of which no event tells may be the reason
+		n.kick.Send() // a firewall of which no event tells may be the reason
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 		n.Recorder.Lost(r.Failure)
 		n.Log.Warn("lease lost, kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "rest", rest)
 	case news:
-		n.poke()
+		n.kick.Send()
 		n.Log.Info("no lease yet, kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // Times of the loop.
@@ -163,15 +164,15 @@ type Node struct {
 	Parts
 	instance string
 	started  time.Time
-	kick     chan struct{} // asks for a round of the loop
-	mended   broadcast     // asks each target for a probe at once
-	exempt   []netip.Addr  // the pods that opted out, at the last round
+	kick     tick.Chan    // asks for a round of the loop
+	mended   broadcast    // asks each target for a probe at once
+	exempt   []netip.Addr // the pods that opted out, at the last round
 	flapping map[string]*flapping
 	partial  bool  // the inherited server lacks addresses; the loop's alone once it runs
 	owed     retry // the plan to take over; the loop's alone
 	yields   chan *yield
 	ended    chan struct{} // closed when Run has ended
-	reask    chan struct{} // asks for a question of the agent's own
+	reask    tick.Chan     // asks for a question of the agent's own
 	granting sync.Mutex    // held while a lease is renewed, and while leases are given up; taken before mu
 
 	// mu guards the fields below, which Status reads.
@@ -202,9 +203,9 @@ type Node struct {
 
 // New prepares a node that answers probes as instance and begins by the first plan.
 func New(instance string, first plan.Plan, parts Parts) *Node {
-	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: make(chan struct{}, 1), now: first,
+	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: tick.New(), now: first,
 		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
-		reask: make(chan struct{}, 1), outlooks: map[netip.Addr]*outlook{},
+		reask: tick.New(), outlooks: map[netip.Addr]*outlook{},
 		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{}, faults: map[string]string{}, repairs: map[string]int{},
 		flapping: map[string]*flapping{}}
 }
@@ -258,7 +259,11 @@ func (n *Node) Run(ctx context.Context) error {
 			}
 			probes = newGroup(lasting)
 			n.tendAll(probes)
-		case <-events:
+		case _, ok := <-events:
+			if !ok { // ctx ends
+				events = nil
+				continue
+			}
 		case <-n.kick:
 		case <-slow.C:
 			deep = true
@@ -283,7 +288,7 @@ func (n *Node) Run(ctx context.Context) error {
 			backoff = min(2*backoff, retryLast)
 		}
 		deep = false
-		if !pause(ctx, leastGap) {
+		if !tick.Pause(ctx, leastGap) {
 			continue
 		}
 	}
@@ -291,7 +296,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 // watch joins the events of link, rules and pods into one channel.
 func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
-	events := make(chan struct{}, 1)
+	var all []<-chan struct{}
 	for _, w := range []struct {
 		name  string
 		watch func(context.Context) (<-chan struct{}, error)
@@ -300,16 +305,9 @@ func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.name, err)
 		}
-		go func() {
-			for range ticks { // closed when ctx ends
-				select {
-				case events <- struct{}{}:
-				default:
-				}
-			}
-		}()
+		all = append(all, ticks)
 	}
-	return events, nil
+	return tick.Join(all...), nil
 }
 
 // stop is the order of stop: leases, what is in flight, server, prober. Link and switch stay.
@@ -337,26 +335,6 @@ func (n *Node) isServing() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.serving
-}
-
-// poke asks for a round soon.
-func (n *Node) poke() {
-	select {
-	case n.kick <- struct{}{}:
-	default:
-	}
-}
-
-// pause waits, and reports whether it was not cut short by ctx.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 func joined(addrs []netip.Addr) string {

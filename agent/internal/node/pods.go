@@ -7,6 +7,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // tryEvery is how often pods are asked from whose time has come; where there is none it costs a look into memory.
@@ -14,14 +15,14 @@ const tryEvery = time.Second
 
 // tryPods asks from the netns of pods that get no answers, beside the loop: a question that is lost takes its time.
 func (n *Node) tryPods(ctx context.Context) {
-	for pause(ctx, tryEvery) {
+	for tick.Pause(ctx, tryEvery) {
 		changed, err := n.Pods.Try(ctx, n.leaseOf)
 		if ctx.Err() != nil {
 			return
 		}
 		n.note("trials", err)
 		if changed {
-			n.poke()
+			n.kick.Send()
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // Rhythm of the fallback's proof. Until it stands it is sought often, since new pods wait for it; afterwards it is only
@@ -89,7 +90,7 @@ func (n *Node) prove(ctx context.Context) {
 			n.keepProofs(s)
 			kept = s.Steers // what must not stand is looked for again and again
 		}
-		if !pause(ctx, proveSoon/20) {
+		if !tick.Pause(ctx, proveSoon/20) {
 			return
 		}
 	}
@@ -105,7 +106,7 @@ func (n *Node) found(clusterDNS netip.Addr, lost string) {
 	n.mu.Unlock()
 	if lost != "" && before == "" {
 		n.Log.Error("fallback is lost, steered pods are given back", "addr", clusterDNS, "reason", lost)
-		n.poke()
+		n.kick.Send()
 	}
 }
 
@@ -144,7 +145,7 @@ func (n *Node) proved(addr netip.Addr, err error, final bool) {
 		n.Log.Error("fallback fails: what the agent does not answer is lost", "addr", addr, "err", err)
 	case after && !before:
 		n.Log.Info("fallback proven, pods may be steered", "addr", addr)
-		n.poke()
+		n.kick.Send()
 	case before && !after:
 		n.Log.Error("fallback fails, new pods are left alone", "addr", addr, "err", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // Rhythm of the agent's own questions. While clients' questions are answered, or nobody asks, there is one now and then; a
@@ -64,14 +65,14 @@ func (n *Node) keepReach(ctx context.Context) {
 	for ctx.Err() == nil {
 		n.live(&n.reaching)
 		if !n.isServing() {
-			pause(ctx, reachAgain/10) // the first lease waits for it
+			tick.Pause(ctx, reachAgain/10) // the first lease waits for it
 			continue
 		}
 		domain := n.plan().ClusterDomain
 		if n.isAble() {
 			if n.awaitTrouble(ctx) {
 				n.roundOfQuestions(ctx)
-				pause(ctx, reachGap)
+				tick.Pause(ctx, reachGap)
 				continue
 			}
 			if ago, ok := n.Upstreams.Heard(domain); ok && ago < reachIdle {
@@ -90,7 +91,7 @@ func (n *Node) keepReach(ctx context.Context) {
 			n.roundOfQuestions(ctx)
 		}
 		if !n.isAble() {
-			pause(ctx, reachAgain)
+			tick.Pause(ctx, reachAgain)
 		}
 	}
 }
@@ -199,7 +200,7 @@ func (n *Node) proofs(ctx context.Context, asked netip.Addr, name string, length
 	good, bad := 0, 0
 	began := time.Now()
 	for _, after := range at {
-		if !pause(ctx, time.Until(began.Add(after))) || !n.switchStands() {
+		if !tick.Pause(ctx, time.Until(began.Add(after))) || !n.switchStands() {
 			return unsaid
 		}
 		one, cancel := context.WithTimeout(ctx, length/2-proofAfter)

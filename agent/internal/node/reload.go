@@ -15,7 +15,7 @@ func (n *Node) Set(next plan.Plan) {
 	n.mu.Lock()
 	n.set = &next
 	n.mu.Unlock()
-	n.poke()
+	n.kick.Send()
 }
 
 // dueNow is the plan to take over, and whether to try it now: one that was set since, or one whose next try is due.
@@ -98,10 +98,7 @@ func (n *Node) take(ctx context.Context, old, next plan.Plan, probes *group) (ag
 	n.mu.Lock()
 	n.now = next
 	n.mu.Unlock()
-	select {
-	case n.reask <- struct{}{}: // there may be others to ask
-	default:
-	}
+	n.reask.Send() // there may be others to ask
 	return false, nil
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/sandbox"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 const (
@@ -78,10 +79,7 @@ func (p *Plugin) Run(ctx context.Context) {
 		if p.now().Sub(away) >= grace {
 			p.giveUp(err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(p.again):
-		}
+		tick.Pause(ctx, p.again)
 	}
 }
 

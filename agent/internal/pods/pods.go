@@ -114,8 +114,8 @@ type stamp struct {
 	settled bool      // since then the file system's clock has ticked, so that another change would show
 }
 
-// tick is more than how coarse a file system's clock is: a jiffy, 10 ms at most (HZ=100), before Linux 6.13.
-const tick = 20 * time.Millisecond
+// coarse is more than how coarse a file system's clock is: a jiffy, 10 ms at most (HZ=100), before Linux 6.13.
+const coarse = 20 * time.Millisecond
 
 // next returns the stamp of a reading that begins now.
 func (s stamp) next(folder string, now time.Time) stamp {
@@ -123,7 +123,7 @@ func (s stamp) next(folder string, now time.Time) stamp {
 	if !changed.Equal(s.changed) || s.seen.IsZero() {
 		return stamp{changed: changed, seen: now}
 	}
-	s.settled = now.Sub(s.seen) >= tick
+	s.settled = now.Sub(s.seen) >= coarse
 	return s
 }
 

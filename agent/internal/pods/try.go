@@ -15,6 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // How Try asks. Two questions lost while the lease was held, and proven after the second, are evidence: the way is open for the
@@ -237,10 +238,7 @@ func (p *Pods) ask(ctx context.Context, ns *os.File, inode uint64, d podfile.Dec
 		if proven.After(asked) {
 			return isLost, nil
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(tryTimeout / 10):
-		}
+		tick.Pause(ctx, tryTimeout/10)
 	}
 	return unknown, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // poll is how often files are read anew although nothing said that they changed.
@@ -28,16 +29,13 @@ func (p *Pods) Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, err
 	}
-	ticks := make(chan struct{}, 1)
+	ticks := tick.New()
 	go func() {
 		defer close(ticks)
 		p.Outdate() // what changed before there was a watch
 		p.watch(ctx, watcher, func() {
 			p.Outdate()
-			select {
-			case ticks <- struct{}{}:
-			default:
-			}
+			ticks.Send()
 		})
 	}()
 	return ticks, nil
@@ -84,10 +82,7 @@ func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed fun
 		var err error
 		if watcher, err = p.follow(); err != nil {
 			p.log.Warn("pod files are only polled", "err", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(again):
-			}
+			tick.Pause(ctx, again)
 		}
 		changed()
 	}

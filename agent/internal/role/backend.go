@@ -11,6 +11,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // chooseBackend decides by what rules this agent works: by the configuration, else by what stands on the node already, else
@@ -50,10 +51,8 @@ func patiently(ctx context.Context, log *slog.Logger, what string, do func() err
 			log.Warn("iptables is kept busy by another program, waiting for it", "for", what, "err", err)
 			said = true
 		}
-		select {
-		case <-ctx.Done():
+		if !tick.Pause(ctx, busyPause) {
 			return err
-		case <-time.After(busyPause):
 		}
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/wire"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // Times of a take-over, as the successor sees it.
@@ -131,10 +132,8 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*tenure, error) {
 				a.footing(first)
 				a.log.Info("another agent has this node, standing by for its end", "holder", held.holder)
 			}
-			select {
-			case <-ctx.Done():
+			if !tick.Pause(ctx, takeAgain) {
 				return nil, ctx.Err()
-			case <-time.After(takeAgain):
 			}
 			continue
 		case !a.mayTake:
@@ -170,10 +169,8 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*tenure, error) {
 		if time.Since(begun) > takeMost {
 			return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, takeMost, err)
 		}
-		select {
-		case <-ctx.Done():
+		if !tick.Pause(ctx, takeAgain) {
 			return nil, ctx.Err()
-		case <-time.After(takeAgain):
 		}
 	}
 }
@@ -220,10 +217,8 @@ func (s *tenure) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prob
 			cfg.Log.Warn("the predecessor keeps the prober's place, so no lease can be earned yet", "from", s.from.From, "err", err)
 			said = true
 		}
-		select {
-		case <-ctx.Done():
+		if !tick.Pause(ctx, proberAgain) {
 			return nil, ctx.Err()
-		case <-time.After(proberAgain):
 		}
 	}
 }

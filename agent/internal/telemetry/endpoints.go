@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/neardns/neardns/pkg/atomicfile"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // Times of the endpoints.
@@ -168,10 +169,7 @@ func serve(ctx context.Context, log *slog.Logger, handler http.Handler, listen f
 			log.Warn("endpoint not served, will be tried again", "err", err)
 			said = true
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(listenAgain):
-		}
+		tick.Pause(ctx, listenAgain)
 	}
 }
 

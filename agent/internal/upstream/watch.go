@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // How Watch paces itself.
@@ -27,7 +29,7 @@ const (
 // nothing. Paths need not exist. One that ends in a slash is a folder, in which files come and go.
 func Watch(ctx context.Context, log *slog.Logger, paths []string) <-chan struct{} {
 	w := &watcher{paths: slices.Clone(paths), log: log, settle: settle, patience: patience, poll: poll}
-	ticks := make(chan struct{}, 1)
+	ticks := tick.New()
 	w.last = w.content() // before we return: what changes from now on is a change
 	w.open()
 	go func() {
@@ -67,7 +69,7 @@ func (w *watcher) close() {
 }
 
 // run sends a tick for each change.
-func (w *watcher) run(ctx context.Context, ticks chan<- struct{}) {
+func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
 	looking := time.NewTicker(w.poll)
 	defer looking.Stop()
 	var events chan fsnotify.Event
@@ -100,7 +102,7 @@ func (w *watcher) run(ctx context.Context, ticks chan<- struct{}) {
 }
 
 // look compares the content with the last and tells of a difference.
-func (w *watcher) look(ticks chan<- struct{}) {
+func (w *watcher) look(ticks tick.Chan) {
 	if w.notify != nil {
 		w.follow() // first: a folder that came meanwhile must be followed before its files are read
 	}
@@ -109,10 +111,7 @@ func (w *watcher) look(ticks chan<- struct{}) {
 		return
 	}
 	w.last = now
-	select {
-	case ticks <- struct{}{}:
-	default: // one that nobody has taken yet covers this one too
-	}
+	ticks.Send()
 }
 
 // follow puts the watch on every folder through which the paths lead: that of each path, and of each symlink on the way.

@@ -50,7 +50,7 @@ func start(t *testing.T, notify bool, poll time.Duration, paths ...string) <-cha
 	return ticks
 }
 
-func tick(t *testing.T, ticks <-chan struct{}, what string) {
+func ticked(t *testing.T, ticks <-chan struct{}, what string) {
 	t.Helper()
 	select {
 	case <-ticks:
@@ -77,17 +77,17 @@ func TestWatchFile(t *testing.T) {
 	ticks := start(t, true, never, conf)
 
 	write(t, conf, "2")
-	tick(t, ticks, "written in place")
+	ticked(t, ticks, "written in place")
 
 	write(t, other, "3")
 	must(t, os.Rename(other, conf))
-	tick(t, ticks, "replaced by rename")
+	ticked(t, ticks, "replaced by rename")
 
 	must(t, os.Remove(conf))
-	tick(t, ticks, "removed")
+	ticked(t, ticks, "removed")
 
 	write(t, conf, "4")
-	tick(t, ticks, "back")
+	ticked(t, ticks, "back")
 
 	write(t, conf, "4")
 	write(t, other, "x")
@@ -102,14 +102,14 @@ func TestWatchFolder(t *testing.T) {
 	must(t, os.Mkdir(dir, 0o755))
 	file := filepath.Join(dir, "a.override")
 	write(t, file, "1")
-	tick(t, ticks, "a file in a folder that came")
+	ticked(t, ticks, "a file in a folder that came")
 
 	write(t, file, "2")
 	write(t, filepath.Join(dir, "..data"), "")
 	still(t, ticks, "another content, and kubelet's own")
 
 	must(t, os.Remove(file))
-	tick(t, ticks, "one that went")
+	ticked(t, ticks, "one that went")
 }
 
 // As kubelet does it: each key is a symlink through ..data, which is swapped by rename; the old folder goes.
@@ -131,7 +131,7 @@ func TestWatchConfigMap(t *testing.T) {
 	ticks := start(t, true, never, key, filepath.Join(dir, "upstreamNameservers"))
 	for i, text := range []string{"a", "b", "c"} {
 		project("..2026_x"+string(rune('a'+i)), text)
-		tick(t, ticks, "swap to "+text)
+		ticked(t, ticks, "swap to "+text)
 	}
 	project("..2026_same", "c")
 	still(t, ticks, "same content by another link")
@@ -148,14 +148,14 @@ func TestWatchThroughLink(t *testing.T) {
 
 	write(t, stub+".new", "3")
 	must(t, os.Rename(stub+".new", stub))
-	tick(t, ticks, "target replaced")
+	ticked(t, ticks, "target replaced")
 
 	must(t, os.Symlink(direct, link+".new"))
 	must(t, os.Rename(link+".new", link))
-	tick(t, ticks, "link set elsewhere")
+	ticked(t, ticks, "link set elsewhere")
 
 	write(t, direct, "4")
-	tick(t, ticks, "new target written")
+	ticked(t, ticks, "new target written")
 }
 
 func TestWatchFolderThatComes(t *testing.T) {
@@ -164,14 +164,14 @@ func TestWatchFolderThatComes(t *testing.T) {
 	ticks := start(t, true, never, file)
 	must(t, os.Mkdir(dir, 0o755))
 	write(t, file, "1")
-	tick(t, ticks, "folder and file")
+	ticked(t, ticks, "folder and file")
 	write(t, file, "2")
-	tick(t, ticks, "file in the new folder")
+	ticked(t, ticks, "file in the new folder")
 	must(t, os.RemoveAll(dir))
-	tick(t, ticks, "folder removed")
+	ticked(t, ticks, "folder removed")
 	must(t, os.Mkdir(dir, 0o755))
 	write(t, file, "3")
-	tick(t, ticks, "folder again")
+	ticked(t, ticks, "folder again")
 }
 
 // A folder that is never quiet must not put off the look for ever.
@@ -197,7 +197,7 @@ func TestWatchWithoutNotify(t *testing.T) {
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
 	ticks := start(t, false, 10*time.Millisecond, conf)
 	write(t, conf, "1")
-	tick(t, ticks, "file came")
+	ticked(t, ticks, "file came")
 	still(t, ticks, "nothing")
 }
 
@@ -206,7 +206,7 @@ func TestWatchEnds(t *testing.T) {
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
 	ticks := Watch(ctx, quietLog, []string{conf})
 	write(t, conf, "1")
-	tick(t, ticks, "file came")
+	ticked(t, ticks, "file came")
 	cancel()
 	select {
 	case _, open := <-ticks:

@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -15,15 +14,8 @@ import (
 // Watch ticks when routing rules, routes of ours or the reverse path filter may have been changed, until ctx ends, which closes
 // the channel. Links are watched by whoever keeps the agent's own.
 func (t *Hairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
-	var groups uint32
-	for _, g := range []int{unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF} {
-		groups |= 1 << (g - 1)
-	}
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups, NetNS: hostnet.ToEnter(t.nsFD)})
-	if err != nil {
-		return nil, fmt.Errorf("watch routing rules: %w", err)
-	}
-	return hostnet.Follow(ctx, conn, touchesHairpin), nil
+	return hostnet.Watch(ctx, t.nsFD, unix.NETLINK_ROUTE, touchesHairpin, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF)
 }
 
 // touchesHairpin tells our routes, and rules with our numbers, from those of a node on which BGP changes a hundred thousand.

@@ -2,8 +2,6 @@ package iptables
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 const (
@@ -27,16 +26,10 @@ const (
 func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 	var events <-chan struct{}
 	if b.variant == NFT {
-		conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: hostnet.ToEnter(b.nsFD)})
-		if err != nil {
-			return nil, fmt.Errorf("open nftables event socket: %w", err)
+		var err error
+		if events, err = hostnet.Watch(ctx, b.nsFD, unix.NETLINK_NETFILTER, touchesUs, unix.NFNLGRP_NFTABLES); err != nil {
+			return nil, err
 		}
-		const buffer = 1 << 20         // others' loads are big; what overflows is noticed
-		_ = conn.SetReadBuffer(buffer) // best effort
-		if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
-			return nil, errors.Join(fmt.Errorf("join nftables events: %w", err), conn.Close())
-		}
-		events = hostnet.Follow(ctx, conn, touchesUs)
 	} else {
 		before, err := b.tableSizes()
 		if err != nil {
@@ -44,7 +37,7 @@ func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 		}
 		events = b.resized(ctx, before)
 	}
-	ticks := make(chan struct{}, 1)
+	ticks := tick.New()
 	go func() { // ends with ctx
 		defer close(ticks)
 		regular, again := time.NewTicker(lookEvery), time.NewTimer(lookEvery)
@@ -67,10 +60,7 @@ func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 				again.Reset(lookAgain)
 			case <-regular.C:
 			}
-			select {
-			case ticks <- struct{}{}:
-			default:
-			}
+			ticks.Send()
 		}
 	}()
 	return ticks, nil
@@ -78,7 +68,7 @@ func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 
 // resized ticks when one of iptables-legacy's tables has another size than before.
 func (b *Iptables) resized(ctx context.Context, before string) <-chan struct{} {
-	ticks := make(chan struct{}, 1)
+	ticks := tick.New()
 	go func() { // ends with ctx
 		defer close(ticks)
 		t := time.NewTicker(sizesEvery)
@@ -94,10 +84,7 @@ func (b *Iptables) resized(ctx context.Context, before string) <-chan struct{} {
 				continue
 			}
 			before = now
-			select {
-			case ticks <- struct{}{}:
-			default:
-			}
+			ticks.Send()
 		}
 	}()
 	return ticks

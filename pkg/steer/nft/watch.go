@@ -3,8 +3,6 @@ package nft
 import (
 	"context"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/mdlayher/netlink"
@@ -19,15 +17,7 @@ import (
 // are coalesced: one that is not read yet stands for all that came since. Where events were lost (other programs' large
 // loads overflow the socket) it ticks too, since anything may have happened. Packets that fill sets are no transactions.
 func (n *Nftables) Watch(ctx context.Context) (<-chan struct{}, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: hostnet.ToEnter(n.nsFD)})
-	if err != nil {
-		return nil, fmt.Errorf("open nftables event socket: %w", err)
-	}
-	_ = conn.SetReadBuffer(hostnet.ReadBuffer) // best effort: an overflow is noticed
-	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
-		return nil, errors.Join(fmt.Errorf("join nftables events: %w", err), conn.Close())
-	}
-	return hostnet.Follow(ctx, conn, touchesUs), nil
+	return hostnet.Watch(ctx, n.nsFD, unix.NETLINK_NETFILTER, touchesUs, unix.NFNLGRP_NFTABLES)
 }
 
 // touchesUs looks at the first attribute, which is the table's name in messages about tables, chains, rules, sets,

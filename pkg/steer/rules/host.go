@@ -10,6 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/nft"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // Open opens the rules of the netns behind nsFD, -1 for the calling thread's. A host's can be read by it; OpenHost is needed to
@@ -116,42 +117,17 @@ func (t withHairpin) Repair(rs steer.Ruleset) ([]string, error) {
 	return append(drift, more...), errors.Join(hairpinErr, err)
 }
 
-// Watch joins the events of both.
+// Watch joins the events of both. Where it fails, one of them may go on until ctx ends.
 func (t withHairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
-	ctx, stop := context.WithCancel(ctx)
 	rules, err := t.Iptables.Watch(ctx)
 	if err != nil {
-		stop()
 		return nil, err
 	}
 	routes, err := t.hairpin.Watch(ctx)
 	if err != nil {
-		stop()
 		return nil, err
 	}
-	ticks := make(chan struct{}, 1)
-	go func() { // ends with ctx, which closes both
-		defer close(ticks)
-		defer stop()
-		for rules != nil || routes != nil {
-			var ok bool
-			select {
-			case _, ok = <-rules:
-				if !ok {
-					rules = nil
-				}
-			case _, ok = <-routes:
-				if !ok {
-					routes = nil
-				}
-			}
-			select {
-			case ticks <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	return ticks, nil
+	return tick.Join(rules, routes), nil
 }
 
 // Verify looks at the rules as Repair makes them.

@@ -70,10 +70,7 @@ func (ss *Servers) Trouble() <-chan struct{} { return ss.trouble }
 
 // NoteTrouble notes that a question was not answered as it should, by these servers or others. It never waits.
 func (ss *Servers) NoteTrouble() {
-	select {
-	case ss.trouble <- struct{}{}:
-	default:
-	}
+	ss.trouble.Send()
 }
 
 // blockOf finds the server block that is asked for name: the one of the longest zone, and of these the newest, since a reload's old

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // spec is one server as the Corefile names it.
@@ -35,7 +36,7 @@ type Servers struct {
 	nonces nonces
 	shed   atomic.Uint64 // questions that were not asked because others try the same dead servers
 	// trouble has a value when a question was not answered as soon as it should.
-	trouble chan struct{}
+	trouble tick.Chan
 
 	mu     sync.Mutex // guards the fields below
 	byName map[string]*server
@@ -44,7 +45,7 @@ type Servers struct {
 
 // NewServers makes an empty set. log is told of each change of a server's health.
 func NewServers(log *slog.Logger) *Servers {
-	return &Servers{log: log, maxAge: defaultMaxAge, born: time.Now(), byName: map[string]*server{}, trouble: make(chan struct{}, 1)}
+	return &Servers{log: log, maxAge: defaultMaxAge, born: time.Now(), byName: map[string]*server{}, trouble: tick.New()}
 }
 
 // acquire finds or makes a server.

@@ -1,0 +1,76 @@
+package tick
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func waits(c <-chan struct{}) bool {
+	select {
+	case _, ok := <-c:
+		return ok
+	default:
+		return false
+	}
+}
+
+// A loop that is slow sees one tick for many, and the one that comes while it looks.
+func TestSendCoalesces(t *testing.T) {
+	c := New()
+	for range 3 {
+		c.Send()
+	}
+	if !waits(c) || waits(c) {
+		t.Error("three ticks are not one")
+	}
+	c.Send()
+	if !waits(c) {
+		t.Error("a tick after one that was taken is lost")
+	}
+}
+
+func TestJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := New(), New()
+		both := Join(a, b)
+		for _, c := range []Chan{a, b, a} {
+			c.Send()
+			synctest.Wait()
+			if !waits(both) {
+				t.Error("a source's tick is lost")
+			}
+		}
+		close(a)
+		b.Send()
+		b.Send()
+		synctest.Wait()
+		if !waits(both) {
+			t.Error("a source that is closed stops the others")
+		}
+		close(b)
+		synctest.Wait()
+		if _, open := <-both; open {
+			t.Error("open after all sources were closed")
+		}
+	})
+}
+
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		if !Pause(ctx, time.Second/2) || time.Since(begun) != time.Second/2 {
+			t.Error("a pause of half a second was cut short, or was another")
+		}
+		if Pause(ctx, time.Hour) || time.Since(begun) != time.Second {
+			t.Error("a pause outlives its context")
+		}
+	})
+}
