@@ -1,7 +1,9 @@
 // Package hostnet owns facts about the network of a host and its pods: how to enter a netns, by which way a pod's packets come to the
-// host, which links lead away from it, and sockets and events of netlink. Both back ends of the packet rules use it, and the programs.
+// host, which links lead away from it, and sockets and events of netlink. Both back ends of the packet rules use it, and the programs,
+// and so does whoever keeps a link (End).
 //
-// It must never change anything on a host, and it knows no rule and no name of neardns's: what is ours is an argument.
+// It decides nothing about a host, and changes nothing but the links that a caller says are its own. It knows no rule and no name of
+// neardns's: what is ours is an argument.
 //
 // Failure policy: what cannot be found out is an error; a way that does not exist is a *WayError that names the reason.
 package hostnet

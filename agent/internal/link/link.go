@@ -12,14 +12,14 @@ package link
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // Config describes the link.
@@ -79,7 +79,7 @@ func Ensure(cfg Config) (Changes, error) {
 	}
 	done.Kind, done.Created = l.Type(), created
 	var errs []error
-	if done.Mended, err = k.mend(l, cfg); err != nil {
+	if done.Mended, err = k.repair(l, cfg); err != nil {
 		errs = append(errs, fmt.Errorf("link %s: %w", cfg.Name, err))
 	}
 	if err := k.addresses(l, cfg.Addresses, &done); err != nil {
@@ -97,7 +97,7 @@ func Remove(cfg Config) error {
 	}
 	defer k.Close()
 	l, err := k.LinkByName(cfg.Name)
-	if isNotFound(err) {
+	if hostnet.IsNoLink(err) {
 		return nil
 	}
 	if err == nil {
@@ -106,28 +106,41 @@ func Remove(cfg Config) error {
 	if err == nil {
 		err = k.LinkDel(l)
 	}
-	if err != nil && !isNotFound(err) {
+	if err != nil && !hostnet.IsNoLink(err) {
 		return fmt.Errorf("remove link %s: %w", cfg.Name, err)
 	}
 	return nil
 }
 
 // kernel is one netlink socket in the netns at hand.
-type kernel struct {
-	*netlink.Handle
-	netNS int
-}
+type kernel struct{ hostnet.Handle }
 
 func openKernel(netNS int) (kernel, error) {
-	ns := netns.None()
-	if netNS > 0 {
-		ns = netns.NsHandle(netNS)
+	h, err := hostnet.OpenHandle(netNS)
+	return kernel{h}, err
+}
+
+// whole repeats a dump that a change elsewhere interrupted until it is whole: one that is not could lack what did not change, and here a
+// repair would be made of it.
+func whole[T any](dump func() ([]T, error)) ([]T, error) {
+	const attempts = 8
+	var out []T
+	var err error
+	for range attempts {
+		if out, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
 	}
-	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	return out, err
+}
+
+// allAddresses lists those of all links.
+func (k kernel) allAddresses() ([]netlink.Addr, error) {
+	all, err := whole(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
-		return kernel{}, fmt.Errorf("open netlink socket: %w", err)
+		return nil, fmt.Errorf("list addresses: %w", err)
 	}
-	return kernel{Handle: h, netNS: netNS}, nil
+	return all, nil
 }
 
 // have returns the link, made new where there is none.
@@ -136,7 +149,7 @@ func (k kernel) have(name string) (netlink.Link, bool, error) {
 	if err == nil {
 		return l, false, k.ours(l)
 	}
-	if !isNotFound(err) {
+	if !hostnet.IsNoLink(err) {
 		return nil, false, fmt.Errorf("look it up: %w", err)
 	}
 	attrs := netlink.NewLinkAttrs()
@@ -162,7 +175,7 @@ func (k kernel) ours(l netlink.Link) error {
 	case kindDummy:
 		return nil
 	case kindBridge:
-		links, err := retryDump(k.LinkList)
+		links, err := whole(k.Handle.Handle.Handle.LinkList) // the others hide that it is not whole
 		if err != nil {
 			return fmt.Errorf("list links: %w", err)
 		}
@@ -176,34 +189,22 @@ func (k kernel) ours(l netlink.Link) error {
 	return fmt.Errorf("is a %s, so it is another program's: choose another link.name or delete it", l.Type())
 }
 
-// mend sets the link's own properties right and names what was not.
-func (k kernel) mend(l netlink.Link, cfg Config) ([]string, error) {
-	var mended []string
-	attrs := l.Attrs()
-	step := func(wrong bool, what string, set func() error) error {
-		if !wrong {
-			return nil
-		}
-		if err := set(); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		mended = append(mended, what)
-		return nil
+// repair sets the link's own properties right and names what was not.
+func (k kernel) repair(l netlink.Link, cfg Config) ([]string, error) {
+	e := hostnet.End{Handle: k.Handle, Link: l}
+	e.NoMulticast()
+	if slices.ContainsFunc(cfg.Addresses, netip.Addr.Is6) {
+		e.IPv6()
 	}
-	err := errors.Join(
-		// With multicast on, joining groups for our addresses would be announced (IGMP, MLD) from one of them.
-		step(attrs.Flags&net.FlagMulticast != 0, "set multicast off", func() error { return k.LinkSetMulticastOff(l) }),
-		k.mendIPv6(l, cfg, step),
-		step(attrs.Flags&net.FlagUp == 0, "set up", func() error { return k.LinkSetUp(l) }),
-	)
-	return mended, err
+	e.Up()
+	return e.Done()
 }
 
 // addresses adds what is missing, replaces what has wrong properties and removes what is not ours.
 func (k kernel) addresses(l netlink.Link, want []netip.Addr, done *Changes) error {
-	all, err := retryDump(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) })
+	all, err := k.allAddresses()
 	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
+		return err
 	}
 	good := map[netip.Addr]bool{}
 	var errs []error
@@ -244,12 +245,12 @@ func (k kernel) addresses(l netlink.Link, want []netip.Addr, done *Changes) erro
 // from the start (RFC 6724, rule 3). Pod routes that lead to veths without addresses would else pick ours.
 func addrOf(a netip.Addr) *netlink.Addr {
 	if a.Is4() {
-		return &netlink.Addr{IPNet: hostNet(a), Scope: unix.RT_SCOPE_LINK}
+		return &netlink.Addr{IPNet: hostnet.HostNet(a), Scope: unix.RT_SCOPE_LINK}
 	}
 	// The library sends lifetimes only if one is above 0, hence "forever" as the valid one. nodad: nobody else is on the
 	// link, and a tentative address cannot be bound. noprefixroute: the local table's route is enough.
 	forever := int64(^uint32(0))
-	return &netlink.Addr{IPNet: hostNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: int(forever), PreferedLft: 0}
+	return &netlink.Addr{IPNet: hostnet.HostNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: int(forever), PreferedLft: 0}
 }
 
 // asWanted reports whether an address has the properties that addrOf gives.
@@ -264,32 +265,10 @@ func asWanted(a netlink.Addr) bool {
 	return a.Flags&needed == needed && a.Flags&bad == 0
 }
 
-func hostNet(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-}
-
 func prefixOf(a netlink.Addr) netip.Prefix {
 	addr, _ := netip.AddrFromSlice(a.IP)
 	ones, _ := a.Mask.Size()
 	return netip.PrefixFrom(addr.Unmap(), ones)
-}
-
-func isNotFound(err error) bool {
-	var notFound netlink.LinkNotFoundError
-	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
-}
-
-// retryDump repeats a dump that a change elsewhere interrupted; its result could lack what did not change.
-func retryDump[T any](dump func() ([]T, error)) ([]T, error) {
-	const attempts = 8
-	var out []T
-	var err error
-	for range attempts {
-		if out, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return out, err
 }
 
 // String lists the changes for a log line.

@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // Verify says in words what Ensure would have to mend, and changes nothing. No words mean that all is well.
@@ -17,7 +17,7 @@ func Verify(cfg Config) (drift []string, err error) {
 	}
 	defer k.Close()
 	l, err := k.LinkByName(cfg.Name)
-	if isNotFound(err) {
+	if hostnet.IsNoLink(err) {
 		return []string{"there is no such link"}, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("look up link %s: %w", cfg.Name, err)
@@ -28,9 +28,9 @@ func Verify(cfg Config) (drift []string, err error) {
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		drift = append(drift, "it is down")
 	}
-	all, err := retryDump(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) })
+	all, err := k.allAddresses()
 	if err != nil {
-		return drift, fmt.Errorf("list addresses: %w", err)
+		return drift, err
 	}
 	want := map[netip.Addr]string{}
 	for _, a := range cfg.Addresses {

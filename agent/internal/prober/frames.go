@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -27,7 +26,6 @@ const FramesInterface = steer.FramesInterface
 // serves where nothing is rewritten in a pod.
 type frames struct {
 	host host
-	nl   netlinksafe.Handle // in the host's netns
 
 	mu     sync.Mutex // guards the fields below
 	socket *os.File   // nil until the link is made
@@ -47,7 +45,7 @@ type keptPort struct {
 const flowDepth = 64
 
 func newFrames(h host) *frames {
-	return &frames{host: h, nl: h.nl, flows: map[uint16]chan packet{}, kept: map[netip.Addr]*keptPort{}}
+	return &frames{host: h, flows: map[uint16]chan packet{}, kept: map[netip.Addr]*keptPort{}}
 }
 
 // ensureLink makes the veth where it is missing, and a socket on our end.
@@ -55,17 +53,15 @@ func (f *frames) ensureLink() (made bool, err error) {
 	if there, err := f.host.vacate(f.leadsTo); there || err != nil {
 		return false, err
 	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr = steer.ProberInterface, hostMAC()
-	if err := f.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: FramesInterface, PeerHardwareAddr: framesMAC()}); err != nil {
-		return false, fmt.Errorf("add interfaces %s and %s: %w", steer.ProberInterface, FramesInterface, err)
+	if err := f.host.AddVeth(steer.ProberInterface, hostMAC(), FramesInterface, framesMAC(), 0); err != nil {
+		return false, err
 	}
 	return true, f.reopen()
 }
 
 // leadsTo reports whether l is the other end of the link that our socket is on.
 func (f *frames) leadsTo(l netlink.Link) bool {
-	own, err := f.nl.LinkByName(FramesInterface)
+	own, err := f.host.LinkByName(FramesInterface)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return err == nil && f.socket != nil && own.Attrs().ParentIndex == l.Attrs().Index && l.Attrs().ParentIndex == own.Attrs().Index &&
@@ -74,8 +70,7 @@ func (f *frames) leadsTo(l netlink.Link) bool {
 
 // ensure sets our end right.
 func (f *frames) ensure(families []family) error {
-	e := end{nl: f.nl, within: f.host.within, name: FramesInterface, mac: framesMAC()}
-	if err := e.ensure(families); err != nil {
+	if _, err := ensureEnd(f.host.Handle, FramesInterface, framesMAC(), families); err != nil {
 		return fmt.Errorf("interface %s: %w", FramesInterface, err)
 	}
 	return nil
@@ -83,12 +78,12 @@ func (f *frames) ensure(families []family) error {
 
 // reopen opens a socket on our end as it is now.
 func (f *frames) reopen() error {
-	own, err := f.nl.LinkByName(FramesInterface)
+	own, err := f.host.LinkByName(FramesInterface)
 	if err != nil {
 		return fmt.Errorf("look up interface %s: %w", FramesInterface, err)
 	}
 	var fd int
-	if err := f.host.within(func() (err error) {
+	if err := f.host.Do(func() (err error) {
 		// Without a protocol it hears nothing until it is bound, and then this link alone.
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 		return err

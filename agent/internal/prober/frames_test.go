@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -118,7 +119,7 @@ func TestFramesFailures(t *testing.T) {
 	each(func(target netip.Addr, protocol steer.Protocol) {
 		wantFailure(t, probe(t, p, target, protocol, time.Second), Network, "closed")
 	})
-	if _, err := n.Host.Netlink().LinkByName(FramesInterface); !isNotFound(err) {
+	if _, err := n.Host.Netlink().LinkByName(FramesInterface); !hostnet.IsNoLink(err) {
 		t.Errorf("%s after Close: %v", FramesInterface, err)
 	}
 }

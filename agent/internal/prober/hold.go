@@ -15,7 +15,7 @@ type hold struct{ f *os.File }
 
 func takeHold(h host) (*hold, error) {
 	var f *os.File
-	err := h.within(func() (err error) {
+	err := h.Do(func() (err error) {
 		f, err = sole.Take(steer.ProberInterface)
 		if errors.Is(err, sole.ErrHeld) {
 			return fmt.Errorf("%w: stop it first: %w", ErrHeld, err)

@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/netlinksafe"
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
@@ -45,61 +42,24 @@ func (f family) sources() []netip.Addr {
 	return []netip.Addr{steer.ProbeSource(f.is4), steer.ProofSource(f.is4)}
 }
 
-func (f family) everywhere() netip.Prefix {
-	if f.is4 {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+func (f family) everywhere() *net.IPNet {
+	return &net.IPNet{IP: make(net.IP, f.gateway.BitLen()/8), Mask: net.CIDRMask(0, f.gateway.BitLen())}
 }
 
-// host is the host's side: its netns and the veth's end there.
-type host struct {
-	nl netlinksafe.Handle
-	ns ns.NetNS // nil: the process's own
-}
+// host is the host's side: the veth's end in its netns.
+type host struct{ hostnet.Handle }
 
-func openHost(fd int) (host, error) {
-	var h host
-	at := netns.None()
-	if fd > 0 {
-		var err error
-		if h.ns, err = ns.GetNS(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
-			return host{}, fmt.Errorf("open the host's netns: %w", err)
-		}
-		at = netns.NsHandle(fd)
-	}
-	nl, err := netlinksafe.NewHandleAt(at, unix.NETLINK_ROUTE)
-	if err != nil {
-		return host{}, errors.Join(fmt.Errorf("open netlink socket: %w", err), h.close())
-	}
-	h.nl = nl
-	return h, nil
-}
-
-func (h host) close() error {
-	if h.nl.Handle != nil {
-		h.nl.Close()
-	}
-	if h.ns != nil {
-		return h.ns.Close()
-	}
-	return nil
-}
-
-// within runs f on a thread in the host's netns.
-func (h host) within(f func() error) error {
-	if h.ns == nil {
-		return f()
-	}
-	return h.ns.Do(func(ns.NetNS) error { return f() })
+func openHost(nsFD int) (host, error) {
+	h, err := hostnet.OpenHandle(nsFD)
+	return host{h}, err
 }
 
 // vacate makes room for the veth, unless it is there: one of its name that does not lead to us is a dead predecessor's (we hold
 // the place), so it goes; any other kind of link is somebody's and stays.
 func (h host) vacate(leadsToUs func(netlink.Link) bool) (there bool, err error) {
-	l, err := h.nl.LinkByName(steer.ProberInterface)
+	l, err := h.LinkByName(steer.ProberInterface)
 	switch {
-	case isNotFound(err):
+	case hostnet.IsNoLink(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("look up interface %s: %w", steer.ProberInterface, err)
@@ -108,7 +68,7 @@ func (h host) vacate(leadsToUs func(netlink.Link) bool) (there bool, err error) 
 	case leadsToUs(l):
 		return true, nil
 	}
-	if err := h.nl.LinkDel(l); err != nil && !isNotFound(err) {
+	if err := h.LinkDel(l); err != nil && !hostnet.IsNoLink(err) {
 		return false, fmt.Errorf("remove the dead predecessor's interface %s: %w", steer.ProberInterface, err)
 	}
 	return false, nil
@@ -119,35 +79,19 @@ func (h host) ensureLink(own inside) (made bool, err error) {
 	if there, err := h.vacate(own.leadsTo); there || err != nil {
 		return false, err
 	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr = steer.ProberInterface, hostMAC()
-	err = h.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: ownInterface, PeerHardwareAddr: ownMAC(), PeerNamespace: netlink.NsFd(own.room.fd())})
-	if err != nil {
-		return false, fmt.Errorf("add interface %s: %w", steer.ProberInterface, err)
-	}
-	return true, nil
-}
-
-func (h host) deleteLink() error {
-	l, err := h.nl.LinkByName(steer.ProberInterface)
-	if err == nil && l.Type() == "veth" {
-		err = h.nl.LinkDel(l)
-	}
-	if err != nil && !isNotFound(err) {
-		return fmt.Errorf("remove interface %s: %w", steer.ProberInterface, err)
-	}
-	return nil
+	err = h.AddVeth(steer.ProberInterface, hostMAC(), ownInterface, ownMAC(), own.room.fd())
+	return err == nil, err
 }
 
 // ensure gives the host's end its properties, and routes and neighbour entries for the prober's sources.
 func (h host) ensure(families []family) error {
-	e := end{nl: h.nl, within: h.within, name: steer.ProberInterface, mac: hostMAC()}
-	if err := e.ensure(families); err != nil {
+	e, err := ensureEnd(h.Handle, steer.ProberInterface, hostMAC(), families)
+	if err != nil {
 		return err
 	}
 	for _, f := range families {
 		for _, source := range f.sources() {
-			if err := errors.Join(e.route(f, hostPrefix(source), netip.Addr{}), e.neighbour(f, source, ownMAC())); err != nil {
+			if err := errors.Join(e.route(f, hostnet.HostNet(source), netip.Addr{}), e.neighbour(f, source, ownMAC())); err != nil {
 				return err
 			}
 		}
@@ -158,14 +102,14 @@ func (h host) ensure(families []family) error {
 // inside is the prober's side: its netns, the veth's end and the pod table.
 type inside struct {
 	room  *room
-	nl    netlinksafe.Handle
+	nl    hostnet.Handle
 	table rules.Rules
 }
 
 func openInside(r *room, kind rules.Kind) (inside, error) {
-	nl, err := netlinksafe.NewHandleAt(netns.NsHandle(r.fd()), unix.NETLINK_ROUTE)
+	nl, err := hostnet.OpenHandle(r.fd())
 	if err != nil {
-		return inside{}, fmt.Errorf("open netlink socket: %w", err)
+		return inside{}, err
 	}
 	table, err := kind.Open(r.fd())
 	if err != nil {
@@ -193,15 +137,21 @@ func (i inside) leadsTo(l netlink.Link) bool {
 
 // ensure gives the prober its addresses and its only way out.
 func (i inside) ensure(families []family) error {
-	e := end{nl: i.nl, within: func(f func() error) (err error) { i.room.do(func() { err = f() }); return err }, name: ownInterface, mac: ownMAC()}
-	if err := e.ensure(families); err != nil {
+	e, err := ensureEnd(i.nl, ownInterface, ownMAC(), families)
+	if err != nil {
 		return err
 	}
 	for _, f := range families {
 		for _, source := range f.sources() {
-			if err := e.address(f, source); err != nil {
-				return err
+			addr := &netlink.Addr{IPNet: hostnet.HostNet(source)}
+			if !f.is4 {
+				// Nobody else is on the link, and a tentative address cannot be bound.
+				addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
 			}
+			e.Address(addr)
+		}
+		if _, err := e.Done(); err != nil {
+			return err
 		}
 		if err := errors.Join(e.route(f, f.everywhere(), f.gateway), e.neighbour(f, f.gateway, hostMAC())); err != nil {
 			return err
@@ -211,63 +161,23 @@ func (i inside) ensure(families []family) error {
 }
 
 // end is one end of the veth.
-type end struct {
-	nl     netlinksafe.Handle
-	within func(func() error) error
-	name   string
-	mac    net.HardwareAddr
-	link   netlink.Link
-}
+type end struct{ *hostnet.End }
 
-// ensure sets the link itself right. Multicast and generated addresses are off: the link carries our questions and their
-// answers, nothing else.
-func (e *end) ensure(families []family) error {
-	var err error
-	if e.link, err = e.nl.LinkByName(e.name); err != nil {
-		return fmt.Errorf("look it up: %w", err)
+// ensureEnd sets the link itself right. Multicast and generated addresses are off: the link carries our questions and their
+// answers, nothing else. Where new links start with IPv6 off, pods' ones are turned on by the CNI, and ours here.
+func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []family) (end, error) {
+	e, err := h.End(name)
+	if err != nil {
+		return end{}, err
 	}
-	attrs := e.link.Attrs()
-	if !bytes.Equal(attrs.HardwareAddr, e.mac) {
-		if err := e.nl.LinkSetHardwareAddr(e.link, e.mac); err != nil {
-			return fmt.Errorf("set its hardware address: %w", err)
-		}
-	}
-	if attrs.Flags&net.FlagMulticast != 0 {
-		if err := e.nl.LinkSetMulticastOff(e.link); err != nil {
-			return fmt.Errorf("set multicast off: %w", err)
-		}
-	}
+	e.MAC(mac)
+	e.NoMulticast()
 	if slices.ContainsFunc(families, func(f family) bool { return !f.is4 }) {
-		if err := e.within(e.allowIPv6); err != nil {
-			return err
-		}
+		e.IPv6()
 	}
-	if attrs.Flags&net.FlagUp == 0 {
-		if err := e.nl.LinkSetUp(e.link); err != nil {
-			return fmt.Errorf("set it up: %w", err)
-		}
-	}
-	return nil
-}
-
-// allowIPv6 runs in the end's netns. Where new links start with IPv6 off, pods' ones are turned on by the CNI, and ours here.
-func (e *end) allowIPv6() error {
-	conf := "/proc/sys/net/ipv6/conf/" + e.name + "/"
-	if off, err := os.ReadFile(conf + "disable_ipv6"); err != nil {
-		return fmt.Errorf("look whether IPv6 is on: %w", err)
-	} else if bytes.HasPrefix(off, []byte("1")) {
-		if err := os.WriteFile(conf+"disable_ipv6", []byte("0"), 0); err != nil {
-			return fmt.Errorf("turn IPv6 on (is /proc/sys mounted read-only?): %w", err)
-		}
-	}
-	const none = 1 // IN6_ADDR_GEN_MODE_NONE
-	if mode, err := os.ReadFile(conf + "addr_gen_mode"); err == nil && bytes.HasPrefix(mode, []byte("1")) {
-		return nil
-	}
-	if err := e.nl.LinkSetIP6AddrGenMode(e.link, none); err != nil {
-		return fmt.Errorf("set addrgenmode none: %w", err)
-	}
-	return nil
+	e.Up()
+	_, err = e.Done()
+	return end{e}, err
 }
 
 // settle waits for what the kernel does in the background once both ends are up, as a rule within a millisecond and at
@@ -275,7 +185,7 @@ func (e *end) allowIPv6() error {
 // without which the answers to them are no answers.
 func (i inside) settle(h host, families []family) error {
 	return settled(func() error {
-		return errors.Join(operational(i.nl, ownInterface), operational(h.nl, steer.ProberInterface), i.local(families))
+		return errors.Join(operational(i.nl, ownInterface), operational(h.Handle, steer.ProberInterface), i.local(families))
 	})
 }
 
@@ -288,7 +198,7 @@ func settled(look func() error) error {
 	}
 }
 
-func operational(nl netlinksafe.Handle, name string) error {
+func operational(nl hostnet.Handle, name string) error {
 	l, err := nl.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("look up %s: %w", name, err)
@@ -315,53 +225,33 @@ func (i inside) local(families []family) error {
 	return nil
 }
 
-func (e *end) address(f family, a netip.Addr) error {
-	// A list that changes kept interrupting only saves nothing: what is there already is no error below.
-	have, err := e.nl.AddrList(e.link, f.af)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return fmt.Errorf("list addresses: %w", err)
-	}
-	if slices.ContainsFunc(have, func(h netlink.Addr) bool { return h.IP.Equal(a.AsSlice()) }) {
-		return nil
-	}
-	addr := &netlink.Addr{IPNet: ipNet(hostPrefix(a))}
-	if !f.is4 {
-		// Nobody else is on the link, and a tentative address cannot be bound.
-		addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
-	}
-	if err := e.nl.AddrAdd(e.link, addr); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add address %s: %w", a, err)
-	}
-	return nil
-}
-
 // route ensures a route to dst by this link, over a gateway where one is given.
-func (e *end) route(f family, dst netip.Prefix, gateway netip.Addr) error {
-	want := &netlink.Route{LinkIndex: e.link.Attrs().Index, Dst: ipNet(dst), Protocol: unix.RTPROT_STATIC, Scope: netlink.SCOPE_LINK}
+func (e end) route(f family, dst *net.IPNet, gateway netip.Addr) error {
+	want := &netlink.Route{LinkIndex: e.Link.Attrs().Index, Dst: dst, Protocol: unix.RTPROT_STATIC, Scope: netlink.SCOPE_LINK}
 	if gateway.IsValid() {
 		want.Gw, want.Scope, want.Flags = gateway.AsSlice(), netlink.SCOPE_UNIVERSE, int(netlink.FLAG_ONLINK)
 	}
 	if !f.is4 {
 		want.Scope = netlink.SCOPE_UNIVERSE // IPv6 routes have none
 	}
-	have, err := e.nl.RouteList(e.link, f.af)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+	have, err := e.RouteList(e.Link, f.af)
+	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
 	for _, h := range have {
-		if h.Dst != nil && h.Dst.String() == want.Dst.String() && h.Gw.Equal(want.Gw) {
+		if h.Dst != nil && h.Dst.String() == dst.String() && h.Gw.Equal(want.Gw) {
 			return nil
 		}
 	}
-	if err := e.nl.RouteReplace(want); err != nil {
+	if err := e.RouteReplace(want); err != nil {
 		return fmt.Errorf("add route to %s: %w", dst, err)
 	}
 	return nil
 }
 
-func (e *end) neighbour(f family, a netip.Addr, mac net.HardwareAddr) error {
-	have, err := e.nl.NeighList(e.link.Attrs().Index, f.af)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+func (e end) neighbour(f family, a netip.Addr, mac net.HardwareAddr) error {
+	have, err := e.NeighList(e.Link.Attrs().Index, f.af)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // then it is set once more
 		return fmt.Errorf("list neighbours: %w", err)
 	}
 	for _, h := range have {
@@ -369,20 +259,9 @@ func (e *end) neighbour(f family, a netip.Addr, mac net.HardwareAddr) error {
 			return nil
 		}
 	}
-	err = e.nl.NeighSet(&netlink.Neigh{LinkIndex: e.link.Attrs().Index, Family: f.af, State: unix.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac})
+	err = e.NeighSet(&netlink.Neigh{LinkIndex: e.Link.Attrs().Index, Family: f.af, State: unix.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac})
 	if err != nil {
 		return fmt.Errorf("set neighbour %s: %w", a, err)
 	}
 	return nil
-}
-
-func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-func isNotFound(err error) bool {
-	var notFound netlink.LinkNotFoundError
-	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
 }

@@ -164,7 +164,7 @@ func (p *Prober) Close() error {
 	var errs []error
 	if p.hold != nil {
 		// Only who holds the place may delete the link.
-		errs = append(errs, p.host.deleteLink())
+		errs = append(errs, p.host.RemoveVeth(steer.ProberInterface))
 	}
 	errs = append(errs, p.own.close())
 	if p.room != nil {
@@ -174,7 +174,8 @@ func (p *Prober) Close() error {
 		p.frames.close()
 	}
 	// Last: from here on a successor may begin.
-	errs = append(errs, p.hold.release(), p.host.close())
+	errs = append(errs, p.hold.release())
+	p.host.Close()
 	p.hold, p.room, p.own, p.host = nil, nil, inside{}, host{}
 	return errors.Join(errs...)
 }
@@ -186,11 +187,12 @@ func Remove() error {
 	if err != nil {
 		return err
 	}
+	defer h.Close()
 	place, err := takeHold(h)
 	if err != nil {
-		return errors.Join(err, h.close())
+		return err
 	}
-	return errors.Join(h.deleteLink(), place.release(), h.close())
+	return errors.Join(h.RemoveVeth(steer.ProberInterface), place.release())
 }
 
 // ensure needs p.repair, or to be alone.
@@ -246,7 +248,7 @@ func (p *Prober) ensureFrames(redirects []steer.Redirect, want []family) error {
 		return fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
 	}
 	return settled(func() error {
-		return errors.Join(operational(p.host.nl, FramesInterface), operational(p.host.nl, steer.ProberInterface))
+		return errors.Join(operational(p.host.Handle, FramesInterface), operational(p.host.Handle, steer.ProberInterface))
 	})
 }
 

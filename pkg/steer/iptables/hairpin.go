@@ -1,20 +1,16 @@
 package iptables
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/hostnet"
@@ -28,7 +24,7 @@ import (
 //
 // Ensure goes on until the first thing that fails and names it; it is called again. Remove takes away what it finds.
 type Hairpin struct {
-	nl   netlinksafe.Handle
+	nl   hostnet.Handle
 	nsFD int
 }
 
@@ -38,13 +34,9 @@ func OpenHairpin(nsFD int) (*Hairpin, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := netns.NsHandle(nsFD)
-	if hostnet.IsHere(nsFD) {
-		at = netns.None() // to enter even one's own takes CAP_SYS_ADMIN
-	}
-	nl, err := netlinksafe.NewHandleAt(at, unix.NETLINK_ROUTE)
+	nl, err := hostnet.OpenHandle(nsFD)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open netlink socket: %w", err), unix.Close(nsFD))
+		return nil, errors.Join(err, unix.Close(nsFD))
 	}
 	return &Hairpin{nl: nl, nsFD: nsFD}, nil
 }
@@ -105,49 +97,36 @@ func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, er
 	return mended, nil
 }
 
+// ends names both.
+func ends() []string { return []string{steer.HairpinOut, steer.HairpinIn} }
+
 // links makes the pair and sets it up. Links of these names that are no pair are somebody else's.
 func (t *Hairpin) links() (made bool, err error) {
-	if _, err = t.nl.LinkByName(steer.HairpinOut); isNotFound(err) {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.HardwareAddr = steer.HairpinOut, mac()
-		if err := t.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: steer.HairpinIn, PeerHardwareAddr: mac()}); err != nil {
-			return false, fmt.Errorf("add it: %w", err)
+	if _, err = t.nl.LinkByName(steer.HairpinOut); hostnet.IsNoLink(err) {
+		if err := t.nl.AddVeth(steer.HairpinOut, mac(), steer.HairpinIn, mac(), 0); err != nil {
+			return false, err
 		}
 		made = true
 	}
-	for _, name := range []string{steer.HairpinOut, steer.HairpinIn} {
-		l, err := t.nl.LinkByName(name)
+	for _, name := range ends() {
+		e, err := t.nl.End(name)
 		if err != nil {
-			return made, fmt.Errorf("look up %s: %w", name, err)
+			return made, err
 		}
-		attrs := l.Attrs()
-		switch {
-		case l.Type() != "veth":
-			return made, fmt.Errorf("%s is a %s of another program: remove or rename it", name, l.Type())
-		case !bytes.Equal(attrs.HardwareAddr, mac()):
-			if err := t.nl.LinkSetHardwareAddr(l, mac()); err != nil {
-				return made, fmt.Errorf("set the hardware address of %s: %w", name, err)
-			}
-			made = true
+		if kind := e.Link.Type(); kind != "veth" {
+			return made, fmt.Errorf("%s is a %s of another program: remove or rename it", name, kind)
 		}
-		if attrs.RawFlags&unix.IFF_NOARP == 0 || attrs.RawFlags&unix.IFF_MULTICAST != 0 {
-			if err := errors.Join(t.nl.LinkSetARPOff(l), t.nl.LinkSetMulticastOff(l)); err != nil {
-				return made, fmt.Errorf("set address resolution off on %s: %w", name, err)
-			}
-			made = true
+		e.MAC(mac())
+		e.NoARP()
+		e.NoMulticast()
+		if !e.IsUp() {
+			e.NoGenerated()
 		}
-		if attrs.Flags&net.FlagUp == 0 {
-			if made {
-				// Before it is up for the first time: then it never has a link-local address.
-				const none = 1 // IN6_ADDR_GEN_MODE_NONE
-				if err := t.nl.LinkSetIP6AddrGenMode(l, none); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EINVAL) {
-					return made, fmt.Errorf("set addrgenmode none on %s: %w", name, err)
-				}
-			}
-			if err := t.nl.LinkSetUp(l); err != nil {
-				return made, fmt.Errorf("set %s up: %w", name, err)
-			}
-			made = true
+		e.Up()
+		repaired, err := e.Done()
+		made = made || len(repaired) > 0
+		if err != nil {
+			return made, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return made, nil
@@ -155,49 +134,43 @@ func (t *Hairpin) links() (made bool, err error) {
 
 // address gives the second end the one that it needs, see steer.HairpinAddress. It is the source of nothing, being of scope link.
 func (t *Hairpin) address() (added bool, err error) {
-	l, err := t.nl.LinkByName(steer.HairpinIn)
+	e, err := t.nl.End(steer.HairpinIn)
 	if err != nil {
 		return false, err
 	}
-	have, err := t.nl.AddrList(l, netlink.FAMILY_V4)
-	if err != nil {
-		return false, fmt.Errorf("list addresses: %w", err)
-	}
-	want := hostNet(steer.HairpinAddress())
-	if slices.ContainsFunc(have, func(a netlink.Addr) bool { return a.IPNet.String() == want.String() }) {
-		return false, nil
-	}
-	return true, t.nl.AddrAdd(l, &netlink.Addr{IPNet: want, Scope: unix.RT_SCOPE_LINK})
+	e.Address(&netlink.Addr{IPNet: hostnet.HostNet(steer.HairpinAddress()), Scope: unix.RT_SCOPE_LINK})
+	repaired, err := e.Done()
+	return len(repaired) > 0, err
 }
 
 // settings are those that new links may start with another way; what is right already is not written, since a container may
 // not be allowed to.
 func (t *Hairpin) settings(is4 bool) (changed bool, err error) {
-	err = hostnet.InNetNS(t.nsFD, func() error {
-		for _, name := range []string{steer.HairpinOut, steer.HairpinIn} {
-			if is4 {
-				done, err := looseFilter(name)
-				if changed = changed || done; err != nil {
-					return err
-				}
-				continue
-			}
-			file := "/proc/sys/net/ipv6/conf/" + name + "/disable_ipv6"
-			off, err := number(file)
-			if err != nil {
+	for _, name := range ends() {
+		var done bool
+		if is4 {
+			err = t.nl.Do(func() (err error) {
+				done, err = looseFilter(name)
 				return err
-			}
-			if off == 0 {
-				continue
-			}
-			if err := set(file, "0"); err != nil {
-				return err
-			}
-			changed = true
+			})
+		} else {
+			done, err = t.allowIPv6(name)
 		}
-		return nil
-	})
-	return changed, err
+		if changed = changed || done; err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+func (t *Hairpin) allowIPv6(name string) (changed bool, err error) {
+	e, err := t.nl.End(name)
+	if err != nil {
+		return false, err
+	}
+	e.IPv6()
+	repaired, err := e.Done()
+	return len(repaired) > 0, err
 }
 
 // looseFilter keeps a strict reverse path filter (1; the higher value of all links' and this one's counts, as the kernel's
@@ -240,17 +213,6 @@ func number(file string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
-func set(file, value string) error {
-	if err := os.WriteFile(file, []byte(value), 0); err != nil {
-		return fmt.Errorf("%w (is /proc/sys mounted read-only?)", err)
-	}
-	return nil
-}
-
-func hostNet(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-}
-
 func family(is4 bool) int {
 	if is4 {
 		return unix.AF_INET
@@ -270,22 +232,8 @@ func (t *Hairpin) Remove() error {
 			}
 		}
 	}
-	l, err := t.nl.LinkByName(steer.HairpinOut)
-	switch {
-	case isNotFound(err):
-	case err != nil:
-		errs = append(errs, fmt.Errorf("look up %s: %w", steer.HairpinOut, err))
-	case l.Type() == "veth": // its routes and its other end go with it
-		if err := t.nl.LinkDel(l); err != nil && !isNotFound(err) {
-			errs = append(errs, fmt.Errorf("remove %s: %w", steer.HairpinOut, err))
-		}
-	}
+	errs = append(errs, t.nl.RemoveVeth(steer.HairpinOut)) // its routes and its other end go with it
 	return errors.Join(errs...)
-}
-
-func isNotFound(err error) bool {
-	var notFound netlink.LinkNotFoundError
-	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
 }
 
 // Bridges names the bridges of the netns.

@@ -168,7 +168,7 @@ func (r routingRule) netlink() *netlink.Rule {
 	out.Priority, out.Family, out.IifName, out.OifName = r.priority, r.family, r.iif, r.oif
 	out.Table, out.Type, out.Protocol = r.table, r.action, r.protocol
 	if r.dst.IsValid() {
-		out.Dst = hostNet(r.dst.Addr())
+		out.Dst = hostnet.HostNet(r.dst.Addr())
 	}
 	if r.mark != 0 {
 		out.Mark, out.Mask = r.mark, &r.mask
@@ -284,9 +284,9 @@ func (t *Hairpin) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err e
 	}
 	bits := steer.HairpinSource(is4).BitLen()
 	all := &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}
-	want := []route{{steer.HairpinIn, hostNet(steer.HairpinSource(is4)), unix.RT_TABLE_MAIN}, {steer.HairpinIn, all, answerTable}}
+	want := []route{{steer.HairpinIn, hostnet.HostNet(steer.HairpinSource(is4)), unix.RT_TABLE_MAIN}, {steer.HairpinIn, all, answerTable}}
 	for _, a := range clusterDNS {
-		want = append(want, route{steer.HairpinOut, hostNet(a), hairpinTable})
+		want = append(want, route{steer.HairpinOut, hostnet.HostNet(a), hairpinTable})
 	}
 	for _, w := range want {
 		l, err := t.nl.LinkByName(w.link)

@@ -1,0 +1,214 @@
+package hostnet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Handle is a netlink socket for the links of one netns, and that netns for what only /proc tells. Lists that a change interrupted
+// are read anew, but for those of addresses and neighbours. The zero Handle can only be closed.
+type Handle struct {
+	netlinksafe.Handle
+	nsFD int
+}
+
+// OpenHandle opens the netns behind nsFD, which must stay open until Close and stays the caller's; 0: the calling thread's.
+func OpenHandle(nsFD int) (Handle, error) {
+	at := netns.None()
+	if nsFD > 0 && !IsHere(nsFD) { // to enter even one's own takes CAP_SYS_ADMIN
+		at = netns.NsHandle(nsFD)
+	}
+	nl, err := netlinksafe.NewHandleAt(at, unix.NETLINK_ROUTE)
+	if err != nil {
+		return Handle{}, fmt.Errorf("open netlink socket: %w", err)
+	}
+	return Handle{Handle: nl, nsFD: nsFD}, nil
+}
+
+// Do runs f on a thread in the handle's netns.
+func (h Handle) Do(f func() error) error {
+	if h.nsFD <= 0 {
+		return f()
+	}
+	return InNetNS(h.nsFD, f)
+}
+
+// AddVeth makes a pair of veths: one end here, its peer in the netns behind peerNS; 0: here, too. Hardware addresses that are given
+// keep udev from making up others.
+func (h Handle) AddVeth(name string, mac net.HardwareAddr, peer string, peerMAC net.HardwareAddr, peerNS int) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = name, mac
+	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: peer, PeerHardwareAddr: peerMAC}
+	if peerNS > 0 {
+		pair.PeerNamespace = netlink.NsFd(peerNS)
+	}
+	if err := h.LinkAdd(pair); err != nil {
+		return fmt.Errorf("add veths %s and %s: %w", name, peer, err)
+	}
+	return nil
+}
+
+// RemoveVeth takes a veth away, and its peer with it. It succeeds where there is none, and leaves a link of another kind.
+func (h Handle) RemoveVeth(name string) error {
+	l, err := h.LinkByName(name)
+	if err == nil && l.Type() == "veth" {
+		err = h.LinkDel(l)
+	}
+	if err != nil && !IsNoLink(err) {
+		return fmt.Errorf("remove veth %s: %w", name, err)
+	}
+	return nil
+}
+
+// IsNoLink tells whether an error says that there is no such link.
+func IsNoLink(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
+}
+
+// HostNet is the network of an address alone.
+func HostNet(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
+
+// End is a link that its caller keeps, as one end of a veth pair. Its methods set right what differs from what they are named after, and
+// write nothing where all is well; each goes by the link as it was when the End was made. Done tells what they did. It is for one
+// goroutine.
+type End struct {
+	Handle
+	Link     netlink.Link
+	repaired []string
+	errs     []error
+}
+
+// End looks a link up.
+func (h Handle) End(name string) (*End, error) {
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("look up %s: %w", name, err)
+	}
+	return &End{Handle: h, Link: l}, nil
+}
+
+// Done returns in words what was set since the last call, and the errors of all that could not be.
+func (e *End) Done() (repaired []string, err error) {
+	repaired, err = e.repaired, errors.Join(e.errs...)
+	e.repaired, e.errs = nil, nil
+	return repaired, err
+}
+
+func (e *End) step(wrong bool, what string, set func() error) {
+	if !wrong {
+		return
+	}
+	if err := set(); err != nil {
+		e.errs = append(e.errs, fmt.Errorf("%s: %w", what, err))
+		return
+	}
+	e.repaired = append(e.repaired, what)
+}
+
+// MAC gives the link a hardware address.
+func (e *End) MAC(mac net.HardwareAddr) {
+	e.step(!bytes.Equal(e.Link.Attrs().HardwareAddr, mac), "set hardware address", func() error { return e.LinkSetHardwareAddr(e.Link, mac) })
+}
+
+// NoMulticast keeps the kernel from announcing the groups that it joins for an address (IGMP, MLD) from that address.
+func (e *End) NoMulticast() {
+	e.step(e.Link.Attrs().RawFlags&unix.IFF_MULTICAST != 0, "set multicast off", func() error { return e.LinkSetMulticastOff(e.Link) })
+}
+
+// NoARP keeps the link from resolving addresses: what it sends has its own hardware address as target.
+func (e *End) NoARP() {
+	e.step(e.Link.Attrs().RawFlags&unix.IFF_NOARP == 0, "set address resolution off", func() error { return e.LinkSetARPOff(e.Link) })
+}
+
+// Up sets the link up.
+func (e *End) Up() {
+	e.step(!e.IsUp(), "set up", func() error { return e.LinkSetUp(e.Link) })
+}
+
+// IsUp tells whether it was.
+func (e *End) IsUp() bool { return e.Link.Attrs().Flags&net.FlagUp != 0 }
+
+// IPv6 makes sure that the link can have IPv6 addresses, also where new links start without, and that it has none but those.
+func (e *End) IPv6() {
+	e.in6(func(conf string) error {
+		off, err := reads(conf+"disable_ipv6", "1")
+		if errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s is not there: this kernel runs without IPv6; take the IPv6 addresses out of the configuration", conf)
+		} else if err != nil {
+			return err
+		}
+		e.step(off, "set net.ipv6.conf."+e.Link.Attrs().Name+".disable_ipv6 = 0", func() error {
+			if err := os.WriteFile(conf+"disable_ipv6", []byte("0"), 0); err != nil {
+				return fmt.Errorf("%w (is /proc/sys mounted read-only?)", err)
+			}
+			return nil
+		})
+		return e.noGenerated(conf)
+	})
+}
+
+// NoGenerated keeps the kernel from giving the link a link-local address, if it has IPv6 at all. A link that is set up without has one
+// already.
+func (e *End) NoGenerated() { e.in6(e.noGenerated) }
+
+func (e *End) noGenerated(conf string) error {
+	// Read from /proc: the library can set the mode but not tell it.
+	const none = 1 // IN6_ADDR_GEN_MODE_NONE, linux/if_link.h
+	is, err := reads(conf+"addr_gen_mode", "1")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	e.step(!is, "set addrgenmode none", func() error { return e.LinkSetIP6AddrGenMode(e.Link, none) })
+	return nil
+}
+
+// in6 runs f with the folder of the link's IPv6 settings, on a thread that sees them: /proc/sys/net shows the reader's netns.
+func (e *End) in6(f func(conf string) error) {
+	if err := e.Do(func() error { return f("/proc/sys/net/ipv6/conf/" + e.Link.Attrs().Name + "/") }); err != nil {
+		e.errs = append(e.errs, err)
+	}
+}
+
+func reads(file, value string) (bool, error) {
+	got, err := os.ReadFile(file)
+	if err != nil {
+		return false, fmt.Errorf("read setting: %w", err)
+	}
+	return string(bytes.TrimSpace(got)) == value, nil
+}
+
+// Address adds an address that the link does not have.
+func (e *End) Address(a *netlink.Addr) {
+	family := netlink.FAMILY_V6
+	if a.IP.To4() != nil {
+		family = netlink.FAMILY_V4
+	}
+	// A list that changes kept interrupting only saves nothing: what is there already is no error below.
+	have, err := e.AddrList(e.Link, family)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		e.errs = append(e.errs, fmt.Errorf("list addresses: %w", err))
+		return
+	}
+	missing := !slices.ContainsFunc(have, func(h netlink.Addr) bool { return h.IPNet.String() == a.IPNet.String() })
+	e.step(missing, "add address "+a.IPNet.String(), func() error {
+		if err := e.AddrAdd(e.Link, a); !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		return nil
+	})
+}

@@ -1,0 +1,90 @@
+package hostnet
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// An end gets what it is asked for, in another netns too, and the second time there is nothing to do.
+func TestEnd(t *testing.T) {
+	testutil.RequireRoot(t)
+	here, there := testutil.NewNS(t, "host"), testutil.NewNS(t, "pod")
+	for _, ns := range []*testutil.NetNS{here, there} {
+		ns.Sysctl("net.ipv6.conf.default.disable_ipv6", "1") // as on hosts where new links start without
+	}
+	open := func(ns *testutil.NetNS) Handle {
+		h, err := OpenHandle(ns.FD())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(h.Close)
+		return h
+	}
+	h, peer := open(here), open(there)
+	mac, other := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
+	if err := h.AddVeth("near", mac, "far", other, there.FD()); err != nil {
+		t.Fatal(err)
+	}
+	ensure := func(h Handle, name string, mac net.HardwareAddr) []string {
+		t.Helper()
+		e, err := h.End(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.MAC(mac)
+		e.NoARP()
+		e.NoMulticast()
+		e.IPv6()
+		e.Up()
+		e.Address(&netlink.Addr{IPNet: HostNet(netip.MustParseAddr("192.0.2.1"))})
+		e.Address(&netlink.Addr{IPNet: HostNet(netip.MustParseAddr("2001:db8::1"))})
+		repaired, err := e.Done()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return repaired
+	}
+	for name, h := range map[string]Handle{"near": h, "far": peer} {
+		swapped := mac
+		if name == "near" {
+			swapped = other
+		}
+		want := []string{"set hardware address", "set address resolution off", "set multicast off", "set net.ipv6.conf." + name + ".disable_ipv6 = 0",
+			"set addrgenmode none", "set up", "add address 192.0.2.1/32", "add address 2001:db8::1/128"}
+		if diff := cmp.Diff(want, ensure(h, name, swapped)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if again := ensure(h, name, swapped); len(again) > 0 {
+			t.Errorf("%s, once more: %q", name, again)
+		}
+		l, err := h.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
+		if err != nil || len(addrs) != 2 {
+			t.Errorf("%s has %v (%v): the kernel gave it one of its own", name, addrs, err)
+		}
+	}
+	for range 2 {
+		if err := h.RemoveVeth("near"); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := peer.LinkByName("far"); !IsNoLink(err) {
+		t.Errorf("the peer stays: %v", err)
+	}
+	here.Run("ip", "link", "add", "near", "type", "bridge")
+	if err := h.RemoveVeth("near"); err != nil {
+		t.Error(err)
+	}
+	if _, err := h.LinkByName("near"); err != nil {
+		t.Errorf("a bridge was taken for a veth: %v", err)
+	}
+}
