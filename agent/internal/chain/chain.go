@@ -22,6 +22,7 @@ type Chain struct {
 	log      *slog.Logger
 	instance *caddy.Instance
 	servers  map[netip.AddrPort]*dnsserver.Server
+	hits     map[netip.AddrPort]*hits // nil: all is CoreDNS's
 }
 
 // errBuilt ends caddy.Start when everything is set up and nothing listens yet.
@@ -98,6 +99,11 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 	for _, a := range cfg.Addresses {
 		if c.servers[netip.AddrPortFrom(a, cfg.Port)] == nil {
 			return nil, fmt.Errorf("CoreDNS does not serve %s", a)
+		}
+	}
+	if cfg.FastPath {
+		if c.hits, err = hitsOf(process.blocks, c.servers); err != nil {
+			return nil, err
 		}
 	}
 	for _, startup := range instance.OnStartup {

@@ -65,7 +65,9 @@ type Config struct {
 	Misses int
 	// BufferSize bounds UDP answers, TC above. 1232
 	BufferSize uint16
-	Queries    Queries
+	// FastPath answers before CoreDNS what the cache has; see Chain.Hits.
+	FastPath bool
+	Queries  Queries
 
 	// Snippets are Corefile directives per zone ("." for the rest). A directive takes the place of the rendered one of the
 	// same name; in a zone that is not configured otherwise they change a copy of the "." zone.

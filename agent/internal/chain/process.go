@@ -19,8 +19,9 @@ var process struct {
 	mu         sync.Mutex // guards the fields below, and caddy's and dnsserver's package variables
 	registered []string
 	current    map[string]caddy.SetupFunc
-	context    caddy.Context // of the instance that is being made; caddy hands it to plugins alone
-	output     lines         // CoreDNS's log; safe by itself
+	context    caddy.Context  // of the instance that is being made; caddy hands it to plugins alone
+	blocks     map[int]served // the server blocks of that instance, each by its number
+	output     lines          // CoreDNS's log; safe by itself
 }
 
 // Builder makes chains, one after the other. Its methods may be called from several goroutines.
@@ -48,7 +49,7 @@ type Plugin struct {
 func (b *Builder) enter() (leave func(), err error) {
 	process.mu.Lock()
 	leave = func() {
-		process.current, process.context = nil, nil
+		process.current, process.context, process.blocks = nil, nil, nil
 		process.mu.Unlock()
 	}
 	for name := range b.plugins {
@@ -85,6 +86,10 @@ func dispatch(name string) caddy.SetupFunc {
 			process.context = c.Context()
 			c.OnFirstStartup(func() error { return errBuilt })
 		}
+		if process.blocks == nil {
+			process.blocks = map[int]served{}
+		}
+		process.blocks[c.ServerBlockIndex] = served{config: dnsserver.GetConfig(c), zones: plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)}
 		return setup(c)
 	}
 }

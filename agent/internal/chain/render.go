@@ -21,6 +21,14 @@ const (
 	dirSearchPath = "searchpath"
 )
 
+// Directives that anybody may bring, by which hits are told apart.
+const (
+	dirCache  = "cache"
+	dirDebug  = "debug"
+	dirErrors = "errors"
+	dirPprof  = "pprof"
+)
+
 // Directives that ask upstreams: what is rendered, and what an operator may put in its place.
 const (
 	dirAsk     = "ask"
@@ -68,8 +76,8 @@ const missLimit = "cancel 4s"
 // hits are not bounded by them and do not pay for them, and searchpath, which asks the whole server anew and so needs nothing
 // of what follows it.
 func directives() []string {
-	return []string{dirBufsize, dirBind, "debug", "pprof", dirProbe, dirMetrics, "errors", "log", dirSearchPath, "local", "dns64", "loadbalance",
-		"rewrite", "acl", "cache", dirLimit, dirCancel, "header", "template", "hosts", "file", dirAsk, dirForward, "whoami"}
+	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirProbe, dirMetrics, dirErrors, "log", dirSearchPath, "local", "dns64", "loadbalance",
+		"rewrite", "acl", dirCache, dirLimit, dirCancel, "header", "template", "hosts", "file", dirAsk, dirForward, "whoami"}
 }
 
 // block is one server block. Its directives come out in the order of directives().
@@ -161,23 +169,23 @@ func rendered(cfg Config) ([]*block, error) {
 	common.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 	common.set(dirMetrics, dirMetrics)
 	common.set(dirSearchPath, dirSearchPath)
-	common.set("cache", cacheLines(cfg.Cache, fromOthers)...)
+	common.set(dirCache, cacheLines(cfg.Cache, fromOthers)...)
 	common.set(dirLimit, limitLine(cfg))
 	switch cfg.Queries {
 	default: // off
 		// One line a minute for each server block, the first at once: an upstream that is down fails thousands of
 		// questions, and the metrics count them.
-		common.set("errors", "errors {", "    consolidate 1m .* warning show_first", "}")
+		common.set(dirErrors, "errors {", "    consolidate 1m .* warning show_first", "}")
 	case QueriesErrors:
-		common.set("errors", "errors")
+		common.set(dirErrors, "errors")
 	case QueriesAll:
-		common.set("errors", "errors")
+		common.set(dirErrors, "errors")
 		common.set("log", "log")
 	}
 
 	cluster := common.clone(append([]string{cfg.ClusterDomain}, cfg.ReverseZones...)...)
 	cluster.set(dirAsk, askCluster(cfg)...)
-	cluster.set("cache", cacheLines(cfg.Cache, ofCluster, answersOf(cfg)...)...)
+	cluster.set(dirCache, cacheLines(cfg.Cache, ofCluster, answersOf(cfg)...)...)
 	blocks := []*block{cluster}
 	for _, zone := range slices.Sorted(maps.Keys(cfg.StubDomains)) {
 		stub := common.clone(zone)
@@ -189,7 +197,7 @@ func rendered(cfg Config) ([]*block, error) {
 		rest.set(dirAsk, askLines(cfg.External, externalResort(cfg)...)...)
 	} else {
 		rest.set(dirAsk, askCluster(cfg)...)
-		rest.set("cache", cacheLines(cfg.Cache, fromCluster, answersOf(cfg)...)...)
+		rest.set(dirCache, cacheLines(cfg.Cache, fromCluster, answersOf(cfg)...)...)
 	}
 	blocks = append(blocks, rest)
 

@@ -48,6 +48,7 @@ type Node struct {
 	StubDomains      map[string][]nameserver.Address // by domain, lower case, without the final dot
 	KubeDNSConfigMap string                          // folder of a mounted kube-dns ConfigMap; it need not exist
 	Cache            Cache
+	FastPath         string // on: hits are answered before CoreDNS
 	Limits           Limits
 	Lease            Lease
 	Link             Link
@@ -143,6 +144,12 @@ type Listen struct {
 	Namespaces bool // metrics by namespace, which tell whoever reaches Metrics, pods among them, who else is here
 }
 
+// Values of fastPath.
+const (
+	FastPathOn  = "on"
+	FastPathOff = "off"
+)
+
 // Values of log.format and log.queries.
 const (
 	LogText       = "text"
@@ -167,6 +174,7 @@ func Default() Node {
 		Upstreams:        Upstreams{Auto: true, Corefile: "/etc/kube-dns-corefile/Corefile", NodeFile: "/etc/resolv.conf"},
 		KubeDNSConfigMap: "/etc/kube-dns",
 		Cache:            Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour, MemoryMiB: 32, Prefetch: true},
+		FastPath:         FastPathOff,
 		Limits:           Limits{Misses: 1024, TCPConnections: 1024},
 		Lease:            Lease{Renew: 150 * time.Millisecond, Lifetime: steer.DefaultLifetime},
 		Link:             Link{Name: "neardns0"},

@@ -108,6 +108,7 @@ stubDomains:
   acme.test: ["[fd00::53]"]
 kubeDNSConfigMap: /etc/kube-dns/
 cache: {entries: 2_000, negativeTTL: 2s, serveStale: 0s, memoryMiB: 8, prefetch: false, holdDenials: 20s}
+fastPath: on
 limits: {misses: 2000, tcpConnections: 3000}
 lease: {renew: 100ms, lifetime: 1s}
 link: {name: ndns0, clusterDNSOnLink: false}
@@ -159,6 +160,7 @@ snippets:
 		}, Corefile: "/etc/kube-dns-corefile/Corefile", NodeFile: "/etc/resolv.conf"},
 		StubDomains: map[string][]nameserver.Address{"corp.example": servers("10.1.2.3:53", "10.1.2.4:5353"), "acme.test": servers("[fd00::53]:53")},
 		Cache:       Cache{Entries: 2000, NegativeTTL: 2 * time.Second, MemoryMiB: 8, HoldDenials: 20 * time.Second},
+		FastPath:    "on",
 		Limits:      Limits{Misses: 2000, TCPConnections: 3000},
 		Lease:       Lease{Renew: 100 * time.Millisecond, Lifetime: time.Second},
 		Link:        Link{Name: "ndns0"},

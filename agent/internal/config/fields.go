@@ -48,6 +48,7 @@ func table() []field {
 		number("cache.memoryMiB", reload, func(n *Node) *int { return &n.Cache.MemoryMiB }),
 		boolean("cache.prefetch", reload, func(n *Node) *bool { return &n.Cache.Prefetch }),
 		duration("cache.holdDenials", reload, func(n *Node) *time.Duration { return &n.Cache.HoldDenials }),
+		text("fastPath", reload, func(n *Node) *string { return &n.FastPath }, oneOf(FastPathOn, FastPathOff)),
 		number("limits.misses", reload, func(n *Node) *int { return &n.Limits.Misses }),
 		number("limits.tcpConnections", reload, func(n *Node) *int { return &n.Limits.TCPConnections }),
 		duration("lease.renew", reload, func(n *Node) *time.Duration { return &n.Lease.Renew }),

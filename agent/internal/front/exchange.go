@@ -2,9 +2,11 @@ package front
 
 import (
 	"net/netip"
+	"runtime/debug"
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/agent/internal/hit"
 	"github.com/neardns/neardns/agent/internal/query"
 )
 
@@ -18,19 +20,11 @@ type Observer interface {
 	Answered(a query.Answer)
 }
 
-// Question is one question as it came over the wire.
-type Question struct {
-	Wire   []byte // the message, valid until Answer returns; over UDP it may be cut at 512 bytes
-	Client netip.Addr
-	Who    any // what the observer knows of the client
-	TCP    bool
-}
-
 // Answerer stands before the chain: it answers at once from what it knows, or leaves the question to the chain. It is called by the
 // goroutine that reads the socket, so it must never wait, and by several of them at the same time.
 type Answerer interface {
 	// Answer appends the answer's message to b. ok is false where the chain is to answer.
-	Answer(b []byte, q Question) (answer []byte, level query.Level, ok bool)
+	Answer(b []byte, q *hit.Question) (answer []byte, level query.Level, ok bool)
 }
 
 // exchange is one question while the chain answers it: the chain's writer, which notes what is written.
@@ -76,19 +70,25 @@ func (s *serving) answer(o Observer, at netip.AddrPort, client netip.Addr, w dns
 }
 
 // before asks whoever stands before the chain. It returns b with the answer appended; nil where the chain is to answer.
-func (p *point) before(b, wire []byte, client netip.Addr) []byte {
-	q := Question{Wire: wire, Client: client, TCP: p.protocol == "tcp"}
+func (p *point) before(first Answerer, b []byte, q *hit.Question) (answer []byte) {
+	// One question must not end the process, and the chain has a recovery of its own.
+	defer func() {
+		if r := recover(); r != nil {
+			p.log.Error("a hit was left to the chain", "panic", r, "stack", string(debug.Stack()))
+			answer = nil
+		}
+	}()
+	q.Who = nil
 	if p.observer != nil {
-		q.Who = p.observer.Who(client)
+		q.Who = p.observer.Who(q.Client)
 	}
 	head := len(b)
-	b, level, ok := p.first.Answer(b, q)
+	b, level, ok := first.Answer(b, q)
 	if size := len(b) - head; !ok || size < headerSize || size > dns.MaxMsgSize {
 		return nil
 	}
 	if p.observer != nil {
-		answer := b[head:]
-		p.observer.Answered(query.Answer{Client: client, Who: q.Who, Rcode: rcode(answer), Size: len(answer), Level: level})
+		p.observer.Answered(query.Answer{Client: q.Client, Who: q.Who, Rcode: rcode(b[head:]), Size: len(b) - head, Level: level})
 	}
 	return b
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/agent/internal/hit"
 	"github.com/neardns/neardns/agent/internal/query"
 )
 
@@ -59,14 +60,14 @@ func (w *watcher) take(t *testing.T, n int) []query.Answer {
 // shelf is an answerer that knows one name.
 type shelf struct {
 	name  string
-	asked []Question // the last of them
+	asked hit.Question // the last of them
 	mu    sync.Mutex
 }
 
-func (s *shelf) Answer(b []byte, q Question) ([]byte, query.Level, bool) {
+func (s *shelf) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
 	m := new(dns.Msg)
 	s.mu.Lock()
-	s.asked = []Question{{Client: q.Client, Who: q.Who, TCP: q.TCP}}
+	s.asked = hit.Question{Client: q.Client, Who: q.Who, TCP: q.TCP}
 	s.mu.Unlock()
 	if err := m.Unpack(q.Wire); err != nil || len(m.Question) != 1 || m.Question[0].Name != s.name {
 		return b, query.Hit, false
@@ -80,9 +81,9 @@ func (s *shelf) Answer(b []byte, q Question) ([]byte, query.Level, bool) {
 }
 
 // serve is start, with whoever else takes part.
-func serve(t *testing.T, o Observer, first Answerer, h *handler) (*Server, Config) {
+func serve(t *testing.T, o Observer, h *handler) (*Server, Config) {
 	t.Helper()
-	s, cfg := New(slog.New(slog.DiscardHandler), o, first), configOf(t)
+	s, cfg := New(slog.New(slog.DiscardHandler), o), configOf(t)
 	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func TestObserver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := new(watcher)
-			_, cfg := serve(t, w, nil, &handler{do: tc.do, level: tc.level})
+			_, cfg := serve(t, w, &handler{do: tc.do, level: tc.level})
 			for _, network := range []string{"udp", "tcp"} {
 				ask(t, network, addressOf(cfg), kept.Copy())
 				want := tc.want
@@ -141,7 +142,7 @@ func TestObserver(t *testing.T) {
 // TestObserverOfSilence: a question that nobody answers is told of, and so is one of the agent's own.
 func TestObserverOfSilence(t *testing.T) {
 	w := new(watcher)
-	s, cfg := serve(t, w, nil, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
+	s, cfg := serve(t, w, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
 		if !strings.HasPrefix(q.Question[0].Name, "silent.") {
 			answer(w, q)
 		}
@@ -173,7 +174,7 @@ func TestObserverOfSilence(t *testing.T) {
 // connection, and the observer is told of each once.
 func TestFirst(t *testing.T) {
 	w, first := new(watcher), &shelf{name: "known.example.org."}
-	s, cfg := serve(t, w, first, &handler{do: answer})
+	s, cfg := serve(t, w, &handler{do: answer, first: first})
 	for _, network := range []string{"udp", "tcp"} {
 		conn, err := dns.DialTimeout(network, addressOf(cfg), 5*time.Second)
 		if err != nil {
@@ -212,7 +213,7 @@ func TestFirst(t *testing.T) {
 			t.Errorf("%s: told %+v", network, told)
 		}
 		first.mu.Lock()
-		if last := first.asked[0]; last.TCP != (network == "tcp") || last.Client != netip.MustParseAddr("127.0.0.1") || last.Who != "who is at 127.0.0.1" {
+		if last := first.asked; last.TCP != (network == "tcp") || last.Client != netip.MustParseAddr("127.0.0.1") || last.Who != "who is at 127.0.0.1" {
 			t.Errorf("%s: asked by %+v", network, last)
 		}
 		first.mu.Unlock()
@@ -223,8 +224,8 @@ func TestFirst(t *testing.T) {
 // TestFirstDrains: a connection that only whoever stands before the chain answers ends with its server, and right after an answer.
 func TestFirstDrains(t *testing.T) {
 	first := &shelf{name: "known.example.org."}
-	s, cfg := New(slog.New(slog.DiscardHandler), nil, first), configOf(t)
-	if err := s.Start(t.Context(), cfg, (&handler{do: answer}).build, nil); err != nil {
+	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
+	if err := s.Start(t.Context(), cfg, (&handler{do: answer, first: first}).build, nil); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := dns.DialTimeout("tcp", addressOf(cfg), 5*time.Second)

@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/agent/internal/hit"
 	"github.com/neardns/neardns/agent/internal/places"
 )
 
@@ -39,18 +40,18 @@ const (
 	betweenMost = 10 * time.Second
 )
 
-// point is one open socket, an address and protocol, and whoever answers there. It reads with the DNS library's server,
-// as CoreDNS does, but owns the socket, the moment at which it reads and the ends of its connections: a chain comes and
-// goes behind it.
+// point is one open socket, an address and protocol, and whoever answers there. It owns the socket, the moment at which it reads and
+// the ends of its connections: a chain comes and goes behind it. Over TCP it reads with the DNS library's server, as CoreDNS does.
 type point struct {
 	protocol string // udp, tcp
 	at       netip.AddrPort
 	log      *slog.Logger
 	socket   socket
-	server   *dns.Server
-	observer Observer // nil: nobody
-	first    Answerer // nil: the chain is asked at once
-	chain    atomic.Pointer[serving]
+	server   *dns.Server // over TCP
+	udp      *datagrams  // over UDP
+	observer Observer    // nil: nobody
+	workers  *workers
+	chain    atomic.Pointer[led]
 	gate     gate
 	crowd    *crowd
 	conns    streams
@@ -65,21 +66,9 @@ type socket interface {
 }
 
 func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*point, error) {
-	crowd := s.crowd
-	p := &point{protocol: protocol, at: at, log: s.log, observer: s.observer, first: s.first, crowd: crowd,
-		conns: streams{crowd: crowd}, ended: make(chan struct{})}
-	p.server = &dns.Server{Net: protocol, Handler: p, DecorateReader: func(r dns.Reader) dns.Reader { return &reader{Reader: r, p: p} }}
+	p := &point{protocol: protocol, at: at, log: s.log, observer: s.observer, workers: s.workers, crowd: s.crowd,
+		conns: streams{crowd: s.crowd}, ended: make(chan struct{})}
 	if protocol == "udp" {
-		p.server.UDPSize = questionMost + tagSize
-		// What the library refuses by itself never comes to ServeDNS, but was counted when it was read.
-		p.server.MsgInvalidFunc = func(m []byte, _ error) { crowd.give(tagged(m)) }
-		p.server.MsgAcceptFunc = func(h dns.Header) dns.MsgAcceptAction {
-			action := dns.DefaultMsgAcceptFunc(h)
-			if action != dns.MsgAccept {
-				crowd.give(nobody())
-			}
-			return action
-		}
 		pc, err := net.FilePacketConn(f)
 		if err != nil {
 			return nil, err
@@ -88,8 +77,11 @@ func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*poin
 		if !ok {
 			return nil, errors.Join(fmt.Errorf("the socket is a %T", pc), pc.Close())
 		}
-		p.socket, p.server.PacketConn = conn, conn
 		widen(conn)
+		if p.udp, err = newDatagrams(p, conn); err != nil {
+			return nil, errors.Join(err, pc.Close())
+		}
+		p.socket = conn
 		return p, nil
 	}
 	l, err := net.FileListener(f)
@@ -100,60 +92,38 @@ func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*poin
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("the socket is a %T", l), l.Close())
 	}
-	p.socket, p.server.Listener = listener, acceptor{listener, p}
+	p.socket = listener
+	p.server = &dns.Server{Net: protocol, Handler: p, Listener: acceptor{listener, p}, MaxTCPQueries: -1,
+		ReadTimeout: readMost, WriteTimeout: writeMost, IdleTimeout: func() time.Duration { return betweenMost },
+		DecorateReader: func(r dns.Reader) dns.Reader { return &reader{Reader: r, p: p} }}
 	return p, nil
 }
 
 // serve reads and answers until end. It returns once the point reads; gone is called at its end.
 func (p *point) serve(c *serving, gone func()) {
-	p.chain.Store(c)
-	p.server.ReadTimeout, p.server.WriteTimeout, p.server.MaxTCPQueries = readMost, writeMost, -1
-	p.server.IdleTimeout = func() time.Duration { return betweenMost }
+	p.lead(c)
 	started := make(chan struct{})
-	p.server.NotifyStartedFunc = sync.OnceFunc(func() { close(started) })
+	begun := sync.OnceFunc(func() { close(started) })
 	go func() { // ends with the socket
-		if err := p.server.ActivateAndServe(); err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := p.read(begun); err != nil && !errors.Is(err, net.ErrClosed) {
 			p.log.Error("a socket died", "protocol", p.protocol, "addr", p.at, "err", err)
 		}
-		p.server.NotifyStartedFunc()
+		begun()
 		close(p.ended)
 		gone()
 	}()
 	<-started
 }
 
-// A datagram's source rides in its buffer behind it, since the library does not say whose message it found invalid.
-const (
-	questionMost = dns.MinMsgSize // what the library reads of a question by default; what is longer is cut, and invalid
-	headerSize   = 12
-	tagSize      = 16
-)
-
-// nobody is whom messages are counted for that the library refuses by their header.
-func nobody() netip.Addr { return netip.Addr{} }
-
-// tag notes whom m is counted for, and returns that.
-func tag(m []byte, client net.Addr) netip.Addr {
-	if len(m) < headerSize || dns.DefaultMsgAcceptFunc(header(m)) != dns.MsgAccept {
-		return nobody()
+// read reads and answers until the point ends, or its socket dies. begun is called as soon as it does.
+func (p *point) read(begun func()) error {
+	if p.udp != nil {
+		defer p.socket.Close()
+		begun()
+		return p.udp.serve()
 	}
-	src := places.Source(client)
-	bytes := src.As16()
-	copy(m[:cap(m)][cap(m)-tagSize:], bytes[:])
-	return src
-}
-
-// tagged reads back what tag noted of a message that turned out invalid.
-func tagged(m []byte) netip.Addr {
-	if len(m) < headerSize {
-		return nobody()
-	}
-	return netip.AddrFrom16([tagSize]byte(m[:cap(m)][cap(m)-tagSize:])).Unmap()
-}
-
-func header(m []byte) dns.Header {
-	word := func(i int) uint16 { return binary.BigEndian.Uint16(m[2*i:]) }
-	return dns.Header{Id: word(0), Bits: word(1), Qdcount: word(2), Ancount: word(3), Nscount: word(4), Arcount: word(5)}
+	p.server.NotifyStartedFunc = begun
+	return p.server.ActivateAndServe()
 }
 
 // bufferBytes is what a UDP socket may hold unread, as the kernel counts: about 5,400 questions, 270 ms of a flood of 20,000 a
@@ -175,20 +145,34 @@ func widen(conn *net.UDPConn) {
 	})
 }
 
-// ServeDNS answers one question.
-func (p *point) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
-	client := places.Source(w.RemoteAddr())
-	if p.protocol == "udp" {
-		defer p.crowd.give(client)
-	}
+// led is a chain, and who stands before it at a point.
+type led struct {
+	*serving
+	first Answerer // nil: nobody
+}
+
+// lead has questions from now on answered by a chain.
+func (p *point) lead(c *serving) { p.chain.Store(&led{c, c.chain.First(p.at)}) }
+
+// enter counts a question in at the chain; whoever calls it calls leave.
+func (p *point) enter() *led {
 	for {
 		if c := p.chain.Load(); c.enter() {
-			defer c.leave()
-			c.answer(p.observer, p.at, client, w, r)
-			return
+			return c
 		}
 		// It was retired since: another is in its place already.
 	}
+}
+
+// ServeDNS answers one question.
+func (p *point) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
+	p.ask(places.Source(w.RemoteAddr()), w, r)
+}
+
+func (p *point) ask(client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {
+	c := p.enter()
+	defer c.leave()
+	c.answer(p.observer, p.at, client, w, r)
 }
 
 // until bounds the read that is going on. A datagram's answer may still be written.
@@ -260,7 +244,7 @@ func (p *point) end() error {
 	for begun := time.Now(); time.Since(begun) < drainMost; {
 		p.conns.drain(begun.Add(idleMost))
 		if p.protocol == "udp" {
-			p.until(time.Now()) // again: who was just about to read has set a deadline of its own
+			p.until(time.Now()) // again: a pause that ends just now takes the deadline back
 		}
 		select {
 		case <-p.ended:
@@ -270,7 +254,9 @@ func (p *point) end() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cutMost)
 	defer cancel()
-	_ = p.server.ShutdownContext(ctx) // how it went is seen below
+	if p.server != nil {
+		_ = p.server.ShutdownContext(ctx) // how it went is seen below
+	}
 	_ = p.socket.Close()
 	select {
 	case <-p.ended:
@@ -280,51 +266,12 @@ func (p *point) end() error {
 	}
 }
 
-// reader stands between the library and a socket: it is where a point pauses, and sees where one question ends and the next
-// begins on a connection.
-//
-// A point over UDP has one, a connection another: one goroutine uses it.
+// reader stands between the library and a connection: it sees where one question ends and the next begins. One goroutine uses it.
 type reader struct {
 	dns.Reader
-	p      *point
-	answer []byte // of whoever stands before the chain
-}
-
-// ReadUDP reads one question. It may be one that came in before a pause began.
-func (r *reader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte, *dns.SessionUDP, error) {
-	for {
-		if !r.p.gate.pass() {
-			return nil, nil, net.ErrClosed
-		}
-		if r.p.crowd.full() {
-			<-time.After(fullLook)
-			continue
-		}
-		m, session, err := r.Reader.ReadUDP(conn, timeout)
-		if err == nil {
-			m = m[:min(len(m), questionMost)]
-			if r.p.first != nil && r.before(conn, m, session) {
-				continue
-			}
-			if !r.p.crowd.take(tag(m, session.RemoteAddr())) {
-				continue
-			}
-		}
-		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
-			return m, session, err
-		}
-	}
-}
-
-// before has a datagram answered by whoever stands before the chain, where that can.
-func (r *reader) before(conn *net.UDPConn, m []byte, session *dns.SessionUDP) bool {
-	answer := r.p.before(r.answer[:0], m, places.Source(session.RemoteAddr()))
-	if answer == nil {
-		return false
-	}
-	r.answer = answer
-	_, _ = dns.WriteToSessionUDP(conn, answer, session) // an error: the client is gone
-	return true
+	p        *point
+	question hit.Question
+	answer   []byte // of whoever stands before the chain
 }
 
 // ReadTCP reads one question, or says that the connection ends here.
@@ -339,10 +286,16 @@ func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 		}
 		m, err := r.Reader.ReadTCP(conn, timeout)
 		s.of.asked(s)
-		if err != nil || r.p.first == nil {
-			return m, err
+		if err != nil {
+			return nil, err
 		}
-		answer := r.p.before(append(r.answer[:0], 0, 0), m, s.source)
+		c := r.p.enter()
+		var answer []byte
+		if c.first != nil {
+			r.question.Wire, r.question.Client, r.question.TCP, r.question.Begun = m, s.source, true, time.Now()
+			answer = r.p.before(c.first, append(r.answer[:0], 0, 0), &r.question)
+		}
+		c.leave()
 		if answer == nil {
 			return m, nil
 		}

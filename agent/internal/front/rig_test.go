@@ -18,6 +18,7 @@ import (
 type handler struct {
 	do     func(dns.ResponseWriter, *dns.Msg)
 	level  query.Level // of its answers
+	first  Answerer
 	closed atomic.Int64
 }
 
@@ -27,6 +28,8 @@ func (h *handler) Answer(_ netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *
 		q.Found(h.level)
 	}
 }
+
+func (h *handler) First(netip.AddrPort) Answerer { return h.first }
 
 func (h *handler) Close(bool) error {
 	h.closed.Add(1)
@@ -50,7 +53,7 @@ func configOf(t testing.TB) Config {
 // start serves by a function on 127.0.0.1.
 func start(t testing.TB, do func(dns.ResponseWriter, *dns.Msg)) (*Server, Config) {
 	t.Helper()
-	s, cfg := New(slog.New(slog.DiscardHandler), nil, nil), configOf(t)
+	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
 	if err := s.Start(t.Context(), cfg, (&handler{do: do}).build, nil); err != nil {
 		t.Fatal(err)
 	}

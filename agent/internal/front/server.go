@@ -42,6 +42,8 @@ type Chain interface {
 	// Answer answers a question that came to an address, by w, or leaves it unanswered; it returns when the question is dealt with, and
 	// notes in q at which level the answer was found. It is safe for concurrent use.
 	Answer(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *query.Query)
+	// First returns who stands before the chain at an address; nil: nobody. What it answers is as good as the chain's answer.
+	First(at netip.AddrPort) Answerer
 	// Close ends the chain. final says that no other comes after it.
 	Close(final bool) error
 }
@@ -54,8 +56,8 @@ type Build func(before Chain) (Chain, error)
 type Server struct {
 	log      *slog.Logger
 	observer Observer // nil: nobody
-	first    Answerer // nil: nobody stands before the chain
 	crowd    *crowd
+	workers  *workers
 
 	mu     sync.Mutex // guards the fields below
 	chain  *serving   // nil: not started
@@ -93,9 +95,9 @@ func (c *census) leave() {
 // usual is what a scrape before the first Start shows for both limits.
 const usual = 1024
 
-// New makes a server that is not started. Either of observer and first may be nil.
-func New(log *slog.Logger, observer Observer, first Answerer) *Server {
-	return &Server{log: log, observer: observer, first: first, crowd: newCrowd(Config{Misses: usual, Connections: usual})}
+// New makes a server that is not started. observer may be nil.
+func New(log *slog.Logger, observer Observer) *Server {
+	return &Server{log: log, observer: observer, crowd: newCrowd(Config{Misses: usual, Connections: usual}), workers: new(workers)}
 }
 
 // ErrStarted and ErrStopped are returned by calls that come in the wrong order.
@@ -132,6 +134,7 @@ func (s *Server) Start(ctx context.Context, cfg Config, build Build, inherited [
 	s.census = &census{done: make(chan struct{})}
 	s.chain, s.points, s.config, s.paused = newServing(c), points, cfg.clone(), false
 	s.crowd.bound(cfg)
+	s.workers.open()
 	s.serve(points)
 	return nil
 }
@@ -192,7 +195,7 @@ func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	var gone []*point
 	for _, p := range s.points {
 		if stays(p.at.Addr()) {
-			p.chain.Store(c)
+			p.lead(c)
 			kept = append(kept, p)
 		} else {
 			gone = append(gone, p)
@@ -277,6 +280,7 @@ func (s *Server) Stop() error {
 	}
 	err := each(s.points, finish)
 	s.old.Wait()
+	s.workers.dismiss()
 	err = errors.Join(err, s.chain.retire(cutMost, true))
 	s.chain, s.points, s.config = nil, nil, Config{}
 	if err != nil {

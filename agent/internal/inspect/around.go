@@ -33,6 +33,9 @@ func checkConfig(p Picture, f *findings) {
 	if f.silent() {
 		f.ok("nothing is wrong with it")
 	}
+	for _, s := range p.Slow {
+		f.ok("%s", s)
+	}
 }
 
 func checkUpstreams(p Picture, f *findings) {

@@ -127,6 +127,7 @@ func pictures() map[string]func(*Picture) {
 				"take the key out"}
 			p.Unknown = []string{`node.yaml:5:1: unknown field "upstream": did you mean "upstreams"?`}
 			p.External = "kube-dns, because its Corefile has the zone corp.example, line 12"
+			p.Slow = []string{"hits of example.org go through CoreDNS: log sees each question"}
 		},
 		"cannot-ask-output": func(p *Picture) {
 			p.Leases = nil

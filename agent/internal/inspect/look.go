@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/link"
 	"github.com/neardns/neardns/agent/internal/listeners"
@@ -38,6 +39,15 @@ func (l *Looker) picture(ctx context.Context) Picture {
 	}
 	for _, err := range f.faults {
 		p.Config = append(p.Config, err.Error())
+	}
+	if want.Server.FastPath {
+		slow, err := chain.SlowZones(want.Server.Config)
+		if err != nil {
+			p.Config = append(p.Config, err.Error())
+		}
+		for _, s := range slow {
+			p.Slow = append(p.Slow, s.String())
+		}
 	}
 	for _, a := range want.Addresses() {
 		p.Targets = append(p.Targets, Target{Address: a, Protocol: "udp"}, Target{Address: a, Protocol: "tcp"})

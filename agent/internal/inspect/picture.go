@@ -28,6 +28,7 @@ type Picture struct {
 	Both      []Both   // names that were asked of the agent and of kube-dns
 	Config    []string // faults in the configuration
 	Unknown   []string // keys of it that are not known, with their places
+	Slow      []string // zones of which hits go through CoreDNS although the fast path is on, and why
 	External  string   // who answers for names outside of the cluster, and why
 	Resolv    []ResolvConf
 	Network   Network

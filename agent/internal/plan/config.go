@@ -55,6 +55,7 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 			NoPrefetch: !n.Cache.Prefetch, HoldDenials: n.Cache.HoldDenials,
 		},
 		Misses:       n.Limits.Misses,
+		FastPath:     n.FastPath == config.FastPathOn,
 		Queries:      chain.Queries(n.Log.Queries),
 		Snippets:     n.Snippets,
 		Override:     n.CorefileText,

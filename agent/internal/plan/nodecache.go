@@ -47,7 +47,7 @@ func InPlace(o nodecache.Options, a nodecache.Answer, t Template, n *config.Node
 	}
 	p.Server = server.Config{Transparent: true, Connections: n.Limits.TCPConnections, Config: chain.Config{
 		Addresses: p.Addresses(), ClusterDomain: p.ClusterDomain, InstanceID: instance, Binds: o.Interface,
-		Override: t.Text, OverrideName: o.Template, Misses: n.Limits.Misses,
+		Override: t.Text, OverrideName: o.Template, Misses: n.Limits.Misses, FastPath: n.FastPath == config.FastPathOn,
 	}}
 	return p
 }

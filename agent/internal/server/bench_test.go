@@ -18,10 +18,10 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// The benchmarks below ask two servers in turn over loopback UDP: ours, in this process, from its rendered Corefile, and a
-// stock CoreDNS from NodeLocal DNSCache's Corefile (its reload left out, which sees no question). Each round asks
-// both the same number of questions, in alternating order; reported are the median of the paired ratios of CPU time and of
-// wall time, ours over stock, with their spread. CPU time is of both processes, client and upstream included, so the
+// The benchmarks below ask three servers in turn over loopback UDP: ours with the fast path and without it, in this process, from its
+// rendered Corefile, and a stock CoreDNS from NodeLocal DNSCache's Corefile (its reload left out, which sees no question). Each round
+// asks all the same number of questions, in changing order; reported are the medians of the paired ratios of CPU time and of wall
+// time, with their spread. CPU time is of both processes, client and upstream included, so the
 // ratio understates the difference between the chains.
 //
 //	go test -run xxx -bench Serve -benchtime 1x ./agent/internal/server
@@ -48,42 +48,49 @@ func BenchmarkServeMiss(b *testing.B) {
 func compare(b *testing.B, questions int, name func(int) string) {
 	b.Helper()
 	up := newUpstream(b, address("10.0.0.1"))
-	cfg := config(b, up)
-	start(b, cfg)
+	fast, plain := config(b, up), config(b, up)
+	plain.FastPath = false
+	start(b, fast)
+	start(b, plain)
 	stock, pid := startStock(b, up)
-	ask := map[string]*asker{"neardns": newAsker(b, addressOf(cfg)), "stock": newAsker(b, stock)}
+	servers := []string{"fast", "chain", "stock"}
+	ask := map[string]*asker{"fast": newAsker(b, addressOf(fast)), "chain": newAsker(b, addressOf(plain)), "stock": newAsker(b, stock)}
 	for _, a := range ask { // warm
 		a.run(b, questions/4, name)
 	}
 	for b.Loop() {
-		var cpu, wall []float64
-		total := map[string]time.Duration{}
+		cpu, wall := map[string][]time.Duration{}, map[string][]time.Duration{}
 		for round := range benchRounds {
-			order := []string{"neardns", "stock"}
-			if round%2 == 1 {
-				slices.Reverse(order)
-			}
-			took, used := map[string]time.Duration{}, map[string]time.Duration{}
+			order := slices.Concat(servers[round%3:], servers[:round%3])
 			for _, who := range order {
 				began, before := time.Now(), processCPU(b, pid)
 				ask[who].run(b, questions, name)
-				took[who], used[who] = time.Since(began), processCPU(b, pid)-before
-				total[who] += used[who]
+				wall[who] = append(wall[who], time.Since(began))
+				cpu[who] = append(cpu[who], processCPU(b, pid)-before)
 			}
-			cpu = append(cpu, float64(used["neardns"])/float64(used["stock"]))
-			wall = append(wall, float64(took["neardns"])/float64(took["stock"]))
 		}
-		slices.Sort(cpu)
-		slices.Sort(wall)
-		b.ReportMetric(cpu[len(cpu)/2], "cpu-ratio")
-		b.ReportMetric(wall[len(wall)/2], "wall-ratio")
-		for who, d := range total {
-			b.ReportMetric(float64(d.Microseconds())/float64(benchRounds*questions), who+"-cpu-us/query")
+		for _, pair := range [][2]string{{"fast", "stock"}, {"chain", "stock"}, {"fast", "chain"}} {
+			c, w := ratios(cpu[pair[0]], cpu[pair[1]]), ratios(wall[pair[0]], wall[pair[1]])
+			b.ReportMetric(c[len(c)/2], pair[0]+"/"+pair[1]+"-cpu")
+			// Of 21 paired ratios, the 6th and 16th bound the median with 97 % confidence.
+			b.Logf("%s over %s, median of %d rounds [97 %% interval]: CPU %.3f [%.3f, %.3f], wall %.3f [%.3f, %.3f]", pair[0], pair[1], benchRounds,
+				c[10], c[5], c[15], w[10], w[5], w[15])
 		}
-		// Of 21 paired ratios, the 6th and 16th bound the median with 97 % confidence.
-		b.Logf("ours over stock, median of %d rounds [97 %% interval]: CPU %.3f [%.3f, %.3f], wall %.3f [%.3f, %.3f]", benchRounds,
-			cpu[10], cpu[5], cpu[15], wall[10], wall[5], wall[15])
+		for _, who := range servers {
+			slices.Sort(cpu[who])
+			b.ReportMetric(float64(cpu[who][benchRounds/2].Nanoseconds())/1e3/float64(questions), who+"-cpu-us/query")
+		}
 	}
+}
+
+// ratios are of the rounds, in order.
+func ratios(a, b []time.Duration) []float64 {
+	var out []float64
+	for i := range a {
+		out = append(out, float64(a[i])/float64(b[i]))
+	}
+	slices.Sort(out)
+	return out
 }
 
 // processCPU is what this process and the stock server have used. Who is not asked uses next to nothing.

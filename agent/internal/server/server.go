@@ -6,6 +6,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 
 	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/front"
@@ -33,9 +34,9 @@ type Server struct {
 	chains *chain.Builder
 }
 
-// New makes a server that is not started. observer is told of each question; it may be nil. Nobody stands before the chain today.
+// New makes a server that is not started. observer is told of each question; it may be nil.
 func New(log *slog.Logger, observer front.Observer, plugins ...chain.Plugin) *Server {
-	return &Server{Server: front.New(log, observer, nil), chains: chain.NewBuilder(log, plugins...)}
+	return &Server{Server: front.New(log, observer), chains: chain.NewBuilder(log, plugins...)}
 }
 
 // Check says whether a configuration could be served; see chain.Builder.Check.
@@ -70,11 +71,22 @@ func (s *Server) prepare(cfg Config) (Config, front.Build, error) {
 		return cfg, nil, err
 	}
 	return cfg, func(before front.Chain) (front.Chain, error) {
-		old, _ := before.(*chain.Chain) // nil: it is the first
-		c, err := s.chains.Build(cfg.Config, old)
+		old, _ := before.(served) // nothing in it: it is the first
+		c, err := s.chains.Build(cfg.Config, old.Chain)
 		if err != nil {
 			return nil, err
 		}
-		return c, nil
+		return served{c}, nil
 	}, nil
+}
+
+// served is a chain as the front has it.
+type served struct{ *chain.Chain }
+
+// First implements front.Chain.
+func (s served) First(at netip.AddrPort) front.Answerer {
+	if h := s.Hits(at); h != nil {
+		return h
+	}
+	return nil
 }

@@ -132,6 +132,7 @@ func config(t testing.TB, up *upstream) server.Config {
 			External:      servers(up.addr),
 			Cache:         chain.Cache{Entries: 10000, NegativeTTL: 5 * time.Second},
 			Misses:        1024,
+			FastPath:      true,
 			InstanceID:    "test.1",
 		},
 	}

@@ -275,6 +275,9 @@ func (e *Entry) rotate(m []byte) {
 	}
 }
 
+// Size is how many bytes AppendReply appends.
+func (e *Entry) Size() int { return int(e.size) }
+
 // Rcode is the answer's response code.
 func (e *Entry) Rcode() int { return int(e.blob[3] & rcode) }
 
@@ -303,20 +306,30 @@ const hitsBits = 20
 
 // Hit counts a hit and returns how many there were with less than gap from each to the next, this one included.
 func (e *Entry) Hit(now Instant, gap time.Duration) int {
-	ms := uint64(now) / uint64(time.Millisecond)
-	old := e.heat.Load()
+	hits := e.heatAt(now, gap)
+	// Two hits at once may count as one: it is a measure of popularity.
+	e.heat.Store(uint64(now)/uint64(time.Millisecond)<<hitsBits | hits)
+	return int(hits)
+}
+
+// Hits returns what Hit would return now, and counts nothing.
+func (e *Entry) Hits(now Instant, gap time.Duration) int { return int(e.heatAt(now, gap)) }
+
+// heatAt is the count of hits with one more at now.
+func (e *Entry) heatAt(now Instant, gap time.Duration) uint64 {
+	ms, old := uint64(now)/uint64(time.Millisecond), e.heat.Load()
 	hits := old & (1<<hitsBits - 1)
 	if last := old >> hitsBits; hits > 0 && ms > last && ms-last > uint64(gap/time.Millisecond) {
 		hits = 0
 	}
-	hits = min(hits+1, 1<<hitsBits-1)
-	// Two hits at once may count as one: it is a measure of popularity.
-	e.heat.Store(ms<<hitsBits | hits)
-	return int(hits)
+	return min(hits+1, 1<<hitsBits-1)
 }
 
-// touch tells eviction that the entry is in use.
-func (e *Entry) touch() {
+// Use tells eviction that the entry, or the other one that is known of its question, was an answer. A nil entry is nothing.
+func (e *Entry) Use() {
+	if e == nil {
+		return
+	}
 	if n := e.used.Load(); n < 3 {
 		e.used.Store(n + 1)
 	}

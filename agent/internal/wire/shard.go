@@ -81,6 +81,17 @@ func (g *ghosts) take(hash uint64) bool {
 	return true
 }
 
+// find returns what is known of a question. What an entry says never changes, so it may be read without the lock.
+func (sh *shard) find(k *Key, hash uint64) (success, denial *Entry) {
+	if e := sh.index[Success][hash]; e != nil && e.matches(k) {
+		success = e
+	}
+	if e := sh.index[Denial][hash]; e != nil && e.matches(k) {
+		denial = e
+	}
+	return success, denial
+}
+
 func (sh *shard) put(sp *Space, e *Entry, proven bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

@@ -194,9 +194,7 @@ func (sp *Space) Len(c Class) int { return int(sp.count[c].Load()) }
 func (sp *Space) Get(k *Key) (success, denial *Entry) {
 	success, denial = sp.Peek(k)
 	for _, e := range []*Entry{success, denial} {
-		if e != nil {
-			e.touch()
-		}
+		e.Use()
 	}
 	return success, denial
 }
@@ -206,14 +204,20 @@ func (sp *Space) Peek(k *Key) (success, denial *Entry) {
 	h := k.hash(sp.store.seed)
 	sh := sp.shard(h)
 	sh.mu.RLock()
-	found := [classes]*Entry{sh.index[Success][h], sh.index[Denial][h]}
-	sh.mu.RUnlock()
-	for c, e := range found {
-		if e != nil && !e.matches(k) {
-			found[c] = nil
-		}
+	defer sh.mu.RUnlock()
+	return sh.find(k, h)
+}
+
+// TryPeek is Peek for who must not wait: ok is false where a writer is at work just there.
+func (sp *Space) TryPeek(k *Key) (success, denial *Entry, ok bool) {
+	h := k.hash(sp.store.seed)
+	sh := sp.shard(h)
+	if !sh.mu.TryRLock() {
+		return nil, nil, false
 	}
-	return found[Success], found[Denial]
+	defer sh.mu.RUnlock()
+	success, denial = sh.find(k, h)
+	return success, denial, true
 }
 
 // Put keeps an entry in place of the one of its class that answers the same question, and evicts what it must. An entry

@@ -266,3 +266,41 @@ func TestConcurrent(t *testing.T) {
 type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// TestTryPeek: who must not wait does not, while a writer has the lock; and it finds what Peek finds, and counts nothing as used.
+func TestTryPeek(t *testing.T) {
+	s := NewStore(0)
+	sp := s.Space(1)
+	k := new(Key)
+	q, err := AppendQuestion(nil, "a.example.", 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Set(q, false, false)
+	msg := append([]byte{0, 0, 0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0}, q...)
+	e, err := NewEntry(k, Success, msg, 30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sp.Put(k, e)
+	if success, denial, ok := sp.TryPeek(k); success != e || denial != nil || !ok || e.used.Load() != 0 {
+		t.Errorf("found %v, %v, %t, used %d", success, denial, ok, e.used.Load())
+	}
+	sh := sp.shard(e.hash)
+	sh.mu.Lock()
+	if success, denial, ok := sp.TryPeek(k); success != nil || denial != nil || ok {
+		t.Error("found while a writer had the lock")
+	}
+	sh.mu.Unlock()
+	if _, _, ok := sp.TryPeek(k); !ok {
+		t.Error("nobody has the lock")
+	}
+	for range 5 {
+		if n := e.Hits(s.Now(), time.Minute); n != 1 {
+			t.Errorf("Hits counted: %d", n)
+		}
+	}
+	if n := e.Hit(s.Now(), time.Minute); n != 1 || e.Hits(s.Now(), time.Minute) != 2 || e.Size() != len(msg) {
+		t.Errorf("hits %d, next %d, size %d", n, e.Hits(s.Now(), time.Minute), e.Size())
+	}
+}

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 
-	"github.com/coredns/coredns/plugin/pkg/edns"
+	coredns "github.com/coredns/coredns/plugin/pkg/edns"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/agent/internal/wire"
@@ -43,30 +43,51 @@ func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *asked, e *wire.Entry,
 // further: it fits, and no plugin of this process answers EDNS options.
 func finish(b []byte, w dns.ResponseWriter, r *dns.Msg) ([]byte, bool) {
 	size := dns.MinMsgSize
-	o := r.IsEdns0()
-	if o != nil {
+	var own edns
+	if o := r.IsEdns0(); o != nil {
 		for _, option := range o.Option {
-			if edns.SupportedOption(option.Option()) {
+			if coredns.SupportedOption(option.Option()) {
 				return b, false
 			}
 		}
-		size = max(size, int(o.UDPSize()))
+		own = edns{present: true, size: o.UDPSize(), flags: byte(o.Hdr.Ttl >> 8)}
+		size = max(size, int(own.size))
 	}
 	if _, tcp := w.RemoteAddr().(*net.TCPAddr); tcp {
 		size = dns.MaxMsgSize
 	}
-	need := len(b)
-	if o != nil {
-		need += 11
-	}
-	if need > size {
+	if !own.fits(len(b), size) {
 		return b, false
 	}
-	if o == nil {
-		return b, true
+	return own.append(b, 0), true
+}
+
+// edns is the OPT of an answer: the client's own, without its options.
+type edns struct {
+	present bool
+	size    uint16
+	flags   byte // the first byte of them, the other is zero
+}
+
+// optSize is an OPT's without options (RFC 6891, section 6.1.2).
+const optSize = 11
+
+// fits reports whether a message of so many bytes and the OPT are within a size.
+func (o edns) fits(message, size int) bool {
+	if o.present {
+		message += optSize
+	}
+	return message <= size
+}
+
+// append appends the OPT to b, whose message begins at start.
+func (o edns) append(b []byte, start int) []byte {
+	if !o.present {
+		return b
 	}
 	// RFC 6891, section 6.1.2: root, type, the client's size, extended code 0, version 0, its flags, no options.
-	b = append(b, 0, 0, byte(dns.TypeOPT), byte(o.UDPSize()>>8), byte(o.UDPSize()), 0, 0, byte(o.Hdr.Ttl>>8), 0, 0, 0)
-	binary.BigEndian.PutUint16(b[10:], binary.BigEndian.Uint16(b[10:])+1)
-	return b, true
+	b = append(b, 0, 0, byte(dns.TypeOPT), byte(o.size>>8), byte(o.size), 0, 0, o.flags, 0, 0, 0)
+	m := b[start:]
+	binary.BigEndian.PutUint16(m[10:], binary.BigEndian.Uint16(m[10:])+1)
+	return b
 }

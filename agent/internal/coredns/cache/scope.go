@@ -90,7 +90,7 @@ func read(words []caddyfile.Token) (s, servers step) {
 func (s surroundings) blind() bool {
 	return !slices.ContainsFunc(s.before, func(name string) bool {
 		switch name {
-		case "bufsize", "bind", "probe", "metrics", "searchpath", "errors", "acl", "local":
+		case "bufsize", "bind", "debug", "pprof", "probe", "metrics", "searchpath", "errors", "acl", "local":
 			return false
 		}
 		return true

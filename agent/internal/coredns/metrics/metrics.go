@@ -53,7 +53,7 @@ func (m *Metrics) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 		// Nothing was written yet: CoreDNS will answer with the status.
 		rec.rcode = status
 	}
-	m.find(ctx, r.Question[0].Name).report(&asked, rec)
+	m.find(ctx, r.Question[0].Name).report(&asked, &answer{rec.rcode, rec.size, rec.plugin})
 	return status, err
 }
 

@@ -50,7 +50,13 @@ func newSeries(key seriesKey) *series {
 	return s
 }
 
-func (s *series) report(q *question, rec *recorder) {
+// answer is what is counted of one answer.
+type answer struct {
+	rcode, size int
+	plugin      string // who wrote it
+}
+
+func (s *series) report(q *question, a *answer) {
 	proto, family := index(q.tcp), index(q.v6)
 	if q.do {
 		s.do.get(func() prometheus.Counter {
@@ -64,11 +70,11 @@ func (s *series) report(q *question, rec *recorder) {
 	s.duration.Observe(time.Since(q.start).Seconds())
 	s.responseSize[proto].get(func() prometheus.Observer {
 		return vars.ResponseSize.WithLabelValues(s.server, s.zone, s.view, protoNames[proto])
-	}).Observe(float64(rec.size))
+	}).Observe(float64(a.size))
 	s.requestSize[proto].get(func() prometheus.Observer {
 		return vars.RequestSize.WithLabelValues(s.server, s.zone, s.view, protoNames[proto])
 	}).Observe(float64(q.size))
-	s.responses.Get(answerKey{rec.rcode, rec.plugin}, func(k answerKey) prometheus.Counter {
+	s.responses.Get(answerKey{a.rcode, a.plugin}, func(k answerKey) prometheus.Counter {
 		return vars.ResponseRcode.WithLabelValues(s.server, s.zone, s.view, rcode.ToString(k.rcode), k.plugin)
 	}).Inc()
 }

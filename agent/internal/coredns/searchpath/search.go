@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/neardns/neardns/agent/internal/hit"
 )
 
 // nameMost is the longest name in its written form with the final dot (RFC 1035, section 3.1: 255 bytes on the wire).
@@ -20,6 +22,7 @@ const (
 // so pods do not share one, and a pod keeps its own as long as it stays the Same.
 type Search struct {
 	suffixes []string // lower case, with the final dot; "." stands for the name as it was typed
+	first    []byte   // the first of them in wire form; nil: it has none
 	ndots    int
 	noTLD    bool
 	cluster  string // the cluster's domain in the form of the suffixes
@@ -44,6 +47,7 @@ func NewSearch(list []string, ndots int, noTLD bool, cluster string) *Search {
 	if len(s.suffixes) == 0 || s.suffixes[0] == "." {
 		return nil
 	}
+	s.first, _ = hit.Name(s.suffixes[0]) // nil with an error
 	s.id = strings.Join(s.suffixes, " ") + " " + strconv.Itoa(ndots) + " " + strconv.FormatBool(noTLD) + " " + s.cluster
 	return s
 }

@@ -1,0 +1,75 @@
+package cache
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/hit"
+	"github.com/neardns/neardns/agent/internal/query"
+	"github.com/neardns/neardns/agent/internal/wire"
+)
+
+// Hit returns who answers hits of a zone of the block, at a server, before the chain; nil where the chain has to: the zone is not
+// cached, or somebody before the cache wants to see messages. The cache is the last to have a part in a hit, so there is no next one.
+func (c *Cache) Hit(server *dnsserver.Server, zone string, _ hit.Handler) hit.Handler {
+	if !c.raw || !slices.ContainsFunc(c.zones, func(z string) bool { return plugin.Name(z).Matches(zone) }) {
+		return nil
+	}
+	return &hits{cache: c, at: seriesKey{server: server}}
+}
+
+// hits answers from one block's cache, at one server, what ServeDNS would answer at once and without another look at the upstream.
+type hits struct {
+	cache  *Cache
+	at     seriesKey
+	series atomic.Pointer[series] // nil until the first hit
+}
+
+// Answer implements hit.Handler.
+func (h *hits) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
+	c := h.cache
+	success, denial, ok := c.space.TryPeek(&q.Key)
+	if !ok || success == nil && denial == nil {
+		return b, query.Miss, false
+	}
+	now := c.store.Now()
+	e, left := c.choose(success, denial, now)
+	if e == nil || left <= 0 { // who says what is stale looks at the upstream, too
+		return b, query.Miss, false
+	}
+	if c.prefetch > 0 && left <= c.early(e) && e.Hits(now, c.gap) >= c.prefetch {
+		return b, query.Miss, false // to be fetched anew, which is the chain's
+	}
+	size := dns.MinMsgSize
+	o := edns{present: q.EDNS, size: q.Size, flags: q.Flags}
+	if q.TCP {
+		size = dns.MaxMsgSize
+	} else if q.EDNS {
+		size = max(size, int(q.Size))
+	}
+	if !o.fits(e.Size(), size) {
+		return b, query.Miss, false
+	}
+	success.Use()
+	denial.Use()
+	if c.prefetch > 0 {
+		e.Hit(now, c.gap)
+	}
+	s := h.series.Load()
+	if s == nil { // not before: a series that was never counted must not appear
+		s = c.series.Get(h.at, c.newSeries)
+		h.series.Store(s)
+	}
+	s.requests.Inc()
+	s.hits[e.Class()].Inc()
+	ttl := uint32(left)
+	if c.keepTTL {
+		ttl = e.TTL()
+	}
+	b = e.AppendReply(b, &wire.Reply{ID: q.ID(), Question: q.Asked, RD: q.RD, CD: q.CD, AD: q.AD, TTL: ttl, Rotate: c.rotate})
+	return o.append(b, len(b)-e.Size()), query.Hit, true
+}
