@@ -101,7 +101,7 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) er
 		wg.Go(func() { overlays.Run(own) })
 	}
 	hangups := a.env.Hangups(own)
-	wg.Go(func() { a.follow(shared, hangups, n.Set, func() { o.metrics.Reload(false) }) }) // from here on a.conf is its own
+	wg.Go(func() { a.follow(shared, hangups, s.waited, n.Set, func() { o.metrics.Reload(false) }) }) // from here on a.conf is its own
 	defer func() {
 		if !a.given.Load() {
 			a.answers.Save()

@@ -86,8 +86,9 @@ func (a *agent) shown() string {
 }
 
 // follow gives the loop a new plan at each hangup, and when the configuration or a file that it names has changed, until ctx ends. A
-// configuration that is refused is reported, and the loop keeps the plan that it has.
-func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, set func(plan.Plan), refused func()) {
+// configuration that is refused is reported, and the loop keeps the plan that it has. With stale, it begins with a new plan: nobody has
+// followed the files since the first was made.
+func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(plan.Plan), refused func()) {
 	reload := func() {
 		next, err := a.load()
 		if err != nil {
@@ -97,11 +98,11 @@ func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, set func(pl
 		}
 		set(next)
 	}
-	for first := true; ctx.Err() == nil; first = false {
+	for ; ctx.Err() == nil; stale = true {
 		files := a.followed()
 		watching, stop := context.WithCancel(ctx)
 		changes := upstream.Watch(watching, a.log, files)
-		if !first {
+		if stale {
 			reload() // a hangup, or what changed while no watch stood
 		}
 		for again := !slices.Equal(files, a.followed()); !again && ctx.Err() == nil; {

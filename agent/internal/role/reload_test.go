@@ -72,12 +72,13 @@ func TestFollow(t *testing.T) {
 	if _, err := a.plan(conf); err != nil {
 		t.Fatal(err)
 	}
+	write(name, "changed.local") // while it stood by
 	plans, refusals, hangups := make(chan plan.Plan, 8), make(chan struct{}, 8), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		a.follow(ctx, hangups, func(p plan.Plan) { plans <- p }, func() { refusals <- struct{}{} })
+		a.follow(ctx, hangups, true, func(p plan.Plan) { plans <- p }, func() { refusals <- struct{}{} })
 	}()
 	given := func() plan.Plan {
 		t.Helper()
@@ -89,8 +90,11 @@ func TestFollow(t *testing.T) {
 			return plan.Plan{}
 		}
 	}
-	hangups <- struct{}{} // by now the watch stands
-	if p := given(); p.ClusterDomain != "cluster.local" {
+	if p := given(); p.ClusterDomain != "changed.local" {
+		t.Errorf("after it stood by: %q", p.ClusterDomain)
+	}
+	hangups <- struct{}{}
+	if p := given(); p.ClusterDomain != "changed.local" {
 		t.Errorf("after a hangup: %q", p.ClusterDomain)
 	}
 	write(name, "bad")

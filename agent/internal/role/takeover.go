@@ -108,6 +108,7 @@ type tenure struct {
 	from   *node.Handover // nil: the node was free
 	served []netip.Addr   // where the server answers already
 	warm   bool           // the cache came with it
+	waited bool           // for another agent's end, maybe for days
 }
 
 // takeNode takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
@@ -123,7 +124,7 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*tenure, error) {
 		var held *HeldError
 		switch {
 		case err == nil:
-			return &tenure{lock: got}, nil
+			return &tenure{lock: got, waited: said != ""}, nil
 		case !errors.As(err, &held):
 			return nil, err
 		case first.Lock.Waits && !a.mayTake:
