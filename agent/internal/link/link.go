@@ -37,19 +37,19 @@ const (
 
 // Changes says what Ensure had to do. Its zero value but for Kind means that all was well.
 type Changes struct {
-	Kind    string         // "dummy" or "bridge"; empty if the link could not be had
-	Created bool           // the link was not there
-	Mended  []string       // properties of the link that were set right, for the log
-	Added   []netip.Addr   // ours, missing or with wrong properties before
-	Removed []netip.Prefix // addresses on our link that are not ours
+	Kind     string         // "dummy" or "bridge"; empty if the link could not be had
+	Created  bool           // the link was not there
+	Repaired []string       // properties of the link that were set right, for the log
+	Added    []netip.Addr   // ours, missing or with wrong properties before
+	Removed  []netip.Prefix // addresses on our link that are not ours
 }
 
 // Any reports whether anything was changed.
 func (c Changes) Any() bool {
-	return c.Created || len(c.Mended)+len(c.Added)+len(c.Removed) > 0
+	return c.Created || len(c.Repaired)+len(c.Added)+len(c.Removed) > 0
 }
 
-// ConflictError says that an address is somebody else's. It is a matter for the operator: no retry mends it.
+// ConflictError says that an address is somebody else's. The operator has to act: no retry helps.
 type ConflictError struct {
 	Address netip.Addr
 	Link    string // the other link that has the address, or
@@ -79,7 +79,7 @@ func Ensure(cfg Config) (Changes, error) {
 	}
 	done.Kind, done.Created = l.Type(), created
 	var errs []error
-	if done.Mended, err = k.repair(l, cfg); err != nil {
+	if done.Repaired, err = k.repair(l, cfg); err != nil {
 		errs = append(errs, fmt.Errorf("link %s: %w", cfg.Name, err))
 	}
 	if err := k.addresses(l, cfg.Addresses, &done); err != nil {
@@ -134,13 +134,28 @@ func whole[T any](dump func() ([]T, error)) ([]T, error) {
 	return out, err
 }
 
-// allAddresses lists those of all links.
-func (k kernel) allAddresses() ([]netlink.Addr, error) {
-	all, err := whole(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
+// present is what the netns has of the addresses that are wanted on a link.
+type present struct {
+	all  []netlink.Addr // of all links
+	good map[netip.Addr]bool
+	bad  []netlink.Addr // on the link: with other properties than they should have, or nobody's wish
+}
+
+func (k kernel) present(l netlink.Link, want []netip.Addr) (p present, err error) {
+	if p.all, err = whole(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) }); err != nil {
+		return p, fmt.Errorf("list addresses: %w", err)
 	}
-	return all, nil
+	p.good = map[netip.Addr]bool{}
+	for _, a := range p.all {
+		switch addr := prefixOf(a).Addr(); {
+		case a.LinkIndex != l.Attrs().Index:
+		case slices.Contains(want, addr) && asWanted(a):
+			p.good[addr] = true
+		default:
+			p.bad = append(p.bad, a)
+		}
+	}
+	return p, nil
 }
 
 // have returns the link, made new where there is none.
@@ -202,21 +217,13 @@ func (k kernel) repair(l netlink.Link, cfg Config) ([]string, error) {
 
 // addresses adds what is missing, replaces what has wrong properties and removes what is not ours.
 func (k kernel) addresses(l netlink.Link, want []netip.Addr, done *Changes) error {
-	all, err := k.allAddresses()
+	have, err := k.present(l, want)
 	if err != nil {
 		return err
 	}
-	good := map[netip.Addr]bool{}
 	var errs []error
-	for _, a := range all {
-		if a.LinkIndex != l.Attrs().Index {
-			continue
-		}
+	for _, a := range have.bad {
 		prefix := prefixOf(a)
-		if slices.Contains(want, prefix.Addr()) && asWanted(a) {
-			good[prefix.Addr()] = true
-			continue
-		}
 		if err := k.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			errs = append(errs, fmt.Errorf("remove address %s from link %s: %w", prefix, l.Attrs().Name, err))
 		} else if !slices.Contains(want, prefix.Addr()) {
@@ -224,11 +231,11 @@ func (k kernel) addresses(l netlink.Link, want []netip.Addr, done *Changes) erro
 		}
 	}
 	for _, addr := range want {
-		if err := k.conflict(l, addr, good[addr], all); err != nil {
+		if err := k.conflict(l, addr, have.good[addr], have.all); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		if good[addr] {
+		if have.good[addr] {
 			continue
 		}
 		if err := k.AddrAdd(l, addrOf(addr)); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -277,7 +284,7 @@ func (c Changes) String() string {
 	if c.Created {
 		parts = append(parts, "created "+c.Kind)
 	}
-	parts = append(parts, c.Mended...)
+	parts = append(parts, c.Repaired...)
 	for _, a := range c.Added {
 		parts = append(parts, "added "+a.String())
 	}

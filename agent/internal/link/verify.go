@@ -1,15 +1,17 @@
 package link
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Verify says in words what Ensure would have to mend, and changes nothing. No words mean that all is well.
+// Verify reports in words what Ensure would have to repair, and changes nothing. No words mean that all is well.
 func Verify(cfg Config) (drift []string, err error) {
 	k, err := openKernel(cfg.NetNS)
 	if err != nil {
@@ -28,36 +30,26 @@ func Verify(cfg Config) (drift []string, err error) {
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		drift = append(drift, "it is down")
 	}
-	all, err := k.allAddresses()
+	have, err := k.present(l, cfg.Addresses)
 	if err != nil {
 		return drift, err
 	}
-	want := map[netip.Addr]string{}
-	for _, a := range cfg.Addresses {
-		want[a] = "is missing"
-	}
-	for _, a := range all {
+	state := map[netip.Addr]string{}
+	for _, a := range have.bad {
 		prefix := prefixOf(a)
-		if a.LinkIndex != l.Attrs().Index {
-			continue
-		}
-		switch _, ours := want[prefix.Addr()]; {
-		case !ours:
+		if !slices.Contains(cfg.Addresses, prefix.Addr()) {
 			drift = append(drift, fmt.Sprintf("%s on it is not ours", prefix))
-		case asWanted(a):
-			want[prefix.Addr()] = ""
-		default:
-			want[prefix.Addr()] = "has other properties than it should"
 		}
+		state[prefix.Addr()] = "has other properties than it should"
 	}
 	for _, a := range cfg.Addresses {
 		var conflict *ConflictError
-		if err := k.conflict(l, a, want[a] == "", all); errors.As(err, &conflict) {
+		if err := k.conflict(l, a, have.good[a], have.all); errors.As(err, &conflict) {
 			drift = append(drift, conflict.Error())
 		} else if err != nil {
 			return drift, err
-		} else if want[a] != "" {
-			drift = append(drift, "address "+a.String()+" "+want[a])
+		} else if state[a] != "" || !have.good[a] {
+			drift = append(drift, "address "+a.String()+" "+cmp.Or(state[a], "is missing"))
 		}
 	}
 	return drift, nil

@@ -90,7 +90,7 @@ func TestRepairsAreBounded(t *testing.T) {
 	})
 }
 
-func TestReloadIsNoQuarrel(t *testing.T) {
+func TestReloadIsNoFlapping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainPlan())

@@ -1,7 +1,6 @@
 package prober
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -61,11 +60,9 @@ func (f *frames) ensureLink() (made bool, err error) {
 
 // leadsTo reports whether l is the other end of the link that our socket is on.
 func (f *frames) leadsTo(l netlink.Link) bool {
-	own, err := f.host.LinkByName(FramesInterface)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return err == nil && f.socket != nil && own.Attrs().ParentIndex == l.Attrs().Index && l.Attrs().ParentIndex == own.Attrs().Index &&
-		bytes.Equal(own.Attrs().HardwareAddr, framesMAC())
+	return f.socket != nil && paired(l, f.host.Handle, FramesInterface, framesMAC())
 }
 
 // ensure sets our end right.

@@ -127,12 +127,15 @@ func (i inside) close() error {
 	return i.table.Close()
 }
 
-// leadsTo reports whether l, a veth in the host's netns, is the other end of ours. Indexes repeat across namespaces, so
-// both must name each other and the addresses must be those that we gave.
-func (i inside) leadsTo(l netlink.Link) bool {
-	own, err := i.nl.LinkByName(ownInterface)
+// leadsTo reports whether l, a veth in the host's netns, is the other end of ours.
+func (i inside) leadsTo(l netlink.Link) bool { return paired(l, i.nl, ownInterface, ownMAC()) }
+
+// paired reports whether l is the other end of the link called name. Indexes repeat across namespaces, so both must name each other
+// and the address must be the one that we gave.
+func paired(l netlink.Link, nl hostnet.Handle, name string, mac net.HardwareAddr) bool {
+	own, err := nl.LinkByName(name)
 	return err == nil && own.Attrs().ParentIndex == l.Attrs().Index && l.Attrs().ParentIndex == own.Attrs().Index &&
-		bytes.Equal(own.Attrs().HardwareAddr, ownMAC())
+		bytes.Equal(own.Attrs().HardwareAddr, mac)
 }
 
 // ensure gives the prober its addresses and its only way out.

@@ -15,12 +15,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/agent/internal/sole"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
@@ -46,7 +48,7 @@ type Prober struct {
 	log   *slog.Logger
 	rules rules.Kind
 	host  host
-	hold  *hold // keeps a second prober away
+	place *os.File // the prober's place of this netns; nil: not ours
 	room  *room
 	own   inside
 	// frames, where it is not nil, stands for the two above.
@@ -93,7 +95,7 @@ func (p *Prober) prepare(hostNetNS int, frames bool) (err error) {
 	if p.host, err = openHost(hostNetNS); err != nil {
 		return err
 	}
-	if p.hold, err = takeHold(p.host); err != nil {
+	if p.place, err = takePlace(p.host); err != nil {
 		return err
 	}
 	if frames {
@@ -162,8 +164,8 @@ func (p *Prober) Close() error {
 		s.close()
 	}
 	var errs []error
-	if p.hold != nil {
-		// Only who holds the place may delete the link.
+	if p.place != nil {
+		// Only its owner may delete the link.
 		errs = append(errs, p.host.RemoveVeth(steer.ProberInterface))
 	}
 	errs = append(errs, p.own.close())
@@ -173,10 +175,11 @@ func (p *Prober) Close() error {
 	if p.frames != nil {
 		p.frames.close()
 	}
-	// Last: from here on a successor may begin.
-	errs = append(errs, p.hold.release())
+	if p.place != nil {
+		errs = append(errs, p.place.Close()) // last: from here on a successor may begin
+	}
 	p.host.Close()
-	p.hold, p.room, p.own, p.host = nil, nil, inside{}, host{}
+	p.place, p.room, p.own, p.host = nil, nil, inside{}, host{}
 	return errors.Join(errs...)
 }
 
@@ -188,11 +191,23 @@ func Remove() error {
 		return err
 	}
 	defer h.Close()
-	place, err := takeHold(h)
+	place, err := takePlace(h)
 	if err != nil {
 		return err
 	}
-	return errors.Join(h.RemoveVeth(steer.ProberInterface), place.release())
+	return errors.Join(h.RemoveVeth(steer.ProberInterface), place.Close())
+}
+
+// takePlace takes the right to be the prober of a netns, until the file is closed. It goes with the process, as the prober's link does, so
+// it tells a dead predecessor's link from a live one's.
+func takePlace(h host) (place *os.File, err error) {
+	err = h.Do(func() (err error) {
+		if place, err = sole.Take(steer.ProberInterface); errors.Is(err, sole.ErrHeld) {
+			return fmt.Errorf("%w: stop it first: %w", ErrHeld, err)
+		}
+		return err
+	})
+	return place, err
 }
 
 // ensure needs p.repair, or to be alone.
@@ -276,7 +291,7 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 		}
 		return q.judge(s.exchange(ctx, q.wire, q.mine))
 	case protocol == steer.TCP:
-		room, err := p.place()
+		room, err := p.asking()
 		if err != nil {
 			return failed(ctx, err)
 		}
@@ -289,7 +304,7 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 // over TCP. Nil means that the fallback's own way works, both ways. It shows that only while the host table stands: verify
 // it first, for without the switch the agent itself would answer.
 func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) error {
-	room, err := p.place()
+	room, err := p.asking()
 	if err != nil {
 		return err
 	}
@@ -314,7 +329,8 @@ func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) 
 	return nil
 }
 
-func (p *Prober) place() (*room, error) {
+// asking is the room to ask from; nil where frames are sent.
+func (p *Prober) asking() (*room, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
