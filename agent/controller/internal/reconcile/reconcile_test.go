@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -426,5 +428,45 @@ func TestSlim(t *testing.T) {
 	got := placement.Read([]*corev1.Node{thin}, []*corev1.Pod{slimmed(pod).(*corev1.Pod)}, []*discoveryv1.EndpointSlice{slimmed(slice).(*discoveryv1.EndpointSlice)})
 	if fmt.Sprint(got) != fmt.Sprint(whole) || got.Nodes[0].Cache != placement.UnreadyCache || got.Upstreams != 1 {
 		t.Errorf("%+v\nof the whole objects: %+v", got, whole)
+	}
+}
+
+// The alerts ask for series and reasons that there are.
+func TestAlerts(t *testing.T) {
+	text, err := os.ReadFile("../../../../conf/placement-alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	m, err := NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.set(&placement.Decision{}, false)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var series strings.Builder
+	for _, f := range families {
+		for _, metric := range f.Metric {
+			series.WriteString(f.GetName())
+			for _, l := range metric.Label {
+				fmt.Fprintf(&series, " %s=%q", l.GetName(), l.GetValue())
+			}
+			series.WriteString("\n")
+		}
+	}
+	asked := regexp.MustCompile(`(neardns_\w+)\{([^}]*)\}`).FindAllStringSubmatch(string(text), -1)
+	for _, a := range asked {
+		for label := range strings.SplitSeq(a[2], ", ") {
+			label = strings.Replace(label, "!=", "=", 1)
+			if !regexp.MustCompile(a[1] + ` .*` + regexp.QuoteMeta(label)).MatchString(series.String()) {
+				t.Errorf("nothing exports %s{%s}", a[1], label)
+			}
+		}
+	}
+	if len(asked) < 4 {
+		t.Errorf("only %d series are asked for", len(asked))
 	}
 }
