@@ -85,8 +85,8 @@ func HostNet(a netip.Addr) *net.IPNet {
 // write nothing where all is well; each goes by the link as it was when the End was made. Done tells what they did. It is for one
 // goroutine.
 type End struct {
-	Handle
 	Link     netlink.Link
+	h        Handle
 	repaired []string
 	errs     []error
 }
@@ -97,8 +97,11 @@ func (h Handle) End(name string) (*End, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look up %s: %w", name, err)
 	}
-	return &End{Handle: h, Link: l}, nil
+	return h.EndOf(l), nil
 }
+
+// EndOf is for a link that was looked up.
+func (h Handle) EndOf(l netlink.Link) *End { return &End{Link: l, h: h} }
 
 // Done returns in words what was set since the last call, and the errors of all that could not be.
 func (e *End) Done() (repaired []string, err error) {
@@ -120,22 +123,22 @@ func (e *End) step(wrong bool, what string, set func() error) {
 
 // MAC gives the link a hardware address.
 func (e *End) MAC(mac net.HardwareAddr) {
-	e.step(!bytes.Equal(e.Link.Attrs().HardwareAddr, mac), "set hardware address", func() error { return e.LinkSetHardwareAddr(e.Link, mac) })
+	e.step(!bytes.Equal(e.Link.Attrs().HardwareAddr, mac), "set hardware address", func() error { return e.h.LinkSetHardwareAddr(e.Link, mac) })
 }
 
 // NoMulticast keeps the kernel from announcing the groups that it joins for an address (IGMP, MLD) from that address.
 func (e *End) NoMulticast() {
-	e.step(e.Link.Attrs().RawFlags&unix.IFF_MULTICAST != 0, "set multicast off", func() error { return e.LinkSetMulticastOff(e.Link) })
+	e.step(e.Link.Attrs().RawFlags&unix.IFF_MULTICAST != 0, "set multicast off", func() error { return e.h.LinkSetMulticastOff(e.Link) })
 }
 
 // NoARP keeps the link from resolving addresses: what it sends has its own hardware address as target.
 func (e *End) NoARP() {
-	e.step(e.Link.Attrs().RawFlags&unix.IFF_NOARP == 0, "set address resolution off", func() error { return e.LinkSetARPOff(e.Link) })
+	e.step(e.Link.Attrs().RawFlags&unix.IFF_NOARP == 0, "set address resolution off", func() error { return e.h.LinkSetARPOff(e.Link) })
 }
 
 // Up sets the link up.
 func (e *End) Up() {
-	e.step(!e.IsUp(), "set up", func() error { return e.LinkSetUp(e.Link) })
+	e.step(!e.IsUp(), "set up", func() error { return e.h.LinkSetUp(e.Link) })
 }
 
 // IsUp tells whether it was.
@@ -173,13 +176,13 @@ func (e *End) noGenerated(conf string) error {
 	} else if err != nil {
 		return err
 	}
-	e.step(!is, "set addrgenmode none", func() error { return e.LinkSetIP6AddrGenMode(e.Link, none) })
+	e.step(!is, "set addrgenmode none", func() error { return e.h.LinkSetIP6AddrGenMode(e.Link, none) })
 	return nil
 }
 
 // in6 runs f with the folder of the link's IPv6 settings, on a thread that sees them: /proc/sys/net shows the reader's netns.
 func (e *End) in6(f func(conf string) error) {
-	if err := e.Do(func() error { return f("/proc/sys/net/ipv6/conf/" + e.Link.Attrs().Name + "/") }); err != nil {
+	if err := e.h.Do(func() error { return f("/proc/sys/net/ipv6/conf/" + e.Link.Attrs().Name + "/") }); err != nil {
 		e.errs = append(e.errs, err)
 	}
 }
@@ -199,14 +202,14 @@ func (e *End) Address(a *netlink.Addr) {
 		family = netlink.FAMILY_V4
 	}
 	// A list that changes kept interrupting only saves nothing: what is there already is no error below.
-	have, err := e.AddrList(e.Link, family)
+	have, err := e.h.AddrList(e.Link, family)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		e.errs = append(e.errs, fmt.Errorf("list addresses: %w", err))
 		return
 	}
 	missing := !slices.ContainsFunc(have, func(h netlink.Addr) bool { return h.IPNet.String() == a.IPNet.String() })
 	e.step(missing, "add address "+a.IPNet.String(), func() error {
-		if err := e.AddrAdd(e.Link, a); !errors.Is(err, unix.EEXIST) {
+		if err := e.h.AddrAdd(e.Link, a); !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 		return nil

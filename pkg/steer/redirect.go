@@ -3,6 +3,7 @@ package steer
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/neardns/neardns/pkg/strict"
 )
@@ -65,4 +66,13 @@ func (r *Redirect) UnmarshalJSON(text []byte) error {
 		}
 	}
 	return nil
+}
+
+// JoinAddrs lists addresses, for people.
+func JoinAddrs(addrs []netip.Addr, separator string) string {
+	var out []string
+	for _, a := range addrs {
+		out = append(out, a.String())
+	}
+	return strings.Join(out, separator)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -66,15 +65,7 @@ func (v *verb) lacks(addrs ...netip.Addr) error {
 	if v.backend.Caps().Adds || v.stand.Backend == "" || v.stand.Cover(addrs...) {
 		return nil
 	}
-	return fmt.Errorf("the host's %s rules do not have all of %s yet: the agent adds them", v.backend, joined(addrs))
-}
-
-func joined(addrs []netip.Addr) string {
-	var out []string
-	for _, a := range addrs {
-		out = append(out, a.String())
-	}
-	return strings.Join(out, ", ")
+	return fmt.Errorf("the host's %s rules do not have all of %s yet: the agent adds them", v.backend, steer.JoinAddrs(addrs, ", "))
 }
 
 // inRules opens the rules of a netns for the length of one function.

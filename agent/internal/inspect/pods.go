@@ -14,6 +14,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
@@ -122,13 +123,7 @@ func PodsText(views []PodView) string {
 
 func shortID(id string) string { return id[:min(13, len(id))] }
 
-func listed(in []netip.Addr) string {
-	var out []string
-	for _, a := range in {
-		out = append(out, a.String())
-	}
-	return cmp.Or(strings.Join(out, ","), "-")
-}
+func listed(in []netip.Addr) string { return cmp.Or(steer.JoinAddrs(in, ","), "-") }
 
 // steered sums the decisions up: one word where they agree.
 func steered(decisions []podfile.Decision) string {

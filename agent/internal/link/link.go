@@ -206,7 +206,7 @@ func (k kernel) ours(l netlink.Link) error {
 
 // repair sets the link's own properties right and names what was not.
 func (k kernel) repair(l netlink.Link, cfg Config) ([]string, error) {
-	e := hostnet.End{Handle: k.Handle, Link: l}
+	e := k.EndOf(l)
 	e.NoMulticast()
 	if slices.ContainsFunc(cfg.Addresses, netip.Addr.Is6) {
 		e.IPv6()

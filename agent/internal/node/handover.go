@@ -118,7 +118,7 @@ func (n *Node) yield(y *yield, probes *group) bool {
 // withdrawUnserved ends the leases of addresses that the successor does not serve, and reads what came under them.
 func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 	withdrawn := false
-	for _, t := range n.allTargets() {
+	for _, t := range n.targetsWhere(anyLease) {
 		if !slices.Contains(served, t.Address) {
 			n.withdraw(t, probes)
 			withdrawn = true
@@ -133,7 +133,7 @@ func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 func (n *Node) proveSuccessor(instance string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), proveMost)
 	defer cancel()
-	targets := n.heldTargets()
+	targets := n.targetsWhere(func(l *lease) bool { return l.held })
 	errs := make([]error, len(targets))
 	var wg sync.WaitGroup
 	for i, t := range targets {
@@ -162,18 +162,6 @@ func (n *Node) proveAt(ctx context.Context, t target, instance string) error {
 			return fmt.Errorf("the successor does not answer at %s: %w", t, err)
 		}
 	}
-}
-
-func (n *Node) heldTargets() []target {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var out []target
-	for t, l := range n.targets {
-		if l.held {
-			out = append(out, t)
-		}
-	}
-	return out
 }
 
 // lastYield is what the node waits for before it stops: a hand-over that is under way. nil: there is none.
@@ -206,7 +194,7 @@ func (n *Node) lastYield() *yield {
 // and ends its connections. Leases, link and switch are the successor's.
 func (n *Node) leave() error {
 	err := n.Prober.Close()
-	for _, t := range n.allTargets() {
+	for _, t := range n.targetsWhere(anyLease) {
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 	}
 	n.Log.Info("handed over, open connections are brought to an end")

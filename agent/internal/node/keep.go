@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 // round brings everything to what the settings say, in the order of start, and reports whether all of it is so.
@@ -116,7 +117,7 @@ func (n *Node) keepServer(ctx context.Context, s plan.Plan) error {
 	n.mu.Lock()
 	n.serving = true
 	n.mu.Unlock()
-	n.Log.Info("serving", "addr", joined(s.Addresses()))
+	n.Log.Info("serving", "addr", steer.JoinAddrs(s.Addresses(), ","))
 	n.follow(n.Server.Done())
 	return nil
 }

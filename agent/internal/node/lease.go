@@ -74,29 +74,28 @@ func (n *Node) withdraw(t target, probes *group) {
 
 // tendAll goes on with the targets that are known, after their probes were ended.
 func (n *Node) tendAll(probes *group) {
-	for _, t := range n.allTargets() {
+	for _, t := range n.targetsWhere(anyLease) {
 		probes.start(t.String(), func(ctx context.Context) { n.tend(ctx, t) })
 	}
 }
 
 // lacksLease tells whether a target of a running server has no lease.
 func (n *Node) lacksLease() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, l := range n.targets {
-		if !l.held {
-			return true
-		}
-	}
-	return false
+	return len(n.targetsWhere(func(l *lease) bool { return !l.held })) > 0
 }
 
-func (n *Node) allTargets() []target {
+// anyLease is for targetsWhere.
+func anyLease(*lease) bool { return true }
+
+// targetsWhere lists the targets that are known, by what is known of their leases, in no order.
+func (n *Node) targetsWhere(want func(*lease) bool) []target {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []target
-	for t := range n.targets {
-		out = append(out, t)
+	for t, l := range n.targets {
+		if want(l) {
+			out = append(out, t)
+		}
 	}
 	return out
 }

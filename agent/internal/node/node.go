@@ -313,7 +313,7 @@ func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
 // stop is the order of stop: leases, what is in flight, server, prober. Link and switch stay.
 func (n *Node) stop() error {
 	var errs []error
-	for _, t := range n.allTargets() {
+	for _, t := range n.targetsWhere(anyLease) {
 		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
 			errs = append(errs, err)
 		}
@@ -335,15 +335,4 @@ func (n *Node) isServing() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.serving
-}
-
-func joined(addrs []netip.Addr) string {
-	text := ""
-	for i, a := range addrs {
-		if i > 0 {
-			text += ","
-		}
-		text += a.String()
-	}
-	return text
 }

@@ -164,7 +164,10 @@ func (i inside) ensure(families []family) error {
 }
 
 // end is one end of the veth.
-type end struct{ *hostnet.End }
+type end struct {
+	*hostnet.End
+	nl hostnet.Handle
+}
 
 // ensureEnd sets the link itself right. Multicast and generated addresses are off: the link carries our questions and their
 // answers, nothing else. Where new links start with IPv6 off, pods' ones are turned on by the CNI, and ours here.
@@ -180,7 +183,7 @@ func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []f
 	}
 	e.Up()
 	_, err = e.Done()
-	return end{e}, err
+	return end{e, h}, err
 }
 
 // settle waits for what the kernel does in the background once both ends are up, as a rule within a millisecond and at
@@ -237,7 +240,7 @@ func (e end) route(f family, dst *net.IPNet, gateway netip.Addr) error {
 	if !f.is4 {
 		want.Scope = netlink.SCOPE_UNIVERSE // IPv6 routes have none
 	}
-	have, err := e.RouteList(e.Link, f.af)
+	have, err := e.nl.RouteList(e.Link, f.af)
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
@@ -246,14 +249,14 @@ func (e end) route(f family, dst *net.IPNet, gateway netip.Addr) error {
 			return nil
 		}
 	}
-	if err := e.RouteReplace(want); err != nil {
+	if err := e.nl.RouteReplace(want); err != nil {
 		return fmt.Errorf("add route to %s: %w", dst, err)
 	}
 	return nil
 }
 
 func (e end) neighbour(f family, a netip.Addr, mac net.HardwareAddr) error {
-	have, err := e.NeighList(e.Link.Attrs().Index, f.af)
+	have, err := e.nl.NeighList(e.Link.Attrs().Index, f.af)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // then it is set once more
 		return fmt.Errorf("list neighbours: %w", err)
 	}
@@ -262,7 +265,7 @@ func (e end) neighbour(f family, a netip.Addr, mac net.HardwareAddr) error {
 			return nil
 		}
 	}
-	err = e.NeighSet(&netlink.Neigh{LinkIndex: e.Link.Attrs().Index, Family: f.af, State: unix.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac})
+	err = e.nl.NeighSet(&netlink.Neigh{LinkIndex: e.Link.Attrs().Index, Family: f.af, State: unix.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac})
 	if err != nil {
 		return fmt.Errorf("set neighbour %s: %w", a, err)
 	}

@@ -135,13 +135,8 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	defer p.repair.Unlock()
 	p.mu.Lock()
 	p.redirects, p.locals = slices.Clone(redirects), slices.Clone(locals)
-	// The next probe opens what it needs anew; a socket of a target that is gone must not stay.
-	gone := p.sockets
-	p.sockets = map[netip.Addr]*datagrams{}
 	p.mu.Unlock()
-	for _, s := range gone {
-		s.close()
-	}
+	p.forget()
 	if p.frames != nil {
 		p.frames.forget()
 	}
@@ -151,18 +146,25 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	return nil
 }
 
-// Close takes everything away. A probe in flight fails. Close may be called twice.
-func (p *Prober) Close() error {
-	p.repair.Lock()
-	defer p.repair.Unlock()
+// forget closes the sockets kept for targets: the next probe opens what it needs anew, and that of a target that is gone must not stay.
+func (p *Prober) forget() {
 	p.mu.Lock()
-	p.closed = true
 	gone := p.sockets
 	p.sockets = map[netip.Addr]*datagrams{}
 	p.mu.Unlock()
 	for _, s := range gone {
 		s.close()
 	}
+}
+
+// Close takes everything away. A probe in flight fails. Close may be called twice.
+func (p *Prober) Close() error {
+	p.repair.Lock()
+	defer p.repair.Unlock()
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.forget()
 	var errs []error
 	if p.place != nil {
 		// Only its owner may delete the link.

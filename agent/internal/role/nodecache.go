@@ -27,6 +27,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 // NodeCache serves this node in the place of NodeLocal DNSCache's node-cache, by its flags and template instead of a NodeConfig, until
@@ -53,7 +54,7 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 		ended: c.ended}
 	pod, _ := e.LookupEnv("POD_NAME") // only to name it
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now()}
-	log.Info("starting in node-cache's place", "version", e.Version, "instance", a.instance, "addr", joinAddrs(opts.LocalIPs), "upstream",
+	log.Info("starting in node-cache's place", "version", e.Version, "instance", a.instance, "addr", steer.JoinAddrs(opts.LocalIPs, ","), "upstream",
 		answer.Upstream)
 	return a.begin(ctx)
 }
@@ -76,14 +77,6 @@ func namedUpstream(opts nodecache.Options, readFile func(string) ([]byte, error)
 		return netip.Addr{}
 	}
 	return survey.Forward[nodecache.Domain(survey.Zones)]
-}
-
-func joinAddrs(addrs []netip.Addr) string {
-	var out []string
-	for _, a := range addrs {
-		out = append(out, a.String())
-	}
-	return strings.Join(out, ",")
 }
 
 // nodeCache is what a running role `nodecache` knows beyond the agent.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/coreos/go-iptables/iptables"
 	"github.com/google/nftables"
+
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 // The chains of ACCEPT rules for our addresses. They are needed only where the filter table's INPUT or OUTPUT policy is DROP: an
@@ -153,20 +155,12 @@ func EnsureAccepts(addresses []netip.Addr, legacy bool) (mended string, err erro
 		}
 		added, err := keepAccepts(p, want)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s, and our rules are not in it (%w): accept udp and tcp port 53 for %s there yourself", p, err, joined(want)))
+			errs = append(errs, fmt.Errorf("%s, and our rules are not in it (%w): accept udp and tcp port 53 for %s there yourself", p, err, steer.JoinAddrs(want, ", ")))
 		} else if added {
 			done = append(done, "rules for "+p.String())
 		}
 	}
 	return strings.Join(done, ", "), errors.Join(errs...)
-}
-
-func joined(addrs []netip.Addr) string {
-	var out []string
-	for _, a := range addrs {
-		out = append(out, a.String())
-	}
-	return strings.Join(out, ", ")
 }
 
 // acceptRules are the specifications for one chain, written as iptables -S prints them.
