@@ -32,7 +32,7 @@ func TestPlaceFlags(t *testing.T) {
 	n.template("nonsense {")
 	n.write("kube-dns/stubDomains", `{"default.example": ["192.0.2.1"]}`)
 	p := n.container("neardns-agent", append(n.without("-conf", "-pidfile"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-kubednscm", n.path("elsewhere/kube-dns"), "-conf", n.path("elsewhere/Corefile"),
-		"-metrics-listen-address", "127.0.0.1:9663", "-prometheus-listen-address", "127.0.0.1:9553", "-pidfile", n.path("elsewhere/pid"), "-cachememory", "7",
+		"-metrics-listen-address", "127.0.0.1:9663", "-prometheus-listen-address", "127.0.0.1:9553", "-pidfile", n.path("elsewhere/pid"), "-cachememory", "7", "-nofastpath",
 		"-dns.port", "53", "-quiet", "-reloadwithsignal")...)
 	n.awaitLeases(p, n.served()...)
 	n.each(n.pod().NetNS, "blocks without a port, -dns.port 53", cached, n.served()...)

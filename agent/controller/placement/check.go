@@ -25,8 +25,7 @@ func Check(p *v1alpha1.NodePlacement) (faults []error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.NodeSelector)) {
 		all("nodeSelector", key, validation.IsQualifiedName(key))
-		value := string(p.NodeSelector[key])
-		all(fmt.Sprintf("nodeSelector[%s]", key), value, validation.IsValidLabelValue(value))
+		all(fmt.Sprintf("nodeSelector[%s]", key), p.NodeSelector[key], validation.IsValidLabelValue(p.NodeSelector[key]))
 	}
 	for i, t := range p.Tolerations {
 		at := fmt.Sprintf("tolerations[%d].", i)

@@ -63,10 +63,7 @@ func newRule(p *v1alpha1.NodePlacement) rule {
 	if p == nil {
 		return rule{required: nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{}), tolerations: everything}
 	}
-	r := rule{selector: map[string]string{}, tolerations: everything}
-	for k, v := range p.NodeSelector {
-		r.selector[k] = string(v)
-	}
+	r := rule{selector: p.NodeSelector, tolerations: everything}
 	if len(r.selector) == 0 {
 		r.selector = BasePod().NodeSelector
 	}

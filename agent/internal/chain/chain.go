@@ -105,6 +105,9 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 		if c.hits, err = hitsOf(process.blocks, c.servers); err != nil {
 			return nil, err
 		}
+		if err := b.tellSlow(cfg); err != nil {
+			return nil, err
+		}
 	}
 	for _, startup := range instance.OnStartup {
 		if err := startup(); err != nil {

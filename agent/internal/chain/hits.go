@@ -144,6 +144,15 @@ func (s Slow) String() string {
 	return fmt.Sprintf("hits of %s go through CoreDNS: %s %s each question", strings.Join(s.Zones, ", "), strings.Join(s.Plugins, ", "), verb)
 }
 
+// tellSlow says once which zones have no fast path.
+func (b *Builder) tellSlow(cfg Config) error {
+	slow, err := SlowZones(cfg)
+	for _, s := range slow {
+		b.log.Info("hits go through CoreDNS", "zones", strings.Join(s.Zones, " "), "seen_by", strings.Join(s.Plugins, " "))
+	}
+	return err
+}
+
 // SlowZones lists the server blocks with a cache of which hits go through CoreDNS, since a plugin before the cache sees each question.
 func SlowZones(cfg Config) ([]Slow, error) {
 	text, err := Render(cfg)

@@ -174,7 +174,7 @@ func Default() Node {
 		Upstreams:        Upstreams{Auto: true, Corefile: "/etc/kube-dns-corefile/Corefile", NodeFile: "/etc/resolv.conf"},
 		KubeDNSConfigMap: "/etc/kube-dns",
 		Cache:            Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour, MemoryMiB: 32, Prefetch: true},
-		FastPath:         FastPathOff,
+		FastPath:         FastPathOn,
 		Limits:           Limits{Misses: 1024, TCPConnections: 1024},
 		Lease:            Lease{Renew: 150 * time.Millisecond, Lifetime: steer.DefaultLifetime},
 		Link:             Link{Name: "neardns0"},

@@ -42,6 +42,7 @@ type Options struct {
 	ShowVersion    bool
 	Notes          []string // what was mended or has no effect, for the log
 	LimitMemoryMiB int      // of the cache; 0: the agent's default
+	NoFastPath     bool     // hits go through CoreDNS
 }
 
 // DefaultConfigMap is where the manifest mounts the kube-dns ConfigMap.
@@ -180,6 +181,7 @@ func flags(o *Options, g *given) *flag.FlagSet {
 	// Ours.
 	fs.StringVar(&g.fallback, "fallback", "", "`ADDRESSES` that answer when the agent does not, one for each family of which the environment tells nothing")
 	fs.StringVar(&o.Backend, "backend", "auto", "`NAME` of what the packet rules are in: "+strings.Join(backends(), ", "))
+	fs.BoolVar(&o.NoFastPath, "nofastpath", false, "hits go through CoreDNS, as all else does")
 	fs.IntVar(&o.LimitMemoryMiB, "cachememory", 0, "`MEBIBYTES` that the cache may take, of all server blocks together (default 32)")
 	return fs
 }

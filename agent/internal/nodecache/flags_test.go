@@ -85,6 +85,7 @@ func TestFlags(t *testing.T) {
 		{"-initialdelay 10", func(*Options) {}, "no effect"},
 		{"-setupebtables", func(*Options) {}, "no effect"},
 		{"-fallback 10.96.0.10,fd00:96::a", func(o *Options) { o.Fallback = addrs("10.96.0.10", "fd00:96::a") }, ""},
+		{"-nofastpath", func(o *Options) { o.NoFastPath = true }, ""},
 		{"-cachememory 64", func(o *Options) { o.LimitMemoryMiB = 64 }, ""},
 		{"--localip=169.254.20.10 --skipteardown=true", func(o *Options) { o.SkipTeardown = true }, ""},
 	} {

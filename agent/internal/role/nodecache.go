@@ -108,6 +108,9 @@ func (c *nodeCache) defaults() *config.Node {
 	conf.Corefile = c.opts.Template
 	conf.Listen = config.Listen{} // where the template says
 	conf.Backend = c.opts.Backend
+	if c.opts.NoFastPath {
+		conf.FastPath = config.FastPathOff
+	}
 	if c.opts.LimitMemoryMiB > 0 {
 		conf.Cache.MemoryMiB = c.opts.LimitMemoryMiB
 	}

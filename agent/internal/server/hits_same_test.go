@@ -367,3 +367,45 @@ func BenchmarkHits(b *testing.B) {
 		}
 	})
 }
+
+// TestHitsPipelined writes many questions at once on one connection, hits and misses in turns: each is answered, in order, and with the
+// chain's bytes. (RFC 7766, section 6.2.1.1.)
+func TestHitsPipelined(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	start(t, cfg)
+	wantA(t, ask(t, "udp", addressOf(cfg), question("kept.cluster.local.", mdns.TypeA)), "10.0.0.1")
+	conn, err := mdns.DialTimeout("tcp", addressOf(cfg), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	var all []byte
+	const questions = 60
+	for i := range questions {
+		m := question("kept.cluster.local.", mdns.TypeA)
+		if i%3 == 0 {
+			m = question(fmt.Sprintf("new-%d.cluster.local.", i), mdns.TypeA)
+		}
+		m.Id = uint16(i)
+		b := packed(t, m)
+		all = append(binary.BigEndian.AppendUint16(all, uint16(len(b))), b...)
+	}
+	if _, err := conn.Conn.Write(all); err != nil {
+		t.Fatal(err)
+	}
+	for i := range questions {
+		m, err := conn.ReadMsg()
+		if err != nil {
+			t.Fatalf("answer %d: %v", i, err)
+		}
+		if int(m.Id) != i || (i%3 == 0) != strings.HasPrefix(m.Question[0].Name, "new-") {
+			t.Errorf("answer %d is to %d, %s", i, m.Id, m.Question[0].Name)
+		}
+		wantA(t, m, "10.0.0.1")
+	}
+	if n := up.tcp.Load() + up.udp.Load(); n != questions/3+1 {
+		t.Errorf("asked upstream %d times", n)
+	}
+}
