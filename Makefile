@@ -119,9 +119,11 @@ test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=2
 test-manifests: ## render install/ as kubectl does, read it as an API server does, compare with the golden files
 	@cd integration/cluster-manifests && $(GO) test -count=1 ./...
 
-# Built as `make build` builds it, so that what the controller links is compiled once.
-test-controller: ## the controller's decisions and steps, beside a store of objects
+# Built as `make build` builds it, so that what the controller links is compiled once. The control plane's first build takes up to ten minutes.
+PLANE := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl)
+test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controller beside a store of objects, then beside a real control plane whose nodes are objects (SHORT=1: the first alone)
 	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 ./agent/controller/... ./agent/api/...
+	@[ -n "$(SHORT)" ] || { cd integration/controlplane && CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 60m -v . | grep --line-buffered -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'; }
 
 compat: ## take what the tests recorded since the last time into docs/compatibility.md
 	@$(GO) run ./integration/tools/compat
@@ -193,6 +195,7 @@ lint: bin/tools/golangci-lint ## check the code's style and the dependency rules
 	@cd integration/kubelet-dns && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 	@cd integration/cluster-manifests && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 	@cd integration/cluster && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
+	@cd integration/controlplane && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 
 fmt: bin/tools/golangci-lint ## format the code
 	@bin/tools/golangci-lint fmt

@@ -13,7 +13,7 @@ import (
 
 // TestRules has promtool check the alerts, and run the tests of each.
 func TestRules(t *testing.T) {
-	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml", "placement-alerts.yaml"}, {"test", "rules", "alerts_test.yaml", "placement-alerts_test.yaml"}} {
 		cmd := exec.CommandContext(t.Context(), "promtool", args...)
 		cmd.Dir = filepath.Dir(alertsSample)
 		if out, err := cmd.CombinedOutput(); err != nil {

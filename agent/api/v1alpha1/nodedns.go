@@ -55,8 +55,7 @@ type NodePlacement struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$'))",message="a key is a label's: NAME or PREFIX/NAME, NAME of at most 63 letters, digits, '-', '_' and '.' that begins and ends with a letter or digit, PREFIX a DNS name"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, size(self[k]) <= 63 && self[k].matches('^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$'))",message="a value is a label's: at most 63 letters, digits, '-', '_' and '.' that begin and end with a letter or digit, or empty"
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
 
 	// tolerations lists the taints that a node may have. Unset: every taint. An empty list: none, but for those that every
 	// DaemonSet tolerates.
@@ -66,6 +65,12 @@ type NodePlacement struct {
 	// +kubebuilder:validation:MaxItems=64
 	Tolerations []Toleration `json:"tolerations,omitzero"`
 }
+
+// LabelValue is the value of a label: at most 63 letters, digits, '-', '_' and '.' that begin and end with a letter or digit, or empty.
+//
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
+type LabelValue string
 
 // Toleration has the fields and the meaning of a pod's. It is a type of its own, since the API server can only check fields whose
 // length has a limit.

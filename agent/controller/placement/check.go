@@ -25,7 +25,8 @@ func Check(p *v1alpha1.NodePlacement) (faults []error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.NodeSelector)) {
 		all("nodeSelector", key, validation.IsQualifiedName(key))
-		all(fmt.Sprintf("nodeSelector[%s]", key), p.NodeSelector[key], validation.IsValidLabelValue(p.NodeSelector[key]))
+		value := string(p.NodeSelector[key])
+		all(fmt.Sprintf("nodeSelector[%s]", key), value, validation.IsValidLabelValue(value))
 	}
 	for i, t := range p.Tolerations {
 		at := fmt.Sprintf("tolerations[%d].", i)

@@ -17,7 +17,7 @@ func TestCheck(t *testing.T) {
 		want      string // the field; "" where it is good
 	}{
 		"unset":               {},
-		"empty lists":         {placement: v1alpha1.NodePlacement{NodeSelector: map[string]string{}, Tolerations: []v1alpha1.Toleration{}}},
+		"empty lists":         {placement: v1alpha1.NodePlacement{NodeSelector: map[string]v1alpha1.LabelValue{}, Tolerations: []v1alpha1.Toleration{}}},
 		"label":               {placement: *selector("node-role.kubernetes.io/infra=", "a=b")},
 		"all taints":          {placement: tolerate(v1alpha1.Toleration{Operator: "Exists"})},
 		"seconds":             {placement: tolerate(v1alpha1.Toleration{Key: "a", Effect: "NoExecute", TolerationSeconds: &seconds})},

@@ -46,10 +46,10 @@ func many(prefix string, n int, words ...string) (out []Node) {
 }
 
 func selector(pairs ...string) *v1alpha1.NodePlacement {
-	p := &v1alpha1.NodePlacement{NodeSelector: map[string]string{}}
+	p := &v1alpha1.NodePlacement{NodeSelector: map[string]v1alpha1.LabelValue{}}
 	for _, pair := range pairs {
 		k, v, _ := strings.Cut(pair, "=")
-		p.NodeSelector[k] = v
+		p.NodeSelector[k] = v1alpha1.LabelValue(v)
 	}
 	return p
 }
@@ -126,7 +126,7 @@ func TestDecide(t *testing.T) {
 		},
 		"counts by cause": {
 			nodes:   []Node{node("a"), node("b"), node("c", "foo=bar", "taint=x:NoSchedule")},
-			want:    Want{Spec: &v1alpha1.NodePlacement{NodeSelector: map[string]string{"foo": "bar"}, Tolerations: []v1alpha1.Toleration{}}},
+			want:    Want{Spec: &v1alpha1.NodePlacement{NodeSelector: map[string]v1alpha1.LabelValue{"foo": "bar"}, Tolerations: []v1alpha1.Toleration{}}},
 			reasons: "NoEligibleNodes Applied Available", message: "2 nodes lack foo=bar, 1 node has taint x:NoSchedule",
 		},
 		"later the last eligible node is relabelled": {
@@ -226,7 +226,7 @@ func TestSeedExamples(t *testing.T) {
 		want      string
 	}{
 		"infra": {&v1alpha1.NodePlacement{
-			NodeSelector: map[string]string{"kubernetes.io/os": "linux", "node-role.kubernetes.io/infra": ""},
+			NodeSelector: map[string]v1alpha1.LabelValue{"kubernetes.io/os": "linux", "node-role.kubernetes.io/infra": ""},
 			Tolerations:  exists("node-role.kubernetes.io/infra"),
 		}, "infra infra-without-taint"},
 		"masters":           {selector("kubernetes.io/os=linux", "node-role.kubernetes.io/master="), "master"},

@@ -63,7 +63,10 @@ func newRule(p *v1alpha1.NodePlacement) rule {
 	if p == nil {
 		return rule{required: nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{}), tolerations: everything}
 	}
-	r := rule{selector: p.NodeSelector, tolerations: everything}
+	r := rule{selector: map[string]string{}, tolerations: everything}
+	for k, v := range p.NodeSelector {
+		r.selector[k] = string(v)
+	}
 	if len(r.selector) == 0 {
 		r.selector = BasePod().NodeSelector
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -126,7 +128,7 @@ func (r *rig) excluded() (out []string) {
 	return out
 }
 
-func (r *rig) apply(selector map[string]string) {
+func (r *rig) apply(selector map[string]v1alpha1.LabelValue) {
 	r.t.Helper()
 	want := &v1alpha1.NodeDNS{ObjectMeta: metav1.ObjectMeta{Name: "default", Generation: 1, UID: "1"}}
 	want.Spec.NodePlacement.NodeSelector = selector
@@ -196,7 +198,7 @@ func names(prefix string, n int) (out []string) {
 func TestMove(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		r := newRig(t, append(names("infra", 2), names("w", 28)...)...)
-		r.apply(map[string]string{"infra": ""})
+		r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 		if _, err := r.step(); err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +229,7 @@ func TestMove(t *testing.T) {
 			}
 		}
 		// A placement that no node satisfies changes nothing, and one that all satisfy gives every node its cache back, in one step.
-		r.apply(map[string]string{"foo": "bar"})
+		r.apply(map[string]v1alpha1.LabelValue{"foo": "bar"})
 		r.settle(restart)
 		if got := len(r.excluded()); got != 28 || r.reasons() != "NoEligibleNodes Applied Available" || !strings.Contains(r.noted(), "Warning NoEligibleNodes none of 30 nodes") {
 			t.Errorf("foo=bar: %d excluded, %s", got, r.reasons())
@@ -247,7 +249,7 @@ func TestMove(t *testing.T) {
 
 func TestDeleted(t *testing.T) {
 	r := newRig(t, "infra", "w")
-	r.apply(map[string]string{"infra": ""})
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	r.settle(false)
 	if got := r.excluded(); !slices.Equal(got, []string{"w"}) {
 		t.Fatalf("excluded: %v", got)
@@ -266,7 +268,7 @@ func TestDeleted(t *testing.T) {
 // What nodes are judged by is on record before a node is changed.
 func TestStatusFirst(t *testing.T) {
 	r := newRig(t, "infra", "w")
-	r.apply(map[string]string{"infra": ""})
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	r.onState = func(*v1alpha1.NodeDNS) error { return errors.New("no") }
 	if _, err := r.step(); err == nil || !strings.Contains(err.Error(), "write the status of the NodeDNS: no") {
 		t.Errorf("error: %v", err)
@@ -279,7 +281,7 @@ func TestStatusFirst(t *testing.T) {
 // A controller that was stopped between its look and its patch excludes nobody by what it saw.
 func TestStaleLook(t *testing.T) {
 	r := newRig(t, "infra", "w")
-	r.apply(map[string]string{"infra": ""})
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	r.onState = func(*v1alpha1.NodeDNS) error {
 		r.now = r.now.Add(fresh + time.Millisecond)
 		return nil
@@ -299,7 +301,7 @@ func TestStaleLook(t *testing.T) {
 // A node that changed since it was read is judged anew.
 func TestChangedNode(t *testing.T) {
 	r := newRig(t, "infra", "w")
-	r.apply(map[string]string{"infra": ""})
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	r.onPatch = func(object client.Object) error {
 		r.onPatch = nil
 		n := &corev1.Node{}
@@ -319,7 +321,7 @@ func TestChangedNode(t *testing.T) {
 
 func TestDeadline(t *testing.T) {
 	r := newRig(t, "infra", "w")
-	r.apply(map[string]string{"infra": ""})
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "neardns-infra", Namespace: "kube-system"}}
 	if err := r.store.Delete(t.Context(), pod); err != nil {
 		t.Fatal(err)
@@ -333,7 +335,7 @@ func TestDeadline(t *testing.T) {
 		t.Errorf("%v, %s", err, r.reasons())
 	}
 	// Another placement has a time of its own.
-	r.apply(map[string]string{"infra": "", "kubernetes.io/os": "linux"})
+	r.apply(map[string]v1alpha1.LabelValue{"infra": "", "kubernetes.io/os": "linux"})
 	if _, err := r.step(); err != nil || r.reasons() != "Accepted NoReadyCache NoReadyCache" {
 		t.Errorf("%v, %s", err, r.reasons())
 	}
@@ -426,5 +428,45 @@ func TestSlim(t *testing.T) {
 	got := placement.Read([]*corev1.Node{thin}, []*corev1.Pod{slimmed(pod).(*corev1.Pod)}, []*discoveryv1.EndpointSlice{slimmed(slice).(*discoveryv1.EndpointSlice)})
 	if fmt.Sprint(got) != fmt.Sprint(whole) || got.Nodes[0].Cache != placement.UnreadyCache || got.Upstreams != 1 {
 		t.Errorf("%+v\nof the whole objects: %+v", got, whole)
+	}
+}
+
+// The alerts ask for series and reasons that there are.
+func TestAlerts(t *testing.T) {
+	text, err := os.ReadFile("../../../../conf/placement-alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	m, err := NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.set(&placement.Decision{}, false)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var series strings.Builder
+	for _, f := range families {
+		for _, metric := range f.Metric {
+			series.WriteString(f.GetName())
+			for _, l := range metric.Label {
+				fmt.Fprintf(&series, " %s=%q", l.GetName(), l.GetValue())
+			}
+			series.WriteString("\n")
+		}
+	}
+	asked := regexp.MustCompile(`(neardns_\w+)\{([^}]*)\}`).FindAllStringSubmatch(string(text), -1)
+	for _, a := range asked {
+		for label := range strings.SplitSeq(a[2], ", ") {
+			label = strings.Replace(label, "!=", "=", 1)
+			if !regexp.MustCompile(a[1] + ` .*` + regexp.QuoteMeta(label)).MatchString(series.String()) {
+				t.Errorf("nothing exports %s{%s}", a[1], label)
+			}
+		}
+	}
+	if len(asked) < 4 {
+		t.Errorf("only %d series are asked for", len(asked))
 	}
 }

@@ -1,0 +1,163 @@
+package clustermanifests
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/agent/controller/placement"
+)
+
+// term takes the expression about the controller's label out of a pod's affinity.
+func term(t *testing.T, pod *corev1.PodSpec) corev1.NodeSelectorRequirement {
+	t.Helper()
+	terms := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 1 {
+		t.Fatalf("%d terms, any of which would do", len(terms))
+	}
+	e := terms[0].MatchExpressions
+	i := slices.IndexFunc(e, func(r corev1.NodeSelectorRequirement) bool { return r.Key == placement.Label })
+	if i < 0 {
+		t.Fatalf("no expression about %s", placement.Label)
+	}
+	out := e[i]
+	terms[0].MatchExpressions = slices.Delete(slices.Clone(e), i, i+1)
+	return out
+}
+
+// The DaemonSet avoids nodes that the controller excludes, and for the rest asks of a node what the controller thinks that it asks. The
+// cleaning pods are on the others.
+func TestPlacementOfPods(t *testing.T) {
+	base := the[*appsv1.DaemonSet](t, decode(t, "base", render(t, "base"))).Spec.Template.Spec
+	left := the[*appsv1.DaemonSet](t, decode(t, "placement", render(t, "placement"))).Spec.Template.Spec
+	avoids, wants := term(t, &base), term(t, &left)
+	want := corev1.NodeSelectorRequirement{Key: placement.Label, Operator: corev1.NodeSelectorOpNotIn, Values: []string{placement.Excluded}}
+	if d := cmp.Diff(want, avoids); d != "" {
+		t.Errorf("base (-want +got):\n%s", d)
+	}
+	want.Operator = corev1.NodeSelectorOpIn
+	if d := cmp.Diff(want, wants); d != "" {
+		t.Errorf("left (-want +got):\n%s", d)
+	}
+	for name, pod := range map[string]corev1.PodSpec{"base": base, "left": left} {
+		got := corev1.PodSpec{NodeSelector: pod.NodeSelector, Affinity: pod.Affinity, Tolerations: pod.Tolerations, HostNetwork: pod.HostNetwork}
+		if d := cmp.Diff(placement.BasePod(), got); d != "" {
+			t.Errorf("%s (-what the controller thinks +the manifest):\n%s", name, d)
+		}
+	}
+}
+
+// The two uninstalls do not take each other's pods.
+func TestLeftIsNotUninstall(t *testing.T) {
+	left := the[*appsv1.DaemonSet](t, decode(t, "placement", render(t, "placement")))
+	uninstall := the[*appsv1.DaemonSet](t, decode(t, "uninstall", render(t, "uninstall")))
+	if left.Name == uninstall.Name || cmp.Equal(left.Spec.Selector, uninstall.Spec.Selector) {
+		t.Errorf("%s and %s select the same pods", left.Name, uninstall.Name)
+	}
+	golden(t, "testdata/placement-left.diff", diff(render(t, "uninstall"), render(t, "placement/left")))
+}
+
+// The controller is nobody, and its account is the one that the roles and the policy name.
+func TestController(t *testing.T) {
+	objects := decode(t, "placement", render(t, "placement"))
+	account := the[*corev1.ServiceAccount](t, objects)
+	deployment := the[*appsv1.Deployment](t, objects)
+	pod := deployment.Spec.Template.Spec
+	if *deployment.Spec.Replicas != 2 || deployment.Namespace != account.Namespace || pod.ServiceAccountName != account.Name {
+		t.Errorf("%d replicas, account %s/%s", *deployment.Spec.Replicas, deployment.Namespace, pod.ServiceAccountName)
+	}
+	wantConfined(t, pod.Containers[0])
+	wantNobody(t, pod.Containers[0])
+	if pod.HostNetwork || len(pod.Volumes) > 0 || pod.DNSPolicy != corev1.DNSDefault {
+		t.Errorf("host network %v, volumes %v, DNS policy %s", pod.HostNetwork, pod.Volumes, pod.DNSPolicy)
+	}
+	want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
+	roles := all[*rbacv1.RoleBinding](objects)
+	if d := cmp.Diff(want, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects); d != "" || len(roles) != 2 {
+		t.Errorf("%d role bindings, cluster's (-want +got):\n%s", len(roles), d)
+	}
+	for _, b := range roles {
+		if d := cmp.Diff(want, b.Subjects); d != "" {
+			t.Errorf("%s (-want +got):\n%s", b.Namespace, d)
+		}
+	}
+	policy := the[*admissionv1.ValidatingAdmissionPolicy](t, objects)
+	user := "'system:serviceaccount:" + account.Namespace + ":" + account.Name + "'"
+	if c := policy.Spec.MatchConditions; len(c) != 1 || c[0].Expression != "request.userInfo.username == "+user || *policy.Spec.FailurePolicy != admissionv1.Fail {
+		t.Errorf("the policy is about another account: %+v", c)
+	}
+	if b := the[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects); b.Spec.PolicyName != policy.Name || !slices.Equal(b.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
+		t.Errorf("the policy is not in force: %+v", b.Spec)
+	}
+	for _, v := range policy.Spec.Variables {
+		if v.Name == "label" && v.Expression != "'"+placement.Label+"'" {
+			t.Errorf("the policy is about the label %s", v.Expression)
+		}
+	}
+	if crd := the[*apiextensionsv1.CustomResourceDefinition](t, objects); crd.Spec.Group != v1alpha1.GroupVersion.Group {
+		t.Errorf("group %s", crd.Spec.Group)
+	}
+}
+
+// What the account may do, in one list, so that a right more is seen.
+func TestControllerRights(t *testing.T) {
+	objects := decode(t, "placement", render(t, "placement"))
+	var out []string
+	note := func(where string, rules []rbacv1.PolicyRule) {
+		for _, r := range rules {
+			line := where + " " + strings.Join(r.Verbs, ",") + " " + strings.Trim(strings.Join(r.APIGroups, ",")+"/"+strings.Join(r.Resources, ","), "/")
+			out = append(out, strings.TrimSpace(line+" "+strings.Join(r.ResourceNames, ",")))
+		}
+	}
+	note("cluster:", the[*rbacv1.ClusterRole](t, objects).Rules)
+	for _, r := range all[*rbacv1.Role](objects) {
+		note(r.Namespace+":", r.Rules)
+	}
+	slices.Sort(out)
+	want := []string{
+		"cluster: get,list,watch neardns.io/nodedns",
+		"cluster: get,list,watch,patch nodes",
+		"cluster: update neardns.io/nodedns/status",
+		"default: create,patch events.k8s.io/events",
+		"kube-system: create coordination.k8s.io/leases",
+		"kube-system: create,patch events",
+		"kube-system: get,list,watch discovery.k8s.io/endpointslices",
+		"kube-system: get,list,watch pods",
+		"kube-system: get,update coordination.k8s.io/leases neardns-placement",
+	}
+	if d := cmp.Diff(want, out); d != "" {
+		t.Errorf("rights (-want +got):\n%s", d)
+	}
+}
+
+// The three placements of the enhancement that this API is made after, as their documents have them but for apiVersion and kind, are read
+// strictly and mean what they say there.
+func TestSeedDocuments(t *testing.T) {
+	for name, want := range map[string]v1alpha1.NodePlacement{
+		"infra": {
+			NodeSelector: map[string]v1alpha1.LabelValue{"kubernetes.io/os": "linux", "node-role.kubernetes.io/infra": ""},
+			Tolerations:  []v1alpha1.Toleration{{Effect: "NoSchedule", Key: "node-role.kubernetes.io/infra", Operator: "Exists"}},
+		},
+		"masters":  {NodeSelector: map[string]v1alpha1.LabelValue{"kubernetes.io/os": "linux", "node-role.kubernetes.io/master": ""}},
+		"dns-only": {Tolerations: []v1alpha1.Toleration{{Effect: "NoSchedule", Key: "dns-only", Operator: "Exists"}}},
+	} {
+		file := "../../conf/nodedns-" + name + ".yaml"
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		object := the[*v1alpha1.NodeDNS](t, decode(t, file, string(text)))
+		if d := cmp.Diff(want, object.Spec.NodePlacement); d != "" || object.Name != v1alpha1.Name {
+			t.Errorf("%s, named %s (-want +got):\n%s", file, object.Name, d)
+		}
+	}
+}

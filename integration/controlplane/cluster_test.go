@@ -1,0 +1,308 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/agent/controller/placement"
+)
+
+const controllers = "daemonset-controller,node-lifecycle-controller,serviceaccount-controller"
+
+// cluster is a control plane with the product's manifests, fake nodes and kube-dns's endpoint.
+type cluster struct {
+	*Plane
+	kubelets *Kubelets
+	running  int
+}
+
+// newCluster makes nodes: infra nodes have the label infra, the others none.
+func newCluster(t *testing.T, infra, others int) *cluster {
+	t.Helper()
+	c := &cluster{Plane: Start(t, true, controllers)}
+	for i := range infra {
+		AddNode(t, c.Client, fmt.Sprintf("infra%03d", i), map[string]string{"infra": ""})
+	}
+	for i := range others {
+		AddNode(t, c.Client, fmt.Sprintf("worker%03d", i), nil)
+	}
+	c.kubelets = RunKubelets(t, c.Client)
+	for _, args := range [][]string{{"apply", "-f", "../../install/neardns.yaml"}, {"apply", "-k", "../../install/placement"}} {
+		Await(t, "kubectl "+strings.Join(args, " "), func() error {
+			if out, err := c.Kubectl(args...); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
+	}
+	c.upstreams(1)
+	Await(t, "every node has a Ready cache", func() error {
+		if ready := len(c.caches()); ready != infra+others {
+			return fmt.Errorf("%d of %d", ready, infra+others)
+		}
+		return nil
+	})
+	return c
+}
+
+// upstreams gives kube-dns that many ready endpoints.
+func (c *cluster) upstreams(n int) {
+	c.t.Helper()
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "kube-dns-test", Namespace: "kube-system",
+		Labels: map[string]string{discoveryv1.LabelServiceName: "kube-dns"}}, AddressType: discoveryv1.AddressTypeIPv4}
+	for i := range n {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.0.%d", 10+i)}})
+	}
+	if err := client.IgnoreNotFound(c.Client.Delete(c.t.Context(), slice.DeepCopy())); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.Client.Create(c.t.Context(), slice); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// controller starts one, with the account of the manifests.
+func (c *cluster) controller() *Process {
+	c.t.Helper()
+	c.running++
+	name := fmt.Sprintf("controller%d", c.running)
+	config := c.Kubeconfig("controller.kubeconfig", c.Token("kube-system", "neardns-controller"))
+	return Run(c.t, c.path(name+".log"), "../../bin/neardns-controller", "placement", "--kubeconfig="+config, "--metrics=0", "--health=0")
+}
+
+// caches are the nodes with a Ready cache, with its pod's UID.
+func (c *cluster) caches() map[string]string {
+	c.t.Helper()
+	var pods corev1.PodList
+	if err := c.Client.List(c.t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns"}); err != nil {
+		c.t.Fatal(err)
+	}
+	out := map[string]string{}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; ready(p) {
+			out[p.Spec.NodeName] = string(p.UID)
+		}
+	}
+	return out
+}
+
+func ready(p *corev1.Pod) bool {
+	return p.Spec.NodeName != "" && p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func (c *cluster) nodes() []corev1.Node {
+	c.t.Helper()
+	var list corev1.NodeList
+	if err := c.Client.List(c.t.Context(), &list); err != nil {
+		c.t.Fatal(err)
+	}
+	return list.Items
+}
+
+// included are the nodes without the label.
+func (c *cluster) included() (out []string) {
+	for _, n := range c.nodes() {
+		if n.Labels[placement.Label] != placement.Excluded {
+			out = append(out, n.Name)
+		}
+	}
+	return out
+}
+
+// apply writes a placement, from a file's text or YAML.
+func (c *cluster) apply(text string) {
+	c.t.Helper()
+	if !strings.HasPrefix(text, "apiVersion") {
+		text = "apiVersion: neardns.io/v1alpha1\nkind: NodeDNS\nmetadata: {name: default}\nspec: {nodePlacement: " + text + "}\n"
+	}
+	want := &v1alpha1.NodeDNS{}
+	if err := yaml.UnmarshalStrict([]byte(text), want); err != nil {
+		c.t.Fatal(err)
+	}
+	Await(c.t, "the placement is written", func() error {
+		old := &v1alpha1.NodeDNS{}
+		if err := c.Client.Get(c.t.Context(), client.ObjectKey{Name: "default"}, old); err != nil {
+			return c.Client.Create(c.t.Context(), want.DeepCopy())
+		}
+		old.Spec = want.Spec
+		return c.Client.Update(c.t.Context(), old)
+	})
+}
+
+func (c *cluster) object() *v1alpha1.NodeDNS {
+	c.t.Helper()
+	object := &v1alpha1.NodeDNS{}
+	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Name: "default"}, object); err != nil {
+		c.t.Fatal(err)
+	}
+	return object
+}
+
+// reasons waits until the conditions of the present generation have them, and returns how long that took.
+func (c *cluster) reasons(want string) time.Duration {
+	c.t.Helper()
+	begin := time.Now()
+	Await(c.t, want, func() error {
+		object := c.object()
+		var got []string
+		for _, condition := range object.Status.Conditions {
+			got = append(got, condition.Reason)
+		}
+		if s := strings.Join(got, " "); s != want || object.Status.ObservedGeneration != object.Generation {
+			return fmt.Errorf("%s: %+v", s, object.Status.Conditions)
+		}
+		return nil
+	})
+	return time.Since(begin)
+}
+
+// patient is a promised time on a machine that does nothing else; on a busy one, the test fails only far beyond it.
+func patient(t *testing.T, what string, took, promised time.Duration) {
+	t.Helper()
+	t.Logf("%s after %s (bar %s)", what, took.Round(time.Millisecond), promised)
+	if took > promised*slowness() {
+		t.Errorf("%s took %s, more than %s", what, took, promised*slowness())
+	}
+}
+
+func slowness() time.Duration {
+	if s := os.Getenv("NEARDNS_SLOWNESS"); s != "" {
+		var n int
+		if _, err := fmt.Sscan(s, &n); err == nil && n > 0 {
+			return time.Duration(n)
+		}
+	}
+	return 1
+}
+
+// watcher sees every change of nodes and of the cache's pods, and what is wrong with it.
+type watcher struct {
+	mu      sync.Mutex
+	ready   map[string]map[string]bool // by node, UIDs of Ready pods
+	count   map[string]int             // changes of the label by node
+	labels  map[string]string
+	keep    func(node string) bool // nodes of which one must have a Ready cache at every moment
+	faults  []string
+	fewest  int
+	deleted map[string]int // by node, pods of the cache that went
+}
+
+// watch begins with what is there.
+func (c *cluster) watch(keep func(string) bool) *watcher {
+	c.t.Helper()
+	w := &watcher{ready: map[string]map[string]bool{}, count: map[string]int{}, labels: map[string]string{}, keep: keep, fewest: 1 << 30, deleted: map[string]int{}}
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var wg sync.WaitGroup
+	for _, list := range []client.ObjectList{&corev1.NodeList{}, &corev1.PodList{}} {
+		options := []client.ListOption{}
+		if _, ok := list.(*corev1.PodList); ok {
+			options = append(options, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns"})
+		}
+		if err := c.Client.List(c.t.Context(), list, options...); err != nil {
+			c.t.Fatal(err)
+		}
+		version := list.GetResourceVersion()
+		switch l := list.(type) {
+		case *corev1.NodeList:
+			for i := range l.Items {
+				w.labels[l.Items[i].Name] = l.Items[i].Labels[placement.Label]
+			}
+		case *corev1.PodList:
+			for i := range l.Items {
+				w.pod(&l.Items[i], false)
+			}
+		}
+		stream, err := c.Client.Watch(ctx, list, append(options, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})...)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		wg.Go(func() {
+			for e := range stream.ResultChan() {
+				w.mu.Lock()
+				switch o := e.Object.(type) {
+				case *corev1.Node:
+					if is := o.Labels[placement.Label]; is != w.labels[o.Name] {
+						w.labels[o.Name] = is
+						w.count[o.Name]++
+					}
+				case *corev1.Pod:
+					w.pod(o, e.Type == "DELETED")
+				}
+				w.mu.Unlock()
+			}
+		})
+	}
+	c.t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judge()
+	return w
+}
+
+func (w *watcher) pod(p *corev1.Pod, deleted bool) {
+	node, uid := p.Spec.NodeName, string(p.UID)
+	if w.ready[node] == nil {
+		w.ready[node] = map[string]bool{}
+	}
+	delete(w.ready[node], uid)
+	if deleted {
+		w.deleted[node]++
+	} else if ready(p) {
+		w.ready[node][uid] = true
+	}
+	if w.fewest < 1<<30 {
+		w.judge()
+	}
+}
+
+func (w *watcher) judge() {
+	n := 0
+	for node, uids := range w.ready {
+		if len(uids) > 0 && w.keep(node) {
+			n++
+		}
+	}
+	w.fewest = min(w.fewest, n)
+	if n == 0 && len(w.faults) < 10 {
+		w.faults = append(w.faults, "no eligible node has a Ready cache")
+	}
+}
+
+// reset begins to count anew.
+func (w *watcher) reset() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.count)
+	clear(w.deleted)
+}
+
+// most is the largest number of label changes of one node, and how many nodes changed.
+func (w *watcher) most() (most, changed int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.count {
+		most = max(most, n)
+		changed++
+	}
+	return most, changed
+}
+
+func infraNode(name string) bool { return strings.HasPrefix(name, "infra") }

@@ -1,0 +1,141 @@
+package controlplane
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Kubelets stand in for those of all nodes: bound pods become Ready, deleted ones go. The scheduler and the DaemonSet controller are the real
+// ones.
+type Kubelets struct {
+	t testing.TB
+	c client.WithWatch
+
+	mu     sync.Mutex
+	broken map[string]bool // nodes whose pods never become Ready, as where no image can be pulled
+}
+
+// RunKubelets starts them; they end with the test.
+func RunKubelets(t testing.TB, c client.WithWatch) *Kubelets {
+	t.Helper()
+	k := &Kubelets{t: t, c: c, broken: map[string]bool{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	pods := make(chan *corev1.Pod, 10000)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(pods)
+		for ctx.Err() == nil {
+			k.watch(ctx, pods)
+		}
+	})
+	for range 8 {
+		wg.Go(func() {
+			for pod := range pods {
+				k.see(ctx, pod)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return k
+}
+
+// watch passes pods on until the API server ends it.
+func (k *Kubelets) watch(ctx context.Context, pods chan<- *corev1.Pod) {
+	w, err := k.c.Watch(ctx, &corev1.PodList{})
+	if err != nil {
+		return
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		if pod, ok := e.Object.(*corev1.Pod); ok && pod.Spec.NodeName != "" && e.Type != "DELETED" {
+			pods <- pod
+		}
+	}
+}
+
+func (k *Kubelets) see(ctx context.Context, pod *corev1.Pod) {
+	k.mu.Lock()
+	broken := k.broken[pod.Spec.NodeName]
+	k.mu.Unlock()
+	var err error
+	switch {
+	case pod.DeletionTimestamp != nil:
+		err = k.c.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+	case broken || pod.Status.Phase == corev1.PodRunning:
+		return
+	default:
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
+		err = k.c.Status().Update(ctx, pod)
+	}
+	// A conflict or a pod that is gone comes by the watch again, or not any more.
+	if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		k.t.Logf("fake kubelet of %s: %v", pod.Spec.NodeName, err)
+	}
+}
+
+// Break makes new pods on the nodes never Ready.
+func (k *Kubelets) Break(nodes ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, n := range nodes {
+		k.broken[n] = true
+	}
+}
+
+// Mend ends Break for all nodes; the pods there become Ready.
+func (k *Kubelets) Mend() {
+	k.t.Helper()
+	k.mu.Lock()
+	clear(k.broken)
+	k.mu.Unlock()
+	var pods corev1.PodList
+	if err := k.c.List(k.t.Context(), &pods); err != nil {
+		k.t.Fatal(err)
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.Spec.NodeName != "" {
+			k.see(k.t.Context(), p)
+		}
+	}
+}
+
+// AddNode makes a Ready node. It has Linux's label and those that are given.
+func AddNode(t testing.TB, c client.Client, name string, labels map[string]string, taints ...corev1.Taint) {
+	t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux", corev1.LabelHostname: name}},
+		Spec: corev1.NodeSpec{Taints: taints}}
+	for k, v := range labels {
+		n.Labels[k] = v
+	}
+	if err := c.Create(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	SetReady(t, c, name, corev1.ConditionTrue)
+}
+
+// SetReady says whether a node is up, as its kubelet would.
+func SetReady(t testing.TB, c client.Client, name string, status corev1.ConditionStatus) {
+	t.Helper()
+	Await(t, "node "+name+" takes its status", func() error {
+		n := &corev1.Node{}
+		if err := c.Get(t.Context(), client.ObjectKey{Name: name}, n); err != nil {
+			return err
+		}
+		now := metav1.Now()
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Reason: "Test", LastHeartbeatTime: now, LastTransitionTime: now}}
+		n.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("16Gi"), corev1.ResourcePods: resource.MustParse("110")}
+		n.Status.Capacity = n.Status.Allocatable
+		return c.Status().Update(t.Context(), n)
+	})
+}

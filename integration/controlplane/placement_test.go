@@ -1,0 +1,309 @@
+package controlplane
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/neardns/neardns/agent/controller/placement"
+)
+
+// The placements of the enhancement that this API is made after, from file to pods, on 50 nodes. Then one that no node satisfies.
+func TestSeed(t *testing.T) {
+	c := newCluster(t, 0, 44)
+	taint := func(key string) corev1.Taint { return corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule} }
+	AddNode(t, c.Client, "i1", map[string]string{"node-role.kubernetes.io/infra": ""}, taint("node-role.kubernetes.io/infra"))
+	AddNode(t, c.Client, "i2", map[string]string{"node-role.kubernetes.io/infra": ""}, taint("node-role.kubernetes.io/infra"))
+	AddNode(t, c.Client, "m1", map[string]string{"node-role.kubernetes.io/master": ""}, taint("node-role.kubernetes.io/master"))
+	AddNode(t, c.Client, "m2", map[string]string{"node-role.kubernetes.io/master": ""}, taint("node-role.kubernetes.io/master"))
+	AddNode(t, c.Client, "d1", nil, taint("dns-only"))
+	AddNode(t, c.Client, "d2", nil, taint("dns-only"))
+	c.controller()
+	workers := []string{}
+	for _, n := range c.nodes() {
+		if strings.HasPrefix(n.Name, "worker") {
+			workers = append(workers, n.Name)
+		}
+	}
+	for _, s := range []struct {
+		file string
+		want []string
+	}{
+		{"infra", []string{"i1", "i2"}},
+		{"masters", []string{"m1", "m2"}},
+		{"dns-only", slices.Concat([]string{"d1", "d2"}, workers)},
+	} {
+		text, err := os.ReadFile("../../conf/nodedns-" + s.file + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.apply(string(text))
+		took := c.reasons("Accepted Applied Available")
+		t.Logf("%s: applied after %s", s.file, took.Round(time.Millisecond))
+		if got := c.included(); !slices.Equal(got, s.want) {
+			t.Errorf("%s: %v, want %v", s.file, got, s.want)
+		}
+		if got := slices.Sorted(maps.Keys(c.caches())); !slices.Equal(got, s.want) {
+			t.Errorf("%s: caches on %v, want %v", s.file, got, s.want)
+		}
+	}
+	nodes, pods := c.nodes(), c.caches()
+	c.apply("{nodeSelector: {foo: bar}}")
+	patient(t, "foo: bar is refused", c.reasons("NoEligibleNodes Applied Available"), 2*time.Second)
+	if m := c.object().Status.Conditions[0].Message; !strings.Contains(m, "none of 50 nodes satisfies it: 50 nodes lack foo=bar") {
+		t.Errorf("message %q", m)
+	}
+	for i, n := range c.nodes() {
+		if !maps.Equal(n.Labels, nodes[i].Labels) {
+			t.Errorf("%s has other labels now", n.Name)
+		}
+	}
+	if !maps.Equal(pods, c.caches()) {
+		t.Error("pods changed")
+	}
+	Await(t, "an Event tells of it", func() error {
+		var list eventsv1.EventList
+		if err := c.Client.List(t.Context(), &list); err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.Reason == placement.NoEligibleNodes && e.Type == "Warning" && e.Regarding.Kind == "NodeDNS" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d Events", len(list.Items))
+	})
+	if err := c.Client.Delete(t.Context(), c.object()); err != nil {
+		t.Fatal(err)
+	}
+	Await(t, "every node has its cache back", func() error {
+		if n := len(c.caches()); n != 50 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+}
+
+// From every node to five and back: no pod that stays is touched, no node is patched twice, and an eligible node has a Ready cache throughout.
+func TestLarge(t *testing.T) {
+	const all, few = 500, 5
+	c := newCluster(t, few, all-few)
+	c.controller()
+	w := c.watch(infraNode)
+	before := c.caches()
+	c.apply(`{nodeSelector: {infra: ""}}`)
+	t.Logf("all to %d: %s", few, c.reasons("Accepted Applied Available").Round(time.Second))
+	if most, changed := w.most(); most != 1 || changed != all-few {
+		t.Errorf("%d nodes were patched, one of them %d times", changed, most)
+	}
+	after := c.caches()
+	if len(after) != few {
+		t.Errorf("%d caches", len(after))
+	}
+	w.reset()
+	c.apply(`{}`)
+	t.Logf("%d to all: %s", few, c.reasons("Accepted Applied Available").Round(time.Second))
+	if most, changed := w.most(); most != 1 || changed != all-few {
+		t.Errorf("%d nodes were patched, one of them %d times", changed, most)
+	}
+	end := c.caches()
+	for node, uid := range after {
+		if before[node] != uid || end[node] != uid {
+			t.Errorf("the pod on %s was not left alone", node)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.Logf("fewest eligible Ready caches at a time: %d", w.fewest)
+	for _, f := range w.faults {
+		t.Error(f)
+	}
+	if len(end) != all || w.fewest < 1 {
+		t.Errorf("%d caches at the end, %d at the fewest", len(end), w.fewest)
+	}
+}
+
+// What happens to nodes later does not take the last cache either, and all goes on by itself when it ends.
+func TestLater(t *testing.T) {
+	c := newCluster(t, 2, 18)
+	c.controller()
+	infra := []string{"infra000", "infra001"}
+	relabel := func(set bool) {
+		for _, name := range infra {
+			patch := []byte(`{"metadata":{"labels":{"infra":null}}}`)
+			if set {
+				patch = []byte(`{"metadata":{"labels":{"infra":""}}}`)
+			}
+			if err := c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, client.RawPatch("application/merge-patch+json", patch)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	taint := func(names []string, taints string) {
+		for _, name := range names {
+			if err := c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+				client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"taints":`+taints+`}}`))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.apply(`{nodeSelector: {infra: ""}, tolerations: []}`)
+	c.reasons("Accepted Applied Available")
+	stays := func(what, reasons string) {
+		t.Helper()
+		patient(t, what, c.reasons(reasons), 5*time.Second)
+		if got := c.included(); !slices.Equal(got, infra) || len(c.caches()) < len(infra) {
+			t.Errorf("%s: %v run the cache", what, got)
+		}
+	}
+	relabel(false)
+	stays("every eligible node is relabelled", "NoEligibleNodes NoReadyCache NoEligibleNodes")
+	relabel(true)
+	stays("labels are back", "Accepted Applied Available")
+	taint(infra, `[{"key":"x","effect":"NoSchedule"}]`)
+	stays("every eligible node is tainted", "NoEligibleNodes NoReadyCache NoEligibleNodes")
+	taint(infra, `null`)
+	stays("taints are gone", "Accepted Applied Available")
+	for _, name := range infra {
+		SetReady(t, c.Client, name, corev1.ConditionFalse)
+	}
+	stays("every eligible node is down", "Accepted Applied NoReadyCache")
+	for _, name := range infra {
+		SetReady(t, c.Client, name, corev1.ConditionTrue)
+	}
+	stays("nodes are up", "Accepted Applied Available")
+
+	// Amid a move: images that cannot be pulled, and kube-dns without endpoints.
+	c.apply(`{}`)
+	c.reasons("Accepted Applied Available")
+	c.apply(`{nodeSelector: {nobody: ""}}`)
+	c.reasons("NoEligibleNodes Applied Available")
+	c.kubelets.Break("worker000")
+	out := []byte(`{"metadata":{"labels":{"nobody":""}}}`)
+	var pods corev1.PodList
+	if err := c.Client.List(t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns"}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range pods.Items { // its present pod is Ready: the next one will not be
+		if p := &pods.Items[i]; p.Spec.NodeName == "worker000" {
+			if err := c.Client.Delete(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	Await(t, "the cache of worker000 is not Ready", func() error {
+		if c.caches()["worker000"] != "" {
+			return fmt.Errorf("it is")
+		}
+		return nil
+	})
+	if err := c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker000"}}, client.RawPatch("application/merge-patch+json", out)); err != nil {
+		t.Fatal(err)
+	}
+	patient(t, "no image on the only eligible node", c.reasons("Accepted NoReadyCache NoReadyCache"), 5*time.Second)
+	if got := len(c.included()); got != 20 {
+		t.Errorf("%d nodes run the cache, want all", got)
+	}
+	c.upstreams(0)
+	c.kubelets.Mend()
+	patient(t, "kube-dns has no endpoint", c.reasons("Accepted NoUpstream Available"), 5*time.Second)
+	if got := len(c.included()); got != 20 {
+		t.Errorf("%d nodes run the cache, want all", got)
+	}
+	c.upstreams(1)
+	c.reasons("Accepted Applied Available")
+	if got := c.included(); !slices.Equal(got, []string{"worker000"}) {
+		t.Errorf("%v run the cache", got)
+	}
+
+	// The only eligible node is deleted: those that left stay out, and say why; another eligible one mends it.
+	if err := c.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker000"}}); err != nil {
+		t.Fatal(err)
+	}
+	patient(t, "the eligible node is deleted", c.reasons("NoEligibleNodes Applied NoEligibleNodes"), 5*time.Second)
+	if err := c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker001"}}, client.RawPatch("application/merge-patch+json", out)); err != nil {
+		t.Fatal(err)
+	}
+	c.reasons("Accepted Applied Available")
+	if got := slices.Sorted(maps.Keys(c.caches())); !slices.Equal(got, []string{"worker001"}) {
+		t.Errorf("%v run the cache", got)
+	}
+}
+
+// The controller is killed at random points, the leader is stopped beyond its Lease, the API server is started anew.
+func TestKilled(t *testing.T) {
+	const kills = 100
+	c := newCluster(t, 3, 27)
+	w := c.watch(infraNode)
+	placements := []string{`{nodeSelector: {infra: ""}}`, `{}`}
+	random := rand.New(rand.NewPCG(1, 1))
+	for i := range kills {
+		c.apply(placements[i/5%2])
+		p := c.controller()
+		time.Sleep(time.Duration(500+random.IntN(1500)) * time.Millisecond) // this is the random point
+		p.Kill()
+		// A killed one does not give its Lease back; the next would wait for it.
+		if out, err := c.Kubectl("-n", "kube-system", "delete", "lease", "neardns-placement", "--ignore-not-found"); err != nil {
+			t.Fatal(out)
+		}
+	}
+	c.apply(placements[0])
+	first := c.controller()
+	c.reasons("Accepted Applied Available")
+	if got := c.included(); !slices.Equal(got, []string{"infra000", "infra001", "infra002"}) {
+		t.Errorf("%v run the cache", got)
+	}
+
+	second := c.controller()
+	c.apply(placements[1])
+	c.reasons("Accepted Applied Available")
+	stopped := time.Now()
+	if err := first.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	c.apply(placements[0])
+	c.reasons("Accepted Applied Available")
+	t.Logf("the other led and was done %s after the leader was stopped (bar 20 s for the lead)", time.Since(stopped).Round(time.Second))
+	if err := first.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-first.Ended():
+	case <-time.After(Patience):
+		t.Error("who lost the lead goes on")
+	case <-second.Ended():
+		t.Error("who leads has ended")
+	}
+	w.mu.Lock()
+	for _, f := range w.faults {
+		t.Error(f)
+	}
+	t.Logf("fewest eligible Ready caches at a time: %d", w.fewest)
+	w.mu.Unlock()
+
+	c.stopAPI()
+	c.stopAPI = c.RunAPIServer()
+	c.apply(placements[1])
+	Await(t, "every node has its cache back", func() error {
+		select {
+		case <-second.Ended():
+			second = c.controller() // as a Deployment does
+		default:
+		}
+		if n := len(c.included()); n != 30 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+}
