@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
+// What the controller writes.
 const (
 	// Label is what the controller sets on nodes, and Excluded its value on those that run no cache.
 	Label    = "neardns.io/cache"
@@ -38,6 +39,7 @@ type Node struct {
 // Cache is the state of the cache on a node.
 type Cache int
 
+// The states of a cache, the best one last.
 const (
 	NoCache      Cache = iota // there is no pod of it
 	UnreadyCache              // a pod is there, perhaps on its way out
