@@ -266,6 +266,16 @@ func TestKilled(t *testing.T) {
 			t.Fatal(out)
 		}
 	}
+	w.mu.Lock()
+	changes := 0
+	for _, n := range w.count {
+		changes += n
+	}
+	w.mu.Unlock()
+	// Kills that hit nobody at work show nothing.
+	if t.Logf("%d labels changed between %d kills", changes, kills); changes < kills {
+		t.Errorf("only %d labels changed", changes)
+	}
 	c.apply(placements[0])
 	first := c.controller()
 	c.reasons("Accepted Applied Available")
