@@ -1,0 +1,131 @@
+package generator
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/integration/bench/workload"
+)
+
+func TestHistogram(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var h, other Histogram
+	var all []time.Duration
+	for i := range 10_000 {
+		d := time.Duration(r.Int64N(1 << r.IntN(40)))
+		all = append(all, d)
+		if i%2 == 0 {
+			h.Note(d)
+		} else {
+			other.Note(d)
+		}
+	}
+	h.Merge(&other)
+	slices.Sort(all)
+	for _, share := range []float64{0.0001, 0.5, 0.9, 0.99, 0.999, 1} {
+		want := all[int(share*float64(len(all)))-1]
+		if got := h.At(share); got < want || float64(got) > float64(want)*1.016+1 {
+			t.Errorf("at %g: %v, want %v", share, got, want)
+		}
+	}
+	data, err := json.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Histogram
+	if err := json.Unmarshal(data, &back); err != nil || back != h || back.Count() != 10_000 {
+		t.Errorf("%v, %d", err, back.Count())
+	}
+	var none Histogram
+	none.Note(-time.Second)
+	if none.At(1) != 0 || (&Histogram{}).At(0.5) != 0 {
+		t.Error("less than nothing")
+	}
+	for _, bad := range []string{`[[-1,1]]`, `[[100000,1]]`, `[[1,-1]]`, `{}`} {
+		if json.Unmarshal([]byte(bad), &back) == nil {
+			t.Errorf("%s passes", bad)
+		}
+	}
+	for b := range len(h.counts) - 1 { // buckets leave no gap
+		if bucket(highest(b)) != b || bucket(highest(b)+1) != b+1 {
+			t.Fatalf("bucket %d ends at %d", b, highest(b))
+		}
+	}
+}
+
+// right packs the right answer to a question.
+func right(t testing.TB, q *workload.Question) []byte {
+	t.Helper()
+	var m dns.Msg
+	if err := m.Unpack(append([]byte{0, 7}, q.Wire...)); err != nil {
+		t.Fatal(err)
+	}
+	out, err := workload.Answer(&m).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// The right answer to each question of each workload passes, compressed or not; none passes for another question.
+func TestCheck(t *testing.T) {
+	for _, name := range workload.Names {
+		w, err := workload.New(name, 1, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var before []byte
+		for i := range min(len(w.Questions), 40) {
+			q := &w.Questions[i]
+			answer := right(t, q)
+			if got := check(answer, q, 0); got != "" {
+				t.Errorf("%s, %s: %s", name, q.Name, got)
+			}
+			var m dns.Msg
+			if err := m.Unpack(answer); err != nil {
+				t.Fatal(err)
+			}
+			m.Compress = false
+			if long, err := m.Pack(); err != nil || check(long, q, 0) != "" {
+				t.Errorf("%s, %s: uncompressed: %v %s", name, q.Name, err, check(long, q, 0))
+			}
+			if before != nil && check(before, q, 0) == "" {
+				t.Errorf("%s, %s: takes the answer to the question before", name, q.Name)
+			}
+			for n := range answer { // cut short
+				if n < len(answer)-1 && q.Count > 0 && check(answer[:n], q, 0) == "" && m.IsEdns0() == nil {
+					t.Errorf("%s, %s: %d of %d bytes pass", name, q.Name, n, len(answer))
+				}
+			}
+			before = answer
+		}
+	}
+}
+
+// Whatever comes, nothing is read beyond it, and what passes has the question, the code and the data of the right answer.
+func FuzzCheck(f *testing.F) {
+	var questions []workload.Question
+	for _, name := range []string{"W1", "W2", "W4", "W5", workload.Miss} {
+		w, err := workload.New(name, 1, true)
+		if err != nil {
+			f.Fatal(err)
+		}
+		questions = append(questions, w.Questions[0])
+		f.Add(len(questions)-1, right(f, &w.Questions[0]))
+	}
+	f.Fuzz(func(t *testing.T, n int, answer []byte) {
+		q := &questions[uint(n)%uint(len(questions))]
+		if check(answer, q, 0) != "" {
+			return
+		}
+		want := right(t, q)
+		if end := 2 + q.Length(); string(answer[12:end]) != string(want[12:end]) || answer[3]&0xf != want[3]&0xf || answer[2]&0x80 == 0 {
+			t.Errorf("%x passes for %x", answer, want)
+		}
+	})
+}
