@@ -53,7 +53,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build images demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-kubelet-dns test-manifests test-controller compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build images demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-kubelet-dns test-manifests test-controller compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -159,11 +159,25 @@ cutoff: deps build tools ## who is cut off from whom, and what pods see of it, c
 fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); with KEEP=a folder what is found is kept there and is no failure
 	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(if $(KEEP),-keep "$(KEEP)") $(if $(BUDGET),-budget $(BUDGET)) $(PKGS)
 
-bench: deps build tools ## measure plugin and agent beside what does the same work (SHORT=1: minutes); bin/bench.md, bin/bench.json
-	@$(GO) run ./integration/bench $(if $(SHORT),-short) $(BENCHFLAGS)
+# The servers that neardns is measured beside, dnsperf, and what draws PNG.
+PEERS := unbound:unbound dnsmasq:dnsmasq-base kresd:knot-resolver dnsdist:dnsdist pdns_recursor:pdns-recursor dnsperf:dnsperf rsvg-convert:librsvg2-bin taskset:util-linux
+BENCHRUN = bin/tools/bench $(if $(SHORT),-short) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(WITH),-with $(WITH)) $(if $(WORKLOADS),-workloads $(WORKLOADS)) $(if $(PARTS),-parts $(PARTS))
+bench: bench-deps ## measure plugin and agent beside stock CoreDNS, unbound, dnsmasq, knot-resolver, dnsdist and pdns-recursor: hours (SHORT=1: ten minutes; WITH=unbound, WORKLOADS=W1,W2, PARTS=plugin,memory,query,dnsperf, ROUNDS=9); bin/bench.md, .json, .svg, .png
+	@$(BENCHRUN)
 
-bench-check: ## bench that fails where a median is beyond its limit
-	@$(MAKE) bench BENCHFLAGS="-check $(BENCHFLAGS)"
+bench-check: bench-deps ## bench that fails where a figure is beyond its limit, or surely worse than in integration/bench/result.json
+	@$(BENCHRUN) -check
+
+bench-keep: bin/tools/bench ## make the last bench's result the committed one, and draw docs/performance.md and README.md from it
+	@bin/tools/bench -keep
+	@$(GO) test -count=1 -run '^TestFigures$$' ./integration/docs -update
+
+bench-deps: deps build tools bin/tools/bench
+	@integration/tools/deps $(PEERS)
+
+# Built, not run by `go run`, which would not pass a SIGTERM on; it is also the load generator that it starts in pods.
+bin/tools/bench: FORCE
+	@$(BUILD) -buildvcs=false -o $@ ./integration/bench
 
 FAULTS = $(if $(ONLY),-only $(ONLY)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SHORT),-short) $(if $(CHECK),-check) $(if $(LIST),-list) $(if $(JSON),-json $(JSON)) \
 	$(if $(ALONE),-alone) $(if $(BACKEND),-backend $(BACKEND)) $(if $(RENEW),-renew $(RENEW)) $(if $(LIFETIME),-lifetime $(LIFETIME))

@@ -3,23 +3,28 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"net/netip"
+	"encoding/xml"
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
-
+	"github.com/neardns/neardns/integration/bench/generator"
 	"github.com/neardns/neardns/integration/bench/paired"
+	"github.com/neardns/neardns/integration/bench/peers"
+	"github.com/neardns/neardns/integration/bench/workload"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
 func TestMain(m *testing.M) {
 	// The load generator is this program, so here it is the test binary.
-	if len(os.Args) == 2 && os.Args[1] == loadVerb {
-		if err := generate(os.Stdin, os.Stdout); err != nil {
+	if len(os.Args) == 2 && os.Args[1] == generator.Verb {
+		if err := generator.Main(os.Stdin, os.Stdout); err != nil {
 			println(err.Error())
 			os.Exit(1)
 		}
@@ -28,99 +33,21 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestQuestion(t *testing.T) {
-	wire := question(nil, 4711, 12, "bench.svc.cluster.local")
-	var m dns.Msg
-	if err := m.Unpack(wire); err != nil {
-		t.Fatal(err)
+// spread are ten rounds around a value.
+func spread(v float64) []float64 {
+	out := make([]float64, 10)
+	for i := range out {
+		out[i] = v * (1 + float64(i-5)/100)
 	}
-	if m.Id != 4711 || !m.RecursionDesired || len(m.Question) != 1 || m.Question[0] != (dns.Question{Name: "n0000012.bench.svc.cluster.local.", Qtype: dns.TypeA, Qclass: dns.ClassINET}) {
-		t.Errorf("%v", m)
-	}
-}
-
-// The generator sends nothing to addresses that may be somebody else's, and never without bounds.
-func TestLoadBounds(t *testing.T) {
-	good := load{Server: netip.MustParseAddrPort("10.96.0.10:53"), Sockets: 1, Window: 1, Count: 1}
-	if err := good.check(); err != nil {
-		t.Error(err)
-	}
-	for name, spoil := range map[string]func(*load){
-		"public address": func(l *load) { l.Server = netip.MustParseAddrPort("192.0.2.1:53") },
-		"no address":     func(l *load) { l.Server = netip.AddrPort{} },
-		"rate":           func(l *load) { l.Rate = 1_000_000 },
-		"duration":       func(l *load) { l.Duration = time.Hour },
-		"endless":        func(l *load) { l.Count = 0 },
-		"sockets":        func(l *load) { l.Sockets = 1000 },
-		"no socket":      func(l *load) { l.Sockets = 0 },
-		"window":         func(l *load) { l.Window = 10_000 },
-	} {
-		l := good
-		spoil(&l)
-		if err := l.check(); err == nil {
-			t.Errorf("%s: %+v passes", name, l)
-		}
-	}
-}
-
-// What is lost, refused or empty never counts as answered, at full speed and paced.
-func TestLoadCounts(t *testing.T) {
-	testutil.RequireRoot(t)
-	ns := testutil.NewNS(t, "load")
-	at := netip.MustParseAddrPort("127.0.0.1:53")
-	server := testutil.ServeDNS(t, ns, testutil.DNSConfig{Name: "S", Listen: []netip.AddrPort{at}, Quiet: true})
-	s := &stand{t: t, pod: &testutil.Pod{NetNS: ns}}
-	run := func(l load) (r result) {
-		t.Helper()
-		l.Server, l.Zone = at, "bench.test"
-		in, err := json.Marshal(l)
-		if err != nil {
-			t.Fatal(err)
-		}
-		self, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal([]byte(s.pod.RunInput(string(in), self, loadVerb)), &r); err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	for _, l := range []load{
-		{Names: 3, Sockets: 2, Window: 4, Count: 100},
-		{Unique: 1, Sockets: 2, Window: 4, Count: 100},
-		{Names: 3, Sockets: 2, Rate: 1000, Count: 100},
-	} {
-		server.Forget()
-		if r := run(l); r.Answered != 100 || r.Lost+r.Wrong != 0 || server.Questions("udp") != 100 || r.P50 <= 0 || r.P99 < r.P50 {
-			t.Errorf("%+v: %+v, %d questions seen", l, r, server.Questions("udp"))
-		}
-		server.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
-		if r := run(l); r.Answered != 0 || r.Wrong != 100 {
-			t.Errorf("SERVFAIL: %+v: %+v", l, r)
-		}
-		server.Behave(testutil.Behaviour{Drop: true})
-		l.Count = 2 * max(l.Window, 1) // one window a socket: each is waited for
-		if r := run(l); r.Answered != 0 || r.Lost != l.Count {
-			t.Errorf("nothing: %+v: %+v", l, r)
-		}
-		server.Behave(testutil.Behaviour{})
-	}
+	return out
 }
 
 func TestReport(t *testing.T) {
 	var r report
-	ten := func(v float64) []float64 {
-		out := make([]float64, 10)
-		for i := range out {
-			out[i] = v * (1 + float64(i-5)/100)
-		}
-		return out
-	}
-	r.compare("P", "good", "that", "ms", ten(1), ten(2), 1)
-	r.compare("P", "bad", "that", "ms", ten(3), ten(2), 1.2)
-	r.compare("P", "few", "that", "ms", ten(1)[:3], ten(2)[:3], 1)
-	r.compare("P", "told", "that", "ms", ten(3), ten(2), 0)
+	r.compare("P", "good", "that", "ms", spread(1), spread(2), 1)
+	r.compare("P", "bad", "that", "ms", spread(3), spread(2), 1.2)
+	r.compare("P", "few", "that", "ms", spread(1)[:3], spread(2)[:3], 1)
+	r.compare("P", "told", "that", "ms", spread(3), spread(2), 0)
 	r.value("Q", "size", "MB", []float64{4}, 6)
 	if got := r.exceeded(); len(got) != 2 || !strings.Contains(got[0], "bad") || !strings.Contains(got[1], "few") {
 		t.Errorf("exceeded: %q", got)
@@ -136,43 +63,270 @@ func TestReport(t *testing.T) {
 	if err := r.save(dir); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(filepath.Join(dir, "bench.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var back report
-	if err := json.Unmarshal(data, &back); err != nil || len(back.Rows) != 5 || len(back.Rows[0].OursRounds) != 10 {
+	back, err := load(filepath.Join(dir, "bench.json"))
+	if err != nil || len(back.Rows) != 5 || len(back.Rows[0].OursRounds) != 10 {
 		t.Errorf("%v, %+v", err, back)
 	}
 }
 
-func TestProcess(t *testing.T) {
-	if d, err := cpuTime(os.Getpid()); err != nil || d <= 0 {
-		t.Errorf("own CPU time %v, %v", d, err)
+// sampled are the servers of a sample.
+var sampled = []string{ours, plain, stock, "unbound"}
+
+// sample is a report with every figure of four servers: CoreDNS's is twice ours.
+func sample() *report {
+	r := &report{
+		Taken: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Machine: "2 CPUs (amd64), Linux 6.18", Noise: noise{Others: 0.01, OthersTo: 0.02, LagP99: 80 * time.Microsecond},
+		Servers: []version{{ours, ""}, {plain, ""}, {stock, "1.15"}, {"unbound", "1.17"}}, Questions: []questions{{ours, 500_000, 0, 0}, {plain, 600_000, 0, 0}, {stock, 400_000, 3, 1}, {"unbound", 900_000, 0, 0}},
 	}
-	if m, err := memoryOf(os.Getpid()); err != nil || m.RSS < m.Anonymous || m.PSS <= 0 {
-		t.Errorf("own memory %+v, %v", m, err)
+	for _, name := range workload.Names {
+		for _, m := range measures {
+			for _, f := range m.figures {
+				for i, s := range sampled {
+					for _, v := range spread([]float64{10, 8, 20, 5}[i]) {
+						r.add(cellKey{name, m.key, f}, s, v)
+					}
+				}
+			}
+		}
 	}
-	const nobody = 1 << 30
-	if _, err := cpuTime(nobody); err == nil {
-		t.Error("CPU time of nobody")
+	for _, k := range []cellKey{{memoryLoad, "start", "RSS"}, {memoryLoad, "full", "RSS"}, {idleLoad, "idle", "cpu"}, {dnsperfLoad, "full", "qps"}} {
+		for i, s := range sampled {
+			for _, v := range spread([]float64{30, 30, 60, 0}[i]) {
+				r.add(k, s, v)
+			}
+		}
 	}
-	if _, err := memoryOf(nobody); err == nil {
-		t.Error("memory of nobody")
+	r.compare(pluginPart, "ADD", "portmap, nftables, one port", "ms", spread(1), spread(9), 1)
+	r.value(sizePart, "plugin binary", "MB", []float64{5.34}, 6)
+	return r
+}
+
+func TestRender(t *testing.T) {
+	r := sample()
+	var out bytes.Buffer
+	r.markdown(&out)
+	golden.Check(t, "bench.md", out.String())
+	golden.Check(t, "page.md", r.page())
+	golden.Check(t, "bench.svg", r.svg())
+	var any struct {
+		XMLName xml.Name
+	}
+	if err := xml.Unmarshal([]byte(r.svg()), &any); err != nil || any.XMLName.Local != "svg" {
+		t.Errorf("the picture is no SVG: %v, %v", any.XMLName, err)
+	}
+	data, err := r.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back report
+	if err := json.Unmarshal(data, &back); err != nil || !reflect.DeepEqual(&back, r) {
+		t.Errorf("read back: %v", err)
+	}
+	if lines := bytes.Count(data, []byte("\n")); lines < len(r.Cells) || lines > len(r.Cells)+60 {
+		t.Errorf("%d cells in %d lines", len(r.Cells), lines)
 	}
 }
 
-// The whole run once, as short as it can be: it is here to show that it works, its figures are worth nothing.
+// A busy machine is named as such wherever figures are shown.
+func TestBusy(t *testing.T) {
+	r := sample()
+	for _, n := range []noise{{Others: 0.3}, {Others: 0.01, Unquiet: 2}} {
+		r.Noise = n
+		var out bytes.Buffer
+		r.markdown(&out)
+		for what, text := range map[string]string{"tables": out.String(), "page": r.page(), "picture": r.svg()} {
+			if !strings.Contains(text, "Taken on a busy machine") {
+				t.Errorf("%s: not marked, of %+v", what, n)
+			}
+		}
+	}
+	var n noise
+	for i := range 100 {
+		n.heard(time.Second, time.Duration(i)*10*time.Millisecond, 20*time.Millisecond)
+	}
+	n.lag.Note(time.Millisecond)
+	n.sumUp()
+	if n.Others != 0.5 || n.OthersTo != 0.9 || n.Steal != 0.02 || n.LagP99 < time.Millisecond || !n.busy() {
+		t.Errorf("%+v", n)
+	}
+}
+
+// The check finds what became worse beside most servers, and nothing else.
+func TestWorse(t *testing.T) {
+	change := func(k cellKey, server string, by float64) *report {
+		r := sample()
+		for i, c := range r.Cells {
+			if c.cellKey == k && c.Server == server {
+				for j := range c.Rounds {
+					r.Cells[i].Rounds[j] *= by
+				}
+			}
+		}
+		return r
+	}
+	cpu, hit := cellKey{"W1", "full", "server"}, cellKey{"W2", "1k", "hit"}
+	for name, c := range map[string]struct {
+		r    *report
+		want string
+	}{
+		"the same":             {sample(), ""},
+		"dearer":               {change(cpu, ours, 1.2), "W1, full, server: worse beside 2 of 2"},
+		"a little dearer":      {change(cpu, ours, 1.05), ""},
+		"cheaper":              {change(cpu, ours, 0.5), ""},
+		"one other is cheaper": {change(cpu, stock, 0.5), ""},
+		"fewer hits":           {change(hit, ours, 0.8), "W2, 1k, hit"},
+		"more hits":            {change(hit, ours, 1.3), ""},
+		"not judged":           {change(cellKey{"W1", "full", "qps"}, ours, 0.1), ""},
+	} {
+		got := strings.Join(c.r.worse(sample()), "\n")
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	few := sample()
+	for i := range few.Cells {
+		few.Cells[i].Rounds = few.Cells[i].Rounds[:paired.Least-1]
+	}
+	if got := few.worse(change(cpu, ours, 0.1)); len(got) > 0 {
+		t.Errorf("of too few rounds: %q", got)
+	}
+}
+
+// The page's drawn part is exchanged and the rest left alone; a page without a place for it is refused.
+func TestDrawInto(t *testing.T) {
+	r := sample()
+	once, err := r.drawInto("# P\n\n" + pageBegin + "what was\n" + pageEnd + "\n\nrest\n")
+	if err != nil || strings.Contains(once, "what was") || !strings.HasPrefix(once, "# P\n\n") || !strings.HasSuffix(once, pageEnd+"\n\nrest\n") {
+		t.Errorf("%v: %s", err, once)
+	}
+	if twice, err := r.drawInto(once); err != nil || twice != once {
+		t.Errorf("a second time: %v", err)
+	}
+	if _, err := r.drawInto("# P\n"); err == nil {
+		t.Error("a page without a place passes")
+	}
+}
+
+// What is drawn in the documents is the committed result.
+func TestCommitted(t *testing.T) {
+	r, err := load(filepath.Join("..", "..", committedResult))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, err := r.drawInto(string(text)); err != nil || want != string(text) {
+		t.Errorf("%s is not drawn from %s: run `make bench-keep`, or draw it with -keep: %v", page, committedResult, err)
+	}
+	picture, err := os.ReadFile(filepath.Join("..", "..", pagePicture))
+	if err != nil || string(picture) != r.svg() {
+		t.Errorf("%s is not drawn from %s: %v", pagePicture, committedResult, err)
+	}
+}
+
+func TestTurned(t *testing.T) {
+	first := map[string]int{}
+	for round := range 6 {
+		order := turned([]string{"a", "b", "c"}, round)
+		if len(order) != 3 || order[0] == order[1] || order[1] == order[2] || order[0] == order[2] {
+			t.Fatalf("round %d: %v", round, order)
+		}
+		first[order[0]]++
+	}
+	if first["a"] != 2 || first["b"] != 2 || first["c"] != 2 {
+		t.Errorf("first: %v", first)
+	}
+}
+
+func TestDnsperf(t *testing.T) {
+	const text = `Statistics:
+
+  Queries sent:         42000
+  Queries completed:    41990 (99.98%)
+  Queries lost:         10 (0.02%)
+  Queries interrupted:  0 (0.00%)
+
+  Response codes:       NOERROR 41990 (100.00%)
+  Run time (s):         1.000456
+  Queries per second:   41970.861527
+
+  Average Latency (s):  0.001450 (min 0.000050, max 0.005000)
+`
+	if p, err := parseDnsperf(text); err != nil || p != (perf{41990, 10, 41970.861527, 0.00145}) {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for _, bad := range []string{"", strings.ReplaceAll(text, "Queries lost", "x"), strings.ReplaceAll(text, "41990", "0")} {
+		if _, err := parseDnsperf(bad); err == nil {
+			t.Errorf("%q passes", bad)
+		}
+	}
+	w, err := workload.New("W1", seed, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Split(dnsperfInput(w), "\n"); len(lines) != len(w.Order)+1 || !strings.HasSuffix(lines[0], ".bench.svc.cluster.local A") || !strings.HasSuffix(lines[1], " AAAA") {
+		t.Errorf("%q", lines[:2])
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 0.5: "0.50", 12.34: "12.3", 999: "999", 1234: "1.2 ms", 12345: "12 ms", math.NaN(): ""} {
+		if got := value(v, figureTexts["p50"]); got != want {
+			t.Errorf("%v: %s, want %s", v, got, want)
+		}
+	}
+	for v, want := range map[float64]string{1: "1", 999: "999", 1000: "1,000", 1234567: "1,234,567"} {
+		if got := thousands(v); got != want {
+			t.Errorf("%v: %s, want %s", v, got, want)
+		}
+	}
+	if round(123456) != 123500 || round(0.0012345) != 0.001235 || round(0) != 0 {
+		t.Error("four digits")
+	}
+}
+
+func TestOptions(t *testing.T) {
+	good := bench{rounds: 1, parts: allParts, with: allServers(), workloads: workload.Names}
+	if err := good.options(); err != nil {
+		testutil.Skip(t, err.Error())
+	}
+	for name, spoil := range map[string]func(*bench){
+		"parts": func(b *bench) { b.parts = []string{"queries"} }, "with": func(b *bench) { b.with = []string{"bind"} },
+		"workloads": func(b *bench) { b.workloads = []string{"W0"} }, "rounds": func(b *bench) { b.rounds = 0 },
+	} {
+		b := good
+		spoil(&b)
+		if err := b.options(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// found tells whether a peer is installed: `make bench` sees to that, `make test` does not.
+func (b *bench) found(p peers.Peer) bool {
+	_, err := peers.Find(p.Program)
+	return err == nil
+}
+
+// The whole run once, as short as it can be and with few servers: it shows that it works, its figures are worth nothing.
 func TestOnce(t *testing.T) {
 	if testing.Short() {
-		testutil.Skip(t, "takes half a minute; not with -short")
+		testutil.Skip(t, "takes a quarter of a minute; not with -short")
 	}
 	testutil.RequireRoot(t)
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{short: true, rounds: 1, parts: allParts, root: root}
+	b := &bench{short: true, rounds: 1, parts: []string{"plugin", "memory", "query"}, with: []string{stock}, workloads: []string{"W8"}, root: root}
+	if err := b.options(); err != nil {
+		testutil.Skip(t, err.Error())
+	}
+	if peer := peers.All()[0]; b.found(peer) {
+		b.with = append(b.with, peer.Name)
+	}
 	for _, name := range programs {
 		if _, err := os.Stat(b.bin(name)); err != nil {
 			testutil.Skip(t, "no bin/"+name+": `make build tools` makes it")
@@ -189,12 +343,24 @@ func TestOnce(t *testing.T) {
 			t.Errorf("%s: %v, at most %v %s", w.Subject, w.Ours.Median, w.Limit, w.Unit)
 		}
 	}
-	for _, part := range []string{pluginPart, insidePart, memoryPart, queryPart, sizePart} {
+	for _, part := range []string{pluginPart, insidePart, sizePart} {
 		if !seen[part] {
 			t.Errorf("nothing about %q", part)
 		}
 	}
-	if paired.Rounds < 9 {
-		t.Error("too few rounds")
+	for _, st := range b.stands {
+		s := st.name
+		for _, k := range []cellKey{{"W8", "full", "server"}, {"W8", "1k", "p99"}, {"W8", "1k", "hit"}, {memoryLoad, "full", "RSS"}} {
+			if v := b.median(k, s); !(v > 0) {
+				t.Errorf("%s, %v: %v", s, k, v)
+			}
+		}
+		if v := b.median(cellKey{"W8", "restart", "lost"}, s); math.IsNaN(v) {
+			t.Errorf("%s: nothing about a restart", s)
+		}
 	}
+	if b.Noise.Others < 0 || b.Noise.Others > 1 || b.Noise.LagP99 == 0 {
+		t.Errorf("noise %+v", b.Noise)
+	}
+	fmt.Fprintln(t.Output(), b.Noise.String())
 }

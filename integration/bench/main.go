@@ -1,11 +1,14 @@
 // Command bench measures what neardns costs, beside what does the same work: the plugin's calls beside the bare netlink
-// transaction and the reference portmap plugin, the agent beside a stock CoreDNS set up as NodeLocal DNSCache. It is what
-// `make bench` runs. Everything compared is measured in turn, round by round, on one machine; see paired for the sums.
+// transaction and the reference portmap plugin; the agent beside a stock CoreDNS set up as NodeLocal DNSCache and beside the other
+// DNS servers that an operator may put there (package peers), each asked the workloads W1 to W9 (package workload) by a load
+// generator (package generator). It is what `make bench` runs. Everything compared is measured in turn, round by round, on one
+// machine; see paired for the sums.
 //
 // It sends packets only to addresses in network namespaces that it makes, and changes nothing of the machine's own network.
 //
 // Failure policy: a measurement that cannot be trusted (answers lost or wrong, a server gone) ends the run with the reason
-// and no report. Limits are judged with -check alone: on a busy machine a figure may be beyond one by chance.
+// and no report. Limits, and the committed result, are judged with -check alone: on a busy machine a figure may be beyond one by
+// chance. A busy machine is waited for, for a while, and told of.
 package main
 
 import (
@@ -25,68 +28,131 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/integration/bench/generator"
 	"github.com/neardns/neardns/integration/bench/paired"
+	"github.com/neardns/neardns/integration/bench/peers"
+	"github.com/neardns/neardns/integration/bench/procstat"
+	"github.com/neardns/neardns/integration/bench/workload"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// loadVerb makes this program the load generator.
-const loadVerb = "load"
-
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == loadVerb {
-		if err := generate(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	if len(os.Args) > 1 && os.Args[1] == generator.Verb {
+		exit(generator.Main(os.Stdin, os.Stdout))
 	}
 	b := &bench{}
-	var parts string
-	flag.BoolVar(&b.short, "short", false, "measure shorter in each round: about two minutes in all")
+	var parts, with, workloads string
+	flag.BoolVar(&b.short, "short", false, "measure shorter in each round: ten minutes in all")
 	flag.IntVar(&b.rounds, "rounds", paired.Rounds, "interleaved rounds")
 	flag.StringVar(&parts, "parts", strings.Join(allParts, ","), "what to measure")
-	check := flag.Bool("check", false, "exit with 1 where a median is beyond its limit")
+	flag.StringVar(&with, "with", strings.Join(allServers(), ","), "the servers to measure neardns beside")
+	flag.StringVar(&workloads, "workloads", strings.Join(workload.Names, ","), "what to ask")
+	check := flag.Bool("check", false, "exit with 1 where a median is beyond its limit, or worse than in the committed result")
+	kept := flag.Bool("keep", false, "measure nothing: make the last run's result the committed one, and draw the documents from it")
 	flag.Parse()
-	b.parts = strings.Split(parts, ",")
+	if *kept {
+		exit(keep("."))
+	}
+	b.parts, b.with, b.workloads = strings.Split(parts, ","), strings.Split(with, ","), strings.Split(workloads, ",")
+	b.patience = 30 * time.Minute
+	if b.short {
+		b.patience = 20 * time.Second
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	err := b.main(ctx)
 	stop()
 	if err == nil && *check {
-		if bad := b.exceeded(); len(bad) > 0 {
-			err = errors.New("beyond its limit:\n  " + strings.Join(bad, "\n  "))
-		}
+		err = b.check()
 	}
+	exit(err)
+}
+
+func exit(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+	os.Exit(0)
+}
+
+// check holds the run against its limits and against the committed result.
+func (b *bench) check() error {
+	bad := b.exceeded()
+	committed, err := load(filepath.Join(b.root, committedResult))
+	if err != nil {
+		return err
+	}
+	if bad = append(bad, b.worse(committed)...); len(bad) == 0 {
+		return nil
+	}
+	why := "beyond its limit, or worse than the committed result"
+	if b.Noise.busy() || committed.Noise.busy() {
+		why += " (this machine or the one of the committed result was busy: measure again before you believe it)"
+	}
+	return errors.New(why + ":\n  " + strings.Join(bad, "\n  "))
 }
 
 // programs of bin/ that are measured.
 var programs = []string{"neardns", "neardns-agent", "tools/coredns", "tools/portmap"}
 
 // allParts in the order of the report.
-var allParts = []string{"plugin", "memory", "query"}
+var allParts = []string{"plugin", "memory", "query", "dnsperf"}
+
+// plainOption is how -with names neardns without hits answered before CoreDNS.
+const plainOption = "plain"
+
+// allServers are what neardns is measured beside.
+func allServers() []string {
+	out := []string{plainOption, stock}
+	for _, p := range peers.All() {
+		out = append(out, p.Name)
+	}
+	return out
+}
 
 // bench is one run.
 type bench struct {
 	report
-	t      testutil.TB
-	short  bool
-	rounds int
-	parts  []string
-	root   string // the repository
-	dir    string
+	t         testutil.TB
+	short     bool
+	rounds    int
+	parts     []string
+	with      []string
+	workloads []string
+	patience  time.Duration // with a machine that is not quiet, in all
+	root      string        // the repository
+	dir       string
+	stands    []*stand
+	softIRQ   []int // the kernel's threads
+	node      int   // how many of what a run watches are the node's work for one server
+}
+
+func (b *bench) options() error {
+	for _, o := range []struct {
+		flag       string
+		given, all []string
+	}{{"-parts", b.parts, allParts}, {"-with", b.with, allServers()}, {"-workloads", b.workloads, workload.Names}} {
+		for _, p := range o.given {
+			if !slices.Contains(o.all, p) {
+				return fmt.Errorf("%s: %q is none of %s", o.flag, p, strings.Join(o.all, ", "))
+			}
+		}
+	}
+	if b.rounds < 1 || b.rounds > 100 {
+		return fmt.Errorf("-rounds %d is not 1 to 100", b.rounds)
+	}
+	if runtime.NumCPU() < 2 {
+		return errors.New("needs two CPUs: one for the server, one for the client")
+	}
+	return nil
 }
 
 func (b *bench) main(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, to make network namespaces and packet rules")
 	}
-	for _, p := range b.parts {
-		if !slices.Contains(allParts, p) {
-			return fmt.Errorf("-parts: %q is none of %s", p, strings.Join(allParts, ", "))
-		}
+	if err := b.options(); err != nil {
+		return err
 	}
 	var err error
 	if b.root, err = os.Getwd(); err != nil {
@@ -114,16 +180,40 @@ func (b *bench) run(t testutil.TB) {
 	if slices.Contains(b.parts, "plugin") {
 		b.plugin()
 	}
-	if slices.Contains(b.parts, "memory") || slices.Contains(b.parts, "query") {
-		ours, stock := ourStand(b), stockStand(b)
-		if slices.Contains(b.parts, "memory") {
-			b.memory(ours, stock)
-		}
-		if slices.Contains(b.parts, "query") {
-			b.query(ours, stock)
+	if slices.ContainsFunc(b.parts, func(p string) bool { return p != "plugin" }) {
+		b.serve()
+	}
+	b.Noise.sumUp()
+	t.Logf("took %v", time.Since(begun).Round(time.Second))
+}
+
+// serve starts all servers, each on a node of its own, and measures them.
+func (b *bench) serve() {
+	var err error
+	b.softIRQ, err = procstat.SoftIRQ()
+	b.must(err)
+	b.stands = append(b.stands, ourStand(b, ours))
+	if slices.Contains(b.with, plainOption) {
+		b.stands = append(b.stands, ourStand(b, plain))
+	}
+	if slices.Contains(b.with, stock) {
+		b.stands = append(b.stands, stockStand(b))
+	}
+	for _, p := range peers.All() {
+		if slices.Contains(b.with, p.Name) {
+			b.stands = append(b.stands, peerStand(b, p))
 		}
 	}
-	t.Logf("took %v", time.Since(begun).Round(time.Second))
+	for _, s := range b.stands {
+		b.Servers = append(b.Servers, version{s.name, s.version})
+	}
+	b.t.Logf("%d servers are up", len(b.stands))
+	if slices.Contains(b.parts, "memory") {
+		b.memory(b.stands)
+	}
+	if slices.Contains(b.parts, "query") {
+		b.query(b.stands)
+	}
 }
 
 // memoryFolder is where the runtime's state is on a real node: a file system in memory.
@@ -152,12 +242,12 @@ func (b *bench) folder(name string) string {
 	return dir
 }
 
-// long scales how long something is measured in one round.
-func (b *bench) long(d time.Duration) time.Duration {
+// long is how long something is measured in one round.
+func (b *bench) long(full, short time.Duration) time.Duration {
 	if b.short {
-		return d / 2
+		return short
 	}
-	return d
+	return full
 }
 
 // build compiles a program of the repository as the products are compiled.

@@ -13,6 +13,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
+// transaction is what an ADD cannot do without.
+const transaction = "a process that only makes the transaction"
+
 // pair is a subject that does and one that undoes.
 type pair struct {
 	name     string
@@ -160,8 +163,8 @@ func (b *bench) pluginRows(wall, cpu map[string][]float64) {
 			b.compare(pluginPart, verb+subject, than, "ms", wall[our], wall[their], limit)
 			b.compare(pluginPart, verb+subject+", CPU time", than, "ms", cpu[our], cpu[their], 0)
 		}
-		compare("", "a process that only makes the transaction", ours, verb+" bare", bareLimit)
-		compare(", dual stack", "a process that only makes the transaction", ours+" dual stack", verb+" bare dual stack", bareLimit)
+		compare("", transaction, ours, verb+" bare", bareLimit)
+		compare(", dual stack", transaction, ours+" dual stack", verb+" bare dual stack", bareLimit)
 		compare("", "portmap, nftables, one port", ours, verb+" portmap", 1)
 		for _, beside := range []string{"10,000 nft rules on the host", "10,000 iptables rules on the host", "10,000 nft rules in the pod"} {
 			compare(" beside "+beside, "the same without", ours+" "+beside, ours, besideLimit)

@@ -1,82 +1,263 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"runtime"
 	"slices"
 	"time"
+
+	"github.com/neardns/neardns/integration/bench/generator"
+	"github.com/neardns/neardns/integration/bench/paired"
+	"github.com/neardns/neardns/integration/bench/procstat"
+	"github.com/neardns/neardns/integration/bench/workload"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
+// The kernel's numbers of the CPUs. The upstream, which is this process, runs where it can.
 const (
-	queryPart = "Queries from a pod: agent beside a stock CoreDNS set up as NodeLocal DNSCache"
-	hitNames  = 160
-	turns     = 4 // of each server, in one round of one kind
+	serverCPU = 0
+	clientCPU = 1
 )
 
-// query asks both servers from a pod of their node, through the pod's veth and all rules, and counts the CPU time that the
-// server's process takes per answer. A round of one kind is several short turns of each server, in the order ABBABAAB.
-func (b *bench) query(ours, stock *stand) {
-	kinds := []struct {
-		name  string
-		limit float64
-		load  load
-	}{
-		{"hit, at full speed", 1, load{Names: hitNames, Sockets: 2, Window: 16, Duration: b.long(400 * time.Millisecond)}},
-		{"hit, 2,000 a second", 0, load{Names: hitNames, Sockets: 2, Rate: 2000, Duration: b.long(400 * time.Millisecond)}},
-		{"miss, at full speed", 1, load{Unique: 1, Sockets: 2, Window: 16, Duration: b.long(400 * time.Millisecond)}},
-		{"miss, 1,000 a second", 0, load{Unique: 1, Sockets: 2, Rate: 1000, Duration: b.long(400 * time.Millisecond)}},
-	}
-	type figures struct{ server, both, rate, p50, p99 []float64 }
-	got := map[*stand][]figures{ours: make([]figures, len(kinds)), stock: make([]figures, len(kinds))}
-	idle := map[*stand][]float64{}
-	warm := load{Names: hitNames, Sockets: 2, Window: 16, Duration: time.Second}
-	ours.ask(warm)
-	stock.ask(warm)
-	for round := range b.rounds {
-		order := []*stand{ours, stock}
-		if round%2 == 1 {
-			slices.Reverse(order)
-		}
-		for i, k := range kinds {
-			server, sum := map[*stand]time.Duration{}, map[*stand]*result{ours: {}, stock: {}}
-			for turn := range turns {
-				for j := range order {
-					s := order[(j+(turn+1)/2)%2]
-					before := s.cpu()
-					r := s.ask(k.load)
-					server[s] += s.cpu() - before
-					sum[s].add(r)
-				}
-			}
+// seed of the workloads: every run asks the same.
+const seed = 1
+
+// window is how many questions are in flight at full speed, on all sockets together.
+const window = 64
+
+// measure is one way of asking a workload.
+type measure struct {
+	key, text   string
+	rate        int
+	window      int // questions in flight on all sockets, where there is no rate
+	sockets     int // 0: the workload's
+	cpu         int // of the client
+	full, short time.Duration
+	only        string // in a short run: of this workload alone
+	figures     []string
+}
+
+var percentiles = []string{"p50", "p90", "p99", "p99.9"}
+
+// measures of each workload, in the order of the report.
+var measures = []measure{
+	{key: "full", text: "full speed, client and server on a core each", window: window, sockets: 2, cpu: clientCPU, full: time.Second, short: 150 * time.Millisecond, figures: []string{"qps", "server", "node", "hit", "lost"}},
+	{key: "shared", text: "full speed, client and server on one core", window: window, sockets: 2, cpu: serverCPU, full: time.Second, short: 150 * time.Millisecond, only: "W1", figures: []string{"qps", "lost"}},
+	{key: "one", text: "one in flight", window: 1, sockets: 1, cpu: clientCPU, full: 2 * time.Second, short: 200 * time.Millisecond, only: "W1", figures: percentiles},
+	{key: "100", text: "100 a second", rate: 100, cpu: clientCPU, full: 3 * time.Second, short: 250 * time.Millisecond, only: "W1", figures: slices.Concat([]string{"server", "node", "hit", "lost"}, percentiles)},
+	{key: "1k", text: "1,000 a second", rate: 1000, cpu: clientCPU, full: 4 * time.Second, short: 200 * time.Millisecond, figures: slices.Concat([]string{"server", "node", "hit", "lost"}, percentiles)},
+	{key: "10k", text: "10,000 a second", rate: 10_000, cpu: clientCPU, full: 3 * time.Second, short: 200 * time.Millisecond, only: "W1", figures: slices.Concat([]string{"server", "node", "hit", "lost"}, percentiles)},
+}
+
+// query asks every server every workload in every way, round by round, in an order that turns.
+func (b *bench) query(stands []*stand) {
+	for round := range b.queryRounds() {
+		order := turned(stands, round)
+		for _, name := range b.workloads {
+			w, err := workload.New(name, seed, b.short)
+			b.must(err)
+			b.quiet(stands)
 			for _, s := range order {
-				r, f := sum[s], &got[s][i]
-				perAnswer := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 / float64(r.Answered) }
-				f.server = append(f.server, perAnswer(server[s]))
-				f.both = append(f.both, perAnswer(server[s]+r.CPU))
-				f.rate = append(f.rate, float64(r.Answered)/r.Took.Seconds())
-				f.p50 = append(f.p50, float64(r.P50.Microseconds())/turns)
-				f.p99 = append(f.p99, float64(r.P99.Microseconds())/turns)
+				b.workload(s, w)
 			}
 		}
-		before := map[*stand]time.Duration{ours: ours.cpu(), stock: stock.cpu()}
+		b.idle(stands)
+		if slices.Contains(b.parts, "dnsperf") {
+			for _, s := range order {
+				b.dnsperf(s)
+			}
+		}
+		b.t.Logf("round %d of %d", round+1, b.queryRounds())
+	}
+	for _, s := range stands {
+		b.Questions = append(b.Questions, questions{s.name, s.answered, s.lost, s.wrong})
+		if s.again > 0 {
+			b.remark("%d runs of %s were made again, because most of their questions had no answer.", s.again, s.name)
+		}
+		if s.wrong > 0 {
+			b.remark("%s gave %d wrong answers. The first: %s.", s.name, s.wrong, s.firstWrong)
+		}
+	}
+}
+
+// queryRounds is how often every server is asked. Six rounds are the least whose interval holds the median with 95 %.
+func (b *bench) queryRounds() int {
+	if b.short {
+		return min(b.rounds, paired.Least)
+	}
+	return b.rounds
+}
+
+// turned is a different order for each round: every server is first, second and so on in turn, and has both neighbours.
+func turned[T any](all []T, round int) []T {
+	out := make([]T, 0, len(all))
+	for i := range all {
+		out = append(out, all[(i+round)%len(all)])
+	}
+	if round%2 == 1 {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+// workload asks one server one workload in all ways, warm.
+func (b *bench) workload(s *stand, w *workload.Workload) {
+	if w.Name != workload.Miss {
+		s.ask(generator.Load{Workload: w.Name, Seed: seed, Small: b.short, Each: true, Sockets: 2, Window: 16})
+	}
+	for _, m := range measures {
+		if b.short && m.only != "" && m.only != w.Name || w.Name == workload.Miss && m.rate > 1000 {
+			continue
+		}
+		r, misses := s.measured(b.load(m, w))
+		b.take(w.Name, m, s, r, misses)
+	}
+	if w.Restart {
+		b.restart(s, w)
+	}
+}
+
+func (b *bench) load(m measure, w *workload.Workload) generator.Load {
+	l := generator.Load{Workload: w.Name, Seed: seed, Small: b.short, Rate: m.rate, Sockets: m.sockets, CPU: 1 + m.cpu, Duration: b.long(m.full, m.short)}
+	if m.key == "full" || m.key == "shared" {
+		if w.Sockets != workload.Sockets {
+			l.Sockets = w.Sockets
+		}
+		l.Window = max(1, m.window/l.Sockets)
+		if w.Name == workload.Miss {
+			l.Window /= 2 // a miss takes a place in the server for as long as the upstream takes
+		}
+	} else if m.rate == 0 {
+		l.Window = m.window
+	}
+	return l
+}
+
+// take takes the figures of one run in.
+func (b *bench) take(workloadName string, m measure, s *stand, r *generator.Result, misses int64) {
+	perAnswer := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 / float64(r.Answered) }
+	all := r.Took * time.Duration(r.Machine.CPUs)
+	b.Noise.heard(all, max(0, all-r.Machine.Idle-r.CPU-sum(r.Ran)), r.Machine.Steal)
+	values := map[string]float64{
+		"qps": float64(r.Answered) / r.Took.Seconds(), "server": perAnswer(r.Ran[0]), "node": perAnswer(r.CPU + sum(r.Ran[:b.node])),
+		"hit": 100 * (1 - min(1, float64(misses)/float64(r.Asked))), "lost": unanswered(r),
+	}
+	for figure, share := range map[string]float64{"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999} {
+		values[figure] = float64(r.Times.At(share).Nanoseconds()) / 1e3
+	}
+	for _, f := range m.figures {
+		b.add(cellKey{workloadName, m.key, f}, s.name, values[f])
+	}
+	if m.rate > 0 {
+		b.Noise.lag.Merge(&r.Lag)
+	}
+}
+
+// unanswered is the share of questions without a right answer, in percent.
+func unanswered(r *generator.Result) float64 {
+	return 100 * float64(r.Lost+r.Failed+r.Wrong) / float64(r.Asked)
+}
+
+// restart asks 1,000 a second while the server ends and starts anew, and tells what that cost.
+func (b *bench) restart(s *stand, w *workload.Workload) {
+	length := b.long(2*time.Second, time.Second)
+	type outcome struct {
+		r   *generator.Result
+		err error
+	}
+	done := make(chan outcome, 1)
+	run := s.prepare(generator.Load{Workload: w.Name, Seed: seed, Small: b.short, Rate: 1000, CPU: 1 + clientCPU, Duration: length})
+	go func() {
+		r, err := run()
+		done <- outcome{r, err}
+	}()
+	b.rest(length / 4)
+	s.down()
+	s.up()
+	o := <-done
+	b.must(o.err)
+	b.add(cellKey{w.Name, "restart", "lost"}, s.name, unanswered(o.r))
+	b.add(cellKey{w.Name, "restart", "p99"}, s.name, float64(o.r.Times.At(0.99).Nanoseconds())/1e3)
+}
+
+// idle is what the servers run while nobody asks, in percent of one CPU.
+func (b *bench) idle(stands []*stand) {
+	before := map[*stand]time.Duration{}
+	for _, s := range stands {
+		before[s] = s.cpu()
+	}
+	begun := time.Now()
+	b.rest(b.long(2*time.Second, 500*time.Millisecond))
+	for _, s := range stands {
+		b.add(cellKey{idleLoad, "idle", "cpu"}, s.name, 100*float64(s.cpu()-before[s])/float64(time.Since(begun)))
+	}
+}
+
+// watched are the processes whose CPU time a run takes: the server, what else of the node works for its questions (the upstream,
+// which is this process, and the kernel's threads; b.node of them in all), and the other servers, which are no noise.
+func (b *bench) watched(s *stand) []int {
+	pids := append([]int{s.server.PID(), os.Getpid()}, b.softIRQ...)
+	b.node = len(pids)
+	for _, o := range b.stands {
+		if o != s {
+			pids = append(pids, o.server.PID())
+		}
+	}
+	return pids
+}
+
+func sum(all []time.Duration) (d time.Duration) {
+	for _, one := range all {
+		d += one
+	}
+	return d
+}
+
+// quietShare is how much of all CPUs others may use where a run counts as undisturbed.
+const quietShare = 0.04
+
+// quiet waits until the machine has nothing else to do, as long as the run has patience for that.
+func (b *bench) quiet(stands []*stand) {
+	look := b.long(time.Second, 200*time.Millisecond)
+	for b.Noise.Waited < b.patience {
 		begun := time.Now()
-		b.rest(b.long(2 * time.Second))
-		for _, s := range order {
-			idle[s] = append(idle[s], 100*float64(s.cpu()-before[s])/float64(time.Since(begun)))
+		share := b.others(stands, look)
+		b.Noise.Waited += time.Since(begun)
+		if share < quietShare {
+			return
 		}
 	}
-	ours.trust()
-	stock.trust()
-	b.note("Questions lost: %d of %d (neardns), %d of %d (CoreDNS).", ours.lost, ours.lost+ours.answered, stock.lost, stock.lost+stock.answered)
-	for i, k := range kinds {
-		o, t := got[ours][i], got[stock][i]
-		b.compare(queryPart, k.name+": server's CPU per answer", "CoreDNS", "us", o.server, t.server, k.limit)
-		b.compare(queryPart, k.name+": server's and client's CPU per answer", "CoreDNS", "us", o.both, t.both, 0)
-		if k.load.Rate == 0 {
-			b.compare(queryPart, k.name+": answers per second", "CoreDNS", "/s", o.rate, t.rate, 0)
-		} else {
-			b.compare(queryPart, k.name+": median time", "CoreDNS", "us", o.p50, t.p50, 0)
-			b.compare(queryPart, k.name+": 99th percentile", "CoreDNS", "us", o.p99, t.p99, 0)
+	b.Noise.Unquiet++
+}
+
+// others is the share of all CPUs that others than the servers use, while nobody asks.
+func (b *bench) others(stands []*stand, d time.Duration) float64 {
+	ran := func() (own time.Duration) {
+		for _, s := range stands {
+			own += s.cpu()
 		}
+		d, err := procstat.CPU(os.Getpid())
+		b.must(err)
+		return own + d
 	}
-	b.compare(queryPart, "nobody asks: CPU, percent of one", "CoreDNS", "%", idle[ours], idle[stock], 0)
-	b.note("The agent's CPU holds its probing, which costs the same at every load: at a fixed rate it weighs more, and stands alone where nobody asks. Limits are for full speed.")
+	before, err := procstat.Now()
+	b.must(err)
+	own, begun := ran(), time.Now()
+	b.rest(d)
+	after, err := procstat.Now()
+	b.must(err)
+	m, all := after.Sub(before), time.Since(begun)*time.Duration(runtime.NumCPU())
+	return max(0, float64(all-m.Idle-(ran()-own))/float64(all))
+}
+
+// rest waits until so much time has gone by, in which nobody asks anything.
+func (b *bench) rest(d time.Duration) {
+	until := time.Now().Add(d)
+	testutil.Eventually(b.t, d+time.Minute, func() error {
+		if time.Now().Before(until) {
+			return fmt.Errorf("still resting")
+		}
+		return nil
+	})
 }

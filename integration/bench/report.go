@@ -7,10 +7,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/neardns/neardns/integration/bench/paired"
+	"github.com/neardns/neardns/integration/bench/workload"
 )
 
 // row is one line of the report: a subject, what it is held against, and the ratio between them, all over rounds.
@@ -31,11 +33,29 @@ type row struct {
 
 // report is what a run found.
 type report struct {
-	Taken   time.Time `json:"taken"`
-	Machine string    `json:"machine"`
-	Short   bool      `json:"short"`
-	Notes   []string  `json:"notes"`
-	Rows    []row     `json:"rows"`
+	Taken     time.Time   `json:"taken"`
+	Machine   string      `json:"machine"`
+	Short     bool        `json:"short"`
+	Noise     noise       `json:"noise"`
+	Servers   []version   `json:"servers"`
+	Questions []questions `json:"questions"`
+	Notes     []string    `json:"notes"`
+	Rows      []row       `json:"rows"`  // of the plugin: each beside what does the same work
+	Cells     []cell      `json:"cells"` // of the servers: each figure of each
+}
+
+// version is what a server says about itself.
+type version struct {
+	Server  string `json:"server"`
+	Version string `json:"version"`
+}
+
+// questions are those of all measured runs of a server.
+type questions struct {
+	Server   string `json:"server"`
+	Answered int    `json:"answered"`
+	Lost     int    `json:"lost"` // or failed
+	Wrong    int    `json:"wrong"`
 }
 
 // compare adds a row for two series of rounds.
@@ -52,7 +72,8 @@ func (r *report) value(part, subject, unit string, rounds []float64, limit float
 	r.Rows = append(r.Rows, row{Part: part, Subject: subject, Unit: unit, Ours: paired.Median(rounds), Limit: limit, OursRounds: rounds})
 }
 
-func (r *report) note(format string, args ...any) {
+// remark adds a sentence.
+func (r *report) remark(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
@@ -70,7 +91,7 @@ func (w row) verdict() string {
 	switch {
 	case w.Limit == 0:
 		return ""
-	case math.IsNaN(e.Median) || e.N < paired.Rounds && w.Than != "":
+	case math.IsNaN(e.Median) || e.N < paired.Least && w.Than != "":
 		return "too few rounds"
 	case e.High <= w.Limit:
 		return "holds"
@@ -85,7 +106,7 @@ func (w row) verdict() string {
 // exceeded lists the rows whose median is beyond the limit.
 func (r *report) exceeded() []string {
 	var out []string
-	for _, w := range r.Rows {
+	for _, w := range append(slices.Clone(r.Rows), r.limited()...) {
 		if v := w.verdict(); v != "" && !strings.HasPrefix(v, "holds") {
 			out = append(out, fmt.Sprintf("%s: %s: %s against at most %g (%s)", w.Part, w.Subject, w.judged(), w.Limit, v))
 		}
@@ -93,15 +114,54 @@ func (r *report) exceeded() []string {
 	return out
 }
 
-// markdown writes the table for people.
+const limitPart = "Limits beside a stock CoreDNS with NodeLocal's Corefile"
+
+// limited are the rows of what must hold whatever the committed result says.
+func (r *report) limited() []row {
+	var out []row
+	for _, k := range []cellKey{{"W1", "full", "server"}, {workload.Miss, "full", "server"}} {
+		a, b := r.rounds(k, ours), r.rounds(k, stock)
+		if len(a) == 0 || len(b) == 0 {
+			continue
+		}
+		out = append(out, row{
+			Part: limitPart, Subject: k.Workload + ", " + measureText(k.Measure) + ": " + figureTexts[k.Figure].text, Than: stock, Unit: figureTexts[k.Figure].unit,
+			Ours: paired.Median(a), Theirs: paired.Median(b), Ratio: paired.Ratios(a, b), Limit: 1,
+		})
+	}
+	return out
+}
+
+func measureText(key string) string {
+	for _, m := range measures {
+		if m.key == key {
+			return m.text
+		}
+	}
+	return key
+}
+
+// markdown writes the tables for people: what matters first.
 func (r *report) markdown(out io.Writer) {
-	_, _ = fmt.Fprintf(out, "Taken %s on %s.\nMedian [95 %% interval] of %d or more interleaved rounds; the ratio is the median of the rounds' own ratios.\n",
-		r.Taken.Format("2006-01-02"), r.Machine, paired.Rounds)
+	p := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format+"\n", args...) }
+	p("Taken %s on %s. %s\n", r.Taken.Format("2006-01-02"), r.Machine, &r.Noise)
+	if r.Short {
+		p("A short run: percentiles beyond the 99th are of few questions.\n")
+	}
+	p("Median [95 %% interval] of interleaved rounds. A ratio is the median of the rounds' own ratios.")
+	if len(r.Cells) > 0 {
+		for _, s := range r.subjects() {
+			p("\n### %s's figures, to each server's\n\n%s", s, r.ratioTable(s))
+		}
+		for _, t := range r.tables() {
+			p("\n### %s\n\n%s", t.title, t.text)
+		}
+	}
 	part := ""
-	for _, w := range r.Rows {
+	for _, w := range append(slices.Clone(r.Rows), r.limited()...) {
 		if w.Part != part {
 			part = w.Part
-			_, _ = fmt.Fprintf(out, "\n### %s\n\n| what | neardns | compared with | theirs | ratio | limit | |\n| --- | ---: | --- | ---: | ---: | ---: | --- |\n", part)
+			p("\n### %s\n\n| what | neardns | compared with | theirs | ratio | limit | |\n| --- | ---: | --- | ---: | ---: | ---: | --- |", part)
 		}
 		theirs, ratio, limit := "", "", ""
 		if w.Than != "" {
@@ -117,10 +177,20 @@ func (r *report) markdown(out io.Writer) {
 		if w.Than == "" && len(w.OursRounds) > 1 {
 			ours = w.Ours.String() + " " + w.Unit
 		}
-		_, _ = fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s | %s |\n", w.Subject, ours, w.Than, theirs, ratio, limit, w.verdict())
+		p("| %s | %s | %s | %s | %s | %s | %s |", w.Subject, ours, w.Than, theirs, ratio, limit, w.verdict())
+	}
+	if len(r.Servers) > 0 {
+		p("\n### Servers\n\n| server | version | answered | lost or failed | wrong |\n| --- | --- | ---: | ---: | ---: |")
+		for _, v := range r.Servers {
+			for _, q := range r.Questions {
+				if q.Server == v.Server {
+					p("| %s | %s | %d | %d | %d |", v.Server, v.Version, q.Answered, q.Lost, q.Wrong)
+				}
+			}
+		}
 	}
 	for _, n := range r.Notes {
-		_, _ = fmt.Fprintf(out, "\n%s\n", n)
+		p("\n%s", n)
 	}
 }
 
@@ -135,19 +205,64 @@ func amount(v float64, unit string) string {
 	return fmt.Sprintf("%.2f %s", v, unit)
 }
 
-// save writes the table and the rounds into a folder.
+// save writes the tables, the figures and the picture into a folder.
 func (r *report) save(dir string) error {
 	var md strings.Builder
 	r.markdown(&md)
 	if err := os.WriteFile(filepath.Join(dir, "bench.md"), []byte(md.String()), 0o644); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	data, err := json.MarshalIndent(r, "", " ")
+	data, err := r.encode()
 	if err != nil {
-		return fmt.Errorf("encode the report: %w", err)
+		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "bench.json"), append(data, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "bench.json"), data, 0o644); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	return nil
+	if len(r.Cells) == 0 {
+		return nil
+	}
+	return r.picture(filepath.Join(dir, "bench.svg"))
+}
+
+// encode writes one cell or row a line, so that a change of a figure is a line of a diff.
+func (r *report) encode() ([]byte, error) {
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return nil, fmt.Errorf("encode the report: %w", err)
+	}
+	var flat strings.Builder
+	deep := 0
+	for line := range strings.Lines(string(data)) {
+		text := strings.TrimSpace(line)
+		opens, closes := strings.HasSuffix(text, "{") || strings.HasSuffix(text, "["), strings.HasPrefix(text, "}") || strings.HasPrefix(text, "]")
+		if closes {
+			deep--
+		}
+		if deep >= 3 || closes && deep == 2 {
+			flat.WriteString(text)
+		} else {
+			flat.WriteString(strings.TrimRight(line, "\n"))
+		}
+		if opens {
+			deep++
+		}
+		if deep < 3 {
+			flat.WriteByte('\n')
+		}
+	}
+	return []byte(flat.String()), nil
+}
+
+// load reads what encode wrote.
+func load(path string) (*report, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read a result: %w", err)
+	}
+	var r report
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return &r, nil
 }

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/neardns/neardns/integration/bench/workload"
+)
+
+// Where the committed result is, and what is drawn from it, in the repository.
+const (
+	committedResult = "integration/bench/result.json"
+	page            = "docs/performance.md"
+	pagePicture     = "docs/performance.svg"
+)
+
+// What stands around the drawn part of the page.
+const (
+	pageBegin = "<!-- drawn by `make bench-keep` from integration/bench/result.json -->\n"
+	pageEnd   = "<!-- end of what is drawn -->"
+)
+
+// keep makes the last run's result the committed one, and draws the documents from it.
+func keep(root string) error {
+	r, err := load(filepath.Join(root, "bin", "bench.json"))
+	if err != nil {
+		return fmt.Errorf("%w: `make bench` makes it", err)
+	}
+	if len(r.Rows) == 0 || len(r.Cells) == 0 {
+		return fmt.Errorf("bin/bench.json is of a part of the bench; only a whole run is kept")
+	}
+	data, err := r.encode()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, committedResult), data, 0o644); err != nil {
+		return fmt.Errorf("keep the result: %w", err)
+	}
+	if err := r.picture(filepath.Join(root, pagePicture)); err != nil {
+		return err
+	}
+	path := filepath.Join(root, page)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("draw the page: %w", err)
+	}
+	drawn, err := r.drawInto(string(text))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, []byte(drawn), 0o644); err != nil {
+		return fmt.Errorf("draw the page: %w", err)
+	}
+	return nil
+}
+
+// drawInto exchanges the drawn part of the page.
+func (r *report) drawInto(text string) (string, error) {
+	head, rest, ok := strings.Cut(text, pageBegin)
+	_, tail, closed := strings.Cut(rest, pageEnd)
+	if !ok || !closed {
+		return "", fmt.Errorf("%s has no place for the figures: put the lines %q and %q into it", page, strings.TrimSpace(pageBegin), pageEnd)
+	}
+	return head + pageBegin + r.page() + pageEnd + tail, nil
+}
+
+// page is what performance.md shows of a result. README.md takes rows of its first table.
+func (r *report) page() string {
+	var b strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	kind := "make bench"
+	if r.Short {
+		kind = "make bench SHORT=1"
+	}
+	p("`%s` took these figures on %s, on %s.\n%s\n", kind, r.Taken.Format("2006-01-02"), r.Machine, strings.ReplaceAll(r.Noise.String(), ". ", ".\n"))
+	p("| what | neardns, to stock |\n| --- | --- |")
+	for _, l := range r.toStock() {
+		p("| %s | %s |", l[0], l[1])
+	}
+	p("\n![neardns beside other DNS caches](performance.svg)\n\nRatios to each server; a ratio in bold is surely better than 1:\n")
+	for _, s := range r.subjects() {
+		p("%s", r.ratioTable(s))
+	}
+	p("Server's CPU per answer at full speed, in µs:\n\n%s", r.short("full", "server"))
+	p("99th percentile at 1,000 a second, in µs:\n\n%s", r.short("1k", "p99"))
+	p("Answered without the upstream at full speed, in percent:\n\n%s", r.short("full", "hit"))
+	for _, n := range r.Notes {
+		p("%s\n", n)
+	}
+	return b.String()
+}
+
+// short is one of the tables.
+func (r *report) short(measure, figure string) string {
+	want := title(cellKey{"", measure, figure}) + ": "
+	for _, t := range r.tables() {
+		if strings.HasPrefix(t.title, want+figureTexts[figure].text) {
+			return t.text
+		}
+	}
+	return ""
+}
+
+// toStock are the rows beside the stock CoreDNS: what, and how much.
+func (r *report) toStock() [][2]string {
+	ratio := func(k cellKey) string { return r.ratio(k, ours, stock).String() }
+	out := [][2]string{
+		{"server's CPU per hit, at full speed", ratio(cellKey{"W1", "full", "server"})},
+		{"the same with `fastPath: \"off\"`", r.ratio(cellKey{"W1", "full", "server"}, plain, stock).String()},
+		{"whole node's CPU per hit, 1,000 a second", ratio(cellKey{"W1", "1k", "node"})},
+		{"99th percentile of a hit's time, 1,000 a second", ratio(cellKey{"W1", "1k", "p99"})},
+		{"server's CPU per miss, at full speed", ratio(cellKey{workload.Miss, "full", "server"})},
+		{"resident memory after the start", fmt.Sprintf("%s (%.0f MiB; the NodeLocal proposal set 25 Mi as limit)",
+			ratio(cellKey{memoryLoad, "start", "RSS"}), r.median(cellKey{memoryLoad, "start", "RSS"}, ours))},
+		{"resident memory with 10,000 names cached", fmt.Sprintf("%s (%.0f MiB)", ratio(cellKey{memoryLoad, "full", "RSS"}), r.median(cellKey{memoryLoad, "full", "RSS"}, ours))},
+		{"CPU while nobody asks (the prober)", fmt.Sprintf("%.1f %% of a core, to their %.1f %%",
+			r.median(cellKey{idleLoad, "idle", "cpu"}, ours), r.median(cellKey{idleLoad, "idle", "cpu"}, stock))},
+	}
+	asked := map[string]questions{}
+	for _, q := range r.Questions {
+		asked[q.Server] = q
+	}
+	out = append(out, [2]string{"questions lost", fmt.Sprintf("%d of %s, to their %d of %s", asked[ours].Lost, thousands(float64(asked[ours].Answered+asked[ours].Lost)),
+		asked[stock].Lost, thousands(float64(asked[stock].Answered+asked[stock].Lost)))})
+	for _, w := range []struct{ subject, than, text string }{
+		{"ADD", "portmap, nftables, one port", "ADD, to the reference `portmap` with one port"},
+		{"ADD", transaction, "ADD, to a process that only makes the same transaction"},
+		{"ADD, dual stack", transaction, "the same, dual stack"},
+		{"DEL", transaction, "DEL, to a process that only makes the same transaction"},
+		{"DEL, dual stack", transaction, "the same of DEL, dual stack"},
+		{"ADD beside 10,000 nft rules on the host", "the same without", "ADD beside 10,000 foreign nftables rules, to without"},
+		{"ADD with overlays, annotations and the sandbox's file, CPU time", "the same without", "CPU time of ADD with overlays, annotations and the sandbox's file changed, to without"},
+		{"plugin binary", "", "plugin binary"},
+	} {
+		for _, row := range r.Rows {
+			if row.Subject != w.subject || row.Than != w.than || row.Part == insidePart {
+				continue
+			}
+			text := row.Ratio.String()
+			if w.than == "" {
+				text = fmt.Sprintf("%.1f %s", row.Ours.Median, row.Unit)
+			}
+			out = append(out, [2]string{w.text, text})
+		}
+	}
+	others := fmt.Sprintf("%.0f %%", 100*r.Noise.Others)
+	if r.Noise.busy() {
+		others += ": a busy machine, these figures are no result"
+	}
+	return append(out, [2]string{"CPU that other work of the machine took meanwhile", others})
+}

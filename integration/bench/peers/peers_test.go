@@ -1,0 +1,57 @@
+package peers
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var place = Place{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.96.0.11"), "/a/folder"}
+
+// Each configuration names its addresses, leaves no mark unfilled, and has a reason for each line: beside it, or in a comment above.
+func TestConfig(t *testing.T) {
+	for _, p := range All() {
+		text, err := p.Config(place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"169.254.20.10", "10.96.0.10", "10.96.0.11"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %s", p.Name, want)
+			}
+		}
+		if strings.Contains(text, "@") {
+			t.Errorf("%s: unfilled:\n%s", p.Name, text)
+		}
+		reasons := 0
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, "# ") || strings.HasPrefix(line, "-- ") {
+				reasons++
+			}
+		}
+		if lines := strings.Count(text, "\n"); reasons*3 < lines {
+			t.Errorf("%s: %d reasons in %d lines", p.Name, reasons, lines)
+		}
+	}
+}
+
+func TestCommand(t *testing.T) {
+	dir := t.TempDir()
+	for _, p := range All() {
+		if err := os.WriteFile(filepath.Join(dir, p.Program), nil, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
+	for _, p := range All() {
+		args, err := p.Command(place, "/a/file")
+		if err != nil || args[0] != filepath.Join(dir, p.Program) || !strings.Contains(strings.Join(args, " "), "/a/f") {
+			t.Errorf("%s: %v, %q", p.Name, err, args)
+		}
+	}
+	if _, err := Find("no-such-server"); err == nil || !strings.Contains(err.Error(), "no-such-server") {
+		t.Errorf("a server that nobody has: %v", err)
+	}
+}
