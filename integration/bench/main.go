@@ -54,7 +54,7 @@ func main() {
 		exit(keep("."))
 	}
 	b.parts, b.with, b.workloads = strings.Split(parts, ","), strings.Split(with, ","), strings.Split(workloads, ",")
-	b.patience = 30 * time.Minute
+	b.names, b.patience = memoryNames, 30*time.Minute
 	if b.short {
 		b.patience = 20 * time.Second
 	}
@@ -119,6 +119,7 @@ type bench struct {
 	parts     []string
 	with      []string
 	workloads []string
+	names     int           // that fill a cache
 	patience  time.Duration // with a machine that is not quiet, in all
 	root      string        // the repository
 	dir       string

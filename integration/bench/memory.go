@@ -10,7 +10,7 @@ import (
 // memoryNames is how many names fill a cache. NodeLocal's Corefile has room for 9,984 of a kind.
 const memoryNames = 10_000
 
-// memory starts all servers anew in each round and looks at them once they rest, empty and with memoryNames answers cached.
+// memory starts all servers anew in each round and looks at them once they rest, empty and with b.names answers cached.
 func (b *bench) memory(stands []*stand) {
 	for range b.rounds {
 		for _, s := range stands {
@@ -23,7 +23,7 @@ func (b *bench) memory(stands []*stand) {
 		b.rest(time.Second)
 		for _, s := range stands {
 			b.remember(s, "start")
-			s.ask(generator.Load{Workload: "memory", Names: memoryNames, Each: true, Sockets: 2, Window: 16})
+			s.ask(generator.Load{Workload: "memory", Names: b.names, Each: true, Sockets: 2, Window: 16})
 		}
 		b.rest(time.Second)
 		for _, s := range stands {
