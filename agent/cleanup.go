@@ -13,6 +13,7 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	path := configFlag(fs)
 	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations; the plugin's entry is taken out of them")
 	linkName := fs.String("link", "", "`NAME` of the link to remove, if it is another than the configuration's, such as nodelocaldns")
+	hostRoot := hostRootFlag(fs)
 	if err := parse(fs, args); err != nil {
 		return err
 	}
@@ -24,5 +25,5 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	if *linkName != "" {
 		p.Link.Name = *linkName
 	}
-	return role.Clean(ctx, surroundings(e), p, *cniConf)
+	return role.Clean(ctx, surroundings(e), p, *cniConf, *hostRoot)
 }

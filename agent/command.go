@@ -29,6 +29,8 @@ func commands() []command {
 		{"node", "[--config FILE] [--take-over] [--pod-dir DIR]", "run the cache of this node (what the DaemonSet runs)", runNode},
 		{nodecacheName, "[node-cache's flags]", "stand in for NodeLocal DNSCache's node-cache: its flags, its Corefile template; flags alone mean " +
 			"this, too", runNodecache},
+		{"hosts", "[--config FILE] [--host-root DIR]", "keep names of Services in the node's /etc/hosts, for programs below the pods (what install/hosts runs)",
+			runHosts},
 		{"ready", "[--config FILE | --pod-dir DIR] [--alive]", "whether the agent serves under its leases, or at least runs, for the kubelet's probes",
 			runReady},
 		{"status", "[--config FILE] [--json]", "what is served, under which leases, since when", runStatus},
@@ -36,7 +38,7 @@ func commands() []command {
 		{"pods", "[--config FILE] [--json]", "the pods of this node: their DNS settings, what became of an overlay, and their questions", runPods},
 		{"config", "check|show [--config FILE] [--corefile] [--format yaml|conflist-entry]", "check the configuration, or print it as it takes effect",
 			runConfig},
-		{"cleanup", "[--config FILE] [--cni-conf DIR] [--link NAME]", "take away everything that neardns left on this node", runCleanup},
+		{"cleanup", "[--config FILE] [--cni-conf DIR] [--host-root DIR] [--link NAME]", "take away everything that neardns left on this node", runCleanup},
 		{"version", "", "print the version", runVersion},
 	}
 }

@@ -15,6 +15,9 @@ import (
 var ofAnother = map[string]string{
 	"neardns_iptables_runs_total":        "the iptables back end",
 	"neardns_iptables_run_seconds_total": "the iptables back end",
+	"neardns_hosts_services":             "the role hosts",
+	"neardns_hosts_file_ok":              "the role hosts",
+	"neardns_hosts_fighting":             "the role hosts",
 }
 
 // legendLabel is a label that a legend shows.

@@ -1,5 +1,6 @@
 // Package atomicfile writes files that others read meanwhile: a reader finds the old contents or the new ones, never a part. It is
-// a leaf, and the products' one writer of such files, of those that others write, too, as well (Exchanger). (A pod's resolv.conf is changed in place, D-028.)
+// a leaf, and the products' one writer of such files. One that others write, too, has the Exchanger. (A pod's resolv.conf is changed in
+// place, D-028.)
 //
 // Failure policy: a write is whole or absent. A process that is killed amid one leaves at most a temporary file beside the file,
 // under the name that its options choose. All is safe for concurrent use by processes, each of which has its own temporary file

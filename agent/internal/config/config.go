@@ -58,6 +58,7 @@ type Node struct {
 	Log              Log
 	PodDNS           overlay.Rules // what is wanted of pods' own DNS settings
 	ResolvConf       ResolvConf
+	Hosts            Hosts
 	StateDir         string
 	PersistDir       string
 	Corefile         string            // path of a file that replaces the rendered Corefile; "" for none
@@ -116,6 +117,11 @@ type Lease struct {
 type Link struct {
 	Name             string
 	ClusterDNSOnLink bool
+}
+
+// Hosts says what the role `hosts` keeps.
+type Hosts struct {
+	Services []string // namespace/name, whose names are kept in the node's hosts file
 }
 
 // Values of backend.

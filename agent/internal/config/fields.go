@@ -69,6 +69,7 @@ func table() []field {
 		list("resolvConf.paths", restart, func(n *Node) *[]string { return &n.ResolvConf.Paths }, parsePattern, func(s string) string { return s }, false),
 		text("resolvConf.host", reload, func(n *Node) *string { return &n.ResolvConf.Host }, parsePath),
 		nri("resolvConf.nri", restart),
+		list("hosts.services", reload, func(n *Node) *[]string { return &n.Hosts.Services }, parseService, func(s string) string { return s }, true),
 		text("stateDir", restart, func(n *Node) *string { return &n.StateDir }, parsePath),
 		text("persistDir", restart, func(n *Node) *string { return &n.PersistDir }, parsePath),
 		text("corefile", reload, func(n *Node) *string { return &n.Corefile }, parsePath),

@@ -12,6 +12,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
+// mostServices are kept in the hosts file.
+const mostServices = 20
+
 // Validate checks each value and how they go together. It returns all faults joined.
 func (n *Node) Validate() error {
 	faults := n.checkAddresses()
@@ -194,6 +197,18 @@ func (n *Node) checkNames() []error {
 	}
 	if len(n.ResolvConf.Paths) == 0 {
 		add("resolvConf.paths", "names no path: name one, or write mode: off")
+	}
+	if count := len(n.Hosts.Services); count > mostServices {
+		add("hosts.services", "names %d Services: keep at most %d; every program of the node reads the lines at each lookup", count, mostServices)
+	}
+	for i, s := range n.Hosts.Services {
+		field := fmt.Sprintf("hosts.services[%d]", i)
+		switch longest := len(s) + len(".svc.") + len(n.ClusterDomain); {
+		case slices.Index(n.Hosts.Services, s) < i:
+			add(field, "%s stands twice: keep one", s)
+		case longest > 253: // RFC 1035, section 2.3.4
+			add(field, "its name with the cluster domain has %d characters, of at most 253: take it out", longest)
+		}
 	}
 	if n.StateDir == n.PersistDir {
 		add("persistDir", "is the same folder as stateDir: stateDir must be gone after a reboot, persistDir must not: name two")

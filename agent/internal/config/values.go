@@ -64,6 +64,17 @@ func parseDomain(s string) (string, error) {
 	return d, nil
 }
 
+// parseService takes a Service as namespace/name. Both are DNS labels (RFC 1123, section 2.1), as Kubernetes has them.
+func parseService(s string) (string, error) {
+	label := func(l string) bool {
+		return len(l) <= 63 && strict.IsDomain(l) && !strings.ContainsAny(l, "._") && strings.ToLower(l) == l
+	}
+	if namespace, name, ok := strings.Cut(s, "/"); !ok || !label(namespace) || !label(name) {
+		return "", fmt.Errorf("%q is not a Service: write namespace/name, such as registry/image-registry", s)
+	}
+	return s, nil
+}
+
 // parsePath wants whole paths: the agent's working directory is nobody's business.
 func parsePath(s string) (string, error) {
 	if !path.IsAbs(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {

@@ -55,7 +55,7 @@ func Diagnose(p Picture) Report {
 		{"fallback", checkFallback}, {"kube-proxy", checkKubeProxy}, {"upstreams", checkUpstreams}, {"answers", checkAnswers},
 		{"resolv.conf", checkResolvConf},
 		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel", checkKernel}, {"conntrack", checkConntrack},
-		{"folders", checkFolders}, {"neighbours", checkNeighbours},
+		{"hosts", checkHosts}, {"folders", checkFolders}, {"neighbours", checkNeighbours},
 	} {
 		f := findings{check: check.name}
 		check.look(p, &f)

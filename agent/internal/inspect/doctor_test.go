@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/hosts"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -164,6 +166,19 @@ func pictures() map[string]func(*Picture) {
 			p.Network, p.Watch = Network{Err: "open /etc/cni/net.d: no such file or directory"}, Watch{Present: true, Network: "cbr0"}
 		},
 		"watch-silent": func(p *Picture) { p.Watch = Watch{Present: true, Age: 90 * time.Minute} },
+		"hosts": func(p *Picture) {
+			line := func(standing hosts.Standing, name, failed string, addresses ...string) HostsLine {
+				return HostsLine{nodestate.HostsService{Name: name, Addresses: addresses, Failed: failed}, standing}
+			}
+			p.Hosts = Hosts{Present: true, InPlace: "the file itself is mounted: mount its folder", Fighting: true, Repairs: 12,
+				Fault: "/host/etc/hosts is empty, and is left alone", Services: []HostsLine{
+					line(hosts.Current, "shop/registry", "", "10.96.0.5", "fd00:10:96::5"), line(hosts.Missing, "shop/none", ""),
+					line(hosts.Missing, "shop/late", "10.96.0.10:53: no answer over udp"), line(hosts.Stale, "shop/old", "10.96.0.10:53: it answers SERVFAIL", "10.96.0.6"),
+					line(hosts.Foreign, "shop/theirs", "", "10.96.0.7")}}
+			p.Hosts.Services[4].Left = []string{"theirs.shop.svc"}
+		},
+		"hosts-ended":  func(p *Picture) { p.Hosts = Hosts{Present: true, Ended: true, Age: 90 * time.Second} },
+		"hosts-silent": func(p *Picture) { p.Hosts = Hosts{Present: true, Age: time.Hour} },
 		"plugin-missing": func(p *Picture) {
 			p.Network.Missing, p.Network.PluginErr = []string{"10.96.0.10"}, "it is not executable"
 		},
@@ -202,7 +217,7 @@ func TestTexts(t *testing.T) {
 func TestEveryFaultIsTold(t *testing.T) {
 	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true,
 		"watch-fights": true, "watch-silent": true, "conflist-not-seen": true, "pod-dns": true, "pod-dns-laid": true, "answers": true,
-		"answers-without-agent": true}
+		"answers-without-agent": true, "hosts-ended": true, "hosts-silent": true}
 	var checks []string
 	for name, change := range pictures() {
 		p := healthy()

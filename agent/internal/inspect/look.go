@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -66,6 +67,7 @@ func (l *Looker) picture(ctx context.Context) Picture {
 	p.Resolv = l.resolvConf(up)
 	p.Network = l.network(p.ClusterDNS)
 	p.Watch = l.watch()
+	p.Hosts = l.hosts(time.Now())
 	lookAtPods(&p, f.pods)
 	p.Kernel = kernelOf(p.Kernel.BridgePods, want)
 	for _, dir := range []string{want.Folders.State, want.Folders.Persist} {

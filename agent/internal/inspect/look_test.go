@@ -34,6 +34,27 @@ func TestDoctorReadsTheWatch(t *testing.T) {
 	}
 }
 
+func TestDoctorReadsTheHostsRole(t *testing.T) {
+	l := Looker{Conf: &config.Node{StateDir: t.TempDir()}}
+	now := time.Now()
+	if h := l.hosts(now); h.Present {
+		t.Errorf("without the role: %+v", h)
+	}
+	said := nodestate.Hosts{Since: now.Add(-time.Hour), Looked: now.Add(-time.Minute), Why: "why", Fault: "what", Services: []nodestate.HostsService{{Name: "shop/registry"}}}
+	if err := nodestate.WriteHosts(l.Conf.StateDir, said); err != nil {
+		t.Fatal(err)
+	}
+	if h := l.hosts(now); !h.Present || h.Age.Round(time.Second) != time.Minute || h.InPlace != "why" || h.Fault != "what" || h.Services[0].Standing != "missing" {
+		t.Errorf("of %+v: %+v", said, h)
+	}
+	if err := os.WriteFile(nodestate.HostsPath(l.Conf.StateDir), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if h := l.hosts(now); !h.Present || h.Fault == "" {
+		t.Errorf("of half a file: %+v", h)
+	}
+}
+
 func TestDoctorReadsNetworks(t *testing.T) {
 	vip := []netip.Addr{netip.MustParseAddr("10.96.0.10")}
 	const plain = `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "ptp"}]}`

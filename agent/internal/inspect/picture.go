@@ -33,6 +33,7 @@ type Picture struct {
 	Resolv    []ResolvConf
 	Network   Network
 	Watch     Watch
+	Hosts     Hosts
 	Pods      []Pod
 	PodErrs   []string
 	Kernel    Kernel

@@ -29,6 +29,7 @@ type Status struct {
 	Switch      bool                     `json:"switch"` // the host table is there
 	Counters    map[string]steer.Counter `json:"counters"`
 	Pods        []podReport              `json:"pods"`
+	Hosts       *Hosts                   `json:"hosts,omitempty"` // of the role `hosts`, which is no part of the cache
 }
 
 type kernelLease struct {
@@ -68,6 +69,9 @@ func (l *Looker) Status(ctx context.Context) (*Status, error) {
 		if r.Counters, err = f.host.Counters(); err != nil {
 			return nil, err
 		}
+	}
+	if h := l.hosts(time.Now()); h.Present {
+		r.Hosts = &h
 	}
 	for _, p := range f.pods.List() {
 		r.Pods = append(r.Pods, podReport{Name: nameOf(p), Container: p.ContainerID, Interface: p.IfName, Decisions: p.Decisions})
@@ -202,6 +206,7 @@ func (r *Status) Text() string {
 			}
 		}
 	}
+	hostsTable(w, r.Hosts)
 	_ = w.Flush() // into memory
 	return b.String()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/agent/internal/hosts"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -37,6 +38,9 @@ func TestStatusText(t *testing.T) {
 		Counters: map[string]steer.Counter{steer.CounterDeliveredUDP: {Packets: 7}},
 		Pods: []podReport{{Name: "default/web", Container: "0123456789abcdef", Interface: "eth0",
 			Decisions: []podfile.Decision{{Redirect: red, State: podfile.Steered}}}},
+		Hosts: &Hosts{Present: true, Services: []HostsLine{
+			{nodestate.HostsService{Name: "shop/registry", Addresses: []string{"10.96.0.5", "fd00::5"}, Answered: since}, hosts.Current},
+			{nodestate.HostsService{Name: "shop/theirs", Left: []string{"theirs.shop.svc"}}, hosts.Foreign}}},
 	}
 	want := `DEGRADED (instance abc, process 7, version v1, started 2026-01-02T03:04:05Z)
   fault: configuration: the file has a fault, and the agent serves by the one before: node.yaml:3:1: redirects: has no value
@@ -59,6 +63,10 @@ to kube-dns   0    0
 
 POD          CONTAINER      INTERFACE  CLUSTER DNS  STATE    REASON
 default/web  0123456789abc  eth0       10.96.0.10   steered  
+
+HOSTS FILE     ADDRESSES          STATE    ANSWERED              REASON
+shop/registry  10.96.0.5,fd00::5  current  2026-01-02T03:04:05Z  
+shop/theirs                       foreign                        another line has theirs.shop.svc
 `
 	if diff := cmp.Diff(want, serving.Text()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)

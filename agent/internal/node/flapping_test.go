@@ -5,49 +5,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-)
 
-func TestFlapping(t *testing.T) {
-	now := time.Unix(1000, 0)
-	var q flapping
-	for i := range flappingLimit - 1 {
-		if q.repaired(now.Add(time.Duration(i)*time.Second)) || !q.due(now) || q.err() != nil {
-			t.Fatalf("repair %d is flapping already", i+1)
-		}
-	}
-	// The first ones are out of the window by now: repairs that are far apart never are one.
-	if late := now.Add(flappingWindow + 3*time.Second); q.repaired(late) {
-		t.Error("repairs of more than a window are summed up")
-	}
-	q = flapping{}
-	begun := 0
-	for i := range flappingLimit + 6 {
-		if q.repaired(now) {
-			if begun++; i != flappingLimit-1 {
-				t.Errorf("begins with repair %d", i+1)
-			}
-		}
-	}
-	if begun != 1 || q.count != flappingLimit+6 {
-		t.Errorf("begun %d times, %d repairs counted", begun, q.count)
-	}
-	if got := q.until.Sub(now); got != flappingLast {
-		t.Errorf("after many repairs the next one is held back for %v, want %v", got, flappingLast)
-	}
-	if q.due(now.Add(flappingLast-1)) || !q.due(now.Add(flappingLast)) {
-		t.Error("due at the wrong time")
-	}
-	if _, ended := q.ended(now.Add(flappingWindow)); ended {
-		t.Error("ended within the window")
-	}
-	count, ended := q.ended(now.Add(flappingWindow + 1))
-	if !ended || count != flappingLimit+6 {
-		t.Errorf("ended %t after %d repairs", ended, count)
-	}
-	if _, again := q.ended(now.Add(2 * flappingWindow)); again || q.err() != nil {
-		t.Error("its end is told twice")
-	}
-}
+	"github.com/neardns/neardns/agent/internal/flapping"
+)
 
 // TestRepairsAreBounded has another program undo every repair at once, for a minute.
 func TestRepairsAreBounded(t *testing.T) {
@@ -72,7 +32,7 @@ func TestRepairsAreBounded(t *testing.T) {
 				undo()
 			}
 		}
-		if repairs := w.count("count-repair rules"); repairs < flappingLimit+8 || repairs > flappingLimit+20 {
+		if repairs := w.count("count-repair rules"); repairs < flapping.Limit+8 || repairs > flapping.Limit+20 {
 			t.Errorf("%d repairs in a minute", repairs)
 		}
 		s := n.Status()
@@ -82,7 +42,7 @@ func TestRepairsAreBounded(t *testing.T) {
 		if s.Repairs["rules"] != w.count("count-repair rules") {
 			t.Errorf("status counts %d repairs, %d were made", s.Repairs["rules"], w.count("count-repair rules"))
 		}
-		pass(flappingWindow + slowCheck + flappingLast)
+		pass(flapping.Window + slowCheck + flapping.Last)
 		if fault := n.Status().Faults["rules"]; fault != "" {
 			t.Errorf("the fault outlives the flapping: %s", fault)
 		}
@@ -96,7 +56,7 @@ func TestReloadIsNoFlapping(t *testing.T) {
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
-		for i := range 3 * flappingLimit {
+		for i := range 3 * flapping.Limit {
 			next := plainPlan()
 			next.Terms.Lifetime += time.Duration(i+1) * time.Millisecond
 			w.set(func() { w.drift = []string{"chain control4 differs"} })

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
+	"github.com/neardns/neardns/agent/internal/flapping"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
@@ -167,7 +168,7 @@ type Node struct {
 	kick     tick.Chan    // asks for a round of the loop
 	mended   broadcast    // asks each target for a probe at once
 	exempt   []netip.Addr // the pods that opted out, at the last round
-	flapping map[string]*flapping
+	flapping map[string]*flapping.Flapping
 	partial  bool  // the inherited server lacks addresses; the loop's alone once it runs
 	owed     retry // the plan to take over; the loop's alone
 	yields   chan *yield
@@ -207,7 +208,7 @@ func New(instance string, first plan.Plan, parts Parts) *Node {
 		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
 		reask: tick.New(), outlooks: map[netip.Addr]*outlook{},
 		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{}, faults: map[string]string{}, repairs: map[string]int{},
-		flapping: map[string]*flapping{}}
+		flapping: map[string]*flapping.Flapping{}}
 }
 
 // Run keeps the node until ctx ends, then withdraws and stops, or until the node is handed over (Yield). It returns nil after

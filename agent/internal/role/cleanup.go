@@ -25,8 +25,9 @@ import (
 // Clean takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pod tables,
 // then the switch, then the link and the files. Where a pod cannot be entered, the switch stays, since that pod still
 // sends to it. p is the plan of the node, of
-// which it takes folders and link. cniConf is the folder of the runtime's networks. An agent that runs is in its way (IsHeld).
-func Clean(ctx context.Context, e Env, p plan.Plan, cniConf string) error {
+// which it takes folders and link. cniConf is the folder of the runtime's networks, hostRoot where the host's root is mounted. An agent
+// that runs, in either role, is in its way (IsHeld).
+func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {
 	release, err := hold(p.Folders.State)
 	if err != nil {
 		return err
@@ -42,6 +43,9 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf string) error {
 	defer lock.Close() //nolint:errcheck // at exit
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(e.Stdout, format+"\n", args...) }
 
+	if err := removeHosts(ctx, p.Folders.State, hostRoot, say); err != nil {
+		return err
+	}
 	if err := unchain(ctx, e, cniConf); err != nil {
 		return err
 	}

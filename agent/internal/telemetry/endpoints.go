@@ -38,9 +38,9 @@ type Health struct {
 }
 
 // MetricsHandler serves /metrics.
-func (m *Metrics) MetricsHandler() http.Handler {
+func (r *Registry) MetricsHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", few(promhttp.HandlerFor(m.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
+	mux.Handle("GET /metrics", few(promhttp.HandlerFor(r.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
 	return mux
 }
 

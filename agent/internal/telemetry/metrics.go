@@ -15,19 +15,32 @@ import (
 
 const namespace = "neardns"
 
-// Metrics is the registry and what is counted in it. Its methods may be called by any goroutine.
+// Registry is what a role exports. Its methods may be called by any goroutine.
+type Registry struct{ registry *prometheus.Registry }
+
+// NewRegistry makes one. version stands in neardns_build_info.
+func NewRegistry(version string) *Registry {
+	r := &Registry{registry: prometheus.NewRegistry()}
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
+		Help: "A metric with a constant '1' value labeled by the agent's version and the Go release that built it."}, []string{"version", "goversion"})
+	info.WithLabelValues(version, runtime.Version()).Set(1)
+	r.registry.MustRegister(info)
+	return r
+}
+
+// Metrics is the registry of the agent and what is counted in it. Its methods may be called by any goroutine.
 type Metrics struct {
-	registry *prometheus.Registry
-	lease    *prometheus.GaugeVec
-	changes  *prometheus.CounterVec
-	probes   map[string]prometheus.Counter
-	lost     map[string]prometheus.Counter
-	repairs  map[string]prometheus.Counter
-	reloads  map[bool]prometheus.Counter
-	proven   *prometheus.GaugeVec
-	handed   map[string]prometheus.Counter
-	pods     map[string]prometheus.Gauge
-	canAsk   prometheus.Gauge
+	*Registry
+	lease   *prometheus.GaugeVec
+	changes *prometheus.CounterVec
+	probes  map[string]prometheus.Counter
+	lost    map[string]prometheus.Counter
+	repairs map[string]prometheus.Counter
+	reloads map[bool]prometheus.Counter
+	proven  *prometheus.GaugeVec
+	handed  map[string]prometheus.Counter
+	pods    map[string]prometheus.Gauge
+	canAsk  prometheus.Gauge
 
 	mu   sync.Mutex // guards held
 	held map[string]bool
@@ -42,9 +55,9 @@ var (
 	podStates    = [...]string{"steered", "pending", "given-back", "left-alone", "gone"}
 )
 
-// New makes the registry. version stands in neardns_build_info.
+// New makes the agent's.
 func New(version string) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), held: map[string]bool{}, probes: map[string]prometheus.Counter{}, lost: map[string]prometheus.Counter{},
+	m := &Metrics{Registry: NewRegistry(version), held: map[string]bool{}, probes: map[string]prometheus.Counter{}, lost: map[string]prometheus.Counter{},
 		repairs: map[string]prometheus.Counter{}, reloads: map[bool]prometheus.Counter{}, pods: map[string]prometheus.Gauge{}}
 	m.lease = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "lease_held",
 		Help: "Whether the agent holds the lease for an address and protocol (1), or kube-dns answers (0)."}, []string{"address", "protocol"})
@@ -66,10 +79,7 @@ func New(version string) *Metrics {
 		Help: "Whether a question of the agent's own for the cluster's names was answered last time (1), or not, or none was asked yet (0)."})
 	pods := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "pods",
 		Help: "Pod attachments on this node, by what was decided for them."}, []string{"state"})
-	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
-		Help: "A metric with a constant '1' value labeled by the agent's version and the Go release that built it."}, []string{"version", "goversion"})
-	info.WithLabelValues(version, runtime.Version()).Set(1)
-	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, lost, repairs, reloads, handed, pods, info, m.canAsk)
+	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, lost, repairs, reloads, handed, pods, m.canAsk)
 	for _, r := range probeResults {
 		m.probes[r] = probes.WithLabelValues(r)
 	}
@@ -92,8 +102,8 @@ func New(version string) *Metrics {
 
 // Gatherer returns everything to be scraped: ours, and what others registered with the default registry, which CoreDNS's
 // plugins use and which holds the process's own metrics.
-func (m *Metrics) Gatherer() prometheus.Gatherer {
-	return prometheus.Gatherers{m.registry, prometheus.DefaultGatherer}
+func (r *Registry) Gatherer() prometheus.Gatherer {
+	return prometheus.Gatherers{r.registry, prometheus.DefaultGatherer}
 }
 
 // Totals sums counters up over their labels, in the order of names. One that counts nothing yet is 0.
@@ -193,7 +203,7 @@ func (m *Metrics) CanAsk(ok bool) {
 }
 
 // Collect exports what another part of the agent counts by itself. It must be called once for each, before any scrape.
-func (m *Metrics) Collect(c prometheus.Collector) { m.registry.MustRegister(c) }
+func (r *Registry) Collect(c prometheus.Collector) { r.registry.MustRegister(c) }
 
 // Switch is the value of one of the switch's counters.
 type Switch struct {

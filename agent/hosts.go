@@ -1,0 +1,24 @@
+package main
+
+import (
+	"context"
+	"flag"
+
+	"github.com/neardns/neardns/agent/internal/role"
+)
+
+// hostRootFlag is the flag of the commands that write the node's hosts file.
+func hostRootFlag(fs *flag.FlagSet) *string {
+	return fs.String("host-root", "/", "`FOLDER` where the host's root is mounted; of it only etc/hosts is written, and etc must be there")
+}
+
+// runHosts is the role `hosts`, which runs until ctx ends.
+func runHosts(ctx context.Context, e env, args []string) error {
+	fs := flags(e, "hosts")
+	path := configFlag(fs)
+	hostRoot := hostRootFlag(fs)
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	return role.Hosts(ctx, surroundings(e), *path, *hostRoot)
+}

@@ -1,0 +1,137 @@
+package role
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/hosts"
+	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/agent/internal/upstream"
+	"github.com/neardns/neardns/pkg/nodestate"
+)
+
+// Hosts keeps names of Services in the hosts file of the node whose root is mounted at hostRoot, until ctx ends, and leaves the lines
+// then. It needs no agent, and is none: it takes no lock and serves no DNS.
+func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
+	conf, err := load(e, path)
+	if err != nil {
+		return &ConfigError{err}
+	}
+	kept, err := hostsConfig(conf)
+	if err != nil {
+		return &ConfigError{err}
+	}
+	level := new(slog.LevelVar)
+	level.Set(conf.Log.Level)
+	log := telemetry.NewLogger(e.Stderr, level, conf.Log.Format == config.LogJSON)
+	for _, d := range conf.Detected() {
+		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
+	}
+	sayUnknown(log, conf)
+	limitMemory(log, e.LookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
+	log.Info("starting", "version", e.Version, "services", kept.Services, "asked", kept.Servers)
+
+	h := hosts.New(log, hostRoot, kept, func(s nodestate.Hosts) error { return nodestate.WriteHosts(conf.StateDir, s) })
+	metrics := telemetry.NewRegistry(e.Version)
+	metrics.Collect(h.Collector())
+	health := telemetry.Health{Alive: h.Alive, Ready: h.Alive}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, metrics.MetricsHandler()) })
+	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
+	reload := make(chan hosts.Config)
+	wg.Go(func() { followHosts(ctx, e, log, level, path, conf, reload) })
+	h.Run(ctx, upstream.Watch(ctx, log, []string{filepath.Join(hostRoot, "etc/hosts")}), reload)
+	return nil
+}
+
+// hostsConfig is the part of a NodeConfig by which the role works. Who answers for the cluster is upstreams.cluster: the cluster DNS
+// addresses, or where this node's cache has taken those, the second Service.
+func hostsConfig(n *config.Node) (hosts.Config, error) {
+	out := hosts.Config{Services: n.Hosts.Services, Domain: n.ClusterDomain}
+	for _, a := range n.Upstreams.Cluster {
+		out.Servers = append(out.Servers, a.Addr)
+	}
+	own, err := os.Hostname()
+	if err != nil {
+		return out, fmt.Errorf("read the node's name: %w", err)
+	}
+	for i, s := range out.Services {
+		if slices.Contains(hosts.Names(s, out.Domain), strings.ToLower(own)) {
+			return out, fmt.Errorf("hosts.services[%d]: %s is this node's own name: take %s out", i, own, s)
+		}
+	}
+	return out, nil
+}
+
+// followHosts passes a changed configuration on. One with a fault, or with a change that only a start takes over, has no effect.
+func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.LevelVar, path string, conf *config.Node, reload chan<- hosts.Config) {
+	var files []string
+	if path != "" {
+		files = []string{path}
+	}
+	changed, hup := upstream.Watch(ctx, log, files), e.Hangups(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-hup:
+		}
+		next, err := load(e, path)
+		var kept hosts.Config
+		if err == nil {
+			kept, err = hostsConfig(next)
+		}
+		if err == nil {
+			if _, restart := config.Diff(conf, next); len(restart) > 0 {
+				err = fmt.Errorf("%s: takes effect only when the role starts: restart it", strings.Join(restart, ", "))
+			}
+		}
+		if err != nil {
+			log.Error("the changed configuration is not taken over", "err", err)
+			continue
+		}
+		sayUnknown(log, next)
+		level.Set(next.Log.Level)
+		conf = next
+		select {
+		case reload <- kept:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// hostsAlive is how long after its last word the role `hosts` is taken to run.
+const hostsAlive = 90 * time.Second
+
+// removeHosts takes the role's lines away, unless it runs: it would put them back. They are told by their marker, also where no role
+// left word of itself.
+func removeHosts(ctx context.Context, stateDir, hostRoot string, say func(string, ...any)) error {
+	last, ok, err := nodestate.ReadHosts(stateDir)
+	if err != nil {
+		return err
+	}
+	if age := time.Since(last.Looked); ok && !last.Ended && age < hostsAlive {
+		return &HeldError{path: "the hosts file", holder: fmt.Sprintf("neardns-agent hosts, which looked at it %s ago: end it first", age.Round(time.Second))}
+	}
+	had, err := hosts.Remove(ctx, hostRoot)
+	if err != nil {
+		return err
+	}
+	if had {
+		say("lines taken out of %s", filepath.Join(hostRoot, "etc/hosts"))
+	}
+	return nodestate.RemoveHosts(stateDir)
+}
