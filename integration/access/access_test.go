@@ -126,7 +126,7 @@ func reached(t *testing.T, c confined) reach {
 func TestContainersReadNoSecrets(t *testing.T) {
 	testutil.RequireRoot(t)
 	var all []confined
-	for _, set := range []string{"base", "uninstall"} {
+	for _, set := range []string{"base", "hosts", "uninstall"} {
 		list, err := containers(install, set)
 		if err != nil {
 			t.Fatal(err)

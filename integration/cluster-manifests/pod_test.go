@@ -102,12 +102,12 @@ func wantMounts(t *testing.T, pod corev1.PodSpec, c corev1.Container) {
 		}
 		return false
 	}
-	// --from stands for the host's root, of which only folders are there.
+	// --from and --host-root stand for the host's root, of which only folders are there.
 	below := func(p string) bool {
 		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.MountPath, p+"/") })
 	}
 	for _, arg := range c.Args {
-		if _, value, ok := strings.Cut(arg, "=/"); ok && !mounted("/"+value) && !(strings.HasPrefix(arg, "--from=") && below("/"+value)) {
+		if _, value, ok := strings.Cut(arg, "=/"); ok && !mounted("/"+value) && !((strings.HasPrefix(arg, "--from=") || strings.HasPrefix(arg, "--host-root=")) && below("/"+value)) {
 			t.Errorf("%s: %s is not mounted", c.Name, arg)
 		}
 	}

@@ -1,0 +1,50 @@
+package clustermanifests
+
+import (
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The role hosts is on every node, and on its own: what it may do there is write the folder that it mounts.
+func TestHostsDaemonSet(t *testing.T) {
+	text := render(t, "hosts")
+	golden(t, "testdata/hosts.yaml", text)
+	objects := decode(t, "hosts", text)
+	if len(objects) != 2 {
+		t.Errorf("%d objects, want the DaemonSet and its ConfigMap", len(objects))
+	}
+	pod := the[*appsv1.DaemonSet](t, objects).Spec.Template.Spec
+	if len(pod.Containers) != 1 || len(pod.InitContainers) > 0 || pod.ServiceAccountName != "" {
+		t.Fatalf("%d containers, %d before them, account %q", len(pod.Containers), len(pod.InitContainers), pod.ServiceAccountName)
+	}
+	c := pod.Containers[0]
+	wantCapabilities(t, c)
+	if s := c.SecurityContext; *s.RunAsUser != 0 || *s.AllowPrivilegeEscalation {
+		t.Errorf("security context %+v", s)
+	}
+	var host []string
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil {
+			host = append(host, v.HostPath.Path)
+		}
+	}
+	if !slices.Equal(host, []string{"/etc", "/run/neardns"}) {
+		t.Errorf("it mounts %v", host)
+	}
+	// Beside the agent on the node's network.
+	mine, base := show(t, nodeConfig(t, "hosts")).Listen, show(t, nodeConfig(t, "base")).Listen
+	if mine.Health == base.Health || mine.Metrics == base.Metrics {
+		t.Errorf("it listens where the agent does: %+v", mine)
+	}
+	if out, code := run(t, "neardns-agent", nil, c.Args...); code != 2 {
+		t.Errorf("%v exits with %d: %s", c.Args, code, out)
+	}
+	for _, m := range all[*corev1.ConfigMap](objects) {
+		if m.Name == "neardns" {
+			t.Error("it shares the agent's ConfigMap")
+		}
+	}
+}
