@@ -116,6 +116,9 @@ func run(t *testing.T, row []string, o node.Options) {
 			s.step(t, one.name, one.f)
 		}
 	}
+	if name := "out of the placement and back under load"; chosen(t, name) {
+		t.Run(name, func(t *testing.T) { s.in(t, func() { s.testLeft(was) }) })
+	}
 	s.step(t, "uninstalled under load, the node as before", func() { s.testUninstall(was) })
 	if name := "NodeLocal DNSCache's manifest with our image"; chosen(t, name) {
 		t.Run(name, func(t *testing.T) { s.in(t, s.testNodeCache) })
