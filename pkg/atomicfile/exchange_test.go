@@ -147,12 +147,11 @@ func TestAttributesThatCannotBeKept(t *testing.T) {
 		t.Skip("no security attribute can be set here")
 	}
 	asNobody(t, func() {
-		f, err := os.CreateTemp("", "atomicfile")
+		f, err := os.CreateTemp(t.TempDir(), "atomicfile")
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		defer os.Remove(f.Name())
 		defer f.Close()
 		if err := copyAttributes(f, file); !errors.Is(err, ErrAttributes) || !strings.Contains(err.Error(), "security.neardns") {
 			t.Error(err)

@@ -226,11 +226,11 @@ func mounted(args []string) error {
 	want := func(part string) error {
 		_, _, err := f.apply(context.Background(), lines("10.96.0.5"))
 		if err == nil || !strings.Contains(err.Error(), part) {
-			return fmt.Errorf("%s: %v, want %q", how, err, part)
+			return fmt.Errorf("%s: %w, want %q", how, err, part)
 		}
 		got, err := os.ReadFile(path)
 		if err != nil || string(got) != base {
-			return fmt.Errorf("%s: %v, it holds\n%s", how, err, got)
+			return fmt.Errorf("%s: %w, it holds\n%s", how, err, got)
 		}
 		if left, _ := filepath.Glob(filepath.Join(etc, ".neardns*")); len(left) > 0 {
 			return fmt.Errorf("%s: left behind: %v", how, left)
@@ -277,9 +277,8 @@ func mounted(args []string) error {
 	}
 
 	// The file alone is mounted, as in a container; the text behind it is another's.
-	behind := root
 	if how == "file on a full disk" {
-		behind = filepath.Join(root, "small")
+		behind := filepath.Join(root, "small")
 		if err := errors.Join(os.Mkdir(behind, 0o755), small(behind)); err != nil {
 			return err
 		}
@@ -293,7 +292,7 @@ func mounted(args []string) error {
 		}
 		_, _, err := f.apply(context.Background(), lines("10.96.0.5"))
 		if got, _ := os.ReadFile(path); err == nil || !errors.Is(err, unix.ENOSPC) || string(got) != text || f.way != InPlace {
-			return fmt.Errorf("%s: %v, written %s, it holds %d bytes", how, err, f.way, len(got))
+			return fmt.Errorf("%s: %w, written %s, it holds %d bytes", how, err, f.way, len(got))
 		}
 		return nil
 	}
@@ -309,13 +308,13 @@ func mounted(args []string) error {
 	}
 	for _, address := range []string{"10.96.0.5", "10.96.0.77"} {
 		if written, _, err := f.apply(context.Background(), lines(address)); err != nil || !written || f.way != InPlace || f.why == "" {
-			return fmt.Errorf("%s: written %v %s, %v", how, written, f.way, err)
+			return fmt.Errorf("%s: written %v %s, %w", how, written, f.way, err)
 		}
 		if got, _ := os.ReadFile(path); string(got) != with(base, lines(address)) {
 			return fmt.Errorf("%s: it holds\n%s", how, got)
 		}
 		if written, _, err := f.apply(context.Background(), lines(address)); written || err != nil {
-			return fmt.Errorf("%s: written again: %v, %v", how, written, err)
+			return fmt.Errorf("%s: written again: %v, %w", how, written, err)
 		}
 	}
 	return nil

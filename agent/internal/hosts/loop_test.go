@@ -31,7 +31,6 @@ type kubeDNS struct {
 	mu      sync.Mutex // guards the fields below
 	records map[string]string
 	broken  func(network string, q, answer *dns.Msg) *dns.Msg // nil: it answers as it should; a nil answer: none
-	asked   int
 }
 
 func newKubeDNS(t *testing.T) *kubeDNS {
@@ -66,7 +65,6 @@ func (k *kubeDNS) handler(network string) dns.Handler {
 	return dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.asked++
 		answer := new(dns.Msg).SetReply(q)
 		answer.Authoritative = true
 		kind := dns.TypeToString[q.Question[0].Qtype]
@@ -93,13 +91,6 @@ func (k *kubeDNS) set(change func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	change()
-}
-
-// count of the questions so far.
-func (k *kubeDNS) count() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.asked
 }
 
 // running is a role under test, its time running 150 times as fast: a round each 200 ms, three denials over 1.2 s.
