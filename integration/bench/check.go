@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/neardns/neardns/integration/bench/paired"
 )
@@ -58,4 +61,21 @@ func isWorse(was, is paired.Estimate, more bool) bool {
 		return is.High < was.Low
 	}
 	return is.Low > was.High
+}
+
+// check holds the run against its limits and against the committed result.
+func (b *bench) check() error {
+	bad := b.exceeded()
+	committed, err := load(filepath.Join(b.root, committedResult))
+	if err != nil {
+		return err
+	}
+	if bad = append(bad, b.worse(committed)...); len(bad) == 0 {
+		return nil
+	}
+	why := "beyond its limit, or worse than the committed result"
+	if b.Noise.busy() || committed.Noise.busy() {
+		why += " (this machine or the one of the committed result was busy: measure again before you believe it)"
+	}
+	return errors.New(why + ":\n  " + strings.Join(bad, "\n  "))
 }

@@ -17,7 +17,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -25,8 +24,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/integration/bench/generator"
 	"github.com/neardns/neardns/integration/bench/paired"
@@ -73,23 +70,6 @@ func exit(err error) {
 		os.Exit(1)
 	}
 	os.Exit(0)
-}
-
-// check holds the run against its limits and against the committed result.
-func (b *bench) check() error {
-	bad := b.exceeded()
-	committed, err := load(filepath.Join(b.root, committedResult))
-	if err != nil {
-		return err
-	}
-	if bad = append(bad, b.worse(committed)...); len(bad) == 0 {
-		return nil
-	}
-	why := "beyond its limit, or worse than the committed result"
-	if b.Noise.busy() || committed.Noise.busy() {
-		why += " (this machine or the one of the committed result was busy: measure again before you believe it)"
-	}
-	return errors.New(why + ":\n  " + strings.Join(bad, "\n  "))
 }
 
 // programs of bin/ that are measured.
@@ -215,57 +195,4 @@ func (b *bench) serve() {
 	if slices.Contains(b.parts, "query") {
 		b.query(b.stands)
 	}
-}
-
-// memoryFolder is where the runtime's state is on a real node: a file system in memory.
-func memoryFolder() string {
-	for _, dir := range []string{"/run", "/dev/shm"} {
-		var fs unix.Statfs_t
-		if unix.Statfs(dir, &fs) == nil && fs.Type == unix.TMPFS_MAGIC {
-			return dir
-		}
-	}
-	return ""
-}
-
-func (b *bench) must(err error) {
-	b.t.Helper()
-	if err != nil {
-		b.t.Fatalf("%v", err)
-	}
-}
-
-func (b *bench) bin(name string) string { return filepath.Join(b.root, "bin", name) }
-
-func (b *bench) folder(name string) string {
-	dir := filepath.Join(b.dir, name)
-	b.must(os.MkdirAll(dir, 0o755))
-	return dir
-}
-
-// long is how long something is measured in one round.
-func (b *bench) long(full, short time.Duration) time.Duration {
-	if b.short {
-		return short
-	}
-	return full
-}
-
-// build compiles a program of the repository as the products are compiled.
-func (b *bench) build(path string) string {
-	out := filepath.Join(b.dir, filepath.Base(path))
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, path)
-	cmd.Dir = b.root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		b.t.Fatalf("build %s: %v\n%s", path, err, text)
-	}
-	return out
-}
-
-// machine describes where the figures are from.
-func machine() string {
-	var u unix.Utsname
-	_ = unix.Uname(&u)
-	return fmt.Sprintf("%d CPUs (%s), Linux %s, %s", runtime.NumCPU(), runtime.GOARCH, unix.ByteSliceToString(u.Release[:]), runtime.Version())
 }

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -192,77 +189,4 @@ func (r *report) markdown(out io.Writer) {
 	for _, n := range r.Notes {
 		p("\n%s", n)
 	}
-}
-
-// amount prints a value with its unit, with as many digits as it deserves.
-func amount(v float64, unit string) string {
-	switch {
-	case math.Abs(v) >= 100:
-		return fmt.Sprintf("%.0f %s", v, unit)
-	case math.Abs(v) >= 10:
-		return fmt.Sprintf("%.1f %s", v, unit)
-	}
-	return fmt.Sprintf("%.2f %s", v, unit)
-}
-
-// save writes the tables, the figures and the picture into a folder.
-func (r *report) save(dir string) error {
-	var md strings.Builder
-	r.markdown(&md)
-	if err := os.WriteFile(filepath.Join(dir, "bench.md"), []byte(md.String()), 0o644); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	data, err := r.encode()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "bench.json"), data, 0o644); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	if len(r.Cells) == 0 {
-		return nil
-	}
-	return r.picture(filepath.Join(dir, "bench.svg"))
-}
-
-// encode writes one cell or row a line, so that a change of a figure is a line of a diff.
-func (r *report) encode() ([]byte, error) {
-	data, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return nil, fmt.Errorf("encode the report: %w", err)
-	}
-	var flat strings.Builder
-	deep := 0
-	for line := range strings.Lines(string(data)) {
-		text := strings.TrimSpace(line)
-		opens, closes := strings.HasSuffix(text, "{") || strings.HasSuffix(text, "["), strings.HasPrefix(text, "}") || strings.HasPrefix(text, "]")
-		if closes {
-			deep--
-		}
-		if deep >= 3 || closes && deep == 2 {
-			flat.WriteString(text)
-		} else {
-			flat.WriteString(strings.TrimRight(line, "\n"))
-		}
-		if opens {
-			deep++
-		}
-		if deep < 3 {
-			flat.WriteByte('\n')
-		}
-	}
-	return []byte(flat.String()), nil
-}
-
-// load reads what encode wrote.
-func load(path string) (*report, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read a result: %w", err)
-	}
-	var r report
-	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	return &r, nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -16,9 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/neardns/neardns/integration/bench/generator"
 	"github.com/neardns/neardns/integration/bench/peers"
-	"github.com/neardns/neardns/integration/bench/procstat"
 	"github.com/neardns/neardns/integration/bench/workload"
 	"github.com/neardns/neardns/integration/nodelocal"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -149,17 +146,6 @@ func peerStand(b *bench, p peers.Peer) *stand {
 	return s
 }
 
-// tool returns the first line that a program prints about itself.
-func (b *bench) tool(args ...string) string {
-	if strings.HasPrefix(args[0], "tools/") {
-		args[0] = b.bin(args[0])
-	}
-	out, err := exec.CommandContext(context.Background(), args[0], args[1:]...).Output()
-	b.must(err)
-	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return line
-}
-
 // nodeLocal makes the link with the local and the cluster DNS address, and the rules that keep these out of conntrack.
 func (s *stand) nodeLocal() {
 	s.node.Proxy.Add(testutil.DNSService(upstreamDNS, s.node.KubeDNSAddrs()[0])...)
@@ -207,75 +193,5 @@ func (s *stand) await() {
 }
 
 func (s *stand) down() { _ = s.server.Terminate(10 * time.Second) }
-
-func (s *stand) cpu() time.Duration {
-	d, err := procstat.CPU(s.server.PID())
-	if err != nil {
-		s.t.Fatalf("%s: %v", s.name, err)
-	}
-	return d
-}
-
-// ask puts load on the server from the pod, by the load generator in a process of its own.
-func (s *stand) ask(l generator.Load) *generator.Result {
-	r, err := s.prepare(l)()
-	if err != nil {
-		s.t.Fatalf("%v", err)
-	}
-	s.fresh += r.Numbered
-	s.wrong += r.Wrong // also of those that only warm it up
-	if s.firstWrong == "" && r.FirstWrong != "" {
-		s.firstWrong = l.Workload + ", " + r.FirstWrong
-	}
-	return r
-}
-
-// prepare is ask for another goroutine, which calls what it returns.
-func (s *stand) prepare(l generator.Load) func() (*generator.Result, error) {
-	l.Server, l.Unique, l.Watch = netip.AddrPortFrom(clusterDNS, 53), 1+s.fresh, s.watch(s)
-	in, err := json.Marshal(l)
-	if err != nil {
-		s.t.Fatalf("%v", err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		s.t.Fatalf("%v", err)
-	}
-	return func() (*generator.Result, error) {
-		out, err := s.pod.TryRun(string(in), self, generator.Verb)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.name, err)
-		}
-		r := &generator.Result{}
-		if err := json.Unmarshal([]byte(out), r); err != nil {
-			return nil, fmt.Errorf("%s: load: %w in %q", s.name, err, out)
-		}
-		// A wrong answer of neardns's ends the run. Another server's is told: it is one that its clients have to throw away.
-		if r.Wrong > 0 && (s.name == ours || s.name == plain) {
-			return nil, fmt.Errorf("%s, %s: %d of %d answers are wrong: %s\n%s", s.name, l.Workload, r.Wrong, r.Asked, r.FirstWrong, s.server.Output())
-		}
-		return r, nil
-	}
-}
-
-// tries is how often a run is made of which most questions had no answer.
-const tries = 3
-
-// measured is ask for what is measured. Questions without an answer have a figure of their own; where they are the most, as on a
-// machine that stands still for a second, the others' figures would be of something else, and the run is made again.
-func (s *stand) measured(l generator.Load) (r *generator.Result, misses int64) {
-	for range tries {
-		before := s.misses.Load()
-		r = s.ask(l)
-		s.answered, s.lost = s.answered+r.Answered, s.lost+r.Lost+r.Failed
-		if r.Answered*2 >= r.Asked {
-			return r, s.misses.Load() - before
-		}
-		s.again++
-	}
-	s.t.Fatalf("%s, %s: of %d questions %d are lost, %d failed, %d wrong, and no better twice before: %s\n%s",
-		s.name, l.Workload, r.Asked, r.Lost, r.Failed, r.Wrong, r.FirstWrong, s.server.Output())
-	return nil, 0
-}
 
 var errMissing = errors.New("run it by `make bench`, in the repository's folder")

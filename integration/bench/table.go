@@ -137,3 +137,14 @@ func thousands(v float64) string {
 	}
 	return text
 }
+
+// amount prints a value with its unit, with as many digits as it deserves.
+func amount(v float64, unit string) string {
+	switch {
+	case math.Abs(v) >= 100:
+		return fmt.Sprintf("%.0f %s", v, unit)
+	case math.Abs(v) >= 10:
+		return fmt.Sprintf("%.1f %s", v, unit)
+	}
+	return fmt.Sprintf("%.2f %s", v, unit)
+}
