@@ -26,6 +26,7 @@ type Config struct {
 // Times of the role.
 const (
 	defaultEvery = 30 * time.Second // from one round of questions to the next, a tenth more or less
+	defaultEarly = time.Second      // after a first round without an answer: a booting node has its network last
 	// A denial is believed when it was heard three times over this time: kube-dns without its API server may deny for a while.
 	defaultPatience = 3 * time.Minute
 	enoughDenials   = 3
@@ -128,6 +129,18 @@ func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time
 		}
 	}
 	m[k] = f
+}
+
+// complete tells whether each Service was heard of since the start.
+func (m memory) complete(conf Config) bool {
+	for _, s := range conf.Services {
+		for _, f := range families() {
+			if m[key{s, f}].answered.IsZero() {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // entries are the lines that the file should have.

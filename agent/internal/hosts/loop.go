@@ -19,6 +19,7 @@ import (
 type Hosts struct {
 	log      *slog.Logger
 	every    time.Duration
+	early    time.Duration // until the next round while a Service was not heard of; doubled each time, up to every
 	patience time.Duration
 	store    func(nodestate.Hosts) error
 	counts   *counts
@@ -40,7 +41,8 @@ type Hosts struct {
 // New makes the role for the hosts file below root, the folder where the host's root is mounted. store keeps what `status` and `doctor`
 // show; an error of it is logged.
 func New(log *slog.Logger, root string, conf Config, store func(nodestate.Hosts) error) *Hosts {
-	h := &Hosts{log: log, every: defaultEvery, patience: defaultPatience, store: store, counts: newCounts(), file: &file{root: root}, known: memory{}}
+	h := &Hosts{log: log, every: defaultEvery, early: defaultEarly, patience: defaultPatience, store: store, counts: newCounts(),
+		file: &file{root: root}, known: memory{}}
 	h.configure(conf)
 	return h
 }
@@ -78,6 +80,7 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 	ask()
 	next := time.NewTimer(h.pause())
 	defer next.Stop()
+	early := h.early
 	for {
 		select {
 		case <-ctx.Done():
@@ -107,6 +110,10 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 			asking = false
 			learn()
 			h.look(ctx)
+			if early < h.every && !h.known.complete(h.conf) {
+				next.Reset(early)
+				early *= 2
+			}
 		}
 	}
 }

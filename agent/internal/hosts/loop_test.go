@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -148,6 +149,30 @@ func (r *running) stays(t *testing.T, k *kubeDNS, rounds int) {
 	if err := errors.Join(err, errBefore, errNow, errAfter); err != nil || !bytes.Equal(text, now) || !os.SameFile(before, after) {
 		t.Errorf("%v: it was written, and holds\n%s\nit held\n%s", err, now, text)
 	}
+}
+
+// TestEarlyRounds has a node boot before its network: what was never heard of is asked for again long before the next round.
+func TestEarlyRounds(t *testing.T) {
+	k := newKubeDNS(t)
+	k.set(func() {
+		k.broken = func(_ string, q, _ *dns.Msg) *dns.Msg { return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure) }
+	})
+	var rounds atomic.Int64
+	root, path := newRoot(t, base)
+	h := New(slog.New(slog.DiscardHandler), root, Config{Services: []string{"shop/registry"}, Domain: "cluster.local", Servers: []netip.AddrPort{k.at}},
+		func(s nodestate.Hosts) error {
+			if len(s.Services) > 0 && s.Services[0].Failed != "" && rounds.Add(1) == 3 {
+				k.set(func() { k.broken = nil })
+			}
+			return nil
+		})
+	h.every, h.early = time.Hour, 5*time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { h.Run(ctx, nil, nil) })
+	defer wg.Wait()
+	defer cancel()
+	(&running{Hosts: h, path: path}).becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
 }
 
 // TestRun has a Service change, go and come, and every kind of trouble with kube-dns: only what it says for good changes the file.
