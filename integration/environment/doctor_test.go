@@ -48,7 +48,7 @@ func TestDoctorSeesFaults(t *testing.T) {
 		n.wantSeen(f.command, "FAIL", f.check, f.words...)
 	}
 	n.pod.Run("nft", "flush", "ruleset")
-	n.wantSeen("pod flushed", "WARN", "pods", "default/weather-pod", "missing")
+	n.wantSeen("pod flushed", "WARN", "pods", "default/env-pod", "missing")
 	n.write("net.d/05-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "ptp"}]}`)
 	n.wantSeen("another network first", "FAIL", "conflist", "05-other.conflist", "10-pods.conflist")
 	if err := os.WriteFile(podfile.Path(n.state, "broken-0123456789", "eth0"), []byte("{"), 0o600); err != nil {

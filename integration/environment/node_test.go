@@ -63,7 +63,7 @@ func newNodeBy(t *testing.T, families testutil.Families, proxy testutil.ProxyMod
 	}
 	n := &node{t: t, dir: t.TempDir(), rules: rules}
 	n.state = filepath.Join(n.dir, "run")
-	n.Node = testutil.NewNode(t, testutil.Options{Families: families, Proxy: proxy, Attach: testutil.PTP, Name: "weather"})
+	n.Node = testutil.NewNode(t, testutil.Options{Families: families, Proxy: proxy, Attach: testutil.PTP, Name: "env"})
 	n.write("node.yaml", n.config())
 	n.write("net.d/10-pods.conflist", n.conflist())
 	n.pod = n.AddPod("pod")

@@ -109,10 +109,10 @@ func (d *datagrams) receive(fd uintptr) (done bool) {
 func (d *datagrams) serve() error {
 	defer d.inWork.Wait()
 	for {
-		if !d.p.gate.pass() {
+		if !d.p.pauser.pass() {
 			return nil
 		}
-		if d.p.crowd.full() {
+		if d.p.quota.full() {
 			<-time.After(fullLook)
 			continue
 		}
@@ -182,11 +182,11 @@ func (d *datagrams) hand(i int) {
 	if len(m) < headerSize {
 		return // no DNS message
 	}
-	for d.p.crowd.full() {
+	for d.p.quota.full() {
 		<-time.After(fullLook)
 	}
 	src := d.in.from[i].client()
-	if !d.p.crowd.take(src) {
+	if !d.p.quota.take(src) {
 		return
 	}
 	q := &datagram{of: d, source: src, to: d.in.from[i], toSize: d.in.headers[i].header.Namelen, question: append(make([]byte, 0, len(m)), m...)}
@@ -264,7 +264,7 @@ type datagram struct {
 // serve has the chain answer the question. What is none is refused or ignored as the DNS library's server does.
 func (q *datagram) serve() {
 	defer q.of.inWork.Done()
-	defer q.of.p.crowd.give(q.source)
+	defer q.of.p.quota.give(q.source)
 	r := new(dns.Msg)
 	head := r.Unpack(q.question[:headerSize]) // alone it is a message, too
 	action := dns.DefaultMsgAcceptFunc(header(q.question))

@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Collector exports what the server's clients hold of it. It reads at each scrape and costs a question nothing.
 func (s *Server) Collector() prometheus.Collector {
-	return &collector{crowd: s.crowd,
+	return &collector{quota: s.quota,
 		packets: prometheus.NewDesc("neardns_udp_in_flight",
 			"Questions over UDP that are read and not yet answered.", nil, nil),
 		packetsMax: prometheus.NewDesc("neardns_udp_in_flight_limit",
@@ -21,7 +21,7 @@ func (s *Server) Collector() prometheus.Collector {
 }
 
 type collector struct {
-	crowd                                          *crowd
+	quota                                          *quota
 	packets, packetsMax, dropped, open, most, shed *prometheus.Desc
 }
 
@@ -32,7 +32,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	packets, conns := c.crowd.counts()
+	packets, conns := c.quota.counts()
 	gauge := func(d *prometheus.Desc, n int) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
 	}
@@ -40,7 +40,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.packetsMax, packets.most)
 	gauge(c.open, conns.taken)
 	gauge(c.most, conns.most)
-	ch <- prometheus.MustNewConstMetric(c.dropped, prometheus.CounterValue, float64(c.crowd.dropped.Load()))
-	ch <- prometheus.MustNewConstMetric(c.shed, prometheus.CounterValue, float64(c.crowd.idled.Load()), "idle")
-	ch <- prometheus.MustNewConstMetric(c.shed, prometheus.CounterValue, float64(c.crowd.refused.Load()), "refused")
+	ch <- prometheus.MustNewConstMetric(c.dropped, prometheus.CounterValue, float64(c.quota.dropped.Load()))
+	ch <- prometheus.MustNewConstMetric(c.shed, prometheus.CounterValue, float64(c.quota.idled.Load()), "idle")
+	ch <- prometheus.MustNewConstMetric(c.shed, prometheus.CounterValue, float64(c.quota.refused.Load()), "refused")
 }

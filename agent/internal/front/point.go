@@ -52,8 +52,8 @@ type point struct {
 	observer Observer    // nil: nobody
 	workers  *workers
 	chain    atomic.Pointer[led]
-	gate     gate
-	crowd    *crowd
+	pauser   pauser
+	quota    *quota
 	conns    streams
 	ended    chan struct{} // closed when nothing is read or answered here any more
 }
@@ -66,8 +66,8 @@ type socket interface {
 }
 
 func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*point, error) {
-	p := &point{protocol: protocol, at: at, log: s.log, observer: s.observer, workers: s.workers, crowd: s.crowd,
-		conns: streams{crowd: s.crowd}, ended: make(chan struct{})}
+	p := &point{protocol: protocol, at: at, log: s.log, observer: s.observer, workers: s.workers, quota: s.quota,
+		conns: streams{quota: s.quota}, ended: make(chan struct{})}
 	if protocol == "udp" {
 		pc, err := net.FilePacketConn(f)
 		if err != nil {
@@ -188,13 +188,13 @@ func (p *point) until(t time.Time) {
 
 // pause stops reading and accepting until resume; what comes stays in the socket. Open connections go on.
 func (p *point) pause() {
-	p.gate.shut()
+	p.pauser.shut()
 	p.until(time.Now()) // wakes who reads
 }
 
 func (p *point) resume() {
 	p.until(time.Time{})
-	p.gate.open()
+	p.pauser.open()
 }
 
 // flush waits until what came before has been read. The caller has seen to it that nothing more comes.
@@ -234,7 +234,7 @@ func (p *point) waiting() (n int) {
 // its client has least reason to be asking, or when it has been idle for a second. It reports an error if some had to be
 // cut. What is unread stays in the socket for other processes that have it.
 func (p *point) end() error {
-	p.gate.end()
+	p.pauser.end()
 	if p.protocol == "tcp" {
 		// Now: the library would close it after the last connection, and let more of them queue up meanwhile.
 		_ = p.socket.Close()
@@ -317,7 +317,7 @@ type acceptor struct {
 
 func (a acceptor) Accept() (net.Conn, error) {
 	for {
-		if !a.p.gate.pass() {
+		if !a.p.pauser.pass() {
 			return nil, net.ErrClosed
 		}
 		conn, err := a.AcceptTCP()

@@ -93,20 +93,20 @@ type notYetError string
 func (e notYetError) Error() string { return "waited for: " + string(e) }
 
 func inWork(s *Server) int {
-	packets, _ := s.crowd.counts()
+	packets, _ := s.quota.counts()
 	return packets.taken
 }
 
 // boundPackets makes the bound on questions over UDP one that a test can reach.
 func (s *Server) boundPackets(most int) {
-	s.crowd.mu.Lock()
-	defer s.crowd.mu.Unlock()
-	s.crowd.packets.SetMost(most)
+	s.quota.mu.Lock()
+	defer s.quota.mu.Unlock()
+	s.quota.packets.SetMost(most)
 }
 
 // sources is how many sources are remembered for their questions over UDP.
 func (s *Server) sources() int {
-	s.crowd.mu.Lock()
-	defer s.crowd.mu.Unlock()
-	return s.crowd.packets.Sources()
+	s.quota.mu.Lock()
+	defer s.quota.mu.Unlock()
+	return s.quota.packets.Sources()
 }

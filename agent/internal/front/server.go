@@ -56,7 +56,7 @@ type Build func(before Chain) (Chain, error)
 type Server struct {
 	log      *slog.Logger
 	observer Observer // nil: nobody
-	crowd    *crowd
+	quota    *quota
 	workers  *workers
 
 	mu     sync.Mutex // guards the fields below
@@ -97,7 +97,7 @@ const usual = 1024
 
 // New makes a server that is not started. observer may be nil.
 func New(log *slog.Logger, observer Observer) *Server {
-	return &Server{log: log, observer: observer, crowd: newCrowd(Config{Misses: usual, Connections: usual}), workers: new(workers)}
+	return &Server{log: log, observer: observer, quota: newQuota(Config{Misses: usual, Connections: usual}), workers: new(workers)}
 }
 
 // ErrStarted and ErrStopped are returned by calls that come in the wrong order.
@@ -133,7 +133,7 @@ func (s *Server) Start(ctx context.Context, cfg Config, build Build, inherited [
 	}
 	s.census = &census{done: make(chan struct{})}
 	s.chain, s.points, s.config, s.paused = newServing(c), points, cfg.clone(), false
-	s.crowd.bound(cfg)
+	s.quota.bound(cfg)
 	s.workers.open()
 	s.serve(points)
 	return nil
@@ -189,7 +189,7 @@ func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	}
 	c := newServing(made)
 	s.chain, s.config = c, next.clone()
-	s.crowd.bound(next)
+	s.quota.bound(next)
 	kept := fresh
 	s.serve(fresh)
 	var gone []*point

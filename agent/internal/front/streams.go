@@ -18,7 +18,7 @@ type streams struct {
 	open     map[*stream]bool
 	draining bool
 
-	crowd *crowd // has a lock of its own, taken after mu or alone
+	quota *quota // has a lock of its own, taken after mu or alone
 }
 
 // stream is one connection. Whoever serves it has it alone, but for the deadline.
@@ -29,14 +29,14 @@ type stream struct {
 	answered bool // at least one question; guarded by of.mu
 
 	source       netip.Addr
-	inside       bool          // counted in the crowd; guarded by its lock, as are the next two
+	inside       bool          // counted in the quota; guarded by its lock, as are the next two
 	inAll, inOwn *list.Element // its places among those that wait
 }
 
 // add takes a new connection in. Where there is no place for it, it is closed and nil returned.
 func (s *streams) add(conn *net.TCPConn) *stream {
 	c := &stream{TCPConn: conn, of: s, source: places.Source(conn.RemoteAddr())}
-	victim, ok := s.crowd.enter(c)
+	victim, ok := s.quota.enter(c)
 	if victim != nil {
 		victim.reset() // whoever reads it sees an error, and ends it
 	}
@@ -58,7 +58,7 @@ func (c *stream) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)
 	c.of.mu.Unlock()
-	c.of.crowd.leave(c)
+	c.of.quota.leave(c)
 	return c.TCPConn.Close()
 }
 
@@ -78,7 +78,7 @@ func (s *streams) await(c *stream) bool {
 		return false
 	}
 	c.waits = true
-	s.crowd.idle(c)
+	s.quota.idle(c)
 	return true
 }
 
@@ -87,7 +87,7 @@ func (s *streams) asked(c *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.waits, c.answered = false, true
-	s.crowd.busy(c)
+	s.quota.busy(c)
 }
 
 // drain lets each connection end after its next answer, or at idleTill if it asks nothing more. It is called again and

@@ -7,7 +7,7 @@ const idleWorkers = 64
 
 // workers hand questions to the chain, each one at a time. A worker lives on when its question is dealt with, and the one that was
 // busy last is asked first: its stack has grown to what a plugin chain takes, and is in the processor's cache. So a question costs no
-// goroutine. The crowd bounds how many there are, since each has a question that has a place there.
+// goroutine. The quota bounds how many there are, since each has a question that has a place there.
 //
 // The zero value is ready to use, by several goroutines at the same time.
 type workers struct {

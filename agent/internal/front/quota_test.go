@@ -41,7 +41,7 @@ func TestPacketsInWork(t *testing.T) {
 		}
 	}
 	waitFor(t, "half of the places are taken", func() bool {
-		return inWork(s) == 8 && s.crowd.dropped.Load() == questions-8
+		return inWork(s) == 8 && s.quota.dropped.Load() == questions-8
 	})
 	from := &dns.Client{Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP("127.0.3.1")}}}
 	if m, _, err := from.Exchange(question("neighbour.cluster.local.", dns.TypeA), addressOf(cfg)); err != nil || len(m.Answer) != 1 {
@@ -64,8 +64,8 @@ func TestPacketsInWork(t *testing.T) {
 	waitFor(t, "no source is remembered", func() bool { return s.sources() == 0 })
 }
 
-// TestFullCrowd stops reading when no source could be served; what comes waits in the socket and is answered later.
-func TestFullCrowd(t *testing.T) {
+// TestFullQuota stops reading when no source could be served; what comes waits in the socket and is answered later.
+func TestFullQuota(t *testing.T) {
 	s, cfg := start(t, answer)
 	s.boundPackets(0)
 	conn, err := net.Dial("udp", addressOf(cfg))

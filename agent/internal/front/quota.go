@@ -18,11 +18,11 @@ const running = 256
 // fullLook is how often a reader that waits looks again.
 const fullLook = time.Millisecond
 
-// crowd bounds what clients may hold of one server at one time: datagrams in work, and TCP connections. All points share it.
+// quota bounds what clients may hold of one server at one time: datagrams in work, and TCP connections. All points share it.
 // It is safe for concurrent use.
 //
 // Both are shared by source as misses are (package places), which bounds the sources that are remembered, too.
-type crowd struct {
+type quota struct {
 	idled, refused atomic.Uint64 // connections that were closed for others, and not let in
 	dropped        atomic.Uint64 // datagrams
 
@@ -33,14 +33,14 @@ type crowd struct {
 	waiting list.List                 // of *stream, those that await a question, longest first
 }
 
-func newCrowd(cfg Config) *crowd {
-	c := &crowd{packets: places.Of(0), conns: places.Of(0), visits: map[netip.Addr]*list.List{}}
+func newQuota(cfg Config) *quota {
+	c := &quota{packets: places.Of(0), conns: places.Of(0), visits: map[netip.Addr]*list.List{}}
 	c.bound(cfg)
 	return c
 }
 
 // bound takes over a configuration's limits. What is open beyond them stays.
-func (c *crowd) bound(cfg Config) {
+func (c *quota) bound(cfg Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.packets.SetMost(running + cfg.Misses)
@@ -48,7 +48,7 @@ func (c *crowd) bound(cfg Config) {
 }
 
 // full tells whether no further datagram should be read for now: whoever sent it could not be served.
-func (c *crowd) full() bool {
+func (c *quota) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.packets.Free() <= 0
@@ -56,7 +56,7 @@ func (c *crowd) full() bool {
 
 // take lets a datagram of src in. Where it does not, the datagram is dropped: answering would take the time that others wait
 // for.
-func (c *crowd) take(src netip.Addr) bool {
+func (c *quota) take(src netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.packets.MayTake(src) {
@@ -68,7 +68,7 @@ func (c *crowd) take(src netip.Addr) bool {
 }
 
 // give says that a datagram of src has been dealt with.
-func (c *crowd) give(src netip.Addr) {
+func (c *quota) give(src netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.packets.Give(src)
@@ -79,7 +79,7 @@ func (c *crowd) give(src netip.Addr) {
 // A source that may have no more gives the one that it has not asked on for longest for its new one. Where all places are
 // taken, the longest idle one of all goes, if its source has more than who comes. A connection with a question in work is
 // never closed.
-func (c *crowd) enter(s *stream) (victim *stream, ok bool) {
+func (c *quota) enter(s *stream) (victim *stream, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.conns.MayTake(s.source) {
@@ -108,13 +108,13 @@ func at(e *list.Element) *stream {
 }
 
 // leave forgets a connection that is closed. It may be called twice.
-func (c *crowd) leave(s *stream) {
+func (c *quota) leave(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drop(s)
 }
 
-func (c *crowd) drop(s *stream) {
+func (c *quota) drop(s *stream) {
 	if s.inside {
 		c.busied(s)
 		s.inside = false
@@ -123,13 +123,13 @@ func (c *crowd) drop(s *stream) {
 }
 
 // idle notes that a connection awaits a question.
-func (c *crowd) idle(s *stream) {
+func (c *quota) idle(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.await(s)
 }
 
-func (c *crowd) await(s *stream) {
+func (c *quota) await(s *stream) {
 	if !s.inside || s.inAll != nil {
 		return
 	}
@@ -142,13 +142,13 @@ func (c *crowd) await(s *stream) {
 }
 
 // busy notes that a connection has a question in work.
-func (c *crowd) busy(s *stream) {
+func (c *quota) busy(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.busied(s)
 }
 
-func (c *crowd) busied(s *stream) {
+func (c *quota) busied(s *stream) {
 	if s.inAll == nil {
 		return
 	}
@@ -164,7 +164,7 @@ func (c *crowd) busied(s *stream) {
 type count struct{ most, taken int }
 
 // counts are for the metrics.
-func (c *crowd) counts() (packets, conns count) {
+func (c *quota) counts() (packets, conns count) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return count{c.packets.Most(), c.packets.Taken()}, count{c.conns.Most(), c.conns.Taken()}
