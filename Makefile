@@ -138,6 +138,7 @@ cluster-down: bin/tools/cluster ## take away what make cluster left standing
 	@bin/tools/cluster down
 
 test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD) ## end to end on real Kubernetes nodes (MODE=iptables or nftables, RUNTIME=containerd16 or containerd2; both of both)
+	@integration/tools/deps docker-registry:docker-registry
 	@cd integration/cluster && $(GO) test -p 1 -count=1 -timeout 120m -v ./... -args $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) | grep --line-buffered -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
 
 deps-cluster: deps

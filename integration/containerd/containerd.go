@@ -59,6 +59,7 @@ type Config struct {
 	Runc                string // runc's state folder
 	CNIBin, CNIConf     string
 	Sandbox             string // image of the pods' sandboxes, imported beforehand
+	Registries          string // folder that says how each registry is reached (hosts.toml); "": over TLS
 	NRI                 string // folder for NRI's socket nri.sock, from containerd 2 on; "": without NRI
 }
 
@@ -73,7 +74,7 @@ func (r Release) Config(c Config) string {
 		}
 	}
 	return strings.NewReplacer("<root>", c.Root, "<state>", c.State, "<socket>", c.Socket, "<runc>", c.Runc,
-		"<cnibin>", c.CNIBin, "<cniconf>", c.CNIConf, "<sandbox>", c.Sandbox, "<nri>", c.NRI).Replace(text)
+		"<cnibin>", c.CNIBin, "<cniconf>", c.CNIConf, "<sandbox>", c.Sandbox, "<registries>", c.Registries, "<nri>", c.NRI).Replace(text)
 }
 
 // Import are ctr's arguments that take an image archive into the store that pods' images come from.
@@ -94,6 +95,8 @@ state = "<state>"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "<sandbox>"
   restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "<registries>"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "native"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
@@ -113,6 +116,12 @@ state = "<state>"
   snapshotter = "native"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "<sandbox>"
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = "<registries>"
+[plugins."io.containerd.transfer.v1.local"]
+  [[plugins."io.containerd.transfer.v1.local".unpack_config]]
+    platform = "linux"
+    snapshotter = "native"
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]

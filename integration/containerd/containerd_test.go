@@ -8,10 +8,10 @@ import (
 
 // Whether containerd takes the text shows where it is run; here is that every setting got in.
 func TestConfig(t *testing.T) {
-	c := Config{Root: "/r", State: "/s", Socket: "/c.sock", Runc: "/runc", CNIBin: "/cb", CNIConf: "/cc", Sandbox: "x.test/y:1"}
+	c := Config{Root: "/r", State: "/s", Socket: "/c.sock", Runc: "/runc", CNIBin: "/cb", CNIConf: "/cc", Sandbox: "x.test/y:1", Registries: "/reg"}
 	for _, r := range Releases("bin") {
 		text := r.Config(c)
-		for _, value := range []string{c.Root, c.State, c.Socket, c.Runc, c.CNIBin, c.CNIConf, c.Sandbox} {
+		for _, value := range []string{c.Root, c.State, c.Socket, c.Runc, c.CNIBin, c.CNIConf, c.Sandbox, c.Registries} {
 			if strings.Count(text, `"`+value+`"`) != 1 {
 				t.Errorf("%s: not once %q in\n%s", r.Name, value, text)
 			}

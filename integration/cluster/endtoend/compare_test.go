@@ -67,13 +67,9 @@ stub.test:53 {
 // withOwnZones runs f while kube-dns has ownZones, and while the agent knows of it.
 func (s *suite) withOwnZones(f func()) {
 	s.t.Helper()
-	was := s.kubectl("-n", "kube-system", "get", "configmap/coredns", "-o", "jsonpath={.data.Corefile}")
+	was := s.corefile()
 	set := func(corefile string, rcode int, says string) {
-		text, err := json.Marshal(map[string]any{"data": map[string]string{"Corefile": corefile}})
-		s.must(err)
-		s.kubectl("-n", "kube-system", "patch", "configmap/coredns", "--type=merge", "-p", string(text))
-		// A change of its pod has the kubelet look at a pod's volumes at once, in place of once in a minute.
-		s.kubectl("-n", "kube-system", "annotate", "pods", "--all", "--overwrite", fmt.Sprintf("test/corefile=%d", len(corefile)))
+		s.setCorefile(corefile)
 		s.eventually(func() error {
 			r, err := ask(s.before[0].ns, server(true), "udp", question{"c1.corp.test.", dns.TypeA})
 			if err != nil || r.Rcode != rcode {
@@ -88,6 +84,22 @@ func (s *suite) withOwnZones(f func()) {
 	set(was+"\n"+ownZones, dns.RcodeSuccess, "because its Corefile has the zone corp.test")
 	defer set(was, dns.RcodeNameError, "the node's resolvers")
 	f()
+}
+
+// corefile is kube-dns's.
+func (s *suite) corefile() string {
+	s.t.Helper()
+	return s.kubectl("-n", "kube-system", "get", "configmap/coredns", "-o", "jsonpath={.data.Corefile}")
+}
+
+// setCorefile gives kube-dns another one. It is used some seconds later.
+func (s *suite) setCorefile(corefile string) {
+	s.t.Helper()
+	text, err := json.Marshal(map[string]any{"data": map[string]string{"Corefile": corefile}})
+	s.must(err)
+	s.kubectl("-n", "kube-system", "patch", "configmap/coredns", "--type=merge", "-p", string(text))
+	// A change of its pod has the kubelet look at a pod's volumes at once, in place of once in a minute.
+	s.kubectl("-n", "kube-system", "annotate", "pods", "--all", "--overwrite", fmt.Sprintf("test/corefile=%d", len(corefile)))
 }
 
 // most is how many questions are asked at once.

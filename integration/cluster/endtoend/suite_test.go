@@ -119,6 +119,9 @@ func run(t *testing.T, row []string, o node.Options) {
 	if name := "out of the placement and back under load"; chosen(t, name) {
 		t.Run(name, func(t *testing.T) { s.in(t, func() { s.testLeft(was) }) })
 	}
+	if name := "images of a registry in the cluster"; chosen(t, name) { // its lines stay in the node's hosts file until the uninstall
+		t.Run(name, func(t *testing.T) { s.in(t, s.testHosts) })
+	}
 	s.step(t, "uninstalled under load, the node as before", func() { s.testUninstall(was) })
 	if name := "NodeLocal DNSCache's manifest with our image"; chosen(t, name) {
 		t.Run(name, func(t *testing.T) { s.in(t, s.testNodeCache) })

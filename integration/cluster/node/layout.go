@@ -18,6 +18,9 @@ import (
 // Dir is the one place for all files of a cluster. It must not lie in a folder that the node has for itself (ownFolders).
 const Dir = "/var/tmp/neardns-cluster"
 
+// Registries is the folder in which the runtime looks up how it reaches a registry (containerd's hosts.toml). It is read at each pull.
+const Registries = Dir + "/registries"
+
 // The cluster's addresses. All are private: only the node's own namespaces know them.
 const (
 	nodeAddr4    = "192.168.96.10"

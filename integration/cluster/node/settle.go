@@ -83,3 +83,15 @@ func (n *Node) Import(ctx context.Context, i image.Image) error {
 	}
 	return nil
 }
+
+// Push pushes an image, whose name begins with the registry's address, over plain HTTP, and takes it out of the runtime's store.
+func (n *Node) Push(ctx context.Context, name string) error {
+	ctr := []string{"--address", socket, "--namespace", "k8s.io", "images"}
+	if _, err := n.Run(ctx, n.Release.Program("ctr"), append(ctr, "push", "--plain-http", name)...); err != nil {
+		return fmt.Errorf("push %s: %w", name, err)
+	}
+	if _, err := n.Run(ctx, n.Release.Program("ctr"), append(ctr, "remove", "--sync", name)...); err != nil {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return nil
+}
