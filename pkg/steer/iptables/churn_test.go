@@ -26,18 +26,18 @@ const foreign = 1000
 func TestChurn(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		pod := r.steered("pod")
-		r.listen()
+		pod := r.Steered("pod")
+		r.Listen()
 		restore := []string{"iptables" + strings.TrimPrefix(string(variant), "iptables") + "-restore", "--noflush", "--counters", "-w", "30"}
-		r.node.Host.RunInput(testutil.BulkIPTables(true, foreign), restore...)
+		r.Node.Host.RunInput(testutil.BulkIPTables(true, foreign), restore...)
 		for _, who := range []string{"KUBEDNS", "AGENT"} {
 			t.Run(who, func(t *testing.T) {
 				if who == "AGENT" {
-					r.renew()
+					r.Renew()
 				}
 				asked := r.churn(t, pod, restore)
-				r.want(who, pod.NetNS, "afterwards", r.servers()...)
-				must(t, r.rules.Verify(r.host))
+				r.Want(who, pod.NetNS, "afterwards", r.Servers()...)
+				must(t, r.rules.Verify(r.Host))
 				t.Logf("%d questions", asked)
 			})
 		}
@@ -45,14 +45,14 @@ func TestChurn(t *testing.T) {
 }
 
 // churn has the pod ask without pause while our rules and kube-proxy's are made anew, and counts its questions.
-func (r *rig) churn(t *testing.T, pod *testutil.Pod, restore []string) int64 {
+func (r *variantRig) churn(t *testing.T, pod *testutil.Pod, restore []string) int64 {
 	t.Helper()
 	const times = 3
 	var asked atomic.Int64
 	var over atomic.Bool
 	var wg sync.WaitGroup
 	patient := testutil.AskOptions{Timeout: 10 * time.Second}
-	for _, server := range r.servers() {
+	for _, server := range r.Servers() {
 		for _, network := range []string{"udp", "tcp"} {
 			kept, err := testutil.OpenUDP(pod.NetNS, server.Addr().Is4(), patient)
 			must(t, err)
@@ -77,17 +77,17 @@ func (r *rig) churn(t *testing.T, pod *testutil.Pod, restore []string) int64 {
 	wg.Go(func() {
 		for i := 0; !over.Load(); i++ {
 			text := fmt.Sprintf("*nat\n:KUBE-SVC-CHURN%d - [0:0]\n-A KUBE-SVC-CHURN%d -j RETURN\n-F KUBE-SVC-CHURN%d\n-X KUBE-SVC-CHURN%d\nCOMMIT\n", i, i, i, i)
-			if out, err := r.node.Host.TryRun(text, restore...); err != nil {
+			if out, err := r.Node.Host.TryRun(text, restore...); err != nil {
 				t.Errorf("kube-proxy's sync %d: %v\n%s", i, err, out)
 				return
 			}
 		}
 	})
-	more := r.host
+	more := r.Host
 	more.Redirects = append(slices.Clone(more.Redirects), steer.Redirect{ClusterDNS: addr("10.96.0.20"), Steering: addr("169.254.20.12")})
 	for range times {
 		must(t, r.rules.Apply(more))
-		must(t, r.rules.Apply(r.host))
+		must(t, r.rules.Apply(r.Host))
 	}
 	over.Store(true)
 	wg.Wait()

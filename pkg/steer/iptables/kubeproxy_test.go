@@ -30,9 +30,9 @@ COMMIT
 func TestKubeProxyDeletes(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		host, kind := r.node.Host, strings.TrimPrefix(string(variant), "iptables")
+		host, kind := r.Node.Host, strings.TrimPrefix(string(variant), "iptables")
 		// kube-proxy's rules, by the program that ours are made with.
-		host.RunInput(r.node.Proxy.Base(true)+r.node.Proxy.Rules(true, testutil.DNSService(r.node.ClusterDNS()[0], r.node.KubeDNSAddrs()[0])),
+		host.RunInput(r.Node.Proxy.Base(true)+r.Node.Proxy.Rules(true, testutil.DNSService(r.Node.ClusterDNS()[0], r.Node.KubeDNSAddrs()[0])),
 			"iptables"+kind+"-restore", "--noflush", "-w")
 		restore := []string{"iptables" + kind + "-restore", "--noflush", "--counters", "-w"}
 
@@ -49,7 +49,7 @@ func TestKubeProxyDeletes(t *testing.T) {
 		if left := host.Run("iptables"+kind, "-w", "-t", "nat", "-S"); strings.Contains(left, "KUBE-SVC-") {
 			t.Errorf("chains are left:\n%s", left)
 		}
-		must(t, r.rules.Verify(r.host))
+		must(t, r.rules.Verify(r.Host))
 	})
 }
 
@@ -57,24 +57,24 @@ func TestKubeProxyDeletes(t *testing.T) {
 func TestServiceComesAndGoes(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		pod := r.steered("pod")
-		r.listen()
+		pod := r.Steered("pod")
+		r.Listen()
 		var services []testutil.Service
-		for i, a := range r.node.ClusterDNS() {
-			services = append(services, testutil.DNSService(a, r.node.KubeDNSAddrs()[i])...)
+		for i, a := range r.Node.ClusterDNS() {
+			services = append(services, testutil.DNSService(a, r.Node.KubeDNSAddrs()[i])...)
 		}
-		r.want("KUBEDNS", pod.NetNS, "before", r.servers()...)
-		r.node.Proxy.Set()
-		r.renew()
-		r.want("AGENT", pod.NetNS, "without the Service, under a lease", r.servers()...)
-		r.withdraw()
-		r.node.Proxy.Set(services...)
-		r.want("KUBEDNS", pod.NetNS, "made anew", r.servers()...)
+		r.Want("KUBEDNS", pod.NetNS, "before", r.Servers()...)
+		r.Node.Proxy.Set()
+		r.Renew()
+		r.Want("AGENT", pod.NetNS, "without the Service, under a lease", r.Servers()...)
+		r.Withdraw()
+		r.Node.Proxy.Set(services...)
+		r.Want("KUBEDNS", pod.NetNS, "made anew", r.Servers()...)
 		for i := range services {
 			services[i].Name, services[i].Port = "rke2-coredns", "udp-53"
 		}
-		r.node.Proxy.Set(services...)
-		r.want("KUBEDNS", pod.NetNS, "renamed", r.servers()...)
-		must(t, r.rules.Verify(r.host))
+		r.Node.Proxy.Set(services...)
+		r.Want("KUBEDNS", pod.NetNS, "renamed", r.Servers()...)
+		must(t, r.rules.Verify(r.Host))
 	})
 }

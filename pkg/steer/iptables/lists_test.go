@@ -12,8 +12,8 @@ import (
 func TestListsAreClosed(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		pod := r.steered("pod")
-		r.listen()
+		pod := r.Steered("pod")
+		r.Listen()
 		bare := []string{"setpriv", "--bounding-set=-all", "--inh-caps=-all"}
 		forge := func(when string) {
 			t.Helper()
@@ -21,24 +21,24 @@ func TestListsAreClosed(t *testing.T) {
 				for _, list := range []string{"neardns_udp4", "neardns_tcp4", "neardns_udp6", "neardns_tcp6"} {
 					file := "/proc/net/xt_recent/" + list
 					for _, do := range []string{"echo +169.254.20.11 > " + file, "chmod 0666 " + file, "chown 0 " + file} {
-						if out, err := r.node.Host.TryRun("", append(who, "sh", "-c", do)...); err == nil {
+						if out, err := r.Node.Host.TryRun("", append(who, "sh", "-c", do)...); err == nil {
 							t.Errorf("%s: %s can %q: %s", when, strings.Join(who, " "), do, out)
 						}
 					}
-					if out, err := r.node.Host.TryRun("", append(who, "cat", file)...); err != nil {
+					if out, err := r.Node.Host.TryRun("", append(who, "cat", file)...); err != nil {
 						t.Errorf("%s cannot be read: %v: %s", file, err, out)
 					}
 				}
 			}
-			r.want("KUBEDNS", pod.NetNS, when+": nobody renewed", r.servers()...)
+			r.Want("KUBEDNS", pod.NetNS, when+": nobody renewed", r.Servers()...)
 		}
 		forge("at first")
-		r.renew()
-		r.want("AGENT", pod.NetNS, "the agent's own leases", r.servers()...)
-		r.withdraw()
-		r.node.Host.Run("iptables"+strings.TrimPrefix(string(variant), "iptables"), "-w", "-t", "raw", "-F")
-		r.node.Host.Run("ip6tables"+strings.TrimPrefix(string(variant), "iptables"), "-w", "-t", "raw", "-F")
-		must(t, r.rules.Apply(r.host))
+		r.Renew()
+		r.Want("AGENT", pod.NetNS, "the agent's own leases", r.Servers()...)
+		r.Withdraw()
+		r.Node.Host.Run("iptables"+strings.TrimPrefix(string(variant), "iptables"), "-w", "-t", "raw", "-F")
+		r.Node.Host.Run("ip6tables"+strings.TrimPrefix(string(variant), "iptables"), "-w", "-t", "raw", "-F")
+		must(t, r.rules.Apply(r.Host))
 		forge("made anew")
 	})
 }

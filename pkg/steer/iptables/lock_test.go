@@ -39,15 +39,15 @@ func TestLockHeld(t *testing.T) {
 	path := ownLock(t)
 	r := newRig(t, iptables.Legacy)
 	stats := new(iptables.Stats)
-	b, err := iptables.Open(r.node.Host.FD(), iptables.Legacy, stats)
+	b, err := iptables.Open(r.Node.Host.FD(), iptables.Legacy, stats)
 	must(t, err)
 	defer b.Close()
-	r.node.Host.Run("iptables-legacy", "-w", "-t", "raw", "-F", "NEARDNS-UDP")
-	before := dump(r.node.Host)
+	r.Node.Host.Run("iptables-legacy", "-w", "-t", "raw", "-F", "NEARDNS-UDP")
+	before := dump(r.Node.Host)
 
 	release := hold(t, path)
 	var drift *steer.DriftError
-	if err := b.Verify(r.host); !errors.As(err, &drift) {
+	if err := b.Verify(r.Host); !errors.As(err, &drift) {
 		t.Errorf("what is wrong cannot be seen while the lock is held: %v", err)
 	}
 	if _, err := b.Counters(); err != nil {
@@ -57,7 +57,7 @@ func TestLockHeld(t *testing.T) {
 		t.Errorf("%d looks waited for the lock", n)
 	}
 	begun := time.Now()
-	err = b.Apply(r.host)
+	err = b.Apply(r.Host)
 	if took := time.Since(begun); !errors.Is(err, iptables.ErrLocked) || !iptables.Busy(err) || took < iptables.LockWait || took > iptables.LockWait+30*time.Second {
 		t.Errorf("after %v: %v", took, err)
 	}
@@ -69,11 +69,11 @@ func TestLockHeld(t *testing.T) {
 	}
 	release()
 
-	if after := dump(r.node.Host); after != before {
+	if after := dump(r.Node.Host); after != before {
 		t.Errorf("something was done behind the lock:\n%s\nbefore:\n%s", after, before)
 	}
-	must(t, b.Apply(r.host))
-	must(t, b.Verify(r.host))
+	must(t, b.Apply(r.Host))
+	must(t, b.Verify(r.Host))
 	must(t, b.Supported())
 }
 
@@ -81,7 +81,7 @@ func TestLockHeld(t *testing.T) {
 func TestLockOfTheOther(t *testing.T) {
 	hold(t, ownLock(t))
 	r := newRig(t, iptables.NFT)
-	must(t, r.rules.Verify(r.host))
+	must(t, r.rules.Verify(r.Host))
 }
 
 // TestNoLockFile is a lock file that cannot be opened, for which iptables has the same exit code: waiting is no remedy.

@@ -19,16 +19,16 @@ func TestOddLinks(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		odd := []string{`wan"0`, `wan\0`, `'wan'`, "#wan", "-j", "!", "wan,0"}
 		r := newRig(t, variant, func(h *steer.Host) { h.Uplinks = append(h.Uplinks, append(odd, "+", "host+")...) })
-		must(t, r.rules.Verify(r.host))
+		must(t, r.rules.Verify(r.Host))
 		for _, name := range append(odd, "+", "host+", "wan", "hostile") {
 			if is, err := r.rules.IsUplink(name); err != nil || is != slices.Contains(odd, name) {
 				t.Errorf("%s is an uplink: %v, %v", name, is, err)
 			}
 		}
-		pod := r.steered("pod")
-		r.listen()
-		r.renew()
-		r.want("AGENT", pod.NetNS, "beside odd links", r.servers()...)
+		pod := r.Steered("pod")
+		r.Listen()
+		r.Renew()
+		r.Want("AGENT", pod.NetNS, "beside odd links", r.Servers()...)
 		must(t, r.rules.Remove())
 	})
 }

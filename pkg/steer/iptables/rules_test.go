@@ -22,15 +22,15 @@ var (
 func TestRepair(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		must(t, r.rules.Verify(r.host))
-		whole := dump(r.node.Host)
-		must(t, r.rules.Apply(r.host))
-		if again := dump(r.node.Host); again != whole {
+		must(t, r.rules.Verify(r.Host))
+		whole := dump(r.Node.Host)
+		must(t, r.rules.Apply(r.Host))
+		if again := dump(r.Node.Host); again != whole {
 			t.Errorf("applied twice is not the same:\n%s\n%s", whole, again)
 		}
 		program := func(args ...string) func() {
 			return func() {
-				r.node.Host.Run(append([]string{"iptables" + strings.TrimPrefix(string(variant), "iptables"), "-w"}, args...)...)
+				r.Node.Host.Run(append([]string{"iptables" + strings.TrimPrefix(string(variant), "iptables"), "-w"}, args...)...)
 			}
 		}
 		for name, damage := range map[string]func(){
@@ -41,7 +41,7 @@ func TestRepair(t *testing.T) {
 			"a jump taken":    program("-t", "filter", "-D", "FORWARD", "-j", "NEARDNS-FORWARD"),
 			"a jump twice":    program("-t", "raw", "-I", "OUTPUT", "1", "-j", "NEARDNS-RAW-OUTPUT"),
 			"a whole table, by a restore that keeps nothing": func() {
-				r.node.Host.RunInput("*raw\nCOMMIT\n", "iptables"+strings.TrimPrefix(string(variant), "iptables")+"-restore", "-w")
+				r.Node.Host.RunInput("*raw\nCOMMIT\n", "iptables"+strings.TrimPrefix(string(variant), "iptables")+"-restore", "-w")
 			},
 			"a rule replaced":                   program("-t", "nat", "-R", "NODE-LOCAL-DNS", "2", "-j", "ACCEPT"),
 			"a rule replaced that does as much": program("-t", "nat", "-R", "NEARDNS-GIVE-BACK", "2", "-d", "169.254.20.10", "-p", "udp", "--dport", "53", "-j", "DNAT", "--to-destination", "10.96.0.99:53"),
@@ -50,14 +50,14 @@ func TestRepair(t *testing.T) {
 		} {
 			damage()
 			var drift *steer.DriftError
-			if err := r.rules.Verify(r.host); !errors.As(err, &drift) {
+			if err := r.rules.Verify(r.Host); !errors.As(err, &drift) {
 				t.Errorf("%s is not seen: %v", name, err)
 			}
-			must(t, r.rules.Apply(r.host))
-			must(t, r.rules.Verify(r.host))
+			must(t, r.rules.Apply(r.Host))
+			must(t, r.rules.Verify(r.Host))
 		}
 		// In another order at most: what was put back stands first again.
-		if got, want := sorted(dump(r.node.Host)), sorted(whole); !slices.Equal(got, want) {
+		if got, want := sorted(dump(r.Node.Host)), sorted(whole); !slices.Equal(got, want) {
 			t.Errorf("repaired:\n%s\nwant\n%s", strings.Join(got, ""), strings.Join(want, ""))
 		}
 	})
@@ -70,26 +70,26 @@ func both(a, b func()) func() { return func() { a(); b() } }
 func TestRepairByAnother(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		pod := r.steered("pod")
+		pod := r.Steered("pod")
 		program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
-		r.node.Host.Run(program, "-w", "-t", "nat", "-R", "NEARDNS-GIVE-BACK", "2", "-d", "169.254.20.11", "-p", "udp", "--dport", "53", "-j", "DNAT", "--to-destination", "10.96.0.99:53")
+		r.Node.Host.Run(program, "-w", "-t", "nat", "-R", "NEARDNS-GIVE-BACK", "2", "-d", "169.254.20.11", "-p", "udp", "--dport", "53", "-j", "DNAT", "--to-destination", "10.96.0.99:53")
 		stats := new(iptables.Stats)
-		next, err := iptables.Open(r.node.Host.FD(), variant, stats)
+		next, err := iptables.Open(r.Node.Host.FD(), variant, stats)
 		must(t, err)
 		defer next.Close()
-		if _, err := next.Repair(r.host); err != nil {
+		if _, err := next.Repair(r.Host); err != nil {
 			t.Fatal(err)
 		}
-		r.want("KUBEDNS", pod.NetNS, "mended", r.servers()...)
+		r.Want("KUBEDNS", pod.NetNS, "mended", r.Servers()...)
 		runs := stats.Runs.Load()
 		if runs == 0 {
 			t.Error("nothing is counted")
 		}
 		for range 3 {
-			r.want("KUBEDNS", pod.NetNS, "counters go on", r.servers()...)
-			r.node.Host.Run(program, "-w", "-t", "nat", "-N", "KUBE-SVC-NEW")
-			r.node.Host.Run(program, "-w", "-t", "nat", "-X", "KUBE-SVC-NEW")
-			drift, err := next.Repair(r.host)
+			r.Want("KUBEDNS", pod.NetNS, "counters go on", r.Servers()...)
+			r.Node.Host.Run(program, "-w", "-t", "nat", "-N", "KUBE-SVC-NEW")
+			r.Node.Host.Run(program, "-w", "-t", "nat", "-X", "KUBE-SVC-NEW")
+			drift, err := next.Repair(r.Host)
 			if err != nil || len(drift) > 0 {
 				t.Errorf("nothing of ours changed: %v, %v", drift, err)
 			}
@@ -97,9 +97,9 @@ func TestRepairByAnother(t *testing.T) {
 		if now := stats.Runs.Load(); now != runs {
 			t.Errorf("%d programs were started although nothing changed", now-runs)
 		}
-		r.node.Host.Run(program, "-w", "-t", "raw", "-F", "NEARDNS-UDP")
+		r.Node.Host.Run(program, "-w", "-t", "raw", "-F", "NEARDNS-UDP")
 		testutil.Eventually(t, 30*time.Second, func() error { // a look a moment after the last is put off
-			drift, err := next.Repair(r.host)
+			drift, err := next.Repair(r.Host)
 			if err == nil && len(drift) == 0 {
 				err = errors.New("not found")
 			}
@@ -118,12 +118,12 @@ func TestWatch(t *testing.T) {
 		must(t, err)
 		for _, damage := range [][]string{{"nat", "-D", "PREROUTING", "-j", "NODE-LOCAL-DNS"}, {"mangle", "-F"}} {
 			begun := time.Now()
-			r.node.Host.Run(append([]string{program, "-w", "-t"}, damage...)...)
+			r.Node.Host.Run(append([]string{program, "-w", "-t"}, damage...)...)
 			<-ticks
 			if took := time.Since(begun); took > 5*time.Second {
 				t.Errorf("%v was told after %v", damage, took)
 			}
-			must(t, r.rules.Apply(r.host))
+			must(t, r.rules.Apply(r.Host))
 			for quiet := false; !quiet; { // what our own repair tells
 				select {
 				case <-ticks:

@@ -23,14 +23,14 @@ func TestSourceOfEachPod(t *testing.T) {
 				if attach == testutil.BridgeNF {
 					testutil.RequireSysctl(t, testutil.NewNS(t, "probe"), "net.bridge.bridge-nf-call-iptables")
 				}
-				r := newRigOn(t, testutil.IPTables, attach, variant)
-				pods := []*testutil.Pod{r.steered("one"), r.steered("two")}
+				r := newRigOn(t, attach, variant)
+				pods := []*testutil.Pod{r.Steered("one"), r.Steered("two")}
 				for _, near := range []bool{false, true} {
 					if near {
-						r.kubeDNSBesidePods()
+						r.kubeDNSBesidePods(t)
 					}
 					onBridge := near && (attach == testutil.BridgeCNI || attach == testutil.BridgeNF)
-					for _, server := range r.servers() {
+					for _, server := range r.Servers() {
 						clients := map[netip.Addr]bool{}
 						for _, pod := range pods {
 							for port := range 5 {
@@ -48,7 +48,7 @@ func TestSourceOfEachPod(t *testing.T) {
 						if len(clients) > len(pods) {
 							t.Errorf("kube-dns saw %d pods as %v", len(pods), clients)
 						}
-						r.want("KUBEDNS", pods[0].NetNS, "over both protocols", server)
+						r.Want("KUBEDNS", pods[0].NetNS, "over both protocols", server)
 					}
 				}
 			})
@@ -57,28 +57,28 @@ func TestSourceOfEachPod(t *testing.T) {
 }
 
 // kubeDNSBesidePods moves kube-dns to where the pods are.
-func (r *rig) kubeDNSBesidePods() {
-	r.t.Helper()
-	pod := r.node.AddPod("dns")
+func (r *variantRig) kubeDNSBesidePods(t *testing.T) {
+	t.Helper()
+	pod := r.Node.AddPod("dns")
 	var at []netip.AddrPort
 	var services []testutil.Service
 	for i, a := range pod.Addrs {
 		at = append(at, netip.AddrPortFrom(a, 53))
-		services = append(services, testutil.DNSService(r.node.ClusterDNS()[i], a)...)
+		services = append(services, testutil.DNSService(r.Node.ClusterDNS()[i], a)...)
 	}
-	testutil.ServeDNS(r.t, pod.NetNS, testutil.DNSConfig{Name: "KUBEDNS", Listen: at})
-	r.node.Proxy.Set(services...)
+	testutil.ServeDNS(t, pod.NetNS, testutil.DNSConfig{Name: "KUBEDNS", Listen: at})
+	r.Node.Proxy.Set(services...)
 }
 
 // TestOnePodCannotEndTheFallback has a pod ask from all of its ports with the agent dead. It may use up its own, as without us,
 // and nobody else's.
 func TestOnePodCannotEndTheFallback(t *testing.T) {
 	r := newRig(t, iptables.NFT)
-	greedy, other := r.steered("greedy"), r.steered("other")
-	server := r.servers()[0]
-	r.node.DNS.Behave(testutil.Behaviour{Drop: true}) // who is not answered holds a port just as long
+	greedy, other := r.Steered("greedy"), r.Steered("other")
+	server := r.Servers()[0]
+	r.Node.DNS.Behave(testutil.Behaviour{Drop: true}) // who is not answered holds a port just as long
 	greedy.Do(func() { must(t, floodPorts(server)) })
-	r.node.DNS.Behave(testutil.Behaviour{})
+	r.Node.DNS.Behave(testutil.Behaviour{})
 	const questions = 20
 	lost := 0
 	for i := range questions {

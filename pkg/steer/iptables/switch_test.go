@@ -14,53 +14,22 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestSwitch takes one pod through the agent's life: the table of DESIGN section 3.
-func TestSwitch(t *testing.T) {
-	variants(t, func(t *testing.T, variant iptables.Variant) {
-		r := newRig(t, variant)
-		pod := r.steered("pod")
-		all := r.servers()
-		r.want("KUBEDNS", pod.NetNS, "agent never started, addresses absent", all...)
-		r.listen()
-		r.want("KUBEDNS", pod.NetNS, "listening without a lease", all...)
-		r.renew()
-		r.want("AGENT", pod.NetNS, "under a lease", all...)
-		testutil.FlushConntrack(r.node.Host)
-		for _, s := range all {
-			if _, err := testutil.Ask(pod.NetNS, s, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{}); err != nil {
-				t.Error(err)
-			}
-		}
-		for _, line := range testutil.Conntrack(r.node.Host) {
-			if strings.HasPrefix(line, "udp") {
-				t.Errorf("a hit over UDP is tracked on the host: %s", line)
-			}
-		}
-		r.agent.Stop()
-		r.want("KUBEDNS", pod.NetNS, "killed while its lease stands", all...)
-		r.listen()
-		r.want("AGENT", pod.NetNS, "back under the same lease", all...)
-		r.withdraw()
-		r.want("KUBEDNS", pod.NetNS, "withdrawn", all...)
-	})
-}
-
 // TestStrictFilter has the reverse path checked on every link.
 func TestStrictFilter(t *testing.T) {
 	r := newRig(t, iptables.NFT)
-	r.node.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1")
+	r.Node.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	_, err := r.hairpin.Ensure(r.behind(), false)
 	must(t, err)
-	r.want("KUBEDNS", r.steered("pod").NetNS, "rp_filter 1", r.servers()...)
+	r.Want("KUBEDNS", r.Steered("pod").NetNS, "rp_filter 1", r.Servers()...)
 }
 
 // TestFlips keeps sockets open while the way changes under them.
 func TestFlips(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		pod := r.steered("pod")
-		r.listen()
-		for _, server := range r.servers() {
+		pod := r.Steered("pod")
+		r.Listen()
+		for _, server := range r.Servers() {
 			s, err := testutil.OpenUDP(pod.NetNS, server.Addr().Is4(), testutil.AskOptions{})
 			must(t, err)
 			for range 4 {
@@ -70,45 +39,33 @@ func TestFlips(t *testing.T) {
 						t.Errorf("an open socket to %s: %v, %v; want %s", server, answer, err, who)
 					}
 					if who == "KUBEDNS" {
-						r.renew()
+						r.Renew()
 					} else {
-						r.withdraw()
+						r.Withdraw()
 					}
 				}
 			}
 			s.Close()
-			r.withdraw()
+			r.Withdraw()
 			// A connection stays with whom it was opened to, in both directions.
-			c, err := testutil.Dial(pod.NetNS, "tcp", server, testutil.AskOptions{})
-			must(t, err)
-			r.renew()
-			wantConn(t, c, "KUBEDNS")
-			c.Close()
-			c, err = testutil.Dial(pod.NetNS, "tcp", server, testutil.AskOptions{})
-			must(t, err)
-			wantConn(t, c, "AGENT")
-			r.withdraw()
-			wantConn(t, c, "AGENT")
-			c.Close()
+			fell := r.Dial(pod.NetNS, server)
+			r.Renew()
+			fell.Want("KUBEDNS")
+			served := r.Dial(pod.NetNS, server)
+			served.Want("AGENT")
+			r.Withdraw()
+			served.Want("AGENT")
 		}
 	})
-}
-
-func wantConn(t *testing.T, c *testutil.Conn, who string) {
-	t.Helper()
-	answer, err := c.Ask("a.cluster.local", dns.TypeTXT)
-	if err != nil || answer.Who != who {
-		t.Errorf("an open connection: %v, %v; want %s", answer, err, who)
-	}
 }
 
 // TestLapse looks at the lease's own end, when nobody withdraws it.
 func TestLapse(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant, func(h *steer.Host) { h.Lifetime = steer.DefaultLifetime })
-		pod := r.steered("pod")
-		r.listen()
-		server := r.servers()[0]
+		pod := r.Steered("pod")
+		r.Listen()
+		server := r.Servers()[0]
 		ask := func() string {
 			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{})
 			must(t, err)
@@ -116,7 +73,7 @@ func TestLapse(t *testing.T) {
 		}
 		testutil.Eventually(t, 30*time.Second, func() error { // a busy machine may be late
 			begun := time.Now()
-			must(t, r.lease.Renew(r.ours()[0], steer.UDP))
+			must(t, r.Lease.Renew(r.Ours()[0], steer.UDP))
 			if who := ask(); who != "AGENT" && time.Since(begun) < iptables.Lifetime(steer.DefaultLifetime) {
 				t.Fatalf("%s answers under a lease", who)
 			} else if who != "AGENT" {
@@ -137,8 +94,8 @@ func TestLapse(t *testing.T) {
 // TestSameSourcePort asks a local and a cluster DNS address from one port, as musl does.
 func TestSameSourcePort(t *testing.T) {
 	r := newRig(t, iptables.NFT)
-	pod := r.steered("pod")
-	all := r.servers()
+	pod := r.Steered("pod")
+	all := r.Servers()
 	s, err := testutil.OpenUDP(pod.NetNS, true, testutil.AskOptions{})
 	must(t, err)
 	defer s.Close()
@@ -155,11 +112,11 @@ func TestSameSourcePort(t *testing.T) {
 func TestUplink(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		r.listen()
-		r.renew()
-		steering := r.ours()[0]
-		r.node.Neighbour.Run("ip", "route", "replace", testutil.Host(steering).String(), "via", r.node.HostAddrs()[0].String())
-		r.want("KUBEDNS", r.node.Neighbour, "from beside the node", netip.AddrPortFrom(steering, 53))
+		r.Listen()
+		r.Renew()
+		steering := r.Ours()[0]
+		r.Node.Neighbour.Run("ip", "route", "replace", testutil.Host(steering).String(), "via", r.Node.HostAddrs()[0].String())
+		r.Want("KUBEDNS", r.Node.Neighbour, "from beside the node", netip.AddrPortFrom(steering, 53))
 		counters, err := r.rules.Counters()
 		must(t, err)
 		if counters[steer.CounterUplink].Packets == 0 {
@@ -172,24 +129,24 @@ func TestUplink(t *testing.T) {
 func TestDropPolicy(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		pod := r.steered("pod")
+		pod := r.Steered("pod")
 		for _, program := range []string{"iptables", "ip6tables"} {
 			program += strings.TrimPrefix(string(variant), "iptables")
 			for _, chain := range []string{"INPUT", "OUTPUT", "FORWARD"} {
-				r.node.Host.Run(program, "-P", chain, "DROP")
+				r.Node.Host.Run(program, "-P", chain, "DROP")
 			}
 			// Neighbour discovery and what a CNI accepts.
-			r.node.Host.Run(program, "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
-			r.node.Host.Run(program, "-A", "FORWARD", "-i", pod.HostInterface, "-j", "ACCEPT")
+			r.Node.Host.Run(program, "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+			r.Node.Host.Run(program, "-A", "FORWARD", "-i", pod.HostInterface, "-j", "ACCEPT")
 			for _, chain := range []string{"INPUT", "OUTPUT"} {
 				proto := map[bool]string{true: "icmp", false: "ipv6-icmp"}[!strings.HasPrefix(program, "ip6")]
-				r.node.Host.Run(program, "-A", chain, "-p", proto, "-j", "ACCEPT")
+				r.Node.Host.Run(program, "-A", chain, "-p", proto, "-j", "ACCEPT")
 			}
 		}
-		r.want("KUBEDNS", pod.NetNS, "fallback", r.servers()...)
-		r.listen()
-		r.renew()
-		r.want("AGENT", pod.NetNS, "under a lease", r.servers()...)
+		r.Want("KUBEDNS", pod.NetNS, "fallback", r.Servers()...)
+		r.Listen()
+		r.Renew()
+		r.Want("AGENT", pod.NetNS, "under a lease", r.Servers()...)
 	})
 }
 
@@ -198,19 +155,19 @@ func TestDropPolicy(t *testing.T) {
 func TestKubeProxyMarksNothing(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		pod := r.steered("pod")
+		pod := r.Steered("pod")
 		for _, program := range []string{"iptables", "ip6tables"} {
 			program += strings.TrimPrefix(string(variant), "iptables")
-			r.node.Host.Run(program, "-w", "-t", "nat", "-F", "KUBE-MARK-MASQ")
-			r.node.Host.Run(program, "-w", "-P", "FORWARD", "DROP")
-			r.node.Host.Run(program, "-w", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
-			r.node.Host.Run(program, "-w", "-A", "FORWARD", "-i", pod.HostInterface, "-j", "ACCEPT")
+			r.Node.Host.Run(program, "-w", "-t", "nat", "-F", "KUBE-MARK-MASQ")
+			r.Node.Host.Run(program, "-w", "-P", "FORWARD", "DROP")
+			r.Node.Host.Run(program, "-w", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+			r.Node.Host.Run(program, "-w", "-A", "FORWARD", "-i", pod.HostInterface, "-j", "ACCEPT")
 		}
-		r.want("KUBEDNS", pod.NetNS, "fallback", r.servers()...)
+		r.Want("KUBEDNS", pod.NetNS, "fallback", r.Servers()...)
 		behind := 0
-		for _, line := range testutil.Conntrack(r.node.Host) {
+		for _, line := range testutil.Conntrack(r.Node.Host) {
 			question, answer, _ := strings.Cut(line, ", reply ")
-			for _, a := range r.node.ClusterDNS() {
+			for _, a := range r.Node.ClusterDNS() {
 				if !strings.Contains(question, " > "+netip.AddrPortFrom(a, 53).String()) && !strings.Contains(question, " > "+a.String()+":53") {
 					continue
 				}
@@ -230,27 +187,27 @@ func TestKubeProxyMarksNothing(t *testing.T) {
 func TestForgedSource(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		pod, victim := r.steered("pod"), r.steered("victim")
+		pod, victim := r.Steered("pod"), r.Steered("victim")
 		for _, link := range []string{"all", "default", pod.HostInterface, victim.HostInterface} {
-			r.node.Host.Sysctl("net.ipv4.conf."+link+".rp_filter", "0")
+			r.Node.Host.Sysctl("net.ipv4.conf."+link+".rp_filter", "0")
 		}
-		r.listen()
-		r.renew()
-		r.want("AGENT", pod.NetNS, "in its own name", r.servers()...)
-		r.agent.Forget()
-		r.node.DNS.Forget()
+		r.Listen()
+		r.Renew()
+		r.Want("AGENT", pod.NetNS, "in its own name", r.Servers()...)
+		r.Agent.Forget()
+		r.Node.DNS.Forget()
 		for i, a := range victim.Addrs {
 			pod.AddAddr("lo", netip.PrefixFrom(a, a.BitLen()))
 			name := []string{"four.cluster.local", "six.cluster.local"}[i]
 			source := netip.AddrPortFrom(a, 40053)
-			_, _ = testutil.Ask(pod.NetNS, r.servers()[i], name, dns.TypeTXT, "udp", testutil.AskOptions{Source: source, Timeout: 100 * time.Millisecond})
+			_, _ = testutil.Ask(pod.NetNS, r.Servers()[i], name, dns.TypeTXT, "udp", testutil.AskOptions{Source: source, Timeout: 100 * time.Millisecond})
 			testutil.Eventually(t, 10*time.Second, func() error {
-				if r.node.DNS.Asked(name)+r.agent.Asked(name) == 0 {
+				if r.Node.DNS.Asked(name)+r.Agent.Asked(name) == 0 {
 					return errors.New("nobody heard " + name)
 				}
 				return nil
 			})
-			if r.agent.Asked(name) > 0 {
+			if r.Agent.Asked(name) > 0 {
 				t.Errorf("the agent is asked %s in the name of %s", name, a)
 			}
 		}

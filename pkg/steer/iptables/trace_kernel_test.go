@@ -6,6 +6,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/rig"
 	"github.com/neardns/neardns/pkg/testutil/trace"
 )
 
@@ -16,12 +17,12 @@ func TestTraceOnTheKernel(t *testing.T) {
 		r := newRig(t, iptables.NFT, func(h *steer.Host) {
 			uplinks := h.Uplinks
 			*h = a.Host
-			h.Uplinks, h.Lifetime = uplinks, lasting
+			h.Uplinks, h.Lifetime = uplinks, rig.Forever
 		})
-		for _, dns := range r.node.KubeDNSAddrs() {
-			r.node.Proxy.Add(testutil.DNSService(trace.Address("second", dns.Is4()), dns)...)
+		for _, dns := range r.Node.KubeDNSAddrs() {
+			r.Node.Proxy.Add(testutil.DNSService(trace.Address("second", dns.Is4()), dns)...)
 		}
-		r.node.Host.Serving("neardns0", r.ours()...)
-		return trace.Kernel{Node: r.node, Steered: r.steered("steered"), Plain: r.node.AddPod("plain"), Lease: r.lease}
+		r.Node.Host.Serving("neardns0", r.Ours()...)
+		return trace.Kernel{Node: r.Node, Steered: r.Steered("steered"), Plain: r.Node.AddPod("plain"), Lease: r.Lease}
 	})
 }

@@ -37,25 +37,25 @@ func TestChecksumsOnTheWire(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
 		for _, intercept := range []bool{false, true} {
 			r := newRig(t, o, func(h *steer.Host) { h.InterceptNode = intercept })
-			pod, plain := r.steered("steered"), r.pod("plain")
+			pod, plain := r.Steered("steered"), r.Pod("plain")
 			noOffload(t, pod.NetNS, "eth0")
 			noOffload(t, plain.NetNS, "eth0")
-			noOffload(t, r.node.KubeDNS, "eth0")
+			noOffload(t, r.Node.KubeDNS, "eth0")
 			for _, link := range []string{"kubedns0", pod.HostInterface, plain.HostInterface} {
-				noOffload(t, r.node.Host, link)
+				noOffload(t, r.Node.Host, link)
 			}
-			all := append(r.clusterDNS(), r.local()...)
-			r.want("KUBEDNS", pod.NetNS, "no agent", all...)
-			r.want("KUBEDNS", plain.NetNS, "no agent", all...)
-			r.serving()
-			r.want("AGENT", pod.NetNS, "lease", all...)
-			r.want("AGENT", plain.NetNS, "lease, by the local address", r.local()...)
+			all := append(r.ClusterDNS(), r.Local()...)
+			r.Want("KUBEDNS", pod.NetNS, "no agent", all...)
+			r.Want("KUBEDNS", plain.NetNS, "no agent", all...)
+			r.Serve()
+			r.Want("AGENT", pod.NetNS, "lease", all...)
+			r.Want("AGENT", plain.NetNS, "lease, by the local address", r.Local()...)
 			if intercept {
-				r.want("AGENT", plain.NetNS, "lease, intercepted", r.clusterDNS()...)
+				r.Want("AGENT", plain.NetNS, "lease, intercepted", r.ClusterDNS()...)
 			}
-			r.kill()
-			r.want("KUBEDNS", pod.NetNS, "killed", all...)
-			r.want("KUBEDNS", plain.NetNS, "killed", all...)
+			r.Kill()
+			r.Want("KUBEDNS", pod.NetNS, "killed", all...)
+			r.Want("KUBEDNS", plain.NetNS, "killed", all...)
 		}
 	})
 }

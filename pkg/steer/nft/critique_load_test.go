@@ -34,7 +34,7 @@ func fromEnv(t *testing.T, name string, otherwise int) int {
 
 // loader loads Services' rules as kube-proxy does at its start, again and again.
 type loader struct {
-	r     *rig
+	r     *nftRig
 	mode  testutil.ProxyMode
 	rules string
 	proxy *testutil.Proxy
@@ -42,7 +42,7 @@ type loader struct {
 
 func newLoader(t *testing.T, mode testutil.ProxyMode, least int) *loader {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: mode, Attach: testutil.PTP}, func(h *steer.Host) { h.Lifetime = 0 })
-	l := &loader{r: r, mode: mode, proxy: r.node.Proxy}
+	l := &loader{r: r, mode: mode, proxy: r.Node.Proxy}
 	n := fromEnv(t, loadServices, least)
 	if l.rules = l.proxy.Rules(true, testutil.ManyServices(true, n)); mode == testutil.IPTables {
 		l.rules = testutil.BulkIPTables(true, n) // iptables itself takes minutes to find 20,000 chains
@@ -54,7 +54,7 @@ func newLoader(t *testing.T, mode testutil.ProxyMode, least int) *loader {
 func (l *loader) load(t *testing.T) time.Duration {
 	t.Helper()
 	start := time.Now()
-	l.r.node.Host.RunInput(l.rules, l.proxy.Loader(true)...)
+	l.r.Node.Host.RunInput(l.rules, l.proxy.Loader(true)...)
 	took := time.Since(start)
 	l.clean(t)
 	return took
@@ -64,11 +64,11 @@ func (l *loader) load(t *testing.T) time.Duration {
 func (l *loader) clean(t *testing.T) {
 	t.Helper()
 	if l.mode == testutil.NFTables {
-		l.r.node.Host.Run("nft", "delete", "table", "ip", "kube-proxy")
+		l.r.Node.Host.Run("nft", "delete", "table", "ip", "kube-proxy")
 	} else {
-		l.r.node.Host.Run("nft", "delete table ip nat; delete table ip filter")
+		l.r.Node.Host.Run("nft", "delete table ip nat; delete table ip filter")
 	}
-	l.proxy = testutil.InstallProxy(t, l.r.node.Host, l.mode, l.r.services()...)
+	l.proxy = testutil.InstallProxy(t, l.r.Node.Host, l.mode, l.r.services()...)
 }
 
 func modesOfLoad(t *testing.T, f func(t *testing.T, l *loader)) {
@@ -90,9 +90,9 @@ const renewEvery = 150 * time.Millisecond
 // spoil one try, a kernel that makes renewals wait spoils each, so the best of three counts.
 func TestCritiqueA01LeaseIsRenewedUnderLoad(t *testing.T) {
 	modesOfLoad(t, func(t *testing.T, l *loader) {
-		pod := l.r.steered("pod")
-		l.r.addresses()
-		l.r.listen()
+		pod := l.r.Steered("pod")
+		l.r.Addresses()
+		l.r.Listen()
 		var faults []string
 		for range 3 {
 			gap, fellBack := l.renewBeside(t, pod.NetNS)
@@ -110,7 +110,7 @@ func TestCritiqueA01LeaseIsRenewedUnderLoad(t *testing.T) {
 func (l *loader) renewBeside(t *testing.T, pod *testutil.NetNS) (gap time.Duration, fellBack int) {
 	t.Helper()
 	r := l.r
-	r.renew()
+	r.Renew()
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -122,9 +122,9 @@ func (l *loader) renewBeside(t *testing.T, pod *testutil.NetNS) (gap time.Durati
 				return
 			case <-tick.C:
 			}
-			for _, a := range r.ours() {
+			for _, a := range r.Ours() {
 				for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-					if err := r.lease.Renew(a, p); err != nil {
+					if err := r.Lease.Renew(a, p); err != nil {
 						t.Error(err)
 						return
 					}
@@ -137,10 +137,10 @@ func (l *loader) renewBeside(t *testing.T, pod *testutil.NetNS) (gap time.Durati
 	loaded := make(chan error, 1)
 	start := time.Now()
 	go func() {
-		_, err := r.node.Host.TryRun(l.rules, l.proxy.Loader(true)...)
+		_, err := r.Node.Host.TryRun(l.rules, l.proxy.Loader(true)...)
 		loaded <- err
 	}()
-	c, err := testutil.Dial(pod, "udp", r.clusterDNS()[0], testutil.AskOptions{Timeout: 10 * time.Second})
+	c, err := testutil.Dial(pod, "udp", r.ClusterDNS()[0], testutil.AskOptions{Timeout: 10 * time.Second})
 	must(t, err)
 	defer c.Close()
 	asked := 0
@@ -169,8 +169,8 @@ func (l *loader) renewBeside(t *testing.T, pod *testutil.NetNS) (gap time.Durati
 func TestCritiqueA01LoadIsNotSlowedDown(t *testing.T) {
 	modesOfLoad(t, func(t *testing.T, l *loader) {
 		r := l.r
-		r.addresses()
-		r.listen()
+		r.Addresses()
+		r.Listen()
 		measure := func() float64 {
 			var ratios []float64
 			for round := range fromEnv(t, loadRounds, 3) {

@@ -14,7 +14,7 @@ import (
 func TestCritiqueA07LocalAndClusterFromOnePort(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pods := map[string]*testutil.NetNS{"steered": r.steered("steered").NetNS, "plain": r.pod("plain").NetNS}
+		pods := map[string]*testutil.NetNS{"steered": r.Steered("steered").NetNS, "plain": r.Pod("plain").NetNS}
 		port := uint16(41000)
 		turns := func(when string, local, steered, plain string) {
 			t.Helper()
@@ -23,8 +23,8 @@ func TestCritiqueA07LocalAndClusterFromOnePort(t *testing.T) {
 				if kind == "steered" {
 					cluster = steered
 				}
-				for i := range r.host.Redirects {
-					a, b := r.clusterDNS()[i], r.local()[i]
+				for i := range r.Host.Redirects {
+					a, b := r.ClusterDNS()[i], r.Local()[i]
 					for _, order := range [][]netip.AddrPort{{a, b, a, b}, {b, a, b, a}} {
 						port++
 						s, err := testutil.OpenUDP(pod, a.Addr().Is4(), testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, port)})
@@ -56,16 +56,16 @@ func TestCritiqueA07LocalAndClusterFromOnePort(t *testing.T) {
 			}
 		}
 		turns("no agent", "KUBEDNS", "KUBEDNS", "KUBEDNS")
-		r.serving()
+		r.Serve()
 		turns("lease", "AGENT", "AGENT", "KUBEDNS")
-		r.withdraw()
+		r.Withdraw()
 		turns("lease withdrawn", "KUBEDNS", "KUBEDNS", "KUBEDNS")
-		for _, l := range r.host.Locals { // the local address alone is served
-			must(t, r.lease.Renew(l.Address, 17))
-			must(t, r.lease.Renew(l.Address, 6))
+		for _, l := range r.Host.Locals { // the local address alone is served
+			must(t, r.Lease.Renew(l.Address, 17))
+			must(t, r.Lease.Renew(l.Address, 6))
 		}
 		turns("lease of the local address alone", "AGENT", "KUBEDNS", "KUBEDNS")
-		r.kill()
+		r.Kill()
 		turns("killed, that lease stands", "KUBEDNS", "KUBEDNS", "KUBEDNS")
 	})
 }

@@ -13,11 +13,11 @@ import (
 
 // conns are connections to each server, kept open.
 type conns struct {
-	r *rig
+	r *nftRig
 	c []*testutil.Conn
 }
 
-func (r *rig) dial(ns *testutil.NetNS, servers ...netip.AddrPort) *conns {
+func (r *nftRig) dial(ns *testutil.NetNS, servers ...netip.AddrPort) *conns {
 	r.t.Helper()
 	out := &conns{r: r}
 	for _, s := range servers {
@@ -51,13 +51,13 @@ func TestCritiqueA05LeaseCutsNoConnection(t *testing.T) {
 			t.Run("loose="+loose, func(t *testing.T) {
 				const lifetime = 500 * time.Millisecond
 				r := newRig(t, o, func(h *steer.Host) { h.Lifetime = lifetime })
-				r.node.Host.Sysctl("net.netfilter.nf_conntrack_tcp_loose", loose)
+				r.Node.Host.Sysctl("net.netfilter.nf_conntrack_tcp_loose", loose)
 				// Packets that conntrack cannot place are dropped, as kube-proxy and many firewalls do.
-				r.node.Host.RunInput("table inet strict { chain f { type filter hook forward priority 0; ct state invalid drop; }; }", "nft", "-f", "-")
-				pod := r.steered("pod")
-				servers := append(r.clusterDNS(), r.local()...)
-				r.addresses()
-				r.listen()
+				r.Node.Host.RunInput("table inet strict { chain f { type filter hook forward priority 0; ct state invalid drop; }; }", "nft", "-f", "-")
+				pod := r.Steered("pod")
+				servers := append(r.ClusterDNS(), r.Local()...)
+				r.Addresses()
+				r.Listen()
 
 				kept := r.dial(pod.NetNS, servers...)
 				kept.want("KUBEDNS", "before the lease")
@@ -68,31 +68,31 @@ func TestCritiqueA05LeaseCutsNoConnection(t *testing.T) {
 				kept.want("KUBEDNS", "under the lease, still")
 
 				stop()
-				r.withdraw()
+				r.Withdraw()
 				ours.want("AGENT", "lease withdrawn, drain")
 				kept.want("KUBEDNS", "lease withdrawn")
-				r.want("KUBEDNS", pod.NetNS, "lease withdrawn, new", servers...)
+				r.Want("KUBEDNS", pod.NetNS, "lease withdrawn, new", servers...)
 
 				stop = r.keepRenewing(lifetime / 5)
 				kept.want("KUBEDNS", "a lease again")
 				ours.want("AGENT", "a lease again")
-				r.want("AGENT", pod.NetNS, "a lease again, new", servers...)
+				r.Want("AGENT", pod.NetNS, "a lease again, new", servers...)
 
 				stop()
 				r.lapse()
 				ours.want("AGENT", "lease lapsed, drain")
 				kept.want("KUBEDNS", "lease lapsed")
-				r.want("KUBEDNS", pod.NetNS, "lease lapsed, new", servers...)
-				must(t, r.nft.Verify(r.host))
+				r.Want("KUBEDNS", pod.NetNS, "lease lapsed, new", servers...)
+				must(t, r.nft.Verify(r.Host))
 			})
 		}
 	})
 }
 
 // keepRenewing renews as the agent does, until the function that it returns is called.
-func (r *rig) keepRenewing(every time.Duration) (stop func()) {
+func (r *nftRig) keepRenewing(every time.Duration) (stop func()) {
 	r.t.Helper()
-	r.renew()
+	r.Renew()
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -103,9 +103,9 @@ func (r *rig) keepRenewing(every time.Duration) (stop func()) {
 			case <-done:
 				return
 			case <-tick.C:
-				for _, a := range r.ours() {
-					_ = r.lease.Renew(a, steer.UDP)
-					_ = r.lease.Renew(a, steer.TCP)
+				for _, a := range r.Ours() {
+					_ = r.Lease.Renew(a, steer.UDP)
+					_ = r.Lease.Renew(a, steer.TCP)
 				}
 			}
 		}
@@ -123,7 +123,7 @@ func (r *rig) keepRenewing(every time.Duration) (stop func()) {
 }
 
 // lapse waits until no lease stands.
-func (r *rig) lapse() {
+func (r *nftRig) lapse() {
 	r.t.Helper()
 	testutil.Eventually(r.t, 5*time.Second, func() error {
 		leases, err := r.nft.Leases()
@@ -139,17 +139,17 @@ func TestCritiqueA05LapseAlone(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		const lifetime = 500 * time.Millisecond
 		r := newRig(t, o, func(h *steer.Host) { h.Lifetime = lifetime })
-		pod := r.steered("pod")
-		r.addresses()
-		r.listen()
+		pod := r.Steered("pod")
+		r.Addresses()
+		r.Listen()
 		stop := r.keepRenewing(lifetime / 5)
-		servers := append(r.clusterDNS(), r.local()...)
+		servers := append(r.ClusterDNS(), r.Local()...)
 		ours := r.dial(pod.NetNS, servers...)
 		ours.want("AGENT", "lease")
 		stop()
 		r.lapse()
 		ours.want("AGENT", "lapsed")
-		r.want("KUBEDNS", pod.NetNS, "lapsed, new", servers...)
+		r.Want("KUBEDNS", pod.NetNS, "lapsed, new", servers...)
 		stop = r.keepRenewing(lifetime / 5)
 		ours.want("AGENT", "again")
 		stop()
@@ -160,18 +160,18 @@ func TestCritiqueA05LapseAlone(t *testing.T) {
 func TestCritiqueA05SameFiveTuple(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pod := r.steered("pod")
-		r.addresses()
-		r.listen()
-		for i, server := range append(r.clusterDNS(), r.local()...) {
+		pod := r.Steered("pod")
+		r.Addresses()
+		r.Listen()
+		for i, server := range append(r.ClusterDNS(), r.Local()...) {
 			source := netip.AddrPortFrom(netip.Addr{}, uint16(40000+i)) //nolint:gosec // small
 			for round := range 6 {
 				want := "KUBEDNS"
 				if round%2 == 1 {
 					want = "AGENT"
-					r.renew()
+					r.Renew()
 				} else {
-					r.withdraw()
+					r.Withdraw()
 				}
 				for range 2 {
 					answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
@@ -188,29 +188,29 @@ func TestCritiqueA05SameFiveTuple(t *testing.T) {
 func TestCritiqueA05ForeignWildcardListener(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pod := r.steered("pod")
-		servers := append(r.clusterDNS(), r.local()...)
-		r.serving()
+		pod := r.Steered("pod")
+		servers := append(r.ClusterDNS(), r.Local()...)
+		r.Serve()
 		ours := r.dial(pod.NetNS, servers...)
 		ours.want("AGENT", "before")
-		r.kill()
-		foreign := testutil.ServeDNS(t, r.node.Host, testutil.DNSConfig{Name: "FOREIGN",
+		r.Kill()
+		foreign := testutil.ServeDNS(t, r.Node.Host, testutil.DNSConfig{Name: "FOREIGN",
 			Listen: []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:53"), netip.MustParseAddrPort("[::]:53")}})
-		r.want("KUBEDNS", pod.NetNS, "killed, lease stands, a foreign listener on every address", servers...)
+		r.Want("KUBEDNS", pod.NetNS, "killed, lease stands, a foreign listener on every address", servers...)
 		kept := r.dial(pod.NetNS, servers...)
 		kept.want("KUBEDNS", "kept open")
-		r.renew()
+		r.Renew()
 		kept.want("KUBEDNS", "the lease renewed")
-		r.withdraw()
+		r.Withdraw()
 		kept.want("KUBEDNS", "the lease withdrawn")
-		r.want("KUBEDNS", pod.NetNS, "no lease", servers...)
+		r.Want("KUBEDNS", pod.NetNS, "no lease", servers...)
 		if n := foreign.Questions(""); n > 0 {
 			t.Errorf("the foreign listener was asked %d times", n)
 		}
 		foreign.Stop()
-		r.listen()
-		r.renew()
-		r.want("AGENT", pod.NetNS, "the agent is back", servers...)
+		r.Listen()
+		r.Renew()
+		r.Want("AGENT", pod.NetNS, "the agent is back", servers...)
 		kept.want("KUBEDNS", "the agent is back")
 	})
 }
@@ -219,20 +219,20 @@ func TestCritiqueA05ForeignWildcardListener(t *testing.T) {
 func TestTCPAfterAKill(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pod := r.steered("pod")
-		servers := append(r.clusterDNS(), r.local()...)
-		r.serving()
+		pod := r.Steered("pod")
+		servers := append(r.ClusterDNS(), r.Local()...)
+		r.Serve()
 		ours := r.dial(pod.NetNS, servers...)
 		ours.want("AGENT", "before")
-		r.kill()
-		r.want("KUBEDNS", pod.NetNS, "killed", servers...)
+		r.Kill()
+		r.Want("KUBEDNS", pod.NetNS, "killed", servers...)
 		for _, c := range ours.c {
 			if answer, err := c.Ask("a.cluster.local", dns.TypeTXT); err == nil {
 				t.Errorf("a connection to a killed agent answers: %v", answer)
 			}
 		}
-		r.listen()
-		r.want("AGENT", pod.NetNS, "back", servers...)
+		r.Listen()
+		r.Want("AGENT", pod.NetNS, "back", servers...)
 	})
 }
 
@@ -242,13 +242,13 @@ func TestConnectedUDPThroughFlips(t *testing.T) {
 		for _, strict := range []bool{false, true} {
 			r := newRig(t, o)
 			if strict {
-				r.node.Host.Sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")
-				r.node.Host.RunInput("table inet strict { chain f { type filter hook forward priority 0; ct state invalid drop; }; }", "nft", "-f", "-")
+				r.Node.Host.Sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")
+				r.Node.Host.RunInput("table inet strict { chain f { type filter hook forward priority 0; ct state invalid drop; }; }", "nft", "-f", "-")
 			}
-			pod := r.steered("pod")
-			r.addresses()
-			r.listen()
-			for _, server := range append(r.clusterDNS(), r.local()...) {
+			pod := r.Steered("pod")
+			r.Addresses()
+			r.Listen()
+			for _, server := range append(r.ClusterDNS(), r.Local()...) {
 				c, err := testutil.Dial(pod.NetNS, "udp", server, testutil.AskOptions{})
 				must(t, err)
 				t.Cleanup(c.Close)
@@ -256,9 +256,9 @@ func TestConnectedUDPThroughFlips(t *testing.T) {
 					want := "KUBEDNS"
 					if flip%2 == 1 {
 						want = "AGENT"
-						r.renew()
+						r.Renew()
 					} else {
-						r.withdraw()
+						r.Withdraw()
 					}
 					for range 2 {
 						answer, err := c.Ask("a.cluster.local", dns.TypeTXT)

@@ -15,7 +15,9 @@ import (
 
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
 // What was found against the design when it was tried, by number. A.1 is in critique_load_test.go, A.5 in
@@ -35,9 +37,9 @@ func TestCritiqueA03PodsOutOfReach(t *testing.T) {
 	} {
 		t.Run(string(c.attach), func(t *testing.T) {
 			r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: c.attach})
-			pod := r.pod("pod")
-			for _, d := range r.host.Redirects {
-				entry, err := hostnet.Way(pod.FD(), r.node.Host.FD(), d.ClusterDNS)
+			pod := r.Pod("pod")
+			for _, d := range r.Host.Redirects {
+				entry, err := hostnet.Way(pod.FD(), r.Node.Host.FD(), d.ClusterDNS)
 				var way *hostnet.WayError
 				switch {
 				case c.reason == "" && err != nil:
@@ -48,13 +50,13 @@ func TestCritiqueA03PodsOutOfReach(t *testing.T) {
 					t.Errorf("%s: enters the host by %q", d, entry)
 				}
 			}
-			r.want("KUBEDNS", pod.NetNS, "left alone", r.clusterDNS()...)
+			r.Want("KUBEDNS", pod.NetNS, "left alone", r.ClusterDNS()...)
 			if c.reason == "" {
 				return
 			}
 			// What the check is there for: steered, such a pod would have no DNS.
-			r.steer(pod.NetNS)
-			r.wantNone(pod.NetNS, "steered all the same", r.clusterDNS()...)
+			r.Steer(pod.NetNS)
+			r.WantNone(pod.NetNS, "steered all the same", r.ClusterDNS()...)
 		})
 	}
 }
@@ -63,13 +65,13 @@ func TestCritiqueA03PodsOutOfReach(t *testing.T) {
 func TestCritiqueA04LargeAnswersWithoutConntrack(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pod := r.steered("pod")
+		pod := r.Steered("pod")
 		if got := pod.Run("nft", "list", "ruleset"); strings.Contains(got, "ct ") {
 			t.Fatalf("the pod table uses conntrack:\n%s", got)
 		}
 		large := func(who string) {
 			t.Helper()
-			for _, server := range append(r.clusterDNS(), r.local()...) {
+			for _, server := range append(r.ClusterDNS(), r.Local()...) {
 				for _, size := range []int{1400, 1500, 3000, 9000} {
 					answer, err := testutil.Ask(pod.NetNS, server, fmt.Sprintf("size-%d.cluster.local", size), dns.TypeTXT, "udp", testutil.AskOptions{EDNS: 65000})
 					if err != nil || answer.Who != who || answer.Size < size {
@@ -85,7 +87,7 @@ func TestCritiqueA04LargeAnswersWithoutConntrack(t *testing.T) {
 			}
 		}
 		large("KUBEDNS")
-		r.serving()
+		r.Serve()
 		large("AGENT")
 		testutil.WantNoConntrack(t, pod.NetNS)
 	})
@@ -104,8 +106,7 @@ func TestCritiqueA06SourceAddresses(t *testing.T) {
 				ns.AddAddr("eth0", netip.MustParsePrefix("2001:db8::5/64"))
 			}
 			ours := func() {
-				r := &rig{t: t, node: &testutil.Node{Host: ns}, host: host()}
-				r.addresses()
+				ns.Serving("neardns0", rules.Addresses(host())...)
 			}
 			if first == "uplink" {
 				uplink()
@@ -134,49 +135,49 @@ func TestCritiqueA08ForeignRejectInInput(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		prober := newProber(t, r)
-		pod := r.steered("pod")
-		r.addresses()
-		r.listen()
+		pod := r.Steered("pod")
+		r.Addresses()
+		r.Listen()
 		prober.want("AGENT", "before", prober.probe)
-		r.node.Host.RunInput(`table inet firewalld { chain filter_INPUT {
+		r.Node.Host.RunInput(`table inet firewalld { chain filter_INPUT {
 			type filter hook input priority filter + 10; policy accept;
 			ct state established,related accept
 			iifname "lo" accept
 			meta l4proto { icmp, ipv6-icmp } accept
 			reject with icmpx admin-prohibited
 		}; }`, "nft", "-f", "-")
-		r.want("KUBEDNS", pod.NetNS, "no lease", append(r.clusterDNS(), r.local()...)...)
-		for _, s := range r.clusterDNS() {
-			for _, network := range networks {
+		r.Want("KUBEDNS", pod.NetNS, "no lease", append(r.ClusterDNS(), r.Local()...)...)
+		for _, s := range r.ClusterDNS() {
+			for _, network := range rig.Networks() {
 				if answer, err := prober.ask(s, network, prober.probe, short); err == nil {
 					t.Errorf("the probe of %s over %s is answered although pods would not be: %v", s, network, answer)
 				}
 			}
 		}
-		r.want("AGENT", r.node.Host, "asked on lo, where it says nothing", r.local()...)
+		r.Want("AGENT", r.Node.Host, "asked on lo, where it says nothing", r.Local()...)
 		prober.want("KUBEDNS", "the fallback", prober.proof)
 		// Where it is the policy alone that drops, an ACCEPT of iptables' filter table for our addresses is enough.
-		r.node.Host.Run("nft", "delete", "table", "inet", "firewalld")
+		r.Node.Host.Run("nft", "delete", "table", "inet", "firewalld")
 		for _, a := range []string{"iptables", "ip6tables"} {
-			r.node.Host.Run(a, "-P", "INPUT", "DROP")
+			r.Node.Host.Run(a, "-P", "INPUT", "DROP")
 		}
-		r.node.Host.Run("ip6tables", "-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT")
-		for _, s := range r.clusterDNS() {
+		r.Node.Host.Run("ip6tables", "-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT")
+		for _, s := range r.ClusterDNS() {
 			if answer, err := prober.ask(s, "udp", prober.probe, short); err == nil {
 				t.Errorf("the probe of %s is answered under an INPUT policy of DROP: %v", s, answer)
 			}
 		}
-		for _, a := range r.ours() {
+		for _, a := range r.Ours() {
 			tool := "ip6tables"
 			if a.Is4() {
 				tool = "iptables"
 			}
-			for _, network := range networks {
-				r.node.Host.Run(tool, "-A", "INPUT", "-d", a.String(), "-p", network, "--dport", "53", "-j", "ACCEPT")
+			for _, network := range rig.Networks() {
+				r.Node.Host.Run(tool, "-A", "INPUT", "-d", a.String(), "-p", network, "--dport", "53", "-j", "ACCEPT")
 			}
 		}
-		r.renew()
-		r.want("AGENT", pod.NetNS, "policy DROP with our ACCEPT", append(r.clusterDNS(), r.local()...)...)
+		r.Renew()
+		r.Want("AGENT", pod.NetNS, "policy DROP with our ACCEPT", append(r.ClusterDNS(), r.Local()...)...)
 		prober.want("AGENT", "policy DROP with our ACCEPT", prober.probe)
 	})
 }
@@ -184,8 +185,8 @@ func TestCritiqueA08ForeignRejectInInput(t *testing.T) {
 // Of a group of sockets on one address the members left serve what the switch delivers.
 func TestCritiqueA09SocketGroups(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	pod := r.steered("pod")
-	r.addresses()
+	pod := r.Steered("pod")
+	r.Addresses()
 	member := func(who string) *dns.Server {
 		t.Helper()
 		var pc net.PacketConn
@@ -193,7 +194,7 @@ func TestCritiqueA09SocketGroups(t *testing.T) {
 		config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 			return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
 		}}
-		r.node.Host.Do(func() {
+		r.Node.Host.Do(func() {
 			pc, err = config.ListenPacket(t.Context(), "udp4", netip.AddrPortFrom(redirect4.Steering, 53).String())
 		})
 		must(t, err)
@@ -209,11 +210,11 @@ func TestCritiqueA09SocketGroups(t *testing.T) {
 	}
 	first, second := member("FIRST"), member("SECOND")
 	t.Cleanup(func() { _ = second.Shutdown() })
-	must(t, r.lease.Renew(redirect4.Steering, steer.UDP))
+	must(t, r.Lease.Renew(redirect4.Steering, steer.UDP))
 	heard := map[string]int{}
 	ask := func() {
 		t.Helper()
-		answer, err := testutil.Ask(pod.NetNS, r.clusterDNS()[0], "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{})
+		answer, err := testutil.Ask(pod.NetNS, r.ClusterDNS()[0], "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{})
 		must(t, err)
 		heard[answer.Who]++
 	}
@@ -238,26 +239,26 @@ func TestCritiqueA09SocketGroups(t *testing.T) {
 func TestCritiqueA11FlushedRuleset(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pod := r.steered("pod")
-		r.serving()
-		r.node.Host.Run("nft", "flush", "ruleset")
-		r.want("AGENT", pod.NetNS, "flushed, agent alive", r.clusterDNS()...)
-		if err := r.lease.Renew(redirect4.Steering, steer.UDP); !errors.Is(err, steer.ErrNoSwitch) {
+		pod := r.Steered("pod")
+		r.Serve()
+		r.Node.Host.Run("nft", "flush", "ruleset")
+		r.Want("AGENT", pod.NetNS, "flushed, agent alive", r.ClusterDNS()...)
+		if err := r.Lease.Renew(redirect4.Steering, steer.UDP); !errors.Is(err, steer.ErrNoSwitch) {
 			t.Errorf("renewal without a switch: %v", err)
 		}
-		r.node.Proxy = testutil.InstallProxy(t, r.node.Host, o.Proxy, r.services()...) // kube-proxy repairs its own
-		r.kill()
-		r.wantNone(pod.NetNS, "flushed, agent dead", r.clusterDNS()...)
-		must(t, r.nft.Ensure(r.host)) // what the plugin does at the next ADD
-		r.want("KUBEDNS", pod.NetNS, "ensured, agent dead", r.clusterDNS()...)
-		must(t, r.nft.Verify(r.host))
+		r.Node.Proxy = testutil.InstallProxy(t, r.Node.Host, o.Proxy, r.services()...) // kube-proxy repairs its own
+		r.Kill()
+		r.WantNone(pod.NetNS, "flushed, agent dead", r.ClusterDNS()...)
+		must(t, r.nft.Ensure(r.Host)) // what the plugin does at the next ADD
+		r.Want("KUBEDNS", pod.NetNS, "ensured, agent dead", r.ClusterDNS()...)
+		must(t, r.nft.Verify(r.Host))
 	})
 }
 
-func (r *rig) services() []testutil.Service {
+func (r *nftRig) services() []testutil.Service {
 	var out []testutil.Service
-	for i, d := range r.host.Redirects {
-		out = append(out, testutil.DNSService(d.ClusterDNS, r.node.KubeDNSAddrs()[i])...)
+	for i, d := range r.Host.Redirects {
+		out = append(out, testutil.DNSService(d.ClusterDNS, r.Node.KubeDNSAddrs()[i])...)
 	}
 	return out
 }
@@ -266,13 +267,13 @@ func (r *rig) services() []testutil.Service {
 func TestCritiqueA12NoEndpoints(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pod := r.steered("pod")
+		pod := r.Steered("pod")
 		services := r.services()
 		for i := range services {
 			services[i].Endpoints = nil
 		}
-		r.node.Proxy.Set(services...)
-		for _, server := range r.clusterDNS() {
+		r.Node.Proxy.Set(services...)
+		for _, server := range r.ClusterDNS() {
 			c, err := testutil.Dial(pod.NetNS, "udp", server, testutil.AskOptions{})
 			must(t, err)
 			if _, err := c.Ask("a.cluster.local", dns.TypeA); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -289,36 +290,36 @@ func TestCritiqueA12HostBesideTheNode(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		for _, intercept := range []bool{false, true} {
 			r := newRig(t, o, func(h *steer.Host) { h.InterceptNode = intercept })
-			pod := r.steered("pod")
+			pod := r.Steered("pod")
 			var steering, service []netip.AddrPort
-			for _, d := range r.host.Redirects {
+			for _, d := range r.Host.Redirects {
 				steering = append(steering, netip.AddrPortFrom(d.Steering, 53))
 			}
-			for i, a := range r.node.HostAddrs() {
-				for _, o := range r.ours() {
+			for i, a := range r.Node.HostAddrs() {
+				for _, o := range r.Ours() {
 					if o.Is4() == a.Is4() {
-						r.node.Neighbour.AddRoute(testutil.Host(o), a, "seg0")
+						r.Node.Neighbour.AddRoute(testutil.Host(o), a, "seg0")
 					}
 				}
-				r.node.Neighbour.AddRoute(testutil.Host(r.node.ClusterDNS()[i]), a, "seg0")
-				service = append(service, netip.AddrPortFrom(r.node.ClusterDNS()[i], 53))
+				r.Node.Neighbour.AddRoute(testutil.Host(r.Node.ClusterDNS()[i]), a, "seg0")
+				service = append(service, netip.AddrPortFrom(r.Node.ClusterDNS()[i], 53))
 			}
-			r.wantNone(r.node.Neighbour, "no agent", steering...)
-			r.want("KUBEDNS", r.node.Neighbour, "no agent", r.local()...)
-			r.serving()
-			r.want("AGENT", pod.NetNS, "a pod", r.clusterDNS()...)
-			r.agent.Forget()
-			r.wantNone(r.node.Neighbour, "under a lease", steering...)
-			r.want("KUBEDNS", r.node.Neighbour, "under a lease", r.local()...)
-			r.wantNone(r.node.Neighbour, "asking the node itself", netip.AddrPortFrom(r.node.HostAddrs()[0], 53))
+			r.WantNone(r.Node.Neighbour, "no agent", steering...)
+			r.Want("KUBEDNS", r.Node.Neighbour, "no agent", r.Local()...)
+			r.Serve()
+			r.Want("AGENT", pod.NetNS, "a pod", r.ClusterDNS()...)
+			r.Agent.Forget()
+			r.WantNone(r.Node.Neighbour, "under a lease", steering...)
+			r.Want("KUBEDNS", r.Node.Neighbour, "under a lease", r.Local()...)
+			r.WantNone(r.Node.Neighbour, "asking the node itself", netip.AddrPortFrom(r.Node.HostAddrs()[0], 53))
 			// What kube-proxy does for it is kube-proxy's business, with and without us.
-			r.want("KUBEDNS", r.node.Neighbour, "asking the Service", service...)
+			r.Want("KUBEDNS", r.Node.Neighbour, "asking the Service", service...)
 			counters, err := r.nft.Counters()
 			must(t, err)
 			if counters[steer.CounterUplink].Packets == 0 {
 				t.Error("what was refused was not counted")
 			}
-			if n := r.agent.Questions(""); n > 0 {
+			if n := r.Agent.Questions(""); n > 0 {
 				t.Errorf("the cache answered %d times", n)
 			}
 		}
@@ -329,39 +330,39 @@ func TestCritiqueA12HostBesideTheNode(t *testing.T) {
 func TestCritiqueA12SpoofedSources(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pod := r.steered("pod")
+		pod := r.Steered("pod")
 		for _, where := range []string{"all", "default", pod.HostInterface} {
-			r.node.Host.Sysctl("net.ipv4.conf."+where+".rp_filter", "0")
+			r.Node.Host.Sysctl("net.ipv4.conf."+where+".rp_filter", "0")
 		}
 		for _, sources := range [][]netip.Addr{
 			{addr("127.0.0.1"), addr("::1")},
 			{redirect4.Steering, redirect6.Steering},
 			{local4.Address, local6.Address},
-			r.node.ClusterDNS(),
+			r.Node.ClusterDNS(),
 		} {
 			r.withoutAnswer(pod.NetNS, sources)
 		}
 		// The prober's addresses open nothing but from its own interface.
-		r.addresses()
-		r.listen()
+		r.Addresses()
+		r.Listen()
 		r.withoutAnswer(pod.NetNS, []netip.Addr{steer.ProbeSource4, steer.ProbeSource6})
-		if n := r.agent.Questions(""); n > 0 {
+		if n := r.Agent.Questions(""); n > 0 {
 			t.Errorf("%d questions from a pod entered without a lease", n)
 		}
-		r.renew()
+		r.Renew()
 		for _, sources := range [][]netip.Addr{{addr("127.0.0.1"), addr("::1")}, {redirect4.Steering, redirect6.Steering}} {
 			r.withoutAnswer(pod.NetNS, sources)
 		}
-		r.want("AGENT", pod.NetNS, "afterwards", r.clusterDNS()...)
+		r.Want("AGENT", pod.NetNS, "afterwards", r.ClusterDNS()...)
 	})
 }
 
 // withoutAnswer sends questions with forged sources from a pod, through a raw socket, and then asks properly: whatever they
 // did, the node stays in order. (That no answer comes back is in their nature: it would go to the forged source.)
-func (r *rig) withoutAnswer(pod *testutil.NetNS, sources []netip.Addr) {
+func (r *nftRig) withoutAnswer(pod *testutil.NetNS, sources []netip.Addr) {
 	r.t.Helper()
 	before, _ := r.nft.Counters()
-	for i, d := range r.host.Redirects {
+	for i, d := range r.Host.Redirects {
 		q := new(dns.Msg).SetQuestion("forged.cluster.local.", dns.TypeA)
 		raw, err := q.Pack()
 		must(r.t, err)

@@ -14,19 +14,20 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
 // refuse drops what a pod sends to our addresses, in the host's input hook: the shape of an egress policy that allows only
 // kube-dns, as Calico and others have it, and of a firewall zone without our ports.
-func refuse(r *rig, pod *testutil.Pod) (allow func()) {
+func refuse(r *nftRig, pod *testutil.Pod) (allow func()) {
 	r.t.Helper()
 	change := func(how string) {
-		for _, a := range r.ours() {
+		for _, a := range r.Ours() {
 			command := "iptables"
 			if a.Is6() {
 				command = "ip6tables"
 			}
-			r.node.Host.Run(command, "-w", how, "INPUT", "-i", pod.HostInterface, "-d", a.String(), "-j", "DROP")
+			r.Node.Host.Run(command, "-w", how, "INPUT", "-i", pod.HostInterface, "-d", a.String(), "-j", "DROP")
 		}
 	}
 	change("-A")
@@ -34,9 +35,9 @@ func refuse(r *rig, pod *testutil.Pod) (allow func()) {
 }
 
 // clients lists the clients that a pod's questions to each of our addresses make.
-func (r *rig) clients(pod *testutil.Pod) []steer.Client {
+func (r *nftRig) clients(pod *testutil.Pod) []steer.Client {
 	var out []steer.Client
-	for _, a := range r.ours() {
+	for _, a := range r.Ours() {
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 			out = append(out, steer.Client{Source: pod.Addr(a.Is4()), Protocol: p, Address: a})
 		}
@@ -57,26 +58,26 @@ func suspects(t testing.TB, backend *nft.Nftables) []steer.Client {
 }
 
 // endHolds is the end of all holds, which in life is a matter of time.
-func (r *rig) endHolds() {
-	r.node.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass4")
-	r.node.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass6")
+func (r *nftRig) endHolds() {
+	r.Node.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass4")
+	r.Node.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass6")
 }
 
 // The life of a suspect: noted, held, tried, held again, tried and cleared; beside another pod that notices nothing.
 func TestEvidence(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		blocked, well := r.steered("blocked"), r.steered("well")
+		blocked, well := r.Steered("blocked"), r.Steered("well")
 		// What the switch knows is tried here, so the pod must not give itself back.
-		must(t, open(t, blocked.NetNS).Apply(steer.Pod{Redirects: r.host.Redirects, Always: true}))
-		all := append(r.clusterDNS(), r.local()...)
-		r.serving()
+		must(t, open(t, blocked.NetNS).Apply(steer.Pod{Redirects: r.Host.Redirects, Always: true}))
+		all := append(r.ClusterDNS(), r.Local()...)
+		r.Serve()
 		allow := refuse(r, blocked)
-		r.want("AGENT", well.NetNS, "well", all...)
+		r.Want("AGENT", well.NetNS, "well", all...)
 		if got, err := r.nft.Unheard(); err != nil || got[steer.UDP] != 0 || got[steer.TCP] != 0 {
 			t.Errorf("lost before anybody was refused: %v, %v", got, err)
 		}
-		r.wantNone(blocked.NetNS, "refused", all...)
+		r.WantNone(blocked.NetNS, "refused", all...)
 
 		notes, err := r.nft.Notes()
 		must(t, err)
@@ -100,52 +101,52 @@ func TestEvidence(t *testing.T) {
 			t.Errorf("%d addresses refused over each protocol, counted: %v", len(all), got)
 		}
 
-		before := generation(t, r.node.Host)
+		before := generation(t, r.Node.Host)
 		for _, c := range r.clients(blocked) {
-			must(t, r.lease.Hold(c, 0))
+			must(t, r.Lease.Hold(c, 0))
 		}
 		if diff := cmp.Diff(r.clients(blocked), suspects(t, r.nft), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("suspects (-want +got):\n%s", diff)
 		}
-		r.want("KUBEDNS", blocked.NetNS, "held", all...)
-		r.want("AGENT", well.NetNS, "another held", all...)
-		if generation(t, r.node.Host) != before {
+		r.Want("KUBEDNS", blocked.NetNS, "held", all...)
+		r.Want("AGENT", well.NetNS, "another held", all...)
+		if generation(t, r.Node.Host) != before {
 			t.Error("a hold costs transactions")
 		}
 
 		r.endHolds()
 		r.trial(blocked, "KUBEDNS")
-		r.want("KUBEDNS", blocked.NetNS, "tried, still refused", all...)
+		r.Want("KUBEDNS", blocked.NetNS, "tried, still refused", all...)
 		r.endHolds()
 		allow()
 		r.trial(blocked, "AGENT")
-		r.want("AGENT", blocked.NetNS, "tried, no more refused", all...)
+		r.Want("AGENT", blocked.NetNS, "tried, no more refused", all...)
 		if left := suspects(t, r.nft); len(left) > 0 {
 			t.Errorf("still suspects: %v", left)
 		}
 
 		c := r.clients(blocked)[0]
-		must(t, r.lease.Hold(c, 0))
-		must(t, r.lease.Hold(c, steer.HoldSteps)) // one that is held already is held for longer
+		must(t, r.Lease.Hold(c, 0))
+		must(t, r.Lease.Hold(c, steer.HoldSteps)) // one that is held already is held for longer
 		list, err := r.nft.Suspects()
 		must(t, err)
 		if last := steer.Hold(steer.HoldSteps - 1); len(list) != 1 || list[0].Held > last || list[0].Held < last-lateness {
 			t.Errorf("a hold beyond the last: %v", list)
 		}
-		must(t, r.lease.Clear(c))
+		must(t, r.Lease.Clear(c))
 		if left := suspects(t, r.nft); len(left) > 0 {
 			t.Errorf("not cleared: %v", left)
 		}
-		r.want("AGENT", blocked.NetNS, "cleared", all...)
-		must(t, r.nft.Verify(r.host))
+		r.Want("AGENT", blocked.NetNS, "cleared", all...)
+		must(t, r.nft.Verify(r.Host))
 	})
 }
 
 // trial asks each address once over each protocol. Of those who are still refused exactly the first question over UDP is
 // lost; TCP gets through when the client's own SYN comes a second time.
-func (r *rig) trial(pod *testutil.Pod, who string) {
+func (r *nftRig) trial(pod *testutil.Pod, who string) {
 	r.t.Helper()
-	for _, server := range append(r.clusterDNS(), r.local()...) {
+	for _, server := range append(r.ClusterDNS(), r.Local()...) {
 		ask := func(network string, patience time.Duration) (string, error) {
 			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Timeout: patience, EDNS: 1232})
 			if err != nil {
@@ -171,15 +172,15 @@ func (r *rig) trial(pod *testutil.Pod, who string) {
 // A hold is of one source, address and protocol.
 func TestHoldIsPerClient(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	pod := r.steered("pod")
-	r.serving()
-	servers := append(r.clusterDNS(), r.local()...)
-	for i, a := range r.ours() {
+	pod := r.Steered("pod")
+	r.Serve()
+	servers := append(r.ClusterDNS(), r.Local()...)
+	for i, a := range r.Ours() {
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 			c := steer.Client{Source: pod.Addr(a.Is4()), Protocol: p, Address: a}
-			must(t, r.lease.Hold(c, 1))
+			must(t, r.Lease.Hold(c, 1))
 			for j, server := range servers {
-				for _, network := range networks {
+				for _, network := range rig.Networks() {
 					want := "AGENT"
 					if i == j && network == p.String() {
 						want = "KUBEDNS"
@@ -190,7 +191,7 @@ func TestHoldIsPerClient(t *testing.T) {
 					}
 				}
 			}
-			must(t, r.lease.Clear(c))
+			must(t, r.Lease.Clear(c))
 		}
 	}
 }
@@ -198,9 +199,9 @@ func TestHoldIsPerClient(t *testing.T) {
 // Full sets cost the evidence and nothing else: who is delivered stays delivered, and nobody seems unheard.
 func TestEvidenceWhenFull(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	early, late := r.steered("early"), r.steered("late")
-	r.serving()
-	r.want("AGENT", early.NetNS, "empty", r.clusterDNS()...)
+	early, late := r.Steered("early"), r.Steered("late")
+	r.Serve()
+	r.Want("AGENT", early.NetNS, "empty", r.ClusterDNS()...)
 	var fill []byte
 	fill = append(fill, "add element inet neardns asked4 {"...)
 	source := netip.MustParseAddr("10.9.0.0")
@@ -208,10 +209,10 @@ func TestEvidenceWhenFull(t *testing.T) {
 		source = source.Next()
 		fill = append(fill, source.String()+" . udp . 169.254.20.11,"...)
 	}
-	r.node.Host.RunInput(string(fill[:len(fill)-1])+" }", "nft", "-f", "-")
+	r.Node.Host.RunInput(string(fill[:len(fill)-1])+" }", "nft", "-f", "-")
 	for range 3 {
-		r.want("AGENT", early.NetNS, "full", r.clusterDNS()...)
-		r.want("AGENT", late.NetNS, "full", r.clusterDNS()...)
+		r.Want("AGENT", early.NetNS, "full", r.ClusterDNS()...)
+		r.Want("AGENT", late.NetNS, "full", r.ClusterDNS()...)
 	}
 	notes, err := r.nft.Notes()
 	must(t, err)
@@ -228,28 +229,28 @@ func TestEvidenceWhenFull(t *testing.T) {
 // The node's own questions and the prober's are not in evidence; with node interception, pods without a table are.
 func TestEvidenceUnderInterception(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, func(h *steer.Host) { h.InterceptNode = true })
-	plain := r.pod("plain")
-	r.serving()
-	r.want("AGENT", r.node.Host, "host process", r.clusterDNS()...)
+	plain := r.Pod("plain")
+	r.Serve()
+	r.Want("AGENT", r.Node.Host, "host process", r.ClusterDNS()...)
 	notes, err := r.nft.Notes()
 	must(t, err)
 	if len(notes.Asked)+len(notes.Heard) > 0 {
 		t.Errorf("the node's own questions are noted: %v", notes)
 	}
 	allow := refuse(r, plain)
-	r.wantNone(plain.NetNS, "refused", r.clusterDNS()...)
+	r.WantNone(plain.NetNS, "refused", r.ClusterDNS()...)
 	notes, err = r.nft.Notes()
 	must(t, err)
 	if len(notes.Asked) != 4 || len(notes.Heard) != 0 {
 		t.Errorf("want four asked and none heard: %v", notes)
 	}
 	for c := range notes.Asked {
-		must(t, r.lease.Hold(c, 0))
+		must(t, r.Lease.Hold(c, 0))
 	}
-	r.want("KUBEDNS", plain.NetNS, "held", r.clusterDNS()...)
+	r.Want("KUBEDNS", plain.NetNS, "held", r.ClusterDNS()...)
 	allow()
 	r.endHolds()
-	r.want("AGENT", plain.NetNS, "allowed", r.clusterDNS()...)
+	r.Want("AGENT", plain.NetNS, "allowed", r.ClusterDNS()...)
 }
 
 func TestHoldWithoutASwitch(t *testing.T) {

@@ -15,11 +15,11 @@ import (
 // kinds of table take turns, so that a busy machine is as slow for either.
 func BenchmarkPodEvidence(b *testing.B) {
 	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	r.addresses()
+	r.Addresses()
 	var echo net.PacketConn
 	var err error
-	at := netip.AddrPortFrom(r.host.Redirects[0].Steering, 53).String()
-	r.node.Host.Do(func() { echo, err = net.ListenPacket("udp4", at) })
+	at := netip.AddrPortFrom(r.Host.Redirects[0].Steering, 53).String()
+	r.Node.Host.Do(func() { echo, err = net.ListenPacket("udp4", at) })
 	must(b, err)
 	b.Cleanup(func() { _ = echo.Close() })
 	go func() {
@@ -32,13 +32,13 @@ func BenchmarkPodEvidence(b *testing.B) {
 			_, _ = echo.WriteTo(buf[:n], from)
 		}
 	}()
-	r.renew()
-	pod := r.pod("pod")
+	r.Renew()
+	pod := r.Pod("pod")
 	var conn net.Conn
-	pod.Do(func() { conn, err = net.Dial("udp4", r.clusterDNS()[0].String()) })
+	pod.Do(func() { conn, err = net.Dial("udp4", r.ClusterDNS()[0].String()) })
 	must(b, err)
 	b.Cleanup(func() { _ = conn.Close() })
-	tables := []steer.Pod{{Redirects: r.host.Redirects, Always: true}, {Redirects: r.host.Redirects}}
+	tables := []steer.Pod{{Redirects: r.Host.Redirects, Always: true}, {Redirects: r.Host.Redirects}}
 	const turn = 1000
 	b.Run("hit", func(b *testing.B) {
 		var took [2]time.Duration

@@ -34,7 +34,7 @@ type loss struct {
 	name string
 	lost func(way) bool
 	// begin makes it so for one pod and returns its end.
-	begin func(r *rig, pod *testutil.Pod) (end func())
+	begin func(r *nftRig, pod *testutil.Pod) (end func())
 }
 
 // netdev drops at a link's netdev hook what the rules say, as an XDP or tc program would.
@@ -46,36 +46,36 @@ func netdev(ns *testutil.NetNS, link, hook, rules string) func() {
 func losses() []loss {
 	all := func(way) bool { return true }
 	// An egress policy that allows kube-dns and nothing else, before the host's prerouting.
-	onlyKubeDNS := func(r *rig) string {
+	onlyKubeDNS := func(r *nftRig) string {
 		return fmt.Sprintf("ip daddr %s accept\nip6 daddr %s accept\nudp dport 53 drop\ntcp dport 53 drop", r.server(way{is4: true}, false).Addr(), r.server(way{}, false).Addr())
 	}
 	return []loss{
-		{"a policy before prerouting", all, func(r *rig, pod *testutil.Pod) func() {
-			return netdev(r.node.Host, pod.HostInterface, "ingress", onlyKubeDNS(r))
+		{"a policy before prerouting", all, func(r *nftRig, pod *testutil.Pod) func() {
+			return netdev(r.Node.Host, pod.HostInterface, "ingress", onlyKubeDNS(r))
 		}},
-		{"over udp", func(w way) bool { return w.network == "udp" }, func(r *rig, pod *testutil.Pod) func() {
-			return netdev(r.node.Host, pod.HostInterface, "ingress", "ip daddr 169.254.20.11 udp dport 53 drop\nip6 daddr fd00:90de:d95::b udp dport 53 drop")
+		{"over udp", func(w way) bool { return w.network == "udp" }, func(r *nftRig, pod *testutil.Pod) func() {
+			return netdev(r.Node.Host, pod.HostInterface, "ingress", "ip daddr 169.254.20.11 udp dport 53 drop\nip6 daddr fd00:90de:d95::b udp dport 53 drop")
 		}},
-		{"over tcp", func(w way) bool { return w.network == "tcp" }, func(r *rig, pod *testutil.Pod) func() {
-			return netdev(r.node.Host, pod.HostInterface, "ingress", "ip daddr 169.254.20.11 tcp dport 53 drop\nip6 daddr fd00:90de:d95::b tcp dport 53 drop")
+		{"over tcp", func(w way) bool { return w.network == "tcp" }, func(r *nftRig, pod *testutil.Pod) func() {
+			return netdev(r.Node.Host, pod.HostInterface, "ingress", "ip daddr 169.254.20.11 tcp dport 53 drop\nip6 daddr fd00:90de:d95::b tcp dport 53 drop")
 		}},
-		{"in ipv6", func(w way) bool { return !w.is4 }, func(r *rig, pod *testutil.Pod) func() {
-			return netdev(r.node.Host, pod.HostInterface, "ingress", "ip6 daddr fd00:90de:d95::b drop")
+		{"in ipv6", func(w way) bool { return !w.is4 }, func(r *nftRig, pod *testutil.Pod) func() {
+			return netdev(r.Node.Host, pod.HostInterface, "ingress", "ip6 daddr fd00:90de:d95::b drop")
 		}},
-		{"the answers", all, func(_ *rig, pod *testutil.Pod) func() {
+		{"the answers", all, func(_ *nftRig, pod *testutil.Pod) func() {
 			return netdev(pod.NetNS, "eth0", "ingress", "ip saddr 169.254.20.11 drop\nip6 saddr fd00:90de:d95::b drop")
 		}},
-		{"a tc program", func(w way) bool { return w.is4 }, func(r *rig, pod *testutil.Pod) func() {
-			r.node.Host.Run("tc", "qdisc", "add", "dev", pod.HostInterface, "clsact")
-			r.node.Host.Run("tc", "filter", "add", "dev", pod.HostInterface, "ingress", "protocol", "ip", "u32",
+		{"a tc program", func(w way) bool { return w.is4 }, func(r *nftRig, pod *testutil.Pod) func() {
+			r.Node.Host.Run("tc", "qdisc", "add", "dev", pod.HostInterface, "clsact")
+			r.Node.Host.Run("tc", "filter", "add", "dev", pod.HostInterface, "ingress", "protocol", "ip", "u32",
 				"match", "ip", "dst", "169.254.20.11/32", "action", "mirred", "egress", "redirect", "dev", "neardns0")
-			return func() { r.node.Host.Run("tc", "qdisc", "del", "dev", pod.HostInterface, "clsact") }
+			return func() { r.Node.Host.Run("tc", "qdisc", "del", "dev", pod.HostInterface, "clsact") }
 		}},
 	}
 }
 
 // who asks once and says who answers, "" for nobody.
-func (r *rig) who(ns *testutil.NetNS, w way, wait time.Duration) string {
+func (r *nftRig) who(ns *testutil.NetNS, w way, wait time.Duration) string {
 	a, err := testutil.Ask(ns, r.server(w, false), "a.cluster.local", dns.TypeTXT, w.network, testutil.AskOptions{Timeout: wait, EDNS: 1232})
 	if err != nil {
 		return ""
@@ -84,8 +84,8 @@ func (r *rig) who(ns *testutil.NetNS, w way, wait time.Duration) string {
 }
 
 // server is what a pod asks: the cluster DNS address, or the steering address itself.
-func (r *rig) server(w way, steering bool) netip.AddrPort {
-	for _, d := range r.host.Redirects {
+func (r *nftRig) server(w way, steering bool) netip.AddrPort {
+	for _, d := range r.Host.Redirects {
 		if d.Is4() == w.is4 && steering {
 			return netip.AddrPortFrom(d.Steering, 53)
 		} else if d.Is4() == w.is4 {
@@ -107,12 +107,12 @@ func everyWay(f func(way)) {
 // Wherever a pod's questions or their answers are lost, the pod table gives it back by itself: nothing of ours looks on here.
 func TestPodIsGivenBack(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	r.serving()
+	r.Serve()
 	pods := map[string]*testutil.Pod{}
 	for i, l := range losses() {
-		pods[l.name] = r.steered(fmt.Sprintf("p%d", i))
+		pods[l.name] = r.Steered(fmt.Sprintf("p%d", i))
 	}
-	well := r.steered("well")
+	well := r.Steered("well")
 	t.Run("losses", func(t *testing.T) {
 		for _, l := range losses() {
 			t.Run(l.name, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestPodIsGivenBack(t *testing.T) {
 						t.Errorf("%s: nothing was lost, so nothing is tried here", w)
 					}
 				})
-				unanswered, err := open(t, pod.NetNS).Unanswered(steer.Pod{Redirects: r.host.Redirects})
+				unanswered, err := open(t, pod.NetNS).Unanswered(steer.Pod{Redirects: r.Host.Redirects})
 				must(t, err)
 				for _, w := range ways() {
 					listed := slices.ContainsFunc(unanswered, func(u steer.PodWay) bool {
@@ -179,9 +179,9 @@ func TestPodIsGivenBack(t *testing.T) {
 			})
 		}
 	})
-	r.want("AGENT", well.NetNS, "beside them", r.clusterDNS()...)
+	r.Want("AGENT", well.NetNS, "beside them", r.ClusterDNS()...)
 	for name, pod := range pods {
-		must(t, open(t, pod.NetNS).Verify(steer.Pod{Redirects: r.host.Redirects}))
+		must(t, open(t, pod.NetNS).Verify(steer.Pod{Redirects: r.Host.Redirects}))
 		_ = name
 	}
 }
@@ -189,11 +189,11 @@ func TestPodIsGivenBack(t *testing.T) {
 // Nobody of ours is alive and the switch is gone: DNS in steered pods is as without neardns.
 func TestPodIsGivenBackWithoutASwitch(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	r.serving()
-	pod := r.steered("pod")
-	r.want("AGENT", pod.NetNS, "before", r.clusterDNS()...)
-	r.kill()
-	r.node.Host.Run("nft", "delete", "table", "inet", steer.TableName)
+	r.Serve()
+	pod := r.Steered("pod")
+	r.Want("AGENT", pod.NetNS, "before", r.ClusterDNS()...)
+	r.Kill()
+	r.Node.Host.Run("nft", "delete", "table", "inet", steer.TableName)
 	everyWay(func(w way) {
 		testutil.Eventually(t, 10*time.Second, func() error {
 			if who := r.who(pod.NetNS, w, short); who != "KUBEDNS" {
@@ -207,11 +207,11 @@ func TestPodIsGivenBackWithoutASwitch(t *testing.T) {
 // A connection that was given back stays so when the pod is steered again, and one that the agent serves stays with it.
 func TestGivenBackConnections(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	r.serving()
-	pod := r.steered("pod")
+	r.Serve()
+	pod := r.Steered("pod")
 	dial := func() *testutil.Conn {
 		t.Helper()
-		c, err := testutil.Dial(pod.NetNS, "tcp", r.clusterDNS()[0], testutil.AskOptions{})
+		c, err := testutil.Dial(pod.NetNS, "tcp", r.ClusterDNS()[0], testutil.AskOptions{})
 		must(t, err)
 		t.Cleanup(c.Close)
 		return c
@@ -239,12 +239,12 @@ func TestGivenBackConnections(t *testing.T) {
 // What kube-dns answers under the switch is an answer: a pod beside a dead agent stays steered, and is served when it is back.
 func TestFallbackIsNoLoss(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	r.serving()
-	pod := r.steered("pod")
-	r.withdraw()
+	r.Serve()
+	pod := r.Steered("pod")
+	r.Withdraw()
 	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); { // longer than an answer is waited for
-		r.want("KUBEDNS", pod.NetNS, "no lease", r.clusterDNS()...)
+		r.Want("KUBEDNS", pod.NetNS, "no lease", r.ClusterDNS()...)
 	}
-	r.renew()
-	r.want("AGENT", pod.NetNS, "leased again", r.clusterDNS()...)
+	r.Renew()
+	r.Want("AGENT", pod.NetNS, "leased again", r.ClusterDNS()...)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
 // A pod that takes a neighbour's source, or one that lives nowhere, is neither served in its name nor noted; its questions go
@@ -23,14 +24,14 @@ func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 	for attach, intercept := range map[testutil.Attach]bool{testutil.PTP: false, testutil.ProxyARP: true} {
 		t.Run(fmt.Sprintf("%s/intercept=%t", attach, intercept), func(t *testing.T) {
 			r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: attach}, func(h *steer.Host) { h.InterceptNode = intercept })
-			victim, thief := r.steered("victim"), r.steered("thief")
+			victim, thief := r.Steered("victim"), r.Steered("thief")
 			for _, where := range []string{"all", "default", thief.HostInterface} {
-				r.node.Host.Sysctl("net.ipv4.conf."+where+".rp_filter", "0")
+				r.Node.Host.Sysctl("net.ipv4.conf."+where+".rp_filter", "0")
 			}
-			all := append(r.clusterDNS(), r.local()...)
-			r.serving()
-			r.want("AGENT", victim.NetNS, "the neighbour", all...)
-			r.want("AGENT", thief.NetNS, "in its own name", all...)
+			all := append(r.ClusterDNS(), r.Local()...)
+			r.Serve()
+			r.Want("AGENT", victim.NetNS, "the neighbour", all...)
+			r.Want("AGENT", thief.NetNS, "in its own name", all...)
 
 			sources := append(append([]netip.Addr{}, victim.Addrs...), addr("10.244.1.77"), addr("172.30.0.2"), addr("fd00:30::2"))
 			for _, a := range append(sources[:len(sources):len(sources)], unroutable()...) {
@@ -46,13 +47,13 @@ func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 			}
 			// The last of them has long been through once kube-dns was asked by that name.
 			testutil.Eventually(t, 5*time.Second, func() error {
-				if r.node.DNS.Asked("forged.cluster.local.") < len(sources) {
+				if r.Node.DNS.Asked("forged.cluster.local.") < len(sources) {
 					return errors.New("not at kube-dns")
 				}
 				return nil
 			})
-			if n := r.agent.Questions(""); n > 0 {
-				t.Errorf("%d forged questions were served: %v", n, r.agent.Log())
+			if n := r.Agent.Questions(""); n > 0 {
+				t.Errorf("%d forged questions were served: %v", n, r.Agent.Log())
 			}
 			notes, err := r.nft.Notes()
 			must(t, err)
@@ -64,11 +65,11 @@ func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 			if refused := counters[steer.CounterStranger].Packets; refused < uint64(2*len(sources)) {
 				t.Errorf("%d counted as refused", refused)
 			}
-			r.want("AGENT", victim.NetNS, "the neighbour, afterwards", all...)
+			r.Want("AGENT", victim.NetNS, "the neighbour, afterwards", all...)
 			for _, a := range append(sources, unroutable()...) {
 				thief.DelAddr("eth0", testutil.Host(a))
 			}
-			r.want("AGENT", thief.NetNS, "in its own name, afterwards", all...)
+			r.Want("AGENT", thief.NetNS, "in its own name, afterwards", all...)
 		})
 	}
 }
@@ -80,33 +81,33 @@ func unroutable() []netip.Addr {
 
 // forge asks over both protocols in another's name; the answers are that one's.
 func forge(from *testutil.NetNS, source netip.Addr, server netip.AddrPort) {
-	for _, network := range networks {
+	for _, network := range rig.Networks() {
 		_, _ = testutil.Ask(from, server, "forged.cluster.local", dns.TypeTXT, network,
 			testutil.AskOptions{Timeout: 20 * time.Millisecond, Source: netip.AddrPortFrom(source, 0)})
 	}
 }
 
 // forget begins the agent's log, the notes and the counters anew.
-func forget(r *rig) {
-	r.agent.Forget()
+func forget(r *nftRig) {
+	r.Agent.Forget()
 	for _, set := range []string{"asked4", "asked6", "heard4", "heard6"} {
-		r.node.Host.Run("nft", "flush", "set", "inet", "neardns", set)
+		r.Node.Host.Run("nft", "flush", "set", "inet", "neardns", set)
 	}
-	r.node.Host.Run("nft", "reset", "counters", "table", "inet", "neardns")
+	r.Node.Host.Run("nft", "reset", "counters", "table", "inet", "neardns")
 }
 
 // What lives behind a pod, and is routed to there, lives behind the pod's link.
 func TestRoutedBehindAPodIsServed(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.ProxyARP})
-	pod := r.steered("pod")
+	pod := r.Steered("pod")
 	for _, a := range []netip.Addr{addr("172.30.0.2"), addr("fd00:30::2")} {
 		pod.AddAddr("eth0", testutil.Host(a))
-		r.node.Host.AddRoute(testutil.Host(a), pod.Addr(a.Is4()), pod.HostInterface)
+		r.Node.Host.AddRoute(testutil.Host(a), pod.Addr(a.Is4()), pod.HostInterface)
 	}
-	r.serving()
-	for _, server := range append(r.clusterDNS(), r.local()...) {
+	r.Serve()
+	for _, server := range append(r.ClusterDNS(), r.Local()...) {
 		source := map[bool]netip.Addr{true: addr("172.30.0.2"), false: addr("fd00:30::2")}[server.Addr().Is4()]
-		for _, network := range networks {
+		for _, network := range rig.Networks() {
 			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Source: netip.AddrPortFrom(source, 0)})
 			if err != nil || answer.Who != "AGENT" {
 				t.Errorf("%s over %s: %v, %v", server, network, answer, err)
@@ -119,8 +120,8 @@ func TestRoutedBehindAPodIsServed(t *testing.T) {
 // by which link a pod's packets come is then told by no route, and pods are served.
 func TestPodsBehindADetour(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.ProxyARP})
-	pod := r.steered("pod")
-	host := r.node.Host
+	pod := r.Steered("pod")
+	host := r.Node.Host
 	testutil.VethPair(t, host, "detour0", host, "detour1")
 	for _, where := range []string{"all", "detour0", "detour1", pod.HostInterface} {
 		host.Sysctl("net.ipv4.conf."+where+".rp_filter", "0")
@@ -134,8 +135,8 @@ func TestPodsBehindADetour(t *testing.T) {
 		host.Run("ip", "neigh", "replace", a.String(), "lladdr", mac, "dev", "detour0", "nud", "permanent")
 		host.AddRoute(testutil.Host(a), netip.Addr{}, "detour0")
 	}
-	all := append(r.clusterDNS(), r.local()...)
-	r.serving()
+	all := append(r.ClusterDNS(), r.Local()...)
+	r.Serve()
 	for _, server := range all {
 		_, _ = testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: 20 * time.Millisecond})
 	}
@@ -144,26 +145,26 @@ func TestPodsBehindADetour(t *testing.T) {
 	if n := counters[steer.CounterStranger].Packets; n < uint64(len(all)) {
 		t.Fatalf("%d questions refused: there is no detour", n)
 	}
-	must(t, r.nft.Apply(r.host)) // the table knows of it from here on
-	r.want("AGENT", pod.NetNS, "served", all...)
-	must(t, r.nft.Verify(r.host))
+	must(t, r.nft.Apply(r.Host)) // the table knows of it from here on
+	r.Want("AGENT", pod.NetNS, "served", all...)
+	must(t, r.nft.Verify(r.Host))
 }
 
 // attachBy hangs a pod on the host by another kind of link than a veth or bridge: named as the CNI plugin's own whose pods
 // come that way.
-var attachBy = map[string]func(t *testing.T, r *rig, pod *testutil.Pod){
-	"antrea-gw0": func(t *testing.T, r *rig, pod *testutil.Pod) { // a port of Open vSwitch, as far as a macvlan end shows it
-		testutil.VethPair(t, r.node.Host, "lower0", pod.NetNS, "eth0")
-		r.node.Host.Run("ip", "link", "add", "link", "lower0", "name", "antrea-gw0", "type", "macvlan", "mode", "private")
-		r.node.Host.Sysctl("net.ipv4.conf.lower0.arp_ignore", "1")
-		r.node.Host.NoDAD("antrea-gw0")
-		r.node.Host.Up("antrea-gw0")
+var attachBy = map[string]func(t *testing.T, r *nftRig, pod *testutil.Pod){
+	"antrea-gw0": func(t *testing.T, r *nftRig, pod *testutil.Pod) { // a port of Open vSwitch, as far as a macvlan end shows it
+		testutil.VethPair(t, r.Node.Host, "lower0", pod.NetNS, "eth0")
+		r.Node.Host.Run("ip", "link", "add", "link", "lower0", "name", "antrea-gw0", "type", "macvlan", "mode", "private")
+		r.Node.Host.Sysctl("net.ipv4.conf.lower0.arp_ignore", "1")
+		r.Node.Host.NoDAD("antrea-gw0")
+		r.Node.Host.Up("antrea-gw0")
 	},
-	"ovn-k8s-mp0": func(t *testing.T, r *rig, pod *testutil.Pod) { // without any link layer, as tun and some netkit modes
-		tunnel(t, r.node.Host, "ovn-k8s-mp0", pod.NetNS, "eth0")
+	"ovn-k8s-mp0": func(t *testing.T, r *nftRig, pod *testutil.Pod) { // without any link layer, as tun and some netkit modes
+		tunnel(t, r.Node.Host, "ovn-k8s-mp0", pod.NetNS, "eth0")
 	},
-	"ovn0": func(t *testing.T, r *rig, pod *testutil.Pod) {
-		testutil.VethPair(t, r.node.Host, "ovn0", pod.NetNS, "eth0")
+	"ovn0": func(t *testing.T, r *nftRig, pod *testutil.Pod) {
+		testutil.VethPair(t, r.Node.Host, "ovn0", pod.NetNS, "eth0")
 	},
 }
 
@@ -173,42 +174,42 @@ func TestPodsByAnyKindOfLink(t *testing.T) {
 	for name, attach := range attachBy {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.NoneAttach})
-			pod := r.node.AddPod("pod")
+			pod := r.Node.AddPod("pod")
 			attach(t, r, pod)
 			for _, p := range []struct{ pod, gateway string }{{"10.244.1.5", "10.244.1.1"}, {"fd00:244:1::5", "fd00:244:1::1"}} {
 				pod.AddAddr("eth0", testutil.Host(addr(p.pod)))
-				r.node.Host.AddAddr(name, testutil.Host(addr(p.gateway)))
-				r.node.Host.AddRoute(testutil.Host(addr(p.pod)), netip.Addr{}, name)
+				r.Node.Host.AddAddr(name, testutil.Host(addr(p.gateway)))
+				r.Node.Host.AddRoute(testutil.Host(addr(p.pod)), netip.Addr{}, name)
 				pod.AddRoute(testutil.Host(addr(p.gateway)), netip.Addr{}, "eth0")
 				pod.AddRoute(testutil.DefaultRoute(addr(p.gateway)), addr(p.gateway), "eth0")
 			}
-			r.steer(pod.NetNS)
-			r.serving()
-			all := append(r.clusterDNS(), r.local()...)
+			r.Steer(pod.NetNS)
+			r.Serve()
+			all := append(r.ClusterDNS(), r.Local()...)
 			for _, role := range []string{"node", "nodecache"} {
-				h := r.host
+				h := r.Host
 				asked := all
 				if role == "nodecache" {
 					h.Redirects, h.OwnLocals = nil, true
-					asked = r.local()
+					asked = r.Local()
 				}
 				var err error
-				r.node.Host.Do(func() { h.Uplinks, err = rules.Uplinks() })
+				r.Node.Host.Do(func() { h.Uplinks, err = rules.Uplinks() })
 				must(t, err)
 				must(t, r.nft.Apply(h))
 				r.renew4(h)
-				r.want("AGENT", pod.NetNS, role, asked...)
+				r.Want("AGENT", pod.NetNS, role, asked...)
 				h.Uplinks = append(h.Uplinks, name)
 				must(t, r.nft.Apply(h))
-				r.want("KUBEDNS", pod.NetNS, role+", the link leads away as well", asked...)
-				must(t, r.nft.Apply(r.host))
+				r.Want("KUBEDNS", pod.NetNS, role+", the link leads away as well", asked...)
+				must(t, r.nft.Apply(r.Host))
 			}
 		})
 	}
 }
 
 // renew4 renews what a description has.
-func (r *rig) renew4(h steer.Host) {
+func (r *nftRig) renew4(h steer.Host) {
 	r.t.Helper()
 	var at []netip.Addr
 	for _, d := range h.Redirects {
@@ -218,7 +219,7 @@ func (r *rig) renew4(h steer.Host) {
 		at = append(at, l.Address)
 	}
 	for _, a := range at {
-		must(r.t, errors.Join(r.lease.Renew(a, steer.UDP), r.lease.Renew(a, steer.TCP)))
+		must(r.t, errors.Join(r.Lease.Renew(a, steer.UDP), r.Lease.Renew(a, steer.TCP)))
 	}
 }
 
@@ -272,11 +273,11 @@ func openTun(t *testing.T, ns *testutil.NetNS, name string) *os.File {
 // The switch looks at the routes again every few seconds, however much a source asks: what it remembers is not renewed.
 func TestHomesAreLookedAtAgain(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	pod := r.steered("pod")
-	r.serving()
+	pod := r.Steered("pod")
+	r.Serve()
 	known := func() string {
-		r.want("AGENT", pod.NetNS, "its own source", r.clusterDNS()...)
-		return r.node.Host.Run("nft", "list", "set", "inet", "neardns", "home4")
+		r.Want("AGENT", pod.NetNS, "its own source", r.ClusterDNS()...)
+		return r.Node.Host.Run("nft", "list", "set", "inet", "neardns", "home4")
 	}
 	if got := known(); !strings.Contains(got, fmt.Sprintf("%q . %s", pod.HostInterface, pod.Addr(true))) {
 		t.Fatalf("not remembered:\n%s", got)

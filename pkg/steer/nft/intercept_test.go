@@ -19,32 +19,32 @@ func intercepting(h *steer.Host) { h.InterceptNode = true }
 func TestInterceptPods(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
-		plain, steered, out := r.pod("plain"), r.steered("steered"), r.pod("out")
+		plain, steered, out := r.Pod("plain"), r.Steered("steered"), r.Pod("out")
 		must(t, r.nft.Exempt(out.Addrs...))
 		check := func(who, when string) {
 			t.Helper()
-			r.want(who, plain.NetNS, when+", plain", append(r.clusterDNS(), r.local()...)...)
-			r.want(who, steered.NetNS, when+", steered", append(r.clusterDNS(), r.local()...)...)
-			r.want("KUBEDNS", out.NetNS, when+", opted out", r.clusterDNS()...)
+			r.Want(who, plain.NetNS, when+", plain", append(r.ClusterDNS(), r.Local()...)...)
+			r.Want(who, steered.NetNS, when+", steered", append(r.ClusterDNS(), r.Local()...)...)
+			r.Want("KUBEDNS", out.NetNS, when+", opted out", r.ClusterDNS()...)
 		}
 		check("KUBEDNS", "no agent")
-		r.addresses()
+		r.Addresses()
 		check("KUBEDNS", "nobody listens")
-		r.listen()
+		r.Listen()
 		check("KUBEDNS", "no lease")
-		r.renew()
+		r.Renew()
 		check("AGENT", "lease")
-		r.wantUntracked(plain.NetNS, r.clusterDNS()...)
-		r.kill()
+		r.WantUntracked("AGENT", plain.NetNS, r.ClusterDNS()...)
+		r.Kill()
 		check("KUBEDNS", "killed, lease stands")
-		r.listen()
+		r.Listen()
 		check("AGENT", "back")
-		r.withdraw()
+		r.Withdraw()
 		check("KUBEDNS", "withdrawn")
 		must(t, r.nft.Unexempt(out.Addrs...))
-		r.renew()
-		r.want("AGENT", out.NetNS, "no longer opted out", r.clusterDNS()...)
-		must(t, r.nft.Verify(r.host))
+		r.Renew()
+		r.Want("AGENT", out.NetNS, "no longer opted out", r.ClusterDNS()...)
+		must(t, r.nft.Verify(r.Host))
 	})
 }
 
@@ -52,13 +52,13 @@ func TestInterceptPods(t *testing.T) {
 func TestInterceptedConnections(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
-		plain := r.pod("plain")
-		r.addresses()
-		r.listen()
-		kept := r.dial(plain.NetNS, r.clusterDNS()...)
+		plain := r.Pod("plain")
+		r.Addresses()
+		r.Listen()
+		kept := r.dial(plain.NetNS, r.ClusterDNS()...)
 		kept.want("KUBEDNS", "before")
 		var sockets []*testutil.Conn
-		for _, s := range r.clusterDNS() {
+		for _, s := range r.ClusterDNS() {
 			c, err := testutil.Dial(plain.NetNS, "udp", s, testutil.AskOptions{EDNS: 4096})
 			must(t, err)
 			t.Cleanup(c.Close)
@@ -76,12 +76,12 @@ func TestInterceptedConnections(t *testing.T) {
 		}
 		udp("KUBEDNS")
 		for range 3 {
-			r.renew()
+			r.Renew()
 			kept.want("KUBEDNS", "lease")
-			ours := r.dial(plain.NetNS, r.clusterDNS()...)
+			ours := r.dial(plain.NetNS, r.ClusterDNS()...)
 			ours.want("AGENT", "lease")
 			udp("AGENT")
-			r.withdraw()
+			r.Withdraw()
 			kept.want("KUBEDNS", "withdrawn")
 			ours.want("AGENT", "withdrawn, drain")
 			udp("KUBEDNS")
@@ -95,40 +95,40 @@ func TestCritiqueA10HostProcesses(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		const lifetime = 500 * time.Millisecond
 		r := newRig(t, o, intercepting, func(h *steer.Host) { h.Lifetime = lifetime })
-		host := r.node.Host
-		r.want("KUBEDNS", host, "no agent", r.clusterDNS()...)
-		r.addresses()
-		r.want("KUBEDNS", host, "nobody listens", r.clusterDNS()...)
-		r.listen()
-		r.want("KUBEDNS", host, "no lease", r.clusterDNS()...)
-		kept := r.dial(host, r.clusterDNS()...)
+		host := r.Node.Host
+		r.Want("KUBEDNS", host, "no agent", r.ClusterDNS()...)
+		r.Addresses()
+		r.Want("KUBEDNS", host, "nobody listens", r.ClusterDNS()...)
+		r.Listen()
+		r.Want("KUBEDNS", host, "no lease", r.ClusterDNS()...)
+		kept := r.dial(host, r.ClusterDNS()...)
 		kept.want("KUBEDNS", "no lease")
 
 		stop := r.keepRenewing(lifetime / 5)
-		r.want("AGENT", host, "lease", append(r.clusterDNS(), r.local()...)...)
+		r.Want("AGENT", host, "lease", append(r.ClusterDNS(), r.Local()...)...)
 		kept.want("KUBEDNS", "a lease started")
-		ours := r.dial(host, r.clusterDNS()...)
+		ours := r.dial(host, r.ClusterDNS()...)
 		ours.want("AGENT", "lease")
-		r.wantUntracked(host, r.clusterDNS()...)
+		r.WantUntracked("AGENT", host, r.ClusterDNS()...)
 		counters, err := r.nft.Counters()
 		must(t, err)
 		if counters[steer.CounterHostUDP].Packets == 0 || counters[steer.CounterHostTCP].Packets == 0 {
 			t.Errorf("host processes are not counted: %v", counters)
 		}
 		stop()
-		r.withdraw()
-		r.want("KUBEDNS", host, "withdrawn", r.clusterDNS()...)
+		r.Withdraw()
+		r.Want("KUBEDNS", host, "withdrawn", r.ClusterDNS()...)
 		ours.want("AGENT", "withdrawn")
-		kept = r.dial(host, r.clusterDNS()...)
+		kept = r.dial(host, r.ClusterDNS()...)
 		kept.want("KUBEDNS", "withdrawn")
 
 		stop = r.keepRenewing(lifetime / 5)
-		r.want("AGENT", host, "lease again", r.clusterDNS()...)
+		r.Want("AGENT", host, "lease again", r.ClusterDNS()...)
 		stop()
-		r.renew()
-		r.kill()
+		r.Renew()
+		r.Kill()
 		killed := time.Now()
-		for _, s := range r.clusterDNS() {
+		for _, s := range r.ClusterDNS() {
 			testutil.Eventually(t, 5*time.Second, func() error {
 				_, err := testutil.Ask(host, s, "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: 20 * time.Millisecond})
 				return err
@@ -137,7 +137,7 @@ func TestCritiqueA10HostProcesses(t *testing.T) {
 		if took := time.Since(killed); took > lifetime+lateness {
 			t.Errorf("host processes waited %v for a killed agent, lifetime %v", took, lifetime)
 		}
-		r.want("KUBEDNS", host, "killed and lapsed", r.clusterDNS()...)
+		r.Want("KUBEDNS", host, "killed and lapsed", r.ClusterDNS()...)
 	})
 }
 
@@ -145,19 +145,19 @@ func TestCritiqueA10HostProcesses(t *testing.T) {
 func TestInterceptedHostSockets(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
-		r.addresses()
-		r.listen()
-		for _, s := range r.clusterDNS() {
-			c, err := testutil.Dial(r.node.Host, "udp", s, testutil.AskOptions{EDNS: 4096})
+		r.Addresses()
+		r.Listen()
+		for _, s := range r.ClusterDNS() {
+			c, err := testutil.Dial(r.Node.Host, "udp", s, testutil.AskOptions{EDNS: 4096})
 			must(t, err)
 			t.Cleanup(c.Close)
 			for flip := range 6 {
 				want := "KUBEDNS"
 				if flip%2 == 1 {
 					want = "AGENT"
-					r.renew()
+					r.Renew()
 				} else {
-					r.withdraw()
+					r.Withdraw()
 				}
 				for _, name := range []string{"a.cluster.local", "size-3000.cluster.local"} {
 					if answer, err := c.Ask(name, dns.TypeTXT); err != nil || answer.Who != want {
@@ -173,19 +173,19 @@ func TestInterceptedHostSockets(t *testing.T) {
 func TestInterceptedHostSameFiveTuple(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
-		r.addresses()
-		r.listen()
-		for i, server := range r.clusterDNS() {
+		r.Addresses()
+		r.Listen()
+		for i, server := range r.ClusterDNS() {
 			source := netip.AddrPortFrom(netip.Addr{}, uint16(42000+i)) //nolint:gosec // small
 			for round := range 6 {
 				want := "KUBEDNS"
 				if round%2 == 1 {
 					want = "AGENT"
-					r.renew()
+					r.Renew()
 				} else {
-					r.withdraw()
+					r.Withdraw()
 				}
-				answer, err := testutil.Ask(r.node.Host, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
+				answer, err := testutil.Ask(r.Node.Host, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
 				if err != nil || answer.Who != want {
 					t.Errorf("%s from port %d, round %d: %v, %v; want %s", server, source.Port(), round, answer, err, want)
 				}
@@ -198,27 +198,27 @@ func TestInterceptedHostSameFiveTuple(t *testing.T) {
 func TestHostIsLeftAlone(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		r.serving()
-		r.want("KUBEDNS", r.node.Host, "under a lease", r.clusterDNS()...)
-		r.want("KUBEDNS", r.pod("plain").NetNS, "under a lease", r.clusterDNS()...)
-		r.wantUntracked(r.node.Host, r.local()...)
+		r.Serve()
+		r.Want("KUBEDNS", r.Node.Host, "under a lease", r.ClusterDNS()...)
+		r.Want("KUBEDNS", r.Pod("plain").NetNS, "under a lease", r.ClusterDNS()...)
+		r.WantUntracked("AGENT", r.Node.Host, r.Local()...)
 	})
 }
 
 // Pods that opted out are known by address; an uplink's traffic to the cluster DNS address is not intercepted at all.
 func TestInterceptionIsForPods(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, intercepting)
-	r.serving()
-	for i, a := range r.node.HostAddrs() {
-		r.node.Neighbour.AddRoute(testutil.Host(r.node.ClusterDNS()[i]), a, "seg0")
+	r.Serve()
+	for i, a := range r.Node.HostAddrs() {
+		r.Node.Neighbour.AddRoute(testutil.Host(r.Node.ClusterDNS()[i]), a, "seg0")
 	}
-	r.want("KUBEDNS", r.node.Neighbour, "beside the node", r.clusterDNS()...)
+	r.Want("KUBEDNS", r.Node.Neighbour, "beside the node", r.ClusterDNS()...)
 	for i := range 20 {
-		pod := r.pod(fmt.Sprint("pod", i))
+		pod := r.Pod(fmt.Sprint("pod", i))
 		if i%2 == 0 {
 			must(t, r.nft.Exempt(pod.Addrs...))
 		}
 		want := map[bool]string{true: "KUBEDNS", false: "AGENT"}[i%2 == 0]
-		r.want(want, pod.NetNS, "pod", []netip.AddrPort{r.clusterDNS()[i%2]}...)
+		r.Want(want, pod.NetNS, "pod", []netip.AddrPort{r.ClusterDNS()[i%2]}...)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
 // host is the description that most kernel tests apply.
@@ -23,7 +24,7 @@ func host() steer.Host {
 }
 
 // testSecret is that of every Lease here that opens without another.
-const testSecret steer.Secret = 0x6e65617264736e64
+const testSecret = rig.Secret
 
 // generation is the number that the kernel raises at every nftables transaction of a namespace.
 func generation(t testing.TB, ns *testutil.NetNS) uint32 {

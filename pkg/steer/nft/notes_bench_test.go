@@ -52,19 +52,19 @@ func BenchmarkLook(b *testing.B) {
 // reads, with all rules, with a look for each question, without the look, and without both.
 func BenchmarkDelivery(b *testing.B) {
 	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	pod := r.steered("pod")
-	r.addresses()
-	steering := net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.host.Redirects[0].Steering, 53))
+	pod := r.Steered("pod")
+	r.Addresses()
+	steering := net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.Host.Redirects[0].Steering, 53))
 	var server, conn *net.UDPConn
 	var err error
-	r.node.Host.Do(func() { server, err = net.ListenUDP("udp4", steering) })
+	r.Node.Host.Do(func() { server, err = net.ListenUDP("udp4", steering) })
 	must(b, err)
 	defer func() { _ = server.Close() }()
 	must(b, server.SetReadBuffer(4096))
-	pod.Do(func() { conn, err = net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(r.clusterDNS()[0])) })
+	pod.Do(func() { conn, err = net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(r.ClusterDNS()[0])) })
 	must(b, err)
 	defer func() { _ = conn.Close() }()
-	r.renew()
+	r.Renew()
 	question := make([]byte, 40)
 	run := func(b *testing.B) {
 		for b.Loop() {
@@ -75,24 +75,24 @@ func BenchmarkDelivery(b *testing.B) {
 	}
 	// By turns, so that a busy machine disturbs both alike.
 	for range 4 {
-		must(b, r.nft.Apply(r.host))
+		must(b, r.nft.Apply(r.Host))
 		b.Run("noted", run)
 		for _, command := range []string{
 			"flush chain inet neardns switch4",
 			"add rule inet neardns switch4 fib saddr . iif oif 0 counter name refused_source goto fallback4",
 			"add rule inet neardns switch4 goto known4",
 		} {
-			r.node.Host.Run("nft", command)
+			r.Node.Host.Run("nft", command)
 		}
 		b.Run("looked", run)
-		r.node.Host.Run("nft", "flush chain inet neardns switch4")
-		r.node.Host.Run("nft", "add rule inet neardns switch4 goto known4")
+		r.Node.Host.Run("nft", "flush chain inet neardns switch4")
+		r.Node.Host.Run("nft", "add rule inet neardns switch4 goto known4")
 		b.Run("unlooked", run)
 		for _, command := range []string{
 			"flush chain inet neardns input", "flush chain inet neardns deliver_udp4",
 			"add rule inet neardns deliver_udp4 counter name delivered_udp notrack accept",
 		} {
-			r.node.Host.Run("nft", command)
+			r.Node.Host.Run("nft", command)
 		}
 		b.Run("plain", run)
 	}

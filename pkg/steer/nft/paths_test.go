@@ -12,6 +12,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
 // What section B of the critique found to work, kept so.
@@ -20,10 +21,10 @@ import (
 func TestMeshCaptureWins(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pod := r.steered("pod")
+		pod := r.Steered("pod")
 		const own = 45000 // the mesh's upstream questions are known by their port here, by their user in a real one
 		for _, tool := range []string{"iptables", "ip6tables"} {
-			for _, network := range networks {
+			for _, network := range rig.Networks() {
 				pod.Run(tool, "-t", "nat", "-A", "OUTPUT", "-p", network, "--dport", "53", "!", "--sport", fmt.Sprint(own), "-j", "REDIRECT", "--to-ports", "15053")
 			}
 		}
@@ -31,8 +32,8 @@ func TestMeshCaptureWins(t *testing.T) {
 			netip.MustParseAddrPort("127.0.0.1:15053"), netip.MustParseAddrPort("[::1]:15053")}})
 		upstream := func(who string) {
 			t.Helper()
-			for _, s := range r.clusterDNS() {
-				for _, network := range networks {
+			for _, s := range r.ClusterDNS() {
+				for _, network := range rig.Networks() {
 					answer, err := testutil.Ask(pod.NetNS, s, "a.cluster.local", dns.TypeTXT, network,
 						testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, own), Abort: true})
 					if err != nil || answer.Who != who {
@@ -41,13 +42,13 @@ func TestMeshCaptureWins(t *testing.T) {
 				}
 			}
 		}
-		r.want("MESH", pod.NetNS, "no agent", r.clusterDNS()...)
+		r.Want("MESH", pod.NetNS, "no agent", r.ClusterDNS()...)
 		upstream("KUBEDNS")
-		r.serving()
-		r.want("MESH", pod.NetNS, "lease", r.clusterDNS()...)
+		r.Serve()
+		r.Want("MESH", pod.NetNS, "lease", r.ClusterDNS()...)
 		upstream("AGENT")
-		if mesh.Questions("") == 0 || r.agent.Questions("") != 4 {
-			t.Errorf("mesh asked %d times, agent %d", mesh.Questions(""), r.agent.Questions(""))
+		if mesh.Questions("") == 0 || r.Agent.Questions("") != 4 {
+			t.Errorf("mesh asked %d times, agent %d", mesh.Questions(""), r.Agent.Questions(""))
 		}
 	})
 }
@@ -56,7 +57,7 @@ func TestMeshCaptureWins(t *testing.T) {
 func TestNestedNamespaceIsSteered(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
-		pod := r.steered("pod")
+		pod := r.Steered("pod")
 		inner := testutil.NewNS(t, "inner")
 		testutil.VethPair(t, pod.NetNS, "inner0", inner, "eth0")
 		pod.Sysctl("net.ipv4.ip_forward", "1")
@@ -72,69 +73,69 @@ func TestNestedNamespaceIsSteered(t *testing.T) {
 		}
 		inner.Settle("eth0")
 		pod.NetNS.Settle("inner0")
-		r.want("KUBEDNS", inner, "no agent", append(r.clusterDNS(), r.local()...)...)
-		r.serving()
-		r.want("AGENT", inner, "lease", append(r.clusterDNS(), r.local()...)...)
-		kept := r.dial(inner, r.clusterDNS()...)
+		r.Want("KUBEDNS", inner, "no agent", append(r.ClusterDNS(), r.Local()...)...)
+		r.Serve()
+		r.Want("AGENT", inner, "lease", append(r.ClusterDNS(), r.Local()...)...)
+		kept := r.dial(inner, r.ClusterDNS()...)
 		kept.want("AGENT", "lease")
-		r.withdraw()
-		r.want("KUBEDNS", inner, "withdrawn", append(r.clusterDNS(), r.local()...)...)
+		r.Withdraw()
+		r.Want("KUBEDNS", inner, "withdrawn", append(r.ClusterDNS(), r.Local()...)...)
 		kept.want("AGENT", "withdrawn, drain")
 	})
 }
 
 // Reverse path filtering, policy routing by source, a small MTU, and no accept_local: all as on real nodes.
 func TestOddNodes(t *testing.T) {
-	for what, change := range map[string]func(*rig, *testutil.Pod){
-		"rp_filter": func(r *rig, _ *testutil.Pod) {
+	for what, change := range map[string]func(*nftRig, *testutil.Pod){
+		"rp_filter": func(r *nftRig, _ *testutil.Pod) {
 			for _, where := range []string{"all", "default"} {
-				r.node.Host.Sysctl("net.ipv4.conf."+where+".rp_filter", "1")
+				r.Node.Host.Sysctl("net.ipv4.conf."+where+".rp_filter", "1")
 			}
 		},
-		"policy routing": func(r *rig, pod *testutil.Pod) {
+		"policy routing": func(r *nftRig, pod *testutil.Pod) {
 			for i, a := range pod.Addrs {
-				kubeDNS := r.node.KubeDNSAddrs()[i]
+				kubeDNS := r.Node.KubeDNSAddrs()[i]
 				via := map[bool]string{true: "192.0.2.1", false: "2001:db8::1"}[a.Is4()]
-				r.node.Host.Run("ip", family(a), "rule", "add", "from", a.String(), "lookup", "100")
-				r.node.Host.Run("ip", family(a), "route", "add", kubeDNS.String(), "dev", "kubedns0", "table", "100")
-				r.node.Host.Run("ip", family(a), "route", "add", "default", "via", via, "table", "100")
+				r.Node.Host.Run("ip", family(a), "rule", "add", "from", a.String(), "lookup", "100")
+				r.Node.Host.Run("ip", family(a), "route", "add", kubeDNS.String(), "dev", "kubedns0", "table", "100")
+				r.Node.Host.Run("ip", family(a), "route", "add", "default", "via", via, "table", "100")
 			}
 		},
-		"mtu": func(r *rig, pod *testutil.Pod) {
+		"mtu": func(r *nftRig, pod *testutil.Pod) {
 			pod.Run("ip", "link", "set", "eth0", "mtu", "1400")
-			r.node.Host.Run("ip", "link", "set", pod.HostInterface, "mtu", "1400")
+			r.Node.Host.Run("ip", "link", "set", pod.HostInterface, "mtu", "1400")
 		},
-		"invalid dropped": func(r *rig, _ *testutil.Pod) {
-			r.node.Host.RunInput(`table inet strict {
+		"invalid dropped": func(r *nftRig, _ *testutil.Pod) {
+			r.Node.Host.RunInput(`table inet strict {
 				chain i { type filter hook input priority 0; ct state invalid drop; }
 				chain f { type filter hook forward priority 0; ct state invalid drop; }
 				chain o { type filter hook output priority 0; ct state invalid drop; }
 			}`, "nft", "-f", "-")
 		},
-		"forwarding of pods only": func(r *rig, pod *testutil.Pod) {
-			r.node.Host.RunInput(fmt.Sprintf(`table inet strict { chain f { type filter hook forward priority 0; policy drop;
+		"forwarding of pods only": func(r *nftRig, pod *testutil.Pod) {
+			r.Node.Host.RunInput(fmt.Sprintf(`table inet strict { chain f { type filter hook forward priority 0; policy drop;
 				ct state established,related accept; iifname %q accept; }; }`, pod.HostInterface), "nft", "-f", "-")
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			modes(t, func(t *testing.T, o testutil.Options) {
 				r := newRig(t, o)
-				pod := r.steered("pod")
+				pod := r.Steered("pod")
 				change(r, pod)
-				all := append(r.clusterDNS(), r.local()...)
-				r.want("KUBEDNS", pod.NetNS, "no agent", all...)
-				r.serving()
-				r.want("AGENT", pod.NetNS, "lease", all...)
+				all := append(r.ClusterDNS(), r.Local()...)
+				r.Want("KUBEDNS", pod.NetNS, "no agent", all...)
+				r.Serve()
+				r.Want("AGENT", pod.NetNS, "lease", all...)
 				for _, s := range all {
-					for _, network := range networks {
+					for _, network := range rig.Networks() {
 						answer, err := testutil.Ask(pod.NetNS, s, "size-3000.cluster.local", dns.TypeTXT, network, testutil.AskOptions{EDNS: 4096})
 						if err != nil || answer.Who != "AGENT" {
 							t.Errorf("3 kB over %s: %v, %v", network, answer, err)
 						}
 					}
 				}
-				r.withdraw()
-				r.want("KUBEDNS", pod.NetNS, "withdrawn", all...)
+				r.Withdraw()
+				r.Want("KUBEDNS", pod.NetNS, "withdrawn", all...)
 				answer, err := testutil.Ask(pod.NetNS, all[1], "size-60000.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{})
 				if err != nil || answer.Who != "KUBEDNS" {
 					t.Errorf("60 kB over tcp: %v, %v", answer, err)
@@ -158,38 +159,38 @@ func TestKubeDNSOnTheSameBridge(t *testing.T) {
 		t.Run("hairpin "+hairpin, func(t *testing.T) {
 			for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
 				r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: proxy, Attach: testutil.BridgeNF})
-				pod, server := r.steered("pod"), r.pod("kube-dns")
+				pod, server := r.Steered("pod"), r.Pod("kube-dns")
 				var listen []netip.AddrPort
 				var services []testutil.Service
 				for i, a := range server.Addrs {
 					listen = append(listen, netip.AddrPortFrom(a, 53))
-					services = append(services, testutil.DNSService(r.node.ClusterDNS()[i], a)...)
+					services = append(services, testutil.DNSService(r.Node.ClusterDNS()[i], a)...)
 				}
 				testutil.ServeDNS(t, server.NetNS, testutil.DNSConfig{Name: "NEIGHBOUR", Listen: listen})
-				r.node.Proxy.Set(services...)
+				r.Node.Proxy.Set(services...)
 				for _, p := range []*testutil.Pod{pod, server} {
-					r.node.Host.Run("bridge", "link", "set", "dev", p.HostInterface, "hairpin", hairpin)
+					r.Node.Host.Run("bridge", "link", "set", "dev", p.HostInterface, "hairpin", hairpin)
 				}
-				all := append(r.clusterDNS(), r.local()...)
+				all := append(r.ClusterDNS(), r.Local()...)
 				before, err := r.nft.Counters()
 				must(t, err)
-				r.want("NEIGHBOUR", pod.NetNS, "no agent", all...)
+				r.Want("NEIGHBOUR", pod.NetNS, "no agent", all...)
 				after, err := r.nft.Counters()
 				must(t, err)
 				if n := after[steer.CounterFallbackUDP].Packets - before[steer.CounterFallbackUDP].Packets; n != uint64(len(all)) {
 					t.Errorf("%d questions over udp counted as %d", len(all), n)
 				}
-				r.serving()
+				r.Serve()
 				before, err = r.nft.Counters()
 				must(t, err)
-				r.want("AGENT", pod.NetNS, "lease", all...)
+				r.Want("AGENT", pod.NetNS, "lease", all...)
 				after, err = r.nft.Counters()
 				must(t, err)
 				if n := after[steer.CounterDeliveredUDP].Packets - before[steer.CounterDeliveredUDP].Packets; n != uint64(len(all)) {
 					t.Errorf("%d questions over udp counted as %d", len(all), n)
 				}
-				r.kill()
-				r.want("NEIGHBOUR", pod.NetNS, "killed", all...)
+				r.Kill()
+				r.Want("NEIGHBOUR", pod.NetNS, "killed", all...)
 			}
 		})
 	}
@@ -199,13 +200,13 @@ func TestKubeDNSOnTheSameBridge(t *testing.T) {
 func TestRenewalsUnderLoad(t *testing.T) {
 	const lifetime = 300 * time.Millisecond
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, func(h *steer.Host) { h.Lifetime = lifetime })
-	pod := r.steered("pod")
-	r.serving()
+	pod := r.Steered("pod")
+	r.Serve()
 	stop := r.keepRenewing(10 * time.Millisecond)
 	var asked errgroup.Group
 	for i := range 4 {
 		asked.Go(func() error {
-			server := r.clusterDNS()[i%2]
+			server := r.ClusterDNS()[i%2]
 			c, err := testutil.Dial(pod.NetNS, "udp", server, testutil.AskOptions{})
 			if err != nil {
 				return err

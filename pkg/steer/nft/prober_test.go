@@ -10,36 +10,37 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
 // prober is the agent's prober: a namespace behind an interface of its own, with a pod table and two sources.
 type prober struct {
-	r     *rig
+	r     *nftRig
 	ns    *testutil.NetNS
 	probe map[bool]netip.Addr // by family, true is IPv4
 	proof map[bool]netip.Addr
 }
 
-func newProber(t testing.TB, r *rig) *prober {
+func newProber(t testing.TB, r *nftRig) *prober {
 	t.Helper()
 	p := &prober{r: r, ns: testutil.NewNS(t, "prober"),
 		probe: map[bool]netip.Addr{true: steer.ProbeSource4, false: steer.ProbeSource6},
 		proof: map[bool]netip.Addr{true: steer.ProofSource4, false: steer.ProofSource6}}
-	testutil.VethPair(t, r.node.Host, steer.ProberInterface, p.ns, "eth0")
+	testutil.VethPair(t, r.Node.Host, steer.ProberInterface, p.ns, "eth0")
 	gateways := map[bool]netip.Addr{true: addr("169.254.20.249"), false: addr("fd00:90de:d95::f9")}
-	for _, a := range r.node.ClusterDNS() {
+	for _, a := range r.Node.ClusterDNS() {
 		is4 := a.Is4()
-		r.node.Host.AddAddr(steer.ProberInterface, testutil.Host(gateways[is4]))
+		r.Node.Host.AddAddr(steer.ProberInterface, testutil.Host(gateways[is4]))
 		for _, source := range []netip.Addr{p.probe[is4], p.proof[is4], p.other(is4)} {
 			p.ns.AddAddr("eth0", testutil.Host(source))
-			r.node.Host.AddRoute(testutil.Host(source), netip.Addr{}, steer.ProberInterface)
+			r.Node.Host.AddRoute(testutil.Host(source), netip.Addr{}, steer.ProberInterface)
 		}
 		p.ns.AddRoute(testutil.Host(gateways[is4]), netip.Addr{}, "eth0")
 		p.ns.AddRoute(testutil.DefaultRoute(gateways[is4]), gateways[is4], "eth0")
 	}
-	r.steer(p.ns)
+	r.Steer(p.ns)
 	p.ns.Settle("eth0")
-	r.node.Host.Settle(steer.ProberInterface)
+	r.Node.Host.Settle(steer.ProberInterface)
 	return p
 }
 
@@ -58,8 +59,8 @@ func (p *prober) ask(server netip.AddrPort, network string, source map[bool]neti
 
 func (p *prober) want(who, when string, source map[bool]netip.Addr) {
 	p.r.t.Helper()
-	for _, server := range p.r.clusterDNS() {
-		for _, network := range networks {
+	for _, server := range p.r.ClusterDNS() {
+		for _, network := range rig.Networks() {
 			answer, err := p.ask(server, network, source, 0)
 			if err != nil || answer.Who != who {
 				p.r.t.Errorf("%s: %s over %s from %s: %v, %v; want %s", when, server, network, source[server.Addr().Is4()], answer, err, who)
@@ -85,24 +86,24 @@ func TestProber(t *testing.T) {
 			p.want("KUBEDNS", "no agent", p.probe)
 			p.want("KUBEDNS", "no agent", p.proof)
 			p.want("KUBEDNS", "no agent", pod)
-			r.addresses()
+			r.Addresses()
 			p.want("KUBEDNS", "no socket", p.probe)
-			r.listen()
+			r.Listen()
 			p.want("AGENT", "no lease", p.probe)
 			p.want("KUBEDNS", "no lease", p.proof)
 			p.want("KUBEDNS", "no lease", pod)
-			r.renew()
+			r.Renew()
 			p.want("AGENT", "lease", p.probe)
 			p.want("KUBEDNS", "lease", p.proof)
 			p.want("AGENT", "lease", pod)
-			r.kill()
+			r.Kill()
 			p.want("KUBEDNS", "killed, lease stands", p.probe)
 			p.want("KUBEDNS", "killed, lease stands", p.proof)
-			r.listen()
+			r.Listen()
 			// Nothing translates: the proof fails, and nothing may be steered here.
-			r.node.Proxy.Remove()
-			for _, server := range r.clusterDNS() {
-				for _, network := range networks {
+			r.Node.Proxy.Remove()
+			for _, server := range r.ClusterDNS() {
+				for _, network := range rig.Networks() {
 					if answer, err := p.ask(server, network, p.proof, short); err == nil {
 						t.Errorf("proven by %v where nothing translates", answer)
 					}
@@ -117,10 +118,10 @@ func TestProber(t *testing.T) {
 // prober would look for it elsewhere.
 func TestProberIsMasqueraded(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Attach: testutil.PTP})
-	for i, a := range r.node.ClusterDNS() {
+	for i, a := range r.Node.ClusterDNS() {
 		family := map[bool]string{true: "ip", false: "ip6"}[a.Is4()]
-		r.node.Host.RunInput(fmt.Sprintf("table %[1]s plain { chain p { type nat hook prerouting priority dstnat; %[1]s daddr %[2]s dnat to %[3]s; }; }",
-			family, a, r.node.KubeDNSAddrs()[i]), "nft", "-f", "-")
+		r.Node.Host.RunInput(fmt.Sprintf("table %[1]s plain { chain p { type nat hook prerouting priority dstnat; %[1]s daddr %[2]s dnat to %[3]s; }; }",
+			family, a, r.Node.KubeDNSAddrs()[i]), "nft", "-f", "-")
 	}
 	p := newProber(t, r)
 	p.want("KUBEDNS", "the fallback", p.proof)

@@ -9,62 +9,21 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/rig"
 )
-
-// The table of DESIGN.md section 3: whatever state the agent is in, a steered pod is answered, and so is one that names
-// the local address.
-func TestSwitch(t *testing.T) {
-	cells(t, func(t *testing.T, o testutil.Options) {
-		r := newRig(t, o)
-		pod, plain := r.steered("steered"), r.pod("plain")
-		all := append(r.clusterDNS(), r.local()...)
-		check := func(who, when string) {
-			t.Helper()
-			r.want(who, pod.NetNS, when+", steered", all...)
-			r.want(who, plain.NetNS, when+", by the local address", r.local()...)
-			r.want("KUBEDNS", plain.NetNS, when+", not steered", r.clusterDNS()...)
-		}
-		check("KUBEDNS", "agent never started, addresses absent")
-		r.addresses()
-		check("KUBEDNS", "addresses present, nobody listens")
-		r.listen()
-		check("KUBEDNS", "listening without a lease")
-		r.agent.Behave(testutil.Behaviour{Drop: true})
-		check("KUBEDNS", "hung, lease gone")
-		r.agent.Behave(testutil.Behaviour{})
-		r.renew()
-		check("AGENT", "listening with a lease")
-
-		r.wantUntracked(pod.NetNS, all...)
-		testutil.WantNoConntrack(t, pod.NetNS)
-
-		r.withdraw()
-		check("KUBEDNS", "lease withdrawn")
-		r.renew()
-		check("AGENT", "lease again")
-		r.kill()
-		check("KUBEDNS", "killed, lease stands")
-		r.listen()
-		check("AGENT", "back under the old lease")
-		r.node.Host.DelLink("neardns0")
-		r.withdraw()
-		check("KUBEDNS", "the link gone")
-		must(t, r.nft.Verify(r.host))
-	})
-}
 
 // One lease alone, of one address and protocol, delivers that and nothing else.
 func TestLeaseIsPerAddressAndProtocol(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	pod := r.steered("pod")
-	r.addresses()
-	r.listen()
-	servers := append(r.clusterDNS(), r.local()...)
-	for i, a := range r.ours() {
+	pod := r.Steered("pod")
+	r.Addresses()
+	r.Listen()
+	servers := append(r.ClusterDNS(), r.Local()...)
+	for i, a := range r.Ours() {
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-			must(t, r.lease.Renew(a, p))
+			must(t, r.Lease.Renew(a, p))
 			for j, server := range servers {
-				for _, network := range networks {
+				for _, network := range rig.Networks() {
 					want := "KUBEDNS"
 					if i == j && network == p.String() {
 						want = "AGENT"
@@ -75,7 +34,7 @@ func TestLeaseIsPerAddressAndProtocol(t *testing.T) {
 					}
 				}
 			}
-			must(t, r.lease.Withdraw(a, p))
+			must(t, r.Lease.Withdraw(a, p))
 		}
 	}
 }
@@ -84,19 +43,19 @@ func TestLeaseIsPerAddressAndProtocol(t *testing.T) {
 // was deleted under a bound socket.
 func TestSwitchAfterALapse(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
-		for what, harm := range map[string]func(*rig){
-			"hung":      func(r *rig) { r.agent.Behave(testutil.Behaviour{Drop: true}) }, // as after SIGSTOP: the sockets are bound
-			"link gone": func(r *rig) { r.node.Host.DelLink("neardns0") },
+		for what, harm := range map[string]func(*nftRig){
+			"hung":      func(r *nftRig) { r.Agent.Behave(testutil.Behaviour{Drop: true}) }, // as after SIGSTOP: the sockets are bound
+			"link gone": func(r *nftRig) { r.Node.Host.DelLink("neardns0") },
 		} {
 			t.Run(what, func(t *testing.T) {
 				const lifetime = 300 * time.Millisecond
 				r := newRig(t, o, func(h *steer.Host) { h.Lifetime = lifetime })
-				pod := r.steered("pod")
-				r.serving()
-				r.renew()
+				pod := r.Steered("pod")
+				r.Serve()
+				r.Renew()
 				harm(r)
 				harmed := time.Now()
-				for _, server := range append(r.clusterDNS(), r.local()...) {
+				for _, server := range append(r.ClusterDNS(), r.Local()...) {
 					testutil.Eventually(t, 5*time.Second, func() error {
 						_, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: 20 * time.Millisecond})
 						return err
@@ -105,7 +64,7 @@ func TestSwitchAfterALapse(t *testing.T) {
 				if took := time.Since(harmed); took > lifetime+lateness {
 					t.Errorf("no answer for %v, lifetime %v", took, lifetime)
 				}
-				r.want("KUBEDNS", pod.NetNS, "lapsed", append(r.clusterDNS(), r.local()...)...)
+				r.Want("KUBEDNS", pod.NetNS, "lapsed", append(r.ClusterDNS(), r.Local()...)...)
 			})
 		}
 	})
@@ -114,7 +73,7 @@ func TestSwitchAfterALapse(t *testing.T) {
 // Counters tell what the switch did.
 func TestCounters(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.IPTables, Attach: testutil.PTP})
-	pod := r.steered("pod")
+	pod := r.Steered("pod")
 	count := func(f func()) map[string]uint64 {
 		t.Helper()
 		before, err := r.nft.Counters()
@@ -142,12 +101,12 @@ func TestCounters(t *testing.T) {
 			t.Errorf("%s: also %v", when, got)
 		}
 	}
-	wantCounts("fallback", count(func() { r.want("KUBEDNS", pod.NetNS, "fallback", r.clusterDNS()...) }),
+	wantCounts("fallback", count(func() { r.Want("KUBEDNS", pod.NetNS, "fallback", r.ClusterDNS()...) }),
 		map[string]uint64{steer.CounterFallbackUDP: 2, steer.CounterFallbackTCP: 2})
-	r.addresses()
-	r.listen()
-	wantCounts("renewals", count(r.renew), map[string]uint64{steer.CounterLeaseRenewal: 8})
-	wantCounts("hits", count(func() { r.want("AGENT", pod.NetNS, "hit", r.clusterDNS()...) }),
+	r.Addresses()
+	r.Listen()
+	wantCounts("renewals", count(r.Renew), map[string]uint64{steer.CounterLeaseRenewal: 8})
+	wantCounts("hits", count(func() { r.Want("AGENT", pod.NetNS, "hit", r.ClusterDNS()...) }),
 		map[string]uint64{steer.CounterDeliveredUDP: 2, steer.CounterDeliveredTCP: 2, steer.CounterHeardUDP: 2, steer.CounterHeardTCP: 2})
 }
 
@@ -164,19 +123,19 @@ func TestManyRedirects(t *testing.T) {
 			h.Redirects, h.FallbackOnly = with[:3], with[3:]
 			other = with[3]
 		})
-		r.node.Proxy.Add(testutil.DNSService(second, r.node.KubeDNSAddrs()[0])...)
-		r.node.Proxy.Add(testutil.DNSService(old, r.node.KubeDNSAddrs()[0])...)
-		pod := r.pod("pod")
-		must(t, open(t, pod.NetNS).Apply(steer.Pod{Redirects: append(append([]steer.Redirect(nil), r.host.Redirects...), other)}))
+		r.Node.Proxy.Add(testutil.DNSService(second, r.Node.KubeDNSAddrs()[0])...)
+		r.Node.Proxy.Add(testutil.DNSService(old, r.Node.KubeDNSAddrs()[0])...)
+		pod := r.Pod("pod")
+		must(t, open(t, pod.NetNS).Apply(steer.Pod{Redirects: append(append([]steer.Redirect(nil), r.Host.Redirects...), other)}))
 		gone := netip.AddrPortFrom(old, 53)
-		r.want("KUBEDNS", pod.NetNS, "no lease", append(r.clusterDNS(), gone)...)
-		r.serving()
-		r.want("AGENT", pod.NetNS, "lease", r.clusterDNS()...)
-		r.want("KUBEDNS", pod.NetNS, "taken out of the configuration", gone)
-		r.withdraw()
-		must(t, r.lease.Renew(r.host.Redirects[2].Steering, steer.UDP))
-		must(t, r.lease.Renew(r.host.Redirects[2].Steering, steer.TCP))
-		r.want("AGENT", pod.NetNS, "lease of the second", netip.AddrPortFrom(second, 53))
-		r.want("KUBEDNS", pod.NetNS, "no lease of the first", r.clusterDNS()[0])
+		r.Want("KUBEDNS", pod.NetNS, "no lease", append(r.ClusterDNS(), gone)...)
+		r.Serve()
+		r.Want("AGENT", pod.NetNS, "lease", r.ClusterDNS()...)
+		r.Want("KUBEDNS", pod.NetNS, "taken out of the configuration", gone)
+		r.Withdraw()
+		must(t, r.Lease.Renew(r.Host.Redirects[2].Steering, steer.UDP))
+		must(t, r.Lease.Renew(r.Host.Redirects[2].Steering, steer.TCP))
+		r.Want("AGENT", pod.NetNS, "lease of the second", netip.AddrPortFrom(second, 53))
+		r.Want("KUBEDNS", pod.NetNS, "no lease of the first", r.ClusterDNS()[0])
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/rig"
 	"github.com/neardns/neardns/pkg/testutil/trace"
 )
 
@@ -79,12 +80,12 @@ func TestTraceOnTheKernel(t *testing.T) {
 		r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.IPTables, Attach: testutil.PTP}, func(h *steer.Host) {
 			uplinks := h.Uplinks
 			*h = a.Host
-			h.Uplinks, h.Lifetime, h.Secret = uplinks, forever, testSecret
+			h.Uplinks, h.Lifetime, h.Secret = uplinks, rig.Forever, testSecret
 		})
-		for _, dns := range r.node.KubeDNSAddrs() {
-			r.node.Proxy.Add(testutil.DNSService(trace.Address("second", dns.Is4()), dns)...)
+		for _, dns := range r.Node.KubeDNSAddrs() {
+			r.Node.Proxy.Add(testutil.DNSService(trace.Address("second", dns.Is4()), dns)...)
 		}
-		r.addresses()
-		return trace.Kernel{Node: r.node, Steered: r.steered("steered"), Plain: r.pod("plain"), Lease: r.lease}
+		r.Addresses()
+		return trace.Kernel{Node: r.Node, Steered: r.Steered("steered"), Plain: r.Pod("plain"), Lease: r.Lease}
 	})
 }

@@ -10,10 +10,10 @@ import (
 // Looking at many pods leaves no descriptor and no link behind.
 func TestWayGivesDescriptorsBack(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Attach: testutil.ProxyARP})
-	pod := r.pod("pod")
+	pod := r.Pod("pod")
 	look := func() {
-		for _, d := range r.host.Redirects {
-			_, err := hostnet.Way(pod.FD(), r.node.Host.FD(), d.ClusterDNS)
+		for _, d := range r.Host.Redirects {
+			_, err := hostnet.Way(pod.FD(), r.Node.Host.FD(), d.ClusterDNS)
 			must(t, err)
 		}
 	}

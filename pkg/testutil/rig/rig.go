@@ -1,0 +1,354 @@
+// Package rig is a node with a host's rules and a stand-in for the agent: a server on our addresses, and leases by hand. The tests
+// of both back ends stand on it, and the cases that both must pass (pkg/steer/rules).
+//
+// It must never know what a rule looks like: it opens a back end through pkg/steer/rules.
+//
+// Failure policy: as testutil's. A method that waits for what must come fails the test at its deadline.
+package rig
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// Forever is a lifetime that no test outlives: leases then end by withdrawal alone.
+const Forever = 10 * time.Minute
+
+// Secret is that of every lease here.
+const Secret steer.Secret = 0x6e65617264736e64
+
+// short is a patience for answers that must not come.
+const short = 250 * time.Millisecond
+
+// Rig is for one goroutine. What it made goes with the test.
+type Rig struct {
+	Node  *testutil.Node
+	Kind  rules.Kind
+	Host  steer.Host // as New applied it
+	Rules rules.Rules
+	Lease *steer.Lease
+	Agent *testutil.DNSServer // nil until Listen
+
+	t     testing.TB
+	there bool // our addresses
+}
+
+// New makes a node and applies the rules that the agent would, as the functions change them.
+func New(t testing.TB, kind rules.Kind, o testutil.Options, change ...func(*steer.Host)) *Rig {
+	t.Helper()
+	testutil.RequireRoot(t)
+	if o.Attach == testutil.BridgeNF {
+		testutil.RequireSysctl(t, testutil.NewNS(t, "sysctl"), "net.bridge.bridge-nf-call-iptables")
+	}
+	o.Legacy = kind.String() == rules.IptablesLegacy
+	r := &Rig{t: t, Kind: kind, Node: testutil.NewNode(t, o), Host: steer.Host{Lifetime: Forever, Secret: Secret}}
+	var redirects []steer.Redirect
+	var locals []netip.Addr
+	for _, a := range r.Node.ClusterDNS() {
+		redirects = append(redirects, steer.Redirect{ClusterDNS: a})
+		locals = append(locals, local(a.Is4()))
+	}
+	var err error
+	r.Host.Redirects, err = steer.Complete(redirects)
+	r.must(err)
+	r.Host.Locals, err = steer.Locals(locals, r.Host.Redirects)
+	r.must(err)
+	r.Node.Host.Do(func() { r.Host.Uplinks, err = rules.Uplinks() })
+	r.must(err)
+	for _, f := range change {
+		f(&r.Host)
+	}
+	r.Node.Host.Settle("kubedns0")
+	r.Node.KubeDNS.Settle("eth0")
+	r.Rules, err = kind.OpenHost(r.Node.Host.FD())
+	r.must(err)
+	t.Cleanup(func() { r.must(r.Rules.Close()) })
+	r.Apply(r.Host)
+	r.Node.Host.Do(func() { r.Lease, err = steer.OpenLease(Secret) })
+	r.must(err)
+	t.Cleanup(func() { r.must(r.Lease.Close()) })
+	return r
+}
+
+// NewNodeCache is New for what a NodeLocal DNSCache has: local and cluster DNS addresses on one link, no redirects, a second Service
+// behind. Where kube-proxy is in IPVS mode it has the cluster DNS address itself, and the manifest leaves it out.
+func NewNodeCache(t testing.TB, kind rules.Kind, o testutil.Options, change ...func(*steer.Host)) *Rig {
+	t.Helper()
+	shape := func(h *steer.Host) {
+		for i := range h.Locals {
+			h.Locals[i].ClusterDNS = Upstream(h.Locals[i].Address.Is4())
+		}
+		if o.Proxy != testutil.IPVS {
+			for _, r := range h.Redirects {
+				h.Locals = append(h.Locals, steer.Local{Address: r.ClusterDNS, ClusterDNS: Upstream(r.Is4()), Service: true})
+			}
+		}
+		h.Redirects, h.OwnLocals = nil, true
+	}
+	r := New(t, kind, o, append([]func(*steer.Host){shape}, change...)...)
+	for _, a := range r.Node.KubeDNSAddrs() {
+		r.Node.Proxy.Add(testutil.DNSService(Upstream(a.Is4()), a)...)
+	}
+	return r
+}
+
+// Cede gives what others bind at the local addresses to them.
+func Cede(h *steer.Host) {
+	for _, l := range h.Locals {
+		h.Ceded = append(h.Ceded, l.Address)
+	}
+}
+
+// Upstream is a second Service's address, as kube-dns-upstream of NodeLocal DNSCache.
+func Upstream(is4 bool) netip.Addr {
+	if is4 {
+		return netip.MustParseAddr("10.96.0.11")
+	}
+	return netip.MustParseAddr("fd00:10:96::b")
+}
+
+// local is the local address of a family, as every node has it.
+func local(is4 bool) netip.Addr {
+	if is4 {
+		return netip.MustParseAddr("169.254.20.10")
+	}
+	return netip.MustParseAddr("fd00:90de:d95::a")
+}
+
+func (r *Rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// Apply makes the host's rules what h says. A back end that starts programs rests between looks: Apply then repairs again until
+// Verify is content, as the agent's loop does.
+func (r *Rig) Apply(h steer.Host) {
+	r.t.Helper()
+	_, err := r.Rules.Repair(h)
+	r.must(err)
+	if !r.Kind.Caps().Programs {
+		return
+	}
+	testutil.Eventually(r.t, 30*time.Second, func() error {
+		differs := r.Rules.Verify(h)
+		if differs == nil {
+			return nil
+		}
+		_, err := r.Rules.Repair(h)
+		return errors.Join(differs, err)
+	})
+}
+
+// Leftovers are the rules that a killed NodeLocal DNSCache leaves, in the tables that the back end's programs write.
+func (r *Rig) Leftovers() {
+	r.t.Helper()
+	kind := "nft"
+	if r.Kind.String() == rules.IptablesLegacy {
+		kind = "legacy"
+	}
+	r.Node.Host.NodeCacheRules(kind, r.Ours()...)
+}
+
+// Ours lists our addresses, steering ones first.
+func (r *Rig) Ours() []netip.Addr {
+	var out []netip.Addr
+	for _, d := range r.Host.Redirects {
+		out = append(out, d.Steering)
+	}
+	for _, l := range r.Host.Locals {
+		out = append(out, l.Address)
+	}
+	return out
+}
+
+// Addresses puts our addresses on a link without ports, as the agent does where the kernel has no dummy.
+func (r *Rig) Addresses() {
+	r.t.Helper()
+	r.Node.Host.Serving("neardns0", r.Ours()...)
+	r.there = true
+}
+
+// Listen starts the stand-in agent at our addresses.
+func (r *Rig) Listen() {
+	r.t.Helper()
+	if r.Agent != nil {
+		r.Agent.Start()
+		return
+	}
+	if !r.there {
+		r.Addresses()
+	}
+	r.Agent = r.Server("AGENT", len(r.Host.Ceded) > 0)
+}
+
+// Server starts a server at our addresses; transparent ones are bound with IP_TRANSPARENT, as the agent's are where it cedes them.
+func (r *Rig) Server(name string, transparent bool) *testutil.DNSServer {
+	r.t.Helper()
+	return testutil.ServeDNS(r.t, r.Node.Host, testutil.DNSConfig{Name: name, Listen: ports(r.Ours()), Transparent: transparent})
+}
+
+func ports(addrs []netip.Addr) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, a := range addrs {
+		out = append(out, netip.AddrPortFrom(a, 53))
+	}
+	return out
+}
+
+// Kill ends the stand-in agent; leases stay as they are.
+func (r *Rig) Kill() { r.Agent.Stop() }
+
+// Renew renews all leases.
+func (r *Rig) Renew() { r.t.Helper(); r.each(r.Lease.Renew) }
+
+// Withdraw ends all leases.
+func (r *Rig) Withdraw() { r.t.Helper(); r.each(r.Lease.Withdraw) }
+
+func (r *Rig) each(f func(netip.Addr, steer.Protocol) error) {
+	r.t.Helper()
+	for _, a := range r.Ours() {
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			r.must(f(a, p))
+		}
+	}
+}
+
+// Serve brings the stand-in agent all the way up.
+func (r *Rig) Serve() {
+	r.t.Helper()
+	r.Listen()
+	r.Renew()
+}
+
+// Pod adds a pod, and waits until its addresses serve.
+func (r *Rig) Pod(name string) *testutil.Pod {
+	r.t.Helper()
+	pod := r.Node.AddPod(name)
+	pod.NetNS.Settle("eth0")
+	if pod.HostInterface != "" {
+		r.Node.Host.Settle(pod.HostInterface)
+	}
+	return pod
+}
+
+// Steered adds a pod with a pod's rules.
+func (r *Rig) Steered(name string) *testutil.Pod {
+	r.t.Helper()
+	pod := r.Pod(name)
+	r.Steer(pod.NetNS)
+	return pod
+}
+
+// Steer writes a pod's rules.
+func (r *Rig) Steer(ns *testutil.NetNS) {
+	r.t.Helper()
+	in, err := r.Kind.Open(ns.FD())
+	r.must(err)
+	_, err = in.Repair(steer.Pod{Redirects: r.Host.Redirects})
+	r.must(errors.Join(err, in.Close()))
+}
+
+// ClusterDNS lists the redirected cluster DNS addresses with their port.
+func (r *Rig) ClusterDNS() []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, d := range r.Host.Redirects {
+		out = append(out, netip.AddrPortFrom(d.ClusterDNS, 53))
+	}
+	return out
+}
+
+// Local lists the local addresses with their port.
+func (r *Rig) Local() []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, l := range r.Host.Locals {
+		out = append(out, netip.AddrPortFrom(l.Address, 53))
+	}
+	return out
+}
+
+// Servers lists all that steered pods ask.
+func (r *Rig) Servers() []netip.AddrPort { return slices.Concat(r.ClusterDNS(), r.Local()) }
+
+// Networks are those that a server is asked by.
+func Networks() []string { return []string{"udp", "tcp"} }
+
+// Want asks each server over both protocols and fails unless who answers each, from the address that was asked.
+func (r *Rig) Want(who string, from *testutil.NetNS, when string, servers ...netip.AddrPort) {
+	r.t.Helper()
+	for _, server := range servers {
+		for _, network := range Networks() {
+			answer, err := testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{EDNS: 1232})
+			switch {
+			case err != nil:
+				r.t.Errorf("%s: %v", when, err)
+			case answer.Who != who:
+				r.t.Errorf("%s: %s over %s is answered by %s, not %s", when, server, network, answer.Who, who)
+			}
+		}
+	}
+}
+
+// WantNone asks each server over both protocols and fails if anybody answers.
+func (r *Rig) WantNone(from *testutil.NetNS, when string, servers ...netip.AddrPort) {
+	r.t.Helper()
+	for _, server := range servers {
+		for _, network := range Networks() {
+			answer, err := testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Timeout: short})
+			if err == nil {
+				r.t.Errorf("%s: %s over %s is answered: %v", when, server, network, answer)
+			}
+		}
+	}
+}
+
+// WantUntracked fails if what who answers leaves an entry in the host's connection tracking. The last packets of connections that
+// kube-dns served before may come late and leave one, so entries must come each time to count. iptables' rules track TCP.
+func (r *Rig) WantUntracked(who string, from *testutil.NetNS, servers ...netip.AddrPort) {
+	r.t.Helper()
+	tcp := !r.Kind.Caps().Programs
+	testutil.Eventually(r.t, 5*time.Second, func() error {
+		testutil.FlushConntrack(r.Node.Host)
+		r.Want(who, from, "hit", servers...)
+		for _, line := range testutil.Conntrack(r.Node.Host) {
+			if tcp || strings.HasPrefix(line, "udp") {
+				return errors.New("a hit is tracked: " + line)
+			}
+		}
+		return nil
+	})
+}
+
+// Conn is an open connection.
+type Conn struct {
+	t    testing.TB
+	conn *testutil.Conn
+}
+
+// Dial opens a connection to a server, which is closed with the test.
+func (r *Rig) Dial(from *testutil.NetNS, server netip.AddrPort) Conn {
+	r.t.Helper()
+	c, err := testutil.Dial(from, "tcp", server, testutil.AskOptions{})
+	r.must(err)
+	r.t.Cleanup(c.Close)
+	return Conn{r.t, c}
+}
+
+// Want asks by the connection and fails unless who answers.
+func (c Conn) Want(who string) {
+	c.t.Helper()
+	if answer, err := c.conn.Ask("a.cluster.local", dns.TypeTXT); err != nil || answer.Who != who {
+		c.t.Errorf("an open connection: %v, %v; want %s", answer, err, who)
+	}
+}
