@@ -94,7 +94,7 @@ func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*poin
 	}
 	p.socket = listener
 	p.server = &dns.Server{Net: protocol, Handler: p, Listener: acceptor{listener, p}, MaxTCPQueries: -1,
-		ReadTimeout: readMost, WriteTimeout: writeMost, IdleTimeout: func() time.Duration { return betweenMost },
+		ReadTimeout: readMost, IdleTimeout: func() time.Duration { return betweenMost },
 		DecorateReader: func(r dns.Reader) dns.Reader { return &reader{Reader: r, p: p} }}
 	return p, nil
 }
@@ -301,7 +301,6 @@ func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 		}
 		r.answer = answer
 		binary.BigEndian.PutUint16(answer, uint16(len(answer)-2))
-		_ = conn.SetWriteDeadline(time.Now().Add(writeMost))
 		if _, err := conn.Write(answer); err != nil {
 			return nil, err
 		}

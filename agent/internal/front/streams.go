@@ -62,6 +62,14 @@ func (c *stream) Close() error {
 	return c.TCPConn.Close()
 }
 
+// Write writes an answer, whoever gives it, within writeMost. A deadline outlasts the write that it was set for, so each has its own.
+func (c *stream) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(writeMost)); err != nil {
+		return 0, err
+	}
+	return c.TCPConn.Write(b)
+}
+
 // reset closes a connection at once, so that it leaves nothing in the kernel either: a flood would leave thousands that
 // wait for their client's end.
 func (c *stream) reset() {
