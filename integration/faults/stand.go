@@ -50,8 +50,9 @@ type stand struct {
 	pod    *testutil.Pod // asks
 	noisy  *testutil.Pod // floods
 	server *testutil.Process
-	sample int // first of the filled names that kept asked last
-	asked  int // names that were asked once, so far
+	filled time.Time // when its cache was last filled
+	sample int       // first of the filled names that kept asked last
+	asked  int       // names that were asked once, so far
 
 	filler atomic.Int64 // questions for filled names that kube-dns saw
 	misses sync.Map     // those names, since a run's begin
