@@ -1,0 +1,37 @@
+package geo
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Place is where a client is: codes in lower case, the narrowest first (us-ca, us, geo-na). Nobody changes one.
+type Place []string
+
+// ParseCode reads a code as Kuadrant and Route 53 write it: a continent GEO-EU, a country IE (ISO 3166-1), a part of one US-CA (ISO
+// 3166-2). It returns the code in lower case, as zones hold it.
+func ParseCode(text string) (string, error) {
+	code := text
+	if !strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) { // İ in lower case is an i
+		code = strings.ToLower(text)
+	}
+	first, rest, parted := strings.Cut(code, "-")
+	switch {
+	case !parted && len(first) == 2 && letters(first):
+		return code, nil
+	case first == "geo" && len(rest) == 2 && letters(rest):
+		return code, nil
+	case parted && len(first) == 2 && letters(first) && len(rest) >= 1 && len(rest) <= 3 && lettersOrDigits(rest):
+		return code, nil
+	}
+	return "", fmt.Errorf("%q is no geo code: write a continent as GEO-EU, a country as IE, a part of a country as US-CA", text)
+}
+
+func letters(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < 'a' || r > 'z' })
+}
+
+func lettersOrDigits(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+}
