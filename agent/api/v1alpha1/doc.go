@@ -1,8 +1,9 @@
-// Package v1alpha1 is the part of neardns' API that an API server keeps: NodeDNS. (NodeConfig, of the same group, is a file on
-// each node, read by agent/internal/config.)
+// Package v1alpha1 is the part of neardns' API that an API server keeps: NodeDNS, DNSZone and DNSRecord. (NodeConfig, of the same group,
+// is a file on each node, read by agent/internal/config.)
 //
-// The CustomResourceDefinition (install/placement/crd.yaml) and zz_generated.deepcopy.go are made from these types and their
-// comments by controller-gen; `make update-golden` does it, and a test in integration/cluster-manifests holds both to the types.
+// The CustomResourceDefinitions (install/placement/crd.yaml, install/zones/crd.yaml) and zz_generated.deepcopy.go are made from these
+// types and their comments by controller-gen; `make update-golden` does it, and a test in integration/cluster-manifests holds them to the
+// types.
 //
 // +kubebuilder:object:generate=true
 // +groupName=neardns.io
@@ -19,7 +20,7 @@ var GroupVersion = schema.GroupVersion{Group: "neardns.io", Version: "v1alpha1"}
 
 // AddToScheme makes the types known to a client.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &NodeDNS{}, &NodeDNSList{})
+	scheme.AddKnownTypes(GroupVersion, &NodeDNS{}, &NodeDNSList{}, &DNSZone{}, &DNSZoneList{}, &DNSRecord{}, &DNSRecordList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

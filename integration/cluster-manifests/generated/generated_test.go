@@ -18,25 +18,35 @@ import (
 
 var update = flag.Bool("update", false, "write the files")
 
-// The definition of NodeDNS and the types' DeepCopy functions are what controller-gen makes of the types now.
+// The definitions of NodeDNS, DNSZone and DNSRecord, and the types' DeepCopy functions, are what controller-gen makes of the types now.
 func TestGenerated(t *testing.T) {
 	var makeCRD genall.Generator = crd.Generator{}
 	var makeCopy genall.Generator = deepcopy.Generator{}
-	for file, generator := range map[string]*genall.Generator{
-		"../../../install/placement/crd.yaml":                  &makeCRD,
-		"../../../agent/api/v1alpha1/zz_generated.deepcopy.go": &makeCopy,
-	} {
+	made := memory{}
+	for _, generator := range []*genall.Generator{&makeCRD, &makeCopy} {
 		runtime, err := genall.Generators{generator}.ForRoots("github.com/neardns/neardns/agent/api/v1alpha1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		var out memory
-		runtime.OutputRules = genall.OutputRules{Default: &out}
+		runtime.OutputRules = genall.OutputRules{Default: made}
 		if runtime.Run() {
 			t.Fatal("the types cannot be read; the reason is above")
 		}
-		// The version is of the program that links the generator: here, of no release.
-		text := strings.Replace(out.String(), "  annotations:\n    controller-gen.kubebuilder.io/version: (devel)\n", "", 1)
+	}
+	for file, parts := range map[string][]string{
+		"../../../install/placement/crd.yaml":                  {"neardns.io_nodedns.yaml"},
+		"../../../install/zones/crd.yaml":                      {"neardns.io_dnszones.yaml", "neardns.io_dnsrecords.yaml"},
+		"../../../agent/api/v1alpha1/zz_generated.deepcopy.go": {"zz_generated.deepcopy.go"},
+	} {
+		var text string
+		for _, part := range parts {
+			if made[part] == nil {
+				t.Fatalf("nothing made %s", part)
+			}
+			// The version is of the program that links the generator: here, of no release.
+			text += strings.Replace(made[part].String(), "  annotations:\n    controller-gen.kubebuilder.io/version: (devel)\n", "", 1)
+			delete(made, part)
+		}
 		if *update {
 			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 				t.Fatal(err)
@@ -46,10 +56,19 @@ func TestGenerated(t *testing.T) {
 			t.Errorf("%s is not what the types give now (make update-golden rewrites it): %v", file, err)
 		}
 	}
+	for part := range made {
+		t.Errorf("%s has no place", part)
+	}
 }
 
-// memory takes the one file that a generator writes.
-type memory struct{ bytes.Buffer }
+// memory takes the files that generators write, by name.
+type memory map[string]*file
 
-func (m *memory) Open(*loader.Package, string) (io.WriteCloser, error) { return m, nil }
-func (m *memory) Close() error                                         { return nil }
+func (m memory) Open(_ *loader.Package, name string) (io.WriteCloser, error) {
+	m[name] = &file{}
+	return m[name], nil
+}
+
+type file struct{ bytes.Buffer }
+
+func (*file) Close() error { return nil }
