@@ -90,13 +90,17 @@ demo-clean: bin/tools/demo ## take away what make demo KEEP=1 left
 bin/tools/demo: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/demo
 
+# The zone servers that shared zones are tried with; pkg/testutil/zoneserver names the same.
+ZONESERVERS := named:bind9 knotd:knot pdns_server:pdns-backend-sqlite3 pdnsutil:pdns-server sqlite3:sqlite3
 test: deps build tools ## all tests: unit, race, real kernel, the fuzz targets' stored inputs (as root)
+	@integration/tools/deps $(ZONESERVERS)
 	@$(BUILT) $(TESTRUN) -race $(LANES) -timeout $(TESTTIMEOUT) -again 4 -longest 40 -allowed-skips .ci/allowed-skips $(PKGS)
 
 test-unit: ## tests that need nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)
 
 test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
+	@integration/tools/deps $(ZONESERVERS)
 	@$(BUILT) NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) $(LANES) -timeout $(TESTTIMEOUT) $(PKGS)
 
 test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman, CRI-O's calls, cnitool (as root)

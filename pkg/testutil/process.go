@@ -31,6 +31,15 @@ func (n *NetNS) Start(args ...string) *Process {
 	return n.StartCmd(command(context.Background(), args...))
 }
 
+// StartHere starts a prepared command in the network namespace of this process, for programs that keep to loopback. What it prints is kept
+// for Output, unless the command has writers of its own.
+func StartHere(t TB, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p := start(t, "this process's namespace", func() error { return nil }, cmd, unix.SIGKILL)
+	t.Cleanup(p.Kill)
+	return p
+}
+
 // StartCmd starts a prepared command in the namespace. What it prints is kept for Output, unless the command has
 // writers of its own.
 func (n *NetNS) StartCmd(cmd *exec.Cmd) *Process {
@@ -51,7 +60,13 @@ func (n *NetNS) StartDetached(cmd *exec.Cmd) *Process {
 // start starts cmd; the kernel sends it deathSignal when this process dies.
 func (n *NetNS) start(cmd *exec.Cmd, deathSignal syscall.Signal) *Process {
 	n.t.Helper()
-	p := &Process{Cmd: cmd, t: n.t, output: &output{}, exited: make(chan struct{})}
+	return start(n.t, n.name, func() error { return unix.Setns(n.FD(), unix.CLONE_NEWNET) }, cmd, deathSignal)
+}
+
+// start starts cmd on a thread that has gone where enter leads.
+func start(t TB, where string, enter func() error, cmd *exec.Cmd, deathSignal syscall.Signal) *Process {
+	t.Helper()
+	p := &Process{Cmd: cmd, t: t, output: &output{}, exited: make(chan struct{})}
 	if cmd.Stdout == nil {
 		cmd.Stdout = p.output
 	}
@@ -67,7 +82,7 @@ func (n *NetNS) start(cmd *exec.Cmd, deathSignal syscall.Signal) *Process {
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread stays in the namespace and ends with the goroutine
-		err := unix.Setns(n.FD(), unix.CLONE_NEWNET)
+		err := enter()
 		if err == nil {
 			err = cmd.Start()
 		}
@@ -79,7 +94,7 @@ func (n *NetNS) start(cmd *exec.Cmd, deathSignal syscall.Signal) *Process {
 		close(p.exited)
 	}()
 	if err := <-started; err != nil {
-		n.t.Fatalf("start %v in %s: %v", cmd.Args, n.name, err)
+		t.Fatalf("start %v in %s: %v", cmd.Args, where, err)
 	}
 	return p
 }

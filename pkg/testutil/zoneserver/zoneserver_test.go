@@ -1,0 +1,172 @@
+package zoneserver_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+)
+
+// each runs a test beside a server of each kind.
+func each(t *testing.T, c zoneserver.Config, f func(*testing.T, *zoneserver.Server)) {
+	t.Helper()
+	for _, kind := range zoneserver.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			zoneserver.Require(t, kind)
+			f(t, zoneserver.Start(t, kind, c))
+		})
+	}
+}
+
+var twoClusters = zoneserver.Config{Clusters: []string{"aaaaaaaa", "bbbbbbbb"}, Hosts: []string{"app", "shop"}}
+
+// A change that was confirmed is there after the server was killed and started again.
+func TestChangesSurviveKill(t *testing.T) {
+	t.Parallel()
+	each(t, twoClusters, func(t *testing.T, s *zoneserver.Server) {
+		for i := range 10 {
+			if got := update(t, s, s.Operator(), nil, insert(fmt.Sprintf("app.shared.example. 60 A 192.0.2.%d", i))); got != dns.RcodeSuccess {
+				t.Fatalf("change %d: %s", i, dns.RcodeToString[got])
+			}
+			s.Kill()
+			s.Run()
+			if got := set(t, s, "app.shared.example.", dns.TypeA); len(got) != i+1 {
+				t.Fatalf("%d addresses after %d changes: %v", len(got), i+1, got)
+			}
+		}
+	})
+}
+
+// A backup brings the old zone back, with its serial.
+func TestSnapshot(t *testing.T) {
+	t.Parallel()
+	each(t, twoClusters, func(t *testing.T, s *zoneserver.Server) {
+		update(t, s, s.Operator(), nil, insert("app.shared.example. 60 A 192.0.2.1"))
+		restore := s.Snapshot()
+		update(t, s, s.Operator(), nil, insert("app.shared.example. 60 A 192.0.2.2"))
+		if got := set(t, s, "app.shared.example.", dns.TypeA); len(got) != 2 {
+			t.Fatalf("before: %v", got)
+		}
+		restore()
+		if got := set(t, s, "app.shared.example.", dns.TypeA); !slices.Equal(got, []string{"192.0.2.1"}) {
+			t.Errorf("after: %v", got)
+		}
+	})
+}
+
+// A server runs in a namespace as well, on port 53.
+func TestInNamespace(t *testing.T) {
+	t.Parallel()
+	testutil.RequireRoot(t)
+	c := twoClusters
+	for _, kind := range zoneserver.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			zoneserver.Require(t, kind)
+			c.In = testutil.NewNS(t, "zone")
+			s := zoneserver.Start(t, kind, c)
+			if s.Addr().Port() != 53 {
+				t.Errorf("listens at %s", s.Addr())
+			}
+			update(t, s, s.Key("aaaaaaaa"), nil, insert("app.shared.example. 60 A 192.0.2.1"))
+			if got := set(t, s, "app.shared.example.", dns.TypeA); len(got) != 1 {
+				t.Errorf("holds %v", got)
+			}
+		})
+	}
+}
+
+// insert are changes that add records, given in zone file form.
+func insert(records ...string) func(*dns.Msg) {
+	return func(m *dns.Msg) { m.Insert(parse(records...)) }
+}
+
+// remove are changes that delete single records.
+func remove(records ...string) func(*dns.Msg) {
+	return func(m *dns.Msg) { m.Remove(parse(records...)) }
+}
+
+// holds are prerequisites: these sets have these records, and no other.
+func holds(records ...string) func(*dns.Msg) {
+	return func(m *dns.Msg) { m.Used(parse(records...)) }
+}
+
+func both(f ...func(*dns.Msg)) func(*dns.Msg) {
+	return func(m *dns.Msg) {
+		for _, f := range f {
+			f(m)
+		}
+	}
+}
+
+func parse(records ...string) []dns.RR {
+	var out []dns.RR
+	for _, text := range records {
+		rr, err := dns.NewRR(text)
+		if err != nil || rr == nil {
+			panic(fmt.Sprintf("%q: %v", text, err)) // a test's own text
+		}
+		out = append(out, rr)
+	}
+	return out
+}
+
+// update sends one message and gives the response code.
+func update(t *testing.T, s *zoneserver.Server, key zoneserver.Key, prerequisites, changes func(*dns.Msg)) int {
+	t.Helper()
+	answer, err := try(s, key, 0, both(func(m *dns.Msg) {
+		if prerequisites != nil {
+			prerequisites(m)
+		}
+	}, changes))
+	if err != nil {
+		t.Fatalf("%s: %v", s.Kind(), err)
+	}
+	return answer.Rcode
+}
+
+// try sends one message whose clock is off by skew. A refusal by TSIG is an answer, not an error.
+func try(s *zoneserver.Server, key zoneserver.Key, skew time.Duration, fill func(*dns.Msg)) (*dns.Msg, error) {
+	m := new(dns.Msg).SetUpdate(s.Zone())
+	fill(m)
+	m.SetTsig(key.Name, dns.HmacSHA256, 300, time.Now().Add(skew).Unix())
+	conn, err := s.Dial()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	conn.TsigSecret = map[string]string{key.Name: key.Secret}
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	if err := conn.WriteMsg(m); err != nil {
+		return nil, err
+	}
+	answer, err := conn.ReadMsg()
+	if answer != nil && answer.Rcode == dns.RcodeNotAuth {
+		err = nil
+	}
+	return answer, err
+}
+
+// set is what the zone holds: the data of each record of a set, sorted.
+func set(t *testing.T, s *zoneserver.Server, name string, qtype uint16) []string {
+	t.Helper()
+	zone, err := s.Transfer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := []string{}
+	for _, rr := range zone {
+		if strings.EqualFold(rr.Header().Name, name) && rr.Header().Rrtype == qtype {
+			out = append(out, strings.TrimPrefix(rr.String(), rr.Header().String()))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
