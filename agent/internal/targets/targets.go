@@ -1,0 +1,192 @@
+// Package targets tells whether the addresses that clusters publish are well: it asks each of them by the health check that its cluster
+// publishes beside it.
+//
+// It owns the probes and what they found. It knows no DNS and chooses nothing. Failure policy: a target is well until it has failed three
+// times in a row, and again as soon as it answers once; what may not be probed is taken to be well.
+package targets
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options say how targets are probed. Zero values mean the default that is named beside the field.
+type Options struct {
+	// Every is the longest time from one probe of a target to its next; each is up to a fifth shorter by chance. 10 s
+	Every time.Duration
+	// Timeout bounds one probe. 3 s: with the two above, a target that dies is sick after 33 s at the latest.
+	Timeout  time.Duration
+	Failures int            // in a row, until a target is sick. 3
+	Most     int            // targets that are probed at all; more are taken to be well. 10,000
+	Roots    *x509.CertPool // who may sign certificates. The system's
+	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// atOnce bounds the probes that are going on.
+const atOnce = 256
+
+// Target is one address and how it is. A nil Target is well: nothing is known of it.
+type Target struct {
+	check  Check
+	stop   context.CancelFunc
+	asked  atomic.Bool
+	sick   atomic.Bool
+	failed int // in a row; the goroutine's own
+}
+
+// Well reports how the target is. It is safe for concurrent use.
+func (t *Target) Well() bool { return t == nil || !t.sick.Load() }
+
+// Checker probes targets. Its methods are safe for concurrent use.
+type Checker struct {
+	log     *slog.Logger
+	o       Options
+	ctx     context.Context //nolint:containedctx // of the goroutines, which Set starts
+	places  chan struct{}
+	wg      sync.WaitGroup
+	ok, bad atomic.Uint64 // probes
+
+	mu      sync.Mutex // guards the fields below
+	wanted  map[string]map[Check]bool
+	refused map[string]int
+	running map[Check]*Target
+}
+
+// New makes a checker whose probes end with ctx.
+func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
+	if o.Every == 0 {
+		o.Every = 10 * time.Second
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 3 * time.Second
+	}
+	if o.Failures == 0 {
+		o.Failures = 3
+	}
+	if o.Most == 0 {
+		o.Most = 10_000
+	}
+	if o.Dial == nil {
+		o.Dial = new(net.Dialer).DialContext
+	}
+	return &Checker{log: log, o: o, ctx: ctx, places: make(chan struct{}, atOnce), wanted: map[string]map[Check]bool{}, refused: map[string]int{},
+		running: map[Check]*Target{}}
+}
+
+// Set says what is to be probed for a zone, in place of what was said before; none for a zone that is gone. It returns the targets that
+// are probed: a check that lies outside of ranges, or one too many, has none. Zones share their targets, and what is known of one stays
+// where it stays.
+func (c *Checker) Set(zone string, checks []Check, ranges []netip.Prefix) map[Check]*Target {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wanted, refused := map[Check]bool{}, 0
+	for _, check := range checks {
+		if err := check.permit(ranges); err != nil {
+			if refused++; refused == 1 { // one names the cause; there may be thousands
+				c.log.Warn("a target is not probed", "zone", zone, "target", check.Address, "err", err)
+			}
+			continue
+		}
+		wanted[check] = true
+	}
+	c.wanted[zone], c.refused[zone] = wanted, refused
+	if len(checks) == 0 {
+		delete(c.wanted, zone)
+		delete(c.refused, zone)
+	}
+	for check, t := range c.running {
+		if !c.isWanted(check) {
+			t.stop()
+			delete(c.running, check)
+		}
+	}
+	out, left := make(map[Check]*Target, len(wanted)), 0
+	for check := range wanted {
+		t := c.running[check]
+		if t == nil {
+			if len(c.running) >= c.o.Most {
+				left++
+				continue
+			}
+			t = c.start(check)
+		}
+		out[check] = t
+	}
+	if left > 0 {
+		c.log.Warn("too many targets: the rest is taken to be well", "zone", zone, "most", c.o.Most, "left", left)
+		c.refused[zone] += left
+	}
+	return out
+}
+
+func (c *Checker) isWanted(check Check) bool {
+	for _, set := range c.wanted {
+		if set[check] {
+			return true
+		}
+	}
+	return false
+}
+
+// start is called with mu held.
+func (c *Checker) start(check Check) *Target {
+	ctx, stop := context.WithCancel(c.ctx)
+	t := &Target{check: check, stop: stop}
+	c.running[check] = t
+	c.wg.Go(func() { // ends with ctx
+		defer stop()
+		// Somewhere in the first interval: the targets of a zone that is read must not be asked at once.
+		for wait := rand.N(c.o.Every); ; {
+			timer := time.NewTimer(wait)
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			case <-timer.C:
+			}
+			begun := time.Now()
+			c.ask(ctx, t)
+			wait = c.o.Every - rand.N(c.o.Every/5) - time.Since(begun)
+		}
+	})
+	return t
+}
+
+// ask probes once.
+func (c *Checker) ask(ctx context.Context, t *Target) {
+	select {
+	case c.places <- struct{}{}:
+		defer func() { <-c.places }()
+	case <-ctx.Done():
+		return
+	}
+	bounded, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	err := probe(bounded, t.check, c.o.Roots, c.o.Dial)
+	if ctx.Err() != nil {
+		return // cut off by us
+	}
+	t.asked.Store(true)
+	if err == nil {
+		c.ok.Add(1)
+		t.failed = 0
+		if t.sick.Swap(false) {
+			c.log.Info("a target is well again", "target", t.check.Address, "protocol", t.check.Protocol, "port", t.check.Port)
+		}
+		return
+	}
+	c.bad.Add(1)
+	if t.failed++; t.failed >= c.o.Failures && !t.sick.Swap(true) {
+		c.log.Warn("a target failed its health check", "target", t.check.Address, "protocol", t.check.Protocol, "port", t.check.Port, "err", err)
+	}
+}
+
+// Wait returns when all probes have ended, after ctx.
+func (c *Checker) Wait() { c.wg.Wait() }
