@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/agent/internal/inspect"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -184,6 +185,40 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		}
 	}
 	wantNoFolders("after a cleanup")
+
+	// Beside the role hosts, which is on every node: a node that only left the placement keeps its lines; else they go when it has ended.
+	hosts := filepath.Join(dir, "etc/hosts")
+	const own = "127.0.0.1\tlocalhost\n"
+	const line = "10.96.0.5\tregistry.shop.svc registry.shop.svc.cluster.local # by neardns-agent hosts\n"
+	if err := errors.Join(os.Mkdir(filepath.Dir(hosts), 0o755), os.WriteFile(hosts, []byte(own+line), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	running := nodestate.Hosts{Looked: time.Now()}
+	for _, step := range []struct {
+		root, want string
+		ended      bool
+		fails      string
+	}{
+		{"", own + line, false, ""},
+		{dir, own + line, false, "end it first"},
+		{dir, own, true, ""},
+	} {
+		running.Ended = step.ended
+		if err := errors.Join(os.MkdirAll(dir+"/run", 0o755), os.MkdirAll(dir+"/lib", 0o755), nodestate.WriteHosts(dir+"/run", running)); err != nil {
+			t.Fatal(err)
+		}
+		out, err := ns.TryRun("", bin, "cleanup", "--config", conf, "--host-root="+step.root)
+		if (err != nil) != (step.fails != "") || err != nil && !strings.Contains(out+err.Error(), step.fails) {
+			t.Errorf("%+v: %v\n%s", step, err, out)
+		}
+		if text, err := os.ReadFile(hosts); err != nil || string(text) != step.want {
+			t.Errorf("%+v: the hosts file (%v) is\n%s", step, err, text)
+		}
+		if _, err := os.Stat(dir + "/lib"); err == nil {
+			t.Errorf("%+v: it holds the cache's cleaning up", step)
+		}
+	}
+	wantNoFolders("after all of these")
 	ns.Run(bin, "cleanup", "--config", conf) // a second run finds nothing and is content
 	var r inspect.Status
 	out, _ := ns.TryRun("", bin, "status", "--config", conf, "--json")

@@ -63,6 +63,15 @@ func TestLeftIsNotUninstall(t *testing.T) {
 	if left.Name == uninstall.Name || cmp.Equal(left.Spec.Selector, uninstall.Spec.Selector) {
 		t.Errorf("%s and %s select the same pods", left.Name, uninstall.Name)
 	}
+	// The role hosts stays on a node that left.
+	for _, v := range left.Spec.Template.Spec.Volumes {
+		if v.HostPath != nil && v.HostPath.Path == "/etc" {
+			t.Error("it mounts the folder of the hosts file")
+		}
+	}
+	if args := left.Spec.Template.Spec.InitContainers[1].Args; !slices.Contains(args, "--host-root=") {
+		t.Errorf("it takes the lines out of the hosts file: %q", args)
+	}
 	golden(t, "testdata/placement-left.diff", diff(render(t, "uninstall"), render(t, "placement/left")))
 }
 

@@ -25,7 +25,8 @@ const (
 // reply is what came of one question: addresses, a denial (neither addresses nor an error), or an error.
 type reply struct {
 	addrs  []netip.Addr
-	server int // that said so
+	ttl    time.Duration // how long the server may go on saying so without a look at the cluster; 0: it does not say
+	server int           // that said so
 	err    error
 }
 
@@ -108,6 +109,7 @@ func (a *asker) askOne(ctx context.Context, server int, name string, f family) (
 			r.addrs, r.err = judge(question, answer)
 		}
 		if r.err == nil {
+			r.ttl = lifetime(answer)
 			return r
 		}
 	}
@@ -177,6 +179,25 @@ func judge(question, answer *dns.Msg) ([]netip.Addr, error) {
 	}
 	addrs = sorted(addrs)
 	return addrs[:min(len(addrs), mostAddresses)], nil
+}
+
+// lifetime is the least TTL of an answer: of its records, or of a denial (RFC 2308, section 5).
+func lifetime(answer *dns.Msg) time.Duration {
+	var ttls []uint32
+	for _, rr := range answer.Answer {
+		ttls = append(ttls, rr.Header().Ttl)
+	}
+	if len(ttls) == 0 {
+		for _, rr := range answer.Ns {
+			if soa, ok := rr.(*dns.SOA); ok {
+				ttls = append(ttls, min(soa.Hdr.Ttl, soa.Minttl))
+			}
+		}
+	}
+	if len(ttls) == 0 {
+		return 0
+	}
+	return time.Duration(slices.Min(ttls)) * time.Second
 }
 
 // sorted orders addresses, each once, so that a server that turns them round changes nothing.

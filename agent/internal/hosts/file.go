@@ -217,8 +217,11 @@ func Remove(ctx context.Context, root string) (had bool, err error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return false, nil
-	case err != nil && len(hostsfile.Ours(c.text)) == 0: // whatever ails it is none of ours
-		return false, nil
+	case err != nil && c.path != "":
+		if ours, look := marked(c.path); look == nil && !ours { // whatever ails it is none of ours
+			return false, nil
+		}
+		return false, fmt.Errorf("lines that end in %q may stand in it, and have to be taken out by hand: %w", hostsfile.Marker, err)
 	case err != nil:
 		return false, err
 	}
@@ -231,4 +234,31 @@ func Remove(ctx context.Context, root string) (had bool, err error) {
 	}
 	defer unlock()
 	return had, exchanger().Sweep(filepath.Dir(c.path))
+}
+
+// marked tells whether a file of any size has a line of ours.
+func marked(path string) (bool, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return false, err
+	}
+	part, kept := make([]byte, 1<<16), 0
+	for {
+		n, err := f.Read(part[kept:])
+		if bytes.Contains(part[:kept+n], []byte(hostsfile.Marker)) {
+			return true, nil
+		}
+		if errors.Is(err, io.EOF) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		rest := min(kept+n, len(hostsfile.Marker)) // the marker may stand across two parts
+		kept = copy(part, part[kept+n-rest:kept+n])
+	}
 }

@@ -177,6 +177,20 @@ func TestFileLeftAlone(t *testing.T) {
 			t.Errorf("%s: it was written", what)
 		}
 	}
+	// An uninstall says so where it leaves lines of ours behind, and only there.
+	for _, bytes := range []int{hostsfile.MaxSize + 1, 1<<20 + 1<<16 - 9} {
+		large := strings.Repeat("#", bytes) + "\n"
+		root, path := newRoot(t, large)
+		if had, err := Remove(t.Context(), root); had || err != nil {
+			t.Errorf("nothing of ours in %d bytes: %v, %v", bytes, had, err)
+		}
+		if err := os.WriteFile(path, []byte(with(large, lines("10.96.0.5"))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if had, err := Remove(t.Context(), root); had || err == nil || !strings.Contains(err.Error(), "by hand") || !strings.Contains(err.Error(), "larger than") {
+			t.Errorf("a line of ours behind %d bytes: %v, %v", bytes, had, err)
+		}
+	}
 	root, path := newRoot(t, base)
 	if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o644)); err != nil {
 		t.Fatal(err)

@@ -23,10 +23,9 @@ type Config struct {
 	Servers  []netip.AddrPort // that answer for it, asked in this order, without TLS
 }
 
-// Times of the role.
+// Times of the role. Those of rounds are in pace.go.
 const (
-	defaultEvery = 30 * time.Second // from one round of questions to the next, a tenth more or less
-	defaultEarly = time.Second      // after a first round without an answer: a booting node has its network last
+	defaultEarly = time.Second // after a first round without an answer: a booting node has its network last
 	// A denial is believed when it was heard three times over this time: kube-dns without its API server may deny for a while.
 	defaultPatience = 3 * time.Minute
 	enoughDenials   = 3
@@ -81,6 +80,7 @@ type fact struct {
 	denials  int          // since the last answer, while the sentinel was answered
 	denied   time.Time    // the first of them
 	failed   string       // why the last question was not answered; "" if it was
+	ends     time.Time    // until when the server may say the same from a cache; zero: not known
 }
 
 // memory is what is known of all.
@@ -111,6 +111,12 @@ func (m memory) recall(conf Config, lines []hostsfile.Entry) {
 func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time.Duration) {
 	f := m[k]
 	f.failed = ""
+	defer func() {
+		if f.ends = (time.Time{}); r.err == nil && r.ttl > 0 {
+			f.ends = now.Add(r.ttl)
+		}
+		m[k] = f
+	}()
 	switch {
 	case r.err != nil:
 		f.failed = strings.ReplaceAll(r.err.Error(), "\n", "; ") // and neither for nor against a denial
@@ -128,7 +134,6 @@ func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time
 			f = fact{answered: now}
 		}
 	}
-	m[k] = f
 }
 
 // complete tells whether each Service was heard of since the start.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -18,8 +17,8 @@ import (
 // Hosts is the role. New makes one; Run is called once. The other methods may be called by any goroutine.
 type Hosts struct {
 	log      *slog.Logger
-	every    time.Duration
-	early    time.Duration // until the next round while a Service was not heard of; doubled each time, up to every
+	pace     pace          // of Run's goroutine, but for every
+	early    time.Duration // until the next round while a Service was not heard of; doubled each time, up to pace.every
 	patience time.Duration
 	store    func(nodestate.Hosts) error
 	counts   *counts
@@ -41,7 +40,7 @@ type Hosts struct {
 // New makes the role for the hosts file below root, the folder where the host's root is mounted. store keeps what `status` and `doctor`
 // show; an error of it is logged.
 func New(log *slog.Logger, root string, conf Config, store func(nodestate.Hosts) error) *Hosts {
-	h := &Hosts{log: log, every: defaultEvery, early: defaultEarly, patience: defaultPatience, store: store, counts: newCounts(),
+	h := &Hosts{log: log, pace: defaultPace(), early: defaultEarly, patience: defaultPatience, store: store, counts: newCounts(),
 		file: &file{root: root}, known: memory{}}
 	h.configure(conf)
 	return h
@@ -68,18 +67,20 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 	defer h.retry.Stop()
 	answers := make(chan func(), 1) // of the one round that may be under way
 	asking := false
-	ask := func() {
-		if asking || len(h.conf.Services) == 0 {
+	ask := func(keys []key) {
+		if asking || len(keys) == 0 {
 			return
 		}
 		asking = true
-		round := h.round()
+		round := h.round(keys)
 		go func() { answers <- round(ctx) }()
 	}
 	h.look(ctx)
-	ask()
-	next := time.NewTimer(h.pause())
+	ask(h.keys())
+	next, between := time.NewTimer(h.pace.begin(time.Now())), time.NewTimer(0)
+	between.Stop()
 	defer next.Stop()
+	defer between.Stop()
 	early := h.early
 	for {
 		select {
@@ -90,12 +91,14 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 			h.tell(func(s *nodestate.Hosts) { s.Ended = true })
 			return
 		case <-next.C:
-			next.Reset(h.pause())
+			next.Reset(h.pace.begin(time.Now()))
 			h.look(ctx)
-			ask()
+			ask(h.keys())
+		case <-between.C:
+			ask(h.pace.take(time.Now(), h.known))
 		case <-changed:
 			if h.look(ctx) {
-				ask()
+				ask(h.keys())
 			}
 		case <-h.retry.C:
 			h.look(ctx)
@@ -105,35 +108,37 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 			h.look(ctx)
 			asking = false
 			answers = make(chan func(), 1) // what the round before it brings is of no use
-			ask()
+			ask(h.keys())
 		case learn := <-answers:
 			asking = false
 			learn()
 			h.look(ctx)
-			if early < h.every && !h.known.complete(h.conf) {
+			if early < h.pace.every && !h.known.complete(h.conf) {
 				next.Reset(early)
 				early *= 2
+			} else if wait, ok := h.pace.between(time.Now(), h.known); ok {
+				between.Reset(wait)
 			}
 		}
 	}
 }
 
-// pause is the time to the next round. Not all nodes ask at one moment.
-func (h *Hosts) pause() time.Duration {
-	tenth := h.every / 10
-	return h.every - tenth + rand.N(2*tenth) //nolint:gosec // nobody gains by knowing it
+// keys are all that a round asks.
+func (h *Hosts) keys() (out []key) {
+	for _, s := range h.conf.Services {
+		for _, f := range families() {
+			out = append(out, key{s, f})
+		}
+	}
+	return out
 }
 
 // round prepares a round of questions by what is known now. The first function asks and may run beside the loop; what it returns takes
 // the answers in and may not.
-func (h *Hosts) round() func(ctx context.Context) (learn func()) {
-	var keys []key
+func (h *Hosts) round(keys []key) func(ctx context.Context) (learn func()) {
 	held := map[key]bool{}
-	for _, s := range h.conf.Services {
-		for _, f := range families() {
-			k := key{s, f}
-			keys, held[k] = append(keys, k), len(h.known[k].addrs) > 0
-		}
+	for _, k := range keys {
+		held[k] = len(h.known[k].addrs) > 0
 	}
 	asker := h.asker
 	return func(ctx context.Context) func() {
@@ -289,7 +294,7 @@ func (h *Hosts) State() nodestate.Hosts {
 // Alive reports whether the loop comes round; if not, why.
 func (h *Hosts) Alive() (bool, string) {
 	s := h.State()
-	if since := time.Since(s.Looked); !s.Looked.IsZero() && since > 3*h.every {
+	if since := time.Since(s.Looked); !s.Looked.IsZero() && since > 3*h.pace.every {
 		return false, "the file was last looked at " + since.Round(time.Second).String() + " ago"
 	}
 	return true, ""

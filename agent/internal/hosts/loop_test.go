@@ -31,6 +31,8 @@ type kubeDNS struct {
 
 	mu      sync.Mutex // guards the fields below
 	records map[string]string
+	ttl     int // in seconds
+	asked   int
 	broken  func(network string, q, answer *dns.Msg) *dns.Msg // nil: it answers as it should; a nil answer: none
 }
 
@@ -47,7 +49,7 @@ func newKubeDNS(t *testing.T) *kubeDNS {
 		}
 		return err
 	})
-	k := &kubeDNS{at: netip.MustParseAddrPort(pc.LocalAddr().String()), records: map[string]string{
+	k := &kubeDNS{at: netip.MustParseAddrPort(pc.LocalAddr().String()), ttl: 5, records: map[string]string{
 		"kubernetes.default.svc.cluster.local. A": "10.96.0.1",
 		"registry.shop.svc.cluster.local. A":      "10.96.0.5",
 		"registry.shop.svc.cluster.local. AAAA":   "fd00:10:96::5",
@@ -66,12 +68,13 @@ func (k *kubeDNS) handler(network string) dns.Handler {
 	return dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
+		k.asked++
 		answer := new(dns.Msg).SetReply(q)
 		answer.Authoritative = true
 		kind := dns.TypeToString[q.Question[0].Qtype]
 		name := q.Question[0].Name
 		if a := k.records[name+" "+kind]; a != "" {
-			rr, err := dns.NewRR(name + " 5 IN " + kind + " " + a)
+			rr, err := dns.NewRR(fmt.Sprintf("%s %d IN %s %s", name, k.ttl, kind, a))
 			if err != nil {
 				panic(err)
 			}
@@ -94,6 +97,12 @@ func (k *kubeDNS) set(change func()) {
 	change()
 }
 
+func (k *kubeDNS) count() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.asked
+}
+
 // running is a role under test, its time running 150 times as fast: a round each 200 ms, three denials over 1.2 s.
 type running struct {
 	*Hosts
@@ -111,14 +120,23 @@ const (
 func start(t *testing.T, root, path string, conf Config) *running {
 	t.Helper()
 	r := &running{path: path, changed: make(chan struct{}, 1), reload: make(chan Config)}
-	r.Hosts = New(slog.New(slog.DiscardHandler), root, conf, func(nodestate.Hosts) error { return nil })
-	r.every, r.patience = fastEvery, fastPatience
+	r.Hosts = newHosts(root, conf)
+	r.pace.every, r.patience = fastEvery, fastPatience
+	r.run(t)
+	return r
+}
+
+func newHosts(root string, conf Config) *Hosts {
+	return New(slog.New(slog.DiscardHandler), root, conf, func(nodestate.Hosts) error { return nil })
+}
+
+func (r *running) run(t *testing.T) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { r.Run(ctx, r.changed, r.reload) })
 	r.stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
 	t.Cleanup(r.stop)
-	return r
 }
 
 func (r *running) becomes(t *testing.T, want string) {
@@ -166,7 +184,7 @@ func TestEarlyRounds(t *testing.T) {
 			}
 			return nil
 		})
-	h.every, h.early = time.Hour, 5*time.Millisecond
+	h.pace.every, h.early = time.Hour, 5*time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { h.Run(ctx, nil, nil) })

@@ -25,8 +25,8 @@ import (
 // Clean takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pod tables,
 // then the switch, then the link and the files. Where a pod cannot be entered, the switch stays, since that pod still
 // sends to it. p is the plan of the node, of
-// which it takes folders and link. cniConf is the folder of the runtime's networks, hostRoot where the host's root is mounted. An agent
-// that runs, in either role, is in its way (IsHeld).
+// which it takes folders and link. cniConf is the folder of the runtime's networks, hostRoot where the host's root is mounted; empty: the
+// hosts file is another's, and stays. An agent that runs, in either role, is in its way (IsHeld); the role hosts only in that of its lines.
 func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {
 	release, err := hold(p.Folders.State)
 	if err != nil {
@@ -43,9 +43,6 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	defer lock.Close() //nolint:errcheck // at exit
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(e.Stdout, format+"\n", args...) }
 
-	if err := removeHosts(ctx, p.Folders.State, hostRoot, say); err != nil {
-		return err
-	}
 	if err := unchain(ctx, e, cniConf); err != nil {
 		return err
 	}
@@ -100,11 +97,16 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	); err != nil {
 		return err
 	}
+	// Last, since nothing of the cache depends on it: a hosts file that cannot be written, or whose role runs, holds nothing else up.
+	hostsErr := error(nil)
+	if hostRoot != "" {
+		hostsErr = removeHosts(ctx, p.Folders.State, hostRoot, say)
+	}
 	// The folders themselves stay where they hold something else, or are mounted.
 	for _, dir := range []string{p.Folders.State, p.Folders.Persist} {
 		_ = os.Remove(dir)
 	}
-	return nil
+	return hostsErr
 }
 
 // removeRules takes the host's rules of one back end away. A kernel that cannot have them has none.

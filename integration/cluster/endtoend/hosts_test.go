@@ -74,7 +74,7 @@ func hostsLines(addrs []netip.Addr) string {
 
 // The role hosts. A pod's image is in a registry of the cluster, by its Service's name: without the role the runtime does not find the
 // name; with it the pod starts, also while the node's cache is dead. glibc, musl and Go find the name on the node. A Service that is made
-// again with other addresses is found by these. The lines stay when the role is deleted: the uninstall takes them out, which its
+// again with other addresses is found by these. A node that leaves the placement of the cache keeps the role and its lines. They stay when the role is deleted: the uninstall takes them out, which its
 // comparison of the node's files shows.
 func (s *suite) testHosts() {
 	was := s.hostsFile()
@@ -113,6 +113,15 @@ func (s *suite) testHosts() {
 	})
 	s.pull("made-again")
 	s.wantFound(lookups, second)
+
+	s.kubectl("apply", "-k", s.leftManifests())
+	s.leave()
+	s.must(s.wantHosts(was + hostsLines(second)))
+	s.pull("out-of-the-placement")
+	s.comeBack()
+	s.must(s.wantHosts(was + hostsLines(second)))
+	s.kubectl("delete", "-k", s.leftManifests(), "--wait", "--timeout=2m")
+	s.renewPods()
 
 	s.kubectl("delete", "-k", s.hostsManifests(), "--wait", "--timeout=2m")
 	s.must(s.wantHosts(was + hostsLines(second)))
