@@ -1,0 +1,241 @@
+package zone
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// The labels of the bookkeeping. No host has a label with an underscore, so none of them can be a host's.
+const (
+	bookkeeping = "_neardns"
+	shared      = "_shared"
+	wildcard    = "_any"  // stands for *
+	apex        = "_apex" // stands for the zone itself
+	levels      = "klb"   // as the seed's tree has it
+)
+
+// maxHost is the longest name in RFC 1035's wire form, 255 octets, less the longest bookkeeping that a host gets: an address, the words
+// for a wildcard at the apex, and the names of the address's set.
+const maxHost = 253 - len("2001-0db8-ffff-ffff-ffff-ffff-ffff-ffff.") - len(wildcard+"."+apex+".r."+shared+"."+bookkeeping)
+
+func lower(name string) string {
+	if name == "" {
+		return ""
+	}
+	return dns.CanonicalName(name)
+}
+
+// checkName takes absolute hostnames in lower case: RFC 1123's labels, punycode among them.
+func checkName(name string) error {
+	if name == "." || !strings.HasSuffix(name, ".") {
+		return fmt.Errorf("%q is no absolute name", name)
+	}
+	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
+		if !validLabel(label) {
+			return fmt.Errorf("label %q of %s: write 1 to 63 of a-z, 0-9 and -, without - at either end", label, name)
+		}
+	}
+	if len(name) > 254 {
+		return fmt.Errorf("%s is longer than a DNS name may be", name)
+	}
+	return nil
+}
+
+func validLabel(l string) bool {
+	return len(l) >= 1 && len(l) <= 63 && l[0] != '-' && l[len(l)-1] != '-' &&
+		strings.Trim(l, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+func checkHost(host, origin string) error {
+	plain := strings.TrimPrefix(host, "*.")
+	if plain == origin {
+		return nil
+	}
+	if err := checkName(plain); err != nil {
+		return err
+	}
+	if !dns.IsSubDomain(origin, plain) {
+		return fmt.Errorf("%s is not in the zone %s", host, origin)
+	}
+	for _, l := range dns.SplitDomainName(plain)[:dns.CountLabel(plain)-dns.CountLabel(origin)] {
+		if l == levels {
+			return fmt.Errorf("%s: the label %s is kept for regions and clusters of a host", host, levels)
+		}
+	}
+	if len(host) > maxHost {
+		return fmt.Errorf("%s has %d characters; with %d there is room for its bookkeeping", host, len(host), maxHost)
+	}
+	return nil
+}
+
+// CheckOrigin takes the canonical names that a zone may have.
+func CheckOrigin(origin string) error {
+	if err := checkName(origin); err != nil {
+		return err
+	}
+	if len(origin) > maxHost {
+		return errors.New(origin + " is too long for a shared zone")
+	}
+	return nil
+}
+
+// names of one zone; the zero value is of none.
+type names struct{ origin string }
+
+// word returns the host relative to the zone, in the form that the bookkeeping has it.
+func (n names) word(host string) string {
+	switch host {
+	case n.origin:
+		return apex
+	case "*." + n.origin:
+		return wildcard + "." + apex
+	}
+	rel := strings.TrimSuffix(host, "."+n.origin)
+	if rest, ok := strings.CutPrefix(rel, "*."); ok {
+		return wildcard + "." + rest
+	}
+	return rel
+}
+
+// host is word's inverse; false for a word that no host has.
+func (n names) host(labels []string) (string, bool) {
+	star := ""
+	if len(labels) > 0 && labels[0] == wildcard {
+		star, labels = "*.", labels[1:]
+	}
+	var host string
+	switch {
+	case len(labels) == 0:
+		return "", false
+	case len(labels) == 1 && labels[0] == apex:
+		host = star + n.origin
+	default:
+		host = star + strings.Join(labels, ".") + "." + n.origin
+	}
+	return host, checkHost(host, n.origin) == nil
+}
+
+func (n names) beat(cluster string) string { return cluster + "." + bookkeeping + "." + n.origin }
+
+func (n names) claim(host, cluster string) string { return n.word(host) + "." + n.beat(cluster) }
+
+func (n names) set(kind, host string) string {
+	return n.word(host) + "." + kind + "." + shared + "." + bookkeeping + "." + n.origin
+}
+
+func (n names) owners(host string) string   { return n.set("o", host) }
+func (n names) strategy(host string) string { return n.set("s", host) }
+
+func (n names) references(host string, a netip.Addr) string {
+	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String()) + "." + n.set("r", host)
+}
+
+// level is the name of one region's or one cluster's part of a host.
+func (n names) level(host, label string) string {
+	if rest, ok := strings.CutPrefix(host, "*."); ok {
+		host = wildcard + "." + rest
+	}
+	return label + "." + levels + "." + host
+}
+
+// address is the inverse of the label in references.
+func address(label string) (netip.Addr, bool) {
+	for _, with := range []string{".", ":"} {
+		a, err := netip.ParseAddr(strings.ReplaceAll(label, "-", with))
+		if err == nil && a.Unmap() == a && a.Zone() == "" && strings.NewReplacer(".", "-", ":", "-").Replace(a.String()) == label {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// kind is what a name of the zone is for.
+type kind int
+
+const (
+	other kind = iota // no name of the scheme: perhaps a host
+	broken
+	beatName
+	claimName
+	ownersName
+	strategyName
+	referencesName
+	levelName
+)
+
+// place is a name of the zone, read.
+type place struct {
+	kind    kind
+	host    string
+	cluster string // claimName, beatName
+	label   string // levelName: a region or a cluster
+	addr    netip.Addr
+}
+
+// place reads a canonical name at or below the origin.
+func (n names) place(name string) place {
+	if name == n.origin {
+		return place{kind: other, host: name}
+	}
+	labels := strings.Split(strings.TrimSuffix(name, "."+n.origin), ".")
+	last := len(labels) - 1
+	if labels[last] == bookkeeping {
+		return n.book(labels[:last])
+	}
+	if len(labels) >= 2 && labels[1] == levels {
+		rest := labels[2:]
+		if len(rest) == 0 {
+			rest = []string{apex}
+		} else if len(rest) == 1 && rest[0] == wildcard {
+			rest = []string{wildcard, apex}
+		}
+		if host, ok := n.host(rest); ok && (validCluster(labels[0]) || validGeo(labels[0])) {
+			return place{kind: levelName, host: host, label: labels[0]}
+		}
+	}
+	return place{kind: other, host: name}
+}
+
+// book reads what stands before _neardns.
+func (n names) book(labels []string) place {
+	last := len(labels) - 1
+	if last < 0 {
+		return place{kind: broken}
+	}
+	if labels[last] != shared {
+		if !validCluster(labels[last]) {
+			return place{kind: broken}
+		}
+		if last == 0 {
+			return place{kind: beatName, cluster: labels[0]}
+		}
+		if host, ok := n.host(labels[:last]); ok {
+			return place{kind: claimName, host: host, cluster: labels[last]}
+		}
+		return place{kind: broken}
+	}
+	if last < 2 {
+		return place{kind: broken}
+	}
+	kinds := map[string]kind{"o": ownersName, "s": strategyName, "r": referencesName}
+	p, labels := place{kind: kinds[labels[last-1]]}, labels[:last-1]
+	if p.kind == other {
+		return place{kind: broken}
+	}
+	ok := true
+	if p.kind == referencesName {
+		p.addr, ok = address(labels[0])
+		labels = labels[1:]
+	}
+	if ok {
+		p.host, ok = n.host(labels)
+	}
+	if !ok {
+		return place{kind: broken}
+	}
+	return p
+}

@@ -1,0 +1,338 @@
+package zone
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// State is a zone as it was read, whole. It does not change; Apply returns another one.
+type State struct {
+	Origin  string // canonical
+	Serial  uint32
+	Hosts   map[string]*Host // by canonical name: each that some cluster has bookkeeping for
+	Beats   map[string]Beat  // by cluster
+	Ignored int              // foreign and broken TXT RRs below _neardns
+
+	names
+	sets    map[string]set                 // by canonical name
+	touched map[string]map[string]struct{} // the names that belong to each host's bookkeeping and levels
+	junk    map[string]int                 // the ignored RRs of each name
+}
+
+// set is all RRs of one name.
+type set []dns.RR
+
+// Host is what the zone holds of one host.
+type Host struct {
+	Name        string
+	Strategy    Strategy                // empty: nobody has set one
+	TTL         uint32                  // as set with the strategy
+	Addresses   []netip.Addr            // at the host itself: a plain server's answer; sorted
+	Levels      map[string][]netip.Addr // by region's code or cluster: the addresses at its name below klb
+	Targets     map[string]string       // by cluster: the hostname at its name below klb
+	CNAME       string                  // a foreign CNAME at the host, where no address can be
+	Claims      map[string]Claim        // by cluster
+	Owners      []string                // clusters, sorted
+	References  map[netip.Addr][]Reference
+	DefaultGeo  string   // of those that clusters call the default, the first in order
+	DefaultGeos []string // all of them; more than one is a conflict
+}
+
+// Held returns all addresses that the zone holds for the host, sorted: at its own name, its regions' and its clusters'.
+func (h *Host) Held() []netip.Addr {
+	all := slices.Clone(h.Addresses)
+	for _, l := range h.Levels {
+		all = append(all, l...)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// Parse reads a whole zone. The SOA may stand there twice, as in a transfer. Bookkeeping that is foreign or broken is counted, never an
+// error; a zone without an SOA and an RR from outside the zone are.
+func Parse(origin string, rrs []dns.RR) (*State, error) {
+	s := &State{Origin: lower(origin), sets: map[string]set{}}
+	s.names = names{s.Origin}
+	found := false
+	for _, rr := range rrs {
+		if soa, ok := rr.(*dns.SOA); ok {
+			if lower(soa.Hdr.Name) != s.Origin || found && soa.Serial != s.Serial {
+				return nil, fmt.Errorf("parse %s: an SOA of %s with serial %d is not the zone's", s.Origin, soa.Hdr.Name, soa.Serial)
+			}
+			s.Serial, found = soa.Serial, true
+			continue
+		}
+		name := lower(rr.Header().Name)
+		if !dns.IsSubDomain(s.Origin, name) {
+			return nil, fmt.Errorf("parse %s: %s is not in the zone", s.Origin, name)
+		}
+		s.sets[name] = append(s.sets[name], rr)
+	}
+	if !found {
+		return nil, fmt.Errorf("parse %s: no SOA: the zone is not whole", s.Origin)
+	}
+	s.Hosts, s.Beats = map[string]*Host{}, map[string]Beat{}
+	s.touched, s.junk = map[string]map[string]struct{}{}, map[string]int{}
+	for name := range s.sets {
+		s.index(name)
+	}
+	for host := range s.touched {
+		s.derive(host)
+	}
+	return s, nil
+}
+
+// index notes which host a name belongs to, and reads a heartbeat.
+func (s *State) index(name string) (host string) {
+	p := s.place(name)
+	switch p.kind {
+	case other:
+		return ""
+	case broken:
+		s.ignore(name, len(s.sets[name]))
+		return ""
+	case beatName:
+		s.ignore(name, 0)
+		delete(s.Beats, p.cluster)
+		if texts := s.texts(name); len(texts) == 1 {
+			if b, err := parseBeat(texts[0].Txt); err == nil {
+				s.Beats[p.cluster] = b
+				return ""
+			}
+		}
+		s.ignore(name, len(s.sets[name]))
+		return ""
+	}
+	of := s.touched[p.host]
+	if len(s.sets[name]) == 0 {
+		delete(of, name)
+		return p.host
+	}
+	if of == nil {
+		of = map[string]struct{}{}
+		s.touched[p.host] = of
+	}
+	of[name] = struct{}{}
+	return p.host
+}
+
+func (s *State) ignore(name string, n int) {
+	s.Ignored += n - s.junk[name]
+	if n == 0 {
+		delete(s.junk, name)
+	} else {
+		s.junk[name] = n
+	}
+}
+
+// texts returns the TXT RRs of a name.
+func (s *State) texts(name string) []*dns.TXT {
+	var t []*dns.TXT
+	for _, rr := range s.sets[name] {
+		if x, ok := rr.(*dns.TXT); ok {
+			t = append(t, x)
+		}
+	}
+	return t
+}
+
+// addresses returns the A and AAAA RRs of a name, sorted.
+func (s *State) addresses(name string) []netip.Addr {
+	var addrs []netip.Addr
+	for _, rr := range s.sets[name] {
+		if a, ok := addressOf(rr); ok {
+			addrs = append(addrs, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs
+}
+
+func addressOf(rr dns.RR) (netip.Addr, bool) {
+	switch r := rr.(type) {
+	case *dns.A:
+		a, ok := netip.AddrFromSlice(r.A)
+		return a.Unmap(), ok
+	case *dns.AAAA:
+		return netip.AddrFromSlice(r.AAAA)
+	}
+	return netip.Addr{}, false
+}
+
+func (s *State) cname(name string) string {
+	for _, rr := range s.sets[name] {
+		if c, ok := rr.(*dns.CNAME); ok {
+			return lower(c.Target)
+		}
+	}
+	return ""
+}
+
+// derive reads one host anew, from all names that belong to it.
+func (s *State) derive(host string) {
+	if len(s.touched[host]) == 0 {
+		delete(s.touched, host)
+		delete(s.Hosts, host)
+		return
+	}
+	h := &Host{Name: host, Levels: map[string][]netip.Addr{}, Targets: map[string]string{}, Claims: map[string]Claim{},
+		References: map[netip.Addr][]Reference{}, Addresses: s.addresses(host), CNAME: s.cname(host)}
+	for name := range s.touched[host] {
+		s.read(h, name)
+	}
+	for cluster, c := range h.Claims {
+		c.Strategy, c.TTL = h.Strategy, h.TTL
+		h.Claims[cluster] = c
+		if c.DefaultGeo && !slices.Contains(h.DefaultGeos, c.Geo) {
+			h.DefaultGeos = append(h.DefaultGeos, c.Geo)
+		}
+	}
+	slices.Sort(h.DefaultGeos)
+	if len(h.DefaultGeos) > 0 {
+		h.DefaultGeo = h.DefaultGeos[0]
+	}
+	s.Hosts[host] = h
+}
+
+// read adds what one name says of its host.
+func (s *State) read(h *Host, name string) {
+	p := s.place(name)
+	if p.kind == levelName {
+		if addrs := s.addresses(name); len(addrs) > 0 {
+			h.Levels[p.label] = addrs
+		} else if target := s.cname(name); target != "" {
+			h.Targets[p.label] = target
+		}
+		return
+	}
+	texts, bad := s.texts(name), len(s.sets[name])
+	take := func(err error) {
+		if err == nil {
+			bad--
+		}
+	}
+	switch p.kind {
+	case claimName:
+		if c, _, ok := s.claimAt(name, p); ok {
+			h.Claims[p.cluster] = c
+			bad--
+		}
+	case strategyName:
+		if len(texts) == 1 {
+			var err error
+			h.Strategy, h.TTL, err = parseStrategy(texts[0].Txt)
+			take(err)
+		}
+	case ownersName:
+		for _, t := range texts {
+			o, err := parseOwner(t.Txt)
+			if take(err); err == nil && !slices.Contains(h.Owners, o) {
+				h.Owners = append(h.Owners, o)
+			}
+		}
+		slices.Sort(h.Owners)
+	case referencesName:
+		for _, t := range texts {
+			r, err := parseReference(t.Txt)
+			if take(err); err == nil {
+				h.References[p.addr] = append(h.References[p.addr], r)
+			}
+		}
+		slices.SortFunc(h.References[p.addr], func(a, b Reference) int {
+			return strings.Compare(a.Cluster+" "+a.Geo, b.Cluster+" "+b.Geo)
+		})
+	}
+	s.ignore(name, bad)
+}
+
+// claimAt returns the one claim at its name. RRs beside it that are no claims do not hide it; a second claim does.
+func (s *State) claimAt(name string, p place) (Claim, *dns.TXT, bool) {
+	var claim Claim
+	var found *dns.TXT
+	for _, t := range s.texts(name) {
+		c, err := parseClaim(t.Txt, p.cluster, p.host)
+		if err != nil {
+			continue
+		}
+		if found != nil {
+			return Claim{}, nil, false
+		}
+		claim, found = c, t
+	}
+	return claim, found, found != nil
+}
+
+// ErrNotNext is of a change that does not begin where the state is: the whole zone must be read again.
+var ErrNotNext = errors.New("the change does not fit the zone as it was read")
+
+// Apply returns the state after one step of an incremental transfer (RFC 1995): deleted RRs go, added ones come, the serial is serial.
+// A deletion of what is not there, or an addition of what is, is ErrNotNext: the primary's history is another one.
+func (s *State) Apply(serial uint32, deleted, added []dns.RR) (*State, error) {
+	n := &State{Origin: s.Origin, Serial: serial, Ignored: s.Ignored, names: s.names, Hosts: maps.Clone(s.Hosts),
+		Beats: maps.Clone(s.Beats), sets: maps.Clone(s.sets), touched: maps.Clone(s.touched), junk: maps.Clone(s.junk)}
+	own := map[string]bool{} // sets that are the new state's alone
+	edit := func(name string) set {
+		if !own[name] {
+			own[name] = true
+			n.sets[name] = slices.Clone(n.sets[name])
+		}
+		return n.sets[name]
+	}
+	for _, rr := range deleted {
+		if _, ok := rr.(*dns.SOA); ok {
+			continue
+		}
+		name := lower(rr.Header().Name)
+		at := slices.IndexFunc(edit(name), func(x dns.RR) bool { return dns.IsDuplicate(x, rr) })
+		if at < 0 {
+			return nil, fmt.Errorf("delete %s: %w", rr, ErrNotNext)
+		}
+		n.sets[name] = slices.Delete(n.sets[name], at, at+1)
+	}
+	for _, rr := range added {
+		if _, ok := rr.(*dns.SOA); ok {
+			continue
+		}
+		name := lower(rr.Header().Name)
+		if !dns.IsSubDomain(s.Origin, name) || slices.ContainsFunc(edit(name), func(x dns.RR) bool { return dns.IsDuplicate(x, rr) }) {
+			return nil, fmt.Errorf("add %s: %w", rr, ErrNotNext)
+		}
+		n.sets[name] = append(n.sets[name], rr)
+	}
+	n.reread(own)
+	return n, nil
+}
+
+// reread derives the hosts that the names belong to.
+func (s *State) reread(changed map[string]bool) {
+	hosts := map[string]bool{}
+	for name := range changed {
+		if p := s.place(name); p.kind != other && s.touched[p.host] != nil && !hosts[p.host] {
+			s.touched[p.host] = maps.Clone(s.touched[p.host]) // the old state keeps its own
+			hosts[p.host] = true
+		}
+	}
+	for name := range changed {
+		if host := s.index(name); host != "" {
+			hosts[host] = true
+		} else if s.touched[name] != nil {
+			hosts[name] = true // the host's own addresses
+		}
+		if len(s.sets[name]) == 0 {
+			delete(s.sets, name)
+			s.ignore(name, 0)
+		}
+	}
+	for host := range hosts {
+		s.derive(host)
+	}
+}
+
+// Names returns how many names the zone has.
+func (s *State) Names() int { return len(s.sets) }

@@ -1,0 +1,329 @@
+package zone
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Values are strings key=value, the first of them v=1, all in lower case: PowerDNS compares TXT prerequisites without case. A reader
+// takes keys that it does not know as they come, so that a later release may add some.
+const version = "v=1"
+
+const (
+	maxString = 255 // RFC 1035 section 3.3: one character-string
+	maxPath   = 80  // escaped threefold it still fits in one string
+)
+
+// Claim is what one cluster says of one host.
+type Claim struct {
+	Publication
+	Identity
+	Generation uint64 // grows with each write of the claim: no two writes have the same value
+}
+
+// Beat is one cluster's heartbeat. Others look only at whether it changes.
+type Beat struct {
+	Counter  uint64
+	Instance string
+	Period   time.Duration // whole seconds; how often its cluster means to change it
+}
+
+// text returns the strings of a claim. Strategy and TTL are the host's, and stand there.
+func (c *Claim) text() []string {
+	t := []string{version, "gen=" + strconv.FormatUint(c.Generation, 10), "inst=" + c.Instance}
+	if c.Geo != "" {
+		t = append(t, "geo="+c.Geo)
+	}
+	if c.DefaultGeo {
+		t = append(t, "default=1")
+	}
+	t = append(t, "weight="+strconv.FormatUint(uint64(c.Weight), 10))
+	if c.Target != "" {
+		t = append(t, "target="+c.Target)
+	}
+	if h := c.Health; h != nil {
+		t = append(t, "check="+strings.ToLower(string(h.Protocol))+":"+strconv.Itoa(int(h.Port)))
+		if h.Path != "" {
+			t = append(t, "path="+escape(h.Path))
+		}
+		if h.Host != "" {
+			t = append(t, "name="+h.Host)
+		}
+	}
+	return append(t, addressStrings(c.Addresses)...)
+}
+
+// addressStrings puts as many addresses in one string as fit.
+func addressStrings(addrs []netip.Addr) []string {
+	var t []string
+	line := ""
+	for _, a := range addrs {
+		s := a.String()
+		switch {
+		case line == "":
+			line = "addr=" + s
+		case len(line)+1+len(s) > maxString:
+			t, line = append(t, line), "addr="+s
+		default:
+			line += "," + s
+		}
+	}
+	if line != "" {
+		t = append(t, line)
+	}
+	return t
+}
+
+// fields reads strings key=value.
+func fields(t []string) (map[string][]string, error) {
+	if len(t) == 0 || t[0] != version {
+		return nil, errors.New("does not begin with " + version)
+	}
+	f := map[string][]string{}
+	for _, s := range t[1:] {
+		key, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q has no =", s)
+		}
+		for i := range len(s) {
+			if c := s[i]; c <= ' ' || c > '~' || c == '\\' || c == '"' || c >= 'A' && c <= 'Z' {
+				return nil, fmt.Errorf("%q has a character that no value has", s)
+			}
+		}
+		if key != "addr" && len(f[key]) > 0 {
+			return nil, fmt.Errorf("%s stands there twice", key)
+		}
+		f[key] = append(f[key], value)
+	}
+	return f, nil
+}
+
+// one returns the value of a key, empty where there is none.
+func one(f map[string][]string, key string) string {
+	if v := f[key]; len(v) == 1 {
+		return v[0]
+	}
+	return ""
+}
+
+// number takes digits alone, without a needless 0: each number has one form.
+func number(s string, bits int) (uint64, error) {
+	n, err := strconv.ParseUint(s, 10, bits)
+	if err == nil && strconv.FormatUint(n, 10) != s {
+		err = strconv.ErrSyntax
+	}
+	return n, err
+}
+
+// parseClaim reads the strings of a claim; strategy and TTL are left to the caller.
+func parseClaim(t []string, cluster, host string) (Claim, error) {
+	c := Claim{Publication: Publication{Host: host}, Identity: Identity{Cluster: cluster}}
+	f, err := fields(t)
+	if err != nil {
+		return c, err
+	}
+	if c.Generation, err = number(one(f, "gen"), 64); err != nil {
+		return c, fmt.Errorf("gen: %w", err)
+	}
+	if c.Instance = one(f, "inst"); !validInstance(c.Instance) {
+		return c, fmt.Errorf("inst=%s is none", c.Instance)
+	}
+	w, err := number(one(f, "weight"), 32)
+	if err != nil || w > MaxWeight {
+		return c, fmt.Errorf("weight=%s is none", one(f, "weight"))
+	}
+	c.Weight = uint32(w)
+	if c.Geo = one(f, "geo"); c.Geo != "" && !validGeo(c.Geo) {
+		return c, fmt.Errorf("geo=%s is none", c.Geo)
+	}
+	c.DefaultGeo = one(f, "default") == "1" && c.Geo != ""
+	if c.Target = one(f, "target"); c.Target != "" {
+		if err := checkName(c.Target); err != nil {
+			return c, err
+		}
+	}
+	if c.Addresses, err = parseAddresses(f["addr"]); err != nil {
+		return c, err
+	}
+	if len(c.Addresses) > 0 && c.Target != "" {
+		return c, errors.New("has addresses and a target")
+	}
+	c.Health, err = parseHealth(f)
+	return c, err
+}
+
+func parseAddresses(lines []string) ([]netip.Addr, error) {
+	var addrs []netip.Addr
+	for _, line := range lines {
+		for s := range strings.SplitSeq(line, ",") {
+			a, err := netip.ParseAddr(s)
+			if err != nil || a.Zone() != "" || a.Is4In6() || a.String() != s {
+				return nil, fmt.Errorf("addr: %q is none", s)
+			}
+			addrs = append(addrs, a)
+		}
+	}
+	if len(addrs) > MaxAddresses {
+		return nil, fmt.Errorf("%d addresses are more than %d", len(addrs), MaxAddresses)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs), nil
+}
+
+func parseHealth(f map[string][]string) (*Health, error) {
+	check := one(f, "check")
+	if check == "" {
+		return nil, nil
+	}
+	protocol, port, _ := strings.Cut(check, ":")
+	n, err := number(port, 16)
+	if err != nil {
+		return nil, fmt.Errorf("check=%s has no port", check)
+	}
+	path, err := unescape(one(f, "path"))
+	if err != nil {
+		return nil, err
+	}
+	h := &Health{Protocol: Protocol(strings.ToUpper(protocol)), Port: uint16(n), Path: path, Host: one(f, "name")}
+	var faults []error
+	p := Publication{Health: h}
+	p.validateHealth(func(field, format string, args ...any) {
+		faults = append(faults, fmt.Errorf(field+": "+format, args...))
+	})
+	return h, errors.Join(faults...)
+}
+
+// escape writes a path in lower case: each byte that is not plain as %xx. A path tells upper from lower case, a value does not.
+func escape(path string) string {
+	var b strings.Builder
+	for i := range len(path) {
+		if c := path[i]; plain(c) {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02x", c)
+		}
+	}
+	return b.String()
+}
+
+func plain(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.IndexByte("/-._~", c) >= 0
+}
+
+func unescape(s string) (string, error) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if plain(s[i]) {
+			b.WriteByte(s[i])
+			continue
+		}
+		if s[i] != '%' || i+3 > len(s) {
+			return "", fmt.Errorf("path=%s is not escaped", s)
+		}
+		n, err := strconv.ParseUint(s[i+1:i+3], 16, 8)
+		if err != nil || plain(byte(n)) {
+			return "", fmt.Errorf("path=%s is not escaped", s)
+		}
+		b.WriteByte(byte(n))
+		i += 2
+	}
+	return b.String(), nil
+}
+
+func (b Beat) text() []string {
+	return []string{version, "n=" + strconv.FormatUint(b.Counter, 10), "inst=" + b.Instance,
+		"every=" + strconv.FormatInt(int64(b.Period/time.Second), 10)}
+}
+
+// MaxPeriod is the longest period of a heartbeat that is believed: a longer one would keep a dead cluster for good.
+const MaxPeriod = time.Hour
+
+func parseBeat(t []string) (Beat, error) {
+	f, err := fields(t)
+	if err != nil {
+		return Beat{}, err
+	}
+	b := Beat{Instance: one(f, "inst")}
+	if b.Counter, err = number(one(f, "n"), 64); err != nil {
+		return Beat{}, fmt.Errorf("n: %w", err)
+	}
+	every, err := number(one(f, "every"), 32)
+	if b.Period = time.Duration(every) * time.Second; err != nil || b.Period <= 0 || b.Period > MaxPeriod {
+		return Beat{}, fmt.Errorf("every=%s is no number of seconds up to %d", one(f, "every"), MaxPeriod/time.Second)
+	}
+	if !validInstance(b.Instance) {
+		return Beat{}, fmt.Errorf("inst=%s is none", b.Instance)
+	}
+	return b, nil
+}
+
+func ownerText(cluster string) []string { return []string{version, "c=" + cluster} }
+
+func parseOwner(t []string) (string, error) {
+	f, err := fields(t)
+	if err != nil {
+		return "", err
+	}
+	if c := one(f, "c"); validCluster(c) {
+		return c, nil
+	}
+	return "", fmt.Errorf("c=%s is none", one(f, "c"))
+}
+
+// Reference tells that a cluster publishes an address, and for which region.
+type Reference struct{ Cluster, Geo string }
+
+func (r Reference) text() []string {
+	if r.Geo == "" {
+		return ownerText(r.Cluster)
+	}
+	return append(ownerText(r.Cluster), "geo="+r.Geo)
+}
+
+func parseReference(t []string) (Reference, error) {
+	c, err := parseOwner(t)
+	if err != nil {
+		return Reference{}, err
+	}
+	f, _ := fields(t) // parseOwner has read them
+	r := Reference{Cluster: c, Geo: one(f, "geo")}
+	if r.Geo != "" && !validGeo(r.Geo) {
+		return Reference{}, fmt.Errorf("geo=%s is none", r.Geo)
+	}
+	return r, nil
+}
+
+func strategyText(s Strategy, ttl uint32) []string {
+	return []string{version, "strategy=" + strings.ToLower(string(s)), "ttl=" + strconv.FormatUint(uint64(ttl), 10)}
+}
+
+func parseStrategy(t []string) (Strategy, uint32, error) {
+	f, err := fields(t)
+	if err != nil {
+		return "", 0, err
+	}
+	ttl, err := number(one(f, "ttl"), 32)
+	if err != nil || ttl == 0 || ttl > MaxTTL {
+		return "", 0, fmt.Errorf("ttl=%s is none", one(f, "ttl"))
+	}
+	for _, s := range []Strategy{Simple, LoadBalanced} {
+		if one(f, "strategy") == strings.ToLower(string(s)) {
+			return s, uint32(ttl), nil
+		}
+	}
+	return "", 0, fmt.Errorf("strategy=%s is none", one(f, "strategy"))
+}
+
+// bookTTL is of the bookkeeping: nobody caches it but servers that transfer the zone.
+const bookTTL = 60
+
+func txt(name string, t []string) *dns.TXT {
+	return &dns.TXT{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: bookTTL}, Txt: t}
+}
