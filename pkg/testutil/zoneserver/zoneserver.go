@@ -142,10 +142,14 @@ func (s *Server) Zone() string { return dns.Fqdn(s.view.Zone) }
 func (s *Server) Process() *testutil.Process { return s.process }
 
 // Key is a cluster's own key.
-func (s *Server) Key(cluster string) Key { return s.key(func(k Key) bool { return k.Cluster == cluster }) }
+func (s *Server) Key(cluster string) Key {
+	return s.key(func(k Key) bool { return k.Cluster == cluster })
+}
 
 // Operator is the key that may write the whole zone.
-func (s *Server) Operator() Key { return s.key(func(k Key) bool { return k.Cluster == "" && !k.IsEdge }) }
+func (s *Server) Operator() Key {
+	return s.key(func(k Key) bool { return k.Cluster == "" && !k.IsEdge })
+}
 
 // Edge is the key that may transfer the zone and change nothing.
 func (s *Server) Edge() Key { return s.key(func(k Key) bool { return k.IsEdge }) }
@@ -245,7 +249,7 @@ func (s *Server) Transfer() ([]dns.RR, error) {
 	key := s.Operator()
 	m := new(dns.Msg).SetAxfr(s.Zone())
 	m.SetTsig(key.Name, dns.HmacSHA256, 300, time.Now().Unix())
-	transfer := dns.Transfer{Conn: conn, TsigSecret: map[string]string{key.Name: key.Secret}}
+	transfer := dns.Transfer{Conn: conn, TsigSecret: map[string]string{key.Name: key.Secret}, ReadTimeout: readyTimeout}
 	envelopes, err := transfer.In(m, s.at.String())
 	if err != nil {
 		return nil, fmt.Errorf("transfer %s from %s: %w", s.Zone(), s.kind, err)
