@@ -60,7 +60,7 @@ func joinAddrs(addresses []netip.Addr) string {
 
 // Directives lists what an operator's Corefile may say: what is served, and what the agent sees to itself.
 func Directives() []string {
-	out := slices.DeleteFunc(directives(), func(d string) bool { return d == dirProbe || d == dirMetrics })
+	out := slices.DeleteFunc(directives(), func(d string) bool { return d == dirProbe || d == dirMetrics || d == dirShared })
 	for name := range taken() {
 		if name != dirMetrics {
 			out = append(out, name)

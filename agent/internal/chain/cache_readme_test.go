@@ -27,7 +27,7 @@ func TestCacheREADME(t *testing.T) {
 	}
 }
 
-// TestREADMENamesThePlugins holds the list of what an operator's Corefile may say to what is linked. Five directives are the
+// TestREADMENamesThePlugins holds the list of what an operator's Corefile may say to what is linked. Six directives are the
 // agent's own.
 func TestREADMENamesThePlugins(t *testing.T) {
 	text, err := os.ReadFile("README.md")
@@ -38,7 +38,7 @@ func TestREADMENamesThePlugins(t *testing.T) {
 	list, _, _ := strings.Cut(after, ".\n")
 	got := strings.Fields(strings.ReplaceAll(list, ",", " "))
 	want := slices.DeleteFunc(slices.Sorted(slices.Values(directives())), func(d string) bool {
-		return slices.Contains([]string{dirBind, dirProbe, dirMetrics, dirSearchPath, dirLimit}, d)
+		return slices.Contains([]string{dirBind, dirProbe, dirMetrics, dirSearchPath, dirLimit, dirShared}, d)
 	})
 	if !slices.Equal(got, want) {
 		t.Errorf("README.md lists\n%v, want\n%v", got, want)

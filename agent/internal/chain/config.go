@@ -81,6 +81,8 @@ type Config struct {
 	// addresses that it binds (by number, or all by this name); those without a bind, at all of them. Misses by forward are bounded
 	// in time. "": blocks say nothing of addresses.
 	Binds string
+	// Shared serves the edge's zones and nothing else; of the other fields only addresses, port and buffer size count then.
+	Shared bool
 	// InstanceID is what the prober is answered; empty: no answer.
 	InstanceID string
 }
@@ -117,7 +119,7 @@ func (c Config) Complete() (Config, error) {
 		fault("instanceID", "%w", err)
 	}
 	c.checkAddresses(fault)
-	if c.Override == "" { // else the rest has no meaning
+	if c.Override == "" && !c.Shared { // else the rest has no meaning
 		c.checkZones(fault)
 	}
 	return c, errors.Join(errs...)

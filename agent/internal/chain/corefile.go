@@ -178,8 +178,8 @@ func parseCorefile(name, text string) ([]caddyfile.ServerBlock, error) {
 	for d := range taken() {
 		valid = append(valid, d)
 	}
-	// The agent renders the prober's directive alone.
-	valid = slices.DeleteFunc(valid, func(d string) bool { return d == dirProbe })
+	// The agent alone renders the prober's directive and the edge's.
+	valid = slices.DeleteFunc(valid, func(d string) bool { return d == dirProbe || d == dirShared })
 	slices.Sort(valid)
 	valid = slices.Compact(valid)
 	blocks, err := caddyfile.Parse(name, strings.NewReader(text), valid)

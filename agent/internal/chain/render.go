@@ -19,6 +19,7 @@ const (
 	dirMetrics    = "metrics"
 	dirLimit      = "limit"
 	dirSearchPath = "searchpath"
+	dirShared     = "shared"
 )
 
 // Directives that anybody may bring, by which hits are told apart.
@@ -77,7 +78,7 @@ const missLimit = "cancel 4s"
 // of what follows it.
 func directives() []string {
 	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirProbe, dirMetrics, dirErrors, "log", dirSearchPath, "local", "dns64", "loadbalance",
-		"rewrite", "acl", dirCache, dirLimit, dirCancel, "header", "template", "hosts", "file", dirAsk, dirForward, "whoami"}
+		"rewrite", "acl", dirCache, dirLimit, dirCancel, "header", "template", "hosts", "file", dirShared, dirAsk, dirForward, "whoami"}
 }
 
 // block is one server block. Its directives come out in the order of directives().
@@ -132,6 +133,8 @@ func Render(cfg Config) (string, error) {
 		for _, n := range notes {
 			header += "# " + n + "\n"
 		}
+	} else if cfg.Shared {
+		blocks = []*block{sharedZones(cfg)}
 	} else if blocks, err = rendered(cfg); err != nil {
 		return "", err
 	}
@@ -220,6 +223,15 @@ func rendered(cfg Config) ([]*block, error) {
 		}
 	}
 	return blocks, nil
+}
+
+// sharedZones is the edge's one block. It asks nobody: what lies in none of its zones it refuses.
+func sharedZones(cfg Config) *block {
+	b := &block{zones: []string{"."}}
+	b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
+	b.set(dirMetrics, dirMetrics)
+	b.set(dirShared, dirShared)
+	return b
 }
 
 // answersOf tells the cache that answers are the cluster's, by whichever of its DNS addresses: a redirect that comes or goes

@@ -80,6 +80,7 @@ func TestRender(t *testing.T) {
 				"in-addr.arpa":  "log . {\n class error\n}",
 			}
 		}),
+		"shared zones": {Addresses: addrs("192.0.2.53", "2001:db8::53"), Shared: true},
 		"override": with(func(c *Config) {
 			c.Override = nodeLocalCorefile
 		}),

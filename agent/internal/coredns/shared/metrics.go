@@ -1,0 +1,32 @@
+package shared
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/agent/internal/choice"
+)
+
+const answersHelp = "Answers of the edge, by what led to them: geo, default, any and unhealthy chose a cluster; simple gave all addresses; plain " +
+	"is all else of a zone; refused asked for what is not served; limited got none, and slipped an empty one, as their network asks too much."
+
+// counts are what is counted of questions. The labels are closed lists: names of hosts and clusters would tell every client of the
+// endpoint.
+type counts struct {
+	chosen                                   [reasons]prometheus.Counter
+	simple, plain, refused, limited, slipped prometheus.Counter
+	all                                      *prometheus.CounterVec
+}
+
+func newCounts() *counts {
+	c := &counts{all: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "neardns", Name: "edge_answers_total",
+		Help: answersHelp}, []string{"reason"})}
+	for _, r := range choice.Reasons() {
+		c.chosen[r] = c.all.WithLabelValues(r.String())
+	}
+	c.simple, c.plain, c.refused = c.all.WithLabelValues("simple"), c.all.WithLabelValues("plain"), c.all.WithLabelValues("refused")
+	c.limited, c.slipped = c.all.WithLabelValues("limited"), c.all.WithLabelValues("slipped")
+	return c
+}
+
+// Collector is what there is to scrape.
+func (s *Server) Collector() prometheus.Collector { return s.counts.all }

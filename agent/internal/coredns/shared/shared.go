@@ -1,0 +1,295 @@
+// Package shared is the CoreDNS plugin that answers zones that clusters share: for each of their hosts it chooses a cluster by geo, health
+// and weight, and answers with that cluster's addresses. All else of a zone it answers as a plain authoritative server does.
+//
+// It owns no zone: whoever reads them sets them. It must never ask anybody, recurse, or answer with an address that the zone does not
+// hold for the host.
+//
+// Failure policy: an answer is a non-empty part of what a plain server says, so that edges and plain servers may serve one zone side by
+// side. Health and geo only narrow it down. A zone that is set is answered until another takes its place, however old.
+package shared
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/file"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/choice"
+	"github.com/neardns/neardns/agent/internal/geo"
+	"github.com/neardns/neardns/agent/internal/places"
+)
+
+// Name is the plugin's directive.
+const Name = "shared"
+
+// Options say whom the edge serves, and how.
+type Options struct {
+	Rate      Rate
+	Resolvers []netip.Prefix // whose EDNS client subnet counts
+	// Notified is told that a zone's primary has something new. It must not wait.
+	Notified func(zone string, sender netip.Addr) (taken bool)
+}
+
+// Server is what all of the plugin's instances share. Its methods are safe for concurrent use.
+type Server struct {
+	o       Options
+	limit   *limiter
+	locator atomic.Pointer[geo.Locator]
+	zones   atomic.Pointer[map[string]*Zone] // by origin
+	counts  *counts
+
+	mu sync.Mutex // guards changes of zones
+}
+
+// New makes a server without zones, that knows no place.
+func New(o Options) *Server {
+	s := &Server{o: o, limit: newLimiter(o.Rate), counts: newCounts()}
+	s.SetLocator(new(geo.Locator))
+	s.zones.Store(&map[string]*Zone{})
+	return s
+}
+
+// SetLocator says where clients are from now on. The server owns it.
+func (s *Server) SetLocator(l *geo.Locator) { s.locator.Store(l) }
+
+// Set has a zone answered, in place of what was set of the same origin.
+func (s *Server) Set(z *Zone) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := map[string]*Zone{z.origin: z}
+	for origin, other := range *s.zones.Load() {
+		if origin != z.origin {
+			next[origin] = other
+		}
+	}
+	s.zones.Store(&next)
+}
+
+// Setup is the directive's set-up function.
+func (s *Server) Setup(c *caddy.Controller) error {
+	for c.Next() {
+		if len(c.RemainingArgs()) != 0 || c.NextBlock() {
+			return plugin.Error(Name, c.Err("takes no arguments"))
+		}
+	}
+	dnsserver.GetConfig(c).AddPlugin(func(plugin.Handler) plugin.Handler { return s })
+	return nil
+}
+
+// Name implements plugin.Handler.
+func (s *Server) Name() string { return Name }
+
+// zone finds the zone that a canonical name is in; nil for none.
+func (s *Server) zone(name string) *Zone {
+	zones := *s.zones.Load()
+	for off, end := 0, false; !end; off, end = dns.NextLabel(name, off) {
+		if z := zones[name[off:]]; z != nil {
+			return z
+		}
+	}
+	return zones["."]
+}
+
+// ServeDNS implements plugin.Handler. The plugin is the end of its chain.
+func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	sender := places.Source(w.RemoteAddr())
+	q := r.Question[0]
+	state := request.Request{W: w, Req: r}
+	udp := state.Proto() == "udp"
+	if udp {
+		switch s.limit.over(sender) {
+		case none:
+			s.counts.limited.Inc()
+			return dns.RcodeSuccess, nil // written: there is nothing more to say
+		case short:
+			s.counts.slipped.Inc()
+			m := new(dns.Msg).SetReply(r)
+			m.Truncated = true
+			return write(w, m)
+		}
+	}
+	name := state.Name()
+	z := s.zone(name)
+	switch {
+	case z == nil:
+		s.counts.refused.Inc()
+		return dns.RcodeRefused, nil
+	case r.Opcode == dns.OpcodeNotify:
+		return s.notified(w, r, z, sender)
+	case q.Qtype == dns.TypeAXFR, q.Qtype == dns.TypeIXFR:
+		s.counts.refused.Inc()
+		return dns.RcodeRefused, nil
+	}
+	c, bad := clientOf(sender, r, s.o.Resolvers)
+	if bad {
+		s.counts.refused.Inc()
+		return dns.RcodeFormatError, nil
+	}
+	m := new(dns.Msg).SetReply(r)
+	m.Authoritative, m.RecursionAvailable, m.Compress = true, false, true
+	bits := 0
+	if f, ok := family(q.Qtype); ok {
+		if h := z.hosts[name]; h != nil {
+			if answers, scope := s.choose(h, f, c); len(answers) > 0 {
+				m.Answer, bits = answers, scope
+				rename(m.Answer, name, q.Name)
+				return s.say(w, m, c, bits)
+			}
+		}
+	}
+	bits = s.plain(m, z, state, c)
+	return s.say(w, m, c, bits)
+}
+
+// choose answers for a host; without a record where nobody has what is asked for. bits is the answer's scope.
+func (s *Server) choose(h *host, family int, c client) (answers []dns.RR, bits int) {
+	draw := rand.Uint64() //nolint:gosec // nobody gains by guessing it
+	if h.simple {
+		if i, _ := h.choose(family, nil, draw); i >= 0 {
+			s.counts.simple.Inc()
+			return h.records(nil, i, family, draw), 0
+		}
+		return nil, 0
+	}
+	place, bits := s.locator.Load().Locate(c.address)
+	i, why := h.choose(family, place, draw)
+	if i < 0 {
+		return nil, bits
+	}
+	s.counts.chosen[why].Inc()
+	return h.records(nil, i, family, draw), bits
+}
+
+// plain answers as a plain server does, and at the end of an alias or behind a wildcard for the host that is there.
+func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bits int) {
+	name, qtype := state.Name(), state.QType()
+	if qtype == dns.TypeANY {
+		// RFC 8482, section 4.2: little to gain for whoever writes another's address as the sender's.
+		if f := z.lookup(name, dns.TypeHINFO); f.result == file.NameError || f.result == file.Delegation {
+			return fill(m, f)
+		}
+		m.Answer = []dns.RR{&dns.HINFO{Hdr: dns.RR_Header{Name: state.QName(), Rrtype: dns.TypeHINFO, Class: dns.ClassINET, Ttl: 3600}, Cpu: "RFC8482"}}
+		return 0
+	}
+	f := z.find(state, name)
+	s.counts.plain.Inc()
+	i, ok := family(qtype)
+	if !ok || f.result == file.Delegation || f.result == file.ServerFailure {
+		return fill(m, f)
+	}
+	// The aliases stand first, each with its target behind it.
+	end, aliases := name, 0
+	for _, rr := range f.answer {
+		if alias, ok := rr.(*dns.CNAME); ok && aliases < len(f.answer) {
+			end, aliases = dns.CanonicalName(alias.Target), aliases+1
+		}
+	}
+	h := z.hosts[end]
+	if h == nil {
+		h = z.wildcard(end)
+	}
+	if h == nil {
+		return fill(m, f)
+	}
+	answers, bits := s.choose(h, i, c)
+	if len(answers) == 0 {
+		return fill(m, f)
+	}
+	for n := range answers {
+		answers[n] = named(answers[n], end)
+	}
+	kept := slices.DeleteFunc(slices.Clone(f.answer), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeCNAME })
+	m.Answer = append(kept, answers...)
+	return bits
+}
+
+// fill takes over what a plain server says.
+func fill(m *dns.Msg, f found) (bits int) {
+	m.Answer, m.Ns, m.Extra = f.answer, f.ns, slices.Clone(f.extra)
+	switch f.result {
+	case file.NameError:
+		m.Rcode = dns.RcodeNameError
+	case file.Delegation:
+		m.Authoritative = len(f.answer) > 0
+	case file.ServerFailure:
+		m.Rcode = dns.RcodeServerFailure
+	}
+	return 0
+}
+
+// wildcard finds the host that a name which is no name of the zone is answered by: that of its closest encloser (RFC 4592).
+func (z *Zone) wildcard(name string) *host {
+	for off, end := 0, false; !end && !z.exists(name[off:]); {
+		off, end = dns.NextLabel(name, off)
+		if end {
+			break
+		}
+		star := "*." + name[off:]
+		if h := z.hosts[star]; h != nil || z.exists(star) { // of hostnames alone, a host has no records at its name
+			return h
+		}
+	}
+	return nil
+}
+
+// exists reports whether a name has records, or names below it do.
+func (z *Zone) exists(name string) bool {
+	if _, ok := z.plain.Search(name); ok || name == z.origin {
+		return true
+	}
+	next, ok := z.plain.Next(name)
+	return ok && dns.IsSubDomain(name, next.Name())
+}
+
+// rename gives records the name as it was asked for, where its letters differ.
+func rename(rrs []dns.RR, name, asked string) {
+	if name == asked {
+		return
+	}
+	for i := range rrs {
+		rrs[i] = named(rrs[i], asked)
+	}
+}
+
+// notified passes on what a primary says.
+func (s *Server) notified(w dns.ResponseWriter, r *dns.Msg, z *Zone, sender netip.Addr) (int, error) {
+	if !strings.EqualFold(r.Question[0].Name, z.origin) || s.o.Notified == nil || !s.o.Notified(z.origin, sender) {
+		s.counts.refused.Inc()
+		return dns.RcodeRefused, nil
+	}
+	m := new(dns.Msg).SetReply(r)
+	m.Authoritative = true
+	return write(w, m)
+}
+
+// say writes an answer that so many bits of the client's address decided.
+func (s *Server) say(w dns.ResponseWriter, m *dns.Msg, c client, bits int) (int, error) {
+	if c.subnet != nil {
+		opt := new(dns.OPT)
+		opt.Hdr.Name, opt.Hdr.Rrtype = ".", dns.TypeOPT
+		opt.Option = []dns.EDNS0{c.option(bits)}
+		m.Extra = append(m.Extra, opt)
+	}
+	return write(w, m)
+}
+
+func write(w dns.ResponseWriter, m *dns.Msg) (int, error) {
+	if err := w.WriteMsg(m); err != nil {
+		// The client is gone or its buffer full; CoreDNS must not write a second time, so the code says "written".
+		return dns.RcodeSuccess, plugin.Error(Name, err)
+	}
+	return dns.RcodeSuccess, nil
+}
+
+// reasons is how many of them there are.
+const reasons = int(choice.Unhealthy) + 1

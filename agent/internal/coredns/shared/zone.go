@@ -1,0 +1,289 @@
+package shared
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/coredns/coredns/plugin/file"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/choice"
+	"github.com/neardns/neardns/agent/internal/targets"
+	"github.com/neardns/neardns/agent/internal/zone"
+)
+
+// Zone is one zone as it is answered: what a plain server would say, by CoreDNS's own lookup, and for each host whom to choose from. Nobody
+// changes one that is in use.
+type Zone struct {
+	origin string
+	plain  *file.Zone
+	hosts  map[string]*host // by canonical name; "*.x." for a wildcard
+	soa    *dns.SOA
+	all    []dns.RR // SOA first, for transfers
+}
+
+// host is a name that clusters share.
+type host struct {
+	simple     bool // all addresses are answered, but for the sick
+	candidates []choice.Candidate
+	answers    []answer // of the same places in the lists
+}
+
+// answer is what one cluster has at a host: records of the zone, with the host's name.
+type answer struct {
+	addresses [2][]address // by family
+	alias     *dns.CNAME   // in their place; nil: none
+}
+
+type address struct {
+	rr     dns.RR
+	target Target // nil: nothing is known of it, and it is taken to be well
+}
+
+func (a *address) well() bool { return a.target == nil || a.target.Well() }
+
+// family is the place of a type's addresses in an answer; ok is false for other types.
+func family(qtype uint16) (i int, ok bool) {
+	switch qtype {
+	case dns.TypeA:
+		return 0, true
+	case dns.TypeAAAA:
+		return 1, true
+	}
+	return 0, false
+}
+
+// Target tells whether an address is well; see targets.Target.
+type Target interface{ Well() bool }
+
+// Watch says what is to be probed, and returns the targets that are; see targets.Checker.Set.
+type Watch func(zone string, checks []targets.Check) map[targets.Check]Target
+
+// Compile makes a zone of its records, which it keeps and which hold a SOA. watch is called once.
+//
+// Whatever a peer's TXT says, only records of the zone are answered: addresses at the host or at the cluster's own name below klb, and
+// there the alias of a cluster that publishes a hostname.
+func Compile(origin string, rrs []dns.RR, state *zone.State, watch Watch) (*Zone, error) {
+	z := &Zone{origin: dns.CanonicalName(origin), hosts: map[string]*host{}}
+	z.plain = file.NewZone(z.origin, "")
+	for _, rr := range rrs {
+		if soa, ok := rr.(*dns.SOA); ok {
+			z.soa = soa
+			continue
+		}
+		if rr.Header().Rrtype == dns.TypeNSEC3 || rr.Header().Rrtype == dns.TypeNSEC3PARAM {
+			continue // CoreDNS does not answer by them
+		}
+		if err := z.plain.Insert(dns.Copy(rr)); err != nil { // it changes letters
+			return nil, fmt.Errorf("zone %s: %w", z.origin, err)
+		}
+		z.all = append(z.all, rr)
+	}
+	if z.soa == nil {
+		return nil, fmt.Errorf("zone %s has no SOA", z.origin)
+	}
+	if err := z.plain.Insert(dns.Copy(z.soa)); err != nil {
+		return nil, fmt.Errorf("zone %s: %w", z.origin, err)
+	}
+	z.all = slices.Insert(z.all, 0, dns.RR(z.soa))
+
+	var checks []targets.Check
+	for name, h := range state.Hosts {
+		for _, c := range h.Claims {
+			for _, a := range c.Addresses {
+				if check, ok := checkOf(name, a, c.Health); ok {
+					checks = append(checks, check)
+				}
+			}
+		}
+	}
+	watched := watch(z.origin, checks)
+	for name, h := range state.Hosts {
+		if made := z.host(h, watched); made != nil {
+			z.hosts[name] = made
+		}
+	}
+	return z, nil
+}
+
+// checkOf is the health check of one address; ok is false where its cluster publishes none.
+func checkOf(name string, a netip.Addr, h *zone.Health) (c targets.Check, ok bool) {
+	if h == nil {
+		return c, false
+	}
+	c = targets.Check{Address: a, Protocol: targets.Protocol(h.Protocol), Port: h.Port}
+	if c.Protocol != targets.TCP {
+		c.Path, c.Host = h.Path, h.Host
+		if c.Host == "" {
+			c.Host = strings.TrimSuffix(strings.TrimPrefix(name, "*."), ".")
+		}
+	}
+	return c, true
+}
+
+// host finds what each cluster has at a host; nil where a plain server does not answer for it itself.
+func (z *Zone) host(h *zone.Host, watched map[targets.Check]Target) *host {
+	if h.CNAME != "" || h.Strategy == "" || z.lookup(h.Name, dns.TypeA).result == file.Delegation {
+		return nil
+	}
+	out := &host{simple: h.Strategy == zone.Simple}
+	for _, cluster := range slices.Sorted(maps.Keys(h.Claims)) {
+		c := h.Claims[cluster]
+		var a answer
+		for _, ip := range c.Addresses {
+			// A host that is full has a newcomer's addresses below klb alone.
+			if slices.Contains(h.Addresses, ip) || slices.Contains(h.Levels[cluster], ip) {
+				check, _ := checkOf(h.Name, ip, c.Health)
+				a.add(h, ip, watched[check])
+			}
+		}
+		// At the apex there can be no alias.
+		if target := h.Targets[cluster]; c.Target != "" && target == c.Target && h.Name != z.origin {
+			a.alias = &dns.CNAME{Hdr: dns.RR_Header{Name: h.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: h.TTL}, Target: target}
+		}
+		if a.alias == nil && len(a.addresses[0])+len(a.addresses[1]) == 0 {
+			continue
+		}
+		out.candidates = append(out.candidates, choice.Candidate{Geo: c.Geo, Default: h.DefaultGeo != "" && c.Geo == h.DefaultGeo, Weight: c.Weight})
+		out.answers = append(out.answers, a)
+	}
+	if len(out.answers) == 0 {
+		return nil
+	}
+	if out.simple {
+		out.join(h)
+	}
+	return out
+}
+
+// join makes all of a host's clusters one, with whatever else the zone has at the host.
+func (o *host) join(h *zone.Host) {
+	var all answer
+	for _, a := range o.answers {
+		for _, list := range a.addresses {
+			for _, one := range list {
+				all.add(h, addressOf(one.rr), one.target)
+			}
+		}
+	}
+	for _, ip := range h.Addresses {
+		all.add(h, ip, nil)
+	}
+	o.candidates, o.answers = []choice.Candidate{{Weight: 1}}, []answer{all}
+}
+
+// add adds an address, or a target to one that has none.
+func (a *answer) add(h *zone.Host, ip netip.Addr, t Target) {
+	i, header := 0, dns.RR_Header{Name: h.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: h.TTL}
+	var rr dns.RR = &dns.A{Hdr: header, A: ip.AsSlice()}
+	if ip.Is6() {
+		i, header.Rrtype = 1, dns.TypeAAAA
+		rr = &dns.AAAA{Hdr: header, AAAA: ip.AsSlice()}
+	}
+	at := slices.IndexFunc(a.addresses[i], func(o address) bool { return addressOf(o.rr) == ip })
+	if at < 0 {
+		a.addresses[i] = append(a.addresses[i], address{rr, t})
+	} else if a.addresses[i][at].target == nil {
+		a.addresses[i][at].target = t
+	}
+}
+
+// found is what a plain server says.
+type found struct {
+	answer, ns, extra []dns.RR
+	result            file.Result
+}
+
+// lookup is CoreDNS's own. name is canonical.
+func (z *Zone) lookup(name string, qtype uint16) found {
+	m := new(dns.Msg)
+	m.Question = []dns.Question{{Name: name, Qtype: qtype, Qclass: dns.ClassINET}}
+	return z.find(request.Request{W: nobody{}, Req: m, Zone: z.origin}, name)
+}
+
+func (z *Zone) find(r request.Request, name string) (f found) {
+	f.answer, f.ns, f.extra, f.result = z.plain.Lookup(context.Background(), r, name)
+	// CoreDNS says SERVFAIL of an alias that leads out of the zone. Whoever asked follows it himself.
+	if f.result == file.ServerFailure && len(f.answer) > 0 {
+		f.result, f.ns = file.Success, nil
+	}
+	return f
+}
+
+// nobody asks what the zone itself wants to know.
+type nobody struct{ dns.ResponseWriter }
+
+func (nobody) LocalAddr() net.Addr  { return new(net.TCPAddr) }
+func (nobody) RemoteAddr() net.Addr { return new(net.TCPAddr) }
+
+// named is a record with another name.
+func named(rr dns.RR, name string) dns.RR {
+	out := dns.Copy(rr)
+	out.Header().Name = name
+	return out
+}
+
+// addressOf is an A or AAAA record's address.
+func addressOf(rr dns.RR) netip.Addr {
+	var a netip.Addr
+	switch x := rr.(type) {
+	case *dns.A:
+		a, _ = netip.AddrFromSlice(x.A)
+		return a.Unmap() // the library keeps it in 16 bytes
+	case *dns.AAAA:
+		a, _ = netip.AddrFromSlice(x.AAAA)
+	}
+	return a
+}
+
+// Serial is the SOA's.
+func (z *Zone) Serial() uint32 { return z.soa.Serial }
+
+// state tells how a candidate is for a type.
+func (h *host) state(i, family int) choice.State {
+	a := &h.answers[i]
+	if a.alias != nil {
+		return choice.Well
+	}
+	if len(a.addresses[family]) == 0 {
+		return choice.Absent
+	}
+	for n := range a.addresses[family] {
+		if a.addresses[family][n].well() {
+			return choice.Well
+		}
+	}
+	return choice.Sick
+}
+
+// choose chooses a cluster for a client; -1 where none has what is asked for. It costs no allocation.
+func (h *host) choose(family int, place []string, draw uint64) (int, choice.Reason) {
+	return choice.Of(h.candidates, place, func(i int) choice.State { return h.state(i, family) }, draw)
+}
+
+// records appends the chosen cluster's records: the well ones where there are any, beginning anywhere.
+func (h *host) records(to []dns.RR, i, family int, draw uint64) []dns.RR {
+	a := &h.answers[i]
+	if a.alias != nil {
+		return append(to, a.alias)
+	}
+	list, well := a.addresses[family], h.state(i, family) == choice.Well
+	for n := range list {
+		one := &list[(n+int(draw%uint64(len(list))))%len(list)]
+		if !well || one.well() {
+			to = append(to, one.rr)
+		}
+	}
+	if len(to) == 0 { // they fell ill since
+		for _, one := range list {
+			to = append(to, one.rr)
+		}
+	}
+	return to
+}
