@@ -46,6 +46,7 @@ type datagrams struct {
 	out      packets
 	ready    int // answers in out
 	writer   writer
+	room     room // of the socket, which workers write to as well
 }
 
 // packet is struct mmsghdr (recvmmsg(2)).
@@ -69,7 +70,7 @@ func newDatagrams(p *point, conn *net.UDPConn) (*datagrams, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &datagrams{p: p, raw: raw}
+	d := &datagrams{p: p, raw: raw, room: room{dropped: &p.quota.dropped}}
 	for i := range batchMost {
 		d.in.parts[i].Base = &d.buffers[i][0]
 		d.in.parts[i].SetLen(questionMost)
@@ -81,7 +82,7 @@ func newDatagrams(p *point, conn *net.UDPConn) (*datagrams, error) {
 		h.SetIovlen(1)
 	}
 	d.read = d.receive
-	d.writer.open(raw)
+	d.writer.open(raw, &d.room)
 	return d, nil
 }
 
@@ -215,15 +216,15 @@ func (a *address) udp() *net.UDPAddr {
 // writer sends packets. One goroutine uses it.
 type writer struct {
 	raw   syscall.RawConn
+	room  *room                        // the socket's
 	send  func(fd uintptr) (done bool) // made once, so that a hit costs no allocation
 	rest  []packet
 	error error // of the last packet that could not be sent
 }
 
-func (w *writer) open(raw syscall.RawConn) { w.raw, w.send = raw, w.sendAll }
+func (w *writer) open(raw syscall.RawConn, r *room) { w.raw, w.room, w.send = raw, r, w.sendAll }
 
-// write sends packets, each or not: a client that cannot be reached must not cost others their answers. It waits where the socket's
-// buffer is full.
+// write sends packets, each or not: a client that cannot be reached must not cost others their answers. It never waits.
 func (w *writer) write(packets []packet) error {
 	if len(packets) == 0 {
 		return nil
@@ -235,21 +236,31 @@ func (w *writer) write(packets []packet) error {
 	return w.error
 }
 
-// sendAll sends the rest. It returns false where the socket has no room, to be called again when it has.
+// sendAll sends the rest.
 func (w *writer) sendAll(fd uintptr) (done bool) {
 	for len(w.rest) > 0 {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&w.rest[0])), uintptr(len(w.rest)), unix.MSG_DONTWAIT, 0, 0)
+		if w.room.most > 0 {
+			w.error, w.rest = w.room.send(fd, w.rest), nil
+			break
+		}
+		n, errno := sendmmsg(fd, w.rest)
 		switch errno {
 		case 0:
 			w.rest = w.rest[n:]
 		case unix.EAGAIN:
-			return false
+			w.room.fill(fd)
 		case unix.EINTR:
 		default: // the first packet's: of a later one the kernel tells when it is the first
 			w.error, w.rest = errno, w.rest[1:]
 		}
 	}
 	return true
+}
+
+// sendmmsg is sendmmsg(2), and never waits.
+func sendmmsg(fd uintptr, packets []packet) (n int, err unix.Errno) {
+	sent, _, err := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&packets[0])), uintptr(len(packets)), unix.MSG_DONTWAIT, 0, 0)
+	return int(sent), err
 }
 
 // datagram is one question over UDP while the chain has it: the chain's writer.
@@ -318,7 +329,7 @@ func (q *datagram) Write(b []byte) (int, error) {
 	one := []packet{{header: unix.Msghdr{Name: q.to.bytes(), Namelen: q.toSize, Iov: &part}}}
 	one[0].header.SetIovlen(1)
 	var w writer
-	w.open(q.of.raw)
+	w.open(q.of.raw, &q.of.room)
 	if err := w.write(one); err != nil {
 		return 0, err
 	}

@@ -10,7 +10,7 @@ func (s *Server) Collector() prometheus.Collector {
 		packetsMax: prometheus.NewDesc("neardns_udp_in_flight_limit",
 			"How many questions over UDP may be read and not yet answered.", nil, nil),
 		dropped: prometheus.NewDesc("neardns_udp_dropped_total",
-			"Questions over UDP that were dropped because their source had as many in work as places were left.", nil, nil),
+			"Questions over UDP that were dropped, or their answers, because their source had as many in work as places were left, or its link holds answers back.", nil, nil),
 		open: prometheus.NewDesc("neardns_tcp_connections",
 			"TCP connections that are open.", nil, nil),
 		most: prometheus.NewDesc("neardns_tcp_connections_limit",

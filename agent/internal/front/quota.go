@@ -24,17 +24,18 @@ const fullLook = time.Millisecond
 // Both are shared by source as misses are (package places), which bounds the sources that are remembered, too.
 type quota struct {
 	idled, refused atomic.Uint64 // connections that were closed for others, and not let in
-	dropped        atomic.Uint64 // datagrams
+	dropped        atomic.Uint64 // datagrams: questions, and answers (see room)
 
 	mu      sync.Mutex // guards the fields below
 	packets places.Places
 	conns   places.Places
+	piped   places.Places             // questions over TCP that were read while earlier ones of their connection may be in work
 	visits  map[netip.Addr]*list.List // of *stream: a source's part of waiting
 	waiting list.List                 // of *stream, those that await a question, longest first
 }
 
 func newQuota(cfg Config) *quota {
-	c := &quota{packets: places.Of(0), conns: places.Of(0), visits: map[netip.Addr]*list.List{}}
+	c := &quota{packets: places.Of(0), conns: places.Of(0), piped: places.Of(running), visits: map[netip.Addr]*list.List{}}
 	c.bound(cfg)
 	return c
 }
