@@ -272,20 +272,26 @@ type datagram struct {
 	toSize   uint32
 }
 
-// serve has the chain answer the question. What is none is refused or ignored as the DNS library's server does.
+// serve has the chain answer the question.
 func (q *datagram) serve() {
 	defer q.of.inWork.Done()
 	defer q.of.p.quota.give(q.source)
+	wire := q.question
+	q.question = nil
+	q.of.p.deal(q.source, q, wire)
+}
+
+// deal has the chain answer a message. What is no question is refused or ignored as the DNS library's server does.
+func (p *point) deal(source netip.Addr, w dns.ResponseWriter, wire []byte) {
 	r := new(dns.Msg)
-	head := r.Unpack(q.question[:headerSize]) // alone it is a message, too
-	action := dns.DefaultMsgAcceptFunc(header(q.question))
+	head := r.Unpack(wire[:headerSize]) // alone it is a message, too
+	action := dns.DefaultMsgAcceptFunc(header(wire))
 	switch {
 	case head != nil || action == dns.MsgIgnore:
 		return // any reply could be one to a reply
 	case action == dns.MsgAccept:
-		if r.Unpack(q.question) == nil {
-			q.question = nil
-			q.of.p.ask(q.source, q, r)
+		if r.Unpack(wire) == nil {
+			p.ask(source, w, r)
 			return
 		}
 	}
@@ -295,7 +301,7 @@ func (q *datagram) serve() {
 		r.Opcode, r.Rcode = opcode, dns.RcodeNotImplemented
 	}
 	r.Zero, r.Answer, r.Ns, r.Extra = false, nil, nil, nil
-	_ = q.WriteMsg(r) // what of its question was read may have no wire form, and then there is no answer
+	_ = w.WriteMsg(r) // what of its question was read may have no wire form, and then there is no answer
 }
 
 func header(m []byte) dns.Header {

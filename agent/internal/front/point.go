@@ -274,38 +274,61 @@ type reader struct {
 	answer   []byte // of whoever stands before the chain
 }
 
-// ReadTCP reads one question, or says that the connection ends here.
+// answerKept is the room for an answer that a connection keeps for the next one: that of common answers.
+const answerKept = 4096
+
+// ReadTCP answers questions, at once or by workers, until there is one that the library is to deal with before the next one is read, or
+// the connection ends.
 func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 	s, ok := conn.(*stream)
 	if !ok {
 		return nil, fmt.Errorf("the connection is a %T", conn)
 	}
 	for {
-		if !s.of.await(s) {
-			return nil, io.EOF
-		}
-		m, err := r.Reader.ReadTCP(conn, timeout)
-		s.of.asked(s)
+		m, err := r.next(s, timeout)
 		if err != nil {
+			s.pending.Wait() // a client may say that it asks no more, and wait for its answers
 			return nil, err
 		}
-		c := r.p.enter()
-		var answer []byte
-		if c.first != nil {
-			r.question.Wire, r.question.Client, r.question.TCP, r.question.Begun = m, s.source, true, time.Now()
-			answer = r.p.before(c.first, append(r.answer[:0], 0, 0), &r.question)
+		done, err := r.first(s, m)
+		if err != nil {
+			s.pending.Wait()
+			return nil, err
 		}
-		c.leave()
-		if answer == nil {
+		if !done && !r.p.pipe(s, m) {
 			return m, nil
-		}
-		r.answer = answer
-		binary.BigEndian.PutUint16(answer, uint16(len(answer)-2))
-		if _, err := conn.Write(answer); err != nil {
-			return nil, err
 		}
 		timeout = betweenMost
 	}
+}
+
+// next reads one question, or says that the connection ends here.
+func (r *reader) next(s *stream, timeout time.Duration) ([]byte, error) {
+	if !s.of.await(s) {
+		return nil, io.EOF
+	}
+	defer s.of.heard(s)
+	return r.Reader.ReadTCP(s, timeout)
+}
+
+// first has whoever stands before the chain answer a question, and reports whether it did.
+func (r *reader) first(s *stream, m []byte) (done bool, err error) {
+	c := r.p.enter()
+	var answer []byte
+	if c.first != nil {
+		r.question.Wire, r.question.Client, r.question.TCP, r.question.Begun = m, s.source, true, time.Now()
+		answer = r.p.before(c.first, append(r.answer[:0], 0, 0), &r.question)
+	}
+	c.leave()
+	if answer == nil {
+		return false, nil
+	}
+	binary.BigEndian.PutUint16(answer, uint16(len(answer)-2))
+	if r.answer = answer; cap(answer) > answerKept {
+		r.answer = nil
+	}
+	_, err = s.Write(answer)
+	return true, err
 }
 
 // acceptor accepts a point's connections.

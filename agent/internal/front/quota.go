@@ -75,6 +75,24 @@ func (c *quota) give(src netip.Addr) {
 	c.packets.Give(src)
 }
 
+// takePiped lets a question over TCP into work beside those of its connection. Where it does not, the connection's next question waits.
+func (c *quota) takePiped(src netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.piped.MayTake(src) {
+		return false
+	}
+	c.piped.Take(src)
+	return true
+}
+
+// givePiped says that such a question has been dealt with.
+func (c *quota) givePiped(src netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.piped.Give(src)
+}
+
 // enter lets a connection in, or not. It may be one for another: then that is returned, and is to be closed.
 //
 // A source that may have no more gives the one that it has not asked on for longest for its new one. Where all places are

@@ -11,13 +11,16 @@ const idleWorkers = 64
 //
 // The zero value is ready to use, by several goroutines at the same time.
 type workers struct {
-	mu   sync.Mutex       // guards the fields below
-	idle []chan *datagram // busy last: last
-	over bool             // nobody is to stay
+	mu   sync.Mutex   // guards the fields below
+	idle []chan asked // busy last: last
+	over bool         // nobody is to stay
 }
 
+// asked is a question that a worker has the chain answer.
+type asked interface{ serve() }
+
 // do has a question answered. It never waits.
-func (w *workers) do(q *datagram) {
+func (w *workers) do(q asked) {
 	w.mu.Lock()
 	if last := len(w.idle) - 1; last >= 0 {
 		next := w.idle[last]
@@ -30,8 +33,8 @@ func (w *workers) do(q *datagram) {
 	go w.work(q) // ends where enough others are idle
 }
 
-func (w *workers) work(q *datagram) {
-	next := make(chan *datagram, 1)
+func (w *workers) work(q asked) {
+	next := make(chan asked, 1)
 	for {
 		q.serve()
 		if !w.rest(next) {
@@ -44,7 +47,7 @@ func (w *workers) work(q *datagram) {
 }
 
 // rest takes a worker among those that are idle, unless there are enough.
-func (w *workers) rest(next chan *datagram) bool {
+func (w *workers) rest(next chan asked) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.over || len(w.idle) >= idleWorkers {
