@@ -336,3 +336,12 @@ func (s *State) reread(changed map[string]bool) {
 
 // Names returns how many names the zone has.
 func (s *State) Names() int { return len(s.sets) }
+
+// Records returns all RRs of the zone but the SOA. They are the state's own: the caller must not change them.
+func (s *State) Records() []dns.RR {
+	var all []dns.RR
+	for _, rrs := range s.sets {
+		all = append(all, rrs...)
+	}
+	return all
+}

@@ -1,0 +1,167 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/ddns"
+	"github.com/neardns/neardns/agent/internal/zone"
+)
+
+// beat is the cluster's own heartbeat.
+type beat struct {
+	due     time.Time
+	rest    time.Time       // no message for the heartbeat alone before: the last one failed
+	counter uint64          // the highest that was sent
+	sent    map[uint64]bool // counters that the zone may hold by our doing
+	fencing bool            // a message had no answer: the next heartbeat bars it
+	keep    time.Time       // until then the heartbeat stays: a message may be on its way that was sent when there was none
+	foreign *zone.Beat      // another writer's under our id
+}
+
+// observe looks whether the heartbeat in the zone is ours.
+func (b *beat) observe(s *zone.State, me zone.Identity) {
+	x, ok := s.Beats[me.Cluster]
+	b.foreign = nil
+	if ok && (x.Instance != me.Instance || b.counter > 0 && x.Counter >= b.counter && !b.sent[x.Counter]) {
+		b.foreign = &x
+	}
+}
+
+func (b *beat) conflict(me zone.Identity, takeover bool) *zone.Conflict {
+	if b.foreign == nil || takeover {
+		return nil
+	}
+	return &zone.Conflict{Reason: zone.ClusterIDInUse, Message: fmt.Sprintf(
+		"instance %s writes under the cluster id %s, too; give one of the two clusters another id", b.foreign.Instance, me.Cluster)}
+}
+
+// fence has the next heartbeat bar what was sent without an answer.
+func (p *Publisher) fence() {
+	if p.o.Heartbeat == 0 {
+		return
+	}
+	p.beat.fencing = true
+	if _, there := p.state.Beats[p.o.Identity.Cluster]; !there {
+		p.beat.keep = time.Now().Add(ddns.Fudge)
+	}
+}
+
+// takeover reports whether the other writer under our id is dead: its heartbeat has not changed for as long as it takes to be removed.
+func (p *Publisher) takeover() bool {
+	_, periods, ok := p.watch.Silent(p.o.Identity.Cluster)
+	return p.beat.foreign != nil && ok && periods >= zone.RemoveAfter
+}
+
+// beatMissing reports whether the cluster has no heartbeat of its own in the zone and should.
+func (p *Publisher) beatMissing() bool {
+	b, ok := p.state.Beats[p.o.Identity.Cluster]
+	return p.o.Heartbeat > 0 && (!ok || b.Instance != p.o.Identity.Instance)
+}
+
+// beatDue reports whether a message is to be sent for the heartbeat alone.
+func (p *Publisher) beatDue() bool {
+	if p.o.Heartbeat == 0 || p.beat.conflict(p.o.Identity, p.takeover()) != nil {
+		return false
+	}
+	now := time.Now()
+	if now.Before(p.beat.rest) {
+		return false
+	}
+	if p.beat.fencing || len(p.state.Of(p.o.Identity.Cluster)) > 0 {
+		return p.beat.fencing || !now.Before(p.beat.due)
+	}
+	_, there := p.state.Beats[p.o.Identity.Cluster]
+	return there && now.After(p.beat.keep) && p.leftAll()
+}
+
+// leftAll reports whether the cluster wants nothing of the zone any more.
+func (p *Publisher) leftAll() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range p.hosts {
+		if !h.want.Empty() {
+			return false
+		}
+	}
+	return len(p.hosts) > 0
+}
+
+// beatChanges returns the changes for the next heartbeat, or those that end it where the cluster has left.
+func (p *Publisher) beatChanges(alone bool) []dns.RR {
+	cluster := p.o.Identity.Cluster
+	if alone && !p.beat.fencing && len(p.state.Of(cluster)) == 0 {
+		return p.state.PlanNoBeat(cluster)
+	}
+	p.beat.counter = max(p.beat.counter, p.state.Beats[cluster].Counter) + 1
+	if p.beat.sent == nil {
+		p.beat.sent = map[uint64]bool{}
+	}
+	p.beat.sent[p.beat.counter] = true
+	return p.state.PlanBeat(cluster, zone.Beat{Counter: p.beat.counter, Instance: p.o.Identity.Instance, Period: p.o.Heartbeat.Truncate(time.Second)})
+}
+
+// beatSent notes what became of a message with a heartbeat.
+func (p *Publisher) beatSent(err error) {
+	now := time.Now()
+	if err != nil {
+		if ddns.Unsure(err) {
+			p.fence()
+		}
+		if k := ddns.KindOf(err); k != ddns.Prerequisite {
+			p.beat.rest = now.Add(about(min(p.o.Heartbeat/4, 30*time.Second)))
+		}
+		return
+	}
+	p.beat.fencing = false
+	p.beat.sent = map[uint64]bool{p.beat.counter: true}
+	p.beat.due = now.Add(about(p.o.Heartbeat))
+}
+
+// removeDead removes clusters that are dead, one message for each host, and then the heartbeat.
+func (p *Publisher) removeDead(ctx context.Context) {
+	if !p.o.Remove || p.o.Heartbeat == 0 || p.beat.foreign != nil || time.Now().Before(p.removal) {
+		return
+	}
+	dead := p.watch.Dead()
+	for _, cluster := range p.watch.Removable(p.state, p.o.Identity.Cluster) {
+		if !p.removeOne(ctx, cluster, dead) {
+			return
+		}
+	}
+}
+
+// removeOne reports whether there was an answer that lets the removal go on. The dead cluster's heartbeat as watched is a prerequisite of
+// each message, so that one that lives ends its removal by its next beat.
+func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string) bool {
+	watched, kept := p.state.BeatAsRead(cluster), 0
+	for _, name := range p.state.Of(cluster) {
+		if !p.state.Hosts[name].MayRemove(cluster, dead, p.o.Works) {
+			kept++
+			continue
+		}
+		st := p.state.PlanRemoval(name, cluster)
+		if err := p.update(ctx, append(st.Message.Prereqs, watched...), st.Message.Changes); err != nil {
+			p.o.Log.Warn("a dead cluster's records stay", "dead", cluster, "host", name, "err", err)
+			p.removal = time.Now().Add(about(p.o.Heartbeat))
+			p.refresh(ctx, false)
+			return false
+		}
+		p.o.Log.Warn("a dead cluster's records were removed", "dead", cluster, "host", name)
+		p.o.Metrics.removed(p.o.Zone)
+		if !p.refresh(ctx, false) {
+			return false
+		}
+	}
+	if kept > 0 {
+		return true
+	}
+	if err := p.update(ctx, watched, p.state.PlanNoBeat(cluster)); err != nil {
+		p.removal = time.Now().Add(about(p.o.Heartbeat))
+		p.o.Log.Warn("a dead cluster's heartbeat stays", "dead", cluster, "err", err)
+	}
+	return p.refresh(ctx, false)
+}

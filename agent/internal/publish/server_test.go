@@ -1,0 +1,204 @@
+package publish_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/agent/internal/ddns"
+	"github.com/neardns/neardns/agent/internal/publish"
+	"github.com/neardns/neardns/agent/internal/zone"
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const origin = zoneserver.DefaultZone
+
+func onEach(t *testing.T, config zoneserver.Config, f func(t *testing.T, s *zoneserver.Server)) {
+	for _, kind := range zoneserver.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			zoneserver.Require(t, kind)
+			f(t, zoneserver.Start(t, kind, config))
+		})
+	}
+}
+
+func keyOf(k zoneserver.Key) func() ddns.Key {
+	return func() ddns.Key { return ddns.Key{Name: k.Name, Algorithm: dns.HmacSHA256, Secret: k.Secret} }
+}
+
+// cluster is a running publisher.
+type cluster struct {
+	*publish.Publisher
+	id   string
+	stop func() // ends it as kill -9 does: nothing is cleaned
+}
+
+func start(t *testing.T, s *zoneserver.Server, o publish.Options) *cluster {
+	t.Helper()
+	o.Zone, o.Server = origin, s.Addr().String()
+	if o.Key == nil {
+		o.Key = keyOf(s.Operator())
+	}
+	if o.Poll == 0 {
+		o.Poll = 100 * time.Millisecond
+	}
+	if testing.Verbose() && o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	p, err := publish.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = p.Run(ctx) })
+	c := &cluster{p, o.Identity.Cluster, func() { cancel(); wg.Wait() }}
+	t.Cleanup(c.stop)
+	return c
+}
+
+func id(n int) zone.Identity {
+	return zone.Identity{Cluster: fmt.Sprintf("cluster%02d", n), Instance: fmt.Sprintf("i%d", n)}
+}
+
+func simple(host string, addrs ...string) zone.Publication {
+	p := zone.Publication{Host: host + "." + origin, Strategy: zone.Simple, TTL: 60}
+	for _, a := range addrs {
+		p.Addresses = append(p.Addresses, netip.MustParseAddr(a))
+	}
+	return p
+}
+
+func (c *cluster) set(t *testing.T, p zone.Publication) {
+	t.Helper()
+	if err := c.Set(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settle waits until the cluster is as it should be, and returns what is in a conflict.
+func (c *cluster) settle(t *testing.T) []publish.Status {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second*testutil.Slowness())
+	defer cancel()
+	conflicts, err := c.Settle(ctx)
+	if err != nil {
+		t.Fatalf("%s: %v; %+v", c.id, err, conflicts)
+	}
+	return conflicts
+}
+
+func (c *cluster) clean(t *testing.T) {
+	t.Helper()
+	for _, s := range c.settle(t) {
+		t.Errorf("%s: %s: %+v", c.id, s.Host, s.Conflict)
+	}
+}
+
+func read(t *testing.T, s *zoneserver.Server) *zone.State {
+	t.Helper()
+	rrs, err := s.Transfer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := zone.Parse(origin, rrs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// exact compares a zone with what the living clusters publish: addresses are the union, references exact, and nothing else is there.
+func exact(t *testing.T, st *zone.State, want map[string][]zone.Publication) {
+	t.Helper()
+	var expected []dns.RR
+	for who, pubs := range want {
+		for _, p := range pubs {
+			p = p.Normal()
+			expected = append(expected, zone.Compose(origin, zone.Claim{Publication: p, Identity: zone.Identity{Cluster: who, Instance: "x"}})...)
+		}
+	}
+	have, should := lines(st.Records()), lines(expected)
+	for l := range have {
+		if !should[l] {
+			t.Errorf("left over: %s", l)
+		}
+	}
+	for l := range should {
+		if !have[l] {
+			t.Errorf("lost: %s", l)
+		}
+	}
+}
+
+// lines are RRs without what differs from run to run: generations, instances, heartbeats, SOA, NS.
+func lines(rrs []dns.RR) map[string]bool {
+	out := map[string]bool{}
+	for _, rr := range rrs {
+		name := strings.ToLower(rr.Header().Name)
+		line := rr.String()
+		if x, ok := rr.(*dns.TXT); ok {
+			kept := slices.DeleteFunc(slices.Clone(x.Txt), func(s string) bool {
+				return strings.HasPrefix(s, "gen=") || strings.HasPrefix(s, "inst=")
+			})
+			if strings.Count(name, ".") == strings.Count("c._neardns."+origin, ".") {
+				continue // a heartbeat
+			}
+			line = name + " TXT " + strings.Join(kept, " ")
+		} else if rr.Header().Rrtype == dns.TypeNS || rr.Header().Rrtype == dns.TypeSOA || strings.HasPrefix(name, "ns") {
+			continue
+		}
+		out[line] = true
+	}
+	return out
+}
+
+// A cluster joins, changes and leaves, alone and beside another one that shares an address.
+func TestJoinChangeLeave(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		a := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute})
+		b := start(t, s, publish.Options{Identity: id(2), Heartbeat: time.Minute})
+		pa, pb := simple("www", "192.0.2.1", "192.0.2.9", "2001:db8::1"), simple("www", "192.0.2.2", "192.0.2.9")
+		a.set(t, pa)
+		b.set(t, pb)
+		a.clean(t)
+		b.clean(t)
+		exact(t, read(t, s), map[string][]zone.Publication{a.id: {pa}, b.id: {pb}})
+
+		pa = simple("www", "192.0.2.3")
+		a.set(t, pa)
+		a.clean(t)
+		exact(t, read(t, s), map[string][]zone.Publication{a.id: {pa}, b.id: {pb}})
+
+		pb.Addresses = pa.Addresses
+		b.set(t, pb)
+		b.clean(t)
+		a.Remove(pa.Host)
+		a.clean(t)
+		exact(t, read(t, s), map[string][]zone.Publication{b.id: {pb}})
+		if st, _ := a.Status(pa.Host); !st.Left || st.Programmed {
+			t.Errorf("%+v", st)
+		}
+		b.Remove(pb.Host)
+		b.clean(t)
+		exact(t, read(t, s), nil)
+		testutil.Eventually(t, 10*time.Second, func() error {
+			if b := read(t, s).Beats; len(b) > 0 {
+				return fmt.Errorf("heartbeats stay: %v", b)
+			}
+			return nil
+		})
+	})
+}

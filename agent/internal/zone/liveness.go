@@ -1,0 +1,140 @@
+package zone
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Periods of silence, by a cluster's own period, after which it is reported, and after which the first of the others may remove it.
+const (
+	ReportAfter = 3
+	RemoveAfter = 6
+)
+
+// Watch times how long clusters' heartbeats have not changed, on the watcher's own monotonic clock: no clocks are compared. The zero
+// value has seen nothing. It is for one goroutine.
+type Watch struct {
+	seen map[string]*seen
+	last time.Time
+}
+
+type seen struct {
+	beat  Beat
+	there bool
+	since time.Time // when it was first seen as it is
+}
+
+// Observe notes a state that was the primary's at now. A watcher that was away for longer than a cluster's period has not seen that
+// cluster's silence, and begins anew with it.
+func (w *Watch) Observe(s *State, now time.Time) {
+	if w.seen == nil {
+		w.seen = map[string]*seen{}
+	}
+	for cluster, b := range s.Beats {
+		x := w.seen[cluster]
+		if x == nil || !x.there || x.beat != b || now.Sub(w.last) > b.Period {
+			w.seen[cluster] = &seen{b, true, now}
+		}
+	}
+	for cluster := range w.seen {
+		if _, ok := s.Beats[cluster]; !ok {
+			delete(w.seen, cluster)
+		}
+	}
+	w.last = now
+}
+
+// Silent returns how long a cluster's heartbeat has not changed, and that in its periods; false for a cluster without one.
+func (w *Watch) Silent(cluster string) (d time.Duration, periods float64, ok bool) {
+	x := w.seen[cluster]
+	if x == nil {
+		return 0, 0, false
+	}
+	d = w.last.Sub(x.since)
+	return d, float64(d) / float64(x.beat.Period), true
+}
+
+// Dead returns the clusters that are to be reported, sorted.
+func (w *Watch) Dead() []string {
+	var dead []string
+	for cluster := range w.seen {
+		if _, n, _ := w.Silent(cluster); n >= ReportAfter {
+			dead = append(dead, cluster)
+		}
+	}
+	slices.Sort(dead)
+	return dead
+}
+
+// Removable returns the dead clusters that me may remove from the state now. While more than a third of all clusters are silent it is
+// none: then it is the network, or me. It is none either unless my own heartbeat changed while the other one's did not. The survivors have
+// an order for each dead cluster, and the one at place n waits n periods longer, so that one acts.
+func (w *Watch) Removable(s *State, me string) []string {
+	dead := w.Dead()
+	clusters := map[string]bool{}
+	for c := range w.seen {
+		clusters[c] = true
+	}
+	for _, h := range s.Hosts {
+		for _, o := range h.Owners {
+			clusters[o] = true
+		}
+	}
+	mine := w.seen[me]
+	if 3*len(dead) > len(clusters) || mine == nil || slices.Contains(dead, me) {
+		return nil
+	}
+	var out []string
+	for _, d := range dead {
+		x := w.seen[d]
+		_, silent, _ := w.Silent(d)
+		if own, _, _ := w.Silent(me); !mine.since.After(x.since) || own > 2*mine.beat.Period {
+			continue
+		}
+		if silent >= float64(RemoveAfter+w.place(d, me, dead)) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// place is me's place in the rendezvous order of the survivors of a dead cluster.
+func (w *Watch) place(dead, me string, all []string) int {
+	n := 0
+	for c := range w.seen {
+		if !slices.Contains(all, c) && c != me && cmp.Or(cmp.Compare(score(dead, c), score(dead, me)), cmp.Compare(c, me)) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func score(dead, survivor string) uint64 {
+	sum := sha256.Sum256([]byte(dead + "/" + survivor))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+// MayRemove reports whether a dead cluster's part of a host may go: the clusters that are not dead have an address there, or a target, and
+// none of the dead one's own addresses works.
+func (h *Host) MayRemove(cluster string, dead []string, works func(Claim) bool) bool {
+	c, ok := h.Claims[cluster]
+	if !ok {
+		return true // bookkeeping without a claim serves nobody
+	}
+	if works != nil && works(c) {
+		return false
+	}
+	for other, o := range h.Claims {
+		if other == cluster || slices.Contains(dead, other) {
+			continue
+		}
+		if o.Target != "" || slices.ContainsFunc(h.Addresses, func(a netip.Addr) bool { return slices.Contains(o.Addresses, a) }) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,136 @@
+package zone
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/miekg/dns"
+)
+
+// BeatAsRead is the prerequisite that a cluster's heartbeat is what the state has: a value, or none.
+func (s *State) BeatAsRead(cluster string) []dns.RR { return s.asRead(s.beat(cluster), dns.TypeTXT) }
+
+// PlanBeat returns the changes that set a cluster's heartbeat.
+func (s *State) PlanBeat(cluster string, b Beat) []dns.RR {
+	name := s.beat(cluster)
+	add := txt(name, b.text())
+	if len(s.sets[name]) == 0 {
+		return []dns.RR{add}
+	}
+	return []dns.RR{bare(name, dns.TypeTXT, dns.ClassANY), add}
+}
+
+// PlanNoBeat returns the changes that take a cluster's heartbeat away; none where there is none.
+func (s *State) PlanNoBeat(cluster string) []dns.RR {
+	name := s.beat(cluster)
+	if len(s.sets[name]) == 0 {
+		return nil
+	}
+	return []dns.RR{bare(name, dns.TypeTXT, dns.ClassANY)}
+}
+
+// Of returns the hosts that a cluster has bookkeeping of, sorted.
+func (s *State) Of(cluster string) []string {
+	var hosts []string
+	for name, h := range s.Hosts {
+		if h.has(cluster) {
+			hosts = append(hosts, name)
+		}
+	}
+	slices.Sort(hosts)
+	return hosts
+}
+
+func (h *Host) has(cluster string) bool {
+	if _, ok := h.Claims[cluster]; ok || slices.Contains(h.Owners, cluster) || h.Levels[cluster] != nil || h.Targets[cluster] != "" {
+		return true
+	}
+	for _, refs := range h.References {
+		if slices.ContainsFunc(refs, func(r Reference) bool { return r.Cluster == cluster }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Dropped returns what a server that said NOERROR did not do of a step, as the state shows that was read after it: names with their
+// types, sorted. What another cluster may have done since is not among it.
+func (s *State) Dropped(st *Step) []string {
+	var left []string
+	for _, rr := range st.Message.Changes {
+		h := rr.Header()
+		name := lower(h.Name)
+		missing := false
+		switch h.Class {
+		case dns.ClassINET:
+			missing = !slices.ContainsFunc(s.sets[name], func(x dns.RR) bool { return dns.IsDuplicate(x, rr) })
+			if s.place(name).kind == strategyName {
+				missing = len(s.sets[name]) == 0
+			}
+		case dns.ClassNONE:
+			if h.Rrtype == dns.TypeTXT { // a reference or an owner's RR: each is its cluster's alone
+				c := dns.Copy(rr)
+				c.Header().Class = dns.ClassINET
+				missing = slices.ContainsFunc(s.sets[name], func(x dns.RR) bool { return dns.IsDuplicate(x, c) })
+			}
+		case dns.ClassANY:
+			missing = s.place(name).kind == claimName && st.Claim == "" && len(s.texts(name)) > 0
+		}
+		if missing {
+			left = append(left, fmt.Sprintf("%s %s", name, dns.TypeToString[h.Rrtype]))
+		}
+	}
+	for _, g := range st.Gone {
+		if s.stray(st.Host, g) {
+			left = append(left, fmt.Sprintf("%s %s", g.Name, dns.TypeToString[typeOf(g.Addr)]))
+		}
+	}
+	slices.Sort(left)
+	return slices.Compact(left)
+}
+
+// stray reports whether an address that was taken from a name is there, and no cluster publishes it there.
+func (s *State) stray(host string, g Gone) bool {
+	if !slices.Contains(s.addresses(g.Name), g.Addr) {
+		return false
+	}
+	h := s.Hosts[host]
+	if h == nil {
+		return true
+	}
+	p := s.place(g.Name)
+	return !slices.ContainsFunc(h.References[g.Addr], func(r Reference) bool {
+		return g.Name == host || p.label == r.Geo || p.label == r.Cluster
+	})
+}
+
+// Growth returns the size of the largest set of addresses that a message adds to, as read and as it would be.
+func (s *State) Growth(m *Message) (before, after int) {
+	type key struct {
+		name   string
+		rrtype uint16
+	}
+	delta := map[key]int{}
+	for _, rr := range m.Changes {
+		if h := rr.Header(); h.Rrtype == dns.TypeA || h.Rrtype == dns.TypeAAAA {
+			switch h.Class {
+			case dns.ClassINET:
+				delta[key{h.Name, h.Rrtype}]++
+			case dns.ClassNONE:
+				delta[key{h.Name, h.Rrtype}]--
+			}
+		}
+	}
+	for k, d := range delta {
+		n := 0
+		for _, rr := range s.sets[k.name] {
+			if rr.Header().Rrtype == k.rrtype {
+				n++
+			}
+		}
+		if d > 0 && n+d > after {
+			before, after = n, n+d
+		}
+	}
+	return before, after
+}
