@@ -1,7 +1,9 @@
 package clustermanifests
 
 import (
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,46 +17,68 @@ import (
 const conf = "../../conf"
 
 // ruleHead stands before the alerts as the operator wants them.
-const ruleHead = `# conf/alerts.yaml, as Prometheus Operator reads rules; make update-golden writes it.
+const ruleHead = `# conf/%s, as Prometheus Operator reads rules; make update-golden writes it.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
-  name: neardns
-  labels: {app.kubernetes.io/name: neardns}
+  name: %[2]s
+  labels: {app.kubernetes.io/name: %[2]s}
 spec:
 `
 
 // The alerts are kept once, in the form that Prometheus itself reads.
 func TestPrometheusRule(t *testing.T) {
-	alerts, err := os.ReadFile(conf + "/alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, groups, ok := strings.Cut(string(alerts), "\ngroups:\n")
-	if !ok {
-		t.Fatal("alerts.yaml has no groups")
-	}
-	var text strings.Builder
-	text.WriteString(ruleHead)
-	for line := range strings.Lines("groups:\n" + groups) {
-		text.WriteString("  " + line)
-	}
-	golden(t, install+"/monitoring/prometheusrule.yaml", text.String())
+	for _, of := range []struct{ file, name, folder string }{
+		{"alerts.yaml", "neardns", "monitoring"},
+		{"placement-alerts.yaml", "neardns-controller", "placement/monitoring"},
+	} {
+		alerts, err := os.ReadFile(conf + "/" + of.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, groups, ok := strings.Cut(string(alerts), "\ngroups:\n")
+		if !ok {
+			t.Fatalf("%s has no groups", of.file)
+		}
+		var text strings.Builder
+		fmt.Fprintf(&text, ruleHead, of.file, of.name)
+		for line := range strings.Lines("groups:\n" + groups) {
+			text.WriteString("  " + line)
+		}
+		golden(t, install+"/"+of.folder+"/prometheusrule.yaml", text.String())
 
-	rule := the[*monitoringv1.PrometheusRule](t, decode(t, "monitoring", render(t, "monitoring")))
-	var plain, operators any
-	if err := yaml.Unmarshal(alerts, &plain); err != nil {
-		t.Fatal(err)
+		rule := the[*monitoringv1.PrometheusRule](t, decode(t, of.folder, render(t, of.folder)))
+		var plain, operators any
+		if err := yaml.Unmarshal(alerts, &plain); err != nil {
+			t.Fatal(err)
+		}
+		spec, err := yaml.Marshal(rule.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(spec, &operators); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(plain, operators); d != "" {
+			t.Errorf("%s: the operator reads other rules (-ours +its):\n%s", of.file, d)
+		}
 	}
-	spec, err := yaml.Marshal(rule.Spec)
-	if err != nil {
-		t.Fatal(err)
+}
+
+// The controller's pods list their port, so the monitor names it.
+func TestControllersPodMonitor(t *testing.T) {
+	monitor := the[*monitoringv1.PodMonitor](t, decode(t, "placement/monitoring", render(t, "placement/monitoring")))
+	deployment := the[*appsv1.Deployment](t, decode(t, "placement", render(t, "placement")))
+	pod := deployment.Spec.Template
+	if d := cmp.Diff(pod.Labels, monitor.Spec.Selector.MatchLabels); d != "" || monitor.Namespace != deployment.Namespace {
+		t.Errorf("it selects other pods, in %s (-pods +selector):\n%s", monitor.Namespace, d)
 	}
-	if err := yaml.Unmarshal(spec, &operators); err != nil {
-		t.Fatal(err)
+	if job := pod.Labels[monitor.Spec.JobLabel]; job != "neardns-controller" {
+		t.Errorf("job %q, which the alerts' tests do not know", job)
 	}
-	if d := cmp.Diff(plain, operators); d != "" {
-		t.Errorf("the operator reads other rules (-ours +its):\n%s", d)
+	port := monitor.Spec.PodMetricsEndpoints[0].Port
+	if port == nil || !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == *port && p.ContainerPort == 9255 }) {
+		t.Errorf("the monitor's port is none of the pods': %v", port)
 	}
 }
 

@@ -20,43 +20,45 @@ func TestRules(t *testing.T) {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	tested := read(t, "../../conf/alerts_test.yaml")
 	names := map[string]bool{}
-	for _, a := range alerts(t) {
-		name, _ := a["alert"].(string)
-		if name == "" || names[name] {
-			t.Errorf("an alert without a name of its own: %v", a)
-		}
-		names[name] = true
-		// promtool fails where it does not fire then.
-		if !strings.Contains(tested, `alertname="`+name+`", alertstate="firing"`) {
-			t.Errorf("%s has no test in which it fires", name)
-		}
-		labels, _ := a["labels"].(object)
-		if severity, _ := labels["severity"].(string); !slices.Contains([]string{"info", "warning", "critical"}, severity) || a["for"] == nil {
-			t.Errorf("%s: severity %q, for %v", name, severity, a["for"])
-		}
-		notes, _ := a["annotations"].(object)
-		for _, key := range []string{"summary", "description", "remedy"} {
-			if text, _ := notes[key].(string); text == "" || key == "remedy" && !strings.Contains(text, "neardns-agent doctor") && name != "NeardnsAbsent" {
-				t.Errorf("%s: %s is %q", name, key, text)
+	for file, doctor := range map[string]bool{alertsSample: true, "../../conf/placement-alerts.yaml": false} {
+		tested := read(t, strings.Replace(file, ".yaml", "_test.yaml", 1))
+		for _, a := range alerts(t, file) {
+			name, _ := a["alert"].(string)
+			if name == "" || names[name] {
+				t.Errorf("an alert without a name of its own: %v", a)
+			}
+			names[name] = true
+			// promtool fails where it does not fire then.
+			if !strings.Contains(tested, `alertname="`+name+`", alertstate="firing"`) {
+				t.Errorf("%s has no test in which it fires", name)
+			}
+			labels, _ := a["labels"].(object)
+			if severity, _ := labels["severity"].(string); !slices.Contains([]string{"info", "warning", "critical"}, severity) || a["for"] == nil {
+				t.Errorf("%s: severity %q, for %v", name, severity, a["for"])
+			}
+			notes, _ := a["annotations"].(object)
+			for _, key := range []string{"summary", "description", "remedy"} {
+				if text, _ := notes[key].(string); text == "" || doctor && key == "remedy" && !strings.Contains(text, "neardns-agent doctor") && name != "NeardnsAbsent" {
+					t.Errorf("%s: %s is %q", name, key, text)
+				}
 			}
 		}
 	}
+	if len(names) < 25 {
+		t.Errorf("only %d alerts", len(names))
+	}
 }
 
-// alerts are the rules of the sample.
-func alerts(t *testing.T) (out []object) {
+// alerts are the rules of a sample.
+func alerts(t *testing.T, file string) (out []object) {
 	t.Helper()
-	groups, _ := readYAML(t, alertsSample)["groups"].([]any)
+	groups, _ := readYAML(t, file)["groups"].([]any)
 	for _, g := range groups {
 		rules, _ := g.(object)["rules"].([]any)
 		for _, r := range rules {
 			out = append(out, r.(object))
 		}
-	}
-	if len(out) < 20 {
-		t.Fatalf("%d alerts", len(out))
 	}
 	return out
 }
@@ -142,7 +144,7 @@ func (s *stand) wantCovered() {
 		return out
 	}
 	var exprs strings.Builder
-	for _, a := range alerts(s.t) {
+	for _, a := range alerts(s.t, alertsSample) {
 		exprs.WriteString(a["expr"].(string) + "\n")
 	}
 	var queries strings.Builder
