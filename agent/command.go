@@ -31,6 +31,7 @@ func commands() []command {
 			"this, too", runNodecache},
 		{"hosts", "[--config FILE] [--host-root DIR]", "keep names of Services in the node's /etc/hosts, for programs below the pods (what install/hosts runs)",
 			runHosts},
+		{"edge", "[--config FILE] [--check]", "serve zones that clusters share, by geo, weight and health (what install/edge runs)", runEdge},
 		{"ready", "[--config FILE | --pod-dir DIR] [--alive]", "whether the agent serves under its leases, or at least runs, for the kubelet's probes",
 			runReady},
 		{"status", "[--config FILE] [--json]", "what is served, under which leases, since when", runStatus},

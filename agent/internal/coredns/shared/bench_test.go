@@ -54,3 +54,26 @@ func BenchmarkServe(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkCompile takes a zone of 100 hosts with 50 clusters each over.
+func BenchmarkCompile(b *testing.B) {
+	var ps []zone.Publication
+	for i := range 100 {
+		for _, p := range crowd() {
+			p.Host = fmt.Sprintf("h%d.%s", i, origin)
+			ps = append(ps, p)
+		}
+	}
+	var records []dns.RR
+	for at := 0; at < len(ps); at += 50 { // of one host: published compares each record with those before
+		records = append(records, published(ps[at:at+50]...)...)
+	}
+	take := shared.New(shared.Options{}).Taker(origin, unwatched)
+	records = append(records, base(b)...)
+	b.ReportMetric(float64(len(records)), "records")
+	for b.Loop() {
+		if err := take(records); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,6 +1,10 @@
 package shared
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/miekg/dns"
+)
 
 // AnswersHelp is the text of the metric of answers.
 const AnswersHelp = answersHelp
@@ -20,3 +24,11 @@ type Client = client
 
 // ClientAt is a client by its address alone.
 func ClientAt(a netip.Addr) Client { return client{address: a} }
+
+// Compile makes a zone of its records.
+func Compile(origin string, records []dns.RR, watch Watch) (*Zone, error) {
+	return compile(origin, records, watch)
+}
+
+// Set has a zone answered.
+func (s *Server) Set(z *Zone) { s.set(z) }

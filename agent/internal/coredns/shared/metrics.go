@@ -29,4 +29,25 @@ func newCounts() *counts {
 }
 
 // Collector is what there is to scrape.
-func (s *Server) Collector() prometheus.Collector { return s.counts.all }
+func (s *Server) Collector() prometheus.Collector { return collector{s} }
+
+type collector struct{ *Server }
+
+func ignoredDesc() *prometheus.Desc {
+	return prometheus.NewDesc("neardns_edge_zone_ignored_records", "TXT records of the zone's bookkeeping that are foreign or broken, and are ignored.",
+		[]string{"zone"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	c.counts.all.Describe(ch)
+	ch <- ignoredDesc()
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	c.counts.all.Collect(ch)
+	for origin, z := range *c.zones.Load() {
+		ch <- prometheus.MustNewConstMetric(ignoredDesc(), prometheus.GaugeValue, float64(z.ignored), origin)
+	}
+}

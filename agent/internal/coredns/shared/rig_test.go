@@ -65,11 +65,7 @@ func unwatched(string, []targets.Check) map[targets.Check]shared.Target { return
 
 func compile(t testing.TB, records []dns.RR) *shared.Zone {
 	t.Helper()
-	state, err := zone.Parse(origin, records)
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := shared.Compile(origin, records, state, unwatched)
+	z, err := shared.Compile(origin, records, unwatched)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ package shared
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -62,16 +63,24 @@ func New(o Options) *Server {
 // SetLocator says where clients are from now on. The server owns it.
 func (s *Server) SetLocator(l *geo.Locator) { s.locator.Store(l) }
 
-// Set has a zone answered, in place of what was set of the same origin.
-func (s *Server) Set(z *Zone) {
+// Taker returns what has a zone answered by records that it is given, in place of those before; it keeps them. An error says what is
+// wrong with them, and changes nothing. It is called by one goroutine at a time.
+func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error {
+	return func(records []dns.RR) error {
+		z, err := compile(origin, records, watch)
+		if err == nil {
+			s.set(z)
+		}
+		return err
+	}
+}
+
+// set has a zone answered.
+func (s *Server) set(z *Zone) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := map[string]*Zone{z.origin: z}
-	for origin, other := range *s.zones.Load() {
-		if origin != z.origin {
-			next[origin] = other
-		}
-	}
+	next := maps.Clone(*s.zones.Load())
+	next[z.origin] = z
 	s.zones.Store(&next)
 }
 

@@ -149,7 +149,7 @@ func TestSubset(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		z, err := shared.Compile(origin, records, state, sick(rng))
+		z, err := shared.Compile(origin, records, sick(rng))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,10 +290,6 @@ func TestHealth(t *testing.T) {
 		Addresses: addresses("192.0.2.5", "192.0.2.6"), Health: check}
 	irish.Health, german.Health = check, check
 	records := append(base(t), published(irish, german, all)...)
-	state, err := zone.Parse(origin, records)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, row := range map[string]struct {
 		sick      []string
 		app, both string
@@ -303,7 +299,7 @@ func TestHealth(t *testing.T) {
 		"a cluster":            {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.6"}, "192.0.2.3", "192.0.2.5"},
 		"all: as if well, all": {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.5", "192.0.2.6"}, "192.0.2.1 192.0.2.2", "192.0.2.5 192.0.2.6"},
 	} {
-		z, err := shared.Compile(origin, records, state, func(of string, checks []targets.Check) map[targets.Check]shared.Target {
+		z, err := shared.Compile(origin, records, func(of string, checks []targets.Check) map[targets.Check]shared.Target {
 			if of != origin || len(checks) != 5 {
 				t.Errorf("%s: watched %s, %v", name, of, checks)
 			}
@@ -374,7 +370,7 @@ neardns_edge_answers_total{reason="refused"} 1
 neardns_edge_answers_total{reason="simple"} 0
 neardns_edge_answers_total{reason="slipped"} 0
 neardns_edge_answers_total{reason="unhealthy"} 0
-`, "# TYPE", "# HELP neardns_edge_answers_total "+shared.AnswersHelp+"\n# TYPE"))); err != nil {
+`, "# TYPE", "# HELP neardns_edge_answers_total "+shared.AnswersHelp+"\n# TYPE")), "neardns_edge_answers_total"); err != nil {
 		t.Error(err)
 	}
 }

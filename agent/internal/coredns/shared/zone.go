@@ -25,7 +25,8 @@ type Zone struct {
 	plain  *file.Zone
 	hosts  map[string]*host // by canonical name; "*.x." for a wildcard
 	soa    *dns.SOA
-	all    []dns.RR // SOA first, for transfers
+	// ignored is how many foreign or broken TXT records its bookkeeping has.
+	ignored int
 }
 
 // host is a name that clusters share.
@@ -65,12 +66,16 @@ type Target interface{ Well() bool }
 // Watch says what is to be probed, and returns the targets that are; see targets.Checker.Set.
 type Watch func(zone string, checks []targets.Check) map[targets.Check]Target
 
-// Compile makes a zone of its records, which it keeps and which hold a SOA. watch is called once.
+// compile makes a zone of its records, which it keeps. watch is called once.
 //
 // Whatever a peer's TXT says, only records of the zone are answered: addresses at the host or at the cluster's own name below klb, and
 // there the alias of a cluster that publishes a hostname.
-func Compile(origin string, rrs []dns.RR, state *zone.State, watch Watch) (*Zone, error) {
-	z := &Zone{origin: dns.CanonicalName(origin), hosts: map[string]*host{}}
+func compile(origin string, rrs []dns.RR, watch Watch) (*Zone, error) {
+	state, err := zone.Parse(origin, rrs)
+	if err != nil {
+		return nil, err
+	}
+	z := &Zone{origin: state.Origin, hosts: map[string]*host{}, ignored: state.Ignored}
 	z.plain = file.NewZone(z.origin, "")
 	for _, rr := range rrs {
 		if soa, ok := rr.(*dns.SOA); ok {
@@ -83,16 +88,10 @@ func Compile(origin string, rrs []dns.RR, state *zone.State, watch Watch) (*Zone
 		if err := z.plain.Insert(dns.Copy(rr)); err != nil { // it changes letters
 			return nil, fmt.Errorf("zone %s: %w", z.origin, err)
 		}
-		z.all = append(z.all, rr)
-	}
-	if z.soa == nil {
-		return nil, fmt.Errorf("zone %s has no SOA", z.origin)
 	}
 	if err := z.plain.Insert(dns.Copy(z.soa)); err != nil {
 		return nil, fmt.Errorf("zone %s: %w", z.origin, err)
 	}
-	z.all = slices.Insert(z.all, 0, dns.RR(z.soa))
-
 	var checks []targets.Check
 	for name, h := range state.Hosts {
 		for _, c := range h.Claims {
@@ -241,9 +240,6 @@ func addressOf(rr dns.RR) netip.Addr {
 	}
 	return a
 }
-
-// Serial is the SOA's.
-func (z *Zone) Serial() uint32 { return z.soa.Serial }
 
 // state tells how a candidate is for a type.
 func (h *host) state(i, family int) choice.State {

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/neardns/neardns/agent/internal/role"
+)
+
+// runEdge is the role `edge`, which runs until ctx ends.
+func runEdge(ctx context.Context, e env, args []string) error {
+	fs := flags(e, "edge")
+	path := fs.String("config", "/etc/neardns/edgeconfig.yaml", "`FILE` with an EdgeConfig")
+	check := fs.Bool("check", false, "check the configuration and end")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	if *check {
+		if err := role.CheckEdge(surroundings(e), *path); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(e.stdout, *path+": good")
+		return err
+	}
+	return role.Edge(ctx, surroundings(e), *path)
+}

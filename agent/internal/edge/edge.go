@@ -1,0 +1,298 @@
+// Package edge keeps a copy of a zone: it transfers the zone from the primary, follows its changes, and keeps it on disk, so that the
+// edge answers with it while the primary is away and after a restart.
+//
+// It owns the zone's file and nothing else. It knows no CoreDNS: whoever it gives the records to answers with them.
+//
+// Failure policy: a zone that was read once is served until another takes its place, without limit in time; its age is shown. A transfer
+// that is not whole, or not of the zone, changes nothing. A disk that cannot be written, or is slow, delays no answer and no transfer.
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/ddns"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// Times of a copy.
+const (
+	pollMost  = 2 * time.Second // from one look at the serial to the next; each is up to a quarter shorter by chance
+	retryMost = 8 * time.Second // where the primary does not answer
+	saveRest  = time.Second     // from one write of the file to the next
+	touchRest = time.Minute     // from one note of "still current" to the next
+	// together bounds one look: a transfer of a large zone over a slow line.
+	together = 2 * time.Minute
+)
+
+// Primary is asked for the zone; see ddns.Client.
+type Primary interface {
+	Serial(ctx context.Context) (uint32, error)
+	AXFR(ctx context.Context) (*ddns.Transfer, error)
+	IXFR(ctx context.Context, since uint32) (*ddns.Transfer, error)
+}
+
+// Serve takes a zone's records over, the SOA first, and keeps them. An error says why they cannot be served; nothing is changed then.
+type Serve func(records []dns.RR) error
+
+// Copy is one zone's copy. Its methods are safe for concurrent use, but for Run.
+type Copy struct {
+	zone     string
+	primary  Primary
+	file     string
+	serve    Serve
+	log      *slog.Logger
+	notified tick.Chan
+
+	changed tick.Chan // there is something to save
+	touched time.Time // the save loop's own
+	counts  counts
+
+	mu      sync.Mutex // guards the fields below
+	records records    // empty: none was read
+	current time.Time  // when the primary last said that these are its records
+	fault   string     // of the last look; "" for none
+	skip    bool       // nothing new to save: as it was read from the file
+}
+
+// counts are of transfers, for the metrics.
+type counts struct{ full, steps, failed atomic.Uint64 }
+
+// New makes a copy of a zone, by its canonical name, that is kept in a file. What the file has is served at once.
+func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Copy {
+	c := &Copy{zone: zone, primary: primary, file: file, serve: serve, log: log.With("zone", zone), notified: tick.New(), changed: tick.New()}
+	list, at, err := load(zone, file)
+	if err == nil && list != nil {
+		err = c.take(list)
+	}
+	switch {
+	case err != nil:
+		c.log.Warn("the zone's file is not used: the zone is transferred anew", "file", file, "err", err)
+	case list != nil:
+		c.current = at
+		c.log.Info("zone read from its file", "serial", c.records.soa.Serial, "age", time.Since(at).Round(time.Second))
+	}
+	c.skip = list != nil
+	return c
+}
+
+// Notify says that the primary has something new. It does not wait.
+func (c *Copy) Notify() { c.notified.Send() }
+
+// Run follows the primary until ctx ends, and saves what it has.
+func (c *Copy) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { c.keep(ctx) })
+	defer wg.Wait()
+	for retry := time.Duration(0); ctx.Err() == nil; {
+		bounded, cancel := context.WithTimeout(ctx, together)
+		err := c.look(bounded)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		c.note(err)
+		wait := pollMost
+		if err != nil {
+			retry = min(max(2*retry, pollMost/2), retryMost)
+			wait = retry
+		} else {
+			retry = 0
+		}
+		timer := time.NewTimer(wait - rand.N(wait/4)) //nolint:gosec // no secret: edges must not ask at once
+		select {
+		case <-ctx.Done():
+		case <-c.notified:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// note keeps what became of a look, and says changes of it.
+func (c *Copy) note(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.fault
+	if c.fault = ""; err != nil {
+		c.fault = err.Error()
+		c.counts.failed.Add(1)
+	} else {
+		c.current = time.Now()
+	}
+	switch {
+	case c.fault == before:
+	case err != nil:
+		c.log.Warn("the zone is not current: the primary cannot be read", "kind", string(ddns.KindOf(err)), "err", err)
+	default:
+		c.log.Info("the zone is current again")
+	}
+}
+
+// look reads what is new.
+func (c *Copy) look(ctx context.Context) error {
+	c.mu.Lock()
+	has := c.records
+	c.mu.Unlock()
+	if has.soa == nil {
+		return c.whole(ctx)
+	}
+	serial, err := c.primary.Serial(ctx)
+	if err != nil || serial == has.soa.Serial {
+		return err
+	}
+	t, err := c.primary.IXFR(ctx, has.soa.Serial)
+	switch {
+	case err != nil && ddns.KindOf(err) != ddns.Unreachable:
+		// A server without increments, or one whose history is another.
+		return c.whole(ctx)
+	case err != nil:
+		return err
+	case t.Full != nil:
+		c.counts.full.Add(1)
+		return c.take(t.Full)
+	case len(t.Steps) == 0: // an older serial than ours: the zone was restored
+		return c.whole(ctx)
+	}
+	next, err := has.apply(t.Steps)
+	if err != nil {
+		c.log.Info("the primary's changes do not fit: the zone is transferred whole", "err", err)
+		return c.whole(ctx)
+	}
+	c.counts.steps.Add(1)
+	return c.take(next.list())
+}
+
+func (c *Copy) whole(ctx context.Context) error {
+	t, err := c.primary.AXFR(ctx)
+	if err != nil {
+		return err
+	}
+	c.counts.full.Add(1)
+	return c.take(t.Full)
+}
+
+// take has records served, and saved later.
+func (c *Copy) take(list []dns.RR) error {
+	next, err := index(c.zone, list)
+	if err != nil {
+		return err
+	}
+	if err := c.serve(next.list()); err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	c.mu.Lock()
+	c.records, c.skip = next, false
+	c.mu.Unlock()
+	c.changed.Send()
+	return nil
+}
+
+// State is how a copy stands.
+type State struct {
+	Zone    string
+	Serial  uint32
+	Records int       // 0: none was read, and the zone is not served
+	Current time.Time // when the primary last said that these are its records
+	Fault   string    // what keeps it from saying so now; "" for nothing
+}
+
+// State returns how the copy stands.
+func (c *Copy) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := State{Zone: c.zone, Records: c.records.count, Current: c.current, Fault: c.fault}
+	if c.records.soa != nil {
+		s.Serial = c.records.soa.Serial
+	}
+	return s
+}
+
+// records are a zone's, by name.
+type records struct {
+	soa   *dns.SOA
+	names map[string][]dns.RR // canonical; without the SOA
+	count int
+}
+
+// index takes a zone's records apart. The SOA may stand there twice, as in a transfer.
+func index(zone string, list []dns.RR) (records, error) {
+	r := records{names: make(map[string][]dns.RR, len(list)/2)}
+	for _, rr := range list {
+		name := dns.CanonicalName(rr.Header().Name)
+		if !dns.IsSubDomain(zone, name) {
+			return records{}, fmt.Errorf("%s is not in the zone", name)
+		}
+		if soa, ok := rr.(*dns.SOA); ok {
+			if name != zone || r.soa != nil && r.soa.Serial != soa.Serial {
+				return records{}, fmt.Errorf("an SOA of %s with serial %d is not the zone's", name, soa.Serial)
+			}
+			r.soa = soa
+			continue
+		}
+		r.names[name] = append(r.names[name], rr)
+		r.count++
+	}
+	if r.soa == nil {
+		return records{}, errors.New("no SOA: the zone is not whole")
+	}
+	r.count++
+	return r, nil
+}
+
+// list are the records with the SOA first, each name's together.
+func (r records) list() []dns.RR {
+	out := make([]dns.RR, 0, r.count)
+	out = append(out, r.soa)
+	for _, set := range r.names {
+		out = append(out, set...)
+	}
+	return out
+}
+
+// errNotNext is of a step that does not begin where the records are.
+var errNotNext = errors.New("a change does not begin where the zone is")
+
+// apply returns the records after steps; r stays as it is.
+func (r records) apply(steps []ddns.Delta) (records, error) {
+	next := records{soa: r.soa, names: make(map[string][]dns.RR, len(r.names)), count: r.count}
+	for name, set := range r.names {
+		next.names[name] = slices.Clip(set) // whoever appends to it gets another
+	}
+	for _, s := range steps {
+		if s.From != next.soa.Serial {
+			return records{}, errNotNext
+		}
+		for _, rr := range s.Deleted {
+			name := dns.CanonicalName(rr.Header().Name)
+			set := next.names[name]
+			at := slices.IndexFunc(set, func(o dns.RR) bool { return dns.IsDuplicate(o, rr) })
+			if at < 0 {
+				return records{}, fmt.Errorf("%w: it deletes %s", errNotNext, rr)
+			}
+			next.names[name] = slices.Concat(set[:at], set[at+1:])
+			next.count--
+		}
+		for _, rr := range s.Added {
+			name := dns.CanonicalName(rr.Header().Name)
+			if slices.ContainsFunc(next.names[name], func(o dns.RR) bool { return dns.IsDuplicate(o, rr) }) {
+				return records{}, fmt.Errorf("%w: it adds %s", errNotNext, rr)
+			}
+			next.names[name] = append(next.names[name], rr)
+			next.count++
+		}
+		soa, _ := dns.Copy(next.soa).(*dns.SOA) // steps have no SOA but for its serial
+		soa.Serial = s.To
+		next.soa = soa
+	}
+	return next, nil
+}

@@ -1,0 +1,317 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/agent/internal/ddns"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const zone = "shared.example."
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func rr(text string) dns.RR {
+	out, err := dns.NewRR(text)
+	if err != nil {
+		panic(err)
+	}
+	return out
+}
+
+// version is a zone with a serial and one address for each of names.
+func version(serial int, names ...string) []dns.RR {
+	out := []dns.RR{rr(fmt.Sprintf("%s 60 IN SOA ns.%s h.%s %d 60 60 3600 60", zone, zone, zone, serial)), rr(zone + " 60 IN NS ns." + zone)}
+	for _, n := range names {
+		out = append(out, rr(n+"."+zone+" 60 IN A 192.0.2.1"))
+	}
+	return out
+}
+
+// primary is one that tests script. It is safe for concurrent use.
+type primary struct {
+	mu         sync.Mutex
+	now        []dns.RR
+	steps      map[uint32]*ddns.Transfer // by the serial that is asked since
+	fails      error
+	asked      []string
+	serialOnly error
+}
+
+func (p *primary) set(change func(*primary)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(p)
+}
+
+func (p *primary) note(what string) error {
+	p.asked = append(p.asked, what)
+	return p.fails
+}
+
+func (p *primary) Serial(context.Context) (uint32, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now[0].(*dns.SOA).Serial, p.note("serial")
+}
+
+func (p *primary) AXFR(context.Context) (*ddns.Transfer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.note("axfr"); err != nil {
+		return nil, err
+	}
+	return &ddns.Transfer{Serial: p.now[0].(*dns.SOA).Serial, Full: p.now}, nil
+}
+
+func (p *primary) IXFR(_ context.Context, since uint32) (*ddns.Transfer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.note("ixfr"); err != nil {
+		return nil, err
+	}
+	if t := p.steps[since]; t != nil {
+		return t, nil
+	}
+	return &ddns.Transfer{Serial: p.now[0].(*dns.SOA).Serial}, nil
+}
+
+// served is what was given to be served.
+type served struct {
+	mu   sync.Mutex
+	last []string
+	n    int
+}
+
+func texts(list []dns.RR) (out []string) {
+	for _, r := range list {
+		out = append(out, r.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (s *served) serve(list []dns.RR) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last, s.n = texts(list), s.n+1
+	return nil
+}
+
+func (s *served) check(t *testing.T, when string, want []dns.RR) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if diff := cmp.Diff(texts(want), s.last); diff != "" {
+		t.Errorf("%s: %s", when, diff)
+	}
+}
+
+// run has a copy follow a primary until the test ends.
+func run(t *testing.T, c *Copy) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func sleep(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // the bubble's clock
+	synctest.Wait()
+}
+
+// TestFollow: whole, then by steps, whole again where steps do not fit or the zone was restored, kept while the primary is away.
+func TestFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, s := &primary{now: version(1, "a"), steps: map[uint32]*ddns.Transfer{}}, &served{}
+		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
+		if c.State().Records != 0 || s.n != 0 {
+			t.Fatal("served before it was read")
+		}
+		stop := run(t, c)
+		defer stop()
+		sleep(time.Second)
+		s.check(t, "first", version(1, "a"))
+		change := func(when string, within time.Duration, f func(*primary)) {
+			t.Helper()
+			p.set(f)
+			sleep(within)
+			p.mu.Lock()
+			want := p.now
+			p.mu.Unlock()
+			s.check(t, when, want)
+		}
+		change("by steps", pollMost, func(p *primary) {
+			p.now, p.asked = version(3, "b", "c"), nil
+			p.steps[1] = &ddns.Transfer{Serial: 3, Steps: []ddns.Delta{
+				{From: 1, To: 2, Added: []dns.RR{rr("b." + zone + " 60 IN A 192.0.2.1")}},
+				{From: 2, To: 3, Deleted: []dns.RR{rr("A." + zone + " 30 IN A 192.0.2.1")}, Added: []dns.RR{rr("c." + zone + " 60 IN A 192.0.2.1")}}}}
+		})
+		p.set(func(p *primary) {
+			if slices.Contains(p.asked, "axfr") {
+				t.Errorf("asked %v for steps", p.asked)
+			}
+		})
+		change("steps that do not fit", pollMost, func(p *primary) {
+			p.now = version(4, "d")
+			p.steps[3] = &ddns.Transfer{Serial: 4, Steps: []ddns.Delta{{From: 3, To: 4, Deleted: []dns.RR{rr("x." + zone + " 60 IN A 192.0.2.1")}}}}
+		})
+		change("steps with a gap", pollMost, func(p *primary) {
+			p.now = version(6, "e")
+			p.steps[4] = &ddns.Transfer{Serial: 6, Steps: []ddns.Delta{{From: 5, To: 6}}}
+		})
+		change("what is there already", pollMost, func(p *primary) {
+			p.now = version(7, "f")
+			p.steps[6] = &ddns.Transfer{Serial: 7, Steps: []ddns.Delta{{From: 6, To: 7, Added: []dns.RR{rr("e." + zone + " 60 IN A 192.0.2.1")}}}}
+		})
+		change("restored from a backup", pollMost, func(p *primary) { p.now = version(2, "old") })
+		last := version(2, "old")
+		p.set(func(p *primary) { p.fails = errors.New("away") })
+		sleep(24 * time.Hour)
+		s.check(t, "away for a day", last)
+		if age := time.Since(c.State().Current); age < 24*time.Hour-10*time.Second || c.State().Fault == "" {
+			t.Errorf("age %s, fault %q after a day", age, c.State().Fault)
+		}
+		change("back", retryMost, func(p *primary) { p.fails, p.now = nil, version(9, "back") })
+		if age := time.Since(c.State().Current); age > retryMost || c.State().Fault != "" {
+			t.Errorf("age %s, fault %q", age, c.State().Fault)
+		}
+		p.set(func(p *primary) { p.now = version(10, "told") })
+		c.Notify()
+		synctest.Wait() // at once: no time passes
+		s.check(t, "notified", version(10, "told"))
+	})
+}
+
+// TestFaulty: what is no whole zone changes nothing.
+func TestFaulty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, s := &primary{now: version(1, "a")}, &served{}
+		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
+		stop := run(t, c)
+		defer stop()
+		sleep(time.Second)
+		for name, list := range map[string][]dns.RR{
+			"a record of another zone": append(version(2), rr("a.example. 60 IN A 192.0.2.1")),
+			"another zone's SOA":       {version(2)[0], rr("other." + zone + " 60 IN SOA a. b. 2 1 1 1 1")},
+			"two serials":              append(version(2), version(3)...),
+		} {
+			p.set(func(p *primary) { p.now = list })
+			sleep(10 * time.Second)
+			s.check(t, name, version(1, "a"))
+			if c.State().Fault == "" {
+				t.Errorf("%s: nothing is said", name)
+			}
+		}
+	})
+}
+
+// TestFile: a restart serves what was kept, at its age; a file that is damaged is none.
+func TestFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sub", "z.zone")
+	p, s := &primary{now: append(version(1, "a"), rr(`t.`+zone+` 60 IN TXT "quote \" semicolon ; backslash \\ \007" "two"`), rr("u."+zone+" 60 IN TYPE65280 \\# 2 abcd"))}, &served{}
+	c := New(quiet, zone, file, p, s.serve)
+	stop := run(t, c)
+	for c.State().Records == 0 {
+		time.Sleep(time.Millisecond) //nolint:forbidigo // the first look
+	}
+	stop() // saves
+	old := time.Now().Add(-3 * time.Hour)
+	if err := os.Chtimes(file, old, old); err != nil {
+		t.Fatal(err)
+	}
+	again := &served{}
+	c = New(quiet, zone, file, &primary{fails: errors.New("away")}, again.serve)
+	again.check(t, "after a restart", p.now)
+	if age := time.Since(c.State().Current); age < 3*time.Hour || age > 3*time.Hour+time.Minute {
+		t.Errorf("age %s, want three hours", age)
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"cut": string(whole[:len(whole)/2]), "empty": "", "of another zone": strings.ReplaceAll(string(whole), zone, "other.example."),
+		"not a zone": "hello\n" + lastLine + "\n", "an include": "$INCLUDE /etc/passwd\n" + string(whole)} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		bad := &served{}
+		if c := New(quiet, zone, file, p, bad.serve); bad.n != 0 || c.State().Records != 0 {
+			t.Errorf("%s: it was served", name)
+		}
+	}
+	// A folder that cannot be written keeps nobody from being served.
+	s = &served{}
+	c = New(quiet, zone, filepath.Join("/proc/nowhere", "z.zone"), p, s.serve)
+	stop = run(t, c)
+	for c.State().Records == 0 {
+		time.Sleep(time.Millisecond) //nolint:forbidigo // the first look
+	}
+	stop()
+	s.check(t, "without a disk", p.now)
+}
+
+// FuzzParse: a file is refused or gives records that are printed and read the same.
+func FuzzParse(f *testing.F) {
+	var b strings.Builder
+	if err := print(&b, version(1, "a")); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.String())
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := parse(zone, text)
+		if err != nil {
+			return
+		}
+		r, err := index(zone, list)
+		if err != nil {
+			return
+		}
+		if n := len(r.list()); n != r.count {
+			t.Fatalf("%d records, counted %d", n, r.count)
+		}
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	s := &served{}
+	read := New(quiet, zone, filepath.Join(t.TempDir(), "a"), &primary{now: version(7, "a")}, s.serve)
+	if err := read.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	read.note(nil)
+	never := New(quiet, "never.example.", filepath.Join(t.TempDir(), "b"), &primary{fails: errors.New("away")}, s.serve)
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(Collector([]*Copy{read, never}))
+	if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	if n := testutil.CollectAndCount(Collector([]*Copy{read, never}), "neardns_edge_zone_serial", "neardns_edge_zone_age_seconds"); n != 2 {
+		t.Errorf("%d series of what was read, want 2: a zone that was never read has neither serial nor age", n)
+	}
+}

@@ -1,0 +1,56 @@
+package edge
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const namespace = "neardns"
+
+// Collector is what there is to scrape of all copies. Zones are the configuration's, and few.
+func Collector(copies []*Copy) prometheus.Collector { return collector(copies) }
+
+type collector []*Copy
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_edge_"+name, help, append([]string{"zone"}, labels...), nil)
+}
+
+func serialDesc() *prometheus.Desc {
+	return desc("zone_serial", "Serial of the zone as it is served; none where it was never read.")
+}
+
+func ageDesc() *prometheus.Desc {
+	return desc("zone_age_seconds", "How long ago the primary last said that the zone is as it is served; none where it was never read.")
+}
+
+func recordsDesc() *prometheus.Desc {
+	return desc("zone_records", "Records of the zone as it is served; 0 where it was never read and is not served.")
+}
+
+func transfersDesc() *prometheus.Desc {
+	return desc("zone_transfers_total", "What was read of the primary: the zone whole (full), what changed (steps), or nothing, as it failed (failed).", "result")
+}
+
+// Describe implements prometheus.Collector.
+func (collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{serialDesc(), ageDesc(), recordsDesc(), transfersDesc()} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	for _, one := range c {
+		s := one.State()
+		ch <- prometheus.MustNewConstMetric(recordsDesc(), prometheus.GaugeValue, float64(s.Records), s.Zone)
+		if s.Records > 0 {
+			ch <- prometheus.MustNewConstMetric(serialDesc(), prometheus.GaugeValue, float64(s.Serial), s.Zone)
+			ch <- prometheus.MustNewConstMetric(ageDesc(), prometheus.GaugeValue, max(0, time.Since(s.Current).Seconds()), s.Zone)
+		}
+		for result, n := range map[string]uint64{"full": one.counts.full.Load(), "steps": one.counts.steps.Load(), "failed": one.counts.failed.Load()} {
+			ch <- prometheus.MustNewConstMetric(transfersDesc(), prometheus.CounterValue, float64(n), s.Zone, result)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package edge_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/integration/programs"
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+)
+
+var agent = programs.Of("neardns-agent")
+
+func TestMain(m *testing.M) { agent.Main(m) }
+
+// node is a namespace with addresses of the Internet's, of which none leads out.
+func node(t *testing.T, addresses ...string) *testutil.NetNS {
+	t.Helper()
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "edge")
+	for _, a := range addresses {
+		ns.Run("ip", "addr", "add", a, "dev", "lo")
+	}
+	return ns
+}
+
+// edge is a running edge in a namespace.
+type edge struct {
+	t      *testing.T
+	ns     *testutil.NetNS
+	folder string
+	at     string // its address
+	*testutil.Process
+}
+
+// start runs an edge of the zone of a primary. more is the rest of its configuration.
+func start(t *testing.T, ns *testutil.NetNS, at string, primary *zoneserver.Server, more string) *edge {
+	t.Helper()
+	if err := agent.Make(); err != nil {
+		t.Fatal(err)
+	}
+	e := &edge{t: t, ns: ns, folder: t.TempDir(), at: at}
+	key := primary.Edge()
+	for name, text := range map[string]string{"name": key.Name, "secret": key.Secret, "config.yaml": fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
+kind: EdgeConfig
+listen: {dns: [%s], metrics: "%[1]s:9253", health: "%[1]s:9254"}
+zones:
+- name: %s
+  primary: "%s"
+  key: %s
+  targets: [203.0.113.0/24]
+  notify: [%[1]s] # in one namespace a server's own address is its source to this one
+stateDir: %[4]s/state
+%s`, at, primary.Zone(), primary.Addr(), e.folder, more)} {
+		if err := os.WriteFile(filepath.Join(e.folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.run()
+	return e
+}
+
+// run starts the program, again after its end, and waits until it answers.
+func (e *edge) run() {
+	e.t.Helper()
+	e.Process = e.ns.StartCmd(exec.CommandContext(e.t.Context(), agent.Path("neardns-agent"), "edge", "--config", filepath.Join(e.folder, "config.yaml")))
+	testutil.Eventually(e.t, 20*time.Second, func() error {
+		if code, text := e.get("9254/readyz"); code != http.StatusOK {
+			return fmt.Errorf("readyz: %d %s\n%s", code, text, e.Output())
+		}
+		return nil
+	})
+}
+
+// get reads an HTTP endpoint of the edge.
+func (e *edge) get(portAndPath string) (code int, text string) {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: e.dial}}
+	r, err := client.Get("http://" + e.at + ":" + portAndPath)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer r.Body.Close()
+	var b strings.Builder
+	if _, err := fmt.Fprint(&b, ""); err != nil {
+		return 0, err.Error()
+	}
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := r.Body.Read(buf)
+		b.Write(buf[:n])
+		if err != nil {
+			break
+		}
+	}
+	return r.StatusCode, b.String()
+}
+
+// dial connects from within the namespace.
+func (e *edge) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	e.ns.Do(func() { conn, err = new(net.Dialer).DialContext(ctx, network, address) })
+	return conn, err
+}
+
+// ask puts one question over UDP.
+func (e *edge) ask(m *dns.Msg) (*dns.Msg, error) {
+	conn, err := e.dial(e.t.Context(), "udp", net.JoinHostPort(e.at, "53"))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	answer, _, err := (&dns.Client{Timeout: 2 * time.Second}).ExchangeWithConn(m, &dns.Conn{Conn: conn, UDPSize: 4096})
+	return answer, err
+}
+
+// addresses asks for a host's addresses.
+func (e *edge) addresses(host string) (out []string, err error) {
+	m, err := e.ask(new(dns.Msg).SetQuestion(host, dns.TypeA))
+	if err != nil {
+		return nil, err
+	}
+	for _, rr := range m.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			out = append(out, a.A.String())
+		}
+	}
+	return out, nil
+}
+
+// primary starts a zone server at 192.0.2.53 of a namespace.
+func primary(t *testing.T, ns *testutil.NetNS, kind zoneserver.Kind, notify ...netip.AddrPort) *zoneserver.Server {
+	t.Helper()
+	zoneserver.Require(t, kind)
+	var filler []string // BIND transfers a zone whole where that is shorter than its changes
+	for i := range 100 {
+		filler = append(filler, fmt.Sprintf("filler%d 30 IN TXT \"records that stay\"", i))
+	}
+	return zoneserver.Start(t, kind, zoneserver.Config{In: ns, Address: netip.MustParseAddr("192.0.2.53"), Notify: notify, Records: filler})
+}
+
+// publication is what one cluster publishes of one host.
+type publication struct {
+	host, cluster string // the host relative to the zone
+	strategy      string // simple, loadbalanced
+	geo           string
+	check         []string // the health check's strings in the claim
+	addresses     []string
+}
+
+// records are a publication's, but for the bookkeeping that only writers read.
+func (p publication) records(t *testing.T, origin string) (out []dns.RR) {
+	t.Helper()
+	claim := []string{"v=1", "gen=1", "inst=one", "weight=1"}
+	if p.geo != "" {
+		claim = append(claim, "geo="+p.geo)
+	}
+	claim = append(append(claim, p.check...), "addr="+strings.Join(p.addresses, ","))
+	text := func(name string, strs ...string) string {
+		return name + `. 30 IN TXT "` + strings.Join(strs, `" "`) + `"`
+	}
+	lines := []string{text(p.host+"."+p.cluster+"._neardns."+origin, claim...), text(p.host+".s._shared._neardns."+origin, "v=1", "strategy="+p.strategy, "ttl=30")}
+	for _, a := range p.addresses {
+		lines = append(lines, p.host+"."+origin+". 30 IN A "+a)
+	}
+	for _, line := range lines {
+		rr, err := dns.NewRR(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, rr)
+	}
+	return out
+}
+
+// publish writes a publication into a primary's zone.
+func publish(t *testing.T, s *zoneserver.Server, p publication) {
+	t.Helper()
+	m := new(dns.Msg).SetUpdate(s.Zone())
+	m.Insert(p.records(t, strings.TrimSuffix(s.Zone(), ".")))
+	k := s.Operator()
+	m.SetTsig(k.Name, dns.HmacSHA256, 300, time.Now().Unix())
+	conn, err := s.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.TsigSecret = map[string]string{k.Name: k.Secret}
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if err := conn.WriteMsg(m); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := conn.ReadMsg(); err != nil || answer.Rcode != dns.RcodeSuccess {
+		t.Fatalf("%s: update: %v, %v", s.Kind(), answer, err)
+	}
+}
