@@ -53,9 +53,10 @@ const (
 	clusterStaleTerms = "verify 0s 5s 5s"
 )
 
-// What is fetched anew before it ends: names with three hits less than a minute apart, when a fifth of the TTL is left. A
-// TTL of 5 s, kube-dns's least, leaves a second for it; three hits spare the upstream the names that are asked for by chance.
-const prefetchTerms = "prefetch 3 1m 20%"
+// What is fetched anew before it ends: names, denied ones too, with three hits less than a minute apart, by the first hit when 9 % of
+// the TTL are left. A name that is asked on then costs the upstream at most a tenth more questions than if it were left to expire (1 of
+// 0.91); a TTL of 5 s, kube-dns's least, leaves 450 ms for the answer. Three hits spare the upstream what is asked for by chance.
+const prefetchTerms = "prefetch 3 1m 9%"
 
 // The longest that an answer is kept, as in CoreDNS, and the shortest. CoreDNS's five seconds would make answers live
 // longer than their owner said. What kube-dns says is kept for half a minute, as NodeLocal DNSCache and kube-dns's own cache

@@ -57,7 +57,7 @@ func BenchmarkHit(b *testing.B) {
 
 func benchHits(b *testing.B, s *server.Server) {
 	cfg := server.Config{Connections: 1024, Config: chain.Config{Misses: 1024, Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 45353,
-		Override: ". {\n cache {\n  rotate\n  prefetch 3 1m 20%\n }\n template IN A {\n  answer \"{{ .Name }} 3600 IN A 192.0.2.1\"\n }\n}\n"}}
+		Override: ". {\n cache {\n  rotate\n  prefetch 3 1m 9%\n }\n template IN A {\n  answer \"{{ .Name }} 3600 IN A 192.0.2.1\"\n }\n}\n"}}
 	if err := s.Start(b.Context(), cfg); err != nil {
 		b.Fatal(err)
 	}

@@ -47,9 +47,9 @@ func BenchmarkHandler(b *testing.B) {
 			return &ourProcess{store: store, metrics: newMetrics(store)}
 		}
 		handler := func(b *testing.B) plugin.Handler {
-			block := "cache {\n prefetch 3 1m 20%\n}"
+			block := "cache {\n prefetch 3 1m 9%\n}"
 			if sub.name == "ours" { // as the agent renders it
-				block = "cache {\n prefetch 3 1m 20%\n rotate\n}"
+				block = "cache {\n prefetch 3 1m 9%\n rotate\n}"
 			}
 			c := caddy.NewTestController("dns", block)
 			c.ServerBlockKeys = []string{"."}

@@ -109,7 +109,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	if left <= 0 {
 		return c.stale(ctx, w, r, &a, e, s)
 	}
-	if c.prefetch > 0 && e.Hit(now, c.gap) >= c.prefetch && left <= c.early(e) && c.mayRefresh(e, now, earlyRecheck) {
+	if c.prefetch > 0 && e.Hit(now, c.gap) >= c.prefetch && c.early(e, now) && c.mayRefresh(e, now, earlyRecheck) {
 		c.refresh(ctx, nil, r, &a, e, s)
 	}
 	ttl := uint32(left)
@@ -182,8 +182,12 @@ func (c *Cache) sayable(e *wire.Entry, left int) bool {
 	return true
 }
 
-// early is from how many seconds left on a popular answer is fetched anew.
-func (c *Cache) early(e *wire.Entry) int { return (int(e.TTL())*c.percentage + 99) / 100 }
+// early reports whether a popular answer is to be fetched anew: so much of its TTL is over, to the nanosecond. CoreDNS counts whole
+// seconds; of a TTL of 5 s that would be a fifth at least, and a fifth more questions to the upstream.
+func (c *Cache) early(e *wire.Entry, now wire.Instant) bool {
+	ttl := time.Duration(e.TTL()) * time.Second
+	return ttl-time.Duration(now-e.Stored()) <= ttl/100*time.Duration(c.percentage)
+}
 
 // stale answers with what has ended, or with what the upstream says now if that is to be waited for.
 func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, e *wire.Entry, s *series) (int, error) {

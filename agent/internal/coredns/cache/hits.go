@@ -41,7 +41,7 @@ func (h *hits) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
 	if e == nil || left <= 0 { // who says what is stale looks at the upstream, too
 		return b, query.Miss, false
 	}
-	if c.prefetch > 0 && left <= c.early(e) && e.Hits(now, c.gap) >= c.prefetch {
+	if c.prefetch > 0 && c.early(e, now) && e.Hits(now, c.gap) >= c.prefetch {
 		return b, query.Miss, false // to be fetched anew, which is the chain's
 	}
 	size := dns.MinMsgSize

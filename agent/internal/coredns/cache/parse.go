@@ -193,8 +193,8 @@ func (p *policy) readPrefetch(c *caddy.Controller, args []string) error {
 	if len(args) > 2 {
 		number, isPercentage := strings.CutSuffix(args[2], "%")
 		n, err := strconv.Atoi(number)
-		if err != nil || !isPercentage || n < 10 || n > 90 {
-			return c.Errf("prefetch %q: write a percentage from 10%% to 90%%", args[2])
+		if err != nil || !isPercentage || n < 1 || n > 90 {
+			return c.Errf("prefetch %q: write a percentage from 1%% to 90%%", args[2])
 		}
 		p.percentage = n
 	}
