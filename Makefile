@@ -92,15 +92,17 @@ bin/tools/demo: FORCE
 
 # The zone servers that shared zones are tried with; pkg/testutil/zoneserver names the same.
 ZONESERVERS := named:bind9 knotd:knot pdns_server:pdns-backend-sqlite3 pdnsutil:pdns-server sqlite3:sqlite3
+# Where addresses are, and a reader to compare with (agent/internal/geo).
+GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin
 test: deps build tools ## all tests: unit, race, real kernel, the fuzz targets' stored inputs (as root)
-	@integration/tools/deps $(ZONESERVERS)
+	@integration/tools/deps $(ZONESERVERS) $(GEODATA)
 	@$(BUILT) $(TESTRUN) -race $(LANES) -timeout $(TESTTIMEOUT) -again 4 -longest 40 -allowed-skips .ci/allowed-skips $(PKGS)
 
 test-unit: ## tests that need nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)
 
 test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
-	@integration/tools/deps $(ZONESERVERS)
+	@integration/tools/deps $(ZONESERVERS) $(GEODATA)
 	@$(BUILT) NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) $(LANES) -timeout $(TESTTIMEOUT) $(PKGS)
 
 test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman, CRI-O's calls, cnitool (as root)

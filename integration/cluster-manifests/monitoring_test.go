@@ -31,6 +31,7 @@ func TestPrometheusRule(t *testing.T) {
 	for _, of := range []struct{ file, name, folder string }{
 		{"alerts.yaml", "neardns", "monitoring"},
 		{"placement-alerts.yaml", "neardns-controller", "placement/monitoring"},
+		{"edge-alerts.yaml", "neardns-edge", "edge/monitoring"},
 	} {
 		alerts, err := os.ReadFile(conf + "/" + of.file)
 		if err != nil {
@@ -78,6 +79,20 @@ func TestControllersPodMonitor(t *testing.T) {
 	}
 	port := monitor.Spec.PodMetricsEndpoints[0].Port
 	if port == nil || !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == *port && p.ContainerPort == 9255 }) {
+		t.Errorf("the monitor's port is none of the pods': %v", port)
+	}
+}
+
+// The edges' pods list their port, too.
+func TestEdgesPodMonitor(t *testing.T) {
+	monitor := the[*monitoringv1.PodMonitor](t, decode(t, "edge/monitoring", render(t, "edge/monitoring")))
+	set := the[*appsv1.StatefulSet](t, decode(t, "edge", render(t, "edge")))
+	pod := set.Spec.Template
+	if d := cmp.Diff(pod.Labels, monitor.Spec.Selector.MatchLabels); d != "" || monitor.Namespace != set.Namespace {
+		t.Errorf("it selects other pods, in %s (-pods +selector):\n%s", monitor.Namespace, d)
+	}
+	port := monitor.Spec.PodMetricsEndpoints[0].Port
+	if port == nil || !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == *port && p.ContainerPort == 9273 }) {
 		t.Errorf("the monitor's port is none of the pods': %v", port)
 	}
 }

@@ -1,0 +1,164 @@
+package geo_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/maxmind/mmdbwriter"
+	"github.com/maxmind/mmdbwriter/mmdbtype"
+
+	"github.com/neardns/neardns/agent/internal/geo"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// torRanges are Debian's ranges of addresses by country, IPv4 and IPv6 (tor-geoipdb).
+func torRanges(t *testing.T, each func(from, to netip.Addr, country string)) {
+	t.Helper()
+	for _, name := range []string{"geoip", "geoip6"} {
+		f, err := os.Open(filepath.Join("/usr/share/tor", name))
+		if err != nil {
+			testutil.Skip(t, "needs Debian's package tor-geoipdb")
+		}
+		defer f.Close()
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			fields := strings.Split(lines.Text(), ",")
+			if strings.HasPrefix(lines.Text(), "#") || len(fields) != 3 || len(fields[2]) != 2 || fields[2] == "??" {
+				continue
+			}
+			each(torAddress(t, fields[0]), torAddress(t, fields[1]), fields[2])
+		}
+	}
+}
+
+// torAddress reads an address of the file: IPv4 as a number.
+func torAddress(t *testing.T, text string) netip.Addr {
+	t.Helper()
+	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(n))))
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// TestOracle compares places in a database of real ranges with what mmdblookup says, MaxMind's own program. Usually it takes every 50th
+// range and 300 addresses; NEARDNS_GEO_ADDRESSES=100000 takes all ranges and so many addresses, which takes ten minutes.
+func TestOracle(t *testing.T) {
+	if _, err := exec.LookPath("mmdblookup"); err != nil {
+		testutil.Skip(t, "needs Debian's package mmdb-bin")
+	}
+	addresses, err := strconv.Atoi(os.Getenv("NEARDNS_GEO_ADDRESSES"))
+	every := 1
+	if err != nil {
+		addresses, every = 300, 50
+	}
+	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "GeoLite2-Country", RecordSize: 28, IncludeReservedNetworks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var edges []netip.Addr // of ranges: where a lookup is wrong by one
+	ranges, skipped, read := 0, 0, 0
+	torRanges(t, func(from, to netip.Addr, country string) {
+		if read++; read%every > 0 {
+			return
+		}
+		record := mmdbtype.Map{"country": mmdbtype.Map{"iso_code": mmdbtype.String(country)}}
+		if err := w.InsertRange(net.IP(from.AsSlice()), net.IP(to.AsSlice()), record); err != nil {
+			skipped++ // 2002::/16 and its like are aliases of IPv4 in the format
+			return
+		}
+		ranges++
+		edges = append(edges, from, to, to.Next(), from.Prev())
+	})
+	if skipped > ranges/1000 {
+		t.Errorf("%d of %d ranges could not be written", skipped, ranges)
+	}
+	var b bytes.Buffer
+	if _, err := w.WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "tor.mmdb")
+	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, err := geo.ReadDatabase(b.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &geo.Locator{Database: d}
+	rng := rand.New(rand.NewPCG(15, 13))
+	ask := make(chan netip.Addr)
+	var wg sync.WaitGroup
+	var found sync.Map
+	for range 4 {
+		wg.Go(func() {
+			for a := range ask {
+				want, err := mmdblookup(t, file, a)
+				if err != nil {
+					t.Errorf("%s: %v", a, err)
+					continue
+				}
+				got := ""
+				if p, bits := l.Locate(a); len(p) > 0 {
+					got = strings.ToUpper(p[0])
+					if bits > a.BitLen() || bits == 0 {
+						t.Errorf("%s: %d bits", a, bits)
+					}
+				}
+				if got != want {
+					t.Errorf("%s: %q, mmdblookup says %q", a, got, want)
+				}
+				found.Store(want, true)
+			}
+		})
+	}
+	for i := range addresses {
+		a := edges[rng.IntN(len(edges))]
+		if i%2 == 0 && a.IsValid() { // anywhere in its neighbourhood
+			raw := a.AsSlice()
+			raw[len(raw)-1-rng.IntN(2)] ^= byte(rng.IntN(256))
+			a, _ = netip.AddrFromSlice(raw)
+		}
+		if a.IsValid() {
+			ask <- a
+		}
+	}
+	close(ask)
+	wg.Wait()
+	countries := 0
+	found.Range(func(any, any) bool { countries++; return true })
+	t.Logf("%d ranges (%d aliases left out), %d addresses, %d countries", ranges, skipped, addresses, countries)
+	if countries < 20 {
+		t.Errorf("only %d countries were met", countries)
+	}
+}
+
+var isoCode = regexp.MustCompile(`"([A-Z]{2})" <utf8_string>`)
+
+// mmdblookup asks for an address's country; "" for none.
+func mmdblookup(t *testing.T, file string, a netip.Addr) (string, error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "mmdblookup", "--file", file, "--ip", a.String(), "country", "iso_code").CombinedOutput()
+	if m := isoCode.FindSubmatch(out); m != nil {
+		return string(m[1]), nil
+	}
+	if strings.Contains(string(out), "Could not find an entry") {
+		return "", nil
+	}
+	return "", fmt.Errorf("%w: %s", err, out)
+}
