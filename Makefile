@@ -53,7 +53,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: hosts-writes help build images demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-kubelet-dns test-manifests test-controller compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: hosts-writes help build images demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -109,6 +109,13 @@ test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runt
 	@integration/tools/deps containerd:containerd runc:runc podman:podman
 	@$(BUILT) $(GO) test -count=1 -timeout 10m -v ./integration/cni-callers | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+
+# systemd-resolved is unpacked, not installed: its package would change this machine's own resolv.conf.
+RESOLVED := bin/tools/resolved
+test-resolvers: deps build tools ## stub resolvers in pods hear the same from the cache as from kube-dns: glibc, musl, Go, c-ares, Java, dig, systemd-resolved (as root)
+	@integration/tools/deps javac:default-jdk-headless /usr/include/ares.h:libc-ares-dev
+	@[ -e $(RESOLVED) ] || { mkdir -p $(RESOLVED).new && cd $(RESOLVED).new && apt-get download -q systemd-resolved && dpkg -x systemd-resolved_*.deb . && cd - && mv $(RESOLVED).new $(RESOLVED); }
+	@$(BUILT) NEARDNS_RESOLVED=$(CURDIR)/$(RESOLVED)/lib/systemd/systemd-resolved $(GO) test -tags resolvers -count=1 -timeout 20m -run '^TestResolver' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 VMFLAGS = $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),-run '$(RUN)') $(if $(ACCEL),-accel $(ACCEL)) $(if $(GUESTS),-guests $(GUESTS)) $(if $(BACKENDS),-backends $(BACKENDS))
 test-vm: bin/tools/vm ## run the kernel's tests on Debian's kernels in qemu, by software emulation (KERNELS="6.1 5.10 6.12", ONLY, RUN, BACKENDS=nftables,iptables-legacy, GUESTS=1, ACCEL=kvm)

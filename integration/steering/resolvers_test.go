@@ -1,0 +1,228 @@
+//go:build resolvers
+
+package steering
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// The programs of these tests are Debian's; `make test-resolvers` fetches them. resolved is unpacked, since its package would change the
+// machine's own resolv.conf.
+const envResolved = "NEARDNS_RESOLVED"
+
+// stubs are two pods, of which one asks the cache and one kube-dns, with the same settings.
+type stubs struct {
+	n               *node
+	steered, direct *pod
+}
+
+func newStubs(t *testing.T) *stubs {
+	t.Helper()
+	n, steered, _ := corpusNode(t, []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example"}, 0)
+	n.DNS.Behave(testutil.Behaviour{Handler: answerEDNS})
+	return &stubs{n: n, steered: steered, direct: n.addPod(optOut)}
+}
+
+// answerEDNS is kube-dns's answer with what RFC 6891 wants of a server.
+func answerEDNS(q testutil.Question) *dns.Msg {
+	m, o := answerCorpus(q), q.Msg.IsEdns0()
+	switch {
+	case o == nil:
+		return m
+	case o.Version() != 0:
+		m = new(dns.Msg).SetRcode(q.Msg, dns.RcodeBadVers)
+	}
+	return m.SetEdns0(o.UDPSize(), o.Do())
+}
+
+// alike has both pods do the same twice, so that the cache has the answers, and compares what they print.
+func (s *stubs) alike(t *testing.T, what string, do func(p *pod) string) {
+	t.Helper()
+	var want, first, second string
+	var both sync.WaitGroup
+	both.Go(func() { want = do(s.direct) })
+	both.Go(func() { first = do(s.steered); second = do(s.steered) })
+	both.Wait()
+	for when, got := range map[string]string{"first": first, "from the cache": second} {
+		if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
+			t.Errorf("%s, %s (-kube-dns +cache):\n%s", what, when, diff)
+		}
+	}
+	if !strings.Contains(want, "192.0.2.1") && !strings.Contains(want, "2001:db8::1") && !strings.Contains(want, ";; Got answer") {
+		t.Errorf("%s hears nothing:\n%s", what, want)
+	}
+}
+
+// TestResolverLibraries: programs hear of each name from the cache what they hear from kube-dns, by whatever library and with whatever
+// options.
+func TestResolverLibraries(t *testing.T) {
+	s := newStubs(t)
+	build := exec.Command("gcc", "-o", made.Path("lookup-c-ares"), "testdata/lookup-ares/lookup.c", "-lcares")
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	options := map[string][]string{
+		"glibc": {"ndots:5", "ndots:5 edns0 trust-ad", "ndots:5 use-vc", "ndots:2 single-request", "ndots:5 single-request-reopen rotate", "ndots:1 edns0 use-vc"},
+		"musl":  {"ndots:5", "ndots:1"}, "go": {"ndots:5", "ndots:1 use-vc", "ndots:5 single-request edns0 trust-ad"},
+		"c-ares": {"ndots:5", "ndots:1 rotate", "ndots:5 edns0"},
+	}
+	var wg sync.WaitGroup
+	for library, all := range options {
+		for i, o := range all {
+			name := fmt.Sprintf("%s-%d", library, i)
+			for _, p := range []*pod{s.steered, s.direct} {
+				p.resolver(name, o+" timeout:2 attempts:2")
+			}
+			wg.Go(func() {
+				for _, family := range []string{"any", "4", "6"} {
+					s.alike(t, library+", "+o+", family "+family, func(p *pod) string { return sorted(p.lookup(library, name, family, corpusNames...)) })
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// sorted is what a lookup program printed, with the addresses of each name in order: c-ares has them as they come.
+func sorted(out string) string {
+	lines := strings.Split(out, "\n")
+	for i, line := range lines {
+		words := strings.Fields(line)
+		slices.Sort(words[min(1, len(words)):])
+		lines[i] = strings.Join(words, " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestResolverOfJava: the C library as Java calls it, and its own resolver.
+func TestResolverOfJava(t *testing.T) {
+	s := newStubs(t)
+	for _, p := range []*pod{s.steered, s.direct} {
+		p.resolver("java", "ndots:5 timeout:2 attempts:2")
+	}
+	source, err := filepath.Abs("testdata/lookup-java/Lookup.java")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.alike(t, "java", func(p *pod) string {
+		return p.under("java", append([]string{"java", source, s.n.ClusterDNS()[0].String()}, corpusNames...)...)
+	})
+}
+
+// under runs a program in the pod with its resolv.conf of that name.
+func (p *pod) under(resolver string, args ...string) string {
+	const script = `mount --make-rprivate / && mount --bind "$1" /etc/resolv.conf && { [ ! -e /etc/nsswitch.conf ] || mount --bind "$2" /etc/nsswitch.conf; } && shift 2 && exec "$@"`
+	out, err := p.TryRun("", append([]string{"unshare", "--mount", "sh", "-c", script, "sh", p.node.path(p.name + "-" + resolver), p.node.path("nsswitch.conf")}, args...)...)
+	if err != nil {
+		p.node.t.Errorf("%q: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// TestResolverDig asks with dig's options, and with none. Flags, sections and EDNS are alike but for TTLs, the order of
+// addresses, and the size that a server takes.
+func TestResolverDig(t *testing.T) {
+	s := newStubs(t)
+	for _, p := range []*pod{s.steered, s.direct} {
+		p.resolver("dig", "ndots:5 timeout:2 attempts:2")
+	}
+	var wg sync.WaitGroup
+	for _, o := range []string{"", "+noedns", "+edns=0 +nocookie", "+cookie=0123456789abcdef", "+dnssec", "+dnssec +cdflag", "+adflag", "+noadflag +nocookie", "+cdflag +nocookie",
+		"+norecurse +nocookie", "+tcp", "+tcp +nocookie +keepopen", "+bufsize=512 +nocookie", "+bufsize=1 +nocookie", "+bufsize=65535 +nocookie", "+ignore +bufsize=512",
+		"+nsid", "+subnet=192.0.2.0/24", "+padding=128", "+ednsopt=65001:00ff", "+ednsflags=0x40 +nocookie", "+edns=1 +noednsnegotiation", "+zflag", "+aaflag", "+tcflag", "+keepalive +tcp",
+		"+expire", "+raflag", "+opcode=NOTIFY", "+header-only", "+search +showsearch"} {
+		wg.Go(func() {
+			var args []string
+			for _, name := range []string{"www.example.com", "WwW.ExAmPlE.cOm", "nowhere.example.com", "nodata.example.com", "cdn.example.com", "fails.example.com"} {
+				for _, qtype := range []string{"A", "AAAA", "TXT", "ANY"} {
+					args = append(args, name, qtype)
+				}
+			}
+			s.alike(t, "dig "+o, func(p *pod) string {
+				return digs(p.under("dig", slices.Concat([]string{"dig", "+nottlid", "+nostats", "+nocmd", "+tries=1", "+time=3"}, strings.Fields(o), args)...))
+			})
+		})
+	}
+	wg.Wait()
+}
+
+// digs is what dig printed, without what differs between any two servers.
+func digs(out string) string {
+	var lines, block []string
+	flush := func() {
+		slices.Sort(block)
+		lines, block = append(lines, block...), nil
+	}
+	for line := range strings.SplitSeq(out, "\n") {
+		switch {
+		case strings.Contains(line, "->>HEADER<<-"):
+			line, _, _ = strings.Cut(line, ", id:")
+		case strings.HasPrefix(line, "; EDNS:"):
+			line, _, _ = strings.Cut(line, "; udp:") // the agent's is its own
+		case strings.Contains(line, "COOKIE"), strings.Contains(line, "who.invalid"):
+			continue
+		case line != "" && line[0] != ';':
+			block = append(block, line)
+			continue
+		}
+		flush()
+		lines = append(lines, line)
+	}
+	flush()
+	return strings.Join(lines, "\n")
+}
+
+// TestResolverResolved: systemd-resolved in the pod asks the cache, and glibc asks it.
+func TestResolverResolved(t *testing.T) {
+	resolved := os.Getenv(envResolved)
+	if resolved == "" {
+		t.Skip("run it by make test-resolvers")
+	}
+	s := newStubs(t)
+	s.n.write("stub", "nameserver 127.0.0.53\nsearch "+strings.Join(s.n.searches(), " ")+"\noptions ndots:5 edns0 trust-ad timeout:5\n")
+	for _, settings := range []string{"DNSSEC=no", "DNSSEC=no\nCache=no", "DNSSEC=allow-downgrade"} {
+		s.n.write("resolved.conf", "[Resolve]\nDNS="+s.n.ClusterDNS()[0].String()+"\nFallbackDNS=\nLLMNR=no\nMulticastDNS=no\n"+settings+"\n")
+		s.alike(t, settings, func(p *pod) string { return p.resolved(t, resolved) })
+	}
+}
+
+// resolved starts systemd-resolved in namespaces of its own mounts and of the pod's network, and looks names up by it.
+func (p *pod) resolved(t *testing.T, resolved string) string {
+	t.Helper()
+	const script = `set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs /run
+mkdir -p /run/systemd/resolve /run/systemd/resolved.conf.d
+cp "$1" /run/systemd/resolved.conf.d/test.conf
+{ cat /etc/passwd; echo systemd-resolve:x:64999:64999::/:/bin/false; } > /run/passwd
+{ cat /etc/group; echo systemd-resolve:x:64999:; } > /run/group
+chown 64999:64999 /run/systemd/resolve
+mount --bind /run/passwd /etc/passwd
+mount --bind /run/group /etc/group
+mount --bind "$2" /etc/resolv.conf
+[ ! -e /etc/nsswitch.conf ] || mount --bind "$3" /etc/nsswitch.conf
+SYSTEMD_LOG_LEVEL=warning "$4" >&2 &
+for i in $(seq 100); do ss -lnu | grep -q 127.0.0.53%lo:53 && break; sleep 0.1; done
+shift 4
+"$@"
+kill $!
+`
+	out, err := p.TryRun("", append([]string{"unshare", "--mount", "sh", "-c", script, "sh", p.node.path("resolved.conf"), p.node.path("stub"), p.node.path("nsswitch.conf"), resolved,
+		made.Path("lookup-glibc"), "any"}, corpusNames...)...)
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	return out
+}
