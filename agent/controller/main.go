@@ -1,5 +1,6 @@
 // Command neardns-controller does for a cluster what no node can do for itself. It asks the API server, and so is not part of the agent,
-// which is on every node and asks none. Its role placement decides which nodes run the cache.
+// which is on every node and asks none. Its role placement decides which nodes run the cache; its role zones publishes hosts of the cluster
+// in zones that it shares with others.
 package main
 
 import (
@@ -42,6 +43,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch args[0] {
 	case "placement":
 		return runPlacement(ctx, args[1:], stderr)
+	case "zones":
+		return runZones(ctx, args[1:], stderr)
 	case "version":
 		_, _ = fmt.Fprintln(stdout, "neardns-controller", version())
 		return exitGood
@@ -58,6 +61,8 @@ func usage(w io.Writer) {
 
   placement [--namespace NAME] [--cache NAME] [--kube-dns NAME] [--metrics ADDRESS] [--health ADDRESS] [--kubeconfig FILE]
       decide which nodes run the cache (NodeDNS), and label the others neardns.io/cache: excluded
+  zones [--namespace NAME] [--cluster-id ID] [--metrics ADDRESS] [--health ADDRESS] [--kubeconfig FILE]
+      publish what DNSRecords say in the zones that DNSZones name, beside other clusters
   version
       print the version
 

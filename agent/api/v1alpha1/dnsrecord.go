@@ -49,7 +49,7 @@ type DNSRecordSpec struct {
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a DNSRecord keeps its host; make another DNSRecord"
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('_neardns.') && !self.contains('._neardns.') && !self.startsWith('klb.') && !self.contains('.klb.')",message="names at and below _neardns and klb are for bookkeeping"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('klb.') && !self.contains('.klb.')",message="the label klb is for regions and clusters of a host"
 	Host HostName `json:"host"`
 
 	// strategy is Simple, where every address is an answer of the same worth, or LoadBalanced, where edges choose by geo, health and

@@ -44,7 +44,6 @@ type DNSZoneSpec struct {
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a DNSZone keeps its zone; make another DNSZone"
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('_neardns.') && !self.contains('._neardns.')",message="names at and below _neardns are for bookkeeping"
 	Zone DomainName `json:"zone"`
 
 	// primary is the server that takes the zone's updates and transfers: an IP address or a name, with or without a port, which is 53
@@ -161,13 +160,13 @@ type AddressRange string
 // DomainName is a name without a final dot.
 //
 // +kubebuilder:validation:MaxLength=253
-// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?([.][a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)*$')",message="a name has labels of at most 63 letters, digits, '-' and '_', in lower case, with dots between them and none at the end"
+// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$')",message="a name has labels of at most 63 letters, digits and '-', in lower case, with dots between them and none at the end"
 type DomainName string
 
 // HostName is a name without a final dot, or "*." and such a name.
 //
 // +kubebuilder:validation:MaxLength=253
-// +kubebuilder:validation:XValidation:rule="self.matches('^([*][.])?[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?([.][a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)*$')",message="a host has labels of at most 63 letters, digits, '-' and '_', in lower case, with dots between them and none at the end; the first one may be *"
+// +kubebuilder:validation:XValidation:rule="self.matches('^([*][.])?[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$')",message="a host has labels of at most 63 letters, digits and '-', in lower case, with dots between them and none at the end; the first one may be *"
 type HostName string
 
 // DNSZoneStatus is what the controller knows of the zone.

@@ -1,0 +1,74 @@
+package records
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Metrics are of DNSZones and DNSRecords; publish has those of zones. Only the replica that leads has values.
+type Metrics struct {
+	records, conditions *prometheus.GaugeVec
+
+	counted map[[3]string]float64 // DNSZone, type, reason: in this report
+	seen    map[[3]string]bool
+	reasons map[[2]string]string // DNSZone, type: of the last report
+}
+
+// NewMetrics registers them.
+func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{seen: map[[3]string]bool{}, reasons: map[[2]string]string{},
+		records: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_dnsrecords",
+			Help: "DNSRecords by the reason that each condition has now; dnszone is empty where no zone has the host."}, []string{"dnszone", "type", "reason"}),
+		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_dnszone_condition",
+			Help: "1 for the reason that each condition of the DNSZone has now, 0 for those that it had before."}, []string{"dnszone", "type", "reason"}),
+	}
+	for _, c := range []prometheus.Collector{m.records, m.conditions} {
+		if err := registry.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// begin and end enclose a report. A reason that nothing has any more is 0 and stays: a series that comes and goes would reset alerts.
+func (m *Metrics) begin() { m.counted = map[[3]string]float64{} }
+
+func (m *Metrics) end() {
+	for key := range m.seen {
+		if _, ok := m.counted[key]; !ok {
+			m.records.WithLabelValues(key[:]...).Set(0)
+		}
+	}
+	for key, n := range m.counted {
+		m.seen[key] = true
+		m.records.WithLabelValues(key[:]...).Set(n)
+	}
+}
+
+func (m *Metrics) record(dnsZone string, conditions []metav1.Condition) {
+	for _, c := range conditions {
+		m.counted[[3]string{dnsZone, c.Type, c.Reason}]++
+	}
+}
+
+// zone sets the reasons of one DNSZone.
+func (m *Metrics) zone(dnsZone string, conditions []metav1.Condition) {
+	for _, c := range conditions {
+		key := [2]string{dnsZone, c.Type}
+		if old, ok := m.reasons[key]; ok && old != c.Reason {
+			m.conditions.WithLabelValues(dnsZone, c.Type, old).Set(0)
+		}
+		m.reasons[key] = c.Reason
+		m.conditions.WithLabelValues(dnsZone, c.Type, c.Reason).Set(1)
+	}
+}
+
+// forget drops the series of a DNSZone that is gone.
+func (m *Metrics) forget(dnsZone string) {
+	m.conditions.DeletePartialMatch(prometheus.Labels{"dnszone": dnsZone})
+	for key := range m.reasons {
+		if key[0] == dnsZone {
+			delete(m.reasons, key)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package clustermanifests
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/neardns/neardns/agent/api/v1alpha1"
+)
+
+// The role zones is nobody, in a namespace of its own, whose Secrets alone its account may read.
+func TestZones(t *testing.T) {
+	objects := decode(t, "zones", render(t, "zones"))
+	namespace, account := the[*corev1.Namespace](t, objects), the[*corev1.ServiceAccount](t, objects)
+	deployment := the[*appsv1.Deployment](t, objects)
+	pod := deployment.Spec.Template.Spec
+	if *deployment.Spec.Replicas != 2 || deployment.Namespace != namespace.Name || account.Namespace != namespace.Name || pod.ServiceAccountName != account.Name {
+		t.Errorf("%d replicas, account %s/%s", *deployment.Spec.Replicas, deployment.Namespace, pod.ServiceAccountName)
+	}
+	if namespace.Labels["pod-security.kubernetes.io/enforce"] != "restricted" {
+		t.Errorf("the namespace takes other pods than confined ones: %v", namespace.Labels)
+	}
+	c := pod.Containers[0]
+	wantConfined(t, c)
+	wantNobody(t, c)
+	if pod.HostNetwork || len(pod.Volumes) > 0 || pod.SecurityContext.SeccompProfile == nil {
+		t.Errorf("host network %v, volumes %v", pod.HostNetwork, pod.Volumes)
+	}
+	if !slices.Contains(c.Args, "--namespace="+namespace.Name) {
+		t.Errorf("it looks for keys elsewhere: %v", c.Args)
+	}
+	want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
+	if d := cmp.Diff(want, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects); d != "" {
+		t.Errorf("cluster's binding (-want +got):\n%s", d)
+	}
+	if b := the[*rbacv1.RoleBinding](t, objects); b.Namespace != namespace.Name || cmp.Diff(want, b.Subjects) != "" {
+		t.Errorf("binding in %s: %v", b.Namespace, b.Subjects)
+	}
+	policy := the[*admissionv1.ValidatingAdmissionPolicy](t, objects)
+	user := "'system:serviceaccount:" + account.Namespace + ":" + account.Name + "'"
+	if c := policy.Spec.MatchConditions; len(c) != 1 || c[0].Expression != "request.userInfo.username == "+user || *policy.Spec.FailurePolicy != admissionv1.Fail {
+		t.Errorf("the policy is about another account: %+v", c)
+	}
+	if b := the[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects); b.Spec.PolicyName != policy.Name || !slices.Equal(b.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
+		t.Errorf("the policy is not in force: %+v", b.Spec)
+	}
+	for _, crd := range all[*apiextensionsv1.CustomResourceDefinition](objects) {
+		if crd.Spec.Group != v1alpha1.GroupVersion.Group || crd.Spec.Versions[0].Subresources == nil {
+			t.Errorf("%s: group %s", crd.Name, crd.Spec.Group)
+		}
+	}
+}
+
+// What the account may do, in one list, so that a right more is seen.
+func TestZonesRights(t *testing.T) {
+	objects := decode(t, "zones", render(t, "zones"))
+	var out []string
+	note := func(where string, rules []rbacv1.PolicyRule) {
+		for _, r := range rules {
+			line := where + " " + strings.Join(r.Verbs, ",") + " " + strings.Trim(strings.Join(r.APIGroups, ",")+"/"+strings.Join(r.Resources, ","), "/")
+			out = append(out, strings.TrimSpace(line+" "+strings.Join(r.ResourceNames, ",")))
+		}
+	}
+	note("cluster:", the[*rbacv1.ClusterRole](t, objects).Rules)
+	for _, r := range all[*rbacv1.Role](objects) {
+		note(r.Namespace+":", r.Rules)
+	}
+	slices.Sort(out)
+	want := []string{
+		"cluster: create,patch events.k8s.io/events",
+		"cluster: get gateway.networking.k8s.io/gateways",
+		"cluster: get namespaces kube-system,neardns-zones",
+		"cluster: get,list,watch services",
+		"cluster: get,list,watch,patch neardns.io/dnszones,dnsrecords",
+		"cluster: update neardns.io/dnszones/status,dnsrecords/status",
+		"neardns-zones: create coordination.k8s.io/leases",
+		"neardns-zones: create,patch events",
+		"neardns-zones: get,list,watch secrets",
+		"neardns-zones: get,update coordination.k8s.io/leases neardns-zones",
+	}
+	if d := cmp.Diff(want, out); d != "" {
+		t.Errorf("rights (-want +got):\n%s", d)
+	}
+}
