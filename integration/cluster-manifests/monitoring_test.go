@@ -32,6 +32,7 @@ func TestPrometheusRule(t *testing.T) {
 		{"alerts.yaml", "neardns", "monitoring"},
 		{"placement-alerts.yaml", "neardns-controller", "placement/monitoring"},
 		{"edge-alerts.yaml", "neardns-edge", "edge/monitoring"},
+		{"zones-alerts.yaml", "neardns-zones", "zones/monitoring"},
 	} {
 		alerts, err := os.ReadFile(conf + "/" + of.file)
 		if err != nil {
@@ -66,20 +67,25 @@ func TestPrometheusRule(t *testing.T) {
 	}
 }
 
-// The controller's pods list their port, so the monitor names it.
+// The controllers' pods list their port, so the monitors name it.
 func TestControllersPodMonitor(t *testing.T) {
-	monitor := the[*monitoringv1.PodMonitor](t, decode(t, "placement/monitoring", render(t, "placement/monitoring")))
-	deployment := the[*appsv1.Deployment](t, decode(t, "placement", render(t, "placement")))
-	pod := deployment.Spec.Template
-	if d := cmp.Diff(pod.Labels, monitor.Spec.Selector.MatchLabels); d != "" || monitor.Namespace != deployment.Namespace {
-		t.Errorf("it selects other pods, in %s (-pods +selector):\n%s", monitor.Namespace, d)
-	}
-	if job := pod.Labels[monitor.Spec.JobLabel]; job != "neardns-controller" {
-		t.Errorf("job %q, which the alerts' tests do not know", job)
-	}
-	port := monitor.Spec.PodMetricsEndpoints[0].Port
-	if port == nil || !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == *port && p.ContainerPort == 9255 }) {
-		t.Errorf("the monitor's port is none of the pods': %v", port)
+	for folder, want := range map[string]struct {
+		job  string
+		port int32
+	}{"placement": {"neardns-controller", 9255}, "zones": {"neardns-zones", 9257}} {
+		monitor := the[*monitoringv1.PodMonitor](t, decode(t, folder+"/monitoring", render(t, folder+"/monitoring")))
+		deployment := the[*appsv1.Deployment](t, decode(t, folder, render(t, folder)))
+		pod := deployment.Spec.Template
+		if d := cmp.Diff(pod.Labels, monitor.Spec.Selector.MatchLabels); d != "" || monitor.Namespace != deployment.Namespace {
+			t.Errorf("%s: it selects other pods, in %s (-pods +selector):\n%s", folder, monitor.Namespace, d)
+		}
+		if job := pod.Labels[monitor.Spec.JobLabel]; job != want.job {
+			t.Errorf("%s: job %q, which the alerts' tests do not know", folder, job)
+		}
+		port := monitor.Spec.PodMetricsEndpoints[0].Port
+		if port == nil || !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == *port && p.ContainerPort == want.port }) {
+			t.Errorf("%s: the monitor's port is none of the pods': %v", folder, port)
+		}
 	}
 }
 

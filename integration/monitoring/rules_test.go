@@ -13,7 +13,7 @@ import (
 
 // TestRules has promtool check the alerts, and run the tests of each.
 func TestRules(t *testing.T) {
-	for _, args := range [][]string{{"check", "rules", "alerts.yaml", "placement-alerts.yaml", "edge-alerts.yaml"}, {"test", "rules", "alerts_test.yaml", "placement-alerts_test.yaml", "edge-alerts_test.yaml"}} {
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml", "placement-alerts.yaml", "edge-alerts.yaml", "zones-alerts.yaml"}, {"test", "rules", "alerts_test.yaml", "placement-alerts_test.yaml", "edge-alerts_test.yaml", "zones-alerts_test.yaml"}} {
 		cmd := exec.CommandContext(t.Context(), "promtool", args...)
 		cmd.Dir = filepath.Dir(alertsSample)
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -21,7 +21,7 @@ func TestRules(t *testing.T) {
 		}
 	}
 	names := map[string]bool{}
-	for file, doctor := range map[string]bool{alertsSample: true, "../../conf/placement-alerts.yaml": false, "../../conf/edge-alerts.yaml": false} {
+	for file, doctor := range map[string]bool{alertsSample: true, "../../conf/placement-alerts.yaml": false, "../../conf/edge-alerts.yaml": false, "../../conf/zones-alerts.yaml": false} {
 		tested := read(t, strings.Replace(file, ".yaml", "_test.yaml", 1))
 		for _, a := range alerts(t, file) {
 			name, _ := a["alert"].(string)

@@ -1,0 +1,507 @@
+package controlplane
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+)
+
+// member is a cluster that shares zones: a control plane with the product's manifests, and the controller with their account.
+type member struct {
+	*Plane
+	t          *testing.T
+	flags      []string
+	running    int
+	controller *Process
+	id         string
+}
+
+func newMember(t *testing.T, flags ...string) *member {
+	t.Helper()
+	m := &member{Plane: Start(t, false, "serviceaccount-controller,service-lb-controller"), t: t, flags: flags}
+	Await(t, "kubectl apply -k install/zones", func() error {
+		if out, err := m.Kubectl("apply", "-k", "../../install/zones"); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	m.run()
+	return m
+}
+
+// run starts the controller.
+func (m *member) run() {
+	m.t.Helper()
+	m.running++
+	config := m.Kubeconfig("zones.kubeconfig", m.Token("neardns-zones", "neardns-zones"))
+	m.controller = Run(m.t, m.path(fmt.Sprintf("zones%d.log", m.running)), "../../bin/neardns-controller",
+		append([]string{"zones", "--kubeconfig=" + config, "--metrics=0", "--health=0"}, m.flags...)...)
+}
+
+// apply has kubectl apply a manifest.
+func (m *member) apply(text string) {
+	m.t.Helper()
+	m.write("object.yaml", text)
+	if out, err := m.Kubectl("apply", "-f", m.path("object.yaml")); err != nil {
+		m.t.Fatalf("%v: %s\n%s", err, out, text)
+	}
+}
+
+func (m *member) secret(name string, key zoneserver.Key) {
+	m.t.Helper()
+	m.apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: neardns-zones}\nstringData: {name: %q, algorithm: hmac-sha256, secret: %q}\n",
+		name, key.Name, key.Secret))
+}
+
+func (m *member) zone(name, zone, primary string) {
+	m.t.Helper()
+	m.apply(fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
+kind: DNSZone
+metadata: {name: %s}
+spec:
+  zone: %s
+  primary: %s
+  tsig: {secretName: %s}
+  heartbeatSeconds: 5
+  publishers:
+  - {namespaces: [default], hosts: ["*.%[2]s"], targets: [192.0.2.0/24]}
+`, name, zone, primary, name))
+}
+
+func (m *member) publish(name, spec string) {
+	m.t.Helper()
+	m.apply(fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: DNSRecord\nmetadata: {name: %s, namespace: default}\nspec: %s\n", name, spec))
+}
+
+// record is read, or nil if it is gone.
+func (m *member) record(name string) *v1alpha1.DNSRecord {
+	m.t.Helper()
+	out := &v1alpha1.DNSRecord{}
+	err := m.Client.Get(m.t.Context(), client.ObjectKey{Namespace: "default", Name: name}, out)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		m.t.Fatal(err)
+	}
+	return out
+}
+
+// reason is that of a condition of the present generation.
+func reason(rec *v1alpha1.DNSRecord, kind string) string {
+	if rec == nil {
+		return "gone"
+	}
+	c := meta.FindStatusCondition(rec.Status.Conditions, kind)
+	if c == nil || c.ObservedGeneration != rec.Generation {
+		return "not looked at"
+	}
+	return c.Reason
+}
+
+// wait waits until a condition of a record has a reason, or one of several.
+func (m *member) wait(name, kind string, want ...string) *v1alpha1.DNSRecord {
+	m.t.Helper()
+	var rec *v1alpha1.DNSRecord
+	Await(m.t, fmt.Sprintf("%s of %s in %s is %v", kind, name, m.id, want), func() error {
+		if rec = m.record(name); !slices.Contains(want, reason(rec, kind)) {
+			if rec == nil {
+				return fmt.Errorf("it is gone")
+			}
+			return fmt.Errorf("%s: %+v", reason(rec, kind), rec.Status.Conditions)
+		}
+		return nil
+	})
+	return rec
+}
+
+func (m *member) waitGone(name string) {
+	m.t.Helper()
+	Await(m.t, name+" is gone", func() error {
+		if rec := m.record(name); rec != nil {
+			return fmt.Errorf("%+v", rec.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+func (m *member) remove(kind, name string, flags ...string) {
+	m.t.Helper()
+	if out, err := m.Kubectl(append([]string{"delete", kind, name}, flags...)...); err != nil {
+		m.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// held is what a zone has, by name: types and data, sorted.
+type held map[string][]string
+
+func hold(t *testing.T, s *zoneserver.Server) held {
+	t.Helper()
+	rrs, err := s.Transfer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := held{}
+	for _, rr := range rrs {
+		name := strings.TrimSuffix(dns.CanonicalName(rr.Header().Name), "."+s.Zone())
+		text := dns.TypeToString[rr.Header().Rrtype] + " " + strings.TrimPrefix(rr.String(), rr.Header().String())
+		if kind := rr.Header().Rrtype; kind != dns.TypeSOA && kind != dns.TypeNS && name != "ns1" {
+			out[name] = append(out[name], text)
+			slices.Sort(out[name])
+		}
+	}
+	return out
+}
+
+// of lists the names that a cluster has anything at: those that bear its id, and those whose text does.
+func (h held) of(id string) (out []string) {
+	for name, data := range h {
+		if strings.Contains(name, id) || strings.Contains(strings.Join(data, " "), id) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func addresses(h held, name string) string { return strings.Join(h[name], ", ") }
+
+// Two clusters that know nothing of each other publish hosts in one zone, on each of the servers.
+func TestZonesBIND(t *testing.T)     { testZones(t, zoneserver.BIND) }
+func TestZonesKnot(t *testing.T)     { testZones(t, zoneserver.Knot) }
+func TestZonesPowerDNS(t *testing.T) { testZones(t, zoneserver.PowerDNS) }
+
+func testZones(t *testing.T, kind zoneserver.Kind) {
+	t.Helper()
+	zoneserver.Require(t, kind)
+	runtime.LockOSThread() // what is started here ends with its thread, and the server's start leaves its thread locked
+	s := &shared{t: t, a: newMember(t), b: newMember(t, "--cluster-id=bbbbbbbb"), name: strings.ToLower(string(kind))}
+	s.start(kind)
+	s.joinAndChange()
+	s.conflict()
+	s.keys()
+	s.deletion()
+	s.away()
+	s.killed()
+	s.end()
+}
+
+// shared is one zone of both.
+type shared struct {
+	t      *testing.T
+	a, b   *member
+	name   string // of the DNSZone
+	server *zoneserver.Server
+}
+
+func (s *shared) zone() string             { return s.name + ".example" }
+func (s *shared) host(label string) string { return label + "." + s.zone() }
+
+// start makes the zone known to both. A cluster tells its id before it has a key, so that the server's operator can make one.
+func (s *shared) start(kind zoneserver.Kind) {
+	s.t.Helper()
+	for _, m := range []*member{s.a, s.b} {
+		m.zone(s.name, s.zone(), "192.0.2.53")
+		Await(s.t, "the cluster has a name", func() error {
+			z := &v1alpha1.DNSZone{}
+			if err := m.Client.Get(s.t.Context(), client.ObjectKey{Name: s.name}, z); err != nil {
+				return err
+			}
+			if m.id = z.Status.ClusterID; m.id == "" {
+				return fmt.Errorf("%+v", z.Status)
+			}
+			if c := meta.FindStatusCondition(z.Status.Conditions, "Accepted"); c == nil || c.Reason != "NoKey" || !strings.Contains(c.Message, "neardns-zones/"+s.name) {
+				return fmt.Errorf("%+v", c)
+			}
+			return nil
+		})
+	}
+	if len(s.a.id) != 8 || s.b.id != "bbbbbbbb" {
+		s.t.Fatalf("the clusters are %q and %q", s.a.id, s.b.id)
+	}
+	hosts := []string{"www", "lb", "api"}
+	s.server = zoneserver.Start(s.t, kind, zoneserver.Config{Zone: s.zone() + ".", Clusters: []string{s.a.id, s.b.id}, Hosts: hosts})
+	for _, m := range []*member{s.a, s.b} {
+		m.secret(s.name, s.key(m))
+		m.zone(s.name, s.zone(), s.server.Addr().String())
+	}
+}
+
+// key is a cluster's own, but on PowerDNS, where a message is whole with a key for all alone.
+func (s *shared) key(m *member) zoneserver.Key {
+	if s.server.Kind() == zoneserver.PowerDNS {
+		return s.server.Operator()
+	}
+	return s.server.Key(m.id)
+}
+
+func (s *shared) want(name, want string) {
+	s.t.Helper()
+	if got := addresses(hold(s.t, s.server), name); got != want {
+		s.t.Errorf("%s has %q, want %q", name, got, want)
+	}
+}
+
+// joinAndChange: the zone holds the union, each status says so, and neither cluster's change touches the other's.
+func (s *shared) joinAndChange() {
+	s.t.Helper()
+	s.a.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.1]}`)
+	s.b.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.2, 192.0.2.3]}`)
+	s.a.wait(s.name+"-www", "Programmed", "Programmed")
+	s.b.wait(s.name+"-www", "Programmed", "Programmed")
+	s.want("www", "A 192.0.2.1, A 192.0.2.2, A 192.0.2.3")
+	for _, m := range []*member{s.a, s.b} {
+		Await(s.t, "the status has what the zone has", func() error {
+			status := m.record(s.name + "-www").Status
+			owners := slices.Sorted(slices.Values([]string{s.a.id, s.b.id}))
+			if status.Published == nil || strings.Join(status.Published.Addresses, " ") != "192.0.2.1 192.0.2.2 192.0.2.3" || !slices.Equal(status.Owners, owners) || status.Generation == 0 {
+				return fmt.Errorf("%+v", status)
+			}
+			return nil
+		})
+	}
+	s.b.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.2]}`)
+	s.b.wait(s.name+"-www", "Programmed", "Programmed")
+	s.want("www", "A 192.0.2.1, A 192.0.2.2")
+	// What the API server takes and this cluster's administrator does not allow: one reason, nothing written.
+	s.a.publish(s.name+"-far", `{host: `+s.host("api")+`, addresses: [203.0.113.1]}`)
+	s.a.wait(s.name+"-far", "Accepted", "NotAllowed")
+	s.a.publish(s.name+"-none", `{host: www.elsewhere.example, addresses: [192.0.2.1]}`)
+	s.a.wait(s.name+"-none", "Accepted", "NoZone")
+	s.want("api", "")
+	s.a.remove("dnsrecord", s.name+"-far")
+	s.a.remove("dnsrecord", s.name+"-none")
+}
+
+// conflict: of two strategies the first has the host; the other cluster writes nothing, says so, and goes on by itself.
+func (s *shared) conflict() {
+	s.t.Helper()
+	s.a.publish(s.name+"-lb", `{host: `+s.host("lb")+`, addresses: [192.0.2.1]}`)
+	s.a.wait(s.name+"-lb", "Programmed", "Programmed")
+	before := hold(s.t, s.server)
+	begun := time.Now()
+	s.b.publish(s.name+"-lb", `{host: `+s.host("lb")+`, strategy: LoadBalanced, geo: IE, addresses: [192.0.2.2]}`)
+	var c *metav1.Condition
+	Await(s.t, "the conflict is told", func() error {
+		rec := s.b.record(s.name + "-lb")
+		if c = meta.FindStatusCondition(rec.Status.Conditions, "UnresolvedConflictDiscovered"); c == nil || c.Status != metav1.ConditionTrue {
+			return fmt.Errorf("%+v", rec.Status.Conditions)
+		}
+		return nil
+	})
+	s.t.Logf("%s: %s after %s: %s", s.name, c.Reason, time.Since(begun).Round(time.Millisecond), c.Message)
+	if reason(s.b.record(s.name+"-lb"), "Programmed") == "Programmed" || c.Reason != "ConflictingStrategyDiscovered" || !strings.Contains(c.Message, s.a.id) {
+		s.t.Errorf("%+v", c)
+	}
+	after := hold(s.t, s.server)
+	if got := addresses(after, "lb"); got != addresses(before, "lb") || slices.ContainsFunc(after.of(s.b.id), func(name string) bool { return strings.Contains(name, "lb.") }) {
+		s.t.Errorf("the loser wrote: %q, %v", got, after.of(s.b.id))
+	}
+	var list eventsv1.EventList
+	Await(s.t, "an Event tells of it", func() error {
+		if err := s.b.Client.List(s.t.Context(), &list, client.InNamespace("default")); err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.Regarding.Name == s.name+"-lb" && e.Reason == c.Reason && e.Type == corev1.EventTypeWarning {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d others", len(list.Items))
+	})
+	s.a.remove("dnsrecord", s.name+"-lb")
+	s.b.wait(s.name+"-lb", "Programmed", "Programmed")
+	s.b.wait(s.name+"-lb", "UnresolvedConflictDiscovered", "NoConflict")
+	s.want("lb", "A 192.0.2.2")
+	s.b.remove("dnsrecord", s.name+"-lb")
+	s.want("lb", "")
+}
+
+// keys: another key is the next message's, without a restart; one that the server does not know ends as a reason, and writes nothing.
+func (s *shared) keys() {
+	s.t.Helper()
+	s.b.secret(s.name, s.server.Operator())
+	s.b.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.4]}`)
+	s.b.wait(s.name+"-www", "Programmed", "Programmed")
+	s.want("www", "A 192.0.2.1, A 192.0.2.4")
+	wrong := s.server.Operator()
+	wrong.Name = "nobody." + wrong.Name
+	s.b.secret(s.name, wrong)
+	s.b.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.5]}`)
+	rec := s.b.wait(s.name+"-www", "Programmed", "NotPermitted", "BadKey")
+	s.t.Logf("%s: a key that the server does not know: %s: %s", s.name, reason(rec, "Programmed"), meta.FindStatusCondition(rec.Status.Conditions, "Programmed").Message)
+	s.want("www", "A 192.0.2.1, A 192.0.2.4")
+	s.b.secret(s.name, s.key(s.b))
+	s.b.wait(s.name+"-www", "Programmed", "Programmed")
+	s.want("www", "A 192.0.2.1, A 192.0.2.5")
+	select {
+	case <-s.b.controller.Ended():
+		s.t.Error("the controller has ended amid keys")
+	default:
+	}
+	for _, m := range []*member{s.a, s.b} {
+		log, err := os.ReadFile(m.controller.Log)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		status, err := json.Marshal(m.record(s.name + "-www").Status)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, key := range []zoneserver.Key{s.server.Operator(), s.key(m)} {
+			if strings.Contains(string(log), key.Secret) || strings.Contains(string(status), key.Secret) {
+				s.t.Errorf("%s tells the secret of %s", m.id, key.Name)
+			}
+		}
+	}
+}
+
+// deletion: kubectl delete returns when what was published is gone, and the other cluster's stays.
+func (s *shared) deletion() {
+	s.t.Helper()
+	s.a.remove("dnsrecord", s.name+"-www")
+	h := hold(s.t, s.server)
+	if got := addresses(h, "www"); got != "A 192.0.2.5" {
+		s.t.Errorf("after the deletion www has %q", got)
+	}
+	for _, name := range h.of(s.a.id) {
+		if strings.HasPrefix(name, "www.") || strings.Contains(name, ".www.") {
+			s.t.Errorf("%s is left", name)
+		}
+	}
+	// It comes back whole, and a DNSZone waits for its records.
+	s.a.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.1]}`)
+	s.a.wait(s.name+"-www", "Programmed", "Programmed")
+	s.want("www", "A 192.0.2.1, A 192.0.2.5")
+}
+
+// away: while the primary is, a deletion waits, and says why; an orphan does not wait.
+func (s *shared) away() {
+	s.t.Helper()
+	s.b.publish(s.name+"-api", `{host: `+s.host("api")+`, addresses: [192.0.2.9]}`)
+	s.b.wait(s.name+"-api", "Programmed", "Programmed")
+	s.server.Kill()
+	s.a.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.6]}`)
+	s.a.wait(s.name+"-www", "Programmed", "Unreachable", "NoAnswer")
+	s.a.remove("dnsrecord", s.name+"-www", "--wait=false")
+	s.b.remove("dnsrecord", s.name+"-api", "--wait=false")
+	s.a.wait(s.name+"-www", "Programmed", "Unreachable", "NoAnswer")
+	s.b.wait(s.name+"-api", "Accepted", "Deleting")
+	if out, err := s.b.Kubectl("patch", "dnsrecord", s.name+"-api", "--type=merge", "-p", `{"spec": {"deletionPolicy": "Orphan"}}`); err != nil {
+		s.t.Fatalf("%v: %s", err, out)
+	}
+	s.b.waitGone(s.name + "-api")
+	if s.a.record(s.name+"-www") == nil {
+		s.t.Error("the record went before what it published")
+	}
+	s.server.Run()
+	s.a.waitGone(s.name + "-www")
+	s.want("www", "A 192.0.2.5")
+	s.want("api", "A 192.0.2.9")
+	// An orphan is this cluster's: a record of the host takes it up.
+	s.b.publish(s.name+"-api", `{host: `+s.host("api")+`, addresses: [192.0.2.8]}`)
+	s.b.wait(s.name+"-api", "Programmed", "Programmed")
+	s.want("api", "A 192.0.2.8")
+}
+
+// killed: the next controller goes on from what is there.
+func (s *shared) killed() {
+	s.t.Helper()
+	if err := s.b.controller.Process.Signal(syscall.SIGKILL); err != nil {
+		s.t.Fatal(err)
+	}
+	<-s.b.controller.Ended()
+	s.b.remove("dnsrecord", s.name+"-api", "--wait=false")
+	s.b.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.7]}`)
+	s.b.run()
+	s.b.waitGone(s.name + "-api")
+	s.b.wait(s.name+"-www", "Programmed", "Programmed")
+	s.want("www", "A 192.0.2.7")
+	s.want("api", "")
+}
+
+// end: a DNSZone goes with its last record, and nothing of a host is left.
+func (s *shared) end() {
+	s.t.Helper()
+	s.b.remove("dnszone", s.name, "--wait=false")
+	s.b.remove("dnsrecord", s.name+"-www")
+	for _, m := range []*member{s.a, s.b} {
+		m.remove("dnszone", s.name, "--ignore-not-found")
+	}
+	for name, data := range hold(s.t, s.server) {
+		if name != s.a.id+"._neardns" && name != s.b.id+"._neardns" {
+			s.t.Errorf("%s is left: %v", name, data)
+		}
+	}
+}
+
+// TestZonesRights has the API server refuse what is none of the account's.
+func TestZonesRights(t *testing.T) {
+	m := newMember(t)
+	m.zone("z", "z.example", "192.0.2.53")
+	m.publish("r", "{host: www.z.example, addresses: [192.0.2.1]}")
+	account := m.As(m.Token("neardns-zones", "neardns-zones"))
+	ours := &v1alpha1.DNSRecord{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "r"}}
+	patch := func(object client.Object, text string) func() error {
+		return func() error {
+			return account.Patch(t.Context(), object.DeepCopyObject().(client.Object), client.RawPatch("application/merge-patch+json", []byte(text)))
+		}
+	}
+	Await(t, "the policy is in force, and lets the finalizer through", func() error {
+		if err := patch(ours, `{"metadata":{"labels":{"a":"b"}}}`)(); err == nil {
+			return patch(ours, `{"metadata":{"labels":null}}`)()
+		}
+		return patch(ours, `{"metadata":{"finalizers":["neardns.io/zones"]}}`)()
+	})
+	for name, f := range map[string]func() error{
+		"a record's spec":    patch(ours, `{"spec":{"ttl":61}}`),
+		"a label":            patch(ours, `{"metadata":{"labels":{"a":"b"}}}`),
+		"an annotation":      patch(ours, `{"metadata":{"annotations":{"a":"b"}}}`),
+		"another finalizer":  patch(ours, `{"metadata":{"finalizers":["neardns.io/zones","a.io/b"]}}`),
+		"a zone's publisher": patch(&v1alpha1.DNSZone{ObjectMeta: metav1.ObjectMeta{Name: "z"}}, `{"spec":{"publishers":[]}}`),
+		"a record deleted":   func() error { return account.Delete(t.Context(), ours.DeepCopy()) },
+		"a record made": func() error {
+			return account.Create(t.Context(), &v1alpha1.DNSRecord{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "n"}, Spec: v1alpha1.DNSRecordSpec{Host: "a.z.example", Addresses: []v1alpha1.Address{"192.0.2.1"}}})
+		},
+		"other Secrets": func() error {
+			return account.List(t.Context(), &corev1.SecretList{}, client.InNamespace("kube-system"))
+		},
+		"a Secret written": func() error {
+			return account.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "neardns-zones", Name: "n"}})
+		},
+		"Nodes": func() error { return account.List(t.Context(), &corev1.NodeList{}) },
+		"pods":  func() error { return account.List(t.Context(), &corev1.PodList{}) },
+		"ConfigMaps": func() error {
+			return account.List(t.Context(), &corev1.ConfigMapList{}, client.InNamespace("neardns-zones"))
+		},
+		"namespaces": func() error { return account.List(t.Context(), &corev1.NamespaceList{}) },
+	} {
+		if err := f(); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+			t.Errorf("%s: %v", name, err)
+		} else if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "neardns-zones may") {
+			t.Errorf("%s is refused for another reason: %v", name, err)
+		}
+	}
+	if err := account.List(t.Context(), &corev1.SecretList{}, client.InNamespace("neardns-zones")); err != nil {
+		t.Errorf("its own Secrets: %v", err)
+	}
+	if err := patch(ours, `{"metadata":{"finalizers":null}}`)(); err != nil {
+		t.Errorf("the finalizer cannot be taken away: %v", err)
+	}
+}
