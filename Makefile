@@ -53,7 +53,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: hosts-writes help build images demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: hosts-writes help build images release demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +79,11 @@ images: build ## build the images (ENGINE=podman, BASE=an image of Debian, TAG=d
 test-images: build ## build the images with podman in a store of its own, and run them as a node does (as root)
 	@integration/tools/deps podman:podman runc:runc mmdebstrap:mmdebstrap
 	@$(GO) test -count=1 -timeout 20m -tags images -v ./integration/podman | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+
+RELEASE := $(GO) run ./integration/release
+release: ## all that people take of a version, into dist/: programs, images, manifests for amd64 and arm64, what is inside, checksums (VERSION=v0.1.0; as root)
+	@integration/tools/deps podman:podman runc:runc mmdebstrap:mmdebstrap arch-test:arch-test qemu-aarch64-static:qemu-user-static
+	@$(RELEASE) -version "$(VERSION)" -out dist
 
 demo: deps build tools bin/tools/demo ## show a node, its pods, a hit, a killed agent and the fallback (KEEP=1 leaves it standing; PROXY=nftables)
 	@KEEP="$(KEEP)" PROXY="$(PROXY)" bin/tools/demo

@@ -3,6 +3,7 @@ module github.com/neardns/neardns
 go 1.26.0
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/KimMachineGun/automemlimit v1.0.1
 	github.com/containerd/nri v0.12.3
 	github.com/containernetworking/cni v1.3.1

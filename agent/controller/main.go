@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return runPlacement(ctx, args[1:], stderr)
 	case "zones":
 		return runZones(ctx, args[1:], stderr)
-	case "version":
+	case "version", "--version":
 		_, _ = fmt.Fprintln(stdout, "neardns-controller", version())
 		return exitGood
 	case "help", "-h", "--help":

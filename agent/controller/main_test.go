@@ -14,6 +14,7 @@ func TestUsage(t *testing.T) {
 		"":                     {exitConfig, "placement [--namespace NAME]"},
 		"help":                 {exitGood, "placement [--namespace NAME]"},
 		"version":              {exitGood, "neardns-controller "},
+		"--version":            {exitGood, "neardns-controller "},
 		"dance":                {exitConfig, `there is no command "dance"`},
 		"placement --dance":    {exitConfig, "flag provided but not defined: -dance"},
 		"placement now":        {exitConfig, `unexpected argument "now"`},

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,9 +18,16 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-const notFound = 127
+const (
+	program  = "neardns-iptables"
+	notFound = 127
+)
 
 func main() {
+	if name := filepath.Base(os.Args[0]); name == program && len(os.Args) == 2 && os.Args[1] == "--version" {
+		fmt.Println(program, version())
+		return
+	}
 	variant, why := iptables.KubeletVariant()
 	name, err := programFor(filepath.Base(os.Args[0]), variant)
 	if err == nil {
@@ -28,6 +36,15 @@ func main() {
 	}
 	_, _ = fmt.Fprintf(os.Stderr, "%s: %v (%s was chosen by %s)\n", filepath.Base(os.Args[0]), err, variant, why)
 	os.Exit(notFound)
+}
+
+// version is the module's, and where it was built from a checkout, the commit.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "unknown"
+	}
+	return info.Main.Version
 }
 
 // folder holds both programs of Debian's package.

@@ -1,0 +1,276 @@
+package clustermanifests
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/yaml"
+)
+
+const charts = install + "/chart"
+
+// change is an operation of RFC 6902.
+type change struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// overlay is what the chart has of an overlay: what it adds to the base.
+type overlay struct {
+	Add        []change         `json:"add,omitempty"`
+	NodeConfig string           `json:"nodeConfig"`
+	Resources  []map[string]any `json:"resources,omitempty"`
+}
+
+const generated = "# Rendered from install/%s by make update-golden.\n"
+
+// The chart's files are what kubectl kustomize renders: nobody keeps two of them.
+func TestChartFiles(t *testing.T) {
+	for _, name := range []string{"base", "uninstall", "hosts", "placement", "monitoring"} {
+		golden(t, filepath.Join(charts, "files", name+".yaml"), strings.ReplaceAll(generated, "%s", name)+render(t, name))
+	}
+	for _, name := range kustomizations(t) {
+		if name, ok := strings.CutPrefix(name, "overlays/"); ok {
+			text, err := yaml.Marshal(overlayOf(t, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, filepath.Join(charts, "files", "overlays", name+".yaml"), strings.ReplaceAll(generated, "%s", "overlays/"+name)+string(text))
+		}
+	}
+}
+
+// overlayOf reads an overlay's kustomization. What the chart could not do is an error.
+func overlayOf(t *testing.T, name string) (o overlay) {
+	t.Helper()
+	dir := filepath.Join(install, "overlays", name)
+	var k types.Kustomization
+	read(t, filepath.Join(dir, "kustomization.yaml"), &k)
+	if len(k.ConfigMapGenerator) != 1 || k.ConfigMapGenerator[0].Name != "neardns" || len(k.Labels)+len(k.Components) > 0 {
+		t.Fatalf("overlay %s does what the chart cannot", name)
+	}
+	for _, p := range k.Patches {
+		var changes []change
+		if err := yaml.UnmarshalStrict([]byte(p.Patch), &changes); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range changes {
+			switch {
+			case c.Op == "test":
+			case c.Op == "add" && p.Target.Kind == "DaemonSet" && p.Target.Name == "neardns":
+				o.Add = append(o.Add, c)
+			default:
+				t.Fatalf("overlay %s: the chart cannot %s", name, c.Op)
+			}
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "nodeconfig.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.NodeConfig = string(text)
+	for _, r := range k.Resources {
+		if r != "../../base" {
+			object := map[string]any{}
+			read(t, filepath.Join(dir, r), &object)
+			object["metadata"].(map[string]any)["namespace"] = k.Namespace
+			o.Resources = append(o.Resources, object)
+		}
+	}
+	return o
+}
+
+func read(t *testing.T, file string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = yaml.Unmarshal(text, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// helm does what `helm template neardns install/chart --namespace kube-system --set …` does.
+func helm(t *testing.T, namespace string, values map[string]any) (string, error) {
+	t.Helper()
+	c, err := loader.LoadDir(charts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return helmChart(c, namespace, values)
+}
+
+func helmChart(c *chart.Chart, namespace string, values map[string]any) (string, error) {
+	release := chartutil.ReleaseOptions{Name: "neardns", Namespace: namespace, IsInstall: true}
+	all, err := chartutil.ToRenderValues(c, values, release, chartutil.DefaultCapabilities) // checks the schema, too
+	if err != nil {
+		return "", err
+	}
+	files, err := engine.Render(c, all)
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		text.WriteString(files[name])
+	}
+	return strings.TrimPrefix(strings.TrimSpace(text.String()), "---\n"), nil
+}
+
+// The chart gives the objects that kustomize gives, field by field, for the base, each overlay, and what stands beside them.
+func TestChart(t *testing.T) {
+	type values = map[string]any
+	enabled := values{"enabled": true}
+	cases := map[string]struct {
+		values         values
+		kustomizations []string
+	}{
+		"base":      {nil, []string{"base"}},
+		"uninstall": {values{"uninstall": true, "hosts": enabled, "placement": enabled}, []string{"uninstall"}},
+		"all": {values{"hosts": enabled, "placement": enabled, "monitoring": enabled},
+			[]string{"base", "hosts", "placement", "monitoring"}},
+	}
+	for _, name := range kustomizations(t) {
+		if overlay, ok := strings.CutPrefix(name, "overlays/"); ok {
+			cases[overlay] = struct {
+				values         values
+				kustomizations []string
+			}{values{"overlays": []any{overlay}}, []string{name}}
+		}
+	}
+	if len(cases) < 10 {
+		t.Fatalf("%d cases, there should be ten", len(cases))
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			text, err := helm(t, "kube-system", test.values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			decode(t, name, text) // strictly
+			var want []string
+			for _, k := range test.kustomizations {
+				want = append(want, render(t, k))
+			}
+			if changes := cmp.Diff(objects(t, strings.Join(want, "---\n")), objects(t, text)); changes != "" {
+				t.Errorf("kustomize (-) and the chart (+) differ:\n%s", changes)
+			}
+		})
+	}
+}
+
+// objects are a manifest's, by kind and name.
+func objects(t *testing.T, text string) map[string]any {
+	t.Helper()
+	out := map[string]any{}
+	for _, doc := range strings.Split(strings.TrimSpace(text), "\n---\n") {
+		var o struct {
+			Kind     string
+			Metadata struct{ Namespace, Name string }
+		}
+		var all any
+		for _, into := range []any{&o, &all} {
+			if err := yaml.Unmarshal([]byte(doc), into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		key := strings.Join([]string{o.Kind, o.Metadata.Namespace, o.Metadata.Name}, "/")
+		if _, twice := out[key]; twice || o.Kind == "" {
+			t.Fatalf("%s is there twice, or has no kind:\n%s", key, doc)
+		}
+		out[key] = all
+	}
+	return out
+}
+
+// Each value changes what it is for.
+func TestChartValues(t *testing.T) {
+	text, err := helm(t, "kube-system", map[string]any{
+		"image":      map[string]any{"registry": "registry.example:5000/dns/", "tag": "v9", "pullPolicy": "Always"},
+		"overlays":   []any{"pod-dns", "host-resolv-conf"},
+		"nodeConfig": map[string]any{"clusterDomain": "corp.example", "kubeProxyMode": "ipvs"},
+		"paths":      map[string]any{"cniBin": "/home/kubernetes/bin"},
+		"hosts":      map[string]any{"enabled": true, "nodeConfig": map[string]any{"hosts": map[string]any{"services": []any{"a/b"}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode(t, "values", text)
+	for part, times := range map[string]int{
+		"image: registry.example:5000/dns/neardns-agent:v9\n":  3, // agent, watch, hosts
+		"image: registry.example:5000/dns/neardns-plugin:v9\n": 3, // copy, install, follow
+		"imagePullPolicy: Always":                              6,
+		"path: /home/kubernetes/bin\n":                         1,
+		"path: /etc/cni/net.d\n":                               1,
+		"clusterDomain: corp.example":                          1,
+		"kubeProxyMode: ipvs":                                  1,
+		"- a/b":                                                1,
+		"name: follow\n":                                       1,
+		"name: nri\n":                                          2,
+	} {
+		if n := strings.Count(text, part); n != times {
+			t.Errorf("%q is there %d times, not %d", part, n, times)
+		}
+	}
+}
+
+// A value that is none gets an error that names it.
+func TestChartRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		namespace string
+		values    map[string]any
+		want      string
+	}{
+		"namespace":     {"default", nil, "--namespace kube-system"},
+		"unknown value": {"kube-system", map[string]any{"nodeconfig": map[string]any{}}, "nodeconfig"},
+		"overlay":       {"kube-system", map[string]any{"overlays": []any{"calico"}}, "overlays.0"},
+		"two overlays":  {"kube-system", map[string]any{"overlays": []any{"ipvs", "dual-stack"}}, "nodeConfig must be set"},
+		"path":          {"kube-system", map[string]any{"paths": map[string]any{"cniBin": "opt/cni"}}, "cniBin"},
+		"policy":        {"kube-system", map[string]any{"image": map[string]any{"pullPolicy": "Sometimes"}}, "pullPolicy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := helm(t, test.namespace, test.values)
+			if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), "/", "."), test.want) {
+				t.Errorf("error %v does not name %q; rendered:\n%.200s", err, test.want, text)
+			}
+		})
+	}
+}
+
+// The values that docs/release.md shows are taken.
+func TestChartDocument(t *testing.T) {
+	text, err := os.ReadFile(install + "/../docs/release.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, shown := strings.Cut(string(text), "```yaml\n")
+	block, _, closed := strings.Cut(block, "```")
+	values := map[string]any{}
+	if err := yaml.UnmarshalStrict([]byte(block), &values); err != nil || !shown || !closed {
+		t.Fatalf("docs/release.md shows no values: %v", err)
+	}
+	out, err := helm(t, "kube-system", values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range all[*corev1.ConfigMap](decode(t, "docs/release.md", out)) {
+		// The agent reads it, and each field is known.
+		show(t, set.Data["nodeconfig.yaml"])
+	}
+	if n := strings.Count(out, "image: registry.example/dns/"); n != 5 {
+		t.Errorf("%d images of the registry, want 5:\n%s", n, out)
+	}
+}

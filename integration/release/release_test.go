@@ -1,0 +1,299 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	cyclonedx "github.com/CycloneDX/cyclonedx-go"
+)
+
+func TestVersion(t *testing.T) {
+	for text, good := range map[string]bool{
+		"v0.1.0": true, "v1.20.3": true, "v0.2.0-rc.1": true,
+		"": false, "0.1.0": false, "v0.1": false, "v01.0.0": false, "v1.0.0+dirty": false, "v1.0.0\n": false, "latest": false, "v1.0.0-": false,
+	} {
+		if version.MatchString(text) != good {
+			t.Errorf("%q: %v, want %v", text, !good, good)
+		}
+	}
+}
+
+// repository is a repository of one commit, in which the test runs.
+func repository(t *testing.T) (git func(args ...string) string) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	git = func(args ...string) string {
+		t.Helper()
+		args = slices.Concat([]string{"-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "init.defaultBranch=main"}, args)
+		out, err := exec.Command("git", args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %s: %v\n%s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	git("init", "-q")
+	if err := os.WriteFile("a", []byte("a\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	git("add", "a")
+	git("commit", "-q", "-m", "a")
+	return git
+}
+
+// The clone is of HEAD and has the tag, the repository itself does not get it.
+func TestClone(t *testing.T) {
+	git := repository(t)
+	r := release{version: "v0.1.0", work: t.TempDir()}
+	if err := r.clone(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if tag, err := command(t.Context(), r.src, nil, "git", "describe", "--exact-match", "--tags"); err != nil || tag != "v0.1.0" {
+		t.Errorf("tag %q, error %v", tag, err)
+	}
+	if tags := git("tag"); tags != "" {
+		t.Errorf("the repository got tag %s", tags)
+	}
+	if since := time.Since(time.Unix(r.clock, 0)); since < -time.Minute || since > time.Hour {
+		t.Errorf("the commit's time is %s ago", since)
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(t *testing.T, git func(...string) string)
+		want   string
+	}{
+		"change": {func(t *testing.T, _ func(...string) string) {
+			if err := os.WriteFile("a", []byte("b\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, "not committed"},
+		"new file": {func(t *testing.T, _ func(...string) string) {
+			if err := os.WriteFile("b", nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, "not committed"},
+		"tag elsewhere": {func(_ *testing.T, git func(...string) string) {
+			git("tag", "v0.1.0")
+			git("commit", "-q", "--allow-empty", "-m", "b")
+		}, "tag v0.1.0 is on commit"},
+		"folder": {func(t *testing.T, git func(...string) string) {
+			if err := os.WriteFile(".gitignore", []byte("/dist/\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Mkdir("dist", 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}, "is there already"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			git := repository(t)
+			test.change(t, git)
+			before := listed(t, ".")
+			r := release{version: "v0.1.0", out: "dist", log: slog.New(slog.DiscardHandler)}
+			err := r.run(t.Context(), nil)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v does not say %q", err, test.want)
+			}
+			if after := listed(t, "."); after != before {
+				t.Errorf("it changed the folder:\n%s\n%s", before, after)
+			}
+		})
+	}
+}
+
+func listed(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
+
+// The same files make the same bytes, whoever owns them and whenever they were written; modes are of two kinds.
+func TestPack(t *testing.T) {
+	r := release{clock: 1_700_000_000}
+	var archives [2][]byte
+	for i := range archives {
+		dir := t.TempDir()
+		files := map[string]string{}
+		for name, mode := range map[string]os.FileMode{"program": 0o700 + os.FileMode(i), "text": 0o600 + 4*os.FileMode(i)} {
+			files["x/"+name] = filepath.Join(dir, name)
+			if err := os.WriteFile(files["x/"+name], []byte(name), mode); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(files["x/"+name], time.Time{}, time.Unix(int64(i), 0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		path := filepath.Join(dir, "out.tar.gz")
+		if err := r.pack(path, files); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if archives[i], err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(archives[0], archives[1]) {
+		t.Error("two archives of the same files differ")
+	}
+	z, err := gzip.NewReader(bytes.NewReader(archives[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for a := tar.NewReader(z); ; {
+		h, err := a.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, h.Name+" "+h.FileInfo().Mode().String())
+	}
+	if want := []string{"x/program -rwxr-xr-x", "x/text -rw-r--r--"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// sha256sum itself reads the list.
+func TestSums(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := sums(dir); err != nil {
+		t.Fatal(err)
+	}
+	out, err := command(t.Context(), dir, nil, "sha256sum", "--strict", "-c", "SHA256SUMS")
+	if err != nil || out != "a: OK\nb: OK" {
+		t.Errorf("%s %v", out, err)
+	}
+}
+
+// No manifest of the repository keeps the tag dev.
+func TestTagged(t *testing.T) {
+	tags := 0
+	err := filepath.WalkDir("../../install", func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" || strings.Contains(path, "/chart/files/") || strings.Contains(path, "/chart/values") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		out := tagged(entry.Name(), text, "v1.2.3")
+		tags += bytes.Count(out, []byte("v1.2.3"))
+		for line := range strings.Lines(string(out)) {
+			if line, _, _ = strings.Cut(line, "#"); strings.Contains(line, "newTag: dev") || strings.Contains(line, ":dev") || strings.HasPrefix(line, "appVersion: dev") {
+				t.Errorf("%s has %s", path, line)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tags < 10 {
+		t.Errorf("%d tags, there should be ten", tags)
+	}
+}
+
+// The list is read by the library that others read it with, has each module once, and each reference leads to a component.
+func TestBOM(t *testing.T) {
+	b := bom("v0.1.0", 1_700_000_000, []program{
+		{"neardns", "go1.26.8", []string{"example.org/a@v1.0.0", "example.org/b@v1.0.0"}},
+		{"neardns-agent", "go1.26.8", []string{"example.org/a@v1.0.0"}},
+	}, []debian{{"iptables", "1:1.8.9-2", "amd64"}, {"iptables", "1:1.8.9-2", "arm64"}})
+	var text [2]bytes.Buffer
+	for i := range text {
+		if err := cyclonedx.NewBOMEncoder(&text[i], cyclonedx.BOMFileFormatJSON).Encode(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text[0].String() != text[1].String() {
+		t.Error("two lists of the same differ")
+	}
+	var read cyclonedx.BOM
+	if err := cyclonedx.NewBOMDecoder(&text[0], cyclonedx.BOMFileFormatJSON).Decode(&read); err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{read.Metadata.Component.BOMRef: true}
+	for _, c := range *read.Components {
+		if known[c.BOMRef] {
+			t.Errorf("%s is there twice", c.BOMRef)
+		}
+		known[c.BOMRef] = true
+	}
+	for _, want := range []string{"pkg:golang/example.org/b@v1.0.0", "pkg:golang/std@1.26.8", "pkg:deb/debian/iptables@1%3A1.8.9-2?arch=arm64"} {
+		if !known[want] {
+			t.Errorf("%s is not there", want)
+		}
+	}
+	for _, d := range *read.Dependencies {
+		for _, ref := range append(*d.Dependencies, d.Ref) {
+			if !known[ref] {
+				t.Errorf("%s leads nowhere", ref)
+			}
+		}
+	}
+}
+
+func TestInstalled(t *testing.T) {
+	got := installed([]byte("Package: iptables\nStatus: install ok installed\nVersion: 1.8.9-2\nDescription: x\n Version: 9\n\nPackage: libc6\nVersion: 2.36-9\n"))
+	if len(got) != 2 || got["iptables"] != "1.8.9-2" || got["libc6"] != "2.36-9" {
+		t.Errorf("%v", got)
+	}
+}
+
+// The line that the list of packages is read from is the image's own.
+func TestCopiedPackages(t *testing.T) {
+	text, err := os.ReadFile("../../Dockerfile.agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line := copied.FindSubmatch(text); line == nil || !slices.Contains(strings.Fields(string(line[1])), "iptables") {
+		t.Errorf("%s", line)
+	}
+}
+
+func TestLicenceFile(t *testing.T) {
+	for name, want := range map[string]bool{
+		"LICENSE": true, "LICENSE.txt": true, "License.md": true, "LICENCE": true, "COPYING": true, "NOTICE": true, "LICENSE-APACHE-2.0.txt": true,
+		"README.md": false, "license_test.go": false, "licenses": false,
+	} {
+		if licenceFile.MatchString(name) != want {
+			t.Errorf("%s: %v", name, !want)
+		}
+	}
+}
+
+func TestWriteKeepsWhatIsThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a")
+	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(path, func(io.Writer) error { return nil }); err == nil {
+		t.Error("a file was overwritten")
+	}
+}
