@@ -53,7 +53,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: hosts-writes help build images release demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: hosts-writes help build images release demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -193,6 +193,13 @@ bench-check: bench-deps ## bench that fails where a figure is beyond its limit, 
 bench-keep: bin/tools/bench ## make the last bench's result the committed one, and draw docs/performance.md and README.md from it
 	@bin/tools/bench -keep
 	@$(GO) test -count=1 -run '^TestFigures$$' ./integration/docs -update
+
+# What an edge is measured beside: stock CoreDNS, and these of Debian.
+EDGEPEERS := named:bind9 pdns_server:pdns-server knotd:knot gdnsd:gdnsd dnsperf:dnsperf taskset:util-linux
+EDGEMODULES := /usr/share/doc/pdns-backend-bind:pdns-backend-bind /usr/share/doc/knot-module-geoip:knot-module-geoip
+bench-edge: deps build tools ## an edge's answers for one second of CPU time beside stock CoreDNS, PowerDNS, Knot and gdnsd: a minute (ROUNDS=5; as root)
+	@integration/tools/deps $(EDGEPEERS) $(EDGEMODULES)
+	@$(BUILT) NEARDNS_EDGE_BENCH=$(or $(ROUNDS),5) $(GO) test -count=1 -timeout 20m -run '^TestBench$$' -v ./integration/edge | grep -E '^\||^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 bench-deps: deps build tools bin/tools/bench
 	@integration/tools/deps $(PEERS)

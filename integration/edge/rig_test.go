@@ -20,7 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-var agent = programs.Of("neardns-agent")
+var agent = programs.Of("neardns-agent", "coredns") // coredns for TestBench
 
 func TestMain(m *testing.M) { agent.Main(m) }
 
