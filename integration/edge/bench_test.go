@@ -82,10 +82,11 @@ func TestBench(t *testing.T) {
 	}
 	host := "app." + p.Zone()
 	testutil.Eventually(t, 20*time.Second, func() error {
-		if got, err := e.addresses(host); err != nil || len(got) != 2 {
-			return fmt.Errorf("%v, %v", got, err)
+		got, err := e.addresses(host)
+		if err == nil && len(got) != 2 {
+			err = fmt.Errorf("%v", got)
 		}
-		return nil
+		return err
 	})
 	pin(t, e.PID())
 	at := map[string]string{"edge": edgeAt}
@@ -113,8 +114,11 @@ func TestBench(t *testing.T) {
 		other := &edge{t: t, ns: ns, at: address, Process: process}
 		testutil.Eventually(t, 20*time.Second, func() error {
 			m, err := other.ask(new(dns.Msg).SetQuestion(host, dns.TypeA))
-			if err != nil || len(m.Answer) == 0 {
-				return fmt.Errorf("%s: %v, %v\n%s", one.name, m, err, process.Output())
+			if err == nil && len(m.Answer) == 0 {
+				err = fmt.Errorf("%v", m)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w\n%s", one.name, err, process.Output())
 			}
 			return nil
 		})

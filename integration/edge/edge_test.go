@@ -182,7 +182,7 @@ func TestTargetDies(t *testing.T) {
 	dying := serve("203.0.113.2:8080")
 	e := start(t, ns, edgeAt, p, "rate: {answers: 0}\n")
 	host := "app." + p.Zone()
-	publish(t, p, publication{host: "app", cluster: "cluster01", strategy: "simple", check: []string{"check=http:8080", "path=/healthz"},
+	publish(t, p, publication{host: "app", cluster: "cluster01", strategy: "simple", more: []string{"check=http:8080", "path=/healthz"},
 		addresses: []string{"203.0.113.1", "203.0.113.2"}})
 	known := false // at the edge
 	wait := func(want int, within time.Duration) {

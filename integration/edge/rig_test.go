@@ -153,7 +153,7 @@ type publication struct {
 	host, cluster string // the host relative to the zone
 	strategy      string // simple, loadbalanced
 	geo           string
-	check         []string // the health check's strings in the claim
+	more          []string // strings of the claim besides: a health check, a default geo
 	addresses     []string
 }
 
@@ -164,7 +164,7 @@ func (p publication) records(t *testing.T, origin string) (out []dns.RR) {
 	if p.geo != "" {
 		claim = append(claim, "geo="+p.geo)
 	}
-	claim = append(append(claim, p.check...), "addr="+strings.Join(p.addresses, ","))
+	claim = append(append(claim, p.more...), "addr="+strings.Join(p.addresses, ","))
 	text := func(name string, strs ...string) string {
 		return name + `. 30 IN TXT "` + strings.Join(strs, `" "`) + `"`
 	}

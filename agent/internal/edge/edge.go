@@ -54,7 +54,6 @@ type Copy struct {
 	notified tick.Chan
 
 	changed tick.Chan // there is something to save
-	touched time.Time // the save loop's own
 	counts  counts
 
 	mu      sync.Mutex // guards the fields below

@@ -48,12 +48,11 @@ func version(serial int, names ...string) []dns.RR {
 
 // primary is one that tests script. It is safe for concurrent use.
 type primary struct {
-	mu         sync.Mutex
-	now        []dns.RR
-	steps      map[uint32]*ddns.Transfer // by the serial that is asked since
-	fails      error
-	asked      []string
-	serialOnly error
+	mu    sync.Mutex
+	now   []dns.RR
+	steps map[uint32]*ddns.Transfer // by the serial that is asked since
+	fails error
+	asked []string
 }
 
 func (p *primary) set(change func(*primary)) {

@@ -143,7 +143,7 @@ func (c *Checker) start(check Check) *Target {
 	c.wg.Go(func() { // ends with ctx
 		defer stop()
 		// Somewhere in the first interval: the targets of a zone that is read must not be asked at once.
-		for wait := rand.N(c.o.Every); ; {
+		for wait := rand.N(c.o.Every); ; { //nolint:gosec // no secret
 			timer := time.NewTimer(wait)
 			select {
 			case <-ctx.Done():
@@ -153,7 +153,7 @@ func (c *Checker) start(check Check) *Target {
 			}
 			begun := time.Now()
 			c.ask(ctx, t)
-			wait = c.o.Every - rand.N(c.o.Every/5) - time.Since(begun)
+			wait = c.o.Every - rand.N(c.o.Every/5) - time.Since(begun) //nolint:gosec // no secret
 		}
 	})
 	return t

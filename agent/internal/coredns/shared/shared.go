@@ -146,18 +146,16 @@ func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (
 	}
 	m := new(dns.Msg).SetReply(r)
 	m.Authoritative, m.RecursionAvailable, m.Compress = true, false, true
-	bits := 0
 	if f, ok := family(q.Qtype); ok {
 		if h := z.hosts[name]; h != nil {
-			if answers, scope := s.choose(h, f, c); len(answers) > 0 {
-				m.Answer, bits = answers, scope
+			if answers, bits := s.choose(h, f, c); len(answers) > 0 {
+				m.Answer = answers
 				rename(m.Answer, name, q.Name)
 				return s.say(w, m, c, bits)
 			}
 		}
 	}
-	bits = s.plain(m, z, state, c)
-	return s.say(w, m, c, bits)
+	return s.say(w, m, c, s.plain(m, z, state, c))
 }
 
 // choose answers for a host; without a record where nobody has what is asked for. bits is the answer's scope.
@@ -218,7 +216,7 @@ func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bi
 		answers[n] = named(answers[n], end)
 	}
 	kept := slices.DeleteFunc(slices.Clone(f.answer), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeCNAME })
-	m.Answer = append(kept, answers...)
+	m.Answer = slices.Concat(kept, answers)
 	return bits
 }
 

@@ -162,19 +162,19 @@ func (z *Zone) host(h *zone.Host, watched map[targets.Check]Target) *host {
 }
 
 // join makes all of a host's clusters one, with whatever else the zone has at the host.
-func (o *host) join(h *zone.Host) {
+func (h *host) join(of *zone.Host) {
 	var all answer
-	for _, a := range o.answers {
+	for _, a := range h.answers {
 		for _, list := range a.addresses {
 			for _, one := range list {
-				all.add(h, addressOf(one.rr), one.target)
+				all.add(of, addressOf(one.rr), one.target)
 			}
 		}
 	}
-	for _, ip := range h.Addresses {
-		all.add(h, ip, nil)
+	for _, ip := range of.Addresses {
+		all.add(of, ip, nil)
 	}
-	o.candidates, o.answers = []choice.Candidate{{Weight: 1}}, []answer{all}
+	h.candidates, h.answers = []choice.Candidate{{Weight: 1}}, []answer{all}
 }
 
 // add adds an address, or a target to one that has none.
