@@ -140,6 +140,7 @@ test-manifests: ## render install/ as kubectl does, read it as an API server doe
 # Built as `make build` builds it, so that what the controller links is compiled once. The control plane's first build takes up to ten minutes.
 PLANE := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl)
 test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controller beside a store of objects, then beside a real control plane whose nodes are objects (SHORT=1: the first alone)
+	@integration/tools/deps $(ZONESERVERS)
 	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 ./agent/controller/... ./agent/api/...
 	@[ -n "$(SHORT)" ] || { cd integration/controlplane && CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 60m -v . | grep --line-buffered -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'; }
 
@@ -220,6 +221,16 @@ benefit: deps build tools bin/tools/benefit ## lookups with neardns and without,
 # Built, not run by `go run`, as faults.
 bin/tools/benefit: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/benefit
+
+.PHONY: shared-zones
+SHARED = $(if $(SHORT),-short) $(if $(ONLY),-only '$(ONLY)') $(if $(SERVER),-server $(SERVER))
+shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; an hour (SHORT=1: two minutes; ONLY=chaos, SERVER=Knot)
+	@integration/tools/deps $(ZONESERVERS)
+	@bin/tools/sharedzones -json bin/shared-zones.json $(SHARED)
+
+# Built, not run by `go run`, as faults.
+bin/tools/sharedzones: FORCE
+	@$(BUILD) -buildvcs=false -o $@ ./integration/sharedzones
 
 soak: deps build tools bin/tools/faults ## faults at random times, then a look for leaks (DURATION=10m, SEED)
 	@bin/tools/faults -soak $(if $(DURATION),-duration $(DURATION)) $(if $(SEED),-seed $(SEED))

@@ -44,6 +44,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "placement":
 		return runPlacement(ctx, args[1:], stderr)
 	case "zones":
+		if len(args) > 1 && isZonesFile(args[1]) {
+			return runZonesFile(ctx, args[1:], stdout, stderr)
+		}
 		return runZones(ctx, args[1:], stderr)
 	case "version", "--version":
 		_, _ = fmt.Fprintln(stdout, "neardns-controller", version())
@@ -63,11 +66,11 @@ func usage(w io.Writer) {
       decide which nodes run the cache (NodeDNS), and label the others neardns.io/cache: excluded
   zones [--namespace NAME] [--cluster-id ID] [--metrics ADDRESS] [--health ADDRESS] [--kubeconfig FILE]
       publish what DNSRecords say in the zones that DNSZones name, beside other clusters
-  version
+%s  version
       print the version
 
 Exit codes: 0 good, 1 failed or no longer leading, 2 bad usage.
-`, version())
+`, version(), zoneCommands)
 }
 
 // runPlacement decides until ctx ends.

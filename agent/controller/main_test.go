@@ -24,6 +24,14 @@ func TestUsage(t *testing.T) {
 		"zones -h":             {exitGood, "-namespace NAME"},
 		"zones --namespace=neardns-zones --kubeconfig=/nowhere/config": {exitConfig, "/nowhere/config"}, // the manifest's
 		"placement --kubeconfig=/nowhere/config":                       {exitConfig, "/nowhere/config"},
+		"zones publish":                                                {exitConfig, "name a file with --file"},
+		"zones publish --file=f":                                       {exitConfig, "name the cluster with --cluster-id"},
+		"zones plan --file=f --cluster-id=A":                           {exitConfig, `cluster id "A" is not six to twelve`},
+		"zones publish --file=f --cluster-id=aaaaaaaa --poll=1ms":      {exitConfig, "--poll: 1ms is less than 100ms"},
+		"zones remove --file=f":                                        {exitConfig, "name one cluster to remove"},
+		"zones owners --file=f now":                                    {exitConfig, `unexpected argument "now"`},
+		"zones check --file=/nowhere/zone.yaml":                        {exitFailed, "/nowhere/zone.yaml"},
+		"zones get -h":                                                 {exitGood, "-zone NAME"},
 	} {
 		var out bytes.Buffer
 		if code := run(t.Context(), strings.Fields(line), &out, &out); code != want.code || !strings.Contains(out.String(), want.text) {

@@ -1,0 +1,170 @@
+// Command sharedzones shows what happens to one zone that many clusters write at once: each cluster is a process of
+// `neardns-controller zones publish`, the servers are BIND, Knot and PowerDNS of Debian, and the network between them can be cut. It judges
+// the zone by a transfer of its own, and counts messages on the wire. Beside it runs the seed's loop, which reads, merges, writes and looks
+// again. It is what `make shared-zones` runs.
+//
+// Everything is on loopback, in processes and folders that it removes. It needs no root.
+//
+// Failure policy: a bar that is missed is named below the table, and the exit code is 1. A row that cannot be measured counts as missed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+)
+
+// options are the command line.
+type options struct {
+	short  bool
+	only   string
+	server string
+	json   string
+	binary string
+	list   bool
+}
+
+func main() {
+	var o options
+	flag.BoolVar(&o.short, "short", false, "fewer clusters and rounds: two minutes")
+	flag.StringVar(&o.only, "only", "", "rows whose name matches this regular `expression`")
+	flag.StringVar(&o.server, "server", "", "BIND, Knot or PowerDNS alone")
+	flag.StringVar(&o.json, "json", "", "also write the result to this `file`")
+	flag.StringVar(&o.binary, "controller", "bin/neardns-controller", "`path` of neardns-controller")
+	flag.BoolVar(&o.list, "list", false, "list the rows")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	err := o.run(ctx, os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sharedzones:", err)
+		os.Exit(1)
+	}
+}
+
+var errMissed = errors.New("bars were missed")
+
+// row is one line of the issue's table. Its function measures on one server.
+type row struct {
+	name string
+	bar  string
+	run  func(*stand, *cell, size)
+	need func(size) (clusters int, hosts []string) // whose keys the server must know
+}
+
+// size is how much a run does.
+type size struct {
+	clusters, rounds, hosts int
+	chaos                   time.Duration
+	writers                 int // of the chaos
+	thaws                   int
+	rest                    time.Duration
+}
+
+var (
+	whole = size{clusters: 50, rounds: 10, hosts: 100, chaos: 10 * time.Minute, writers: 16, thaws: 10, rest: time.Minute}
+	small = size{clusters: 10, rounds: 2, hosts: 20, chaos: 15 * time.Second, writers: 6, thaws: 1, rest: 20 * time.Second}
+)
+
+func (o options) run(ctx context.Context, stdout, stderr io.Writer) error {
+	if o.list {
+		for _, r := range rows {
+			fmt.Fprintf(stdout, "%-12s %s\n", r.name, r.bar)
+		}
+		return nil
+	}
+	only, err := regexp.Compile(o.only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	if o.binary, err = filepath.Abs(o.binary); err != nil {
+		return err
+	}
+	if _, err := os.Stat(o.binary); err != nil {
+		return fmt.Errorf("%w: run make build", err)
+	}
+	sz := whole
+	if o.short {
+		sz = small
+	}
+	out := result{Day: time.Now().UTC().Format(time.DateOnly), Short: o.short}
+	for _, r := range rows {
+		if !only.MatchString(r.name) {
+			continue
+		}
+		cells := o.row(ctx, r, sz, stderr)
+		out.Cells = append(out.Cells, cells...)
+		for _, c := range cells {
+			fmt.Fprintf(stderr, "%s, %s: %s %v\n", c.Row, c.Server, c.Said, c.Missed)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	if len(out.Cells) == 0 {
+		return fmt.Errorf("no row matches %q, or there is no server %q; -list lists the rows", o.only, o.server)
+	}
+	out.table(stdout)
+	if o.json != "" {
+		f, err := os.Create(o.json)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := out.write(f); err != nil {
+			return err
+		}
+	}
+	if !out.good() {
+		return errMissed
+	}
+	return nil
+}
+
+// row measures one row on each server. Short runs measure the servers side by side: nothing that they promise is a matter of milliseconds.
+func (o options) row(ctx context.Context, r row, sz size, stderr io.Writer) []cell {
+	var kinds []zoneserver.Kind
+	for _, kind := range zoneserver.Kinds() {
+		if o.server == "" || o.server == string(kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	cells := make([]cell, len(kinds))
+	var measuring sync.WaitGroup
+	for i, kind := range kinds {
+		measure := func() { cells[i] = o.cell(ctx, r, kind, sz, stderr) }
+		if o.short {
+			measuring.Go(measure)
+		} else {
+			measure()
+		}
+	}
+	measuring.Wait()
+	return cells
+}
+
+func (o options) cell(ctx context.Context, r row, kind zoneserver.Kind, sz size, stderr io.Writer) cell {
+	c := cell{Row: r.name, Server: string(kind), Bar: r.bar}
+	start := time.Now()
+	err := testutil.Program(ctx, stderr, func(t testutil.TB) {
+		n, hosts := r.need(sz)
+		r.run(newStand(t, kind, o.binary, clusterIDs(n), hosts...), &c, sz)
+	})
+	if err != nil {
+		c.miss("cannot be measured: %v", err)
+	}
+	c.Seconds = time.Since(start).Seconds()
+	return c
+}

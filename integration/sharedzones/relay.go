@@ -1,0 +1,233 @@
+package main
+
+import (
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// faults are what a relay does to the messages that pass it.
+type faults struct {
+	Cut        bool          // nothing passes, open connections end
+	LoseBefore float64       // probability that an UPDATE is lost on its way to the server
+	LoseAfter  float64       // probability that the server takes an UPDATE and its answer is lost
+	Delay      time.Duration // of each message
+}
+
+// traffic is what passed a relay towards the server.
+type traffic struct {
+	Updates    int // without heartbeats
+	Heartbeats int
+	Reads      int // transfers and questions
+}
+
+func (a traffic) plus(b traffic) traffic {
+	return traffic{a.Updates + b.Updates, a.Heartbeats + b.Heartbeats, a.Reads + b.Reads}
+}
+
+func (a traffic) minus(b traffic) traffic {
+	return traffic{a.Updates - b.Updates, a.Heartbeats - b.Heartbeats, a.Reads - b.Reads}
+}
+
+// relay is the network between one cluster and the server: it passes TCP on, counts the messages by what they are, and can lose them. The
+// counts are the wire's, not what a cluster says of itself.
+type relay struct {
+	listener net.Listener
+	server   netip.AddrPort
+	zone     string
+
+	mu      sync.Mutex // guards the fields below
+	faults  faults
+	traffic traffic
+	open    map[net.Conn]struct{}
+	closed  bool
+	busy    sync.WaitGroup
+}
+
+// newRelay listens on loopback. The caller closes it.
+func newRelay(server netip.AddrPort, zone string) (*relay, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &relay{listener: l, server: server, zone: zone, open: map[net.Conn]struct{}{}}
+	r.busy.Add(1)
+	go r.accept()
+	return r, nil
+}
+
+func (r *relay) addr() string { return r.listener.Addr().String() }
+
+// behave changes what happens to messages from now on.
+func (r *relay) behave(f faults) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.faults = f
+	if f.Cut {
+		for c := range r.open {
+			_ = c.Close()
+		}
+	}
+}
+
+// counted is the traffic since the relay was made.
+func (r *relay) counted() traffic {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.traffic
+}
+
+// close ends the relay and waits for its connections.
+func (r *relay) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.faults.Cut = true
+	for c := range r.open {
+		_ = c.Close()
+	}
+	r.mu.Unlock()
+	_ = r.listener.Close()
+	r.busy.Wait()
+}
+
+func (r *relay) accept() {
+	defer r.busy.Done()
+	for {
+		client, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		r.busy.Add(1)
+		go func() {
+			defer r.busy.Done()
+			r.serve(client)
+		}()
+	}
+}
+
+// hold notes an open connection, so that it can be cut; false where it is to be closed at once.
+func (r *relay) hold(c net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || r.faults.Cut {
+		return false
+	}
+	r.open[c] = struct{}{}
+	return true
+}
+
+func (r *relay) drop(c net.Conn) {
+	r.mu.Lock()
+	delete(r.open, c)
+	r.mu.Unlock()
+	_ = c.Close()
+}
+
+func (r *relay) serve(client net.Conn) {
+	defer r.drop(client)
+	if !r.hold(client) {
+		return
+	}
+	server, err := net.Dial("tcp", r.server.String())
+	if err != nil {
+		return
+	}
+	defer r.drop(server)
+	if !r.hold(server) {
+		return
+	}
+	answers := make(chan struct{})
+	go func() {
+		defer close(answers)
+		_, _ = io.Copy(client, server)
+		_ = client.Close()
+	}()
+	for {
+		raw, err := readFrame(client)
+		if err != nil {
+			break
+		}
+		f, before, after := r.note(raw)
+		time.Sleep(f.Delay)
+		if before {
+			break
+		}
+		if after {
+			r.swallow(client, server, raw)
+			break
+		}
+		if _, err := server.Write(frame(raw)); err != nil {
+			break
+		}
+	}
+	_ = client.Close()
+	_ = server.Close()
+	<-answers
+}
+
+// swallow has the server take a message, and the client never hear of it.
+func (r *relay) swallow(client, server net.Conn, raw []byte) {
+	_ = client.Close()
+	other, err := net.Dial("tcp", r.server.String())
+	_ = server.Close()
+	if err != nil {
+		return
+	}
+	defer other.Close()
+	_ = other.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := other.Write(frame(raw)); err == nil {
+		_, _ = readFrame(other)
+	}
+}
+
+// note counts a message, and draws what becomes of it.
+func (r *relay) note(raw []byte) (f faults, before, after bool) {
+	var m dns.Msg
+	isUpdate := m.Unpack(raw) == nil && m.Opcode == dns.OpcodeUpdate
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case !isUpdate:
+		r.traffic.Reads++
+	case isHeartbeat(&m, r.zone):
+		r.traffic.Heartbeats++
+	default:
+		r.traffic.Updates++
+	}
+	draw := rand.Float64()
+	before = isUpdate && draw < r.faults.LoseBefore
+	after = isUpdate && !before && draw < r.faults.LoseBefore+r.faults.LoseAfter
+	return r.faults, before, after
+}
+
+// isHeartbeat tells an UPDATE that changes nothing but C._neardns of its zone. RFC 2136 has the changes in the authority section.
+func isHeartbeat(m *dns.Msg, zone string) bool {
+	for _, rr := range m.Ns {
+		cluster, rest, _ := strings.Cut(strings.ToLower(rr.Header().Name), ".")
+		if rest != "_neardns."+zone || strings.HasPrefix(cluster, "_") {
+			return false
+		}
+	}
+	return len(m.Ns) > 0
+}
+
+func readFrame(c io.Reader) ([]byte, error) {
+	var length [2]byte
+	if _, err := io.ReadFull(c, length[:]); err != nil {
+		return nil, err
+	}
+	raw := make([]byte, binary.BigEndian.Uint16(length[:]))
+	_, err := io.ReadFull(c, raw)
+	return raw, err
+}
+
+func frame(raw []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(nil, uint16(len(raw))), raw...)
+}
