@@ -274,6 +274,10 @@ type reader struct {
 	answer   []byte // of whoever stands before the chain
 }
 
+// questionMostTCP is how much of a question over TCP is looked at. What is longer is cut, and invalid, as over UDP: the library would take
+// 64 KiB of each connection that announces so much.
+const questionMostTCP = 4096
+
 // answerKept is the room for an answer that a connection keeps for the next one: that of common answers.
 const answerKept = 4096
 
@@ -285,7 +289,7 @@ func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 		return nil, fmt.Errorf("the connection is a %T", conn)
 	}
 	for {
-		m, err := r.next(s, timeout)
+		m, err := s.next(timeout)
 		if err != nil {
 			s.pending.Wait() // a client may say that it asks no more, and wait for its answers
 			return nil, err
@@ -303,12 +307,28 @@ func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 }
 
 // next reads one question, or says that the connection ends here.
-func (r *reader) next(s *stream, timeout time.Duration) ([]byte, error) {
-	if !s.of.await(s) {
+func (s *stream) next(timeout time.Duration) ([]byte, error) {
+	goes, ends := s.of.await(s)
+	switch {
+	case !goes:
 		return nil, io.EOF
+	case ends:
+		timeout = min(timeout, idleMost)
 	}
 	defer s.of.heard(s)
-	return r.Reader.ReadTCP(s, timeout)
+	if err := s.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+		return nil, err
+	}
+	var size [2]byte
+	if _, err := io.ReadFull(s.TCPConn, size[:]); err != nil {
+		return nil, err
+	}
+	m := make([]byte, min(int(binary.BigEndian.Uint16(size[:])), questionMostTCP))
+	if _, err := io.ReadFull(s.TCPConn, m); err != nil {
+		return nil, err
+	}
+	_, err := io.CopyN(io.Discard, s.TCPConn, int64(binary.BigEndian.Uint16(size[:]))-int64(len(m)))
+	return m, err
 }
 
 // first has whoever stands before the chain answer a question, and reports whether it did.

@@ -91,19 +91,19 @@ func (c *stream) reset() {
 	_ = c.TCPConn.Close()
 }
 
-// await is called before a question is read. It returns false if the connection is to end instead: its point ends, the last
-// question is answered, and no further one has come in.
-func (s *streams) await(c *stream) bool {
+// await is called before a question is read. goes is false if the connection is to end instead: its point ends, the last question is
+// answered, and no further one has come in. ends says that the point does.
+func (s *streams) await(c *stream) (goes, ends bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining && c.answered && c.unread() == 0 {
-		return false
+		return false, true
 	}
 	c.waits = true
 	if c.inWork == 0 {
 		s.quota.idle(c)
 	}
-	return true
+	return true, s.draining
 }
 
 // heard is called when the question was read, or none could be.

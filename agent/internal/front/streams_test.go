@@ -263,3 +263,26 @@ func TestDeafClient(t *testing.T) {
 		return s.quota.piped.Taken() == 0 && s.quota.conns.Taken() == 0
 	})
 }
+
+// TestGiantQuestion: of a question over TCP so much is looked at as a question may need; a longer one is malformed, and the next one is read
+// where it ends.
+func TestGiantQuestion(t *testing.T) {
+	_, cfg := serve(t, nil, &handler{do: answer})
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	for i, size := range []int{questionMostTCP, questionMostTCP + 1, dns.MaxMsgSize, 100} {
+		q := question("a.example.org.", dns.TypeA)
+		q.Id = uint16(i)
+		q.SetEdns0(1232, false)
+		q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, size-q.Len()-4)}}
+		if err := conn.WriteMsg(q); err != nil {
+			t.Fatal(size, err)
+		}
+		m, err := conn.ReadMsg()
+		if err != nil {
+			t.Fatal(size, err)
+		}
+		if want := size > questionMostTCP; int(m.Id) != i || want != (m.Rcode == dns.RcodeFormatError) {
+			t.Errorf("%d bytes: %v", size, m)
+		}
+	}
+}
