@@ -200,7 +200,7 @@ EDGEPEERS := named:bind9 pdns_server:pdns-server knotd:knot gdnsd:gdnsd dnsperf:
 EDGEMODULES := /usr/share/doc/pdns-backend-bind:pdns-backend-bind /usr/share/doc/knot-module-geoip:knot-module-geoip
 bench-edge: deps build tools ## an edge's answers for one second of CPU time beside stock CoreDNS, PowerDNS, Knot and gdnsd: a minute (ROUNDS=5; as root)
 	@integration/tools/deps $(EDGEPEERS) $(EDGEMODULES)
-	@$(BUILT) NEARDNS_EDGE_BENCH=$(or $(ROUNDS),5) $(GO) test -count=1 -timeout 20m -run '^TestBench$$' -v ./integration/edge | grep -E '^\||^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@$(BUILT) NEARDNS_EDGE_BENCH=$(ROUNDS) $(GO) test -tags edgebench -count=1 -timeout 20m -run '^TestBench$$' -v ./integration/edge | grep -E '^\||^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 bench-deps: deps build tools bin/tools/bench
 	@integration/tools/deps $(PEERS)

@@ -25,6 +25,12 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
+// plainZone is what a zone has without its hosts.
+const plainZone = `@ 30 IN SOA ns h 1 60 60 3600 60
+@ 30 IN NS ns
+ns 30 IN A 192.0.2.53
+`
+
 // countries are those that the sample is of, and each gets an address of its own; all others get that of the default geo.
 var countries = []string{"US", "DE", "GB", "FR", "JP", "BR", "IN", "ZA", "AU", "IE"}
 
