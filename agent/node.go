@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/neardns/neardns/agent/internal/role"
+	"github.com/neardns/neardns/pkg/attached"
 )
 
 // surroundings are what a role sees of e.
@@ -18,8 +19,9 @@ func runNode(ctx context.Context, e env, args []string) error {
 	takeOver := fs.Bool("take-over", false, "take over from the agent that runs on this node, whichever is newer")
 	podDir := fs.String("pod-dir", "", "`FOLDER` that lives as long as this agent's pod and is its own: "+
 		"it takes over from the agent of an older pod, and its status socket is there")
+	cache := fs.String("cni-cache", attached.DefaultRoot, "libcni's cache, in `FOLDER`: pods in it that run already are steered, too (adoptPods)")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	return role.Node(ctx, surroundings(e), role.Options{Config: *path, TakeOver: *takeOver, PodDir: *podDir})
+	return role.Node(ctx, surroundings(e), role.Options{Config: *path, TakeOver: *takeOver, PodDir: *podDir, Cache: *cache})
 }

@@ -51,6 +51,7 @@ type setup struct {
 	backend   string          // of the agent's rules; "" is nftables
 	searches  []string        // of pods; none: their namespace's domain
 	addresses int             // how many pods may have; 0: as many as the pod range has
+	adopt     bool            // pods that ran before the agent are steered, too
 }
 
 func (s setup) String() string {
@@ -148,6 +149,9 @@ func (n *node) configure(more string) {
 	for _, a := range n.locals() {
 		fmt.Fprintf(&b, "- %q\n", a)
 	}
+	if n.setup.adopt {
+		b.WriteString("adoptPods: true\n")
+	}
 	if slowness := testutil.Slowness(); slowness > 1 && !strings.Contains(more, "lease:") {
 		// An answer later than a quarter of the lifetime is no proof, and under emulation most are.
 		fmt.Fprintf(&b, "lease: {renew: %v, lifetime: %v}\n", 150*time.Millisecond*slowness, lifetime*slowness)
@@ -176,7 +180,7 @@ func (n *node) startAgent() {
 
 func (n *node) launchAgent() {
 	n.t.Helper()
-	n.agent = n.Host.Start(made.Path("neardns-agent"), "node", "--config", n.configFile())
+	n.agent = n.Host.Start(made.Path("neardns-agent"), "node", "--config", n.configFile(), "--cni-cache", n.path("cni-cache"))
 }
 
 func (n *node) awaitReady() {

@@ -98,6 +98,15 @@ func (n *node) addOldPod() *pod {
 	return n.makePod(false, nil)
 }
 
+// addRunningPods makes pods as they were before neardns came, with these annotations.
+func (n *node) addRunningPods(count int, annotations map[string]string) (out []*pod) {
+	n.t.Helper()
+	for range count {
+		out = append(out, n.makePod(false, annotations))
+	}
+	return out
+}
+
 func (n *node) makePod(withNearDNS bool, annotations map[string]string) *pod {
 	n.t.Helper()
 	n.pods++
@@ -205,7 +214,14 @@ func (p *pod) check() error {
 
 func (p *pod) del() {
 	p.node.t.Helper()
-	err := p.cni(true, func(c *libcni.CNIConfig, list *libcni.NetworkConfigList, conf *libcni.RuntimeConf) error {
+	p.delBy(true)
+}
+
+// delBy has the runtime take the pod down by the list with or without our entry: CRI-O does so by the one that the pod was made by,
+// containerd by the one of now.
+func (p *pod) delBy(withNearDNS bool) {
+	p.node.t.Helper()
+	err := p.cni(withNearDNS, func(c *libcni.CNIConfig, list *libcni.NetworkConfigList, conf *libcni.RuntimeConf) error {
 		return c.DelNetworkList(context.Background(), list, conf)
 	})
 	if err != nil {

@@ -52,6 +52,8 @@ type Decision struct {
 	// Unanswered are the protocols over which the pod's questions were lost on their way to the agent or back. Such a redirect is
 	// pending until a question from the pod's netns was answered again.
 	Unanswered []string `json:"unanswered,omitempty"`
+	// Untried: the pod ran already, and nobody has asked from its netns yet. Such a redirect is pending until that was answered.
+	Untried bool `json:"untried,omitempty"`
 }
 
 // File is one pod attachment as the plugin saw it. ContainerID and IfName are its key.
@@ -78,6 +80,9 @@ type File struct {
 	Decisions []Decision `json:"decisions"`         // one per redirect
 	Backend   string     `json:"backend,omitempty"` // whose rules stand in the netns; "" is nftables
 	OptOut    bool       `json:"optOut,omitempty"`  // annotation neardns.io/steer: "false"
+	// Adopted says by what the agent found a pod that ran already; "" for one that the plugin made the file of. No DEL may come for
+	// an adopted one: CRI-O takes a pod down by the list that it was made by.
+	Adopted Finder `json:"adopted,omitempty"`
 
 	// DNS is nil where it was not looked at: in a file of an older plugin.
 	DNS *DNS `json:"dns,omitempty"`
@@ -85,6 +90,15 @@ type File struct {
 	SearchCompletion *bool     `json:"searchCompletion,omitempty"`
 	Ignored          []Ignored `json:"ignored,omitempty"`
 }
+
+// Finder is what told of a pod that ran already.
+type Finder string
+
+// The finders.
+const (
+	ByCache Finder = "cni-cache" // libcni's cache of results
+	ByNRI   Finder = "nri"       // the runtime itself
+)
 
 // In returns the redirects whose decision is in the given state, ordered by cluster DNS address.
 func (f File) In(s State) []steer.Redirect {

@@ -228,6 +228,15 @@ type Pod struct {
 	// Always steers also what is not answered. For the prober, which must tell silence from kube-dns's answers; a pod's
 	// questions are given back then (see podTrust).
 	Always bool
+	// Open are TCP connections that the pod had before the rules came: they keep their cluster DNS address to their end. Rules that
+	// stand are not compared by them. The iptables back end needs none: its rules choose a connection's way at the SYN alone.
+	Open []Connection
+}
+
+// Connection is one of a pod's TCP connections to a cluster DNS address, by its source port.
+type Connection struct {
+	ClusterDNS netip.Addr
+	Port       uint16
 }
 
 // Host describes the host table with the switch. The order of its slices has no meaning.

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -72,20 +70,11 @@ func leaveAlone(c *Conf, in call) string {
 	case in.SharesHost:
 		return "the pod shares the host's network namespace"
 	case in.Settings.OptOut:
-		return "the pod's annotation " + overlay.AnnotationSteer + " says so"
+		return overlay.OptedOut
 	case c.Steer == steerOff:
 		return "steer is off in the configuration"
-	case len(in.Settings.nameservers) == 0:
-		// Unknown, or the host's own. Steering does no harm then: only questions to the cluster DNS address are touched.
-		return ""
 	}
-	for _, s := range in.Settings.nameservers {
-		a, err := netip.ParseAddr(s)
-		if err == nil && slices.ContainsFunc(c.Redirects, func(r steer.Redirect) bool { return r.ClusterDNS == a.Unmap().WithZone("") }) {
-			return ""
-		}
-	}
-	return "none of the pod's nameservers (" + strings.Join(in.Settings.nameservers, ", ") + ") is a configured cluster DNS address"
+	return overlay.AsksOthers(in.Settings.nameservers, c.Redirects)
 }
 
 // wantsFacts tells whether the pod's network is worth a look: it is to be steered, or to be exempt from node interception.

@@ -9,6 +9,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/neardns/neardns/pkg/attached"
 )
 
 // passOn returns prevResult as it is to be printed, and the pod's addresses in it. Where the versions agree, as libcni sees
@@ -50,7 +52,7 @@ func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
 			return bad(err)
 		}
 	}
-	return out, addressesOf(current, ifName), nil
+	return out, attached.Addresses(current, ifName), nil
 }
 
 func convert(r types.Result, version string) ([]byte, error) {
@@ -75,24 +77,4 @@ func withVersion(object []byte, version string) ([]byte, error) {
 	}
 	keys["cniVersion"] = quoted
 	return json.Marshal(keys)
-}
-
-// addressesOf picks the pod's addresses: those on the interface that this call is about. Results without interfaces, as
-// old plugins give, have only the pod's.
-func addressesOf(r *types100.Result, ifName string) []netip.Addr {
-	var out []netip.Addr
-	for _, ip := range r.IPs {
-		if ip == nil {
-			continue
-		}
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) {
-			if on := r.Interfaces[*i]; on == nil || on.Sandbox == "" || on.Name != ifName {
-				continue
-			}
-		}
-		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-			out = append(out, a.Unmap())
-		}
-	}
-	return out
 }

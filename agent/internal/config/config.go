@@ -58,6 +58,7 @@ type Node struct {
 	Log              Log
 	PodDNS           overlay.Rules // what is wanted of pods' own DNS settings
 	ResolvConf       ResolvConf
+	AdoptPods        bool // pods that ran before neardns came are steered, too
 	Hosts            Hosts
 	StateDir         string
 	PersistDir       string
@@ -263,6 +264,17 @@ func (n *Node) readCorefile(env Env) error {
 // Steers reports whether packets may be steered on this node at all.
 func (n *Node) Steers() bool { return n.KubeProxyMode != KubeProxyNone }
 
+// Adopts tells whether pods that ran before neardns came are steered: where new ones are, too.
+func (n *Node) Adopts() bool { return n.AdoptPods && n.steering() != conflist.SteerOff }
+
+// steering is what the plugin's entry says of it; "" for its default.
+func (n *Node) steering() string {
+	if !n.Steers() || n.Link.ClusterDNSOnLink { // on the link they come by themselves
+		return conflist.SteerOff
+	}
+	return ""
+}
+
 // Own returns every address at which the agent answers. A server at one of them must never become an upstream: the
 // agent would ask itself. With link.clusterDNSOnLink and with interceptNode that goes for the cluster DNS addresses too: they
 // are on the agent's link, or the agent's own questions to them would be caught like any host process's.
@@ -279,20 +291,17 @@ func (n *Node) Own() []netip.Addr {
 
 // ConflistEntry renders the plugin's entry for this node, as JSON.
 func (n *Node) ConflistEntry() ([]byte, error) {
-	s := conflist.Settings{
+	return conflist.Entry(conflist.Settings{
 		Redirects:      n.Redirects,
 		ClusterDomain:  n.ClusterDomain,
 		LocalAddresses: n.LocalAddresses,
 		Backend:        n.Backend,
+		Steer:          n.steering(),
 		StateDir:       n.StateDir,
 		PersistDir:     n.PersistDir,
 
 		DNS: n.PodDNS, ResolvConf: n.ResolvConf.Mode, ResolvConfPaths: n.ResolvConf.Paths, HostResolvConf: n.ResolvConf.Host,
-	}
-	if !n.Steers() || n.Link.ClusterDNSOnLink { // on the link they come by themselves
-		s.Steer = conflist.SteerOff
-	}
-	return conflist.Entry(s)
+	})
 }
 
 // fault places a message at the field it is about, or else at the nearest field around it that was written.

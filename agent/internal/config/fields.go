@@ -64,6 +64,7 @@ func table() []field {
 		logLevel("log.level", reload),
 		text("log.format", reload, func(n *Node) *string { return &n.Log.Format }, oneOf(LogText, LogJSON)),
 		text("log.queries", reload, func(n *Node) *string { return &n.Log.Queries }, oneOf(QueriesOff, QueriesErrors, QueriesAll)),
+		boolean("adoptPods", restart, func(n *Node) *bool { return &n.AdoptPods }),
 		podDNS("podDNS", reload),
 		text("resolvConf.mode", restart, func(n *Node) *string { return &n.ResolvConf.Mode }, oneOf(conflist.ResolvConfAuto, conflist.ResolvConfOff)),
 		list("resolvConf.paths", restart, func(n *Node) *[]string { return &n.ResolvConf.Paths }, parsePattern, func(s string) string { return s }, false),

@@ -11,7 +11,7 @@ import (
 )
 
 // tryEvery is how often pods are asked from whose time has come; where there is none it costs a look into memory.
-const tryEvery = time.Second
+const tryEvery = 250 * time.Millisecond
 
 // tryPods asks from the netns of pods that get no answers, beside the loop: a question that is lost takes its time.
 func (n *Node) tryPods(ctx context.Context) {

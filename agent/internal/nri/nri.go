@@ -14,13 +14,17 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
+	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 
+	"github.com/neardns/neardns/pkg/attached"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
@@ -53,10 +57,49 @@ type Plugin struct {
 	Config
 	now   func() time.Time
 	again time.Duration // see the constant
+
+	mu      sync.Mutex // guards the fields below
+	pods    map[string]attached.Pod
+	settled bool // the runtime has told of its pods, or there is none to tell
 }
 
 // New makes one. Nothing happens before Run.
-func New(c Config) *Plugin { return &Plugin{Config: c, now: time.Now, again: again} }
+func New(c Config) *Plugin {
+	return &Plugin{Config: c, now: time.Now, again: again, pods: map[string]attached.Pod{}}
+}
+
+// Pods are those that the runtime told of, by container ID. settled is false while nobody knows yet whether it will tell.
+func (p *Plugin) Pods() (pods map[string]attached.Pod, settled bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.pods), p.settled
+}
+
+// note keeps what the runtime says of a pod. It names no interface, but a pod's first one has one name with all runtimes.
+func (p *Plugin) note(pod *api.PodSandbox) {
+	a := attached.Pod{ContainerID: pod.GetId(), IfName: "eth0", Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(),
+		Annotations: map[string]string{}}
+	maps.Copy(a.Annotations, pod.GetAnnotations())
+	for _, ns := range pod.GetLinux().GetNamespaces() {
+		if ns.GetType() == "network" {
+			a.NetNS = ns.GetPath()
+		}
+	}
+	for _, ip := range pod.GetIps() {
+		if addr, err := netip.ParseAddr(ip); err == nil {
+			a.Addresses = append(a.Addresses, addr.Unmap())
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pods[a.ContainerID] = a
+}
+
+func (p *Plugin) settle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settled = true
+}
 
 // Run stays connected to the runtime until ctx ends.
 func (p *Plugin) Run(ctx context.Context) {
@@ -68,6 +111,7 @@ func (p *Plugin) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		p.settle()
 		var late *connectError
 		if !errors.As(err, &late) {
 			away = p.now() // it was connected until now
@@ -150,14 +194,28 @@ type handler struct{ plugin *Plugin }
 
 // Synchronize is the first call of a connection and names the pods that run.
 func (h handler) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
+	h.plugin.mu.Lock()
+	clear(h.plugin.pods)
+	h.plugin.mu.Unlock()
 	for _, pod := range pods {
+		h.plugin.note(pod)
 		h.plugin.Lay(pod.GetId())
 	}
+	h.plugin.settle()
 	return nil, nil
+}
+
+// RemovePodSandbox is the last call about a pod.
+func (h handler) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	h.plugin.mu.Lock()
+	defer h.plugin.mu.Unlock()
+	delete(h.plugin.pods, pod.GetId())
+	return nil
 }
 
 // RunPodSandbox comes behind CNI's ADD and before the pod's containers.
 func (h handler) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	h.plugin.note(pod)
 	h.plugin.Lay(pod.GetId())
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,8 +19,10 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/neardns/neardns/pkg/attached"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -260,11 +263,23 @@ func TestRun(t *testing.T) {
 	w.waiting("early", nil)
 	w.made("early")
 	runtime := startRuntime(t, w.plugin.Socket, "early", "foreign")
+	runtime.pods[0].Name, runtime.pods[0].Namespace, runtime.pods[0].Uid, runtime.pods[0].Ips = "cart", "shop", "7c1f", []string{"10.244.1.7", "none"}
+	runtime.pods[0].Annotations = map[string]string{"a": "b"}
+	runtime.pods[0].Linux = &api.LinuxPodSandbox{Namespaces: []*api.LinuxNamespace{{Type: "pid", Path: "/p"}, {Type: "network", Path: "/run/netns/a"}}}
+	if told, settled := w.plugin.Pods(); settled || len(told) > 0 {
+		t.Errorf("before anybody was asked: %v, %v", told, settled)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { w.plugin.Run(ctx) })
 	runtime.awaitPlugin(t)
 	w.wantText("early", overlaidText)
+	told, settled := w.plugin.Pods()
+	want := attached.Pod{ContainerID: "early", IfName: "eth0", NetNS: "/run/netns/a", Namespace: "shop", Name: "cart", UID: "7c1f",
+		Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.7")}, Annotations: map[string]string{"a": "b"}}
+	if diff := cmp.Diff(want, told["early"], cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || !settled || len(told) != 2 {
+		t.Errorf("the runtime's pods %v, settled %v:\n%s", told, settled, diff)
+	}
 	for i := range 20 {
 		id := fmt.Sprintf("pod-%d", i)
 		w.waiting(id, nil)
@@ -277,6 +292,15 @@ func TestRun(t *testing.T) {
 	runtime.run(t, "unknown")
 	if d := w.dns("broken"); d.State != podfile.NoLever {
 		t.Errorf("%+v", d)
+	}
+	if told, _ := w.plugin.Pods(); len(told) != 24 {
+		t.Errorf("the runtime told of %d pods, want 24", len(told))
+	}
+	if err := runtime.RemovePodSandbox(t.Context(), &api.RemovePodSandboxRequest{Pod: &api.PodSandbox{Id: "pod-7"}}); err != nil {
+		t.Error(err)
+	}
+	if told, _ := w.plugin.Pods(); len(told) != 23 || told["pod-7"].ContainerID != "" {
+		t.Errorf("after the end of one: %v", told)
 	}
 	runtime.end()
 	w.made("broken")
@@ -327,6 +351,9 @@ func TestNobodyThere(t *testing.T) {
 				}
 				return nil
 			})
+			if told, settled := w.plugin.Pods(); !settled || len(told) > 0 {
+				t.Errorf("nobody will tell: %v, settled %v", told, settled)
+			}
 			stop()
 			wg.Wait()
 			w.made("a")

@@ -21,6 +21,12 @@ func keyOf(f podfile.File) key { return key{f.ContainerID, f.IfName} }
 // unanswered tells whether a decision waits for an answer from the pod's netns.
 func unanswered(d podfile.Decision) bool { return len(d.Unanswered) > 0 }
 
+// untried tells whether a decision waits for the first question from the netns of a pod that ran already.
+func untried(d podfile.Decision) bool { return d.Untried }
+
+// waits tells whether a decision waits for an answer, whatever came before.
+func waits(d podfile.Decision) bool { return unanswered(d) || untried(d) }
+
 // look is what tells that a pod's table is as it was when it was found right, without reading its rules: the kernel's count of
 // changes in that netns, and what is wanted.
 type look struct {

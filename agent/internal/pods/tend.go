@@ -221,7 +221,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 	if len(after.In(podfile.Steered)) == len(before.In(podfile.Steered)) {
 		return err // only reasons to leave it alone were found
 	}
-	if applyErr := p.apply(box); applyErr != nil {
+	if applyErr := p.apply(box, p.open(box)...); applyErr != nil {
 		box.files[i] = before
 		if updateErr := p.note(before); !errors.Is(updateErr, fs.ErrNotExist) {
 			applyErr = errors.Join(applyErr, updateErr)
@@ -264,7 +264,7 @@ func (p *Pods) decide(f podfile.File, ns, host *os.File, proven func(netip.Addr)
 	f.Decisions = slices.Clone(f.Decisions)
 	for i := range f.Decisions {
 		d := &f.Decisions[i]
-		if d.State != podfile.Pending || unanswered(*d) || !switched[d.Redirect] || !proven(d.Redirect.ClusterDNS) {
+		if d.State != podfile.Pending || waits(*d) || !switched[d.Redirect] || !proven(d.Redirect.ClusterDNS) {
 			continue
 		}
 		// The plugin looked when the pod was made; its routes may be others by now.
@@ -334,6 +334,11 @@ func (p *Pods) mend(box *sandbox, proven func(netip.Addr) bool) error {
 	if gone, err := p.deleted(box.files[0]); gone || err != nil {
 		return err
 	}
+	if present, err := table.Present(); err != nil {
+		return err
+	} else if !present {
+		want.Open = p.open(box) // without a table they go to kube-dns
+	}
 	if _, err := table.Repair(want); err != nil {
 		return err
 	}
@@ -341,13 +346,30 @@ func (p *Pods) mend(box *sandbox, proven func(netip.Addr) bool) error {
 	return nil
 }
 
-func (p *Pods) apply(box *sandbox) error {
+// open lists the TCP connections that a sandbox's pod has to cluster DNS addresses. A connection that is opened between this and the
+// rules is reset, as by a kube-dns pod that ends: that is a millisecond.
+func (p *Pods) open(box *sandbox) []steer.Connection {
+	streams, err := hostnet.Streams(int(box.ns.Fd()), 53)
+	if err != nil {
+		p.log.Warn("connections that a pod has to kube-dns are not known, so steering it may reset them", "pod", Name(box.files[0]), "err", err)
+	}
+	var out []steer.Connection
+	for _, s := range streams {
+		out = append(out, steer.Connection{ClusterDNS: s.Remote.Addr(), Port: s.Local.Port()})
+	}
+	return out
+}
+
+// apply makes a sandbox's rules as its files have them.
+func (p *Pods) apply(box *sandbox, open ...steer.Connection) error {
 	table, err := p.backend.Open(int(box.ns.Fd()))
 	if err != nil {
 		return err
 	}
 	defer table.Close()
-	_, err = table.Repair(podfile.Table(box.files...))
+	want := podfile.Table(box.files...)
+	want.Open = open
+	_, err = table.Repair(want)
 	return err
 }
 

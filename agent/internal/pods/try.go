@@ -68,7 +68,8 @@ func (p *Pods) Try(ctx context.Context, lease Lease) (changed bool, err error) {
 	return changed, errors.Join(errs...)
 }
 
-// due lists the attachments to ask from now. Suspects are asked from once; those that were given back again and again.
+// due lists the attachments to ask from now. Suspects are asked from once; those that were given back again and again; those that ran
+// before neardns came until there is a verdict.
 func (p *Pods) due(now time.Time) []podfile.File {
 	files, _ := p.read()
 	p.mu.Lock()
@@ -91,7 +92,7 @@ func (p *Pods) due(now time.Time) []podfile.File {
 				continue
 			}
 		}
-		if p.suspects[k] && len(f.In(podfile.Steered)) > 0 {
+		if p.suspects[k] && len(f.In(podfile.Steered)) > 0 || slices.ContainsFunc(f.Decisions, untried) {
 			out = append(out, f)
 		}
 	}
@@ -116,9 +117,9 @@ func (p *Pods) try(ctx context.Context, f podfile.File, lease Lease) (changed bo
 	var errs []error
 	var asked []podfile.Decision
 	for _, d := range f.Decisions {
-		if d.State == podfile.Steered || unanswered(d) {
+		if d.State == podfile.Steered || waits(d) {
 			asked = append(asked, d)
-			answered[d.Redirect] = unanswered(d)
+			answered[d.Redirect] = waits(d)
 		}
 	}
 	var wg sync.WaitGroup
@@ -162,31 +163,41 @@ func (p *Pods) settle(f podfile.File, lost map[steer.Redirect][]string, answered
 			continue
 		}
 		defer box.close()
-		err = p.giveBack(&box, func(d podfile.Decision) (string, []string) {
+		why := func(d podfile.Decision) (string, []string) {
 			if protocols := lost[d.Redirect]; len(protocols) > 0 {
 				return fmt.Sprintf("its questions to %s over %s are not answered, though the agent answers others: a policy, a program at its link or a firewall drops them or the answers; let pods reach that address",
 					d.Redirect.Steering, words(protocols)), protocols
 			}
 			return "", nil
-		})
+		}
+		err = p.giveBack(&box, why)
 		for i := range box.files {
 			g := box.files[i]
 			g.Decisions = slices.Clone(g.Decisions)
-			now := false
+			now, refused := false, ""
 			for j := range g.Decisions {
-				if d := &g.Decisions[j]; unanswered(*d) && answered[d.Redirect] {
-					d.Reason, d.Unanswered, now = "its questions were answered again", nil, true
+				d := &g.Decisions[j]
+				if waits(*d) && answered[d.Redirect] {
+					d.Reason, d.Unanswered, d.Untried, now = "its questions are answered", nil, false, true
+				} else if reason, protocols := why(*d); d.Untried && reason != "" {
+					d.Reason, d.Unanswered, d.Untried, refused = reason, protocols, false, reason
 				}
 			}
-			if !now {
+			if !now && refused == "" {
 				continue
 			}
 			if noteErr := p.note(g); noteErr != nil && !errors.Is(noteErr, fs.ErrNotExist) {
 				return changed, errors.Join(err, noteErr)
 			}
-			changed = true
 			p.Outdate()
-			p.log.Info("questions of a pod are answered again", "pod", g.PodNamespace+"/"+g.PodName, "container_id", g.ContainerID)
+			if refused != "" {
+				p.log.Warn("running pod not steered", "pod", g.PodNamespace+"/"+g.PodName, "container_id", g.ContainerID, "reason", refused)
+			}
+			if !now {
+				continue
+			}
+			changed = true
+			p.log.Info("questions of a pod are answered", "pod", g.PodNamespace+"/"+g.PodName, "container_id", g.ContainerID)
 		}
 		return changed, err
 	}
@@ -214,16 +225,20 @@ const (
 	isLost
 )
 
-// ask asks one redirect's steering address from a pod's netns. No verdict falls while the agent itself is in doubt.
+// ask asks one redirect's steering address from a pod's netns. No question is held to be lost while the agent itself is in doubt.
 func (p *Pods) ask(ctx context.Context, ns *os.File, inode uint64, d podfile.Decision, proto steer.Protocol, lease Lease) (verdict, error) {
 	begun, _, held := lease(d.Redirect.Steering, proto)
-	if !held || time.Since(begun) < tryTimeout {
+	if !held {
 		return unknown, nil
 	}
+	young := time.Since(begun) < tryTimeout
 	for range tryTimes {
 		answer, err := question(ctx, ns, d.Redirect, proto)
 		if err != nil || answer != isLost {
 			return answer, err
+		}
+		if young {
+			return unknown, nil
 		}
 		if heard, err := p.heard(ns, inode, d, proto); err != nil || heard {
 			return isAnswered, err

@@ -16,11 +16,14 @@ import (
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/nri"
 	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/agent/internal/wire"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/overlay"
+	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
@@ -46,6 +49,7 @@ type agent struct {
 	claim    handover.Claim
 	mayTake  bool   // may ask a running agent for the node
 	podDir   string // "" where there is none
+	cache    string // libcni's
 	answers  *wire.Keeper
 	backend  rules.Kind
 	clients  *clients.Clients
@@ -96,9 +100,14 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) er
 	defer stop()
 	a.serve(shared, own, &wg, o.metrics, n)
 	wg.Go(func() { a.answers.Run(own) })
+	adoption := a.adoption()
 	if c := a.conf.ResolvConf; c.Mode != conflist.ResolvConfOff && c.NRI != "" {
 		overlays := nri.New(nri.Config{Log: a.log, StateDir: o.plan.Folders.State, Paths: c.Paths, Socket: c.NRI})
+		adoption.Runtime = overlays.Pods
 		wg.Go(func() { overlays.Run(own) })
+	}
+	if a.conf.Adopts() {
+		wg.Go(func() { o.registry.Adopt(own, adoption) })
 	}
 	hangups := a.env.Hangups(own)
 	wg.Go(func() { a.follow(shared, hangups, s.waited, n.Set, func() { o.metrics.Reload(false) }) }) // from here on a.conf is its own
@@ -119,6 +128,15 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) er
 		handover.Give(own, a.log, asked, &holder{agent: a, node: n, server: o.server, metrics: o.metrics, lock: s.lock, closing: closing, ending: ending})
 	})
 	return a.ended(o.plan, n.Run(ctx))
+}
+
+// adoption is what running pods are adopted by.
+func (a *agent) adoption() pods.Adoption {
+	return pods.Adoption{Root: a.cache, Paths: a.conf.ResolvConf.Paths, Wanted: func() ([]steer.Redirect, overlay.Rules) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.conf.Redirects, a.conf.PodDNS
+	}}
 }
 
 // ended does what the role has to do after an orderly end.

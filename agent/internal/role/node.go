@@ -25,6 +25,8 @@ type Options struct {
 	// PodDir is the folder that lives as long as the agent's pod and is its own: it takes over from the agent of an older pod, and its
 	// status socket is there. "": it has none.
 	PodDir string
+	// Cache is the root of libcni's cache, in which pods are found that run already.
+	Cache string
 }
 
 // load reads the NodeConfig.
@@ -46,7 +48,7 @@ func Node(ctx context.Context, e Env, o Options) error {
 	}
 	sayUnknown(log, conf)
 	limitMemory(log, e.LookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
-	a := &agent{env: e, path: o.Config, log: log, level: level, conf: conf, instance: newInstance(), podDir: o.PodDir}
+	a := &agent{env: e, path: o.Config, log: log, level: level, conf: conf, instance: newInstance(), podDir: o.PodDir, cache: o.Cache}
 	a.role = role{
 		read: func() (*config.Node, error) { return load(e, o.Config) },
 		derive: func(n *config.Node) (plan.Plan, upstream.Upstreams, error) {

@@ -156,6 +156,7 @@ func (b *batch) change(want table, have loaded) {
 	for _, s := range want.sets {
 		keep["set "+s.name] = true
 		if s.contents == dynamic {
+			b.addElements(s.name, s.elements) // beside what packets put there
 			continue
 		}
 		h := have.sets[s.name]

@@ -1,7 +1,9 @@
 package nft
 
 import (
+	"encoding/binary"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -77,7 +79,7 @@ func renderPod(p steer.Pod) table {
 				// What the switch gave to kube-dns is an answer, too. Once a pod was given back it is none: nothing came our way.
 				f.rule().saddr(r.ClusterDNS).anySport(53).wayIn(g.name("trusted")).goTo(g.name("answered")))
 		}
-		out.sets = append(out.sets, g.sets()...)
+		out.sets = append(out.sets, g.sets(p.Open)...)
 		out.chains = append(out.chains, append(g.chains(), steered)...)
 	}
 	out.chains = append([]chain{post, pre}, out.chains...)
@@ -108,14 +110,28 @@ func groupsOf(p steer.Pod) []group {
 
 func (g group) name(base string) string { return base + strconv.Itoa(g.number) }
 
-func (g group) sets() []set {
+func (g group) sets(open []steer.Connection) []set {
 	way := []nftables.SetDatatype{nftables.TypeNFProto, nftables.TypeInetProto}
 	return []set{
 		{name: g.name("trusted"), key: way, contents: dynamic, timeout: podTrust, size: podWays, sweep: podSweep},
 		{name: g.name("waiting"), key: way, contents: dynamic, timeout: podHold, size: podWays, sweep: podSweep},
 		{name: g.name("direct"), key: []nftables.SetDatatype{nftables.TypeNFProto, nftables.TypeInetService}, contents: dynamic,
-			timeout: podConn, size: podConns, sweep: podSweep},
+			timeout: podConn, size: podConns, sweep: podSweep, elements: g.given(open)},
 	}
+}
+
+// given are the ports of connections that keep their way, as portKey reads them; no more than leave room for others.
+func (g group) given(open []steer.Connection) []element {
+	var out []element
+	for _, c := range open {
+		if len(out) < podConns/2 && slices.ContainsFunc(g.redirects, func(r steer.Redirect) bool { return r.ClusterDNS == c.ClusterDNS }) {
+			key := make([]byte, 8) // each part of a concatenation begins a register of four bytes
+			key[0] = familyOf(c.ClusterDNS.Is4()).nfproto
+			binary.BigEndian.PutUint16(key[4:], c.Port)
+			out = append(out, element{key: key})
+		}
+	}
+	return out
 }
 
 func (g group) chains() []chain {

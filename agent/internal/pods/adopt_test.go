@@ -1,0 +1,298 @@
+package pods
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/attached"
+	"github.com/neardns/neardns/pkg/overlay"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// What an adopted pod's file says is what ADD would have written, but that the pod is tried first.
+func TestAdopted(t *testing.T) {
+	ignore, yes := false, true
+	pod := func(change func(*attached.Pod)) attached.Pod {
+		p := attached.Pod{File: "pods-c1-eth0", Network: "pods", ContainerID: "c1", IfName: "eth0", NetNS: "/run/netns/a", Namespace: "shop", Name: "cart",
+			UID: "7c1f", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.7")}, Annotations: map[string]string{}}
+		if change != nil {
+			change(&p)
+		}
+		return p
+	}
+	own := resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Searches: []string{"a.b"}, Options: []string{"ndots:5"}}
+	whole := podfile.File{ContainerID: "c1", IfName: "eth0", Network: "pods", NetNS: "/run/netns/a", NetNSInode: 7, PodName: "cart", PodNamespace: "shop", PodUID: "7c1f",
+		Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.7")}, Backend: "b", Adopted: podfile.ByCache, DNS: &podfile.DNS{State: podfile.AsGiven, Settings: own}}
+	for name, c := range map[string]struct {
+		pod   attached.Pod
+		own   resolvconf.Settings
+		rules overlay.Rules
+		want  func(*podfile.File)
+		why   string // in each decision's reason
+	}{
+		"plain":            {pod(nil), own, overlay.Rules{}, nil, "tried first"},
+		"nothing is known": {pod(nil), resolvconf.Settings{}, overlay.Rules{}, func(f *podfile.File) { f.DNS.Settings = resolvconf.Settings{} }, "tried first"},
+		"asks somebody else": {pod(nil), resolvconf.Settings{Nameservers: []string{"9.9.9.9"}}, overlay.Rules{}, func(f *podfile.File) {
+			f.DNS.Settings = resolvconf.Settings{Nameservers: []string{"9.9.9.9"}}
+		}, "none of the pod's nameservers (9.9.9.9)"},
+		"opted out": {pod(func(p *attached.Pod) { p.Annotations[overlay.AnnotationSteer] = "false" }), own, overlay.Rules{}, func(f *podfile.File) { f.OptOut = true },
+			overlay.AnnotationSteer},
+		"annotations ignored": {pod(func(p *attached.Pod) { p.Annotations[overlay.AnnotationSteer] = "false" }), own, overlay.Rules{Level: overlay.Level{Annotations: &ignore}},
+			func(f *podfile.File) {
+				f.Ignored = []podfile.Ignored{{What: "annotation " + overlay.AnnotationSteer, Why: "annotations is ignore in the node's settings for this pod"}}
+			}, "tried first"},
+		"annotations not known": {pod(func(p *attached.Pod) { p.Annotations = nil }), own, overlay.Rules{}, func(f *podfile.File) {
+			f.Ignored = []podfile.Ignored{{What: "the pod's annotations", Why: "the runtime tells nobody of them after ADD: enable its NRI for the agent, or restart the pod"}}
+		}, "tried first"},
+		"the runtime's dns": {pod(func(p *attached.Pod) { p.DNS = &own }), own, overlay.Rules{}, func(f *podfile.File) {
+			f.Nameservers, f.Searches, f.Options = own.Nameservers, own.Searches, own.Options
+		}, "tried first"},
+		"completion and an overlay": {pod(func(p *attached.Pod) {
+			p.Annotations[overlay.AnnotationCompletion], p.Annotations[overlay.AnnotationParams] = "true", "options: [ndots:1]"
+		}), own, overlay.Rules{}, func(f *podfile.File) {
+			f.SearchCompletion = &yes
+			f.DNS.Reason = "the pod ran before neardns came: its DNS settings are laid when it is made anew"
+		}, "tried first"},
+		"by the runtime": {pod(func(p *attached.Pod) { p.File, p.Network = "", "" }), own, overlay.Rules{}, func(f *podfile.File) { f.Network, f.Adopted = "", podfile.ByNRI },
+			"tried first"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := whole
+			settings := *whole.DNS
+			want.DNS = &settings
+			if c.want != nil {
+				c.want(&want)
+			}
+			got := adopted(c.pod, []steer.Redirect{r4, r6}, c.rules, 7, "b", c.own)
+			if len(got.Decisions) != 2 {
+				t.Fatalf("decisions %+v", got.Decisions)
+			}
+			for _, d := range got.Decisions {
+				if waits := c.why == "tried first"; !strings.Contains(d.Reason, c.why) || d.Untried != waits || (d.State == podfile.Pending) != waits || d.State == podfile.Steered {
+					t.Errorf("decision %+v, want %q", d, c.why)
+				}
+			}
+			got.Decisions = nil
+			if diff := cmp.Diff(want, got, sameAddr); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// cache writes an attachment as libcni does.
+func cache(t *testing.T, root string, pod *testutil.Pod, id, ifName string, annotations any) string {
+	t.Helper()
+	var ips []any
+	for _, a := range pod.Addrs {
+		ips = append(ips, map[string]any{"address": netip.PrefixFrom(a, a.BitLen()).String(), "interface": 0})
+	}
+	caps := map[string]any{}
+	if annotations != nil {
+		caps["io.kubernetes.cri.pod-annotations"] = annotations
+	}
+	text, err := json.Marshal(map[string]any{
+		"kind": "cniCacheV1", "containerId": id, "ifName": ifName, "networkName": "pods", "netns": pod.Path(), "capabilityArgs": caps,
+		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", id}},
+		"result":  map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": ifName, "sandbox": pod.Path()}}, "ips": ips},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(root, "results", attached.FileName("pods", id, ifName))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func (n *node) adopter(root string, runtime func() (map[string]attached.Pod, bool)) *adopter {
+	return &adopter{pods: n.Pods, had: map[string]time.Time{}, said: map[string]string{}, Adoption: Adoption{Root: root, Runtime: runtime,
+		Wanted: func() ([]steer.Redirect, overlay.Rules) { return []steer.Redirect{r4, r6}, overlay.Rules{} }}}
+}
+
+func (n *node) wantAdopted(by podfile.Finder, ids ...string) {
+	n.t.Helper()
+	var got []string
+	for _, f := range n.List() {
+		if f.Adopted == by {
+			got = append(got, f.ContainerID)
+		}
+	}
+	if diff := cmp.Diff(ids, got); diff != "" {
+		n.t.Errorf("adopted by %s (-want +got):\n%s", by, diff)
+	}
+}
+
+// The runtime tells what the cache does not know: a pod's annotations, and pods that are in no cache. Until it is clear whether it
+// will, a pod whose annotations are not known waits, since its owner may not want it steered.
+func TestAdoptByTheRuntime(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	root := t.TempDir()
+	first, second, third := n.AddPod("first"), n.AddPod("second"), n.AddPod("third")
+	cache(t, root, first, "first", "eth0", nil)
+	told, settled := map[string]attached.Pod{}, false
+	k := n.adopter(root, func() (map[string]attached.Pod, bool) { return told, settled })
+	k.look(t.Context())
+	n.wantAdopted(podfile.ByCache)
+	if !k.again {
+		t.Error("nobody looks again")
+	}
+	of := func(pod *testutil.Pod, id string, annotations map[string]string) attached.Pod {
+		return attached.Pod{ContainerID: id, IfName: "eth0", NetNS: pod.Path(), Namespace: "shop", Name: id, Addresses: pod.Addrs, Annotations: annotations}
+	}
+	told["first"] = of(first, "first", map[string]string{overlay.AnnotationSteer: "false"})
+	told["second"] = of(second, "second", map[string]string{})
+	told["hosts"] = attached.Pod{ContainerID: "hosts", IfName: "eth0", Namespace: "shop", Name: "hosts", Addresses: third.Addrs}
+	host := of(third, "host-netns", nil)
+	host.NetNS = n.Host.Path()
+	told["host-netns"] = host
+	settled = true
+	k.look(t.Context())
+	n.wantAdopted(podfile.ByCache, "first")
+	n.wantAdopted(podfile.ByNRI, "second")
+	if d := n.states("first", "eth0")[0]; d.State != podfile.LeftAlone || d.Reason != overlay.OptedOut {
+		t.Errorf("who opted out: %+v", d)
+	}
+	if got := n.OptedOut(); len(got) != 2 {
+		t.Errorf("exempt from interception: %v", got)
+	}
+	// Who is in no cache goes with its netns.
+	second.Delete()
+	delete(told, "second")
+	k.look(t.Context())
+	n.wantAdopted(podfile.ByNRI)
+	n.wantAdopted(podfile.ByCache, "first")
+}
+
+// A pod with two attachments has one table, and what one of them leaves is the other's. The plugin's DEL for one that runs is no
+// reason to adopt it again; a DEL without the plugin takes table and file.
+func TestAdoptTwoAttachments(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	root := t.TempDir()
+	pod := n.AddPod("pod")
+	paths := []string{cache(t, root, pod, "c1", "eth0", map[string]string{}), ""}
+	k := n.adopter(root, nil)
+	k.look(t.Context())
+	write(t, n.dir, fileOf(pod, "c1", "net1", decisions(podfile.Steered, r4)))
+	n.tend(yes, false, map[string]int{Pending: 1, Steered: 1})
+	n.try(held, true)
+	n.tend(yes, true, map[string]int{Steered: 2})
+	n.wantTable(pod, r4, r6)
+	if err := os.Remove(paths[0]); err != nil {
+		t.Fatal(err)
+	}
+	k.look(t.Context())
+	n.wantTable(pod, r4)
+	n.wantAdopted(podfile.ByCache)
+	if len(n.List()) != 1 {
+		t.Errorf("files: %+v", n.List())
+	}
+
+	cache(t, root, pod, "c1", "eth0", map[string]string{})
+	k.look(t.Context())
+	n.wantAdopted(podfile.ByCache, "c1")
+	if err := podfile.Remove(n.dir, "c1", "eth0"); err != nil { // as the plugin's DEL does, first of its chain
+		t.Fatal(err)
+	}
+	k.look(t.Context())
+	n.wantAdopted(podfile.ByCache)
+}
+
+// A cache that cannot be listed, or is not there at all, says of nobody that it was taken down.
+func TestAdoptWithoutCache(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	root := t.TempDir()
+	pod := n.AddPod("pod")
+	cache(t, root, pod, "c1", "eth0", map[string]string{})
+	k := n.adopter(root, nil)
+	k.look(t.Context())
+	n.wantAdopted(podfile.ByCache, "c1")
+	if err := os.Rename(filepath.Join(root, "results"), filepath.Join(root, "away")); err != nil {
+		t.Fatal(err)
+	}
+	k.look(t.Context())
+	n.wantAdopted(podfile.ByCache, "c1")
+	if err := os.WriteFile(filepath.Join(root, "results"), nil, 0o600); err != nil { // no folder
+		t.Fatal(err)
+	}
+	k.look(t.Context())
+	n.wantAdopted(podfile.ByCache, "c1")
+}
+
+// Connections that a pod has when it is steered end where they began, also where its table comes back from nothing.
+func TestOpenConnectionsStay(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	n.Host.Serving("svc0", r4.ClusterDNS, r6.ClusterDNS)
+	at := []netip.AddrPort{netip.AddrPortFrom(r4.ClusterDNS, 53), netip.AddrPortFrom(r6.ClusterDNS, 53)}
+	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS", Listen: at})
+	pod := n.AddPod("pod")
+	dial := func(to netip.AddrPort) *dns.Conn {
+		t.Helper()
+		var conn net.Conn
+		var err error
+		pod.Do(func() { conn, err = net.DialTimeout("tcp", to.String(), 2*time.Second) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return &dns.Conn{Conn: conn}
+	}
+	who := func(when string, c *dns.Conn, want string) {
+		t.Helper()
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		err := c.WriteMsg(new(dns.Msg).SetQuestion("a.cluster.local.", dns.TypeTXT))
+		var m *dns.Msg
+		if err == nil {
+			m, err = c.ReadMsg()
+		}
+		if err != nil || !strings.Contains(m.String(), want) {
+			t.Errorf("%s: %v, want an answer of %s\n%v", when, err, want, m)
+		}
+	}
+	for _, to := range at {
+		before := dial(to)
+		who("not steered", before, "KUBEDNS")
+		write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
+		n.tend(yes, false, map[string]int{Steered: 1})
+		who("steered, a connection from before", before, "KUBEDNS")
+		who("steered, a new one", dial(to), "AGENT")
+
+		pod.Run("nft", "delete", "table", "inet", "neardns")
+		between := dial(to)
+		who("without a table", between, "KUBEDNS")
+		n.tend(yes, true, map[string]int{Steered: 1})
+		who("mended", before, "KUBEDNS")
+		who("mended, a connection from between", between, "KUBEDNS")
+		who("mended, a new one", dial(to), "AGENT")
+		pod.Run("nft", "delete", "table", "inet", "neardns")
+	}
+}
+
+// A log line is said once for one reason.
+func TestSay(t *testing.T) {
+	var said strings.Builder
+	k := &adopter{pods: open(t.TempDir(), "/proc/self/ns/net", slog.New(slog.NewTextHandler(&said, nil))), said: map[string]string{}}
+	for _, why := range []string{"a", "a", "b", "a"} {
+		k.say("x", slog.LevelInfo, "message", why)
+	}
+	if n := strings.Count(said.String(), "message"); n != 3 {
+		t.Errorf("said %d times:\n%s", n, said.String())
+	}
+}
