@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// adoptedWithin is how long after its start an agent has steered the pods that ran before it.
+// adoptedWithin is how long after it serves an agent has steered the pods that ran before it.
 const adoptedWithin = 2 * time.Second
 
 // TestAdopt: pods that run are steered as they stand, but those whose owner does not want it; they are checked, given back and taken
@@ -245,14 +245,23 @@ func TestAdoptUnderLoad(t *testing.T) {
 	// The agent is killed as soon as the first pod is steered: others have a file, some have none.
 	n.launchAgent()
 	testutil.Eventually(t, patience, func() error { return staying[0].adopted(podfile.Steered) })
+	killed := time.Now()
 	n.agent.Kill()
 	<-n.agent.Exited()
+	dead := time.Now()
 	half := n.steeredOf(pods)
 	begun := time.Now()
 	n.launchAgent()
-	var took time.Duration
+	var ready, took time.Duration
 	var watched sync.WaitGroup
 	watched.Go(func() {
+		for time.Since(begun) < patience {
+			if a, err := n.askAgent(); err == nil && a.Ready {
+				break
+			}
+			<-time.After(20 * time.Millisecond)
+		}
+		ready = time.Since(begun)
 		for n.steeredOf(staying) < len(staying) && time.Since(begun) < patience {
 			<-time.After(20 * time.Millisecond)
 		}
@@ -267,9 +276,11 @@ func TestAdoptUnderLoad(t *testing.T) {
 		}
 	}
 	watched.Wait()
-	t.Logf("%d pods were steered when the agent was killed; all %d %v after the next one's start", half, len(staying), took.Round(time.Millisecond))
-	if bound := adoptedWithin * testutil.Slowness(); n.steeredOf(staying) < len(staying) || took > bound+3*slack { // it shares the CPUs with the pods and their runtime
-		t.Errorf("%d of %d pods are steered after %v, want all within %v", n.steeredOf(staying), len(staying), took, bound)
+	t.Logf("%d pods were steered when the agent was killed; the next one served after %v, all %d were steered after %v", half,
+		ready.Round(time.Millisecond), len(staying), took.Round(time.Millisecond))
+	// How long a process takes to start is the machine's affair.
+	if bound := adoptedWithin*testutil.Slowness() + slack; n.steeredOf(staying) < len(staying) || took-ready > bound {
+		t.Errorf("%d of %d pods are steered %v after the agent serves, want all within %v", n.steeredOf(staying), len(staying), took-ready, bound)
 	}
 	n.awaitReady()
 	traffic.more(52)
@@ -293,16 +304,19 @@ func TestAdoptUnderLoad(t *testing.T) {
 	wg.Wait()
 	asked, lost, _ := traffic.end()
 	var all outcome
-	for i, got := range results {
+	for _, got := range results {
 		all.sent, all.answered, all.wrong = all.sent+got.sent, all.answered+got.answered, all.wrong+got.wrong
-		if got.lost() > 0 {
-			t.Logf("pod %d: %s", i, got)
-		}
+		all.unanswered = append(all.unanswered, got.unanswered...)
 	}
 	t.Logf("sent %d, lost %d, wrong %d; over connections that stay, too: %d asked, %d lost", all.sent, all.lost(), all.wrong, asked, lost)
-	// A kill may cost the questions that the agent has taken (D-016); nothing else may cost one.
-	if killed := count * perPod / 50; all.lost() > killed || all.wrong > 0 || all.sent < 500 {
-		t.Errorf("lost %d of %d (wrong: %d), want at most %d, which a kill may cost", all.lost(), all.sent, all.wrong, killed)
+	// A kill costs the questions that come until the kernel has ended the process (D-016); nothing else may cost one.
+	for _, at := range all.unanswered {
+		if at.Before(killed.Add(-slack/10)) || at.After(dead.Add(slack/10)) {
+			t.Errorf("a question is lost %v after the kill, which took %v", at.Sub(killed).Round(time.Millisecond), dead.Sub(killed).Round(time.Millisecond))
+		}
+	}
+	if all.wrong > 0 || all.sent < 500 || lost > 2 {
+		t.Errorf("%d wrong answers of %d; %d of %d lost over connections that stay", all.wrong, all.sent, lost, asked)
 	}
 	for _, p := range staying {
 		if rules := p.rules(); rules != "" {

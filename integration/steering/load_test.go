@@ -3,6 +3,7 @@ package steering
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -36,6 +37,7 @@ type outcome struct {
 	sent, answered, wrong int
 	gap                   time.Duration   // the longest time without any answer
 	took                  []time.Duration // sorted
+	unanswered            []time.Time     // when those were due that are lost
 }
 
 func (o outcome) lost() int { return o.sent - o.answered }
@@ -99,6 +101,7 @@ func (l load) run(t testing.TB, stop <-chan struct{}) outcome {
 		out.wrong += c.got.wrong
 		out.took = append(out.took, c.got.took...)
 		answers = append(answers, c.last...)
+		out.unanswered = slices.AppendSeq(out.unanswered, maps.Values(c.due))
 	}
 	slices.Sort(out.took)
 	slices.SortFunc(answers, time.Time.Compare)

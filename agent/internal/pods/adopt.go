@@ -66,9 +66,10 @@ type adopter struct {
 	Adoption
 	pods   *Pods
 	looked time.Time
-	stamps []stamp // of the folders
-	again  bool    // something was not to be decided yet
-	told   int     // how many pods the runtime had told of
+	stamps []stamp        // of the folders
+	again  bool           // something was not to be decided yet
+	told   int            // how many pods the runtime had told of
+	files  []podfile.File // as this look knows them
 	// had are attachments that had a file in this process's time, and when they were made: where theirs is gone, the plugin's DEL was
 	// called, and the rest of the DEL is under way.
 	had  map[string]time.Time
@@ -111,6 +112,7 @@ func (k *adopter) look(ctx context.Context) {
 		of[attached.FileName(f.Network, f.ContainerID, f.IfName)] = f
 	}
 	k.letGo(files, paths, known)
+	k.files = slices.Clone(files)
 	for _, a := range k.candidates(paths, of) {
 		if ctx.Err() != nil {
 			return
@@ -220,12 +222,11 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	if a.File != "" && !slices.ContainsFunc(attached.Folders(k.Root), func(folder string) bool { return !modified(filepath.Join(folder, a.File)).IsZero() }) {
 		return nil // taken down meanwhile
 	}
-	files, _ := podfile.List(p.stateDir)
-	for _, f := range files {
-		switch {
-		case f.ContainerID == a.ContainerID && f.IfName == a.IfName:
-			return nil // ADD or another agent was faster
-		case f.NetNSInode == inode && f.ContainerID != a.ContainerID && leads(f):
+	if !modified(podfile.Path(p.stateDir, a.ContainerID, a.IfName)).IsZero() {
+		return nil // ADD or another agent was faster
+	}
+	for _, f := range k.files {
+		if f.NetNSInode == inode && f.ContainerID != a.ContainerID && leads(f) {
 			return fmt.Errorf("its netns is that of %s by now", Name(f))
 		}
 	}
@@ -238,6 +239,7 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 		return err
 	}
 	p.Outdate()
+	k.files = append(k.files, f)
 	if a.File != "" {
 		k.had[a.File] = a.Made
 	}

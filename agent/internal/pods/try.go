@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -144,7 +145,7 @@ func (p *Pods) try(ctx context.Context, f podfile.File, lease Lease) (changed bo
 	for _, protocols := range lost {
 		slices.Sort(protocols)
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || len(lost) == 0 && !slices.Contains(slices.Collect(maps.Values(answered)), true) {
 		return false, nil
 	}
 	p.tend.Lock()
@@ -155,9 +156,7 @@ func (p *Pods) try(ctx context.Context, f podfile.File, lease Lease) (changed bo
 // settle carries out what the questions said, on the sandbox as it is now.
 func (p *Pods) settle(f podfile.File, lost map[steer.Redirect][]string, answered map[steer.Redirect]bool) (changed bool, err error) {
 	p.longer(f, lost)
-	p.stale.Store(true)
-	files, _ := p.read()
-	for box := range sandboxes(files) {
+	for box := range sandboxes(p.beside(f)) {
 		if !slices.ContainsFunc(box.files, func(g podfile.File) bool { return keyOf(g) == keyOf(f) }) || box.ns == nil {
 			box.close()
 			continue
@@ -202,6 +201,21 @@ func (p *Pods) settle(f podfile.File, lost map[steer.Redirect][]string, answered
 		return changed, err
 	}
 	return false, nil
+}
+
+// beside reads the attachments of one netns anew. A node full of pods may be tried at once, so the others are not read for each.
+func (p *Pods) beside(f podfile.File) []podfile.File {
+	known, _ := p.read()
+	var out []podfile.File
+	for _, g := range known {
+		if g.NetNSInode != f.NetNSInode {
+			continue
+		}
+		if now, err := podfile.Read(podfile.Path(p.stateDir, g.ContainerID, g.IfName)); err == nil { // else it is gone
+			out = append(out, now)
+		}
+	}
+	return out
 }
 
 // longer lets a pod wait whose trial was lost.
