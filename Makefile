@@ -97,8 +97,8 @@ bin/tools/demo: FORCE
 
 # The zone servers that shared zones are tried with; pkg/testutil/zoneserver names the same.
 ZONESERVERS := named:bind9 knotd:knot pdns_server:pdns-backend-sqlite3 pdnsutil:pdns-server sqlite3:sqlite3
-# Where addresses are, and a reader to compare with (agent/internal/geo).
-GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin
+# Where addresses are, a reader to compare with (agent/internal/geo), and a resolver that keeps answers by client subnet (integration/edge).
+GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin unbound:unbound
 test: deps build tools ## all tests: unit, race, real kernel, the fuzz targets' stored inputs (as root)
 	@integration/tools/deps $(ZONESERVERS) $(GEODATA)
 	@$(BUILT) $(TESTRUN) -race $(LANES) -timeout $(TESTTIMEOUT) -again 4 -longest 40 -allowed-skips .ci/allowed-skips $(PKGS)
