@@ -139,7 +139,7 @@ test-manifests: ## render install/ as kubectl does, read it as an API server doe
 
 # Built as `make build` builds it, so that what the controller links is compiled once. The control plane's first build takes up to ten minutes.
 PLANE := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl)
-test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controller beside a store of objects, then beside a real control plane whose nodes are objects (SHORT=1: the first alone)
+test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controller beside a store of objects, then beside real control planes: nodes are objects, and two clusters share zones of BIND, Knot and PowerDNS (SHORT=1: the first alone)
 	@integration/tools/deps $(ZONESERVERS)
 	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 ./agent/controller/... ./agent/api/...
 	@[ -n "$(SHORT)" ] || { cd integration/controlplane && CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 60m -v . | grep --line-buffered -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'; }

@@ -200,6 +200,14 @@ func TestZonesRefused(t *testing.T) {
 			t.Errorf("primary %s: %v: %s", primary, err, out)
 		}
 	}
+	if out, err := p.Kubectl("create", "namespace", "shop"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, sample := range []string{"../../conf/dnszone.yaml", "../../conf/dnsrecord.yaml"} {
+		if out, err := p.Kubectl("create", "--validate=strict", "-f", sample); err != nil {
+			t.Errorf("%s: %v: %s", sample, err, out)
+		}
+	}
 	// A record that says little.
 	p.write("object.yaml", "apiVersion: neardns.io/v1alpha1\nkind: DNSRecord\nmetadata: {name: little}\nspec: {host: '*.shared.example', addressesFrom: {kind: Gateway, name: web}}\n")
 	if out, err := p.Kubectl("create", "--validate=strict", "-f", p.path("object.yaml")); err != nil {

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +31,7 @@ import (
 	"github.com/neardns/neardns/agent/api/v1alpha1"
 	"github.com/neardns/neardns/agent/controller/zones"
 	"github.com/neardns/neardns/agent/internal/ddns"
+	"github.com/neardns/neardns/agent/internal/publish"
 	"github.com/neardns/neardns/agent/internal/targets"
 	"github.com/neardns/neardns/agent/internal/zone"
 )
@@ -580,5 +584,134 @@ func TestIdentify(t *testing.T) {
 	}
 	if _, err := identify(t.Context(), r.store, Options{Namespace: "elsewhere"}); err == nil || !strings.Contains(err.Error(), "elsewhere") {
 		t.Errorf("%v", err)
+	}
+}
+
+// names collects what is registered.
+type names struct {
+	prometheus.Registerer
+	all strings.Builder
+}
+
+func (n *names) Register(c prometheus.Collector) error {
+	descs := make(chan *prometheus.Desc, 10)
+	c.Describe(descs)
+	close(descs)
+	for d := range descs {
+		fmt.Fprintln(&n.all, d)
+	}
+	return n.Registerer.Register(c)
+}
+
+func (n *names) MustRegister(collectors ...prometheus.Collector) {
+	for _, c := range collectors {
+		if err := n.Register(c); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// Alerts and dashboard ask for series and reasons that there are, and every metric has its place in the dashboard.
+func TestAlerts(t *testing.T) {
+	registered := &names{Registerer: prometheus.NewRegistry()}
+	if _, err := NewMetrics(registered); err != nil {
+		t.Fatal(err)
+	}
+	publish.NewMetrics(registered)
+	ours := regexp.MustCompile(`fqName: "(neardns_\w+)"`).FindAllStringSubmatch(registered.all.String(), -1)
+	known := map[string]bool{}
+	for _, m := range ours {
+		known[m[1]] = true
+	}
+	reasons := []string{zones.Accepted, zones.Deleting, zones.ReadReason, zones.Programmed, zones.NotAccepted, zones.NoConflict, zones.SomeSick, zones.AllSick, zones.Silent, string(zone.RRsetFull)}
+	text := func(file string) string {
+		data, err := os.ReadFile("../../../../conf/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	dashboard := strings.ReplaceAll(text("zones-dashboard.json"), `\"`, `"`)
+	for file, content := range map[string]string{"zones-alerts.yaml": text("zones-alerts.yaml"), "zones-dashboard.json": dashboard} {
+		for _, name := range regexp.MustCompile(`neardns_(?:zone|dnszone|dnsrecord)\w*`).FindAllString(content, -1) {
+			if !known[name] {
+				t.Errorf("%s asks for %s, which nothing exports", file, name)
+			}
+		}
+		for _, m := range regexp.MustCompile(`reason(?:!?=~?)"([\w|]+)"`).FindAllStringSubmatch(content, -1) {
+			for reason := range strings.SplitSeq(m[1], "|") {
+				if !slices.Contains(reasons, reason) {
+					t.Errorf("%s asks for the reason %s, which nothing has", file, reason)
+				}
+			}
+		}
+	}
+	for name := range known {
+		if !strings.Contains(dashboard, name) {
+			t.Errorf("%s has no panel", name)
+		}
+	}
+	if len(known) < 12 {
+		t.Errorf("only %d metrics: %v", len(known), known)
+	}
+}
+
+// A publisher's status in the words of conditions.
+func TestProgress(t *testing.T) {
+	away := &ddns.Error{Kind: ddns.Unreachable, Err: errors.New("connection refused")}
+	for name, c := range map[string]struct {
+		status publish.Status
+		away   error
+		want   string // done, reason, conflict, note
+	}{
+		"programmed":             {publish.Status{Programmed: true}, nil, "true   "},
+		"left":                   {publish.Status{Left: true}, nil, "true   "},
+		"on its way":             {publish.Status{}, nil, "false   "},
+		"the primary is away":    {publish.Status{}, away, "false Unreachable  "},
+		"not permitted":          {publish.Status{Conflict: &zone.Conflict{Reason: publish.NotPermitted}}, nil, "false NotPermitted  "},
+		"another strategy":       {publish.Status{Conflict: &zone.Conflict{Reason: zone.ConflictingStrategy}}, away, "false ConflictingStrategyDiscovered ConflictingStrategyDiscovered "},
+		"two default geos":       {publish.Status{Programmed: true, Notes: []zone.Conflict{{Reason: zone.ConflictingDefault}}}, nil, "true  ConflictingDefaultGeo "},
+		"the set is full":        {publish.Status{Programmed: true, Notes: []zone.Conflict{{Reason: zone.RRsetFull}}}, nil, "true   RRsetFull"},
+		"programmed, then alone": {publish.Status{Programmed: true}, away, "true   "},
+	} {
+		p := progress(&c.status, c.away)
+		if got := fmt.Sprintf("%v %s %s %s", p.Done, p.Reason, p.Conflict, p.Note); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	held := progress(&publish.Status{Programmed: true, Held: &zone.Host{Strategy: zone.Simple, TTL: 60, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Owners: []string{"a"}}}, nil)
+	if held.Held == nil || held.Held.TTL != 60 || held.Held.Addresses[0] != "192.0.2.1" || held.Owners[0] != "a" {
+		t.Errorf("%+v", held)
+	}
+}
+
+// An address of a dead cluster that may work keeps it from being removed; one that does not, and what has no check, does not.
+func TestWorks(t *testing.T) {
+	r := newRig(t)
+	r.sick["192.0.2.2:80"] = true
+	o := &opened{dead: map[string]time.Time{}, ranges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+	works := r.worksFor("shared", o)
+	claim := func(address string, check bool) zone.Claim {
+		c := zone.Claim{Publication: zone.Publication{Host: "www.shared.example.", Addresses: []netip.Addr{netip.MustParseAddr(address)}}}
+		c.Cluster = "bbbbbbbb"
+		if check {
+			c.Health = &zone.Health{Protocol: zone.TCP, Port: 80}
+		}
+		return c
+	}
+	if works(claim("192.0.2.1", false)) || works(claim("203.0.113.1", true)) || len(o.dead) != 1 {
+		t.Errorf("what cannot be asked is taken to work; %d are probed", len(o.dead))
+	}
+	for deadline := time.Now().Add(20 * time.Second); works(claim("192.0.2.2", true)); {
+		if time.Now().After(deadline) {
+			t.Fatal("a target that refuses is taken to work")
+		}
+	}
+	if !works(claim("192.0.2.1", true)) {
+		t.Error("a target that answers is taken not to work")
+	}
+	r.bury(o, true)
+	if len(o.dead) != 0 {
+		t.Errorf("%d are probed for ever", len(o.dead))
 	}
 }
