@@ -143,6 +143,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	if len(r.open) == 0 {
 		return ctrl.Result{}, nil
 	}
+	for i := range dnsZones.Items {
+		if dnsZones.Items[i].DeletionTimestamp != nil {
+			return ctrl.Result{RequeueAfter: time.Second}, nil
+		}
+	}
 	return ctrl.Result{RequeueAfter: lookAgain}, nil
 }
 
@@ -346,9 +351,11 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 				delete(o.told, p.Host)
 			}
 		}
+		published := len(plan.Zones[name].Hosts) > 0
 		for host, t := range want {
 			if old, ok := o.told[host]; ok && reflect.DeepEqual(old, t) {
-				if t.publication == nil && !named[host] && o.Host(host).Done {
+				// Not the last one: a publisher that has left every host takes its heartbeat out, too.
+				if t.publication == nil && !named[host] && published && o.Host(host).Done {
 					o.Forget(host)
 					delete(o.told, host)
 				}
@@ -424,7 +431,7 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 	inUse := zonesInUse(plan, records)
 	for i := range dnsZones {
 		z := &dnsZones[i]
-		if _, used := inUse[z.Name]; used || z.DeletionTimestamp == nil || !slices.Contains(z.Finalizers, Finalizer) {
+		if _, used := inUse[z.Name]; used || z.DeletionTimestamp == nil || !slices.Contains(z.Finalizers, Finalizer) || r.beats(z) {
 			continue
 		}
 		if err := r.finalizers(ctx, z, without(z.Finalizers)); err != nil {
@@ -432,6 +439,20 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 		}
 	}
 	return nil
+}
+
+// lastBeat is how long a DNSZone's deletion waits for the end of this cluster's heartbeat. Others would report this cluster as silent, but
+// orphans keep it, and a primary that is gone does not take it.
+const lastBeat = 30 * time.Second
+
+// beats tells whether a zone that is being deleted is about to lose this cluster's heartbeat.
+func (r *Reconciler) beats(z *v1alpha1.DNSZone) bool {
+	o := r.open[z.Name]
+	if o == nil || r.Now().Sub(z.DeletionTimestamp.Time) > lastBeat {
+		return false
+	}
+	known := o.Zone()
+	return known.Reason == "" && slices.Contains(known.Clusters, r.ClusterID)
 }
 
 // gone tells whether nothing that only this record said is in the zone, as read back, or whether that does not matter.

@@ -297,7 +297,12 @@ func TestLife(t *testing.T) {
 	}
 	r.wantCalls("remove www.shared.example.")
 	r.settle()
-	r.wantCalls("forget www.shared.example.")
+	r.wantCalls("") // the last host is kept in mind, so that the heartbeat ends
+	r.create(recordText("next", "host: next.shared.example, addresses: [192.0.2.1]"))
+	r.settle()
+	r.wantCalls("forget www.shared.example., set next.shared.example. [192.0.2.1]")
+	r.delete(r.record("next"))
+	r.settle()
 	r.delete(r.zone())
 	r.settle()
 	r.settle()
@@ -345,7 +350,13 @@ func TestDeletion(t *testing.T) {
 	stub.hosts["api.shared.example."] = zones.Progress{Done: true}
 	r.settle()
 	r.settle()
-	if r.record("api") != nil || !stub.stopped {
+	if r.record("api") != nil || stub.stopped {
+		t.Error("the DNSZone does not wait for the end of the heartbeat")
+	}
+	stub.known.Clusters = nil
+	r.settle()
+	r.settle()
+	if !stub.stopped {
 		t.Error("the last record is gone from the zone, and something stays")
 	}
 }
