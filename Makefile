@@ -53,7 +53,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: hosts-writes help build images release demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help build images release demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -176,8 +176,9 @@ bin/tools/podimage: FORCE
 cutoff: deps build tools ## who is cut off from whom, and what pods see of it, cell by cell; draws the tables of docs/faults.md (as root)
 	@$(BUILT) NEARDNS_CUTOFF=$(CURDIR)/docs/faults.md $(GO) test -tags cutoff -count=1 -timeout 60m -parallel 6 -p 1 -run '^TestCutOff$$' -v ./integration/steering ./integration/nodelocal | grep -E '^ *(---|ok|FAIL|PASS|panic)|cutoff_test.go:'
 
-hosts-writes: ## /etc/hosts written 10,000 times beside a reader, the writer killed at 1,000 random moments, in both ways and in OpenShift's (as root); ten minutes
+test-hosts: build ## the role hosts in full (as root): the file written 10,000 times beside a reader, the writer killed at 1,000 random moments, in both ways and in OpenShift's; ten minutes of trouble with kube-dns; a quarter of an hour
 	@NEARDNS_HOSTS_KILLS=1000 $(GO) test -count=1 -timeout 60m -run '^TestKilledWriter$$' -v ./agent/internal/hosts | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@$(BUILT) NEARDNS_HOSTS_MINUTES=10 $(GO) test -count=1 -timeout 60m -run '^TestHostsInTrouble$$' -parallel 12 -v ./agent | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); with KEEP=a folder what is found is kept there and is no failure
 	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(if $(KEEP),-keep "$(KEEP)") $(if $(BUDGET),-budget $(BUDGET)) $(PKGS)

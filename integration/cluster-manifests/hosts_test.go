@@ -6,10 +6,13 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/neardns/neardns/integration/compat"
 )
 
 // The role hosts is on every node, and on its own: what it may do there is write the folder that it mounts.
 func TestHostsDaemonSet(t *testing.T) {
+	compat.Say(t, "hosts", "rights", "root without any capability, and no token")
 	text := render(t, "hosts")
 	golden(t, "testdata/hosts.yaml", text)
 	objects := decode(t, "hosts", text)

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Page is the document that has the tables, in the repository's folder.
+// Page is the document that has the tables which name no other, in the repository's folder.
 const Page = "docs/compatibility.md"
 
 // Env names the folder that records go to. "stderr" has them printed there, for tests that have no folder to write into, such
@@ -37,6 +37,8 @@ type Cell struct {
 	Column string   `json:"column"`
 	// Limit is for a test that shows what does not work and what happens then: the reason, as a user reads it. Empty otherwise.
 	Limit string `json:"limit,omitempty"`
+	// Value is what a cell that passes says in place of "yes": what the test showed, with its figures.
+	Value string `json:"value,omitempty"`
 }
 
 // record is what one test says of one cell.
@@ -73,6 +75,22 @@ func Record(t testing.TB, c Cell) {
 			t.Errorf("record a cell of a compatibility table: %v", err)
 		}
 	})
+}
+
+// Say notes what a test showed in a table of one column: value, of the row that begins with what.
+func Say(t testing.TB, table, what, value string) {
+	t.Helper()
+	loaded, err := Load(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range loaded.Rows {
+		if row[0] == what {
+			Record(t, Cell{Table: table, Row: row, Column: loaded.Columns[0], Value: value})
+			return
+		}
+	}
+	t.Fatalf("table %s has no row %q", table, what)
 }
 
 // mark begins a record's line, so that it is found in a log of other things too.
@@ -113,7 +131,7 @@ func caller() string {
 		f, more := frames.Next()
 		// A function's name is its package's path, a dot, and the rest, in which slashes may stand only behind a type parameter.
 		folder, ok := strings.CutPrefix(f.Function, module)
-		if slash := strings.LastIndex(folder, "/"); ok && slash >= 0 {
+		if slash := max(strings.LastIndex(folder, "/"), 0); ok {
 			if dot := strings.Index(folder[slash:], "."); dot > 0 {
 				folder = folder[:slash+dot]
 			}

@@ -212,6 +212,27 @@ func TestRender(t *testing.T) {
 	golden.Check(t, "empty.md", Render(tab, nil))
 }
 
+// A table of what tests showed in their own words.
+func TestSay(t *testing.T) {
+	tab, err := parseTable("two", []byte(`{"page": "docs/x.md", "head": ["", "theirs"], "keys": 2, "rows": [["speed", "slow"], ["size", "large"]], "columns": ["ours"], "tests": true}`))
+	if err != nil || tab.Page != "docs/x.md" {
+		t.Fatal(tab, err)
+	}
+	const head = `compat: {"table":"two","column":"ours","kernel":"6.18","day":"2026-01-02","pass":true,`
+	results, err := read(t, head+`"row":["speed","slow"],"value":"fast","test":"p TestA/sub"}`+"\n"+head+`"row":["speed","slow"],"value":"9 times","test":"p TestB"}`+"\n").Results(tab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.Check(t, "said.md", Render(tab, results))
+
+	dir := t.TempDir()
+	t.Setenv(Env, dir)
+	t.Run("says", func(t *testing.T) { Say(t, "hosts", "names", "a list") })
+	if text, err := os.ReadFile(filepath.Join(dir, "records")); err != nil || !strings.Contains(string(text), `"value":"a list","pass":true`) {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
 func TestFill(t *testing.T) {
 	doc := "before\n<!-- compat a -->\nold\n<!-- end of compat a -->\nafter\n"
 	got, err := Fill(doc, "a", "new\n")

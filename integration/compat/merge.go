@@ -61,6 +61,9 @@ func (r *Run) Results(t *Table) ([]Result, error) {
 		case one.Limit != "" && c.Result == Pass:
 			c.Result, c.Limit = Limit, one.Limit
 		}
+		if one.Value != "" && !strings.Contains(c.Value, one.Value) {
+			c.Value = strings.TrimPrefix(c.Value+"; "+one.Value, "; ")
+		}
 	}
 	for i := range out {
 		slices.Sort(out[i].Tests)

@@ -1,12 +1,13 @@
 package compat
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// Render draws a table in Markdown: "yes" where the tests passed, "no" with the reason below the table, "FAILS", "not run",
+// Render draws a table in Markdown: "yes", or the tests' own words, where they passed, "no" with the reason below the table, "FAILS", "not run",
 // and "–" for what cannot be asked.
 func Render(t *Table, results []Result) string {
 	rows := t.rows(results)
@@ -28,7 +29,7 @@ func Render(t *Table, results []Result) string {
 		case i < 0:
 			return "not run"
 		case results[i].Result == Pass:
-			return "yes"
+			return cmp.Or(results[i].Value, "yes")
 		case results[i].Result == Limit:
 			return "no" + note(results[i].Limit)
 		}
@@ -42,7 +43,13 @@ func Render(t *Table, results []Result) string {
 		for _, c := range t.Columns {
 			line = append(line, cell(row, c))
 		}
+		if t.Tests {
+			line = append(line, shownBy(results, row))
+		}
 		lines = append(lines, line)
+	}
+	if t.Tests {
+		lines[0] = append(lines[0], "shown by")
 	}
 	if t.Across {
 		lines = t.across(lines)
@@ -62,6 +69,23 @@ func Render(t *Table, results []Result) string {
 		fmt.Fprintf(&b, "%d. %s\n", i+1, why)
 	}
 	return b.String()
+}
+
+// shownBy names the tests of a row.
+func shownBy(results []Result, row []string) string {
+	var names []string
+	for _, r := range results {
+		if !slices.Equal(r.Row, row) {
+			continue
+		}
+		for _, test := range r.Tests {
+			_, name, _ := strings.Cut(test, " ")
+			name, _, _ = strings.Cut(name, "/")
+			names = append(names, "`"+name+"`")
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), ", ")
 }
 
 // rows are those of the table, with what describes them where that is known, and then those that were only recorded.

@@ -19,6 +19,8 @@ var files embed.FS
 // Table is what a table asks. It is written by hand, as a file in the folder tables.
 type Table struct {
 	Name string `json:"-"`
+	// Page is the document that has the table; by default the constant of that name.
+	Page string `json:"page"`
 	// Head are the titles of the columns that say what a row is about; the first Keys of them tell rows apart.
 	Head []string `json:"head"`
 	Keys int      `json:"keys"`
@@ -28,6 +30,8 @@ type Table struct {
 	Columns []string `json:"columns"`
 	// Across has the table drawn with the rows as columns, for one that asks much of few.
 	Across bool `json:"across"`
+	// Tests has the tests of each row named in one column more.
+	Tests bool `json:"tests"`
 	// Never are cells that cannot be asked.
 	Never []Never `json:"never"`
 }
@@ -62,6 +66,9 @@ func parseTable(name string, text []byte) (*Table, error) {
 	if err := decode(text, t); err != nil {
 		return nil, fmt.Errorf("table %s: %w", name, err)
 	}
+	if t.Page == "" {
+		t.Page = Page
+	}
 	if t.Keys < 1 || t.Keys > len(t.Head) || len(t.Columns) == 0 {
 		return nil, fmt.Errorf("table %s: it needs a head, at least one column, and 1 to %d keys", name, len(t.Head))
 	}
@@ -90,7 +97,7 @@ func (t *Table) admits(c Cell) error {
 	case t.never(c.Row[0], c.Column) != "":
 		return fmt.Errorf("table %s: %q with %q is among those that cannot be asked", t.Name, c.Row[0], c.Column)
 	}
-	for _, s := range append(slices.Clone(c.Row), c.Limit) {
+	for _, s := range append(slices.Clone(c.Row), c.Limit, c.Value) {
 		if strings.ContainsAny(s, "|\n") {
 			return fmt.Errorf("table %s: %q cannot stand in a table of Markdown", t.Name, s)
 		}
@@ -116,6 +123,7 @@ type Result struct {
 	Column string   `json:"column"`
 	Result string   `json:"result"` // pass, limit or fail
 	Limit  string   `json:"limit,omitempty"`
+	Value  string   `json:"value,omitempty"`
 	Kernel string   `json:"kernel"`
 	Day    string   `json:"day"`
 	Tests  []string `json:"tests"` // folder and name of each

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,13 +32,13 @@ type cluster struct {
 func newCluster(t *testing.T, infra, others int) *cluster {
 	t.Helper()
 	c := &cluster{Plane: Start(t, true, controllers)}
+	c.kubelets = RunKubelets(t, c.Client)
 	for i := range infra {
 		AddNode(t, c.Client, fmt.Sprintf("infra%03d", i), map[string]string{"infra": ""})
 	}
 	for i := range others {
 		AddNode(t, c.Client, fmt.Sprintf("worker%03d", i), nil)
 	}
-	c.kubelets = RunKubelets(t, c.Client)
 	for _, args := range [][]string{{"apply", "-f", "../../install/neardns.yaml"}, {"apply", "-k", "../../install/placement"}} {
 		Await(t, "kubectl "+strings.Join(args, " "), func() error {
 			if out, err := c.Kubectl(args...); err != nil {
@@ -97,12 +96,6 @@ func (c *cluster) caches() map[string]string {
 		}
 	}
 	return out
-}
-
-func ready(p *corev1.Pod) bool {
-	return p.Spec.NodeName != "" && p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 func (c *cluster) nodes() []corev1.Node {

@@ -6,6 +6,7 @@ go 1.26.0
 
 require (
 	github.com/neardns/neardns v0.0.0
+	golang.org/x/sync v0.24.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2

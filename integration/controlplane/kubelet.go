@@ -2,30 +2,45 @@ package controlplane
 
 import (
 	"context"
+	"encoding/json"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Kubelets stand in for those of all nodes: bound pods become Ready, deleted ones go. The scheduler and the DaemonSet controller are the real
-// ones.
+// heartbeat is how often each node's Lease is renewed, and grace how long after the last time the node lifecycle controller takes the node
+// for down. A real kubelet renews every 10 s and has 50: here one process does it for 500 nodes, perhaps on a busy machine.
+const (
+	heartbeat = 20 * time.Second
+	grace     = 90 * time.Second
+)
+
+// Kubelets stand in for those of all nodes: Leases are renewed, bound pods become Ready, deleted ones go. The scheduler, the DaemonSet
+// controller and the node lifecycle controller are the real ones.
 type Kubelets struct {
 	t testing.TB
 	c client.WithWatch
 
-	mu     sync.Mutex
-	broken map[string]bool // nodes whose pods never become Ready, as where no image can be pulled
+	mu      sync.Mutex
+	broken  map[string]bool // nodes whose pods never become Ready, as where no image can be pulled
+	stopped map[string]bool // nodes whose kubelet does nothing
 }
 
 // RunKubelets starts them; they end with the test.
 func RunKubelets(t testing.TB, c client.WithWatch) *Kubelets {
 	t.Helper()
-	k := &Kubelets{t: t, c: c, broken: map[string]bool{}}
+	k := &Kubelets{t: t, c: c, broken: map[string]bool{}, stopped: map[string]bool{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	pods := make(chan *corev1.Pod, 10000)
 	var wg sync.WaitGroup
@@ -42,11 +57,58 @@ func RunKubelets(t testing.TB, c client.WithWatch) *Kubelets {
 			}
 		})
 	}
+	wg.Go(func() { k.renew(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		wg.Wait()
 	})
 	return k
+}
+
+// renew keeps the Leases of all nodes but the stopped ones.
+func (k *Kubelets) renew(ctx context.Context) {
+	tick := time.NewTicker(heartbeat)
+	defer tick.Stop()
+	for {
+		var nodes corev1.NodeList
+		if err := k.c.List(ctx, &nodes); err == nil { // else the API server is away, and it is tried again
+			var g errgroup.Group
+			g.SetLimit(8)
+			for i := range nodes.Items {
+				g.Go(func() error { return k.beat(ctx, nodes.Items[i].Name) })
+			}
+			if err := g.Wait(); err != nil && ctx.Err() == nil {
+				k.t.Logf("fake kubelets: %v", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// beat renews the Lease of one node.
+func (k *Kubelets) beat(ctx context.Context, node string) error {
+	k.mu.Lock()
+	stopped := k.stopped[node]
+	k.mu.Unlock()
+	if stopped {
+		return nil
+	}
+	now, seconds := metav1.NowMicro(), int32(grace/time.Second)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now}}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": now}})
+	if err != nil {
+		return err
+	}
+	err = k.c.Patch(ctx, lease.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		err = k.c.Create(ctx, lease)
+	}
+	return err
 }
 
 // watch passes pods on until the API server ends it.
@@ -65,22 +127,41 @@ func (k *Kubelets) watch(ctx context.Context, pods chan<- *corev1.Pod) {
 
 func (k *Kubelets) see(ctx context.Context, pod *corev1.Pod) {
 	k.mu.Lock()
-	broken := k.broken[pod.Spec.NodeName]
+	broken, stopped := k.broken[pod.Spec.NodeName], k.stopped[pod.Spec.NodeName]
 	k.mu.Unlock()
 	var err error
 	switch {
+	case stopped:
+		return
 	case pod.DeletionTimestamp != nil:
 		err = k.c.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
-	case broken || pod.Status.Phase == corev1.PodRunning:
+	case broken || pod.Status.Phase == corev1.PodRunning && ready(pod):
 		return
 	default:
 		pod.Status.Phase = corev1.PodRunning
+		pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
 		err = k.c.Status().Update(ctx, pod)
 	}
 	// A conflict or a pod that is gone comes by the watch again, or not any more.
 	if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		k.t.Logf("fake kubelet of %s: %v", pod.Spec.NodeName, err)
+	}
+}
+
+// ready tells whether a pod is on a node, Ready there, and stays.
+func ready(p *corev1.Pod) bool {
+	return p.Spec.NodeName != "" && p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Stop has the kubelets of the nodes do nothing any more, as those of nodes without power.
+func (k *Kubelets) Stop(nodes ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, n := range nodes {
+		k.stopped[n] = true
 	}
 }
 
@@ -93,12 +174,20 @@ func (k *Kubelets) Break(nodes ...string) {
 	}
 }
 
-// Mend ends Break for all nodes; the pods there become Ready.
+// Mend ends Break and Stop for all nodes; those that were stopped, and the pods, become Ready.
 func (k *Kubelets) Mend() {
 	k.t.Helper()
 	k.mu.Lock()
+	up := slices.Sorted(maps.Keys(k.stopped))
 	clear(k.broken)
+	clear(k.stopped)
 	k.mu.Unlock()
+	for _, n := range up {
+		if err := k.beat(k.t.Context(), n); err != nil {
+			k.t.Fatal(err)
+		}
+		SetReady(k.t, k.c, n, corev1.ConditionTrue)
+	}
 	var pods corev1.PodList
 	if err := k.c.List(k.t.Context(), &pods); err != nil {
 		k.t.Fatal(err)

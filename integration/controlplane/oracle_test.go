@@ -14,6 +14,7 @@ import (
 
 	"github.com/neardns/neardns/agent/api/v1alpha1"
 	"github.com/neardns/neardns/agent/controller/placement"
+	"github.com/neardns/neardns/integration/compat"
 )
 
 // TestOracle compares Eligible with the nodes on which the real DaemonSet controller makes pods: for random nodes and random placements, each
@@ -78,6 +79,8 @@ func TestOracle(t *testing.T) {
 			}
 		}
 	}
+	compat.Say(t, "placement", "who is eligible", fmt.Sprintf("as the DaemonSet controller decides: %d random sets, no difference", compared))
+	compat.Say(t, "placement", "tolerations unset", "every taint is tolerated")
 	t.Logf("%d random sets, %d of %d nodes chosen: no difference", compared, chosen, compared*nodes)
 	if chosen < compared || chosen > compared*nodes*3/4 {
 		t.Errorf("%d of %d nodes are chosen: too one-sided to show much", chosen, compared*nodes)

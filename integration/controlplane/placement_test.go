@@ -11,13 +11,19 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/neardns/neardns/agent/controller/placement"
+	"github.com/neardns/neardns/integration/compat"
 )
+
+// ignored is how long a placement that no node satisfies is looked at: the enhancement's own test does it for so long.
+const ignored = 3 * time.Minute
 
 // The placements of the enhancement that this API is made after, from file to pods, on 50 nodes. Then one that no node satisfies.
 func TestSeed(t *testing.T) {
@@ -60,10 +66,14 @@ func TestSeed(t *testing.T) {
 	}
 	nodes, pods := c.nodes(), c.caches()
 	c.apply("{nodeSelector: {foo: bar}}")
-	patient(t, "foo: bar is refused", c.reasons("NoEligibleNodes Applied Available"), 2*time.Second)
+	refused := c.reasons("NoEligibleNodes Applied Available")
+	patient(t, "foo: bar is refused", refused, 2*time.Second)
+	compat.Say(t, "placement", "the placements of the enhancement", "the same, on 50 nodes")
+	compat.Say(t, "placement", "no node satisfies it", fmt.Sprintf("`NoEligibleNodes` with counts and an Event, after %d ms; no label changes", refused.Milliseconds()))
 	if m := c.object().Status.Conditions[0].Message; !strings.Contains(m, "none of 50 nodes satisfies it: 50 nodes lack foo=bar") {
 		t.Errorf("message %q", m)
 	}
+	<-time.After(ignored) // nothing comes of it later either
 	for i, n := range c.nodes() {
 		if !maps.Equal(n.Labels, nodes[i].Labels) {
 			t.Errorf("%s has other labels now", n.Name)
@@ -103,7 +113,8 @@ func TestLarge(t *testing.T) {
 	w := c.watch(infraNode)
 	before := c.caches()
 	c.apply(`{nodeSelector: {infra: ""}}`)
-	t.Logf("all to %d: %s", few, c.reasons("Accepted Applied Available").Round(time.Second))
+	out := c.reasons("Accepted Applied Available").Round(time.Second)
+	t.Logf("all to %d: %s", few, out)
 	if most, changed := w.most(); most != 1 || changed != all-few {
 		t.Errorf("%d nodes were patched, one of them %d times", changed, most)
 	}
@@ -113,7 +124,9 @@ func TestLarge(t *testing.T) {
 	}
 	w.reset()
 	c.apply(`{}`)
-	t.Logf("%d to all: %s", few, c.reasons("Accepted Applied Available").Round(time.Second))
+	back := c.reasons("Accepted Applied Available").Round(time.Second)
+	t.Logf("%d to all: %s", few, back)
+	compat.Say(t, "placement", "a change restarts", fmt.Sprintf("pods on nodes that enter or leave, with one patch a node (%d nodes to %d in %s, and back in %s)", all, few, out, back))
 	if most, changed := w.most(); most != 1 || changed != all-few {
 		t.Errorf("%d nodes were patched, one of them %d times", changed, most)
 	}
@@ -136,6 +149,8 @@ func TestLarge(t *testing.T) {
 
 // What happens to nodes later does not take the last cache either, and all goes on by itself when it ends.
 func TestLater(t *testing.T) {
+	compat.Say(t, "placement", "nodes relabelled, tainted, deleted or without power later", "the last eligible node stays, nobody leaves then, and the reason is said within 5 s; it goes on by itself")
+	compat.Say(t, "placement", "images that cannot be pulled, no kube-dns", "nobody leaves until that ends, and the reason is said within 5 s")
 	c := newCluster(t, 2, 18)
 	c.controller()
 	infra := []string{"infra000", "infra001"}
@@ -191,6 +206,29 @@ func TestLater(t *testing.T) {
 		SetReady(t, c.Client, name, corev1.ConditionTrue)
 	}
 	stays("nodes are up", "Accepted Applied Available")
+	// Without power: the node lifecycle controller finds it by their Leases, and taints them.
+	c.kubelets.Stop(infra...)
+	Await(t, "nodes without power are down", func() error {
+		for _, n := range c.nodes() {
+			unreachable := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
+			if slices.Contains(infra, n.Name) != unreachable {
+				return fmt.Errorf("%s: %v", n.Name, n.Spec.Taints)
+			}
+		}
+		return nil
+	})
+	patient(t, "every eligible node is without power", c.reasons("Accepted Applied NoReadyCache"), 5*time.Second)
+	if got := c.included(); !slices.Equal(got, infra) {
+		t.Errorf("without power: %v run the cache", got)
+	}
+	c.kubelets.Mend()
+	Await(t, "power is back", func() error {
+		if n := len(c.caches()); n != len(infra) {
+			return fmt.Errorf("%d caches", n)
+		}
+		return nil
+	})
+	stays("power is back", "Accepted Applied Available")
 
 	// Amid a move: images that cannot be pulled, and kube-dns without endpoints.
 	c.apply(`{}`)
@@ -249,6 +287,73 @@ func TestLater(t *testing.T) {
 	}
 }
 
+// The role hosts is on every Linux node, whatever its state and whatever the placement, which moves no pod of it; nor does the cache's account
+// of itself depend on it.
+func TestHostsStay(t *testing.T) {
+	c := newCluster(t, 1, 1)
+	AddNode(t, c.Client, "tainted", nil, corev1.Taint{Key: "x", Effect: corev1.TaintEffectNoSchedule})
+	AddNode(t, c.Client, "evicting", nil, corev1.Taint{Key: "x", Effect: corev1.TaintEffectNoExecute})
+	AddNode(t, c.Client, "down", nil, corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute})
+	AddNode(t, c.Client, "excluded", map[string]string{placement.Label: placement.Excluded})
+	AddNode(t, c.Client, "windows", map[string]string{corev1.LabelOSStable: "windows"})
+	AddNode(t, c.Client, "virtual", map[string]string{"type": "virtual-kubelet"})
+	AddNode(t, c.Client, "cordoned", nil)
+	if out, err := c.Kubectl("cordon", "cordoned"); err != nil {
+		t.Fatal(out)
+	}
+	if out, err := c.Kubectl("apply", "-k", "../../install/hosts"); err != nil {
+		t.Fatal(out)
+	}
+	where := func() map[string]string {
+		var pods corev1.PodList
+		if err := c.Client.List(t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns-hosts"}); err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]string{}
+		for i := range pods.Items {
+			out[pods.Items[i].Spec.NodeName] = string(pods.Items[i].UID)
+		}
+		return out
+	}
+	want := []string{"cordoned", "down", "evicting", "excluded", "infra000", "tainted", "worker000"}
+	Await(t, "the role is on every Linux node", func() error {
+		if got := slices.Sorted(maps.Keys(where())); !slices.Equal(got, want) {
+			return fmt.Errorf("%v", got)
+		}
+		return nil
+	})
+	set := func() *appsv1.DaemonSet {
+		out := &appsv1.DaemonSet{}
+		if err := c.Client.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "neardns-hosts"}, out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	was, generation := where(), set().Generation
+	c.controller()
+	c.apply(`{nodeSelector: {infra: ""}, tolerations: []}`)
+	c.reasons("Accepted Applied Available")
+	if got := where(); !maps.Equal(got, was) || set().Generation != generation {
+		t.Errorf("the placement moved pods of the role:\n%v\n%v", was, got)
+	}
+	caches := c.caches()
+	if out, err := c.Kubectl("-n", "kube-system", "delete", "pods", "-l", "app.kubernetes.io/name=neardns-hosts"); err != nil {
+		t.Fatal(out)
+	}
+	Await(t, "the role's pods are other ones", func() error {
+		for node, uid := range where() {
+			if was[node] == uid {
+				return fmt.Errorf("%s has the old one", node)
+			}
+		}
+		return nil
+	})
+	c.reasons("Accepted Applied Available")
+	if !maps.Equal(caches, c.caches()) {
+		t.Error("the cache's pods went with them")
+	}
+}
+
 // The controller is killed at random points, the leader is stopped beyond its Lease, the API server is started anew.
 func TestKilled(t *testing.T) {
 	const kills = 100
@@ -273,6 +378,7 @@ func TestKilled(t *testing.T) {
 	}
 	w.mu.Unlock()
 	// Kills that hit nobody at work show nothing.
+	compat.Say(t, "placement", "the controller is killed", fmt.Sprintf("another goes on from what is there: %d kills amid %d changes, and never without an eligible Ready cache", kills, changes))
 	if t.Logf("%d labels changed between %d kills", changes, kills); changes < kills {
 		t.Errorf("only %d labels changed", changes)
 	}
@@ -286,13 +392,23 @@ func TestKilled(t *testing.T) {
 	second := c.controller()
 	c.apply(placements[1])
 	c.reasons("Accepted Applied Available")
+	led := c.leader()
 	stopped := time.Now()
 	if err := first.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	c.apply(placements[0])
+	Await(t, "the other leads", func() error {
+		if now := c.leader(); now == led {
+			return fmt.Errorf("%s does", now)
+		}
+		return nil
+	})
+	took := time.Since(stopped)
+	patient(t, "the other leads", took, 20*time.Second)
+	compat.Say(t, "placement", "the leader is stopped beyond its Lease", fmt.Sprintf("the other leads after %.1f s; the first one ends when it wakes", took.Seconds()))
+	compat.Say(t, "placement", "the API server hangs amid a move, or starts anew", "the move goes on when it is back, and never without an eligible Ready cache")
 	c.reasons("Accepted Applied Available")
-	t.Logf("the other led and was done %s after the leader was stopped (bar 20 s for the lead)", time.Since(stopped).Round(time.Second))
 	if err := first.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -303,6 +419,34 @@ func TestKilled(t *testing.T) {
 	case <-second.Ended():
 		t.Error("who leads has ended")
 	}
+	settle := func(what string, nodes int) {
+		t.Helper()
+		Await(t, what, func() error {
+			select {
+			case <-second.Ended():
+				second = c.controller() // as a Deployment does
+			default:
+			}
+			if n := len(c.included()); n != nodes {
+				return fmt.Errorf("%d", n)
+			}
+			return nil
+		})
+	}
+	// An API server that hangs amid a move, for longer than a leader may go on by what it knew.
+	c.apply(placements[1])
+	settle("every node has its cache back", 30)
+	c.apply(placements[0])
+	<-time.After(time.Second) // amid it
+	for i, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+		if err := c.api.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			<-time.After(20 * time.Second)
+		}
+	}
+	settle("the move goes on after the API server hung", 3)
 	w.mu.Lock()
 	for _, f := range w.faults {
 		t.Error(f)
@@ -310,18 +454,21 @@ func TestKilled(t *testing.T) {
 	t.Logf("fewest eligible Ready caches at a time: %d", w.fewest)
 	w.mu.Unlock()
 
-	c.stopAPI()
-	c.stopAPI = c.RunAPIServer()
+	c.api.Kill()
+	c.api = c.RunAPIServer()
 	c.apply(placements[1])
-	Await(t, "every node has its cache back", func() error {
-		select {
-		case <-second.Ended():
-			second = c.controller() // as a Deployment does
-		default:
-		}
-		if n := len(c.included()); n != 30 {
-			return fmt.Errorf("%d", n)
-		}
-		return nil
-	})
+	settle("every node has its cache back after the API server was started anew", 30)
+}
+
+// leader is who holds the Lease.
+func (c *cluster) leader() string {
+	c.t.Helper()
+	var l coordinationv1.Lease
+	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "neardns-placement"}, &l); err != nil {
+		c.t.Fatal(err)
+	}
+	if l.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *l.Spec.HolderIdentity
 }

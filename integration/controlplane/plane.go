@@ -47,8 +47,8 @@ type Plane struct {
 	// Client has every right.
 	Client client.WithWatch
 	etcd   string
-	// stopAPI ends the API server; RunAPIServer starts the next.
-	stopAPI func()
+	// api is the API server; RunAPIServer starts the next.
+	api *Process
 }
 
 const token = "administrator"
@@ -77,12 +77,11 @@ func Start(t testing.TB, scheduler bool, controllers string) *Plane {
 	p.etcd = "127.0.0.1:" + freePort(t)
 	p.run("etcd", "--data-dir="+p.path("etcd"), "--unsafe-no-fsync", "--log-level=error", "--listen-client-urls=http://"+p.etcd,
 		"--advertise-client-urls=http://"+p.etcd, "--listen-peer-urls=http://127.0.0.1:"+freePort(t))
-	p.stopAPI = p.RunAPIServer()
+	p.api = p.RunAPIServer()
 	p.Client = p.As(token)
 	p.write("kubeconfig", p.kubeconfig(token))
 	common := []string{"--kubeconfig=" + p.path("kubeconfig"), "--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=2000", "--secure-port=0"}
-	// Nodes are objects without heartbeats: the test alone says which is down.
-	p.run("kube-controller-manager", append(common, "--controllers="+controllers, "--node-monitor-grace-period=24h",
+	p.run("kube-controller-manager", append(common, "--controllers="+controllers, "--node-monitor-grace-period="+grace.String(),
 		"--service-account-private-key-file="+p.path("accounts.key"))...)
 	if scheduler {
 		p.run("kube-scheduler", common...)
@@ -90,11 +89,11 @@ func Start(t testing.TB, scheduler bool, controllers string) *Plane {
 	return p
 }
 
-// RunAPIServer starts the API server and waits for it. The function that it returns ends it.
-func (p *Plane) RunAPIServer() (stop func()) {
+// RunAPIServer starts the API server and waits for it.
+func (p *Plane) RunAPIServer() *Process {
 	p.t.Helper()
 	_, port, _ := net.SplitHostPort(p.address)
-	stop = p.run("kube-apiserver", "--etcd-servers=http://"+p.etcd, "--service-cluster-ip-range=10.96.0.0/16", "--bind-address=127.0.0.1",
+	api := p.run("kube-apiserver", "--etcd-servers=http://"+p.etcd, "--service-cluster-ip-range=10.96.0.0/16", "--bind-address=127.0.0.1",
 		"--secure-port="+port, "--cert-dir="+p.path("pki"), "--token-auth-file="+p.path("tokens.csv"), "--authorization-mode=RBAC", "--allow-privileged",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+p.path("accounts.key"),
 		"--service-account-signing-key-file="+p.path("accounts.key"), "--max-requests-inflight=4000", "--max-mutating-requests-inflight=2000")
@@ -105,7 +104,7 @@ func (p *Plane) RunAPIServer() (stop func()) {
 		}
 		return nil
 	})
-	return stop
+	return api
 }
 
 // As is a client with another's token.
@@ -162,9 +161,9 @@ func (p *Plane) Kubectl(args ...string) (string, error) {
 }
 
 // run starts a program of Kubernetes', which ends with the test at the latest.
-func (p *Plane) run(name string, args ...string) (stop func()) {
+func (p *Plane) run(name string, args ...string) *Process {
 	p.t.Helper()
-	return Run(p.t, p.path(name+".log"), filepath.Join(p.bin, name), args...).Kill
+	return Run(p.t, p.path(name+".log"), filepath.Join(p.bin, name), args...)
 }
 
 // Process is a program that the test started.

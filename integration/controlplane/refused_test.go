@@ -1,6 +1,8 @@
 package controlplane
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/integration/compat"
 )
 
 // TestRefused has the API server refuse what is none of the controller's, and placements that mean nothing.
@@ -25,7 +28,7 @@ func TestRefused(t *testing.T) {
 	excluded := node(`{"metadata":{"labels":{"neardns.io/cache":"excluded"}}}`)
 	Await(t, "the policy is in force, and lets the label through", func() error {
 		if err := node(`{"metadata":{"labels":{"a":"b"}}}`)(); err == nil {
-			return node(`{"metadata":{"labels":{"a":null}}}`)()
+			return errors.Join(errors.New("another label is let through"), node(`{"metadata":{"labels":{"a":null}}}`)())
 		}
 		return excluded()
 	})
@@ -33,7 +36,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("the label cannot be taken away: %v", err)
 	}
 	before := c.nodes()[0]
-	for name, f := range map[string]func() error{
+	tried := map[string]func() error{
 		"another label":         node(`{"metadata":{"labels":{"a":"b"}}}`),
 		"both labels":           node(`{"metadata":{"labels":{"neardns.io/cache":"excluded","a":"b"}}}`),
 		"another label changed": node(`{"metadata":{"labels":{"infra":"b"}}}`),
@@ -70,7 +73,9 @@ func TestRefused(t *testing.T) {
 		"the NodeDNS's spec": func() error {
 			return account.Create(t.Context(), &v1alpha1.NodeDNS{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 		},
-	} {
+	}
+	compat.Say(t, "placement", "rights", fmt.Sprintf("one label of Nodes; %d other things are refused", len(tried)))
+	for name, f := range tried {
 		if err := f(); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 			t.Errorf("%s: %v", name, err)
 		} else if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "neardns-controller may") {
@@ -89,7 +94,7 @@ func TestRefused(t *testing.T) {
 func badPlacements(t *testing.T, c *cluster) {
 	t.Helper()
 	long := strings.Repeat("a", 64)
-	for text, want := range map[string]string{
+	bad := map[string]string{
 		`{nodeSelector: {"": x}}`:                                          "nodePlacement.nodeSelector",
 		`{nodeSelector: {"a b": x}}`:                                       "nodePlacement.nodeSelector",
 		`{nodeSelector: {-a: x}}`:                                          "nodePlacement.nodeSelector",
@@ -109,6 +114,7 @@ func badPlacements(t *testing.T, c *cluster) {
 		`{nodeSelector: {a: 1}}`:                                           "nodePlacement.nodeSelector.a",
 		`{nodeSelector: [a]}`:                                              "nodePlacement.nodeSelector",
 		`{nodeSelector: {matchExpressions: [{key: a, operator: Exists}]}}`: "nodePlacement.nodeSelector.matchExpressions",
+		`{nodeSelector: {neardns.io/cache: excluded}}`:                     "nodePlacement.nodeSelector",
 		`{nodeSelectors: {a: b}}`:                                          "nodePlacement.nodeSelectors",
 		`{tolerations: {key: a}}`:                                          "nodePlacement.tolerations",
 		`{tolerations: [a]}`:                                               "nodePlacement.tolerations[0]",
@@ -125,14 +131,17 @@ func badPlacements(t *testing.T, c *cluster) {
 		`{tolerations: [{key: a, effect: NoExecute, tolerationSeconds: soon}]}`:         "nodePlacement.tolerations[0].tolerationSeconds",
 		`{tolerations: [{key: a, effects: NoExecute}]}`:                                 "nodePlacement.tolerations[0].effects",
 		`{affinity: {}}`: "nodePlacement.affinity",
-	} {
+	}
+	compat.Say(t, "placement", "faulty input", fmt.Sprintf("%d cases, each refused at apply with its field", len(bad)))
+	for text, want := range bad {
 		file := c.path("bad.yaml")
 		c.write("bad.yaml", "apiVersion: neardns.io/v1alpha1\nkind: NodeDNS\nmetadata: {name: default}\nspec: {nodePlacement: "+text+"}\n")
 		out, err := c.Kubectl("create", "--validate=strict", "-f", file)
-		if err == nil || !strings.Contains(out, want) {
+		if err == nil || !strings.Contains(out, want) || strings.Count(out, "\n* spec.") > 1 { // kubectl lists several so
 			t.Errorf("%s: %v: %s", text, err, out)
 		}
 	}
+	likePods(t, c, bad)
 	c.write("bad.yaml", "apiVersion: neardns.io/v1alpha1\nkind: NodeDNS\nmetadata: {name: other}\n")
 	if out, err := c.Kubectl("create", "-f", c.path("bad.yaml")); err == nil || !strings.Contains(out, "its name is default") {
 		t.Errorf("another name: %v: %s", err, out)
@@ -140,5 +149,41 @@ func badPlacements(t *testing.T, c *cluster) {
 	var list v1alpha1.NodeDNSList
 	if err := c.Client.List(t.Context(), &list); err != nil || len(list.Items) > 0 {
 		t.Errorf("%v: %d objects were made", err, len(list.Items))
+	}
+}
+
+// likePods holds the verdicts on placements to those of the same API server on pods with the same fields.
+func likePods(t *testing.T, c *cluster, bad map[string]string) {
+	t.Helper()
+	verdict := func(text string) (string, error) {
+		c.write("verdict.yaml", text)
+		return c.Kubectl("create", "--dry-run=server", "--validate=strict", "-f", c.path("verdict.yaml"))
+	}
+	for text := range bad {
+		if text == `{affinity: {}}` || strings.Contains(text, "neardns.io/cache") { // only a placement cannot have these
+			continue
+		}
+		pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: a}], " + strings.TrimPrefix(text, "{") + "\n"
+		if out, err := verdict(pod); err == nil {
+			t.Errorf("%s is refused in a placement and taken in a pod: %s", text, out)
+		}
+	}
+	name := strings.Repeat("a", 63)
+	for _, text := range []string{
+		`{}`, `{nodeSelector: {}}`, `{tolerations: []}`, `{nodeSelector: {}, tolerations: []}`,
+		`{nodeSelector: {a: ""}}`, `{nodeSelector: {a.b-c.io/D_e.f: x-y_z.1}}`, `{nodeSelector: {` + name + `: ` + name + `}}`, `{nodeSelector: {A: "1"}}`,
+		`{tolerations: [{operator: Exists}]}`, `{tolerations: [{key: "", operator: Exists, effect: ""}]}`, `{tolerations: [{key: a}]}`,
+		`{tolerations: [{key: a, operator: "", value: ""}]}`, `{tolerations: [{key: a.io/b, operator: Equal, value: c, effect: PreferNoSchedule}]}`,
+		`{tolerations: [{key: a, operator: Exists, effect: NoExecute, tolerationSeconds: 0}]}`, `{tolerations: [{key: a, effect: NoExecute, tolerationSeconds: -5}]}`,
+		`{tolerations: [{key: a}, {key: a}]}`,
+	} {
+		for kind, object := range map[string]string{
+			"pod":       "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: a}], " + strings.TrimPrefix(text, "{") + "\n",
+			"placement": "apiVersion: neardns.io/v1alpha1\nkind: NodeDNS\nmetadata: {name: default}\nspec: {nodePlacement: " + text + "}\n",
+		} {
+			if out, err := verdict(object); err != nil {
+				t.Errorf("%s is refused in a %s: %s", text, kind, out)
+			}
+		}
 	}
 }

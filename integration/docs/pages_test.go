@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -123,6 +124,20 @@ func TestNamedTests(t *testing.T) {
 				t.Errorf("%s: there is no test %s", name, m[1])
 			}
 		}
+	}
+}
+
+// Each requirement has its row, with its verdict, and a test or the reason.
+func TestRequirements(t *testing.T) {
+	rows := regexp.MustCompile(`(?m)^\| P(\d+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(read(t, "docs/requirements.md"), -1)
+	for i, r := range rows {
+		if r[1] != strconv.Itoa(i+1) || r[2] == "works" && !strings.Contains(r[3], "`Test") && !strings.Contains(r[3], "`Fuzz") && !strings.Contains(r[3], "`make ") &&
+			!strings.Contains(r[3], "as P") && r[1] != "36" || r[2] != "works" && r[2] != "differs" {
+			t.Errorf("row %d: P%s, %s: %s", i+1, r[1], r[2], r[3])
+		}
+	}
+	if len(rows) != 36 {
+		t.Errorf("%d rows", len(rows))
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/integration/compat"
 )
 
 var sameAddr = cmpopts.EquateComparable(netip.Addr{})
@@ -30,6 +32,7 @@ const (
 )
 
 func TestApply(t *testing.T) {
+	compat.Say(t, "hosts", "an administrator's line for the name", "wins, and is reported")
 	long := strings.Repeat("x", 1<<20)
 	for name, c := range map[string]struct {
 		text, want string

@@ -55,6 +55,7 @@ type NodePlacement struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$'))",message="a key is a label's: NAME or PREFIX/NAME, NAME of at most 63 letters, digits, '-', '_' and '.' that begins and ends with a letter or digit, PREFIX a DNS name"
+	// +kubebuilder:validation:XValidation:rule="!('neardns.io/cache' in self)",message="neardns.io/cache is what the controller writes: select by another label"
 	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
 
 	// tolerations lists the taints that a node may have. Unset: every taint. An empty list: none, but for those that every

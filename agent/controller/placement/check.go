@@ -12,7 +12,7 @@ import (
 )
 
 // Check holds a placement to what an API server asks of a pod's fields of these names (ValidateTolerations and ValidateNodeSelector in
-// pkg/apis/core/validation, Kubernetes 1.36). The schema refuses nearly all of it at apply; what is longer than a regular expression can say comes here.
+// pkg/apis/core/validation, Kubernetes 1.36). The schema refuses nearly all of it at apply; what is longer than a regular expression can say comes here. A placement by the controller's own label is refused, too.
 // Each fault names its field.
 func Check(p *v1alpha1.NodePlacement) (faults []error) {
 	add := func(field, format string, args ...any) {
@@ -25,6 +25,9 @@ func Check(p *v1alpha1.NodePlacement) (faults []error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.NodeSelector)) {
 		all("nodeSelector", key, validation.IsQualifiedName(key))
+		if key == Label {
+			add("nodeSelector", "%q: it is what the controller writes, so that a placement by it would undo itself: select by another label", key)
+		}
 		value := string(p.NodeSelector[key])
 		all(fmt.Sprintf("nodeSelector[%s]", key), value, validation.IsValidLabelValue(value))
 	}

@@ -21,6 +21,7 @@ func TestCheck(t *testing.T) {
 		"label":               {placement: *selector("node-role.kubernetes.io/infra=", "a=b")},
 		"all taints":          {placement: tolerate(v1alpha1.Toleration{Operator: "Exists"})},
 		"seconds":             {placement: tolerate(v1alpha1.Toleration{Key: "a", Effect: "NoExecute", TolerationSeconds: &seconds})},
+		"our own label":       {*selector(Label + "=" + Excluded), "nodeSelector"},
 		"empty key":           {*selector("=x"), "nodeSelector"},
 		"key with a space":    {*selector("a b=x"), "nodeSelector"},
 		"key's prefix":        {*selector("A/b=x"), "nodeSelector"},

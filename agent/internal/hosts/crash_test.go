@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -165,7 +166,7 @@ func killed(t *testing.T, how, mount string, kills int) (writes int, s seen) {
 	return writes, s
 }
 
-// TestKilledWriter has writers killed amid their work beside a reader. NEARDNS_HOSTS_KILLS=1000 (make hosts-writes) is the whole of it.
+// TestKilledWriter has writers killed amid their work beside a reader. NEARDNS_HOSTS_KILLS=1000 (make test-hosts) is the whole of it.
 func TestKilledWriter(t *testing.T) {
 	testutil.RequireRoot(t)
 	kills, whole := 25, false
@@ -173,6 +174,7 @@ func TestKilledWriter(t *testing.T) {
 		kills, whole = n, true
 	}
 	writes, s := killed(t, "writer", "folder", kills)
+	compat.Say(t, "hosts", "the writer killed amid it", fmt.Sprintf("leaves the old or the new text, whole, each of %d times", kills))
 	if s.torn > 0 {
 		t.Errorf("%d of %d reads are torn", s.torn, s.reads)
 	}
@@ -187,17 +189,23 @@ func TestKilledWriter(t *testing.T) {
 		}
 		t.Logf("folder mounted, together: %d writes, %d reads, %d torn", writes, s.reads, s.torn)
 	}
-	if _, s := killed(t, "writer", "file", kills); s.foreign > 0 {
-		t.Errorf("in place: in %d of %d reads a byte of another's line is wrong", s.foreign, s.reads)
+	_, inPlace := killed(t, "writer", "file", kills)
+	if inPlace.foreign > 0 {
+		t.Errorf("in place: in %d of %d reads a byte of another's line is wrong", inPlace.foreign, inPlace.reads)
 	}
 	// That the trial can fail: the way that is not ours.
-	if _, s := killed(t, "copier", "folder", max(10, kills/20)); s.foreign == 0 {
-		t.Errorf("cp over the file: none of %d reads is torn, so the reader sees nothing", s.reads)
+	_, theirs := killed(t, "copier", "folder", max(10, kills/20))
+	if theirs.foreign == 0 {
+		t.Errorf("cp over the file: none of %d reads is torn, so the reader sees nothing", theirs.reads)
 	}
+	compat.Say(t, "hosts", "a reader amid a write", fmt.Sprintf("meets the old or the new text: %d of %d reads are torn. In place, %d of %d meet a part of our lines, "+
+		"%d a part of another's. By OpenShift's way, %d of %d do", s.torn, s.reads, inPlace.torn, inPlace.reads, inPlace.foreign, theirs.foreign, theirs.reads))
 }
 
 // Another program's newer text is never lost, and ours is in it in the end.
 func TestForeignWriter(t *testing.T) {
+	compat.Say(t, "hosts", "how the file is mounted", "as its folder: both see what the other writes")
+	compat.Say(t, "hosts", "another program's newer text", "stays")
 	for _, how := range []string{"rename", "in place"} {
 		t.Run(how, func(t *testing.T) {
 			root, path := newRoot(t, base)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/hostsfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -83,6 +84,8 @@ func with(text string, entries []hostsfile.Entry) string {
 
 // The file gets its lines, keeps mode, owner and attributes, is not written without need, and is itself again at the end.
 func TestFile(t *testing.T) {
+	compat.Say(t, "hosts", "mode, owner, attributes", "kept, or the file is written in place")
+	compat.Say(t, "hosts", "uninstalled", "the file is what it was, to the byte")
 	for _, text := range []string{base, strings.TrimSuffix(base, "\n"), strings.ReplaceAll(base, "\n", "\r\n"), "a\x00b"} {
 		root, path := newRoot(t, text)
 		if err := os.Chmod(path, 0o640); err != nil {
@@ -336,6 +339,7 @@ func mounted(args []string) error {
 
 // A label that cannot be given to a new file is kept, since the old one is written in place.
 func TestFileKeepsForeignLabels(t *testing.T) {
+	compat.Say(t, "hosts", "mode, owner, attributes", "kept, or the file is written in place")
 	root, path := newRoot(t, base)
 	if unix.Lsetxattr(path, "security.neardns", []byte("x"), 0) != nil {
 		t.Skip("no security attribute can be set here")

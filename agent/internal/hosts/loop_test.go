@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/agent/internal/flapping"
+	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -195,6 +196,9 @@ func TestEarlyRounds(t *testing.T) {
 
 // TestRun has a Service change, go and come, and every kind of trouble with kube-dns: only what it says for good changes the file.
 func TestRun(t *testing.T) {
+	compat.Say(t, "hosts", "families", "both")
+	compat.Say(t, "hosts", "a Service is deleted", "its lines go after three denials over three minutes")
+	compat.Say(t, "hosts", "a wrong cluster domain, a kube-dns that denies everything", "the lines stay, since `kubernetes.default.svc` is denied, too")
 	running := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, running) }) // behind the server's end
 	k := newKubeDNS(t)
@@ -371,6 +375,7 @@ func (l *locked) Write(p []byte) (int, error) {
 
 // A foreign line wins; a changed list is taken over at once; a Service that left the list leaves the file.
 func TestListAndForeignLines(t *testing.T) {
+	compat.Say(t, "hosts", "names", "a list of at most 20")
 	k := newKubeDNS(t)
 	k.set(func() { k.records["proxy.shop.svc.cluster.local. A"] = "10.96.0.8" })
 	conf := Config{Services: []string{"shop/registry", "shop/none"}, Domain: "cluster.local", Servers: []netip.AddrPort{k.at}}
@@ -395,6 +400,31 @@ func TestListAndForeignLines(t *testing.T) {
 	if ok, why := r.Alive(); !ok {
 		t.Error(why)
 	}
+}
+
+// One name that fails costs no other its line, nor its own.
+func TestOneOfTwoFails(t *testing.T) {
+	compat.Say(t, "hosts", "one of several names fails", "its last line stays, and so do the others")
+	k := newKubeDNS(t)
+	k.set(func() { k.records["proxy.shop.svc.cluster.local. A"] = "10.96.0.8" })
+	root, path := newRoot(t, base)
+	r := start(t, root, path, Config{Services: []string{"shop/registry", "shop/proxy"}, Domain: "cluster.local", Servers: []netip.AddrPort{k.at}})
+	proxy := func(addr string) string {
+		return addr + "\tproxy.shop.svc proxy.shop.svc.cluster.local # by neardns-agent hosts\n"
+	}
+	registry := with(base, lines("10.96.0.5", "fd00:10:96::5"))
+	r.becomes(t, registry+proxy("10.96.0.8"))
+	k.set(func() {
+		k.records["proxy.shop.svc.cluster.local. A"] = "10.96.0.9"
+		k.broken = func(_ string, q, answer *dns.Msg) *dns.Msg {
+			if strings.HasPrefix(q.Question[0].Name, "registry.") {
+				return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
+			}
+			return answer
+		}
+	})
+	r.becomes(t, registry+proxy("10.96.0.9"))
+	r.stays(t, k, 12)
 }
 
 func TestMetrics(t *testing.T) {

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/hostsfile"
 )
 
@@ -77,6 +79,7 @@ func (w *world) follow(change, end time.Time) (took time.Duration) {
 
 // However old the answers are that kube-dns keeps, a change is on the node within 35 s of it; and questions stay few.
 func TestPace(t *testing.T) {
+	slowest := time.Duration(0)
 	for name, c := range map[string]struct {
 		ttl      time.Duration
 		replicas int
@@ -103,11 +106,13 @@ func TestPace(t *testing.T) {
 				longest, total, asked, rounds = max(longest, took), total+took, asked+w.asked, rounds+float64(w.now.Sub(begin))/float64(30*time.Second)
 			}
 			t.Logf("on average after %s, at the latest after %s; %.2f questions in 30 s", (total / 1000).Round(time.Second), longest.Round(time.Millisecond), float64(asked)/rounds)
+			slowest = max(slowest, longest)
 			if longest > c.most || float64(asked)/rounds > c.asked {
 				t.Errorf("at most %s and %.2f questions are promised", c.most, c.asked)
 			}
 		})
 	}
+	compat.Say(t, "hosts", "a Service has another address", fmt.Sprintf("within %d s, also where kube-dns keeps its answers", int(slowest.Seconds()+1)))
 }
 
 func TestLifetime(t *testing.T) {

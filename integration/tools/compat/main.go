@@ -1,5 +1,5 @@
 // Command compat takes what a run's tests recorded of the compatibility tables into integration/compat/results, and writes
-// the tables of docs/compatibility.md anew. It is what `make compat` runs, in the repository's folder.
+// the tables of docs/compatibility.md, docs/hosts.md and docs/placement.md anew. It is what `make compat` runs, in the repository's folder.
 //
 //	compat [FILE...]           takes the records in the files (logs will do; bin/compat/records without any) and removes that one
 //	compat -check [FILE...]    writes nothing; exits with 1 where the records show anything but what the tables say
@@ -100,13 +100,13 @@ func table(r *compat.Run, name string, check bool) (faults []string, err error) 
 	if err := compat.WriteResults(results, name, known); err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(compat.Page)
+	text, err := os.ReadFile(t.Page)
 	if err != nil {
 		return nil, err
 	}
 	filled, err := compat.Fill(string(text), name, compat.Render(t, known))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", compat.Page, err)
+		return nil, fmt.Errorf("%s: %w", t.Page, err)
 	}
-	return faults, os.WriteFile(compat.Page, []byte(filled), 0o644)
+	return faults, os.WriteFile(t.Page, []byte(filled), 0o644)
 }

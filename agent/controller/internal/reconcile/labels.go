@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 // larger for it.
 type labels struct {
 	written map[string]*corev1.Node // by name, as the API server answered
+	refused map[string]bool         // by name, those whose last change failed
 }
 
 func (l *labels) sent(answer *corev1.Node) {
@@ -21,6 +23,27 @@ func (l *labels) sent(answer *corev1.Node) {
 		l.written = map[string]*corev1.Node{}
 	}
 	l.written[answer.Name] = answer
+	delete(l.refused, answer.Name)
+}
+
+func (l *labels) refuse(name string) {
+	if l.refused == nil {
+		l.refused = map[string]bool{}
+	}
+	l.refused[name] = true
+}
+
+// refusedLast orders nodes, so that the next step begins with others where a change was refused.
+func (l *labels) refusedLast(nodes []placement.Node) {
+	slices.SortStableFunc(nodes, func(a, b placement.Node) int {
+		switch {
+		case l.refused[a.Name] == l.refused[b.Name]:
+			return 0
+		case l.refused[a.Name]:
+			return 1
+		}
+		return -1
+	})
 }
 
 // asSent is the node as the watch shows it, or, where that is older, with the label that was written. The node is the cache's and is not
@@ -58,6 +81,11 @@ func (l *labels) forget(nodes map[string]*corev1.Node) {
 	for name := range l.written {
 		if nodes[name] == nil {
 			delete(l.written, name)
+		}
+	}
+	for name := range l.refused {
+		if nodes[name] == nil {
+			delete(l.refused, name)
 		}
 	}
 }

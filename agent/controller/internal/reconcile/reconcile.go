@@ -90,7 +90,9 @@ func (r *Reconciler) read(ctx context.Context) (map[string]*corev1.Node, placeme
 		seen = append(seen, n)
 	}
 	r.labels.forget(byName)
-	return byName, placement.Read(seen, pointers(pods.Items), pointers(slices.Items)), nil
+	cluster := placement.Read(seen, pointers(pods.Items), pointers(slices.Items))
+	r.labels.refusedLast(cluster.Nodes)
+	return byName, cluster, nil
 }
 
 func pointers[T any](items []T) []*T {
@@ -101,10 +103,14 @@ func pointers[T any](items []T) []*T {
 	return out
 }
 
-// change writes labels: those of entering nodes first. What fails is tried again after a look at the cluster.
+// change writes labels: those of entering nodes first. What fails is tried again after a look at the cluster. A node whose change the API
+// server refuses, for a webhook or since somebody writes that node all the time, holds no other up.
 func (r *Reconciler) change(ctx context.Context, nodes map[string]*corev1.Node, d *placement.Decision, looked time.Time, object *v1alpha1.NodeDNS) (ctrl.Result, error) {
+	var refused []error
 	for _, name := range d.Include {
-		if err := r.label(ctx, nodes[name], false); err != nil {
+		if err := r.label(ctx, nodes[name], false); apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+			refused = append(refused, err)
+		} else if err != nil {
 			return ctrl.Result{}, err
 		}
 	}
@@ -112,9 +118,14 @@ func (r *Reconciler) change(ctx context.Context, nodes map[string]*corev1.Node, 
 		if r.Now().Sub(looked) > fresh {
 			return ctrl.Result{RequeueAfter: time.Millisecond}, nil
 		}
-		if err := r.label(ctx, nodes[name], true); err != nil {
+		if err := r.label(ctx, nodes[name], true); apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+			refused = append(refused, err)
+		} else if err != nil {
 			return ctrl.Result{}, err
 		}
+	}
+	if len(refused) > 0 {
+		return ctrl.Result{}, fmt.Errorf("%d nodes keep their label, the others go on: %w", len(refused), refused[0])
 	}
 	if object == nil || d.Conditions[1].True || d.Conditions[1].Reason == placement.DeadlineExceeded {
 		return ctrl.Result{}, nil
@@ -139,6 +150,7 @@ func (r *Reconciler) label(ctx context.Context, node *corev1.Node, excluded bool
 		return nil
 	}
 	if err != nil {
+		r.labels.refuse(node.Name)
 		return fmt.Errorf("label node %s: %w", node.Name, err)
 	}
 	r.labels.sent(answer)

@@ -16,9 +16,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -244,6 +246,59 @@ func TestMove(t *testing.T) {
 		if got := r.excluded(); len(got) > 0 {
 			t.Errorf("excluded: %v", got)
 		}
+	}
+}
+
+// A node that cannot be labelled (by a webhook, or since its kubelet writes it all the time) holds no other up, on the way out or in.
+func TestRefusedNode(t *testing.T) {
+	r := newRig(t, append(names("infra", 2), names("w", 8)...)...) // a step is one node
+	fails := func(names ...string) {
+		r.onPatch = func(o client.Object) error {
+			if slices.Contains(names, o.GetName()) {
+				return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, o.GetName(), errors.New("it was written meanwhile"))
+			}
+			return nil
+		}
+	}
+	run := func() {
+		t.Helper()
+		failed := 0
+		for range 30 {
+			if _, err := r.step(); err != nil {
+				if failed++; !strings.Contains(err.Error(), "1 nodes keep their label, the others go on: label node w00") {
+					t.Fatal(err)
+				}
+			}
+			r.daemonSet()
+		}
+		if failed == 0 {
+			t.Error("nothing is said of it")
+		}
+	}
+	fails("w00")
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
+	run()
+	if got := r.excluded(); !slices.Equal(got, names("w", 8)[1:]) || r.reasons() != "Accepted Moving Available" {
+		t.Errorf("%v are excluded, %s", got, r.reasons())
+	}
+	fails()
+	r.settle(false)
+	fails("w00")
+	r.apply(nil)
+	run()
+	if got := r.excluded(); !slices.Equal(got, []string{"w00"}) {
+		t.Errorf("%v are excluded", got)
+	}
+	// Where nobody answers, nothing more is tried.
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
+	tried := 0
+	r.onPatch = func(client.Object) error {
+		tried++
+		return errors.New("connection refused")
+	}
+	r.apply(nil)
+	if _, err := r.step(); err == nil || tried != 1 {
+		t.Errorf("%d tries, %v", tried, err)
 	}
 }
 
