@@ -17,16 +17,26 @@ type beat struct {
 	rest    time.Time       // no message for the heartbeat alone before: the last one failed
 	counter uint64          // the highest that was sent
 	sent    map[uint64]bool // counters that the zone may hold by our doing
-	fencing bool            // a message had no answer: the next heartbeat bars it
+	fence   fence           // what may still take effect that was sent before
 	keep    time.Time       // until then the heartbeat stays: a message may be on its way that was sent when there was none
 	foreign *zone.Beat      // another writer's under our id
 }
+
+// fence tells whether messages may be on their way of which nothing is known. The next heartbeat bars them: it is a prerequisite of each.
+// Until then what stands under the cluster's name may be its own.
+type fence int
+
+const (
+	started    fence = iota // this process sent none, the one before it may have
+	unanswered              // one had no answer
+	barred                  // none
+)
 
 // observe looks whether the heartbeat in the zone is ours.
 func (b *beat) observe(s *zone.State, me zone.Identity) {
 	x, ok := s.Beats[me.Cluster]
 	b.foreign = nil
-	if ok && (x.Instance != me.Instance || b.counter > 0 && x.Counter >= b.counter && !b.sent[x.Counter]) {
+	if ok && (x.Instance != me.Instance || b.counter > 0 && b.fence == barred && x.Counter >= b.counter && !b.sent[x.Counter]) {
 		b.foreign = &x
 	}
 }
@@ -44,7 +54,7 @@ func (p *Publisher) fence() {
 	if p.o.Heartbeat == 0 {
 		return
 	}
-	p.beat.fencing = true
+	p.beat.fence = unanswered
 	if _, there := p.state.Beats[p.o.Identity.Cluster]; !there {
 		p.beat.keep = time.Now().Add(ddns.Fudge)
 	}
@@ -56,10 +66,10 @@ func (p *Publisher) takeover() bool {
 	return p.beat.foreign != nil && ok && periods >= zone.RemoveAfter
 }
 
-// beatMissing reports whether the cluster has no heartbeat of its own in the zone and should.
+// beatMissing reports whether the next change should bring a heartbeat along.
 func (p *Publisher) beatMissing() bool {
 	b, ok := p.state.Beats[p.o.Identity.Cluster]
-	return p.o.Heartbeat > 0 && (!ok || b.Instance != p.o.Identity.Instance)
+	return p.o.Heartbeat > 0 && (!ok || b.Instance != p.o.Identity.Instance || p.beat.fence != barred)
 }
 
 // beatDue reports whether a message is to be sent for the heartbeat alone.
@@ -71,10 +81,14 @@ func (p *Publisher) beatDue() bool {
 	if now.Before(p.beat.rest) {
 		return false
 	}
-	if p.beat.fencing || len(p.state.Of(p.o.Identity.Cluster)) > 0 {
-		return p.beat.fencing || !now.Before(p.beat.due)
-	}
 	_, there := p.state.Beats[p.o.Identity.Cluster]
+	mine := len(p.state.Of(p.o.Identity.Cluster)) > 0
+	if p.beat.fence == unanswered || p.beat.fence == started && (there || mine) {
+		return true
+	}
+	if mine {
+		return !now.Before(p.beat.due)
+	}
 	return there && now.After(p.beat.keep) && p.leftAll()
 }
 
@@ -93,7 +107,7 @@ func (p *Publisher) leftAll() bool {
 // beatChanges returns the changes for the next heartbeat, or those that end it where the cluster has left.
 func (p *Publisher) beatChanges(alone bool) []dns.RR {
 	cluster := p.o.Identity.Cluster
-	if alone && !p.beat.fencing && len(p.state.Of(cluster)) == 0 {
+	if alone && p.beat.fence == barred && len(p.state.Of(cluster)) == 0 {
 		return p.state.PlanNoBeat(cluster)
 	}
 	p.beat.counter = max(p.beat.counter, p.state.Beats[cluster].Counter) + 1
@@ -116,7 +130,14 @@ func (p *Publisher) beatSent(err error) {
 		}
 		return
 	}
-	p.beat.fencing = false
+	if p.beat.fence != barred {
+		p.beat.fence = barred
+		p.mu.Lock()
+		for _, h := range p.hosts {
+			h.memory.Sent = nil
+		}
+		p.mu.Unlock()
+	}
 	p.beat.sent = map[uint64]bool{p.beat.counter: true}
 	p.beat.due = now.Add(about(p.o.Heartbeat))
 }

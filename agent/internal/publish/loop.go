@@ -23,7 +23,8 @@ const (
 	pause     = 5 * time.Second        // after a failure that a person must end; doubled up to Validate
 	away      = time.Second            // before a primary that does not answer is asked again; doubled up to
 	longAway  = 30 * time.Second       // this
-	passing   = 3                      // SERVFAILs in a row that are taken for a server that is busy
+	inARow    = 8                      // messages for one host that follow one another without a pause, be it ever so large
+	passing   = 6                      // SERVFAILs in a row that are taken for a server that is busy
 	perBatch  = 25                     // hosts in one message
 	batchSize = 48 << 10               // bytes, uncompressed
 )
@@ -75,11 +76,15 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 			p.contended(steps)
 			break
 		}
-		wait := min(firstWait<<try, lastWait)
 		p.o.Metrics.retry(p.o.Zone, string(ddns.Prerequisite))
-		tick.Pause(ctx, firstWait+time.Duration(rand.Int64N(int64(wait))))
+		tick.Pause(ctx, jitter(try))
 	}
 	return p.wakeAt()
+}
+
+// jitter is how long to wait before a try after the first: writers that met once are not to meet again.
+func jitter(try int) time.Duration {
+	return firstWait + time.Duration(rand.Int64N(int64(min(firstWait<<try, lastWait-firstWait))))
 }
 
 // refresh reads what changed in the zone, and reports whether it is known now. A serial that is asked first saves a transfer.
@@ -87,6 +92,11 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	now := time.Now()
 	whole := p.state == nil || !now.Before(p.next.whole)
 	state, err := p.read(ctx, whole, serialFirst)
+	for try := 0; ddns.KindOf(err) == ddns.ServerFailed && try < tries; try++ { // BIND says it to the eleventh transfer at a time
+		p.o.Metrics.retry(p.o.Zone, string(ddns.ServerFailed))
+		tick.Pause(ctx, jitter(try))
+		state, err = p.read(ctx, whole, serialFirst)
+	}
 	if ctx.Err() != nil {
 		return false
 	}
@@ -202,10 +212,11 @@ func (p *Publisher) plan(try int) []*job {
 		if fresh {
 			h.next, h.repairs, h.drops = time.Time{}, 0, 0
 		}
-		if w.Takeover {
-			h.memory = zone.Memory{Generation: h.memory.Generation}
+		m := h.memory
+		if w.Takeover || p.beat.fence != barred {
+			m.Sent = nil
 		}
-		st := p.state.Plan(w, h.memory, h.want)
+		st := p.state.Plan(w, m, h.want)
 		if c := p.beat.conflict(p.o.Identity, w.Takeover); c != nil {
 			st.Conflict = c
 		}
@@ -216,9 +227,13 @@ func (p *Publisher) plan(try int) []*job {
 			p.report(h, st.Conflict)
 		case st.Done():
 			h.seen = h.set
-			if !p.beat.fencing {
-				h.memory.Gone = nil
+			if p.beat.fence == barred {
+				h.memory = zone.Memory{Generation: st.Next, Sent: map[string]bool{}}
+				if st.Claim != "" {
+					h.memory.Sent[st.Claim] = true
+				}
 			}
+			h.status.Generation = st.Next
 			p.done(h, now)
 		case p.gone(h, try, now):
 			p.report(h, &zone.Conflict{Reason: RecordsMissing, Message: fmt.Sprintf("somebody takes the records of %s away; they are written again at %s",
@@ -236,7 +251,7 @@ func (p *Publisher) plan(try int) []*job {
 func (p *Publisher) done(h *host, now time.Time) {
 	s := &h.status
 	left := h.want.Empty()
-	if left && p.beat.fencing {
+	if left && p.beat.fence == unanswered {
 		return // a message without an answer may still be on its way: the next heartbeat bars it
 	}
 	if s.Programmed == !left && s.Left == left && s.Conflict == nil {
@@ -246,7 +261,7 @@ func (p *Publisher) done(h *host, now time.Time) {
 		return
 	}
 	s.Programmed, s.Left, s.Conflict, s.Attempt, s.Since = !left, left, nil, 0, time.Time{}
-	h.stable, h.drops = now, 0
+	h.stable, h.drops, h.taken = now, 0, 0
 	p.changed(h)
 }
 
@@ -297,6 +312,10 @@ func (p *Publisher) tell() {
 func (p *Publisher) send(ctx context.Context, jobs []*job) (contended bool) {
 	if len(jobs) == 0 { // a heartbeat is due
 		err := p.update(ctx, nil, p.beatChanges(true))
+		if ddns.KindOf(err) == ddns.ServerFailed && p.busy < passing {
+			p.busy++
+			return true
+		}
 		p.beatSent(err)
 		return ddns.KindOf(err) == ddns.Prerequisite
 	}
@@ -341,16 +360,12 @@ func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop
 	}
 	p.note(jobs)
 	err := p.update(ctx, prereqs, changes)
-	if withBeat {
-		p.beatSent(err)
+	if withBeat && err == nil {
+		p.beatSent(nil)
 	}
 	switch kind := ddns.KindOf(err); {
 	case err == nil:
-		p.busy = 0
-		for _, j := range jobs {
-			j.taken = true
-			p.o.Metrics.wrote(p.o.Zone, j.Step)
-		}
+		p.took(jobs)
 	case kind == ddns.Prerequisite:
 		return true, false
 	case kind == ddns.ServerFailed && p.busy < passing:
@@ -377,6 +392,16 @@ func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop
 	return contended, false
 }
 
+func (p *Publisher) took(jobs []*job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range jobs {
+		j.taken = true
+		j.host.status.Writes++
+		p.o.Metrics.wrote(p.o.Zone, j.Step)
+	}
+}
+
 // note remembers what the zone may hold by this message from now on.
 func (p *Publisher) note(jobs []*job) {
 	p.mu.Lock()
@@ -395,7 +420,7 @@ func (p *Publisher) note(jobs []*job) {
 				h.memory.Gone = append(h.memory.Gone, g)
 			}
 		}
-		h.status.Writes++
+		h.status.Messages++
 		h.status.Generation = h.memory.Generation
 	}
 }
@@ -411,6 +436,9 @@ func (p *Publisher) update(ctx context.Context, prereqs, changes []dns.RR) error
 	}
 	p.sent = time.Now()
 	err := p.client.Update(ctx, prereqs, changes)
+	if err == nil {
+		p.busy = 0
+	}
 	p.o.Metrics.message(p.o.Zone, result(err))
 	p.o.Log.Debug("a message was sent", "prerequisites", len(prereqs), "changes", len(changes), "err", err)
 	return err
@@ -445,6 +473,9 @@ func (p *Publisher) verify(jobs []*job) {
 		left := p.state.Dropped(&j.Step)
 		if len(left) == 0 {
 			h.drops = 0
+			if h.taken++; h.taken%inARow == 0 {
+				h.next = time.Now().Add(about(pause))
+			}
 			h.memory.Sent, h.memory.Gone = nil, nil
 			if j.Claim != "" {
 				h.memory.Sent = map[string]bool{j.Claim: true}

@@ -60,7 +60,8 @@ type Status struct {
 	Notes      []zone.Conflict
 	Unserved   []netip.Addr // not at the host for want of room
 	Generation uint64       // of the claim
-	Writes     uint64       // messages with changes for this host that were sent
+	Writes     uint64       // changes of this host that the primary took
+	Messages   uint64       // messages with changes of this host that were sent
 	Held       *zone.Host   // what the zone holds; nil: nothing of any cluster, or not read yet
 }
 
@@ -107,7 +108,8 @@ type host struct {
 	next    time.Time // nothing is sent before
 	repairs int       // how often what was programmed was gone, lately
 	stable  time.Time // since when it is programmed
-	drops   int       // messages in a row of which the server left something out
+	drops   int       // messages in a row that the server refused, or of which it left something out
+	taken   int       // messages in a row that were taken whole, and after which there is more to do
 }
 
 // limit is what the server was seen to let a set have.
@@ -135,8 +137,12 @@ func New(o Options) (*Publisher, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	start := barred
+	if o.Heartbeat > 0 {
+		start = started
+	}
 	o.Log = o.Log.With("zone", o.Zone, "cluster", o.Identity.Cluster)
-	return &Publisher{o: o, wake: tick.New(), hosts: map[string]*host{}, moved: make(chan struct{}),
+	return &Publisher{o: o, beat: beat{fence: start}, wake: tick.New(), hosts: map[string]*host{}, moved: make(chan struct{}),
 		client: &ddns.Client{Server: o.Server, Zone: o.Zone, Key: o.Key, Timeout: o.Timeout, Dial: o.Dial}}, nil
 }
 
@@ -178,7 +184,7 @@ func (p *Publisher) want(pub zone.Publication) {
 	}
 	h.want = pub
 	h.set++
-	h.status = Status{Host: pub.Host, Generation: h.status.Generation, Writes: h.status.Writes, Held: h.status.Held}
+	h.status = Status{Host: pub.Host, Generation: h.status.Generation, Writes: h.status.Writes, Messages: h.status.Messages, Held: h.status.Held}
 	p.o.Metrics.spec(p.o.Zone)
 	p.wake.Send()
 }

@@ -58,7 +58,7 @@ type Step struct {
 	Message  Message
 	Conflict *Conflict    // nothing is written as long as it stands
 	Notes    []Conflict   // what a person should know; they keep nothing from being written
-	Claim    string       // the claim that the message writes, as Memory's Sent has it; empty: none
+	Claim    string       // the claim that the message writes, or that stands where there is none, as Memory's Sent has it; empty: none
 	Next     uint64       // the generation of that claim, or the last one
 	Gone     []Gone       // what the message takes away
 	Unserved []netip.Addr // of the publication, not at the host for want of room
@@ -363,7 +363,10 @@ func (p *planner) change() {
 	p.add(want, places)
 	same := p.has && len(p.setOf(p.names.claim(want.Host, p.w.Cluster), dns.TypeTXT)) == 1 && p.said(want)
 	if same && p.step.Message.Empty() || p.step.Conflict != nil {
-		p.step.Message = Message{}
+		p.step.Message, p.step.Gone = Message{}, nil
+		if p.has {
+			p.step.Claim, p.step.Next = joined(p.raw.Txt), max(p.m.Generation, p.claim.Generation)
+		}
 		return
 	}
 	p.replaceClaim(want)
@@ -502,6 +505,13 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 		}
 		p.change1(txt(p.owners(want.Host), ownerText(p.w.Cluster)))
 	}
+	for _, a := range want.Addresses { // Knot keeps the old TTL of an RR that is there when it is added
+		for _, name := range places[a] {
+			if ttl, there := p.ttlOf(name, a); there && ttl != want.TTL {
+				p.deleteRR(addressRR(name, a, 0))
+			}
+		}
+	}
 	guarded := map[string]bool{}
 	for _, a := range want.Addresses {
 		ref := Reference{p.w.Cluster, want.Geo}
@@ -523,7 +533,11 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 			p.change1(addressRR(name, a, want.TTL))
 		}
 	}
-	if own := p.level(want.Host, p.w.Cluster); want.Target != "" && p.cname(own) != want.Target {
+	own := p.level(want.Host, p.w.Cluster)
+	if old := p.setOf(own, dns.TypeCNAME); want.Target != "" && (len(old) == 0 || p.cname(own) != want.Target || old[0].Header().Ttl != want.TTL) {
+		if p.cname(own) == want.Target {
+			p.deleteSet(own, dns.TypeCNAME)
+		}
 		p.change1(cnameRR(own, want.Target, want.TTL))
 	}
 }

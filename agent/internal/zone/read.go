@@ -63,7 +63,9 @@ func (s *State) Dropped(st *Step) []string {
 		missing := false
 		switch h.Class {
 		case dns.ClassINET:
-			missing = !slices.ContainsFunc(s.sets[name], func(x dns.RR) bool { return dns.IsDuplicate(x, rr) })
+			missing = !slices.ContainsFunc(s.sets[name], func(x dns.RR) bool {
+				return dns.IsDuplicate(x, rr) && (h.Rrtype == dns.TypeTXT || x.Header().Ttl == h.Ttl)
+			})
 			if s.place(name).kind == strategyName {
 				missing = len(s.sets[name]) == 0
 			}

@@ -1,0 +1,432 @@
+package publish_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/publish"
+	"github.com/neardns/neardns/agent/internal/zone"
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+)
+
+func balanced(host, geo string, addrs ...string) zone.Publication {
+	p := simple(host, addrs...)
+	p.Strategy, p.Geo, p.Weight = zone.LoadBalanced, geo, 1
+	return p
+}
+
+// becomes waits until a host's conflict has a reason; empty: until it has none and is programmed.
+func (c *cluster) becomes(t *testing.T, host string, reason zone.Reason) publish.Status {
+	t.Helper()
+	var last publish.Status
+	testutil.Eventually(t, 20*time.Second, func() error {
+		last, _ = c.Status(host)
+		if reason == "" && last.Programmed || last.Conflict != nil && last.Conflict.Reason == reason {
+			return nil
+		}
+		return fmt.Errorf("%s: %s is %+v, conflict %+v, not %q", c.id, host, last, last.Conflict, reason)
+	})
+	return last
+}
+
+// Each cluster has a key that is limited to it, and all levels of both strategies are written with it.
+func TestOwnKeys(t *testing.T) {
+	config := zoneserver.Config{Clusters: []string{id(1).Cluster, id(2).Cluster}, Hosts: []string{"www", "app"}}
+	onEach(t, config, func(t *testing.T, s *zoneserver.Server) {
+		var all []*cluster
+		want := map[string][]zone.Publication{}
+		for i := 1; i <= 2; i++ {
+			c := start(t, s, publish.Options{Identity: id(i), Heartbeat: time.Minute, Key: keyOf(s.Key(id(i).Cluster))})
+			pubs := []zone.Publication{balanced("www", "ie", "192.0.2.9", fmt.Sprintf("192.0.2.%d", i)), simple("app", fmt.Sprintf("2001:db8::%d", i))}
+			for _, p := range pubs {
+				c.set(t, p)
+			}
+			all, want[c.id] = append(all, c), pubs
+		}
+		for _, c := range all {
+			c.clean(t)
+		}
+		exact(t, read(t, s), want)
+		moved := balanced("www", "geo-eu", "192.0.2.9")
+		all[0].set(t, moved)
+		all[0].clean(t)
+		want[all[0].id][0] = moved
+		exact(t, read(t, s), want)
+		for _, c := range all {
+			c.Remove("www." + origin)
+			c.Remove("app." + origin)
+		}
+		for _, c := range all {
+			c.clean(t)
+		}
+		exact(t, read(t, s), nil)
+	})
+}
+
+// A key of another cluster ends as NotPermitted, soon and without a storm, whichever way the server refuses.
+func TestForeignKey(t *testing.T) {
+	config := zoneserver.Config{Clusters: []string{id(1).Cluster, id(2).Cluster}, Hosts: []string{"www"}}
+	onEach(t, config, func(t *testing.T, s *zoneserver.Server) {
+		c := start(t, s, publish.Options{Identity: id(2), Heartbeat: time.Minute, Key: keyOf(s.Key(id(1).Cluster))})
+		c.set(t, simple("www", "192.0.2.1"))
+		st := c.becomes(t, "www."+origin, publish.NotPermitted)
+		if st.Messages > 2 || st.Conflict.Message == "" {
+			t.Errorf("%+v, %+v", st, st.Conflict)
+		}
+		z := read(t, s)
+		if h := z.Hosts["www."+origin]; h != nil && len(h.Claims) > 0 || len(z.Beats) > 0 {
+			t.Errorf("written with a foreign key: %+v, %+v", h, z.Beats)
+		}
+		if s.Kind() != zoneserver.PowerDNS { // which applies what it permits and says NOERROR
+			exact(t, z, nil)
+		}
+	})
+}
+
+// Of two strategies that come at once one is there, and the other cluster writes nothing until it may.
+func TestTwoStrategies(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		a := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute})
+		b := start(t, s, publish.Options{Identity: id(2), Heartbeat: time.Minute})
+		for round := range 5 {
+			host := fmt.Sprintf("h%d", round)
+			pa, pb := simple(host, "192.0.2.1"), balanced(host, "ie", "192.0.2.2")
+			before := map[string]uint64{}
+			a.set(t, pa)
+			b.set(t, pb)
+			var winner, loser *cluster
+			testutil.Eventually(t, 10*time.Second, func() error {
+				sa, _ := a.Status(pa.Host)
+				sb, _ := b.Status(pb.Host)
+				switch {
+				case sa.Programmed && sb.Conflict != nil:
+					winner, loser = a, b
+				case sb.Programmed && sa.Conflict != nil:
+					winner, loser = b, a
+				default:
+					return fmt.Errorf("%+v, %+v", sa, sb)
+				}
+				return nil
+			})
+			st := loser.becomes(t, pa.Host, zone.ConflictingStrategy)
+			if st.Writes != before[loser.id] || st.Since.IsZero() || !strings.Contains(st.Conflict.Message, winner.id) {
+				t.Errorf("the loser: %+v, %+v", st, st.Conflict)
+			}
+			if z := read(t, s); len(z.Hosts[pa.Host].Owners) != 1 {
+				t.Errorf("owners %v", z.Hosts[pa.Host].Owners)
+			}
+			winner.Remove(pa.Host)
+			loser.becomes(t, pa.Host, "")
+			winner.clean(t)
+			loser.Remove(pa.Host)
+			loser.clean(t)
+			if round == 4 {
+				exact(t, read(t, s), nil)
+			}
+		}
+	})
+}
+
+// A host that both may not have: another TTL, and a CNAME that somebody put there. Each goes on by itself.
+func TestConflictsEnd(t *testing.T) {
+	config := zoneserver.Config{Records: []string{"alias 60 IN CNAME elsewhere.example."}}
+	onEach(t, config, func(t *testing.T, s *zoneserver.Server) {
+		a := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute})
+		b := start(t, s, publish.Options{Identity: id(2), Heartbeat: time.Minute})
+		a.set(t, simple("www", "192.0.2.1"))
+		a.clean(t)
+		other := simple("www", "192.0.2.2")
+		other.TTL = 120
+		b.set(t, other)
+		b.set(t, simple("alias", "192.0.2.2"))
+		b.becomes(t, "www."+origin, zone.ConflictingTTL)
+		if st := b.becomes(t, "alias."+origin, zone.ConflictingName); st.Messages != 0 {
+			t.Errorf("%+v", st)
+		}
+		a.Remove("www." + origin)
+		b.becomes(t, "www."+origin, "")
+		if h := read(t, s).Hosts["www."+origin]; h.TTL != 120 {
+			t.Errorf("%+v", h)
+		}
+		other.TTL = 30 // the only owner may have another one
+		b.set(t, other)
+		b.becomes(t, "www."+origin, "")
+		for _, rr := range read(t, s).Records() {
+			if rr.Header().Name == "www."+origin && rr.Header().Ttl != 30 {
+				t.Errorf("%s", rr)
+			}
+		}
+	})
+}
+
+// A cloned cluster stops at its first write, whether it has an instance of its own or was copied with it.
+func TestClone(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	for _, instance := range []string{"i1", "copy"} {
+		t.Run(instance, func(t *testing.T) {
+			s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+			a := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute})
+			a.set(t, simple("www", "192.0.2.1"))
+			a.clean(t)
+			clone := start(t, s, publish.Options{Identity: zone.Identity{Cluster: id(1).Cluster, Instance: instance}, Heartbeat: time.Minute})
+			clone.set(t, simple("www", "192.0.2.2"))
+			if instance != "i1" {
+				if st := clone.becomes(t, "www."+origin, zone.ClusterIDInUse); st.Messages != 0 {
+					t.Errorf("%+v", st)
+				}
+				return
+			}
+			// Of two that cannot be told apart the one that was there first stops: it sees a claim that it did not write.
+			clone.becomes(t, "www."+origin, "")
+			if st := a.becomes(t, "www."+origin, zone.ClusterIDInUse); st.Writes != 1 {
+				t.Errorf("%+v", st)
+			}
+		})
+	}
+}
+
+// A zone that was restored from a backup is whole again within seconds, and what was left meanwhile is left again.
+func TestRestore(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		a := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute})
+		b := start(t, s, publish.Options{Identity: id(2), Heartbeat: time.Minute})
+		a.set(t, simple("www", "192.0.2.1"))
+		a.set(t, simple("old", "192.0.2.1"))
+		a.clean(t)
+		restore := s.Snapshot()
+		pa, pb := simple("www", "192.0.2.3"), simple("www", "192.0.2.4")
+		a.set(t, pa)
+		b.set(t, pb)
+		a.Remove("old." + origin)
+		a.clean(t)
+		b.clean(t)
+		restore()
+		testutil.Eventually(t, 20*time.Second, func() error {
+			z := read(t, s)
+			if h := z.Hosts["www."+origin]; h == nil || len(h.Addresses) != 2 || h.Addresses[0] != netip.MustParseAddr("192.0.2.3") || z.Hosts["old."+origin] != nil {
+				return fmt.Errorf("%+v, %+v", h, z.Hosts["old."+origin])
+			}
+			return nil
+		})
+		a.clean(t)
+		b.clean(t)
+		exact(t, read(t, s), map[string][]zone.Publication{a.id: {pa}, b.id: {pb}})
+	})
+}
+
+// BIND takes 100 RRs in a set as installed. A host that is full serves as many, the others are named, nobody tries on and on, and room that
+// becomes free is used.
+func TestFull(t *testing.T) {
+	zoneserver.Require(t, zoneserver.BIND)
+	s := zoneserver.Start(t, zoneserver.BIND, zoneserver.Config{})
+	var all []*cluster
+	for i := range 2 {
+		c := start(t, s, publish.Options{Identity: id(i), Heartbeat: time.Minute})
+		p := simple("www")
+		for n := range 75 {
+			p.Addresses = append(p.Addresses, netip.AddrFrom4([4]byte{192, 0, 2, byte(100*i + n)}))
+		}
+		c.set(t, p)
+		all = append(all, c)
+	}
+	for _, c := range all {
+		c.clean(t)
+	}
+	z := read(t, s)
+	if h := z.Hosts["www."+origin]; len(h.Addresses) != 100 || len(h.Held()) != 150 || len(h.References) != 150 {
+		t.Errorf("%d served, %d held", len(h.Addresses), len(h.Held()))
+	}
+	unserved, messages := 0, uint64(0)
+	for _, c := range all {
+		st, _ := c.Status("www." + origin)
+		unserved += len(st.Unserved)
+		messages += st.Messages
+		if len(st.Unserved) > 0 && (len(st.Notes) != 1 || st.Notes[0].Reason != zone.RRsetFull || !strings.Contains(st.Notes[0].Message, "max-records-per-type")) {
+			t.Errorf("%+v", st.Notes)
+		}
+	}
+	if unserved != 50 || messages > 24 {
+		t.Errorf("%d addresses have no room, %d messages", unserved, messages)
+	}
+	all[0].Remove("www." + origin)
+	all[0].clean(t)
+	testutil.Eventually(t, 20*time.Second, func() error {
+		if h := read(t, s).Hosts["www."+origin]; len(h.Addresses) != 75 || len(h.Levels) != 0 {
+			return fmt.Errorf("%d served, levels %v", len(h.Addresses), h.Levels)
+		}
+		return nil
+	})
+}
+
+// While the primary is away nobody storms it, what is to be written waits, and is there soon after.
+func TestAway(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		var dials atomic.Int64
+		a := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute, Poll: 20 * time.Millisecond,
+			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				dials.Add(1)
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}})
+		a.set(t, simple("www", "192.0.2.1"))
+		a.clean(t)
+		s.Kill()
+		testutil.Eventually(t, 10*time.Second, func() error {
+			if a.Zone().Err == nil {
+				return errors.New("nobody noticed")
+			}
+			return nil
+		})
+		if st, _ := a.Status("www." + origin); !st.Programmed {
+			t.Errorf("what was read back is doubted: %+v", st)
+		}
+		before := dials.Load()
+		changed := simple("www", "192.0.2.2")
+		for range 50 {
+			changed.Weight++ // not one message each: they wait together
+			a.set(t, changed)
+			testutil.Eventually(t, time.Second, func() error { return nil })
+		}
+		a.becomes(t, "www."+origin, "Unreachable")
+		if n := dials.Load() - before; n > 6 {
+			t.Errorf("%d connections within some seconds", n)
+		}
+		s.Run()
+		a.becomes(t, "www."+origin, "")
+		exact(t, read(t, s), map[string][]zone.Publication{a.id: {changed}})
+	})
+}
+
+// A dead cluster is removed by one of the others, whole and exact; it joins again when it comes back. Two of four that are silent are none
+// of the others' business.
+func TestRemoval(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	var all []*cluster
+	want := map[string][]zone.Publication{}
+	for i := range 4 {
+		c := start(t, s, publish.Options{Identity: id(i), Heartbeat: time.Second, Remove: true})
+		pubs := []zone.Publication{balanced("www", "ie", fmt.Sprintf("192.0.2.%d", i), "192.0.2.100")}
+		if i == 3 {
+			pubs = append(pubs, simple("alone", "192.0.2.3"))
+		}
+		for _, p := range pubs {
+			c.set(t, p)
+		}
+		all, want[c.id] = append(all, c), pubs
+	}
+	for _, c := range all {
+		c.clean(t)
+	}
+	all[3].stop()
+	want[all[3].id] = want[all[3].id][1:] // the only address of its host stays
+	testutil.Eventually(t, 40*time.Second, func() error {
+		if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 3 {
+			return fmt.Errorf("owners %v", h.Owners)
+		}
+		return nil
+	})
+	exact(t, read(t, s), want)
+	back := start(t, s, publish.Options{Identity: id(3), Heartbeat: time.Second, Remove: true})
+	p := balanced("www", "ie", "192.0.2.3", "192.0.2.100")
+	back.set(t, p)
+	back.set(t, simple("alone", "192.0.2.3"))
+	back.clean(t)
+	want[back.id] = append(want[back.id], p)
+	exact(t, read(t, s), want)
+
+	back.stop()
+	all[0].stop()
+	testutil.Eventually(t, 60*time.Second, func() error {
+		if d := all[1].Zone().Silent[back.id]; d < 12*time.Second {
+			return fmt.Errorf("silent for %s", d)
+		}
+		return nil
+	})
+	exact(t, read(t, s), want)
+	if d := all[1].Zone().Dead; len(d) != 2 {
+		t.Errorf("dead: %v", d)
+	}
+}
+
+// Clusters change out of a small pool of addresses, are killed and come back, the primary is killed, stopped and goes on: when all rest,
+// the zone is what those who live publish.
+func TestChaos(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
+		const n = 6
+		hosts := []string{"www", "app"}
+		options := func(i int) publish.Options {
+			return publish.Options{Identity: id(i), Heartbeat: 5 * time.Second, Timeout: time.Second, Poll: 50 * time.Millisecond}
+		}
+		all, want := make([]*cluster, n), make([]map[string]zone.Publication, n)
+		for i := range n {
+			all[i], want[i] = start(t, s, options(i)), map[string]zone.Publication{}
+		}
+		apply := func(i int) {
+			for _, h := range hosts {
+				if p, ok := want[i][h]; ok {
+					all[i].set(t, p)
+				} else {
+					all[i].Remove(h + "." + origin)
+				}
+			}
+		}
+		for range 60 {
+			i, h := r.IntN(n), hosts[r.IntN(len(hosts))]
+			switch r.IntN(12) {
+			case 0, 1:
+				all[i].stop()
+				all[i] = start(t, s, options(i))
+				apply(i)
+			case 2:
+				s.Kill()
+				s.Run()
+			case 3:
+				s.Process().Signal(syscall.SIGSTOP)
+				time.AfterFunc(time.Duration(r.IntN(1500))*time.Millisecond, func() { s.Process().Signal(syscall.SIGCONT) })
+			case 4:
+				delete(want[i], h)
+				apply(i)
+			default:
+				var addrs []string
+				for range 1 + r.IntN(2) {
+					addrs = append(addrs, fmt.Sprintf("192.0.2.%d", r.IntN(5)))
+				}
+				want[i][h] = balanced(h, []string{"ie", "geo-eu"}[r.IntN(2)], addrs...).Normal()
+				apply(i)
+			}
+			rest := time.NewTimer(time.Duration(r.IntN(60)) * time.Millisecond)
+			<-rest.C
+		}
+		s.Process().Signal(syscall.SIGCONT)
+		for i := range n {
+			apply(i)
+		}
+		expected := map[string][]zone.Publication{}
+		for i, c := range all {
+			testutil.Eventually(t, 60*time.Second, func() error {
+				for _, h := range hosts {
+					_, wanted := want[i][h]
+					if st, _ := c.Status(h + "." + origin); wanted && !st.Programmed || !wanted && !st.Left {
+						return fmt.Errorf("%s: %+v, %+v", c.id, st, st.Conflict)
+					}
+				}
+				return nil
+			})
+			for _, p := range want[i] {
+				expected[c.id] = append(expected[c.id], p)
+			}
+		}
+		exact(t, read(t, s), expected)
+	})
+}
