@@ -175,6 +175,7 @@ func (p *Publisher) failed(err error) {
 	p.failures++
 	wait := about(min(away<<min(p.failures-1, 10), longAway))
 	p.next.poll = time.Now().Add(wait)
+	p.next.whole = time.Time{} // a primary that was restored meanwhile may have reached our serial with another history
 	p.o.Metrics.retry(p.o.Zone, string(ddns.KindOf(err)))
 	if p.failures == 1 {
 		p.o.Log.Warn("the primary cannot be asked; what is published stays", "err", err)
