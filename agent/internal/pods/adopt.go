@@ -350,12 +350,10 @@ func openNetNS(path string) (*os.File, uint64, error) {
 // the cache may outlive its container.
 func holds(ns *os.File, ifName string, addrs []netip.Addr) error {
 	var have []netip.Addr
-	var looked error
 	err := hostnet.InNetNS(int(ns.Fd()), func() error {
 		i, err := net.InterfaceByName(ifName)
 		if err != nil {
-			looked = fmt.Errorf("its netns has no %s: another container's by now", ifName)
-			return nil
+			return fmt.Errorf("its netns has no %s, and is another container's by now: %w", ifName, err)
 		}
 		list, err := i.Addrs()
 		for _, a := range list {
@@ -367,7 +365,7 @@ func holds(ns *os.File, ifName string, addrs []netip.Addr) error {
 		}
 		return err
 	})
-	if err = errors.Join(err, looked); err != nil {
+	if err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(have, a) }) {
@@ -435,5 +433,5 @@ func (k *adopter) say(about string, level slog.Level, message, why string, args 
 		return
 	}
 	k.said[about] = why
-	k.pods.log.Log(context.Background(), level, message, append(args, "err", why)...)
+	k.pods.log.Log(context.Background(), level, message, append(args, "err", why)...) //nolint:sloglint // the callers' are literals
 }
