@@ -284,7 +284,7 @@ func exchange(t *testing.T, conn net.Conn, network string, m []byte, id uint16) 
 		return nil, false
 	}
 	for b := make([]byte, 1<<16+2); ; {
-		size := 0
+		var size int
 		if network == "udp" {
 			got, err := conn.Read(b)
 			if err != nil {
