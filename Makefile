@@ -223,11 +223,15 @@ benefit: deps build tools bin/tools/benefit ## lookups with neardns and without,
 bin/tools/benefit: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/benefit
 
-.PHONY: shared-zones
+.PHONY: shared-zones demo-zones
 SHARED = $(if $(SHORT),-short) $(if $(ONLY),-only '$(ONLY)') $(if $(SERVER),-server $(SERVER))
 shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; an hour (SHORT=1: two minutes; ONLY=chaos, SERVER=Knot)
 	@integration/tools/deps $(ZONESERVERS)
 	@bin/tools/sharedzones -json bin/shared-zones.json $(SHARED)
+
+demo-zones: bin/neardns-controller bin/tools/sharedzones ## show two clusters that share one zone on a real server: join, clash, leave; a minute (SERVER=BIND)
+	@integration/tools/deps $(ZONESERVERS)
+	@bin/tools/sharedzones -demo $(if $(SERVER),-server $(SERVER))
 
 # Built, not run by `go run`, as faults.
 bin/tools/sharedzones: FORCE

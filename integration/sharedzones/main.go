@@ -1,7 +1,8 @@
 // Command sharedzones shows what happens to one zone that many clusters write at once: each cluster is a process of
 // `neardns-controller zones publish`, the servers are BIND, Knot and PowerDNS of Debian, and the network between them can be cut. It judges
 // the zone by a transfer of its own, and counts messages on the wire. Beside it runs the seed's loop, which reads, merges, writes and looks
-// again. It is what `make shared-zones` runs.
+// again. It is what `make shared-zones` and
+// `make demo-zones` run.
 //
 // Everything is on loopback, in processes and folders that it removes. It needs no root.
 //
@@ -18,6 +19,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -34,6 +36,7 @@ type options struct {
 	json   string
 	binary string
 	list   bool
+	show   bool
 }
 
 func main() {
@@ -44,6 +47,7 @@ func main() {
 	flag.StringVar(&o.json, "json", "", "also write the result to this `file`")
 	flag.StringVar(&o.binary, "controller", "bin/neardns-controller", "`path` of neardns-controller")
 	flag.BoolVar(&o.list, "list", false, "list the rows")
+	flag.BoolVar(&o.show, "demo", false, "show two clusters and one zone instead, in a minute")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	err := o.run(ctx, os.Stdout, os.Stderr)
@@ -76,7 +80,7 @@ type size struct {
 
 var (
 	whole = size{clusters: 50, rounds: 10, hosts: 100, chaos: 10 * time.Minute, writers: 16, thaws: 10, rest: time.Minute}
-	small = size{clusters: 10, rounds: 2, hosts: 20, chaos: 15 * time.Second, writers: 6, thaws: 1, rest: 20 * time.Second, slack: 0.4}
+	small = size{clusters: 10, rounds: 2, hosts: 20, chaos: 12 * time.Second, writers: 6, thaws: 1, rest: 15 * time.Second, slack: 0.4}
 )
 
 func (o options) run(ctx context.Context, stdout, stderr io.Writer) error {
@@ -95,6 +99,12 @@ func (o options) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	if _, err := os.Stat(o.binary); err != nil {
 		return fmt.Errorf("%w: run make build", err)
+	}
+	if o.server != "" && !slices.Contains(zoneserver.Kinds(), zoneserver.Kind(o.server)) {
+		return fmt.Errorf("there is no server %q, but %v", o.server, zoneserver.Kinds())
+	}
+	if o.show {
+		return o.demo(ctx, stdout, stderr)
 	}
 	sz := whole
 	if o.short {
@@ -115,7 +125,7 @@ func (o options) run(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 	}
 	if len(out.Cells) == 0 {
-		return fmt.Errorf("no row matches %q, or there is no server %q; -list lists the rows", o.only, o.server)
+		return fmt.Errorf("no row matches %q; -list lists the rows", o.only)
 	}
 	out.table(stdout)
 	if o.json != "" {
