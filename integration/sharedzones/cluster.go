@@ -288,7 +288,7 @@ func (s *stand) zoneIs(timeout time.Duration, clusters ...*cluster) (took time.D
 			}
 			return time.Since(start), lost, left
 		}
-		time.Sleep(20 * time.Millisecond)
+		pause(20 * time.Millisecond)
 	}
 }
 

@@ -155,7 +155,7 @@ func (r *relay) serve(client net.Conn) {
 			break
 		}
 		f, before, after := r.note(raw)
-		time.Sleep(f.Delay)
+		pause(f.Delay)
 		if before {
 			break
 		}

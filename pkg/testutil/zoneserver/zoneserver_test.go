@@ -88,11 +88,6 @@ func insert(records ...string) func(*dns.Msg) {
 	return func(m *dns.Msg) { m.Insert(parse(records...)) }
 }
 
-// remove are changes that delete single records.
-func remove(records ...string) func(*dns.Msg) {
-	return func(m *dns.Msg) { m.Remove(parse(records...)) }
-}
-
 // holds are prerequisites: these sets have these records, and no other.
 func holds(records ...string) func(*dns.Msg) {
 	return func(m *dns.Msg) { m.Used(parse(records...)) }
