@@ -79,6 +79,27 @@ func (c *Client) Serial(ctx context.Context) (uint32, error) {
 	return 0, fmt.Errorf("ask the serial of %s: %w", c.Zone, &Error{Kind: BadAnswer, Err: errors.New("no SOA in the answer: the server has no such zone")})
 }
 
+// TXT returns the TXT RRs of a name; none where there is none.
+func (c *Client) TXT(ctx context.Context, name string) ([]*dns.TXT, error) {
+	m := new(dns.Msg)
+	m.SetQuestion(name, dns.TypeTXT)
+	m.RecursionDesired = false
+	in, err := c.exchange(ctx, m)
+	if KindOf(err) == Prerequisite { // NXDOMAIN
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", name, err)
+	}
+	var out []*dns.TXT
+	for _, rr := range in.Answer {
+		if x, ok := rr.(*dns.TXT); ok {
+			out = append(out, x)
+		}
+	}
+	return out, nil
+}
+
 // Update sends one UPDATE. Without an error the server says that it took all changes, which is for the caller to read back: servers drop
 // what they mind in silence. The RRs stay as they are.
 func (c *Client) Update(ctx context.Context, prereqs, changes []dns.RR) error {
@@ -136,7 +157,7 @@ func (c *Client) send(ctx context.Context, m *dns.Msg) (*conversation, error) {
 	if v.conn, err = dial(limited, "tcp", c.Server); err != nil {
 		return nil, &Error{Kind: Unreachable, Err: err}
 	}
-	v.stop = context.AfterFunc(ctx, func() { v.conn.SetDeadline(time.Unix(1, 0)) })
+	v.stop = context.AfterFunc(ctx, func() { _ = v.conn.SetDeadline(time.Unix(1, 0)) })
 	_ = v.conn.SetWriteDeadline(time.Now().Add(v.timeout))
 	if _, err := v.conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err != nil {
 		v.close()

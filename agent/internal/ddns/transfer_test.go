@@ -18,6 +18,7 @@ func a(n int) string { return fmt.Sprintf("a%d.example.org. 60 IN A 192.0.2.%d",
 
 // messages cuts a transfer where a line is empty.
 func messages(t testing.TB, lines []string) [][]dns.RR {
+	t.Helper()
 	var out [][]dns.RR
 	for _, part := range strings.Split(strings.Join(lines, "\n"), "\n\n") {
 		out = append(out, rrs(t, strings.Split(part, "\n")...))
@@ -193,6 +194,30 @@ func TestSerial(t *testing.T) {
 		})
 		if n, err := c.Serial(t.Context()); n != tt.want || (err == nil) != (tt.want != 0) {
 			t.Errorf("%s: %d, %v", name, n, err)
+		}
+		<-f.asked
+	}
+}
+
+func TestTXT(t *testing.T) {
+	for name, tt := range map[string]struct {
+		rcode   int
+		records []string
+		want    int
+		kind    Kind
+	}{
+		"two":      {dns.RcodeSuccess, []string{`a.example.org. 60 IN TXT "x"`, `a.example.org. 60 IN TXT "y"`}, 2, ""},
+		"none":     {dns.RcodeSuccess, nil, 0, ""},
+		"no name":  {dns.RcodeNameError, nil, 0, ""},
+		"refused":  {dns.RcodeRefused, nil, 0, NotPermitted},
+		"SERVFAIL": {dns.RcodeServerFailure, nil, 0, ServerFailed},
+	} {
+		c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
+			wire, _ := answer(t, q, mac, false, func(m *dns.Msg, _ *dns.TSIG) { m.Rcode, m.Answer = tt.rcode, rrs(t, tt.records...) })
+			return [][]byte{wire}
+		})
+		if texts, err := c.TXT(t.Context(), "a.example.org."); len(texts) != tt.want || KindOf(err) != tt.kind {
+			t.Errorf("%s: %v, %v", name, texts, err)
 		}
 		<-f.asked
 	}

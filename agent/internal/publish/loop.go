@@ -76,6 +76,9 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 			p.contended(steps)
 			break
 		}
+		if try == tries/2 {
+			p.next.whole = time.Time{} // perhaps the zone is not what its steps made of it
+		}
 		p.o.Metrics.retry(p.o.Zone, string(ddns.Prerequisite))
 		tick.Pause(ctx, jitter(try))
 	}
@@ -84,7 +87,7 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 
 // jitter is how long to wait before a try after the first: writers that met once are not to meet again.
 func jitter(try int) time.Duration {
-	return firstWait + time.Duration(rand.Int64N(int64(min(firstWait<<try, lastWait-firstWait))))
+	return firstWait + time.Duration(rand.Int64N(int64(min(firstWait<<try, lastWait-firstWait)))) //nolint:gosec // jitter needs no secrecy
 }
 
 // refresh reads what changed in the zone, and reports whether it is known now. A serial that is asked first saves a transfer.
@@ -130,10 +133,14 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 		if err != nil {
 			return nil, err
 		}
-		if serial == p.state.Serial {
+		same, err := p.sameHistory(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case same && serial == p.state.Serial:
 			return p.state, nil
 		}
-		whole = !ddns.Newer(serial, p.state.Serial) // restored from a backup
+		whole = !same || !ddns.Newer(serial, p.state.Serial)
 	}
 	if !whole {
 		t, err := p.client.IXFR(ctx, p.state.Serial)
@@ -151,6 +158,16 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 		return nil, err
 	}
 	return zone.Parse(p.o.Zone, t.Full)
+}
+
+// sameHistory reports whether the zone has the claim that this cluster wrote last, as it was read back: a zone that was restored from a
+// backup has not, whatever serial others' writes have brought it to.
+func (p *Publisher) sameHistory(ctx context.Context) (bool, error) {
+	if p.latest == "" {
+		return true, nil
+	}
+	texts, err := p.client.TXT(ctx, p.latest)
+	return err == nil && p.state.HasTXT(p.latest, texts), err
 }
 
 // next is the state after a transfer.
@@ -478,6 +495,7 @@ func (p *Publisher) verify(jobs []*job) {
 				h.next = time.Now().Add(about(pause))
 			}
 			h.memory.Sent, h.memory.Gone = nil, nil
+			p.latest = p.state.ClaimName(j.Host, p.o.Identity.Cluster)
 			if j.Claim != "" {
 				h.memory.Sent = map[string]bool{j.Claim: true}
 			}

@@ -89,6 +89,7 @@ type Publisher struct {
 	state    *zone.State
 	watch    zone.Watch
 	beat     beat
+	latest   string // the name of the claim that was written last
 	limit    limit
 	next     struct{ poll, whole time.Time }
 	busy     int // SERVFAILs in a row
@@ -255,5 +256,5 @@ func compare(a, b string) int {
 
 // about is d ± 20 %: clusters that started together do not ask together for good.
 func about(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // jitter needs no secrecy
 }

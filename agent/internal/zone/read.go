@@ -7,6 +7,17 @@ import (
 	"github.com/miekg/dns"
 )
 
+// ClaimName returns the name of a cluster's claim on a host.
+func (s *State) ClaimName(host, cluster string) string { return s.claim(host, cluster) }
+
+// HasTXT reports whether the TXT RRs of a name are these.
+func (s *State) HasTXT(name string, is []*dns.TXT) bool {
+	texts := s.texts(name)
+	return len(texts) == len(is) && !slices.ContainsFunc(is, func(x *dns.TXT) bool {
+		return !slices.ContainsFunc(texts, func(y *dns.TXT) bool { return joined(x.Txt) == joined(y.Txt) })
+	})
+}
+
 // BeatAsRead is the prerequisite that a cluster's heartbeat is what the state has: a value, or none.
 func (s *State) BeatAsRead(cluster string) []dns.RR { return s.asRead(s.beat(cluster), dns.TypeTXT) }
 
