@@ -25,7 +25,7 @@ const (
 
 func main() {
 	if name := filepath.Base(os.Args[0]); name == program && len(os.Args) == 2 && os.Args[1] == "--version" {
-		fmt.Println(program, version())
+		_, _ = fmt.Fprintln(os.Stdout, program, version())
 		return
 	}
 	variant, why := iptables.KubeletVariant()

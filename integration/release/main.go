@@ -42,16 +42,16 @@ type release struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	defer stop()
 	r := release{log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	var parts string
 	flag.StringVar(&r.version, "version", "", "the version, such as v0.1.0")
 	flag.StringVar(&r.out, "out", "dist", "the folder to make; it must not be there")
 	flag.StringVar(&parts, "parts", "programs,images,manifests,lists", "what to make; lists are of what else was made")
 	flag.Parse()
-	if err := r.run(ctx, strings.Split(parts, ",")); err != nil {
+	err := r.run(ctx, strings.Split(parts, ","))
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
-		stop()
 		os.Exit(1)
 	}
 }
