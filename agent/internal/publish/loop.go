@@ -31,6 +31,7 @@ const (
 
 // Run keeps the zone until ctx ends. It returns nil then, and leaves what is published where it is.
 func (p *Publisher) Run(ctx context.Context) error {
+	defer p.o.Metrics.ended(p.o.Zone)
 	for ctx.Err() == nil {
 		next := p.round(ctx)
 		timer := time.NewTimer(time.Until(next))

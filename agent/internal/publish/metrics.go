@@ -93,3 +93,13 @@ func (m *Metrics) read(zoneName string, z ZoneStatus) {
 		m.beats.WithLabelValues(zoneName, cluster).Set(age.Seconds())
 	}
 }
+
+// ended takes away what is only true of a zone while somebody reads it: its age would grow for ever. Counters stay.
+func (m *Metrics) ended(zoneName string) {
+	if m == nil {
+		return
+	}
+	for _, g := range []*prometheus.GaugeVec{m.beats, m.serial, m.readAt} {
+		g.DeletePartialMatch(prometheus.Labels{"zone": zoneName})
+	}
+}

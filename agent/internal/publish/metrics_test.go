@@ -1,0 +1,46 @@
+package publish
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/agent/internal/zone"
+)
+
+// A zone that nobody reads any more has no age, or an alert would tell of a DNSZone that was deleted. Its counters stay, and so do others' gauges.
+func TestMetricsEnd(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := NewMetrics(registry)
+	for _, name := range []string{"a.example.", "b.example."} {
+		m.spec(name)
+		m.read(name, ZoneStatus{State: &zone.State{Serial: 7}, Read: time.Now(), Silent: map[string]time.Duration{"c1": time.Minute}})
+	}
+	m.ended("a.example.")
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, f := range families {
+		for _, series := range f.GetMetric() {
+			for _, l := range series.GetLabel() {
+				if l.GetName() == "zone" {
+					left = append(left, f.GetName()+" "+l.GetValue())
+				}
+			}
+		}
+	}
+	want := []string{
+		"neardns_zone_heartbeat_age_seconds b.example.",
+		"neardns_zone_read_timestamp_seconds b.example.",
+		"neardns_zone_record_spec_updates_total a.example.",
+		"neardns_zone_record_spec_updates_total b.example.",
+		"neardns_zone_serial b.example.",
+	}
+	if !slices.Equal(left, want) {
+		t.Errorf("left are\n%q, want\n%q", left, want)
+	}
+}
