@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"debug/buildinfo"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +16,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 )
@@ -162,96 +160,4 @@ func member(archive, name string) ([]byte, error) {
 			return io.ReadAll(r)
 		}
 	}
-}
-
-// bom is the list, by purl (https://github.com/package-url/purl-spec). It has no serial number: two runs make one list.
-func bom(version string, clock int64, programs []program, packages []debian) *cyclonedx.BOM {
-	var components []cyclonedx.Component
-	var edges []cyclonedx.Dependency
-	add := func(kind cyclonedx.ComponentType, name, version, purl string) {
-		if !slices.ContainsFunc(components, func(c cyclonedx.Component) bool { return c.BOMRef == purl }) {
-			components = append(components, cyclonedx.Component{BOMRef: purl, Type: kind, Name: name, Version: version, PackageURL: purl})
-		}
-	}
-	depend := func(ref string, on []string) {
-		edges = append(edges, cyclonedx.Dependency{Ref: ref, Dependencies: &on})
-	}
-	root := "pkg:golang/github.com/neardns/neardns@" + version
-	var parts, inImage []string
-	for _, p := range programs {
-		ref := root + "#" + p.name
-		parts = append(parts, ref)
-		add(cyclonedx.ComponentTypeApplication, p.name, version, ref)
-		release := strings.TrimPrefix(p.goes, "go")
-		on := []string{"pkg:golang/std@" + release}
-		add(cyclonedx.ComponentTypeLibrary, "std", release, on[0])
-		for _, m := range p.modules {
-			path, v, _ := strings.Cut(m, "@")
-			purl := "pkg:golang/" + m
-			add(cyclonedx.ComponentTypeLibrary, path, v, purl)
-			on = append(on, purl)
-		}
-		depend(ref, on)
-	}
-	image := "pkg:oci/neardns-agent?tag=" + version
-	add(cyclonedx.ComponentTypeContainer, "neardns-agent", version, image)
-	for _, d := range packages {
-		purl := fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", d.name, strings.ReplaceAll(d.version, ":", "%3A"), d.arch)
-		add(cyclonedx.ComponentTypeLibrary, d.name, d.version, purl)
-		inImage = append(inImage, purl)
-	}
-	depend(image, inImage)
-	depend(root, append(parts, image))
-	b := cyclonedx.NewBOM()
-	b.Metadata = &cyclonedx.Metadata{
-		Timestamp: time.Unix(clock, 0).UTC().Format(time.RFC3339),
-		Component: &cyclonedx.Component{BOMRef: root, Type: cyclonedx.ComponentTypeApplication, Name: "neardns", Version: version, PackageURL: root},
-	}
-	b.Components, b.Dependencies = &components, &edges
-	return b
-}
-
-// licenceFile is how projects name the texts that a copy of theirs must have beside it.
-var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents|copyright)([.-].*)?$`)
-
-// licences are the texts of all modules that are linked and of Go itself, by their name in the archive. A module without one is an error:
-// somebody must look.
-func (r *release) licences(ctx context.Context, programs []program) (map[string]string, error) {
-	top := "neardns-" + r.version + "-licences/"
-	texts := map[string]string{top + "neardns/LICENSE": filepath.Join(r.src, "LICENSE")}
-	root, err := command(ctx, r.src, nil, "go", "env", "GOROOT")
-	if err != nil {
-		return nil, err
-	}
-	texts[top+"go/LICENSE"] = filepath.Join(root, "LICENSE")
-	modules := map[string]bool{}
-	for _, p := range programs {
-		for _, m := range p.modules {
-			modules[m] = true
-		}
-	}
-	for _, m := range slices.Sorted(maps.Keys(modules)) {
-		said, err := command(ctx, r.src, nil, "go", "mod", "download", "-json", m)
-		if err != nil {
-			return nil, err
-		}
-		var module struct{ Dir string }
-		if err := json.Unmarshal([]byte(said), &module); err != nil {
-			return nil, fmt.Errorf("module %s: %w", m, err)
-		}
-		entries, err := os.ReadDir(module.Dir)
-		if err != nil {
-			return nil, err
-		}
-		found := false
-		for _, e := range entries {
-			if !e.IsDir() && licenceFile.MatchString(e.Name()) {
-				texts[top+m+"/"+e.Name()], found = filepath.Join(module.Dir, e.Name()), true
-			}
-		}
-		if !found {
-			return nil, fmt.Errorf("module %s has no licence that is named as one", m)
-		}
-	}
-	return texts, nil
 }
