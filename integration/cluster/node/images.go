@@ -68,6 +68,15 @@ func fromDockerfile(ctx context.Context, text, stage, root string) (image.Image,
 			if i.Contents, err = made(ctx, text, strings.TrimPrefix(f[1], "--from="), root); err != nil {
 				return i, err
 			}
+		case f[0] == "COPY" && len(f) > 3 && strings.HasSuffix(f[len(f)-1], "/") && strings.HasPrefix(f[1], "--from="):
+			folder := contextOf(text, strings.TrimPrefix(f[1], "--from="))
+			for _, from := range f[2 : len(f)-1] {
+				under, ok := strings.CutPrefix(from, folder+"/")
+				if folder == "" || !ok {
+					return i, fmt.Errorf("cannot follow %q", strings.Join(f, " "))
+				}
+				i.Files[strings.TrimPrefix(f[len(f)-1], "/")+filepath.Base(from)] = filepath.Join(root, under)
+			}
 		case f[0] == "COPY" && len(f) > 2 && strings.HasSuffix(f[len(f)-1], "/") && !strings.HasPrefix(f[1], "-"):
 			for _, from := range f[1 : len(f)-1] {
 				i.Files[strings.TrimPrefix(f[len(f)-1], "/")+filepath.Base(from)] = filepath.Join(root, from)
@@ -85,6 +94,16 @@ func fromDockerfile(ctx context.Context, text, stage, root string) (image.Image,
 		return i, fmt.Errorf("no stage %q from scratch with files and an entry point", stage)
 	}
 	return i, nil
+}
+
+// contextOf is the folder in which a stage has all that there is to copy from: its programs are those that were built here. Empty: none.
+func contextOf(text, stage string) string {
+	for _, f := range instructions(text, func(from []string) bool { return len(from) > 2 && from[len(from)-1] == stage }) {
+		if f[0] == "COPY" && len(f) == 3 && f[1] == "." {
+			return f[2]
+		}
+	}
+	return ""
 }
 
 // instructions are those of the stages whose FROM is wanted, in words. Lines that go on are one.

@@ -23,6 +23,14 @@ ENV PATH=/bin
 COPY bin/a bin/b /bin/
 ENTRYPOINT ["/bin/a", "--x"]
 
+FROM --platform=x golang AS builder
+COPY . /src
+RUN make
+
+FROM scratch AS built
+COPY --from=builder /src/bin/a /src/bin/b /bin/
+ENTRYPOINT ["/bin/a"]
+
 FROM scratch AS full
 COPY --from=other /out/ /
 COPY bin/a /bin/
@@ -51,11 +59,23 @@ func TestFromDockerfile(t *testing.T) {
 	}
 }
 
+func TestFromDockerfileBuilt(t *testing.T) {
+	got, err := fromDockerfile(t.Context(), dockerfile, "built", "/here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := image.Image{Files: map[string]string{"bin/a": "/here/bin/a", "bin/b": "/here/bin/b"}, Entrypoint: []string{"/bin/a"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestFromDockerfileRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, stage string }{
 		"a stage's commands that fail": {dockerfile, "full"},
 		"no stage to copy of":          {"FROM scratch\nCOPY --from=x /out/ /\nENTRYPOINT [\"/bin/a\"]\n", ""},
 		"another folder of another":    {strings.ReplaceAll(dockerfile, "/out/ /", "/usr/ /"), "copies"},
+		"another place of a builder":   {strings.ReplaceAll(dockerfile, "/src/bin/b", "/usr/b"), "built"},
 		"no such stage":                {dockerfile, "none"},
 		"one with a base":              {dockerfile, "other"},
 		"nothing in it":                {"FROM scratch\n", ""},
