@@ -79,6 +79,7 @@ images: build ## build the images (ENGINE=podman, BASE=an image of Debian, TAG=d
 test-images: build ## build the images with podman in a store of its own, and run them as a node does (as root)
 	@integration/tools/deps podman:podman runc:runc mmdebstrap:mmdebstrap
 	@$(GO) test -count=1 -timeout 20m -tags images -v ./integration/podman | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@cd integration/cluster && $(GO) test -count=1 ./node # the real node's images are of the same Dockerfiles
 
 RELEASE := $(GO) run ./integration/release
 release: ## all that people take of a version, into dist/: programs, images, manifests for amd64 and arm64, what is inside, checksums (VERSION=v0.1.0; as root)
