@@ -5,10 +5,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/neardns/neardns/pkg/tick"
+	"github.com/neardns/neardns/pkg/version"
 )
 
 // env is everything ambient that a command uses, so that tests can replace all of it.
@@ -26,7 +26,7 @@ type env struct {
 func realEnv() env {
 	return env{
 		args: os.Args[1:], stdout: os.Stdout, stderr: os.Stderr, lookupEnv: os.LookupEnv, readFile: os.ReadFile,
-		hangups: hangups, version: buildVersion(),
+		hangups: hangups, version: version.String(),
 	}
 }
 
@@ -45,13 +45,4 @@ func hangups(ctx context.Context) <-chan struct{} {
 		}
 	}()
 	return out
-}
-
-// buildVersion is the module's version, and where it was built from a checkout, the commit.
-func buildVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "unknown"
-	}
-	return info.Main.Version
 }

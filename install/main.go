@@ -17,9 +17,10 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"syscall"
 	"time"
+
+	"github.com/neardns/neardns/pkg/version"
 )
 
 const usage = `usage:
@@ -66,7 +67,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "stay":
 		err = runStay(ctx, args[1:], stdout)
 	case "version", "--version":
-		_, err = fmt.Fprintln(stdout, "neardns-install", version())
+		_, err = fmt.Fprintln(stdout, "neardns-install", version.String())
 	case "help", "-h", "--help":
 		_, err = fmt.Fprint(stdout, usage)
 	default:
@@ -146,14 +147,6 @@ func beside(name string) string {
 		return name
 	}
 	return filepath.Join(filepath.Dir(self), name)
-}
-
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "unknown"
-	}
-	return info.Main.Version
 }
 
 // pollEvery is how often a folder is looked at again while waiting.

@@ -12,12 +12,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/neardns/neardns/agent/controller/internal/reconcile"
+	"github.com/neardns/neardns/pkg/version"
 )
 
 // Exit codes, as the agent's.
@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return runZones(ctx, args[1:], stderr)
 	case "version", "--version":
-		_, _ = fmt.Fprintln(stdout, "neardns-controller", version())
+		_, _ = fmt.Fprintln(stdout, "neardns-controller", version.String())
 		return exitGood
 	case "help", "-h", "--help":
 		usage(stdout)
@@ -70,7 +70,7 @@ func usage(w io.Writer) {
       print the version
 
 Exit codes: 0 good, 1 failed or no longer leading, 2 bad usage.
-`, version(), zoneCommands)
+`, version.String(), zoneCommands)
 }
 
 // runPlacement decides until ctx ends.
@@ -103,13 +103,4 @@ func runPlacement(ctx context.Context, args []string, stderr io.Writer) int {
 		return exitFailed
 	}
 	return exitGood
-}
-
-// version is the module's, and where it was built from a checkout, the commit.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "unknown"
-	}
-	return info.Main.Version
 }

@@ -10,12 +10,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/version"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 
 func main() {
 	if name := filepath.Base(os.Args[0]); name == program && len(os.Args) == 2 && os.Args[1] == "--version" {
-		_, _ = fmt.Fprintln(os.Stdout, program, version())
+		_, _ = fmt.Fprintln(os.Stdout, program, version.String())
 		return
 	}
 	variant, why := iptables.KubeletVariant()
@@ -36,15 +36,6 @@ func main() {
 	}
 	_, _ = fmt.Fprintf(os.Stderr, "%s: %v (%s was chosen by %s)\n", filepath.Base(os.Args[0]), err, variant, why)
 	os.Exit(notFound)
-}
-
-// version is the module's, and where it was built from a checkout, the commit.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "unknown"
-	}
-	return info.Main.Version
 }
 
 // folder holds both programs of Debian's package.

@@ -17,6 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/version"
 )
 
 // Error codes of our own, from 100 as the specification has it. README.md explains each.
@@ -48,15 +49,8 @@ func about(command string) string {
 	if command != "" {
 		return ""
 	}
-	return "neardns CNI plugin " + buildVersion() + ": steers pods' DNS to the cache of their own node\n" +
+	return "neardns CNI plugin " + version.String() + ": steers pods' DNS to the cache of their own node\n" +
 		"To check a conflist: neardns validate FILE"
-}
-
-func buildVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }
 
 // verb is one call while it runs.

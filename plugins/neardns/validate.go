@@ -9,11 +9,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/version"
+	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/strict"
+	"github.com/neardns/neardns/pkg/version"
 )
 
 const usage = `usage: neardns validate FILE
@@ -29,7 +30,7 @@ func cli(args []string, stdout, stderr io.Writer) int {
 	case len(args) == 2 && args[0] == "validate":
 		return validate(args[1], stdout, stderr)
 	case len(args) == 1 && (args[0] == "version" || args[0] == "--version"):
-		_, _ = fmt.Fprintln(stdout, buildVersion())
+		_, _ = fmt.Fprintln(stdout, version.String())
 		return 0
 	case len(args) == 1 && (args[0] == "help" || args[0] == "--help" || args[0] == "-h"):
 		_, _ = io.WriteString(stdout, usage)
@@ -106,7 +107,7 @@ func checkList(data []byte) report {
 	if list.Name == "" {
 		r.fault("name", "missing: a network has a name, which must stay the same over changes")
 	}
-	if supported := version.VersionsStartingFrom("0.3.1").SupportedVersions(); !slices.Contains(supported, list.CNIVersion) {
+	if supported := cniversion.VersionsStartingFrom("0.3.1").SupportedVersions(); !slices.Contains(supported, list.CNIVersion) {
 		r.fault("cniVersion", "%q is not supported: write one of %s", list.CNIVersion, strings.Join(supported, ", "))
 	}
 	at := -1
