@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -14,7 +13,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/rest"
 
 	"github.com/neardns/neardns/agent/controller/internal/reconcile"
 	"github.com/neardns/neardns/pkg/version"
@@ -75,32 +74,12 @@ Exit codes: 0 good, 1 failed or no longer leading, 2 bad usage.
 
 // runPlacement decides until ctx ends.
 func runPlacement(ctx context.Context, args []string, stderr io.Writer) int {
-	fs := flag.NewFlagSet("placement", flag.ContinueOnError)
-	fs.SetOutput(stderr)
 	o := reconcile.Options{Log: slog.New(slog.NewTextHandler(stderr, nil))}
-	fs.StringVar(&o.Namespace, "namespace", "kube-system", "`NAME` of the namespace that has the cache, kube-dns and the Lease")
-	fs.StringVar(&o.Cache, "cache", "neardns", "`NAME` of the cache: its pods' label app.kubernetes.io/name")
-	fs.StringVar(&o.KubeDNS, "kube-dns", "kube-dns", "`NAME` of the Service that nodes without a cache ask")
-	fs.StringVar(&o.Metrics, "metrics", ":9255", "`ADDRESS` of the metrics")
-	fs.StringVar(&o.Health, "health", ":9256", "`ADDRESS` of /healthz")
-	kubeconfig := fs.String("kubeconfig", "", "`FILE` that leads to the API server; by default, the pod's service account does")
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return exitGood
-	} else if err != nil {
-		return exitConfig
-	}
-	if fs.NArg() > 0 {
-		_, _ = fmt.Fprintf(stderr, "neardns-controller placement: unexpected argument %q\n", fs.Arg(0))
-		return exitConfig
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
-	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "neardns-controller placement: %v\n", err)
-		return exitConfig
-	}
-	if err := reconcile.Run(ctx, config, o); err != nil {
-		o.Log.Error("placement ends", "error", err)
-		return exitFailed
-	}
-	return exitGood
+	return role{name: "placement", log: o.Log, flags: func(fs *flag.FlagSet) {
+		fs.StringVar(&o.Namespace, "namespace", "kube-system", "`NAME` of the namespace that has the cache, kube-dns and the Lease")
+		fs.StringVar(&o.Cache, "cache", "neardns", "`NAME` of the cache: its pods' label app.kubernetes.io/name")
+		fs.StringVar(&o.KubeDNS, "kube-dns", "kube-dns", "`NAME` of the Service that nodes without a cache ask")
+		fs.StringVar(&o.Metrics, "metrics", ":9255", "`ADDRESS` of the metrics")
+		fs.StringVar(&o.Health, "health", ":9256", "`ADDRESS` of /healthz")
+	}, run: func(config *rest.Config) error { return reconcile.Run(ctx, config, o) }}.start(args, stderr)
 }

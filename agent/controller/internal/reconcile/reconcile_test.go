@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/agent/controller/internal/lead"
 	"github.com/neardns/neardns/agent/controller/placement"
 )
 
@@ -46,7 +47,7 @@ type rig struct {
 func newRig(t *testing.T, nodes ...string) *rig {
 	t.Helper()
 	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Now().Truncate(time.Second), patches: map[string]int{}}
-	scheme, err := newScheme()
+	scheme, err := lead.Scheme(kinds)
 	if err != nil {
 		t.Fatal(err)
 	}

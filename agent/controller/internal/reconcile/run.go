@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,14 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/agent/controller/internal/lead"
 )
 
 // lease is the name of the Lease by which one replica leads.
@@ -43,27 +39,23 @@ type Options struct {
 
 // Run leads, or waits to, until ctx ends. Who loses the lead gets an error and has to end.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
-	ctrl.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
-	scheme, err := newScheme()
+	here := map[string]cache.Config{o.Namespace: {}}
+	m, err := lead.New(config, lead.Options{Lease: lease, Namespace: o.Namespace, Metrics: o.Metrics, Health: o.Health, Kinds: kinds, Log: o.Log,
+		Objects: map[client.Object]cache.ByObject{
+			&corev1.Node{}: {Transform: slim},
+			&corev1.Pod{}:  {Transform: slim, Namespaces: here, Label: k8slabels.SelectorFromSet(k8slabels.Set{"app.kubernetes.io/name": o.Cache})},
+			&discoveryv1.EndpointSlice{}: {Transform: slim, Namespaces: here,
+				Label: k8slabels.SelectorFromSet(k8slabels.Set{discoveryv1.LabelServiceName: o.KubeDNS})},
+		}})
 	if err != nil {
 		return err
-	}
-	m, err := ctrl.NewManager(config, o.manager(scheme))
-	if err != nil {
-		return fmt.Errorf("make the manager: %w", err)
-	}
-	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return fmt.Errorf("add the health check: %w", err)
 	}
 	own, err := NewMetrics(metrics.Registry)
 	if err != nil {
 		return fmt.Errorf("register the metrics: %w", err)
 	}
 	r := &Reconciler{Client: m.GetClient(), Events: m.GetEventRecorder("neardns-controller"), Log: o.Log, Metrics: own, Now: time.Now}
-	// Whatever happens, there is one thing to do.
-	once := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []ctrl.Request {
-		return []ctrl.Request{{NamespacedName: client.ObjectKey{Name: v1alpha1.Name}}}
-	})
+	once := lead.Once(v1alpha1.Name)
 	b := ctrl.NewControllerManagedBy(m).Named("placement")
 	for _, object := range []client.Object{&v1alpha1.NodeDNS{}, &corev1.Node{}, &corev1.Pod{}, &discoveryv1.EndpointSlice{}} {
 		b = b.Watches(object, once)
@@ -74,32 +66,8 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return m.Start(ctx)
 }
 
-func newScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("make the scheme: %w", err)
-		}
-	}
-	return scheme, nil
-}
-
-func (o Options) manager(scheme *runtime.Scheme) manager.Options {
-	here := map[string]cache.Config{o.Namespace: {}}
-	leaseDuration, renewDeadline, retryPeriod := 15*time.Second, 10*time.Second, 2*time.Second // client-go's defaults, said here as a test counts on them
-	return manager.Options{
-		Scheme: scheme, LeaderElection: true, LeaderElectionID: lease, LeaderElectionNamespace: o.Namespace, LeaderElectionReleaseOnCancel: true,
-		LeaseDuration: &leaseDuration, RenewDeadline: &renewDeadline, RetryPeriod: &retryPeriod,
-		HealthProbeBindAddress: o.Health,
-		Metrics:                metricsserver.Options{BindAddress: o.Metrics},
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Node{}: {Transform: slim},
-			&corev1.Pod{}:  {Transform: slim, Namespaces: here, Label: k8slabels.SelectorFromSet(k8slabels.Set{"app.kubernetes.io/name": o.Cache})},
-			&discoveryv1.EndpointSlice{}: {Transform: slim, Namespaces: here,
-				Label: k8slabels.SelectorFromSet(k8slabels.Set{discoveryv1.LabelServiceName: o.KubeDNS})},
-		}},
-	}
-}
+// kinds are those of the objects that the role reads and writes.
+var kinds = []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme}
 
 // slim leaves of an object what placement.Read takes of it, so that thousands of nodes need little memory.
 func slim(object any) (any, error) {

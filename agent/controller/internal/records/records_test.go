@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/agent/controller/internal/lead"
 	"github.com/neardns/neardns/agent/controller/zones"
 	"github.com/neardns/neardns/agent/internal/ddns"
 	"github.com/neardns/neardns/agent/internal/publish"
@@ -83,7 +84,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Now().Truncate(time.Second), stubs: map[string]*zoneStub{}, sick: map[string]bool{}}
-	scheme, err := newScheme()
+	scheme, err := lead.Scheme(kinds)
 	if err != nil {
 		t.Fatal(err)
 	}

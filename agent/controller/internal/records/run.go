@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,15 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/agent/controller/internal/lead"
 	"github.com/neardns/neardns/agent/internal/publish"
 	"github.com/neardns/neardns/agent/internal/targets"
 	"github.com/neardns/neardns/agent/internal/zone"
@@ -54,17 +50,13 @@ func (o Options) Validate() error {
 
 // Run leads, or waits to, until ctx ends. Who loses the lead gets an error and has to end.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
-	ctrl.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
-	scheme, err := newScheme()
+	m, err := lead.New(config, lead.Options{Lease: lease, Namespace: o.Namespace, Metrics: o.Metrics, Health: o.Health, Kinds: kinds, Log: o.Log,
+		Objects: map[client.Object]cache.ByObject{
+			&corev1.Secret{}:  {Namespaces: map[string]cache.Config{o.Namespace: {}}},
+			&corev1.Service{}: {Transform: slim},
+		}})
 	if err != nil {
 		return err
-	}
-	m, err := ctrl.NewManager(config, o.manager(scheme))
-	if err != nil {
-		return fmt.Errorf("make the manager: %w", err)
-	}
-	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return fmt.Errorf("add the health check: %w", err)
 	}
 	own, err := NewMetrics(metrics.Registry)
 	if err != nil {
@@ -87,10 +79,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			}
 		}),
 	}
-	// Whatever happens, there is one thing to do.
-	once := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []ctrl.Request {
-		return []ctrl.Request{{NamespacedName: client.ObjectKey{Name: "all"}}}
-	})
+	once := lead.Once("all")
 	b := ctrl.NewControllerManagedBy(m).Named("zones").WatchesRawSource(source.Channel(changed, once))
 	for _, object := range []client.Object{&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}, &corev1.Secret{}, &corev1.Service{}} {
 		b = b.Watches(object, once)
@@ -103,15 +92,8 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return err
 }
 
-func newScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("make the scheme: %w", err)
-		}
-	}
-	return scheme, nil
-}
+// kinds are those of the objects that the role reads and writes.
+var kinds = []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme}
 
 // identify makes what this cluster is called in zones: its id of the UID of kube-system, which stays as long as the cluster, and its
 // instance of the UID of the controller's namespace, which a cluster that got the same id has another one of.
@@ -130,18 +112,6 @@ func identify(ctx context.Context, reader client.Reader, o Options) (zone.Identi
 		return zone.Identity{}, fmt.Errorf("name this cluster: %w", err)
 	}
 	return id, nil
-}
-
-func (o Options) manager(scheme *runtime.Scheme) manager.Options {
-	return manager.Options{
-		Scheme: scheme, LeaderElection: true, LeaderElectionID: lease, LeaderElectionNamespace: o.Namespace, LeaderElectionReleaseOnCancel: true,
-		HealthProbeBindAddress: o.Health,
-		Metrics:                metricsserver.Options{BindAddress: o.Metrics},
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Secret{}:  {Namespaces: map[string]cache.Config{o.Namespace: {}}},
-			&corev1.Service{}: {Transform: slim},
-		}},
-	}
 }
 
 // slim leaves of a Service what serviceSource takes of it.
