@@ -37,7 +37,7 @@ func (r role) start(args []string, stderr io.Writer) int {
 		return exitConfig
 	}
 	if err := r.run(config); err != nil {
-		r.log.Error(r.name+" ends", "error", err)
+		r.log.Error("the role ends", "role", r.name, "error", err)
 		return exitFailed
 	}
 	return exitGood

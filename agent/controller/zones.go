@@ -19,5 +19,5 @@ func runZones(ctx context.Context, args []string, stderr io.Writer) int {
 		fs.StringVar(&o.ClusterID, "cluster-id", "", "`ID` of this cluster in zones, six to twelve of a-z and 0-9; by default, made of the UID of kube-system")
 		fs.StringVar(&o.Metrics, "metrics", ":9257", "`ADDRESS` of the metrics")
 		fs.StringVar(&o.Health, "health", ":9258", "`ADDRESS` of /healthz")
-	}, check: func() error { return o.Validate() }, run: func(config *rest.Config) error { return records.Run(ctx, config, o) }}.start(args, stderr)
+	}, check: o.Validate, run: func(config *rest.Config) error { return records.Run(ctx, config, o) }}.start(args, stderr)
 }

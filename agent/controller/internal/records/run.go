@@ -38,7 +38,7 @@ type Options struct {
 }
 
 // Validate names the flag that is wrong.
-func (o Options) Validate() error {
+func (o *Options) Validate() error {
 	if o.ClusterID == "" {
 		return nil
 	}
