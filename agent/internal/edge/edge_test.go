@@ -17,10 +17,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/agent/internal/ddns"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -230,15 +231,24 @@ func TestFaulty(t *testing.T) {
 	})
 }
 
+// awaitRecords waits for the first look at the primary.
+func awaitRecords(t *testing.T, c *Copy) {
+	t.Helper()
+	testutil.Eventually(t, 10*time.Second, func() error {
+		if c.State().Records == 0 {
+			return errors.New("the copy has no record")
+		}
+		return nil
+	})
+}
+
 // TestFile: a restart serves what was kept, at its age; a file that is damaged is none.
 func TestFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sub", "z.zone")
 	p, s := &primary{now: append(version(1, "a"), rr(`t.`+zone+` 60 IN TXT "quote \" semicolon ; backslash \\ \007" "two"`), rr("u."+zone+" 60 IN TYPE65280 \\# 2 abcd"))}, &served{}
 	c := New(quiet, zone, file, p, s.serve)
 	stop := run(t, c)
-	for c.State().Records == 0 {
-		time.Sleep(time.Millisecond) //nolint:forbidigo // the first look
-	}
+	awaitRecords(t, c)
 	stop() // saves
 	old := time.Now().Add(-3 * time.Hour)
 	if err := os.Chtimes(file, old, old); err != nil {
@@ -268,9 +278,7 @@ func TestFile(t *testing.T) {
 	s = &served{}
 	c = New(quiet, zone, filepath.Join("/proc/nowhere", "z.zone"), p, s.serve)
 	stop = run(t, c)
-	for c.State().Records == 0 {
-		time.Sleep(time.Millisecond) //nolint:forbidigo // the first look
-	}
+	awaitRecords(t, c)
 	stop()
 	s.check(t, "without a disk", p.now)
 }
@@ -307,10 +315,10 @@ func TestMetrics(t *testing.T) {
 	never := New(quiet, "never.example.", filepath.Join(t.TempDir(), "b"), &primary{fails: errors.New("away")}, s.serve)
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(Collector([]*Copy{read, never}))
-	if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) > 0 {
+	if problems, err := promtest.GatherAndLint(r); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
-	if n := testutil.CollectAndCount(Collector([]*Copy{read, never}), "neardns_edge_zone_serial", "neardns_edge_zone_age_seconds"); n != 2 {
+	if n := promtest.CollectAndCount(Collector([]*Copy{read, never}), "neardns_edge_zone_serial", "neardns_edge_zone_age_seconds"); n != 2 {
 		t.Errorf("%d series of what was read, want 2: a zone that was never read has neither serial nor age", n)
 	}
 }

@@ -1,0 +1,238 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/ddns"
+	"github.com/neardns/neardns/agent/internal/zone"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// send sends the steps, several hosts in a message, and reports whether others were faster with any of them.
+func (p *Publisher) send(ctx context.Context, jobs []*job) (contended bool) {
+	if len(jobs) == 0 { // a heartbeat is due
+		err := p.update(ctx, nil, p.beatChanges(true))
+		if ddns.KindOf(err) == ddns.ServerFailed && p.busy < passing {
+			p.busy++
+			return true
+		}
+		p.beatSent(err)
+		return ddns.KindOf(err) == ddns.Prerequisite
+	}
+	for len(jobs) > 0 {
+		n := fill(jobs)
+		again, stop := p.sendBatch(ctx, jobs[:n])
+		contended = contended || again
+		if stop {
+			return contended
+		}
+		jobs = jobs[n:]
+	}
+	return contended
+}
+
+// fill returns how many of the jobs fit in one message.
+func fill(jobs []*job) int {
+	size, n := 0, 0
+	for n < len(jobs) && n < perBatch {
+		for _, rr := range slices.Concat(jobs[n].Message.Prereqs, jobs[n].Message.Changes) {
+			size += dns.Len(rr)
+		}
+		if n > 0 && size > batchSize {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// sendBatch sends one message. What the server minds about a message with several hosts is asked of each by itself. It reports whether
+// others were faster, and whether the round ends here: nobody knows what the primary has.
+func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop bool) {
+	var prereqs, changes []dns.RR
+	for _, j := range jobs {
+		prereqs, changes = append(prereqs, j.Message.Prereqs...), append(changes, j.Message.Changes...)
+	}
+	joins := slices.ContainsFunc(jobs, func(j *job) bool { return !j.Leaves })
+	withBeat := joins && p.beatMissing()
+	if withBeat {
+		changes = append(changes, p.beatChanges(false)...)
+	}
+	p.note(jobs)
+	err := p.update(ctx, prereqs, changes)
+	if withBeat && err == nil {
+		p.beatSent(nil)
+	}
+	switch kind := ddns.KindOf(err); {
+	case err == nil:
+		p.took(jobs)
+	case kind == ddns.Prerequisite:
+		return true, false
+	case kind == ddns.ServerFailed && p.busy < passing:
+		p.busy++ // PowerDNS says it while another message has its database locked
+		return true, false
+	case ddns.Unsure(err), kind == ddns.Unreachable, ctx.Err() != nil:
+		if ddns.Unsure(err) {
+			p.fence()
+		}
+		return false, true
+	case len(jobs) > 1:
+		for i := range jobs {
+			again, stop := p.sendBatch(ctx, jobs[i:i+1])
+			contended = contended || again
+			if stop {
+				return contended, true
+			}
+		}
+	case kind == ddns.ServerFailed && p.learnLimit(jobs[0]):
+		return true, false
+	default:
+		p.refused(jobs[0], err)
+	}
+	return contended, false
+}
+
+func (p *Publisher) took(jobs []*job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range jobs {
+		j.taken = true
+		j.host.status.Writes++
+		p.o.Metrics.wrote(p.o.Zone, j.Step)
+	}
+}
+
+// note remembers what the zone may hold by this message from now on.
+func (p *Publisher) note(jobs []*job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range jobs {
+		h := j.host
+		if j.Claim != "" {
+			if h.memory.Sent == nil {
+				h.memory.Sent = map[string]bool{}
+			}
+			h.memory.Sent[j.Claim] = true
+		}
+		h.memory.Generation = max(h.memory.Generation, j.Next)
+		for _, g := range j.Gone {
+			if !slices.Contains(h.memory.Gone, g) {
+				h.memory.Gone = append(h.memory.Gone, g)
+			}
+		}
+		h.status.Messages++
+		h.status.Generation = h.memory.Generation
+	}
+}
+
+// update sends one message. The heartbeat as read is a prerequisite of each: the next heartbeat bars every message before it, and a cluster
+// that was removed meanwhile changes nothing before it has read the zone.
+func (p *Publisher) update(ctx context.Context, prereqs, changes []dns.RR) error {
+	if p.o.Rate > 0 {
+		tick.Pause(ctx, time.Until(p.sent.Add(time.Duration(float64(time.Second)/p.o.Rate))))
+	}
+	if p.o.Heartbeat > 0 {
+		prereqs = append(prereqs, p.state.BeatAsRead(p.o.Identity.Cluster)...)
+	}
+	p.sent = time.Now()
+	err := p.client.Update(ctx, prereqs, changes)
+	if err == nil {
+		p.busy = 0
+	}
+	p.o.Metrics.message(p.o.Zone, result(err))
+	p.o.Log.Debug("a message was sent", "prerequisites", len(prereqs), "changes", len(changes), "err", err)
+	return err
+}
+
+func result(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return string(ddns.KindOf(err))
+}
+
+// refused notes that the server will not have a message.
+func (p *Publisher) refused(j *job, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := j.host
+	h.drops++
+	h.next = time.Now().Add(p.later(h.drops - 1))
+	p.report(h, &zone.Conflict{Reason: zone.Reason(ddns.KindOf(err)), Message: err.Error()})
+}
+
+// verify compares what was read back with what the server said it took, and forgets what is settled.
+func (p *Publisher) verify(jobs []*job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range jobs {
+		if !j.taken {
+			continue
+		}
+		h := j.host
+		left := p.state.Dropped(&j.Step)
+		if len(left) == 0 {
+			h.drops = 0
+			if h.taken++; h.taken%inARow == 0 {
+				h.next = time.Now().Add(about(pause))
+			}
+			h.memory.Sent, h.memory.Gone = nil, nil
+			p.latest = p.state.ClaimName(j.Host, p.o.Identity.Cluster)
+			if j.Claim != "" {
+				h.memory.Sent = map[string]bool{j.Claim: true}
+			}
+			continue
+		}
+		h.drops++
+		h.next = time.Now().Add(p.later(h.drops - 1))
+		p.report(h, &zone.Conflict{Reason: NotPermitted, Message: fmt.Sprintf("the server said that it took the change, and left out %s; allow the key to write it",
+			strings.Join(left[:min(len(left), 5)], ", "))})
+	}
+	p.tell()
+}
+
+// contended lets hosts rest whose prerequisites did not hold time after time.
+func (p *Publisher) contended(jobs []*job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range jobs {
+		if !j.taken {
+			j.host.next = time.Now().Add(about(pause))
+			p.report(j.host, &zone.Conflict{Reason: Contended, Message: fmt.Sprintf("others changed the same %d times; it is tried again at %s",
+				tries, j.host.next.Format(time.TimeOnly))})
+		}
+	}
+	p.tell()
+}
+
+// learnLimit takes a SERVFAIL for a message that adds addresses as a set that is full (BIND: max-records-per-type, 100 as installed), and
+// reports whether it is worth to plan again.
+func (p *Publisher) learnLimit(j *job) bool {
+	const installed = 100
+	before, after := p.state.Growth(&j.Message)
+	switch {
+	case after > installed:
+		p.limit.n = installed
+	case p.limit.n == installed && before != p.limit.before: // others were faster
+	case before > 0:
+		p.limit.n = before
+	default:
+		p.limit = limit{}
+		return false
+	}
+	p.limit.before, p.limit.until = before, time.Now().Add(about(p.o.Validate))
+	return true
+}
+
+func (p *Publisher) limitNow(now time.Time) int {
+	if now.After(p.limit.until) {
+		p.limit = limit{} // perhaps it was raised
+	}
+	return p.limit.n
+}

@@ -1,0 +1,113 @@
+package zone
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// occupied returns why the host is not free for this publication.
+func (p *planner) occupied() *Conflict {
+	h := p.host
+	others := len(h.Owners) - 1
+	if !slices.Contains(h.Owners, p.w.Cluster) {
+		others++
+	}
+	if h.Strategy != "" && others > 0 {
+		if h.Strategy != p.want.Strategy {
+			return &Conflict{ConflictingStrategy, fmt.Sprintf("%s has the strategy %s by %s, not %s; make them the same", h.Name, h.Strategy,
+				strings.Join(h.Owners, ", "), p.want.Strategy)}
+		}
+		if h.TTL != p.want.TTL {
+			return &Conflict{ConflictingTTL, fmt.Sprintf("%s has the TTL %d by %s, not %d; make them the same", h.Name, h.TTL,
+				strings.Join(h.Owners, ", "), p.want.TTL)}
+		}
+	}
+	for _, name := range []string{p.want.Host, p.level(p.want.Host, p.want.Geo)} {
+		if name != p.want.Host && (p.want.Strategy == Simple || p.want.Geo == "") {
+			continue
+		}
+		if c := p.cname(name); c != "" {
+			return &Conflict{ConflictingName, fmt.Sprintf("%s is a CNAME to %s, beside which no address can be; delete it", name, c)}
+		}
+		if name != p.Origin && len(p.setOf(name, dns.TypeNS)) > 0 {
+			return &Conflict{ConflictingName, fmt.Sprintf("%s is delegated to other name servers; delete its NS", name)}
+		}
+	}
+	return nil
+}
+
+// bounded is the publication, or one on the way to it, of no more changes than fit in a message.
+func (p *planner) bounded() Publication {
+	want := p.want
+	old := slices.Collect(maps.Keys(p.mine))
+	slices.SortFunc(old, netip.Addr.Compare)
+	added := slices.DeleteFunc(slices.Clone(want.Addresses), func(a netip.Addr) bool { return p.mine[a] != nil })
+	dropped := slices.DeleteFunc(slices.Clone(old), func(a netip.Addr) bool { return slices.Contains(want.Addresses, a) })
+	if len(added)+len(dropped) <= atOnce || want.Target != "" || len(old) == 0 {
+		return want
+	}
+	added = added[:min(len(added), atOnce/2)]
+	stay := dropped[min(len(dropped), atOnce-len(added)):]
+	want.Addresses = slices.DeleteFunc(slices.Clone(want.Addresses), func(a netip.Addr) bool { return p.mine[a] == nil })
+	want.Addresses = append(append(want.Addresses, added...), stay...)
+	slices.SortFunc(want.Addresses, netip.Addr.Compare)
+	want.Addresses = want.Addresses[:min(len(want.Addresses), MaxAddresses)]
+	return want
+}
+
+// room returns at which names each address is to be. A set that is full takes nothing new: then the address is at the cluster's own level,
+// where edges find it.
+func (p *planner) room(want Publication) map[netip.Addr][]string {
+	free := map[string]int{}
+	left := func(name string, rrtype uint16) int {
+		key := fmt.Sprint(name, rrtype)
+		if _, ok := free[key]; !ok {
+			free[key] = p.w.Limit - len(p.setOf(name, rrtype))
+			if name == p.level(want.Host, p.w.Cluster) { // what goes from there makes room: it is mine alone
+				for _, a := range p.addresses(name) {
+					if typeOf(a) == rrtype && !slices.Contains(want.Addresses, a) {
+						free[key]++
+					}
+				}
+			}
+		}
+		return free[key]
+	}
+	fits := func(name string, a netip.Addr) bool {
+		if _, there := p.ttlOf(name, a); there || p.w.Limit == 0 {
+			return true
+		}
+		if left(name, typeOf(a)) <= 0 {
+			return false
+		}
+		free[fmt.Sprint(name, typeOf(a))]--
+		return true
+	}
+	c := Claim{Publication: want, Identity: p.w.Identity}
+	own := p.level(want.Host, p.w.Cluster)
+	places := map[netip.Addr][]string{}
+	for _, a := range want.Addresses {
+		at := []string{}
+		for _, name := range p.answers(&c) {
+			if fits(name, a) {
+				at = append(at, name)
+			} else if name == want.Host {
+				p.step.Unserved = append(p.step.Unserved, a)
+				if want.Strategy == Simple && fits(own, a) {
+					at = append(at, own)
+				}
+			}
+		}
+		places[a] = at
+	}
+	if n := len(p.step.Unserved); n > 0 {
+		p.note(RRsetFull, "%s has as many addresses as the server takes, %d of one type; %d are left to edges. Raise max-records-per-type on BIND",
+			want.Host, p.w.Limit, n)
+	}
+	return places
+}

@@ -1,0 +1,218 @@
+package zone
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// withdraw takes an address away where I no longer publish it: keep has the names where I do, ref my reference to it, nil for none. An
+// address that another cluster publishes as well stays; the set of all who do is a prerequisite, so that of two who leave at once the
+// second sees that it is the last.
+func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
+	refs := p.names.references(p.want.Host, a)
+	var gone []string
+	others := p.others(a)
+	take := func(name string, shared bool) {
+		if _, there := p.ttlOf(name, a); there && !shared && !slices.Contains(keep, name) {
+			gone = append(gone, name)
+		}
+	}
+	take(p.want.Host, len(others) > 0)
+	for _, geo := range p.regions(a) {
+		take(p.level(p.want.Host, geo), slices.ContainsFunc(others, func(r Reference) bool { return r.Geo == geo }))
+	}
+	var drop []dns.RR
+	for _, rr := range p.setOf(refs, dns.TypeTXT) {
+		if r, err := parseReference(rr.(*dns.TXT).Txt); err == nil && r.Cluster == p.w.Cluster && (ref == nil || r != *ref) {
+			drop = append(drop, rr)
+		}
+	}
+	if len(gone)+len(drop) == 0 {
+		return
+	}
+	p.asRead(refs, dns.TypeTXT)
+	for _, rr := range drop {
+		p.deleteRR(rr)
+	}
+	for _, name := range gone {
+		p.deleteRR(addressRR(name, a, 0))
+		p.step.Gone = append(p.step.Gone, Gone{name, a})
+	}
+}
+
+// dropOwn empties my own level but for what stays.
+func (p *planner) dropOwn(addrs []netip.Addr, target string) {
+	own := p.level(p.want.Host, p.w.Cluster)
+	for _, a := range p.addresses(own) {
+		if !slices.Contains(addrs, a) {
+			p.deleteRR(addressRR(own, a, 0))
+		}
+	}
+	if c := p.cname(own); c != "" && c != target {
+		p.deleteSet(own, dns.TypeCNAME)
+	}
+}
+
+// leave ends the cluster's part of the host. The last one takes the strategy along, one who is not the last leaves it: then owners' set
+// need not be compared, and nobody who leaves at the same time is in the way.
+func (p *planner) leave() {
+	name := p.names.claim(p.want.Host, p.w.Cluster)
+	for _, a := range p.old() {
+		p.withdraw(a, nil, nil)
+	}
+	p.dropOwn(nil, "")
+	if len(p.setOf(name, dns.TypeTXT)) > 0 {
+		p.deleteSet(name, dns.TypeTXT)
+	}
+	owners := p.owners(p.want.Host)
+	for _, rr := range p.setOf(owners, dns.TypeTXT) {
+		if o, err := parseOwner(rr.(*dns.TXT).Txt); err == nil && o == p.w.Cluster {
+			p.deleteRR(rr)
+		}
+	}
+	if rest := slices.DeleteFunc(slices.Clone(p.host.Owners), func(o string) bool { return o == p.w.Cluster }); len(rest) == 0 {
+		strategy := p.strategy(p.want.Host)
+		for _, n := range []string{strategy, owners} {
+			if len(p.setOf(n, dns.TypeTXT)) > 0 {
+				p.asRead(n, dns.TypeTXT)
+				p.deleteSet(n, dns.TypeTXT)
+			} else if n == owners && !p.step.Message.Empty() {
+				p.asRead(n, dns.TypeTXT)
+			}
+		}
+	}
+	if !p.step.Message.Empty() {
+		p.step.Leaves = true
+		p.asRead(name, dns.TypeTXT)
+	}
+}
+
+// change brings the cluster's part of the host to what is wanted.
+func (p *planner) change() {
+	if p.step.Conflict = p.occupied(); p.step.Conflict != nil {
+		return
+	}
+	if len(p.host.DefaultGeos) > 1 || p.want.DefaultGeo && len(p.host.DefaultGeos) == 1 && p.host.DefaultGeo != p.want.Geo {
+		all := append(slices.Clone(p.host.DefaultGeos), p.want.Geo)
+		slices.Sort(all)
+		all = slices.DeleteFunc(slices.Compact(all), func(g string) bool { return g == "" })
+		if len(all) > 1 {
+			p.note(ConflictingDefault, "%s are each called the default region of %s; edges take %s until one is left", strings.Join(all, ", "), p.want.Host, all[0])
+		}
+	}
+	want := p.bounded()
+	places := p.room(want)
+	own := p.level(want.Host, p.w.Cluster)
+	for _, a := range p.old() {
+		var ref *Reference
+		if _, ok := places[a]; ok {
+			ref = &Reference{p.w.Cluster, want.Geo}
+		}
+		p.withdraw(a, ref, places[a])
+	}
+	p.dropOwn(slices.DeleteFunc(slices.Clone(want.Addresses), func(a netip.Addr) bool { return !slices.Contains(places[a], own) }), want.Target)
+
+	p.addStrategy()
+	p.add(want, places)
+	same := p.has && len(p.setOf(p.names.claim(want.Host, p.w.Cluster), dns.TypeTXT)) == 1 && p.said(want)
+	if same && p.step.Message.Empty() || p.step.Conflict != nil {
+		p.step.Message, p.step.Gone = Message{}, nil
+		if p.has {
+			p.step.Claim, p.step.Next = joined(p.raw.Txt), max(p.m.Generation, p.claim.Generation)
+		}
+		return
+	}
+	p.replaceClaim(want)
+}
+
+// addStrategy sets the strategy where there is none, or none but mine, and makes it a prerequisite where it stands.
+func (p *planner) addStrategy() {
+	name := p.strategy(p.want.Host)
+	if p.host.Strategy == p.want.Strategy && p.host.TTL == p.want.TTL {
+		return // a prerequisite, if there is anything to write at all: replaceClaim
+	}
+	if p.host.Strategy != "" { // occupied has seen that nobody else owns the host
+		p.asRead(p.owners(p.want.Host), dns.TypeTXT)
+	}
+	if len(p.setOf(name, dns.TypeTXT)) > 0 {
+		p.deleteSet(name, dns.TypeTXT)
+	}
+	p.write(txt(name, strategyText(p.want.Strategy, p.want.TTL)))
+}
+
+// add adds what is not there, or is there with another TTL.
+func (p *planner) add(want Publication, places map[netip.Addr][]string) {
+	full := func(name string) bool {
+		if p.w.Limit > 0 && len(p.setOf(name, dns.TypeTXT)) >= p.w.Limit {
+			p.step.Conflict = &Conflict{RRsetFull, fmt.Sprintf("%s has %d TXT RRs, as many as the server takes; raise max-records-per-type on BIND",
+				name, p.w.Limit)}
+			return true
+		}
+		return false
+	}
+	if !slices.Contains(p.host.Owners, p.w.Cluster) {
+		if full(p.owners(want.Host)) {
+			return
+		}
+		p.write(txt(p.owners(want.Host), ownerText(p.w.Cluster)))
+	}
+	for _, a := range want.Addresses { // Knot keeps the old TTL of an RR that is there when it is added
+		for _, name := range places[a] {
+			if ttl, there := p.ttlOf(name, a); there && ttl != want.TTL {
+				p.deleteRR(addressRR(name, a, 0))
+			}
+		}
+	}
+	guarded := map[string]bool{}
+	for _, a := range want.Addresses {
+		ref := Reference{p.w.Cluster, want.Geo}
+		if !slices.Contains(p.mine[a], ref) {
+			name := p.names.references(want.Host, a)
+			if full(name) {
+				return
+			}
+			p.write(txt(name, ref.text()))
+		}
+		for _, name := range places[a] {
+			if ttl, there := p.ttlOf(name, a); there && ttl == want.TTL {
+				continue
+			}
+			if !guarded[name] && name != p.level(want.Host, p.w.Cluster) {
+				guarded[name] = true // BIND and Knot say NOERROR and drop an address beside a CNAME
+				p.asRead(name, dns.TypeCNAME)
+			}
+			p.write(addressRR(name, a, want.TTL))
+		}
+	}
+	own := p.level(want.Host, p.w.Cluster)
+	if old := p.setOf(own, dns.TypeCNAME); want.Target != "" && (len(old) == 0 || p.cname(own) != want.Target || old[0].Header().Ttl != want.TTL) {
+		if p.cname(own) == want.Target {
+			p.deleteSet(own, dns.TypeCNAME)
+		}
+		p.write(cnameRR(own, want.Target, want.TTL))
+	}
+}
+
+// said reports whether my claim says what is wanted.
+func (p *planner) said(want Publication) bool {
+	c := Claim{Publication: want, Identity: p.w.Identity, Generation: p.claim.Generation}
+	return joined(c.text()) == joined(p.raw.Txt)
+}
+
+// replaceClaim ends each change: the claim as read is a prerequisite, so no message that was sent before it can take effect after it.
+func (p *planner) replaceClaim(want Publication) {
+	name := p.names.claim(want.Host, p.w.Cluster)
+	p.asRead(name, dns.TypeTXT)
+	p.asRead(p.strategy(want.Host), dns.TypeTXT)
+	p.step.Next = max(p.m.Generation, p.claim.Generation) + 1
+	c := Claim{Publication: want, Identity: p.w.Identity, Generation: p.step.Next}
+	p.step.Claim = joined(c.text())
+	if len(p.setOf(name, dns.TypeTXT)) > 0 {
+		p.deleteSet(name, dns.TypeTXT)
+	}
+	p.write(txt(name, c.text()))
+}
