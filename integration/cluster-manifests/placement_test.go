@@ -3,7 +3,6 @@ package clustermanifests
 import (
 	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -120,18 +119,7 @@ func TestController(t *testing.T) {
 // What the account may do, in one list, so that a right more is seen.
 func TestControllerRights(t *testing.T) {
 	objects := decode(t, "placement", render(t, "placement"))
-	var out []string
-	note := func(where string, rules []rbacv1.PolicyRule) {
-		for _, r := range rules {
-			line := where + " " + strings.Join(r.Verbs, ",") + " " + strings.Trim(strings.Join(r.APIGroups, ",")+"/"+strings.Join(r.Resources, ","), "/")
-			out = append(out, strings.TrimSpace(line+" "+strings.Join(r.ResourceNames, ",")))
-		}
-	}
-	note("cluster:", the[*rbacv1.ClusterRole](t, objects).Rules)
-	for _, r := range all[*rbacv1.Role](objects) {
-		note(r.Namespace+":", r.Rules)
-	}
-	slices.Sort(out)
+	out := rights(the[*rbacv1.ClusterRole](t, objects), objects)
 	want := []string{
 		"cluster: get,list,watch neardns.io/nodedns",
 		"cluster: get,list,watch,patch nodes",

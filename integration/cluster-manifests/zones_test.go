@@ -2,7 +2,6 @@ package clustermanifests
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -61,18 +60,7 @@ func TestZones(t *testing.T) {
 // What the account may do, in one list, so that a right more is seen.
 func TestZonesRights(t *testing.T) {
 	objects := decode(t, "zones", render(t, "zones"))
-	var out []string
-	note := func(where string, rules []rbacv1.PolicyRule) {
-		for _, r := range rules {
-			line := where + " " + strings.Join(r.Verbs, ",") + " " + strings.Trim(strings.Join(r.APIGroups, ",")+"/"+strings.Join(r.Resources, ","), "/")
-			out = append(out, strings.TrimSpace(line+" "+strings.Join(r.ResourceNames, ",")))
-		}
-	}
-	note("cluster:", the[*rbacv1.ClusterRole](t, objects).Rules)
-	for _, r := range all[*rbacv1.Role](objects) {
-		note(r.Namespace+":", r.Rules)
-	}
-	slices.Sort(out)
+	out := rights(the[*rbacv1.ClusterRole](t, objects), objects)
 	want := []string{
 		"cluster: create,patch events.k8s.io/events",
 		"cluster: get gateway.networking.k8s.io/gateways",

@@ -1,9 +1,7 @@
 package edge_test
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -12,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/torgeo"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
@@ -41,40 +39,26 @@ func addressOf(country string) string {
 // database makes a MaxMind DB of Debian's IPv4 ranges by country (tor-geoipdb), every 40th, and returns addresses of the sample and around.
 func database(t *testing.T, file string) (sample []netip.Addr) {
 	t.Helper()
-	f, err := os.Open("/usr/share/tor/geoip")
-	if err != nil {
-		testutil.Skip(t, "needs Debian's package tor-geoipdb")
-	}
-	defer f.Close()
 	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "GeoLite2-Country", RecordSize: 24, IncludeReservedNetworks: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(15, 14))
 	n := 0
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Split(lines.Text(), ",")
-		if len(fields) != 3 || len(fields[2]) != 2 || fields[2] == "??" {
-			continue
+	torgeo.Ranges(t, func(from, to netip.Addr, country string) {
+		if !from.Is4() {
+			return
 		}
 		if n++; n%40 > 0 {
-			continue
+			return
 		}
-		var ends [2]netip.Addr
-		for i := range ends {
-			number, err := strconv.ParseUint(fields[i], 10, 32)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ends[i] = netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(number))))
-		}
-		if err := w.InsertRange(net.IP(ends[0].AsSlice()), net.IP(ends[1].AsSlice()), mmdbtype.Map{"country": mmdbtype.Map{"iso_code": mmdbtype.String(fields[2])}}); err != nil {
+		if err := w.InsertRange(net.IP(from.AsSlice()), net.IP(to.AsSlice()), mmdbtype.Map{"country": mmdbtype.Map{"iso_code": mmdbtype.String(country)}}); err != nil {
 			t.Fatal(err)
 		}
 		if rng.IntN(12) == 0 {
-			sample = append(sample, ends[0], ends[1], ends[1].Next())
+			sample = append(sample, from, to, to.Next())
 		}
-	}
+	})
 	var b bytes.Buffer
 	if _, err := w.WriteTo(&b); err != nil {
 		t.Fatal(err)

@@ -1,9 +1,7 @@
 package geo_test
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -22,39 +20,8 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/geo"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/torgeo"
 )
-
-// torRanges are Debian's ranges of addresses by country, IPv4 and IPv6 (tor-geoipdb).
-func torRanges(t *testing.T, each func(from, to netip.Addr, country string)) {
-	t.Helper()
-	for _, name := range []string{"geoip", "geoip6"} {
-		f, err := os.Open(filepath.Join("/usr/share/tor", name))
-		if err != nil {
-			testutil.Skip(t, "needs Debian's package tor-geoipdb")
-		}
-		defer f.Close()
-		for lines := bufio.NewScanner(f); lines.Scan(); {
-			fields := strings.Split(lines.Text(), ",")
-			if strings.HasPrefix(lines.Text(), "#") || len(fields) != 3 || len(fields[2]) != 2 || fields[2] == "??" {
-				continue
-			}
-			each(torAddress(t, fields[0]), torAddress(t, fields[1]), fields[2])
-		}
-	}
-}
-
-// torAddress reads an address of the file: IPv4 as a number.
-func torAddress(t *testing.T, text string) netip.Addr {
-	t.Helper()
-	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
-		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(n))))
-	}
-	a, err := netip.ParseAddr(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
 
 // TestOracle compares places in a database of real ranges with what mmdblookup says, MaxMind's own program. Usually it takes every 50th
 // range and 300 addresses; NEARDNS_GEO_ADDRESSES=100000 takes all ranges and so many addresses, which takes ten minutes.
@@ -73,7 +40,7 @@ func TestOracle(t *testing.T) {
 	}
 	var edges []netip.Addr // of ranges: where a lookup is wrong by one
 	ranges, skipped, read := 0, 0, 0
-	torRanges(t, func(from, to netip.Addr, country string) {
+	torgeo.Ranges(t, func(from, to netip.Addr, country string) {
 		if read++; read%every > 0 {
 			return
 		}

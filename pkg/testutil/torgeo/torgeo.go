@@ -1,0 +1,51 @@
+// Package torgeo reads Debian's ranges of addresses by country (package tor-geoipdb), of which tests make MaxMind DBs.
+package torgeo
+
+import (
+	"bufio"
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// Ranges calls each for every range of a country, IPv4's first, in order. The test is skipped where the package is not there.
+func Ranges(t testing.TB, each func(from, to netip.Addr, country string)) {
+	t.Helper()
+	for _, name := range []string{"geoip", "geoip6"} {
+		f, err := os.Open(filepath.Join("/usr/share/tor", name))
+		if err != nil {
+			testutil.Skip(t, "needs Debian's package tor-geoipdb")
+		}
+		defer f.Close() //nolint:errcheck // only read
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			fields := strings.Split(lines.Text(), ",")
+			if strings.HasPrefix(lines.Text(), "#") || len(fields) != 3 || len(fields[2]) != 2 || fields[2] == "??" {
+				continue
+			}
+			each(address(t, fields[0]), address(t, fields[1]), fields[2])
+		}
+		if err := lines.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// address reads an address of the files: IPv4 as a number.
+func address(t testing.TB, text string) netip.Addr {
+	t.Helper()
+	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(n))))
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
