@@ -41,6 +41,7 @@ type datagrams struct {
 	rounds  int                          // reads since there was nothing to read
 	got     int                          // by the last read
 	err     error                        // of the last read
+	failed  int                          // reads that failed since one did not
 
 	question hit.Question
 	answers  [batchMost][]byte
@@ -105,18 +106,22 @@ func (d *datagrams) receive(fd uintptr) (done bool) {
 		n, _, errno := call(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&d.in.headers[0])), batchMost, unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
-			d.got, d.err = int(n), nil
+			d.got, d.err, d.failed = int(n), nil, 0
 			return true
 		case unix.EAGAIN:
-			d.rounds = 0
+			d.rounds, d.failed = 0, 0
 			return false
 		case unix.EINTR:
 			continue
 		}
 		d.got, d.err = 0, errno
+		d.failed++
 		return true
 	}
 }
+
+// failedMost is how often in a row, a millisecond apart, a read may fail before the socket is dead.
+const failedMost = 1000
 
 // serve reads and answers until the point ends, or with an error until its socket dies; what was read is answered in either case.
 func (d *datagrams) serve() error {
@@ -133,12 +138,12 @@ func (d *datagrams) serve() error {
 		if err == nil {
 			err = d.err
 		}
-		var temporary interface{ Temporary() bool }
 		switch {
 		case err == nil:
 			d.serveBatch(d.got)
 		case errors.Is(err, os.ErrDeadlineExceeded): // a pause, or the end
-		case errors.As(err, &temporary) && temporary.Temporary(): // as the DNS library sees it
+		case d.failed > 0 && d.failed < failedMost: // something happened to the socket, for instance SOCK_DESTROY; it is bound as before
+			<-time.After(fullLook)
 		default:
 			return err
 		}

@@ -64,7 +64,7 @@ func TestAsTheLibrary(t *testing.T) {
 }
 
 // strange are messages of every kind of fault.
-func strange(t *testing.T) (out [][]byte) {
+func strange(t testing.TB) (out [][]byte) {
 	t.Helper()
 	for opcode := range 16 {
 		for _, change := range []func(m *dns.Msg){
@@ -109,7 +109,7 @@ func strange(t *testing.T) (out [][]byte) {
 	return append(out, b, b[:511], b[:512], b[:513])
 }
 
-func dialUDP(t *testing.T, at string) net.Conn {
+func dialUDP(t testing.TB, at string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("udp", at)
 	if err != nil {

@@ -43,7 +43,7 @@ func (w *watcher) Answered(a query.Answer) {
 }
 
 // take returns what the watcher was told, once it was told n times.
-func (w *watcher) take(t *testing.T, n int) []query.Answer {
+func (w *watcher) take(t testing.TB, n int) []query.Answer {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("%d answers are told", n), func() bool {
 		w.mu.Lock()
@@ -81,7 +81,7 @@ func (s *shelf) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
 }
 
 // serve is start, with whoever else takes part.
-func serve(t *testing.T, o Observer, h *handler) (*Server, Config) {
+func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 	t.Helper()
 	s, cfg := New(slog.New(slog.DiscardHandler), o), configOf(t)
 	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {

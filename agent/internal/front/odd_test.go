@@ -2,14 +2,12 @@ package front
 
 import (
 	"encoding/binary"
-	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -19,94 +17,71 @@ import (
 func TestUnsendable(t *testing.T) {
 	host, pods := twoPods(t)
 	host.Run("iptables", "-A", "OUTPUT", "-d", "10.0.0.1", "-p", "udp", "-j", "DROP")
-	for way, h := range ways() {
-		t.Run(way, func(t *testing.T) {
-			s := New(slog.New(slog.DiscardHandler), nil)
-			cfg := serveIn(t, host, s, h)
-			defer s.Stop()
-			q, err := question("a.example.org.", dns.TypeA).Pack()
-			if err != nil {
-				t.Fatal(err)
+	eachWay(t, host, steering, func(t *testing.T, s *Server, cfg Config, _ *handler, q []byte) {
+		mute, heard := dialFrom(t, pods["slow"], cfg), dialFrom(t, pods["fast"], cfg)
+		s.Pause() // so that they lie in one batch
+		for i := range 30 {
+			if mute.Write(q); i%3 == 0 {
+				heard.Write(q)
 			}
-			mute, heard := dialFrom(t, pods["slow"], cfg), dialFrom(t, pods["fast"], cfg)
-			s.Pause() // so that they lie in one batch
-			for i := range 30 {
-				if mute.Write(q); i%3 == 0 {
-					heard.Write(q)
-				}
+		}
+		s.Resume()
+		heard.SetReadDeadline(time.Now().Add(5 * time.Second))
+		for i := range 10 {
+			if _, err := heard.Read(make([]byte, 512)); err != nil {
+				t.Fatalf("answer %d: %v", i, err)
 			}
-			s.Resume()
-			heard.SetReadDeadline(time.Now().Add(5 * time.Second))
-			for i := range 10 {
-				if _, err := heard.Read(make([]byte, 512)); err != nil {
-					t.Fatalf("answer %d: %v", i, err)
-				}
-			}
-		})
-	}
-}
-
-// ways are the two by which a question is answered.
-func ways() map[string]*handler {
-	return map[string]*handler{"before the chain": {do: answer, first: echo{}}, "the chain": {do: answer}}
+		}
+	})
 }
 
 // TestOddPackets: a pod that writes its packets by itself ends nothing, whatever it writes; what can be answered is.
 func TestOddPackets(t *testing.T) {
 	host, pods := twoPods(t)
-	good, err := question("a.example.org.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := slices.Clone(good)
-	said[2] |= 0x80
 	pod, server := netip.MustParseAddr("10.0.0.1"), steering
-	for way, h := range ways() {
-		t.Run(way, func(t *testing.T) {
-			s := New(slog.New(slog.DiscardHandler), nil)
-			cfg := serveIn(t, host, s, h)
-			defer s.Stop()
-			neighbour, own := dialFrom(t, pods["fast"], cfg), dialFrom(t, pods["slow"], cfg)
-			port := own.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-			for _, tc := range []struct {
-				name   string
-				p      rawPacket
-				answer bool
-			}{
-				{"as it should be", rawPacket{from: pod, port: port, body: good}, true},
-				{"with ECN and a class of service", rawPacket{from: pod, port: port, body: good, tos: 0xbb}, true},
-				{"without a checksum", rawPacket{from: pod, port: port, body: good, noSum: true}, true},
-				{"longer than it says", rawPacket{from: pod, port: port, body: append(slices.Clone(good), 1, 2, 3), length: 8 + len(good), noSum: true}, true},
-				{"shorter than it says", rawPacket{from: pod, port: port, body: good, length: 900, noSum: true}, false},
-				{"from port 0", rawPacket{from: pod, body: good}, false},
-				{"from port 53", rawPacket{from: pod, port: 53, body: good}, false},
-				{"as from the server", rawPacket{from: server, port: 53, body: good}, false},
-				{"as from nowhere", rawPacket{from: netip.MustParseAddr("0.0.0.0"), port: port, body: good}, false},
-				{"as from everybody", rawPacket{from: netip.MustParseAddr("255.255.255.255"), port: port, body: good}, false},
-				{"as from a group", rawPacket{from: netip.MustParseAddr("224.0.0.1"), port: port, body: good}, false},
-				{"as from loopback", rawPacket{from: netip.MustParseAddr("127.0.0.1"), port: port, body: good}, false},
-				{"an answer", rawPacket{from: pod, port: port, body: said}, false},
-				{"nothing", rawPacket{from: pod, port: port}, false},
-				{"eleven bytes", rawPacket{from: pod, port: port, body: good[:11]}, false},
-				{"zeros", rawPacket{from: pod, port: port, body: make([]byte, 1400)}, h.first == nil},
-			} {
-				if h.first != nil && tc.name == "zeros" || h.first != nil && len(tc.p.body) < 12 || tc.name == "an answer" && h.first != nil {
-					continue // echo says anything
-				}
-				tc.p.send(t, pods["slow"], server)
-				own.SetReadDeadline(time.Now().Add(map[bool]time.Duration{true: 5 * time.Second, false: 50 * time.Millisecond}[tc.answer]))
-				_, err := own.Read(make([]byte, 512))
-				if got := err == nil; got != tc.answer {
-					t.Errorf("%s: answered %t, %v", tc.name, got, err)
-				}
-				neighbour.SetDeadline(time.Now().Add(5 * time.Second))
-				neighbour.Write(good)
-				if _, err := neighbour.Read(make([]byte, 512)); err != nil {
-					t.Fatalf("after a packet %s the neighbour: %v", tc.name, err)
-				}
+	eachWay(t, host, steering, func(t *testing.T, _ *Server, cfg Config, h *handler, good []byte) {
+		said := slices.Clone(good)
+		said[2] |= 0x80
+		neighbour, own := dialFrom(t, pods["fast"], cfg), dialFrom(t, pods["slow"], cfg)
+		port := own.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+		for _, tc := range []struct {
+			name   string
+			p      rawPacket
+			answer bool
+		}{
+			{"as it should be", rawPacket{from: pod, port: port, body: good}, true},
+			{"with ECN and a class of service", rawPacket{from: pod, port: port, body: good, tos: 0xbb}, true},
+			{"without a checksum", rawPacket{from: pod, port: port, body: good, noSum: true}, true},
+			{"longer than it says", rawPacket{from: pod, port: port, body: append(slices.Clone(good), 1, 2, 3), length: 8 + len(good), noSum: true}, true},
+			{"shorter than it says", rawPacket{from: pod, port: port, body: good, length: 900, noSum: true}, false},
+			{"from port 0", rawPacket{from: pod, body: good}, false},
+			{"from port 53", rawPacket{from: pod, port: 53, body: good}, false},
+			{"as from the server", rawPacket{from: server, port: 53, body: good}, false},
+			{"as from nowhere", rawPacket{from: netip.MustParseAddr("0.0.0.0"), port: port, body: good}, false},
+			{"as from everybody", rawPacket{from: netip.MustParseAddr("255.255.255.255"), port: port, body: good}, false},
+			{"as from a group", rawPacket{from: netip.MustParseAddr("224.0.0.1"), port: port, body: good}, false},
+			{"as from loopback", rawPacket{from: netip.MustParseAddr("127.0.0.1"), port: port, body: good}, false},
+			{"an answer", rawPacket{from: pod, port: port, body: said}, false},
+			{"nothing", rawPacket{from: pod, port: port}, false},
+			{"eleven bytes", rawPacket{from: pod, port: port, body: good[:11]}, false},
+			{"zeros", rawPacket{from: pod, port: port, body: make([]byte, 1400)}, h.first == nil},
+		} {
+			if h.first != nil && tc.name == "zeros" || h.first != nil && len(tc.p.body) < 12 || tc.name == "an answer" && h.first != nil {
+				continue // echo says anything
 			}
-		})
-	}
+			tc.p.send(t, pods["slow"], server)
+			own.SetReadDeadline(time.Now().Add(map[bool]time.Duration{true: 5 * time.Second, false: 50 * time.Millisecond}[tc.answer]))
+			_, err := own.Read(make([]byte, 512))
+			if got := err == nil; got != tc.answer {
+				t.Errorf("%s: answered %t, %v", tc.name, got, err)
+			}
+			neighbour.SetDeadline(time.Now().Add(5 * time.Second))
+			neighbour.Write(good)
+			if _, err := neighbour.Read(make([]byte, 512)); err != nil {
+				t.Fatalf("after a packet %s the neighbour: %v", tc.name, err)
+			}
+		}
+	})
 }
 
 // rawPacket is an IPv4 packet with a UDP datagram.

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -14,31 +15,63 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// steering is where the node of these tests serves.
-var steering = netip.MustParseAddr("169.254.20.11")
+// steering and steering6 are where the node of these tests serves.
+var (
+	steering  = netip.MustParseAddr("169.254.20.11")
+	steering6 = netip.MustParseAddr("fd00:90de:d95::b")
+)
 
-// twoPods is a node with the pods "slow" (10.0.0.1) and "fast" (10.0.0.2), each behind a link of its name.
+// twoPods is a node with the pods "slow" (10.0.0.1, fd00::1) and "fast" (10.0.0.2, fd00::2), each behind a link of its name.
 func twoPods(t *testing.T) (host *testutil.NetNS, pods map[string]*testutil.NetNS) {
 	t.Helper()
 	testutil.RequireRoot(t)
 	host, pods = testutil.NewNS(t, "host"), map[string]*testutil.NetNS{}
-	host.AddAddr("lo", testutil.Host(steering))
 	for i, name := range []string{"slow", "fast"} {
-		pod, at := testutil.NewNS(t, name), netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
+		pod := testutil.NewNS(t, name)
 		pods[name] = pod
 		testutil.VethPair(t, host, name, pod, "eth0")
-		pod.AddAddr("eth0", testutil.Host(at))
 		host.Up(name)
 		pod.Up("eth0")
-		host.AddRoute(testutil.Host(at), netip.Addr{}, name)
+		for server, at := range map[netip.Addr]netip.Addr{steering: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), steering6: netip.AddrFrom16([16]byte{0xfd, 15: byte(i + 1)})} {
+			if i == 0 {
+				host.AddAddr("lo", testutil.Host(server))
+			}
+			pod.AddAddr("eth0", testutil.Host(at))
+			host.AddRoute(testutil.Host(at), netip.Addr{}, name)
+		}
 		pod.AddRoute(testutil.Host(steering), netip.Addr{}, "eth0")
+		// A host tells no neighbour of the IPv6 addresses of its other links.
+		gateway := netip.MustParseAddr("fe80::1")
+		host.AddAddr(name, netip.PrefixFrom(gateway, 64))
+		pod.AddRoute(testutil.Host(steering6), gateway, "eth0")
 	}
 	return host, pods
 }
 
-func serveIn(t *testing.T, host *testutil.NetNS, s *Server, h *handler) Config {
+// eachWay serves at one of the node's addresses in both ways in which a question is answered, and gives a question.
+func eachWay(t *testing.T, host *testutil.NetNS, at netip.Addr, do func(t *testing.T, s *Server, cfg Config, h *handler, q []byte)) {
 	t.Helper()
-	cfg := Config{Addresses: []netip.Addr{steering}, Port: 53, Misses: 1024, Connections: 1024}
+	q, err := question("a.example.org.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for way, h := range map[string]*handler{"before the chain": {do: answer, first: echo{}}, "the chain": {do: answer}} {
+		t.Run(way, func(t *testing.T) {
+			s := New(slog.New(slog.DiscardHandler), nil)
+			cfg := serveIn(t, host, at, s, h)
+			defer func() {
+				if err := s.Stop(); err != nil {
+					t.Error(err)
+				}
+			}()
+			do(t, s, cfg, h, q)
+		})
+	}
+}
+
+func serveIn(t *testing.T, host *testutil.NetNS, at netip.Addr, s *Server, h *handler) Config {
+	t.Helper()
+	cfg := Config{Addresses: []netip.Addr{at}, Port: 53, Misses: 1024, Connections: 1024}
 	var err error
 	host.Do(func() { err = s.Start(t.Context(), cfg, h.build, nil) })
 	if err != nil {
@@ -74,50 +107,55 @@ func TestSlowLink(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for way, h := range ways() {
-		t.Run(way, func(t *testing.T) {
-			s := New(slog.New(slog.DiscardHandler), nil)
-			cfg := serveIn(t, host, s, h)
-			defer s.Stop()
-			q, err := question("a.example.org.", dns.TypeA).Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
-			dial := func(pod string) net.Conn { return dialFrom(t, pods[pod], cfg) }
-			var before int
-			udp, _ := halves(t, s)
-			if err := udp.udp.raw.Control(func(fd uintptr) { before, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) }); err != nil {
-				t.Fatal(err)
-			}
-			shape(true)
-			fast, greedy := dial("fast"), dial("slow")
-			lost := 0
-			for range 50 {
-				for range 100 {
-					greedy.Write(q)
+	for family, at := range map[string]netip.Addr{"IPv4": steering, "IPv6": steering6} {
+		t.Run(family, func(t *testing.T) {
+			eachWay(t, host, at, func(t *testing.T, s *Server, cfg Config, _ *handler, q []byte) {
+				udp, _ := halves(t, s)
+				before, err := sendBuffer(udp)
+				if err != nil {
+					t.Fatal(err)
 				}
-				fast.Write(q)
-				fast.SetReadDeadline(time.Now().Add(time.Second))
-				if _, err := fast.Read(make([]byte, 512)); err != nil {
-					lost++
+				shape(true)
+				fast, greedy := dialFrom(t, pods["fast"], cfg), dialFrom(t, pods["slow"], cfg)
+				lost := 0
+				for range 50 {
+					for range 100 {
+						greedy.Write(q)
+					}
+					fast.Write(q)
+					fast.SetReadDeadline(time.Now().Add(time.Second))
+					if _, err := fast.Read(make([]byte, 512)); err != nil {
+						lost++
+					}
 				}
-			}
-			if lost > 0 {
-				t.Errorf("%d of 50 questions of the neighbour were lost", lost)
-			}
-			if s.quota.dropped.Load() == 0 {
-				t.Error("the slow link held nothing back: the test says nothing")
-			}
-			shape(false) // with it goes what waits in its queue
-			waitFor(t, "the socket is as it was", func() (same bool) {
-				fast.Write(q)
-				err := udp.udp.raw.Write(func(fd uintptr) bool {
-					most, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
-					same = udp.udp.room.most == 0 && udp.udp.room.slow == nil && most == before
-					return true
+				if lost > 0 {
+					t.Errorf("%d of 50 questions of the neighbour were lost", lost)
+				}
+				if s.quota.dropped.Load() == 0 {
+					t.Error("the slow link held nothing back: the test says nothing")
+				}
+				shape(false) // with it goes what waits in its queue
+				waitFor(t, "the socket is as it was", func() bool {
+					fast.Write(q)
+					most, err := sendBuffer(udp)
+					return err == nil && most == before && roomless(udp)
 				})
-				return err == nil && same
 			})
 		})
 	}
+}
+
+// sendBuffer is how much of a point's socket may be under way.
+func sendBuffer(p *point) (most int, err error) {
+	controlErr := p.udp.raw.Control(func(fd uintptr) { most, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
+	return most, errors.Join(err, controlErr)
+}
+
+// roomless reports whether a point remembers nobody behind a slow link.
+func roomless(p *point) (yes bool) {
+	_ = p.udp.raw.Write(func(uintptr) bool { // an error: the socket is closed
+		yes = p.udp.room.most == 0 && p.udp.room.slow == nil
+		return true
+	})
+	return yes
 }
