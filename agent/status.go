@@ -3,11 +3,20 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
+	"github.com/neardns/neardns/pkg/tick"
 )
+
+// watchEvery is how often `status --watch` looks. A look costs the node a few reads of the kernel's rules.
+const watchEvery = 2 * time.Second
 
 // looker looks at the node by the configuration in effect.
 func looker(ctx context.Context, e env, path string) (*inspect.Looker, error) {
@@ -29,8 +38,15 @@ func runStatus(ctx context.Context, e env, args []string) error {
 	fs := flags(e, "status")
 	path := configFlag(fs)
 	asJSON := fs.Bool("json", false, "print JSON")
+	watch := fs.Bool("watch", false, "go on: show every 2 s who answers, how much is asked, and by which pods")
 	if err := parse(fs, args); err != nil {
 		return err
+	}
+	if *watch && *asJSON {
+		return badConfig(errors.New("--watch and --json: say one of them"))
+	}
+	if *watch {
+		return watchStatus(ctx, e, *path)
 	}
 	look, err := looker(ctx, e, *path)
 	if err != nil {
@@ -52,4 +68,46 @@ func runStatus(ctx context.Context, e env, args []string) error {
 		return &exitError{code: exitDegraded}
 	}
 	return nil
+}
+
+// watchStatus shows the node again and again until ctx ends.
+func watchStatus(ctx context.Context, e env, path string) error {
+	var before *inspect.Moment
+	for {
+		look, err := looker(ctx, e, path) // the configuration may change meanwhile
+		if err != nil {
+			return err
+		}
+		now, err := look.Moment(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rows, cols := terminal(e.stdout)
+		if _, err := io.WriteString(e.stdout, inspect.Frame(now.Text(before), rows, cols)); err != nil {
+			return err
+		}
+		before = now
+		if !tick.Pause(ctx, watchEvery) {
+			return nil
+		}
+	}
+}
+
+// terminal is the size of the terminal that out is; 0, 0 where it is none.
+func terminal(out io.Writer) (rows, cols int) {
+	f, ok := out.(*os.File)
+	if !ok {
+		return 0, 0
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0
+	}
+	if size.Row == 0 || size.Col == 0 {
+		return 24, 80 // one that does not know its size, such as a serial line
+	}
+	return int(size.Row), int(size.Col)
 }

@@ -120,24 +120,38 @@ func counted(counts map[string]int) string {
 	return strings.Join(out, ", ")
 }
 
+// verdict is the first line.
+func (r *Status) verdict() string {
+	switch {
+	case r.Agent == nil:
+		return fmt.Sprintf("NOT SERVING: %s; pods are answered by kube-dns\n", r.NoAgent)
+	case r.Good():
+		return fmt.Sprintf("SERVING since %s (%s)\n", r.Agent.Started.Format(time.RFC3339), whose(r.Agent))
+	}
+	return fmt.Sprintf("DEGRADED (%s, started %s)\n", whose(r.Agent), r.Agent.Started.Format(time.RFC3339))
+}
+
+// faults lists what is wrong now, a line each.
+func (r *Status) faults() string {
+	if r.Agent == nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, part := range slices.Sorted(maps.Keys(r.Agent.Faults)) {
+		fmt.Fprintf(&b, "  fault: %s: %s\n", part, r.Agent.Faults[part])
+	}
+	if r.ConfigFault != "" {
+		fmt.Fprintf(&b, "  fault: configuration: %s\n", strings.ReplaceAll(r.ConfigFault, "\n", "; "))
+	}
+	return b.String()
+}
+
 // Text is the report for people: the verdict first.
 func (r *Status) Text() string {
 	var b strings.Builder
-	switch {
-	case r.Agent == nil:
-		fmt.Fprintf(&b, "NOT SERVING: %s; pods are answered by kube-dns\n", r.NoAgent)
-	case r.Good():
-		fmt.Fprintf(&b, "SERVING since %s (%s)\n", r.Agent.Started.Format(time.RFC3339), whose(r.Agent))
-	default:
-		fmt.Fprintf(&b, "DEGRADED (%s, started %s)\n", whose(r.Agent), r.Agent.Started.Format(time.RFC3339))
-	}
+	b.WriteString(r.verdict())
+	b.WriteString(r.faults())
 	if r.Agent != nil {
-		for _, part := range slices.Sorted(maps.Keys(r.Agent.Faults)) {
-			fmt.Fprintf(&b, "  fault: %s: %s\n", part, r.Agent.Faults[part])
-		}
-		if r.ConfigFault != "" {
-			fmt.Fprintf(&b, "  fault: configuration: %s\n", strings.ReplaceAll(r.ConfigFault, "\n", "; "))
-		}
 		for _, u := range r.Agent.Unknown {
 			fmt.Fprintf(&b, "  warning: %s (it has no effect)\n", u)
 		}

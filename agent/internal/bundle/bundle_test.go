@@ -1,0 +1,145 @@
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil/golden"
+)
+
+const tsigKey = "NoTCJU+DMqFWywaPyxSijrDEA/DC3nK0xi3AMEZuPVk="
+
+// What may hide a secret goes, and what a reader needs stays.
+func TestSecrets(t *testing.T) {
+	for name, c := range map[string]struct{ in, want string }{
+		"nothing": {"a: b\nredirects: [10.96.0.10]\n", "a: b\nredirects: [10.96.0.10]\n"},
+		"ids stay": {"container 4f0c6f7d1b2a49e8a1a0c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a1b0c9d8e7f6 uid 7c1f2b3a-0000-4000-8000-000000000001\n",
+			"container 4f0c6f7d1b2a49e8a1a0c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a1b0c9d8e7f6 uid 7c1f2b3a-0000-4000-8000-000000000001\n"},
+		"paths and versions stay": {"/var/lib/cni/results/cbr0-abc-eth0 v0.0.0-20261122205916-0cdb6acf6bde coredns_dns_requests_total\n",
+			"/var/lib/cni/results/cbr0-abc-eth0 v0.0.0-20261122205916-0cdb6acf6bde coredns_dns_requests_total\n"},
+		"counters stay": {"Icmp6InDestUnreachs Icmp6OutGroupMembReductions TCPLossProbeRecovery2 KUBE-SVC-ERIFXISQEP7F7OF4 neardns_switch_packets_total\n",
+			"Icmp6InDestUnreachs Icmp6OutGroupMembReductions TCPLossProbeRecovery2 KUBE-SVC-ERIFXISQEP7F7OF4 neardns_switch_packets_total\n"},
+		"many lines":      {strings.Repeat("x "+tsigKey+"\n", 7), strings.Repeat("x (left out)\n", 7)},
+		"yaml":            {"  secret: hunter2\n  next: 1\n", "  secret (left out)\n  next: 1\n"},
+		"json":            {`{"type": "calico", "k8s_auth_token": "abc", "x": 1}` + "\n", `{"type": "calico", "k8s_auth_token (left out)` + "\n"},
+		"json key":        {`{"name": "a", "key": "abc"}` + "\n", `{"name": "a", "key": (left out)` + "\n"},
+		"corefile":        {"tsig {\n  secret example.org. " + tsigKey + "\n}\nforward . 10.96.0.10\n", "tsig {\n}\nforward . 10.96.0.10\n"},
+		"block of a word": {"secret: |\n  one\n\n  two\nnext: 1\n", "secret: |\n\nnext: 1\n"},
+		"list of a word":  {"tokens:\n  - one\n  - two\nnext: 1\n", "tokens:\nnext: 1\n"},
+		"pem":             {"a\n-----BEGIN EC PRIVATE KEY-----\nMHcCAQ\n-----END EC PRIVATE KEY-----\nb\n", "a\n(left out)\nb\n"},
+		"pem without end": {"a\n-----BEGIN EC PRIVATE KEY-----\nMHcCAQ\nb\n", "a\n(left out)\n"},
+		"url":             {"server: https://joe:pw@10.0.0.1:6443/x\n", "server: https://(left out)@10.0.0.1:6443/x\n"},
+		"by its looks":    {"hmac-sha256:k:" + tsigKey + " end\n", "hmac-sha256:k:(left out) end\n"},
+		"jwt":             {"h eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJlMTIzNDU2Nzg5MA t\n", "h (left out) t\n"},
+		"no line feed":    {"password=x", "password (left out)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, out := Secrets(c.in)
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if (c.in == c.want) != (len(out) == 0) {
+				t.Errorf("said to be taken out: %q", out)
+			}
+		})
+	}
+}
+
+// Lines that name what pods ask for go, in either form of the log; those about the agent stay.
+func TestQuestions(t *testing.T) {
+	const stays = "time=1 level=INFO msg=\"lease held\" addr=169.254.20.11\n{\"msg\":\"coredns\",\"text\":\"ready\"}\ntime=2 level=INFO msg=coredns text=ready\n"
+	const goes = "time=1 level=INFO msg=query client=10.244.1.7 name=private.example. type=A\n{\"level\":\"INFO\",\"msg\":\"query\",\"name\":\"private.example.\"}\n" +
+		"time=3 level=WARN msg=coredns text=\"2 private.example. A: i/o timeout\" plugin=errors\n{\"msg\":\"coredns\",\"text\":\"2 private.example. A\",\"plugin\":\"errors\"}\n"
+	got, out := Questions(goes + stays)
+	if got != stays || len(out) != 1 || !strings.HasPrefix(out[0], "4 of its lines") {
+		t.Errorf("%q\n%s", out, got)
+	}
+	if got, out := Questions(stays); got != stays || out != nil {
+		t.Errorf("%q\n%s", out, got)
+	}
+}
+
+// FuzzSecrets: whatever stands around a key, it does not come through, and what is clean stays as it is.
+func FuzzSecrets(f *testing.F) {
+	for _, seed := range []string{"", "secret: ", "  - ", "\n\t", "-----BEGIN X-----\n", "https://u:", `{"token":`, "key="} {
+		f.Add(seed, "\n")
+	}
+	f.Fuzz(func(t *testing.T, before, after string) {
+		text, _ := Secrets(before + " " + tsigKey + " " + after)
+		if strings.Contains(text, tsigKey) {
+			t.Errorf("the key is still there:\n%s", text)
+		}
+		if again, _ := Secrets(text); strings.Contains(again, tsigKey) || len(again) > len(text)+len(Out)*(1+strings.Count(text, "\n"))*4 {
+			t.Errorf("a clean text grows from %d to %d bytes", len(text), len(again))
+		}
+	})
+}
+
+// An archive has what was added, and its manifest says what is not there.
+func TestWrite(t *testing.T) {
+	b := New("v1", time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC))
+	b.Add("config/node.yaml", []byte("a: 1\nsecret: hunter2\n"))
+	b.Add("config/keys", []byte(strings.Repeat("x "+tsigKey+" "+tsigKey+"\n", 7)))
+	b.AddLog("log/agent.log", []byte("msg=query name=private.example.\nmsg=serving\n"))
+	b.Add("big", []byte(strings.Repeat("0123456789\n", maxFile/10)))
+	b.Lacks("rules/nftables.txt", "there is no program nft\nhere")
+	var packed bytes.Buffer
+	if err := b.Write(&packed); err != nil {
+		t.Fatal(err)
+	}
+	got := unpack(t, &packed)
+	golden.Check(t, "manifest.txt", got[ManifestName])
+	want := map[string]string{"config/node.yaml": "a: 1\nsecret (left out)\n", "log/agent.log": "msg=serving\n", "config/keys": got["config/keys"], "big": got["big"], ManifestName: got[ManifestName]}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if n := len(got["big"]); n > maxFile || n < maxFile-11 || !strings.HasPrefix(got["big"], "0123456789\n") {
+		t.Errorf("%d bytes of the big one, beginning %.12q", n, got["big"])
+	}
+}
+
+// A full disk is an error.
+func TestWriteFails(t *testing.T) {
+	b := New("v1", time.Now())
+	b.Add("a", []byte("b"))
+	if err := b.Write(full{}); !errors.Is(err, errFull) {
+		t.Errorf("error %v", err)
+	}
+}
+
+var errFull = errors.New("no space")
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
+func unpack(t *testing.T, r io.Reader) map[string]string {
+	t.Helper()
+	zipped, err := gzip.NewReader(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for packed := tar.NewReader(zipped); ; {
+		head, err := packed.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[strings.TrimPrefix(head.Name, Folder+"/")] = string(text)
+	}
+}
