@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/ddns"
 	"github.com/neardns/neardns/agent/internal/publish"
 	"github.com/neardns/neardns/agent/internal/zone"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -428,5 +431,41 @@ func TestChaos(t *testing.T) {
 			}
 		}
 		exact(t, read(t, s), expected)
+	})
+}
+
+// A neighbour that changes one host's bookkeeping before each of a cluster's messages keeps that host waiting, and no other of the message.
+func TestBusyNeighbour(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		neighbour := &ddns.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
+		var busy atomic.Bool
+		changes := 0
+		c := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if busy.Load() {
+				rr := func(class uint16, n int) dns.RR {
+					return &dns.TXT{Hdr: dns.RR_Header{Name: "192-0-2-1.a0.r._shared._neardns." + origin, Rrtype: dns.TypeTXT, Class: class}, Txt: []string{fmt.Sprintf("n%d", n)}}
+				}
+				for neighbour.Update(ctx, nil, []dns.RR{rr(dns.ClassNONE, changes), rr(dns.ClassINET, changes+1)}) != nil && ctx.Err() == nil {
+					time.Sleep(time.Millisecond) // PowerDNS says SERVFAIL now and then
+				}
+				changes++
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}})
+		hosts := []string{"a0", "b1", "b2", "b3", "b4", "b5"}
+		for _, h := range hosts {
+			c.set(t, simple(h, "192.0.2.1"))
+		}
+		c.clean(t)
+		busy.Store(true)
+		for _, h := range hosts {
+			c.set(t, simple(h, "192.0.2.2"))
+		}
+		for _, h := range hosts[1:] {
+			c.becomes(t, h+"."+origin, "")
+		}
+		c.becomes(t, "a0."+origin, publish.Contended)
+		busy.Store(false)
+		c.becomes(t, "a0."+origin, "")
 	})
 }

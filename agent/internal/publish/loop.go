@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/ddns"
@@ -59,7 +60,7 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 			p.removeDead(ctx)
 			break
 		}
-		contended := p.send(ctx, steps)
+		contended := p.send(ctx, steps, try >= tries/2)
 		if !p.refresh(ctx, false) {
 			break
 		}
@@ -67,6 +68,9 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		if !contended {
 			try = -1 // what is left is new
 			continue
+		}
+		if slices.ContainsFunc(steps, func(j *job) bool { return j.taken }) {
+			try = 0
 		}
 		if try+1 >= tries {
 			p.contended(steps)
@@ -174,13 +178,11 @@ func next(s *zone.State, t *ddns.Transfer) (*zone.State, error) {
 	case len(t.Steps) == 0 && t.Serial != s.Serial:
 		return nil, fmt.Errorf("the primary's serial %d is older than %d", t.Serial, s.Serial)
 	}
-	var err error
-	for _, d := range t.Steps {
-		if s, err = s.Apply(d.To, d.Deleted, d.Added); err != nil {
-			return nil, err
-		}
+	steps := make([]zone.Delta, len(t.Steps))
+	for i, d := range t.Steps {
+		steps[i] = zone.Delta{Serial: d.To, Deleted: d.Deleted, Added: d.Added}
 	}
-	return s, nil
+	return s.Apply(steps...)
 }
 
 // failed notes that the primary cannot be read.

@@ -14,8 +14,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// send sends the steps, several hosts in a message, and reports whether others were faster with any of them.
-func (p *Publisher) send(ctx context.Context, jobs []*job) (contended bool) {
+// send sends the steps, several hosts in a message, and reports whether others were faster. What comes after a message that they were faster
+// with is planned anew: where many begin at once, they meet at each of its hosts, too. Alone each host has a message of its own, and one
+// that others change all the time keeps no other waiting.
+func (p *Publisher) send(ctx context.Context, jobs []*job, alone bool) (contended bool) {
 	if len(jobs) == 0 { // a heartbeat is due
 		err := p.update(ctx, nil, p.beatChanges(true))
 		if ddns.KindOf(err) == ddns.ServerFailed && p.busy < passing {
@@ -26,10 +28,13 @@ func (p *Publisher) send(ctx context.Context, jobs []*job) (contended bool) {
 		return ddns.KindOf(err) == ddns.Prerequisite
 	}
 	for len(jobs) > 0 {
-		n := fill(jobs)
+		n := 1
+		if !alone {
+			n = fill(jobs)
+		}
 		again, stop := p.sendBatch(ctx, jobs[:n])
 		contended = contended || again
-		if stop {
+		if stop || again && !alone {
 			return contended
 		}
 		jobs = jobs[n:]

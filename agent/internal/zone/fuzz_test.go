@@ -140,11 +140,11 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, rr := range records[1:] {
-			without, err := s.Apply(s.Serial, []dns.RR{rr}, nil)
+			without, err := s.Apply(Delta{s.Serial, []dns.RR{rr}, nil})
 			if err != nil {
 				t.Fatal(err)
 			}
-			back, err := without.Apply(s.Serial, nil, []dns.RR{rr})
+			back, err := without.Apply(Delta{s.Serial, nil, []dns.RR{rr}})
 			if err != nil {
 				t.Fatal(err)
 			}

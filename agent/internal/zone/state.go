@@ -271,10 +271,16 @@ func (s *State) claimAt(name string, p place) (Claim, *dns.TXT, bool) {
 // ErrNotNext is of a change that does not begin where the state is: the whole zone must be read again.
 var ErrNotNext = errors.New("the change does not fit the zone as it was read")
 
-// Apply returns the state after one step of an incremental transfer (RFC 1995): deleted RRs go, added ones come, the serial is serial.
-// A deletion of what is not there, or an addition of what is, is ErrNotNext: the primary's history is another one.
-func (s *State) Apply(serial uint32, deleted, added []dns.RR) (*State, error) {
-	n := &State{Origin: s.Origin, Serial: serial, Ignored: s.Ignored, names: s.names, Hosts: maps.Clone(s.Hosts),
+// Delta is one step of an incremental transfer (RFC 1995): what goes, what comes, and the serial that the zone has then.
+type Delta struct {
+	Serial         uint32
+	Deleted, Added []dns.RR
+}
+
+// Apply returns the state after some steps. All of them cost one copy of the state's tables. A deletion of what is not there, or an addition
+// of what is, is ErrNotNext: the primary's history is another one.
+func (s *State) Apply(steps ...Delta) (*State, error) {
+	n := &State{Origin: s.Origin, Serial: s.Serial, Ignored: s.Ignored, names: s.names, Hosts: maps.Clone(s.Hosts),
 		Beats: maps.Clone(s.Beats), sets: maps.Clone(s.sets), touched: maps.Clone(s.touched), junk: maps.Clone(s.junk)}
 	own := map[string]bool{} // sets that are the new state's alone
 	edit := func(name string) set {
@@ -284,29 +290,40 @@ func (s *State) Apply(serial uint32, deleted, added []dns.RR) (*State, error) {
 		}
 		return n.sets[name]
 	}
-	for _, rr := range deleted {
+	for _, step := range steps {
+		if err := n.apply(step, edit); err != nil {
+			return nil, err
+		}
+	}
+	n.reread(own)
+	return n, nil
+}
+
+// apply changes sets that edit has made the state's own.
+func (s *State) apply(step Delta, edit func(name string) set) error {
+	s.Serial = step.Serial
+	for _, rr := range step.Deleted {
 		if _, ok := rr.(*dns.SOA); ok {
 			continue
 		}
 		name := lower(rr.Header().Name)
 		at := slices.IndexFunc(edit(name), func(x dns.RR) bool { return dns.IsDuplicate(x, rr) })
 		if at < 0 {
-			return nil, fmt.Errorf("delete %s: %w", rr, ErrNotNext)
+			return fmt.Errorf("delete %s: %w", rr, ErrNotNext)
 		}
-		n.sets[name] = slices.Delete(n.sets[name], at, at+1)
+		s.sets[name] = slices.Delete(s.sets[name], at, at+1)
 	}
-	for _, rr := range added {
+	for _, rr := range step.Added {
 		if _, ok := rr.(*dns.SOA); ok {
 			continue
 		}
 		name := lower(rr.Header().Name)
 		if !dns.IsSubDomain(s.Origin, name) || slices.ContainsFunc(edit(name), func(x dns.RR) bool { return dns.IsDuplicate(x, rr) }) {
-			return nil, fmt.Errorf("add %s: %w", rr, ErrNotNext)
+			return fmt.Errorf("add %s: %w", rr, ErrNotNext)
 		}
-		n.sets[name] = append(n.sets[name], rr)
+		s.sets[name] = append(s.sets[name], rr)
 	}
-	n.reread(own)
-	return n, nil
+	return nil
 }
 
 // reread derives the hosts that the names belong to.

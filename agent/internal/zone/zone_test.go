@@ -294,7 +294,7 @@ func TestIgnored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := parsed(t, good...)
-			added, err := base.Apply(8, nil, rrs(t, tt.line))
+			added, err := base.Apply(Delta{8, nil, rrs(t, tt.line)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -304,7 +304,7 @@ func TestIgnored(t *testing.T) {
 					t.Errorf("%d ignored, want %d; claim there: %v; beats %v", s.Ignored, tt.ignored, there, s.Beats)
 				}
 			}
-			if back, err := added.Apply(9, rrs(t, tt.line), nil); err != nil || back.Ignored != 0 {
+			if back, err := added.Apply(Delta{9, rrs(t, tt.line), nil}); err != nil || back.Ignored != 0 {
 				t.Errorf("taken away again: %v, %d ignored", err, back.Ignored)
 			}
 			if base.Ignored != 0 {
@@ -333,9 +333,9 @@ func TestParseRefuses(t *testing.T) {
 func TestApplyRefuses(t *testing.T) {
 	s := parsed(t, Compose(origin, claims["simple"])...)
 	for name, f := range map[string]func() (*State, error){
-		"delete what is not there": func() (*State, error) { return s.Apply(8, rrs(t, "www.example.org. 60 IN A 192.0.2.99"), nil) },
-		"add what is there":        func() (*State, error) { return s.Apply(8, nil, rrs(t, "www.example.org. 60 IN A 192.0.2.1")) },
-		"add outside":              func() (*State, error) { return s.Apply(8, nil, rrs(t, "www.example.com. 60 IN A 192.0.2.1")) },
+		"delete what is not there": func() (*State, error) { return s.Apply(Delta{8, rrs(t, "www.example.org. 60 IN A 192.0.2.99"), nil}) },
+		"add what is there":        func() (*State, error) { return s.Apply(Delta{8, nil, rrs(t, "www.example.org. 60 IN A 192.0.2.1")}) },
+		"add outside":              func() (*State, error) { return s.Apply(Delta{8, nil, rrs(t, "www.example.com. 60 IN A 192.0.2.1")}) },
 	} {
 		if _, err := f(); err == nil {
 			t.Error(name, "is taken")
@@ -350,9 +350,11 @@ func TestApplyIsParse(t *testing.T) {
 	steps := []struct{ del, add []dns.RR }{
 		{nil, simple}, {nil, append(apex, beat...)}, {simple[:1], wild}, {simple[1:], nil}, {append(beat, wild...), nil}, {apex, nil}}
 	s, have := parsed(t), []dns.RR{}
+	first, all := s, []Delta(nil)
 	for i, step := range steps {
 		var err error
-		if s, err = s.Apply(7, step.del, step.add); err != nil {
+		delta := Delta{7, step.del, step.add}
+		if s, err = s.Apply(delta); err != nil {
 			t.Fatal(err)
 		}
 		gone := map[dns.RR]bool{}
@@ -374,6 +376,13 @@ func TestApplyIsParse(t *testing.T) {
 		if s.Names() != want.Names() {
 			t.Errorf("step %d: %d names, want %d", i, s.Names(), want.Names())
 		}
+		all = append(all, delta)
+		if at, err := first.Apply(all...); err != nil || cmp.Diff(want, at, opts) != "" {
+			t.Errorf("%d steps at once: %v%s", i+1, err, cmp.Diff(want, at, opts))
+		}
+	}
+	if len(first.Hosts)+first.Names() != len(parsed(t).Hosts)+parsed(t).Names() {
+		t.Errorf("the first state was changed: %+v", first)
 	}
 	if len(s.Hosts)+len(s.Beats)+s.Names() != 0 {
 		t.Errorf("left over: %+v", s)
