@@ -96,8 +96,8 @@ demo-clean: bin/tools/demo ## take away what make demo KEEP=1 left
 bin/tools/demo: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/demo
 
-# The zone servers that shared zones are tried with; pkg/testutil/zoneserver names the same.
-ZONESERVERS := named:bind9 knotd:knot pdns_server:pdns-backend-sqlite3 pdnsutil:pdns-server sqlite3:sqlite3
+# The zone servers that shared zones are tried with; pkg/testutil/zoneserver names the same. By strace their disk stalls.
+ZONESERVERS := named:bind9 knotd:knot pdns_server:pdns-backend-sqlite3 pdnsutil:pdns-server sqlite3:sqlite3 strace:strace
 # Where addresses are, a reader to compare with (agent/internal/geo), and a resolver that keeps answers by client subnet (integration/edge).
 GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin unbound:unbound
 test: deps build tools ## all tests: unit, race, real kernel, the fuzz targets' stored inputs (as root)
@@ -226,7 +226,7 @@ bin/tools/benefit: FORCE
 
 .PHONY: shared-zones demo-zones
 SHARED = $(if $(SHORT),-short) $(if $(ONLY),-only '$(ONLY)') $(if $(SERVER),-server $(SERVER))
-shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; an hour (SHORT=1: two minutes; ONLY=chaos, SERVER=Knot)
+shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; two hours (SHORT=1: five minutes; ONLY=chaos, SERVER=Knot)
 	@integration/tools/deps $(ZONESERVERS)
 	@bin/tools/sharedzones -json bin/shared-zones.json $(SHARED)
 

@@ -82,6 +82,58 @@ func strategies(s *stand, c *cell, sz size) {
 	}
 }
 
+// defaultGeos has two clusters call two regions of each host the default at once: both publish, both say so, and nobody goes on writing.
+func defaultGeos(s *stand, c *cell, sz size) {
+	clusters := s.startAll(2, clusterOptions{})
+	publish := func(i int) (out []record) {
+		for h := range sz.hosts {
+			out = append(out, record{Label: fmt.Sprintf("h%d", h), Addresses: []netip.Addr{ip(18, h, i)}, Balanced: true, Weight: 1,
+				Geo: []string{"IE", "US"}[i], DefaultGeo: true})
+		}
+		return out
+	}
+	start := time.Now()
+	s.together(c, "two default regions", clusters, publish)
+	told := func(want string) bool {
+		for h := range sz.hosts {
+			for _, cl := range clusters {
+				if st := cl.status.of(s.host(fmt.Sprintf("h%d", h))); !st.Programmed || st.Reason != want {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	for !told("ConflictingDefaultGeo") && time.Since(start) < patience {
+		pause(20 * time.Millisecond)
+	}
+	took := time.Since(start)
+	if !told("ConflictingDefaultGeo") {
+		c.miss("not both say ConflictingDefaultGeo of each host: %+v, %+v", clusters[0].status.of(s.host("h0")), clusters[1].status.of(s.host("h0")))
+	}
+	before := s.counted()
+	pause(10 * time.Second)
+	after := s.counted().minus(before).Updates
+	one := publish(1)
+	for i := range one {
+		one[i].DefaultGeo = false
+	}
+	clusters[1].publish(one...)
+	end := time.Now().Add(patience)
+	for !told("") && time.Now().Before(end) {
+		pause(20 * time.Millisecond)
+	}
+	if !told("") {
+		c.miss("the conflict does not end: %+v", clusters[0].status.of(s.host("h0")))
+	}
+	c.figure("seconds until told", took.Seconds())
+	c.figure("messages in ten seconds after", float64(after))
+	c.Said = fmt.Sprintf("%d hosts: all addresses there, both clusters say ConflictingDefaultGeo after %s, %d messages in ten seconds after", sz.hosts, seconds(took), after)
+	if took > 10*time.Second || after > 0 {
+		c.miss("told after %s, %d messages after; want 10 s and 0", seconds(took), after)
+	}
+}
+
 // clone starts a second cluster with the id of the first.
 func clone(s *stand, c *cell, sz size) {
 	first := s.startAll(1, clusterOptions{})[0]

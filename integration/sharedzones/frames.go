@@ -29,6 +29,16 @@ func (r *relay) note(raw []byte) (f faults, before, after bool) {
 	return r.faults, before, after
 }
 
+// noteAnswer counts UPDATEs that the server was too busy for. RFC 1035 section 4.1.1 has opcode and code in bytes 2 and 3.
+func (r *relay) noteAnswer(raw []byte) {
+	if len(raw) < 4 || int(raw[2]>>3&15) != dns.OpcodeUpdate || int(raw[3]&15) != dns.RcodeServerFailure {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.traffic.Busy++
+}
+
 // isHeartbeat tells an UPDATE that changes nothing but C._neardns of its zone. RFC 2136 has the changes in the authority section.
 func isHeartbeat(m *dns.Msg, zone string) bool {
 	for _, rr := range m.Ns {

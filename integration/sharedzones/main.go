@@ -41,7 +41,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.BoolVar(&o.short, "short", false, "fewer clusters and rounds: two minutes")
+	flag.BoolVar(&o.short, "short", false, "fewer clusters and rounds: five minutes")
 	flag.StringVar(&o.only, "only", "", "rows whose name matches this regular `expression`")
 	flag.StringVar(&o.server, "server", "", "BIND, Knot or PowerDNS alone")
 	flag.StringVar(&o.json, "json", "", "also write the result to this `file`")
@@ -74,13 +74,13 @@ type size struct {
 	chaos                   time.Duration
 	writers                 int // of the chaos
 	thaws                   int
-	rest                    time.Duration
+	rest, stall             time.Duration
 	slack                   float64 // messages a cluster above the bar, where few clusters and rounds leave much to chance
 }
 
 var (
-	whole = size{clusters: 50, rounds: 10, hosts: 100, chaos: 10 * time.Minute, writers: 16, thaws: 10, rest: time.Minute}
-	small = size{clusters: 10, rounds: 2, hosts: 20, chaos: 12 * time.Second, writers: 6, thaws: 1, rest: 15 * time.Second, slack: 0.4}
+	whole = size{clusters: 50, rounds: 10, hosts: 100, chaos: 10 * time.Minute, writers: 16, thaws: 100, rest: time.Minute, stall: 20 * time.Second}
+	small = size{clusters: 10, rounds: 2, hosts: 20, chaos: 12 * time.Second, writers: 6, thaws: 1, rest: 15 * time.Second, stall: 7 * time.Second, slack: 0.4}
 )
 
 func (o options) run(ctx context.Context, stdout, stderr io.Writer) error {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -21,14 +20,15 @@ type traffic struct {
 	Updates    int // without heartbeats
 	Heartbeats int
 	Reads      int // transfers and questions
+	Busy       int // UPDATEs among them that the server answered by SERVFAIL: PowerDNS while its database is locked
 }
 
 func (a traffic) plus(b traffic) traffic {
-	return traffic{a.Updates + b.Updates, a.Heartbeats + b.Heartbeats, a.Reads + b.Reads}
+	return traffic{a.Updates + b.Updates, a.Heartbeats + b.Heartbeats, a.Reads + b.Reads, a.Busy + b.Busy}
 }
 
 func (a traffic) minus(b traffic) traffic {
-	return traffic{a.Updates - b.Updates, a.Heartbeats - b.Heartbeats, a.Reads - b.Reads}
+	return traffic{a.Updates - b.Updates, a.Heartbeats - b.Heartbeats, a.Reads - b.Reads, a.Busy - b.Busy}
 }
 
 // relay is the network between one cluster and the server: it passes TCP on, counts the messages by what they are, and can lose them. The
@@ -141,7 +141,16 @@ func (r *relay) serve(client net.Conn) {
 	answers := make(chan struct{})
 	go func() {
 		defer close(answers)
-		_, _ = io.Copy(client, server)
+		for {
+			raw, err := readFrame(server)
+			if err != nil {
+				break
+			}
+			r.noteAnswer(raw)
+			if _, err := client.Write(frame(raw)); err != nil {
+				break
+			}
+		}
 		_ = client.Close()
 	}()
 	for {

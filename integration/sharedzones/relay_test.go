@@ -22,7 +22,11 @@ func TestRelay(t *testing.T) {
 	server := &dns.Server{Listener: l, MsgAcceptFunc: func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept },
 		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
 			taken.Add(1)
-			_ = w.WriteMsg(new(dns.Msg).SetReply(m))
+			answer := new(dns.Msg).SetReply(m)
+			if len(m.Ns) > 0 && m.Ns[0].Header().Name == "busy.z." {
+				answer.Rcode = dns.RcodeServerFailure
+			}
+			_ = w.WriteMsg(answer)
 		})}
 	ended := make(chan error, 1)
 	go func() { ended <- server.ActivateAndServe() }()
@@ -49,6 +53,7 @@ func TestRelay(t *testing.T) {
 		answered bool
 		taken    int64
 	}{
+		{"update of a busy server", faults{}, update("busy.z."), traffic{Updates: 1, Busy: 1}, true, 1},
 		{"question", faults{}, new(dns.Msg).SetQuestion("z.", dns.TypeSOA), traffic{Reads: 1}, true, 1},
 		{"update", faults{}, update("app.z."), traffic{Updates: 1}, true, 1},
 		{"heartbeat", faults{}, update("aaaaaaaa._neardns.z."), traffic{Heartbeats: 1}, true, 1},

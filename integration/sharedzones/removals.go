@@ -1,0 +1,153 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// removalHosts are what each cluster publishes where others may remove it: several hosts, so that a removal has a middle.
+var removalHosts = []string{"app", "shop", "mail"}
+
+func removalRecords(i int) (out []record) {
+	for n, label := range removalHosts {
+		out = append(out, record{Label: label, Addresses: []netip.Addr{ip(18, n, i)}})
+	}
+	return out
+}
+
+// removal freezes clusters until the others have begun to remove them, and thaws them amid that. Who was not frozen stays all the time.
+func removal(s *stand, c *cell, sz size) {
+	n := min(2*sz.thaws+2, 12)
+	clusters := s.startAll(n, clusterOptions{Key: s.server.Operator(), Heartbeat: 2, Removal: true, Poll: "500ms"})
+	s.together(c, "before", clusters, removalRecords)
+	for _, cl := range clusters {
+		cl.relay.behave(faults{Delay: 10 * time.Millisecond}) // a removal takes time
+	}
+	thaws, amid := 0, 0
+	var removed, back time.Duration
+	for thaws < sz.thaws {
+		order := rand.Perm(n)
+		frozen, others := pick(clusters, order[:n/4]), pick(clusters, order[n/4:])
+		for _, cl := range frozen {
+			cl.process.Stop()
+		}
+		start := time.Now()
+		rest := s.removalBegins(c, frozen, others)
+		removed = max(removed, time.Since(start))
+		pause(time.Duration(rand.IntN(60)) * time.Millisecond)
+		for _, cl := range frozen {
+			cl.process.Cont()
+		}
+		took, lost, left := s.zoneIs(patience, clusters...)
+		c.wrong("thawed", lost, left)
+		back = max(back, took)
+		thaws += len(frozen)
+		if rest {
+			amid++
+		}
+	}
+	c.figure("thaws", float64(thaws))
+	c.figure("rounds in which a part was still there", float64(amid))
+	c.figure("removal begun after, seconds", removed.Seconds())
+	c.figure("back after, seconds", back.Seconds())
+	c.Said = fmt.Sprintf("heartbeat 2 s, %d clusters, %d thawed amid their removal: removal begun after %s, back after %s, no other removed",
+		n, thaws, seconds(removed), seconds(back))
+}
+
+func pick(clusters []*cluster, at []int) (out []*cluster) {
+	for _, i := range at {
+		out = append(out, clusters[i])
+	}
+	return out
+}
+
+// removalBegins waits until something of a frozen cluster is gone, and reports whether something of them is left then. Nothing may ever be
+// gone of the others.
+func (s *stand) removalBegins(c *cell, frozen, others []*cluster) (rest bool) {
+	s.t.Helper()
+	testutil.Eventually(s.t, patience, func() error {
+		zone, err := s.server.Transfer()
+		if err != nil {
+			return err
+		}
+		got := held(s.server.Zone(), zone)
+		if lost := missing(got, others); len(lost) > 0 {
+			c.miss("taken from clusters that live: %s", few(lost))
+		}
+		lost := missing(got, frozen)
+		if rest = len(lost) < len(frozen)*len(removalHosts); len(lost) == 0 {
+			return fmt.Errorf("nothing is removed of %d frozen clusters", len(frozen))
+		}
+		return nil
+	})
+	return rest
+}
+
+// missing lists the addresses of clusters that a zone lacks.
+func missing(got map[string][]string, clusters []*cluster) (lost []string) {
+	for _, cl := range clusters {
+		for _, x := range cl.said() {
+			for _, a := range x.Addresses {
+				if !slices.Contains(got[x.Host+" A"], a.String()) {
+					lost = append(lost, x.Host+" "+a.String())
+				}
+			}
+		}
+	}
+	return lost
+}
+
+// stays looks for a while whether all is there.
+func (s *stand) stays(c *cell, when string, d time.Duration, clusters []*cluster) {
+	s.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end) && len(c.Missed) == 0; {
+		_, lost, left := s.zoneIs(5*time.Second, clusters...)
+		c.wrong(when, lost, left)
+		pause(200 * time.Millisecond)
+	}
+}
+
+// halfCut cuts half of all clusters off for ten heartbeats: that is the network, or those that are left.
+func halfCut(s *stand, c *cell, sz size) {
+	beat := max(2, sz.clusters/10)
+	clusters := s.startAll(sz.clusters, clusterOptions{Key: s.server.Operator(), Heartbeat: beat, Removal: true, Poll: "1s"})
+	s.together(c, "before", clusters, removalRecords)
+	for _, cl := range clusters[:len(clusters)/2] {
+		cl.relay.behave(faults{Cut: true})
+	}
+	wait := 10 * time.Duration(beat) * time.Second
+	s.stays(c, "half cut off", wait, clusters)
+	for _, cl := range clusters[:len(clusters)/2] {
+		cl.relay.behave(faults{})
+	}
+	s.stays(c, "back", wait/2, clusters)
+	c.Said = fmt.Sprintf("%d of %d clusters cut off for %s, and back: lost %.0f", len(clusters)/2, len(clusters), wait, c.Figures["lost"])
+}
+
+// removerCut cuts off the one cluster that may remove others, which all live. Then one dies, so that the remover is seen to be one.
+func removerCut(s *stand, c *cell, sz size) {
+	o := clusterOptions{Key: s.server.Operator(), Heartbeat: 2, Poll: "500ms"}
+	clusters := s.startAll(5, o)
+	o.Removal = true
+	remover := s.cluster(name(5), o)
+	remover.write()
+	remover.start()
+	all := append(slices.Clone(clusters), remover)
+	s.together(c, "before", all, removalRecords)
+	for range 2 {
+		remover.relay.behave(faults{Cut: true})
+		s.stays(c, "the remover is cut off", 20*time.Second, all)
+		remover.relay.behave(faults{})
+		s.stays(c, "the remover is back", 8*time.Second, all)
+	}
+	clusters[0].process.Kill()
+	took, lost, left := s.zoneIs(patience, all[1:]...)
+	c.wrong("one died", lost, left)
+	c.figure("removed after, seconds", took.Seconds())
+	c.Said = fmt.Sprintf("the remover cut off twice for 20 s: lost %.0f; one that died removed after %s", c.Figures["lost"], seconds(took))
+}
