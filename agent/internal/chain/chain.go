@@ -102,7 +102,7 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 		}
 	}
 	if cfg.FastPath {
-		if c.hits, err = hitsOf(process.blocks, c.servers); err != nil {
+		if c.hits, err = hitsOf(process.blocks, c.servers, cfg.Shared); err != nil {
 			return nil, err
 		}
 		if err := b.tellSlow(cfg); err != nil {

@@ -65,7 +65,7 @@ type Config struct {
 	Misses int
 	// BufferSize bounds UDP answers, TC above. 1232
 	BufferSize uint16
-	// FastPath answers before CoreDNS what the cache has; see Chain.Hits.
+	// FastPath answers before CoreDNS what the cache or the edge's zones have; see Chain.Hits.
 	FastPath bool
 	Queries  Queries
 
@@ -81,7 +81,7 @@ type Config struct {
 	// addresses that it binds (by number, or all by this name); those without a bind, at all of them. Misses by forward are bounded
 	// in time. "": blocks say nothing of addresses.
 	Binds string
-	// Shared serves the edge's zones and nothing else; of the other fields only addresses, port and buffer size count then.
+	// Shared serves the edge's zones and nothing else; of the other fields only addresses, port, buffer size and fast path count then.
 	Shared bool
 	// InstanceID is what the prober is answered; empty: no answer.
 	InstanceID string

@@ -16,13 +16,16 @@ import (
 	"github.com/neardns/neardns/agent/internal/query"
 )
 
-// hits answers at one address, before CoreDNS, what the cache has. It leads a question by the same zones and the same plugins as
-// CoreDNS would, and leaves it to CoreDNS wherever a plugin wants to see a message.
-type hits struct{ zones hit.Zones[hit.Handler] } // nil: that zone's are CoreDNS's
+// hits answers at one address, before CoreDNS, what the cache or the edge's zones have. It leads a question by the same zones and the
+// same plugins as CoreDNS would, and leaves it to CoreDNS wherever a plugin wants to see a message.
+type hits struct {
+	zones   hit.Zones[hit.Handler] // nil: that zone's are CoreDNS's
+	options bool                   // the plugins look at EDNS options
+}
 
 // Answer implements hit.Handler.
 func (h *hits) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
-	if !q.Read() {
+	if plain := q.ReadOptions(); !plain || len(q.Options) > 0 && !h.options {
 		return b, query.Miss, false
 	}
 	if in, _ := h.zones.Find(&q.Plain); in != nil {
@@ -48,12 +51,12 @@ type served struct {
 // passer is a plugin that can do its part of a hit without a message.
 type passer interface {
 	// Hit returns the plugin's part of the hits of one zone of its block, at one server, before next; nil: it has to see messages.
-	// next is nil for the cache.
+	// next is nil for the last one: the cache or the edge's zones.
 	Hit(server *dnsserver.Server, zone string, next hit.Handler) hit.Handler
 }
 
-// hitsOf finds who answers before the chain, at each address.
-func hitsOf(blocks map[int]served, servers map[netip.AddrPort]*dnsserver.Server) (map[netip.AddrPort]*hits, error) {
+// hitsOf finds who answers before the chain, at each address. options says that the plugins look at EDNS options.
+func hitsOf(blocks map[int]served, servers map[netip.AddrPort]*dnsserver.Server, options bool) (map[netip.AddrPort]*hits, error) {
 	out := map[netip.AddrPort]*hits{}
 	for _, b := range blocks {
 		if b.config.ViewName != "" || len(b.config.FilterFuncs) > 0 {
@@ -65,7 +68,7 @@ func hitsOf(blocks map[int]served, servers map[netip.AddrPort]*dnsserver.Server)
 				continue
 			}
 			if out[at] == nil {
-				out[at] = new(hits)
+				out[at] = &hits{options: options}
 			}
 			for _, zone := range b.zones {
 				if err := out[at].zones.Add(zone, passing(plugins, server, zone)); err != nil {
@@ -96,9 +99,10 @@ func pluginsOf(config *dnsserver.Config) []plugin.Handler {
 	return out
 }
 
-// passing joins the plugins' parts of a hit; nil where one of those that come before the cache, or the cache, has to see messages.
+// passing joins the plugins' parts of a hit; nil where one of those that come before the cache or the edge's zones, or these, have to
+// see messages.
 func passing(plugins []plugin.Handler, server *dnsserver.Server, zone string) hit.Handler {
-	last := slices.IndexFunc(plugins, func(p plugin.Handler) bool { return p.Name() == dirCache })
+	last := slices.IndexFunc(plugins, func(p plugin.Handler) bool { return p.Name() == dirCache || p.Name() == dirShared })
 	var next hit.Handler
 	for _, p := range slices.Backward(plugins[:last+1]) {
 		switch p := p.(type) {

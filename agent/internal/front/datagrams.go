@@ -160,13 +160,14 @@ func (d *datagrams) serveBatch(n int) {
 		d.question.Begun = time.Now()
 		for i := range n {
 			d.question.Wire, d.question.Client = d.datagram(i), d.in.from[i].client()
-			answer := d.p.before(c.first, d.answers[i][:0], &d.question)
-			if answer == nil {
+			answer, ok := d.p.before(c.first, d.answers[i][:0], &d.question)
+			if !ok {
 				left |= 1 << i
 				continue
 			}
-			d.answers[i] = answer
-			d.reply(i)
+			if d.answers[i] = answer; len(answer) > 0 {
+				d.reply(i)
+			}
 		}
 	}
 	c.leave()

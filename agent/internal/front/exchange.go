@@ -23,7 +23,8 @@ type Observer interface {
 // Answerer stands before the chain: it answers at once from what it knows, or leaves the question to the chain. It is called by the
 // goroutine that reads the socket, so it must never wait, and by several of them at the same time.
 type Answerer interface {
-	// Answer appends the answer's message to b. ok is false where the chain is to answer.
+	// Answer appends the answer's message to b. ok is false where the chain is to answer. A question over UDP that nothing is
+	// appended for gets no answer.
 	Answer(b []byte, q *hit.Question) (answer []byte, level query.Level, ok bool)
 }
 
@@ -69,13 +70,14 @@ func (s *serving) answer(o Observer, at netip.AddrPort, client netip.Addr, w dns
 	}
 }
 
-// before asks whoever stands before the chain. It returns b with the answer appended; nil where the chain is to answer.
-func (p *point) before(first Answerer, b []byte, q *hit.Question) (answer []byte) {
+// before asks whoever stands before the chain. It returns b with the answer appended, or as it is where there is none; ok is false where
+// the chain is to answer.
+func (p *point) before(first Answerer, b []byte, q *hit.Question) (answer []byte, ok bool) {
 	// One question must not end the process, and the chain has a recovery of its own.
 	defer func() {
 		if r := recover(); r != nil {
 			p.log.Error("a hit was left to the chain", "panic", r, "stack", string(debug.Stack()))
-			answer = nil
+			answer, ok = nil, false
 		}
 	}()
 	q.Who = nil
@@ -84,11 +86,16 @@ func (p *point) before(first Answerer, b []byte, q *hit.Question) (answer []byte
 	}
 	head := len(b)
 	b, level, ok := first.Answer(b, q)
-	if size := len(b) - head; !ok || size < headerSize || size > dns.MaxMsgSize {
-		return nil
+	size, code := len(b)-head, 0
+	silent := size == 0 && !q.TCP
+	if !ok || !silent && (size < headerSize || size > dns.MaxMsgSize) {
+		return nil, false
+	}
+	if !silent {
+		code = rcode(b[head:])
 	}
 	if p.observer != nil {
-		p.observer.Answered(query.Answer{Client: q.Client, Who: q.Who, Rcode: rcode(b[head:]), Size: len(b) - head, Level: level})
+		p.observer.Answered(query.Answer{Client: q.Client, Who: q.Who, Rcode: code, Size: size, Level: level})
 	}
-	return b
+	return b, true
 }

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"net"
@@ -219,6 +220,41 @@ func TestFirst(t *testing.T) {
 		first.mu.Unlock()
 	}
 	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
+}
+
+// TestFirstSaysNothing: a question over UDP that whoever stands before the chain takes without an answer gets none, not the chain's
+// either, and is told of once; over TCP, where a client would wait for its turn, the chain answers.
+func TestFirstSaysNothing(t *testing.T) {
+	w, mute := new(watcher), mute{}
+	_, cfg := serve(t, w, &handler{do: answer, first: mute})
+	conn, err := dns.DialTimeout("udp", addressOf(cfg), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	for _, name := range []string{"mute.", "known."} {
+		if err := conn.WriteMsg(question(name, dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m, err := conn.ReadMsg(); err != nil || m.Question[0].Name != "known." {
+		t.Errorf("%v, %v", m, err)
+	}
+	told := w.take(t, 2)
+	if len(told) != 2 || told[0].Size*told[1].Size != 0 || told[0].Size+told[1].Size == 0 {
+		t.Errorf("told %+v", told)
+	}
+	if m := ask(t, "tcp", addressOf(cfg), question("mute.", dns.TypeA)); len(m.Answer) != 1 {
+		t.Errorf("over TCP: %v", m)
+	}
+}
+
+// mute takes questions for one name and says nothing.
+type mute struct{}
+
+func (mute) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
+	return b, query.Miss, bytes.Contains(q.Wire, []byte("mute"))
 }
 
 // TestFirstDrains: a connection that only whoever stands before the chain answers ends with its server, and right after an answer.

@@ -335,12 +335,13 @@ func (s *stream) next(timeout time.Duration) ([]byte, error) {
 func (r *reader) first(s *stream, m []byte) (done bool, err error) {
 	c := r.p.enter()
 	var answer []byte
+	ok := false
 	if c.first != nil {
 		r.question.Wire, r.question.Client, r.question.TCP, r.question.Begun = m, s.source, true, time.Now()
-		answer = r.p.before(c.first, append(r.answer[:0], 0, 0), &r.question)
+		answer, ok = r.p.before(c.first, append(r.answer[:0], 0, 0), &r.question)
 	}
 	c.leave()
-	if answer == nil {
+	if !ok {
 		return false, nil
 	}
 	binary.BigEndian.PutUint16(answer, uint16(len(answer)-2))

@@ -19,7 +19,8 @@ import (
 // Handler answers a plain question at once from what is kept, or leaves it to the chain. It is called by the goroutine that reads the
 // socket, so it must never wait, and by several of them at the same time. What it counts it counts only where it answers.
 type Handler interface {
-	// Answer appends the answer's message to b. ok is false where the chain is to answer; b is then of no use.
+	// Answer appends the answer's message to b. ok is false where the chain is to answer; b is then of no use. A question over UDP that
+	// nothing is appended for gets no answer.
 	Answer(b []byte, q *Question) (answer []byte, level query.Level, ok bool)
 }
 
@@ -46,6 +47,8 @@ type Plain struct {
 	EDNS   bool
 	Size   uint16 // of UDP answers, as the client's OPT has it
 	Flags  byte   // the first byte of the OPT's flags, DO among them
+	// Options are the OPT's, as ReadOptions leaves them: part of Wire, and not looked at.
+	Options []byte
 
 	labels [4]uint64 // where labels begin in Asked, one bit each
 }
@@ -74,7 +77,10 @@ const (
 // Read reads Wire into Plain. It returns false where the question is not plain, and Plain then says nothing. Plain is a QUERY with one
 // question of class IN for a name of letters, digits, hyphens and underscores, and behind it at most an OPT of version 0 without
 // options; no other bit, record or byte.
-func (q *Question) Read() bool {
+func (q *Question) Read() bool { return q.ReadOptions() && len(q.Options) == 0 }
+
+// ReadOptions is Read for a handler that looks at options itself: the OPT may have any.
+func (q *Question) ReadOptions() bool {
 	m := q.Wire
 	if len(m) < headerSize+5 || m[2]&others3 != 0 || m[3]&others4 != 0 ||
 		binary.BigEndian.Uint32(m[4:]) != 1<<16 || binary.BigEndian.Uint16(m[8:]) != 0 || m[10] != 0 || m[11] > 1 {
@@ -95,12 +101,12 @@ func (q *Question) Read() bool {
 	end += 4
 	q.Asked = m[headerSize:end]
 	q.RD, q.CD = m[2]&bitRD != 0, m[3]&bitCD != 0
-	q.EDNS, q.DO, q.Size, q.Flags = m[11] == 1, false, 0, 0
+	q.EDNS, q.DO, q.Size, q.Flags, q.Options = m[11] == 1, false, 0, 0, nil
 	if rest := m[end:]; !q.EDNS {
 		ok = len(rest) == 0
-	} else if ok = len(rest) == optSize && rest[0] == 0 && binary.BigEndian.Uint16(rest[1:]) == typeOPT && binary.BigEndian.Uint16(rest[5:]) == 0 &&
-		binary.BigEndian.Uint16(rest[9:]) == 0; ok {
-		q.Size, q.Flags = binary.BigEndian.Uint16(rest[3:]), rest[7]
+	} else if ok = len(rest) >= optSize && rest[0] == 0 && binary.BigEndian.Uint16(rest[1:]) == typeOPT && binary.BigEndian.Uint16(rest[5:]) == 0 &&
+		int(binary.BigEndian.Uint16(rest[9:])) == len(rest)-optSize; ok {
+		q.Size, q.Flags, q.Options = binary.BigEndian.Uint16(rest[3:]), rest[7], rest[optSize:]
 		q.DO = q.Flags&bitDO != 0
 	}
 	q.AD = q.DO || m[3]&bitAD != 0

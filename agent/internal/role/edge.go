@@ -86,7 +86,7 @@ func Edge(ctx context.Context, e Env, path string) error {
 	}
 
 	s := server.New(log, nil, chain.Plugin{Name: shared.Name, Setup: plugin.Setup}, chain.Plugin{Name: "metrics", Setup: metrics.Setup})
-	if err := s.Start(ctx, server.Config{Config: chain.Config{Addresses: conf.Addresses, Port: conf.Port, Shared: true, Misses: inWork},
+	if err := s.Start(ctx, server.Config{Config: chain.Config{Addresses: conf.Addresses, Port: conf.Port, Shared: true, FastPath: true, Misses: inWork},
 		Connections: conf.Limits.TCPConnections}); err != nil {
 		return err
 	}

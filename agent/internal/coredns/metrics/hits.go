@@ -39,8 +39,11 @@ func (h *hits) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
 		s = h.metrics.series.Get(h.key, newSeries)
 		h.series.Store(s)
 	}
-	message := b[before:]
+	message, code := b[before:], 0
+	if len(message) > 0 { // else there is none, and ServeDNS counts that so
+		code = int(message[3] & 0xf)
+	}
 	s.report(&question{start: q.Begun, size: len(q.Wire), qtype: q.Type, do: q.DO, tcp: q.TCP, v6: !q.Client.Is4()},
-		&answer{rcode: int(message[3] & 0xf), size: len(message), plugin: h.writer})
+		&answer{rcode: code, size: len(message), plugin: h.writer})
 	return b, level, true
 }

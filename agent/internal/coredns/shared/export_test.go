@@ -31,4 +31,11 @@ func Compile(origin string, records []dns.RR, watch Watch) (*Zone, error) {
 }
 
 // Set has a zone answered.
-func (s *Server) Set(z *Zone) { s.set(z) }
+func (s *Server) Set(z *Zone) {
+	if err := s.set(z); err != nil {
+		panic(err)
+	}
+}
+
+// SetDraw has choices made by another source of chance.
+func (s *Server) SetDraw(draw func() uint64) { s.draw = draw }

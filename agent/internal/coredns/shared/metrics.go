@@ -47,7 +47,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	c.counts.all.Collect(ch)
-	for origin, z := range *c.zones.Load() {
+	for origin, z := range c.zones.Load().by {
 		ch <- prometheus.MustNewConstMetric(ignoredDesc(), prometheus.GaugeValue, float64(z.ignored), origin)
 	}
 }

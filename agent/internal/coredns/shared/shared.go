@@ -10,7 +10,7 @@ package shared
 
 import (
 	"context"
-	"maps"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -27,6 +27,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/choice"
 	"github.com/neardns/neardns/agent/internal/geo"
+	"github.com/neardns/neardns/agent/internal/hit"
 	"github.com/neardns/neardns/agent/internal/places"
 )
 
@@ -46,17 +47,24 @@ type Server struct {
 	o       Options
 	limit   *limiter
 	locator atomic.Pointer[geo.Locator]
-	zones   atomic.Pointer[map[string]*Zone] // by origin
+	zones   atomic.Pointer[zones]
 	counts  *counts
+	draw    func() uint64 // uniform over all of its values
 
 	mu sync.Mutex // guards changes of zones
 }
 
+// zones are the zones that are answered. Nobody changes them.
+type zones struct {
+	by    map[string]*Zone // by origin
+	plain hit.Zones[*Zone] // the same, for plain questions
+}
+
 // New makes a server without zones, that knows no place.
 func New(o Options) *Server {
-	s := &Server{o: o, limit: newLimiter(o.Rate), counts: newCounts()}
+	s := &Server{o: o, limit: newLimiter(o.Rate), counts: newCounts(), draw: rand.Uint64} //nolint:gosec // nobody gains by guessing it
 	s.SetLocator(new(geo.Locator))
-	s.zones.Store(&map[string]*Zone{})
+	s.zones.Store(new(zones))
 	return s
 }
 
@@ -69,19 +77,29 @@ func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error 
 	return func(records []dns.RR) error {
 		z, err := compile(origin, records, watch)
 		if err == nil {
-			s.set(z)
+			err = s.set(z)
 		}
 		return err
 	}
 }
 
 // set has a zone answered.
-func (s *Server) set(z *Zone) {
+func (s *Server) set(z *Zone) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := maps.Clone(*s.zones.Load())
-	next[z.origin] = z
-	s.zones.Store(&next)
+	next := &zones{by: map[string]*Zone{z.origin: z}}
+	for origin, other := range s.zones.Load().by {
+		if origin != z.origin {
+			next.by[origin] = other
+		}
+	}
+	for origin, one := range next.by {
+		if err := next.plain.Add(origin, one); err != nil {
+			return fmt.Errorf("zone %s: %w", origin, err)
+		}
+	}
+	s.zones.Store(next)
+	return nil
 }
 
 // Setup is the directive's set-up function.
@@ -100,7 +118,7 @@ func (s *Server) Name() string { return Name }
 
 // zone finds the zone that a canonical name is in; nil for none.
 func (s *Server) zone(name string) *Zone {
-	zones := *s.zones.Load()
+	zones := s.zones.Load().by
 	for off, end := 0, false; !end; off, end = dns.NextLabel(name, off) {
 		if z := zones[name[off:]]; z != nil {
 			return z
@@ -160,21 +178,35 @@ func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (
 
 // choose answers for a host; without a record where nobody has what is asked for. bits is the answer's scope.
 func (s *Server) choose(h *host, family int, c client) (answers []dns.RR, bits int) {
-	draw := rand.Uint64() //nolint:gosec // nobody gains by guessing it
-	if h.simple {
-		if i, _ := h.choose(family, nil, draw); i >= 0 {
-			s.counts.simple.Inc()
-			return h.records(nil, i, family, draw), 0
-		}
-		return nil, 0
-	}
-	place, bits := s.locator.Load().Locate(c.address)
-	i, why := h.choose(family, place, draw)
+	i, bits, draw := s.pick(h, family, c.address)
 	if i < 0 {
 		return nil, bits
 	}
-	s.counts.chosen[why].Inc()
-	return h.records(nil, i, family, draw), bits
+	if alias := h.answers[i].alias; alias != nil {
+		return []dns.RR{alias}, bits
+	}
+	for _, a := range h.addresses(nil, i, family, draw) {
+		answers = append(answers, a.rr)
+	}
+	return answers, bits
+}
+
+// pick picks a host's cluster for a client's address, and counts why; -1 where nobody has what is asked for. draw is where an answer
+// begins.
+func (s *Server) pick(h *host, family int, from netip.Addr) (i, bits int, draw uint64) {
+	draw = s.draw()
+	if h.simple {
+		if i, _ = h.choose(family, nil, draw); i >= 0 {
+			s.counts.simple.Inc()
+		}
+		return i, 0, draw
+	}
+	place, bits := s.locator.Load().Locate(from)
+	i, why := h.choose(family, place, draw)
+	if i >= 0 {
+		s.counts.chosen[why].Inc()
+	}
+	return i, bits, draw
 }
 
 // plain answers as a plain server does, and at the end of an alias or behind a wildcard for the host that is there.

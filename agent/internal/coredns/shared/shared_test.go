@@ -106,45 +106,9 @@ text 60 IN TXT "text"
 // zone holds for the host, of a host that a plain server answers for; and all else is what a plain server says.
 func TestSubset(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 11))
-	pick := func(from ...string) string { return from[rng.IntN(len(from))] }
 	var asked, narrowed int
 	for round := range 300 {
-		hosts := []string{origin, "a." + origin, "b.a." + origin, "*.a." + origin, "*." + origin, "c.child." + origin, "e." + origin}
-		strategies, aliased := map[string]zone.Strategy{}, map[string]bool{}
-		for _, h := range hosts {
-			strategies[h] = []zone.Strategy{zone.Simple, zone.LoadBalanced, zone.LoadBalanced}[rng.IntN(3)]
-		}
-		var ps []zone.Publication
-		for range rng.IntN(12) {
-			p := zone.Publication{Host: hosts[rng.IntN(len(hosts))], Weight: uint32(rng.IntN(3)), Health: &zone.Health{Protocol: zone.TCP, Port: 443}}
-			p.Strategy = strategies[p.Host]
-			for range 1 + rng.IntN(3) {
-				p.Addresses = append(p.Addresses, addresses(pick("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "2001:db8::1", "2001:db8::2"))...)
-			}
-			if p.Strategy == zone.LoadBalanced {
-				p.Geo, p.DefaultGeo = pick("", "ie", "de", "geo-eu", "us-ca"), false
-				p.DefaultGeo = p.Geo != "" && rng.IntN(4) == 0
-				if rng.IntN(6) == 0 {
-					p.Addresses, p.Target, aliased[p.Host] = nil, "lb.cloud.example.", true
-				}
-			}
-			ps = append(ps, p)
-		}
-		records := published(ps...)
-		// A peer's text, or half of a write: records come and go beside their bookkeeping.
-		for range rng.IntN(6) {
-			if len(records) > 0 {
-				at := rng.IntN(len(records))
-				records = slices.Delete(records, at, at+1)
-			}
-		}
-		records = append(records, base(t)...)
-		for _, line := range []string{"child 60 IN NS ns.child\nns.child 60 IN A 198.51.100.1\n", "x 60 IN CNAME a\n", "y 60 IN CNAME e\n",
-			"f.a 60 IN A 198.51.100.7\n", "e 60 IN A 198.51.100.9\n"} {
-			if rng.IntN(2) == 0 {
-				records = append(records, rrs(t, line)...)
-			}
-		}
+		records := append(randomZone(t, rng), base(t)...)
 		state, err := zone.Parse(origin, records)
 		if err != nil {
 			t.Fatal(err)
@@ -162,7 +126,7 @@ func TestSubset(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, name := range append(hosts, "x."+origin, "y."+origin, "klb.a."+origin, "q.klb.a."+origin, "q.a."+origin, "q.q.a."+origin, "q."+origin, "f.a."+origin, "q.child."+origin, "q.e."+origin) {
+		for _, name := range append(randomHosts(), "x."+origin, "y."+origin, "klb.a."+origin, "q.klb.a."+origin, "q.a."+origin, "q.q.a."+origin, "q."+origin, "f.a."+origin, "q.child."+origin, "q.e."+origin) {
 			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeNS} {
 				for _, from := range []string{"10.1.0.1", "10.2.0.1", "10.3.0.1", "10.9.0.1"} {
 					q := question(name, qtype)
@@ -195,6 +159,53 @@ func TestSubset(t *testing.T) {
 	if asked < 50_000 || narrowed < 1_000 {
 		t.Errorf("%d questions, %d of them answered with less than a plain server: the test shows little", asked, narrowed)
 	}
+}
+
+// randomHosts are the hosts of a random zone.
+func randomHosts() []string {
+	return []string{origin, "a." + origin, "b.a." + origin, "*.a." + origin, "*." + origin, "c.child." + origin, "e." + origin}
+}
+
+// randomZone is what clusters publish by chance, without the zone's own records, and with some of it missing or beside other records.
+func randomZone(t testing.TB, rng *rand.Rand) []dns.RR {
+	t.Helper()
+	pick := func(from ...string) string { return from[rng.IntN(len(from))] }
+	hosts := randomHosts()
+	strategies, aliased := map[string]zone.Strategy{}, map[string]bool{}
+	for _, h := range hosts {
+		strategies[h] = []zone.Strategy{zone.Simple, zone.LoadBalanced, zone.LoadBalanced}[rng.IntN(3)]
+	}
+	var ps []zone.Publication
+	for range rng.IntN(12) {
+		p := zone.Publication{Host: hosts[rng.IntN(len(hosts))], Weight: uint32(rng.IntN(3)), Health: &zone.Health{Protocol: zone.TCP, Port: 443}}
+		p.Strategy = strategies[p.Host]
+		for range 1 + rng.IntN(3) {
+			p.Addresses = append(p.Addresses, addresses(pick("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "2001:db8::1", "2001:db8::2"))...)
+		}
+		if p.Strategy == zone.LoadBalanced {
+			p.Geo, p.DefaultGeo = pick("", "ie", "de", "geo-eu", "us-ca"), false
+			p.DefaultGeo = p.Geo != "" && rng.IntN(4) == 0
+			if rng.IntN(6) == 0 {
+				p.Addresses, p.Target, aliased[p.Host] = nil, "lb.cloud.example.", true
+			}
+		}
+		ps = append(ps, p)
+	}
+	records := published(ps...)
+	// A peer's text, or half of a write: records come and go beside their bookkeeping.
+	for range rng.IntN(6) {
+		if len(records) > 0 {
+			at := rng.IntN(len(records))
+			records = slices.Delete(records, at, at+1)
+		}
+	}
+	for _, line := range []string{"child 60 IN NS ns.child\nns.child 60 IN A 198.51.100.1\n", "x 60 IN CNAME a\n", "y 60 IN CNAME e\n",
+		"f.a 60 IN A 198.51.100.7\n", "e 60 IN A 198.51.100.9\n"} {
+		if rng.IntN(2) == 0 {
+			records = append(records, rrs(t, line)...)
+		}
+	}
+	return records
 }
 
 // sick is a Watch by which targets are sick by chance.

@@ -17,10 +17,10 @@ type client struct {
 // clientOf reads a question's client: the network in its EDNS client subnet where a listed resolver sends it, else the sender. bad says
 // that the option is malformed, which is answered FORMERR (RFC 7871, section 7.1.2). An option of anybody else is passed over, and the
 // answer has none: it would let everybody choose his place, and fill resolvers' caches.
-func clientOf(sender netip.Addr, r *dns.Msg, listed []netip.Prefix) (c client, bad bool) {
+func clientOf(sender netip.Addr, r *dns.Msg, resolvers []netip.Prefix) (c client, bad bool) {
 	c.address = sender
 	opt := r.IsEdns0()
-	if opt == nil || len(opt.Option) == 0 || !slices.ContainsFunc(listed, func(p netip.Prefix) bool { return p.Contains(sender) }) {
+	if opt == nil || len(opt.Option) == 0 || !listed(resolvers, sender) {
 		return c, false
 	}
 	for _, o := range opt.Option {
@@ -62,6 +62,11 @@ func clientOf(sender netip.Addr, r *dns.Msg, listed []netip.Prefix) (c client, b
 		c.address = a
 	}
 	return c, false
+}
+
+// listed reports whether a sender's client subnets count.
+func listed(resolvers []netip.Prefix, sender netip.Addr) bool {
+	return slices.ContainsFunc(resolvers, func(p netip.Prefix) bool { return p.Contains(sender) })
 }
 
 // option is the answer's, of an answer that bits of the client's address decided. Where the client gave none of its address the answer

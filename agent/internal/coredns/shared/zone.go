@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"net"
@@ -24,6 +25,7 @@ type Zone struct {
 	origin string
 	plain  *file.Zone
 	hosts  map[string]*host // by canonical name; "*.x." for a wildcard
+	byWire map[string]*plainHost
 	soa    *dns.SOA
 	// ignored is how many foreign or broken TXT records its bookkeeping has.
 	ignored int
@@ -44,6 +46,7 @@ type answer struct {
 
 type address struct {
 	rr     dns.RR
+	wire   []byte // the same, with a pointer to the question's name
 	target Target // nil: nothing is known of it, and it is taken to be well
 }
 
@@ -107,6 +110,9 @@ func compile(origin string, rrs []dns.RR, watch Watch) (*Zone, error) {
 		if made := z.host(h, watched); made != nil {
 			z.hosts[name] = made
 		}
+	}
+	if z.byWire, err = z.plainHosts(); err != nil {
+		return nil, fmt.Errorf("zone %s: %w", z.origin, err)
 	}
 	return z, nil
 }
@@ -187,10 +193,20 @@ func (a *answer) add(h *zone.Host, ip netip.Addr, t Target) {
 	}
 	at := slices.IndexFunc(a.addresses[i], func(o address) bool { return addressOf(o.rr) == ip })
 	if at < 0 {
-		a.addresses[i] = append(a.addresses[i], address{rr, t})
+		a.addresses[i] = append(a.addresses[i], address{rr, wireOf(ip, header), t})
 	} else if a.addresses[i][at].target == nil {
 		a.addresses[i][at].target = t
 	}
+}
+
+// wireOf is an address's record in an answer to a question for its name (RFC 1035, sections 3.2.1 and 4.1.4).
+func wireOf(ip netip.Addr, h dns.RR_Header) []byte {
+	b := []byte{0xc0, headerSize}
+	b = binary.BigEndian.AppendUint16(b, h.Rrtype)
+	b = binary.BigEndian.AppendUint16(b, h.Class)
+	b = binary.BigEndian.AppendUint32(b, h.Ttl)
+	b = binary.BigEndian.AppendUint16(b, uint16(ip.BitLen()/8))
+	return append(b, ip.AsSlice()...)
 }
 
 // found is what a plain server says.
@@ -203,7 +219,12 @@ type found struct {
 func (z *Zone) lookup(name string, qtype uint16) found {
 	m := new(dns.Msg)
 	m.Question = []dns.Question{{Name: name, Qtype: qtype, Qclass: dns.ClassINET}}
-	return z.find(request.Request{W: nobody{}, Req: m, Zone: z.origin}, name)
+	return z.find(requestOf(z, m), name)
+}
+
+// requestOf is a question of the zone's own as CoreDNS has it.
+func requestOf(z *Zone, m *dns.Msg) request.Request {
+	return request.Request{W: nobody{}, Req: m, Zone: z.origin}
 }
 
 func (z *Zone) find(r request.Request, name string) (f found) {
@@ -263,22 +284,18 @@ func (h *host) choose(family int, place []string, draw uint64) (int, choice.Reas
 	return choice.Of(h.candidates, place, func(i int) choice.State { return h.state(i, family) }, draw)
 }
 
-// records appends the chosen cluster's records: the well ones where there are any, beginning anywhere.
-func (h *host) records(to []dns.RR, i, family int, draw uint64) []dns.RR {
-	a := &h.answers[i]
-	if a.alias != nil {
-		return append(to, a.alias)
-	}
-	list, well := a.addresses[family], h.state(i, family) == choice.Well
+// addresses appends the chosen cluster's addresses: the well ones where there are any, beginning anywhere.
+func (h *host) addresses(to []*address, i, family int, draw uint64) []*address {
+	list, well := h.answers[i].addresses[family], h.state(i, family) == choice.Well
 	for n := range list {
 		one := &list[(n+int(draw%uint64(len(list))))%len(list)]
 		if !well || one.well() {
-			to = append(to, one.rr)
+			to = append(to, one)
 		}
 	}
 	if len(to) == 0 { // they fell ill since
-		for _, one := range list {
-			to = append(to, one.rr)
+		for n := range list {
+			to = append(to, &list[n])
 		}
 	}
 	return to
