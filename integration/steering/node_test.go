@@ -51,6 +51,7 @@ type setup struct {
 	backend   string          // of the agent's rules; "" is nftables
 	searches  []string        // of pods; none: their namespace's domain
 	addresses int             // how many pods may have; 0: as many as the pod range has
+	plugin    object          // further keys of the plugin's entry
 	adopt     bool            // pods that ran before the agent are steered, too
 }
 

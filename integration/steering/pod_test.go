@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"strings"
@@ -69,6 +70,7 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 		if n.setup.backend != "" {
 			plugin["backend"] = n.setup.backend
 		}
+		maps.Copy(plugin, n.setup.plugin)
 		plugins = append(plugins, plugin)
 	}
 	text, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}, "", "  ")

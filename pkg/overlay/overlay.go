@@ -233,7 +233,7 @@ func (l Level) isZero() bool {
 
 // says tells whether an overlay has anything in it.
 func says(o resolvconf.Overlay) bool {
-	return o.Policy != "" || len(o.Nameservers)+len(o.Searches)+len(o.Options) > 0
+	return o.Policy != "" || len(o.Nameservers)+len(o.Searches)+len(o.Options)+len(o.Instead) > 0
 }
 
 // Completion tells whether the agent may complete searches for the pods of a namespace that say nothing about it themselves.

@@ -94,7 +94,7 @@ func ptr(r Rules) *Rules { return &r }
 
 var (
 	node = resolvconf.Node{Host: &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}, Searches: []string{"corp.example"}},
-		ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local"}
+		ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local", Locals: map[string]string{"10.96.0.10": "169.254.20.10"}}
 	own = settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5")
 )
 
@@ -138,6 +138,11 @@ func TestPrecedence(t *testing.T) {
 		"none but such": {`{}`, "shop", `{"policy": "None", "nameservers": ["::"]}`, own, "none",
 			"nameserver :: of annotation neardns.io/dns-params: it is nobody's address: write 127.0.0.1 or ::1 for a resolver in the pod\n" +
 				"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
+		"the node's own address for all": {`{"nameservers": ["local"]}`, "shop", "options: [\"ndots:1\"]\n",
+			settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), "none", ""},
+		"for a namespace":   {`{"namespaces": {"shop": {"nameservers": "local"}}}`, "shop", "", settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), "none", ""},
+		"for a pod":         {`{}`, "shop", "nameservers: local\n", settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), "none", ""},
+		"for all but a pod": {`{"nameservers": ["local"]}`, "shop", "policy: ClusterFirst\n", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local corp.example", "ndots:5"), "none", ""},
 		"too long and cut": {`{"limits": "glibc-legacy"}`, "shop", `{"searches": ["a", "b", "c", "d"]}`,
 			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local a b c", "ndots:5"), "none", ""},
 	} {

@@ -139,6 +139,11 @@ func truth(value string) (bool, error) {
 // Wants tells whether the pod's settings are to be changed at all.
 func (w Wish) Wants() bool { return len(w.layers) > 0 }
 
+// NamesLocal tells whether a level wants the node's local address in the place of the cluster DNS address.
+func (w Wish) NamesLocal() bool {
+	return slices.ContainsFunc(w.layers, func(l layer) bool { return l.overlay.NamesLocal() })
+}
+
 // NeedsNode tells whether Lay has to know the node's own resolv.conf.
 func (w Wish) NeedsNode() bool {
 	for _, l := range w.layers {
@@ -162,6 +167,9 @@ func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own res
 			continue
 		}
 		next := l.overlay.Spell(node, namespace)
+		if !says(next) {
+			continue // local, and no local address can be had: the caller knows why
+		}
 		if all != nil {
 			next = next.Over(*all)
 		}

@@ -54,6 +54,9 @@ type Decision struct {
 	Unanswered []string `json:"unanswered,omitempty"`
 	// Untried: the pod ran already, and nobody has asked from its netns yet. Such a redirect is pending until that was answered.
 	Untried bool `json:"untried,omitempty"`
+	// Local is the node's local address that the pod names as nameserver, and that answers for this cluster DNS address. The host's rules
+	// serve and give back such questions, whatever the state.
+	Local netip.Addr `json:"local,omitzero"`
 }
 
 // File is one pod attachment as the plugin saw it. ContainerID and IfName are its key.
@@ -109,6 +112,17 @@ func (f File) In(s State) []steer.Redirect {
 		}
 	}
 	slices.SortFunc(out, func(a, b steer.Redirect) int { return a.ClusterDNS.Compare(b.ClusterDNS) })
+	return out
+}
+
+// Locals are the local addresses that the pod names.
+func (f File) Locals() []steer.Local {
+	var out []steer.Local
+	for _, d := range f.Decisions {
+		if d.Local.IsValid() {
+			out = append(out, steer.Local{Address: d.Local, ClusterDNS: d.Redirect.ClusterDNS})
+		}
+	}
 	return out
 }
 

@@ -18,7 +18,7 @@ import (
 //	 "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}
 //
 // Every key may be left out. "search" is another name of "searches"; a value may be an integer, an option also the word of a
-// resolv.conf ("ndots:2").
+// resolv.conf ("ndots:2"). A nameserver may be the word Local, which needs no list where it is the only one.
 func DecodeOverlay(field string, data []byte) (*Overlay, error) {
 	v, err := strict.JSON("", field, data)
 	if err != nil {
@@ -109,7 +109,13 @@ func (d *decoder) members(members []strict.Member) Overlay {
 }
 
 func (d *decoder) nameservers(v strict.Value) []string {
+	if v.Kind == strict.String && v.Text == Local { // the one word that stands by itself
+		return []string{Local}
+	}
 	return d.Texts(v, func(item strict.Value, text string) string {
+		if text == Local {
+			return text
+		}
 		a, err := netip.ParseAddr(text)
 		if err != nil || a.Zone() != "" {
 			d.Fault(item, "%s is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10", strict.Quote(text))

@@ -18,7 +18,7 @@ func TestDecodeOverlay(t *testing.T) {
 		"all of it": {
 			text: `{"policy": "Custom", "nameservers": ["10.96.0.10", "FD00:0::A"], "searches": ["svc.cluster.local", "."],
 				"options": [{"name": "ndots", "value": "2"}, {"value": 3, "name": "timeout"}, {"name": "edns0"}]}`,
-			want: Overlay{None, settings("10.96.0.10 fd00::a", "svc.cluster.local .", "ndots:2 timeout:3 edns0")},
+			want: Overlay{Policy: None, Settings: settings("10.96.0.10 fd00::a", "svc.cluster.local .", "ndots:2 timeout:3 edns0")},
 		},
 		"options as words":             {text: `{"options": ["ndots:2", "edns0", "rotate:", {"name": "timeout", "value": 1}]}`, want: Overlay{Settings: settings("", "", "ndots:2 edns0 rotate timeout:1")}},
 		"search":                       {text: `{"search": ["a", "_tcp.B.example."]}`, want: Overlay{Settings: settings("", "a _tcp.B.example", "")}},
@@ -147,7 +147,7 @@ func TestReadme(t *testing.T) {
 		t.Fatal("README.md shows none")
 	}
 	got, err := DecodeOverlay("dns", []byte(block))
-	if want := (Overlay{None, settings("10.96.0.10", "svc.cluster.local", "ndots:2 edns0")}); err != nil || !cmp.Equal(want, *got) {
+	if want := (Overlay{Policy: None, Settings: settings("10.96.0.10", "svc.cluster.local", "ndots:2 edns0")}); err != nil || !cmp.Equal(want, *got) {
 		t.Errorf("%v, %v", got, err)
 	}
 }

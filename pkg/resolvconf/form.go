@@ -17,6 +17,8 @@ type Node struct {
 	ClusterDomain string       // "" for none: then a pod's search list is the node's
 	// Addresses are the node's own. They count only without Host: a pod then asks the loopback address of each one's family.
 	Addresses []netip.Addr
+	// Locals has, by cluster DNS address, the node's local address that may stand in its place, as Overlay.Instead has them.
+	Locals map[string]string
 }
 
 // Pod is what its specification says. A caller that knows only what a runtime was given (CNI's dns capability) passes
@@ -77,6 +79,7 @@ func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess
 		base, notes = form(node, Pod{Policy: o.Policy, HostNetwork: pod.HostNetwork, Namespace: pod.Namespace})
 	}
 	laid := base.merge(o.Settings)
+	laid.Nameservers = o.replace(laid.Nameservers)
 	if len(laid.Nameservers) == 0 && len(own.Nameservers) > 0 {
 		return Settings{}, nil, errors.New("nameservers: it leaves the pod without any: name one, or another policy")
 	}

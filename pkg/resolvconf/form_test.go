@@ -176,14 +176,14 @@ func TestOverlay(t *testing.T) {
 		"refused, and the pod beyond the limits itself": {pod: Pod{Config: ptr(settings("", "c d e", ""))}, overlay: Overlay{Settings: settings("", "f", "")}, limits: GlibcLegacy, excess: Refuse,
 			want:    settings("10.96.0.10 fd00::a", cluster+" c d e", "ndots:5"),
 			refused: `overlay dropped: 6 of 8 search domains are within the limits (6 domains, 256 characters in all, 253 each); beyond them: "e", "f"`, notes: []Code{BeyondLimits}},
-		"a policy says all": {pod: Pod{Config: ptr(settings("1.1.1.1", "c", "edns0"))}, overlay: Overlay{None, settings("9.9.9.9", "x", "ndots:1")}, want: settings("9.9.9.9", "x", "ndots:1")},
-		"the policy Default": {pod: Pod{Config: ptr(settings("1.1.1.1 2.2.2.2", "c", "edns0"))}, overlay: Overlay{Default, settings("", "", "ndots:2")},
+		"a policy says all": {pod: Pod{Config: ptr(settings("1.1.1.1", "c", "edns0"))}, overlay: Overlay{Policy: None, Settings: settings("9.9.9.9", "x", "ndots:1")}, want: settings("9.9.9.9", "x", "ndots:1")},
+		"the policy Default": {pod: Pod{Config: ptr(settings("1.1.1.1 2.2.2.2", "c", "edns0"))}, overlay: Overlay{Policy: Default, Settings: settings("", "", "ndots:2")},
 			want: settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:2 rotate timeout:2")},
 		"the policy ClusterFirst on the host": {pod: Pod{Policy: Default, HostNetwork: true}, overlay: Overlay{Policy: ClusterFirst}, want: settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:1 rotate timeout:2")},
 		"the policy ClusterFirst":             {pod: Pod{Policy: Default}, overlay: Overlay{Policy: ClusterFirst}},
-		"no nameserver left":                  {overlay: Overlay{None, settings("", "x", "")}, refused: "overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
+		"no nameserver left":                  {overlay: Overlay{Policy: None, Settings: settings("", "x", "")}, refused: "overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
 		"none before and none after":          {pod: Pod{Policy: None}, overlay: Overlay{Settings: settings("", "x", "ndots:1")}, want: settings("", "x", "ndots:1")},
-		"wrong": {overlay: Overlay{"none", settings("dns.example 10.0.0.1:53 fe80::1%eth0", "-a a..b", "ndots:ä :5")},
+		"wrong": {overlay: Overlay{Policy: "none", Settings: settings("dns.example 10.0.0.1:53 fe80::1%eth0", "-a a..b", "ndots:ä :5")},
 			refused: "overlay dropped: policy: policy \"none\" is not known: write one of Default, ClusterFirst, ClusterFirstWithHostNet, None\n" +
 				"nameservers[0]: \"dns.example\" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10\n" +
 				"nameservers[1]: \"10.0.0.1:53\" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10\n" +
@@ -307,7 +307,7 @@ func FuzzForm(f *testing.F) {
 		if flags&4 != 0 {
 			p.Config = ptr(settings(nameservers, searches, options))
 		}
-		o := Overlay{Policy(oPolicy), settings(oNameservers, oSearches, oOptions)}
+		o := Overlay{Policy: Policy(oPolicy), Settings: settings(oNameservers, oSearches, oOptions)}
 		limits, excess := Kubernetes.Limits(), Truncate
 		if flags&8 != 0 {
 			limits = GlibcLegacy.Limits()
@@ -357,19 +357,28 @@ func TestNdots(t *testing.T) {
 // Laying two overlays one after the other, and their stack at once, is the same, and so is one with its policy spelt out.
 func TestOverAndSpell(t *testing.T) {
 	host := settings("192.0.2.1", "corp.example", "timeout:3")
-	node := Node{Host: &host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local"}
+	node := Node{Host: &host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local",
+		Locals: map[string]string{"10.96.0.10": "169.254.20.10"}}
 	own := settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local", "ndots:5")
 	pod := func(s Settings) Pod { return Pod{Policy: None, Namespace: "shop", Config: &s} }
 	overlays := []Overlay{
 		{}, {Settings: settings("", "", "ndots:1 edns0")}, {Settings: settings("1.1.1.1", "a.example svc.cluster.local", "")},
-		{Policy: None, Settings: settings("9.9.9.9", "", "ndots:2")}, {Policy: Default}, {Policy: ClusterFirst, Settings: settings("", "z.example", "ndots:2")},
+		{Policy: None, Settings: settings("9.9.9.9", "", "ndots:2")}, {Settings: settings("local", "", "ndots:3")},
+		{Policy: ClusterFirst, Settings: settings("1.1.1.1 local", "", "")}, {Policy: Default}, {Policy: ClusterFirst, Settings: settings("", "z.example", "ndots:2")},
+	}
+	// The word itself is nobody's nameserver: it is laid as what it stands for.
+	form := func(pod Pod, o Overlay) Result {
+		if o.NamesLocal() {
+			o = o.Spell(node, pod.Namespace)
+		}
+		return Form(node, pod, &o, Limits{}, Truncate)
 	}
 	for i, below := range overlays {
-		first := Form(node, pod(own), &below, Limits{}, Truncate)
+		first := form(pod(own), below)
 		for j, above := range overlays {
-			want := Form(node, pod(first.Settings), &above, Limits{}, Truncate).Settings
-			both := above.Over(below)
-			if got := Form(node, pod(own), &both, Limits{}, Truncate).Settings; !reflect.DeepEqual(got, want) {
+			want := form(pod(first.Settings), above).Settings
+			// The word is spelt before anything is laid over it: only then it is known which nameservers it is about.
+			if got := form(pod(own), above.Over(below)).Settings; !above.NamesLocal() && !below.NamesLocal() && !reflect.DeepEqual(got, want) {
 				t.Errorf("%d over %d: %+v, want %+v", j, i, got, want)
 			}
 			spelt := above.Spell(node, "shop").Over(below.Spell(node, "shop"))
@@ -383,5 +392,44 @@ func TestOverAndSpell(t *testing.T) {
 	}
 	if bad := (Overlay{Policy: "Nonsense"}).Spell(node, "shop"); Form(Node{}, pod(own), &bad, Limits{}, Truncate).Refused == nil {
 		t.Error("an unknown policy is laid")
+	}
+}
+
+// TestLocal: the local address takes the place of the cluster DNS address, and nothing else changes.
+func TestLocal(t *testing.T) {
+	node := Node{ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "c.l",
+		Locals: map[string]string{"10.96.0.10": "169.254.20.10", "fd00:96::a": "fd00:90de:d95::a"}}
+	own := settings("9.9.9.9 10.96.0.10 fd00:0096:0::a", "a.example", "ndots:5")
+	for text, want := range map[string]Settings{
+		`{"nameservers": "local"}`:                                   settings("9.9.9.9 169.254.20.10 fd00:90de:d95::a", "a.example", "ndots:5"),
+		`{"nameservers": ["local"], "options": ["ndots:1"]}`:         settings("9.9.9.9 169.254.20.10 fd00:90de:d95::a", "a.example", "ndots:1"),
+		`{"nameservers": ["1.1.1.1", "local"]}`:                      settings("9.9.9.9 169.254.20.10 fd00:90de:d95::a", "a.example", "ndots:5"),
+		`{"policy": "ClusterFirst", "nameservers": "local"}`:         settings("169.254.20.10", "shop.svc.c.l svc.c.l c.l", "ndots:5"),
+		`{"policy": "None", "nameservers": ["local", "10.96.0.10"]}`: settings("169.254.20.10", "", ""),
+		`{"policy": "None", "nameservers": ["local", "192.0.2.1"]}`:  settings("169.254.20.10 192.0.2.1", "", ""),
+		`{"nameservers": ["10.96.0.10"]}`:                            own,
+	} {
+		o, err := DecodeOverlay("dns", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		spelt := o.Spell(node, "shop")
+		got := Form(Node{}, Pod{Policy: None, Config: &own}, &spelt, Limits{}, Truncate)
+		if got.Refused != nil || !cmp.Equal(want, got.Settings, cmpopts.EquateEmpty()) {
+			t.Errorf("%s: %+v (%v), want %+v", text, got.Settings, got.Refused, want)
+		}
+		again := Form(Node{}, Pod{Policy: None, Config: &got.Settings}, &spelt, Limits{}, Truncate)
+		if !cmp.Equal(want, again.Settings, cmpopts.EquateEmpty()) {
+			t.Errorf("%s: twice is %+v", text, again.Settings)
+		}
+	}
+	// Where no local address can be had, the word is nothing.
+	if o := (Overlay{Settings: settings("local", "", "")}).Spell(Node{}, "shop"); len(o.Nameservers)+len(o.Instead) > 0 {
+		t.Errorf("%+v", o)
+	}
+	for _, wrong := range []string{`{"nameservers": "10.96.0.10"}`, `{"nameservers": ["Local"]}`, `{"instead": {"10.96.0.10": "1.1.1.1"}}`} {
+		if _, err := DecodeOverlay("dns", []byte(wrong)); err == nil {
+			t.Errorf("%s is read", wrong)
+		}
 	}
 }

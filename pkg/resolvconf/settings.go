@@ -2,6 +2,7 @@ package resolvconf
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -112,25 +113,70 @@ func ParsePolicy(name string) (Policy, error) {
 type Overlay struct {
 	Policy Policy `json:"policy,omitempty"`
 	Settings
+	// Instead has, by nameserver, the one that stands in its place, both as netip.Addr writes them. Nobody writes it: it is what Spell
+	// makes of the word Local.
+	Instead map[string]string `json:"instead,omitempty"`
 }
+
+// Local is a word in the place of a nameserver: the node's local address takes the place of each cluster DNS address that the pod
+// has, of its own or by another level. With the policy None it also stands for these addresses. What else the pod has stays.
+const Local = "local"
+
+// NamesLocal tells whether the word is among the nameservers.
+func (o Overlay) NamesLocal() bool { return slices.Contains(o.Nameservers, Local) }
 
 // Over lays o on top of another overlay: laying the result gives what laying below first and o then gives.
 func (o Overlay) Over(below Overlay) Overlay {
 	if o.Policy != "" {
-		return Overlay{o.Policy, o.clone()}
+		return Overlay{o.Policy, o.clone(), maps.Clone(o.Instead)}
 	}
-	return Overlay{below.Policy, below.merge(o.Settings)}
+	instead := maps.Clone(below.Instead)
+	if instead == nil {
+		instead = maps.Clone(o.Instead)
+	} else {
+		maps.Copy(instead, o.Instead)
+	}
+	return Overlay{below.Policy, below.merge(o.Settings), instead}
 }
 
 // Spell returns an overlay that gives a pod of the namespace the same and whose policy, if it has one, is None: what the policy
-// starts from on this node is written out in it. An unknown policy is left as it is, for Form to refuse.
+// starts from on this node is written out in it, and so is what Local stands for here. An unknown policy is left as it is, for Form
+// to refuse.
 func (o Overlay) Spell(node Node, namespace string) Overlay {
-	policy, err := ParsePolicy(string(o.Policy))
-	if err != nil {
-		return Overlay{o.Policy, o.clone()}
+	out := Overlay{o.Policy, o.clone(), maps.Clone(o.Instead)}
+	if o.NamesLocal() {
+		out.Nameservers, out.Instead = nil, maps.Clone(node.Locals)
+		for _, n := range o.Nameservers {
+			if n != Local {
+				out.Nameservers = append(out.Nameservers, n)
+				continue
+			}
+			if o.Policy == None { // it starts from nothing, so the addresses to be replaced are not there yet
+				for _, a := range node.ClusterDNS {
+					out.Nameservers = append(out.Nameservers, a.Unmap().String())
+				}
+			}
+		}
 	}
-	base, _ := form(node, Pod{Policy: policy, Namespace: namespace})
-	return Overlay{None, base.merge(o.Settings)}
+	if policy, err := ParsePolicy(string(o.Policy)); err == nil {
+		base, _ := form(node, Pod{Policy: policy, Namespace: namespace})
+		out.Policy, out.Settings = None, base.merge(out.Settings)
+	}
+	return out
+}
+
+// replace puts each nameserver's substitute into its place. One address is one, however it is written.
+func (o Overlay) replace(nameservers []string) []string {
+	if len(o.Instead) == 0 {
+		return nameservers
+	}
+	out := slices.Clone(nameservers)
+	for i, n := range out {
+		if a, err := netip.ParseAddr(n); err == nil && o.Instead[a.Unmap().String()] != "" {
+			out[i] = o.Instead[a.Unmap().String()]
+		}
+	}
+	return firstOfEach(out)
 }
 
 // check finds what may not stand in an overlay. field is the overlay's own path in what its author wrote.

@@ -37,7 +37,7 @@ func (v *verb) add(ctx context.Context) error {
 		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the host's own network namespace", v.args.Netns), "")
 	}
 	in := call{ContainerID: v.args.ContainerID, IfName: v.args.IfName, NetNS: v.args.Netns, Inode: inode, Pod: v.pod, SharesHost: isHost, Backend: v.backend.Recorded()}
-	in.Settings = v.settle(in)
+	in.Settings = v.settle(in, ns)
 	plan, err := makePlan(v.conf, in, v.look(in, ns))
 	if err != nil {
 		return err

@@ -60,6 +60,9 @@ func (r *confReader) podDNSKeys(c *Conf) {
 	c.Rules = rules
 	// The CNI specification has a key dns of its own in every plugin's configuration, and libcni refuses a whole list in which it
 	// is of another type (types.PluginConf), so that no plugin of it would be called.
+	if n := v.Map()["nameservers"]; n.Kind == strict.String {
+		r.Fault(n, `a string: write it as ["local"] here, since runtimes read this key as well and refuse the list otherwise`)
+	}
 	for _, option := range v.Map()["options"].Items() {
 		if option.Kind == strict.Object {
 			r.Fault(option, `an object: write it as "ndots:2" here, since runtimes read this key as well and refuse the list otherwise`)

@@ -74,7 +74,7 @@ func leaveAlone(c *Conf, in call) string {
 	case c.Steer == steerOff:
 		return "steer is off in the configuration"
 	}
-	return overlay.AsksOthers(in.Settings.nameservers, c.Redirects)
+	return overlay.AsksOthers(in.Settings.nameservers, c.Redirects, c.Locals)
 }
 
 // wantsFacts tells whether the pod's network is worth a look: it is to be steered, or to be exempt from node interception.
@@ -114,6 +114,7 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 		d := podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: reason}
 		if reason == "" {
 			d = decide(c, r, f.Ways[i], f)
+			d.Local = overlay.LocalOf(in.Settings.nameservers, c.Locals, r.ClusterDNS)
 		}
 		p.File.Decisions = append(p.File.Decisions, d)
 	}

@@ -32,7 +32,8 @@ type settingsFacts struct {
 	Sandbox    sandbox.File // the pod's resolv.conf, where the runtime has made it already
 	SandboxErr error        // nil only with a Sandbox
 	Node       resolvconf.Node
-	NodeErr    error // the node's own resolv.conf cannot be read
+	NodeErr    error       // the node's own resolv.conf cannot be read
+	Locals     []localFact // which local addresses may be named; none where no level wants one
 	// EditErr is why the sandbox's file could not be changed, when that was tried.
 	EditErr error
 }
@@ -46,9 +47,12 @@ func (in call) byCRI() bool { return in.Pod.Namespace != "" }
 
 // settle finds out what the pod's DNS settings are to be and changes its resolv.conf where that is there. It comes before the
 // plan: whether a pod is steered is decided on the nameservers that it got, not on those that were meant for it.
-func (v *verb) settle(in call) podSettings {
+func (v *verb) settle(in call, ns *os.File) podSettings {
 	wish := v.conf.Rules.For(keyDNS, in.Pod.Namespace, v.conf.Annotations)
 	f := v.lookAtSettings(in, wish)
+	if wish.NamesLocal() {
+		f.Locals = v.locals(in, wish, ns)
+	}
 	s := planSettings(v.conf, in, wish, f)
 	if s.edit == nil {
 		return s
@@ -102,8 +106,10 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 		s.DNS.Reason = "the pod shares the host's network namespace"
 		return s
 	}
+	var cannot []podfile.Ignored
+	f.Node.Locals, cannot = namedLocals(f.Locals, own)
 	all, laid, ignored := wish.Lay(f.Node, f.NodeErr, in.Pod.Namespace, own)
-	s.Ignored = ignored
+	s.Ignored = append(ignored, cannot...)
 	if all == nil {
 		s.DNS.Reason = "nothing of what is wanted can be had"
 		return s

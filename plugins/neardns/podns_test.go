@@ -279,12 +279,13 @@ func TestPodDNSFaults(t *testing.T) {
 	for keys, want := range map[string]string{
 		`"dns":{"domain":"x"}`: "dns.domain: unknown key",
 		`"dns":{"options":[{"name":"ndots"}],"namespaces":{"a":{"options":[{"name":"b"}]}}}`: "dns.options[0]: an object: write it as",
-		`"dns":{"searchCompletion":true}`:                      "dns.searchCompletion: belongs into podDNS",
-		`"dns":{"namespaces":{"b":{"searchCompletion":true}}}`: "dns.namespaces.b.searchCompletion: belongs into podDNS",
-		`"resolvConf":"on"`:                                    `resolvConf: "on" is not known: write one of auto, off`,
-		`"resolvConfPaths":[]`:                                 "resolvConfPaths: not a list of paths",
-		`"resolvConfPaths":["/a/b"]`:                           `resolvConfPaths[0]: "/a/b" is not a path from the root with {id}`,
-		`"hostResolvConf":"resolv.conf"`:                       `hostResolvConf: "resolv.conf" is not an absolute path`,
+		`"dns":{"nameservers":"local","namespaces":{"a":{"nameservers":"local"}}}`:           "dns.nameservers: a string: write it as [\"local\"] here",
+		`"dns":{"searchCompletion":true}`:                                                    "dns.searchCompletion: belongs into podDNS",
+		`"dns":{"namespaces":{"b":{"searchCompletion":true}}}`:                               "dns.namespaces.b.searchCompletion: belongs into podDNS",
+		`"resolvConf":"on"`:              `resolvConf: "on" is not known: write one of auto, off`,
+		`"resolvConfPaths":[]`:           "resolvConfPaths: not a list of paths",
+		`"resolvConfPaths":["/a/b"]`:     `resolvConfPaths[0]: "/a/b" is not a path from the root with {id}`,
+		`"hostResolvConf":"resolv.conf"`: `hostResolvConf: "resolv.conf" is not an absolute path`,
 	} {
 		_, err := parseConf(withKeys(keys))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "namespaces.a") {

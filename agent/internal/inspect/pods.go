@@ -141,10 +141,16 @@ func steered(decisions []podfile.Decision) string {
 	return cmp.Or(strings.Join(out, ","), "-")
 }
 
+// Served is how a decision is shown where the pod names a local address as nameserver: the host's rules serve it, and give it back.
+const Served = "served"
+
 // stateOf tells those that were given back from those that wait for the fallback's proof.
 func stateOf(d podfile.Decision) string {
 	if len(d.Unanswered) > 0 {
 		return pods.GivenBack
+	}
+	if d.Local.IsValid() && d.State != podfile.LeftAlone {
+		return Served
 	}
 	return string(d.State)
 }

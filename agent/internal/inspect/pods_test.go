@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -42,4 +43,20 @@ func squeeze(s string) string {
 		lines[i] = strings.Join(strings.Fields(l), " ")
 	}
 	return strings.Join(lines, "\n")
+}
+
+// A pod that names a local address is served, whatever else is done about it; one whose questions come to nobody here is not.
+func TestServed(t *testing.T) {
+	local := netip.MustParseAddr("169.254.20.10")
+	for want, d := range map[string]podfile.Decision{
+		"served": {State: podfile.Steered, Local: local}, "given-back": {State: podfile.Pending, Unanswered: []string{"udp"}, Local: local},
+		"left-alone": {State: podfile.LeftAlone, Reason: "macvlan", Local: local}, "steered": {State: podfile.Steered},
+	} {
+		if got := stateOf(d); got != want {
+			t.Errorf("%+v: %s, want %s", d, got, want)
+		}
+	}
+	if got := stateOf(podfile.Decision{State: podfile.Pending, Local: local}); got != "served" {
+		t.Errorf("a pod that asks the switch needs no proof to be served, and is %s", got)
+	}
 }

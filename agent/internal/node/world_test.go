@@ -195,6 +195,7 @@ type worldPods struct{ *world }
 
 func (p worldPods) Watch(ctx context.Context) (<-chan struct{}, error) { return p.watch(ctx) }
 func (worldPods) FallbackOnly([]steer.Redirect) []steer.Redirect       { return nil }
+func (worldPods) Locals([]steer.Local, []steer.Redirect) []steer.Local { return nil }
 func (worldPods) HostInterfaces() []string                             { return nil }
 func (worldPods) OptedOut() []netip.Addr                               { return nil }
 func (p worldPods) Tend(_ context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (map[string]int, error) {

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -12,6 +13,8 @@ import (
 type Pods interface {
 	// FallbackOnly are redirects that a pod still uses and the configuration no longer names.
 	FallbackOnly(configured []steer.Redirect) []steer.Redirect
+	// Locals are local addresses that a pod names and the configuration does not.
+	Locals(configured []steer.Local, redirects []steer.Redirect) []steer.Local
 	// HostInterfaces are the links by which steered pods' packets come.
 	HostInterfaces() []string
 	// OptedOut are the addresses of pods that must not be intercepted.
@@ -35,6 +38,7 @@ func (p Plan) Host(pods Pods, uplinks Uplinks) (steer.Host, error) {
 	if pods != nil {
 		podSide = pods.HostInterfaces()
 		h.FallbackOnly, h.Exempt = pods.FallbackOnly(p.Redirects), pods.OptedOut()
+		h.Locals = slices.Concat(h.Locals, pods.Locals(p.Locals, slices.Concat(p.Redirects, h.FallbackOnly)))
 	}
 	var err error
 	h.Uplinks, err = uplinks(podSide...)

@@ -31,6 +31,9 @@ type pods struct{}
 func (pods) FallbackOnly([]steer.Redirect) []steer.Redirect {
 	return []steer.Redirect{{ClusterDNS: netip.MustParseAddr("10.96.0.99"), Steering: netip.MustParseAddr("169.254.20.99")}}
 }
+func (pods) Locals([]steer.Local, []steer.Redirect) []steer.Local {
+	return []steer.Local{{Address: netip.MustParseAddr("169.254.20.98"), ClusterDNS: netip.MustParseAddr("10.96.0.10")}}
+}
 func (pods) HostInterfaces() []string { return []string{"veth1"} }
 func (pods) OptedOut() []netip.Addr   { return []netip.Addr{netip.MustParseAddr("10.244.1.7")} }
 

@@ -39,11 +39,18 @@ const (
 type Adoption struct {
 	Root  string   // of libcni's cache
 	Paths []string // of sandboxes' resolv.conf, as sandbox.Find takes them
-	// Wanted are the redirects and the rules for pods in effect.
-	Wanted func() ([]steer.Redirect, overlay.Rules)
+	// Wanted is what is in effect.
+	Wanted func() Wanted
 	// Runtime are the pods that the runtime told of, by container ID; settled is false while it may still be about to tell. nil: no
 	// runtime tells anything.
 	Runtime func() (pods map[string]attached.Pod, settled bool)
+}
+
+// Wanted is what ADD would go by.
+type Wanted struct {
+	Redirects []steer.Redirect
+	Locals    []steer.Local
+	Rules     overlay.Rules // for pods' DNS settings
 }
 
 // Adopt makes files for pods that run already and have none, until ctx ends: those that were attached before the plugin came into the
@@ -230,8 +237,7 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 			return fmt.Errorf("its netns is that of %s by now", Name(f))
 		}
 	}
-	redirects, rules := k.Wanted()
-	f := adopted(a, redirects, rules, inode, p.backend.Recorded(), k.settings(a))
+	f := adopted(a, k.Wanted(), inode, p.backend.Recorded(), k.settings(a))
 	if err := findWays(&f, ns, host); err != nil {
 		return err
 	}
@@ -277,8 +283,8 @@ func (k *adopter) settings(a attached.Pod) resolvconf.Settings {
 }
 
 // adopted is the file of a pod that ran already. It is pure.
-func adopted(a attached.Pod, redirects []steer.Redirect, rules overlay.Rules, inode uint64, backend string, own resolvconf.Settings) podfile.File {
-	wish := rules.For("podDNS", a.Namespace, a.Annotations)
+func adopted(a attached.Pod, want Wanted, inode uint64, backend string, own resolvconf.Settings) podfile.File {
+	wish := want.Rules.For("podDNS", a.Namespace, a.Annotations)
 	f := podfile.File{
 		ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network, NetNS: a.NetNS, NetNSInode: inode,
 		PodName: a.Name, PodNamespace: a.Namespace, PodUID: a.UID, Addresses: a.Addresses,
@@ -298,13 +304,14 @@ func adopted(a attached.Pod, redirects []steer.Redirect, rules overlay.Rules, in
 		f.Ignored = append(f.Ignored, podfile.Ignored{What: "the pod's annotations",
 			Why: "the runtime tells nobody of them after ADD: enable its NRI for the agent, or restart the pod"})
 	}
-	reason := overlay.AsksOthers(own.Nameservers, redirects)
+	reason := overlay.AsksOthers(own.Nameservers, want.Redirects, want.Locals)
 	if wish.OptOut {
 		reason = overlay.OptedOut
 	}
-	for _, r := range redirects {
+	for _, r := range want.Redirects {
 		d := podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: reason}
 		if reason == "" {
+			d.Local = overlay.LocalOf(own.Nameservers, want.Locals, r.ClusterDNS)
 			d.State, d.Reason, d.Untried = podfile.Pending, "the pod ran already: questions from its netns are tried first", true
 		}
 		f.Decisions = append(f.Decisions, d)

@@ -77,7 +77,7 @@ func TestAdopted(t *testing.T) {
 			if c.want != nil {
 				c.want(&want)
 			}
-			got := adopted(c.pod, []steer.Redirect{r4, r6}, c.rules, 7, "b", c.own)
+			got := adopted(c.pod, Wanted{Redirects: []steer.Redirect{r4, r6}, Rules: c.rules}, 7, "b", c.own)
 			if len(got.Decisions) != 2 {
 				t.Fatalf("decisions %+v", got.Decisions)
 			}
@@ -122,7 +122,7 @@ func cache(t *testing.T, root string, pod *testutil.Pod, id, ifName string, anno
 
 func (n *node) adopter(root string, runtime func() (map[string]attached.Pod, bool)) *adopter {
 	return &adopter{pods: n.Pods, had: map[string]time.Time{}, said: map[string]string{}, Adoption: Adoption{Root: root, Runtime: runtime,
-		Wanted: func() ([]steer.Redirect, overlay.Rules) { return []steer.Redirect{r4, r6}, overlay.Rules{} }}}
+		Wanted: func() Wanted { return Wanted{Redirects: []steer.Redirect{r4, r6}} }}}
 }
 
 func (n *node) wantAdopted(by podfile.Finder, ids ...string) {

@@ -419,7 +419,8 @@ func (p *Pods) release(box sandbox) error {
 	for _, f := range box.files {
 		f.Decisions = slices.Clone(f.Decisions)
 		for i := range f.Decisions {
-			f.Decisions[i] = podfile.Decision{Redirect: f.Decisions[i].Redirect, State: podfile.LeftAlone, Reason: "neardns was taken off this node"}
+			f.Decisions[i] = podfile.Decision{Redirect: f.Decisions[i].Redirect, Local: f.Decisions[i].Local,
+				State: podfile.LeftAlone, Reason: "neardns was taken off this node"}
 		}
 		if err := p.note(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -22,7 +22,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/wire"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
-	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -132,10 +131,11 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) er
 
 // adoption is what running pods are adopted by.
 func (a *agent) adoption() pods.Adoption {
-	return pods.Adoption{Root: a.cache, Paths: a.conf.ResolvConf.Paths, Wanted: func() ([]steer.Redirect, overlay.Rules) {
+	return pods.Adoption{Root: a.cache, Paths: a.conf.ResolvConf.Paths, Wanted: func() pods.Wanted {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return a.conf.Redirects, a.conf.PodDNS
+		locals, _ := steer.Locals(a.conf.LocalAddresses, a.conf.Redirects) // the configuration was checked
+		return pods.Wanted{Redirects: a.conf.Redirects, Locals: locals, Rules: a.conf.PodDNS}
 	}}
 }
 

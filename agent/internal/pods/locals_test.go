@@ -1,0 +1,102 @@
+package pods
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+var local4 = steer.Local{Address: netip.MustParseAddr("169.254.20.10"), ClusterDNS: r4.ClusterDNS}
+
+func naming(f podfile.File, locals ...steer.Local) podfile.File {
+	for i := range f.Decisions {
+		for _, l := range locals {
+			if f.Decisions[i].Redirect.ClusterDNS == l.ClusterDNS {
+				f.Decisions[i].Local = l.Address
+			}
+		}
+	}
+	return f
+}
+
+// The switch goes on for local addresses that pods name and the configuration has no more.
+func TestLocals(t *testing.T) {
+	dir := t.TempDir()
+	old := steer.Local{Address: netip.MustParseAddr("169.254.20.9"), ClusterDNS: r4.ClusterDNS}
+	for i, l := range []steer.Local{local4, old, old} {
+		write(t, dir, naming(podfile.File{ContainerID: string(rune('a' + i)), IfName: "eth0", Decisions: decisions(podfile.Steered, r4)}, l))
+	}
+	write(t, dir, podfile.File{ContainerID: "d", IfName: "eth0", Decisions: decisions(podfile.Steered, r4, r6)})
+	p := registry(dir)
+	for _, c := range []struct {
+		name       string
+		configured []steer.Local
+		redirects  []steer.Redirect
+		want       []steer.Local
+	}{
+		{"both configured", []steer.Local{local4, old}, nil, nil},
+		{"one taken out", []steer.Local{local4}, []steer.Redirect{r4}, []steer.Local{old}},
+		{"none configured", nil, nil, []steer.Local{old, local4}},
+		{"a steering address by now", []steer.Local{local4}, []steer.Redirect{redirect("10.96.0.10", "169.254.20.9")}, nil},
+	} {
+		if diff := cmp.Diff(c.want, p.Locals(c.configured, c.redirects), sameAddr); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+// Who takes neardns off a node leaves no pod with an address at which nobody answers.
+func TestRestoreNameservers(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	root := t.TempDir()
+	pods := map[string]*testutil.Pod{"laid": n.AddPod("laid"), "own": n.AddPod("own"), "plain": n.AddPod("plain")}
+	paths := map[string]string{}
+	for id, pod := range pods {
+		f := fileOf(pod, id, "eth0", decisions(podfile.Steered, r4))
+		paths[id] = filepath.Join(root, id)
+		text := "# the runtime's\nsearch a.example\nnameserver 169.254.20.10\noptions ndots:5\n"
+		if err := os.WriteFile(paths[id], []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f.DNS = &podfile.DNS{State: podfile.AsGiven, Path: "/" + id}
+		if id != "plain" {
+			f = naming(f, local4)
+		}
+		if id == "laid" {
+			f.DNS.State, f.DNS.Lever = podfile.Overlaid, podfile.LeverFile
+			f.DNS.Overlay = &resolvconf.Overlay{Instead: map[string]string{"10.96.0.10": "169.254.20.10"}}
+		}
+		write(t, n.dir, f)
+	}
+	for range 2 { // twice is as once
+		own, err := n.RestoreNameservers(root)
+		if err != nil || own != 1 {
+			t.Errorf("%d name it by themselves, want 1; %v", own, err)
+		}
+		for id, path := range paths {
+			got, err := os.ReadFile(path)
+			if err != nil || strings.Contains(string(got), "nameserver 10.96.0.10\n") != (id == "laid") || !strings.HasPrefix(string(got), "# the runtime's\nsearch a.example\n") {
+				t.Errorf("%s: %s (%v)", id, got, err)
+			}
+		}
+	}
+	if err := os.Remove(paths["laid"]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.RestoreNameservers(root); err == nil || !strings.Contains(err.Error(), "laid") {
+		t.Errorf("a pod that lives and has no file to be found: %v", err)
+	}
+	pods["laid"].Close()
+	if _, err := n.RestoreNameservers(root); err != nil && !strings.Contains(err.Error(), "laid") {
+		t.Error(err)
+	}
+}

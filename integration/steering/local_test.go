@@ -1,0 +1,111 @@
+package steering
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestNameserverLocal is the life of a pod whose resolv.conf was made to name the node's local addresses: it asks whom its file names,
+// and is answered whether the agent never started, serves, was killed, hangs, goes on by another configuration or is taken off the node.
+func TestNameserverLocal(t *testing.T) {
+	for _, backend := range chosen(envBackends, nftables, string(iptables.NFT), string(iptables.Legacy)) {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			s := setup{families: testutil.Dual, proxy: testutil.IPTables}
+			if backend != nftables {
+				s.backend = backend
+			}
+			sandboxes := t.TempDir()
+			s.plugin = object{"dns": object{"nameservers": []string{"local"}}, "resolvConfPaths": []string{filepath.Join(sandboxes, "{id}", "resolv.conf")}}
+			n := newNode(t, s)
+			given := resolvconf.Settings{Searches: n.searches(), Options: []string{"ndots:5"}}
+			for _, a := range n.ClusterDNS() {
+				given.Nameservers = append(given.Nameservers, a.String())
+			}
+			text, err := resolvconf.Parse(nil).With(given)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(sandboxes, "pod1-0123456789abcdef", "resolv.conf")
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			// named are the targets that the pod's file names by now.
+			named := func(want ...netip.Addr) []target {
+				data, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				now, err := resolvconf.Parse(data).Settings()
+				if err != nil {
+					t.Fatal(err)
+				}
+				var at []netip.Addr
+				for _, s := range now.Nameservers {
+					at = append(at, netip.MustParseAddr(s))
+				}
+				if len(at) != len(want) || at[0] != want[0] || at[1] != want[1] || strings.Join(now.Searches, " ") != strings.Join(given.Searches, " ") || now.Ndots() != 5 {
+					t.Errorf("the pod has %+v, want nameservers %v and the rest as it was", now, want)
+				}
+				return targets(at...)
+			}
+
+			p := n.addPod(nil)
+			c, at := p.client(), named(local4, local6)
+			n.wantFallback(c, "agent never started", at...)
+			n.startAgent()
+			n.wantSteered(c, "agent up", at...)
+			for _, command := range []string{"pods", "status"} {
+				if code, out, errs := n.run(command, "--config", n.configFile()); code != 0 || !strings.Contains(out, "served") {
+					t.Errorf("%s: %d, and the pod is not shown as served:\n%s%s", command, code, out, errs)
+				}
+			}
+			n.agent.Kill()
+			n.wantFallback(c, "agent killed", at...)
+			n.startAgent()
+			n.wantSteered(c, "agent up again", at...)
+			n.agent.Stop()
+			n.wantFallbackWithin(c, "agent stopped", s.lifetime()+retry+slack, at...)
+			n.agent.Cont()
+			n.wantSteered(c, "agent goes on", at...)
+			n.agent.Signal(unix.SIGTERM)
+			if err := n.agent.Wait(); err != nil {
+				t.Errorf("SIGTERM: %v\n%s", err, n.agent.Output())
+			}
+
+			// The pod's file outlives the configuration that it was made by.
+			data, err := os.ReadFile(n.configFile())
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := strings.NewReplacer(local4.String(), "169.254.20.30", local6.String(), "fd00:90de:d95::1e").Replace(string(data))
+			n.write("node.yaml", other)
+			n.launchAgent()
+			n.awaitReady()
+			n.wantFallback(c, "its local addresses are no more configured", at...)
+			n.wantSteered(c, "the cluster DNS addresses", targets(n.ClusterDNS()...)...)
+			n.agent.Kill()
+			if err := p.in(podfile.Steered); err != nil {
+				t.Error(err)
+			}
+
+			if code, out, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("none")); code != 0 {
+				t.Fatalf("cleanup: %d\n%s%s", code, out, errs)
+			}
+			n.wantFallback(c, "cleaned up", named(n.ClusterDNS()[0], n.ClusterDNS()[1])...)
+		})
+	}
+}
