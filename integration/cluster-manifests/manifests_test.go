@@ -1,6 +1,7 @@
 package clustermanifests
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -41,8 +42,8 @@ func TestOverlays(t *testing.T) {
 			golden(t, "testdata/"+overlay+".diff", changes)
 		})
 	}
-	if overlays < 7 {
-		t.Errorf("%d overlays, there should be seven", overlays)
+	if overlays < 8 {
+		t.Errorf("%d overlays, there should be eight", overlays)
 	}
 }
 
@@ -66,16 +67,36 @@ func TestOverlaysMean(t *testing.T) {
 	if s := show(t, nodeConfig(t, "overlays/dual-stack")); len(s.Redirects) != 2 || len(s.Upstreams.Cluster) != 2 {
 		t.Errorf("dual-stack: %+v", s)
 	}
-	// The agent asks the second Service, by the name of which Kubernetes makes its variable.
-	objects := decode(t, "second-kube-dns", render(t, "overlays/second-kube-dns"))
-	service := the[*corev1.Service](t, objects)
-	variable := strings.ToUpper(strings.ReplaceAll(service.Name, "-", "_")) + "_SERVICE_HOST"
-	text := nodeConfig(t, "overlays/second-kube-dns")
-	if s := show(t, text); !s.InterceptNode || !slices.Equal(s.Upstreams.Cluster, []string{"10.96.0.99:53"}) && !slices.Equal(s.Upstreams.Cluster, []string{"10.96.0.99"}) {
-		t.Errorf("second-kube-dns: %+v", s)
+	for overlay, means := range map[string]func(shown) bool{
+		"second-kube-dns":     func(s shown) bool { return s.InterceptNode && !s.Link.ClusterDNSOnLink },
+		"cluster-dns-on-link": func(s shown) bool { return !s.InterceptNode && s.Link.ClusterDNSOnLink },
+	} {
+		// The agent asks the second Service, by the name of which Kubernetes makes its variable.
+		service := the[*corev1.Service](t, decode(t, overlay, render(t, "overlays/"+overlay)))
+		variable := strings.ToUpper(strings.ReplaceAll(service.Name, "-", "_")) + "_SERVICE_HOST"
+		text := nodeConfig(t, "overlays/"+overlay)
+		if s := show(t, text); !means(s) || !slices.Equal(s.Upstreams.Cluster, []string{"10.96.0.99:53"}) && !slices.Equal(s.Upstreams.Cluster, []string{"10.96.0.99"}) {
+			t.Errorf("%s: %+v", overlay, s)
+		}
+		if !strings.Contains(text, "${"+variable+"}") || service.Namespace != "kube-system" || len(service.Spec.Ports) != 2 || len(service.Spec.Selector) == 0 {
+			t.Errorf("%s: %s is not asked for in\n%s\n%+v", overlay, variable, text, service.Spec)
+		}
 	}
-	if !strings.Contains(text, "${"+variable+"}") || service.Namespace != "kube-system" || len(service.Spec.Ports) != 2 || len(service.Spec.Selector) == 0 {
-		t.Errorf("second-kube-dns: %s is not asked for in\n%s\n%+v", variable, text, service.Spec)
+}
+
+// The enhancement writes the second Service out; the overlay has the same one.
+func TestServiceOfTheEnhancement(t *testing.T) {
+	service := the[*corev1.Service](t, decode(t, "cluster-dns-on-link", render(t, "overlays/cluster-dns-on-link")))
+	labels := map[string]string{
+		"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "addonmanager.kubernetes.io/mode": "Reconcile", "kubernetes.io/name": "NodeLocalUpstream",
+	}
+	if service.Name != "node-local-upstream" || !maps.Equal(service.Labels, labels) || !maps.Equal(service.Spec.Selector, map[string]string{"k8s-app": "kube-dns"}) {
+		t.Errorf("%+v", service)
+	}
+	for i, want := range []corev1.ServicePort{{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}} {
+		if service.Spec.Ports[i] != want {
+			t.Errorf("port %d is %+v, want %+v", i, service.Spec.Ports[i], want)
+		}
 	}
 }
 

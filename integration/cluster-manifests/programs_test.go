@@ -70,6 +70,9 @@ type shown struct {
 		Health  string `json:"health"`
 		Metrics string `json:"metrics"`
 	} `json:"listen"`
+	Link struct {
+		ClusterDNSOnLink bool `json:"clusterDNSOnLink"`
+	} `json:"link"`
 	StateDir string `json:"stateDir"`
 }
 
@@ -80,7 +83,7 @@ func show(t *testing.T, text string) (s shown) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, code := run(t, "neardns-agent", []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=10.96.0.99"}, "config", "show", "--config", file)
+	out, code := run(t, "neardns-agent", []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=10.96.0.99", "NODE_LOCAL_UPSTREAM_SERVICE_HOST=10.96.0.99"}, "config", "show", "--config", file)
 	if code != 0 {
 		t.Fatalf("the agent refuses it: %s", out)
 	}

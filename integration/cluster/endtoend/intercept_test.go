@@ -7,10 +7,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// With the overlay that steers what is not steered in the pod: pods from before the plugin and the node's own processes are
-// answered by the cache, and by kube-dns when the agent hangs.
-func (s *suite) testIntercept() {
-	const overlay = "second-kube-dns"
+// With the overlay that steers what is not steered in the pod.
+func (s *suite) testIntercept() { s.testUnsteered("second-kube-dns") }
+
+// With the arrangement of NodeLocal DNSCache's enhancement, its Service and all.
+func (s *suite) testOnLink() { s.testUnsteered("cluster-dns-on-link") }
+
+// testUnsteered: pods from before the plugin and the node's own processes are answered by the cache, and by kube-dns when the agent
+// hangs.
+func (s *suite) testUnsteered(overlay string) {
 	s.kubectl("apply", "-k", s.Bin+"/../install/overlays/"+overlay)
 	s.kubectl("-n", "kube-system", "rollout", "restart", "daemonset/neardns") // its Service is told to new pods
 	s.must(s.AwaitProduct(s.t.Context()))

@@ -132,6 +132,7 @@ func run(t *testing.T, row []string, o node.Options) {
 	}{
 		{"kube-proxy switched to its other mode under load", s.testProxySwitched},
 		{"older pods and host processes (interceptNode)", s.testIntercept},
+		{"the cluster DNS address on the link (KEP)", s.testOnLink},
 	} {
 		if chosen(t, one.name) {
 			s.step(t, one.name, one.f)
