@@ -53,7 +53,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help build images release demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help bpf build images release demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -100,15 +100,17 @@ bin/tools/demo: FORCE
 ZONESERVERS := named:bind9 knotd:knot pdns_server:pdns-backend-sqlite3 pdnsutil:pdns-server sqlite3:sqlite3 strace:strace
 # Where addresses are, a reader to compare with (agent/internal/geo), and a resolver that keeps answers by client subnet (integration/edge).
 GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin unbound:unbound
+# By which the kernel's program is compiled: one release, so that its object comes out the same everywhere.
+BPF := clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev
 test: deps build tools ## all tests: unit, race, real kernel, the fuzz targets' stored inputs (as root)
-	@integration/tools/deps $(ZONESERVERS) $(GEODATA)
+	@integration/tools/deps $(ZONESERVERS) $(GEODATA) $(BPF)
 	@$(BUILT) $(TESTRUN) -race $(LANES) -timeout $(TESTTIMEOUT) -again 4 -longest 40 -allowed-skips .ci/allowed-skips $(PKGS)
 
 test-unit: ## tests that need nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)
 
 test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
-	@integration/tools/deps $(ZONESERVERS) $(GEODATA)
+	@integration/tools/deps $(ZONESERVERS) $(GEODATA) $(BPF)
 	@$(BUILT) NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) $(LANES) -timeout $(TESTTIMEOUT) $(PKGS)
 
 test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman, CRI-O's calls, cnitool (as root)
@@ -268,6 +270,10 @@ cover: ## write the tests' coverage to cover.out and cover.html
 update-golden: ## rewrite the golden files from what the code gives now; read the difference before you commit it
 	@cd integration/cluster-manifests && $(GO) test -count=1 ./... -update
 	@$(GO) test -count=1 $$(grep -rl --include='*_test.go' --exclude-dir=cluster-manifests '"update"' agent install integration pkg plugins | xargs -r dirname | sort -u | sed 's,^,./,') -update
+
+bpf: ## compile the kernel's program (agent/internal/kernelhits/hits.bpf.c) and write its object and types
+	@integration/tools/deps $(BPF)
+	@BPF2GO_CFLAGS=-I/usr/include/$$(uname -m)-linux-gnu $(GO) generate ./agent/internal/kernelhits
 
 deps: ## see to the programs that tests and demo call (installs Debian packages as root)
 	@integration/tools/deps

@@ -377,3 +377,20 @@ func sizeClass(n int) int64 {
 	}
 	return int64((n + step - 1) / step * step)
 }
+
+// Kept is what an entry holds, for who answers with it elsewhere.
+type Kept struct {
+	Bytes     string   // the message with ID 0, RD and CD clear, AD as it came, and its question in lower case
+	TTLs      []uint16 // where the records' TTLs stand in it, in the records' order
+	First     int      // which record begins a set of addresses that replies may rotate
+	Addresses int      // in the set; 0: there is none. Each stands as far behind the one before as the others.
+}
+
+// Kept returns what the entry holds.
+func (e *Entry) Kept() Kept {
+	k := Kept{Bytes: e.blob[:e.size], First: e.number(int(e.size)), Addresses: e.number(int(e.size) + 2)}
+	for i := int(e.size) + setSize; i < len(e.blob); i += 2 {
+		k.TTLs = append(k.TTLs, uint16(e.number(i)))
+	}
+	return k
+}

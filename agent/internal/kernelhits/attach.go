@@ -1,0 +1,298 @@
+package kernelhits
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Where the program stands where there is no tcx (before Linux 6.6): first of the clsact qdisc's ingress filters.
+const (
+	filterName     = "neardns"
+	filterPriority = 1
+	filterHandle   = 0x6e64
+)
+
+// ErrPlace is a link whose first place another program has, so that ours would end its turn or be ended by it.
+var ErrPlace = errors.New("another program has the first place at the link")
+
+// Attach lets the program answer what comes from a link: the host's end of a veth whose other end is in another netns. Its index is of the
+// calling thread's netns. It goes before all others: by tcx, where the kernel has it, and else as clsact's first filter. A link that
+// the program is at already stays as it is.
+func (l *Level) Attach(index int) error {
+	var none []objectLink
+	if _, there, err := l.link(index); err != nil {
+		return err
+	} else if !there {
+		cpus, err := ebpf.PossibleCPU()
+		if err != nil {
+			return fmt.Errorf("count CPUs: %w", err)
+		}
+		none = make([]objectLink, cpus)
+		if err := l.objects.Links.Put(uint32(index), none); err != nil {
+			return fmt.Errorf("count at link %d: %w", index, err)
+		}
+	}
+	err := l.tcx(index)
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		err = l.clsact(index)
+	}
+	if err != nil {
+		err = fmt.Errorf("attach to link %d: %w", index, err)
+		if none != nil {
+			err = errors.Join(err, l.objects.Links.Delete(uint32(index)))
+		}
+	}
+	return err
+}
+
+func (l *Level) linkPath(index int) string {
+	return filepath.Join(l.folder, linksName, strconv.Itoa(index))
+}
+
+func (l *Level) tcx(index int) error {
+	path := l.linkPath(index)
+	there, err := link.LoadPinnedLink(path, nil)
+	switch {
+	case err == nil:
+		defer there.Close()
+		if info, err := there.Info(); err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == index {
+			return nil
+		}
+		// Of a link that is gone.
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	made, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: l.objects.NeardnsHits, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+	if err != nil {
+		return err
+	}
+	defer made.Close()
+	return made.Pin(path) // where it cannot be pinned, Close detaches it
+}
+
+func filter(index, fd int) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL},
+		Fd:          fd, Name: filterName, DirectAction: true,
+	}
+}
+
+func clsactQdisc(index int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+}
+
+func (l *Level) clsact(index int) error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if err := h.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("add clsact: %w", err)
+	}
+	filters, err := ingress(h, index)
+	if err != nil {
+		return err
+	}
+	for _, f := range filters {
+		if f.Attrs().Priority <= filterPriority && !ours(f) {
+			return fmt.Errorf("%w: a filter of kind %s", ErrPlace, f.Type())
+		}
+	}
+	return h.FilterReplace(filter(index, l.objects.NeardnsHits.FD()))
+}
+
+// ingress lists a link's filters for what comes in.
+func ingress(h *netlink.Handle, index int) ([]netlink.Filter, error) {
+	for {
+		filters, err := h.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_INGRESS)
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue
+		}
+		return filters, err
+	}
+}
+
+func ours(f netlink.Filter) bool {
+	b, ok := f.(*netlink.BpfFilter)
+	return ok && b.Handle == filterHandle && b.Priority == filterPriority && b.Name == filterName
+}
+
+// Detach ends what Attach did, also for a link that is gone, and returns how many questions were answered at it. A link that the
+// program is not at is no error.
+func (l *Level) Detach(index int) (hits uint64, err error) {
+	if err := detach(l.folder, index); err != nil {
+		return 0, err
+	}
+	hits, there, err := l.link(index)
+	if err == nil && there {
+		if err = l.objects.Links.Delete(uint32(index)); errors.Is(err, ebpf.ErrKeyNotExist) {
+			err = nil
+		}
+	}
+	return hits, err
+}
+
+func detach(folder string, index int) error {
+	switch err := os.Remove(filepath.Join(folder, linksName, strconv.Itoa(index))); {
+	case err == nil:
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("detach from link %d: %w", index, err)
+	}
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("detach from link %d: %w", index, err)
+	}
+	defer h.Close()
+	filters, err := ingress(h, index)
+	if errors.Is(err, unix.ENODEV) || err == nil && !slices.ContainsFunc(filters, ours) {
+		return nil
+	}
+	if err == nil {
+		err = h.FilterDel(filter(index, -1))
+	}
+	if err == nil && len(filters) == 1 {
+		err = dropQdisc(h, index)
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("detach from link %d: %w", index, err)
+	}
+	return nil
+}
+
+// dropQdisc takes away a clsact that has no filter at egress either.
+func dropQdisc(h *netlink.Handle, index int) error {
+	egress, err := h.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_EGRESS)
+	if err != nil || len(egress) > 0 {
+		return err
+	}
+	if err := h.QdiscDel(clsactQdisc(index)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	return nil
+}
+
+// Attached lists the links that Attach was called for and Detach was not, in order. Some may be gone.
+func (l *Level) Attached() ([]int, error) {
+	all, err := l.Links()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]int, 0, len(all))
+	for index := range all {
+		out = append(out, index)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// Others lists other programs that see what comes from a link, by their names, in their order, tcx's first.
+func (l *Level) Others(index int) ([]string, error) {
+	var names []string
+	result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+	if err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
+		return nil, fmt.Errorf("list programs of link %d: %w", index, err)
+	}
+	if err == nil {
+		for _, p := range result.Programs {
+			name := programName(p.ID)
+			if name != objectProgNeardnsHits {
+				names = append(names, name)
+			}
+		}
+	}
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("list filters of link %d: %w", index, err)
+	}
+	defer h.Close()
+	filters, err := ingress(h, index)
+	if err != nil {
+		return nil, fmt.Errorf("list filters of link %d: %w", index, err)
+	}
+	for _, f := range filters {
+		if b, ok := f.(*netlink.BpfFilter); ok && !ours(f) {
+			names = append(names, b.Name)
+		} else if !ok {
+			names = append(names, f.Type())
+		}
+	}
+	return names, nil
+}
+
+// programName is a program's, or its number where that is all that can be known.
+func programName(id ebpf.ProgramID) string {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return fmt.Sprint("program ", id)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil || info.Name == "" {
+		return fmt.Sprint("program ", id)
+	}
+	return info.Name
+}
+
+// Retire takes away what other builds left in the level's folder, attached programs included.
+func (l *Level) Retire() error {
+	return sweep(filepath.Dir(l.folder), filepath.Base(l.folder))
+}
+
+// Sweep takes away all that any build left in a folder ("": DefaultFolder), attached programs included. A folder that is not there is
+// no error.
+func Sweep(folder string) error {
+	if folder == "" {
+		folder = DefaultFolder
+	}
+	err := sweep(folder, "")
+	if err == nil {
+		if err = os.Remove(folder); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	return err
+}
+
+func sweep(folder, but string) error {
+	builds, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("sweep %s: %w", folder, err)
+	}
+	var errs []error
+	for _, b := range builds {
+		if b.Name() != but {
+			errs = append(errs, sweepBuild(filepath.Join(folder, b.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sweepBuild takes away one build's program and maps. Its links are read from the map, and where that cannot be, from the files.
+func sweepBuild(folder string) error {
+	var errs []error
+	if m, err := ebpf.LoadPinnedMap(filepath.Join(folder, objectMapLinks), nil); err == nil {
+		var index uint32
+		var cpus []objectLink
+		all := m.Iterate()
+		for all.Next(&index, &cpus) {
+			errs = append(errs, detach(folder, int(index)))
+		}
+		errs = append(errs, all.Err(), m.Close())
+	}
+	return errors.Join(append(errs, os.RemoveAll(folder))...)
+}

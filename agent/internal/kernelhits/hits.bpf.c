@@ -1,0 +1,636 @@
+//go:build ignore
+
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernel's part of a hit: a question that comes from a pod's veth is answered from a map and goes back into the pod. A packet that
+// is not, in each bit, a question with an answer in the map goes on as it came. Package kernelhits has the words; its Go side is
+// the only writer of what is read here.
+
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+// Bounds. The Go side reads them from the types and constants below (constants.go).
+#define NAME_WORDS 16   // of a question's name in wire form, zeros behind it
+#define TAIL_WORDS 152  // of an answer behind its question: with header and shortest question 1,232 bytes and less
+#define TTLS_MOST 80    // records of an answer
+#define SERIES_MOST 256 // see struct series
+#define GROUPS_MOST 64  // addresses
+
+#define DNS_HEADER 12 // RFC 1035, section 4.1.1
+#define TYPE_CLASS 4  // behind a question's name
+#define OPT_SIZE 11   // RFC 6891, section 6.1.2, without options
+#define UDP_SIZE 512  // RFC 1035, section 2.3.4
+#define NANOSECONDS 1000000000ULL
+
+#define RAW_WORDS (NAME_WORDS + 4) // four bytes of zeros, header, name, type, class and OPT
+#define RAW_NAME 2                 // the word that the name begins with
+#define NAME_MOST (NAME_WORDS * 8)
+#define TAIL_MOST (TAIL_WORDS * 8)
+
+#define BIT_RD 0x01 // of the third byte
+#define BIT_AD 0x20 // of the fourth
+#define BIT_DO 0x80 // of the first byte of an OPT's flags
+
+// slot has one answer. The lock keeps who reads it and who writes it apart: nobody ever sees half of an answer.
+struct slot {
+	struct bpf_spin_lock lock;
+	__u32 generation; // it is good while the control's is the same; 0: the slot is empty
+	__u32 group;      // of addresses at which it is the answer
+	__u32 type_class; // of its question, as they stand there
+	__u64 expires;    // nanoseconds since boot, time in suspend included
+	__u64 until;      // from then on the question goes on: the agent wants to see it
+	__u64 hash;       // of its question; the Go side's own note
+	__u32 fixed_ttl;  // seconds; 0: what is left
+	__u32 turn;       // answers that were rotated
+	__u16 name_size;
+	__u16 tail_size;
+	__u16 edns_most; // largest size of an answer by UDP that the agent's configuration allows
+	__u16 series;
+	__u16 ttls;
+	__u16 rotate_at;    // where the first of several addresses stands in the tail
+	__u16 rotate_count; // 0: nothing to rotate
+	__u16 rotate_step;  // from one address to the next
+	__u8 rotate_words;  // of an address, four bytes each
+	__u8 flags3, flags4; // of the header, without RD
+	__u8 pad;
+	__be16 an, ns, ar; // numbers of records
+	__u16 pad2[3];
+	__u16 ttl_at[TTLS_MOST]; // where TTLs stand in the tail
+	__u64 name[NAME_WORDS]; // in lower case
+	__u64 tail[TAIL_WORDS]; // what comes behind the question
+};
+
+// control is what one write changes for all.
+struct control {
+	__u32 generation;
+	__u32 pad;
+	__u64 seed, multiplier; // of hashes; a pod that knew them could make questions push out each other
+};
+
+// place is where an answer is.
+struct place {
+	__u32 slot;
+};
+
+// served_address is an address in IPv6's form, ::ffff:0:0/96 for IPv4.
+struct served_address {
+	__u8 bytes[16];
+};
+
+// series counts hits of answers that belong together in the agent's metrics.
+struct series {
+	__u64 hits;
+	__u64 question_bytes, answer_bytes; // sums
+	__u64 questions_over_100;           // bytes
+	__u64 answers[7];                   // up to 100, 200, 300, 400, 511, 1023 and 2047 bytes
+};
+
+// link counts hits of one pod's link.
+struct link {
+	__u64 hits;
+};
+
+// Why a question to a served address went on. Packets to other addresses are not counted.
+enum passed {
+	PASSED_PACKET = 1, // IP options, extension headers, fragments, padding, a checksum of no certain kind
+	PASSED_QUESTION, // not in the form that is answered here
+	PASSED_UNKNOWN,  // no such answer
+	PASSED_OLD,      // no longer good, or wanted by the agent
+	PASSED_SIZE,     // too large for the client
+	PASSED_KERNEL,   // the kernel gave no room
+	PASSED_REASONS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct control);
+} controls SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, GROUPS_MOST);
+	__type(key, struct served_address);
+	__type(value, __u32);
+} served SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); // the Go side says how many
+	__type(key, __u64);
+	__type(value, struct place);
+} places SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); // the Go side says how many
+	__type(key, __u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); // as many as slots
+	__type(key, __u32);
+	__type(value, __u64);
+} heat SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SERIES_MOST);
+	__type(key, __u32);
+	__type(value, struct series);
+} counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32); // a link's index
+	__type(value, struct link);
+} links SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PASSED_REASONS);
+	__type(key, __u32);
+	__type(value, __u64);
+} passes SEC(".maps");
+
+// scratch is a CPU's own.
+struct scratch {
+	__u64 busy; // a run of the program that interrupts another one's leaves its packet alone
+	__u64 raw[RAW_WORDS];
+	__u64 name[NAME_WORDS];
+	__u64 tail[TAIL_WORDS + 2]; // two more for an OPT
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+// words is how many words have so many bytes. Loops count them, not the bytes: a bound that the verifier learns where a loop ends would
+// stay with the size, and it would look at all that follows once for each such bound.
+static __always_inline __u32 words(__u32 size)
+{
+	size = (size + 7) / 8;
+	asm volatile("" : "+r"(size));
+	return size;
+}
+
+// mask has the bytes of the last of so many bytes' words.
+static __always_inline __u64 mask(__u32 size)
+{
+	return ~0ULL >> (-size & 7) * 8;
+}
+
+// opaque hides from the compiler what a value is, so that it checks the register that it uses afterwards, as the verifier wants.
+#define opaque(x) asm volatile("" : "+r"(x))
+
+static __always_inline int pass(__u32 reason)
+{
+	__u64 *n = bpf_map_lookup_elem(&passes, &reason);
+	if (n)
+		(*n)++;
+	return TC_ACT_UNSPEC; // TCX_NEXT: whoever comes next sees the packet as if we were not here
+}
+
+// lower changes ASCII letters of eight bytes at once.
+static __always_inline __u64 lower(__u64 w)
+{
+	const __u64 ones = 0x0101010101010101ULL;
+	__u64 low = w & (0x7f * ones);
+	__u64 from_a = low + (0x80 - 'A') * ones, past_z = low + (0x7f - 'Z') * ones;
+	return w | ((from_a ^ past_z) & ~w & (0x80 * ones)) >> 2;
+}
+
+// plus is the sum of RFC 1071, of which any multiple of 16 bits may be added.
+static __always_inline __u64 plus(__u64 sum, __u64 w)
+{
+	sum += w;
+	return sum + (sum < w);
+}
+
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+// packet is a packet that holds a question to a served address. It lives on the stack.
+struct packet {
+	__u32 udp;    // where UDP's header begins
+	__u32 ports;  // both
+	__u32 group;  // of the address
+	__u16 size;   // UDP's length
+	__u16 check;  // UDP's
+	__u64 pseudo; // the sum of UDP's pseudo-header without the length
+};
+
+// Kinds of checksum. An skb does not tell the program.
+enum check { CHECK_NONE, CHECK_PARTIAL, CHECK_FULL };
+
+// found is what is known of an answer.
+struct found {
+	__u32 tail_size, edns_most, series;
+	__be32 ttl;
+	__u8 flags3, flags4;
+	__be16 an, ns, ar;
+};
+
+// read tells whether a packet is UDP to port 53 of a served address: 1 if it is, 0 if it is not, and -1 for one that is, and has
+// something about it that goes on.
+static __always_inline int read(struct __sk_buff *skb, struct packet *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ethhdr *eth = data;
+	struct served_address to = {};
+	struct udphdr *udp;
+	__u32 *group;
+	int odd;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + ETH_HLEN;
+		if ((void *)(ip + 1) + sizeof(*udp) > end || eth->h_proto != bpf_htons(ETH_P_IP) || ip->protocol != IPPROTO_UDP)
+			return 0;
+		udp = (void *)(ip + 1);
+		odd = ip->version != 4 || ip->ihl != 5 || (ip->frag_off & bpf_htons(0x3fff)) || bpf_ntohs(ip->tot_len) + ETH_HLEN != skb->len ||
+		      bpf_ntohs(udp->len) + sizeof(*ip) != bpf_ntohs(ip->tot_len);
+		*(__u16 *)&to.bytes[10] = 0xffff;
+		*(__u32 *)&to.bytes[12] = ip->daddr;
+		p->pseudo = (__u64)ip->saddr + ip->daddr;
+		p->udp = ETH_HLEN + sizeof(*ip);
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = data + ETH_HLEN;
+		if ((void *)(ip + 1) + sizeof(*udp) > end || eth->h_proto != bpf_htons(ETH_P_IPV6) || ip->nexthdr != IPPROTO_UDP)
+			return 0;
+		udp = (void *)(ip + 1);
+		// Over IPv6, UDP has a checksum (RFC 8200, section 8.1).
+		odd = ip->version != 6 || bpf_ntohs(ip->payload_len) + ETH_HLEN + sizeof(*ip) != skb->len || udp->len != ip->payload_len || !udp->check;
+		*(struct in6_addr *)&to = ip->daddr;
+		p->pseudo = 0;
+		for (__u32 i = 0; i < 4; i++)
+			p->pseudo += (__u64)ip->saddr.in6_u.u6_addr32[i] + ip->daddr.in6_u.u6_addr32[i];
+		p->udp = ETH_HLEN + sizeof(*ip);
+	} else {
+		return 0;
+	}
+	if (!odd && udp->dest != bpf_htons(53))
+		return 0;
+	// From here on nothing depends on the family: the verifier need not look at all of it twice.
+	opaque(p->udp);
+	group = bpf_map_lookup_elem(&served, &to);
+	if (!group)
+		return 0;
+	p->group = *group;
+	p->pseudo += bpf_htons(IPPROTO_UDP);
+	p->ports = *(__u32 *)udp;
+	p->size = bpf_ntohs(udp->len);
+	p->check = udp->check;
+	return odd || skb->gso_size || skb->vlan_present || (skb->pkt_type != PACKET_HOST && skb->pkt_type != PACKET_OTHERHOST) ? -1 : 1;
+}
+
+// take copies an answer into the scratch, as this client gets it. It returns 0, or why the question goes on. Whoever writes the slot
+// waits meanwhile, and the other way round.
+static __always_inline int take(struct slot *slot, struct scratch *s, struct found *f, __u32 generation, __u32 group, __u32 type_class, __u32 name_size,
+				__u64 now)
+{
+	int why = PASSED_UNKNOWN;
+	__u32 size, count, step, to, from;
+	__u64 left;
+
+	bpf_spin_lock(&slot->lock);
+	if (slot->generation != generation || slot->group != group || slot->type_class != type_class || slot->name_size != name_size)
+		goto out;
+	for (__u32 i = 0, n = words(name_size); i < NAME_WORDS; i++) {
+		if (i >= n)
+			break;
+		if (slot->name[i] != s->name[i])
+			goto out;
+	}
+	why = PASSED_OLD;
+	if (now >= slot->until || now >= slot->expires)
+		goto out;
+	left = (slot->expires - now + NANOSECONDS - 1) / NANOSECONDS; // the last begun second counts whole, as in wire.Entry.Left
+	f->ttl = bpf_htonl(slot->fixed_ttl ? slot->fixed_ttl : (__u32)left);
+	f->tail_size = size = slot->tail_size;
+	f->edns_most = slot->edns_most;
+	f->series = slot->series;
+	f->flags3 = slot->flags3;
+	f->flags4 = slot->flags4;
+	f->an = slot->an;
+	f->ns = slot->ns;
+	f->ar = slot->ar;
+	for (__u32 i = 0, n = words(size); i < TAIL_WORDS; i++) {
+		if (i >= n)
+			break;
+		s->tail[i] = slot->tail[i];
+	}
+	count = slot->ttls;
+	for (__u32 i = 0; i < TTLS_MOST; i++) {
+		if (i >= count)
+			break;
+		to = slot->ttl_at[i];
+		if (to > TAIL_MOST - 4)
+			break;
+		*(__be32 *)((void *)s->tail + to) = f->ttl;
+	}
+	count = slot->rotate_count;
+	why = 0;
+	if (count < 2)
+		goto out;
+	step = slot->rotate_step;
+	to = slot->rotate_at;
+	from = to + slot->turn++ % count * step;
+	count = to + count * step; // behind the last one
+	for (__u32 i = 0; i < TTLS_MOST; i++) {
+		if (to >= count || to > TAIL_MOST - 16 || from > TAIL_MOST - 16)
+			break;
+		*(__u32 *)((void *)s->tail + to) = *(__u32 *)((void *)slot->tail + from);
+		if (slot->rotate_words == 4)
+			for (int w = 4; w < 16; w += 4)
+				*(__u32 *)((void *)s->tail + to + w) = *(__u32 *)((void *)slot->tail + from + w);
+		to += step;
+		from += step;
+		if (from >= count)
+			from = slot->rotate_at;
+	}
+out:
+	bpf_spin_unlock(&slot->lock);
+	return why;
+}
+
+// count notes a hit, for its link, its series and its slot.
+static __always_inline void count(__u32 ifindex, __u32 slot, __u32 series, __u32 question, __u32 answer)
+{
+	struct link *l = bpf_map_lookup_elem(&links, &ifindex);
+	struct series *n = bpf_map_lookup_elem(&counts, &series);
+	__u64 *hits = bpf_map_lookup_elem(&heat, &slot);
+
+	if (l)
+		l->hits++;
+	if (n) {
+		n->hits++;
+		n->question_bytes += question;
+		n->answer_bytes += answer;
+		n->questions_over_100 += question > 100;
+		n->answers[answer <= 100 ? 0 : answer <= 200 ? 1 : answer <= 300 ? 2 : answer <= 400 ? 3 : answer <= 511 ? 4 : answer <= 1023 ? 5 : 6]++;
+	}
+	if (hits)
+		__sync_fetch_and_add(hits, 1);
+}
+
+// sum_full is the checksum of an answer whose question had a whole one (RFC 1624): what is new is added, what is gone is taken away. raw
+// has the question's header, header the answer's.
+static __always_inline __u16 sum_full(struct packet *p, struct scratch *s, __u64 *header, __u32 size, __u64 tail_size, __u32 name_size, __u32 opt)
+{
+	__u8 *o = (__u8 *)s->raw + RAW_NAME * 8 + name_size + TYPE_CLASS;
+	__u64 sum, part = 0, last = mask(tail_size);
+
+	for (__u32 i = 0, n = words(tail_size); i < TAIL_WORDS + 2; i++) {
+		__u64 w;
+		if (i >= n)
+			break;
+		w = s->tail[i];
+		if (i + 1 == n)
+			w &= last;
+		part = plus(part, w);
+	}
+	if (opt)
+		part = plus(plus(part, ~*(__u64 *)o), ~(__u64)(*(__u16 *)(o + 8)));
+	part = fold(part);
+	if (name_size & 1)
+		part = __builtin_bswap16(part);
+	sum = plus(plus(part, (__u16)~p->check), bpf_htons(size) * 2);
+	sum = plus(sum, ~(__u64)(bpf_htons(p->size) * 2));
+	sum = plus(plus(sum, header[0]), header[1]);
+	sum = plus(plus(sum, ~s->raw[0]), ~s->raw[1]);
+	return ~fold(sum);
+}
+
+// patch makes an answer of the packet, which has its new size already.
+static __always_inline int patch(struct __sk_buff *skb, struct packet *p, struct scratch *s, struct found *f, enum check check, __u32 total,
+				 __u64 tail_size, __u32 name_size, __u32 opt)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 size = total + sizeof(struct udphdr);
+	__u64 header[2] = {s->raw[0], 0};
+	struct ethhdr *eth = data;
+	struct udphdr *udp;
+	__u8 mac[ETH_ALEN];
+	__u16 *h = (__u16 *)header, port;
+
+	if (data + ETH_HLEN + sizeof(struct iphdr) + sizeof(*udp) + DNS_HEADER > end)
+		return -1;
+
+	((__u8 *)header)[6] = f->flags3 | BIT_RD;
+	((__u8 *)header)[7] = f->flags4 & (((__u8 *)s->raw)[7] | (__u8)~BIT_AD); // AD for who asks for it (RFC 6840, section 5.8)
+	h[4] = bpf_htons(1);
+	h[5] = f->an;
+	h[6] = f->ns;
+	h[7] = opt ? bpf_htons(bpf_ntohs(f->ar) + 1) : f->ar;
+
+	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
+	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
+	__builtin_memcpy(eth->h_source, mac, ETH_ALEN);
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + ETH_HLEN;
+		__be32 from = ip->saddr;
+		__be16 length = bpf_htons(size + sizeof(*ip));
+		__u64 sum = (__u64)(__u16)~ip->check + (__u16)~ip->tot_len + length;
+		ip->saddr = ip->daddr;
+		ip->daddr = from;
+		ip->tot_len = length;
+		ip->check = ~fold(sum);
+		udp = (void *)(ip + 1);
+	} else {
+		struct ipv6hdr *ip = data + ETH_HLEN;
+		struct in6_addr from = ip->saddr;
+		if ((void *)(ip + 1) + sizeof(*udp) + DNS_HEADER > end)
+			return -1;
+		ip->saddr = ip->daddr;
+		ip->daddr = from;
+		ip->payload_len = bpf_htons(size);
+		udp = (void *)(ip + 1);
+	}
+	port = udp->source;
+	udp->source = udp->dest;
+	udp->dest = port;
+	udp->len = bpf_htons(size);
+	if (check == CHECK_PARTIAL) {
+		udp->check = fold(plus(p->pseudo, bpf_htons(size)));
+	} else if (check == CHECK_FULL) {
+		__u16 sum = sum_full(p, s, header, size, tail_size, name_size, opt);
+		udp->check = sum ? sum : 0xffff;
+	}
+	__builtin_memcpy(udp + 1, (__u8 *)header + 4, DNS_HEADER);
+
+	opaque(tail_size);
+	if (tail_size < 1 || tail_size > TAIL_MOST + OPT_SIZE)
+		return -1;
+	return bpf_skb_store_bytes(skb, p->udp + sizeof(*udp) + DNS_HEADER + name_size + TYPE_CLASS, s->tail, tail_size, 0);
+}
+
+// answer answers the question of a packet, or returns why it goes on as a negative number.
+static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struct scratch *s)
+{
+	__u32 zero = 0, name_size, type_class, opt, edns = 0, slot_at, total, most;
+	__u64 size = p->size, sum, hash, last, now, tail_size;
+	struct control *c = bpf_map_lookup_elem(&controls, &zero);
+	struct found f = {};
+	struct place *place;
+	struct slot *slot;
+	enum check check;
+	__u8 *raw = (__u8 *)s->raw, *o, opt_flags = 0;
+	int why;
+
+	if (!c)
+		return -PASSED_KERNEL;
+
+	// The message behind four zeros: its numbers of records are one word, and its name begins with one.
+	size -= sizeof(struct udphdr);
+	opaque(size);
+	if (size < DNS_HEADER + 1 + TYPE_CLASS || size > DNS_HEADER + NAME_MOST + TYPE_CLASS + OPT_SIZE)
+		return -PASSED_QUESTION;
+	s->raw[(4 + size) / 8] = 0; // what is behind it in its last word
+	if (bpf_skb_load_bytes(skb, p->udp + sizeof(struct udphdr), raw + 4, size))
+		return -PASSED_KERNEL;
+
+	// One question and no record but an OPT; the bits RD, which must be there, and AD.
+	if (raw[6] != BIT_RD || (raw[7] & ~BIT_AD))
+		return -PASSED_QUESTION;
+	if (s->raw[1] == bpf_cpu_to_be64(1ULL << 48))
+		opt = 0;
+	else if (s->raw[1] == bpf_cpu_to_be64(1ULL << 48 | 1))
+		opt = OPT_SIZE;
+	else
+		return -PASSED_QUESTION;
+	opaque(opt);
+	name_size = size - DNS_HEADER - TYPE_CLASS - opt;
+	if (name_size < 1 || name_size > NAME_MOST)
+		return -PASSED_QUESTION;
+	o = raw + RAW_NAME * 8 + name_size;
+	type_class = *(__u32 *)o;
+	if (opt) {
+		o += TYPE_CLASS;
+		// Root, type 41, version 0, DO clear, without options (RFC 6891, section 6.1).
+		if (o[0] || *(__u16 *)(o + 1) != bpf_htons(41) || *(__u16 *)(o + 5) || (o[7] & BIT_DO) || *(__u16 *)(o + 9))
+			return -PASSED_QUESTION;
+		edns = bpf_ntohs(*(__u16 *)(o + 3));
+		opt_flags = o[7];
+	}
+
+	// Lower case, hash and checksum in one go.
+	sum = plus(plus(p->pseudo, bpf_htons(p->size) * 2), p->ports);
+	sum = plus(plus(plus(sum, p->check), s->raw[0]), s->raw[1]);
+	hash = c->seed ^ type_class ^ (__u64)p->group << 32;
+	last = mask(name_size);
+	for (__u32 i = 0, n = words(name_size), all = words(size - DNS_HEADER); i < RAW_WORDS - RAW_NAME; i++) {
+		__u64 w;
+		if (i >= all)
+			break;
+		w = s->raw[RAW_NAME + i];
+		sum = plus(sum, w);
+		if (i >= NAME_WORDS || i >= n)
+			continue;
+		if (i + 1 == n)
+			w &= last;
+		s->name[i] = w = lower(w);
+		hash = (hash ^ w) * c->multiplier;
+		hash ^= hash >> 32;
+	}
+
+	// A checksum that is yet to be made is the pseudo-header's sum. One that is that sum and right is of no certain kind.
+	why = fold(sum) == 0xffff;
+	if (!p->check)
+		check = CHECK_NONE;
+	else if (p->check == fold(plus(p->pseudo, bpf_htons(p->size))))
+		check = CHECK_PARTIAL;
+	else
+		check = CHECK_FULL;
+	opaque(check);
+	if ((check == CHECK_PARTIAL && why) || (check == CHECK_FULL && !why))
+		return -PASSED_PACKET;
+
+	place = bpf_map_lookup_elem(&places, &hash);
+	if (!place)
+		return -PASSED_UNKNOWN;
+	slot_at = place->slot;
+	slot = bpf_map_lookup_elem(&slots, &slot_at);
+	if (!slot)
+		return -PASSED_UNKNOWN;
+	now = bpf_ktime_get_boot_ns();
+	why = take(slot, s, &f, c->generation, p->group, type_class, name_size, now);
+	if (why)
+		return -why;
+
+	tail_size = f.tail_size;
+	opaque(tail_size);
+	if (tail_size < 1 || tail_size > TAIL_MOST)
+		return -PASSED_UNKNOWN;
+	if (edns > f.edns_most)
+		edns = f.edns_most;
+	most = opt && edns > UDP_SIZE ? edns : UDP_SIZE;
+	total = DNS_HEADER + name_size + TYPE_CLASS + tail_size + opt;
+	if (total > most)
+		return -PASSED_SIZE;
+	if (opt) { // the client's own, without its options, as the chain has it
+		o = (__u8 *)s->tail + tail_size;
+		o[0] = 0;
+		*(__u16 *)(o + 1) = bpf_htons(41);
+		*(__u16 *)(o + 3) = bpf_htons(edns);
+		*(__u16 *)(o + 5) = 0;
+		o[7] = opt_flags;
+		o[8] = 0;
+		*(__u16 *)(o + 9) = 0;
+		tail_size += OPT_SIZE;
+	}
+
+	// Up to here the packet is as it came.
+	if (bpf_skb_change_tail(skb, p->udp + sizeof(struct udphdr) + total, 0))
+		return -PASSED_KERNEL;
+	if (patch(skb, p, s, &f, check, total, tail_size, name_size, opt))
+		return TC_ACT_SHOT; // nobody may see half of an answer
+	if (skb->pkt_type != PACKET_HOST) // a bridge's port: the frame was for the bridge
+		bpf_skb_change_type(skb, PACKET_HOST);
+	count(skb->ifindex, slot_at, f.series, size, total);
+	return bpf_redirect_peer(skb->ifindex, 0);
+}
+
+SEC("tc")
+int neardns_hits(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct scratch *s;
+	__u32 zero = 0;
+	int done = read(skb, &p);
+
+	if (!done)
+		return TC_ACT_UNSPEC;
+	if (done < 0)
+		return pass(PASSED_PACKET);
+	s = bpf_map_lookup_elem(&scratches, &zero);
+	if (!s || s->busy)
+		return pass(PASSED_KERNEL);
+	s->busy = 1;
+	done = answer(skb, &p, s);
+	s->busy = 0;
+	return done < 0 ? pass(-done) : done;
+}
+
+char _license[] SEC("license") = "Apache-2.0";

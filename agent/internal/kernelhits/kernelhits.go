@@ -1,0 +1,273 @@
+// Package kernelhits answers questions in the kernel: a tc program on the host's side of a pod's veth answers what its map holds and
+// sends the answer back into the pod, with no process to wake. All other packets go on as they came.
+//
+// It is the one door to BPF. Only the agent writes the maps; a pod can neither write nor grow them. An answer is the one that the
+// fast path gives, byte for byte but for the ID, the TTL and the turn of rotated addresses, and the program gives it for no longer than
+// it was told to. The maps and the attached program stay when their process ends: hits go on until their answers expire.
+//
+// Failure policy: a packet that is not, in each bit, a question that the maps answer is left alone. A kernel that cannot is an error of
+// Open. The package is whole by itself; nothing in the agent opens it yet.
+package kernelhits
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// DefaultFolder is where maps and program stay in the BPF file system.
+const DefaultFolder = "/sys/fs/bpf/neardns"
+
+// DefaultEntries is how many answers there may be. The largest takes as much as the smallest, 1.6 KB.
+const DefaultEntries = 4096
+
+// linksName is the folder of attached programs, by the link's index.
+const linksName = "attached"
+
+// Options say where a level lives and how large it is.
+type Options struct {
+	Folder  string // in a mounted BPF file system; "": DefaultFolder. It is made.
+	Entries int    // 0: DefaultEntries
+	Log     *slog.Logger
+}
+
+// Level is the kernel's level of a node. Its methods may be called from several goroutines at once. Two processes may hold the same
+// one: what either writes is whole, and the last one stays.
+type Level struct {
+	folder  string // this object's own
+	log     *slog.Logger
+	objects objectObjects
+
+	mu      sync.Mutex // guards the fields below, and who writes
+	control objectControl
+	kept    []kept         // by slot
+	byHash  map[uint64]int // the slot
+	free    []int          // slots
+	hand    int            // the slot that eviction looks at next
+}
+
+// Supported tells why this kernel cannot; nil where it can. It loads the program and lets it go, which takes up to a second.
+func Supported() error {
+	spec, err := load(1)
+	if err != nil {
+		return err
+	}
+	var objects objectObjects
+	if err := spec.LoadAndAssign(&objects, nil); err != nil {
+		return fmt.Errorf("load the program: %w", err)
+	}
+	return objects.Close()
+}
+
+// load reads the object for so many entries.
+func load(entries int) (*ebpf.CollectionSpec, error) {
+	spec, err := loadObject()
+	if err != nil {
+		return nil, err
+	}
+	spec.Maps[objectMapSlots].MaxEntries, spec.Maps[objectMapHeat].MaxEntries = uint32(entries), uint32(entries)
+	spec.Maps[objectMapPlaces].MaxEntries = 2 * uint32(entries) // room for strays (tidy)
+	if err := rlimit.RemoveMemlock(); err != nil {              // kernels before 5.11 count maps as locked memory
+		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
+	}
+	return spec, nil
+}
+
+// version names what an object's maps and program look like: another build of the program never uses the maps of this one.
+func version(entries int) string {
+	sum := sha256.Sum256(_ObjectBytes)
+	return hex.EncodeToString(sum[:6]) + "-" + strconv.Itoa(entries)
+}
+
+// Open loads maps and program, or takes over those that stand in the folder if they are this build's and as large. It attaches nothing.
+// What another build left stays until Retire or Sweep.
+func Open(o Options) (*Level, error) {
+	if o.Folder == "" {
+		o.Folder = DefaultFolder
+	}
+	if o.Entries == 0 {
+		o.Entries = DefaultEntries
+	}
+	if o.Entries < 1 || o.Entries > 1<<20 {
+		return nil, fmt.Errorf("%d entries: between 1 and %d are possible", o.Entries, 1<<20)
+	}
+	if err := mounted(filepath.Dir(o.Folder)); err != nil {
+		return nil, err
+	}
+	l := &Level{folder: filepath.Join(o.Folder, version(o.Entries)), log: o.Log, kept: make([]kept, o.Entries), byHash: map[uint64]int{}}
+	there, err := l.pinned()
+	if err == nil && !there {
+		err = l.pin(o.Entries)
+	}
+	if err == nil {
+		err = l.restore()
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.objects.Close())
+	}
+	return l, nil
+}
+
+// mounted reports whether a folder is of a BPF file system.
+func mounted(folder string) error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(folder, &s); err != nil {
+		return fmt.Errorf("stat %s: %w", folder, err)
+	}
+	if s.Type != unix.BPF_FS_MAGIC {
+		return fmt.Errorf("%s is no BPF file system: mount one there (mount -t bpf bpf %s)", folder, folder)
+	}
+	return nil
+}
+
+// pins are the maps and the program by the names of their files.
+func (l *Level) pins() map[string]interface{ Pin(string) error } {
+	m := &l.objects.objectMaps
+	return map[string]interface{ Pin(string) error }{
+		objectMapControls: m.Controls, objectMapCounts: m.Counts, objectMapHeat: m.Heat, objectMapLinks: m.Links, objectMapPasses: m.Passes,
+		objectMapPlaces: m.Places, objectMapScratches: m.Scratches, objectMapServed: m.Served, objectMapSlots: m.Slots,
+		objectProgNeardnsHits: l.objects.NeardnsHits,
+	}
+}
+
+// pinned takes over what stands in the folder. The program is the last to be pinned: without it nothing there was ever whole.
+func (l *Level) pinned() (bool, error) {
+	program, err := ebpf.LoadPinnedProgram(filepath.Join(l.folder, objectProgNeardnsHits), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("take over the program: %w", err)
+	}
+	l.objects.NeardnsHits = program
+	m := &l.objects.objectMaps
+	for name, to := range map[string]**ebpf.Map{
+		objectMapControls: &m.Controls, objectMapCounts: &m.Counts, objectMapHeat: &m.Heat, objectMapLinks: &m.Links, objectMapPasses: &m.Passes,
+		objectMapPlaces: &m.Places, objectMapScratches: &m.Scratches, objectMapServed: &m.Served, objectMapSlots: &m.Slots,
+	} {
+		if *to, err = ebpf.LoadPinnedMap(filepath.Join(l.folder, name), nil); err != nil {
+			return false, fmt.Errorf("take over the map %s: %w", name, err)
+		}
+	}
+	return true, nil
+}
+
+// pin loads maps and program anew and lets them stand in the folder.
+func (l *Level) pin(entries int) error {
+	spec, err := load(entries)
+	if err != nil {
+		return err
+	}
+	if err := spec.LoadAndAssign(&l.objects, nil); err != nil {
+		return fmt.Errorf("load the program: %w", err)
+	}
+	c := objectControl{Generation: 1, Seed: rand.Uint64(), Multiplier: rand.Uint64() | 1}
+	if err := l.objects.Controls.Put(uint32(0), &c); err != nil {
+		return fmt.Errorf("write the control: %w", err)
+	}
+	if err := os.RemoveAll(l.folder); err != nil { // what a process that was killed left half done
+		return fmt.Errorf("clean %s: %w", l.folder, err)
+	}
+	if err := os.MkdirAll(filepath.Join(l.folder, linksName), 0o700); err != nil {
+		return fmt.Errorf("make %s: %w", l.folder, err)
+	}
+	for name, p := range l.pins() {
+		if name == objectProgNeardnsHits {
+			continue
+		}
+		if err := p.Pin(filepath.Join(l.folder, name)); err != nil {
+			return fmt.Errorf("pin the map %s: %w", name, err)
+		}
+	}
+	if err := l.objects.NeardnsHits.Pin(filepath.Join(l.folder, objectProgNeardnsHits)); err != nil {
+		return fmt.Errorf("pin the program: %w", err)
+	}
+	return nil
+}
+
+// restore learns what the maps hold.
+func (l *Level) restore() error {
+	if err := l.objects.Controls.Lookup(uint32(0), &l.control); err != nil {
+		return fmt.Errorf("read the control: %w", err)
+	}
+	for at := range l.kept {
+		var s objectSlot
+		if err := l.objects.Slots.LookupWithFlags(uint32(at), &s, ebpf.LookupLock); err != nil {
+			return fmt.Errorf("read slot %d: %w", at, err)
+		}
+		if l.kept[at] = keptOf(&s, l.control.Generation); l.kept[at].question == "" {
+			l.free = append(l.free, at)
+			continue
+		}
+		l.byHash[s.Hash] = at
+	}
+	return l.tidy()
+}
+
+// tidy drops places that lead to no answer. Two processes that wrote at once may have left some.
+func (l *Level) tidy() error {
+	var stray []uint64
+	var hash uint64
+	var place objectPlace
+	all := l.objects.Places.Iterate()
+	for all.Next(&hash, &place) {
+		if at, there := l.byHash[hash]; !there || uint32(at) != place.Slot {
+			stray = append(stray, hash)
+		}
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read places: %w", err)
+	}
+	for _, hash := range stray {
+		if err := l.objects.Places.Delete(hash); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete a place: %w", err)
+		}
+	}
+	return nil
+}
+
+// Close lets go of maps and program. What is attached goes on with them.
+func (l *Level) Close() error { return l.objects.Close() }
+
+// Serve says which addresses are answered, each with the group whose answers are given there; 0 is the self-test's. What is not in
+// addresses is no longer answered.
+func (l *Level) Serve(addresses map[netip.Addr]uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var gone []objectServedAddress
+	var key objectServedAddress
+	var group uint32
+	all := l.objects.Served.Iterate()
+	for all.Next(&key, &group) {
+		if _, there := addresses[netip.AddrFrom16(key.Bytes).Unmap()]; !there {
+			gone = append(gone, key)
+		}
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read served addresses: %w", err)
+	}
+	for i := range gone {
+		if err := l.objects.Served.Delete(&gone[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("stop to serve %s: %w", netip.AddrFrom16(gone[i].Bytes).Unmap(), err)
+		}
+	}
+	for a, group := range addresses {
+		if err := l.objects.Served.Put(&objectServedAddress{Bytes: a.As16()}, group); err != nil {
+			return fmt.Errorf("serve %s: %w", a, err)
+		}
+	}
+	return nil
+}
