@@ -17,7 +17,7 @@ import (
 // EdgeKind is what the second line of an EdgeConfig file must say.
 const EdgeKind = "EdgeConfig"
 
-// Edge is an EdgeConfig: what the role `edge` serves and how. It is read when the role starts.
+// Edge is an EdgeConfig: what the role `edge` serves and how.
 type Edge struct {
 	Addresses []netip.Addr // listen.dns
 	Port      uint16       // listen.port
@@ -68,6 +68,32 @@ func DefaultEdge() Edge {
 	}
 	return Edge{Port: 53, Listen: Listen{Metrics: at(9273), Health: at(9274)}, Rate: EdgeRate{Answers: 200, Slip: 2}, StateDir: "/var/lib/neardns-edge",
 		Limits: Limits{TCPConnections: 1024}, Log: Log{Level: slog.LevelInfo, Format: LogText}}
+}
+
+// Restart names the fields in which another configuration differs and that are read only when the role starts.
+func (e *Edge) Restart(other *Edge) (fields []string) {
+	for _, f := range []struct {
+		name string
+		same bool
+	}{
+		{"listen.dns", slices.Equal(e.Addresses, other.Addresses)},
+		{"listen.port", e.Port == other.Port},
+		{"listen.metrics", e.Listen.Metrics == other.Listen.Metrics},
+		{"listen.health", e.Listen.Health == other.Listen.Health},
+		{"limits", e.Limits == other.Limits},
+		{"stateDir", e.StateDir == other.StateDir},
+		{"log.format", e.Log.Format == other.Log.Format},
+	} {
+		if !f.same {
+			fields = append(fields, f.name)
+		}
+	}
+	return fields
+}
+
+// Same reports whether two zones are followed in the same way.
+func (z *EdgeZone) Same(other *EdgeZone) bool {
+	return z.Name == other.Name && z.Primary == other.Primary && z.Key == other.Key && slices.Equal(z.Targets, other.Targets)
 }
 
 // LoadEdge reads an EdgeConfig. An error lists every fault, each with file, line, field and remedy.

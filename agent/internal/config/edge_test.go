@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -129,6 +130,46 @@ func TestLoadEdgeFaults(t *testing.T) {
 	if _, err := LoadEdge("none.yaml", Env{ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist }}); !errors.Is(err, fs.ErrNotExist) ||
 		!strings.Contains(err.Error(), "--config") {
 		t.Errorf("no file: %v", err)
+	}
+}
+
+// TestEdgeRestart: each change is taken over by a running edge or named as one that only a start takes over.
+func TestEdgeRestart(t *testing.T) {
+	env := map[string]string{"POD_IPS": "10.0.0.7"}
+	base := strings.Replace(leastEdge, "listen: {", "listen: {port: 54, metrics: 'off', health: 'off', ", 1)
+	for change, want := range map[string][]string{
+		"":                    nil,
+		"geo: {region: [IE]}": nil,
+		"rate: {answers: 5}":  nil,
+		"- {name: b.example, primary: 192.0.2.1}": nil,
+		"healthChecks: {caFile: /ca}":             nil,
+		"log: {level: debug}":                     nil,
+		"log: {format: json}":                     {"log.format"},
+		"stateDir: /elsewhere":                    {"stateDir"},
+		"limits: {tcpConnections: 7}":             {"limits"},
+	} {
+		before, err := loadEdge(base, env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := loadEdge(base+change+"\n", env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := before.Restart(after); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", change, got, want)
+		}
+	}
+	least, err := loadEdge(leastEdge, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed, err := loadEdge(base, map[string]string{"POD_IPS": "10.0.0.9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := least.Restart(changed), []string{"listen.dns", "listen.port", "listen.metrics", "listen.health"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

@@ -47,7 +47,6 @@ type Serve func(records []dns.RR) error
 // Copy is one zone's copy. Its methods are safe for concurrent use, but for Run.
 type Copy struct {
 	zone     string
-	primary  Primary
 	file     string
 	serve    Serve
 	log      *slog.Logger
@@ -57,10 +56,14 @@ type Copy struct {
 	counts  counts
 
 	mu      sync.Mutex // guards the fields below
-	records records    // empty: none was read
-	current time.Time  // when the primary last said that these are its records
-	fault   string     // of the last look; "" for none
-	skip    bool       // nothing new to save: as it was read from the file
+	primary Primary
+	anew    bool               // the zone is to be served anew: how it is served changed
+	whole   bool               // the next transfer is a whole one: the primary is another
+	cut     context.CancelFunc // ends the look that goes on
+	records records            // empty: none was read
+	current time.Time          // when the primary last said that these are its records
+	fault   string             // of the last look; "" for none
+	skip    bool               // nothing new to save: as it was read from the file
 }
 
 // counts are of transfers, for the metrics.
@@ -68,7 +71,7 @@ type counts struct{ full, steps, failed atomic.Uint64 }
 
 // New makes a copy of a zone, by its canonical name, that is kept in a file. What the file has is served at once.
 func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Copy {
-	c := &Copy{zone: zone, primary: primary, file: file, serve: serve, log: log.With("zone", zone), notified: tick.New(), changed: tick.New()}
+	c := &Copy{zone: zone, primary: primary, file: file, serve: serve, log: log.With("zone", zone), notified: tick.New(), changed: tick.New(), cut: func() {}}
 	list, at, err := load(zone, file)
 	if err == nil && list != nil {
 		err = c.take(list)
@@ -87,6 +90,16 @@ func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Cop
 // Notify says that the primary has something new. It does not wait.
 func (c *Copy) Notify() { c.notified.Send() }
 
+// Follow has the copy follow another primary, and serve what it has anew, since how it is served may have changed. It does not wait. The
+// zone is transferred whole: a serial of one primary says nothing of another's.
+func (c *Copy) Follow(primary Primary) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.primary, c.anew, c.whole = primary, true, true
+	c.cut()
+	c.notified.Send()
+}
+
 // Run follows the primary until ctx ends, and saves what it has.
 func (c *Copy) Run(ctx context.Context) {
 	var wg sync.WaitGroup
@@ -94,10 +107,17 @@ func (c *Copy) Run(ctx context.Context) {
 	defer wg.Wait()
 	for retry := time.Duration(0); ctx.Err() == nil; {
 		bounded, cancel := context.WithTimeout(ctx, together)
+		c.mu.Lock()
+		c.cut = cancel
+		c.mu.Unlock()
 		err := c.look(bounded)
+		wasCut := errors.Is(bounded.Err(), context.Canceled)
 		cancel()
 		if ctx.Err() != nil {
 			return
+		}
+		if err != nil && wasCut {
+			continue // Follow named another primary
 		}
 		c.note(err)
 		wait := pollMost
@@ -140,44 +160,57 @@ func (c *Copy) note(err error) {
 // look reads what is new.
 func (c *Copy) look(ctx context.Context) error {
 	c.mu.Lock()
-	has := c.records
+	has, primary, anew, whole := c.records, c.primary, c.anew, c.whole
+	c.anew = false
 	c.mu.Unlock()
-	if has.soa == nil {
-		return c.whole(ctx)
+	if anew && has.soa != nil {
+		if err := c.serve(has.list()); err != nil {
+			return fmt.Errorf("serve: %w", err)
+		}
 	}
-	serial, err := c.primary.Serial(ctx)
+	if has.soa == nil || whole {
+		return c.transfer(ctx, primary)
+	}
+	serial, err := primary.Serial(ctx)
 	if err != nil || serial == has.soa.Serial {
 		return err
 	}
-	t, err := c.primary.IXFR(ctx, has.soa.Serial)
+	t, err := primary.IXFR(ctx, has.soa.Serial)
 	switch {
 	case err != nil && ddns.KindOf(err) != ddns.Unreachable:
 		// A server without increments, or one whose history is another.
-		return c.whole(ctx)
+		return c.transfer(ctx, primary)
 	case err != nil:
 		return err
 	case t.Full != nil:
 		c.counts.full.Add(1)
 		return c.take(t.Full)
 	case len(t.Steps) == 0: // an older serial than ours: the zone was restored
-		return c.whole(ctx)
+		return c.transfer(ctx, primary)
 	}
 	next, err := has.apply(t.Steps)
 	if err != nil {
 		c.log.Info("the primary's changes do not fit: the zone is transferred whole", "err", err)
-		return c.whole(ctx)
+		return c.transfer(ctx, primary)
 	}
 	c.counts.steps.Add(1)
 	return c.take(next.list())
 }
 
-func (c *Copy) whole(ctx context.Context) error {
-	t, err := c.primary.AXFR(ctx)
+// transfer reads the zone whole.
+func (c *Copy) transfer(ctx context.Context, primary Primary) error {
+	t, err := primary.AXFR(ctx)
 	if err != nil {
 		return err
 	}
 	c.counts.full.Add(1)
-	return c.take(t.Full)
+	if err := c.take(t.Full); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.whole = c.whole && c.primary != primary
+	c.mu.Unlock()
+	return nil
 }
 
 // take has records served, and saved later.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -208,6 +209,57 @@ func TestFollow(t *testing.T) {
 	})
 }
 
+// TestFollowAnother: a copy that is given another primary transfers the zone whole from it, also where the serials are one and the old
+// primary hangs; until then it serves what it has, anew.
+func TestFollowAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old, s := &hanging{primary: primary{now: version(5, "a")}}, &served{}
+		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), old, s.serve)
+		c.Follow(old) // nobody looks yet
+		stop := run(t, c)
+		defer stop()
+		sleep(time.Second)
+		s.check(t, "first", version(5, "a"))
+		old.hangs.Store(true)
+		sleep(3 * time.Second)
+		next := &primary{now: version(5, "b"), fails: errors.New("away")}
+		before := s.n
+		c.Follow(next)
+		synctest.Wait() // at once: no time passes
+		s.check(t, "the new primary is away", version(5, "a"))
+		if s.n != before+1 || c.State().Fault == "" {
+			t.Errorf("served %d times, fault %q", s.n-before, c.State().Fault)
+		}
+		sleep(time.Minute)
+		if s.n != before+1 {
+			t.Errorf("served %d times while nothing changed", s.n-before)
+		}
+		next.set(func(p *primary) { p.fails = nil })
+		sleep(retryMost)
+		s.check(t, "the new primary is there", version(5, "b"))
+		sleep(time.Minute)
+		next.set(func(p *primary) {
+			if n := len(slices.DeleteFunc(slices.Clone(p.asked), func(what string) bool { return what == "serial" })); p.asked[len(p.asked)-1] != "serial" || n > 13 {
+				t.Errorf("asked %v", p.asked)
+			}
+		})
+	})
+}
+
+// hanging is a primary that may say nothing until it is not asked any more.
+type hanging struct {
+	primary
+	hangs atomic.Bool
+}
+
+func (h *hanging) Serial(ctx context.Context) (uint32, error) {
+	if h.hangs.Load() {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return h.primary.Serial(ctx)
+}
+
 // TestFaulty: what is no whole zone changes nothing.
 func TestFaulty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -314,11 +366,12 @@ func TestMetrics(t *testing.T) {
 	read.note(nil)
 	never := New(quiet, "never.example.", filepath.Join(t.TempDir(), "b"), &primary{fails: errors.New("away")}, s.serve)
 	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(Collector([]*Copy{read, never}))
+	all := Collector(func() []*Copy { return []*Copy{read, never} }, new(Reloads))
+	r.MustRegister(all)
 	if problems, err := promtest.GatherAndLint(r); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
-	if n := promtest.CollectAndCount(Collector([]*Copy{read, never}), "neardns_edge_zone_serial", "neardns_edge_zone_age_seconds"); n != 2 {
+	if n := promtest.CollectAndCount(all, "neardns_edge_zone_serial", "neardns_edge_zone_age_seconds"); n != 2 {
 		t.Errorf("%d series of what was read, want 2: a zone that was never read has neither serial nor age", n)
 	}
 }

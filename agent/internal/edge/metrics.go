@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -8,10 +9,22 @@ import (
 
 const namespace = "neardns"
 
-// Collector is what there is to scrape of all copies. Zones are the configuration's, and few.
-func Collector(copies []*Copy) prometheus.Collector { return collector(copies) }
+// Collector is what there is to scrape of all copies that copies returns. Zones are the configuration's, and few.
+func Collector(copies func() []*Copy, reloads *Reloads) prometheus.Collector {
+	return collector{copies, reloads}
+}
 
-type collector []*Copy
+type collector struct {
+	copies  func() []*Copy
+	reloads *Reloads
+}
+
+// Reloads counts changed configurations. It is safe for concurrent use.
+type Reloads struct{ Taken, Refused atomic.Uint64 }
+
+func reloadsDesc() *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_edge_reloads_total", "Changed configurations of the edge, taken over or refused.", []string{"result"}, nil)
+}
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_edge_"+name, help, append([]string{"zone"}, labels...), nil)
@@ -35,14 +48,17 @@ func transfersDesc() *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{serialDesc(), ageDesc(), recordsDesc(), transfersDesc()} {
+	for _, d := range []*prometheus.Desc{serialDesc(), ageDesc(), recordsDesc(), transfersDesc(), reloadsDesc()} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	for _, one := range c {
+	for result, n := range map[string]uint64{"taken": c.reloads.Taken.Load(), "refused": c.reloads.Refused.Load()} {
+		ch <- prometheus.MustNewConstMetric(reloadsDesc(), prometheus.CounterValue, float64(n), result)
+	}
+	for _, one := range c.copies() {
 		s := one.State()
 		ch <- prometheus.MustNewConstMetric(recordsDesc(), prometheus.GaugeValue, float64(s.Records), s.Zone)
 		if s.Records > 0 {

@@ -98,14 +98,20 @@ func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool,
 		}
 		set(next)
 	}
+	followFiles(ctx, a.log, hangups, stale, a.followed, reload)
+}
+
+// followFiles calls reload at each hangup, and when one of the files that followed lists has changed, until ctx ends; with stale also at
+// once. A reload may change the list.
+func followFiles(ctx context.Context, log *slog.Logger, hangups <-chan struct{}, stale bool, followed func() []string, reload func()) {
 	for ; ctx.Err() == nil; stale = true {
-		files := a.followed()
+		files := followed()
 		watching, stop := context.WithCancel(ctx)
-		changes := upstream.Watch(watching, a.log, files)
+		changes := upstream.Watch(watching, log, files)
 		if stale {
 			reload() // a hangup, or what changed while no watch stood
 		}
-		for again := !slices.Equal(files, a.followed()); !again && ctx.Err() == nil; {
+		for again := !slices.Equal(files, followed()); !again && ctx.Err() == nil; {
 			select {
 			case <-ctx.Done():
 			case <-hangups:
@@ -115,7 +121,7 @@ func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool,
 			case _, ok := <-changes:
 				if ok { // else ctx ends
 					reload()
-					again = !slices.Equal(files, a.followed())
+					again = !slices.Equal(files, followed())
 				}
 			}
 		}

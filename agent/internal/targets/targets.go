@@ -25,7 +25,7 @@ type Options struct {
 	Timeout  time.Duration
 	Failures int            // in a row, until a target is sick. 3
 	Most     int            // targets that are probed at all; more are taken to be well. 10,000
-	Roots    *x509.CertPool // who may sign certificates. The system's
+	Roots    *x509.CertPool // who may sign certificates, until SetRoots says otherwise. The system's
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -52,6 +52,7 @@ type Checker struct {
 	places  chan struct{}
 	wg      sync.WaitGroup
 	ok, bad atomic.Uint64 // probes
+	roots   atomic.Pointer[x509.CertPool]
 
 	mu      sync.Mutex // guards the fields below
 	wanted  map[string]map[Check]bool
@@ -76,9 +77,14 @@ func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext
 	}
-	return &Checker{log: log, o: o, ctx: ctx, places: make(chan struct{}, atOnce), wanted: map[string]map[Check]bool{}, refused: map[string]int{},
+	c := &Checker{log: log, o: o, ctx: ctx, places: make(chan struct{}, atOnce), wanted: map[string]map[Check]bool{}, refused: map[string]int{},
 		running: map[Check]*Target{}}
+	c.SetRoots(o.Roots)
+	return c
 }
+
+// SetRoots says who may sign certificates from the next probe on; nil: whom the system trusts.
+func (c *Checker) SetRoots(roots *x509.CertPool) { c.roots.Store(roots) }
 
 // Set says what is to be probed for a zone, in place of what was said before; none for a zone that is gone. It returns the targets that
 // are probed: a check that lies outside of ranges, or one too many, has none. Zones share their targets, and what is known of one stays
@@ -169,7 +175,7 @@ func (c *Checker) ask(ctx context.Context, t *Target) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	err := probe(bounded, t.check, c.o.Roots, c.o.Dial)
+	err := probe(bounded, t.check, c.roots.Load(), c.o.Dial)
 	if ctx.Err() != nil {
 		return // cut off by us
 	}

@@ -117,7 +117,7 @@ const (
 
 // Answer implements hit.Handler.
 func (h hits) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
-	s := h.Server
+	s, o := h.Server, h.options.Load()
 	z, _ := s.zones.Load().plain.Find(&q.Plain)
 	if z == nil {
 		return b, query.Miss, false
@@ -132,7 +132,7 @@ func (h hits) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
 	}
 	asked := q.Client
 	if subnet.bytes != nil {
-		if !listed(s.o.Resolvers, q.Client) {
+		if !listed(o.Resolvers, q.Client) {
 			subnet.bytes = nil
 		} else if subnet.network.Bits() > 0 {
 			asked = subnet.network.Addr()
@@ -157,7 +157,7 @@ func (h hits) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
 		return b, query.Miss, false // to be cut
 	}
 	if !q.TCP {
-		switch s.limit.over(q.Client) {
+		switch o.limit.over(q.Client) {
 		case none:
 			s.counts.limited.Inc()
 			return b, query.Miss, true

@@ -3,6 +3,7 @@ package shared
 import (
 	"hash/maphash"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -13,6 +14,10 @@ type Rate struct {
 	Answers int            // a second, of one network; 0: no bound
 	Slip    int            // one of so many answers beyond it is an empty one that says "truncated"; 0: none
 	Exempt  []netip.Prefix // not bounded
+}
+
+func (r Rate) same(other Rate) bool {
+	return r.Answers == other.Answers && r.Slip == other.Slip && slices.Equal(r.Exempt, other.Exempt)
 }
 
 // The networks that are counted together: what one owner usually has, as in BIND and Knot.

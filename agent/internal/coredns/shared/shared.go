@@ -11,6 +11,7 @@ package shared
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -34,7 +35,7 @@ import (
 // Name is the plugin's directive.
 const Name = "shared"
 
-// Options say whom the edge serves, and how.
+// Options say whom the edge serves, and how. Their lists stay as they are.
 type Options struct {
 	Rate      Rate
 	Resolvers []netip.Prefix // whose EDNS client subnet counts
@@ -44,8 +45,7 @@ type Options struct {
 
 // Server is what all of the plugin's instances share. Its methods are safe for concurrent use.
 type Server struct {
-	o       Options
-	limit   *limiter
+	options atomic.Pointer[options]
 	locator atomic.Pointer[geo.Locator]
 	zones   atomic.Pointer[zones]
 	counts  *counts
@@ -62,10 +62,28 @@ type zones struct {
 
 // New makes a server without zones, that knows no place.
 func New(o Options) *Server {
-	s := &Server{o: o, limit: newLimiter(o.Rate), counts: newCounts(), draw: rand.Uint64} //nolint:gosec // nobody gains by guessing it
+	s := &Server{counts: newCounts(), draw: rand.Uint64} //nolint:gosec // nobody gains by guessing it
+	s.Configure(o)
 	s.SetLocator(new(geo.Locator))
 	s.zones.Store(new(zones))
 	return s
+}
+
+// options are what Configure said, and the limiter by them.
+type options struct {
+	Options
+	limit *limiter
+}
+
+// Configure has the next question answered by other options. Where the rate stays, networks stay as far ahead as they are.
+func (s *Server) Configure(o Options) {
+	next := &options{Options: o}
+	if old := s.options.Load(); old != nil && old.Rate.same(o.Rate) {
+		next.limit = old.limit
+	} else {
+		next.limit = newLimiter(o.Rate)
+	}
+	s.options.Store(next)
 }
 
 // SetLocator says where clients are from now on. The server owns it.
@@ -85,14 +103,22 @@ func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error 
 
 // set has a zone answered.
 func (s *Server) set(z *Zone) error {
+	return s.change(func(by map[string]*Zone) { by[z.origin] = z })
+}
+
+// Drop has a zone answered no more.
+func (s *Server) Drop(origin string) {
+	_ = s.change(func(by map[string]*Zone) { delete(by, origin) }) // the names of those that stay were taken before
+}
+
+func (s *Server) change(change func(by map[string]*Zone)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := &zones{by: map[string]*Zone{z.origin: z}}
-	for origin, other := range s.zones.Load().by {
-		if origin != z.origin {
-			next.by[origin] = other
-		}
+	next := &zones{by: maps.Clone(s.zones.Load().by)}
+	if next.by == nil {
+		next.by = map[string]*Zone{}
 	}
+	change(next.by)
 	for origin, one := range next.by {
 		if err := next.plain.Add(origin, one); err != nil {
 			return fmt.Errorf("zone %s: %w", origin, err)
@@ -132,9 +158,9 @@ func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (
 	sender := places.Source(w.RemoteAddr())
 	q := r.Question[0]
 	state := request.Request{W: w, Req: r}
-	udp := state.Proto() == "udp"
-	if udp {
-		switch s.limit.over(sender) {
+	o := s.options.Load()
+	if state.Proto() == "udp" {
+		switch o.limit.over(sender) {
 		case none:
 			s.counts.limited.Inc()
 			return dns.RcodeSuccess, nil // written: there is nothing more to say
@@ -157,7 +183,7 @@ func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (
 		s.counts.refused.Inc()
 		return dns.RcodeRefused, nil
 	}
-	c, bad := clientOf(sender, r, s.o.Resolvers)
+	c, bad := clientOf(sender, r, o.Resolvers)
 	if bad {
 		s.counts.refused.Inc()
 		return dns.RcodeFormatError, nil
@@ -302,7 +328,8 @@ func rename(rrs []dns.RR, name, asked string) {
 
 // notified passes on what a primary says.
 func (s *Server) notified(w dns.ResponseWriter, r *dns.Msg, z *Zone, sender netip.Addr) (int, error) {
-	if !strings.EqualFold(r.Question[0].Name, z.origin) || s.o.Notified == nil || !s.o.Notified(z.origin, sender) {
+	notify := s.options.Load().Notified
+	if !strings.EqualFold(r.Question[0].Name, z.origin) || notify == nil || !notify(z.origin, sender) {
 		s.counts.refused.Inc()
 		return dns.RcodeRefused, nil
 	}

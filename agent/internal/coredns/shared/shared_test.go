@@ -386,6 +386,36 @@ neardns_edge_answers_total{reason="unhealthy"} 0
 	}
 }
 
+// TestConfigure: other resolvers count from the next question on, a rate that stays keeps its account, and a zone that is dropped is
+// refused.
+func TestConfigure(t *testing.T) {
+	app := "app." + origin
+	rate := shared.Rate{Answers: 1, Slip: 1}
+	s := serve(t, shared.Options{Rate: rate}, append(base(t), published(pub(app, "ie", 1, "192.0.2.1"), pub(app, "de", 1, "192.0.2.2"))...))
+	s.SetLocator(world())
+	ask := func(from string) *dns.Msg {
+		return put(t, s, udp(from), withSubnet(question(app, dns.TypeA), "10.2.3.0/24"))
+	}
+	if m := ask("10.1.0.1"); said(m) != "192.0.2.1" || subnetOf(m) != nil {
+		t.Errorf("not listed: %v", m)
+	}
+	s.Configure(shared.Options{Rate: rate, Resolvers: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/32")}})
+	if m := ask("10.1.0.1"); said(m) != "192.0.2.2" || subnetOf(m) == nil {
+		t.Errorf("listed: %v", m)
+	}
+	if m := ask("10.1.0.1"); !m.Truncated {
+		t.Errorf("the rate's account was lost: %v", m)
+	}
+	s.Configure(shared.Options{})
+	if m := ask("10.1.0.1"); m.Truncated || said(m) != "192.0.2.1" {
+		t.Errorf("without a rate: %v", m)
+	}
+	s.Drop(origin)
+	if m := ask("10.1.0.1"); m.Rcode != dns.RcodeRefused {
+		t.Errorf("dropped: %v", m)
+	}
+}
+
 // TestNotify: a NOTIFY for the zone goes to whoever reads it, and its answer says whether it counts.
 func TestNotify(t *testing.T) {
 	var from []string
