@@ -35,8 +35,6 @@ func (p *Publisher) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-p.wake:
-		case <-p.o.Notify:
-			p.next.poll = time.Time{}
 		}
 		timer.Stop()
 	}

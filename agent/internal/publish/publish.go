@@ -30,10 +30,9 @@ type Options struct {
 	Remove    bool                  // remove clusters that are dead
 	Works     func(zone.Claim) bool // reports whether an address of a dead cluster passes its health check; nil: none is known to
 
-	Poll     time.Duration   // how often the primary is asked for its serial, ± 20 %; 0: 5 s
-	Validate time.Duration   // how often the whole zone is read, ± 20 %; 0: 15 min
-	Notify   <-chan struct{} // a tick: the zone has changed (RFC 1996)
-	Rate     float64         // messages a second that change the zone; 0: no bound
+	Poll     time.Duration // how often the primary is asked for its serial, ± 20 %; 0: 5 s
+	Validate time.Duration // how often the whole zone is read, ± 20 %; 0: 15 min
+	Rate     float64       // messages a second that change the zone; 0: no bound
 
 	Changed func(host string) // the status of a host changed; called by Run's goroutine, must not block; nil: nobody is told
 	Metrics *Metrics          // nil: nothing is counted

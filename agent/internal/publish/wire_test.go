@@ -1,0 +1,213 @@
+package publish_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/agent/internal/ddns"
+	"github.com/neardns/neardns/agent/internal/publish"
+	"github.com/neardns/neardns/agent/internal/zone"
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+)
+
+// tap notes the kind of each message that a publisher sends.
+type tap struct {
+	mu    sync.Mutex
+	kinds []string
+}
+
+func (p *tap) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	return &tapped{c, p}, err
+}
+
+// take returns the kinds since the last call.
+func (p *tap) take() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := p.kinds
+	p.kinds = nil
+	return all
+}
+
+type tapped struct {
+	net.Conn
+	tap *tap
+}
+
+func (c *tapped) Write(b []byte) (int, error) {
+	var m dns.Msg
+	if len(b) > 2 && int(binary.BigEndian.Uint16(b)) == len(b)-2 && m.Unpack(b[2:]) == nil {
+		kind := dns.OpcodeToString[m.Opcode]
+		if m.Opcode == dns.OpcodeQuery {
+			kind = dns.TypeToString[m.Question[0].Qtype]
+		}
+		c.tap.mu.Lock()
+		c.tap.kinds = append(c.tap.kinds, kind)
+		c.tap.mu.Unlock()
+	}
+	return c.Conn.Write(b)
+}
+
+// A change is one message and one look at what became of it. Between changes only the serial is asked, and what this cluster wrote last.
+func TestMessages(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	wire := new(tap)
+	c := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute, Poll: time.Minute, Dial: wire.dial})
+	c.set(t, simple("www", "192.0.2.1"))
+	c.clean(t)
+	if got := strings.Join(wire.take(), " "); got != "AXFR UPDATE IXFR" {
+		t.Errorf("a join is %s", got)
+	}
+	c.set(t, simple("www", "192.0.2.1")) // nothing new
+	for n := range 3 {
+		c.set(t, simple("www", fmt.Sprintf("192.0.2.%d", 2+n)))
+		c.clean(t)
+		if got := strings.Join(wire.take(), " "); got != "UPDATE IXFR" {
+			t.Errorf("a change is %s", got)
+		}
+	}
+	quiet := start(t, s, publish.Options{Identity: id(2), Heartbeat: time.Minute, Dial: wire.dial})
+	quiet.set(t, simple("www", "192.0.2.9"))
+	quiet.clean(t)
+	wire.take()
+	testutil.Eventually(t, 10*time.Second, func() error {
+		wire.mu.Lock()
+		defer wire.mu.Unlock()
+		if len(wire.kinds) < 20 {
+			return fmt.Errorf("%v", wire.kinds)
+		}
+		return nil
+	})
+	for _, kind := range wire.take() {
+		if kind != "SOA" && kind != "TXT" {
+			t.Errorf("a cluster at rest sends %s", kind)
+		}
+	}
+}
+
+// Somebody deletes a cluster's records by hand. They are written again at once, then ever more rarely, with a reason. What the cluster is to
+// say anew is written without waiting for that.
+func TestOverwritten(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		c := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute})
+		c.set(t, simple("www", "192.0.2.1"))
+		c.clean(t)
+		hand := &ddns.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
+		wipe := func() {
+			t.Helper()
+			gone := &dns.ANY{Hdr: dns.RR_Header{Name: "www." + origin, Rrtype: dns.TypeA, Class: dns.ClassANY}}
+			testutil.Eventually(t, 10*time.Second, func() error { return hand.Update(t.Context(), nil, []dns.RR{gone}) }) // PowerDNS may be busy
+		}
+		there := func(want string) {
+			t.Helper()
+			testutil.Eventually(t, 10*time.Second, func() error {
+				if h := read(t, s).Hosts["www."+origin]; h == nil || fmt.Sprint(h.Addresses) != want {
+					return fmt.Errorf("%+v, want %s", h, want)
+				}
+				return nil
+			})
+		}
+		wipe()
+		there("[192.0.2.1]")
+		c.becomes(t, "www."+origin, "")
+		wipe()
+		st := c.becomes(t, "www."+origin, publish.RecordsMissing)
+		if st.Since.IsZero() || st.Attempt == 0 || !strings.Contains(st.Conflict.Message, "written again at") {
+			t.Errorf("%+v, %+v", st, st.Conflict)
+		}
+		begun := time.Now()
+		c.set(t, simple("www", "192.0.2.2"))
+		there("[192.0.2.2]")
+		if took := time.Since(begun); took > 3*time.Second*testutil.Slowness() {
+			t.Errorf("a change waited %s for a repair", took)
+		}
+		c.becomes(t, "www."+origin, "")
+		if st, _ := c.Status("www." + origin); st.Attempt != 0 || st.Conflict != nil {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// Counters go up by what the primary took, exactly. Changes that wait for their turn share a message.
+func TestCounted(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	registry := prometheus.NewRegistry()
+	c := start(t, s, publish.Options{Identity: id(1), Metrics: publish.NewMetrics(registry), Rate: 2})
+	counters := func() map[string]float64 {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				name := strings.TrimSuffix(strings.TrimPrefix(f.GetName(), "neardns_zone_"), "_total")
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "result" {
+						name += " " + l.GetValue()
+					}
+				}
+				if m.GetCounter() != nil {
+					out[name] = m.GetCounter().GetValue()
+				}
+			}
+		}
+		return out
+	}
+	want := func(when string, want map[string]float64) {
+		t.Helper()
+		got := counters()
+		for _, name := range []string{"writes", "record_spec_updates", "deletes", "prunes", "messages ok"} {
+			if got[name] != want[name] {
+				t.Errorf("%s: %s is %v, want %v", when, name, got[name], want[name])
+			}
+		}
+	}
+	c.set(t, simple("www", "192.0.2.1", "192.0.2.2"))
+	c.clean(t)
+	want("join", map[string]float64{"writes": 1, "record_spec_updates": 1, "messages ok": 1})
+	c.set(t, simple("www", "192.0.2.1", "192.0.2.2"))
+	c.clean(t)
+	want("nothing new", map[string]float64{"writes": 1, "record_spec_updates": 1, "messages ok": 1})
+	// The rate lets one message through in half a second. What comes meanwhile for ten hosts is one more.
+	c.set(t, simple("www", "192.0.2.2"))
+	var burst []zone.Publication
+	for i := range 10 {
+		burst = append(burst, simple(fmt.Sprintf("h%d", i), "192.0.2.3"))
+	}
+	for range 3 { // each is changed to and fro, and says in the end what it said first
+		for _, p := range burst {
+			c.set(t, p)
+			other := p
+			other.Addresses = slices.Clone(simple("x", "192.0.2.4").Addresses)
+			c.set(t, other)
+			c.set(t, p)
+		}
+	}
+	c.clean(t)
+	got := counters()
+	if got["writes"] != 12 || got["deletes"] != 1 || got["messages ok"] > 4 {
+		t.Errorf("after a burst: %v", got)
+	}
+	before := got
+	c.Remove("www." + origin)
+	c.clean(t)
+	got = counters()
+	if got["prunes"] != 1 || got["deletes"] != 2 || got["writes"] != before["writes"]+1 {
+		t.Errorf("after a leave: %v", got)
+	}
+}
