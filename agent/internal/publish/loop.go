@@ -18,7 +18,7 @@ const (
 	lastWait  = 250 * time.Millisecond // this
 	pause     = 5 * time.Second        // after a failure that a person must end; doubled up to Validate
 	away      = time.Second            // before a primary that does not answer is asked again; doubled up to
-	longAway  = 30 * time.Second       // this
+	longAway  = 6 * time.Second        // this: whoever waits for it sees it within ten seconds
 	inARow    = 8                      // messages for one host that follow one another without a pause, be it ever so large
 	passing   = 6                      // SERVFAILs in a row that are taken for a server that is busy
 	perBatch  = 25                     // hosts in one message

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -9,6 +10,25 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/zone"
 )
+
+// A primary that was away for long is asked again within ten seconds of its return, by few at a time.
+func TestLongAway(t *testing.T) {
+	p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[time.Duration]bool{}
+	for range 1000 {
+		p.failed(errors.New("no route"))
+		wait := time.Until(p.next.poll).Round(100 * time.Millisecond)
+		if seen[wait] = true; wait > 8*time.Second {
+			t.Fatalf("after %d failures it is asked after %s", p.failures, wait)
+		}
+	}
+	if len(seen) < 10 {
+		t.Errorf("all ask at the same time: %v", seen)
+	}
+}
 
 // A zone that nobody reads any more has no age, or an alert would tell of a DNSZone that was deleted. Its counters stay, and so do others' gauges.
 func TestMetricsEnd(t *testing.T) {
