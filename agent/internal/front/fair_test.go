@@ -1,6 +1,7 @@
 package front
 
 import (
+	"log/slog"
 	"net"
 	"os/exec"
 	"runtime"
@@ -28,10 +29,18 @@ func TestReaderGivesWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer waits.Close()
-	again := &feeder{turns: make(chan time.Time, 1)}
-	_, cfg := serve(t, nil, &handler{do: answer, first: again})
-	again.toServer, again.toOther = connected(t, addressOf(cfg)), connected(t, waits.LocalAddr().String())
-	defer again.over.Store(true)
+	cfg := configOf(t)
+	again := &feeder{toServer: connected(t, addressOf(cfg)), toOther: connected(t, waits.LocalAddr().String()), turns: make(chan time.Time, 1)}
+	s := New(slog.New(slog.DiscardHandler), nil)
+	if err := s.Start(t.Context(), cfg, (&handler{do: answer, first: again}).build, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		again.over.Store(true)
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
 
 	q, err := question("a.example.org.", dns.TypeA).Pack()
 	if err != nil {

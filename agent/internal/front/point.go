@@ -323,6 +323,7 @@ func (s *stream) next(timeout time.Duration) ([]byte, error) {
 	if _, err := io.ReadFull(s.TCPConn, size[:]); err != nil {
 		return nil, err
 	}
+	s.of.begins(s)
 	m := make([]byte, min(int(binary.BigEndian.Uint16(size[:])), questionMostTCP))
 	if _, err := io.ReadFull(s.TCPConn, m); err != nil {
 		return nil, err

@@ -28,8 +28,9 @@ type streams struct {
 type stream struct {
 	*net.TCPConn
 	of       *streams
-	waits    bool // for its next question; guarded by of.mu, as the next two
+	waits    bool // for its next question; guarded by of.mu, as the next three
 	answered bool // at least one question, or it is in work
+	partly   bool // its next question has begun to come
 	inWork   int  // questions that workers have
 
 	writing sync.Mutex     // one whole answer after the other
@@ -99,11 +100,18 @@ func (s *streams) await(c *stream) (goes, ends bool) {
 	if s.draining && c.answered && c.unread() == 0 {
 		return false, true
 	}
-	c.waits = true
+	c.waits, c.partly = true, false
 	if c.inWork == 0 {
 		s.quota.idle(c)
 	}
 	return true, s.draining
+}
+
+// begins is called when a part of the next question was read.
+func (s *streams) begins(c *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.partly = true
 }
 
 // heard is called when the question was read, or none could be.
@@ -131,7 +139,7 @@ func (s *streams) dealt(c *stream) {
 		return
 	}
 	s.quota.idle(c)
-	if s.draining && c.unread() == 0 {
+	if s.draining && !c.partly && c.unread() == 0 {
 		_ = c.SetReadDeadline(time.Now()) // its last answer is out; an error: it is closed
 	}
 }

@@ -231,6 +231,81 @@ func TestPipedStop(t *testing.T) {
 	}
 }
 
+// TestPartsAtTheEnd: a server that stops lets a question come whole that has begun to, though the one before it is answered meanwhile.
+func TestPartsAtTheEnd(t *testing.T) {
+	h := newHeld()
+	s := New(slog.New(slog.DiscardHandler), nil)
+	cfg := configOf(t)
+	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
+		t.Fatal(err)
+	}
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	send(t, conn, 1, "slow.example.org.")
+	second := question("fast.example.org.", dns.TypeA)
+	second.Id = 2
+	wire, err := second.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire = framed(wire)
+	if _, err := conn.Conn.Write(wire[:9]); err != nil {
+		t.Fatal(err)
+	}
+	_, tcp := halves(t, s)
+	waitFor(t, "a part is read", func() bool {
+		tcp.conns.mu.Lock()
+		defer tcp.conns.mu.Unlock()
+		for c := range tcp.conns.open {
+			return h.in.Load() == 1 && c.partly && c.unread() == 0
+		}
+		return false
+	})
+	done := make(chan error, 1)
+	go func() { done <- s.Stop() }()
+	waitFor(t, "connections end", func() bool {
+		tcp.conns.mu.Lock()
+		defer tcp.conns.mu.Unlock()
+		return tcp.conns.draining
+	})
+	close(h.free)
+	wantIDs(t, conn, 1)
+	if _, err := conn.Conn.Write(wire[9:]); err != nil {
+		t.Fatal(err)
+	}
+	wantIDs(t, conn, 2)
+	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last answer: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReset: a client that resets its connection has no place any more once its questions are answered, and what was asked is told of.
+func TestReset(t *testing.T) {
+	h, w := newHeld(), new(watcher)
+	s, cfg := serve(t, w, &h.handler)
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	const questions = 50
+	for i := range uint16(questions) {
+		send(t, conn, i, "slow.example.org.")
+	}
+	waitFor(t, "they are in work", func() bool { return h.in.Load() == questions })
+	if err := errors.Join(conn.Conn.(*net.TCPConn).SetLinger(0), conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	close(h.free)
+	w.take(t, questions)
+	waitFor(t, "it has no place", func() bool {
+		s.quota.mu.Lock()
+		defer s.quota.mu.Unlock()
+		return s.quota.piped.Taken() == 0 && s.quota.conns.Taken() == 0
+	})
+	if told := w.take(t, 0); len(told) > 0 {
+		t.Errorf("told of %d more", len(told))
+	}
+}
+
 // TestDeafClient: a client that does not read its answers loses its connection, and has no place any more.
 func TestDeafClient(t *testing.T) {
 	t.Parallel() // it waits for a deadline
