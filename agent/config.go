@@ -10,8 +10,10 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/role"
+	"github.com/neardns/neardns/pkg/podfile"
 )
 
 // configFlag is the flag that every command with a configuration has.
@@ -51,6 +53,13 @@ func runConfig(ctx context.Context, e env, args []string) error {
 	unknown := n.Unknown()
 	if verb == "show" {
 		sayLines(e, unknown)
+	}
+	if verb == "check" || *format == "conflist-entry" { // the installer passes them on
+		sayLines(e, n.Warnings())
+		files, _ := podfile.List(n.StateDir) // what cannot be read tells nothing
+		if lacks := inspect.Lever(n, files); lacks != "" {
+			sayLines(e, []string{lacks})
+		}
 	}
 	switch {
 	case verb == "show" && *format == "conflist-entry":

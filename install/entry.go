@@ -49,6 +49,9 @@ func (in install) show(ctx context.Context, format string) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("have %s read %s: %w%s", in.agent, in.nodeConfig, err, said(&stderr))
 	}
+	for line := range strings.Lines(stderr.String()) {
+		in.once("%s", strings.TrimSpace(line)) // warnings
+	}
 	return stdout.Bytes(), nil
 }
 

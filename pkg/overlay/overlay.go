@@ -39,7 +39,18 @@ type Rules struct {
 	Namespaces map[string]Level   // by name; laid over what is for all pods
 	Limits     resolvconf.Profile // "" is resolvconf.Kubernetes
 	Excess     resolvconf.Excess
+	Unknown    Unknown // "" is Keep
 }
+
+// Unknown says what becomes of options that no resolver knows. Those that a pod has of its own always stay.
+type Unknown string
+
+// Keep leaves them in the pod's file, with a note. Drop leaves them out, Refuse the level that has one.
+const (
+	Keep   Unknown = "keep"
+	Drop   Unknown = "drop"
+	Refuse Unknown = "refuse"
+)
 
 // Values of the keys "annotations" and "excess".
 const (
@@ -56,6 +67,7 @@ const (
 	keyNamespaces  = "namespaces"
 	keyLimits      = "limits"
 	keyExcess      = "excess"
+	keyUnknown     = "unknownOptions"
 )
 
 // Decode reads rules from JSON, strictly and with all faults at once: one error a line, each beginning with the field's path.
@@ -87,6 +99,9 @@ func Read(r *strict.Reader, v strict.Value) Rules {
 	if excess, ok := own[keyExcess]; ok && oneOf(r, excess, truncate, refuse) == refuse {
 		rules.Excess = resolvconf.Refuse
 	}
+	if unknown, ok := own[keyUnknown]; ok {
+		rules.Unknown = Unknown(oneOf(r, unknown, string(Keep), string(Drop), string(Refuse)))
+	}
 	if spaces, ok := own[keyNamespaces]; ok {
 		if spaces.Kind != strict.Object {
 			r.Fault(spaces, `not an object: write it like {"shop": {"options": ["ndots:1"]}}`)
@@ -117,7 +132,7 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 	var rest []strict.Member
 	for _, m := range v.Sorted() {
 		switch m.Key {
-		case keyNamespaces, keyLimits, keyExcess:
+		case keyNamespaces, keyLimits, keyExcess, keyUnknown:
 			if !whole {
 				r.Fault(m.Value, "stands for all pods only: take it out here")
 			}
@@ -128,7 +143,7 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 		default:
 			keys := []string{"policy", "nameservers", "searches", "options", keyCompletion, keyAnnotations}
 			if whole {
-				keys = append(keys, keyNamespaces, keyLimits, keyExcess)
+				keys = append(keys, keyNamespaces, keyLimits, keyExcess, keyUnknown)
 			}
 			r.Unknown(m, keys...)
 		}
@@ -191,8 +206,9 @@ func (r Rules) MarshalJSON() ([]byte, error) {
 		levelJSON
 		Limits     resolvconf.Profile   `json:"limits,omitempty"`
 		Excess     string               `json:"excess,omitempty"`
+		Unknown    Unknown              `json:"unknownOptions,omitempty"`
 		Namespaces map[string]levelJSON `json:"namespaces,omitempty"`
-	}{levelJSON: r.json(), Limits: r.Limits}
+	}{levelJSON: r.json(), Limits: r.Limits, Unknown: r.Unknown}
 	if r.Excess == resolvconf.Refuse {
 		out.Excess = refuse
 	}
@@ -224,7 +240,7 @@ func (l Level) json() levelJSON {
 
 // IsZero tells whether rules want nothing that is not the default.
 func (r Rules) IsZero() bool {
-	return r.Level.isZero() && len(r.Namespaces) == 0 && r.Limits == "" && r.Excess == resolvconf.Truncate
+	return r.Level.isZero() && len(r.Namespaces) == 0 && r.Limits == "" && r.Excess == resolvconf.Truncate && r.Unknown == ""
 }
 
 func (l Level) isZero() bool {

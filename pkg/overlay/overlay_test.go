@@ -31,11 +31,12 @@ func TestDecodeFaults(t *testing.T) {
 	for text, want := range map[string]string{
 		`[]`:              `dns: not an object: write it like {"options": ["ndots:2"]}`,
 		`null`:            `dns: not an object: write it like {"options": ["ndots:2"]}`,
-		`{"domain": "x"}`: `dns.domain: unknown key: take it out, or use one of policy, nameservers, searches, options, searchCompletion, annotations, namespaces, limits, excess`,
+		`{"domain": "x"}`: `dns.domain: unknown key: take it out, or use one of policy, nameservers, searches, options, searchCompletion, annotations, namespaces, limits, excess, unknownOptions`,
 		`{"annotations": "obey", "excess": 1, "limits": "musl", "searchCompletion": "on"}`: `dns.searchCompletion: "on": write true or false, without quotes
 dns.annotations: "obey" is not known: write one of honour, ignore
 dns.limits: profile "musl" is not known: write kubernetes or glibc-legacy
 dns.excess: 1 is not known: write one of truncate, refuse`,
+		`{"unknownOptions": "warn"}`:                       `dns.unknownOptions: "warn" is not known: write one of keep, drop, refuse`,
 		`{"namespace": {}, "option": []}`:                  "dns.namespace: unknown key: write \"namespaces\"\ndns.option: unknown key: write \"options\"",
 		`{"namespaces": {"shop": {"limit": 1}}}`:           "dns.namespaces.shop.limit: unknown key: take it out, or use one of policy, nameservers, searches, options, searchCompletion, annotations",
 		`{"namespaces": []}`:                               `dns.namespaces: not an object: write it like {"shop": {"options": ["ndots:1"]}}`,
@@ -54,7 +55,7 @@ func TestRulesAreKept(t *testing.T) {
 	for _, text := range []string{
 		`{}`,
 		`{"options":["ndots:2","edns0"]}`,
-		`{"policy":"None","nameservers":["10.96.0.10"],"searches":["a.b"],"options":["ndots:2"],"searchCompletion":true,"annotations":"ignore","limits":"glibc-legacy","excess":"refuse",` +
+		`{"policy":"None","nameservers":["10.96.0.10"],"searches":["a.b"],"options":["ndots:2"],"searchCompletion":true,"annotations":"ignore","limits":"glibc-legacy","excess":"refuse","unknownOptions":"drop",` +
 			`"namespaces":{"a":{},"b":{"policy":"Default","annotations":"honour"}}}`,
 	} {
 		r := mustDecode(t, text)

@@ -19,9 +19,10 @@ type Wish struct {
 	SearchCompletion *bool // what the pod's annotation says; nil for nothing
 	Ignored          []podfile.Ignored
 
-	layers []layer // the lowest first
-	limits resolvconf.Profile
-	excess resolvconf.Excess
+	layers  []layer // the lowest first
+	limits  resolvconf.Profile
+	excess  resolvconf.Excess
+	unknown Unknown
 }
 
 // layer is an overlay and where it stands.
@@ -34,7 +35,7 @@ type layer struct {
 // Above the pod's own settings stand what is for all pods, then what is for its namespace, then its annotation. field is what
 // the rules are called where they stand.
 func (r Rules) For(field, namespace string, annotations map[string]string) Wish {
-	w := Wish{limits: r.Limits, excess: r.Excess}
+	w := Wish{limits: r.Limits, excess: r.Excess, unknown: r.Unknown}
 	heed := r.Annotations == nil || *r.Annotations
 	w.add(field, r.Overlay)
 	if l, ok := r.Namespaces[namespace]; ok {
@@ -71,6 +72,19 @@ func (w *Wish) add(what string, o resolvconf.Overlay) {
 		}
 		return why != ""
 	})
+	for _, option := range o.Options {
+		if resolvconf.Knows(option) || w.unknown == "" || w.unknown == Keep {
+			continue
+		}
+		if w.unknown == Refuse {
+			w.ignore(what, fmt.Errorf("option %s is known to no resolver, and %s is %s", strict.Quote(option), keyUnknown, Refuse))
+			return
+		}
+		w.ignore("option "+option+" of "+what, fmt.Errorf("option %s is known to no resolver, and %s is %s", strict.Quote(option), keyUnknown, Drop))
+	}
+	if w.unknown == Drop {
+		o.Options = slices.DeleteFunc(slices.Clone(o.Options), func(option string) bool { return !resolvconf.Knows(option) })
+	}
 	if says(o) {
 		w.layers = append(w.layers, layer{what, o})
 	}

@@ -62,6 +62,13 @@ func known(name string) (knownOption, bool) {
 	return knownOption{}, false
 }
 
+// Knows tells whether a resolver reads an option, as a word of a resolv.conf, whatever its value.
+func Knows(option string) bool {
+	name, _, _ := strings.Cut(option, ":")
+	_, ok := known(name)
+	return ok
+}
+
 // lint notes what a resolver will not take as it was meant.
 func (s Settings) lint() []Note {
 	notes := lintOptions(s.Options)

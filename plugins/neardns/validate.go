@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -151,6 +152,17 @@ func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 	}
 	for _, f := range faults {
 		r.fault(prefix+f.Field, "%s", f.Message)
+	}
+	if top, err := strict.JSON("", "", raw); err == nil && len(faults) == 0 {
+		var clusterDNS []netip.Addr
+		for _, r := range conf.Redirects {
+			clusterDNS = append(clusterDNS, r.ClusterDNS)
+		}
+		if dns, ok := top.Map()[keyDNS]; ok {
+			for _, w := range overlay.Warnings(dns, conf.Rules, clusterDNS, conf.ClusterDomain) {
+				r.Warnings = append(r.Warnings, &strict.Fault{Field: prefix + w.Field, Message: w.Message})
+			}
+		}
 	}
 	var asks struct {
 		Capabilities map[string]bool `json:"capabilities"`

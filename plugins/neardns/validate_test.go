@@ -114,6 +114,31 @@ func FuzzValidate(f *testing.F) {
 	})
 }
 
+// What no usual pod can have is said by file and line, and is no fault.
+func TestValidateWarns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "10-pods.conflist")
+	text := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"}, {
+  "type": "neardns", "redirects": ["10.96.0.10"], "capabilities": {"dns": true, "io.kubernetes.cri.pod-annotations": true},
+  "dns": {
+    "excess": "refuse",
+    "options": ["ndots:2",
+      "ndots:abc"],
+    "namespaces": {
+      "shop": {"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}
+    }
+  }}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	code := validate(path, &out, &errs)
+	want := path + ":6: warning: plugins[1].dns.options[1]: option \"ndots:abc\" needs a number behind the colon and has no effect as it is\n" +
+		path + ":8: warning: plugins[1].dns.namespaces.shop: no usual pod gets it: overlay dropped: 3 of 4 nameservers are within the limit; beyond it: \"192.0.2.3\"\n"
+	if code != 0 || errs.String() != want {
+		t.Errorf("exit %d\n%s\nwant\n%s", code, errs.String(), want)
+	}
+}
+
 // The README's examples are good.
 func TestReadme(t *testing.T) {
 	var text string

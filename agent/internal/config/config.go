@@ -69,6 +69,7 @@ type Node struct {
 	at     map[string]strict.Place // where each field was written
 	origin map[string]string       // where the value of a field that was not written comes from
 
+	podDNS  strict.Value      // as it was written
 	unknown []*strict.Fault   // keys that are passed over
 	remarks map[string]string // what Show says of a field besides
 }

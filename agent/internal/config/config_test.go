@@ -217,6 +217,12 @@ func TestDetection(t *testing.T) {
 				map[string]string{"clusterDomain": KubeletConfig, "redirects": KubeletConfig + "; steering addresses by position", "localAddresses": "the usual one of each family in redirects",
 					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP holds no address"}},
 		},
+		"on the link, a local address where the second Service has the family": {
+			world: world{files: map[string]string{KubeletConfig: "clusterDNS: [10.96.0.10, fd00:96::a]\n"}},
+			text:  head + "link: {clusterDNSOnLink: true}\nupstreams: {cluster: [10.96.0.50]}\nlisten: {metrics: off}\n",
+			want: want{"cluster.local", redirect1("10.96.0.10", "169.254.20.11", "fd00:96::a", "fd00:90de:d95::b"), addrs("169.254.20.10"), servers("10.96.0.50:53"), "invalid AddrPort",
+				map[string]string{"redirects": KubeletConfig + "; steering addresses by position", "localAddresses": "the usual one of each family in redirects"}},
+		},
 		"what the file gives is not looked for": {
 			world: world{files: map[string]string{KubeletConfig: "denied"}},
 			text: head + "clusterDomain: c.d\nredirects: [{clusterDNS: 10.0.0.10, steering: 169.254.20.99}]\nlocalAddresses: []\nlisten: {metrics: off}\n" +

@@ -142,6 +142,10 @@ func (n *Node) detectLocal(k kubelet) {
 		if !slices.ContainsFunc(n.Redirects, func(r steer.Redirect) bool { return r.ClusterDNS.IsValid() && r.Is4() == family.is4 }) {
 			continue
 		}
+		upstream := func(u nameserver.Address) bool { return u.Addr.Addr().Is4() == family.is4 }
+		if n.Link.ClusterDNSOnLink && !slices.ContainsFunc(n.Upstreams.Cluster, upstream) {
+			continue // there a local address falls back to the second Service, which may have one family alone
+		}
 		address := family.address
 		if i := slices.IndexFunc(k.cache, func(a netip.Addr) bool { return a.Is4() == family.is4 }); i >= 0 {
 			address = k.cache[i]

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -36,7 +37,7 @@ func podDNS(name string, reload bool) field {
 			}
 			// A key within a list, of an option, is no key that a later release may have added.
 			if !slices.ContainsFunc(r.Faults(), func(f *strict.Fault) bool { return !f.Unknown || strings.Contains(f.Field, "[") }) {
-				d.node.PodDNS = rules
+				d.node.PodDNS, d.node.podDNS = rules, v
 			}
 		},
 		show: func(n *Node) any {
@@ -45,6 +46,19 @@ func podDNS(name string, reload bool) field {
 			}
 			return showRules(n.PodDNS)
 		}}
+}
+
+// Warnings are about what the file asks for and no pod, or no usual one, can have: each with its place. They are no faults.
+func (n *Node) Warnings() []string {
+	var clusterDNS []netip.Addr
+	for _, r := range n.Redirects {
+		clusterDNS = append(clusterDNS, r.ClusterDNS)
+	}
+	var out []string
+	for _, w := range overlay.Warnings(n.podDNS, n.PodDNS, clusterDNS, n.ClusterDomain) {
+		out = append(out, w.Error())
+	}
+	return out
 }
 
 // plain returns v as JSON could have it: with ${NAME} replaced, and without what only YAML has. A fault of a member is where its key is.
@@ -81,6 +95,9 @@ func showRules(r overlay.Rules) yaml.MapSlice {
 	}
 	if r.Excess == resolvconf.Refuse {
 		out = append(out, yaml.MapItem{Key: "excess", Value: "refuse"})
+	}
+	if r.Unknown != "" {
+		out = append(out, yaml.MapItem{Key: "unknownOptions", Value: string(r.Unknown)})
 	}
 	if len(r.Namespaces) > 0 {
 		spaces := yaml.MapSlice{}

@@ -8,20 +8,29 @@ import (
 )
 
 // With the overlay that steers what is not steered in the pod.
-func (s *suite) testIntercept() { s.testUnsteered("second-kube-dns") }
-
-// With the arrangement of NodeLocal DNSCache's enhancement, its Service and all.
-func (s *suite) testOnLink() { s.testUnsteered("cluster-dns-on-link") }
-
-// testUnsteered: pods from before the plugin and the node's own processes are answered by the cache, and by kube-dns when the agent
-// hangs.
-func (s *suite) testUnsteered(overlay string) {
+func (s *suite) testIntercept() {
+	const overlay = "second-kube-dns"
 	s.kubectl("apply", "-k", s.Bin+"/../install/overlays/"+overlay)
 	s.kubectl("-n", "kube-system", "rollout", "restart", "daemonset/neardns") // its Service is told to new pods
 	s.must(s.AwaitProduct(s.t.Context()))
+	s.testUnsteered(overlay)
+}
+
+// With the arrangement of NodeLocal DNSCache's enhancement, its Service and all. There is no fallback to be proven: kube-proxy has the
+// cluster DNS address as long as nothing keeps it from that.
+func (s *suite) testOnLink() {
+	const overlay = "cluster-dns-on-link"
+	s.kubectl("apply", "-k", s.Bin+"/../install/overlays/"+overlay)
+	s.must(s.Rollout(s.t.Context(), "kube-system", "daemonset/neardns"))
+	s.testUnsteered(overlay)
+}
+
+// testUnsteered: pods that nobody steered and the node's own processes are answered by the cache, and by kube-dns when the agent
+// hangs.
+func (s *suite) testUnsteered(overlay string) {
 	old := s.before[0]
 	s.awaitAnsweredBy(cached, old)
-	s.wantAnsweredBy(cached, s.loaded[0])
+	s.awaitAnsweredBy(cached, s.loaded[0])
 	host := s.onePod("host", "", ", hostNetwork: true, dnsPolicy: ClusterFirstWithHostNet")
 	s.eventually(func() error { return s.kept(host) })
 	s.kill(s.agent(), "STOP")

@@ -132,10 +132,17 @@ func run(t *testing.T, row []string, o node.Options) {
 	}{
 		{"kube-proxy switched to its other mode under load", s.testProxySwitched},
 		{"older pods and host processes (interceptNode)", s.testIntercept},
-		{"the cluster DNS address on the link (KEP)", s.testOnLink},
 	} {
 		if chosen(t, one.name) {
 			s.step(t, one.name, one.f)
+		}
+	}
+	for name, f := range map[string]func(){
+		"the cluster DNS address on the link, as the enhancement has it": s.testOnLink,
+		"pods whose resolv.conf names the node's own address":            s.testNameserverLocal,
+	} {
+		if chosen(t, name) {
+			t.Run(name, func(t *testing.T) { s.in(t, f) })
 		}
 	}
 }

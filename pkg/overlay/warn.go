@@ -1,0 +1,117 @@
+package overlay
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/strict"
+)
+
+// Warnings tells of what in the rules reaches no usual pod as it was meant: a level that falls out, what goes beyond the limits, options
+// that resolvers do not take. v is what the rules were read from, so each warning has its place. A usual pod has the dnsPolicy
+// ClusterFirst, with the first of clusterDNS as nameserver and the search list of domain.
+func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain string) []*strict.Fault {
+	node := resolvconf.Node{
+		Host:       &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}}, // somebody's
+		ClusterDNS: clusterDNS[:min(1, len(clusterDNS))], ClusterDomain: domain, Locals: map[string]string{},
+	}
+	for _, a := range node.ClusterDNS {
+		node.Locals[a.String()] = a.String() // one takes the place of one, whichever it is
+	}
+	const namespace = "default"
+	usual := resolvconf.Form(node, resolvconf.Pod{Policy: resolvconf.ClusterFirst, Namespace: namespace}, nil, resolvconf.Limits{}, resolvconf.Truncate).Settings
+	w := warner{said: map[string]bool{}}
+	look := func(name string, at strict.Value) {
+		_, laid, ignored := rules.For(v.Field, name, nil).Lay(node, nil, namespace, usual)
+		for _, i := range ignored {
+			w.ignored(at, i)
+		}
+		for _, n := range laid.Notes {
+			w.note(at, n)
+		}
+	}
+	look("", v)
+	if spaces, ok := v.Map()[keyNamespaces]; ok {
+		for _, m := range spaces.Sorted() {
+			look(m.Key, m.Value)
+		}
+	}
+	return w.out
+}
+
+// warner places warnings. What was said of all pods is not said again of a namespace.
+type warner struct {
+	said map[string]bool
+	out  []*strict.Fault
+}
+
+func (w *warner) add(at strict.Value, message string) {
+	if w.said[message] {
+		return
+	}
+	w.said[message] = true
+	w.out = append(w.out, &strict.Fault{Place: at.Place, Field: at.Field, Message: message})
+}
+
+func (w *warner) ignored(level strict.Value, i podfile.Ignored) {
+	switch {
+	case strings.HasPrefix(i.What, "nameserver "):
+		w.add(member(level, "nameservers"), strings.Fields(i.What)[1]+" is left out: "+i.Why)
+	case strings.HasPrefix(i.What, "option "):
+		w.add(option(level, strings.Fields(i.What)[1]), i.Why)
+	default:
+		w.add(level, "no usual pod gets it: "+i.Why)
+	}
+}
+
+func (w *warner) note(level strict.Value, n resolvconf.Note) {
+	const usual = "; so it is for each pod with the kubelet's settings"
+	switch n.Code {
+	case resolvconf.NameserversCut:
+		w.add(member(level, "nameservers"), n.Text+usual)
+	case resolvconf.SearchesCut:
+		w.add(member(level, "searches"), n.Text+usual)
+	case resolvconf.UnknownOption, resolvconf.OptionValue:
+		_, word, _ := strings.Cut(n.Text, `"`)
+		word, _, _ = strings.Cut(word, `"`)
+		w.add(option(level, word), n.Text)
+	case resolvconf.LongLine:
+		key := "searches"
+		if strings.HasPrefix(n.Text, "the options") {
+			key = "options"
+		}
+		w.add(member(level, key), n.Text)
+	}
+}
+
+// member is a key of a level, or the level where the key stands elsewhere: in the level below, or under its other name.
+func member(level strict.Value, key string) strict.Value {
+	m := level.Map()
+	if v, ok := m[key]; ok {
+		return v
+	}
+	if v, ok := m["search"]; ok && key == "searches" {
+		return v
+	}
+	return level
+}
+
+// option is one of a level's options by its word or name, or else the nearest thing around it.
+func option(level strict.Value, word string) strict.Value {
+	options := member(level, "options")
+	items := options.Items()
+	at := slices.IndexFunc(items, func(item strict.Value) bool {
+		if item.Kind == strict.String {
+			return item.Text == word
+		}
+		m := item.Map()
+		return m["name"].Text == word || m["name"].Text+":"+m["value"].Text == word
+	})
+	if at < 0 {
+		return options
+	}
+	return items[at]
+}
