@@ -236,8 +236,15 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 		if _, ok := p.fast(m, false, nil); ok {
 			t.Error("a hit, although it is to be fetched anew")
 		}
+		before := byFamily(coreDNSCounts(t))
 		p.slow(m, false, nil)
 		synctest.Wait()
+		after := byFamily(coreDNSCounts(t))
+		for _, name := range []string{"dns_requests_total", "dns_responses_total", "cache_requests_total", "cache_hits_total", "cache_prefetch_total"} {
+			if n := after[name] - before[name]; n != 1 {
+				t.Errorf("%s: the question and its refresh are counted %v times", name, n)
+			}
+		}
 		b, ok := p.fast(m, false, nil)
 		if !ok {
 			t.Fatal("no hit after the refresh")
