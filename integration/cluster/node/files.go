@@ -77,7 +77,7 @@ func (o Options) writeFiles(release containerd.Release, apiAt string) error {
 		"var-lib/kubelet/config.yaml":    strings.ReplaceAll(kubeletConfig, "CGROUP", cgroupName),
 		"containerd.toml": release.Config(containerd.Config{
 			Root: "/var/lib/containerd", State: "/run/containerd", Socket: socket, Runc: "/run/runc",
-			CNIBin: "/opt/cni/bin", CNIConf: "/etc/cni/net.d", Sandbox: PodImage, Registries: Registries,
+			CNIBin: "/opt/cni/bin", CNIConf: "/etc/cni/net.d", Sandbox: PodImage, Registries: Registries, NRI: "/var/run/nri",
 		}),
 	} {
 		mode := os.FileMode(0o644)
