@@ -117,25 +117,29 @@ func (l *Level) room() (int, error) {
 	}
 	now := Now()
 	// Once around finds a slot that was not used since the hand was there, or comes back to the first, whose hits were noted by then.
-	for range 2 * len(l.kept) {
-		at := l.hand
-		l.hand = (l.hand + 1) % len(l.kept)
+	// If that one was used meanwhile, too, it goes all the same.
+	for range len(l.kept) {
+		k := &l.kept[l.hand]
+		if k.expires <= now {
+			break
+		}
 		var hits uint64
-		if err := l.objects.Heat.Lookup(uint32(at), &hits); err != nil {
-			return 0, fmt.Errorf("read hits of slot %d: %w", at, err)
+		if err := l.objects.Heat.Lookup(uint32(l.hand), &hits); err != nil {
+			return 0, fmt.Errorf("read hits of slot %d: %w", l.hand, err)
 		}
-		k := &l.kept[at]
-		if k.expires > now && hits != k.looked {
-			k.looked = hits
-			continue
+		if hits == k.looked {
+			break
 		}
-		if err := l.forget(at); err != nil {
-			return 0, err
-		}
-		l.free = l.free[:len(l.free)-1]
-		return at, nil
+		k.looked = hits
+		l.hand = (l.hand + 1) % len(l.kept)
 	}
-	return 0, errors.New("every slot is in use all the time")
+	at := l.hand
+	l.hand = (l.hand + 1) % len(l.kept)
+	if err := l.forget(at); err != nil {
+		return 0, err
+	}
+	l.free = l.free[:len(l.free)-1]
+	return at, nil
 }
 
 // forget takes an answer out of the places and frees its slot.

@@ -166,9 +166,32 @@ struct {
 	__type(value, __u64);
 } passes SEC(".maps");
 
-// scratch is a CPU's own.
+// packet is a packet that holds a question to a served address.
+struct packet {
+	__u32 udp;    // where UDP's header begins
+	__u32 ports;  // both
+	__u32 group;  // of the address
+	__u16 size;   // UDP's length
+	__u16 check;  // UDP's
+	__u64 pseudo; // the sum of UDP's pseudo-header without the length
+};
+
+// found is what is known of an answer.
+struct found {
+	__u32 tail_size, edns_most, series;
+	__be32 ttl;
+	__u8 flags3, flags4;
+	__be16 an, ns, ar;
+};
+
+// scratch is a CPU's own. What is in it the verifier knows nothing of, and so it does not look at what follows once for each value.
 struct scratch {
 	__u64 busy; // a run of the program that interrupts another one's leaves its packet alone
+	struct packet packet;
+	struct found found;
+	__u32 check; // enum check
+	__u32 tail_sum;
+	__u32 opt;   // bytes of the question's OPT
 	__u64 raw[RAW_WORDS];
 	__u64 name[NAME_WORDS];
 	__u64 tail[TAIL_WORDS + 2]; // two more for an OPT
@@ -197,6 +220,7 @@ static __always_inline __u64 mask(__u32 size)
 }
 
 // opaque hides from the compiler what a value is, so that it checks the register that it uses afterwards, as the verifier wants.
+#define barrier() asm volatile("" ::: "memory")
 #define opaque(x) asm volatile("" : "+r"(x))
 
 static __always_inline int pass(__u32 reason)
@@ -232,26 +256,8 @@ static __always_inline __u16 fold(__u64 sum)
 	return sum;
 }
 
-// packet is a packet that holds a question to a served address. It lives on the stack.
-struct packet {
-	__u32 udp;    // where UDP's header begins
-	__u32 ports;  // both
-	__u32 group;  // of the address
-	__u16 size;   // UDP's length
-	__u16 check;  // UDP's
-	__u64 pseudo; // the sum of UDP's pseudo-header without the length
-};
-
 // Kinds of checksum. An skb does not tell the program.
 enum check { CHECK_NONE, CHECK_PARTIAL, CHECK_FULL };
-
-// found is what is known of an answer.
-struct found {
-	__u32 tail_size, edns_most, series;
-	__be32 ttl;
-	__u8 flags3, flags4;
-	__be16 an, ns, ar;
-};
 
 // read tells whether a packet is UDP to port 53 of a served address: 1 if it is, 0 if it is not, and -1 for one that is, and has
 // something about it that goes on.
@@ -292,8 +298,6 @@ static __always_inline int read(struct __sk_buff *skb, struct packet *p)
 	}
 	if (!odd && udp->dest != bpf_htons(53))
 		return 0;
-	// From here on nothing depends on the family: the verifier need not look at all of it twice.
-	opaque(p->udp);
 	group = bpf_map_lookup_elem(&served, &to);
 	if (!group)
 		return 0;
@@ -311,7 +315,7 @@ static __always_inline int take(struct slot *slot, struct scratch *s, struct fou
 				__u64 now)
 {
 	int why = PASSED_UNKNOWN;
-	__u32 size, count, step, to, from;
+	__u32 size, count, step, to, from, n;
 	__u64 left;
 
 	bpf_spin_lock(&slot->lock);
@@ -355,20 +359,21 @@ static __always_inline int take(struct slot *slot, struct scratch *s, struct fou
 	if (count < 2)
 		goto out;
 	step = slot->rotate_step;
-	to = slot->rotate_at;
-	from = to + slot->turn++ % count * step;
-	count = to + count * step; // behind the last one
+	size = slot->rotate_at;
+	n = slot->turn++ % count;
 	for (__u32 i = 0; i < TTLS_MOST; i++) {
-		if (to >= count || to > TAIL_MOST - 16 || from > TAIL_MOST - 16)
+		if (i >= count)
+			break;
+		from = size + n * step;
+		to = size + i * step;
+		if (to > TAIL_MOST - 16 || from > TAIL_MOST - 16)
 			break;
 		*(__u32 *)((void *)s->tail + to) = *(__u32 *)((void *)slot->tail + from);
 		if (slot->rotate_words == 4)
 			for (int w = 4; w < 16; w += 4)
 				*(__u32 *)((void *)s->tail + to + w) = *(__u32 *)((void *)slot->tail + from + w);
-		to += step;
-		from += step;
-		if (from >= count)
-			from = slot->rotate_at;
+		if (++n == count)
+			n = 0;
 	}
 out:
 	bpf_spin_unlock(&slot->lock);
@@ -395,12 +400,11 @@ static __always_inline void count(__u32 ifindex, __u32 slot, __u32 series, __u32
 		__sync_fetch_and_add(hits, 1);
 }
 
-// sum_full is the checksum of an answer whose question had a whole one (RFC 1624): what is new is added, what is gone is taken away. raw
-// has the question's header, header the answer's.
-static __always_inline __u16 sum_full(struct packet *p, struct scratch *s, __u64 *header, __u32 size, __u64 tail_size, __u32 name_size, __u32 opt)
+// sum_tail is the sum of what comes behind the question, without the question's OPT, as it stands in the packet.
+static __always_inline __u16 sum_tail(struct scratch *s, __u32 tail_size, __u32 name_size)
 {
 	__u8 *o = (__u8 *)s->raw + RAW_NAME * 8 + name_size + TYPE_CLASS;
-	__u64 sum, part = 0, last = mask(tail_size);
+	__u64 sum = 0, last = mask(tail_size);
 
 	for (__u32 i = 0, n = words(tail_size); i < TAIL_WORDS + 2; i++) {
 		__u64 w;
@@ -409,14 +413,19 @@ static __always_inline __u16 sum_full(struct packet *p, struct scratch *s, __u64
 		w = s->tail[i];
 		if (i + 1 == n)
 			w &= last;
-		part = plus(part, w);
+		sum = plus(sum, w);
 	}
-	if (opt)
-		part = plus(plus(part, ~*(__u64 *)o), ~(__u64)(*(__u16 *)(o + 8)));
-	part = fold(part);
-	if (name_size & 1)
-		part = __builtin_bswap16(part);
-	sum = plus(plus(part, (__u16)~p->check), bpf_htons(size) * 2);
+	if (s->opt) // its last byte is zero
+		sum = plus(plus(sum, ~*(__u64 *)o), ~(__u64)(*(__u16 *)(o + 8)));
+	sum = fold(sum);
+	return name_size & 1 ? __builtin_bswap16(sum) : sum;
+}
+
+// sum_full is the checksum of an answer whose question had a whole one (RFC 1624): what is new is added, what is gone is taken away.
+static __always_inline __u16 sum_full(struct packet *p, struct scratch *s, __u64 *header, __u32 size)
+{
+	__u64 sum = plus(plus(s->tail_sum, (__u16)~p->check), bpf_htons(size) * 2);
+
 	sum = plus(sum, ~(__u64)(bpf_htons(p->size) * 2));
 	sum = plus(plus(sum, header[0]), header[1]);
 	sum = plus(plus(sum, ~s->raw[0]), ~s->raw[1]);
@@ -475,7 +484,7 @@ static __always_inline int patch(struct __sk_buff *skb, struct packet *p, struct
 	if (check == CHECK_PARTIAL) {
 		udp->check = fold(plus(p->pseudo, bpf_htons(size)));
 	} else if (check == CHECK_FULL) {
-		__u16 sum = sum_full(p, s, header, size, tail_size, name_size, opt);
+		__u16 sum = sum_full(p, s, header, size);
 		udp->check = sum ? sum : 0xffff;
 	}
 	__builtin_memcpy(udp + 1, (__u8 *)header + 4, DNS_HEADER);
@@ -492,7 +501,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	__u32 zero = 0, name_size, type_class, opt, edns = 0, slot_at, total, most;
 	__u64 size = p->size, sum, hash, last, now, tail_size;
 	struct control *c = bpf_map_lookup_elem(&controls, &zero);
-	struct found f = {};
+	struct found *f = &s->found;
 	struct place *place;
 	struct slot *slot;
 	enum check check;
@@ -520,7 +529,9 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 		opt = OPT_SIZE;
 	else
 		return -PASSED_QUESTION;
-	opaque(opt);
+	s->opt = opt;
+	barrier();
+	opt = s->opt;
 	name_size = size - DNS_HEADER - TYPE_CLASS - opt;
 	if (name_size < 1 || name_size > NAME_MOST)
 		return -PASSED_QUESTION;
@@ -563,7 +574,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 		check = CHECK_PARTIAL;
 	else
 		check = CHECK_FULL;
-	opaque(check);
+	s->check = check;
 	if ((check == CHECK_PARTIAL && why) || (check == CHECK_FULL && !why))
 		return -PASSED_PACKET;
 
@@ -575,16 +586,16 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	if (!slot)
 		return -PASSED_UNKNOWN;
 	now = bpf_ktime_get_boot_ns();
-	why = take(slot, s, &f, c->generation, p->group, type_class, name_size, now);
+	why = take(slot, s, f, c->generation, p->group, type_class, name_size, now);
 	if (why)
 		return -why;
 
-	tail_size = f.tail_size;
+	tail_size = f->tail_size;
 	opaque(tail_size);
 	if (tail_size < 1 || tail_size > TAIL_MOST)
 		return -PASSED_UNKNOWN;
-	if (edns > f.edns_most)
-		edns = f.edns_most;
+	if (edns > f->edns_most)
+		edns = f->edns_most;
 	most = opt && edns > UDP_SIZE ? edns : UDP_SIZE;
 	total = DNS_HEADER + name_size + TYPE_CLASS + tail_size + opt;
 	if (total > most)
@@ -601,14 +612,17 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 		tail_size += OPT_SIZE;
 	}
 
+	if (s->check == CHECK_FULL)
+		s->tail_sum = sum_tail(s, tail_size, name_size);
+
 	// Up to here the packet is as it came.
 	if (bpf_skb_change_tail(skb, p->udp + sizeof(struct udphdr) + total, 0))
 		return -PASSED_KERNEL;
-	if (patch(skb, p, s, &f, check, total, tail_size, name_size, opt))
+	if (patch(skb, p, s, f, s->check, total, tail_size, name_size, opt))
 		return TC_ACT_SHOT; // nobody may see half of an answer
 	if (skb->pkt_type != PACKET_HOST) // a bridge's port: the frame was for the bridge
 		bpf_skb_change_type(skb, PACKET_HOST);
-	count(skb->ifindex, slot_at, f.series, size, total);
+	count(skb->ifindex, slot_at, f->series, size, total);
 	return bpf_redirect_peer(skb->ifindex, 0);
 }
 
@@ -628,7 +642,8 @@ int neardns_hits(struct __sk_buff *skb)
 	if (!s || s->busy)
 		return pass(PASSED_KERNEL);
 	s->busy = 1;
-	done = answer(skb, &p, s);
+	s->packet = p;
+	done = answer(skb, &s->packet, s);
 	s->busy = 0;
 	return done < 0 ? pass(-done) : done;
 }

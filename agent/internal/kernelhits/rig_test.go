@@ -221,7 +221,7 @@ type skb struct {
 	Hash, TcClassid, Data, DataEnd, NapiID, Family                              uint32
 	RemoteIP4, LocalIP4                                                         uint32
 	RemoteIP6, LocalIP6                                                         [4]uint32
-	RemotePort, LocalPort, DataMeta, Pad1                                       uint32
+	RemotePort, LocalPort, DataMeta                                             uint32
 	FlowKeys                                                                    uint64
 	Tstamp                                                                      uint64
 	WireLen, GSOSegs                                                            uint32

@@ -79,6 +79,9 @@ func (s *objectSlot) fill(a *Answer) error {
 		first := places[0] + 6 // behind TTL and length
 		s.RotateAt, s.RotateCount, s.RotateStep = first-uint16(start), uint16(message.Addresses), places[1]-places[0]
 		s.RotateWords = m[first-1] / 4
+		if int(s.RotateAt)+(message.Addresses-1)*int(s.RotateStep) > tailMost-16 {
+			return ErrUnfit // the program moves addresses where the longest has room
+		}
 	}
 	return nil
 }
