@@ -43,8 +43,6 @@ func everywhere() []job {
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/link"},
-		job{Package: "agent/internal/kernelhits", Run: "^Test(Answers|Shapes|WrongHeaderChecksum|Questions|TypeOfLetters|Sizes|Times|Rotation|TornReads|ReusedSlot|" +
-			"Eviction|Hits|TakeOver|HalfDone|Serve|Unfit|OpenErrors)$"},
 	)
 }
 
@@ -59,8 +57,6 @@ func whole() []job {
 		job{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/link"},
-		job{Package: "agent/internal/kernelhits", Run: "^Test(Answers|Shapes|WrongHeaderChecksum|Questions|TypeOfLetters|Sizes|Times|Rotation|TornReads|ReusedSlot|" +
-			"Eviction|Hits|TakeOver|HalfDone|Serve|Unfit|OpenErrors)$"},
 	)
 }
 

@@ -72,12 +72,16 @@ func (l *Level) Invalidate() error {
 // lately has to go. An answer of another generation than the present one is dropped. ErrUnfit: the kernel cannot give it; the one that
 // it gave to the question is gone, too.
 func (l *Level) Put(a *Answer) error {
-	var s objectSlot
-	if err := s.fill(a); err != nil {
-		return errors.Join(err, l.Remove(a.Group, a.Key))
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.put(a)
+}
+
+func (l *Level) put(a *Answer) error {
+	var s objectSlot
+	if err := s.fill(a); err != nil {
+		return errors.Join(err, l.remove(a.Group, a.Key))
+	}
 	if a.Generation != l.control.Generation {
 		return nil
 	}
@@ -156,6 +160,12 @@ func (l *Level) forget(at int) error {
 
 // Remove ends the answer to a question. When it has returned, no question is answered by it.
 func (l *Level) Remove(group uint32, k *wire.Key) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.remove(group, k)
+}
+
+func (l *Level) remove(group uint32, k *wire.Key) error {
 	q, plain := question(k)
 	if !plain || len(q) < 5 || len(q)-4 > nameMost {
 		return nil
@@ -163,8 +173,6 @@ func (l *Level) Remove(group uint32, k *wire.Key) error {
 	s := objectSlot{Group: group, NameSize: uint16(len(q) - 4)}
 	words(s.Name[:], q[:len(q)-4])
 	s.TypeClass = uint32(q[len(q)-4]) | uint32(q[len(q)-3])<<8 | uint32(q[len(q)-2])<<16 | uint32(q[len(q)-1])<<24
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	at, there := l.byHash[s.hash(&l.control)]
 	if !there {
 		return nil

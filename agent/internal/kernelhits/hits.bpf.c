@@ -219,9 +219,20 @@ static __always_inline __u64 mask(__u32 size)
 	return ~0ULL >> (-size & 7) * 8;
 }
 
-// opaque hides from the compiler what a value is, so that it checks the register that it uses afterwards, as the verifier wants.
 #define barrier() asm volatile("" ::: "memory")
+
+// opaque hides from the compiler what it knows of a value.
 #define opaque(x) asm volatile("" : "+r"(x))
+
+// bound returns where a value is outside of its bounds. It compares in the way of which all verifiers learn both bounds.
+#define bound(x, least, most, result)    \
+	(x) -= (least);                  \
+	opaque(x);                       \
+	if ((x) > (__u64)(most) - (least)) \
+		return result;           \
+	opaque(x);                       \
+	(x) += (least);                  \
+	opaque(x)
 
 static __always_inline int pass(__u32 reason)
 {
@@ -315,8 +326,8 @@ static __always_inline int take(struct slot *slot, struct scratch *s, struct fou
 				__u64 now)
 {
 	int why = PASSED_UNKNOWN;
-	__u32 size, count, step, to, from, n;
-	__u64 left;
+	__u32 size, count, step, n;
+	__u64 left, to, from;
 
 	bpf_spin_lock(&slot->lock);
 	if (slot->generation != generation || slot->group != group || slot->type_class != type_class || slot->name_size != name_size)
@@ -350,8 +361,10 @@ static __always_inline int take(struct slot *slot, struct scratch *s, struct fou
 		if (i >= count)
 			break;
 		to = slot->ttl_at[i];
+		opaque(to);
 		if (to > TAIL_MOST - 4)
 			break;
+		opaque(to);
 		*(__be32 *)((void *)s->tail + to) = f->ttl;
 	}
 	count = slot->rotate_count;
@@ -366,8 +379,13 @@ static __always_inline int take(struct slot *slot, struct scratch *s, struct fou
 			break;
 		from = size + n * step;
 		to = size + i * step;
-		if (to > TAIL_MOST - 16 || from > TAIL_MOST - 16)
+		opaque(to);
+		if (to > TAIL_MOST - 16)
 			break;
+		opaque(from);
+		if (from > TAIL_MOST - 16)
+			break;
+		opaque(to);
 		*(__u32 *)((void *)s->tail + to) = *(__u32 *)((void *)slot->tail + from);
 		if (slot->rotate_words == 4)
 			for (int w = 4; w < 16; w += 4)
@@ -401,7 +419,7 @@ static __always_inline void count(__u32 ifindex, __u32 slot, __u32 series, __u32
 }
 
 // sum_tail is the sum of what comes behind the question, without the question's OPT, as it stands in the packet.
-static __always_inline __u16 sum_tail(struct scratch *s, __u32 tail_size, __u32 name_size)
+static __always_inline __u16 sum_tail(struct scratch *s, __u64 tail_size, __u64 name_size)
 {
 	__u8 *o = (__u8 *)s->raw + RAW_NAME * 8 + name_size + TYPE_CLASS;
 	__u64 sum = 0, last = mask(tail_size);
@@ -434,7 +452,7 @@ static __always_inline __u16 sum_full(struct packet *p, struct scratch *s, __u64
 
 // patch makes an answer of the packet, which has its new size already.
 static __always_inline int patch(struct __sk_buff *skb, struct packet *p, struct scratch *s, struct found *f, enum check check, __u32 total,
-				 __u64 tail_size, __u32 name_size, __u32 opt)
+				 __u64 tail_size, __u64 name_size, __u32 opt)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 size = total + sizeof(struct udphdr);
@@ -489,17 +507,15 @@ static __always_inline int patch(struct __sk_buff *skb, struct packet *p, struct
 	}
 	__builtin_memcpy(udp + 1, (__u8 *)header + 4, DNS_HEADER);
 
-	opaque(tail_size);
-	if (tail_size < 1 || tail_size > TAIL_MOST + OPT_SIZE)
-		return -1;
+	bound(tail_size, 1, TAIL_MOST + OPT_SIZE, -1);
 	return bpf_skb_store_bytes(skb, p->udp + sizeof(*udp) + DNS_HEADER + name_size + TYPE_CLASS, s->tail, tail_size, 0);
 }
 
 // answer answers the question of a packet, or returns why it goes on as a negative number.
 static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struct scratch *s)
 {
-	__u32 zero = 0, name_size, type_class, opt, edns = 0, slot_at, total, most;
-	__u64 size = p->size, sum, hash, last, now, tail_size;
+	__u32 zero = 0, type_class, opt, edns = 0, slot_at, total, most;
+	__u64 size = p->size, sum, hash, last, now, name_size, tail_size;
 	struct control *c = bpf_map_lookup_elem(&controls, &zero);
 	struct found *f = &s->found;
 	struct place *place;
@@ -513,9 +529,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 
 	// The message behind four zeros: its numbers of records are one word, and its name begins with one.
 	size -= sizeof(struct udphdr);
-	opaque(size);
-	if (size < DNS_HEADER + 1 + TYPE_CLASS || size > DNS_HEADER + NAME_MOST + TYPE_CLASS + OPT_SIZE)
-		return -PASSED_QUESTION;
+	bound(size, DNS_HEADER + 1 + TYPE_CLASS, DNS_HEADER + NAME_MOST + TYPE_CLASS + OPT_SIZE, -PASSED_QUESTION);
 	s->raw[(4 + size) / 8] = 0; // what is behind it in its last word
 	if (bpf_skb_load_bytes(skb, p->udp + sizeof(struct udphdr), raw + 4, size))
 		return -PASSED_KERNEL;
@@ -533,8 +547,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	barrier();
 	opt = s->opt;
 	name_size = size - DNS_HEADER - TYPE_CLASS - opt;
-	if (name_size < 1 || name_size > NAME_MOST)
-		return -PASSED_QUESTION;
+	bound(name_size, 1, NAME_MOST, -PASSED_QUESTION);
 	o = raw + RAW_NAME * 8 + name_size;
 	type_class = *(__u32 *)o;
 	if (opt) {
@@ -591,9 +604,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 		return -why;
 
 	tail_size = f->tail_size;
-	opaque(tail_size);
-	if (tail_size < 1 || tail_size > TAIL_MOST)
-		return -PASSED_UNKNOWN;
+	bound(tail_size, 1, TAIL_MOST, -PASSED_UNKNOWN);
 	if (edns > f->edns_most)
 		edns = f->edns_most;
 	most = opt && edns > UDP_SIZE ? edns : UDP_SIZE;

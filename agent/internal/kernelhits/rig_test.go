@@ -208,9 +208,8 @@ func fold(b []byte) uint16 {
 
 // Actions of the program (linux/pkt_cls.h).
 const (
-	unspec   = 0xffffffff
-	shot     = 2
-	redirect = 7
+	unspec = 0xffffffff
+	shot   = 2
 )
 
 // skb is the part of struct __sk_buff that the kernel lets a test set (net/bpf/test_run.c).
