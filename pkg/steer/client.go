@@ -54,6 +54,14 @@ type PodWay struct {
 	Protocol   Protocol
 }
 
+// Noter is what a back end has whose pod table can note a pod's TCP connections before it steers any: Repair keeps those that it noted on
+// their way. Others choose a connection's way at its first packet, and need no note.
+type Noter interface {
+	// Note makes p's table without its steering, where there is none. noting tells that the table only notes now; one that a process
+	// left so that was killed counts.
+	Note(p Pod) (noting bool, err error)
+}
+
 // Witness is what a back end has whose pod tables give back by themselves. Others find lost questions only by asking from the
 // pod's netns.
 type Witness interface {

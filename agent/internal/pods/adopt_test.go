@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -282,6 +284,101 @@ func TestOpenConnectionsStay(t *testing.T) {
 		who("mended, a connection from between", between, "KUBEDNS")
 		who("mended, a new one", dial(to), "AGENT")
 		pod.Run("nft", "delete", "table", "inet", "neardns")
+
+		// An agent that was killed between the two transactions leaves a table that only notes.
+		table, err := nft.Open(pod.FD())
+		if err != nil {
+			t.Fatal(err)
+		}
+		noted := dial(to)
+		if noting, err := table.Note(steer.Pod{Redirects: []steer.Redirect{r4, r6}}); err != nil || !noting {
+			t.Fatalf("notes: %v, %v", noting, err)
+		}
+		who("noted", dial(to), "KUBEDNS")
+		n.tend(yes, true, map[string]int{Steered: 1})
+		who("taken further, a connection from before", noted, "KUBEDNS")
+		who("taken further, a new one", dial(to), "AGENT")
+		if err := table.Close(); err != nil {
+			t.Error(err)
+		}
+		pod.Run("nft", "delete", "table", "inet", "neardns")
+	}
+}
+
+// A pod that opens connections all the time loses none to its table: what is opened while that is made ends where it began.
+func TestSteeredAmidConnections(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	n.Host.Serving("svc0", r4.ClusterDNS)
+	at := netip.AddrPortFrom(r4.ClusterDNS, 53)
+	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS", Listen: []netip.AddrPort{at}})
+	pod := n.AddPod("pod")
+	// ask opens a connection and asks twice by it.
+	ask := func() error {
+		conn, err := net.DialTimeout("tcp", at.String(), 2*time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close() //nolint:errcheck // read to the end
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		c := &dns.Conn{Conn: conn}
+		for range 2 {
+			if err := c.WriteMsg(new(dns.Msg).SetQuestion("a.cluster.local.", dns.TypeTXT)); err != nil {
+				return err
+			}
+			if _, err := c.ReadMsg(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	asked, lost := 0, 0
+	for range 40 {
+		stop := make(chan struct{})
+		errs := make(chan error, 1<<16)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				pod.Do(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						case errs <- ask():
+						}
+					}
+				})
+			})
+		}
+		testutil.Eventually(t, 5*time.Second, func() error {
+			if len(errs) < 8 {
+				return errors.New("the load has not begun")
+			}
+			return nil
+		})
+		write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+		n.Outdate()
+		n.tend(yes, false, map[string]int{Steered: 1})
+		begun := len(errs)
+		testutil.Eventually(t, 5*time.Second, func() error {
+			if len(errs) < begun+8 {
+				return errors.New("the load does not go on")
+			}
+			return nil
+		})
+		close(stop)
+		wg.Wait()
+		close(errs)
+		for err := range errs {
+			if asked++; err != nil {
+				lost++
+				t.Log(err)
+			}
+		}
+		pod.Run("nft", "delete", "table", "inet", "neardns")
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d connections are lost", lost, asked)
 	}
 }
 

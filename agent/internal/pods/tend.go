@@ -10,11 +10,13 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
 // States that Tend counts attachments by: that its netns is gone, that one of its redirects was given back, or the best that one has.
@@ -25,6 +27,10 @@ const (
 	GivenBack = "given-back" // steered before, until its questions were not answered
 	Gone      = "gone"
 )
+
+// tendAtOnce bounds how many pods are steered at the same time: that waits for the kernel more than it works, and a node that adopts its pods
+// has a hundred to steer.
+const tendAtOnce = 8
 
 // sandbox is one netns with its attachments. It has one pod table, whatever their number.
 type sandbox struct {
@@ -58,32 +64,50 @@ func (p *Pods) Tend(ctx context.Context, fallback func(netip.Addr) Fallback, dee
 		return counts, fmt.Errorf("open the host's netns: %w", err)
 	}
 	defer host.Close()
-	busy := false
 	if deep {
 		p.sweep(files)
 	}
+	atOnce := tendAtOnce
+	if deep || p.backend.Caps().Programs {
+		atOnce = 1 // what was found right is noted in one place; programs wait for each other's lock
+	}
+	var mu sync.Mutex // guards counts, errs and busy
+	busy := false
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
 	for box := range sandboxes(files) {
 		if ctx.Err() != nil {
 			box.close()
+			wg.Wait()
 			return counts, errors.Join(append(errs, ctx.Err())...)
 		}
-		if box.files[0].NetNSInode == hostInode { // its pods share the host's netns, where no pod table may ever be
-			counts[LeftAlone] += len(box.files)
-			box.close()
-			continue
-		}
-		if box.ns != nil {
-			if !busy { // else each pod in turn would wait for who is in the way, and the loop with it
-				more := p.keep(&box, host, fallback, deep)
-				busy = slices.ContainsFunc(more, iptables.Busy)
-				errs = append(errs, more...)
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			defer box.close()
+			// A pod that shares the host's netns is left alone: no pod table may ever be there.
+			ofHost := box.files[0].NetNSInode == hostInode
+			mu.Lock()
+			skip := busy || ofHost || box.ns == nil // else each pod in turn would wait for who is in the way, and the loop with it
+			mu.Unlock()
+			var more []error
+			if !skip {
+				more = p.keep(&box, host, fallback, deep)
 			}
-			box.ns.Close()
-		}
-		for _, f := range box.files {
-			counts[box.state(f)]++
-		}
+			mu.Lock()
+			defer mu.Unlock()
+			busy = busy || slices.ContainsFunc(more, iptables.Busy)
+			errs = append(errs, more...)
+			for _, f := range box.files {
+				if ofHost {
+					counts[LeftAlone]++
+				} else {
+					counts[box.state(f)]++
+				}
+			}
+		})
 	}
+	wg.Wait()
 	return counts, errors.Join(errs...)
 }
 
@@ -221,7 +245,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 	if len(after.In(podfile.Steered)) == len(before.In(podfile.Steered)) {
 		return err // only reasons to leave it alone were found
 	}
-	if applyErr := p.apply(box, p.open(box)...); applyErr != nil {
+	if applyErr := p.apply(box); applyErr != nil {
 		box.files[i] = before
 		if updateErr := p.note(before); !errors.Is(updateErr, fs.ErrNotExist) {
 			applyErr = errors.Join(applyErr, updateErr)
@@ -334,20 +358,14 @@ func (p *Pods) mend(box *sandbox, proven func(netip.Addr) bool) error {
 	if gone, err := p.deleted(box.files[0]); gone || err != nil {
 		return err
 	}
-	if present, err := table.Present(); err != nil {
-		return err
-	} else if !present {
-		want.Open = p.open(box) // without a table they go to kube-dns
-	}
-	if _, err := table.Repair(want); err != nil {
+	if err := p.steer(table, box, want); err != nil {
 		return err
 	}
 	p.log.Warn("pod table mended", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "container_id", box.files[0].ContainerID, "drift", drift.Items)
 	return nil
 }
 
-// open lists the TCP connections that a sandbox's pod has to cluster DNS addresses. A connection that is opened between this and the
-// rules is reset, as by a kube-dns pod that ends: that is a millisecond.
+// open lists the TCP connections that a sandbox's pod has to cluster DNS addresses.
 func (p *Pods) open(box *sandbox) []steer.Connection {
 	streams, err := hostnet.Streams(int(box.ns.Fd()), 53)
 	if err != nil {
@@ -361,15 +379,28 @@ func (p *Pods) open(box *sandbox) []steer.Connection {
 }
 
 // apply makes a sandbox's rules as its files have them.
-func (p *Pods) apply(box *sandbox, open ...steer.Connection) error {
+func (p *Pods) apply(box *sandbox) error {
 	table, err := p.backend.Open(int(box.ns.Fd()))
 	if err != nil {
 		return err
 	}
 	defer table.Close()
-	want := podfile.Table(box.files...)
-	want.Open = open
-	_, err = table.Repair(want)
+	return p.steer(table, box, podfile.Table(box.files...))
+}
+
+// steer makes a sandbox's table. Connections that its pod has to kube-dns end where they began: those that are seen once every packet of
+// one is noted, and those that are noted until the rules come.
+func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
+	if n, ok := table.(steer.Noter); ok && len(want.Redirects) > 0 {
+		noting, err := n.Note(want)
+		if err != nil {
+			return err
+		}
+		if noting { // else the table that stands knows its connections
+			want.Open = p.open(box)
+		}
+	}
+	_, err := table.Repair(want)
 	return err
 }
 

@@ -123,6 +123,9 @@ func run(t *testing.T, row []string, o node.Options) {
 		t.Run(name, func(t *testing.T) { s.in(t, s.testHosts) })
 	}
 	s.step(t, "uninstalled under load, the node as before", func() { s.testUninstall(was) })
+	if name := "running pods adopted under load, and given back"; chosen(t, name) {
+		t.Run(name, func(t *testing.T) { s.in(t, s.testAdopt) })
+	}
 	if name := "NodeLocal DNSCache's manifest with our image"; chosen(t, name) {
 		t.Run(name, func(t *testing.T) { s.in(t, s.testNodeCache) })
 	}

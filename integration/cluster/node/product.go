@@ -23,6 +23,22 @@ func (n *Node) InstallProduct(ctx context.Context, overlay string) error {
 	return n.AwaitProduct(ctx)
 }
 
+// ApplyProduct applies an overlay with lines more in its NodeConfig, and waits for nothing.
+func (n *Node) ApplyProduct(ctx context.Context, overlay string, lines ...string) error {
+	manifest, err := n.Kubectl(ctx, "kustomize", n.manifests("overlays/"+overlay))
+	if err != nil {
+		return err
+	}
+	const last = "    kubeDNSConfigMap: /etc/kube-dns\n"
+	if strings.Count(manifest, last) != 1 {
+		return fmt.Errorf("the overlay's NodeConfig ends in another way than lines can be added to:\n%s", manifest)
+	}
+	for _, line := range lines {
+		manifest = strings.Replace(manifest, last, last+"    "+line+"\n", 1)
+	}
+	return n.Apply(ctx, manifest)
+}
+
 // UninstallProduct takes an overlay off, in the order that the products' README gives. binary says whether the plugin's binary goes
 // too: containerd ends pods without it.
 func (n *Node) UninstallProduct(ctx context.Context, overlay string, binary bool) error {
@@ -84,6 +100,20 @@ func (n *Node) Settled(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Started is when the agent's process began.
+func (n *Node) Started(ctx context.Context) (time.Time, error) {
+	text, err := n.agent(ctx, "status", "--json") // exit code 3 where something is amiss
+	var s struct {
+		Agent *struct {
+			Started time.Time `json:"started"`
+		} `json:"agent"`
+	}
+	if bad := json.Unmarshal([]byte(text), &s); bad != nil || s.Agent == nil {
+		return time.Time{}, errors.Join(err, bad, errors.New("no agent answers"))
+	}
+	return s.Agent.Started, nil
 }
 
 // Status is what the agent says of itself.

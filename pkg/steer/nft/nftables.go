@@ -113,6 +113,32 @@ func (n *Nftables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return n.apply(want)
+}
+
+var _ steer.Noter = (*Nftables)(nil)
+
+// Note implements steer.Noter.
+func (n *Nftables) Note(p steer.Pod) (noting bool, err error) {
+	note := renderNote(p)
+	err = n.retry("note connections", func() error {
+		have, err := n.load()
+		if err != nil {
+			return err
+		}
+		if len(have.chains) > 0 {
+			noting = len(compare(note, have)) == 0
+			return nil
+		}
+		noting = true
+		var b batch
+		b.change(note, have)
+		return n.commit(&b)
+	})
+	return noting, err
+}
+
+func (n *Nftables) apply(want table) (drift []string, err error) {
 	err = n.retry("apply rules", func() error {
 		have, err := n.load()
 		if err != nil {

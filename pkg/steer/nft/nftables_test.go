@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/rig"
 )
@@ -312,5 +313,36 @@ func TestCountersOfNothing(t *testing.T) {
 		if c, ok := got[name]; !ok || c != (steer.Counter{}) {
 			t.Errorf("counter %s: %v, %v", name, c, ok)
 		}
+	}
+}
+
+// A table that only notes connections is the steering one but for one chain, and Repair makes it that.
+func TestNote(t *testing.T) {
+	n, err := nft.Open(testutil.NewNS(t, "note").FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	p := steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}}
+	for range 2 { // the second time it is found so
+		if noting, err := n.Note(p); err != nil || !noting {
+			t.Fatalf("notes: %v, %v", noting, err)
+		}
+	}
+	var drift *steer.DriftError
+	if err := n.Verify(p); !errors.As(err, &drift) || len(drift.Items) != 1 || !strings.Contains(drift.Items[0], "chain dns1") {
+		t.Errorf("a table that only notes differs by %v, want chain dns1 alone", err)
+	}
+	if _, err := n.Repair(p); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Verify(p); err != nil {
+		t.Error(err)
+	}
+	if noting, err := n.Note(p); err != nil || noting {
+		t.Errorf("a table that steers notes: %v, %v", noting, err)
+	}
+	if err := n.Verify(p); err != nil {
+		t.Error(err)
 	}
 }

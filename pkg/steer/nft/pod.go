@@ -86,6 +86,20 @@ func renderPod(p steer.Pod) table {
 	return out
 }
 
+// renderNote is the table before it steers: a packet of a connection notes that it keeps its way. What comes between a look at a pod's
+// connections and the rules that steer it is among them so.
+func renderNote(p steer.Pod) table {
+	out := renderPod(p)
+	for _, g := range groupsOf(p) {
+		for i := range out.chains {
+			if out.chains[i].name == g.name("dns") {
+				out.chains[i].rules = []rule{anyFamily().proto(steer.TCP).goTo(g.name("direct"))}
+			}
+		}
+	}
+	return out
+}
+
 // group is the pod table's part for the n-th redirect of each family, which in a cluster are one DNS Service. Its evidence is kept
 // by family and protocol: trusted are the ways that answered, or were first asked, in the last podTrust; waiting are those to whose
 // question no answer came yet. A way that is waiting and not trusted any more is given back.
