@@ -53,7 +53,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help bpf build images release demo demo-clean test test-images test-unit test-net test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help bpf build images release demo demo-clean test test-images test-unit test-net test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -112,6 +112,9 @@ test-unit: ## tests that need nothing but Go
 test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
 	@integration/tools/deps $(ZONESERVERS) $(GEODATA) $(BPF)
 	@$(BUILT) NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) $(LANES) -timeout $(TESTTIMEOUT) $(PKGS)
+
+test-next: ## build and test a copy with the newest CoreDNS and the newest modules; go.mod stays (ALL=1: all of make test; as root)
+	@GO="$(GO)" integration/tools/next $(if $(ALL),all,quick)
 
 test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman, CRI-O's calls, cnitool (as root)
 	@integration/tools/deps containerd:containerd runc:runc podman:podman

@@ -2,6 +2,7 @@ package docs
 
 import (
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -138,6 +139,22 @@ func TestRequirements(t *testing.T) {
 	}
 	if len(rows) != 36 {
 		t.Errorf("%d rows", len(rows))
+	}
+	// Those of the core: by design, in order, and none that is missing.
+	core := regexp.MustCompile(`(?m)^\| ([KDRC])(\d+)([a-z]?) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(read(t, "docs/requirements.md"), -1)
+	shown := regexp.MustCompile("`(Test|make )|none of it is built|as K")
+	last := map[string]int{}
+	for _, r := range core {
+		number, _ := strconv.Atoi(r[2])
+		follows := number == last[r[1]]+1 && r[3] == "" || number == last[r[1]] && r[3] != ""
+		last[r[1]] = number
+		reason := map[string]bool{"works": shown.MatchString(r[5]), "partly": shown.MatchString(r[5]), "differs": strings.Contains(r[5], "]("), "n/a": true}
+		if !follows || !reason[r[4]] {
+			t.Errorf("row %s%s%s, %s: %s", r[1], r[2], r[3], r[4], r[5])
+		}
+	}
+	if want := map[string]int{"K": 52, "D": 24, "R": 23, "C": 17}; !maps.Equal(want, last) {
+		t.Errorf("the last rows are %v, want %v", last, want)
 	}
 }
 
