@@ -192,7 +192,7 @@ fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); with KEE
 # The servers that neardns is measured beside, dnsperf, and what draws PNG.
 PEERS := unbound:unbound dnsmasq:dnsmasq-base kresd:knot-resolver dnsdist:dnsdist pdns_recursor:pdns-recursor dnsperf:dnsperf rsvg-convert:librsvg2-bin taskset:util-linux
 BENCHRUN = bin/tools/bench $(if $(SHORT),-short) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(WITH),-with $(WITH)) $(if $(WORKLOADS),-workloads $(WORKLOADS)) $(if $(PARTS),-parts $(PARTS))
-bench: bench-deps ## measure plugin and agent beside stock CoreDNS, unbound, dnsmasq, knot-resolver, dnsdist and pdns-recursor: hours (SHORT=1: ten minutes; WITH=unbound, WORKLOADS=W1,W2, PARTS=plugin,memory,query,dnsperf, ROUNDS=9); bin/bench.md, .json, .svg, .png
+bench: bench-deps ## measure plugin and agent beside stock CoreDNS, unbound, dnsmasq, knot-resolver, dnsdist and pdns-recursor: hours (SHORT=1: ten minutes; WITH=unbound, WORKLOADS=W1,W2, PARTS=plugin,memory,query,dnsperf,growth, ROUNDS=9); bin/bench.md, .json, .svg, .png
 	@$(BENCHRUN)
 
 bench-check: bench-deps ## bench that fails where a figure is beyond its limit, or surely worse than in integration/bench/result.json

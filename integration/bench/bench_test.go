@@ -324,7 +324,7 @@ func TestOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{short: true, rounds: 1, names: 500, parts: []string{"plugin", "memory", "query"}, with: []string{stock}, workloads: []string{"W8"}, root: root}
+	b := &bench{short: true, rounds: 1, names: 500, parts: []string{"plugin", "memory", "query", "growth"}, with: []string{stock}, workloads: []string{"W8"}, root: root}
 	if err := b.options(); err != nil {
 		testutil.Skip(t, err.Error())
 	}
@@ -347,7 +347,7 @@ func TestOnce(t *testing.T) {
 			t.Errorf("%s: %v, at most %v %s", w.Subject, w.Ours.Median, w.Limit, w.Unit)
 		}
 	}
-	for _, part := range []string{pluginPart, insidePart, sizePart} {
+	for _, part := range []string{pluginPart, insidePart, sizePart, growthPart} {
 		if !seen[part] {
 			t.Errorf("nothing about %q", part)
 		}

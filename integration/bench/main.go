@@ -76,7 +76,7 @@ func exit(err error) {
 var programs = []string{"neardns", "neardns-agent", "tools/coredns", "tools/portmap"}
 
 // allParts in the order of the report.
-var allParts = []string{"plugin", "memory", "query", "dnsperf"}
+var allParts = []string{"plugin", "memory", "query", "dnsperf", "growth"}
 
 // plainOption is how -with names neardns without hits answered before CoreDNS.
 const plainOption = "plain"
@@ -194,5 +194,12 @@ func (b *bench) serve() {
 	}
 	if slices.Contains(b.parts, "query") {
 		b.query(b.stands)
+	}
+	if slices.Contains(b.parts, "growth") {
+		for _, s := range b.stands {
+			if s.name == ours || s.name == stock {
+				b.growth(s)
+			}
+		}
 	}
 }

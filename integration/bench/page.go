@@ -133,6 +133,9 @@ func (r *report) toStock() [][2]string {
 		{"ADD beside 10,000 nft rules on the host", "the same without", "ADD beside 10,000 foreign nftables rules, to without"},
 		{"ADD with overlays, annotations and the sandbox's file, CPU time", "the same without", "CPU time of ADD with overlays, annotations and the sandbox's file changed, to without"},
 		{"plugin binary", "", "plugin binary"},
+		{"10000 names", "1 name", "server's CPU per hit with 10,000 names, to one"},
+		{"110 pods", "1 pod", "server's CPU per hit with 110 pods, to one"},
+		{"110 pods, " + stock, "1 pod", "the same of the stock CoreDNS"},
 	} {
 		for _, row := range r.Rows {
 			if row.Subject != w.subject || row.Than != w.than || row.Part == insidePart {

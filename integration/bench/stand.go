@@ -19,7 +19,6 @@ import (
 	"github.com/neardns/neardns/integration/bench/workload"
 	"github.com/neardns/neardns/integration/nodelocal"
 	"github.com/neardns/neardns/pkg/nodestate"
-	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -112,13 +111,7 @@ listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
 		return err
 	}
 	s.up()
-	add := cniCall{bin: b.bin("neardns"), host: s.node.Host, conf: pluginConf(s.dir, s.pod, nil), id: "bench", netns: s.pod.Path()}
-	b.must(add.run("ADD"))
-	f, err := podfile.Read(podfile.Path(filepath.Join(s.dir, "state"), "bench", "eth0"))
-	b.must(err)
-	if len(f.In(podfile.Steered)) != 1 {
-		b.t.Fatalf("the pod is not steered: %+v", f.Decisions)
-	}
+	b.steer(s, s.pod, "bench")
 	return s
 }
 

@@ -3,6 +3,7 @@ package generator
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -35,7 +36,10 @@ func (a *asker) run() (*Result, error) {
 	if err := a.settle(); err != nil {
 		return nil, err
 	}
-	for range a.Sockets {
+	for i := range a.Sockets {
+		if err := a.enter(i); err != nil {
+			return nil, err
+		}
 		s, err := dial(a.Server)
 		if err != nil {
 			return nil, err
@@ -75,6 +79,23 @@ func (a *asker) run() (*Result, error) {
 		a.result.Ran = append(a.result.Ran, max(0, after.watched[i]-before.watched[i]))
 	}
 	return &a.result, nil
+}
+
+// enter brings the thread to the pod of the ith socket.
+func (a *asker) enter(i int) error {
+	if len(a.Pods) == 0 {
+		return nil
+	}
+	path := a.Pods[i%len(a.Pods)]
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("load: enter %s: %w", path, err)
+	}
+	return nil
 }
 
 // used is what others have run until now.

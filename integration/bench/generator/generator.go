@@ -35,6 +35,7 @@ type Load struct {
 	Unique   int // the number of the first name that was never asked
 	// Each asks every question of the workload once, in place of its order: to warm a cache up.
 	Each     bool
+	Pods     []string      // network namespaces to ask from, one after the other for each socket; none: the generator's own
 	Sockets  int           // 0: the workload's own
 	Window   int           // questions in flight on each socket, at full speed
 	Rate     int           // questions a second in all; 0: full speed
