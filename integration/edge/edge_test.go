@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -41,7 +42,11 @@ func TestFollows(t *testing.T) {
 				p := primary(t, ns, kind, told...)
 				e := start(t, ns, edgeAt, p, "")
 				var slow []time.Duration
-				const changes = 12
+				changes, err := strconv.Atoi(os.Getenv("NEARDNS_EDGE_CHANGES"))
+				if err != nil {
+					changes = 12
+				}
+				var times []time.Duration
 				for i := range changes {
 					name := fmt.Sprintf("h%d", i)
 					host := name + "." + p.Zone()
@@ -54,10 +59,14 @@ func TestFollows(t *testing.T) {
 						}
 						return err
 					})
-					if took := time.Since(written); took > bound*testutil.Slowness() {
+					took := time.Since(written)
+					times = append(times, took)
+					if took > bound*testutil.Slowness() {
 						slow = append(slow, took)
 					}
 				}
+				slices.Sort(times)
+				t.Logf("%d changes at an edge: median %s, 99 %% within %s, last %s", changes, times[changes/2], times[(changes*99+99)/100-1], times[changes-1])
 				// A busy machine may hold some of them up.
 				if len(slow) > changes/3 {
 					t.Errorf("of %d changes %d took longer than %s: %v", changes, len(slow), bound, slow)
@@ -118,10 +127,12 @@ func TestPrimaryAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	tick := time.NewTicker(time.Millisecond)
-	for until := time.Now().Add(away); time.Now().Before(until); asked++ {
+	for begun := time.Now(); time.Since(begun) < away; {
 		<-tick.C
-		if _, err := conn.Write(question); err != nil {
-			t.Fatal(err)
+		for due := int(time.Since(begun) / time.Millisecond); asked < due; asked++ { // a busy machine leaves ticks out
+			if _, err := conn.Write(question); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	tick.Stop()

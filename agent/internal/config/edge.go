@@ -27,8 +27,14 @@ type Edge struct {
 	Rate      EdgeRate
 	Roots     string // healthChecks.caFile: who may sign targets' certificates; "" for the system's
 	StateDir  string // where zones are kept
-	Limits    Limits // TCP connections
+	Limits    EdgeLimits
 	Log       Log
+}
+
+// EdgeLimits bound what an edge takes.
+type EdgeLimits struct {
+	TCPConnections int
+	Records        int // of a zone
 }
 
 // EdgeZone is one zone that is served.
@@ -67,7 +73,7 @@ func DefaultEdge() Edge {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
 	}
 	return Edge{Port: 53, Listen: Listen{Metrics: at(9273), Health: at(9274)}, Rate: EdgeRate{Answers: 200, Slip: 2}, StateDir: "/var/lib/neardns-edge",
-		Limits: Limits{TCPConnections: 1024}, Log: Log{Level: slog.LevelInfo, Format: LogText}}
+		Limits: EdgeLimits{TCPConnections: 1024, Records: 100_000}, Log: Log{Level: slog.LevelInfo, Format: LogText}}
 }
 
 // Restart names the fields in which another configuration differs and that are read only when the role starts.
@@ -184,7 +190,10 @@ func (r *edgeReader) edge(v strict.Value, e *Edge) {
 			r.keys(v, map[string]func(strict.Value){"caFile": func(v strict.Value) { one(r, v, &e.Roots, parsePath) }})
 		},
 		"limits": func(v strict.Value) {
-			r.keys(v, map[string]func(strict.Value){"tcpConnections": func(v strict.Value) { e.Limits.TCPConnections = r.number(v, 1, 100_000) }})
+			r.keys(v, map[string]func(strict.Value){
+				"tcpConnections": func(v strict.Value) { e.Limits.TCPConnections = r.number(v, 1, 100_000) },
+				"records":        func(v strict.Value) { e.Limits.Records = r.number(v, 1, 100_000_000) },
+			})
 		},
 		"stateDir": func(v strict.Value) { one(r, v, &e.StateDir, parsePath) },
 		"log": func(v strict.Value) {

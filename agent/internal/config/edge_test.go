@@ -60,7 +60,7 @@ geo:
   resolvers: [192.0.2.0/24]
 rate: {answers: 50, slip: 3, exempt: [10.0.0.0/8]}
 healthChecks: {caFile: /etc/ca.pem}
-limits: {tcpConnections: 7}
+limits: {tcpConnections: 7, records: 9}
 stateDir: /data
 log: {level: debug, format: json}
 `, map[string]string{"POD_IPS": "10.0.0.7"})
@@ -75,7 +75,7 @@ log: {level: debug, format: json}
 		Database: "/var/lib/geo/db.mmdb", Resolvers: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, full.Geo, same...); diff != "" {
 		t.Error(diff)
 	}
-	if full.Rate.Answers != 50 || full.Rate.Slip != 3 || len(full.Rate.Exempt) != 1 || full.Roots != "/etc/ca.pem" || full.Limits.TCPConnections != 7 ||
+	if full.Rate.Answers != 50 || full.Rate.Slip != 3 || len(full.Rate.Exempt) != 1 || full.Roots != "/etc/ca.pem" || full.Limits != (EdgeLimits{7, 9}) ||
 		full.StateDir != "/data" || full.Log.Format != LogJSON {
 		t.Errorf("%+v", full)
 	}

@@ -49,6 +49,7 @@ type Client struct {
 	Zone    string        // canonical
 	Key     func() Key    // asked for each message, so that a key can be rotated; nil: unsigned
 	Timeout time.Duration // for a connection, and for each message of an answer; 0: 5 s
+	Most    int           // records of a transfer; 0: no bound
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 

@@ -23,7 +23,7 @@ const (
 	ClockSkew    Kind = "ClockSkew"    // our clock and the server's differ by more than the 300 s of TSIG
 	ServerFailed Kind = "ServerFailed" // SERVFAIL: nothing was changed
 	Refused      Kind = "Refused"      // any other answer: nothing was changed
-	TooLarge     Kind = "TooLarge"     // the message does not fit
+	TooLarge     Kind = "TooLarge"     // the message, or the zone, does not fit
 	Cut          Kind = "Cut"          // a transfer that is not whole
 )
 

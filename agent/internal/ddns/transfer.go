@@ -19,6 +19,7 @@ type Transfer struct {
 type Delta struct {
 	From, To       uint32
 	Deleted, Added []dns.RR // without SOAs
+	SOA            *dns.SOA // that it ends with
 }
 
 // AXFR transfers the whole zone.
@@ -58,6 +59,9 @@ func (c *Client) transfer(ctx context.Context, m *dns.Msg, a *assembler) (*Trans
 				err = &Error{Kind: Cut, Err: fmt.Errorf("the transfer was cut short: %w", err)}
 			}
 			return nil, err
+		}
+		if c.Most > 0 && a.count+len(in.Answer) > c.Most {
+			return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("a transfer of more than %d records", c.Most)}
 		}
 		for _, rr := range in.Answer {
 			if err := a.add(rr); err != nil {
@@ -127,7 +131,7 @@ func (a *assembler) add(rr dns.RR) error {
 	case deleted:
 		step := &a.t.Steps[len(a.t.Steps)-1]
 		if isSOA {
-			step.To, a.mode = soa.Serial, added
+			step.To, step.SOA, a.mode = soa.Serial, soa, added
 		} else {
 			step.Deleted = append(step.Deleted, rr)
 		}

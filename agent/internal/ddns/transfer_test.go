@@ -95,6 +95,9 @@ func TestAssemble(t *testing.T) {
 		var steps []string
 		for _, d := range tr.Steps {
 			s := fmt.Sprintf("%d>%d", d.From, d.To)
+			if d.SOA == nil || d.SOA.Serial != d.To {
+				t.Errorf("%s: a step to %d ends with %v", name, d.To, d.SOA)
+			}
 			for _, rr := range d.Deleted {
 				s += " -" + dns.SplitDomainName(rr.Header().Name)[0]
 			}
@@ -163,6 +166,15 @@ func TestTransfer(t *testing.T) {
 		}
 		if tr != nil && len(tr.Full) != 4 {
 			t.Errorf("%s: %v", name, tr.Full)
+		}
+		<-f.asked
+		<-f.done
+	}
+	for most, want := range map[int]Kind{4: TooLarge, 5: "", 0: ""} { // the SOA stands there twice
+		c, f := client(t, send(3, nil))
+		c.Most = most
+		if tr, err := c.AXFR(t.Context()); KindOf(err) != want || (tr == nil) != (want != "") {
+			t.Errorf("at most %d records: %v, %v", most, tr, err)
 		}
 		<-f.asked
 		<-f.done

@@ -29,7 +29,9 @@ const (
 	pollMost  = 2 * time.Second // from one look at the serial to the next; each is up to a quarter shorter by chance
 	retryMost = 8 * time.Second // where the primary does not answer
 	saveRest  = time.Second     // from one write of the file to the next
-	touchRest = time.Minute     // from one note of "still current" to the next
+	touchRest = time.Minute     // from one note of "still current" to the next, and from one try to the next where the disk is full
+	// lookRest is from one look to the next: NOTIFYs with the primary's address as their sender are anybody's.
+	lookRest = 100 * time.Millisecond
 	// together bounds one look: a transfer of a large zone over a slow line.
 	together = 2 * time.Minute
 )
@@ -127,7 +129,8 @@ func (c *Copy) Run(ctx context.Context) {
 		} else {
 			retry = 0
 		}
-		timer := time.NewTimer(wait - rand.N(wait/4)) //nolint:gosec // no secret: edges must not ask at once
+		tick.Pause(ctx, lookRest)
+		timer := time.NewTimer(wait - rand.N(wait/4) - lookRest) //nolint:gosec // no secret: edges must not ask at once
 		select {
 		case <-ctx.Done():
 		case <-c.notified:
@@ -177,7 +180,7 @@ func (c *Copy) look(ctx context.Context) error {
 	}
 	t, err := primary.IXFR(ctx, has.soa.Serial)
 	switch {
-	case err != nil && ddns.KindOf(err) != ddns.Unreachable:
+	case err != nil && ddns.KindOf(err) != ddns.Unreachable && ddns.KindOf(err) != ddns.TooLarge:
 		// A server without increments, or one whose history is another.
 		return c.transfer(ctx, primary)
 	case err != nil:
@@ -294,6 +297,9 @@ func (r records) list() []dns.RR {
 // errNotNext is of a step that does not begin where the records are.
 var errNotNext = errors.New("a change does not begin where the zone is")
 
+// crowded is how many records of one name a step may change: each is looked for among all of them.
+const crowded = 1_000
+
 // apply returns the records after steps; r stays as it is.
 func (r records) apply(steps []ddns.Delta) (records, error) {
 	next := records{soa: r.soa, names: make(map[string][]dns.RR, len(r.names)), count: r.count}
@@ -307,6 +313,9 @@ func (r records) apply(steps []ddns.Delta) (records, error) {
 		for _, rr := range s.Deleted {
 			name := dns.CanonicalName(rr.Header().Name)
 			set := next.names[name]
+			if len(set) > crowded {
+				return records{}, fmt.Errorf("%s has too many records for a change of it", name)
+			}
 			at := slices.IndexFunc(set, func(o dns.RR) bool { return dns.IsDuplicate(o, rr) })
 			if at < 0 {
 				return records{}, fmt.Errorf("%w: it deletes %s", errNotNext, rr)
@@ -316,15 +325,16 @@ func (r records) apply(steps []ddns.Delta) (records, error) {
 		}
 		for _, rr := range s.Added {
 			name := dns.CanonicalName(rr.Header().Name)
+			if len(next.names[name]) > crowded {
+				return records{}, fmt.Errorf("%s has too many records for a change of it", name)
+			}
 			if slices.ContainsFunc(next.names[name], func(o dns.RR) bool { return dns.IsDuplicate(o, rr) }) {
 				return records{}, fmt.Errorf("%w: it adds %s", errNotNext, rr)
 			}
 			next.names[name] = append(next.names[name], rr)
 			next.count++
 		}
-		soa, _ := dns.Copy(next.soa).(*dns.SOA) // steps have no SOA but for its serial
-		soa.Serial = s.To
-		next.soa = soa
+		next.soa = s.SOA
 	}
 	return next, nil
 }

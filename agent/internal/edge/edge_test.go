@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,6 +40,9 @@ func rr(text string) dns.RR {
 	return out
 }
 
+// soa is a version's.
+func soa(serial int) *dns.SOA { return version(serial)[0].(*dns.SOA) }
+
 // version is a zone with a serial and one address for each of names.
 func version(serial int, names ...string) []dns.RR {
 	out := []dns.RR{rr(fmt.Sprintf("%s 60 IN SOA ns.%s h.%s %d 60 60 3600 60", zone, zone, zone, serial)), rr(zone + " 60 IN NS ns." + zone)}
@@ -55,6 +59,8 @@ type primary struct {
 	steps map[uint32]*ddns.Transfer // by the serial that is asked since
 	fails error
 	asked []string
+
+	tooLarge error // of what changes
 }
 
 func (p *primary) set(change func(*primary)) {
@@ -88,6 +94,9 @@ func (p *primary) IXFR(_ context.Context, since uint32) (*ddns.Transfer, error) 
 	defer p.mu.Unlock()
 	if err := p.note("ixfr"); err != nil {
 		return nil, err
+	}
+	if p.tooLarge != nil {
+		return nil, p.tooLarge
 	}
 	if t := p.steps[since]; t != nil {
 		return t, nil
@@ -170,8 +179,8 @@ func TestFollow(t *testing.T) {
 		change("by steps", pollMost, func(p *primary) {
 			p.now, p.asked = version(3, "b", "c"), nil
 			p.steps[1] = &ddns.Transfer{Serial: 3, Steps: []ddns.Delta{
-				{From: 1, To: 2, Added: []dns.RR{rr("b." + zone + " 60 IN A 192.0.2.1")}},
-				{From: 2, To: 3, Deleted: []dns.RR{rr("A." + zone + " 30 IN A 192.0.2.1")}, Added: []dns.RR{rr("c." + zone + " 60 IN A 192.0.2.1")}}}}
+				{From: 1, To: 2, SOA: soa(2), Added: []dns.RR{rr("b." + zone + " 60 IN A 192.0.2.1")}},
+				{From: 2, To: 3, SOA: soa(3), Deleted: []dns.RR{rr("A." + zone + " 30 IN A 192.0.2.1")}, Added: []dns.RR{rr("c." + zone + " 60 IN A 192.0.2.1")}}}}
 		})
 		p.set(func(p *primary) {
 			if slices.Contains(p.asked, "axfr") {
@@ -180,15 +189,15 @@ func TestFollow(t *testing.T) {
 		})
 		change("steps that do not fit", pollMost, func(p *primary) {
 			p.now = version(4, "d")
-			p.steps[3] = &ddns.Transfer{Serial: 4, Steps: []ddns.Delta{{From: 3, To: 4, Deleted: []dns.RR{rr("x." + zone + " 60 IN A 192.0.2.1")}}}}
+			p.steps[3] = &ddns.Transfer{Serial: 4, Steps: []ddns.Delta{{From: 3, To: 4, SOA: soa(4), Deleted: []dns.RR{rr("x." + zone + " 60 IN A 192.0.2.1")}}}}
 		})
 		change("steps with a gap", pollMost, func(p *primary) {
 			p.now = version(6, "e")
-			p.steps[4] = &ddns.Transfer{Serial: 6, Steps: []ddns.Delta{{From: 5, To: 6}}}
+			p.steps[4] = &ddns.Transfer{Serial: 6, Steps: []ddns.Delta{{From: 5, To: 6, SOA: soa(6)}}}
 		})
 		change("what is there already", pollMost, func(p *primary) {
 			p.now = version(7, "f")
-			p.steps[6] = &ddns.Transfer{Serial: 7, Steps: []ddns.Delta{{From: 6, To: 7, Added: []dns.RR{rr("e." + zone + " 60 IN A 192.0.2.1")}}}}
+			p.steps[6] = &ddns.Transfer{Serial: 7, Steps: []ddns.Delta{{From: 6, To: 7, SOA: soa(7), Added: []dns.RR{rr("e." + zone + " 60 IN A 192.0.2.1")}}}}
 		})
 		change("restored from a backup", pollMost, func(p *primary) { p.now = version(2, "old") })
 		last := version(2, "old")
@@ -204,7 +213,7 @@ func TestFollow(t *testing.T) {
 		}
 		p.set(func(p *primary) { p.now = version(10, "told") })
 		c.Notify()
-		synctest.Wait() // at once: no time passes
+		sleep(lookRest) // at once, but for the rest after a look
 		s.check(t, "notified", version(10, "told"))
 	})
 }
@@ -258,6 +267,136 @@ func (h *hanging) Serial(ctx context.Context) (uint32, error) {
 		return 0, ctx.Err()
 	}
 	return h.primary.Serial(ctx)
+}
+
+// TestSOA: a change of the SOA alone comes with the steps: how long denials are kept is in it.
+func TestSOA(t *testing.T) {
+	p, s := &primary{now: version(1, "a"), steps: map[uint32]*ddns.Transfer{}}, &served{}
+	c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
+	if err := c.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next := version(2, "a")
+	next[0].(*dns.SOA).Minttl, next[0].(*dns.SOA).Ns = 5, "other."+zone
+	p.set(func(p *primary) {
+		p.now, p.asked = next, nil
+		p.steps[1] = &ddns.Transfer{Serial: 2, Steps: []ddns.Delta{{From: 1, To: 2, SOA: next[0].(*dns.SOA)}}}
+	})
+	if err := c.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.check(t, "an SOA with other fields", next)
+	if slices.Contains(p.asked, "axfr") {
+		t.Errorf("asked %v", p.asked)
+	}
+}
+
+// TestNotifyFlood: whoever writes the primary's address as the sender of NOTIFYs has it asked ten times a second at most.
+func TestNotifyFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, s := &primary{now: version(1, "a")}, &served{}
+		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
+		stop := run(t, c)
+		defer stop()
+		sleep(time.Second)
+		p.set(func(p *primary) { p.asked = nil })
+		for range 10_000 {
+			c.Notify()
+			sleep(time.Millisecond)
+		}
+		p.set(func(p *primary) {
+			if n := len(p.asked); n < 90 || n > 101 {
+				t.Errorf("asked %d times in 10 s", n)
+			}
+		})
+	})
+}
+
+// TestTooLarge: a zone that grew beyond the bound changes nothing, and what is wrong is said.
+func TestTooLarge(t *testing.T) {
+	p, s := &primary{now: version(1, "a")}, &served{}
+	c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
+	if err := c.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.set(func(p *primary) {
+		p.now, p.asked = version(2, "b"), nil
+		p.tooLarge = &ddns.Error{Kind: ddns.TooLarge, Err: errors.New("more than 9 records")}
+	})
+	if err := c.look(t.Context()); ddns.KindOf(err) != ddns.TooLarge {
+		t.Errorf("%v", err)
+	}
+	s.check(t, "too large", version(1, "a"))
+	if slices.Contains(p.asked, "axfr") {
+		t.Errorf("asked %v: what is too large in steps is not smaller whole", p.asked)
+	}
+}
+
+// TestCrowdedSteps: a change of a name with tens of thousands of records is read whole: in steps each record would be looked for among all.
+func TestCrowdedSteps(t *testing.T) {
+	var many []dns.RR
+	for i := range 50_000 {
+		many = append(many, &dns.A{Hdr: dns.RR_Header{Name: "a." + zone, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(10, 9, byte(i>>8), byte(i))})
+	}
+	p, s := &primary{now: version(1), steps: map[uint32]*ddns.Transfer{}}, &served{}
+	c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
+	if err := c.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.set(func(p *primary) {
+		p.now, p.asked = append(version(2), many...), nil
+		p.steps[1] = &ddns.Transfer{Serial: 2, Steps: []ddns.Delta{{From: 1, To: 2, SOA: soa(2), Added: many}}}
+	})
+	begun := time.Now()
+	if err := c.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.check(t, "crowded", p.now)
+	if !slices.Contains(p.asked, "axfr") || time.Since(begun) > 5*time.Second*testutil.Slowness() {
+		t.Errorf("asked %v, %s", p.asked, time.Since(begun))
+	}
+}
+
+// TestDiskBack: while the disk takes nothing, the file of before keeps its time, since a restart tells the zone's age by it; when there is
+// room again, the zone is saved without a change.
+func TestDiskBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "state")
+		file := filepath.Join(folder, "z.zone")
+		p, s := &primary{now: version(1, "a")}, &served{}
+		c := New(quiet, zone, file, p, s.serve)
+		stop := run(t, c)
+		defer stop()
+		sleep(3 * time.Second)
+		before, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Somebody's file stands where the new one would be written, as nothing can be on a full disk.
+		if err := os.Rename(folder, folder+".away"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(folder, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.set(func(p *primary) { p.now = version(2, "b") })
+		sleep(5 * time.Second)
+		s.check(t, "on a full disk", version(2, "b"))
+		if err := errors.Join(os.Remove(folder), os.Rename(folder+".away", folder)); err != nil {
+			t.Fatal(err)
+		}
+		if at, err := os.Stat(file); err != nil || !at.ModTime().Equal(before.ModTime()) {
+			t.Errorf("%v, %v, want %v", at.ModTime(), err, before.ModTime())
+		}
+		c.touch()
+		if at, err := os.Stat(file); err != nil || !at.ModTime().Equal(before.ModTime()) {
+			t.Errorf("the file of before says %v, not %v", at.ModTime(), before.ModTime())
+		}
+		sleep(2 * touchRest)
+		if data, err := os.ReadFile(file); err != nil || !strings.Contains(string(data), "b."+zone) {
+			t.Errorf("not saved after the disk had room again: %v\n%s", err, data)
+		}
+	})
 }
 
 // TestFaulty: what is no whole zone changes nothing.
@@ -325,6 +464,16 @@ func TestFile(t *testing.T) {
 		if c := New(quiet, zone, file, p, bad.serve); bad.n != 0 || c.State().Records != 0 {
 			t.Errorf("%s: it was served", name)
 		}
+	}
+	// A time that is yet to come, after a clock was set back, is no age.
+	if err := os.WriteFile(file, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(file, time.Time{}, time.Now().Add(48*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if c := New(quiet, zone, file, p, new(served).serve); time.Since(c.State().Current) < 0 || time.Since(c.State().Current) > time.Minute {
+		t.Errorf("age %s of a file from the future", time.Since(c.State().Current))
 	}
 	// A folder that cannot be written keeps nobody from being served.
 	s = &served{}

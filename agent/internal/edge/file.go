@@ -31,6 +31,7 @@ func (c *Copy) keep(ctx context.Context) {
 			c.save()
 			tick.Pause(ctx, saveRest)
 		case <-time.After(touchRest):
+			c.save() // what could not be saved before
 			c.touch()
 		}
 	}
@@ -57,9 +58,13 @@ func (c *Copy) save() {
 	c.mu.Unlock()
 }
 
-// touch notes at the file when the primary last said that it is current. A reader tells the zone's age by it.
+// touch notes at the file when the primary last said that it is current. A reader tells the zone's age by it, so a file that is not what is
+// served keeps its time.
 func (c *Copy) touch() {
-	if current := c.State().Current; !current.IsZero() {
+	c.mu.Lock()
+	current, saved := c.current, c.skip
+	c.mu.Unlock()
+	if saved && !current.IsZero() {
 		_ = os.Chtimes(c.file, time.Time{}, current) // no file: saving it says why
 	}
 }

@@ -82,7 +82,7 @@ func (r *edgeRole) apply(ctx context.Context, next edgeFiles) {
 		} else if !zone.conf.Same(&z) {
 			zone.conf = z
 			zone.targets.Store(&z.Targets)
-			zone.copy.Follow(r.client(z))
+			zone.copy.Follow(r.client(z, conf.Limits))
 		}
 		zones[z.Name] = zone
 	}
@@ -114,7 +114,7 @@ func (r *edgeRole) begin(ctx context.Context, conf *config.Edge, z config.EdgeZo
 		return watched
 	}
 	origin := z.Name + "."
-	out.copy = edge.New(r.log, origin, filepath.Join(conf.StateDir, z.Name+".zone"), r.client(z), r.plugin.Taker(origin, watch))
+	out.copy = edge.New(r.log, origin, filepath.Join(conf.StateDir, z.Name+".zone"), r.client(z, conf.Limits), r.plugin.Taker(origin, watch))
 	r.wg.Go(func() {
 		defer close(out.done)
 		out.copy.Run(ctx)
@@ -123,9 +123,9 @@ func (r *edgeRole) begin(ctx context.Context, conf *config.Edge, z config.EdgeZo
 }
 
 // client asks a zone's primary.
-func (r *edgeRole) client(z config.EdgeZone) *ddns.Client {
+func (r *edgeRole) client(z config.EdgeZone, limits config.EdgeLimits) *ddns.Client {
 	keys := &keyFolder{read: r.env.ReadFile, folder: z.Key, log: r.log}
-	return &ddns.Client{Server: z.Primary.Addr.String(), Zone: z.Name + ".", Key: keys.key}
+	return &ddns.Client{Server: z.Primary.Addr.String(), Zone: z.Name + ".", Key: keys.key, Most: limits.Records}
 }
 
 // files are those whose change means a reload. Keys are read for each message.

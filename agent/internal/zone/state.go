@@ -54,6 +54,14 @@ func (h *Host) Held() []netip.Addr {
 	return slices.Compact(all)
 }
 
+// Has reports whether the zone holds an address that a cluster's claim names: at the host, or at the cluster's own name below klb, where a host
+// that is full has its newcomers.
+func (h *Host) Has(cluster string, a netip.Addr) bool {
+	_, at := slices.BinarySearchFunc(h.Addresses, a, netip.Addr.Compare)
+	_, below := slices.BinarySearchFunc(h.Levels[cluster], a, netip.Addr.Compare)
+	return at || below
+}
+
 // Parse reads a whole zone. The SOA may stand there twice, as in a transfer. Bookkeeping that is foreign or broken is counted, never an
 // error; a zone without an SOA and an RR from outside the zone are.
 func Parse(origin string, rrs []dns.RR) (*State, error) {

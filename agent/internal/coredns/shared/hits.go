@@ -36,7 +36,7 @@ func (z *Zone) plainHosts() (map[string]*plainHost, error) {
 		for _, a := range h.answers {
 			for family, list := range a.addresses {
 				size := 0
-				for i := range list {
+				for i := range list[:min(len(list), answerMost)] {
 					size += len(list[i].wire)
 				}
 				p.most[family] = max(p.most[family], size)

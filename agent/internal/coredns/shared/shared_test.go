@@ -1,7 +1,9 @@
 package shared_test
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -383,6 +385,82 @@ neardns_edge_answers_total{reason="slipped"} 0
 neardns_edge_answers_total{reason="unhealthy"} 0
 `, "# TYPE", "# HELP neardns_edge_answers_total "+shared.AnswersHelp+"\n# TYPE")), "neardns_edge_answers_total"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTwoDefaults: of two default geos the first by its letters counts, at every edge: whatever order the records came in.
+func TestTwoDefaults(t *testing.T) {
+	app := "app." + origin
+	german, irish := pub(app, "de", 1, "192.0.2.1"), pub(app, "ie", 100, "192.0.2.2")
+	german.DefaultGeo, irish.DefaultGeo = true, true
+	records := append(base(t), published(irish, german)...)
+	for range 2 {
+		s := serve(t, shared.Options{}, records)
+		s.SetLocator(world())
+		for range 200 {
+			if got := said(put(t, s, udp("10.9.0.1"), question(app, dns.TypeA))); got != "192.0.2.1" {
+				t.Fatalf("%q, want the cluster of DE", got)
+			}
+		}
+		slices.Reverse(records)
+	}
+}
+
+// TestCheckedIsHeld: a peer's text has nobody probed whom the zone does not hold for the host, so that he cannot use up what edges probe.
+func TestCheckedIsHeld(t *testing.T) {
+	app := "app." + origin
+	ours, forged := pub(app, "", 1, "192.0.2.1"), pub(app, "", 1, "192.0.2.1", "203.0.113.66")
+	ours.Health = &zone.Health{Protocol: zone.TCP, Port: 443}
+	forged.Health = &zone.Health{Protocol: zone.TCP, Port: 22}
+	records := slices.DeleteFunc(append(base(t), published(ours, forged)...), func(rr dns.RR) bool {
+		a, ok := rr.(*dns.A)
+		return ok && a.A.String() == "203.0.113.66"
+	})
+	var checked []string
+	if _, err := shared.Compile(origin, records, func(_ string, checks []targets.Check) map[targets.Check]shared.Target {
+		for _, c := range checks {
+			checked = append(checked, fmt.Sprintf("%s:%d", c.Address, c.Port))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(checked)
+	if want := []string{"192.0.2.1:22", "192.0.2.1:443"}; !slices.Equal(checked, want) {
+		t.Errorf("%v, want %v", checked, want)
+	}
+}
+
+// TestCrowdedName: a name of 50,000 addresses, which Knot and PowerDNS let a writer have, is answered with some of them, and in no time.
+func TestCrowdedName(t *testing.T) {
+	app := "app." + origin
+	records := append(base(t), published(zone.Publication{Host: app, Strategy: zone.Simple, Addresses: addresses("192.0.2.1")})...)
+	for i := range 50_000 {
+		records = append(records, &dns.A{Hdr: dns.RR_Header{Name: app, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(10, 9, byte(i>>8), byte(i))})
+	}
+	p := newPair(t, shared.Options{}, records, unwatched)
+	m, err := question(app, dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for range 100 {
+		p.draw += 7_919 << 3
+		b, ok := p.fast(m, netip.MustParseAddr("10.1.0.1"), true)
+		var a dns.Msg
+		if !ok || a.Unpack(b) != nil || len(a.Answer) != 1_000 || a.Truncated {
+			t.Fatalf("over TCP: %t, %d bytes, %d addresses", ok, len(b), len(a.Answer))
+		}
+		seen[a.Answer[0].String()] = true
+		if _, ok := p.fast(m, netip.MustParseAddr("10.1.0.1"), false); ok {
+			t.Fatal("over UDP it does not fit")
+		}
+		if a := p.slow(m, netip.MustParseAddr("10.1.0.1"), false); !a.Truncated {
+			t.Fatalf("over UDP: %v", a)
+		}
+	}
+	if len(seen) < 90 {
+		t.Errorf("of 100 answers %d begin differently", len(seen))
 	}
 }
 

@@ -97,9 +97,10 @@ func compile(origin string, rrs []dns.RR, watch Watch) (*Zone, error) {
 	}
 	var checks []targets.Check
 	for name, h := range state.Hosts {
-		for _, c := range h.Claims {
+		for cluster, c := range h.Claims {
 			for _, a := range c.Addresses {
-				if check, ok := checkOf(name, a, c.Health); ok {
+				// What is not answered is not asked either: a text costs its writer nothing, and edges ask a bounded number of targets.
+				if check, ok := checkOf(name, a, c.Health); ok && h.Has(cluster, a) {
 					checks = append(checks, check)
 				}
 			}
@@ -140,10 +141,9 @@ func (z *Zone) host(h *zone.Host, watched map[targets.Check]Target) *host {
 	out := &host{simple: h.Strategy == zone.Simple}
 	for _, cluster := range slices.Sorted(maps.Keys(h.Claims)) {
 		c := h.Claims[cluster]
-		var a answer
+		var a gathered
 		for _, ip := range c.Addresses {
-			// A host that is full has a newcomer's addresses below klb alone.
-			if slices.Contains(h.Addresses, ip) || slices.Contains(h.Levels[cluster], ip) {
+			if h.Has(cluster, ip) {
 				check, _ := checkOf(h.Name, ip, c.Health)
 				a.add(h, ip, watched[check])
 			}
@@ -156,7 +156,7 @@ func (z *Zone) host(h *zone.Host, watched map[targets.Check]Target) *host {
 			continue
 		}
 		out.candidates = append(out.candidates, choice.Candidate{Geo: c.Geo, Default: h.DefaultGeo != "" && c.Geo == h.DefaultGeo, Weight: c.Weight})
-		out.answers = append(out.answers, a)
+		out.answers = append(out.answers, a.answer)
 	}
 	if len(out.answers) == 0 {
 		return nil
@@ -169,7 +169,7 @@ func (z *Zone) host(h *zone.Host, watched map[targets.Check]Target) *host {
 
 // join makes all of a host's clusters one, with whatever else the zone has at the host.
 func (h *host) join(of *zone.Host) {
-	var all answer
+	var all gathered
 	for _, a := range h.answers {
 		for _, list := range a.addresses {
 			for _, one := range list {
@@ -180,19 +180,29 @@ func (h *host) join(of *zone.Host) {
 	for _, ip := range of.Addresses {
 		all.add(of, ip, nil)
 	}
-	h.candidates, h.answers = []choice.Candidate{{Weight: 1}}, []answer{all}
+	h.candidates, h.answers = []choice.Candidate{{Weight: 1}}, []answer{all.answer}
+}
+
+// gathered is an answer while it is made. Names may have tens of thousands of addresses.
+type gathered struct {
+	answer
+	at map[netip.Addr]int // places in their family's list
 }
 
 // add adds an address, or a target to one that has none.
-func (a *answer) add(h *zone.Host, ip netip.Addr, t Target) {
+func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 	i, header := 0, dns.RR_Header{Name: h.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: h.TTL}
 	var rr dns.RR = &dns.A{Hdr: header, A: ip.AsSlice()}
 	if ip.Is6() {
 		i, header.Rrtype = 1, dns.TypeAAAA
 		rr = &dns.AAAA{Hdr: header, AAAA: ip.AsSlice()}
 	}
-	at := slices.IndexFunc(a.addresses[i], func(o address) bool { return addressOf(o.rr) == ip })
-	if at < 0 {
+	at, there := a.at[ip]
+	if !there {
+		if a.at == nil {
+			a.at = map[netip.Addr]int{}
+		}
+		a.at[ip] = len(a.addresses[i])
 		a.addresses[i] = append(a.addresses[i], address{rr, wireOf(ip, header), t})
 	} else if a.addresses[i][at].target == nil {
 		a.addresses[i][at].target = t
@@ -284,17 +294,24 @@ func (h *host) choose(family int, place []string, draw uint64) (int, choice.Reas
 	return choice.Of(h.candidates, place, func(i int) choice.State { return h.state(i, family) }, draw)
 }
 
+// answerMost bounds the addresses of an answer, so that one name of tens of thousands, which Knot and PowerDNS let a writer have, does not cost
+// every question as many steps. BIND lets a name have 100, and over UDP no more than 80 fit.
+const answerMost = 1_000
+
 // addresses appends the chosen cluster's addresses: the well ones where there are any, beginning anywhere.
 func (h *host) addresses(to []*address, i, family int, draw uint64) []*address {
 	list, well := h.answers[i].addresses[family], h.state(i, family) == choice.Well
 	for n := range list {
+		if len(to) == answerMost {
+			break
+		}
 		one := &list[(n+int(draw%uint64(len(list))))%len(list)]
 		if !well || one.well() {
 			to = append(to, one)
 		}
 	}
 	if len(to) == 0 { // they fell ill since
-		for n := range list {
+		for n := range list[:min(len(list), answerMost)] {
 			to = append(to, &list[n])
 		}
 	}
