@@ -94,8 +94,14 @@ func stalls(s *stand, c *cell, sz size) {
 	pause(sz.stall)
 	trace.Signal(os.Interrupt)
 	_ = trace.Wait()
+	free := time.Now()
+	testutil.Eventually(s.t, patience, func() error { // PowerDNS works off first what nobody waits for any more
+		_, err := s.server.Transfer()
+		return err
+	})
+	busy := time.Since(free)
 	took, lost, left := s.zoneIs(patience, clusters...)
-	c.wrong("after", lost, left)
+	c.wrong("after: "+s.unsettled(), lost, left)
 	stalled := 0
 	for line := range strings.Lines(trace.Output()) {
 		if f := strings.Fields(line); len(f) >= 5 && strings.Contains(calls, f[len(f)-1]) {
@@ -104,8 +110,10 @@ func stalls(s *stand, c *cell, sz size) {
 		}
 	}
 	c.figure("stalled calls", float64(stalled))
+	c.figure("server busy, seconds", busy.Seconds())
 	c.figure("whole after, seconds", took.Seconds())
-	c.Said = fmt.Sprintf("%d clusters, each write of the primary's to its disk takes 6 s, %d did: whole %s after the last", len(clusters), stalled, seconds(took))
+	c.Said = fmt.Sprintf("%d clusters, each write of the primary's to its disk takes 6 s, %d did: it answers %s after the last, whole %s after that",
+		len(clusters), stalled, seconds(busy), seconds(took))
 	if stalled == 0 {
 		c.miss("no write was stalled: %s", trace.Output())
 	}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -40,9 +41,19 @@ func removal(s *stand, c *cell, sz size) {
 		rest := s.removalBegins(c, frozen, others)
 		removed = max(removed, time.Since(start))
 		pause(time.Duration(rand.IntN(60)) * time.Millisecond)
+		before := s.beats()
 		for _, cl := range frozen {
 			cl.process.Cont()
 		}
+		testutil.Eventually(s.t, patience, func() error { // until its counter moves it is as dead as before
+			now := s.beats()
+			for _, cl := range frozen {
+				if b := now[cl.id]; b == "" || b == before[cl.id] {
+					return fmt.Errorf("the heartbeat of %s does not move", cl.id)
+				}
+			}
+			return nil
+		})
 		took, lost, left := s.zoneIs(patience, clusters...)
 		c.wrong("thawed", lost, left)
 		back = max(back, took)
@@ -57,6 +68,21 @@ func removal(s *stand, c *cell, sz size) {
 	c.figure("back after, seconds", back.Seconds())
 	c.Said = fmt.Sprintf("heartbeat 2 s, %d clusters, %d thawed amid their removal: removal begun after %s, back after %s, no other removed",
 		n, thaws, seconds(removed), seconds(back))
+}
+
+// beats are the heartbeats in the zone, by cluster.
+func (s *stand) beats() map[string]string {
+	out := map[string]string{}
+	zone, err := s.server.Transfer()
+	if err != nil {
+		return out
+	}
+	for _, rr := range zone {
+		if cluster, rest, _ := strings.Cut(strings.ToLower(rr.Header().Name), "."); rest == "_neardns."+s.server.Zone() {
+			out[cluster] = rr.String()
+		}
+	}
+	return out
 }
 
 func pick(clusters []*cluster, at []int) (out []*cluster) {

@@ -21,7 +21,7 @@ var rows = []row{
 	{"clone", "the clone writes nothing", clone, many("app")},
 	{"restored", "whole within 10 s", restored, many("app")},
 	{"away", "writes wait, whole within 10 s after the primary is back", away, many("app")},
-	{"stalls", "writes wait, whole within 10 s after the disk is back", stalls, many("app")},
+	{"stalls", "writes wait, whole within 10 s after the primary answers again", stalls, many("app")},
 	{"removal", "0 removed while its counter moves; back by itself", removal, many(removalHosts...)},
 	{"half-cut", "nobody removed", halfCut, many(removalHosts...)},
 	{"remover-cut", "nobody removed but who died", removerCut, many(removalHosts...)},

@@ -32,10 +32,17 @@ const (
 	barred                  // none
 )
 
-// observe looks whether the heartbeat in the zone is ours.
+// observe looks whether the heartbeat in the zone is ours. Claims without one are of somebody who has none, and may live.
 func (b *beat) observe(s *zone.State, me zone.Identity) {
 	x, ok := s.Beats[me.Cluster]
 	b.foreign = nil
+	if !ok && b.counter == 0 {
+		for _, host := range s.Of(me.Cluster) {
+			if c, claims := s.Hosts[host].Claims[me.Cluster]; claims && c.Instance != me.Instance {
+				b.foreign = &zone.Beat{Instance: c.Instance}
+			}
+		}
+	}
 	if ok && (x.Instance != me.Instance || b.counter > 0 && b.fence == barred && x.Counter >= b.counter && !b.sent[x.Counter]) {
 		b.foreign = &x
 	}
@@ -66,10 +73,26 @@ func (p *Publisher) takeover() bool {
 	return p.beat.foreign != nil && ok && periods >= zone.RemoveAfter
 }
 
+// heir reports whether claims of another instance under our id are ours: the heartbeat is, and it was written where none stood, or in the
+// place of one that had been silent for long.
+func (p *Publisher) heir() bool {
+	b, ok := p.state.Beats[p.o.Identity.Cluster]
+	return ok && b.Instance == p.o.Identity.Instance && p.beat.foreign == nil
+}
+
 // beatMissing reports whether the next change should bring a heartbeat along.
 func (p *Publisher) beatMissing() bool {
 	b, ok := p.state.Beats[p.o.Identity.Cluster]
-	return p.o.Heartbeat > 0 && (!ok || b.Instance != p.o.Identity.Instance || p.beat.fence != barred)
+	return p.o.Heartbeat > 0 && (!ok || b.Instance != p.o.Identity.Instance || p.beat.fence != barred || p.late() > 1)
+}
+
+// late returns by how many periods the heartbeat is overdue. One that slept for long may be amid its removal: what it writes brings the heartbeat
+// along, which ends that.
+func (p *Publisher) late() float64 {
+	if p.o.Heartbeat == 0 || p.beat.due.IsZero() {
+		return 0
+	}
+	return float64(time.Since(p.beat.due)) / float64(p.o.Heartbeat)
 }
 
 // beatDue reports whether a message is to be sent for the heartbeat alone.
@@ -148,7 +171,7 @@ func (p *Publisher) removeDead(ctx context.Context) {
 		return
 	}
 	dead := p.watch.Dead()
-	for _, cluster := range p.watch.Removable(p.state, p.o.Identity.Cluster) {
+	for _, cluster := range p.watch.Removable(p.o.Identity.Cluster) {
 		if !p.removeOne(ctx, cluster, dead) {
 			return
 		}

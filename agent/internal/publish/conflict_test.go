@@ -198,6 +198,35 @@ func TestClone(t *testing.T) {
 	}
 }
 
+// A cluster that was installed anew, into another namespace, is another instance. It writes nothing as long as the old one may live, and has the
+// old one's hosts when that has been silent for six heartbeats.
+func TestTakeover(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	old := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Second})
+	for _, host := range []string{"www", "forgotten"} {
+		old.set(t, simple(host, "192.0.2.1"))
+	}
+	old.clean(t)
+	again := zone.Identity{Cluster: id(1).Cluster, Instance: "anew"}
+	anew := start(t, s, publish.Options{Identity: again, Heartbeat: time.Second})
+	p := simple("www", "192.0.2.2")
+	anew.set(t, p)
+	anew.becomes(t, p.Host, zone.ClusterIDInUse)
+	begun := time.Now()
+	for time.Since(begun) < 8*time.Second { // longer than six heartbeats of one that lives
+		if st, _ := anew.Status(p.Host); st.Messages > 0 || st.Programmed {
+			t.Fatalf("the old one lives: %+v", st)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	old.stop()
+	anew.becomes(t, p.Host, "")
+	anew.Remove("forgotten." + origin)
+	anew.clean(t)
+	exact(t, read(t, s), map[string][]zone.Publication{again.Cluster: {p}})
+}
+
 // A zone that was restored from a backup is whole again within seconds, and what was left meanwhile is left again.
 func TestRestore(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
@@ -358,6 +387,53 @@ func TestRemoval(t *testing.T) {
 	exact(t, read(t, s), want)
 	if d := all[1].Zone().Dead; len(d) != 2 {
 		t.Errorf("dead: %v", d)
+	}
+}
+
+// A cluster that was cut off for so long that others removed it is back as soon as its way is, however often that happens: nobody fights it.
+func TestCutOff(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	var cut atomic.Bool
+	var all []*cluster
+	want := map[string][]zone.Publication{}
+	for i := range 4 {
+		o := publish.Options{Identity: id(i), Heartbeat: time.Second, Remove: true}
+		if i == 3 {
+			o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if cut.Load() {
+					return nil, errors.New("cut off")
+				}
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}
+		}
+		c, p := start(t, s, o), simple("www", fmt.Sprintf("192.0.2.%d", i))
+		c.set(t, p)
+		all, want[c.id] = append(all, c), []zone.Publication{p}
+	}
+	for _, c := range all {
+		c.clean(t)
+	}
+	for range 3 {
+		cut.Store(true)
+		testutil.Eventually(t, 40*time.Second, func() error {
+			if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 3 {
+				return fmt.Errorf("owners %v", h.Owners)
+			}
+			return nil
+		})
+		cut.Store(false)
+		begun := time.Now()
+		testutil.Eventually(t, 40*time.Second, func() error {
+			if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 4 {
+				return fmt.Errorf("owners %v", h.Owners)
+			}
+			return nil
+		})
+		if took := time.Since(begun); took > 8*time.Second*testutil.Slowness() {
+			t.Errorf("back after %s", took)
+		}
+		exact(t, read(t, s), want)
 	}
 }
 

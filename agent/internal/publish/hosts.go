@@ -20,7 +20,7 @@ type job struct {
 // plan returns the steps that may be sent now, and updates the status of the others.
 func (p *Publisher) plan(try int) []*job {
 	now := time.Now()
-	w := zone.Writer{Identity: p.o.Identity, Limit: p.limitNow(now), Takeover: p.takeover()}
+	w := zone.Writer{Identity: p.o.Identity, Limit: p.limitNow(now), Takeover: p.takeover(), Heir: p.heir()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var jobs []*job
@@ -88,6 +88,9 @@ func (p *Publisher) done(h *host, now time.Time) {
 func (p *Publisher) gone(h *host, try int, now time.Time) bool {
 	if h.status.Programmed && h.seen == h.set && try == 0 && len(h.status.Unserved) == 0 {
 		h.status.Programmed = false
+		if now.Before(p.excused) {
+			return false
+		}
 		h.repairs++
 		if h.repairs > 1 {
 			h.next = now.Add(p.later(h.repairs - 2))

@@ -113,6 +113,9 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	}
 	p.watch.Observe(state, now)
 	p.beat.observe(state, p.o.Identity)
+	if p.late() > zone.RemoveAfter-2 {
+		p.excused = now.Add(p.o.Heartbeat)
+	}
 	p.state = state
 	z := ZoneStatus{State: state, Read: now, Silent: map[string]time.Duration{}, Dead: p.watch.Dead()}
 	for cluster := range state.Beats {

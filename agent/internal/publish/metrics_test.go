@@ -30,6 +30,16 @@ func TestLongAway(t *testing.T) {
 	}
 }
 
+// A cluster looks at the zone several times while a heartbeat should change, or each silence would begin anew.
+func TestPoll(t *testing.T) {
+	for beat, want := range map[time.Duration]time.Duration{0: 5 * time.Second, 5 * time.Minute: 5 * time.Second, 15 * time.Second: 5 * time.Second, 6 * time.Second: 2 * time.Second} {
+		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}, Heartbeat: beat})
+		if err != nil || p.o.Poll != want {
+			t.Errorf("with a heartbeat of %s it asks every %s, %v; want %s", beat, p.o.Poll, err, want)
+		}
+	}
+}
+
 // A zone that nobody reads any more has no age, or an alert would tell of a DNSZone that was deleted. Its counters stay, and so do others' gauges.
 func TestMetricsEnd(t *testing.T) {
 	registry := prometheus.NewRegistry()

@@ -28,9 +28,9 @@ type Options struct {
 
 	Heartbeat time.Duration         // how often the heartbeat changes, ± 20 %; 0: none, and nobody can tell that the cluster is dead
 	Remove    bool                  // remove clusters that are dead
-	Works     func(zone.Claim) bool // reports whether an address of a dead cluster passes its health check; nil: none is known to
+	Works     func(zone.Claim) bool // reports whether an address of a dead cluster passes its health check; nil: those with one stay
 
-	Poll     time.Duration // how often the primary is asked for its serial, ± 20 %; 0: 5 s
+	Poll     time.Duration // how often the primary is asked for its serial, ± 20 %; 0: 5 s, or a third of Heartbeat
 	Validate time.Duration // how often the whole zone is read, ± 20 %; 0: 15 min
 	Rate     float64       // messages a second that change the zone; 0: no bound
 
@@ -95,6 +95,7 @@ type Publisher struct {
 	failures int // reads and sends without an answer, in a row
 	sent     time.Time
 	removal  time.Time // no dead cluster is removed before
+	excused  time.Time // until then records that are gone were taken by those who thought this cluster dead
 }
 
 // host is one host's part of the loop. The mutex protects want, set and status.
@@ -130,6 +131,9 @@ func New(o Options) (*Publisher, error) {
 	}
 	if o.Poll == 0 {
 		o.Poll = 5 * time.Second
+		if o.Heartbeat > 0 { // who looks more rarely than a heartbeat changes cannot tell that one does not
+			o.Poll = min(o.Poll, o.Heartbeat/3)
+		}
 	}
 	if o.Validate == 0 {
 		o.Validate = 15 * time.Minute

@@ -18,8 +18,9 @@ const (
 // Watch times how long clusters' heartbeats have not changed, on the watcher's own monotonic clock: no clocks are compared. The zero
 // value has seen nothing. It is for one goroutine.
 type Watch struct {
-	seen map[string]*seen
-	last time.Time
+	seen  map[string]*seen
+	last  time.Time
+	crowd time.Time // when more than a third of all clusters were silent last
 }
 
 type seen struct {
@@ -46,6 +47,23 @@ func (w *Watch) Observe(s *State, now time.Time) {
 		}
 	}
 	w.last = now
+	if w.crowded(s) {
+		w.crowd = now
+	}
+}
+
+// crowded reports whether more than a third of all clusters are silent.
+func (w *Watch) crowded(s *State) bool {
+	clusters := map[string]bool{}
+	for c := range w.seen {
+		clusters[c] = true
+	}
+	for _, h := range s.Hosts {
+		for _, o := range h.Owners {
+			clusters[o] = true
+		}
+	}
+	return 3*len(w.Dead()) > len(clusters)
 }
 
 // Silent returns how long a cluster's heartbeat has not changed, and that in its periods; false for a cluster without one.
@@ -70,30 +88,25 @@ func (w *Watch) Dead() []string {
 	return dead
 }
 
-// Removable returns the dead clusters that me may remove from the state now. While more than a third of all clusters are silent it is
-// none: then it is the network, or me. It is none either unless my own heartbeat changed while the other one's did not. The survivors have
-// an order for each dead cluster, and the one at place n waits n periods longer, so that one acts.
-func (w *Watch) Removable(s *State, me string) []string {
+// Removable returns the dead clusters that me may remove from the state observed last. While more than a third of all clusters are silent it is
+// none: then it is the network, or me. When that ends all have as much time as ever to come back, since some come sooner. It is none either
+// unless my own heartbeat changed while the other one's did not. The survivors have an order for each dead cluster, and the one at place n waits
+// n periods longer, so that one acts.
+func (w *Watch) Removable(me string) []string {
 	dead := w.Dead()
-	clusters := map[string]bool{}
-	for c := range w.seen {
-		clusters[c] = true
-	}
-	for _, h := range s.Hosts {
-		for _, o := range h.Owners {
-			clusters[o] = true
-		}
-	}
 	mine := w.seen[me]
-	if 3*len(dead) > len(clusters) || mine == nil || slices.Contains(dead, me) {
+	if w.crowd.Equal(w.last) || mine == nil || slices.Contains(dead, me) {
 		return nil
 	}
 	var out []string
 	for _, d := range dead {
 		x := w.seen[d]
-		_, silent, _ := w.Silent(d)
 		if own, _, _ := w.Silent(me); !mine.since.After(x.since) || own > 2*mine.beat.Period {
 			continue
+		}
+		_, silent, _ := w.Silent(d)
+		if !w.crowd.IsZero() {
+			silent = min(silent, float64(w.last.Sub(w.crowd))/float64(x.beat.Period))
 		}
 		if silent >= float64(RemoveAfter+w.place(d, me, dead)) {
 			out = append(out, d)
@@ -119,13 +132,13 @@ func score(dead, survivor string) uint64 {
 }
 
 // MayRemove reports whether a dead cluster's part of a host may go: the clusters that are not dead have an address there, or a target, and
-// none of the dead one's own addresses works.
+// none of the dead one's own addresses works. Who cannot ask, as works is nil, leaves what has a health check.
 func (h *Host) MayRemove(cluster string, dead []string, works func(Claim) bool) bool {
 	c, ok := h.Claims[cluster]
 	if !ok {
 		return true // bookkeeping without a claim serves nobody
 	}
-	if works != nil && works(c) {
+	if works == nil && c.Health != nil || works != nil && works(c) {
 		return false
 	}
 	for other, o := range h.Claims {

@@ -14,6 +14,7 @@ type herd struct {
 	beats  map[string]uint64
 	period time.Duration
 	watch  Watch
+	owners []Claim // of clusters that have no heartbeat
 }
 
 func newHerd(t *testing.T, n int) *herd {
@@ -26,7 +27,7 @@ func newHerd(t *testing.T, n int) *herd {
 }
 
 func (h *herd) state() *State {
-	s := parsed(h.t)
+	s := with(h.t, h.owners...)
 	for c, n := range h.beats {
 		s.Beats[c] = Beat{n, "x", h.period}
 	}
@@ -71,7 +72,7 @@ func TestRemovable(t *testing.T) {
 	}
 	acts := func() (out []string) {
 		for _, me := range living {
-			if len(h.watch.Removable(h.state(), me)) > 0 {
+			if len(h.watch.Removable(me)) > 0 {
 				out = append(out, me)
 			}
 		}
@@ -87,7 +88,7 @@ func TestRemovable(t *testing.T) {
 			t.Errorf("%d periods: %v act", n+5, a)
 		}
 	}
-	if r := h.watch.Removable(h.state(), "cluster0"); r != nil {
+	if r := h.watch.Removable("cluster0"); r != nil {
 		t.Errorf("the dead one removes %v", r)
 	}
 	h.beats["cluster0"]++
@@ -121,7 +122,7 @@ func TestNotRemovable(t *testing.T) {
 			h.now = h.now.Add(tt.away)
 			h.observe()
 		}
-		if r := h.watch.Removable(h.state(), tt.me); (len(r) > 0) != tt.want {
+		if r := h.watch.Removable(tt.me); (len(r) > 0) != tt.want {
 			t.Errorf("%s: %v", name, r)
 		}
 	}
@@ -129,15 +130,34 @@ func TestNotRemovable(t *testing.T) {
 
 func newHerdNames(from, to int) []string { return (*herd)(nil).clusters(from, to) }
 
+// When a cut ends that kept half of all away, some come back before others: nobody is removed for that.
+func TestCutEnds(t *testing.T) {
+	h := newHerd(t, 50)
+	h.pass(20, h.clusters(25, 50)...)
+	h.pass(5, h.clusters(10, 50)...)
+	for _, me := range h.clusters(10, 50) {
+		if r := h.watch.Removable(me); r != nil {
+			t.Fatalf("five periods after the cut %s removes %v", me, r)
+		}
+	}
+	h.pass(3, h.clusters(10, 50)...)
+	removed := map[string]bool{}
+	for _, me := range h.clusters(10, 50) {
+		for _, r := range h.watch.Removable(me) {
+			removed[r] = true
+		}
+	}
+	if len(removed) != 10 {
+		t.Errorf("eight periods after the cut %v are removed", removed)
+	}
+}
+
 // Owners without a heartbeat are never removed, and count among all.
 func TestNoBeatNoDeath(t *testing.T) {
 	h := newHerd(t, 2)
+	h.owners = []Claim{claimOf("clusterx", www)}
 	h.pass(20, "cluster1")
-	s := with(t, claimOf("clusterx", www))
-	for c, n := range h.beats {
-		s.Beats[c] = Beat{n, "x", h.period}
-	}
-	if r := h.watch.Removable(s, "cluster1"); !slices.Equal(r, []string{"cluster0"}) {
+	if r := h.watch.Removable("cluster1"); !slices.Equal(r, []string{"cluster0"}) {
 		t.Errorf("one of three: %v", r)
 	}
 	if _, _, ok := h.watch.Silent("clusterx"); ok {
@@ -147,7 +167,8 @@ func TestNoBeatNoDeath(t *testing.T) {
 
 func TestMayRemove(t *testing.T) {
 	other := edit(www, func(p *Publication) { p.Addresses = addrs("192.0.2.2") })
-	works := func(Claim) bool { return true }
+	works, sick := func(Claim) bool { return true }, func(Claim) bool { return false }
+	checked := edit(www, func(p *Publication) { p.Health = &Health{Protocol: TCP, Port: 80} })
 	for name, tt := range map[string]struct {
 		claims []Claim
 		dead   []string
@@ -159,6 +180,8 @@ func TestMayRemove(t *testing.T) {
 		"the last address":              {[]Claim{claimOf("cluster1", www)}, []string{"cluster1"}, nil, false},
 		"the other one is dead as well": {[]Claim{claimOf("cluster1", www), claimOf("cluster2", other)}, []string{"cluster1", "cluster2"}, nil, false},
 		"its health check passes":       {[]Claim{claimOf("cluster1", www), claimOf("cluster2", other)}, []string{"cluster1"}, works, false},
+		"its health check fails":        {[]Claim{claimOf("cluster1", checked), claimOf("cluster2", other)}, []string{"cluster1"}, sick, true},
+		"nobody asks for its health":    {[]Claim{claimOf("cluster1", checked), claimOf("cluster2", other)}, []string{"cluster1"}, nil, false},
 		"bookkeeping without a claim":   {[]Claim{claimOf("cluster2", other)}, []string{"cluster1"}, nil, true},
 	} {
 		h := with(t, tt.claims...).Hosts[www.Host]

@@ -15,6 +15,7 @@ type Writer struct {
 	Identity
 	Limit    int  // RRs that the server lets a set have (BIND: max-records-per-type); 0: not known to have a limit
 	Takeover bool // what another instance wrote under this cluster's id is this writer's: the other one is known to be dead
+	Heir     bool // the heartbeat is this writer's: claims of another instance are from before it
 }
 
 // Memory is what a writer knows of its own messages for one host. The zero value is a fresh start, which takes what it finds under its
@@ -135,6 +136,9 @@ func (p *planner) foreign() *Conflict {
 			b.Instance, p.w.Cluster)}
 	}
 	if !p.has || p.w.Takeover {
+		return nil
+	}
+	if p.claim.Instance != p.w.Instance && p.w.Heir {
 		return nil
 	}
 	if p.claim.Instance != p.w.Instance {

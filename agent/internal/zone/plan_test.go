@@ -196,6 +196,13 @@ func TestPlanConflicts(t *testing.T) {
 	if taken.Conflict != nil {
 		t.Errorf("a dead instance is not taken over: %+v", taken.Conflict)
 	}
+	heir := Writer{Identity: self.Identity, Heir: true}
+	if st := with(t, clone).Plan(heir, Memory{}, www); st.Conflict != nil {
+		t.Errorf("what a dead instance left is not its heir's: %+v", st.Conflict)
+	}
+	if st := with(t, claimOf(self.Cluster, www)).Plan(heir, Memory{Generation: 1, Sent: map[string]bool{"other": true}}, www); st.Conflict == nil {
+		t.Error("an heir does not see that somebody else writes as itself")
+	}
 }
 
 // A set that is full takes nothing new, what goes from it makes room, and a host of many clusters says which set is full.
