@@ -243,6 +243,13 @@ func run(t testing.TB, l *Level, frame []byte, ctx *skb) (action uint32, out []b
 	return action, o.DataOut
 }
 
+// runFrame is run for frames that the kernel may not take.
+func runFrame(l *Level, frame []byte) (action uint32, out []byte, err error) {
+	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 4096)}
+	action, err = l.objects.NeardnsHits.Run(&o)
+	return action, o.DataOut, err
+}
+
 // wantPassed fails unless a frame goes on as it came.
 func wantPassed(t testing.TB, l *Level, frame []byte, ctx *skb) {
 	t.Helper()
@@ -322,14 +329,14 @@ func replyOf(frame, out []byte) ([]byte, error) {
 	size := len(out) - udp
 	var pseudo []byte
 	if v6 {
-		want := append(bytes.Clone(frame[ip:ip+4]), byte(size>>8), byte(size), 17, 64)
+		want := append(bytes.Clone(frame[ip:ip+4]), byte(size>>8), byte(size), 17, frame[ip+7])
 		want = append(append(want, frame[ip+24:ip+40]...), frame[ip+8:ip+24]...)
 		if !bytes.Equal(out[ip:udp], want) {
 			return nil, fmt.Errorf("IPv6 header %x, not %x", out[ip:udp], want)
 		}
 		pseudo = pseudoOf(out[ip+8:ip+24], out[ip+24:ip+40], size)
 	} else {
-		if fold(out[ip:udp]) != 0xffff {
+		if fold(frame[ip:udp]) == 0xffff && fold(out[ip:udp]) != 0xffff {
 			return nil, fmt.Errorf("IPv4 checksum of %x", out[ip:udp])
 		}
 		want := bytes.Clone(frame[ip:udp])
