@@ -56,11 +56,12 @@ func BenchmarkPod(b *testing.B) {
 			}
 			i := 0
 			for b.Loop() {
-				if _, err := conn.Write(questions[i%len(questions)]); err != nil {
-					b.Fatal(err)
-				}
+				_, err := conn.Write(questions[i%len(questions)])
 				if i++; !answered {
-					continue
+					continue // and nobody may be there, which the socket hears of
+				}
+				if err != nil {
+					b.Fatal(err)
 				}
 				conn.SetReadDeadline(time.Now().Add(time.Second))
 				if n, err := conn.Read(buf); err != nil || n < 12 || buf[2]&0x80 == 0 {
@@ -100,6 +101,5 @@ func BenchmarkPod(b *testing.B) {
 	run("hit of 50 addresses", server4, [][]byte{ask(b, "headless.example.", dns.TypeA, withOPT(1232))}, true)
 	run("passed, unknown name", server4, [][]byte{ask(b, "unknown.some-namespace.svc.cluster.local.", dns.TypeA, nil)}, false)
 	run("passed, DO", server4, [][]byte{ask(b, "svc-1.some-namespace.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })}, false)
-	node.Host.AddAddr("lo", netip.MustParsePrefix("192.0.2.99/32"))
 	run("passed, another address", netip.MustParseAddr("192.0.2.10"), [][]byte{ask(b, "unknown.example.", dns.TypeA, nil)}, false)
 }

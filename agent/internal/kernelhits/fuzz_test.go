@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -19,6 +20,7 @@ func known(t testing.TB, l *Level) map[string]Answer {
 	add := func(name string, qtype uint16, records ...string) {
 		a := answerOf(t, name, qtype, nil, records...)
 		a.FixedTTL = 7
+		a.Expires, a.Until = Now()+24*time.Hour, Now()+24*time.Hour
 		put(t, l, a)
 		q, _ := question(a.Key)
 		out[string(q)] = a

@@ -64,9 +64,10 @@ struct slot {
 	__u8 pad;
 	__be16 an, ns, ar; // numbers of records
 	__u16 pad2[3];
-	__u16 ttl_at[TTLS_MOST]; // where TTLs stand in the tail
-	__u64 name[NAME_WORDS]; // in lower case
-	__u64 tail[TAIL_WORDS]; // what comes behind the question
+	__u64 name[NAME_WORDS];  // in lower case
+	__u16 ttl_at[TTLS_MOST]; // where TTLs stand in the tail, the first behind: a short answer takes three lines of the CPU's cache
+	__u64 tail[TAIL_WORDS];  // what comes behind the question
+	__u64 pad3[2];           // to whole lines
 };
 
 // control is what one write changes for all.
@@ -360,7 +361,7 @@ static __always_inline int take(struct slot *slot, struct scratch *s, struct fou
 	for (__u32 i = 0; i < TTLS_MOST; i++) {
 		if (i >= count)
 			break;
-		to = slot->ttl_at[i];
+		to = slot->ttl_at[TTLS_MOST - 1 - i];
 		opaque(to);
 		if (to > TAIL_MOST - 4)
 			break;

@@ -75,9 +75,10 @@ type objectSlot struct {
 	Ns          uint16
 	Ar          uint16
 	Pad2        [3]uint16
-	TtlAt       [80]uint16
 	Name        [16]uint64
+	TtlAt       [80]uint16
 	Tail        [152]uint64
+	Pad3        [2]uint64
 }
 
 // Names of all BPF objects in the ELF.

@@ -72,7 +72,7 @@ func (s *objectSlot) fill(a *Answer) error {
 	s.An, s.Ns, s.Ar = count(m[6:]), count(m[8:]), count(m[10:])
 	s.Ttls = uint16(len(message.TTLs))
 	for i, at := range message.TTLs {
-		s.TtlAt[i] = at - uint16(start)
+		s.TtlAt[ttlsMost-1-i] = at - uint16(start)
 	}
 	if a.Rotate && message.Addresses > 1 {
 		places := message.TTLs[message.First:]
