@@ -224,7 +224,7 @@ func TestFigures(t *testing.T) {
 			}
 		}
 	}
-	if len(promises) != 5 {
+	if len(promises) != 6 {
 		t.Errorf("README.md makes %d promises", len(promises))
 	}
 }

@@ -20,7 +20,7 @@ func (n *node) successor(pod string, args ...string) *testutil.Process {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		n.t.Fatal(err)
 	}
-	return n.Host.Start(append([]string{made.Path("neardns-agent"), "node", "--config", n.configFile(), "--pod-dir", dir}, args...)...)
+	return n.Host.Start(n.agentCommand(append([]string{"node", "--config", n.configFile(), "--pod-dir", dir}, args...)...)...)
 }
 
 // ready is what the kubelet is told of one pod's agent.

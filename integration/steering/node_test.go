@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +72,8 @@ type node struct {
 	dir   string
 	agent *testutil.Process // nil until it was started
 	pods  int
+	// within is what runs the agent's program, before its arguments; none: it runs by itself.
+	within []string
 	// redirects are the cluster DNS addresses that the conflist names.
 	redirects []netip.Addr
 }
@@ -181,7 +184,12 @@ func (n *node) startAgent() {
 
 func (n *node) launchAgent() {
 	n.t.Helper()
-	n.agent = n.Host.Start(made.Path("neardns-agent"), "node", "--config", n.configFile(), "--cni-cache", n.path("cni-cache"))
+	n.agent = n.Host.Start(n.agentCommand("node", "--config", n.configFile(), "--cni-cache", n.path("cni-cache"))...)
+}
+
+// agentCommand is a command line of the agent's program.
+func (n *node) agentCommand(args ...string) []string {
+	return slices.Concat(n.within, []string{made.Path("neardns-agent")}, args)
 }
 
 func (n *node) awaitReady() {
@@ -225,6 +233,17 @@ type agentStatus struct {
 		NextTrial time.Time  `json:"nextTrial"`
 	} `json:"bypassed"`
 
+	KernelHits *struct {
+		Pods    int    `json:"pods"`
+		Lent    int    `json:"lent"`
+		Answers int64  `json:"answers"`
+		Fault   string `json:"fault"`
+		Refused []struct {
+			Pod string `json:"pod"`
+			Why string `json:"why"`
+		} `json:"refused"`
+	} `json:"kernelHits"`
+
 	Handover *struct {
 		From string `json:"from"`
 		Took string `json:"took"`
@@ -263,7 +282,7 @@ type status struct {
 
 func (n *node) status() status {
 	n.t.Helper()
-	out, _ := n.Host.TryRun("", made.Path("neardns-agent"), "status", "--config", n.configFile(), "--json") // 3 where degraded
+	out, _ := n.Host.TryRun("", n.agentCommand("status", "--config", n.configFile(), "--json")...) // 3 where degraded
 	var s status
 	if err := json.Unmarshal([]byte(out), &s); err != nil {
 		n.t.Fatalf("status is no JSON: %v\n%s", err, out)
@@ -275,14 +294,15 @@ func (n *node) status() status {
 func (n *node) run(args ...string) (code int, stdout, stderr string) {
 	n.t.Helper()
 	var out, errs strings.Builder
-	cmd := exec.Command(made.Path("neardns-agent"), args...)
+	args = n.agentCommand(args...)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	p := n.Host.StartCmd(cmd)
 	select {
 	case <-p.Exited():
 	case <-time.After(patience):
 		p.Kill()
-		n.t.Fatalf("neardns-agent %v did not end\n%s", args, errs.String())
+		n.t.Fatalf("%v did not end\n%s", args, errs.String())
 	}
 	err := p.Wait()
 	var exit *exec.ExitError

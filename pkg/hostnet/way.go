@@ -70,21 +70,7 @@ func openWays(podNS, hostNS int) (*ways, error) {
 }
 
 func (w *ways) to(clusterDNS netip.Addr) (string, error) {
-	route, err := w.pod.route(clusterDNS)
-	if err != nil {
-		return "", noWay("the pod has no route to %s (%v)", clusterDNS, err)
-	}
-	if route.kind != unix.RTN_UNICAST {
-		return "", noWay("the pod's route to %s is not a unicast one", clusterDNS)
-	}
-	own, err := w.pod.link(route.link)
-	if err != nil {
-		return "", fmt.Errorf("in the pod's netns: %w", err)
-	}
-	if own.kind != "veth" {
-		return "", noWay("the pod's route to %s leaves by %s, a %s link, not by a veth into this host", clusterDNS, own.name, cmp.Or(own.kind, "device"))
-	}
-	peer, err := w.hostPeer(own)
+	route, own, peer, err := w.veth(clusterDNS)
 	if err != nil {
 		return "", err
 	}
@@ -105,6 +91,37 @@ func (w *ways) to(clusterDNS netip.Addr) (string, error) {
 		return "", err
 	}
 	return entry.name, nil
+}
+
+// Veth finds the link in the host's netns by which a pod's packets to an address leave the pod: the host's end of its veth, also where
+// that is a port of a bridge. It returns a *WayError where there is none. An index means this link as long as there is one of its name.
+func Veth(podNS, hostNS int, to netip.Addr) (index int, name string, err error) {
+	w, err := openWays(podNS, hostNS)
+	if err != nil {
+		return 0, "", err
+	}
+	defer w.pod.close()
+	defer w.host.close()
+	_, _, peer, err := w.veth(to)
+	return peer.index, peer.name, err
+}
+
+// veth finds the pod's end and the host's.
+func (w *ways) veth(to netip.Addr) (r route, own, peer link, err error) {
+	if r, err = w.pod.route(to); err != nil {
+		return r, own, peer, noWay("the pod has no route to %s (%v)", to, err)
+	}
+	if r.kind != unix.RTN_UNICAST {
+		return r, own, peer, noWay("the pod's route to %s is not a unicast one", to)
+	}
+	if own, err = w.pod.link(r.link); err != nil {
+		return r, own, peer, fmt.Errorf("in the pod's netns: %w", err)
+	}
+	if own.kind != "veth" {
+		return r, own, peer, noWay("the pod's route to %s leaves by %s, a %s link, not by a veth into this host", to, own.name, cmp.Or(own.kind, "device"))
+	}
+	peer, err = w.hostPeer(own)
+	return r, own, peer, err
 }
 
 // hostPeer finds the other end of the pod's veth in the host's netns. Interface indexes are only unique in a netns, so the

@@ -8,6 +8,8 @@
 package nodestate
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"io/fs"
 	"time"
 
@@ -32,6 +34,17 @@ const (
 
 // CacheSnapshotName is in the folder that survives a reboot.
 const CacheSnapshotName = "cache.snapshot"
+
+// BPFFolder is where the kernel's part of the agent with a state folder stands in the BPF file system: the node's has a name that
+// people can find, any other's one of its own, without dots, which that file system does not take.
+func BPFFolder(stateDir string) string {
+	const folder = "/sys/fs/bpf/neardns"
+	if stateDir == DefaultStateDir {
+		return folder
+	}
+	sum := sha256.Sum256([]byte(stateDir))
+	return folder + "-" + hex.EncodeToString(sum[:6])
+}
 
 // MaxSize bounds what is read of a file of either folder. The largest real one is a few kilobytes; anything bigger was not
 // written by us.

@@ -22,6 +22,7 @@ const (
 	AnnotationSteer      = "neardns.io/steer"
 	AnnotationParams     = "neardns.io/dns-params"
 	AnnotationCompletion = "neardns.io/search-completion"
+	AnnotationKernelHits = "neardns.io/kernel-hits"
 )
 
 // Level is what one who may say something says: the operator for all pods or for those of a namespace.

@@ -17,6 +17,7 @@ import (
 type Wish struct {
 	OptOut           bool  // the pod's questions are not to be steered
 	SearchCompletion *bool // what the pod's annotation says; nil for nothing
+	KernelHits       *bool // likewise
 	Ignored          []podfile.Ignored
 
 	layers  []layer // the lowest first
@@ -47,7 +48,7 @@ func (r Rules) For(field, namespace string, annotations map[string]string) Wish 
 	for _, a := range []struct {
 		name string
 		read func(*Wish, string) error
-	}{{AnnotationSteer, (*Wish).steer}, {AnnotationCompletion, (*Wish).completion}, {AnnotationParams, (*Wish).params}} {
+	}{{AnnotationSteer, (*Wish).steer}, {AnnotationCompletion, (*Wish).completion}, {AnnotationKernelHits, (*Wish).kernelHits}, {AnnotationParams, (*Wish).params}} {
 		value, ok := annotations[a.name]
 		if !ok {
 			continue
@@ -123,6 +124,14 @@ func (w *Wish) completion(value string) error {
 	yes, err := truth(value)
 	if err == nil {
 		w.SearchCompletion = &yes
+	}
+	return err
+}
+
+func (w *Wish) kernelHits(value string) error {
+	yes, err := truth(value)
+	if err == nil {
+		w.KernelHits = &yes
 	}
 	return err
 }

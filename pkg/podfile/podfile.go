@@ -90,8 +90,10 @@ type File struct {
 	// DNS is nil where it was not looked at: in a file of an older plugin.
 	DNS *DNS `json:"dns,omitempty"`
 	// SearchCompletion is what the pod's annotation neardns.io/search-completion says; nil where it says nothing that is heeded.
-	SearchCompletion *bool     `json:"searchCompletion,omitempty"`
-	Ignored          []Ignored `json:"ignored,omitempty"`
+	SearchCompletion *bool `json:"searchCompletion,omitempty"`
+	// KernelHits is what neardns.io/kernel-hits says, likewise.
+	KernelHits *bool     `json:"kernelHits,omitempty"`
+	Ignored    []Ignored `json:"ignored,omitempty"`
 }
 
 // Finder is what told of a pod that ran already.

@@ -17,6 +17,7 @@ import (
 type podSettings struct {
 	DNS        podfile.DNS
 	Completion *bool
+	KernelHits *bool
 	Ignored    []podfile.Ignored
 	OptOut     bool
 
@@ -91,7 +92,7 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 	s := podSettings{
 		DNS:     podfile.DNS{State: podfile.AsGiven, Settings: own},
 		OptOut:  wish.OptOut,
-		Ignored: wish.Ignored, Completion: wish.SearchCompletion, nameservers: own.Nameservers,
+		Ignored: wish.Ignored, Completion: wish.SearchCompletion, KernelHits: wish.KernelHits, nameservers: own.Nameservers,
 	}
 	if inFile {
 		s.DNS.Path = f.Sandbox.Path

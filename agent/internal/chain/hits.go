@@ -130,7 +130,7 @@ type smaller struct {
 
 // Answer implements hit.Handler.
 func (s smaller) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
-	q.Size = min(q.Size, s.size)
+	q.Size, q.Most = min(q.Size, s.size), min(q.Most, s.size)
 	return s.next.Answer(b, q)
 }
 

@@ -1,5 +1,5 @@
 // Package clients owns what the agent knows of each pod of its node on the way of that pod's questions: the search list by which
-// they are completed, and the counts of questions, hits and failures, by pod and by namespace.
+// they are completed, whether the kernel answers its hits, and the counts of questions, hits and failures, by pod and by namespace.
 //
 // It must never cost a question more than a look into an index, and never hold more series than it bounds.
 //
@@ -39,12 +39,13 @@ type client struct {
 	of        *Clients
 	file      podfile.File
 	search    *searchpath.Search // nil: its questions are not completed
+	borrows   bool               // the kernel answers its hits
 	tally     *tally
 	namespace *tally // goes on when the pod is gone
 }
 
 // tally counts a client's questions.
-type tally struct{ queries, hits, failures atomic.Uint64 }
+type tally struct{ queries, hits, kernel, failures atomic.Uint64 }
 
 // namespacesMost bounds the namespaces that have series of their own; the pods of more of them are counted together. A node has
 // 110 pods unless somebody changed that.
@@ -76,6 +77,7 @@ func (c *Clients) Configure(conf *config.Node) {
 type Counts struct {
 	Queries  uint64 `json:"queries"`
 	Hits     uint64 `json:"hits"`     // of these, from the cache
+	Kernel   uint64 `json:"kernel"`   // of these, in the kernel
 	Failures uint64 `json:"failures"` // of these, with neither an answer nor that there is no such name
 }
 
@@ -92,13 +94,17 @@ func (c *Clients) Pods() []Pod {
 	conf := c.conf.Load()
 	for _, p := range c.index.All() {
 		out = append(out, Pod{File: p.file, Completed: Completes(p.file, conf),
-			Counts: Counts{Queries: p.tally.queries.Load(), Hits: p.tally.hits.Load(), Failures: p.tally.failures.Load()}})
+			Counts: Counts{Queries: p.tally.queries.Load(), Hits: p.tally.hits.Load(), Kernel: p.tally.kernel.Load(),
+				Failures: p.tally.failures.Load()}})
 	}
 	return out
 }
 
 func (c *Clients) keep(f podfile.File, old *client) *client {
-	next := &client{of: c, file: f, search: searchOf(f, c.conf.Load()), tally: new(tally), namespace: c.namespace(f.PodNamespace)}
+	conf := c.conf.Load()
+	next := &client{of: c, file: f, search: searchOf(f, conf), tally: new(tally), namespace: c.namespace(f.PodNamespace)}
+	wanted, why := InKernel(f, conf)
+	next.borrows = wanted && why == ""
 	if old != nil {
 		next.tally = old.tally
 		if next.search.Same(old.search) {
@@ -144,6 +150,59 @@ func searchOf(f podfile.File, conf *config.Node) *searchpath.Search {
 		return nil
 	}
 	return searchpath.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
+}
+
+// InKernel tells whether the hits of the pod with this file are to be answered in the kernel, by this configuration, and why they are not
+// all the same ("": they are).
+func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
+	k := conf.KernelHits
+	switch {
+	case k.Mode == config.KernelHitsOff:
+		return false, ""
+	case f.KernelHits != nil:
+		wanted = *f.KernelHits
+	default:
+		wanted = k.Mode == config.KernelHitsOn || slices.Contains(k.Namespaces, f.PodNamespace)
+	}
+	switch {
+	case !wanted:
+		return false, ""
+	case len(f.In(podfile.Steered))+len(f.In(podfile.Pending)) == 0:
+		return false, "" // left alone: it asks nobody whom the kernel could stand in for
+	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return len(d.Unanswered) > 0 }):
+		return true, "it is given back to kube-dns"
+	case len(f.In(podfile.Steered)) == 0:
+		return true, "it is not steered yet"
+	case Completes(f, conf):
+		return true, "its search list is walked for it (searchCompletion), which the kernel cannot do: switch one of the two off for it"
+	}
+	return true, ""
+}
+
+// Borrows implements cache.Borrowing.
+func (c *client) Borrows() bool { return c.borrows }
+
+// AnsweredInKernel counts questions of an attachment that the kernel answered: all are hits, and none is a failure. The pod may be gone: its
+// namespace has them all the same.
+func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
+	n := c.namespace(f.PodNamespace)
+	tallies := []*tally{n}
+	if p := c.index.All()[[2]string{f.ContainerID, f.IfName}]; p != nil {
+		tallies = []*tally{p.tally, p.namespace}
+	}
+	for _, t := range tallies {
+		t.queries.Add(queries)
+		t.hits.Add(queries)
+		t.kernel.Add(queries)
+	}
+}
+
+// Heard is how many questions of an attachment the agent itself answered.
+func (c *Clients) Heard(f podfile.File) uint64 {
+	if p := c.index.All()[[2]string{f.ContainerID, f.IfName}]; p != nil {
+		return p.tally.queries.Load() - p.tally.kernel.Load()
+	}
+	return 0
 }
 
 // Search implements searchpath.Client.
@@ -202,7 +261,7 @@ func (c *Clients) Namespaces() []telemetry.Namespace {
 	full, freed := len(c.namespaces) >= namespacesMost, false
 	var out []telemetry.Namespace
 	for name, t := range c.namespaces {
-		out = append(out, telemetry.Namespace{Name: name, Queries: t.queries.Load(), Hits: t.hits.Load(), Failures: t.failures.Load()})
+		out = append(out, telemetry.Namespace{Name: name, Queries: t.queries.Load(), Hits: t.hits.Load(), Kernel: t.kernel.Load(), Failures: t.failures.Load()})
 		if full && !alive[name] {
 			delete(c.namespaces, name)
 			freed = true

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -251,3 +252,69 @@ func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
 }
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func TestWhoseHitsTheKernelAnswers(t *testing.T) {
+	steered := func(f *podfile.File) { f.Decisions = []podfile.Decision{{State: podfile.Steered}} }
+	back := func(f *podfile.File) {
+		f.Decisions = []podfile.Decision{{State: podfile.Steered}, {State: podfile.Pending, Unanswered: []string{"udp"}}}
+	}
+	waits := func(f *podfile.File) { f.Decisions = []podfile.Decision{{State: podfile.Pending}} }
+	says := func(b bool) func(*podfile.File) { return func(f *podfile.File) { f.KernelHits = &b } }
+	completed := func(f *podfile.File) { f.SearchCompletion = new(bool); *f.SearchCompletion = true }
+	shop := func(change ...func(*podfile.File)) podfile.File { return pod("shop", "web", "10.244.1.5", change...) }
+	const on, listed, others = "kernelHits: {mode: on}\n", "kernelHits: {mode: namespaces, namespaces: [shop]}\n", "kernelHits: {mode: namespaces, namespaces: [data]}\n"
+	for name, tc := range map[string]struct {
+		conf   string
+		file   podfile.File
+		wanted bool
+		why    string
+	}{
+		"nothing said":                           {"", shop(steered), false, ""},
+		"off, whatever the pod says":             {"kernelHits: {mode: off}\n", shop(steered, says(true)), false, ""},
+		"on":                                     {on, shop(steered), true, ""},
+		"on, and the pod wants none of it":       {on, shop(steered, says(false)), false, ""},
+		"its namespace":                          {listed, shop(steered), true, ""},
+		"its namespace, and the pod wants none":  {listed, shop(steered, says(false)), false, ""},
+		"another namespace":                      {others, shop(steered), false, ""},
+		"another namespace, and the pod does":    {others, shop(steered, says(true)), true, ""},
+		"given back":                             {on, shop(back), true, "given back"},
+		"left alone":                             {on, shop(), false, ""},
+		"waits for the proof":                    {on, shop(waits), true, "not steered yet"},
+		"completed":                              {on, shop(steered, completed), true, "searchCompletion"},
+		"completed by the node":                  {on + "podDNS: {searchCompletion: true}\n", shop(steered), true, "searchCompletion"},
+		"not wanted, so nothing is said of more": {others, shop(back, completed), false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wanted, why := InKernel(tc.file, confOf(t, tc.conf))
+			if wanted != tc.wanted || !strings.Contains(why, tc.why) || (why == "") != (tc.why == "") {
+				t.Errorf("wanted %t, but %q", wanted, why)
+			}
+			c := clientsOf(filesOf(t, tc.file), confOf(t, tc.conf))
+			p, _ := c.Who(addr("10.244.1.5")).(*client)
+			if p == nil || p.Borrows() != (tc.wanted && tc.why == "") {
+				t.Errorf("the client %+v", p)
+			}
+		})
+	}
+}
+
+// TestKernelCounts: what the kernel answered is counted for the pod and its namespace, and for the namespace when the pod is gone.
+func TestKernelCounts(t *testing.T) {
+	web := pod("shop", "web", "10.244.1.5")
+	web.ContainerID, web.IfName = "c0", "eth0"
+	gone := web
+	gone.ContainerID = "c9"
+	c := clientsOf(filesOf(t, web), confOf(t, "kernelHits: {mode: on}\n"))
+	c.Answered(query.Answer{Who: c.Who(addr("10.244.1.5")), Level: query.Miss})
+	c.AnsweredInKernel(web, 3)
+	c.AnsweredInKernel(gone, 2)
+	if got := c.Pods()[0].Counts; got != (Counts{Queries: 4, Hits: 3, Kernel: 3}) {
+		t.Errorf("the pod has %+v", got)
+	}
+	if n := c.Heard(web); n != 1 || c.Heard(gone) != 0 {
+		t.Errorf("%d of its questions were heard", n)
+	}
+	if diff := cmp.Diff([]telemetry.Namespace{{Name: "shop", Queries: 6, Hits: 5, Kernel: 5}}, c.Namespaces()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

@@ -49,6 +49,7 @@ type Node struct {
 	KubeDNSConfigMap string                          // folder of a mounted kube-dns ConfigMap; it need not exist
 	Cache            Cache
 	FastPath         string // on: hits are answered before CoreDNS
+	KernelHits       KernelHits
 	Limits           Limits
 	Lease            Lease
 	Link             Link
@@ -158,6 +159,19 @@ const (
 	FastPathOff = "off"
 )
 
+// KernelHits says of which pods the kernel answers hits, at their links.
+type KernelHits struct {
+	Mode       string   // one of the KernelHits constants
+	Namespaces []string // for KernelHitsNamespaces
+}
+
+// Values of kernelHits.mode.
+const (
+	KernelHitsOff        = "off"
+	KernelHitsNamespaces = "namespaces" // of pods of the namespaces that are listed, and of those whose annotation says so
+	KernelHitsOn         = "on"         // of all pods but those whose annotation says no
+)
+
 // Values of log.format and log.queries.
 const (
 	LogText       = "text"
@@ -183,6 +197,7 @@ func Default() Node {
 		KubeDNSConfigMap: "/etc/kube-dns",
 		Cache:            Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour, MemoryMiB: 32, Prefetch: true},
 		FastPath:         FastPathOn,
+		KernelHits:       KernelHits{Mode: KernelHitsOff},
 		Limits:           Limits{Misses: 1024, TCPConnections: 1024},
 		Lease:            Lease{Renew: 150 * time.Millisecond, Lifetime: steer.DefaultLifetime},
 		Link:             Link{Name: "neardns0"},

@@ -109,6 +109,7 @@ stubDomains:
 kubeDNSConfigMap: /etc/kube-dns/
 cache: {entries: 2_000, negativeTTL: 2s, serveStale: 0s, memoryMiB: 8, prefetch: false, holdDenials: 20s}
 fastPath: on
+kernelHits: {mode: namespaces, namespaces: [shop, web]}
 adoptPods: true
 limits: {misses: 2000, tcpConnections: 3000}
 lease: {renew: 100ms, lifetime: 1s}
@@ -162,6 +163,7 @@ snippets:
 		StubDomains: map[string][]nameserver.Address{"corp.example": servers("10.1.2.3:53", "10.1.2.4:5353"), "acme.test": servers("[fd00::53]:53")},
 		Cache:       Cache{Entries: 2000, NegativeTTL: 2 * time.Second, MemoryMiB: 8, HoldDenials: 20 * time.Second},
 		FastPath:    "on",
+		KernelHits:  KernelHits{Mode: KernelHitsNamespaces, Namespaces: []string{"shop", "web"}},
 		AdoptPods:   true,
 		Limits:      Limits{Misses: 2000, TCPConnections: 3000},
 		Lease:       Lease{Renew: 100 * time.Millisecond, Lifetime: time.Second},

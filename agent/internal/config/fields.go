@@ -49,6 +49,8 @@ func table() []field {
 		boolean("cache.prefetch", reload, func(n *Node) *bool { return &n.Cache.Prefetch }),
 		duration("cache.holdDenials", reload, func(n *Node) *time.Duration { return &n.Cache.HoldDenials }),
 		text("fastPath", reload, func(n *Node) *string { return &n.FastPath }, oneOf(FastPathOn, FastPathOff)),
+		text("kernelHits.mode", reload, func(n *Node) *string { return &n.KernelHits.Mode }, oneOf(KernelHitsOff, KernelHitsNamespaces, KernelHitsOn)),
+		list("kernelHits.namespaces", reload, func(n *Node) *[]string { return &n.KernelHits.Namespaces }, parseNamespace, func(s string) string { return s }, true),
 		number("limits.misses", reload, func(n *Node) *int { return &n.Limits.Misses }),
 		number("limits.tcpConnections", reload, func(n *Node) *int { return &n.Limits.TCPConnections }),
 		duration("lease.renew", reload, func(n *Node) *time.Duration { return &n.Lease.Renew }),

@@ -210,6 +210,17 @@ func (n *Node) checkNames() []error {
 			add(field, "its name with the cluster domain has %d characters, of at most 253: take it out", longest)
 		}
 	}
+	if n.KernelHits.Mode != KernelHitsOff && n.FastPath == FastPathOff {
+		add("kernelHits.mode", "the kernel is given what the fast path answers: write fastPath: \"on\", or mode: \"off\"")
+	}
+	if len(n.KernelHits.Namespaces) > 0 && n.KernelHits.Mode != KernelHitsNamespaces {
+		add("kernelHits.namespaces", "has no effect with mode: %q: take it out, or write mode: %s", n.KernelHits.Mode, KernelHitsNamespaces)
+	}
+	for i, s := range n.KernelHits.Namespaces {
+		if slices.Index(n.KernelHits.Namespaces, s) < i {
+			add(fmt.Sprintf("kernelHits.namespaces[%d]", i), "%s stands twice: keep one", s)
+		}
+	}
 	if n.StateDir == n.PersistDir {
 		add("persistDir", "is the same folder as stateDir: stateDir must be gone after a reboot, persistDir must not: name two")
 	}

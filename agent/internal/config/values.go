@@ -66,13 +66,22 @@ func parseDomain(s string) (string, error) {
 
 // parseService takes a Service as namespace/name. Both are DNS labels (RFC 1123, section 2.1), as Kubernetes has them.
 func parseService(s string) (string, error) {
-	label := func(l string) bool {
-		return len(l) <= 63 && strict.IsDomain(l) && !strings.ContainsAny(l, "._") && strings.ToLower(l) == l
-	}
-	if namespace, name, ok := strings.Cut(s, "/"); !ok || !label(namespace) || !label(name) {
+	if namespace, name, ok := strings.Cut(s, "/"); !ok || !isLabel(namespace) || !isLabel(name) {
 		return "", fmt.Errorf("%q is not a Service: write namespace/name, such as registry/image-registry", s)
 	}
 	return s, nil
+}
+
+func parseNamespace(s string) (string, error) {
+	if !isLabel(s) {
+		return "", fmt.Errorf("%q is not a namespace: write a name such as shop", s)
+	}
+	return s, nil
+}
+
+// isLabel tells a name that Kubernetes takes for a namespace or a Service (RFC 1123, section 2.1, in lower case).
+func isLabel(s string) bool {
+	return len(s) <= 63 && strict.IsDomain(s) && !strings.ContainsAny(s, "._") && strings.ToLower(s) == s
 }
 
 // parsePath wants whole paths: the agent's working directory is nobody's business.

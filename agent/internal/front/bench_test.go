@@ -87,7 +87,7 @@ func benchServer(log *slog.Logger, known *clients.Clients) *server.Server {
 	return server.New(log, watch, chain.Plugin{Name: "metrics", Setup: metrics.Setup},
 		chain.Plugin{Name: "searchpath", Setup: searchpath.Setup(searchpath.NewMemory(), new(searchpath.Metrics))},
 		chain.Plugin{Name: "limit", Setup: limit.Setup(limit.New(limit.DefaultLimit))},
-		chain.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})
+		chain.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil), nil)})
 }
 
 // taker is a client that takes everything.

@@ -245,6 +245,13 @@ func (s *Server) Sockets() ([]Socket, error) {
 	return out, nil
 }
 
+// Addresses are those that are served now.
+func (s *Server) Addresses() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.config.Addresses)
+}
+
 // Pause stops reading and accepting, until Resume. What comes waits in the sockets for whoever reads them; what was read is
 // answered, and open connections are served. After Pause, Stop leaves what is unread to others.
 func (s *Server) Pause() { s.pause(true) }

@@ -45,7 +45,8 @@ type Plain struct {
 	AD     bool // the client understands AD (RFC 6840, sections 5.7 and 5.8)
 	DO     bool
 	EDNS   bool
-	Size   uint16 // of UDP answers, as the client's OPT has it
+	Size   uint16 // of UDP answers, as the client's OPT has it, and no more than Most
+	Most   uint16 // of UDP answers, whatever the client takes: what those on the way to the cache bound it to
 	Flags  byte   // the first byte of the OPT's flags, DO among them
 	// Options are the OPT's, as ReadOptions leaves them: part of Wire, and not looked at.
 	Options []byte
@@ -101,7 +102,7 @@ func (q *Question) ReadOptions() bool {
 	end += 4
 	q.Asked = m[headerSize:end]
 	q.RD, q.CD = m[2]&bitRD != 0, m[3]&bitCD != 0
-	q.EDNS, q.DO, q.Size, q.Flags, q.Options = m[11] == 1, false, 0, 0, nil
+	q.EDNS, q.DO, q.Size, q.Most, q.Flags, q.Options = m[11] == 1, false, 0, 1<<16-1, 0, nil
 	if rest := m[end:]; !q.EDNS {
 		ok = len(rest) == 0
 	} else if ok = len(rest) >= optSize && rest[0] == 0 && binary.BigEndian.Uint16(rest[1:]) == typeOPT && binary.BigEndian.Uint16(rest[5:]) == 0 &&

@@ -54,7 +54,7 @@ func Diagnose(p Picture) Report {
 		{"firewall", checkFirewall}, {"leases", checkLeases},
 		{"fallback", checkFallback}, {"kube-proxy", checkKubeProxy}, {"upstreams", checkUpstreams}, {"answers", checkAnswers},
 		{"resolv.conf", checkResolvConf},
-		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel", checkKernel}, {"conntrack", checkConntrack},
+		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel hits", checkKernelHits}, {"kernel", checkKernel}, {"conntrack", checkConntrack},
 		{"hosts", checkHosts}, {"folders", checkFolders}, {"neighbours", checkNeighbours},
 	} {
 		f := findings{check: check.name}

@@ -9,6 +9,9 @@ import (
 	"github.com/neardns/neardns/agent/internal/hosts"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil/golden"
+
+	"github.com/neardns/neardns/agent/internal/attach"
+	"github.com/neardns/neardns/agent/internal/node"
 )
 
 var (
@@ -70,6 +73,11 @@ func pictures() map[string]func(*Picture) {
 				{Name: "pod x/g", State: "left-alone", DNS: PodDNS{State: "failed", Reason: "disk full"}},
 				{Name: "pod x/h", State: "steered", DNS: PodDNS{State: "as-given", Reason: "resolvConf is off in the configuration"}},
 			}
+		},
+		"kernel-hits": func(p *Picture) { p.Agent.InKernel = &node.KernelHits{Pods: 3, Lent: 40} },
+		"kernel-hits-not": func(p *Picture) {
+			p.Agent.InKernel = &node.KernelHits{Fault: "load the program: operation not permitted", Refused: []attach.Refused{
+				{Pod: "shop/web", Why: "it is given back to kube-dns"}}}
 		},
 		"pod-dns-laid": func(p *Picture) { p.Pods[0].DNS.State = "handed-on" },
 		"table-gone":   func(p *Picture) { p.Table = Table{}; p.Leases = nil },
@@ -217,7 +225,7 @@ func TestTexts(t *testing.T) {
 func TestEveryFaultIsTold(t *testing.T) {
 	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true,
 		"watch-fights": true, "watch-silent": true, "conflist-not-seen": true, "pod-dns": true, "pod-dns-laid": true, "answers": true,
-		"answers-without-agent": true, "hosts-ended": true, "hosts-silent": true}
+		"answers-without-agent": true, "hosts-ended": true, "hosts-silent": true, "kernel-hits": true, "kernel-hits-not": true}
 	var checks []string
 	for name, change := range pictures() {
 		p := healthy()

@@ -85,7 +85,7 @@ func (l *Looker) agent(f *facts) Agent {
 	}
 	s := f.agent
 	a.Instance, a.Since, a.Serving, a.Faults, a.Without, a.Reasons = s.Instance, s.Started, s.Serving, s.Faults, s.Without, map[Target]string{}
-	a.CannotAsk = s.CannotAsk
+	a.CannotAsk, a.InKernel = s.CannotAsk, s.KernelHits
 	for _, lease := range s.Leases {
 		if !lease.Held {
 			a.Reasons[Target{Address: lease.Address, Protocol: lease.Protocol}] = lease.Reason

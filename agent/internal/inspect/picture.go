@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/neardns/neardns/agent/internal/node"
 )
 
 // Picture is a node at one moment. A field named Err says that the thing beside it could not be looked at.
@@ -62,6 +64,8 @@ type Agent struct {
 	Upstreams []string          // those that fail or loop, in words
 	CannotAsk string            // why what pods need asked cannot be asked; "" if it can
 	Bypassed  []string          // pods that kube-dns serves because the agent does not hear them
+	// InKernel is what it says of hits that the kernel answers; nil: none are to be.
+	InKernel *node.KernelHits
 }
 
 // Socket is another process's.

@@ -98,19 +98,21 @@ func PodsText(views []PodView) string {
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "POD\tADDRESSES\tCLUSTER DNS\tNAMESERVERS\tSEARCH\tOPTIONS\tOVERLAY\tCOMPLETION\tQUERIES\tHITS\tFAILURES")
+	fmt.Fprintln(w, "POD\tADDRESSES\tCLUSTER DNS\tNAMESERVERS\tSEARCH\tOPTIONS\tOVERLAY\tCOMPLETION\tQUERIES\tHITS\tIN KERNEL\tFAILURES")
 	for _, v := range views {
 		completion := "off"
 		if v.SearchCompletion {
 			completion = "on"
 		}
-		counts := [3]string{"-", "-", "-"}
+		counts := [4]string{"-", "-", "-", "-"}
 		if c := v.Counts; c != nil {
-			counts = [3]string{strconv.FormatUint(c.Queries, 10), strconv.FormatUint(c.Hits, 10), strconv.FormatUint(c.Failures, 10)}
+			for i, n := range []uint64{c.Queries, c.Hits, c.Kernel, c.Failures} {
+				counts[i] = strconv.FormatUint(n, 10)
+			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(cmp.Or(v.Pod, shortID(v.Container))), listed(v.Addresses), steered(v.Decisions),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(cmp.Or(v.Pod, shortID(v.Container))), listed(v.Addresses), steered(v.Decisions),
 			line(strings.Join(v.Nameservers, ",")), line(strings.Join(v.Searches, ",")), line(strings.Join(v.Options, ",")), overlaid(v), completion,
-			counts[0], counts[1], counts[2])
+			counts[0], counts[1], counts[2], counts[3])
 	}
 	_ = w.Flush() // into memory
 	for _, v := range views {

@@ -170,6 +170,7 @@ func (r *Status) Text() string {
 		if c := r.Agent.Cache; c != nil {
 			fmt.Fprintf(&b, "  cache: %d KiB of %d KiB, %d hits, %d misses\n", c.Bytes>>10, c.Limit>>10, c.Hits, c.Misses)
 		}
+		b.WriteString(kernelText(r.Agent.KernelHits))
 		if f := r.Agent.LastFault; f != nil {
 			fmt.Fprintf(&b, "  last fault: %s %s: %s\n", f.Time.Format(time.RFC3339), f.Part, f.What)
 		}

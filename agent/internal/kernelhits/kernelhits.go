@@ -6,7 +6,7 @@
 // it was told to. The maps and the attached program stay when their process ends: hits go on until their answers expire.
 //
 // Failure policy: a packet that is not, in each bit, a question that the maps answer is left alone. A kernel that cannot is an error of
-// Open. The package is whole by itself; nothing in the agent opens it yet.
+// Open.
 package kernelhits
 
 import (

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/attach"
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/evidence"
 	"github.com/neardns/neardns/pkg/steer"
@@ -38,7 +39,10 @@ type Status struct {
 	// Unknown are keys of the configuration that this release does not know, with their places: filled in by who runs the node.
 	Unknown []string `json:"unknown,omitempty"`
 	// Without is what this agent cannot do where it runs, in words: filled in by who runs the node.
-	Without  []string  `json:"without,omitempty"`
+	Without []string `json:"without,omitempty"`
+	// KernelHits tell of the hits that are answered in the kernel; nil where none are to be: filled in by who runs the node.
+	KernelHits *KernelHits `json:"kernelHits,omitempty"`
+
 	Handover *Handover `json:"handover,omitempty"` // how the node came from another agent; nil if it was free
 }
 
@@ -55,6 +59,15 @@ type CacheStatus struct {
 	Limit  int64 `json:"limitBytes"`
 	Hits   int64 `json:"hits"`
 	Misses int64 `json:"misses"`
+}
+
+// KernelHits are the hits that are answered in the kernel.
+type KernelHits struct {
+	Pods    int              `json:"pods"`              // attachments that it answers
+	Lent    int              `json:"lent"`              // answers that it has
+	Answers uint64           `json:"answers"`           // that it gave, since the program came to the node
+	Refused []attach.Refused `json:"refused,omitempty"` // pods that it does not answer although that is wanted
+	Fault   string           `json:"fault,omitempty"`   // why it answers none
 }
 
 // LeaseStatus is one address and protocol.

@@ -289,7 +289,7 @@ func adopted(a attached.Pod, want Wanted, inode uint64, backend string, own reso
 		ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network, NetNS: a.NetNS, NetNSInode: inode,
 		PodName: a.Name, PodNamespace: a.Namespace, PodUID: a.UID, Addresses: a.Addresses,
 		Backend: backend, OptOut: wish.OptOut, Adopted: podfile.ByCache,
-		DNS: &podfile.DNS{State: podfile.AsGiven, Settings: own}, SearchCompletion: wish.SearchCompletion, Ignored: wish.Ignored,
+		DNS: &podfile.DNS{State: podfile.AsGiven, Settings: own}, SearchCompletion: wish.SearchCompletion, KernelHits: wish.KernelHits, Ignored: wish.Ignored,
 	}
 	if a.File == "" {
 		f.Adopted = podfile.ByNRI

@@ -59,10 +59,25 @@ func (p *Pods) look(table rules.Rules, box *sandbox, want steer.Pod) (seen look,
 	return seen, p.verified[k] == seen, nil
 }
 
+// Suspect has Try ask from a pod's netns, once: the kernel answers hits at its link, and its other questions may all be lost, of which its
+// table knows nothing.
+func (p *Pods) Suspect(f podfile.File) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.suspects[keyOf(f)] = suspicion{inKernel: true}
+}
+
 func (p *Pods) suspect(k key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.suspects[k] = true
+	if _, known := p.suspects[k]; !known {
+		p.suspects[k] = suspicion{}
+	}
+}
+
+// suspicion is why Try is to ask from a steered pod's netns.
+type suspicion struct {
+	inKernel bool // so answers over UDP that the pod's table saw say nothing of the way to the agent
 }
 
 // giveBack takes a sandbox's redirects out of its table for which why has a reason, and notes it: first the table, then the

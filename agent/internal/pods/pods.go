@@ -46,7 +46,7 @@ type Pods struct {
 	folder   stamp
 	watched  bool                    // a watch says when to read again
 	switched map[steer.Redirect]bool // what the switch was last told of, see FallbackOnly
-	suspects map[key]bool            // steered, and Try is to ask from their netns
+	suspects map[key]suspicion       // steered, and Try is to ask from their netns
 	trials   map[key]trial           // given back: when Try asks from their netns next
 }
 
@@ -60,7 +60,7 @@ func Open(stateDir string, rules rules.Kind, log *slog.Logger) *Pods {
 
 func open(stateDir, hostNS string, log *slog.Logger) *Pods {
 	p := &Pods{stateDir: stateDir, hostNS: hostNS, log: log, verified: map[key]look{}, dead: map[key]time.Time{},
-		suspects: map[key]bool{}, trials: map[key]trial{}}
+		suspects: map[key]suspicion{}, trials: map[key]trial{}}
 	p.Outdate()
 	return p
 }

@@ -52,11 +52,12 @@ func (p *Pods) Try(ctx context.Context, lease Lease) (changed bool, err error) {
 	var errs []error
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, tryAtOnce)
-	for _, f := range due {
+	for _, one := range due {
+		f := one.File
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			did, tryErr := p.try(ctx, f, lease)
+			did, tryErr := p.try(ctx, f, one.inKernel, lease)
 			mu.Lock()
 			defer mu.Unlock()
 			changed = changed || did
@@ -69,13 +70,19 @@ func (p *Pods) Try(ctx context.Context, lease Lease) (changed bool, err error) {
 	return changed, errors.Join(errs...)
 }
 
+// suspect is an attachment to ask from.
+type suspect struct {
+	podfile.File
+	suspicion
+}
+
 // due lists the attachments to ask from now. Suspects are asked from once; those that were given back again and again; those that ran
 // before neardns came until there is a verdict.
-func (p *Pods) due(now time.Time) []podfile.File {
+func (p *Pods) due(now time.Time) []suspect {
 	files, _ := p.read()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var out []podfile.File
+	var out []suspect
 	waiting := map[key]bool{}
 	for _, f := range files {
 		k := keyOf(f)
@@ -89,12 +96,13 @@ func (p *Pods) due(now time.Time) []podfile.File {
 			if !now.Before(t.next) {
 				t.next = now.Add(steer.Hold(0)) // unless it is lost again
 				p.trials[k] = t
-				out = append(out, f)
+				out = append(out, suspect{File: f})
 				continue
 			}
 		}
-		if p.suspects[k] && len(f.In(podfile.Steered)) > 0 || slices.ContainsFunc(f.Decisions, untried) {
-			out = append(out, f)
+		s, suspected := p.suspects[k]
+		if suspected && len(f.In(podfile.Steered)) > 0 || slices.ContainsFunc(f.Decisions, untried) {
+			out = append(out, suspect{f, s})
 		}
 	}
 	for k := range p.trials {
@@ -107,7 +115,7 @@ func (p *Pods) due(now time.Time) []podfile.File {
 }
 
 // try asks by each way of one attachment, and acts on what comes of it.
-func (p *Pods) try(ctx context.Context, f podfile.File, lease Lease) (changed bool, err error) {
+func (p *Pods) try(ctx context.Context, f podfile.File, inKernel bool, lease Lease) (changed bool, err error) {
 	ns, err := enter(f)
 	if err != nil {
 		return false, nil //nolint:nilerr // gone: its DEL is under way
@@ -127,7 +135,7 @@ func (p *Pods) try(ctx context.Context, f podfile.File, lease Lease) (changed bo
 	for _, d := range asked {
 		for _, proto := range []steer.Protocol{steer.UDP, steer.TCP} {
 			wg.Go(func() {
-				v, err := p.ask(ctx, ns, f.NetNSInode, d, proto, lease)
+				v, err := p.ask(ctx, ns, f.NetNSInode, d, proto, inKernel && proto == steer.UDP, lease)
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, err)
@@ -239,8 +247,10 @@ const (
 	isLost
 )
 
-// ask asks one redirect's steering address from a pod's netns. No question is held to be lost while the agent itself is in doubt.
-func (p *Pods) ask(ctx context.Context, ns *os.File, inode uint64, d podfile.Decision, proto steer.Protocol, lease Lease) (verdict, error) {
+// ask asks one redirect's steering address from a pod's netns. No question is held to be lost while the agent itself is in doubt, nor
+// where the pod's table saw an answer, unless that is hidden: it may have seen the kernel's.
+func (p *Pods) ask(ctx context.Context, ns *os.File, inode uint64, d podfile.Decision, proto steer.Protocol, hidden bool,
+	lease Lease) (verdict, error) {
 	begun, _, held := lease(d.Redirect.Steering, proto)
 	if !held {
 		return unknown, nil
@@ -253,6 +263,9 @@ func (p *Pods) ask(ctx context.Context, ns *os.File, inode uint64, d podfile.Dec
 		}
 		if young {
 			return unknown, nil
+		}
+		if hidden {
+			continue
 		}
 		if heard, err := p.heard(ns, inode, d, proto); err != nil || heard {
 			return isAnswered, err

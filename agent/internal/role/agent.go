@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -52,6 +53,7 @@ type agent struct {
 	answers  *wire.Keeper
 	backend  rules.Kind
 	clients  *clients.Clients
+	kernel   *kernel
 	given    atomic.Bool // the node, to a successor: the cache is its own to save now
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
@@ -99,6 +101,8 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) er
 	defer stop()
 	a.serve(shared, own, &wg, o.metrics, n)
 	wg.Go(func() { a.answers.Run(own) })
+	a.kernel.passedBy = func() map[netip.Addr]struct{} { return passedBy(n.Evidence) }
+	wg.Go(func() { a.kernel.run(own) })
 	adoption := a.adoption()
 	if c := a.conf.ResolvConf; c.Mode != conflist.ResolvConfOff && c.NRI != "" {
 		overlays := nri.New(nri.Config{Log: a.log, StateDir: o.plan.Folders.State, Paths: c.Paths, Socket: c.NRI})
@@ -156,8 +160,12 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 		totals := m.Totals("coredns_cache_hits_total", "coredns_cache_misses_total")
 		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
+		s.KernelHits = a.kernel.status()
 		return s
-	}, Pods: func() any { return inspect.PodViews(a.clients.Pods()) }, Config: a.shown}
+	}, Pods: func() any {
+		a.kernel.count()
+		return inspect.PodViews(a.clients.Pods())
+	}, Config: a.shown}
 	if a.role.serve != nil {
 		a.role.serve(shared, wg, m, health)
 	}

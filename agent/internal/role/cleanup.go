@@ -54,6 +54,9 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	if err != nil {
 		return err
 	}
+	if err := sweep(nodestate.BPFFolder(p.Folders.State)); err != nil {
+		return fmt.Errorf("take the kernel's part of hits away: %w", err)
+	}
 	registry := pods.Open(p.Folders.State, k, slog.New(slog.DiscardHandler))
 	living := len(registry.List())
 	byThemselves, err := registry.RestoreNameservers(hostRoot)

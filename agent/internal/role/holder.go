@@ -41,7 +41,17 @@ func (h *holder) Sockets() ([]handover.Socket, error) {
 func (h *holder) Snapshot(w io.Writer) error { return h.agent.answers.Snapshot(w) }
 
 func (h *holder) Beside(successor handover.Claim) (end func(), err error) {
-	return h.node.Beside(successor.Instance)
+	alone, err := h.node.Beside(successor.Instance)
+	if err != nil {
+		return nil, err
+	}
+	resume := h.agent.kernel.hold()
+	return func() {
+		alone()
+		if !h.agent.given.Load() {
+			resume()
+		}
+	}, nil
 }
 
 func (h *holder) Yield(ctx context.Context, successor handover.Claim, addresses []netip.Addr) (func(taken bool), error) {

@@ -9,12 +9,14 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/coredns/limit"
 	"github.com/neardns/neardns/agent/internal/evidence"
+	"github.com/neardns/neardns/agent/internal/lend"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -48,7 +50,8 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 	o.gate, o.upstreams, o.programs, o.metrics = limit.New(limit.DefaultLimit), ask.NewServers(a.log), new(iptables.Stats), telemetry.New(a.env.Version)
 	a.answers = newAnswers(a.log, a.conf)
 	a.clients = clients.New(a.conf)
-	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store, clients: a.clients})
+	lender := lend.New(a.answers.Store, kernelAnswers)
+	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store, clients: a.clients, lender: lender})
 	if !o.plan.StartsUnserved() {
 		if err := checkDNS(o.server, o.plan.Server, a.path); err != nil {
 			return &ConfigError{err}
@@ -63,6 +66,8 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 	a.log.Info("packet rules", "backend", a.backend.String())
 	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
 	a.clients.Follow(o.registry)
+	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), lender: lender, clients: a.clients, registry: o.registry,
+		conf: a.config, served: o.server.Addresses}
 	host, err := a.backend.OpenHost(-1)
 	if err != nil {
 		return err
@@ -135,7 +140,11 @@ func (a *agent) collect(o *opened) {
 	m.Collect(o.gate.Collector())
 	m.Collect(o.server.Collector())
 	m.Collect(a.clients.Metrics.Collector())
+	m.CollectKernelHits(a.kernel.series)
 	if a.conf.Listen.Namespaces {
-		m.CollectNamespaces(a.clients.Namespaces)
+		m.CollectNamespaces(func() []telemetry.Namespace {
+			a.kernel.count()
+			return a.clients.Namespaces()
+		})
 	}
 }

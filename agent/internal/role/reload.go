@@ -78,6 +78,13 @@ func (a *agent) unknown() []string {
 	return a.conf.Unknown()
 }
 
+// config is the configuration in effect.
+func (a *agent) config() *config.Node {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conf
+}
+
 // shown is the configuration in effect.
 func (a *agent) shown() string {
 	a.mu.Lock()

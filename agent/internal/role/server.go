@@ -14,6 +14,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/coredns/probe"
 	"github.com/neardns/neardns/agent/internal/coredns/searchpath"
 	"github.com/neardns/neardns/agent/internal/front"
+	"github.com/neardns/neardns/agent/internal/lend"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/server"
@@ -29,6 +30,7 @@ type parts struct {
 	upstreams *ask.Servers
 	answers   *wire.Store
 	clients   *clients.Clients // nil: none is known, none is counted
+	lender    *lend.Lender     // nil: no hits are answered in the kernel
 }
 
 func newServer(log *slog.Logger, p parts) *server.Server {
@@ -37,13 +39,17 @@ func newServer(log *slog.Logger, p parts) *server.Server {
 	if c := p.clients; c != nil {
 		watch, memory, completions = observer{c, p.upstreams}, c.Memory, &c.Metrics
 	}
-	return server.New(log, watch,
+	s := server.New(log, watch,
 		chain.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)},
 		chain.Plugin{Name: "metrics", Setup: metrics.Setup},
 		chain.Plugin{Name: "searchpath", Setup: searchpath.Setup(memory, completions)},
 		chain.Plugin{Name: "limit", Setup: limit.Setup(p.gate)},
 		chain.Plugin{Name: "ask", Setup: ask.Setup(p.upstreams)},
-		chain.Plugin{Name: "cache", Setup: cache.Setup(p.answers, cache.NewMetrics(p.answers, nil))})
+		chain.Plugin{Name: "cache", Setup: cache.Setup(p.answers, cache.NewMetrics(p.answers, nil), p.lender)})
+	if p.lender != nil {
+		s.OnChange(p.lender.Changed)
+	}
+	return s
 }
 
 // observer is told of each question that the server has dealt with.

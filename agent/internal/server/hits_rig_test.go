@@ -164,7 +164,7 @@ func newPair(t testing.TB, corefile string, size uint16) *pair {
 		chain.Plugin{Name: "searchpath", Setup: searchpath.Setup(searchpath.NewMemory(), new(searchpath.Metrics))},
 		chain.Plugin{Name: "limit", Setup: limit.Setup(limit.New(limit.DefaultLimit))},
 		chain.Plugin{Name: "ask", Setup: setupWorld},
-		chain.Plugin{Name: "cache", Setup: cache.Setup(store, cache.NewMetrics(store, nil))})
+		chain.Plugin{Name: "cache", Setup: cache.Setup(store, cache.NewMetrics(store, nil), nil)})
 	c, err := b.Build(chain.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 5353, Misses: 1024, FastPath: true,
 		BufferSize: size, Override: corefile}, nil)
 	if err != nil {

@@ -31,13 +31,17 @@ func (c Config) front() front.Config {
 // each other.
 type Server struct {
 	*front.Server
-	chains *chain.Builder
+	chains  *chain.Builder
+	changed func() // nil: nobody is told
 }
 
 // New makes a server that is not started. observer is told of each question; it may be nil.
 func New(log *slog.Logger, observer front.Observer, plugins ...chain.Plugin) *Server {
 	return &Server{Server: front.New(log, observer), chains: chain.NewBuilder(log, plugins...)}
 }
+
+// OnChange has f called whenever another chain is made and about to answer, before it does. It is called once, before Start.
+func (s *Server) OnChange(f func()) { s.changed = f }
 
 // Check says whether a configuration could be served; see chain.Builder.Check.
 func (s *Server) Check(cfg Config) error { return s.chains.Check(cfg.Config) }
@@ -75,6 +79,9 @@ func (s *Server) prepare(cfg Config) (Config, front.Build, error) {
 		c, err := s.chains.Build(cfg.Config, old.Chain)
 		if err != nil {
 			return nil, err
+		}
+		if s.changed != nil {
+			s.changed()
 		}
 		return served{c}, nil
 	}, nil

@@ -106,7 +106,7 @@ func observed(log *slog.Logger, o front.Observer) *server.Server {
 		chain.Plugin{Name: "searchpath", Setup: searchpath.Setup(searchpath.NewMemory(), new(searchpath.Metrics))},
 		chain.Plugin{Name: "limit", Setup: limit.Setup(limit.New(limit.DefaultLimit))},
 		chain.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
-		chain.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil))})
+		chain.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil), nil)})
 }
 
 // servers are without TLS.

@@ -238,8 +238,8 @@ func (c *switchCollector) Collect(ch chan<- prometheus.Metric) {
 
 // Namespace is what the pods of one namespace asked.
 type Namespace struct {
-	Name                    string
-	Queries, Hits, Failures uint64
+	Name                            string
+	Queries, Hits, Kernel, Failures uint64
 }
 
 // CollectNamespaces exports the counts of each namespace at each scrape. Whoever counts keeps their number small.
@@ -248,17 +248,19 @@ func (m *Metrics) CollectNamespaces(read func() []Namespace) {
 	m.registry.MustRegister(&namespaceCollector{read: read,
 		queries:  prometheus.NewDesc(namespace+"_namespace_queries_total", "Questions of this node's pods, by namespace.", label, nil),
 		hits:     prometheus.NewDesc(namespace+"_namespace_hits_total", "Of these, answered from the cache.", label, nil),
-		failures: prometheus.NewDesc(namespace+"_namespace_failures_total", "Of these, answered with a failure: neither an answer nor that there is no such name.", label, nil)})
+		kernel:   prometheus.NewDesc(namespace+"_namespace_kernel_hits_total", "Of these, answered in the kernel.", label, nil),
+		failures: prometheus.NewDesc(namespace+"_namespace_failures_total", "Of the questions, answered with a failure: neither an answer nor that there is no such name.", label, nil)})
 }
 
 type namespaceCollector struct {
-	read                    func() []Namespace
-	queries, hits, failures *prometheus.Desc
+	read                            func() []Namespace
+	queries, hits, kernel, failures *prometheus.Desc
 }
 
 func (c *namespaceCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.queries
 	ch <- c.hits
+	ch <- c.kernel
 	ch <- c.failures
 }
 
@@ -266,6 +268,7 @@ func (c *namespaceCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, n := range c.read() {
 		ch <- prometheus.MustNewConstMetric(c.queries, prometheus.CounterValue, float64(n.Queries), n.Name)
 		ch <- prometheus.MustNewConstMetric(c.hits, prometheus.CounterValue, float64(n.Hits), n.Name)
+		ch <- prometheus.MustNewConstMetric(c.kernel, prometheus.CounterValue, float64(n.Kernel), n.Name)
 		ch <- prometheus.MustNewConstMetric(c.failures, prometheus.CounterValue, float64(n.Failures), n.Name)
 	}
 }

@@ -40,7 +40,7 @@ type Entry struct {
 	flags byte   // of the key
 	class Class
 
-	used   atomic.Uint32 // hits since it was last looked at for eviction, up to 3
+	used   atomic.Uint32 // hits since it was last looked at for eviction, up to 3, and what lent.go says
 	ttl    uint32        // seconds
 	turn   atomic.Uint32 // replies that were rotated
 	stored int64         // nanoseconds on the store's clock
@@ -330,8 +330,8 @@ func (e *Entry) Use() {
 	if e == nil {
 		return
 	}
-	if n := e.used.Load(); n < 3 {
-		e.used.Store(n + 1)
+	if n := e.used.Load(); n&usedMask < usedMask {
+		e.used.CompareAndSwap(n, n+1) // one that fails is another's use at the same time
 	}
 }
 

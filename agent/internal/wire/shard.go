@@ -103,11 +103,16 @@ func (sh *shard) put(sp *Space, e *Entry, proven bool) {
 	if sh.ghost[e.class].take(e.hash) || proven {
 		to = &q.main
 	}
+	for _, index := range sh.index {
+		if old := index[e.hash]; old != nil {
+			sp.store.takeBack(old)
+		}
+	}
 	if old := sh.index[e.class][e.hash]; old != nil {
-		if old.list == &q.main || old.used.Load() > 0 {
+		if old.list == &q.main || old.uses() > 0 {
 			to = &q.main
 		}
-		e.used.Store(old.used.Load())
+		e.inherit(old)
 		e.turn.Store(old.turn.Load())
 		if old.Left(Instant(e.stored)) > 0 { // refreshed in time: as popular as it was
 			e.heat.Store(old.heat.Load())
@@ -121,6 +126,7 @@ func (sh *shard) put(sp *Space, e *Entry, proven bool) {
 
 // unlink takes an entry out of its list and the books, not out of the index.
 func (sh *shard) unlink(sp *Space, e *Entry) {
+	sp.store.takeBack(e)
 	e.list.remove(e)
 	sp.account(e, -1)
 }
@@ -155,13 +161,13 @@ func (sh *shard) evict(sp *Space, c Class, now Instant, onlyNew bool) bool {
 		}
 		if q.small.n > 0 && (q.main.n == 0 || q.small.n*10 > q.small.n+q.main.n) {
 			e := q.small.back
-			if e.used.Load() == 0 || sp.dead(e, now) {
+			if e.uses() == 0 || sp.dead(e, now) {
 				sh.ghost[c].add(e.hash, q.small.n+q.main.n)
 				sh.delete(sp, e)
 				return true
 			}
 			q.small.remove(e)
-			e.used.Store(0)
+			e.setUses(0)
 			q.main.push(e)
 			continue
 		}
@@ -169,12 +175,12 @@ func (sh *shard) evict(sp *Space, c Class, now Instant, onlyNew bool) bool {
 			return false
 		}
 		e := q.main.back
-		n := e.used.Load()
+		n := e.uses()
 		if n == 0 || sp.dead(e, now) {
 			sh.delete(sp, e)
 			return true
 		}
-		e.used.Store(n - 1)
+		e.setUses(n - 1)
 		q.main.remove(e)
 		q.main.push(e)
 	}

@@ -67,7 +67,7 @@ func (s *Store) Snapshot(w io.Writer, boot Boot) error {
 						continue
 					}
 					queue := byte(0)
-					if main[n] || e.used.Load() > 0 {
+					if main[n] || e.uses() > 0 {
 						queue = 1
 					}
 					b = append(b[:0], tagEntry, e.flags, byte(e.class), queue)

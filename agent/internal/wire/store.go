@@ -27,6 +27,8 @@ type Store struct {
 	bytes atomic.Int64
 	puts  atomic.Uint64 // changes, by which a snapshot knows whether it is worth its while
 
+	onReturn atomic.Pointer[func(*Entry)]
+
 	mu     sync.Mutex // guards spaces' replacement
 	spaces atomic.Pointer[map[uint64]*Space]
 }

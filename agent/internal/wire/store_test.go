@@ -124,7 +124,7 @@ func TestKnownAgain(t *testing.T) {
 		if e, _ := sp.Get(k); e == nil {
 			break
 		} else {
-			e.used.Store(0) // looking must not count
+			e.setUses(0) // looking must not count
 		}
 		put(fmt.Sprintf("r%d.example.", i))
 		if i > 1000 {
@@ -283,8 +283,8 @@ func TestTryPeek(t *testing.T) {
 		t.Fatal(err)
 	}
 	sp.Put(k, e)
-	if success, denial, ok := sp.TryPeek(k); success != e || denial != nil || !ok || e.used.Load() != 0 {
-		t.Errorf("found %v, %v, %t, used %d", success, denial, ok, e.used.Load())
+	if success, denial, ok := sp.TryPeek(k); success != e || denial != nil || !ok || e.uses() != 0 {
+		t.Errorf("found %v, %v, %t, used %d", success, denial, ok, e.uses())
 	}
 	sh := sp.shard(e.hash)
 	sh.mu.Lock()

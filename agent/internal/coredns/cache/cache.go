@@ -18,6 +18,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/agent/internal/lend"
 	"github.com/neardns/neardns/agent/internal/query"
 	"github.com/neardns/neardns/agent/internal/wire"
 )
@@ -29,7 +30,8 @@ type Cache struct {
 	store   *wire.Store
 	space   *wire.Space
 	metrics *Metrics
-	raw     bool // what is written reaches the socket as it is
+	raw     bool         // what is written reaches the socket as it is
+	source  *lend.Source // whom hits are offered to; nil: nobody
 
 	bound   sync.Once // before the first answer is kept
 	series  wire.CowMap[seriesKey, *series]

@@ -59,6 +59,9 @@ func (h *hits) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
 	if c.prefetch > 0 {
 		e.Hit(now, c.gap)
 	}
+	if c.source != nil && c.source.Open() {
+		c.offer(e, q, now)
+	}
 	s := h.series.Load()
 	if s == nil { // not before: a series that was never counted must not appear
 		s = c.series.Get(h.at, c.newSeries)

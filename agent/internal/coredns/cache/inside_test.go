@@ -43,7 +43,7 @@ func newFixture(t *testing.T, block string) *fixture {
 	f.metrics = NewMetrics(store, f.registry)
 	c := caddy.NewTestController("dns", block)
 	c.ServerBlockKeys = []string{"."}
-	if err := Setup(store, f.metrics)(c); err != nil {
+	if err := Setup(store, f.metrics, nil)(c); err != nil {
 		t.Fatal(err)
 	}
 	h := dnsserver.GetConfig(c).Plugin[0](plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {

@@ -40,7 +40,7 @@ type ourProcess struct {
 
 // setup starts what a load registers to be started, and shuts down what the load before registered, as caddy does.
 func (p *ourProcess) setup() caddy.SetupFunc {
-	set := cache.Setup(p.store, p.metrics)
+	set := cache.Setup(p.store, p.metrics, nil)
 	return func(c *caddy.Controller) error {
 		if err := set(c); err != nil {
 			return err

@@ -7,12 +7,13 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
+	"github.com/neardns/neardns/agent/internal/lend"
 	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // Setup returns the directive's set-up function for a process's one store. Blocks find what blocks like them left there. It
-// registers nothing; whoever assembles the server does. m may be shared by any number of blocks.
-func Setup(store *wire.Store, m *Metrics) caddy.SetupFunc {
+// registers nothing; whoever assembles the server does. m may be shared by any number of blocks. lender is offered hits; nil: nobody is.
+func Setup(store *wire.Store, m *Metrics, lender *lend.Lender) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		if m.err != nil {
 			return plugin.Error("cache", fmt.Errorf("register metrics: %w", m.err))
@@ -27,6 +28,9 @@ func Setup(store *wire.Store, m *Metrics) caddy.SetupFunc {
 		}
 		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, beside)), m)
 		cache.raw = beside.blind()
+		if lender != nil && !cache.keepTTL {
+			cache.source = lender.Source(lend.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate, Says: cache.says})
+		}
 		// At start-up, not here: a configuration that is refused must change nothing.
 		c.OnStartup(func() error {
 			cache.space.Retain()

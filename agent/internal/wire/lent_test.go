@@ -1,0 +1,126 @@
+package wire
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// TestRipe: an entry is offered at its second hit, once, and again when it was declined or the time is over.
+func TestRipe(t *testing.T) {
+	e := new(Entry)
+	ripe := func(now Instant, want bool) {
+		t.Helper()
+		e.Use()
+		if got := e.Ripe(now); got != want {
+			t.Errorf("at %d: %t", now, got)
+		}
+	}
+	ripe(0, false)
+	ripe(0, true)
+	ripe(0, false) // it is being offered
+	e.Decline()
+	ripe(0, true)
+	e.setLent(lentAt(Instant(10 * time.Second)))
+	ripe(Instant(9*time.Second), false)
+	ripe(Instant(10*time.Second), true)
+	if e.uses() != usedMask || e.lent() {
+		t.Errorf("%d uses, lent %t", e.uses(), e.lent())
+	}
+	e.setUses(1)
+	if e.Ripe(0) || e.uses() != 1 {
+		t.Errorf("eviction's count and the offer are not apart: %b", e.used.Load())
+	}
+}
+
+// entryOf is an answer to a key's question, of a class.
+func entryOf(t *testing.T, k *Key, class Class) *Entry {
+	t.Helper()
+	msg := answer(t, nameOf(k), dns.TypeA)
+	e, err := NewEntry(k, class, msg, 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func keyOf(t *testing.T, name string) *Key {
+	t.Helper()
+	k, _ := key(t, name, dns.TypeA)
+	return k
+}
+
+// nameOf is the one label of a key's name.
+func nameOf(k *Key) string { return string(k.Bytes()[1:2]) + "." }
+
+// lending lends an entry for a minute.
+func lending(sp *Space, e *Entry) (called bool) {
+	sp.Lend(e, func(success, denial *Entry) (Instant, bool) {
+		called = success == e || denial == e
+		return sp.store.Now() + Instant(time.Minute), true
+	})
+	return called
+}
+
+// TestOnReturn: whatever ends an entry's life in the store, the borrower hears of it first, and once.
+func TestOnReturn(t *testing.T) {
+	for name, end := range map[string]func(sp *Space, k *Key, e *Entry){
+		"replaced":          func(sp *Space, k *Key, _ *Entry) { sp.Put(k, entryOf(t, k, Success)) },
+		"denied beside it":  func(sp *Space, k *Key, _ *Entry) { sp.Put(k, entryOf(t, k, Denial)) },
+		"removed":           func(sp *Space, _ *Key, e *Entry) { sp.Remove(e) },
+		"evicted":           func(sp *Space, _ *Key, _ *Entry) { sp.store.SetLimit(1) },
+		"its chain is gone": func(sp *Space, _ *Key, _ *Entry) { sp.store.Space(2).Retain(); sp.store.Sweep() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewStore(0)
+			sp, k := s.Space(1), keyOf(t, "a.")
+			e := entryOf(t, k, Success)
+			sp.Put(k, e)
+			returned := 0
+			s.OnReturn(func(got *Entry) {
+				if got == e {
+					returned++
+				}
+			})
+			if !lending(sp, e) {
+				t.Fatal("nobody was asked whether to lend")
+			}
+			if got := e.Key(); string(got.Bytes()) != string(k.Bytes()) {
+				t.Errorf("the key of the entry is %q", got.Bytes())
+			}
+			end(sp, k, e)
+			if returned != 1 {
+				t.Errorf("returned %d times", returned)
+			}
+			if s.OnReturn(nil); name != "denied beside it" && lending(sp, e) {
+				t.Error("lent although it is gone")
+			}
+		})
+	}
+}
+
+// TestHeirIsOffered: what replaces a lent answer is offered at its first hit; the kernel was busy with the one before.
+func TestHeirIsOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStore(0)
+		sp, k := s.Space(1), keyOf(t, "a.")
+		for _, lend := range []bool{true, false} {
+			e, next := entryOf(t, k, Success), entryOf(t, k, Success)
+			sp.Put(k, e)
+			e.Ripe(s.Now())
+			if !e.Ripe(s.Now()) {
+				t.Fatal("not ripe")
+			}
+			if lend {
+				lending(sp, e)
+			}
+			sp.Put(k, next)
+			if !next.Ripe(s.Now()) {
+				t.Errorf("lent before: %t; the next answer is not offered", lend)
+			}
+			sp.Remove(next)
+		}
+	})
+}

@@ -1,0 +1,412 @@
+package steering
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// newKernelNode is a node whose agents answer hits in the kernel.
+func newKernelNode(t *testing.T, s setup) *node {
+	t.Helper()
+	testutil.RequireRoot(t)
+	var there unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/bpf", &there); err != nil || there.Type != unix.BPF_FS_MAGIC {
+		testutil.Skip(t, "there is no BPF file system")
+	}
+	s.config = "kernelHits: {mode: \"on\"}\n"
+	return newNode(t, s)
+}
+
+// wantInKernel waits until the kernel answers so many pods, and so many are refused.
+func (n *node) wantInKernel(pods, refused int) {
+	n.t.Helper()
+	testutil.Eventually(n.t, time.Minute, func() error {
+		a, err := n.askAgent()
+		switch {
+		case err != nil:
+			return err
+		case a.KernelHits == nil:
+			return fmt.Errorf("it says nothing of kernel hits: %+v", a)
+		case a.KernelHits.Pods != pods || len(a.KernelHits.Refused) != refused || a.KernelHits.Fault != "":
+			return fmt.Errorf("want %d pods and %d refused: %+v", pods, refused, *a.KernelHits)
+		}
+		return nil
+	})
+}
+
+// kernelAnswers is how many questions the kernel has answered.
+func (n *node) kernelAnswers() int64 {
+	n.t.Helper()
+	a, err := n.askAgent()
+	if err != nil || a.KernelHits == nil {
+		n.t.Fatalf("status: %+v, %v", a, err)
+	}
+	return a.KernelHits.Answers
+}
+
+// heat asks a name until the kernel answers it.
+func (n *node) heat(p *pod, at target, name string) {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience, func() error {
+		before := n.kernelAnswers()
+		if _, err := p.client().ask(at, name, time.Second*testutil.Slowness()); err != nil {
+			return err
+		}
+		if n.kernelAnswers() == before {
+			return fmt.Errorf("the kernel does not answer %s at %s", name, at)
+		}
+		return nil
+	})
+}
+
+// countsInKernel are what `pods` counts of a pod.
+func (n *node) countsInKernel(p *pod) (queries, kernel int64) {
+	n.t.Helper()
+	_, out, _ := n.run("pods", "--config", n.configFile(), "--json")
+	var views []struct {
+		Pod    string `json:"pod"`
+		Counts struct {
+			Queries int64 `json:"queries"`
+			Kernel  int64 `json:"kernel"`
+		} `json:"counts"`
+	}
+	if err := json.Unmarshal([]byte(out), &views); err != nil {
+		n.t.Fatalf("%v: %s", err, out)
+	}
+	for _, v := range views {
+		if v.Pod == "default/"+p.name {
+			return v.Counts.Queries, v.Counts.Kernel
+		}
+	}
+	n.t.Fatalf("%s is not among the pods: %s", p.name, out)
+	return 0, 0
+}
+
+// TestKernelHits: a pod's hits are answered at its link, as the agent would answer them; each is counted once; what leaves nothing to
+// answer, a reload that turns it off, takes the program away.
+func TestKernelHits(t *testing.T) {
+	for _, attach := range []testutil.Attach{testutil.PTP, testutil.BridgeCNI} {
+		t.Run(string(attach), func(t *testing.T) {
+			t.Parallel()
+			n := newKernelNode(t, setup{families: testutil.Dual, attach: attach})
+			p, out := n.addPod(nil), n.addPod(map[string]string{"neardns.io/kernel-hits": "false"})
+			n.startAgent()
+			n.wantInKernel(1, 0)
+			for _, a := range n.ClusterDNS() {
+				at := target{a, "udp"}
+				name := freshName()
+				n.heat(p, at, name)
+				first, err := p.client().ask(at, name, time.Second)
+				if err != nil {
+					t.Fatal(err)
+				}
+				answers, kernel := n.kernelAnswers(), func() int64 { return n.kernelAnswers() }
+				queries, inKernel := n.countsInKernel(p)
+				const asked = 200
+				mixed := strings.ToUpper(name[:5]) + name[5:]
+				for i := range asked {
+					ask := []string{name, mixed}[i%2]
+					got, err := testutil.Ask(p.NetNS, at.server(), ask, dns.TypeA, "udp", testutil.AskOptions{Timeout: time.Second, EDNS: []uint16{0, 1232}[i/2%2]})
+					switch {
+					case err != nil:
+						t.Fatal(err)
+					case got.Serial != first.Serial || got.Msg.Question[0].Name != ask || got.Msg.Answer[0].Header().Name != ask:
+						t.Fatalf("another answer: %s", got.Msg)
+					case got.Msg.Answer[0].Header().Ttl > 30 || got.Msg.Answer[0].Header().Ttl == 0:
+						t.Fatalf("a TTL of %d", got.Msg.Answer[0].Header().Ttl)
+					}
+				}
+				if n := kernel() - answers; n < asked*95/100 || n > asked {
+					t.Errorf("%s: the kernel answered %d of %d", at, n, asked)
+				}
+				if q, k := n.countsInKernel(p); q-queries != asked || k-inKernel != kernel()-answers {
+					t.Errorf("%s: %d questions are counted, %d of them in the kernel; it was asked %d", at, q-queries, k-inKernel, asked)
+				}
+			}
+			before := n.kernelAnswers()
+			at := target{n.ClusterDNS()[0], "udp"}
+			name := freshName()
+			for range 20 {
+				if _, err := out.client().ask(at, name, time.Second); err != nil {
+					t.Error(err)
+				}
+			}
+			if got := n.kernelAnswers(); got != before {
+				t.Errorf("the kernel answered %d questions of a pod that wants none of it", got-before)
+			}
+			if sum := n.metric(`neardns_kernel_hits_total{rcode="NOERROR",type="A"}`); sum != float64(before) || before == 0 {
+				t.Errorf("the metric says %v, the status %d", sum, before)
+			}
+
+			from := len(n.agent.Output())
+			n.configure("kernelHits: {mode: \"off\"}\n")
+			n.hup()
+			n.awaitLog(from, "hits are not answered in the kernel any more")
+			if left := n.pinned(); len(left) > 0 {
+				t.Errorf("it is off, and left %s", left)
+			}
+			n.wantSteered(p.client(), "off", targets(n.ClusterDNS()...)...)
+		})
+	}
+}
+
+// pinned lists what stands in the agents' BPF file system.
+func (n *node) pinned() []string {
+	n.t.Helper()
+	var out []string
+	err := filepath.WalkDir(nodestate.BPFFolder(n.stateDir()), func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			out = append(out, path)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.t.Fatal(err)
+	}
+	return out
+}
+
+// TestKernelHitsOutliveTheAgent: with the agent killed, the kernel answers what it has, and what it has not goes to kube-dns; none is lost.
+// The next agent has the level again.
+func TestKernelHitsOutliveTheAgent(t *testing.T) {
+	n := newKernelNode(t, setup{families: testutil.IPv4})
+	p := n.addPod(nil)
+	n.startAgent()
+	n.wantInKernel(1, 0)
+	at := target{n.ClusterDNS()[0], "udp"}
+	hot := freshName()
+	n.heat(p, at, hot)
+	stop, done := make(chan struct{}), make(chan outcome)
+	go func() {
+		done <- load{from: p.NetNS, server: at.server(), qps: 1000, sockets: 20, names: []string{hot}}.run(t, stop)
+	}()
+	time.Sleep(time.Second)
+	n.agent.Kill()
+	time.Sleep(3 * time.Second)
+	times := n.DNS.Asked(hot)
+	n.startAgent()
+	n.wantInKernel(1, 0)
+	close(stop)
+	o := <-done
+	t.Logf("%s", o)
+	if o.lost() > 0 || o.wrong > 0 {
+		t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
+	}
+	if times > 2 {
+		t.Errorf("kube-dns was asked %d times while the agent was dead: the kernel did not answer", times)
+	}
+	n.heat(p, at, hot)
+}
+
+// TestKernelHitsAreNotOlder: what a name says anew comes to a pod that the kernel answers no later than to one that the agent does.
+func TestKernelHitsAreNotOlder(t *testing.T) {
+	t.Parallel()
+	n := newKernelNode(t, setup{families: testutil.IPv4})
+	p, plain := n.addPod(nil), n.addPod(map[string]string{"neardns.io/kernel-hits": "false"})
+	n.startAgent()
+	n.wantInKernel(1, 0)
+	at := target{n.ClusterDNS()[0], "udp"}
+	name := "ttl-5." + freshName()
+	n.heat(p, at, name)
+	serial, changes := int64(0), 0
+	for begun := time.Now(); changes < 3; {
+		if time.Since(begun) > time.Minute {
+			t.Fatal("the name's answer does not change")
+		}
+		a, err := plain.client().ask(at, name, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := p.client().ask(at, name, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if int64(b.Serial) < int64(a.Serial) {
+			t.Fatalf("the agent said %d, and after that the kernel %d", a.Serial, b.Serial)
+		}
+		if int64(a.Serial) != serial {
+			serial, changes = int64(a.Serial), changes+1
+		}
+	}
+	if n.kernelAnswers() < 100 {
+		t.Errorf("the kernel answered %d questions alone", n.kernelAnswers())
+	}
+}
+
+// TestKernelHitsAndPolicies: a pod whose other questions are lost is not kept from kube-dns by the hits that it gets.
+func TestKernelHitsAndPolicies(t *testing.T) {
+	for name, refuse := range map[string]func(n *node, p *pod) (allow func()){
+		"at the host's filter": (*node).refuse,
+		"at the link":          (*node).refuseAtLink,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newKernelNode(t, setup{families: testutil.IPv4})
+			p, other := n.addPod(nil), n.addPod(nil)
+			n.startAgent()
+			n.wantInKernel(2, 0)
+			at := target{n.ClusterDNS()[0], "udp"}
+			hot := freshName()
+			n.heat(p, at, hot)
+			stop := make(chan struct{})
+			ended := make(chan struct{})
+			go func() { // both ask for it all the time, so the kernel has it whatever becomes of one of them
+				defer close(ended)
+				for {
+					_, _ = p.client().ask(at, hot, retry)
+					_, _ = other.client().ask(at, hot, retry)
+					select {
+					case <-stop:
+						return
+					case <-time.After(20 * time.Millisecond):
+					}
+				}
+			}()
+			allow := refuse(n, p)
+			n.wantInKernel(1, 1)
+			testutil.Eventually(t, patience, func() error { return p.client().fellBack(at, retry) })
+			if _, text, _ := n.run("doctor", "--config", n.configFile()); !strings.Contains(text, "default/"+p.name+" is not answered in the kernel") {
+				t.Errorf("doctor does not name the pod:\n%s", text)
+			}
+			allow()
+			close(stop)
+			<-ended
+		})
+	}
+}
+
+// TestKernelHitsAreHandedOver: agents take over from one another under load; none is lost, and the last one has the level.
+func TestKernelHitsAreHandedOver(t *testing.T) {
+	n := newKernelNode(t, setup{families: testutil.IPv4})
+	p := n.addPod(nil)
+	n.agent = n.successor("pod0")
+	n.awaitReady()
+	n.wantInKernel(1, 0)
+	at := target{n.ClusterDNS()[0], "udp"}
+	hot := freshName()
+	n.heat(p, at, hot)
+	stop, done := make(chan struct{}), make(chan outcome)
+	go func() {
+		done <- load{from: p.NetNS, server: at.server(), qps: 500, sockets: 20, names: []string{hot}}.run(t, stop)
+	}()
+	for i := range 2 {
+		old := n.agent
+		pod := fmt.Sprintf("pod%d", i+1)
+		n.agent = n.successor(pod)
+		testutil.Eventually(t, patience, func() error { return n.ready(pod) })
+		n.awaitExit(old, 0)
+		n.wantInKernel(1, 0)
+		n.heat(p, at, hot)
+	}
+	close(stop)
+	o := <-done
+	t.Logf("%s", o)
+	if o.lost() > 0 || o.wrong > 0 {
+		t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
+	}
+}
+
+// TestKernelHitsLeaveNothing: the program goes with its pod, and cleanup takes the rest.
+func TestKernelHitsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	n := newKernelNode(t, setup{families: testutil.IPv4})
+	p, stays := n.addPod(nil), n.addPod(nil)
+	n.startAgent()
+	n.wantInKernel(2, 0)
+	p.del()
+	n.wantInKernel(1, 0)
+	at := target{n.ClusterDNS()[0], "udp"}
+	n.heat(stays, at, freshName())
+	if err := n.agent.Terminate(patience); err != nil {
+		t.Fatal(err)
+	}
+	if len(n.pinned()) == 0 {
+		t.Error("nothing is there for the next agent")
+	}
+	if code, out, stderr := n.cleanup(); code != 0 {
+		t.Fatalf("cleanup: %d\n%s%s", code, out, stderr)
+	}
+	if left := n.pinned(); len(left) > 0 {
+		t.Errorf("cleanup left %s", left)
+	}
+	if err := stays.client().fellBack(at, time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// otherProgram puts a program of somebody else at a pod's link.
+func (n *node) otherProgram(p *pod) {
+	n.t.Helper()
+	on, err := n.Host.Netlink().LinkByName(p.hostLink(n))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "policy", Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
+		asm.Mov.Imm(asm.R0, -1), asm.Return()}}) // TCX_NEXT
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer program.Close()
+	var there link.Link
+	n.Host.Do(func() {
+		there, err = link.AttachTCX(link.TCXOptions{Interface: on.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress})
+	})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		testutil.Skip(n.t, "this kernel has no tcx")
+	} else if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { there.Close() })
+}
+
+// TestKernelHitsRefused: a pod that cannot have the program is said, and so is a node without a BPF file system; both are answered.
+func TestKernelHitsRefused(t *testing.T) {
+	t.Parallel()
+	n := newKernelNode(t, setup{families: testutil.IPv4})
+	completed := n.addPod(map[string]string{"neardns.io/search-completion": "true"})
+	shared := n.addPod(nil)
+	n.otherProgram(shared)
+	n.startAgent()
+	n.wantInKernel(0, 2)
+	ats := targets(n.ClusterDNS()...)
+	for _, p := range []*pod{completed, shared} {
+		n.wantSteered(p.client(), "refused", ats...)
+	}
+	_, text, _ := n.run("status", "--config", n.configFile())
+	for _, want := range []string{"not of default/" + completed.name + ": its search list is walked", "not of default/" + shared.name, "has programs of others"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("status does not say %q:\n%s", want, text)
+		}
+	}
+	if err := n.agent.Terminate(patience); err != nil {
+		t.Fatal(err)
+	}
+	n.within = []string{"unshare", "--mount", "--propagation", "slave", "sh", "-c", "mount -t tmpfs none /sys/fs/bpf && exec \"$0\" \"$@\""}
+	n.startAgent()
+	testutil.Eventually(t, patience, func() error {
+		a, err := n.askAgent()
+		if err != nil || a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, "no BPF file system") {
+			return fmt.Errorf("%+v, %v", a, err)
+		}
+		return nil
+	})
+	n.wantSteered(completed.client(), "no BPF file system", ats...)
+	if n.metric("neardns_kernel_ok") != 0 {
+		t.Error("the metric says that all is well")
+	}
+}
