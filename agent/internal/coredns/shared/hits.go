@@ -64,7 +64,7 @@ func (p *plainHost) deny(z *Zone, name string) error {
 	if name == z.origin {
 		p.types = append(p.types, dns.TypeSOA, dns.TypeNS)
 	}
-	absent := uint16(dns.TypeNULL) // obsolete, and if somebody has it after all his host is CoreDNS's
+	absent := dns.TypeNULL // obsolete, and if somebody has it after all his host is CoreDNS's
 	if slices.Contains(p.types, absent) {
 		return nil
 	}
