@@ -195,9 +195,9 @@ func TestKernelHitsOutliveTheAgent(t *testing.T) {
 	go func() {
 		done <- load{from: p.NetNS, server: at.server(), qps: 1000, sockets: 20, names: []string{hot}}.run(t, stop)
 	}()
-	time.Sleep(time.Second)
+	<-time.After(time.Second) // of load with the agent
 	n.agent.Kill()
-	time.Sleep(3 * time.Second)
+	<-time.After(3 * time.Second) // without it
 	times := n.DNS.Asked(hot)
 	n.startAgent()
 	n.wantInKernel(1, 0)
@@ -401,7 +401,7 @@ func TestKernelHitsRefused(t *testing.T) {
 	testutil.Eventually(t, patience, func() error {
 		a, err := n.askAgent()
 		if err != nil || a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, "no BPF file system") {
-			return fmt.Errorf("%+v, %v", a, err)
+			return errors.Join(err, fmt.Errorf("the agent does not say why: %+v", a))
 		}
 		return nil
 	})

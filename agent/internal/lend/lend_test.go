@@ -170,7 +170,7 @@ func (s *stand) has(when, want string) {
 func TestLoan(t *testing.T) {
 	onStand(t, 10, func(s *stand) {
 		e := s.keep("a.")
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		s.source.Offer(e, s.store.Now(), 1232)
 		synctest.Wait()
 		s.has("after one hit", "")
@@ -204,7 +204,7 @@ func TestTakeBack(t *testing.T) {
 		"removed":      func(s *stand, e *wire.Entry) { s.space.Remove(e) },
 		"other chain":  func(s *stand, _ *wire.Entry) { s.build() },
 		"ended":        func(s *stand, _ *wire.Entry) { _ = s.lender.End() },
-		"time is over": func(*stand, *wire.Entry) { time.Sleep(Most + lookEvery) },
+		"time is over": func(*stand, *wire.Entry) { <-time.After(Most + lookEvery) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			onStand(t, 10, func(s *stand) {
@@ -226,7 +226,7 @@ func TestAgain(t *testing.T) {
 	onStand(t, 10, func(s *stand) {
 		e := s.keep("a.")
 		s.hit(e)
-		time.Sleep(Most)
+		<-time.After(Most)
 		s.source.Offer(e, s.store.Now(), 512)
 		synctest.Wait()
 		if l := s.borrower.has["\x01a\x00\x00\x01\x00\x01"]; l.Until != s.borrower.Now()+30*time.Second || l.Size != 512 {
@@ -286,11 +286,11 @@ func TestFull(t *testing.T) {
 		s.borrower.mu.Lock()
 		s.borrower.hits["\x01b\x00\x00\x01\x00\x01"] = 7
 		s.borrower.mu.Unlock()
-		time.Sleep(lookEvery)
+		<-time.After(lookEvery)
 		synctest.Wait()
 		s.hit(a)
 		s.has("b was", "b")
-		time.Sleep(lookEvery)
+		<-time.After(lookEvery)
 		synctest.Wait()
 		s.hit(a)
 		s.has("b was not any more", "a")
@@ -305,12 +305,12 @@ func TestHeat(t *testing.T) {
 		s.borrower.mu.Lock()
 		s.borrower.hits["\x01a\x00\x00\x01\x00\x01"] = 4
 		s.borrower.mu.Unlock()
-		time.Sleep(lookEvery)
+		<-time.After(lookEvery)
 		synctest.Wait()
 		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
 			t.Errorf("%d hits with the next one", n)
 		}
-		time.Sleep(lookEvery)
+		<-time.After(lookEvery)
 		synctest.Wait()
 		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
 			t.Errorf("%d hits, told twice", n)
