@@ -76,7 +76,7 @@ func expected(frame []byte, answers map[string]Answer) []byte {
 	if !ok {
 		return nil
 	}
-	answer, most := replyWanted(q.Wire, a, 0), 512
+	answer, most := replyWanted(q.Wire, a), 512
 	if q.EDNS {
 		most = max(most, int(q.Size))
 	}

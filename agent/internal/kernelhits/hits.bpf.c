@@ -40,7 +40,7 @@
 #define BIT_AD 0x20 // of the fourth
 #define BIT_DO 0x80 // of the first byte of an OPT's flags
 
-// slot has one answer. The lock keeps who reads it and who writes it apart: nobody ever sees half of an answer.
+// slot has one answer. The lock keeps who reads it and who writes it apart (D-072): nobody ever sees half of an answer.
 struct slot {
 	struct bpf_spin_lock lock;
 	__u32 generation; // it is good while the control's is the same; 0: the slot is empty

@@ -10,13 +10,14 @@
 package kernelhits
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -118,6 +119,7 @@ func Open(o Options) (*Level, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.objects.Close())
 	}
+	l.log.Info("kernel hits opened", "taken_over", there, "answers", len(l.byHash), "entries", o.Entries)
 	return l, nil
 }
 
@@ -174,7 +176,9 @@ func (l *Level) pin(entries int) error {
 	if err := spec.LoadAndAssign(&l.objects, nil); err != nil {
 		return fmt.Errorf("load the program: %w", err)
 	}
-	c := objectControl{Generation: 1, Seed: rand.Uint64(), Multiplier: rand.Uint64() | 1}
+	var secret [16]byte
+	_, _ = rand.Read(secret[:]) // never fails
+	c := objectControl{Generation: 1, Seed: binary.LittleEndian.Uint64(secret[:]), Multiplier: binary.LittleEndian.Uint64(secret[8:]) | 1}
 	if err := l.objects.Controls.Put(uint32(0), &c); err != nil {
 		return fmt.Errorf("write the control: %w", err)
 	}

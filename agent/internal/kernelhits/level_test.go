@@ -32,7 +32,7 @@ func TestTornReads(t *testing.T) {
 	frame := packet(false, partial, ask(t, name, dns.TypeA, withOPT(1232)))
 	var want [2][]byte
 	for i, a := range forms {
-		want[i] = replyWanted(payloadOf(frame), a, 0)
+		want[i] = replyWanted(payloadOf(frame), a)
 	}
 	put(t, l, forms[0])
 	var done atomic.Bool
@@ -77,7 +77,7 @@ func TestReusedSlot(t *testing.T) {
 		answers[i] = answerOf(t, name, dns.TypeA, nil, fmt.Sprintf("%s 30 IN A 192.0.2.%d", name, i))
 		answers[i].FixedTTL = 9
 		frames[i] = packet(false, partial, ask(t, name, dns.TypeA, nil))
-		want[i] = replyWanted(payloadOf(frames[i]), answers[i], 0)
+		want[i] = replyWanted(payloadOf(frames[i]), answers[i])
 	}
 	var done atomic.Bool
 	var wg sync.WaitGroup
@@ -109,6 +109,7 @@ func TestReusedSlot(t *testing.T) {
 
 // numbered makes an answer and its question's frame.
 func numbered(t testing.TB, i int) (Answer, []byte) {
+	t.Helper()
 	name := fmt.Sprintf("name-%d.example.", i)
 	return answerOf(t, name, dns.TypeA, nil, fmt.Sprintf("%s 30 IN A 10.0.%d.%d", name, i>>8, i&0xff)),
 		packet(false, partial, ask(t, name, dns.TypeA, nil))

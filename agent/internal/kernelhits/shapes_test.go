@@ -67,7 +67,7 @@ func TestShapes(t *testing.T) {
 		{"broadcast", false, func(f []byte) []byte { copy(f, bytes.Repeat([]byte{0xff}, 6)); return f }, Packet},
 		{"multicast", false, set(0, 1), Packet},
 		{"a wrong checksum", false, func(f []byte) []byte { f[udp4+6] ^= 0x40; return f }, Packet},
-		{"a checksum of two meanings", false, func(f []byte) []byte { return ambiguous(f) }, Packet},
+		{"a checksum of two meanings", false, ambiguous, Packet},
 		{"IPv6 cut in the message", true, func(f []byte) []byte { return f[:len(f)-1] }, Packet},
 		{"IPv6 padded", true, func(f []byte) []byte { return append(f, 0) }, Packet},
 		{"IPv6's hop-by-hop options", true, func(f []byte) []byte {
@@ -320,6 +320,7 @@ func TestTimes(t *testing.T) {
 		}
 		return all
 	}
+	a.FixedTTL = 0
 	hour := Now() + time.Hour
 	for _, c := range []struct {
 		left time.Duration
