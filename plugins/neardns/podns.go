@@ -110,7 +110,7 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 	var cannot []podfile.Ignored
 	f.Node.Locals, cannot = namedLocals(f.Locals, own)
 	all, laid, ignored := wish.Lay(f.Node, f.NodeErr, in.Pod.Namespace, own)
-	s.Ignored = append(ignored, cannot...)
+	s.Ignored = slices.Concat(ignored, cannot)
 	if all == nil {
 		s.DNS.Reason = "nothing of what is wanted can be had"
 		return s
