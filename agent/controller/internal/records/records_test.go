@@ -1,256 +1,27 @@
 package records
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"net/netip"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/yaml"
 
 	"github.com/neardns/neardns/agent/api/v1alpha1"
-	"github.com/neardns/neardns/agent/controller/internal/lead"
 	"github.com/neardns/neardns/agent/controller/zones"
 	"github.com/neardns/neardns/agent/internal/ddns"
 	"github.com/neardns/neardns/agent/internal/publish"
-	"github.com/neardns/neardns/agent/internal/targets"
 	"github.com/neardns/neardns/agent/internal/zone"
 )
-
-// zoneStub stands for a publisher and its zone: it notes what it is told, and the test says what comes of it.
-type zoneStub struct {
-	setting Setting
-	key     func() ddns.Key
-	calls   []string
-	hosts   map[string]zones.Progress
-	known   ZoneProgress
-	away    bool // the primary is: nothing is ever done
-	stopped bool
-}
-
-func (z *zoneStub) Set(p zone.Publication) {
-	z.calls = append(z.calls, fmt.Sprintf("set %s %v", p.Host, p.Addresses))
-	z.hosts[p.Host] = zones.Progress{Done: !z.away, Owners: []string{"aaaaaaaa"}, Generation: 7, Writes: uint64(len(z.calls)),
-		Held: &v1alpha1.Published{Strategy: v1alpha1.Strategy(p.Strategy), TTL: int32(p.TTL), Addresses: []string{"192.0.2.1"}}}
-}
-
-func (z *zoneStub) Remove(host string) {
-	z.calls = append(z.calls, "remove "+host)
-	z.hosts[host] = zones.Progress{Done: !z.away}
-}
-
-func (z *zoneStub) Forget(host string) {
-	z.calls = append(z.calls, "forget "+host)
-	delete(z.hosts, host)
-}
-func (z *zoneStub) Host(host string) zones.Progress { return z.hosts[host] }
-func (z *zoneStub) Zone() ZoneProgress              { return z.known }
-func (z *zoneStub) Stop()                           { z.stopped = true }
-
-// rig is a reconciler beside a store of objects.
-type rig struct {
-	*Reconciler
-	t       *testing.T
-	store   client.WithWatch
-	events  *events.FakeRecorder
-	now     time.Time
-	stubs   map[string]*zoneStub // by zone, the last that was opened
-	opened  int
-	writes  int // of statuses
-	objects int
-	sick    map[string]bool // targets that refuse connections
-}
-
-func newRig(t *testing.T) *rig {
-	t.Helper()
-	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Now().Truncate(time.Second), stubs: map[string]*zoneStub{}, sick: map[string]bool{}}
-	scheme, err := lead.Scheme(kinds)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.store = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}).WithInterceptorFuncs(interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, o ...client.SubResourceUpdateOption) error {
-			r.writes++
-			return c.SubResource(sub).Update(ctx, object, o...)
-		},
-	}).Build()
-	r.restart()
-	return r
-}
-
-// restart is another process with the same cluster and zone.
-func (r *rig) restart() {
-	m, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	checker := targets.New(ctx, slog.New(slog.DiscardHandler), targets.Options{Every: time.Millisecond, Dial: func(_ context.Context, _, address string) (net.Conn, error) {
-		if r.sick[address] {
-			return nil, errors.New("refused")
-		}
-		a, b := net.Pipe()
-		_ = b.Close()
-		return a, nil
-	}})
-	r.t.Cleanup(func() {
-		cancel()
-		checker.Wait()
-	})
-	r.Reconciler = &Reconciler{Client: r.store, Direct: r.store, Events: r.events, Log: slog.New(slog.DiscardHandler), Metrics: m, Now: func() time.Time { return r.now },
-		Namespace: "neardns-zones", ClusterID: "aaaaaaaa", Health: checker, Open: func(s Setting, key func() ddns.Key, _ func(zone.Claim) bool) (Publisher, error) {
-			r.opened++
-			stub := &zoneStub{setting: s, key: key, hosts: map[string]zones.Progress{}, known: ZoneProgress{Read: r.now, Serial: 1, Clusters: []string{"aaaaaaaa"}}}
-			if old := r.stubs[s.Zone]; old != nil {
-				stub.away = old.away
-			}
-			r.stubs[s.Zone] = stub
-			return stub, nil
-		}}
-}
-
-func (r *rig) create(text string) {
-	r.t.Helper()
-	var kind struct{ Kind string }
-	if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
-		r.t.Fatal(err)
-	}
-	object, ok := map[string]client.Object{"DNSZone": &v1alpha1.DNSZone{}, "DNSRecord": &v1alpha1.DNSRecord{}, "Secret": &corev1.Secret{}, "Service": &corev1.Service{}}[kind.Kind]
-	if !ok {
-		object = &unstructured.Unstructured{}
-	}
-	if err := yaml.Unmarshal([]byte(text), object); err != nil {
-		r.t.Fatal(err)
-	}
-	r.objects++
-	object.SetCreationTimestamp(metav1.NewTime(r.now.Add(time.Duration(r.objects) * time.Second)))
-	object.SetGeneration(1)
-	if err := r.store.Create(r.t.Context(), object); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-const (
-	secretText = `{kind: Secret, apiVersion: v1, metadata: {name: key, namespace: neardns-zones}, data: {name: a2V5, secret: YzJWamNtVjA=}}`
-	zoneText   = `{kind: DNSZone, apiVersion: neardns.io/v1alpha1, metadata: {name: shared}, spec: {zone: shared.example, primary: 192.0.2.53, tsig: {secretName: key},
-		heartbeatSeconds: 300, messagesPerMinute: 600, publishers: [{namespaces: [shop], hosts: ["*.shared.example"], targets: [192.0.2.0/24]}]}}`
-)
-
-func recordText(name, spec string) string {
-	return `{kind: DNSRecord, apiVersion: neardns.io/v1alpha1, metadata: {name: ` + name + `, namespace: shop}, spec: {strategy: Simple, ttl: 60, deletionPolicy: Delete, ` + spec + `}}`
-}
-
-// settle reconciles until nothing is asked for at once.
-func (r *rig) settle() {
-	r.t.Helper()
-	for range 50 {
-		result, err := r.Reconcile(r.t.Context(), ctrl.Request{})
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		if result.RequeueAfter == 0 || result.RequeueAfter >= time.Second {
-			return
-		}
-	}
-	r.t.Fatal("it never settles")
-}
-
-// record is read, or nil if it is gone.
-func (r *rig) record(name string) *v1alpha1.DNSRecord {
-	r.t.Helper()
-	out := &v1alpha1.DNSRecord{}
-	if err := r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, out); client.IgnoreNotFound(err) != nil {
-		r.t.Fatal(err)
-	} else if err != nil {
-		return nil
-	}
-	return out
-}
-
-func (r *rig) change(name string, f func(*v1alpha1.DNSRecord)) {
-	r.t.Helper()
-	rec := r.record(name)
-	f(rec)
-	rec.Generation++
-	if err := r.store.Update(r.t.Context(), rec); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-func (r *rig) delete(object client.Object) {
-	r.t.Helper()
-	if err := r.store.Delete(r.t.Context(), object); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-func (r *rig) zone() *v1alpha1.DNSZone {
-	r.t.Helper()
-	out := &v1alpha1.DNSZone{}
-	if err := r.store.Get(r.t.Context(), client.ObjectKey{Name: "shared"}, out); err != nil {
-		r.t.Fatal(err)
-	}
-	return out
-}
-
-func reasons(conditions []metav1.Condition) string {
-	var out []string
-	for _, c := range conditions {
-		out = append(out, c.Reason)
-	}
-	return strings.Join(out, " ")
-}
-
-func (r *rig) want(name, reason string) {
-	r.t.Helper()
-	rec := r.record(name)
-	if rec == nil {
-		r.t.Fatalf("%s is gone", name)
-	}
-	if got := reasons(rec.Status.Conditions); got != reason || rec.Status.ObservedGeneration != rec.Generation {
-		r.t.Errorf("%s is %q, want %q: %+v", name, got, reason, rec.Status.Conditions)
-	}
-}
-
-// calls are what the zone was told since the last call.
-func (r *rig) calls() string {
-	stub := r.stubs["shared.example."]
-	if stub == nil {
-		return ""
-	}
-	out := slices.Sorted(slices.Values(stub.calls))
-	stub.calls = nil
-	return strings.Join(out, ", ")
-}
-
-func (r *rig) wantCalls(want string) {
-	r.t.Helper()
-	if got := r.calls(); got != want {
-		r.t.Errorf("the zone was told %q, want %q", got, want)
-	}
-}
-
-const programmed = "Accepted Programmed NotChecked NoConflict"
 
 // TestLife has a record from its creation to its deletion. A look at an unchanged cluster writes nothing and tells nothing.
 func TestLife(t *testing.T) {
@@ -315,11 +86,7 @@ func TestLife(t *testing.T) {
 // A record whose zone cannot be written is deleted only when it can be, or at once if it is to be an orphan. A DNSZone waits for its records.
 func TestDeletion(t *testing.T) {
 	r := newRig(t)
-	for _, text := range []string{secretText, zoneText, recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"), recordText("api", "host: api.shared.example, addresses: [192.0.2.1]")} {
-		r.create(text)
-	}
-	r.settle()
-	stub := r.stubs["shared.example."]
+	stub := r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"), recordText("api", "host: api.shared.example, addresses: [192.0.2.1]"))
 	stub.away = true
 	r.delete(r.record("web"))
 	r.delete(r.zone())
@@ -397,10 +164,7 @@ func TestShared(t *testing.T) {
 // A key that is rotated is the next message's; one that is broken leaves the old one in use. Nothing tells the secret.
 func TestKeyRotated(t *testing.T) {
 	r := newRig(t)
-	for _, text := range []string{secretText, zoneText, recordText("web", "host: www.shared.example, addresses: [192.0.2.1]")} {
-		r.create(text)
-	}
-	r.settle()
+	r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"))
 	key := r.stubs["shared.example."].key
 	if k := key(); k.Name != "key." || k.Secret != "c2VjcmV0" || k.Algorithm != "hmac-sha256" {
 		t.Errorf("%+v", k)
@@ -438,10 +202,7 @@ func TestSources(t *testing.T) {
 	r := newRig(t)
 	service := `{kind: Service, apiVersion: v1, metadata: {name: web, namespace: shop}, spec: {type: LoadBalancer}, status: {loadBalancer: {ingress: [{ip: 192.0.2.7}, {ip: 192.0.2.8}]}}}`
 	gateway := `{kind: Gateway, apiVersion: gateway.networking.k8s.io/v1, metadata: {name: edge, namespace: shop}, status: {addresses: [{value: 192.0.2.9}, {type: IPAddress, value: 192.0.2.10}, {type: Hostname, value: a.example}]}}`
-	for _, text := range []string{secretText, zoneText, recordText("s", "host: s.shared.example, addressesFrom: {kind: Service, name: web}"), recordText("g", "host: g.shared.example, addressesFrom: {kind: Gateway, name: edge}")} {
-		r.create(text)
-	}
-	r.settle()
+	r.publish(recordText("s", "host: s.shared.example, addressesFrom: {kind: Service, name: web}"), recordText("g", "host: g.shared.example, addressesFrom: {kind: Gateway, name: edge}"))
 	for name, want := range map[string]string{"s": "there is no Service shop/web", "g": "there is no Gateway shop/edge"} {
 		r.want(name, "NoAddresses NotAccepted NotChecked NoConflict")
 		if c := r.record(name).Status.Conditions[0]; !strings.Contains(c.Message, want) {
@@ -483,10 +244,7 @@ func TestSources(t *testing.T) {
 func TestHealth(t *testing.T) {
 	r := newRig(t)
 	r.sick["192.0.2.2:80"] = true
-	for _, text := range []string{secretText, zoneText, recordText("web", "host: www.shared.example, addresses: [192.0.2.1, 192.0.2.2], healthCheck: {protocol: TCP, port: 80}")} {
-		r.create(text)
-	}
-	r.settle()
+	r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1, 192.0.2.2], healthCheck: {protocol: TCP, port: 80}"))
 	deadline := time.Now().Add(20 * time.Second)
 	for r.settle(); reasons(r.record("web").Status.Conditions) != "Accepted Programmed SomeSick NoConflict"; r.settle() {
 		if time.Now().After(deadline) {
@@ -502,11 +260,7 @@ func TestHealth(t *testing.T) {
 // A conflict is reported with its attempts, counted, and told by one Event; a stranger's reasons end when it does.
 func TestConflict(t *testing.T) {
 	r := newRig(t)
-	for _, text := range []string{secretText, zoneText, recordText("web", "host: www.shared.example, addresses: [192.0.2.1]")} {
-		r.create(text)
-	}
-	r.settle()
-	stub := r.stubs["shared.example."]
+	stub := r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"))
 	clash := zones.Progress{Reason: "Conflict", Message: "another strategy", Conflict: "ConflictingStrategyDiscovered", ConflictMessage: "bbbbbbbb publishes LoadBalanced", Attempt: 4, Since: r.now.Add(-2 * time.Minute), Owners: []string{"bbbbbbbb"}}
 	stub.hosts["www.shared.example."] = clash
 	r.settle()
@@ -547,34 +301,6 @@ func TestWithPort(t *testing.T) {
 	}
 }
 
-func TestMetrics(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	m, err := NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.begin()
-	m.record("shared", []metav1.Condition{{Type: "Accepted", Reason: "Accepted"}})
-	m.end()
-	m.zone("shared", []metav1.Condition{{Type: "Read", Reason: "Read"}})
-	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
-		t.Errorf("%v %v", problems, err)
-	}
-	m.begin()
-	m.end()
-	m.zone("shared", []metav1.Condition{{Type: "Read", Reason: "NotPermitted"}})
-	if was, is := testutil.ToFloat64(m.conditions.WithLabelValues("shared", "Read", "Read")), testutil.ToFloat64(m.conditions.WithLabelValues("shared", "Read", "NotPermitted")); was != 0 || is != 1 {
-		t.Errorf("%v, %v", was, is)
-	}
-	if got := testutil.ToFloat64(m.records.WithLabelValues("shared", "Accepted", "Accepted")); got != 0 {
-		t.Errorf("%v records that are gone", got)
-	}
-	m.forget("shared")
-	if n := testutil.CollectAndCount(m.conditions); n != 0 {
-		t.Errorf("%d series are left", n)
-	}
-}
-
 // The cluster's name in zones is of what outlives its pods.
 func TestIdentify(t *testing.T) {
 	r := newRig(t)
@@ -596,75 +322,6 @@ func TestIdentify(t *testing.T) {
 	}
 	if _, err := identify(t.Context(), r.store, Options{Namespace: "elsewhere"}); err == nil || !strings.Contains(err.Error(), "elsewhere") {
 		t.Errorf("%v", err)
-	}
-}
-
-// names collects what is registered.
-type names struct {
-	prometheus.Registerer
-	all strings.Builder
-}
-
-func (n *names) Register(c prometheus.Collector) error {
-	descs := make(chan *prometheus.Desc, 10)
-	c.Describe(descs)
-	close(descs)
-	for d := range descs {
-		fmt.Fprintln(&n.all, d)
-	}
-	return n.Registerer.Register(c)
-}
-
-func (n *names) MustRegister(collectors ...prometheus.Collector) {
-	for _, c := range collectors {
-		if err := n.Register(c); err != nil {
-			panic(err)
-		}
-	}
-}
-
-// Alerts and dashboard ask for series and reasons that there are, and every metric has its place in the dashboard.
-func TestAlerts(t *testing.T) {
-	registered := &names{Registerer: prometheus.NewRegistry()}
-	if _, err := NewMetrics(registered); err != nil {
-		t.Fatal(err)
-	}
-	publish.NewMetrics(registered)
-	ours := regexp.MustCompile(`fqName: "(neardns_\w+)"`).FindAllStringSubmatch(registered.all.String(), -1)
-	known := map[string]bool{}
-	for _, m := range ours {
-		known[m[1]] = true
-	}
-	reasons := []string{zones.Accepted, zones.Deleting, zones.ReadReason, zones.Programmed, zones.NotAccepted, zones.NoConflict, zones.SomeSick, zones.AllSick, zones.Silent, string(zone.RRsetFull)}
-	text := func(file string) string {
-		data, err := os.ReadFile("../../../../conf/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(data)
-	}
-	dashboard := strings.ReplaceAll(text("zones-dashboard.json"), `\"`, `"`)
-	for file, content := range map[string]string{"zones-alerts.yaml": text("zones-alerts.yaml"), "zones-dashboard.json": dashboard} {
-		for _, name := range regexp.MustCompile(`neardns_(?:zone|dnszone|dnsrecord)\w*`).FindAllString(content, -1) {
-			if !known[name] {
-				t.Errorf("%s asks for %s, which nothing exports", file, name)
-			}
-		}
-		for _, m := range regexp.MustCompile(`reason(?:!?=~?)"([\w|]+)"`).FindAllStringSubmatch(content, -1) {
-			for reason := range strings.SplitSeq(m[1], "|") {
-				if !slices.Contains(reasons, reason) {
-					t.Errorf("%s asks for the reason %s, which nothing has", file, reason)
-				}
-			}
-		}
-	}
-	for name := range known {
-		if !strings.Contains(dashboard, name) {
-			t.Errorf("%s has no panel", name)
-		}
-	}
-	if len(known) < 12 {
-		t.Errorf("only %d metrics: %v", len(known), known)
 	}
 }
 
