@@ -32,7 +32,7 @@ type lease struct {
 }
 
 // renewed is how often a lease is renewed by default.
-const renewed = 150 * time.Millisecond
+const renewed = 250 * time.Millisecond
 
 func newOurs(t testutil.TB, bin func(string) string, dir string, l lease) *stand {
 	proxy := testutil.NFTables

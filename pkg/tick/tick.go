@@ -42,6 +42,13 @@ func Join(sources ...<-chan struct{}) <-chan struct{} {
 	return ticks
 }
 
+// Grid waits for the next multiple of d on the wall clock, and reports whether ctx did not end before. Loops that wait on one grid
+// wake their process once for all of them, which costs more than most of what they do then.
+func Grid(ctx context.Context, d time.Duration) bool { return Pause(ctx, UntilGrid(d)) }
+
+// UntilGrid is how long it is until the next multiple of d on the wall clock.
+func UntilGrid(d time.Duration) time.Duration { return d - time.Duration(time.Now().UnixNano())%d }
+
 // Pause waits for d, and reports whether ctx did not end before.
 func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

@@ -61,6 +61,28 @@ func TestJoin(t *testing.T) {
 	})
 }
 
+// Loops on one grid come together, whenever they began to wait; an end on the grid waits for the next.
+func TestGrid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const step = 250 * time.Millisecond
+		for _, before := range []time.Duration{0, 1, step / 3, step - 1, step} {
+			<-time.After(before)
+			begun := time.Now()
+			if !Grid(t.Context(), step) || time.Now().UnixNano()%int64(step) != 0 {
+				t.Errorf("begun at %s, awake at %s", begun, time.Now())
+			}
+			if waited := time.Since(begun); waited <= 0 || waited > step {
+				t.Errorf("waited %s", waited)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if Grid(ctx, step) {
+			t.Error("waits beyond its context")
+		}
+	})
+}
+
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

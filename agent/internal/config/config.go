@@ -199,7 +199,7 @@ func Default() Node {
 		FastPath:         FastPathOn,
 		KernelHits:       KernelHits{Mode: KernelHitsOff},
 		Limits:           Limits{Misses: 1024, TCPConnections: 1024},
-		Lease:            Lease{Renew: 150 * time.Millisecond, Lifetime: steer.DefaultLifetime},
+		Lease:            Lease{Renew: 250 * time.Millisecond, Lifetime: steer.DefaultLifetime},
 		Link:             Link{Name: "neardns0"},
 		Backend:          BackendAuto,
 		KubeProxyMode:    KubeProxyAuto,

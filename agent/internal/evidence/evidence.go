@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // Bounds of what reading the notes may cost: they are not read again before share times what it took, where somebody sends
@@ -85,12 +86,8 @@ func (e *Evidence) Run(ctx context.Context, n Node) {
 	for {
 		every, gap := n.Pace()
 		// On a grid of time, with the probes: waking up costs more than a look does.
-		timer := time.NewTimer(every - time.Duration(time.Now().UnixNano())%every)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !tick.Grid(ctx, every) {
 			return
-		case <-timer.C:
 		}
 		e.say(e.look(gap, n.Held))
 	}

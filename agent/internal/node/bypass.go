@@ -21,9 +21,13 @@ const lookEvery = 500 * time.Millisecond
 // Pace implements evidence.Node. Looks fall on the grid of the probes. What closes the way for everybody ends the lease
 // within its lifetime, so questions further apart than that are not lost to one such event.
 func (n *Node) Pace() (every, gap time.Duration) {
-	s := n.plan()
-	every = max(1, (lookEvery+s.Terms.Renew-1)/s.Terms.Renew) * s.Terms.Renew
-	return every, s.Terms.Lifetime
+	return n.onGrid(lookEvery), n.plan().Terms.Lifetime
+}
+
+// onGrid is the least time from one look to the next that lasts so long and falls on the grid of the probes.
+func (n *Node) onGrid(least time.Duration) time.Duration {
+	renew := n.plan().Terms.Renew
+	return max(1, (least+renew-1)/renew) * renew
 }
 
 // Held implements evidence.Node.

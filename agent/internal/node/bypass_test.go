@@ -12,7 +12,7 @@ import (
 
 func TestPace(t *testing.T) {
 	for renew, want := range map[time.Duration]time.Duration{
-		150 * time.Millisecond: 600 * time.Millisecond, 100 * time.Millisecond: 500 * time.Millisecond,
+		250 * time.Millisecond: 500 * time.Millisecond, 150 * time.Millisecond: 600 * time.Millisecond, 100 * time.Millisecond: 500 * time.Millisecond,
 		2 * time.Second: 2 * time.Second, 500 * time.Millisecond: 500 * time.Millisecond,
 	} {
 		n := New("a", plan.Plan{Terms: plan.Terms{Renew: renew, Lifetime: 800 * time.Millisecond}}, Parts{})

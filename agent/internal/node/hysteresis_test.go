@@ -174,7 +174,8 @@ func TestHangThatEndsIsForgiven(t *testing.T) {
 
 // TestLostProbeIsNoLostLease: the probe after one that got lost renews in time, whatever renew and lifetime are.
 func TestLostProbeIsNoLostLease(t *testing.T) {
-	for _, rhythm := range []plan.Terms{{Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond},
+	for _, rhythm := range []plan.Terms{{Renew: 250 * time.Millisecond, Lifetime: 800 * time.Millisecond},
+		{Renew: 150 * time.Millisecond, Lifetime: 800 * time.Millisecond},
 		{Renew: 20 * time.Millisecond, Lifetime: 100 * time.Millisecond}, {Renew: time.Second, Lifetime: 3 * time.Second}} {
 		t.Run(rhythm.Renew.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // target is what holds a lease of its own.
@@ -105,6 +106,7 @@ func (n *Node) targetsWhere(want func(*lease) bool) []target {
 func (n *Node) tend(ctx context.Context, t target) {
 	for {
 		n.tended(t)
+		begun := time.Now()
 		mended := n.mended.next() // also one that comes while the probe is out
 		s := n.plan()
 		probeCtx, cancel := context.WithTimeout(ctx, s.Terms.Patience())
@@ -113,15 +115,19 @@ func (n *Node) tend(ctx context.Context, t target) {
 		if ctx.Err() != nil {
 			return
 		}
-		n.judge(t, result, s.Terms.Lifetime)
-		// All targets probe on one grid: waking up costs more than a probe does.
-		grid := time.NewTimer(s.Terms.Renew - time.Duration(time.Now().UnixNano())%s.Terms.Renew)
+		// All targets probe on one grid: waking up costs more than a probe does. One that has no proof goes on sooner, since its lease
+		// runs out.
+		wait := tick.UntilGrid(s.Terms.Renew)
+		if !n.judge(t, result, s.Terms.Lifetime) {
+			wait = min(wait, max(0, s.Terms.Renew/2-time.Since(begun)))
+		}
+		next := time.NewTimer(wait)
 		select {
-		case <-grid.C:
+		case <-next.C:
 		case <-mended:
 		case <-ctx.Done():
 		}
-		grid.Stop()
+		next.Stop()
 		if ctx.Err() != nil {
 			return
 		}
@@ -153,8 +159,8 @@ func (b *broadcast) send() {
 	}
 }
 
-// judge turns one probe's result into a renewal, a withdrawal or patience.
-func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) {
+// judge turns one probe's result into a renewal, a withdrawal or patience, and reports whether it was a proof.
+func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (proof bool) {
 	if r.Failure == prober.None && !n.good(r.Instance) {
 		r.Failure, r.Err = prober.WrongAnswer, fmt.Errorf("another agent (%s) answered", r.Instance)
 	}
@@ -167,10 +173,10 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) {
 		refused, err := n.grant(t)
 		if refused != "" {
 			n.refuse(t, refused)
-			return
+			return true
 		}
 		if err == nil {
-			return
+			return true
 		}
 		if errors.Is(err, steer.ErrNoSwitch) {
 			n.kick.Send()
@@ -179,6 +185,7 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) {
 		verdict = n.weigh(t, r.Failure, lifetime)
 	}
 	n.fail(t, r, verdict)
+	return r.Failure == prober.None
 }
 
 // weigh asks what is known of a target what to do.

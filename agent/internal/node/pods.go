@@ -15,7 +15,7 @@ const tryEvery = 250 * time.Millisecond
 
 // tryPods asks from the netns of pods that get no answers, beside the loop: a question that is lost takes its time.
 func (n *Node) tryPods(ctx context.Context) {
-	for tick.Pause(ctx, tryEvery) {
+	for tick.Grid(ctx, n.onGrid(tryEvery)) {
 		changed, err := n.Pods.Try(ctx, n.leaseOf)
 		if ctx.Err() != nil {
 			return

@@ -90,7 +90,7 @@ func (n *Node) prove(ctx context.Context) {
 			n.keepProofs(s)
 			kept = s.Steers // what must not stand is looked for again and again
 		}
-		if !tick.Pause(ctx, proveSoon/20) {
+		if !tick.Grid(ctx, n.onGrid(proveSoon/20)) {
 			return
 		}
 	}

@@ -103,6 +103,7 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) er
 	wg.Go(func() { a.answers.Run(own) })
 	a.kernel.passedBy = func() map[netip.Addr]struct{} { return passedBy(n.Evidence) }
 	wg.Go(func() { a.kernel.run(own) })
+	wg.Go(func() { settle(own, a.log, n.Ready) })
 	adoption := a.adoption()
 	if c := a.conf.ResolvConf; c.Mode != conflist.ResolvConfOff && c.NRI != "" {
 		overlays := nri.New(nri.Config{Log: a.log, StateDir: o.plan.Folders.State, Paths: c.Paths, Socket: c.NRI})

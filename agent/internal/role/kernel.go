@@ -74,7 +74,7 @@ type look struct {
 func (k *kernel) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { k.lender.Run(ctx) })
-	for ok := true; ok; ok = tick.Pause(ctx, kernelLook) {
+	for ok := true; ok; ok = tick.Grid(ctx, kernelLook) {
 		k.tend()
 	}
 	wg.Wait()

@@ -1,12 +1,17 @@
 package role
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"github.com/neardns/neardns/agent/internal/resident"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // memoryShare is how much of the cgroup's limit the Go runtime may use, in percent. The rest is for what the cgroup is
@@ -53,3 +58,31 @@ func setMemoryLimit(limit int64) int64 { return debug.SetMemoryLimit(limit) }
 func setGCPercent(percent int) int { return debug.SetGCPercent(percent) }
 
 func bytesText(n int64) string { return fmt.Sprintf("%.1fMiB", float64(n)/(1<<20)) }
+
+// When the start is over: settleRest after the node is ready, or settleMost after settle began, since a node may wait long for kube-dns.
+const (
+	settleLook = 250 * time.Millisecond
+	settleRest = 500 * time.Millisecond
+	settleMost = time.Minute
+)
+
+// settle gives back once what only the start needed.
+func settle(ctx context.Context, log *slog.Logger, ready func() (bool, string)) {
+	for begun := time.Now(); ; {
+		if ok, _ := ready(); ok || time.Since(begun) >= settleMost {
+			break
+		}
+		if !tick.Pause(ctx, settleLook) {
+			return
+		}
+	}
+	if !tick.Pause(ctx, settleRest) {
+		return
+	}
+	file, err := resident.Settle()
+	if err != nil {
+		log.Debug("memory of the start is not given back", "err", err)
+		return
+	}
+	log.Debug("memory of the start is given back", "of", "the program's file", "bytes", file)
+}
