@@ -80,7 +80,7 @@ func watchStatus(ctx context.Context, e env, path string) error {
 		}
 		now, err := look.Moment(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // whoever looks has seen enough
 		}
 		if err != nil {
 			return err

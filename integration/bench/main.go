@@ -78,18 +78,6 @@ var programs = []string{"neardns", "neardns-agent", "tools/coredns", "tools/port
 // allParts in the order of the report.
 var allParts = []string{"plugin", "memory", "query", "dnsperf", "growth"}
 
-// plainOption is how -with names neardns without hits answered before CoreDNS.
-const plainOption = "plain"
-
-// allServers are what neardns is measured beside.
-func allServers() []string {
-	out := []string{plainOption, stock}
-	for _, p := range peers.All() {
-		out = append(out, p.Name)
-	}
-	return out
-}
-
 // bench is one run.
 type bench struct {
 	report

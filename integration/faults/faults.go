@@ -15,11 +15,9 @@ type fault struct {
 	// length is how long the load goes on from the fault's begin; lead is how long it goes before, 2 s unless said.
 	length, lead time.Duration
 	act          func(*run)
-	// streams are the load where it is not the usual one.
-	streams func(*stand) []load.Stream
-	// judge measures what only this fault is about.
-	judge func(*run)
-	limit limit
+	streams      func(*stand) []load.Stream // the load where it is not the usual one
+	judge        func(*run)                 // measures what only this fault is about
+	limit        limit
 	// promised limits are judged always, others only when that is asked for.
 	promised bool
 	// noStock says why the fault has no counterpart for a stock CoreDNS.

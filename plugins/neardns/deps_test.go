@@ -27,7 +27,7 @@ func TestDeps(t *testing.T) {
 		"go.opentelemetry.io/":                      "comes with libcni's invoke, which a plugin does not need",
 		"github.com/containernetworking/cni/libcni": "that is the runtime's side",
 		"github.com/neardns/neardns/agent":          "plugins never import the agent",
-		"github.com/cilium/ebpf":                   "BPF is the agent's",
+		"github.com/cilium/ebpf":                    "BPF is the agent's",
 		"net/http":                                  "the plugin talks to nobody",
 		"testing":                                   "test code is not part of a product",
 	} {

@@ -107,16 +107,18 @@ func (c *collector) configuration(path string) {
 
 // folder adds the regular files of a folder of ours or the runtime's. The cache's snapshot holds what pods asked for.
 func (c *collector) folder(name, path string) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		c.Lacks(name, err.Error())
+		return
+	}
+	defer root.Close()
 	found := 0
-	err := filepath.WalkDir(path, func(at string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(root.FS(), ".", func(at string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		rest, err := filepath.Rel(path, at)
-		if err != nil {
-			return err
-		}
-		switch in := filepath.Join(name, rest); {
+		switch in := filepath.Join(name, at); {
 		case !d.Type().IsRegular(), d.Name() == nodestate.PluginLockName, strings.HasPrefix(d.Name(), nodestate.TempPrefix):
 		case d.Name() == nodestate.CacheSnapshotName:
 			c.Lacks(in, "left out: it has the names that pods asked for, and the answers")
@@ -125,7 +127,7 @@ func (c *collector) folder(name, path string) {
 			return filepath.SkipAll
 		default:
 			found++
-			text, err := os.ReadFile(at)
+			text, err := root.ReadFile(at)
 			if strings.Contains(d.Name(), ".log") && err == nil {
 				c.AddLog(in, text)
 			} else if !errors.Is(err, fs.ErrNotExist) { // a pod's file may go meanwhile
