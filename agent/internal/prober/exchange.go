@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,9 +23,10 @@ const maxAnswer = 4096
 
 // datagrams is a connected UDP socket that is kept: at the prober's pace a socket a question would be most of its cost.
 type datagrams struct {
-	mu     sync.Mutex // one question at a time
-	f      *os.File
-	buffer [maxAnswer]byte
+	mu      sync.Mutex // one question at a time
+	f       *os.File
+	retired atomic.Bool // to be closed when no question is out
+	buffer  [maxAnswer]byte
 }
 
 func openDatagrams(r *room, source, target netip.Addr) (*datagrams, error) {
@@ -41,10 +43,24 @@ func openDatagrams(r *room, source, target netip.Addr) (*datagrams, error) {
 
 func (d *datagrams) close() { d.f.Close() }
 
+// retire closes the socket, after the question that is out.
+func (d *datagrams) retire() {
+	d.retired.Store(true)
+	if d.mu.TryLock() { // else whoever has it sees retired when it is done
+		defer d.mu.Unlock()
+		d.f.Close()
+	}
+}
+
 // exchange sends the question and returns the first packet that is an answer to it, valid until the next exchange.
 func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte) bool) ([]byte, error) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer func() {
+		d.mu.Unlock()
+		if d.retired.Load() {
+			d.f.Close()
+		}
+	}()
 	defer until(ctx, d.f)()
 	_, err := d.f.Write(wire)
 	if errors.Is(err, unix.ECONNREFUSED) {

@@ -136,7 +136,8 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	p.mu.Lock()
 	p.redirects, p.locals = slices.Clone(redirects), slices.Clone(locals)
 	p.mu.Unlock()
-	p.forget()
+	// A probe that is out is no failure because of us: three of these in a row of reloads would cost the lease.
+	p.forget((*datagrams).retire)
 	if p.frames != nil {
 		p.frames.forget()
 	}
@@ -146,14 +147,14 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	return nil
 }
 
-// forget closes the sockets kept for targets: the next probe opens what it needs anew, and that of a target that is gone must not stay.
-func (p *Prober) forget() {
+// forget has the sockets kept for targets end: the next probe opens what it needs anew, and that of a target that is gone must not stay.
+func (p *Prober) forget(end func(*datagrams)) {
 	p.mu.Lock()
 	gone := p.sockets
 	p.sockets = map[netip.Addr]*datagrams{}
 	p.mu.Unlock()
 	for _, s := range gone {
-		s.close()
+		end(s)
 	}
 }
 
@@ -164,7 +165,7 @@ func (p *Prober) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	p.forget()
+	p.forget((*datagrams).close)
 	var errs []error
 	if p.place != nil {
 		// Only its owner may delete the link.

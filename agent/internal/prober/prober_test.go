@@ -296,6 +296,32 @@ func TestProve(t *testing.T) {
 	}
 }
 
+// A reload takes the sockets away from probes that are out. They are answered nevertheless.
+func TestReconfigureAwaitsProbes(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
+	p, err := New(n.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	asked, answer := make(chan struct{}), make(chan struct{})
+	n.agent.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
+		close(asked)
+		<-answer
+		return n.agent.Answer(q)
+	}})
+	heard := make(chan Result)
+	go func() { heard <- probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, 10*time.Second) }()
+	<-asked
+	if err := p.Reconfigure(n.redirects, n.locals); err != nil {
+		t.Error(err)
+	}
+	close(answer)
+	wantOK(t, <-heard)
+	n.agent.Behave(testutil.Behaviour{})
+	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, time.Second))
+}
+
 func TestReconfigure(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
 	cfg := n.config()
