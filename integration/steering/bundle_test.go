@@ -2,6 +2,7 @@ package steering
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"io"
@@ -72,15 +73,12 @@ func TestBundle(t *testing.T) {
 
 	// The standard output takes it, too, where the disk is read-only.
 	cmd := exec.Command(made.Path("neardns-agent"), "doctor", "--config", n.configFile(), "--cni-conf", n.path("net.d"), "--bundle", "-")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	process := n.Host.StartCmd(cmd)
-	if again := unpack(t, out); again["doctor.txt"] == "" {
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	<-n.Host.StartCmd(cmd).Exited()
+	if again := unpack(t, &out); again["doctor.txt"] == "" {
 		t.Error("no report on the standard output")
 	}
-	<-process.Exited()
 }
 
 // unpack reads a report.
