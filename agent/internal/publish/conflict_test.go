@@ -474,8 +474,9 @@ func TestChaos(t *testing.T) {
 				s.Kill()
 				s.Run()
 			case 3:
-				s.Process().Signal(syscall.SIGSTOP)
-				time.AfterFunc(time.Duration(r.IntN(1500))*time.Millisecond, func() { s.Process().Signal(syscall.SIGCONT) })
+				stopped := s.Process() // another one may run when the time comes
+				stopped.Signal(syscall.SIGSTOP)
+				time.AfterFunc(time.Duration(r.IntN(1500))*time.Millisecond, func() { stopped.Signal(syscall.SIGCONT) })
 			case 4:
 				delete(want[i], h)
 				apply(i)
