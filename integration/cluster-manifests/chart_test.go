@@ -13,6 +13,7 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/yaml"
@@ -34,15 +35,23 @@ type overlay struct {
 	Resources  []map[string]any `json:"resources,omitempty"`
 }
 
+// parts are the kustomizations that the chart has whole; overlays are in it by what they add.
+var parts = []string{"base", "uninstall", "hosts", "placement", "zones", "edge",
+	"monitoring", "hosts/monitoring", "placement/monitoring", "zones/monitoring", "edge/monitoring"}
+
 const generated = "# Rendered from install/%s by make update-golden.\n"
 
 // The chart's files are what kubectl kustomize renders: nobody keeps two of them.
 func TestChartFiles(t *testing.T) {
-	for _, name := range []string{"base", "uninstall", "hosts", "placement", "monitoring"} {
+	for _, name := range parts {
 		golden(t, filepath.Join(charts, "files", name+".yaml"), strings.ReplaceAll(generated, "%s", name)+render(t, name))
 	}
 	for _, name := range kustomizations(t) {
-		if name, ok := strings.CutPrefix(name, "overlays/"); ok {
+		name, ok := strings.CutPrefix(name, "overlays/")
+		if !ok && !slices.Contains(parts, name) && name != "placement/left" { // which is in placement
+			t.Errorf("the chart has no part for install/%s", name)
+		}
+		if ok {
 			text, err := yaml.Marshal(overlayOf(t, name))
 			if err != nil {
 				t.Fatal(err)
@@ -139,9 +148,14 @@ func TestChart(t *testing.T) {
 		kustomizations []string
 	}{
 		"base":      {nil, []string{"base"}},
-		"uninstall": {values{"uninstall": true, "hosts": enabled, "placement": enabled}, []string{"uninstall"}},
-		"all": {values{"hosts": enabled, "placement": enabled, "monitoring": enabled},
-			[]string{"base", "hosts", "placement", "monitoring"}},
+		"uninstall": {values{"uninstall": true, "hosts": enabled, "placement": enabled, "zones": enabled, "edge": enabled, "monitoring": enabled},
+			[]string{"uninstall"}},
+		"placement": {values{"placement": enabled}, []string{"base", "placement"}},
+		"zones":     {values{"zones": enabled}, []string{"base", "zones"}},
+		"no cache": {values{"cache": values{"enabled": false}, "overlays": []any{"second-kube-dns"}, "zones": enabled, "edge": enabled, "monitoring": enabled},
+			[]string{"zones", "zones/monitoring", "edge", "edge/monitoring"}},
+		"all": {values{"hosts": enabled, "placement": enabled, "zones": enabled, "edge": enabled, "monitoring": enabled},
+			slices.DeleteFunc(slices.Clone(parts), func(p string) bool { return p == "uninstall" })},
 	}
 	for _, name := range kustomizations(t) {
 		if overlay, ok := strings.CutPrefix(name, "overlays/"); ok {
@@ -151,8 +165,8 @@ func TestChart(t *testing.T) {
 			}{values{"overlays": []any{overlay}}, []string{name}}
 		}
 	}
-	if len(cases) < 10 {
-		t.Fatalf("%d cases, there should be ten", len(cases))
+	if len(cases) < 15 {
+		t.Fatalf("%d cases, there should be fifteen", len(cases))
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -224,6 +238,43 @@ func TestChartValues(t *testing.T) {
 		if n := strings.Count(text, part); n != times {
 			t.Errorf("%q is there %d times, not %d", part, n, times)
 		}
+	}
+}
+
+// An edge's configuration is the one named, by a name that changes with it, and the program takes it.
+func TestChartEdge(t *testing.T) {
+	names := map[string]bool{}
+	for _, zone := range []string{"one.example", "two.example"} {
+		text, err := helm(t, "kube-system", map[string]any{
+			"cache": map[string]any{"enabled": false},
+			"image": map[string]any{"registry": "registry.example/dns"},
+			"edge": map[string]any{"enabled": true, "edgeConfig": map[string]any{
+				"listen": map[string]any{"dns": []any{"${POD_IPS}"}}, "stateDir": "/var/lib/neardns-edge",
+				"zones": []any{map[string]any{"name": zone, "primary": "192.0.2.53"}},
+			}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects := decode(t, "edge", text)
+		set, pod := the[*corev1.ConfigMap](t, objects), the[*appsv1.StatefulSet](t, objects).Spec.Template.Spec
+		names[set.Name] = true
+		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == set.Name }) {
+			t.Errorf("the pods do not mount %s: %+v", set.Name, pod.Volumes)
+		}
+		if want := "registry.example/dns/neardns-agent:dev"; pod.Containers[0].Image != want {
+			t.Errorf("image %s, want %s", pod.Containers[0].Image, want)
+		}
+		file := filepath.Join(t.TempDir(), "edgeconfig.yaml")
+		if err := os.WriteFile(file, []byte(set.Data["edgeconfig.yaml"]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, code := run(t, "neardns-agent", []string{"POD_IPS=10.0.0.7"}, "edge", "--check", "--config="+file); code != 0 || !strings.Contains(set.Data["edgeconfig.yaml"], zone) {
+			t.Errorf("the agent refuses it: %s", out)
+		}
+	}
+	if len(names) != 2 {
+		t.Errorf("a changed configuration keeps its name: %v", names)
 	}
 }
 

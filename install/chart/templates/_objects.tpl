@@ -27,8 +27,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* nodeConfig writes fields as the NodeConfig of a ConfigMap. */}}
-{{- define "neardns.nodeConfig" }}
-{{- $head := dict "apiVersion" "neardns.io/v1alpha1" "kind" "NodeConfig" }}
-{{- $_ := set .object.data "nodeconfig.yaml" (toYaml (merge $head .fields)) }}
+{{- /* config writes the fields of a configuration of that kind. */}}
+{{- define "neardns.config" }}
+{{- toYaml (merge (dict "apiVersion" "neardns.io/v1alpha1" "kind" .kind) .fields) }}
 {{- end }}
