@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stream is one TCP connection of a netns, in whatever state.
+// Stream is one TCP connection of a netns that may send yet.
 type Stream struct{ Local, Remote netip.AddrPort }
 
-// Streams lists the TCP connections of a netns to a port, also those that are being opened. IPv4 addresses are plain, whatever family
+// Streams lists the TCP connections of a netns to a port, also those that are being opened. Those that only wait for stray packets
+// (TIME_WAIT, a minute) are none: a pod that opens one for each question has thousands. IPv4 addresses are plain, whatever family
 // their socket is of. It needs the kernel's socket diagnosis (tcp_diag), which kernels load by themselves.
 func Streams(nsFD int, port uint16) ([]Stream, error) {
 	var out []Stream
@@ -25,7 +26,7 @@ func Streams(nsFD int, port uint16) ([]Stream, error) {
 			for _, s := range sockets {
 				local, _ := netip.AddrFromSlice(s.ID.Source)
 				remote, ok := netip.AddrFromSlice(s.ID.Destination)
-				if ok && s.ID.DestinationPort == port {
+				if ok && s.ID.DestinationPort == port && s.State != netlink.TCP_TIME_WAIT && s.State != netlink.TCP_CLOSE {
 					out = append(out, Stream{netip.AddrPortFrom(local.Unmap(), s.ID.SourcePort), netip.AddrPortFrom(remote.Unmap(), port)})
 				}
 			}
