@@ -22,6 +22,9 @@
 #define NAME_WORDS 16   // of a question's name in wire form, zeros behind it
 #define TAIL_WORDS 152  // of an answer behind its question: with header and shortest question 1,232 bytes and less
 #define TTLS_MOST 80    // records of an answer
+#define SMALL_WORDS 24  // of a small slot: with its head four lines of the CPU's cache
+#define LARGE_WORDS (NAME_WORDS + TAIL_WORDS + TTLS_MOST / 4)
+#define WAYS 8          // places of a bucket: one line of the CPU's cache
 #define SERIES_MOST 256 // see struct series
 #define GROUPS_MOST 64  // addresses
 
@@ -40,46 +43,59 @@
 #define BIT_AD 0x20 // of the fourth
 #define BIT_DO 0x80 // of the first byte of an OPT's flags
 
-// slot has one answer. The lock keeps who reads it and who writes it apart (D-072): nobody ever sees half of an answer.
+// A slot has one answer. The lock keeps who reads it and who writes it apart (D-072): nobody ever sees half of an answer. The head is one line
+// of the CPU's cache; behind it are, each from a word of its own on, the question's name in lower case, what comes behind the question, and
+// where in that the TTLs stand but for the first, two bytes each. A short answer takes two lines (D-077).
+#define HEAD                                                                                                                                  \
+	struct bpf_spin_lock lock;                                                                                                            \
+	__u32 generation; /* it is good while the control's is the same; 0: the slot is empty */                                              \
+	__u32 group;      /* of addresses at which it is the answer */                                                                        \
+	__u32 type_class; /* of its question, as they stand there */                                                                          \
+	__u64 expires;    /* nanoseconds since boot, time in suspend included */                                                              \
+	__u64 until;      /* from then on the question goes on: the agent wants to see it */                                                  \
+	__u32 fixed_ttl;  /* seconds; 0: what is left */                                                                                      \
+	__u32 turn;       /* answers that were rotated */                                                                                     \
+	__u16 tail_size;                                                                                                                      \
+	__u16 edns_most; /* largest size of an answer by UDP that the agent's configuration allows */                                         \
+	__u16 series;                                                                                                                         \
+	__u16 rotate_at;   /* where the first of several addresses stands in the tail */                                                      \
+	__u16 rotate_step; /* from one address to the next */                                                                                 \
+	__u16 first_ttl;   /* where the first TTL stands in the tail */                                                                       \
+	__be16 an, ns, ar; /* numbers of records */                                                                                           \
+	__u8 name_size;                                                                                                                       \
+	__u8 ttls;                                                                                                                            \
+	__u8 rotate_count; /* 0: nothing to rotate */                                                                                         \
+	__u8 rotate_words; /* of an address, four bytes each */                                                                               \
+	__u8 flags3, flags4 /* of the header, without RD */
+
+struct head {
+	HEAD;
+};
+
+struct small {
+	HEAD;
+	__u64 data[SMALL_WORDS];
+};
+
 struct slot {
-	struct bpf_spin_lock lock;
-	__u32 generation; // it is good while the control's is the same; 0: the slot is empty
-	__u32 group;      // of addresses at which it is the answer
-	__u32 type_class; // of its question, as they stand there
-	__u64 expires;    // nanoseconds since boot, time in suspend included
-	__u64 until;      // from then on the question goes on: the agent wants to see it
-	__u64 hash;       // of its question; the Go side's own note
-	__u32 fixed_ttl;  // seconds; 0: what is left
-	__u32 turn;       // answers that were rotated
-	__u16 name_size;
-	__u16 tail_size;
-	__u16 edns_most; // largest size of an answer by UDP that the agent's configuration allows
-	__u16 series;
-	__u16 ttls;
-	__u16 rotate_at;    // where the first of several addresses stands in the tail
-	__u16 rotate_count; // 0: nothing to rotate
-	__u16 rotate_step;  // from one address to the next
-	__u8 rotate_words;  // of an address, four bytes each
-	__u8 flags3, flags4; // of the header, without RD
-	__u8 pad;
-	__be16 an, ns, ar; // numbers of records
-	__u16 pad2[3];
-	__u64 name[NAME_WORDS];  // in lower case
-	__u16 ttl_at[TTLS_MOST]; // where TTLs stand in the tail, the first behind: a short answer takes three lines of the CPU's cache
-	__u64 tail[TAIL_WORDS];  // what comes behind the question
-	__u64 pad3[2];           // to whole lines
+	HEAD;
+	__u64 data[LARGE_WORDS];
+	__u64 pad[4]; // to whole lines
 };
 
 // control is what one write changes for all.
 struct control {
 	__u32 generation;
-	__u32 pad;
+	__u32 small; // slots with numbers below are small ones
 	__u64 seed, multiplier; // of hashes; a pod that knew them could make questions push out each other
+	__u32 mask; // of a bucket's number
+	__u32 pad;
 };
 
-// place is where an answer is.
-struct place {
-	__u32 slot;
+// bucket says where the answers are whose questions' hashes have the same low bits: in each place a hash's high 32 bits, and below them the
+// number of a slot and 1; 0: none. It may be wrong at any time, since the question decides.
+struct bucket {
+	__u64 places[WAYS];
 };
 
 // served_address is an address in IPv6's form, ::ffff:0:0/96 for IPv4.
@@ -126,11 +142,18 @@ struct {
 } served SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); // the Go side says how many
-	__type(key, __u64);
-	__type(value, struct place);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); // the Go side says how many, a power of two
+	__type(key, __u32);
+	__type(value, struct bucket);
 } places SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); // the Go side says how many
+	__type(key, __u32);
+	__type(value, struct small);
+} smalls SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -141,7 +164,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); // as many as slots
+	__uint(max_entries, 1); // as many as slots of both kinds
 	__type(key, __u32);
 	__type(value, __u64);
 } heat SEC(".maps");
@@ -209,6 +232,7 @@ struct {
 // stay with the size, and it would look at all that follows once for each such bound.
 static __always_inline __u32 words(__u32 size)
 {
+	asm volatile("" : "+r"(size)); // a result of its own for each loop
 	size = (size + 7) / 8;
 	asm volatile("" : "+r"(size));
 	return size;
@@ -234,6 +258,13 @@ static __always_inline __u64 mask(__u32 size)
 	opaque(x);                       \
 	(x) += (least);                  \
 	opaque(x)
+
+// touch reads a word that is wanted later. What memory takes for several of them it takes at one time; behind the lock of a slot it would not.
+#define touch(x)                                     \
+	do {                                         \
+		__u64 v = *(volatile __u64 *)(x);    \
+		asm volatile("" : : "r"(v));         \
+	} while (0)
 
 static __always_inline int pass(__u32 reason)
 {
@@ -321,14 +352,14 @@ static __always_inline int read(struct __sk_buff *skb, struct packet *p)
 	return odd || skb->gso_size || skb->vlan_present || (skb->pkt_type != PACKET_HOST && skb->pkt_type != PACKET_OTHERHOST) ? -1 : 1;
 }
 
-// take copies an answer into the scratch, as this client gets it. It returns 0, or why the question goes on. Whoever writes the slot
-// waits meanwhile, and the other way round.
-static __always_inline int take(struct slot *slot, struct scratch *s, struct found *f, __u32 generation, __u32 group, __u32 type_class, __u32 name_size,
-				__u64 now)
+// take copies an answer out of a slot, whose words stand at data, into the scratch, as this client gets it. It returns 0, or why the question
+// goes on. Whoever writes the slot waits meanwhile, and the other way round.
+static __always_inline int take(struct head *slot, __u64 *data, const __u32 most, struct scratch *s, struct found *f, __u32 generation, __u32 group,
+				__u32 type_class, __u32 name_size, __u64 now)
 {
 	int why = PASSED_UNKNOWN;
 	__u32 size, count, step, n;
-	__u64 left, to, from;
+	__u64 left, to, from, start;
 
 	bpf_spin_lock(&slot->lock);
 	if (slot->generation != generation || slot->group != group || slot->type_class != type_class || slot->name_size != name_size)
@@ -336,7 +367,7 @@ static __always_inline int take(struct slot *slot, struct scratch *s, struct fou
 	for (__u32 i = 0, n = words(name_size); i < NAME_WORDS; i++) {
 		if (i >= n)
 			break;
-		if (slot->name[i] != s->name[i])
+		if (data[i] != s->name[i])
 			goto out;
 	}
 	why = PASSED_OLD;
@@ -352,21 +383,33 @@ static __always_inline int take(struct slot *slot, struct scratch *s, struct fou
 	f->an = slot->an;
 	f->ns = slot->ns;
 	f->ar = slot->ar;
-	for (__u32 i = 0, n = words(size); i < TAIL_WORDS; i++) {
+	for (__u32 i = 0, n = words(size), start = words(name_size); i < (most < TAIL_WORDS ? most : TAIL_WORDS); i++) {
 		if (i >= n)
 			break;
-		s->tail[i] = slot->tail[i];
+		from = start + i;
+		opaque(from);
+		if (from >= most)
+			break;
+		opaque(from);
+		s->tail[i] = data[from];
 	}
 	count = slot->ttls;
-	for (__u32 i = 0; i < TTLS_MOST; i++) {
+	to = slot->first_ttl;
+	n = (words(name_size) + words(size)) * 8;
+	for (__u32 i = 0; i < (most < TTLS_MOST / 4 ? most * 4 : TTLS_MOST); i++) {
 		if (i >= count)
 			break;
-		to = slot->ttl_at[TTLS_MOST - 1 - i];
 		opaque(to);
 		if (to > TAIL_MOST - 4)
 			break;
 		opaque(to);
 		*(__be32 *)((void *)s->tail + to) = f->ttl;
+		from = n + i * 2;
+		opaque(from);
+		if (from > most * 8 - 2)
+			break;
+		opaque(from);
+		to = *(__u16 *)((void *)data + from);
 	}
 	count = slot->rotate_count;
 	why = 0;
@@ -374,23 +417,24 @@ static __always_inline int take(struct slot *slot, struct scratch *s, struct fou
 		goto out;
 	step = slot->rotate_step;
 	size = slot->rotate_at;
+	start = words(name_size) * 8 + size;
 	n = slot->turn++ % count;
 	for (__u32 i = 0; i < TTLS_MOST; i++) {
 		if (i >= count)
 			break;
-		from = size + n * step;
+		from = start + n * step;
 		to = size + i * step;
 		opaque(to);
 		if (to > TAIL_MOST - 16)
 			break;
 		opaque(from);
-		if (from > TAIL_MOST - 16)
+		if (from > most * 8 - 16)
 			break;
 		opaque(to);
-		*(__u32 *)((void *)s->tail + to) = *(__u32 *)((void *)slot->tail + from);
+		*(__u32 *)((void *)s->tail + to) = *(__u32 *)((void *)data + from);
 		if (slot->rotate_words == 4)
 			for (int w = 4; w < 16; w += 4)
-				*(__u32 *)((void *)s->tail + to + w) = *(__u32 *)((void *)slot->tail + from + w);
+				*(__u32 *)((void *)s->tail + to + w) = *(__u32 *)((void *)data + from + w);
 		if (++n == count)
 			n = 0;
 	}
@@ -399,12 +443,27 @@ out:
 	return why;
 }
 
-// count notes a hit, for its link, its series and its slot.
-static __always_inline void count(__u32 ifindex, __u32 slot, __u32 series, __u32 question, __u32 answer)
+// find returns the number of the slot that may have the answer to a question with such a hash, or -1.
+static __always_inline __s64 find(struct control *c, __u64 hash)
+{
+	__u32 at = hash & c->mask;
+	__u64 tag = hash >> 32, slot = 0;
+	struct bucket *b = bpf_map_lookup_elem(&places, &at);
+
+	if (!b)
+		return -1;
+#pragma unroll
+	for (int i = 0; i < WAYS; i++)
+		if (b->places[i] >> 32 == tag)
+			slot = b->places[i];
+	return (__s64)(__u32)slot - 1;
+}
+
+// count notes a hit, for its link and its series.
+static __always_inline void count(__u32 ifindex, __u32 series, __u32 question, __u32 answer)
 {
 	struct link *l = bpf_map_lookup_elem(&links, &ifindex);
 	struct series *n = bpf_map_lookup_elem(&counts, &series);
-	__u64 *hits = bpf_map_lookup_elem(&heat, &slot);
 
 	if (l)
 		l->hits++;
@@ -415,8 +474,6 @@ static __always_inline void count(__u32 ifindex, __u32 slot, __u32 series, __u32
 		n->questions_over_100 += question > 100;
 		n->answers[answer <= 100 ? 0 : answer <= 200 ? 1 : answer <= 300 ? 2 : answer <= 400 ? 3 : answer <= 511 ? 4 : answer <= 1023 ? 5 : 6]++;
 	}
-	if (hits)
-		__sync_fetch_and_add(hits, 1);
 }
 
 // sum_tail is the sum of what comes behind the question, without the question's OPT, as it stands in the packet.
@@ -515,12 +572,14 @@ static __always_inline int patch(struct __sk_buff *skb, struct packet *p, struct
 // answer answers the question of a packet, or returns why it goes on as a negative number.
 static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struct scratch *s)
 {
-	__u32 zero = 0, type_class, opt, edns = 0, slot_at, total, most;
+	__u32 zero = 0, type_class, opt, edns = 0, slot_at, at, total, most;
 	__u64 size = p->size, sum, hash, last, now, name_size, tail_size;
+	__s64 place;
+	__u64 *hits;
+	struct small *small = NULL;
+	struct slot *slot = NULL;
 	struct control *c = bpf_map_lookup_elem(&controls, &zero);
 	struct found *f = &s->found;
-	struct place *place;
-	struct slot *slot;
 	enum check check;
 	__u8 *raw = (__u8 *)s->raw, *o, opt_flags = 0;
 	int why;
@@ -560,27 +619,48 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 		opt_flags = o[7];
 	}
 
-	// Lower case, hash and checksum in one go.
-	sum = plus(plus(p->pseudo, bpf_htons(p->size) * 2), p->ports);
-	sum = plus(plus(plus(sum, p->check), s->raw[0]), s->raw[1]);
 	hash = c->seed ^ type_class ^ (__u64)p->group << 32;
 	last = mask(name_size);
-	for (__u32 i = 0, n = words(name_size), all = words(size - DNS_HEADER); i < RAW_WORDS - RAW_NAME; i++) {
+	for (__u32 i = 0, n = words(name_size); i < NAME_WORDS; i++) {
 		__u64 w;
-		if (i >= all)
+		if (i >= n)
 			break;
 		w = s->raw[RAW_NAME + i];
-		sum = plus(sum, w);
-		if (i >= NAME_WORDS || i >= n)
-			continue;
 		if (i + 1 == n)
 			w &= last;
 		s->name[i] = w = lower(w);
 		hash = (hash ^ w) * c->multiplier;
 		hash ^= hash >> 32;
 	}
+	place = find(c, hash);
+	if (place < 0)
+		return -PASSED_UNKNOWN;
+	slot_at = place;
+	at = slot_at - c->small;
+	hits = bpf_map_lookup_elem(&heat, &slot_at);
+	if (slot_at < c->small)
+		small = bpf_map_lookup_elem(&smalls, &slot_at);
+	else
+		slot = bpf_map_lookup_elem(&slots, &at);
+	if (!hits)
+		return -PASSED_UNKNOWN;
+	touch(hits);
+	if (small) {
+		touch(&small->expires);
+		touch(small->data);
+	} else if (slot) {
+		touch(&slot->expires);
+		touch(slot->data);
+	}
 
 	// A checksum that is yet to be made is the pseudo-header's sum. One that is that sum and right is of no certain kind.
+	sum = plus(plus(p->pseudo, bpf_htons(p->size) * 2), p->ports);
+	sum = plus(plus(plus(sum, p->check), s->raw[0]), s->raw[1]);
+	for (__u32 i = 0, n = words(size - DNS_HEADER); i < RAW_WORDS - RAW_NAME; i++) {
+		if (i >= n)
+			break;
+		sum = plus(sum, s->raw[RAW_NAME + i]);
+	}
 	why = fold(sum) == 0xffff;
 	if (!p->check)
 		check = CHECK_NONE;
@@ -592,17 +672,16 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	if ((check == CHECK_PARTIAL && why) || (check == CHECK_FULL && !why))
 		return -PASSED_PACKET;
 
-	place = bpf_map_lookup_elem(&places, &hash);
-	if (!place)
-		return -PASSED_UNKNOWN;
-	slot_at = place->slot;
-	slot = bpf_map_lookup_elem(&slots, &slot_at);
-	if (!slot)
-		return -PASSED_UNKNOWN;
 	now = bpf_ktime_get_boot_ns();
-	why = take(slot, s, f, c->generation, p->group, type_class, name_size, now);
+	if (small)
+		why = take((struct head *)small, small->data, SMALL_WORDS, s, f, c->generation, p->group, type_class, name_size, now);
+	else if (slot)
+		why = take((struct head *)slot, slot->data, LARGE_WORDS, s, f, c->generation, p->group, type_class, name_size, now);
+	else
+		why = PASSED_UNKNOWN;
 	if (why)
 		return -why;
+	__sync_fetch_and_add(hits, 1);
 
 	tail_size = f->tail_size;
 	bound(tail_size, 1, TAIL_MOST, -PASSED_UNKNOWN);
@@ -634,7 +713,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 		return TC_ACT_SHOT; // nobody may see half of an answer
 	if (skb->pkt_type != PACKET_HOST) // a bridge's port: the frame was for the bridge
 		bpf_skb_change_type(skb, PACKET_HOST);
-	count(skb->ifindex, slot_at, f->series, size, total);
+	count(skb->ifindex, f->series, size, total);
 	return bpf_redirect_peer(skb->ifindex, 0);
 }
 

@@ -18,9 +18,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/bits"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -32,7 +34,8 @@ import (
 // DefaultFolder is where maps and program stay in the BPF file system.
 const DefaultFolder = "/sys/fs/bpf/neardns"
 
-// DefaultEntries is how many answers there may be. The largest takes as much as the smallest, 1.6 KB.
+// DefaultEntries is how many short answers there may be: 192 bytes with the question's name and two bytes for each TTL but the first. There is
+// room for a quarter as many longer ones. A short one takes 256 bytes, a longer one 1.6 KB.
 const DefaultEntries = 4096
 
 // linksName is the folder of attached programs, by the link's index.
@@ -41,7 +44,7 @@ const linksName = "attached"
 // Options say where a level lives and how large it is.
 type Options struct {
 	Folder  string // in a mounted BPF file system; "": DefaultFolder. It is made.
-	Entries int    // 0: DefaultEntries
+	Entries int    // short answers; 0: DefaultEntries
 	Log     *slog.Logger
 }
 
@@ -55,9 +58,10 @@ type Level struct {
 	mu      sync.Mutex // guards the fields below, and who writes
 	control objectControl
 	kept    []kept         // by slot
-	byHash  map[uint64]int // the slot
-	free    []int          // slots
-	hand    int            // the slot that eviction looks at next
+	byPlace map[uint64]int // the slot
+	buckets []objectBucket // what stands in the map of places
+	free    [2][]int       // slots, small and large ones
+	hand    [2]int         // the slots that eviction looks at next
 }
 
 // Supported tells why this kernel cannot; nil where it can. It loads the program and lets it go, which takes up to a second.
@@ -79,13 +83,20 @@ func load(entries int) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec.Maps[objectMapSlots].MaxEntries, spec.Maps[objectMapHeat].MaxEntries = uint32(entries), uint32(entries)
-	spec.Maps[objectMapPlaces].MaxEntries = 2 * uint32(entries) // room for strays (tidy)
-	if err := rlimit.RemoveMemlock(); err != nil {              // kernels before 5.11 count maps as locked memory
+	spec.Maps[objectMapSmalls].MaxEntries, spec.Maps[objectMapSlots].MaxEntries = uint32(entries), uint32(larges(entries))
+	spec.Maps[objectMapHeat].MaxEntries, spec.Maps[objectMapPlaces].MaxEntries = uint32(entries+larges(entries)), uint32(buckets(entries))
+	if err := rlimit.RemoveMemlock(); err != nil { // kernels before 5.11 count maps as locked memory
 		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
 	}
 	return spec, nil
 }
+
+// larges is how many large slots there are beside so many small ones.
+func larges(entries int) int { return (entries + 3) / 4 }
+
+// buckets is how many buckets of 8 places so many entries have: a power of two, and two to four answers for each when all slots are taken. Of
+// buckets for 2.5 answers, one in a thousand would have to have more than 8.
+func buckets(entries int) int { return 1 << bits.Len(uint(entries+larges(entries)-1)/4) }
 
 // version names what an object's maps and program look like: another build of the program never uses the maps of this one.
 func version(entries int) string {
@@ -108,7 +119,8 @@ func Open(o Options) (*Level, error) {
 	if err := mounted(filepath.Dir(o.Folder)); err != nil {
 		return nil, err
 	}
-	l := &Level{folder: filepath.Join(o.Folder, version(o.Entries)), log: o.Log, kept: make([]kept, o.Entries), byHash: map[uint64]int{}}
+	l := &Level{folder: filepath.Join(o.Folder, version(o.Entries)), log: o.Log, kept: make([]kept, o.Entries+larges(o.Entries)),
+		byPlace: map[uint64]int{}, buckets: make([]objectBucket, buckets(o.Entries))}
 	there, err := l.pinned()
 	if err == nil && !there {
 		err = l.pin(o.Entries)
@@ -119,7 +131,7 @@ func Open(o Options) (*Level, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.objects.Close())
 	}
-	l.log.Info("kernel hits opened", "taken_over", there, "answers", len(l.byHash), "entries", o.Entries)
+	l.log.Info("kernel hits opened", "taken_over", there, "answers", len(l.byPlace), "entries", o.Entries)
 	return l, nil
 }
 
@@ -140,7 +152,7 @@ func (l *Level) pins() map[string]interface{ Pin(string) error } {
 	m := &l.objects.objectMaps
 	return map[string]interface{ Pin(string) error }{
 		objectMapControls: m.Controls, objectMapCounts: m.Counts, objectMapHeat: m.Heat, objectMapLinks: m.Links, objectMapPasses: m.Passes,
-		objectMapPlaces: m.Places, objectMapScratches: m.Scratches, objectMapServed: m.Served, objectMapSlots: m.Slots,
+		objectMapPlaces: m.Places, objectMapScratches: m.Scratches, objectMapServed: m.Served, objectMapSlots: m.Slots, objectMapSmalls: m.Smalls,
 		objectProgNeardnsHits: l.objects.NeardnsHits,
 	}
 }
@@ -158,7 +170,7 @@ func (l *Level) pinned() (bool, error) {
 	m := &l.objects.objectMaps
 	for name, to := range map[string]**ebpf.Map{
 		objectMapControls: &m.Controls, objectMapCounts: &m.Counts, objectMapHeat: &m.Heat, objectMapLinks: &m.Links, objectMapPasses: &m.Passes,
-		objectMapPlaces: &m.Places, objectMapScratches: &m.Scratches, objectMapServed: &m.Served, objectMapSlots: &m.Slots,
+		objectMapPlaces: &m.Places, objectMapScratches: &m.Scratches, objectMapServed: &m.Served, objectMapSlots: &m.Slots, objectMapSmalls: &m.Smalls,
 	} {
 		if *to, err = ebpf.LoadPinnedMap(filepath.Join(l.folder, name), nil); err != nil {
 			return false, fmt.Errorf("take over the map %s: %w", name, err)
@@ -178,7 +190,10 @@ func (l *Level) pin(entries int) error {
 	}
 	var secret [16]byte
 	_, _ = rand.Read(secret[:]) // never fails
-	c := objectControl{Generation: 1, Seed: binary.LittleEndian.Uint64(secret[:]), Multiplier: binary.LittleEndian.Uint64(secret[8:]) | 1}
+	c := objectControl{
+		Generation: 1, Seed: binary.LittleEndian.Uint64(secret[:]), Multiplier: binary.LittleEndian.Uint64(secret[8:]) | 1,
+		Small: uint32(entries), Mask: uint32(buckets(entries) - 1),
+	}
 	if err := l.objects.Controls.Put(uint32(0), &c); err != nil {
 		return fmt.Errorf("write the control: %w", err)
 	}
@@ -209,35 +224,40 @@ func (l *Level) restore() error {
 	}
 	for at := range l.kept {
 		var s objectSlot
-		if err := l.objects.Slots.LookupWithFlags(uint32(at), &s, ebpf.LookupLock); err != nil {
-			return fmt.Errorf("read slot %d: %w", at, err)
+		if err := l.read(at, &s); err != nil {
+			return err
 		}
-		if l.kept[at] = keptOf(&s, l.control.Generation); l.kept[at].question == "" {
-			l.free = append(l.free, at)
+		k := keptOf(&s, &l.control)
+		if _, twice := l.byPlace[k.place]; k.question == "" || twice || !l.buckets[uint32(k.place)].add(k.place, at) {
+			l.release(at)
 			continue
 		}
-		l.byHash[s.Hash] = at
+		l.kept[at], l.byPlace[k.place] = k, at
 	}
 	return l.tidy()
 }
 
-// tidy drops places that lead to no answer. Two processes that wrote at once may have left some.
+// add lets a place lead to a slot in what is to stand in a bucket; false: there is no room.
+func (b *objectBucket) add(place uint64, at int) bool {
+	way := slices.Index(b.Places[:], 0)
+	if way >= 0 {
+		b.Places[way] = place>>32<<32 | uint64(at+1)
+	}
+	return way >= 0
+}
+
+// tidy lets the places lead to the answers that there are. Two processes that wrote at once may have left others.
 func (l *Level) tidy() error {
-	var stray []uint64
-	var hash uint64
-	var place objectPlace
-	all := l.objects.Places.Iterate()
-	for all.Next(&hash, &place) {
-		if at, there := l.byHash[hash]; !there || uint32(at) != place.Slot {
-			stray = append(stray, hash)
+	for i, want := range l.buckets {
+		var b objectBucket
+		if err := l.objects.Places.Lookup(uint32(i), &b); err != nil {
+			return fmt.Errorf("read places: %w", err)
 		}
-	}
-	if err := all.Err(); err != nil {
-		return fmt.Errorf("read places: %w", err)
-	}
-	for _, hash := range stray {
-		if err := l.objects.Places.Delete(hash); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("delete a place: %w", err)
+		if b == want {
+			continue
+		}
+		if err := l.objects.Places.Put(uint32(i), &want); err != nil {
+			return fmt.Errorf("write a place: %w", err)
 		}
 	}
 	return nil

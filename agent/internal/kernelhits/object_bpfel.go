@@ -13,22 +13,24 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type objectBucket struct {
+	_      structs.HostLayout
+	Places [8]uint64
+}
+
 type objectControl struct {
 	_          structs.HostLayout
 	Generation uint32
-	Pad        uint32
+	Small      uint32
 	Seed       uint64
 	Multiplier uint64
+	Mask       uint32
+	Pad        uint32
 }
 
 type objectLink struct {
 	_    structs.HostLayout
 	Hits uint64
-}
-
-type objectPlace struct {
-	_    structs.HostLayout
-	Slot uint32
 }
 
 type objectSeries struct {
@@ -56,29 +58,56 @@ type objectSlot struct {
 	TypeClass   uint32
 	Expires     uint64
 	Until       uint64
-	Hash        uint64
 	FixedTtl    uint32
 	Turn        uint32
-	NameSize    uint16
 	TailSize    uint16
 	EdnsMost    uint16
 	Series      uint16
-	Ttls        uint16
 	RotateAt    uint16
-	RotateCount uint16
 	RotateStep  uint16
-	RotateWords uint8
-	Flags3      uint8
-	Flags4      uint8
-	Pad         uint8
+	FirstTtl    uint16
 	An          uint16
 	Ns          uint16
 	Ar          uint16
-	Pad2        [3]uint16
-	Name        [16]uint64
-	TtlAt       [80]uint16
-	Tail        [152]uint64
-	Pad3        [2]uint64
+	NameSize    uint8
+	Ttls        uint8
+	RotateCount uint8
+	RotateWords uint8
+	Flags3      uint8
+	Flags4      uint8
+	Data        [188]uint64
+	Pad         [4]uint64
+}
+
+type objectSmall struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Generation  uint32
+	Group       uint32
+	TypeClass   uint32
+	Expires     uint64
+	Until       uint64
+	FixedTtl    uint32
+	Turn        uint32
+	TailSize    uint16
+	EdnsMost    uint16
+	Series      uint16
+	RotateAt    uint16
+	RotateStep  uint16
+	FirstTtl    uint16
+	An          uint16
+	Ns          uint16
+	Ar          uint16
+	NameSize    uint8
+	Ttls        uint8
+	RotateCount uint8
+	RotateWords uint8
+	Flags3      uint8
+	Flags4      uint8
+	Data        [24]uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -94,6 +123,7 @@ const (
 	objectMapScratches    = "scratches"
 	objectMapServed       = "served"
 	objectMapSlots        = "slots"
+	objectMapSmalls       = "smalls"
 	objectProgNeardnsHits = "neardns_hits"
 )
 
@@ -155,6 +185,7 @@ type objectMapSpecs struct {
 	Scratches *ebpf.MapSpec `ebpf:"scratches"`
 	Served    *ebpf.MapSpec `ebpf:"served"`
 	Slots     *ebpf.MapSpec `ebpf:"slots"`
+	Smalls    *ebpf.MapSpec `ebpf:"smalls"`
 }
 
 // objectVariableSpecs contains global variables before they are loaded into the kernel.
@@ -192,6 +223,7 @@ type objectMaps struct {
 	Scratches *ebpf.Map `ebpf:"scratches"`
 	Served    *ebpf.Map `ebpf:"served"`
 	Slots     *ebpf.Map `ebpf:"slots"`
+	Smalls    *ebpf.Map `ebpf:"smalls"`
 }
 
 func (m *objectMaps) Close() error {
@@ -205,6 +237,7 @@ func (m *objectMaps) Close() error {
 		m.Scratches,
 		m.Served,
 		m.Slots,
+		m.Smalls,
 	)
 }
 

@@ -4,15 +4,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"time"
+	"unsafe"
 
 	"github.com/neardns/neardns/agent/internal/wire"
 )
 
 // Bounds of hits.bpf.c, by the sizes of its types.
 const (
-	nameMost   = len(objectSlot{}.Name) * 8
-	tailMost   = len(objectSlot{}.Tail) * 8
-	ttlsMost   = len(objectSlot{}.TtlAt)
+	nameMost   = 128
+	ttlsMost   = 80
+	tailMost   = len(objectSlot{}.Data)*8 - nameMost - ttlsMost*2
 	headerSize = 12 // RFC 1035, section 4.1.1
 )
 
@@ -43,7 +44,7 @@ func question(k *wire.Key) (q []byte, plain bool) {
 	return b[:len(b)-1], b[len(b)-1] == 0
 }
 
-// fill makes a slot of an answer, but for its hash.
+// fill makes a slot of an answer.
 func (s *objectSlot) fill(a *Answer) error {
 	q, plain := question(a.Key)
 	message := a.Entry.Kept()
@@ -65,26 +66,57 @@ func (s *objectSlot) fill(a *Answer) error {
 	}
 	name := q[:len(q)-4]
 	s.TypeClass = binary.LittleEndian.Uint32(q[len(q)-4:])
-	s.NameSize, s.TailSize = uint16(len(name)), uint16(len(tail))
-	words(s.Name[:], name)
-	words(s.Tail[:], tail)
+	s.NameSize, s.TailSize = uint8(len(name)), uint16(len(tail))
+	words(s.Data[:wordsOf(name)], name)
+	words(s.Data[wordsOf(name):][:wordsOf(tail)], tail)
 	s.Flags3, s.Flags4 = m[2], m[3]
 	s.An, s.Ns, s.Ar = count(m[6:]), count(m[8:]), count(m[10:])
-	s.Ttls = uint16(len(message.TTLs))
+	s.Ttls = uint8(len(message.TTLs))
 	for i, at := range message.TTLs {
-		s.TtlAt[ttlsMost-1-i] = at - uint16(start)
+		at -= uint16(start)
+		if i == 0 {
+			s.FirstTtl = at
+			continue
+		}
+		s.Data[s.ttlsAt()+(i-1)/4] |= uint64(at) << ((i - 1) % 4 * 16)
 	}
 	if a.Rotate && message.Addresses > 1 {
 		places := message.TTLs[message.First:]
 		first := places[0] + 6 // behind TTL and length
-		s.RotateAt, s.RotateCount, s.RotateStep = first-uint16(start), uint16(message.Addresses), places[1]-places[0]
+		s.RotateAt, s.RotateCount, s.RotateStep = first-uint16(start), uint8(message.Addresses), places[1]-places[0]
 		s.RotateWords = m[first-1] / 4
-		if int(s.RotateAt)+(message.Addresses-1)*int(s.RotateStep) > tailMost-16 {
+		if s.lastAddress() > tailMost-16 {
 			return ErrUnfit // the program moves addresses where the longest has room
 		}
 	}
 	return nil
 }
+
+// ttlsAt is the word with which the TTLs' places begin.
+func (s *objectSlot) ttlsAt() int { return (int(s.NameSize)+7)/8 + (int(s.TailSize)+7)/8 }
+
+// lastAddress is where the last of several addresses stands in the tail; 0: there is nothing to rotate.
+func (s *objectSlot) lastAddress() int {
+	return int(s.RotateAt) + max(int(s.RotateCount)-1, 0)*int(s.RotateStep)
+}
+
+// small tells whether a slot's answer fits into a small one.
+func (s *objectSlot) small() bool {
+	const most = len(objectSmall{}.Data)
+	return s.ttlsAt()+(int(s.Ttls)+2)/4 <= most && (int(s.NameSize)+7)/8*8+s.lastAddress() <= most*8-16
+}
+
+// memory is a slot as the map of its kind has it; a small one is the beginning of a large one.
+func (s *objectSlot) memory(small bool) []byte {
+	size := unsafe.Sizeof(*s)
+	if small {
+		size = unsafe.Sizeof(objectSmall{})
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(s)), size)
+}
+
+// wordsOf is how many words so many bytes take.
+func wordsOf(b []byte) int { return (len(b) + 7) / 8 }
 
 // count reads a number of records as it stands.
 func count(m string) uint16 { return uint16(m[0]) | uint16(m[1])<<8 }
@@ -109,7 +141,7 @@ func bytesOf(from []uint64, n int) []byte {
 // hash is the program's of a slot's question.
 func (s *objectSlot) hash(c *objectControl) uint64 {
 	h := c.Seed ^ uint64(s.TypeClass) ^ uint64(s.Group)<<32
-	for _, w := range s.Name[:(s.NameSize+7)/8] {
+	for _, w := range s.Data[:(int(s.NameSize)+7)/8] {
 		h = (h ^ w) * c.Multiplier
 		h ^= h >> 32
 	}
@@ -118,5 +150,5 @@ func (s *objectSlot) hash(c *objectControl) uint64 {
 
 // question is a slot's.
 func (s *objectSlot) question() string {
-	return string(binary.LittleEndian.AppendUint32(bytesOf(s.Name[:], int(s.NameSize)), s.TypeClass))
+	return string(binary.LittleEndian.AppendUint32(bytesOf(s.Data[:], int(s.NameSize)), s.TypeClass))
 }
