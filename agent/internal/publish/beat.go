@@ -101,7 +101,7 @@ func (p *Publisher) beatDue() bool {
 		return false
 	}
 	now := time.Now()
-	if now.Before(p.beat.rest) {
+	if now.Before(p.beat.rest) || now.Before(p.ailing.until) {
 		return false
 	}
 	_, there := p.state.Beats[p.o.Identity.Cluster]
@@ -109,22 +109,21 @@ func (p *Publisher) beatDue() bool {
 	if p.beat.fence == unanswered || p.beat.fence == started && (there || mine) {
 		return true
 	}
-	if mine {
+	wants, left := p.wants()
+	if mine || there && wants {
 		return !now.Before(p.beat.due)
 	}
-	return there && now.After(p.beat.keep) && p.leftAll()
+	return there && now.After(p.beat.keep) && left
 }
 
-// leftAll reports whether the cluster wants nothing of the zone any more.
-func (p *Publisher) leftAll() bool {
+// wants reports whether the cluster wants a host of the zone, and whether it did and wants none any more.
+func (p *Publisher) wants() (some, left bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, h := range p.hosts {
-		if !h.want.Empty() {
-			return false
-		}
+		some = some || !h.want.Empty()
 	}
-	return len(p.hosts) > 0
+	return some, !some && len(p.hosts) > 0
 }
 
 // beatChanges returns the changes for the next heartbeat, or those that end it where the cluster has left.

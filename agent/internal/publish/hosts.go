@@ -20,7 +20,7 @@ type job struct {
 // plan returns the steps that may be sent now, and updates the status of the others.
 func (p *Publisher) plan(try int) []*job {
 	now := time.Now()
-	w := zone.Writer{Identity: p.o.Identity, Limit: p.limitNow(now), Takeover: p.takeover(), Heir: p.heir()}
+	w := zone.Writer{Identity: p.o.Identity, Takeover: p.takeover(), Heir: p.heir()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var jobs []*job
@@ -34,9 +34,12 @@ func (p *Publisher) plan(try int) []*job {
 		if w.Takeover || p.beat.fence != barred {
 			m.Sent = nil
 		}
-		st := p.state.Plan(w, m, h.want)
+		st := p.planned(w, m, h.want, now)
 		if c := p.beat.conflict(p.o.Identity, w.Takeover); c != nil {
 			st.Conflict = c
+		}
+		if len(h.status.Unserved) > 0 && !st.Done() { // nothing is gone: there may be room by now
+			h.status.Programmed = false
 		}
 		h.status.Held, h.status.Notes, h.status.Unserved = p.state.Hosts[name], st.Notes, st.Unserved
 		switch {
@@ -56,7 +59,10 @@ func (p *Publisher) plan(try int) []*job {
 		case p.gone(h, try, now):
 			p.report(h, &zone.Conflict{Reason: RecordsMissing, Message: fmt.Sprintf("somebody takes the records of %s away; they are written again at %s",
 				name, h.next.Format(time.TimeOnly))})
-		case !now.Before(h.next):
+		case now.Before(h.next):
+		case now.Before(p.ailing.until):
+			p.wait(h)
+		default:
 			h.seen = h.set
 			jobs = append(jobs, &job{Step: st, host: h, set: h.set})
 		}
@@ -86,7 +92,7 @@ func (p *Publisher) done(h *host, now time.Time) {
 // gone reports whether the records of a programmed host went missing, and are to be written again only later: at once the first time, then
 // after a pause that doubles.
 func (p *Publisher) gone(h *host, try int, now time.Time) bool {
-	if h.status.Programmed && h.seen == h.set && try == 0 && len(h.status.Unserved) == 0 {
+	if h.status.Programmed && h.seen == h.set && try == 0 {
 		h.status.Programmed = false
 		if now.Before(p.excused) {
 			return false

@@ -58,6 +58,7 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 			p.removeDead(ctx)
 			break
 		}
+		busy := p.busy
 		contended := p.send(ctx, steps, try >= tries/2)
 		if !p.refresh(ctx, false) {
 			break
@@ -70,6 +71,9 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		if slices.ContainsFunc(steps, func(j *job) bool { return j.taken }) {
 			try = 0
 		}
+		if p.busy > busy { // nobody was faster
+			try--
+		}
 		if try+1 >= tries {
 			p.contended(steps)
 			break
@@ -77,8 +81,12 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		if try == tries/2 {
 			p.next.whole = time.Time{} // perhaps the zone is not what its steps made of it
 		}
-		p.o.Metrics.retry(p.o.Zone, string(ddns.Prerequisite))
-		tick.Pause(ctx, jitter(try))
+		reason := ddns.Prerequisite
+		if p.busy > busy {
+			reason = ddns.ServerFailed
+		}
+		p.o.Metrics.retry(p.o.Zone, string(reason))
+		tick.Pause(ctx, jitter(max(try, p.busy)))
 	}
 	return p.wakeAt()
 }
@@ -217,7 +225,7 @@ func (p *Publisher) wakeAt() time.Time {
 		}
 	}
 	now := time.Now()
-	for _, t := range []time.Time{p.beat.due, p.beat.rest, p.beat.keep} {
+	for _, t := range []time.Time{p.beat.due, p.beat.rest, p.beat.keep, p.ailing.until} {
 		if t.After(now) {
 			earlier(t)
 		}

@@ -90,6 +90,7 @@ type Publisher struct {
 	beat     beat
 	latest   string // the name of the claim that was written last
 	limit    limit
+	ailing   ailing
 	next     struct{ poll, whole time.Time }
 	busy     int // SERVFAILs in a row
 	failures int // reads and sends without an answer, in a row
@@ -111,13 +112,6 @@ type host struct {
 	stable  time.Time // since when it is programmed
 	drops   int       // messages in a row that the server refused, or of which it left something out
 	taken   int       // messages in a row that were taken whole, and after which there is more to do
-}
-
-// limit is what the server was seen to let a set have.
-type limit struct {
-	n      int
-	before int // the size of the set that last took nothing more
-	until  time.Time
 }
 
 // New makes a publisher. It does nothing before Run.

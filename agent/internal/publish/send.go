@@ -57,9 +57,22 @@ func fill(jobs []*job) int {
 	return n
 }
 
-// sendBatch sends one message. What the server minds about a message with several hosts is asked of each by itself. It reports whether
-// others were faster, and whether the round ends here: nobody knows what the primary has.
+// sendBatch sends one message. It reports whether others were faster, and whether the round ends here: nobody knows what the primary has, or
+// it takes nothing.
 func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop bool) {
+	err := p.post(ctx, jobs)
+	if ddns.KindOf(err) != ddns.ServerFailed {
+		return p.became(ctx, jobs, err)
+	}
+	if p.busy < passing {
+		p.busy++
+		return true, false
+	}
+	return p.judge(ctx, jobs, err)
+}
+
+// post sends the jobs in one message.
+func (p *Publisher) post(ctx context.Context, jobs []*job) error {
 	var prereqs, changes []dns.RR
 	for _, j := range jobs {
 		prereqs, changes = append(prereqs, j.Message.Prereqs...), append(changes, j.Message.Changes...)
@@ -74,13 +87,16 @@ func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop
 	if withBeat && err == nil {
 		p.beatSent(nil)
 	}
+	return err
+}
+
+// became does what follows from the answer to a message, but to SERVFAIL. What the server minds about a message with several hosts is asked
+// of each by itself.
+func (p *Publisher) became(ctx context.Context, jobs []*job, err error) (contended, stop bool) {
 	switch kind := ddns.KindOf(err); {
 	case err == nil:
 		p.took(jobs)
 	case kind == ddns.Prerequisite:
-		return true, false
-	case kind == ddns.ServerFailed && p.busy < passing:
-		p.busy++ // PowerDNS says it while another message has its database locked
 		return true, false
 	case ddns.Unsure(err), kind == ddns.Unreachable, ctx.Err() != nil:
 		if ddns.Unsure(err) {
@@ -88,19 +104,11 @@ func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop
 		}
 		return false, true
 	case len(jobs) > 1:
-		for i := range jobs {
-			again, stop := p.sendBatch(ctx, jobs[i:i+1])
-			contended = contended || again
-			if stop {
-				return contended, true
-			}
-		}
-	case kind == ddns.ServerFailed && p.learnLimit(jobs[0]):
-		return true, false
+		return each(jobs, func(one []*job) (bool, bool) { return p.sendBatch(ctx, one) })
 	default:
 		p.refused(jobs[0], err)
 	}
-	return contended, false
+	return false, false
 }
 
 func (p *Publisher) took(jobs []*job) {
@@ -108,6 +116,7 @@ func (p *Publisher) took(jobs []*job) {
 	defer p.mu.Unlock()
 	for _, j := range jobs {
 		j.taken = true
+		p.limit.tested(j.Host)
 		j.host.status.Writes++
 		p.o.Metrics.wrote(p.o.Zone, j.Step)
 	}
@@ -148,7 +157,7 @@ func (p *Publisher) update(ctx context.Context, prereqs, changes []dns.RR) error
 	p.sent = time.Now()
 	err := p.client.Update(ctx, prereqs, changes)
 	if err == nil {
-		p.busy = 0
+		p.busy, p.ailing = 0, ailing{}
 	}
 	p.o.Metrics.message(p.o.Zone, result(err))
 	p.o.Log.Debug("a message was sent", "prerequisites", len(prereqs), "changes", len(changes), "err", err)
@@ -214,30 +223,4 @@ func (p *Publisher) contended(jobs []*job) {
 		}
 	}
 	p.tell()
-}
-
-// learnLimit takes a SERVFAIL for a message that adds addresses as a set that is full (BIND: max-records-per-type, 100 as installed), and
-// reports whether it is worth to plan again.
-func (p *Publisher) learnLimit(j *job) bool {
-	const installed = 100
-	before, after := p.state.Growth(&j.Message)
-	switch {
-	case after > installed:
-		p.limit.n = installed
-	case p.limit.n == installed && before != p.limit.before: // others were faster
-	case before > 0:
-		p.limit.n = before
-	default:
-		p.limit = limit{}
-		return false
-	}
-	p.limit.before, p.limit.until = before, time.Now().Add(about(p.o.Validate))
-	return true
-}
-
-func (p *Publisher) limitNow(now time.Time) int {
-	if now.After(p.limit.until) {
-		p.limit = limit{} // perhaps it was raised
-	}
-	return p.limit.n
 }
