@@ -106,7 +106,7 @@ func (r *edgeRole) begin(ctx context.Context, conf *config.Edge, z config.EdgeZo
 	ctx, stop := context.WithCancel(ctx)
 	out := &edgeZone{conf: z, stop: stop, done: make(chan struct{})}
 	out.targets.Store(&z.Targets)
-	watch := func(name string, checks []targets.Check) map[targets.Check]shared.Target {
+	watch := func(name string, checks map[string][]targets.Check) map[targets.Check]shared.Target {
 		watched := map[targets.Check]shared.Target{}
 		for check, t := range r.checker.Set(name, checks, *out.targets.Load()) {
 			watched[check] = t

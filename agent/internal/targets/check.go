@@ -1,6 +1,7 @@
 package targets
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -26,6 +27,11 @@ type Check struct {
 	Port     uint16
 	Path     string // of HTTP and HTTPS; "" is /
 	Host     string // of HTTP and HTTPS: the name that is asked for, and that the certificate must be for
+}
+
+func (c Check) compare(d Check) int {
+	return cmp.Or(c.Address.Compare(d.Address), cmp.Compare(c.Port, d.Port), cmp.Compare(c.Protocol, d.Protocol), cmp.Compare(c.Host, d.Host),
+		cmp.Compare(c.Path, d.Path))
 }
 
 // Lengths of what a zone's text may say.

@@ -1,6 +1,10 @@
 package targets
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"maps"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 const namespace = "neardns"
 
@@ -52,5 +56,10 @@ func (c *Checker) Counts() map[string]int {
 	for _, n := range c.refused {
 		out["refused"] += n
 	}
+	wanted := map[Check]bool{}
+	for _, set := range c.wanted {
+		maps.Copy(wanted, set)
+	}
+	out["refused"] += len(wanted) - len(c.running)
 	return out
 }

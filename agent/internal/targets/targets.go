@@ -35,27 +35,29 @@ const atOnce = 256
 // Target is one address and how it is. A nil Target is well: nothing is known of it.
 type Target struct {
 	check  Check
+	owner  atomic.Pointer[owner] // on whose account it is probed
 	stop   context.CancelFunc
 	asked  atomic.Bool
 	sick   atomic.Bool
-	failed int // in a row; the goroutine's own
+	left   atomic.Bool // it is not probed any more, for want of room
+	failed int         // in a row; the goroutine's own
 }
 
 // Well reports how the target is. It is safe for concurrent use.
-func (t *Target) Well() bool { return t == nil || !t.sick.Load() }
+func (t *Target) Well() bool { return t == nil || !t.sick.Load() || t.left.Load() }
 
 // Checker probes targets. Its methods are safe for concurrent use.
 type Checker struct {
 	log     *slog.Logger
 	o       Options
 	ctx     context.Context //nolint:containedctx // of the goroutines, which Set starts
-	places  chan struct{}
+	slots   *slots
 	wg      sync.WaitGroup
 	ok, bad atomic.Uint64 // probes
 	roots   atomic.Pointer[x509.CertPool]
 
 	mu      sync.Mutex // guards the fields below
-	wanted  map[string]map[Check]bool
+	wanted  map[owner]map[Check]bool
 	refused map[string]int
 	running map[Check]*Target
 }
@@ -77,7 +79,7 @@ func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext
 	}
-	c := &Checker{log: log, o: o, ctx: ctx, places: make(chan struct{}, atOnce), wanted: map[string]map[Check]bool{}, refused: map[string]int{},
+	c := &Checker{log: log, o: o, ctx: ctx, slots: newSlots(atOnce), wanted: map[owner]map[Check]bool{}, refused: map[string]int{},
 		running: map[Check]*Target{}}
 	c.SetRoots(o.Roots)
 	return c
@@ -86,48 +88,59 @@ func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
 // SetRoots says who may sign certificates from the next probe on; nil: whom the system trusts.
 func (c *Checker) SetRoots(roots *x509.CertPool) { c.roots.Store(roots) }
 
-// Set says what is to be probed for a zone, in place of what was said before; none for a zone that is gone. It returns the targets that
-// are probed: a check that lies outside of ranges, or one too many, has none. Zones share their targets, and what is known of one stays
-// where it stays.
-func (c *Checker) Set(zone string, checks []Check, ranges []netip.Prefix) map[Check]*Target {
+// Set says what is to be probed for a zone, by the cluster that publishes it, in place of what was said before; none for a zone that is
+// gone. It returns the targets that are probed: a check that lies outside of ranges, or is one too many, has none. Where there are too many,
+// clusters share what there is. Zones share their targets, and what is known of one stays where it stays.
+func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Prefix) map[Check]*Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	wanted, refused := map[Check]bool{}, 0
-	for _, check := range checks {
-		if err := check.permit(ranges); err != nil {
-			if refused++; refused == 1 { // one names the cause; there may be thousands
-				c.log.Warn("a target is not probed", "zone", zone, "target", check.Address, "err", err)
-			}
-			continue
+	for o := range c.wanted {
+		if o.zone == zone {
+			delete(c.wanted, o)
 		}
-		wanted[check] = true
 	}
-	c.wanted[zone], c.refused[zone] = wanted, refused
-	if len(checks) == 0 {
-		delete(c.wanted, zone)
+	refused, wanted := 0, map[Check]bool{}
+	for cluster, list := range checks {
+		own := make(map[Check]bool, len(list))
+		for _, check := range list {
+			if err := check.permit(ranges); err != nil {
+				if refused++; refused == 1 { // one names the cause; there may be thousands
+					c.log.Warn("a target is not probed", "zone", zone, "cluster", cluster, "target", check.Address, "err", err)
+				}
+				continue
+			}
+			own[check], wanted[check] = true, true
+		}
+		c.wanted[owner{zone, cluster}] = own
+	}
+	if c.refused[zone] = refused; len(checks) == 0 {
 		delete(c.refused, zone)
 	}
+	allotted := allot(c.wanted, c.o.Most, func(check Check) bool { return c.running[check] != nil })
 	for check, t := range c.running {
-		if !c.isWanted(check) {
-			t.stop()
-			delete(c.running, check)
+		if o, ok := allotted[check]; ok {
+			t.owner.Store(&o)
+			continue
 		}
+		t.left.Store(c.isWanted(check)) // another zone still has it
+		t.stop()
+		delete(c.running, check)
 	}
 	out, left := make(map[Check]*Target, len(wanted)), 0
 	for check := range wanted {
+		o, ok := allotted[check]
+		if !ok {
+			left++
+			continue
+		}
 		t := c.running[check]
 		if t == nil {
-			if len(c.running) >= c.o.Most {
-				left++
-				continue
-			}
-			t = c.start(check)
+			t = c.start(check, o)
 		}
 		out[check] = t
 	}
 	if left > 0 {
-		c.log.Warn("too many targets: the rest is taken to be well", "zone", zone, "most", c.o.Most, "left", left)
-		c.refused[zone] += left
+		c.log.Warn("too many targets: clusters share the probes, and the rest is taken to be well", "zone", zone, "most", c.o.Most, "left", left)
 	}
 	return out
 }
@@ -142,9 +155,10 @@ func (c *Checker) isWanted(check Check) bool {
 }
 
 // start is called with mu held.
-func (c *Checker) start(check Check) *Target {
+func (c *Checker) start(check Check, o owner) *Target {
 	ctx, stop := context.WithCancel(c.ctx)
 	t := &Target{check: check, stop: stop}
+	t.owner.Store(&o)
 	c.running[check] = t
 	c.wg.Go(func() { // ends with ctx
 		defer stop()
@@ -167,12 +181,11 @@ func (c *Checker) start(check Check) *Target {
 
 // ask probes once.
 func (c *Checker) ask(ctx context.Context, t *Target) {
-	select {
-	case c.places <- struct{}{}:
-		defer func() { <-c.places }()
-	case <-ctx.Done():
+	o := *t.owner.Load()
+	if !c.slots.take(ctx, o) {
 		return
 	}
+	defer c.slots.give(o)
 	bounded, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
 	err := probe(bounded, t.check, c.roots.Load(), c.o.Dial)

@@ -14,6 +14,7 @@ import (
 	"github.com/neardns/neardns/agent/controller/zones"
 	"github.com/neardns/neardns/agent/internal/ddns"
 	"github.com/neardns/neardns/agent/internal/publish"
+	"github.com/neardns/neardns/agent/internal/targets"
 	"github.com/neardns/neardns/agent/internal/zone"
 )
 
@@ -145,7 +146,7 @@ func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.dead[key] = time.Now()
-		for _, t := range r.Health.Set(key, checksOf(&c.Publication), o.ranges) {
+		for _, t := range r.Health.Set(key, map[string][]targets.Check{c.Cluster: checksOf(&c.Publication)}, o.ranges) {
 			if t.Well() {
 				return true
 			}

@@ -282,7 +282,7 @@ func (r *Reconciler) probe(plan *zones.Plan, dnsZones []v1alpha1.DNSZone) {
 			o.ranges = ranges
 			o.mu.Unlock()
 		}
-		for check, target := range r.Health.Set(z.Name, checks, ranges) {
+		for check, target := range r.Health.Set(z.Name, map[string][]targets.Check{r.ClusterID: checks}, ranges) {
 			known[check] = true
 			if target.Well() {
 				delete(r.sick, check)

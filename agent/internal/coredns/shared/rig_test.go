@@ -2,6 +2,7 @@ package shared_test
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -60,8 +61,13 @@ func addresses(texts ...string) (out []netip.Addr) {
 	return out
 }
 
+// every is the checks of all clusters.
+func every(checks map[string][]targets.Check) []targets.Check {
+	return slices.Concat(slices.Collect(maps.Values(checks))...)
+}
+
 // unwatched probes nothing.
-func unwatched(string, []targets.Check) map[targets.Check]shared.Target { return nil }
+func unwatched(string, map[string][]targets.Check) map[targets.Check]shared.Target { return nil }
 
 func compile(t testing.TB, records []dns.RR) *shared.Zone {
 	t.Helper()

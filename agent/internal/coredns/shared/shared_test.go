@@ -212,9 +212,9 @@ func randomZone(t testing.TB, rng *rand.Rand) []dns.RR {
 
 // sick is a Watch by which targets are sick by chance.
 func sick(rng *rand.Rand) shared.Watch {
-	return func(_ string, checks []targets.Check) map[targets.Check]shared.Target {
+	return func(_ string, checks map[string][]targets.Check) map[targets.Check]shared.Target {
 		out := map[targets.Check]shared.Target{}
-		for _, c := range checks {
+		for _, c := range every(checks) {
 			if rng.IntN(3) > 0 {
 				out[c] = health(rng.IntN(2) == 0)
 			}
@@ -312,12 +312,12 @@ func TestHealth(t *testing.T) {
 		"a cluster":            {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.6"}, "192.0.2.3", "192.0.2.5"},
 		"all: as if well, all": {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.5", "192.0.2.6"}, "192.0.2.1 192.0.2.2", "192.0.2.5 192.0.2.6"},
 	} {
-		z, err := shared.Compile(origin, records, func(of string, checks []targets.Check) map[targets.Check]shared.Target {
-			if of != origin || len(checks) != 5 {
+		z, err := shared.Compile(origin, records, func(of string, checks map[string][]targets.Check) map[targets.Check]shared.Target {
+			if of != origin || len(every(checks)) != 5 {
 				t.Errorf("%s: watched %s, %v", name, of, checks)
 			}
 			out := map[targets.Check]shared.Target{}
-			for _, c := range checks {
+			for _, c := range every(checks) {
 				if c.Protocol != targets.HTTPS || c.Port != 443 || c.Path != "/healthz" || !strings.HasPrefix(c.Host, "app.shared") && !strings.HasPrefix(c.Host, "simple.") {
 					t.Errorf("%s: %v", name, c)
 				}
@@ -417,8 +417,8 @@ func TestCheckedIsHeld(t *testing.T) {
 		return ok && a.A.String() == "203.0.113.66"
 	})
 	var checked []string
-	if _, err := shared.Compile(origin, records, func(_ string, checks []targets.Check) map[targets.Check]shared.Target {
-		for _, c := range checks {
+	if _, err := shared.Compile(origin, records, func(_ string, checks map[string][]targets.Check) map[targets.Check]shared.Target {
+		for _, c := range every(checks) {
 			checked = append(checked, fmt.Sprintf("%s:%d", c.Address, c.Port))
 		}
 		return nil

@@ -66,8 +66,8 @@ func family(qtype uint16) (i int, ok bool) {
 // Target tells whether an address is well; see targets.Target.
 type Target interface{ Well() bool }
 
-// Watch says what is to be probed, and returns the targets that are; see targets.Checker.Set.
-type Watch func(zone string, checks []targets.Check) map[targets.Check]Target
+// Watch says what is to be probed, by the cluster that publishes it, and returns the targets that are; see targets.Checker.Set.
+type Watch func(zone string, checks map[string][]targets.Check) map[targets.Check]Target
 
 // compile makes a zone of its records, which it keeps. watch is called once.
 //
@@ -95,13 +95,13 @@ func compile(origin string, rrs []dns.RR, watch Watch) (*Zone, error) {
 	if err := z.plain.Insert(dns.Copy(z.soa)); err != nil {
 		return nil, fmt.Errorf("zone %s: %w", z.origin, err)
 	}
-	var checks []targets.Check
+	checks := map[string][]targets.Check{}
 	for name, h := range state.Hosts {
 		for cluster, c := range h.Claims {
 			for _, a := range c.Addresses {
 				// What is not answered is not asked either: a text costs its writer nothing, and edges ask a bounded number of targets.
 				if check, ok := checkOf(name, a, c.Health); ok && h.Has(cluster, a) {
-					checks = append(checks, check)
+					checks[cluster] = append(checks[cluster], check)
 				}
 			}
 		}

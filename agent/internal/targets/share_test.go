@@ -1,0 +1,138 @@
+package targets_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/agent/internal/targets"
+)
+
+// many are checks of n addresses of one /16.
+func many(net byte, n int) (out []targets.Check) {
+	for i := range n {
+		out = append(out, targets.Check{Address: netip.AddrFrom4([4]byte{10, net, byte(i >> 8), byte(i)}), Protocol: targets.TCP, Port: 443})
+	}
+	return out
+}
+
+var ten = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+
+// TestStarved: a cluster with thousands of targets that never answer, each of which holds a probe's slot the longest, delays nobody else's
+// probes, also where it publishes another cluster's addresses as its own. Those of a cluster that dies are sick in time, and well in time.
+func TestStarved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var alive atomic.Bool
+		alive.Store(true)
+		c := targets.New(ctx, quiet, targets.Options{Dial: func(ctx context.Context, _, at string) (net.Conn, error) {
+			if at[:5] == "10.2." && alive.Load() {
+				here, _ := net.Pipe()
+				return here, nil
+			}
+			<-ctx.Done()
+			return nil, errors.New("no")
+		}})
+		victim := many(2, 3)
+		watched := c.Set("z.", map[string][]targets.Check{"greedy": append(many(1, 5000), victim...), "victim": victim}, ten)
+		if len(watched) != 5003 {
+			t.Fatalf("%d targets are probed", len(watched))
+		}
+		until := func(what string, well bool, most time.Duration) {
+			t.Helper()
+			for begun := time.Now(); ; {
+				n := 0
+				for _, check := range victim {
+					if watched[check].Well() == well {
+						n++
+					}
+				}
+				if n == len(victim) {
+					return
+				}
+				if time.Since(begun) > most {
+					t.Fatalf("%s: %d of %d after %s", what, n, len(victim), most)
+				}
+				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+			}
+		}
+		time.Sleep(5 * time.Minute) //nolint:forbidigo // the bubble's clock
+		for range 5 {
+			alive.Store(false)
+			until("sick", false, 35*time.Second)
+			alive.Store(true)
+			until("well", true, 11*time.Second)
+		}
+		cancel()
+		c.Wait()
+	})
+}
+
+// TestTooMany: where there are more targets than are probed, each cluster has its share, whichever zone it is in, and what a small one leaves
+// is the others'. What one target more or less does not move goes on.
+func TestTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := targets.New(ctx, quiet, targets.Options{Most: 100, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no") }})
+		count := func(watched map[targets.Check]*targets.Target) map[string]int {
+			out := map[string]int{}
+			for check := range watched {
+				out[fmt.Sprint(check.Address.As4()[1])]++
+			}
+			return out
+		}
+		want := func(what string, got, want map[string]int) {
+			t.Helper()
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("%s (-want +got):\n%s", what, d)
+			}
+		}
+		greedy := map[string][]targets.Check{"one": many(1, 1000)}
+		first := c.Set("a.", greedy, ten)
+		want("alone", count(first), map[string]int{"1": 100})
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		for check, target := range first {
+			if target.Well() {
+				t.Fatalf("%v is well", check)
+			}
+		}
+
+		second := c.Set("b.", map[string][]targets.Check{"two": many(2, 10), "three": many(3, 400)}, ten)
+		want("another zone", count(second), map[string]int{"2": 10, "3": 45})
+		well := 0
+		for _, target := range first {
+			if target.Well() {
+				well++
+			}
+		}
+		if well != 55 {
+			t.Errorf("%d targets that nobody asks any more are taken to be well, want 55", well)
+		}
+		want("states", c.Counts(), map[string]int{"well": 0, "sick": 45, "unknown": 55, "refused": 1310})
+
+		greedy["one"] = greedy["one"][1:]
+		again := c.Set("a.", greedy, ten)
+		want("again", count(again), map[string]int{"1": 45})
+		kept := 0
+		for check, target := range again {
+			if first[check] == target {
+				kept++
+			}
+		}
+		if kept < 44 {
+			t.Errorf("%d targets went on, want all but the one that went", kept)
+		}
+		c.Set("b.", nil, nil)
+		want("alone again", count(c.Set("a.", greedy, ten)), map[string]int{"1": 100})
+		cancel()
+		c.Wait()
+	})
+}
