@@ -46,14 +46,18 @@ CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-loc
 CONTAINERD := $(addprefix bin/tools/containerd2/,containerd ctr containerd-shim-runc-v2)
 # One node of a Kubernetes cluster; built anew when its module file changes, and found by its release.
 K8S_MOD := integration/cluster/kubernetes/go.mod
-K8S_VERSION := $(shell sed -n 's,^.k8s.io/kubernetes \(v[0-9.]*\)\( //.*\)\?$$,\1,p' $(K8S_MOD))
+K8S_VERSION := $(shell sed -n 's,^require k8s.io/kubernetes \(v[0-9.]*\)$$,\1,p' $(K8S_MOD))
 K8S_DIR := bin/tools/k8s-$(K8S_VERSION)
 K8S := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kubelet)
+K8S_AT_etcd := go.etcd.io/etcd/server/v3
+K8S_AT_agnhost := k8s.io/kubernetes/test/images/agnhost
+K8S_AT_ginkgo := github.com/onsi/ginkgo/v2/ginkgo
+E2E := $(addprefix $(K8S_DIR)/,agnhost e2e.test ginkgo)
 K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8s.io/component-base/version.gitMajor=$(word 1,$(subst ., ,$(K8S_VERSION:v%=%))) -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(K8S_VERSION)))
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help bpf build images release demo demo-clean test test-images test-unit test-net test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help bpf build images release demo demo-clean test test-images test-unit test-net test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster conformance fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -166,12 +170,21 @@ test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD)
 	@integration/tools/deps docker-registry:docker-registry
 	@cd integration/cluster && $(GO) test -p 1 -count=1 -timeout 120m -v ./... -args $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) | grep --line-buffered -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
 
+# The suite and its programs are of the release that the node runs.
+CONFORM = $(if $(PROXY),-proxy $(PROXY)) $(if $(ON),-on $(ON)) $(if $(RUNTIME),-runtime $(RUNTIME))
+conformance: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) $(E2E) ## Kubernetes' own DNS tests on a real node, bare, with neardns, and with its agent killed every 20 s; draws docs/conformance.md: an hour (PROXY=iptables, ON=bare,neardns,killed, RUNTIME=containerd2; as root)
+	@integration/tools/deps mmdebstrap:mmdebstrap
+	@bin/tools/cluster conformance $(CONFORM)
+
 deps-cluster: deps
 	@integration/tools/deps containerd:containerd runc:runc nsenter:util-linux
 
+$(K8S_DIR)/e2e.test: $(K8S_MOD) $(dir $(K8S_MOD))e2e/e2e_test.go
+	@echo "building e2e.test (Kubernetes $(K8S_VERSION))"
+	@cd $(dir $(K8S_MOD)) && CGO_ENABLED=0 nice $(GO) test -c -trimpath -buildvcs=false -ldflags '$(K8S_LD)' -o $(abspath $@) ./e2e
 $(K8S_DIR)/%: $(K8S_MOD)
 	@echo "building $* (Kubernetes $(K8S_VERSION))"
-	@cd $(dir $(K8S_MOD)) && CGO_ENABLED=0 nice $(GO) build -trimpath -buildvcs=false -ldflags '$(K8S_LD)' -o $(abspath $@) $(if $(filter etcd,$*),go.etcd.io/etcd/server/v3,k8s.io/kubernetes/cmd/$*)
+	@cd $(dir $(K8S_MOD)) && CGO_ENABLED=0 nice $(GO) build -trimpath -buildvcs=false -ldflags '$(K8S_LD)' -o $(abspath $@) $(or $(K8S_AT_$*),k8s.io/kubernetes/cmd/$*)
 
 # Built, not run by `go run`: it is also the first process of the node.
 bin/tools/cluster: FORCE

@@ -1,5 +1,5 @@
 // Command cluster makes this machine into a Kubernetes node of its own, in namespaces, with neardns on it: what `make cluster`
-// runs. Package node has what that is.
+// runs. Package node has what that is. `make conformance` runs Kubernetes' own DNS tests on such nodes.
 //
 // Failure policy: what does not come up is named with the last lines of every program's log, and everything is taken away
 // again. A cluster that is up stays until `cluster down`.
@@ -32,7 +32,8 @@ func main() {
 	}
 }
 
-const usage = "usage: cluster up [-proxy iptables|nftables] [-runtime containerd16|containerd2] [-bare] | cluster down"
+const usage = "usage: cluster up [-proxy iptables|nftables] [-runtime containerd16|containerd2] [-bare] | cluster down | " +
+	"cluster conformance [-proxy iptables,nftables] [-on bare,neardns,killed] [-runtime containerd16|containerd2]"
 
 func run(ctx context.Context, out io.Writer, args []string) error {
 	if len(args) == 0 {
@@ -54,6 +55,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 			return err
 		}
 		return up(ctx, out, o, bare)
+	case "conformance":
+		return conform(ctx, out, args[1:])
 	case "down":
 		if err := node.Remove(); err != nil {
 			return err

@@ -18,9 +18,10 @@ import (
 	"slices"
 )
 
-// Image is what goes into one: programs that need no base.
+// Image is what goes into one: programs, that mostly need no base.
 type Image struct {
 	Name       string            // with its tag, such as "neardns.test/pod:1"
+	Base       string            // archive (tar) of the files that Files and Contents are put over; "": none
 	Files      map[string]string // path in the image, without a leading slash → file to read; all are executable
 	Contents   map[string][]byte // the same, with what is in them
 	Env        []string          // NAME=value
@@ -34,24 +35,37 @@ func (i Image) Write(w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("image %s: %w", i.Name, err)
 	}
+	type file struct {
+		name    string
+		content []byte
+	}
+	layers := []file{{"layer.tar", layer}}
+	if i.Base != "" {
+		base, err := os.ReadFile(i.Base)
+		if err != nil {
+			return fmt.Errorf("image %s: %w", i.Name, err)
+		}
+		layers = []file{{"base.tar", base}, {"layer.tar", layer}}
+	}
+	var names, digests []string
+	for _, l := range layers {
+		names, digests = append(names, l.name), append(digests, "sha256:"+digest(l.content))
+	}
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": map[string]any{"Env": i.Env, "Entrypoint": i.Entrypoint, "Cmd": i.Cmd},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": digests},
 	})
 	if err != nil {
 		return fmt.Errorf("image %s: %w", i.Name, err)
 	}
 	name := digest(config) + ".json"
-	manifest, err := json.Marshal([]any{map[string]any{"Config": name, "RepoTags": []string{i.Name}, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]any{map[string]any{"Config": name, "RepoTags": []string{i.Name}, "Layers": names}})
 	if err != nil {
 		return fmt.Errorf("image %s: %w", i.Name, err)
 	}
 	archive := tar.NewWriter(w)
-	for _, f := range []struct {
-		name    string
-		content []byte
-	}{{name, config}, {"layer.tar", layer}, {"manifest.json", manifest}} {
+	for _, f := range append(layers, file{name, config}, file{"manifest.json", manifest}) {
 		if err := add(archive, f.name, f.content, 0o644); err != nil {
 			return fmt.Errorf("image %s: %w", i.Name, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -79,6 +80,35 @@ func TestWrite(t *testing.T) {
 	names, content := read(t, files["layer.tar"])
 	if diff := cmp.Diff([]string{"bin/", "bin/a", "bin/b", "z"}, names); diff != "" || string(content["bin/b"]) != "ELF" {
 		t.Errorf("layer: %s", diff)
+	}
+}
+
+// What is put over a base is a layer of its own, so that images of one base share it.
+func TestWriteOverBase(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "base.tar")
+	if err := os.WriteFile(base, []byte("a tar"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := (Image{Name: "x.test/y:1", Base: base, Contents: map[string][]byte{"z": nil}}).Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	_, files := read(t, out.Bytes())
+	var manifest []struct {
+		Config string
+		Layers []string
+	}
+	if err := json.Unmarshal(files["manifest.json"], &manifest); err != nil || len(manifest) != 1 {
+		t.Fatalf("%v: %s", err, files["manifest.json"])
+	}
+	if diff := cmp.Diff([]string{"base.tar", "layer.tar"}, manifest[0].Layers); diff != "" || string(files["base.tar"]) != "a tar" {
+		t.Errorf("%s: %s", diff, files["base.tar"])
+	}
+	if config := string(files[manifest[0].Config]); !strings.Contains(config, `["sha256:`+digest([]byte("a tar"))+`","sha256:`+digest(files["layer.tar"])+`"]`) {
+		t.Errorf("the configuration does not name both layers in their order: %s", config)
+	}
+	if err := (Image{Name: "x.test/y:1", Base: base + ".none"}).Write(io.Discard); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v, want that the base is not there", err)
 	}
 }
 

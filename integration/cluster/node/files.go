@@ -74,7 +74,7 @@ func (o Options) writeFiles(release containerd.Release, apiAt string) error {
 		"Corefile.outside":               outsideCorefile,
 		"etc/resolv.conf":                "nameserver " + outsideAddr4 + "\nnameserver " + outsideAddr6 + "\n",
 		"etc/cni/net.d/10-main.conflist": conflist,
-		"var-lib/kubelet/config.yaml":    strings.ReplaceAll(kubeletConfig, "CGROUP", cgroupName),
+		"var-lib/kubelet/config.yaml":    o.kubelet(),
 		"containerd.toml": release.Config(containerd.Config{
 			Root: "/var/lib/containerd", State: "/run/containerd", Socket: socket, Runc: "/run/runc",
 			CNIBin: "/opt/cni/bin", CNIConf: "/etc/cni/net.d", Sandbox: PodImage, Registries: Registries, NRI: "/var/run/nri",
@@ -89,6 +89,15 @@ func (o Options) writeFiles(release containerd.Release, apiAt string) error {
 		}
 	}
 	return writeProxyConfig(o.Proxy)
+}
+
+// kubelet is the kubelet's configuration.
+func (o Options) kubelet() string {
+	text := strings.ReplaceAll(kubeletConfig, "CGROUP", cgroupName)
+	if o.BackOff > 0 {
+		text += fmt.Sprintf("crashLoopBackOff: {maxContainerRestartPeriod: %s}\n", o.BackOff)
+	}
+	return text
 }
 
 func writeProxyConfig(mode string) error {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
@@ -30,6 +31,20 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	}
 	if err := (Options{Bin: empty, Proxy: "nftables", Runtime: "containerd2"}).Check(); err == nil || !strings.Contains(err.Error(), filepath.Join(empty, "neardns")) {
 		t.Errorf("%v does not name the first program", err)
+	}
+}
+
+// The kubelet gets a bound of its pause only where a test asks for one.
+func TestBackOff(t *testing.T) {
+	for want, o := range map[string]Options{"1s": {BackOff: time.Second}, "": {}} {
+		var v struct {
+			CrashLoopBackOff struct {
+				MaxContainerRestartPeriod string `json:"maxContainerRestartPeriod"`
+			} `json:"crashLoopBackOff"`
+		}
+		if err := yaml.Unmarshal([]byte(o.kubelet()), &v); err != nil || v.CrashLoopBackOff.MaxContainerRestartPeriod != want {
+			t.Errorf("%v: %+v, want %q:\n%s", err, v, want, o.kubelet())
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/neardns/neardns/integration/containerd"
 )
@@ -14,6 +15,8 @@ type Options struct {
 	Proxy   string // kube-proxy's mode: iptables or nftables
 	Runtime string // containerd16 or containerd2
 	Slim    bool   // the agent's image is the one without iptables
+	// BackOff bounds the kubelet's pause before it starts a container again that ended (in whole seconds); 0: Kubernetes' own five minutes.
+	BackOff time.Duration
 	// Attached ends the node with this process, whatever ends it: for tests.
 	Attached bool
 }
