@@ -172,7 +172,7 @@ test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD)
 
 # The suite and its programs are of the release that the node runs.
 CONFORM = $(if $(PROXY),-proxy $(PROXY)) $(if $(ON),-on $(ON)) $(if $(RUNTIME),-runtime $(RUNTIME))
-conformance: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) $(E2E) ## Kubernetes' own DNS tests on a real node, bare, with neardns, and with its agent killed every 20 s; draws docs/conformance.md: an hour (PROXY=iptables, ON=bare,neardns,killed, RUNTIME=containerd2; as root)
+conformance: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) $(E2E) ## Kubernetes' own DNS tests on a real node, bare, with neardns, and with its agent killed every 20 s; draws docs/conformance.md: half an hour (PROXY=iptables, ON=bare,neardns,killed, RUNTIME=containerd2; as root)
 	@integration/tools/deps mmdebstrap:mmdebstrap
 	@bin/tools/cluster conformance $(CONFORM)
 

@@ -151,7 +151,7 @@ func TestFaults(t *testing.T) {
 			Column{Proxy: "iptables", On: Neardns, Questions: 1, Tests: []Test{{Name: stub, Outcome: Failed, Reason: "dig"}, {Name: cluster, Outcome: Passed}}},
 			[]string{"iptables, neardns: " + stub + " failed: dig"}},
 		"skipped, and not there": {
-			Column{Proxy: "iptables", On: Killed, Questions: 1, Tests: []Test{{Name: stub, Outcome: Skipped, Reason: "no wish"}}},
+			Column{Proxy: "iptables", On: Killed, Questions: 1, Kills: 1, Tests: []Test{{Name: stub, Outcome: Skipped, Reason: "no wish"}}},
 			[]string{"iptables, killed: " + stub + " passes on the bare node, and is skipped here: no wish",
 				"iptables, killed: " + cluster + " passes on the bare node, and did not run here"}},
 		"fails on the bare node": {
@@ -160,6 +160,9 @@ func TestFaults(t *testing.T) {
 		"nobody asked the agent": {
 			Column{Proxy: "iptables", On: Neardns, Tests: []Test{{Name: stub, Outcome: Passed}}},
 			[]string{"iptables, neardns: the agent answered no question, so that the run shows nothing of it"}},
+		"nobody killed the agent": {
+			Column{Proxy: "iptables", On: Killed, Questions: 1, Tests: []Test{{Name: stub, Outcome: Passed}}},
+			[]string{"iptables, killed: the agent was not killed once"}},
 		"nothing to compare with": {
 			Column{Proxy: "ipvs", On: Killed, Questions: 1},
 			[]string{"ipvs, killed: there is no run on the bare node to compare with"}},

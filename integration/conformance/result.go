@@ -94,6 +94,8 @@ func (r Result) Faults() []string {
 			out = append(out, here+"there is no run on the bare node to compare with")
 		case c.Questions == 0:
 			out = append(out, here+"the agent answered no question, so that the run shows nothing of it")
+		case c.On == Killed && c.Kills == 0:
+			out = append(out, here+"the agent was not killed once")
 		default:
 			for _, t := range bare.Tests {
 				now, ran := c.test(t.Name)

@@ -33,7 +33,7 @@ const backOff = time.Second
 // procs is how many tests run at once, but for those that the suite runs by themselves: they wait for pods most of their time.
 const procs = "3"
 
-// suiteTime is what one run may take. It takes a quarter of an hour at most where all is well.
+// suiteTime is what one run may take. It takes three minutes where all is well; a test gives up after ten.
 const suiteTime = time.Hour
 
 // Options say what is run.
