@@ -14,7 +14,9 @@ PKGS ?= $(shell $(GO) list ./... | grep -v -e /agent/controller -e /agent/api)
 TESTTIMEOUT ?= 20m
 ENGINE ?= podman
 TAG ?= dev
-KERNELS ?= 6.1 5.10 6.12
+# By Go's name. Debian 12's qemu does not start what Debian has as later arm64 kernels.
+ARCH ?=
+KERNELS ?= $(if $(ARCH),6.1,6.1 5.10 6.12)
 
 # The products are static. Their version comes from the build information, which the go command can stamp only where git
 # trusts this clone; elsewhere (another owner's clone, a tarball) the version is "unknown", and the build does not fail.
@@ -57,10 +59,10 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help bpf build images release demo demo-clean test test-images test-unit test-net test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster conformance fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help bpf build images release release-check demo demo-clean test test-images test-unit test-net test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster conformance fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 
 build: bin/neardns bin/neardns-agent bin/neardns-install bin/neardns-iptables bin/neardns-controller ## build the plugin, the agent, the installer and the controller into bin/
 
@@ -86,9 +88,19 @@ test-images: build ## build the images with podman in a store of its own, and ru
 	@cd integration/cluster && $(GO) test -count=1 ./node # the real node's images are of the same Dockerfiles
 
 RELEASE := $(GO) run ./integration/release
-release: ## all that people take of a version, into dist/: programs, images, manifests for amd64 and arm64, what is inside, checksums (VERSION=v0.1.0; as root)
+release: ## all that people take of a version, into dist/: programs, images, manifests for amd64 and arm64, what is inside, checksums (VERSION=v0.1.0, PARTS=programs,images,manifests,lists; as root)
 	@integration/tools/deps podman:podman runc:runc mmdebstrap:mmdebstrap arch-test:arch-test qemu-aarch64-static:qemu-user-static
-	@$(RELEASE) -version "$(VERSION)" -out dist
+	@$(RELEASE) -version "$(VERSION)" -out dist $(if $(PARTS),-parts $(PARTS))
+
+# The second time with a Go cache of its own: nothing of the first is taken over.
+CHECKED := bin/release-check
+release-check: ## make the release twice, in two fresh clones, and compare the checksums (VERSION=v0.1.0, PARTS=programs,manifests; as root; an hour)
+	@rm -rf $(CHECKED)
+	@for n in first second; do git clone -q . $(CHECKED)/$$n; done
+	@$(MAKE) -C $(CHECKED)/first release
+	@GOCACHE=$(CURDIR)/$(CHECKED)/cache $(MAKE) -C $(CHECKED)/second release
+	@diff $(CHECKED)/first/dist/SHA256SUMS $(CHECKED)/second/dist/SHA256SUMS && cat $(CHECKED)/first/dist/SHA256SUMS
+	@rm -rf $(CHECKED)
 
 demo: deps build tools bin/tools/demo ## show a node, its pods, a hit, a killed agent and the fallback (KEEP=1 leaves it standing; PROXY=nftables)
 	@KEEP="$(KEEP)" PROXY="$(PROXY)" bin/tools/demo
@@ -132,9 +144,9 @@ test-resolvers: deps build tools ## stub resolvers in pods hear the same from th
 	@[ -e $(RESOLVED) ] || { mkdir -p $(RESOLVED).new && cd $(RESOLVED).new && apt-get download -q systemd-resolved && dpkg -x systemd-resolved_*.deb . && cd - && mv $(RESOLVED).new $(RESOLVED); }
 	@$(BUILT) NEARDNS_RESOLVED=$(CURDIR)/$(RESOLVED)/lib/systemd/systemd-resolved $(GO) test -tags resolvers -count=1 -timeout 20m -run '^TestResolver' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
-VMFLAGS = $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),-run '$(RUN)') $(if $(ACCEL),-accel $(ACCEL)) $(if $(GUESTS),-guests $(GUESTS)) $(if $(BACKENDS),-backends $(BACKENDS))
-test-vm: bin/tools/vm ## run the kernel's tests on Debian's kernels in qemu, by software emulation (KERNELS="6.1 5.10 6.12", ONLY, RUN, BACKENDS=nftables,iptables-legacy, GUESTS=1, ACCEL=kvm)
-	@integration/tools/deps qemu-system-x86_64:qemu-system-x86 ipvsadm:ipvsadm ipset:ipset depmod:kmod
+VMFLAGS = $(if $(ARCH),-arch $(ARCH)) $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),-run '$(RUN)') $(if $(ACCEL),-accel $(ACCEL)) $(if $(GUESTS),-guests $(GUESTS)) $(if $(BACKENDS),-backends $(BACKENDS))
+test-vm: bin/tools/vm ## run the kernel's tests on Debian's kernels in qemu, by software emulation (KERNELS="6.1 5.10 6.12", ARCH=arm64, ONLY, RUN, BACKENDS=nftables,iptables-legacy, GUESTS=1, ACCEL=kvm)
+	@integration/tools/deps $(if $(filter arm64,$(ARCH)),qemu-system-aarch64:qemu-system-arm mmdebstrap:mmdebstrap,qemu-system-x86_64:qemu-system-x86) ipvsadm:ipvsadm ipset:ipset depmod:kmod
 	@for kernel in $(KERNELS); do bin/tools/vm -kernel $$kernel $(VMFLAGS) | CI=true $(TESTRUN) -events - -allowed-skips integration/vm/allowed-skips; done
 
 # Built, not run by `go run`, which would not pass a SIGTERM on; it is also the guest's init.

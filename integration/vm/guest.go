@@ -70,7 +70,7 @@ func prepareGuest() (guestConfig, error) {
 	// Nobody writes the root folder, so what was read may be kept. The overlay lets tests write where they like; /upper is on
 	// tmpfs, since an initramfs cannot hold an overlay's upper layer.
 	if err := mountAll([]mount{
-		{rootTag, "/lower", "9p", unix.MS_RDONLY, "trans=virtio,version=9p2000.L,cache=loose,msize=262144"},
+		{rootTag, "/lower", "9p", unix.MS_RDONLY, shareOptions},
 		{"upper", "/upper", "tmpfs", 0, ""},
 	}); err != nil {
 		return c, err
@@ -91,12 +91,12 @@ func prepareGuest() (guestConfig, error) {
 	}); err != nil {
 		return c, err
 	}
-	// The module itself may lie in a folder that was just hidden.
+	// The module is shared by itself: it may lie in a folder that was just hidden, and another architecture's root has none.
 	if err := os.MkdirAll("/root"+c.Root, 0o755); err != nil {
 		return c, err
 	}
 	if err := mountAll([]mount{
-		{"/lower" + c.Root, "/root" + c.Root, "", unix.MS_BIND, ""},
+		{moduleTag, "/root" + c.Root, "9p", unix.MS_RDONLY, shareOptions},
 		{"/root", "/", "", unix.MS_MOVE, ""},
 	}); err != nil {
 		return c, err
@@ -135,6 +135,9 @@ func mountAll(mounts []mount) error {
 	}
 	return nil
 }
+
+// shareOptions are those of a folder of the host's that nobody writes.
+const shareOptions = "trans=virtio,version=9p2000.L,cache=loose,msize=262144"
 
 // compressedFile has the kernel decompress a module: from trixie on they are (Linux 5.17).
 const compressedFile = 4

@@ -16,9 +16,9 @@ const (
 	modulesPath = "/modules"
 )
 
-// writeInitramfs writes the guest's first file system: this program as /init, what to do, and the modules that lead to the
+// writeInitramfs writes the guest's first file system: this program, built for the guest, as /init, what to do, and the modules that lead to the
 // root folder.
-func writeInitramfs(file string, k kernel, c guestConfig) (err error) {
+func writeInitramfs(file, init string, k kernel, c guestConfig) (err error) {
 	read := func(name string) (string, error) {
 		text, err := os.ReadFile(filepath.Join(k.modulesDir(), k.release, name))
 		return string(text), err
@@ -53,11 +53,7 @@ func writeInitramfs(file string, k kernel, c guestConfig) (err error) {
 		}
 		a.add(c.Load[i][1:], cpioFile|0o644, []byte(text))
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	program, err := os.ReadFile(self)
+	program, err := os.ReadFile(init)
 	if err != nil {
 		return err
 	}

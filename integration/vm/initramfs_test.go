@@ -100,7 +100,11 @@ func TestInitramfs(t *testing.T) {
 	write("a/virtio_pci.ko", "pci")
 	write("a/virtio.ko", "virtio")
 	out := filepath.Join(t.TempDir(), "initramfs")
-	if err := writeInitramfs(out, k, guestConfig{Root: "/src", Backends: "b"}); err != nil {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeInitramfs(out, self, k, guestConfig{Root: "/src", Backends: "b"}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(out)

@@ -41,7 +41,7 @@ func (k kernel) image() string      { return filepath.Join(k.dir, "boot", "vmlin
 func (k kernel) modulesDir() string { return filepath.Join(k.dir, "lib", "modules") }
 
 // fetchKernel returns the kernel in dir, fetched and unpacked where it is not there yet.
-func fetchKernel(ctx context.Context, dir, series string) (kernel, error) {
+func fetchKernel(ctx context.Context, dir, series, arch string) (kernel, error) {
 	if k, err := findKernel(dir); err == nil {
 		return k, nil
 	}
@@ -55,8 +55,8 @@ func fetchKernel(ctx context.Context, dir, series string) (kernel, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return kernel{}, err
 	}
-	fmt.Fprintf(os.Stderr, "fetching Debian's kernel %s (%s)\n", series, releases()[i].codename)
-	if err := fetchPackage(ctx, dir, releases()[i].codename); err != nil {
+	fmt.Fprintf(os.Stderr, "fetching Debian's kernel %s (%s) for %s\n", series, releases()[i].codename, arch)
+	if err := fetchPackage(ctx, dir, releases()[i].codename, arch); err != nil {
 		return kernel{}, fmt.Errorf("fetch kernel %s: %w", series, err)
 	}
 	return findKernel(dir)
@@ -79,7 +79,7 @@ func findKernel(dir string) (kernel, error) {
 
 // fetchPackage has apt fetch the generic kernel's package of a Debian release, with lists of its own, so that neither the
 // machine's sources nor its lists change; apt checks the signatures. Only what a network test may need is unpacked.
-func fetchPackage(ctx context.Context, dir, codename string) (err error) {
+func fetchPackage(ctx context.Context, dir, codename, arch string) (err error) {
 	work := filepath.Join(dir, "apt")
 	for _, sub := range []string{"lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(work, sub), 0o755); err != nil {
@@ -95,20 +95,21 @@ func fetchPackage(ctx context.Context, dir, codename string) (err error) {
 		return err
 	}
 	own := []string{
-		"-q", "-o", "Dir::Etc::sourcelist=" + filepath.Join(work, "sources.list"), "-o", "Dir::Etc::sourceparts=-",
+		"-q", "-o", "APT::Architecture=" + arch, "-o", "Dir::Etc::sourcelist=" + filepath.Join(work, "sources.list"), "-o", "Dir::Etc::sourceparts=-",
 		"-o", "Dir::State::lists=" + filepath.Join(work, "lists"), "-o", "Dir::Cache=" + filepath.Join(work, "cache"),
 		"-o", "Acquire::Languages=none", "-o", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false", "-o", "APT::Sandbox::User=root",
 	}
 	if _, err := output(ctx, dir, "apt-get", append(own, "update")...); err != nil {
 		return err
 	}
-	depends, err := output(ctx, dir, "apt-cache", append(own, "depends", "linux-image-amd64")...)
+	image := "linux-image-" + arch
+	depends, err := output(ctx, dir, "apt-cache", append(own, "depends", image)...)
 	if err != nil {
 		return err
 	}
 	_, name, found := strings.Cut(depends, "Depends: ")
 	if !found {
-		return fmt.Errorf("linux-image-amd64 of %s depends on no kernel:\n%s", codename, depends)
+		return fmt.Errorf("%s of %s depends on no kernel:\n%s", image, codename, depends)
 	}
 	name, _, _ = strings.Cut(name, "\n")
 	if _, err := output(ctx, dir, "apt-get", append(own, "download", strings.TrimSpace(name))...); err != nil {

@@ -14,14 +14,18 @@ import (
 // machine is one guest.
 type machine struct {
 	options   options
+	arch      arch
 	kernel    kernel
+	root      string // the host's folder that is the guest's root
+	module    string // the module's folder
 	initramfs string
 	console   string // file for what this guest's kernel says
 }
 
-// tag names of the shared folder and of the port that carries the events.
+// Names of the shared folders and of the port that carries the events.
 const (
 	rootTag    = "root"
+	moduleTag  = "module"
 	eventsPort = "neardns.events"
 )
 
@@ -30,39 +34,40 @@ const (
 func (m machine) args() []string {
 	return []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-machine", "q35", "-accel", m.options.accel, "-cpu", m.options.cpuModel(), "-smp", strconv.Itoa(m.options.cpus), "-m", strconv.Itoa(m.options.memory),
+		"-machine", m.arch.board, "-accel", m.options.accel, "-cpu", m.cpuModel(), "-smp", strconv.Itoa(m.options.cpus), "-m", strconv.Itoa(m.options.memory),
 		"-kernel", m.kernel.image(), "-initrd", m.initramfs, "-append", m.commandLine(),
 		"-serial", "file:" + m.console,
-		// The root folder may have others mounted in it, whose inode numbers must not be taken for its own.
-		"-virtfs", "local,path=/,mount_tag=" + rootTag + ",security_model=none,readonly=on,multidevs=remap",
+		"-virtfs", share(m.root, rootTag), "-virtfs", share(m.module, moduleTag),
 		"-device", "virtio-serial", "-chardev", "stdio,id=events,signal=off", "-device", "virtserialport,chardev=events,name=" + eventsPort,
 		"-device", "virtio-rng-pci",
 	}
 }
 
-// cpuModel is the CPU's. An emulated one is plain: with all that qemu 7.2 can emulate (`max`, which has five levels of page tables), Linux
-// 6.12 once ended by a double fault whose frame no CPU would push, and nothing here needs more than this one has.
-func (o options) cpuModel() string {
+// share lends a folder. It may have others mounted in it, whose inode numbers must not be taken for its own.
+func share(path, tag string) string {
+	return "local,path=" + path + ",mount_tag=" + tag + ",security_model=none,readonly=on,multidevs=remap"
+}
+
+// cpuModel is the CPU's.
+func (m machine) cpuModel() string {
 	switch {
-	case o.cpu != "":
-		return o.cpu
-	case strings.HasPrefix(o.accel, "tcg"):
-		return "Westmere"
+	case m.options.cpu != "":
+		return m.options.cpu
+	case strings.HasPrefix(m.options.accel, "tcg"):
+		return m.arch.cpu
 	default:
 		return "max"
 	}
 }
 
-// commandLine is the kernel's. A panic ends the guest at once. The clock is one of a known frequency: that of the CPU's counter is
-// measured at boot, and where a busy host disturbs that, the guest's time runs many times too fast. Under emulation the kernel's
-// watchdogs take a busy host for a broken one.
+// commandLine is the kernel's. A panic ends the guest at once. Under emulation the kernel's watchdogs take a busy host for a broken one.
 func (m machine) commandLine() string {
-	return "console=ttyS0 panic=-1 rdinit=/init quiet loglevel=4 mitigations=off tsc=nowatchdog clocksource=hpet nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
+	return "console=" + m.arch.console + " panic=-1 rdinit=/init quiet loglevel=4 mitigations=off nowatchdog rcupdate.rcu_cpu_stall_suppress=1" + m.arch.clock
 }
 
 // run starts the guest, gives it jobs and passes their events on until none is left, and waits for its end.
 func (m machine) run(ctx context.Context, share *shares) error {
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", m.args()...)
+	cmd := exec.CommandContext(ctx, m.arch.program, m.args()...)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	cmd.WaitDelay = 5 * time.Second

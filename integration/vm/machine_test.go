@@ -39,25 +39,33 @@ func TestFindKernel(t *testing.T) {
 
 // The guest can write nothing of this machine and reach no network.
 func TestMachineIsShutIn(t *testing.T) {
-	m := machine{options: options{accel: "tcg", cpus: 2, memory: 512}, kernel: kernel{dir: "/k", release: "6.1"}, initramfs: "/i", console: "/c"}
-	args := strings.Join(m.args(), " ")
-	for _, want := range []string{"-nodefaults", "readonly=on", "multidevs=remap", "-accel tcg", "-m 512", "-no-reboot", "-kernel /k/boot/vmlinuz-6.1"} {
-		if !strings.Contains(args, want) {
-			t.Errorf("%q is not among %s", want, args)
+	for name, a := range architectures() {
+		m := machine{options: options{accel: "tcg", cpus: 2, memory: 512}, arch: a, kernel: kernel{dir: "/k", release: "6.1"}, root: "/", module: "/m", initramfs: "/i", console: "/c"}
+		args := strings.Join(m.args(), " ")
+		for _, want := range []string{"-nodefaults", "-accel tcg", "-m 512", "-no-reboot", "-kernel /k/boot/vmlinuz-6.1", "console=" + a.console + " ", "-cpu " + a.cpu + " "} {
+			if !strings.Contains(args, want) {
+				t.Errorf("%s: %q is not among %s", name, want, args)
+			}
+		}
+		if n := strings.Count(args, "readonly=on,multidevs=remap"); n != 2 || strings.Count(args, "-virtfs") != n {
+			t.Errorf("%s: %d folders cannot be written, want root and module: %s", name, n, args)
+		}
+		for _, not := range []string{"-net", "-drive", "-hda", "virtio-blk"} {
+			if strings.Contains(args, not+" ") {
+				t.Errorf("%s: %q is among %s", name, not, args)
+			}
 		}
 	}
-	for _, not := range []string{"-net", "-drive", "-hda", "virtio-blk"} {
-		if strings.Contains(args, not+" ") {
-			t.Errorf("%q is among %s", not, args)
-		}
+	if _, err := findArch("riscv64"); err == nil || !strings.Contains(err.Error(), "[amd64 arm64]") {
+		t.Errorf("an architecture that is not known: %v", err)
 	}
 }
 
 func TestCPUModel(t *testing.T) {
 	for o, want := range map[options]string{
-		{accel: "tcg,thread=multi"}: "Westmere", {accel: "kvm"}: "max", {accel: "tcg", cpu: "Nehalem"}: "Nehalem",
+		{accel: "tcg,thread=multi"}: "plain", {accel: "kvm"}: "max", {accel: "tcg", cpu: "Nehalem"}: "Nehalem",
 	} {
-		if got := o.cpuModel(); got != want {
+		if got := (machine{options: o, arch: arch{cpu: "plain"}}).cpuModel(); got != want {
 			t.Errorf("%+v: %s, want %s", o, got, want)
 		}
 	}
@@ -65,10 +73,14 @@ func TestCPUModel(t *testing.T) {
 
 // Every job names a package that is there, and a pattern that can be read; what one kernel runs, all do.
 func TestPlan(t *testing.T) {
+	kinds := []options{{kernel: "6.1", arch: "arm64"}}
 	for _, kernel := range series() {
-		jobs, err := plan(options{kernel: kernel})
+		kinds = append(kinds, options{kernel: kernel, arch: "amd64"})
+	}
+	for _, o := range kinds {
+		jobs, err := plan(o)
 		if err != nil || len(jobs) < 3 {
-			t.Fatalf("%s: %v, %v", kernel, jobs, err)
+			t.Fatalf("%+v: %v, %v", o, jobs, err)
 		}
 		for _, j := range jobs {
 			if files, _ := filepath.Glob(filepath.Join("../..", j.Package, "*_test.go")); len(files) == 0 {
@@ -79,13 +91,13 @@ func TestPlan(t *testing.T) {
 			}
 		}
 	}
-	if jobs, err := plan(options{kernel: "6.1", only: "link$", run: "TestX"}); err != nil || len(jobs) != 1 || jobs[0].Run != "TestX" {
+	if jobs, err := plan(options{kernel: "6.1", arch: "amd64", only: "link$", run: "TestX"}); err != nil || len(jobs) != 1 || jobs[0].Run != "TestX" {
 		t.Errorf("%v, %v", jobs, err)
 	}
-	if jobs, err := plan(options{kernel: "6.1", only: "steering$", run: "TestX"}); err != nil || len(jobs) != 1 {
+	if jobs, err := plan(options{kernel: "6.1", arch: "amd64", only: "steering$", run: "TestX"}); err != nil || len(jobs) != 1 {
 		t.Errorf("one pattern for a package is one job: %v, %v", jobs, err)
 	}
-	if _, err := plan(options{kernel: "6.1", only: "nothing"}); err == nil {
+	if _, err := plan(options{kernel: "6.1", arch: "amd64", only: "nothing"}); err == nil {
 		t.Error("a plan of nothing")
 	}
 }

@@ -1,5 +1,5 @@
 // Command vm runs the built tests on another kernel: a Debian kernel in qemu, by software emulation, with this machine's
-// root folder as its own, read-only. It is what `make test-vm` runs.
+// root folder as its own, read-only, or of another architecture with one made of Debian's packages. It is what `make test-vm` runs.
 //
 // It owns the machine: kernel and modules out of Debian's package (unpacked, never installed), an initramfs of this very
 // program, and the list of tests, which as many guests share as there are CPUs. It must never change this machine: the guest has an overlay in memory over the root
@@ -29,6 +29,7 @@ import (
 )
 
 type options struct {
+	arch    string // by Go's name
 	kernel  string // the series: 5.10, 6.1, 6.12
 	accel   string
 	cpu     string // qemu's name of the model; empty: by the accelerator
@@ -54,6 +55,7 @@ func main() {
 	}
 	var o options
 	flag.StringVar(&o.kernel, "kernel", "6.1", "the kernel's series, as Debian has it: "+strings.Join(series(), ", "))
+	flag.StringVar(&o.arch, "arch", runtime.GOARCH, "the guests' architecture: amd64 or arm64")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "qemu's accelerator; kvm where the machine lends it")
 	flag.StringVar(&o.cpu, "cpu", "", "the guests' model of CPU, as qemu names it; a plain one where it is emulated, else this machine's")
 	flag.IntVar(&o.guests, "guests", min(runtime.NumCPU(), 4), "guests that share the tests")
@@ -62,7 +64,7 @@ func main() {
 	flag.DurationVar(&o.timeout, "timeout", 25*time.Minute, "limit for the guests, from their start to their end")
 	flag.StringVar(&o.only, "only", "", "regular expression: run these packages of the plan only")
 	flag.StringVar(&o.run, "run", "", "run these tests (as go test's -run) in place of the plan's")
-	flag.StringVar(&o.dir, "dir", "bin/vm", "folder for kernels and built tests")
+	flag.StringVar(&o.dir, "dir", "bin/vm", "folder for kernels and built tests; it must be below the working folder")
 	flag.StringVar(&o.backends, "backends", "nftables,iptables-nft,iptables-legacy", "back ends whose cells are run")
 	flag.BoolVar(&o.list, "list", false, "print what would be run, and end")
 	flag.BoolVar(&o.fetch, "fetch", false, "fetch the kernel, and end")
@@ -78,6 +80,10 @@ func main() {
 
 // runHost does the host's part, from the kernel's package to the guest's end.
 func runHost(ctx context.Context, o options) error {
+	a, err := findArch(o.arch)
+	if err != nil {
+		return err
+	}
 	jobs, err := plan(o)
 	if err != nil {
 		return err
@@ -96,21 +102,30 @@ func runHost(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	k, err := fetchKernel(ctx, filepath.Join(dir, o.kernel), o.kernel)
+	lent := "/"
+	if o.arch != runtime.GOARCH {
+		dir = filepath.Join(dir, o.arch)
+		lent = filepath.Join(dir, "root")
+		if err := makeRoot(ctx, lent, o.arch); err != nil {
+			return fmt.Errorf("make a root folder for %s: %w", o.arch, err)
+		}
+	}
+	k, err := fetchKernel(ctx, filepath.Join(dir, o.kernel), o.kernel, o.arch)
 	if err != nil || o.fetch {
 		return err
 	}
-	if err := buildTests(ctx, root, dir, jobs); err != nil {
+	if err := buildTests(ctx, root, dir, o.arch, jobs); err != nil {
 		return err
 	}
 	initramfs := filepath.Join(k.dir, "initramfs")
-	if err := writeInitramfs(initramfs, k, guestConfig{
+	if err := writeInitramfs(initramfs, filepath.Join(programsDir(dir), initProgram), k, guestConfig{
 		Root: root, Modules: k.modulesDir(), Programs: programsDir(dir), Tests: testsDir(dir), Timeout: o.timeout.String(), Backends: o.backends,
 	}); err != nil {
 		return err
 	}
 	share := &shares{rest: jobs, to: os.Stdout}
-	if to := os.Getenv(compat.Env); to != "" {
+	// The tables are of amd64: what this lane shows of another architecture is its own result.
+	if to := os.Getenv(compat.Env); to != "" && o.arch == "amd64" {
 		records, err := openRecords(to)
 		if err != nil {
 			return err
@@ -120,9 +135,9 @@ func runHost(ctx context.Context, o options) error {
 	}
 	guests := max(1, min(o.guests, len(jobs)))
 	fmt.Fprintf(os.Stderr, "tests run on Linux %s (Debian %s) in %d guests of qemu, accelerator %s; consoles in %s\n",
-		k.release, k.version, guests, o.accel, filepath.Join(o.dir, o.kernel))
+		k.release, k.version, guests, o.accel, k.dir)
 	begun := time.Now()
-	err = runGuests(ctx, machine{options: o, kernel: k, initramfs: initramfs}, guests, share)
+	err = runGuests(ctx, machine{options: o, arch: a, kernel: k, root: lent, module: root, initramfs: initramfs}, guests, share)
 	fmt.Fprintf(os.Stderr, "the guests took %v\n", time.Since(begun).Round(time.Second))
 	if err == nil && share.ended < len(jobs) {
 		err = fmt.Errorf("%d of %d jobs were run", share.ended, len(jobs))
