@@ -1,0 +1,147 @@
+package iptables
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
+)
+
+// standing reads what the script's tables hold of ours and of the base chains. nat is read chain by chain, since kube-proxy
+// may have a hundred thousand rules there.
+func (b *Iptables) standing(s script) (map[string]standing, error) {
+	have := map[string]standing{}
+	for _, table := range s.tables() {
+		var err error
+		if table != "nat" {
+			have[table], err = b.read(s.is4, table)
+		} else {
+			have[table], err = b.readChains(s)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return have, nil
+}
+
+func (b *Iptables) readChains(s script) (standing, error) {
+	var names []string
+	for _, c := range s.in("nat") {
+		names = append(names, c.name)
+		for _, j := range c.from {
+			names = append(names, j.base)
+		}
+	}
+	slices.Sort(names)
+	// Asked of the kernel: the programs say of a missing chain what they also say of other faults, and each version in other
+	// words.
+	there, err := b.chains(b.variant, s.is4, "nat", slices.Compact(names)...)
+	if err != nil {
+		return nil, err
+	}
+	have := standing{}
+	for _, name := range there {
+		one, err := b.read(s.is4, "nat", name)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(have, one)
+	}
+	return have, nil
+}
+
+// read lists a table, or some chains of it by name.
+func (b *Iptables) read(is4 bool, table string, name ...string) (standing, error) {
+	text, err := b.list(is4, append([]string{"-t", table, "-S"}, name...)...)
+	if err != nil {
+		return nil, err
+	}
+	return parse(text), nil
+}
+
+// ownIn lists the chains of ours in a table of one variant.
+func (b *Iptables) ownIn(f Variant, is4 bool, table string) ([]string, error) {
+	return b.chains(f, is4, table, ownChains()[table]...)
+}
+
+// chains returns those of the chains that a table of one variant has, as the kernel has it: the programs make tables that they
+// are asked for.
+func (b *Iptables) chains(f Variant, is4 bool, table string, names ...string) ([]string, error) {
+	if f == NFT {
+		return b.nftChains(is4, table, names...)
+	}
+	return b.legacyChains(is4, table, names...)
+}
+
+func (b *Iptables) legacyChains(is4 bool, table string, names ...string) ([]string, error) {
+	var out []string
+	err := hostnet.InNetNS(b.nsFD, func() error {
+		t, err := ReadLegacy(is4, table)
+		for _, name := range names {
+			if slices.Contains(t.Chains, name) {
+				out = append(out, name)
+			}
+		}
+		return err
+	})
+	return out, err
+}
+
+func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string, error) {
+	found, err := nftChains(hostnet.ToEnter(b.nsFD), is4, table, names...)
+	var out []string
+	for _, c := range found {
+		out = append(out, c.Name)
+	}
+	return out, err
+}
+
+// here is the calling thread's netns, as google/nftables has it.
+const here = 0
+
+// nftChains returns those of the named chains that a table of iptables-nft has, in the netns ns. Asking its programs could make the
+// table. Each is asked for by name: kube-proxy in iptables mode has tens of thousands of chains in the same family, and the agent
+// looks at every round.
+func nftChains(ns int, is4 bool, table string, names ...string) ([]*nftables.Chain, error) {
+	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(ns))
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, nil // a kernel without nfnetlink
+	} else if err != nil {
+		return nil, fmt.Errorf("open nftables socket: %w", err)
+	}
+	defer conn.CloseLasting() //nolint:errcheck // only read
+	var out []*nftables.Chain
+	for _, name := range names {
+		c, err := conn.ListChain(nftTable(is4, table), name)
+		switch {
+		case err == nil:
+			out = append(out, c)
+		case isErrno(err, unix.ENOENT):
+		case isErrno(err, unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EINVAL): // what nfnetlink says of a part that it has not
+			return nil, nil // a kernel without nf_tables, or without this family in it
+		default:
+			return nil, fmt.Errorf("look for chain %s: %w", name, err)
+		}
+	}
+	return out, nil
+}
+
+// nftTable is a table of iptables-nft as google/nftables wants it named in requests.
+func nftTable(is4 bool, name string) *nftables.Table {
+	if is4 {
+		return &nftables.Table{Name: name, Family: nftables.TableFamilyIPv4}
+	}
+	return &nftables.Table{Name: name, Family: nftables.TableFamilyIPv6}
+}
+
+// isErrno tells whether an error of google/nftables, which v0.3.0 flattens to text, is one of the kernel's.
+func isErrno(err error, errnos ...unix.Errno) bool {
+	return slices.ContainsFunc(errnos, func(e unix.Errno) bool { return strings.HasSuffix(err.Error(), e.Error()) })
+}
