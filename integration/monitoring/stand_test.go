@@ -55,7 +55,9 @@ func newStand(t *testing.T) *stand {
 	if err := nodestate.WriteWatch(s.path("run"), nodestate.Watch{Since: now, Looked: now, Network: "pods", OK: true}); err != nil {
 		t.Fatal(err)
 	}
-	s.agent = s.Host.Start("env", "GOMEMLIMIT=200MiB", s.path("neardns-agent"), "node", "--config", s.path("node.yaml"))
+	// A BPF file system of the agent's own, so that it has hits in the kernel to tell of.
+	s.agent = s.Host.Start("env", "GOMEMLIMIT=200MiB", "unshare", "--mount", "--propagation", "slave", "sh", "-c", `mount -t bpf bpf /sys/fs/bpf && exec "$0" "$@"`,
+		s.path("neardns-agent"), "node", "--config", s.path("node.yaml"))
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("agent's log:\n%s", s.agent.Output())
@@ -84,7 +86,7 @@ func (s *stand) nodeConfig(cluster string) string {
 	return fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: %s\n"+
 		"upstreams: {external: [%s]%s}\nstateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\nlisten: {metrics: \"[::]:9253\", namespaces: true}\n"+
 		// As long as it can be: on a machine that is busy with other tests a lease must not come and go.
-		"lease: {renew: 200ms, lifetime: 4s}\n",
+		"lease: {renew: 200ms, lifetime: 4s}\nkernelHits: {mode: \"on\"}\n",
 		list, s.path("resolv.conf"), cluster, s.path("run"), s.path("lib"), s.path("none"))
 }
 
