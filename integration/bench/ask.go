@@ -46,7 +46,7 @@ func (s *stand) prepare(l generator.Load) func() (*generator.Result, error) {
 			return nil, fmt.Errorf("%s: load: %w in %q", s.name, err, out)
 		}
 		// A wrong answer of neardns's ends the run. Another server's is told: it is one that its clients have to throw away.
-		if r.Wrong > 0 && (s.name == ours || s.name == plain) {
+		if r.Wrong > 0 && isOurs(s.name) {
 			return nil, fmt.Errorf("%s, %s: %d of %d answers are wrong: %s\n%s", s.name, l.Workload, r.Wrong, r.Asked, r.FirstWrong, s.server.Output())
 		}
 		return r, nil
@@ -56,21 +56,29 @@ func (s *stand) prepare(l generator.Load) func() (*generator.Result, error) {
 // tries is how often a run is made of which most questions had no answer.
 const tries = 3
 
+// outcome is what came of a run, and what of it the server's node did.
+type outcome struct {
+	*generator.Result
+	misses int64 // questions that came to the upstream
+	kernel int64 // that the kernel answered
+}
+
 // measured is ask for what is measured. Questions without an answer have a figure of their own; where they are the most, as on a
 // machine that stands still for a second, the others' figures would be of something else, and the run is made again.
-func (s *stand) measured(l generator.Load) (r *generator.Result, misses int64) {
+func (s *stand) measured(l generator.Load) outcome {
+	var r *generator.Result
 	for range tries {
-		before := s.misses.Load()
+		misses, kernel := s.misses.Load(), s.kernelHits()
 		r = s.ask(l)
 		s.answered, s.lost = s.answered+r.Answered, s.lost+r.Lost+r.Failed
 		if r.Answered*2 >= r.Asked {
-			return r, s.misses.Load() - before
+			return outcome{r, s.misses.Load() - misses, s.kernelHits() - kernel}
 		}
 		s.again++
 	}
 	s.t.Fatalf("%s, %s: of %d questions %d are lost, %d failed, %d wrong, and no better twice before: %s\n%s",
 		s.name, l.Workload, r.Asked, r.Lost, r.Failed, r.Wrong, r.FirstWrong, s.server.Output())
-	return nil, 0
+	return outcome{}
 }
 
 func (s *stand) cpu() time.Duration {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,9 +75,9 @@ func TestReport(t *testing.T) {
 }
 
 // sampled are the servers of a sample.
-var sampled = []string{ours, plain, stock, "unbound"}
+var sampled = []string{ours, plain, stock, "unbound", inKernel}
 
-// sample is a report with every figure of four servers: CoreDNS's is twice ours.
+// sample is a report with every figure of five servers: CoreDNS's is twice ours.
 func sample() *report {
 	r := &report{
 		Taken: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Machine: "2 CPUs (amd64), Linux 6.18", Noise: noise{Others: 0.01, OthersTo: 0.02, LagP99: 80 * time.Microsecond},
@@ -86,7 +87,7 @@ func sample() *report {
 		for _, m := range measures {
 			for _, f := range m.figures {
 				for i, s := range sampled {
-					for _, v := range spread([]float64{10, 8, 20, 5}[i]) {
+					for _, v := range spread([]float64{10, 8, 20, 5, 1}[i]) {
 						r.add(cellKey{name, m.key, f}, s, v)
 					}
 				}
@@ -95,11 +96,31 @@ func sample() *report {
 	}
 	for _, k := range []cellKey{{memoryLoad, "start", "RSS"}, {memoryLoad, "full", "RSS"}, {idleLoad, "idle", "cpu"}, {dnsperfLoad, "full", "qps"}} {
 		for i, s := range sampled {
-			for _, v := range spread([]float64{30, 30, 60, 0}[i]) {
+			for _, v := range spread([]float64{30, 30, 60, 0, 31}[i]) {
 				r.add(k, s, v)
 			}
 		}
 	}
+	for _, name := range kernelShares {
+		for _, v := range spread(96) {
+			r.add(cellKey{name, "full", "kernel"}, inKernel, v)
+		}
+	}
+	for _, d := range distributions {
+		for i, s := range sampled {
+			var times generator.Histogram
+			for n := range 1000 * (i + 1) {
+				times.Note(time.Duration(i+1) * 10 * time.Microsecond * time.Duration(1+n*n/100_000))
+			}
+			r.heard(cellKey{"W1", d.measure, ""}, s, &times)
+			r.heard(cellKey{"W2", d.measure, ""}, s, &times)
+		}
+	}
+	r.heard(cellKey{"W1", "full", ""}, ours, &generator.Histogram{})
+	r.drawn()
+	r.heardOf = nil
+	r.value(kernelPart, "1 answer, 1 pod", "us", spread(0.6), kernelTime)
+	r.compare(kernelPart, "4000 answers", "1 answer", "us", spread(0.9), spread(0.6), kernelGrowthLimit)
 	r.compare(pluginPart, "ADD", "portmap, nftables, one port", "ms", spread(1), spread(9), 1)
 	r.value(sizePart, "plugin binary", "MB", []float64{5.34}, 6)
 	return r
@@ -112,11 +133,14 @@ func TestRender(t *testing.T) {
 	golden.Check(t, "bench.md", out.String())
 	golden.Check(t, "page.md", r.page())
 	golden.Check(t, "bench.svg", r.svg())
-	var any struct {
-		XMLName xml.Name
-	}
-	if err := xml.Unmarshal([]byte(r.svg()), &any); err != nil || any.XMLName.Local != "svg" {
-		t.Errorf("the picture is no SVG: %v, %v", any.XMLName, err)
+	golden.Check(t, "latency.svg", r.curves())
+	for _, picture := range []string{r.svg(), r.curves()} {
+		var any struct {
+			XMLName xml.Name
+		}
+		if err := xml.Unmarshal([]byte(picture), &any); err != nil || any.XMLName.Local != "svg" {
+			t.Errorf("the picture is no SVG: %v, %v", any.XMLName, err)
+		}
 	}
 	data, err := r.encode()
 	if err != nil {
@@ -126,7 +150,7 @@ func TestRender(t *testing.T) {
 	if err := json.Unmarshal(data, &back); err != nil || !reflect.DeepEqual(&back, r) {
 		t.Errorf("read back: %v", err)
 	}
-	if lines := bytes.Count(data, []byte("\n")); lines < len(r.Cells) || lines > len(r.Cells)+60 {
+	if lines := bytes.Count(data, []byte("\n")); lines < len(r.Cells) || lines > len(r.Cells)+60+len(r.Latencies) {
 		t.Errorf("%d cells in %d lines", len(r.Cells), lines)
 	}
 }
@@ -224,9 +248,13 @@ func TestCommitted(t *testing.T) {
 	if want, err := r.drawInto(string(text)); err != nil || want != string(text) {
 		t.Errorf("%s is not drawn from %s: run `make bench-keep`, or draw it with -keep: %v", page, committedResult, err)
 	}
-	picture, err := os.ReadFile(filepath.Join("..", "..", pagePicture))
-	if err != nil || string(picture) != r.svg() {
-		t.Errorf("%s is not drawn from %s: %v", pagePicture, committedResult, err)
+	for path, want := range map[string]string{pagePicture: r.svg(), pageCurves: r.curves()} {
+		if path == pageCurves && len(r.Latencies) == 0 {
+			continue // a result from before they were kept
+		}
+		if picture, err := os.ReadFile(filepath.Join("..", "..", path)); err != nil || string(picture) != want {
+			t.Errorf("%s is not drawn from %s: %v", path, committedResult, err)
+		}
 	}
 }
 
@@ -325,6 +353,9 @@ func TestOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &bench{short: true, rounds: 1, names: 500, parts: []string{"plugin", "memory", "query", "growth"}, with: []string{stock}, workloads: []string{"W8"}, root: root}
+	if _, err := os.Stat("/sys/fs/bpf"); err == nil {
+		b.with = append(b.with, kernelOption)
+	}
 	if err := b.options(); err != nil {
 		testutil.Skip(t, err.Error())
 	}
@@ -363,8 +394,38 @@ func TestOnce(t *testing.T) {
 			t.Errorf("%s: nothing about a restart", s)
 		}
 	}
+	if slices.Contains(b.with, kernelOption) {
+		if share := b.median(cellKey{"W8", "full", "kernel"}, inKernel); !(share > 10) {
+			t.Errorf("the kernel answered %v %% of the hits", share)
+		}
+		if !seen[kernelPart] {
+			t.Errorf("nothing about %q", kernelPart)
+		}
+	}
 	if b.Noise.Others < 0 || b.Noise.Others > 1 || b.Noise.LagP99 == 0 {
 		t.Errorf("noise %+v", b.Noise)
 	}
 	fmt.Fprintln(t.Output(), b.Noise.String())
+}
+
+func TestSumOf(t *testing.T) {
+	const text = `# HELP a_total of something
+# TYPE a_total counter
+a_total{x="1",y="2"} 3
+a_total{x="2",y="2"} 4.5
+a_total_more 100
+b{state="answered"} 2
+b{state="refused"} 7
+broken x
+`
+	for name, want := range map[string]float64{"a_total": 7.5, "a_total_more": 100, `b{state="answered"}`: 2, "b": 9} {
+		if got, err := sumOf(strings.NewReader(text), name); err != nil || got != want {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, want)
+		}
+	}
+	for _, bad := range []string{"c", "broken"} {
+		if _, err := sumOf(strings.NewReader(text), bad); err == nil {
+			t.Errorf("%s passes", bad)
+		}
+	}
 }

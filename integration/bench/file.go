@@ -25,7 +25,7 @@ func (r *report) save(dir string) error {
 	if len(r.Cells) == 0 {
 		return nil
 	}
-	return r.picture(filepath.Join(dir, "bench.svg"))
+	return r.pictures(filepath.Join(dir, "bench.svg"), filepath.Join(dir, "latency.svg"))
 }
 
 // encode writes one cell or row a line, so that a change of a figure is a line of a diff.

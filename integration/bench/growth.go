@@ -27,16 +27,7 @@ func (b *bench) growth(s *stand) {
 	if s.name != ours {
 		of, limit = ", "+s.name, 0
 	}
-	pods := []string{s.pod.Path()}
-	for i := range growthPods - 1 {
-		p := s.node.AddPod(fmt.Sprintf("pod-%d", i))
-		if s.name == ours {
-			b.steer(s, p, fmt.Sprintf("bench-%d", i))
-		}
-		pods = append(pods, p.Path())
-	}
-	s.down() // so that the cache is empty
-	s.up()
+	pods := b.fill(s)
 	w, err := workload.New("W1", seed, b.short)
 	b.must(err)
 	names := func(n int) generator.Load {
@@ -56,9 +47,9 @@ func (b *bench) growth(s *stand) {
 			s.ask(warm)
 			l := ways[way]
 			l.CPU, l.Duration = 1+clientCPU, b.long(measures[0].full, measures[0].short)
-			r, misses := s.measured(l)
+			r := s.measured(l)
 			figures[way] = append(figures[way], round(float64(r.Ran[0].Nanoseconds())/1e3/float64(r.Answered)))
-			hits[way] = append(hits[way], 1-min(1, float64(misses)/float64(r.Asked)))
+			hits[way] = append(hits[way], 1-min(1, float64(r.misses)/float64(r.Asked)))
 		}
 	}
 	b.compare(growthPart, many+of, one, "us", figures[many], figures[one], limit)
@@ -66,6 +57,21 @@ func (b *bench) growth(s *stand) {
 	if least := slices.Min(hits[many]); least < 0.99 {
 		b.remark("%s, %s: only %.1f %% were hits in one round, so that row is not of hits alone.", s.name, many, 100*least)
 	}
+}
+
+// fill adds pods until the node is full, starts its server anew, so that the cache is empty, and returns the pods' namespaces.
+func (b *bench) fill(s *stand) (pods []string) {
+	pods = append(pods, s.pod.Path())
+	for i := range growthPods - 1 {
+		p := s.node.AddPod(fmt.Sprintf("pod-%d", i))
+		if isOurs(s.name) {
+			b.steer(s, p, fmt.Sprintf("bench-%d", i))
+		}
+		pods = append(pods, p.Path())
+	}
+	s.down()
+	s.up()
+	return pods
 }
 
 // steer has the plugin steer a pod.
@@ -77,4 +83,5 @@ func (b *bench) steer(s *stand, p *testutil.Pod, id string) {
 	if len(f.In(podfile.Steered)) != 1 {
 		b.t.Fatalf("the pod %s is not steered: %+v", id, f.Decisions)
 	}
+	s.steered++
 }

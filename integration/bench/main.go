@@ -162,6 +162,9 @@ func (b *bench) serve() {
 	b.softIRQ, err = procstat.SoftIRQ()
 	b.must(err)
 	b.stands = append(b.stands, ourStand(b, ours))
+	if slices.Contains(b.with, kernelOption) {
+		b.stands = append(b.stands, ourStand(b, inKernel))
+	}
 	if slices.Contains(b.with, plainOption) {
 		b.stands = append(b.stands, ourStand(b, plain))
 	}
@@ -187,6 +190,9 @@ func (b *bench) serve() {
 		for _, s := range b.stands {
 			if s.name == ours || s.name == stock {
 				b.growth(s)
+			}
+			if s.name == inKernel {
+				b.kernelGrowth(s)
 			}
 		}
 	}

@@ -14,6 +14,7 @@ const (
 	committedResult = "integration/bench/result.json"
 	page            = "docs/performance.md"
 	pagePicture     = "docs/performance.svg"
+	pageCurves      = "docs/latency.svg"
 )
 
 // What stands around the drawn part of the page.
@@ -38,7 +39,7 @@ func keep(root string) error {
 	if err := os.WriteFile(filepath.Join(root, committedResult), data, 0o644); err != nil {
 		return fmt.Errorf("keep the result: %w", err)
 	}
-	if err := r.picture(filepath.Join(root, pagePicture)); err != nil {
+	if err := r.pictures(filepath.Join(root, pagePicture), filepath.Join(root, pageCurves)); err != nil {
 		return err
 	}
 	path := filepath.Join(root, page)
@@ -79,7 +80,14 @@ func (r *report) page() string {
 	for _, l := range r.toStock() {
 		p("| %s | %s |", l[0], l[1])
 	}
-	p("\n![neardns beside other DNS caches](performance.svg)\n\nRatios to each server; a ratio in bold is surely better than 1:\n")
+	p("\n![neardns beside other DNS caches](performance.svg)\n")
+	if text := r.kernelTable(); text != "" {
+		p("With `kernelHits` ([hits in the kernel](kernel-hits.md)), and what it is held to:\n\n%s", text)
+	}
+	if len(r.Latencies) > 0 {
+		p("![how long answers take](latency.svg)\n")
+	}
+	p("Ratios to each server; a ratio in bold is surely better than 1:\n")
 	for _, s := range r.subjects() {
 		p("%s", r.ratioTable(s))
 	}

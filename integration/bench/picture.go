@@ -48,9 +48,17 @@ var panels = []panel{
 	{"Resident memory (MiB)", []cellKey{{memoryLoad, "start", "RSS"}, {memoryLoad, "full", "RSS"}}, []string{"after the start", "10,000 names"}, false},
 }
 
-// picture draws the report as SVG, and as PNG beside it.
-func (r *report) picture(path string) error {
-	if err := os.WriteFile(path, []byte(r.svg()), 0o644); err != nil {
+// pictures draws the report, and the distributions of times where there are any.
+func (r *report) pictures(path, curves string) error {
+	if err := draw(path, r.svg()); err != nil || len(r.Latencies) == 0 {
+		return err
+	}
+	return draw(curves, r.curves())
+}
+
+// draw writes a picture as SVG, and as PNG beside it.
+func draw(path, svg string) error {
+	if err := os.WriteFile(path, []byte(svg), 0o644); err != nil {
 		return fmt.Errorf("write the picture: %w", err)
 	}
 	png := strings.TrimSuffix(path, ".svg") + ".png"

@@ -65,6 +65,7 @@ func (b *bench) query(stands []*stand) {
 		}
 		b.t.Logf("round %d of %d", round+1, b.queryRounds())
 	}
+	b.drawn()
 	for _, s := range stands {
 		b.Questions = append(b.Questions, questions{s.name, s.answered, s.lost, s.wrong})
 		if s.again > 0 {
@@ -99,14 +100,13 @@ func turned[T any](all []T, round int) []T {
 // workload asks one server one workload in all ways, warm.
 func (b *bench) workload(s *stand, w *workload.Workload) {
 	if w.Name != workload.Miss {
-		s.ask(generator.Load{Workload: w.Name, Seed: seed, Small: b.short, Each: true, Sockets: 2, Window: 16})
+		b.warm(s, generator.Load{Workload: w.Name, Seed: seed, Small: b.short, Each: true, Sockets: 2, Window: 16})
 	}
 	for _, m := range measures {
 		if b.short && m.only != "" && m.only != w.Name || w.Name == workload.Miss && m.rate > 1000 {
 			continue
 		}
-		r, misses := s.measured(b.load(m, w))
-		b.take(w.Name, m, s, r, misses)
+		b.take(w.Name, m, s, s.measured(b.load(m, w)))
 	}
 	if w.Restart {
 		b.restart(s, w)
@@ -130,13 +130,13 @@ func (b *bench) load(m measure, w *workload.Workload) generator.Load {
 }
 
 // take takes the figures of one run in.
-func (b *bench) take(workloadName string, m measure, s *stand, r *generator.Result, misses int64) {
+func (b *bench) take(workloadName string, m measure, s *stand, r outcome) {
 	perAnswer := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 / float64(r.Answered) }
 	all := r.Took * time.Duration(r.Machine.CPUs)
 	b.Noise.heard(all, max(0, all-r.Machine.Idle-r.CPU-sum(r.Ran)), r.Machine.Steal)
 	values := map[string]float64{
 		"qps": float64(r.Answered) / r.Took.Seconds(), "server": perAnswer(r.Ran[0]), "node": perAnswer(r.CPU + sum(r.Ran[:b.node])),
-		"hit": 100 * (1 - min(1, float64(misses)/float64(r.Asked))), "lost": unanswered(r),
+		"hit": 100 * (1 - min(1, float64(r.misses)/float64(r.Asked))), "lost": unanswered(r.Result),
 	}
 	for figure, share := range map[string]float64{"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999} {
 		values[figure] = float64(r.Times.At(share).Nanoseconds()) / 1e3
@@ -144,6 +144,10 @@ func (b *bench) take(workloadName string, m measure, s *stand, r *generator.Resu
 	for _, f := range m.figures {
 		b.add(cellKey{workloadName, m.key, f}, s.name, values[f])
 	}
+	if s.name == inKernel && m.key == "full" && workloadName != workload.Miss {
+		b.add(cellKey{workloadName, m.key, "kernel"}, s.name, 100*float64(r.kernel)/float64(max(1, int64(r.Asked)-r.misses)))
+	}
+	b.heard(cellKey{workloadName, m.key, ""}, s.name, &r.Times)
 	if m.rate > 0 {
 		b.Noise.lag.Merge(&r.Lag)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/integration/bench/generator"
 	"github.com/neardns/neardns/integration/bench/paired"
 	"github.com/neardns/neardns/integration/bench/workload"
 )
@@ -39,6 +40,10 @@ type report struct {
 	Notes     []string    `json:"notes"`
 	Rows      []row       `json:"rows"`  // of the plugin: each beside what does the same work
 	Cells     []cell      `json:"cells"` // of the servers: each figure of each
+	// Latencies are the whole distributions behind some of the cells.
+	Latencies []latency `json:"latencies,omitempty"`
+
+	heardOf map[latencyOf]*generator.Histogram // while it is measured
 }
 
 // version is what a server says about itself.

@@ -2,12 +2,15 @@ package main
 
 import "github.com/neardns/neardns/integration/bench/peers"
 
-// plainOption is how -with names neardns without hits answered before CoreDNS.
-const plainOption = "plain"
+// How -with names neardns without hits answered before CoreDNS, and with hits answered in the kernel.
+const (
+	plainOption  = "plain"
+	kernelOption = "kernel"
+)
 
 // allServers are what neardns is measured beside.
 func allServers() []string {
-	out := []string{plainOption, stock}
+	out := []string{kernelOption, plainOption, stock}
 	for _, p := range peers.All() {
 		out = append(out, p.Name)
 	}

@@ -42,6 +42,7 @@ type stand struct {
 	server  *testutil.Process
 	watch   func(*stand) []int // what the generator looks at; the server first
 	fresh   int                // names that were never asked, so far
+	steered int                // pods that ADD steered
 	misses  atomic.Int64       // questions of the bench's that came to the upstream
 
 	answered, lost, wrong int
@@ -51,8 +52,8 @@ type stand struct {
 
 // newStand is a node whose kube-dns answers the bench's questions, and counts them.
 func (b *bench) newStand(name, version string) *stand {
-	s := &stand{t: b.t, name: name, version: version, dir: b.folder(strings.ReplaceAll(name, " ", "-")), watch: b.watched}
-	s.node = testutil.NewNode(b.t, testutil.Options{Attach: testutil.PTP, Proxy: testutil.IPTables, NoDNS: true, Name: strings.ReplaceAll(name, " ", "")})
+	s := &stand{t: b.t, name: name, version: version, dir: b.folder(strings.NewReplacer(" ", "-", ",", "").Replace(name)), watch: b.watched}
+	s.node = testutil.NewNode(b.t, testutil.Options{Attach: testutil.PTP, Proxy: testutil.IPTables, NoDNS: true, Name: strings.NewReplacer(" ", "", ",", "").Replace(name)})
 	server := testutil.ServeDNS(b.t, s.node.KubeDNS, testutil.DNSConfig{
 		Name: "KUBEDNS", Listen: []netip.AddrPort{netip.AddrPortFrom(s.node.KubeDNSAddrs()[0], 53)}, TTL: 3600, Quiet: true,
 	})
@@ -67,12 +68,18 @@ func (b *bench) newStand(name, version string) *stand {
 	return s
 }
 
-// ourStand is a node with the agent, and a pod that ADD has steered. Its server is ours, or plain: all questions go through CoreDNS.
+// ourStand is a node with the agent, and a pod that ADD has steered. Its server is ours; or inKernel, with the level of hits in the kernel
+// on; or plain: all questions go through CoreDNS.
 func ourStand(b *bench, name string) *stand {
 	s := b.newStand(name, "")
 	more := ""
-	if name == plain {
+	var within []string
+	switch name {
+	case plain:
 		more = `fastPath: "off"`
+	case inKernel:
+		more = `kernelHits: {mode: "on"}`
+		within = b.kernelFolder(s)
 	}
 	config := s.write("nodeconfig.yaml", fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
 kind: NodeConfig
@@ -90,7 +97,7 @@ listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
 	b.must(err)
 	b.t.Cleanup(func() { _ = rules.Close() })
 	s.start = func() *testutil.Process {
-		return s.startOn(serverCPU, b.bin("neardns-agent"), "node", "--config", config)
+		return s.startOn(serverCPU, append(within, b.bin("neardns-agent"), "node", "--config", config)...)
 	}
 	// Ready is a lease for what pods ask, over both protocols, and a fallback that is proven.
 	s.ready = func() error {
@@ -108,10 +115,14 @@ listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
 		if err == nil && (held < 2 || !proof.Covers(clusterDNS)) {
 			err = fmt.Errorf("%d leases, proof %v", held, proof.ClusterDNS)
 		}
+		if err == nil && name == inKernel {
+			err = s.inKernel()
+		}
 		return err
 	}
 	s.up()
 	b.steer(s, s.pod, "bench")
+	s.await()
 	return s
 }
 

@@ -20,6 +20,7 @@ var headlines = []headline{
 	{"W1, full speed on one core: answers a second", cellKey{"W1", "shared", "qps"}},
 	{"W1, 1,000 a second: whole node's CPU per answer", cellKey{"W1", "1k", "node"}},
 	{"W1, 10,000 a second: whole node's CPU per answer", cellKey{"W1", "10k", "node"}},
+	{"W1, one in flight: p50", cellKey{"W1", "one", "p50"}},
 	{"W1, one in flight: p99", cellKey{"W1", "one", "p99"}},
 	{"W1, one in flight: p99.9", cellKey{"W1", "one", "p99.9"}},
 	{"W1, 1,000 a second: p99", cellKey{"W1", "1k", "p99"}},
