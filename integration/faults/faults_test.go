@@ -28,6 +28,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if os.Geteuid() == 0 {
+		if err := ownBPF(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	os.Exit(m.Run())
 }
 
@@ -86,6 +92,35 @@ func TestShort(t *testing.T) {
 	}
 	if seen != len(roomy) {
 		t.Errorf("%d faults tried, limits for %d", seen, len(roomy))
+	}
+}
+
+// TestInKernel: with hits in the kernel, which answers on while the agent is dead, a kill costs no more than without.
+func TestInKernel(t *testing.T) {
+	if testing.Short() {
+		testutil.Skip(t, "takes a quarter of a minute; not with -short")
+	}
+	testutil.RequireRoot(t)
+	o := testOptions(t)
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	o.flags(fs)
+	if err := fs.Parse([]string{"-kernel", "-only", "kill"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.command(); got != "make faults ONLY=kill KERNEL=1" {
+		t.Errorf("the command is %q", got)
+	}
+	faults, err := o.chosen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := settled(newOurs(t, o.bin, scratch(t), o.lease), faults[0])
+	t.Logf("%s, of which the kernel answered %d", got.progress(), got.InKernel)
+	if beyond, _ := roomy["kill"].verdict([]outcome{got}); len(beyond) > 0 {
+		t.Errorf("%s\n%s\n%v", strings.Join(beyond, "; "), got.Line, got.Reasons)
+	}
+	if got.InKernel < got.UDP.Sent/10 {
+		t.Errorf("the kernel answered %d of %d", got.InKernel, got.UDP.Sent)
 	}
 }
 

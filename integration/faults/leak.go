@@ -163,7 +163,7 @@ func elements(text string) (stay map[string]int, pass int, err error) {
 	return stay, pass, nil
 }
 
-// metric reads one of the agent's own metrics that has no labels.
+// metric reads one of the agent's own metrics, by its name with all labels as they are written.
 func (s *stand) metric(name string) (float64, error) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		s.node.Host.Do(func() { conn, err = new(net.Dialer).DialContext(ctx, network, addr) })

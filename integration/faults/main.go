@@ -79,6 +79,11 @@ func (o *options) run(ctx context.Context, out, progress io.Writer) error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, to make network namespaces and packet rules")
 	}
+	if o.lease.kernel {
+		if err := ownBPF(); err != nil {
+			return fmt.Errorf("mount a BPF file system: %w", err)
+		}
+	}
 	if o.root, err = os.Getwd(); err != nil {
 		return err
 	}
@@ -154,7 +159,9 @@ const held, repeats = 300 * time.Millisecond, 2
 func settled(s *stand, f fault) outcome {
 	for again := 0; ; again++ {
 		s.restore()
+		before := s.inKernel()
 		got := try(s, f, max(f.lead, lead))
+		got.InKernel = s.inKernel() - before
 		why := ""
 		switch {
 		case again == repeats:

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -23,12 +25,15 @@ type ours struct {
 	*stand
 	rules rules.Rules
 	lease lease
+	pods  int // that the plugin has steered
 }
 
-// lease is how long one lasts and how often it is renewed, 0 being the agent's default, and in whose rules it is kept.
+// lease is how long one lasts and how often it is renewed, 0 being the agent's default, in whose rules it is kept, and whether hits, which
+// no lease bounds, are answered in the kernel.
 type lease struct {
 	renew, lifetime time.Duration
 	rules           rules.Kind
+	kernel          bool
 }
 
 // renewed is how often a lease is renewed by default.
@@ -56,7 +61,9 @@ func newOurs(t testutil.TB, bin func(string) string, dir string, l lease) *stand
 		if len(f.In(podfile.Steered)) == 0 {
 			t.Fatalf("%s is not steered: %+v", p, f.Decisions)
 		}
+		o.pods++
 	}
+	s.await()
 	return s
 }
 
@@ -86,11 +93,56 @@ persistDir: %[5]s/persist
 listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
 backend: %[7]s
 lease: {%[6]s}
-`, redirects, localAddress, i+1, o.node.KubeDNSAddrs()[0].String(), o.dir, strings.Join(terms, ", "), o.lease.rules))
+kernelHits: {mode: %[8]q}
+`, redirects, localAddress, i+1, o.node.KubeDNSAddrs()[0].String(), o.dir, strings.Join(terms, ", "), o.lease.rules, o.kernelMode()))
+}
+
+func (o *ours) kernelMode() string {
+	if o.lease.kernel {
+		return "on"
+	}
+	return "off"
+}
+
+// ownMounts says that this process has mounts of its own.
+const ownMounts = "NEARDNS_FAULTS_MOUNTS"
+
+// ownBPF starts this program anew, in the same process, with a BPF file system of its own in the machine's place: what agents leave there
+// goes with it.
+func ownBPF() error {
+	if os.Getenv(ownMounts) != "" {
+		return nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		return err
+	}
+	args := []string{unshare, "--mount", "--propagation", "slave", "sh", "-c", `mount -t bpf bpf /sys/fs/bpf && exec "$0" "$@"`, self}
+	return syscall.Exec(unshare, append(args, os.Args[1:]...), append(os.Environ(), ownMounts+"=1"))
 }
 
 func (o *ours) command() *exec.Cmd {
 	return exec.Command(o.bin("neardns-agent"), "node", "--config", o.path("node.yaml"))
+}
+
+// answeredInKernel is how many questions the kernel has answered so far; 0 where it does not.
+func (o *ours) answeredInKernel() int {
+	if !o.lease.kernel {
+		return 0
+	}
+	sum := 0
+	for _, kind := range []string{"A", "AAAA", "other"} {
+		for _, rcode := range []string{"NOERROR", "NXDOMAIN"} {
+			n, err := o.metric(fmt.Sprintf("neardns_kernel_hits_total{rcode=%q,type=%q}", rcode, kind))
+			o.must(err)
+			sum += int(n)
+		}
+	}
+	return sum
 }
 
 // successor starts a second agent beside the first one.
@@ -106,7 +158,7 @@ func handsOver(bin string) bool {
 	return strings.Contains(string(out), "take-over")
 }
 
-// ready is a lease for what pods ask, over both protocols, and a fallback that is proven.
+// ready is a lease for what pods ask, over both protocols, a fallback that is proven, and each pod in the kernel where it is to answer.
 func (o *ours) ready() error {
 	leases, err := o.rules.Leases(cmp.Or(o.lease.renew, renewed), cmp.Or(o.lease.lifetime, steer.DefaultLifetime))
 	if err != nil {
@@ -121,6 +173,12 @@ func (o *ours) ready() error {
 	proof, err := nodestate.ReadProof(o.path("persist"))
 	if err == nil && (held < 2 || !proof.Covers(clusterDNS)) {
 		err = fmt.Errorf("%d leases, proof %v", held, proof.ClusterDNS)
+	}
+	if err == nil && o.lease.kernel {
+		var pods float64
+		if pods, err = o.metric(`neardns_kernel_pods{state="answered"}`); err == nil && int(pods) != o.pods {
+			err = fmt.Errorf("the kernel answers %v of %d pods", pods, o.pods)
+		}
 	}
 	return err
 }

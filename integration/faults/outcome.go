@@ -21,13 +21,15 @@ type outcome struct {
 	// Dropped are datagrams that found the buffer of the server's socket full, and that of kube-dns: neither read for so long.
 	Dropped [2]int `json:"dropped,omitzero"`
 	// Kept is the share of the cache's entries that are still there afterwards; -1 where that is not the matter.
-	Kept    float64        `json:"kept"`
-	Slower  float64        `json:"p99Ratio,omitempty"` // of hits, to undisturbed
-	Grown   float64        `json:"memoryRatio,omitempty"`
-	Refusal time.Duration  `json:"slowestRefusal,omitempty"`
-	Flooded [2]int         `json:"flood,omitzero"` // sent and answered
-	Reasons map[string]int `json:"reasons,omitempty"`
-	Line    string         `json:"line"` // of UDP, see load.Book.Line
+	Kept float64 `json:"kept"`
+	// InKernel are answers that the kernel gave, from the beginning of the load until the server was up again.
+	InKernel int            `json:"inKernel,omitempty"`
+	Slower   float64        `json:"p99Ratio,omitempty"` // of hits, to undisturbed
+	Grown    float64        `json:"memoryRatio,omitempty"`
+	Refusal  time.Duration  `json:"slowestRefusal,omitempty"`
+	Flooded  [2]int         `json:"flood,omitzero"` // sent and answered
+	Reasons  map[string]int `json:"reasons,omitempty"`
+	Line     string         `json:"line"` // of UDP, see load.Book.Line
 }
 
 // tcp is both kinds of TCP together, for the table.

@@ -109,6 +109,9 @@ func cells(rounds []outcome, none string) string {
 	if rounds[0].Kept >= 0 {
 		more = append(more, "cache kept "+percent(middle(func(o outcome) float64 { return o.Kept })))
 	}
+	if rounds[0].InKernel > 0 {
+		more = append(more, "in the kernel "+percent(middle(func(o outcome) float64 { return float64(o.InKernel) / float64(o.UDP.Sent) })))
+	}
 	if rounds[0].Slower > 0 {
 		more = append(more, fmt.Sprintf("p99 × %.2g", middle(func(o outcome) float64 { return o.Slower })))
 	}

@@ -137,6 +137,19 @@ func (s *stand) gone() bool {
 	}
 }
 
+// inKernel is how many questions the kernel has answered so far, once the server is up again.
+func (s *stand) inKernel() int {
+	o, ok := s.subject.(*ours)
+	if !ok || !o.lease.kernel {
+		return 0
+	}
+	if s.gone() {
+		s.start()
+	}
+	s.await()
+	return o.answeredInKernel()
+}
+
 // restore brings the stand back to where every run begins: all in place, served, the cache filled.
 func (s *stand) restore() {
 	s.t.Helper()
