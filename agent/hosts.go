@@ -9,7 +9,7 @@ import (
 
 // hostRootFlag is the flag of the commands that write the node's hosts file.
 func hostRootFlag(fs *flag.FlagSet) *string {
-	return fs.String("host-root", "/", "`FOLDER` where the host's root is mounted; of it only etc/hosts is written, and etc must be there; empty (cleanup): the hosts file stays as it is")
+	return fs.String("host-root", "/", "`FOLDER` where the host's root is mounted; of it only etc/hosts is written, and etc must be there; cleanup also takes away what is ours in sys/fs/bpf; empty (cleanup): the hosts file stays as it is")
 }
 
 // runHosts is the role `hosts`, which runs until ctx ends.

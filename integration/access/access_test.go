@@ -79,7 +79,7 @@ func node(t *testing.T) string {
 	}
 	for _, path := range []string{"/etc/hostname", "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt", "/etc/cni/net.d/10-main.conflist", "/opt/cni/bin/ptp",
 		"/var/lib/kubelet/config.yaml", "/run/systemd/resolve/resolv.conf", "/run/netns/cni-1", "/run/neardns/host-rules", "/var/lib/neardns/fallback-proven",
-		"/run/xtables.lock", "/var/lib/cni/results/cni0-1", "/run/dbus/system_bus_socket"} {
+		"/run/xtables.lock", "/var/lib/cni/results/cni0-1", "/run/dbus/system_bus_socket", "/sys/fs/bpf/neardns/build"} {
 		put(path, 0o644)
 	}
 	for _, path := range []string{"/opt/cni/bin", "/opt/cni/bin/ptp"} { // as the reference plugins unpack

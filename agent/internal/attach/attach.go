@@ -87,7 +87,8 @@ func (k *Keeper) Look(pods []Pod) error {
 	if err != nil {
 		return fmt.Errorf("list where the program is: %w", err)
 	}
-	if k.at == nil { // what was answered before this agent's time is not its own to count
+	first := k.at == nil
+	if first { // what was answered before this agent's time is not its own to count
 		k.at, k.told, k.found = map[int]podfile.File{}, there, map[key]place{}
 		k.since, k.heard = map[int]uint64{}, map[int]uint64{}
 	}
@@ -100,7 +101,8 @@ func (k *Keeper) Look(pods []Pod) error {
 	}
 	for _, i := range slices.Sorted(maps.Keys(wanted)) {
 		f := wanted[i]
-		if _, ok := there[i]; !ok {
+		// An agent that could not have the level may have taken the program away from links that Links still tells of.
+		if _, ok := there[i]; !ok || first {
 			if err := k.Program.Attach(i); err != nil {
 				refused = append(refused, Refused{name(f), err.Error()})
 				continue

@@ -19,13 +19,17 @@ type kernel struct {
 	others  map[int][]string
 	refuses map[int]error
 	err     error
+	asked   []int // links that Attach was called for
 }
 
 func (k *kernel) Attach(i int) error {
+	k.asked = append(k.asked, i)
 	if err := k.refuses[i]; err != nil {
 		return err
 	}
-	k.at[i] = 0
+	if _, there := k.at[i]; !there {
+		k.at[i] = 0
+	}
 	return nil
 }
 
@@ -198,5 +202,20 @@ func TestSuspects(t *testing.T) {
 	w.look("pod1", "pod2", "pod3")
 	if !slices.Equal(w.suspect, []string{"pod1", "pod2"}) {
 		t.Errorf("suspects %v", w.suspect)
+	}
+}
+
+// TestAttachedAnew: at its first look a keeper attaches also where the program was, since it may have been taken away meanwhile; what was
+// answered there before is not counted.
+func TestAttachedAnew(t *testing.T) {
+	w := newWorld(t)
+	w.kernel.at[7] = 40
+	w.look("pod7")
+	w.look("pod7", "pod8")
+	if want := []int{7, 8}; !slices.Equal(w.kernel.asked, want) {
+		t.Errorf("attached at %d, want %d", w.kernel.asked, want)
+	}
+	if len(w.counted) > 0 {
+		t.Errorf("counted %v", w.counted)
 	}
 }

@@ -68,7 +68,7 @@ func (l *Level) tcx(index int) error {
 		if info, err := there.Info(); err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == index {
 			return nil
 		}
-		// Of a link that is gone.
+		// Of a link that is gone, or that it was taken away from (SweepLinks).
 		if err := os.Remove(path); err != nil {
 			return err
 		}
@@ -158,6 +158,11 @@ func detach(folder string, index int) error {
 		return fmt.Errorf("detach from link %d: %w", index, err)
 	}
 	defer h.Close()
+	return dropFilter(h, index)
+}
+
+// dropFilter takes the program away from a link where it is a filter of clsact, and clsact where it had no other.
+func dropFilter(h *netlink.Handle, index int) error {
 	filters, err := ingress(h, index)
 	if errors.Is(err, unix.ENODEV) || err == nil && !slices.ContainsFunc(filters, ours) {
 		return nil
@@ -251,6 +256,52 @@ func programName(id ebpf.ProgramID) string {
 // Retire takes away what other builds left in the level's folder, attached programs included.
 func (l *Level) Retire() error {
 	return sweep(filepath.Dir(l.folder), filepath.Base(l.folder))
+}
+
+// SweepLinks takes the program away from all links of the calling thread's netns, whoever attached it and wherever its files are. It needs no
+// BPF file system; from Linux 6.6 on it needs CAP_SYS_ADMIN, and does nothing without.
+func SweepLinks() error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	defer h.Close()
+	links, err := h.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // a link that is missed is one that just came
+		return fmt.Errorf("list links: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		errs = append(errs, dropFilter(h, l.Attrs().Index), dropTCX(l.Attrs().Index))
+	}
+	return errors.Join(errs...)
+}
+
+// dropTCX takes the program away from a link's tcx.
+func dropTCX(index int) error {
+	result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		for _, none := range []error{ebpf.ErrNotSupported, unix.EINVAL, unix.EPERM, unix.ENODEV} {
+			if errors.Is(err, none) {
+				return nil
+			}
+		}
+		return fmt.Errorf("list programs of link %d: %w", index, err)
+	}
+	for _, p := range result.Programs {
+		id, ok := p.LinkID()
+		if !ok || programName(p.ID) != objectProgNeardnsHits {
+			continue
+		}
+		there, err := link.NewFromID(id)
+		if err == nil {
+			err = errors.Join(there.Detach(), there.Close())
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("detach from link %d: %w", index, err)
+		}
+	}
+	return nil
 }
 
 // Sweep takes away all that any build left in a folder ("": DefaultFolder), attached programs included. A folder that is not there is

@@ -195,6 +195,18 @@ func TestClsact(t *testing.T) {
 		if filters, err := ingress(h, index); err != nil || len(filters) != 1 {
 			t.Errorf("the other filter went, too: %v %v", filters, err)
 		}
+		// An agent that does not see the BPF file system any more takes the program away all the same.
+		if err := l.clsact(index); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := SweepLinks(); err != nil {
+				t.Fatal(err)
+			}
+			if filters, err := ingress(h, index); err != nil || len(filters) != 1 || filters[0].Attrs().Priority != 2 {
+				t.Errorf("after SweepLinks: %v %v", filters, err)
+			}
+		}
 		// Before us it would end our turn, or we its.
 		first := filter(index, l.objects.NeardnsHits.FD())
 		first.Name, first.Handle = "first", 1

@@ -54,7 +54,7 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	if err != nil {
 		return err
 	}
-	if err := sweep(nodestate.BPFFolder(p.Folders.State)); err != nil {
+	if err := sweep(bpfFolder(p.Folders.State, hostRoot)); err != nil {
 		return fmt.Errorf("take the kernel's part of hits away: %w", err)
 	}
 	registry := pods.Open(p.Folders.State, k, slog.New(slog.DiscardHandler))
@@ -117,6 +117,15 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 		_ = os.Remove(dir)
 	}
 	return hostsErr
+}
+
+// bpfFolder is where the kernel's part of hits stands, for a cleanup that sees the state folder below the host's root.
+func bpfFolder(stateDir, hostRoot string) string {
+	below, err := filepath.Rel(hostRoot, stateDir)
+	if hostRoot == "" || err != nil || !filepath.IsLocal(below) {
+		return nodestate.BPFFolder(stateDir)
+	}
+	return filepath.Join(hostRoot, nodestate.BPFFolder("/"+below))
 }
 
 // removeRules takes the host's rules of one back end away. A kernel that cannot have them has none.

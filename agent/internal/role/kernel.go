@@ -213,13 +213,15 @@ func (k *kernel) off() {
 	k.swept = true
 }
 
-// sweep takes away all that agents left in a folder of the BPF file system. One that is not there is not touched: in a container /sys is
-// read-only, and to remove nothing from it is an error.
+// sweep takes away all that agents left in a folder of the BPF file system, and at links of this netns. A folder that is not there is not
+// touched: in a container /sys is read-only, and to remove nothing from it is an error.
 func sweep(folder string) error {
-	if _, err := os.Lstat(folder); errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
+		if err := kernelhits.Sweep(folder); err != nil {
+			return err
+		}
 	}
-	return kernelhits.Sweep(folder)
+	return kernelhits.SweepLinks()
 }
 
 // fail falls back to the agent's own hits, and says why.
