@@ -139,7 +139,7 @@ test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runt
 
 # systemd-resolved is unpacked, not installed: its package would change this machine's own resolv.conf.
 RESOLVED := bin/tools/resolved
-test-resolvers: deps build tools ## stub resolvers in pods hear the same from the cache as from kube-dns: glibc, musl, Go, c-ares, Java, dig, systemd-resolved (as root)
+test-resolvers: deps build tools ## stub resolvers in pods hear the same from the cache, by hits of the agent and of the kernel, as from kube-dns: glibc, musl, Go, c-ares, Java, dig, systemd-resolved (as root)
 	@integration/tools/deps javac:default-jdk-headless /usr/include/ares.h:libc-ares-dev
 	@[ -e $(RESOLVED) ] || { mkdir -p $(RESOLVED).new && cd $(RESOLVED).new && apt-get download -q systemd-resolved && dpkg -x systemd-resolved_*.deb . && cd - && mv $(RESOLVED).new $(RESOLVED); }
 	@$(BUILT) NEARDNS_RESOLVED=$(CURDIR)/$(RESOLVED)/lib/systemd/systemd-resolved $(GO) test -tags resolvers -count=1 -timeout 20m -run '^TestResolver' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
@@ -178,9 +178,9 @@ cluster: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) ## bring up a real Ku
 cluster-down: bin/tools/cluster ## take away what make cluster left standing
 	@bin/tools/cluster down
 
-test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD) ## end to end on real Kubernetes nodes (MODE=iptables or nftables, RUNTIME=containerd16 or containerd2; both of both)
+test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD) ## end to end on real Kubernetes nodes (MODE=iptables or nftables, RUNTIME=containerd16 or containerd2; both of both; KERNEL=1: with hits in the kernel)
 	@integration/tools/deps docker-registry:docker-registry
-	@cd integration/cluster && $(GO) test -p 1 -count=1 -timeout 120m -v ./... -args $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) | grep --line-buffered -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
+	@cd integration/cluster && $(GO) test -p 1 -count=1 -timeout 120m -v ./... -args $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(KERNEL),-kernel) | grep --line-buffered -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
 
 # The suite and its programs are of the release that the node runs.
 CONFORM = $(if $(PROXY),-proxy $(PROXY)) $(if $(ON),-on $(ON)) $(if $(RUNTIME),-runtime $(RUNTIME))
@@ -242,8 +242,8 @@ bin/tools/bench: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/bench
 
 FAULTS = $(if $(ONLY),-only $(ONLY)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SHORT),-short) $(if $(CHECK),-check) $(if $(LIST),-list) $(if $(JSON),-json $(JSON)) \
-	$(if $(ALONE),-alone) $(if $(BACKEND),-backend $(BACKEND)) $(if $(RENEW),-renew $(RENEW)) $(if $(LIFETIME),-lifetime $(LIFETIME))
-faults: deps build tools bin/tools/faults ## count what each fault costs pods, beside a stock CoreDNS (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1, BACKEND=iptables); bin/faults.json
+	$(if $(ALONE),-alone) $(if $(BACKEND),-backend $(BACKEND)) $(if $(KERNEL),-kernel) $(if $(RENEW),-renew $(RENEW)) $(if $(LIFETIME),-lifetime $(LIFETIME))
+faults: deps build tools bin/tools/faults ## count what each fault costs pods, beside a stock CoreDNS (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1, BACKEND=iptables, KERNEL=1: with hits in the kernel); bin/faults.json
 	@bin/tools/faults $(FAULTS)
 
 BENEFIT = $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(LOSS),-loss $(LOSS)) $(if $(AWAY),-away $(AWAY))

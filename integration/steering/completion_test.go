@@ -155,7 +155,13 @@ func (n *node) podCounts(p *pod) (queries int) {
 func corpusNode(t *testing.T, searches []string, addresses int) (n *node, plain, completed *pod) {
 	t.Helper()
 	// Denials are kept however slow the machine is.
-	n = newNode(t, setup{families: testutil.IPv4, searches: searches, addresses: addresses, config: "cache: {negativeTTL: 60s}\n"})
+	return corpusNodeOf(t, setup{families: testutil.IPv4, searches: searches, addresses: addresses, config: "cache: {negativeTTL: 60s}\n"})
+}
+
+// corpusNodeOf is corpusNode of any node.
+func corpusNodeOf(t *testing.T, s setup) (n *node, plain, completed *pod) {
+	t.Helper()
+	n = newNode(t, s)
 	n.DNS.Behave(testutil.Behaviour{Handler: answerCorpus})
 	n.write("nsswitch.conf", "hosts: dns\n")
 	if err := lookups(); err != nil {

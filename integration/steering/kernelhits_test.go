@@ -24,12 +24,18 @@ import (
 func newKernelNode(t *testing.T, s setup) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
+	s.config = kernelOn(t)
+	return newNode(t, s)
+}
+
+// kernelOn is the line of NodeConfig for it, where the machine can.
+func kernelOn(t *testing.T) string {
+	t.Helper()
 	var there unix.Statfs_t
 	if err := unix.Statfs("/sys/fs/bpf", &there); err != nil || there.Type != unix.BPF_FS_MAGIC {
 		testutil.Skip(t, "there is no BPF file system")
 	}
-	s.config = "kernelHits: {mode: \"on\"}\n"
-	return newNode(t, s)
+	return "kernelHits: {mode: \"on\"}\n"
 }
 
 // wantInKernel waits until the kernel answers so many pods, and so many are refused.

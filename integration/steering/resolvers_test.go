@@ -26,13 +26,42 @@ const envResolved = "NEARDNS_RESOLVED"
 type stubs struct {
 	n               *node
 	steered, direct *pod
+	kernel          bool // answers hits
 }
 
-func newStubs(t *testing.T) *stubs {
+// byLevel runs a test with hits that the agent answers, and with hits that the kernel does, who must have answered some then.
+func byLevel(t *testing.T, test func(t *testing.T, s *stubs)) {
+	for _, level := range []string{"agent", "kernel"} {
+		t.Run(level, func(t *testing.T) {
+			s := newStubs(t, level == "kernel")
+			test(t, s)
+			if s.kernel {
+				answered := s.n.kernelAnswers()
+				if answered == 0 {
+					t.Error("the kernel answered nothing")
+				}
+				t.Logf("the kernel answered %d questions", answered)
+			}
+		})
+	}
+}
+
+func newStubs(t *testing.T, kernel bool) *stubs {
 	t.Helper()
-	n, steered, _ := corpusNode(t, []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example"}, 0)
+	settings := setup{
+		families: testutil.IPv4, searches: []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example"},
+		config: "cache: {negativeTTL: 60s}\n", // denials are kept however slow the machine is
+	}
+	if kernel {
+		settings.config += kernelOn(t)
+	}
+	n, steered, completed := corpusNodeOf(t, settings)
+	if kernel {
+		completed.del() // its search list is the agent's to walk
+		n.wantInKernel(1, 0)
+	}
 	n.DNS.Behave(testutil.Behaviour{Handler: answerEDNS})
-	return &stubs{n: n, steered: steered, direct: n.addPod(optOut)}
+	return &stubs{n: n, steered: steered, direct: n.addPod(optOut), kernel: kernel}
 }
 
 // answerEDNS is kube-dns's answer with what RFC 6891 wants of a server.
@@ -47,17 +76,27 @@ func answerEDNS(q testutil.Question) *dns.Msg {
 	return m.SetEdns0(o.UDPSize(), o.Do())
 }
 
-// alike has both pods do the same twice, so that the cache has the answers, and compares what they print.
+// alike has both pods do the same, the one that asks the cache until the cache has the answers, and the kernel where it is to, and compares
+// what they print.
 func (s *stubs) alike(t *testing.T, what string, do func(p *pod) string) {
 	t.Helper()
-	var want, first, second string
+	times := 2
+	if s.kernel {
+		times = 4 // the third has what the second was answered from the cache
+	}
+	var want string
+	got := make([]string, times)
 	var both sync.WaitGroup
 	both.Go(func() { want = do(s.direct) })
-	both.Go(func() { first = do(s.steered); second = do(s.steered) })
+	both.Go(func() {
+		for i := range got {
+			got[i] = do(s.steered)
+		}
+	})
 	both.Wait()
-	for when, got := range map[string]string{"first": first, "from the cache": second} {
+	for when, got := range got {
 		if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
-			t.Errorf("%s, %s (-kube-dns +cache):\n%s", what, when, diff)
+			t.Errorf("%s, time %d (-kube-dns +cache):\n%s", what, when+1, diff)
 		}
 	}
 	if !strings.Contains(want, "192.0.2.1") && !strings.Contains(want, "2001:db8::1") && !strings.Contains(want, ";; Got answer") {
@@ -67,8 +106,10 @@ func (s *stubs) alike(t *testing.T, what string, do func(p *pod) string) {
 
 // TestResolverLibraries: programs hear of each name from the cache what they hear from kube-dns, by whatever library and with whatever
 // options.
-func TestResolverLibraries(t *testing.T) {
-	s := newStubs(t)
+func TestResolverLibraries(t *testing.T) { byLevel(t, resolverLibraries) }
+
+func resolverLibraries(t *testing.T, s *stubs) {
+	t.Helper()
 	build := exec.Command("gcc", "-o", made.Path("lookup-c-ares"), "testdata/lookup-ares/lookup.c", "-lcares")
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
@@ -107,8 +148,10 @@ func sorted(out string) string {
 }
 
 // TestResolverOfJava: the C library as Java calls it, and its own resolver.
-func TestResolverOfJava(t *testing.T) {
-	s := newStubs(t)
+func TestResolverOfJava(t *testing.T) { byLevel(t, resolverOfJava) }
+
+func resolverOfJava(t *testing.T, s *stubs) {
+	t.Helper()
 	for _, p := range []*pod{s.steered, s.direct} {
 		p.resolver("java", "ndots:5 timeout:2 attempts:2")
 	}
@@ -133,8 +176,10 @@ func (p *pod) under(resolver string, args ...string) string {
 
 // TestResolverDig asks with dig's options, and with none. Flags, sections and EDNS are alike but for TTLs, the order of
 // addresses, and the size that a server takes.
-func TestResolverDig(t *testing.T) {
-	s := newStubs(t)
+func TestResolverDig(t *testing.T) { byLevel(t, resolverDig) }
+
+func resolverDig(t *testing.T, s *stubs) {
+	t.Helper()
 	for _, p := range []*pod{s.steered, s.direct} {
 		p.resolver("dig", "ndots:5 timeout:2 attempts:2")
 	}
@@ -190,7 +235,10 @@ func TestResolverResolved(t *testing.T) {
 	if resolved == "" {
 		t.Skip("run it by make test-resolvers")
 	}
-	s := newStubs(t)
+	byLevel(t, func(t *testing.T, s *stubs) { resolverResolved(t, s, resolved) })
+}
+
+func resolverResolved(t *testing.T, s *stubs, resolved string) {
 	s.n.write("stub", "nameserver 127.0.0.53\nsearch "+strings.Join(s.n.searches(), " ")+"\noptions ndots:5 edns0 trust-ad timeout:5\n")
 	for _, settings := range []string{"DNSSEC=no", "DNSSEC=no\nCache=no", "DNSSEC=allow-downgrade"} {
 		s.n.write("resolved.conf", "[Resolve]\nDNS="+s.n.ClusterDNS()[0].String()+"\nFallbackDNS=\nLLMNR=no\nMulticastDNS=no\n"+settings+"\n")

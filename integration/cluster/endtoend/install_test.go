@@ -75,7 +75,7 @@ func (s *suite) testWorkload() {
 // Installed under load: nobody notices. The init container chains the plugin; pods from before stay as they were, and later
 // ones are steered and answered by the cache, which its metrics show.
 func (s *suite) testInstall() {
-	y := s.underLoad(s.loaded, func() { s.must(s.InstallProduct(s.t.Context(), s.Proxy)) })
+	y := s.underLoad(s.loaded, s.install)
 	s.wantMissed(y, 0)
 	if y.Direct != y.Sent {
 		s.t.Errorf("%d of %d questions of pods from before were not answered by kube-dns itself", y.Sent-y.Direct, y.Sent)
@@ -89,17 +89,55 @@ func (s *suite) testInstall() {
 		}
 	}
 	s.renewPods()
-	before := s.metric(`neardns_switch_packets_total{protocol="udp",way="delivered"}`)
+	before, inKernel := s.metric(`neardns_switch_packets_total{protocol="udp",way="delivered"}`), s.answeredInKernel()
 	y = s.underLoad(s.loaded, func() {})
 	s.wantMissed(y, 0)
 	if y.Cache != y.Sent {
 		s.t.Errorf("%d of %d questions of new pods were not answered by the cache", y.Sent-y.Cache, y.Sent)
 	}
-	if got := s.metric(`neardns_switch_packets_total{protocol="udp",way="delivered"}`) - before; int(got) < y.Sent*udpRate/(udpRate+tcpRate) {
-		s.t.Errorf("the switch counted %v questions over UDP to the agent, of %d", got, y.Sent)
+	inKernel = s.answeredInKernel() - inKernel
+	if got := s.metric(`neardns_switch_packets_total{protocol="udp",way="delivered"}`) - before + inKernel; int(got) < y.Sent*udpRate/(udpRate+tcpRate) {
+		s.t.Errorf("the switch counted %v questions over UDP to the agent, and the kernel answered %v, of %d", got-inKernel, inKernel, y.Sent)
+	}
+	if *kernelHits && inKernel == 0 {
+		s.t.Error("the kernel answered nothing")
 	}
 	s.wantAnsweredBy(cached, s.loaded[:2]...)
 	s.wantAnsweredBy(direct, s.before...)
+}
+
+// inKernelOverlay gives the agent what hits in the kernel need.
+const inKernelOverlay = "kernel-hits"
+
+// install applies the overlay of kube-proxy's mode, or that of hits in the kernel with all pods chosen.
+func (s *suite) install() {
+	s.t.Helper()
+	if !*kernelHits {
+		s.must(s.InstallProduct(s.t.Context(), s.Proxy))
+		return
+	}
+	manifest, err := s.Kubectl(s.t.Context(), "kustomize", filepath.Join(s.Bin, "../install/overlays", inKernelOverlay))
+	s.must(err)
+	const mode = "mode: namespaces "
+	if strings.Count(manifest, mode) != 1 {
+		s.t.Fatalf("the overlay says in another way for which pods the kernel answers:\n%s", manifest)
+	}
+	s.must(s.Apply(s.t.Context(), strings.Replace(manifest, mode, `mode: "on" `, 1)))
+	s.must(s.AwaitProduct(s.t.Context()))
+}
+
+// answeredInKernel is how many questions the kernel has answered so far; 0 where it does not.
+func (s *suite) answeredInKernel() (sum float64) {
+	s.t.Helper()
+	if !*kernelHits {
+		return 0
+	}
+	for _, kind := range []string{"A", "AAAA", "other"} {
+		for _, rcode := range []string{"NOERROR", "NXDOMAIN"} {
+			sum += s.metric(fmt.Sprintf("neardns_kernel_hits_total{rcode=%q,type=%q}", rcode, kind))
+		}
+	}
+	return sum
 }
 
 // renewPods puts new pods in the place of those that the load comes from.
@@ -183,7 +221,11 @@ func (s *suite) stat(name string) string {
 
 // Uninstalled under load, as README says: nobody notices, and the node is to the last byte what it was.
 func (s *suite) testUninstall(was map[string]string) {
-	y := s.underLoad(s.loaded, func() { s.must(s.UninstallProduct(s.t.Context(), s.Proxy, true)) })
+	overlay := s.Proxy
+	if *kernelHits {
+		overlay = inKernelOverlay
+	}
+	y := s.underLoad(s.loaded, func() { s.must(s.UninstallProduct(s.t.Context(), overlay, true)) })
 	s.wantMissed(y, 0)
 	s.wantAnsweredBy(direct, append(slices.Clone(s.before), s.loaded[:2]...)...)
 	for _, p := range s.loaded {
