@@ -130,7 +130,9 @@ func buildTests(ctx context.Context, root, dir, arch string, jobs []job) error {
 	if err := os.MkdirAll(programs, 0o755); err != nil {
 		return err
 	}
-	for name, from := range map[string]string{"neardns": "./plugins/neardns", "neardns-agent": "./agent", "neardns-install": "./install", "test2json": "cmd/test2json", initProgram: "./integration/vm"} {
+	for name, from := range map[string]string{
+		"neardns": "./plugins/neardns", "neardns-agent": "./agent", "neardns-install": "./install", "test2json": "cmd/test2json", initProgram: "./integration/vm",
+	} {
 		if err := build("build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(programs, name), from); err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ func makeRoot(ctx context.Context, dir, arch string) (err error) {
 		return err
 	}
 	packages := []string{
-		"bash", "dash", "coreutils", "util-linux", "mount", "procps", "kmod", "netbase", "iproute2", "nftables", "iptables", "conntrack", "ipset", "ipvsadm",
+		"bash", "dash", "coreutils", "util-linux", "mount", "procps", "kmod", "netbase", "iproute2", "nftables", "iptables", "conntrack", "ipset", "ipvsadm", "bind9-dnsutils",
 	}
 	if _, err := output(ctx, filepath.Dir(dir), "mmdebstrap", "--architectures="+arch, "--variant=extract", "--format=directory",
 		"--aptopt=Apt::Install-Recommends \"false\"", "--dpkgopt=path-exclude=/usr/share/*", "--include="+strings.Join(packages, ","), "bookworm", work); err != nil {
