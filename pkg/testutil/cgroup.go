@@ -135,6 +135,24 @@ func (g *Cgroup) LimitMemory(limit int64) {
 	g.set(file, strconv.FormatInt(limit, 10))
 }
 
+// PeakMemory is the most memory, in bytes, that the cgroup had: that of its processes, and the pages of files that they were the first to read.
+func (g *Cgroup) PeakMemory() int64 {
+	g.t.Helper()
+	file := "memory.max_usage_in_bytes"
+	if g.v2 {
+		file = "memory.peak"
+	}
+	text, err := os.ReadFile(filepath.Join(g.dir, file))
+	if err != nil {
+		g.t.Fatalf("read the cgroup's peak: %v", err)
+	}
+	peak, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		g.t.Fatalf("read the cgroup's peak: %v", err)
+	}
+	return peak
+}
+
 // Contains tells whether a process is in the cgroup.
 func (g *Cgroup) Contains(pid int) bool {
 	g.t.Helper()

@@ -1,0 +1,78 @@
+//go:build scale
+
+package steering
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestScaleRepair is the most that a repair takes beside 2,000 Services without endpoints, of which kube-proxy has a rule each in the filter
+// table: an agent reads that table, where its policy may drop.
+func TestScaleRepair(t *testing.T) {
+	const empty = 2000
+	f := &figures{t: t, name: "repair", drawing: drawing{Head: []string{
+		"back end", "a repair takes", "most memory at the start, with iptables' programs", "the same after repairs", "agent's process alone",
+	}}}
+	for _, backend := range []string{"", "iptables-nft", "iptables-legacy"} {
+		name := backend
+		if name == "" {
+			name = nftables
+		}
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, setup{families: testutil.IPv4, proxy: testutil.IPTables, attach: testutil.PTP, proven: true, backend: backend})
+			program := "iptables-restore"
+			if backend == "iptables-legacy" {
+				program = "iptables-legacy-restore"
+			}
+			var b strings.Builder
+			b.WriteString("*filter\n:INPUT DROP [0:0]\n:KUBE-EMPTY - [0:0]\n-A INPUT -j KUBE-EMPTY\n-A INPUT -i lo -j ACCEPT\n-A INPUT -p icmp -j ACCEPT\n" +
+				"-A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT\n")
+			address := netip.MustParseAddr("10.111.0.0")
+			for i := range empty {
+				address = address.Next()
+				fmt.Fprintf(&b, "-A KUBE-EMPTY -d %s/32 -p tcp -m comment --comment \"load/service-%d:http has no endpoints\" -m tcp --dport 80 -j REJECT\n", address, i)
+			}
+			b.WriteString("COMMIT\n")
+			n.Host.RunInput(b.String(), program, "--noflush")
+			group := testutil.NewCgroup(t, "memory")
+			n.agent = n.Host.StartIn([]*testutil.Cgroup{group}, made.Path("neardns-agent"), "node", "--config", n.configFile())
+			n.awaitReady()
+			before := group.PeakMemory()
+			repaired := func() error {
+				a, err := n.askAgent()
+				if err == nil && (!a.Ready || len(n.leases()) < len(n.all())) {
+					err = fmt.Errorf("not ready: %+v", a)
+				}
+				return err
+			}
+			remove := func() {
+				if backend == "" {
+					n.Host.Run("nft", "delete", "table", "inet", "neardns")
+				} else {
+					n.flush(strings.TrimSuffix(program, "-restore"), "raw")
+				}
+			}
+			var took []time.Duration
+			for range 3 {
+				remove()
+				took = append(took, until(t, repaired))
+			}
+			slices.Sort(took)
+			f.row(name, took[1], mebi(before), mebi(group.PeakMemory()), mebi(memory(t, n.agent.PID(), "VmHWM")))
+			if most := group.PeakMemory(); most > 256<<20 {
+				t.Errorf("a repair takes %s, more than the manifests allow", mebi(most))
+			}
+			if err := n.agent.Terminate(patience); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	f.keep()
+}
