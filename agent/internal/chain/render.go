@@ -53,10 +53,9 @@ const (
 	clusterStaleTerms = "verify 0s 5s 5s"
 )
 
-// What is fetched anew before it ends: names, denied ones too, with three hits less than a minute apart, by the first hit when 9 % of
-// the TTL are left. A name that is asked on then costs the upstream at most a tenth more questions than if it were left to expire (1 of
-// 0.91); a TTL of 5 s, kube-dns's least, leaves 450 ms for the answer. Three hits spare the upstream what is asked for by chance.
-const prefetchTerms = "prefetch 3 1m 9%"
+// What is fetched anew before it ends: names, denied ones too, with three hits less than a minute apart, by a timer of their own and within
+// what that may cost the upstream. Three hits spare the upstream what is asked for by chance.
+const refreshTerms = "refresh 3 1m"
 
 // The longest that an answer is kept, as in CoreDNS, and the shortest. CoreDNS's five seconds would make answers live
 // longer than their owner said. What kube-dns says is kept for half a minute, as NodeLocal DNSCache and kube-dns's own cache
@@ -269,7 +268,7 @@ func cacheLines(c Cache, w whose, more ...string) []string {
 		"    rotate",
 	}
 	if !c.NoPrefetch {
-		lines = append(lines, "    "+prefetchTerms)
+		lines = append(lines, "    "+refreshTerms)
 	}
 	if stale > 0 {
 		lines = append(lines, fmt.Sprintf("    serve_stale %s %s", stale, terms))

@@ -280,14 +280,7 @@ func (l *Level) Remove(group uint32, k *wire.Key) error {
 }
 
 func (l *Level) remove(group uint32, k *wire.Key) error {
-	q, plain := question(k)
-	if !plain || len(q) < 5 || len(q)-4 > nameMost {
-		return nil
-	}
-	s := objectSlot{Group: group, NameSize: uint8(len(q) - 4)}
-	words(s.Data[:wordsOf(q[:len(q)-4])], q[:len(q)-4])
-	s.TypeClass = uint32(q[len(q)-4]) | uint32(q[len(q)-3])<<8 | uint32(q[len(q)-2])<<16 | uint32(q[len(q)-1])<<24
-	at, there := l.byPlace[l.control.place(s.hash(&l.control))]
+	at, there := l.find(group, k)
 	if !there {
 		return nil
 	}
@@ -298,6 +291,19 @@ func (l *Level) remove(group uint32, k *wire.Key) error {
 	return l.forget(at)
 }
 
+// find returns the slot of the answer to a question.
+func (l *Level) find(group uint32, k *wire.Key) (at int, there bool) {
+	q, plain := question(k)
+	if !plain || len(q) < 5 || len(q)-4 > nameMost {
+		return 0, false
+	}
+	s := objectSlot{Group: group, NameSize: uint8(len(q) - 4)}
+	words(s.Data[:wordsOf(q[:len(q)-4])], q[:len(q)-4])
+	s.TypeClass = uint32(q[len(q)-4]) | uint32(q[len(q)-3])<<8 | uint32(q[len(q)-2])<<16 | uint32(q[len(q)-1])<<24
+	at, there = l.byPlace[l.control.place(s.hash(&l.control))]
+	return at, there
+}
+
 // Len is how many answers there are, expired ones included.
 func (l *Level) Len() int {
 	l.mu.Lock()
@@ -305,7 +311,7 @@ func (l *Level) Len() int {
 	return len(l.byPlace)
 }
 
-// Hits tells how often each answer was given since Hits was called last, where it was. The question is in wire form and lower case.
+// Hits tells how often each answer was given since it was last told of, where it was. The question is in wire form and lower case.
 // each must not call the level.
 func (l *Level) Hits(each func(group uint32, question string, hits uint64)) error {
 	l.mu.Lock()
@@ -324,4 +330,21 @@ func (l *Level) Hits(each func(group uint32, question string, hits uint64)) erro
 		}
 	}
 	return nil
+}
+
+// HitsOf tells how often the answer to one question was given since it was last told of, by Hits or HitsOf.
+func (l *Level) HitsOf(group uint32, k *wire.Key) (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, there := l.find(group, k)
+	if !there {
+		return 0, nil
+	}
+	var all uint64
+	if err := l.objects.Heat.Lookup(uint32(at), &all); err != nil {
+		return 0, fmt.Errorf("read hits of slot %d: %w", at, err)
+	}
+	hits := all - l.kept[at].told
+	l.kept[at].told = all
+	return hits, nil
 }

@@ -265,6 +265,41 @@ func TestHits(t *testing.T) {
 	}
 }
 
+// TestHitsOf: hits of one answer are told once, by either way of asking.
+func TestHitsOf(t *testing.T) {
+	l := open(t, 8)
+	a, frame := numbered(t, 1)
+	b, other := numbered(t, 2)
+	put(t, l, a)
+	of := func(a Answer, want uint64) {
+		t.Helper()
+		if got, err := l.HitsOf(a.Group, a.Key); err != nil || got != want {
+			t.Errorf("%d hits, %v; want %d", got, err, want)
+		}
+	}
+	of(a, 0)
+	for range 3 {
+		run(t, l, frame, nil)
+	}
+	of(a, 3)
+	of(a, 0)
+	of(b, 0) // not there
+	run(t, l, frame, nil)
+	put(t, l, b)
+	run(t, l, other, nil)
+	told := uint64(0)
+	if err := l.Hits(func(_ uint32, _ string, hits uint64) { told += hits }); err != nil || told != 2 {
+		t.Errorf("%d hits, %v", told, err)
+	}
+	of(a, 0)
+	of(b, 0)
+	run(t, l, frame, nil)
+	if err := l.Remove(a.Group, a.Key); err != nil {
+		t.Fatal(err)
+	}
+	of(a, 0)
+}
+
 // TestTakeOver: a level that is opened again has what it had, the process before it dead or alive, and another size is another level.
 func TestTakeOver(t *testing.T) {
 	l := open(t, 8)

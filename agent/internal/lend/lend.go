@@ -44,8 +44,10 @@ type Borrower interface {
 	Put(Loan) error     // in place of another answer to its question
 	Remove(k *wire.Key) error
 	Invalidate() error // forget all
-	// Hits tells how often each answer was said since Hits was called last.
+	// Hits tells how often each answer was said since it was last told of, by Hits or HitsOf.
 	Hits(each func(question string, hits uint64)) error
+	// HitsOf is Hits of one question.
+	HitsOf(k *wire.Key) (uint64, error)
 }
 
 // Lender chooses what is lent. Its methods may be called at the same time.
@@ -72,7 +74,8 @@ type loan struct {
 	entry  *wire.Entry
 	gap    time.Duration // with which its hits count
 	until  wire.Instant
-	recent uint64 // hits between the last two times that they were told
+	recent uint64 // hits between the last two looks
+	told   uint64 // hits that Tell told of since the last look
 }
 
 // New makes a lender of the store's answers, of most at one time. Nothing is lent before Begin.
@@ -341,13 +344,8 @@ func (l *Lender) Look() {
 	}
 	now := l.store.Now()
 	for name, one := range l.lent {
-		one.recent = told[name]
-		for range min(one.recent, hitsMost) {
-			one.entry.Use()
-			if one.gap > 0 {
-				one.entry.Hit(now, one.gap)
-			}
-		}
+		one.count(now, told[name])
+		one.recent, one.told = told[name]+one.told, 0
 		if one.until <= now {
 			k := one.entry.Key()
 			l.remove(&k)
@@ -355,5 +353,37 @@ func (l *Lender) Look() {
 	}
 }
 
-// hitsMost is as many hits as say that an answer is in use.
-const hitsMost = 8
+// Tell tells the store of the hits that the borrower had of e, if e is lent: for who is about to decide by them.
+func (s *Source) Tell(e *wire.Entry) {
+	l := s.lender
+	k := e.Key()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one := l.lent[string(question(&k))]
+	if one == nil || one.entry != e || l.borrower == nil {
+		return
+	}
+	hits, err := l.borrower.HitsOf(&k)
+	if err != nil {
+		l.fail(fmt.Errorf("read hits: %w", err))
+		return
+	}
+	one.count(l.store.Now(), hits)
+	one.told += hits
+}
+
+// count notes hits that the borrower had.
+func (one *loan) count(now wire.Instant, hits uint64) {
+	if hits == 0 {
+		return
+	}
+	for range min(hits, usesMost) {
+		one.entry.Use()
+	}
+	if one.gap > 0 {
+		one.entry.AddHits(now, one.gap, hits)
+	}
+}
+
+// usesMost is as many hits as tell eviction that an answer is in use.
+const usesMost = 3

@@ -78,6 +78,14 @@ func (b *borrower) Hits(each func(string, uint64)) error {
 	return nil
 }
 
+func (b *borrower) HitsOf(k *wire.Key) (uint64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.hits[string(question(k))]
+	delete(b.hits, string(question(k)))
+	return n, b.deaf
+}
+
 // names are those that it has answers to.
 func (b *borrower) names() string {
 	b.mu.Lock()
@@ -314,6 +322,51 @@ func TestHeat(t *testing.T) {
 		synctest.Wait()
 		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
 			t.Errorf("%d hits, told twice", n)
+		}
+	})
+}
+
+// TestTell: who is about to decide hears of the kernel's hits at once, and the next look does not count them a second time.
+func TestTell(t *testing.T) {
+	onStand(t, 2, func(s *stand) {
+		const q = "\x01a\x00\x00\x01\x00\x01"
+		hits := func(n uint64) {
+			s.borrower.mu.Lock()
+			s.borrower.hits[q] = n
+			s.borrower.mu.Unlock()
+		}
+		e := s.keep("a.")
+		hits(50)
+		s.source.Tell(e) // it is not lent
+		if n, _ := e.Heat(); n != 0 {
+			t.Errorf("%d hits of what is not lent", n)
+		}
+		s.hit(e)
+		<-time.After(time.Second)
+		s.source.Tell(e)
+		if n, last := e.Heat(); n != 50 || time.Duration(s.store.Now()-last) >= time.Millisecond {
+			t.Errorf("%d hits, the last one %s ago", n, time.Duration(s.store.Now()-last))
+		}
+		s.source.Tell(e)
+		if n, _ := e.Heat(); n != 50 {
+			t.Errorf("%d hits, told twice", n)
+		}
+		s.hit(s.keep("b."))
+		<-time.After(lookEvery)
+		synctest.Wait()
+		if n, _ := e.Heat(); n != 50 {
+			t.Errorf("%d hits after a look", n)
+		}
+		s.hit(s.keep("c.")) // in the place of what was not asked for since the last look
+		if _, there := s.borrower.has[q]; !there {
+			t.Error("hits that Tell told of do not keep an answer lent")
+		}
+		s.hit(e)
+		hits(1)
+		s.borrower.deaf = errors.New("no map")
+		s.source.Tell(e)
+		if st := s.lender.State(); st.Fault == nil || s.source.Open() {
+			t.Errorf("hits cannot be read: %+v, open %t", st, s.source.Open())
 		}
 	})
 }

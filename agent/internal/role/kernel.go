@@ -354,6 +354,9 @@ func (b borrower) Hits(each func(question string, hits uint64)) error {
 	return b.Level.Hits(func(_ uint32, question string, hits uint64) { each(question, hits) })
 }
 
+// HitsOf implements lend.Borrower.
+func (b borrower) HitsOf(key *wire.Key) (uint64, error) { return b.Level.HitsOf(oneGroup, key) }
+
 // series are those that hits are counted in, in the order of their numbers.
 func series() []telemetry.KernelSeries {
 	var out []telemetry.KernelSeries

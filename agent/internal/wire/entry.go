@@ -40,7 +40,7 @@ type Entry struct {
 	flags byte   // of the key
 	class Class
 
-	used   atomic.Uint32 // hits since it was last looked at for eviction, up to 3, and what lent.go says
+	used   atomic.Uint32 // hits since it was last looked at for eviction, up to 3; what lent.go says; the mark
 	ttl    uint32        // seconds
 	turn   atomic.Uint32 // replies that were rotated
 	stored int64         // nanoseconds on the store's clock
@@ -305,24 +305,33 @@ func (e *Entry) matches(k *Key) bool {
 const hitsBits = 20
 
 // Hit counts a hit and returns how many there were with less than gap from each to the next, this one included.
-func (e *Entry) Hit(now Instant, gap time.Duration) int {
-	hits := e.heatAt(now, gap)
-	// Two hits at once may count as one: it is a measure of popularity.
+func (e *Entry) Hit(now Instant, gap time.Duration) int { return e.AddHits(now, gap, 1) }
+
+// AddHits is Hit for n hits, the last of them now.
+func (e *Entry) AddHits(now Instant, gap time.Duration, n uint64) int {
+	hits := e.heatAt(now, gap, n)
+	// Two calls at once may count as one: it is a measure of popularity.
 	e.heat.Store(uint64(now)/uint64(time.Millisecond)<<hitsBits | hits)
 	return int(hits)
 }
 
 // Hits returns what Hit would return now, and counts nothing.
-func (e *Entry) Hits(now Instant, gap time.Duration) int { return int(e.heatAt(now, gap)) }
+func (e *Entry) Hits(now Instant, gap time.Duration) int { return int(e.heatAt(now, gap, 1)) }
 
-// heatAt is the count of hits with one more at now.
-func (e *Entry) heatAt(now Instant, gap time.Duration) uint64 {
+// Heat returns how many hits there were without a long gap, at most 2^20-1, and when the last one was, to the millisecond.
+func (e *Entry) Heat() (hits int, last Instant) {
+	heat := e.heat.Load()
+	return int(heat & (1<<hitsBits - 1)), Instant(heat >> hitsBits * uint64(time.Millisecond))
+}
+
+// heatAt is the count of hits with n more at now.
+func (e *Entry) heatAt(now Instant, gap time.Duration, n uint64) uint64 {
 	ms, old := uint64(now)/uint64(time.Millisecond), e.heat.Load()
 	hits := old & (1<<hitsBits - 1)
 	if last := old >> hitsBits; hits > 0 && ms > last && ms-last > uint64(gap/time.Millisecond) {
 		hits = 0
 	}
-	return min(hits+1, 1<<hitsBits-1)
+	return min(hits+min(n, 1<<hitsBits-1), 1<<hitsBits-1)
 }
 
 // Use tells eviction that the entry, or the other one that is known of its question, was an answer. A nil entry is nothing.

@@ -35,6 +35,52 @@ func TestRipe(t *testing.T) {
 	}
 }
 
+// TestMark: a mark is set once, is apart from what eviction counts and from what is lent, and has a hit be the last before the offer.
+func TestMark(t *testing.T) {
+	e := new(Entry)
+	if e.Marked() || !e.Mark() || e.Mark() || !e.Marked() {
+		t.Error("a mark can be set twice, or is not seen")
+	}
+	if !e.Ripe(0) {
+		t.Error("a marked entry is not offered at its first hit")
+	}
+	e.Use()
+	e.setUses(3)
+	e.setLent(lentAt(Instant(time.Hour)))
+	if !e.Marked() || !e.lent() || e.uses() != 3 {
+		t.Errorf("marked %t, lent %t, %d uses", e.Marked(), e.lent(), e.uses())
+	}
+	heir := new(Entry)
+	heir.inherit(e)
+	if heir.Marked() || heir.lent() || heir.uses() != 3 {
+		t.Errorf("what replaces it: marked %t, lent %t, %d uses", heir.Marked(), heir.lent(), heir.uses())
+	}
+	e.Unmark()
+	if e.Marked() || !e.lent() || e.uses() != 3 || !e.Mark() {
+		t.Errorf("marked %t, lent %t, %d uses", e.Marked(), e.lent(), e.uses())
+	}
+}
+
+// TestHeat: hits that are told of later count as one by one, up to the room that there is, and a long gap begins anew.
+func TestHeat(t *testing.T) {
+	e := new(Entry)
+	const gap = time.Minute
+	at := Instant(0)
+	for i, step := range []struct {
+		after time.Duration
+		n     uint64
+		want  int
+	}{{time.Second, 1, 1}, {time.Second, 40, 41}, {gap, 2, 43}, {gap + time.Second, 3, 3}, {0, 1 << 40, 1<<hitsBits - 1}, {0, 1, 1<<hitsBits - 1}} {
+		at += Instant(step.after)
+		if got := e.AddHits(at, gap, step.n); got != step.want {
+			t.Errorf("step %d: %d hits, want %d", i, got, step.want)
+		}
+		if hits, last := e.Heat(); hits != step.want || last != at {
+			t.Errorf("step %d: %d hits, the last at %s", i, hits, time.Duration(last))
+		}
+	}
+}
+
 // entryOf is an answer to a key's question, of a class.
 func entryOf(t *testing.T, k *Key, class Class) *Entry {
 	t.Helper()

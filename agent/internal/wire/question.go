@@ -118,6 +118,12 @@ func (k *Key) Set(question []byte, do, cd bool) {
 // Bytes are the key's bytes, unlike for unlike keys. They are the key's own.
 func (k *Key) Bytes() []byte { return k.bytes[:k.n+1] }
 
+// Question returns the parts of the key: the question in wire form and lower case, which is the key's own, and what is wanted beside.
+func (k *Key) Question() (q []byte, do, cd bool) {
+	flags := k.bytes[k.n]
+	return k.bytes[:k.n], flags&keyDO != 0, flags&keyCD != 0
+}
+
 func (k *Key) hash(seed maphash.Seed) uint64 { return maphash.Bytes(seed, k.Bytes()) }
 
 // lower changes ASCII letters (RFC 4343). Lengths of labels are below 'A', so a name in wire form may be changed whole.

@@ -39,6 +39,7 @@ type Cache struct {
 	health  health
 	// Questions that no client waits for, in flight. Beyond them a refresh is left to the next who asks.
 	background chan struct{}
+	ahead      ahead
 	buffers    sync.Pool // *[]byte
 }
 
@@ -50,10 +51,12 @@ const earlyRecheck = time.Second
 const backgroundMost = 256
 
 func newCache(p policy, store *wire.Store, space *wire.Space, m *Metrics) *Cache {
-	return &Cache{
+	c := &Cache{
 		policy: p, store: store, space: space, metrics: m, background: make(chan struct{}, backgroundMost),
 		buffers: sync.Pool{New: func() any { b := make([]byte, 0, 1500); return &b }},
 	}
+	c.ahead.cache, c.ahead.credit = c, creditMost/2
+	return c
 }
 
 // Name implements plugin.Handler.
@@ -111,8 +114,15 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	if left <= 0 {
 		return c.stale(ctx, w, r, &a, e, s)
 	}
-	if c.prefetch > 0 && e.Hit(now, c.gap) >= c.prefetch && c.early(e, now) && c.mayRefresh(e, now, earlyRecheck) {
-		c.refresh(ctx, nil, r, &a, e, s)
+	if c.prefetch > 0 && e.Hit(now, c.gap) >= c.prefetch {
+		switch {
+		case c.timed:
+			if e.Mark() {
+				c.ahead.add(e, s)
+			}
+		case c.early(e, now) && c.mayRefresh(e, now, earlyRecheck):
+			c.refresh(ctx, nil, r, &a, e, s)
+		}
 	}
 	ttl := uint32(left)
 	if c.keepTTL {
@@ -182,6 +192,17 @@ func (c *Cache) sayable(e *wire.Entry, left int) bool {
 		}
 	}
 	return true
+}
+
+// calls reports whether a hit has the chain do something for later: watch an answer that has become popular, or fetch it anew.
+func (c *Cache) calls(e *wire.Entry, now wire.Instant) bool {
+	switch {
+	case c.prefetch == 0:
+		return false
+	case c.timed:
+		return !e.Marked() && e.Hits(now, c.gap) >= c.prefetch
+	}
+	return c.early(e, now) && e.Hits(now, c.gap) >= c.prefetch
 }
 
 // early reports whether a popular answer is to be fetched anew: so much of its TTL is over, to the nanosecond. CoreDNS counts whole

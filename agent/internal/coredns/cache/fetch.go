@@ -123,6 +123,9 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 		inner = context.WithValue(ctx, inFlight{}, true)
 	}
 	r := q.question()
+	if c.timed && !q.background {
+		c.ahead.missed()
+	}
 	code, err := plugin.NextOrFailure(c.Name(), c.next, inner, q, r)
 	if q.plain && !q.written {
 		r = q.question()

@@ -41,8 +41,8 @@ func (h *hits) Answer(b []byte, q *hit.Question) ([]byte, query.Level, bool) {
 	if e == nil || left <= 0 { // who says what is stale looks at the upstream, too
 		return b, query.Miss, false
 	}
-	if c.prefetch > 0 && c.early(e, now) && e.Hits(now, c.gap) >= c.prefetch {
-		return b, query.Miss, false // to be fetched anew, which is the chain's
+	if c.calls(e, now) {
+		return b, query.Miss, false // it is the chain that does it
 	}
 	size := dns.MinMsgSize
 	o := edns{present: q.EDNS, size: q.Size, flags: q.Flags}

@@ -128,6 +128,8 @@ func (k seriesKey) addr() string {
 
 // series are the counters of one block at one address.
 type series struct {
+	key seriesKey
+
 	requests, misses, prefetches, drops, stale prometheus.Counter
 	hits, evictions                            [2]prometheus.Counter
 }
@@ -149,6 +151,7 @@ func (c *Cache) newSeries(k seriesKey) *series {
 		return out
 	}
 	return &series{
+		key:      k,
 		requests: one(m.requests), misses: one(m.misses), prefetches: one(m.prefetches), drops: one(m.drops), stale: one(m.stale),
 		hits: two(m.hits), evictions: two(m.evictions),
 	}

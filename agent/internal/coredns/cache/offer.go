@@ -33,8 +33,8 @@ func (c *Cache) popular() time.Duration {
 	return c.gap
 }
 
-// says tells until when hits of a question are answered with e: to the moment from which a popular answer is left to the chain to be
-// fetched anew, or to its end. It is part of lend.Source.
+// says tells until when hits of a question are answered with e: to its end where a timer watches it, else to the moment from which a popular
+// answer is left to the chain, to be watched or fetched anew. It is part of lend.Source.
 func (c *Cache) says(e, success, denial *wire.Entry, now wire.Instant) (until wire.Instant, ok bool) {
 	if e == denial && success != nil && c.preferPositive {
 		return 0, false // what is stale may come to be preferred at any moment
@@ -43,7 +43,7 @@ func (c *Cache) says(e, success, denial *wire.Entry, now wire.Instant) (until wi
 		return 0, false
 	}
 	ttl := time.Duration(e.TTL()) * time.Second
-	if c.prefetch > 0 {
+	if c.prefetch > 0 && (!c.timed || !e.Marked()) {
 		ttl -= ttl / 100 * time.Duration(c.percentage) // as in early
 	}
 	return e.Stored() + wire.Instant(ttl), true

@@ -38,7 +38,8 @@ type policy struct {
 
 	prefetch   int // hits, with less than gap between them; 0: never
 	gap        time.Duration
-	percentage int // of the TTL
+	percentage int  // of the TTL
+	timed      bool // when the TTL ends, not by a hit shortly before
 
 	staleFor       time.Duration // 0: never
 	verify         bool
@@ -84,7 +85,7 @@ func parse(c *caddy.Controller) (policy, error) {
 			}
 		}
 		p.zones = plugin.OriginsFromArgsOrServerBlock(args, c.ServerBlockKeys)
-		policySet := false
+		policySet, hot := false, ""
 		for c.NextBlock() {
 			name := c.Val()
 			if name == "serve_stale_policy" {
@@ -92,6 +93,12 @@ func parse(c *caddy.Controller) (policy, error) {
 					return p, c.Err("serve_stale_policy stands twice")
 				}
 				policySet = true
+			}
+			if name == "prefetch" || name == "refresh" {
+				if hot != "" && hot != name {
+					return p, c.Errf("%s and %s say differently when a popular name is fetched: write one of them", hot, name)
+				}
+				hot = name
 			}
 			if err := p.property(c, name, c.RemainingArgs()); err != nil {
 				return p, err
@@ -115,6 +122,9 @@ func (p *policy) property(c *caddy.Controller, name string, args []string) error
 		return p.class(c, wire.Denial, args)
 	case "prefetch":
 		return p.readPrefetch(c, args)
+	case "refresh":
+		p.timed = true
+		return p.readHot(c, name, args)
 	case "serve_stale":
 		return p.readStale(c, args)
 	case "serve_stale_policy":
@@ -177,18 +187,11 @@ func (p *policy) class(c *caddy.Controller, class wire.Class, args []string) err
 
 // readPrefetch reads AMOUNT [DURATION [PERCENTAGE%]].
 func (p *policy) readPrefetch(c *caddy.Controller, args []string) error {
-	if len(args) == 0 || len(args) > 3 {
+	if err := p.readHot(c, "prefetch", args[:min(len(args), 2)]); err != nil {
+		return err
+	}
+	if len(args) > 3 {
 		return c.ArgErr()
-	}
-	n, err := strconv.Atoi(args[0])
-	if err != nil || n < 0 {
-		return c.Errf("prefetch %q: write a number of hits, 0 for never", args[0])
-	}
-	p.prefetch = n
-	if len(args) > 1 {
-		if p.gap, err = time.ParseDuration(args[1]); err != nil {
-			return c.Errf("prefetch: %v", err)
-		}
 	}
 	if len(args) > 2 {
 		number, isPercentage := strings.CutSuffix(args[2], "%")
@@ -197,6 +200,24 @@ func (p *policy) readPrefetch(c *caddy.Controller, args []string) error {
 			return c.Errf("prefetch %q: write a percentage from 1%% to 90%%", args[2])
 		}
 		p.percentage = n
+	}
+	return nil
+}
+
+// readHot reads AMOUNT [DURATION], of one of two properties.
+func (p *policy) readHot(c *caddy.Controller, name string, args []string) error {
+	if len(args) == 0 || len(args) > 2 {
+		return c.ArgErr()
+	}
+	n, err := strconv.Atoi(args[0])
+	if err != nil || n < 0 {
+		return c.Errf("%s %q: write a number of hits, 0 for never", name, args[0])
+	}
+	p.prefetch = n
+	if len(args) > 1 {
+		if p.gap, err = time.ParseDuration(args[1]); err != nil {
+			return c.Errf("%s: %v", name, err)
+		}
 	}
 	return nil
 }

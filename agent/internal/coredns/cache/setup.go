@@ -40,6 +40,7 @@ func Setup(store *wire.Store, m *Metrics, lender *lend.Lender) caddy.SetupFunc {
 		})
 		c.OnShutdown(func() error {
 			m.remove(cache)
+			cache.ahead.end()
 			cache.space.Release()
 			return nil
 		})
