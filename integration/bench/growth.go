@@ -17,16 +17,22 @@ const growthPart = "Growth: server's CPU per hit, at full speed"
 const (
 	growthLimit = 1.2
 	growthPods  = 110 // on a full node, by the kubelet's default (maxPods)
+	// The least share of hits in a run that is to tell what a hit costs.
+	growthHits = 0.99
 )
 
 // growth asks a server when all else is measured, since the pods that it adds stay. Names are asked one after the other; pods ask W1 from
 // one socket each, and the one pod from as many. Only neardns is held to the limit: the stock server shows how much is the kernel's part,
 // whose state of 110 namespaces is in no cache of the processor's.
+//
+// Each server's cache has twice the places here that the names need. By default it has as many as there are names, and other names have
+// some of them: names that are asked in turn are then evicted just before their turn comes, and the figure is one of misses.
 func (b *bench) growth(s *stand) {
 	of, limit := "", float64(growthLimit)
 	if s.name != ours {
 		of, limit = ", "+s.name, 0
 	}
+	s.places(max(2*b.names, 2048)) // no server takes fewer than 1,024
 	pods := b.fill(s)
 	w, err := workload.New("W1", seed, b.short)
 	b.must(err)
@@ -47,14 +53,14 @@ func (b *bench) growth(s *stand) {
 			s.ask(warm)
 			l := ways[way]
 			l.CPU, l.Duration = 1+clientCPU, b.long(measures[0].full, measures[0].short)
-			r := s.measured(l)
+			r, hit := s.ofHits(l)
 			figures[way] = append(figures[way], round(float64(r.Ran[0].Nanoseconds())/1e3/float64(r.Answered)))
-			hits[way] = append(hits[way], 1-min(1, float64(r.misses)/float64(r.Asked)))
+			hits[way] = append(hits[way], hit)
 		}
 	}
 	b.compare(growthPart, many+of, one, "us", figures[many], figures[one], limit)
 	b.compare(growthPart, "110 pods"+of, "1 pod", "us", figures["110 pods"], figures["1 pod"], limit)
-	if least := slices.Min(hits[many]); least < 0.99 {
+	if least := slices.Min(hits[many]); least < growthHits {
 		b.remark("%s, %s: only %.1f %% were hits in one round, so that row is not of hits alone.", s.name, many, 100*least)
 	}
 }
@@ -72,6 +78,18 @@ func (b *bench) fill(s *stand) (pods []string) {
 	s.down()
 	s.up()
 	return pods
+}
+
+// ofHits asks until nearly all questions were hits. Servers keep kube-dns's answers for 30 s, so all may end in one run: the next one has
+// those that it brought.
+func (s *stand) ofHits(l generator.Load) (r outcome, hits float64) {
+	for range tries {
+		r = s.measured(l)
+		if hits = 1 - min(1, float64(r.misses)/float64(r.Asked)); hits >= growthHits {
+			break
+		}
+	}
+	return r, hits
 }
 
 // steer has the plugin steer a pod.

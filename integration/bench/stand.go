@@ -38,6 +38,7 @@ type stand struct {
 	node    *testutil.Node
 	pod     *testutil.Pod
 	start   func() *testutil.Process
+	places  func(n int) // has the next start's cache places for so many answers; nil: nobody asks for it
 	ready   func() error
 	server  *testutil.Process
 	watch   func(*stand) []int // what the generator looks at; the server first
@@ -81,7 +82,7 @@ func ourStand(b *bench, name string) *stand {
 		more = `kernelHits: {mode: "on"}`
 		within = b.kernelFolder(s)
 	}
-	config := s.write("nodeconfig.yaml", fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
+	text := fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
 kind: NodeConfig
 clusterDomain: cluster.local
 redirects: [%q]
@@ -92,7 +93,9 @@ kubeDNSConfigMap: %[3]s/none
 stateDir: %[3]s/state
 persistDir: %[3]s/persist
 listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
-`, clusterDNS, localAddress, s.dir, more))
+`, clusterDNS, localAddress, s.dir, more)
+	config := s.write("nodeconfig.yaml", text)
+	s.places = func(n int) { s.write("nodeconfig.yaml", fmt.Sprintf("%scache: {entries: %d}\n", text, n)) }
 	rules, err := nft.Open(s.node.Host.FD())
 	b.must(err)
 	b.t.Cleanup(func() { _ = rules.Close() })
@@ -130,7 +133,11 @@ listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
 func stockStand(b *bench) *stand {
 	s := b.newStand(stock, b.tool("tools/coredns", "-version"))
 	s.nodeLocal()
-	corefile := s.write("Corefile", nodelocal.Corefile(localAddress, clusterDNS, upstreamDNS))
+	text := nodelocal.Corefile(localAddress, clusterDNS, upstreamDNS)
+	corefile := s.write("Corefile", text)
+	s.places = func(n int) {
+		s.write("Corefile", strings.ReplaceAll(text, "success 9984", fmt.Sprintf("success %d", n)))
+	}
 	s.start = func() *testutil.Process { return s.startOn(serverCPU, b.bin("tools/coredns"), "-conf", corefile) }
 	s.up()
 	return s
