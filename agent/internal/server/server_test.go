@@ -176,20 +176,32 @@ func TestNextUpstream(t *testing.T) {
 }
 
 // TestSilentUpstream asks first an upstream that takes connections as a black hole does: each question is answered by the
-// second within a second, and soon at once.
+// second, one that waits for the first within a second, and soon all at once. A busy machine can hold up any one question, so each bound is
+// shown by the best of some.
 func TestSilentUpstream(t *testing.T) {
 	good := newUpstream(t, address("10.0.0.4"))
 	cfg := config(t, good)
 	cfg.Cluster = servers(blackhole(t), good.addr)
 	start(t, cfg)
-	for i := range 8 {
+	const first, row = 3, 3
+	best, atOnce := time.Hour, 0
+	for i := 0; atOnce < row; i++ {
 		began := time.Now()
 		wantA(t, ask(t, "udp", addressOf(cfg), question(fmt.Sprintf("n%d.cluster.local.", i), mdns.TypeA)), "10.0.0.4")
 		took := time.Since(began)
 		t.Logf("question %d: %s", i, took.Round(time.Millisecond))
-		if took > time.Second || i >= 5 && took > 250*time.Millisecond {
-			t.Errorf("question %d took %s", i, took)
+		if i < first {
+			best = min(best, took)
 		}
+		if atOnce++; took > 250*time.Millisecond { // who asks the first one waits 300 ms for it
+			atOnce = 0
+		}
+		if i > 8*int(testutil.Slowness())+row*10 {
+			t.Fatalf("after %d questions the silent upstream is asked first still", i)
+		}
+	}
+	if best > time.Second {
+		t.Errorf("the first %d questions took %s and more", first, best)
 	}
 }
 
