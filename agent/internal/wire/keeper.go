@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/atomicfile"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
-// How often a Keeper looks after its store.
+// How often a Keeper looks after its store. After a sleep answers are taken for younger until it was noticed: TTLs are of seconds, and
+// looks on a grid cost no wake-up of their own where the prober wakes the process anyway.
 const (
-	sleepCheck = 5 * time.Second
+	sleepCheck = time.Second
 	sweepEvery = time.Minute
 	saveEvery  = 3 * time.Minute
 )
@@ -90,16 +92,9 @@ func (k *Keeper) isFresh() { k.fresh.Store(time.Now().UnixMilli()) }
 // Run keeps the store until ctx ends. It does not Save then: the server may still be answering.
 func (k *Keeper) Run(ctx context.Context) {
 	k.isFresh()
-	tick := time.NewTicker(sleepCheck)
-	defer tick.Stop()
 	swept, saved := time.Now(), time.Now()
 	boot, mono := k.Boot().Since, time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for tick.Grid(ctx, sleepCheck) {
 		now := time.Now()
 		if b := k.Boot().Since; b > 0 && boot > 0 {
 			if d := (b - boot) - now.Sub(mono); d > time.Second {
