@@ -10,7 +10,8 @@ func (s *Server) Collector() prometheus.Collector {
 		packetsMax: prometheus.NewDesc("neardns_udp_in_flight_limit",
 			"How many questions over UDP may be read and not yet answered.", nil, nil),
 		dropped: prometheus.NewDesc("neardns_udp_dropped_total",
-			"Questions over UDP that were dropped, or their answers, because their source had as many in work as places were left, or its link holds answers back.", nil, nil),
+			"Questions over UDP that were dropped, or their answers, because their source had as many in work as places were left, "+
+				"its link holds answers back, or the socket was full.", nil, nil),
 		open: prometheus.NewDesc("neardns_tcp_connections",
 			"TCP connections that are open.", nil, nil),
 		most: prometheus.NewDesc("neardns_tcp_connections_limit",
@@ -40,7 +41,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.packetsMax, packets.most)
 	gauge(c.open, conns.taken)
 	gauge(c.most, conns.most)
-	ch <- prometheus.MustNewConstMetric(c.dropped, prometheus.CounterValue, float64(c.quota.dropped.Load()))
+	ch <- prometheus.MustNewConstMetric(c.dropped, prometheus.CounterValue, float64(c.quota.dropped.Load()+c.quota.overflows.count()))
 	ch <- prometheus.MustNewConstMetric(c.shed, prometheus.CounterValue, float64(c.quota.idled.Load()), "idle")
 	ch <- prometheus.MustNewConstMetric(c.shed, prometheus.CounterValue, float64(c.quota.refused.Load()), "refused")
 }

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
@@ -117,8 +118,10 @@ func (p *point) serve(c *serving, gone func()) {
 
 // read reads and answers until the point ends, or its socket dies. begun is called as soon as it does.
 func (p *point) read(begun func()) error {
-	if p.udp != nil {
-		defer p.socket.Close()
+	if conn, ok := p.socket.(*net.UDPConn); ok {
+		defer conn.Close()
+		p.quota.overflows.watch(conn)
+		defer p.quota.overflows.leave(conn)
 		begun()
 		return p.udp.serve()
 	}
@@ -371,8 +374,35 @@ func (a acceptor) Accept() (net.Conn, error) {
 			}
 			continue
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded): // a pause, or the end
+		case errors.Is(err, unix.EINVAL) && listenAgain(a.TCPListener) == nil: // it was destroyed
+		default:
 			return nil, err
 		}
 	}
 }
+
+// listenAgain has a listener listen that somebody destroyed (SOCK_DESTROY, by `ss -K`; of MPTCP the kernel destroys none). Its socket has
+// the address still, listens no more, and is shut down, which its connections would inherit: a connect to nowhere undoes that
+// (tcp_disconnect).
+func listenAgain(l *net.TCPListener) error {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	nowhere := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+	if cerr := raw.Control(func(fd uintptr) {
+		if _, _, errno := unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&nowhere)), unix.SizeofSockaddrInet4); errno != 0 {
+			err = errno
+			return
+		}
+		err = unix.Listen(int(fd), backlog)
+	}); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+// backlog is how many connections may wait to be accepted; the kernel lowers it to net.core.somaxconn, as package net does.
+const backlog = 1<<16 - 1

@@ -25,6 +25,7 @@ const fullLook = time.Millisecond
 type quota struct {
 	idled, refused atomic.Uint64 // connections that were closed for others, and not let in
 	dropped        atomic.Uint64 // datagrams: questions, and answers (see room)
+	overflows      overflows     // datagrams that the kernel dropped; has a lock of its own
 
 	mu      sync.Mutex // guards the fields below
 	packets places.Places
