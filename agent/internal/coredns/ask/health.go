@@ -92,6 +92,7 @@ type failed struct {
 	err       error
 	beaten    bool // another server answered it well
 	overtaken bool // before this one, that is all
+	told      bool // by the network alone, which may be anybody
 	req       *dns.Msg
 	stream    bool
 	holds     []string

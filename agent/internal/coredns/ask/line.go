@@ -26,6 +26,7 @@ type line struct {
 	until  time.Time // it is not used again after that
 	idle   time.Time // since when it waits in the pool
 	served bool      // it has carried an answer: the server may have closed it meanwhile
+	told   error     // what the network said of a datagram, see rejection
 
 	// What was read of an answer that is not whole yet, behind its two bytes of length on a stream.
 	buf *[]byte
@@ -81,25 +82,83 @@ func (l *line) send(wire []byte) (id uint16, err error) {
 	if !l.stream {
 		wire = wire[2:]
 	}
-	_, err = l.conn.Write(wire)
+	for range rejectionsMost {
+		if _, err = l.conn.Write(wire); l.stream || !rejection(err) {
+			break // else the kernel told of a datagram before this one, and did not send
+		}
+	}
 	return id, err
 }
 
+// await is receive that waits on after a rejection, of which it tells told (nil: nobody), until end.
+func (l *line) await(ctx context.Context, b *buffers, req *dns.Msg, id uint16, end time.Time, told func(error)) (*dns.Msg, error) {
+	known := l.told != nil
+	m, err := l.receive(b, req, id)
+	if known || l.told == nil {
+		return m, err
+	}
+	if told != nil {
+		told(err)
+	}
+	l.listenOn(end)
+	if ctx.Err() != nil {
+		_ = l.conn.SetDeadline(time.Unix(1, 0)) // it ended before: what its end did to the deadline is undone
+	}
+	return l.receive(b, req, id)
+}
+
+// listenOn has the answer to a rejected datagram waited for as long as any before another server is asked, and no longer: most rejections
+// are true.
+func (l *line) listenOn(end time.Time) {
+	if soon := time.Now().Add(hedgeAfter); soon.Before(end) {
+		end = soon
+	}
+	_ = l.conn.SetDeadline(end) // see over
+}
+
+// rejectionsMost is how often a question is sent anew for what the network said of an earlier one.
+const rejectionsMost = 3
+
+// rejection reports whether err is what the network said of a datagram (ICMP, as Linux translates it: icmp_err_convert, icmpv6_err_convert).
+// It may be anybody's word: the kernel compares ports and addresses and nothing else, and the server may answer all the same.
+func rejection(err error) bool {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return false
+	}
+	switch errno {
+	case syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENONET, syscall.ENOPROTOOPT, syscall.EPROTO,
+		syscall.EOPNOTSUPP, syscall.EACCES, syscall.EMSGSIZE:
+		return true
+	}
+	return false
+}
+
 // receive waits for the answer to req until the connection's deadline. After a timeout it may be called again: what was
-// read is kept.
+// read is kept. So it may be after the first rejection of a datagram; later ones are passed over, and at the deadline the first one is the
+// error.
 func (l *line) receive(b *buffers, req *dns.Msg, id uint16) (*dns.Msg, error) {
 	if l.buf == nil {
 		l.buf, l.n = b.get(), 0
 	}
 	for {
 		wire, err := l.message(udpSize(req))
-		if err != nil {
+		switch {
+		case err == nil:
+		case !l.stream && rejection(err) && l.told == nil:
+			l.told = err
+			return nil, err
+		case !l.stream && rejection(err):
+			continue
+		case l.told != nil && isTimeout(err):
+			return nil, l.told
+		default:
 			return nil, err
 		}
 		m, err := read(wire, req, id)
 		if err == nil || l.stream || !errors.Is(err, errForeign) {
 			b.put(l.buf)
-			l.buf = nil
+			l.buf, l.told = nil, nil
 			l.served = l.served || err == nil
 			return m, err
 		}

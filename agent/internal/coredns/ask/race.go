@@ -26,6 +26,7 @@ type try struct {
 	err       error
 	began     time.Time
 	connected *atomic.Bool // a connection stood; nil: it did from the start
+	told      error        // it runs, and the network has said that it is in vain
 }
 
 // stood reports whether the try had a connection.
@@ -135,9 +136,10 @@ func (r *race) run(ctx context.Context) (*dns.Msg, error) {
 
 // outcome is what came of a try.
 type outcome struct {
-	try int
-	msg *dns.Msg
-	err error
+	try  int
+	msg  *dns.Msg
+	err  error
+	told bool // by the network, in err: the try goes on
 }
 
 // listening is the first try where it has taken too long.
@@ -177,7 +179,8 @@ func (r *race) begin(wire []byte) (*listening, *dns.Msg) {
 		if r.take(outcome{msg: m}) {
 			return nil, r.best
 		}
-	case sent && isTimeout(err):
+	case sent && (isTimeout(err) || l.told != nil):
+		t.told = l.told
 		return &listening{l, id}, nil
 	case l.stale(err):
 		l.close(s.bufs)
@@ -194,7 +197,7 @@ func (r *race) begin(wire []byte) (*listening, *dns.Msg) {
 func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*dns.Msg, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the losers
-	outcomes := make(chan outcome, maxTries)
+	outcomes := make(chan outcome, 2*maxTries)
 	req := r.req.Copy() // the caller's own changes when we have returned, before the losers notice
 	active := 0
 	start := func() {
@@ -205,8 +208,9 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 		t, end := r.tries[i], r.end
 		own := slices.Clone(wire)
 		go func() { // ends with its answer, at r.end or with ctx
-			m, err := t.server.exchange(ctx, req, own, way{t.stream, t.fresh, t.connected}, end)
-			outcomes <- outcome{i, m, err}
+			told := func(err error) { outcomes <- outcome{try: i, err: err, told: true} }
+			m, err := t.server.exchange(ctx, req, own, way{t.stream, t.fresh, t.connected, told}, end)
+			outcomes <- outcome{try: i, msg: m, err: err}
 		}()
 	}
 	pause := hedgeAfter
@@ -218,11 +222,15 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 		pause = hedgeAgain
 		s, end := r.tries[0].server, r.end
 		go func() { // as above
-			m, err := s.listen(ctx, pending, req, end)
-			outcomes <- outcome{0, m, err}
+			told := func(err error) { outcomes <- outcome{err: err, told: true} }
+			m, err := s.listen(ctx, pending, req, end, told)
+			outcomes <- outcome{try: 0, msg: m, err: err}
 		}()
-		if r.more() && r.mayHedge() {
+		switch told := r.tries[0].told != nil; {
+		case r.more() && (told && r.elsewhere(0) || !told && r.mayHedge()):
 			start()
+			pause = hedgeAfter
+		case told:
 			pause = hedgeAfter
 		}
 	case r.next == 0, r.more() && r.atOnce(0):
@@ -242,6 +250,14 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 	for active > 0 || r.more() && time.Now().Before(r.end) {
 		select {
 		case out := <-outcomes:
+			if out.told {
+				r.tries[out.try].told = out.err
+				if r.more() && r.elsewhere(out.try) {
+					start()
+					wait(hedgeAfter)
+				}
+				continue
+			}
 			active--
 			if r.take(out) {
 				r.settle(out.try)
@@ -279,10 +295,13 @@ func (r *race) contend(ctx context.Context, wire []byte, pending *listening) (*d
 func (r *race) due(at time.Time) { r.late = r.late || time.Since(at) > stalled }
 
 // listen waits on for the answer on a line.
-func (s *server) listen(ctx context.Context, p *listening, req *dns.Msg, end time.Time) (*dns.Msg, error) {
+func (s *server) listen(ctx context.Context, p *listening, req *dns.Msg, end time.Time, told func(error)) (*dns.Msg, error) {
 	_ = p.line.conn.SetDeadline(end) // see over
+	if p.line.told != nil {
+		p.line.listenOn(end)
+	}
 	stop := context.AfterFunc(ctx, func() { _ = p.line.conn.SetDeadline(time.Unix(1, 0)) })
-	m, err := p.line.receive(s.bufs, req, p.id)
+	m, err := p.line.await(ctx, s.bufs, req, p.id, end, told)
 	if !stop() || err != nil {
 		p.line.close(s.bufs)
 		return m, errors.Join(err, ctx.Err())
@@ -338,6 +357,9 @@ func (r *race) spoken(s *server) bool {
 	}
 	return false
 }
+
+// elsewhere reports whether the next try is another server's.
+func (r *race) elsewhere(i int) bool { return r.tries[r.next].server != r.tries[i].server }
 
 // atOnce reports whether the next try need not wait for its time after try i has failed: another server, or the same one
 // by another way.

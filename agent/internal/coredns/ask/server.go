@@ -93,6 +93,7 @@ type way struct {
 	stream    bool         // over TCP or TLS
 	fresh     bool         // over a new connection
 	connected *atomic.Bool // nil: nobody asks
+	told      func(error)  // called when a datagram was rejected, which is listened on for; nil: nobody asks
 }
 
 // exchange asks over a line that waits or a new one, and blocks until the answer, deadline or the end of ctx. fresh
@@ -114,7 +115,7 @@ func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way,
 		if w.connected != nil {
 			w.connected.Store(true)
 		}
-		m, err, stale := s.over(ctx, l, req, wire, deadline)
+		m, err, stale := s.over(ctx, l, req, wire, deadline, w.told)
 		if !stale {
 			return m, err
 		}
@@ -124,12 +125,13 @@ func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way,
 }
 
 // over asks over l, which it gives back or closes.
-func (s *server) over(ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time) (m *dns.Msg, err error, stale bool) { //nolint:revive,staticcheck // stale qualifies the error
+func (s *server) over(ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time, told func(error)) (
+	m *dns.Msg, err error, stale bool) { //nolint:revive,staticcheck // stale qualifies the error
 	_ = l.conn.SetDeadline(deadline) // fails on a closed socket only, and then so does the write
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
 	id, err := l.send(wire)
 	if err == nil {
-		m, err = l.receive(s.bufs, req, id)
+		m, err = l.await(ctx, s.bufs, req, id, deadline, told)
 	}
 	if !stop() {
 		err = errors.Join(err, ctx.Err()) // its deadline may be changed any moment: not to be used again

@@ -102,6 +102,9 @@ func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 			return failed{}, false
 		case exhausted(t.err):
 			continue
+		case t.state == running && t.told != nil:
+			// It may be true. Another server answered before it could be seen whether this one answers all the same.
+			return failed{why: reasonOf(good, t.told), err: t.told, told: true, req: r.req, holds: r.a.holds, asker: r.a, stream: t.stream}, true
 		case t.state == ended && t.why != reasonSilent:
 		case won && now.Sub(t.began) >= hedgeAfter:
 			if why, overtaken = reasonSilent, true; heard {

@@ -1,0 +1,129 @@
+package ask
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// rejected is a server over UDP, of whose every question somebody says by ICMP that it was in vain: before its answer, or also after it,
+// when its socket waits for the next question.
+func rejected(t *testing.T, address string, kind, code byte, rest uint32) (server string, asked *atomic.Int64) {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := pc.LocalAddr().(*net.UDPAddr).AddrPort()
+	icmp := testutil.NewForger(t)
+	asked = new(atomic.Int64)
+	var wg sync.WaitGroup
+	t.Cleanup(func() { pc.Close(); wg.Wait() })
+	wg.Go(func() {
+		buf := make([]byte, 4096)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			q := new(dns.Msg)
+			if q.Unpack(buf[:n]) != nil {
+				continue
+			}
+			asked.Add(1)
+			client := from.(*net.UDPAddr).AddrPort()
+			for range 3 {
+				icmp.Send(kind, code, rest, client, at)
+			}
+			<-time.After(20 * time.Millisecond)
+			wire, _ := says("good")(q, false).Pack()
+			pc.WriteTo(wire, from)
+			for range 2 {
+				icmp.Send(kind, code, rest, client, at)
+			}
+		}
+	})
+	return at.String(), asked
+}
+
+// Whoever knows the agent's port can forge what a router says of its questions. The answer is waited for all the same, no question fails,
+// and no server is called dead for it, beside another or alone.
+func TestForgedRejections(t *testing.T) {
+	for name, tc := range map[string]struct {
+		address    string
+		kind, code byte
+		rest       uint32
+	}{
+		"port unreachable":             {"127.0.0.1", 3, 3, 0},
+		"host unreachable":             {"127.0.0.1", 3, 1, 0},
+		"net unreachable":              {"127.0.0.1", 3, 0, 0},
+		"prohibited":                   {"127.0.0.1", 3, 13, 0},
+		"protocol unreachable":         {"127.0.0.1", 3, 2, 0},
+		"fragmentation needed":         {"127.0.0.1", 3, 4, 576},
+		"port unreachable, IPv6":       {"::1", 1, 4, 0},
+		"no route, IPv6":               {"::1", 1, 0, 0},
+		"prohibited, IPv6":             {"::1", 1, 1, 0},
+		"packet too big, IPv6":         {"::1", 2, 0, 1280},
+		"an unknown next header, IPv6": {"::1", 4, 1, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, asked := rejected(t, tc.address, tc.kind, tc.code, tc.rest)
+			b := serve(t, nil, server)
+			for i := range 10 {
+				b.want("udp", fmt.Sprintf("n%d.example.", i), "good", 0, quick)
+			}
+			if asked.Load() < 10 || b.list[0].health.failing.Load() {
+				t.Errorf("asked %d times, failing %t:\n%s", asked.Load(), b.list[0].health.failing.Load(), b.log)
+			}
+			other := newFake(t, onBoth, says("other"))
+			both := serve(t, nil, server, other.addr)
+			for i := range 10 {
+				if got, took := both.ask("udp", fmt.Sprintf("m%d.example.", i)); got != "good" && got != "other" || took > quick {
+					t.Errorf("question %d: %s after %s", i, got, took)
+				}
+			}
+			// It was suspected, perhaps, and looked at.
+			testutil.Eventually(t, 5*time.Second, func() error {
+				if both.list[0].health.checking.Load() {
+					return fmt.Errorf("it is being looked at")
+				}
+				return nil
+			})
+			if both.list[0].health.failing.Load() {
+				t.Errorf("the server is called dead:\n%s", both.log)
+			}
+		})
+	}
+}
+
+// A rejection that is true costs a question nothing beside another server, and what nobody answers ends soon.
+func TestTrueRejections(t *testing.T) {
+	dead, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := dead.LocalAddr().String()
+	dead.Close()
+	good := newFake(t, onBoth, says("good"))
+	b := serve(t, nil, addr, good.addr)
+	for i := range 8 {
+		b.want("udp", fmt.Sprintf("n%d.example.", i), "good", 0, 250*time.Millisecond)
+	}
+	testutil.Eventually(t, 5*time.Second, func() error {
+		if !b.list[0].health.failing.Load() {
+			return fmt.Errorf("the dead server is asked first:\n%s", b.log)
+		}
+		return nil
+	})
+	alone := serve(t, nil, addr)
+	if got, took := alone.ask("udp", "n.example."); got == "good" || took > 2*time.Second {
+		t.Errorf("nobody answers: %s after %s", got, took)
+	}
+}
