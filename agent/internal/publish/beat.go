@@ -20,6 +20,7 @@ type beat struct {
 	fence   fence           // what may still take effect that was sent before
 	keep    time.Time       // until then the heartbeat stays: a message may be on its way that was sent when there was none
 	foreign *zone.Beat      // another writer's under our id
+	written *zone.Beat      // came along with a message that was taken after the zone was read
 }
 
 // fence tells whether messages may be on their way of which nothing is known. The next heartbeat bars them: it is a prerequisite of each.
@@ -83,7 +84,7 @@ func (p *Publisher) heir() bool {
 // beatMissing reports whether the next change should bring a heartbeat along.
 func (p *Publisher) beatMissing() bool {
 	b, ok := p.state.Beats[p.o.Identity.Cluster]
-	return p.o.Heartbeat > 0 && (!ok || b.Instance != p.o.Identity.Instance || p.beat.fence != barred || p.late() > 1)
+	return p.o.Heartbeat > 0 && p.beat.written == nil && (!ok || b.Instance != p.o.Identity.Instance || p.beat.fence != barred || p.late() > 1)
 }
 
 // late returns by how many periods the heartbeat is overdue. One that slept for long may be amid its removal: what it writes brings the heartbeat
@@ -137,7 +138,12 @@ func (p *Publisher) beatChanges(alone bool) []dns.RR {
 		p.beat.sent = map[uint64]bool{}
 	}
 	p.beat.sent[p.beat.counter] = true
-	return p.state.PlanBeat(cluster, zone.Beat{Counter: p.beat.counter, Instance: p.o.Identity.Instance, Period: p.o.Heartbeat.Truncate(time.Second)})
+	return p.state.PlanBeat(cluster, p.ownBeat())
+}
+
+// ownBeat is the heartbeat that was sent last.
+func (p *Publisher) ownBeat() zone.Beat {
+	return zone.Beat{Counter: p.beat.counter, Instance: p.o.Identity.Instance, Period: p.o.Heartbeat.Truncate(time.Second)}
 }
 
 // beatSent notes what became of a message with a heartbeat.

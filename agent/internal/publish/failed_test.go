@@ -16,6 +16,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/agent/internal/ddns"
 	"github.com/neardns/neardns/agent/internal/publish"
 	"github.com/neardns/neardns/agent/internal/zone"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -236,4 +237,62 @@ func TestAnotherLimit(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// PowerDNS applies what a key may write and drops the rest without a word. What came into the zone by half is not left there: it goes with the
+// next change, with the host, also for a process that knows nothing of it, and becomes whole with a key that may write it. The neighbour
+// whose key it is keeps an address that both publish.
+func TestPartly(t *testing.T) {
+	zoneserver.Require(t, zoneserver.PowerDNS)
+	s := zoneserver.Start(t, zoneserver.PowerDNS, zoneserver.Config{Clusters: []string{id(1).Cluster, id(2).Cluster}, Hosts: []string{"www"}})
+	www := "www." + origin
+	neighbour := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute, Key: keyOf(s.Key(id(1).Cluster))})
+	theirs := simple("www", "192.0.2.1")
+	neighbour.set(t, theirs)
+	neighbour.clean(t)
+	alone := map[string][]zone.Publication{neighbour.id: {theirs}}
+
+	var key atomic.Pointer[zoneserver.Key]
+	give := func(of string) {
+		k := s.Key(of)
+		key.Store(&k)
+	}
+	o := publish.Options{Identity: id(2), Heartbeat: time.Minute, Key: func() ddns.Key { return keyOf(*key.Load())() }}
+	served := func(want string) {
+		t.Helper()
+		z := read(t, s)
+		h := z.Hosts[www]
+		if got := fmt.Sprint(h.Addresses); got != want {
+			t.Errorf("%s is served, want %s", got, want)
+		}
+		if len(h.Claims) != 1 || len(z.Beats) != 1 {
+			t.Errorf("written with a foreign key: %+v, %+v", h.Claims, z.Beats)
+		}
+	}
+	give(neighbour.id)
+	c := start(t, s, o)
+	c.set(t, simple("www", "192.0.2.1", "192.0.2.2"))
+	c.becomes(t, www, publish.NotPermitted)
+	served("[192.0.2.1 192.0.2.2]")
+	c.set(t, simple("www", "192.0.2.1", "192.0.2.3"))
+	c.becomes(t, www, publish.NotPermitted)
+	served("[192.0.2.1 192.0.2.3]")
+	c.Remove(www)
+	c.clean(t)
+	exact(t, read(t, s), alone)
+
+	c.set(t, simple("www", "192.0.2.1", "192.0.2.4"))
+	c.becomes(t, www, publish.NotPermitted)
+	c.stop()
+	c = start(t, s, o)
+	c.Remove(www)
+	c.clean(t)
+	exact(t, read(t, s), alone)
+
+	ours := simple("www", "192.0.2.1", "192.0.2.5")
+	c.set(t, ours)
+	c.becomes(t, www, publish.NotPermitted)
+	give(c.id)
+	c.clean(t)
+	exact(t, read(t, s), map[string][]zone.Publication{neighbour.id: {theirs}, c.id: {ours}})
 }

@@ -86,6 +86,8 @@ func (p *Publisher) post(ctx context.Context, jobs []*job) error {
 	err := p.update(ctx, prereqs, changes)
 	if withBeat && err == nil {
 		p.beatSent(nil)
+		b := p.ownBeat() // what is sent before the zone is read again counts on it
+		p.beat.written = &b
 	}
 	return err
 }
@@ -152,7 +154,11 @@ func (p *Publisher) update(ctx context.Context, prereqs, changes []dns.RR) error
 		tick.Pause(ctx, time.Until(p.sent.Add(time.Duration(float64(time.Second)/p.o.Rate))))
 	}
 	if p.o.Heartbeat > 0 {
-		prereqs = append(prereqs, p.state.BeatAsRead(p.o.Identity.Cluster)...)
+		stands := p.state.BeatAsRead(p.o.Identity.Cluster)
+		if p.beat.written != nil {
+			stands = p.state.BeatIs(p.o.Identity.Cluster, *p.beat.written)
+		}
+		prereqs = append(prereqs, stands...)
 	}
 	p.sent = time.Now()
 	err := p.client.Update(ctx, prereqs, changes)

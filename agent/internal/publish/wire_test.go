@@ -79,6 +79,24 @@ func TestMessages(t *testing.T) {
 			t.Errorf("a change is %s", got)
 		}
 	}
+	p, err := publish.New(publish.Options{Zone: origin, Server: s.Addr().String(), Key: keyOf(s.Operator()), Identity: id(3), Heartbeat: time.Minute,
+		Poll: time.Minute, Dial: wire.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := &cluster{Publisher: p, id: id(3).Cluster}
+	for n := range 60 { // more than one message, the first of which brings the heartbeat along
+		many.set(t, simple(fmt.Sprintf("h%d", n), "192.0.2.1"))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = p.Run(ctx) })
+	many.clean(t)
+	cancel()
+	wg.Wait()
+	if got := strings.Join(wire.take(), " "); got != "AXFR UPDATE UPDATE UPDATE IXFR" {
+		t.Errorf("a join with 60 hosts is %s", got)
+	}
 	quiet := start(t, s, publish.Options{Identity: id(2), Heartbeat: time.Minute, Dial: wire.dial})
 	quiet.set(t, simple("www", "192.0.2.9"))
 	quiet.clean(t)

@@ -21,6 +21,13 @@ func (s *State) HasTXT(name string, is []*dns.TXT) bool {
 // BeatAsRead is the prerequisite that a cluster's heartbeat is what the state has: a value, or none.
 func (s *State) BeatAsRead(cluster string) []dns.RR { return s.asRead(s.beat(cluster), dns.TypeTXT) }
 
+// BeatIs is the prerequisite that a cluster's heartbeat is b.
+func (s *State) BeatIs(cluster string, b Beat) []dns.RR {
+	is := txt(s.beat(cluster), b.text())
+	is.Header().Ttl = 0
+	return []dns.RR{is}
+}
+
 // PlanBeat returns the changes that set a cluster's heartbeat.
 func (s *State) PlanBeat(cluster string, b Beat) []dns.RR {
 	name := s.beat(cluster)
