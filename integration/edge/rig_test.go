@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,6 +48,14 @@ type edge struct {
 // start runs an edge of the zone of a primary. more is the rest of its configuration.
 func start(t *testing.T, ns *testutil.NetNS, at string, primary *zoneserver.Server, more string) *edge {
 	t.Helper()
+	e := configure(t, ns, at, primary, more)
+	e.run()
+	return e
+}
+
+// configure is an edge that does not run yet.
+func configure(t *testing.T, ns *testutil.NetNS, at string, primary *zoneserver.Server, more string) *edge {
+	t.Helper()
 	if err := agent.Make(); err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +76,56 @@ stateDir: %[4]s/state
 			t.Fatal(err)
 		}
 	}
-	e.run()
 	return e
+}
+
+// steady asks for a host's one address a thousand times a second, and fails unless each question is answered with it.
+func (e *edge) steady(host string, during time.Duration) (asked int) {
+	t := e.t
+	t.Helper()
+	conn, err := e.dial(t.Context(), "udp", net.JoinHostPort(e.at, "53"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	got, done := new(atomic.Int64), make(chan struct{})
+	go func() { // ends with conn
+		defer close(done)
+		b := make([]byte, 4096)
+		for {
+			n, err := conn.Read(b)
+			if err != nil {
+				return
+			}
+			m := new(dns.Msg)
+			if m.Unpack(b[:n]) == nil && m.Rcode == dns.RcodeSuccess && len(m.Answer) == 1 {
+				got.Add(1)
+			}
+		}
+	}()
+	question, err := new(dns.Msg).SetQuestion(host, dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(time.Millisecond)
+	for begun := time.Now(); time.Since(begun) < during; {
+		<-tick.C
+		for due := int(time.Since(begun) / time.Millisecond); asked < due; asked++ { // a busy machine leaves ticks out
+			if _, err := conn.Write(question); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tick.Stop()
+	testutil.Eventually(t, 5*time.Second, func() error {
+		if n := got.Load(); int(n) != asked {
+			return fmt.Errorf("%d of %d questions answered", n, asked)
+		}
+		return nil
+	})
+	conn.Close()
+	<-done
+	return asked
 }
 
 // run starts the program, again after its end, and waits until it answers.
