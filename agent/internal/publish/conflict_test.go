@@ -83,7 +83,11 @@ func TestForeignKey(t *testing.T) {
 		c := start(t, s, publish.Options{Identity: id(2), Heartbeat: time.Minute, Key: keyOf(s.Key(id(1).Cluster))})
 		c.set(t, simple("www", "192.0.2.1"))
 		st := c.becomes(t, "www."+origin, publish.NotPermitted)
-		if st.Messages > 2 || st.Conflict.Message == "" {
+		most := uint64(2)
+		if s.Kind() == zoneserver.PowerDNS { // its own work holds its database's lock after the start: then each is sent again
+			most = 10
+		}
+		if st.Messages > most || st.Conflict.Message == "" {
 			t.Errorf("%+v, %+v", st, st.Conflict)
 		}
 		z := read(t, s)
