@@ -45,7 +45,8 @@ func (in install) translated(c change, entry []byte) error {
 		return nil
 	}
 	err = fmt.Errorf("nothing in this host's netfilter or IPVS translates %s: %w. Run kube-proxy, or what stands for it, so that it does; or take "+
-		"the address out of redirects. With kubeProxyMode: none nothing is steered and this is not asked; --force installs all the same",
+		"the address out of redirects; or, where eBPF translates, write arrangement: transparent and turn kernelHits on (install/overlays/transparent). "+
+		"With kubeProxyMode: none nothing is steered and this is not asked; --force installs all the same",
 		strings.Join(none, ", "), errNotTranslated)
 	before, readErr := conflist.Read(c.before)
 	if in.force || readErr == nil && before.Position() > 0 {

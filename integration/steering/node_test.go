@@ -54,6 +54,8 @@ type setup struct {
 	addresses int             // how many pods may have; 0: as many as the pod range has
 	plugin    object          // further keys of the plugin's entry
 	adopt     bool            // pods that ran before the agent are steered, too
+	// transparent: the kernel's hits are all that the node has of the cache
+	transparent bool
 }
 
 func (s setup) String() string {
@@ -149,9 +151,13 @@ func (n *node) configure(more string) {
 	if n.setup.backend != "" {
 		fmt.Fprintf(&b, "backend: %s\n", n.setup.backend)
 	}
-	b.WriteString("localAddresses:\n")
-	for _, a := range n.locals() {
-		fmt.Fprintf(&b, "- %q\n", a)
+	if n.setup.transparent {
+		b.WriteString("arrangement: transparent\n")
+	} else {
+		b.WriteString("localAddresses:\n")
+		for _, a := range n.locals() {
+			fmt.Fprintf(&b, "- %q\n", a)
+		}
 	}
 	if n.setup.adopt {
 		b.WriteString("adoptPods: true\n")
@@ -234,10 +240,11 @@ type agentStatus struct {
 	} `json:"bypassed"`
 
 	KernelHits *struct {
-		Pods    int    `json:"pods"`
-		Lent    int    `json:"lent"`
-		Answers int64  `json:"answers"`
-		Fault   string `json:"fault"`
+		Pods    int              `json:"pods"`
+		Lent    int              `json:"lent"`
+		Answers int64            `json:"answers"`
+		Served  []netip.AddrPort `json:"served"`
+		Fault   string           `json:"fault"`
 		Refused []struct {
 			Pod string `json:"pod"`
 			Why string `json:"why"`

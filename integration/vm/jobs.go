@@ -58,7 +58,7 @@ func whole() []job {
 		job{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/link"},
-		job{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|Unfit)$"},
+		job{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|ServedPorts|Copies|Unfit)$"},
 	)
 }
 

@@ -48,6 +48,8 @@ type Refused struct {
 type Keeper struct {
 	Log     *slog.Logger
 	Program Program
+	// Beside lets the program stand before others at a link, who see all but its hits.
+	Beside bool
 	// Veth finds the link of one.
 	Veth func(podfile.File) (ifindex int, name string, err error)
 	// Answered is told of answers that the kernel gave at a pod's link.
@@ -149,7 +151,9 @@ func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
 			}
 			if err == nil {
 				found[id] = at
-				err = k.alone(at)
+				if !k.Beside {
+					err = k.alone(at)
+				}
 			}
 			if err == nil {
 				out[at.ifindex] = p.File

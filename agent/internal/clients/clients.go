@@ -167,6 +167,8 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	switch {
 	case !wanted:
 		return false, ""
+	case conf.KernelAlone():
+		return !f.OptOut, "" // whomever it asks, the program knows whose answers these are
 	case len(f.In(podfile.Steered))+len(f.In(podfile.Pending)) == 0:
 		return false, "" // left alone: it asks nobody whom the kernel could stand in for
 	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return len(d.Unanswered) > 0 }):

@@ -261,6 +261,7 @@ func TestWhoseHitsTheKernelAnswers(t *testing.T) {
 	waits := func(f *podfile.File) { f.Decisions = []podfile.Decision{{State: podfile.Pending}} }
 	says := func(b bool) func(*podfile.File) { return func(f *podfile.File) { f.KernelHits = &b } }
 	completed := func(f *podfile.File) { f.SearchCompletion = new(bool); *f.SearchCompletion = true }
+	optedOut := func(f *podfile.File) { f.OptOut = true }
 	shop := func(change ...func(*podfile.File)) podfile.File { return pod("shop", "web", "10.244.1.5", change...) }
 	const on, listed, others = "kernelHits: {mode: on}\n", "kernelHits: {mode: namespaces, namespaces: [shop]}\n", "kernelHits: {mode: namespaces, namespaces: [data]}\n"
 	for name, tc := range map[string]struct {
@@ -282,6 +283,8 @@ func TestWhoseHitsTheKernelAnswers(t *testing.T) {
 		"waits for the proof":                    {on, shop(waits), true, "not steered yet"},
 		"completed":                              {on, shop(steered, completed), true, "searchCompletion"},
 		"completed by the node":                  {on + "podDNS: {searchCompletion: true}\n", shop(steered), true, "searchCompletion"},
+		"transparent":                            {on + "arrangement: transparent\n", shop(completed), true, ""},
+		"transparent, opted out":                 {on + "arrangement: transparent\n", shop(optedOut), false, ""},
 		"not wanted, so nothing is said of more": {others, shop(back, completed), false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

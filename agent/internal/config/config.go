@@ -40,6 +40,7 @@ type Env struct {
 
 // Node is a NodeConfig with nothing left open. The comments name the key where it differs from the field.
 type Node struct {
+	Arrangement      string           // one of the Arrangement constants
 	ClusterDomain    string           // lower case, without the final dot
 	Redirects        []steer.Redirect // complete: each has its steering address
 	LocalAddresses   []netip.Addr
@@ -127,6 +128,14 @@ type Hosts struct {
 	Services []string // namespace/name, whose names are kept in the node's hosts file
 }
 
+// Values of arrangement.
+const (
+	ArrangementSteered = "steered" // by pods' own tables, or as link.clusterDNSOnLink has it
+	// ArrangementTransparent: hits are answered in the kernel, and all else goes where it goes without us. Nothing is laid in pods,
+	// on links or in netfilter.
+	ArrangementTransparent = "transparent"
+)
+
 // Values of backend.
 const (
 	BackendAuto     = "auto"
@@ -192,6 +201,7 @@ type Log struct {
 // no default cluster DNS address.
 func Default() Node {
 	return Node{
+		Arrangement:      ArrangementSteered,
 		ClusterDomain:    "cluster.local",
 		Upstreams:        Upstreams{Auto: true, Corefile: "/etc/kube-dns-corefile/Corefile", NodeFile: "/etc/resolv.conf"},
 		KubeDNSConfigMap: "/etc/kube-dns",
@@ -283,9 +293,21 @@ func (n *Node) Steers() bool { return n.KubeProxyMode != KubeProxyNone }
 // Adopts tells whether pods that ran before neardns came are steered: where new ones are, too.
 func (n *Node) Adopts() bool { return n.AdoptPods && n.steering() != conflist.SteerOff }
 
+// KernelAlone reports whether the kernel's hits are all that there is of the cache on this node (arrangement: transparent).
+func (n *Node) KernelAlone() bool { return n.Arrangement == ArrangementTransparent }
+
+// ClusterDNS lists the cluster DNS addresses.
+func (n *Node) ClusterDNS() []netip.Addr {
+	var out []netip.Addr
+	for _, r := range n.Redirects {
+		out = append(out, r.ClusterDNS)
+	}
+	return out
+}
+
 // steering is what the plugin's entry says of it; "" for its default.
 func (n *Node) steering() string {
-	if !n.Steers() || n.Link.ClusterDNSOnLink { // on the link they come by themselves
+	if !n.Steers() || n.KernelAlone() || n.Link.ClusterDNSOnLink { // on the link they come by themselves
 		return conflist.SteerOff
 	}
 	return ""

@@ -93,6 +93,7 @@ var asValues = cmp.Options{
 
 func TestLoadEveryKey(t *testing.T) {
 	text := head + `
+arrangement: steered
 clusterDomain: Example.Internal.
 redirects:
 - clusterDNS: 10.96.0.10
@@ -148,6 +149,7 @@ snippets:
 			Limits: resolvconf.GlibcLegacy, Excess: resolvconf.Refuse,
 		},
 		ResolvConf:       ResolvConf{Mode: "off", Paths: []string{"/x/{id}/r"}, Host: "/run/r"},
+		Arrangement:      ArrangementSteered,
 		ClusterDomain:    "example.internal",
 		Redirects:        redirect1("10.96.0.10", "169.254.20.21", "fd00:10:96::a", "fd00:90de:d95::b"),
 		LocalAddresses:   addrs("169.254.20.10", "fd00:90de:d95::a"),

@@ -71,7 +71,7 @@ func (n *Node) detect(env Env) error {
 		}
 	}
 	n.detectSteering()
-	if !n.IsSet("localAddresses") {
+	if !n.IsSet("localAddresses") && !n.KernelAlone() {
 		n.detectLocal(k)
 	}
 	if !n.IsSet("upstreams.cluster") {

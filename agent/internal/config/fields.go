@@ -32,6 +32,7 @@ func table() []field {
 	return []field{
 		fixed("apiVersion", APIVersion),
 		fixed("kind", Kind),
+		text("arrangement", restart, func(n *Node) *string { return &n.Arrangement }, oneOf(ArrangementSteered, ArrangementTransparent)),
 		text("clusterDomain", reload, func(n *Node) *string { return &n.ClusterDomain }, parseDomain),
 		redirects("redirects", reload),
 		list("localAddresses", reload, func(n *Node) *[]netip.Addr { return &n.LocalAddresses }, parseAddr, netip.Addr.String, false),

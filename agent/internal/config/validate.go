@@ -213,6 +213,18 @@ func (n *Node) checkNames() []error {
 	if n.KernelHits.Mode != KernelHitsOff && n.FastPath == FastPathOff {
 		add("kernelHits.mode", "the kernel is given what the fast path answers: write fastPath: \"on\", or mode: \"off\"")
 	}
+	if n.KernelAlone() {
+		const instead = "arrangement: transparent leaves all but hits as it is: take one of the two out"
+		for _, f := range []struct {
+			field string
+			given bool
+		}{{"localAddresses", len(n.LocalAddresses) > 0}, {"interceptNode", n.InterceptNode}, {"link.clusterDNSOnLink", n.Link.ClusterDNSOnLink},
+			{"adoptPods", n.AdoptPods}} {
+			if f.given {
+				add(f.field, instead)
+			}
+		}
+	}
 	if len(n.KernelHits.Namespaces) > 0 && n.KernelHits.Mode != KernelHitsNamespaces {
 		add("kernelHits.namespaces", "has no effect with mode: %q: take it out, or write mode: %s", n.KernelHits.Mode, KernelHitsNamespaces)
 	}

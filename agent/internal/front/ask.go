@@ -8,8 +8,11 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/hit"
 )
 
 // Ask has the chain answer a question for a name in zone that nobody has asked for before, as if a client had sent it to one of the
@@ -41,6 +44,47 @@ func (s *Server) Ask(ctx context.Context, zone string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%s: silent", zone)
 	}
+}
+
+// Fetch has a question dealt with that somebody else answers: what is kept is looked up as for a client that who is known of, and what is
+// not is asked of upstreams and kept. It returns the response code once an answer is there, and otherwise an error. message must be a
+// whole question in wire form; Fetch does not keep it.
+func (s *Server) Fetch(message []byte, who any) (rcode int, err error) {
+	s.mu.Lock()
+	c, cfg := s.chain, s.config
+	s.mu.Unlock()
+	if c == nil || !c.enter() {
+		return 0, ErrStopped
+	}
+	defer c.leave()
+	at := netip.AddrPortFrom(cfg.Addresses[0], cfg.Port)
+	if code, ok := kept(c.chain.First(at), message, who); ok {
+		return code, nil
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(message); err != nil {
+		return 0, fmt.Errorf("read the question: %w", err)
+	}
+	w := &listener{at: at, answers: make(chan *dns.Msg, 1)}
+	c.answer(nil, at, netip.Addr{}, w, m)
+	w.say(nil)
+	answer := <-w.answers
+	if answer == nil {
+		return 0, errors.New("no answer")
+	}
+	return answer.Rcode, nil
+}
+
+// kept looks up what stands before the chain.
+func kept(first Answerer, message []byte, who any) (code int, ok bool) {
+	if first == nil {
+		return 0, false
+	}
+	answer, _, ok := first.Answer(make([]byte, 0, dns.MinMsgSize), &hit.Question{Wire: message, Who: who, Begun: time.Now()})
+	if !ok || len(answer) < headerSize {
+		return 0, false
+	}
+	return rcode(answer), true
 }
 
 // listener is a client inside the process.

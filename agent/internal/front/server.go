@@ -26,7 +26,9 @@ import (
 type Config struct {
 	// Addresses are listened on, UDP and TCP each.
 	Addresses []netip.Addr
-	Port      uint16
+	// Deaf has no address listened on: the chain is asked by this process alone, as at the first of Addresses (Ask, Fetch).
+	Deaf bool
+	Port uint16
 	// Transparent sets IP_TRANSPARENT on the sockets, by which the switch tells them from another program's at the same
 	// addresses. It needs CAP_NET_ADMIN or CAP_NET_RAW and changes nothing else for a socket that is bound to a local address.
 	Transparent bool
@@ -120,7 +122,7 @@ func (s *Server) Start(ctx context.Context, cfg Config, build Build, inherited [
 		return ErrStarted
 	}
 	// Sockets first: who is in the way is said before a plugin is set up.
-	points, err := s.listen(ctx, cfg, cfg.Addresses, inherited)
+	points, err := s.listen(ctx, cfg, cfg.heard(), inherited)
 	if err != nil {
 		return err
 	}
@@ -137,6 +139,14 @@ func (s *Server) Start(ctx context.Context, cfg Config, build Build, inherited [
 	s.workers.open()
 	s.serve(points)
 	return nil
+}
+
+// heard are the addresses that are listened on.
+func (c Config) heard() []netip.Addr {
+	if c.Deaf {
+		return nil
+	}
+	return c.Addresses
 }
 
 func (c Config) clone() Config {
@@ -171,7 +181,7 @@ func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	stays := func(a netip.Addr) bool {
 		return next.Port == s.config.Port && slices.Contains(next.Addresses, a) && slices.Contains(s.config.Addresses, a)
 	}
-	coming := slices.DeleteFunc(slices.Clone(next.Addresses), stays)
+	coming := slices.DeleteFunc(slices.Clone(next.heard()), stays)
 	if len(coming) > 0 {
 		s.old.Wait() // one of them may be an address that went a moment ago
 	}
@@ -245,7 +255,7 @@ func (s *Server) Sockets() ([]Socket, error) {
 	return out, nil
 }
 
-// Addresses are those that are served now.
+// Addresses are those that are served now, by sockets or for this process.
 func (s *Server) Addresses() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,6 +11,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -50,6 +51,7 @@ func Diagnose(p Picture) Report {
 		name string
 		look func(Picture, *findings)
 	}{
+		{"arrangement", checkArrangement},
 		{"config", checkConfig}, {"agent", checkAgent}, {"link", checkLink}, {"port 53", checkListeners}, {"rules", checkRules},
 		{"firewall", checkFirewall}, {"leases", checkLeases},
 		{"fallback", checkFallback}, {"kube-proxy", checkKubeProxy}, {"upstreams", checkUpstreams}, {"answers", checkAnswers},
@@ -57,12 +59,29 @@ func Diagnose(p Picture) Report {
 		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel hits", checkKernelHits}, {"kernel", checkKernel}, {"conntrack", checkConntrack},
 		{"hosts", checkHosts}, {"folders", checkFolders}, {"neighbours", checkNeighbours},
 	} {
+		if p.KernelAlone && !slices.Contains(checksOfKernelAlone(), check.name) || !p.KernelAlone && check.name == "arrangement" {
+			continue
+		}
 		f := findings{check: check.name}
 		check.look(p, &f)
 		r.Findings = append(r.Findings, f.list...)
 	}
 	r.Verdict, r.Good = verdict(r.Findings, p)
 	return r
+}
+
+// checksOfKernelAlone are those that have something to look at where there is neither link nor rule nor lease.
+func checksOfKernelAlone() []string {
+	return []string{"arrangement", "config", "agent", "upstreams", "resolv.conf", "kernel hits", "hosts", "folders"}
+}
+
+// checkArrangement tells of a node on which the kernel's hits are all.
+func checkArrangement(p Picture, f *findings) {
+	if p.KernelHitsOff {
+		f.add(Warn, "write kernelHits.mode: \"on\" or namespaces", "transparent, and kernel hits are off: kube-dns answers everything")
+		return
+	}
+	f.ok("transparent: nothing is laid in pods, on links or in netfilter")
 }
 
 // findings collects what one check says.
@@ -96,7 +115,9 @@ func verdict(list []Finding, p Picture) (string, bool) {
 		}
 	}
 	who := "steered pods are answered by kube-dns"
-	if !p.Table.Present && p.Table.Err == "" {
+	if p.KernelAlone {
+		who = "kube-dns answers what the kernel does not"
+	} else if !p.Table.Present && p.Table.Err == "" {
 		who = "without the switch, steered pods reach the agent if it listens, and nobody if not"
 	} else if held := p.heldLeases(); held > 0 && p.unasked() {
 		who = "steered pods are answered with what the cache holds, and what is not in it fails: it has nobody to ask"

@@ -9,35 +9,54 @@ import (
 
 func checkKernelHits(p Picture, f *findings) {
 	k := p.Agent.InKernel
+	who, either := "the agent", "the agent or kube-dns"
+	if p.KernelAlone {
+		who, either = "kube-dns", "kube-dns"
+	}
 	switch {
 	case p.Agent.Err != "":
 		f.ok("no agent tells of any")
 		return
 	case k == nil:
-		f.ok("off: the agent answers them")
+		f.ok("off: %s answers them", who)
 		return
 	case k.Fault != "":
-		f.add(Warn, "mend what it names, or write kernelHits.mode: \"off\"; the agent answers them meanwhile", "none is answered in the kernel: %s", k.Fault)
+		f.add(Warn, "mend what it names, or write kernelHits.mode: \"off\"; "+who+" answers them meanwhile", "none is answered in the kernel: %s", k.Fault)
 	}
 	for _, r := range k.Refused {
-		f.add(Warn, "mend the reason, or let the pod or its namespace out (kernelHits); the agent or kube-dns answers it meanwhile",
+		f.add(Warn, "mend the reason, or let the pod or its namespace out (kernelHits); "+either+" answers it meanwhile",
 			"%s is not answered in the kernel: %s", r.Pod, r.Why)
 	}
 	if f.silent() {
 		f.ok("answered for %s, from %s", plural(k.Pods, "pod"), plural(k.Lent, "answer"))
+		if len(k.Served) > 0 {
+			f.ok("answered in place of %s", some(texts(k.Served)))
+		}
 	}
 }
 
-// kernelText is what `status` says of it.
-func kernelText(k *node.KernelHits) string {
+// texts has values as text.
+func texts[T fmt.Stringer](values []T) (out []string) {
+	for _, v := range values {
+		out = append(out, v.String())
+	}
+	return out
+}
+
+// kernelText is what `status` says of it. who answers hits that the kernel does not.
+func kernelText(k *node.KernelHits, who string) string {
 	if k == nil {
 		return ""
 	}
 	var b strings.Builder
 	if k.Fault != "" {
-		fmt.Fprintf(&b, "  kernel hits: none, the agent answers them: %s\n", strings.ReplaceAll(k.Fault, "\n", "; "))
+		fmt.Fprintf(&b, "  kernel hits: none, %s answers them: %s\n", who, strings.ReplaceAll(k.Fault, "\n", "; "))
 	} else {
 		fmt.Fprintf(&b, "  kernel hits: %s, %s lent, %s given\n", plural(k.Pods, "pod"), plural(k.Lent, "answer"), fmt.Sprint(k.Answers))
+	}
+	if len(k.Served) > 0 {
+		fmt.Fprintf(&b, "    in place of %s; the agent fetched %d times for them, and had no place %d times\n", strings.Join(texts(k.Served), ", "),
+			k.Fetched, k.Dropped)
 	}
 	for _, r := range k.Refused {
 		fmt.Fprintf(&b, "    not of %s: %s\n", r.Pod, r.Why)

@@ -41,6 +41,9 @@ func (l *Looker) picture(ctx context.Context) Picture {
 	for _, err := range f.faults {
 		p.Config = append(p.Config, err.Error())
 	}
+	if want.KernelAlone() {
+		p.KernelAlone, p.KernelHitsOff = true, l.Conf.KernelHits.Mode == config.KernelHitsOff
+	}
 	if want.Server.FastPath {
 		slow, err := chain.SlowZones(want.Server.Config)
 		if err != nil {
@@ -49,6 +52,11 @@ func (l *Looker) picture(ctx context.Context) Picture {
 		for _, s := range slow {
 			p.Slow = append(p.Slow, s.String())
 		}
+	}
+	if p.KernelAlone {
+		p.Upstreams, _ = l.ask(ctx, want, up)
+		p.Agent, p.Resolv, p.Hosts, p.Folders = l.agent(f), l.resolvConf(up), l.hosts(time.Now()), folders(want)
+		return p
 	}
 	for _, a := range want.Addresses() {
 		p.Targets = append(p.Targets, Target{Address: a, Protocol: "udp"}, Target{Address: a, Protocol: "tcp"})
@@ -70,11 +78,17 @@ func (l *Looker) picture(ctx context.Context) Picture {
 	p.Hosts = l.hosts(time.Now())
 	lookAtPods(&p, f.pods)
 	p.Kernel = kernelOf(p.Kernel.BridgePods, want)
-	for _, dir := range []string{want.Folders.State, want.Folders.Persist} {
-		p.Folders = append(p.Folders, Folder{Path: dir, Err: unwritable(dir)})
-	}
+	p.Folders = folders(want)
 	asked.Wait()
 	return p
+}
+
+// folders looks whether the agent's can be written.
+func folders(want plan.Plan) (out []Folder) {
+	for _, dir := range []string{want.Folders.State, want.Folders.Persist} {
+		out = append(out, Folder{Path: dir, Err: unwritable(dir)})
+	}
+	return out
 }
 
 func (l *Looker) agent(f *facts) Agent {

@@ -10,7 +10,11 @@ import (
 
 // Picture is a node at one moment. A field named Err says that the thing beside it could not be looked at.
 type Picture struct {
-	StateDir   string
+	StateDir string
+	// KernelAlone: the kernel's hits are all that the node has of the cache, so of it and the agent alone there is something to look at.
+	// KernelHitsOff: they are switched off.
+	KernelAlone, KernelHitsOff bool
+
 	Link       string       // its name
 	Targets    []Target     // what the configuration wants leased
 	ClusterDNS []netip.Addr // of the redirects

@@ -170,7 +170,12 @@ func (r *Status) Text() string {
 		if c := r.Agent.Cache; c != nil {
 			fmt.Fprintf(&b, "  cache: %d KiB of %d KiB, %d hits, %d misses\n", c.Bytes>>10, c.Limit>>10, c.Hits, c.Misses)
 		}
-		b.WriteString(kernelText(r.Agent.KernelHits))
+		who := "the agent"
+		if r.Agent.Arranged != "" {
+			who = "kube-dns"
+			fmt.Fprintf(&b, "  arrangement: %s\n", r.Agent.Arranged)
+		}
+		b.WriteString(kernelText(r.Agent.KernelHits, who))
 		if f := r.Agent.LastFault; f != nil {
 			fmt.Fprintf(&b, "  last fault: %s %s: %s\n", f.Time.Format(time.RFC3339), f.Part, f.What)
 		}
@@ -179,7 +184,9 @@ func (r *Status) Text() string {
 		}
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	if r.Agent != nil {
+	if r.Agent != nil && r.Agent.Arranged != "" {
+		upstreamTable(w, r.Agent.Upstreams)
+	} else if r.Agent != nil {
 		fmt.Fprintln(w, "\nADDRESS\tPROTOCOL\tLEASE\tSINCE\tREASON")
 		for _, l := range r.Agent.Leases {
 			held := "kube-dns answers"

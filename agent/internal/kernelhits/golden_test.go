@@ -14,7 +14,7 @@ import (
 
 // TestInstructions holds how long the program is, and how much of it the kernel's verifier looks at: it refuses a million.
 func TestInstructions(t *testing.T) {
-	spec, err := load(1)
+	spec, err := load(1, true)
 	if err != nil {
 		t.Fatal(err)
 	}

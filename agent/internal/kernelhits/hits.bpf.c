@@ -26,7 +26,9 @@
 #define LARGE_WORDS (NAME_WORDS + TAIL_WORDS + TTLS_MOST / 4)
 #define WAYS 8          // places of a bucket: one line of the CPU's cache
 #define SERIES_MOST 256 // see struct series
-#define GROUPS_MOST 64  // addresses
+#define SERVED_MOST 256 // addresses with their ports, the self-test's two among them
+#define COPIES_MOST 16  // questions of one link that one CPU copies to the agent in COPIES_WINDOW
+#define COPIES_WINDOW 26 // 2^26 ns, 67 ms
 
 #define DNS_HEADER 12 // RFC 1035, section 4.1.1
 #define TYPE_CLASS 4  // behind a question's name
@@ -88,8 +90,8 @@ struct control {
 	__u32 generation;
 	__u32 small; // slots with numbers below are small ones
 	__u64 seed, multiplier; // of hashes; a pod that knew them could make questions push out each other
-	__u32 mask; // of a bucket's number
-	__u32 pad;
+	__u32 mask;   // of a bucket's number
+	__u32 copies; // not 0: questions that there is no good answer to are copied to the agent
 };
 
 // bucket says where the answers are whose questions' hashes have the same low bits: in each place a hash's high 32 bits, and below them the
@@ -98,9 +100,10 @@ struct bucket {
 	__u64 places[WAYS];
 };
 
-// served_address is an address in IPv6's form, ::ffff:0:0/96 for IPv4.
+// served_address is an address in IPv6's form, ::ffff:0:0/96 for IPv4, and a port.
 struct served_address {
 	__u8 bytes[16];
+	__be16 port;
 };
 
 // series counts hits of answers that belong together in the agent's metrics.
@@ -111,9 +114,18 @@ struct series {
 	__u64 answers[7];                   // up to 100, 200, 300, 400, 511, 1023 and 2047 bytes
 };
 
-// link counts hits of one pod's link.
+// link counts hits of one pod's link, and bounds what one pod has copied, so that it cannot keep others' questions from the agent.
 struct link {
 	__u64 hits;
+	__u64 window; // the last one in which something was copied
+	__u64 copies; // in it
+};
+
+// copied is a question as the agent gets it: behind four zeros the message, and then anything.
+struct copied {
+	__u32 ifindex;
+	__u32 size; // bytes of the message
+	__u64 raw[RAW_WORDS];
 };
 
 // Why a question to a served address went on. Packets to other addresses are not counted.
@@ -136,7 +148,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, GROUPS_MOST);
+	__uint(max_entries, SERVED_MOST);
 	__type(key, struct served_address);
 	__type(value, __u32);
 } served SEC(".maps");
@@ -190,6 +202,12 @@ struct {
 	__type(value, __u64);
 } passes SEC(".maps");
 
+// copies are for the agent to read, of struct copied. Where it is full, a question is not copied: nobody waits.
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096); // the Go side says how many bytes
+} copies SEC(".maps");
+
 // packet is a packet that holds a question to a served address.
 struct packet {
 	__u32 udp;    // where UDP's header begins
@@ -216,7 +234,7 @@ struct scratch {
 	__u32 check; // enum check
 	__u32 tail_sum;
 	__u32 opt;   // bytes of the question's OPT
-	__u64 raw[RAW_WORDS];
+	struct copied copied;
 	__u64 name[NAME_WORDS];
 	__u64 tail[TAIL_WORDS + 2]; // two more for an OPT
 };
@@ -302,13 +320,13 @@ static __always_inline __u16 fold(__u64 sum)
 // Kinds of checksum. An skb does not tell the program.
 enum check { CHECK_NONE, CHECK_PARTIAL, CHECK_FULL };
 
-// read tells whether a packet is UDP to port 53 of a served address: 1 if it is, 0 if it is not, and -1 for one that is, and has
+// read tells whether a packet is UDP to a served address: 1 if it is, 0 if it is not, and -1 for one that is, and has
 // something about it that goes on.
 static __always_inline int read(struct __sk_buff *skb, struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
-	struct served_address to = {};
+	struct served_address to = {.port = bpf_htons(53)};
 	struct udphdr *udp;
 	__u32 *group;
 	int odd;
@@ -339,8 +357,8 @@ static __always_inline int read(struct __sk_buff *skb, struct packet *p)
 	} else {
 		return 0;
 	}
-	if (!odd && udp->dest != bpf_htons(53))
-		return 0;
+	if (!odd) // else it may be no port
+		to.port = udp->dest;
 	group = bpf_map_lookup_elem(&served, &to);
 	if (!group)
 		return 0;
@@ -479,7 +497,7 @@ static __always_inline void count(__u32 ifindex, __u32 series, __u32 question, _
 // sum_tail is the sum of what comes behind the question, without the question's OPT, as it stands in the packet.
 static __always_inline __u16 sum_tail(struct scratch *s, __u64 tail_size, __u64 name_size)
 {
-	__u8 *o = (__u8 *)s->raw + RAW_NAME * 8 + name_size + TYPE_CLASS;
+	__u8 *o = (__u8 *)s->copied.raw + RAW_NAME * 8 + name_size + TYPE_CLASS;
 	__u64 sum = 0, last = mask(tail_size);
 
 	for (__u32 i = 0, n = words(tail_size); i < TAIL_WORDS + 2; i++) {
@@ -504,7 +522,7 @@ static __always_inline __u16 sum_full(struct packet *p, struct scratch *s, __u64
 
 	sum = plus(sum, ~(__u64)(bpf_htons(p->size) * 2));
 	sum = plus(plus(sum, header[0]), header[1]);
-	sum = plus(plus(sum, ~s->raw[0]), ~s->raw[1]);
+	sum = plus(plus(sum, ~s->copied.raw[0]), ~s->copied.raw[1]);
 	return ~fold(sum);
 }
 
@@ -514,7 +532,7 @@ static __always_inline int patch(struct __sk_buff *skb, struct packet *p, struct
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 size = total + sizeof(struct udphdr);
-	__u64 header[2] = {s->raw[0], 0};
+	__u64 header[2] = {s->copied.raw[0], 0};
 	struct ethhdr *eth = data;
 	struct udphdr *udp;
 	__u8 mac[ETH_ALEN];
@@ -524,7 +542,7 @@ static __always_inline int patch(struct __sk_buff *skb, struct packet *p, struct
 		return -1;
 
 	((__u8 *)header)[6] = f->flags3 | BIT_RD;
-	((__u8 *)header)[7] = f->flags4 & (((__u8 *)s->raw)[7] | (__u8)~BIT_AD); // AD for who asks for it (RFC 6840, section 5.8)
+	((__u8 *)header)[7] = f->flags4 & (((__u8 *)s->copied.raw)[7] | (__u8)~BIT_AD); // AD for who asks for it (RFC 6840, section 5.8)
 	h[4] = bpf_htons(1);
 	h[5] = f->an;
 	h[6] = f->ns;
@@ -581,7 +599,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	struct control *c = bpf_map_lookup_elem(&controls, &zero);
 	struct found *f = &s->found;
 	enum check check;
-	__u8 *raw = (__u8 *)s->raw, *o, opt_flags = 0;
+	__u8 *raw = (__u8 *)s->copied.raw, *o, opt_flags = 0;
 	int why;
 
 	if (!c)
@@ -590,16 +608,16 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	// The message behind four zeros: its numbers of records are one word, and its name begins with one.
 	size -= sizeof(struct udphdr);
 	bound(size, DNS_HEADER + 1 + TYPE_CLASS, DNS_HEADER + NAME_MOST + TYPE_CLASS + OPT_SIZE, -PASSED_QUESTION);
-	s->raw[(4 + size) / 8] = 0; // what is behind it in its last word
+	s->copied.raw[(4 + size) / 8] = 0; // what is behind it in its last word
 	if (bpf_skb_load_bytes(skb, p->udp + sizeof(struct udphdr), raw + 4, size))
 		return -PASSED_KERNEL;
 
 	// One question and no record but an OPT; the bits RD, which must be there, and AD.
 	if (raw[6] != BIT_RD || (raw[7] & ~BIT_AD))
 		return -PASSED_QUESTION;
-	if (s->raw[1] == bpf_cpu_to_be64(1ULL << 48))
+	if (s->copied.raw[1] == bpf_cpu_to_be64(1ULL << 48))
 		opt = 0;
-	else if (s->raw[1] == bpf_cpu_to_be64(1ULL << 48 | 1))
+	else if (s->copied.raw[1] == bpf_cpu_to_be64(1ULL << 48 | 1))
 		opt = OPT_SIZE;
 	else
 		return -PASSED_QUESTION;
@@ -625,7 +643,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 		__u64 w;
 		if (i >= n)
 			break;
-		w = s->raw[RAW_NAME + i];
+		w = s->copied.raw[RAW_NAME + i];
 		if (i + 1 == n)
 			w &= last;
 		s->name[i] = w = lower(w);
@@ -655,11 +673,11 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 
 	// A checksum that is yet to be made is the pseudo-header's sum. One that is that sum and right is of no certain kind.
 	sum = plus(plus(p->pseudo, bpf_htons(p->size) * 2), p->ports);
-	sum = plus(plus(plus(sum, p->check), s->raw[0]), s->raw[1]);
+	sum = plus(plus(plus(sum, p->check), s->copied.raw[0]), s->copied.raw[1]);
 	for (__u32 i = 0, n = words(size - DNS_HEADER); i < RAW_WORDS - RAW_NAME; i++) {
 		if (i >= n)
 			break;
-		sum = plus(sum, s->raw[RAW_NAME + i]);
+		sum = plus(sum, s->copied.raw[RAW_NAME + i]);
 	}
 	why = fold(sum) == 0xffff;
 	if (!p->check)
@@ -717,6 +735,32 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	return bpf_redirect_peer(skb->ifindex, 0);
 }
 
+// copy gives the agent a question that there is no good answer to, where it wants that.
+static __always_inline void copy(__u32 ifindex, struct scratch *s)
+{
+	__u32 zero = 0;
+	struct control *c = bpf_map_lookup_elem(&controls, &zero);
+	struct link *l;
+	__u64 window;
+
+	if (!c || !c->copies)
+		return;
+	l = bpf_map_lookup_elem(&links, &ifindex);
+	if (!l)
+		return;
+	window = bpf_ktime_get_boot_ns() >> COPIES_WINDOW;
+	if (l->window != window) {
+		l->window = window;
+		l->copies = 0;
+	}
+	if (l->copies >= COPIES_MOST)
+		return;
+	l->copies++;
+	s->copied.ifindex = ifindex;
+	s->copied.size = s->packet.size - sizeof(struct udphdr);
+	bpf_ringbuf_output(&copies, &s->copied, sizeof(s->copied), 0);
+}
+
 SEC("tc")
 int neardns_hits(struct __sk_buff *skb)
 {
@@ -735,6 +779,8 @@ int neardns_hits(struct __sk_buff *skb)
 	s->busy = 1;
 	s->packet = p;
 	done = answer(skb, &s->packet, s);
+	if (done == -PASSED_UNKNOWN || done == -PASSED_OLD)
+		copy(skb->ifindex, s);
 	s->busy = 0;
 	return done < 0 ? pass(-done) : done;
 }

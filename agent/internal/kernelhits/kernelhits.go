@@ -38,6 +38,9 @@ const DefaultFolder = "/sys/fs/bpf/neardns"
 // room for a quarter as many longer ones. A short one takes 256 bytes, a longer one 1.6 KB.
 const DefaultEntries = 4096
 
+// ServedMost is at how many addresses questions may be answered; the program has two more, for Test.
+const ServedMost = 254
+
 // linksName is the folder of attached programs, by the link's index.
 const linksName = "attached"
 
@@ -45,7 +48,9 @@ const linksName = "attached"
 type Options struct {
 	Folder  string // in a mounted BPF file system; "": DefaultFolder. It is made.
 	Entries int    // short answers; 0: DefaultEntries
-	Log     *slog.Logger
+	// Copies has the level copy questions that it has no good answer to, for Copied.
+	Copies bool
+	Log    *slog.Logger
 }
 
 // Level is the kernel's level of a node. Its methods may be called from several goroutines at once. Two processes may hold the same
@@ -66,7 +71,7 @@ type Level struct {
 
 // Supported tells why this kernel cannot; nil where it can. It loads the program and lets it go, which takes up to a second.
 func Supported() error {
-	spec, err := load(1)
+	spec, err := load(1, true)
 	if err != nil {
 		return err
 	}
@@ -78,13 +83,17 @@ func Supported() error {
 }
 
 // load reads the object for so many entries.
-func load(entries int) (*ebpf.CollectionSpec, error) {
+func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
 	spec, err := loadObject()
 	if err != nil {
 		return nil, err
 	}
 	spec.Maps[objectMapSmalls].MaxEntries, spec.Maps[objectMapSlots].MaxEntries = uint32(entries), uint32(larges(entries))
 	spec.Maps[objectMapHeat].MaxEntries, spec.Maps[objectMapPlaces].MaxEntries = uint32(entries+larges(entries)), uint32(buckets(entries))
+	spec.Maps[objectMapCopies].MaxEntries = uint32(os.Getpagesize()) // the least that the kernel takes
+	if copies {
+		spec.Maps[objectMapCopies].MaxEntries = copiesBytes
+	}
 	if err := rlimit.RemoveMemlock(); err != nil { // kernels before 5.11 count maps as locked memory
 		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
 	}
@@ -99,9 +108,13 @@ func larges(entries int) int { return (entries + 3) / 4 }
 func buckets(entries int) int { return 1 << bits.Len(uint(entries+larges(entries)-1)/4) }
 
 // version names what an object's maps and program look like: another build of the program never uses the maps of this one.
-func version(entries int) string {
+func version(o Options) string {
 	sum := sha256.Sum256(_ObjectBytes)
-	return hex.EncodeToString(sum[:6]) + "-" + strconv.Itoa(entries)
+	name := hex.EncodeToString(sum[:6]) + "-" + strconv.Itoa(o.Entries)
+	if o.Copies {
+		name += "-copies"
+	}
+	return name
 }
 
 // Open loads maps and program, or takes over those that stand in the folder if they are this build's and as large. It attaches nothing.
@@ -119,11 +132,11 @@ func Open(o Options) (*Level, error) {
 	if err := mounted(filepath.Dir(o.Folder)); err != nil {
 		return nil, err
 	}
-	l := &Level{folder: filepath.Join(o.Folder, version(o.Entries)), log: o.Log, kept: make([]kept, o.Entries+larges(o.Entries)),
+	l := &Level{folder: filepath.Join(o.Folder, version(o)), log: o.Log, kept: make([]kept, o.Entries+larges(o.Entries)),
 		byPlace: map[uint64]int{}, buckets: make([]objectBucket, buckets(o.Entries))}
 	there, err := l.pinned()
 	if err == nil && !there {
-		err = l.pin(o.Entries)
+		err = l.pin(o)
 	}
 	if err == nil {
 		err = l.restore()
@@ -151,7 +164,7 @@ func mounted(folder string) error {
 func (l *Level) pins() map[string]interface{ Pin(string) error } {
 	m := &l.objects.objectMaps
 	return map[string]interface{ Pin(string) error }{
-		objectMapControls: m.Controls, objectMapCounts: m.Counts, objectMapHeat: m.Heat, objectMapLinks: m.Links, objectMapPasses: m.Passes,
+		objectMapControls: m.Controls, objectMapCopies: m.Copies, objectMapCounts: m.Counts, objectMapHeat: m.Heat, objectMapLinks: m.Links, objectMapPasses: m.Passes,
 		objectMapPlaces: m.Places, objectMapScratches: m.Scratches, objectMapServed: m.Served, objectMapSlots: m.Slots, objectMapSmalls: m.Smalls,
 		objectProgNeardnsHits: l.objects.NeardnsHits,
 	}
@@ -169,7 +182,7 @@ func (l *Level) pinned() (bool, error) {
 	l.objects.NeardnsHits = program
 	m := &l.objects.objectMaps
 	for name, to := range map[string]**ebpf.Map{
-		objectMapControls: &m.Controls, objectMapCounts: &m.Counts, objectMapHeat: &m.Heat, objectMapLinks: &m.Links, objectMapPasses: &m.Passes,
+		objectMapControls: &m.Controls, objectMapCopies: &m.Copies, objectMapCounts: &m.Counts, objectMapHeat: &m.Heat, objectMapLinks: &m.Links, objectMapPasses: &m.Passes,
 		objectMapPlaces: &m.Places, objectMapScratches: &m.Scratches, objectMapServed: &m.Served, objectMapSlots: &m.Slots, objectMapSmalls: &m.Smalls,
 	} {
 		if *to, err = ebpf.LoadPinnedMap(filepath.Join(l.folder, name), nil); err != nil {
@@ -180,8 +193,8 @@ func (l *Level) pinned() (bool, error) {
 }
 
 // pin loads maps and program anew and lets them stand in the folder.
-func (l *Level) pin(entries int) error {
-	spec, err := load(entries)
+func (l *Level) pin(o Options) error {
+	spec, err := load(o.Entries, o.Copies)
 	if err != nil {
 		return err
 	}
@@ -192,7 +205,10 @@ func (l *Level) pin(entries int) error {
 	_, _ = rand.Read(secret[:]) // never fails
 	c := objectControl{
 		Generation: 1, Seed: binary.LittleEndian.Uint64(secret[:]), Multiplier: binary.LittleEndian.Uint64(secret[8:]) | 1,
-		Small: uint32(entries), Mask: uint32(buckets(entries) - 1),
+		Small: uint32(o.Entries), Mask: uint32(buckets(o.Entries) - 1),
+	}
+	if o.Copies {
+		c.Copies = 1
 	}
 	if err := l.objects.Controls.Put(uint32(0), &c); err != nil {
 		return fmt.Errorf("write the control: %w", err)
@@ -266,9 +282,9 @@ func (l *Level) tidy() error {
 // Close lets go of maps and program. What is attached goes on with them.
 func (l *Level) Close() error { return l.objects.Close() }
 
-// Serve says which addresses are answered, each with the group whose answers are given there; 0 is the self-test's. What is not in
-// addresses is no longer answered.
-func (l *Level) Serve(addresses map[netip.Addr]uint32) error {
+// Serve says at which addresses questions are answered, each with the group whose answers are given there; 0 is the self-test's. What is
+// not in addresses is no longer answered.
+func (l *Level) Serve(addresses map[netip.AddrPort]uint32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var gone []objectServedAddress
@@ -276,7 +292,7 @@ func (l *Level) Serve(addresses map[netip.Addr]uint32) error {
 	var group uint32
 	all := l.objects.Served.Iterate()
 	for all.Next(&key, &group) {
-		if _, there := addresses[netip.AddrFrom16(key.Bytes).Unmap()]; !there {
+		if _, there := addresses[key.addrPort()]; !there {
 			gone = append(gone, key)
 		}
 	}
@@ -285,13 +301,22 @@ func (l *Level) Serve(addresses map[netip.Addr]uint32) error {
 	}
 	for i := range gone {
 		if err := l.objects.Served.Delete(&gone[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("stop to serve %s: %w", netip.AddrFrom16(gone[i].Bytes).Unmap(), err)
+			return fmt.Errorf("stop to serve %s: %w", gone[i].addrPort(), err)
 		}
 	}
 	for a, group := range addresses {
-		if err := l.objects.Served.Put(&objectServedAddress{Bytes: a.As16()}, group); err != nil {
+		if err := l.objects.Served.Put(servedAt(a), group); err != nil {
 			return fmt.Errorf("serve %s: %w", a, err)
 		}
 	}
 	return nil
+}
+
+// servedAt is an address as the program has it, which is compiled for little-endian machines.
+func servedAt(a netip.AddrPort) *objectServedAddress {
+	return &objectServedAddress{Bytes: a.Addr().As16(), Port: bits.ReverseBytes16(a.Port())}
+}
+
+func (k *objectServedAddress) addrPort() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(k.Bytes).Unmap(), bits.ReverseBytes16(k.Port))
 }

@@ -380,7 +380,7 @@ func TestTakeOver(t *testing.T) {
 // TestHalfDone: what a process left that was killed while it opened the level is taken away.
 func TestHalfDone(t *testing.T) {
 	folder := bpffs(t)
-	half := filepath.Join(folder, version(8))
+	half := filepath.Join(folder, version(Options{Entries: 8}))
 	if err := os.MkdirAll(filepath.Join(half, linksName), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -400,14 +400,14 @@ func TestServe(t *testing.T) {
 	a, frame := numbered(t, 1)
 	put(t, l, a)
 	wantAnswered(t, l, frame, a)
-	if err := l.Serve(map[netip.Addr]uint32{server4: group + 1, server6: group}); err != nil {
+	if err := l.Serve(map[netip.AddrPort]uint32{at53(server4): group + 1, at53(server6): group}); err != nil {
 		t.Fatal(err)
 	}
 	wantPassed(t, l, frame, nil)
 	if got := passed(t, l)[Unknown]; got != 1 {
 		t.Errorf("%d passed as unknown", got)
 	}
-	if err := l.Serve(map[netip.Addr]uint32{server6: group}); err != nil {
+	if err := l.Serve(map[netip.AddrPort]uint32{at53(server6): group}); err != nil {
 		t.Fatal(err)
 	}
 	wantPassed(t, l, frame, nil)

@@ -25,12 +25,21 @@ type objectControl struct {
 	Seed       uint64
 	Multiplier uint64
 	Mask       uint32
-	Pad        uint32
+	Copies     uint32
+}
+
+type objectCopied struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Size    uint32
+	Raw     [20]uint64
 }
 
 type objectLink struct {
-	_    structs.HostLayout
-	Hits uint64
+	_      structs.HostLayout
+	Hits   uint64
+	Window uint64
+	Copies uint64
 }
 
 type objectSeries struct {
@@ -45,6 +54,7 @@ type objectSeries struct {
 type objectServedAddress struct {
 	_     structs.HostLayout
 	Bytes [16]uint8
+	Port  uint16
 }
 
 type objectSlot struct {
@@ -115,6 +125,7 @@ type objectSmall struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	objectMapControls     = "controls"
+	objectMapCopies       = "copies"
 	objectMapCounts       = "counts"
 	objectMapHeat         = "heat"
 	objectMapLinks        = "links"
@@ -177,6 +188,7 @@ type objectProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type objectMapSpecs struct {
 	Controls  *ebpf.MapSpec `ebpf:"controls"`
+	Copies    *ebpf.MapSpec `ebpf:"copies"`
 	Counts    *ebpf.MapSpec `ebpf:"counts"`
 	Heat      *ebpf.MapSpec `ebpf:"heat"`
 	Links     *ebpf.MapSpec `ebpf:"links"`
@@ -215,6 +227,7 @@ func (o *objectObjects) Close() error {
 // It can be passed to loadObjectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type objectMaps struct {
 	Controls  *ebpf.Map `ebpf:"controls"`
+	Copies    *ebpf.Map `ebpf:"copies"`
 	Counts    *ebpf.Map `ebpf:"counts"`
 	Heat      *ebpf.Map `ebpf:"heat"`
 	Links     *ebpf.Map `ebpf:"links"`
@@ -229,6 +242,7 @@ type objectMaps struct {
 func (m *objectMaps) Close() error {
 	return _ObjectClose(
 		m.Controls,
+		m.Copies,
 		m.Counts,
 		m.Heat,
 		m.Links,

@@ -60,11 +60,13 @@ func open(t testing.TB, entries int) *Level {
 			t.Error(err)
 		}
 	})
-	if err := l.Serve(map[netip.Addr]uint32{server4: group, server6: group}); err != nil {
+	if err := l.Serve(map[netip.AddrPort]uint32{at53(server4): group, at53(server6): group}); err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
+
+func at53(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, dnsPort) }
 
 // answerOf makes the entry of an answer to a question, of records in presentation form.
 func answerOf(t testing.TB, name string, qtype uint16, change func(*dns.Msg), records ...string) Answer {

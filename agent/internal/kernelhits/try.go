@@ -20,6 +20,8 @@ var (
 )
 
 const (
+	dnsPort = 53 // RFC 1035, section 4.2.1
+
 	trialGroup  = 0
 	trialSeries = SeriesMost // of the hits of Test, which are nobody's
 )
@@ -107,7 +109,7 @@ func (l *Level) Test() (err error) {
 	defer func() {
 		err = errors.Join(err, l.remove(trialGroup, key))
 		for _, server := range []netip.Addr{trialServer4, trialServer6} {
-			if gone := l.objects.Served.Delete(&objectServedAddress{Bytes: server.As16()}); gone != nil && !errors.Is(gone, ebpf.ErrKeyNotExist) {
+			if gone := l.objects.Served.Delete(servedAt(netip.AddrPortFrom(server, dnsPort))); gone != nil && !errors.Is(gone, ebpf.ErrKeyNotExist) {
 				err = errors.Join(err, fmt.Errorf("stop to serve the self-test's address: %w", gone))
 			}
 		}
@@ -117,7 +119,7 @@ func (l *Level) Test() (err error) {
 		return err
 	}
 	for _, server := range []netip.Addr{trialServer4, trialServer6} {
-		if err := l.objects.Served.Put(&objectServedAddress{Bytes: server.As16()}, uint32(trialGroup)); err != nil {
+		if err := l.objects.Served.Put(servedAt(netip.AddrPortFrom(server, dnsPort)), uint32(trialGroup)); err != nil {
 			return fmt.Errorf("serve the self-test's address: %w", err)
 		}
 		for _, opt := range [][]byte{nil, {0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0}} {

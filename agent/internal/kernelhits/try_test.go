@@ -13,7 +13,7 @@ func TestSelfTest(t *testing.T) {
 		t.Error(err)
 	}
 	var group uint32
-	if l.Len() != 0 || l.objects.Served.Lookup(&objectServedAddress{Bytes: trialServer4.As16()}, &group) == nil {
+	if l.Len() != 0 || l.objects.Served.Lookup(servedAt(netip.AddrPortFrom(trialServer4, dnsPort)), &group) == nil {
 		t.Error("something was left behind")
 	}
 	if all, err := l.Counts(); err != nil || all[0] != (Count{}) || len(all) != SeriesMost {

@@ -17,9 +17,12 @@ type redirect = steer.Redirect
 
 // Status is what the agent says of itself, for `neardns-agent status` and the readiness endpoint.
 type Status struct {
-	Instance  string            `json:"instance"`
-	PID       int               `json:"pid,omitempty"`     // of the process, and
-	Version   string            `json:"version,omitempty"` // of the program: filled in by who runs the node
+	Instance string `json:"instance"`
+	PID      int    `json:"pid,omitempty"`     // of the process, and
+	Version  string `json:"version,omitempty"` // of the program: filled in by who runs the node
+	// Arranged is how questions come to the agent, where there is no more to say of it than the kernel's hits; else "".
+	Arranged string `json:"arrangement,omitempty"`
+
 	Started   time.Time         `json:"started"`
 	Serving   bool              `json:"serving"`
 	Ready     bool              `json:"ready"`               // every address and protocol holds its lease, and what pods need asked can be asked
@@ -63,8 +66,13 @@ type CacheStatus struct {
 
 // KernelHits are the hits that are answered in the kernel.
 type KernelHits struct {
-	Pods    int              `json:"pods"`              // attachments that it answers
-	Lent    int              `json:"lent"`              // answers that it has
+	Pods int `json:"pods"` // attachments that it answers
+	Lent int `json:"lent"` // answers that it has
+	// Served are the addresses at which it answers, where they are not the agent's own.
+	Served []netip.AddrPort `json:"served,omitempty"`
+	// Fetched are questions that it let pass and that the agent asked for itself, Dropped those that had no place.
+	Fetched uint64           `json:"fetched,omitempty"`
+	Dropped uint64           `json:"dropped,omitempty"`
 	Answers uint64           `json:"answers"`           // that it gave, since the program came to the node
 	Refused []attach.Refused `json:"refused,omitempty"` // pods that it does not answer although that is wanted
 	Fault   string           `json:"fault,omitempty"`   // why it answers none

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/neardns/neardns/agent/internal/chain"
@@ -37,7 +38,9 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 		Folders: Folders{State: n.StateDir, Persist: n.PersistDir}, Lock: Lock{Folder: n.StateDir}, Warnings: up.Warnings, External: up.Outside(),
 	}
 	var err error
-	if n.Link.ClusterDNSOnLink {
+	if n.KernelAlone() {
+		p.Arrangement, p.Redirects, p.Steers, p.Firewall = Transparent, nil, false, false
+	} else if n.Link.ClusterDNSOnLink {
 		p.Arrangement, p.Redirects = OnLink, nil // pods' questions come to the address itself
 		p.Locals, err = localsOnLink(n)
 	} else {
@@ -62,6 +65,9 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 		OverrideName: n.Corefile,
 		InstanceID:   instance,
 	}}
+	if p.KernelAlone() {
+		p.Server.Addresses, p.Server.Deaf = []netip.Addr{nowhere}, true
+	}
 	if p.Steers && p.Arrangement == Steered { // elsewhere the address is the agent's own
 		for _, r := range p.Redirects {
 			p.Server.LastResort = append(p.Server.LastResort, nameserver.At(r.ClusterDNS))
@@ -72,6 +78,9 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	}
 	return p, err
 }
+
+// nowhere is the address that a chain which only the agent itself asks is made for.
+var nowhere = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // localsOnLink pairs the addresses of the KEP's arrangement: kube-proxy translates a cluster DNS address on our link while
 // nothing keeps it from that, and a local address has the second Service to fall back to.

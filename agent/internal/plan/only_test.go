@@ -73,7 +73,7 @@ func isHost(made ast.Expr) bool {
 // TestArrangementIsOneWord: whoever opens parts, keeps them or looks at them takes the plan's value. None of them asks for the
 // arrangement, and none sets what follows from it.
 func TestArrangementIsOneWord(t *testing.T) {
-	follows := []string{"Arrangement", "OwnLocals", "Ceded", "HealthPort", "Service", "Transparent", "Binds", "AskStub", "Foreign", "Temporary", "Waits"}
+	follows := []string{"Arrangement", "OwnLocals", "Ceded", "HealthPort", "Service", "Transparent", "Deaf", "Binds", "AskStub", "Foreign", "Temporary", "Waits"}
 	for _, folder := range []string{"../../*.go", "../role/*.go", "../node/*.go", "../inspect/*.go", "../clients/*.go", "../prober/*.go"} {
 		files, err := filepath.Glob(folder)
 		if err != nil || len(files) == 0 {

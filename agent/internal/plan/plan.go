@@ -32,6 +32,9 @@ const (
 	// NodeCache: the agent stands in the place of NodeLocal DNSCache's node-cache, at its addresses. Pods and the kubelet name
 	// them, and node-cache itself may come back: then it is served there.
 	NodeCache Arrangement = "in node-cache's place"
+	// Transparent: the kernel's program answers hits at pods' links, and everything else goes where it goes without the agent. There is
+	// no link, no rule, no lease and nothing to prove (D-073).
+	Transparent Arrangement = "transparent"
 )
 
 // Plan is what one configuration makes of a node. It is a value: whoever takes it must not write into its slices and maps.
@@ -94,6 +97,12 @@ type Lock struct {
 // StartsUnserved tells whether an agent is to begin, too, where the server's configuration cannot be served. In node-cache's place pods
 // name our addresses, and the switch there is all that they have.
 func (p Plan) StartsUnserved() bool { return p.Arrangement == NodeCache }
+
+// KernelAlone tells whether the kernel's program is all that the node has of the cache: the agent listens nowhere and keeps no rule.
+func (p Plan) KernelAlone() bool { return p.Arrangement == Transparent }
+
+// Name is the arrangement's, for people.
+func (p Plan) Name() string { return string(p.Arrangement) }
 
 // LocalAddresses are those that clients name.
 func (p Plan) LocalAddresses() []netip.Addr {

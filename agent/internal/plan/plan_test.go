@@ -79,6 +79,7 @@ func TestPlans(t *testing.T) {
 		"steered-dual":         {config: dual + locals + "lease: {renew: 200ms, lifetime: 1s}\n"},
 		"steered-iptables":     {config: "redirects: [10.96.0.10]\nbackend: iptables\n", backend: rules.OfVariant(iptables.NFT, nil)},
 		"steered-intercepting": {config: "redirects: [10.96.0.10]\ninterceptNode: true\n" + alone},
+		"transparent":          {config: dual + "arrangement: transparent\nkernelHits: {mode: \"on\"}\n"},
 		"untranslated":         {config: "redirects: [10.96.0.10]\nkubeProxyMode: none\nupstreams: {cluster: [10.96.0.50]}\n"},
 		"corefile":             {config: "redirects: [10.96.0.10]\ncorefile: /etc/own\n"},
 		"on-link":              {config: "redirects: [10.96.0.10]\nlink: {clusterDNSOnLink: true}\nlocalAddresses: []\n" + second},

@@ -51,6 +51,7 @@ type Wanted struct {
 	Redirects []steer.Redirect
 	Locals    []steer.Local
 	Rules     overlay.Rules // for pods' DNS settings
+	Alone     string        // why no pod is steered at all; "": pods are
 }
 
 // Adopt makes files for pods that run already and have none, until ctx ends: those that were attached before the plugin came into the
@@ -305,6 +306,9 @@ func adopted(a attached.Pod, want Wanted, inode uint64, backend string, own reso
 			Why: "the runtime tells nobody of them after ADD: enable its NRI for the agent, or restart the pod"})
 	}
 	reason := overlay.AsksOthers(own.Nameservers, want.Redirects, want.Locals)
+	if want.Alone != "" {
+		reason = want.Alone
+	}
 	if wish.OptOut {
 		reason = overlay.OptedOut
 	}

@@ -3,17 +3,18 @@ package pods
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Veth finds the link in the host's netns by which a steered pod's questions leave the pod. It is an error where the pod has none, or is
-// gone.
+// Veth finds the link in the host's netns by which a pod's questions leave the pod: those that are steered, and else those that are left
+// alone. It is an error where the pod has none, or is gone.
 func (p *Pods) Veth(f podfile.File) (index int, name string, err error) {
-	steered := f.In(podfile.Steered)
-	if len(steered) == 0 {
-		return 0, "", errors.New("it is not steered")
+	asked := slices.Concat(f.In(podfile.Steered), f.In(podfile.LeftAlone))
+	if len(asked) == 0 {
+		return 0, "", errors.New("it asks no cluster DNS address")
 	}
 	host, _, err := podfile.OpenNetNS(p.hostNS)
 	if err != nil {
@@ -25,5 +26,10 @@ func (p *Pods) Veth(f podfile.File) (index int, name string, err error) {
 		return 0, "", err
 	}
 	defer ns.Close()
-	return hostnet.Veth(int(ns.Fd()), int(host.Fd()), steered[0].ClusterDNS)
+	for _, r := range asked { // it may have no way for one of the families
+		if index, name, err = hostnet.Veth(int(ns.Fd()), int(host.Fd()), r.ClusterDNS); err == nil {
+			break
+		}
+	}
+	return index, name, err
 }

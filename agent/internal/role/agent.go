@@ -79,6 +79,9 @@ func (a *agent) run(ctx context.Context) error {
 	if err := a.open(ctx, &o); err != nil {
 		return err
 	}
+	if o.plan.KernelAlone() {
+		return a.runAlone(ctx, &o)
+	}
 	s, err := a.takeNode(ctx, &o)
 	if err != nil {
 		return err
@@ -134,13 +137,24 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) er
 	return a.ended(o.plan, n.Run(ctx))
 }
 
+// told is what is told of a node to whoever looks at the agent.
+type told interface {
+	Alive() (bool, string)
+	Ready() (bool, string)
+	Status() node.Status
+}
+
 // adoption is what running pods are adopted by.
 func (a *agent) adoption() pods.Adoption {
 	return pods.Adoption{Root: a.cache, Paths: a.conf.ResolvConf.Paths, Wanted: func() pods.Wanted {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		locals, _ := steer.Locals(a.conf.LocalAddresses, a.conf.Redirects) // the configuration was checked
-		return pods.Wanted{Redirects: a.conf.Redirects, Locals: locals, Rules: a.conf.PodDNS}
+		w := pods.Wanted{Redirects: a.conf.Redirects, Locals: locals, Rules: a.conf.PodDNS}
+		if a.conf.KernelAlone() {
+			w.Alone = leftAlone
+		}
+		return w
 	}}
 }
 
@@ -154,7 +168,7 @@ func (a *agent) ended(first plan.Plan, err error) error {
 
 // serve answers whoever looks at the agent: at addresses that the node has once until shared ends, and in the pod's folder
 // until own does.
-func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n *node.Node) {
+func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n told) {
 	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any {
 		s := n.Status()
 		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.Version, without(iptables.MissingPrograms()), a.unknown()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/handover"
-	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/server"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 )
@@ -17,12 +16,18 @@ import (
 // holder is this agent as its successors see it.
 type holder struct {
 	agent   *agent
-	node    *node.Node
+	node    yielder
 	server  *server.Server
 	metrics *telemetry.Metrics
 	lock    *os.File
 	closing func() // frees what the successor wants to listen on
 	ending  func() // ends the agent as SIGTERM does
+}
+
+// yielder lets a successor serve beside it, and gives the node up.
+type yielder interface {
+	Beside(successor string) (end func(), err error)
+	Yield(ctx context.Context, successor string, addresses []netip.Addr) (decide func(taken bool), err error)
 }
 
 func (h *holder) Claim() handover.Claim { return h.agent.claim }

@@ -48,7 +48,8 @@ type kernel struct {
 	clients  *clients.Clients
 	registry *pods.Pods
 	conf     func() *config.Node
-	served   func() []netip.Addr            // addresses that the agent answers at
+	served   func() []netip.AddrPort        // where questions are answered
+	alone    *alone                         // nil: pods are steered, and what the kernel does not answer comes to the agent
 	passedBy func() map[netip.Addr]struct{} // sources whose questions a policy keeps from the agent
 
 	mu     sync.Mutex // guards the fields below, and the level's life
@@ -59,6 +60,8 @@ type kernel struct {
 	held   bool      // a successor serves beside us
 	swept  bool      // nothing of an earlier agent is left
 	seen   look
+	broken error  // of the reading of copied questions, until the level is begun anew
+	deaf   func() // ends the reading of copied questions; nil: none is read
 }
 
 // look is what a look went by.
@@ -67,7 +70,7 @@ type look struct {
 	pods     []podfile.File
 	conf     *config.Node
 	passedBy map[netip.Addr]struct{}
-	served   []netip.Addr
+	served   []netip.AddrPort
 }
 
 // run keeps the level until ctx ends, and leaves it to answer what it has until that ends by itself.
@@ -82,6 +85,7 @@ func (k *kernel) run(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.level != nil {
+		k.hush()
 		_ = k.level.Close() // at exit; what is pinned stays
 		k.level = nil
 	}
@@ -98,6 +102,9 @@ func (k *kernel) tend() {
 	if conf.KernelHits.Mode == config.KernelHitsOff {
 		k.off()
 		return
+	}
+	if k.level != nil && k.broken != nil {
+		k.fail(k.broken)
 	}
 	if s := k.lender.State(); k.level != nil && s.Fault != nil {
 		k.fail(s.Fault)
@@ -119,13 +126,16 @@ func (k *kernel) tend() {
 
 // begin opens the level and tries it before any pod has it.
 func (k *kernel) begin() error {
-	level, err := kernelhits.Open(kernelhits.Options{Folder: k.folder, Entries: kernelAnswers, Log: k.log})
+	level, err := kernelhits.Open(kernelhits.Options{Folder: k.folder, Entries: kernelAnswers, Copies: k.alone != nil, Log: k.log})
 	if err != nil {
 		return err
 	}
 	k.level = level
 	k.keeper = &attach.Keeper{Log: k.log, Program: level, Veth: k.registry.Veth, Answered: k.clients.AnsweredInKernel,
 		Heard: k.clients.Heard, Suspect: k.registry.Suspect}
+	if k.alone != nil {
+		k.keeper.Beside, k.keeper.Suspect = true, func(podfile.File) {} // its other questions are nobody's but its own
+	}
 	if err := k.serve(k.served()); err != nil {
 		return err
 	}
@@ -138,13 +148,16 @@ func (k *kernel) begin() error {
 	if err := k.lender.Begin(borrower{level}); err != nil {
 		return err
 	}
-	k.fault, k.swept = "", false
+	if k.alone != nil {
+		k.deaf = k.alone.listen(level)
+	}
+	k.fault, k.swept, k.broken = "", false, nil
 	k.log.Info("hits are answered in the kernel", "mode", k.conf().KernelHits.Mode)
 	return nil
 }
 
-func (k *kernel) serve(addresses []netip.Addr) error {
-	groups := map[netip.Addr]uint32{}
+func (k *kernel) serve(addresses []netip.AddrPort) error {
+	groups := map[netip.AddrPort]uint32{}
 	for _, a := range addresses {
 		groups[a] = oneGroup
 	}
@@ -158,6 +171,7 @@ func (k *kernel) look(conf *config.Node) error {
 		if err := k.serve(now.served); err != nil {
 			return err
 		}
+		k.seen.served = now.served
 	}
 	deep := now.at.Sub(k.seen.at) >= kernelDeep
 	if !deep && reflect.DeepEqual(now.pods, k.seen.pods) && now.conf == k.seen.conf && reflect.DeepEqual(now.passedBy, k.seen.passedBy) {
@@ -242,11 +256,29 @@ func (k *kernel) end() {
 	if err := k.lender.End(); err != nil {
 		k.log.Warn("answers in the kernel end by themselves", "after", lend.Most, "err", err)
 	}
+	k.hush()
 	if err := k.keeper.Look(nil); err != nil {
 		k.log.Warn("the kernel's program is not taken away from all pods", "err", err)
 	}
 	_ = k.level.Close() // what it left goes with Sweep
 	k.level, k.keeper = nil, nil
+}
+
+// report has the level begun anew, since something beside it went wrong.
+func (k *kernel) report(err error) {
+	go func() { // whoever reports may be waited for under the lock
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.broken = err
+	}()
+}
+
+// hush reads no more copied questions.
+func (k *kernel) hush() {
+	if k.deaf != nil {
+		k.deaf()
+		k.deaf = nil
+	}
 }
 
 // hold has the level answer nothing while a successor serves beside this agent, which may answer by another configuration, until resume:
@@ -297,6 +329,11 @@ func (k *kernel) status() *node.KernelHits {
 	}
 	for _, h := range k.hits() {
 		s.Answers += h.Hits
+	}
+	if k.alone != nil {
+		s.Served = k.seen.served
+		c := k.alone.heard.Counts()
+		s.Fetched, s.Dropped = c.Fetched, c.Dropped
 	}
 	return s
 }

@@ -3,6 +3,7 @@ package role
 import (
 	"context"
 	"io"
+	"net/netip"
 	"slices"
 
 	"github.com/neardns/neardns/agent/internal/clients"
@@ -27,6 +28,7 @@ type opened struct {
 	plan      plan.Plan // of the start, by the back end in use
 	gate      *limit.Gate
 	upstreams *ask.Servers
+	lender    *lend.Lender
 	server    *server.Server
 	programs  *iptables.Stats // the runs of iptables' programs
 	registry  *pods.Pods
@@ -44,18 +46,8 @@ func (o *opened) close() {
 
 // open makes the plan and opens what it needs. Nothing of the node is changed yet.
 func (a *agent) open(ctx context.Context, o *opened) (err error) {
-	if o.plan, err = a.plan(a.conf); err != nil {
-		return &ConfigError{err}
-	}
-	o.gate, o.upstreams, o.programs, o.metrics = limit.New(limit.DefaultLimit), ask.NewServers(a.log), new(iptables.Stats), telemetry.New(a.env.Version)
-	a.answers = newAnswers(a.log, a.conf)
-	a.clients = clients.New(a.conf)
-	lender := lend.New(a.answers.Store, kernelAnswers)
-	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store, clients: a.clients, lender: lender})
-	if !o.plan.StartsUnserved() {
-		if err := checkDNS(o.server, o.plan.Server, a.path); err != nil {
-			return &ConfigError{err}
-		}
+	if err := a.openCache(o); err != nil || o.plan.KernelAlone() {
+		return err
 	}
 	if a.backend, err = chooseBackend(ctx, a.log, o.programs, o.plan); err != nil {
 		return err
@@ -64,10 +56,12 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 		return &ConfigError{err}
 	}
 	a.log.Info("packet rules", "backend", a.backend.String())
-	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
-	a.clients.Follow(o.registry)
-	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), lender: lender, clients: a.clients, registry: o.registry,
-		conf: a.config, served: o.server.Addresses}
+	a.openPods(o, func() (out []netip.AddrPort) {
+		for _, address := range o.server.Addresses() {
+			out = append(out, netip.AddrPortFrom(address, dnsPort))
+		}
+		return out
+	})
 	host, err := a.backend.OpenHost(-1)
 	if err != nil {
 		return err
@@ -78,6 +72,34 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 	}
 	o.closers = append(o.closers, o.lease)
 	o.rules = &hostRules{Rules: host, kind: a.backend, stateDir: o.plan.Folders.State, secret: o.lease.Secret()}
+	return nil
+}
+
+const dnsPort = 53 // RFC 1035, section 4.2.1
+
+// openPods opens what is known of pods, and the kernel's hits, which answer what is for the addresses that served returns.
+func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
+	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
+	a.clients.Follow(o.registry)
+	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), lender: o.lender, clients: a.clients, registry: o.registry,
+		conf: a.config, served: served}
+}
+
+// openCache makes the plan, and the cache with who answers from it.
+func (a *agent) openCache(o *opened) (err error) {
+	if o.plan, err = a.plan(a.conf); err != nil {
+		return &ConfigError{err}
+	}
+	o.gate, o.upstreams, o.programs, o.metrics = limit.New(limit.DefaultLimit), ask.NewServers(a.log), new(iptables.Stats), telemetry.New(a.env.Version)
+	a.answers = newAnswers(a.log, a.conf)
+	a.clients = clients.New(a.conf)
+	o.lender = lend.New(a.answers.Store, kernelAnswers)
+	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store, clients: a.clients, lender: o.lender})
+	if !o.plan.StartsUnserved() {
+		if err := checkDNS(o.server, o.plan.Server, a.path); err != nil {
+			return &ConfigError{err}
+		}
+	}
 	return nil
 }
 
@@ -130,7 +152,9 @@ func (a *agent) loop(ctx context.Context, o *opened, s *tenure) (*node.Node, err
 // collect has the metrics show every part.
 func (a *agent) collect(o *opened) {
 	m := o.metrics
-	m.CollectSwitch(switchCounters(a.backend))
+	if !o.plan.KernelAlone() { // there is none
+		m.CollectSwitch(switchCounters(a.backend))
+	}
 	if a.backend.Caps().Programs {
 		m.CollectPrograms(programRuns(o.programs))
 	}

@@ -41,9 +41,9 @@ func kernelLevel(t testing.TB, servers ...netip.Addr) *kernelhits.Level {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close(); kernelhits.Sweep(folder) })
-	serve := map[netip.Addr]uint32{}
+	serve := map[netip.AddrPort]uint32{}
 	for _, s := range servers {
-		serve[s] = 1
+		serve[netip.AddrPortFrom(s, 53)] = 1
 	}
 	if err := l.Serve(serve); err != nil {
 		t.Fatal(err)

@@ -17,14 +17,15 @@ import (
 type Config struct {
 	chain.Config
 
-	// Transparent is front.Config's.
+	// Transparent is front.Config's, as Deaf is.
 	Transparent bool
+	Deaf        bool
 	// Connections bounds the open TCP connections, at all addresses together.
 	Connections int
 }
 
 func (c Config) front() front.Config {
-	return front.Config{Addresses: c.Addresses, Port: c.Port, Transparent: c.Transparent, Misses: c.Misses, Connections: c.Connections}
+	return front.Config{Addresses: c.Addresses, Port: c.Port, Transparent: c.Transparent, Deaf: c.Deaf, Misses: c.Misses, Connections: c.Connections}
 }
 
 // Server is one embedded CoreDNS behind the sockets that it answers at. Its methods may be called from several goroutines; they wait for

@@ -1,0 +1,338 @@
+package steering
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// newTransparentNode is a node without kube-proxy: eBPF of the tests' own translates. Pods have no plugin of ours.
+func newTransparentNode(t *testing.T, s setup) *node {
+	t.Helper()
+	testutil.RequireRoot(t)
+	var there unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/bpf", &there); err != nil || there.Type != unix.BPF_FS_MAGIC {
+		testutil.Skip(t, "there is no BPF file system")
+	}
+	s.transparent, s.proxy, s.config = true, testutil.NoProxy, "kernelHits: {mode: \"on\"}\n"
+	return newNode(t, s)
+}
+
+// servers are kube-dns's, behind the cluster DNS address of each family.
+func (n *node) servers() []netip.Addr {
+	var out []netip.Addr
+	for _, a := range n.ClusterDNS() {
+		out = append(out, map[bool]netip.Addr{true: netip.MustParseAddr("10.244.2.2"), false: netip.MustParseAddr("fd00:244:2::2")}[a.Is4()])
+	}
+	return out
+}
+
+// datapath is how an eBPF datapath brings pods' questions to kube-dns.
+type datapath struct {
+	name  string
+	begin func(n *node, p *pod)
+}
+
+// datapaths are the two ways: at pods' sockets, before there is a packet, and at pods' links. The host's own sockets are translated in both.
+func datapaths() []datapath {
+	return []datapath{
+		{"at sockets", func(n *node, p *pod) {
+			translateAtSockets(n.t, n.pairs(), n.Host, p.NetNS)
+		}},
+		{"at links", func(n *node, p *pod) {
+			translateAtSockets(n.t, n.pairs(), n.Host)
+			translateAtLink(n.t, n.Host, p.hostLink(n), n.pairs())
+		}},
+	}
+}
+
+func (n *node) pairs() (out []pair) {
+	for i, a := range n.ClusterDNS() {
+		out = append(out, pair{a, n.servers()[i]})
+	}
+	return out
+}
+
+// unconnected asks from a socket that is not connected, as musl does, and returns whom the answer is from.
+func unconnected(ns *testutil.NetNS, server netip.AddrPort, question []byte) (answer []byte, from netip.AddrPort, err error) {
+	var c *net.UDPConn
+	family := map[bool]string{true: "udp4", false: "udp6"}[server.Addr().Is4()]
+	ns.Do(func() { c, err = net.ListenUDP(family, nil) })
+	if err != nil {
+		return nil, from, err
+	}
+	defer c.Close()
+	if _, err := c.WriteToUDPAddrPort(question, server); err != nil {
+		return nil, from, err
+	}
+	_ = c.SetReadDeadline(time.Now().Add(time.Second * testutil.Slowness()))
+	b := make([]byte, 4096)
+	size, from, err := c.ReadFromUDPAddrPort(b)
+	return b[:size], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), err
+}
+
+// TestTransparent: beside each kind of datapath hits are answered at the pod's link, by connected and by other sockets, as kube-dns answers
+// them. Nothing is laid in the pod or on the host, and what is no hit is kube-dns's, TCP among it.
+func TestTransparent(t *testing.T) {
+	for _, d := range datapaths() {
+		t.Run(d.name, func(t *testing.T) {
+			n := newTransparentNode(t, setup{families: testutil.Dual})
+			p := n.addOldPod()
+			d.begin(n, p)
+			n.awaitKubeDNS(p)
+			n.launchAgent()
+			n.wantInKernel(1, 0)
+			for _, a := range n.ClusterDNS() {
+				at := target{a, "udp"}
+				name := freshName()
+				n.heat(p, at, name)
+				before, asked := n.kernelAnswers(), n.DNS.Asked(name)
+				const questions = 100
+				for i := range questions {
+					answer, from, err := unconnected(p.NetNS, at.server(), packed(name, uint16(i)))
+					var m dns.Msg
+					if err != nil || m.Unpack(answer) != nil || len(m.Answer) != 1 || m.Id != uint16(i) || from != at.server() {
+						t.Fatalf("%s from %s: %v", m.String(), from, err)
+					}
+				}
+				if got := n.kernelAnswers() - before; got < questions*95/100 || got > questions {
+					t.Errorf("%s: the kernel answered %d of %d", at, got, questions)
+				}
+				if more := n.DNS.Asked(name) - asked; more > questions*5/100+2 {
+					t.Errorf("%s: kube-dns was asked %d times", at, more)
+				}
+				before, asked = n.kernelAnswers(), n.DNS.Asked(name)
+				for range 10 {
+					if _, err := p.client().ask(target{a, "tcp"}, name, time.Second*testutil.Slowness()); err != nil {
+						t.Error("over TCP: ", err)
+					}
+				}
+				if n.kernelAnswers() != before || n.DNS.Asked(name)-asked < 10 {
+					t.Errorf("%s: of 10 questions over TCP kube-dns had %d", at, n.DNS.Asked(name)-asked)
+				}
+			}
+			n.wantNothingLaid(p)
+			if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "arrangement: transparent") ||
+				d.name == "at sockets" && !strings.Contains(text, n.servers()[0].String()) {
+				t.Errorf("status:\n%s", text)
+			}
+			if code, text, _ := n.run("doctor", "--config", n.configFile()); code != 0 || !strings.Contains(text, "transparent") {
+				t.Errorf("doctor: %d\n%s", code, text)
+			}
+		})
+	}
+}
+
+// awaitKubeDNS waits until a pod is answered over each family, by the datapath alone.
+func (n *node) awaitKubeDNS(p *pod) {
+	n.t.Helper()
+	for _, a := range n.ClusterDNS() {
+		testutil.Eventually(n.t, patience, func() error {
+			_, err := p.client().ask(target{a, "udp"}, freshName(), time.Second*testutil.Slowness())
+			return err
+		})
+	}
+}
+
+// wantNothingLaid fails where there are rules in a pod, or links and rules of ours on the host.
+func (n *node) wantNothingLaid(p *pod) {
+	n.t.Helper()
+	if rules := p.Run("nft", "list", "ruleset"); strings.TrimSpace(rules) != "" {
+		n.t.Errorf("rules in the pod:\n%s", rules)
+	}
+	if rules := n.Host.Run("nft", "list", "ruleset"); strings.Contains(rules, "neardns") {
+		n.t.Errorf("rules on the host:\n%s", rules)
+	}
+	if n.hasLink("neardns0") {
+		n.t.Error("there is a link neardns0")
+	}
+}
+
+// TestTransparentFaults: beside each kind of datapath, with the agent never there, killed, hung and there again, no question under load is
+// lost, of names that the kernel has and of others. What a dead or hung agent left ends, and kube-dns answers.
+func TestTransparentFaults(t *testing.T) {
+	for _, d := range datapaths() {
+		t.Run(d.name, func(t *testing.T) {
+			n := newTransparentNode(t, setup{families: testutil.IPv4})
+			p := n.addOldPod()
+			d.begin(n, p)
+			n.awaitKubeDNS(p)
+			at := target{n.ClusterDNS()[0], "udp"}
+			hot, short := freshName(), "ttl-3."+freshName()
+			names := []string{hot, short, hot, freshName(), hot}
+			stop, done := make(chan struct{}), make(chan outcome)
+			go func() {
+				done <- load{from: p.NetNS, server: at.server(), qps: 500, sockets: 10, names: names}.run(t, stop)
+			}()
+			<-time.After(time.Second) // never there
+			n.launchAgent()
+			n.wantInKernel(1, 0)
+			n.awaitHits()
+			n.agent.Kill()
+			n.awaitAsked(short)
+			n.launchAgent()
+			n.wantInKernel(1, 0)
+			n.awaitHits()
+			n.agent.Stop()
+			n.awaitAsked(short)
+			n.agent.Cont()
+			n.awaitHits()
+			if err := n.agent.Terminate(patience); err != nil {
+				t.Error(err)
+			}
+			n.awaitAsked(short)
+			close(stop)
+			o := <-done
+			t.Logf("%s", o)
+			if o.lost() > 0 || o.wrong > 0 {
+				t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
+			}
+			if code, text, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d")); code != 0 {
+				t.Errorf("cleanup: %d %s%s", code, text, errs)
+			}
+			if left := n.pinned(); len(left) > 0 {
+				t.Errorf("cleanup left %s", left)
+			}
+			n.awaitKubeDNS(p)
+		})
+	}
+}
+
+// awaitHits waits until the kernel answers what a load asks for.
+func (n *node) awaitHits() {
+	n.t.Helper()
+	before := int64(-1)
+	testutil.Eventually(n.t, patience, func() error {
+		a, err := n.askAgent()
+		if err != nil || a.KernelHits == nil {
+			return fmt.Errorf("status: %+v, %w", a, err)
+		}
+		if before < 0 {
+			before = a.KernelHits.Answers
+		}
+		if got := a.KernelHits.Answers - before; got < 200 {
+			return fmt.Errorf("%d hits", got)
+		}
+		return nil
+	})
+}
+
+// awaitAsked waits until kube-dns is asked for a name again and again: the kernel has no answer to it.
+func (n *node) awaitAsked(name string) {
+	n.t.Helper()
+	before := n.DNS.Asked(name)
+	testutil.Eventually(n.t, patience, func() error {
+		if got := n.DNS.Asked(name) - before; got < 100 {
+			return fmt.Errorf("kube-dns was asked %d times", got)
+		}
+		return nil
+	})
+}
+
+// TestTransparentAsksNobodyElse: a pod that asks another server is not answered for it, be it for a name that the kernel has, nor is one that
+// asks whoever has the address of a kube-dns that is gone.
+func TestTransparentAsksNobodyElse(t *testing.T) {
+	n := newTransparentNode(t, setup{families: testutil.IPv4, external: true})
+	p := n.addOldPod()
+	end := translateAtSockets(t, n.pairs(), n.Host, p.NetNS)
+	n.awaitKubeDNS(p)
+	n.launchAgent()
+	n.wantInKernel(1, 0)
+	at := target{n.ClusterDNS()[0], "udp"}
+	name := freshName()
+	n.heat(p, at, name)
+	served := n.servedInKernel()
+	want := []netip.AddrPort{netip.AddrPortFrom(n.ClusterDNS()[0], 53), netip.AddrPortFrom(n.servers()[0], 53)}
+	if !slices.Equal(served, want) {
+		t.Errorf("answered in place of %v, want %v", served, want)
+	}
+	before := n.kernelAnswers()
+	_, _ = p.client().ask(target{netip.MustParseAddr("198.51.100.53"), "udp"}, name, time.Second*testutil.Slowness())
+	if got := n.kernelAnswers(); got != before {
+		t.Error("the kernel answered in another server's place")
+	}
+	// kube-dns moves: what its old address says is its own from then on.
+	end()
+	translateAtSockets(t, []pair{{n.ClusterDNS()[0], netip.MustParseAddr("10.244.2.77")}}, n.Host)
+	testutil.Eventually(t, patience, func() error {
+		if served := n.servedInKernel(); slices.Contains(served, want[1]) {
+			return fmt.Errorf("answered in place of %v", served)
+		}
+		return nil
+	})
+}
+
+func (n *node) servedInKernel() []netip.AddrPort {
+	n.t.Helper()
+	a, err := n.askAgent()
+	if err != nil || a.KernelHits == nil {
+		n.t.Fatalf("status: %+v, %v", a, err)
+	}
+	return a.KernelHits.Served
+}
+
+// TestTransparentPolicy: where the datapath drops a pod's questions after us, hits are answered all the same, and nothing else is.
+func TestTransparentPolicy(t *testing.T) {
+	n := newTransparentNode(t, setup{families: testutil.IPv4})
+	p, other := n.addOldPod(), n.addOldPod()
+	datapaths()[0].begin(n, p)
+	translateAtSockets(t, n.pairs(), other.NetNS)
+	n.awaitKubeDNS(p)
+	n.launchAgent()
+	n.wantInKernel(2, 0)
+	at := target{n.ClusterDNS()[0], "udp"}
+	name := freshName()
+	n.heat(p, at, name)
+	n.Host.RunInput(fmt.Sprintf("table inet guard {\nchain c {\ntype filter hook forward priority 0;\niifname %q udp dport 53 drop\n}\n}\n", p.hostLink(n)), "nft", "-f", "-")
+	testutil.Eventually(t, patience, func() error {
+		_, _ = other.client().ask(at, name, time.Second) // whoever may ask keeps the answer there
+		_, err := p.client().ask(at, name, retry)
+		return err
+	})
+	if _, err := p.client().ask(at, freshName(), retry); err == nil {
+		t.Error("a question that is no hit passed the policy")
+	}
+}
+
+// TestTransparentIsHandedOver: agents take over from one another under load; none is lost, and the last one answers.
+func TestTransparentIsHandedOver(t *testing.T) {
+	n := newTransparentNode(t, setup{families: testutil.IPv4})
+	p := n.addOldPod()
+	datapaths()[0].begin(n, p)
+	n.awaitKubeDNS(p)
+	cache := []string{"--cni-cache", n.path("cni-cache")}
+	n.agent = n.successor("pod0", cache...)
+	n.wantInKernel(1, 0)
+	at := target{n.ClusterDNS()[0], "udp"}
+	stop, done := make(chan struct{}), make(chan outcome)
+	go func() {
+		done <- load{from: p.NetNS, server: at.server(), qps: 500, sockets: 10, names: []string{freshName(), freshName()}}.run(t, stop)
+	}()
+	for i := range 2 {
+		n.awaitHits()
+		old, pod := n.agent, fmt.Sprintf("pod%d", i+1)
+		n.agent = n.successor(pod, cache...)
+		testutil.Eventually(t, patience, func() error { return n.ready(pod) })
+		n.awaitExit(old, 0)
+		n.wantInKernel(1, 0)
+	}
+	n.awaitHits()
+	close(stop)
+	o := <-done
+	t.Logf("%s", o)
+	if o.lost() > 0 || o.wrong > 0 {
+		t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
+	}
+	if a, err := n.askAgent(); err != nil || a.Handover == nil {
+		t.Errorf("no hand-over is told of: %+v, %v", a, err)
+	}
+}
