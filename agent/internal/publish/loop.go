@@ -19,8 +19,6 @@ const (
 	pause     = 5 * time.Second        // after a failure that a person must end; doubled up to Validate
 	away      = time.Second            // before a primary that does not answer is asked again; doubled up to
 	longAway  = 6 * time.Second        // this: whoever waits for it sees it within ten seconds
-	tenth     = 10                     // what a look at the zone takes, that often, passes before the next, up to
-	rarest    = 30 * time.Second       // this; PowerDNS sends the whole zone for each change in it, and each cluster that looks keeps it from writing
 	inARow    = 8                      // messages for one host that follow one another without a pause, be it ever so large
 	passing   = 6                      // SERVFAILs in a row that are taken for a server that is busy
 	perBatch  = 25                     // hosts in one message
@@ -100,13 +98,11 @@ func jitter(try int) time.Duration {
 
 // refresh reads what changed in the zone, and reports whether it is known now. A serial that is asked first saves a transfer.
 func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
-	begun := time.Now()
-	whole := p.state == nil || !begun.Before(p.next.whole)
+	whole := p.state == nil || !time.Now().Before(p.next.whole)
 	state, err := p.read(ctx, whole, serialFirst)
 	for try := 0; ddns.KindOf(err) == ddns.ServerFailed && try < tries; try++ { // BIND says it to the eleventh transfer at a time
 		p.o.Metrics.retry(p.o.Zone, string(ddns.ServerFailed))
 		tick.Pause(ctx, jitter(try))
-		begun = time.Now()
 		state, err = p.read(ctx, whole, serialFirst)
 	}
 	if ctx.Err() != nil {
@@ -118,7 +114,7 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	}
 	p.failures = 0
 	now := time.Now()
-	p.next.poll = now.Add(about(p.pace(now.Sub(begun))))
+	p.next.poll = now.Add(about(p.o.Poll))
 	if whole {
 		p.next.whole = now.Add(about(p.o.Validate))
 	}
@@ -137,15 +133,6 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	p.zone = z
 	p.mu.Unlock()
 	return true
-}
-
-// pace is how long to wait before the next look at the zone, after one that took so long.
-func (p *Publisher) pace(took time.Duration) time.Duration {
-	most := rarest
-	if p.o.Heartbeat > 0 { // a silence of others' is timed by looks
-		most = min(most, p.o.Heartbeat/3)
-	}
-	return max(p.o.Poll, min(tenth*took, most))
 }
 
 func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.State, error) {

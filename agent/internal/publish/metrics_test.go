@@ -40,25 +40,6 @@ func TestPoll(t *testing.T) {
 	}
 }
 
-// Looks at a zone that a server takes long to give take a tenth of the time at most, and are never so rare that a silence cannot be timed.
-func TestPace(t *testing.T) {
-	for _, row := range []struct{ beat, took, want time.Duration }{
-		{5 * time.Minute, 10 * time.Millisecond, 5 * time.Second},
-		{5 * time.Minute, 700 * time.Millisecond, 7 * time.Second},
-		{5 * time.Minute, 20 * time.Second, 30 * time.Second},
-		{6 * time.Second, 20 * time.Second, 2 * time.Second},
-		{0, 20 * time.Second, 30 * time.Second},
-	} {
-		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}, Heartbeat: row.beat})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := p.pace(row.took); got != row.want {
-			t.Errorf("a look that took %s with a heartbeat of %s is followed by one after %s, want %s", row.took, row.beat, got, row.want)
-		}
-	}
-}
-
 // A zone that nobody reads any more has no age, or an alert would tell of a DNSZone that was deleted. Its counters stay, and so do others' gauges.
 func TestMetricsEnd(t *testing.T) {
 	registry := prometheus.NewRegistry()
