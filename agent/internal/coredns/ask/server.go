@@ -125,8 +125,9 @@ func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way,
 }
 
 // over asks over l, which it gives back or closes.
-func (s *server) over(ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time, told func(error)) (
-	m *dns.Msg, err error, stale bool) { //nolint:revive,staticcheck // stale qualifies the error
+//
+//nolint:revive,staticcheck // stale qualifies the error
+func (s *server) over(ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time, told func(error)) (m *dns.Msg, err error, stale bool) {
 	_ = l.conn.SetDeadline(deadline) // fails on a closed socket only, and then so does the write
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
 	id, err := l.send(wire)

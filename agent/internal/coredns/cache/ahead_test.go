@@ -98,7 +98,7 @@ func (c crowd) ask(t *testing.T, block string) (h heard) {
 			if late && first {
 				first, before = false, f.asked.Load()
 			}
-			n := 0
+			var n int
 			if c.pick != nil {
 				n = c.pick(chance)
 			} else {

@@ -95,7 +95,7 @@ func TestRefreshOfLent(t *testing.T) {
 	for name, ttl := range map[string]uint32{"5 s": 5, "30 s": 30, "longer than it is lent": 90} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				upstream, waited, came, after := 0, 0, 0, 0
+				upstream, waited, came := 0, 0, 0
 				k := &kernel{began: time.Now(), lent: map[string]*struct {
 					lend.Loan
 					hits uint64
@@ -150,7 +150,7 @@ func TestRefreshOfLent(t *testing.T) {
 				}
 				asked := upstream
 				<-time.After(3 * time.Duration(ttl) * time.Second)
-				after = upstream - asked
+				after := upstream - asked
 				if waited != 1 {
 					t.Errorf("%d clients waited", waited)
 				}
