@@ -1,6 +1,7 @@
 package role
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/link"
@@ -119,8 +121,12 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	return hostsErr
 }
 
-// bpfFolder is where the kernel's part of hits stands, for a cleanup that sees the state folder below the host's root.
+// bpfFolder is where the kernel's part of hits stands, for a cleanup that sees the state folder below the host's root. Where it is not told of
+// that root, it is what is above the usual state folder.
 func bpfFolder(stateDir, hostRoot string) string {
+	if above, usual := strings.CutSuffix(stateDir, nodestate.DefaultStateDir); hostRoot == "" && usual {
+		hostRoot = cmp.Or(above, "/")
+	}
 	below, err := filepath.Rel(hostRoot, stateDir)
 	if hostRoot == "" || err != nil || !filepath.IsLocal(below) {
 		return nodestate.BPFFolder(stateDir)
