@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"log/slog"
@@ -76,7 +77,13 @@ func TestKernelHitsAreTheFastPaths(t *testing.T) {
 			fast, is := p.fast(m, false, nil)
 			if !ok {
 				// What the fast path answers, and the kernel does not: only what is not for it by its form.
-				if is && q.RD && !q.CD && !q.DO && len(fast) <= 1216 && fast[3]&0xf != mdns.RcodeServerFailure && len(q.Asked) <= 132 {
+				// One in 65,536 has a checksum of no certain kind (sum and pseudo-header's sum are equal) and goes on: another ID tells.
+				other := bytes.Clone(m)
+				other[1] ^= 1
+				if _, ok, err = l.Try(server, other); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if !ok && is && q.RD && !q.CD && !q.DO && len(fast) <= 1216 && fast[3]&0xf != mdns.RcodeServerFailure && len(q.Asked) <= 132 {
 					t.Errorf("%s at %s: a hit of the fast path, and none of the kernel\nquestion %x", what, server, m)
 				}
 				left++
