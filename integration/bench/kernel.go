@@ -1,18 +1,9 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"fmt"
-	"io"
-	"math"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -75,48 +66,6 @@ func (s *stand) kernelHits() int64 {
 	return int64(n)
 }
 
-// metric is the sum of a metric of the agent's, over all labels that are not named.
-func (s *stand) metric(name string) (float64, error) {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		s.node.Host.Do(func() { conn, err = new(net.Dialer).DialContext(ctx, network, addr) })
-		return conn, err
-	}}}
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://127.0.0.1:9253/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return 0, fmt.Errorf("read metrics: %w", err)
-	}
-	defer answer.Body.Close()
-	return sumOf(answer.Body, name)
-}
-
-// sumOf adds up the values of a metric in Prometheus's text format.
-func sumOf(text io.Reader, name string) (sum float64, err error) {
-	there := false
-	lines := bufio.NewScanner(text)
-	for lines.Scan() {
-		rest, ok := strings.CutPrefix(lines.Text(), name)
-		if !ok || rest == "" || rest[0] != ' ' && rest[0] != '{' {
-			continue
-		}
-		v, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
-		if err != nil {
-			return 0, fmt.Errorf("read %s: %w", name, err)
-		}
-		sum, there = sum+v, true
-	}
-	if err := lines.Err(); err != nil {
-		return 0, fmt.Errorf("read metrics: %w", err)
-	}
-	if !there {
-		return 0, fmt.Errorf("no metric %s", name)
-	}
-	return sum, nil
-}
-
 // kernelGrowth measures the program's time for each hit among few and many answers, and at one pod's link and at those of a full node.
 func (b *bench) kernelGrowth(s *stand) {
 	pods := b.fill(s)
@@ -171,80 +120,4 @@ func (s *stand) hitsProgram() (*ebpf.Program, error) {
 		return nil, fmt.Errorf("%s has pinned %q, and not one program", s.name, pins)
 	}
 	return ebpf.LoadPinnedProgram(pins[0], nil)
-}
-
-// bars of hits in the kernel: of medians of paired ratios to the servers named.
-var bars = []struct {
-	text   string
-	key    cellKey
-	limits map[string]float64 // at least, of a figure of which more is better, and else at most
-}{
-	{"throughput on one core, client included", cellKey{"W1", "shared", "qps"}, map[string]float64{stock: 8, "unbound": 2}},
-	{"one in flight: p50", cellKey{"W1", "one", "p50"}, map[string]float64{stock: 0.15, "unbound": 0.15}},
-	{"one in flight: p99", cellKey{"W1", "one", "p99"}, map[string]float64{stock: 0.15, "unbound": 0.15}},
-	{"1,000 a second: p99.9", cellKey{"W1", "1k", "p99.9"}, map[string]float64{stock: 0.10}},
-	{"10,000 a second: p99.9", cellKey{"W1", "10k", "p99.9"}, map[string]float64{stock: 0.10}},
-	{"1,000 a second: whole node's CPU per query", cellKey{"W1", "1k", "node"}, map[string]float64{stock: 0.25}},
-	{"10,000 a second: whole node's CPU per query", cellKey{"W1", "10k", "node"}, map[string]float64{stock: 0.25}},
-}
-
-// kernelShares are the workloads of whose hits the kernel is to answer at least kernelShare percent.
-var kernelShares = []string{"W1", "W2", "W5", "W6"}
-
-const kernelShare = 95
-
-// kernelTable holds hits in the kernel to what they are to be; "" where they were not measured.
-func (r *report) kernelTable() string {
-	if !slices.Contains(r.servers(), inKernel) {
-		return ""
-	}
-	var b strings.Builder
-	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p("| figure | %s | to %s | bar | to unbound | bar |\n| --- | ---: | ---: | ---: | ---: | ---: |", inKernel, stock)
-	for _, bar := range bars {
-		f := figureTexts[bar.key.Figure]
-		line := fmt.Sprintf("| %s | %s |", bar.text, value(r.median(bar.key, inKernel), f))
-		for _, s := range []string{stock, "unbound"} {
-			limit, held := bar.limits[s]
-			e := r.ratio(bar.key, inKernel, s)
-			if e.N == 0 {
-				line += " | |"
-				continue
-			}
-			line += fmt.Sprintf(" %s |", e)
-			if held {
-				line += " " + barText(e.Median, limit, f.more)
-			}
-			line += " |"
-		}
-		p("%s", line)
-	}
-	p("\n| figure | %s | bar |\n| --- | ---: | ---: |", inKernel)
-	for _, name := range kernelShares {
-		if share := r.median(cellKey{name, "full", "kernel"}, inKernel); !math.IsNaN(share) {
-			p("| %s, full speed: hits that the kernel answered, in percent | %.1f | %s |", name, share, barText(share, kernelShare, true))
-		}
-	}
-	for _, w := range r.Rows {
-		switch {
-		case w.Part != kernelPart:
-		case w.Than == "":
-			p("| program's time per hit, in µs | %s | %s |", w.Ours, barText(w.Ours.Median, w.Limit, false))
-		default:
-			p("| program's time per hit, %s to %s | %s | %s |", w.Subject, w.Than, w.Ratio, barText(w.Ratio.Median, w.Limit, false))
-		}
-	}
-	return b.String()
-}
-
-// barText is a bar and whether a median meets it.
-func barText(median, limit float64, more bool) string {
-	sign, met := "≤", median <= limit
-	if more {
-		sign, met = "≥", median >= limit
-	}
-	if met {
-		return fmt.Sprintf("%s %g: met", sign, limit)
-	}
-	return fmt.Sprintf("%s %g: missed", sign, limit)
 }

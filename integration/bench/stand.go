@@ -18,8 +18,6 @@ import (
 	"github.com/neardns/neardns/integration/bench/peers"
 	"github.com/neardns/neardns/integration/bench/workload"
 	"github.com/neardns/neardns/integration/nodelocal"
-	"github.com/neardns/neardns/pkg/nodestate"
-	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -66,66 +64,6 @@ func (b *bench) newStand(name, version string) *stand {
 		return server.Answer(q)
 	}})
 	s.pod = s.node.AddPod("pod")
-	return s
-}
-
-// ourStand is a node with the agent, and a pod that ADD has steered. Its server is ours; or inKernel, with the level of hits in the kernel
-// on; or plain: all questions go through CoreDNS.
-func ourStand(b *bench, name string) *stand {
-	s := b.newStand(name, "")
-	more := ""
-	var within []string
-	switch name {
-	case plain:
-		more = `fastPath: "off"`
-	case inKernel:
-		more = `kernelHits: {mode: "on"}`
-		within = b.kernelFolder(s)
-	}
-	text := fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
-kind: NodeConfig
-clusterDomain: cluster.local
-redirects: [%q]
-localAddresses: [%q]
-upstreams: {external: []}
-%[4]s
-kubeDNSConfigMap: %[3]s/none
-stateDir: %[3]s/state
-persistDir: %[3]s/persist
-listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
-`, clusterDNS, localAddress, s.dir, more)
-	config := s.write("nodeconfig.yaml", text)
-	s.places = func(n int) { s.write("nodeconfig.yaml", fmt.Sprintf("%scache: {entries: %d}\n", text, n)) }
-	rules, err := nft.Open(s.node.Host.FD())
-	b.must(err)
-	b.t.Cleanup(func() { _ = rules.Close() })
-	s.start = func() *testutil.Process {
-		return s.startOn(serverCPU, append(within, b.bin("neardns-agent"), "node", "--config", config)...)
-	}
-	// Ready is a lease for what pods ask, over both protocols, and a fallback that is proven.
-	s.ready = func() error {
-		leases, err := rules.Leases()
-		if err != nil {
-			return err
-		}
-		held := 0
-		for _, l := range leases {
-			if l.Address != localAddress {
-				held++
-			}
-		}
-		proof, err := nodestate.ReadProof(filepath.Join(s.dir, "persist"))
-		if err == nil && (held < 2 || !proof.Covers(clusterDNS)) {
-			err = fmt.Errorf("%d leases, proof %v", held, proof.ClusterDNS)
-		}
-		if err == nil && name == inKernel {
-			err = s.inKernel()
-		}
-		return err
-	}
-	s.up()
-	b.steer(s, s.pod, "bench")
-	s.await()
 	return s
 }
 

@@ -147,7 +147,7 @@ func TestChart(t *testing.T) {
 		values         values
 		kustomizations []string
 	}{
-		"base":      {nil, []string{"base"}},
+		"base": {nil, []string{"base"}},
 		"uninstall": {values{"uninstall": true, "hosts": enabled, "placement": enabled, "zones": enabled, "edge": enabled, "monitoring": enabled},
 			[]string{"uninstall"}},
 		"placement": {values{"placement": enabled}, []string{"base", "placement"}},

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -97,52 +95,8 @@ kernelHits: {mode: %[8]q}
 `, redirects, localAddress, i+1, o.node.KubeDNSAddrs()[0].String(), o.dir, strings.Join(terms, ", "), o.lease.rules, o.kernelMode()))
 }
 
-func (o *ours) kernelMode() string {
-	if o.lease.kernel {
-		return "on"
-	}
-	return "off"
-}
-
-// ownMounts says that this process has mounts of its own.
-const ownMounts = "NEARDNS_FAULTS_MOUNTS"
-
-// ownBPF starts this program anew, in the same process, with a BPF file system of its own in the machine's place: what agents leave there
-// goes with it.
-func ownBPF() error {
-	if os.Getenv(ownMounts) != "" {
-		return nil
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	unshare, err := exec.LookPath("unshare")
-	if err != nil {
-		return err
-	}
-	args := []string{unshare, "--mount", "--propagation", "slave", "sh", "-c", `mount -t bpf bpf /sys/fs/bpf && exec "$0" "$@"`, self}
-	return syscall.Exec(unshare, append(args, os.Args[1:]...), append(os.Environ(), ownMounts+"=1"))
-}
-
 func (o *ours) command() *exec.Cmd {
 	return exec.Command(o.bin("neardns-agent"), "node", "--config", o.path("node.yaml"))
-}
-
-// answeredInKernel is how many questions the kernel has answered so far; 0 where it does not.
-func (o *ours) answeredInKernel() int {
-	if !o.lease.kernel {
-		return 0
-	}
-	sum := 0
-	for _, kind := range []string{"A", "AAAA", "other"} {
-		for _, rcode := range []string{"NOERROR", "NXDOMAIN"} {
-			n, err := o.metric(fmt.Sprintf("neardns_kernel_hits_total{rcode=%q,type=%q}", rcode, kind))
-			o.must(err)
-			sum += int(n)
-		}
-	}
-	return sum
 }
 
 // successor starts a second agent beside the first one.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,8 +29,13 @@ func TestWatchOverrun(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	// None of what arrives matters, so a tick tells of what did not.
-	ticks := follow(ctx, conn, func([]netlink.Message) bool { return false })
+	// None of what arrives matters, so a tick tells of what did not. The reader stands still while there is news.
+	var reads sync.Mutex
+	ticks := follow(ctx, conn, func([]netlink.Message) bool {
+		reads.Lock()
+		defer reads.Unlock()
+		return false
+	})
 	var batch strings.Builder
 	for range 500 {
 		batch.WriteString("link set lo mtu 1500\nlink set lo mtu 65536\n")
@@ -40,7 +46,9 @@ func TestWatchOverrun(t *testing.T) {
 	}
 	overrun := func() {
 		t.Helper()
+		reads.Lock()
 		ns.Run("ip", "-batch", file)
+		reads.Unlock()
 		select {
 		case _, ok := <-ticks:
 			if !ok {

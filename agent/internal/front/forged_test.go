@@ -3,7 +3,6 @@ package front
 import (
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,12 +17,6 @@ func TestForgedErrors(t *testing.T) {
 	host, pods := twoPods(t)
 	var icmp *testutil.Forger
 	pods["slow"].Do(func() { icmp = testutil.NewForger(t) })
-	large := func(w dns.ResponseWriter, q *dns.Msg) {
-		m := new(dns.Msg).SetReply(q)
-		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 30},
-			Txt: []string{strings.Repeat("a", 250), strings.Repeat("b", 250), strings.Repeat("c", 250), strings.Repeat("d", 250)}}}
-		_ = w.WriteMsg(m)
-	}
 	for family, tc := range map[string]struct {
 		at     netip.Addr
 		errors [][3]int // type, code and the last word of the header
@@ -34,7 +27,10 @@ func TestForgedErrors(t *testing.T) {
 		t.Run(family, func(t *testing.T) {
 			eachWay(t, host, tc.at, func(t *testing.T, _ *Server, cfg Config, h *handler, q []byte) {
 				if h.first == nil {
-					h.do = large
+					var err error
+					if q, err = question("large.example.org.", dns.TypeTXT).Pack(); err != nil {
+						t.Fatal(err)
+					}
 				}
 				conn := dialFrom(t, pods["fast"], cfg)
 				server, client := netip.AddrPortFrom(tc.at, cfg.Port), conn.LocalAddr().(*net.UDPAddr).AddrPort()

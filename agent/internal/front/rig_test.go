@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,9 +39,15 @@ func (h *handler) Close(bool) error {
 
 func (h *handler) build(Chain) (Chain, error) { return h, nil }
 
-// answer gives every question the same address.
+// answer gives every question the same address, and one for text 1,000 bytes.
 func answer(w dns.ResponseWriter, q *dns.Msg) {
 	m := new(dns.Msg).SetReply(q)
+	if q.Question[0].Qtype == dns.TypeTXT {
+		part := strings.Repeat("a", 250)
+		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 30}, Txt: []string{part, part, part, part}}}
+		_ = w.WriteMsg(m)
+		return
+	}
 	m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30}, A: net.IPv4(10, 0, 0, 1)}}
 	_ = w.WriteMsg(m)
 }
