@@ -22,6 +22,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/prometheus/common/expfmt"
 	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -276,10 +278,8 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 
 // TestServeWaitsForItsAddress holds the port first; the endpoint says so once, and serves when the port is free.
 func TestServeWaitsForItsAddress(t *testing.T) {
-	held, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	held, pc := testutil.ListenBoth(t) // a port that no connection gets by chance
+	pc.Close()
 	addr := netip.MustParseAddrPort(held.Addr().String())
 	out := new(syncBuffer)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -59,11 +59,15 @@ func newFake(t testing.TB, on int, answer func(q *dns.Msg, stream bool) *dns.Msg
 	return f
 }
 
-// listen binds a port of the system's choice, or the one that is given.
+// listen binds the port that is given, or else one that no connection gets by chance while nobody listens there.
 func (f *fake) listen(on, port int) {
 	f.t.Helper()
 	for try := 0; ; try++ {
-		udp, err := net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		at := port
+		if at == 0 {
+			at = int(testutil.FreePort(f.t))
+		}
+		udp, err := net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(at)))
 		if err == nil {
 			f.addr = udp.LocalAddr().String()
 			if f.tcp, err = net.Listen("tcp", f.addr); err == nil {

@@ -20,15 +20,15 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // raw is a listener whose every connection is the test's to spoil.
 func raw(t *testing.T, each func(c net.Conn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, pc := testutil.ListenBoth(t)
+	pc.Close() // its port stays free: it is none of those that the system gives out
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -315,10 +315,18 @@ func TestTruncated(t *testing.T) {
 		return head(q, stream)
 	})
 	b = serve(t, nil, mute.addr)
-	for i := range 2 {
-		b.want("udp", fmt.Sprintf("n%d.example.", i), "truncated", 0, silentEnd+500*time.Millisecond)
+	for i := 0; ; i++ {
+		got, took := b.ask("udp", fmt.Sprintf("n%d.example.", i))
+		if got != "truncated" || took > silentEnd+500*time.Millisecond {
+			t.Fatalf("question %d: %q after %s", i, got, took)
+		}
+		if took <= hedgeAfter+quick {
+			break
+		}
+		if i == 5 { // two count, unless this process itself was late: then it blames nobody
+			t.Fatalf("%d long answers waited for a stream", i+1)
+		}
 	}
-	b.want("udp", "x.example.", "truncated", 0, hedgeAfter+quick)
 }
 
 // Answers of every size, over both protocols.
