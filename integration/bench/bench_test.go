@@ -386,7 +386,8 @@ func TestOnce(t *testing.T) {
 	for _, st := range b.stands {
 		s := st.name
 		for _, k := range []cellKey{{"W8", "full", "server"}, {"W8", "1k", "p99"}, {"W8", "1k", "hit"}, {memoryLoad, "full", "RSS"}} {
-			if v := b.median(k, s); !(v > 0) {
+			asleep := s == inKernel && k.Figure == "server" // the agent, as long as the kernel answers
+			if v := b.median(k, s); !(v > 0 || asleep && v == 0) {
 				t.Errorf("%s, %v: %v", s, k, v)
 			}
 		}
