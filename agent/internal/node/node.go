@@ -180,6 +180,7 @@ type Node struct {
 	mu      sync.Mutex
 	now     plan.Plan
 	set     *plan.Plan // what Set was given last, until the loop has seen it
+	changed bool       // whether the configuration differs, of all that Set was given since
 	targets map[target]*lease
 	proven  map[netip.Addr]bool
 	lost    map[netip.Addr]string // fallbacks that are lost for good, and why

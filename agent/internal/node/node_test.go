@@ -220,7 +220,7 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
-		n.Set(movedPlan())
+		n.Set(movedPlan(), false)
 		pass(time.Second)
 		var order []string
 		for _, c := range w.calls() {
@@ -247,13 +247,36 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 	})
 }
 
+// A configuration that differs in nothing of the plan, such as the cache's memory, is a reload as any other; one that does not differ is none.
+func TestReloadBesideThePlan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainPlan())
+		pass(time.Second)
+		for i, changed := range []bool{false, true, false, true} {
+			n.Set(plainPlan(), changed)
+			pass(time.Second)
+			if got, want := w.count("count-reload true"), (i+1)/2; got != want {
+				t.Errorf("%d reloads after plan %d, want %d", got, i, want)
+			}
+		}
+		n.Set(plainPlan(), true)
+		n.Set(plainPlan(), false) // before the loop saw the other
+		pass(time.Second)
+		if got := w.count("count-reload true"); got != 3 || w.count("restart") > 0 {
+			t.Errorf("%d reloads, want 3, and no restart: %v", got, w.calls())
+		}
+		end()
+	})
+}
+
 func TestBadReloadKeepsTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.set(func() { w.fails["restart"] = errors.New("listen on udp 169.254.20.12:53: in use") })
-		n.Set(movedPlan())
+		n.Set(movedPlan(), false)
 		pass(2 * time.Second)
 		if ready, why := n.Ready(); !ready {
 			t.Errorf("not ready after a refused reload: %s", why)
@@ -283,26 +306,26 @@ func TestLastPlanCounts(t *testing.T) {
 		third := movedPlan()
 		third.Terms.Lifetime += time.Second
 		n, end := begin(t, w, plainPlan(), func(n *Node) {
-			n.Set(movedPlan())
-			n.Set(plainPlan())
+			n.Set(movedPlan(), false)
+			n.Set(plainPlan(), false)
 		})
 		pass(time.Second)
 		if s := n.Status(); s.Redirects[0].Steering != steer1 || w.count("count-reload") > 0 {
 			t.Errorf("a plan that another had replaced was tried: %v", w.calls())
 		}
 		w.set(func() { w.fails["reconfigure"] = errors.New("another program holds iptables' lock") })
-		n.Set(movedPlan())
+		n.Set(movedPlan(), false)
 		pass(time.Minute)
 		if s := n.Status(); s.Faults["configuration"] == "" {
 			t.Errorf("nothing tells of the plan that is owed: %+v", s)
 		}
-		n.Set(plainPlan())
+		n.Set(plainPlan(), false)
 		w.set(func() { delete(w.fails, "reconfigure") })
 		pass(time.Minute)
 		if s := n.Status(); s.Redirects[0].Steering != steer1 || len(s.Faults) > 0 || w.count("count-reload true") > 0 {
 			t.Errorf("taken back: %+v", s)
 		}
-		n.Set(third)
+		n.Set(third, false)
 		pass(time.Second)
 		if n.plan().Terms != third.Terms || w.count("count-reload true") != 1 {
 			t.Errorf("the last plan does not run: %+v", n.plan())
@@ -322,7 +345,7 @@ func TestReloadIsTriedAgain(t *testing.T) {
 				pass(time.Second)
 				w.forget()
 				w.set(func() { w.fails[part] = errors.New("another program holds iptables' lock") })
-				n.Set(movedPlan())
+				n.Set(movedPlan(), false)
 				pass(time.Minute)
 				if s := n.Status(); s.Redirects[0].Steering != steer1 || !strings.Contains(s.Faults["configuration"], "lock") {
 					t.Errorf("meanwhile: %+v", s)

@@ -8,12 +8,16 @@ import (
 	"github.com/neardns/neardns/agent/internal/plan"
 )
 
+const reloaded = "configuration reloaded"
+
 // Set has the loop make the node what next says. The loop takes it over whole, or goes on with what runs: a plan that the server
-// refuses is dropped, and one that this node does not let in is tried again until another is set. Any goroutine may call Set, also
-// before Run; of several plans the last counts. Nobody may write into next afterwards.
-func (n *Node) Set(next plan.Plan) {
+// refuses is dropped, and one that this node does not let in is tried again until another is set. changed tells that the configuration
+// differs, be it only in what no plan has and the caller took over itself: the loop reports such a reload, too. Any goroutine may call
+// Set, also before Run; of several plans the last counts. Nobody may write into next afterwards.
+func (n *Node) Set(next plan.Plan, changed bool) {
 	n.mu.Lock()
 	n.set = &next
+	n.changed = n.changed || changed
 	n.mu.Unlock()
 	n.kick.Send()
 }
@@ -21,12 +25,12 @@ func (n *Node) Set(next plan.Plan) {
 // dueNow is the plan to take over, and whether to try it now: one that was set since, or one whose next try is due.
 func (n *Node) dueNow() (next plan.Plan, due bool) {
 	n.mu.Lock()
-	set := n.set
-	n.set = nil
+	set, changed := n.set, n.changed
+	n.set, n.changed = nil, false
 	n.mu.Unlock()
 	now := time.Now()
 	if set != nil {
-		n.owed = retry{plan: *set, due: now}
+		n.owed = retry{plan: *set, changed: changed || n.owed.changed, due: now}
 	}
 	return n.owed.plan, n.owed.isDue(now)
 }
@@ -38,6 +42,10 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 		n.mu.Lock()
 		n.now.Unserved = next.Unserved
 		n.mu.Unlock()
+		if n.owed.changed {
+			n.Recorder.Reload(true)
+			n.Log.Info(reloaded)
+		}
 		n.settle()
 		return
 	}
@@ -62,7 +70,7 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	n.settle()
 	// Addresses that went are free for others from here on.
 	n.note("link", n.keepLink(next))
-	n.Log.Info("configuration reloaded")
+	n.Log.Info(reloaded)
 }
 
 // settle notes that no plan is owed any more.
@@ -104,9 +112,10 @@ func (n *Node) take(ctx context.Context, old, next plan.Plan, probes *group) (ag
 
 // retry is a plan that is to be tried, or tried again. The zero value is none.
 type retry struct {
-	plan plan.Plan
-	due  time.Time
-	wait time.Duration // before the next try; 0: it was not tried yet
+	plan    plan.Plan
+	changed bool // Set said so of it, or of one that it replaced untried
+	due     time.Time
+	wait    time.Duration // before the next try; 0: it was not tried yet
 }
 
 func (d *retry) put(now time.Time) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +41,8 @@ type alone struct {
 	upstreams *ask.Servers
 	heard     *overheard.Listener
 	kernel    *kernel
-	given     *node.Handover // how the node came from another agent; nil: it was free
+	given     *node.Handover   // how the node came from another agent; nil: it was free
+	reloaded  func(taken bool) // counts a reload
 
 	mu      sync.Mutex // guards the fields below
 	plan    plan.Plan
@@ -57,7 +59,8 @@ func (asIfAsked) Borrows() bool { return true }
 
 // runAlone takes the node and answers hits in the kernel until ctx ends or a successor has the node.
 func (a *agent) runAlone(ctx context.Context, o *opened) error {
-	l := &alone{log: a.log, instance: a.instance, started: time.Now(), server: o.server, upstreams: o.upstreams, plan: o.plan}
+	l := &alone{log: a.log, instance: a.instance, started: time.Now(), server: o.server, upstreams: o.upstreams, plan: o.plan,
+		reloaded: o.metrics.Reload}
 	l.heard = overheard.New(func(message []byte) error {
 		_, err := o.server.Fetch(message, asIfAsked{})
 		return err
@@ -140,17 +143,23 @@ func (l leaver) Yield(context.Context, string, []netip.Addr) (func(bool), error)
 	}, nil
 }
 
-// set serves another plan.
-func (l *alone) set(p plan.Plan) {
+// set serves another plan. changed tells that the configuration differs, be it only in what no plan has.
+func (l *alone) set(p plan.Plan, changed bool) {
 	err := l.server.Restart(context.Background(), p.Server)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	changed = changed || !reflect.DeepEqual(p.Server, l.plan.Server)
 	if l.fault = ""; err != nil {
 		l.fault = err.Error()
+		l.reloaded(false)
 		l.log.Error("new configuration not served, the old one keeps serving", "err", err)
 		return
 	}
 	l.plan = p
+	if changed {
+		l.reloaded(true)
+		l.log.Info("configuration reloaded")
+	}
 }
 
 // listen reads the questions that the level copies, until the returned function is called.

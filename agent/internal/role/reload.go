@@ -34,25 +34,25 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	return p, nil
 }
 
-// load is what a reload works by. A change in a field that only a start reads is refused as a whole, so that what runs is
-// never half of what the file says.
-func (a *agent) load() (plan.Plan, error) {
+// load is what a reload works by, and whether the configuration differs from the one in effect, be it only in what no plan has. A change in
+// a field that only a start reads is refused as a whole, so that what runs is never half of what the file says.
+func (a *agent) load() (p plan.Plan, changed bool, err error) {
 	next, err := a.role.read()
 	if err != nil {
-		return plan.Plan{}, err
+		return p, false, err
 	}
 	a.mu.Lock()
 	old := a.conf
 	a.mu.Unlock()
-	if _, restart := config.Diff(old, next); len(restart) > 0 {
-		return plan.Plan{}, fmt.Errorf("%s: takes effect only when the agent starts: restart it", strings.Join(restart, ", "))
+	differs, restart := config.Diff(old, next)
+	if len(restart) > 0 {
+		return p, false, fmt.Errorf("%s: takes effect only when the agent starts: restart it", strings.Join(restart, ", "))
 	}
-	p, err := a.plan(next)
-	if err != nil {
-		return p, err
+	if p, err = a.plan(next); err != nil {
+		return p, false, err
 	}
 	if p, err = p.On(a.backend); err != nil {
-		return p, err
+		return p, false, err
 	}
 	a.level.Set(next.Log.Level)
 	a.answers.Store.SetLimit(mebibytes(next.Cache.MemoryMiB))
@@ -61,7 +61,7 @@ func (a *agent) load() (plan.Plan, error) {
 	a.conf = next
 	a.mu.Unlock()
 	sayUnknown(a.log, next)
-	return p, nil
+	return p, len(differs) > 0, nil
 }
 
 // sayUnknown warns of keys that a newer release may know, or nobody.
@@ -92,18 +92,18 @@ func (a *agent) shown() string {
 	return a.conf.Show()
 }
 
-// follow gives the loop a new plan at each hangup, and when the configuration or a file that it names has changed, until ctx ends. A
-// configuration that is refused is reported, and the loop keeps the plan that it has. With stale, it begins with a new plan: nobody has
-// followed the files since the first was made.
-func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(plan.Plan), refused func()) {
+// follow gives the loop a new plan at each hangup, and when the configuration or a file that it names has changed, until ctx ends; set is told
+// whether the configuration itself has. A configuration that is refused is reported, and the loop keeps the plan that it has. With stale, it
+// begins with a new plan: nobody has followed the files since the first was made.
+func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, changed bool), refused func()) {
 	reload := func() {
-		next, err := a.load()
+		next, changed, err := a.load()
 		if err != nil {
 			refused()
 			a.log.Error("new configuration refused, the old one keeps serving", "err", err)
 			return
 		}
-		set(next)
+		set(next, changed)
 	}
 	followFiles(ctx, a.log, hangups, stale, a.followed, reload)
 }

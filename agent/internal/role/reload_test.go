@@ -3,9 +3,11 @@ package role
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// reader is a role whose configuration is a file of `domain` or `domain other-file`.
+// reader is a role whose configuration is a file of `domain`, `domain other-file` or `domain other-file memoryMiB`.
 func reader(name string) role {
 	return role{
 		read: func() (*config.Node, error) {
@@ -30,7 +32,14 @@ func reader(name string) role {
 				return nil, errors.New(name + ":1:1: unknown field")
 			}
 			conf := config.Default()
-			conf.ClusterDomain = string(text)
+			words := strings.Fields(string(text))
+			if len(words) > 2 {
+				if conf.Cache.MemoryMiB, err = strconv.Atoi(words[2]); err != nil {
+					return nil, err
+				}
+				words = words[:2]
+			}
+			conf.ClusterDomain = strings.Join(words, " ")
 			return &conf, nil
 		},
 		derive: func(n *config.Node) (plan.Plan, upstream.Upstreams, error) {
@@ -73,29 +82,33 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(name, "changed.local") // while it stood by
-	plans, refusals, hangups := make(chan plan.Plan, 8), make(chan struct{}, 8), make(chan struct{})
+	type set struct {
+		plan.Plan
+		changed bool
+	}
+	plans, refusals, hangups := make(chan set, 8), make(chan struct{}, 8), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		a.follow(ctx, hangups, true, func(p plan.Plan) { plans <- p }, func() { refusals <- struct{}{} })
+		a.follow(ctx, hangups, true, func(p plan.Plan, changed bool) { plans <- set{p, changed} }, func() { refusals <- struct{}{} })
 	}()
-	given := func() plan.Plan {
+	given := func() set {
 		t.Helper()
 		select {
 		case p := <-plans:
 			return p
 		case <-time.After(time.Minute):
 			t.Fatal("the loop is given no plan")
-			return plan.Plan{}
+			return set{}
 		}
 	}
-	if p := given(); p.ClusterDomain != "changed.local" {
-		t.Errorf("after it stood by: %q", p.ClusterDomain)
+	if p := given(); p.ClusterDomain != "changed.local" || !p.changed {
+		t.Errorf("after it stood by: %q, changed: %t", p.ClusterDomain, p.changed)
 	}
 	hangups <- struct{}{}
-	if p := given(); p.ClusterDomain != "changed.local" {
-		t.Errorf("after a hangup: %q", p.ClusterDomain)
+	if p := given(); p.ClusterDomain != "changed.local" || p.changed {
+		t.Errorf("after a hangup: %q, changed: %t", p.ClusterDomain, p.changed)
 	}
 	write(name, "bad")
 	select {
@@ -111,8 +124,16 @@ func TestFollow(t *testing.T) {
 		t.Errorf("with a file more to follow: %q", p.ClusterDomain)
 	}
 	write(other, "192.0.2.1")
-	if p := given(); p.External != "192.0.2.1" {
-		t.Errorf("after a change of a file that the configuration names: %q", p.External)
+	if p := given(); p.External != "192.0.2.1" || p.changed {
+		t.Errorf("after a change of a file that the configuration names: %q, changed: %t", p.External, p.changed)
+	}
+	memory := a.config().Cache.MemoryMiB + 1
+	write(name, fmt.Sprintf("k8s.example %s %d", other, memory)) // in no plan
+	if p := given(); !p.changed {
+		t.Error("a change of the cache's memory alone is not told")
+	}
+	if got := a.config().Cache.MemoryMiB; got != memory {
+		t.Errorf("the cache's memory is %d MiB, want %d", got, memory)
 	}
 	cancel()
 	<-ended
