@@ -1,11 +1,14 @@
 package behind
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func ports(text ...string) (out []netip.AddrPort) {
@@ -44,15 +47,18 @@ func TestLead(t *testing.T) {
 		c.Close()
 		services = append(services, ports("[::1]:53")...)
 	}
-	got, err := lead(services, 3)
-	if err != nil || len(got) != 3*len(services) {
-		t.Fatal(got, err)
+	var want []netip.AddrPort
+	for _, s := range services {
+		want = append(want, s, s, s)
 	}
-	for i, g := range got {
-		if want := services[i/3]; g != want {
-			t.Errorf("%s, want %s", g, want)
+	// While others close sockets, the kernel's list may leave one out, or say it twice: another look is right.
+	testutil.Eventually(t, 10*time.Second, func() error {
+		got, err := lead(services, 3)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("%v, want %v", got, want)
 		}
-	}
+		return err
+	})
 }
 
 // TestSockets reads what a kernel wrote (Linux 6.18, x86).

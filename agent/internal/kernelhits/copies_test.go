@@ -12,6 +12,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // loopback is the link that a frame of a test run comes from (net/bpf/test_run.c).
@@ -103,18 +106,51 @@ func TestCopies(t *testing.T) {
 // TestCopiesOfOneLink: a pod that asks for ever new names has so many copied, whatever it asks, and the ring is not full by it.
 func TestCopiesOfOneLink(t *testing.T) {
 	l := openCopying(t)
+	oneCPU(t)
+	const asked = 1000 // for all of which the ring has room
+	frames := make([][]byte, asked)
+	for i := range frames {
+		frames[i] = packet(false, none, ask(t, fmt.Sprintf("n%d.example.", i), dns.TypeA, nil))
+	}
+	testutil.Eventually(t, time.Minute, func() error {
+		begun := time.Now()
+		for _, frame := range frames {
+			run(t, l, frame, nil)
+		}
+		took := time.Since(begun)
+		most := 16 * (int(took>>26) + 2)
+		if got := len(copies(t, l)); got == 0 || got > most {
+			t.Errorf("%d of %d were copied in %s, at most %d may be", got, asked, took, most)
+		}
+		if most > asked/2 {
+			return fmt.Errorf("%d questions in %s are too few for the bound", asked, took)
+		}
+		return nil
+	})
+}
+
+// oneCPU has a test run on one CPU: the program counts for each by itself.
+func oneCPU(t *testing.T) {
+	t.Helper()
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	const asked = 4000
-	begun := time.Now()
-	for i := range asked {
-		run(t, l, packet(false, none, ask(t, fmt.Sprintf("n%d.example.", i), dns.TypeA, nil)), nil)
+	t.Cleanup(runtime.UnlockOSThread)
+	var before, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		t.Fatal(err)
 	}
-	windows := int(time.Since(begun)>>26) + 2
-	got := len(copies(t, l))
-	if most := min(16*windows*runtime.NumCPU(), asked/2); got == 0 || got > most {
-		t.Errorf("%d of %d were copied in %d times, at most %d may be", got, asked, windows, most)
+	for cpu := 0; one.Count() == 0; cpu++ {
+		if before.IsSet(cpu) {
+			one.Set(cpu)
+		}
 	}
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.SchedSetaffinity(0, &before); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestNoCopies: a level that was not opened for it copies nothing, nor does one of links that it is not at.

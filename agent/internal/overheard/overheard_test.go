@@ -60,12 +60,24 @@ func (f *fetched) sum() (n int) {
 	return n
 }
 
+// together reports whether a listener remembers only the last one of two names.
+func together(l *Listener, a, b string) bool {
+	of := func(name string) uint64 {
+		q, _ := section(message(name, false))
+		return l.id(q) % sightsMost
+	}
+	return of(a) == of(b)
+}
+
 // TestSecondSight: a name that is asked once is not asked again; one that is asked twice within a minute, in whatever case and form, is
 // fetched until it is lent, and not again at once.
 func TestSecondSight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f fetched
 		l := New(f.fetch)
+		for together(l, "a.example.", "b.example.") { // one seed in 8,192
+			l = New(f.fetch)
+		}
 		hear := func(m []byte, want int) {
 			t.Helper()
 			l.Hear(1, m, time.Now())

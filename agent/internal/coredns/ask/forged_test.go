@@ -3,6 +3,7 @@ package ask
 import (
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -53,6 +54,19 @@ func rejected(t *testing.T, address string, kind, code byte, rest uint32) (serve
 	return at.String(), asked
 }
 
+// usual asks ten times, and fails unless eight of the questions take no longer than most: a busy machine can hold up one of them.
+func usual(t *testing.T, most time.Duration, ask func(i int) time.Duration) {
+	t.Helper()
+	var took []time.Duration
+	for i := range 10 {
+		took = append(took, ask(i))
+	}
+	slices.Sort(took)
+	if took[7] > most {
+		t.Errorf("the questions took %v, eight of them should take at most %s", took, most)
+	}
+}
+
 // Whoever knows the agent's port can forge what a router says of its questions. The answer is waited for all the same, no question fails,
 // and no server is called dead for it, beside another or alone.
 func TestForgedRejections(t *testing.T) {
@@ -76,19 +90,25 @@ func TestForgedRejections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server, asked := rejected(t, tc.address, tc.kind, tc.code, tc.rest)
 			b := serve(t, nil, server)
-			for i := range 10 {
-				b.want("udp", fmt.Sprintf("n%d.example.", i), "good", 0, quick)
-			}
+			usual(t, quick, func(i int) time.Duration {
+				got, took := b.ask("udp", fmt.Sprintf("n%d.example.", i))
+				if got != "good" {
+					t.Errorf("question %d: %s after %s", i, got, took)
+				}
+				return took
+			})
 			if asked.Load() < 10 || b.list[0].health.failing.Load() {
 				t.Errorf("asked %d times, failing %t:\n%s", asked.Load(), b.list[0].health.failing.Load(), b.log)
 			}
 			other := newFake(t, onBoth, says("other"))
 			both := serve(t, nil, server, other.addr)
-			for i := range 10 {
-				if got, took := both.ask("udp", fmt.Sprintf("m%d.example.", i)); got != "good" && got != "other" || took > quick {
+			usual(t, quick, func(i int) time.Duration {
+				got, took := both.ask("udp", fmt.Sprintf("m%d.example.", i))
+				if got != "good" && got != "other" {
 					t.Errorf("question %d: %s after %s", i, got, took)
 				}
-			}
+				return took
+			})
 			// It was suspected, perhaps, and looked at.
 			testutil.Eventually(t, 5*time.Second, func() error {
 				if both.list[0].health.checking.Load() {
@@ -105,17 +125,16 @@ func TestForgedRejections(t *testing.T) {
 
 // A rejection that is true costs a question nothing beside another server, and what nobody answers ends soon.
 func TestTrueRejections(t *testing.T) {
-	dead, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := dead.LocalAddr().String()
-	dead.Close()
+	addr := nobody(t)
 	good := newFake(t, onBoth, says("good"))
 	b := serve(t, nil, addr, good.addr)
-	for i := range 8 {
-		b.want("udp", fmt.Sprintf("n%d.example.", i), "good", 0, 250*time.Millisecond)
-	}
+	usual(t, 250*time.Millisecond, func(i int) time.Duration {
+		got, took := b.ask("udp", fmt.Sprintf("n%d.example.", i))
+		if got != "good" {
+			t.Errorf("question %d: %s after %s", i, got, took)
+		}
+		return took
+	})
 	testutil.Eventually(t, 5*time.Second, func() error {
 		if !b.list[0].health.failing.Load() {
 			return fmt.Errorf("the dead server is asked first:\n%s", b.log)

@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,7 +96,8 @@ func TestRefreshOfLent(t *testing.T) {
 	for name, ttl := range map[string]uint32{"5 s": 5, "30 s": 30, "longer than it is lent": 90} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				upstream, waited, came := 0, 0, 0
+				var upstream atomic.Int64
+				waited, came := 0, 0
 				k := &kernel{began: time.Now(), lent: map[string]*struct {
 					lend.Loan
 					hits uint64
@@ -108,7 +110,7 @@ func TestRefreshOfLent(t *testing.T) {
 					t.Fatal(err)
 				}
 				h := dnsserver.GetConfig(c).Plugin[0](plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-					upstream++
+					upstream.Add(1)
 					<-time.After(time.Millisecond)
 					return says("192.0.2.1", ttl)(w, r)
 				}))
@@ -148,9 +150,9 @@ func TestRefreshOfLent(t *testing.T) {
 						waited++
 					}
 				}
-				asked := upstream
+				asked := upstream.Load()
 				<-time.After(3 * time.Duration(ttl) * time.Second)
-				after := upstream - asked
+				after := upstream.Load() - asked
 				if waited != 1 {
 					t.Errorf("%d clients waited", waited)
 				}
