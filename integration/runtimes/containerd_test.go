@@ -125,6 +125,11 @@ func (r *running) clean() {
 		r.t.Errorf("take down the pods: %v\n%s", err, r.process.Output())
 	}
 	r.stop()
+	// containerd 1.6 now and then leaves a shim of a pod that it has removed.
+	for _, pid := range (note{Dir: r.dir}).shims() {
+		r.t.Logf("a shim was left: %d", pid)
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		r.t.Error(err)
