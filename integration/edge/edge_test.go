@@ -68,10 +68,10 @@ func TestFollows(t *testing.T) {
 				if len(slow) > changes/3 {
 					t.Errorf("of %d changes %d took longer than %s: %v", changes, len(slow), bound, slow)
 				}
-				// PowerDNS answers IXFR with the whole zone.
-				whole := fmt.Sprintf("neardns_edge_zone_transfers_total{result=\"full\",zone=%q} 1\n", p.Zone())
-				if _, text := e.get("9253/metrics"); strings.Contains(text, whole) == (kind == zoneserver.PowerDNS) {
-					t.Errorf("the zone is transferred whole at first alone: %t, want the contrary", kind == zoneserver.PowerDNS)
+				// PowerDNS answers IXFR with the whole zone. On a busy machine a look that had no answer is followed by a whole transfer elsewhere, too.
+				none := fmt.Sprintf("neardns_edge_zone_transfers_total{result=\"steps\",zone=%q} 0\n", p.Zone())
+				if _, text := e.get("9253/metrics"); strings.Contains(text, none) != (kind == zoneserver.PowerDNS) {
+					t.Errorf("no change came by steps: %t, want the contrary", kind != zoneserver.PowerDNS)
 				}
 			})
 		}

@@ -60,7 +60,7 @@ type Copy struct {
 	mu      sync.Mutex // guards the fields below
 	primary Primary
 	anew    bool               // the zone is to be served anew: how it is served changed
-	whole   bool               // the next transfer is a whole one: the primary is another
+	whole   bool               // the next transfer is a whole one: the primary is another, or may have another history
 	cut     context.CancelFunc // ends the look that goes on
 	records records            // empty: none was read
 	current time.Time          // when the primary last said that these are its records
@@ -85,7 +85,7 @@ func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Cop
 		c.current = at
 		c.log.Info("zone read from its file", "serial", c.records.soa.Serial, "age", time.Since(at).Round(time.Second))
 	}
-	c.skip = list != nil
+	c.skip, c.whole = list != nil, true
 	return c
 }
 
@@ -148,6 +148,9 @@ func (c *Copy) note(err error) {
 	if c.fault = ""; err != nil {
 		c.fault = err.Error()
 		c.counts.failed.Add(1)
+		if k := ddns.KindOf(err); k == ddns.Unreachable || k == ddns.NoAnswer { // it may be restored meanwhile, and reach our serial on another way
+			c.whole = true
+		}
 	} else {
 		c.current = time.Now()
 	}

@@ -218,6 +218,45 @@ func TestFollow(t *testing.T) {
 	})
 }
 
+// TestRestored: a primary that comes back from a backup may reach the serial that the copy has before the copy asks again. What it then says of
+// changes since that serial is of another history, and fits all the same. The same is true of a copy that was restarted meanwhile.
+func TestRestored(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restarted=%v", restarted), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, s := &primary{now: version(5, "a", "dead"), steps: map[uint32]*ddns.Transfer{}}, &served{}
+				file := filepath.Join(t.TempDir(), "z.zone")
+				c := New(quiet, zone, file, p, s.serve)
+				stop := run(t, c)
+				sleep(time.Second)
+				s.check(t, "first", p.now)
+				p.set(func(p *primary) { p.fails = &ddns.Error{Kind: ddns.Unreachable, Err: errors.New("away")} })
+				sleep(time.Minute)
+				s.check(t, "away", version(5, "a", "dead"))
+				if restarted {
+					stop()
+				}
+				p.set(func(p *primary) {
+					p.fails, p.now, p.asked = nil, version(7, "a", "b"), nil
+					p.steps[5] = &ddns.Transfer{Serial: 7, Steps: []ddns.Delta{{From: 5, To: 7, SOA: soa(7), Added: []dns.RR{rr("b." + zone + " 60 IN A 192.0.2.1")}}}}
+				})
+				if restarted {
+					c = New(quiet, zone, file, p, s.serve)
+					stop = run(t, c)
+				}
+				defer stop()
+				sleep(retryMost)
+				s.check(t, "back", p.now)
+				p.set(func(p *primary) {
+					if n := len(p.asked); n < 2 || p.asked[0] != "axfr" || slices.Contains(p.asked[1:], "axfr") {
+						t.Errorf("asked %v, want one transfer", p.asked)
+					}
+				})
+			})
+		})
+	}
+}
+
 // TestFollowAnother: a copy that is given another primary transfers the zone whole from it, also where the serials are one and the old
 // primary hangs; until then it serves what it has, anew.
 func TestFollowAnother(t *testing.T) {

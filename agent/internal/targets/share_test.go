@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -77,11 +79,35 @@ func TestStarved(t *testing.T) {
 }
 
 // TestTooMany: where there are more targets than are probed, each cluster has its share, whichever zone it is in, and what a small one leaves
-// is the others'. What one target more or less does not move goes on.
+// is the others'. Targets that go on keep their place before new ones. Those that have none are asked no more.
 func TestTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		c := targets.New(ctx, quiet, targets.Options{Most: 100, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no") }})
+		var mu sync.Mutex // guards asked
+		asked := map[string]map[string]bool{}
+		c := targets.New(ctx, quiet, targets.Options{Most: 100, Dial: func(_ context.Context, _, at string) (net.Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			net := strings.Split(at, ".")[1]
+			if asked[net] == nil {
+				asked[net] = map[string]bool{}
+			}
+			asked[net][at] = true
+			return nil, errors.New("no")
+		}})
+		probed := func() map[string]int { // within a minute
+			mu.Lock()
+			clear(asked)
+			mu.Unlock()
+			time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+			mu.Lock()
+			defer mu.Unlock()
+			out := map[string]int{}
+			for net, all := range asked {
+				out[net] = len(all)
+			}
+			return out
+		}
 		count := func(watched map[targets.Check]*targets.Target) map[string]int {
 			out := map[string]int{}
 			for check := range watched {
@@ -98,7 +124,7 @@ func TestTooMany(t *testing.T) {
 		greedy := map[string][]targets.Check{"one": many(1, 1000)}
 		first := c.Set("a.", greedy, ten)
 		want("alone", count(first), map[string]int{"1": 100})
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		want("probed alone", probed(), map[string]int{"1": 100})
 		for check, target := range first {
 			if target.Well() {
 				t.Fatalf("%v is well", check)
@@ -118,20 +144,22 @@ func TestTooMany(t *testing.T) {
 		}
 		want("states", c.Counts(), map[string]int{"well": 0, "sick": 45, "unknown": 55, "refused": 1310})
 
-		greedy["one"] = greedy["one"][1:]
+		want("probed beside another zone", probed(), map[string]int{"1": 45, "2": 10, "3": 45})
+
+		// Nine come that are before all others in order, and one goes that was probed.
+		greedy["one"] = append(many(0, 9), greedy["one"][1:]...)
 		again := c.Set("a.", greedy, ten)
-		want("again", count(again), map[string]int{"1": 45})
-		kept := 0
+		want("again", count(again), map[string]int{"0": 1, "1": 44})
 		for check, target := range again {
-			if first[check] == target {
-				kept++
+			if check.Address.As4()[1] == 1 && first[check] != target {
+				t.Errorf("%v is another target than before", check)
 			}
 		}
-		if kept < 44 {
-			t.Errorf("%d targets went on, want all but the one that went", kept)
+		if gone := first[many(1, 1)[0]]; gone == nil || gone.Well() {
+			t.Error("a target that no zone has any more was sick and is well")
 		}
 		c.Set("b.", nil, nil)
-		want("alone again", count(c.Set("a.", greedy, ten)), map[string]int{"1": 100})
+		want("alone again", count(c.Set("a.", greedy, ten)), map[string]int{"0": 9, "1": 91})
 		cancel()
 		c.Wait()
 	})
