@@ -178,9 +178,13 @@ cluster: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) ## bring up a real Ku
 cluster-down: bin/tools/cluster ## take away what make cluster left standing
 	@bin/tools/cluster down
 
-test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD) ## end to end on real Kubernetes nodes (MODE=iptables or nftables, RUNTIME=containerd16 or containerd2; both of both; KERNEL=1: with hits in the kernel)
+# The products of an earlier commit, to upgrade from.
+EARLIER := bin/earlier
+test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD) ## end to end on real Kubernetes nodes (MODE=iptables or nftables, RUNTIME=containerd16 or containerd2; both of both; KERNEL=1: with hits in the kernel; FROM=a commit: upgraded from it and rolled back, nothing else)
 	@integration/tools/deps docker-registry:docker-registry
-	@cd integration/cluster && $(GO) test -p 1 -count=1 -timeout 120m -v ./... -args $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(KERNEL),-kernel) | grep --line-buffered -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
+	@[ -z "$(FROM)" ] || { rm -rf $(EARLIER) && git clone -q --shared --no-checkout . $(EARLIER) && git -C $(EARLIER) checkout -q --detach $$(git rev-parse --verify '$(FROM)^{commit}') && \
+		$(MAKE) -C $(EARLIER) FROM= $(addprefix bin/,neardns neardns-agent neardns-install neardns-iptables); }
+	@cd integration/cluster && $(GO) test -p 1 -count=1 -timeout 120m -v $(if $(FROM),-run '^TestEarlier$$' ./endtoend,-skip '^TestEarlier$$' ./...) -args $(if $(FROM),-from $(CURDIR)/$(EARLIER)) $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(KERNEL),-kernel) | grep --line-buffered -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
 
 # The suite and its programs are of the release that the node runs.
 CONFORM = $(if $(PROXY),-proxy $(PROXY)) $(if $(ON),-on $(ON)) $(if $(RUNTIME),-runtime $(RUNTIME))

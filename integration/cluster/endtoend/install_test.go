@@ -174,11 +174,7 @@ func (s *suite) conflist() []byte {
 // A new version, and back to the old one, under load: the next agent takes over from the one before, and the list and the
 // plugin are not touched.
 func (s *suite) testUpgrade() {
-	images, err := s.Products(s.t.Context(), "next")
-	s.must(err)
-	for _, i := range images {
-		s.must(s.Import(s.t.Context(), i))
-	}
+	s.bring(node.Build{Root: s.Own().Root, Tag: "next"})
 	list, plugin := s.stat("/etc/cni/net.d/10-main.conflist"), s.stat("/opt/cni/bin/neardns")
 	taken := s.metric(`neardns_handovers_total{result="taken"}`)
 	for _, c := range []struct {
@@ -211,6 +207,16 @@ func (s *suite) testUpgrade() {
 	}
 }
 
+// bring imports a build's images.
+func (s *suite) bring(b node.Build) {
+	s.t.Helper()
+	images, err := s.Products(s.t.Context(), b)
+	s.must(err)
+	for _, i := range images {
+		s.must(s.Import(s.t.Context(), i))
+	}
+}
+
 // stat tells a file from another one in its place.
 func (s *suite) stat(name string) string {
 	s.t.Helper()
@@ -225,7 +231,13 @@ func (s *suite) testUninstall(was map[string]string) {
 	if *kernelHits {
 		overlay = inKernelOverlay
 	}
-	y := s.underLoad(s.loaded, func() { s.must(s.UninstallProduct(s.t.Context(), overlay, true)) })
+	s.uninstalled(s.Own(), overlay, was)
+}
+
+// uninstalled is testUninstall by the manifests of a build.
+func (s *suite) uninstalled(b node.Build, overlay string, was map[string]string) {
+	s.t.Helper()
+	y := s.underLoad(s.loaded, func() { s.must(s.UninstallBuild(s.t.Context(), b, overlay, true)) })
 	s.wantMissed(y, 0)
 	s.wantAnsweredBy(direct, append(slices.Clone(s.before), s.loaded[:2]...)...)
 	for _, p := range s.loaded {

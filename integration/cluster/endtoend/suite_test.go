@@ -40,7 +40,11 @@ type suite struct {
 }
 
 // TestCluster is every step in every kind of cluster.
-func TestCluster(t *testing.T) {
+func TestCluster(t *testing.T) { everyKind(t, run) }
+
+// everyKind runs f for every kind of cluster that is wanted; row is of docs/compatibility.md's table.
+func everyKind(t *testing.T, f func(t *testing.T, row []string, o node.Options)) {
+	t.Helper()
 	bin, err := filepath.Abs("../../../bin")
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +63,7 @@ func TestCluster(t *testing.T) {
 				}
 				t.Logf("%s is %s", release.Name, version)
 				title := map[string]string{"containerd16": "Debian's containerd", "containerd2": "containerd"}[release.Name]
-				run(t, []string{proxy, title, strings.TrimSuffix(version, "+unknown")}, node.Options{Bin: bin, Proxy: proxy, Runtime: release.Name, Attached: true,
+				f(t, []string{proxy, title, strings.TrimSuffix(version, "+unknown")}, node.Options{Bin: bin, Proxy: proxy, Runtime: release.Name, Attached: true,
 					Slim: release.Name == "containerd2"})
 			})
 		}
@@ -69,7 +73,9 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-func run(t *testing.T, row []string, o node.Options) {
+// start makes a node, which ends with the test and leaves nothing.
+func start(t *testing.T, o node.Options) *node.Node {
+	t.Helper()
 	var n *node.Node
 	testutil.Eventually(t, turn, func() (err error) {
 		if n, err = node.Start(t.Context(), o); err != nil && !errors.Is(err, node.ErrRunning) {
@@ -86,15 +92,13 @@ func run(t *testing.T, row []string, o node.Options) {
 		}
 		wantNothing(t)
 	})
-	s := &suite{Node: n, t: t, row: row}
-	var was map[string]string
-	if !t.Run("without neardns", func(t *testing.T) {
-		s.in(t, func() {
-			s.testWorkload()
-			s.settled()
-			was = s.snapshot()
-		})
-	}) {
+	return n
+}
+
+func run(t *testing.T, row []string, o node.Options) {
+	s := &suite{Node: start(t, o), t: t, row: row}
+	was := s.testBare(t)
+	if t.Failed() {
 		return
 	}
 	if !s.step(t, "installed under load", s.testInstall) {
@@ -149,6 +153,18 @@ func run(t *testing.T, row []string, o node.Options) {
 			t.Run(name, func(t *testing.T) { s.in(t, f) })
 		}
 	}
+}
+
+// testBare makes the workload on the node without neardns, and tells what the node is then.
+func (s *suite) testBare(t *testing.T) (was map[string]string) {
+	t.Run("without neardns", func(t *testing.T) {
+		s.in(t, func() {
+			s.testWorkload()
+			s.settled()
+			was = s.snapshot()
+		})
+	})
+	return was
 }
 
 // step is one part, and one cell of the compatibility table; what fails in it stops it, and the next goes on with the same node.

@@ -16,31 +16,30 @@ import (
 // images are all that pods are made of.
 func (n *Node) images(ctx context.Context) ([]image.Image, error) {
 	bin := func(name string) string { return filepath.Join(n.Bin, name) }
-	products, err := n.Products(ctx, "dev")
+	products, err := n.Products(ctx, n.Own())
 	return append([]image.Image{
 		{Name: PodImage, Files: map[string]string{"podimage": bin("tools/podimage")}, Entrypoint: []string{"/podimage"}, Cmd: []string{"pause"}},
 		{Name: coreDNSImage, Files: map[string]string{"coredns": bin("tools/coredns")}, Entrypoint: []string{"/coredns"}},
 	}, products...), err
 }
 
-// Products are the products' two images as their Dockerfiles make them.
-func (n *Node) Products(ctx context.Context, tag string) ([]image.Image, error) {
-	root := filepath.Dir(n.Bin)
+// Products are a build's two images as its Dockerfiles make them.
+func (n *Node) Products(ctx context.Context, b Build) ([]image.Image, error) {
 	stage := "agent"
 	if n.Slim {
 		stage = "slim"
 	}
 	var out []image.Image
 	for _, d := range []struct{ file, stage, name string }{{"Dockerfile.plugin", "", "neardns-plugin"}, {"Dockerfile.agent", stage, "neardns-agent"}} {
-		text, err := os.ReadFile(filepath.Join(root, d.file))
+		text, err := os.ReadFile(filepath.Join(b.Root, d.file))
 		if err != nil {
 			return nil, err
 		}
-		i, err := fromDockerfile(ctx, string(text), d.stage, root)
+		i, err := fromDockerfile(ctx, string(text), d.stage, b.Root)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", d.file, err)
 		}
-		i.Name = "docker.io/neardns/" + d.name + ":" + tag
+		i.Name = "docker.io/neardns/" + d.name + ":" + b.Tag
 		out = append(out, i)
 	}
 	return out, nil

@@ -110,7 +110,7 @@ func TestFromDockerfileOfAnotherStage(t *testing.T) {
 func TestProducts(t *testing.T) {
 	for _, slim := range []bool{false, true} {
 		n := &Node{Options: Options{Bin: "../../../bin", Slim: slim}}
-		images, err := n.Products(t.Context(), "x")
+		images, err := n.Products(t.Context(), Build{"../../..", "x"})
 		if err != nil || len(images) != 2 {
 			t.Fatalf("%v, %+v", err, images)
 		}

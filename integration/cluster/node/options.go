@@ -21,6 +21,15 @@ type Options struct {
 	Attached bool
 }
 
+// Build is one build of the products: the repository's folder, with the programs in its bin, and the tag that its images have here.
+type Build struct{ Root, Tag string }
+
+// Own is the build that the node was started for; its images are on the node from the start.
+func (o Options) Own() Build { return Build{filepath.Dir(o.Bin), ownTag} }
+
+// ownTag is the images' tag in the manifests.
+const ownTag = "dev"
+
 // Check tells what is wrong with them, and which program is missing.
 func (o Options) Check() error {
 	if o.Proxy != "iptables" && o.Proxy != "nftables" {

@@ -39,13 +39,43 @@ func (n *Node) ApplyProduct(ctx context.Context, overlay string, lines ...string
 	return n.Apply(ctx, manifest)
 }
 
+// InstallBuild is InstallProduct of another build, whose images are on the node.
+func (n *Node) InstallBuild(ctx context.Context, b Build, overlay string) error {
+	manifest, err := n.render(ctx, b, "overlays/"+overlay)
+	if err != nil {
+		return err
+	}
+	if err := n.Apply(ctx, manifest); err != nil {
+		return err
+	}
+	return n.AwaitProduct(ctx)
+}
+
+// render is a folder of a build's manifests with the tag of its images.
+func (n *Node) render(ctx context.Context, b Build, name string) (string, error) {
+	manifest, err := n.Kubectl(ctx, "kustomize", filepath.Join(b.Root, "install", name))
+	if err != nil {
+		return "", err
+	}
+	const tag = ":" + ownTag + "\n"
+	if !strings.Contains(manifest, tag) {
+		return "", fmt.Errorf("the manifests of %s have no image with the tag %s:\n%s", b.Root, ownTag, manifest)
+	}
+	return strings.ReplaceAll(manifest, tag, ":"+b.Tag+"\n"), nil
+}
+
 // UninstallProduct takes an overlay off, in the order that the products' README gives. binary says whether the plugin's binary goes
 // too: containerd ends pods without it.
 func (n *Node) UninstallProduct(ctx context.Context, overlay string, binary bool) error {
-	if _, err := n.Kubectl(ctx, "delete", "-k", n.manifests("overlays/"+overlay), "--wait", "--timeout=2m"); err != nil {
+	return n.UninstallBuild(ctx, n.Own(), overlay, binary)
+}
+
+// UninstallBuild is UninstallProduct of another build, whose images are on the node.
+func (n *Node) UninstallBuild(ctx context.Context, b Build, overlay string, binary bool) error {
+	if _, err := n.Kubectl(ctx, "delete", "-k", filepath.Join(b.Root, "install/overlays", overlay), "--wait", "--timeout=2m"); err != nil {
 		return err
 	}
-	manifest, err := n.Kubectl(ctx, "kustomize", n.manifests("uninstall"))
+	manifest, err := n.render(ctx, b, "uninstall")
 	if err != nil {
 		return err
 	}
@@ -62,7 +92,7 @@ func (n *Node) UninstallProduct(ctx context.Context, overlay string, binary bool
 	if err := n.Rollout(ctx, "kube-system", "daemonset/neardns-uninstall"); err != nil {
 		return err
 	}
-	_, err = n.Kubectl(ctx, "delete", "-k", n.manifests("uninstall"), "--wait", "--timeout=2m")
+	_, err = n.Kubectl(ctx, "delete", "-k", filepath.Join(b.Root, "install/uninstall"), "--wait", "--timeout=2m")
 	return err
 }
 

@@ -1,0 +1,102 @@
+package endtoend
+
+import (
+	"flag"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/integration/cluster/node"
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+var fromFolder = flag.String("from", "", "folder of the repository at an earlier commit, built: the products are upgraded from it and rolled back to it")
+
+// TestEarlier upgrades an earlier commit's products to these under load, and rolls back. Both have their own images and manifests, and
+// pods that either steered. The earlier ones then uninstall, and know nothing of what the later ones are: the node is as before.
+func TestEarlier(t *testing.T) {
+	if *fromFolder == "" {
+		t.Skip("no -from: `make test-cluster FROM=<commit>` builds what to upgrade from")
+	}
+	root, err := filepath.Abs(*fromFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	everyKind(t, func(t *testing.T, _ []string, o node.Options) {
+		fromEarlier(t, o, node.Build{Root: root, Tag: "earlier"})
+	})
+}
+
+func fromEarlier(t *testing.T, o node.Options, earlier node.Build) {
+	t.Helper()
+	s := &suite{Node: start(t, o), t: t}
+	was := s.testBare(t)
+	if t.Failed() {
+		return
+	}
+	steered := 0.0
+	for _, one := range []struct {
+		name string
+		f    func()
+	}{
+		{"the earlier one installed", func() {
+			s.bring(earlier)
+			s.must(s.InstallBuild(s.t.Context(), earlier, s.Proxy))
+			s.renewPods()
+			s.eventually(s.serving)
+			steered = s.metric(`neardns_pods{state="steered"}`)
+			s.t.Logf("the earlier one, with %v pods steered: %s", steered, s.version())
+			s.wantAnsweredBy(cached, s.loaded[:2]...)
+		}},
+		{"upgraded under load", func() { s.changed(s.Own(), "by-later", &steered) }},
+		{"rolled back under load", func() { s.changed(earlier, "by-earlier", &steered) }},
+		{"upgraded again under load", func() { s.changed(s.Own(), "by-later-again", &steered) }},
+		{"rolled back again under load", func() { s.changed(earlier, "by-earlier-again", &steered) }},
+		{"uninstalled by the earlier one under load, the node as before", func() {
+			for _, name := range []string{"by-later", "by-earlier", "by-later-again", "by-earlier-again"} {
+				s.deletePod(name)
+			}
+			s.uninstalled(earlier, s.Proxy, was)
+		}},
+	} {
+		if !t.Run(one.name, func(t *testing.T) { s.in(t, one.f) }) {
+			return // what comes after stands on it
+		}
+	}
+}
+
+// changed applies a build over another under load: each question is answered, by the cache, and the agent has taken over from the one
+// before it. It knows all pods that were steered, and the plugin steers a new one, whose file both can read.
+func (s *suite) changed(to node.Build, newPod string, steered *float64) {
+	s.t.Helper()
+	y := s.underLoad(s.loaded, func() { s.must(s.InstallBuild(s.t.Context(), to, s.Proxy)) })
+	s.wantMissed(y, 0)
+	if y.Direct > 0 {
+		s.t.Errorf("%d of %d questions went to kube-dns\n%s", y.Direct, y.Sent, s.kubectl("-n", "kube-system", "logs", "daemonset/neardns", "-c", "agent"))
+	}
+	if got := s.metric(`neardns_handovers_total{result="taken"}`); got != 1 {
+		s.t.Errorf("the agent that serves now counts %v hand-overs, want 1", got)
+	}
+	s.t.Logf("it serves: %s", s.version())
+	s.wantAnsweredBy(cached, s.loaded[:2]...)
+	p := s.onePod(newPod, "", "")
+	s.eventually(func() error { return s.inState(p, podfile.Steered) })
+	s.wantAnsweredBy(cached, p)
+	*steered++
+	s.eventually(func() error { return s.wantSteered(*steered) })
+}
+
+// wantSteered tells whether the agent that serves knows so many steered pods.
+func (s *suite) wantSteered(want float64) error {
+	if got := s.metric(`neardns_pods{state="steered"}`); got != want {
+		return fmt.Errorf("the agent knows %v steered pods, want %v", got, want)
+	}
+	return nil
+}
+
+// version is what the agent's program calls itself.
+func (s *suite) version() string {
+	s.t.Helper()
+	return strings.TrimSpace(s.kubectl("-n", "kube-system", "exec", "daemonset/neardns", "-c", "agent", "--", "/bin/neardns-agent", "version"))
+}
