@@ -59,7 +59,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help bpf build images release release-check demo demo-clean test test-images test-unit test-net test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster conformance fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff scale benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help bpf build images release release-check demo demo-clean test test-images test-unit test-net test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster conformance fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff dashboard-picture scale benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -210,6 +210,10 @@ bin/tools/podimage: FORCE
 
 cutoff: deps build tools ## who is cut off from whom, and what pods see of it, cell by cell; draws the tables of docs/faults.md (as root)
 	@$(BUILT) NEARDNS_CUTOFF=$(CURDIR)/docs/faults.md $(GO) test -tags cutoff -count=1 -timeout 60m -parallel 6 -p 1 -run '^TestCutOff$$' -v ./integration/steering ./integration/nodelocal | grep -E '^ *(---|ok|FAIL|PASS|panic)|cutoff_test.go:'
+
+dashboard-picture: build bin/tools/faults ## draw docs/dashboard.png: the dashboard over an agent under load for two minutes, by Prometheus's graphs in a browser (as root)
+	@integration/tools/deps chromium-headless-shell:chromium-headless-shell /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf:fonts-dejavu-core
+	@NEARDNS_PICTURE=$(CURDIR)/docs/dashboard.png $(GO) test -tags picture -count=1 -timeout 10m -run '^TestPicture$$' -v ./integration/monitoring | grep -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 SCALE := integration/steering/testdata/scale.json
 scale: deps build tools ## time and memory of a repair beside 2,000 Services without endpoints; draws docs/scale.md (as root; two minutes)

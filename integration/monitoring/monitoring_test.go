@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // with one fault after the other.
 func TestMonitoring(t *testing.T) {
 	s := newStand(t)
-	s.prometheus()
+	s.prometheus(config(t))
 	s.ask("a.default.svc.cluster.local.", "b.default.svc.cluster.local.", "www.example.org.")
 	s.wantTargets()
 	s.wantDashboard()

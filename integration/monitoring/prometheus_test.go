@@ -90,11 +90,11 @@ func config(t *testing.T) string {
 }
 
 // prometheus starts one on the node's loopback.
-func (s *stand) prometheus() {
+func (s *stand) prometheus(config string, args ...string) {
 	s.t.Helper()
-	s.write("prometheus.yml", config(s.t))
-	p := s.Host.Start("prometheus", "--config.file="+s.path("prometheus.yml"), "--storage.tsdb.path="+s.path("tsdb"),
-		"--web.listen-address=127.0.0.1:9090", "--log.level=warn")
+	s.write("prometheus.yml", config)
+	p := s.Host.Start(append([]string{"prometheus", "--config.file=" + s.path("prometheus.yml"), "--storage.tsdb.path=" + s.path("tsdb"),
+		"--web.listen-address=127.0.0.1:9090", "--log.level=warn"}, args...)...)
 	s.t.Cleanup(func() {
 		if s.t.Failed() {
 			s.t.Logf("Prometheus's log:\n%s", p.Output())
