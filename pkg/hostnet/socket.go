@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"slices"
 
@@ -43,7 +44,7 @@ func Dial(protocol, nsFD int) (*netlink.Conn, error) {
 	return netlink.NewConn(s, 0), nil
 }
 
-// Close, Send, SendMessages and Receive are what netlink.NewConn asks for.
+// Close, Send, SendMessages, Receive and ReceiveIter are what netlink.NewConn asks for.
 func (s *socket) Close() error {
 	fd := s.fd
 	s.fd = -1 // a second Close must not hit a number that was given away again
@@ -86,6 +87,22 @@ func (s *socket) Receive() ([]netlink.Message, error) {
 		err = ErrInterrupted
 	}
 	return messages, err
+}
+
+// ReceiveIter hands the messages of one datagram out one by one. None comes of a dump's last datagram that was interrupted: the error comes first.
+func (s *socket) ReceiveIter() iter.Seq2[netlink.Message, error] {
+	return func(yield func(netlink.Message, error) bool) {
+		messages, err := s.Receive()
+		if err != nil {
+			yield(netlink.Message{}, err)
+			return
+		}
+		for _, m := range messages {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
 }
 
 // interrupted tells whether a dump ended with the flag that a commit came between. Of a commit beside the last part of a dump

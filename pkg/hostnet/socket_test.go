@@ -3,6 +3,8 @@ package hostnet
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"slices"
 	"testing"
 
 	"github.com/mdlayher/netlink"
@@ -39,6 +41,58 @@ func FuzzSplitMessages(f *testing.F) {
 			t.Fatalf("% x left of % x", rest, data)
 		}
 	})
+}
+
+// The iterator reads one datagram, hands out its messages in order, and stops where its caller stops.
+func TestReceiveIter(t *testing.T) {
+	message := func(kind netlink.HeaderType, flags netlink.HeaderFlags, data string) []byte {
+		m := netlink.Message{Header: netlink.Header{Length: uint32(unix.SizeofNlMsghdr + len(data)), Type: kind, Flags: flags}, Data: []byte(data)}
+		b, err := m.MarshalBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	first, second := message(20, netlink.Multi, "abcd"), message(21, netlink.Multi, "efgh")
+	for name, c := range map[string]struct {
+		datagram []byte
+		most     int // messages that the caller takes
+		want     []string
+		err      error
+	}{
+		"both":                {slices.Concat(first, second), 9, []string{"abcd", "efgh"}, nil},
+		"stopped":             {slices.Concat(first, second), 1, []string{"abcd"}, nil},
+		"interrupted at last": {slices.Concat(first, message(netlink.Done, netlink.Multi|unix.NLM_F_DUMP_INTR, "")), 9, nil, ErrInterrupted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &socket{fd: ends[0]}
+			defer func() { _ = errors.Join(s.Close(), unix.Close(ends[1])) }()
+			for _, datagram := range [][]byte{c.datagram, message(22, 0, "next")} {
+				if err := unix.Send(ends[1], datagram, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got []string
+			for m, iterErr := range s.ReceiveIter() {
+				if err = iterErr; err == nil {
+					got = append(got, string(m.Data))
+				}
+				if len(got) == c.most {
+					break
+				}
+			}
+			if !slices.Equal(got, c.want) || !errors.Is(err, c.err) {
+				t.Errorf("%q, %v; want %q, %v", got, err, c.want, c.err)
+			}
+			if rest, err := s.Receive(); err != nil || len(rest) != 1 || string(rest[0].Data) != "next" {
+				t.Errorf("the next datagram: %+v, %v", rest, err)
+			}
+		})
+	}
 }
 
 // What the kernel says about routes and links is read without a panic, whatever it is.
