@@ -109,3 +109,28 @@ func TestNameserverLocal(t *testing.T) {
 		})
 	}
 }
+
+// TestCleanupKeepsTheSwitch: a pod that names a local address by its own dnsConfig has DNS after a cleanup, too, which fails by the pod's
+// name until the pod has ended.
+func TestCleanupKeepsTheSwitch(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{proxy: testutil.IPTables, nameservers: []netip.Addr{local4}})
+	n.startAgent()
+	p := n.addPod(nil)
+	n.wantSteered(p.client(), "agent up", targets(local4)...)
+	n.agent.Signal(unix.SIGTERM)
+	if err := n.agent.Wait(); err != nil {
+		t.Errorf("SIGTERM: %v\n%s", err, n.agent.Output())
+	}
+	for range 2 {
+		code, out, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("none"))
+		if code == 0 || !strings.Contains(errs, "pod default/pod1 ") || !strings.Contains(errs, "names 169.254.20.10 in DNS settings of its own") {
+			t.Errorf("cleanup: %d\n%s%s", code, out, errs)
+		}
+		n.wantFallback(p.client(), "cleanup refused", targets(local4)...)
+	}
+	p.del()
+	if code, out, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("none")); code != 0 {
+		t.Errorf("cleanup after the pod's end: %d\n%s%s", code, out, errs)
+	}
+}

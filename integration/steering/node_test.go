@@ -54,6 +54,8 @@ type setup struct {
 	addresses int             // how many pods may have; 0: as many as the pod range has
 	plugin    object          // further keys of the plugin's entry
 	adopt     bool            // pods that ran before the agent are steered, too
+	// nameservers are what the kubelet writes into a pod's resolv.conf; none: the cluster DNS addresses
+	nameservers []netip.Addr
 	// transparent: the kernel's hits are all that the node has of the cache
 	transparent bool
 }

@@ -167,11 +167,15 @@ func (p *pod) cni(withNearDNS bool, verb func(*libcni.CNIConfig, *libcni.Network
 	n := p.node
 	c := libcni.NewCNIConfigWithCacheDir([]string{made.Dir()}, n.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	list := n.conflist(withNearDNS)
+	nameservers := n.setup.nameservers
+	if nameservers == nil {
+		nameservers = n.ClusterDNS()
+	}
 	conf := &libcni.RuntimeConf{
 		ContainerID: p.container(), NetNS: p.Path(), IfName: "eth0",
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", p.name}},
 		CapabilityArgs: map[string]any{
-			"dns":                               object{"servers": n.ClusterDNS(), "searches": n.searches(), "options": []string{"ndots:5"}},
+			"dns":                               object{"servers": nameservers, "searches": n.searches(), "options": []string{"ndots:5"}},
 			"io.kubernetes.cri.pod-annotations": p.annotations,
 		},
 	}

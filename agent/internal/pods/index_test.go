@@ -98,6 +98,7 @@ func TestIndex(t *testing.T) {
 
 // A DEL that never came leaves a file behind, whose netns is gone. The address is its new owner's.
 func TestIndexAddressOfADeadPod(t *testing.T) {
+	testutil.RequireRoot(t)
 	dir := t.TempDir()
 	ns := testutil.NewNS(t, "owner")
 	inode := ns.Inode()

@@ -44,22 +44,22 @@ func (p *Pods) Locals(configured []steer.Local, redirects []steer.Redirect) []st
 
 // RestoreNameservers puts the cluster DNS address back into each resolv.conf in which the plugin or the agent put a local address in its
 // place: before the switch goes, for nobody answers there any more. root is where the host's root is mounted, "" for the host itself.
-// It returns how many pods name a local address by themselves, which nobody can change.
-func (p *Pods) RestoreNameservers(root string) (byThemselves int, err error) {
+// A pod that names a local address by itself is an error, too: its containers have that address until they end.
+func (p *Pods) RestoreNameservers(root string) error {
 	var errs []error
 	for _, f := range p.List() {
 		if len(f.Locals()) == 0 || p.surelyGone([]podfile.File{f}) == nil {
 			continue
 		}
 		if f.DNS == nil || f.DNS.Overlay == nil || len(f.DNS.Overlay.Instead) == 0 {
-			byThemselves++
+			errs = append(errs, fmt.Errorf("%s names %s in DNS settings of its own: make it anew without that address", Name(f), f.Locals()[0].Address))
 			continue
 		}
 		if err := restore(root, *f.DNS); err != nil {
 			errs = append(errs, fmt.Errorf("%s: give it its nameserver back: %w", Name(f), err))
 		}
 	}
-	return byThemselves, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // restore changes one file.

@@ -78,9 +78,9 @@ func TestRestoreNameservers(t *testing.T) {
 		write(t, n.dir, f)
 	}
 	for range 2 { // twice is as once
-		own, err := n.RestoreNameservers(root)
-		if err != nil || own != 1 {
-			t.Errorf("%d name it by themselves, want 1; %v", own, err)
+		err := n.RestoreNameservers(root)
+		if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "pod default/own (container own, eth0) names 169.254.20.10") {
+			t.Errorf("the pod that names it by itself is to be named, alone: %v", err)
 		}
 		for id, path := range paths {
 			got, err := os.ReadFile(path)
@@ -92,11 +92,13 @@ func TestRestoreNameservers(t *testing.T) {
 	if err := os.Remove(paths["laid"]); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.RestoreNameservers(root); err == nil || !strings.Contains(err.Error(), "laid") {
+	if err := n.RestoreNameservers(root); err == nil || !strings.Contains(err.Error(), "laid") {
 		t.Errorf("a pod that lives and has no file to be found: %v", err)
 	}
-	pods["laid"].Close()
-	if _, err := n.RestoreNameservers(root); err != nil && !strings.Contains(err.Error(), "laid") {
-		t.Error(err)
+	for _, id := range []string{"laid", "own"} {
+		pods[id].Close()
+	}
+	if err := n.RestoreNameservers(root); err != nil {
+		t.Errorf("pods that are gone: %v", err)
 	}
 }

@@ -25,8 +25,8 @@ import (
 )
 
 // Clean takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pods' local nameservers, pod tables,
-// then the switch, then the link and the files. Where a pod cannot be entered, the switch stays, since that pod still
-// sends to it. p is the plan of the node, of
+// then the switch, then the link and the files. Where a pod cannot be entered, or names a local address by itself, the switch stays, since
+// that pod still sends to it. p is the plan of the node, of
 // which it takes folders and link. cniConf is the folder of the runtime's networks, hostRoot where the host's root is mounted; empty: the
 // hosts file is another's, and stays. An agent that runs, in either role, is in its way (IsHeld); the role hosts only in that of its lines.
 func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {
@@ -61,12 +61,8 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	}
 	registry := pods.Open(p.Folders.State, k, slog.New(slog.DiscardHandler))
 	living := len(registry.List())
-	byThemselves, err := registry.RestoreNameservers(hostRoot)
-	if err != nil {
+	if err := registry.RestoreNameservers(hostRoot); err != nil {
 		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
-	}
-	if byThemselves > 0 {
-		say("%d pods name a local address by their own dnsConfig, which goes now: make them anew without it", byThemselves)
 	}
 	if err := errors.Join(registry.RemoveTables(ctx)...); err != nil {
 		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
