@@ -79,7 +79,8 @@ stateDir: %[4]s/state
 	return e
 }
 
-// steady asks for a host's one address a thousand times a second, and fails unless each question is answered with it.
+// steady asks for a host's one address a thousand times a second, less often where a busy machine holds up many answers at once, for which
+// sockets have no room, and fails unless each question is answered with it.
 func (e *edge) steady(host string, during time.Duration) (asked int) {
 	t := e.t
 	t.Helper()
@@ -110,14 +111,15 @@ func (e *edge) steady(host string, during time.Duration) (asked int) {
 	tick := time.NewTicker(time.Millisecond)
 	for begun := time.Now(); time.Since(begun) < during; {
 		<-tick.C
-		for due := int(time.Since(begun) / time.Millisecond); asked < due; asked++ { // a busy machine leaves ticks out
+		// A busy machine leaves ticks out.
+		for due := int(time.Since(begun) / time.Millisecond); asked < due && asked-int(got.Load()) < 100; asked++ {
 			if _, err := conn.Write(question); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	tick.Stop()
-	testutil.Eventually(t, 5*time.Second, func() error {
+	testutil.Eventually(t, 20*time.Second, func() error {
 		if n := got.Load(); int(n) != asked {
 			return fmt.Errorf("%d of %d questions answered", n, asked)
 		}

@@ -197,18 +197,14 @@ func TestKernelHitsOutliveTheAgent(t *testing.T) {
 	at := target{n.ClusterDNS()[0], "udp"}
 	hot := freshName()
 	n.heat(p, at, hot)
-	stop, done := make(chan struct{}), make(chan outcome)
-	go func() {
-		done <- load{from: p.NetNS, server: at.server(), qps: 1000, sockets: 20, names: []string{hot}}.run(t, stop)
-	}()
+	end := load{from: p.NetNS, server: at.server(), qps: 1000, sockets: 20, names: []string{hot}}.begin(t)
 	<-time.After(time.Second) // of load with the agent
 	n.agent.Kill()
 	<-time.After(3 * time.Second) // without it
 	times := n.DNS.Asked(hot)
 	n.startAgent()
 	n.wantInKernel(1, 0)
-	close(stop)
-	o := <-done
+	o := end()
 	t.Logf("%s", o)
 	if o.lost() > 0 || o.wrong > 0 {
 		t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
@@ -306,10 +302,7 @@ func TestKernelHitsAreHandedOver(t *testing.T) {
 	at := target{n.ClusterDNS()[0], "udp"}
 	hot := freshName()
 	n.heat(p, at, hot)
-	stop, done := make(chan struct{}), make(chan outcome)
-	go func() {
-		done <- load{from: p.NetNS, server: at.server(), qps: 500, sockets: 20, names: []string{hot}}.run(t, stop)
-	}()
+	end := load{from: p.NetNS, server: at.server(), qps: 500, sockets: 20, names: []string{hot}}.begin(t)
 	for i := range 2 {
 		old := n.agent
 		pod := fmt.Sprintf("pod%d", i+1)
@@ -319,8 +312,7 @@ func TestKernelHitsAreHandedOver(t *testing.T) {
 		n.wantInKernel(1, 0)
 		n.heat(p, at, hot)
 	}
-	close(stop)
-	o := <-done
+	o := end()
 	t.Logf("%s", o)
 	if o.lost() > 0 || o.wrong > 0 {
 		t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)

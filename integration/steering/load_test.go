@@ -75,6 +75,22 @@ func dialUDP(t testing.TB, ns *testutil.NetNS, server netip.AddrPort) *net.UDPCo
 	return conn
 }
 
+// begin asks until end, or the end of the test. Each call of end returns what became of it.
+func (l load) begin(t *testing.T) (end func() outcome) {
+	t.Helper()
+	stop, done := make(chan struct{}), make(chan outcome, 1)
+	go func() {
+		defer close(done)
+		done <- l.run(t, stop)
+	}()
+	end = sync.OnceValue(func() outcome {
+		close(stop)
+		return <-done
+	})
+	t.Cleanup(func() { end() })
+	return end
+}
+
 // run asks until stop is closed, and then waits for the answers that are due.
 func (l load) run(t testing.TB, stop <-chan struct{}) outcome {
 	t.Helper()

@@ -169,10 +169,7 @@ func TestTransparentFaults(t *testing.T) {
 			at := target{n.ClusterDNS()[0], "udp"}
 			hot, short := freshName(), "ttl-3."+freshName()
 			names := []string{hot, short, hot, freshName(), hot}
-			stop, done := make(chan struct{}), make(chan outcome)
-			go func() {
-				done <- load{from: p.NetNS, server: at.server(), qps: 500, sockets: 10, names: names}.run(t, stop)
-			}()
+			end := load{from: p.NetNS, server: at.server(), qps: 500, sockets: 10, names: names}.begin(t)
 			<-time.After(time.Second) // never there
 			n.launchAgent()
 			n.wantInKernel(1, 0)
@@ -190,8 +187,7 @@ func TestTransparentFaults(t *testing.T) {
 				t.Error(err)
 			}
 			n.awaitAsked(short)
-			close(stop)
-			o := <-done
+			o := end()
 			t.Logf("%s", o)
 			if o.lost() > 0 || o.wrong > 0 {
 				t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
@@ -313,10 +309,7 @@ func TestTransparentIsHandedOver(t *testing.T) {
 	n.agent = n.successor("pod0", cache...)
 	n.wantInKernel(1, 0)
 	at := target{n.ClusterDNS()[0], "udp"}
-	stop, done := make(chan struct{}), make(chan outcome)
-	go func() {
-		done <- load{from: p.NetNS, server: at.server(), qps: 500, sockets: 10, names: []string{freshName(), freshName()}}.run(t, stop)
-	}()
+	end := load{from: p.NetNS, server: at.server(), qps: 500, sockets: 10, names: []string{freshName(), freshName()}}.begin(t)
 	for i := range 2 {
 		n.awaitHits()
 		old, pod := n.agent, fmt.Sprintf("pod%d", i+1)
@@ -326,8 +319,7 @@ func TestTransparentIsHandedOver(t *testing.T) {
 		n.wantInKernel(1, 0)
 	}
 	n.awaitHits()
-	close(stop)
-	o := <-done
+	o := end()
 	t.Logf("%s", o)
 	if o.lost() > 0 || o.wrong > 0 {
 		t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
