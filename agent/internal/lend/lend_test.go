@@ -361,6 +361,17 @@ func TestTell(t *testing.T) {
 		if _, there := s.borrower.has[q]; !there {
 			t.Error("hits that Tell told of do not keep an answer lent")
 		}
+		<-time.After(lookEvery)
+		synctest.Wait()
+		s.borrower.mu.Lock()
+		s.borrower.hits["\x01c\x00\x00\x01\x00\x01"] = 1
+		s.borrower.mu.Unlock()
+		<-time.After(lookEvery)
+		synctest.Wait()
+		s.hit(s.keep("d."))
+		if _, there := s.borrower.has[q]; there {
+			t.Error("hits that Tell told of keep an answer lent for more than one look")
+		}
 		s.hit(e)
 		hits(1)
 		s.borrower.deaf = errors.New("no map")

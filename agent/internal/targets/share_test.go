@@ -158,6 +158,13 @@ func TestTooMany(t *testing.T) {
 		if gone := first[many(1, 1)[0]]; gone == nil || gone.Well() {
 			t.Error("a target that no zone has any more was sick and is well")
 		}
+		greedy["one"] = append(many(0, 1), greedy["one"]...)
+		for check := range c.Set("a.", greedy, ten) {
+			if again[check] == nil {
+				t.Errorf("%v took the place of one that was probed", check)
+			}
+		}
+		greedy["one"] = greedy["one"][1:]
 		c.Set("b.", nil, nil)
 		want("alone again", count(c.Set("a.", greedy, ten)), map[string]int{"0": 9, "1": 91})
 		cancel()

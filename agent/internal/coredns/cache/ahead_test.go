@@ -3,6 +3,7 @@ package cache
 import (
 	"bytes"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -35,6 +36,7 @@ type crowd struct {
 	pick   func(*rand.Rand) int // a name; nil: each as often as the others
 	ttl    func(name int) uint32
 	denied bool
+	takes  time.Duration // the upstream, for an answer; 0: a millisecond
 	// shared is a cache behind ours, whose answers end when ours do.
 	shared bool
 }
@@ -72,7 +74,7 @@ func (c crowd) ask(t *testing.T, block string) (h heard) {
 				}
 				mu.Unlock()
 			}
-			<-time.After(time.Millisecond)
+			<-time.After(max(time.Millisecond, c.takes))
 			m := new(dns.Msg).SetReply(r)
 			head := dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl}
 			if c.denied {
@@ -134,6 +136,7 @@ func TestRefreshKeepsHot(t *testing.T) {
 		"answers of 30 s, 20 questions in each":   {names: 40, rate: 27, lasts: 10 * time.Minute, ttl: always(30)},
 		"answers of 1 s, 30 questions in each":    {names: 10, rate: 300, lasts: 20 * time.Second, ttl: always(1)},
 		"answers of 300 s, 20 questions in each":  {names: 40, rate: 2.7, lasts: 40 * time.Minute, ttl: always(300)},
+		"answers of 30 s, of a slow upstream":     {names: 4, rate: 2.7, lasts: time.Hour, ttl: always(30), takes: 500 * time.Millisecond},
 		"answers of 30 s, of a cache behind ours": {names: 20, rate: 30, lasts: 10 * time.Minute, ttl: always(30), shared: true},
 		"the Services of W2 at 500 a second":      {names: 200, rate: 500, lasts: 2 * time.Minute, ttl: w2, denied: true, leaves: 0.005},
 		"denials of 5 s, 1,000 questions in each": {names: 1, rate: 200, lasts: time.Minute, ttl: always(5), denied: true},
@@ -244,7 +247,9 @@ func TestRefreshForgetsEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)
 		defer f.cache.ahead.end()
-		f.answer = says("192.0.2.1", 3600)
+		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) { // each has an end of its own
+			return says("192.0.2.1", 1000+crc32.ChecksumIEEE([]byte(r.Question[0].Name))%1000)(w, r)
+		}
 		hot := func(name string) *wire.Entry {
 			for range 4 {
 				f.ask(name)
@@ -322,30 +327,110 @@ func TestRefreshAsksAlike(t *testing.T) {
 	}
 }
 
-// TestRefreshAfterReload: what a chain watched is watched by the one that comes after it, and by no other.
-func TestRefreshAfterReload(t *testing.T) {
+// TestRefreshOfEvicted: what the store evicted, or has something else for, is not fetched, be it in somebody's hands still.
+func TestRefreshOfEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)
+		defer f.cache.ahead.end()
 		f.answer = says("192.0.2.1", 10)
-		ask := func(d time.Duration) {
-			for until := time.Now().Add(d); time.Now().Before(until); <-time.After(100 * time.Millisecond) {
-				f.ask("a.example.")
+		for until := time.Now().Add(9 * time.Second); time.Now().Before(until); <-time.After(100 * time.Millisecond) {
+			f.ask("a.example.")
+		}
+		var a asked
+		a.read(new(dns.Msg).SetQuestion("a.example.", dns.TypeA))
+		e, _ := f.cache.look(&a.key)
+		f.cache.space.Remove(e)
+		<-time.After(5 * time.Second)
+		if f.asked.Load() != 1 || f.cache.ahead.watched() != 0 {
+			t.Errorf("the upstream was asked %d times, %d are watched", f.asked.Load(), f.cache.ahead.watched())
+		}
+		runtime.KeepAlive(e)
+	})
+}
+
+// TestRefreshTriesAgain: an upstream whose answers ended when ours did, and do no more, is found out by some of the names that come.
+func TestRefreshTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, refreshes)
+		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			<-time.After(time.Millisecond)
+			return says("192.0.2.1", 1)(w, r)
+		}
+		h := &f.cache.ahead
+		h.mu.Lock()
+		h.cut = 2 * cutMany
+		h.mu.Unlock()
+		waits := func(turn int) (n int) { // of a name that is asked for through ten TTLs
+			name := fmt.Sprintf("n%d.example.", turn)
+			for begun := time.Now(); time.Since(begun) < 10*time.Second; <-time.After(10 * time.Millisecond) {
+				at := time.Now()
+				f.ask(name)
+				if time.Since(at) > 0 {
+					n++
+				}
+			}
+			<-time.After(3 * time.Second) // it is watched no more
+			return n
+		}
+		for turn := range 10 * tryAgain {
+			switch n := waits(turn); {
+			case turn == 0 && n < 9:
+				t.Errorf("%d clients waited for an answer that is not fetched early", n)
+			case turn > 0 && n == 1:
+				t.Logf("clients wait no more from name %d on", turn)
+				h.mu.Lock()
+				sure := h.cut < cutMany
+				h.mu.Unlock()
+				if sure {
+					h.end()
+					return
+				}
 			}
 		}
-		ask(5 * time.Second)
-		old := f.cache
-		old.ahead.end()
-		next := newCache(old.policy, old.store, old.space, old.metrics)
-		next.next, f.cache = old.next, next
-		ask(20 * time.Second)
-		if old.ahead.watched() != 0 || next.ahead.watched() != 1 {
-			t.Errorf("the old chain watches %d, the new one %d", old.ahead.watched(), next.ahead.watched())
-		}
-		if f.asked.Load() != 3 {
-			t.Errorf("the upstream was asked %d times in 25 s for an answer of 10 s", f.asked.Load())
-		}
-		next.ahead.end()
+		t.Error("names are never fetched early again")
+		h.end()
 	})
+}
+
+// TestRefreshAfterReload: what a chain watched is watched by the one that comes after it, and by no other, be it while it is fetched. So one
+// client waits, the first.
+func TestRefreshAfterReload(t *testing.T) {
+	for name, reloaded := range map[string]func(f *fixture, since time.Duration) bool{
+		"at some time":         func(_ *fixture, since time.Duration) bool { return since >= 5*time.Second },
+		"while it is fetched":  func(f *fixture, _ time.Duration) bool { return f.asked.Load() == 2 },
+		"after it was fetched": func(_ *fixture, since time.Duration) bool { return since >= 12*time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, refreshes)
+				f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+					<-time.After(50 * time.Millisecond)
+					return says("192.0.2.1", 10)(w, r)
+				}
+				old, waited := f.cache, 0
+				for begun := time.Now(); time.Since(begun) < 25*time.Second; <-time.After(20 * time.Millisecond) {
+					if f.cache == old && reloaded(f, time.Since(begun)) {
+						old.ahead.end()
+						next := newCache(old.policy, old.store, old.space, old.metrics)
+						next.next, f.cache = old.next, next
+					}
+					at := time.Now()
+					f.ask("a.example.")
+					if time.Since(at) > 0 {
+						waited++
+					}
+				}
+				if f.cache == old || old.ahead.watched() != 0 || f.cache.ahead.watched() != 1 {
+					t.Errorf("the old chain watches %d, the new one %d", old.ahead.watched(), f.cache.ahead.watched())
+				}
+				if f.asked.Load() != 3 || waited != 1 {
+					t.Errorf("the upstream was asked %d times in 25 s for an answer of 10 s, %d clients waited", f.asked.Load(), waited)
+				}
+				f.cache.ahead.end()
+				<-time.After(time.Second) // what is under way ends
+			})
+		})
+	}
 }
 
 // TestRefreshFails: an upstream that fails is not asked more often for names that are hot, and clients have what they had before.

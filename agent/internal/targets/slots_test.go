@@ -1,0 +1,69 @@
+package targets
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+)
+
+// TestSlots: a slot that is free goes to the owner with the fewest probes going on now, whatever it had before, and of several to the one that
+// waits longest.
+func TestSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, c := owner{"z.", "a"}, owner{"z.", "b"}, owner{"z.", "c"}
+		s := newSlots(3)
+		for range 2 {
+			s.take(t.Context(), a)
+		}
+		s.give(a)
+		s.give(a)
+		for range 3 {
+			s.take(t.Context(), b)
+		}
+		got := make(chan owner, 3)
+		for _, o := range []owner{b, a, c} { // in the order of their coming
+			go func() {
+				s.take(t.Context(), o)
+				got <- o
+			}()
+			synctest.Wait()
+		}
+		for _, want := range []owner{a, c, b} {
+			s.give(b)
+			if o := <-got; o != want {
+				t.Errorf("it goes to %s, want %s", o.cluster, want.cluster)
+			}
+		}
+		s.give(a)
+		s.give(b)
+		s.give(c)
+		if s.free != 3 || len(s.going)+len(s.waiting) > 0 {
+			t.Errorf("%d are free, %v go on, %v wait", s.free, s.going, s.waiting)
+		}
+	})
+}
+
+// TestSlotsEnd: a slot that comes to one whose time ends just then is not lost.
+func TestSlotsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, o := newSlots(1), owner{"z.", "a"}
+		taken := 0
+		for range 200 { // which of the two is seen is chance
+			s.take(t.Context(), o)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan bool)
+			go func() { done <- s.take(ctx, o) }()
+			synctest.Wait()
+			cancel()
+			s.give(o)
+			if <-done {
+				taken++
+				s.give(o)
+			}
+			if s.free != 1 || len(s.going)+len(s.waiting) > 0 {
+				t.Fatalf("%d are free, %v go on, %v wait", s.free, s.going, s.waiting)
+			}
+		}
+		t.Logf("%d of 200 had it", taken)
+	})
+}
