@@ -18,10 +18,12 @@ const (
 	lastWait  = 250 * time.Millisecond // this
 	pause     = 5 * time.Second        // after a failure that a person must end; doubled up to Validate
 	away      = time.Second            // before a primary that does not answer is asked again; doubled up to
-	longAway  = 6 * time.Second        // this: whoever waits for it sees it within ten seconds
+	longAway  = 4 * time.Second        // this: whoever waits for it sees it within five seconds, and has as many to write
 	inARow    = 8                      // messages for one host that follow one another without a pause, be it ever so large
 	passing   = 6                      // SERVFAILs in a row that are taken for a server that is busy
 	perBatch  = 25                     // hosts in one message
+	share     = 20                     // a zone that comes whole for each change is read for a twentieth of the time at most
+	longPoll  = 30 * time.Second       // from one look to the next for that reason, at most
 	batchSize = 48 << 10               // bytes, uncompressed
 )
 
@@ -60,6 +62,9 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		}
 		busy := p.busy
 		contended := p.send(ctx, steps, try >= tries/2)
+		if contended { // who was faster goes on: what is read later is newer
+			tick.Pause(ctx, jitter(max(try, p.busy)))
+		}
 		if !p.refresh(ctx, false) {
 			break
 		}
@@ -86,7 +91,6 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 			reason = ddns.ServerFailed
 		}
 		p.o.Metrics.retry(p.o.Zone, string(reason))
-		tick.Pause(ctx, jitter(max(try, p.busy)))
 	}
 	return p.wakeAt()
 }
@@ -114,7 +118,7 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	}
 	p.failures = 0
 	now := time.Now()
-	p.next.poll = now.Add(about(p.o.Poll))
+	p.next.poll = now.Add(about(p.rest()))
 	if whole {
 		p.next.whole = now.Add(about(p.o.Validate))
 	}
@@ -135,6 +139,16 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	return true
 }
 
+// rest is how long to wait from one look to the next. A server without increments (PowerDNS) has to send the zone for each change of
+// anybody's, to everybody who looks: many clusters that fill a large zone would keep it from taking their messages.
+func (p *Publisher) rest() time.Duration {
+	most := longPoll
+	if p.o.Heartbeat > 0 {
+		most = min(most, p.o.Heartbeat/3)
+	}
+	return max(p.o.Poll, min(share*p.cost, most))
+}
+
 func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.State, error) {
 	if !whole && serialFirst {
 		serial, err := p.client.Serial(ctx)
@@ -151,11 +165,15 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 		whole = !same || !ddns.Newer(serial, p.state.Serial)
 	}
 	if !whole {
+		begun := time.Now()
 		t, err := p.client.IXFR(ctx, p.state.Serial)
 		if err != nil {
 			return nil, err
 		}
 		state, err := next(p.state, t)
+		if p.cost = 0; t.Full != nil {
+			p.cost = time.Since(begun)
+		}
 		if err == nil {
 			return state, nil
 		}

@@ -30,7 +30,7 @@ type Options struct {
 	Remove    bool                  // remove clusters that are dead
 	Works     func(zone.Claim) bool // reports whether an address of a dead cluster passes its health check; nil: those with one stay
 
-	Poll     time.Duration // how often the primary is asked for its serial, ± 20 %; 0: 5 s, or a third of Heartbeat
+	Poll     time.Duration // how often the primary is asked for its serial, ± 20 %; 0: 5 s, or a third of Heartbeat. More rarely where that costs much
 	Validate time.Duration // how often the whole zone is read, ± 20 %; 0: 15 min
 	Rate     float64       // messages a second that change the zone; 0: no bound
 
@@ -92,8 +92,9 @@ type Publisher struct {
 	limit    limit
 	ailing   ailing
 	next     struct{ poll, whole time.Time }
-	busy     int // SERVFAILs in a row
-	failures int // reads and sends without an answer, in a row
+	cost     time.Duration // of the last change, where the server sent the whole zone for it; 0: it sends changes
+	busy     int           // SERVFAILs in a row
+	failures int           // reads and sends without an answer, in a row
 	sent     time.Time
 	removal  time.Time // no dead cluster is removed before
 	excused  time.Time // until then records that are gone were taken by those who thought this cluster dead
