@@ -2,9 +2,33 @@ package targets
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 )
+
+// TestAccount: a target that another cluster publishes, too, which publishes fewer, goes on its account from then on.
+func TestAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := New(ctx, slog.New(slog.DiscardHandler), Options{Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no") }})
+		var list []Check
+		for i := range 3 {
+			list = append(list, Check{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Protocol: TCP, Port: 443})
+		}
+		ranges := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+		first := c.Set("z.", map[string][]Check{"greedy": list}, ranges)[list[0]]
+		again := c.Set("z.", map[string][]Check{"greedy": list, "victim": list[:1]}, ranges)[list[0]]
+		if first == nil || first != again || again.owner.Load().cluster != "victim" {
+			t.Errorf("the target was %p, and is %p on the account of %v", first, again, *again.owner.Load())
+		}
+		cancel()
+		c.Wait()
+	})
+}
 
 // TestSlots: a slot that is free goes to the owner with the fewest probes going on now, whatever it had before, and of several to the one that
 // waits longest.
