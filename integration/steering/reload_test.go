@@ -69,6 +69,8 @@ func TestReload(t *testing.T) {
 	want("EXTERNAL", "example.org.")
 	n.reload(upstreams, false)
 	want("EXTERNAL", "corp.example.")
+	n.reload(upstreams+"cache: {memoryMiB: 16}\n", true) // no part of the plan has it
+	n.reload(upstreams, false)
 
 	from := len(n.agent.Output())
 	n.write("resolv.conf", fmt.Sprintf("nameserver %s\n", other.Addr()))

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -255,7 +256,7 @@ func (m *many) during(f func()) (out measured) {
 	var wg sync.WaitGroup
 	wg.Go(func() { out = m.count(first, stop) })
 	for i, p := range m.pods {
-		own := append(names[i%manyNames:manyNames:manyNames], names[:i%manyNames]...)
+		own := slices.Concat(names[i%manyNames:], names[:i%manyNames])
 		turn := time.Duration(i) * time.Second / podQPS / time.Duration(len(m.pods)) // so that they do not ask all at one moment
 		wg.Go(func() {
 			<-time.After(turn)

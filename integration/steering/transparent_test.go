@@ -120,6 +120,7 @@ func TestTransparent(t *testing.T) {
 					t.Errorf("%s: of 10 questions over TCP kube-dns had %d", at, n.DNS.Asked(name)-asked)
 				}
 			}
+			n.reload(n.setup.config+"cache: {memoryMiB: 16}\n", true)
 			n.wantNothingLaid(p)
 			if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "arrangement: transparent") ||
 				d.name == "at sockets" && !strings.Contains(text, n.servers()[0].String()) {
