@@ -110,7 +110,7 @@ func TestExchanger(t *testing.T) {
 			t.Errorf("%s is %q (%v), want %q", name, value[:max(n, 0)], err, want)
 		}
 	}
-	if err := x.Write(filepath.Join(dir, "none"), nil, []byte("new"), Options{}); !errors.Is(err, ErrMoved) || names(t, dir) != "f" {
+	if err := x.Write(filepath.Join(dir, "none"), nil, []byte("new"), Options{Mode: 0o600}); !errors.Is(err, ErrMoved) || names(t, dir) != "f" {
 		t.Errorf("a file that is gone: %v; in the folder: %s", err, names(t, dir))
 	}
 	if err := x.Remove(file, []byte("old")); !errors.Is(err, ErrMoved) || names(t, dir) != "f" {

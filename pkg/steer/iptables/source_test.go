@@ -17,6 +17,7 @@ import (
 // that they share no ports. Where it hangs on the pods' own bridge, its answers must come by the host to be led back: it sees
 // an address of the hairpin's, and a pod keeps to one.
 func TestSourceOfEachPod(t *testing.T) {
+	testutil.RequireRoot(t)
 	for _, attach := range []testutil.Attach{testutil.PTP, testutil.ProxyARP, testutil.BridgeCNI, testutil.BridgeNF} {
 		t.Run(string(attach), func(t *testing.T) {
 			variants(t, func(t *testing.T, variant iptables.Variant) {

@@ -318,6 +318,7 @@ func TestCountersOfNothing(t *testing.T) {
 
 // A table that only notes connections is the steering one but for one chain, and Repair makes it that.
 func TestNote(t *testing.T) {
+	testutil.RequireRoot(t)
 	n, err := nft.Open(testutil.NewNS(t, "note").FD())
 	if err != nil {
 		t.Fatal(err)
