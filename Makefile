@@ -131,7 +131,7 @@ ARM64_SKIP := ^(TestOverflowWraps|TestNoGoroutinePerMiss)$$
 test-arm64: ## the unit tests, built for arm64 and run by qemu-user: no kernel of arm64, and nothing of it in this one (ARM64=./pkg/podfile: other packages)
 	@integration/tools/deps qemu-aarch64-static:qemu-user-static unshare:util-linux
 	@$(BUILD) -buildvcs=false -o bin/tools/testrun ./integration/tools/testrun
-	@GOARCH=arm64 CGO_ENABLED=0 GOFLAGS='-exec=$(CURDIR)/integration/tools/arm64 -skip=$(ARM64_SKIP)' CI= bin/tools/testrun -short -p 2 -timeout $(TESTTIMEOUT) $(ARM64)
+	@GOARCH=arm64 CGO_ENABLED=0 GOFLAGS='-exec=$(CURDIR)/integration/tools/arm64 -skip=$(ARM64_SKIP)' CI= bin/tools/testrun -short -p 2 -timeout $(TESTTIMEOUT) -again 4 $(ARM64)
 
 test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
 	@integration/tools/deps $(ZONESERVERS) $(GEODATA) $(BPF)

@@ -15,6 +15,9 @@ type arch struct {
 	cpu     string
 	console string // the kernel's name of the serial port
 	clock   string // the kernel's parameters
+	// guests that share the plan, at most; the less there are, the less each is starved by what else the host does.
+	guests   int
+	slowness int // the tests' waits are that many times as long as on a real machine: a wait that is not needed costs nothing
 }
 
 // architectures are by Go's names, which are also Debian's.
@@ -22,8 +25,9 @@ func architectures() map[string]arch {
 	return map[string]arch{
 		// The clock is one of a known frequency: that of the CPU's counter is measured at boot, and where a busy host disturbs that, the guest's
 		// time runs many times too fast. An arm64 CPU says its counter's frequency itself.
-		"amd64": {program: "qemu-system-x86_64", board: "q35", cpu: "Westmere", console: "ttyS0", clock: " tsc=nowatchdog clocksource=hpet"},
-		"arm64": {program: "qemu-system-aarch64", board: "virt", cpu: "cortex-a57", console: "ttyAMA0"},
+		"amd64": {program: "qemu-system-x86_64", board: "q35", cpu: "Westmere", console: "ttyS0", clock: " tsc=nowatchdog clocksource=hpet",
+			guests: 4, slowness: 4},
+		"arm64": {program: "qemu-system-aarch64", board: "virt", cpu: "cortex-a57", console: "ttyAMA0", guests: 1, slowness: 8},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ type guestConfig struct {
 	Tests    string   // folder of built tests
 	Backends string   // whose cells are run
 	Timeout  string   // of each package, as go test's -timeout
+	Slowness int      // of the guest, by which tests wait longer
 	Load     []string // modules in the initramfs, in their order
 }
 
@@ -167,7 +169,7 @@ func reapUntil(c guestConfig) error {
 	}
 	child, err := os.StartProcess("/proc/self/exe", []string{"vm", guestCommand}, &os.ProcAttr{
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "NEARDNS_REQUIRE_ROOT=1",
-			"NEARDNS_PROGRAMS=" + c.Programs, "NEARDNS_COMPAT=stderr", "NEARDNS_SLOWNESS=4",
+			"NEARDNS_PROGRAMS=" + c.Programs, "NEARDNS_COMPAT=stderr", "NEARDNS_SLOWNESS=" + strconv.Itoa(c.Slowness),
 			"NEARDNS_PROXIES=iptables,nftables,ipvs", "NEARDNS_BACKENDS=" + c.Backends},
 		Files: []*os.File{r, os.Stdout, os.Stderr},
 	})

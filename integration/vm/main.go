@@ -12,6 +12,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -58,10 +59,10 @@ func main() {
 	flag.StringVar(&o.arch, "arch", runtime.GOARCH, "the guests' architecture: amd64 or arm64")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "qemu's accelerator; kvm where the machine lends it")
 	flag.StringVar(&o.cpu, "cpu", "", "the guests' model of CPU, as qemu names it; a plain one where it is emulated, else this machine's")
-	flag.IntVar(&o.guests, "guests", min(runtime.NumCPU(), 4), "guests that share the tests")
+	flag.IntVar(&o.guests, "guests", 0, "guests that share the tests; 0: as many as CPUs, four at most, and one of another architecture")
 	flag.IntVar(&o.cpus, "cpus", 1, "a guest's CPUs; under emulation a second one costs more, by what the two wait for one another, than it does")
 	flag.IntVar(&o.memory, "memory", 2048, "a guest's memory in MiB")
-	flag.DurationVar(&o.timeout, "timeout", 25*time.Minute, "limit for the guests, from their start to their end")
+	flag.DurationVar(&o.timeout, "timeout", time.Hour, "limit for the guests, from their start to their end")
 	flag.StringVar(&o.only, "only", "", "regular expression: run these packages of the plan only")
 	flag.StringVar(&o.run, "run", "", "run these tests (as go test's -run) in place of the plan's")
 	flag.StringVar(&o.dir, "dir", "bin/vm", "folder for kernels and built tests; it must be below the working folder")
@@ -119,7 +120,8 @@ func runHost(ctx context.Context, o options) error {
 	}
 	initramfs := filepath.Join(k.dir, "initramfs")
 	if err := writeInitramfs(initramfs, filepath.Join(programsDir(dir), initProgram), k, guestConfig{
-		Root: root, Modules: k.modulesDir(), Programs: programsDir(dir), Tests: testsDir(dir), Timeout: o.timeout.String(), Backends: o.backends,
+		Root: root, Modules: k.modulesDir(), Programs: programsDir(dir), Tests: testsDir(dir), Timeout: o.timeout.String(), Slowness: a.slowness,
+		Backends: o.backends,
 	}); err != nil {
 		return err
 	}
@@ -133,7 +135,7 @@ func runHost(ctx context.Context, o options) error {
 		defer records.Close() //nolint:errcheck // a lost record is seen by the table's check
 		share.records = records
 	}
-	guests := max(1, min(o.guests, len(jobs)))
+	guests := min(cmp.Or(o.guests, min(runtime.NumCPU(), a.guests)), len(jobs))
 	fmt.Fprintf(os.Stderr, "tests run on Linux %s (Debian %s) in %d guests of qemu, accelerator %s; consoles in %s\n",
 		k.release, k.version, guests, o.accel, k.dir)
 	begun := time.Now()
