@@ -55,6 +55,11 @@ K8S_AT_etcd := go.etcd.io/etcd/server/v3
 K8S_AT_agnhost := k8s.io/kubernetes/test/images/agnhost
 K8S_AT_ginkgo := github.com/onsi/ginkgo/v2/ginkgo
 E2E := $(addprefix $(K8S_DIR)/,agnhost e2e.test ginkgo)
+# What `arrangement: transparent` is tried beside, found by its release as well. Its agent compiles its BPF programs itself.
+CILIUM_MOD := integration/cilium/go.mod
+CILIUM_DIR := bin/tools/cilium-$(shell sed -n 's,.*github.com/cilium/cilium \(v[0-9.]*\).*,\1,p' $(CILIUM_MOD))
+CILIUM_AT_cilium-agent := github.com/cilium/cilium/daemon
+CILIUM_AT_cilium-cni := github.com/cilium/cilium/plugins/cilium-cni
 K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8s.io/component-base/version.gitMajor=$(word 1,$(subst ., ,$(K8S_VERSION:v%=%))) -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(K8S_VERSION)))
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
@@ -151,6 +156,18 @@ test-resolvers: deps build tools ## stub resolvers in pods hear the same from th
 	@integration/tools/deps javac:default-jdk-headless /usr/include/ares.h:libc-ares-dev
 	@[ -e $(RESOLVED) ] || { mkdir -p $(RESOLVED).new && cd $(RESOLVED).new && apt-get download -q systemd-resolved && dpkg -x systemd-resolved_*.deb . && cd - && mv $(RESOLVED).new $(RESOLVED); }
 	@$(BUILT) NEARDNS_RESOLVED=$(CURDIR)/$(RESOLVED)/lib/systemd/systemd-resolved $(GO) test -tags resolvers -count=1 -timeout 20m -run '^TestResolver' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+
+.PHONY: test-cilium
+test-cilium: deps build tools $(addprefix $(CILIUM_DIR)/,cilium-agent cilium-cni bpf) ## arrangement: transparent beside Cilium in kube-proxy's place, built here (as root); the first build takes minutes
+	@integration/tools/deps clang-19:clang-19
+	@$(BUILT) NEARDNS_CILIUM=$(CURDIR)/$(CILIUM_DIR) $(GO) test -tags cilium -count=1 -timeout 20m -run '^TestCilium' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+
+$(CILIUM_DIR)/bpf: $(CILIUM_MOD)
+	@rm -rf $@ && mkdir -p $(dir $@)
+	@cp -r --no-preserve=mode,timestamps "$$(cd integration/cilium && $(GO) mod download github.com/cilium/cilium && $(GO) list -m -f '{{.Dir}}' github.com/cilium/cilium)/bpf" $@
+$(CILIUM_DIR)/%: $(CILIUM_MOD)
+	@echo "building $*"
+	@cd integration/cilium && $(BUILD) -buildvcs=false -o $(abspath $@) $(CILIUM_AT_$*)
 
 VMFLAGS = $(if $(ARCH),-arch $(ARCH)) $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),-run '$(RUN)') $(if $(ACCEL),-accel $(ACCEL)) $(if $(GUESTS),-guests $(GUESTS)) $(if $(BACKENDS),-backends $(BACKENDS))
 test-vm: bin/tools/vm ## run the kernel's tests on Debian's kernels in qemu, by software emulation (KERNELS="6.1 5.10 6.12", ARCH=arm64, ONLY, RUN, BACKENDS=nftables,iptables-legacy, GUESTS=1, ACCEL=kvm)

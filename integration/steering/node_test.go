@@ -78,6 +78,9 @@ type node struct {
 	pods  int
 	// within is what runs the agent's program, before its arguments; none: it runs by itself.
 	within []string
+	// attaches is the entry of the plugin that attaches pods, which is in one of pluginDirs; nil: a reference plugin does.
+	attaches   object
+	pluginDirs []string
 	// redirects are the cluster DNS addresses that the conflist names.
 	redirects []netip.Addr
 }

@@ -55,6 +55,9 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 	}
 	primary["ipam"] = object{"type": "host-local", "dataDir": n.path("ipam"), "ranges": ranges, "routes": routes}
 	plugins := []any{primary}
+	if n.attaches != nil {
+		plugins = []any{n.attaches}
+	}
 	if n.setup.attach == testutil.Elsewhere {
 		plugins = nil // the topology has attached the pod
 	}
@@ -165,7 +168,8 @@ func (n *node) awaitNetwork(ns *testutil.NetNS) {
 // cni has libcni call the plugins in the host's netns, as a runtime does.
 func (p *pod) cni(withNearDNS bool, verb func(*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) (err error) {
 	n := p.node
-	c := libcni.NewCNIConfigWithCacheDir([]string{made.Dir()}, n.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
+	dirs := append([]string{made.Dir()}, n.pluginDirs...)
+	c := libcni.NewCNIConfigWithCacheDir(dirs, n.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	list := n.conflist(withNearDNS)
 	nameservers := n.setup.nameservers
 	if nameservers == nil {

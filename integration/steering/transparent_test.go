@@ -36,21 +36,25 @@ func (n *node) servers() []netip.Addr {
 	return out
 }
 
-// datapath is how an eBPF datapath brings pods' questions to kube-dns.
+// datapath is how an eBPF datapath brings pods' questions to kube-dns. begin makes a pod of it.
 type datapath struct {
 	name  string
-	begin func(n *node, p *pod)
+	begin func(n *node) *pod
 }
 
 // datapaths are the two ways: at pods' sockets, before there is a packet, and at pods' links. The host's own sockets are translated in both.
 func datapaths() []datapath {
 	return []datapath{
-		{"at sockets", func(n *node, p *pod) {
+		{"at sockets", func(n *node) *pod {
+			p := n.addOldPod()
 			translateAtSockets(n.t, n.pairs(), n.Host, p.NetNS)
+			return p
 		}},
-		{"at links", func(n *node, p *pod) {
+		{"at links", func(n *node) *pod {
+			p := n.addOldPod()
 			translateAtSockets(n.t, n.pairs(), n.Host)
 			translateAtLink(n.t, n.Host, p.hostLink(n), n.pairs())
+			return p
 		}},
 	}
 }
@@ -84,52 +88,59 @@ func unconnected(ns *testutil.NetNS, server netip.AddrPort, question []byte) (an
 // them. Nothing is laid in the pod or on the host, and what is no hit is kube-dns's, TCP among it.
 func TestTransparent(t *testing.T) {
 	for _, d := range datapaths() {
-		t.Run(d.name, func(t *testing.T) {
-			n := newTransparentNode(t, setup{families: testutil.Dual})
-			p := n.addOldPod()
-			d.begin(n, p)
-			n.awaitKubeDNS(p)
-			n.launchAgent()
-			n.wantInKernel(1, 0)
-			for _, a := range n.ClusterDNS() {
-				at := target{a, "udp"}
-				name := freshName()
-				n.heat(p, at, name)
-				before, asked := n.kernelAnswers(), n.DNS.Asked(name)
-				const questions = 100
-				for i := range questions {
-					answer, from, err := unconnected(p.NetNS, at.server(), packed(name, uint16(i)))
-					var m dns.Msg
-					if err != nil || m.Unpack(answer) != nil || len(m.Answer) != 1 || m.Id != uint16(i) || from != at.server() {
-						t.Fatalf("%s from %s: %v", m.String(), from, err)
-					}
-				}
-				if got := n.kernelAnswers() - before; got < questions*95/100 || got > questions {
-					t.Errorf("%s: the kernel answered %d of %d", at, got, questions)
-				}
-				if more := n.DNS.Asked(name) - asked; more > questions*5/100+2 {
-					t.Errorf("%s: kube-dns was asked %d times", at, more)
-				}
-				before, asked = n.kernelAnswers(), n.DNS.Asked(name)
-				for range 10 {
-					if _, err := p.client().ask(target{a, "tcp"}, name, time.Second*testutil.Slowness()); err != nil {
-						t.Error("over TCP: ", err)
-					}
-				}
-				if n.kernelAnswers() != before || n.DNS.Asked(name)-asked < 10 {
-					t.Errorf("%s: of 10 questions over TCP kube-dns had %d", at, n.DNS.Asked(name)-asked)
-				}
+		t.Run(d.name, func(t *testing.T) { hitsBeside(t, d) })
+	}
+}
+
+func hitsBeside(t *testing.T, d datapath) {
+	t.Helper()
+	n := newTransparentNode(t, setup{families: testutil.Dual})
+	p := d.begin(n)
+	n.awaitKubeDNS(p)
+	n.launchAgent()
+	n.wantInKernel(1, 0)
+	for _, a := range n.ClusterDNS() {
+		at := target{a, "udp"}
+		name := freshName()
+		n.heat(p, at, name)
+		before, asked := n.kernelAnswers(), n.DNS.Asked(name)
+		const questions = 100
+		for i := range questions {
+			answer, from, err := unconnected(p.NetNS, at.server(), packed(name, uint16(i)))
+			var m dns.Msg
+			if err != nil || m.Unpack(answer) != nil || len(m.Answer) != 1 || m.Id != uint16(i) || from != at.server() {
+				t.Fatalf("%s from %s: %v", m.String(), from, err)
 			}
-			n.reload(n.setup.config+"cache: {memoryMiB: 16}\n", true)
-			n.wantNothingLaid(p)
-			if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "arrangement: transparent") ||
-				d.name == "at sockets" && !strings.Contains(text, n.servers()[0].String()) {
-				t.Errorf("status:\n%s", text)
+		}
+		if got := n.kernelAnswers() - before; got < questions*95/100 || got > questions {
+			t.Errorf("%s: the kernel answered %d of %d", at, got, questions)
+		}
+		if more := n.DNS.Asked(name) - asked; more > questions*5/100+2 {
+			t.Errorf("%s: kube-dns was asked %d times", at, more)
+		}
+		before, asked = n.kernelAnswers(), n.DNS.Asked(name)
+		for range 10 {
+			if _, err := p.client().ask(target{a, "tcp"}, name, time.Second*testutil.Slowness()); err != nil {
+				t.Error("over TCP: ", err)
 			}
-			if code, text, _ := n.run("doctor", "--config", n.configFile()); code != 0 || !strings.Contains(text, "transparent") {
-				t.Errorf("doctor: %d\n%s", code, text)
-			}
-		})
+		}
+		if n.kernelAnswers() != before || n.DNS.Asked(name)-asked < 10 {
+			t.Errorf("%s: of 10 questions over TCP kube-dns had %d", at, n.DNS.Asked(name)-asked)
+		}
+	}
+	n.reload(n.setup.config+"cache: {memoryMiB: 16}\n", true)
+	n.wantNothingLaid(p)
+	for _, result := range []string{"first", "fetched"} {
+		if n.metric(`neardns_kernel_copies_total{result="`+result+`"}`) == 0 {
+			t.Errorf("no copy counts as %s", result)
+		}
+	}
+	if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "arrangement: transparent") ||
+		!strings.Contains(text, n.servers()[0].String()) {
+		t.Errorf("status:\n%s", text)
+	}
+	if code, text, _ := n.run("doctor", "--config", n.configFile()); code != 0 || !strings.Contains(text, "transparent") {
+		t.Errorf("doctor: %d\n%s", code, text)
 	}
 }
 
@@ -162,46 +173,48 @@ func (n *node) wantNothingLaid(p *pod) {
 // lost, of names that the kernel has and of others. What a dead or hung agent left ends, and kube-dns answers.
 func TestTransparentFaults(t *testing.T) {
 	for _, d := range datapaths() {
-		t.Run(d.name, func(t *testing.T) {
-			n := newTransparentNode(t, setup{families: testutil.IPv4})
-			p := n.addOldPod()
-			d.begin(n, p)
-			n.awaitKubeDNS(p)
-			at := target{n.ClusterDNS()[0], "udp"}
-			hot, short := freshName(), "ttl-3."+freshName()
-			names := []string{hot, short, hot, freshName(), hot}
-			end := load{from: p.NetNS, server: at.server(), qps: 100, sockets: 10, names: names}.begin(t)
-			<-time.After(time.Second) // never there
-			n.launchAgent()
-			n.wantInKernel(1, 0)
-			n.awaitHits()
-			n.agent.Kill()
-			n.awaitAsked(short)
-			n.launchAgent()
-			n.wantInKernel(1, 0)
-			n.awaitHits()
-			n.agent.Stop()
-			n.awaitAsked(short)
-			n.agent.Cont()
-			n.awaitHits()
-			if err := n.agent.Terminate(patience); err != nil {
-				t.Error(err)
-			}
-			n.awaitAsked(short)
-			o := end()
-			t.Logf("%s", o)
-			if o.lost() > 0 || o.wrong > 0 {
-				t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
-			}
-			if code, text, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d")); code != 0 {
-				t.Errorf("cleanup: %d %s%s", code, text, errs)
-			}
-			if left := n.pinned(); len(left) > 0 {
-				t.Errorf("cleanup left %s", left)
-			}
-			n.awaitKubeDNS(p)
-		})
+		t.Run(d.name, func(t *testing.T) { faultsBeside(t, d) })
 	}
+}
+
+func faultsBeside(t *testing.T, d datapath) {
+	t.Helper()
+	n := newTransparentNode(t, setup{families: testutil.IPv4})
+	p := d.begin(n)
+	n.awaitKubeDNS(p)
+	at := target{n.ClusterDNS()[0], "udp"}
+	hot, short := freshName(), "ttl-3."+freshName()
+	names := []string{hot, short, hot, freshName(), hot}
+	end := load{from: p.NetNS, server: at.server(), qps: 100, sockets: 10, names: names}.begin(t)
+	<-time.After(time.Second) // never there
+	n.launchAgent()
+	n.wantInKernel(1, 0)
+	n.awaitHits()
+	n.agent.Kill()
+	n.awaitAsked(short)
+	n.launchAgent()
+	n.wantInKernel(1, 0)
+	n.awaitHits()
+	n.agent.Stop()
+	n.awaitAsked(short)
+	n.agent.Cont()
+	n.awaitHits()
+	if err := n.agent.Terminate(patience); err != nil {
+		t.Error(err)
+	}
+	n.awaitAsked(short)
+	o := end()
+	t.Logf("%s", o)
+	if o.lost() > 0 || o.wrong > 0 {
+		t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
+	}
+	if code, text, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d")); code != 0 {
+		t.Errorf("cleanup: %d %s%s", code, text, errs)
+	}
+	if left := n.pinned(); len(left) > 0 {
+		t.Errorf("cleanup left %s", left)
+	}
+	n.awaitKubeDNS(p)
 }
 
 // awaitHits waits until the kernel answers what a load asks for.
@@ -280,8 +293,7 @@ func (n *node) servedInKernel() []netip.AddrPort {
 // TestTransparentPolicy: where the datapath drops a pod's questions after us, hits are answered all the same, and nothing else is.
 func TestTransparentPolicy(t *testing.T) {
 	n := newTransparentNode(t, setup{families: testutil.IPv4})
-	p, other := n.addOldPod(), n.addOldPod()
-	datapaths()[0].begin(n, p)
+	p, other := datapaths()[0].begin(n), n.addOldPod()
 	translateAtSockets(t, n.pairs(), other.NetNS)
 	n.awaitKubeDNS(p)
 	n.launchAgent()
@@ -303,8 +315,7 @@ func TestTransparentPolicy(t *testing.T) {
 // TestTransparentIsHandedOver: agents take over from one another under load; none is lost, and the last one answers.
 func TestTransparentIsHandedOver(t *testing.T) {
 	n := newTransparentNode(t, setup{families: testutil.IPv4})
-	p := n.addOldPod()
-	datapaths()[0].begin(n, p)
+	p := datapaths()[0].begin(n)
 	n.awaitKubeDNS(p)
 	cache := []string{"--cni-cache", n.path("cni-cache")}
 	n.agent = n.successor("pod0", cache...)

@@ -47,9 +47,12 @@ type sight struct {
 	at, fetch time.Time
 }
 
-// Counts are of questions that were heard.
+// Counts are of questions that were heard, each in one of them.
 type Counts struct {
-	Fetched, Dropped uint64 // the second for want of a place
+	First   uint64 // not heard within a minute: not asked
+	Fetched uint64 // asked
+	Pending uint64 // the same question was being asked, or had just been
+	Dropped uint64 // had no place
 }
 
 // New makes a listener. fetch has an answer looked up, and asked for where it is not kept; it returns when there is one, or none will be.
@@ -68,10 +71,15 @@ func (l *Listener) Hear(link int, message []byte, now time.Time) {
 	s := &l.seen[id%sightsMost]
 	if s.question != id || now.Sub(s.at) > sightTime {
 		*s = sight{question: id, at: now}
+		l.count(func(c *Counts) { c.First++ })
 		return
 	}
 	s.at = now
-	if now.Sub(s.fetch) < pause || !l.begin(link, id) {
+	if now.Sub(s.fetch) < pause {
+		l.count(func(c *Counts) { c.Pending++ })
+		return
+	}
+	if !l.begin(link, id) {
 		return
 	}
 	s.fetch = now
@@ -92,6 +100,7 @@ func (l *Listener) begin(link int, id uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, twice := l.busy[id]; twice {
+		l.heard.Pending++
 		return false
 	}
 	if len(l.busy) >= fetchesMost || l.links[link] >= linkMost {
@@ -111,6 +120,12 @@ func (l *Listener) end(link int, id uint64) {
 	if l.links[link]--; l.links[link] == 0 {
 		delete(l.links, link)
 	}
+}
+
+func (l *Listener) count(add func(*Counts)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	add(&l.heard)
 }
 
 // Wait returns when no fetch is under way. Nobody may call Hear meanwhile.

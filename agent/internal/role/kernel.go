@@ -350,6 +350,10 @@ func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 		at := k.keeper.State()
 		out.Pods, out.Refused = at.Pods, len(at.Refused)
 	}
+	if k.alone != nil {
+		c := k.alone.heard.Counts()
+		out.Copies = map[string]uint64{"first": c.First, "fetched": c.Fetched, "pending": c.Pending, "dropped": c.Dropped}
+	}
 	return out, true
 }
 

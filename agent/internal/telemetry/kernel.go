@@ -7,6 +7,7 @@ type KernelHits struct {
 	OK                  bool // it answers
 	Pods, Refused, Lent int  // pods that it answers, that it does not although that is wanted, answers that it has
 	Series              []KernelSeries
+	Copies              map[string]uint64 // questions that it let pass and copied to this agent, by what became of them; nil: it copies none
 }
 
 // KernelSeries are those of one type and response code.
@@ -22,16 +23,18 @@ func (m *Metrics) CollectKernelHits(read func() (KernelHits, bool)) {
 		pods: prometheus.NewDesc(namespace+"_kernel_pods",
 			"Pods whose hits are wanted in the kernel, by state: answered there, or refused.", []string{"state"}, nil),
 		lent: prometheus.NewDesc(namespace+"_kernel_entries", "Answers that the kernel has.", nil, nil),
-		hits: prometheus.NewDesc(namespace+"_kernel_hits_total", "Questions that the kernel answered, which coredns_* do not count.", []string{"type", "rcode"}, nil)})
+		hits: prometheus.NewDesc(namespace+"_kernel_hits_total", "Questions that the kernel answered, which coredns_* do not count.", []string{"type", "rcode"}, nil),
+		copies: prometheus.NewDesc(namespace+"_kernel_copies_total",
+			"Questions that the kernel let pass and copied to this agent, by what became of the copy.", []string{"result"}, nil)})
 }
 
 type kernelCollector struct {
-	read                 func() (KernelHits, bool)
-	ok, pods, lent, hits *prometheus.Desc
+	read                         func() (KernelHits, bool)
+	ok, pods, lent, hits, copies *prometheus.Desc
 }
 
 func (c *kernelCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.ok, c.pods, c.lent, c.hits} {
+	for _, d := range []*prometheus.Desc{c.ok, c.pods, c.lent, c.hits, c.copies} {
 		ch <- d
 	}
 }
@@ -54,5 +57,8 @@ func (c *kernelCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.lent, k.Lent)
 	for _, s := range k.Series {
 		ch <- prometheus.MustNewConstMetric(c.hits, prometheus.CounterValue, float64(s.Hits), s.Type, s.Rcode)
+	}
+	for result, n := range k.Copies {
+		ch <- prometheus.MustNewConstMetric(c.copies, prometheus.CounterValue, float64(n), result)
 	}
 }

@@ -59,6 +59,10 @@ func everything() *Metrics {
 	m.CollectWatch(func() (Watch, bool) {
 		return Watch{OK: true, Fighting: false, Repairs: 2, Restored: 1, Looked: time.Unix(1793275260, 0)}, true
 	})
+	m.CollectKernelHits(func() (KernelHits, bool) {
+		return KernelHits{OK: true, Pods: 2, Refused: 1, Lent: 9, Series: []KernelSeries{{"A", "NOERROR", 40}},
+			Copies: map[string]uint64{"first": 5, "fetched": 4, "pending": 3, "dropped": 0}}, true
+	})
 	return m
 }
 
@@ -119,6 +123,25 @@ neardns_handovers_total{result="failed"} 0
 neardns_handovers_total{result="given"} 1
 neardns_handovers_total{result="refused"} 0
 neardns_handovers_total{result="taken"} 0
+# HELP neardns_kernel_copies_total Questions that the kernel let pass and copied to this agent, by what became of the copy.
+# TYPE neardns_kernel_copies_total counter
+neardns_kernel_copies_total{result="dropped"} 0
+neardns_kernel_copies_total{result="fetched"} 4
+neardns_kernel_copies_total{result="first"} 5
+neardns_kernel_copies_total{result="pending"} 3
+# HELP neardns_kernel_entries Answers that the kernel has.
+# TYPE neardns_kernel_entries gauge
+neardns_kernel_entries 9
+# HELP neardns_kernel_hits_total Questions that the kernel answered, which coredns_* do not count.
+# TYPE neardns_kernel_hits_total counter
+neardns_kernel_hits_total{rcode="NOERROR",type="A"} 40
+# HELP neardns_kernel_ok Whether hits are answered in the kernel where that is wanted; else the agent answers them.
+# TYPE neardns_kernel_ok gauge
+neardns_kernel_ok 1
+# HELP neardns_kernel_pods Pods whose hits are wanted in the kernel, by state: answered there, or refused.
+# TYPE neardns_kernel_pods gauge
+neardns_kernel_pods{state="answered"} 2
+neardns_kernel_pods{state="refused"} 1
 # HELP neardns_lease_changes_total How often a lease began or ended.
 # TYPE neardns_lease_changes_total counter
 neardns_lease_changes_total{address="169.254.20.11",protocol="udp"} 2

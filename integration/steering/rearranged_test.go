@@ -1,0 +1,63 @@
+package steering
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestRearranged rolls agents over one another whose configurations arrange the node differently, without a cleanup between them: steered,
+// transparent, steered, transparent. No question is lost, of a pod with a table of ours and of one without.
+func TestRearranged(t *testing.T) {
+	n := newNode(t, setup{families: testutil.Dual, config: kernelOn(t)})
+	steered, plain := n.addPod(nil), n.addOldPod()
+	cache := []string{"--cni-cache", n.path("cni-cache")}
+	n.agent = n.successor("steered0", cache...)
+	n.awaitReady()
+	n.wantSteered(steered.client(), "at first", targets(n.ClusterDNS()...)...)
+	flows := map[string]*traffic{"with a table": n.startTraffic(steered, freshName(), 130), "without": n.startTraffic(plain, freshName(), 130)}
+	for i, transparent := range []bool{true, false, true} {
+		for _, f := range flows {
+			f.more(100)
+		}
+		n.setup.transparent = transparent
+		n.configure(n.setup.config)
+		old, name := n.agent, map[bool]string{true: "transparent", false: "steered"}[transparent]+string(rune('1'+i))
+		n.agent = n.successor(name, cache...)
+		testutil.Eventually(t, 2*patience, func() error { return n.ready(name) })
+		n.awaitExit(old, 0)
+		n.wantInKernel(map[bool]int{true: 2, false: 1}[transparent], 0)
+		if said := n.agent.Output(); strings.Contains(said, "level=ERROR") {
+			t.Errorf("%s has faults:\n%s", name, said)
+		}
+		if !transparent {
+			n.awaitReady()
+			n.wantSteered(steered.client(), name, targets(n.ClusterDNS()...)...)
+			continue
+		}
+		for _, a := range n.ClusterDNS() {
+			at := target{a, "udp"}
+			n.heat(plain, at, freshName())
+			// Its packets are for the steering address, which nobody serves: the switch gives them to kube-dns.
+			n.wantFallback(steered.client(), name, targets(a)...)
+		}
+	}
+	for which, f := range flows {
+		f.more(100)
+		asked, lost, gap := f.end()
+		t.Logf("%s: %d questions, %d lost, longest gap %v", which, asked, lost, gap)
+		if lost > 0 {
+			t.Errorf("%s: %d of %d questions lost", which, lost, asked)
+		}
+	}
+	if err := n.agent.Terminate(patience); err != nil {
+		t.Error(err)
+	}
+	// What the steered ones laid goes with the cleanup, by the configuration of now.
+	if code, text, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d")); code != 0 {
+		t.Errorf("cleanup: %d %s%s", code, text, errs)
+	}
+	n.wantNothingLaid(steered)
+	n.awaitKubeDNS(steered)
+}
