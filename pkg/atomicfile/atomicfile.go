@@ -142,19 +142,11 @@ func SyncFolder(folder string) (err error) {
 
 // Read reads a regular file of at most most bytes.
 func Read(path string, most int64) ([]byte, error) {
-	// Not blocking: a pipe in the file's place must not hold up a pod's start.
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := Open(path, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err != nil {
 		return nil, err
@@ -163,6 +155,23 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("%s is larger than %d bytes", path, most)
 	}
 	return data, nil
+}
+
+// Open opens a regular file with os.OpenFile's flags. It never waits: a pipe in the file's place must not hold up a pod's start.
+func Open(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, flags|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // Sweep removes from a folder what writers that were killed left half done, once it is older than age: what has the prefix of their

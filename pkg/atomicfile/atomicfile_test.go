@@ -107,7 +107,7 @@ func TestRead(t *testing.T) {
 	if _, err := Read(path, 4); err == nil || !strings.Contains(err.Error(), "larger than 4 bytes") {
 		t.Error(err)
 	}
-	if _, err := Read(filepath.Dir(path), 4); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := Read(filepath.Dir(path), 4); err == nil || !strings.Contains(err.Error(), "no regular file") {
 		t.Error(err)
 	}
 }

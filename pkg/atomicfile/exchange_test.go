@@ -5,12 +5,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // An exchanger that is killed while it holds what its owner wrote loses none of it: the next run gives it back first.
@@ -45,12 +46,8 @@ func TestSweepGivesTheOwnersTextBack(t *testing.T) {
 			dir := t.TempDir()
 			write := func(name, text string, at time.Time) {
 				file := filepath.Join(dir, name)
-				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Chtimes(file, at, at); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
+				testutil.Must(t, os.Chtimes(file, at, at))
 			}
 			now := time.Now()
 			write(tc.temp, tc.text, now)
@@ -61,9 +58,7 @@ func TestSweepGivesTheOwnersTextBack(t *testing.T) {
 				}
 				write(list, tc.list, at)
 			}
-			if err := x.Sweep(dir); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, x.Sweep(dir))
 			left, _ := filepath.Glob(filepath.Join(dir, ".*"))
 			if len(left) != 0 {
 				t.Errorf("left: %v", left)
@@ -81,9 +76,7 @@ func TestExchanger(t *testing.T) {
 	x := Exchanger{Prefix: ".x-"}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "f")
-	if err := os.WriteFile(file, []byte("old"), 0o640); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte("old"), 0o640))
 	set := setAttributes(t, file)
 	info, err := os.Stat(file)
 	if err != nil {
@@ -96,9 +89,7 @@ func TestExchanger(t *testing.T) {
 	if got, _ := os.ReadFile(file); string(got) != "old" || names(t, dir) != "f" {
 		t.Errorf("%q; in the folder: %s", got, names(t, dir))
 	}
-	if err := x.Write(file, []byte("old"), []byte("new"), o); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, x.Write(file, []byte("old"), []byte("new"), o))
 	got, err := os.ReadFile(file)
 	st, statErr := os.Stat(file)
 	if err != nil || statErr != nil || string(got) != "new" || st.Mode() != info.Mode() || names(t, dir) != "f" {
@@ -140,13 +131,11 @@ func setAttributes(t *testing.T, file string) map[string]string {
 func TestAttributesThatCannotBeKept(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "f")
-	if err := os.WriteFile(file, []byte("old"), 0o640); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte("old"), 0o640))
 	if unix.Lsetxattr(file, "security.neardns", []byte("x"), 0) != nil {
 		t.Skip("no security attribute can be set here")
 	}
-	asNobody(t, func() {
+	testutil.WithoutCapabilities(t, func() {
 		f, err := os.CreateTemp(t.TempDir(), "atomicfile")
 		if err != nil {
 			t.Error(err)
@@ -157,24 +146,6 @@ func TestAttributesThatCannotBeKept(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// asNobody runs f without CAP_SYS_ADMIN.
-func asNobody(t *testing.T, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() { // its thread ends with it
-		defer close(done)
-		runtime.LockOSThread()
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var data [2]unix.CapUserData
-		if err := unix.Capset(&header, &data[0]); err != nil {
-			t.Error(err)
-			return
-		}
-		f()
-	}()
-	<-done
 }
 
 // Two take turns, and who waits too long hears of it.

@@ -24,7 +24,7 @@ func InPlace(text []byte, entries []Entry) (steps []Step, left []string) {
 	base, ours := split(text)
 	lines, left := render(base, entries)
 	if len(lines) == 0 {
-		return withdraw(text, base, ours), left
+		return withdraw(base, ours), left
 	}
 	if slices.EqualFunc(Ours(text), Ours(block(lines, false)), same) {
 		return nil, left
@@ -50,7 +50,7 @@ func InPlace(text []byte, entries []Entry) (steps []Step, left []string) {
 }
 
 // withdraw lists the steps that take our lines away.
-func withdraw(text, base []byte, ours []own) []Step {
+func withdraw(base []byte, ours []own) []Step {
 	if len(ours) == 0 {
 		return nil
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestWatch(t *testing.T) {
@@ -19,28 +21,20 @@ func TestWatch(t *testing.T) {
 		{Since: now, Looked: now.Add(time.Minute), Network: "pods", OK: true, Repairs: 4, Fighting: true},
 		{Since: now, Looked: now.Add(time.Hour), Fault: "no network is configured"},
 	} {
-		if err := WriteWatch(dir, want); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, WriteWatch(dir, want))
 		got, ok, err := ReadWatch(dir)
 		if d := cmp.Diff(want, got); !ok || err != nil || d != "" {
 			t.Errorf("read %v %v (-want +got):\n%s", ok, err, d)
 		}
 	}
 	for range 2 {
-		if err := RemoveWatch(dir); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, RemoveWatch(dir))
 	}
-	if err := os.WriteFile(WatchPath(dir), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(WatchPath(dir), []byte("{"), 0o600))
 	if _, ok, err := ReadWatch(dir); ok || err == nil {
 		t.Errorf("of half a file: %v %v", ok, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 	if err := WriteWatch(filepath.Join(dir, "file"), Watch{}); err == nil {
 		t.Error("it is written into a file")
 	}

@@ -71,21 +71,6 @@ const (
 	keyUnknown     = "unknownOptions"
 )
 
-// Decode reads rules from JSON, strictly and with all faults at once: one error a line, each beginning with the field's path.
-// field is what the rules are called where they stand, such as "dns".
-func Decode(field string, data []byte) (*Rules, error) {
-	v, err := strict.JSON("", field, data)
-	if err != nil {
-		v = strict.Value{Field: field, Kind: strict.Nothing}
-	}
-	var r strict.Reader
-	rules := Read(&r, v)
-	if err := r.Err(0); err != nil {
-		return nil, err
-	}
-	return &rules, nil
-}
-
 // Read reads rules, strictly; what is wrong goes to r. What it returns beside unknown keys is what the others say.
 func Read(r *strict.Reader, v strict.Value) Rules {
 	var rules Rules

@@ -12,15 +12,31 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 func settings(nameservers, searches, options string) resolvconf.Settings {
 	return resolvconf.Settings{Nameservers: strings.Fields(nameservers), Searches: strings.Fields(searches), Options: strings.Fields(options)}
 }
 
+// decode reads rules from JSON, with all faults at once: one error a line, each beginning with the field's path.
+// field is what the rules are called where they stand, such as "dns".
+func decode(field string, data []byte) (*Rules, error) {
+	v, err := strict.JSON("", field, data)
+	if err != nil {
+		v = strict.Value{Field: field, Kind: strict.Nothing}
+	}
+	var r strict.Reader
+	rules := Read(&r, v)
+	if err := r.Err(0); err != nil {
+		return nil, err
+	}
+	return &rules, nil
+}
+
 func mustDecode(t *testing.T, text string) *Rules {
 	t.Helper()
-	r, err := Decode("dns", []byte(text))
+	r, err := decode("dns", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +60,7 @@ dns.excess: 1 is not known: write one of truncate, refuse`,
 		`{"namespaces": {"shop": {"limits": "x"}}}`:        "dns.namespaces.shop.limits: stands for all pods only: take it out here",
 		`{"namespaces": {"shop": {"nameservers": ["x"]}}}`: `dns.namespaces.shop.nameservers[0]: "x" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10`,
 	} {
-		if _, err := Decode("dns", []byte(text)); err == nil || err.Error() != want {
+		if _, err := decode("dns", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v\nwant %s", text, err, want)
 		}
 	}
@@ -240,7 +256,7 @@ func FuzzFor(f *testing.F) {
 	f.Add(`{"options": ["ndots:2"], "namespaces": {"shop": {"policy": "Default"}}}`, "search: [a.b]", "shop")
 	f.Add(`{"excess": "refuse", "limits": "glibc-legacy", "searches": ["a", "b"]}`, `{"policy": "None", "nameservers": ["::1"]}`, "")
 	f.Fuzz(func(t *testing.T, rules, params, namespace string) {
-		r, err := Decode("dns", []byte(rules))
+		r, err := decode("dns", []byte(rules))
 		if err != nil {
 			for line := range strings.Lines(err.Error()) {
 				if !strings.HasPrefix(line, "dns") {

@@ -44,9 +44,9 @@ func (s *scanner) value(out *bytes.Buffer, flow bool, depth int) error {
 	}
 	switch s.rest[0] {
 	case '[':
-		return s.flow(out, ']', depth, func() error { return s.value(out, true, depth+1) })
+		return s.flow(out, ']', func() error { return s.value(out, true, depth+1) })
 	case '{':
-		return s.flow(out, '}', depth, func() error { return s.flowPair(out, depth) })
+		return s.flow(out, '}', func() error { return s.flowPair(out, depth) })
 	case '"', '\'':
 		return s.quoted(out)
 	}
@@ -58,7 +58,7 @@ func (s *scanner) value(out *bytes.Buffer, flow bool, depth int) error {
 }
 
 // flow reads what stands between brackets or braces, on this line.
-func (s *scanner) flow(out *bytes.Buffer, end byte, depth int, item func() error) error {
+func (s *scanner) flow(out *bytes.Buffer, end byte, item func() error) error {
 	begin := s.rest[0]
 	unclosed := s.fault("%q has no %q on the same line: write it in one line, each part on a line of its own without brackets, or all of it as JSON", begin, end)
 	out.WriteByte(begin)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var cmpAddr = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
@@ -36,9 +37,7 @@ func sample(id, ifName string) File {
 func TestWriteReadRemove(t *testing.T) {
 	dir := t.TempDir()
 	want := sample("abc-1", "eth0")
-	if err := Write(dir, want); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Write(dir, want))
 	path := Path(dir, "abc-1", "eth0")
 	if filepath.Base(path) != "abc-1-eth0.json" {
 		t.Errorf("file name %s", path)
@@ -54,9 +53,7 @@ func TestWriteReadRemove(t *testing.T) {
 		t.Errorf("mode %v: search lists and pod names are nobody else's business", st.Mode())
 	}
 	for range 2 {
-		if err := Remove(dir, "abc-1", "eth0"); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, Remove(dir, "abc-1", "eth0"))
 	}
 	if _, err := Read(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read after remove: %v", err)
@@ -68,9 +65,7 @@ func TestNamesDoNotCollide(t *testing.T) {
 	dir := t.TempDir()
 	keys := []Key{{"a", "b-c"}, {"a-b", "c"}, {"a", "b%2Dc"}, {"a-b-c", "eth0"}}
 	for _, k := range keys {
-		if err := Write(dir, sample(k.ContainerID, k.IfName)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, Write(dir, sample(k.ContainerID, k.IfName)))
 	}
 	files, errs := List(dir)
 	if len(files) != len(keys) || errs != nil {
@@ -106,9 +101,7 @@ func TestCheckKeyRefusesWhatCouldLeaveTheFolder(t *testing.T) {
 
 func TestReadRefuses(t *testing.T) {
 	dir := t.TempDir()
-	if err := Write(dir, sample("ok", "eth0")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Write(dir, sample("ok", "eth0")))
 	good, err := os.ReadFile(Path(dir, "ok", "eth0"))
 	if err != nil {
 		t.Fatal(err)
@@ -127,9 +120,7 @@ func TestReadRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), tc.file)
-			if err := os.WriteFile(path, []byte(tc.data), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.WriteFile(path, []byte(tc.data), 0o600))
 			_, err := Read(path)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("error %v: want %q and the path", err, tc.want)
@@ -144,14 +135,10 @@ func TestListGoesOnPastABadFile(t *testing.T) {
 		t.Fatalf("no folder: %v, %v", files, errs)
 	}
 	for _, id := range []string{"a", "b"} {
-		if err := Write(dir, sample(id, "eth0")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, Write(dir, sample(id, "eth0")))
 	}
 	for _, name := range []string{"bad-eth0.json", "README", ".hidden.json"} {
-		if err := os.WriteFile(filepath.Join(dir, "pods", name), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, "pods", name), []byte("{"), 0o600))
 	}
 	files, errs := List(dir)
 	if len(files) != 2 || len(errs) != 1 || !strings.Contains(errs[0].Error(), "bad-eth0.json") {
@@ -162,9 +149,7 @@ func TestListGoesOnPastABadFile(t *testing.T) {
 func TestSiblings(t *testing.T) {
 	dir := t.TempDir()
 	for _, k := range []Key{{"a", "eth0"}, {"a", "net1"}, {"b", "eth0"}, {"a-net1", "eth0"}} {
-		if err := Write(dir, sample(k.ContainerID, k.IfName)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, Write(dir, sample(k.ContainerID, k.IfName)))
 	}
 	got, errs := Siblings(dir, "a", "eth0")
 	if len(errs) != 0 || len(got) != 1 || got[0].IfName != "net1" {
@@ -198,20 +183,14 @@ func TestUpdateDoesNotBringBack(t *testing.T) {
 	if err := Update(dir, f); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("update of nothing: %v", err)
 	}
-	if err := Write(dir, f); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Write(dir, f))
 	f.Decisions[1].State = Steered
-	if err := Update(dir, f); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Update(dir, f))
 	got, err := Read(Path(dir, "a", "eth0"))
 	if err != nil || len(got.In(Steered)) != 2 {
 		t.Errorf("after update: %v, %v", got.Decisions, err)
 	}
-	if err := Remove(dir, "a", "eth0"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Remove(dir, "a", "eth0"))
 	if err := Update(dir, f); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("update after remove: %v", err)
 	}
@@ -222,9 +201,7 @@ func TestUpdateDoesNotBringBack(t *testing.T) {
 
 func TestReadersNeverSeeHalfAFile(t *testing.T) {
 	dir := t.TempDir()
-	if err := Write(dir, sample("a", "eth0")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Write(dir, sample("a", "eth0")))
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -247,22 +224,14 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
-	if err := Write(dir, sample("a", "eth0")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Write(dir, sample("a", "eth0")))
 	old, fresh := filepath.Join(dir, "pods", nodestate.TempPrefix+"1"), filepath.Join(dir, "pods", nodestate.TempPrefix+"2")
 	for _, p := range []string{old, fresh} {
-		if err := os.WriteFile(p, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(p, nil, 0o600))
 	}
 	hour := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(old, hour, hour); err != nil {
-		t.Fatal(err)
-	}
-	if err := Sweep(dir, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Chtimes(old, hour, hour))
+	testutil.Must(t, Sweep(dir, time.Minute))
 	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("the old one stays")
 	}
@@ -287,9 +256,7 @@ func TestOpenNetNS(t *testing.T) {
 		t.Errorf("another netns under the same path: %v", err)
 	}
 	regular := filepath.Join(t.TempDir(), "x")
-	if err := os.WriteFile(regular, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(regular, nil, 0o600))
 	if _, _, err := OpenNetNS(regular); err == nil || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a regular file: %v", err)
 	}
@@ -330,9 +297,7 @@ func TestAmend(t *testing.T) {
 	if err := Amend(dir, "abc", "eth0", func(*File) bool { return true }); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no folder: %v", err)
 	}
-	if err := Write(dir, sample("abc", "eth0")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Write(dir, sample("abc", "eth0")))
 	if err := Amend(dir, "other", "eth0", func(*File) bool { return true }); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}

@@ -2,18 +2,16 @@ package resolvconf
 
 import (
 	"encoding/json"
-	"flag"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
-)
 
-var update = flag.Bool("update", false, "write the golden files anew")
+	"github.com/neardns/neardns/pkg/testutil/golden"
+)
 
 // seedPod is the proposal's pod, as far as DNS goes. What was proposed as dnsParams is our overlay.
 type seedPod struct {
@@ -54,10 +52,10 @@ func TestSeed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden := strings.TrimSuffix(path, ".yaml") + ".golden"
+			file := strings.TrimSuffix(path, ".yaml") + ".golden"
 			overlay, err := DecodeOverlay("dnsParams", pod.Spec.DNSParams)
 			if err != nil {
-				compareGolden(t, golden, "error:\n"+err.Error()+"\n")
+				golden.File(t, file, "error:\n"+err.Error()+"\n")
 				return
 			}
 			p := Pod{Policy: policy, Namespace: pod.Metadata.Namespace}
@@ -67,12 +65,12 @@ func TestSeed(t *testing.T) {
 					if !r.Overlaid || r.Refused != nil || len(r.Notes) > 0 {
 						t.Errorf("%s: overlaid %v, refused %v, notes %v", limits, r.Overlaid, r.Refused, r.Notes)
 					}
-					compareGolden(t, golden, printed(t, r.Settings))
+					golden.File(t, file, printed(t, r.Settings))
 				}
 			}
 			// As the pod's own dnsConfig, which is what became of dnsParams, it gives the same.
 			p.Config = &overlay.Settings
-			compareGolden(t, golden, printed(t, Form(node, p, nil, Limits{}, Truncate).Settings))
+			golden.File(t, file, printed(t, Form(node, p, nil, Limits{}, Truncate).Settings))
 		})
 	}
 }
@@ -84,20 +82,4 @@ func printed(t *testing.T, s Settings) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-func compareGolden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
 }

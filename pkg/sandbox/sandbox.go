@@ -18,6 +18,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // id stands for the sandbox's id in a pattern.
@@ -66,7 +68,7 @@ func Find(patterns []string, sandboxID string) (File, error) {
 
 // Read reads the file at a path.
 func Read(path string) (File, error) {
-	f, err := open(path, os.O_RDONLY)
+	f, err := atomicfile.Open(path, os.O_RDONLY|unix.O_NOFOLLOW)
 	if err != nil {
 		return File{}, err
 	}
@@ -78,7 +80,7 @@ func Read(path string) (File, error) {
 // Write makes the file say text, if it still says what was read. The file is never empty meanwhile: it grows first and is cut
 // last, and a failure puts the old contents back.
 func (f File) Write(text []byte) error {
-	file, err := open(f.Path, os.O_RDWR)
+	file, err := atomicfile.Open(f.Path, os.O_RDWR|unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
@@ -103,23 +105,6 @@ func fill(file *os.File, text []byte) error {
 		return err
 	}
 	return file.Truncate(int64(len(text)))
-}
-
-// open opens a regular file; a pipe in its place must not hold up a pod.
-func open(path string, flags int) (*os.File, error) {
-	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file", path)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 func read(f *os.File) ([]byte, error) {

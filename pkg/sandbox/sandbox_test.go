@@ -30,9 +30,7 @@ func TestPatterns(t *testing.T) {
 func pattern(t *testing.T, name string) (pattern, path string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), name)
-	if err := os.MkdirAll(filepath.Join(dir, "abc"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.MkdirAll(filepath.Join(dir, "abc"), 0o755))
 	return filepath.Join(dir, "{id}", "resolv.conf"), filepath.Join(dir, "abc", "resolv.conf")
 }
 
@@ -44,12 +42,8 @@ func TestFindAndWrite(t *testing.T) {
 	if _, err := Find(patterns, "abc"); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("no file: %v", err)
 	}
-	if err := os.WriteFile(path, []byte("nameserver 10.96.0.10\n"), 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(path, 7, 8); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte("nameserver 10.96.0.10\n"), 0o640))
+	testutil.Must(t, os.Chown(path, 7, 8))
 	label := unix.Setxattr(path, "user.label", []byte("s0:c1"), 0) == nil // not every file system has it
 	mounted, err := os.Open(path)                                         // as a container has it
 	if err != nil {
@@ -63,9 +57,7 @@ func TestFindAndWrite(t *testing.T) {
 		t.Fatalf("%+v, %v", f, err)
 	}
 	for _, text := range []string{"nameserver 10.96.0.10\noptions ndots:1\n", "nameserver ::1\n", ""} {
-		if err := f.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, f.Write([]byte(text)))
 		got := make([]byte, 100)
 		n, _ := mounted.ReadAt(got, 0)
 		if string(got[:n]) != text {
@@ -87,24 +79,18 @@ func TestFindAndWrite(t *testing.T) {
 func stat(t *testing.T, path string) unix.Stat_t {
 	t.Helper()
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Stat(path, &st))
 	return st
 }
 
 func TestWriteLeavesWhatItDoesNotKnow(t *testing.T) {
 	_, path := pattern(t, "x")
-	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte("old"), 0o644))
 	f, err := Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte("new"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte("new"), 0o644))
 	if err := f.Write([]byte("ours")); err == nil || !strings.Contains(err.Error(), "has changed") {
 		t.Errorf("wrote over it: %v", err)
 	}
@@ -121,9 +107,7 @@ func TestWriteLeavesWhatItDoesNotKnow(t *testing.T) {
 func TestFull(t *testing.T) {
 	testutil.RequireRoot(t) // a small file system is mounted
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k"))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
@@ -131,9 +115,7 @@ func TestFull(t *testing.T) {
 	})
 	path := filepath.Join(dir, "resolv.conf")
 	for name, size := range map[string]int{"other": 4096, "resolv.conf": 100} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Repeat("x", size)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(strings.Repeat("x", size)), 0o644))
 	}
 	f, err := Read(path)
 	if err != nil {
@@ -156,9 +138,7 @@ func TestNotAFile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pattern, path := pattern(t, "x")
-			if err := make(path); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, make(path))
 			if _, err := Find([]string{pattern}, "abc"); err == nil || errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("read: %v", err)
 			}

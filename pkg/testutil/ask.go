@@ -184,9 +184,6 @@ func (s *Socket) Ask(server netip.AddrPort, name string, qtype uint16) (*Answer,
 	}
 }
 
-// Local is the socket's own address and port.
-func (s *Socket) Local() netip.AddrPort { return s.conn.LocalAddr().(*net.UDPAddr).AddrPort() }
-
 // Close closes the socket.
 func (s *Socket) Close() { _ = s.conn.Close() }
 

@@ -146,18 +146,26 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
-// Terminate sends SIGTERM and waits for the end; after timeout it kills and fails the test.
+// Terminate sends SIGTERM, waits for the end as ExitCode does and returns how it came.
 func (p *Process) Terminate(timeout time.Duration) error {
 	p.t.Helper()
 	p.Signal(unix.SIGTERM)
+	p.ExitCode(timeout)
+	return p.waitErr
+}
+
+// ExitCode waits for the program's end and returns its exit code, -1 where a signal ended it; after timeout, times
+// the machine's slowness, it kills and fails the test.
+func (p *Process) ExitCode(timeout time.Duration) int {
+	p.t.Helper()
+	timeout *= Slowness()
 	select {
 	case <-p.exited:
-		return p.waitErr
 	case <-time.After(timeout):
 		p.Kill()
-		p.t.Fatalf("%v did not end within %v of SIGTERM\n%s", p.Cmd.Args, timeout, p.Output())
-		return nil
+		p.t.Fatalf("%v did not end within %v\n%s", p.Cmd.Args, timeout, p.Output())
 	}
+	return p.Cmd.ProcessState.ExitCode()
 }
 
 // Wait waits for the program's end and returns its error.

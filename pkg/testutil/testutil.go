@@ -9,12 +9,16 @@
 package testutil
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TB is the part of testing.TB that the package needs, so that programs may use it as well. Fatalf must not return.
@@ -81,6 +85,38 @@ func Eventually(t TB, timeout time.Duration, f func() error) {
 		}
 		time.Sleep(pause)
 	}
+}
+
+// Must ends the test with an error, if there is one.
+func Must(t TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// WithoutCapabilities runs f on a thread that has none, though it is root's, as containers without rights run.
+func WithoutCapabilities(t TB, f func()) {
+	t.Helper()
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err = unix.Capset(&header, &none[0]); err == nil {
+			f()
+		}
+	}()
+	<-done
+	Must(t, err)
+}
+
+// WriteFile makes a file hold text. It is renamed into place, as a mounted ConfigMap's files are; its folder is made where it is missing.
+func WriteFile(t TB, path, text string) {
+	t.Helper()
+	Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path+".new", []byte(text), 0o644), os.Rename(path+".new", path)))
 }
 
 // sysctlPath turns "net.ipv4.conf.eth0/1.forwarding" into its file; as in sysctl(8), a slash stands for a dot in a name.

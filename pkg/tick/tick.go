@@ -42,6 +42,12 @@ func Join(sources ...<-chan struct{}) <-chan struct{} {
 	return ticks
 }
 
+// Drain takes ticks until their channel is closed, and so waits for a watch that has been told to end.
+func Drain(ticks <-chan struct{}) {
+	for range ticks { // each is of no use any more
+	}
+}
+
 // Grid waits for the next multiple of d on the wall clock, and reports whether ctx did not end before. Loops that wait on one grid
 // wake their process once for all of them, which costs more than most of what they do then.
 func Grid(ctx context.Context, d time.Duration) bool { return Pause(ctx, UntilGrid(d)) }

@@ -1,19 +1,13 @@
 package iptables
 
 import (
-	"flag"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
@@ -54,19 +48,7 @@ func TestGolden(t *testing.T) {
 			for _, s := range scripts {
 				got += "# " + s.family() + "\n" + s.restore(s.tables(), func(chain, jump) placing { return absent })
 			}
-			file := filepath.Join("testdata", name+".restore")
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			golden.Check(t, name+".restore", got)
 		})
 	}
 }

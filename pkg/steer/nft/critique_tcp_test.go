@@ -165,21 +165,14 @@ func TestCritiqueA05SameFiveTuple(t *testing.T) {
 		r.Listen()
 		for i, server := range append(r.ClusterDNS(), r.Local()...) {
 			source := netip.AddrPortFrom(netip.Addr{}, uint16(40000+i)) //nolint:gosec // small
-			for round := range 6 {
-				want := "KUBEDNS"
-				if round%2 == 1 {
-					want = "AGENT"
-					r.Renew()
-				} else {
-					r.Withdraw()
-				}
+			r.Turns(6, func(round int, want string) {
 				for range 2 {
 					answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
 					if err != nil || answer.Who != want {
 						t.Errorf("%s from port %d, round %d: %v, %v; want %s", server, source.Port(), round, answer, err, want)
 					}
 				}
-			}
+			})
 		}
 	})
 }
@@ -252,21 +245,14 @@ func TestConnectedUDPThroughFlips(t *testing.T) {
 				c, err := testutil.Dial(pod.NetNS, "udp", server, testutil.AskOptions{})
 				must(t, err)
 				t.Cleanup(c.Close)
-				for flip := range 8 {
-					want := "KUBEDNS"
-					if flip%2 == 1 {
-						want = "AGENT"
-						r.Renew()
-					} else {
-						r.Withdraw()
-					}
+				r.Turns(8, func(flip int, want string) {
 					for range 2 {
 						answer, err := c.Ask("a.cluster.local", dns.TypeTXT)
 						if err != nil || answer.Who != want {
 							t.Errorf("flip %d of %s: %v, %v; want %s", flip, server, answer, err, want)
 						}
 					}
-				}
+				})
 			}
 		}
 	})

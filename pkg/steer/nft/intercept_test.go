@@ -151,20 +151,13 @@ func TestInterceptedHostSockets(t *testing.T) {
 			c, err := testutil.Dial(r.Node.Host, "udp", s, testutil.AskOptions{EDNS: 4096})
 			must(t, err)
 			t.Cleanup(c.Close)
-			for flip := range 6 {
-				want := "KUBEDNS"
-				if flip%2 == 1 {
-					want = "AGENT"
-					r.Renew()
-				} else {
-					r.Withdraw()
-				}
+			r.Turns(6, func(flip int, want string) {
 				for _, name := range []string{"a.cluster.local", "size-3000.cluster.local"} {
 					if answer, err := c.Ask(name, dns.TypeTXT); err != nil || answer.Who != want {
 						t.Errorf("flip %d of %s, %s: %v, %v; want %s", flip, s, name, answer, err, want)
 					}
 				}
-			}
+			})
 		}
 	})
 }
@@ -177,19 +170,12 @@ func TestInterceptedHostSameFiveTuple(t *testing.T) {
 		r.Listen()
 		for i, server := range r.ClusterDNS() {
 			source := netip.AddrPortFrom(netip.Addr{}, uint16(42000+i)) //nolint:gosec // small
-			for round := range 6 {
-				want := "KUBEDNS"
-				if round%2 == 1 {
-					want = "AGENT"
-					r.Renew()
-				} else {
-					r.Withdraw()
-				}
+			r.Turns(6, func(round int, want string) {
 				answer, err := testutil.Ask(r.Node.Host, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
 				if err != nil || answer.Who != want {
 					t.Errorf("%s from port %d, round %d: %v, %v; want %s", server, source.Port(), round, answer, err, want)
 				}
-			}
+			})
 		}
 	})
 }

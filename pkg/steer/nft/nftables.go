@@ -295,7 +295,7 @@ func (n *Nftables) Supported(...netip.Addr) error {
 // Present reports whether the table is there at all.
 func (n *Nftables) Present() (bool, error) {
 	var present bool
-	err := n.retry("look for table", func() (err error) {
+	err := n.retry("look at rules", func() (err error) {
 		present, err = n.present()
 		return err
 	})

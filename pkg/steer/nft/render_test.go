@@ -1,9 +1,7 @@
 package nft_test
 
 import (
-	"flag"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,9 +14,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 var addr = netip.MustParseAddr
 
@@ -57,20 +54,7 @@ func rulesets() map[string]steer.Ruleset {
 func TestRenderGolden(t *testing.T) {
 	for name, rs := range rulesets() {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join("testdata", name+".nft")
-			got := nft.Listing(rs)
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil { //nolint:gosec // a file of the repository
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatalf("%v (write it with -update)", err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", path, diff)
-			}
+			golden.Check(t, name+".nft", nft.Listing(rs))
 		})
 	}
 	files, _ := filepath.Glob("testdata/*.nft")

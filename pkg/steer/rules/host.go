@@ -188,16 +188,21 @@ func hasOwn(rs steer.Ruleset) bool {
 
 // givenBackTo lists the cluster DNS addresses that the rules give packets back to.
 func givenBackTo(rs steer.Ruleset) []netip.Addr {
+	return addresses(rs, func(r steer.Redirect) netip.Addr { return r.ClusterDNS }, func(l steer.Local) netip.Addr { return l.ClusterDNS })
+}
+
+// addresses lists one address of each redirect and each local address of a host's rules, sorted.
+func addresses(rs steer.Ruleset, redirect func(steer.Redirect) netip.Addr, local func(steer.Local) netip.Addr) []netip.Addr {
 	host, ok := rs.(steer.Host)
 	if !ok {
 		return nil
 	}
 	var out []netip.Addr
 	for _, r := range slices.Concat(host.Redirects, host.FallbackOnly) {
-		out = append(out, r.ClusterDNS)
+		out = append(out, redirect(r))
 	}
 	for _, l := range host.Locals {
-		out = append(out, l.ClusterDNS)
+		out = append(out, local(l))
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)

@@ -88,17 +88,5 @@ func Uplinks(podSide ...string) ([]string, error) {
 
 // Addresses lists those of ours that a host's rules are about, sorted.
 func Addresses(rs steer.Ruleset) []netip.Addr {
-	host, ok := rs.(steer.Host)
-	if !ok {
-		return nil
-	}
-	var out []netip.Addr
-	for _, r := range slices.Concat(host.Redirects, host.FallbackOnly) {
-		out = append(out, r.Steering)
-	}
-	for _, l := range host.Locals {
-		out = append(out, l.Address)
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out)
+	return addresses(rs, func(r steer.Redirect) netip.Addr { return r.Steering }, func(l steer.Local) netip.Addr { return l.Address })
 }

@@ -1,5 +1,5 @@
-// Package golden owns the comparison of a test's output with a file beside the test. It writes such a file only when the
-// test binary is run with -update, and never deletes one.
+// Package golden owns the comparison of a test's output with a file: one beside the test, a part of a document, or a case's own wish. It
+// writes such a file only when the test binary is run with -update, and never deletes one.
 //
 // It is a package of its own so that the flag stands in test binaries that use it and nowhere else.
 package golden
@@ -8,6 +8,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,9 +17,14 @@ import (
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
 // Check compares got with the file testdata/<name>. With -update it writes the file.
-func Check(t testing.TB, name string, got string) {
+func Check(t testing.TB, name, got string) {
 	t.Helper()
-	path := filepath.Join("testdata", filepath.FromSlash(name))
+	File(t, filepath.Join("testdata", filepath.FromSlash(name)), got)
+}
+
+// File compares got with a file. With -update it writes the file.
+func File(t testing.TB, path, got string) {
+	t.Helper()
 	if *update {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatalf("make folder for golden file: %v", err)
@@ -35,4 +41,59 @@ func Check(t testing.TB, name string, got string) {
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s differs (-want +got; run with -update if the new text is right):\n%s", path, diff)
 	}
+}
+
+// Part compares got with what stands in a document between the comments <!-- name --> and <!-- end of name -->. With -update it puts it
+// there.
+func Part(t testing.TB, path, name, got string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, end := "<!-- "+name+" -->\n", "<!-- end of "+name+" -->"
+	head, rest, ok := strings.Cut(string(text), begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("%s has no place for what is drawn: put the lines %q and %q into it", path, strings.TrimSpace(begin), end)
+	}
+	File(t, path, head+begin+got+end+tail)
+}
+
+// Cases runs f for each file that the pattern matches, as a subtest of the file's name without its ending. A file has sections, each below a
+// line "-- name --"; the last one, want, is compared with what f returns. With -update it is written.
+func Cases(t *testing.T, pattern string, f func(t *testing.T, sections map[string]string) string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			const mark = "-- want --\n"
+			given, _, _ := strings.Cut(string(text), mark)
+			File(t, file, given+mark+f(t, Sections(given)))
+		})
+	}
+}
+
+// Sections cuts a case into its sections, by name.
+func Sections(text string) map[string]string {
+	out := map[string]string{}
+	name := ""
+	for line := range strings.Lines(text) {
+		if s, ok := strings.CutPrefix(line, "-- "); ok {
+			if s, ok := strings.CutSuffix(s, " --\n"); ok {
+				name = s
+				out[name] = ""
+				continue
+			}
+		}
+		out[name] += line
+	}
+	return out
 }

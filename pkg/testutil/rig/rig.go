@@ -216,6 +216,20 @@ func (r *Rig) Renew() { r.t.Helper(); r.each(r.Lease.Renew) }
 // Withdraw ends all leases.
 func (r *Rig) Withdraw() { r.t.Helper(); r.each(r.Lease.Withdraw) }
 
+// Turns withdraws the leases and renews them by turns, and after each calls f with who is to answer now.
+func (r *Rig) Turns(turns int, f func(turn int, want string)) {
+	r.t.Helper()
+	for turn := range turns {
+		if turn%2 == 0 {
+			r.Withdraw()
+			f(turn, "KUBEDNS")
+		} else {
+			r.Renew()
+			f(turn, "AGENT")
+		}
+	}
+}
+
 func (r *Rig) each(f func(netip.Addr, steer.Protocol) error) {
 	r.t.Helper()
 	for _, a := range r.Ours() {

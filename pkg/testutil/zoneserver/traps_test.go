@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
@@ -92,7 +93,7 @@ func TestTraps(t *testing.T) {
 		}
 		table += "| " + strings.Join(row, " | ") + " |\n"
 	}
-	hold(t, "traps", table)
+	golden.Part(t, page, "traps", table)
 }
 
 func names(kinds []zoneserver.Kind) (out []string) {
