@@ -21,6 +21,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/hit"
 	"github.com/neardns/neardns/agent/internal/places"
+	"github.com/neardns/neardns/agent/internal/shortage"
 )
 
 // Times of a point's end.
@@ -362,8 +363,10 @@ type acceptor struct {
 	p *point
 }
 
+// Accept gives up only where the listener is closed, or cannot be one any more. A shortage passes (of descriptors, of memory), and the
+// library would ask anew at once and for ever, or let the listener go for good.
 func (a acceptor) Accept() (net.Conn, error) {
-	for {
+	for failed := 0; ; {
 		if !a.p.pauser.pass() {
 			return nil, net.ErrClosed
 		}
@@ -376,12 +379,24 @@ func (a acceptor) Accept() (net.Conn, error) {
 		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded): // a pause, or the end
+			continue
 		case errors.Is(err, unix.EINVAL) && listenAgain(a.TCPListener) == nil: // it was destroyed
-		default:
+			continue
+		case errors.Is(err, net.ErrClosed), failed >= failedMost && !shortage.Is(err):
 			return nil, err
 		}
+		if failed++; failed == acceptSaid {
+			a.p.log.Warn("connections cannot be accepted, they wait", "addr", a.p.at, "err", err)
+		}
+		<-time.After(acceptAgain)
 	}
 }
+
+// A connection that cannot be accepted waits in the kernel and is tried again; soon it is told of.
+const (
+	acceptAgain = 10 * time.Millisecond
+	acceptSaid  = 50 // tries
+)
 
 // listenAgain has a listener listen that somebody destroyed (SOCK_DESTROY, by `ss -K`; of MPTCP the kernel destroys none). Its socket has
 // the address still, listens no more, and is shut down, which its connections would inherit: a connect to nowhere undoes that

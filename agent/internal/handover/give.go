@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/atomicfile"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // Listen makes the socket at which successors ask. It takes the place of whatever is at path in one step, so that a
@@ -19,6 +20,9 @@ import (
 func Listen(path string) (*net.UnixListener, error) {
 	return atomicfile.Listen("unixpacket", path)
 }
+
+// acceptAgain is how soon a successor is tried to be met again.
+const acceptAgain = 100 * time.Millisecond
 
 // Give answers successors at l until ctx ends or the node is handed over; it closes l. Then it returns true. One successor
 // is served at a time; others are told to come later.
@@ -29,16 +33,22 @@ func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, h Holder) 
 	g := &giver{log: log, holder: h}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for {
+	for said := false; ; {
 		c, err := l.AcceptUnix()
-		if err != nil {
-			if ctx.Err() == nil {
-				log.Error("no hand-over can be asked for any more", "err", err)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) { // a shortage, of descriptors most likely: it passes
+			if !said {
+				log.Warn("a successor cannot be met now, it waits", "err", err)
+				said = true
 			}
+			tick.Pause(ctx, acceptAgain)
+			continue
+		}
+		if err != nil {
 			cancel()
 			wg.Wait()
 			return g.given
 		}
+		said = false
 		wg.Go(func() {
 			if g.meet(ctx, c) {
 				cancel()

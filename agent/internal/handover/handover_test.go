@@ -18,6 +18,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -117,6 +119,35 @@ func TestEveryStepMayFail(t *testing.T) {
 			r.takeNext(t, next)
 		})
 	}
+}
+
+// TestNoDescriptors: a successor asks while the holder has no descriptor left. It is met once there are some.
+func TestNoDescriptors(t *testing.T) {
+	if !testutil.InChild(t) { // the limit is the whole process's
+		return
+	}
+	r := newRig(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "successor")
+	defer f.Close()
+	lift := testutil.NoDescriptors(t)
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: r.path}); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, 10*time.Second, func() error {
+		if !strings.Contains(r.log.String(), "it waits") {
+			return errors.New("the holder has not noticed that it cannot meet its successor")
+		}
+		return nil
+	})
+	lift()
+	s := &side{}
+	defer s.close()
+	f.Close()
+	r.takeNext(t, s)
 }
 
 // TestColdCache: a cache that cannot be had, or restored, is no reason to fail.

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var (
@@ -121,6 +123,7 @@ type rig struct {
 	path   string
 	holder *side
 	given  chan bool
+	log    testutil.Output // the holder's
 	end    context.CancelFunc
 }
 
@@ -148,7 +151,7 @@ func newRig(t *testing.T, set ...func(*rig)) *rig {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.given <- Give(ctx, slog.New(slog.DiscardHandler), l, r.holder)
+		r.given <- Give(ctx, slog.New(slog.NewTextHandler(&r.log, nil)), l, r.holder)
 	}()
 	t.Cleanup(func() {
 		end()

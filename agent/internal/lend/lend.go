@@ -159,8 +159,8 @@ func (l *Lender) End() error {
 	if l.borrower == nil {
 		return nil
 	}
+	l.forget() // before the store tells of nothing more: what it replaces meanwhile is taken back
 	l.store.OnReturn(nil)
-	l.forget()
 	l.borrower = nil
 	return l.fault
 }
@@ -268,27 +268,29 @@ func (l *Lender) takeBack(e *wire.Entry) {
 	}
 }
 
-// remove takes an answer back; mu is held.
+// remove takes an answer back; mu is held. As long as an entry is noted as lent, whoever replaces it waits for mu, so that comes last.
 func (l *Lender) remove(k *wire.Key) {
+	var err error
+	if l.borrower != nil {
+		err = l.borrower.Remove(k)
+	}
 	name := string(question(k))
 	l.lent[name].entry.Decline()
 	delete(l.lent, name)
-	if l.borrower == nil {
-		return
-	}
-	if err := l.borrower.Remove(k); err != nil {
+	if err != nil {
 		l.forget()
 		l.fail(fmt.Errorf("take an answer back: %w", err))
 	}
 }
 
-// forget takes all back; mu is held.
+// forget takes all back, in the order of remove; mu is held.
 func (l *Lender) forget() {
+	err := l.borrower.Invalidate()
 	for _, one := range l.lent {
 		one.entry.Decline()
 	}
 	clear(l.lent)
-	if err := l.borrower.Invalidate(); err != nil {
+	if err != nil {
 		l.fail(fmt.Errorf("take all answers back: %w", err))
 	}
 }

@@ -30,7 +30,8 @@ type borrower struct {
 	invalidated int
 	err         error // of Put
 	removeErr   error
-	deaf        error // of Invalidate
+	deaf        error  // of Invalidate
+	begun       func() // called before an answer is forgotten; nil: nobody
 }
 
 func newBorrower() *borrower {
@@ -53,7 +54,18 @@ func (b *borrower) Put(l Loan) error {
 	return nil
 }
 
+// begin says that an answer is about to be forgotten.
+func (b *borrower) begin() {
+	b.mu.Lock()
+	begun := b.begun
+	b.mu.Unlock()
+	if begun != nil {
+		begun()
+	}
+}
+
 func (b *borrower) Remove(k *wire.Key) error {
+	b.begin()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.has, string(question(k)))
@@ -61,6 +73,7 @@ func (b *borrower) Remove(k *wire.Key) error {
 }
 
 func (b *borrower) Invalidate() error {
+	b.begin()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.has)
@@ -224,6 +237,42 @@ func TestTakeBack(t *testing.T) {
 				if n := s.lender.State().Lent; n != 0 {
 					t.Errorf("%d are lent", n)
 				}
+			})
+		})
+	}
+}
+
+// TestReplacedMeanwhile: an answer that is replaced while it is taken back is not replaced before the kernel has forgotten the old one.
+func TestReplacedMeanwhile(t *testing.T) {
+	for name, takeBack := range map[string]func(s *stand){
+		"ended":        func(s *stand) { _ = s.lender.End() },
+		"other chain":  (*stand).build,
+		"time is over": func(s *stand) { <-time.After(Most + lookEvery) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onStand(t, 10, func(s *stand) {
+				s.hit(s.keep("a."))
+				replaced := make(chan struct{})
+				begun := sync.OnceFunc(func() {
+					go func() {
+						s.keep("a.")
+						close(replaced)
+					}()
+					for range 10_000 {
+						runtime.Gosched()
+					}
+					select {
+					case <-replaced:
+						t.Error("the cache said another answer before the kernel had forgotten the old one")
+					default:
+					}
+				})
+				s.borrower.mu.Lock()
+				s.borrower.begun = begun
+				s.borrower.mu.Unlock()
+				takeBack(s)
+				<-replaced
+				s.has("after", "")
 			})
 		})
 	}

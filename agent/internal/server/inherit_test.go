@@ -139,6 +139,46 @@ func TestUnusedSocketsAreClosed(t *testing.T) {
 	start(t, cfg) // nobody holds the port
 }
 
+// TestRefusedStartClosesItsSockets: a configuration that cannot be served costs whoever hands sockets over none of them.
+func TestRefusedStartClosesItsSockets(t *testing.T) {
+	cfg := config(t, newUpstream(t, address("10.0.0.1")))
+	first := start(t, cfg)
+	sockets, err := first.Sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := cfg
+	bad.Cluster = nil
+	if err := newServer(slog.New(slog.DiscardHandler)).StartOn(context.Background(), bad, slices.Clone(sockets)); err == nil {
+		t.Fatal("started")
+	}
+	for _, s := range sockets {
+		if err := s.File.Close(); err == nil {
+			t.Errorf("the descriptor of %s %s was left open", s.Protocol, s.Address)
+		}
+	}
+	wantA(t, ask(t, "udp", addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.1")
+}
+
+// TestOnChange: who asks for it is told of each chain that is about to answer, and of no other.
+func TestOnChange(t *testing.T) {
+	cfg := config(t, newUpstream(t, address("10.0.0.1")))
+	s, told := newServer(slog.New(slog.DiscardHandler)), 0
+	s.OnChange(func() { told++ })
+	if err := s.Start(context.Background(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	bad := cfg
+	bad.Snippets = map[string]string{".": "cache -1"}
+	if err := s.Restart(context.Background(), bad); err == nil || told != 1 {
+		t.Errorf("told %d times of one chain; a bad one: %v", told, err)
+	}
+	if err := s.Restart(context.Background(), cfg); err != nil || told != 2 {
+		t.Errorf("told %d times of two chains: %v", told, err)
+	}
+}
+
 // TestStopLosesNothing stops under load on UDP sockets, on connections that stay and on new ones. As under a withdrawn
 // lease, nobody asks anew once the stop begins, but what was sent before is answered, and a connection ends only between two
 // questions: a client that pipelines gets both answers.

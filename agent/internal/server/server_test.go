@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -10,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -321,24 +319,6 @@ func seriesOf(t *testing.T, cfg server.Config) map[string]int {
 	return ours
 }
 
-// syncBuffer is written by the server's goroutines and read by the test.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
 func TestLog(t *testing.T) {
 	fails := newUpstream(t, func(q *mdns.Msg) *mdns.Msg { return nil })
 	for _, tc := range []struct {
@@ -351,7 +331,7 @@ func TestLog(t *testing.T) {
 		{chain.QueriesAll, []string{"level=INFO msg=query client=127.0.0.1 name=a.cluster.local. type=A protocol=udp rcode=SERVFAIL"}, 9},
 	} {
 		t.Run(string(tc.queries), func(t *testing.T) {
-			out := new(syncBuffer)
+			out := new(testutil.Output)
 			s := newServer(slog.New(slog.NewTextHandler(out, nil)))
 			cfg := config(t, fails)
 			cfg.Queries = tc.queries
@@ -381,7 +361,7 @@ func TestLog(t *testing.T) {
 // TestQuiet checks that the server prints nothing by itself and leaves the standard flag set to what CoreDNS's own
 // packages put there.
 func TestQuiet(t *testing.T) {
-	out := new(syncBuffer)
+	out := new(testutil.Output)
 	s := newServer(slog.New(slog.NewTextHandler(out, nil)))
 	if err := s.Start(context.Background(), config(t, newUpstream(t, address("10.0.0.1")))); err != nil {
 		t.Fatal(err)

@@ -1,12 +1,9 @@
 package upstream
 
 import (
-	"flag"
 	"io/fs"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,9 +13,8 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/pkg/strict"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
-
-var update = flag.Bool("update", false, "write golden files anew")
 
 func reader(files map[string]string) func(string) ([]byte, error) {
 	return func(path string) ([]byte, error) {
@@ -26,7 +22,7 @@ func reader(files map[string]string) func(string) ([]byte, error) {
 		if !ok {
 			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 		}
-		if text == "denied" {
+		if strings.TrimSpace(text) == "denied" {
 			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
 		}
 		return []byte(text), nil
@@ -298,71 +294,28 @@ func lines(n int) string {
 // Each file in testdata/bad holds the files at fault and the one message that is wanted for them. Servers that the
 // configuration itself names stand in a section "external", "cluster" or "stub".
 func TestBad(t *testing.T) {
-	files, err := filepath.Glob("testdata/bad/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no cases: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sections := split(string(data))
-			if text, ok := sections["/etc/resolv.conf"]; !ok {
-				sections["/etc/resolv.conf"] = "nameserver 192.0.2.1\n"
-			} else if text == "absent\n" {
-				delete(sections, "/etc/resolv.conf")
-			}
-			in := base(sections)
-			if s := strings.TrimSpace(sections["external"]); s != "" {
-				in.External = []nameserver.Source{{Address: nameserver.Address{Addr: netip.MustParseAddrPort(s)}}}
-			}
-			if s := strings.TrimSpace(sections["cluster"]); s != "" {
-				in.Cluster = servers(s)
-			}
-			if s := strings.TrimSpace(sections["stub"]); s != "" {
-				in.StubDomains = map[string][]nameserver.Address{"corp.example": servers(s)}
-			}
-			out, err := Resolve(in)
-			if err == nil {
-				t.Fatalf("taken: %+v", out)
-			}
-			got := err.Error() + "\n"
-			if *update {
-				before, _, _ := strings.Cut(string(data), "-- want --\n")
-				if err := os.WriteFile(file, []byte(before+"-- want --\n"+got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(sections["want"], got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
-	}
-}
-
-// split cuts a file into sections, each under a line "-- name --".
-func split(text string) map[string]string {
-	out := map[string]string{}
-	name := ""
-	for line := range strings.Lines(text) {
-		if s, ok := strings.CutPrefix(line, "-- "); ok {
-			if s, ok := strings.CutSuffix(s, " --\n"); ok {
-				name = s
-				out[name] = ""
-				continue
-			}
+	golden.Cases(t, "testdata/bad/*.txt", func(t *testing.T, sections map[string]string) string {
+		if text, ok := sections["/etc/resolv.conf"]; !ok {
+			sections["/etc/resolv.conf"] = "nameserver 192.0.2.1\n"
+		} else if text == "absent\n" {
+			delete(sections, "/etc/resolv.conf")
 		}
-		out[name] += line
-	}
-	for name, text := range out {
-		if text == "denied\n" {
-			out[name] = "denied"
+		in := base(sections)
+		if s := strings.TrimSpace(sections["external"]); s != "" {
+			in.External = []nameserver.Source{{Address: nameserver.Address{Addr: netip.MustParseAddrPort(s)}}}
 		}
-	}
-	return out
+		if s := strings.TrimSpace(sections["cluster"]); s != "" {
+			in.Cluster = servers(s)
+		}
+		if s := strings.TrimSpace(sections["stub"]); s != "" {
+			in.StubDomains = map[string][]nameserver.Address{"corp.example": servers(s)}
+		}
+		out, err := Resolve(in)
+		if err == nil {
+			t.Fatalf("taken: %+v", out)
+		}
+		return err.Error() + "\n"
+	})
 }
 
 func FuzzResolvConf(f *testing.F) {

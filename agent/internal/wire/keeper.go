@@ -3,7 +3,6 @@ package wire
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -48,7 +47,7 @@ func (k *Keeper) Restore(r io.Reader) (Restored, error) { return k.Store.Restore
 
 // Load takes over the file, if there is one, and says in one line what came of it.
 func (k *Keeper) Load() {
-	f, err := open(k.Path)
+	f, err := atomicfile.Open(k.Path, os.O_RDONLY|syscall.O_NOFOLLOW) // a link must lead nowhere else
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -65,23 +64,6 @@ func (k *Keeper) Load() {
 		}
 	}
 	k.Log.Warn("the cache's snapshot is not used", "path", k.Path, "err", err)
-}
-
-// open opens a regular file: a pipe in its place must not hold up the start, and a link must lead nowhere else.
-func open(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file", path)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 // Fresh returns when the snapshot was last known to hold what the store holds. Before the first one it is when Run began.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestStore(t *testing.T) {
@@ -182,13 +184,6 @@ func TestSweep(t *testing.T) {
 // TestHonestBytes holds what the store says it takes against what the runtime says.
 func TestHonestBytes(t *testing.T) {
 	const n = 20000
-	heap := func() int64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	for _, records := range []int{1, 8} {
 		names := make([]string, n)
 		var rrs []string
@@ -200,7 +195,7 @@ func TestHonestBytes(t *testing.T) {
 		}
 		s := NewStore(1 << 30)
 		sp := s.Space(1)
-		before := heap()
+		before := testutil.Heap()
 		for _, name := range names {
 			k, _ := key(t, name, dns.TypeA)
 			e, err := NewEntry(k, Success, answer(t, name, dns.TypeA, rrs...), 60)
@@ -209,7 +204,7 @@ func TestHonestBytes(t *testing.T) {
 			}
 			sp.Put(k, e)
 		}
-		took := heap() - before
+		took := testutil.Heap() - before
 		said, _ := s.Bytes()
 		t.Logf("%d records: the store says %d bytes an entry, the heap grew by %d", records, said/n, took/n)
 		if r := float64(said) / float64(took); r < 0.85 || r > 1.15 {

@@ -148,18 +148,24 @@ func (a *Ask) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dns.
 	return r.run(ctx)
 }
 
+// sizeMost bounds the answers that are taken over datagrams: a question that waits holds a buffer for one, and what is longer comes over
+// a stream.
+const sizeMost = 4096
+
 // ours is a question without the client's EDNS options, where no cache in front has made it anew: cookies and padding are
 // between two hops (RFC 7873, section 5; RFC 7830, section 3), and a client's subnet is no business of the upstream's.
 func ours(req *dns.Msg) *dns.Msg {
 	o := req.IsEdns0()
-	if o == nil || len(o.Option) == 0 {
+	if o == nil || len(o.Option) == 0 && o.UDPSize() <= sizeMost {
 		return req
 	}
 	m := *req
 	m.Extra = nil
 	for _, rr := range req.Extra {
 		if rr == o {
-			rr = &dns.OPT{Hdr: o.Hdr}
+			bare := &dns.OPT{Hdr: o.Hdr}
+			bare.SetUDPSize(min(o.UDPSize(), sizeMost))
+			rr = bare
 		}
 		m.Extra = append(m.Extra, rr)
 	}

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -254,30 +253,13 @@ func listenFull(t testing.TB) (fd int, pc *net.UDPConn) {
 type block struct {
 	*Ask
 	t   testing.TB
-	log *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex // guards b
-	b  strings.Builder
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log *testutil.Output
 }
 
 // serve starts a block that asks servers; change sets the rest.
 func serve(t testing.TB, change func(*Ask), servers ...string) *block {
 	t.Helper()
-	log := new(lockedBuffer)
+	log := new(testutil.Output)
 	a := &Ask{servers: NewServers(slog.New(slog.NewTextHandler(log, nil))), zones: []string{"."}, specs: specs(t, servers...)}
 	if change != nil {
 		change(a)

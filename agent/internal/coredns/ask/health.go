@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/shortage"
 )
 
 const (
@@ -92,7 +94,6 @@ type failed struct {
 	err       error
 	beaten    bool // another server answered it well
 	overtaken bool // before this one, that is all
-	told      bool // by the network alone, which may be anybody
 	req       *dns.Msg
 	stream    bool
 	holds     []string
@@ -184,7 +185,7 @@ func (s *server) check(life context.Context, a *Ask) {
 	defer silence.Stop()
 	_, _, took, err := s.sound(life, a)
 	switch now := time.Now(); {
-	case life.Err() != nil:
+	case life.Err() != nil, shortage.ToAsk(err):
 	case err == nil:
 		s.good(now, took)
 	case !s.heard(began):
@@ -317,7 +318,7 @@ func (s *server) trySound(life context.Context, a *Ask) {
 	h := &s.health
 	h.mu.Lock()
 	spoke, holds := h.why.spoken(), h.holds
-	if err != nil && h.failing.Load() {
+	if err != nil && !shortage.ToAsk(err) && h.failing.Load() {
 		h.why, h.err, h.overtaken = reasonOf(good, err), err, false
 	}
 	h.mu.Unlock()

@@ -11,6 +11,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A server that answers some questions and fails those that matter is avoided, tried with just these, and taken back.
@@ -110,7 +112,7 @@ func TestServersAreShared(t *testing.T) {
 	ss := NewServers(slog.New(slog.DiscardHandler))
 	one := &Ask{servers: ss, zones: []string{"cluster.local."}, specs: specs(t, f.addr, other.addr)}
 	one.start()
-	b := &block{one, t, new(lockedBuffer)}
+	b := &block{one, t, new(testutil.Output)}
 	for i := range failLimit {
 		b.want("udp", fmt.Sprintf("n%d.cluster.local.", i), "other", 0, quick)
 	}

@@ -80,6 +80,13 @@ func TestLoop(t *testing.T) {
 			if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
 				t.Errorf("said %d times", n)
 			}
+			if !others {
+				looping.behave(silence)
+				if !b.lookForLoops(t.Context()) {
+					t.Error("a server that says nothing has shown that its loop is gone")
+				}
+				looping.behave(k.answer)
+			}
 			k.to.Store(nil) // mended
 			if b.lookForLoops(t.Context()) {
 				t.Error("still there")

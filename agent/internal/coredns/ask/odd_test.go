@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -123,6 +124,18 @@ func TestForgedDatagrams(t *testing.T) {
 			otherName := says("liar")(new(dns.Msg).SetQuestion("x.example.", dns.TypeTXT), false)
 			otherName.Id = q.Id
 			send(otherName)
+			otherType := says("liar")(new(dns.Msg).SetQuestion(q.Question[0].Name, dns.TypeA), false)
+			otherType.Id = q.Id
+			send(otherType)
+			otherClass := says("liar")(q, false)
+			otherClass.Question = []dns.Question{{Name: q.Question[0].Name, Qtype: dns.TypeTXT, Qclass: dns.ClassCHAOS}}
+			send(otherClass)
+			otherOpcode := says("liar")(q, false)
+			otherOpcode.Opcode = dns.OpcodeNotify
+			send(otherOpcode)
+			noQuestion := says("liar")(q, false)
+			noQuestion.Question = nil
+			send(noQuestion)
 			notAnswer := says("liar")(q, false)
 			notAnswer.Response = false
 			send(notAnswer)
@@ -140,6 +153,115 @@ func TestForgedDatagrams(t *testing.T) {
 	b := serve(t, nil, pc.LocalAddr().String())
 	for i := range 5 {
 		b.want("udp", fmt.Sprintf("N%d.Example.", i), "good", 20*time.Millisecond, quick)
+	}
+}
+
+// Each question has an ID that cannot be told from those before, also where it goes the same way as they (RFC 5452, section 9.2).
+func TestIDs(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		var mu sync.Mutex
+		var ids []uint16
+		f := newFake(t, onBoth, func(q *dns.Msg, stream bool) *dns.Msg {
+			mu.Lock()
+			defer mu.Unlock()
+			ids = append(ids, q.Id)
+			return says("upstream")(q, stream)
+		})
+		b := serve(t, func(a *Ask) { a.stream = stream }, f.addr)
+		for i := range 64 {
+			b.ask("udp", fmt.Sprintf("n%d.example.", i))
+		}
+		mu.Lock()
+		seen, steps := map[uint16]bool{}, map[uint16]int{}
+		for i, id := range ids {
+			seen[id] = true
+			if i > 0 {
+				steps[id-ids[i-1]]++
+			}
+		}
+		mu.Unlock()
+		for step, n := range steps {
+			if n > 4 {
+				t.Errorf("stream %t: %d of %d IDs are the one before and %d", stream, n, len(ids), step)
+			}
+		}
+		if len(seen) < 56 { // two are the same in every thirtieth run or so
+			t.Errorf("stream %t: %d questions, %d IDs", stream, len(ids), len(seen))
+		}
+	}
+}
+
+// All sockets that are kept lead to an endpoint that went without a word, as conntrack has it: the second try goes over a new one.
+func TestSecondTryIsFresh(t *testing.T) {
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{} // the sockets that asked
+	var wg sync.WaitGroup
+	t.Cleanup(func() { pc.Close(); wg.Wait() })
+	wg.Go(func() {
+		buf := make([]byte, 4096)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			q := new(dns.Msg)
+			if q.Unpack(buf[:n]) != nil {
+				continue
+			}
+			if gone := known[from.String()] && strings.HasPrefix(q.Question[0].Name, "after"); !gone {
+				wg.Go(func() {
+					<-time.After(30 * time.Millisecond)
+					wire, _ := says("upstream")(q, false).Pack()
+					pc.WriteTo(wire, from)
+				})
+			}
+			known[from.String()] = true
+		}
+	})
+	usual(t, 2*hedgeAfter-20*time.Millisecond, func(i int) time.Duration {
+		b := serve(t, nil, pc.LocalAddr().String())
+		var asked sync.WaitGroup
+		for j := range 8 { // at the same time, so that several sockets are kept
+			asked.Go(func() { b.ask("udp", fmt.Sprintf("n%d-%d.example.", i, j)) })
+		}
+		asked.Wait()
+		got, took := b.ask("udp", fmt.Sprintf("after%d.example.", i))
+		if got != "upstream" || took < hedgeAfter {
+			t.Errorf("%s after %s", got, took)
+		}
+		return took
+	})
+}
+
+// A line that is too old, or has waited for too long, is used no more, whether it is taken or given back.
+func TestOldLines(t *testing.T) {
+	var b buffers
+	now := time.Now()
+	lineOf := func(idle, until time.Duration) *line {
+		ours, theirs := net.Pipe()
+		t.Cleanup(func() { theirs.Close() })
+		return &line{conn: ours, idle: now.Add(idle), until: now.Add(until)}
+	}
+	closed := func(l *line) bool {
+		_ = l.conn.SetReadDeadline(time.Now())
+		_, err := l.conn.Read(make([]byte, 1))
+		return errors.Is(err, io.ErrClosedPipe)
+	}
+	waited, aged, good := lineOf(-idleLimit-time.Second, time.Hour), lineOf(0, -time.Second), lineOf(0, time.Hour)
+	p := pool{bufs: &b, lines: []*line{waited, aged, good}}
+	if l := p.take(); l != good || !closed(waited) || !closed(aged) {
+		t.Errorf("took the good one %t, closed %t, %t", l == good, closed(waited), closed(aged))
+	}
+	late := lineOf(0, -time.Second)
+	if p.give(late); p.size() != 0 || !closed(late) {
+		t.Errorf("%d lines wait, closed %t", p.size(), closed(late))
+	}
+	p.close()
+	if p.give(good); p.size() != 0 || !closed(good) {
+		t.Errorf("%d lines wait in a closed pool, closed %t", p.size(), closed(good))
 	}
 }
 

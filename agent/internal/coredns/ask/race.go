@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/shortage"
 )
 
 var errUnpackable = errors.New("a question that cannot be sent on")
@@ -523,7 +525,7 @@ func (r *race) give(err error) (*dns.Msg, error) {
 			t.why = reasonSilent
 		}
 		// What did not come in time may be on its way, but from a server that was dead before and stayed so.
-		limit = limit || t.why == reasonSilent && (!r.trial || t.server.heard(r.began))
+		limit = limit || shortage.ToAsk(t.err) || t.why == reasonSilent && (!r.trial || t.server.heard(r.began))
 		errs = append(errs, fault(t.server, t.why, t.err))
 	}
 	if err = errors.Join(errs...); limit {

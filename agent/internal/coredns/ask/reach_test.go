@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestReach asks by a block's servers whatever is known of them: one that answers in any way is enough, and nothing else is.
@@ -77,5 +81,43 @@ func TestReach(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What was heard of a server counts as an answer to clients only where it was one: a lease is kept for it.
+func TestHeard(t *testing.T) {
+	f := newFake(t, onBoth, code(dns.RcodeRefused))
+	b := serve(t, nil, f.addr)
+	for _, bad := range []func(*dns.Msg, bool) *dns.Msg{code(dns.RcodeRefused), code(dns.RcodeServerFailure)} {
+		f.behave(bad)
+		b.ask("udp", "a.example.")
+		if ago, ok := b.Ask.servers.Heard("example."); ok {
+			t.Errorf("heard %s ago, and no client was answered", ago)
+		}
+	}
+	f.behave(says("upstream"))
+	b.want("udp", "b.example.", "upstream", 0, time.Minute)
+	if ago, ok := b.Ask.servers.Heard("example."); !ok || ago < 0 || ago > time.Minute {
+		t.Errorf("heard %t, %s ago", ok, ago)
+	}
+}
+
+// The last resort's packets have the mark by which the host table knows them.
+func TestMark(t *testing.T) {
+	testutil.RequireRoot(t)
+	for _, mark := range []int{0, 0x10} {
+		l, err := dial(t.Context(), "127.0.0.1:53", false, nil, mark)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := l.conn.(*net.UDPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := -1
+		if err := raw.Control(func(fd uintptr) { got, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK) }); err != nil || got != mark {
+			t.Errorf("mark %#x, want %#x: %v", got, mark, err)
+		}
+		l.conn.Close()
 	}
 }

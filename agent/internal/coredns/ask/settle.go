@@ -3,8 +3,9 @@ package ask
 import (
 	"cmp"
 	"errors"
-	"syscall"
 	"time"
+
+	"github.com/neardns/neardns/agent/internal/shortage"
 )
 
 // errNoStream is of a stream that was still being made when another way had the answer.
@@ -43,7 +44,7 @@ func (r *race) settle(winner int) {
 func (r *race) settleStreams(now time.Time) {
 	for i := range r.next {
 		t := &r.tries[i]
-		failed := t.state == ended && t.err != nil && !exhausted(t.err) || t.state == running && now.Sub(t.began) >= hedgeAfter
+		failed := t.state == ended && t.err != nil && !shortage.ToAsk(t.err) || t.state == running && now.Sub(t.began) >= hedgeAfter
 		if !t.stream || t.server.tls != nil || !failed || t.stood() && t.server.streams.worked.Load() || !r.byDatagram(t.server) {
 			continue
 		}
@@ -100,11 +101,11 @@ func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 		switch {
 		case t.state == ended && t.err == nil && (!won || !t.why.spoken()):
 			return failed{}, false
-		case exhausted(t.err):
+		case shortage.ToAsk(t.err):
 			continue
 		case t.state == running && t.told != nil:
 			// It may be true. Another server answered before it could be seen whether this one answers all the same.
-			return failed{why: reasonOf(good, t.told), err: t.told, told: true, req: r.req, holds: r.a.holds, asker: r.a, stream: t.stream}, true
+			return failed{why: reasonOf(good, t.told), err: t.told, req: r.req, holds: r.a.holds, asker: r.a, stream: t.stream}, true
 		case t.state == ended && t.why != reasonSilent:
 		case won && now.Sub(t.began) >= hedgeAfter:
 			if why, overtaken = reasonSilent, true; heard {
@@ -127,13 +128,3 @@ const silentAfter = 3 * hedgeAfter
 
 // stalled is how late a timer or the end of a question may be noticed before a server's silence says nothing.
 const stalled = 200 * time.Millisecond
-
-// exhausted reports whether a try failed for want of something on this machine: descriptors, memory, ports.
-func exhausted(err error) bool {
-	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}

@@ -1,11 +1,13 @@
 package ask
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A client over TCP never gets the head of an answer: it would take it for the whole. One over datagrams does.
@@ -136,7 +139,7 @@ func TestWholeAfterAFault(t *testing.T) {
 // until a stream works.
 func TestStreamless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := new(lockedBuffer)
+		log := new(testutil.Output)
 		s := NewServers(slog.New(slog.NewTextHandler(log, nil))).acquire(spec{Address: nameserver.At(netip.MustParseAddr("192.0.2.1"))})
 		fail := func(times int) {
 			for range times {
@@ -192,12 +195,42 @@ func TestNoClientsOptions(t *testing.T) {
 	if _, err := b.ServeDNS(t.Context(), &client{}, q); err != nil {
 		t.Fatal(err)
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if len(seen) != 1 || seen[0] != "0 options, size 1400, DO true" {
-		t.Errorf("the upstream sees %q", seen)
+	sees := func(want ...string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Equal(seen, want) {
+			t.Errorf("the upstream sees %q, want %q", seen, want)
+		}
 	}
+	sees("0 options, size 1400, DO true")
 	if len(q.IsEdns0().Option) != 2 {
 		t.Error("the client's own question was changed")
+	}
+	if _, err := b.ServeDNS(t.Context(), &client{}, new(dns.Msg).SetQuestion("b.example.", dns.TypeTXT).SetEdns0(65535, false)); err != nil {
+		t.Fatal(err)
+	}
+	sees("0 options, size 1400, DO true", "0 options, size 4096, DO false")
+}
+
+// The size of answer that a client takes does not decide what its question costs while it waits: with a large one, a pod's share of
+// the misses would be more memory than the agent may have.
+func TestWaitingHoldsLittle(t *testing.T) {
+	const waiting = 256
+	f := newFake(t, onUDP, silence)
+	b := serve(t, nil, f.addr)
+	before := testutil.Heap()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range waiting {
+		wg.Go(func() {
+			_, _ = b.ServeDNS(ctx, &client{}, new(dns.Msg).SetQuestion(fmt.Sprintf("n%d.example.", i), dns.TypeTXT).SetEdns0(65535, false))
+		})
+	}
+	eventually(t, "all have been asked", func() bool { return f.asked[0].Load() >= waiting })
+	each := (testutil.Heap() - before) / waiting
+	cancel()
+	wg.Wait()
+	if each > 40<<10 {
+		t.Errorf("a question that waits holds %d bytes", each)
 	}
 }

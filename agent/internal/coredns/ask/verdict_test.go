@@ -92,16 +92,8 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// What this machine lacks is not held against a server.
-func TestExhausted(t *testing.T) {
-	for err, want := range map[error]bool{
-		&net.OpError{Op: "dial", Err: syscall.EMFILE}: true, fmt.Errorf("x: %w", syscall.EADDRNOTAVAIL): true,
-		syscall.ECONNREFUSED: false, context.DeadlineExceeded: false,
-	} {
-		if exhausted(err) != want {
-			t.Errorf("%v", err)
-		}
-	}
+// A server is not blamed for a time in which we stood still.
+func TestStoodStill(t *testing.T) {
 	s := &server{}
 	r := race{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Hour), end: time.Now().Add(-time.Hour), count: 1, next: 1}
 	r.tries[0] = try{server: s, state: ended, why: reasonSilent, err: context.DeadlineExceeded}
