@@ -22,13 +22,14 @@ import (
 
 // Program is the kernel's, at links that are told by their indexes.
 type Program interface {
+	// Attach does nothing where the program is. Where it fails, the program is not there unless it was before.
 	Attach(ifindex int) error
 	// Detach returns how many questions were answered at a link, which may be gone, since the program came there.
 	Detach(ifindex int) (answers uint64, err error)
 	// Links tells of each link that the program is at, or was when it went, how many questions were answered there so far, whoever
 	// attached it.
 	Links() (map[int]uint64, error)
-	// Others names other programs that see what comes from a link.
+	// Others names other programs that see what comes from a link or goes to it.
 	Others(ifindex int) ([]string, error)
 }
 
@@ -74,7 +75,10 @@ type key struct {
 	inode               uint64 // of its netns
 }
 
-// place is the link of an attachment. A veth's index stays as long as it does, and a pod has one veth for life.
+func keyOf(f podfile.File) key { return key{f.ContainerID, f.IfName, f.NetNSInode} }
+
+// place is the link of an attachment. A veth's index stays as long as it does, and a pod has one veth for life; where it has not, nobody can
+// attach to the old one, and it is looked for anew.
 type place struct {
 	ifindex int
 	name    string
@@ -103,12 +107,17 @@ func (k *Keeper) Look(pods []Pod) error {
 	}
 	for _, i := range slices.Sorted(maps.Keys(wanted)) {
 		f := wanted[i]
-		// An agent that could not have the level may have taken the program away from links that Links still tells of.
-		if _, ok := there[i]; !ok || first {
-			if err := k.Program.Attach(i); err != nil {
-				refused = append(refused, Refused{name(f), err.Error()})
-				continue
+		_, was := there[i]
+		// Others may have taken the program away where Links still tells of it: an agent that could not have the level, or whoever cleans links.
+		if err := k.Program.Attach(i); err != nil {
+			refused = append(refused, Refused{name(f), err.Error()})
+			delete(k.found, keyOf(f))
+			if was {
+				errs = append(errs, k.detach(i))
 			}
+			continue
+		}
+		if !was || first {
 			k.Log.Info("hits of a pod are answered in the kernel", "pod", name(f), "ifindex", i)
 		}
 		k.at[i] = f
@@ -143,20 +152,17 @@ func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
 	for _, p := range pods {
 		why := p.Why
 		if why == "" {
-			id := key{p.File.ContainerID, p.File.IfName, p.File.NetNSInode}
+			id := keyOf(p.File)
 			at, ok := k.found[id]
 			var err error
 			if !ok {
 				at.ifindex, at.name, err = k.Veth(p.File)
 			}
-			if err == nil {
-				found[id] = at
-				if !k.Beside {
-					err = k.alone(at)
-				}
+			if err == nil && !k.Beside {
+				err = k.alone(at)
 			}
 			if err == nil {
-				out[at.ifindex] = p.File
+				found[id], out[at.ifindex] = at, p.File
 				continue
 			}
 			why = err.Error()
@@ -167,8 +173,8 @@ func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
 	return out, refused
 }
 
-// alone fails where other programs see what comes from a link: they would not see what is answered, and be wrong about it, whatever they
-// are for.
+// alone fails where other programs see what comes from a link or goes to it: they would not see what is answered, or the answer, and be
+// wrong about it, whatever they are for.
 func (k *Keeper) alone(at place) error {
 	others, err := k.Program.Others(at.ifindex)
 	if err != nil {

@@ -20,6 +20,7 @@ type kernel struct {
 	refuses map[int]error
 	err     error
 	asked   []int // links that Attach was called for
+	gone    int   // a link that is gone
 }
 
 func (k *kernel) Attach(i int) error {
@@ -39,7 +40,12 @@ func (k *kernel) Detach(i int) (uint64, error) {
 }
 
 func (k *kernel) Links() (map[int]uint64, error) { return maps.Clone(k.at), k.err }
-func (k *kernel) Others(i int) ([]string, error) { return k.others[i], nil }
+func (k *kernel) Others(i int) ([]string, error) {
+	if i == k.gone {
+		return nil, errors.New("no such device")
+	}
+	return k.others[i], nil
+}
 
 // world is a keeper over a kernel, with pods whose links are numbered by their names: pod7 has link 7.
 type world struct {
@@ -51,13 +57,17 @@ type world struct {
 	looked  map[string]int // how often a pod's link was looked for
 	heard   map[string]uint64
 	suspect []string
+	moved   map[string]int // links of pods that are not numbered by their names any more
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, kernel: &kernel{at: map[int]uint64{}, others: map[int][]string{}, refuses: map[int]error{}}, counted: map[string]uint64{}, looked: map[string]int{}, heard: map[string]uint64{}}
+	w := &world{t: t, kernel: &kernel{at: map[int]uint64{}, others: map[int][]string{}, refuses: map[int]error{}}, counted: map[string]uint64{}, looked: map[string]int{}, heard: map[string]uint64{}, moved: map[string]int{}}
 	w.keeper = &Keeper{Log: slog.New(slog.NewTextHandler(&w.said, nil)), Program: w.kernel,
 		Veth: func(f podfile.File) (i int, name string, err error) {
 			w.looked[f.PodName]++
+			if i = w.moved[f.PodName]; i != 0 {
+				return i, "veth", nil
+			}
 			if _, err = fmt.Sscanf(f.PodName, "pod%d", &i); err != nil {
 				return 0, "", errors.New("no way")
 			}
@@ -205,17 +215,44 @@ func TestSuspects(t *testing.T) {
 	}
 }
 
-// TestAttachedAnew: at its first look a keeper attaches also where the program was, since it may have been taken away meanwhile; what was
-// answered there before is not counted.
+// TestAttachedAnew: at each look a keeper attaches also where the program was, since it may have been taken away meanwhile; what was
+// answered there before the first is not counted.
 func TestAttachedAnew(t *testing.T) {
 	w := newWorld(t)
 	w.kernel.at[7] = 40
 	w.look("pod7")
 	w.look("pod7", "pod8")
-	if want := []int{7, 8}; !slices.Equal(w.kernel.asked, want) {
+	if want := []int{7, 7, 8}; !slices.Equal(w.kernel.asked, want) {
 		t.Errorf("attached at %d, want %d", w.kernel.asked, want)
 	}
 	if len(w.counted) > 0 {
 		t.Errorf("counted %v", w.counted)
+	}
+	if n := strings.Count(w.said.String(), "pod=shop/pod7"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, w.said.String())
+	}
+}
+
+// TestReplaced: a pod whose link is another one than before has the program there, and what was answered at the one before is counted. So it
+// is of a link where the program cannot be any more.
+func TestReplaced(t *testing.T) {
+	for what, gone := range map[string]func(w *world){
+		"seen by who attaches":       func(w *world) { w.kernel.refuses[1] = errors.New("no such device") },
+		"seen by who looks at links": func(w *world) { w.kernel.gone = 1 },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.look("pod1")
+			w.kernel.at[1], w.moved["pod1"] = 5, 2
+			gone(w)
+			w.look("pod1")
+			if s := w.keeper.State(); s.Pods != 0 || len(s.Refused) != 1 || !strings.Contains(s.Refused[0].Why, "no such device") || len(w.at()) != 0 {
+				t.Errorf("at %d, state %+v", w.at(), s)
+			}
+			w.look("pod1")
+			if s := w.keeper.State(); s.Pods != 1 || len(s.Refused) != 0 || !slices.Equal(w.at(), []int{2}) || w.counted["pod1"] != 5 {
+				t.Errorf("at %d, state %+v, counted %v", w.at(), s, w.counted)
+			}
+		})
 	}
 }

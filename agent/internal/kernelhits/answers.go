@@ -54,7 +54,10 @@ func (l *Level) Generation() uint32 {
 func (l *Level) Invalidate() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	next := l.control
+	var next objectControl
+	if err := l.objects.Controls.Lookup(uint32(0), &next); err != nil { // another process may have been here
+		return fmt.Errorf("read the control: %w", err)
+	}
 	if next.Generation++; next.Generation == 0 {
 		next.Generation = 1
 	}

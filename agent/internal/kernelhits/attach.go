@@ -55,6 +55,16 @@ func (l *Level) Attach(index int) error {
 	return err
 }
 
+// programID is the program's number.
+func (l *Level) programID() (ebpf.ProgramID, error) {
+	info, err := l.objects.NeardnsHits.Info()
+	if err != nil {
+		return 0, fmt.Errorf("ask for the program: %w", err)
+	}
+	id, _ := info.ID() // since Linux 4.13
+	return id, nil
+}
+
 func (l *Level) linkPath(index int) string {
 	return filepath.Join(l.folder, linksName, strconv.Itoa(index))
 }
@@ -76,6 +86,9 @@ func (l *Level) tcx(index int) error {
 		return err
 	}
 	made, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: l.objects.NeardnsHits, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+	if errors.Is(err, fs.ErrExist) {
+		return nil // it is there, and another BPF file system was mounted over the one with its file
+	}
 	if err != nil {
 		return err
 	}
@@ -103,22 +116,33 @@ func (l *Level) clsact(index int) error {
 	if err := h.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("add clsact: %w", err)
 	}
-	filters, err := ingress(h, index)
+	filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS)
 	if err != nil {
 		return err
 	}
+	id, err := l.programID()
+	if err != nil {
+		return err
+	}
+	there := false
 	for _, f := range filters {
-		if f.Attrs().Priority <= filterPriority && !ours(f) {
+		switch {
+		case f.Attrs().Priority <= filterPriority && !ours(f):
 			return fmt.Errorf("%w: a filter of kind %s", ErrPlace, f.Type())
+		case ours(f) && f.(*netlink.BpfFilter).Id == int(id): //nolint:forcetypeassert // it is one of ours
+			there = true
 		}
+	}
+	if there {
+		return nil
 	}
 	return h.FilterReplace(filter(index, l.objects.NeardnsHits.FD()))
 }
 
-// ingress lists a link's filters for what comes in.
-func ingress(h *netlink.Handle, index int) ([]netlink.Filter, error) {
+// filtersOf lists a link's filters for what comes in or goes out.
+func filtersOf(h *netlink.Handle, index int, parent uint32) ([]netlink.Filter, error) {
 	for {
-		filters, err := h.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_INGRESS)
+		filters, err := h.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, parent)
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
 			continue
 		}
@@ -135,6 +159,13 @@ func ours(f netlink.Filter) bool {
 // program is not at is no error.
 func (l *Level) Detach(index int) (hits uint64, err error) {
 	if err := detach(l.folder, index); err != nil {
+		return 0, err
+	}
+	id, err := l.programID()
+	if err != nil {
+		return 0, fmt.Errorf("detach from link %d: %w", index, err)
+	}
+	if err := dropTCX(index, func(p ebpf.ProgramID) bool { return p == id }); err != nil { // the file is not to be seen any more
 		return 0, err
 	}
 	hits, there, err := l.link(index)
@@ -163,7 +194,7 @@ func detach(folder string, index int) error {
 
 // dropFilter takes the program away from a link where it is a filter of clsact, and clsact where it had no other.
 func dropFilter(h *netlink.Handle, index int) error {
-	filters, err := ingress(h, index)
+	filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS)
 	if errors.Is(err, unix.ENODEV) || err == nil && !slices.ContainsFunc(filters, ours) {
 		return nil
 	}
@@ -181,7 +212,7 @@ func dropFilter(h *netlink.Handle, index int) error {
 
 // dropQdisc takes away a clsact that has no filter at egress either.
 func dropQdisc(h *netlink.Handle, index int) error {
-	egress, err := h.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_EGRESS)
+	egress, err := filtersOf(h, index, netlink.HANDLE_MIN_EGRESS)
 	if err != nil || len(egress) > 0 {
 		return err
 	}
@@ -205,35 +236,39 @@ func (l *Level) Attached() ([]int, error) {
 	return out, nil
 }
 
-// Others lists other programs that see what comes from a link, by their names, in their order, tcx's first.
+// Others lists other programs that see what comes from a link or goes to it, by their names: those of each way in their order, tcx's first.
 func (l *Level) Others(index int) ([]string, error) {
-	var names []string
-	result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
-	if err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
-		return nil, fmt.Errorf("list programs of link %d: %w", index, err)
-	}
-	if err == nil {
-		for _, p := range result.Programs {
-			name := programName(p.ID)
-			if name != objectProgNeardnsHits {
-				names = append(names, name)
-			}
-		}
-	}
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("list filters of link %d: %w", index, err)
 	}
 	defer h.Close()
-	filters, err := ingress(h, index)
-	if err != nil {
-		return nil, fmt.Errorf("list filters of link %d: %w", index, err)
-	}
-	for _, f := range filters {
-		if b, ok := f.(*netlink.BpfFilter); ok && !ours(f) {
-			names = append(names, b.Name)
-		} else if !ok {
-			names = append(names, f.Type())
+	var names []string
+	for _, way := range []struct {
+		tcx    ebpf.AttachType
+		clsact uint32
+	}{{ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS}, {ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS}} {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: way.tcx})
+		if err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
+			return nil, fmt.Errorf("list programs of link %d: %w", index, err)
+		}
+		if err == nil {
+			for _, p := range result.Programs {
+				if name := programName(p.ID); name != objectProgNeardnsHits {
+					names = append(names, name)
+				}
+			}
+		}
+		filters, err := filtersOf(h, index, way.clsact)
+		if err != nil {
+			return nil, fmt.Errorf("list filters of link %d: %w", index, err)
+		}
+		for _, f := range filters {
+			if b, ok := f.(*netlink.BpfFilter); ok && !ours(f) {
+				names = append(names, b.Name)
+			} else if !ok {
+				names = append(names, f.Type())
+			}
 		}
 	}
 	return names, nil
@@ -272,13 +307,14 @@ func SweepLinks() error {
 	}
 	var errs []error
 	for _, l := range links {
-		errs = append(errs, dropFilter(h, l.Attrs().Index), dropTCX(l.Attrs().Index))
+		errs = append(errs, dropFilter(h, l.Attrs().Index),
+			dropTCX(l.Attrs().Index, func(id ebpf.ProgramID) bool { return programName(id) == objectProgNeardnsHits }))
 	}
 	return errors.Join(errs...)
 }
 
-// dropTCX takes the program away from a link's tcx.
-func dropTCX(index int) error {
+// dropTCX takes programs of ours away from a link's tcx.
+func dropTCX(index int, ours func(ebpf.ProgramID) bool) error {
 	result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		for _, none := range []error{ebpf.ErrNotSupported, unix.EINVAL, unix.EPERM, unix.ENODEV} {
@@ -290,7 +326,7 @@ func dropTCX(index int) error {
 	}
 	for _, p := range result.Programs {
 		id, ok := p.LinkID()
-		if !ok || programName(p.ID) != objectProgNeardnsHits {
+		if !ok || !ours(p.ID) {
 			continue
 		}
 		there, err := link.NewFromID(id)

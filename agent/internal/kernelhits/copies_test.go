@@ -129,6 +129,61 @@ func TestCopiesOfOneLink(t *testing.T) {
 	})
 }
 
+// TestUncopied: each question without a good answer is copied, or counted as one that is not: of a link that has copies enough, and of one
+// whose copies nobody reads.
+func TestUncopied(t *testing.T) {
+	l := openCopying(t)
+	oneCPU(t)
+	asked := 0
+	frame := packet(false, none, ask(t, "unknown.example.", dns.TypeA, nil))
+	run := func(n int) {
+		if _, err := l.objects.NeardnsHits.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)), Repeat: uint32(n)}); err != nil {
+			t.Fatal(err)
+		}
+		asked += n
+	}
+	const least = 10 // of 100 questions at one moment, and of more than there is room for
+	testutil.Eventually(t, time.Minute, func() error {
+		run(100)
+		if limited, full, err := l.Uncopied(); err != nil || limited < least || full > 0 {
+			return fmt.Errorf("%d are over the link's bound, %d found the buffer full (%w)", limited, full, err)
+		}
+		return nil
+	})
+	testutil.Eventually(t, time.Minute, func() error {
+		for range 100 {
+			note(t, l, loopback) // the link's window begins anew
+			run(16)
+		}
+		if _, full, err := l.Uncopied(); err != nil || full < least {
+			return fmt.Errorf("%d found the buffer full (%w)", full, err)
+		}
+		return nil
+	})
+	limited, full, err := l.Uncopied()
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := 0
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if err := l.Copied(ctx, func(int, []byte) {
+		if heard++; heard == asked-int(limited+full) {
+			time.AfterFunc(100*time.Millisecond, cancel) // for what is too many
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if heard+int(limited+full) != asked {
+		t.Errorf("of %d questions %d were copied, %d over the bound, %d found the buffer full", asked, heard, limited, full)
+	}
+	for reason, n := range passed(t, l) {
+		if reason == Unknown && n != uint64(asked) || reason != Unknown && n != 0 {
+			t.Errorf("%d passed as %s", n, reason)
+		}
+	}
+}
+
 // oneCPU has a test run on one CPU: the program counts for each by itself.
 func oneCPU(t *testing.T) {
 	t.Helper()

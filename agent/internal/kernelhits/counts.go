@@ -82,6 +82,10 @@ const (
 	Size                       // too large for the client
 	Kernel                     // the kernel gave no room
 	reasons
+
+	// Where they are counted that Uncopied tells of.
+	copyLimited = reasons
+	copyFull    = copyLimited + 1
 )
 
 func (r Reason) String() string {
@@ -92,13 +96,31 @@ func (r Reason) String() string {
 func (l *Level) Passed() (map[Reason]uint64, error) {
 	out := map[Reason]uint64{}
 	for r := Packet; r < reasons; r++ {
-		var cpus []uint64
-		if err := l.objects.Passes.Lookup(uint32(r), &cpus); err != nil {
-			return nil, fmt.Errorf("read passed questions: %w", err)
+		n, err := l.passed(r)
+		if err != nil {
+			return nil, err
 		}
-		for _, n := range cpus {
-			out[r] += n
-		}
+		out[r] = n
 	}
 	return out, nil
+}
+
+// Uncopied reads how many questions without a good answer were not copied for Copied, since the level was loaded: limited, because their
+// link had as many copied as one may have, and full, because those before them were not read.
+func (l *Level) Uncopied() (limited, full uint64, err error) {
+	if limited, err = l.passed(copyLimited); err == nil {
+		full, err = l.passed(copyFull)
+	}
+	return limited, full, err
+}
+
+func (l *Level) passed(r Reason) (n uint64, err error) {
+	var cpus []uint64
+	if err := l.objects.Passes.Lookup(uint32(r), &cpus); err != nil {
+		return 0, fmt.Errorf("read passed questions: %w", err)
+	}
+	for _, c := range cpus {
+		n += c
+	}
+	return n, nil
 }

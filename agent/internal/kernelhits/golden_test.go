@@ -2,13 +2,13 @@ package kernelhits
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strconv"
 	"testing"
 
 	"github.com/cilium/ebpf"
 
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -19,9 +19,7 @@ func TestInstructions(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden.Check(t, "instructions", fmt.Sprintln(len(spec.Programs[objectProgNeardnsHits].Instructions)))
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testutil.RequireRoot(t)
 	var objects objectObjects
 	if err := spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}}); err != nil {
 		t.Fatal(err)

@@ -136,6 +136,8 @@ enum passed {
 	PASSED_OLD,      // no longer good, or wanted by the agent
 	PASSED_SIZE,     // too large for the client
 	PASSED_KERNEL,   // the kernel gave no room
+	COPY_LIMITED,    // of those that went on: not copied, since its link had copies enough
+	COPY_FULL,       // the same, since the agent did not read those before
 	PASSED_REASONS,
 };
 
@@ -284,11 +286,16 @@ static __always_inline __u64 mask(__u32 size)
 		asm volatile("" : : "r"(v));         \
 	} while (0)
 
-static __always_inline int pass(__u32 reason)
+static __always_inline void note(__u32 reason)
 {
 	__u64 *n = bpf_map_lookup_elem(&passes, &reason);
 	if (n)
 		(*n)++;
+}
+
+static __always_inline int pass(__u32 reason)
+{
+	note(reason);
 	return TC_ACT_UNSPEC; // TCX_NEXT: whoever comes next sees the packet as if we were not here
 }
 
@@ -348,6 +355,8 @@ static __always_inline int read(struct __sk_buff *skb, struct packet *p)
 			return 0;
 		udp = (void *)(ip + 1);
 		// Over IPv6, UDP has a checksum (RFC 8200, section 8.1).
+		if (!ip->daddr.in6_u.u6_addr32[0] && !ip->daddr.in6_u.u6_addr32[1] && ip->daddr.in6_u.u6_addr32[2] == bpf_htonl(0xffff))
+			return 0; // an IPv4 address's place in the map, and nobody's on a wire
 		odd = ip->version != 6 || bpf_ntohs(ip->payload_len) + ETH_HLEN + sizeof(*ip) != skb->len || udp->len != ip->payload_len || !udp->check;
 		*(struct in6_addr *)&to = ip->daddr;
 		p->pseudo = 0;
@@ -753,12 +762,15 @@ static __always_inline void copy(__u32 ifindex, struct scratch *s)
 		l->window = window;
 		l->copies = 0;
 	}
-	if (l->copies >= COPIES_MOST)
+	if (l->copies >= COPIES_MOST) {
+		note(COPY_LIMITED);
 		return;
+	}
 	l->copies++;
 	s->copied.ifindex = ifindex;
 	s->copied.size = s->packet.size - sizeof(struct udphdr);
-	bpf_ringbuf_output(&copies, &s->copied, sizeof(s->copied), 0);
+	if (bpf_ringbuf_output(&copies, &s->copied, sizeof(s->copied), 0))
+		note(COPY_FULL);
 }
 
 SEC("tc")

@@ -69,19 +69,6 @@ type Level struct {
 	hand    [2]int         // the slots that eviction looks at next
 }
 
-// Supported tells why this kernel cannot; nil where it can. It loads the program and lets it go, which takes up to a second.
-func Supported() error {
-	spec, err := load(1, true)
-	if err != nil {
-		return err
-	}
-	var objects objectObjects
-	if err := spec.LoadAndAssign(&objects, nil); err != nil {
-		return fmt.Errorf("load the program: %w", err)
-	}
-	return objects.Close()
-}
-
 // load reads the object for so many entries.
 func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
 	spec, err := loadObject()
@@ -94,7 +81,8 @@ func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
 	if copies {
 		spec.Maps[objectMapCopies].MaxEntries = copiesBytes
 	}
-	if err := rlimit.RemoveMemlock(); err != nil { // kernels before 5.11 count maps as locked memory
+	// Kernels before 5.11 count maps as locked memory. Who may not raise the limit may have one that is high enough.
+	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, unix.EPERM) {
 		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
 	}
 	return spec, nil
@@ -170,7 +158,8 @@ func (l *Level) pins() map[string]interface{ Pin(string) error } {
 	}
 }
 
-// pinned takes over what stands in the folder. The program is the last to be pinned: without it nothing there was ever whole.
+// pinned takes over what stands in the folder; false: nothing whole does. The program is the last to be pinned, but whoever takes the
+// folder away may be killed in the midst of it.
 func (l *Level) pinned() (bool, error) {
 	program, err := ebpf.LoadPinnedProgram(filepath.Join(l.folder, objectProgNeardnsHits), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -185,7 +174,13 @@ func (l *Level) pinned() (bool, error) {
 		objectMapControls: &m.Controls, objectMapCopies: &m.Copies, objectMapCounts: &m.Counts, objectMapHeat: &m.Heat, objectMapLinks: &m.Links, objectMapPasses: &m.Passes,
 		objectMapPlaces: &m.Places, objectMapScratches: &m.Scratches, objectMapServed: &m.Served, objectMapSlots: &m.Slots, objectMapSmalls: &m.Smalls,
 	} {
-		if *to, err = ebpf.LoadPinnedMap(filepath.Join(l.folder, name), nil); err != nil {
+		*to, err = ebpf.LoadPinnedMap(filepath.Join(l.folder, name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = l.objects.Close()
+			l.objects = objectObjects{}
+			return false, err
+		}
+		if err != nil {
 			return false, fmt.Errorf("take over the map %s: %w", name, err)
 		}
 	}
@@ -198,7 +193,9 @@ func (l *Level) pin(o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := spec.LoadAndAssign(&l.objects, nil); err != nil {
+	if err := spec.LoadAndAssign(&l.objects, nil); errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("load the program: %w: it takes CAP_BPF and CAP_PERFMON, and before Linux 5.11 CAP_SYS_RESOURCE or 8 MiB of locked memory", err)
+	} else if err != nil {
 		return fmt.Errorf("load the program: %w", err)
 	}
 	var secret [16]byte

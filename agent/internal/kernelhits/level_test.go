@@ -384,14 +384,54 @@ func TestHalfDone(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(half, linksName), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l, err := Open(Options{Folder: folder, Entries: 8, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
+	again := func() *Level {
+		t.Helper()
+		l, err := Open(Options{Folder: folder, Entries: 8, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+	again()
+	// The same for one that was killed while it took the level away.
+	if err := os.Remove(filepath.Join(half, objectMapSlots)); err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	l := again()
+	if err := l.Serve(map[netip.AddrPort]uint32{at53(server4): group}); err != nil {
+		t.Fatal(err)
+	}
+	a, frame := numbered(t, 1)
+	put(t, l, a)
+	wantAnswered(t, l, frame, a)
+	if again().Len() != 1 {
+		t.Error("what stands in the folder is not whole")
+	}
 	if err := Sweep(folder); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestInvalidateBeside: one process's Invalidate ends what another one put since the first looked.
+func TestInvalidateBeside(t *testing.T) {
+	l := open(t, 8)
+	other, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 8, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := other.Invalidate(); err != nil {
+		t.Fatal(err)
+	}
+	a, frame := numbered(t, 1)
+	a.Generation = other.Generation()
+	put(t, other, a)
+	wantAnswered(t, l, frame, a)
+	if err := l.Invalidate(); err != nil {
+		t.Fatal(err)
+	}
+	wantPassed(t, l, frame, nil)
 }
 
 // TestServe: addresses come and go; each group's answers are its own.

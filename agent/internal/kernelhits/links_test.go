@@ -3,7 +3,9 @@ package kernelhits
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,8 +13,10 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/miekg/dns"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -52,7 +56,6 @@ func TestChecksums(t *testing.T) {
 	l := open(t, 8)
 	node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: testutil.PTP})
 	for _, a := range []netip.Addr{server4, server6} {
-		node.Host.AddAddr("lo", testutil.Host(a))
 		user(t, node.Host, a)
 	}
 	pod := node.AddPod("pod")
@@ -124,6 +127,97 @@ func TestTagged(t *testing.T) {
 	if got := passed(t, l)[Packet]; got != 1 {
 		t.Errorf("%d passed for their packet, want one", got)
 	}
+}
+
+// TestOthers: programs that see what comes from a link, and those that see what goes to it, are told of by name, in both ways to attach them.
+func TestOthers(t *testing.T) {
+	l := open(t, 8)
+	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
+	index := node.AddPod("pod").HostLink().Attrs().Index
+	program := func(name string) *ebpf.Program {
+		t.Helper()
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R0, -1), asm.Return()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		return p
+	}
+	wantOthers := func(want ...string) {
+		t.Helper()
+		if got, err := l.Others(index); err != nil || !slices.Equal(got, want) {
+			t.Errorf("others: %v %v, want %v", got, err, want)
+		}
+	}
+	node.Host.Do(func() {
+		if err := l.Attach(index); err != nil {
+			t.Fatal(err)
+		}
+		wantOthers()
+		h := node.Host.Netlink()
+		if err := h.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		out := filter(index, program("shaper").FD())
+		out.Name, out.Parent = "shaper", netlink.HANDLE_MIN_EGRESS
+		if err := h.FilterAdd(out); err != nil {
+			t.Fatal(err)
+		}
+		wantOthers("shaper")
+		for _, at := range []struct {
+			name string
+			way  ebpf.AttachType
+		}{{"meter", ebpf.AttachTCXEgress}, {"policy", ebpf.AttachTCXIngress}} {
+			made, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program(at.name), Attach: at.way})
+			if errors.Is(err, ebpf.ErrNotSupported) {
+				return // clsact is all that this kernel has
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			defer made.Close()
+		}
+		wantOthers("policy", "meter", "shaper")
+	})
+}
+
+// TestMountedOver: a BPF file system that is mounted over the one with our files hides these alone. The program stays at links, attaches to
+// them once, and goes.
+func TestMountedOver(t *testing.T) {
+	l, node, pod := onePod(t)
+	index := pod.HostLink().Attrs().Index
+	wantFrom := func(who string) {
+		t.Helper()
+		if out := pod.Run("dig", "+short", "+tries=1", "+time=3", "+nocookie", "@"+server4.String(), "TXT", webName); !strings.Contains(out, who) {
+			t.Errorf("answered by %s, want %s", out, who)
+		}
+	}
+	attach := func() {
+		t.Helper()
+		node.Host.Do(func() {
+			if err := l.Attach(index); err != nil {
+				t.Fatal(err)
+			}
+		})
+		wantFrom("kernel")
+	}
+	attach()
+	over := filepath.Dir(filepath.Dir(l.folder))
+	if err := unix.Mount("bpf", over, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(over, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	attach()
+	node.Host.Do(func() {
+		if hits, err := l.Detach(index); err != nil || hits != 2 {
+			t.Errorf("detached after %d hits: %v", hits, err)
+		}
+	})
+	wantFrom("user")
 }
 
 // TestSweepLinks: the program goes from all links of this netns, without its folder, and from no other's; what others attached stays.

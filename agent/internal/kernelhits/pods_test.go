@@ -15,9 +15,10 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// user is who answers in user space what the kernel leaves.
+// user is who answers in user space, at an address of the netns's own, what the kernel leaves.
 func user(t *testing.T, ns *testutil.NetNS, at netip.Addr) {
 	t.Helper()
+	ns.AddAddr("lo", testutil.Host(at))
 	var conn net.PacketConn
 	var err error
 	ns.Do(func() { conn, err = net.ListenPacket("udp", netip.AddrPortFrom(at, 53).String()) })
@@ -46,7 +47,6 @@ func TestPods(t *testing.T) {
 			l := open(t, 64)
 			node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: attach})
 			for _, a := range []netip.Addr{server4, server6} {
-				node.Host.AddAddr("lo", testutil.Host(a))
 				user(t, node.Host, a)
 			}
 			pod, steered := node.AddPod("plain"), node.AddPod("steered")
@@ -159,17 +159,24 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestClsact attaches as kernels without tcx do, beside others' filters.
-func TestClsact(t *testing.T) {
+// webName is what onePod's level has an answer to.
+const webName = "web.shop.svc.cluster.example."
+
+// onePod is a node with one pod, a user and a level that is attached nowhere yet.
+func onePod(t *testing.T) (*Level, *testutil.Node, *testutil.Pod) {
+	t.Helper()
 	l := open(t, 8)
 	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
-	node.Host.AddAddr("lo", testutil.Host(server4))
 	user(t, node.Host, server4)
-	pod := node.AddPod("pod")
+	put(t, l, answerOf(t, webName, dns.TypeTXT, nil, webName+` 30 IN TXT "kernel"`))
+	return l, node, node.AddPod("pod")
+}
+
+// TestClsact attaches as kernels without tcx do, beside others' filters.
+func TestClsact(t *testing.T) {
+	l, node, pod := onePod(t)
 	index := pod.HostLink().Attrs().Index
-	const name = "web.shop.svc.cluster.example."
-	put(t, l, answerOf(t, name, dns.TypeTXT, nil, name+` 30 IN TXT "kernel"`))
-	ask := func() string { return pod.Run("dig", "+short", "+nocookie", "@"+server4.String(), "TXT", name) }
+	ask := func() string { return pod.Run("dig", "+short", "+nocookie", "@"+server4.String(), "TXT", webName) }
 	node.Host.Do(func() {
 		for range 2 {
 			if err := l.clsact(index); err != nil {
@@ -192,7 +199,7 @@ func TestClsact(t *testing.T) {
 		if err := detach(l.folder, index); err != nil {
 			t.Fatal(err)
 		}
-		if filters, err := ingress(h, index); err != nil || len(filters) != 1 {
+		if filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS); err != nil || len(filters) != 1 {
 			t.Errorf("the other filter went, too: %v %v", filters, err)
 		}
 		// An agent that does not see the BPF file system any more takes the program away all the same.
@@ -203,7 +210,7 @@ func TestClsact(t *testing.T) {
 			if err := SweepLinks(); err != nil {
 				t.Fatal(err)
 			}
-			if filters, err := ingress(h, index); err != nil || len(filters) != 1 || filters[0].Attrs().Priority != 2 {
+			if filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS); err != nil || len(filters) != 1 || filters[0].Attrs().Priority != 2 {
 				t.Errorf("after SweepLinks: %v %v", filters, err)
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/wire"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Addresses of the tests' packets.
@@ -29,9 +29,7 @@ const group = 3
 // bpffs mounts a BPF file system for one test.
 func bpffs(t testing.TB) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testutil.RequireRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
 		t.Fatal("mount a BPF file system: ", err)

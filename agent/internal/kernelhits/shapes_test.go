@@ -86,6 +86,12 @@ func TestShapes(t *testing.T) {
 		{"IPv6 without a checksum", true, func(f []byte) []byte { f[udp6+6], f[udp6+7] = 0, 0; return f }, Packet},
 		{"IPv6 with a wrong checksum", true, func(f []byte) []byte { f[udp6+7] ^= 1; return f }, Packet},
 		{"IPv6's another address", true, set(ip6+39, 1), 0},
+		{"IPv6 to an IPv4 address", true, func(f []byte) []byte {
+			v4 := server4.As16()
+			copy(f[ip6+24:], v4[:])
+			mended(f, 2)
+			return f
+		}, 0},
 		{"IPv6's payload is a jumbogram's", true, func(f []byte) []byte { f[ip6+4], f[ip6+5] = 0, 0; return f }, Packet},
 	} {
 		t.Run(c.name, func(t *testing.T) {

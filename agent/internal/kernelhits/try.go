@@ -23,7 +23,8 @@ const (
 	dnsPort = 53 // RFC 1035, section 4.2.1
 
 	trialGroup  = 0
-	trialSeries = SeriesMost // of the hits of Test, which are nobody's
+	trialTime   = 30 * time.Second // as long as answers are lent
+	trialSeries = SeriesMost       // of the hits of Test, which are nobody's
 )
 
 // redirect is the program's action where it answers: TC_ACT_REDIRECT of linux/pkt_cls.h.
@@ -85,8 +86,8 @@ func onesSum(b []byte) uint16 {
 	return uint16(sum)
 }
 
-// Test puts an answer, asks for it over both families, with and without EDNS, and takes it away again. It tells what is not as the fast path
-// would have it: then this kernel's level is not to be used.
+// Test puts an answer, asks for it when its time is over and before, over both families, with and without EDNS, and takes it away again. It
+// tells what is not as the fast path would have it: then this kernel's level is not to be used.
 func (l *Level) Test() (err error) {
 	const name, ttl = "self-test.neardns.invalid.", 30
 	bare, err := wire.AppendQuestion(nil, name, 1, 1)
@@ -114,8 +115,21 @@ func (l *Level) Test() (err error) {
 			}
 		}
 	}()
-	late := Now() + 24*time.Hour
-	if err := l.put(&Answer{Group: trialGroup, Generation: l.control.Generation, Key: key, Entry: entry, Expires: late, Until: late, FixedTTL: ttl, Series: trialSeries}); err != nil {
+	a := Answer{Group: trialGroup, Generation: l.control.Generation, Key: key, Entry: entry, Expires: Now(), Until: Now(), FixedTTL: ttl, Series: trialSeries}
+	if err := l.put(&a); err != nil {
+		return err
+	}
+	if err := l.objects.Served.Put(servedAt(netip.AddrPortFrom(trialServer4, dnsPort)), uint32(trialGroup)); err != nil {
+		return fmt.Errorf("serve the self-test's address: %w", err)
+	}
+	plain := append([]byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, bare...)
+	if _, ok, err := l.Try(trialServer4, plain); err != nil {
+		return err
+	} else if ok { // D-070: nothing would end at its time
+		return errors.New("the program answers when an answer's time is over: this process has another clock than the kernel (a time namespace)")
+	}
+	a.Expires, a.Until = Now()+trialTime, Now()+trialTime
+	if err := l.put(&a); err != nil {
 		return err
 	}
 	for _, server := range []netip.Addr{trialServer4, trialServer6} {

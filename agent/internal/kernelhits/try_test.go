@@ -1,9 +1,13 @@
 package kernelhits
 
 import (
+	"log/slog"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestSelfTest: the self-test passes, leaves nothing behind, and tells of a program that answers otherwise.
@@ -42,5 +46,48 @@ func TestTry(t *testing.T) {
 		if _, ok, err := l.Try(server, payloadOf(frame)[:14]); err != nil || ok {
 			t.Errorf("%s: %t %v", server, ok, err)
 		}
+	}
+}
+
+// TestOtherClock: in a time namespace, whose clock is not the kernel's, the self-test fails: answers would be given for an hour too long.
+func TestOtherClock(t *testing.T) {
+	testutil.RequireRoot(t)
+	if _, err := os.Stat("/proc/self/timens_offsets"); err != nil {
+		testutil.Skip(t, "this kernel has no time namespaces")
+	}
+	if !testutil.InChild(t, "unshare", "--time", "--boottime", "3600", "--fork") {
+		return
+	}
+	if err := open(t, 4).Test(); err == nil || !strings.Contains(err.Error(), "another clock") {
+		t.Error(err)
+	}
+}
+
+// TestWithoutCapabilities: a process that may not load the program is told what it takes.
+func TestWithoutCapabilities(t *testing.T) {
+	const key = "NEARDNS_FOLDER"
+	if os.Getenv(key) == "" {
+		t.Setenv(key, bpffs(t))
+	}
+	if !testutil.InChild(t, "setpriv", "--bounding-set=-bpf,-sys_admin", "--inh-caps=-bpf,-sys_admin") {
+		return
+	}
+	l, err := Open(Options{Folder: os.Getenv(key), Entries: 4, Log: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		l.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "CAP_BPF") {
+		t.Error(err)
+	}
+}
+
+// TestWithoutResource: a process that may not raise its limit of locked memory, and has some, does.
+func TestWithoutResource(t *testing.T) {
+	testutil.RequireRoot(t)
+	if !testutil.InChild(t, "prlimit", "--memlock=8388608:8388608", "setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource") {
+		return
+	}
+	if err := open(t, 4096).Test(); err != nil {
+		t.Error(err)
 	}
 }

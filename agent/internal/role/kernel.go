@@ -240,10 +240,16 @@ func sweep(folder string) error {
 
 // fail falls back to the agent's own hits, and says why.
 func (k *kernel) fail(err error) {
+	opened := k.level != nil
 	k.end()
 	if text := err.Error(); text != k.fault {
 		k.log.Warn("hits are answered by the agent, not in the kernel", "err", err)
 		k.fault = text
+		if !opened { // what an agent before this one left at pods' links answers as that one would have
+			if err := kernelhits.SweepLinks(); err != nil {
+				k.log.Warn("the kernel's program is not taken away from all pods", "err", err)
+			}
+		}
 	}
 	k.again = time.Now().Add(kernelAgain)
 }
@@ -353,6 +359,13 @@ func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 	if k.alone != nil {
 		c := k.alone.heard.Counts()
 		out.Copies = map[string]uint64{"first": c.First, "fetched": c.Fetched, "pending": c.Pending, "dropped": c.Dropped}
+		if k.level != nil {
+			if limited, full, err := k.level.Uncopied(); err != nil {
+				k.log.Debug("the kernel's counts are not read", "err", err)
+			} else {
+				out.Copies["limited"], out.Copies["full"] = limited, full
+			}
+		}
 	}
 	return out, true
 }

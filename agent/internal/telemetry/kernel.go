@@ -7,7 +7,7 @@ type KernelHits struct {
 	OK                  bool // it answers
 	Pods, Refused, Lent int  // pods that it answers, that it does not although that is wanted, answers that it has
 	Series              []KernelSeries
-	Copies              map[string]uint64 // questions that it let pass and copied to this agent, by what became of them; nil: it copies none
+	Copies              map[string]uint64 // questions that it let pass, and copied to this agent or could not, by what became of them; nil: it copies none
 }
 
 // KernelSeries are those of one type and response code.
@@ -25,7 +25,7 @@ func (m *Metrics) CollectKernelHits(read func() (KernelHits, bool)) {
 		lent: prometheus.NewDesc(namespace+"_kernel_entries", "Answers that the kernel has.", nil, nil),
 		hits: prometheus.NewDesc(namespace+"_kernel_hits_total", "Questions that the kernel answered, which coredns_* do not count.", []string{"type", "rcode"}, nil),
 		copies: prometheus.NewDesc(namespace+"_kernel_copies_total",
-			"Questions that the kernel let pass and copied to this agent, by what became of the copy.", []string{"result"}, nil)})
+			"Questions that the kernel let pass for want of an answer, by what became of the copy for this agent.", []string{"result"}, nil)})
 }
 
 type kernelCollector struct {

@@ -41,6 +41,7 @@ type Metrics struct {
 	handed  map[string]prometheus.Counter
 	pods    map[string]prometheus.Gauge
 	canAsk  prometheus.Gauge
+	config  prometheus.Gauge
 
 	mu   sync.Mutex // guards held
 	held map[string]bool
@@ -73,13 +74,16 @@ func New(version string) *Metrics {
 		Help: "Things on the node that were not as they should be and were mended, by kind."}, []string{"kind"})
 	reloads := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "reloads_total",
 		Help: "Changed configurations, taken over or refused."}, []string{"result"})
+	m.config = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "config_ok",
+		Help: "Whether the agent serves by the configuration as it is now (1), or refused it and serves by the one before (0)."})
+	m.config.Set(1)
 	handed := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "handovers_total",
 		Help: "Hand-overs of the node from one agent to the next: taken by this one, given by it, refused by it, or failed."}, []string{"result"})
 	m.canAsk = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "can_ask",
 		Help: "Whether a question of the agent's own for the cluster's names was answered last time (1), or not, or none was asked yet (0)."})
 	pods := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "pods",
 		Help: "Pod attachments on this node, by what was decided for them."}, []string{"state"})
-	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, lost, repairs, reloads, handed, pods, m.canAsk)
+	m.registry.MustRegister(m.lease, m.changes, m.proven, probes, lost, repairs, reloads, handed, pods, m.canAsk, m.config)
 	for _, r := range probeResults {
 		m.probes[r] = probes.WithLabelValues(r)
 	}
@@ -137,6 +141,12 @@ func (m *Metrics) Lease(addr netip.Addr, protocol string, held bool) {
 	}
 }
 
+// LeaseGone says that a lease that is not held is not wanted any more.
+func (m *Metrics) LeaseGone(addr netip.Addr, protocol string) {
+	m.lease.DeleteLabelValues(addr.String(), protocol)
+	m.changes.DeleteLabelValues(addr.String(), protocol)
+}
+
 // Probe counts one probe; "" is a success.
 func (m *Metrics) Probe(failure string) {
 	if failure == "" {
@@ -167,8 +177,21 @@ func (m *Metrics) Repair(kind string) {
 	m.repairs["other"].Inc()
 }
 
-// Reload counts one changed configuration.
-func (m *Metrics) Reload(taken bool) { m.reloads[taken].Inc() }
+// Reload counts one changed configuration, taken over or refused.
+func (m *Metrics) Reload(taken bool) {
+	m.reloads[taken].Inc()
+	m.config.Set(truth(taken))
+}
+
+// Read says whether the configuration, read anew, may be taken over. One that may not is a reload that was refused. One that may need not
+// be a reload: it may be the one in effect, put back.
+func (m *Metrics) Read(ok bool) {
+	if ok {
+		m.config.Set(1)
+	} else {
+		m.Reload(false)
+	}
+}
 
 // Handover counts one hand-over: taken, given, refused or failed.
 func (m *Metrics) Handover(result string) {
@@ -184,6 +207,11 @@ func (m *Metrics) Proven(clusterDNS netip.Addr, ok bool) {
 		value = 1
 	}
 	m.proven.WithLabelValues(clusterDNS.String()).Set(value)
+}
+
+// FallbackGone says that no way back to a cluster DNS address is wanted any more.
+func (m *Metrics) FallbackGone(clusterDNS netip.Addr) {
+	m.proven.DeleteLabelValues(clusterDNS.String())
 }
 
 // Pods says how many attachments are in each state.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/prometheus/common/expfmt"
 	"go.uber.org/goleak"
@@ -50,6 +51,11 @@ func everything() *Metrics {
 	m.Reload(false)
 	m.Proven(netip.MustParseAddr("10.96.0.10"), true)
 	m.Proven(netip.MustParseAddr("fd00:10:96::a"), false)
+	gone := netip.MustParseAddr("10.96.0.99")
+	m.Lease(gone, "udp", false)
+	m.LeaseGone(gone, "udp")
+	m.Proven(gone, false)
+	m.FallbackGone(gone)
 	m.Pods(map[string]int{"steered": 3, "left-alone": 1})
 	m.CanAsk(true)
 	m.CollectSwitch(func() ([]Switch, error) {
@@ -61,7 +67,7 @@ func everything() *Metrics {
 	})
 	m.CollectKernelHits(func() (KernelHits, bool) {
 		return KernelHits{OK: true, Pods: 2, Refused: 1, Lent: 9, Series: []KernelSeries{{"A", "NOERROR", 40}},
-			Copies: map[string]uint64{"first": 5, "fetched": 4, "pending": 3, "dropped": 0}}, true
+			Copies: map[string]uint64{"first": 5, "fetched": 4, "pending": 3, "dropped": 0, "limited": 1, "full": 2}}, true
 	})
 	return m
 }
@@ -78,6 +84,23 @@ func TestNoWatch(t *testing.T) {
 		if strings.HasPrefix(f.GetName(), "neardns_conflist") {
 			t.Errorf("%s is exported", f.GetName())
 		}
+	}
+}
+
+// A file with a fault that is put back as it was is no reload, and nothing is wrong any more.
+func TestConfigOK(t *testing.T) {
+	m := New("v0.1.0")
+	for i, step := range []struct {
+		do   func()
+		want float64
+	}{{func() {}, 1}, {func() { m.Read(false) }, 0}, {func() { m.Read(true) }, 1}, {func() { m.Reload(false) }, 0}, {func() { m.Reload(true) }, 1}} {
+		step.do()
+		if got := promtest.ToFloat64(m.config); got != step.want {
+			t.Errorf("step %d: %v, want %v", i, got, step.want)
+		}
+	}
+	if got := m.Totals("neardns_reloads_total"); got[0] != 3 {
+		t.Errorf("%v reloads, want 3", got[0])
 	}
 }
 
@@ -101,6 +124,9 @@ neardns_cache_snapshot_timestamp_seconds 1.7932752005e+09
 # HELP neardns_can_ask Whether a question of the agent's own for the cluster's names was answered last time (1), or not, or none was asked yet (0).
 # TYPE neardns_can_ask gauge
 neardns_can_ask 1
+# HELP neardns_config_ok Whether the agent serves by the configuration as it is now (1), or refused it and serves by the one before (0).
+# TYPE neardns_config_ok gauge
+neardns_config_ok 0
 # HELP neardns_conflist_fighting Whether another program keeps taking the conflist entry out, so that the watch rests between its tries (1).
 # TYPE neardns_conflist_fighting gauge
 neardns_conflist_fighting 0
@@ -123,11 +149,13 @@ neardns_handovers_total{result="failed"} 0
 neardns_handovers_total{result="given"} 1
 neardns_handovers_total{result="refused"} 0
 neardns_handovers_total{result="taken"} 0
-# HELP neardns_kernel_copies_total Questions that the kernel let pass and copied to this agent, by what became of the copy.
+# HELP neardns_kernel_copies_total Questions that the kernel let pass for want of an answer, by what became of the copy for this agent.
 # TYPE neardns_kernel_copies_total counter
 neardns_kernel_copies_total{result="dropped"} 0
 neardns_kernel_copies_total{result="fetched"} 4
 neardns_kernel_copies_total{result="first"} 5
+neardns_kernel_copies_total{result="full"} 2
+neardns_kernel_copies_total{result="limited"} 1
 neardns_kernel_copies_total{result="pending"} 3
 # HELP neardns_kernel_entries Answers that the kernel has.
 # TYPE neardns_kernel_entries gauge
@@ -271,23 +299,6 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -304,7 +315,7 @@ func TestServeWaitsForItsAddress(t *testing.T) {
 	held, pc := testutil.ListenBoth(t) // a port that no connection gets by chance
 	pc.Close()
 	addr := netip.MustParseAddrPort(held.Addr().String())
-	out := new(syncBuffer)
+	out := new(testutil.Output)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
