@@ -41,12 +41,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	switch args[0] {
 	case "placement":
-		return runPlacement(ctx, args[1:], stderr)
+		return runPlacement(ctx, args[1:], stdout, stderr)
 	case "zones":
 		if len(args) > 1 && isZonesFile(args[1]) {
 			return runZonesFile(ctx, args[1:], stdout, stderr)
 		}
-		return runZones(ctx, args[1:], stderr)
+		return runZones(ctx, args[1:], stdout, stderr)
 	case "version", "--version":
 		_, _ = fmt.Fprintln(stdout, "neardns-controller", version.String())
 		return exitGood
@@ -73,7 +73,7 @@ Exit codes: 0 good, 1 failed or no longer leading, 2 bad usage.
 }
 
 // runPlacement decides until ctx ends.
-func runPlacement(ctx context.Context, args []string, stderr io.Writer) int {
+func runPlacement(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := reconcile.Options{Log: slog.New(slog.NewTextHandler(stderr, nil))}
 	return role{name: "placement", log: o.Log, flags: func(fs *flag.FlagSet) {
 		fs.StringVar(&o.Namespace, "namespace", "kube-system", "`NAME` of the namespace that has the cache, kube-dns and the Lease")
@@ -81,5 +81,5 @@ func runPlacement(ctx context.Context, args []string, stderr io.Writer) int {
 		fs.StringVar(&o.KubeDNS, "kube-dns", "kube-dns", "`NAME` of the Service that nodes without a cache ask")
 		fs.StringVar(&o.Metrics, "metrics", ":9255", "`ADDRESS` of the metrics")
 		fs.StringVar(&o.Health, "health", ":9256", "`ADDRESS` of /healthz")
-	}, run: func(config *rest.Config) error { return reconcile.Run(ctx, config, o) }}.start(args, stderr)
+	}, run: func(config *rest.Config) error { return reconcile.Run(ctx, config, o) }}.start(args, stdout, stderr)
 }

@@ -7,6 +7,7 @@ import (
 )
 
 func TestUsage(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // wherever the test runs
 	for line, want := range map[string]struct {
 		code int
 		text string
@@ -23,7 +24,8 @@ func TestUsage(t *testing.T) {
 		"zones now":            {exitConfig, `unexpected argument "now"`},
 		"zones -h":             {exitGood, "-namespace NAME"},
 		"zones --namespace=neardns-zones --kubeconfig=/nowhere/config": {exitConfig, "/nowhere/config"}, // the manifest's
-		"placement --kubeconfig=/nowhere/config":                       {exitConfig, "/nowhere/config"},
+		"placement --kubeconfig=/nowhere/config":                       {exitConfig, "read --kubeconfig: stat /nowhere/config"},
+		"placement":                                                    {exitConfig, "or name a file with --kubeconfig"},
 		"zones publish":                                                {exitConfig, "name a file with --file"},
 		"zones publish --file=f":                                       {exitConfig, "name the cluster with --cluster-id"},
 		"zones plan --file=f --cluster-id=A":                           {exitConfig, `cluster id "A" is not six to twelve`},
@@ -33,9 +35,14 @@ func TestUsage(t *testing.T) {
 		"zones check --file=/nowhere/zone.yaml":                        {exitFailed, "/nowhere/zone.yaml"},
 		"zones get -h":                                                 {exitGood, "-zone NAME"},
 	} {
-		var out bytes.Buffer
-		if code := run(t.Context(), strings.Fields(line), &out, &out); code != want.code || !strings.Contains(out.String(), want.text) {
-			t.Errorf("%q exits with %d: %s", line, code, out.String())
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), strings.Fields(line), &stdout, &stderr)
+		said, silent := &stderr, &stdout
+		if want.code == exitGood {
+			said, silent = &stdout, &stderr
+		}
+		if code != want.code || !strings.Contains(said.String(), want.text) || silent.Len() > 0 {
+			t.Errorf("%q exits with %d: standard output %q, standard error %q", line, code, stdout.String(), stderr.String())
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,15 +22,12 @@ type role struct {
 }
 
 // start runs a role and returns the exit code.
-func (r role) start(args []string, stderr io.Writer) int {
-	fs := flag.NewFlagSet(r.name, flag.ContinueOnError)
-	fs.SetOutput(stderr)
+func (r role) start(args []string, stdout, stderr io.Writer) int {
+	fs := flag.NewFlagSet("neardns-controller "+r.name, flag.ContinueOnError)
 	r.flags(fs)
 	kubeconfig := fs.String("kubeconfig", "", "`FILE` that leads to the API server; by default, the pod's service account does")
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return exitGood
-	} else if err != nil {
-		return exitConfig
+	if code, ended := parse(fs, args, stdout, stderr); ended {
+		return code
 	}
 	config, err := r.config(fs, *kubeconfig)
 	if err != nil {
@@ -52,5 +50,31 @@ func (r role) config(fs *flag.FlagSet, kubeconfig string) (*rest.Config, error) 
 			return nil, err
 		}
 	}
-	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("find the API server: %w: run it as install/ does, in a pod with a service account, or name a file with --kubeconfig", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read --kubeconfig: %w", err)
+	}
+	return config, nil
+}
+
+// parse reads flags. Help that was asked for is an answer; ended tells that there is nothing more to do than to end with the code.
+func parse(fs *flag.FlagSet, args []string, stdout, stderr io.Writer) (code int, ended bool) {
+	var said bytes.Buffer
+	fs.SetOutput(&said)
+	switch err := fs.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		_, _ = said.WriteTo(stdout)
+		return exitGood, true
+	case err != nil:
+		_, _ = said.WriteTo(stderr)
+		return exitConfig, true
+	}
+	return 0, false
 }

@@ -50,8 +50,7 @@ func isZonesFile(command string) bool {
 func runZonesFile(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	name := args[0]
 	c := zonesFile{identified: name == "publish" || name == "plan", publishes: name == "publish", removes: name == "remove"}
-	fs := flag.NewFlagSet("zones "+name, flag.ContinueOnError)
-	fs.SetOutput(stderr)
+	fs := flag.NewFlagSet("neardns-controller zones "+name, flag.ContinueOnError)
 	fs.StringVar(&c.file, "file", "", "`FILE` with DNSZone, its Secret and DNSRecords, as kubectl prints them")
 	fs.DurationVar(&c.timeout, "timeout", 0, "give up after this `TIME`; 0: publish waits, the others take a minute")
 	if !c.publishes {
@@ -72,10 +71,8 @@ func runZonesFile(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		fs.BoolVar(&c.yes, "yes", false, "really remove it")
 		fs.DurationVar(&c.watch, "watch", time.Minute, "`TIME` for which the cluster's heartbeat must not change before")
 	}
-	if err := fs.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
-		return exitGood
-	} else if err != nil {
-		return exitConfig
+	if code, ended := parse(fs, args[1:], stdout, stderr); ended {
+		return code
 	}
 	if err := c.check(name, fs.Args()); err != nil {
 		_, _ = fmt.Fprintf(stderr, "neardns-controller zones %s: %v\n", name, err)

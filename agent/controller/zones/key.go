@@ -15,9 +15,9 @@ func ReadKey(data map[string][]byte) (ddns.Key, error) {
 	if k.Algorithm == "" {
 		k.Algorithm = "hmac-sha256"
 	}
-	for name, value := range map[string]string{"name": k.Name, "secret": k.Secret} {
-		if value == "" {
-			return k, fmt.Errorf("%s is missing or empty; the Secret has the keys name, secret and algorithm, as tsig-keygen or keymgr print them", name)
+	for _, must := range []struct{ name, value string }{{"name", k.Name}, {"secret", k.Secret}} {
+		if must.value == "" {
+			return k, fmt.Errorf("%s is missing or empty; the Secret has the keys name, secret and algorithm, as tsig-keygen or keymgr print them", must.name)
 		}
 	}
 	if strings.ContainsFunc(k.Name, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == ';' || r == '\\' }) {

@@ -49,9 +49,13 @@ type Client struct {
 	Zone    string        // canonical
 	Key     func() Key    // asked for each message, so that a key can be rotated; nil: unsigned
 	Timeout time.Duration // for a connection, and for each message of an answer; 0: 5 s
-	Most    int           // records of a transfer; 0: no bound
+	Most    int           // records of a transfer, each of Octets in the mean; 0: no bound
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
+
+// Octets is how large records may be in the mean where their number is bounded: one of type TXT may have 64 KiB, so that a number alone
+// would bound no memory. Clusters' own have about 60.
+const Octets = 256
 
 // Fudge is how far clocks may differ, as RFC 8945 section 10 recommends. A message that was held back on its way is refused after it.
 const Fudge = 300 * time.Second
@@ -132,6 +136,7 @@ type conversation struct {
 	id      uint16
 	opcode  int
 	key     Key
+	octets  int    // of the answers that were read
 	mac     string // of the message before, which the next one's signature covers
 	later   bool   // not the first answer: RFC 8945 section 5.3.1 signs it with the timers alone
 }
@@ -229,6 +234,7 @@ func (v *conversation) read() ([]byte, error) {
 		return nil, err
 	}
 	wire := make([]byte, binary.BigEndian.Uint16(size[:]))
+	v.octets += len(wire)
 	_, err := io.ReadFull(v.conn, wire)
 	return wire, err
 }

@@ -60,8 +60,8 @@ func (c *Client) transfer(ctx context.Context, m *dns.Msg, a *assembler) (*Trans
 			}
 			return nil, err
 		}
-		if c.Most > 0 && a.count+len(in.Answer) > c.Most {
-			return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("a transfer of more than %d records", c.Most)}
+		if c.Most > 0 && (a.count+len(in.Answer) > c.Most || v.octets > c.Most*Octets) {
+			return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("a transfer of more than %d records, or %d octets", c.Most, c.Most*Octets)}
 		}
 		for _, rr := range in.Answer {
 			if err := a.add(rr); err != nil {

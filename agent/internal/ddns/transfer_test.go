@@ -179,6 +179,14 @@ func TestTransfer(t *testing.T) {
 		<-f.asked
 		<-f.done
 	}
+	parts[1] = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: "a." + origin, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: slices.Repeat([]string{strings.Repeat("x", 255)}, 5*Octets/255)}}
+	large, f := client(t, send(3, nil))
+	large.Most = 4
+	if tr, err := large.AXFR(t.Context()); KindOf(err) != TooLarge || tr != nil {
+		t.Errorf("few records, but large: %v, %v", tr, err)
+	}
+	<-f.asked
+	<-f.done
 }
 
 func TestIXFRAsks(t *testing.T) {

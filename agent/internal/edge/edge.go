@@ -26,10 +26,11 @@ import (
 
 // Times of a copy.
 const (
-	pollMost  = 2 * time.Second // from one look at the serial to the next; each is up to a quarter shorter by chance
-	retryMost = 8 * time.Second // where the primary does not answer
-	saveRest  = time.Second     // from one write of the file to the next
-	touchRest = time.Minute     // from one note of "still current" to the next, and from one try to the next where the disk is full
+	pollMost  = 2 * time.Second  // from one look at the serial to the next; each is up to a quarter shorter by chance
+	wholeMost = 15 * time.Minute // from one whole transfer to the next: steps can fit a history that is not theirs
+	retryMost = 8 * time.Second  // where the primary does not answer
+	saveRest  = time.Second      // from one write of the file to the next
+	touchRest = time.Minute      // from one note of "still current" to the next, and from one try to the next where the disk is full
 	// lookRest is from one look to the next: NOTIFYs with the primary's address as their sender are anybody's.
 	lookRest = 100 * time.Millisecond
 	// together bounds one look: a transfer of a large zone over a slow line.
@@ -45,6 +46,21 @@ type Primary interface {
 
 // Serve takes a zone's records over, the SOA first, and keeps them. An error says why they cannot be served; nothing is changed then.
 type Serve func(records []dns.RR) error
+
+// Bounded is serve, but for a zone that is too large, by its records or by their octets. A transfer has the same bound, but a zone grows by
+// increments, too, each of which is small.
+func Bounded(serve Serve, most int) Serve {
+	return func(list []dns.RR) error {
+		octets := 0
+		for _, rr := range list {
+			octets += dns.Len(rr)
+		}
+		if len(list) > most || octets > most*ddns.Octets {
+			return fmt.Errorf("%d records of %d octets are more than %d, or than %d octets", len(list), octets, most, most*ddns.Octets)
+		}
+		return serve(list)
+	}
+}
 
 // Copy is one zone's copy. Its methods are safe for concurrent use, but for Run.
 type Copy struct {
@@ -62,6 +78,7 @@ type Copy struct {
 	anew    bool               // the zone is to be served anew: how it is served changed
 	whole   bool               // the next transfer is a whole one: the primary is another, or may have another history
 	cut     context.CancelFunc // ends the look that goes on
+	full    time.Time          // when the zone is transferred whole at the latest
 	records records            // empty: none was read
 	current time.Time          // when the primary last said that these are its records
 	fault   string             // of the last look; "" for none
@@ -166,7 +183,7 @@ func (c *Copy) note(err error) {
 // look reads what is new.
 func (c *Copy) look(ctx context.Context) error {
 	c.mu.Lock()
-	has, primary, anew, whole := c.records, c.primary, c.anew, c.whole
+	has, primary, anew, whole := c.records, c.primary, c.anew, c.whole || time.Now().After(c.full)
 	c.anew = false
 	c.mu.Unlock()
 	if anew && has.soa != nil {
@@ -189,8 +206,7 @@ func (c *Copy) look(ctx context.Context) error {
 	case err != nil:
 		return err
 	case t.Full != nil:
-		c.counts.full.Add(1)
-		return c.take(t.Full)
+		return c.takeWhole(t.Full)
 	case len(t.Steps) == 0: // an older serial than ours: the zone was restored
 		return c.transfer(ctx, primary)
 	}
@@ -209,14 +225,22 @@ func (c *Copy) transfer(ctx context.Context, primary Primary) error {
 	if err != nil {
 		return err
 	}
-	c.counts.full.Add(1)
-	if err := c.take(t.Full); err != nil {
+	if err := c.takeWhole(t.Full); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	c.whole = c.whole && c.primary != primary
 	c.mu.Unlock()
 	return nil
+}
+
+// takeWhole takes what the primary says is all of the zone.
+func (c *Copy) takeWhole(list []dns.RR) error {
+	c.counts.full.Add(1)
+	c.mu.Lock()
+	c.full = time.Now().Add(wholeMost - rand.N(wholeMost/4)) //nolint:gosec // no secret: edges must not ask at once
+	c.mu.Unlock()
+	return c.take(list)
 }
 
 // take has records served, and saved later.

@@ -19,8 +19,25 @@ type collector struct {
 	reloads *Reloads
 }
 
-// Reloads counts changed configurations. It is safe for concurrent use.
-type Reloads struct{ Taken, Refused atomic.Uint64 }
+// Reloads counts changed configurations. The zero value is ready; it is safe for concurrent use.
+type Reloads struct {
+	taken, refused atomic.Uint64
+	stale          atomic.Bool // the last one was refused
+}
+
+// Count notes one that was taken over, or refused.
+func (r *Reloads) Count(taken bool) {
+	if taken {
+		r.taken.Add(1)
+	} else {
+		r.refused.Add(1)
+	}
+	r.stale.Store(!taken)
+}
+
+func configDesc() *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_edge_config_ok", "Whether the edge serves by the configuration as it is now (1), or refused it and serves by the one before (0).", nil, nil)
+}
 
 func reloadsDesc() *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_edge_reloads_total", "Changed configurations of the edge, taken over or refused.", []string{"result"}, nil)
@@ -48,16 +65,21 @@ func transfersDesc() *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{serialDesc(), ageDesc(), recordsDesc(), transfersDesc(), reloadsDesc()} {
+	for _, d := range []*prometheus.Desc{serialDesc(), ageDesc(), recordsDesc(), transfersDesc(), reloadsDesc(), configDesc()} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	for result, n := range map[string]uint64{"taken": c.reloads.Taken.Load(), "refused": c.reloads.Refused.Load()} {
+	for result, n := range map[string]uint64{"taken": c.reloads.taken.Load(), "refused": c.reloads.refused.Load()} {
 		ch <- prometheus.MustNewConstMetric(reloadsDesc(), prometheus.CounterValue, float64(n), result)
 	}
+	ok := 1.0
+	if c.reloads.stale.Load() {
+		ok = 0
+	}
+	ch <- prometheus.MustNewConstMetric(configDesc(), prometheus.GaugeValue, ok)
 	for _, one := range c.copies() {
 		s := one.State()
 		ch <- prometheus.MustNewConstMetric(recordsDesc(), prometheus.GaugeValue, float64(s.Records), s.Zone)

@@ -352,8 +352,9 @@ func TestRemoval(t *testing.T) {
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
 	var all []*cluster
 	want := map[string][]zone.Publication{}
+	var taps [4]tap
 	for i := range 4 {
-		c := start(t, s, publish.Options{Identity: id(i), Heartbeat: time.Second, Remove: true})
+		c := start(t, s, publish.Options{Identity: id(i), Heartbeat: time.Second, Remove: true, Dial: taps[i].dial})
 		pubs := []zone.Publication{balanced("www", "ie", fmt.Sprintf("192.0.2.%d", i), "192.0.2.100")}
 		if i == 3 {
 			pubs = append(pubs, simple("alone", "192.0.2.3"))
@@ -375,6 +376,9 @@ func TestRemoval(t *testing.T) {
 		return nil
 	})
 	exact(t, read(t, s), want)
+	for i := range taps[:3] {
+		taps[i].wantGuards(t, read(t, s), all[i].id, all[3].id)
+	}
 	back := start(t, s, publish.Options{Identity: id(3), Heartbeat: time.Second, Remove: true})
 	p := balanced("www", "ie", "192.0.2.3", "192.0.2.100")
 	back.set(t, p)

@@ -87,7 +87,7 @@ func neverFull(t *testing.T, c *cluster, host string, done func(publish.Status) 
 }
 
 // A server says SERVFAIL to each update for a while. No set is taken to be full for that, whatever the host has. Each cluster waits as for a
-// server that is away, its hosts together, says why, and is whole within ten seconds after.
+// server that is away, its hosts together, says why, and is whole soon after.
 func TestServerFails(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
@@ -135,7 +135,8 @@ func TestServerFails(t *testing.T) {
 			return nil
 		})
 	}
-	if took := time.Since(begun); took > 10*time.Second*testutil.Slowness() {
+	// The next try is five seconds away at most; the rest is for a busy machine. Hosts that each waited by themselves would need minutes.
+	if took := time.Since(begun); took > 30*time.Second*testutil.Slowness() {
 		t.Errorf("whole after %s", took)
 	}
 	exact(t, read(t, s), map[string][]zone.Publication{other.id: {taken}, c.id: all})
@@ -174,6 +175,30 @@ func TestHostFails(t *testing.T) {
 	way.set(beats) // a server that fails at heartbeats alone keeps nothing waiting
 	c.becomes(t, "www."+origin, "")
 	exact(t, read(t, s), map[string][]zone.Publication{other.id: {taken}, c.id: all})
+}
+
+// What a process finds of the one before it stays its own while a server fails at its changes: the zone is not called rolled back.
+func TestFailsAfterRestart(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	o := publish.Options{Identity: id(1), Heartbeat: time.Minute}
+	c := start(t, s, o)
+	c.set(t, simple("www", "192.0.2.1"))
+	c.clean(t)
+	c.stop()
+	way := new(weary)
+	way.set(func(m *dns.Msg) bool { return !beats(m) })
+	o.Dial = way.dial
+	c = start(t, s, o)
+	changed := simple("www", "192.0.2.2")
+	c.set(t, changed)
+	c.becomes(t, changed.Host, "ServerFailed")
+	if st, _ := c.Status(changed.Host); len(st.Notes) > 0 {
+		t.Errorf("%+v", st.Notes)
+	}
+	way.set(func(*dns.Msg) bool { return false })
+	c.clean(t)
+	exact(t, read(t, s), map[string][]zone.Publication{c.id: {changed}})
 }
 
 // A server that is busy for long, again and again, has no limit either: it takes what it failed at.

@@ -13,7 +13,6 @@ import (
 type job struct {
 	zone.Step
 	host  *host
-	set   int
 	taken bool // the server said NOERROR
 }
 
@@ -64,7 +63,7 @@ func (p *Publisher) plan(try int) []*job {
 			p.wait(h)
 		default:
 			h.seen = h.set
-			jobs = append(jobs, &job{Step: st, host: h, set: h.set})
+			jobs = append(jobs, &job{Step: st, host: h})
 		}
 	}
 	p.tell()

@@ -131,8 +131,11 @@ func (p *Publisher) note(jobs []*job) {
 	for _, j := range jobs {
 		h := j.host
 		if j.Claim != "" {
-			if h.memory.Sent == nil {
+			if len(h.memory.Sent) == 0 { // what was found was taken for this cluster's own; it stays that if the message is not taken
 				h.memory.Sent = map[string]bool{}
+				if j.Stands != "" {
+					h.memory.Sent[j.Stands] = true
+				}
 			}
 			h.memory.Sent[j.Claim] = true
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -22,16 +23,18 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// tap notes the kind of each message that a publisher sends, and when.
+// tap notes the kind of each message that a publisher sends, and when, and its updates.
 type tap struct {
-	mu    sync.Mutex
-	kinds []string
-	times []time.Time
+	mu      sync.Mutex
+	kinds   []string
+	times   []time.Time
+	updates []*dns.Msg
+	lose    bool // the answer to the next update
 }
 
 func (p *tap) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, network, address)
-	return &tapped{c, p}, err
+	return &tapped{Conn: c, tap: p}, err
 }
 
 // take returns the kinds since the last call.
@@ -43,9 +46,38 @@ func (p *tap) take() []string {
 	return all
 }
 
+// wantGuards checks that each update of a cluster has its heartbeat for a prerequisite, and one that changes something of the dead
+// cluster that cluster's: who lives after all ends its own removal by its next heartbeat.
+func (p *tap) wantGuards(t *testing.T, z *zone.State, own, dead string) {
+	t.Helper()
+	beat := func(cluster string) string { return z.BeatAsRead(cluster)[0].Header().Name }
+	at := func(rrs []dns.RR, name string) bool {
+		return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Name == name })
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.updates {
+		if !at(m.Answer, beat(own)) {
+			t.Errorf("%s: no prerequisite for its own heartbeat:\n%s", own, m)
+		}
+		removes := slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return strings.Contains(rr.Header().Name, dead) })
+		if removes && !at(m.Answer, beat(dead)) {
+			t.Errorf("%s removes %s, whatever becomes of its heartbeat:\n%s", own, dead, m)
+		}
+	}
+}
+
 type tapped struct {
 	net.Conn
-	tap *tap
+	tap  *tap
+	deaf bool
+}
+
+func (c *tapped) Read(b []byte) (int, error) {
+	if c.deaf {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return c.Conn.Read(b)
 }
 
 func (c *tapped) Write(b []byte) (int, error) {
@@ -57,6 +89,10 @@ func (c *tapped) Write(b []byte) (int, error) {
 		}
 		c.tap.mu.Lock()
 		c.tap.kinds, c.tap.times = append(c.tap.kinds, kind), append(c.tap.times, time.Now())
+		if m.Opcode == dns.OpcodeUpdate {
+			c.tap.updates = append(c.tap.updates, &m)
+			c.deaf, c.tap.lose = c.tap.lose, false
+		}
 		c.tap.mu.Unlock()
 	}
 	return c.Conn.Write(b)
@@ -115,6 +151,41 @@ func TestMessages(t *testing.T) {
 		if kind != "SOA" && kind != "TXT" {
 			t.Errorf("a cluster at rest sends %s", kind)
 		}
+	}
+}
+
+// An update that had no answer may still take effect, be it later. The next one brings a heartbeat, which bars it.
+func TestUnanswered(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	wire := new(tap)
+	c := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute, Dial: wire.dial})
+	c.set(t, simple("www", "192.0.2.1"))
+	c.clean(t)
+	beat := read(t, s).BeatAsRead(c.id)[0].Header().Name
+	beats := func(m *dns.Msg) bool {
+		return slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return rr.Header().Name == beat })
+	}
+	for n, lose := range []bool{false, true} {
+		wire.mu.Lock()
+		wire.updates, wire.lose = nil, lose
+		wire.mu.Unlock()
+		c.set(t, simple("www", fmt.Sprintf("192.0.2.%d", 2+n)))
+		c.clean(t)
+		testutil.Eventually(t, 20*time.Second, func() error {
+			wire.mu.Lock()
+			defer wire.mu.Unlock()
+			if len(wire.updates) == 0 || lose && len(wire.updates) < 2 {
+				return fmt.Errorf("%d updates", len(wire.updates))
+			}
+			if beats(wire.updates[0]) {
+				t.Error("a change brings a heartbeat without need")
+			}
+			if lose && !beats(wire.updates[1]) {
+				t.Errorf("nothing bars an update without an answer; what follows is %s", wire.updates[1])
+			}
+			return nil
+		})
 	}
 }
 
@@ -191,6 +262,42 @@ func TestOverwritten(t *testing.T) {
 		c.becomes(t, "www."+origin, "")
 		if st, _ := c.Status("www." + origin); st.Attempt != 0 || st.Conflict != nil {
 			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// An address that somebody added by hand, with another TTL, keeps no cluster from the host, and stays. What a cluster has in the zone without
+// knowing it, as after a restore, goes when it publishes the host anew and leaves it.
+func TestByHand(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		www := "www." + origin
+		addresses := func() (out []string) {
+			for _, rr := range read(t, s).Records() {
+				if a, ok := rr.(*dns.A); ok && a.Hdr.Name == www {
+					out = append(out, fmt.Sprintf("%d %s", a.Hdr.Ttl, a.A))
+				}
+			}
+			slices.Sort(out)
+			return out
+		}
+		hand := &ddns.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
+		by := &dns.A{Hdr: dns.RR_Header{Name: www, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}, A: net.IPv4(198, 51, 100, 7)}
+		testutil.Eventually(t, 20*time.Second, func() error { return hand.Update(t.Context(), nil, []dns.RR{by}) }) // PowerDNS may be busy
+		o := publish.Options{Identity: id(1), Heartbeat: time.Minute}
+		c := start(t, s, o)
+		c.set(t, simple("www", "192.0.2.1"))
+		c.clean(t)
+		if got := fmt.Sprint(addresses()); got != "[60 192.0.2.1 60 198.51.100.7]" {
+			t.Error(got)
+		}
+		c.stop()
+		c = start(t, s, o)
+		c.set(t, simple("www", "192.0.2.2"))
+		c.clean(t)
+		c.Remove(www)
+		c.clean(t)
+		if got, h := fmt.Sprint(addresses()), read(t, s).Hosts[www]; got != "[60 198.51.100.7]" || h != nil {
+			t.Errorf("%s; %+v", got, h)
 		}
 	})
 }

@@ -55,12 +55,12 @@ func (r *edgeRole) reload(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		r.reloads.Refused.Add(1)
+		r.reloads.Count(false)
 		r.log.Error("new configuration refused, the old one keeps serving", "err", err)
 		return
 	}
 	r.apply(ctx, next)
-	r.reloads.Taken.Add(1)
+	r.reloads.Count(true)
 	r.log.Info("configuration reloaded", "zones", len(next.conf.Zones))
 }
 
@@ -114,7 +114,8 @@ func (r *edgeRole) begin(ctx context.Context, conf *config.Edge, z config.EdgeZo
 		return watched
 	}
 	origin := z.Name + "."
-	out.copy = edge.New(r.log, origin, filepath.Join(conf.StateDir, z.Name+".zone"), r.client(z, conf.Limits), r.plugin.Taker(origin, watch))
+	out.copy = edge.New(r.log, origin, filepath.Join(conf.StateDir, z.Name+".zone"), r.client(z, conf.Limits),
+		edge.Bounded(r.plugin.Taker(origin, watch), conf.Limits.Records))
 	r.wg.Go(func() {
 		defer close(out.done)
 		out.copy.Run(ctx)

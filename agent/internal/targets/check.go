@@ -85,6 +85,9 @@ func (c Check) url() (*url.URL, error) {
 	if u.Host != "" || u.Scheme != "" { // //host/path
 		return nil, errors.New("the path names another host")
 	}
-	u.Scheme, u.Host = strings.ToLower(string(c.Protocol)), fmt.Sprintf("%s:%d", c.Host, c.Port)
+	u.Scheme, u.Host = strings.ToLower(string(c.Protocol)), c.Host
+	if c.Port != map[Protocol]uint16{HTTP: 80, HTTPS: 443}[c.Protocol] { // as clients write Host: proxies compare it with what they route
+		u.Host = fmt.Sprintf("%s:%d", c.Host, c.Port)
+	}
 	return u, nil
 }

@@ -100,18 +100,23 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		}
 	}
 	refused, wanted := 0, map[Check]bool{}
+	var log func() // names one cause; there may be thousands
 	for cluster, list := range checks {
 		own := make(map[Check]bool, len(list))
 		for _, check := range list {
 			if err := check.permit(ranges); err != nil {
-				if refused++; refused == 1 { // one names the cause; there may be thousands
-					c.log.Warn("a target is not probed", "zone", zone, "cluster", cluster, "target", check.Address, "err", err)
+				refused++
+				log = func() {
+					c.log.Warn("targets are not probed", "zone", zone, "refused", refused, "cluster", cluster, "target", check.Address, "err", err)
 				}
 				continue
 			}
 			own[check], wanted[check] = true, true
 		}
 		c.wanted[owner{zone, cluster}] = own
+	}
+	if log != nil && refused != c.refused[zone] { // zones are set at each change of theirs
+		log()
 	}
 	if c.refused[zone] = refused; len(checks) == 0 {
 		delete(c.refused, zone)

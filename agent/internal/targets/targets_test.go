@@ -1,6 +1,7 @@
 package targets_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -212,6 +213,30 @@ func TestSet(t *testing.T) {
 	})
 }
 
+// TestRefusedIsSaid: what is not probed is said when it changes, and not each time that its zone is set.
+func TestRefusedIsSaid(t *testing.T) {
+	var log bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	c := targets.New(ctx, slog.New(slog.NewTextHandler(&log, nil)), targets.Options{})
+	outside := func(hosts ...string) (out []targets.Check) {
+		for _, h := range hosts {
+			out = append(out, targets.Check{Address: address, Protocol: targets.HTTP, Port: 80, Host: h})
+		}
+		return out
+	}
+	for i, step := range []struct {
+		checks []targets.Check
+		said   int
+	}{{outside("a"), 1}, {outside("a"), 1}, {outside("a", "b"), 2}, {nil, 2}, {outside("a"), 3}} {
+		c.Set("z.", map[string][]targets.Check{"c": step.checks}, nil)
+		if n := strings.Count(log.String(), "targets are not probed"); n != step.said {
+			t.Errorf("step %d: said %d times, want %d:\n%s", i, n, step.said, &log)
+		}
+	}
+	cancel()
+	c.Wait()
+}
+
 // TestProbe asks real servers.
 func TestProbe(t *testing.T) {
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -221,7 +246,9 @@ func TestProbe(t *testing.T) {
 		case "/bad":
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case "/host":
-			if !strings.HasPrefix(r.Host, "example.com") || r.URL.RawQuery != "deep=1" || r.Method != http.MethodGet {
+			// A proxy that routes by Host knows it as clients write it: without a port that is the protocol's own (RFC 9110, section 4.2.3).
+			host := map[string]string{"HTTP 80": "example.com", "HTTP 8080": "example.com:8080", "HTTPS 443": "example.com", "HTTPS 80": "example.com:80"}
+			if r.Host != host[r.URL.Query().Get("by")] || r.Method != http.MethodGet {
 				w.WriteHeader(http.StatusBadRequest)
 			}
 		case "/long":
@@ -244,7 +271,7 @@ func TestProbe(t *testing.T) {
 
 	to := func(s *httptest.Server, r *x509.CertPool) targets.Options {
 		return targets.Options{Roots: r, Dial: func(ctx context.Context, network, at string) (net.Conn, error) {
-			if at != "192.0.2.1:80" {
+			if a, _, err := net.SplitHostPort(at); err != nil || a != "192.0.2.1" {
 				t.Errorf("%s was dialed", at)
 			}
 			return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
@@ -257,19 +284,23 @@ func TestProbe(t *testing.T) {
 	}{
 		"TCP":                     {to(plain, nil), targets.Check{Protocol: targets.TCP}, ""},
 		"TCP, nobody":             {to(shut, nil), targets.Check{Protocol: targets.TCP}, "refused"},
-		"HTTP":                    {to(plain, nil), targets.Check{Protocol: targets.HTTP, Path: "/host?deep=1", Host: "example.com"}, ""},
+		"HTTP":                    {to(plain, nil), targets.Check{Protocol: targets.HTTP, Path: "/host?by=HTTP+80", Host: "example.com"}, ""},
+		"HTTP, another port":      {to(plain, nil), targets.Check{Protocol: targets.HTTP, Port: 8080, Path: "/host?by=HTTP+8080", Host: "example.com"}, ""},
 		"HTTP, no path":           {to(plain, nil), targets.Check{Protocol: targets.HTTP, Host: "example.com"}, ""},
 		"HTTP, 503":               {to(plain, nil), targets.Check{Protocol: targets.HTTP, Path: "/bad", Host: "example.com"}, "answered 503"},
 		"HTTP, redirect":          {to(plain, nil), targets.Check{Protocol: targets.HTTP, Path: "/redirect", Host: "example.com"}, "answered 302"},
 		"HTTP, endless headers":   {to(plain, nil), targets.Check{Protocol: targets.HTTP, Path: "/long", Host: "example.com"}, "exceeded"},
 		"HTTP to a TLS server":    {to(secure, nil), targets.Check{Protocol: targets.HTTP, Host: "example.com"}, "400"},
-		"HTTPS":                   {to(secure, roots), targets.Check{Protocol: targets.HTTPS, Path: "/host?deep=1", Host: "example.com"}, ""},
+		"HTTPS":                   {to(secure, roots), targets.Check{Protocol: targets.HTTPS, Port: 443, Path: "/host?by=HTTPS+443", Host: "example.com"}, ""},
+		"HTTPS, HTTP's port":      {to(secure, roots), targets.Check{Protocol: targets.HTTPS, Path: "/host?by=HTTPS+80", Host: "example.com"}, ""},
 		"HTTPS, another name":     {to(secure, roots), targets.Check{Protocol: targets.HTTPS, Host: "evil.test"}, "certificate is valid for"},
 		"HTTPS, unknown signer":   {to(secure, nil), targets.Check{Protocol: targets.HTTPS, Host: "example.com"}, "unknown authority"},
 		"HTTPS, TLS 1.1":          {to(old, roots), targets.Check{Protocol: targets.HTTPS, Host: "example.com"}, "protocol version"},
 		"HTTPS to a plain server": {to(plain, roots), targets.Check{Protocol: targets.HTTPS, Host: "example.com"}, "does not look like a TLS handshake"},
 	} {
-		row.check.Address, row.check.Port = address, 80
+		if row.check.Address = address; row.check.Port == 0 {
+			row.check.Port = 80
+		}
 		err := targets.Probe(t.Context(), row.check, row.o)
 		if row.want == "" && err != nil || row.want != "" && (err == nil || !strings.Contains(err.Error(), row.want)) {
 			t.Errorf("%s: %v, want %q", name, err, row.want)

@@ -59,6 +59,7 @@ type Step struct {
 	Message  Message
 	Conflict *Conflict    // nothing is written as long as it stands
 	Notes    []Conflict   // what a person should know; they keep nothing from being written
+	Stands   string       // the writer's claim as read, in the same form; empty: none
 	Claim    string       // the claim that the message writes, or that stands where there is none, as Memory's Sent has it; empty: none
 	Next     uint64       // the generation of that claim, or the last one
 	Gone     []Gone       // what the message takes away
@@ -119,6 +120,9 @@ func (p *planner) read() {
 	}
 	name := p.names.claim(p.want.Host, p.w.Cluster)
 	p.claim, p.raw, p.has = p.claimAt(name, place{host: p.want.Host, cluster: p.w.Cluster})
+	if p.has {
+		p.step.Stands = joined(p.raw.Txt)
+	}
 	p.mine = map[netip.Addr][]Reference{}
 	for a, refs := range p.host.References {
 		for _, r := range refs {

@@ -28,6 +28,16 @@ type State struct {
 // set is all RRs of one name.
 type set []dns.RR
 
+// written counts the RRs that somebody wrote: a primary that signs its zone adds others to each name (RFC 4034).
+func (s set) written() (n int) {
+	for _, rr := range s {
+		if t := rr.Header().Rrtype; t != dns.TypeRRSIG && t != dns.TypeNSEC {
+			n++
+		}
+	}
+	return n
+}
+
 // Host is what the zone holds of one host.
 type Host struct {
 	Name        string
@@ -103,7 +113,7 @@ func (s *State) index(name string) (host string) {
 	case other:
 		return ""
 	case broken:
-		s.ignore(name, len(s.sets[name]))
+		s.ignore(name, s.sets[name].written())
 		return ""
 	case beatName:
 		s.ignore(name, 0)
@@ -114,7 +124,7 @@ func (s *State) index(name string) (host string) {
 				return ""
 			}
 		}
-		s.ignore(name, len(s.sets[name]))
+		s.ignore(name, s.sets[name].written())
 		return ""
 	}
 	of := s.touched[p.host]
@@ -219,7 +229,7 @@ func (s *State) read(h *Host, name string) {
 		}
 		return
 	}
-	texts, bad := s.texts(name), len(s.sets[name])
+	texts, bad := s.texts(name), s.sets[name].written()
 	take := func(err error) {
 		if err == nil {
 			bad--

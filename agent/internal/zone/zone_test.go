@@ -290,6 +290,9 @@ func TestIgnored(t *testing.T) {
 		"a second strategy":            {`www.s._shared._neardns.example.org. 60 IN TXT "v=1" "strategy=loadbalanced" "ttl=60"`, 2, false},
 		"an owner that is none":        {`www.o._shared._neardns.example.org. 60 IN TXT "v=1" "c=x"`, 1, false},
 		"a reference that is none":     {`192-0-2-1.www.r._shared._neardns.example.org. 60 IN TXT "v=1" "c=bbbbbbbb" "geo=x"`, 1, false},
+		"a claim's signature":          {"www.aaaaaaaa._neardns.example.org. 60 IN RRSIG TXT 13 5 60 20261201000000 20261101000000 1 example.org. AA==", 0, false},
+		"the next name of a heartbeat": {"bbbbbbbb._neardns.example.org. 60 IN NSEC www.example.org. TXT RRSIG NSEC", 0, false},
+		"the next name of no name":     {"mail._neardns.example.org. 60 IN NSEC www.example.org. RRSIG NSEC", 0, false},
 		"a TXT beside":                 {`www.example.org. 60 IN TXT "v=1"`, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -123,7 +123,6 @@ func (l *live) Zone() ZoneProgress {
 		p.Reason, p.Message = reasonOf(z.Err), fmt.Sprint(z.Err)
 	}
 	if z.State != nil {
-		p.Serial = z.State.Serial
 		clusters := map[string]bool{}
 		for cluster := range z.State.Beats {
 			clusters[cluster] = true
@@ -138,20 +137,17 @@ func (l *live) Zone() ZoneProgress {
 	return p
 }
 
-// worksFor tells a publisher whether a dead cluster's address passes its health check: while it may, nobody takes it away. What cannot be
-// asked is not known to. An answer takes three probes; until then, it is taken to work.
+// worksFor tells a publisher whether a dead cluster's address passes its health check: while it may, nobody takes it away. One that may not
+// be asked, as it lies outside of this zone's ranges, may. An answer takes three probes; until then, it is taken to work.
 func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 	return func(c zone.Claim) bool {
 		key := "dead " + dnsZone + " " + c.Cluster + " " + c.Host
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.dead[key] = time.Now()
-		for _, t := range r.Health.Set(key, map[string][]targets.Check{c.Cluster: checksOf(&c.Publication)}, o.ranges) {
-			if t.Well() {
-				return true
-			}
-		}
-		return false
+		checks := checksOf(&c.Publication)
+		asked := r.Health.Set(key, map[string][]targets.Check{c.Cluster: checks}, o.ranges)
+		return slices.ContainsFunc(checks, func(check targets.Check) bool { return asked[check].Well() })
 	}
 }
 

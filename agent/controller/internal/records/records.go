@@ -50,10 +50,9 @@ type Publisher interface {
 // ZoneProgress is what a publisher knows of its zone.
 type ZoneProgress struct {
 	Read            time.Time // when it was read last; zero: never
-	Serial          uint32
-	Reason, Message string   // why it cannot be read or written now; empty where it can
-	Clusters        []string // sorted
-	Silent          []string // those of them that missed three heartbeats; sorted
+	Reason, Message string    // why it cannot be read or written now; empty where it can
+	Clusters        []string  // sorted
+	Silent          []string  // those of them that missed three heartbeats; sorted
 }
 
 // Setting is what a publisher is opened with. A change of one of these fields takes a new one.
@@ -322,7 +321,7 @@ func checkOf(p *zone.Publication, a netip.Addr) targets.Check {
 	if c.Protocol != targets.TCP {
 		c.Host = strings.TrimSuffix(p.Health.Host, ".")
 		if c.Host == "" {
-			c.Host = strings.TrimSuffix(p.Host, ".")
+			c.Host = strings.TrimSuffix(strings.TrimPrefix(p.Host, "*."), ".") // as edges ask
 		}
 	}
 	return c

@@ -354,22 +354,26 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// An address of a dead cluster that may work keeps it from being removed; one that does not, and what has no check, does not.
+// An address of a dead cluster that may work keeps it from being removed, also one that may not be asked; one that does not work, and what has no
+// check, does not.
 func TestWorks(t *testing.T) {
 	r := newRig(t)
 	r.sick["192.0.2.2:80"] = true
 	o := &opened{dead: map[string]time.Time{}, ranges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 	works := r.worksFor("shared", o)
 	claim := func(address string, check bool) zone.Claim {
-		c := zone.Claim{Publication: zone.Publication{Host: "www.shared.example.", Addresses: []netip.Addr{netip.MustParseAddr(address)}}}
+		c := zone.Claim{Publication: zone.Publication{Host: "*.shared.example.", Addresses: []netip.Addr{netip.MustParseAddr(address)}}}
 		c.Cluster = "bbbbbbbb"
 		if check {
-			c.Health = &zone.Health{Protocol: zone.TCP, Port: 80}
+			c.Health = &zone.Health{Protocol: zone.HTTP, Port: 80, Path: "/"}
 		}
 		return c
 	}
-	if works(claim("192.0.2.1", false)) || works(claim("203.0.113.1", true)) || len(o.dead) != 1 {
-		t.Errorf("what cannot be asked is taken to work; %d are probed", len(o.dead))
+	if works(claim("192.0.2.1", false)) || len(o.dead) != 1 {
+		t.Errorf("what has no check is taken to work; %d are probed", len(o.dead))
+	}
+	if !works(claim("203.0.113.1", true)) {
+		t.Error("an address that may not be asked is taken not to work")
 	}
 	for deadline := time.Now().Add(20 * time.Second); works(claim("192.0.2.2", true)); {
 		if time.Now().After(deadline) {

@@ -113,7 +113,7 @@ func (r *rig) restart() {
 	r.Reconciler = &Reconciler{Client: r.store, Direct: r.store, Events: r.events, Log: slog.New(slog.DiscardHandler), Metrics: m, Now: func() time.Time { return r.now },
 		Namespace: "neardns-zones", ClusterID: "aaaaaaaa", Health: checker, Open: func(s Setting, key func() ddns.Key, _ func(zone.Claim) bool) (Publisher, error) {
 			r.opened++
-			stub := &zoneStub{setting: s, key: key, hosts: map[string]zones.Progress{}, known: ZoneProgress{Read: r.now, Serial: 1, Clusters: []string{"aaaaaaaa"}}}
+			stub := &zoneStub{setting: s, key: key, hosts: map[string]zones.Progress{}, known: ZoneProgress{Read: r.now, Clusters: []string{"aaaaaaaa"}}}
 			if old := r.stubs[s.Zone]; old != nil {
 				stub.away = old.away
 			}

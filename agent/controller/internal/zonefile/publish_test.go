@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,24 +13,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
-
-// text is what a publishing printed.
-type text struct {
-	mu sync.Mutex // guards b
-	b  strings.Builder
-}
-
-func (w *text) Write(data []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.b.Write(data)
-}
-
-func (w *text) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.b.String()
-}
 
 // file writes a file for the operator's key, which says where app.shared.example is, if anywhere.
 func file(t *testing.T, s *zoneserver.Server, strategy string, addresses ...string) string {
@@ -53,7 +34,7 @@ func once(t *testing.T, file, cluster string, prune bool) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var out text
+	var out testutil.Output
 	err := Publish(ctx, Publishing{File: file, Identity: zone.Identity{Cluster: cluster, Instance: "of" + cluster}, Prune: prune, Once: true,
 		Out: &out, Log: slog.New(slog.DiscardHandler)})
 	return out.String(), err
@@ -76,9 +57,9 @@ func TestCommands(t *testing.T) {
 				}
 				return v
 			}
-			says := func(what string, do func(*text) error, want ...string) {
+			says := func(what string, do func(*testutil.Output) error, want ...string) {
 				t.Helper()
-				var out text
+				var out testutil.Output
 				if err := do(&out); err != nil {
 					t.Errorf("%s: %v", what, err)
 				}
@@ -89,17 +70,17 @@ func TestCommands(t *testing.T) {
 				}
 			}
 			me := zone.Identity{Cluster: "aaaaaaaa", Instance: "ofaaaaaaaa"}
-			says("plan", func(o *text) error { return open(first).Plan(ctx, o, me) }, "prereq nxrrset", "update add app.shared.example. 60 A 192.0.2.1", "send")
-			says("check", func(o *text) error { return open(first).Check(ctx, o) }, "DNSRecord default/app: Accepted", "0 hosts of 0 clusters")
+			says("plan", func(o *testutil.Output) error { return open(first).Plan(ctx, o, me) }, "prereq nxrrset", "update add app.shared.example. 60 A 192.0.2.1", "send")
+			says("check", func(o *testutil.Output) error { return open(first).Check(ctx, o) }, "DNSRecord default/app: Accepted", "0 hosts of 0 clusters")
 			for cluster, path := range map[string]string{"aaaaaaaa": first, "bbbbbbbb": second} {
 				if out, err := once(t, path, cluster, false); err != nil || !strings.Contains(out, "app.shared.example. programmed") {
 					t.Fatalf("%s: %v\n%s", cluster, err, out)
 				}
 			}
-			says("get", func(o *text) error { return open(first).Get(ctx, o, "app.shared.example") },
+			says("get", func(o *testutil.Output) error { return open(first).Get(ctx, o, "app.shared.example") },
 				"192.0.2.1 192.0.2.2 192.0.2.3  aaaaaaaa", "bbbbbbbb", "192.0.2.2 192.0.2.3\n")
-			says("owners", func(o *text) error { return open(first).Owners(ctx, o) }, "aaaaaaaa  ofaaaaaaaa  ", "bbbbbbbb  ofbbbbbbbb  ")
-			says("plan again", func(o *text) error { return open(first).Plan(ctx, o, me) }, "; nothing is to be done")
+			says("owners", func(o *testutil.Output) error { return open(first).Owners(ctx, o) }, "aaaaaaaa  ofaaaaaaaa  ", "bbbbbbbb  ofbbbbbbbb  ")
+			says("plan again", func(o *testutil.Output) error { return open(first).Plan(ctx, o, me) }, "; nothing is to be done")
 			// Another strategy.
 			if out, err := once(t, file(t, s, "LoadBalanced", "192.0.2.4"), "cccccccc", false); err == nil || !strings.Contains(out, "ConflictingStrategyDiscovered") {
 				t.Errorf("another strategy: %v\n%s", err, out)
@@ -108,19 +89,19 @@ func TestCommands(t *testing.T) {
 			if out, err := once(t, file(t, s, ""), "aaaaaaaa", false); err != nil {
 				t.Errorf("without --prune: %v\n%s", err, out)
 			}
-			says("get after", func(o *text) error { return open(first).Get(ctx, o) }, "aaaaaaaa")
+			says("get after", func(o *testutil.Output) error { return open(first).Get(ctx, o) }, "aaaaaaaa")
 			if out, err := once(t, file(t, s, ""), "aaaaaaaa", true); err != nil || !strings.Contains(out, "app.shared.example. left") {
 				t.Errorf("with --prune: %v\n%s", err, out)
 			}
-			says("remove", func(o *text) error { return open(first).Remove(ctx, o, "bbbbbbbb", false, 0) },
+			says("remove", func(o *testutil.Output) error { return open(first).Remove(ctx, o, "bbbbbbbb", false, 0) },
 				"prereq yxrrset bbbbbbbb._neardns.shared.example. TXT", "update delete app.shared.example. A 192.0.2.3", "nothing was sent")
-			says("get still", func(o *text) error { return open(first).Get(ctx, o) }, "192.0.2.2 192.0.2.3")
-			says("remove --yes", func(o *text) error { return open(first).Remove(ctx, o, "bbbbbbbb", true, 0) }, "nothing of bbbbbbbb is left")
-			if err := open(first).Remove(ctx, &text{}, "bbbbbbbb", true, 0); err == nil || !strings.Contains(err.Error(), "has nothing of cluster bbbbbbbb") {
+			says("get still", func(o *testutil.Output) error { return open(first).Get(ctx, o) }, "192.0.2.2 192.0.2.3")
+			says("remove --yes", func(o *testutil.Output) error { return open(first).Remove(ctx, o, "bbbbbbbb", true, 0) }, "nothing of bbbbbbbb is left")
+			if err := open(first).Remove(ctx, &testutil.Output{}, "bbbbbbbb", true, 0); err == nil || !strings.Contains(err.Error(), "has nothing of cluster bbbbbbbb") {
 				t.Errorf("remove once more: %v", err)
 			}
 			// The first one ended before it took its heartbeat away.
-			says("remove the first", func(o *text) error { return open(first).Remove(ctx, o, "aaaaaaaa", true, 0) }, "nothing of aaaaaaaa is left")
+			says("remove the first", func(o *testutil.Output) error { return open(first).Remove(ctx, o, "aaaaaaaa", true, 0) }, "nothing of aaaaaaaa is left")
 			rest, err := s.Transfer()
 			if err != nil || len(rest) != 3 {
 				t.Errorf("left over: %v, %v", rest, err)
@@ -143,13 +124,13 @@ func TestAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	var out, log text
+	var out, log testutil.Output
 	reread, ended := make(chan struct{}), make(chan error)
 	go func() {
 		ended <- Publish(ctx, Publishing{File: path, Identity: zone.Identity{Cluster: "aaaaaaaa", Instance: "one"}, JSON: true, Reread: reread,
 			Out: &out, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	}()
-	said := func(out *text, want string) {
+	said := func(out *testutil.Output, want string) {
 		t.Helper()
 		testutil.Eventually(t, time.Minute, func() error {
 			if !strings.Contains(out.String(), want) {
@@ -163,7 +144,7 @@ func TestAlive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Remove(ctx, &text{}, "aaaaaaaa", true, 3*time.Second); err == nil || !strings.Contains(err.Error(), ErrAlive.Error()) {
+	if err := v.Remove(ctx, &testutil.Output{}, "aaaaaaaa", true, 3*time.Second); err == nil || !strings.Contains(err.Error(), ErrAlive.Error()) {
 		t.Errorf("a cluster that beats: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("kind: nonsense\n"), 0o600); err != nil {
@@ -176,7 +157,7 @@ func TestAlive(t *testing.T) {
 	}
 	reread <- struct{}{}
 	testutil.Eventually(t, time.Minute, func() error {
-		var now text
+		var now testutil.Output
 		if err := v.Get(ctx, &now); err != nil || !strings.Contains(now.String(), "192.0.2.7") || strings.Contains(now.String(), "192.0.2.1") {
 			return fmt.Errorf("%w\n%s", err, now.String())
 		}
