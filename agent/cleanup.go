@@ -9,12 +9,12 @@ import (
 
 // runCleanup takes everything away.
 func runCleanup(ctx context.Context, e env, args []string) error {
-	fs := flags(e, "cleanup")
+	fs := flags("cleanup")
 	path := configFlag(fs)
 	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations; the plugin's entry is taken out of them")
 	linkName := fs.String("link", "", "`NAME` of the link to remove, if it is another than the configuration's, such as nodelocaldns")
 	hostRoot := hostRootFlag(fs)
-	if err := parse(fs, args); err != nil {
+	if err := parse(e, fs, args); err != nil {
 		return err
 	}
 	conf, err := loadConfig(e, *path)

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/neardns/neardns/agent/internal/role"
@@ -65,10 +67,11 @@ func badConfig(err error) error { return &exitError{code: exitConfig, err: err} 
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, e env) int {
 	if len(e.args) == 0 || e.args[0] == "help" || e.args[0] == "-h" || e.args[0] == "--help" {
-		usage(e)
 		if len(e.args) == 0 {
+			usage(e.stderr, e.version)
 			return exitConfig
 		}
+		usage(e.stdout, e.version)
 		return exitGood
 	}
 	name, args := e.args[0], e.args[1:]
@@ -106,39 +109,39 @@ func run(ctx context.Context, e env) int {
 	return exitConfig
 }
 
-func usage(e env) {
+func usage(w io.Writer, version string) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "neardns-agent %s: a DNS cache on every node\n\n", e.version)
+	fmt.Fprintf(&b, "neardns-agent %s: a DNS cache on every node\n\n", version)
 	for _, c := range commands() {
 		fmt.Fprintf(&b, "  %s\n      %s\n", strings.TrimSpace(c.name+" "+c.args), c.about)
 	}
 	b.WriteString("\nExit codes: 0 good, 1 failed, 2 bad configuration or usage, 3 degraded or another agent holds the node.\n")
-	fmt.Fprint(e.stdout, b.String())
+	fmt.Fprint(w, b.String())
 }
 
-// flags makes a flag set that speaks through e; wrong usage is a configuration fault.
-func flags(e env, name string) *flag.FlagSet {
-	fs := flag.NewFlagSet(name, flag.ContinueOnError)
-	fs.SetOutput(e.stderr)
-	return fs
+func flags(name string) *flag.FlagSet {
+	return flag.NewFlagSet("neardns-agent "+name, flag.ContinueOnError)
 }
 
-// parse reads flags and refuses leftovers.
-func parse(fs *flag.FlagSet, args []string) error {
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
-		return &exitError{code: exitConfig} // the flag set has said it
-	}
-	if fs.NArg() > 0 {
+// parse reads flags and refuses leftovers. Help that was asked for is an answer; wrong usage is a configuration fault.
+func parse(e env, fs *flag.FlagSet, args []string) error {
+	var said bytes.Buffer
+	fs.SetOutput(&said)
+	switch err := fs.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		_, _ = said.WriteTo(e.stdout)
+		return err
+	case err != nil:
+		_, _ = said.WriteTo(e.stderr)
+		return &exitError{code: exitConfig}
+	case fs.NArg() > 0:
 		return badConfig(fmt.Errorf("unexpected argument %q", fs.Arg(0)))
 	}
 	return nil
 }
 
 func runVersion(_ context.Context, e env, args []string) error {
-	if err := parse(flags(e, "version"), args); err != nil {
+	if err := parse(e, flags("version"), args); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(e.stdout, "neardns-agent", e.version)

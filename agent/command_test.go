@@ -50,10 +50,14 @@ func TestCommandLine(t *testing.T) {
 		out   string // part of standard output
 		err   string // part of standard error
 	}{
-		{"nothing", nil, nil, exitConfig, "neardns-agent v0.0.0-test", ""},
+		{"nothing", nil, nil, exitConfig, "", "neardns-agent v0.0.0-test"},
 		{"help", []string{"help"}, nil, exitGood, "Exit codes: 0 good", ""},
 		{"unknown command", []string{"serve"}, nil, exitConfig, "", `there is no command "serve"`},
 		{"unknown flag", []string{"status", "--colour"}, nil, exitConfig, "", "flag provided but not defined: -colour"},
+		{"a command's help", []string{"status", "--help"}, nil, exitGood, "Usage of neardns-agent status:", ""},
+		{"help on config", []string{"config", "--help"}, nil, exitGood, "-corefile", ""},
+		{"config verb", []string{"config", "verify", "--config", "/none.yaml"}, nil, exitConfig, "", "say `config check` or `config show`"},
+		{"config format, no file", []string{"config", "show", "--format", "toml", "--config", "/none.yaml"}, nil, exitConfig, "", `--format "toml": yaml`},
 		{"leftover", []string{"version", "now"}, nil, exitConfig, "", `unexpected argument "now"`},
 		{"version", []string{"version"}, nil, exitGood, "v0.0.0-test", ""},
 		{"config alone", []string{"config"}, nil, exitConfig, "", "config check"},
@@ -114,6 +118,9 @@ func TestCommandLine(t *testing.T) {
 			if !strings.Contains(stderr.String(), tc.err) {
 				t.Errorf("standard error lacks %q:\n%s", tc.err, stderr)
 			}
+			if tc.code == exitConfig && stdout.Len() > 0 {
+				t.Errorf("bad usage, and on standard output stands\n%s", stdout)
+			}
 			if tc.code == exitConfig && tc.args != nil && strings.Contains(stdout.String(), "configuration is good") {
 				t.Error("a bad configuration is called good")
 			}
@@ -129,9 +136,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	conf := filepath.Join(dir, "node.yaml")
 	text := head + "redirects: [10.96.0.10]\nupstreams: {external: [192.0.2.1]}\nstateDir: " + dir + "/run\npersistDir: " + dir +
 		"/lib\nlisten: {metrics: \"127.0.0.1:19253\", health: \"127.0.0.1:18080\"}\n"
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(conf, []byte(text), 0o600))
 	bin := filepath.Join(dir, "neardns-agent")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", bin, ".").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
@@ -148,25 +153,19 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if out, err := ns.TryRun("", bin, "cleanup", "--config", conf); err == nil {
 		t.Errorf("cleanup under a running agent: %s", out)
 	}
-	if err := p.Terminate(10 * time.Second); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.Terminate(10*time.Second))
 	if out := ns.Run("sh", "-c", "nft list tables; ip -o link show neardns0"); !strings.Contains(out, "neardns0") || !strings.Contains(out,
 		"table inet neardns") {
 		t.Errorf("link and switch must outlive the agent:\n%s", out)
 	}
 	for _, name := range []string{"plugin.log", "plugin.log.1", "watch.json"} {
-		if err := os.WriteFile(filepath.Join(dir, "run", name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, "run", name), nil, 0o600))
 	}
 	// The conflist's entry goes first, through the installer; without one cleanup refuses and leaves all as it is.
 	cni := filepath.Join(dir, "net.d")
 	list := filepath.Join(cni, "10-pods.conflist")
 	chained := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"}, {"type": "neardns", "redirects": ["10.96.0.10"]}]}`
-	if err := errors.Join(os.Mkdir(cni, 0o755), os.WriteFile(list, []byte(chained), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.Mkdir(cni, 0o755), os.WriteFile(list, []byte(chained), 0o600)))
 	if out, err := ns.TryRun("", bin, "cleanup", "--config", conf, "--cni-conf", cni); err == nil || !strings.Contains(out+err.Error(),
 		"neardns-install uninstall") {
 		t.Errorf("cleanup without an installer: %v\n%s", err, out)
@@ -175,7 +174,9 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		"../install").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	t.Log(ns.Run(bin, "cleanup", "--config", conf, "--cni-conf", cni))
+	if out := ns.Run(bin, "cleanup", "--config", conf, "--cni-conf", cni); !strings.Contains(out, "link neardns0 removed") {
+		t.Errorf("cleanup says\n%s", out)
+	}
 	if text, err := os.ReadFile(list); err != nil || strings.Contains(string(text), "neardns") {
 		t.Errorf("the conflist after cleanup: %s %v", text, err)
 	}
@@ -191,14 +192,15 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		}
 	}
 	wantNoFolders("after a cleanup")
+	if out := ns.Run(bin, "cleanup", "--config", conf, "--cni-conf", cni, "--link", "slip0"); !strings.Contains(out, "there is no link slip0") {
+		t.Errorf("cleanup of a link that is not there says\n%s", out)
+	}
 
 	// Beside the role hosts, which is on every node: a node that only left the placement keeps its lines; else they go when it has ended.
 	hosts := filepath.Join(dir, "etc/hosts")
 	const own = "127.0.0.1\tlocalhost\n"
 	const line = "10.96.0.5\tregistry.shop.svc registry.shop.svc.cluster.local # by neardns-agent hosts\n"
-	if err := errors.Join(os.Mkdir(filepath.Dir(hosts), 0o755), os.WriteFile(hosts, []byte(own+line), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.Mkdir(filepath.Dir(hosts), 0o755), os.WriteFile(hosts, []byte(own+line), 0o644)))
 	running := nodestate.Hosts{Looked: time.Now()}
 	for _, step := range []struct {
 		root, want string
@@ -210,9 +212,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		{dir, own, true, ""},
 	} {
 		running.Ended = step.ended
-		if err := errors.Join(os.MkdirAll(dir+"/run", 0o755), os.MkdirAll(dir+"/lib", 0o755), nodestate.WriteHosts(dir+"/run", running)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(os.MkdirAll(dir+"/run", 0o755), os.MkdirAll(dir+"/lib", 0o755), nodestate.WriteHosts(dir+"/run", running)))
 		out, err := ns.TryRun("", bin, "cleanup", "--config", conf, "--host-root="+step.root)
 		if (err != nil) != (step.fails != "") || err != nil && !strings.Contains(out+err.Error(), step.fails) {
 			t.Errorf("%+v: %v\n%s", step, err, out)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/neardns/neardns/agent/internal/chain"
@@ -31,17 +32,23 @@ func loadConfig(e env, path string) (*config.Node, error) {
 }
 
 func runConfig(ctx context.Context, e env, args []string) error {
-	if len(args) == 0 {
-		return badConfig(errors.New("say `config check` or `config show`"))
+	verb := ""
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		verb, args = args[0], args[1:]
 	}
-	verb := args[0]
-	fs := flags(e, "config "+verb)
+	fs := flags("config check|show")
 	path := configFlag(fs)
 	corefile := fs.Bool("corefile", false, "show the Corefile that is rendered from it")
 	format := fs.String("format", "yaml", "yaml; conflist-entry: the plugin's entry for the CNI conflist; kubelet: what is detected by the "+
 		"kubelet's own file, as JSON, or nothing")
-	if err := parse(fs, args[1:]); err != nil {
+	if err := parse(e, fs, args); err != nil {
 		return err
+	}
+	if verb != "check" && verb != "show" {
+		return badConfig(errors.New("say `config check` or `config show`"))
+	}
+	if !slices.Contains([]string{"yaml", "conflist-entry", "kubelet"}, *format) {
+		return badConfig(fmt.Errorf("--format %q: yaml, conflist-entry or kubelet", *format))
 	}
 	if verb == "show" && !*corefile && *format == "yaml" {
 		return showConfig(ctx, e, *path)
@@ -71,10 +78,6 @@ func runConfig(ctx context.Context, e env, args []string) error {
 		return err
 	case verb == "show" && *format == "kubelet":
 		return showKubelet(e, n)
-	case *format != "yaml":
-		return badConfig(fmt.Errorf("--format %q: yaml, conflist-entry or kubelet", *format))
-	case verb != "show" && verb != "check":
-		return badConfig(fmt.Errorf("config %s: say `config check` or `config show`", verb))
 	}
 	p, _, err := plan.Read(n, e.readFile, "config")
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 
 // runDoctor says what is wrong on this node and what to do. It only reads and asks, also where the agent is dead.
 func runDoctor(ctx context.Context, e env, args []string) error {
-	fs := flags(e, "doctor")
+	fs := flags("doctor")
 	path := configFlag(fs)
 	asJSON := fs.Bool("json", false, "print JSON")
 	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations")
 	cniBin := fs.String("cni-bin", "/opt/cni/bin", "`FOLDER` of the network plugins")
 	into := fs.String("bundle", "", "also pack what a bug report needs into `FILE`, a tar.gz; - is the standard output, and the report is in it")
-	if err := parse(fs, args); err != nil {
+	if err := parse(e, fs, args); err != nil {
 		return err
 	}
 	look, err := looker(ctx, e, *path)
@@ -30,17 +30,15 @@ func runDoctor(ctx context.Context, e env, args []string) error {
 		return badConfig(errors.New("--bundle - and --json: the standard output takes one of them"))
 	}
 	report := look.Doctor(ctx)
-	if *into != "" {
-		if err := writeBundle(look.Bundle(ctx, report, e.version, *path), e.stdout, *into); err != nil {
-			return err
-		}
-	}
 	switch {
 	case *into == "-":
 	case *asJSON:
 		err = printJSON(e, report)
 	default:
 		_, err = io.WriteString(e.stdout, report.Text())
+	}
+	if err == nil && *into != "" {
+		err = writeBundle(look.Bundle(ctx, report, e.version, *path), e.stdout, *into)
 	}
 	if err != nil {
 		return err

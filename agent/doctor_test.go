@@ -25,12 +25,14 @@ func TestDoctorChangesNothing(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		want string
-	}{{nil, "\nDEGRADED: "}, {[]string{"--json"}, `"good": false`}} {
+		code int
+	}{{nil, "\nDEGRADED: ", exitDegraded}, {[]string{"--json"}, `"good": false`, exitDegraded},
+		{[]string{"--bundle", dir + "/none/report.tar.gz"}, "\nDEGRADED: ", exitFailed}} { // what was found is told all the same
 		e, stdout, stderr := fake(map[string]string{conf: text}, append([]string{"doctor", "--config", conf, "--cni-conf", dir, "--cni-bin", dir},
 			tc.args...)...)
 		var code int
 		ns.Do(func() { code = run(t.Context(), e) })
-		if code != exitDegraded || !strings.Contains(stdout.String(), tc.want) {
+		if code != tc.code || !strings.Contains(stdout.String(), tc.want) {
 			t.Errorf("doctor %v: exit code %d\n%s%s", tc.args, code, stdout, stderr)
 		}
 	}

@@ -9,10 +9,10 @@ import (
 
 // runEdge is the role `edge`, which runs until ctx ends.
 func runEdge(ctx context.Context, e env, args []string) error {
-	fs := flags(e, "edge")
+	fs := flags("edge")
 	path := fs.String("config", "/etc/neardns/edgeconfig.yaml", "`FILE` with an EdgeConfig")
 	check := fs.Bool("check", false, "check the configuration and end")
-	if err := parse(fs, args); err != nil {
+	if err := parse(e, fs, args); err != nil {
 		return err
 	}
 	if *check {

@@ -14,10 +14,10 @@ func hostRootFlag(fs *flag.FlagSet) *string {
 
 // runHosts is the role `hosts`, which runs until ctx ends.
 func runHosts(ctx context.Context, e env, args []string) error {
-	fs := flags(e, "hosts")
+	fs := flags("hosts")
 	path := configFlag(fs)
 	hostRoot := hostRootFlag(fs)
-	if err := parse(fs, args); err != nil {
+	if err := parse(e, fs, args); err != nil {
 		return err
 	}
 	return role.Hosts(ctx, surroundings(e), *path, *hostRoot)

@@ -65,9 +65,7 @@ func (n *hostsNode) file() string { return n.dir + "/etc/hosts" }
 
 func (n *hostsNode) start() {
 	n.t.Helper()
-	if err := os.MkdirAll(n.dir+"/run", 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.MkdirAll(n.dir+"/run", 0o755))
 	n.running = n.ns.Start(n.command...)
 }
 
@@ -75,9 +73,7 @@ func (n *hostsNode) start() {
 func (n *hostsNode) reboot() {
 	n.t.Helper()
 	n.running.Kill()
-	if err := os.RemoveAll(n.dir + "/run"); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.RemoveAll(n.dir+"/run"))
 	n.start()
 }
 
@@ -147,9 +143,7 @@ func TestHostsInTrouble(t *testing.T) {
 			t.Parallel()
 			n := newHostsNode(t, bin)
 			var was unix.Stat_t
-			if err := unix.Stat(n.file(), &was); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, unix.Stat(n.file(), &was))
 			trouble(n)
 			rebooted := false
 			for begin := time.Now(); time.Since(begin) < lasts; <-time.After(20 * time.Millisecond) {
@@ -175,13 +169,9 @@ func TestHostsInTrouble(t *testing.T) {
 			t.Fatal(err)
 		}
 		other := strings.NewReplacer(":9263", ":9273", ":9264", ":9274", n.dir+"/run", n.dir+"/run2").Replace(string(text))
-		if err := errors.Join(os.Mkdir(n.dir+"/run2", 0o755), os.WriteFile(n.dir+"/other.yaml", []byte(other), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(os.Mkdir(n.dir+"/run2", 0o755), os.WriteFile(n.dir+"/other.yaml", []byte(other), 0o644)))
 		var was, now unix.Stat_t
-		if err := unix.Stat(n.file(), &was); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, unix.Stat(n.file(), &was))
 		second := n.ns.Start(bin, "hosts", "--config", n.dir+"/other.yaml", "--host-root", n.dir)
 		<-time.After(lasts)
 		if err := unix.Stat(n.file(), &now); err != nil || now.Ctim != was.Ctim || n.text() != ownLines+registryLines {
@@ -189,9 +179,7 @@ func TestHostsInTrouble(t *testing.T) {
 		}
 		// Somebody else's edit stays, and each line is there once.
 		edited := ownLines + "192.0.2.1\tprinter\n"
-		if err := os.WriteFile(n.file(), []byte(edited), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(n.file(), []byte(edited), 0o644))
 		n.becomes(edited + registryLines)
 	})
 	t.Run("faulty configuration", func(t *testing.T) {
@@ -202,9 +190,7 @@ func TestHostsInTrouble(t *testing.T) {
 			t.Fatal(err)
 		}
 		faulty := strings.Replace(string(text), "shop/registry", "registry.shop.svc", 1)
-		if err := os.WriteFile(n.dir+"/node.yaml", []byte(faulty), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(n.dir+"/node.yaml", []byte(faulty), 0o644))
 		testutil.Eventually(t, 20*time.Second, func() error {
 			if said := n.running.Output(); !strings.Contains(said, "is not taken over") || !strings.Contains(said, "hosts.services[0]") {
 				return errors.New(said)
@@ -245,9 +231,7 @@ func TestHostsInTrouble(t *testing.T) {
 		text := ""
 		for i := range times {
 			text = ownLines + fmt.Sprintf("192.0.2.1\tprinter-%d\n", i)
-			if err := errors.Join(os.WriteFile(n.dir+"/etc/new", []byte(text), 0o644), os.Rename(n.dir+"/etc/new", n.file())); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, errors.Join(os.WriteFile(n.dir+"/etc/new", []byte(text), 0o644), os.Rename(n.dir+"/etc/new", n.file())))
 			for begin, seen := time.Now(), false; time.Since(begin) < every; <-time.After(5 * time.Millisecond) {
 				got := n.text()
 				if !strings.HasPrefix(got, text) {

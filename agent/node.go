@@ -14,13 +14,13 @@ func surroundings(e env) role.Env {
 
 // runNode is the role `node`, which runs until ctx ends.
 func runNode(ctx context.Context, e env, args []string) error {
-	fs := flags(e, "node")
+	fs := flags("node")
 	path := configFlag(fs)
 	takeOver := fs.Bool("take-over", false, "take over from the agent that runs on this node, whichever is newer")
 	podDir := fs.String("pod-dir", "", "`FOLDER` that lives as long as this agent's pod and is its own: "+
 		"it takes over from the agent of an older pod, and its status socket is there")
 	cache := fs.String("cni-cache", attached.DefaultRoot, "libcni's cache, in `FOLDER`: pods in it that run already are steered, too (adoptPods)")
-	if err := parse(fs, args); err != nil {
+	if err := parse(e, fs, args); err != nil {
 		return err
 	}
 	return role.Node(ctx, surroundings(e), role.Options{Config: *path, TakeOver: *takeOver, PodDir: *podDir, Cache: *cache})

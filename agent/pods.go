@@ -9,10 +9,10 @@ import (
 )
 
 func runPods(ctx context.Context, e env, args []string) error {
-	fs := flags(e, "pods")
+	fs := flags("pods")
 	path := configFlag(fs)
 	asJSON := fs.Bool("json", false, "print JSON")
-	if err := parse(fs, args); err != nil {
+	if err := parse(e, fs, args); err != nil {
 		return err
 	}
 	conf, err := loadConfig(e, *path)

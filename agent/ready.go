@@ -11,11 +11,11 @@ import (
 // runReady asks one agent whether it is ready, or alive: that of a pod's folder, or else the one that has the node. Two may run
 // side by side while one hands over, and an address that both share would tell of the wrong one.
 func runReady(ctx context.Context, e env, args []string) error {
-	fs := flags(e, "ready")
+	fs := flags("ready")
 	path := configFlag(fs)
 	podDir := fs.String("pod-dir", "", "`FOLDER` of the agent's pod, as the agent was given it")
 	alive := fs.Bool("alive", false, "ask only whether it runs, and nothing in it stands still")
-	if err := parse(fs, args); err != nil {
+	if err := parse(e, fs, args); err != nil {
 		return err
 	}
 	dir := *podDir

@@ -35,11 +35,11 @@ func printJSON(e env, v any) error {
 }
 
 func runStatus(ctx context.Context, e env, args []string) error {
-	fs := flags(e, "status")
+	fs := flags("status")
 	path := configFlag(fs)
 	asJSON := fs.Bool("json", false, "print JSON")
 	watch := fs.Bool("watch", false, "go on: show every 2 s who answers, how much is asked, and by which pods")
-	if err := parse(fs, args); err != nil {
+	if err := parse(e, fs, args); err != nil {
 		return err
 	}
 	if *watch && *asJSON {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -20,24 +19,6 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-// output is written by the command and read by the test.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
 
 // watching runs `status --watch` on an empty node beside an agent's socket, until the test ends it.
 func watching(t *testing.T, out io.Writer) (end func() int) {
@@ -71,7 +52,7 @@ func watching(t *testing.T, out io.Writer) (end func() int) {
 
 // Where the output is no terminal, each look stands below the one before, without a control character.
 func TestStatusWatchPlain(t *testing.T) {
-	out := new(output)
+	out := new(testutil.Output)
 	end := watching(t, out)
 	testutil.Eventually(t, 30*time.Second, func() error {
 		if text := out.String(); strings.Count(text, "SERVING") < 3 || !strings.Contains(text, "in the cache: nobody asked") {
@@ -93,9 +74,7 @@ func TestStatusWatchTerminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
 	if err != nil {
 		t.Fatal(err)
@@ -104,10 +83,8 @@ func TestStatusWatchTerminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 20, Col: 30}); err != nil {
-		t.Fatal(err)
-	}
-	seen := new(output)
+	testutil.Must(t, unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 20, Col: 30}))
+	seen := new(testutil.Output)
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = io.Copy(seen, master) }) // ends with an error once the terminal is closed
 	end := watching(t, terminal)

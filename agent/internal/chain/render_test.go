@@ -1,23 +1,18 @@
 package chain
 
 import (
-	"flag"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coredns/caddy/caddyfile"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func addrs(s ...string) []netip.Addr {
 	var out []netip.Addr
@@ -106,19 +101,7 @@ example.org, 10.0.0.0/24 {
 			if err != nil {
 				t.Fatal(err)
 			}
-			file := filepath.Join("testdata", strings.ReplaceAll(strings.ReplaceAll(name, ",", ""), " ", "-")+".corefile")
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("-want +got (run with -update if it is right):\n%s", diff)
-			}
+			golden.Check(t, strings.ReplaceAll(strings.ReplaceAll(name, ",", ""), " ", "-")+".corefile", got)
 			again, err := Render(cfg)
 			if err != nil || again != got {
 				t.Error("two renderings of one configuration differ")

@@ -12,6 +12,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -228,10 +229,10 @@ func Load(path string, env Env) (*Node, error) {
 	if path != "" {
 		data, err := env.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("read configuration: %w: create the file or name another with --config", err)
+			return nil, unreadable(err)
 		}
 		if err := n.decode(path, data, env.LookupEnv); err != nil {
-			return nil, err
+			return nil, errors.Join(append([]error{err}, n.checkBounds()...)...)
 		}
 	}
 	err := n.detect(env)
@@ -240,6 +241,8 @@ func Load(path string, env Env) (*Node, error) {
 	}
 	if err == nil {
 		err = n.Validate()
+	} else { // the rest of the checks would judge what is not there
+		err = errors.Join(append([]error{err}, n.checkBounds()...)...)
 	}
 	if err != nil { // which may come of a key that is not known
 		var all []error
@@ -249,6 +252,18 @@ func Load(path string, env Env) (*Node, error) {
 		return nil, errors.Join(append(all, err)...)
 	}
 	return &n, nil
+}
+
+// unreadable is the error of a configuration file that cannot be read.
+func unreadable(err error) error {
+	remedy := "name another file with --config"
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		remedy = "create the file or name another with --config"
+	case errors.Is(err, fs.ErrPermission):
+		remedy = "run the command as root, or let this user read the file"
+	}
+	return fmt.Errorf("read configuration: %w: %s", err, remedy)
 }
 
 // StateDir reads nothing but the state folder out of a file that may be faulty, for who looks for the agent that serves

@@ -2,7 +2,6 @@ package config
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -10,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,9 +20,8 @@ import (
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
-
-var update = flag.Bool("update", false, "write golden files anew")
 
 const head = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n"
 
@@ -296,82 +295,67 @@ func TestOwn(t *testing.T) {
 
 // Each file in testdata/bad holds a faulty configuration, what surrounds it, and the one message that is wanted for it.
 func TestBad(t *testing.T) {
-	files, err := filepath.Glob("testdata/bad/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no cases: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sections := split(string(data))
-			w := world{env: map[string]string{}, files: map[string]string{}}
-			for name, text := range sections {
-				switch name {
-				case "want":
-				case "env":
-					for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
-						k, v, _ := strings.Cut(line, "=")
-						w.env[k] = v
-					}
-				default:
-					w.files[name] = strings.TrimSuffix(text, "% no newline\n")
-				}
-			}
-			n, err := Load("node.yaml", w.Env())
-			if err == nil && len(n.Unknown()) == 0 {
-				t.Fatalf("taken:\n%s", n.Show())
-			}
-			var got string
-			if err == nil {
-				got = "taken, with\n" + strings.Join(n.Unknown(), "\n") + "\n"
-			} else {
-				got = err.Error() + "\n"
-			}
-			if *update {
-				before, _, _ := strings.Cut(string(data), "-- want --\n")
-				if err := os.WriteFile(file, []byte(before+"-- want --\n"+got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(sections["want"], got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-			// A remedy follows a colon or semicolon; a message without any is only half of one.
-			for line := range strings.SplitSeq(strings.TrimSpace(strings.TrimPrefix(got, "taken, with\n")), "\n") {
-				if strings.Count(line, ": ")+strings.Count(line, "; ") < 2 {
-					t.Errorf("no place or no remedy: %s", line)
-				}
-			}
-		})
-	}
-}
-
-// split cuts a file into sections, each under a line "-- name --".
-func split(text string) map[string]string {
-	out := map[string]string{}
-	name := ""
-	for line := range strings.Lines(text) {
-		if s, ok := strings.CutPrefix(line, "-- "); ok {
-			if s, ok := strings.CutSuffix(s, " --\n"); ok {
-				name = s
-				out[name] = ""
+	golden.Cases(t, "testdata/bad/*.txt", func(t *testing.T, sections map[string]string) string {
+		w := world{env: map[string]string{}, files: map[string]string{}}
+		for name, text := range sections {
+			if name != "env" {
+				w.files[name] = strings.TrimSuffix(text, "% no newline\n")
 				continue
 			}
+			for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+				k, v, _ := strings.Cut(line, "=")
+				w.env[k] = v
+			}
 		}
-		out[name] += line
-	}
-	return out
+		n, err := Load("node.yaml", w.Env())
+		var said string
+		switch {
+		case err != nil:
+			said = err.Error() + "\n"
+		case len(n.Unknown()) == 0:
+			t.Fatalf("taken:\n%s", n.Show())
+		default:
+			said = strings.Join(n.Unknown(), "\n") + "\n"
+		}
+		// A remedy follows a colon or semicolon; a message without any is only half of one.
+		for line := range strings.SplitSeq(strings.TrimSpace(said), "\n") {
+			if strings.Count(line, ": ")+strings.Count(line, "; ") < 2 {
+				t.Errorf("no place or no remedy: %s", line)
+			}
+		}
+		if err == nil {
+			return "taken, with\n" + said
+		}
+		return said
+	})
 }
 
-func TestMissingFile(t *testing.T) {
-	_, err := Load("/etc/neardns/node.yaml", world{}.Env())
-	const want = "read configuration: open /etc/neardns/node.yaml: file does not exist: create the file or name another with --config"
-	if err == nil || err.Error() != want {
-		t.Errorf("got %v\nwant %s", err, want)
+func TestUnreadableFile(t *testing.T) {
+	const path = "/etc/neardns/node.yaml"
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{
+		{fs.ErrNotExist, "open /etc/neardns/node.yaml: file does not exist: create the file or name another with --config"},
+		{fs.ErrPermission, "open /etc/neardns/node.yaml: permission denied: run the command as root, or let this user read the file"},
+		{syscall.EISDIR, "open /etc/neardns/node.yaml: is a directory: name another file with --config"},
+	} {
+		e := world{}.Env()
+		e.ReadFile = func(path string) ([]byte, error) { return nil, &fs.PathError{Op: "open", Path: path, Err: tc.err} }
+		_, err := Load(path, e)
+		_, edge := LoadEdge(path, e)
+		for _, err := range []error{err, edge} {
+			if want := "read configuration: " + tc.want; err == nil || err.Error() != want {
+				t.Errorf("got %v\nwant %s", err, want)
+			}
+		}
+	}
+}
+
+func TestNothingDetectedWithoutFile(t *testing.T) {
+	_, err := Load("", world{}.Env())
+	if err == nil || !strings.HasSuffix(err.Error(), "the Service kube-dns into a file, and name it with --config") {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -395,7 +379,7 @@ func TestShow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "testdata/show-"+name+".yaml", n.Show())
+			golden.Check(t, "show-"+name+".yaml", n.Show())
 			// What is shown is a configuration, and the same one.
 			again := load(t, n.Show(), world{files: w.files})
 			if diff := cmp.Diff(*n, *again, asValues); diff != "" {
@@ -446,25 +430,8 @@ func TestConflistEntry(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "testdata/entry-"+name+".json", string(entry)+"\n")
+			golden.Check(t, "entry-"+name+".json", string(entry)+"\n")
 		})
-	}
-}
-
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s: -want +got:\n%s", file, diff)
 	}
 }
 
@@ -478,7 +445,7 @@ func FuzzLoad(f *testing.F) {
 	cases, _ := filepath.Glob("testdata/bad/*.txt")
 	for _, file := range cases {
 		if data, err := os.ReadFile(file); err == nil {
-			f.Add(split(string(data))["node.yaml"])
+			f.Add(golden.Sections(string(data))["node.yaml"])
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -98,8 +98,12 @@ func (n *Node) detectRedirects(env Env, k kubelet) error {
 	// Set by Kubernetes in every pod of the namespace that the Service is in.
 	value, ok := env.LookupEnv(byEnv)
 	if !ok || value == "" {
+		where := ""
+		if n.at[""].File == "" {
+			where = " into a file, and name it with --config"
+		}
 		return n.fault("redirects", fmt.Sprintf("no cluster DNS address found: %s names no Service's under clusterDNS, and %s is not set: "+
-			"write redirects: [10.96.0.10] with the address of the Service kube-dns", KubeletConfig, byEnv))
+			"write redirects: [10.96.0.10] with the address of the Service kube-dns%s", KubeletConfig, byEnv, where))
 	}
 	a, err := netip.ParseAddr(value)
 	if err != nil {
@@ -187,7 +191,7 @@ func (n *Node) Kubelet(env Env) (out nodestate.Kubelet, ok bool, err error) {
 // readKubelet reads what we need of the kubelet's configuration, or, where that is not to be seen, of what the installer wrote down
 // of it in the state folder. An absent file is no fault: not every distribution has one.
 func (n *Node) readKubelet(env Env) (kubelet, error) {
-	const remedy = ": mend it, or name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked"
+	const instead = "name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked"
 	from := KubeletConfig
 	data, err := env.ReadFile(from)
 	if errors.Is(err, fs.ErrNotExist) && n.StateDir != "" {
@@ -197,12 +201,15 @@ func (n *Node) readKubelet(env Env) (kubelet, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return kubelet{}, nil
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return kubelet{}, fmt.Errorf("detect settings: %w: run the command as root, or %s", err, instead)
+	}
 	if err != nil {
-		return kubelet{}, fmt.Errorf("detect settings: %w%s", err, remedy)
+		return kubelet{}, fmt.Errorf("detect settings: %w: mend it, or %s", err, instead)
 	}
 	body, err := parse(from, data)
 	if err != nil {
-		return kubelet{}, fmt.Errorf("detect settings: %w; or name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked", err)
+		return kubelet{}, fmt.Errorf("detect settings: %w; or %s", err, instead)
 	}
 	k := kubelet{from: from}
 	if body.Kind == "" {
@@ -226,7 +233,7 @@ func (n *Node) readKubelet(env Env) (kubelet, error) {
 		}
 	}
 	if err := d.Err(0); err != nil {
-		return kubelet{}, fmt.Errorf("detect settings: %w%s", err, remedy)
+		return kubelet{}, fmt.Errorf("detect settings: %w: mend it, or %s", err, instead)
 	}
 	return k, nil
 }

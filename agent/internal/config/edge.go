@@ -106,7 +106,7 @@ func (z *EdgeZone) Same(other *EdgeZone) bool {
 func LoadEdge(path string, env Env) (*Edge, error) {
 	data, err := env.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w: create the file or name another with --config", err)
+		return nil, unreadable(err)
 	}
 	body, err := parse(path, data)
 	if err != nil {

@@ -2,32 +2,15 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
 // The page's table is drawn from the table of fields and the comments of the full sample, so that no key is told twice.
 func TestPage(t *testing.T) {
-	const page, begin, end = "../../../docs/configuration.md", "<!-- fields -->\n", "<!-- end of fields -->"
-	text := read(t, page)
-	head, rest, ok := strings.Cut(text, begin)
-	_, tail, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no place for the table: put the lines %q and %q into it", page, strings.TrimSpace(begin), end)
-	}
-	want := head + begin + fieldsTable(documented(read(t, "../../../conf/nodeconfig-full.yaml"))) + end + tail
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(want, text); diff != "" {
-		t.Errorf("%s is not what the fields and the full sample draw: run this test with -update (-want +got):\n%s", page, diff)
-	}
+	golden.Part(t, "../../../docs/configuration.md", "fields", fieldsTable(documented(read(t, "../../../conf/nodeconfig-full.yaml"))))
 }
 
 // fieldsTable has a row for each field, and one before a group that has a comment of its own.

@@ -21,7 +21,7 @@ func (n *Node) Validate() error {
 	if len(faults) == 0 { // what is said of upstreams by wrong addresses of our own would be wrong too
 		faults = append(n.checkUpstreams(), n.checkStubDomains()...)
 	}
-	return errors.Join(slices.Concat(faults, n.checkNumbers(), n.checkNames())...)
+	return errors.Join(slices.Concat(faults, n.checkBounds(), n.checkLease(), n.checkNames())...)
 }
 
 // checkAddresses checks redirects and local addresses, whose rules are pkg/steer's.
@@ -133,8 +133,9 @@ func (n *Node) checkStubDomains() []error {
 	return faults
 }
 
-// checkNumbers holds each number within what makes sense. The bounds are wide; beyond them it is a slip.
-func (n *Node) checkNumbers() []error {
+// checkBounds holds each number within what makes sense. The bounds are wide; beyond them it is a slip. It judges each field by itself, so
+// it may be called for a Node of which other fields could not be read.
+func (n *Node) checkBounds() []error {
 	var faults []error
 	if e := n.Cache.Entries; e < 1024 || e > 1_000_000 {
 		faults = append(faults, n.fault("cache.entries", fmt.Sprintf("is %d: write 1024 to 1000000; an entry takes about a quarter of a kilobyte", e)))
@@ -170,11 +171,16 @@ func (n *Node) checkNumbers() []error {
 				showDuration(b.value), showDuration(b.min), showDuration(b.max), b.why)))
 		}
 	}
-	if least := 3 * n.Lease.Renew; n.Lease.Lifetime < least {
-		faults = append(faults, n.fault("lease.lifetime", fmt.Sprintf("is %s, less than three times lease.renew (%s): one lost probe must not end a lease: write at least %s, or a shorter lease.renew",
-			showDuration(n.Lease.Lifetime), showDuration(n.Lease.Renew), showDuration(least))))
-	}
 	return faults
+}
+
+func (n *Node) checkLease() []error {
+	least := 3 * n.Lease.Renew
+	if n.Lease.Lifetime >= least {
+		return nil
+	}
+	return []error{n.fault("lease.lifetime", fmt.Sprintf("is %s, less than three times lease.renew (%s): one lost probe must not end a lease: write at least %s, or a shorter lease.renew",
+		showDuration(n.Lease.Lifetime), showDuration(n.Lease.Renew), showDuration(least)))}
 }
 
 // checkNames checks what is left: names of things on the node, and what is not there yet.

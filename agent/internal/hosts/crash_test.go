@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,24 +22,6 @@ import (
 	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-// withoutCapabilities runs f as the DaemonSet's container does: as root that has no capability.
-func withoutCapabilities(t *testing.T, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() { // its thread ends with it
-		defer close(done)
-		runtime.LockOSThread()
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var data [2]unix.CapUserData
-		if err := unix.Capset(&header, &data[0]); err != nil {
-			t.Error(err)
-			return
-		}
-		f()
-	}()
-	<-done
-}
 
 // The two states between which the writers go.
 func states() [2][]string { return [2][]string{{"10.96.0.5"}, {"10.96.0.66", "fd00:10:96::66"}} }
@@ -132,9 +113,7 @@ func killed(t *testing.T, how, mount string, kills int) (writes int, s seen) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, cmd.Start())
 		first := make([]byte, 1)
 		if _, err := out.Read(first); err != nil { // it has begun
 			t.Fatalf("the writer wrote nothing: %v", err)

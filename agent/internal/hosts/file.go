@@ -119,7 +119,8 @@ func (f *file) apply(ctx context.Context, entries []hostsfile.Entry) (written bo
 			return false, nil, err
 		}
 		written, left, err = f.write(ctx, c, entries)
-		if !errors.Is(err, atomicfile.ErrMoved) {
+		// Another writer may exchange the file after we opened it, and before we asked for its name: that is the name of what goes.
+		if !errors.Is(err, atomicfile.ErrMoved) && !errors.Is(err, os.ErrNotExist) {
 			break
 		}
 	}

@@ -315,10 +315,9 @@ func TestAnotherProgram(t *testing.T) {
 	k := newKubeDNS(t)
 	conf := Config{Services: []string{"shop/registry"}, Domain: "cluster.local", Servers: []netip.AddrPort{k.at}}
 	root, path := newRoot(t, base)
-	var said bytes.Buffer
-	var mu sync.Mutex
+	said := new(testutil.Output)
 	r := &running{path: path, changed: make(chan struct{}, 1), reload: make(chan Config)}
-	r.Hosts = New(slog.New(slog.NewTextHandler(&locked{&mu, &said}, nil)), root, conf, func(nodestate.Hosts) error { return nil })
+	r.Hosts = New(slog.New(slog.NewTextHandler(said, nil)), root, conf, func(nodestate.Hosts) error { return nil })
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { r.Run(ctx, r.changed, r.reload) })
@@ -326,9 +325,7 @@ func TestAnotherProgram(t *testing.T) {
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
 	replace := func(text string) {
 		t.Helper()
-		if err := errors.Join(os.WriteFile(path+".theirs", []byte(text), 0o644), os.Rename(path+".theirs", path)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(os.WriteFile(path+".theirs", []byte(text), 0o644), os.Rename(path+".theirs", path)))
 		select {
 		case r.changed <- struct{}{}:
 		default:
@@ -355,22 +352,9 @@ func TestAnotherProgram(t *testing.T) {
 		t.Errorf("it is repaired at once:\n%s", got)
 	}
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
-	mu.Lock()
-	defer mu.Unlock()
 	if n := strings.Count(said.String(), "another program keeps taking"); n != 1 {
 		t.Errorf("it is said %d times:\n%s", n, said.String())
 	}
-}
-
-type locked struct {
-	mu *sync.Mutex
-	b  *bytes.Buffer
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
 }
 
 // A foreign line wins; a changed list is taken over at once; a Service that left the list leaves the file.

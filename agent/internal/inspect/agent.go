@@ -36,6 +36,8 @@ func Ask(ctx context.Context, socket, path string) (text []byte, good bool, err 
 	resp, err := client.Do(req)
 	var op *net.OpError
 	switch {
+	case errors.As(err, &op) && op.Op == "dial" && errors.Is(err, fs.ErrPermission): // whether one runs is not known
+		return nil, false, fmt.Errorf("this user may not ask the agent (%w)", op.Err)
 	case errors.As(err, &op) && op.Op == "dial":
 		return nil, false, fmt.Errorf("no agent runs on this node (%w)", op.Err)
 	case err != nil:

@@ -14,8 +14,8 @@ func checkKubeProxy(p Picture, f *findings) {
 	case x.Mode == "none" && x.Configured == "none":
 		f.ok("none, as configured: nothing is steered")
 	case x.Mode == "none":
-		f.add(Warn, "if something else translates Service addresses in this host's netfilter, the proof of the fallback shows it; if in eBPF, nothing "+
-			"can be steered: set kubeProxyMode: none", "no rules of kube-proxy are seen")
+		f.add(Warn, "if something else translates Service addresses in this host's netfilter, the proof of the fallback shows it; if eBPF does, no pod "+
+			"can be steered: apply install/overlays/transparent, or set kubeProxyMode: none", "no rules of kube-proxy are seen")
 	case x.Configured != "" && x.Configured != "auto" && x.Configured != x.Mode:
 		f.add(Warn, "set kubeProxyMode to "+x.Mode+", or leave it out", "its rules are %s, the configuration says %s", x.Mode, x.Configured)
 	default:
@@ -75,7 +75,8 @@ func checkAnswers(p Picture, f *findings) {
 		f.ok("nothing to compare: no question is steered to the agent")
 		return
 	}
-	if !slices.ContainsFunc(p.Both, func(b Both) bool { return b.Agent.Err == "" }) {
+	// Where none runs, its addresses may lead out of the node, to anybody.
+	if p.Agent.Err != "" || !slices.ContainsFunc(p.Both, func(b Both) bool { return b.Agent.Err == "" }) {
 		f.ok("nothing to compare: no agent answers")
 		return
 	}
@@ -164,7 +165,7 @@ func checkConflist(p Picture, f *findings) {
 		f.ok("the watch found plugin and entry in network %s", p.Watch.Network)
 		return
 	case n.Err != "":
-		f.unseen(n.Err)
+		f.add(Warn, "run the doctor as root in the host's namespaces, or name the runtime's folder with --cni-conf", "could not be looked at: %s", n.Err)
 		return
 	case n.Effective == "":
 		f.add(Fail, "wait for the primary CNI plugin to write its network, or name its folder with --cni-conf", "there is no network in %s", n.Folder)

@@ -115,7 +115,9 @@ func verdict(list []Finding, p Picture) (string, bool) {
 		}
 	}
 	who := "steered pods are answered by kube-dns"
-	if p.KernelAlone {
+	if p.Agent.Unseen {
+		who = "this user cannot see who answers steered pods"
+	} else if p.KernelAlone {
 		who = "kube-dns answers what the kernel does not"
 	} else if !p.Table.Present && p.Table.Err == "" {
 		who = "without the switch, steered pods reach the agent if it listens, and nobody if not"

@@ -47,6 +47,11 @@ func pictures() map[string]func(*Picture) {
 		"no-agent": func(p *Picture) {
 			p.Agent, p.Leases = Agent{Err: "no agent runs on this node (connect: no such file or directory)"}, nil
 		},
+		"not-root": func(p *Picture) {
+			const denied = "operation not permitted"
+			p.Agent, p.Leases = Agent{Err: "this user may not ask the agent (connect: permission denied)", Unseen: true}, nil
+			p.Table, p.Firewall.Err, p.Proxy.Err = Table{Err: denied}, denied, denied
+		},
 		"hung-agent": func(p *Picture) {
 			p.Agent, p.Leases = Agent{Err: "the agent does not answer: context deadline exceeded", Holder: 7}, nil
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -94,7 +95,7 @@ func folders(want plan.Plan) (out []Folder) {
 func (l *Looker) agent(f *facts) Agent {
 	a := Agent{Holder: l.holder()}
 	if f.agentErr != nil {
-		a.Err = f.agentErr.Error()
+		a.Err, a.Unseen = f.agentErr.Error(), errors.Is(f.agentErr, fs.ErrPermission)
 		return a
 	}
 	s := f.agent

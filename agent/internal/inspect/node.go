@@ -10,6 +10,8 @@ import (
 func checkAgent(p Picture, f *findings) {
 	a := p.Agent
 	switch {
+	case a.Unseen:
+		f.add(Fail, "run the doctor as root in the host's namespaces", "%s", a.Err)
 	case a.Err != "" && a.Holder > 0:
 		f.add(Fail, fmt.Sprintf("look at process %d: is it stopped, starved of CPU or starting? Its log says more", a.Holder),
 			"process %d holds %s and does not answer: %s", a.Holder, p.StateDir, a.Err)
@@ -108,6 +110,10 @@ func checkFirewall(p Picture, f *findings) {
 
 func checkLeases(p Picture, f *findings) {
 	var held []string
+	if p.Agent.Unseen {
+		f.unseen(p.Agent.Err)
+		return
+	}
 	if p.Agent.Err != "" && p.heldLeases() == 0 {
 		f.add(Fail, "start the agent, or let it run", "none is held: no agent answers")
 		return

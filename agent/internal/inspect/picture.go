@@ -58,6 +58,7 @@ func (t Target) String() string { return t.Address.String() + "/" + t.Protocol }
 // Agent is what the running agent says, if one does.
 type Agent struct {
 	Err       string // why it said nothing; "" if it did
+	Unseen    bool   // Err is that this user may not ask it
 	Holder    int    // the process that holds the state folder's lock, 0 if none is known
 	Instance  string
 	Since     time.Time

@@ -3,8 +3,10 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -54,11 +56,10 @@ func (r *Status) Good() bool {
 func (l *Looker) Status(ctx context.Context) (*Status, error) {
 	f := l.gather(ctx)
 	defer f.close()
-	if f.kindErr != nil {
-		return nil, f.kindErr
-	}
-	if f.tableErr != nil {
-		return nil, f.tableErr
+	if err := cmp.Or(f.kindErr, f.tableErr); errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("%w: run the command as root, in the host's namespaces", err)
+	} else if err != nil {
+		return nil, err
 	}
 	r := &Status{Backend: f.kind.String(), Agent: f.agent, NoAgent: text(f.agentErr), ConfigFault: text(l.Fault), Switch: f.present}
 	for _, held := range f.leases {

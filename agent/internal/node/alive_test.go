@@ -22,9 +22,7 @@ func TestAliveTellsOfHungProbes(t *testing.T) {
 		if alive, why := n.Alive(); !alive {
 			t.Errorf("idle for ten minutes: %s", why)
 		}
-		w.set(func() {
-			w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Failure: prober.Refused} }
-		})
+		w.answers(prober.Result{Failure: prober.Refused})
 		pass(10 * time.Minute)
 		if alive, why := n.Alive(); !alive {
 			t.Errorf("without a lease: %s", why)

@@ -127,9 +127,7 @@ func TestYieldFails(t *testing.T) {
 				if w.count("renew") < 10 || w.count("withdraw") > 0 || w.count("start") > 0 {
 					t.Errorf("it does not go on: %v", w.calls())
 				}
-				if ready, why := n.Ready(); !ready {
-					t.Errorf("not ready: %s", why)
-				}
+				wantReady(t, n, "going on")
 				end()
 			})
 		})
@@ -155,9 +153,7 @@ func TestYieldOfFewerAddresses(t *testing.T) {
 		}
 		decide(false)
 		pass(time.Second)
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("not ready: %s", why)
-		}
+		wantReady(t, n, "after the hand-over failed")
 		end()
 	})
 }
@@ -172,13 +168,9 @@ func TestBesideCounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.set(func() {
-			w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: other} }
-		})
+		w.answers(prober.Result{Instance: other})
 		pass(5 * time.Second)
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("beside a successor: %s", why)
-		}
+		wantReady(t, n, "beside a successor")
 		apart()
 		pass(2 * time.Second)
 		if ready, _ := n.Ready(); ready {

@@ -121,27 +121,15 @@ func TestOverloadDoesNotFlap(t *testing.T) {
 			t.Error("TCP was as quick as ever and lost its lease")
 		}
 		// The load is gone for good: after one rest the lease is held and its losses are forgotten.
-		w.set(func() {
-			w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} }
-		})
+		w.answers(prober.Result{Instance: self})
 		pass(2*time.Minute + 2*time.Second)
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("not ready after the load: %s", why)
-		}
+		wantReady(t, n, "after the load")
 		w.forget()
-		w.set(func() {
-			w.answer = func(netip.Addr, steer.Protocol) prober.Result {
-				return prober.Result{Failure: prober.Refused, Err: errors.New("nobody listens")}
-			}
-		})
+		w.answers(prober.Result{Failure: prober.Refused, Err: errors.New("nobody listens")})
 		pass(time.Second)
-		w.set(func() {
-			w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} }
-		})
+		w.answers(prober.Result{Instance: self})
 		pass(500 * time.Millisecond)
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("a single loss after a good minute is not forgiven: %s", why)
-		}
+		wantReady(t, n, "a single loss after a good minute is not forgiven")
 		end()
 	})
 }
@@ -152,22 +140,14 @@ func TestHangThatEndsIsForgiven(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
-		w.set(func() {
-			w.answer = func(netip.Addr, steer.Protocol) prober.Result {
-				return prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")}
-			}
-		})
+		w.answers(prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")})
 		pass(6 * time.Second)
 		if ready, _ := n.Ready(); ready || w.count("count-lost timeout") != 2 {
 			t.Errorf("ready %t, lost %d times; want udp and tcp, once each", ready, w.count("count-lost"))
 		}
-		w.set(func() {
-			w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} }
-		})
+		w.answers(prober.Result{Instance: self})
 		pass(restSilent)
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("not ready again: %s", why)
-		}
+		wantReady(t, n, "again")
 		end()
 	})
 }

@@ -68,6 +68,7 @@ func (n *Node) withdraw(t target, probes *group) {
 		n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
 	}
 	n.Recorder.Lease(t.Address, t.Protocol, false)
+	n.Recorder.LeaseGone(t.Address, t.Protocol)
 	n.mu.Lock()
 	delete(n.targets, t)
 	n.mu.Unlock()

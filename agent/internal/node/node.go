@@ -127,14 +127,16 @@ type Upstreams interface {
 // Recorder counts what happens. Its labels come from closed lists.
 type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
-	Probe(result prober.Failure) // prober.None for success
-	Lost(reason prober.Failure)  // a lease that was held
+	LeaseGone(addr netip.Addr, p steer.Protocol) // no lease is wanted there any more; Lease said before that none is held
+	Probe(result prober.Failure)                 // prober.None for success
+	Lost(reason prober.Failure)                  // a lease that was held
 	// Kept tells that a part was looked at and put right where it was not, or why it could not be: link, rules, firewall, prober; and
 	// of the server that it was started. The loop goroutine calls it.
 	Kept(part string, err error)
 	Repair(kind string)
 	Reload(ok bool)
 	Proven(clusterDNS netip.Addr, ok bool)
+	FallbackGone(clusterDNS netip.Addr) // none is wanted to it any more
 	Pods(counts map[string]int)
 	CanAsk(ok bool) // what pods need asked
 }
@@ -217,10 +219,17 @@ func New(instance string, first plan.Plan, parts Parts) *Node {
 func (n *Node) Run(ctx context.Context) error {
 	defer close(n.ended)
 	n.readProofs()
-	events, err := n.watch(ctx)
+	watching, unwatch := context.WithCancel(ctx)
+	defer unwatch()
+	changes, err := n.watch(watching)
 	if err != nil {
 		return err
 	}
+	defer func() {
+		unwatch()
+		tick.Drain(changes)
+	}()
+	events := changes
 	// A hand-over that is under way outlives ctx, and its probes with it.
 	lasting := context.WithoutCancel(ctx)
 	probes := newGroup(lasting)

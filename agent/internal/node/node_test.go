@@ -24,9 +24,7 @@ func TestOrderOfStartAndStop(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("not ready after a second: %s", why)
-		}
+		wantReady(t, n, "after a second")
 		first := map[string]int{}
 		for i, c := range w.calls() {
 			if word := strings.Fields(c)[0]; first[word] == 0 {
@@ -65,9 +63,7 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 		}
 		w.set(func() { delete(w.fails, "start") })
 		pass(12 * time.Second)
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("not ready after the port came free: %s", why)
-		}
+		wantReady(t, n, "after the port came free")
 		end()
 	})
 }
@@ -158,11 +154,7 @@ func TestSilenceIsNotCountedButLapses(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
-		w.set(func() {
-			w.answer = func(netip.Addr, steer.Protocol) prober.Result {
-				return prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")}
-			}
-		})
+		w.answers(prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")})
 		w.forget()
 		pass(3 * time.Second)
 		if w.count("withdraw") > 0 {
@@ -178,7 +170,7 @@ func TestSilenceIsNotCountedButLapses(t *testing.T) {
 func TestSomebodyElsesAnswerIsNoProof(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.answer = func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: "another"} }
+		w.answers(prober.Result{Instance: "another"})
 		n, end := begin(t, w, plainPlan())
 		pass(5 * time.Second)
 		if w.count("renew") > 0 {
@@ -207,9 +199,7 @@ func TestMissingSwitchIsMendedAtOnce(t *testing.T) {
 		}
 		w.set(func() { delete(w.fails, "renew") })
 		pass(time.Second)
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("not ready again: %s", why)
-		}
+		wantReady(t, n, "again")
 		end()
 	})
 }
@@ -237,9 +227,7 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 				t.Errorf("the link holds %v afterwards", w.kept)
 			}
 		})
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("not ready after the reload: %s", why)
-		}
+		wantReady(t, n, "after the reload")
 		if w.count("count-reload true") != 1 {
 			t.Error("reload not counted")
 		}
@@ -278,9 +266,7 @@ func TestBadReloadKeepsTheOld(t *testing.T) {
 		w.set(func() { w.fails["restart"] = errors.New("listen on udp 169.254.20.12:53: in use") })
 		n.Set(movedPlan(), false)
 		pass(2 * time.Second)
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("not ready after a refused reload: %s", why)
-		}
+		wantReady(t, n, "after a refused reload")
 		if s := n.Status(); s.Redirects[0].Steering != steer1 || len(s.Leases) != 2 {
 			t.Errorf("the old configuration is gone: %+v", s)
 		}
@@ -367,9 +353,7 @@ func TestReloadIsTriedAgain(t *testing.T) {
 				if s := n.Status(); s.Redirects[0].Steering != steer2 || len(s.Faults) > 0 || w.count("count-reload true") != 1 {
 					t.Errorf("afterwards: %+v", s)
 				}
-				if ready, why := n.Ready(); !ready {
-					t.Errorf("not ready: %s", why)
-				}
+				wantReady(t, n, "at the end")
 				end()
 			})
 		})
@@ -411,6 +395,43 @@ func TestFallbackIsProvenWatchedAndTakenBack(t *testing.T) {
 			t.Error("the proof outlives the fallback")
 		}
 		end()
+	})
+}
+
+// A wrong cluster DNS address is mended by a reload: nothing tells of the old one afterwards.
+func TestFallbackThatGoesIsNoFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.prove = func() error { return errors.New("no answer") }
+		n, end := begin(t, w, plainPlan())
+		defer end()
+		pass(10 * time.Second)
+		if n.Status().Faults["fallback 10.96.0.10"] == "" {
+			t.Fatal("a fallback that fails is no fault")
+		}
+		next := plainPlan()
+		next.Redirects = []steer.Redirect{{ClusterDNS: netip.MustParseAddr("10.96.0.11"), Steering: steer2}}
+		next.Server.Addresses = next.Addresses()
+		w.set(func() { w.prove = func() error { return nil } })
+		n.Set(next, true)
+		pass(10 * time.Second)
+		if faults := n.Status().Faults; len(faults) > 0 {
+			t.Errorf("faults after the reload: %v", faults)
+		}
+		gone := func(want ...string) {
+			t.Helper()
+			w.set(func() {
+				if got := slices.Sorted(slices.Values(w.gone)); !slices.Equal(got, want) {
+					t.Errorf("gone are %v, want %v", got, want)
+				}
+				w.gone = nil
+			})
+		}
+		gone("fallback 10.96.0.10", "lease 169.254.20.11/tcp", "lease 169.254.20.11/udp")
+		next.Steers = false
+		n.Set(next, true)
+		pass(10 * time.Second)
+		gone("fallback 10.96.0.11")
 	})
 }
 

@@ -110,9 +110,7 @@ func TestNoLeaseBeforeAnAnswer(t *testing.T) {
 		}
 		w.set(func() { w.asked = func() error { return nil } })
 		pass(3 * time.Second)
-		if ready, why := n.Ready(); !ready {
-			t.Errorf("not ready after an answer: %s", why)
-		}
+		wantReady(t, n, "after an answer")
 		end()
 	})
 }
@@ -148,9 +146,7 @@ func TestLeaseGoesWithAsking(t *testing.T) {
 				}
 				w.set(func() { w.asked = func() error { return nil } })
 				pass(5 * time.Second)
-				if ready, why := n.Ready(); !ready {
-					t.Errorf("not ready after the way is back: %s", why)
-				}
+				wantReady(t, n, "after the way is back")
 				end()
 			})
 		})

@@ -53,6 +53,14 @@ func (n *Node) prove(ctx context.Context) {
 	kept := false // the record on disk was looked at
 	for {
 		s := n.plan()
+		for addr := range failures {
+			if !s.Steers || !slices.ContainsFunc(s.Fallbacks(), func(f plan.Fallback) bool { return f.ClusterDNS == addr }) {
+				delete(failures, addr)
+				delete(failing, addr)
+				delete(due, addr)
+				n.unwatched(addr)
+			}
+		}
 		for _, r := range s.Fallbacks() {
 			if !s.Steers || !n.switchStands() || time.Now().Before(due[r.ClusterDNS]) {
 				continue
@@ -149,6 +157,14 @@ func (n *Node) proved(addr netip.Addr, err error, final bool) {
 	case before && !after:
 		n.Log.Error("fallback fails, new pods are left alone", "addr", addr, "err", err)
 	}
+}
+
+// unwatched forgets what was wrong with a fallback that is not wanted any more. Nobody would ever find it well.
+func (n *Node) unwatched(addr netip.Addr) {
+	n.mu.Lock()
+	delete(n.faults, "fallback "+addr.String())
+	n.mu.Unlock()
+	n.Recorder.FallbackGone(addr)
 }
 
 // keepProofs writes the record when it differs from what is known, limited to what is configured.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,24 +25,26 @@ const self = "this-agent"
 
 // world is every part of a node at once: it records what the loop asks of it, in order, and answers as the test says.
 type world struct {
-	mu     sync.Mutex
-	log    []string
-	fails  map[string]error // by call
-	answer func(target netip.Addr, p steer.Protocol) prober.Result
-	prove  func() error
-	lost   string // why a fallback that fails is lost for good
-	drift  []string
-	proofs []netip.Addr
-	ticks  chan struct{}
-	kept   []netip.Addr // last addresses of the link
-	host   steer.Host   // last host table
-	done   chan struct{}
-	ending time.Duration // what the server's stop takes
-	asked  func() error  // nil: leases do not depend on what can be asked
+	mu      sync.Mutex
+	log     []string
+	fails   map[string]error // by call
+	answer  func(target netip.Addr, p steer.Protocol) prober.Result
+	prove   func() error
+	lost    string // why a fallback that fails is lost for good
+	drift   []string
+	proofs  []netip.Addr
+	ticks   chan struct{}
+	watches atomic.Int32 // that go on
+	kept    []netip.Addr // last addresses of the link
+	host    steer.Host   // last host table
+	done    chan struct{}
+	ending  time.Duration // what the server's stop takes
+	asked   func() error  // nil: leases do not depend on what can be asked
 	// fromPod is kube-dns's answer to a pod; nil: there is no pod.
 	fromPod func() error
 	trouble chan struct{}
 	heard   time.Time
+	gone    []string // what the recorder was told of leases and fallbacks that are not wanted any more
 }
 
 // die ends the server under the node.
@@ -101,7 +104,12 @@ func (w *world) count(prefix string) int {
 
 func (w *world) watch(ctx context.Context) (<-chan struct{}, error) {
 	out := make(chan struct{})
-	go func() { <-ctx.Done(); close(out) }()
+	w.watches.Add(1)
+	go func() {
+		<-ctx.Done()
+		w.watches.Add(-1)
+		close(out)
+	}()
 	return out, nil
 }
 
@@ -152,7 +160,27 @@ func (r worldRules) Repair(rs steer.Ruleset) ([]string, error) {
 	r.set(func() { r.host, drift, r.drift = rs.(steer.Host), r.drift, nil })
 	return drift, r.call("rules")
 }
-func (r worldRules) Watch(context.Context) (<-chan struct{}, error) { return r.ticks, nil }
+
+func (r worldRules) Watch(ctx context.Context) (<-chan struct{}, error) {
+	out := make(chan struct{})
+	r.watches.Add(1)
+	go func() {
+		defer close(out)
+		defer r.watches.Add(-1)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-r.ticks:
+			}
+			select {
+			case <-ctx.Done():
+			case out <- struct{}{}:
+			}
+		}
+	}()
+	return out, nil
+}
 
 type worldFirewall struct{ *world }
 
@@ -267,6 +295,14 @@ func (worldRecorder) Proven(netip.Addr, bool)                {}
 func (worldRecorder) Pods(map[string]int)                    {}
 func (worldRecorder) CanAsk(bool)                            {}
 
+func (r worldRecorder) FallbackGone(addr netip.Addr) {
+	r.set(func() { r.gone = append(r.gone, "fallback "+addr.String()) })
+}
+
+func (r worldRecorder) LeaseGone(addr netip.Addr, p steer.Protocol) {
+	r.set(func() { r.gone = append(r.gone, fmt.Sprintf("lease %s/%s", addr, p)) })
+}
+
 var (
 	vip    = netip.MustParseAddr("10.96.0.10")
 	steer1 = netip.MustParseAddr("169.254.20.11")
@@ -301,17 +337,25 @@ func begin(t *testing.T, w *world, s plan.Plan, before ...func(*Node)) (*Node, f
 	return n, func() {
 		t.Helper()
 		cancel()
-		// The rules' watch is the world's own channel; it ends with the node.
-		w.set(func() {
-			if w.ticks != nil {
-				close(w.ticks)
-				w.ticks = nil
-			}
-		})
 		if err := <-done; err != nil {
 			t.Errorf("run: %v", err)
 		}
+		if n := w.watches.Load(); n > 0 {
+			t.Errorf("%d watches go on after the node's end", n)
+		}
 		synctest.Wait()
+	}
+}
+
+// answers has every probe end with r from here on.
+func (w *world) answers(r prober.Result) {
+	w.set(func() { w.answer = func(netip.Addr, steer.Protocol) prober.Result { return r } })
+}
+
+func wantReady(t *testing.T, n *Node, when string) {
+	t.Helper()
+	if ready, why := n.Ready(); !ready {
+		t.Errorf("%s: not ready: %s", when, why)
 	}
 }
 

@@ -73,8 +73,12 @@ func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr
 		upstream = o.Fallback[0]
 		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; -fallback %s is asked", o.UpstreamService, ServiceVariable(o.UpstreamService), upstream))
 	default:
-		return a, fmt.Errorf("-upstreamsvc %s: neither %s nor %s is set: run the pod in kube-dns's namespace, with enableServiceLinks, or name kube-dns's address with -fallback",
-			o.UpstreamService, ServiceVariable(o.UpstreamService), kubeDNS)
+		unset := ServiceVariable(o.UpstreamService) + " is not set"
+		if variable := ServiceVariable(o.UpstreamService); variable != kubeDNS {
+			unset = fmt.Sprintf("neither %s nor %s is set", variable, kubeDNS)
+		}
+		return a, fmt.Errorf("-upstreamsvc %s: %s: run the pod in kube-dns's namespace, with enableServiceLinks, or name kube-dns's address with -fallback",
+			o.UpstreamService, unset)
 	}
 	a.Upstream = upstream
 	for i, ip := range o.LocalIPs {

@@ -2,18 +2,14 @@ package plan_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/nodecache"
@@ -21,9 +17,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // pods are those of a node: one still uses an address that is no longer configured, one opted out.
 type pods struct{}
@@ -130,7 +125,7 @@ func TestPlans(t *testing.T) {
 			must(t, err)
 			host, err := p.Host(pods{}, uplinks)
 			must(t, err)
-			golden(t, name, show("", reflect.ValueOf(p))+probes(p)+show("host", reflect.ValueOf(host)))
+			golden.Check(t, name+".plan", show("", reflect.ValueOf(p))+probes(p)+show("host", reflect.ValueOf(host)))
 		})
 	}
 }
@@ -166,19 +161,6 @@ func show(path string, v reflect.Value) string {
 		out += show(at, v.Field(i))
 	}
 	return out
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".plan")
-	if *update {
-		must(t, errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(path, []byte(got), 0o644)))
-	}
-	want, err := os.ReadFile(path)
-	must(t, err)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
 }
 
 func must(t *testing.T, err error) {

@@ -116,9 +116,7 @@ func cache(t *testing.T, root string, pod *testutil.Pod, id, ifName string, anno
 		t.Fatal(err)
 	}
 	path := filepath.Join(root, "results", attached.FileName("pods", id, ifName))
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)))
 	return path
 }
 
@@ -196,9 +194,7 @@ func TestAdoptTwoAttachments(t *testing.T) {
 	n.try(held, true)
 	n.tend(yes, true, map[string]int{Steered: 2})
 	n.wantTable(pod, r4, r6)
-	if err := os.Remove(paths[0]); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(paths[0]))
 	k.look(t.Context())
 	n.wantTable(pod, r4)
 	n.wantAdopted(podfile.ByCache)
@@ -209,9 +205,7 @@ func TestAdoptTwoAttachments(t *testing.T) {
 	cache(t, root, pod, "c1", "eth0", map[string]string{})
 	k.look(t.Context())
 	n.wantAdopted(podfile.ByCache, "c1")
-	if err := podfile.Remove(n.dir, "c1", "eth0"); err != nil { // as the plugin's DEL does, first of its chain
-		t.Fatal(err)
-	}
+	testutil.Must(t, podfile.Remove(n.dir, "c1", "eth0")) // as the plugin's DEL does, first of its chain
 	k.look(t.Context())
 	n.wantAdopted(podfile.ByCache)
 }
@@ -225,14 +219,10 @@ func TestAdoptWithoutCache(t *testing.T) {
 	k := n.adopter(root, nil)
 	k.look(t.Context())
 	n.wantAdopted(podfile.ByCache, "c1")
-	if err := os.Rename(filepath.Join(root, "results"), filepath.Join(root, "away")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(filepath.Join(root, "results"), filepath.Join(root, "away")))
 	k.look(t.Context())
 	n.wantAdopted(podfile.ByCache, "c1")
-	if err := os.WriteFile(filepath.Join(root, "results"), nil, 0o600); err != nil { // no folder
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(filepath.Join(root, "results"), nil, 0o600)) // no folder
 	k.look(t.Context())
 	n.wantAdopted(podfile.ByCache, "c1")
 }

@@ -33,9 +33,7 @@ func TestTendBehindLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
 	n.FallbackOnly([]steer.Redirect{r4})
 	counts, err := n.Tend(t.Context(), yes, false)
 	if !errors.Is(err, iptables.ErrLocked) || counts[Pending] != 3 {
@@ -44,8 +42,6 @@ func TestTendBehindLock(t *testing.T) {
 	if waits := stats.Locked.Load(); waits != 1 {
 		t.Errorf("the lock was waited for %d times", waits)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, f.Close())
 	n.tend(yes, false, map[string]int{Steered: 3})
 }

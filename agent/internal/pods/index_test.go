@@ -82,9 +82,7 @@ func TestIndex(t *testing.T) {
 		t.Errorf("made %d times, not once more than %d", k.times, before)
 	}
 	// The pod goes, and another gets its address.
-	if err := podfile.Remove(dir, "a", "eth0"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, podfile.Remove(dir, "a", "eth0"))
 	is(podAddr, "")
 	put("c", "data", podAddr)
 	is(podAddr, "data")
@@ -172,9 +170,7 @@ func TestLookAgain(t *testing.T) {
 		if p.LookAgain(); x.Find(podAddr) == nil || x.Find(podAddr).namespace != id {
 			t.Fatalf("pod %s: %+v", id, x.Find(podAddr))
 		}
-		if err := podfile.Remove(dir, id, "eth0"); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, podfile.Remove(dir, id, "eth0"))
 		if p.LookAgain(); x.Find(podAddr) != nil {
 			t.Fatalf("pod %s is gone, and found", id)
 		}

@@ -64,9 +64,7 @@ func TestRestoreNameservers(t *testing.T) {
 		f := fileOf(pod, id, "eth0", decisions(podfile.Steered, r4))
 		paths[id] = filepath.Join(root, id)
 		text := "# the runtime's\nsearch a.example\nnameserver 169.254.20.10\noptions ndots:5\n"
-		if err := os.WriteFile(paths[id], []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(paths[id], []byte(text), 0o644))
 		f.DNS = &podfile.DNS{State: podfile.AsGiven, Path: "/" + id}
 		if id != "plain" {
 			f = naming(f, local4)
@@ -89,9 +87,7 @@ func TestRestoreNameservers(t *testing.T) {
 			}
 		}
 	}
-	if err := os.Remove(paths["laid"]); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(paths["laid"]))
 	if err := n.RestoreNameservers(root); err == nil || !strings.Contains(err.Error(), "laid") {
 		t.Errorf("a pod that lives and has no file to be found: %v", err)
 	}

@@ -45,9 +45,7 @@ func decisions(state podfile.State, redirects ...steer.Redirect) []podfile.Decis
 
 func write(t *testing.T, dir string, f podfile.File) {
 	t.Helper()
-	if err := podfile.Write(dir, f); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, podfile.Write(dir, f))
 }
 
 func registry(dir string) *Pods { return Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler)) }
@@ -119,9 +117,7 @@ func TestWatch(t *testing.T) {
 	write(t, dir, f)
 	expect("a file came", 1)
 	f.Decisions[0].State = podfile.Steered
-	if err := podfile.Update(dir, f); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, podfile.Update(dir, f))
 	expect("a file was updated", 1)
 	testutil.Eventually(t, 5*time.Second, func() error {
 		if len(p.List()[0].In(podfile.Steered)) != 1 {
@@ -129,9 +125,7 @@ func TestWatch(t *testing.T) {
 		}
 		return nil
 	})
-	if err := podfile.Remove(dir, "a", "eth0"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, podfile.Remove(dir, "a", "eth0"))
 	expect("a file went", 0)
 	drain(ticks)
 	testutil.Eventually(t, 5*time.Second, func() error { return os.RemoveAll(dir) }) // it may be made anew meanwhile
@@ -143,9 +137,7 @@ func TestWatch(t *testing.T) {
 	for range ticks {
 	}
 	// Without a watch every reading is fresh.
-	if err := podfile.Remove(dir, "a", "eth0"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, podfile.Remove(dir, "a", "eth0"))
 	if got := len(p.List()); got != 0 {
 		t.Errorf("%d files after the watch ended, want 0", got)
 	}
@@ -307,9 +299,7 @@ func TestTendAfterDel(t *testing.T) {
 	n.mu.Lock()
 	n.watched = true // what was read stays, as before an event arrives
 	n.mu.Unlock()
-	if err := podfile.Remove(n.dir, "a", "eth0"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, podfile.Remove(n.dir, "a", "eth0"))
 	if _, err := n.Tend(t.Context(), yes, false); err != nil {
 		t.Error(err)
 	}
@@ -367,9 +357,7 @@ func TestTendNamesUnreadableFiles(t *testing.T) {
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "b", "eth0", decisions(podfile.Pending, r4)))
 	bad := podfile.Path(n.dir, "a", "eth0")
-	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(bad, []byte("{"), 0o600))
 	n.FallbackOnly([]steer.Redirect{r4})
 	counts, err := n.Tend(t.Context(), yes, true)
 	if err == nil || !strings.Contains(err.Error(), bad) || counts[Steered] != 1 {
@@ -401,9 +389,7 @@ func TestRemoveTables(t *testing.T) {
 	if got := one.Run("nft", "list", "tables"); strings.TrimSpace(got) != "table inet foreign" {
 		t.Errorf("tables %q, want the foreign one alone", got)
 	}
-	if err := podfile.Remove(n.dir, "hidden", "eth0"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, podfile.Remove(n.dir, "hidden", "eth0"))
 	if errs := n.RemoveTables(t.Context()); len(errs) != 0 {
 		t.Errorf("second time: %v", errs)
 	}
@@ -420,9 +406,7 @@ func BenchmarkTend(b *testing.B) {
 	for i := range pods {
 		ns := testutil.NewNS(b, "pod")
 		f := podfile.File{ContainerID: string(rune('a'+i/26)) + string(rune('a'+i%26)), IfName: "eth0", NetNS: ns.Path(), NetNSInode: ns.Inode(), Decisions: decisions(podfile.Steered, r4)}
-		if err := podfile.Write(dir, f); err != nil {
-			b.Fatal(err)
-		}
+		testutil.Must(b, podfile.Write(dir, f))
 	}
 	if _, err := p.Tend(b.Context(), yes, true); err != nil {
 		b.Fatal(err)
@@ -452,9 +436,7 @@ func TestSharedNetnsIsLeftAlone(t *testing.T) {
 	}
 	defer table.Close()
 	want := steer.Host{Redirects: []steer.Redirect{r4}}
-	if err := table.Apply(want); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, table.Apply(want))
 	n.tend(yes, true, map[string]int{LeftAlone: 1})
 	if errs := n.RemoveTables(t.Context()); len(errs) != 0 {
 		t.Error(errs)
@@ -474,9 +456,7 @@ func TestTendLeavesAloneBehindAnUplink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer table.Close()
-	if err := table.Apply(steer.Host{Redirects: []steer.Redirect{r4}, Uplinks: []string{pod.HostInterface}}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, table.Apply(steer.Host{Redirects: []steer.Redirect{r4}, Uplinks: []string{pod.HostInterface}}))
 	n.tend(yes, true, map[string]int{LeftAlone: 1})
 	n.wantTable(pod)
 	if got := n.states("a", "eth0"); got[0].Reason == "" {

@@ -113,9 +113,7 @@ func TestFramesFailures(t *testing.T) {
 	each(func(target netip.Addr, protocol steer.Protocol) {
 		wantFailure(t, probe(t, p, target, protocol, 10*time.Second), Refused, "nobody listens")
 	})
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.Close())
 	each(func(target netip.Addr, protocol steer.Protocol) {
 		wantFailure(t, probe(t, p, target, protocol, time.Second), Network, "closed")
 	})

@@ -86,9 +86,7 @@ func (n *node) applyHostTable(t testing.TB) {
 		t.Fatal(err)
 	}
 	defer table.Close()
-	if err := table.Apply(steer.Host{Redirects: n.redirects, Locals: locals, Uplinks: []string{"eth0"}}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, table.Apply(steer.Host{Redirects: n.redirects, Locals: locals, Uplinks: []string{"eth0"}}))
 }
 
 func (n *node) config() Config {
@@ -234,9 +232,7 @@ func TestProbeFailures(t *testing.T) {
 		}
 	})
 	t.Run("closed", func(t *testing.T) {
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, p.Close())
 		each(func(target netip.Addr, protocol steer.Protocol) {
 			wantFailure(t, probe(t, p, target, protocol, time.Second), Network, "closed")
 		})
@@ -332,17 +328,13 @@ func TestReconfigure(t *testing.T) {
 	}
 	defer p.Close()
 	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, time.Second))
-	if err := p.Reconfigure(n.redirects, n.locals); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.Reconfigure(n.redirects, n.locals))
 	for _, target := range n.targets() {
 		for _, protocol := range protocols {
 			wantOK(t, probe(t, p, target, protocol, time.Second))
 		}
 	}
-	if err := p.Reconfigure(n.redirects[1:], nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.Reconfigure(n.redirects[1:], nil))
 	wantOK(t, probe(t, p, n.redirects[1].ClusterDNS, steer.TCP, time.Second))
 	if err := p.own.table.Verify(steer.Pod{Redirects: n.redirects[1:], Always: true}); err != nil {
 		t.Error(err)

@@ -104,9 +104,7 @@ func TestEnsureUnchangedIsSilent(t *testing.T) {
 	marker("before")
 	before := strings.Count(monitor.Output(), steer.ProberInterface)
 	for range 3 {
-		if err := p.Ensure(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, p.Ensure())
 	}
 	marker("after")
 	if after := strings.Count(monitor.Output(), steer.ProberInterface); after != before {
@@ -136,9 +134,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, time.Second))
 	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP, time.Second))
 	for range 2 {
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, p.Close())
 	}
 	if diff := cmp.Diff(before, state()); diff != "" {
 		t.Errorf("residue (-before +after):\n%s", diff)

@@ -117,7 +117,7 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) er
 		wg.Go(func() { o.registry.Adopt(own, adoption) })
 	}
 	hangups := a.env.Hangups(own)
-	wg.Go(func() { a.follow(shared, hangups, s.waited, n.Set, func() { o.metrics.Reload(false) }) }) // from here on a.conf is its own
+	wg.Go(func() { a.follow(shared, hangups, s.waited, n.Set, o.metrics.Read) }) // from here on a.conf is its own
 	defer func() {
 		if !a.given.Load() {
 			a.answers.Save()

@@ -100,10 +100,7 @@ func (a *agent) keepAlone(ctx context.Context, o *opened, s *tenure, l *alone) e
 	if changes, err := o.registry.Watch(own); err != nil {
 		a.log.Warn("pod files are only polled", "err", err)
 	} else {
-		wg.Go(func() {
-			for range changes { // the kernel's loop looks by itself
-			}
-		})
+		wg.Go(func() { tick.Drain(changes) }) // the kernel's loop looks by itself
 	}
 	wg.Go(func() { l.follow(own, func() []netip.Addr { return a.config().ClusterDNS() }) })
 	var reading sync.WaitGroup
@@ -112,7 +109,7 @@ func (a *agent) keepAlone(ctx context.Context, o *opened, s *tenure, l *alone) e
 	adoption := a.adoption()
 	wg.Go(func() { o.registry.Adopt(own, adoption) })
 	hangups := a.env.Hangups(own)
-	wg.Go(func() { a.follow(shared, hangups, s.waited, l.set, func() { o.metrics.Reload(false) }) }) // from here on a.conf is its own
+	wg.Go(func() { a.follow(shared, hangups, s.waited, l.set, o.metrics.Read) }) // from here on a.conf is its own
 	if asked, err := handover.Listen(filepath.Join(o.plan.Folders.State, nodestate.HandoverName)); err != nil {
 		a.log.Warn("no hand-over can be asked for", "err", err)
 	} else {

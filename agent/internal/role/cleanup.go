@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -85,10 +86,15 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	if err := prober.Remove(); err != nil { // of an agent in node-cache's place that was killed
 		return err
 	}
+	_, absent := net.InterfaceByName(p.Link.Name)
 	if err := link.Remove(link.Config{Name: p.Link.Name}); err != nil {
 		return err
 	}
-	say("link %s removed", p.Link.Name)
+	if absent == nil {
+		say("link %s removed", p.Link.Name)
+	} else { // or --link has a slip
+		say("there is no link %s", p.Link.Name)
+	}
 	if err := errors.Join(
 		os.RemoveAll(filepath.Dir(podfile.Path(p.Folders.State, "x", "x"))),
 		removeFile(filepath.Join(p.Folders.State, nodestate.AgentSocketName)),

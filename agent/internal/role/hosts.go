@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,19 +12,18 @@ import (
 	"sync"
 	"time"
 
-	"github.com/KimMachineGun/automemlimit/memlimit"
-
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/hosts"
 	"github.com/neardns/neardns/agent/internal/telemetry"
 	"github.com/neardns/neardns/agent/internal/upstream"
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // Hosts keeps names of Services in the hosts file of the node whose root is mounted at hostRoot, until ctx ends, and leaves the lines
 // then. It needs no agent, and is none: it takes no lock and serves no DNS.
 func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
-	conf, err := load(e, path)
+	conf, err := loadHosts(e, path)
 	if err != nil {
 		return &ConfigError{err}
 	}
@@ -31,14 +31,7 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	if err != nil {
 		return &ConfigError{err}
 	}
-	level := new(slog.LevelVar)
-	level.Set(conf.Log.Level)
-	log := telemetry.NewLogger(e.Stderr, level, conf.Log.Format == config.LogJSON)
-	for _, d := range conf.Detected() {
-		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
-	}
-	sayUnknown(log, conf)
-	limitMemory(log, e.LookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
+	log, level := begin(e, conf)
 	log.Info("starting", "version", e.Version, "services", kept.Services, "asked", kept.Servers)
 
 	h := hosts.New(log, hostRoot, kept, func(s nodestate.Hosts) error { return nodestate.WriteHosts(conf.StateDir, s) })
@@ -51,8 +44,31 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
 	reload := make(chan hosts.Config)
 	wg.Go(func() { followHosts(ctx, e, log, level, path, conf, reload) })
-	h.Run(ctx, upstream.Watch(ctx, log, []string{filepath.Join(hostRoot, "etc/hosts")}), reload)
+	changed := upstream.Watch(ctx, log, []string{filepath.Join(hostRoot, "etc/hosts")})
+	h.Run(ctx, changed, reload)
+	tick.Drain(changed)
 	return nil
+}
+
+// Where the role listens unless the configuration says otherwise: the agent of the same node has the usual ports.
+const (
+	hostsMetrics = 9263
+	hostsHealth  = 9264
+)
+
+// loadHosts reads the role's configuration.
+func loadHosts(e Env, path string) (*config.Node, error) {
+	n, err := load(e, path)
+	if err != nil {
+		return nil, err
+	}
+	if l := &n.Listen; !n.IsSet("listen.metrics") {
+		l.Metrics = netip.AddrPortFrom(l.Metrics.Addr(), hostsMetrics)
+	}
+	if l := &n.Listen; !n.IsSet("listen.health") {
+		l.Health = netip.AddrPortFrom(l.Health.Addr(), hostsHealth)
+	}
+	return n, nil
 }
 
 // hostsConfig is the part of a NodeConfig by which the role works. Who answers for the cluster is upstreams.cluster: the cluster DNS
@@ -81,6 +97,7 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 		files = []string{path}
 	}
 	changed, hup := upstream.Watch(ctx, log, files), e.Hangups(ctx)
+	defer tick.Drain(changed)
 	for {
 		select {
 		case <-ctx.Done():
@@ -88,7 +105,7 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 		case <-changed:
 		case <-hup:
 		}
-		next, err := load(e, path)
+		next, err := loadHosts(e, path)
 		var kept hosts.Config
 		if err == nil {
 			kept, err = hostsConfig(next)

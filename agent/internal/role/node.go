@@ -34,12 +34,8 @@ func load(e Env, path string) (*config.Node, error) {
 	return config.Load(path, config.Env{LookupEnv: e.LookupEnv, ReadFile: e.ReadFile})
 }
 
-// Node serves this node by a NodeConfig until ctx ends or a successor has the node.
-func Node(ctx context.Context, e Env, o Options) error {
-	conf, err := load(e, o.Config)
-	if err != nil {
-		return &ConfigError{err}
-	}
+// begin opens the log, says in it what was detected and what is unknown, and bounds the process's memory.
+func begin(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(conf.Log.Level)
 	log := telemetry.NewLogger(e.Stderr, level, conf.Log.Format == config.LogJSON)
@@ -48,6 +44,16 @@ func Node(ctx context.Context, e Env, o Options) error {
 	}
 	sayUnknown(log, conf)
 	limitMemory(log, e.LookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
+	return log, level
+}
+
+// Node serves this node by a NodeConfig until ctx ends or a successor has the node.
+func Node(ctx context.Context, e Env, o Options) error {
+	conf, err := load(e, o.Config)
+	if err != nil {
+		return &ConfigError{err}
+	}
+	log, level := begin(e, conf)
 	a := &agent{env: e, path: o.Config, log: log, level: level, conf: conf, instance: newInstance(), podDir: o.PodDir, cache: o.Cache}
 	a.role = role{
 		read: func() (*config.Node, error) { return load(e, o.Config) },

@@ -119,7 +119,8 @@ type recorder struct{ *telemetry.Metrics }
 func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
 	r.Metrics.Lease(addr, p.String(), held)
 }
-func (r recorder) Probe(f prober.Failure) { r.Metrics.Probe(string(f)) }
+func (r recorder) LeaseGone(addr netip.Addr, p steer.Protocol) { r.Metrics.LeaseGone(addr, p.String()) }
+func (r recorder) Probe(f prober.Failure)                      { r.Metrics.Probe(string(f)) }
 
 // Kept implements node.Recorder: what went wrong with a part is in the status already.
 func (r recorder) Kept(string, error) {}

@@ -10,6 +10,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/plan"
 	"github.com/neardns/neardns/agent/internal/upstream"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // plan reads what the configuration names, reports what was passed over, and remembers the files to follow. No back end is chosen in it.
@@ -93,13 +94,14 @@ func (a *agent) shown() string {
 }
 
 // follow gives the loop a new plan at each hangup, and when the configuration or a file that it names has changed, until ctx ends; set is told
-// whether the configuration itself has. A configuration that is refused is reported, and the loop keeps the plan that it has. With stale, it
-// begins with a new plan: nobody has followed the files since the first was made.
-func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, changed bool), refused func()) {
+// whether the configuration itself has, and read whether it may be taken over. A configuration that is refused is reported, and the loop
+// keeps the plan that it has. With stale, it begins with a new plan: nobody has followed the files since the first was made.
+func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, changed bool),
+	read func(ok bool)) {
 	reload := func() {
 		next, changed, err := a.load()
+		read(err == nil)
 		if err != nil {
-			refused()
 			a.log.Error("new configuration refused, the old one keeps serving", "err", err)
 			return
 		}
@@ -133,6 +135,7 @@ func followFiles(ctx context.Context, log *slog.Logger, hangups <-chan struct{},
 			}
 		}
 		stop()
+		tick.Drain(changes)
 	}
 }
 

@@ -91,7 +91,11 @@ func TestFollow(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		a.follow(ctx, hangups, true, func(p plan.Plan, changed bool) { plans <- set{p, changed} }, func() { refusals <- struct{}{} })
+		a.follow(ctx, hangups, true, func(p plan.Plan, changed bool) { plans <- set{p, changed} }, func(ok bool) {
+			if !ok {
+				refusals <- struct{}{}
+			}
+		})
 	}()
 	given := func() set {
 		t.Helper()
