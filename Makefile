@@ -132,7 +132,7 @@ test-unit: ## tests that need nothing but Go
 
 # CONTRIBUTING.md says what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.
 ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... | grep -v -e /agent/controller -e /agent/api -e /internal/hosts$$ -e /internal/kernelhits$$ -e /internal/server$$)
-ARM64_SKIP := ^(TestOverflowWraps|TestNoGoroutinePerMiss)$$
+ARM64_SKIP := ^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors|TestTag)$$
 test-arm64: ## the unit tests, built for arm64 and run by qemu-user: no kernel of arm64, and nothing of it in this one (ARM64=./pkg/podfile: other packages)
 	@integration/tools/deps qemu-aarch64-static:qemu-user-static unshare:util-linux
 	@$(BUILD) -buildvcs=false -o bin/tools/testrun ./integration/tools/testrun
@@ -209,7 +209,7 @@ test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD)
 	@integration/tools/deps docker-registry:docker-registry
 	@[ -z "$(FROM)" ] || { rm -rf $(EARLIER) && git clone -q --shared --no-checkout . $(EARLIER) && git -C $(EARLIER) checkout -q --detach $$(git rev-parse --verify '$(FROM)^{commit}') && \
 		$(MAKE) -C $(EARLIER) FROM= $(addprefix bin/,neardns neardns-agent neardns-install neardns-iptables); }
-	@cd integration/cluster && $(GO) test -p 1 -count=1 -timeout 120m -v $(if $(FROM),-run '^TestEarlier$$' ./endtoend,-skip '^TestEarlier$$' ./...) -args $(if $(FROM),-from $(CURDIR)/$(EARLIER)) $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(KERNEL),-kernel) | grep --line-buffered -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
+	@cd integration/cluster && $(if $(FROM),,$(GO) test -count=1 ./conformance ./node &&) $(GO) test -count=1 -timeout 120m -v $(if $(FROM),-run,-skip) '^TestEarlier$$' ./endtoend -args $(if $(FROM),-from $(CURDIR)/$(EARLIER)) $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(KERNEL),-kernel) | grep --line-buffered -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
 
 # The suite and its programs are of the release that the node runs.
 CONFORM = $(if $(PROXY),-proxy $(PROXY)) $(if $(ON),-on $(ON)) $(if $(RUNTIME),-runtime $(RUNTIME))
@@ -335,7 +335,7 @@ cover: ## write the tests' coverage to cover.out and cover.html
 
 update-golden: ## rewrite the golden files from what the code gives now; read the difference before you commit it
 	@cd integration/cluster-manifests && $(GO) test -count=1 ./... -update
-	@$(GO) test -count=1 $$(grep -rl --include='*_test.go' --exclude-dir=cluster-manifests '"update"' agent install integration pkg plugins | xargs -r dirname | sort -u | sed 's,^,./,') -update
+	@$(GO) test -count=1 $$(grep -rl --include='*_test.go' --exclude-dir=cluster-manifests 'testutil/golden"' agent install integration pkg plugins | xargs -r dirname | sort -u | sed 's,^,./,') -update
 
 bpf: ## compile the kernel's program (agent/internal/kernelhits/hits.bpf.c) and write its object and types
 	@integration/tools/deps $(BPF)

@@ -64,7 +64,7 @@ func planAppend(folder, file string, entry []byte) (change, error) {
 		}
 	}
 	if c.Network, err = conflist.Read(list); err != nil {
-		return c, fmt.Errorf("%s: %w", c.from, err)
+		return c, fmt.Errorf("%s: %w: no pod can be made by it: have the network's own installer write it anew, or use --wait; it was left as it is", c.from, err)
 	}
 	if first := c.Types[0]; file == "" && (first == "multus" || first == "multus-shim") {
 		return c, fmt.Errorf("%s belongs to Multus, which makes it anew from the cluster's network: name that network's file with --file", c.from)

@@ -27,9 +27,7 @@ import (
 func TestBug07PodsStartBeforeUs(t *testing.T) {
 	testutil.RequireRoot(t)
 	n := newNode(t)
-	if err := os.Remove(n.plugin); err != nil { // the stand-in
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(n.plugin)) // the stand-in
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", n.plugin, "../plugins/neardns")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -51,9 +49,7 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 	cni := libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.cache(), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	for _, proven := range []bool{false, true} { // the proof of an earlier life of the node outlives a reboot
 		if proven {
-			if err := nodestate.WriteProof(persist, nodestate.Proof{ClusterDNS: whole.ClusterDNS(), Time: time.Now()}); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, nodestate.WriteProof(persist, nodestate.Proof{ClusterDNS: whole.ClusterDNS(), Time: time.Now()}))
 		}
 		pod := whole.AddPod(fmt.Sprintf("pod%v", proven))
 		n.mainPlugin(pod)
@@ -105,7 +101,5 @@ func (n *node) mainPlugin(pod *testutil.Pod) {
 	result := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":%q}],"ips":[%s]}`, pod.Path(), strings.Join(ips, ","))
 	script := "#!/bin/sh\ncat >/dev/null\ncase $CNI_COMMAND in\nVERSION) echo " +
 		"'{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.0.0\",\"1.1.0\"]}';;\nADD) echo '" + result + "';;\nesac\n"
-	if err := os.WriteFile(filepath.Join(n.bin, "main"), []byte(script), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.WriteFile(filepath.Join(n.bin, "main"), []byte(script), 0o755))
 }

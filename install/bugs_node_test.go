@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // The faults that come of what else lives on a node: its network's own installer, a reboot, SELinux, the runtime, Multus. The
@@ -112,9 +113,7 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cilium.Add(n.conf); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, cilium.Add(n.conf))
 	writes, ended := 0, make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -137,17 +136,13 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 			}
 		}
 	}()
-	if err := n.owner(name, list); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.owner(name, list))
 	start := time.Now()
 	out, _ := n.watch("--poll", "1h")
 	eventuallySays(t, out, "written 4 times in ", "(its first plugin is cilium-cni) drops what others add: mend that there; the next try is in 1s",
 		"the next try is in 2s")
 	took := time.Since(start)
-	if err := cilium.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, cilium.Close())
 	<-ended
 	// One each for our first four and for each that followed a rest of at least a second.
 	if most := 6 + int(took.Seconds()); writes > most {
@@ -168,18 +163,12 @@ func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
 	n.network("10-a.conflist", mainList)
 	// Another user than the owner must get as far as these folders.
 	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(filepath.Dir(bin)), filepath.Dir(n.bin), filepath.Dir(filepath.Dir(n.bin))} {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Chmod(dir, 0o755))
 	}
 	for _, closed := range []string{n.bin, n.conf} {
 		open := map[string]string{n.bin: n.conf, n.conf: n.bin}[closed]
-		if err := os.Chmod(closed, 0o555); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(open, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Chmod(closed, 0o555))
+		testutil.Must(t, os.Chmod(open, 0o777))
 		cmd := exec.CommandContext(t.Context(), bin, slices.Concat([]string{"install", "--force", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
 		if os.Geteuid() == 0 {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -192,9 +181,7 @@ func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
 		if n.read("10-a.conflist") != mainList || len(n.files(n.conf)) != 1 {
 			t.Errorf("the network was written: %q\n%s", n.files(n.conf), n.read("10-a.conflist"))
 		}
-		if err := os.Chmod(closed, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Chmod(closed, 0o755))
 	}
 	code, out := n.install()
 	want(t, code, 0, out)
@@ -214,9 +201,7 @@ func TestBug14EveryChangeIsARename(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := watch.Add(n.conf); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, watch.Add(n.conf))
 		code, out := step()
 		want(t, code, 0, out)
 		n.write(filepath.Join(n.conf, "marker"), "", 0o644) // all events before this one are the step's
@@ -233,12 +218,8 @@ func TestBug14EveryChangeIsARename(t *testing.T) {
 		if !renamed {
 			t.Error("containerd did not take notice of the change")
 		}
-		if err := watch.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Remove(filepath.Join(n.conf, "marker")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, watch.Close())
+		testutil.Must(t, os.Remove(filepath.Join(n.conf, "marker")))
 	}
 	after, err := os.Stat(n.conf)
 	if err != nil || !os.SameFile(before, after) {
@@ -253,12 +234,8 @@ func TestBug14FolderMadeAnew(t *testing.T) {
 	n.watch("--poll", "1h")
 	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	for _, main := range []string{"calico", "cilium-cni"} {
-		if err := os.RemoveAll(n.conf); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Mkdir(n.conf, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.RemoveAll(n.conf))
+		testutil.Must(t, os.Mkdir(n.conf, 0o755))
 		n.network("10-a.conflist", strings.Replace(mainList, "flannel", main, 1))
 		n.eventuallyTypes("10-a.conflist", main, "neardns")
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // What the network's file looks like in the middle of things: installers that are killed, and owners that write meanwhile.
@@ -133,9 +134,7 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 			if tc.verb == "uninstall" {
 				args = []string{"uninstall", "--cni-bin", n.bin, "--cni-conf", n.conf, "--cni-cache", n.cache(), "--remove-binary"}
 			}
-			if err := n.owner(tc.file, release(tc.text, 0)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, n.owner(tc.file, release(tc.text, 0)))
 			runtime := during(func() error {
 				if plugin, err := os.ReadFile(filepath.Join(n.bin, "neardns")); err == nil && string(plugin) != testPlugin {
 					return fmt.Errorf("half a binary: %q", plugin)
@@ -145,17 +144,13 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 			killed, took := 0, 20*time.Millisecond
 			for k := 1; k <= rounds; k++ {
 				if tc.verb == "uninstall" {
-					if code, out := n.install(); code != 0 {
-						t.Fatal(out)
-					}
+					n.mustInstall()
 				} else {
 					_ = os.Remove(filepath.Join(n.bin, "neardns"))
 				}
 				cmd := exec.CommandContext(t.Context(), bin, args...)
 				started := time.Now()
-				if err := cmd.Start(); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, cmd.Start())
 				// Both at a moment of their own within the time that a run takes here.
 				kill := time.AfterFunc(rand.N(took), func() { _ = cmd.Process.Signal(syscall.SIGKILL) })
 				write := make(chan error, 1)
@@ -167,9 +162,7 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 					took = time.Since(started)
 				}
 				kill.Stop()
-				if err := <-write; err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, <-write)
 			}
 			if err := runtime(); err != nil {
 				t.Error(err)
@@ -214,9 +207,7 @@ func TestBug11OwnerWritesWhileWeDo(t *testing.T) {
 			}
 			late, took := 0, 5*time.Millisecond
 			for k := range rounds {
-				if err := n.owner(tc.file, release(tc.text, 2*k)); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, n.owner(tc.file, release(tc.text, 2*k)))
 				c, err := planAppend(n.conf, "", []byte(testEntry))
 				if err != nil {
 					t.Fatal(err)

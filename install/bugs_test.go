@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // The faults that other CNI installers had, one test each. The number in a name is that of the list this project keeps;
@@ -81,9 +82,7 @@ func TestBug03ConfBecomesConflist(t *testing.T) {
 		t.Errorf("files (-want +got):\n%s", d)
 	}
 	// Cut off between the two steps, or put back by its owner: his file counts, the list goes.
-	if code, out := n.install(); code != 0 {
-		t.Fatal(out)
-	}
+	n.mustInstall()
 	n.network("10-bridge.conf", mainConf)
 	code, out = n.uninstall()
 	want(t, code, 0, out)
@@ -113,17 +112,13 @@ func TestBug03NoMomentWithoutANetwork(t *testing.T) {
 		}
 	})
 	for range 20 {
-		if code, out := n.install(); code != 0 {
-			t.Fatal(out)
-		}
+		n.mustInstall()
 		if code, out := n.uninstall(); code != 0 {
 			t.Fatal(out)
 		}
 		// The conversion again: the network's own installer puts its file back, by rename as it should.
 		n.write(filepath.Join(n.conf, "new.tmp"), mainConf, 0o644)
-		if err := os.Rename(filepath.Join(n.conf, "new.tmp"), filepath.Join(n.conf, "10-bridge.conf")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Rename(filepath.Join(n.conf, "new.tmp"), filepath.Join(n.conf, "10-bridge.conf")))
 	}
 	close(stop)
 	wg.Wait()
@@ -175,9 +170,7 @@ func TestBug04NoNetworkYet(t *testing.T) {
 
 	// The folder of a network that is not installed at all is not made either: a runtime would watch the one it knew.
 	other := newNode(t)
-	if err := os.Remove(other.conf); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(other.conf))
 	code, out = other.install()
 	want(t, code, 1, out, "no folder "+other.conf)
 	if _, err := os.Stat(other.conf); !os.IsNotExist(err) {
@@ -190,18 +183,14 @@ func TestBug04NoNetworkYet(t *testing.T) {
 func TestBug05MainNetworkRewritesItsFile(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
-	if code, out := n.install(); code != 0 {
-		t.Fatal(out)
-	}
+	n.mustInstall()
 	n.network("10-a.conflist", mainList)
 	watch, err := fsnotify.NewWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = watch.Close() }()
-	if err := watch.Add(n.conf); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, watch.Add(n.conf))
 	code, out := n.install()
 	want(t, code, 0, out)
 	n.wantTypes("10-a.conflist", "flannel", "neardns")
@@ -231,9 +220,7 @@ func TestBug05MainNetworkRewritesItsFile(t *testing.T) {
 func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
-	if code, out := n.install(); code != 0 {
-		t.Fatal(out)
-	}
+	n.mustInstall()
 	code, out := n.uninstall()
 	want(t, code, 0, out, "--remove-binary")
 	if _, err := os.Stat(filepath.Join(n.bin, "neardns")); err != nil {
@@ -242,9 +229,7 @@ func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 	// A runtime takes a pod down by the list that the pod was made by, whatever the file says by then: as long as there is such a
 	// pod, the binary stays.
 	kept := filepath.Join(n.cache(), "results", "cbr0-0123abc-eth0")
-	if err := os.MkdirAll(filepath.Dir(kept), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.MkdirAll(filepath.Dir(kept), 0o700))
 	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
 	if err != nil {
 		t.Fatal(err)
@@ -259,17 +244,13 @@ func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := os.Remove(kept); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(kept))
 	code, out = n.uninstall("--remove-binary")
 	want(t, code, 0, out, "removed "+n.bin+"/neardns")
 
 	// Nor does it go before the entry does.
 	n.network("10-a.conflist", mainList)
-	if code, out := n.install(); code != 0 {
-		t.Fatal(out)
-	}
+	n.mustInstall()
 	n.network("10-a.conflist", `{"name":"n","plugins":[`+testEntry+`]}`)
 	code, out = n.uninstall("--remove-binary")
 	want(t, code, 1, out, "no plugin but neardns")
@@ -309,9 +290,7 @@ func TestBug10HalfWrittenFiles(t *testing.T) {
 		t.Errorf("files (-want +got):\n%s", d)
 	}
 	// The mode is a part of it.
-	if err := os.Chmod(filepath.Join(n.bin, "neardns"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Chmod(filepath.Join(n.bin, "neardns"), 0o600))
 	code, out = n.install()
 	want(t, code, 0, out, "wrote "+n.bin+"/neardns")
 
@@ -334,9 +313,7 @@ func TestBug10HalfWrittenFiles(t *testing.T) {
 func TestBug10BrokenBinaryReplacesNothing(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
-	if code, out := n.install(); code != 0 {
-		t.Fatal(out)
-	}
+	n.mustInstall()
 	before := n.read("10-a.conflist")
 	for _, broken := range []string{"\x7fELF not for this machine", "#!/bin/sh\nexit 7\n", "#!/bin/sh\necho '{\"supportedVersions\":[]}'\n", ""} {
 		n.write(n.plugin, broken, 0o755)
@@ -432,13 +409,9 @@ func TestBug15ModeAndOwnerAreKept(t *testing.T) {
 		uid, gid := os.Geteuid(), os.Getegid()
 		if uid == 0 {
 			uid, gid = 1234, 2345
-			if err := os.Chown(file, uid, gid); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.Chown(file, uid, gid))
 		}
-		if code, out := n.install(); code != 0 {
-			t.Fatal(out)
-		}
+		n.mustInstall()
 		info, err := os.Stat(filepath.Join(n.conf, "10-a.conflist"))
 		if err != nil {
 			t.Fatal(err)
@@ -471,13 +444,9 @@ func TestForeignKeysAreKept(t *testing.T) {
 	n := newNode(t)
 	text := `{"cniVersion":"1.1.0","disableCheck":true,"x":{"big":9007199254740993},"name":"n","plugins":[{"zeta":1.10,"type":"a","alpha":null}]}`
 	n.network("10-a.conflist", text)
-	if code, out := n.install(); code != 0 {
-		t.Fatal(out)
-	}
+	n.mustInstall()
 	var compact bytes.Buffer
-	if err := json.Compact(&compact, []byte(n.read("10-a.conflist"))); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Compact(&compact, []byte(n.read("10-a.conflist"))))
 	want := strings.Replace(text, `null}]`, `null},`+testEntry+`]`, 1)
 	if d := cmp.Diff(want, compact.String()); d != "" {
 		t.Errorf("list (-want +got):\n%s", d)

@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/translate"
 )
 
-func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func runInstall(ctx context.Context, args []string, stdout io.Writer) error {
 	in := install{out: stdout, look: translate.Look, told: map[string]bool{}}
 	set := flag.NewFlagSet("neardns-install install", flag.ContinueOnError)
 	in.sourceFlags(set)
@@ -20,20 +20,20 @@ func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	set.StringVar(&in.kubeletTo, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), to write down there what is detected by the "+
 		"kubelet's configuration, for those who do not see that; empty: it is told nothing")
 	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet, and for kube-proxy's rules")
-	if err := in.parseSource(set, args, stderr); err != nil {
+	if err := in.parseSource(set, args, stdout); err != nil {
 		return err
 	}
 	return in.run(ctx)
 }
 
-func runWatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func runWatch(ctx context.Context, args []string, stdout io.Writer) error {
 	w := watch{install: install{out: stdout}, now: time.Now}
 	set := flag.NewFlagSet("neardns-install watch", flag.ContinueOnError)
 	w.sourceFlags(set)
 	set.DurationVar(&w.poll, "poll", 30*time.Second, "how often to look without an event")
 	set.StringVar(&w.stateDir, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), where it finds what the watch saw; empty: it is "+
 		"told nothing")
-	if err := w.parseSource(set, args, stderr); err != nil {
+	if err := w.parseSource(set, args, stdout); err != nil {
 		return err
 	}
 	if w.poll < time.Second {
@@ -42,17 +42,17 @@ func runWatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	return w.run(ctx)
 }
 
-func runCheck(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func runCheck(ctx context.Context, args []string, stdout io.Writer) error {
 	in := install{out: stdout}
 	set := flag.NewFlagSet("neardns-install check", flag.ContinueOnError)
 	in.sourceFlags(set)
-	if err := in.parseSource(set, args, stderr); err != nil {
+	if err := in.parseSource(set, args, stdout); err != nil {
 		return err
 	}
 	return in.check(ctx)
 }
 
-func runUninstall(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func runUninstall(ctx context.Context, args []string, stdout io.Writer) error {
 	un := uninstall{out: stdout}
 	set := flag.NewFlagSet("neardns-install uninstall", flag.ContinueOnError)
 	un.flags(set)
@@ -60,7 +60,7 @@ func runUninstall(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary, unless there are pods that were made with it")
 	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`folder` where the runtime keeps what its pods were made with, for --remove-binary; "+
 		"empty: do not look there")
-	if err := un.parse(set, args, stderr); err != nil {
+	if err := un.parse(set, args, stdout); err != nil {
 		return err
 	}
 	return un.run(ctx)
@@ -76,14 +76,14 @@ func runStay(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-func runFollow(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func runFollow(ctx context.Context, args []string, stdout io.Writer) error {
 	f := follower{out: stdout}
 	set := flag.NewFlagSet("neardns-install follow", flag.ContinueOnError)
 	set.StringVar(&f.from, "from", "", "`folder` that stands for the host's root; its etc and what that links to have to be in it")
 	set.StringVar(&f.to, "to", "", "`folder` of the copies")
 	set.BoolVar(&f.once, "once", false, "copy, and end")
 	set.DurationVar(&f.poll, "poll", 30*time.Second, "how often to look without an event")
-	if err := new(folders).parse(set, args, stderr); err != nil {
+	if err := new(folders).parse(set, args, stdout); err != nil {
 		return err
 	}
 	if f.from == "" || f.to == "" {

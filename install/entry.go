@@ -21,7 +21,7 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 	if in.entryFile != "" {
 		entry, err := os.ReadFile(in.entryFile)
 		if err != nil {
-			return nil, fmt.Errorf("%w: read entry: %w", errConfig, err)
+			return nil, fmt.Errorf("%w: read entry: %w: name a file that can be read with --entry", errConfig, err)
 		}
 		if err := checkEntry(in.entryFile, entry); err != nil {
 			return nil, err
@@ -29,7 +29,7 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 		return entry, validate(ctx, in.plugin, in.entryFile)
 	}
 	if _, err := os.Stat(in.nodeConfig); err != nil {
-		return nil, fmt.Errorf("%w: %w", errConfig, err)
+		return nil, fmt.Errorf("%w: read NodeConfig: %w: name a file that can be read with --nodeconfig", errConfig, err)
 	}
 	entry, err := in.show(ctx, "conflist-entry")
 	if err != nil {

@@ -19,16 +19,12 @@ func TestFollow(t *testing.T) {
 	etc, resolved := filepath.Join(root, "etc"), filepath.Join(root, "run/systemd/resolve")
 	write := func(path, text string) {
 		t.Helper()
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)))
 	}
 	link := func(target string) {
 		t.Helper()
 		temp := filepath.Join(etc, "new")
-		if err := errors.Join(os.Symlink(target, temp), os.Rename(temp, filepath.Join(etc, "resolv.conf"))); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(os.Symlink(target, temp), os.Rename(temp, filepath.Join(etc, "resolv.conf"))))
 	}
 	wantCopy := func(what, file, want string) {
 		t.Helper()
@@ -42,14 +38,14 @@ func TestFollow(t *testing.T) {
 	write(filepath.Join(etc, "resolv.conf"), "nameserver 192.0.2.1\n")
 	write(filepath.Join(etc, "shadow"), "root:secret\n")
 	write(filepath.Join(resolved, "stub-resolv.conf"), "nameserver 127.0.0.53\n")
-	if code := run(t.Context(), []string{"follow", "--from", root, "--to", to, "--once"}, new(output), new(output)); code != 0 {
+	if code := run(t.Context(), []string{"follow", "--from", root, "--to", to, "--once"}, new(testutil.Output), new(testutil.Output)); code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
 	if got, err := os.ReadFile(filepath.Join(to, "resolv.conf")); string(got) != "nameserver 192.0.2.1\n" {
 		t.Fatalf("%q %v", got, err)
 	}
 
-	out := new(output)
+	out := new(testutil.Output)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, []string{"follow", "--from", root, "--to", to, "--poll", "1h"}, out, out) }()
@@ -57,9 +53,7 @@ func TestFollow(t *testing.T) {
 	write(filepath.Join(etc, "resolv.conf"), "nameserver 192.0.2.2\n")
 	wantCopy("in place", "resolv.conf", "nameserver 192.0.2.2\n")
 	write(filepath.Join(etc, "resolv.tmp"), "nameserver 192.0.2.3\n")
-	if err := os.Rename(filepath.Join(etc, "resolv.tmp"), filepath.Join(etc, "resolv.conf")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(filepath.Join(etc, "resolv.tmp"), filepath.Join(etc, "resolv.conf")))
 	wantCopy("by a rename", "resolv.conf", "nameserver 192.0.2.3\n")
 	link("../run/systemd/resolve/stub-resolv.conf")
 	wantCopy("a link", "resolv.conf", "nameserver 127.0.0.53\n")
@@ -72,12 +66,8 @@ func TestFollow(t *testing.T) {
 	eventuallySays(t, out, "no copy of resolv.conf is made: open /etc/resolv.conf: no such file")
 	wantCopy("a link that leads nowhere", "resolv.conf", "nameserver 192.0.2.4\n")
 	write(filepath.Join(etc, "pki/ca-trust/extracted/pem/tls-ca-bundle.pem"), "certificates\n")
-	if err := os.MkdirAll(filepath.Join(etc, "pki/tls/certs"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", filepath.Join(etc, "pki/tls/certs/ca-bundle.crt")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.MkdirAll(filepath.Join(etc, "pki/tls/certs"), 0o755))
+	testutil.Must(t, os.Symlink("/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", filepath.Join(etc, "pki/tls/certs/ca-bundle.crt")))
 	write(filepath.Join(etc, "seen"), "")
 	wantCopy("certificate authorities by a link", "ssl/certs/ca-certificates.crt", "certificates\n")
 	stop()

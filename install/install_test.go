@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const (
@@ -39,9 +40,7 @@ func newNode(t *testing.T) *node {
 	dir := t.TempDir()
 	n := &node{t: t, bin: filepath.Join(dir, "bin"), conf: filepath.Join(dir, "net.d"), plugin: filepath.Join(dir, "src", "neardns")}
 	for _, d := range []string{n.bin, n.conf, filepath.Dir(n.plugin)} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Mkdir(d, 0o755))
 	}
 	n.write(n.plugin, testPlugin, 0o755)
 	entry := filepath.Join(dir, "src", "entry.json")
@@ -55,12 +54,8 @@ func (n *node) cache() string { return filepath.Join(filepath.Dir(n.bin), "cache
 
 func (n *node) write(file, text string, mode os.FileMode) {
 	n.t.Helper()
-	if err := os.WriteFile(file, []byte(text), mode); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := os.Chmod(file, mode); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.WriteFile(file, []byte(text), mode))
+	testutil.Must(n.t, os.Chmod(file, mode))
 }
 
 func (n *node) network(name, text string) {
@@ -101,6 +96,12 @@ func (n *node) run(args ...string) (code int, out string) {
 func (n *node) install(more ...string) (code int, out string) {
 	n.t.Helper()
 	return n.run(slices.Concat([]string{"install", "--force", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)...)
+}
+
+func (n *node) mustInstall() {
+	n.t.Helper()
+	code, out := n.install()
+	want(n.t, code, 0, out)
 }
 
 func (n *node) uninstall(more ...string) (code int, out string) {
@@ -246,13 +247,26 @@ func TestUsage(t *testing.T) {
 		{[]string{"install"}, 2, "either --nodeconfig or --entry"},
 		{[]string{"install", "--entry", "a", "--nodeconfig", "b"}, 2, "either --nodeconfig or --entry"},
 		{[]string{"install", "--entry", n.conf + "/none"}, 2, "no such file"},
-		{[]string{"install", "--bogus"}, 2, "-bogus"},
+		{[]string{"install", "--entry", n.conf + "/none"}, 2, "with --entry"},
+		{[]string{"install", "--nodeconfig", n.conf + "/none"}, 2, "with --nodeconfig"},
+		{[]string{"install", "--bogus"}, 2, "-bogus: `neardns-install install --help` lists the flags"},
 		{[]string{"install", "--entry", "a", "b"}, 2, `unexpected argument "b"`},
 		{[]string{"install", "--entry", "a", "--file", "x/y"}, 2, "without a path"},
 	} {
 		code, out := n.run(tc.args...)
 		if code != tc.code || !strings.Contains(out, tc.part) {
 			t.Errorf("%v: exit code %d, want %d and %q:\n%s", tc.args, code, tc.code, tc.part, out)
+		}
+	}
+}
+
+// Help that was asked for is on standard output, and what is wrong on standard error.
+func TestUsageStreams(t *testing.T) {
+	for line, want := range map[string]int{"install --help": 0, "watch -h": 0, "uninstall --help": 0, "--help": 0, "install --bogus": 2, "install": 2, "remove": 2} {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), strings.Fields(line), &stdout, &stderr)
+		if code != want || (stdout.Len() > 0) != (want == 0) || (stderr.Len() > 0) != (want != 0) {
+			t.Errorf("%q: exit code %d, standard output %q, standard error %q", line, code, stdout.String(), stderr.String())
 		}
 	}
 }
@@ -277,6 +291,8 @@ func TestRefusedAndUntouched(t *testing.T) {
 		"no such file": {map[string]string{"10-a.conflist": mainList}, []string{"--file", "20-b.conflist"}, "20-b.conflist"},
 		"converted, it would be late": {map[string]string{"10-a.conf": mainConf, "10-a.conf.conflist": mainList}, nil,
 			"would then take 10-a.conf.conflist"},
+		"half a list":           {map[string]string{"10-a.conflist": mainList[:20]}, nil, "10-a.conflist: not valid JSON: "},
+		"an empty list":         {map[string]string{"10-a.conflist": ""}, nil, "10-a.conflist: empty: no pod can be made by it: have the network's own installer"},
 		"conf and another list": {map[string]string{"10-a.conf": mainConf, "10-a.conflist": mainList}, nil, "not the same network"},
 	}
 	for name, tc := range tests {
@@ -311,9 +327,7 @@ func TestFileNamesTheNetworkInUse(t *testing.T) {
 func TestLinks(t *testing.T) {
 	n := newNode(t)
 	n.network("90-real.conflist", mainList)
-	if err := os.Symlink("90-real.conflist", filepath.Join(n.conf, "10-a.conflist")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Symlink("90-real.conflist", filepath.Join(n.conf, "10-a.conflist")))
 	code, out := n.install()
 	want(t, code, 0, out)
 	n.wantTypes("90-real.conflist", "flannel", "neardns")
@@ -324,9 +338,7 @@ func TestLinks(t *testing.T) {
 	elsewhere := newNode(t)
 	file := filepath.Join(elsewhere.bin, "real.conflist")
 	elsewhere.write(file, mainList, 0o644)
-	if err := os.Symlink(file, filepath.Join(elsewhere.conf, "10-a.conflist")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Symlink(file, filepath.Join(elsewhere.conf, "10-a.conflist")))
 	code, out = elsewhere.install()
 	want(t, code, 1, out, "is a link to "+file)
 }

@@ -9,6 +9,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -55,15 +56,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var err error
 	switch args[0] {
 	case "install":
-		err = runInstall(ctx, args[1:], stdout, stderr)
+		err = runInstall(ctx, args[1:], stdout)
 	case "watch":
-		err = runWatch(ctx, args[1:], stdout, stderr)
+		err = runWatch(ctx, args[1:], stdout)
 	case "check":
-		err = runCheck(ctx, args[1:], stdout, stderr)
+		err = runCheck(ctx, args[1:], stdout)
 	case "uninstall":
-		err = runUninstall(ctx, args[1:], stdout, stderr)
+		err = runUninstall(ctx, args[1:], stdout)
 	case "follow":
-		err = runFollow(ctx, args[1:], stdout, stderr)
+		err = runFollow(ctx, args[1:], stdout)
 	case "stay":
 		err = runStay(ctx, args[1:], stdout)
 	case "version", "--version":
@@ -103,14 +104,15 @@ func (f *folders) dryRunFlag(set *flag.FlagSet) {
 	set.BoolVar(&f.dryRun, "dry-run", false, "only show what would change")
 }
 
-// parse reads a command's flags, which take no other arguments.
-func (f *folders) parse(set *flag.FlagSet, args []string, stderr io.Writer) error {
-	set.SetOutput(stderr)
-	if err := set.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
-		return fmt.Errorf("%w: %w", errConfig, err)
+// parse reads a command's flags, which take no other arguments. Help that was asked for is an answer.
+func (f *folders) parse(set *flag.FlagSet, args []string, stdout io.Writer) error {
+	var said bytes.Buffer
+	set.SetOutput(&said)
+	if err := set.Parse(args); errors.Is(err, flag.ErrHelp) {
+		_, _ = said.WriteTo(stdout)
+		return err
+	} else if err != nil {
+		return fmt.Errorf("%w: %w: `%s --help` lists the flags", errConfig, err, set.Name())
 	}
 	if set.NArg() > 0 {
 		return fmt.Errorf("%w: unexpected argument %q", errConfig, set.Arg(0))
@@ -130,8 +132,8 @@ func (in *install) sourceFlags(set *flag.FlagSet) {
 	set.StringVar(&in.agent, "agent", beside("neardns-agent"), "the agent's `binary`, which reads the node's configuration")
 }
 
-func (in *install) parseSource(set *flag.FlagSet, args []string, stderr io.Writer) error {
-	if err := in.parse(set, args, stderr); err != nil {
+func (in *install) parseSource(set *flag.FlagSet, args []string, stdout io.Writer) error {
+	if err := in.parse(set, args, stdout); err != nil {
 		return err
 	}
 	if (in.nodeConfig == "") == (in.entryFile == "") {

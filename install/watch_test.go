@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,29 +21,11 @@ import (
 
 const soon = 30 * time.Second // on a busy machine
 
-// output is a writer that may be read meanwhile.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
 // watch runs the command until the test ends, or stop is called, which returns its exit code.
-func (n *node) watch(more ...string) (out *output, stop func() int) {
+func (n *node) watch(more ...string) (out *testutil.Output, stop func() int) {
 	n.t.Helper()
 	others := goleak.IgnoreCurrent() // another watch of the same test
-	out = new(output)
+	out = new(testutil.Output)
 	ctx, cancel := context.WithCancel(context.Background())
 	code := make(chan int, 1)
 	args := slices.Concat([]string{"watch", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)
@@ -72,7 +53,7 @@ func (n *node) eventuallyTypes(name string, types ...string) {
 	})
 }
 
-func eventuallySays(t *testing.T, out *output, parts ...string) {
+func eventuallySays(t *testing.T, out *testutil.Output, parts ...string) {
 	t.Helper()
 	testutil.Eventually(t, soon, func() error {
 		for _, p := range parts {
@@ -95,15 +76,11 @@ func TestWatch(t *testing.T) {
 	n.network("10-a.conflist", mainList) // in place
 	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	n.network("new.tmp", strings.Replace(mainList, "flannel", "calico", 1))
-	if err := os.Rename(filepath.Join(n.conf, "new.tmp"), filepath.Join(n.conf, "10-a.conflist")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(filepath.Join(n.conf, "new.tmp"), filepath.Join(n.conf, "10-a.conflist")))
 	n.eventuallyTypes("10-a.conflist", "calico", "neardns")
 	n.network("05-b.conflist", mainList)
 	n.eventuallyTypes("05-b.conflist", "flannel", "neardns")
-	if err := os.Remove(filepath.Join(n.bin, "neardns")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns")))
 	testutil.Eventually(t, soon, func() error {
 		_, err := os.Stat(filepath.Join(n.bin, "neardns"))
 		return err
@@ -126,14 +103,10 @@ func TestWatchIsQuiet(t *testing.T) {
 	}
 	// Another plugin behind ours is no reason to write: two that both insist on the last place would never end.
 	behind := strings.Replace(n.read("10-a.conflist"), "\n  ]", ",\n    {\"type\": \"mesh\"}\n  ]", 1)
-	if err := n.owner("10-a.conflist", behind); err != nil { // whole: half a list would be worth a word
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.owner("10-a.conflist", behind)) // whole: half a list would be worth a word
 	before := n.stat("10-a.conflist")
 	n.network("20-marker.conflist", "{")
-	if err := os.Remove(filepath.Join(n.bin, "neardns")); err != nil { // when this is mended, what came before has been seen
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns"))) // when this is mended, what came before has been seen
 	eventuallySays(t, out, said+"wrote "+n.bin+"/neardns")
 	n.wantTypes("10-a.conflist", "flannel", "neardns", "mesh")
 	if n.read("10-a.conflist") != behind || !os.SameFile(before, n.stat("10-a.conflist")) {
@@ -171,9 +144,7 @@ func TestWatchBesideANewerOne(t *testing.T) {
 		n.network("10-a.conflist", mainList)
 		n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	}
-	if err := os.Remove(filepath.Join(n.bin, "neardns")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns")))
 	testutil.Eventually(t, soon, func() error {
 		_, err := os.Stat(filepath.Join(n.bin, "neardns"))
 		return err
@@ -305,9 +276,7 @@ func TestCheck(t *testing.T) {
 	if n.read("10-a.conflist") != mainList || len(n.files(n.bin)) > 0 {
 		t.Error("check wrote something")
 	}
-	if code, out := n.install(); code != 0 {
-		t.Fatal(out)
-	}
+	n.mustInstall()
 	check(0, "10-a.conflist is up to date: network cbr0, plugin 2 of 2")
 	n.write(filepath.Join(n.bin, "neardns"), "#!/bin/sh\n", 0o755)
 	check(1, n.bin+"/neardns is missing or not the one")

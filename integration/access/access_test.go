@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,12 +13,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the tables of the page")
 
 const (
 	install = "../../install"
@@ -167,7 +163,7 @@ func TestContainersReadNoSecrets(t *testing.T) {
 	if r := results["base/copy"]; !slices.Contains(r.Reads, "/etc/resolv.conf") || !slices.Contains(r.Reads, "/etc/ssl/certs/ca-certificates.crt") || len(r.Writes) > 0 {
 		t.Errorf("copy reaches %v", r)
 	}
-	golden(t, render(all, results))
+	golden.Part(t, page, "tried", render(all, results))
 }
 
 // render draws the tables.
@@ -222,28 +218,4 @@ func list(paths []string) string {
 		return "nothing"
 	}
 	return strings.Join(paths, ", ")
-}
-
-// golden compares with the page what stands there between two marks.
-func golden(t *testing.T, want string) {
-	t.Helper()
-	const begin, end = "<!-- tried -->\n", "<!-- end of tried -->\n"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(text), begin)
-	got, tail, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has not the marks %q and %q", page, begin, end)
-	}
-	if *update {
-		if err := os.WriteFile(page, []byte(head+begin+want+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if d := cmp.Diff(got, want); d != "" {
-		t.Errorf("%s is not what containers can do (-page +tried); make update-golden writes it, read the difference first:\n%s", page, d)
-	}
 }

@@ -2,10 +2,8 @@ package answers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -17,9 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
@@ -95,9 +90,7 @@ exec "$@"
 func newNode(t *testing.T, corefile string) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
-	if err := made.Make(); err != nil {
-		t.Fatal(err)
-	}
+	made.Make(t)
 	n := &node{t: t, dir: t.TempDir()}
 	n.Node = testutil.NewNode(t, testutil.Options{Proxy: testutil.NFTables, Attach: testutil.PTP, External: true, NoDNS: true, Name: "answers"})
 	out := n.ExternalAddrs()[0]
@@ -171,13 +164,7 @@ func (n *node) configMap(corefile string) {
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 
-func (n *node) write(name, text string) {
-	n.t.Helper()
-	path := n.path(name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path+".new", []byte(text), 0o644), os.Rename(path+".new", path)); err != nil {
-		n.t.Fatal(err)
-	}
-}
+func (n *node) write(name, text string) { n.t.Helper(); testutil.WriteFile(n.t, n.path(name), text) }
 
 // configure writes the NodeConfig of install/base, with this node's folders and addresses, and what a test adds.
 func (n *node) configure(more string) {
@@ -218,13 +205,7 @@ func (n *node) start() {
 func (n *node) command(args ...string) (code int, said string) {
 	n.t.Helper()
 	p := n.run(n.Host, append(append([]string{made.Path("neardns-agent")}, args...), "--config", n.path("node.yaml"))...)
-	select {
-	case <-p.Exited():
-	case <-time.After(patience):
-		p.Kill()
-		n.t.Fatalf("neardns-agent %v did not end\n%s", args, p.Output())
-	}
-	return p.Cmd.ProcessState.ExitCode(), p.Output()
+	return p.ExitCode(patience), p.Output()
 }
 
 // await waits until a command of the agent's says a text.
@@ -239,25 +220,10 @@ func (n *node) await(text string, args ...string) {
 }
 
 // add has the plugin steer the pod, which the topology has attached.
-func (n *node) add() (err error) {
-	var ips []any
-	for _, a := range n.steered.Addrs {
-		ips = append(ips, map[string]any{"address": netip.PrefixFrom(a, a.BitLen()).String(), "interface": 0})
-	}
-	bytes, err := json.Marshal(map[string]any{
-		"cniVersion": "1.0.0", "name": "pods", "type": "neardns", "redirects": n.ClusterDNS(), "stateDir": n.path("run"), "persistDir": n.path("lib"), "steer": "always",
-		"prevResult": map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": "eth0", "sandbox": n.steered.Path()}}, "ips": ips},
+func (n *node) add() error {
+	return programs.Add(made.Dir(), n.Host, n.steered, "steered", n.path("cache"), map[string]any{
+		"redirects": n.ClusterDNS(), "stateDir": n.path("run"), "persistDir": n.path("lib"), "steer": "always",
 	})
-	if err != nil {
-		return err
-	}
-	c := libcni.NewCNIConfigWithCacheDir([]string{made.Dir()}, n.path("cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
-	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: bytes}
-	n.Host.Do(func() {
-		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: "pod-0123456789abcdef", NetNS: n.steered.Path(), IfName: "eth0",
-			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "steered"}}})
-	})
-	return err
 }
 
 // ask is what a pod is told of a name, in words that do not tell by whom: the code, and the records without TTLs.

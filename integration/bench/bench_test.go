@@ -248,6 +248,13 @@ func TestCommitted(t *testing.T) {
 	if want, err := r.drawInto(string(text)); err != nil || want != string(text) {
 		t.Errorf("%s is not drawn from %s: run `make bench-keep`, or draw it with -keep: %v", page, committedResult, err)
 	}
+	said := map[string]bool{}
+	for _, row := range r.toStock() {
+		if said[row[0]] {
+			t.Errorf("two rows are of %q", row[0])
+		}
+		said[row[0]] = true
+	}
 	for path, want := range map[string]string{pagePicture: r.svg(), pageCurves: r.curves()} {
 		if path == pageCurves && len(r.Latencies) == 0 {
 			continue // a result from before they were kept

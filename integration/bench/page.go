@@ -146,7 +146,7 @@ func (r *report) toStock() [][2]string {
 		{"110 pods, " + stock, "1 pod", "the same of the stock CoreDNS"},
 	} {
 		for _, row := range r.Rows {
-			if row.Subject != w.subject || row.Than != w.than || row.Part == insidePart {
+			if row.Subject != w.subject || row.Than != w.than || row.Part == insidePart || row.Part == kernelPart {
 				continue
 			}
 			text := row.Ratio.String()

@@ -241,6 +241,113 @@ func TestChartValues(t *testing.T) {
 	}
 }
 
+// What a registry of one's own and a limited namespace ask for reaches each pod, and nothing else changes.
+func TestChartPods(t *testing.T) {
+	type values = map[string]any
+	enabled, digest := values{"enabled": true}, "sha256:"+strings.Repeat("ab", 32)
+	text, err := helm(t, "kube-system", values{
+		"image":           values{"registry": "registry.example", "digests": values{"neardns-agent": digest}, "pullSecrets": []any{"one", "two"}},
+		"resources":       values{"agent": values{"limits": values{"memory": "512Mi", "cpu": "2"}, "requests": values{"cpu": nil}}, "done": values{"limits": values{"memory": "9Mi"}}},
+		"kubeDNSCorefile": "rke2-coredns-rke2-coredns",
+		"hosts":           enabled, "placement": enabled, "zones": enabled, "edge": enabled,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, "pods", text)
+	var pods []corev1.PodSpec
+	for _, d := range all[*appsv1.DaemonSet](objects) {
+		pods = append(pods, d.Spec.Template.Spec)
+	}
+	for _, d := range all[*appsv1.Deployment](objects) {
+		pods = append(pods, d.Spec.Template.Spec)
+	}
+	pods = append(pods, the[*appsv1.StatefulSet](t, objects).Spec.Template.Spec)
+	seen := map[string]string{}
+	for _, pod := range pods {
+		if s := pod.ImagePullSecrets; len(s) != 2 || s[0].Name != "one" || s[1].Name != "two" {
+			t.Errorf("pull secrets %v", s)
+		}
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			seen[c.Image] = c.Name
+			if c.Name == "agent" {
+				have := c.Resources
+				if _, cpu := have.Requests["cpu"]; have.Limits.Memory().String() != "512Mi" || have.Limits.Cpu().String() != "2" || cpu || have.Requests.Memory().String() != "64Mi" {
+					t.Errorf("resources of the agent: %+v", have)
+				}
+			}
+		}
+		for _, v := range pod.Volumes {
+			if v.Name == "kube-dns-corefile" && v.ConfigMap.Name != "rke2-coredns-rke2-coredns" {
+				t.Errorf("kube-dns's Corefile is in %s", v.ConfigMap.Name)
+			}
+		}
+	}
+	want := []string{"registry.example/neardns-agent@" + digest, "registry.example/neardns-controller:dev", "registry.example/neardns-plugin:dev"}
+	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) {
+		t.Errorf("images %v, want %v", got, want)
+	}
+	// The schema lists the containers that there are.
+	text, err = helm(t, "kube-system", values{"hosts": enabled, "placement": enabled, "zones": enabled, "edge": enabled, "overlays": []any{"host-resolv-conf"},
+		"resources": func() values {
+			all := values{}
+			for _, name := range []string{"agent", "cleanup", "copy", "done", "edge", "entry", "follow", "hosts", "install", "placement", "watch", "zones"} {
+				all[name] = values{"limits": values{"memory": "77Mi"}}
+			}
+			return all
+		}()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, containers := strings.Count(text, "memory: 77Mi"), strings.Count(text, "image: neardns/"); n != containers || n == 0 {
+		t.Errorf("%d of %d containers have the resources that are named", n, containers)
+	}
+}
+
+// Fields of NodeConfig come over those of the base and of each overlay, and nothing that these need is lost.
+func TestChartNodeConfig(t *testing.T) {
+	type values = map[string]any
+	for name, test := range map[string]struct {
+		overlays []any
+		fields   values
+		want     string
+	}{
+		"a field": {nil, values{"log": values{"level": "debug"}}, "kubeDNSConfigMap: /etc/kube-dns\nlog: {level: debug}\nupstreams: {external: auto}"},
+		"a field over an overlay": {[]any{"pod-dns"}, values{"podDNS": values{"searches": []any{"corp.example"}}},
+			"kubeDNSConfigMap: /etc/kube-dns\npodDNS: {options: ['ndots:2'], searches: [corp.example]}\nresolvConf: {nri: /var/run/nri/nri.sock}\nupstreams: {external: auto}"},
+		"false over true": {[]any{"second-kube-dns"}, values{"interceptNode": false},
+			"interceptNode: false\nkubeDNSConfigMap: /etc/kube-dns\nupstreams: {cluster: ['${KUBE_DNS_UPSTREAM_SERVICE_HOST}'], external: auto}"},
+		"null":         {[]any{"pod-dns"}, values{"podDNS": nil}, "kubeDNSConfigMap: /etc/kube-dns\nresolvConf: {nri: /var/run/nri/nri.sock}\nupstreams: {external: auto}"},
+		"two overlays": {[]any{"host-resolv-conf", "iptables"}, nil, "kubeDNSConfigMap: /etc/kube-dns\nkubeProxyMode: iptables\nupstreams: {external: [/host/etc/resolv.conf]}"},
+		"the later one": {[]any{"iptables", "nftables"}, values{"upstreams": values{"external": []any{}}},
+			"kubeDNSConfigMap: /etc/kube-dns\nkubeProxyMode: nftables\nupstreams: {external: []}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			given := values{"overlays": test.overlays, "nodeConfig": test.fields}
+			if test.overlays == nil {
+				given["overlays"] = []any{}
+			}
+			if test.fields == nil {
+				given["nodeConfig"] = values{}
+			}
+			text, err := helm(t, "kube-system", given)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config := the[*corev1.ConfigMap](t, decode(t, name, text)).Data["nodeconfig.yaml"]
+			var got, want any
+			for from, into := range map[string]*any{config: &got, "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n" + test.want: &want} {
+				if err := yaml.Unmarshal([]byte(from), into); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 // An edge's configuration is the one named, by a name that changes with it, and the program takes it.
 func TestChartEdge(t *testing.T) {
 	names := map[string]bool{}
@@ -288,7 +395,9 @@ func TestChartRefuses(t *testing.T) {
 		"namespace":     {"default", nil, "--namespace kube-system"},
 		"unknown value": {"kube-system", map[string]any{"nodeconfig": map[string]any{}}, "nodeconfig"},
 		"overlay":       {"kube-system", map[string]any{"overlays": []any{"calico"}}, "overlays.0"},
-		"two overlays":  {"kube-system", map[string]any{"overlays": []any{"ipvs", "dual-stack"}}, "nodeConfig must be set"},
+		"container":     {"kube-system", map[string]any{"resources": map[string]any{"agnet": map[string]any{}}}, "agnet"},
+		"digest":        {"kube-system", map[string]any{"image": map[string]any{"digests": map[string]any{"neardns-agent": "latest"}}}, "neardns-agent"},
+		"digest of":     {"kube-system", map[string]any{"image": map[string]any{"digests": map[string]any{"agent": "sha256:" + strings.Repeat("0", 64)}}}, "digests"},
 		"path":          {"kube-system", map[string]any{"paths": map[string]any{"cniBin": "opt/cni"}}, "cniBin"},
 		"policy":        {"kube-system", map[string]any{"image": map[string]any{"pullPolicy": "Sometimes"}}, "pullPolicy"},
 	} {
@@ -320,6 +429,10 @@ func TestChartDocument(t *testing.T) {
 	for _, set := range all[*corev1.ConfigMap](decode(t, "docs/release.md", out)) {
 		// The agent reads it, and each field is known.
 		show(t, set.Data["nodeconfig.yaml"])
+		// Beside the agent on the node's network, where the pod's probe asks.
+		if text := set.Data["nodeconfig.yaml"]; set.Name == "neardns-hosts" && (!strings.Contains(text, "registry/registry") || !strings.Contains(text, "127.0.0.1:9264")) {
+			t.Errorf("the hosts role's configuration:\n%s", text)
+		}
 	}
 	if n := strings.Count(out, "image: registry.example/dns/"); n != 5 {
 		t.Errorf("%d images of the registry, want 5:\n%s", n, out)

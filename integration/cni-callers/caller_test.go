@@ -139,9 +139,7 @@ func (n *node) testMany(t *testing.T) {
 
 func (n *node) testOptOut(t *testing.T) {
 	p := n.newPod("out")
-	if err := n.caller.setUp(p, map[string]string{"neardns.io/steer": "false"}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.caller.setUp(p, map[string]string{"neardns.io/steer": "false"}))
 	p.wantState(podfile.LeftAlone, "neardns.io/steer")
 	p.wantKubeDNS("f.cluster.local.")
 	n.mustTearDown(p)
@@ -162,9 +160,7 @@ func (n *node) testRewritten(t *testing.T) {
 	p := n.mustSetUp("again")
 	p.wantCached("i.cluster.local.")
 	between.wantKubeDNS("i.cluster.local.")
-	if err := n.forget(between); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.forget(between))
 	n.mustTearDown(between, p)
 	watch.Signal(unix.SIGTERM)
 	<-watch.Exited()
@@ -179,9 +175,7 @@ func (n *node) testReboot(t *testing.T) {
 		p.Close()
 	}
 	n.Host.Run("nft", "delete", "table", "inet", "neardns")
-	if err := os.RemoveAll(n.stateDir()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.RemoveAll(n.stateDir()))
 	n.writeNetwork()
 	n.mustTearDown(old...)
 	window := n.mustSetUp("window") // before the installer
@@ -218,9 +212,7 @@ func (n *node) dropIn() (folder string) {
 	n.t.Helper()
 	n.installer("uninstall")
 	folder = filepath.Join(n.cniConf(), n.network)
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.Mkdir(folder, 0o755))
 	entry := n.Host.Run(made.Path("neardns-agent"), "config", "show", "--format", "conflist-entry", "--config", n.path("node.yaml"))
 	n.write(filepath.Join("net.d", n.network, "90-neardns.conf"), entry)
 	return folder

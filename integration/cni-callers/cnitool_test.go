@@ -49,9 +49,7 @@ func (c cnitool) call(verb string, p *pod, annotations map[string]string) error 
 
 func (c cnitool) must(verb string, p *pod) {
 	c.node.t.Helper()
-	if err := c.call(verb, p, nil); err != nil {
-		c.node.t.Fatal(err)
-	}
+	testutil.Must(c.node.t, c.call(verb, p, nil))
 }
 
 // TestCnitool drives the chain behind the reference plugins by the reference tool.
@@ -129,9 +127,7 @@ func (c cnitool) testVanished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(n.list()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(n.list()))
 	if err := c.tearDown(p); err == nil {
 		t.Error("the tool took the pod down: say so in the table")
 	}
@@ -145,9 +141,7 @@ func (c cnitool) testVanished(t *testing.T) {
 func (c cnitool) testGC(t *testing.T) {
 	n := c.node
 	p, q := n.mustSetUp("kept"), n.mustSetUp("forgotten")
-	if err := os.RemoveAll(n.cache()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.RemoveAll(n.cache()))
 	c.must("gc", p)
 	n.wantFiles(p.id, q.id)
 	p.wantCached("g.cluster.local.")
@@ -175,9 +169,7 @@ func (c cnitool) testDropIn(t *testing.T) {
 	p.wantCached("j.cluster.local.")
 	n.mustTearDown(p)
 	n.wantFiles()
-	if err := os.RemoveAll(folder); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.RemoveAll(folder))
 	n.installer("install")
 }
 

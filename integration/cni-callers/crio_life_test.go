@@ -8,6 +8,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestCRIO takes a node that CRI-O runs through its life.
@@ -79,9 +80,7 @@ func (c *crio) testVanished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(n.list()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(n.list()))
 	if err := c.ready(); err == nil {
 		t.Error("a node without a network is ready")
 	}
@@ -102,20 +101,14 @@ func (c *crio) testGC(t *testing.T) {
 	for _, p := range []*pod{gone, lost} {
 		p.Close()
 	}
-	if err := n.forget(lost); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.gc(lives); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.forget(lost))
+	testutil.Must(t, c.gc(lives))
 	n.wantFiles(lives.id)
 	if err := c.status(lives); err != nil {
 		t.Error(err)
 	}
 	lives.wantCached("g.cluster.local.")
-	if err := c.gc(); err != nil { // none lives: the list is empty, which is another thing than none given
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.gc()) // none lives: the list is empty, which is another thing than none given
 	n.wantFiles()
 }
 
@@ -127,9 +120,7 @@ func (c *crio) testStatus(t *testing.T) {
 		case "agent killed":
 			n.killAgent()
 		case "nothing of ours under /run":
-			if err := os.RemoveAll(n.stateDir()); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.RemoveAll(n.stateDir()))
 		}
 		if err := c.ready(); err != nil {
 			t.Errorf("%s: %v", when, err)
@@ -151,13 +142,9 @@ func (c *crio) testDropIn(t *testing.T) {
 	p.wantCached("j.cluster.local.")
 	n.mustTearDown(p)
 	n.wantFiles(p.id) // DEL did not come
-	if err := c.gc(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.gc())
 	n.wantFiles()
-	if err := os.RemoveAll(folder); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.RemoveAll(folder))
 	n.installer("install")
 }
 

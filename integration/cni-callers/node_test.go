@@ -42,23 +42,17 @@ type node struct {
 func newNode(t *testing.T, main string, row ...string) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
-	if err := made.Make(); err != nil {
-		t.Fatal(err)
-	}
+	made.Make(t)
 	options := testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Name: "callers"}
 	if main == "macvlan" {
 		options.Attach = testutil.MACVLAN // so that the gateway of such pods, another machine, translates for them
 	}
 	n := &node{Node: testutil.NewNode(t, options), t: t, row: row, main: main, network: "main-" + main, dir: t.TempDir()}
 	for _, dir := range []string{n.cniBin(), n.cniConf(), n.persistDir()} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(dir, 0o755))
 	}
 	for _, name := range []string{main, "host-local"} {
-		if err := os.Symlink(made.Path(name), filepath.Join(n.cniBin(), name)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Symlink(made.Path(name), filepath.Join(n.cniBin(), name)))
 	}
 	// Duplicate address detection would hold every IPv6 pod up for a second, also on the host's side of a bridge.
 	n.Host.Sysctl("net.ipv6.conf.default.accept_dad", "0")
@@ -78,9 +72,7 @@ func (n *node) cache() string           { return n.path("lib/cni") } // libcni's
 
 func (n *node) write(name, text string) {
 	n.t.Helper()
-	if err := os.WriteFile(n.path(name), []byte(text), 0o644); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.WriteFile(n.path(name), []byte(text), 0o644))
 }
 
 // writeNetwork is what the main network's own installer does.

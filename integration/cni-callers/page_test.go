@@ -17,9 +17,7 @@ import (
 // "# prints: TEXT" is what the commands before it print.
 func TestCnitoolPage(t *testing.T) {
 	testutil.RequireRoot(t)
-	if err := made.Make(); err != nil {
-		t.Fatal(err)
-	}
+	made.Make(t)
 	page, err := os.ReadFile("../../docs/cnitool.md")
 	if err != nil {
 		t.Fatal(err)
@@ -37,13 +35,9 @@ func TestCnitoolPage(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for folder, programs := range map[string][]string{"bin": {"neardns", "neardns-agent"}, "bin/tools": {"cnitool", "ptp", "host-local"}} {
-		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Join(dir, folder), 0o755))
 		for _, name := range programs {
-			if err := os.Symlink(made.Path(name), filepath.Join(dir, folder, name)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.Symlink(made.Path(name), filepath.Join(dir, folder, name)))
 		}
 	}
 	// Between two lines that print, the shell says where it is.

@@ -18,9 +18,7 @@ import (
 func bare(t *testing.T, prepare ...func(*node)) *node {
 	t.Helper()
 	n := newNode(t, "ptp", "uninstall")
-	if err := os.Remove(n.persistDir()); err != nil { // the agent makes it
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(n.persistDir())) // the agent makes it
 	for _, f := range prepare {
 		f(n)
 	}

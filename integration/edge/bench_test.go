@@ -96,12 +96,8 @@ func TestBench(t *testing.T) {
 		put := strings.NewReplacer("FOLDER", folder, "AT", address)
 		for name, text := range one.files {
 			file := filepath.Join(folder, name)
-			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(file, []byte(put.Replace(text)), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+			testutil.Must(t, os.WriteFile(file, []byte(put.Replace(text)), 0o644))
 		}
 		args := slices.Clone(one.args)
 		for n := range args {
@@ -124,9 +120,7 @@ func TestBench(t *testing.T) {
 		names = append(names, one.name)
 	}
 	questions := filepath.Join(t.TempDir(), "questions")
-	if err := os.WriteFile(questions, []byte(host+" A\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(questions, []byte(host+" A\n"), 0o644))
 	rates := map[string][]float64{}
 	for range rounds {
 		for _, name := range names {

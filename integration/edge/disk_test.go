@@ -51,9 +51,7 @@ func freeze(t *testing.T, at string) (thaw func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, cmd.Start())
 	thaw = sync.OnceFunc(func() {
 		in.Close()
 		if err := cmd.Wait(); err != nil {

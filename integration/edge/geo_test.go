@@ -63,9 +63,7 @@ func database(t *testing.T, file string) (sample []netip.Addr) {
 	if _, err := w.WriteTo(&b); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, b.Bytes(), 0o644))
 	rng.Shuffle(len(sample), func(i, j int) { sample[i], sample[j] = sample[j], sample[i] })
 	return sample[:150]
 }
@@ -91,14 +89,10 @@ func TestSameAsBIND(t *testing.T) {
 			who = "geoip country " + country + ";"
 		}
 		zone := filepath.Join(folder, "zone"+country)
-		if err := os.WriteFile(zone, []byte(plainZone+"app 30 IN A "+addressOf(country)+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(zone, []byte(plainZone+"app 30 IN A "+addressOf(country)+"\n"), 0o644))
 		conf += fmt.Sprintf("view \"v%s\" { match-clients { %s }; zone \"shared.example\" { type primary; file %q; }; };\n", country, who, zone)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "named.conf"), []byte(conf), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(filepath.Join(folder, "named.conf"), []byte(conf), 0o644))
 	named := ns.StartCmd(exec.CommandContext(t.Context(), "/usr/sbin/named", "-g", "-c", filepath.Join(folder, "named.conf")))
 	bind := &edge{t: t, ns: ns, at: bindAt, Process: named}
 	host := "app." + p.Zone()

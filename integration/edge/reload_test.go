@@ -36,12 +36,8 @@ func TestReload(t *testing.T) {
 	}
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(file+".new", file); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file+".new", []byte(text), 0o600))
+		testutil.Must(t, os.Rename(file+".new", file))
 	}
 	answers := func(name, want string) error {
 		got, err := e.addresses(name)
@@ -91,13 +87,9 @@ func TestReload(t *testing.T) {
 
 	// A second zone comes, and the first one goes.
 	keys := filepath.Join(e.folder, "keys")
-	if err := os.Mkdir(keys, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Mkdir(keys, 0o700))
 	for name, text := range map[string]string{"name": other.Edge().Name, "secret": other.Edge().Secret} {
-		if err := os.WriteFile(filepath.Join(keys, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(keys, name), []byte(text), 0o600))
 	}
 	second := fmt.Sprintf("- {name: other.example, primary: %q, key: %s}\n", other.Addr(), keys)
 	write(strings.Replace(string(first), "zones:\n", "zones:\n"+second, 1))

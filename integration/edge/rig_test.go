@@ -56,9 +56,7 @@ func start(t *testing.T, ns *testutil.NetNS, at string, primary *zoneserver.Serv
 // configure is an edge that does not run yet.
 func configure(t *testing.T, ns *testutil.NetNS, at string, primary *zoneserver.Server, more string) *edge {
 	t.Helper()
-	if err := agent.Make(); err != nil {
-		t.Fatal(err)
-	}
+	agent.Make(t)
 	e := &edge{t: t, ns: ns, folder: t.TempDir(), at: at}
 	key := primary.Edge()
 	for name, text := range map[string]string{"name": key.Name, "secret": key.Secret, "config.yaml": fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
@@ -72,9 +70,7 @@ zones:
   notify: [%[1]s] # in one namespace a server's own address is its source to this one
 stateDir: %[4]s/state
 %s`, at, primary.Zone(), primary.Addr(), e.folder, more)} {
-		if err := os.WriteFile(filepath.Join(e.folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(e.folder, name), []byte(text), 0o600))
 	}
 	return e
 }
@@ -255,9 +251,7 @@ func publish(t *testing.T, s *zoneserver.Server, p publication) {
 	defer conn.Close()
 	conn.TsigSecret = map[string]string{k.Name: k.Secret}
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	if err := conn.WriteMsg(m); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, conn.WriteMsg(m))
 	if answer, err := conn.ReadMsg(); err != nil || answer.Rcode != dns.RcodeSuccess {
 		t.Fatalf("%s: update: %v, %v", s.Kind(), answer, err)
 	}

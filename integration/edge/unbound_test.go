@@ -69,9 +69,7 @@ geo:
 	})
 	folder := t.TempDir()
 	conf := filepath.Join(folder, "unbound.conf")
-	if err := os.WriteFile(conf, []byte(strings.ReplaceAll(unboundConf, "FOLDER", folder)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(conf, []byte(strings.ReplaceAll(unboundConf, "FOLDER", folder)), 0o644))
 	process := ns.StartCmd(exec.CommandContext(t.Context(), unbound, "-d", "-c", conf))
 	ask := func(from string) (string, error) {
 		var m *dns.Msg

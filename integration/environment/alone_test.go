@@ -20,9 +20,7 @@ const restoreLimit = time.Second
 // watch runs `neardns-install watch` on the node, as the DaemonSet does.
 func (n *node) watch() *testutil.Process {
 	n.t.Helper()
-	if err := os.MkdirAll(n.path("cni-bin"), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.MkdirAll(n.path("cni-bin"), 0o755))
 	p := n.Host.Start(made.Path("neardns-install"), "watch", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.path("cni-bin"),
 		"--cni-conf", n.path("net.d"), "--state-dir", n.state, "--plugin", made.Path("neardns"), "--agent", made.Path("neardns-agent"))
 	n.t.Cleanup(func() {
@@ -154,9 +152,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 		}
 	}
 	next := n.AddPod("next")
-	if err := n.add(next); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.add(next))
 	n.answered("the next ADD")
 	if got := n.table(); got != whole {
 		t.Errorf("what an ADD put back is not what the agent had:\n%s\nwant\n%s", got, whole)
@@ -200,9 +196,7 @@ func TestSwitchWithoutAgentIptables(t *testing.T) {
 			if a, err := n.ask(n.targets()[0], freshName(), askTimeout); err == nil {
 				t.Errorf("answered without any rules: %s", a)
 			}
-			if err := n.add(n.AddPod("next")); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, n.add(n.AddPod("next")))
 			n.answered("the next ADD")
 		})
 	}

@@ -51,9 +51,7 @@ func TestDoctorSeesFaults(t *testing.T) {
 	n.wantSeen("pod flushed", "WARN", "pods", "default/env-pod", "missing")
 	n.write("net.d/05-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "ptp"}]}`)
 	n.wantSeen("another network first", "FAIL", "conflist", "05-other.conflist", "10-pods.conflist")
-	if err := os.WriteFile(podfile.Path(n.state, "broken-0123456789", "eth0"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(podfile.Path(n.state, "broken-0123456789", "eth0"), []byte("{"), 0o600))
 	n.wantSeen("broken file", "WARN", "pods", "broken-0123456789")
 	n.Host.Run("sh", "-c", "iptables -t nat -F KUBE-SERVICES; ip6tables -t nat -F KUBE-SERVICES")
 	n.wantSeen("kube-proxy's rules flushed", "FAIL", "fallback", "10.96.0.10", "fails now")

@@ -70,12 +70,8 @@ func freebind(_, _ string, c syscall.RawConn) error {
 func TestFullAndReadOnly(t *testing.T) {
 	n := newNode(t, testutil.IPv4, testutil.NFTables)
 	disk := n.path("disk")
-	if err := os.Mkdir(disk, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=64k"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Mkdir(disk, 0o755))
+	testutil.Must(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "size=64k"))
 	t.Cleanup(func() {
 		if n.agent != nil {
 			n.agent.Kill()
@@ -85,9 +81,7 @@ func TestFullAndReadOnly(t *testing.T) {
 		}
 	})
 	// The pod was made under the first folder; its file moves along.
-	if err := os.CopyFS(filepath.Join(disk, "run"), os.DirFS(n.state)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.CopyFS(filepath.Join(disk, "run"), os.DirFS(n.state)))
 	n.state = filepath.Join(disk, "run")
 	n.write("node.yaml", strings.Replace(n.config(), n.path("lib"), filepath.Join(disk, "lib"), 1))
 	n.start()
@@ -116,9 +110,7 @@ func TestFullAndReadOnly(t *testing.T) {
 	pods.end("disk full", gapLimit)
 
 	n.agent.Kill() // what it holds open would keep the mount writable
-	if err := unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=64k"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=64k"))
 	n.wantSeen("read-only", "FAIL", "folders", "read-only")
 	if code, text := n.run("node", "--config", n.path("node.yaml")); code != 1 || !strings.Contains(text, "read-only") {
 		t.Errorf("start on a read-only folder exits with %d: %s", code, text)

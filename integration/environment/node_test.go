@@ -2,21 +2,13 @@ package environment
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -58,9 +50,7 @@ func newNodeBy(t *testing.T, families testutil.Families, proxy testutil.ProxyMod
 	t.Helper()
 	t.Parallel()
 	testutil.RequireRoot(t)
-	if err := made.Make(); err != nil {
-		t.Fatal(err)
-	}
+	made.Make(t)
 	n := &node{t: t, dir: t.TempDir(), rules: rules}
 	n.state = filepath.Join(n.dir, "run")
 	n.Node = testutil.NewNode(t, testutil.Options{Families: families, Proxy: proxy, Attach: testutil.PTP, Name: "env"})
@@ -80,12 +70,7 @@ func newNodeBy(t *testing.T, families testutil.Families, proxy testutil.ProxyMod
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 
-func (n *node) write(name, text string) {
-	n.t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(n.path(name)), 0o755), os.WriteFile(n.path(name), []byte(text), 0o644)); err != nil {
-		n.t.Fatal(err)
-	}
-}
+func (n *node) write(name, text string) { n.t.Helper(); testutil.WriteFile(n.t, n.path(name), text) }
 
 func (n *node) config() string {
 	list, err := json.Marshal(n.ClusterDNS())
@@ -111,25 +96,8 @@ func (n *node) conflist() string {
 }
 
 // add has the plugin steer a pod, which the topology has attached.
-func (n *node) add(pod *testutil.Pod) (err error) {
-	conf := n.entry()
-	conf["cniVersion"], conf["name"] = "1.0.0", "pods"
-	var ips []any
-	for _, a := range pod.Addrs {
-		ips = append(ips, map[string]any{"address": netip.PrefixFrom(a, a.BitLen()).String(), "interface": 0})
-	}
-	conf["prevResult"] = map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": "eth0", "sandbox": pod.Path()}}, "ips": ips}
-	bytes, err := json.Marshal(conf)
-	if err != nil {
-		return err
-	}
-	c := libcni.NewCNIConfigWithCacheDir([]string{made.Dir()}, n.path("cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
-	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: bytes}
-	n.Host.Do(func() {
-		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: pod.Name() + "-0123456789abcdef", NetNS: pod.Path(), IfName: "eth0",
-			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod.Name()}}})
-	})
-	return err
+func (n *node) add(pod *testutil.Pod) error {
+	return programs.Add(made.Dir(), n.Host, pod, pod.Name(), n.path("cache"), n.entry())
 }
 
 func (n *node) launch() {
@@ -190,13 +158,7 @@ func (n *node) status() status {
 func (n *node) run(args ...string) (code int, output string) {
 	n.t.Helper()
 	p := n.Host.Start(append([]string{made.Path("neardns-agent")}, args...)...)
-	select {
-	case <-p.Exited():
-	case <-time.After(patience):
-		p.Kill()
-		n.t.Fatalf("neardns-agent %v did not end\n%s", args, p.Output())
-	}
-	return p.Cmd.ProcessState.ExitCode(), p.Output()
+	return p.ExitCode(patience), p.Output()
 }
 
 // doctor runs the doctor and returns its exit code and text.

@@ -104,9 +104,7 @@ func TestInKernel(t *testing.T) {
 	o := testOptions(t)
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	o.flags(fs)
-	if err := fs.Parse([]string{"-kernel", "-only", "kill"}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, fs.Parse([]string{"-kernel", "-only", "kill"}))
 	if got := o.command(); got != "make faults ONLY=kill KERNEL=1" {
 		t.Errorf("the command is %q", got)
 	}
@@ -188,9 +186,7 @@ func TestPromises(t *testing.T) {
 	var o options
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	o.flags(fs)
-	if err := fs.Parse([]string{"-backend", "iptables"}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, fs.Parse([]string{"-backend", "iptables"}))
 	all, err := o.chosen()
 	if err != nil {
 		t.Fatal(err)
@@ -215,9 +211,7 @@ func TestWaited(t *testing.T) {
 	var busy []*exec.Cmd
 	for range runtime.NumCPU() + 1 {
 		cmd := exec.CommandContext(ctx, "sh", "-c", "while :; do :; done")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, cmd.Start())
 		busy = append(busy, cmd)
 	}
 	testutil.Eventually(t, 30*time.Second, func() error {

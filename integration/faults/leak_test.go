@@ -68,17 +68,13 @@ func TestFootprint(t *testing.T) {
 	}
 	s.node.Host.Run("ip", "link", "add", "left0", "type", "bridge")
 	s.node.Host.Run("nft", "add", "table", "inet", "left")
-	if err := os.WriteFile(s.path("state/left"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(s.path("state/left"), nil, 0o600))
 	if got := strings.Join(before.leaks(s.footprint()), "; "); !strings.Contains(got, "links") || !strings.Contains(got, "rules") || !strings.Contains(got, "/state/left") {
 		t.Errorf("not seen: %q", got)
 	}
 	s.node.Host.Run("ip", "link", "del", "left0")
 	s.node.Host.Run("nft", "delete", "table", "inet", "left")
-	if err := os.Remove(s.path("state/left")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(s.path("state/left")))
 	if got := before.leaks(s.settled(before)); len(got) > 0 {
 		t.Errorf("still there: %q", got)
 	}

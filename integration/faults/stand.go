@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -97,11 +96,7 @@ func (s *stand) upstream(b testutil.Behaviour) {
 
 func (s *stand) path(name string) string { return filepath.Join(s.dir, name) }
 
-// write renames a file into place, as a mounted ConfigMap's are replaced.
-func (s *stand) write(name, text string) {
-	s.t.Helper()
-	s.must(errors.Join(os.WriteFile(s.path(name)+".new", []byte(text), 0o644), os.Rename(s.path(name)+".new", s.path(name))))
-}
+func (s *stand) write(name, text string) { s.t.Helper(); testutil.WriteFile(s.t, s.path(name), text) }
 
 // start starts a server; up also waits until pods are served by it.
 func (s *stand) start() { s.server = s.node.Host.StartCmd(s.command()) }

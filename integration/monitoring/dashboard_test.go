@@ -52,9 +52,7 @@ type step struct {
 func panels(t *testing.T) []panel {
 	t.Helper()
 	var d struct{ Panels []panel }
-	if err := json.Unmarshal([]byte(read(t, dashboardSample)), &d); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal([]byte(read(t, dashboardSample)), &d))
 	return d.Panels
 }
 
@@ -131,9 +129,7 @@ func TestDashboardIsWhole(t *testing.T) {
 		}
 		Templating struct{ List []struct{ Name, Type string } }
 	}
-	if err := json.Unmarshal([]byte(read(t, dashboardSample)), &d); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal([]byte(read(t, dashboardSample)), &d))
 	if d.UID == "" || d.Title == "" || len(d.Templating.List) != 2 || d.Templating.List[0].Name != "datasource" {
 		t.Errorf("uid %q, title %q, variables %v", d.UID, d.Title, d.Templating.List)
 	}

@@ -83,13 +83,13 @@ var noAlert = map[string]string{
 	"neardns_kernel_entries":                    "bounded: what is full makes room",
 	"neardns_kernel_hits_total":                 "traffic",
 	"neardns_kernel_pods":                       "the agent answers who is refused, and its status and doctor say why; NeardnsKernelHitsOff tells of whole nodes",
-	"neardns_lease_changes_total":               "a rollout changes leases; NeardnsLeaseFlaps tells of those that were lost",
 	"neardns_misses_in_flight":                  "NeardnsMissesShed tells when they are too many",
 	"neardns_misses_in_flight_limit":            "a setting",
 	"neardns_namespace_failures_total":          "NeardnsServfail tells of the node that they are on",
 	"neardns_namespace_hits_total":              "a cache may be of little worth to somebody",
 	"neardns_namespace_kernel_hits_total":       "a share of the hits",
 	"neardns_namespace_queries_total":           "traffic",
+	"neardns_reloads_total":                     "NeardnsReloadRefused tells of a configuration that is refused, for as long as it is",
 	"neardns_search_completions_total":          "whatever it leaves alone is answered as before",
 	"neardns_probes_total":                      "a lost probe costs nothing; NeardnsLeaseNotHeld and NeardnsLeaseFlaps tell of what does",
 	"neardns_switch_restored_total":             "it is mended, and the agent that was away has its own alert",
@@ -107,7 +107,8 @@ var noAlert = map[string]string{
 
 // Metrics of ours that the dashboard does not show, and why.
 var noPanel = map[string]string{
-	"neardns_can_ask": "leases lost and the servers' health are shown",
+	"neardns_can_ask":                           "leases lost and the servers' health are shown",
+	"neardns_config_ok":                         "reloads that were refused are shown",
 	"neardns_conflist_looked_timestamp_seconds": "NeardnsWatchSilent tells of it",
 	"neardns_hosts_fighting":                    "the role hosts has no dashboard: its alerts and status tell of it",
 	"neardns_hosts_file_ok":                     "the role hosts has no dashboard: its alerts and status tell of it",

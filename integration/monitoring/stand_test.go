@@ -1,22 +1,15 @@
 package monitoring
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/types"
-
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -52,9 +45,7 @@ func newStand(t *testing.T) *stand {
 	s.steer()
 	// What the watch beside an agent leaves for it.
 	now := time.Now()
-	if err := nodestate.WriteWatch(s.path("run"), nodestate.Watch{Since: now, Looked: now, Network: "pods", OK: true}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, nodestate.WriteWatch(s.path("run"), nodestate.Watch{Since: now, Looked: now, Network: "pods", OK: true}))
 	// A BPF file system of the agent's own, so that it has hits in the kernel to tell of.
 	s.agent = s.Host.Start("env", "GOMEMLIMIT=200MiB", "unshare", "--mount", "--propagation", "slave", "sh", "-c", `mount -t bpf bpf /sys/fs/bpf && exec "$0" "$@"`,
 		s.path("neardns-agent"), "node", "--config", s.path("node.yaml"))
@@ -92,33 +83,13 @@ func (s *stand) nodeConfig(cluster string) string {
 
 func (s *stand) path(name string) string { return filepath.Join(s.dir, name) }
 
-func (s *stand) write(name, text string) {
-	s.t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(s.path(name)), 0o755), os.WriteFile(s.path(name), []byte(text), 0o644)); err != nil {
-		s.t.Fatal(err)
-	}
-}
+func (s *stand) write(name, text string) { s.t.Helper(); testutil.WriteFile(s.t, s.path(name), text) }
 
 // steer has the real plugin steer the pod, which the topology has attached.
 func (s *stand) steer() {
 	s.t.Helper()
-	var ips []any
-	for _, a := range s.pod.Addrs {
-		ips = append(ips, map[string]any{"address": netip.PrefixFrom(a, a.BitLen()).String(), "interface": 0})
-	}
-	conf, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "pods", "type": "neardns", "redirects": s.ClusterDNS(),
-		"clusterDomain": "cluster.local", "stateDir": s.path("run"), "persistDir": s.path("lib"), "steer": "always", "logFile": s.path("plugin.log"),
-		"prevResult": map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": "eth0", "sandbox": s.pod.Path()}}, "ips": ips}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	c := libcni.NewCNIConfigWithCacheDir([]string{s.dir}, s.path("cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
-	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: conf}
-	s.Host.Do(func() {
-		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: "pod-0123456789abcdef", NetNS: s.pod.Path(), IfName: "eth0",
-			Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "pod"}}})
-	})
-	if err != nil {
+	if err := programs.Add(s.dir, s.Host, s.pod, "pod", s.path("cache"), map[string]any{"redirects": s.ClusterDNS(), "clusterDomain": "cluster.local",
+		"stateDir": s.path("run"), "persistDir": s.path("lib"), "steer": "always", "logFile": s.path("plugin.log")}); err != nil {
 		s.t.Fatalf("ADD: %v", err)
 	}
 }

@@ -50,9 +50,7 @@ type node struct {
 func newNode(t *testing.T, o testutil.Options) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
-	if err := made.Make(); err != nil {
-		t.Fatal(err)
-	}
+	made.Make(t)
 	o.External, o.Name, o.Attach = true, "nodelocal", testutil.PTP
 	n := &node{Node: testutil.NewNode(t, o), t: t, dir: t.TempDir()}
 	n.onLink = n.ClusterDNS()
@@ -78,14 +76,7 @@ func (n *node) upstream(is4 bool) netip.Addr {
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 
-// write puts a file in its place as the kubelet does with a mounted ConfigMap's: renamed.
-func (n *node) write(name, text string) {
-	n.t.Helper()
-	fresh := n.path(name) + ".new"
-	if err := errors.Join(os.MkdirAll(filepath.Dir(fresh), 0o755), os.WriteFile(fresh, []byte(text), 0o644), os.Rename(fresh, n.path(name))); err != nil {
-		n.t.Fatal(err)
-	}
-}
+func (n *node) write(name, text string) { n.t.Helper(); testutil.WriteFile(n.t, n.path(name), text) }
 
 func (n *node) template(text string) { n.t.Helper(); n.write("coredns/Corefile.base", text) }
 
@@ -132,9 +123,7 @@ func (n *node) manifest() manifest {
 	var m manifest
 	for doc := range strings.SplitSeq(filled, "\n---\n") {
 		var o object
-		if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
-			n.t.Fatal(err)
-		}
+		testutil.Must(n.t, yaml.Unmarshal([]byte(doc), &o))
 		switch o.Kind {
 		case "ConfigMap":
 			m.corefile = o.Data["Corefile"]

@@ -39,14 +39,10 @@ func newNode(t *testing.T) *node {
 	testutil.RequireRoot(t)
 	n := &node{t: t, dir: t.TempDir(), Node: testutil.NewNode(t, testutil.Options{Proxy: testutil.NFTables, Attach: testutil.PTP, Name: "images"})}
 	for _, d := range []string{"run", "lib", "pod", "etc", "net.d"} {
-		if err := os.Mkdir(filepath.Join(n.dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Mkdir(filepath.Join(n.dir, d), 0o755))
 	}
 	for name, text := range map[string]string{"etc/nodeconfig.yaml": nodeConfig, "xtables.lock": ""} {
-		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600))
 	}
 	return n
 }
@@ -115,9 +111,7 @@ func (n *node) confinement(c container) (effective uint64, seccomp string, rootO
 	proc := filepath.Join("/proc", strings.TrimSpace(out))
 	status, err := os.ReadFile(filepath.Join(proc, "status"))
 	mounts, mountErr := os.ReadFile(filepath.Join(proc, "mounts"))
-	if err := errors.Join(err, mountErr); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, errors.Join(err, mountErr))
 	for line := range strings.Lines(string(status)) {
 		key, value, _ := strings.Cut(line, ":")
 		switch value = strings.TrimSpace(value); key {
@@ -235,9 +229,7 @@ func TestIptables(t *testing.T) {
 func lockFile(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "xtables.lock")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, nil, 0o600))
 	return file
 }
 

@@ -97,9 +97,7 @@ type container struct {
 func (c container) args(t *testing.T) []string {
 	t.Helper()
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	args := slices.Concat(engine, []string{"run", "--rm", "--pull", "never", "--network", "host", "--read-only", "--read-only-tmpfs=false",
 		"--cgroup-parent", cgroupParent, "--log-driver", "none", "--ulimit", fmt.Sprintf("nofile=%d:%d", limit.Cur, limit.Cur), "--ulimit", "nproc=4096:4096", "--cap-drop", "ALL"})
 	for _, name := range c.add {

@@ -48,15 +48,11 @@ func newFolders(t *testing.T) folders {
 	dir := t.TempDir()
 	// The tests' folders are root's alone; an installer that is not root has to reach them.
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Chmod(d, 0o755))
 	}
 	f := folders{t: t, bin: filepath.Join(dir, "bin"), conf: filepath.Join(dir, "net.d"), etc: filepath.Join(dir, "etc")}
 	for _, d := range []string{f.bin, f.conf, f.etc} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Mkdir(d, 0o755))
 	}
 	f.write(filepath.Join(f.etc, "nodeconfig.yaml"), nodeConfig, 0o644, 0)
 	f.write(f.list(), mainList, 0o640, fileOwner)
@@ -69,17 +65,13 @@ func (f folders) list() string { return filepath.Join(f.conf, "10-pods.conflist"
 func (f folders) own(uid int, paths ...string) {
 	f.t.Helper()
 	for _, p := range paths {
-		if err := os.Chown(p, uid, uid); err != nil {
-			f.t.Fatal(err)
-		}
+		testutil.Must(f.t, os.Chown(p, uid, uid))
 	}
 }
 
 func (f folders) write(path, text string, mode os.FileMode, uid int) {
 	f.t.Helper()
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		f.t.Fatal(err)
-	}
+	testutil.Must(f.t, os.WriteFile(path, []byte(text), mode))
 	f.own(uid, path)
 }
 

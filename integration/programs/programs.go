@@ -1,5 +1,5 @@
 // Package programs gives tests the programs that they run: the products as `make build` makes them, and the reference tools that
-// go.tool.mod pins. It owns one folder for each test binary, which goes when the tests have ended.
+// go.tool.mod pins; Add calls the plugin as a runtime does. It owns one folder for each test binary, which goes when the tests have ended.
 //
 // What make built just before the tests (NEARDNS_BUILT) and what it built of the tools (bin/tools) is taken as it is; a plain
 // `go test` finds neither and builds its own, once, when the first test asks. In a guest of integration/vm, where Go is not,
@@ -78,8 +78,13 @@ func (s *Set) Dir() string { return s.dir }
 // Path is where Make leaves a program.
 func (s *Set) Path(name string) string { return filepath.Join(s.dir, name) }
 
-// Make sees to it that all are there. It works once; the error stays.
-func (s *Set) Make() error { return s.make() }
+// Make sees to it that all are there. It works once; where it failed, it fails every test that asks.
+func (s *Set) Make(t testing.TB) {
+	t.Helper()
+	if err := s.make(); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func (s *Set) all() error {
 	root, err := top()

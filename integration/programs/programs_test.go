@@ -20,7 +20,7 @@ func TestBuilds(t *testing.T) {
 	t.Setenv(built, "")
 	s := set(t, "neardns")
 	for range 2 {
-		if err := s.Make(); err != nil {
+		if err := s.make(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,7 +43,7 @@ func TestTakesWhatIsBuilt(t *testing.T) {
 	}
 	t.Setenv(built, made)
 	s := set(t, "neardns-agent", "neardns")
-	if err := s.Make(); err != nil {
+	if err := s.make(); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(s.Path("neardns-agent")); err != nil || string(text) != "an agent" {
@@ -56,11 +56,11 @@ func TestTakesWhatIsBuilt(t *testing.T) {
 
 func TestUnknown(t *testing.T) {
 	s := set(t, "nothing")
-	first := s.Make()
+	first := s.make()
 	if first == nil || !strings.Contains(first.Error(), "nothing is neither a product nor a tool") {
 		t.Errorf("%v", first)
 	}
-	if again := s.Make(); again == nil || again.Error() != first.Error() {
+	if again := s.make(); again == nil || again.Error() != first.Error() {
 		t.Errorf("the error does not stay: %v", again)
 	}
 }
@@ -68,7 +68,7 @@ func TestUnknown(t *testing.T) {
 // Outside of the repository there is nothing to build.
 func TestElsewhere(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := set(t, "neardns").Make(); err == nil || !strings.Contains(err.Error(), "not in the repository") {
+	if err := set(t, "neardns").make(); err == nil || !strings.Contains(err.Error(), "not in the repository") {
 		t.Errorf("%v", err)
 	}
 }

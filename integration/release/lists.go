@@ -27,7 +27,7 @@ func (r *release) lists(ctx context.Context, out string) error {
 	if err != nil {
 		return err
 	}
-	packages, err := r.packages(ctx)
+	packages, err := r.packages()
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ type debian struct{ name, version, arch string }
 var copied = regexp.MustCompile(`for p in ([a-z0-9 ]+); do echo "/usr/share/doc/\$p/copyright"`)
 
 // packages are those of Debian that the agent's image has parts of, of each architecture.
-func (r *release) packages(ctx context.Context) ([]debian, error) {
+func (r *release) packages() ([]debian, error) {
 	text, err := os.ReadFile(filepath.Join(r.src, "Dockerfile.agent"))
 	if err != nil {
 		return nil, err

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestVersion(t *testing.T) {
@@ -43,9 +45,7 @@ func repository(t *testing.T) (git func(args ...string) string) {
 		return strings.TrimSpace(string(out))
 	}
 	git("init", "-q")
-	if err := os.WriteFile("a", []byte("a\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile("a", []byte("a\n"), 0o644))
 	git("add", "a")
 	git("commit", "-q", "-m", "a")
 	return git
@@ -55,9 +55,7 @@ func repository(t *testing.T) (git func(args ...string) string) {
 func TestClone(t *testing.T) {
 	git := repository(t)
 	r := release{version: "v0.1.0", work: t.TempDir()}
-	if err := r.clone(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.clone(t.Context()))
 	if tag, err := command(t.Context(), r.src, nil, "git", "describe", "--exact-match", "--tags"); err != nil || tag != "v0.1.0" {
 		t.Errorf("tag %q, error %v", tag, err)
 	}
@@ -75,26 +73,18 @@ func TestRefuses(t *testing.T) {
 		want   string
 	}{
 		"change": {func(t *testing.T, _ func(...string) string) {
-			if err := os.WriteFile("a", []byte("b\n"), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.WriteFile("a", []byte("b\n"), 0o644))
 		}, "not committed"},
 		"new file": {func(t *testing.T, _ func(...string) string) {
-			if err := os.WriteFile("b", nil, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.WriteFile("b", nil, 0o644))
 		}, "not committed"},
 		"tag elsewhere": {func(_ *testing.T, git func(...string) string) {
 			git("tag", "v0.1.0")
 			git("commit", "-q", "--allow-empty", "-m", "b")
 		}, "tag v0.1.0 is on commit"},
 		"folder": {func(t *testing.T, git func(...string) string) {
-			if err := os.WriteFile(".gitignore", []byte("/dist/\n"), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Mkdir("dist", 0o755); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.WriteFile(".gitignore", []byte("/dist/\n"), 0o644))
+			testutil.Must(t, os.Mkdir("dist", 0o755))
 		}, "is there already"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -135,17 +125,11 @@ func TestPack(t *testing.T) {
 		files := map[string]string{}
 		for name, mode := range map[string]os.FileMode{"program": 0o700 + os.FileMode(i), "text": 0o600 + 4*os.FileMode(i)} {
 			files["x/"+name] = filepath.Join(dir, name)
-			if err := os.WriteFile(files["x/"+name], []byte(name), mode); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Chtimes(files["x/"+name], time.Time{}, time.Unix(int64(i), 0)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.WriteFile(files["x/"+name], []byte(name), mode))
+			testutil.Must(t, os.Chtimes(files["x/"+name], time.Time{}, time.Unix(int64(i), 0)))
 		}
 		path := filepath.Join(dir, "out.tar.gz")
-		if err := r.pack(path, files); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.pack(path, files))
 		var err error
 		if archives[i], err = os.ReadFile(path); err != nil {
 			t.Fatal(err)
@@ -178,13 +162,9 @@ func TestPack(t *testing.T) {
 func TestSums(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644))
 	}
-	if err := sums(dir); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, sums(dir))
 	out, err := command(t.Context(), dir, nil, "sha256sum", "--strict", "-c", "SHA256SUMS")
 	if err != nil || out != "a: OK\nb: OK" {
 		t.Errorf("%s %v", out, err)
@@ -227,17 +207,13 @@ func TestBOM(t *testing.T) {
 	}, []debian{{"iptables", "1:1.8.9-2", "amd64"}, {"iptables", "1:1.8.9-2", "arm64"}})
 	var text [2]bytes.Buffer
 	for i := range text {
-		if err := cyclonedx.NewBOMEncoder(&text[i], cyclonedx.BOMFileFormatJSON).Encode(b); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, cyclonedx.NewBOMEncoder(&text[i], cyclonedx.BOMFileFormatJSON).Encode(b))
 	}
 	if text[0].String() != text[1].String() {
 		t.Error("two lists of the same differ")
 	}
 	var read cyclonedx.BOM
-	if err := cyclonedx.NewBOMDecoder(&text[0], cyclonedx.BOMFileFormatJSON).Decode(&read); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, cyclonedx.NewBOMDecoder(&text[0], cyclonedx.BOMFileFormatJSON).Decode(&read))
 	known := map[string]bool{read.Metadata.Component.BOMRef: true}
 	for _, c := range *read.Components {
 		if known[c.BOMRef] {
@@ -290,9 +266,7 @@ func TestLicenceFile(t *testing.T) {
 
 func TestWriteKeepsWhatIsThere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
-	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte("old"), 0o644))
 	if err := write(path, func(io.Writer) error { return nil }); err == nil {
 		t.Error("a file was overwritten")
 	}

@@ -50,9 +50,7 @@ func (c release) start(t *testing.T, host *testutil.NetNS, dir, cniBin, cniConf 
 		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), Socket: r.socket(), Runc: filepath.Join(dir, "runc"),
 		CNIBin: cniBin, CNIConf: cniConf, Sandbox: podImage, NRI: dir,
 	})
-	if err := os.WriteFile(r.config(), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(r.config(), []byte(text), 0o644))
 	cgroup := fmt.Sprintf("neardns-test-%s-%d", c.Name, os.Getpid())
 	r.cri = dialCRI(t, r.socket(), cgroup)
 	sweep(t)

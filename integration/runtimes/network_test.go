@@ -34,9 +34,7 @@ func (n *node) testVanished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(list); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(list))
 	n.awaitNoNetwork()
 	n.wantCached(p, "v.cluster.local")
 	if err := n.removePod(t.Context(), p.sandbox); err == nil {
@@ -44,9 +42,7 @@ func (n *node) testVanished(t *testing.T) {
 	}
 	// As an owner does it; containerd takes no notice of a file that appears under its own name.
 	n.write("net.d/new.tmp", string(text))
-	if err := os.Rename(n.path("net.d/new.tmp"), list); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(n.path("net.d/new.tmp"), list))
 	n.awaitNetwork()
 	n.mustRemove(p)
 	n.wantNoFiles(t)
@@ -55,23 +51,15 @@ func (n *node) testVanished(t *testing.T) {
 // STATUS is asked by the runtime, and what it answers is the node's readiness: a cache that is away must not take that.
 func (n *node) testStatus(t *testing.T) {
 	n.killAgent()
-	if err := os.RemoveAll(n.stateDir()); err != nil { // as before the first agent since the boot
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.RemoveAll(n.stateDir())) // as before the first agent since the boot
 	n.awaitNetwork()
 	// The runtime does ask: a plugin that says no makes the node not ready.
 	plugin, aside := filepath.Join(n.cniBin(), "neardns"), filepath.Join(n.cniBin(), "aside")
-	if err := os.Rename(plugin, aside); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(plugin, aside))
 	n.write("bin/neardns", "#!/bin/sh\n[ \"$CNI_COMMAND\" = STATUS ] || exec "+aside+"\necho '{\"cniVersion\":\"1.1.0\",\"code\":50,\"msg\":\"no\"}'\nexit 1\n")
-	if err := os.Chmod(plugin, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Chmod(plugin, 0o755))
 	n.awaitNoNetwork()
-	if err := os.Rename(aside, plugin); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(aside, plugin))
 	n.awaitNetwork()
 	n.startAgent()
 }
@@ -81,9 +69,7 @@ func (n *node) dropIn() (folder string) {
 	n.t.Helper()
 	n.Host.Run(product("neardns-install"), "uninstall", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
 	folder = n.path("net.d/main")
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.Mkdir(folder, 0o755))
 	n.write("net.d/main/90-neardns.conf", n.Host.Run(product("neardns-agent"), "config", "show", "--format", "conflist-entry", "--config", n.path("node.yaml")))
 	return folder
 }
@@ -118,9 +104,7 @@ func (n *node) testDropIn(t *testing.T) {
 		return n.steered(fmt.Sprintf("dropped-in-%d", tries))
 	})
 	n.wantNoFiles(t) // DEL came too
-	if err := os.RemoveAll(folder); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.RemoveAll(folder))
 	n.install()
 	testutil.Eventually(t, patience, func() error { tries++; return n.steered(fmt.Sprintf("listed-%d", tries)) })
 }
@@ -134,9 +118,7 @@ func (n *node) testNoDropIn(t *testing.T) {
 	if err := n.steered("not-dropped-in"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the runtime read the folder (%v): say so in the table", err)
 	}
-	if err := os.RemoveAll(folder); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.RemoveAll(folder))
 	tries := 0
 	n.install()
 	testutil.Eventually(t, patience, func() error { tries++; return n.steered(fmt.Sprintf("listed-%d", tries)) })

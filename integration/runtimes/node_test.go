@@ -66,14 +66,10 @@ func (n *node) prepare() {
 		}
 	}
 	for _, d := range []string{n.cniBin(), n.cniConf(), n.stateDir(), n.persistDir()} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(d, 0o755))
 	}
 	for _, name := range []string{"ptp", "bridge", "host-local", "loopback"} {
-		if err := os.Symlink(product("tools/"+name), filepath.Join(n.cniBin(), name)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Symlink(product("tools/"+name), filepath.Join(n.cniBin(), name)))
 	}
 }
 
@@ -85,9 +81,7 @@ func (n *node) persistDir() string      { return n.path("lib") }
 
 func (n *node) write(name, text string) {
 	n.t.Helper()
-	if err := os.WriteFile(n.path(name), []byte(text), 0o644); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.WriteFile(n.path(name), []byte(text), 0o644))
 }
 
 // writeNetwork is what the main network's own installer does, at its first start and after every reboot.

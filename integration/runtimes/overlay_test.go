@@ -228,9 +228,7 @@ func TestPodman(t *testing.T) {
 		})
 	})
 	n.prepare()
-	if err := os.Symlink(product("neardns"), filepath.Join(n.cniBin(), "neardns")); err != nil { // what the installer does
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Symlink(product("neardns"), filepath.Join(n.cniBin(), "neardns"))) // what the installer does
 	n.write("containers.conf", fmt.Sprintf(podmanConf, n.dir))
 	n.write("net.d/10-main.conflist", fmt.Sprintf(`{
   "cniVersion": "0.4.0",

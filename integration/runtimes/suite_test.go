@@ -271,14 +271,10 @@ func (n *node) testReboot(t *testing.T) {
 	}
 	n.killAgent()
 	for _, p := range pods {
-		if err := n.killSandbox(t, p); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, n.killSandbox(t, p))
 	}
 	n.Host.Run("nft", "delete", "table", "inet", "neardns")
-	if err := os.RemoveAll(n.stateDir()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.RemoveAll(n.stateDir()))
 	n.writeNetwork()
 	n.stop()
 	n.launch()

@@ -34,9 +34,7 @@ func register(t *testing.T, n note) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(notes, fmt.Sprintf("%d-%s", os.Getpid(), n.CGroup))
-	if err := errors.Join(os.MkdirAll(notes, 0o755), os.WriteFile(file, text, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.MkdirAll(notes, 0o755), os.WriteFile(file, text, 0o600)))
 	t.Cleanup(func() {
 		_ = os.Remove(file)
 		_ = os.Remove(notes) // the last one

@@ -32,7 +32,7 @@ func (s *stand) together(c *cell, when string, clusters []*cluster, publish func
 func atOnce(s *stand, c *cell, sz size) {
 	join, leave := rounds(s, c, sz, 1.0, func(round, i int) []netip.Addr { return []netip.Addr{ip(18, round, i)} })
 	if join > 2+sz.slack || leave > 2+sz.slack {
-		c.miss("a join costs %.2f and a leave %.2f messages a cluster, more than 2", join, leave)
+		c.miss("a join costs %.2f and a leave %.2f messages a cluster, more than %.3f", join, leave, 2+sz.slack)
 	}
 }
 
@@ -67,7 +67,7 @@ func rounds(s *stand, c *cell, sz size, perChange float64, address func(round, i
 	c.Said = fmt.Sprintf("%d clusters, %d rounds: lost %.0f, left over %.0f; join %.2f, change %.2f, leave %.2f messages, and %.0f that SERVFAIL answered; slowest step %s",
 		len(clusters), sz.rounds, c.Figures["lost"], c.Figures["left over"], join, change, leave, c.Figures["answered by SERVFAIL"], seconds(slowest))
 	if change > perChange+sz.slack+1e-9 { // of adding up
-		c.miss("a change costs %.2f messages a cluster, more than %.1f", change, perChange)
+		c.miss("a change costs %.3f messages a cluster, more than %.3f", change, perChange+sz.slack)
 	}
 	return join, leave
 }

@@ -78,9 +78,7 @@ func TestAdopt(t *testing.T) {
 			n.startAgent()
 			n.wantSteered(running[3].client(), "again", n.all()...)
 
-			if err := n.agent.Terminate(patience); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, n.agent.Terminate(patience))
 			if code, _, stderr := n.cleanup(); code != 0 {
 				t.Fatalf("cleanup exits with %d: %s", code, stderr)
 			}
@@ -128,14 +126,10 @@ func TestAdoptStale(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := n.path("cni-cache/results/pods-" + name + "-eth0")
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, text, 0o600))
 		n.rewrite(path, func(f object) { f["containerId"] = name; change(f) })
 		old := time.Now().Add(-time.Hour)
-		if err := os.Chtimes(path, old, old); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Chtimes(path, old, old))
 	}
 	address := func(f object, a string) {
 		f["result"].(object)["ips"].([]any)[0].(object)["address"] = a
@@ -162,12 +156,8 @@ func TestAdoptStale(t *testing.T) {
 		t.Errorf("the plugin's own: %+v, %v", f, err)
 	}
 	// An attachment whose file is gone was taken down, by whatever list.
-	if err := os.Remove(n.path("cni-cache/results/pods-same-everything-eth0")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(n.path("cni-cache/results/pods-"+living.container()+"-eth0"), n.path("kept")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(n.path("cni-cache/results/pods-same-everything-eth0")))
+	testutil.Must(t, os.Rename(n.path("cni-cache/results/pods-"+living.container()+"-eth0"), n.path("kept")))
 	testutil.Eventually(t, patience, func() error {
 		if exists(podfile.Path(n.stateDir(), living.container(), "eth0")) || living.rules() != "" {
 			return fmt.Errorf("still adopted")
@@ -175,13 +165,9 @@ func TestAdoptStale(t *testing.T) {
 		return nil
 	})
 	// One that comes is adopted while the agent runs, and a cache that is not there says nothing of anybody.
-	if err := os.Rename(n.path("kept"), n.path("cni-cache/results/pods-"+living.container()+"-eth0")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(n.path("kept"), n.path("cni-cache/results/pods-"+living.container()+"-eth0")))
 	testutil.Eventually(t, patience, func() error { return living.adopted(podfile.Steered) })
-	if err := os.Rename(n.path("cni-cache"), n.path("away")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Rename(n.path("cni-cache"), n.path("away")))
 	n.hup()
 	n.wantSteered(living.client(), "without a cache", n.all()...)
 	if err := living.adopted(podfile.Steered); err != nil {
@@ -293,9 +279,7 @@ func TestAdoptUnderLoad(t *testing.T) {
 		})
 	}
 	n.wantSteered(staying[1].client(), "adopted", n.all()...)
-	if err := n.agent.Terminate(patience); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.agent.Terminate(patience))
 	if code, _, stderr := n.cleanup(); code != 0 {
 		t.Fatalf("cleanup exits with %d: %s", code, stderr)
 	}

@@ -80,9 +80,7 @@ func TestAnswersAsKubeDNSGivesThem(t *testing.T) {
 	n.External.Behave(testutil.Behaviour{Handler: world.answer})
 	one, other := n.addPod(nil), n.addPod(nil)
 	// Whatever stands in the place of the cache's snapshot must not hold up the agent.
-	if err := errors.Join(os.MkdirAll(n.persistDir(), 0o755), unix.Mkfifo(filepath.Join(n.persistDir(), "cache.snapshot"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.MkdirAll(n.persistDir(), 0o755), unix.Mkfifo(filepath.Join(n.persistDir(), "cache.snapshot"), 0o600)))
 	n.startAgent()
 	ask := func(t *testing.T, p *pod, name string, options ...dns.EDNS0) *dns.Msg {
 		t.Helper()

@@ -51,9 +51,7 @@ func ciliums() []datapath {
 func (p *pod) wantCilium(peer netip.Addr) {
 	n := p.node
 	n.t.Helper()
-	if err := n.programAt(p.hostLink(n)); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, n.programAt(p.hostLink(n)))
 	c := dialUDP(n.t, p.NetNS, netip.AddrPortFrom(n.ClusterDNS()[0], 53))
 	defer c.Close()
 	if sockets := p.Run("ss", "-Hnu"); !strings.Contains(sockets, " "+netip.AddrPortFrom(peer, 53).String()) {
@@ -103,9 +101,7 @@ func (n *node) startCilium(hostOnly string) *node {
 	if dir == "" {
 		n.t.Skip("no Cilium was built: make test-cilium")
 	}
-	if err := os.CopyFS(n.path("cilium/bpf"), os.DirFS(filepath.Join(dir, "bpf"))); err != nil { // the agent writes in it
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.CopyFS(n.path("cilium/bpf"), os.DirFS(filepath.Join(dir, "bpf")))) // the agent writes in it
 	n.write("services.json", n.services())
 	n.enterCgroup()
 	socket := n.path("cilium.sock")
@@ -193,18 +189,14 @@ func (n *node) enterCgroup() {
 	enter := func(dir string) error {
 		return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
 	}
-	if err := os.Mkdir(within, 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.Mkdir(within, 0o755))
 	n.t.Cleanup(func() {
 		if err := enter(before); err != nil {
 			n.t.Error(err)
 		}
 		testutil.Eventually(n.t, patience, func() error { return os.Remove(within) }) // what was started in it has ended, or is ending
 	})
-	if err := enter(within); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, enter(within))
 }
 
 // services is the Service kube-dns and its endpoints, as Cilium reads them.

@@ -164,9 +164,7 @@ func corpusNodeOf(t *testing.T, s setup) (n *node, plain, completed *pod) {
 	n = newNode(t, s)
 	n.DNS.Behave(testutil.Behaviour{Handler: answerCorpus})
 	n.write("nsswitch.conf", "hosts: dns\n")
-	if err := lookups(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, lookups())
 	plain, completed = n.addPod(nil), n.addPod(map[string]string{"neardns.io/search-completion": "true"})
 	n.startAgent()
 	return n, plain, completed

@@ -5,13 +5,11 @@ package steering
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/neardns/neardns/integration/cutoff"
-	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -104,24 +102,6 @@ func cuts() []cut {
 		{"agent dead", cutoff.None, "", func(_ *testing.T, n *node, _ *pod) { n.agent.Kill() }, false},
 		{"agent hung", cutoff.Lease, "", func(_ *testing.T, n *node, _ *pod) { n.agent.Stop() }, false},
 	}
-}
-
-// startWatch runs the installer's watch on the node, as the DaemonSet does.
-func (n *node) startWatch() {
-	n.t.Helper()
-	for _, dir := range []string{"cni-bin", "cni-conf"} {
-		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
-			n.t.Fatal(err)
-		}
-	}
-	n.Host.Start(made.Path("neardns-install"), "watch", "--nodeconfig", n.configFile(), "--cni-bin", n.path("cni-bin"), "--cni-conf", n.path("cni-conf"),
-		"--state-dir", n.stateDir(), "--plugin", made.Path("neardns"), "--agent", made.Path("neardns-agent"))
-	testutil.Eventually(n.t, patience, func() error {
-		if w, ok, err := nodestate.ReadWatch(n.stateDir()); err != nil || !ok || w.Looked.IsZero() {
-			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
-		}
-		return nil
-	})
 }
 
 // replaceProxy takes kube-proxy's rules away and has the cluster DNS address translated at the links instead, statelessly, as

@@ -185,9 +185,7 @@ func (n *node) zones(dir string) {
 		corp += fmt.Sprintf("host%d IN A 10.9.9.%d\n", i, i+10)
 	}
 	for name, text := range map[string]string{"cluster.zone": cluster, "reverse.zone": reverse.String(), "corp.zone": corp} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			n.t.Fatal(err)
-		}
+		testutil.Must(n.t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 }
 
@@ -227,16 +225,12 @@ func TestEqualToKubeDNS(t *testing.T) {
 	n := newNode(t, setup{families: testutil.IPv4, external: true})
 	direct, steered := n.addOldPod().NetNS, n.addPod(nil).NetNS
 	dir := n.path("kubedns")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.MkdirAll(dir, 0o755))
 	n.zones(dir)
 	n.External.Behave(testutil.Behaviour{Handler: outside})
 	n.DNS.Stop()
 	corefile := fmt.Sprintf(equalCorefile, dir, n.ExternalAddrs()[0])
-	if err := os.WriteFile(filepath.Join(dir, "Corefile"), []byte(corefile), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "Corefile"), []byte(corefile), 0o644))
 	kubeDNS := n.KubeDNS.Start(made.Path("coredns"), "-conf", filepath.Join(dir, "Corefile"))
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -27,9 +27,7 @@ func fetch(t testing.TB, url string) string {
 		t.Fatal(err)
 	}
 	req.Close = true
-	if err := req.Write(conn); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, req.Write(conn))
 	body, err := io.ReadAll(conn)
 	if err != nil {
 		t.Fatal(err)

@@ -17,9 +17,7 @@ import (
 func (n *node) successor(pod string, args ...string) *testutil.Process {
 	n.t.Helper()
 	dir := n.path(pod)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.MkdirAll(dir, 0o700))
 	return n.Host.Start(n.agentCommand(append([]string{"node", "--config", n.configFile(), "--pod-dir", dir}, args...)...)...)
 }
 
@@ -35,12 +33,7 @@ func (n *node) ready(pod string) error {
 
 func (n *node) awaitExit(p *testutil.Process, code int) {
 	n.t.Helper()
-	select {
-	case <-p.Exited():
-	case <-time.After(patience):
-		n.t.Fatalf("process %d did not end:\n%s", p.PID(), p.Output())
-	}
-	if got := p.Cmd.ProcessState.ExitCode(); got != code {
+	if got := p.ExitCode(patience); got != code {
 		n.t.Errorf("exit code %d, want %d:\n%s", got, code, p.Output())
 	}
 }

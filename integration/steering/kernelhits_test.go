@@ -163,9 +163,12 @@ func TestKernelHits(t *testing.T) {
 			n.configure("kernelHits: {mode: \"off\"}\n")
 			n.hup()
 			n.awaitLog(from, "hits are not answered in the kernel any more")
-			if left := n.pinned(); len(left) > 0 {
-				t.Errorf("it is off, and left %s", left)
-			}
+			testutil.Eventually(t, patience, func() error {
+				if left := n.pinned(); len(left) > 0 {
+					return fmt.Errorf("it is off, and left %s", left)
+				}
+				return nil
+			})
 			n.wantSteered(p.client(), "off", targets(n.ClusterDNS()...)...)
 		})
 	}
@@ -330,9 +333,7 @@ func TestKernelHitsLeaveNothing(t *testing.T) {
 	n.wantInKernel(1, 0)
 	at := target{n.ClusterDNS()[0], "udp"}
 	n.heat(stays, at, freshName())
-	if err := n.agent.Terminate(patience); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.agent.Terminate(patience))
 	if len(n.pinned()) == 0 {
 		t.Error("nothing is there for the next agent")
 	}
@@ -372,15 +373,35 @@ func (n *node) otherProgram(p *pod) {
 	n.t.Cleanup(func() { there.Close() })
 }
 
+// hasProgram tells whether a pod's link has a program for what comes from it.
+func (n *node) hasProgram(p *pod) bool {
+	n.t.Helper()
+	on, err := n.Host.Netlink().LinkByName(p.hostLink(n))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var found *link.QueryResult
+	n.Host.Do(func() {
+		found, err = link.QueryPrograms(link.QueryOptions{Target: on.Attrs().Index, Attach: ebpf.AttachTCXIngress})
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return len(found.Programs) > 0
+}
+
 // TestKernelHitsRefused: a pod that cannot have the program is said, and so is a node without a BPF file system; both are answered.
 func TestKernelHitsRefused(t *testing.T) {
 	t.Parallel()
 	n := newKernelNode(t, setup{families: testutil.IPv4})
 	completed := n.addPod(map[string]string{"neardns.io/search-completion": "true"})
-	shared := n.addPod(nil)
+	shared, answered := n.addPod(nil), n.addPod(nil)
 	n.otherProgram(shared)
 	n.startAgent()
-	n.wantInKernel(0, 2)
+	n.wantInKernel(1, 2)
+	if !n.hasProgram(answered) {
+		t.Error("the program is not at the link of the pod that is answered")
+	}
 	ats := targets(n.ClusterDNS()...)
 	for _, p := range []*pod{completed, shared} {
 		n.wantSteered(p.client(), "refused", ats...)
@@ -391,9 +412,7 @@ func TestKernelHitsRefused(t *testing.T) {
 			t.Errorf("status does not say %q:\n%s", want, text)
 		}
 	}
-	if err := n.agent.Terminate(patience); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.agent.Terminate(patience))
 	n.within = []string{"unshare", "--mount", "--propagation", "slave", "sh", "-c", "mount -t tmpfs none /sys/fs/bpf && exec \"$0\" \"$@\""}
 	n.startAgent()
 	testutil.Eventually(t, patience, func() error {
@@ -404,6 +423,9 @@ func TestKernelHitsRefused(t *testing.T) {
 		return nil
 	})
 	n.wantSteered(completed.client(), "no BPF file system", ats...)
+	if n.hasProgram(answered) {
+		t.Error("what the agent before left is at a pod's link still")
+	}
 	if n.metric("neardns_kernel_ok") != 0 {
 		t.Error("the metric says that all is well")
 	}

@@ -24,9 +24,7 @@ func TestPodsBeforeTheAgent(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI, proven: true})
 	p := n.addPod(nil)
-	if err := p.in(podfile.Pending); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.in(podfile.Pending))
 	if rules := p.rules(); rules != "" {
 		t.Errorf("a pending pod has rules:\n%s", rules)
 	}
@@ -262,9 +260,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		t.Errorf("cleanup under a running agent exits with %d, want 3 and the agent's process named: %s", code, stderr)
 	}
 	n.wantSteered(first.client(), "cleanup refused", n.all()...)
-	if err := n.agent.Terminate(patience); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.agent.Terminate(patience))
 
 	// A pod whose netns cannot be seen from here may still send to the switch, which must stay for it.
 	lost := podfile.Path(n.stateDir(), second.container(), "eth0")
@@ -280,9 +276,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	n.wantFallback(second.client(), "cleanup could not enter it", n.all()...)
 	n.wantFallback(first.client(), "cleanup stopped", cluster...)
 
-	if err := os.WriteFile(lost, original, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(lost, original, 0o600))
 	if code, _, stderr := n.cleanup(); code != 0 {
 		t.Fatalf("cleanup exits with %d: %s", code, stderr)
 	}
@@ -321,16 +315,12 @@ func (n *node) rewrite(path string, change func(object)) {
 		n.t.Fatal(err)
 	}
 	var content object
-	if err := json.Unmarshal(data, &content); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, json.Unmarshal(data, &content))
 	change(content)
 	if data, err = json.Marshal(content); err != nil {
 		n.t.Fatal(err)
 	}
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.WriteFile(path, data, 0o600))
 }
 
 // files lists what is in the products' two folders.

@@ -53,9 +53,7 @@ func (n *node) deafen(protocol string, family int) (undo func()) {
 		}
 		if protocol == "tcp" {
 			bind := func(link string) error { return unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, link) }
-			if err := bind("neardns0"); err != nil { // what comes to its addresses comes over other links
-				n.t.Fatal(err)
-			}
+			testutil.Must(n.t, bind("neardns0")) // what comes to its addresses comes over other links
 			return func() {
 				if err := bind(""); err != nil {
 					n.t.Error(err)
@@ -65,9 +63,7 @@ func (n *node) deafen(protocol string, family int) (undo func()) {
 		}
 		drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 		program := unix.SockFprog{Len: 1, Filter: (*unix.SockFilter)(unsafe.Pointer(&drop[0]))}
-		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
-			n.t.Fatal(err)
-		}
+		testutil.Must(n.t, unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program))
 		return func() {
 			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err != nil {
 				n.t.Error(err)

@@ -37,12 +37,8 @@ func TestNameserverLocal(t *testing.T) {
 				t.Fatal(err)
 			}
 			file := filepath.Join(sandboxes, "pod1-0123456789abcdef", "resolv.conf")
-			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+			testutil.Must(t, os.WriteFile(file, text.Bytes(), 0o644))
 			// named are the targets that the pod's file names by now.
 			named := func(want ...netip.Addr) []target {
 				data, err := os.ReadFile(file)

@@ -133,13 +133,5 @@ func TestStartBehindLock(t *testing.T) {
 	hold()
 	n.launchAgent()
 	n.awaitLog(0, "iptables is kept busy by another program")
-	n.agent.Signal(unix.SIGTERM)
-	testutil.Eventually(t, patience, func() error {
-		select {
-		case <-n.agent.Exited():
-			return nil
-		default:
-			return errors.New("the agent does not end")
-		}
-	})
+	_ = n.agent.Terminate(patience)
 }

@@ -138,9 +138,7 @@ func kernelRow() string {
 // prove writes what an agent has left that proved the fallback.
 func (n *node) prove() {
 	n.t.Helper()
-	if err := nodestate.WriteProof(n.persistDir(), nodestate.Proof{ClusterDNS: n.ClusterDNS(), Time: time.Now(), Backend: n.setup.backend}); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, nodestate.WriteProof(n.persistDir(), nodestate.Proof{ClusterDNS: n.ClusterDNS(), Time: time.Now(), Backend: n.setup.backend}))
 }
 
 // wantNoProber waits until nothing of the prober is left: its link goes with its netns, and that with the process.

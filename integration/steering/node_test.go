@@ -3,7 +3,6 @@ package steering
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -18,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -88,9 +88,7 @@ type node struct {
 func newNode(t *testing.T, s setup) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
-	if err := made.Make(); err != nil {
-		t.Fatal(err)
-	}
+	made.Make(t)
 	if s.proxy == "" {
 		s.proxy = testutil.NFTables
 	}
@@ -126,14 +124,7 @@ func (n *node) stateDir() string        { return n.path("run") }
 func (n *node) persistDir() string      { return n.path("lib") }
 func (n *node) configFile() string      { return n.path("node.yaml") }
 
-func (n *node) write(name, text string) {
-	n.t.Helper()
-	// Renamed into place, as a mounted ConfigMap's files are replaced.
-	temporary := n.path(name) + ".new"
-	if err := errors.Join(os.WriteFile(temporary, []byte(text), 0o644), os.Rename(temporary, n.path(name))); err != nil {
-		n.t.Fatal(err)
-	}
-}
+func (n *node) write(name, text string) { n.t.Helper(); testutil.WriteFile(n.t, n.path(name), text) }
 
 func (n *node) searches() []string {
 	if len(n.setup.searches) > 0 {
@@ -168,8 +159,8 @@ func (n *node) configure(more string) {
 		b.WriteString("adoptPods: true\n")
 	}
 	if slowness := testutil.Slowness(); slowness > 1 && !strings.Contains(more, "lease:") {
-		// An answer later than a quarter of the lifetime is no proof, and under emulation most are.
-		fmt.Fprintf(&b, "lease: {renew: %v, lifetime: %v}\n", 150*time.Millisecond*slowness, lifetime*slowness)
+		// An answer later than a quarter of the lifetime is no proof, and under emulation most are. Longer than these the agent refuses.
+		fmt.Fprintf(&b, "lease: {renew: %v, lifetime: %v}\n", min(150*time.Millisecond*slowness, time.Second), min(lifetime*slowness, 4*time.Second))
 	}
 	if !strings.Contains(more, "upstreams:") {
 		b.WriteString("upstreams: {external: []}\n")
@@ -201,6 +192,22 @@ func (n *node) launchAgent() {
 // agentCommand is a command line of the agent's program.
 func (n *node) agentCommand(args ...string) []string {
 	return slices.Concat(n.within, []string{made.Path("neardns-agent")}, args)
+}
+
+// startWatch runs the installer's watch on the node, as the DaemonSet does.
+func (n *node) startWatch() {
+	n.t.Helper()
+	for _, dir := range []string{"cni-bin", "cni-conf"} {
+		testutil.Must(n.t, os.MkdirAll(n.path(dir), 0o755))
+	}
+	n.Host.Start(made.Path("neardns-install"), "watch", "--nodeconfig", n.configFile(), "--cni-bin", n.path("cni-bin"), "--cni-conf", n.path("cni-conf"),
+		"--state-dir", n.stateDir(), "--plugin", made.Path("neardns"), "--agent", made.Path("neardns-agent"))
+	testutil.Eventually(n.t, patience, func() error {
+		if w, ok, err := nodestate.ReadWatch(n.stateDir()); err != nil || !ok || w.Looked.IsZero() {
+			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
+		}
+		return nil
+	})
 }
 
 func (n *node) awaitReady() {
@@ -309,19 +316,7 @@ func (n *node) run(args ...string) (code int, stdout, stderr string) {
 	args = n.agentCommand(args...)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	p := n.Host.StartCmd(cmd)
-	select {
-	case <-p.Exited():
-	case <-time.After(patience):
-		p.Kill()
-		n.t.Fatalf("%v did not end\n%s", args, errs.String())
-	}
-	err := p.Wait()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		n.t.Fatal(err)
-	}
-	return p.Cmd.ProcessState.ExitCode(), out.String(), errs.String()
+	return n.Host.StartCmd(cmd).ExitCode(patience), out.String(), errs.String()
 }
 
 // hasLink tells whether the host has a link.

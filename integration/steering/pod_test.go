@@ -16,6 +16,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -80,9 +81,7 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	if err := os.MkdirAll(n.path("net.d"), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, os.MkdirAll(n.path("net.d"), 0o755))
 	n.write(conflistFile, string(text))
 	list, err := libcni.ConfListFromFile(n.path(conflistFile))
 	if err != nil {
@@ -187,34 +186,17 @@ func (p *pod) cni(withNearDNS bool, verb func(*libcni.CNIConfig, *libcni.Network
 	return err
 }
 
-// addAttached calls neardns alone, with the result that the plugin which attached the pod would have given.
-func (p *pod) addAttached() (err error) {
-	n := p.node
-	result := object{"cniVersion": "1.0.0", "interfaces": []any{object{"name": "eth0", "sandbox": p.Path()}}}
-	var ips []any
-	for _, a := range p.addrs {
-		ips = append(ips, object{"address": netip.PrefixFrom(a, a.BitLen()-8).String(), "interface": 0})
-	}
-	result["ips"] = ips
-	var conf object
-	if err := json.Unmarshal(n.conflist(true).Plugins[0].Bytes, &conf); err != nil {
+// addAttached calls neardns alone: the topology has attached the pod.
+func (p *pod) addAttached() error {
+	var entry object
+	if err := json.Unmarshal(p.node.conflist(true).Plugins[0].Bytes, &entry); err != nil {
 		return err
 	}
-	conf["cniVersion"], conf["name"], conf["prevResult"] = "1.0.0", "pods", result
-	delete(conf, "capabilities")
-	bytes, err := json.Marshal(conf)
-	if err != nil {
-		return err
-	}
-	c := libcni.NewCNIConfigWithCacheDir([]string{made.Dir()}, n.path("cni-cache"), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
-	network := &libcni.NetworkConfig{Network: &types.NetConf{CNIVersion: "1.0.0", Name: "pods", Type: "neardns"}, Bytes: bytes}
-	n.Host.Do(func() {
-		_, err = c.AddNetwork(context.Background(), network, &libcni.RuntimeConf{ContainerID: p.container(), NetNS: p.Path(), IfName: "eth0"})
-	})
-	return err
+	delete(entry, "capabilities")
+	return programs.Add(made.Dir(), p.node.Host, p.Pod, p.name, p.node.path("cni-cache"), entry)
 }
 
-func (p *pod) container() string { return p.name + "-0123456789abcdef" }
+func (p *pod) container() string { return programs.ContainerID(p.name) }
 
 func (p *pod) check() error {
 	return p.cni(true, func(c *libcni.CNIConfig, list *libcni.NetworkConfigList, conf *libcni.RuntimeConf) error {

@@ -1,9 +1,12 @@
 package steering
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/neardns/neardns/integration/cutoff"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -60,4 +63,45 @@ func TestRearranged(t *testing.T) {
 	}
 	n.wantNothingLaid(steered)
 	n.awaitKubeDNS(steered)
+}
+
+// TestFlushedAfterRearranged: an agent with arrangement transparent keeps no switch. Where somebody takes away the one that steered pods had
+// before, a pod's own table gives it back: kube-dns answers it, and the kernel. With the watch the switch stands again.
+func TestFlushedAfterRearranged(t *testing.T) {
+	n := newNode(t, setup{families: testutil.Dual, config: kernelOn(t)})
+	steered := n.addPod(nil)
+	cache := []string{"--cni-cache", n.path("cni-cache")}
+	n.agent = n.successor("steered", cache...)
+	n.awaitReady()
+	ats := targets(n.ClusterDNS()...)
+	n.wantSteered(steered.client(), "at first", ats...)
+	n.setup.transparent = true
+	n.configure(n.setup.config)
+	old := n.agent
+	n.agent = n.successor("transparent", cache...)
+	testutil.Eventually(t, 2*patience, func() error { return n.ready("transparent") })
+	n.awaitExit(old, 0)
+	n.wantInKernel(1, 0)
+	n.wantFallback(steered.client(), "transparent", ats...)
+
+	n.Host.Run("nft", "delete", "table", "inet", "neardns")
+	n.wantFallbackWithin(steered.client(), "flushed", cutoff.Evidence, ats...)
+	n.heat(steered, target{n.ClusterDNS()[0], "udp"}, freshName())
+
+	n.startWatch()
+	for i := range int64(2) {
+		testutil.Eventually(t, patience, func() error {
+			if w, _, err := nodestate.ReadWatch(n.stateDir()); err != nil || w.Restored != i+1 {
+				return fmt.Errorf("the watch put the switch back %d times, want %d (%w)", w.Restored, i+1, err)
+			}
+			return nil
+		})
+		n.wantFallbackWithin(steered.client(), "by the switch again", cutoff.Evidence, ats...)
+		if rules := n.Host.Run("nft", "list", "table", "inet", "neardns"); !strings.Contains(rules, "fallback4") {
+			t.Errorf("the switch is not whole:\n%s", rules)
+		}
+		if i == 0 {
+			n.Host.Run("nft", "delete", "table", "inet", "neardns")
+		}
+	}
 }

@@ -129,9 +129,7 @@ func newMany(t *testing.T, count int) *many {
 	}
 	corefile := filepath.Join(dir, "Corefile")
 	for name, text := range map[string]string{"zone": zone.String(), "Corefile": fmt.Sprintf(manyCorefile, filepath.Join(dir, "zone"))} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	var addresses []netip.Addr
 	for i := range m.servers {
@@ -307,9 +305,7 @@ func allowInotify(t *testing.T, agents int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte(strconv.Itoa(limit+2*agents)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(strconv.Itoa(limit+2*agents)), 0o644))
 	t.Cleanup(func() {
 		if err := os.WriteFile(file, before, 0o644); err != nil {
 			t.Error(err)

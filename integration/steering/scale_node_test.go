@@ -68,9 +68,7 @@ func reAdd(t *testing.T, p *pod) (add, del time.Duration) {
 	t.Helper()
 	verb := func(call func(*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) time.Duration {
 		return timed(func() {
-			if err := p.cni(true, call); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, p.cni(true, call))
 		})
 	}
 	var adds, dels []time.Duration

@@ -47,9 +47,7 @@ func translateAtSockets(t *testing.T, pairs []pair, namespaces ...*testutil.NetN
 	}
 	t.Cleanup(func() { cookies.Close() })
 	for _, ns := range namespaces {
-		if err := cookies.Put(cookieOf(t, ns), uint64(1)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, cookies.Put(cookieOf(t, ns), uint64(1)))
 	}
 	for _, p := range pairs {
 		there, back := addressed(cookies, p.service, p.server), addressed(cookies, p.server, p.service)

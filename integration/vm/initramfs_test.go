@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const dep = `kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/netfs/netfs.ko
@@ -74,9 +76,7 @@ func TestArchive(t *testing.T) {
 	for size := range 5 { // every way to fill up
 		a.add(strings.Repeat("n", size+1), cpioFile|0o644, []byte(strings.Repeat("%", size)))
 	}
-	if err := a.close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, a.close())
 	want := map[string]string{"dev": "40755 ", "n": "100644 ", "nn": "100644 %", "nnn": "100644 %%", "nnnn": "100644 %%%", "nnnnn": "100644 %%%%"}
 	if d := cmp.Diff(want, readArchive(t, b.Bytes())); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -88,12 +88,8 @@ func TestInitramfs(t *testing.T) {
 	modules := filepath.Join(k.modulesDir(), k.release)
 	write := func(name, text string) {
 		file := filepath.Join(modules, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o644))
 	}
 	write("modules.dep", "a/virtio_pci.ko: a/virtio.ko\na/virtio.ko:\n")
 	write("modules.builtin", "b/virtio_console.ko\nb/9pnet_virtio.ko\nb/9p.ko\nb/overlay.ko\n")
@@ -104,9 +100,7 @@ func TestInitramfs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := writeInitramfs(out, self, k, guestConfig{Root: "/src", Backends: "b"}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, writeInitramfs(out, self, k, guestConfig{Root: "/src", Backends: "b"}))
 	b, err := os.ReadFile(out)
 	if err != nil {
 		t.Fatal(err)
@@ -119,9 +113,7 @@ func TestInitramfs(t *testing.T) {
 		t.Errorf("init is no program: %.20q", init)
 	}
 	var c guestConfig
-	if err := json.Unmarshal([]byte(strings.TrimPrefix(files["guest.json"], "100644 ")), &c); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal([]byte(strings.TrimPrefix(files["guest.json"], "100644 ")), &c))
 	want := guestConfig{Root: "/src", Backends: "b", Load: []string{"/modules/00-virtio.ko", "/modules/01-virtio_pci.ko"}}
 	if d := cmp.Diff(want, c); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

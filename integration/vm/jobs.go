@@ -43,7 +43,7 @@ func everywhere() []job {
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/link"},
-		job{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves)$"},
+		job{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|WithoutResource)$"},
 	)
 }
 
@@ -58,20 +58,25 @@ func whole() []job {
 		job{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/link"},
-		job{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|ServedPorts|Copies|Unfit)$"},
+		job{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|ServedPorts|Copies|Unfit|InvalidateBeside|HalfDone|OtherClock|WithoutResource)$"},
 	)
 }
 
 // abroad is what an architecture has to pass that the other tests never run on: the life of an agent, with hits, fallbacks and kills; the
-// kernel's part of the tables, of links and of routes; and the program that answers in the kernel. What iptables' programs make of the rules
-// is the same everywhere, and takes a foreign CPU a quarter of an hour.
+// kernel's part of the tables, of links and of routes; and the program that answers in the kernel. Of the iptables back end one cell is enough:
+// what iptables' programs make of the rules is the same everywhere.
 func abroad() []job {
 	return []job{
 		{Package: "integration/steering", Run: "^TestMatrix$/^dual$/^nftables$/^ptp$"},
+		{Package: "integration/steering", Run: "^TestMatrix$/^iptables-nft$/^ipv4$/^iptables$"},
 		{Package: "pkg/steer/nft", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)"},
 		{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		{Package: "agent/internal/link"},
-		{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Questions|Hits|Serve)$"},
+		{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|Copies|Unfit)$"},
+		{Package: "agent/internal/hosts", Run: "^Test(KilledWriter|ForeignWriter|TwoWriters|File|Judge|Memory|Recall|Standing)"},
+		{Package: "agent/internal/front", Run: "^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors)$"},
+		{Package: "agent/internal/coredns/ask", Run: "^TestNoDescriptors$"},
+		{Package: "agent/internal/handover", Run: "^TestNoDescriptors$"},
 	}
 }
 

@@ -193,18 +193,14 @@ func TestProven(t *testing.T) {
 	wantNoTable(t, node.Host)
 	r.must(add.with("CHECK"))
 	// A proof counts for what it names.
-	if err := nodestate.WriteProof(r.persist, nodestate.Proof{ClusterDNS: []netip.Addr{redirect6.ClusterDNS}, Time: time.Now()}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, nodestate.WriteProof(r.persist, nodestate.Proof{ClusterDNS: []netip.Addr{redirect6.ClusterDNS}, Time: time.Now()}))
 	r.must(add)
 	if states() != "pending steered" {
 		t.Errorf("with a proof for IPv6: %s", states())
 	}
 	verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect6}})
 	// A proof that cannot be read proves nothing, and says so.
-	if err := os.WriteFile(nodestate.ProofPath(r.persist), []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(nodestate.ProofPath(r.persist), []byte("{"), 0o644))
 	r.must(add)
 	if states() != "pending pending" || !strings.Contains(r.file("c1").Decisions[0].Reason, nodestate.ProofPath(r.persist)) {
 		t.Errorf("with a torn proof: %s, %q", states(), r.file("c1").Decisions[0].Reason)

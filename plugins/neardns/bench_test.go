@@ -50,9 +50,7 @@ func BenchmarkVerbs(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if err := os.WriteFile(path, data, 0o644); err != nil {
-				b.Fatal(err)
-			}
+			testutil.Must(b, os.WriteFile(path, data, 0o644))
 		}
 	}
 }
@@ -118,16 +116,12 @@ func TestVerbsChild(t *testing.T) {
 		return
 	}
 	var job verbsJob
-	if err := json.NewDecoder(os.Stdin).Decode(&job); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.NewDecoder(os.Stdin).Decode(&job))
 	took, err := timeVerbs(job)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(took); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.NewEncoder(os.Stdout).Encode(took))
 }
 
 func timeVerbs(job verbsJob) (map[string][]float64, error) {

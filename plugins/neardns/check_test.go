@@ -105,9 +105,7 @@ func TestGCRefusesWhatItCannotRead(t *testing.T) {
 		t.Errorf("GC: %v, %d files", out.Err, r.files())
 	}
 	// A corrupt file goes when its attachment is not valid, and only then.
-	if err := os.WriteFile(podfile.Path(r.state, "a", "eth0"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(podfile.Path(r.state, "a", "eth0"), []byte("{"), 0o600))
 	r.must(request{Verb: "GC", Conf: object{"cni.dev/valid-attachments": []any{object{"containerID": "a", "ifname": "eth0"}}}})
 	if r.files() != 1 {
 		t.Error("the file of a valid attachment went")
@@ -126,9 +124,7 @@ func TestStatus(t *testing.T) {
 	r.must(request{Verb: "STATUS", Conf: object{"onUnsupported": "fail"}})
 	wantNoTable(t, host)
 	blocked := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(blocked, nil, 0o600))
 	r.must(request{Verb: "STATUS", Conf: object{"stateDir": blocked}})
 	out := r.call(request{Verb: "STATUS", Conf: object{"stateDir": blocked, "onUnsupported": "fail"}})
 	if out.Err == nil || out.Err.Code != 50 {

@@ -38,9 +38,7 @@ func TestDelBeforeAdd(t *testing.T) {
 func TestDelWithoutNetns(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	regular := filepath.Join(t.TempDir(), "stale")
-	if err := os.WriteFile(regular, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(regular, nil, 0o600))
 	for name, path := range map[string]string{"empty": "", "missing": "/run/netns/none", "regular file": regular, "folder": t.TempDir()} {
 		t.Run(name, func(t *testing.T) {
 			r.must(addRequest("c1", pod, nil))
@@ -74,9 +72,7 @@ func TestDelCorruptState(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	for _, data := range []string{"", "{", `{"version":99}`, "\x00\xff"} {
 		r.must(addRequest("c1", pod, nil))
-		if err := os.WriteFile(podfile.Path(r.state, "c1", "eth0"), []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(podfile.Path(r.state, "c1", "eth0"), []byte(data), 0o600))
 		if out := r.call(addRequest("c1", pod, nil).with("CHECK")); out.Err == nil || out.Err.Code != codeState {
 			t.Errorf("CHECK with %q: %v", data, out.Err)
 		}
@@ -173,9 +169,7 @@ func TestDelOfAPipe(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	r.must(addRequest("c1", pod, nil))
 	pipe := filepath.Join(t.TempDir(), "netns")
-	if err := unix.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Mkfifo(pipe, 0o600))
 	q := addRequest("c1", pod, nil).with("DEL")
 	q.NetNS = pipe
 	r.wrap = []string{"timeout", "--kill-after=1", "10"}

@@ -211,9 +211,7 @@ func TestAddAgainFails(t *testing.T) {
 func TestAddCannotWriteItsFile(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	r.state = filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(r.state, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(r.state, nil, 0o600))
 	q := addRequest("c1", pod, nil)
 	out := r.must(q)
 	wantPassed(t, out, q)
@@ -291,9 +289,7 @@ func TestPanicIsACNIError(t *testing.T) {
 func TestAddBadInput(t *testing.T) {
 	r, node, pod := ptpNode(t, testutil.IPv4)
 	regular := filepath.Join(t.TempDir(), "regular")
-	if err := os.WriteFile(regular, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(regular, nil, 0o600))
 	for name, tc := range map[string]struct {
 		change func(*request)
 		code   uint

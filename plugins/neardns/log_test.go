@@ -97,9 +97,7 @@ func TestLogFolderIsMadeByAddAlone(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(r.state, nodestate.PluginLogName)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.RemoveAll(r.state); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.RemoveAll(r.state))
 	for _, verb := range []string{"DEL", "DEL"} {
 		r.must(add.with(verb))
 	}

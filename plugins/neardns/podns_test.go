@@ -109,12 +109,8 @@ func sandboxFile(t *testing.T, id, text string) (pattern, path string) {
 	t.Helper()
 	dir := t.TempDir()
 	path = filepath.Join(dir, id, "resolv.conf")
-	if err := os.Mkdir(filepath.Dir(path), 0o711); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Mkdir(filepath.Dir(path), 0o711))
+	testutil.Must(t, os.WriteFile(path, []byte(text), 0o644))
 	return filepath.Join(dir, "{id}", "resolv.conf"), path
 }
 
@@ -130,9 +126,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	pattern, path := sandboxFile(t, "c1", "# by the runtime\n"+kubeletText)
 	var before unix.Stat_t
-	if err := unix.Stat(path, &before); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Stat(path, &before))
 	conf := object{
 		"resolvConfPaths": []string{pattern}, "dns": object{"options": []string{"timeout:3"},
 			"namespaces": object{"shop": object{"options": []string{"ndots:2", "edns0"}}}},
@@ -170,15 +164,11 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 		}
 	}
 	// Somebody's change is drift; a file that is gone too.
-	if err := os.WriteFile(path, []byte(kubeletText), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte(kubeletText), 0o644))
 	if out := r.call(add.with("CHECK")); out.Err == nil || out.Err.Code != codeDrift || !strings.Contains(out.Err.Msg, path) {
 		t.Errorf("CHECK after a change: %v", out.Err)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(path))
 	if out := r.call(add.with("CHECK")); out.Err == nil || out.Err.Code != codeDrift {
 		t.Errorf("CHECK without the file: %v", out.Err)
 	}
@@ -213,9 +203,7 @@ func TestOverlayThatCannotBeHad(t *testing.T) {
 	given := object{"dns": object{"servers": []string{"10.96.0.10"}, "searches": []string{"a.b"}, "options": []string{"ndots:5"}}}
 	folder, _ := sandboxFile(t, "other", "")
 	pipe, path := sandboxFile(t, "pipe", "")
-	if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)))
 	for id, tc := range map[string]struct {
 		conf   object
 		state  podfile.DNSState
@@ -259,9 +247,7 @@ func TestOverlayInTheResult(t *testing.T) {
 		}
 		IPs []any
 	}
-	if err := json.Unmarshal([]byte(r.must(add).Stdout), &got); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal([]byte(r.must(add).Stdout), &got))
 	if d := cmp.Diff([][]string{{"10.96.0.10"}, {"svc.cluster.local", "more.example"}, {"ndots:1"}},
 		[][]string{got.DNS.Nameservers, got.DNS.Search, got.DNS.Options}); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -27,9 +27,7 @@ func TestMain(m *testing.M) { made.Main(m) }
 
 func mustBinary(t testing.TB) string {
 	t.Helper()
-	if err := made.Make(); err != nil {
-		t.Fatal(err)
-	}
+	made.Make(t)
 	return made.Path("neardns")
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,9 +12,8 @@ import (
 
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestValidate(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.conf*")
@@ -29,20 +27,7 @@ func TestValidate(t *testing.T) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			var out, errs bytes.Buffer
 			code := validate(file, &out, &errs)
-			got := fmt.Sprintf("exit %d\n%s%s", code, out.String(), errs.String())
-			golden := file + ".want"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(want), got); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			golden.File(t, file+".want", fmt.Sprintf("exit %d\n%s%s", code, out.String(), errs.String()))
 		})
 	}
 }

@@ -3,8 +3,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -69,7 +67,7 @@ func (a *agent) killAgainAndAgain(ctx context.Context) error {
 		if err != nil {
 			continue // it does not serve yet, or the run is over
 		}
-		pids, err := a.pids()
+		pids, err := a.node.Agents()
 		if err != nil {
 			return err
 		}
@@ -80,28 +78,4 @@ func (a *agent) killAgainAndAgain(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-// pids are the processes of the agent, by the node's own numbers.
-func (a *agent) pids() ([]int, error) {
-	files, err := filepath.Glob(a.node.Path("/proc/[0-9]*/cmdline"))
-	if err != nil {
-		return nil, err
-	}
-	var out []int
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // it ended
-		}
-		args := strings.Split(string(text), "\x00")
-		if len(args) > 1 && filepath.Base(args[0]) == "neardns-agent" && args[1] == "node" {
-			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, pid)
-		}
-	}
-	return out, nil
 }

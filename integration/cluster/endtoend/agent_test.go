@@ -25,7 +25,7 @@ func (s *suite) agent() int {
 	s.t.Helper()
 	var pid int
 	s.eventually(func() error {
-		found, err := s.agents()
+		found, err := s.Agents()
 		if err == nil && len(found) != 1 {
 			err = fmt.Errorf("agents run: %v, want one", found)
 		}
@@ -35,29 +35,6 @@ func (s *suite) agent() int {
 		return err
 	})
 	return pid
-}
-
-func (s *suite) agents() ([]int, error) {
-	files, err := filepath.Glob(s.Path("/proc/[0-9]*/cmdline"))
-	if err != nil {
-		return nil, err
-	}
-	var out []int
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // it ended
-		}
-		args := strings.Split(string(text), "\x00")
-		if len(args) > 1 && filepath.Base(args[0]) == "neardns-agent" && args[1] == "node" {
-			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, pid)
-		}
-	}
-	return out, nil
 }
 
 // kill sends a signal to a process of the node.
@@ -71,7 +48,7 @@ func (s *suite) kill(pid int, signal string) {
 func (s *suite) awaitAgent(than int) {
 	s.t.Helper()
 	s.eventually(func() error {
-		found, err := s.agents()
+		found, err := s.Agents()
 		if err != nil {
 			return err
 		}
@@ -171,7 +148,7 @@ func (s *suite) testOOM() {
 		_, err := out.WriteString("\n")
 		s.must(err)
 		s.eventually(func() error {
-			if found, err := s.agents(); err != nil || slices.Contains(found, old) {
+			if found, err := s.Agents(); err != nil || slices.Contains(found, old) {
 				return fmt.Errorf("the kernel did not end the agent: %v, %w", found, err)
 			}
 			return nil

@@ -286,7 +286,7 @@ func (s *suite) withoutAgent(f func()) {
 	s.kubectl("label", "node", node.Name, "neardns.io/cache=excluded")
 	s.kill(old, "KILL")
 	s.eventually(func() error {
-		found, err := s.agents()
+		found, err := s.Agents()
 		if err == nil && len(found) > 0 {
 			err = fmt.Errorf("agents run: %v", found)
 		}

@@ -34,10 +34,16 @@ func (s *suite) testNameserverLocal() {
 	s.kill(old, "CONT")
 	s.eventually(func() error { return s.askedAt(p, localDNS, cached) })
 	s.kill(old, "KILL")
-	for range 20 { // the kubelet starts it again within moments; who answers is not the point
+	// The kubelet starts it again within moments; who answers is not the point. A kill costs what lies in the socket until the kernel has closed it.
+	lost := 0
+	for range 20 {
 		if _, err := ask(p.ns, localDNS, "udp", question{"kubernetes.default.svc.cluster.local.", dns.TypeA}); err != nil {
-			s.t.Errorf("after a kill: %v", err)
+			lost++
+			s.t.Logf("after a kill: %v", err)
 		}
+	}
+	if lost > 1 {
+		s.t.Errorf("a kill lost %d of 20 questions, want 1 at most: the one on the way", lost)
 	}
 	s.must(s.UninstallProduct(s.t.Context(), overlay, false))
 	s.must(names(node.KubeDNS()[0].String()))

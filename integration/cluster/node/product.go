@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -153,4 +155,28 @@ func (n *Node) Status(ctx context.Context) (string, error) { return n.agent(ctx,
 func (n *Node) agent(ctx context.Context, args ...string) (string, error) {
 	args = append([]string{"--namespace", "kube-system", "exec", "daemonset/neardns", "-c", "agent", "--", "/bin/neardns-agent"}, args...)
 	return n.Kubectl(ctx, append(args, "--config", "/etc/neardns/nodeconfig.yaml")...)
+}
+
+// Agents are the processes of agents that serve the node, by the machine's own numbers.
+func (n *Node) Agents() ([]int, error) {
+	files, err := filepath.Glob(n.Path("/proc/[0-9]*/cmdline"))
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended
+		}
+		args := strings.Split(string(text), "\x00")
+		if len(args) > 1 && filepath.Base(args[0]) == "neardns-agent" && args[1] == "node" {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, pid)
+		}
+	}
+	return out, nil
 }

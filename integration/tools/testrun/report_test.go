@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestBegin(t *testing.T) {
@@ -176,9 +178,7 @@ func TestReport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
 			r := newReport(&out)
-			if err := readEvents(strings.NewReader(tc.events), r); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, readEvents(strings.NewReader(tc.events), r))
 			out.Reset()
 			var allowed []*regexp.Regexp
 			if tc.allowed != "" {
@@ -222,16 +222,12 @@ import "testing"
 func FuzzA(f *testing.F) { f.Add(""); f.Fuzz(func(t *testing.T, in string) { if len(in) > 0 { t.Fatal(in) } }) }
 `,
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	var out strings.Builder
 	r := newReport(&out)
 	o := options{fuzzTime: 20 * time.Second, keep: filepath.Join(dir, "kept")}
-	if err := fuzz(t.Context(), o, []string{"m"}, r); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, fuzz(t.Context(), o, []string{"m"}, r))
 	if !r.close(nil, true) || !strings.Contains(out.String(), "found    m FuzzA: "+o.keep) {
 		t.Errorf("a finding was not kept and named, or is a failure:\n%s", out.String())
 	}
@@ -244,13 +240,9 @@ func FuzzA(f *testing.F) { f.Add(""); f.Fuzz(func(t *testing.T, in string) { if 
 
 	// The same input, committed: now it is a failure.
 	stored := filepath.Join("testdata", "fuzz", "FuzzA")
-	if err := errors.Join(os.RemoveAll(stored), os.Rename(filepath.Join(o.keep, "FuzzA"), stored)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.RemoveAll(stored), os.Rename(filepath.Join(o.keep, "FuzzA"), stored)))
 	r = newReport(&out)
-	if err := fuzz(t.Context(), o, []string{"m"}, r); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, fuzz(t.Context(), o, []string{"m"}, r))
 	if r.close(nil, true) {
 		t.Errorf("a stored input that fails is no success:\n%s", out.String())
 	}
@@ -258,9 +250,7 @@ func FuzzA(f *testing.F) { f.Add(""); f.Fuzz(func(t *testing.T, in string) { if 
 
 func TestSplit(t *testing.T) {
 	var below folders
-	if err := below.Set("./integration/bench/,integration/faults"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, below.Set("./integration/bench/,integration/faults"))
 	together, alone := split([]string{"m/pkg/a", "m/integration/bench", "m/integration/bench/paired", "m/integration/benches", "m/integration/faults"}, below)
 	if d := cmp.Diff([]string{"m/pkg/a", "m/integration/benches"}, together); d != "" {
 		t.Error(d)
@@ -278,16 +268,12 @@ func TestSplit(t *testing.T) {
 
 func TestReadAllowed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "skips")
-	if err := os.WriteFile(file, []byte("# why\n\nno dummy links\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte("# why\n\nno dummy links\n"), 0o600))
 	got, err := readAllowed(file)
 	if err != nil || len(got) != 1 || !got[0].MatchString("p T: no dummy links here") {
 		t.Errorf("%v, %v", got, err)
 	}
-	if err := os.WriteFile(file, []byte("ok\n(\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte("ok\n(\n"), 0o600))
 	if _, err := readAllowed(file); err == nil || !strings.Contains(err.Error(), "skips:2: ") {
 		t.Errorf("%v, want an error that names line 2", err)
 	}
@@ -298,9 +284,7 @@ func TestAgain(t *testing.T) {
 	feed := func(events string) (*report, *strings.Builder) {
 		var out strings.Builder
 		r := newReport(&out)
-		if err := readEvents(strings.NewReader(events), r); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, readEvents(strings.NewReader(events), r))
 		return r, &out
 	}
 	const subtest = `{"Action":"run","Package":"p","Test":"TestA"}
@@ -363,9 +347,7 @@ func TestAlways(t *testing.T) {
 }
 `,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	t.Chdir(dir)
 	o := options{again: 2, parallel: 1, timeout: time.Minute}
@@ -374,12 +356,8 @@ func TestAlways(t *testing.T) {
 		_ = os.Remove(filepath.Join(dir, "mark"))
 		var out strings.Builder
 		r := newReport(&out)
-		if err := goTest(t.Context(), o, 1, []string{"again"}, r); err != nil {
-			t.Fatal(err)
-		}
-		if err := tryAgain(t.Context(), o, r, 0); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, goTest(t.Context(), o, 1, []string{"again"}, r))
+		testutil.Must(t, tryAgain(t.Context(), o, r, 0))
 		ok := r.close(nil, true)
 		if ok != (always == "") || !strings.Contains(out.String(), "unsteady again TestOnce: failed among the others, then passed 2 of 2\n") ||
 			strings.Contains(out.String(), "failed   again TestAlways") != (always != "") {
