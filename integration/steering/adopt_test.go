@@ -288,14 +288,17 @@ func TestAdoptUnderLoad(t *testing.T) {
 	wg.Wait()
 	asked, lost, _ := traffic.end()
 	var all outcome
+	waited := slack / 10 // what came before the kill and waited for the agent to get CPU time is lost with it: as long as an answer took
 	for _, got := range results {
 		all.sent, all.answered, all.wrong = all.sent+got.sent, all.answered+got.answered, all.wrong+got.wrong
 		all.unanswered = append(all.unanswered, got.unanswered...)
+		waited = max(waited, got.percentile(100))
 	}
-	t.Logf("sent %d, lost %d, wrong %d; over connections that stay, too: %d asked, %d lost", all.sent, all.lost(), all.wrong, asked, lost)
+	t.Logf("sent %d, lost %d, wrong %d, slowest %v; over connections that stay, too: %d asked, %d lost", all.sent, all.lost(), all.wrong,
+		waited.Round(time.Millisecond), asked, lost)
 	// A kill costs the questions that come until the kernel has ended the process (D-016); nothing else may cost one.
 	for _, at := range all.unanswered {
-		if at.Before(killed.Add(-slack/10)) || at.After(dead.Add(slack/10)) {
+		if at.Before(killed.Add(-waited)) || at.After(dead.Add(slack/10)) {
 			t.Errorf("a question is lost %v after the kill, which took %v", at.Sub(killed).Round(time.Millisecond), dead.Sub(killed).Round(time.Millisecond))
 		}
 	}
