@@ -4,156 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
-	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/agent/internal/ddns"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const zone = "shared.example."
-
-var quiet = slog.New(slog.DiscardHandler)
-
-func rr(text string) dns.RR {
-	out, err := dns.NewRR(text)
-	if err != nil {
-		panic(err)
-	}
-	return out
-}
-
-// soa is a version's.
-func soa(serial int) *dns.SOA { return version(serial)[0].(*dns.SOA) }
-
-// version is a zone with a serial and one address for each of names.
-func version(serial int, names ...string) []dns.RR {
-	out := []dns.RR{rr(fmt.Sprintf("%s 60 IN SOA ns.%s h.%s %d 60 60 3600 60", zone, zone, zone, serial)), rr(zone + " 60 IN NS ns." + zone)}
-	for _, n := range names {
-		out = append(out, rr(n+"."+zone+" 60 IN A 192.0.2.1"))
-	}
-	return out
-}
-
-// primary is one that tests script. It is safe for concurrent use.
-type primary struct {
-	mu    sync.Mutex
-	now   []dns.RR
-	steps map[uint32]*ddns.Transfer // by the serial that is asked since
-	fails error
-	asked []string
-
-	tooLarge error // of what changes
-}
-
-func (p *primary) set(change func(*primary)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	change(p)
-}
-
-func (p *primary) note(what string) error {
-	p.asked = append(p.asked, what)
-	return p.fails
-}
-
-func (p *primary) Serial(context.Context) (uint32, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.now[0].(*dns.SOA).Serial, p.note("serial")
-}
-
-func (p *primary) AXFR(context.Context) (*ddns.Transfer, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.note("axfr"); err != nil {
-		return nil, err
-	}
-	return &ddns.Transfer{Serial: p.now[0].(*dns.SOA).Serial, Full: p.now}, nil
-}
-
-func (p *primary) IXFR(_ context.Context, since uint32) (*ddns.Transfer, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.note("ixfr"); err != nil {
-		return nil, err
-	}
-	if p.tooLarge != nil {
-		return nil, p.tooLarge
-	}
-	if t := p.steps[since]; t != nil {
-		return t, nil
-	}
-	return &ddns.Transfer{Serial: p.now[0].(*dns.SOA).Serial}, nil
-}
-
-// served is what was given to be served.
-type served struct {
-	mu   sync.Mutex
-	last []string
-	n    int
-}
-
-func texts(list []dns.RR) (out []string) {
-	for _, r := range list {
-		out = append(out, r.String())
-	}
-	slices.Sort(out)
-	return out
-}
-
-func (s *served) serve(list []dns.RR) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last, s.n = texts(list), s.n+1
-	return nil
-}
-
-func (s *served) check(t *testing.T, when string, want []dns.RR) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if diff := cmp.Diff(texts(want), s.last); diff != "" {
-		t.Errorf("%s: %s", when, diff)
-	}
-}
-
-// run has a copy follow a primary until the test ends.
-func run(t *testing.T, c *Copy) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.Run(ctx)
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
-}
-
-func sleep(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // the bubble's clock
-	synctest.Wait()
-}
 
 // TestFollow: whole, then by steps, whole again where steps do not fit or the zone was restored, kept while the primary is away.
 func TestFollow(t *testing.T) {
@@ -439,48 +305,6 @@ func TestCrowdedSteps(t *testing.T) {
 	}
 }
 
-// TestDiskBack: while the disk takes nothing, the file of before keeps its time, since a restart tells the zone's age by it; when there is
-// room again, the zone is saved without a change.
-func TestDiskBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		folder := filepath.Join(t.TempDir(), "state")
-		file := filepath.Join(folder, "z.zone")
-		p, s := &primary{now: version(1, "a")}, &served{}
-		c := New(quiet, zone, file, p, s.serve)
-		stop := run(t, c)
-		defer stop()
-		sleep(3 * time.Second)
-		before, err := os.Stat(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// Somebody's file stands where the new one would be written, as nothing can be on a full disk.
-		if err := os.Rename(folder, folder+".away"); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(folder, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		p.set(func(p *primary) { p.now = version(2, "b") })
-		sleep(5 * time.Second)
-		s.check(t, "on a full disk", version(2, "b"))
-		if err := errors.Join(os.Remove(folder), os.Rename(folder+".away", folder)); err != nil {
-			t.Fatal(err)
-		}
-		if at, err := os.Stat(file); err != nil || !at.ModTime().Equal(before.ModTime()) {
-			t.Errorf("%v, %v, want %v", at.ModTime(), err, before.ModTime())
-		}
-		c.touch()
-		if at, err := os.Stat(file); err != nil || !at.ModTime().Equal(before.ModTime()) {
-			t.Errorf("the file of before says %v, not %v", at.ModTime(), before.ModTime())
-		}
-		sleep(2 * touchRest)
-		if data, err := os.ReadFile(file); err != nil || !strings.Contains(string(data), "b."+zone) {
-			t.Errorf("not saved after the disk had room again: %v\n%s", err, data)
-		}
-	})
-}
-
 // TestFaulty: what is no whole zone changes nothing.
 func TestFaulty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -512,79 +336,6 @@ func awaitRecords(t *testing.T, c *Copy) {
 			return errors.New("the copy has no record")
 		}
 		return nil
-	})
-}
-
-// TestFile: a restart serves what was kept, at its age; a file that is damaged is none.
-func TestFile(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "sub", "z.zone")
-	p, s := &primary{now: append(version(1, "a"), rr(`t.`+zone+` 60 IN TXT "quote \" semicolon ; backslash \\ \007" "two"`), rr("u."+zone+" 60 IN TYPE65280 \\# 2 abcd"))}, &served{}
-	c := New(quiet, zone, file, p, s.serve)
-	stop := run(t, c)
-	awaitRecords(t, c)
-	stop() // saves
-	old := time.Now().Add(-3 * time.Hour)
-	if err := os.Chtimes(file, old, old); err != nil {
-		t.Fatal(err)
-	}
-	again := &served{}
-	c = New(quiet, zone, file, &primary{fails: errors.New("away")}, again.serve)
-	again.check(t, "after a restart", p.now)
-	if age := time.Since(c.State().Current); age < 3*time.Hour || age > 3*time.Hour+time.Minute {
-		t.Errorf("age %s, want three hours", age)
-	}
-	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"cut": string(whole[:len(whole)/2]), "empty": "", "of another zone": strings.ReplaceAll(string(whole), zone, "other.example."),
-		"not a zone": "hello\n" + lastLine + "\n", "an include": "$INCLUDE /etc/passwd\n" + string(whole)} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		bad := &served{}
-		if c := New(quiet, zone, file, p, bad.serve); bad.n != 0 || c.State().Records != 0 {
-			t.Errorf("%s: it was served", name)
-		}
-	}
-	// A time that is yet to come, after a clock was set back, is no age.
-	if err := os.WriteFile(file, whole, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(file, time.Time{}, time.Now().Add(48*time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	if c := New(quiet, zone, file, p, new(served).serve); time.Since(c.State().Current) < 0 || time.Since(c.State().Current) > time.Minute {
-		t.Errorf("age %s of a file from the future", time.Since(c.State().Current))
-	}
-	// A folder that cannot be written keeps nobody from being served.
-	s = &served{}
-	c = New(quiet, zone, filepath.Join("/proc/nowhere", "z.zone"), p, s.serve)
-	stop = run(t, c)
-	awaitRecords(t, c)
-	stop()
-	s.check(t, "without a disk", p.now)
-}
-
-// FuzzParse: a file is refused or gives records that are printed and read the same.
-func FuzzParse(f *testing.F) {
-	var b strings.Builder
-	if err := print(&b, version(1, "a")); err != nil {
-		f.Fatal(err)
-	}
-	f.Add(b.String())
-	f.Fuzz(func(t *testing.T, text string) {
-		list, err := parse(zone, text)
-		if err != nil {
-			return
-		}
-		r, err := index(zone, list)
-		if err != nil {
-			return
-		}
-		if n := len(r.list()); n != r.count {
-			t.Fatalf("%d records, counted %d", n, r.count)
-		}
 	})
 }
 

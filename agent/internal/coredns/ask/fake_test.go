@@ -359,3 +359,33 @@ func eventually(t testing.TB, what string, cond func() bool) {
 		<-time.After(5 * time.Millisecond)
 	}
 }
+
+// datagrams is a server over UDP at host, which hands each question to each, one after the other, and answers none itself.
+func datagrams(t *testing.T, host string, each func(pc net.PacketConn, from net.Addr, q *dns.Msg)) (address string) {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { pc.Close(); wg.Wait() })
+	wg.Go(func() {
+		buf := make([]byte, 4096)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if q := new(dns.Msg); q.Unpack(buf[:n]) == nil {
+				each(pc, from, q)
+			}
+		}
+	})
+	return pc.LocalAddr().String()
+}
+
+// reply sends a message as it is.
+func reply(pc net.PacketConn, to net.Addr, m *dns.Msg) {
+	wire, _ := m.Pack()
+	pc.WriteTo(wire, to)
+}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,42 +17,22 @@ import (
 // when its socket waits for the next question.
 func rejected(t *testing.T, address string, kind, code byte, rest uint32) (server string, asked *atomic.Int64) {
 	t.Helper()
-	pc, err := net.ListenPacket("udp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := pc.LocalAddr().(*net.UDPAddr).AddrPort()
 	icmp := testutil.NewForger(t)
 	asked = new(atomic.Int64)
-	var wg sync.WaitGroup
-	t.Cleanup(func() { pc.Close(); wg.Wait() })
-	wg.Go(func() {
-		buf := make([]byte, 4096)
-		for {
-			n, from, err := pc.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			q := new(dns.Msg)
-			if q.Unpack(buf[:n]) != nil {
-				continue
-			}
-			if q.Question[0].Qtype != loopType {
-				asked.Add(1)
-			}
-			client := from.(*net.UDPAddr).AddrPort()
-			for range 3 {
-				icmp.Send(kind, code, rest, client, at)
-			}
-			<-time.After(20 * time.Millisecond)
-			wire, _ := says("good")(q, false).Pack()
-			pc.WriteTo(wire, from)
-			for range 2 {
-				icmp.Send(kind, code, rest, client, at)
-			}
+	return datagrams(t, address, func(pc net.PacketConn, from net.Addr, q *dns.Msg) {
+		if q.Question[0].Qtype != loopType {
+			asked.Add(1)
 		}
-	})
-	return at.String(), asked
+		client, at := from.(*net.UDPAddr).AddrPort(), pc.LocalAddr().(*net.UDPAddr).AddrPort()
+		for range 3 {
+			icmp.Send(kind, code, rest, client, at)
+		}
+		<-time.After(20 * time.Millisecond)
+		reply(pc, from, says("good")(q, false))
+		for range 2 {
+			icmp.Send(kind, code, rest, client, at)
+		}
+	}), asked
 }
 
 // usual asks ten times, and fails unless eight of the questions take no longer than most: a busy machine can hold up one of them.
