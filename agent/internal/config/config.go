@@ -232,7 +232,7 @@ func Load(path string, env Env) (*Node, error) {
 			return nil, unreadable(err)
 		}
 		if err := n.decode(path, data, env.LookupEnv); err != nil {
-			return nil, errors.Join(append([]error{err}, n.checkBounds()...)...)
+			return nil, n.withBounds(err)
 		}
 	}
 	err := n.detect(env)
@@ -241,8 +241,8 @@ func Load(path string, env Env) (*Node, error) {
 	}
 	if err == nil {
 		err = n.Validate()
-	} else { // the rest of the checks would judge what is not there
-		err = errors.Join(append([]error{err}, n.checkBounds()...)...)
+	} else {
+		err = n.withBounds(err)
 	}
 	if err != nil { // which may come of a key that is not known
 		var all []error
@@ -252,6 +252,12 @@ func Load(path string, env Env) (*Node, error) {
 		return nil, errors.Join(append(all, err)...)
 	}
 	return &n, nil
+}
+
+// withBounds tells, beside why there is no whole configuration, which numbers are out of range: the rest of the checks would judge what
+// is not there.
+func (n *Node) withBounds(err error) error {
+	return errors.Join(append([]error{err}, n.checkBounds()...)...)
 }
 
 // unreadable is the error of a configuration file that cannot be read.

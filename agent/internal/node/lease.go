@@ -67,7 +67,6 @@ func (n *Node) withdraw(t target, probes *group) {
 	if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
 		n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
 	}
-	n.Recorder.Lease(t.Address, t.Protocol, false)
 	n.Recorder.LeaseGone(t.Address, t.Protocol)
 	n.mu.Lock()
 	delete(n.targets, t)

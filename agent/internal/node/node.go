@@ -127,7 +127,7 @@ type Upstreams interface {
 // Recorder counts what happens. Its labels come from closed lists.
 type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
-	LeaseGone(addr netip.Addr, p steer.Protocol) // no lease is wanted there any more; Lease said before that none is held
+	LeaseGone(addr netip.Addr, p steer.Protocol) // none is wanted there any more, held or not
 	Probe(result prober.Failure)                 // prober.None for success
 	Lost(reason prober.Failure)                  // a lease that was held
 	// Kept tells that a part was looked at and put right where it was not, or why it could not be: link, rules, firewall, prober; and

@@ -62,10 +62,11 @@ func loadHosts(e Env, path string) (*config.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l := &n.Listen; !n.IsSet("listen.metrics") {
+	l := &n.Listen
+	if !n.IsSet("listen.metrics") {
 		l.Metrics = netip.AddrPortFrom(l.Metrics.Addr(), hostsMetrics)
 	}
-	if l := &n.Listen; !n.IsSet("listen.health") {
+	if !n.IsSet("listen.health") {
 		l.Health = netip.AddrPortFrom(l.Health.Addr(), hostsHealth)
 	}
 	return n, nil

@@ -141,10 +141,14 @@ func (m *Metrics) Lease(addr netip.Addr, protocol string, held bool) {
 	}
 }
 
-// LeaseGone says that a lease that is not held is not wanted any more.
+// LeaseGone says that a lease, held or not, is not wanted any more.
 func (m *Metrics) LeaseGone(addr netip.Addr, protocol string) {
-	m.lease.DeleteLabelValues(addr.String(), protocol)
-	m.changes.DeleteLabelValues(addr.String(), protocol)
+	address := addr.String()
+	m.lease.DeleteLabelValues(address, protocol)
+	m.changes.DeleteLabelValues(address, protocol)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.held, address+protocol)
 }
 
 // Probe counts one probe; "" is a success.

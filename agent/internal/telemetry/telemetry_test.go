@@ -52,7 +52,7 @@ func everything() *Metrics {
 	m.Proven(netip.MustParseAddr("10.96.0.10"), true)
 	m.Proven(netip.MustParseAddr("fd00:10:96::a"), false)
 	gone := netip.MustParseAddr("10.96.0.99")
-	m.Lease(gone, "udp", false)
+	m.Lease(gone, "udp", true)
 	m.LeaseGone(gone, "udp")
 	m.Proven(gone, false)
 	m.FallbackGone(gone)
@@ -101,6 +101,22 @@ func TestConfigOK(t *testing.T) {
 	}
 	if got := m.Totals("neardns_reloads_total"); got[0] != 3 {
 		t.Errorf("%v reloads, want 3", got[0])
+	}
+}
+
+// TestLeaseGone: a lease that is not wanted has no series, and one that is wanted again counts from the start.
+func TestLeaseGone(t *testing.T) {
+	m := New("v0.1.0")
+	addr := netip.MustParseAddr("169.254.20.11")
+	for range 2 {
+		m.Lease(addr, "udp", true)
+		if got := promtest.ToFloat64(m.changes); got != 1 {
+			t.Errorf("%v changes, want 1", got)
+		}
+		m.LeaseGone(addr, "udp")
+		if got := promtest.CollectAndCount(m.lease) + promtest.CollectAndCount(m.changes); got != 0 {
+			t.Errorf("%d series of a lease that is not wanted", got)
+		}
 	}
 }
 
