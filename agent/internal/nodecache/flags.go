@@ -105,9 +105,11 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 	}
 	o.JSONLog = g.logFormat == "json"
 	errs = append(errs, o.interval(g.interval))
-	for flag, address := range map[string]string{"-metrics-listen-address": o.SetupMetrics, "-prometheus-listen-address": o.Prometheus} {
-		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
-			errs = append(errs, fmt.Errorf("%s %q: write host:port, such as :9253", flag, address))
+	for _, of := range []struct{ flag, address string }{
+		{"-metrics-listen-address", o.SetupMetrics}, {"-prometheus-listen-address", o.Prometheus},
+	} {
+		if _, _, err := net.SplitHostPort(of.address); of.address != "" && err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: write host:port, such as :9253", of.flag, of.address))
 		}
 	}
 	if !slices.Contains(backends(), o.Backend) {

@@ -192,11 +192,14 @@ func (k *keyFolder) key() ddns.Key {
 	}
 	next := ddns.Key{Algorithm: "hmac-sha256"}
 	var errs []error
-	for name, to := range map[string]*string{"name": &next.Name, "secret": &next.Secret, "algorithm": &next.Algorithm} {
-		data, err := k.read(filepath.Join(k.folder, name))
+	for _, file := range []struct {
+		name string
+		to   *string
+	}{{"name", &next.Name}, {"secret", &next.Secret}, {"algorithm", &next.Algorithm}} {
+		data, err := k.read(filepath.Join(k.folder, file.name))
 		if err == nil {
-			*to = strings.TrimSpace(string(data))
-		} else if name != "algorithm" || !errors.Is(err, os.ErrNotExist) {
+			*file.to = strings.TrimSpace(string(data))
+		} else if file.name != "algorithm" || !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
