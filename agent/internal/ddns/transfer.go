@@ -13,6 +13,8 @@ type Transfer struct {
 	Serial uint32
 	Full   []dns.RR // the SOA first
 	Steps  []Delta  // each begins at the serial where the one before ends
+
+	Records, Octets int // of the messages, SOAs and deletions included
 }
 
 // Delta is one step from a serial to the next.
@@ -71,6 +73,7 @@ func (c *Client) transfer(ctx context.Context, m *dns.Msg, a *assembler) (*Trans
 		if done, err := a.end(); err != nil {
 			return nil, &Error{Kind: BadAnswer, Err: err}
 		} else if done {
+			a.t.Records, a.t.Octets = a.count, v.octets
 			return &a.t, nil
 		}
 	}

@@ -7,12 +7,16 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/ddns"
 	"github.com/neardns/neardns/agent/internal/publish"
 	"github.com/neardns/neardns/agent/internal/zone"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -249,4 +253,66 @@ func TestChaos(t *testing.T) {
 		}
 		exact(t, read(t, s), expected)
 	})
+}
+
+// A neighbour may fill the zone, a bit at a time or with few large records: it is not read any more, so that it takes no more memory, its
+// records stay as they are, and the publisher goes on when there is room again.
+func TestTooLarge(t *testing.T) {
+	for name, grow := range map[string]struct {
+		names, octets int // of each change
+	}{"many records": {10, 1}, "large records": {1, 2500}} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+				c := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute, Records: 60})
+				c.set(t, simple("www", "192.0.2.1"))
+				c.clean(t)
+				neighbour := &ddns.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
+				send := func(changes ...dns.RR) {
+					t.Helper()
+					testutil.Eventually(t, 20*time.Second, func() error { return neighbour.Update(t.Context(), nil, changes) }) // PowerDNS may be busy
+				}
+				var added []dns.RR
+				txt := slices.Repeat([]string{strings.Repeat("x", min(grow.octets, 250))}, max(grow.octets/250, 1))
+				for range 8 {
+					var step []dns.RR
+					for range grow.names {
+						step = append(step, &dns.TXT{Hdr: dns.RR_Header{Name: fmt.Sprintf("n%d.%s", len(added)+len(step), origin), Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 60}, Txt: txt})
+					}
+					send(step...)
+					added = append(added, step...)
+					testutil.Eventually(t, 20*time.Second, func() error { // by increments where the server has them
+						z := c.Zone()
+						if z.Err == nil && z.State.Serial != serial(t, neighbour) {
+							return fmt.Errorf("serial %d was read", z.State.Serial)
+						}
+						return nil
+					})
+				}
+				changed := simple("www", "192.0.2.2")
+				c.set(t, changed)
+				c.becomes(t, changed.Host, "TooLarge")
+				if n := len(c.Zone().State.Records()); n > 60+grow.names { // what the last increment brought comes on top
+					t.Errorf("%d records are kept", n)
+				}
+				if h := read(t, s).Hosts[changed.Host]; len(h.Addresses) != 1 || h.Addresses[0] != netip.MustParseAddr("192.0.2.1") {
+					t.Errorf("the zone has %v", h.Addresses)
+				}
+				for some := range slices.Chunk(added, 10) {
+					for i, rr := range some {
+						some[i] = &dns.ANY{Hdr: dns.RR_Header{Name: rr.Header().Name, Rrtype: dns.TypeANY, Class: dns.ClassANY}}
+					}
+					send(some...)
+				}
+				c.clean(t)
+				exact(t, read(t, s), map[string][]zone.Publication{c.id: {changed}})
+			})
+		})
+	}
+}
+
+func serial(t *testing.T, c *ddns.Client) uint32 {
+	t.Helper()
+	n, err := c.Serial(t.Context())
+	testutil.Must(t, err)
+	return n
 }

@@ -33,6 +33,7 @@ type Options struct {
 	Poll     time.Duration // how often the primary is asked for its serial, ± 20 %; 0: 5 s, or a third of Heartbeat. More rarely where that costs much
 	Validate time.Duration // how often the whole zone is read, ± 20 %; 0: 15 min
 	Rate     float64       // messages a second that change the zone; 0: no bound
+	Records  int           // that the zone may have, each of ddns.Octets in the mean; 0: 100,000. A larger one is not read, nor written
 
 	Changed func(host string) // the status of a host changed; called by Run's goroutine, must not block; nil: nobody is told
 	Metrics *Metrics          // nil: nothing is counted
@@ -92,6 +93,7 @@ type Publisher struct {
 	limit    limit
 	ailing   ailing
 	next     struct{ poll, whole time.Time }
+	seen     size          // of the last whole zone and of all changes that were read since
 	cost     time.Duration // of the last change, where the server sent the whole zone for it; 0: it sends changes
 	busy     int           // SERVFAILs in a row
 	failures int           // reads and sends without an answer, in a row
@@ -133,6 +135,9 @@ func New(o Options) (*Publisher, error) {
 	if o.Validate == 0 {
 		o.Validate = 15 * time.Minute
 	}
+	if o.Records == 0 {
+		o.Records = mostRecords
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -142,7 +147,7 @@ func New(o Options) (*Publisher, error) {
 	}
 	o.Log = o.Log.With("zone", o.Zone, "cluster", o.Identity.Cluster)
 	return &Publisher{o: o, beat: beat{fence: start}, wake: tick.New(), hosts: map[string]*host{}, moved: make(chan struct{}),
-		client: &ddns.Client{Server: o.Server, Zone: o.Zone, Key: o.Key, Timeout: o.Timeout, Dial: o.Dial}}, nil
+		client: &ddns.Client{Server: o.Server, Zone: o.Zone, Key: o.Key, Timeout: o.Timeout, Dial: o.Dial, Most: o.Records}}, nil
 }
 
 // Set makes the cluster say p of its host. It returns what is wrong with p, and then nothing is changed. It may be called before Run and
