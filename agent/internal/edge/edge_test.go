@@ -111,7 +111,7 @@ func TestRestored(t *testing.T) {
 					stop = run(t, c)
 				}
 				defer stop()
-				sleep(retryMost)
+				sleep(retryMost + pollMost) // and a look after it
 				s.check(t, "back", p.now)
 				p.set(func(p *primary) {
 					if n := len(p.asked); n < 2 || p.asked[0] != "axfr" || slices.Contains(p.asked[1:], "axfr") {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -67,6 +68,7 @@ func init() { // on the first thread
 		return
 	}
 	at, err := netip.ParseAddrPort(text)
+	runtime.LockOSThread() // so that Go makes no thread from this one: it would be in the new netns, too
 	if err == nil {
 		err = unix.Unshare(unix.CLONE_NEWNET)
 	}
