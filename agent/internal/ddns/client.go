@@ -54,7 +54,7 @@ type Client struct {
 }
 
 // Octets is how large records may be in the mean where their number is bounded: one of type TXT may have 64 KiB, so that a number alone
-// would bound no memory. Clusters' own have about 60.
+// would bound no memory. Names count whole: in a message they may be compressed to two octets. Clusters' own have about 60.
 const Octets = 256
 
 // Fudge is how far clocks may differ, as RFC 8945 section 10 recommends. A message that was held back on its way is refused after it.
@@ -136,7 +136,6 @@ type conversation struct {
 	id      uint16
 	opcode  int
 	key     Key
-	octets  int    // of the answers that were read
 	mac     string // of the message before, which the next one's signature covers
 	later   bool   // not the first answer: RFC 8945 section 5.3.1 signs it with the timers alone
 }
@@ -234,7 +233,6 @@ func (v *conversation) read() ([]byte, error) {
 		return nil, err
 	}
 	wire := make([]byte, binary.BigEndian.Uint16(size[:]))
-	v.octets += len(wire)
 	_, err := io.ReadFull(v.conn, wire)
 	return wire, err
 }

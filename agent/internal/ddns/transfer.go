@@ -14,7 +14,7 @@ type Transfer struct {
 	Full   []dns.RR // the SOA first
 	Steps  []Delta  // each begins at the serial where the one before ends
 
-	Records, Octets int // of the messages, SOAs and deletions included
+	Records, Octets int // SOAs and deletions included, names uncompressed
 }
 
 // Delta is one step from a serial to the next.
@@ -57,23 +57,22 @@ func (c *Client) transfer(ctx context.Context, m *dns.Msg, a *assembler) (*Trans
 	for {
 		in, err := v.receive()
 		if err != nil {
-			if KindOf(err) == NoAnswer && a.count > 0 {
+			if KindOf(err) == NoAnswer && a.t.Records > 0 {
 				err = &Error{Kind: Cut, Err: fmt.Errorf("the transfer was cut short: %w", err)}
 			}
 			return nil, err
-		}
-		if c.Most > 0 && (a.count+len(in.Answer) > c.Most || v.octets > c.Most*Octets) {
-			return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("a transfer of more than %d records, or %d octets", c.Most, c.Most*Octets)}
 		}
 		for _, rr := range in.Answer {
 			if err := a.add(rr); err != nil {
 				return nil, &Error{Kind: BadAnswer, Err: err}
 			}
 		}
+		if c.Most > 0 && (a.t.Records > c.Most || a.t.Octets > c.Most*Octets) {
+			return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("a transfer of more than %d records, or %d octets", c.Most, c.Most*Octets)}
+		}
 		if done, err := a.end(); err != nil {
 			return nil, &Error{Kind: BadAnswer, Err: err}
 		} else if done {
-			a.t.Records, a.t.Octets = a.count, v.octets
 			return &a.t, nil
 		}
 	}
@@ -86,10 +85,9 @@ type assembler struct {
 	incremental bool // asked for
 	since       uint32
 
-	t     Transfer
-	count int
-	mode  mode
-	soa   *dns.SOA
+	t    Transfer
+	mode mode
+	soa  *dns.SOA
 }
 
 type mode int
@@ -104,7 +102,8 @@ const (
 )
 
 func (a *assembler) add(rr dns.RR) error {
-	a.count++
+	a.t.Records++
+	a.t.Octets += dns.Len(rr)
 	name := dns.CanonicalName(rr.Header().Name)
 	soa, isSOA := rr.(*dns.SOA)
 	if isSOA && name != a.zone {
@@ -170,7 +169,7 @@ func (a *assembler) whole(rr dns.RR, soa *dns.SOA) error {
 
 // end is called after each message and reports whether the transfer is whole. A lone SOA says that nothing is newer.
 func (a *assembler) end() (bool, error) {
-	if a.count == 0 {
+	if a.t.Records == 0 {
 		return false, errors.New("a transfer without an RR")
 	}
 	if a.mode == second && a.incremental && !Newer(a.t.Serial, a.since) {

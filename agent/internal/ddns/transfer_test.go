@@ -2,6 +2,7 @@ package ddns
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -179,14 +180,26 @@ func TestTransfer(t *testing.T) {
 		<-f.asked
 		<-f.done
 	}
-	parts[1] = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: "a." + origin, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: slices.Repeat([]string{strings.Repeat("x", 255)}, 5*Octets/255)}}
-	large, f := client(t, send(3, nil))
-	large.Most = 4
-	if tr, err := large.AXFR(t.Context()); KindOf(err) != TooLarge || tr != nil {
-		t.Errorf("few records, but large: %v, %v", tr, err)
+	txt := &dns.TXT{Hdr: dns.RR_Header{Name: "a." + origin, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: slices.Repeat([]string{strings.Repeat("x", 255)}, 5*Octets/255)}
+	longest := strings.Repeat(strings.Repeat("x", 63)+".", 3)
+	longest += strings.Repeat("x", 255-len(longest)-len(origin)-2) + "." + origin // RFC 1035 section 2.3.4
+	long := &dns.A{Hdr: dns.RR_Header{Name: longest, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(192, 0, 2, 1)}
+	for name, large := range map[string]struct {
+		part []dns.RR
+		most int
+	}{
+		"few records, but large":           {[]dns.RR{txt}, 4},
+		"long names, which are compressed": {slices.Repeat([]dns.RR{long}, 97), 100},
+	} {
+		parts[1] = large.part
+		c, f := client(t, send(3, func(_ int, m *dns.Msg, _ *dns.TSIG) { m.Compress = true }))
+		c.Most = large.most
+		if tr, err := c.AXFR(t.Context()); KindOf(err) != TooLarge || tr != nil {
+			t.Errorf("%s: %v, %v", name, tr, err)
+		}
+		<-f.asked
+		<-f.done
 	}
-	<-f.asked
-	<-f.done
 }
 
 func TestIXFRAsks(t *testing.T) {
