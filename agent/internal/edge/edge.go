@@ -165,7 +165,10 @@ func (c *Copy) note(err error) {
 	if c.fault = ""; err != nil {
 		c.fault = err.Error()
 		c.counts.failed.Add(1)
-		if k := ddns.KindOf(err); k == ddns.Unreachable || k == ddns.NoAnswer { // it may be restored meanwhile, and reach our serial on another way
+		switch ddns.KindOf(err) {
+		case ddns.Unreachable, ddns.NoAnswer: // it may be restored meanwhile, and reach our serial on another way
+			c.whole = true
+		case ddns.TooLarge: // all that changed may be more than what is left of it
 			c.whole = true
 		}
 	} else {
