@@ -17,6 +17,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,19 +26,26 @@ import (
 
 // All sockets that are kept lead to an endpoint that went without a word, as conntrack has it: the second try goes over a new one.
 func TestSecondTryIsFresh(t *testing.T) {
-	known := map[string]bool{} // the sockets that asked
+	type socket struct {
+		turn int64 // a port that was closed may be another socket's in a later turn
+		from string
+	}
+	known := map[socket]bool{} // those that asked
+	var turn atomic.Int64
 	var late sync.WaitGroup
+	t.Cleanup(late.Wait) // after the server's end: until then it may begin one more
 	server := datagrams(t, "127.0.0.1", func(pc net.PacketConn, from net.Addr, q *dns.Msg) {
-		if gone := known[from.String()] && strings.HasPrefix(q.Question[0].Name, "after"); !gone {
+		asker := socket{turn.Load(), from.String()}
+		if gone := known[asker] && strings.HasPrefix(q.Question[0].Name, "after"); !gone {
 			late.Go(func() {
 				<-time.After(30 * time.Millisecond)
 				reply(pc, from, says("upstream")(q, false))
 			})
 		}
-		known[from.String()] = true
+		known[asker] = true
 	})
-	t.Cleanup(late.Wait)
 	usual(t, 2*hedgeAfter-20*time.Millisecond, func(i int) time.Duration {
+		turn.Store(int64(i))
 		b := serve(t, nil, server)
 		var asked sync.WaitGroup
 		for j := range 8 { // at the same time, so that several sockets are kept
