@@ -177,6 +177,7 @@ func TestPipedShare(t *testing.T) {
 		send(t, other, 2*i+1, "fast.example.org.")
 		wantIDs(t, other, 2*i+1)
 	}
+	waitFor(t, "the other's are in work", func() bool { return h.in.Load() >= most+20 }) // the last may begin after the answer to the one behind it
 	if n := h.in.Load(); n != most+20 {
 		t.Errorf("%d questions are in work", n)
 	}
