@@ -160,7 +160,7 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 		}
 		return says("kube-dns")(q, stream)
 	})
-	b.want("udp", "b.example.", "kube-dns", hedgeAfter, 450*time.Millisecond)
+	b.want("udp", "b.example.", "kube-dns", hedgeAfter, 2*hedgeAfter-20*time.Millisecond)
 	<-silent
 	b.want("udp", "c.example.", "kube-dns", 0, quick)
 	if b.list[0].health.fails.Load() != 0 || b.list[0].streamless(time.Now()) {
