@@ -69,6 +69,21 @@ func TestCommands(t *testing.T) {
 					}
 				}
 			}
+			// removes takes away what is left of a cluster, again where a busy server gave no answer in time: it may have done all the same.
+			removes := func(cluster string) {
+				t.Helper()
+				testutil.Eventually(t, time.Minute, func() error {
+					var out testutil.Output
+					err := open(first).Remove(ctx, &out, cluster, true, 0)
+					if err == nil && !strings.Contains(out.String(), "nothing of "+cluster+" is left") {
+						t.Errorf("remove --yes says:\n%s", out.String())
+					}
+					if err != nil && strings.Contains(err.Error(), "has nothing of cluster "+cluster) {
+						return nil
+					}
+					return err
+				})
+			}
 			me := zone.Identity{Cluster: "aaaaaaaa", Instance: "ofaaaaaaaa"}
 			says("plan", func(o *testutil.Output) error { return open(first).Plan(ctx, o, me) }, "prereq nxrrset", "update add app.shared.example. 60 A 192.0.2.1", "send")
 			says("check", func(o *testutil.Output) error { return open(first).Check(ctx, o) }, "DNSRecord default/app: Accepted", "0 hosts of 0 clusters")
@@ -96,12 +111,11 @@ func TestCommands(t *testing.T) {
 			says("remove", func(o *testutil.Output) error { return open(first).Remove(ctx, o, "bbbbbbbb", false, 0) },
 				"prereq yxrrset bbbbbbbb._neardns.shared.example. TXT", "update delete app.shared.example. A 192.0.2.3", "nothing was sent")
 			says("get still", func(o *testutil.Output) error { return open(first).Get(ctx, o) }, "192.0.2.2 192.0.2.3")
-			says("remove --yes", func(o *testutil.Output) error { return open(first).Remove(ctx, o, "bbbbbbbb", true, 0) }, "nothing of bbbbbbbb is left")
+			removes("bbbbbbbb")
 			if err := open(first).Remove(ctx, &testutil.Output{}, "bbbbbbbb", true, 0); err == nil || !strings.Contains(err.Error(), "has nothing of cluster bbbbbbbb") {
 				t.Errorf("remove once more: %v", err)
 			}
-			// The first one ended before it took its heartbeat away.
-			says("remove the first", func(o *testutil.Output) error { return open(first).Remove(ctx, o, "aaaaaaaa", true, 0) }, "nothing of aaaaaaaa is left")
+			removes("aaaaaaaa") // it ended before it took its heartbeat away, or just after
 			rest, err := s.Transfer()
 			if err != nil || len(rest) != 3 {
 				t.Errorf("left over: %v, %v", rest, err)
