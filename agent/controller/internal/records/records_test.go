@@ -361,26 +361,25 @@ func TestWorks(t *testing.T) {
 	r.sick["192.0.2.2:80"] = true
 	o := &opened{dead: map[string]time.Time{}, ranges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 	works := r.worksFor("shared", o)
-	claim := func(address string, check bool) zone.Claim {
+	web, tcp := &zone.Health{Protocol: zone.HTTP, Port: 80, Path: "/"}, &zone.Health{Protocol: zone.TCP, Port: 80}
+	claim := func(address string, check *zone.Health) zone.Claim {
 		c := zone.Claim{Publication: zone.Publication{Host: "*.shared.example.", Addresses: []netip.Addr{netip.MustParseAddr(address)}}}
 		c.Cluster = "bbbbbbbb"
-		if check {
-			c.Health = &zone.Health{Protocol: zone.HTTP, Port: 80, Path: "/"}
-		}
+		c.Health = check
 		return c
 	}
-	if works(claim("192.0.2.1", false)) || len(o.dead) != 1 {
+	if works(claim("192.0.2.1", nil)) || len(o.dead) != 1 {
 		t.Errorf("what has no check is taken to work; %d are probed", len(o.dead))
 	}
-	if !works(claim("203.0.113.1", true)) {
+	if !works(claim("203.0.113.1", web)) {
 		t.Error("an address that may not be asked is taken not to work")
 	}
-	for deadline := time.Now().Add(20 * time.Second); works(claim("192.0.2.2", true)); {
+	for deadline := time.Now().Add(20 * time.Second); works(claim("192.0.2.2", web)); {
 		if time.Now().After(deadline) {
 			t.Fatal("a target that refuses is taken to work")
 		}
 	}
-	if !works(claim("192.0.2.1", true)) {
+	if !works(claim("192.0.2.1", tcp)) { // the rig's targets take connections, and answer no HTTP
 		t.Error("a target that answers is taken not to work")
 	}
 	r.bury(o, true)
