@@ -278,10 +278,11 @@ func TestBug16Multus(t *testing.T) {
 		t.Errorf("the delegate lacks the entry:\n%s", text)
 	}
 	// The delegate is written anew: the watch puts the entry back there, and Multus's file is Multus's.
-	out2, _ := n.watch("--poll", "1h", "--file", "10-a.conflist")
+	out2, stop := n.watch("--poll", "1h", "--file", "10-a.conflist")
 	eventuallySays(t, out2, "10-a.conflist is up to date")
 	n.network("10-a.conflist", mainList)
 	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
+	stop() // or it puts back what is taken out now
 
 	code, out = n.uninstall("--file", "10-a.conflist")
 	want(t, code, 0, out)
