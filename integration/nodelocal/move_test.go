@@ -33,9 +33,19 @@ type asked struct {
 // pace is how many questions each of the clients asks in a second.
 const pace = 50
 
-// killMost is what a kill may cost the four clients: what each has in flight, and on a busy machine some more resets until the kernel
-// has closed the last socket.
+// answerWait is how long a client waits for an answer, as resolvers do: a busy machine may stand still for more than a second.
+const answerWait = 3 * time.Second
+
+// killMost is what a kill may cost the four clients: what each has in flight, and some more resets.
 const killMost = 16
+
+// kill kills a server, and returns what that may cost: what is asked until the kernel has closed the last socket is lost with it, and on
+// a busy machine that takes its time.
+func (l *load) kill(p *testutil.Process) (most int) {
+	begun := time.Now()
+	p.Kill()
+	return killMost + int(4*pace*time.Since(begun).Seconds())
+}
 
 // startLoad asks at every address: over UDP on sockets that stay, and over a new TCP connection each time.
 func (n *node) startLoad(from *testutil.NetNS, addresses ...netip.Addr) *load {
@@ -43,14 +53,14 @@ func (n *node) startLoad(from *testutil.NetNS, addresses ...netip.Addr) *load {
 	l := &load{stop: make(chan struct{}), now: new(asked)}
 	for _, a := range addresses {
 		at := netip.AddrPortFrom(a, 53)
-		conn, err := testutil.Dial(from, "udp", at, testutil.AskOptions{Timeout: time.Second})
+		conn, err := testutil.Dial(from, "udp", at, testutil.AskOptions{Timeout: answerWait})
 		if err != nil {
 			n.t.Fatal(err)
 		}
 		n.t.Cleanup(conn.Close)
 		l.client(func() error { _, err := conn.Ask("load.default.svc.cluster.local.", dns.TypeA); return err })
 		l.client(func() error {
-			_, err := testutil.Ask(from, at, "load.default.svc.cluster.local.", dns.TypeA, "tcp", testutil.AskOptions{Timeout: time.Second, Abort: true})
+			_, err := testutil.Ask(from, at, "load.default.svc.cluster.local.", dns.TypeA, "tcp", testutil.AskOptions{Timeout: answerWait, Abort: true})
 			return err
 		})
 	}
@@ -192,8 +202,8 @@ func TestMoveAndBack(t *testing.T) {
 			if _, lost := load.phase(t, "ours serves", 200); lost > 0 {
 				t.Errorf("ours lost %d", lost)
 			}
-			p.Kill()
-			if _, lost := load.phase(t, "ours killed", 200); lost > killMost {
+			most := load.kill(p)
+			if _, lost := load.phase(t, "ours killed", 200); lost > most {
 				t.Errorf("a kill lost %d", lost)
 			}
 			n.each(pod.NetNS, "ours killed", direct, n.served()...)
@@ -228,8 +238,8 @@ func TestMoveAndBack(t *testing.T) {
 			load.phase(t, "stock again", 200)
 			n.each(pod.NetNS, "stock again", cached, n.served()...)
 			// And what it did not have before: our switch stays, and hands what it does not answer to kube-dns.
-			stock.Kill()
-			if _, lost := load.phase(t, "stock killed, our switch left behind", 200); lost > killMost {
+			most = load.kill(stock)
+			if _, lost := load.phase(t, "stock killed, our switch left behind", 200); lost > most {
 				t.Errorf("beside our switch a kill of the stock cache lost %d", lost)
 			}
 			n.each(pod.NetNS, "stock killed", direct, n.served()...)

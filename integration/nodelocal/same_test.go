@@ -81,7 +81,7 @@ type way struct {
 	name string
 	put  func(m *dns.Msg)
 	raw  func(b []byte) []byte
-	once bool // for one name: there may be no answer, which takes its time
+	once bool // for one name: there may be no answer, which takes its time; all others are answered
 }
 
 func edns(size uint16, do bool, options ...dns.EDNS0) func(*dns.Msg) {
@@ -151,8 +151,14 @@ var ways = []way{
 	{once: true, name: "a backslash", raw: func(b []byte) []byte { b[13] = '\\'; return b }},
 }
 
+// message is a question as it is sent.
+type message struct {
+	wire []byte
+	once bool // see way
+}
+
 // put are all questions of TestBytesOfStock, by what they are.
-func put(t *testing.T) (what []string, wire [][]byte) {
+func put(t *testing.T) (what []string, wire []message) {
 	t.Helper()
 	long := strings.Repeat(strings.Repeat("a", 62)+".", 4)
 	kinds := map[string][]uint16{
@@ -183,7 +189,7 @@ func put(t *testing.T) (what []string, wire [][]byte) {
 				if w.raw != nil {
 					b = w.raw(b)
 				}
-				what, wire = append(what, fmt.Sprintf("%.40s %s, %s", name, dns.Type(qtype), w.name)), append(wire, b)
+				what, wire = append(what, fmt.Sprintf("%.40s %s, %s", name, dns.Type(qtype), w.name)), append(wire, message{b, w.once})
 			}
 		}
 	}
@@ -234,21 +240,24 @@ func alive(from *testutil.NetNS, at netip.Addr) error {
 }
 
 // tell asks each question twice over both protocols, and returns what was answered: "" for nothing.
-func (n *node) tell(from *testutil.NetNS, wire [][]byte) [][4]string {
+func (n *node) tell(from *testutil.NetNS, wire []message) [][4]string {
 	n.t.Helper()
 	out := make([][4]string, len(wire))
 	for i, network := range []string{"udp", "tcp"} {
 		for round := range 2 {
 			var conn net.Conn
-			for k, m := range wire {
+			for k, w := range wire {
 				if conn == nil {
 					from.Do(func() { conn = dial(n.t, network) })
 				}
-				m = slices.Clone(m)
+				m, wait := slices.Clone(w.wire), answerWait
+				if w.once {
+					wait = silence
+				}
 				if len(m) > 1 {
 					binary.BigEndian.PutUint16(m, uint16(k))
 				}
-				answer, alive := exchange(n.t, conn, network, m, uint16(k))
+				answer, alive := exchange(n.t, conn, network, m, uint16(k), wait)
 				if !alive {
 					_ = conn.Close()
 					conn = nil
@@ -270,16 +279,16 @@ func dial(t *testing.T, network string) net.Conn {
 	return conn
 }
 
-// silence is after how long there is no answer.
-const silence = 300 * time.Millisecond
+// silence is after how long there is no answer where there may be none. Beside other tests an answer takes up to 260 ms.
+const silence = time.Second
 
 // exchange sends a message and returns the answer with its ID, and whether the connection is of further use.
-func exchange(t *testing.T, conn net.Conn, network string, m []byte, id uint16) (answer []byte, alive bool) {
+func exchange(t *testing.T, conn net.Conn, network string, m []byte, id uint16, wait time.Duration) (answer []byte, alive bool) {
 	t.Helper()
 	if network == "tcp" {
 		m = append(binary.BigEndian.AppendUint16(nil, uint16(len(m))), m...)
 	}
-	conn.SetDeadline(time.Now().Add(silence))
+	conn.SetDeadline(time.Now().Add(wait))
 	if _, err := conn.Write(m); err != nil {
 		return nil, false
 	}

@@ -38,9 +38,9 @@ func twoDaemonSets(t *testing.T, n *node) {
 	n.each(pod.NetNS, "the second serves", cached, n.served()...)
 	third := n.agent("-skipteardown")
 	n.awaitLog(third, 0, "standing by")
-	second.Kill()
+	most := load.kill(second)
 	n.awaitLeases(third, n.served()...)
-	if _, lost := load.phase(t, "the second was killed", 200); lost > killMost {
+	if _, lost := load.phase(t, "the second was killed", 200); lost > most {
 		t.Errorf("a kill lost %d", lost)
 	}
 	n.each(pod.NetNS, "the third serves", cached, n.served()...)
@@ -102,8 +102,8 @@ func TestKilledThenRolledBack(t *testing.T) {
 			n.awaitLeases(p, n.served()...)
 			load := n.startLoad(pod.NetNS, n.served()...)
 			defer load.end()
-			p.Kill()
-			if _, lost := load.phase(t, "ours killed", 200); lost > killMost {
+			most := load.kill(p)
+			if _, lost := load.phase(t, "ours killed", 200); lost > most {
 				t.Errorf("a kill lost %d", lost)
 			}
 			n.each(pod.NetNS, "ours killed", direct, n.served()...)
@@ -114,9 +114,9 @@ func TestKilledThenRolledBack(t *testing.T) {
 				t.Errorf("beside our switch the stock cache lost %d", lost)
 			}
 			n.each(pod.NetNS, "stock serves beside our switch", cached, n.served()...)
-			stock.Kill()
+			most = load.kill(stock)
 			if c.backend == "" {
-				if _, lost := load.phase(t, "stock killed", 200); lost > killMost {
+				if _, lost := load.phase(t, "stock killed", 200); lost > most {
 					t.Errorf("beside our switch a kill of the stock cache lost %d", lost)
 				}
 				n.each(pod.NetNS, "stock killed", direct, n.served()...)
