@@ -57,9 +57,12 @@ func TestSameAnswersAsKubeDNS(t *testing.T) {
 	n.configMap(usual + cluster)
 	n.await("external: the node's resolvers, because kube-dns's Corefile asks them, too: forward . /etc/resolv.conf, line 6", "status")
 	n.wantSame("with the usual Corefile", a("db.acme.local.", "www.usual.example.")...)
-	if who, err := testutil.Ask(n.steered.NetNS, n.Service(true), "who.example.", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: patience}); err != nil || who.Client != n.HostAddrs()[0] {
-		t.Errorf("a name outside is asked from %v, not from the node: %v", who, err)
-	}
+	testutil.Eventually(t, patience, func() error { // an agent that got no CPU for a while is without its leases for some seconds
+		if who, err := testutil.Ask(n.steered.NetNS, n.Service(true), "who.example.", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: patience}); err != nil || who.Client != n.HostAddrs()[0] {
+			return fmt.Errorf("a name outside is asked from %v, not from the node: %w", who, err)
+		}
+		return nil
+	})
 
 	// Change stubDomain: db.acme.local is the resolver's first, then the stub's.
 	n.configMap(usual + "acme.local:53 {\n    errors\n    forward . 198.51.100.53:5353\n}\n" + cluster)
@@ -152,15 +155,19 @@ func TestConfigurationOfAnotherRelease(t *testing.T) {
 	n.wantCommand("without an agent", 2, []string{"status"}, fault)
 }
 
+// wantCommand waits until a command ends and says as it should: an agent that got no CPU for a while is not ready for some seconds.
 func (n *node) wantCommand(when string, code int, args []string, want ...string) {
 	n.t.Helper()
-	got, said := n.command(args...)
-	if got != code {
-		n.t.Errorf("%s: %v ends with %d, want %d:\n%s", when, args, got, code, said)
-	}
-	for _, w := range want {
-		if !strings.Contains(said, w) {
-			n.t.Errorf("%s: %v does not say %q:\n%s", when, args, w, said)
+	testutil.Eventually(n.t, patience, func() error {
+		got, said := n.command(args...)
+		if got != code {
+			return fmt.Errorf("%s: %v ends with %d, want %d:\n%s", when, args, got, code, said)
 		}
-	}
+		for _, w := range want {
+			if !strings.Contains(said, w) {
+				return fmt.Errorf("%s: %v does not say %q:\n%s", when, args, w, said)
+			}
+		}
+		return nil
+	})
 }
