@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,7 +79,7 @@ func many(q *mdns.Msg) *mdns.Msg {
 // against the very bytes that it must be: header, question, records and OPT.
 func TestCacheOnTheWire(t *testing.T) {
 	const ttl = 3000 // seconds: nothing ends or is fetched anew in the test, however busy the machine is
-	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+	up, again := newForgetful(t, func(q *mdns.Msg) *mdns.Msg {
 		m := many(q)
 		for _, rr := range append(m.Answer, m.Ns...) {
 			rr.Header().Ttl = ttl
@@ -101,7 +100,7 @@ func TestCacheOnTheWire(t *testing.T) {
 		do.SetEdns0(1232, true)
 		ask(t, "tcp", at, do)
 	}
-	asked := up.udp.Load() + up.tcp.Load()
+	again.Store(true)
 	id, firsts := uint16(100), map[int]int{}
 	for _, network := range []string{"udp", "tcp"} {
 		for _, name := range []string{"n1.example.org.", "N3.eXample.ORG.", "nx.example.org."} {
@@ -166,9 +165,6 @@ func TestCacheOnTheWire(t *testing.T) {
 	if firsts[0] != 10 || firsts[1] != 10 || firsts[2] != 10 {
 		t.Errorf("in front, by address: %v, want 10 each", firsts)
 	}
-	if n := up.udp.Load() + up.tcp.Load(); n != asked {
-		t.Errorf("the upstream was asked %d times for what was known", n-asked)
-	}
 }
 
 // older takes the TTLs of got over into want where they are lower by no more than the time that went by.
@@ -187,12 +183,13 @@ func older(want, got []byte, off, records int, by time.Duration) {
 
 // TestCacheCuts: what is kept whole is cut for who takes less, and says so.
 func TestCacheCuts(t *testing.T) {
-	up := newUpstream(t, many)
+	up, again := newForgetful(t, many)
 	cfg := config(t, up)
 	start(t, cfg)
 	at := netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String()
 	const name = "n90.example.org." // 1,474 bytes
 	ask(t, "tcp", at, question(name, mdns.TypeA))
+	again.Store(true)
 	for _, tc := range []struct {
 		network string
 		size    uint16
@@ -216,14 +213,11 @@ func TestCacheCuts(t *testing.T) {
 			t.Errorf("%s, size %d: %d bytes, TC %v, %d answers", tc.network, tc.size, len(got), m.Truncated, len(m.Answer))
 		}
 	}
-	if n := up.udp.Load() + up.tcp.Load(); n != 1 {
-		t.Errorf("the upstream was asked %d times", n)
-	}
 }
 
 // TestCacheBehindPlugins: plugins that change or read answers on their way still do, for hits too.
 func TestCacheBehindPlugins(t *testing.T) {
-	up := newUpstream(t, many)
+	up, again := newForgetful(t, many)
 	cfg := config(t, up)
 	cfg.Snippets = map[string]string{".": "rewrite name suffix .old.example. .example.org. answer auto"}
 	start(t, cfg)
@@ -233,22 +227,24 @@ func TestCacheBehindPlugins(t *testing.T) {
 		if len(m.Answer) != 2 || m.Answer[0].Header().Name != "n2.old.example." || m.Question[0].Name != "n2.old.example." {
 			t.Errorf("rewritten: %v", m)
 		}
+		again.Store(true)
 		m = ask(t, "udp", at, question("n2.example.org.", mdns.TypeA))
 		if len(m.Answer) != 2 || m.Answer[0].Header().Name != "n2.example.org." {
 			t.Errorf("as it is: %v", m)
 		}
-	}
-	if n := up.udp.Load() + up.tcp.Load(); n != 1 {
-		t.Errorf("the upstream was asked %d times", n)
 	}
 }
 
 // TestCacheOverReloads: twenty reloads lose nothing of what blocks know that answer as before, and nothing is said that a
 // block's old upstream said.
 func TestCacheOverReloads(t *testing.T) {
-	var ip atomic.Value
-	ip.Store("10.0.0.1")
-	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg { return address(ip.Load().(string))(q) })
+	up, again := newForgetful(t, func(q *mdns.Msg) *mdns.Msg {
+		m := address("10.0.0.1")(q)
+		for _, rr := range m.Answer {
+			rr.Header().Ttl = 3000 // nothing ends in the test, however busy the machine is
+		}
+		return m
+	})
 	one, two := newUpstream(t, address("10.1.0.1")), newUpstream(t, address("10.1.0.2"))
 	cfg := config(t, up)
 	cfg.StubDomains = map[string][]nameserver.Address{"corp.example": servers(one.addr)}
@@ -260,7 +256,7 @@ func TestCacheOverReloads(t *testing.T) {
 		wantA(t, ask(t, "udp", at, question(n, mdns.TypeA)), "10.0.0.1")
 	}
 	wantA(t, ask(t, "udp", at, question("www.corp.example.", mdns.TypeA)), "10.1.0.1")
-	ip.Store("10.0.0.9") // whoever is asked again says so
+	again.Store(true)
 	for i := range 20 {
 		next := cfg
 		next.StubDomains = map[string][]nameserver.Address{"corp.example": servers(one.addr), fmt.Sprintf("s%d.example", i): servers(two.addr)}
@@ -280,8 +276,5 @@ func TestCacheOverReloads(t *testing.T) {
 			wantA(t, ask(t, "udp", at, question(n, mdns.TypeA)), "10.0.0.1")
 		}
 		wantA(t, ask(t, "udp", at, question("www.corp.example.", mdns.TypeA)), []string{"10.1.0.2", "10.1.0.1"}[i%2])
-	}
-	if n := up.udp.Load() + up.tcp.Load(); n != int64(len(names)) {
-		t.Errorf("the upstream was asked %d times for %d names", n, len(names))
 	}
 }

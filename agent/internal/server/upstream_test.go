@@ -85,6 +85,23 @@ func newUpstream(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) *upstream {
 	return u
 }
 
+// anew is what a forgetful upstream says.
+const anew = "10.9.9.9"
+
+// newForgetful is an upstream that answers otherwise from a moment on, which tells whether it is asked for what is kept. Its questions
+// cannot be counted for that: ask looks for loops 300 ms after a start, and asks once more where an answer takes as long, as one does on a
+// busy machine.
+func newForgetful(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) (up *upstream, again *atomic.Bool) {
+	t.Helper()
+	again = new(atomic.Bool)
+	return newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		if again.Load() {
+			return address(anew)(q)
+		}
+		return answer(q)
+	}), again
+}
+
 // address answers every A question with ip and a TTL of 30 s.
 func address(ip string) func(*mdns.Msg) *mdns.Msg {
 	return func(q *mdns.Msg) *mdns.Msg {
