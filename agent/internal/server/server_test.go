@@ -346,6 +346,10 @@ func TestLog(t *testing.T) {
 					t.Errorf("%s: %v", name, m)
 				}
 			}
+			// A question is told of when it was answered, perhaps a moment later; the end waits for that.
+			if err := s.Stop(); err != nil {
+				t.Error(err)
+			}
 			for _, want := range tc.want {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("%q is missing in:\n%s", want, out)
