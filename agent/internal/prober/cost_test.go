@@ -66,7 +66,7 @@ func TestProbesLeaveNoSockets(t *testing.T) {
 	p := n.prober(t)
 	for range 50 {
 		for _, a := range n.ClusterDNS() {
-			wantOK(t, probe(t, p, a, steer.TCP, time.Second))
+			wantOK(t, probe(t, p, a, steer.TCP, ample))
 		}
 	}
 	testutil.Eventually(t, 5*time.Second, func() error { return noTCP(n.Host.Run("ss", "-Htan", "state", "connected")) })

@@ -115,7 +115,7 @@ func TestFramesFailures(t *testing.T) {
 	})
 	testutil.Must(t, p.Close())
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, time.Second), Network, "closed")
+		wantFailure(t, probe(t, p, target, protocol, ample), Network, "closed")
 	})
 	if _, err := n.Host.Netlink().LinkByName(FramesInterface); !hostnet.IsNoLink(err) {
 		t.Errorf("%s after Close: %v", FramesInterface, err)
@@ -139,8 +139,8 @@ func TestFramesProve(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if got := n.DNS.Asked(serviceName); got != 4 {
-				t.Errorf("kube-dns was asked %d times, want 4", got)
+			if got := proofs(n.DNS); got != 4 {
+				t.Errorf("kube-dns had %d proofs, want 4", got)
 			}
 			if got := n.agent.Asked(serviceName); got != 0 {
 				t.Errorf("the agent was asked %d times", got)

@@ -77,10 +77,10 @@ func TestKilledProberLeavesNothing(t *testing.T) {
 	second.Kill()
 	// At once: the dead one's link may still be on its way out.
 	p := n.prober(t)
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, time.Second))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, ample))
 	// The kernel takes the dead netns apart in the background; that must not take ours with it.
 	testutil.Eventually(t, 10*time.Second, func() error { return p.Ensure() })
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP, time.Second))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP, ample))
 }
 
 func TestPredecessorsLinkIsReplaced(t *testing.T) {
@@ -89,7 +89,7 @@ func TestPredecessorsLinkIsReplaced(t *testing.T) {
 	testutil.VethPair(t, n.Host, steer.ProberInterface, other, ownInterface)
 	other.SetMAC(ownInterface, ownMAC().String())
 	p := n.prober(t)
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, time.Second))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, ample))
 }
 
 func TestForeignLinkOfProbersName(t *testing.T) {
@@ -108,7 +108,7 @@ func TestProberWhereIPv6StartsOff(t *testing.T) {
 	n.Host.Sysctl("net.ipv6.conf.default.disable_ipv6", "1")
 	p := n.prober(t)
 	for _, a := range n.ClusterDNS() {
-		wantOK(t, probe(t, p, a, steer.UDP, time.Second))
+		wantOK(t, probe(t, p, a, steer.UDP, ample))
 	}
 }
 
@@ -118,7 +118,7 @@ func TestProberUnderReversePathFilter(t *testing.T) {
 	n.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	n.Host.Sysctl("net.ipv4.conf.default.rp_filter", "1")
 	p := n.prober(t)
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, time.Second))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, ample))
 	if err := p.Prove(t.Context(), n.ClusterDNS()[0], serviceName); err != nil {
 		t.Error(err)
 	}

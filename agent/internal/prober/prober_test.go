@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 
 const instance = "node-a.1700000000"
 
+// ample is for what does not fail by waiting: how long a busy machine takes over it is nothing of the prober's.
+const ample = 10 * time.Second
+
 // node is a cluster node with the host table, our addresses and a stand-in for the agent, but no prober yet.
 type node struct {
 	*testutil.Node
@@ -143,7 +146,7 @@ func TestProbe(t *testing.T) {
 				for _, target := range n.targets() {
 					for _, protocol := range protocols {
 						for range 3 {
-							wantOK(t, probe(t, p, target, protocol, 2*time.Second))
+							wantOK(t, probe(t, p, target, protocol, ample))
 						}
 					}
 				}
@@ -188,13 +191,13 @@ func TestProbeFailures(t *testing.T) {
 		n.agent.Behave(testutil.Behaviour{Drop: true})
 		wantFailure(t, probe(t, p, target, steer.UDP, 300*time.Millisecond), Timeout, "no answer")
 		n.agent.Behave(testutil.Behaviour{})
-		wantOK(t, probe(t, p, target, steer.UDP, time.Second))
+		wantOK(t, probe(t, p, target, steer.UDP, ample))
 	})
 	t.Run("the agent answers nonsense", func(t *testing.T) {
 		n.agent.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
 		defer n.agent.Behave(testutil.Behaviour{})
 		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantFailure(t, probe(t, p, target, protocol, time.Second), WrongAnswer, "SERVFAIL")
+			wantFailure(t, probe(t, p, target, protocol, ample), WrongAnswer, "SERVFAIL")
 		})
 	})
 	t.Run("canceled", func(t *testing.T) {
@@ -205,7 +208,7 @@ func TestProbeFailures(t *testing.T) {
 			time.AfterFunc(20*time.Millisecond, cancel)
 			r := p.Probe(ctx, target, protocol)
 			wantFailure(t, r, Canceled, "canceled")
-			if r.Took > time.Second {
+			if r.Took > ample {
 				t.Errorf("took %s", r.Took)
 			}
 		})
@@ -214,12 +217,12 @@ func TestProbeFailures(t *testing.T) {
 		n.agent.Stop()
 		defer n.agent.Start()
 		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantFailure(t, probe(t, p, target, protocol, 2*time.Second), WrongAnswer, "NXDOMAIN by another server than the agent")
+			wantFailure(t, probe(t, p, target, protocol, ample), WrongAnswer, "NXDOMAIN by another server than the agent")
 		})
 	})
 	t.Run("back again on the same sockets", func(t *testing.T) {
 		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantOK(t, probe(t, p, target, protocol, time.Second))
+			wantOK(t, probe(t, p, target, protocol, ample))
 		})
 	})
 	t.Run("no switch and no socket", func(t *testing.T) {
@@ -227,14 +230,14 @@ func TestProbeFailures(t *testing.T) {
 		n.Host.Run("nft", "delete", "table", "inet", steer.TableName)
 		for _, local := range n.locals {
 			for _, protocol := range protocols {
-				wantFailure(t, probe(t, p, local, protocol, time.Second), Refused, "nobody listens")
+				wantFailure(t, probe(t, p, local, protocol, ample), Refused, "nobody listens")
 			}
 		}
 	})
 	t.Run("closed", func(t *testing.T) {
 		testutil.Must(t, p.Close())
 		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantFailure(t, probe(t, p, target, protocol, time.Second), Network, "closed")
+			wantFailure(t, probe(t, p, target, protocol, ample), Network, "closed")
 		})
 		if err := p.Prove(t.Context(), n.ClusterDNS()[0], "a."); !errors.Is(err, errClosed) {
 			t.Errorf("Prove after Close: %v", err)
@@ -246,6 +249,17 @@ func TestProbeFailures(t *testing.T) {
 }
 
 const serviceName = "kubernetes.default.svc.cluster.local."
+
+// proofs counts the sockets that kube-dns was asked from for the proof's name: one socket asks again where an answer takes a second.
+func proofs(s *testutil.DNSServer) int {
+	from := map[string]bool{}
+	for _, q := range s.Log() {
+		if q.Name == serviceName {
+			from[q.Network+q.From.String()] = true
+		}
+	}
+	return len(from)
+}
 
 // The proof takes the fallback also while the agent serves, and tells when the fallback's way is broken.
 func TestProve(t *testing.T) {
@@ -263,8 +277,8 @@ func TestProve(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if got := n.DNS.Asked(serviceName); got != 4 {
-				t.Errorf("kube-dns was asked %d times, want 4", got)
+			if got := proofs(n.DNS); got != 4 {
+				t.Errorf("kube-dns had %d proofs, want 4", got)
 			}
 			for _, q := range n.DNS.Log() {
 				if from := q.From.Addr(); from == steer.ProofSource(from.Is4()) {
@@ -315,7 +329,7 @@ func TestReconfigureAwaitsProbes(t *testing.T) {
 	close(answer)
 	wantOK(t, <-heard)
 	n.agent.Behave(testutil.Behaviour{})
-	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, time.Second))
+	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, ample))
 }
 
 func TestReconfigure(t *testing.T) {
@@ -327,15 +341,15 @@ func TestReconfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, time.Second))
+	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, ample))
 	testutil.Must(t, p.Reconfigure(n.redirects, n.locals))
 	for _, target := range n.targets() {
 		for _, protocol := range protocols {
-			wantOK(t, probe(t, p, target, protocol, time.Second))
+			wantOK(t, probe(t, p, target, protocol, ample))
 		}
 	}
 	testutil.Must(t, p.Reconfigure(n.redirects[1:], nil))
-	wantOK(t, probe(t, p, n.redirects[1].ClusterDNS, steer.TCP, time.Second))
+	wantOK(t, probe(t, p, n.redirects[1].ClusterDNS, steer.TCP, ample))
 	if err := p.own.table.Verify(steer.Pod{Redirects: n.redirects[1:], Always: true}); err != nil {
 		t.Error(err)
 	}

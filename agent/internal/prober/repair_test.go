@@ -72,7 +72,7 @@ func TestEnsureRepairs(t *testing.T) {
 			}
 			for _, target := range n.targets() {
 				for _, protocol := range protocols {
-					wantOK(t, probe(t, p, target, protocol, time.Second))
+					wantOK(t, probe(t, p, target, protocol, ample))
 				}
 			}
 			for _, a := range n.ClusterDNS() {
@@ -131,8 +131,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 	})
 	before := state()
 	p := n.prober(t)
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, time.Second))
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP, time.Second))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, ample))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP, ample))
 	for range 2 {
 		testutil.Must(t, p.Close())
 	}
