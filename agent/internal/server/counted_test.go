@@ -30,6 +30,9 @@ func countedOnce(t *testing.T, fast bool, network string) {
 	var sick atomic.Bool
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
 		m := address("10.0.0.1")(q)
+		for _, rr := range m.Answer {
+			rr.Header().Ttl = 3000 // what is looked at last is a hit still, and not fetched ahead, however busy the machine is
+		}
 		switch label, _, _ := strings.Cut(q.Question[0].Name, "."); {
 		case sick.Load(), label == "sick":
 			return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure)
