@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -282,8 +283,10 @@ func TestHomesAreLookedAtAgain(t *testing.T) {
 	if got := known(); !strings.Contains(got, fmt.Sprintf("%q . %s", pod.HostInterface, pod.Addr(true))) {
 		t.Fatalf("not remembered:\n%s", got)
 	}
-	testutil.Eventually(t, 5*time.Second, func() error {
-		if got := known(); !strings.Contains(got, "expires 3s") {
+	// Any age beyond a second: a busy machine may be seconds late to look.
+	old := regexp.MustCompile(`expires ([0-3]s|[0-9]+ms)`)
+	testutil.Eventually(t, 10*time.Second, func() error {
+		if got := known(); !old.MatchString(got) {
 			return fmt.Errorf("renewed by each question:\n%s", got)
 		}
 		return nil

@@ -93,7 +93,7 @@ func TestInterceptedConnections(t *testing.T) {
 // lifetime at most; their TCP connections stay with whom they reached.
 func TestCritiqueA10HostProcesses(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
-		const lifetime = 500 * time.Millisecond
+		const lifetime = steadyLifetime
 		r := newRig(t, o, intercepting, func(h *steer.Host) { h.Lifetime = lifetime })
 		host := r.Node.Host
 		r.Want("KUBEDNS", host, "no agent", r.ClusterDNS()...)
@@ -104,7 +104,7 @@ func TestCritiqueA10HostProcesses(t *testing.T) {
 		kept := r.dial(host, r.ClusterDNS()...)
 		kept.want("KUBEDNS", "no lease")
 
-		stop := r.keepRenewing(lifetime / 5)
+		stop := r.keepRenewing(renewEvery)
 		r.Want("AGENT", host, "lease", append(r.ClusterDNS(), r.Local()...)...)
 		kept.want("KUBEDNS", "a lease started")
 		ours := r.dial(host, r.ClusterDNS()...)
@@ -122,15 +122,15 @@ func TestCritiqueA10HostProcesses(t *testing.T) {
 		kept = r.dial(host, r.ClusterDNS()...)
 		kept.want("KUBEDNS", "withdrawn")
 
-		stop = r.keepRenewing(lifetime / 5)
+		stop = r.keepRenewing(renewEvery)
 		r.Want("AGENT", host, "lease again", r.ClusterDNS()...)
 		stop()
 		r.Renew()
 		r.Kill()
 		killed := time.Now()
 		for _, s := range r.ClusterDNS() {
-			testutil.Eventually(t, 5*time.Second, func() error {
-				_, err := testutil.Ask(host, s, "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: 20 * time.Millisecond})
+			testutil.Eventually(t, 10*time.Second, func() error {
+				_, err := testutil.Ask(host, s, "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: 100 * time.Millisecond})
 				return err
 			})
 		}

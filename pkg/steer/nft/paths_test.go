@@ -22,7 +22,8 @@ func TestMeshCaptureWins(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pod := r.Steered("pod")
-		const own = 45000 // the mesh's upstream questions are known by their port here, by their user in a real one
+		// The mesh's upstream questions are known by their port here, by their user in a real one. The kernel gives it to no other question.
+		const own = 15045
 		for _, tool := range []string{"iptables", "ip6tables"} {
 			for _, network := range rig.Networks() {
 				pod.Run(tool, "-t", "nat", "-A", "OUTPUT", "-p", network, "--dport", "53", "!", "--sport", fmt.Sprint(own), "-j", "REDIRECT", "--to-ports", "15053")
@@ -198,8 +199,7 @@ func TestKubeDNSOnTheSameBridge(t *testing.T) {
 
 // Renewals a hundred times a second under load lose nothing and let nothing fall back: the set update is atomic.
 func TestRenewalsUnderLoad(t *testing.T) {
-	const lifetime = 300 * time.Millisecond
-	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, func(h *steer.Host) { h.Lifetime = lifetime })
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, func(h *steer.Host) { h.Lifetime = steadyLifetime })
 	pod := r.Steered("pod")
 	r.Serve()
 	stop := r.keepRenewing(10 * time.Millisecond)

@@ -57,7 +57,7 @@ func TestSwitchAfterALapse(t *testing.T) {
 				harmed := time.Now()
 				for _, server := range append(r.ClusterDNS(), r.Local()...) {
 					testutil.Eventually(t, 5*time.Second, func() error {
-						_, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: 20 * time.Millisecond})
+						_, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: 100 * time.Millisecond})
 						return err
 					})
 				}
