@@ -14,8 +14,8 @@ const (
 	portMost  = 32_000
 )
 
-// FreePort returns a port of this netns that is free on each address, for UDP and TCP. No address: 127.0.0.1. The caller binds it; until
-// then another process may, one in 12,000 times that it chooses as this function does.
+// FreePort returns a port of this netns that is free on each address, for UDP and TCP. No address: 127.0.0.1. The caller binds it. Until
+// the end of the test nobody else gets it from this function, in whichever process: a server may take its time to bind it.
 func FreePort(t TB, addresses ...string) uint16 {
 	t.Helper()
 	if len(addresses) == 0 {
@@ -23,9 +23,16 @@ func FreePort(t TB, addresses ...string) uint16 {
 	}
 	for range 100 {
 		port := uint16(portLeast + rand.N(portMost-portLeast))
+		// Abstract names of Unix sockets are the netns's, as ports are, and go with their process.
+		taken, err := net.ListenPacket("unixgram", "@neardns-test-port-"+strconv.Itoa(int(port)))
+		if err != nil {
+			continue
+		}
 		if isFree(port, addresses) {
+			t.Cleanup(func() { _ = taken.Close() })
 			return port
 		}
+		_ = taken.Close()
 	}
 	t.Fatalf("no port is free on %v", addresses)
 	return 0
