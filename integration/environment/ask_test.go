@@ -79,9 +79,10 @@ func (n *node) awaitCached(when string) {
 
 // askers ask every target again and again, as pods do while something happens.
 type askers struct {
-	n    *node
-	stop chan struct{}
-	wg   sync.WaitGroup
+	n     *node
+	stop  func() // may be called again
+	ended chan struct{}
+	wg    sync.WaitGroup
 
 	mu    sync.Mutex // guards the fields below
 	asked int
@@ -93,14 +94,19 @@ type askers struct {
 const askTimeout = 250 * time.Millisecond
 
 func (n *node) keepAsking() *askers {
-	a := &askers{n: n, stop: make(chan struct{})}
+	a := &askers{n: n, ended: make(chan struct{})}
+	a.stop = sync.OnceFunc(func() { close(a.ended) })
+	n.t.Cleanup(func() { // of a test that failed: the pod's netns goes next
+		a.stop()
+		a.wg.Wait()
+	})
 	name := freshName()
 	for _, at := range n.targets() {
 		a.wg.Go(func() {
 			last := time.Now()
 			for tick := time.NewTicker(10 * time.Millisecond); ; {
 				select {
-				case <-a.stop:
+				case <-a.ended:
 					tick.Stop()
 					return
 				case <-tick.C:
@@ -128,7 +134,7 @@ func (n *node) keepAsking() *askers {
 // end stops asking and fails the test if an answer was wrong, or a target was without one for longer than limit.
 func (a *askers) end(when string, limit time.Duration) {
 	a.n.t.Helper()
-	close(a.stop)
+	a.stop()
 	a.wg.Wait()
 	a.n.t.Logf("%s: %d asked, %d lost, longest gap %v", when, a.asked, a.lost, a.gap.Round(time.Millisecond))
 	if a.wrong != nil {

@@ -182,20 +182,14 @@ func TestAdoptBehindPolicy(t *testing.T) {
 	p, free := n.addRunningPods(1, nil)[0], n.addRunningPods(1, nil)[0]
 	n.Host.RunInput("table inet blocked {\n chain in {\n type filter hook prerouting priority -500\n ip saddr "+p.addr(true).String()+
 		" ip daddr 169.254.20.11 drop\n }\n}\n", "nft", "-f", "-")
-	stop := make(chan struct{})
-	var got outcome
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		got = load{from: p.NetNS, server: n.Service(true), qps: 50, sockets: 5, names: []string{"a.default.svc.cluster.local"}}.run(t, stop)
-	})
+	end := load{from: p.NetNS, server: n.Service(true), qps: 50, sockets: 5, names: []string{"a.default.svc.cluster.local"}}.begin(t)
 	n.startAgent()
 	testutil.Eventually(t, patience, func() error { return free.adopted(podfile.Steered) })
 	n.awaitLog(0, "running pod not steered")
 	if err := p.adopted(podfile.Pending); err != nil {
 		t.Error(err)
 	}
-	close(stop)
-	wg.Wait()
+	got := end()
 	t.Log(got)
 	if got.lost() > 0 || got.sent == 0 {
 		t.Errorf("the pod behind the policy: %s", got)
@@ -215,6 +209,16 @@ func TestAdoptUnderLoad(t *testing.T) {
 	stop, stopEnding := make(chan struct{}), make(chan struct{})
 	results := make([]outcome, count)
 	var wg, ended sync.WaitGroup
+	endEnding := sync.OnceFunc(func() {
+		close(stopEnding)
+		ended.Wait()
+	})
+	end := sync.OnceFunc(func() {
+		close(stop)
+		wg.Wait()
+	})
+	t.Cleanup(endEnding)
+	t.Cleanup(end)
 	for i, p := range pods {
 		group, until := &wg, stop
 		if i < len(ending) {
@@ -253,8 +257,7 @@ func TestAdoptUnderLoad(t *testing.T) {
 		}
 		took = time.Since(begun)
 	})
-	close(stopEnding)
-	ended.Wait()
+	endEnding()
 	for i, p := range ending {
 		p.delBy(i%2 == 0)
 		if i%3 == 0 {
@@ -284,8 +287,7 @@ func TestAdoptUnderLoad(t *testing.T) {
 		t.Fatalf("cleanup exits with %d: %s", code, stderr)
 	}
 	traffic.more(26)
-	close(stop)
-	wg.Wait()
+	end()
 	asked, lost, _ := traffic.end()
 	var all outcome
 	waited := slack / 10 // what came before the kill and waited for the agent to get CPU time is lost with it: as long as an answer took

@@ -272,6 +272,11 @@ func TestCompletionIsThePodsOwn(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
+	end := sync.OnceFunc(func() {
+		close(stop)
+		wg.Wait()
+	})
+	t.Cleanup(end)
 	for p, may := range map[*pod][]string{completed: {"completed", "absent"}, plain: {"absent"}} {
 		for range 4 {
 			wg.Go(func() {
@@ -322,6 +327,5 @@ func TestCompletionIsThePodsOwn(t *testing.T) {
 		}
 		next.del()
 	}
-	close(stop)
-	wg.Wait()
+	end()
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -270,6 +271,11 @@ func TestKernelHitsAndPolicies(t *testing.T) {
 			n.heat(p, at, hot)
 			stop := make(chan struct{})
 			ended := make(chan struct{})
+			end := sync.OnceFunc(func() {
+				close(stop)
+				<-ended
+			})
+			t.Cleanup(end)
 			go func() { // both ask for it all the time, so the kernel has it whatever becomes of one of them
 				defer close(ended)
 				for {
@@ -289,8 +295,7 @@ func TestKernelHitsAndPolicies(t *testing.T) {
 				t.Errorf("doctor does not name the pod:\n%s", text)
 			}
 			allow()
-			close(stop)
-			<-ended
+			end()
 		})
 	}
 }

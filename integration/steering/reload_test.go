@@ -152,6 +152,11 @@ func TestReloadLosesNothing(t *testing.T) {
 	var lost sync.Map
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
+	end := sync.OnceFunc(func() {
+		close(stop)
+		wg.Wait()
+	})
+	t.Cleanup(end)
 	for _, at := range n.all() {
 		if at.network != "udp" {
 			continue
@@ -190,8 +195,7 @@ func TestReloadLosesNothing(t *testing.T) {
 		n.reload(fmt.Sprintf("stubDomains: {corp%d.example: [%q]}\n", i, n.KubeDNSAddrs()[0]), i%2 == 0)
 	}
 	took := time.Since(begun)
-	close(stop)
-	wg.Wait()
+	end()
 	lost.Range(func(at, err any) bool {
 		t.Errorf("question %v: %v", at, err)
 		return true

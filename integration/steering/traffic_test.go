@@ -21,15 +21,18 @@ import (
 type traffic struct {
 	t     *testing.T
 	p     *pod
-	stop  chan struct{}
+	stop  func() // may be called again
+	ended chan struct{}
 	wg    sync.WaitGroup
 	asked atomic.Int64
 	lost  atomic.Int64
 
-	mu   sync.Mutex // guards the fields below
-	last time.Time  // an answer of any of them
-	gap  time.Duration
-	errs []error
+	mu      sync.Mutex // guards the fields below
+	last    time.Time  // an answer of any of them
+	gap     time.Duration
+	slowest time.Duration // answer
+	missed  []time.Time   // when those were asked that are lost
+	errs    []error
 }
 
 const answerWait = time.Second
@@ -38,7 +41,12 @@ const answerWait = time.Second
 // a family. The three share the rate as 10 to 2 to 1.
 func (n *node) startTraffic(p *pod, name string, perSecond int) *traffic {
 	n.t.Helper()
-	f := &traffic{t: n.t, p: p, stop: make(chan struct{}), last: time.Now()}
+	f := &traffic{t: n.t, p: p, ended: make(chan struct{}), last: time.Now()}
+	f.stop = sync.OnceFunc(func() { close(f.ended) })
+	n.t.Cleanup(func() { // of a test that failed: the pod's netns goes next
+		f.stop()
+		f.wg.Wait()
+	})
 	unit := time.Second / time.Duration(max(perSecond/13, 1)) // between two questions of the rarest kind
 	at := n.ClusterDNS()
 	for i := range 20 {
@@ -57,13 +65,14 @@ func (f *traffic) pace(every, first time.Duration, ask func() error) {
 		begin := time.NewTimer(first)
 		defer begin.Stop()
 		select {
-		case <-f.stop:
+		case <-f.ended:
 			return
 		case <-begin.C:
 		}
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {
+			begun := time.Now()
 			err := ask()
 			f.asked.Add(1)
 			f.mu.Lock()
@@ -71,13 +80,15 @@ func (f *traffic) pace(every, first time.Duration, ask func() error) {
 			if err == nil {
 				f.gap = max(f.gap, now.Sub(f.last))
 				f.last = now
+				f.slowest = max(f.slowest, now.Sub(begun))
 			} else {
 				f.lost.Add(1)
+				f.missed = append(f.missed, begun)
 				f.errs = append(f.errs, fmt.Errorf("%s %w", now.Format("05.000"), err))
 			}
 			f.mu.Unlock()
 			select {
-			case <-f.stop:
+			case <-f.ended:
 				return
 			case <-tick.C:
 			}
@@ -100,7 +111,7 @@ func (f *traffic) more(questions int64) {
 // end stops the traffic and says what became of it.
 func (f *traffic) end() (asked, lost int64, gap time.Duration) {
 	f.t.Helper()
-	close(f.stop)
+	f.stop()
 	f.wg.Wait()
 	for i, err := range f.errs {
 		if i == 20 {

@@ -108,6 +108,11 @@ func TestUpstreamInTrouble(t *testing.T) {
 	t.Run("floods below dead zones", func(t *testing.T) {
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
+		end := sync.OnceFunc(func() {
+			close(stop)
+			wg.Wait()
+		})
+		t.Cleanup(end)
 		wg.Go(func() { flood(t, outside.NetNS, udp, strings.TrimSuffix(deadZone, "."), 400, stop) })
 		wg.Go(func() { flood(t, reverse.NetNS, udp, strings.TrimSuffix(deadReverse, "."), 400, stop) })
 		testutil.Eventually(t, patience, func() error {
@@ -128,8 +133,7 @@ func TestUpstreamInTrouble(t *testing.T) {
 			}
 		}
 		tick.Stop()
-		close(stop)
-		wg.Wait()
+		end()
 		if all := len(lost["outside"]) + len(lost["cluster"]); all > 2*each/100 {
 			t.Errorf("of %d new names each: %v", each, lost)
 		}
