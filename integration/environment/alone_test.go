@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,6 +23,7 @@ const patientWatch = 600 * time.Millisecond
 func (n *node) watch() *testutil.Process {
 	n.t.Helper()
 	testutil.Must(n.t, os.MkdirAll(n.path("cni-bin"), 0o755))
+	begun := time.Now()
 	p := n.Host.Start(made.Path("neardns-install"), "watch", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.path("cni-bin"),
 		"--cni-conf", n.path("net.d"), "--state-dir", n.state, "--plugin", made.Path("neardns"), "--agent", made.Path("neardns-agent"))
 	n.t.Cleanup(func() {
@@ -31,13 +31,19 @@ func (n *node) watch() *testutil.Process {
 			n.t.Logf("watch's log:\n%s", p.Output())
 		}
 	})
+	n.awaitLook(begun)
+	return p
+}
+
+// awaitLook waits until the watch has looked after a time: what another one noted before may still be there.
+func (n *node) awaitLook(after time.Time) {
+	n.t.Helper()
 	testutil.Eventually(n.t, patience, func() error {
-		if w, ok, err := nodestate.ReadWatch(n.state); err != nil || !ok || w.Looked.IsZero() {
+		if w, ok, err := nodestate.ReadWatch(n.state); err != nil || !ok || !w.Looked.After(after) {
 			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
 		}
 		return nil
 	})
-	return p
 }
 
 func (n *node) restored() int64 {
@@ -92,7 +98,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	whole := n.table()
 
 	// A living agent mends by itself. One that the machine lets wait for longer than the watch does is helped by it.
-	before, begun := n.status().Agent.Repairs["rules"], time.Now()
+	before, begun := n.repairs("rules"), time.Now()
 	nft(drop)
 	testutil.Eventually(t, patience, func() error {
 		if a := n.status().Agent; a == nil || a.Repairs["rules"] == before {
@@ -176,10 +182,15 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	if code, out := n.run("cleanup", "--config", n.path("node.yaml"), "--cni-conf", filepath.Join(n.dir, "none")); code != 0 {
 		t.Fatalf("cleanup: %d\n%s", code, out)
 	}
-	n.answered("cleaned up")
-	if got := n.table(); got != "" {
-		t.Errorf("a table is left after the cleanup:\n%s", got)
+	for begun := time.Now(); time.Since(begun) < restoreLimit; { // the watch would have put it back by then
+		n.answered("cleaned up")
 	}
+	testutil.Eventually(t, patience, func() error { // one that was at it takes it away again
+		if got := n.table(); got != "" {
+			return fmt.Errorf("a table is left after the cleanup:\n%s", got)
+		}
+		return nil
+	})
 }
 
 // TestSwitchWithoutAgentIptables is the same for rules in iptables, with the programs that the watch's image has.
@@ -192,12 +203,16 @@ func TestSwitchWithoutAgentIptables(t *testing.T) {
 			n.agent.Kill()
 			n.answered("agent killed")
 			// What gives back stands in nat, among kube-proxy's.
+			rules := func() string {
+				return n.Host.Run("sh", "-c", flavour+"-save -t raw | grep ^-A; "+flavour+"-save -t nat | grep '^-A NODE-LOCAL-DNS'; true")
+			}
+			whole := rules()
 			flush := []string{"sh", "-c", flavour + " -w -t nat -F NODE-LOCAL-DNS && " + flavour + " -w -t raw -F"}
 			begun := time.Now()
 			n.Host.Run(flush...)
 			testutil.Eventually(t, patience, func() error { // two transactions, which it may see one by one
-				if got := n.restored(); got == 0 {
-					return errors.New("the watch has not put the rules back")
+				if got, now := n.restored(), rules(); got == 0 || now != whole { // what it began would go on beyond its end
+					return fmt.Errorf("the watch has put rules back %d times:\n%s\nwant\n%s", got, now, whole)
 				}
 				return nil
 			})

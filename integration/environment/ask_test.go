@@ -108,6 +108,9 @@ func (n *node) keepAsking() *askers {
 				select {
 				case <-a.ended:
 					tick.Stop()
+					a.mu.Lock()
+					a.gap = max(a.gap, time.Since(last)) // also where no answer came any more
+					a.mu.Unlock()
 					return
 				case <-tick.C:
 				}

@@ -3,6 +3,7 @@ package environment
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -154,6 +155,20 @@ func (n *node) status() status {
 	return s
 }
 
+// repairs is how often a running agent has repaired a part.
+func (n *node) repairs(part string) (count int) {
+	n.t.Helper()
+	testutil.Eventually(n.t, patience, func() error {
+		s := n.status()
+		if s.Agent == nil {
+			return errors.New("the agent does not answer")
+		}
+		count = s.Agent.Repairs[part]
+		return nil
+	})
+	return count
+}
+
 // run runs the agent's binary in the host's netns to its end.
 func (n *node) run(args ...string) (code int, output string) {
 	n.t.Helper()
@@ -196,7 +211,10 @@ func says(line, state, check string, words []string) bool {
 
 func (n *node) wantHealthy(when string) {
 	n.t.Helper()
-	if code, text := n.doctor(); code != 0 || !strings.Contains(text, "\nGOOD") {
-		n.t.Errorf("%s: the doctor exits with %d:\n%s", when, code, text)
-	}
+	testutil.Eventually(n.t, patience, func() error { // on a busy machine leases come and go
+		if code, text := n.doctor(); code != 0 || !strings.Contains(text, "\nGOOD") {
+			return fmt.Errorf("%s: the doctor exits with %d:\n%s", when, code, text)
+		}
+		return nil
+	})
 }

@@ -66,8 +66,8 @@ func TestLinkFaults(t *testing.T) {
 	} {
 		n.repaired(f.name, strings.Fields(f.command), look)
 	}
-	if s := n.status(); s.Agent.Repairs["link"] < 4 {
-		t.Errorf("repairs counted: %v", s.Agent.Repairs)
+	if got := n.repairs("link"); got < 4 {
+		t.Errorf("repairs counted: %d", got)
 	}
 	n.wantHealthy("at last")
 }
@@ -95,8 +95,8 @@ func TestRuleFaults(t *testing.T) {
 	} {
 		n.repaired(f.name, f.command, look)
 	}
-	if s := n.status(); s.Agent.Repairs["rules"] < 6 {
-		t.Errorf("repairs counted: %v", s.Agent.Repairs)
+	if got := n.repairs("rules"); got < 6 {
+		t.Errorf("repairs counted: %d", got)
 	}
 	n.wantHealthy("at last")
 }
@@ -147,21 +147,21 @@ func TestRepairFight(t *testing.T) {
 	// One that deletes the table whenever it sees it, and ends with the test.
 	foe := n.Host.Start("sh", "-c", "while :; do nft delete table inet neardns 2>/dev/null; sleep 0.02; done")
 	testutil.Eventually(t, patience, func() error {
-		if s := n.status(); !strings.Contains(s.Agent.Faults["rules"], "something on this node undid it 10 times") {
-			return fmt.Errorf("the fight is no fault: %v", s.Agent.Faults)
+		if a := n.status().Agent; a == nil || !strings.Contains(a.Faults["rules"], "something on this node undid it 10 times") {
+			return fmt.Errorf("the fight is no fault: %+v", a)
 		}
 		return nil
 	})
 	n.wantSeen("a fight", "FAIL", "agent", "something on this node undid it")
 	// From here on the pauses are 0.5, 1, 2, 4 and 5 s.
-	before, begun := n.status().Agent.Repairs["rules"], time.Now()
+	before, begun := n.repairs("rules"), time.Now()
 	testutil.Eventually(t, patience, func() error {
-		if got := n.status().Agent.Repairs["rules"] - before; got < 2 {
+		if got := n.repairs("rules") - before; got < 2 {
 			return fmt.Errorf("%d more repairs", got)
 		}
 		return nil
 	})
-	if got, took := n.status().Agent.Repairs["rules"]-before, time.Since(begun); float64(got) > 4+took.Seconds() {
+	if got, took := n.repairs("rules")-before, time.Since(begun); float64(got) > 4+took.Seconds() {
 		t.Errorf("%d more repairs within %v", got, took)
 	}
 	foe.Kill()
