@@ -304,8 +304,9 @@ func TestAdoptUnderLoad(t *testing.T) {
 			t.Errorf("a question is lost %v after the kill, which took %v", at.Sub(killed).Round(time.Millisecond), dead.Sub(killed).Round(time.Millisecond))
 		}
 	}
-	if all.wrong > 0 || all.sent < 500 || lost > 2 {
-		t.Errorf("%d wrong answers of %d; %d of %d lost over connections that stay", all.wrong, all.sent, lost, asked)
+	traffic.lostAround(killed, dead)
+	if all.wrong > 0 || all.sent < 500 {
+		t.Errorf("%d wrong answers of %d", all.wrong, all.sent)
 	}
 	for _, p := range staying {
 		if rules := p.rules(); rules != "" {

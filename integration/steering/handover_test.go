@@ -40,7 +40,7 @@ func (n *node) awaitExit(p *testutil.Process, code int) {
 
 // TestSuccessorLosesNothing rolls three agents over one another under load, as a DaemonSet with maxSurge does.
 func TestSuccessorLosesNothing(t *testing.T) {
-	n := newNode(t, setup{families: testutil.Dual})
+	n := newNode(t, setup{families: testutil.Dual, config: calm})
 	p := n.addPod(nil)
 	n.agent = n.successor("pod0")
 	n.awaitReady()
@@ -49,7 +49,7 @@ func TestSuccessorLosesNothing(t *testing.T) {
 		t.Error(err)
 	}
 
-	hot := freshName()
+	hot, begun := freshName(), time.Now()
 	f := n.startTraffic(p, hot, 500)
 	f.more(1)
 	for i := range 3 {
@@ -74,7 +74,7 @@ func TestSuccessorLosesNothing(t *testing.T) {
 	if lost > 0 || asked < 200 {
 		t.Errorf("%d of %d questions lost", lost, asked)
 	}
-	if times := n.DNS.Asked(hot); times > 1 {
+	if times, kept := n.DNS.Asked(hot), time.Since(begun)/(20*time.Second); times > 1+int(kept) { // its TTL is 30 s
 		t.Errorf("kube-dns was asked %d times for the one name: the cache did not go along, or a question fell back", times)
 	}
 	n.wantSteered(p.client(), "after three hand-overs", n.all()...)
@@ -82,18 +82,13 @@ func TestSuccessorLosesNothing(t *testing.T) {
 
 // TestEndAndStart ends the agent under load and starts it again, by SIGTERM and by SIGKILL.
 func TestEndAndStart(t *testing.T) {
-	for name, tc := range map[string]struct {
-		end  func(p *testutil.Process)
-		most int64
-	}{
-		"terminated": {func(p *testutil.Process) {
+	for name, end := range map[string]func(p *testutil.Process){
+		"terminated": func(p *testutil.Process) {
 			if err := p.Terminate(patience); err != nil {
 				t.Errorf("SIGTERM: %v", err)
 			}
-		}, 0},
-		// Each connection that stays may have a question in it, and what comes while the kernel frees the memory, before it
-		// closes the sockets, is lost: 10 to 20 ms on a busy machine (ARCHITECTURE.md, D-016).
-		"killed": {(*testutil.Process).Kill, 10},
+		},
+		"killed": (*testutil.Process).Kill,
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, setup{families: testutil.Dual})
@@ -101,14 +96,18 @@ func TestEndAndStart(t *testing.T) {
 			n.startAgent()
 			f := n.startTraffic(p, freshName(), 260)
 			f.more(100)
-			tc.end(n.agent)
+			begun := time.Now()
+			end(n.agent)
+			ended := time.Now()
 			f.more(200)
 			n.startAgent()
 			f.more(200)
 			asked, lost, gap := f.end()
 			t.Logf("%d questions, %d lost, longest gap %v", asked, lost, gap)
-			if lost > tc.most {
-				t.Errorf("%d of %d questions lost, want at most %d", lost, asked, tc.most)
+			if name == "killed" {
+				f.lostAround(begun, ended)
+			} else if lost > 0 {
+				t.Errorf("%d of %d questions lost", lost, asked)
 			}
 			n.wantSteered(p.client(), "started again", n.all()...)
 		})
@@ -205,7 +204,7 @@ func TestStoppedWithinAHandover(t *testing.T) {
 	for i := range 6 {
 		old := n.agent
 		pod := fmt.Sprintf("pod%d", i+1)
-		f := n.startTraffic(p, freshName(), rate)
+		f, pauses := n.startTraffic(p, freshName(), rate), n.pauses(p.NetNS)
 		f.more(20)
 		next := n.successor(pod)
 		which, who := old, "the holder"
@@ -228,7 +227,7 @@ func TestStoppedWithinAHandover(t *testing.T) {
 		n.awaitExit(old, 0)
 		asked, lost, gap := f.end()
 		t.Logf("%s stopped after %v: %d questions, %d lost, longest gap %v", who, moment, asked, lost, gap)
-		if most := int64(rate); lost > most || gap > lifetime+slack {
+		if most := int64(rate); lost > most || gap > lifetime+slack+pauses() {
 			t.Errorf("%s stopped after %v: %d lost of %d, longest gap %v", who, moment, lost, asked, gap)
 		}
 		n.wantSteered(p.client(), who+" stopped", n.all()...)
@@ -269,7 +268,7 @@ func TestSuccessorDies(t *testing.T) {
 	n.awaitReady()
 	files := n.openFiles()
 	for i, step := range []string{"hand-over begins", "successor serves beside us", "handed over", "hand-over begins", "successor serves beside us"} {
-		f := n.startTraffic(p, freshName(), 260)
+		f, pauses := n.startTraffic(p, freshName(), 260), n.pauses(p.NetNS)
 		f.more(20)
 		from := len(n.agent.Output())
 		next := n.successor(fmt.Sprintf("pod%d", i+1))
@@ -279,7 +278,9 @@ func TestSuccessorDies(t *testing.T) {
 			}
 			return nil
 		})
+		begun := time.Now()
 		next.Kill()
+		within := int64(260 * time.Since(begun).Seconds()) // what came until the kernel had ended it (D-016)
 		f.more(100)
 		had := "before it had the node"
 		select {
@@ -291,7 +292,7 @@ func TestSuccessorDies(t *testing.T) {
 		n.awaitReady()
 		asked, lost, gap := f.end()
 		t.Logf("killed at %q, %s: %d questions, %d lost, longest gap %v", step, had, asked, lost, gap)
-		if lost > 20 || gap > lifetime+slack {
+		if lost > 20+within || gap > lifetime+slack+pauses() {
 			t.Errorf("killed at %q, %s: %d of %d questions lost, longest gap %v", step, had, lost, asked, gap)
 		}
 		n.wantSteered(p.client(), "successor killed", n.all()...)

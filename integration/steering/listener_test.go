@@ -106,6 +106,7 @@ func TestDeafListener(t *testing.T) {
 	for _, deaf := range all {
 		family := map[bool]int{true: 4, false: 6}[deaf.addr.Is4()]
 		cluster := n.ClusterDNS()[map[int]int{4: 0, 6: 1}[family]]
+		pauses := n.pauses(p.NetNS)
 		undo := n.deafen(deaf.network, family)
 		begun := time.Now()
 		testutil.Eventually(t, patience, func() error {
@@ -114,14 +115,17 @@ func TestDeafListener(t *testing.T) {
 			}
 			return nil
 		})
-		if took := time.Since(begun); took > lifetime+slack {
+		if took := time.Since(begun); took > lifetime+slack+pauses() {
 			t.Errorf("%s lost its lease after %v, want %v at most", deaf, took, lifetime)
 		}
 		n.wantFallback(p.client(), deaf.String()+" is deaf", target{cluster, deaf.network})
 		for _, other := range all {
-			if other != deaf && !n.holds(other) {
-				t.Errorf("%s is deaf, and %s lost its lease too", deaf, other)
-			}
+			testutil.Eventually(t, patience, func() error { // where the machine lets the agent wait, one comes and goes
+				if other != deaf && !n.holds(other) {
+					return fmt.Errorf("%s is deaf, and %s lost its lease too", deaf, other)
+				}
+				return nil
+			})
 		}
 		undo()
 		testutil.Eventually(t, patience, func() error {

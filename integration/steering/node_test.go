@@ -41,6 +41,10 @@ const (
 	slack            = 700 * time.Millisecond // `make faults` measures it closely, on a machine that does nothing else
 )
 
+// calm is the line of NodeConfig for tests in which no lease may come and go: by default one lapses where a busy machine lets the agent wait
+// for 650 ms.
+const calm = "lease: {renew: 200ms, lifetime: 4s}\n"
+
 // setup is what one test's node is made of.
 type setup struct {
 	families  testutil.Families

@@ -130,20 +130,24 @@ func (n *node) refuses(what, file, text, place string) {
 	from := len(n.agent.Output())
 	n.write(file, text)
 	n.hup()
-	n.awaitLog(from, refused)
-	for line := range strings.Lines(n.agent.Output()[from:]) {
-		if strings.Contains(line, refused) && !strings.Contains(line, place) {
-			n.t.Errorf("bad %s: %q is not named in: %s", what, place, line)
+	// It looks at each change and at each signal, so what it says of the file before may still come.
+	testutil.Eventually(n.t, patience, func() error {
+		said := n.agent.Output()[from:]
+		for line := range strings.Lines(said) {
+			if strings.Contains(line, refused) && strings.Contains(line, place) {
+				return nil
+			}
 		}
-	}
+		return fmt.Errorf("bad %s: it is not refused with %q named:\n%s", what, place, said)
+	})
 }
 
 func freshLabel() string { return fmt.Sprintf("label%d.", names.Add(1)) }
 
-// TestReloadLosesNothing reloads twenty times under a few hundred questions a second, each of which is asked once.
+// TestReloadLosesNothing reloads twenty times under questions, a few hundred a second, each of which is asked once.
 func TestReloadLosesNothing(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF})
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF, config: calm})
 	p := n.addPod(nil)
 	n.startAgent()
 	n.wantSteered(p.client(), "up", n.all()...)
@@ -192,7 +196,14 @@ func TestReloadLosesNothing(t *testing.T) {
 	}
 	begun := time.Now()
 	for i := range 20 {
-		n.reload(fmt.Sprintf("stubDomains: {corp%d.example: [%q]}\n", i, n.KubeDNSAddrs()[0]), i%2 == 0)
+		until := asked.Load() + 20
+		n.reload(fmt.Sprintf("%sstubDomains: {corp%d.example: [%q]}\n", calm, i, n.KubeDNSAddrs()[0]), i%2 == 0)
+		testutil.Eventually(t, patience, func() error { // else a slow machine asks little while it reloads
+			if asked := asked.Load(); asked < until {
+				return fmt.Errorf("%d questions asked, %d awaited", asked, until)
+			}
+			return nil
+		})
 	}
 	took := time.Since(begun)
 	end()
@@ -202,9 +213,6 @@ func TestReloadLosesNothing(t *testing.T) {
 	})
 	rate := float64(asked.Load()) / took.Seconds()
 	t.Logf("%d questions, %.0f a second, over 20 reloads in %v; %d of them went to kube-dns", asked.Load(), rate, took.Round(time.Millisecond), direct.Load())
-	if rate < 100 {
-		t.Errorf("only %.0f questions a second: the test shows nothing", rate)
-	}
 	if said := n.agent.Output(); strings.Contains(said, "lease lost") {
 		t.Error("a reload cost a lease")
 	}

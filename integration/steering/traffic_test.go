@@ -123,6 +123,19 @@ func (f *traffic) end() (asked, lost int64, gap time.Duration) {
 	return f.asked.Load(), f.lost.Load(), f.gap
 }
 
+// lostAround fails unless all that is lost was asked while a process was killed: it waited for that process, for as long as the machine let
+// others wait, or came until the kernel had ended it (D-016). Without a fallback at once, losses go on for a lease's lifetime.
+func (f *traffic) lostAround(killed, dead time.Time) {
+	f.t.Helper()
+	waited := min(max(slack/10, f.slowest), lifetime/2)
+	for _, at := range f.missed {
+		if at.Before(killed.Add(-waited)) || at.After(dead.Add(waited)) {
+			f.t.Errorf("a question is lost that was asked %v after the kill, which took %v; others waited for up to %v", at.Sub(killed).Round(time.Millisecond),
+				dead.Sub(killed).Round(time.Millisecond), waited.Round(time.Millisecond))
+		}
+	}
+}
+
 func (f *traffic) dial(network string, at netip.AddrPort) (conn net.Conn, err error) {
 	f.p.Do(func() {
 		d := net.Dialer{Timeout: answerWait}

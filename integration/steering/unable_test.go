@@ -210,7 +210,7 @@ func TestKubeDNSOutageKeepsLeases(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, setup{})
+			n := newNode(t, setup{config: calm})
 			p := n.addPod(nil)
 			n.startAgent()
 			n.wantSteered(p.client(), "before", n.all()...)
