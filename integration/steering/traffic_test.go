@@ -43,7 +43,7 @@ func (n *node) startTraffic(p *pod, name string, perSecond int) *traffic {
 	n.t.Helper()
 	f := &traffic{t: n.t, p: p, ended: make(chan struct{}), last: time.Now()}
 	f.stop = sync.OnceFunc(func() { close(f.ended) })
-	n.t.Cleanup(func() { // of a test that failed: the pod's netns goes next
+	defer n.t.Cleanup(func() { // of a test that failed; before the connections and the pod's netns go
 		f.stop()
 		f.wg.Wait()
 	})
