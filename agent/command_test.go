@@ -143,7 +143,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	}
 	before := ns.Run("sh", "-c", "nft list ruleset; ip -o link | cut -d: -f2; ip route")
 	p := ns.Start(bin, "node", "--config", conf)
-	testutil.Eventually(t, 15*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		_, err := ns.TryRun("", bin, "status", "--config", conf, "--json")
 		if err != nil && strings.Contains(p.Output(), "lease held") {
 			return nil // degraded here: no kube-dns proves the fallback

@@ -88,7 +88,7 @@ func (n *hostsNode) text() string {
 
 func (n *hostsNode) becomes(want string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, 40*time.Second, func() error {
+	testutil.Eventually(n.t, func() error {
 		if got := n.text(); got != want {
 			return fmt.Errorf("the hosts file is\n%s\nwant\n%s\n%s", got, want, n.running.Output())
 		}
@@ -202,7 +202,7 @@ func TestHostsInTrouble(t *testing.T) {
 		}
 		faulty := strings.Replace(string(text), "shop/registry", "registry.shop.svc", 1)
 		testutil.Must(t, os.WriteFile(n.dir+"/node.yaml", []byte(faulty), 0o644))
-		testutil.Eventually(t, 20*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			if said := n.running.Output(); !strings.Contains(said, "is not taken over") || !strings.Contains(said, "hosts.services[0]") {
 				return errors.New(said)
 			}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/inspect"
@@ -47,7 +46,7 @@ func TestPodsCommand(t *testing.T) {
 		telemetry.ServeSocket(ctx, slog.New(slog.DiscardHandler), dir+"/"+nodestate.AgentSocketName, telemetry.Health{Pods: func() any { return inspect.PodViews(c.Pods()) }}.SocketHandler())
 	}()
 	defer func() { stop(); <-done }()
-	testutil.Eventually(t, 30*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		out.Reset()
 		e.args = []string{"pods", "--config", "/node.yaml", "--json"}
 		if code := run(t.Context(), e); code != exitGood {

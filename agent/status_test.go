@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -54,7 +53,7 @@ func watching(t *testing.T, out io.Writer) (end func() int) {
 func TestStatusWatchPlain(t *testing.T) {
 	out := new(testutil.Output)
 	end := watching(t, out)
-	testutil.Eventually(t, 30*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if text := out.String(); strings.Count(text, "SERVING") < 3 || !strings.Contains(text, "in the cache: nobody asked") {
 			return fmt.Errorf("not three looks yet:\n%s", text)
 		}
@@ -88,7 +87,7 @@ func TestStatusWatchTerminal(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = io.Copy(seen, master) }) // ends with an error once the terminal is closed
 	end := watching(t, terminal)
-	testutil.Eventually(t, 30*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if strings.Count(seen.String(), "\x1b[H") < 2 {
 			return fmt.Errorf("not drawn twice yet: %q", seen)
 		}

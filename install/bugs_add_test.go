@@ -74,7 +74,7 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 		}
 		for _, a := range whole.ClusterDNS() {
 			for _, network := range []string{"udp", "tcp"} {
-				testutil.Eventually(t, soon, func() error { // the first packet on a link may wait for its neighbour
+				testutil.Eventually(t, func() error { // the first packet on a link may wait for its neighbour
 					answer, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(a, 53), "a.cluster.local.", dns.TypeA, network, testutil.AskOptions{})
 					if err == nil && answer.Who == "" {
 						err = fmt.Errorf("an answer that kube-dns did not make: %s", answer)

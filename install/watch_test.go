@@ -40,7 +40,7 @@ func (n *node) watch(more ...string) (out *testutil.Output, stop func() int) {
 
 func (n *node) eventuallyTypes(name string, types ...string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, soon, func() error {
+	testutil.Eventually(n.t, func() error {
 		text, err := os.ReadFile(filepath.Join(n.conf, name))
 		if err != nil {
 			return err
@@ -55,7 +55,7 @@ func (n *node) eventuallyTypes(name string, types ...string) {
 
 func eventuallySays(t *testing.T, out *testutil.Output, parts ...string) {
 	t.Helper()
-	testutil.Eventually(t, soon, func() error {
+	testutil.Eventually(t, func() error {
 		for _, p := range parts {
 			if !strings.Contains(out.String(), p) {
 				return fmt.Errorf("no %q in:\n%s", p, out)
@@ -81,7 +81,7 @@ func TestWatch(t *testing.T) {
 	n.network("05-b.conflist", mainList)
 	n.eventuallyTypes("05-b.conflist", "flannel", "neardns")
 	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns")))
-	testutil.Eventually(t, soon, func() error {
+	testutil.Eventually(t, func() error {
 		_, err := os.Stat(filepath.Join(n.bin, "neardns"))
 		return err
 	})
@@ -145,7 +145,7 @@ func TestWatchBesideANewerOne(t *testing.T) {
 		n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	}
 	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns")))
-	testutil.Eventually(t, soon, func() error {
+	testutil.Eventually(t, func() error {
 		_, err := os.Stat(filepath.Join(n.bin, "neardns"))
 		return err
 	})
@@ -190,7 +190,7 @@ func TestWatchTells(t *testing.T) {
 	state := t.TempDir()
 	eventuallySaw := func(what string, right func(nodestate.Watch) bool) {
 		t.Helper()
-		testutil.Eventually(t, soon, func() error {
+		testutil.Eventually(t, func() error {
 			s, ok, err := nodestate.ReadWatch(state)
 			if err != nil || !ok || !right(s) {
 				return fmt.Errorf("%s: the agent is told %+v (%v, %w)", what, s, ok, err)
@@ -230,7 +230,7 @@ func TestWatchFollowsTheConfiguration(t *testing.T) {
 	for i := range 6 {
 		address := fmt.Sprintf("10.96.0.%d", 20+i)
 		n.write(entry, strings.Replace(testEntry, "10.96.0.10", address, 1), 0o644)
-		testutil.Eventually(t, soon, func() error {
+		testutil.Eventually(t, func() error {
 			if !strings.Contains(n.read("10-a.conflist"), address) {
 				return errors.New("the list has the old entry")
 			}

@@ -57,7 +57,7 @@ func TestSameAnswersAsKubeDNS(t *testing.T) {
 	n.configMap(usual + cluster)
 	n.await("external: the node's resolvers, because kube-dns's Corefile asks them, too: forward . /etc/resolv.conf, line 6", "status")
 	n.wantSame("with the usual Corefile", a("db.acme.local.", "www.usual.example.")...)
-	testutil.Eventually(t, patience, func() error { // an agent that got no CPU for a while is without its leases for some seconds
+	testutil.Eventually(t, func() error { // an agent that got no CPU for a while is without its leases for some seconds
 		if who, err := testutil.Ask(n.steered.NetNS, n.Service(true), "who.example.", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: patience}); err != nil || who.Client != n.HostAddrs()[0] {
 			return fmt.Errorf("a name outside is asked from %v, not from the node: %w", who, err)
 		}
@@ -98,7 +98,7 @@ func TestSameAnswersAsKubeDNS(t *testing.T) {
 func (n *node) awaitSaid(name string, kind uint16, want string) {
 	n.t.Helper()
 	for _, pod := range []*testutil.Pod{n.plain, n.steered} {
-		testutil.Eventually(n.t, patience, func() error {
+		testutil.Eventually(n.t, func() error {
 			said, err := n.ask(pod, name, kind)
 			if err != nil || !strings.Contains(said, want) {
 				return fmt.Errorf("%s: %q, %w; want %s", name, said, err, want)
@@ -136,7 +136,7 @@ func TestConfigurationOfAnotherRelease(t *testing.T) {
 
 	from := len(n.agent.Output())
 	n.configure("log: {queries: sometimes}\n")
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if !strings.Contains(n.agent.Output()[from:], "new configuration refused") {
 			return fmt.Errorf("the fault is not refused")
 		}
@@ -158,7 +158,7 @@ func TestConfigurationOfAnotherRelease(t *testing.T) {
 // wantCommand waits until a command ends and says as it should: an agent that got no CPU for a while is not ready for some seconds.
 func (n *node) wantCommand(when string, code int, args []string, want ...string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		got, said := n.command(args...)
 		if got != code {
 			return fmt.Errorf("%s: %v ends with %d, want %d:\n%s", when, args, got, code, said)

@@ -154,7 +154,7 @@ func (n *node) configMap(corefile string) {
 	}
 	from := len(n.kubeDNS.Output())
 	n.kubeDNS.Signal(unix.SIGUSR1) // its plugin reload looks every 30 s
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if said := n.kubeDNS.Output()[from:]; !strings.Contains(said, "Reloading complete") {
 			return fmt.Errorf("kube-dns did not reload:\n%s", said)
 		}
@@ -193,7 +193,7 @@ func (n *node) run(ns *testutil.NetNS, args ...string) *testutil.Process {
 func (n *node) start() {
 	n.t.Helper()
 	n.agent = n.run(n.Host, made.Path("neardns-agent"), "node", "--config", n.path("node.yaml"))
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if _, text := n.command("status"); !strings.HasPrefix(text, "SERVING") {
 			return fmt.Errorf("the agent is not ready:\n%s", text)
 		}
@@ -211,7 +211,7 @@ func (n *node) command(args ...string) (code int, said string) {
 // await waits until a command of the agent's says a text.
 func (n *node) await(text string, args ...string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if code, said := n.command(args...); !strings.Contains(said, text) {
 			return fmt.Errorf("%v (exit code %d) does not say %q:\n%s", args, code, text, said)
 		}

@@ -127,7 +127,7 @@ func (s *stand) up() {
 
 func (s *stand) await() {
 	deadline := time.Now().Add(30 * time.Second)
-	testutil.Eventually(s.t, 31*time.Second, func() error {
+	testutil.Eventually(s.t, func() error {
 		select {
 		case <-s.server.Exited():
 			s.t.Fatalf("the server ended at once:\n%s", s.server.Output())

@@ -106,7 +106,7 @@ persistDir: %[3]s/persist
 	rules, err := nft.Open(s.node.Host.FD())
 	s.must(err)
 	defer rules.Close() //nolint:errcheck // only read
-	testutil.Eventually(s.t, 30*time.Second, func() error {
+	testutil.Eventually(s.t, func() error {
 		select {
 		case <-server.Exited():
 			s.t.Fatalf("the agent ended: %v\n%s", server.Wait(), server.Output())
@@ -154,7 +154,7 @@ func (s *stand) addPod(with bool) {
 	s.node.Host.Do(func() { _, err = cni.AddNetworkList(context.Background(), list, conf) })
 	s.must(err)
 	// The first packet of a new link may wait for a neighbour.
-	testutil.Eventually(s.t, 10*time.Second, func() error {
+	testutil.Eventually(s.t, func() error {
 		_, err := testutil.Ask(s.pod.NetNS, s.clusterDNS(), "first.svc.cluster.local.", dns.TypeA, "udp", testutil.AskOptions{Timeout: 300 * time.Millisecond})
 		return err
 	})

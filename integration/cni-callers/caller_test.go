@@ -153,7 +153,7 @@ func (n *node) testRewritten(t *testing.T) {
 	between := n.mustSetUp("between")
 	between.wantKubeDNS("h.cluster.local.")
 	watch := n.Host.Start(made.Path("neardns-install"), "watch", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		_, err := n.Host.TryRun("", made.Path("neardns-install"), "check", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
 		return err
 	})

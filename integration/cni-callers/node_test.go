@@ -132,7 +132,7 @@ func (n *node) startAgent() {
 			n.t.Logf("agent's log:\n%s", agent.Output())
 		}
 	})
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		out, _ := n.Host.TryRun("", made.Path("neardns-agent"), "status", "--config", n.path("node.yaml"), "--json") // 3 where degraded
 		var s struct {
 			Agent *struct {
@@ -250,7 +250,7 @@ func (p *pod) ask(server netip.Addr, network, name string) (*testutil.Answer, er
 // on a busy machine may have lost its lease for a while, and kube-dns answers then, as is right.
 func (p *pod) wantCached(name string) {
 	p.node.t.Helper()
-	testutil.Eventually(p.node.t, cachePatience, func() error {
+	testutil.Eventually(p.node.t, func() error {
 		serials, err := p.serials(name)
 		if err == nil && len(serials) != 1 {
 			err = fmt.Errorf("pod %s asked for %s: answers %v, want one", p.name, name, serials)

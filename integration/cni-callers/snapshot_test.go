@@ -131,7 +131,7 @@ func (s snapshot) files(root string, without []string, failed func(string, ...an
 // the kernel does when it has time.
 func (n *node) identical(before snapshot) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if d := cmp.Diff(before, n.snapshot()); d != "" {
 			return fmt.Errorf("the node is not as it was (-before +after):\n%s", d)
 		}

@@ -126,7 +126,7 @@ func entriesOf(lines []string, addrs []netip.Addr) []string {
 // without one.
 func (s *show) firstAnswer(p *pod) time.Duration {
 	start := time.Now()
-	testutil.Eventually(s.t, 10*time.Second, func() error {
+	testutil.Eventually(s.t, func() error {
 		_, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(s.node.ClusterDNS()[0], 53), clusterName, typeA, "udp", testutil.AskOptions{Timeout: 50 * time.Millisecond})
 		return err
 	})

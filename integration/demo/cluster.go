@@ -83,7 +83,7 @@ func (s *show) cluster() {
 		fmt.Sprintf(". {\n    log\n    errors\n    forward . %s\n}\n", external))
 	s.write(filepath.Join(folder, "node-resolv.conf"), fmt.Sprintf("nameserver %s\n", external))
 	for _, cluster := range s.node.ClusterDNS() {
-		testutil.Eventually(s.t, 20*time.Second, func() error {
+		testutil.Eventually(s.t, func() error {
 			_, err := testutil.Ask(s.node.Host, netip.AddrPortFrom(cluster, 53), clusterName, typeA, "udp", testutil.AskOptions{Timeout: 500 * time.Millisecond})
 			return err
 		})
@@ -108,7 +108,7 @@ func (s *show) heard(srv *server, name string) []asked {
 		if _, err := testutil.Ask(s.node.Host, at, marker, typeA, "udp", testutil.AskOptions{}); err != nil {
 			s.t.Fatalf("ask kube-dns itself: %v", err)
 		}
-		testutil.Eventually(s.t, 5*time.Second, func() error {
+		testutil.Eventually(s.t, func() error {
 			if len(questions(s.t, srv.log, marker)) == 0 {
 				return fmt.Errorf("kube-dns did not write down %s", marker)
 			}

@@ -44,7 +44,7 @@ func (s *show) startLoad(p *pod) (l *load, stop func()) {
 	})
 	await := func() {
 		goal := l.questions.Load() + some
-		testutil.Eventually(s.t, 30*time.Second, func() error {
+		testutil.Eventually(s.t, func() error {
 			if l.questions.Load() < goal {
 				return errors.New("the pod does not come to ask")
 			}
@@ -64,7 +64,7 @@ func (s *show) startAgent() {
 	s.tell("node$ neardns-agent node --config nodeconfig.yaml &")
 	start := time.Now()
 	s.agent = s.start(s.node.Host, agentLog, s.bin+"/neardns-agent", "node", "--config", nodeConfig)
-	testutil.Eventually(s.t, 30*time.Second, func() error {
+	testutil.Eventually(s.t, func() error {
 		select {
 		case <-s.agent.Exited():
 			s.t.Fatalf("the agent ended:\n%s", s.read(agentLog))

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -130,7 +129,7 @@ func (s *show) addPod(name string, o podOptions) *pod {
 // being checked for duplicates, and the pod's first questions over IPv6 would wait for that.
 func (s *show) settle(p *pod) {
 	for _, ns := range []*testutil.NetNS{s.node.Host, p.NetNS} {
-		testutil.Eventually(s.t, 10*time.Second, func() error {
+		testutil.Eventually(s.t, func() error {
 			if out := ns.Run("ip", "-6", "-o", "addr", "show", "tentative"); out != "" {
 				return fmt.Errorf("still tentative: %s", out)
 			}

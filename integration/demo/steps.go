@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
@@ -98,7 +97,7 @@ func (s *show) agentStarts() {
 	s.step("The agent starts: it earns its leases by questions that come the pods' way, and proves the fallback")
 	s.startAgent()
 	p := s.early
-	testutil.Eventually(s.t, 20*time.Second, func() error {
+	testutil.Eventually(s.t, func() error {
 		if d := s.decisions(p); d != "steered" {
 			return fmt.Errorf("the early pod is %s; the agent's log:\n%s", d, s.read(agentLog))
 		}

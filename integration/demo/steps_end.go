@@ -54,7 +54,7 @@ func (s *show) agentHangs() {
 	s.expect("agent hung, pod that names "+localAddress, fallback(webAnswer), s.dig(s.legacy, clusterName).way(s.legacy))
 	s.tell("node$ kill -CONT %d", s.agent.PID())
 	s.agent.Cont()
-	testutil.Eventually(s.t, 20*time.Second, s.ready)
+	testutil.Eventually(s.t, s.ready)
 	s.freshen()
 	s.expect("agent goes on, question", hit(webAnswer), s.dig(p, clusterName).way(p))
 }

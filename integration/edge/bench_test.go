@@ -78,7 +78,7 @@ func TestBench(t *testing.T) {
 			addresses: []string{fmt.Sprintf("203.0.113.%d", 2*i+1), fmt.Sprintf("203.0.113.%d", 2*i+2)}})
 	}
 	host := "app." + p.Zone()
-	testutil.Eventually(t, 20*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		got, err := e.addresses(host)
 		if err == nil && len(got) != 2 {
 			err = fmt.Errorf("%v", got)
@@ -105,7 +105,7 @@ func TestBench(t *testing.T) {
 		}
 		process := ns.StartCmd(exec.CommandContext(t.Context(), args[0], args[1:]...)) //nolint:gosec // the table's
 		other := &edge{t: t, ns: ns, at: address, Process: process}
-		testutil.Eventually(t, 20*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			m, err := other.ask(new(dns.Msg).SetQuestion(host, dns.TypeA))
 			if err == nil && len(m.Answer) == 0 {
 				err = fmt.Errorf("%v", m)

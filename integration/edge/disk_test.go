@@ -78,7 +78,7 @@ func TestDiskStalls(t *testing.T) {
 	add := func(host string) {
 		t.Helper()
 		publish(t, p, publication{host: host, cluster: "cluster01", strategy: "loadbalanced", addresses: []string{"203.0.113.1"}})
-		testutil.Eventually(t, 20*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			got, err := e.addresses(host + "." + p.Zone())
 			if err == nil && !slices.Equal(got, []string{"203.0.113.1"}) {
 				err = fmt.Errorf("%s: %v", host, got)
@@ -92,7 +92,7 @@ func TestDiskStalls(t *testing.T) {
 	}
 	until := func(host string) {
 		t.Helper()
-		testutil.Eventually(t, 30*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			if !saved(host) {
 				return fmt.Errorf("%s is not on the disk", host)
 			}

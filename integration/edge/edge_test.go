@@ -49,7 +49,7 @@ func TestFollows(t *testing.T) {
 					host := name + "." + p.Zone()
 					publish(t, p, publication{host: name, cluster: "cluster01", strategy: "simple", addresses: []string{"203.0.113.1"}})
 					written := time.Now()
-					testutil.Eventually(t, 20*time.Second, func() error {
+					testutil.Eventually(t, func() error {
 						got, err := e.addresses(host)
 						if err == nil && !slices.Equal(got, []string{"203.0.113.1"}) {
 							err = fmt.Errorf("%s: %v", host, got)
@@ -94,7 +94,7 @@ func TestPrimaryAway(t *testing.T) {
 		}
 		return err
 	}
-	testutil.Eventually(t, 20*time.Second, served)
+	testutil.Eventually(t, served)
 	p.Kill()
 	away, err := time.ParseDuration(os.Getenv("NEARDNS_EDGE_AWAY"))
 	if err != nil {
@@ -103,7 +103,7 @@ func TestPrimaryAway(t *testing.T) {
 	t.Logf("%d questions in %s without the primary, all answered", e.steady(host, away), away)
 
 	file := filepath.Join(e.folder, "state", strings.TrimSuffix(p.Zone(), ".")+".zone")
-	testutil.Eventually(t, 30*time.Second, func() error { // a slow disk takes its time
+	testutil.Eventually(t, func() error { // a slow disk takes its time
 		text, err := os.ReadFile(file)
 		if err == nil && !strings.Contains(string(text), "\n"+host) {
 			err = fmt.Errorf("%s is not on the disk", host)
@@ -120,7 +120,7 @@ func TestPrimaryAway(t *testing.T) {
 	}
 	p.Run()
 	publish(t, p, publication{host: "new", cluster: "cluster02", strategy: "simple", addresses: []string{"203.0.113.2"}})
-	testutil.Eventually(t, 12*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		got, err := e.addresses("new." + p.Zone())
 		if err == nil && len(got) != 1 {
 			err = fmt.Errorf("%v", got)
@@ -160,7 +160,7 @@ func TestTargetDies(t *testing.T) {
 	known := false // at the edge
 	wait := func(want int, within time.Duration) {
 		t.Helper()
-		testutil.Eventually(t, within, func() error {
+		testutil.Eventually(t, func() error {
 			got, err := e.addresses(host)
 			if err == nil && known && len(got) == 0 {
 				t.Error("an empty answer")
@@ -173,7 +173,7 @@ func TestTargetDies(t *testing.T) {
 	}
 	wait(2, 20*time.Second)
 	known = true
-	testutil.Eventually(t, 20*time.Second, func() error { // both were asked
+	testutil.Eventually(t, func() error { // both were asked
 		if _, text := e.get("9253/metrics"); !strings.Contains(text, `neardns_edge_targets{state="well"} 2`) {
 			return errors.New("not yet asked")
 		}

@@ -96,7 +96,7 @@ func TestSameAsBIND(t *testing.T) {
 	named := ns.StartCmd(exec.CommandContext(t.Context(), "/usr/sbin/named", "-g", "-c", filepath.Join(folder, "named.conf")))
 	bind := &edge{t: t, ns: ns, at: bindAt, Process: named}
 	host := "app." + p.Zone()
-	testutil.Eventually(t, 20*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if _, err := bind.addresses(host); err != nil {
 			return fmt.Errorf("%w\n%s", err, named.Output())
 		}

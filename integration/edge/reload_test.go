@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -48,7 +47,7 @@ func TestReload(t *testing.T) {
 	}
 	await := func(ask func() error) {
 		t.Helper()
-		testutil.Eventually(t, 20*time.Second, ask)
+		testutil.Eventually(t, ask)
 	}
 	pid := e.PID()
 	for _, geo := range []string{"IE", "DE"} { // the edge's own region, and the client's

@@ -115,7 +115,7 @@ func (e *edge) steady(host string, during time.Duration) (asked int) {
 		}
 	}
 	tick.Stop()
-	testutil.Eventually(t, 20*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if n := got.Load(); int(n) != asked {
 			return fmt.Errorf("%d of %d questions answered", n, asked)
 		}
@@ -130,7 +130,7 @@ func (e *edge) steady(host string, during time.Duration) (asked int) {
 func (e *edge) run() {
 	e.t.Helper()
 	e.Process = e.ns.StartCmd(exec.CommandContext(e.t.Context(), agent.Path("neardns-agent"), "edge", "--config", filepath.Join(e.folder, "config.yaml")))
-	testutil.Eventually(e.t, 20*time.Second, func() error {
+	testutil.Eventually(e.t, func() error {
 		if code, text := e.get("9254/readyz"); code != http.StatusOK {
 			return fmt.Errorf("readyz: %d %s\n%s", code, text, e.Output())
 		}
@@ -241,7 +241,7 @@ func (p publication) records(t *testing.T, origin string) (out []dns.RR) {
 // a NOTIFY.
 func publish(t *testing.T, s *zoneserver.Server, p publication) {
 	t.Helper()
-	testutil.Eventually(t, 20*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		m := new(dns.Msg).SetUpdate(s.Zone())
 		m.Insert(p.records(t, strings.TrimSuffix(s.Zone(), ".")))
 		k := s.Operator()

@@ -60,7 +60,7 @@ geo:
 		publish(t, p, publication{host: "app", cluster: fmt.Sprintf("cluster%02d", i), strategy: "loadbalanced", geo: geo, addresses: []string{fmt.Sprintf("203.0.113.%d", i+1)}})
 	}
 	host := "app." + p.Zone()
-	testutil.Eventually(t, 20*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		last, err := e.ask(new(dns.Msg).SetQuestion("app.cluster02._neardns."+p.Zone(), dns.TypeTXT))
 		if err == nil && len(last.Answer) == 0 {
 			err = fmt.Errorf("the last cluster is not at the edge: %v", last)
@@ -93,7 +93,7 @@ geo:
 		}
 		return "", fmt.Errorf("%v", m)
 	}
-	testutil.Eventually(t, 20*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		_, err := ask("10.2.0.1")
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, process.Output())

@@ -38,7 +38,7 @@ func (n *node) watch() *testutil.Process {
 // awaitLook waits until the watch has looked after a time: what another one noted before may still be there.
 func (n *node) awaitLook(after time.Time) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if w, ok, err := nodestate.ReadWatch(n.state); err != nil || !ok || !w.Looked.After(after) {
 			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
 		}
@@ -57,7 +57,7 @@ func (n *node) restored() int64 {
 
 func (n *node) awaitRestored(what string, want int64) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if got := n.restored(); got != want {
 			return fmt.Errorf("%s: the watch has put the rules back %d times, want %d", what, got, want)
 		}
@@ -69,7 +69,7 @@ func (n *node) awaitRestored(what string, want int64) {
 func (n *node) answered(what string) {
 	n.t.Helper()
 	for _, at := range n.targets() {
-		testutil.Eventually(n.t, patience, func() error {
+		testutil.Eventually(n.t, func() error {
 			if _, err := n.ask(at, freshName(), askTimeout); err != nil {
 				return fmt.Errorf("%s: %w", what, err)
 			}
@@ -100,7 +100,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	// A living agent mends by itself. One that the machine lets wait for longer than the watch does is helped by it.
 	before, begun := n.repairs("rules"), time.Now()
 	nft(drop)
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if a := n.status().Agent; a == nil || a.Repairs["rules"] == before {
 			return fmt.Errorf("the agent has not repaired its rules: %+v", a)
 		}
@@ -185,7 +185,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	for begun := time.Now(); time.Since(begun) < restoreLimit; { // the watch would have put it back by then
 		n.answered("cleaned up")
 	}
-	testutil.Eventually(t, patience, func() error { // one that was at it takes it away again
+	testutil.Eventually(t, func() error { // one that was at it takes it away again
 		if got := n.table(); got != "" {
 			return fmt.Errorf("a table is left after the cleanup:\n%s", got)
 		}
@@ -210,7 +210,7 @@ func TestSwitchWithoutAgentIptables(t *testing.T) {
 			flush := []string{"sh", "-c", flavour + " -w -t nat -F NODE-LOCAL-DNS && " + flavour + " -w -t raw -F"}
 			begun := time.Now()
 			n.Host.Run(flush...)
-			testutil.Eventually(t, patience, func() error { // two transactions, which it may see one by one
+			testutil.Eventually(t, func() error { // two transactions, which it may see one by one
 				if got, now := n.restored(), rules(); got == 0 || now != whole { // what it began would go on beyond its end
 					return fmt.Errorf("the watch has put rules back %d times:\n%s\nwant\n%s", got, now, whole)
 				}

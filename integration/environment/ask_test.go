@@ -68,7 +68,7 @@ func (n *node) cached(at target) error {
 func (n *node) awaitCached(when string) {
 	n.t.Helper()
 	for _, at := range n.targets() {
-		testutil.Eventually(n.t, patience, func() error {
+		testutil.Eventually(n.t, func() error {
 			if err := n.cached(at); err != nil {
 				return fmt.Errorf("%s: %w", when, err)
 			}

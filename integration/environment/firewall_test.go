@@ -73,7 +73,7 @@ func (n *node) mended(name string, limit time.Duration, look func() error, fault
 	pods := n.keepAsking()
 	n.Host.Run("sh", "-c", fault)
 	begun := time.Now()
-	testutil.Eventually(n.t, patience, look)
+	testutil.Eventually(n.t, look)
 	took := time.Since(begun)
 	n.t.Logf("%s: repaired after %v", name, took.Round(time.Millisecond))
 	if took > limit {
@@ -90,7 +90,7 @@ func TestForeignDrop(t *testing.T) {
 	n.start()
 	pods := n.keepAsking()
 	n.Host.RunInput("table inet foreign {\n chain input {\n type filter hook input priority 5; policy drop;\n ct state established,related accept\n iifname lo accept\n }\n}\n", "nft", "-f", "-")
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if s := n.status(); len(s.Leases) > 0 || s.Agent == nil || s.Agent.Ready {
 			return fmt.Errorf("leases stand: %v", s.Leases)
 		}

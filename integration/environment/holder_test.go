@@ -33,7 +33,7 @@ func TestPortTaken(t *testing.T) {
 			defer holder.Close()
 			self := fmt.Sprintf("(pid %d)", os.Getpid())
 			n.launch()
-			testutil.Eventually(t, patience, func() error {
+			testutil.Eventually(t, func() error {
 				s := n.status()
 				if s.Agent == nil || !strings.Contains(s.Agent.Faults["server"], self) || s.Agent.LastFault == nil {
 					return fmt.Errorf("the holder is not named: %+v", s.Agent)

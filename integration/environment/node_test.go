@@ -115,7 +115,7 @@ func (n *node) start() {
 
 func (n *node) awaitReady() {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if s := n.status(); s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < len(n.ClusterDNS()) {
 			return fmt.Errorf("the agent is not ready: %+v", s.Agent)
 		}
@@ -158,7 +158,7 @@ func (n *node) status() status {
 // repairs is how often a running agent has repaired a part.
 func (n *node) repairs(part string) (count int) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		s := n.status()
 		if s.Agent == nil {
 			return errors.New("the agent does not answer")
@@ -185,7 +185,7 @@ func (n *node) doctor() (code int, text string) {
 // wantSeen fails unless the doctor says, on one line that begins with state and check, all of the words.
 func (n *node) wantSeen(when, state, check string, words ...string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience/4, func() error { // leases come and go within a second
+	testutil.Eventually(n.t, func() error { // leases come and go within a second
 		code, text := n.doctor()
 		for line := range strings.Lines(text) {
 			if says(line, state, check, words) && (state != "FAIL" || code == 3) {
@@ -211,7 +211,7 @@ func says(line, state, check string, words []string) bool {
 
 func (n *node) wantHealthy(when string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error { // on a busy machine leases come and go
+	testutil.Eventually(n.t, func() error { // on a busy machine leases come and go
 		if code, text := n.doctor(); code != 0 || !strings.Contains(text, "\nGOOD") {
 			return fmt.Errorf("%s: the doctor exits with %d:\n%s", when, code, text)
 		}

@@ -21,7 +21,7 @@ func (n *node) repaired(name string, fault []string, look func() string) {
 	n.Host.Run(fault...)
 	made := time.Now()
 	broken := look() != before
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if got := look(); got != before {
 			return fmt.Errorf("%s: not repaired:\n%s\nwant\n%s", name, got, before)
 		}
@@ -125,7 +125,7 @@ func TestLostEvents(t *testing.T) {
 	}
 	n.Host.Run("ip", "address", "del", steering4.String()+"/32", "dev", "neardns0")
 	n.agent.Cont()
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if got := chain(); got != before {
 			return fmt.Errorf("not repaired: %s", got)
 		}
@@ -146,7 +146,7 @@ func TestRepairFight(t *testing.T) {
 	pods := n.keepAsking()
 	// One that deletes the table whenever it sees it, and ends with the test.
 	foe := n.Host.Start("sh", "-c", "while :; do nft delete table inet neardns 2>/dev/null; sleep 0.02; done")
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if a := n.status().Agent; a == nil || !strings.Contains(a.Faults["rules"], "something on this node undid it 10 times") {
 			return fmt.Errorf("the fight is no fault: %+v", a)
 		}
@@ -155,7 +155,7 @@ func TestRepairFight(t *testing.T) {
 	n.wantSeen("a fight", "FAIL", "agent", "something on this node undid it")
 	// From here on the pauses are 0.5, 1, 2, 4 and 5 s.
 	before, begun := n.repairs("rules"), time.Now()
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if got := n.repairs("rules") - before; got < 2 {
 			return fmt.Errorf("%d more repairs", got)
 		}

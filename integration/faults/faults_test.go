@@ -230,7 +230,7 @@ func TestWaited(t *testing.T) {
 		testutil.Must(t, cmd.Start())
 		busy = append(busy, cmd)
 	}
-	testutil.Eventually(t, 30*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		for _, cmd := range busy {
 			if longest(nil, waited(cmd.Process.Pid)) > 0 {
 				return nil

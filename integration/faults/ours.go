@@ -143,7 +143,7 @@ func (o *ours) reload(i int) {
 	const done = "configuration reloaded"
 	from := len(o.server.Output())
 	o.configure(i)
-	testutil.Eventually(o.t, 15*time.Second, func() error {
+	testutil.Eventually(o.t, func() error {
 		if said := o.server.Output()[from:]; !strings.Contains(said, done) {
 			return fmt.Errorf("%s did not say %q:\n%s", o.name, done, tail(said))
 		}

@@ -51,7 +51,7 @@ func addPod(s *stand, name string, entries ...map[string]any) *testutil.Pod {
 		s.t.Fatalf("%s: ADD %s: %v", s.name, name, err)
 	}
 	// The first packet of a new link may wait for a neighbour.
-	testutil.Eventually(s.t, 10*time.Second, func() error {
+	testutil.Eventually(s.t, func() error {
 		_, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(clusterDNS, 53), "first.svc.cluster.local.", dns4, "udp", testutil.AskOptions{Timeout: 300 * time.Millisecond})
 		return err
 	})

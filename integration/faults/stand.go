@@ -111,7 +111,7 @@ func (s *stand) await() {
 	s.t.Helper()
 	server := s.server
 	deadline := time.Now().Add(30 * time.Second)
-	testutil.Eventually(s.t, 31*time.Second, func() error {
+	testutil.Eventually(s.t, func() error {
 		if s.gone() {
 			s.t.Fatalf("%s: the server ended by itself: %v\n%s", s.name, server.Wait(), tail(server.Output()))
 		}

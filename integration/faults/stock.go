@@ -60,7 +60,7 @@ func (k *stock) reload(i int) {
 	from := len(k.server.Output())
 	k.configure(i)
 	k.server.Signal(syscall.SIGUSR1)
-	testutil.Eventually(k.t, 15*time.Second, func() error {
+	testutil.Eventually(k.t, func() error {
 		if said := k.server.Output()[from:]; !strings.Contains(said, done) {
 			return fmt.Errorf("%s did not say %q:\n%s", k.name, done, tail(said))
 		}

@@ -97,7 +97,7 @@ func (s *stand) wantDashboard() {
 				}
 				continue
 			}
-			testutil.Eventually(s.t, patience, func() error {
+			testutil.Eventually(s.t, func() error {
 				if err := s.hasData(expr, legendLabel.FindAllStringSubmatch(target.LegendFormat, -1)...); err != nil {
 					return fmt.Errorf("panel %q: %w", p.Title, err)
 				}

@@ -45,7 +45,7 @@ func (s *stand) wantTargets() {
 		{"http://127.0.0.1:9253/metrics", "up", labels("neardns", "127.0.0.1:9253")},
 		{"http://[::1]:9253/metrics", "up", labels("by-ipv6", "[::1]:9253")},
 	}
-	testutil.Eventually(s.t, patience, func() error {
+	testutil.Eventually(s.t, func() error {
 		var got struct{ ActiveTargets []target }
 		if err := s.api("targets", nil, &got); err != nil {
 			return err
@@ -95,7 +95,7 @@ var afterLoss = []string{"NeardnsLeaseNotHeld", "NeardnsLeaseFlaps", "NeardnsFal
 // wantQuiet checks that no alert speaks while all is well.
 func (s *stand) wantQuiet() {
 	s.t.Helper()
-	testutil.Eventually(s.t, patience, func() error {
+	testutil.Eventually(s.t, func() error {
 		lost, err := s.query("sum(neardns_lease_lost_total) > 0")
 		if err != nil {
 			return err
@@ -135,7 +135,7 @@ func (s *stand) wantAlerts() {
 	} {
 		c.make()
 		for _, name := range c.alerts {
-			testutil.Eventually(s.t, patience, func() error {
+			testutil.Eventually(s.t, func() error {
 				rules, err := s.rules()
 				if err != nil {
 					return err

@@ -100,7 +100,7 @@ func (s *stand) prometheus(config string, args ...string) {
 			s.t.Logf("Prometheus's log:\n%s", p.Output())
 		}
 	})
-	testutil.Eventually(s.t, patience, func() error { return s.api("targets", nil, &object{}) })
+	testutil.Eventually(s.t, func() error { return s.api("targets", nil, &object{}) })
 }
 
 // api asks Prometheus.

@@ -54,7 +54,7 @@ func newStand(t *testing.T) *stand {
 			t.Logf("agent's log:\n%s", s.agent.Output())
 		}
 	})
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		_, err := s.Host.TryRun("", s.path("neardns-agent"), "doctor", "--config", s.path("node.yaml"), "--cni-conf", s.path("none"), "--cni-bin", s.path("none"))
 		if err == nil {
 			_, err = s.Host.TryRun("", s.path("neardns-agent"), "ready", "--config", s.path("node.yaml"))

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -116,7 +115,7 @@ func TestIptablesFlags(t *testing.T) {
 			}
 			rules := func() bool { return strings.Contains(n.Host.Run("iptables-legacy-save"), "NEARDNS-INPUT") }
 			if c.wants {
-				testutil.Eventually(t, 20*time.Second, func() error { // the least that a default would be is 30 s
+				testutil.Eventually(t, func() error { // the least that a default would be is 30 s
 					if !rules() {
 						return errors.New("a policy of DROP is not seen: -syncinterval has no effect")
 					}

@@ -100,7 +100,7 @@ func (l *load) phase(t *testing.T, name string, questions int) (ended, lost int)
 	phase := l.now
 	until := phase.ended + questions
 	l.mu.Unlock()
-	testutil.Eventually(t, 2*patience, func() error {
+	testutil.Eventually(t, func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if phase.ended < until {
@@ -109,7 +109,7 @@ func (l *load) phase(t *testing.T, name string, questions int) (ended, lost int)
 		l.now = new(asked)
 		return nil
 	})
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if phase.open > 0 {
@@ -178,7 +178,7 @@ func TestMoveAndBack(t *testing.T) {
 			pod, guide := n.pod(), readGuide(t)
 			guide.next("kubectl -n kube-system get ")
 			stock := n.stock()
-			testutil.Eventually(t, patience, func() error { return cached(pod.NetNS, local4, "udp") })
+			testutil.Eventually(t, func() error { return cached(pod.NetNS, local4, "udp") })
 			n.each(pod.NetNS, "stock", cached, n.served()...)
 			load := n.startLoad(pod.NetNS, n.served()...)
 			defer load.end()
@@ -225,7 +225,7 @@ func TestMoveAndBack(t *testing.T) {
 				t.Error("the link is still there, without -skipteardown")
 			}
 			stock = n.stock()
-			testutil.Eventually(t, patience, func() error {
+			testutil.Eventually(t, func() error {
 				for _, a := range n.served() {
 					for _, network := range []string{"udp", "tcp"} {
 						if err := cached(pod.NetNS, a, network); err != nil {
@@ -246,7 +246,7 @@ func TestMoveAndBack(t *testing.T) {
 
 			// Without the switch it is as it was.
 			n.stock()
-			testutil.Eventually(t, patience, func() error { return cached(pod.NetNS, local4, "udp") })
+			testutil.Eventually(t, func() error { return cached(pod.NetNS, local4, "udp") })
 			words := guide.next("neardns-agent cleanup")
 			cleanup := n.container(words[0], words[1:]...)
 			if err := cleanup.Wait(); err != nil {

@@ -24,7 +24,7 @@ func TestManifestUnchanged(t *testing.T) {
 			n.awaitLog(p, 0, "fallback proven")
 			n.each(pod.NetNS, "serving, from a pod", cached, n.served()...)
 			n.each(n.Host, "serving, from the host", cached, n.served()...)
-			testutil.Eventually(t, patience, func() error {
+			testutil.Eventually(t, func() error {
 				testutil.FlushConntrack(n.Host)
 				for _, a := range n.served() {
 					if err := cached(pod.NetNS, a, "udp"); err != nil {
@@ -45,10 +45,10 @@ func TestManifestUnchanged(t *testing.T) {
 			})
 			// One that hangs still has its sockets, and they are no other program's.
 			p.Signal(syscall.SIGSTOP)
-			testutil.Eventually(t, patience, func() error { return direct(pod.NetNS, n.served()[0], "udp") })
+			testutil.Eventually(t, func() error { return direct(pod.NetNS, n.served()[0], "udp") })
 			n.each(pod.NetNS, "hung, from a pod", direct, n.served()...)
 			p.Signal(syscall.SIGCONT)
-			testutil.Eventually(t, patience, func() error { return n.all(pod.NetNS, cached, n.served()...) })
+			testutil.Eventually(t, func() error { return n.all(pod.NetNS, cached, n.served()...) })
 			p.Kill()
 			n.each(pod.NetNS, "killed, from a pod", direct, n.served()...)
 			p = n.agent()

@@ -82,7 +82,7 @@ func TestReload(t *testing.T) {
 
 	// Imports are sought beside the file of -conf, as node-cache has them, which is not where the template is mounted.
 	n.template(m.corefile + "\nimport coredns/*.server\n")
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if text := n.file(p, "/etc/Corefile"); !strings.Contains(text, "\nimport /etc/coredns/*.server\n") {
 			return fmt.Errorf("the import is not seen:\n%s", text)
 		}
@@ -93,7 +93,7 @@ func TestReload(t *testing.T) {
 	}
 	for _, answer := range []string{"192.0.2.97", "192.0.2.98"} { // a file that comes, and one that changes
 		n.write("coredns/a.server", block(answer))
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			out, _ := n.Host.TryRun("", "dig", "+short", "+timeout=2", "@"+local4.String(), "x.imported.example")
 			if strings.TrimSpace(out) != answer {
 				return fmt.Errorf("the imported block answers %q", out)
@@ -120,7 +120,7 @@ func TestReload(t *testing.T) {
 // wantPage asks for a page from the host until it says something.
 func (n *node) wantPage(url, says string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, at string) (conn net.Conn, err error) {
 			n.Host.Do(func() { conn, err = new(net.Dialer).DialContext(ctx, network, at) })
 			return conn, err
@@ -161,7 +161,7 @@ func TestStartsWithoutTemplate(t *testing.T) {
 	n.write("kube-dns/stubDomains", "{nonsense")
 	p := n.agent()
 	n.awaitLog(p, 0, "Unknown directive 'nonsense'")
-	testutil.Eventually(t, patience, func() error { return direct(pod.NetNS, local4, "udp") })
+	testutil.Eventually(t, func() error { return direct(pod.NetNS, local4, "udp") })
 	n.each(pod.NetNS, "a bad template at the start", direct, n.served()...)
 	n.template(good)
 	n.awaitLog(p, 0, "the kube-dns ConfigMap is passed over")

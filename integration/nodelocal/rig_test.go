@@ -217,7 +217,7 @@ func (n *node) file(p *testutil.Process, path string) string {
 // awaitLeases waits until the agent serves under all of its leases.
 func (n *node) awaitLeases(p *testutil.Process, addresses ...netip.Addr) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		select {
 		case <-p.Exited():
 			n.t.Fatalf("the agent ended: %v\n%s", p.Wait(), p.Output())
@@ -237,7 +237,7 @@ func (n *node) awaitLeases(p *testutil.Process, addresses ...netip.Addr) {
 // awaitLog waits until a process has said text, after the first bytes of its log.
 func (n *node) awaitLog(p *testutil.Process, after int, text string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if said := p.Output()[after:]; !strings.Contains(said, text) {
 			return fmt.Errorf("it did not say %q:\n%s", text, said)
 		}

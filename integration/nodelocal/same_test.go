@@ -210,7 +210,7 @@ func TestAnswersOfStock(t *testing.T) {
 	corefile := nodelocal.Corefile(n.locals()[0], n.onLink[0], n.upstream(true))
 	n.write("stock/Corefile", strings.ReplaceAll(corefile, "    errors\n", "    errors\n    bufsize 1232\n")) // as the agent's by itself
 	stock := n.Host.Start(made.Path("coredns"), "-conf", n.path("stock/Corefile"))
-	testutil.Eventually(t, patience, func() error { return alive(pod.NetNS, local4) })
+	testutil.Eventually(t, func() error { return alive(pod.NetNS, local4) })
 	want := n.tell(pod.NetNS, wire)
 	stock.Kill()
 	p := n.agent()

@@ -46,7 +46,7 @@ func TestSquattedNames(t *testing.T) {
 	end := socket(t, n.Host, "neardns-nodecache.1.HOLDER", true)
 	agent := n.agent()
 	n.awaitLog(agent, 0, "standing by")
-	testutil.Eventually(t, patience, func() error { return n.all(pod.NetNS, direct, n.locals()[0]) })
+	testutil.Eventually(t, func() error { return n.all(pod.NetNS, direct, n.locals()[0]) })
 	end()
 	n.awaitLeases(agent, n.served()...)
 	n.each(pod.NetNS, "beside squatters", cached, n.served()...)

@@ -77,7 +77,7 @@ func TestTLSFlags(t *testing.T) {
 	p := n.agent("-tls-enabled", "-tls-cert-file", n.path("tls.crt"), "-tls-private-key-file", n.path("tls.key"), "-tls-client-auth-type", "RequireAndVerifyClientCert",
 		"-tls-client-ca-file", n.path("clients.crt"), "-tls-min-version", "TLS12")
 	n.awaitLeases(p, n.served()...)
-	testutil.Eventually(t, patience, func() error { return n.metrics(cert, client) })
+	testutil.Eventually(t, func() error { return n.metrics(cert, client) })
 	if err := n.metrics(cert); err == nil {
 		t.Error("a client without a certificate was let in")
 	}

@@ -57,10 +57,10 @@ func TestBesideNodeCache(t *testing.T) {
 func besideNodeCache(t *testing.T, n *node) {
 	pod := n.pod()
 	stock := n.stock()
-	testutil.Eventually(t, patience, func() error { return cached(pod.NetNS, local4, "udp") })
+	testutil.Eventually(t, func() error { return cached(pod.NetNS, local4, "udp") })
 	p := n.agent("-skipteardown")
 	n.awaitLog(p, 0, "address already in use")
-	testutil.Eventually(t, patience, func() error { return n.all(pod.NetNS, cached, n.served()...) })
+	testutil.Eventually(t, func() error { return n.all(pod.NetNS, cached, n.served()...) })
 	stock.Kill()
 	n.awaitLeases(p, n.served()...)
 	n.each(pod.NetNS, "ours", cached, n.served()...)
@@ -108,7 +108,7 @@ func TestKilledThenRolledBack(t *testing.T) {
 			}
 			n.each(pod.NetNS, "ours killed", direct, n.served()...)
 			stock := n.stock()
-			testutil.Eventually(t, patience, func() error { return n.all(pod.NetNS, cached, n.served()...) })
+			testutil.Eventually(t, func() error { return n.all(pod.NetNS, cached, n.served()...) })
 			load.phase(t, "stock started", 200)
 			if _, lost := load.phase(t, "stock serves beside our switch", 200); lost > 0 {
 				t.Errorf("beside our switch the stock cache lost %d", lost)

@@ -39,12 +39,12 @@ func (n *node) unable(p *testutil.Process, pod *testutil.Pod) (lost bool) {
 }
 `, "nft", "-f", "-")
 	began := time.Now()
-	testutil.Eventually(n.t, 2*patience, func() error { return n.all(pod.NetNS, direct, n.served()...) })
+	testutil.Eventually(n.t, func() error { return n.all(pod.NetNS, direct, n.served()...) })
 	n.t.Logf("answered by kube-dns after %v", time.Since(began).Round(100*time.Millisecond))
 	n.awaitLog(p, said, "what pods need asked cannot be asked from this node")
 	lost = strings.Contains(p.Output()[said:], "lease lost")
 	n.Host.Run("nft", "delete", "table", "inet", "foreign")
-	testutil.Eventually(n.t, 2*patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if err := n.all(pod.NetNS, cached, n.served()...); err != nil {
 			return fmt.Errorf("the way is back: %w", err)
 		}

@@ -60,7 +60,7 @@ func (n *node) agent(image string, add ...string) container {
 // awaitReady waits until the readiness probe of install/base succeeds.
 func (n *node) awaitReady(c container, p *testutil.Process) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if out, err := c.exec("/bin/neardns-agent", "ready", "--pod-dir=/run/pod"); err != nil {
 			return fmt.Errorf("%w: %s\n%s", err, out, p.Output())
 		}
@@ -71,7 +71,7 @@ func (n *node) awaitReady(c container, p *testutil.Process) {
 // awaitLog waits until the agent has said each part.
 func (n *node) awaitLog(p *testutil.Process, parts ...string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		for _, part := range parts {
 			if !strings.Contains(p.Output(), part) {
 				return fmt.Errorf("the agent did not say %q:\n%s", part, p.Output())
@@ -87,7 +87,7 @@ func (n *node) answered(pod *testutil.Pod) {
 	for _, network := range []string{"udp", "tcp"} {
 		round := 0
 		// A starved agent may have lost a lease for a moment, and kube-dns answers then.
-		testutil.Eventually(n.t, patience, func() error {
+		testutil.Eventually(n.t, func() error {
 			round++
 			name := fmt.Sprintf("%s%d.default.svc.cluster.local.", network, round)
 			for range 3 {
@@ -275,7 +275,7 @@ func bypass(t *testing.T, raw bool) {
 	p := c.start(t, n.Host)
 	n.awaitReady(c, p)
 	const lacks = "it takes CAP_NET_RAW"
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		_, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(local4, 53), "dropped.default.svc.cluster.local.", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: time.Second})
 		switch said := strings.Contains(p.Output(), lacks); {
 		case raw && said, !raw && err == nil:

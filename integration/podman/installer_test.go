@@ -174,7 +174,7 @@ func TestWatch(t *testing.T) {
 	c := f.installer("watch", capabilitiesOf(t, "base/watch")...)
 	c.name, c.command = "watch", append(c.command, "--nodeconfig=/etc/neardns/nodeconfig.yaml")
 	p := c.start(t, ns)
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if !strings.Contains(f.text(), `"neardns"`) {
 			return errors.New(p.Output())
 		}

@@ -71,7 +71,7 @@ func (r *running) launch() {
 	cmd := exec.CommandContext(context.Background(), r.Program("containerd"), "--config", r.config())
 	cmd.Env = append(os.Environ(), "PATH="+r.Dir+":"+os.Getenv("PATH")) // where it finds its shim
 	r.process = r.host.StartCmd(cmd)
-	testutil.Eventually(r.t, time.Minute, func() error {
+	testutil.Eventually(r.t, func() error {
 		select {
 		case <-r.process.Exited():
 			r.t.Fatalf("containerd ended: %v\n%s", r.process.Wait(), r.process.Output())
@@ -98,7 +98,7 @@ func notReady(s *runtimeapi.RuntimeStatus, conditions ...string) error {
 // awaitNetwork waits until the runtime has loaded the network's configuration, as the kubelet waits with pods.
 func (r *running) awaitNetwork() {
 	r.t.Helper()
-	testutil.Eventually(r.t, 30*time.Second, func() error {
+	testutil.Eventually(r.t, func() error {
 		s, err := r.Status(r.t.Context(), &runtimeapi.StatusRequest{})
 		if err != nil {
 			return err

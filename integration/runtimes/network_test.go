@@ -16,7 +16,7 @@ import (
 // awaitNoNetwork waits until the runtime has seen that it has no network, or that its network is not ready.
 func (n *node) awaitNoNetwork() {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		s, err := n.Status(n.t.Context(), &runtimeapi.StatusRequest{})
 		if err == nil && notReady(s.Status, runtimeapi.NetworkReady) == nil {
 			err = errors.New("the runtime has a network still")
@@ -95,7 +95,7 @@ func (n *node) steered(name string) error {
 func (n *node) testDropIn(t *testing.T) {
 	folder := n.dropIn()
 	tries := 0
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		n.write("net.d/reload.tmp", "") // whatever comes and goes there
 		if err := os.Remove(n.path("net.d/reload.tmp")); err != nil {
 			return err
@@ -106,7 +106,7 @@ func (n *node) testDropIn(t *testing.T) {
 	n.wantNoFiles(t) // DEL came too
 	testutil.Must(t, os.RemoveAll(folder))
 	n.install()
-	testutil.Eventually(t, patience, func() error { tries++; return n.steered(fmt.Sprintf("listed-%d", tries)) })
+	testutil.Eventually(t, func() error { tries++; return n.steered(fmt.Sprintf("listed-%d", tries)) })
 }
 
 // An older runtime passes over the folder, also at its start.
@@ -121,5 +121,5 @@ func (n *node) testNoDropIn(t *testing.T) {
 	testutil.Must(t, os.RemoveAll(folder))
 	tries := 0
 	n.install()
-	testutil.Eventually(t, patience, func() error { tries++; return n.steered(fmt.Sprintf("listed-%d", tries)) })
+	testutil.Eventually(t, func() error { tries++; return n.steered(fmt.Sprintf("listed-%d", tries)) })
 }

@@ -121,7 +121,7 @@ func (n *node) startAgent() {
 			n.t.Logf("agent's log:\n%s", n.agent.Output())
 		}
 	})
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		out, _ := n.Host.TryRun("", product("neardns-agent"), "status", "--config", n.path("node.yaml"), "--json") // 3 where degraded
 		var s struct {
 			Agent *struct {
@@ -172,7 +172,7 @@ func (n *node) wantState(p *pod, want podfile.State) {
 // may have lost its lease for a while, and kube-dns answers then, as is right.
 func (n *node) wantCached(p *pod, name string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, cachePatience, func() error {
+	testutil.Eventually(n.t, func() error {
 		serials, err := n.serials(p, name)
 		if err == nil && len(serials) != 1 {
 			err = fmt.Errorf("pod %s asked for %s: answers %q, want one", p.name, name, serials)

@@ -81,7 +81,7 @@ func (n *node) remove(t *testing.T, p *pod) {
 // awaitOverlay waits until the agent is connected to a runtime that has only started to listen.
 func (n *node) awaitOverlay(t *testing.T, lever podfile.Lever) {
 	t.Helper()
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		p := n.mustRunPod(n.spec("early"))
 		defer n.remove(t, p)
 		if d := n.file(p).DNS; d.State != podfile.Overlaid || d.Lever != lever {
@@ -163,7 +163,7 @@ func (n *node) testAway(t *testing.T, lever podfile.Lever) {
 		t.Errorf("%+v", d)
 	}
 	n.startAgent()
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if text := n.settings(t, p); !strings.Contains(text, "options ndots:2 timeout:3") {
 			return fmt.Errorf("the pod reads %s", text)
 		}
@@ -182,7 +182,7 @@ func (n *node) testHung(t *testing.T, lever podfile.Lever) {
 	t.Logf("a pod beside a hung agent took %s, the next %s", took.Round(time.Millisecond), (time.Since(start) - took).Round(time.Millisecond))
 	n.agent.Signal(unix.SIGCONT)
 	for _, p := range []*pod{p, q} {
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			if d := n.file(p).DNS; d.State != podfile.Overlaid || d.Lever != lever {
 				return fmt.Errorf("%+v", d)
 			}
@@ -223,7 +223,7 @@ func TestPodman(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		// A container's monitor runs Podman once more, behind everybody's back.
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			return errors.Join(removeControlGroups("neardns-podman"), os.RemoveAll(n.path("storage")))
 		})
 	})

@@ -235,12 +235,12 @@ func (n *node) testRewritten(t *testing.T) {
 	old := n.mustRunPod(n.spec("kept"))
 	n.writeNetwork()
 	watch := n.Host.Start(product("neardns-install"), "watch", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		_, err := n.Host.TryRun("", product("neardns-install"), "check", "--nodeconfig", n.path("node.yaml"), "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())
 		return err
 	})
 	// The runtime sees the file's change in its own time: pods made until then are right too, only not steered.
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		p, err := n.runPod(t.Context(), n.spec("again"))
 		if err != nil {
 			return err

@@ -96,7 +96,7 @@ func (n note) remove(t *testing.T) {
 			_ = unix.Unmount(f[1], unix.MNT_DETACH)
 		}
 	}
-	testutil.Eventually(t, patience, func() error { return removeControlGroups(n.CGroup) }) // once the killed are gone
+	testutil.Eventually(t, func() error { return removeControlGroups(n.CGroup) }) // once the killed are gone
 	_ = os.RemoveAll(n.Dir)
 	_ = os.Remove(filepath.Dir(n.Dir)) // the test's own
 }

@@ -118,7 +118,7 @@ func (c *cluster) write(records ...record) {
 // that it is ready.
 func (c *cluster) read() {
 	c.stand.t.Helper()
-	testutil.Eventually(c.stand.t, patience, func() error {
+	testutil.Eventually(c.stand.t, func() error {
 		if c.status.count() == c.printed {
 			return fmt.Errorf("%s has printed nothing since its start\n%s", c.id, c.process.Output())
 		}

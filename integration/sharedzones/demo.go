@@ -62,7 +62,7 @@ func (d demonstration) show() {
 	oregon.publish()
 	d.whole(dublin)
 	oregon.publish(record{Label: "app", Balanced: true, Weight: 1, Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.2")}})
-	testutil.Eventually(d.t, patience, func() error {
+	testutil.Eventually(d.t, func() error {
 		if st := oregon.status.of(d.host("app")); st.Conflict != "ConflictingStrategyDiscovered" {
 			return fmt.Errorf("oregon00 says %+v", st)
 		}

@@ -95,7 +95,7 @@ func stalls(s *stand, c *cell, sz size) {
 	trace.Signal(os.Interrupt)
 	_ = trace.Wait()
 	free := time.Now()
-	testutil.Eventually(s.t, patience, func() error { // PowerDNS works off first what nobody waits for any more
+	testutil.Eventually(s.t, func() error { // PowerDNS works off first what nobody waits for any more
 		_, err := s.server.Transfer()
 		return err
 	})

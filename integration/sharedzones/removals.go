@@ -48,7 +48,7 @@ func removal(s *stand, c *cell, sz size) {
 		for _, cl := range frozen {
 			cl.process.Cont()
 		}
-		testutil.Eventually(s.t, patience, func() error { // until its counter moves it is as dead as before
+		testutil.Eventually(s.t, func() error { // until its counter moves it is as dead as before
 			now := s.beats()
 			for _, cl := range frozen {
 				if b := now[cl.id]; b == "" || b == before[cl.id] {
@@ -76,7 +76,7 @@ func removal(s *stand, c *cell, sz size) {
 // beats are the heartbeats in the zone, by cluster.
 func (s *stand) beats() (out map[string]string) {
 	s.t.Helper()
-	testutil.Eventually(s.t, patience, func() error {
+	testutil.Eventually(s.t, func() error {
 		zone, err := s.server.Transfer()
 		out = beatsOf(s.server.Zone(), zone)
 		return err
@@ -119,7 +119,7 @@ func (m *moves) note(zone map[string]string) {
 // gone of the others while their counters move: on a machine that is too busy for them for six periods they are as good as frozen.
 func (s *stand) removalBegins(c *cell, frozen, others []*cluster, m *moves) (rest bool) {
 	s.t.Helper()
-	testutil.Eventually(s.t, patience, func() error {
+	testutil.Eventually(s.t, func() error {
 		zone, err := s.server.Transfer()
 		if err != nil {
 			return err

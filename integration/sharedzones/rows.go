@@ -60,7 +60,7 @@ func (s *stand) startAll(n int, o clusterOptions) []*cluster {
 		out = append(out, c)
 	}
 	for _, c := range out {
-		testutil.Eventually(s.t, patience, func() error {
+		testutil.Eventually(s.t, func() error {
 			if st := c.status.of(s.server.Zone()); !st.Programmed {
 				return fmt.Errorf("%s has not read the zone: %+v\n%s", c.id, st, c.process.Output())
 			}

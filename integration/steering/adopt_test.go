@@ -37,10 +37,10 @@ func TestAdopt(t *testing.T) {
 			cluster := targets(n.ClusterDNS()...)
 			n.startAgent()
 			for _, p := range running {
-				testutil.Eventually(t, patience, func() error { return p.adopted(podfile.Steered) })
+				testutil.Eventually(t, func() error { return p.adopted(podfile.Steered) })
 				n.wantSteered(p.client(), "adopted", n.all()...)
 			}
-			testutil.Eventually(t, patience, func() error { return out.adopted(podfile.LeftAlone) })
+			testutil.Eventually(t, func() error { return out.adopted(podfile.LeftAlone) })
 			if d := out.decisions()[0]; !strings.Contains(d.Reason, "neardns.io/steer") {
 				t.Errorf("opted out: %+v", d)
 			}
@@ -57,7 +57,7 @@ func TestAdopt(t *testing.T) {
 			running[1].delBy(false)
 			running[2].Delete()
 			for i, p := range running[:3] {
-				testutil.Eventually(t, patience, func() error {
+				testutil.Eventually(t, func() error {
 					if exists(podfile.Path(n.stateDir(), p.container(), "eth0")) {
 						return fmt.Errorf("pod %d has a file", i)
 					}
@@ -145,7 +145,7 @@ func TestAdoptStale(t *testing.T) {
 	copyOf(living, "other-kind", func(f object) { f["kind"] = "else" })
 	n.write("cni-cache/results/pods-half-eth0", `{"kind":"cniCac`)
 	n.startAgent()
-	testutil.Eventually(t, patience, func() error { return living.adopted(podfile.Steered) })
+	testutil.Eventually(t, func() error { return living.adopted(podfile.Steered) })
 	n.awaitLog(0, "none of the addresses 10.244.1.250")
 	n.awaitLog(0, "its netns is that of")
 	files, err := filepath.Glob(filepath.Join(n.stateDir(), "pods", "*.json"))
@@ -158,7 +158,7 @@ func TestAdoptStale(t *testing.T) {
 	// An attachment whose file is gone was taken down, by whatever list.
 	testutil.Must(t, os.Remove(n.path("cni-cache/results/pods-same-everything-eth0")))
 	testutil.Must(t, os.Rename(n.path("cni-cache/results/pods-"+living.container()+"-eth0"), n.path("kept")))
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if exists(podfile.Path(n.stateDir(), living.container(), "eth0")) || living.rules() != "" {
 			return fmt.Errorf("still adopted")
 		}
@@ -166,7 +166,7 @@ func TestAdoptStale(t *testing.T) {
 	})
 	// One that comes is adopted while the agent runs, and a cache that is not there says nothing of anybody.
 	testutil.Must(t, os.Rename(n.path("kept"), n.path("cni-cache/results/pods-"+living.container()+"-eth0")))
-	testutil.Eventually(t, patience, func() error { return living.adopted(podfile.Steered) })
+	testutil.Eventually(t, func() error { return living.adopted(podfile.Steered) })
 	testutil.Must(t, os.Rename(n.path("cni-cache"), n.path("away")))
 	n.hup()
 	n.wantSteered(living.client(), "without a cache", n.all()...)
@@ -184,7 +184,7 @@ func TestAdoptBehindPolicy(t *testing.T) {
 		" ip daddr 169.254.20.11 drop\n }\n}\n", "nft", "-f", "-")
 	end := load{from: p.NetNS, server: n.Service(true), qps: 50, sockets: 5, names: []string{"a.default.svc.cluster.local"}}.begin(t)
 	n.startAgent()
-	testutil.Eventually(t, patience, func() error { return free.adopted(podfile.Steered) })
+	testutil.Eventually(t, func() error { return free.adopted(podfile.Steered) })
 	n.awaitLog(0, "running pod not steered")
 	if err := p.adopted(podfile.Pending); err != nil {
 		t.Error(err)
@@ -234,7 +234,7 @@ func TestAdoptUnderLoad(t *testing.T) {
 
 	// The agent is killed as soon as the first pod is steered: others have a file, some have none.
 	n.launchAgent()
-	testutil.Eventually(t, patience, func() error { return staying[0].adopted(podfile.Steered) })
+	testutil.Eventually(t, func() error { return staying[0].adopted(podfile.Steered) })
 	killed := time.Now()
 	n.agent.Kill()
 	<-n.agent.Exited()
@@ -274,7 +274,7 @@ func TestAdoptUnderLoad(t *testing.T) {
 	n.awaitReady()
 	traffic.more(52)
 	for _, p := range ending {
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			if exists(podfile.Path(n.stateDir(), p.container(), "eth0")) {
 				return fmt.Errorf("%s, which ended, has a file", p.name)
 			}

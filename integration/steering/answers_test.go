@@ -105,7 +105,7 @@ func TestAnswersAsKubeDNSGivesThem(t *testing.T) {
 	// until asks again and again, from before the answer's end, until it is another one.
 	until := func(t *testing.T, name, before string, arrived func(*dns.Msg) bool) {
 		t.Helper()
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			m := ask(t, one, name)
 			if arrived(m) {
 				return nil

@@ -129,7 +129,7 @@ func (c client) fellBack(at target, timeout time.Duration) error {
 func (n *node) wantSteered(c client, when string, ats ...target) {
 	n.t.Helper()
 	for _, at := range ats {
-		testutil.Eventually(n.t, patience, func() error { return wrap(when, c.steered(at)) })
+		testutil.Eventually(n.t, func() error { return wrap(when, c.steered(at)) })
 	}
 }
 
@@ -212,7 +212,7 @@ func (n *node) pauses(ns *testutil.NetNS) (end func() time.Duration) {
 func (n *node) wantUntracked(p *pod, ats ...target) {
 	n.t.Helper()
 	for _, at := range ats {
-		testutil.Eventually(n.t, patience, func() error {
+		testutil.Eventually(n.t, func() error {
 			name := freshName()
 			miss, err := p.client().ask(at, name, time.Second)
 			if err != nil {

@@ -164,7 +164,7 @@ func TestEgressPolicy(t *testing.T) {
 	// A stopped agent hears nobody. It must not think so of anybody.
 	n.lapse(func() { n.wantFallback(p.client(), "stopped", n.all()...) })
 	n.awaitReady()
-	testutil.Eventually(t, patience, func() error { // the questions of the pause are over
+	testutil.Eventually(t, func() error { // the questions of the pause are over
 		if direct := others.direct.Swap(0); direct > 0 {
 			return fmt.Errorf("%d answers by kube-dns itself", direct)
 		}
@@ -185,7 +185,7 @@ func TestEgressPolicy(t *testing.T) {
 	n.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass6")
 	others.forget()
 	_, _ = p.TryRun("", "nft", "flush", "set", "inet", "neardns", "waiting1") // what the agent's own question does within 30 s
-	testutil.Eventually(t, time.Minute, func() error {                        // it may be given back by its table meanwhile, and is tried after 15 s then
+	testutil.Eventually(t, func() error {                                     // it may be given back by its table meanwhile, and is tried after 15 s then
 		if _, text, _ := n.run("pods", "--config", n.configFile()); strings.Contains(text, "given-back") {
 			return errors.New(text)
 		}
@@ -227,7 +227,7 @@ func TestLatePolicyAtTheLink(t *testing.T) {
 	others.undisturbed(t, "policy stands")
 
 	allow()
-	testutil.Eventually(t, time.Minute, func() error { return p.client().steered(ats[0]) }) // it is tried after 15 s
+	testutil.Eventually(t, func() error { return p.client().steered(ats[0]) }) // it is tried after 15 s
 	n.wantSteered(p.client(), "policy gone", ats...)
 	n.wantGivenBack(nil)
 	others.undisturbed(t, "policy gone")
@@ -260,7 +260,7 @@ func (p *pod) hostLink(n *node) string {
 // wantGivenBack waits until the pods that the agent gave back are this one, or none.
 func (n *node) wantGivenBack(p *pod) {
 	n.t.Helper()
-	testutil.Eventually(n.t, time.Minute, func() error {
+	testutil.Eventually(n.t, func() error {
 		_, text, _ := n.run("pods", "--config", n.configFile())
 		lines := slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return !strings.Contains(l, "given-back") })
 		if p == nil && len(lines) == 0 || p != nil && len(lines) == 1 && strings.Contains(lines[0], p.name) {
@@ -277,7 +277,7 @@ func (n *node) wantBypassed(p *pod) {
 	if p != nil {
 		want = len(n.all())
 	}
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		s := n.status()
 		if s.Agent == nil || len(s.Agent.Bypassed) != want {
 			return fmt.Errorf("want %d clients passed by: %+v", want, s.Agent)

@@ -139,7 +139,7 @@ func (n *node) startCilium(hostOnly string) *node {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
 	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
-	testutil.Eventually(n.t, ciliumStart, func() error {
+	testutil.Eventually(n.t, func() error {
 		select {
 		case <-agent.Exited():
 			n.t.Fatal("Cilium's agent ended")
@@ -194,7 +194,7 @@ func (n *node) enterCgroup() {
 		if err := enter(before); err != nil {
 			n.t.Error(err)
 		}
-		testutil.Eventually(n.t, patience, func() error { return os.Remove(within) }) // what was started in it has ended, or is ending
+		testutil.Eventually(n.t, func() error { return os.Remove(within) }) // what was started in it has ended, or is ending
 	})
 	testutil.Must(n.t, enter(within))
 }

@@ -231,7 +231,7 @@ func countQuestions(t *testing.T, searches []string) {
 				if out := tc.pod.lookup(library, "count", "any", host); !strings.Contains(out, "192.0.2.8") || !strings.Contains(out, "2001:db8::8") {
 					t.Errorf("%s, %s: %s", library, tc.name, out)
 				}
-				testutil.Eventually(t, patience, func() error { // a question is counted when its answer is out
+				testutil.Eventually(t, func() error { // a question is counted when its answer is out
 					if questions[i] = n.podCounts(tc.pod) - before; questions[i] == 0 {
 						return fmt.Errorf("%s, %s: no question was counted", library, tc.name)
 					}
@@ -317,7 +317,7 @@ func TestCompletionIsThePodsOwn(t *testing.T) {
 				t.Errorf("pod %d, with its predecessor's address: %s, %v, want absent", i, got, err)
 			}
 		} else {
-			testutil.Eventually(t, patience, func() error {
+			testutil.Eventually(t, func() error {
 				got, err := ask(next)
 				if err == nil && got != "completed" {
 					err = fmt.Errorf("pod %d: %s, want completed", i, got)

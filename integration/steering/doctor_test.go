@@ -22,13 +22,13 @@ func TestDoctorOnAHealthyNode(t *testing.T) {
 				}
 				n.configure(more)
 				n.launchAgent()
-				testutil.Eventually(t, 2*patience, func() error {
+				testutil.Eventually(t, func() error {
 					if a, err := n.askAgent(); err != nil || !a.Ready || len(a.Proven) == 0 || len(a.Faults) > 0 {
 						return fmt.Errorf("the agent is not healthy: %+v %w\n%s", a, err, n.agent.Output())
 					}
 					return nil
 				})
-				testutil.Eventually(t, patience, func() error { // where the machine lets the agent wait, leases come and go
+				testutil.Eventually(t, func() error { // where the machine lets the agent wait, leases come and go
 					code, text, errs := n.run("doctor", "--config", n.configFile(), "--cni-conf", n.path("none"))
 					if code != 0 || strings.Contains(text, "FAIL") || !strings.Contains(text, "OK    rules") {
 						return fmt.Errorf("doctor ends with %d:\n%s%s", code, text, errs)

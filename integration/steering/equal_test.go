@@ -241,7 +241,7 @@ func TestEqualToKubeDNS(t *testing.T) {
 	n.write("resolv.conf", "nameserver "+n.ExternalAddrs()[0].String()+"\n")
 	n.configure(fmt.Sprintf("upstreams: {external: auto, kubeDNSCorefile: %s, nodeResolvConf: %s}\n", filepath.Join(dir, "Corefile"), n.path("resolv.conf")))
 	at := target{n.ClusterDNS()[0], "udp"}
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if got := heardOf(direct, at, equalQuestion{"svc1.default.svc.cluster.local.", dns.TypeA, "udp"}); !strings.Contains(got, "10.96.0.1") {
 			return fmt.Errorf("kube-dns: %s", got)
 		}

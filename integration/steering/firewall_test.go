@@ -48,7 +48,7 @@ func TestFirewalledInput(t *testing.T) {
 // wantNoLease waits until the agent says of each of its addresses that it holds no lease, and why.
 func (n *node) wantNoLease() {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		s := n.status()
 		if s.Agent == nil || len(s.Agent.Leases) != len(n.all()) {
 			return fmt.Errorf("status: %+v", s)

@@ -118,7 +118,7 @@ func TestFlood(t *testing.T) {
 	if n.metric(`neardns_misses_shed_total{reason="share"}`) == 0 || n.metric(`neardns_misses_shed_total{reason="full"}`) > 0 {
 		t.Error("one pod's flood must be shed by its share, and never fill the gate")
 	}
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if v := n.metric("neardns_misses_in_flight"); v > 0 {
 			return fmt.Errorf("%v misses in flight", v)
 		}

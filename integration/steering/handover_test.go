@@ -56,7 +56,7 @@ func TestSuccessorLosesNothing(t *testing.T) {
 		old := n.agent
 		pod := fmt.Sprintf("pod%d", i+1)
 		n.agent = n.successor(pod)
-		testutil.Eventually(t, patience, func() error { return n.ready(pod) })
+		testutil.Eventually(t, func() error { return n.ready(pod) })
 		n.awaitExit(old, 0)
 		s := n.status()
 		if s.Agent == nil || !s.Agent.Ready || s.Agent.Handover == nil || !strings.Contains(s.Agent.Handover.From, fmt.Sprintf("process %d ", old.PID())) {
@@ -218,7 +218,7 @@ func TestStoppedWithinAHandover(t *testing.T) {
 		<-time.After(1500 * time.Millisecond)
 		which.Cont()
 		n.agent = next
-		testutil.Eventually(t, 2*patience, func() error {
+		testutil.Eventually(t, func() error {
 			if err := n.ready(pod); err != nil {
 				return fmt.Errorf("%w\n%s\n%s", err, old.Output(), next.Output())
 			}
@@ -243,7 +243,7 @@ func TestHolderDiesWithinAHandover(t *testing.T) {
 	n.awaitReady()
 	n.agent.Stop()
 	next := n.successor("pod1")
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if !strings.Contains(next.Output(), "not taken over, will be tried again") {
 			return fmt.Errorf("the successor does not wait:\n%s", next.Output())
 		}
@@ -272,7 +272,7 @@ func TestSuccessorDies(t *testing.T) {
 		f.more(20)
 		from := len(n.agent.Output())
 		next := n.successor(fmt.Sprintf("pod%d", i+1))
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			if !strings.Contains(n.agent.Output()[from:], step) {
 				return fmt.Errorf("no %q:\n%s", step, next.Output())
 			}
@@ -297,7 +297,7 @@ func TestSuccessorDies(t *testing.T) {
 		}
 		n.wantSteered(p.client(), "successor killed", n.all()...)
 	}
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if now := n.openFiles(); now > files+8 {
 			return fmt.Errorf("%d files are open, %d were when the first agent began", now, files)
 		}

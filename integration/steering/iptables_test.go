@@ -38,7 +38,7 @@ func ruleText(ns *testutil.NetNS) string {
 // wantRules waits until the rules in a namespace are of one back end alone. The host's link is the same in both.
 func (n *node) wantRules(ns *testutil.NetNS, when string, iptablesRules bool) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		text := ruleText(ns)
 		nft, ipt := strings.Contains(text, "table inet neardns"), strings.Contains(text, "-A NEARDNS-") || strings.Contains(text, "-A NODE-LOCAL-DNS")
 		if nft == iptablesRules || ipt != iptablesRules || strings.Contains(text, "neardns-turn") && !iptablesRules {
@@ -102,7 +102,7 @@ func TestIPTablesBesideNFTables(t *testing.T) {
 			n := newNode(t, s)
 			p := n.addPod(nil)
 			n.launchAgent()
-			testutil.Eventually(t, patience, func() error {
+			testutil.Eventually(t, func() error {
 				if s := n.status(); s.Agent == nil || s.Agent.Faults["fallback "+n.ClusterDNS()[0].String()] == "" {
 					return fmt.Errorf("the fallback's fault is not said: %+v", s.Agent)
 				}
@@ -146,7 +146,7 @@ func TestIPTablesRepair(t *testing.T) {
 				}
 				n.agent.Cont()
 				begun := time.Now()
-				testutil.Eventually(t, 2*patience, func() error {
+				testutil.Eventually(t, func() error {
 					if now := n.ours(program); now != before {
 						return fmt.Errorf("%v is not repaired (-before +now):\n%s", damage, cmp.Diff(strings.Split(before, "\n"), strings.Split(now, "\n")))
 					}

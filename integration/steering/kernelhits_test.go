@@ -42,7 +42,7 @@ func kernelOn(t *testing.T) string {
 // wantInKernel waits until the kernel answers so many pods, and so many are refused.
 func (n *node) wantInKernel(pods, refused int) {
 	n.t.Helper()
-	testutil.Eventually(n.t, time.Minute, func() error {
+	testutil.Eventually(n.t, func() error {
 		a, err := n.askAgent()
 		switch {
 		case err != nil:
@@ -69,7 +69,7 @@ func (n *node) kernelAnswers() int64 {
 // heat asks a name until the kernel answers it.
 func (n *node) heat(p *pod, at target, name string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		before := n.kernelAnswers()
 		if _, err := p.client().ask(at, name, time.Second*testutil.Slowness()); err != nil {
 			return err
@@ -141,7 +141,7 @@ func TestKernelHits(t *testing.T) {
 				if n := kernel() - answers; n < asked*95/100 || n > asked {
 					t.Errorf("%s: the kernel answered %d of %d", at, n, asked)
 				}
-				testutil.Eventually(t, patience, func() error { // the agent counts a question when its answer is out
+				testutil.Eventually(t, func() error { // the agent counts a question when its answer is out
 					if q, k := n.countsInKernel(p); q-queries != asked || k-inKernel != kernel()-answers {
 						return fmt.Errorf("%s: %d questions are counted, %d of them in the kernel; it was asked %d", at, q-queries, k-inKernel, asked)
 					}
@@ -167,7 +167,7 @@ func TestKernelHits(t *testing.T) {
 			n.configure("kernelHits: {mode: \"off\"}\n")
 			n.hup()
 			n.awaitLog(from, "hits are not answered in the kernel any more")
-			testutil.Eventually(t, patience, func() error {
+			testutil.Eventually(t, func() error {
 				if left := n.pinned(); len(left) > 0 {
 					return fmt.Errorf("it is off, and left %s", left)
 				}
@@ -293,7 +293,7 @@ func TestKernelHitsAndPolicies(t *testing.T) {
 			}()
 			allow := refuse(n, p)
 			n.wantInKernel(1, 1)
-			testutil.Eventually(t, patience, func() error { return p.client().fellBack(at, retry) })
+			testutil.Eventually(t, func() error { return p.client().fellBack(at, retry) })
 			if _, text, _ := n.run("doctor", "--config", n.configFile()); !strings.Contains(text, "default/"+p.name+" is not answered in the kernel") {
 				t.Errorf("doctor does not name the pod:\n%s", text)
 			}
@@ -318,7 +318,7 @@ func TestKernelHitsAreHandedOver(t *testing.T) {
 		old := n.agent
 		pod := fmt.Sprintf("pod%d", i+1)
 		n.agent = n.successor(pod)
-		testutil.Eventually(t, patience, func() error { return n.ready(pod) })
+		testutil.Eventually(t, func() error { return n.ready(pod) })
 		n.awaitExit(old, 0)
 		n.wantInKernel(1, 0)
 		n.heat(p, at, hot)
@@ -423,7 +423,7 @@ func TestKernelHitsRefused(t *testing.T) {
 	testutil.Must(t, n.agent.Terminate(patience))
 	n.within = []string{"unshare", "--mount", "--propagation", "slave", "sh", "-c", "mount -t tmpfs none /sys/fs/bpf && exec \"$0\" \"$@\""}
 	n.startAgent()
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		a, err := n.askAgent()
 		if err != nil || a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, "no BPF file system") {
 			return errors.Join(err, fmt.Errorf("the agent does not say why: %+v", a))

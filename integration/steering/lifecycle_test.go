@@ -32,7 +32,7 @@ func TestPodsBeforeTheAgent(t *testing.T) {
 	n.wantFallback(p.client(), "pending", cluster...)
 
 	n.startAgent()
-	testutil.Eventually(t, patience, func() error { return p.in(podfile.Steered) })
+	testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
 	n.wantSteered(p.client(), "proven", n.all()...)
 	if err := p.check(); err != nil {
 		t.Errorf("CHECK of a pod that the agent steered: %v", err)
@@ -82,7 +82,7 @@ func TestLeftAlone(t *testing.T) {
 		n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NoProxy, proven: true})
 		p := n.addPod(nil)
 		n.launchAgent()
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			s := n.status()
 			if s.Agent == nil || len(s.Agent.Proven) > 0 {
 				return fmt.Errorf("status: %+v", s)
@@ -127,7 +127,7 @@ func TestFlushedRules(t *testing.T) {
 				pauses := n.pauses(p.NetNS)
 				n.Host.Run("nft", "flush", "ruleset")
 				begun := time.Now()
-				testutil.Eventually(t, patience, func() error {
+				testutil.Eventually(t, func() error {
 					for _, at := range n.all() {
 						if a, err := p.client().ask(at, freshName(), retry); err == nil && p.client().direct(a) {
 							return fmt.Errorf("%s: answered by kube-dns", at)
@@ -189,7 +189,7 @@ func TestLinkIsRepaired(t *testing.T) {
 		begun := time.Now()
 		for _, at := range n.all() {
 			// What arrives between the fault and its repair may be lost; a lease bounds how long.
-			testutil.Eventually(t, patience, func() error {
+			testutil.Eventually(t, func() error {
 				_, err := p.client().ask(at, freshName(), retry)
 				return err
 			})

@@ -109,7 +109,7 @@ func TestDeafListener(t *testing.T) {
 		pauses := n.pauses(p.NetNS)
 		undo := n.deafen(deaf.network, family)
 		begun := time.Now()
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			if n.holds(deaf) {
 				return fmt.Errorf("%s still holds its lease", deaf)
 			}
@@ -120,7 +120,7 @@ func TestDeafListener(t *testing.T) {
 		}
 		n.wantFallback(p.client(), deaf.String()+" is deaf", target{cluster, deaf.network})
 		for _, other := range all {
-			testutil.Eventually(t, patience, func() error { // where the machine lets the agent wait, one comes and goes
+			testutil.Eventually(t, func() error { // where the machine lets the agent wait, one comes and goes
 				if other != deaf && !n.holds(other) {
 					return fmt.Errorf("%s is deaf, and %s lost its lease too", deaf, other)
 				}
@@ -128,7 +128,7 @@ func TestDeafListener(t *testing.T) {
 			})
 		}
 		undo()
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			if !n.holds(deaf) {
 				return fmt.Errorf("%s has no lease again", deaf)
 			}

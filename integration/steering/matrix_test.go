@@ -144,7 +144,7 @@ func (n *node) prove() {
 // wantNoProber waits until nothing of the prober is left: its link goes with its netns, and that with the process.
 func (n *node) wantNoProber(when string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, 5*time.Second, func() error {
+	testutil.Eventually(n.t, func() error {
 		if n.hasLink("neardns-prober") {
 			return wrap(when, errProber)
 		}

@@ -206,7 +206,7 @@ func (n *node) startWatch() {
 	}
 	n.Host.Start(made.Path("neardns-install"), "watch", "--nodeconfig", n.configFile(), "--cni-bin", n.path("cni-bin"), "--cni-conf", n.path("cni-conf"),
 		"--state-dir", n.stateDir(), "--plugin", made.Path("neardns"), "--agent", made.Path("neardns-agent"))
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if w, ok, err := nodestate.ReadWatch(n.stateDir()); err != nil || !ok || w.Looked.IsZero() {
 			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
 		}
@@ -217,7 +217,7 @@ func (n *node) startWatch() {
 func (n *node) awaitReady() {
 	n.t.Helper()
 	// Under emulation a start by iptables alone takes three quarters of a minute where other work is beside it.
-	testutil.Eventually(n.t, 2*patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		select {
 		case <-n.agent.Exited():
 			n.t.Fatalf("the agent ended: %v\n%s", n.agent.Wait(), n.agent.Output())
@@ -363,7 +363,7 @@ func (n *node) hup() { n.agent.Signal(unix.SIGHUP) }
 // awaitLog waits until the agent has said text, after from bytes of its log.
 func (n *node) awaitLog(from int, text string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if said := n.agent.Output()[from:]; !strings.Contains(said, text) {
 			return fmt.Errorf("the agent did not say %q:\n%s", text, said)
 		}

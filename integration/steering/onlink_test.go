@@ -30,7 +30,7 @@ func TestClusterDNSOnLink(t *testing.T) {
 				n.wantFallback(c, "agent never started", cluster...)
 
 				n.launchAgent()
-				testutil.Eventually(t, patience, func() error {
+				testutil.Eventually(t, func() error {
 					if s := n.status(); s.Agent == nil || !s.Agent.Ready {
 						return fmt.Errorf("the agent is not ready: %+v\n%s", s.Agent, n.agent.Output())
 					}

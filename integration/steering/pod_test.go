@@ -157,7 +157,7 @@ func (n *node) makePod(withNearDNS bool, annotations map[string]string) *pod {
 func (n *node) awaitNetwork(ns *testutil.NetNS) {
 	n.t.Helper()
 	for _, a := range n.KubeDNSAddrs() {
-		testutil.Eventually(n.t, patience, func() error {
+		testutil.Eventually(n.t, func() error {
 			_, err := testutil.Ask(ns, netip.AddrPortFrom(a, 53), freshName(), dns.TypeA, "udp", testutil.AskOptions{Timeout: retry})
 			return err
 		})

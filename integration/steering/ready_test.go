@@ -12,7 +12,7 @@ import (
 // wantReady waits until the kubelet would be told so by `neardns-agent ready`, with a reason where it is not ready.
 func (n *node) wantReady(when string, ready bool, why string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, 2*patience, func() error { return n.isReady(when, ready, why) })
+	testutil.Eventually(n.t, func() error { return n.isReady(when, ready, why) })
 }
 
 func (n *node) isReady(when string, ready bool, why string) error {
@@ -43,7 +43,7 @@ func TestReady(t *testing.T) {
 			}
 
 			fresh()
-			testutil.Eventually(t, 2*patience, func() error { // it is mended each time
+			testutil.Eventually(t, func() error { // it is mended each time
 				n.Host.Run(program, "-w", "-t", "raw", "-F")
 				return n.isReady("switch missing", false, "no rule took the lease datagram")
 			})

@@ -28,7 +28,7 @@ func TestRearranged(t *testing.T) {
 		n.configure(n.setup.config)
 		old, name := n.agent, map[bool]string{true: "transparent", false: "steered"}[transparent]+string(rune('1'+i))
 		n.agent = n.successor(name, cache...)
-		testutil.Eventually(t, 2*patience, func() error { return n.ready(name) })
+		testutil.Eventually(t, func() error { return n.ready(name) })
 		n.awaitExit(old, 0)
 		n.wantInKernel(map[bool]int{true: 2, false: 1}[transparent], 0)
 		if said := n.agent.Output(); strings.Contains(said, "level=ERROR") {
@@ -79,7 +79,7 @@ func TestFlushedAfterRearranged(t *testing.T) {
 	n.configure(n.setup.config)
 	old := n.agent
 	n.agent = n.successor("transparent", cache...)
-	testutil.Eventually(t, 2*patience, func() error { return n.ready("transparent") })
+	testutil.Eventually(t, func() error { return n.ready("transparent") })
 	n.awaitExit(old, 0)
 	n.wantInKernel(1, 0)
 	n.wantFallback(steered.client(), "transparent", ats...)
@@ -90,7 +90,7 @@ func TestFlushedAfterRearranged(t *testing.T) {
 
 	n.startWatch()
 	for i := range int64(2) {
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			if w, _, err := nodestate.ReadWatch(n.stateDir()); err != nil || w.Restored != i+1 {
 				return fmt.Errorf("the watch put the switch back %d times, want %d (%w)", w.Restored, i+1, err)
 			}

@@ -51,7 +51,7 @@ func TestReload(t *testing.T) {
 	want := func(who, zone string) {
 		t.Helper()
 		for _, at := range n.all() {
-			testutil.Eventually(t, patience, func() error {
+			testutil.Eventually(t, func() error {
 				a, err := testutil.Ask(p.NetNS, at.server(), freshLabel()+zone, dns.TypeTXT, at.network, testutil.AskOptions{})
 				if err == nil && (a.Who != who || p.client().direct(a)) {
 					err = fmt.Errorf("%s%s: answered by %s for %s, want %s", at, zone, a.Who, a.Client, who)
@@ -131,7 +131,7 @@ func (n *node) refuses(what, file, text, place string) {
 	n.write(file, text)
 	n.hup()
 	// It looks at each change and at each signal, so what it says of the file before may still come.
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		said := n.agent.Output()[from:]
 		for line := range strings.Lines(said) {
 			if strings.Contains(line, refused) && strings.Contains(line, place) {
@@ -198,7 +198,7 @@ func TestReloadLosesNothing(t *testing.T) {
 	for i := range 20 {
 		until := asked.Load() + 20
 		n.reload(fmt.Sprintf("%sstubDomains: {corp%d.example: [%q]}\n", calm, i, n.KubeDNSAddrs()[0]), i%2 == 0)
-		testutil.Eventually(t, patience, func() error { // else a slow machine asks little while it reloads
+		testutil.Eventually(t, func() error { // else a slow machine asks little while it reloads
 			if asked := asked.Load(); asked < until {
 				return fmt.Errorf("%d questions asked, %d awaited", asked, until)
 			}

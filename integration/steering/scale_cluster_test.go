@@ -57,7 +57,7 @@ func (k *kubeDNS) start() {
 	k.mu.Lock()
 	k.process = process
 	k.mu.Unlock()
-	testutil.Eventually(k.t, patience, func() error {
+	testutil.Eventually(k.t, func() error {
 		_, err := k.asked()
 		return err
 	})
@@ -172,7 +172,7 @@ func (m *many) startAgents() {
 		n.launchAgent()
 	}
 	for i, n := range m.nodes {
-		testutil.Eventually(m.t, allAreReady, func() error {
+		testutil.Eventually(m.t, func() error {
 			a, err := n.askAgent()
 			if err != nil {
 				return fmt.Errorf("node %d: %w\n%s", i, err, n.agent.Output())

@@ -196,7 +196,7 @@ func TestScaleNode(t *testing.T) {
 		n.agent.Kill()
 		return start()
 	})
-	testutil.Eventually(t, patience, func() error { return last.in(podfile.Steered) })
+	testutil.Eventually(t, func() error { return last.in(podfile.Steered) })
 	close(stop)
 	wg.Wait()
 	var sum outcome

@@ -205,7 +205,7 @@ func (n *node) endWithQuestions(conns []*testutil.Conn) {
 	for _, c := range conns {
 		name := "delay-500." + freshName()
 		n.send(c, name)
-		testutil.Eventually(n.t, patience, func() error {
+		testutil.Eventually(n.t, func() error {
 			if n.DNS.Asked(name) == 0 {
 				return fmt.Errorf("kube-dns was not asked for %s", name)
 			}
@@ -255,7 +255,7 @@ func (n *node) wantNext(when string, c *testutil.Conn) {
 func (n *node) lapse(f func()) {
 	n.t.Helper()
 	n.agent.Stop()
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if leases := n.leases(); len(leases) > 0 {
 			return fmt.Errorf("leases stand: %v", leases)
 		}

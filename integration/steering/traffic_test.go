@@ -100,7 +100,7 @@ func (f *traffic) pace(every, first time.Duration, ask func() error) {
 func (f *traffic) more(questions int64) {
 	f.t.Helper()
 	until := f.asked.Load() + questions
-	testutil.Eventually(f.t, patience, func() error {
+	testutil.Eventually(f.t, func() error {
 		if asked := f.asked.Load(); asked < until {
 			return fmt.Errorf("%d questions asked, %d awaited", asked, until)
 		}

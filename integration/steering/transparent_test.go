@@ -148,7 +148,7 @@ func hitsBeside(t *testing.T, d datapath) {
 func (n *node) awaitKubeDNS(p *pod) {
 	n.t.Helper()
 	for _, a := range n.ClusterDNS() {
-		testutil.Eventually(n.t, patience, func() error {
+		testutil.Eventually(n.t, func() error {
 			_, err := p.client().ask(target{a, "udp"}, freshName(), time.Second*testutil.Slowness())
 			return err
 		})
@@ -221,7 +221,7 @@ func faultsBeside(t *testing.T, d datapath) {
 func (n *node) awaitHits() {
 	n.t.Helper()
 	before := int64(-1)
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		a, err := n.askAgent()
 		if err != nil || a.KernelHits == nil {
 			return fmt.Errorf("status: %+v, %w", a, err)
@@ -240,7 +240,7 @@ func (n *node) awaitHits() {
 func (n *node) awaitAsked(name string) {
 	n.t.Helper()
 	before := n.DNS.Asked(name)
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		if got := n.DNS.Asked(name) - before; got < 40 {
 			return fmt.Errorf("kube-dns was asked %d times", got)
 		}
@@ -273,7 +273,7 @@ func TestTransparentAsksNobodyElse(t *testing.T) {
 	// kube-dns moves: what its old address says is its own from then on.
 	end()
 	translateAtSockets(t, []pair{{n.ClusterDNS()[0], netip.MustParseAddr("10.244.2.77")}}, n.Host)
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		if served := n.servedInKernel(); slices.Contains(served, want[1]) {
 			return fmt.Errorf("answered in place of %v", served)
 		}
@@ -302,7 +302,7 @@ func TestTransparentPolicy(t *testing.T) {
 	name := freshName()
 	n.heat(p, at, name)
 	n.Host.RunInput(fmt.Sprintf("table inet guard {\nchain c {\ntype filter hook forward priority 0;\niifname %q udp dport 53 drop\n}\n}\n", p.hostLink(n)), "nft", "-f", "-")
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		_, _ = other.client().ask(at, name, time.Second) // whoever may ask keeps the answer there
 		_, err := p.client().ask(at, name, retry)
 		return err
@@ -326,7 +326,7 @@ func TestTransparentIsHandedOver(t *testing.T) {
 		n.awaitHits()
 		old, pod := n.agent, fmt.Sprintf("pod%d", i+1)
 		n.agent = n.successor(pod, cache...)
-		testutil.Eventually(t, patience, func() error { return n.ready(pod) })
+		testutil.Eventually(t, func() error { return n.ready(pod) })
 		n.awaitExit(old, 0)
 		n.wantInKernel(1, 0)
 	}

@@ -115,7 +115,7 @@ func TestUpstreamInTrouble(t *testing.T) {
 		t.Cleanup(end)
 		wg.Go(func() { flood(t, outside.NetNS, udp, strings.TrimSuffix(deadZone, "."), 400, stop) })
 		wg.Go(func() { flood(t, reverse.NetNS, udp, strings.TrimSuffix(deadReverse, "."), 400, stop) })
-		testutil.Eventually(t, patience, func() error {
+		testutil.Eventually(t, func() error {
 			if a, b := n.External.Questions("udp"), n.DNS.Questions("tcp"); a < 500 || b < 500 {
 				return fmt.Errorf("%d and %d questions of the floods", a, b)
 			}

@@ -104,7 +104,7 @@ func TestUnableToAsk(t *testing.T) {
 func (n *node) wantUnable(h hardship) {
 	n.t.Helper()
 	n.wantReady(h.name, false, "cannot ask")
-	testutil.Eventually(n.t, patience, func() error {
+	testutil.Eventually(n.t, func() error {
 		s, err := n.askAgent()
 		if err != nil {
 			return err

@@ -159,7 +159,7 @@ func TestResolvConfNamesOurselves(t *testing.T) {
 		t.Errorf("status ends with %d:\n%s", code, text)
 	}
 	n.write("resolv.conf", fmt.Sprintf("nameserver 169.254.20.10\nnameserver %s\n", n.ExternalAddrs()[0]))
-	testutil.Eventually(t, patience, func() error { return outside("the agent") })
+	testutil.Eventually(t, func() error { return outside("the agent") })
 	if code, text, _ := n.run("status", "--config", n.configFile()); code != 0 {
 		t.Errorf("mended, status ends with %d:\n%s", code, text)
 	}

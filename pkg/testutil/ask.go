@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AskOptions say how to ask. The zero value is a plain question from any port, with two seconds to wait.
+// AskOptions say how to ask. The zero value is a plain question from any port, with Patience to wait.
 type AskOptions struct {
-	Timeout time.Duration  // per question; 0: 2 s
+	Timeout time.Duration  // per query; 0: Patience. Silence where no answer may come
 	Source  netip.AddrPort // local address and port, either may be unset
 	EDNS    uint16         // UDP payload size to announce; 0: no EDNS
 	Options []dns.EDNS0    // to be sent with EDNS
@@ -25,7 +25,7 @@ type AskOptions struct {
 
 func (o AskOptions) timeout() time.Duration {
 	if o.Timeout == 0 {
-		return 2 * time.Second
+		return Patience()
 	}
 	return o.Timeout
 }
@@ -77,7 +77,7 @@ func Ask(ns *NetNS, server netip.AddrPort, name string, qtype uint16, network st
 // WantWho asks once for a TXT record and fails the test unless the named server's answer comes back.
 func WantWho(t TB, want string, ns *NetNS, server netip.AddrPort, name string, network string) *Answer {
 	t.Helper()
-	answer, err := Ask(ns, server, name, dns.TypeTXT, network, AskOptions{EDNS: 1232, Timeout: 5 * time.Second})
+	answer, err := Ask(ns, server, name, dns.TypeTXT, network, AskOptions{EDNS: 1232})
 	if err != nil {
 		t.Fatalf("from %s: %v", ns.name, err)
 	}

@@ -85,7 +85,7 @@ func (g *Cgroup) make(parent, controller string) bool {
 // Remove takes the cgroup away, once what ran in it has ended. It may be called twice.
 func (g *Cgroup) Remove() {
 	// Processes that were killed leave it a moment later.
-	Eventually(g.t, 5*time.Second, func() error {
+	Eventually(g.t, func() error {
 		if err := os.Remove(g.dir); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove cgroup: %w", err)
 		}

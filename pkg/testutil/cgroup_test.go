@@ -19,7 +19,7 @@ func TestCgroup(t *testing.T) {
 		ns := NewNS(t, "cgroup")
 		p := ns.StartIn([]*Cgroup{cpu, memory}, "sleep", "60")
 		for _, g := range []*Cgroup{cpu, memory} {
-			Eventually(t, 5*time.Second, func() error {
+			Eventually(t, func() error {
 				if !g.Contains(p.PID()) {
 					return os.ErrNotExist
 				}

@@ -149,7 +149,7 @@ func TestPodDelete(t *testing.T) {
 	node := NewNode(t, Options{Families: Dual, Attach: PTP})
 	before := node.Host.Run("ip", "route") + node.Host.Run("ip", "-6", "route")
 	node.AddPod("pod").Delete()
-	Eventually(t, 5*time.Second, func() error {
+	Eventually(t, func() error {
 		if after := node.Host.Run("ip", "route") + node.Host.Run("ip", "-6", "route"); after != before {
 			return fmt.Errorf("before:\n%s\nafter:\n%s", before, after)
 		}

@@ -61,7 +61,7 @@ func (n *Node) settle(p *Pod) {
 	}
 	const nobody = 9 // discard: refused at once by a stack that is there
 	for _, host := range n.HostAddrs() {
-		Eventually(n.t, 10*time.Second, func() error {
+		Eventually(n.t, func() error {
 			var err error
 			p.Do(func() {
 				var c net.Conn

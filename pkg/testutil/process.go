@@ -114,7 +114,7 @@ func (p *Process) Signal(s os.Signal) {
 func (p *Process) Stop() {
 	p.t.Helper()
 	p.Signal(unix.SIGSTOP)
-	Eventually(p.t, 5*time.Second, func() error {
+	Eventually(p.t, func() error {
 		if state := p.state(); state != 'T' {
 			return fmt.Errorf("%v is in state %c, not stopped", p.Cmd.Args, state)
 		}

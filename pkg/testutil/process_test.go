@@ -15,7 +15,7 @@ func TestProcess(t *testing.T) {
 	t.Parallel()
 	ns := NewNS(t, "process")
 	p := ns.Start("sh", "-c", "trap 'echo bye; exit 7' TERM; ip -o link; while :; do sleep 0.05; done")
-	Eventually(t, 5*time.Second, func() error {
+	Eventually(t, func() error {
 		if out := p.Output(); !strings.Contains(out, "lo") {
 			return fmt.Errorf("printed %q", out)
 		}
@@ -44,7 +44,7 @@ func TestProcess(t *testing.T) {
 
 func TestEventually(t *testing.T) {
 	calls := 0
-	Eventually(t, time.Minute, func() error {
+	Eventually(t, func() error {
 		if calls++; calls < 3 {
 			return errors.New("not yet")
 		}

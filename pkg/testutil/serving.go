@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,7 +13,7 @@ import (
 // is discarded. (The agent need not care: its prober's questions are discarded too, and no lease begins.)
 func (n *NetNS) Settle(link string) {
 	n.t.Helper()
-	Eventually(n.t, 30*time.Second, func() error {
+	Eventually(n.t, func() error {
 		addrs, err := n.handle.AddrList(n.Link(link), unix.AF_INET6)
 		if err != nil {
 			return err
@@ -30,6 +29,7 @@ func (n *NetNS) Settle(link string) {
 		}
 		return nil
 	})
+
 }
 
 // Serving puts addresses on a link without ports, as the agent does where the kernel has no dummy, and waits until they serve.

@@ -9,6 +9,7 @@
 package testutil
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -68,19 +69,44 @@ func Slowness() time.Duration {
 	return time.Duration(max(n, 1))
 }
 
-// Eventually calls f until it returns nil, and ends the test with f's last error when that takes longer than timeout, times
-// the machine's slowness.
-func Eventually(t TB, timeout time.Duration, f func() error) {
+// Patience bounds every wait of a test on the kernel: for a process, a rule, an answer that must come. It is the same everywhere
+// and far above what anything takes, so that it ends a test that hangs and never judges how fast something was: that is what
+// the timing tier is for.
+func Patience() time.Duration { return time.Minute * Slowness() }
+
+// Silence is how long a test waits for an answer that must not come. A shorter time can only let a fault pass, never fail a test.
+const Silence = time.Second
+
+// Context ends with the test, and after Patience at the latest.
+func Context(t testing.TB) context.Context {
 	t.Helper()
-	timeout *= Slowness()
-	deadline := time.Now().Add(timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience())
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Receive waits for a value of c, and ends the test when none comes within Patience.
+func Receive[T any](t TB, c <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-c:
+	case <-time.After(Patience()):
+		t.Fatalf("nothing was received within %v", Patience())
+	}
+	return value
+}
+
+// Eventually calls f until it returns nil, and ends the test with f's last error when that takes longer than Patience.
+func Eventually(t TB, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(Patience())
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err := f()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %v", timeout, err)
+			t.Fatalf("not within %v: %v", Patience(), err)
 			return
 		}
 		time.Sleep(pause)

@@ -338,7 +338,7 @@ func TestFaulty(t *testing.T) {
 // awaitRecords waits for the first look at the primary.
 func awaitRecords(t *testing.T, c *Copy) {
 	t.Helper()
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if c.State().Records == 0 {
 			return errors.New("the copy has no record")
 		}

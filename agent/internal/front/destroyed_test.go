@@ -22,7 +22,7 @@ func TestDestroyed(t *testing.T) {
 			if gone := host.Run("ss", "-H", "-auK", "sport", "=", ":53"); !strings.Contains(gone, steering.String()) {
 				t.Fatalf("the socket was not destroyed: %q", gone)
 			}
-			testutil.Eventually(t, 5*time.Second, func() error {
+			testutil.Eventually(t, func() error {
 				conn.SetDeadline(time.Now().Add(time.Second))
 				if _, err := conn.Write(q); err != nil {
 					return err
@@ -50,7 +50,7 @@ func TestDestroyedListener(t *testing.T) {
 					if gone := host.Run("ss", "-H", "-atK", "sport", "=", ":53"); !strings.Contains(gone, "LISTEN") {
 						t.Fatalf("the listener was not destroyed: %q", gone)
 					}
-					testutil.Eventually(t, 5*time.Second, func() (err error) {
+					testutil.Eventually(t, func() (err error) {
 						var conn net.Conn
 						pods["fast"].Do(func() { conn, err = net.DialTimeout("tcp", addressOf(cfg), time.Second) })
 						if err != nil {

@@ -87,7 +87,7 @@ func ask(t testing.TB, network, server string, q *dns.Msg) *dns.Msg {
 
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if !ok() {
 			return notYetError(what)
 		}

@@ -137,7 +137,7 @@ func TestNoDescriptors(t *testing.T) {
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: r.path}); err != nil {
 		t.Fatal(err)
 	}
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if !strings.Contains(r.log.String(), "it waits") {
 			return errors.New("the holder has not noticed that it cannot meet its successor")
 		}

@@ -41,7 +41,7 @@ func newKubeDNS(t *testing.T) *kubeDNS {
 	t.Helper()
 	var pc net.PacketConn
 	var l net.Listener
-	testutil.Eventually(t, 5*time.Second, func() (err error) { // a port that is free for both
+	testutil.Eventually(t, func() (err error) { // a port that is free for both
 		if pc, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func (r *running) run(t *testing.T) {
 
 func (r *running) becomes(t *testing.T, want string) {
 	t.Helper()
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		got, err := os.ReadFile(r.path)
 		if err == nil && string(got) != want {
 			err = fmt.Errorf("it holds\n%s\nwant\n%s", got, want)
@@ -157,7 +157,7 @@ func (r *running) stays(t *testing.T, k *kubeDNS, rounds int) {
 	before, errBefore := os.Stat(r.path)
 	text, err := os.ReadFile(r.path)
 	from := r.State().Looked
-	testutil.Eventually(t, 60*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if since := r.State().Looked.Sub(from); since < time.Duration(rounds)*fastEvery {
 			return fmt.Errorf("%s passed", since)
 		}
@@ -240,7 +240,7 @@ func TestRun(t *testing.T) {
 		k.set(func() { k.broken = trouble })
 		r.stays(t, k, 12) // of which nine would be enough for a denial
 		// Silence takes the time of ten rounds until it is known for one.
-		testutil.Eventually(t, 10*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			if s := r.State().Services[0]; s.Failed == "" || len(s.Addresses) != 2 {
 				return fmt.Errorf("%s: %+v", name, s)
 			}
@@ -256,7 +256,7 @@ func TestRun(t *testing.T) {
 		r.stays(t, k, 4)
 	}
 	k.set(func() { k.broken = nil })
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if s := r.State().Services[0]; s.Failed != "" {
 			return errors.New(s.Failed)
 		}
@@ -349,7 +349,7 @@ func TestAnotherProgram(t *testing.T) {
 		}
 	}
 	// From here on it is a fight: the next one waits.
-	testutil.Eventually(t, 5*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if s := r.State(); !s.Fighting || s.Repairs != flapping.Limit {
 			return fmt.Errorf("%+v", s)
 		}
@@ -375,7 +375,7 @@ func TestListAndForeignLines(t *testing.T) {
 	root, path := newRoot(t, theirs)
 	r := start(t, root, path, conf)
 	r.becomes(t, with(theirs, lines("10.96.0.5", "fd00:10:96::5")))
-	testutil.Eventually(t, 5*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		s := r.State().Services
 		if len(s) != 2 || fmt.Sprint(s[0].Left) != "[registry.shop.svc]" || len(s[0].Addresses) != 2 || len(s[1].Addresses) > 0 {
 			return fmt.Errorf("%+v", s)
@@ -424,7 +424,7 @@ func TestMetrics(t *testing.T) {
 	root, path := newRoot(t, base)
 	r := start(t, root, path, Config{Services: []string{"shop/registry", "shop/none"}, Domain: "cluster.local", Servers: []netip.AddrPort{k.at}})
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
-	testutil.Eventually(t, 5*time.Second, func() error { // the file is first
+	testutil.Eventually(t, func() error { // the file is first
 		if s := r.State().Services; len(s[0].Addresses) != 2 {
 			return fmt.Errorf("%+v", s)
 		}

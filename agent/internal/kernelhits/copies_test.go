@@ -112,7 +112,7 @@ func TestCopiesOfOneLink(t *testing.T) {
 	for i := range frames {
 		frames[i] = packet(false, none, ask(t, fmt.Sprintf("n%d.example.", i), dns.TypeA, nil))
 	}
-	testutil.Eventually(t, time.Minute, func() error {
+	testutil.Eventually(t, func() error {
 		begun := time.Now()
 		for _, frame := range frames {
 			run(t, l, frame, nil)
@@ -143,14 +143,14 @@ func TestUncopied(t *testing.T) {
 		asked += n
 	}
 	const least = 10 // of 100 questions at one moment, and of more than there is room for
-	testutil.Eventually(t, time.Minute, func() error {
+	testutil.Eventually(t, func() error {
 		run(100)
 		if limited, full, err := l.Uncopied(); err != nil || limited < least || full > 0 {
 			return fmt.Errorf("%d are over the link's bound, %d found the buffer full (%w)", limited, full, err)
 		}
 		return nil
 	})
-	testutil.Eventually(t, time.Minute, func() error {
+	testutil.Eventually(t, func() error {
 		for range 100 {
 			note(t, l, loopback) // the link's window begins anew
 			run(16)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -117,7 +116,7 @@ func TestTagged(t *testing.T) {
 	frame := packet(false, full, ask(t, name, dns.TypeTXT, nil))
 	send(slices.Insert(slices.Clone(frame), 12, 0x81, 0, 0, 5))
 	send(frame)
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		hits, err := l.Links()
 		// Both together: sent from two CPUs, the second frame may come first.
 		if got := passed(t, l)[Packet]; err == nil && (hits[index] != 1 || got != 1) {

@@ -363,7 +363,7 @@ func TestWatch(t *testing.T) {
 		ns.Run(wreck...)
 		awaitTick(strings.Join(wreck, " "))
 		// The watcher's user mends until nothing is left to do; each mending ticks again.
-		testutil.Eventually(t, 5*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			done, err := Ensure(cfg)
 			if err == nil && done.Any() {
 				err = errors.New("mended: " + done.String())
@@ -372,7 +372,7 @@ func TestWatch(t *testing.T) {
 		})
 	}
 	cancel()
-	testutil.Eventually(t, 5*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if _, open := <-ticks; open {
 			return errors.New("channel still open")
 		}

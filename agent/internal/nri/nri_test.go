@@ -234,7 +234,7 @@ func (r *nodeRuntime) end() {
 
 func (r *nodeRuntime) awaitPlugin(t *testing.T) {
 	t.Helper()
-	testutil.Eventually(t, patience, func() error {
+	testutil.Eventually(t, func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.came < 2 { // the first is for the plugins that a runtime starts itself
@@ -345,7 +345,7 @@ func TestNobodyThere(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			wg.Go(func() { w.plugin.Run(ctx) })
-			testutil.Eventually(t, patience, func() error {
+			testutil.Eventually(t, func() error {
 				if d := w.dns("a"); d.State != podfile.NoLever || !strings.Contains(d.Reason, "not connected to its NRI (connect to NRI: ") {
 					return fmt.Errorf("%+v", d)
 				}

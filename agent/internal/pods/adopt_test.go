@@ -347,7 +347,7 @@ func TestSteeredAmidConnections(t *testing.T) {
 				})
 			})
 		}
-		testutil.Eventually(t, 5*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			if len(errs) < 8 {
 				return errors.New("the load has not begun")
 			}
@@ -357,7 +357,7 @@ func TestSteeredAmidConnections(t *testing.T) {
 		n.Outdate()
 		n.tend(yes, false, map[string]int{Steered: 1})
 		begun := len(errs)
-		testutil.Eventually(t, 5*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			if len(errs) < begun+8 {
 				return errors.New("the load does not go on")
 			}

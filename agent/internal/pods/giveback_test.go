@@ -70,10 +70,10 @@ func TestGivenBackAndSteeredAgain(t *testing.T) {
 		return err
 	}
 	for _, pod := range []*testutil.Pod{lost, well} {
-		testutil.Eventually(t, 5*time.Second, func() error { return errors.Join(ask(pod, r4.ClusterDNS), ask(pod, r6.ClusterDNS)) })
+		testutil.Eventually(t, func() error { return errors.Join(ask(pod, r4.ClusterDNS), ask(pod, r6.ClusterDNS)) })
 	}
 	end := n.drop(lost, "ip daddr 169.254.20.11 udp dport 53 drop")
-	testutil.Eventually(t, 15*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		_ = ask(lost, r4.ClusterDNS)
 		n.tend(yes, true, map[string]int{Steered: 2})
 		n.Pods.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -47,7 +46,7 @@ func TestIndex(t *testing.T) {
 	}
 	is := func(addr netip.Addr, want string) {
 		t.Helper()
-		testutil.Eventually(t, 30*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			got := ""
 			if k := x.Find(addr); k != nil {
 				got = k.namespace
@@ -67,7 +66,7 @@ func TestIndex(t *testing.T) {
 		t.Error("one pod is kept twice")
 	}
 	put("b", "data")
-	testutil.Eventually(t, 30*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if n := len(x.All()); n != 2 {
 			return fmt.Errorf("%d attachments", n)
 		}
@@ -175,7 +174,7 @@ func TestLookAgain(t *testing.T) {
 			t.Fatalf("pod %s is gone, and found", id)
 		}
 	}
-	testutil.Eventually(t, 30*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		p.LookAgain()
 		x.Find(podAddr)
 		version := p.version.Load()

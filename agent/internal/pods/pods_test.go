@@ -106,7 +106,7 @@ func TestWatch(t *testing.T) {
 		case <-time.After(5 * time.Second):
 			t.Fatalf("no tick after %s", what)
 		}
-		testutil.Eventually(t, 5*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			if got := len(p.List()); got != files {
 				return errors.New("wrong number of files")
 			}
@@ -119,7 +119,7 @@ func TestWatch(t *testing.T) {
 	f.Decisions[0].State = podfile.Steered
 	testutil.Must(t, podfile.Update(dir, f))
 	expect("a file was updated", 1)
-	testutil.Eventually(t, 5*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if len(p.List()[0].In(podfile.Steered)) != 1 {
 			return errors.New("old contents")
 		}
@@ -128,9 +128,9 @@ func TestWatch(t *testing.T) {
 	testutil.Must(t, podfile.Remove(dir, "a", "eth0"))
 	expect("a file went", 0)
 	drain(ticks)
-	testutil.Eventually(t, 5*time.Second, func() error { return os.RemoveAll(dir) }) // it may be made anew meanwhile
+	testutil.Eventually(t, func() error { return os.RemoveAll(dir) }) // it may be made anew meanwhile
 	expect("the folder went", 0)
-	testutil.Eventually(t, 5*time.Second, func() error { _, err := os.Stat(p.dir()); return err })
+	testutil.Eventually(t, func() error { _, err := os.Stat(p.dir()); return err })
 	write(t, dir, f)
 	expect("a file came into the new folder", 1)
 	cancel()

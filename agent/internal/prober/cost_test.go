@@ -69,7 +69,7 @@ func TestProbesLeaveNoSockets(t *testing.T) {
 			wantOK(t, probe(t, p, a, steer.TCP, ample))
 		}
 	}
-	testutil.Eventually(t, 5*time.Second, func() error { return noTCP(n.Host.Run("ss", "-Htan", "state", "connected")) })
+	testutil.Eventually(t, func() error { return noTCP(n.Host.Run("ss", "-Htan", "state", "connected")) })
 	if err := noTCP(p.output(t, "ss", "-Htan", "state", "all")); err != nil {
 		t.Error(err)
 	}

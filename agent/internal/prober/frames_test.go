@@ -44,7 +44,7 @@ func (n *node) awaitWay(t testing.TB, p *Prober) {
 	t.Helper()
 	for _, target := range n.locals {
 		for _, protocol := range protocols {
-			testutil.Eventually(t, 30*time.Second, func() error { return probe(t, p, target, protocol, 2*time.Second).Err })
+			testutil.Eventually(t, func() error { return probe(t, p, target, protocol, 2*time.Second).Err })
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,7 +38,7 @@ func startChild(t *testing.T, ns *testutil.NetNS) *testutil.Process {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), childVariable+"=1")
 	process := ns.StartCmd(cmd)
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if out := process.Output(); !strings.Contains(out, "ready") {
 			return fmt.Errorf("not ready: %s", out)
 		}
@@ -67,7 +66,7 @@ func TestKilledProberLeavesNothing(t *testing.T) {
 		t.Fatal("the refused prober took the first one's link away")
 	}
 	process.Kill()
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if hasLink(n.Host) {
 			return errors.New("the link is still there")
 		}
@@ -79,7 +78,7 @@ func TestKilledProberLeavesNothing(t *testing.T) {
 	p := n.prober(t)
 	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, ample))
 	// The kernel takes the dead netns apart in the background; that must not take ours with it.
-	testutil.Eventually(t, 10*time.Second, func() error { return p.Ensure() })
+	testutil.Eventually(t, func() error { return p.Ensure() })
 	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP, ample))
 }
 

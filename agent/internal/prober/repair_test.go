@@ -92,7 +92,7 @@ func TestEnsureUnchangedIsSilent(t *testing.T) {
 	p := n.prober(t)
 	monitor := n.Host.Start("ip", "-ts", "monitor", "all")
 	marker := func(name string) {
-		testutil.Eventually(t, 5*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			n.Host.Run("ip", "link", "add", name, "type", "bridge")
 			n.Host.DelLink(name)
 			if !strings.Contains(monitor.Output(), name) {
@@ -119,7 +119,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			n.Host.Run("ip", "-6", "route", "show", "table", "all") + n.Host.Run("ip", "neigh", "show", "nud", "permanent")
 	}
 	// The kernel's work queue adds the routes of the node's own addresses some time after the addresses.
-	testutil.Eventually(t, 30*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		routes := n.Host.Run("ip", "-6", "route", "show", "table", "local")
 		for line := range strings.Lines(n.Host.Run("ip", "-6", "-o", "addr")) {
 			address, _, _ := strings.Cut(strings.Fields(line)[3], "/")

@@ -40,7 +40,7 @@ func TestRestore(t *testing.T) {
 		a.clean(t)
 		b.clean(t)
 		restore()
-		testutil.Eventually(t, 20*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			z := read(t, s)
 			if h := z.Hosts["www."+origin]; h == nil || len(h.Addresses) != 2 || h.Addresses[0] != netip.MustParseAddr("192.0.2.3") || z.Hosts["old."+origin] != nil {
 				return fmt.Errorf("%+v, %+v", h, z.Hosts["old."+origin])
@@ -89,7 +89,7 @@ func TestFull(t *testing.T) {
 	}
 	all[0].Remove("www." + origin)
 	all[0].clean(t)
-	testutil.Eventually(t, 20*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if h := read(t, s).Hosts["www."+origin]; len(h.Addresses) != 75 || len(h.Levels) != 0 {
 			return fmt.Errorf("%d served, levels %v", len(h.Addresses), h.Levels)
 		}
@@ -109,7 +109,7 @@ func TestAway(t *testing.T) {
 		a.set(t, simple("www", "192.0.2.1"))
 		a.clean(t)
 		s.Kill()
-		testutil.Eventually(t, 10*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			if a.Zone().Err == nil {
 				return errors.New("nobody noticed")
 			}
@@ -161,7 +161,7 @@ func TestCutOff(t *testing.T) {
 	}
 	for range 3 {
 		cut.Store(true)
-		testutil.Eventually(t, 40*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 3 {
 				return fmt.Errorf("owners %v", h.Owners)
 			}
@@ -169,7 +169,7 @@ func TestCutOff(t *testing.T) {
 		})
 		cut.Store(false)
 		begun := time.Now()
-		testutil.Eventually(t, 40*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 4 {
 				return fmt.Errorf("owners %v", h.Owners)
 			}
@@ -239,7 +239,7 @@ func TestChaos(t *testing.T) {
 		}
 		expected := map[string][]zone.Publication{}
 		for i, c := range all {
-			testutil.Eventually(t, 60*time.Second, func() error {
+			testutil.Eventually(t, func() error {
 				for _, h := range hosts {
 					_, wanted := want[i][h]
 					if st, _ := c.Status(h + "." + origin); wanted && !st.Programmed || !wanted && !st.Left {
@@ -270,7 +270,7 @@ func TestTooLarge(t *testing.T) {
 				neighbour := &ddns.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
 				send := func(changes ...dns.RR) {
 					t.Helper()
-					testutil.Eventually(t, 20*time.Second, func() error { return neighbour.Update(t.Context(), nil, changes) }) // PowerDNS may be busy
+					testutil.Eventually(t, func() error { return neighbour.Update(t.Context(), nil, changes) }) // PowerDNS may be busy
 				}
 				var added []dns.RR
 				txt := slices.Repeat([]string{strings.Repeat("x", min(grow.octets, 250))}, max(grow.octets/250, 1))
@@ -281,7 +281,7 @@ func TestTooLarge(t *testing.T) {
 					}
 					send(step...)
 					added = append(added, step...)
-					testutil.Eventually(t, 20*time.Second, func() error { // by increments where the server has them
+					testutil.Eventually(t, func() error { // by increments where the server has them
 						z := c.Zone()
 						if z.Err == nil && z.State.Serial != serial(t, neighbour) {
 							return fmt.Errorf("serial %d was read", z.State.Serial)

@@ -29,7 +29,7 @@ func balanced(host, geo string, addrs ...string) zone.Publication {
 func (c *cluster) becomes(t *testing.T, host string, reason zone.Reason) publish.Status {
 	t.Helper()
 	var last publish.Status
-	testutil.Eventually(t, 20*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		last, _ = c.Status(host)
 		if reason == "" && last.Programmed || last.Conflict != nil && last.Conflict.Reason == reason {
 			return nil
@@ -109,7 +109,7 @@ func TestTwoStrategies(t *testing.T) {
 			a.set(t, pa)
 			b.set(t, pb)
 			var winner, loser *cluster
-			testutil.Eventually(t, 10*time.Second, func() error {
+			testutil.Eventually(t, func() error {
 				sa, _ := a.Status(pa.Host)
 				sb, _ := b.Status(pb.Host)
 				switch {
@@ -215,7 +215,7 @@ func TestTakeover(t *testing.T) {
 	anew.set(t, p)
 	anew.becomes(t, p.Host, zone.ClusterIDInUse)
 	begun := time.Now()
-	testutil.Eventually(t, 20*time.Second, func() error { // longer than six heartbeats of one that lives
+	testutil.Eventually(t, func() error { // longer than six heartbeats of one that lives
 		if st, _ := anew.Status(p.Host); st.Messages > 0 || st.Programmed {
 			t.Fatalf("the old one lives: %+v", st)
 		}
@@ -255,7 +255,7 @@ func TestRemoval(t *testing.T) {
 	}
 	all[3].stop()
 	want[all[3].id] = want[all[3].id][1:] // the only address of its host stays
-	testutil.Eventually(t, 40*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 3 {
 			return fmt.Errorf("owners %v", h.Owners)
 		}
@@ -275,7 +275,7 @@ func TestRemoval(t *testing.T) {
 
 	back.stop()
 	all[0].stop()
-	testutil.Eventually(t, 60*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if d := all[1].Zone().Silent[back.id]; d < 12*time.Second {
 			return fmt.Errorf("silent for %s", d)
 		}

@@ -28,7 +28,7 @@ func TestNameServers(t *testing.T) {
 		refers := func(child, server string, addresses ...string) {
 			t.Helper()
 			slices.Sort(addresses)
-			testutil.Eventually(t, 20*time.Second, func() error {
+			testutil.Eventually(t, func() error {
 				m, err := ask("app."+child+origin, dns.TypeA)
 				if err != nil {
 					return err

@@ -77,7 +77,7 @@ func beats(m *dns.Msg) bool {
 // neverFull watches a host's status until done says nil, and fails if it ever names a set that is full.
 func neverFull(t *testing.T, c *cluster, host string, done func(publish.Status) error) {
 	t.Helper()
-	testutil.Eventually(t, 40*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		st, _ := c.Status(host)
 		if len(st.Unserved) > 0 || slices.ContainsFunc(st.Notes, func(n zone.Conflict) bool { return n.Reason == zone.RRsetFull }) {
 			t.Fatalf("a server that fails is taken for one with a full set: %+v", st)
@@ -255,7 +255,7 @@ func TestAnotherLimit(t *testing.T) {
 		t.Errorf("%d messages to see that a set is full", st.Messages)
 	}
 	other.Remove("www." + origin)
-	testutil.Eventually(t, 20*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		h := read(t, s).Hosts["www."+origin]
 		if !slices.Equal(h.Addresses, []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("192.0.2.12")}) {
 			return errors.New("room is not used: " + fmt.Sprint(h.Addresses))

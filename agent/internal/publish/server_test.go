@@ -109,7 +109,7 @@ func (c *cluster) settle(t *testing.T) []publish.Status {
 // clean waits until all is as it should be. A server that is busy for a moment is no fault.
 func (c *cluster) clean(t *testing.T) {
 	t.Helper()
-	testutil.Eventually(t, 60*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		for _, s := range c.settle(t) {
 			return fmt.Errorf("%s: %s: %+v", c.id, s.Host, s.Conflict)
 		}
@@ -120,7 +120,7 @@ func (c *cluster) clean(t *testing.T) {
 func read(t *testing.T, s *zoneserver.Server) *zone.State {
 	t.Helper()
 	var rrs []dns.RR
-	testutil.Eventually(t, 20*time.Second, func() (err error) { // BIND says SERVFAIL to the eleventh transfer at a time
+	testutil.Eventually(t, func() (err error) { // BIND says SERVFAIL to the eleventh transfer at a time
 		rrs, err = s.Transfer()
 		return err
 	})
@@ -205,7 +205,7 @@ func TestJoinChangeLeave(t *testing.T) {
 		b.Remove(pb.Host)
 		b.clean(t)
 		exact(t, read(t, s), nil)
-		testutil.Eventually(t, 30*time.Second, func() error { // 18 s after a server that was busy
+		testutil.Eventually(t, func() error { // 18 s after a server that was busy
 			if b := read(t, s).Beats; len(b) > 0 {
 				return fmt.Errorf("heartbeats stay: %v", b)
 			}

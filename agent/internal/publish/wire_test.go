@@ -139,7 +139,7 @@ func TestMessages(t *testing.T) {
 	quiet.set(t, simple("www", "192.0.2.9"))
 	quiet.clean(t)
 	wire.take()
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		wire.mu.Lock()
 		defer wire.mu.Unlock()
 		if len(wire.kinds) < 20 {
@@ -172,7 +172,7 @@ func TestUnanswered(t *testing.T) {
 		wire.mu.Unlock()
 		c.set(t, simple("www", fmt.Sprintf("192.0.2.%d", 2+n)))
 		c.clean(t)
-		testutil.Eventually(t, 20*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			wire.mu.Lock()
 			defer wire.mu.Unlock()
 			if len(wire.updates) == 0 || lose && len(wire.updates) < 2 {
@@ -205,7 +205,7 @@ func TestCostlyZone(t *testing.T) {
 	busy := start(t, s, publish.Options{Identity: id(2), Heartbeat: time.Minute})
 	busy.set(t, simple("www", "192.0.2.2"))
 	busy.clean(t)
-	testutil.Eventually(t, time.Minute, func() error {
+	testutil.Eventually(t, func() error {
 		wire.mu.Lock()
 		defer wire.mu.Unlock()
 		read := slices.Index(wire.kinds, "IXFR")
@@ -234,11 +234,11 @@ func TestOverwritten(t *testing.T) {
 		wipe := func() {
 			t.Helper()
 			gone := &dns.ANY{Hdr: dns.RR_Header{Name: "www." + origin, Rrtype: dns.TypeA, Class: dns.ClassANY}}
-			testutil.Eventually(t, 10*time.Second, func() error { return hand.Update(t.Context(), nil, []dns.RR{gone}) }) // PowerDNS may be busy
+			testutil.Eventually(t, func() error { return hand.Update(t.Context(), nil, []dns.RR{gone}) }) // PowerDNS may be busy
 		}
 		there := func(want string) {
 			t.Helper()
-			testutil.Eventually(t, 10*time.Second, func() error {
+			testutil.Eventually(t, func() error {
 				if h := read(t, s).Hosts["www."+origin]; h == nil || fmt.Sprint(h.Addresses) != want {
 					return fmt.Errorf("%+v, want %s", h, want)
 				}
@@ -282,7 +282,7 @@ func TestByHand(t *testing.T) {
 		}
 		hand := &ddns.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
 		by := &dns.A{Hdr: dns.RR_Header{Name: www, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}, A: net.IPv4(198, 51, 100, 7)}
-		testutil.Eventually(t, 20*time.Second, func() error { return hand.Update(t.Context(), nil, []dns.RR{by}) }) // PowerDNS may be busy
+		testutil.Eventually(t, func() error { return hand.Update(t.Context(), nil, []dns.RR{by}) }) // PowerDNS may be busy
 		o := publish.Options{Identity: id(1), Heartbeat: time.Minute}
 		c := start(t, s, o)
 		c.set(t, simple("www", "192.0.2.1"))
@@ -347,7 +347,7 @@ func TestCounted(t *testing.T) {
 	// The first message waits behind a primary that hangs. What comes meanwhile for ten hosts is one more.
 	s.Process().Stop()
 	c.set(t, simple("www", "192.0.2.2"))
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if st, _ := c.Status("www." + origin); st.Messages != 2 {
 			return fmt.Errorf("www has %d messages, want 2", st.Messages)
 		}

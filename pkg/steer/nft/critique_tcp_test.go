@@ -129,7 +129,7 @@ func (r *nftRig) keepRenewing(every time.Duration) (stop func()) {
 // lapse waits until no lease stands.
 func (r *nftRig) lapse() {
 	r.t.Helper()
-	testutil.Eventually(r.t, 10*time.Second, func() error {
+	testutil.Eventually(r.t, func() error {
 		leases, err := r.nft.Leases()
 		if err == nil && len(leases) > 0 {
 			err = steer.ErrNoSwitch // any error: not yet

@@ -133,7 +133,7 @@ func TestPodIsGivenBack(t *testing.T) {
 						return
 					}
 					lost := 0
-					testutil.Eventually(t, 10*time.Second, func() error {
+					testutil.Eventually(t, func() error {
 						if who := r.who(pod.NetNS, w, short); who != "KUBEDNS" {
 							lost++
 							return fmt.Errorf("%s is answered by %q after %s", w, who, time.Since(start))
@@ -169,7 +169,7 @@ func TestPodIsGivenBack(t *testing.T) {
 					if _, err := testutil.Ask(pod.NetNS, r.server(w, true), "a.cluster.local", dns.TypeTXT, w.network, testutil.AskOptions{Timeout: 2 * time.Second}); err == nil {
 						t.Errorf("%s: the table lets the steering address through", w)
 					}
-					testutil.Eventually(t, 5*time.Second, func() error {
+					testutil.Eventually(t, func() error {
 						if who := r.who(pod.NetNS, w, short); who != "AGENT" {
 							return fmt.Errorf("%s: answered by %q after an answer from the steering address", w, who)
 						}
@@ -195,7 +195,7 @@ func TestPodIsGivenBackWithoutASwitch(t *testing.T) {
 	r.Kill()
 	r.Node.Host.Run("nft", "delete", "table", "inet", steer.TableName)
 	everyWay(func(w way) {
-		testutil.Eventually(t, 10*time.Second, func() error {
+		testutil.Eventually(t, func() error {
 			if who := r.who(pod.NetNS, w, short); who != "KUBEDNS" {
 				return fmt.Errorf("%s: answered by %q", w, who)
 			}

@@ -47,7 +47,7 @@ func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 				}
 			}
 			// The last of them has long been through once kube-dns was asked by that name.
-			testutil.Eventually(t, 5*time.Second, func() error {
+			testutil.Eventually(t, func() error {
 				if r.Node.DNS.Asked("forged.cluster.local.") < len(sources) {
 					return errors.New("not at kube-dns")
 				}
@@ -285,7 +285,7 @@ func TestHomesAreLookedAtAgain(t *testing.T) {
 	}
 	// Any age beyond a second: a busy machine may be seconds late to look.
 	old := regexp.MustCompile(`expires ([0-3]s|[0-9]+ms)`)
-	testutil.Eventually(t, 10*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if got := known(); !old.MatchString(got) {
 			return fmt.Errorf("renewed by each question:\n%s", got)
 		}

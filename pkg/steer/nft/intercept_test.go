@@ -129,7 +129,7 @@ func TestCritiqueA10HostProcesses(t *testing.T) {
 		r.Kill()
 		killed := time.Now()
 		for _, s := range r.ClusterDNS() {
-			testutil.Eventually(t, 10*time.Second, func() error {
+			testutil.Eventually(t, func() error {
 				_, err := testutil.Ask(host, s, "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: 100 * time.Millisecond})
 				return err
 			})

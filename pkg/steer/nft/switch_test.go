@@ -56,7 +56,7 @@ func TestSwitchAfterALapse(t *testing.T) {
 				harm(r)
 				harmed := time.Now()
 				for _, server := range append(r.ClusterDNS(), r.Local()...) {
-					testutil.Eventually(t, 5*time.Second, func() error {
+					testutil.Eventually(t, func() error {
 						_, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: 100 * time.Millisecond})
 						return err
 					})

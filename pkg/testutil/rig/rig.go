@@ -141,7 +141,7 @@ func (r *Rig) Apply(h steer.Host) {
 	if !r.Kind.Caps().Programs {
 		return
 	}
-	testutil.Eventually(r.t, 30*time.Second, func() error {
+	testutil.Eventually(r.t, func() error {
 		differs := r.Rules.Verify(h)
 		if differs == nil {
 			return nil
@@ -332,7 +332,7 @@ func (r *Rig) WantNone(from *testutil.NetNS, when string, servers ...netip.AddrP
 func (r *Rig) WantUntracked(who string, from *testutil.NetNS, servers ...netip.AddrPort) {
 	r.t.Helper()
 	tcp := !r.Kind.Caps().Programs
-	testutil.Eventually(r.t, 5*time.Second, func() error {
+	testutil.Eventually(r.t, func() error {
 		testutil.FlushConntrack(r.Node.Host)
 		r.Want(who, from, "hit", servers...)
 		for _, line := range testutil.Conntrack(r.Node.Host) {

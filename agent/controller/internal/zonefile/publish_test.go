@@ -72,7 +72,7 @@ func TestCommands(t *testing.T) {
 			// removes takes away what is left of a cluster, again where a busy server gave no answer in time: it may have done all the same.
 			removes := func(cluster string) {
 				t.Helper()
-				testutil.Eventually(t, time.Minute, func() error {
+				testutil.Eventually(t, func() error {
 					var out testutil.Output
 					err := open(first).Remove(ctx, &out, cluster, true, 0)
 					if err == nil && !strings.Contains(out.String(), "nothing of "+cluster+" is left") {
@@ -146,7 +146,7 @@ func TestAlive(t *testing.T) {
 	}()
 	said := func(out *testutil.Output, want string) {
 		t.Helper()
-		testutil.Eventually(t, time.Minute, func() error {
+		testutil.Eventually(t, func() error {
 			if !strings.Contains(out.String(), want) {
 				return fmt.Errorf("printed:\n%s\nwant %s", out, want)
 			}
@@ -170,7 +170,7 @@ func TestAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	reread <- struct{}{}
-	testutil.Eventually(t, time.Minute, func() error {
+	testutil.Eventually(t, func() error {
 		var now testutil.Output
 		if err := v.Get(ctx, &now); err != nil || !strings.Contains(now.String(), "192.0.2.7") || strings.Contains(now.String(), "192.0.2.1") {
 			return fmt.Errorf("%w\n%s", err, now.String())

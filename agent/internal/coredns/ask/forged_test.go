@@ -95,7 +95,7 @@ func TestForgedRejections(t *testing.T) {
 				return took
 			})
 			// It was suspected, perhaps, and looked at.
-			testutil.Eventually(t, 5*time.Second, func() error {
+			testutil.Eventually(t, func() error {
 				if both.list[0].health.checking.Load() {
 					return fmt.Errorf("it is being looked at")
 				}
@@ -120,7 +120,7 @@ func TestTrueRejections(t *testing.T) {
 		}
 		return took
 	})
-	testutil.Eventually(t, 5*time.Second, func() error {
+	testutil.Eventually(t, func() error {
 		if !b.list[0].health.failing.Load() {
 			return fmt.Errorf("the dead server is asked first:\n%s", b.log)
 		}
