@@ -125,9 +125,9 @@ type stand struct {
 	says     bool
 }
 
-// onStand runs a test on a clock of its own, with a lender that runs.
-func onStand(t *testing.T, most int, f func(s *stand)) {
-	synctest.Test(t, func(t *testing.T) {
+// onStand is a test with a lender that runs, for a bubble of synctest.
+func onStand(most int, f func(s *stand)) func(t *testing.T) {
+	return func(t *testing.T) {
 		s := &stand{t: t, store: wire.NewStore(0), borrower: newBorrower(), until: time.Hour, says: true}
 		s.space, s.lender = s.store.Space(1), New(s.store, most)
 		s.build()
@@ -140,7 +140,7 @@ func onStand(t *testing.T, most int, f func(s *stand)) {
 		f(s)
 		end()
 		wg.Wait()
-	})
+	}
 }
 
 // build makes a chain that answers from now on.
@@ -189,7 +189,7 @@ func (s *stand) has(when, want string) {
 }
 
 func TestLoan(t *testing.T) {
-	onStand(t, 10, func(s *stand) {
+	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
 		<-time.After(10 * time.Second)
 		s.source.Offer(e, s.store.Now(), 1232)
@@ -215,7 +215,7 @@ func TestLoan(t *testing.T) {
 		if l := s.borrower.has["\x01c\x00\x00\x01\x00\x01"]; l.Until != s.borrower.Now()+20*time.Second {
 			t.Errorf("to be fetched anew in %s", l.Until-s.borrower.Now())
 		}
-	})
+	}))
 }
 
 // TestTakeBack: nothing of what the store replaced, dropped or no longer says may stay with the kernel.
@@ -225,19 +225,23 @@ func TestTakeBack(t *testing.T) {
 		"removed":      func(s *stand, e *wire.Entry) { s.space.Remove(e) },
 		"other chain":  func(s *stand, _ *wire.Entry) { s.build() },
 		"ended":        func(s *stand, _ *wire.Entry) { _ = s.lender.End() },
-		"time is over": func(*stand, *wire.Entry) { <-time.After(Most + lookEvery) },
+		"time is over": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			onStand(t, 10, func(s *stand) {
+			synctest.Test(t, onStand(10, func(s *stand) {
 				e := s.keep("a.")
 				s.hit(e)
 				s.has("before", "a")
-				end(s, e)
+				if end != nil {
+					end(s, e)
+				} else {
+					<-time.After(Most + lookEvery)
+				}
 				s.has("after", "")
 				if n := s.lender.State().Lent; n != 0 {
 					t.Errorf("%d are lent", n)
 				}
-			})
+			}))
 		})
 	}
 }
@@ -247,10 +251,10 @@ func TestReplacedMeanwhile(t *testing.T) {
 	for name, takeBack := range map[string]func(s *stand){
 		"ended":        func(s *stand) { _ = s.lender.End() },
 		"other chain":  (*stand).build,
-		"time is over": func(s *stand) { <-time.After(Most + lookEvery) },
+		"time is over": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			onStand(t, 10, func(s *stand) {
+			synctest.Test(t, onStand(10, func(s *stand) {
 				s.hit(s.keep("a."))
 				replaced := make(chan struct{})
 				begun := sync.OnceFunc(func() {
@@ -270,17 +274,21 @@ func TestReplacedMeanwhile(t *testing.T) {
 				s.borrower.mu.Lock()
 				s.borrower.begun = begun
 				s.borrower.mu.Unlock()
-				takeBack(s)
+				if takeBack != nil {
+					takeBack(s)
+				} else {
+					<-time.After(Most + lookEvery)
+				}
 				<-replaced
 				s.has("after", "")
-			})
+			}))
 		})
 	}
 }
 
 // TestAgain: a question that comes after the time was over has its answer lent again, and so has the next answer to it.
 func TestAgain(t *testing.T) {
-	onStand(t, 10, func(s *stand) {
+	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
 		s.hit(e)
 		<-time.After(Most)
@@ -294,7 +302,7 @@ func TestAgain(t *testing.T) {
 		s.source.Offer(next, s.store.Now(), 512)
 		synctest.Wait()
 		s.has("the next one, at its first hit", "a")
-	})
+	}))
 }
 
 // TestNotLent: what the fast path would not say, or not by now, the kernel is not given.
@@ -310,19 +318,19 @@ func TestNotLent(t *testing.T) {
 		"left":                                               func(s *stand, _ *wire.Entry) { s.lender.Leave() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			onStand(t, 10, func(s *stand) {
+			synctest.Test(t, onStand(10, func(s *stand) {
 				e := s.keep("a.")
 				before(s, e)
 				s.hit(e)
 				s.has("", "")
-			})
+			}))
 		})
 	}
 }
 
 // TestSleep: once the store knows of a sleep, answers are lent again, and those from before are as old as they are.
 func TestSleep(t *testing.T) {
-	onStand(t, 10, func(s *stand) {
+	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
 		s.borrower.slept += 20 * time.Second
 		s.store.Slept(20 * time.Second)
@@ -330,12 +338,12 @@ func TestSleep(t *testing.T) {
 		if l := s.borrower.has["\x01a\x00\x00\x01\x00\x01"]; l.Expires != s.borrower.Now()+40*time.Second {
 			t.Errorf("expires in %s", l.Expires-s.borrower.Now())
 		}
-	})
+	}))
 }
 
 // TestFull: where there is no room, an answer that nobody asks for makes it, and one that is in use does not.
 func TestFull(t *testing.T) {
-	onStand(t, 1, func(s *stand) {
+	synctest.Test(t, onStand(1, func(s *stand) {
 		a, b := s.keep("a."), s.keep("b.")
 		s.hit(a)
 		s.hit(b)
@@ -351,12 +359,12 @@ func TestFull(t *testing.T) {
 		synctest.Wait()
 		s.hit(a)
 		s.has("b was not any more", "a")
-	})
+	}))
 }
 
 // TestHeat: what the kernel answers is as popular as what the agent does.
 func TestHeat(t *testing.T) {
-	onStand(t, 10, func(s *stand) {
+	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
 		s.hit(e)
 		s.borrower.mu.Lock()
@@ -372,12 +380,12 @@ func TestHeat(t *testing.T) {
 		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
 			t.Errorf("%d hits, told twice", n)
 		}
-	})
+	}))
 }
 
 // TestTell: who is about to decide hears of the kernel's hits at once, and the next look does not count them a second time.
 func TestTell(t *testing.T) {
-	onStand(t, 2, func(s *stand) {
+	synctest.Test(t, onStand(2, func(s *stand) {
 		const q = "\x01a\x00\x00\x01\x00\x01"
 		hits := func(n uint64) {
 			s.borrower.mu.Lock()
@@ -428,12 +436,12 @@ func TestTell(t *testing.T) {
 		if st := s.lender.State(); st.Fault == nil || s.source.Open() {
 			t.Errorf("hits cannot be read: %+v, open %t", st, s.source.Open())
 		}
-	})
+	}))
 }
 
 // TestFaults: a kernel that does not take an answer back is told to forget all, is lent nothing more, and can begin anew.
 func TestFaults(t *testing.T) {
-	onStand(t, 10, func(s *stand) {
+	synctest.Test(t, onStand(10, func(s *stand) {
 		a, b := s.keep("a."), s.keep("b.")
 		s.hit(a)
 		s.hit(b)
@@ -454,12 +462,12 @@ func TestFaults(t *testing.T) {
 		if err := s.lender.Begin(s.borrower); err == nil || s.source.Open() {
 			t.Errorf("%v, open %t", err, s.source.Open())
 		}
-	})
+	}))
 }
 
 // TestNeverWaits: where nobody takes offers, they are declined, and nothing is allocated for one.
 func TestNeverWaits(t *testing.T) {
-	s := &stand{t: t, store: wire.NewStore(0), borrower: newBorrower(), until: time.Hour, says: true}
+	s := &stand{t: t, store: wire.NewStore(0), borrower: new(borrower), until: time.Hour, says: true}
 	s.space, s.lender = s.store.Space(1), New(s.store, 10)
 	s.build()
 	if s.source.Open() {
@@ -477,52 +485,54 @@ func TestNeverWaits(t *testing.T) {
 
 // TestRace has hits, changes, reloads and looks at the same time; at the end the kernel has nothing that the store has not.
 func TestRace(t *testing.T) {
-	store := wire.NewStore(0)
-	b := newBorrower()
-	s := &stand{t: t, store: store, space: store.Space(1), lender: New(store, 8), borrower: b, until: time.Hour, says: true}
-	s.build()
-	if err := s.lender.Begin(b); err != nil {
-		t.Fatal(err)
-	}
-	ctx, end := context.WithCancel(t.Context())
-	var running, wg sync.WaitGroup
-	running.Go(func() { s.lender.Run(ctx) })
-	var current sync.Map
-	source := s.source
-	for i := range 4 {
-		wg.Go(func() {
-			for n := range 3000 {
-				name := string(rune('a'+(n+i)%12)) + "."
-				switch n % 7 {
-				case 0:
-					current.Store(name, s.keep(name))
-				case 3:
-					s.lender.Look()
-				default:
-					if e, ok := current.Load(name); ok {
-						source.Offer(e.(*wire.Entry), store.Now(), 512) //nolint:errcheck // it is one
+	synctest.Test(t, func(t *testing.T) {
+		store := wire.NewStore(0)
+		b := newBorrower()
+		s := &stand{t: t, store: store, space: store.Space(1), lender: New(store, 8), borrower: b, until: time.Hour, says: true}
+		s.build()
+		if err := s.lender.Begin(b); err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		var running, wg sync.WaitGroup
+		running.Go(func() { s.lender.Run(ctx) })
+		var current sync.Map
+		source := s.source
+		for i := range 4 {
+			wg.Go(func() {
+				for n := range 3000 {
+					name := string(rune('a'+(n+i)%12)) + "."
+					switch n % 7 {
+					case 0:
+						current.Store(name, s.keep(name))
+					case 3:
+						s.lender.Look()
+					default:
+						if e, ok := current.Load(name); ok {
+							source.Offer(e.(*wire.Entry), store.Now(), 512) //nolint:errcheck // it is one
+						}
 					}
 				}
-			}
-		})
-	}
-	wg.Wait()
-	for until := time.Now().Add(10 * time.Second); s.lender.State().Lent == 0 && time.Now().Before(until); runtime.Gosched() {
+			})
+		}
+		wg.Wait()
+		synctest.Wait() // the offers so far are taken
 		current.Range(func(_, e any) bool {
 			source.Offer(e.(*wire.Entry), store.Now(), 512) //nolint:errcheck // it is one
 			return true
 		})
-	}
-	end()
-	running.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.has) == 0 || len(b.has) > 8 {
-		t.Errorf("%d answers are lent", len(b.has))
-	}
-	for q, l := range b.has {
-		if success, _ := s.space.Peek(l.Key); success != l.Entry {
-			t.Errorf("%q: the kernel has another answer than the store", q)
+		synctest.Wait()
+		end()
+		running.Wait()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.has) == 0 || len(b.has) > 8 {
+			t.Errorf("%d answers are lent", len(b.has))
 		}
-	}
+		for q, l := range b.has {
+			if success, _ := s.space.Peek(l.Key); success != l.Entry {
+				t.Errorf("%q: the kernel has another answer than the store", q)
+			}
+		}
+	})
 }

@@ -48,43 +48,46 @@ func keeper(path string) (*Keeper, *journal) {
 
 func TestKeeper(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "cache.snapshot")
-	k, j := keeper(path)
-	k.Load()
-	if lines := j.take(); len(lines) != 0 {
-		t.Errorf("a first start says %q", lines)
-	}
-	key, e := entry(t, "a.example.", 600)
-	k.Store.Space(1).Put(key, e)
-	k.Save()
-	first, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if first.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v: names that pods ask for are nobody else's business", first.Mode())
-	}
-	fresh := k.Fresh()
-	if age := time.Since(fresh); age < 0 || age > time.Minute {
-		t.Errorf("a new snapshot is %s old", age)
-	}
-	k.Save() // nothing is new
-	if k.Fresh().Before(fresh) {
-		t.Errorf("the snapshot was fresh at %s, and now is at %s", fresh, k.Fresh())
-	}
-	if again, err := os.Stat(path); err != nil || !os.SameFile(first, again) {
-		t.Errorf("written again: %v", err)
-	}
-	next, nj := keeper(path)
-	next.Load()
-	if got, _ := next.Store.Space(1).Get(key); got == nil {
-		t.Error("nothing was restored")
-	}
-	if lines := nj.take(); len(lines) != 1 || !strings.Contains(lines[0], "entries=1") {
-		t.Errorf("it says %q", lines)
-	}
-	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
-		t.Errorf("left behind: %v, %v", files, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		k, j := keeper(path)
+		k.Load()
+		if lines := j.take(); len(lines) != 0 {
+			t.Errorf("a first start says %q", lines)
+		}
+		key, e := entry(t, "a.example.", 600)
+		k.Store.Space(1).Put(key, e)
+		k.Save()
+		first, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first.Mode().Perm() != 0o600 {
+			t.Errorf("mode %v: names that pods ask for are nobody else's business", first.Mode())
+		}
+		fresh := k.Fresh()
+		if !fresh.Equal(time.Now()) {
+			t.Errorf("a snapshot of %s is fresh at %s", time.Now(), fresh)
+		}
+		<-time.After(time.Minute)
+		k.Save() // nothing is new
+		if got := k.Fresh(); !got.Equal(fresh.Add(time.Minute)) {
+			t.Errorf("the snapshot was fresh at %s, and a minute later is at %s", fresh, got)
+		}
+		if again, err := os.Stat(path); err != nil || !os.SameFile(first, again) {
+			t.Errorf("written again: %v", err)
+		}
+		next, nj := keeper(path)
+		next.Load()
+		if got, _ := next.Store.Space(1).Get(key); got == nil {
+			t.Error("nothing was restored")
+		}
+		if lines := nj.take(); len(lines) != 1 || !strings.Contains(lines[0], "entries=1") {
+			t.Errorf("it says %q", lines)
+		}
+		if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
+			t.Errorf("left behind: %v, %v", files, err)
+		}
+	})
 }
 
 func TestKeeperOddFiles(t *testing.T) {
@@ -136,19 +139,10 @@ func TestKeeperReadsOnlyFiles(t *testing.T) {
 			}
 		}
 		k, j := keeper(path)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			k.Load()
-			key, e := entry(t, "a.example.", 600)
-			k.Store.Space(1).Put(key, e)
-			k.Save()
-		}()
-		select {
-		case <-done:
-		case <-time.After(20 * time.Second):
-			t.Fatalf("%s: it hangs", name)
-		}
+		k.Load() // a keeper that waits for a pipe or reads a device to its end hangs here
+		key, e := entry(t, "a.example.", 600)
+		k.Store.Space(1).Put(key, e)
+		k.Save()
 		if lines := j.take(); len(lines) == 0 || !strings.Contains(lines[0], "is not used") {
 			t.Errorf("%s: it says %q", name, lines)
 		}

@@ -92,6 +92,7 @@ func TestScenarioStress(t *testing.T) {
 	errs := make(chan error, clients+2)
 	var asking, beside sync.WaitGroup
 	done := make(chan struct{})
+	reload, peek := make(chan struct{}, 1), make(chan struct{}, 1) // have a value now and then, after so many queries
 	beside.Go(func() {
 		for i := 1; ; i++ {
 			if err := load(blocks[i/8%2]); err != nil {
@@ -101,7 +102,7 @@ func TestScenarioStress(t *testing.T) {
 			select {
 			case <-done:
 				return
-			case <-time.After(5 * time.Millisecond):
+			case <-reload:
 			}
 		}
 	})
@@ -115,15 +116,23 @@ func TestScenarioStress(t *testing.T) {
 				select {
 				case <-done:
 					return
-				case <-time.After(10 * time.Millisecond):
+				case <-peek:
 				}
 			}
 		})
 	}
 	for c := range clients {
 		asking.Go(func() {
-			wire := &dns.Client{Net: []string{"udp", "tcp"}[c%2]}
+			wire := &dns.Client{Net: []string{"udp", "tcp"}[c%2], Timeout: time.Hour} // the test's own end is the only bound
 			for i := range rounds {
+				if i%40 == 0 {
+					for _, turn := range []chan struct{}{reload, peek} {
+						select {
+						case turn <- struct{}{}:
+						default: // the one before is still to be taken
+						}
+					}
+				}
 				q := new(dns.Msg)
 				q.SetQuestion(fmt.Sprintf("%c%d.example.", "ndf"[(c+i)%3], (i*7+c)%(10+i)), dns.TypeTXT)
 				q.Id = uint16(c*rounds + i)
@@ -136,7 +145,7 @@ func TestScenarioStress(t *testing.T) {
 					m, _, err = wire.Exchange(q, addr)
 				} else {
 					var r reply
-					r, err = put(server.Load(), q, c%2 == 0)
+					r, err = exchange(server.Load(), newClient(c%2 == 0), q)
 					m = r.msg
 				}
 				if err = errors.Join(err, right(q, m)); err != nil {
