@@ -65,6 +65,8 @@ type Step struct {
 	Gone     []Gone       // what the message takes away
 	Unserved []netip.Addr // of the publication, not at the host for want of room
 	Leaves   bool         // the message ends the cluster's part, or prunes what nobody owns
+
+	ttlBefore uint32 // of the host, as read
 }
 
 // Done reports whether the zone says what it should.
@@ -111,6 +113,7 @@ type planner struct {
 	has   bool  // there is one
 	raw   *dns.TXT
 	mine  map[netip.Addr][]Reference // my references, as read
+	ttl   uint32                     // of the host's records, after the step
 }
 
 func (p *planner) read() {
@@ -118,6 +121,7 @@ func (p *planner) read() {
 	if p.host == nil {
 		p.host = &Host{Name: p.want.Host, Addresses: p.addresses(p.want.Host), CNAME: p.cname(p.want.Host)}
 	}
+	p.step.ttlBefore = p.host.TTL
 	name := p.names.claim(p.want.Host, p.w.Cluster)
 	p.claim, p.raw, p.has = p.claimAt(name, place{host: p.want.Host, cluster: p.w.Cluster})
 	if p.has {

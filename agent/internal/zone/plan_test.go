@@ -71,47 +71,47 @@ func TestPlan(t *testing.T) {
 	}{
 		"first join": {with(t), www, []string{"?no www.cluster1._neardns TXT", "?no www.s._shared._neardns TXT",
 			"+ www.s._shared._neardns strategy=simple ttl=60", "+ www.o._shared._neardns c=cluster1",
-			"+ 192-0-2-1.www.r._shared._neardns c=cluster1", "+ www 192.0.2.1", "+ www.cluster1._neardns gen=1 inst=x weight=0 addr=192.0.2.1"}},
+			"+ 192-0-2-1.www.r._shared._neardns c=cluster1", "+ www 192.0.2.1", "+ www.cluster1._neardns gen=1 inst=x weight=0 ttl=60 addr=192.0.2.1"}},
 		"second join, the same address: nothing of the other's is compared": {with(t, claimOf("cluster2", www)), www, []string{
 			"? www.s._shared._neardns strategy=simple ttl=60", "?no www.cluster1._neardns TXT",
 			"+ www.o._shared._neardns c=cluster1", "+ 192-0-2-1.www.r._shared._neardns c=cluster1",
-			"+ www.cluster1._neardns gen=1 inst=x weight=0 addr=192.0.2.1"}},
+			"+ www.cluster1._neardns gen=1 inst=x weight=0 ttl=60 addr=192.0.2.1"}},
 		"as wanted": {with(t, claimOf("cluster1", www)), www, nil},
 		"another weight": {with(t, claimOf("cluster1", www)), edit(www, func(p *Publication) { p.Weight = 7 }), []string{
-			"? www.cluster1._neardns gen=1 inst=x weight=0 addr=192.0.2.1", "? www.s._shared._neardns strategy=simple ttl=60",
-			"-all www.cluster1._neardns TXT", "+ www.cluster1._neardns gen=2 inst=x weight=7 addr=192.0.2.1"}},
+			"? www.cluster1._neardns gen=1 inst=x weight=0 ttl=60 addr=192.0.2.1", "? www.s._shared._neardns strategy=simple ttl=60",
+			"-all www.cluster1._neardns TXT", "+ www.cluster1._neardns gen=2 inst=x weight=7 ttl=60 addr=192.0.2.1"}},
 		"an address of mine alone goes": {with(t, claimOf("cluster1", www)), edit(www, func(p *Publication) { p.Addresses = addrs("192.0.2.2") }), []string{
-			"? 192-0-2-1.www.r._shared._neardns c=cluster1", "? www.cluster1._neardns gen=1 inst=x weight=0 addr=192.0.2.1",
+			"? 192-0-2-1.www.r._shared._neardns c=cluster1", "? www.cluster1._neardns gen=1 inst=x weight=0 ttl=60 addr=192.0.2.1",
 			"? www.s._shared._neardns strategy=simple ttl=60",
 			"- 192-0-2-1.www.r._shared._neardns c=cluster1", "- www 192.0.2.1", "+ 192-0-2-2.www.r._shared._neardns c=cluster1", "+ www 192.0.2.2",
-			"-all www.cluster1._neardns TXT", "+ www.cluster1._neardns gen=2 inst=x weight=0 addr=192.0.2.2"}},
+			"-all www.cluster1._neardns TXT", "+ www.cluster1._neardns gen=2 inst=x weight=0 ttl=60 addr=192.0.2.2"}},
 		"a shared address goes: it stays": {with(t, claimOf("cluster1", www), claimOf("cluster2", www)), Publication{Host: www.Host}, []string{
 			"? 192-0-2-1.www.r._shared._neardns c=cluster1", "? 192-0-2-1.www.r._shared._neardns c=cluster2",
-			"? www.cluster1._neardns gen=1 inst=x weight=0 addr=192.0.2.1",
+			"? www.cluster1._neardns gen=1 inst=x weight=0 ttl=60 addr=192.0.2.1",
 			"- 192-0-2-1.www.r._shared._neardns c=cluster1", "-all www.cluster1._neardns TXT", "- www.o._shared._neardns c=cluster1"}},
 		"the last one leaves": {with(t, claimOf("cluster1", www)), Publication{Host: www.Host}, []string{
-			"? 192-0-2-1.www.r._shared._neardns c=cluster1", "? www.cluster1._neardns gen=1 inst=x weight=0 addr=192.0.2.1",
+			"? 192-0-2-1.www.r._shared._neardns c=cluster1", "? www.cluster1._neardns gen=1 inst=x weight=0 ttl=60 addr=192.0.2.1",
 			"? www.o._shared._neardns c=cluster1", "? www.s._shared._neardns strategy=simple ttl=60",
 			"- 192-0-2-1.www.r._shared._neardns c=cluster1", "- www 192.0.2.1", "-all www.cluster1._neardns TXT", "- www.o._shared._neardns c=cluster1",
 			"-all www.s._shared._neardns TXT", "-all www.o._shared._neardns TXT"}},
 		"another region, shared with one in the old region": {with(t, claimOf("cluster1", geo("ie")), claimOf("cluster2", geo("ie"))), geo("fr"), []string{
 			"? 192-0-2-1.www.r._shared._neardns c=cluster1 geo=ie", "? 192-0-2-1.www.r._shared._neardns c=cluster2 geo=ie",
-			"? www.cluster1._neardns gen=1 inst=x geo=ie weight=0 addr=192.0.2.1", "? www.s._shared._neardns strategy=loadbalanced ttl=60",
+			"? www.cluster1._neardns gen=1 inst=x geo=ie weight=0 ttl=60 addr=192.0.2.1", "? www.s._shared._neardns strategy=loadbalanced ttl=60",
 			"- 192-0-2-1.www.r._shared._neardns c=cluster1 geo=ie", "+ 192-0-2-1.www.r._shared._neardns c=cluster1 geo=fr", "+ fr.klb.www 192.0.2.1",
-			"-all www.cluster1._neardns TXT", "+ www.cluster1._neardns gen=2 inst=x geo=fr weight=0 addr=192.0.2.1"}},
+			"-all www.cluster1._neardns TXT", "+ www.cluster1._neardns gen=2 inst=x geo=fr weight=0 ttl=60 addr=192.0.2.1"}},
 		"another region, shared with one elsewhere: the old region loses it, the host keeps it": {
 			with(t, claimOf("cluster1", geo("ie")), claimOf("cluster2", geo("de"))), geo("fr"), []string{
 				"? 192-0-2-1.www.r._shared._neardns c=cluster1 geo=ie", "? 192-0-2-1.www.r._shared._neardns c=cluster2 geo=de",
-				"? www.cluster1._neardns gen=1 inst=x geo=ie weight=0 addr=192.0.2.1", "? www.s._shared._neardns strategy=loadbalanced ttl=60",
+				"? www.cluster1._neardns gen=1 inst=x geo=ie weight=0 ttl=60 addr=192.0.2.1", "? www.s._shared._neardns strategy=loadbalanced ttl=60",
 				"- 192-0-2-1.www.r._shared._neardns c=cluster1 geo=ie", "- ie.klb.www 192.0.2.1",
 				"+ 192-0-2-1.www.r._shared._neardns c=cluster1 geo=fr", "+ fr.klb.www 192.0.2.1",
-				"-all www.cluster1._neardns TXT", "+ www.cluster1._neardns gen=2 inst=x geo=fr weight=0 addr=192.0.2.1"}},
+				"-all www.cluster1._neardns TXT", "+ www.cluster1._neardns gen=2 inst=x geo=fr weight=0 ttl=60 addr=192.0.2.1"}},
 		"a hostname in place of addresses": {with(t, claimOf("cluster1", wwwB), claimOf("cluster2", wwwB)),
 			edit(wwwB, func(p *Publication) { p.Addresses, p.Target = nil, "lb.example.com." }), []string{
 				"? 192-0-2-1.www.r._shared._neardns c=cluster1 geo=ie", "? 192-0-2-1.www.r._shared._neardns c=cluster2 geo=ie",
-				"? www.cluster1._neardns gen=1 inst=x geo=ie weight=0 addr=192.0.2.1", "? www.s._shared._neardns strategy=loadbalanced ttl=60",
+				"? www.cluster1._neardns gen=1 inst=x geo=ie weight=0 ttl=60 addr=192.0.2.1", "? www.s._shared._neardns strategy=loadbalanced ttl=60",
 				"- 192-0-2-1.www.r._shared._neardns c=cluster1 geo=ie", "- cluster1.klb.www 192.0.2.1", "+ cluster1.klb.www CNAME lb.example.com.",
-				"-all www.cluster1._neardns TXT", "+ www.cluster1._neardns gen=2 inst=x geo=ie weight=0 target=lb.example.com."}},
+				"-all www.cluster1._neardns TXT", "+ www.cluster1._neardns gen=2 inst=x geo=ie weight=0 ttl=60 target=lb.example.com."}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			st := tt.state.Plan(self, Memory{}, tt.want)
@@ -154,7 +154,9 @@ func TestPlanConflicts(t *testing.T) {
 	}{
 		"another strategy":             {with(t, other), Memory{}, wwwB, ConflictingStrategy, ""},
 		"another strategy, mine alone": {with(t, mine), Memory{}, wwwB, "", ""},
-		"another TTL":                  {with(t, other), Memory{}, edit(www, func(p *Publication) { p.TTL = 61 }), ConflictingTTL, ""},
+		"another TTL":                  {with(t, other), Memory{}, edit(www, func(p *Publication) { p.TTL = 61 }), "", ConflictingTTL},
+		"another TTL, as all others want": {with(t, claimOf("cluster2", edit(www, func(p *Publication) { p.TTL = 61 })), mine), Memory{},
+			edit(www, func(p *Publication) { p.TTL = 61 }), "", ""},
 		"another TTL, mine alone":      {with(t, mine), Memory{}, edit(www, func(p *Publication) { p.TTL = 61 }), "", ""},
 		"a CNAME":                      {parsed(t, rrs(t, "www.example.org. 60 IN CNAME a.")...), Memory{}, www, ConflictingName, ""},
 		"a CNAME at the region":        {parsed(t, rrs(t, "ie.klb.www.example.org. 60 IN CNAME a.")...), Memory{}, wwwB, ConflictingName, ""},
@@ -291,8 +293,63 @@ func TestDropped(t *testing.T) {
 	if left := z.Dropped(&longer); !slices.Contains(left, "www.example.org. A") {
 		t.Errorf("the old TTL: %v", left)
 	}
+	z = with(t, claimOf("cluster1", edit(www, func(p *Publication) { p.TTL = 120 })))
+	if left := z.Dropped(&longer); slices.Contains(left, "www.example.org. A") {
+		t.Errorf("a TTL that another cluster set since: %v", left)
+	}
 	if left := with(t, claimOf("cluster2", www)).Dropped(&leave); left != nil {
 		t.Errorf("another cluster's are named: %v", left)
+	}
+}
+
+// Clusters that all want another TTL get it, whatever the order of their messages is, and write address changes meanwhile.
+func TestTTLConverges(t *testing.T) {
+	p := &primary{t, map[string][]dns.RR{}}
+	ids := []string{"cluster1", "cluster2", "cluster3"}
+	send := func(id string, want Publication) (noted bool) {
+		st := p.read().Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, want)
+		if st.Conflict != nil || !p.update(st.Message) {
+			t.Fatalf("%s: %+v", id, st)
+		}
+		return len(st.Notes) > 0
+	}
+	for i, id := range ids {
+		send(id, edit(www, func(p *Publication) { p.Addresses = many(3)[i : i+1] }))
+	}
+	for i, id := range ids {
+		want := edit(www, func(p *Publication) { p.TTL, p.Addresses = 300, many(6)[i+3:i+4] })
+		if noted := send(id, want); noted != (i < 2) {
+			t.Errorf("%s: a disagreement is noted: %v", id, noted)
+		}
+		if !slices.Contains(p.read().addresses(www.Host), want.Addresses[0]) {
+			t.Errorf("%s: the address waits for the TTL", id)
+		}
+	}
+	if h := p.read().Hosts[www.Host]; h.TTL != 300 || len(h.Addresses) != 3 {
+		t.Errorf("%+v", h)
+	}
+	for _, rr := range p.sets[www.Host] {
+		if rr.Header().Ttl != 300 {
+			t.Errorf("%s", rr)
+		}
+	}
+}
+
+// A claim of an older version has no TTL. Its cluster stops writing if the host's TTL is not its own, so the zone's TTL stays.
+func TestTTLOfOlderVersion(t *testing.T) {
+	p := &primary{t, map[string][]dns.RR{}}
+	for _, rr := range Compose(origin, claimOf("cluster2", www)) {
+		if x, ok := rr.(*dns.TXT); ok && strings.HasPrefix(x.Hdr.Name, "www.cluster2.") {
+			x.Txt = slices.DeleteFunc(x.Txt, func(s string) bool { return s == "ttl=60" })
+		}
+		p.add(rr)
+	}
+	st := p.read().Plan(self, Memory{}, edit(www, func(p *Publication) { p.TTL = 300 }))
+	if len(st.Notes) != 1 || !strings.Contains(st.Notes[0].Message, "60 by cluster2; 300 by cluster1") || !p.update(st.Message) {
+		t.Fatalf("%+v", st)
+	}
+	if h := p.read().Hosts[www.Host]; h.TTL != 60 || len(h.Owners) != 2 {
+		t.Errorf("%+v", h)
 	}
 }
 

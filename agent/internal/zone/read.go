@@ -82,7 +82,7 @@ func (s *State) Dropped(st *Step) []string {
 		switch h.Class {
 		case dns.ClassINET:
 			missing = !slices.ContainsFunc(s.sets[name], func(x dns.RR) bool {
-				return dns.IsDuplicate(x, rr) && (h.Rrtype == dns.TypeTXT || x.Header().Ttl == h.Ttl)
+				return dns.IsDuplicate(x, rr) && (h.Rrtype == dns.TypeTXT || x.Header().Ttl == h.Ttl || s.otherTTL(st, h.Ttl))
 			})
 			if s.place(name).kind == strategyName {
 				missing = len(s.sets[name]) == 0
@@ -107,6 +107,12 @@ func (s *State) Dropped(st *Step) []string {
 	}
 	slices.Sort(left)
 	return slices.Compact(left)
+}
+
+// otherTTL reports whether the host has a TTL that is neither the one before the step nor the step's: another cluster changed it since.
+func (s *State) otherTTL(st *Step, ttl uint32) bool {
+	h := s.Hosts[st.Host]
+	return h != nil && h.TTL != ttl && h.TTL != st.ttlBefore
 }
 
 // stray reports whether an address that was taken from a name is there, and no cluster publishes it there.

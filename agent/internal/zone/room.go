@@ -17,15 +17,9 @@ func (p *planner) occupied() *Conflict {
 	if !slices.Contains(h.Owners, p.w.Cluster) {
 		others++
 	}
-	if h.Strategy != "" && others > 0 {
-		if h.Strategy != p.want.Strategy {
-			return &Conflict{ConflictingStrategy, fmt.Sprintf("%s has the strategy %s by %s, not %s; make them the same", h.Name, h.Strategy,
-				strings.Join(h.Owners, ", "), p.want.Strategy)}
-		}
-		if h.TTL != p.want.TTL {
-			return &Conflict{ConflictingTTL, fmt.Sprintf("%s has the TTL %d by %s, not %d; make them the same", h.Name, h.TTL,
-				strings.Join(h.Owners, ", "), p.want.TTL)}
-		}
+	if h.Strategy != "" && others > 0 && h.Strategy != p.want.Strategy {
+		return &Conflict{ConflictingStrategy, fmt.Sprintf("%s has the strategy %s by %s, not %s; make them the same", h.Name, h.Strategy,
+			strings.Join(h.Owners, ", "), p.want.Strategy)}
 	}
 	for _, name := range []string{p.want.Host, p.level(p.want.Host, p.want.Geo)} {
 		if name != p.want.Host && (p.want.Strategy == Simple || p.want.Geo == "") {
@@ -39,6 +33,26 @@ func (p *planner) occupied() *Conflict {
 		}
 	}
 	return nil
+}
+
+// agreedTTL returns the TTL of the host's records: the wanted one if all other clusters want it too, and else the zone's. The second result is
+// the note about a disagreement, which keeps no address from being written.
+func (p *planner) agreedTTL() (uint32, string) {
+	wants := map[uint32][]string{p.want.TTL: {p.w.Cluster}}
+	for cluster, c := range p.host.Claims {
+		if cluster != p.w.Cluster {
+			wants[c.TTL] = append(wants[c.TTL], cluster)
+		}
+	}
+	if p.host.Strategy == "" || len(wants) == 1 {
+		return p.want.TTL, ""
+	}
+	var all []string
+	for _, ttl := range slices.Sorted(maps.Keys(wants)) {
+		slices.Sort(wants[ttl])
+		all = append(all, fmt.Sprintf("%d by %s", ttl, strings.Join(wants[ttl], ", ")))
+	}
+	return p.host.TTL, fmt.Sprintf("%s has the TTL %d; wanted are %s; make them the same", p.want.Host, p.host.TTL, strings.Join(all, "; "))
 }
 
 // bounded is the publication, or one on the way to it, of no more changes than fit in a message.

@@ -205,7 +205,9 @@ func (s *State) derive(host string) {
 		s.read(h, name)
 	}
 	for cluster, c := range h.Claims {
-		c.Strategy, c.TTL = h.Strategy, h.TTL
+		if c.Strategy = h.Strategy; c.TTL == 0 { // an older version wrote the claim: that cluster writes only if it wants the zone's TTL
+			c.TTL = h.TTL
+		}
 		h.Claims[cluster] = c
 		if c.DefaultGeo && !slices.Contains(h.DefaultGeos, c.Geo) {
 			h.DefaultGeos = append(h.DefaultGeos, c.Geo)

@@ -104,6 +104,10 @@ func (p *planner) change() {
 			p.note(ConflictingDefault, "%s are each called the default region of %s; edges take %s until one is left", strings.Join(all, ", "), p.want.Host, all[0])
 		}
 	}
+	var disagreement string
+	if p.ttl, disagreement = p.agreedTTL(); disagreement != "" {
+		p.note(ConflictingTTL, "%s", disagreement)
+	}
 	want := p.bounded()
 	places := p.room(want)
 	own := p.level(want.Host, p.w.Cluster)
@@ -129,19 +133,20 @@ func (p *planner) change() {
 	p.replaceClaim(want)
 }
 
-// addStrategy sets the strategy where there is none, or none but mine, and makes it a prerequisite where it stands.
+// addStrategy sets the strategy and TTL if there are none, if no other cluster owns the host, or if all clusters want another TTL. It makes
+// them a prerequisite if they stand.
 func (p *planner) addStrategy() {
 	name := p.strategy(p.want.Host)
-	if p.host.Strategy == p.want.Strategy && p.host.TTL == p.want.TTL {
+	if p.host.Strategy == p.want.Strategy && p.host.TTL == p.ttl {
 		return // a prerequisite, if there is anything to write at all: replaceClaim
 	}
-	if p.host.Strategy != "" { // occupied has seen that nobody else owns the host
+	if p.host.Strategy != "" { // the clusters that agree, or this one alone, still are all
 		p.asRead(p.owners(p.want.Host), dns.TypeTXT)
 	}
 	if len(p.setOf(name, dns.TypeTXT)) > 0 {
 		p.deleteSet(name, dns.TypeTXT)
 	}
-	p.write(txt(name, strategyText(p.want.Strategy, p.want.TTL)))
+	p.write(txt(name, strategyText(p.want.Strategy, p.ttl)))
 }
 
 // add adds what is not there, or is there with another TTL.
@@ -162,7 +167,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 	}
 	for _, a := range want.Addresses { // Knot keeps the old TTL of an RR that is there when it is added
 		for _, name := range places[a] {
-			if ttl, there := p.ttlOf(name, a); there && ttl != want.TTL {
+			if ttl, there := p.ttlOf(name, a); there && ttl != p.ttl {
 				p.deleteRR(addressRR(name, a, 0))
 			}
 		}
@@ -178,22 +183,22 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 			p.write(txt(name, ref.text()))
 		}
 		for _, name := range places[a] {
-			if ttl, there := p.ttlOf(name, a); there && ttl == want.TTL {
+			if ttl, there := p.ttlOf(name, a); there && ttl == p.ttl {
 				continue
 			}
 			if !guarded[name] && name != p.level(want.Host, p.w.Cluster) {
 				guarded[name] = true // BIND and Knot say NOERROR and drop an address beside a CNAME
 				p.asRead(name, dns.TypeCNAME)
 			}
-			p.write(addressRR(name, a, want.TTL))
+			p.write(addressRR(name, a, p.ttl))
 		}
 	}
 	own := p.level(want.Host, p.w.Cluster)
-	if old := p.setOf(own, dns.TypeCNAME); want.Target != "" && (len(old) == 0 || p.cname(own) != want.Target || old[0].Header().Ttl != want.TTL) {
+	if old := p.setOf(own, dns.TypeCNAME); want.Target != "" && (len(old) == 0 || p.cname(own) != want.Target || old[0].Header().Ttl != p.ttl) {
 		if p.cname(own) == want.Target {
 			p.deleteSet(own, dns.TypeCNAME)
 		}
-		p.write(cnameRR(own, want.Target, want.TTL))
+		p.write(cnameRR(own, want.Target, p.ttl))
 	}
 }
 

@@ -35,7 +35,8 @@ type Beat struct {
 	Period   time.Duration // whole seconds; how often its cluster means to change it
 }
 
-// text returns the strings of a claim. Strategy and TTL are the host's, and stand there.
+// text returns the strings of a claim. The strategy is the host's. The TTL is the one that the cluster wants: the host's TTL changes when all
+// clusters want the same one.
 func (c *Claim) text() []string {
 	t := []string{version, "gen=" + strconv.FormatUint(c.Generation, 10), "inst=" + c.Instance}
 	if c.Geo != "" {
@@ -45,6 +46,9 @@ func (c *Claim) text() []string {
 		t = append(t, "default=1")
 	}
 	t = append(t, "weight="+strconv.FormatUint(uint64(c.Weight), 10))
+	if c.TTL > 0 {
+		t = append(t, "ttl="+strconv.FormatUint(uint64(c.TTL), 10))
+	}
 	if c.Target != "" {
 		t = append(t, "target="+c.Target)
 	}
@@ -122,7 +126,7 @@ func number(s string, bits int) (uint64, error) {
 	return n, err
 }
 
-// parseClaim reads the strings of a claim; strategy and TTL are left to the caller.
+// parseClaim reads the strings of a claim. The strategy is left to the caller, and so is the TTL, 0, if an older version wrote the claim.
 func parseClaim(t []string, cluster, host string) (Claim, error) {
 	c := Claim{Publication: Publication{Host: host}, Identity: Identity{Cluster: cluster}}
 	f, err := fields(t)
@@ -140,6 +144,11 @@ func parseClaim(t []string, cluster, host string) (Claim, error) {
 		return c, fmt.Errorf("weight=%s is none", one(f, "weight"))
 	}
 	c.Weight = uint32(w)
+	if f["ttl"] != nil {
+		if c.TTL, err = parseTTL(f); err != nil {
+			return c, err
+		}
+	}
 	if c.Geo = one(f, "geo"); c.Geo != "" && !validGeo(c.Geo) {
 		return c, fmt.Errorf("geo=%s is none", c.Geo)
 	}
@@ -309,16 +318,24 @@ func parseStrategy(t []string) (Strategy, uint32, error) {
 	if err != nil {
 		return "", 0, err
 	}
-	ttl, err := number(one(f, "ttl"), 32)
-	if err != nil || ttl == 0 || ttl > MaxTTL {
-		return "", 0, fmt.Errorf("ttl=%s is none", one(f, "ttl"))
+	ttl, err := parseTTL(f)
+	if err != nil {
+		return "", 0, err
 	}
 	for _, s := range []Strategy{Simple, LoadBalanced} {
 		if one(f, "strategy") == strings.ToLower(string(s)) {
-			return s, uint32(ttl), nil
+			return s, ttl, nil
 		}
 	}
 	return "", 0, fmt.Errorf("strategy=%s is none", one(f, "strategy"))
+}
+
+func parseTTL(f map[string][]string) (uint32, error) {
+	ttl, err := number(one(f, "ttl"), 32)
+	if err != nil || ttl == 0 || ttl > MaxTTL {
+		return 0, fmt.Errorf("ttl=%s is none", one(f, "ttl"))
+	}
+	return uint32(ttl), nil
 }
 
 // bookTTL is of the bookkeeping: nobody caches it but servers that transfer the zone.
