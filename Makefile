@@ -25,9 +25,8 @@ BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 TESTRUN := $(GO) run ./integration/tools/testrun
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
-# Tests on the kernel have namespaces of their own and wait most of their time: three packages run at once, the longest first. Those
-# that load both CPUs, or count what is lost of a load, run last and one at a time.
-LANES := -p 3 -first ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables -alone ./integration/bench,./integration/faults
+# Unit and kernel tests measure nothing and wait most of their time: three packages run at once, the longest first.
+LANES := -p 3 -first ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables
 # Where tests record what they showed of the compatibility tables, for `make compat`.
 export NEARDNS_COMPAT := $(CURDIR)/bin/compat
 
@@ -64,7 +63,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help bpf build images release release-check demo demo-clean test test-arm64 test-images test-unit test-net test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster conformance fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff dashboard-picture scale benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help bpf build images release release-check demo demo-clean test test-arm64 test-images test-unit test-timing test-all test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster conformance fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff dashboard-picture scale benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -123,12 +122,22 @@ ZONESERVERS := named:bind9 knotd:knot pdns_server:pdns-backend-sqlite3 pdnsutil:
 GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin unbound:unbound
 # By which the kernel's program is compiled: one release, so that its object comes out the same everywhere.
 BPF := clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev
-test: deps build tools ## all tests: unit, race, real kernel, the fuzz targets' stored inputs (as root)
-	@integration/tools/deps $(ZONESERVERS) $(GEODATA) $(BPF)
-	@$(BUILT) $(TESTRUN) -race $(LANES) -timeout $(TESTTIMEOUT) -again 4 -longest 40 -allowed-skips .ci/allowed-skips $(PKGS)
+TEST_DEPS := $(ZONESERVERS) $(GEODATA) $(BPF)
+test: deps build tools ## the check of every change: unit and kernel tests with the race detector; nothing is measured, nothing is tried twice (as root)
+	@integration/tools/deps $(TEST_DEPS)
+	@$(BUILT) $(TESTRUN) -race $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(PKGS)
 
-test-unit: ## tests that need nothing but Go
+test-unit: ## unit tests: no root, no real clock, nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)
+
+# One package at a time and nothing next to it: these tests judge durations, losses under load and ratios.
+test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises a time, a loss under load or a ratio, by itself; RUN=a regular expression, PKGS (as root)
+	@integration/tools/deps $(TEST_DEPS) $(PEERS)
+	@$(BUILT) $(TESTRUN) -tags timing -run '$(or $(RUN),^TestTiming)' -p 1 -timeout 60m -longest 20 $(PKGS)
+
+test-all: ## everything that runs on one machine, one after the other: some hours (as root)
+	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm test-cluster; do \
+		printf '\n== make %s\n' $$target; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 # CONTRIBUTING.md says what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.
 ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... | grep -v -e /agent/controller -e /agent/api -e /internal/hosts$$ -e /internal/kernelhits$$ -e /internal/server$$)
@@ -136,11 +145,7 @@ ARM64_SKIP := ^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors|TestT
 test-arm64: ## the unit tests, built for arm64 and run by qemu-user: no kernel of arm64, and nothing of it in this one (ARM64=./pkg/podfile: other packages)
 	@integration/tools/deps qemu-aarch64-static:qemu-user-static unshare:util-linux
 	@$(BUILD) -buildvcs=false -o bin/tools/testrun ./integration/tools/testrun
-	@GOARCH=arm64 CGO_ENABLED=0 GOFLAGS='-exec=$(CURDIR)/integration/tools/arm64 -skip=$(ARM64_SKIP)' CI= bin/tools/testrun -short -p 2 -timeout $(TESTTIMEOUT) -again 4 $(ARM64)
-
-test-net: deps build tools ## all tests once, without race detector and fuzzing; not being root is a failure
-	@integration/tools/deps $(ZONESERVERS) $(GEODATA) $(BPF)
-	@$(BUILT) NEARDNS_REQUIRE_ROOT=1 $(TESTRUN) $(LANES) -timeout $(TESTTIMEOUT) $(PKGS)
+	@GOARCH=arm64 CGO_ENABLED=0 GOFLAGS='-exec=$(CURDIR)/integration/tools/arm64 -skip=$(ARM64_SKIP)' CI= bin/tools/testrun -short -p 2 -timeout $(TESTTIMEOUT) $(ARM64)
 
 test-next: ## build and test a copy with the newest CoreDNS and the newest modules; go.mod stays (ALL=1: all of make test; as root)
 	@GO="$(GO)" integration/tools/next $(if $(ALL),all,quick)
@@ -317,13 +322,16 @@ bench-go: deps build tools bin/tools/benchstat ## run the Go benchmarks (BENCH, 
 	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) -timeout 60m -p 1 $(PKGS) | tee bin/bench.txt
 	@bin/tools/benchstat bin/bench.txt
 
-lint: bin/tools/golangci-lint ## check the code's style and the dependency rules
+LINTED := integration/runtimes integration/kubelet-dns integration/cluster-manifests integration/cluster integration/controlplane
+lint: bin/tools/golangci-lint bin/tools/tiers ## check the code's style, the dependency rules, and that each test keeps to its tier
+	@$(GO) vet -vettool=$(CURDIR)/bin/tools/tiers ./...
+	@$(GO) vet -tags timing -vettool=$(CURDIR)/bin/tools/tiers ./...
 	@bin/tools/golangci-lint run
-	@cd integration/runtimes && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
-	@cd integration/kubelet-dns && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
-	@cd integration/cluster-manifests && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
-	@cd integration/cluster && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
-	@cd integration/controlplane && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
+	@for dir in $(LINTED); do (cd $$dir && $(CURDIR)/bin/tools/golangci-lint run --config $(CURDIR)/.golangci.yml); done
+
+bin/tools/tiers: $(wildcard integration/tools/tiers/*.go integration/tools/tiers/go.mod)
+	@echo "building tiers"
+	@cd integration/tools/tiers && $(BUILD) -buildvcs=false -o $(abspath $@) . && $(GO) test -count=1 . >/dev/null
 
 fmt: bin/tools/golangci-lint ## format the code
 	@bin/tools/golangci-lint fmt

@@ -16,7 +16,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,7 +46,6 @@ type record struct {
 	Pass   bool   `json:"pass"`
 	Test   string `json:"test"` // folder of the package in this repository, and the test's name
 	Kernel string `json:"kernel"`
-	Day    string `json:"day"`
 }
 
 // Record notes for a cell whether the test passes, when it ends. A cell that several tests record is as good as the worst of
@@ -70,7 +68,7 @@ func Record(t testing.TB, c Cell) {
 		if t.Skipped() {
 			return
 		}
-		r.Pass, r.Day = !t.Failed(), time.Now().UTC().Format(time.DateOnly)
+		r.Pass = !t.Failed()
 		if err := r.write(to); err != nil {
 			t.Errorf("record a cell of a compatibility table: %v", err)
 		}

@@ -11,7 +11,11 @@ import (
 )
 
 // Run is what the tests of one or more runs recorded.
-type Run struct{ records []record }
+type Run struct {
+	Day string // of the results, as in 2026-01-31
+
+	records []record
+}
 
 // Read adds the records in a text, which may be a log of other things too. Of one test about one cell the last counts.
 func (r *Run) Read(from io.Reader) error {
@@ -54,7 +58,7 @@ func (r *Run) Results(t *Table) ([]Result, error) {
 			out = append(out, Result{Row: one.Row, Column: one.Column, Result: Pass})
 		}
 		c := &out[i]
-		c.Kernel, c.Day, c.Tests = one.Kernel, one.Day, append(c.Tests, one.Test)
+		c.Kernel, c.Day, c.Tests = one.Kernel, r.Day, append(c.Tests, one.Test)
 		switch {
 		case !one.Pass:
 			c.Result, c.Limit = Fail, ""

@@ -95,34 +95,17 @@ func nodeModules() []string {
 	}
 }
 
-// runJob runs a package's tests. Failed tests are no error: their events tell. Where few failed, they are run once more, each
-// by itself: under emulation a machine is now and then late. The reader of the events names what failed at first.
+// runJob runs a package's tests. Failed tests are no error: their events tell.
 func runJob(c guestConfig, j job, events io.Writer) error {
-	failed, err := runTests(c, j, events)
-	if err != nil || len(failed) > mostAgain {
-		return err
-	}
-	for _, name := range failed {
-		again := job{Package: j.Package, Run: exactly(name)}
-		if _, err := runTests(c, again, events); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// runTests runs tests and returns those that failed and have none below them that did.
-func runTests(c guestConfig, j job, events io.Writer) ([]string, error) {
 	args := []string{"-t", "-p", module + "/" + j.Package, filepath.Join(c.Tests, j.binary()),
 		"-test.v=test2json", "-test.timeout=" + c.Timeout, "-test.count=1", "-test.parallel=1", "-test.run=" + j.Run}
 	cmd := exec.Command(filepath.Join(c.Programs, "test2json"), args...)
-	f := failures{to: events}
-	cmd.Dir, cmd.Stdout, cmd.Stderr = filepath.Join(c.Root, j.Package), &f, os.Stderr
+	cmd.Dir, cmd.Stdout, cmd.Stderr = filepath.Join(c.Root, j.Package), events, os.Stderr
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		err = nil
 	}
-	return f.leaves(), err
+	return err
 }
 
 // openPort finds the port that carries jobs and events; there is no udev that would name its file.

@@ -9,8 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -124,46 +122,4 @@ func (s *stream) abort(why string) error {
 		}
 	}
 	return s.end()
-}
-
-// mostAgain is how many failed tests may be run again. More of them are no matter of a slow machine.
-const mostAgain = 3
-
-// failures passes events on and notes which tests failed.
-type failures struct {
-	to     io.Writer
-	rest   []byte // of a line that has not ended
-	failed []string
-}
-
-func (f *failures) Write(b []byte) (int, error) {
-	f.rest = append(f.rest, b...)
-	for {
-		end := slices.Index(f.rest, '\n')
-		if end < 0 {
-			break
-		}
-		var e event
-		if json.Unmarshal(f.rest[:end], &e) == nil && e.Action == "fail" && e.Test != "" {
-			f.failed = append(f.failed, e.Test)
-		}
-		f.rest = f.rest[end+1:]
-	}
-	return f.to.Write(b)
-}
-
-// leaves are the failed tests that have no failed one below them.
-func (f *failures) leaves() []string {
-	return slices.DeleteFunc(slices.Clone(f.failed), func(name string) bool {
-		return slices.ContainsFunc(f.failed, func(other string) bool { return strings.HasPrefix(other, name+"/") })
-	})
-}
-
-// exactly is the pattern, as of go test's -run, of one test alone.
-func exactly(name string) string {
-	var parts []string
-	for part := range strings.SplitSeq(name, "/") {
-		parts = append(parts, "^"+regexp.QuoteMeta(part)+"$")
-	}
-	return strings.Join(parts, "/")
 }

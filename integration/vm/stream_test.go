@@ -63,26 +63,3 @@ func TestStreamAbort(t *testing.T) {
 		t.Errorf("%v, %d jobs", err, share.ended)
 	}
 }
-
-func TestFailures(t *testing.T) {
-	const events = `{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p","Test":"TestA/x/y.z"}
-{"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p","Test":"TestAB"}
-{"Action":"pass","Package":"p","Test":"TestB"}
-{"Action":"fail","Package":"p"}
-`
-	var out bytes.Buffer
-	f := failures{to: &out}
-	for i := range events { // in the smallest of pieces
-		if _, err := f.Write([]byte(events[i : i+1])); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if d := cmp.Diff([]string{"TestA/x/y.z", "TestAB"}, f.leaves()); d != "" || out.String() != events {
-		t.Errorf("(-want +got):\n%s%s", d, out.String())
-	}
-	if got, want := exactly("TestA/x/y.z"), `^TestA$/^x$/^y\.z$`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}

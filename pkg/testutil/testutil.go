@@ -39,9 +39,13 @@ func Skip(t testing.TB, reason string) {
 	t.Skip(reason)
 }
 
-// RequireRoot skips a test that is not run by root. In CI (the variable CI or NEARDNS_REQUIRE_ROOT is set) it fails instead.
+// RequireRoot makes a test one of the kernel tier (CONTRIBUTING.md, "Tests"): it is skipped with -short, and if root does not run
+// it. In CI (the variable CI or NEARDNS_REQUIRE_ROOT is set) it fails instead of the latter.
 func RequireRoot(t testing.TB) {
 	t.Helper()
+	if testing.Short() {
+		Skip(t, "unit tests only")
+	}
 	if os.Geteuid() == 0 {
 		return
 	}

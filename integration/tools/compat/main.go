@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/neardns/neardns/integration/compat"
 )
@@ -31,7 +32,7 @@ func main() {
 }
 
 func run(check bool, from []string) error {
-	var r compat.Run
+	r := compat.Run{Day: time.Now().UTC().Format(time.DateOnly)}
 	own := len(from) == 0
 	if own {
 		from = []string{records}

@@ -29,16 +29,19 @@ type event struct {
 	FailedBuild string
 }
 
-func list(ctx context.Context, patterns []string) ([]string, error) {
-	out, err := goCommand(ctx, append([]string{"list"}, patterns...)...).Output()
+func list(ctx context.Context, o options) ([]string, error) {
+	out, err := goCommand(ctx, append([]string{"list", "-tags", o.tags}, o.packages...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("list packages: %w%s", err, stderrOf(err))
 	}
 	return strings.Fields(string(out)), nil
 }
 
-func goTest(ctx context.Context, o options, parallel int, packages []string, r *report) error {
-	args := []string{"test", "-json", "-count=1", "-p", strconv.Itoa(parallel), "-timeout", o.timeout.String()}
+func goTest(ctx context.Context, o options, packages []string, r *report) error {
+	args := []string{"test", "-json", "-count=1", "-p", strconv.Itoa(o.parallel), "-timeout", o.timeout.String(), "-tags", o.tags}
+	if o.run != "" {
+		args = append(args, "-run", o.run)
+	}
 	if o.race {
 		args = append(args, "-race")
 	}

@@ -2,8 +2,8 @@
 // its output, what was skipped and why, and how many there were. It is what `make test` runs.
 //
 // It must never hide a test: what did not run is counted and named, and with CI set a skip that is not on the list of
-// allowed ones is a failure. It exits 0 only if there were tests and none failed, or none but some few that measure time and
-// passed each time when they were tried again without a neighbour; those are named.
+// allowed ones is a failure. No test is run a second time. It exits 0 only if there were tests and none failed but those in
+// quarantine, a short list in the repository with a reason for each: they run and are named, and do not decide.
 package main
 
 import (
@@ -30,10 +30,11 @@ type options struct {
 	fuzzOnly  bool
 	keep      string
 	budget    time.Duration
-	alone     folders
 	first     folders
-	again     int
+	tags      string
+	run       string
 	allowFile string
+	quarFile  string
 	events    string
 	longest   int
 	ci        bool
@@ -50,9 +51,10 @@ func main() {
 	flag.BoolVar(&o.fuzzOnly, "fuzzonly", false, "fuzz, and run no tests")
 	flag.StringVar(&o.keep, "keep", "", "an input that fuzzing found is kept in this folder and named, and is no failure: searching by chance must not decide whether a check passes")
 	flag.DurationVar(&o.budget, "budget", 0, "fuzz no further packages after that long (0: all); those left out are named")
-	flag.Var(&o.alone, "alone", "packages below these folders, comma-separated, are tested last and one at a time: they measure rates and losses")
 	flag.Var(&o.first, "first", "the packages in these folders, comma-separated, are begun first and in this order: the longest one must not be alone at the end")
-	flag.IntVar(&o.again, "again", 0, "run a failed test that often by itself, and take it as passed, but name it, if it never fails then")
+	flag.StringVar(&o.tags, "tags", "", "build tags, comma-separated")
+	flag.StringVar(&o.run, "run", "", "only the tests that match this regular expression")
+	flag.StringVar(&o.quarFile, "quarantine", "", "file of tests whose failures are named and do not decide: \"package Test: reason\", five lines at most")
 	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")
 	flag.StringVar(&o.events, "events", "", "run nothing: report on the events in this file (as of go test -json; -: standard input)")
 	flag.IntVar(&o.longest, "longest", 0, "name that many of the tests that took longest")
@@ -80,29 +82,19 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	if o.events != "" {
 		return reportEvents(o.events, allowed, o.ci)
 	}
-	packages, err := list(ctx, o.packages)
+	quarantined, err := readQuarantine(o.quarFile)
 	if err != nil {
 		return false, err
 	}
-	together, alone := split(packages, o.alone)
-	begin(together, o.first)
+	packages, err := list(ctx, o)
+	if err != nil {
+		return false, err
+	}
+	begin(packages, o.first)
 	r := newReport(os.Stdout)
+	r.quarantined = quarantined
 	if !o.fuzzOnly {
-		before := readCPU()
-		for _, stage := range []struct {
-			packages []string
-			parallel int
-		}{{together, o.parallel}, {alone, 1}} {
-			if len(stage.packages) == 0 {
-				continue
-			}
-			if err := goTest(ctx, o, stage.parallel, stage.packages, r); err != nil {
-				return false, err
-			}
-		}
-		stolen := readCPU().since(before)
-		r.printf("%s\n", sayStolen(stolen))
-		if err := tryAgain(ctx, o, r, stolen); err != nil {
+		if err := goTest(ctx, o, packages, r); err != nil {
 			return false, err
 		}
 	}
@@ -157,16 +149,4 @@ func begin(packages []string, first folders) {
 		return len(first)
 	}
 	slices.SortStableFunc(packages, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
-}
-
-// split takes the packages below some folders out of the list.
-func split(packages []string, below folders) (together, alone []string) {
-	for _, p := range packages {
-		if slices.ContainsFunc(below, func(folder string) bool { return strings.Contains(p+"/", "/"+folder+"/") }) {
-			alone = append(alone, p)
-		} else {
-			together = append(together, p)
-		}
-	}
-	return together, alone
 }

@@ -17,7 +17,7 @@ type test struct {
 	result    string // pass, fail, skip
 	output    []string
 	parent    bool
-	grave     bool // a race, or it did not end
+	unended   bool // the package ended before it: a panic or a time limit, which also kept other tests from running
 	itself    bool // it has tests below it, and failed although none of them did
 	seconds   float64
 }
@@ -30,8 +30,9 @@ type report struct {
 	packages map[string][]string // output of a package that belongs to no test
 	builds   map[string][]string
 	failures int      // what failed outside any test: builds, panics, time limits
-	unsteady []string // what passed only when it was tried again
-	found    []string // inputs that fuzzing found, kept for who reads this
+	found    []string // inputs that fuzzing found, kept for the reader
+
+	quarantined map[string]string // reasons, by "package Test"
 }
 
 func newReport(out io.Writer) *report {
@@ -84,17 +85,11 @@ func (r *report) test(e event) *test {
 func (r *report) endTest(e event) {
 	t := r.test(e)
 	t.seconds = max(t.seconds, e.Elapsed)
-	if t.result == "fail" && !t.grave && e.Action == "pass" && !t.parent {
-		// Whoever made the events ran it once more, by itself.
-		r.unsteady = append(r.unsteady, fmt.Sprintf("%s %s: failed among the others, then passed", short(t.pkg), t.name))
-	}
-	// Other tests below it may have been run after that, in a job of their own.
-	if t.grave || t.itself {
-		return
+	if t.result == "fail" {
+		return // the emulated machines run a package's tests in several jobs: one that failed stays failed
 	}
 	t.result = e.Action
 	if t.result == "fail" {
-		t.grave = slices.ContainsFunc(t.output, func(line string) bool { return strings.Contains(line, "race detected") })
 		t.itself = t.parent && !r.failedBelow(t)
 		r.printf("FAIL  %s %s (%.1fs)\n%s", short(t.pkg), t.name, e.Elapsed, tail(t.output))
 	}
@@ -112,7 +107,7 @@ func (r *report) endPackage(e event) {
 		ran++
 		if t.result == "" && e.Action == "fail" {
 			// Still running when the package ended: a panic, a time limit, or a call of os.Exit.
-			t.result, t.grave = "fail", true
+			t.result, t.unended = "fail", true
 			r.printf("FAIL  %s %s did not end\n%s", short(t.pkg), t.name, tail(t.output))
 		}
 	}
@@ -153,14 +148,16 @@ func (r *report) failedAny() bool {
 	return r.failures > 0 || slices.ContainsFunc(r.order, func(t *test) bool { return t.result == "fail" })
 }
 
-// close prints what there is to know and tells whether all is well. A test with subtests counts through them.
+// close prints what there is to know and returns whether all is well. A test with subtests counts through them.
 func (r *report) close(allowed []*regexp.Regexp, ci bool) bool {
 	passed, failed, unexpected := 0, r.failures, 0
-	var failures, skips []string
+	var failures, skips, quarantined []string
 	for _, t := range r.order {
 		switch {
 		case t.result == "fail":
-			if !t.parent || !r.failedBelow(t) {
+			if why, ok := r.quarantined[short(t.pkg)+" "+top(t.name)]; ok && !t.unended {
+				quarantined = append(quarantined, short(t.pkg)+" "+t.name+": "+why)
+			} else if !t.parent || t.itself || !r.failedBelow(t) {
 				failed++
 				failures = append(failures, short(t.pkg)+" "+t.name)
 			}
@@ -179,11 +176,11 @@ func (r *report) close(allowed []*regexp.Regexp, ci bool) bool {
 	for _, s := range skips {
 		r.printf("skipped  %s\n", s)
 	}
-	for _, u := range r.unsteady {
-		r.printf("unsteady %s\n", u)
+	for _, q := range quarantined {
+		r.printf("failed in quarantine %s\n", q)
 	}
 	for _, f := range r.found {
-		r.printf("found    %s: run it (go test -run of that target) and commit it with its mend\n", f)
+		r.printf("found    %s: run it (go test -run of that target) and commit it with its fix\n", f)
 	}
 	for _, f := range failures {
 		r.printf("failed   %s\n", f)

@@ -104,7 +104,7 @@ func TestReport(t *testing.T) {
 {"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"pass","Package":"p","Test":"TestA"}
 {"Action":"pass","Package":"p"}`,
-			want: []string{"unsteady p TestA: failed among the others, then passed", "1 passed, 0 failed, 0 skipped"}, ok: true,
+			want: []string{"failed   p TestA", "0 passed, 1 failed, 0 skipped"},
 		},
 		"a parent that failed itself, whose other subtests were run in a second job": {
 			events: `{"Action":"run","Package":"p","Test":"TestA"}
@@ -118,29 +118,6 @@ func TestReport(t *testing.T) {
 {"Action":"pass","Package":"p","Test":"TestA"}
 {"Action":"pass","Package":"p"}`,
 			want: []string{"failed   p TestA", "2 passed, 1 failed, 0 skipped"},
-		},
-		"a subtest that was run again": {
-			events: `{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"run","Package":"p","Test":"TestA/one"}
-{"Action":"fail","Package":"p","Test":"TestA/one"}
-{"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p"}
-{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"run","Package":"p","Test":"TestA/one"}
-{"Action":"pass","Package":"p","Test":"TestA/one"}
-{"Action":"pass","Package":"p","Test":"TestA"}
-{"Action":"pass","Package":"p"}`,
-			want: []string{"unsteady p TestA/one: failed among the others, then passed", "1 passed, 0 failed, 0 skipped"}, ok: true,
-		},
-		"a race is no matter of chance": {
-			events: `{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"output","Package":"p","Test":"TestA","Output":"testing.go:1: race detected during execution of test\n"}
-{"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p"}
-{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"pass","Package":"p","Test":"TestA"}
-{"Action":"pass","Package":"p"}`,
-			want: []string{"failed   p TestA", "0 passed, 1 failed, 0 skipped"},
 		},
 		"a package that does not build": {
 			events: `{"Action":"run","Package":"q","Test":"TestA"}
@@ -248,24 +225,6 @@ func FuzzA(f *testing.F) { f.Add(""); f.Fuzz(func(t *testing.T, in string) { if 
 	}
 }
 
-func TestSplit(t *testing.T) {
-	var below folders
-	testutil.Must(t, below.Set("./integration/bench/,integration/faults"))
-	together, alone := split([]string{"m/pkg/a", "m/integration/bench", "m/integration/bench/paired", "m/integration/benches", "m/integration/faults"}, below)
-	if d := cmp.Diff([]string{"m/pkg/a", "m/integration/benches"}, together); d != "" {
-		t.Error(d)
-	}
-	if d := cmp.Diff([]string{"m/integration/bench", "m/integration/bench/paired", "m/integration/faults"}, alone); d != "" {
-		t.Error(d)
-	}
-	if together, alone = split([]string{"m/a"}, nil); len(together) != 1 || len(alone) != 0 {
-		t.Errorf("without folders: %v, %v", together, alone)
-	}
-	if err := below.Set("./pkg/a,"); err == nil {
-		t.Error("an empty folder would be every package's")
-	}
-}
-
 func TestReadAllowed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "skips")
 	testutil.Must(t, os.WriteFile(file, []byte("# why\n\nno dummy links\n"), 0o600))
@@ -279,89 +238,47 @@ func TestReadAllowed(t *testing.T) {
 	}
 }
 
-// What may be tried again, and what is left of a failure that is forgiven.
-func TestAgain(t *testing.T) {
-	feed := func(events string) (*report, *strings.Builder) {
+// A quarantined test is named and does not decide; one that ends its whole package does.
+func TestQuarantine(t *testing.T) {
+	const failed = `{"Action":"run","Package":"m/n/o/p","Test":"TestA"}
+{"Action":"run","Package":"m/n/o/p","Test":"TestA/one"}
+{"Action":"fail","Package":"m/n/o/p","Test":"TestA/one"}
+{"Action":"fail","Package":"m/n/o/p","Test":"TestA"}
+{"Action":"run","Package":"m/n/o/p","Test":"TestAB"}
+{"Action":"%s","Package":"m/n/o/p","Test":"TestAB"}
+{"Action":"fail","Package":"m/n/o/p"}`
+	for name, tc := range map[string]struct {
+		events string
+		ok     bool
+		last   string
+	}{
+		"alone":             {strings.Replace(failed, "%s", "pass", 1), true, "1 passed, 0 failed, 0 skipped\n"},
+		"next to another":   {strings.Replace(failed, "%s", "fail", 1), false, "0 passed, 1 failed, 0 skipped\n"},
+		"ended its package": {strings.Replace(failed[:strings.Index(failed, `{"Action":"fail"`)], "%s", "", 1) + `{"Action":"fail","Package":"m/n/o/p"}`, false, "0 passed, 1 failed, 0 skipped\n"},
+	} {
 		var out strings.Builder
 		r := newReport(&out)
-		testutil.Must(t, readEvents(strings.NewReader(events), r))
-		return r, &out
-	}
-	const subtest = `{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"run","Package":"p","Test":"TestA/one"}
-{"Action":"fail","Package":"p","Test":"TestA/one"}
-{"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"run","Package":"p","Test":"TestAB"}
-{"Action":"pass","Package":"p","Test":"TestAB"}
-{"Action":"fail","Package":"p"}`
-	r, out := feed(subtest)
-	failed := r.again()
-	if len(failed) != 1 || failed[0].name != "TestA" {
-		t.Fatalf("to be tried again: %+v", failed)
-	}
-	r.forgive(failed[0], "passed 4 of 4")
-	if !r.close(nil, true) || !strings.HasSuffix(out.String(), "unsteady p TestA: passed 4 of 4\n2 passed, 0 failed, 0 skipped\n") {
-		t.Errorf("forgiven:\n%s", out)
-	}
-	for name, events := range map[string]string{
-		"a race": `{"Action":"output","Package":"p","Test":"TestA","Output":"    testing.go:1465: race detected during execution of test\n"}
-{"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p"}`,
-		"a panic, and another failure beside it": `{"Action":"fail","Package":"p","Test":"TestB"}
-{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p"}`,
-		"a leak after all tests": `{"Action":"pass","Package":"p","Test":"TestA"}
-{"Action":"output","Package":"p","Output":"goleak: Errors on successful test run\n"}
-{"Action":"fail","Package":"p"}`,
-	} {
-		r, out := feed(events)
-		if failed := r.again(); len(failed) > 0 || r.close(nil, true) {
-			t.Errorf("%s: %d tests may be tried again:\n%s", name, len(failed), out)
+		r.quarantined = map[string]string{"m/n/o/p TestA": "why"}
+		testutil.Must(t, readEvents(strings.NewReader(tc.events), r))
+		if ok := r.close(nil, true); ok != tc.ok || !strings.HasSuffix(out.String(), tc.last) || tc.ok && !strings.Contains(out.String(), "failed in quarantine m/n/o/p TestA: why\n") {
+			t.Errorf("%s: %v\n%s", name, ok, &out)
 		}
 	}
 }
 
-// TestTryAgain runs real tests: of a package that has one that fails the first time only, and one that always fails.
-func TestTryAgain(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"go.mod": "module again\n\ngo 1.24\n",
-		"a_test.go": `package again
-
-import (
-	"os"
-	"testing"
-)
-
-func TestOnce(t *testing.T) {
-	if f, err := os.OpenFile("mark", os.O_CREATE|os.O_EXCL, 0o600); err == nil {
-		_ = f.Close()
-		t.Error("the first time")
-	}
-}
-
-func TestAlways(t *testing.T) {
-	if os.Getenv("ALWAYS") != "" {
-		t.Error("always")
-	}
-}
-`,
+func TestReadQuarantine(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "quarantine")
+	for text, want := range map[string]string{
+		"# why\n\npkg/a TestA: slow\n":             "",
+		"pkg/a TestA\n":                            `quarantine:1: want "package Test: reason"`,
+		"#\nTestA: slow\n":                         `quarantine:2: want "package Test: reason"`,
+		"p TestA/sub: slow\n":                      `quarantine:1: want "package Test: reason"`,
+		"p A: x\np B: x\np C: x\np D: x\np E: x\n": "",
+		"p A: x\np B: x\np C: x\np D: x\np E: x\np F: one more than allowed\n": "quarantine:6: more than 5 tests",
 	} {
-		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-	}
-	t.Chdir(dir)
-	o := options{again: 2, parallel: 1, timeout: time.Minute}
-	for _, always := range []string{"", "1"} {
-		t.Setenv("ALWAYS", always)
-		_ = os.Remove(filepath.Join(dir, "mark"))
-		var out strings.Builder
-		r := newReport(&out)
-		testutil.Must(t, goTest(t.Context(), o, 1, []string{"again"}, r))
-		testutil.Must(t, tryAgain(t.Context(), o, r, 0))
-		ok := r.close(nil, true)
-		if ok != (always == "") || !strings.Contains(out.String(), "unsteady again TestOnce: failed among the others, then passed 2 of 2\n") ||
-			strings.Contains(out.String(), "failed   again TestAlways") != (always != "") {
-			t.Errorf("ALWAYS=%q: %v\n%s", always, ok, out.String())
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
+		if _, err := readQuarantine(file); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 }

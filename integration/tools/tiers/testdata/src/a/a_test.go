@@ -1,0 +1,75 @@
+package a
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestPure(t *testing.T) { _ = time.Unix(0, 0).Add(time.Second) }
+
+func TestVirtual(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { pause(); time.Sleep(time.Second) })
+}
+
+func TestVirtualByName(t *testing.T) { synctest.Test(t, bubble) }
+
+func bubble(t *testing.T) { pause() }
+
+func pause() { time.Sleep(time.Hour) }
+
+func TestReal(t *testing.T) { // want `unit test a TestReal reads the real clock by pause → Sleep`
+	synctest.Test(t, bubble)
+	pause()
+}
+
+func TestValue(t *testing.T) { // want `unit test a TestValue reads the real clock by wait → pause → Sleep`
+	wait()
+}
+
+var wait = pause
+
+type rig struct{}
+
+func (rig) ask() { _ = time.Now() }
+
+func TestMethod(t *testing.T) { rig{}.ask() } // want `unit test a TestMethod reads the real clock by ask → Now`
+
+func TestWaits(t *testing.T) { // want `unit test a TestWaits waits on the real clock by Eventually`
+	testutil.Eventually(func() error { return nil })
+}
+
+func FuzzReal(f *testing.F) { // want `unit test a FuzzReal reads the real clock by Now`
+	f.Fuzz(func(t *testing.T, in string) { _ = time.Now() })
+}
+
+func BenchmarkReal(b *testing.B) { _ = time.Now() }
+
+func TestKernel(t *testing.T) {
+	testutil.NewNS()
+	testutil.Eventually(func() error { return nil })
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience())
+	defer cancel()
+	_, _ = ctx, time.Now().Add(testutil.Patience())
+}
+
+func TestKernelBound(t *testing.T) { // want `kernel test a TestKernelBound has a time of its own by Since`
+	testutil.RequireRoot()
+	if begun := time.Now(); time.Since(begun) > time.Second {
+		t.Error("late")
+	}
+}
+
+func TestKernelLimit(t *testing.T) { // want `kernel test a TestKernelLimit has a time of its own by limit → WithTimeout`
+	namespace()
+	limit()
+}
+
+func namespace() { testutil.NewNS() }
+
+func limit() { _, _ = context.WithTimeout(context.Background(), time.Second) }
+
+func TestTimingMisplaced(t *testing.T) {} // want `TestTimingMisplaced: a test of the timing tier is called TestTiming…, and no other is`

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+)
+
+// Analyzer reports tests that break the rules of their tier.
+var Analyzer = &analysis.Analyzer{
+	Name:      "tiers",
+	Doc:       "report unit tests that wait on the real clock, kernel tests that measure time, and misnamed timing tests",
+	Run:       run,
+	FactTypes: []analysis.Fact{new(reaches)},
+}
+
+// reaches is what a function of test code gets to by what it refers to. Each field has the way there, for the message; "" is no
+// way. What is referred to inside of the function given to synctest.Test counts for Root alone: time is virtual in there.
+type reaches struct {
+	Root  string // testutil.RequireRoot
+	Clock string // the real clock
+	Limit string // a time limit or a measured duration: the part of Clock that a kernel test must not use
+	Waits string // a helper of testutil that waits on the real clock, with its own limit
+}
+
+func (*reaches) AFact() {}
+
+// clock lists the functions that read the real clock, wait on it or measure by it.
+var clock = map[string]reaches{
+	"time.Now":   {Clock: read},
+	"time.Sleep": {Clock: read, Limit: bound}, "time.After": {Clock: read, Limit: bound}, "time.AfterFunc": {Clock: read, Limit: bound},
+	"time.Tick": {Clock: read, Limit: bound}, "time.NewTimer": {Clock: read, Limit: bound}, "time.NewTicker": {Clock: read, Limit: bound},
+	"time.Since": {Clock: read, Limit: bound}, "time.Until": {Clock: read, Limit: bound}, "(time.Time).Sub": {Limit: bound},
+	"context.WithTimeout": {Clock: read, Limit: bound}, "context.WithTimeoutCause": {Clock: read, Limit: bound},
+	"context.WithDeadline": {Clock: read, Limit: bound}, "context.WithDeadlineCause": {Clock: read, Limit: bound},
+}
+
+const (
+	read  = "the clock"
+	bound = "a time limit or measurement"
+	root  = "root"
+)
+
+// roots lists the functions that make a test one of the kernel tier.
+var roots = map[string]bool{testutilPath + ".RequireRoot": true, testutilPath + ".NewNS": true, testutilPath + ".StartHere": true}
+
+const (
+	testutilPath = "github.com/neardns/neardns/pkg/testutil"
+	timingName   = "TestTiming"
+	timingFile   = "_timing_test.go"
+)
+
+type pass struct {
+	*analysis.Pass
+
+	own map[types.Object]*node
+}
+
+// node is a function, or a package's variable, of the package at hand.
+type node struct {
+	reaches
+
+	test   bool
+	helper bool // of testutil, and no test of it
+	pos    token.Pos
+	refs   []ref
+}
+
+type ref struct {
+	to      types.Object
+	virtual bool // referred to inside of a function given to synctest.Test
+}
+
+func run(p *analysis.Pass) (any, error) {
+	ps := &pass{Pass: p, own: map[types.Object]*node{}}
+	for _, file := range p.Files {
+		name := filepath.Base(p.Fset.File(file.Package).Name())
+		if !strings.HasSuffix(name, "_test.go") && !isTestCode(p.Pkg.Path()) {
+			continue
+		}
+		ps.checkNames(file, name)
+		if !strings.HasSuffix(name, timingFile) {
+			ps.collect(file, strings.HasSuffix(name, "_test.go"))
+		}
+	}
+	ps.settle()
+	ps.report()
+	return nil, nil
+}
+
+// isTestCode holds for packages whose files are test code although their names do not end in _test.go.
+func isTestCode(path string) bool {
+	return strings.HasPrefix(path, testutilPath) || strings.Contains(path, "/integration/")
+}
+
+// checkNames reports a timing test without the tag, and another test with it.
+func (p *pass) checkNames(file *ast.File, name string) {
+	tagged := slices.ContainsFunc(file.Comments, func(c *ast.CommentGroup) bool {
+		return c.Pos() < file.Package && slices.ContainsFunc(c.List, func(l *ast.Comment) bool { return l.Text == "//go:build timing" })
+	})
+	if tagged != strings.HasSuffix(name, timingFile) {
+		p.Reportf(file.Package, "a file has the build tag timing if and only if its name ends in %s", timingFile)
+	}
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && isTest(f) && strings.HasPrefix(f.Name.Name, timingName) != tagged {
+			p.Reportf(f.Pos(), "%s: a test of the timing tier is called %s…, and no other is", f.Name.Name, timingName)
+		}
+	}
+}
+
+func isTest(f *ast.FuncDecl) bool {
+	return f.Recv == nil && f.Name.Name != "TestMain" && (strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz"))
+}
+
+func (p *pass) collect(file *ast.File, tests bool) {
+	for _, d := range file.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if o := p.TypesInfo.Defs[d.Name]; o != nil && d.Body != nil {
+				p.own[o] = &node{test: tests && isTest(d), helper: p.helpers(tests), pos: d.Name.Pos(), refs: p.refs(d.Body)}
+			}
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				v, ok := s.(*ast.ValueSpec)
+				if !ok {
+					continue
+				}
+				var refs []ref
+				for _, value := range v.Values {
+					refs = append(refs, p.refs(value)...)
+				}
+				for _, name := range v.Names {
+					if o := p.TypesInfo.Defs[name]; o != nil && d.Tok == token.VAR {
+						p.own[o] = &node{helper: p.helpers(tests), pos: name.Pos(), refs: refs}
+					}
+				}
+			}
+		}
+	}
+}
+
+// helpers holds for files of testutil that have no tests in them.
+func (p *pass) helpers(tests bool) bool {
+	return !tests && strings.HasPrefix(p.Pkg.Path(), testutilPath)
+}
+
+// refs lists the functions and variables that a body refers to.
+func (p *pass) refs(body ast.Node) []ref {
+	var out []ref
+	var walk func(n ast.Node, virtual bool)
+	walk = func(n ast.Node, virtual bool) {
+		ast.Inspect(n, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				if f := p.callee(n); f != nil && f.FullName() == "testing/synctest.Test" {
+					for _, arg := range n.Args {
+						walk(arg, true)
+					}
+					return false
+				}
+				if p.ownLimit(n) {
+					for _, arg := range n.Args[:1] {
+						walk(arg, virtual)
+					}
+					return false
+				}
+			case *ast.Ident:
+				switch o := p.TypesInfo.Uses[n].(type) {
+				case *types.Func:
+					out = append(out, ref{o.Origin(), virtual})
+				case *types.Var:
+					if o.Parent() == p.Pkg.Scope() {
+						out = append(out, ref{o, virtual})
+					}
+				}
+			}
+			return true
+		})
+	}
+	walk(body, false)
+	return out
+}
+
+// ownLimit holds for context.WithTimeout(ctx, testutil.Patience()), which is the one limit that kernel tests have.
+func (p *pass) ownLimit(call *ast.CallExpr) bool {
+	f := p.callee(call)
+	if f == nil || f.FullName() != "context.WithTimeout" || len(call.Args) != 2 {
+		return false
+	}
+	limit, ok := ast.Unparen(call.Args[1]).(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	g := p.callee(limit)
+	return g != nil && g.FullName() == testutilPath+".Patience"
+}
+
+func (p *pass) callee(call *ast.CallExpr) *types.Func {
+	var name *ast.Ident
+	switch f := ast.Unparen(call.Fun).(type) {
+	case *ast.Ident:
+		name = f
+	case *ast.SelectorExpr:
+		name = f.Sel
+	default:
+		return nil
+	}
+	f, _ := p.TypesInfo.Uses[name].(*types.Func)
+	return f
+}
+
+// settle follows the references until nothing new is reached, and exports what each function reaches.
+func (p *pass) settle() {
+	for changed := true; changed; {
+		changed = false
+		for _, n := range p.own {
+			for _, r := range n.refs {
+				if n.add(r.to.Name(), p.reached(r.to, n.helper), r.virtual) {
+					changed = true
+				}
+			}
+		}
+	}
+	for o, n := range p.own {
+		if _, ok := o.(*types.Func); ok && n.reaches != (reaches{}) {
+			p.ExportObjectFact(o, &n.reaches)
+		}
+	}
+}
+
+// reached is what an object reaches, as its user sees it: the waits of testutil have one limit, which judges nothing.
+func (p *pass) reached(o types.Object, fromHelper bool) reaches {
+	f, _ := o.(*types.Func)
+	name := ""
+	if f != nil {
+		name = f.FullName()
+	}
+	if r, ok := clock[name]; ok {
+		return r
+	}
+	var r reaches
+	helper := false
+	if n := p.own[o]; n != nil {
+		r, helper = n.reaches, n.helper
+	} else if f != nil && f.Pkg() != nil {
+		p.ImportObjectFact(f, &r)
+		helper = strings.HasPrefix(f.Pkg().Path(), testutilPath)
+	}
+	if helper && !fromHelper && r.Clock != "" {
+		r = reaches{Root: r.Root, Waits: r.Clock}
+	}
+	if roots[name] {
+		r.Root = root
+	}
+	return r
+}
+
+// add takes over what a reference reaches, and reports whether that was news.
+func (n *node) add(name string, r reaches, virtual bool) bool {
+	before := n.reaches
+	take := func(to *string, from string) {
+		if *to == "" && from != "" {
+			*to = name
+			if from != read && from != bound && from != root && strings.Count(from, " → ") < 4 {
+				*to = name + " → " + from
+			}
+		}
+	}
+	take(&n.Root, r.Root)
+	if !virtual {
+		take(&n.Clock, r.Clock)
+		take(&n.Limit, r.Limit)
+		take(&n.Waits, r.Waits)
+	}
+	return n.reaches != before
+}
+
+func (p *pass) report() {
+	for o, n := range p.own {
+		if !n.test {
+			continue
+		}
+		name := fmt.Sprintf("%s %s", strings.TrimSuffix(p.Pkg.Path(), "_test"), o.Name())
+		switch {
+		case n.Root == "" && n.Clock != "":
+			p.Reportf(n.pos, "unit test %s reads the real clock by %s: use testing/synctest", name, n.Clock)
+		case n.Root == "" && n.Waits != "":
+			p.Reportf(n.pos, "unit test %s waits on the real clock by %s: use testing/synctest, or require root", name, n.Waits)
+		case n.Root != "" && n.Limit != "":
+			p.Reportf(n.pos, "kernel test %s has a time of its own by %s: use testutil.Eventually, Context, Receive or Patience", name, n.Limit)
+		}
+	}
+}
