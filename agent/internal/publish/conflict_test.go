@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -329,5 +330,31 @@ func TestBusyNeighbour(t *testing.T) {
 		c.becomes(t, "a0."+origin, publish.Contended)
 		busy.Store(false)
 		c.becomes(t, "a0."+origin, "")
+	})
+}
+
+// A wildcard with a choice is published on servers as the document has them configured: BIND checks names by default. A wildcard that is full
+// has its other addresses at the cluster's level.
+func TestWildcard(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		c := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute})
+		for _, host := range []string{"*.shop", "*"} {
+			c.set(t, balanced(host, "ie", "192.0.2.1", "2001:db8::1"))
+		}
+		many := simple("*.many")
+		for i := range 120 {
+			many.Addresses = append(many.Addresses, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
+		}
+		c.set(t, many)
+		c.clean(t)
+		z := read(t, s)
+		for _, host := range []string{"*.shop", "*"} {
+			if h := z.Hosts[host+"."+origin]; len(h.Levels["ie"]) != 2 || len(h.Levels[c.id]) != 2 {
+				t.Errorf("%+v", h)
+			}
+		}
+		if h := z.Hosts[many.Host]; len(h.Held()) != 120 {
+			t.Errorf("%d of 120 addresses are in the zone", len(h.Held()))
+		}
 	})
 }

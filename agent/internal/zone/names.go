@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -134,12 +135,21 @@ func (n names) references(host string, a netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String()) + "." + n.set("r", host)
 }
 
-// level is the name of one region's or one cluster's part of a host.
+// level is the name of one region's or one cluster's part of a host. A wildcard's has the label klb twice, which no host has: BIND by default
+// refuses an address at a name with an underscore (check-names).
 func (n names) level(host, label string) string {
 	if rest, ok := strings.CutPrefix(host, "*."); ok {
-		host = wildcard + "." + rest
+		host = levels + "." + rest
 	}
 	return label + "." + levels + "." + host
+}
+
+// oldLevel is where an older version has the level of a wildcard, empty for other hosts.
+func (n names) oldLevel(host, label string) string {
+	if rest, ok := strings.CutPrefix(host, "*."); ok {
+		return label + "." + levels + "." + wildcard + "." + rest
+	}
+	return ""
 }
 
 // address is the inverse of the label in references.
@@ -187,11 +197,12 @@ func (n names) place(name string) place {
 		return n.book(labels[:last])
 	}
 	if len(labels) >= 2 && labels[1] == levels {
-		rest := labels[2:]
-		if len(rest) == 0 {
-			rest = []string{apex}
-		} else if len(rest) == 1 && rest[0] == wildcard {
-			rest = []string{wildcard, apex}
+		rest := slices.Clone(labels[2:])
+		if len(rest) > 0 && rest[0] == levels {
+			rest[0] = wildcard
+		}
+		if len(rest) == 0 || len(rest) == 1 && rest[0] == wildcard {
+			rest = append(rest, apex)
 		}
 		if host, ok := n.host(rest); ok && (validCluster(labels[0]) || validGeo(labels[0])) {
 			return place{kind: levelName, host: host, label: labels[0]}

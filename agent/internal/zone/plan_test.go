@@ -353,6 +353,55 @@ func TestTTLOfOlderVersion(t *testing.T) {
 	}
 }
 
+// BIND's default check-names refuses an address at a name that is no hostname (RFC 1123, a leading * apart).
+func TestAddressesAreAtHostnames(t *testing.T) {
+	for _, host := range []string{"www.example.org.", origin, "*.x.example.org.", "*." + origin} {
+		for _, rr := range Compose(origin, claimOf("cluster1", edit(wwwB, func(p *Publication) { p.Host = host }))) {
+			if name := rr.Header().Name; rr.Header().Rrtype == dns.TypeA && checkName(strings.TrimPrefix(name, "*.")) != nil {
+				t.Errorf("%s: an address at %s", host, name)
+			}
+		}
+	}
+}
+
+// A wildcard's level of an older version is read, and moves with the next message. An older cluster's stays.
+func TestWildcardLevelMoves(t *testing.T) {
+	for _, host := range []string{"*.x.example.org.", "*." + origin} {
+		want := edit(wwwB, func(p *Publication) { p.Host = host })
+		p := &primary{t, map[string][]dns.RR{}}
+		for _, id := range []string{"cluster1", "cluster2"} {
+			c := claimOf(id, edit(want, func(p *Publication) { p.Addresses = addrs("192.0.2." + id[7:]) }))
+			for _, rr := range Compose(origin, c) {
+				rr.Header().Name = strings.Replace(rr.Header().Name, ".klb.klb.", ".klb._any.", 1)
+				p.add(rr)
+			}
+		}
+		if h := p.read().Hosts[host]; len(h.Levels["ie"]) != 2 || len(h.Levels["cluster1"]) != 1 {
+			t.Fatalf("%+v", h)
+		}
+		st := p.read().Plan(self, Memory{}, want)
+		if st.Conflict != nil || !p.update(st.Message) || p.read().Dropped(&st) != nil {
+			t.Fatalf("%+v", st)
+		}
+		n, s := names{origin}, p.read()
+		for name, count := range map[string]int{n.level(host, "ie"): 1, n.level(host, "cluster1"): 1, n.oldLevel(host, "cluster1"): 0, n.oldLevel(host, "ie"): 1,
+			n.oldLevel(host, "cluster2"): 1, host: 2} {
+			if len(s.addresses(name)) != count {
+				t.Errorf("%s has %v, not %d addresses", name, s.addresses(name), count)
+			}
+		}
+		if again := s.Plan(self, Memory{}, want); !again.Done() {
+			t.Errorf("%+v", again)
+		}
+		for _, id := range []string{"cluster1", "cluster2"} {
+			p.update(p.read().Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, Publication{Host: host}).Message)
+		}
+		if left := p.records(); len(left) > 0 {
+			t.Errorf("left over: %v", left)
+		}
+	}
+}
+
 // The removal of a dead cluster is what it would have done itself.
 func TestPlanRemoval(t *testing.T) {
 	s := with(t, claimOf("cluster1", wwwB), claimOf("cluster2", wwwB))

@@ -225,7 +225,9 @@ func (s *State) read(h *Host, name string) {
 	p := s.place(name)
 	if p.kind == levelName {
 		if addrs := s.addresses(name); len(addrs) > 0 {
-			h.Levels[p.label] = addrs
+			h.Levels[p.label] = append(h.Levels[p.label], addrs...) // a wildcard may have an older version's level too
+			slices.SortFunc(h.Levels[p.label], netip.Addr.Compare)
+			h.Levels[p.label] = slices.Compact(h.Levels[p.label])
 		} else if target := s.cname(name); target != "" {
 			h.Targets[p.label] = target
 		}

@@ -23,7 +23,9 @@ func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	}
 	take(p.want.Host, len(others) > 0)
 	for _, geo := range p.regions(a) {
-		take(p.level(p.want.Host, geo), slices.ContainsFunc(others, func(r Reference) bool { return r.Geo == geo }))
+		shared := slices.ContainsFunc(others, func(r Reference) bool { return r.Geo == geo })
+		take(p.level(p.want.Host, geo), shared)
+		take(p.oldLevel(p.want.Host, geo), shared)
 	}
 	var drop []dns.RR
 	for _, rr := range p.setOf(refs, dns.TypeTXT) {
@@ -44,9 +46,13 @@ func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	}
 }
 
-// dropOwn empties my own level but for what stays.
+// dropOwn empties my own level but for what stays, and an older version's.
 func (p *planner) dropOwn(addrs []netip.Addr, target string) {
-	own := p.level(p.want.Host, p.w.Cluster)
+	p.empty(p.level(p.want.Host, p.w.Cluster), addrs, target)
+	p.empty(p.oldLevel(p.want.Host, p.w.Cluster), nil, "")
+}
+
+func (p *planner) empty(own string, addrs []netip.Addr, target string) {
 	for _, a := range p.addresses(own) {
 		if !slices.Contains(addrs, a) {
 			p.deleteRR(addressRR(own, a, 0))

@@ -151,9 +151,9 @@ func TestNames(t *testing.T) {
 		origin: {"_apex.aaaaaaaa._neardns.example.org.", "_apex.o._shared._neardns.example.org.", "_apex.s._shared._neardns.example.org.",
 			"192-0-2-1._apex.r._shared._neardns.example.org.", "ie.klb.example.org."},
 		"*.a.example.org.": {"_any.a.aaaaaaaa._neardns.example.org.", "_any.a.o._shared._neardns.example.org.",
-			"_any.a.s._shared._neardns.example.org.", "192-0-2-1._any.a.r._shared._neardns.example.org.", "ie.klb._any.a.example.org."},
+			"_any.a.s._shared._neardns.example.org.", "192-0-2-1._any.a.r._shared._neardns.example.org.", "ie.klb.klb.a.example.org."},
 		"*.example.org.": {"_any._apex.aaaaaaaa._neardns.example.org.", "_any._apex.o._shared._neardns.example.org.",
-			"_any._apex.s._shared._neardns.example.org.", "192-0-2-1._any._apex.r._shared._neardns.example.org.", "ie.klb._any.example.org."},
+			"_any._apex.s._shared._neardns.example.org.", "192-0-2-1._any._apex.r._shared._neardns.example.org.", "ie.klb.klb.example.org."},
 		"r.example.org.": {"r.aaaaaaaa._neardns.example.org.", "r.o._shared._neardns.example.org.", "r.s._shared._neardns.example.org.",
 			"192-0-2-1.r.r._shared._neardns.example.org.", "ie.klb.r.example.org."},
 	} {
