@@ -273,7 +273,7 @@ func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bi
 	for n := range answers {
 		answers[n] = named(answers[n], end)
 	}
-	kept := slices.DeleteFunc(slices.Clone(f.answer), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeCNAME })
+	kept := slices.DeleteFunc(slices.Clone(f.answer), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeCNAME && !isDNAME(rr) })
 	m.Answer = slices.Concat(kept, answers)
 	return bits
 }

@@ -514,3 +514,65 @@ func TestNotify(t *testing.T) {
 		t.Errorf("%v, want %v", from, want)
 	}
 }
+
+// Below a DNAME and below a zone cut the edge answers as a plain server, whatever a cluster publishes there (RFC 6672, section 2.4; RFC
+// 1034, section 4.2.1).
+func TestBelowRedirections(t *testing.T) {
+	host := func(name string) zone.Publication {
+		return zone.Publication{Host: name + "." + origin, Strategy: zone.Simple, Addresses: addresses("192.0.2.1")}
+	}
+	records := append(base(t), published(host("y.dn"), host("a.b.dn"), host("*.dn"), host("y.other"), host("x.sub"), host("*.sub"), host("dn"))...)
+	records = append(records, rrs(t, "dn 60 IN DNAME other\nsub 60 IN NS ns.sub\nns.sub 60 IN A 198.51.100.1\n")...)
+	plain := file.NewZone(origin, "")
+	for _, rr := range records {
+		if err := plain.Insert(dns.Copy(rr)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := serve(t, shared.Options{}, records)
+	for _, name := range []string{"y.dn", "a.b.dn", "z.dn", "*.dn", "dn", "x.sub", "z.sub", "*.sub", "sub", "y.other"} {
+		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT} {
+			q := question(name+"."+origin, qtype)
+			answer, authority, _, _ := plain.Lookup(t.Context(), request.Request{W: &writer{}, Req: q, Zone: origin}, q.Question[0].Name)
+			m := put(t, s, udp("10.1.0.1"), q)
+			if want := said(&dns.Msg{Answer: answer}); said(&dns.Msg{Answer: m.Answer}) != want || len(m.Ns) != len(authority) && len(answer) == 0 {
+				t.Errorf("%s %s: %q, want %q:\n%v", name, dns.TypeToString[qtype], said(m), want, m)
+			}
+		}
+	}
+}
+
+// A negative answer's SOA has the lower of its TTL and MINIMUM, by which resolvers keep the denial (RFC 2308, section 3). The SOA itself
+// is answered with its own TTL.
+func TestNegativeTTL(t *testing.T) {
+	for soa, want := range map[string]uint32{
+		"@ 300 IN SOA ns hostmaster 7 60 60 3600 60\n": 60,
+		"@ 30 IN SOA ns hostmaster 7 60 60 3600 60\n":  30,
+	} {
+		app := "app." + origin
+		p := newPair(t, shared.Options{}, append(rrs(t, soa+"@ 60 IN NS ns\nns 60 IN A 198.51.100.53\n"), published(pub(app, "ie", 1, "192.0.2.1"))...), unwatched)
+		for _, q := range []*dns.Msg{question("none."+origin, dns.TypeA), question(app, dns.TypeMX), question(app, dns.TypeAAAA)} {
+			wire, err := q.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers := []*dns.Msg{p.slow(wire, netip.MustParseAddr("10.1.0.1"), false)}
+			if b, ok := p.fast(wire, netip.MustParseAddr("10.1.0.1"), false); ok {
+				m := new(dns.Msg)
+				if err := m.Unpack(b); err != nil {
+					t.Fatal(err)
+				}
+				answers = append(answers, m)
+			}
+			for _, m := range answers {
+				if len(m.Ns) != 1 || m.Ns[0].Header().Ttl != want {
+					t.Errorf("%s: %v, want the TTL %d", q.Question[0].String(), m.Ns, want)
+				}
+			}
+		}
+		m := put(t, serve(t, shared.Options{}, rrs(t, soa)), udp("10.1.0.1"), question(origin, dns.TypeSOA))
+		if own := rrs(t, soa)[0].Header().Ttl; len(m.Answer) != 1 || m.Answer[0].Header().Ttl != own {
+			t.Errorf("the SOA: %v, want the TTL %d", m.Answer, own)
+		}
+	}
+}

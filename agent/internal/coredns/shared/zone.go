@@ -135,7 +135,10 @@ func checkOf(name string, a netip.Addr, h *zone.Health) (c targets.Check, ok boo
 
 // host finds what each cluster has at a host; nil where a plain server does not answer for it itself.
 func (z *Zone) host(h *zone.Host, watched map[targets.Check]Target) *host {
-	if h.CNAME != "" || h.Strategy == "" || z.lookup(h.Name, dns.TypeA).result == file.Delegation {
+	if h.CNAME != "" || h.Strategy == "" {
+		return nil
+	}
+	if f := z.lookup(h.Name, dns.TypeA); f.result == file.Delegation || slices.ContainsFunc(f.answer, isDNAME) {
 		return nil
 	}
 	out := &host{simple: h.Strategy == zone.Simple}
@@ -243,8 +246,19 @@ func (z *Zone) find(r request.Request, name string) (f found) {
 	if f.result == file.ServerFailure && len(f.answer) > 0 {
 		f.result, f.ns = file.Success, nil
 	}
+	for i, rr := range f.ns { // CoreDNS gives it its own TTL. RFC 2308, section 3: the lower of that and MINIMUM
+		if soa, ok := rr.(*dns.SOA); ok && soa.Minttl < soa.Hdr.Ttl {
+			f.ns = slices.Clone(f.ns)
+			soa = dns.Copy(soa).(*dns.SOA) //nolint:errcheck,forcetypeassert // a copy has its type
+			soa.Hdr.Ttl = soa.Minttl
+			f.ns[i] = soa
+		}
+	}
 	return f
 }
+
+// isDNAME reports whether a record redirects the names below its own, which hides what the zone holds there (RFC 6672, section 2.4).
+func isDNAME(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDNAME }
 
 // nobody asks what the zone itself wants to know.
 type nobody struct{ dns.ResponseWriter }
