@@ -4,10 +4,16 @@ package ddns
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha1" //nolint:gosec // servers still have such keys; HMAC does not need SHA-1 to be free of collisions
+	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"net"
 	"strings"
@@ -23,18 +29,15 @@ type Key struct {
 	Secret    string // base64
 }
 
-var algorithms = []string{dns.HmacSHA1, dns.HmacSHA224, dns.HmacSHA256, dns.HmacSHA384, dns.HmacSHA512}
+var algorithms = map[string]func() hash.Hash{dns.HmacSHA1: sha1.New, dns.HmacSHA224: sha256.New224, dns.HmacSHA256: sha256.New,
+	dns.HmacSHA384: sha512.New384, dns.HmacSHA512: sha512.New}
 
 // Validate returns what is wrong with the key, without its secret.
 func (k Key) Validate() error {
 	if _, ok := dns.IsDomainName(k.Name); !ok || k.Name == "" {
 		return fmt.Errorf("key name %q is no domain name", k.Name)
 	}
-	known := false
-	for _, a := range algorithms {
-		known = known || a == dns.CanonicalName(k.Algorithm)
-	}
-	if !known {
+	if algorithms[dns.CanonicalName(k.Algorithm)] == nil {
 		return fmt.Errorf("key %s: algorithm %q is none of hmac-sha1, -sha224, -sha256, -sha384, -sha512", k.Name, k.Algorithm)
 	}
 	if secret, err := base64.StdEncoding.DecodeString(k.Secret); err != nil || len(secret) == 0 {
@@ -138,7 +141,13 @@ type conversation struct {
 	key     Key
 	mac     string // of the message before, which the next one's signature covers
 	later   bool   // not the first answer: RFC 8945 section 5.3.1 signs it with the timers alone
+	// unsigned and between are the answers since the last signed one, which the next signature covers, too: their number and octets.
+	unsigned int
+	between  []byte
 }
+
+// maxUnsigned is how many answers in a row may be unsigned (RFC 8945 section 5.3.1).
+const maxUnsigned = 99
 
 func (c *Client) send(ctx context.Context, m *dns.Msg) (*conversation, error) {
 	var key Key
@@ -190,7 +199,8 @@ func (v *conversation) sign(m *dns.Msg) ([]byte, error) {
 }
 
 // receive returns the next answer. One that is not signed, or not by the key, is no answer, unless it is an error: a server cannot sign
-// that it does not know the key.
+// that it does not know the key. After the first answer of a transfer unsigned ones may follow: the caller must not believe them before
+// verified reports true.
 func (v *conversation) receive() (*dns.Msg, error) {
 	wire, err := v.read()
 	if err != nil {
@@ -210,17 +220,55 @@ func (v *conversation) receive() (*dns.Msg, error) {
 	if v.key.Name == "" {
 		return m, nil
 	}
+	if t == nil && v.later && v.unsigned < maxUnsigned {
+		v.unsigned++
+		v.between = append(v.between, wire...)
+		return m, nil
+	}
 	if t == nil || !strings.EqualFold(dns.Fqdn(v.key.Name), t.Hdr.Name) {
 		return nil, &Error{Kind: BadAnswer, Err: fmt.Errorf("not signed with key %s", v.key.Name)}
 	}
-	if err := dns.TsigVerify(wire, v.key.Secret, v.mac, v.later); err != nil {
+	if err := dns.TsigVerifyWithProvider(wire, verifier{v}, v.mac, v.later); err != nil {
 		if errors.Is(err, dns.ErrTime) {
 			return nil, &Error{Kind: ClockSkew, Skew: time.Until(time.Unix(int64(t.TimeSigned), 0)).Round(time.Second), Err: err}
 		}
 		return nil, &Error{Kind: BadAnswer, Err: err}
 	}
-	v.mac, v.later = t.MAC, true
+	v.mac, v.later, v.unsigned, v.between = t.MAC, true, 0, nil
 	return m, nil
+}
+
+// verified reports whether a signature covers all answers up to now, if there is a key.
+func (v *conversation) verified() bool { return v.unsigned == 0 }
+
+// verifier checks a signature that also covers the unsigned answers before it, which the library cannot do. It implements
+// dns.TsigProvider; its conversation signs by the library.
+type verifier struct{ *conversation }
+
+func (verifier) Generate([]byte, *dns.TSIG) ([]byte, error) { return nil, errors.ErrUnsupported }
+
+// Verify gets what the library signs: the MAC of the message before with its length, the message, and the variables.
+func (v verifier) Verify(signed []byte, t *dns.TSIG) error {
+	secret, err := base64.StdEncoding.DecodeString(v.key.Secret)
+	if err != nil {
+		return dns.ErrSecret
+	}
+	hash := algorithms[dns.CanonicalName(v.key.Algorithm)]
+	if hash == nil {
+		return dns.ErrKeyAlg
+	}
+	mac, err := hex.DecodeString(t.MAC)
+	if err != nil {
+		return err
+	}
+	h, before := hmac.New(hash, secret), 2+hex.DecodedLen(len(v.mac))
+	h.Write(signed[:before])
+	h.Write(v.between)
+	h.Write(signed[before:])
+	if !hmac.Equal(h.Sum(nil), mac) {
+		return dns.ErrSig
+	}
+	return nil
 }
 
 func (v *conversation) read() ([]byte, error) {

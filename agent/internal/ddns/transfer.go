@@ -72,6 +72,8 @@ func (c *Client) transfer(ctx context.Context, m *dns.Msg, a *assembler) (*Trans
 		}
 		if done, err := a.end(); err != nil {
 			return nil, &Error{Kind: BadAnswer, Err: err}
+		} else if done && !v.verified() {
+			return nil, &Error{Kind: BadAnswer, Err: errors.New("the last message of the transfer is not signed")}
 		} else if done {
 			return &a.t, nil
 		}

@@ -1,11 +1,17 @@
 package ddns
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
@@ -116,7 +122,7 @@ func TestAssemble(t *testing.T) {
 	}
 }
 
-// On the wire a transfer is taken whole or not at all, and each of its messages is signed.
+// On the wire a transfer is taken whole or not at all, and each of its messages is covered by a signature.
 func TestTransfer(t *testing.T) {
 	parts := messages(t, []string{soa(7), a(1), "", a(2), "", a(3), soa(7)})
 	send := func(n int, edit func(i int, m *dns.Msg, ts *dns.TSIG)) func(q *dns.Msg, mac string) [][]byte {
@@ -146,7 +152,7 @@ func TestTransfer(t *testing.T) {
 				m.Rcode = dns.RcodeServerFailure
 			}
 		}), ServerFailed},
-		"an unsigned part": {func(q *dns.Msg, mac string) [][]byte {
+		"an unsigned part that the next signature does not cover": {func(q *dns.Msg, mac string) [][]byte {
 			out := send(3, nil)(q, mac)
 			m := new(dns.Msg)
 			m.SetReply(q)
@@ -199,6 +205,89 @@ func TestTransfer(t *testing.T) {
 		}
 		<-f.asked
 		<-f.done
+	}
+}
+
+// covering is a server's provider that signs messages together with the unsigned ones before them.
+type covering struct{ unsigned []byte }
+
+func (p covering) Generate(signed []byte, ts *dns.TSIG) ([]byte, error) {
+	secret, err := base64.StdEncoding.DecodeString(key.Secret)
+	if err != nil {
+		return nil, err
+	}
+	before := 2 + int(binary.BigEndian.Uint16(signed)) // the MAC of the message before
+	h := hmac.New(sha256.New, secret)
+	h.Write(slices.Concat(signed[:before], p.unsigned, signed[before:]))
+	return h.Sum(nil), nil
+}
+
+func (covering) Verify([]byte, *dns.TSIG) error { return dns.ErrSig }
+
+// Messages between signed ones may be unsigned, 99 in a row, and the next signature covers them (RFC 8945, section 5.3.1).
+func TestTransferPartlySigned(t *testing.T) {
+	script := func(n int, signed func(i int) bool, edit func(i int, m *dns.Msg)) func(q *dns.Msg, mac string) [][]byte {
+		return func(q *dns.Msg, mac string) (out [][]byte) {
+			var unsigned []byte
+			later := false
+			for i := range n {
+				m := new(dns.Msg).SetReply(q)
+				if m.Answer = rrs(t, a(i)); i == 0 || i == n-1 {
+					m.Answer = rrs(t, soa(7))
+				}
+				var wire []byte
+				var err error
+				if signed(i) {
+					m.SetTsig(dns.CanonicalName(key.Name), dns.HmacSHA256, 300, time.Now().Unix())
+					wire, mac, err = dns.TsigGenerateWithProvider(m, covering{unsigned}, mac, later)
+					unsigned, later = nil, true
+				} else {
+					wire, err = m.Pack()
+					unsigned = append(unsigned, wire...)
+				}
+				if err != nil {
+					t.Error(err)
+					return out
+				}
+				if edit != nil {
+					edit(i, m)
+					if !signed(i) {
+						wire, _ = m.Pack()
+					}
+				}
+				out = append(out, wire)
+			}
+			return out
+		}
+	}
+	ends := func(n int) func(int) bool { return func(i int) bool { return i == 0 || i == n-1 } }
+	for name, tt := range map[string]struct {
+		n      int
+		script func(q *dns.Msg, mac string) [][]byte
+		want   Kind
+	}{
+		"each signed":                   {5, script(5, func(int) bool { return true }, nil), ""},
+		"first and last signed":         {5, script(5, ends(5), nil), ""},
+		"every third signed":            {7, script(7, func(i int) bool { return i%3 == 0 }, nil), ""},
+		"99 unsigned":                   {101, script(101, ends(101), nil), ""},
+		"100 unsigned":                  {102, script(102, ends(102), nil), BadAnswer},
+		"first unsigned":                {3, script(3, func(i int) bool { return i == 2 }, nil), BadAnswer},
+		"last unsigned":                 {3, script(3, func(i int) bool { return i == 0 }, nil), BadAnswer},
+		"an unsigned one changed":       {4, script(4, ends(4), func(i int, m *dns.Msg) { m.Answer[0].Header().Ttl += uint32(i) }), BadAnswer},
+		"an unsigned one says an error": {4, script(4, ends(4), func(i int, m *dns.Msg) { m.Rcode = dns.RcodeServerFailure * (i % 2) }), ServerFailed},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, f := client(t, tt.script)
+			tr, err := c.AXFR(t.Context())
+			if KindOf(err) != tt.want || (tr == nil) != (tt.want != "") {
+				t.Errorf("%s: %v, %v", name, tr, err)
+			}
+			if tr != nil && len(tr.Full) != tt.n-1 {
+				t.Errorf("%s: %d records, want %d", name, len(tr.Full), tt.n-1)
+			}
+			<-f.asked
+			<-f.done
+		})
 	}
 }
 
