@@ -4,11 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -167,7 +170,7 @@ func names(p string) []string {
 func (w *watcher) content() [sha256.Size]byte {
 	digest := sha256.New()
 	for _, p := range w.paths {
-		data, err := os.ReadFile(p)
+		data, err := readRegular(p)
 		length := int64(len(data))
 		if err != nil {
 			length = -1
@@ -179,4 +182,17 @@ func (w *watcher) content() [sha256.Size]byte {
 		}
 	}
 	return [sha256.Size]byte(digest.Sum(nil))
+}
+
+// readRegular reads a file of which reading ends: a FIFO would block until a program writes into it.
+func readRegular(p string) ([]byte, error) {
+	f, err := os.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(err, os.ErrInvalid)
+	}
+	return io.ReadAll(f)
 }

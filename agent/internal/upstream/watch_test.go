@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -226,5 +227,15 @@ func TestWatchEnds(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("not closed")
+	}
+}
+
+// A FIFO at a path is no file that can be read: opening it would block until a program writes into it.
+func TestWatchDoesNotBlockOnFIFO(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hosts")
+	absent := (&watcher{paths: []string{path}}).content()
+	must(t, syscall.Mkfifo(path, 0o600))
+	if (&watcher{paths: []string{path}}).content() != absent {
+		t.Error("a FIFO has content")
 	}
 }
