@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AskOptions say how to ask. The zero value is a plain question from any port, with Patience to wait.
+// AskOptions say how to ask. The zero value is a plain question from any port, with Attempt to wait.
 type AskOptions struct {
-	Timeout time.Duration  // per query; 0: Patience. Silence where no answer may come
+	Timeout time.Duration  // per query; 0: Attempt. Silence where no answer may come
 	Source  netip.AddrPort // local address and port, either may be unset
 	EDNS    uint16         // UDP payload size to announce; 0: no EDNS
 	Options []dns.EDNS0    // to be sent with EDNS
@@ -25,7 +25,7 @@ type AskOptions struct {
 
 func (o AskOptions) timeout() time.Duration {
 	if o.Timeout == 0 {
-		return Patience()
+		return Attempt
 	}
 	return o.Timeout
 }

@@ -78,6 +78,9 @@ func Slowness() time.Duration {
 // the timing tier is for.
 func Patience() time.Duration { return time.Minute * Slowness() }
 
+// Attempt is how long one query waits for its answer. Eventually has time for several; far above what an answer takes.
+const Attempt = 10 * time.Second
+
 // Silence is how long a test waits for an answer that must not come. A shorter time can only let a fault pass, never fail a test.
 const Silence = time.Second
 
