@@ -2,8 +2,10 @@ package pods
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net"
@@ -13,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/prober"
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -306,24 +309,12 @@ func (p *Pods) heard(ns *os.File, inode uint64, d podfile.Decision, proto steer.
 	return !slices.Contains(lost, steer.PodWay{ClusterDNS: d.Redirect.ClusterDNS, Protocol: proto}), err
 }
 
-// message asks for id.server in class CHAOS, which the server refuses by itself, at once: no upstream is asked.
-const message = "\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00" + "\x02id\x06server\x00" + "\x00\x10\x00\x03"
-
-// question asks once. Over TCP a connection is answer enough.
+// question sends one query and waits for the answer, over TCP on a connection of its own.
 func question(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Protocol) (verdict, error) {
 	to := netip.AddrPortFrom(r.Steering, 53)
+	query := prober.NewTrial()
 	if proto == steer.TCP {
-		v := isLost
-		err := hostnet.InNetNS(int(ns.Fd()), func() error {
-			dialer := net.Dialer{Timeout: tryTimeout}
-			conn, err := dialer.DialContext(ctx, "tcp", to.String())
-			if err == nil {
-				v = isAnswered
-				_ = conn.Close()
-			}
-			return nil
-		})
-		return v, err
+		return stream(ctx, ns, to, query)
 	}
 	var conn *net.UDPConn
 	var opened error
@@ -336,22 +327,54 @@ func question(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Pr
 	}
 	defer conn.Close() //nolint:errcheck // nothing was written to keep
 	_ = conn.SetDeadline(time.Now().Add(tryTimeout))
-	if _, err := conn.WriteToUDPAddrPort([]byte(message), to); err != nil {
-		return isLost, nil //nolint:nilerr // no way there is a way that loses
+	if _, err := conn.WriteToUDPAddrPort(query.Wire(), to); err != nil {
+		return isLost, nil //nolint:nilerr // without a route the query is lost
 	}
 	buf := make([]byte, 512)
 	for {
-		_, from, err := conn.ReadFromUDPAddrPort(buf)
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
 		switch {
 		case err != nil:
 			return isLost, nil //nolint:nilerr // the deadline
+		case !query.Answered(buf[:n]):
 		case from.Addr().Unmap() == r.Steering:
 			return isAnswered, nil
 		case from.Addr().Unmap() == r.ClusterDNS:
-			// From the pod table, or from kube-dns, to whom the switch gave it: for a pod that it bypasses there is no verdict here.
+			// From the pod table, or from kube-dns because the switch bypasses the pod: no verdict.
 			return unknown, nil
 		}
 	}
+}
+
+// stream is question over TCP. A connection alone is no answer: a filter may drop what follows. If the agent ends the connection
+// without an answer, it has no slot for this client now, which says nothing of the path.
+func stream(ctx context.Context, ns *os.File, to netip.AddrPort, query prober.Trial) (verdict, error) {
+	deadline := time.Now().Add(tryTimeout)
+	var conn net.Conn
+	var dialed error
+	err := hostnet.InNetNS(int(ns.Fd()), func() error {
+		conn, dialed = (&net.Dialer{Deadline: deadline}).DialContext(ctx, "tcp", to.String())
+		return nil
+	})
+	switch {
+	case err != nil:
+		return unknown, err
+	case dialed != nil:
+		return isLost, nil
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written to keep
+	_ = conn.SetDeadline(deadline)
+	wire := query.Wire()
+	if _, err = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err == nil { //nolint:gosec // a short query
+		answer := make([]byte, 2+len(wire))
+		if _, err = io.ReadFull(conn, answer); err == nil && query.Answered(answer[2:]) {
+			return isAnswered, nil
+		}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return isLost, nil
+	}
+	return unknown, nil
 }
 
 func unspecified(a netip.Addr) netip.Addr {

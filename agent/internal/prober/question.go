@@ -68,6 +68,19 @@ func newQuestion() question {
 	return q
 }
 
+// Trial is a query for a pod trial: a fresh name in the prober's zone. The agent answers a pod there with NXDOMAIN by itself, so an
+// answer shows that the pod's path to the agent works, whatever upstreams do. Every other query may be forwarded, even of class CHAOS.
+type Trial struct{ q question }
+
+// NewTrial returns one that was never sent.
+func NewTrial() Trial { return Trial{newQuestion()} }
+
+// Wire is the message to send.
+func (t Trial) Wire() []byte { return t.q.wire }
+
+// Answered reports whether packet is its answer.
+func (t Trial) Answered(packet []byte) bool { return t.q.mine(packet) }
+
 // addressQuestion asks for the address of name in the family of server, as a pod would.
 func addressQuestion(name string, server netip.Addr) (question, error) {
 	kind := dns.TypeA
