@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -51,7 +50,7 @@ func (r *variantRig) churn(t *testing.T, pod *testutil.Pod, restore []string) in
 	var asked atomic.Int64
 	var over atomic.Bool
 	var wg sync.WaitGroup
-	patient := testutil.AskOptions{Timeout: 10 * time.Second}
+	patient := testutil.AskOptions{}
 	for _, server := range r.Servers() {
 		for _, network := range []string{"udp", "tcp"} {
 			kept, err := testutil.OpenUDP(pod.NetNS, server.Addr().Is4(), patient)

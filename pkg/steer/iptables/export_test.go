@@ -1,9 +1,15 @@
 package iptables
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // LockWait is how long a run waits for iptables' lock.
 const LockWait = lockWait * time.Second
 
 // Within bounds the runs of a back end's programs by less than the usual.
 func (b *Iptables) Within(most time.Duration) { b.most = most }
+
+// Changes is Watch without its regular ticks.
+func (b *Iptables) Changes(ctx context.Context) (<-chan struct{}, error) { return b.changes(ctx) }

@@ -56,10 +56,8 @@ func TestLockHeld(t *testing.T) {
 	if n := stats.Locked.Load(); n > 0 {
 		t.Errorf("%d looks waited for the lock", n)
 	}
-	begun := time.Now()
-	err = b.Apply(r.Host)
-	if took := time.Since(begun); !errors.Is(err, iptables.ErrLocked) || !iptables.Busy(err) || took < iptables.LockWait || took > iptables.LockWait+30*time.Second {
-		t.Errorf("after %v: %v", took, err)
+	if err = b.Apply(r.Host); !errors.Is(err, iptables.ErrLocked) || !iptables.Busy(err) {
+		t.Errorf("while another program has the lock: %v", err)
 	}
 	if n := stats.Locked.Load(); n != 1 {
 		t.Errorf("%d runs are counted as locked", n)

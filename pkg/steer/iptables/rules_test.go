@@ -1,21 +1,16 @@
 package iptables_test
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
-)
-
-var (
-	errLate = errors.New("the machine was too busy to ask within a lease")
-	errHeld = errors.New("the lease still stands")
 )
 
 // TestRepair damages the rules in each way and wants them back, with nothing foreign touched.
@@ -111,29 +106,22 @@ func TestRepairByAnother(t *testing.T) {
 	})
 }
 
-// TestWatch wants a tick for each change of our chains and of the jumps to them, long before the regular one, and none for what
-// others do with theirs.
+// TestWatch wants a tick for each change of our chains and of the jumps to them, without the regular ticks. Each change has a watch
+// of its own, which ticks for what comes after it.
 func TestWatch(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
 		program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
-		ticks, err := r.rules.Watch(t.Context())
-		must(t, err)
 		for _, damage := range [][]string{{"nat", "-D", "PREROUTING", "-j", "NODE-LOCAL-DNS"}, {"mangle", "-F"}} {
-			begun := time.Now()
+			ctx, cancel := context.WithCancel(t.Context())
+			ticks, err := r.rules.Changes(ctx)
+			must(t, err)
 			r.Node.Host.Run(append([]string{program, "-w", "-t"}, damage...)...)
-			<-ticks
-			if took := time.Since(begun); took > 5*time.Second {
-				t.Errorf("%v was told after %v", damage, took)
+			testutil.Receive(t, ticks)
+			cancel()
+			for range ticks { //nolint:revive // until it is closed
 			}
 			must(t, r.rules.Apply(r.Host))
-			for quiet := false; !quiet; { // what our own repair tells
-				select {
-				case <-ticks:
-				case <-time.After(time.Second):
-					quiet = true
-				}
-			}
 		}
 	})
 }

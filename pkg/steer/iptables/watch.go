@@ -24,18 +24,9 @@ const (
 // iptables-nft, of whose changes the kernel tells, and for iptables-legacy when a table has another size. A look that is not due
 // yet is asked for again.
 func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
-	var events <-chan struct{}
-	if b.variant == NFT {
-		var err error
-		if events, err = hostnet.Watch(ctx, b.nsFD, unix.NETLINK_NETFILTER, touchesUs, unix.NFNLGRP_NFTABLES); err != nil {
-			return nil, err
-		}
-	} else {
-		before, err := b.tableSizes()
-		if err != nil {
-			return nil, err
-		}
-		events = b.resized(ctx, before)
+	events, err := b.changes(ctx)
+	if err != nil {
+		return nil, err
 	}
 	ticks := tick.New()
 	go func() { // ends with ctx
@@ -64,6 +55,18 @@ func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 		}
 	}()
 	return ticks, nil
+}
+
+// changes ticks for changes alone, without Watch's regular ticks.
+func (b *Iptables) changes(ctx context.Context) (<-chan struct{}, error) {
+	if b.variant == NFT {
+		return hostnet.Watch(ctx, b.nsFD, unix.NETLINK_NETFILTER, touchesUs, unix.NFNLGRP_NFTABLES)
+	}
+	before, err := b.tableSizes()
+	if err != nil {
+		return nil, err
+	}
+	return b.resized(ctx, before), nil
 }
 
 // resized ticks when one of iptables-legacy's tables has another size than before.

@@ -3,7 +3,6 @@ package nft_test
 import (
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -49,8 +48,7 @@ func TestCritiqueA05LeaseCutsNoConnection(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		for _, loose := range []string{"0", "1"} {
 			t.Run("loose="+loose, func(t *testing.T) {
-				const lifetime = steadyLifetime
-				r := newRig(t, o, func(h *steer.Host) { h.Lifetime = lifetime })
+				r := newRig(t, o)
 				r.Node.Host.Sysctl("net.netfilter.nf_conntrack_tcp_loose", loose)
 				// Packets that conntrack cannot place are dropped, as kube-proxy and many firewalls do.
 				r.Node.Host.RunInput("table inet strict { chain f { type filter hook forward priority 0; ct state invalid drop; }; }", "nft", "-f", "-")
@@ -61,25 +59,23 @@ func TestCritiqueA05LeaseCutsNoConnection(t *testing.T) {
 
 				kept := r.dial(pod.NetNS, servers...)
 				kept.want("KUBEDNS", "before the lease")
-				stop := r.keepRenewing(renewEvery)
+				r.Renew()
 				kept.want("KUBEDNS", "a lease started")
 				ours := r.dial(pod.NetNS, servers...)
 				ours.want("AGENT", "under the lease")
 				kept.want("KUBEDNS", "under the lease, still")
 
-				stop()
 				r.Withdraw()
 				ours.want("AGENT", "lease withdrawn, drain")
 				kept.want("KUBEDNS", "lease withdrawn")
 				r.Want("KUBEDNS", pod.NetNS, "lease withdrawn, new", servers...)
 
-				stop = r.keepRenewing(renewEvery)
+				r.Renew()
 				kept.want("KUBEDNS", "a lease again")
 				ours.want("AGENT", "a lease again")
 				r.Want("AGENT", pod.NetNS, "a lease again, new", servers...)
 
-				stop()
-				r.lapse()
+				r.expire()
 				ours.want("AGENT", "lease lapsed, drain")
 				kept.want("KUBEDNS", "lease lapsed")
 				r.Want("KUBEDNS", pod.NetNS, "lease lapsed, new", servers...)
@@ -89,74 +85,31 @@ func TestCritiqueA05LeaseCutsNoConnection(t *testing.T) {
 	})
 }
 
-// steadyLifetime is that of leases that must not lapse while they are renewed: a busy machine lets the goroutine that does so wait for
-// most of a second.
-const steadyLifetime = 2 * time.Second
-
-// keepRenewing renews as the agent does, until the function that it returns is called.
-func (r *nftRig) keepRenewing(every time.Duration) (stop func()) {
+// expire removes the lease elements and nothing else, as the kernel does at the end of their timeout. TestLeaseExpires awaits the
+// kernel itself.
+func (r *nftRig) expire() {
 	r.t.Helper()
-	r.Renew()
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				for _, a := range r.Ours() {
-					_ = r.Lease.Renew(a, steer.UDP)
-					_ = r.Lease.Renew(a, steer.TCP)
-				}
-			}
-		}
-	}()
-	var stopped bool
-	stop = func() {
-		if !stopped {
-			stopped = true
-			close(done)
-			<-ended
-		}
+	for _, set := range []string{"lease_udp4", "lease_tcp4", "lease_udp6", "lease_tcp6"} {
+		r.Node.Host.Run("nft", "flush", "set", "inet", steer.TableName, set)
 	}
-	r.t.Cleanup(stop)
-	return stop
-}
-
-// lapse waits until no lease stands.
-func (r *nftRig) lapse() {
-	r.t.Helper()
-	testutil.Eventually(r.t, func() error {
-		leases, err := r.nft.Leases()
-		if err == nil && len(leases) > 0 {
-			err = steer.ErrNoSwitch // any error: not yet
-		}
-		return err
-	})
 }
 
 // A lease that lapses without ever having been withdrawn cuts nothing either: each renewal prepares the drain.
 func TestCritiqueA05LapseAlone(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
-		const lifetime = steadyLifetime
-		r := newRig(t, o, func(h *steer.Host) { h.Lifetime = lifetime })
+		r := newRig(t, o)
 		pod := r.Steered("pod")
 		r.Addresses()
 		r.Listen()
-		stop := r.keepRenewing(renewEvery)
+		r.Renew()
 		servers := append(r.ClusterDNS(), r.Local()...)
 		ours := r.dial(pod.NetNS, servers...)
 		ours.want("AGENT", "lease")
-		stop()
-		r.lapse()
+		r.expire()
 		ours.want("AGENT", "lapsed")
 		r.Want("KUBEDNS", pod.NetNS, "lapsed, new", servers...)
-		stop = r.keepRenewing(renewEvery)
+		r.Renew()
 		ours.want("AGENT", "again")
-		stop()
 	})
 }
 

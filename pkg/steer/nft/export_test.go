@@ -17,9 +17,10 @@ import (
 
 // Values that tests hold the kernel's behaviour against.
 const (
-	DrainTime  = drainTime
-	LeaseBound = leaseBound
-	AskedBound = askedBound
+	DrainTime   = drainTime
+	LeaseBound  = leaseBound
+	AskedBound  = askedBound
+	AskedMemory = askedMemory
 )
 
 // Listing prints a description as `nft -s list table inet neardns` prints the table that comes of it: same objects, same
@@ -160,6 +161,9 @@ func ReadRule(data []byte) (map[string][]string, error) {
 	err := readRule(data, out)
 	return out, err
 }
+
+// Touches looks at what one read of the socket brought.
+func Touches(msgs []netlink.Message) bool { return touchesUs(msgs) }
 
 // TouchesUs looks at one event.
 func TouchesUs(data []byte) bool { return touchesUs([]netlink.Message{{Data: data}}) }

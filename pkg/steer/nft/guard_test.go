@@ -7,8 +7,8 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
@@ -39,14 +39,16 @@ func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 				thief.AddAddr("eth0", testutil.Host(a))
 			}
 			forget(r)
+			var forged sync.WaitGroup
 			for _, source := range append(sources, unroutable()...) {
 				for _, server := range all {
 					if server.Addr().Is4() == source.Is4() {
-						forge(thief.NetNS, source, server)
+						forged.Go(func() { forge(thief.NetNS, source, server) })
 					}
 				}
 			}
-			// The last of them has long been through once kube-dns was asked by that name.
+			forged.Wait()
+			// All of them are sent; the last has passed the switch once kube-dns got that many.
 			testutil.Eventually(t, func() error {
 				if r.Node.DNS.Asked("forged.cluster.local.") < len(sources) {
 					return errors.New("not at kube-dns")
@@ -84,7 +86,7 @@ func unroutable() []netip.Addr {
 func forge(from *testutil.NetNS, source netip.Addr, server netip.AddrPort) {
 	for _, network := range rig.Networks() {
 		_, _ = testutil.Ask(from, server, "forged.cluster.local", dns.TypeTXT, network,
-			testutil.AskOptions{Timeout: 20 * time.Millisecond, Source: netip.AddrPortFrom(source, 0)})
+			testutil.AskOptions{Timeout: testutil.Silence, Source: netip.AddrPortFrom(source, 0)})
 	}
 }
 
@@ -139,7 +141,7 @@ func TestPodsBehindADetour(t *testing.T) {
 	all := append(r.ClusterDNS(), r.Local()...)
 	r.Serve()
 	for _, server := range all {
-		_, _ = testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: 20 * time.Millisecond})
+		_, _ = testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: testutil.Silence})
 	}
 	counters, err := r.nft.Counters()
 	must(t, err)

@@ -3,7 +3,6 @@ package nft_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
@@ -18,12 +17,6 @@ type nftRig struct {
 	t   testing.TB
 	nft *nft.Nftables
 }
-
-// lateness is what a busy test machine may add before a test sees what happened in the kernel.
-const lateness = 3 * time.Second
-
-// short is a patience for answers that must not come.
-const short = 250 * time.Millisecond
 
 func newRig(t testing.TB, o testutil.Options, change ...func(*steer.Host)) *nftRig {
 	t.Helper()

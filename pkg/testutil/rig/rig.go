@@ -27,9 +27,6 @@ const Forever = 10 * time.Minute
 // Secret is that of every lease here.
 const Secret steer.Secret = 0x6e65617264736e64
 
-// short is a patience for answers that must not come.
-const short = 250 * time.Millisecond
-
 // Rig is for one goroutine. What it made goes with the test.
 type Rig struct {
 	Node  *testutil.Node
@@ -319,7 +316,7 @@ func (r *Rig) WantNone(from *testutil.NetNS, when string, servers ...netip.AddrP
 	r.t.Helper()
 	for _, server := range servers {
 		for _, network := range Networks() {
-			answer, err := testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Timeout: short})
+			answer, err := testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Timeout: testutil.Silence})
 			if err == nil {
 				r.t.Errorf("%s: %s over %s is answered: %v", when, server, network, answer)
 			}
