@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,7 +50,7 @@ func TestSweepGivesTheOwnersTextBack(t *testing.T) {
 				testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 				testutil.Must(t, os.Chtimes(file, at, at))
 			}
-			now := time.Now()
+			now := time.Unix(1_700_000_000, 0)
 			write(tc.temp, tc.text, now)
 			if tc.list != "" {
 				at := now.Add(-time.Second)
@@ -148,16 +149,16 @@ func TestAttributesThatCannotBeKept(t *testing.T) {
 	})
 }
 
-// Two take turns, and who waits too long hears of it.
+// A second program waits for the lock, until its context ends.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := Lock(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := Lock(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := Lock(ended, dir); !errors.Is(err, context.Canceled) {
 		t.Errorf("a second one: %v", err)
 	}
 	unlock()
@@ -169,4 +170,30 @@ func TestLock(t *testing.T) {
 	if _, err := Lock(t.Context(), filepath.Join(dir, "none")); err == nil {
 		t.Error("a folder that is not there")
 	}
+}
+
+// A program that waits gets the lock when it is free, and gives up when its time is over.
+func TestLockIsAwaited(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		unlock, err := Lock(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*lockPoll)
+		defer cancel()
+		if _, err := Lock(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("of a lock that is never free: %v", err)
+		}
+		time.AfterFunc(5*lockPoll/2, unlock)
+		begun := time.Now()
+		second, err := Lock(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer second()
+		if waited := time.Since(begun); waited != 3*lockPoll {
+			t.Errorf("waited %v, want %v", waited, 3*lockPoll)
+		}
+	})
 }

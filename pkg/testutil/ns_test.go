@@ -40,7 +40,7 @@ func TestNetNS(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		_ = pc.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = pc.SetReadDeadline(time.Now().Add(Patience()))
 		if _, from, err := pc.ReadFrom(make([]byte, 10)); err != nil {
 			t.Fatalf("%s: nothing heard: %v", server, err)
 		} else {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,7 +26,7 @@ func TestProcess(t *testing.T) {
 	}
 	p.Stop()
 	p.Cont()
-	if err := p.Terminate(5 * time.Second); err == nil || err.Error() != "exit status 7" {
+	if err := p.Terminate(Patience()); err == nil || err.Error() != "exit status 7" {
 		t.Errorf("ended with %v", err)
 	}
 	if !strings.Contains(p.Output(), "bye") {
@@ -43,6 +43,10 @@ func TestProcess(t *testing.T) {
 }
 
 func TestEventually(t *testing.T) {
+	synctest.Test(t, testEventually)
+}
+
+func testEventually(t *testing.T) {
 	calls := 0
 	Eventually(t, func() error {
 		if calls++; calls < 3 {

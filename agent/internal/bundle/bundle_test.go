@@ -108,7 +108,7 @@ func TestWrite(t *testing.T) {
 
 // A full disk is an error.
 func TestWriteFails(t *testing.T) {
-	b := New("v1", time.Now())
+	b := New("v1", time.Unix(1, 0))
 	b.Add("a", []byte("b"))
 	if err := b.Write(full{}); !errors.Is(err, errFull) {
 		t.Errorf("error %v", err)

@@ -19,7 +19,7 @@ func TestDoctorReadsTheWatch(t *testing.T) {
 	if w := l.watch(); w.Present {
 		t.Errorf("without a watch: %+v", w)
 	}
-	seen := nodestate.Watch{Looked: time.Now().Add(-time.Hour), Fault: "why", Fighting: true, Repairs: 3}
+	seen := nodestate.Watch{Looked: time.Unix(1, 0).UTC(), Fault: "why", Fighting: true, Repairs: 3}
 	if err := nodestate.WriteWatch(l.Conf.StateDir, seen); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestDoctorReadsTheWatch(t *testing.T) {
 
 func TestDoctorReadsTheHostsRole(t *testing.T) {
 	l := Looker{Conf: &config.Node{StateDir: t.TempDir()}}
-	now := time.Now()
+	now := time.Unix(1_700_000_000, 0)
 	if h := l.hosts(now); h.Present {
 		t.Errorf("without the role: %+v", h)
 	}

@@ -90,6 +90,7 @@ func TestStatusAsksTheRunningAgent(t *testing.T) {
 		defer close(done)
 		telemetry.ServeSocket(ctx, slog.New(slog.DiscardHandler), socket, h.SocketHandler())
 	}()
+	testutil.RequireRoot(t) // a real socket that another goroutine makes
 	testutil.Eventually(t, func() error {
 		s, err := askAgent(t.Context(), socket)
 		if err == nil && s.Instance != "me" {

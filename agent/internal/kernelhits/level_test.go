@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 )
@@ -57,7 +56,8 @@ func tornReads(t *testing.T, records [2]int, passes bool) {
 		}
 	})
 	var seen [2]int
-	for begun := time.Now(); time.Since(begun) < time.Second || min(seen[0], seen[1]) < 100 && time.Since(begun) < time.Minute; {
+	const least = 100
+	for tried := 0; tried < 20000 || min(seen[0], seen[1]) < least; tried++ {
 		action, out := run(t, l, frame, nil)
 		if action == unspec && passes {
 			continue
@@ -77,9 +77,6 @@ func tornReads(t *testing.T, records [2]int, passes bool) {
 	}
 	done.Store(true)
 	wg.Wait()
-	if seen[0] < 100 || seen[1] < 100 {
-		t.Errorf("seen %d times", seen)
-	}
 }
 
 // TestMoves: an answer moves between slots of both sizes and leaves none behind.
@@ -164,7 +161,7 @@ func TestReusedSlot(t *testing.T) {
 		}
 	})
 	var hits [2]int
-	for until, i := time.Now().Add(2*time.Second), 0; time.Now().Before(until); i++ {
+	for i := 0; i < 40000 || min(hits[0], hits[1]) == 0; i++ {
 		action, out := run(t, l, frames[i%2], nil)
 		if action == unspec {
 			continue
@@ -176,9 +173,6 @@ func TestReusedSlot(t *testing.T) {
 	}
 	done.Store(true)
 	wg.Wait()
-	if hits[0] == 0 || hits[1] == 0 {
-		t.Errorf("hits: %d", hits)
-	}
 }
 
 // numbered makes an answer and its question's frame.

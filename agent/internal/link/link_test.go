@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -327,57 +326,40 @@ func TestNeverASource(t *testing.T) {
 
 func TestWatch(t *testing.T) {
 	ns, cfg := host(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	ticks, err := Watch(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitTick := func(what string) {
-		t.Helper()
-		select {
-		case <-ticks:
-		case <-time.After(5 * time.Second):
-			t.Fatalf("no tick after %s", what)
-		}
-	}
-	quiet := func() {
-		for {
-			select {
-			case <-ticks:
-			case <-time.After(200 * time.Millisecond):
-				return
+	for what, change := range map[string]func(){
+		"made": func() {
+			if _, err := Ensure(cfg); err != nil {
+				t.Fatal(err)
 			}
-		}
-	}
-	if _, err := Ensure(cfg); err != nil {
-		t.Fatal(err)
-	}
-	awaitTick("the link was made")
-	for _, wreck := range [][]string{
-		{"ip", "addr", "del", "169.254.20.11/32", "dev", name},
-		{"ip", "addr", "del", "fd00:90de:d95::b/128", "dev", name},
-		{"ip", "link", "set", name, "down"},
-		{"ip", "link", "del", name},
+		},
+		"IPv4 address": func() { ns.Run("ip", "addr", "del", "169.254.20.11/32", "dev", name) },
+		"IPv6 address": func() { ns.Run("ip", "addr", "del", "fd00:90de:d95::b/128", "dev", name) },
+		"down":         func() { ns.Run("ip", "link", "set", name, "down") },
+		"deleted":      func() { ns.Run("ip", "link", "del", name) },
 	} {
-		quiet() // of what was mended before, each tick of which would pass for the next one
-		ns.Run(wreck...)
-		awaitTick(strings.Join(wreck, " "))
-		// The watcher's user mends until nothing is left to do; each mending ticks again.
-		testutil.Eventually(t, func() error {
-			done, err := Ensure(cfg)
-			if err == nil && done.Any() {
-				err = errors.New("mended: " + done.String())
-			}
-			return err
-		})
-	}
-	cancel()
-	testutil.Eventually(t, func() error {
-		if _, open := <-ticks; open {
-			return errors.New("channel still open")
+		if what == "made" {
+			_, _ = ns.TryRun("", "ip", "link", "del", name)
+		} else {
+			testutil.Eventually(t, func() error { // the agent repairs until nothing is left to do
+				done, err := Ensure(cfg)
+				if err == nil && done.Any() {
+					err = errors.New("repaired: " + done.String())
+				}
+				return err
+			})
 		}
-		return nil
-	})
+		// A watch of its own for each change: it ticks for what comes after it.
+		ctx, cancel := context.WithCancel(t.Context())
+		ticks, err := Watch(ctx, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change()
+		testutil.Receive(t, ticks)
+		cancel()
+		for range ticks { //nolint:revive // until it is closed
+		}
+	}
 }
 
 func BenchmarkEnsureUnchanged(b *testing.B) {
