@@ -18,6 +18,9 @@ import (
 // ErrMoved means that somebody else wrote the file while we did; what was made of its old text is then out of date.
 var ErrMoved = errors.New("another program changed the file meanwhile")
 
+// ErrOpen means that a program has the file open for writing: what it writes later would go into the file that was replaced.
+var ErrOpen = errors.New("another program has the file open for writing")
+
 // Exchanger writes files that others write, too, and that take no lock: it never loses what they wrote (D-026). Prefix begins the names
 // of its temporary files, beside the file; they end in .tmp. One exchanger of a prefix works on a folder at a time (see Lock).
 type Exchanger struct{ Prefix string }
@@ -43,8 +46,8 @@ func digest(content []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Write makes the file hold after, durably, if it holds before; else it returns ErrMoved, and the file holds what its owner wrote. o's
-// Pattern and Durable have no effect.
+// Write makes the file hold after, durably, if it holds before; else it returns ErrMoved, and the file holds what its owner wrote, or
+// ErrOpen, and the file is as it was. o's Pattern and Durable have no effect.
 func (x Exchanger) Write(file string, before, after []byte, o Options) error {
 	o.Pattern, o.Durable = x.Prefix+"*"+tempSuffix, true
 	temp, err := Temp(file, after, o)
@@ -67,6 +70,9 @@ func replace(temp, to string, before []byte) error {
 	if err == nil && !bytes.Equal(now, before) {
 		err = ErrMoved
 	}
+	if err == nil && hasWriter(to) {
+		err = ErrOpen
+	}
 	if err == nil {
 		err = exchange(temp, to)
 	}
@@ -83,7 +89,8 @@ func replace(temp, to string, before []byte) error {
 		return errors.Join(err, os.Remove(temp))
 	}
 	out, err := lastText(temp, before)
-	if err == nil && bytes.Equal(out, before) {
+	open := hasWriter(temp) // since after the look above
+	if err == nil && bytes.Equal(out, before) && !open {
 		return remove(temp)
 	}
 	// Its owner came between: his text goes back, and if he wrote once more meanwhile, that newer text, until what comes out
@@ -99,6 +106,18 @@ func replace(temp, to string, before []byte) error {
 		placed = back
 	}
 	return errors.Join(ErrMoved, remove(temp))
+}
+
+// hasWriter reports whether a program has the file open for writing. The kernel refuses a read lease then (fcntl(2)). It is false if the
+// kernel cannot tell: another user's file, or a filesystem without leases.
+func hasWriter(file string) bool {
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // ends the lease
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	return errors.Is(err, unix.EAGAIN)
 }
 
 // inFlight is how long a program may take from looking a name up to writing into what it found: microseconds, and more where

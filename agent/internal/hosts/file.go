@@ -89,7 +89,7 @@ func (f *file) read() (c content, err error) {
 	case after.Size() != int64(len(c.text)) || c.info.Size() != after.Size():
 		return c, fmt.Errorf("%s is being written: %d bytes were read, of %d", f.shown(), len(c.text), after.Size())
 	}
-	if f.way == "" {
+	if f.way != InPlace {
 		f.choose(fd)
 	}
 	return c, nil
@@ -98,13 +98,16 @@ func (f *file) read() (c content, err error) {
 // shown is the file's name as errors have it.
 func (f *file) shown() string { return filepath.Join(f.root, name) }
 
-// choose decides how the file is written: nothing can take the place of one that is a mount itself (EBUSY).
+// choose decides how the file is written. Nothing can take the place of a file that is a mount itself (EBUSY), and a new file would break
+// a hard link: the other name would keep the old text.
 func (f *file) choose(fd int) {
 	f.way = Exchanged
 	var st unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, 0, &st)
 	if err == nil && st.Attributes_mask&st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 { // Linux 5.8
 		f.inPlace(mountedItself)
+	} else if err == nil && st.Nlink > 1 {
+		f.inPlace("the file has another name (a hard link)")
 	}
 }
 
@@ -113,14 +116,20 @@ func (f *file) inPlace(why string) { f.way, f.why = InPlace, why }
 // apply gives the file the lines of entries, or tells that it has them. left are the names that foreign lines have. Where another
 // program writes meanwhile, it begins anew with that one's text.
 func (f *file) apply(ctx context.Context, entries []hostsfile.Entry) (written bool, left []string, err error) {
+	open := false // by another program, for writing
 	for range tries {
 		var c content
 		if c, err = f.read(); err != nil {
 			return false, nil, err
 		}
-		written, left, err = f.write(ctx, c, entries)
+		way := f.way
+		if open {
+			way = InPlace // what that program appends goes into this file, not into one that was replaced
+		}
+		written, left, err = f.write(ctx, c, entries, way)
+		open = errors.Is(err, atomicfile.ErrOpen)
 		// Another writer may exchange the file after we opened it, and before we asked for its name: that is the name of what goes.
-		if !errors.Is(err, atomicfile.ErrMoved) && !errors.Is(err, os.ErrNotExist) {
+		if !open && !errors.Is(err, atomicfile.ErrMoved) && !errors.Is(err, os.ErrNotExist) {
 			break
 		}
 	}
@@ -130,7 +139,7 @@ func (f *file) apply(ctx context.Context, entries []hostsfile.Entry) (written bo
 	return written, left, err
 }
 
-func (f *file) write(ctx context.Context, c content, entries []hostsfile.Entry) (written bool, left []string, err error) {
+func (f *file) write(ctx context.Context, c content, entries []hostsfile.Entry, way string) (written bool, left []string, err error) {
 	after, left := hostsfile.Apply(c.text, entries)
 	if bytes.Equal(after, c.text) {
 		return false, left, nil
@@ -139,7 +148,7 @@ func (f *file) write(ctx context.Context, c content, entries []hostsfile.Entry) 
 		return false, left, fmt.Errorf("it would have more than %d bytes", hostsfile.MaxSize)
 	}
 	var steps []hostsfile.Step
-	if f.way == InPlace {
+	if way == InPlace {
 		if steps, left = hostsfile.InPlace(c.text, entries); len(steps) == 0 {
 			return false, left, nil
 		}
@@ -152,7 +161,7 @@ func (f *file) write(ctx context.Context, c content, entries []hostsfile.Entry) 
 		return false, left, err
 	}
 	defer unlock()
-	if f.way == InPlace {
+	if way == InPlace {
 		return true, left, inPlace(c, steps)
 	}
 	if err := exchanger().Sweep(folder); err != nil {

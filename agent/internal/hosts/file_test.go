@@ -159,6 +159,46 @@ func TestFileBehindLinks(t *testing.T) {
 	}
 }
 
+// A hard link stays one: both names have the same text.
+func TestFileWithTwoNames(t *testing.T) {
+	root, path := newRoot(t, base)
+	f := &file{root: root}
+	if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); err != nil || f.way != Exchanged {
+		t.Fatal(f.way, err)
+	}
+	other := filepath.Join(root, "other")
+	testutil.Must(t, os.Link(path, other))
+	if _, _, err := f.apply(t.Context(), lines("10.96.0.6")); err != nil || f.way != InPlace || !strings.Contains(f.why, "hard link") {
+		t.Errorf("written %s, since %q, %v", f.way, f.why, err)
+	}
+	wantText(t, path, with(base, lines("10.96.0.6")))
+	wantText(t, other, with(base, lines("10.96.0.6")))
+}
+
+// A program that opened the file before a write of ours, and appends after it, loses nothing.
+func TestSlowAppender(t *testing.T) {
+	root, path := newRoot(t, base)
+	f := &file{root: root}
+	tee, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tee.Close()
+	if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); err != nil || f.way != Exchanged {
+		t.Fatalf("written %s, %v", f.way, err)
+	}
+	wantText(t, path, with(base, lines("10.96.0.5")))
+	_, err = tee.WriteString("192.0.2.1\tprinter\n")
+	testutil.Must(t, errors.Join(err, tee.Close()))
+	if _, _, err := f.apply(t.Context(), lines("10.96.0.6")); err != nil {
+		t.Fatal(err)
+	}
+	wantText(t, path, with(base+"192.0.2.1\tprinter\n", lines("10.96.0.6")))
+	if left, _ := filepath.Glob(filepath.Join(root, "etc", ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 // What is no whole hosts file is left as it is.
 func TestFileLeftAlone(t *testing.T) {
 	for what, c := range map[string]struct{ text, err string }{

@@ -158,6 +158,7 @@ func (h *Hosts) round(keys []key) func(ctx context.Context) (learn func()) {
 
 // look has the file hold what is known. It reports whether the file was found changed by another program.
 func (h *Hosts) look(ctx context.Context) (undone bool) {
+	way := h.file.way
 	c, err := h.file.read()
 	if err != nil {
 		h.said(nil, err)
@@ -167,7 +168,8 @@ func (h *Hosts) look(ctx context.Context) (undone bool) {
 	if !h.recalled {
 		h.recalled = true
 		h.known.recall(h.conf, ours)
-		h.log.Info("hosts file read", "file", c.path, "lines", len(ours), "way", h.file.way, "why", h.file.why)
+		way = h.file.way
+		h.log.Info("hosts file read", "file", c.path, "lines", len(ours), "way", way, "why", h.file.why)
 	}
 	now := time.Now()
 	undone = h.written != nil && !slices.EqualFunc(ours, h.written, sameEntry)
@@ -175,7 +177,6 @@ func (h *Hosts) look(ctx context.Context) (undone bool) {
 		h.retry.Reset(h.fight.Until().Sub(now))
 		return true
 	}
-	way := h.file.way
 	entries := h.known.entries(h.conf)
 	written, left, err := h.file.apply(ctx, entries)
 	if way != h.file.way {
