@@ -1,67 +1,19 @@
 package front
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/agent/internal/hit"
 	"github.com/neardns/neardns/agent/internal/query"
 )
-
-// TestAsTheLibrary sends everything that is no plain question to our socket and to the DNS library's own server, with one handler
-// behind both: the same bytes come back, or nothing does.
-func TestAsTheLibrary(t *testing.T) {
-	_, cfg := start(t, answer)
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ready := make(chan struct{})
-	library := &dns.Server{PacketConn: pc, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
-		if len(r.Question) > 0 { // as the handler behind ours
-			answer(w, r)
-		}
-	}), NotifyStartedFunc: func() { close(ready) }}
-	done := make(chan error, 1)
-	go func() { done <- library.ActivateAndServe() }()
-	<-ready
-	defer func() {
-		library.Shutdown()
-		<-done
-	}()
-	ours, theirs := dialUDP(t, addressOf(cfg)), dialUDP(t, pc.LocalAddr().String())
-	n := 0
-	for _, m := range strange(t) {
-		pause := time.Millisecond
-		a, b := saidTo(t, ours, m, pause), saidTo(t, theirs, m, pause)
-		for range 3 { // on a busy machine the second of two questions may be answered first
-			if bytes.Equal(a, b) {
-				break
-			}
-			pause *= 10
-			a, b = saidTo(t, ours, m, pause), saidTo(t, theirs, m, pause)
-		}
-		if !bytes.Equal(a, b) {
-			t.Errorf("question %x\nanswered %x\nthe library %x", m, a, b)
-		}
-		if len(b) > 0 {
-			n++
-		}
-	}
-	if n < 50 {
-		t.Errorf("the library answered %d: the corpus says little", n)
-	}
-}
 
 // strange are messages of every kind of fault.
 func strange(t testing.TB) (out [][]byte) {
@@ -119,42 +71,6 @@ func dialUDP(t testing.TB, at string) net.Conn {
 	return conn
 }
 
-// saidTo returns what a server says to m before it answers a good question that comes after a pause.
-func saidTo(t *testing.T, conn net.Conn, m []byte, pause time.Duration) []byte {
-	t.Helper()
-	const end = 0xfedc
-	q := question("end.example.org.", dns.TypeA)
-	q.Id = end
-	last, err := q.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(m) >= 2 {
-		m[0], m[1] = 1, 2
-	}
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
-	for _, b := range [][]byte{m, last} {
-		if _, err := conn.Write(b); err != nil {
-			t.Fatal(err)
-		}
-		if len(b) > 0 && &b[0] == &last[0] {
-			break
-		}
-		time.Sleep(pause) //nolint:forbidigo // there may be nothing to wait for
-	}
-	var said []byte
-	for buffer := make([]byte, 4096); ; {
-		n, err := conn.Read(buffer)
-		if err != nil {
-			t.Fatalf("after %x: %v", m, err)
-		}
-		if buffer[0] == end>>8 && buffer[1] == end&0xff {
-			return said
-		}
-		said = slices.Clone(buffer[:n])
-	}
-}
-
 // echo answers each question at once.
 type echo struct{}
 
@@ -179,7 +95,6 @@ func TestBatches(t *testing.T) {
 				return
 			}
 			defer conn.Close()
-			conn.SetDeadline(time.Now().Add(20 * time.Second))
 			for round := range 20 {
 				open := map[uint16]string{}
 				for i := range 3*batchMost + 1 {
@@ -248,7 +163,6 @@ func TestNoGoroutinePerMiss(t *testing.T) {
 		answer(w, q)
 	})
 	conn := dialUDP(t, addressOf(cfg))
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
 	const atOnce = 16
 	b, err := question("a.example.org.", dns.TypeA).Pack()
 	if err != nil {
@@ -317,7 +231,6 @@ func TestNoAllocationPerHit(t *testing.T) {
 			t.Errorf("%s: %v allocations", what, allocs)
 		}
 	}
-	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if n, err := conn.Read(make([]byte, 512)); err != nil || n != len(b) {
 		t.Errorf("nothing was sent: %d, %v", n, err)
 	}

@@ -23,7 +23,7 @@ func TestDestroyed(t *testing.T) {
 				t.Fatalf("the socket was not destroyed: %q", gone)
 			}
 			testutil.Eventually(t, func() error {
-				conn.SetDeadline(time.Now().Add(time.Second))
+				conn.SetDeadline(time.Now().Add(testutil.Silence)) // one attempt
 				if _, err := conn.Write(q); err != nil {
 					return err
 				}
@@ -52,12 +52,12 @@ func TestDestroyedListener(t *testing.T) {
 					}
 					testutil.Eventually(t, func() (err error) {
 						var conn net.Conn
-						pods["fast"].Do(func() { conn, err = net.DialTimeout("tcp", addressOf(cfg), time.Second) })
+						pods["fast"].Do(func() { conn, err = net.DialTimeout("tcp", addressOf(cfg), testutil.Silence) })
 						if err != nil {
 							return err
 						}
 						defer conn.Close()
-						conn.SetDeadline(time.Now().Add(time.Second))
+						conn.SetDeadline(time.Now().Add(testutil.Silence)) // one attempt
 						for range 2 {
 							if _, err := conn.Write(framed); err != nil {
 								return err

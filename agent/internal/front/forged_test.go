@@ -37,7 +37,7 @@ func TestForgedErrors(t *testing.T) {
 				for _, e := range tc.errors {
 					for range 5 {
 						icmp.Send(byte(e[0]), byte(e[1]), uint32(e[2]), server, client)
-						conn.SetDeadline(time.Now().Add(5 * time.Second))
+						conn.SetDeadline(time.Now().Add(testutil.Patience()))
 						if _, err := conn.Write(q); err != nil {
 							t.Fatalf("after %v: %v", e, err)
 						}

@@ -123,7 +123,7 @@ func TestSlowLink(t *testing.T) {
 						greedy.Write(q)
 					}
 					fast.Write(q)
-					fast.SetReadDeadline(time.Now().Add(5 * time.Second)) // what has no room in the socket is never sent
+					fast.SetReadDeadline(time.Now().Add(testutil.Patience())) // what has no room in the socket is never sent
 					if _, err := fast.Read(make([]byte, 512)); err != nil {
 						lost = true
 						t.Errorf("question %d of the neighbour was lost: %v", i, err)
