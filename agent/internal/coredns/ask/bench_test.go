@@ -19,7 +19,7 @@ import (
 func BenchmarkMiss(b *testing.B) {
 	for _, stream := range []bool{false, true} {
 		network := map[bool]string{false: "udp", true: "tcp"}[stream]
-		f := newFake(b, onBoth, says("good"))
+		f := newSocketFake(b, says("good"))
 		a := &Ask{servers: NewServers(slog.New(slog.DiscardHandler)), zones: []string{"."}, specs: specs(b, f.addr), stream: stream}
 		a.start()
 		b.Cleanup(a.stop)

@@ -8,17 +8,16 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/nameserver"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -26,12 +25,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is a server on loopback with one port for both protocols. Its answers are the test's.
+// fake is a server with one port for both protocols. Its answers are the test's.
 type fake struct {
 	t    testing.TB
 	addr string
-	udp  net.PacketConn
-	tcp  net.Listener
+	host *host // in the network of the tests; nil: on loopback
 
 	answer atomic.Pointer[func(q *dns.Msg, stream bool) *dns.Msg] // nil answer: silence
 	asked  [2]atomic.Int64                                        // by protocol, without those that look for loops
@@ -39,7 +37,7 @@ type fake struct {
 
 	mu    sync.Mutex // guards conns
 	conns map[net.Conn]bool
-	wg    sync.WaitGroup
+	wg    sync.WaitGroup // of one on loopback
 }
 
 // A fake serves UDP, TCP or both.
@@ -49,54 +47,51 @@ const (
 	onBoth = 3
 )
 
+// newFake is a server in the network of the tests.
 func newFake(t testing.TB, on int, answer func(q *dns.Msg, stream bool) *dns.Msg) *fake {
 	t.Helper()
-	f := &fake{t: t, conns: map[net.Conn]bool{}}
+	f := &fake{t: t, conns: map[net.Conn]bool{}, host: newHost(t)}
+	f.addr = f.host.addr
 	f.answer.Store(&answer)
-	f.listen(on, 0)
-	t.Cleanup(f.stop)
+	f.serve(on)
 	return f
 }
 
-// listen binds the port that is given, or else one that no connection gets by chance while nobody listens there.
-func (f *fake) listen(on, port int) {
-	f.t.Helper()
-	for try := 0; ; try++ {
-		at := port
-		if at == 0 {
-			at = int(testutil.FreePort(f.t))
-		}
-		udp, err := net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(at)))
-		if err == nil {
-			f.addr = udp.LocalAddr().String()
-			if f.tcp, err = net.Listen("tcp", f.addr); err == nil {
-				f.udp = udp
-				break
-			}
-			udp.Close()
-		}
-		if port != 0 || try > 50 {
-			f.t.Fatal(err)
-		}
-	}
-	if on&onUDP == 0 {
-		f.udp.Close()
-	} else {
-		f.wg.Go(func() { f.serveUDP(f.udp) })
-	}
-	if on&onTCP == 0 {
-		f.tcp.Close()
-	} else {
-		f.wg.Go(func() { f.serveTCP(f.tcp) })
-	}
+// newSocketFake is a server on loopback.
+func newSocketFake(t testing.TB, answer func(q *dns.Msg, stream bool) *dns.Msg) *fake {
+	t.Helper()
+	f := &fake{t: t, conns: map[net.Conn]bool{}}
+	f.answer.Store(&answer)
+	l, pc := testutil.ListenBoth(t)
+	f.addr = l.Addr().String()
+	f.wg.Go(func() { f.serveUDP(pc) })
+	f.wg.Go(func() { f.serveTCP(l) })
+	t.Cleanup(func() {
+		pc.Close()
+		l.Close()
+		f.closeStreams()
+		f.wg.Wait()
+	})
+	return f
 }
 
-// stop closes everything: as a process that is killed.
+// serve has the kernel of a fake take UDP, TCP, both or (0) none.
+func (f *fake) serve(on int) {
+	f.host.set(func() {
+		f.host.datagram, f.host.accept = nil, nil
+		if on&onUDP != 0 {
+			f.host.datagram = f.datagram
+		}
+		if on&onTCP != 0 {
+			f.host.accept = func(c *end) { f.serveStream(c) }
+		}
+	})
+}
+
+// stop ends the server as a process that is killed.
 func (f *fake) stop() {
-	f.udp.Close()
-	f.tcp.Close()
+	f.serve(0)
 	f.closeStreams()
-	f.wg.Wait()
 }
 
 func (f *fake) closeStreams() {
@@ -106,6 +101,18 @@ func (f *fake) closeStreams() {
 		c.Close()
 	}
 	clear(f.conns)
+}
+
+func (f *fake) datagram(from *end, msg []byte) {
+	q := new(dns.Msg)
+	if q.Unpack(msg) != nil {
+		return
+	}
+	f.host.running.Go(func() {
+		if m := f.reply(q, false); m != nil {
+			from.reply(m)
+		}
+	})
 }
 
 func (f *fake) behave(answer func(q *dns.Msg, stream bool) *dns.Msg) { f.answer.Store(&answer) }
@@ -145,28 +152,30 @@ func (f *fake) serveTCP(l net.Listener) {
 		if err != nil {
 			return
 		}
-		f.opened.Add(1)
-		f.mu.Lock()
-		f.conns[c] = true
-		f.mu.Unlock()
-		f.wg.Go(func() {
-			defer c.Close()
-			for {
-				var size [2]byte
-				if _, err := io.ReadFull(c, size[:]); err != nil {
-					return
-				}
-				wire := make([]byte, binary.BigEndian.Uint16(size[:]))
-				q := new(dns.Msg)
-				if _, err := io.ReadFull(c, wire); err != nil || q.Unpack(wire) != nil {
-					return
-				}
-				if m := f.reply(q, true); m != nil {
-					wire, _ := m.Pack()
-					c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...))
-				}
-			}
-		})
+		f.wg.Go(func() { f.serveStream(c) })
+	}
+}
+
+func (f *fake) serveStream(c net.Conn) {
+	f.opened.Add(1)
+	f.mu.Lock()
+	f.conns[c] = true
+	f.mu.Unlock()
+	defer c.Close()
+	for {
+		var size [2]byte
+		if _, err := io.ReadFull(c, size[:]); err != nil {
+			return
+		}
+		wire := make([]byte, binary.BigEndian.Uint16(size[:]))
+		q := new(dns.Msg)
+		if _, err := io.ReadFull(c, wire); err != nil || q.Unpack(wire) != nil {
+			return
+		}
+		if m := f.reply(q, true); m != nil {
+			wire, _ := m.Pack()
+			c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...))
+		}
 	}
 }
 
@@ -205,48 +214,22 @@ func denies(zone string) func(*dns.Msg, bool) *dns.Msg {
 // nobody is an address where nothing listens: the kernel refuses.
 func nobody(t testing.TB) string {
 	t.Helper()
-	f := newFake(t, onBoth, silence)
-	f.stop()
-	return f.addr
+	return newHost(t).addr
 }
 
 // blackhole takes datagrams and answers none; over TCP its queue is full, so no connection comes about.
 func blackhole(t testing.TB) string {
 	t.Helper()
-	fd, pc := listenFull(t)
-	t.Cleanup(func() { unix.Close(fd) })
-	t.Cleanup(func() { pc.Close() })
-	addr := pc.LocalAddr().String()
-	for range 10 {
-		conn, err := net.DialTimeout("tcp", addr, 200*time.Millisecond)
-		if err != nil {
-			return addr
-		}
-		t.Cleanup(func() { conn.Close() })
-	}
-	t.Fatal("the queue does not fill")
-	return ""
+	h := newHost(t)
+	h.datagram, h.dropSYN = func(*end, []byte) {}, true
+	return h.addr
 }
 
-// listenFull listens over TCP with the shortest queue that there is, and on the same port over UDP. The caller closes both.
-func listenFull(t testing.TB) (fd int, pc *net.UDPConn) {
-	t.Helper()
-	l, pc := testutil.ListenBoth(t)
-	defer l.Close()
-	conn, err := l.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var dupErr error
-	err = conn.Control(func(s uintptr) {
-		if fd, dupErr = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0); dupErr == nil {
-			dupErr = unix.Listen(fd, 0)
-		}
-	})
-	if err := errors.Join(err, dupErr); err != nil {
-		t.Fatal(err)
-	}
-	return fd, pc
+// newServers is NewServers on the network of the tests.
+func newServers(log *slog.Logger) *Servers {
+	ss := NewServers(log)
+	ss.connect = connectInMemory
+	return ss
 }
 
 // block is a started Ask with its log.
@@ -256,11 +239,23 @@ type block struct {
 	log *testutil.Output
 }
 
-// serve starts a block that asks servers; change sets the rest.
+// serve starts a block that asks servers in the network of the tests; change sets the rest.
 func serve(t testing.TB, change func(*Ask), servers ...string) *block {
+	t.Helper()
+	return serveBy(t, connectInMemory, change, servers...)
+}
+
+// serveSockets is serve by the kernel.
+func serveSockets(t testing.TB, servers ...string) *block {
+	t.Helper()
+	return serveBy(t, connectSocket, nil, servers...)
+}
+
+func serveBy(t testing.TB, by connect, change func(*Ask), servers ...string) *block {
 	t.Helper()
 	log := new(testutil.Output)
 	a := &Ask{servers: NewServers(slog.New(slog.NewTextHandler(log, nil))), zones: []string{"."}, specs: specs(t, servers...)}
+	a.servers.connect = by
 	if change != nil {
 		change(a)
 	}
@@ -285,35 +280,36 @@ func specs(t testing.TB, servers ...string) []spec {
 // ask asks as a client over "udp" or "tcp" and returns the answer as text: who says it, or the code; and the wait.
 func (b *block) ask(network, name string) (string, time.Duration) {
 	b.t.Helper()
-	return b.askCtx(context.Background(), network, name)
+	began := time.Now()
+	got := b.answer(context.Background(), network, name)
+	return got, time.Since(began)
 }
 
-func (b *block) askCtx(ctx context.Context, network, name string) (string, time.Duration) {
+// answer is ask without the wait.
+func (b *block) answer(ctx context.Context, network, name string) string {
 	b.t.Helper()
 	q := new(dns.Msg).SetQuestion(name, dns.TypeTXT)
 	rec := dnstest.NewRecorder(&client{stream: network == "tcp"})
-	began := time.Now()
 	rcode, err := b.ServeDNS(ctx, rec, q)
-	took := time.Since(began)
 	if rec.Msg == nil {
 		if err == nil {
 			if rcode != dns.RcodeServerFailure {
 				b.t.Errorf("%s: neither an answer nor an error", name)
 			}
-			return "shed", took
+			return "shed"
 		}
-		return dns.RcodeToString[rcode] + ": " + err.Error(), took
+		return dns.RcodeToString[rcode] + ": " + err.Error()
 	}
 	if rec.Msg.Id != q.Id {
 		b.t.Errorf("%s: answered under another ID", name)
 	}
 	if rec.Msg.Truncated {
-		return "truncated", took
+		return "truncated"
 	}
 	if len(rec.Msg.Answer) == 1 {
-		return rec.Msg.Answer[0].(*dns.TXT).Txt[0], took
+		return rec.Msg.Answer[0].(*dns.TXT).Txt[0]
 	}
-	return dns.RcodeToString[rec.Msg.Rcode], took
+	return dns.RcodeToString[rec.Msg.Rcode]
 }
 
 // want asks and checks who answers, and the bounds of the wait.
@@ -350,17 +346,22 @@ func (c *client) RemoteAddr() net.Addr {
 	return net.UDPAddrFromAddrPort(ap)
 }
 
+// eventually lets virtual time pass until cond is true.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !cond(); {
+	for deadline := time.Now().Add(15 * time.Second); ; <-time.After(5 * time.Millisecond) {
+		synctest.Wait()
+		if cond() {
+			synctest.Wait() // what cond began
+			return
+		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within 15 s", what)
 		}
-		<-time.After(5 * time.Millisecond)
 	}
 }
 
-// datagrams is a server over UDP at host, which hands each question to each, one after the other, and answers none itself.
+// datagrams is a server over UDP at an address of loopback, which hands each question to each, one after the other, and answers none itself.
 func datagrams(t *testing.T, host string, each func(pc net.PacketConn, from net.Addr, q *dns.Msg)) (address string) {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))

@@ -219,15 +219,23 @@ func (l *line) close(b *buffers) {
 	}
 }
 
-// dial opens a line. Over datagrams it never waits.
-func dial(ctx context.Context, addr string, stream bool, config *tls.Config, mark int) (*line, error) {
+// connect makes a connection over a network, "udp" or "tcp".
+type connect func(ctx context.Context, network, addr string, mark int) (net.Conn, error)
+
+// connectSocket is connect by the kernel.
+func connectSocket(ctx context.Context, network, addr string, mark int) (net.Conn, error) {
 	// Idle lines are closed after seconds, so the kernel's own keep-alives would find nothing.
 	d := net.Dialer{KeepAlive: -1, Control: func(network, _ string, c syscall.RawConn) error { return prepare(network, c, mark) }}
+	return d.DialContext(ctx, network, addr)
+}
+
+// dial opens a line. Over datagrams it never waits.
+func dial(ctx context.Context, by connect, addr string, stream bool, config *tls.Config, mark int) (*line, error) {
 	network := "udp"
 	if stream {
 		network = "tcp"
 	}
-	conn, err := d.DialContext(ctx, network, addr)
+	conn, err := by(ctx, network, addr, mark)
 	if err != nil {
 		return nil, err
 	}

@@ -28,17 +28,18 @@ const (
 // server is one server that is asked, with its lines and what is known of it. All server blocks that name it, and their
 // successors after a reload, share it.
 type server struct {
-	name   string // as the Corefile has it
-	addr   string // address:port
-	tls    *tls.Config
-	mark   int
-	log    *slog.Logger
-	bufs   *buffers
-	life   context.Context // ends when no server block names it any more
-	end    context.CancelFunc
-	tasks  sync.WaitGroup // probes
-	maxAge time.Duration
-	born   time.Time // what the server's clock counts from
+	name    string // as the Corefile has it
+	addr    string // address:port
+	tls     *tls.Config
+	mark    int
+	log     *slog.Logger
+	bufs    *buffers
+	life    context.Context // ends when no server block names it any more
+	end     context.CancelFunc
+	tasks   sync.WaitGroup // probes
+	maxAge  time.Duration
+	connect connect
+	born    time.Time // what the server's clock counts from
 
 	udp, tcp pool
 	streams  streams
@@ -67,7 +68,7 @@ func (s *server) heard(t time.Time) bool { return s.health.last.Load() >= s.at(t
 
 // open makes a new line.
 func (s *server) open(ctx context.Context, stream bool) (*line, error) {
-	l, err := dial(ctx, s.addr, stream, s.tls, s.mark)
+	l, err := dial(ctx, s.connect, s.addr, stream, s.tls, s.mark)
 	if err != nil {
 		return nil, err
 	}

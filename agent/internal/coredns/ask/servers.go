@@ -27,14 +27,15 @@ type spec struct {
 // Servers holds the upstreams that the agent's server blocks ask: their connections, health and counts outlive a reload.
 // It may be used by several goroutines.
 type Servers struct {
-	log    *slog.Logger
-	roots  *x509.CertPool // nil: the system's
-	maxAge time.Duration
-	born   time.Time
-	bufs   buffers
-	hedges hedges
-	nonces nonces
-	shed   atomic.Uint64 // questions that were not asked because others try the same dead servers
+	log     *slog.Logger
+	roots   *x509.CertPool // nil: the system's
+	maxAge  time.Duration
+	born    time.Time
+	connect connect // connectSocket, except in tests on virtual time
+	bufs    buffers
+	hedges  hedges
+	nonces  nonces
+	shed    atomic.Uint64 // questions that were not asked because others try the same dead servers
 	// trouble has a value when a question was not answered as soon as it should.
 	trouble tick.Chan
 
@@ -45,7 +46,7 @@ type Servers struct {
 
 // NewServers makes an empty set. log is told of each change of a server's health.
 func NewServers(log *slog.Logger) *Servers {
-	return &Servers{log: log, maxAge: defaultMaxAge, born: time.Now(), byName: map[string]*server{}, trouble: tick.New()}
+	return &Servers{log: log, maxAge: defaultMaxAge, connect: connectSocket, born: time.Now(), byName: map[string]*server{}, trouble: tick.New()}
 }
 
 // acquire finds or makes a server.
@@ -55,7 +56,7 @@ func (ss *Servers) acquire(sp spec) *server {
 	name := sp.String()
 	s := ss.byName[name]
 	if s == nil {
-		s = &server{name: name, addr: sp.Addr.String(), mark: sp.mark, log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge, born: ss.born}
+		s = &server{name: name, addr: sp.Addr.String(), mark: sp.mark, log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge, connect: ss.connect, born: ss.born}
 		s.udp.bufs, s.tcp.bufs = &ss.bufs, &ss.bufs
 		s.life, s.end = context.WithCancel(context.Background())
 		if sp.TLS {

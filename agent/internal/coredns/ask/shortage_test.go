@@ -1,11 +1,11 @@
 package ask
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/agent/internal/shortage"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -14,17 +14,17 @@ import (
 // TestNoDescriptors: the process has no descriptor left to ask with. That is the agent's own limit, so nothing of it is kept, and the
 // server is not held to fail.
 func TestNoDescriptors(t *testing.T) {
+	testutil.RequireRoot(t)   // kernel tier: the test is a process
 	if !testutil.InChild(t) { // the limit is the whole process's
 		return
 	}
-	f := newFake(t, onBoth, says("upstream"))
-	b := serve(t, nil, f.addr)
+	f := newSocketFake(t, says("upstream"))
+	b := serveSockets(t, f.addr)
 	lift := testutil.NoDescriptors(t)
 	var wg sync.WaitGroup
 	for i := range 2 * failLimit {
 		wg.Go(func() {
-			own, _ := b.limitOf(fmt.Sprintf("n%d.example.org.", i))
-			if !own {
+			if !b.limited(fmt.Sprintf("n%d.example.org.", i)) {
 				t.Errorf("question %d: the failure is held to be the upstream's", i)
 			}
 		})
@@ -32,12 +32,19 @@ func TestNoDescriptors(t *testing.T) {
 	wg.Wait()
 	s := b.server(f.addr)
 	s.suspect(b.Ask)
-	eventually(t, "the neutral question has failed", func() bool { return !s.health.checking.Load() })
+	testutil.Eventually(t, func() error {
+		if s.health.checking.Load() {
+			return errors.New("the neutral query goes on")
+		}
+		return nil
+	})
 	if s.health.failing.Load() || strings.Contains(b.log.String(), "fails") {
 		t.Errorf("the server is held to fail:\n%s", b.log)
 	}
 	lift()
-	b.want("udp", "well.example.org.", "upstream", 0, 10*time.Second)
+	if got := b.answer(testutil.Context(t), "udp", "well.example.org."); got != "upstream" {
+		t.Errorf("with descriptors again: %s", got)
+	}
 }
 
 // TestNoPorts: every port that the kernel may give out for a question is taken.
@@ -47,12 +54,12 @@ func TestNoPorts(t *testing.T) {
 	ns.Sysctl("net.ipv4.ip_local_port_range", "40000 40000")
 	ns.Do(func() {
 		for _, addr := range []string{"127.0.0.1:53", "[::1]:53"} {
-			first, err := dial(t.Context(), addr, false, nil, 0)
+			first, err := dial(t.Context(), connectSocket, addr, false, nil, 0)
 			if err != nil {
 				t.Errorf("the first to %s: %v", addr, err)
 				continue
 			}
-			if l, err := dial(t.Context(), addr, false, nil, 0); err == nil {
+			if l, err := dial(t.Context(), connectSocket, addr, false, nil, 0); err == nil {
 				l.conn.Close()
 				t.Errorf("a second to %s has a port", addr)
 			} else if !shortage.ToAsk(err) {

@@ -3,12 +3,13 @@ package ask
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
 )
 
-const quick = hedgeAfter - 10*time.Millisecond // at once: without waiting for a server; the machine may be busy
+const quick = 0 // at once: without waiting for a server
 
 func tcp(a *Ask) { a.stream = true }
 
@@ -17,73 +18,75 @@ func tcp(a *Ask) { a.stream = true }
 //
 //	go test -run TestWaits -v ./agent/internal/coredns/ask
 func TestWaits(t *testing.T) {
-	for _, tc := range []struct {
-		name        string
-		first       func(t *testing.T) string
-		stream      bool
-		most, known time.Duration // of the waits; known is when ten questions have been asked
-	}{
-		{"nothing listens (REJECT), over TCP", func(t *testing.T) string { return nobody(t) }, true, quick, quick},
-		{"nothing listens (REJECT), over UDP", func(t *testing.T) string { return nobody(t) }, false, quick, quick},
-		{"packets vanish, over TCP", func(t *testing.T) string { return blackhole(t) }, true, 900 * time.Millisecond, quick},
-		{"packets vanish, over UDP", func(t *testing.T) string { return blackhole(t) }, false, 900 * time.Millisecond, quick},
-		{"connects and stays silent", func(t *testing.T) string { return newFake(t, onBoth, silence).addr }, true, 900 * time.Millisecond, quick},
-		{"SERVFAIL", func(t *testing.T) string { return newFake(t, onBoth, code(dns.RcodeServerFailure)).addr }, true, quick, quick},
-		{"REFUSED", func(t *testing.T) string { return newFake(t, onBoth, code(dns.RcodeRefused)).addr }, true, quick, quick},
-		{"denies out of another zone", func(t *testing.T) string { return newFake(t, onBoth, denies(".")).addr }, true, quick, quick},
-		{"answers after 1.5 s", func(t *testing.T) string { return newFake(t, onBoth, after(1500*time.Millisecond, says("slow"))).addr }, true, 900 * time.Millisecond, quick},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			kubeDNS := newFake(t, onBoth, says("kube-dns"))
-			b := serve(t, func(a *Ask) {
-				a.stream, a.holds = tc.stream, []string{"cluster.local."}
-				a.resorts = specs(t, kubeDNS.addr)
-			}, tc.first(t))
-			for i := range 10 {
-				who, took := b.ask("udp", fmt.Sprintf("n%d.cluster.local.", i))
-				most := tc.most
-				if i >= failLimit+2 { // this process may be late for two of the first ones, for which it blames nobody
-					most = tc.known
+	synctest.Test(t, func(t *testing.T) {
+		for _, tc := range []struct {
+			name        string
+			first       func(t testing.TB) string
+			stream      bool
+			most, known time.Duration // of the waits; known is when ten questions have been asked
+		}{
+			{"nothing listens (REJECT), over TCP", func(t testing.TB) string { return nobody(t) }, true, quick, quick},
+			{"nothing listens (REJECT), over UDP", func(t testing.TB) string { return nobody(t) }, false, quick, quick},
+			{"packets vanish, over TCP", func(t testing.TB) string { return blackhole(t) }, true, 900 * time.Millisecond, quick},
+			{"packets vanish, over UDP", func(t testing.TB) string { return blackhole(t) }, false, 900 * time.Millisecond, quick},
+			{"connects and stays silent", func(t testing.TB) string { return newFake(t, onBoth, silence).addr }, true, 900 * time.Millisecond, quick},
+			{"SERVFAIL", func(t testing.TB) string { return newFake(t, onBoth, code(dns.RcodeServerFailure)).addr }, true, quick, quick},
+			{"REFUSED", func(t testing.TB) string { return newFake(t, onBoth, code(dns.RcodeRefused)).addr }, true, quick, quick},
+			{"denies out of another zone", func(t testing.TB) string { return newFake(t, onBoth, denies(".")).addr }, true, quick, quick},
+			{"answers after 1.5 s", func(t testing.TB) string { return newFake(t, onBoth, after(1500*time.Millisecond, says("slow"))).addr }, true, 900 * time.Millisecond, quick},
+		} {
+			func(t testing.TB) {
+				kubeDNS := newFake(t, onBoth, says("kube-dns"))
+				b := serve(t, func(a *Ask) {
+					a.stream, a.holds = tc.stream, []string{"cluster.local."}
+					a.resorts = specs(t, kubeDNS.addr)
+				}, tc.first(t))
+				for i := range 10 {
+					who, took := b.ask("udp", fmt.Sprintf("n%d.cluster.local.", i))
+					most := tc.most
+					if i >= failLimit {
+						most = tc.known
+					}
+					if who != "kube-dns" || took > most {
+						t.Errorf("question %d: %q after %s, want kube-dns within %s", i, who, took.Round(time.Millisecond), most)
+					}
+					if i == 0 || i == 9 {
+						t.Logf("%-36s question %2d: %6.1f ms", tc.name, i+1, float64(took.Microseconds())/1000)
+					}
 				}
-				if who != "kube-dns" || took > most {
-					t.Errorf("question %d: %q after %s, want kube-dns within %s", i, who, took.Round(time.Millisecond), most)
+				if n := b.resorted.Load(); n != 10 {
+					t.Errorf("%d answers of the last resort counted, want 10", n)
 				}
-				if i == 0 || i == 9 {
-					t.Logf("%-36s question %2d: %6.1f ms", tc.name, i+1, float64(took.Microseconds())/1000)
-				}
-			}
-			if n := b.resorted.Load(); n != 10 {
-				t.Errorf("%d answers of the last resort counted, want 10", n)
-			}
-		})
-	}
+			}(named{t, tc.name})
+		}
+	})
 }
 
 // Without another server the answer is worth waiting for, and the end comes within two seconds.
 func TestAlone(t *testing.T) {
-	for _, tc := range []struct {
-		name        string
-		server      func(t *testing.T) string
-		want        string
-		least, most time.Duration
-	}{
-		{"answers after 1.5 s", func(t *testing.T) string { return newFake(t, onBoth, after(1500*time.Millisecond, says("slow"))).addr }, "slow", 1500 * time.Millisecond, 2400 * time.Millisecond},
-		{"silent", func(t *testing.T) string { return newFake(t, onBoth, silence).addr }, "SERVFAIL: plugin/ask: ", silentEnd, 2400 * time.Millisecond},
-		{"packets vanish", func(t *testing.T) string { return blackhole(t) }, "SERVFAIL: plugin/ask: ", silentEnd, 2400 * time.Millisecond},
-		{"nothing listens", func(t *testing.T) string { return nobody(t) }, "SERVFAIL: plugin/ask: ", 0, time.Second},
-		{"SERVFAIL", func(t *testing.T) string { return newFake(t, onBoth, code(dns.RcodeServerFailure)).addr }, "SERVFAIL", 0, quick},
-	} {
-		for _, stream := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, TCP %v", tc.name, stream), func(t *testing.T) {
-				t.Parallel()
-				b := serve(t, func(a *Ask) { a.stream = stream }, tc.server(t))
-				got, took := b.ask("udp", "a.example.")
-				if len(got) < len(tc.want) || got[:len(tc.want)] != tc.want || took < tc.least || took > tc.most {
-					t.Errorf("%q after %s, want %q after %s to %s", got, took, tc.want, tc.least, tc.most)
-				}
-				t.Logf("%s: %s", tc.name, took.Round(time.Millisecond))
-			})
+	synctest.Test(t, func(t *testing.T) {
+		for _, tc := range []struct {
+			name        string
+			server      func(t testing.TB) string
+			want        string
+			least, most time.Duration
+		}{
+			{"answers after 1.5 s", func(t testing.TB) string { return newFake(t, onBoth, after(1500*time.Millisecond, says("slow"))).addr }, "slow", 1500 * time.Millisecond, 1500 * time.Millisecond},
+			{"silent", func(t testing.TB) string { return newFake(t, onBoth, silence).addr }, "SERVFAIL: plugin/ask: ", silentEnd, silentEnd},
+			{"packets vanish", func(t testing.TB) string { return blackhole(t) }, "SERVFAIL: plugin/ask: ", silentEnd, silentEnd},
+			{"nothing listens", func(t testing.TB) string { return nobody(t) }, "SERVFAIL: plugin/ask: ", 0, time.Second},
+			{"SERVFAIL", func(t testing.TB) string { return newFake(t, onBoth, code(dns.RcodeServerFailure)).addr }, "SERVFAIL", 0, quick},
+		} {
+			for _, stream := range []bool{false, true} {
+				func(t testing.TB) {
+					b := serve(t, func(a *Ask) { a.stream = stream }, tc.server(t))
+					got, took := b.ask("udp", "a.example.")
+					if len(got) < len(tc.want) || got[:len(tc.want)] != tc.want || took < tc.least || took > tc.most {
+						t.Errorf("%q after %s, want %q after %s to %s", got, took, tc.want, tc.least, tc.most)
+					}
+					t.Logf("%s: %s", tc.name, took.Round(time.Millisecond))
+				}(named{t, fmt.Sprintf("%s, TCP %v", tc.name, stream)})
+			}
 		}
-	}
+	})
 }
