@@ -46,6 +46,7 @@ func TestPodsCommand(t *testing.T) {
 		telemetry.ServeSocket(ctx, slog.New(slog.DiscardHandler), dir+"/"+nodestate.AgentSocketName, telemetry.Health{Pods: func() any { return inspect.PodViews(c.Pods()) }}.SocketHandler())
 	}()
 	defer func() { stop(); <-done }()
+	testutil.RequireRoot(t) // a real socket, which another goroutine makes
 	testutil.Eventually(t, func() error {
 		out.Reset()
 		e.args = []string{"pods", "--config", "/node.yaml", "--json"}

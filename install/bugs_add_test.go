@@ -49,12 +49,12 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 	cni := libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.cache(), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	for _, proven := range []bool{false, true} { // the proof of an earlier life of the node outlives a reboot
 		if proven {
-			testutil.Must(t, nodestate.WriteProof(persist, nodestate.Proof{ClusterDNS: whole.ClusterDNS(), Time: time.Now()}))
+			testutil.Must(t, nodestate.WriteProof(persist, nodestate.Proof{ClusterDNS: whole.ClusterDNS(), Time: time.Unix(1_700_000_000, 0)}))
 		}
 		pod := whole.AddPod(fmt.Sprintf("pod%v", proven))
 		n.mainPlugin(pod)
 		conf := &libcni.RuntimeConf{ContainerID: "id-" + fmt.Sprint(proven), NetNS: pod.Path(), IfName: "eth0"}
-		ctx, cancel := context.WithTimeout(t.Context(), soon)
+		ctx, cancel := context.WithCancel(testutil.Context(t))
 		defer cancel()
 		whole.Host.Do(func() {
 			if err := cni.GetStatusNetworkList(ctx, list); err != nil {

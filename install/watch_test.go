@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -19,11 +18,10 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-const soon = 30 * time.Second // on a busy machine
-
 // watch runs the command until the test ends, or stop is called, which returns its exit code.
 func (n *node) watch(more ...string) (out *testutil.Output, stop func() int) {
 	n.t.Helper()
+	testutil.RequireRoot(n.t)        // it watches real files
 	others := goleak.IgnoreCurrent() // another watch of the same test
 	out = new(testutil.Output)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -206,8 +204,9 @@ func TestWatchTells(t *testing.T) {
 	eventuallySaw("a network", func(s nodestate.Watch) bool {
 		return s.OK && s.Fault == "" && s.Network == "cbr0" && s.Repairs == 0 && !s.Fighting
 	})
-	begun := time.Now()
-	eventuallySaw("a later look", func(s nodestate.Watch) bool { return s.Looked.After(begun) })
+	before, _, err := nodestate.ReadWatch(state)
+	testutil.Must(t, err)
+	eventuallySaw("a later look", func(s nodestate.Watch) bool { return s.Looked.After(before.Looked) })
 
 	other := newNode(t)
 	other.network("10-a.conflist", mainList)

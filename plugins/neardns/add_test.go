@@ -193,7 +193,7 @@ func TestProven(t *testing.T) {
 	wantNoTable(t, node.Host)
 	r.must(add.with("CHECK"))
 	// A proof counts for what it names.
-	testutil.Must(t, nodestate.WriteProof(r.persist, nodestate.Proof{ClusterDNS: []netip.Addr{redirect6.ClusterDNS}, Time: time.Now()}))
+	testutil.Must(t, nodestate.WriteProof(r.persist, nodestate.Proof{ClusterDNS: []netip.Addr{redirect6.ClusterDNS}, Time: time.Unix(1_700_000_000, 0)}))
 	r.must(add)
 	if states() != "pending steered" {
 		t.Errorf("with a proof for IPv6: %s", states())

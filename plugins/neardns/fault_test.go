@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -118,7 +119,7 @@ func TestAddOutOfTime(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	q := addRequest("c1", pod, nil)
 	late := func(ctx context.Context, e env, args *skel.CmdArgs) error {
-		ctx, cancel := context.WithTimeout(ctx, 0)
+		ctx, cancel := context.WithDeadline(ctx, time.Unix(0, 0))
 		defer cancel()
 		return add(ctx, e, args)
 	}

@@ -60,6 +60,7 @@ var traps = []struct {
 
 // TestTraps holds the table of traps in docs/shared-zones-servers.md to what the servers do.
 func TestTraps(t *testing.T) {
+	testutil.RequireRoot(t) // real servers run
 	cells := map[zoneserver.Kind][]string{}
 	var mu sync.Mutex // guards cells
 	t.Run("servers", func(t *testing.T) {
