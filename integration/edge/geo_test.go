@@ -142,3 +142,37 @@ func TestSameAsBIND(t *testing.T) {
 		t.Errorf("only %d different answers: %v", len(met), met)
 	}
 }
+
+// TestStartsWithoutGeoDatabase: a download that failed costs the places, not the server. The database is used as soon as it is there.
+func TestStartsWithoutGeoDatabase(t *testing.T) {
+	t.Parallel()
+	ns := node(t, "192.0.2.53/32", edgeAt+"/32")
+	file := filepath.Join(t.TempDir(), "geo.mmdb")
+	p := primary(t, ns, zoneserver.BIND)
+	publish(t, p, publication{host: "app", cluster: "cluster00", strategy: "simple", addresses: []string{"203.0.113.1"}})
+	e := start(t, ns, edgeAt, p, "geo: {database: "+file+"}\n")
+	shows := func(line string) {
+		t.Helper()
+		testutil.Eventually(t, func() error {
+			if _, text := e.get("9253/metrics"); !strings.Contains(text, line+"\n") {
+				return fmt.Errorf("%s is not shown\n%s", line, e.Output())
+			}
+			return nil
+		})
+	}
+	shows("neardns_edge_config_ok 0")
+	testutil.Eventually(t, func() error {
+		got, err := e.addresses("app." + p.Zone())
+		if err == nil && !slices.Equal(got, []string{"203.0.113.1"}) {
+			err = fmt.Errorf("answered %v", got)
+		}
+		return err
+	})
+	if !strings.Contains(e.Output(), "geo.database") {
+		t.Errorf("the log has no reason\n%s", e.Output())
+	}
+	database(t, file+".new")
+	testutil.Must(t, os.Rename(file+".new", file))
+	shows("neardns_edge_config_ok 1")
+	shows(`neardns_edge_reloads_total{result="taken"} 1`)
+}

@@ -36,7 +36,7 @@ func (r *Reloads) Count(taken bool) {
 }
 
 func configDesc() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_edge_config_ok", "Whether the edge serves by the configuration as it is now (1), or refused it and serves by the one before (0).", nil, nil)
+	return prometheus.NewDesc(namespace+"_edge_config_ok", "Whether the edge serves by the configuration as it is now (1), or refused it and serves by the one before, or started without its geo.database (0).", nil, nil)
 }
 
 func reloadsDesc() *prometheus.Desc {

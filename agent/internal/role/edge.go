@@ -1,6 +1,7 @@
 package role
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -25,8 +26,8 @@ const inWork = 1024
 
 // CheckEdge says what is wrong with an EdgeConfig and the files that it names.
 func CheckEdge(e Env, path string) error {
-	_, err := readEdge(e, path)
-	return err
+	read, err := readEdge(e, path)
+	return cmp.Or(err, read.geoFault)
 }
 
 // edgeFiles are an EdgeConfig and what it names.
@@ -34,12 +35,17 @@ type edgeFiles struct {
 	conf  *config.Edge
 	place *geo.Locator
 	roots *x509.CertPool // nil: the system's
+	// geoFault says why place has no database although the configuration names one; nil if it has. It is a ConfigError.
+	geoFault error
 }
 
 // readEdge reads all of them; an error is a ConfigError.
 func readEdge(e Env, path string) (f edgeFiles, err error) {
 	if f.conf, err = config.LoadEdge(path, config.Env{LookupEnv: e.LookupEnv, ReadFile: e.ReadFile}); err == nil {
-		f.place, err = locator(e, f.conf)
+		var fault error
+		if f.place, fault = locator(e, f.conf); fault != nil {
+			f.geoFault = &ConfigError{fault}
+		}
 	}
 	if err == nil {
 		f.roots, err = roots(e, f.conf)
@@ -72,6 +78,10 @@ func Edge(ctx context.Context, e Env, path string) error {
 		wg: &wg}
 	wg.Go(r.checker.Wait)
 	r.apply(ctx, read)
+	if read.geoFault != nil { // a missing download must not cost an authoritative server
+		r.reloads.Count(false)
+		log.Error("clients are located without the database until it can be read", "err", read.geoFault)
+	}
 
 	s := server.New(log, nil, chain.Plugin{Name: shared.Name, Setup: r.plugin.Setup}, chain.Plugin{Name: "metrics", Setup: metrics.Setup})
 	if err := s.Start(ctx, server.Config{Config: chain.Config{Addresses: conf.Addresses, Port: conf.Port, Shared: true, FastPath: true, Misses: inWork},
@@ -92,7 +102,7 @@ func Edge(ctx context.Context, e Env, path string) error {
 	return s.Stop()
 }
 
-// locator reads what tells where clients are.
+// locator reads what tells where clients are. With an error, it knows what the configuration itself says.
 func locator(e Env, conf *config.Edge) (*geo.Locator, error) {
 	l := &geo.Locator{Own: conf.Geo.Region}
 	for _, r := range conf.Geo.Ranges {
@@ -106,7 +116,8 @@ func locator(e Env, conf *config.Edge) (*geo.Locator, error) {
 		l.Database, err = geo.ReadDatabase(data)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("geo.database: %w", err)
+		l.Database = nil
+		return l, fmt.Errorf("geo.database: %w", err)
 	}
 	return l, nil
 }

@@ -1,6 +1,7 @@
 package role
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ type edgeZone struct {
 // reload takes a changed configuration over, whole or not at all.
 func (r *edgeRole) reload(ctx context.Context) {
 	next, err := readEdge(r.env, r.path)
-	if err == nil {
+	if err = cmp.Or(err, next.geoFault); err == nil {
 		if fields := r.conf.Restart(next.conf); len(fields) > 0 {
 			err = fmt.Errorf("%s: takes effect only when the edge starts: restart it", strings.Join(fields, ", "))
 		}
