@@ -109,6 +109,12 @@ type DNSRecordSpec struct {
 	// +optional
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
+	// adopt makes addresses that were at the host before any cluster published them the clusters' own: they go with the last cluster that
+	// publishes them. Without it they stay, with the TTL that they had.
+	//
+	// +optional
+	Adopt bool `json:"adopt,omitempty"`
+
 	// deletionPolicy says what the deletion of the record waits for. With Delete the record is gone when what it published is gone from
 	// the zone. With Orphan it is gone at once, and what it published stays: for a primary that is gone for good.
 	//

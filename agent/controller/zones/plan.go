@@ -191,7 +191,7 @@ func list(origins map[string]*v1alpha1.DNSZone) string {
 // compose makes what one record says, if its zone allows that.
 func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]Source) (zone.Publication, Verdict) {
 	s := &r.Spec
-	p := zone.Publication{Host: Canonical(s.Host), Strategy: zone.Strategy(s.Strategy), TTL: uint32(s.TTL), Geo: s.Geo, DefaultGeo: s.DefaultGeo}
+	p := zone.Publication{Host: Canonical(s.Host), Strategy: zone.Strategy(s.Strategy), TTL: uint32(s.TTL), Geo: s.Geo, DefaultGeo: s.DefaultGeo, Adopt: s.Adopt}
 	if s.Strategy == v1alpha1.StrategyLoadBalanced {
 		p.Weight = DefaultWeight
 		if s.Weight != nil {
@@ -298,7 +298,7 @@ func merge(old, young zone.Publication) (merged zone.Publication, field string) 
 	case !reflect.DeepEqual(old.Health, young.Health):
 		return old, "healthCheck"
 	}
-	old.Addresses = slices.Concat(old.Addresses, young.Addresses)
+	old.Addresses, old.Adopt = slices.Concat(old.Addresses, young.Addresses), old.Adopt || young.Adopt
 	return old, ""
 }
 

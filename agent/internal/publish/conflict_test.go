@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -355,6 +356,37 @@ func TestWildcard(t *testing.T) {
 		}
 		if h := z.Hosts[many.Host]; len(h.Held()) != 120 {
 			t.Errorf("%d of 120 addresses are in the zone", len(h.Held()))
+		}
+	})
+}
+
+// A host that a person made is published by two clusters and left again: the records are as before, TTLs too.
+func TestMigration(t *testing.T) {
+	byHand := []string{"www 300 IN A 192.0.2.10", "www 300 IN A 192.0.2.11"}
+	onEach(t, zoneserver.Config{Records: byHand}, func(t *testing.T, s *zoneserver.Server) {
+		before := read(t, s).Records()
+		a := start(t, s, publish.Options{Identity: id(1)})
+		b := start(t, s, publish.Options{Identity: id(2)})
+		for i, c := range []*cluster{a, b} {
+			c.set(t, simple("www", "192.0.2.10", fmt.Sprintf("192.0.2.%d", 50+i)))
+			c.clean(t)
+			if st, _ := c.Status("www." + origin); len(st.Notes) != 1 || st.Notes[0].Reason != zone.ForeignAddresses {
+				t.Errorf("%+v", st)
+			}
+		}
+		for _, c := range []*cluster{a, b} {
+			c.Remove("www." + origin)
+			c.clean(t)
+		}
+		text := func(rrs []dns.RR) (out []string) {
+			for _, rr := range rrs {
+				out = append(out, rr.String())
+			}
+			slices.Sort(out)
+			return out
+		}
+		if after := text(read(t, s).Records()); !slices.Equal(after, text(before)) {
+			t.Errorf("%v is not %v", after, text(before))
 		}
 	})
 }

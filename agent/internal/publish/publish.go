@@ -200,7 +200,7 @@ func equal(a, b zone.Publication) bool {
 	same := slices.Equal(a.Addresses, b.Addresses)
 	a.Addresses, b.Addresses, a.Health, b.Health = nil, nil, nil, nil
 	return same && a.Host == b.Host && a.Strategy == b.Strategy && a.TTL == b.TTL && a.Target == b.Target && a.Geo == b.Geo &&
-		a.DefaultGeo == b.DefaultGeo && a.Weight == b.Weight
+		a.DefaultGeo == b.DefaultGeo && a.Weight == b.Weight && a.Adopt == b.Adopt
 }
 
 // Status returns what is known of a host; false for one that was never set or removed.

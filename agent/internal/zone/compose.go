@@ -20,7 +20,7 @@ func Compose(origin string, c Claim) []dns.RR {
 	rrs := []dns.RR{
 		txt(n.claim(c.Host, c.Cluster), c.text()),
 		txt(n.owners(c.Host), ownerText(c.Cluster)),
-		txt(n.strategy(c.Host), strategyText(c.Strategy, c.TTL)),
+		txt(n.strategy(c.Host), strategyText(c.Strategy, c.TTL, nil)),
 	}
 	for _, a := range c.Addresses {
 		rrs = append(rrs, txt(n.references(c.Host, a), Reference{c.Cluster, c.Geo}.text()))

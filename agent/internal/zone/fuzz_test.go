@@ -41,7 +41,7 @@ func FuzzValues(f *testing.F) {
 			}
 		}
 		if s, ttl, err := parseStrategy(lines); err == nil {
-			if s2, ttl2, err := parseStrategy(strategyText(s, ttl)); err != nil || s2 != s || ttl2 != ttl {
+			if s2, ttl2, err := parseStrategy(strategyText(s, ttl, parseBefore(lines))); err != nil || s2 != s || ttl2 != ttl {
 				t.Errorf("%s %d is %s %d, %v", s, ttl, s2, ttl2, err)
 			}
 		}

@@ -43,6 +43,7 @@ const (
 	ClusterIDInUse      Reason = "ClusterIDInUse"        // another instance writes under this cluster's id
 	ConflictingDefault  Reason = "ConflictingDefaultGeo" // two regions are called the default: nobody is kept from writing
 	ZoneRolledBack      Reason = "ZoneRolledBack"        // the zone has an older claim than this writer wrote: it writes again
+	ForeignAddresses    Reason = "ForeignAddresses"      // a person's addresses are at the host: they stay
 	RRsetFull           Reason = "RRsetFull"             // the server's limit keeps addresses from the host
 )
 
@@ -231,6 +232,25 @@ func (p *planner) others(a netip.Addr) (refs []Reference) {
 		}
 	}
 	return refs
+}
+
+// before returns the addresses at the host that no cluster wrote, and the TTLs that such addresses had before the first cluster.
+func (p *planner) before() (foreign []netip.Addr, ttls map[uint16]uint32) {
+	old := p.old()
+	for _, a := range p.addresses(p.want.Host) {
+		refs := p.host.References[a]
+		if len(refs) == 0 && !slices.Contains(old, a) || slices.Contains(refs, Reference{}) {
+			foreign = append(foreign, a)
+		}
+	}
+	if texts := p.texts(p.strategy(p.want.Host)); len(texts) == 1 {
+		return foreign, parseBefore(texts[0].Txt)
+	}
+	ttls = map[uint16]uint32{}
+	for _, a := range foreign {
+		ttls[typeOf(a)], _ = p.ttlOf(p.want.Host, a)
+	}
+	return foreign, ttls
 }
 
 // old returns the addresses that are mine as read, or were until a message of mine, sorted.

@@ -402,6 +402,71 @@ func TestWildcardLevelMoves(t *testing.T) {
 	}
 }
 
+// A host that a person made is as before when the clusters that published it are gone, whoever leaves first: TTLs too, and the address that a
+// cluster published as well. With adopt that address goes.
+func TestForeignAddressesStay(t *testing.T) {
+	byHand := rrs(t, "www.example.org. 300 IN A 192.0.2.10", "www.example.org. 300 IN A 192.0.2.11", "www.example.org. 600 IN AAAA 2001:db8::1")
+	for _, adopt := range []bool{false, true} {
+		for _, first := range []string{"cluster1", "cluster2"} {
+			p := &primary{t, map[string][]dns.RR{}}
+			for _, rr := range byHand {
+				p.add(rr)
+			}
+			change := func(id string, pub Publication) {
+				t.Helper()
+				st := p.read().Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, pub)
+				if st.Conflict != nil || !p.update(st.Message) {
+					t.Fatalf("%s: %+v", id, st)
+				}
+				after := p.read()
+				again := after.Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, pub)
+				if after.Dropped(&st) != nil || after.Ignored != 0 || !again.Done() {
+					t.Fatalf("%s is not at rest: %+v", id, again)
+				}
+				if noted := slices.ContainsFunc(st.Notes, func(c Conflict) bool {
+					return c.Reason == ForeignAddresses && strings.Contains(c.Message, "192.0.2.11") && strings.Contains(c.Message, "192.0.2.10") == !adopt
+				}); noted == pub.Empty() {
+					t.Errorf("%s: %+v", id, st.Notes)
+				}
+			}
+			mine := edit(www, func(p *Publication) { p.Addresses, p.Adopt = addrs("192.0.2.10", "192.0.2.50"), adopt })
+			change("cluster1", mine)
+			change("cluster2", edit(mine, func(p *Publication) { p.Addresses = addrs("192.0.2.10", "192.0.2.60", "2001:db8::2") }))
+			change(first, Publication{Host: www.Host})
+			for _, id := range []string{"cluster1", "cluster2"} {
+				if id != first {
+					change(id, Publication{Host: www.Host})
+				}
+			}
+			want := byHand
+			if adopt {
+				want = byHand[1:]
+			}
+			have := p.records()
+			if len(have) != len(want) || slices.ContainsFunc(want, func(w dns.RR) bool {
+				return !slices.ContainsFunc(have, func(h dns.RR) bool { return h.String() == w.String() })
+			}) {
+				t.Errorf("adopt %v, %s first: %v", adopt, first, have)
+			}
+		}
+	}
+}
+
+// An address that one cluster published as a person's becomes the clusters' when a record says adopt.
+func TestAdoptLater(t *testing.T) {
+	p := &primary{t, map[string][]dns.RR{}}
+	p.add(rrs(t, "www.example.org. 300 IN A 192.0.2.1")[0])
+	for _, adopt := range []bool{false, true} {
+		if st := p.read().Plan(self, Memory{}, edit(www, func(p *Publication) { p.Adopt = adopt })); st.Message.Empty() || !p.update(st.Message) {
+			t.Fatalf("adopt %v: %+v", adopt, st)
+		}
+	}
+	p.update(p.read().Plan(self, Memory{}, Publication{Host: www.Host}).Message)
+	if left := p.records(); len(left) > 0 {
+		t.Errorf("%v", left)
+	}
+}
+
 // The removal of a dead cluster is what it would have done itself.
 func TestPlanRemoval(t *testing.T) {
 	s := with(t, claimOf("cluster1", wwwB), claimOf("cluster2", wwwB))

@@ -54,6 +54,7 @@ type Publication struct {
 	DefaultGeo bool   // clients without a region of their own get this one
 	Weight     uint32 // among the clusters of one region; 0 is standby
 	Health     *Health
+	Adopt      bool // addresses of Addresses that were at the host before any cluster published it become the clusters', and go with the last one
 }
 
 // Bounds of one publication. Addresses: a message that exchanges all of them stays below the 64 KiB of DNS over TCP.

@@ -27,9 +27,11 @@ func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 		take(p.level(p.want.Host, geo), shared)
 		take(p.oldLevel(p.want.Host, geo), shared)
 	}
+	last := ref == nil && !slices.ContainsFunc(others, func(r Reference) bool { return r != Reference{} })
 	var drop []dns.RR
 	for _, rr := range p.setOf(refs, dns.TypeTXT) {
-		if r, err := parseReference(rr.(*dns.TXT).Txt); err == nil && r.Cluster == p.w.Cluster && (ref == nil || r != *ref) {
+		r, err := parseReference(rr.(*dns.TXT).Txt)
+		if err == nil && (r.Cluster == p.w.Cluster && (ref == nil || r != *ref) || last && r == Reference{}) {
 			drop = append(drop, rr)
 		}
 	}
@@ -80,6 +82,7 @@ func (p *planner) leave() {
 			p.deleteRR(rr)
 		}
 	}
+	foreign, ttls := p.before()
 	if rest := slices.DeleteFunc(slices.Clone(p.host.Owners), func(o string) bool { return o == p.w.Cluster }); len(rest) == 0 {
 		strategy := p.strategy(p.want.Host)
 		for _, n := range []string{strategy, owners} {
@@ -88,6 +91,18 @@ func (p *planner) leave() {
 				p.deleteSet(n, dns.TypeTXT)
 			} else if n == owners && !p.step.Message.Empty() {
 				p.asRead(n, dns.TypeTXT)
+			}
+		}
+		guarded := map[uint16]bool{}
+		for _, a := range foreign { // as they were before the first cluster
+			before, known := ttls[typeOf(a)]
+			if ttl, _ := p.ttlOf(p.want.Host, a); known && ttl != before {
+				if !guarded[typeOf(a)] {
+					guarded[typeOf(a)] = true // a person may delete it meanwhile
+					p.asRead(p.want.Host, typeOf(a))
+				}
+				p.deleteRR(addressRR(p.want.Host, a, 0))
+				p.write(addressRR(p.want.Host, a, before))
 			}
 		}
 	}
@@ -114,6 +129,7 @@ func (p *planner) change() {
 	if p.ttl, disagreement = p.agreedTTL(); disagreement != "" {
 		p.note(ConflictingTTL, "%s", disagreement)
 	}
+	p.noteForeign()
 	want := p.bounded()
 	places := p.room(want)
 	own := p.level(want.Host, p.w.Cluster)
@@ -139,6 +155,16 @@ func (p *planner) change() {
 	p.replaceClaim(want)
 }
 
+// noteForeign notes a person's addresses that stay at the host when the clusters leave.
+func (p *planner) noteForeign() {
+	foreign, _ := p.before()
+	foreign = slices.DeleteFunc(foreign, func(a netip.Addr) bool { return p.want.Adopt && slices.Contains(p.want.Addresses, a) })
+	if len(foreign) > 0 {
+		p.note(ForeignAddresses, "%s has %s, which no cluster wrote; they stay when the clusters leave. To make them the clusters' own, publish them with adopt: true, "+
+			"or delete them", p.want.Host, strings.Trim(fmt.Sprint(foreign), "[]"))
+	}
+}
+
 // addStrategy sets the strategy and TTL if there are none, if no other cluster owns the host, or if all clusters want another TTL. It makes
 // them a prerequisite if they stand.
 func (p *planner) addStrategy() {
@@ -149,10 +175,11 @@ func (p *planner) addStrategy() {
 	if p.host.Strategy != "" { // the clusters that agree, or this one alone, still are all
 		p.asRead(p.owners(p.want.Host), dns.TypeTXT)
 	}
+	_, before := p.before()
 	if len(p.setOf(name, dns.TypeTXT)) > 0 {
 		p.deleteSet(name, dns.TypeTXT)
 	}
-	p.write(txt(name, strategyText(p.want.Strategy, p.ttl)))
+	p.write(txt(name, strategyText(p.want.Strategy, p.ttl, before)))
 }
 
 // add adds what is not there, or is there with another TTL.
@@ -178,6 +205,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 			}
 		}
 	}
+	foreign, _ := p.before()
 	guarded := map[string]bool{}
 	for _, a := range want.Addresses {
 		ref := Reference{p.w.Cluster, want.Geo}
@@ -187,6 +215,12 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 				return
 			}
 			p.write(txt(name, ref.text()))
+			if !want.Adopt && len(p.host.References[a]) == 0 && slices.Contains(foreign, a) {
+				p.write(txt(name, Reference{}.text()))
+			}
+		}
+		if want.Adopt && slices.Contains(p.host.References[a], Reference{}) {
+			p.deleteRR(txt(p.names.references(want.Host, a), Reference{}.text()))
 		}
 		for _, name := range places[a] {
 			if ttl, there := p.ttlOf(name, a); there && ttl == p.ttl {

@@ -3,6 +3,7 @@ package zone
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -286,10 +287,16 @@ func parseOwner(t []string) (string, error) {
 	return "", fmt.Errorf("c=%s is none", one(f, "c"))
 }
 
-// Reference tells that a cluster publishes an address, and for which region.
+// Reference tells that a cluster publishes an address, and for which region. The zero Reference tells that the address was at the host before
+// any cluster published it, and stays when all of them leave.
 type Reference struct{ Cluster, Geo string }
 
+const stoodBefore = "before=1"
+
 func (r Reference) text() []string {
+	if r == (Reference{}) {
+		return []string{version, stoodBefore}
+	}
 	if r.Geo == "" {
 		return ownerText(r.Cluster)
 	}
@@ -297,6 +304,9 @@ func (r Reference) text() []string {
 }
 
 func parseReference(t []string) (Reference, error) {
+	if slices.Equal(t, Reference{}.text()) {
+		return Reference{}, nil
+	}
 	c, err := parseOwner(t)
 	if err != nil {
 		return Reference{}, err
@@ -309,8 +319,27 @@ func parseReference(t []string) (Reference, error) {
 	return r, nil
 }
 
-func strategyText(s Strategy, ttl uint32) []string {
-	return []string{version, "strategy=" + strings.ToLower(string(s)), "ttl=" + strconv.FormatUint(uint64(ttl), 10)}
+// ttlBefore are the keys of a strategy for the TTLs that a person's addresses had before any cluster published the host.
+var ttlBefore = map[uint16]string{dns.TypeA: "a", dns.TypeAAAA: "aaaa"}
+
+func strategyText(s Strategy, ttl uint32, before map[uint16]uint32) []string {
+	t := []string{version, "strategy=" + strings.ToLower(string(s)), "ttl=" + strconv.FormatUint(uint64(ttl), 10)}
+	for _, rrtype := range slices.Sorted(maps.Keys(before)) {
+		t = append(t, ttlBefore[rrtype]+"="+strconv.FormatUint(uint64(before[rrtype]), 10))
+	}
+	return t
+}
+
+// parseBefore returns the TTLs by type that a strategy has for a person's addresses.
+func parseBefore(t []string) map[uint16]uint32 {
+	f, _ := fields(t)
+	before := map[uint16]uint32{}
+	for rrtype, key := range ttlBefore {
+		if ttl, err := number(one(f, key), 31); err == nil {
+			before[rrtype] = uint32(ttl)
+		}
+	}
+	return before
 }
 
 func parseStrategy(t []string) (Strategy, uint32, error) {
