@@ -324,8 +324,7 @@ bench-go: deps build tools bin/tools/benchstat ## run the Go benchmarks (BENCH, 
 
 LINTED := integration/runtimes integration/kubelet-dns integration/cluster-manifests integration/cluster integration/controlplane
 lint: bin/tools/golangci-lint bin/tools/tiers ## check the code's style, the dependency rules, and that each test keeps to its tier
-	@$(GO) vet -vettool=$(CURDIR)/bin/tools/tiers ./...
-	@$(GO) vet -tags timing -vettool=$(CURDIR)/bin/tools/tiers ./...
+	@GO=$(GO) integration/tools/tiers/check
 	@bin/tools/golangci-lint run
 	@for dir in $(LINTED); do (cd $$dir && $(CURDIR)/bin/tools/golangci-lint run --config $(CURDIR)/.golangci.yml); done
 
