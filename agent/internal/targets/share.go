@@ -3,6 +3,8 @@ package targets
 import (
 	"cmp"
 	"context"
+	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 )
@@ -15,16 +17,28 @@ func (o owner) compare(p owner) int {
 	return cmp.Or(cmp.Compare(o.zone, p.zone), cmp.Compare(o.cluster, p.cluster))
 }
 
+// maxPerAddress bounds the targets of one address, which may be anybody's: thousands of hosts could each have a path of their own there. 100
+// targets are 10 to 13 probes a second.
+const maxPerAddress = 100
+
 // allot chooses what is probed, most targets in all, and on whose account. A check that several clusters want counts as that one's that
 // wants the fewest: no cluster slows another's probes by publishing the same. What runs goes first within a cluster's share.
 func allot(wanted map[owner]map[Check]bool, most int, runs func(Check) bool) map[Check]owner {
+	runningFirst := func(a, b Check) int {
+		if r, s := runs(a), runs(b); r != s {
+			return map[bool]int{true: -1, false: 1}[r]
+		}
+		return a.compare(b)
+	}
 	out := map[Check]owner{}
 	own := map[owner][]Check{}
+	ofAddress := map[netip.Addr]int{}
 	for _, o := range ascending(wanted, func(o owner) int { return len(wanted[o]) }) {
-		for check := range wanted[o] {
-			if _, taken := out[check]; !taken {
+		for _, check := range slices.SortedFunc(maps.Keys(wanted[o]), runningFirst) {
+			if _, taken := out[check]; !taken && ofAddress[check.Address] < maxPerAddress {
 				out[check] = o
 				own[o] = append(own[o], check)
+				ofAddress[check.Address]++
 			}
 		}
 	}
@@ -35,12 +49,6 @@ func allot(wanted map[owner]map[Check]bool, most int, runs func(Check) bool) map
 	for i, o := range all {
 		list, share := own[o], left/(len(all)-i)
 		if len(list) > share {
-			slices.SortFunc(list, func(a, b Check) int {
-				if r, s := runs(a), runs(b); r != s {
-					return map[bool]int{true: -1, false: 1}[r]
-				}
-				return a.compare(b)
-			})
 			for _, check := range list[share:] {
 				delete(out, check)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"strings"
@@ -167,6 +168,41 @@ func TestTooMany(t *testing.T) {
 		greedy["one"] = greedy["one"][1:]
 		c.Set("b.", nil, nil)
 		want("alone again", count(c.Set("a.", greedy, ten)), map[string]int{"0": 9, "1": 91})
+		cancel()
+		c.Wait()
+	})
+}
+
+// TestPerAddress: checks of one address are bounded, however many paths clusters name there, and the cluster with few checks keeps its own.
+func TestPerAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var probes atomic.Int64
+		c := targets.New(ctx, quiet, targets.Options{Dial: func(context.Context, string, string) (net.Conn, error) {
+			probes.Add(1)
+			return nil, errors.New("no")
+		}})
+		own := targets.Check{Address: netip.MustParseAddr("10.2.0.1"), Protocol: targets.HTTP, Port: 80, Host: "victim.example", Path: "/"}
+		var flood []targets.Check
+		for i := range 1000 {
+			check := own
+			check.Path = fmt.Sprintf("/%d", i)
+			flood = append(flood, check)
+		}
+		watched := c.Set("z.", map[string][]targets.Check{"greedy": flood, "victim": {own}}, ten)
+		if watched[own] == nil || len(watched) != 100 {
+			t.Errorf("%d targets of one address, the victim's own: %v", len(watched), watched[own])
+		}
+		before := maps.Clone(watched)
+		if watched = c.Set("z.", map[string][]targets.Check{"greedy": flood, "victim": {own}}, ten); !maps.Equal(before, watched) {
+			t.Error("other targets are probed, though nothing changed")
+		}
+		time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble's clock
+		probes.Store(0)
+		time.Sleep(100 * time.Second) //nolint:forbidigo // the bubble's clock
+		if n := probes.Load(); n < 900 || n > 1300 {
+			t.Errorf("%d probes of one address in 100 s", n)
+		}
 		cancel()
 		c.Wait()
 	})

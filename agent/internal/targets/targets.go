@@ -145,7 +145,8 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		out[check] = t
 	}
 	if left > 0 {
-		c.log.Warn("too many targets: clusters share the probes, and the rest is taken to be well", "zone", zone, "most", c.o.Most, "left", left)
+		c.log.Warn("too many targets: clusters share the probes, and the rest is taken to be well", "zone", zone, "most", c.o.Most,
+			"mostPerAddress", maxPerAddress, "left", left)
 	}
 	return out
 }
