@@ -10,11 +10,8 @@ import (
 	"net"
 	"slices"
 	"testing"
-	"time"
 
 	mdns "github.com/miekg/dns"
-
-	"github.com/neardns/neardns/agent/internal/server"
 )
 
 // TestInherit serves one pair of sockets by two servers, as two processes do: while the first is paused the second answers
@@ -34,10 +31,16 @@ func TestInherit(t *testing.T) {
 		}
 		return m.Answer[0].(*mdns.TXT).Txt[0]
 	}
+	// A reader that passed the gate before a pause may take one more query of each protocol.
+	either := func() {
+		t.Helper()
+		for _, network := range []string{"udp", "tcp"} {
+			who(network)
+		}
+	}
 
 	// Nobody reads for a moment; the question waits.
 	first.Pause()
-	drainOneRead(t, cfg)
 	early, err := net.Dial("udp", addressOf(cfg))
 	if err != nil {
 		t.Fatal(err)
@@ -66,10 +69,10 @@ func TestInherit(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	early.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := early.Read(make([]byte, 512)); err != nil {
 		t.Errorf("the question that waited in the socket: %v", err)
 	}
+	either()
 	for range 20 {
 		for _, network := range []string{"udp", "tcp"} {
 			if got := who(network); got != "test.2" {
@@ -79,7 +82,7 @@ func TestInherit(t *testing.T) {
 	}
 	first.Resume()
 	second.Pause()
-	drainOneRead(t, cfg)
+	either()
 	for _, network := range []string{"udp", "tcp"} {
 		if got := who(network); got != "test.1" {
 			t.Errorf("%s: %s answers, resumed was the other", network, got)
@@ -93,20 +96,6 @@ func TestInherit(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		if got := who(network); got != "test.2" {
 			t.Errorf("%s: %s answers after its end", network, got)
-		}
-	}
-}
-
-// drainOneRead asks what a reader takes that had passed the gate before the pause: one question of each protocol. Whether
-// it is answered depends on that.
-func drainOneRead(t *testing.T, cfg server.Config) {
-	t.Helper()
-	for _, network := range []string{"udp", "tcp"} {
-		client := &mdns.Client{Net: network, Timeout: 200 * time.Millisecond}
-		_, _, err := client.Exchange(question("n.probe.neardns.invalid.", mdns.TypeTXT), addressOf(cfg))
-		var timeout net.Error
-		if err != nil && (!errors.As(err, &timeout) || !timeout.Timeout()) {
-			t.Fatalf("%s: %v", network, err)
 		}
 	}
 }
@@ -215,9 +204,6 @@ func TestStopLosesNothing(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Stop() }()
 
-	deadline := time.Now().Add(10 * time.Second)
-	udp.SetReadDeadline(deadline)
-	tcp.SetReadDeadline(deadline)
 	buf := make([]byte, 512)
 	for i := range many {
 		if _, err := udp.Read(buf); err != nil {

@@ -32,7 +32,7 @@ import (
 // TestMain fails when a test leaves a goroutine behind: servers, forwarders, health checks.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for deadline := time.Now().Add(5 * time.Second); code == 0; {
+	for deadline := time.Now().Add(testutil.Patience()); code == 0; {
 		err := goleak.Find(
 			// CoreDNS ends a forwarder's connection manager by finalizer, and caddy's list of instances keeps the
 			// last ones reachable: a few idle goroutines, however many reloads there were (TestReloadsLeaveNothing).
@@ -175,10 +175,21 @@ func addressOf(cfg server.Config) string {
 
 func ask(t testing.TB, network, server string, q *mdns.Msg) *mdns.Msg {
 	t.Helper()
-	client := &mdns.Client{Net: network, Timeout: 5 * time.Second, UDPSize: 65535}
-	m, _, err := client.Exchange(q, server)
+	conn, err := net.Dial(network, server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := &mdns.Conn{Conn: conn, UDPSize: mdns.MaxMsgSize}
+	if err := client.WriteMsg(q); err != nil {
+		t.Fatalf("%s %s: %v", network, server, err)
+	}
+	m, err := client.ReadMsg()
 	if err != nil {
 		t.Fatalf("%s %s: %v", network, server, err)
+	}
+	if m.Id != q.Id {
+		t.Fatalf("%s %s: an answer with ID %d to %d", network, server, m.Id, q.Id)
 	}
 	return m
 }
@@ -216,13 +227,15 @@ func blackhole(t *testing.T) string {
 		t.Fatal(err)
 	}
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
-	for range 10 {
-		conn, err := net.DialTimeout("tcp", addr, 300*time.Millisecond)
-		if err != nil {
-			return addr
-		}
-		t.Cleanup(func() { conn.Close() })
+	conn, err := net.Dial("tcp", addr) // the one connection that the queue has room for
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("the queue does not fill")
-	return ""
+	t.Cleanup(func() { conn.Close() })
+	waitFor(t, "the queue is full", func() bool {
+		// Of a listening socket these are the length of its accept queue and the backlog (tcp_get_info).
+		info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_TCP, unix.TCP_INFO)
+		return err == nil && info.Unacked > info.Sacked
+	})
+	return addr
 }
