@@ -98,7 +98,7 @@ func TestJudge(t *testing.T) {
 		}, want: []verdict{{pod, 0}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			start := time.Now()
+			start := time.Unix(1_800_000_000, 0)
 			j := newJudge()
 			var got []verdict
 			var again bool
@@ -141,7 +141,7 @@ func TestJudge(t *testing.T) {
 
 // What the switch says of its suspects is taken over.
 func TestReconcile(t *testing.T) {
-	start := time.Now()
+	start := time.Unix(1_800_000_000, 0)
 	j := newJudge()
 	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}, {Client: other, Held: time.Minute}}); len(ended) != 0 || len(j.held) != 2 {
 		t.Fatalf("an earlier agent's: %v, %v", ended, j.held)
@@ -159,7 +159,7 @@ func TestReconcile(t *testing.T) {
 func TestJudgeForgets(t *testing.T) {
 	j := newJudge()
 	lease := func(steer.Client) (Lease, bool) { return Lease{}, true }
-	now := time.Now()
+	now := time.Unix(1_800_000_000, 0)
 	j.look(now, steer.Notes{Asked: notes{pod: time.Second}}, gap, lease)
 	if len(j.first) != 1 {
 		t.Fatalf("not remembered: %v", j.first)

@@ -28,8 +28,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-const patience = 30 * time.Second
-
 // world is one node's files: the pods', and those of a runtime that makes a sandbox's resolv.conf after ADD.
 type world struct {
 	t      *testing.T
@@ -247,9 +245,7 @@ func (r *nodeRuntime) awaitPlugin(t *testing.T) {
 // run is what containerd 2 does for a pod behind ADD.
 func (r *nodeRuntime) run(t *testing.T, id string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := r.RunPodSandbox(ctx, &adaptation.RunPodSandboxRequest{Pod: &api.PodSandbox{Id: id}}); err != nil {
+	if err := r.RunPodSandbox(testutil.Context(t), &adaptation.RunPodSandboxRequest{Pod: &api.PodSandbox{Id: id}}); err != nil {
 		t.Errorf("the runtime would fail the pod: %v", err)
 	}
 }
@@ -257,6 +253,7 @@ func (r *nodeRuntime) run(t *testing.T, id string) {
 // Pods are changed before their first container, those that run already when the agent comes, and again after the runtime was
 // restarted; whatever goes wrong fails no pod.
 func TestRun(t *testing.T) {
+	testutil.RequireRoot(t) // a runtime's connections and their ends are the kernel's
 	nrilog.Set(silent{})
 	before := goleak.IgnoreCurrent()
 	w := newWorld(t)
@@ -317,6 +314,7 @@ func TestRun(t *testing.T) {
 
 // Where no runtime answers, pods that wait are told so in their files, not before the grace is over, and Run ends when it is told.
 func TestNobodyThere(t *testing.T) {
+	testutil.RequireRoot(t) // a runtime's connections and their ends are the kernel's
 	for name, listen := range map[string]bool{"no socket": false, "a socket that says nothing": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -335,7 +333,7 @@ func TestNobodyThere(t *testing.T) {
 			}
 			w.waiting("a", nil)
 			var mu sync.Mutex
-			at := time.Now()
+			at := time.Unix(1_800_000_000, 0)
 			w.plugin.now = func() time.Time {
 				mu.Lock()
 				defer mu.Unlock()
