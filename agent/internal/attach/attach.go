@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -22,7 +23,8 @@ import (
 
 // Program is the kernel's, at links that are told by their indexes.
 type Program interface {
-	// Attach does nothing where the program is. Where it fails, the program is not there unless it was before.
+	// Attach does nothing where the program is. Where it fails, the program is not there unless it was before. After an error that
+	// is fs.ErrNotExist the program as a whole has to be made again: the files that keep it at links are gone.
 	Attach(ifindex int) error
 	// Detach returns how many questions were answered at a link, which may be gone, since the program came there.
 	Detach(ifindex int) (answers uint64, err error)
@@ -112,6 +114,9 @@ func (k *Keeper) Look(pods []Pod) error {
 		if err := k.Program.Attach(i); err != nil {
 			refused = append(refused, Refused{name(f), err.Error()})
 			delete(k.found, keyOf(f))
+			if errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
 			if was {
 				errs = append(errs, k.detach(i))
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -188,6 +189,22 @@ func TestErrors(t *testing.T) {
 	w.kernel.err = errors.New("no maps")
 	if err := w.keeper.Look(nil); err == nil || !strings.Contains(err.Error(), "no maps") || len(w.at()) != 1 {
 		t.Errorf("%v, at %v", err, w.at())
+	}
+}
+
+// TestFilesGone: if the files that keep the program at links are gone, the caller hears of it, to make the program again. A link that is
+// gone is only refused.
+func TestFilesGone(t *testing.T) {
+	w := newWorld(t)
+	file := podfile.File{ContainerID: "c", IfName: "eth0", PodNamespace: "shop", PodName: "pod1"}
+	for _, tc := range []struct {
+		err    error
+		caller bool
+	}{{errors.New("no such device"), false}, {fmt.Errorf("pin: %w", fs.ErrNotExist), true}} {
+		w.kernel.refuses[1] = tc.err
+		if err := w.keeper.Look([]Pod{{File: file}}); errors.Is(err, tc.err) != tc.caller {
+			t.Errorf("%v: the caller hears %v", tc.err, err)
+		}
 	}
 }
 

@@ -41,6 +41,10 @@ type stream struct {
 	inAll, inOwn *list.Element // its places among those that wait
 }
 
+// maxUnread bounds the answers of one connection that its client has not read. The kernel takes twice of it, for its own overhead, and
+// then grows it no further; left alone it takes 4 MiB, for which the container's memory limit has no room.
+const maxUnread = 32 << 10
+
 // add takes a new connection in. Where there is no place for it, it is closed and nil returned.
 func (s *streams) add(conn *net.TCPConn) *stream {
 	c := &stream{TCPConn: conn, of: s, source: places.Source(conn.RemoteAddr())}
@@ -52,6 +56,7 @@ func (s *streams) add(conn *net.TCPConn) *stream {
 		c.reset()
 		return nil
 	}
+	_ = conn.SetWriteBuffer(maxUnread) // an error: it is closed
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {

@@ -236,7 +236,8 @@ func (l *Level) Attached() ([]int, error) {
 	return out, nil
 }
 
-// Others lists other programs that see what comes from a link or goes to it, by their names: those of each way in their order, tcx's first.
+// Others lists other programs that see what comes from a link or goes to it, by their names: those of each way in their
+// order, tcx's first, then nftables' chains and XDP.
 func (l *Level) Others(index int) ([]string, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -271,7 +272,8 @@ func (l *Level) Others(index int) ([]string, error) {
 			}
 		}
 	}
-	return names, nil
+	hooked, err := hooks(h, index)
+	return append(names, hooked...), err
 }
 
 // programName is a program's, or its number where that is all that can be known.

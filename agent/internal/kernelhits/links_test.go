@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -175,6 +176,54 @@ func TestOthers(t *testing.T) {
 			defer made.Close()
 		}
 		wantOthers("policy", "meter", "shaper")
+	})
+}
+
+// TestOtherHooks: an XDP program and nftables' netdev chains at a link are programs of others; those at another link are not.
+func TestOtherHooks(t *testing.T) {
+	l := open(t, 8)
+	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
+	pod, other := node.AddPod("pod").HostLink(), node.AddPod("other").HostLink()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "guard", Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{
+		asm.Mov.Imm(asm.R0, 2), asm.Return()}}) // XDP_PASS
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	rules := "table netdev guard {\n\tchain one {\n\t\ttype filter hook ingress device %q priority 0; policy accept;\n\t}\n" +
+		"\tchain two {\n\t\ttype filter hook ingress devices = { %q, lo } priority 0; policy accept;\n\t}\n}\n"
+	node.Host.RunInput(fmt.Sprintf(rules, pod.Attrs().Name, pod.Attrs().Name), "nft", "-f", "-")
+	node.Host.Do(func() {
+		if err := netlink.LinkSetXdpFdWithFlags(pod, p.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
+			t.Fatal(err)
+		}
+		for index, want := range map[int][]string{
+			pod.Attrs().Index:   {"nftables netdev guard one", "nftables netdev guard two", "XDP guard"},
+			other.Attrs().Index: nil,
+		} {
+			if got, err := l.Others(index); err != nil || !slices.Equal(got, want) {
+				t.Errorf("others: %v %v, want %v", got, err, want)
+			}
+		}
+	})
+}
+
+// TestFilesRemoved: if the level's files are removed, the kernel takes the program away, and the next attempt to attach it says that the level
+// has to be made again.
+func TestFilesRemoved(t *testing.T) {
+	l, node, pod := onePod(t)
+	node.Host.Do(func() {
+		index := pod.HostLink().Attrs().Index
+		if err := l.Attach(index); err != nil {
+			t.Fatal(err)
+		}
+		testutil.Must(t, os.RemoveAll(l.folder))
+		testutil.Eventually(t, func() error { // the kernel takes it away a moment later
+			if err := l.Attach(index); !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("attach without the level's files: %w", err)
+			}
+			return nil
+		})
 	})
 }
 

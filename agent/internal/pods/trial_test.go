@@ -28,3 +28,18 @@ func TestTrialNeedsAnAnswerOverTCP(t *testing.T) {
 	n.try(held, true)
 	n.tend(func(netip.Addr) Fallback { return Fallback{Proven: true} }, false, map[string]int{Steered: 1})
 }
+
+// A pod whose link is wanted for kernel hits has one in every state that it can be in.
+func TestVethInEachState(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	for _, state := range []podfile.State{podfile.Steered, podfile.LeftAlone, podfile.Pending} {
+		index, name, err := n.Veth(fileOf(pod, "a", "eth0", decisions(state, r4)))
+		if link := pod.HostLink().Attrs(); err != nil || index != link.Index || name != link.Name {
+			t.Errorf("%s: link %d %s, %v", state, index, name, err)
+		}
+	}
+	if _, _, err := n.Veth(fileOf(pod, "a", "eth0", nil)); err == nil {
+		t.Error("a pod that sends no queries to the cluster DNS address has a link")
+	}
+}

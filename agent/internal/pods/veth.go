@@ -9,10 +9,10 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Veth finds the link in the host's netns by which a pod's questions leave the pod: those that are steered, and else those that are left
-// alone. It is an error where the pod has none, or is gone.
+// Veth finds the link in the host's netns by which a pod's queries leave the pod: those that are steered, and else those that are left
+// alone or wait. It is an error if the pod has none, or is gone.
 func (p *Pods) Veth(f podfile.File) (index int, name string, err error) {
-	asked := slices.Concat(f.In(podfile.Steered), f.In(podfile.LeftAlone))
+	asked := slices.Concat(f.In(podfile.Steered), f.In(podfile.LeftAlone), f.In(podfile.Pending))
 	if len(asked) == 0 {
 		return 0, "", errors.New("it asks no cluster DNS address")
 	}

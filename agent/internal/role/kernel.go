@@ -251,7 +251,10 @@ func (k *kernel) fail(err error) {
 			}
 		}
 	}
-	k.again = time.Now().Add(kernelAgain)
+	k.again = time.Now()
+	if !opened || !errors.Is(err, fs.ErrNotExist) { // else its files were removed: what made them can make them again
+		k.again = k.again.Add(kernelAgain)
+	}
 }
 
 // end takes the program away from the pods, and the answers from the program.
