@@ -44,7 +44,7 @@ func (n *node) awaitWay(t testing.TB, p *Prober) {
 	t.Helper()
 	for _, target := range n.locals {
 		for _, protocol := range protocols {
-			testutil.Eventually(t, func() error { return probe(t, p, target, protocol, 2*time.Second).Err })
+			testutil.Eventually(t, func() error { return probe(t, p, target, protocol, testutil.Silence).Err })
 		}
 	}
 }
@@ -59,7 +59,7 @@ func TestFramesProbe(t *testing.T) {
 				for _, target := range n.locals {
 					for _, protocol := range protocols {
 						for range 3 {
-							wantOK(t, probe(t, p, target, protocol, 10*time.Second))
+							wantOK(t, probe(t, p, target, protocol, ample))
 						}
 					}
 				}
@@ -88,30 +88,28 @@ func TestFramesFailures(t *testing.T) {
 	}
 	n.agent.Behave(testutil.Behaviour{Drop: true})
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, 200*time.Millisecond), Timeout, "no answer: ")
+		wantFailure(t, probe(t, p, target, protocol, testutil.Silence), Timeout, "no answer: ")
 	})
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(20*time.Millisecond, cancel)
-		wantFailure(t, p.Probe(ctx, target, protocol), Canceled, "canceled")
+		wantFailure(t, n.canceled(t, p, target, protocol), Canceled, "canceled")
 	})
 	n.agent.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, 10*time.Second), WrongAnswer, "SERVFAIL")
+		wantFailure(t, probe(t, p, target, protocol, ample), WrongAnswer, "SERVFAIL")
 	})
 	n.agent.Behave(testutil.Behaviour{})
 	n.agent.Stop()
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, 10*time.Second), WrongAnswer, "NXDOMAIN by another server than the agent")
+		wantFailure(t, probe(t, p, target, protocol, ample), WrongAnswer, "NXDOMAIN by another server than the agent")
 	})
 	n.agent.Start()
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantOK(t, probe(t, p, target, protocol, 10*time.Second))
+		wantOK(t, probe(t, p, target, protocol, ample))
 	})
 	n.agent.Stop()
 	n.Host.Run("nft", "delete", "table", "inet", steer.TableName)
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, 10*time.Second), Refused, "nobody listens")
+		wantFailure(t, probe(t, p, target, protocol, ample), Refused, "nobody listens")
 	})
 	testutil.Must(t, p.Close())
 	each(func(target netip.Addr, protocol steer.Protocol) {
@@ -135,7 +133,7 @@ func TestFramesProve(t *testing.T) {
 				return p.Prove(ctx, target, serviceName)
 			}
 			for _, a := range n.locals {
-				if err := prove(a, 20*time.Second); err != nil {
+				if err := prove(a, ample); err != nil {
 					t.Error(err)
 				}
 			}
@@ -181,7 +179,7 @@ func TestFramesRepair(t *testing.T) {
 	if err := p.Reconfigure(nil, n.locals[:1]); err != nil {
 		t.Error(err)
 	}
-	wantOK(t, probe(t, p, n.locals[0], steer.UDP, 10*time.Second))
+	wantOK(t, probe(t, p, n.locals[0], steer.UDP, ample))
 	if err := p.Reconfigure(n.redirects, n.locals); err == nil || !strings.Contains(err.Error(), "need a pod table") {
 		t.Errorf("redirects without a netns: %v", err)
 	}

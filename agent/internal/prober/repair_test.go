@@ -1,13 +1,11 @@
 package prober
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -76,9 +74,7 @@ func TestEnsureRepairs(t *testing.T) {
 				}
 			}
 			for _, a := range n.ClusterDNS() {
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-				defer cancel()
-				if err := p.Prove(ctx, a, serviceName); err != nil {
+				if err := p.Prove(testutil.Context(t), a, serviceName); err != nil {
 					t.Error(err)
 				}
 			}
