@@ -18,7 +18,6 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/neardns/neardns/agent/internal/ddns"
-	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestFollow: whole, then by steps, whole again where steps do not fit or the zone was restored, kept while the primary is away.
@@ -302,13 +301,12 @@ func TestCrowdedSteps(t *testing.T) {
 		p.now, p.asked = append(version(2), many...), nil
 		p.steps[1] = &ddns.Transfer{Serial: 2, Steps: []ddns.Delta{{From: 1, To: 2, SOA: soa(2), Added: many}}}
 	})
-	begun := time.Now()
 	if err := c.look(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.check(t, "crowded", p.now)
-	if !slices.Contains(p.asked, "axfr") || time.Since(begun) > 30*time.Second*testutil.Slowness() {
-		t.Errorf("asked %v, %s", p.asked, time.Since(begun))
+	if !slices.Contains(p.asked, "axfr") {
+		t.Errorf("asked %v: the zone is transferred whole", p.asked)
 	}
 }
 
@@ -332,17 +330,6 @@ func TestFaulty(t *testing.T) {
 				t.Errorf("%s: nothing is said", name)
 			}
 		}
-	})
-}
-
-// awaitRecords waits for the first look at the primary.
-func awaitRecords(t *testing.T, c *Copy) {
-	t.Helper()
-	testutil.Eventually(t, func() error {
-		if c.State().Records == 0 {
-			return errors.New("the copy has no record")
-		}
-		return nil
 	})
 }
 

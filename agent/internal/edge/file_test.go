@@ -53,13 +53,15 @@ func TestDiskBack(t *testing.T) {
 }
 
 // TestFile: a restart serves what was kept, at its age; a file that is damaged is none.
-func TestFile(t *testing.T) {
+func TestFile(t *testing.T) { synctest.Test(t, testFile) }
+
+func testFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sub", "z.zone")
 	p, s := &primary{now: append(version(1, "a"), rr(`t.`+zone+` 60 IN TXT "quote \" semicolon ; backslash \\ \007" "two"`), rr("u."+zone+" 60 IN TYPE65280 \\# 2 abcd"))}, &served{}
 	c := New(quiet, zone, file, p, s.serve)
 	stop := run(t, c)
-	awaitRecords(t, c)
-	stop() // saves
+	synctest.Wait() // the first look
+	stop()          // saves
 	old := time.Now().Add(-3 * time.Hour)
 	if err := os.Chtimes(file, old, old); err != nil {
 		t.Fatal(err)
@@ -98,7 +100,7 @@ func TestFile(t *testing.T) {
 	s = &served{}
 	c = New(quiet, zone, filepath.Join("/proc/nowhere", "z.zone"), p, s.serve)
 	stop = run(t, c)
-	awaitRecords(t, c)
+	synctest.Wait() // the first look
 	stop()
 	s.check(t, "without a disk", p.now)
 }
