@@ -33,10 +33,22 @@ const (
 	tryAtOnce = 16
 )
 
-// trial is when a pod that was given back is tried next. The times between are those of a bypass (steer.Hold).
-type trial struct {
-	step int
-	next time.Time
+// trialInterval is the time from one pod trial of a bypassed pod to the next. It does not grow, so that a pod whose path works again
+// is steered within 15 s: the rest is for a trial that is under way, and for the pod's table.
+const trialInterval = 10 * time.Second
+
+// trial is when a bypassed pod is tried next.
+type trial struct{ next time.Time }
+
+// at reports whether the trial is due, and then schedules the next one.
+func (t trial) at(now time.Time) (due bool, after trial) {
+	switch {
+	case t.next.IsZero(): // bypassed a moment ago, or by an earlier agent
+		return false, trial{now.Add(trialInterval)}
+	case now.Before(t.next):
+		return false, t
+	}
+	return true, trial{now.Add(trialInterval)}
 }
 
 // Lease tells of the lease that questions to an address are delivered under: since when it is held without a break, and when it
@@ -91,14 +103,9 @@ func (p *Pods) due(now time.Time) []suspect {
 		k := keyOf(f)
 		if slices.ContainsFunc(f.Decisions, unanswered) {
 			waiting[k] = true
-			t, known := p.trials[k]
-			if !known { // given back a moment ago, or by an earlier agent
-				t = trial{next: now.Add(steer.Hold(0))}
-				p.trials[k] = t
-			}
-			if !now.Before(t.next) {
-				t.next = now.Add(steer.Hold(0)) // unless it is lost again
-				p.trials[k] = t
+			isDue, after := p.trials[k].at(now)
+			p.trials[k] = after
+			if isDue {
 				out = append(out, suspect{File: f})
 				continue
 			}
@@ -166,7 +173,6 @@ func (p *Pods) try(ctx context.Context, f podfile.File, inKernel bool, lease Lea
 
 // settle carries out what the questions said, on the sandbox as it is now.
 func (p *Pods) settle(f podfile.File, lost map[steer.Redirect][]string, answered map[steer.Redirect]bool) (changed bool, err error) {
-	p.longer(f, lost)
 	for box := range sandboxes(p.beside(f)) {
 		if !slices.ContainsFunc(box.files, func(g podfile.File) bool { return keyOf(g) == keyOf(f) }) || box.ns == nil {
 			box.close()
@@ -227,19 +233,6 @@ func (p *Pods) beside(f podfile.File) []podfile.File {
 		}
 	}
 	return out
-}
-
-// longer lets a pod wait whose trial was lost.
-func (p *Pods) longer(f podfile.File, lost map[steer.Redirect][]string) {
-	if !slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return unanswered(d) && len(lost[d.Redirect]) > 0 }) {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	t := p.trials[keyOf(f)]
-	t.step++
-	t.next = time.Now().Add(steer.Hold(t.step))
-	p.trials[keyOf(f)] = t
 }
 
 type verdict int
