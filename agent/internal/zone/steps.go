@@ -215,7 +215,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 				return
 			}
 			p.write(txt(name, ref.text()))
-			if !want.Adopt && len(p.host.References[a]) == 0 && slices.Contains(foreign, a) {
+			if !want.Adopt && slices.Contains(foreign, a) { // also if it is marked: the cluster that marked it may leave at the same time
 				p.write(txt(name, Reference{}.text()))
 			}
 		}
