@@ -82,13 +82,6 @@ func (p *planner) room(want Publication) map[netip.Addr][]string {
 		key := fmt.Sprint(name, rrtype)
 		if _, ok := free[key]; !ok {
 			free[key] = p.w.Limit - len(p.setOf(name, rrtype))
-			if name == p.level(want.Host, p.w.Cluster) { // what goes from there makes room: it is mine alone
-				for _, a := range p.addresses(name) {
-					if typeOf(a) == rrtype && !slices.Contains(want.Addresses, a) {
-						free[key]++
-					}
-				}
-			}
 		}
 		return free[key]
 	}
@@ -104,24 +97,54 @@ func (p *planner) room(want Publication) map[netip.Addr][]string {
 	}
 	c := Claim{Publication: want, Identity: p.w.Identity}
 	own := p.level(want.Host, p.w.Cluster)
+	others := slices.DeleteFunc(p.answers(&c), func(name string) bool { return name == own })
 	places := map[netip.Addr][]string{}
 	for _, a := range want.Addresses {
 		at := []string{}
-		for _, name := range p.answers(&c) {
+		for _, name := range others {
 			if fits(name, a) {
 				at = append(at, name)
 			} else if name == want.Host {
 				p.step.Unserved = append(p.step.Unserved, a)
-				if want.Strategy == Simple && fits(own, a) {
-					at = append(at, own)
-				}
 			}
 		}
 		places[a] = at
 	}
+	for _, a := range p.atOwn(want, own) {
+		places[a] = append(places[a], own)
+	}
 	if n := len(p.step.Unserved); n > 0 {
-		p.note(RRsetFull, "%s has as many addresses as the server takes, %d of one type; %d are left to edges. Raise max-records-per-type on BIND",
-			want.Host, p.w.Limit, n)
+		nowhere := len(slices.DeleteFunc(slices.Clone(p.step.Unserved), func(a netip.Addr) bool { return slices.Contains(places[a], own) }))
+		rest := ""
+		if nowhere > 0 {
+			rest = fmt.Sprintf(", %d are nowhere", nowhere)
+		}
+		p.note(RRsetFull, "%s has as many addresses as the server takes, %d of one type; %d are left to edges%s. Raise max-records-per-type on BIND",
+			want.Host, p.w.Limit, n-nowhere, rest)
 	}
 	return places
+}
+
+// atOwn returns the addresses that are at the cluster's own level, as many of each type as fit: first those that the host lacks, which are
+// nowhere else, then those that are there.
+func (p *planner) atOwn(want Publication, own string) []netip.Addr {
+	all := slices.Clone(p.step.Unserved)
+	if want.Strategy == LoadBalanced {
+		all = slices.Clone(want.Addresses)
+	}
+	rank := func(a netip.Addr) int {
+		if slices.Contains(p.step.Unserved, a) {
+			return 0
+		}
+		if _, there := p.ttlOf(own, a); there {
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(all, func(a, b netip.Addr) int { return rank(a) - rank(b) })
+	taken := map[uint16]int{}
+	return slices.DeleteFunc(all, func(a netip.Addr) bool {
+		taken[typeOf(a)]++
+		return p.w.Limit > 0 && taken[typeOf(a)] > p.w.Limit
+	})
 }
