@@ -201,7 +201,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	const own = "127.0.0.1\tlocalhost\n"
 	const line = "10.96.0.5\tregistry.shop.svc registry.shop.svc.cluster.local # by neardns-agent hosts\n"
 	testutil.Must(t, errors.Join(os.Mkdir(filepath.Dir(hosts), 0o755), os.WriteFile(hosts, []byte(own+line), 0o644)))
-	running := nodestate.Hosts{Looked: time.Unix(1_700_000_000, 0)}
+	running := nodestate.Hosts{Looked: time.Now()} // a role that looked long ago has ended
 	for _, step := range []struct {
 		root, want string
 		ended      bool

@@ -19,12 +19,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// On a busy machine.
-const (
-	patience      = 30 * time.Second
-	cachePatience = 90 * time.Second // a lease that was lost to slowness twice rests for seconds
-)
-
 type object = map[string]any
 
 // node is a node with a main network, before anything of ours is on it.

@@ -61,7 +61,7 @@ func TestBypassedPodIsTriedAgainSoon(t *testing.T) {
 		}
 		last = now
 	}
-	if last == start {
+	if last.Equal(start) {
 		t.Error("no trial at all")
 	}
 }

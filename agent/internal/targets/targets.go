@@ -146,7 +146,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 	}
 	if left > 0 {
 		c.log.Warn("too many targets: clusters share the probes, and the rest is taken to be well", "zone", zone, "most", c.o.Most,
-			"mostPerAddress", maxPerAddress, "left", left)
+			"most_per_address", maxPerAddress, "left", left)
 	}
 	return out
 }

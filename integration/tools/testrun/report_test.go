@@ -240,9 +240,10 @@ func TestReadAllowed(t *testing.T) {
 
 // A quarantined test is named and does not decide; one that ends its whole package does.
 func TestQuarantine(t *testing.T) {
-	const failed = `{"Action":"run","Package":"m/n/o/p","Test":"TestA"}
+	const begun = `{"Action":"run","Package":"m/n/o/p","Test":"TestA"}
 {"Action":"run","Package":"m/n/o/p","Test":"TestA/one"}
-{"Action":"fail","Package":"m/n/o/p","Test":"TestA/one"}
+`
+	const failed = begun + `{"Action":"fail","Package":"m/n/o/p","Test":"TestA/one"}
 {"Action":"fail","Package":"m/n/o/p","Test":"TestA"}
 {"Action":"run","Package":"m/n/o/p","Test":"TestAB"}
 {"Action":"%s","Package":"m/n/o/p","Test":"TestAB"}
@@ -254,7 +255,7 @@ func TestQuarantine(t *testing.T) {
 	}{
 		"alone":             {strings.Replace(failed, "%s", "pass", 1), true, "1 passed, 0 failed, 0 skipped\n"},
 		"next to another":   {strings.Replace(failed, "%s", "fail", 1), false, "0 passed, 1 failed, 0 skipped\n"},
-		"ended its package": {strings.Replace(failed[:strings.Index(failed, `{"Action":"fail"`)], "%s", "", 1) + `{"Action":"fail","Package":"m/n/o/p"}`, false, "0 passed, 1 failed, 0 skipped\n"},
+		"ended its package": {begun + `{"Action":"fail","Package":"m/n/o/p"}`, false, "0 passed, 1 failed, 0 skipped\n"},
 	} {
 		var out strings.Builder
 		r := newReport(&out)

@@ -23,10 +23,10 @@ func TestWaits(t *testing.T) {
 			stream      bool
 			most, known time.Duration // of the waits; known is when ten questions have been asked
 		}{
-			{"nothing listens (REJECT), over TCP", func(t testing.TB) string { return nobody(t) }, true, quick, quick},
-			{"nothing listens (REJECT), over UDP", func(t testing.TB) string { return nobody(t) }, false, quick, quick},
-			{"packets vanish, over TCP", func(t testing.TB) string { return blackhole(t) }, true, hedgeAfter, quick},
-			{"packets vanish, over UDP", func(t testing.TB) string { return blackhole(t) }, false, hedgeAfter, quick},
+			{"nothing listens (REJECT), over TCP", nobody, true, quick, quick},
+			{"nothing listens (REJECT), over UDP", nobody, false, quick, quick},
+			{"packets vanish, over TCP", blackhole, true, hedgeAfter, quick},
+			{"packets vanish, over UDP", blackhole, false, hedgeAfter, quick},
 			{"connects and stays silent", func(t testing.TB) string { return newFake(t, onBoth, silence).addr }, true, hedgeAfter, quick},
 			{"SERVFAIL", func(t testing.TB) string { return newFake(t, onBoth, code(dns.RcodeServerFailure)).addr }, true, quick, quick},
 			{"REFUSED", func(t testing.TB) string { return newFake(t, onBoth, code(dns.RcodeRefused)).addr }, true, quick, quick},
@@ -71,8 +71,8 @@ func TestAlone(t *testing.T) {
 		}{
 			{"answers after 1.5 s", func(t testing.TB) string { return newFake(t, onBoth, after(1500*time.Millisecond, says("slow"))).addr }, "slow", 1500 * time.Millisecond, 1500 * time.Millisecond},
 			{"silent", func(t testing.TB) string { return newFake(t, onBoth, silence).addr }, "SERVFAIL: plugin/ask: ", silentEnd, silentEnd},
-			{"packets vanish", func(t testing.TB) string { return blackhole(t) }, "SERVFAIL: plugin/ask: ", silentEnd, silentEnd},
-			{"nothing listens", func(t testing.TB) string { return nobody(t) }, "SERVFAIL: plugin/ask: ", 0, time.Second},
+			{"packets vanish", blackhole, "SERVFAIL: plugin/ask: ", silentEnd, silentEnd},
+			{"nothing listens", nobody, "SERVFAIL: plugin/ask: ", 0, time.Second},
 			{"SERVFAIL", func(t testing.TB) string { return newFake(t, onBoth, code(dns.RcodeServerFailure)).addr }, "SERVFAIL", 0, quick},
 		} {
 			for _, stream := range []bool{false, true} {
