@@ -29,7 +29,7 @@ const (
 	NotAccepted  = "NotAccepted"  // nothing is published, since Accepted is False
 	ZoneNotReady = "ZoneNotReady" // the DNSZone is not accepted
 	Writing      = "Writing"      // on its way
-	Leaving      = "Leaving"      // the record is being deleted
+	Leaving      = "Leaving"      // what was published is on its way out of the zone
 )
 
 // Reasons of Healthy.
@@ -64,6 +64,8 @@ type Progress struct {
 	Owners     []string
 	Generation uint64
 	Writes     uint64
+	// Kept tells that the record's finalizer is on: as long as the host is not done, the zone may have what the record said.
+	Kept bool
 	// Held is what the zone has for the host; nil before it was read.
 	Held *v1alpha1.Published
 }
@@ -73,8 +75,16 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 	accepted := condition(ConditionAccepted, r.Good(), r.Reason, r.Message)
 	programmed := condition(ConditionProgrammed, false, NotAccepted, "nothing is published: "+r.Message)
 	switch {
-	case !r.Good() && p.Conflict == "" && !p.Done && p.Reason != "":
+	case !r.Good() && !p.Done && p.Reason != "" && (p.Kept || p.Conflict == ""):
 		programmed.Reason, programmed.Message = p.Reason, "what was published stays in the zone: "+p.Message
+	case !r.Good() && !p.Done && p.Kept && zone.Good():
+		programmed.Reason, programmed.Message = Leaving, "what was published is on its way out of the zone"
+	case !r.Good() && !p.Done && p.Kept:
+		why := r.Message // there is no zone
+		if r.Zone != "" {
+			why = fmt.Sprintf("DNSZone %s: %s: %s", r.Zone, zone.Reason, zone.Message)
+		}
+		programmed.Reason, programmed.Message = ZoneNotReady, "what was published stays in the zone: "+why+"; with deletionPolicy: Orphan the record goes and leaves it there"
 	case !r.Good():
 	case !zone.Good():
 		programmed.Reason, programmed.Message = ZoneNotReady, fmt.Sprintf("DNSZone %s: %s: %s", r.Zone, zone.Reason, zone.Message)

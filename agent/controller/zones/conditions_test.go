@@ -13,6 +13,7 @@ import (
 func TestConditions(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	good, refused := &Record{Verdict: Verdict{Accepted, "in"}, Zone: "z"}, &Record{Verdict: Verdict{NotAllowed, "not allowed"}, Zone: "z"}
+	deleted := &Record{Verdict: Verdict{Deleting, "the record is being deleted"}, Zone: "z"}
 	ready, waiting := &Zone{Verdict: Verdict{Accepted, ""}}, &Zone{Verdict: Verdict{NoKey, "no Secret"}}
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for name, c := range map[string]struct {
@@ -43,6 +44,20 @@ func TestConditions(t *testing.T) {
 		"refused": {record: refused, zone: ready, progress: Progress{Done: true},
 			want:    "Accepted=False/NotAllowed Programmed=False/NotAccepted Healthy=Unknown/NotChecked UnresolvedConflictDiscovered=False/NoConflict",
 			message: "nothing is published: not allowed"},
+		"deleted, and the zone has no key": {record: deleted, zone: waiting, progress: Progress{Kept: true},
+			want:    "Accepted=False/Deleting Programmed=False/ZoneNotReady Healthy=Unknown/NotChecked UnresolvedConflictDiscovered=False/NoConflict",
+			message: "what was published stays in the zone: DNSZone z: NoKey: no Secret; with deletionPolicy: Orphan"},
+		"deleted, and there is no zone": {record: &Record{Verdict: Verdict{NoZone, "no DNSZone has the host"}}, zone: &Zone{}, progress: Progress{Kept: true},
+			want:    "Accepted=False/NoZone Programmed=False/ZoneNotReady Healthy=Unknown/NotChecked UnresolvedConflictDiscovered=False/NoConflict",
+			message: "what was published stays in the zone: no DNSZone has the host; with deletionPolicy: Orphan"},
+		"deleted, and not read back yet": {record: deleted, zone: ready, progress: Progress{Kept: true},
+			want: "Accepted=False/Deleting Programmed=False/Leaving Healthy=Unknown/NotChecked UnresolvedConflictDiscovered=False/NoConflict"},
+		"deleted, and another has the cluster's id": {record: deleted, zone: ready, progress: Progress{Kept: true, Reason: "ClusterIDInUse", Message: "by y", Conflict: "ClusterIDInUse"},
+			want:    "Accepted=False/Deleting Programmed=False/ClusterIDInUse Healthy=Unknown/NotChecked UnresolvedConflictDiscovered=False/NoConflict",
+			message: "what was published stays in the zone: by y"},
+		"deleted, and gone": {record: deleted, zone: ready, progress: Progress{Kept: true, Done: true},
+			want:    "Accepted=False/Deleting Programmed=False/NotAccepted Healthy=Unknown/NotChecked UnresolvedConflictDiscovered=False/NoConflict",
+			message: "nothing is published: the record is being deleted"},
 		"refused, and not out of the zone yet": {record: refused, zone: ready, progress: Progress{Reason: "Unreachable", Message: "connection refused"},
 			want:    "Accepted=False/NotAllowed Programmed=False/Unreachable Healthy=Unknown/NotChecked UnresolvedConflictDiscovered=False/NoConflict",
 			message: "what was published stays in the zone: connection refused"},

@@ -58,6 +58,7 @@ func (r *Reconciler) reportRecord(ctx context.Context, plan *zones.Plan, rec *v1
 			}
 		}
 	}
+	progress.Kept = slices.Contains(rec.Finalizers, Finalizer)
 	next := rec.DeepCopy()
 	s := &next.Status
 	s.ObservedGeneration, s.Zone, s.ClusterID = rec.Generation, p.Zone, r.ClusterID
@@ -156,7 +157,7 @@ func (r *Reconciler) events(object client.Object, before, now []metav1.Condition
 	}
 	for _, c := range now {
 		old := meta.FindStatusCondition(before, c.Type)
-		if old != nil && old.Reason == c.Reason || c.Reason == zones.Writing || c.Reason == zones.NotRead || c.Reason == zones.NotAccepted || c.Reason == zones.NotChecked {
+		if old != nil && old.Reason == c.Reason || c.Reason == zones.Writing || c.Reason == zones.Leaving || c.Reason == zones.NotRead || c.Reason == zones.NotAccepted || c.Reason == zones.NotChecked {
 			continue
 		}
 		if old == nil && (c.Reason == zones.NoConflict || c.Reason == zones.AllHeard) {
