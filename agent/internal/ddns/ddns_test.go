@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -131,84 +132,90 @@ func TestUpdateAnswers(t *testing.T) {
 		"an answer to a query": {func(m *dns.Msg, _ *dns.TSIG) { m.Opcode = dns.OpcodeQuery }, BadAnswer, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
-				wire, _ := answer(t, q, mac, false, tt.edit)
-				return [][]byte{wire}
+			synctest.Test(t, func(t *testing.T) {
+				c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
+					wire, _ := answer(t, q, mac, false, tt.edit)
+					return [][]byte{wire}
+				})
+				pre, change := rrs(t, "a.example.org. 0 IN A 192.0.2.1"), rrs(t, "b.example.org. 60 IN A 192.0.2.2")
+				err := c.Update(t.Context(), pre, change)
+				if KindOf(err) != tt.want || (err == nil) != (tt.want == "") || Unsure(err) != tt.unsure {
+					t.Errorf("%v: kind %q, unsure %v", err, KindOf(err), Unsure(err))
+				}
+				q := <-f.asked
+				if q.Opcode != dns.OpcodeUpdate || len(q.Answer) != 1 || len(q.Ns) != 1 || q.Question[0].Name != origin {
+					t.Errorf("asked %v", q)
+				}
+				if change[0].Header().Ttl != 60 || change[0].Header().Class != dns.ClassINET {
+					t.Error("the caller's RRs were changed")
+				}
 			})
-			pre, change := rrs(t, "a.example.org. 0 IN A 192.0.2.1"), rrs(t, "b.example.org. 60 IN A 192.0.2.2")
-			err := c.Update(t.Context(), pre, change)
-			if KindOf(err) != tt.want || (err == nil) != (tt.want == "") || Unsure(err) != tt.unsure {
-				t.Errorf("%v: kind %q, unsure %v", err, KindOf(err), Unsure(err))
-			}
-			q := <-f.asked
-			if q.Opcode != dns.OpcodeUpdate || len(q.Answer) != 1 || len(q.Ns) != 1 || q.Question[0].Name != origin {
-				t.Errorf("asked %v", q)
-			}
-			if change[0].Header().Ttl != 60 || change[0].Header().Class != dns.ClassINET {
-				t.Error("the caller's RRs were changed")
-			}
 		})
 	}
 }
 
 // An answer whose signature does not hold, or that has none, is none; an unsigned error is an error.
 func TestSignatures(t *testing.T) {
-	unsigned := func(rcode int) func(q *dns.Msg, mac string) [][]byte {
-		return func(q *dns.Msg, _ string) [][]byte {
-			m := new(dns.Msg)
-			m.SetReply(q)
-			m.Opcode, m.Rcode = q.Opcode, rcode
-			wire, _ := m.Pack()
-			return [][]byte{wire}
+	synctest.Test(t, func(t *testing.T) {
+		unsigned := func(rcode int) func(q *dns.Msg, mac string) [][]byte {
+			return func(q *dns.Msg, _ string) [][]byte {
+				m := new(dns.Msg)
+				m.SetReply(q)
+				m.Opcode, m.Rcode = q.Opcode, rcode
+				wire, _ := m.Pack()
+				return [][]byte{wire}
+			}
 		}
-	}
-	for name, tt := range map[string]struct {
-		script func(q *dns.Msg, mac string) [][]byte
-		want   Kind
-	}{
-		"unsigned":       {unsigned(dns.RcodeSuccess), BadAnswer},
-		"unsigned error": {unsigned(dns.RcodeRefused), NotPermitted},
-		"signed for another": {func(q *dns.Msg, _ string) [][]byte {
-			w, _ := answer(t, q, strings.Repeat("00", 32), false, nil)
-			return [][]byte{w}
-		}, BadAnswer},
-		"changed on its way": {func(q *dns.Msg, mac string) [][]byte {
-			w, _ := answer(t, q, mac, false, nil)
-			w[3] |= 0x80
-			return [][]byte{w}
-		}, BadAnswer},
-		"another question's": {func(q *dns.Msg, mac string) [][]byte {
-			w, _ := answer(t, q, mac, false, nil)
-			w[1] ^= 1
-			return [][]byte{w}
-		}, BadAnswer},
-		"no message": {func(*dns.Msg, string) [][]byte { return [][]byte{{1, 2, 3}} }, BadAnswer},
-		"nothing":    {func(*dns.Msg, string) [][]byte { return nil }, NoAnswer},
-	} {
-		c, f := client(t, tt.script)
-		if err := c.Update(t.Context(), nil, nil); KindOf(err) != tt.want {
-			t.Errorf("%s: %v is %q, want %q", name, err, KindOf(err), tt.want)
+		for name, tt := range map[string]struct {
+			script func(q *dns.Msg, mac string) [][]byte
+			want   Kind
+		}{
+			"unsigned":       {unsigned(dns.RcodeSuccess), BadAnswer},
+			"unsigned error": {unsigned(dns.RcodeRefused), NotPermitted},
+			"signed for another": {func(q *dns.Msg, _ string) [][]byte {
+				w, _ := answer(t, q, strings.Repeat("00", 32), false, nil)
+				return [][]byte{w}
+			}, BadAnswer},
+			"changed on its way": {func(q *dns.Msg, mac string) [][]byte {
+				w, _ := answer(t, q, mac, false, nil)
+				w[3] |= 0x80
+				return [][]byte{w}
+			}, BadAnswer},
+			"another question's": {func(q *dns.Msg, mac string) [][]byte {
+				w, _ := answer(t, q, mac, false, nil)
+				w[1] ^= 1
+				return [][]byte{w}
+			}, BadAnswer},
+			"no message": {func(*dns.Msg, string) [][]byte { return [][]byte{{1, 2, 3}} }, BadAnswer},
+			"nothing":    {func(*dns.Msg, string) [][]byte { return nil }, NoAnswer},
+		} {
+			c, f := client(t, tt.script)
+			if err := c.Update(t.Context(), nil, nil); KindOf(err) != tt.want {
+				t.Errorf("%s: %v is %q, want %q", name, err, KindOf(err), tt.want)
+			}
+			<-f.asked
+			<-f.done
 		}
-		<-f.asked
-		<-f.done
-	}
+	})
 }
 
 // BADTIME tells how far the clocks differ: RFC 8945 section 5.2.3.
 func TestClockSkew(t *testing.T) {
-	c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
-		wire, _ := answer(t, q, mac, false, func(m *dns.Msg, ts *dns.TSIG) {
-			at := time.Unix(int64(q.IsTsig().TimeSigned), 0)
-			m.Rcode, ts.Error, ts.TimeSigned = dns.RcodeNotAuth, dns.RcodeBadTime, uint64(at.Unix())
-			ts.OtherLen, ts.OtherData = 6, hexTime(at.Add(-2*time.Hour))
+	synctest.Test(t, func(t *testing.T) {
+		c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
+			wire, _ := answer(t, q, mac, false, func(m *dns.Msg, ts *dns.TSIG) {
+				at := time.Unix(int64(q.IsTsig().TimeSigned), 0)
+				m.Rcode, ts.Error, ts.TimeSigned = dns.RcodeNotAuth, dns.RcodeBadTime, uint64(at.Unix())
+				ts.OtherLen, ts.OtherData = 6, hexTime(at.Add(-2*time.Hour))
+			})
+			return [][]byte{wire}
 		})
-		return [][]byte{wire}
+		err := c.Update(t.Context(), nil, nil)
+		<-f.asked
+		if e := (*Error)(nil); !errors.As(err, &e) || e.Kind != ClockSkew || e.Skew != -2*time.Hour || !strings.Contains(err.Error(), "-7200 s") {
+			t.Errorf("%v", err)
+		}
 	})
-	err := c.Update(t.Context(), nil, nil)
-	<-f.asked
-	if e := (*Error)(nil); !errors.As(err, &e) || e.Kind != ClockSkew || e.Skew != -2*time.Hour || !strings.Contains(err.Error(), "-7200 s") {
-		t.Errorf("%v", err)
-	}
 }
 
 func hexTime(at time.Time) string {
@@ -222,24 +229,27 @@ func hexTime(at time.Time) string {
 
 // A call ends with its context, and with its timeout, whatever the server does.
 func TestEnds(t *testing.T) {
-	block := make(chan struct{})
-	hang := func(*dns.Msg, string) [][]byte { <-block; return nil }
-	c, _ := client(t, hang)
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(20*time.Millisecond, cancel)
-	if err := c.Update(ctx, nil, nil); KindOf(err) != NoAnswer {
-		t.Error(err)
-	}
-	d, _ := client(t, hang)
-	d.Timeout = 20 * time.Millisecond
-	if err := d.Update(t.Context(), nil, nil); KindOf(err) != NoAnswer {
-		t.Error(err)
-	}
-	close(block)
-	e := &Client{Server: "192.0.2.1:53", Zone: origin, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }}
-	if _, err := e.Serial(t.Context()); KindOf(err) != Unreachable || Unsure(err) {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		hang := func(*dns.Msg, string) [][]byte { <-block; return nil }
+		begun := time.Now()
+		c, _ := client(t, hang)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err, took := c.Update(ctx, nil, nil), time.Since(begun); KindOf(err) != NoAnswer || took != time.Second {
+			t.Errorf("the context ended after a second, the call after %v: %v", took, err)
+		}
+		begun = time.Now()
+		d, _ := client(t, hang)
+		if err, took := d.Update(t.Context(), nil, nil), time.Since(begun); KindOf(err) != NoAnswer || took != d.Timeout {
+			t.Errorf("a call with a timeout of %v ended after %v: %v", d.Timeout, took, err)
+		}
+		close(block)
+		e := &Client{Server: "192.0.2.1:53", Zone: origin, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }}
+		if _, err := e.Serial(t.Context()); KindOf(err) != Unreachable || Unsure(err) {
+			t.Error(err)
+		}
+	})
 }
 
 func TestTooLarge(t *testing.T) {

@@ -124,88 +124,90 @@ func TestAssemble(t *testing.T) {
 
 // On the wire a transfer is taken whole or not at all, and each of its messages is covered by a signature.
 func TestTransfer(t *testing.T) {
-	parts := messages(t, []string{soa(7), a(1), "", a(2), "", a(3), soa(7)})
-	send := func(n int, edit func(i int, m *dns.Msg, ts *dns.TSIG)) func(q *dns.Msg, mac string) [][]byte {
-		return func(q *dns.Msg, mac string) (out [][]byte) {
-			for i, part := range parts[:n] {
-				wire, next := answer(t, q, mac, i > 0, func(m *dns.Msg, ts *dns.TSIG) {
-					m.Answer = part
-					if edit != nil {
-						edit(i, m, ts)
-					}
-				})
-				out, mac = append(out, wire), next
+	synctest.Test(t, func(t *testing.T) {
+		parts := messages(t, []string{soa(7), a(1), "", a(2), "", a(3), soa(7)})
+		send := func(n int, edit func(i int, m *dns.Msg, ts *dns.TSIG)) func(q *dns.Msg, mac string) [][]byte {
+			return func(q *dns.Msg, mac string) (out [][]byte) {
+				for i, part := range parts[:n] {
+					wire, next := answer(t, q, mac, i > 0, func(m *dns.Msg, ts *dns.TSIG) {
+						m.Answer = part
+						if edit != nil {
+							edit(i, m, ts)
+						}
+					})
+					out, mac = append(out, wire), next
+				}
+				return out
 			}
-			return out
 		}
-	}
-	for name, tt := range map[string]struct {
-		script func(q *dns.Msg, mac string) [][]byte
-		want   Kind
-	}{
-		"whole":     {send(3, nil), ""},
-		"cut short": {send(2, nil), Cut},
-		"refused":   {send(1, func(_ int, m *dns.Msg, _ *dns.TSIG) { m.Rcode, m.Answer = dns.RcodeRefused, nil }), NotPermitted},
-		"empty":     {send(1, func(_ int, m *dns.Msg, _ *dns.TSIG) { m.Answer = nil }), BadAnswer},
-		"an error amid": {send(3, func(i int, m *dns.Msg, _ *dns.TSIG) {
-			if i == 1 {
-				m.Rcode = dns.RcodeServerFailure
+		for name, tt := range map[string]struct {
+			script func(q *dns.Msg, mac string) [][]byte
+			want   Kind
+		}{
+			"whole":     {send(3, nil), ""},
+			"cut short": {send(2, nil), Cut},
+			"refused":   {send(1, func(_ int, m *dns.Msg, _ *dns.TSIG) { m.Rcode, m.Answer = dns.RcodeRefused, nil }), NotPermitted},
+			"empty":     {send(1, func(_ int, m *dns.Msg, _ *dns.TSIG) { m.Answer = nil }), BadAnswer},
+			"an error amid": {send(3, func(i int, m *dns.Msg, _ *dns.TSIG) {
+				if i == 1 {
+					m.Rcode = dns.RcodeServerFailure
+				}
+			}), ServerFailed},
+			"an unsigned part that the next signature does not cover": {func(q *dns.Msg, mac string) [][]byte {
+				out := send(3, nil)(q, mac)
+				m := new(dns.Msg)
+				m.SetReply(q)
+				m.Answer = parts[1]
+				out[1], _ = m.Pack()
+				return out
+			}, BadAnswer},
+			"parts in another order": {func(q *dns.Msg, mac string) [][]byte {
+				out := send(3, nil)(q, mac)
+				out[1], out[2] = out[2], out[1]
+				return out
+			}, BadAnswer},
+		} {
+			c, f := client(t, tt.script)
+			tr, err := c.AXFR(t.Context())
+			if KindOf(err) != tt.want || (tr == nil) != (tt.want != "") {
+				t.Errorf("%s: %v, %v", name, tr, err)
 			}
-		}), ServerFailed},
-		"an unsigned part that the next signature does not cover": {func(q *dns.Msg, mac string) [][]byte {
-			out := send(3, nil)(q, mac)
-			m := new(dns.Msg)
-			m.SetReply(q)
-			m.Answer = parts[1]
-			out[1], _ = m.Pack()
-			return out
-		}, BadAnswer},
-		"parts in another order": {func(q *dns.Msg, mac string) [][]byte {
-			out := send(3, nil)(q, mac)
-			out[1], out[2] = out[2], out[1]
-			return out
-		}, BadAnswer},
-	} {
-		c, f := client(t, tt.script)
-		tr, err := c.AXFR(t.Context())
-		if KindOf(err) != tt.want || (tr == nil) != (tt.want != "") {
-			t.Errorf("%s: %v, %v", name, tr, err)
+			if tr != nil && len(tr.Full) != 4 {
+				t.Errorf("%s: %v", name, tr.Full)
+			}
+			<-f.asked
+			<-f.done
 		}
-		if tr != nil && len(tr.Full) != 4 {
-			t.Errorf("%s: %v", name, tr.Full)
+		for most, want := range map[int]Kind{4: TooLarge, 5: "", 0: ""} { // the SOA stands there twice
+			c, f := client(t, send(3, nil))
+			c.Most = most
+			if tr, err := c.AXFR(t.Context()); KindOf(err) != want || (tr == nil) != (want != "") {
+				t.Errorf("at most %d records: %v, %v", most, tr, err)
+			}
+			<-f.asked
+			<-f.done
 		}
-		<-f.asked
-		<-f.done
-	}
-	for most, want := range map[int]Kind{4: TooLarge, 5: "", 0: ""} { // the SOA stands there twice
-		c, f := client(t, send(3, nil))
-		c.Most = most
-		if tr, err := c.AXFR(t.Context()); KindOf(err) != want || (tr == nil) != (want != "") {
-			t.Errorf("at most %d records: %v, %v", most, tr, err)
+		txt := &dns.TXT{Hdr: dns.RR_Header{Name: "a." + origin, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: slices.Repeat([]string{strings.Repeat("x", 255)}, 5*Octets/255)}
+		longest := strings.Repeat(strings.Repeat("x", 63)+".", 3)
+		longest += strings.Repeat("x", 255-len(longest)-len(origin)-2) + "." + origin // RFC 1035 section 2.3.4
+		long := &dns.A{Hdr: dns.RR_Header{Name: longest, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(192, 0, 2, 1)}
+		for name, large := range map[string]struct {
+			part []dns.RR
+			most int
+		}{
+			"few records, but large":           {[]dns.RR{txt}, 4},
+			"long names, which are compressed": {slices.Repeat([]dns.RR{long}, 97), 100},
+		} {
+			parts[1] = large.part
+			c, f := client(t, send(3, func(_ int, m *dns.Msg, _ *dns.TSIG) { m.Compress = true }))
+			c.Most = large.most
+			if tr, err := c.AXFR(t.Context()); KindOf(err) != TooLarge || tr != nil {
+				t.Errorf("%s: %v, %v", name, tr, err)
+			}
+			<-f.asked
+			<-f.done
 		}
-		<-f.asked
-		<-f.done
-	}
-	txt := &dns.TXT{Hdr: dns.RR_Header{Name: "a." + origin, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: slices.Repeat([]string{strings.Repeat("x", 255)}, 5*Octets/255)}
-	longest := strings.Repeat(strings.Repeat("x", 63)+".", 3)
-	longest += strings.Repeat("x", 255-len(longest)-len(origin)-2) + "." + origin // RFC 1035 section 2.3.4
-	long := &dns.A{Hdr: dns.RR_Header{Name: longest, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(192, 0, 2, 1)}
-	for name, large := range map[string]struct {
-		part []dns.RR
-		most int
-	}{
-		"few records, but large":           {[]dns.RR{txt}, 4},
-		"long names, which are compressed": {slices.Repeat([]dns.RR{long}, 97), 100},
-	} {
-		parts[1] = large.part
-		c, f := client(t, send(3, func(_ int, m *dns.Msg, _ *dns.TSIG) { m.Compress = true }))
-		c.Most = large.most
-		if tr, err := c.AXFR(t.Context()); KindOf(err) != TooLarge || tr != nil {
-			t.Errorf("%s: %v, %v", name, tr, err)
-		}
-		<-f.asked
-		<-f.done
-	}
+	})
 }
 
 // covering is a server's provider that signs messages together with the unsigned ones before them.
@@ -226,57 +228,57 @@ func (covering) Verify([]byte, *dns.TSIG) error { return dns.ErrSig }
 
 // Messages between signed ones may be unsigned, 99 in a row, and the next signature covers them (RFC 8945, section 5.3.1).
 func TestTransferPartlySigned(t *testing.T) {
-	script := func(n int, signed func(i int) bool, edit func(i int, m *dns.Msg)) func(q *dns.Msg, mac string) [][]byte {
-		return func(q *dns.Msg, mac string) (out [][]byte) {
-			var unsigned []byte
-			later := false
-			for i := range n {
-				m := new(dns.Msg).SetReply(q)
-				if m.Answer = rrs(t, a(i)); i == 0 || i == n-1 {
-					m.Answer = rrs(t, soa(7))
-				}
-				var wire []byte
-				var err error
-				if signed(i) {
-					m.SetTsig(dns.CanonicalName(key.Name), dns.HmacSHA256, 300, time.Now().Unix())
-					wire, mac, err = dns.TsigGenerateWithProvider(m, covering{unsigned}, mac, later)
-					unsigned, later = nil, true
-				} else {
-					wire, err = m.Pack()
-					unsigned = append(unsigned, wire...)
-				}
-				if err != nil {
-					t.Error(err)
-					return out
-				}
-				if edit != nil {
-					edit(i, m)
-					if !signed(i) {
-						wire, _ = m.Pack()
+	synctest.Test(t, func(t *testing.T) {
+		script := func(n int, signed func(i int) bool, edit func(i int, m *dns.Msg)) func(q *dns.Msg, mac string) [][]byte {
+			return func(q *dns.Msg, mac string) (out [][]byte) {
+				var unsigned []byte
+				later := false
+				for i := range n {
+					m := new(dns.Msg).SetReply(q)
+					if m.Answer = rrs(t, a(i)); i == 0 || i == n-1 {
+						m.Answer = rrs(t, soa(7))
 					}
+					var wire []byte
+					var err error
+					if signed(i) {
+						m.SetTsig(dns.CanonicalName(key.Name), dns.HmacSHA256, 300, time.Now().Unix())
+						wire, mac, err = dns.TsigGenerateWithProvider(m, covering{unsigned}, mac, later)
+						unsigned, later = nil, true
+					} else {
+						wire, err = m.Pack()
+						unsigned = append(unsigned, wire...)
+					}
+					if err != nil {
+						t.Error(err)
+						return out
+					}
+					if edit != nil {
+						edit(i, m)
+						if !signed(i) {
+							wire, _ = m.Pack()
+						}
+					}
+					out = append(out, wire)
 				}
-				out = append(out, wire)
+				return out
 			}
-			return out
 		}
-	}
-	ends := func(n int) func(int) bool { return func(i int) bool { return i == 0 || i == n-1 } }
-	for name, tt := range map[string]struct {
-		n      int
-		script func(q *dns.Msg, mac string) [][]byte
-		want   Kind
-	}{
-		"each signed":                   {5, script(5, func(int) bool { return true }, nil), ""},
-		"first and last signed":         {5, script(5, ends(5), nil), ""},
-		"every third signed":            {7, script(7, func(i int) bool { return i%3 == 0 }, nil), ""},
-		"99 unsigned":                   {101, script(101, ends(101), nil), ""},
-		"100 unsigned":                  {102, script(102, ends(102), nil), BadAnswer},
-		"first unsigned":                {3, script(3, func(i int) bool { return i == 2 }, nil), BadAnswer},
-		"last unsigned":                 {3, script(3, func(i int) bool { return i == 0 }, nil), BadAnswer},
-		"an unsigned one changed":       {4, script(4, ends(4), func(i int, m *dns.Msg) { m.Answer[0].Header().Ttl += uint32(i) }), BadAnswer},
-		"an unsigned one says an error": {4, script(4, ends(4), func(i int, m *dns.Msg) { m.Rcode = dns.RcodeServerFailure * (i % 2) }), ServerFailed},
-	} {
-		synctest.Test(t, func(t *testing.T) {
+		ends := func(n int) func(int) bool { return func(i int) bool { return i == 0 || i == n-1 } }
+		for name, tt := range map[string]struct {
+			n      int
+			script func(q *dns.Msg, mac string) [][]byte
+			want   Kind
+		}{
+			"each signed":                   {5, script(5, func(int) bool { return true }, nil), ""},
+			"first and last signed":         {5, script(5, ends(5), nil), ""},
+			"every third signed":            {7, script(7, func(i int) bool { return i%3 == 0 }, nil), ""},
+			"99 unsigned":                   {101, script(101, ends(101), nil), ""},
+			"100 unsigned":                  {102, script(102, ends(102), nil), BadAnswer},
+			"first unsigned":                {3, script(3, func(i int) bool { return i == 2 }, nil), BadAnswer},
+			"last unsigned":                 {3, script(3, func(i int) bool { return i == 0 }, nil), BadAnswer},
+			"an unsigned one changed":       {4, script(4, ends(4), func(i int, m *dns.Msg) { m.Answer[0].Header().Ttl += uint32(i) }), BadAnswer},
+			"an unsigned one says an error": {4, script(4, ends(4), func(i int, m *dns.Msg) { m.Rcode = dns.RcodeServerFailure * (i % 2) }), ServerFailed},
+		} {
 			c, f := client(t, tt.script)
 			tr, err := c.AXFR(t.Context())
 			if KindOf(err) != tt.want || (tr == nil) != (tt.want != "") {
@@ -287,62 +289,68 @@ func TestTransferPartlySigned(t *testing.T) {
 			}
 			<-f.asked
 			<-f.done
-		})
-	}
+		}
+	})
 }
 
 func TestIXFRAsks(t *testing.T) {
-	c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
-		wire, _ := answer(t, q, mac, false, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, soa(7)) })
-		return [][]byte{wire}
+	synctest.Test(t, func(t *testing.T) {
+		c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
+			wire, _ := answer(t, q, mac, false, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, soa(7)) })
+			return [][]byte{wire}
+		})
+		tr, err := c.IXFR(t.Context(), 7)
+		if err != nil || tr.Serial != 7 || tr.Full != nil || tr.Steps != nil {
+			t.Errorf("%+v, %v", tr, err)
+		}
+		if q := <-f.asked; q.Question[0].Qtype != dns.TypeIXFR || q.Ns[0].(*dns.SOA).Serial != 7 {
+			t.Errorf("asked %v", q)
+		}
 	})
-	tr, err := c.IXFR(t.Context(), 7)
-	if err != nil || tr.Serial != 7 || tr.Full != nil || tr.Steps != nil {
-		t.Errorf("%+v, %v", tr, err)
-	}
-	if q := <-f.asked; q.Question[0].Qtype != dns.TypeIXFR || q.Ns[0].(*dns.SOA).Serial != 7 {
-		t.Errorf("asked %v", q)
-	}
 }
 
 func TestSerial(t *testing.T) {
-	for name, tt := range map[string]struct {
-		records []string
-		want    uint32
-	}{"an SOA": {[]string{soa(7)}, 7}, "none": {nil, 0}, "another zone's": {[]string{"org. 60 IN SOA a. b. 7 1 1 1 1"}, 0}} {
-		c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
-			wire, _ := answer(t, q, mac, false, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, tt.records...) })
-			return [][]byte{wire}
-		})
-		if n, err := c.Serial(t.Context()); n != tt.want || (err == nil) != (tt.want != 0) {
-			t.Errorf("%s: %d, %v", name, n, err)
+	synctest.Test(t, func(t *testing.T) {
+		for name, tt := range map[string]struct {
+			records []string
+			want    uint32
+		}{"an SOA": {[]string{soa(7)}, 7}, "none": {nil, 0}, "another zone's": {[]string{"org. 60 IN SOA a. b. 7 1 1 1 1"}, 0}} {
+			c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
+				wire, _ := answer(t, q, mac, false, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, tt.records...) })
+				return [][]byte{wire}
+			})
+			if n, err := c.Serial(t.Context()); n != tt.want || (err == nil) != (tt.want != 0) {
+				t.Errorf("%s: %d, %v", name, n, err)
+			}
+			<-f.asked
 		}
-		<-f.asked
-	}
+	})
 }
 
 func TestTXT(t *testing.T) {
-	for name, tt := range map[string]struct {
-		rcode   int
-		records []string
-		want    int
-		kind    Kind
-	}{
-		"two":      {dns.RcodeSuccess, []string{`a.example.org. 60 IN TXT "x"`, `a.example.org. 60 IN TXT "y"`}, 2, ""},
-		"none":     {dns.RcodeSuccess, nil, 0, ""},
-		"no name":  {dns.RcodeNameError, nil, 0, ""},
-		"refused":  {dns.RcodeRefused, nil, 0, NotPermitted},
-		"SERVFAIL": {dns.RcodeServerFailure, nil, 0, ServerFailed},
-	} {
-		c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
-			wire, _ := answer(t, q, mac, false, func(m *dns.Msg, _ *dns.TSIG) { m.Rcode, m.Answer = tt.rcode, rrs(t, tt.records...) })
-			return [][]byte{wire}
-		})
-		if texts, err := c.TXT(t.Context(), "a.example.org."); len(texts) != tt.want || KindOf(err) != tt.kind {
-			t.Errorf("%s: %v, %v", name, texts, err)
+	synctest.Test(t, func(t *testing.T) {
+		for name, tt := range map[string]struct {
+			rcode   int
+			records []string
+			want    int
+			kind    Kind
+		}{
+			"two":      {dns.RcodeSuccess, []string{`a.example.org. 60 IN TXT "x"`, `a.example.org. 60 IN TXT "y"`}, 2, ""},
+			"none":     {dns.RcodeSuccess, nil, 0, ""},
+			"no name":  {dns.RcodeNameError, nil, 0, ""},
+			"refused":  {dns.RcodeRefused, nil, 0, NotPermitted},
+			"SERVFAIL": {dns.RcodeServerFailure, nil, 0, ServerFailed},
+		} {
+			c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
+				wire, _ := answer(t, q, mac, false, func(m *dns.Msg, _ *dns.TSIG) { m.Rcode, m.Answer = tt.rcode, rrs(t, tt.records...) })
+				return [][]byte{wire}
+			})
+			if texts, err := c.TXT(t.Context(), "a.example.org."); len(texts) != tt.want || KindOf(err) != tt.kind {
+				t.Errorf("%s: %v, %v", name, texts, err)
+			}
+			<-f.asked
 		}
-		<-f.asked
-	}
+	})
 }
 
 func TestNewer(t *testing.T) {
