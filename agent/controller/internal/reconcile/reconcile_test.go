@@ -46,7 +46,7 @@ type rig struct {
 
 func newRig(t *testing.T, nodes ...string) *rig {
 	t.Helper()
-	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Now().Truncate(time.Second), patches: map[string]int{}}
+	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Unix(1_700_000_000, 0), patches: map[string]int{}}
 	scheme, err := lead.Scheme(kinds)
 	if err != nil {
 		t.Fatal(err)

@@ -74,9 +74,10 @@ type rig struct {
 	sick    map[string]bool // targets that refuse connections
 }
 
+// newRig must be called in a bubble (testing/synctest): the store and the checker of targets read the clock.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Now().Truncate(time.Second), stubs: map[string]*zoneStub{}, sick: map[string]bool{}}
+	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Now(), stubs: map[string]*zoneStub{}, sick: map[string]bool{}}
 	scheme, err := lead.Scheme(kinds)
 	if err != nil {
 		t.Fatal(err)

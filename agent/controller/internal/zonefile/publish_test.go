@@ -32,10 +32,8 @@ func file(t *testing.T, s *zoneserver.Server, strategy string, addresses ...stri
 
 func once(t *testing.T, file, cluster string, prune bool) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	var out testutil.Output
-	err := Publish(ctx, Publishing{File: file, Identity: zone.Identity{Cluster: cluster, Instance: "of" + cluster}, Prune: prune, Once: true,
+	err := Publish(testutil.Context(t), Publishing{File: file, Identity: zone.Identity{Cluster: cluster, Instance: "of" + cluster}, Prune: prune, Once: true,
 		Out: &out, Log: slog.New(slog.DiscardHandler)})
 	return out.String(), err
 }
