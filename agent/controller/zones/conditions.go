@@ -66,6 +66,10 @@ type Progress struct {
 	Writes     uint64
 	// Kept tells that the record's finalizer is on: as long as the host is not done, the zone may have what the record said.
 	Kept bool
+	// Away says why the zone cannot be read, Read when it was read last, Fresh for how long that counts; 0: for ever.
+	Away  string
+	Read  time.Time
+	Fresh time.Duration
 	// Held is what the zone has for the host; nil before it was read.
 	Held *v1alpha1.Published
 }
@@ -88,6 +92,9 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 	case !r.Good():
 	case !zone.Good():
 		programmed.Reason, programmed.Message = ZoneNotReady, fmt.Sprintf("DNSZone %s: %s: %s", r.Zone, zone.Reason, zone.Message)
+	case p.Done && p.Away != "" && p.Fresh > 0 && now.Sub(p.Read) > p.Fresh:
+		programmed.Status, programmed.Reason = metav1.ConditionUnknown, p.Away
+		programmed.Message = fmt.Sprintf("read back from the zone at %s; the primary cannot be read since", p.Read.UTC().Format(time.RFC3339))
 	case p.Done:
 		programmed = condition(ConditionProgrammed, true, cmp.Or(p.Note, Programmed), cmp.Or(p.NoteMessage, "read back from the zone"))
 	case p.Reason == "":

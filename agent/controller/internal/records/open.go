@@ -29,7 +29,7 @@ func opener(ctx context.Context, identity zone.Identity, metrics *publish.Metric
 			return nil, err
 		}
 		running, cancel := context.WithCancel(ctx)
-		l := &live{publisher: p, log: log, cancel: cancel}
+		l := &live{publisher: p, log: log, cancel: cancel, fresh: 2 * s.Heartbeat}
 		l.wg.Go(func() { // ends with Stop
 			if err := p.Run(running); err != nil {
 				log.Error("a publisher ended", "zone", s.Zone, "error", err)
@@ -45,6 +45,7 @@ type live struct {
 	log       *slog.Logger
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
+	fresh     time.Duration // for how long a zone that was read counts; others may remove a silent cluster's addresses later
 }
 
 func (l *live) Set(p zone.Publication) {
@@ -66,7 +67,10 @@ func (l *live) Host(host string) zones.Progress {
 	if !ok {
 		return zones.Progress{}
 	}
-	return progress(&s, l.publisher.Zone().Err)
+	z := l.publisher.Zone()
+	p := progress(&s, z.Err)
+	p.Read, p.Fresh = z.Read, l.fresh
+	return p
 }
 
 // disputes are the reasons for which another cluster, or another who writes the zone, stands against this one.
@@ -76,13 +80,16 @@ var disputes = []zone.Reason{zone.ConflictingStrategy, zone.ConflictingTTL, zone
 // progress says a publisher's status in the words of conditions. away is why the zone is not read now.
 func progress(s *publish.Status, away error) zones.Progress {
 	p := zones.Progress{Done: s.Programmed || s.Left, Attempt: s.Attempt, Since: s.Since, Generation: s.Generation, Writes: s.Writes}
+	if away != nil {
+		p.Away = reasonOf(away)
+	}
 	if c := s.Conflict; c != nil {
 		p.Reason, p.Message = string(c.Reason), c.Message
 		if slices.Contains(disputes, c.Reason) {
 			p.Conflict, p.ConflictMessage = string(c.Reason), c.Message
 		}
 	} else if !p.Done && away != nil {
-		p.Reason, p.Message = reasonOf(away), away.Error()
+		p.Reason, p.Message = p.Away, away.Error()
 	}
 	for _, n := range s.Notes {
 		if slices.Contains(disputes, n.Reason) {

@@ -396,6 +396,9 @@ func TestProgress(t *testing.T) {
 		"programmed, then alone": {publish.Status{Programmed: true}, away, "true   "},
 	} {
 		p := progress(&c.status, c.away)
+		if (p.Away != "") != (c.away != nil) {
+			t.Errorf("%s: the primary is away: %q", name, p.Away)
+		}
 		if got := fmt.Sprintf("%v %s %s %s", p.Done, p.Reason, p.Conflict, p.Note); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
