@@ -114,14 +114,25 @@ func failAt(point string) func(string) error {
 	}
 }
 
-// A call that is out of time leaves the pod to the agent, whole.
+// expired is a context whose deadline has passed.
+type expired struct{ context.Context }
+
+func (expired) Deadline() (time.Time, bool) { return time.Unix(0, 0), true }
+
+func (expired) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+func (expired) Err() error { return context.DeadlineExceeded }
+
+// If a call is out of time, it leaves the pod unchanged, for the agent to steer.
 func TestAddOutOfTime(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	q := addRequest("c1", pod, nil)
 	late := func(ctx context.Context, e env, args *skel.CmdArgs) error {
-		ctx, cancel := context.WithDeadline(ctx, time.Unix(0, 0))
-		defer cancel()
-		return add(ctx, e, args)
+		return add(expired{ctx}, e, args)
 	}
 	stdout, _, err := inProcess(t, r, q, failAt("nowhere"), late)
 	if err != nil {

@@ -21,7 +21,7 @@ func BenchmarkProbe(b *testing.B) {
 		b.Run(protocol.String(), func(b *testing.B) {
 			before := cpu(b)
 			for b.Loop() {
-				if r := probe(b, p, n.ClusterDNS()[0], protocol, time.Second); !r.OK() {
+				if r := probe(b, p, n.ClusterDNS()[0], protocol); !r.OK() {
 					b.Fatal(r.Err)
 				}
 			}
@@ -40,7 +40,7 @@ func BenchmarkProbe(b *testing.B) {
 				<-ticker.C
 				for _, a := range n.ClusterDNS() {
 					for _, protocol := range protocols {
-						if r := probe(b, p, a, protocol, time.Second); !r.OK() {
+						if r := probe(b, p, a, protocol); !r.OK() {
 							b.Fatal(r.Err)
 						}
 						total++
@@ -66,7 +66,7 @@ func TestProbesLeaveNoSockets(t *testing.T) {
 	p := n.prober(t)
 	for range 50 {
 		for _, a := range n.ClusterDNS() {
-			wantOK(t, probe(t, p, a, steer.TCP, ample))
+			wantOK(t, probe(t, p, a, steer.TCP))
 		}
 	}
 	testutil.Eventually(t, func() error { return noTCP(n.Host.Run("ss", "-Htan", "state", "connected")) })

@@ -1,13 +1,11 @@
 package prober
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -44,7 +42,7 @@ func (n *node) awaitWay(t testing.TB, p *Prober) {
 	t.Helper()
 	for _, target := range n.locals {
 		for _, protocol := range protocols {
-			testutil.Eventually(t, func() error { return probe(t, p, target, protocol, testutil.Silence).Err })
+			testutil.Eventually(t, func() error { return probeInSilence(t, p, target, protocol).Err })
 		}
 	}
 }
@@ -59,7 +57,7 @@ func TestFramesProbe(t *testing.T) {
 				for _, target := range n.locals {
 					for _, protocol := range protocols {
 						for range 3 {
-							wantOK(t, probe(t, p, target, protocol, ample))
+							wantOK(t, probe(t, p, target, protocol))
 						}
 					}
 				}
@@ -88,32 +86,32 @@ func TestFramesFailures(t *testing.T) {
 	}
 	n.agent.Behave(testutil.Behaviour{Drop: true})
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, testutil.Silence), Timeout, "no answer: ")
+		wantFailure(t, probeInSilence(t, p, target, protocol), Timeout, "no answer: ")
 	})
 	each(func(target netip.Addr, protocol steer.Protocol) {
 		wantFailure(t, n.canceled(t, p, target, protocol), Canceled, "canceled")
 	})
 	n.agent.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, ample), WrongAnswer, "SERVFAIL")
+		wantFailure(t, probe(t, p, target, protocol), WrongAnswer, "SERVFAIL")
 	})
 	n.agent.Behave(testutil.Behaviour{})
 	n.agent.Stop()
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, ample), WrongAnswer, "NXDOMAIN by another server than the agent")
+		wantFailure(t, probe(t, p, target, protocol), WrongAnswer, "NXDOMAIN by another server than the agent")
 	})
 	n.agent.Start()
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantOK(t, probe(t, p, target, protocol, ample))
+		wantOK(t, probe(t, p, target, protocol))
 	})
 	n.agent.Stop()
 	n.Host.Run("nft", "delete", "table", "inet", steer.TableName)
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, ample), Refused, "nobody listens")
+		wantFailure(t, probe(t, p, target, protocol), Refused, "nobody listens")
 	})
 	testutil.Must(t, p.Close())
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol, ample), Network, "closed")
+		wantFailure(t, probe(t, p, target, protocol), Network, "closed")
 	})
 	if _, err := n.Host.Netlink().LinkByName(FramesInterface); !hostnet.IsNoLink(err) {
 		t.Errorf("%s after Close: %v", FramesInterface, err)
@@ -127,13 +125,8 @@ func TestFramesProve(t *testing.T) {
 			n, cfg := newFramesNode(t, testutil.Options{Families: testutil.Dual, Proxy: proxy})
 			p := framesProber(t, cfg)
 			n.awaitWay(t, p)
-			prove := func(target netip.Addr, patience time.Duration) error {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				defer cancel()
-				return p.Prove(ctx, target, serviceName)
-			}
 			for _, a := range n.locals {
-				if err := prove(a, ample); err != nil {
+				if err := prove(t, p, a); err != nil {
 					t.Error(err)
 				}
 			}
@@ -144,7 +137,7 @@ func TestFramesProve(t *testing.T) {
 				t.Errorf("the agent was asked %d times", got)
 			}
 			n.Proxy.Remove()
-			if err := prove(n.locals[0], 1500*time.Millisecond); err == nil || !strings.Contains(err.Error(), "over udp") {
+			if err := proveInSilence(t, p, n.locals[0]); err == nil || !strings.Contains(err.Error(), "over udp") {
 				t.Errorf("no translation: %v", err)
 			}
 		})
@@ -179,7 +172,7 @@ func TestFramesRepair(t *testing.T) {
 	if err := p.Reconfigure(nil, n.locals[:1]); err != nil {
 		t.Error(err)
 	}
-	wantOK(t, probe(t, p, n.locals[0], steer.UDP, ample))
+	wantOK(t, probe(t, p, n.locals[0], steer.UDP))
 	if err := p.Reconfigure(n.redirects, n.locals); err == nil || !strings.Contains(err.Error(), "need a pod table") {
 		t.Errorf("redirects without a netns: %v", err)
 	}

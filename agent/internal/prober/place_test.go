@@ -76,10 +76,10 @@ func TestKilledProberLeavesNothing(t *testing.T) {
 	second.Kill()
 	// At once: the dead one's link may still be on its way out.
 	p := n.prober(t)
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, ample))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP))
 	// The kernel takes the dead netns apart in the background; that must not take ours with it.
 	testutil.Eventually(t, func() error { return p.Ensure() })
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP, ample))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP))
 }
 
 func TestPredecessorsLinkIsReplaced(t *testing.T) {
@@ -88,7 +88,7 @@ func TestPredecessorsLinkIsReplaced(t *testing.T) {
 	testutil.VethPair(t, n.Host, steer.ProberInterface, other, ownInterface)
 	other.SetMAC(ownInterface, ownMAC().String())
 	p := n.prober(t)
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, ample))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP))
 }
 
 func TestForeignLinkOfProbersName(t *testing.T) {
@@ -107,7 +107,7 @@ func TestProberWhereIPv6StartsOff(t *testing.T) {
 	n.Host.Sysctl("net.ipv6.conf.default.disable_ipv6", "1")
 	p := n.prober(t)
 	for _, a := range n.ClusterDNS() {
-		wantOK(t, probe(t, p, a, steer.UDP, ample))
+		wantOK(t, probe(t, p, a, steer.UDP))
 	}
 }
 
@@ -117,7 +117,7 @@ func TestProberUnderReversePathFilter(t *testing.T) {
 	n.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	n.Host.Sysctl("net.ipv4.conf.default.rp_filter", "1")
 	p := n.prober(t)
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, ample))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP))
 	if err := p.Prove(t.Context(), n.ClusterDNS()[0], serviceName); err != nil {
 		t.Error(err)
 	}

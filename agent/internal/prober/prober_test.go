@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
@@ -28,9 +27,6 @@ func TestMain(m *testing.M) {
 }
 
 const instance = "node-a.1700000000"
-
-// ample is for what does not fail by waiting.
-var ample = testutil.Patience()
 
 // node is a cluster node with the host table, our addresses and a stand-in for the agent, but no prober yet.
 type node struct {
@@ -113,11 +109,36 @@ func (n *node) prober(t testing.TB) *Prober {
 // targets are all addresses that a prober asks: through the pod table, and as clients do that name a local address.
 func (n *node) targets() []netip.Addr { return append(n.ClusterDNS(), n.locals...) }
 
-func probe(t testing.TB, p *Prober, target netip.Addr, protocol steer.Protocol, patience time.Duration) Result {
+// probe waits for the probe's result as long as it takes.
+func probe(t testing.TB, p *Prober, target netip.Addr, protocol steer.Protocol) Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience())
 	defer cancel()
 	return p.Probe(ctx, target, protocol)
+}
+
+// probeInSilence is for a probe that gets no answer: it ends soon.
+func probeInSilence(t testing.TB, p *Prober, target netip.Addr, protocol steer.Protocol) Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Silence)
+	defer cancel()
+	return p.Probe(ctx, target, protocol)
+}
+
+// prove waits for the result of the fallback check as long as it takes.
+func prove(t testing.TB, p *Prober, target netip.Addr) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience())
+	defer cancel()
+	return p.Prove(ctx, target, serviceName)
+}
+
+// proveInSilence is for a fallback check that gets no answer: it ends soon.
+func proveInSilence(t testing.TB, p *Prober, target netip.Addr) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Silence)
+	defer cancel()
+	return p.Prove(ctx, target, serviceName)
 }
 
 // canceled is a probe that is canceled when the agent has its query.
@@ -163,7 +184,7 @@ func TestProbe(t *testing.T) {
 				for _, target := range n.targets() {
 					for _, protocol := range protocols {
 						for range 3 {
-							wantOK(t, probe(t, p, target, protocol, ample))
+							wantOK(t, probe(t, p, target, protocol))
 						}
 					}
 				}
@@ -198,23 +219,23 @@ func TestProbeFailures(t *testing.T) {
 		n.agent.Behave(testutil.Behaviour{Drop: true})
 		defer n.agent.Behave(testutil.Behaviour{})
 		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantFailure(t, probe(t, p, target, protocol, testutil.Silence), Timeout, "no answer: ")
+			wantFailure(t, probeInSilence(t, p, target, protocol), Timeout, "no answer: ")
 		})
 	})
 	t.Run("an answer that comes late is not the next question's", func(t *testing.T) {
-		n.agent.Behave(testutil.Behaviour{Delay: 2 * testutil.Silence})
+		n.agent.Behave(testutil.Behaviour{Delay: testutil.Silence + testutil.Silence/2})
 		target := n.ClusterDNS()[0]
-		wantFailure(t, probe(t, p, target, steer.UDP, testutil.Silence), Timeout, "no answer")
+		wantFailure(t, probeInSilence(t, p, target, steer.UDP), Timeout, "no answer")
 		n.agent.Behave(testutil.Behaviour{Drop: true})
-		wantFailure(t, probe(t, p, target, steer.UDP, 2*testutil.Silence), Timeout, "no answer")
+		wantFailure(t, probeInSilence(t, p, target, steer.UDP), Timeout, "no answer")
 		n.agent.Behave(testutil.Behaviour{})
-		wantOK(t, probe(t, p, target, steer.UDP, ample))
+		wantOK(t, probe(t, p, target, steer.UDP))
 	})
 	t.Run("the agent answers nonsense", func(t *testing.T) {
 		n.agent.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
 		defer n.agent.Behave(testutil.Behaviour{})
 		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantFailure(t, probe(t, p, target, protocol, ample), WrongAnswer, "SERVFAIL")
+			wantFailure(t, probe(t, p, target, protocol), WrongAnswer, "SERVFAIL")
 		})
 	})
 	t.Run("canceled", func(t *testing.T) {
@@ -228,12 +249,12 @@ func TestProbeFailures(t *testing.T) {
 		n.agent.Stop()
 		defer n.agent.Start()
 		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantFailure(t, probe(t, p, target, protocol, ample), WrongAnswer, "NXDOMAIN by another server than the agent")
+			wantFailure(t, probe(t, p, target, protocol), WrongAnswer, "NXDOMAIN by another server than the agent")
 		})
 	})
 	t.Run("back again on the same sockets", func(t *testing.T) {
 		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantOK(t, probe(t, p, target, protocol, ample))
+			wantOK(t, probe(t, p, target, protocol))
 		})
 	})
 	t.Run("no switch and no socket", func(t *testing.T) {
@@ -241,14 +262,14 @@ func TestProbeFailures(t *testing.T) {
 		n.Host.Run("nft", "delete", "table", "inet", steer.TableName)
 		for _, local := range n.locals {
 			for _, protocol := range protocols {
-				wantFailure(t, probe(t, p, local, protocol, ample), Refused, "nobody listens")
+				wantFailure(t, probe(t, p, local, protocol), Refused, "nobody listens")
 			}
 		}
 	})
 	t.Run("closed", func(t *testing.T) {
 		testutil.Must(t, p.Close())
 		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantFailure(t, probe(t, p, target, protocol, ample), Network, "closed")
+			wantFailure(t, probe(t, p, target, protocol), Network, "closed")
 		})
 		if err := p.Prove(t.Context(), n.ClusterDNS()[0], "a."); !errors.Is(err, errClosed) {
 			t.Errorf("Prove after Close: %v", err)
@@ -278,13 +299,8 @@ func TestProve(t *testing.T) {
 		t.Run(string(proxy), func(t *testing.T) {
 			n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: proxy})
 			p := n.prober(t)
-			prove := func(clusterDNS netip.Addr, patience time.Duration) error {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				defer cancel()
-				return p.Prove(ctx, clusterDNS, serviceName)
-			}
 			for _, a := range n.ClusterDNS() {
-				if err := prove(a, ample); err != nil {
+				if err := prove(t, p, a); err != nil {
 					t.Error(err)
 				}
 			}
@@ -301,16 +317,16 @@ func TestProve(t *testing.T) {
 			}
 			first := n.ClusterDNS()[0]
 			n.DNS.Behave(testutil.Behaviour{Rcode: dns.RcodeNameError})
-			if err := prove(first, ample); err != nil {
+			if err := prove(t, p, first); err != nil {
 				t.Errorf("NXDOMAIN is an answer: %v", err)
 			}
 			n.DNS.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
-			if err := prove(first, ample); err == nil || !strings.Contains(err.Error(), "SERVFAIL") {
+			if err := prove(t, p, first); err == nil || !strings.Contains(err.Error(), "SERVFAIL") {
 				t.Errorf("kube-dns fails: %v", err)
 			}
 			n.DNS.Behave(testutil.Behaviour{})
 			n.Proxy.Remove()
-			if err := prove(first, 1500*time.Millisecond); err == nil || !strings.Contains(err.Error(), "over udp") {
+			if err := proveInSilence(t, p, first); err == nil || !strings.Contains(err.Error(), "over udp") {
 				t.Errorf("no translation: %v", err)
 			}
 		})
@@ -332,7 +348,7 @@ func TestReconfigureAwaitsProbes(t *testing.T) {
 		return n.agent.Answer(q)
 	}})
 	heard := make(chan Result)
-	go func() { heard <- probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, 10*time.Second) }()
+	go func() { heard <- probe(t, p, n.redirects[0].ClusterDNS, steer.UDP) }()
 	<-asked
 	if err := p.Reconfigure(n.redirects, n.locals); err != nil {
 		t.Error(err)
@@ -340,7 +356,7 @@ func TestReconfigureAwaitsProbes(t *testing.T) {
 	close(answer)
 	wantOK(t, <-heard)
 	n.agent.Behave(testutil.Behaviour{})
-	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, ample))
+	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP))
 }
 
 func TestReconfigure(t *testing.T) {
@@ -352,15 +368,15 @@ func TestReconfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP, ample))
+	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP))
 	testutil.Must(t, p.Reconfigure(n.redirects, n.locals))
 	for _, target := range n.targets() {
 		for _, protocol := range protocols {
-			wantOK(t, probe(t, p, target, protocol, ample))
+			wantOK(t, probe(t, p, target, protocol))
 		}
 	}
 	testutil.Must(t, p.Reconfigure(n.redirects[1:], nil))
-	wantOK(t, probe(t, p, n.redirects[1].ClusterDNS, steer.TCP, ample))
+	wantOK(t, probe(t, p, n.redirects[1].ClusterDNS, steer.TCP))
 	if err := p.own.table.Verify(steer.Pod{Redirects: n.redirects[1:], Always: true}); err != nil {
 		t.Error(err)
 	}

@@ -70,7 +70,7 @@ func TestEnsureRepairs(t *testing.T) {
 			}
 			for _, target := range n.targets() {
 				for _, protocol := range protocols {
-					wantOK(t, probe(t, p, target, protocol, ample))
+					wantOK(t, probe(t, p, target, protocol))
 				}
 			}
 			for _, a := range n.ClusterDNS() {
@@ -127,8 +127,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 	})
 	before := state()
 	p := n.prober(t)
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP, ample))
-	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP, ample))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP))
+	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP))
 	for range 2 {
 		testutil.Must(t, p.Close())
 	}

@@ -93,9 +93,9 @@ func readEvents(from io.Reader, r *report) error {
 // fuzz runs each fuzz target for a while. Without the race detector: it is about inputs, and the tests have been run
 // with it over the stored ones.
 func fuzz(ctx context.Context, o options, packages []string, r *report) error {
-	begun := time.Now()
+	elapsed := o.stopwatch()
 	for i, p := range packages {
-		if o.budget > 0 && time.Since(begun) > o.budget {
+		if o.budget > 0 && elapsed() > o.budget {
 			r.printf("not searched, after %v: %d packages from %s on\n", o.budget, len(packages)-i, short(p))
 			break
 		}
@@ -110,7 +110,7 @@ func fuzz(ctx context.Context, o options, packages []string, r *report) error {
 			if !strings.HasPrefix(target, "Fuzz") {
 				continue
 			}
-			start := time.Now()
+			took := o.stopwatch()
 			text, err := goCommand(ctx, "test", "-run", "^$", "-fuzz", "^"+target+"$", "-fuzztime", o.fuzzTime.String(), p).CombinedOutput()
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -122,7 +122,7 @@ func fuzz(ctx context.Context, o options, packages []string, r *report) error {
 					return err
 				}
 			}
-			r.fuzzed(p, target, time.Since(start), ok, found, string(text))
+			r.fuzzed(p, target, took(), ok, found, string(text))
 		}
 	}
 	return nil

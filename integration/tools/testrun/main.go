@@ -30,6 +30,7 @@ type options struct {
 	fuzzOnly  bool
 	keep      string
 	budget    time.Duration
+	stopwatch func() (elapsed func() time.Duration)
 	first     folders
 	tags      string
 	run       string
@@ -41,8 +42,14 @@ type options struct {
 	packages  []string
 }
 
+// stopwatch starts to measure, and returns what reads it.
+func stopwatch() (elapsed func() time.Duration) {
+	begun := time.Now()
+	return func() time.Duration { return time.Since(begun) }
+}
+
 func main() {
-	o := options{ci: os.Getenv("CI") != ""}
+	o := options{ci: os.Getenv("CI") != "", stopwatch: stopwatch}
 	flag.BoolVar(&o.race, "race", false, "build with the race detector (needs a C compiler)")
 	flag.BoolVar(&o.short, "short", false, "only tests that need nothing but Go")
 	flag.IntVar(&o.parallel, "p", 2, "packages tested at the same time")

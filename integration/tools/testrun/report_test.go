@@ -188,6 +188,7 @@ func TestFuzzResultCounts(t *testing.T) {
 
 // What a search by chance finds is kept and named, and decides nothing; a stored input that fails does.
 func TestFuzzFindingIsKept(t *testing.T) {
+	testutil.RequireRoot(t) // starts go test
 	dir := t.TempDir()
 	t.Chdir(dir)
 	for name, text := range map[string]string{
@@ -203,7 +204,7 @@ func FuzzA(f *testing.F) { f.Add(""); f.Fuzz(func(t *testing.T, in string) { if 
 	}
 	var out strings.Builder
 	r := newReport(&out)
-	o := options{fuzzTime: 20 * time.Second, keep: filepath.Join(dir, "kept")}
+	o := options{fuzzTime: testutil.Patience(), keep: filepath.Join(dir, "kept"), stopwatch: func() func() time.Duration { return func() time.Duration { return 0 } }}
 	testutil.Must(t, fuzz(t.Context(), o, []string{"m"}, r))
 	if !r.close(nil, true) || !strings.Contains(out.String(), "found    m FuzzA: "+o.keep) {
 		t.Errorf("a finding was not kept and named, or is a failure:\n%s", out.String())

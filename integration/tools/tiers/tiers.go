@@ -187,18 +187,22 @@ func (p *pass) refs(body ast.Node) []ref {
 	return out
 }
 
-// ownLimit holds for context.WithTimeout(ctx, testutil.Patience()), which is the one limit that kernel tests have.
+// ownLimit reports whether call is context.WithTimeout with one of the two limits that kernel tests have: testutil.Patience() for
+// what must come, and testutil.Silence for an answer that must not.
 func (p *pass) ownLimit(call *ast.CallExpr) bool {
 	f := p.callee(call)
 	if f == nil || f.FullName() != "context.WithTimeout" || len(call.Args) != 2 {
 		return false
 	}
-	limit, ok := ast.Unparen(call.Args[1]).(*ast.CallExpr)
-	if !ok {
-		return false
+	switch limit := ast.Unparen(call.Args[1]).(type) {
+	case *ast.CallExpr:
+		g := p.callee(limit)
+		return g != nil && g.FullName() == testutilPath+".Patience"
+	case *ast.SelectorExpr:
+		c := p.TypesInfo.Uses[limit.Sel]
+		return c != nil && c.Pkg() != nil && c.Pkg().Path() == testutilPath && c.Name() == "Silence"
 	}
-	g := p.callee(limit)
-	return g != nil && g.FullName() == testutilPath+".Patience"
+	return false
 }
 
 func (p *pass) callee(call *ast.CallExpr) *types.Func {
