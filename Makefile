@@ -131,9 +131,9 @@ test-unit: ## unit tests: no root, no real clock, nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)
 
 # One package at a time and nothing next to it: these tests judge durations, losses under load and ratios.
-test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises a time, a loss under load or a ratio, by itself; RUN=a regular expression, PKGS (as root)
+test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises a time, a loss under load or a ratio, by itself; SHORT=1: the short forms, each judged by a control of the same run; RUN=a regular expression, PKGS (as root)
 	@integration/tools/deps $(TEST_DEPS) $(PEERS)
-	@$(BUILT) $(TESTRUN) -tags timing -run '$(or $(RUN),^TestTiming)' -p 1 -timeout 60m -longest 20 $(PKGS)
+	@$(BUILT) $(TESTRUN) -tags timing -run '$(or $(RUN),$(if $(SHORT),^TestTimingShort,^TestTiming))' -p 1 -timeout 60m -longest 20 $(PKGS)
 
 test-all: ## everything that runs on one machine, one after the other: some hours (as root)
 	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm test-cluster; do \

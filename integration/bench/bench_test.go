@@ -4,19 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/neardns/neardns/integration/bench/generator"
 	"github.com/neardns/neardns/integration/bench/paired"
-	"github.com/neardns/neardns/integration/bench/peers"
 	"github.com/neardns/neardns/integration/bench/workload"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
@@ -341,85 +338,6 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-// found tells whether a peer is installed: `make bench` sees to that, `make test` does not.
-func (b *bench) found(p peers.Peer) bool {
-	_, err := peers.Find(p.Program)
-	return err == nil
-}
-
-// The whole run once, as short as it can be and with few servers: it shows that it works, its figures are worth nothing.
-func TestOnce(t *testing.T) {
-	if testing.Short() {
-		testutil.Skip(t, "takes a quarter of a minute; not with -short")
-	}
-	testutil.RequireRoot(t)
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &bench{short: true, rounds: 1, names: 500, parts: []string{"plugin", "memory", "query", "growth"}, with: []string{stock}, workloads: []string{"W8"}, root: root}
-	if _, err := os.Stat("/sys/fs/bpf"); err == nil {
-		b.with = append(b.with, kernelOption)
-	}
-	if err := b.options(); err != nil {
-		testutil.Skip(t, err.Error())
-	}
-	if peer := peers.All()[0]; b.found(peer) {
-		b.with = append(b.with, peer.Name)
-	}
-	for _, name := range programs {
-		if _, err := os.Stat(b.bin(name)); err != nil {
-			testutil.Skip(t, "no bin/"+name+": `make build tools` makes it")
-		}
-	}
-	b.run(t)
-	seen := map[string]bool{}
-	for _, w := range b.Rows {
-		seen[w.Part] = true
-		if !(w.Ours.Median > 0) || w.Than != "" && !(w.Theirs.Median > 0) {
-			t.Errorf("%s: %s: %v against %v", w.Part, w.Subject, w.Ours, w.Theirs)
-		}
-		if w.Than == "" && w.Limit > 0 && w.Ours.Median > w.Limit {
-			t.Errorf("%s: %v, at most %v %s", w.Subject, w.Ours.Median, w.Limit, w.Unit)
-		}
-	}
-	for _, part := range []string{pluginPart, insidePart, sizePart, growthPart} {
-		if !seen[part] {
-			t.Errorf("nothing about %q", part)
-		}
-	}
-	for _, st := range b.stands {
-		s := st.name
-		for _, k := range []cellKey{{"W8", "full", "server"}, {"W8", "1k", "p99"}, {"W8", "1k", "hit"}, {memoryLoad, "full", "RSS"}} {
-			asleep := s == inKernel && k.Figure == "server" // the agent, as long as the kernel answers
-			if v := b.median(k, s); !(v > 0 || asleep && v == 0) {
-				t.Errorf("%s, %v: %v", s, k, v)
-			}
-		}
-		if v := b.median(cellKey{"W8", "restart", "lost"}, s); math.IsNaN(v) {
-			t.Errorf("%s: nothing about a restart", s)
-		}
-	}
-	if slices.Contains(b.with, kernelOption) {
-		most := 0.0 // of one measurement: an agent that gets no CPU loses its leases, and what it has lent to the kernel, for some seconds
-		for _, m := range measures {
-			if share := b.median(cellKey{"W8", m.key, "kernel"}, inKernel); share > most {
-				most = share
-			}
-		}
-		if most <= 10 {
-			t.Errorf("the kernel answered %v %% of the hits", most)
-		}
-		if !seen[kernelPart] {
-			t.Errorf("nothing about %q", kernelPart)
-		}
-	}
-	if b.Noise.Others < 0 || b.Noise.Others > 1 || b.Noise.LagP99 == 0 {
-		t.Errorf("noise %+v", b.Noise)
-	}
-	fmt.Fprintln(t.Output(), b.Noise.String())
 }
 
 func TestSumOf(t *testing.T) {

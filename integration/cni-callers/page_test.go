@@ -1,14 +1,12 @@
 package callers
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -58,8 +56,7 @@ func TestCnitoolPage(t *testing.T) {
 	if len(wants) < 15 {
 		t.Errorf("%d lines say what is printed, there should be more", len(wants))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute*testutil.Slowness())
-	defer cancel()
+	ctx := testutil.Context(t)
 	shell := strings.Fields(strings.TrimSpace(blocks[1]))
 	cmd := exec.CommandContext(ctx, shell[0], append(shell[1:], "-c", script.String())...)
 	cmd.Dir = dir

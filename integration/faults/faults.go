@@ -14,20 +14,17 @@ type fault struct {
 	title string // in the table
 	// length is how long the load goes on from the fault's begin; lead is how long it goes before, 2 s unless said.
 	length, lead time.Duration
-	act          func(*run)
-	streams      func(*stand) []load.Stream // the load where it is not the usual one
-	judge        func(*run)                 // measures what only this fault is about
 	limit        limit
 	// promised limits are judged always, others only when that is asked for.
 	promised bool
 	// noStock says why the fault has no counterpart for a stock CoreDNS.
 	noStock string
-	// needs tells why the fault cannot be tried with these programs; "": it can.
-	needs func(t testutil.TB, bin func(string) string) string
 	// ends tells that the process under test does not live through it.
 	ends bool
 	// short faults make up the short form.
 	short bool
+	// control has the load ask kube-dns at its own address as well, past what is tried.
+	control bool
 }
 
 // Times of the faults.
@@ -43,60 +40,124 @@ const (
 	floodRate = 20_000
 )
 
+// deed is what a fault does, apart from the table so that the table can be read without a machine.
+type deed struct {
+	act     func(*run)
+	streams func(*stand) []load.Stream // the load where it is not the usual one
+	judge   func(*run)                 // measures what only this fault is about
+	// needs returns why the fault cannot be tried with these programs; "": it can.
+	needs func(t testutil.TB, bin func(string) string) string
+}
+
 // allFaults in the table's order.
 func allFaults() []fault {
 	return []fault{
 		{
 			name: "sigterm-restart", title: "SIGTERM and start again", length: 4 * time.Second, short: true, ends: true,
+			limit: limit{lost: 0, tcp: 0, kept: 0.95},
+		},
+		{
+			name: "successor", title: "successor beside it, old one stopped", length: 5 * time.Second, ends: true, noStock: noHandOver,
+			limit: limit{lost: 0, tcp: 0, kept: 0.95},
+		},
+		{
+			name: "reload", title: fmt.Sprintf("reload, %d times", reloads), length: 9 * time.Second,
+			limit: limit{lost: 0, tcp: 0, kept: 0.95},
+		},
+		{
+			name: "kill", title: "kill -9, started again 3 s later", length: 5 * time.Second, short: true, ends: true,
+			limit: limit{lost: 5, tcp: 5, gap: 50 * time.Millisecond},
+		},
+		{
+			name: "sigstop", title: "SIGSTOP for 6 s", length: 8 * time.Second, short: true,
+			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
+		},
+		{
+			name: "sigstop-old", title: "SIGSTOP of the old one during the overlap", length: 8 * time.Second, ends: true, noStock: noHandOver,
+			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
+		},
+		{
+			name: "sigstop-new", title: "SIGSTOP of the new one during the overlap", length: 8 * time.Second, ends: true, noStock: noHandOver,
+			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
+		},
+		{
+			name: "oom", title: "OOM kill by a cgroup limit, started again 3 s later", length: 5 * time.Second, ends: true,
+			// A question for each millisecond that the kernel takes to end the server, as for a kill; here the process that ran into the
+			// limit keeps a CPU busy meanwhile (docs/faults.md).
+			limit: limit{lost: 25, tcp: 5, gap: 50 * time.Millisecond},
+		},
+		{
+			name: "link-deleted", title: "link deleted", length: 4 * time.Second, short: true,
+			limit: limit{lost: 50, tcp: 50},
+		},
+		{
+			name: "table-flushed", title: "nft flush ruleset", length: 4 * time.Second,
+			limit: limit{lost: 50, tcp: 50},
+		},
+		{
+			name: "address-removed", title: "address removed", length: 4 * time.Second,
+			limit: limit{lost: 50, tcp: 50},
+		},
+		{
+			name: "upstream-dead", title: "upstream dead for 10 s", length: 11 * time.Second,
+			limit: limit{share: 0.01, tcpShare: 0.02, refusal: 2 * time.Second}, // see docs/faults.md
+		},
+		{
+			name: "upstream-slow", title: "upstream answering after 1.5 s", length: slowTime, lead: 2 * lead,
+			limit: limit{lost: 0, tcp: 0, p99: 2},
+		},
+		{
+			name: "flood", title: "random-subdomain flood of 20,000/s from one pod", length: floodTime + time.Second,
+			limit: limit{share: 0.005, tcpShare: 0.005, memory: 1.5},
+		},
+	}
+}
+
+// deeds are by the names of the faults.
+func deeds() map[string]deed {
+	return map[string]deed{
+		"sigterm-restart": {
 			act: func(r *run) {
 				r.at(0)
 				r.terminate()
 				r.s.start()
 			},
-			limit: limit{lost: 0, tcp: 0, kept: 0.95},
 		},
-		{
-			name: "successor", title: "successor beside it, old one stopped", length: 5 * time.Second, ends: true, needs: handOver, noStock: noHandOver,
+		"successor": {
+			needs: handOver,
 			act: func(r *run) {
 				r.at(0)
 				r.succeed()
 				r.at(3 * time.Second)
 				r.terminateOld()
 			},
-			limit: limit{lost: 0, tcp: 0, kept: 0.95},
 		},
-		{
-			name: "reload", title: fmt.Sprintf("reload, %d times", reloads), length: 9 * time.Second,
+		"reload": {
 			act: func(r *run) {
 				for i := range reloads {
 					r.at(time.Duration(i) * 400 * time.Millisecond)
 					r.s.reload(i)
 				}
 			},
-			limit: limit{lost: 0, tcp: 0, kept: 0.95},
 		},
-		{
-			name: "kill", title: "kill -9, started again 3 s later", length: 5 * time.Second, short: true, ends: true,
+		"kill": {
 			act: func(r *run) {
 				r.at(0)
 				r.kill()
 				r.at(downTime)
 				r.s.start()
 			},
-			limit: limit{lost: 5, tcp: 5, gap: 50 * time.Millisecond},
 		},
-		{
-			name: "sigstop", title: "SIGSTOP for 6 s", length: 8 * time.Second, short: true,
+		"sigstop": {
 			act: func(r *run) {
 				r.at(0)
 				r.s.server.Stop()
 				r.at(stopTime)
 				r.s.server.Cont()
 			},
-			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
-		{
-			name: "sigstop-old", title: "SIGSTOP of the old one during the overlap", length: 8 * time.Second, ends: true, needs: handOver, noStock: noHandOver,
+		"sigstop-old": {
+			needs: handOver,
 			act: func(r *run) {
 				r.at(0)
 				old := r.s.server
@@ -105,10 +166,9 @@ func allFaults() []fault {
 				r.at(stopTime)
 				old.Cont()
 			},
-			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
-		{
-			name: "sigstop-new", title: "SIGSTOP of the new one during the overlap", length: 8 * time.Second, ends: true, needs: handOver, noStock: noHandOver,
+		"sigstop-new": {
+			needs: handOver,
 			act: func(r *run) {
 				r.at(0)
 				r.succeed()
@@ -117,47 +177,36 @@ func allFaults() []fault {
 				r.at(stopTime)
 				r.s.server.Cont()
 			},
-			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
-		{
-			name: "oom", title: "OOM kill by a cgroup limit, started again 3 s later", length: 5 * time.Second, ends: true, needs: memoryCgroup,
+		"oom": {
+			needs: memoryCgroup,
 			act: func(r *run) {
 				r.oom()
 				r.at(r.since() + downTime)
 				r.s.start()
 			},
-			// A question for each millisecond that the kernel takes to end the server, as for a kill; here the process that ran into the
-			// limit keeps a CPU busy meanwhile (docs/faults.md).
-			limit: limit{lost: 25, tcp: 5, gap: 50 * time.Millisecond},
 		},
-		{
-			name: "link-deleted", title: "link deleted", length: 4 * time.Second, short: true,
+		"link-deleted": {
 			act: func(r *run) {
 				r.at(0)
 				link, _ := r.s.steered()
 				r.s.node.Host.DelLink(link)
 			},
-			limit: limit{lost: 50, tcp: 50},
 		},
-		{
-			name: "table-flushed", title: "nft flush ruleset", length: 4 * time.Second,
+		"table-flushed": {
 			act: func(r *run) {
 				r.at(0)
 				r.s.flushRuleset()
 			},
-			limit: limit{lost: 50, tcp: 50},
 		},
-		{
-			name: "address-removed", title: "address removed", length: 4 * time.Second,
+		"address-removed": {
 			act: func(r *run) {
 				r.at(0)
 				link, address := r.s.steered()
 				r.s.node.Host.DelAddr(link, testutil.Host(address))
 			},
-			limit: limit{lost: 50, tcp: 50},
 		},
-		{
-			name: "upstream-dead", title: "upstream dead for 10 s", length: 11 * time.Second,
+		"upstream-dead": {
 			act: func(r *run) {
 				r.at(0)
 				r.s.upstream(testutil.Behaviour{Drop: true})
@@ -173,10 +222,8 @@ func allFaults() []fault {
 				return append(known, s.stream(load.Stream{Name: "unknown", Way: load.UDP, Label: "fresh", Zone: hotZone, First: s.fresh(1000), Rate: 20, Sockets: 4, Patience: 3 * time.Second}))
 			},
 			judge: func(r *run) { r.servfail(deadTime) },
-			limit: limit{share: 0.01, tcpShare: 0.02, refusal: 2 * time.Second}, // see docs/faults.md
 		},
-		{
-			name: "upstream-slow", title: "upstream answering after 1.5 s", length: slowTime, lead: 2 * lead,
+		"upstream-slow": {
 			act: func(r *run) {
 				r.at(0)
 				r.s.upstream(testutil.Behaviour{Delay: slowness})
@@ -185,16 +232,13 @@ func allFaults() []fault {
 			},
 			streams: hits,
 			judge:   func(r *run) { r.slowdown(slowTime) },
-			limit:   limit{lost: 0, tcp: 0, p99: 2},
 		},
-		{
-			name: "flood", title: "random-subdomain flood of 20,000/s from one pod", length: floodTime + time.Second,
+		"flood": {
 			act: func(r *run) {
 				r.at(0)
 				r.flood()
 			},
 			judge: func(r *run) { r.grown() },
-			limit: limit{share: 0.005, tcpShare: 0.005, memory: 1.5},
 		},
 	}
 }

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestLeaks(t *testing.T) {
@@ -48,34 +45,5 @@ func TestElements(t *testing.T) {
 	}
 	if _, _, err := elements("nonsense"); err == nil {
 		t.Error("nonsense is read")
-	}
-}
-
-// A footprint sees what is left behind on purpose, and goes back when that is gone.
-func TestFootprint(t *testing.T) {
-	if testing.Short() {
-		testutil.Skip(t, "starts an agent; not with -short")
-	}
-	testutil.RequireRoot(t)
-	o := testOptions(t)
-	s := newOurs(t, o.bin, scratch(t), o.lease)
-	before := s.settled(footprint{})
-	if before.Heap < 0.1 || before.Heap > 200 { // an empty cache leaves less than 1
-		t.Errorf("%v MiB of heap are alive", before.Heap)
-	}
-	if before.Goroutines < 5 || before.Descriptors < 5 || before.Resident < 5 || before.Rules < 50 || before.Elements["ours4"] < 2 || before.Passing < 2 || before.Links < 4 || len(before.Files) < 3 {
-		t.Errorf("implausible: %+v", before)
-	}
-	s.node.Host.Run("ip", "link", "add", "left0", "type", "bridge")
-	s.node.Host.Run("nft", "add", "table", "inet", "left")
-	testutil.Must(t, os.WriteFile(s.path("state/left"), nil, 0o600))
-	if got := strings.Join(before.leaks(s.footprint()), "; "); !strings.Contains(got, "links") || !strings.Contains(got, "rules") || !strings.Contains(got, "/state/left") {
-		t.Errorf("not seen: %q", got)
-	}
-	s.node.Host.Run("ip", "link", "del", "left0")
-	s.node.Host.Run("nft", "delete", "table", "inet", "left")
-	testutil.Must(t, os.Remove(s.path("state/left")))
-	if got := before.leaks(s.settled(before)); len(got) > 0 {
-		t.Errorf("still there: %q", got)
 	}
 }

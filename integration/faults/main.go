@@ -60,21 +60,9 @@ func main() {
 }
 
 func (o *options) run(ctx context.Context, out, progress io.Writer) error {
-	faults, err := o.chosen()
-	if err != nil {
+	faults, listed, err := o.ready(out)
+	if err != nil || listed {
 		return err
-	}
-	if o.list {
-		for _, f := range faults {
-			_, _ = fmt.Fprintf(out, "%-16s %s; at most: %s\n", f.name, f.title, f.limit)
-		}
-		return nil
-	}
-	if o.rounds < 1 || o.rounds > 20 {
-		return fmt.Errorf("-rounds: %d is not 1 to 20", o.rounds)
-	}
-	if o.duration <= 0 || o.duration > 24*time.Hour {
-		return fmt.Errorf("-duration: %v is not up to 24 h", o.duration)
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, to make network namespaces and packet rules")
@@ -114,14 +102,35 @@ func (o *options) run(ctx context.Context, out, progress io.Writer) error {
 	return err
 }
 
+// ready checks the options and lists the faults where that is all that was asked for.
+func (o *options) ready(out io.Writer) (faults []fault, listed bool, err error) {
+	faults, err = o.chosen()
+	if err != nil {
+		return nil, false, err
+	}
+	if o.list {
+		for _, f := range faults {
+			_, _ = fmt.Fprintf(out, "%-16s %s; at most: %s\n", f.name, f.title, f.limit)
+		}
+		return nil, true, nil
+	}
+	if o.rounds < 1 || o.rounds > 20 {
+		return nil, false, fmt.Errorf("-rounds: %d is not 1 to 20", o.rounds)
+	}
+	if o.duration <= 0 || o.duration > 24*time.Hour {
+		return nil, false, fmt.Errorf("-duration: %v is not up to 24 h", o.duration)
+	}
+	return faults, false, nil
+}
+
 // rounded runs every fault on both stands, round by round, into the report.
 func (o *options) rounded(t testutil.TB, faults []fault, r *report) {
 	dir := scratch(t)
 	begun := time.Now()
 	for _, f := range faults {
 		w := &row{Fault: f.name, Title: f.title, Limit: f.limit.String(), NoStock: f.noStock, limit: f.limit, promised: f.promised}
-		if f.needs != nil {
-			w.NoOurs = f.needs(t, o.bin)
+		if needs := deeds()[f.name].needs; needs != nil {
+			w.NoOurs = needs(t, o.bin)
 		}
 		r.Rows = append(r.Rows, w)
 	}

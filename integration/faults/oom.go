@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
-	"time"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -49,11 +48,7 @@ func (r *run) oom() {
 	r.at(0)
 	_, err = out.WriteString("\n")
 	s.must(err)
-	select {
-	case <-s.server.Exited():
-	case <-time.After(10 * time.Second):
-		s.t.Fatalf("%s: the kernel did not end the server", s.name)
-	}
+	testutil.Receive(s.t, s.server.Exited())
 	if state, ok := s.server.Cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || state.Signal() != syscall.SIGKILL {
 		s.t.Fatalf("%s: the server ended by itself: %v", s.name, s.server.Cmd.ProcessState)
 	}

@@ -11,6 +11,8 @@ type outcome struct {
 	UDP     load.Sum `json:"udp"`
 	TCP     load.Sum `json:"tcp"`     // one connection a question
 	TCPLong load.Sum `json:"tcpLong"` // connections that stay
+	// Control is of the stream past what is tried, if there is one.
+	Control load.Sum `json:"-"`
 	// Late is the most that the generator itself was behind: what it delays no server is to blame for.
 	Late time.Duration `json:"generatorLate"`
 	// Waited is the most that a thread of the server waited for a CPU within a second: what that delays is the machine's doing,

@@ -26,9 +26,13 @@ type run struct {
 func try(s *stand, f fault, lead time.Duration) outcome {
 	s.t.Helper()
 	r := &run{s: s, lead: lead}
+	what, known := deeds()[f.name]
+	if !known {
+		s.t.Fatalf("%s: nothing is done", f.name)
+	}
 	streams := usual
-	if f.streams != nil {
-		streams = f.streams
+	if what.streams != nil {
+		streams = what.streams
 	}
 	warm := 1.0
 	if f.limit.kept > 0 { // a cache that is full to its last entry has not room for each of them
@@ -36,6 +40,9 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 	}
 	r.before = memory(s.server.PID())
 	plan := load.Plan{Streams: streams(s), Duration: lead + f.length}
+	if f.control {
+		plan.Streams = append(plan.Streams, control(s))
+	}
 	s.misses.Clear()
 	dropped := s.dropped()
 	g := s.launch(s.pod, plan)
@@ -43,7 +50,7 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { r.watch(s.server.PID(), stop) })
-	f.act(r)
+	what.act(r)
 	r.books = g.wait()
 	close(stop)
 	wg.Wait()
@@ -58,8 +65,8 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 			r.Reasons[name+": "+reason] += n
 		}
 	}
-	if f.judge != nil {
-		f.judge(r)
+	if what.judge != nil {
+		what.judge(r)
 	}
 	r.terminateOld()
 	if f.limit.kept > 0 && warm > 0 {
@@ -82,6 +89,9 @@ func (s *stand) dropped() (out [2]int) {
 // sum sums the books up.
 func (r *run) sum() {
 	r.UDP, r.TCP, r.TCPLong, r.Line = r.books["udp"].All(), r.books["tcp"].All(), r.books["tcplong"].All(), r.books["udp"].Line()
+	if b := r.books[controlName]; b != nil {
+		r.Control = b.All()
+	}
 }
 
 // at waits until so long after the fault's begin.

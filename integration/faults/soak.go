@@ -30,7 +30,10 @@ func (o *options) soakOurs(t testutil.TB) {
 	t.Logf("soak of %v, seed %d", o.duration, o.seed)
 	rng := rand.New(rand.NewPCG(o.seed, 0))
 	s := newOurs(t, o.bin, scratch(t), o.lease)
-	all := slices.DeleteFunc(allFaults(), func(f fault) bool { return f.needs != nil && f.needs(t, o.bin) != "" })
+	all := slices.DeleteFunc(allFaults(), func(f fault) bool {
+		needs := deeds()[f.name].needs
+		return needs != nil && needs(t, o.bin) != ""
+	})
 	lasting := slices.DeleteFunc(slices.Clone(all), func(f fault) bool { return f.ends })
 
 	s.restore()

