@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -97,12 +96,19 @@ func readers(t *testing.T, path string) (stop func() seen) {
 	}
 }
 
+// pass takes up a random moment that nothing announces: it reads the file less than most times.
+func pass(path string, most int) {
+	for range rand.N(most) {
+		_, _ = os.ReadFile(path)
+	}
+}
+
 // killed runs a writer again and again beside a reader, and kills it with -9 at random moments.
 func killed(t *testing.T, how, mount string, kills int) (writes int, s seen) {
 	t.Helper()
 	root, path := newRoot(t, base)
 	stop := readers(t, path)
-	life := 60 * time.Millisecond // about two writes with their waiting
+	const life = 3000 // reads: about two writes with their waiting
 	for range kills {
 		cmd := helper(t, how, mount, root)
 		if mount == "file" {
@@ -119,11 +125,16 @@ func killed(t *testing.T, how, mount string, kills int) (writes int, s seen) {
 			t.Fatalf("the writer wrote nothing: %v", err)
 		}
 		writes++
-		time.AfterFunc(rand.N(life), func() { _ = cmd.Process.Kill() })
+		var killer sync.WaitGroup
+		killer.Go(func() {
+			pass(path, life)
+			_ = cmd.Process.Kill()
+		})
 		rest := make([]byte, 1<<16)
 		for n, err := 0, error(nil); err == nil; n, err = out.Read(rest) {
 			writes += n
 		}
+		killer.Wait()
 		_ = cmd.Wait()
 	}
 	s = stop()
@@ -194,7 +205,7 @@ func TestForeignWriter(t *testing.T) {
 				text := base + "192.0.2.1\tprinter-" + strconv.Itoa(i) + "\n"
 				var wg sync.WaitGroup
 				wg.Go(func() {
-					time.Sleep(rand.N(4 * time.Millisecond)) //nolint:forbidigo // a moment that nothing announces
+					pass(path, 300)
 					if how == "rename" {
 						if err := errors.Join(os.WriteFile(path+".theirs", []byte(text), 0o644), os.Rename(path+".theirs", path)); err != nil {
 							t.Error(err)

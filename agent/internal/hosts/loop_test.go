@@ -156,10 +156,10 @@ func (r *running) stays(t *testing.T, k *kubeDNS, rounds int) {
 	t.Helper()
 	before, errBefore := os.Stat(r.path)
 	text, err := os.ReadFile(r.path)
-	from := r.State().Looked
+	until := r.State().Looked.Add(time.Duration(rounds) * fastEvery)
 	testutil.Eventually(t, func() error {
-		if since := r.State().Looked.Sub(from); since < time.Duration(rounds)*fastEvery {
-			return fmt.Errorf("%s passed", since)
+		if looked := r.State().Looked; looked.Before(until) {
+			return fmt.Errorf("it last looked at %s, not after %s", looked, until)
 		}
 		return nil
 	})
@@ -172,6 +172,7 @@ func (r *running) stays(t *testing.T, k *kubeDNS, rounds int) {
 
 // TestEarlyRounds has a node boot before its network: what was never heard of is asked for again long before the next round.
 func TestEarlyRounds(t *testing.T) {
+	testutil.RequireRoot(t)
 	k := newKubeDNS(t)
 	k.set(func() {
 		k.broken = func(_ string, q, _ *dns.Msg) *dns.Msg { return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure) }
@@ -196,6 +197,7 @@ func TestEarlyRounds(t *testing.T) {
 
 // TestRun has a Service change, go and come, and every kind of trouble with kube-dns: only what it says for good changes the file.
 func TestRun(t *testing.T) {
+	testutil.RequireRoot(t)
 	compat.Say(t, "hosts", "families", "both")
 	compat.Say(t, "hosts", "a Service is deleted", "its lines go after three denials over three minutes")
 	compat.Say(t, "hosts", "a wrong cluster domain, a kube-dns that denies everything", "the lines stay, since `kubernetes.default.svc` is denied, too")
@@ -263,21 +265,18 @@ func TestRun(t *testing.T) {
 		return nil
 	})
 
-	// One family goes, then all of it; then it comes back.
+	// One family goes, then all of it; then it comes back. When a denial is believed: TestMemory.
 	k.set(func() { delete(k.records, "registry.shop.svc.cluster.local. AAAA") })
 	r.becomes(t, with(base, lines("10.96.0.5")))
-	gone := time.Now()
 	k.set(func() { delete(k.records, "registry.shop.svc.cluster.local. A") })
 	r.becomes(t, base)
-	if took := time.Since(gone); took < fastPatience {
-		t.Errorf("a denial was believed after %s", took)
-	}
 	k.set(func() { k.records["registry.shop.svc.cluster.local. A"] = "10.96.0.9" })
 	r.becomes(t, with(base, lines("10.96.0.9")))
 }
 
 // Garbage over UDP, and TCP instead; the second server instead of a dead one.
 func TestAskInOtherWays(t *testing.T) {
+	testutil.RequireRoot(t)
 	k := newKubeDNS(t)
 	k.set(func() {
 		k.broken = func(network string, _, answer *dns.Msg) *dns.Msg {
@@ -314,14 +313,18 @@ func TestAskInOtherWays(t *testing.T) {
 	}
 }
 
-// Another program replaces the file, then does so again and again: our lines come back at once, then less often, and nobody's text is lost.
+// Another program replaces the file, then does so again and again: our lines come back without another round of queries, also in a fight, and
+// no text is lost. How long a fight's repairs wait: package flapping.
 func TestAnotherProgram(t *testing.T) {
+	testutil.RequireRoot(t)
 	k := newKubeDNS(t)
 	conf := Config{Services: []string{"shop/registry"}, Domain: "cluster.local", Servers: []netip.AddrPort{k.at}}
 	root, path := newRoot(t, base)
+	k.set(func() { k.ttl = 3600 }) // no query between the rounds
 	said := new(testutil.Output)
 	r := &running{path: path, changed: make(chan struct{}, 1), reload: make(chan Config)}
 	r.Hosts = New(slog.New(slog.NewTextHandler(said, nil)), root, conf, func(nodestate.Hosts) error { return nil })
+	r.pace.every = time.Hour // only the change of the file wakes the role
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { r.Run(ctx, r.changed, r.reload) })
@@ -335,15 +338,10 @@ func TestAnotherProgram(t *testing.T) {
 		default:
 		}
 	}
-	var last time.Time
 	for i := range flapping.Limit {
 		text := base + fmt.Sprintf("192.0.2.1\tprinter-%d\n", i)
-		last = time.Now()
 		replace(text)
 		r.becomes(t, with(text, lines("10.96.0.5", "fd00:10:96::5")))
-		if took := time.Since(last); took > 5*time.Second*testutil.Slowness() { // the next round is 27 s away
-			t.Errorf("round %d: the lines are back after %s", i, took)
-		}
 		if i < flapping.Limit-1 && r.State().Fighting {
 			t.Errorf("round %d: it is taken for a fight", i)
 		}
@@ -357,9 +355,6 @@ func TestAnotherProgram(t *testing.T) {
 	})
 	replace(base)
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
-	if rest := time.Since(last); rest < 500*time.Millisecond { // the first rest of a fight begins with the last repair, which was later
-		t.Errorf("it is repaired at once: %s after the one before", rest)
-	}
 	if n := strings.Count(said.String(), "another program keeps taking"); n != 1 {
 		t.Errorf("it is said %d times:\n%s", n, said.String())
 	}
@@ -367,6 +362,7 @@ func TestAnotherProgram(t *testing.T) {
 
 // A foreign line wins; a changed list is taken over at once; a Service that left the list leaves the file.
 func TestListAndForeignLines(t *testing.T) {
+	testutil.RequireRoot(t)
 	compat.Say(t, "hosts", "names", "a list of at most 20")
 	k := newKubeDNS(t)
 	k.set(func() { k.records["proxy.shop.svc.cluster.local. A"] = "10.96.0.8" })
@@ -396,6 +392,7 @@ func TestListAndForeignLines(t *testing.T) {
 
 // One name that fails costs no other its line, nor its own.
 func TestOneOfTwoFails(t *testing.T) {
+	testutil.RequireRoot(t)
 	compat.Say(t, "hosts", "one of several names fails", "its last line stays, and so do the others")
 	k := newKubeDNS(t)
 	k.set(func() { k.records["proxy.shop.svc.cluster.local. A"] = "10.96.0.8" })
@@ -420,6 +417,7 @@ func TestOneOfTwoFails(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
+	testutil.RequireRoot(t)
 	k := newKubeDNS(t)
 	root, path := newRoot(t, base)
 	r := start(t, root, path, Config{Services: []string{"shop/registry", "shop/none"}, Domain: "cluster.local", Servers: []netip.AddrPort{k.at}})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/hostsfile"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // world is kube-dns with a cache in each replica, of which a question meets any, and one node that asks. Its time is simulated.
@@ -142,6 +143,7 @@ func TestLifetime(t *testing.T) {
 
 // A kube-dns that keeps its answers: the role asks again when they end, long before its next round, and not without end.
 func TestBetweenRounds(t *testing.T) {
+	testutil.RequireRoot(t)
 	k := newKubeDNS(t)
 	k.set(func() { k.ttl = 1 })
 	root, path := newRoot(t, base)
