@@ -12,8 +12,9 @@ import (
 // job is one host's step on its way.
 type job struct {
 	zone.Step
-	host  *host
-	taken bool // the server said NOERROR
+	host   *host
+	taken  bool   // the server said NOERROR
+	serial uint32 // of the zone as read before the message
 }
 
 // plan returns the steps that may be sent now, and updates the status of the others.

@@ -65,7 +65,8 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		if contended { // who was faster goes on: what is read later is newer
 			tick.Pause(ctx, jitter(max(try, p.busy)))
 		}
-		if !p.refresh(ctx, false) {
+		look := func() bool { return p.refresh(ctx, false) }
+		if !look() || !p.readBack(ctx, steps, look) {
 			break
 		}
 		p.verify(steps)

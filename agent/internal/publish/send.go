@@ -76,6 +76,7 @@ func (p *Publisher) post(ctx context.Context, jobs []*job) error {
 	var prereqs, changes []dns.RR
 	for _, j := range jobs {
 		prereqs, changes = append(prereqs, j.Message.Prereqs...), append(changes, j.Message.Changes...)
+		j.serial = p.state.Serial
 	}
 	joins := slices.ContainsFunc(jobs, func(j *job) bool { return !j.Leaves })
 	withBeat := joins && p.beatMissing()
@@ -188,6 +189,27 @@ func (p *Publisher) refused(j *job, err error) {
 	h.drops++
 	h.next = time.Now().Add(p.later(h.drops - 1))
 	p.report(h, &zone.Conflict{Reason: zone.Reason(ddns.KindOf(err)), Message: err.Error()})
+}
+
+// readBack looks again while the zone lacks what the server took, for about half a second, and for two while its serial does not move: BIND
+// with inline-signing changes the zone before it is signed, and answers from the signed one a moment later. It reports whether the zone is
+// known.
+func (p *Publisher) readBack(ctx context.Context, jobs []*job, look func() bool) bool {
+	for n := range 2 * tries {
+		lacks, moved := false, true
+		for _, j := range jobs {
+			if j.taken && len(p.state.Dropped(&j.Step)) > 0 {
+				lacks, moved = true, moved && p.state.Serial != j.serial
+			}
+		}
+		if !lacks || moved && n >= tries {
+			break
+		}
+		if !tick.Pause(ctx, jitter(n)) || !look() {
+			return false
+		}
+	}
+	return true
 }
 
 // verify compares what was read back with what the server said it took, and forgets what is settled.
