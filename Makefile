@@ -328,9 +328,9 @@ lint: bin/tools/golangci-lint bin/tools/tiers ## check the code's style, the dep
 	@bin/tools/golangci-lint run
 	@for dir in $(LINTED); do (cd $$dir && $(CURDIR)/bin/tools/golangci-lint run --config $(CURDIR)/.golangci.yml); done
 
-bin/tools/tiers: $(wildcard integration/tools/tiers/*.go integration/tools/tiers/go.mod)
+bin/tools/tiers: $(wildcard integration/tools/tiers/*.go integration/tools/tiers/rules/*.go integration/tools/tiers/go.mod)
 	@echo "building tiers"
-	@cd integration/tools/tiers && $(BUILD) -buildvcs=false -o $(abspath $@) . && $(GO) test -count=1 . >/dev/null
+	@cd integration/tools/tiers && $(BUILD) -buildvcs=false -o $(abspath $@) . && $(GO) test -count=1 ./... >/dev/null
 
 fmt: bin/tools/golangci-lint ## format the code
 	@bin/tools/golangci-lint fmt

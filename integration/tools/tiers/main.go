@@ -5,6 +5,10 @@
 // across packages, and reports a test that reads the real clock where its tier forbids it.
 package main
 
-import "golang.org/x/tools/go/analysis/unitchecker"
+import (
+	"golang.org/x/tools/go/analysis/unitchecker"
 
-func main() { unitchecker.Main(Analyzer) }
+	"github.com/neardns/neardns/integration/tools/tiers/rules"
+)
+
+func main() { unitchecker.Main(rules.Analyzer) }

@@ -1,4 +1,5 @@
-package main
+// Package rules is the analyzer that holds each test to the rules of its tier.
+package rules
 
 import (
 	"fmt"
