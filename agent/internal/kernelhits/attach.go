@@ -158,14 +158,16 @@ func ours(f netlink.Filter) bool {
 // Detach ends what Attach did, also for a link that is gone, and returns how many questions were answered at it. A link that the
 // program is not at is no error.
 func (l *Level) Detach(index int) (hits uint64, err error) {
-	if err := detach(l.folder, index); err != nil {
-		return 0, err
-	}
 	id, err := l.programID()
 	if err != nil {
 		return 0, fmt.Errorf("detach from link %d: %w", index, err)
 	}
-	if err := dropTCX(index, func(p ebpf.ProgramID) bool { return p == id }); err != nil { // the file is not to be seen any more
+	// Before its file goes: the kernel takes the program away some time after the last reference to it (bpf_link_put_deferred), and
+	// no query may be answered by it once this returns. The file may be gone already, too.
+	if err := dropTCX(index, func(p ebpf.ProgramID) bool { return p == id }); err != nil {
+		return 0, err
+	}
+	if err := detach(l.folder, index); err != nil {
 		return 0, err
 	}
 	hits, there, err := l.link(index)
