@@ -1,6 +1,7 @@
 package steering
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -133,47 +134,36 @@ func (n *node) wantSteered(c client, when string, ats ...target) {
 	}
 }
 
-// wantFallback asks every target once, at once.
+// wantFallback asks every target once: no query may be lost.
 func (n *node) wantFallback(c client, when string, ats ...target) {
 	n.t.Helper()
 	for _, at := range ats {
-		if err := c.fellBack(at, time.Second*testutil.Slowness()); err != nil {
+		if err := c.fellBack(at, testutil.Attempt); err != nil {
 			n.t.Errorf("%s: %v", when, err)
 		}
 	}
 }
 
-// wantFallbackWithin asks every target, all at the same time and again and again, until each is answered by kube-dns, within
-// bound on a machine that is as fast as others. It returns how long the slowest took.
-func (n *node) wantFallbackWithin(c client, when string, bound time.Duration, ats ...target) time.Duration {
+// awaitFallback asks every target, all at the same time, until each was answered by kube-dns.
+func (n *node) awaitFallback(c client, when string, ats ...target) {
 	n.t.Helper()
-	bound += (lifetime + slack) * (testutil.Slowness() - 1) // see configure
-	pauses := n.pauses(c.ns)
-	begun := time.Now()
-	took := make([]time.Duration, len(ats))
-	failed := make([]error, len(ats))
-	var wg sync.WaitGroup
-	for i, at := range ats {
-		wg.Go(func() {
-			for {
-				failed[i] = c.fellBack(at, retry)
-				took[i] = time.Since(begun)
-				if failed[i] == nil || took[i] > bound+patience {
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	bound += pauses()
-	slowest := time.Duration(0)
-	for i, at := range ats {
-		if failed[i] != nil || took[i] > bound {
-			n.t.Errorf("%s: %s fell back after %v, want %v at most (%v)", when, at, took[i].Round(time.Millisecond), bound, failed[i])
+	left := ats
+	testutil.Eventually(n.t, func() error {
+		failed := make([]error, len(left))
+		var wg sync.WaitGroup
+		for i, at := range left {
+			wg.Go(func() { failed[i] = c.fellBack(at, testutil.Silence) }) // what an agent that hangs has received is lost
 		}
-		slowest = max(slowest, took[i])
-	}
-	return slowest
+		wg.Wait()
+		var still []target
+		for i, at := range left {
+			if failed[i] != nil {
+				still = append(still, at)
+			}
+		}
+		left = still
+		return wrap(when, errors.Join(failed...))
+	})
 }
 
 // pauses asks kube-dns by its own address, which no rule of ours has to do with, until end, which tells for how long there was no answer at

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -124,12 +123,10 @@ func TestFlushedRules(t *testing.T) {
 
 			// Three times: the repair must not be a matter of luck.
 			for range 3 {
-				pauses := n.pauses(p.NetNS)
 				n.Host.Run("nft", "flush", "ruleset")
-				begun := time.Now()
 				testutil.Eventually(t, func() error {
 					for _, at := range n.all() {
-						if a, err := p.client().ask(at, freshName(), retry); err == nil && p.client().direct(a) {
+						if a, err := p.client().ask(at, freshName(), testutil.Silence); err == nil && p.client().direct(a) {
 							return fmt.Errorf("%s: answered by kube-dns", at)
 						}
 					}
@@ -138,12 +135,6 @@ func TestFlushedRules(t *testing.T) {
 					}
 					return nil
 				})
-				took, bound := time.Since(begun), 2*time.Second+pauses()
-				if took > bound {
-					t.Errorf("repaired after %v, want %v", took, bound)
-				} else {
-					t.Logf("repaired after %v", took.Round(time.Millisecond))
-				}
 				for i, a := range n.ClusterDNS() { // as kube-proxy's next sync does
 					testutil.InstallProxy(t, n.Host, s.proxy, testutil.DNSService(a, n.KubeDNSAddrs()[i])...)
 				}
@@ -184,18 +175,13 @@ func TestLinkIsRepaired(t *testing.T) {
 		"link gone":    {"ip", "link", "del", "neardns0"},
 		"prober gone":  {"ip", "link", "del", "neardns-prober"},
 	} {
-		pauses := n.pauses(p.NetNS)
 		n.Host.Run(args...)
-		begun := time.Now()
 		for _, at := range n.all() {
-			// What arrives between the fault and its repair may be lost; a lease bounds how long.
+			// What arrives between the fault and its repair may be lost.
 			testutil.Eventually(t, func() error {
-				_, err := p.client().ask(at, freshName(), retry)
+				_, err := p.client().ask(at, freshName(), testutil.Silence)
 				return err
 			})
-		}
-		if took, bound := time.Since(begun), lifetime+retry+slack+pauses(); took > bound {
-			t.Errorf("%s: everything answered after %v, want %v", name, took, bound)
 		}
 		n.awaitReady()
 		n.wantSteered(p.client(), name, n.all()...)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -106,18 +105,13 @@ func TestDeafListener(t *testing.T) {
 	for _, deaf := range all {
 		family := map[bool]int{true: 4, false: 6}[deaf.addr.Is4()]
 		cluster := n.ClusterDNS()[map[int]int{4: 0, 6: 1}[family]]
-		pauses := n.pauses(p.NetNS)
 		undo := n.deafen(deaf.network, family)
-		begun := time.Now()
 		testutil.Eventually(t, func() error {
 			if n.holds(deaf) {
 				return fmt.Errorf("%s still holds its lease", deaf)
 			}
 			return nil
 		})
-		if took := time.Since(begun); took > lifetime+slack+pauses() {
-			t.Errorf("%s lost its lease after %v, want %v at most", deaf, took, lifetime)
-		}
 		n.wantFallback(p.client(), deaf.String()+" is deaf", target{cluster, deaf.network})
 		for _, other := range all {
 			testutil.Eventually(t, func() error { // where the machine lets the agent wait, one comes and goes

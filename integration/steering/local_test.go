@@ -74,7 +74,7 @@ func TestNameserverLocal(t *testing.T) {
 			n.startAgent()
 			n.wantSteered(c, "agent up again", at...)
 			n.agent.Stop()
-			n.wantFallbackWithin(c, "agent stopped", s.lifetime()+retry+slack, at...)
+			n.awaitFallback(c, "agent stopped", at...)
 			n.agent.Cont()
 			n.wantSteered(c, "agent goes on", at...)
 			n.agent.Signal(unix.SIGTERM)

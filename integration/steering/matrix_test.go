@@ -96,8 +96,7 @@ func walk(t *testing.T, s setup) {
 	n.startAgent()
 	n.wantSteered(c, "agent up again", n.all()...)
 	n.agent.Stop()
-	took := n.wantFallbackWithin(c, "agent stopped", s.lifetime()+retry+slack, n.all()...)
-	t.Logf("a stopped agent's last target fell back after %v", took.Round(time.Millisecond))
+	n.awaitFallback(c, "agent stopped", n.all()...)
 	n.agent.Cont()
 	n.wantSteered(c, "agent goes on", n.all()...)
 
@@ -109,14 +108,6 @@ func walk(t *testing.T, s setup) {
 	n.wantStays()
 	n.startAgent()
 	n.wantSteered(c, "agent up after an orderly stop", n.all()...)
-}
-
-// lifetime is how long a lease lasts in the back end.
-func (s setup) lifetime() time.Duration {
-	if s.backend != "" {
-		return iptablesLifetime
-	}
-	return lifetime
 }
 
 // record notes that the test is about the cell of a setup in the compatibility table; limit is for what does not work.

@@ -48,7 +48,7 @@ func TestClusterDNSOnLink(t *testing.T) {
 				n.launchAgent()
 				n.wantSteered(c, "agent up again", cluster...)
 				n.agent.Stop()
-				n.wantFallbackWithin(c, "agent stopped", iptablesLifetime+retry+slack, cluster...)
+				n.awaitFallback(c, "agent stopped", cluster...)
 				n.agent.Cont()
 				n.wantSteered(c, "agent goes on", cluster...)
 				n.agent.Signal(unix.SIGTERM)

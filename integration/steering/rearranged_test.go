@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/neardns/neardns/integration/cutoff"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -85,7 +84,7 @@ func TestFlushedAfterRearranged(t *testing.T) {
 	n.wantFallback(steered.client(), "transparent", ats...)
 
 	n.Host.Run("nft", "delete", "table", "inet", "neardns")
-	n.wantFallbackWithin(steered.client(), "flushed", cutoff.Evidence, ats...)
+	n.awaitFallback(steered.client(), "flushed", ats...)
 	n.heat(steered, target{n.ClusterDNS()[0], "udp"}, freshName())
 
 	n.startWatch()
@@ -96,7 +95,7 @@ func TestFlushedAfterRearranged(t *testing.T) {
 			}
 			return nil
 		})
-		n.wantFallbackWithin(steered.client(), "by the switch again", cutoff.Evidence, ats...)
+		n.awaitFallback(steered.client(), "by the switch again", ats...)
 		if rules := n.Host.Run("nft", "list", "table", "inet", "neardns"); !strings.Contains(rules, "fallback4") {
 			t.Errorf("the switch is not whole:\n%s", rules)
 		}
