@@ -296,7 +296,7 @@ func TestByHand(t *testing.T) {
 		c.clean(t)
 		c.Remove(www)
 		c.clean(t)
-		if got, h := fmt.Sprint(addresses()), read(t, s).Hosts[www]; got != "[60 198.51.100.7]" || h != nil {
+		if got, h := fmt.Sprint(addresses()), read(t, s).Hosts[www]; got != "[300 198.51.100.7]" || h != nil {
 			t.Errorf("%s; %+v", got, h)
 		}
 	})
