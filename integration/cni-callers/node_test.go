@@ -292,12 +292,14 @@ func (p *pod) load() (end func() (asked int, err error)) {
 	done := make(chan result, 1)
 	go func() {
 		var r result
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
 		for ; r.err == nil; r.asked++ {
 			select {
 			case <-stop:
 				done <- r
 				return
-			case <-time.After(5 * time.Millisecond):
+			case <-tick.C:
 			}
 			server := p.node.ClusterDNS()[r.asked%2]
 			network := []string{"udp", "udp", "tcp", "udp"}[r.asked/2%4]
