@@ -31,6 +31,8 @@ func TestUsage(t *testing.T) {
 		"zones plan --file=f --cluster-id=A":                           {exitConfig, `cluster id "A" is not six to twelve`},
 		"zones publish --file=f --cluster-id=aaaaaaaa --poll=1ms":      {exitConfig, "--poll: 1ms is less than 100ms"},
 		"zones remove --file=f":                                        {exitConfig, "name one cluster to remove"},
+		"zones remove aaaaaaaa --file=/nowhere/f --yes":                {exitFailed, "/nowhere/f"},
+		"zones remove --file=f aaaaaaaa --yes now":                     {exitConfig, "name one cluster to remove"},
 		"zones owners --file=f now":                                    {exitConfig, `unexpected argument "now"`},
 		"zones check --file=/nowhere/zone.yaml":                        {exitFailed, "/nowhere/zone.yaml"},
 		"zones get -h":                                                 {exitGood, "-zone NAME"},

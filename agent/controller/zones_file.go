@@ -71,10 +71,17 @@ func runZonesFile(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		fs.BoolVar(&c.yes, "yes", false, "really remove it")
 		fs.DurationVar(&c.watch, "watch", time.Minute, "`TIME` for which the cluster's heartbeat must not change before")
 	}
-	if code, ended := parse(fs, args[1:], stdout, stderr); ended {
-		return code
+	var operands []string
+	for rest := args[1:]; ; { // flags may follow an operand, as in `zones remove ID --yes`
+		if code, ended := parse(fs, rest, stdout, stderr); ended {
+			return code
+		}
+		if fs.NArg() == 0 {
+			break
+		}
+		operands, rest = append(operands, fs.Arg(0)), fs.Args()[1:]
 	}
-	if err := c.check(name, fs.Args()); err != nil {
+	if err := c.check(name, operands); err != nil {
 		_, _ = fmt.Fprintf(stderr, "neardns-controller zones %s: %v\n", name, err)
 		return exitConfig
 	}
@@ -86,7 +93,7 @@ func runZonesFile(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		ctx, cancel = context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 	}
-	if err := c.run(ctx, name, fs.Args(), stdout, stderr); err != nil {
+	if err := c.run(ctx, name, operands, stdout, stderr); err != nil {
 		_, _ = fmt.Fprintf(stderr, "neardns-controller zones %s: %v\n", name, err)
 		return exitFailed
 	}

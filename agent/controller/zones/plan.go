@@ -207,6 +207,9 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 			p.Health.Host = Canonical(h.Host)
 		}
 	}
+	if strings.HasSuffix(string(s.Host), ".") { // of a file: the API server refuses it
+		return p, Verdict{Invalid, fmt.Sprintf("spec.host: %s ends with a dot; write %s", s.Host, strings.TrimSuffix(string(s.Host), "."))}
+	}
 	allowed := func(b *v1alpha1.Publisher) bool { return allows(b, r.Namespace, s.Host) }
 	if !slices.ContainsFunc(pointers(z.Spec.Publishers), allowed) {
 		return p, Verdict{NotAllowed, fmt.Sprintf("spec.host: DNSZone %s lets namespace %s not publish %s; an entry in its publishers can", z.Name, r.Namespace, s.Host)}

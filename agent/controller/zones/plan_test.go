@@ -64,6 +64,7 @@ func TestDecide(t *testing.T) {
 	for name, c := range map[string]struct{ record, zone, reason, message, publication string }{
 		"addresses":            {`{host: a.shared.example, addresses: [192.0.2.2, 192.0.2.1, "2001:db8::1"]}`, "shared", Accepted, "shared.example", "a.shared.example. Simple 60 [192.0.2.1 192.0.2.2 2001:db8::1]  0"},
 		"the apex":             {`{host: shared.example, addresses: [192.0.2.1]}`, "shared", Accepted, "", "shared.example. Simple 60 [192.0.2.1]  0"},
+		"a dot at its end":     {`{host: a.shared.example., addresses: [192.0.2.1]}`, "shared", Invalid, "spec.host: a.shared.example. ends with a dot; write a.shared.example", ""},
 		"a wildcard":           {`{host: "*.shared.example", addresses: [192.0.2.1]}`, "shared", Accepted, "", "*.shared.example. Simple 60 [192.0.2.1]  0"},
 		"the longer zone":      {`{host: a.eu.shared.example, addresses: [192.0.2.1]}`, "below", Accepted, "", "a.eu.shared.example. Simple 60 [192.0.2.1]  0"},
 		"its apex":             {`{host: eu.shared.example, addresses: [192.0.2.1]}`, "below", NotAllowed, "DNSZone below lets namespace shop not publish eu.shared.example", ""},

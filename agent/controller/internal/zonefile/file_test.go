@@ -1,9 +1,13 @@
 package zonefile
 
 import (
+	"context"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/agent/internal/zone"
 )
 
 const good = `# a cluster's part of a shared zone
@@ -153,4 +157,44 @@ func FuzzParse(f *testing.F) {
 			panic("a good file without a zone")
 		}
 	})
+}
+
+// A record that the file lacks from one reading to the next leaves the zone, also if the DNSZone gets a new publisher at the same time. Where the
+// file has the DNSZone no more, a line says what stays.
+func TestReread(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the publishers end before they ask the primary
+	var log strings.Builder
+	p := &publishing{Publishing: Publishing{Identity: zone.Identity{Cluster: "aaaaaaaa", Instance: "one"}, Log: slog.New(slog.NewTextHandler(&log, nil))},
+		ctx: ctx, zones: map[string]*running{}}
+	apply := func(text string) {
+		t.Helper()
+		f, err := Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.apply(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(good)
+	app := good[strings.LastIndex(good, "---"):]
+	slower := strings.Replace(good, "  publishers:", "  heartbeatSeconds: 60\n  publishers:", 1)
+	for _, text := range []string{strings.Replace(slower, app, "", 1), strings.Replace(good, app, "", 1)} {
+		before := p.zones["shared"]
+		apply(text)
+		z := p.zones["shared"]
+		set, known := z.hosts["app.shared.example."]
+		if _, told := z.publisher.Status("app.shared.example."); z == before || !known || set || !told {
+			t.Errorf("the host is known: %v, published: %v, the publisher is to leave it: %v", known, set, told)
+		}
+	}
+	if log.Len() > 0 {
+		t.Errorf("logged: %s", log.String())
+	}
+	apply(strings.NewReplacer("name: shared}", "name: another}", "zone: shared.example", "zone: another.example", "app.shared", "app.another", "*.shared", "*.another").Replace(good))
+	p.wait()
+	if !strings.Contains(log.String(), "what was published stays in the zone") || !strings.Contains(log.String(), "shared.example") {
+		t.Errorf("logged: %s", log.String())
+	}
 }

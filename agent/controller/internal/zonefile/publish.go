@@ -136,10 +136,17 @@ func (p *publishing) apply(f *File) error {
 			p.bad[key.String()] = r.Reason + ": " + r.Message
 		}
 	}
+	before := map[string]map[string]bool{} // by zone: the hosts of publishers that end here
 	for name, z := range p.zones {
-		if i := slices.IndexFunc(f.Zones, func(n v1alpha1.DNSZone) bool { return n.Name == name }); i < 0 || !sameWay(f.Zones[i].Spec, z.spec) {
-			z.cancel()
-			delete(p.zones, name)
+		i := slices.IndexFunc(f.Zones, func(n v1alpha1.DNSZone) bool { return n.Name == name })
+		if i >= 0 && sameWay(f.Zones[i].Spec, z.spec) {
+			continue
+		}
+		z.cancel()
+		delete(p.zones, name)
+		before[zones.Canonical(z.spec.Zone)] = z.hosts
+		if i < 0 || f.Zones[i].Spec.Zone != z.spec.Zone {
+			p.Log.Warn("the file has the DNSZone no more; what was published stays in the zone", "dnszone", name, "zone", z.spec.Zone)
 		}
 	}
 	for i := range f.Zones {
@@ -150,6 +157,14 @@ func (p *publishing) apply(f *File) error {
 		z, err := p.open(&f.Zones[i], f.Keys[f.Zones[i].Name])
 		if err != nil {
 			return err
+		}
+		for host, set := range before[zones.Canonical(z.spec.Zone)] { // a new publisher knows no host that it is to leave
+			if _, there := z.hosts[host]; !there {
+				z.hosts[host] = set
+				if !set {
+					z.publisher.Remove(host)
+				}
+			}
 		}
 		for host := range z.hosts {
 			if _, there := decided.Hosts[host]; !there && z.hosts[host] {
