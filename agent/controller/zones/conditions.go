@@ -103,6 +103,9 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 		programmed.Reason, programmed.Message = p.Reason, p.Message+attempts(p, now)
 	}
 	conflict := condition(ConditionConflict, false, NoConflict, "no other cluster, and no record of another, stands against it")
+	if r.Reason == Contradiction {
+		conflict.Message = "no other cluster stands against it; Accepted names the record that does"
+	}
 	if p.Conflict != "" && r.Good() {
 		conflict = condition(ConditionConflict, true, p.Conflict, p.ConflictMessage+attempts(p, now))
 	}

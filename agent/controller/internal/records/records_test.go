@@ -98,8 +98,12 @@ func TestDeletion(t *testing.T) {
 		stub.hosts["www.shared.example."] = zones.Progress{Reason: "Unreachable", Message: "connection refused"}
 		r.settle()
 		r.want("web", "Deleting Unreachable NotChecked NoConflict")
-		if z := r.zone(); z.DeletionTimestamp == nil {
+		z := r.zone()
+		if z.DeletionTimestamp == nil {
 			t.Error("the DNSZone is not being deleted")
+		}
+		if c := z.Status.Conditions[0]; c.Reason != "Deleting" || !strings.Contains(c.Message, "DNSRecord shop/") {
+			t.Errorf("a DNSZone whose deletion waits says %+v", c)
 		}
 		r.restart() // another process knows no more than the objects and the zone
 		r.settle()

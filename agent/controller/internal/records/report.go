@@ -27,8 +27,9 @@ func (r *Reconciler) report(ctx context.Context, plan *zones.Plan, dnsZones []v1
 			return err
 		}
 	}
+	inUse := zonesInUse(plan, records)
 	for i := range dnsZones {
-		if err := r.reportZone(ctx, plan, &dnsZones[i]); err != nil {
+		if err := r.reportZone(ctx, plan, &dnsZones[i], inUse[dnsZones[i].Name]); err != nil {
 			return err
 		}
 	}
@@ -78,7 +79,7 @@ func (r *Reconciler) reportRecord(ctx context.Context, plan *zones.Plan, rec *v1
 	return nil
 }
 
-func (r *Reconciler) reportZone(ctx context.Context, plan *zones.Plan, z *v1alpha1.DNSZone) error {
+func (r *Reconciler) reportZone(ctx context.Context, plan *zones.Plan, z *v1alpha1.DNSZone, waits string) error {
 	p := plan.Zones[z.Name]
 	next := z.DeepCopy()
 	s := &next.Status
@@ -89,7 +90,7 @@ func (r *Reconciler) reportZone(ctx context.Context, plan *zones.Plan, z *v1alph
 		known = &progress
 		s.Clusters, s.Silent = progress.Clusters, progress.Silent
 	}
-	conditions := zoneConditions(p, z, known)
+	conditions := zoneConditions(p, z, known, waits)
 	r.Metrics.zone(z.Name, conditions)
 	setConditions(&s.Conditions, conditions, z.Generation, r.Now())
 	if reflect.DeepEqual(z.Status, next.Status) {
@@ -102,13 +103,20 @@ func (r *Reconciler) reportZone(ctx context.Context, plan *zones.Plan, z *v1alph
 	return nil
 }
 
-func zoneConditions(p *zones.Zone, z *v1alpha1.DNSZone, known *ZoneProgress) []metav1.Condition {
+// zoneConditions are a DNSZone's; waits is a record that is in it, for which its deletion waits.
+func zoneConditions(p *zones.Zone, z *v1alpha1.DNSZone, known *ZoneProgress, waits string) []metav1.Condition {
 	make := func(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 	}
 	accepted := make(zones.ConditionAccepted, metav1.ConditionTrue, p.Reason, p.Message)
 	if !p.Good() {
 		accepted.Status = metav1.ConditionFalse
+	}
+	if z.DeletionTimestamp != nil {
+		accepted = make(zones.ConditionAccepted, metav1.ConditionFalse, zones.Deleting, "the DNSZone is being deleted; it waits until this cluster's heartbeat is out of the zone")
+		if waits != "" {
+			accepted.Message = "the DNSZone is being deleted; it waits for what is in it: DNSRecord " + waits
+		}
 	}
 	read := make(zones.ConditionRead, metav1.ConditionFalse, zones.NoPublishing, "nobody asks the primary: "+p.Message)
 	heard := make(zones.ConditionClustersHeard, metav1.ConditionUnknown, zones.NotRead, "the zone was not read yet")
