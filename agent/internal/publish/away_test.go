@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -135,7 +136,8 @@ func TestAway(t *testing.T) {
 	})
 }
 
-// A cluster that was cut off for so long that others removed it is back as soon as its way is, however often that happens: nobody fights it.
+// A cluster that was cut off for so long that others removed it is back as soon as its way is, however often that happens: no other fights it.
+// How soon a cluster asks a primary that was away: TestLongAway.
 func TestCutOff(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
@@ -168,16 +170,12 @@ func TestCutOff(t *testing.T) {
 			return nil
 		})
 		cut.Store(false)
-		begun := time.Now()
 		testutil.Eventually(t, func() error {
 			if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 4 {
 				return fmt.Errorf("owners %v", h.Owners)
 			}
 			return nil
 		})
-		if took := time.Since(begun); took > 8*time.Second*testutil.Slowness() {
-			t.Errorf("back after %s", took)
-		}
 		exact(t, read(t, s), want)
 	}
 }
@@ -205,6 +203,8 @@ func TestChaos(t *testing.T) {
 				}
 			}
 		}
+		var stops sync.WaitGroup
+		defer stops.Wait()
 		for range 60 {
 			i, h := r.IntN(n), hosts[r.IntN(len(hosts))]
 			switch r.IntN(12) {
@@ -218,7 +218,11 @@ func TestChaos(t *testing.T) {
 			case 3:
 				stopped := s.Process() // another one may run when the time comes
 				stopped.Signal(syscall.SIGSTOP)
-				time.AfterFunc(time.Duration(r.IntN(1500))*time.Millisecond, func() { stopped.Signal(syscall.SIGCONT) })
+				length := time.Duration(r.IntN(1500)) * time.Millisecond
+				stops.Go(func() {
+					tick.Pause(t.Context(), length)
+					stopped.Signal(syscall.SIGCONT)
+				})
 			case 4:
 				delete(want[i], h)
 				apply(i)
@@ -230,8 +234,7 @@ func TestChaos(t *testing.T) {
 				want[i][h] = balanced(h, []string{"ie", "geo-eu"}[r.IntN(2)], addrs...).Normal()
 				apply(i)
 			}
-			rest := time.NewTimer(time.Duration(r.IntN(60)) * time.Millisecond)
-			<-rest.C
+			tick.Pause(t.Context(), time.Duration(r.IntN(60))*time.Millisecond)
 		}
 		s.Process().Signal(syscall.SIGCONT)
 		for i := range n {

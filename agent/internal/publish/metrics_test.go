@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,21 +14,23 @@ import (
 
 // A primary that was away for long is asked again within ten seconds of its return, by few at a time.
 func TestLongAway(t *testing.T) {
-	p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[time.Duration]bool{}
-	for range 1000 {
-		p.failed(errors.New("no route"))
-		wait := time.Until(p.next.poll).Round(100 * time.Millisecond)
-		if seen[wait] = true; wait > 8*time.Second {
-			t.Fatalf("after %d failures it is asked after %s", p.failures, wait)
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if len(seen) < 10 {
-		t.Errorf("all ask at the same time: %v", seen)
-	}
+		seen := map[time.Duration]bool{}
+		for range 1000 {
+			p.failed(errors.New("no route"))
+			wait := time.Until(p.next.poll).Round(100 * time.Millisecond)
+			if seen[wait] = true; wait > 8*time.Second {
+				t.Fatalf("after %d failures it is asked after %s", p.failures, wait)
+			}
+		}
+		if len(seen) < 10 {
+			t.Errorf("all ask at the same time: %v", seen)
+		}
+	})
 }
 
 // A cluster looks at the zone several times while a heartbeat should change, or each silence would begin anew.
@@ -40,13 +43,35 @@ func TestPoll(t *testing.T) {
 	}
 }
 
+// The longer a whole zone takes that a server sends for each change, the more rarely a cluster looks; never more rarely than it must for
+// heartbeats.
+func TestCostlyLooks(t *testing.T) {
+	for _, c := range []struct{ beat, cost, want time.Duration }{
+		{5 * time.Minute, 0, 5 * time.Second},
+		{5 * time.Minute, 100 * time.Millisecond, 5 * time.Second},
+		{5 * time.Minute, time.Second, 20 * time.Second},
+		{5 * time.Minute, 10 * time.Second, 30 * time.Second},
+		{time.Minute, 10 * time.Second, 20 * time.Second},
+		{0, 10 * time.Second, 30 * time.Second},
+	} {
+		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}, Heartbeat: c.beat})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.cost = c.cost
+		if got := p.rest(); got != c.want {
+			t.Errorf("with a heartbeat of %s and a zone that takes %s it looks every %s, want %s", c.beat, c.cost, got, c.want)
+		}
+	}
+}
+
 // A zone that nobody reads any more has no age, or an alert would tell of a DNSZone that was deleted. Its counters stay, and so do others' gauges.
 func TestMetricsEnd(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)
 	for _, name := range []string{"a.example.", "b.example."} {
 		m.spec(name)
-		m.read(name, ZoneStatus{State: &zone.State{Serial: 7}, Read: time.Now(), Silent: map[string]time.Duration{"c1": time.Minute}})
+		m.read(name, ZoneStatus{State: &zone.State{Serial: 7}, Read: time.Unix(1e9, 0), Silent: map[string]time.Duration{"c1": time.Minute}})
 	}
 	m.ended("a.example.")
 	families, err := registry.Gather()

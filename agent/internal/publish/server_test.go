@@ -97,9 +97,7 @@ func (c *cluster) set(t *testing.T, p zone.Publication) {
 // settle waits until the cluster is as it should be, and returns what is in a conflict.
 func (c *cluster) settle(t *testing.T) []publish.Status {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second*testutil.Slowness())
-	defer cancel()
-	conflicts, err := c.Settle(ctx)
+	conflicts, err := c.Settle(testutil.Context(t))
 	if err != nil {
 		t.Fatalf("%s: %v; %+v", c.id, err, conflicts)
 	}

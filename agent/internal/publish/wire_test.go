@@ -20,7 +20,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/zone"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
-	"github.com/neardns/neardns/pkg/tick"
 )
 
 // tap notes the kind of each message that a publisher sends, and when, and its updates.
@@ -187,40 +186,6 @@ func TestUnanswered(t *testing.T) {
 			return nil
 		})
 	}
-}
-
-// A server without increments sends the whole zone for each change. The longer that takes, the more rarely a cluster that wants nothing looks.
-func TestCostlyZone(t *testing.T) {
-	zoneserver.Require(t, zoneserver.PowerDNS)
-	s := zoneserver.Start(t, zoneserver.PowerDNS, zoneserver.Config{})
-	const cost = 100 * time.Millisecond
-	wire := new(tap)
-	quiet := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		tick.Pause(ctx, cost) // part of each question's time
-		return wire.dial(ctx, network, address)
-	}})
-	quiet.set(t, simple("www", "192.0.2.1"))
-	quiet.clean(t)
-	wire.take()
-	busy := start(t, s, publish.Options{Identity: id(2), Heartbeat: time.Minute})
-	busy.set(t, simple("www", "192.0.2.2"))
-	busy.clean(t)
-	testutil.Eventually(t, func() error {
-		wire.mu.Lock()
-		defer wire.mu.Unlock()
-		read := slices.Index(wire.kinds, "IXFR")
-		if read < 0 {
-			return fmt.Errorf("what changed is not read: %v", wire.kinds)
-		}
-		next := slices.Index(wire.kinds[read:], "SOA")
-		if next < 0 {
-			return fmt.Errorf("no look follows: %v", wire.kinds)
-		}
-		if rest := wire.times[read+next].Sub(wire.times[read]); rest < 16*cost {
-			t.Errorf("the next look follows after %s, though each whole zone takes %s", rest, cost)
-		}
-		return nil
-	})
 }
 
 // Somebody deletes a cluster's records by hand. They are written again at once, then ever more rarely, with a reason. What the cluster is to
