@@ -104,7 +104,7 @@ func TestTimingHostsInTrouble(t *testing.T) {
 		share := used.Seconds() / lasts.Seconds()
 		t.Logf("%.1f MiB resident, %.1f of them its own and not of the program's file; %s of CPU in %s: %.4f %% of a core", float64(memory)/(1<<20),
 			float64(memoryOf(t, n.running.PID(), "RssAnon"))/(1<<20), used, lasts, 100*share)
-		if memory > hostsMemory {
+		if memory > hostsMemory && os.Getenv("NEARDNS_BUILT") != "" { // of the stripped program that make builds: its pages count
 			t.Errorf("it takes more than %d MiB", hostsMemory>>20)
 		}
 		if whole {

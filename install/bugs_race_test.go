@@ -3,9 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,10 +13,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/conflist"
@@ -113,15 +113,12 @@ func (n *node) wantWhole() error {
 	return fmt.Errorf("%s is neither the old nor the new one:\n%s", names[0], text)
 }
 
-// kubeovn/kube-ovn#7035: truncated by a power cut. Here the installer is killed at random points, of an installation, of the
+// kubeovn/kube-ovn#7035: truncated by a power cut. Here the installer is killed at each file event, of an installation, of the
 // conversion of a .conf, and of an uninstallation, while the owner writes as well: at every moment a runtime finds a whole list
 // and a whole binary, or none, and the next run mends what is left.
 func TestBug10KilledAtAnyPoint(t *testing.T) {
+	testutil.RequireRoot(t) // starts programs
 	bin := built(t)
-	rounds := 40
-	if testing.Short() {
-		rounds = 15
-	}
 	for name, tc := range map[string]struct{ file, text, verb string }{
 		"install":    {"10-a.conflist", mainList, "install"},
 		"conversion": {"10-a.conf", mainConf, "install"},
@@ -141,38 +138,37 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 				}
 				return n.wantWhole()
 			})
-			// More than a run takes: the first one that is done tells how long that is. From a short time on it could take all rounds to
-			// reach that of a busy disk.
-			killed, took := 0, time.Second
-			for k := 1; k <= rounds; k++ {
+			killed, reached := 0, true
+			for k := 1; reached && k <= 200; k++ {
 				if tc.verb == "uninstall" {
 					n.mustInstall()
 				} else {
 					_ = os.Remove(filepath.Join(n.bin, "neardns"))
 				}
 				cmd := exec.CommandContext(t.Context(), bin, args...)
-				started := time.Now()
+				start := make(chan struct{})
+				kill := atEvent(t, k, func() { <-start; _ = cmd.Process.Signal(syscall.SIGKILL) }, n.bin, n.conf)
+				write := func() error { return n.owner(tc.file, release(tc.text, k)) }
+				var written error
+				owner := atEvent(t, (k+1)/2, func() { written = write() }, n.bin, n.conf)
 				testutil.Must(t, cmd.Start())
-				// Both at a moment of their own within the time that a run takes here.
-				kill := time.AfterFunc(rand.N(took), func() { _ = cmd.Process.Signal(syscall.SIGKILL) })
-				write := make(chan error, 1)
-				time.AfterFunc(rand.N(took), func() { write <- n.owner(tc.file, release(tc.text, k)) })
+				close(start)
 				if cmd.Wait() != nil {
 					killed++
-					took += took / 10 // it may have become slower
-				} else {
-					took = time.Since(started)
 				}
-				kill.Stop()
-				testutil.Must(t, <-write)
+				reached = kill()
+				if !owner() {
+					written = write()
+				}
+				testutil.Must(t, written)
 			}
 			if err := runtime(); err != nil {
 				t.Error(err)
 			}
-			if killed == 0 || killed == rounds {
-				t.Errorf("%d of %d were killed: nothing was tried", killed, rounds)
+			if killed == 0 || reached {
+				t.Errorf("%d runs were killed, and one ended by itself: %v", killed, !reached)
 			}
-			t.Logf("%d of %d runs were killed", killed, rounds)
+			t.Logf("%d runs were killed", killed)
 			code, out := n.install()
 			want(t, code, 0, out)
 			n.wantTypes("10-a.conflist", map[string]string{mainList: "flannel", mainConf: "bridge"}[tc.text], "neardns")
@@ -191,6 +187,7 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 // The owner's newer text comes while we write ours, at any moment of it, by a rename or in place: it is never lost, and never
 // replaced by an older one with our entry.
 func TestBug11OwnerWritesWhileWeDo(t *testing.T) {
+	testutil.RequireRoot(t) // watches files
 	for name, tc := range map[string]struct {
 		file, text string
 		inPlace    bool
@@ -203,47 +200,38 @@ func TestBug11OwnerWritesWhileWeDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			file := filepath.Join(n.conf, tc.file)
-			rounds := 120
-			if testing.Short() {
-				rounds = 30
-			}
-			late, took := 0, 5*time.Millisecond
-			for k := range rounds {
-				testutil.Must(t, n.owner(tc.file, release(tc.text, 2*k)))
+			late, rounds := 0, 0
+			for reached := true; reached && rounds <= 200; rounds++ {
+				testutil.Must(t, n.owner(tc.file, release(tc.text, 2*rounds)))
 				c, err := planAppend(n.conf, "", []byte(testEntry))
 				if err != nil {
 					t.Fatal(err)
 				}
-				newer := release(tc.text, 2*k+1)
-				var wg sync.WaitGroup
-				start, delay := make(chan struct{}), rand.N(took)
-				wg.Go(func() {
-					<-start
-					spin(delay)
-					write := n.owner
-					if tc.inPlace {
-						write = func(_, text string) error { return os.WriteFile(file, []byte(text), 0o644) }
-					}
-					if err := write(tc.file, newer); err != nil {
-						t.Error(err)
-					}
-				})
-				close(start)
-				begin := time.Now()
-				err = c.apply()
-				if err == nil {
-					took = time.Since(begin) - 20*time.Millisecond + time.Millisecond // of a whole one: so all of its moments are met
+				newer := release(tc.text, 2*rounds+1)
+				write := func() error { return n.owner(tc.file, newer) }
+				if tc.inPlace {
+					write = func() error { return os.WriteFile(file, []byte(newer), 0o644) }
 				}
-				wg.Wait()
+				var written error
+				if rounds == 0 { // before the first event
+					testutil.Must(t, write())
+					err = c.apply()
+				} else {
+					owner := atEvent(t, rounds, func() { written = write() }, n.conf)
+					err = c.apply()
+					if reached = owner(); !reached {
+						written = write()
+					}
+				}
+				testutil.Must(t, written)
 				if err != nil && !errors.Is(err, atomicfile.ErrMoved) {
 					t.Fatal(err)
 				}
 				if errors.Is(err, atomicfile.ErrMoved) {
 					late++
-					took += took / 10 // where the disk is slow he may come first each time
 				}
 				if got, err := os.ReadFile(file); err != nil || string(got) != newer {
-					t.Fatalf("round %d: the owner's text is lost (apply: %v): %v\n%s", k, err, err, got)
+					t.Fatalf("round %d: the owner's text is lost (apply: %v): %v\n%s", rounds, err, err, got)
 				}
 			}
 			if late == 0 || late == rounds {
@@ -267,10 +255,49 @@ func TestBug11OwnerWritesWhileWeDo(t *testing.T) {
 	}
 }
 
-// spin waits for less than a timer can.
-func spin(d time.Duration) {
-	for start := time.Now(); time.Since(start) < d; {
-		continue
+// atEvent calls f at the n-th change in the folders. The function returned ends that, and reports whether f was called.
+func atEvent(t *testing.T, n int, f func(), folders ...string) (end func() bool) {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := os.NewFile(uintptr(fd), "inotify")
+	for _, dir := range folders {
+		if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MODIFY|unix.IN_ATTRIB|unix.IN_CLOSE_WRITE|unix.IN_MOVE|unix.IN_DELETE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := t.TempDir() // an event in it comes after all that happened before
+	mark, err := unix.InotifyAddWatch(fd, last, unix.IN_CREATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := make(chan bool)
+	go func() {
+		seen, buf := 0, make([]byte, 4096)
+		for {
+			got, err := events.Read(buf)
+			if err != nil {
+				t.Errorf("read file events: %v", err)
+				called <- false
+				return
+			}
+			for at := 0; at < got; at += unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(buf[at+12:])) {
+				if int(int32(binary.NativeEndian.Uint32(buf[at:]))) == mark { //nolint:gosec // a watch descriptor is an int32
+					called <- seen >= n
+					return
+				}
+				if seen++; seen == n {
+					f()
+				}
+			}
+		}
+	}()
+	return func() bool {
+		defer events.Close()
+		testutil.Must(t, os.Mkdir(filepath.Join(last, "end"), 0o700))
+		return <-called
 	}
 }
 
