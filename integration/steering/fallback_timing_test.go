@@ -119,6 +119,37 @@ func TestTimingRepair(t *testing.T) {
 	}
 }
 
+// TestTimingIPTablesRepair measures how soon the agent puts iptables' tables back: it is notified, and does not wait for its next regular
+// look, which comes after 10 s.
+//
+// State: TestIPTablesRepair (here). Bound: TestRepairedRulesAreProvenAtOnce, TestRepairsAreBounded (agent/internal/node).
+func TestTimingIPTablesRepair(t *testing.T) {
+	for _, variant := range iptables.Variants() {
+		t.Run(string(variant), func(t *testing.T) {
+			n := newNode(t, setup{families: testutil.IPv4, proxy: testutil.IPTables, backend: string(variant)})
+			n.addPod(nil)
+			n.startAgent()
+			program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
+			for _, damage := range [][]string{
+				{program, "-w", "-t", "raw", "-F"}, {program, "-w", "-t", "filter", "-F"}, strings.Fields("ip route flush table 5353"),
+			} {
+				before := n.ours(program)
+				n.Host.Run(damage...)
+				begun := time.Now()
+				testutil.Eventually(t, func() error {
+					if n.ours(program) != before {
+						return fmt.Errorf("%v is not repaired", damage)
+					}
+					return nil
+				})
+				if took := time.Since(begun); took > 5*time.Second {
+					t.Errorf("%v is repaired after %v", damage, took)
+				}
+			}
+		})
+	}
+}
+
 // wantFallbackWithin asks every target, all at the same time and again and again, until each is answered by kube-dns.
 func (n *node) wantFallbackWithin(c client, when string, bound time.Duration, ats ...target) {
 	n.t.Helper()

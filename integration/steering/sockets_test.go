@@ -56,18 +56,21 @@ func TestOneSourcePortAsksBoth(t *testing.T) {
 
 // askFrom asks over TCP from one source port.
 func (p *pod) askFrom(source, server netip.AddrPort) error {
-	for begun := time.Now(); ; {
-		a, err := testutil.Ask(p.NetNS, server, freshName(), dns.TypeA, "tcp", testutil.AskOptions{Timeout: time.Second, Source: source, Abort: true})
-		switch {
-		case err == nil:
-			return rightData(a)
-		case errors.Is(err, unix.EADDRNOTAVAIL) && time.Since(begun) < time.Second:
+	var a *testutil.Answer
+	var err error
+	testutil.Eventually(p.node.t, func() error {
+		a, err = testutil.Ask(p.NetNS, server, freshName(), dns.TypeA, "tcp", testutil.AskOptions{Source: source, Abort: true})
+		if errors.Is(err, unix.EADDRNOTAVAIL) {
 			// The last connection is not quite gone: a program that another test is just starting holds a copy of its
 			// socket until it is executed.
-		default:
 			return err
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
+	return rightData(a)
 }
 
 // throughFlips takes the agent up, down and up again and calls ask in each state.
