@@ -238,6 +238,21 @@ func TestPlanLimit(t *testing.T) {
 	}
 }
 
+// The addresses of the zone's own name servers are written by hand: BIND refuses to take the last one away, and Knot and PowerDNS keep a zone
+// whose name server has none. The name server of a zone below is a host as any other.
+func TestPlanNameServer(t *testing.T) {
+	z := &primary{t, map[string][]dns.RR{}}
+	for name, server := range map[string]string{origin: "WWW." + origin, "child." + origin: "edges." + origin} {
+		z.add(&dns.NS{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeNS, Class: dns.ClassINET, Ttl: 60}, Ns: server})
+	}
+	if st := z.read().Plan(self, Memory{}, www); st.Conflict == nil || st.Conflict.Reason != ConflictingName || !strings.Contains(st.Conflict.Message, "name server of the zone") {
+		t.Errorf("%+v", st.Conflict)
+	}
+	if st := z.read().Plan(self, Memory{}, edit(www, func(p *Publication) { p.Host = "edges." + origin })); st.Conflict != nil || st.Message.Empty() {
+		t.Errorf("%+v", st.Conflict)
+	}
+}
+
 // The cluster's own level first has the addresses that the host lacks: edges find each address somewhere. A level that an older version
 // filled with the host's is exchanged.
 func TestPlanLimitLoadBalanced(t *testing.T) {

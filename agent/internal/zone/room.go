@@ -21,6 +21,12 @@ func (p *planner) occupied() *Conflict {
 		return &Conflict{ConflictingStrategy, fmt.Sprintf("%s has the strategy %s by %s, not %s; make them the same", h.Name, h.Strategy,
 			strings.Join(h.Owners, ", "), p.want.Strategy)}
 	}
+	for _, rr := range p.setOf(p.Origin, dns.TypeNS) {
+		if ns, ok := rr.(*dns.NS); ok && lower(ns.Ns) == p.want.Host {
+			return &Conflict{ConflictingName, fmt.Sprintf("%s is a name server of the zone, which would be without its address when the last cluster leaves; "+
+				"write its addresses by hand", p.want.Host)}
+		}
+	}
 	for _, name := range []string{p.want.Host, p.level(p.want.Host, p.want.Geo)} {
 		if name != p.want.Host && (p.want.Strategy == Simple || p.want.Geo == "") {
 			continue
