@@ -1,7 +1,9 @@
 package publish
 
 import (
+	"context"
 	"errors"
+	"net"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -41,6 +43,37 @@ func TestPoll(t *testing.T) {
 			t.Errorf("with a heartbeat of %s it asks every %s, %v; want %s", beat, p.o.Poll, err, want)
 		}
 	}
+}
+
+// Messages keep the distance that the rate asks for, be the primary ever so quick.
+func TestRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rate = 5
+		var sent []time.Time
+		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}, Rate: rate,
+			Dial: func(context.Context, string, string) (net.Conn, error) {
+				sent = append(sent, time.Now())
+				return nil, errors.New("no route")
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 4 {
+			if err := p.update(t.Context(), nil, nil); err == nil {
+				t.Error("a message passes without a connection")
+			}
+		}
+		time.Sleep(time.Second)
+		_ = p.update(t.Context(), nil, nil)
+		if len(sent) != 5 {
+			t.Fatalf("%d messages were sent, want 5", len(sent))
+		}
+		for i, want := range []time.Duration{time.Second / rate, time.Second / rate, time.Second / rate, time.Second} {
+			if got := sent[i+1].Sub(sent[i]); got != want {
+				t.Errorf("message %d follows after %s, want %s", i+1, got, want)
+			}
+		}
+	})
 }
 
 // The longer a whole zone takes that a server sends for each change, the more rarely a cluster looks; never more rarely than it must for

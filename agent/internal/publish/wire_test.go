@@ -338,19 +338,3 @@ func TestCounted(t *testing.T) {
 	c.clean(t)
 	want("a leave", map[string]float64{"writes": 13, "record_spec_updates": 73, "deletes": 2, "prunes": 1, "messages ok": 4})
 }
-
-// Messages keep the distance that the rate asks for, be the primary ever so quick.
-func TestRate(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
-	const rate, messages = 5, 4
-	c := start(t, s, publish.Options{Identity: id(1), Rate: rate, Poll: time.Hour})
-	begun := time.Now()
-	for i := range messages {
-		c.set(t, simple("www", fmt.Sprintf("192.0.2.%d", i+1)))
-		c.clean(t)
-	}
-	if took, least := time.Since(begun), (messages-1)*time.Second/rate; took < least {
-		t.Errorf("%d messages took %v, want %v at least", messages, took, least)
-	}
-}
