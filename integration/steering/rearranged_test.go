@@ -47,11 +47,8 @@ func TestRearranged(t *testing.T) {
 	}
 	for which, f := range flows {
 		f.more(100)
-		asked, lost, gap := f.end()
-		t.Logf("%s: %d questions, %d lost, longest gap %v", which, asked, lost, gap)
-		if lost > 0 {
-			t.Errorf("%s: %d of %d questions lost", which, lost, asked)
-		}
+		t.Log(which)
+		f.allAnswered()
 	}
 	if err := n.agent.Terminate(patience); err != nil {
 		t.Error(err)

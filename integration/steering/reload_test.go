@@ -144,7 +144,7 @@ func (n *node) refuses(what, file, text, place string) {
 
 func freshLabel() string { return fmt.Sprintf("label%d.", names.Add(1)) }
 
-// TestReloadLosesNothing reloads twenty times under questions, a few hundred a second, each of which is asked once.
+// TestReloadLosesNothing reloads twenty times while queries come, each of which is sent once.
 func TestReloadLosesNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF, config: calm})
@@ -194,7 +194,6 @@ func TestReloadLosesNothing(t *testing.T) {
 			}
 		})
 	}
-	begun := time.Now()
 	for i := range 20 {
 		until := asked.Load() + 20
 		n.reload(fmt.Sprintf("%sstubDomains: {corp%d.example: [%q]}\n", calm, i, n.KubeDNSAddrs()[0]), i%2 == 0)
@@ -205,14 +204,12 @@ func TestReloadLosesNothing(t *testing.T) {
 			return nil
 		})
 	}
-	took := time.Since(begun)
 	end()
 	lost.Range(func(at, err any) bool {
 		t.Errorf("question %v: %v", at, err)
 		return true
 	})
-	rate := float64(asked.Load()) / took.Seconds()
-	t.Logf("%d questions, %.0f a second, over 20 reloads in %v; %d of them went to kube-dns", asked.Load(), rate, took.Round(time.Millisecond), direct.Load())
+	t.Logf("%d queries over 20 reloads; %d of them went to kube-dns", asked.Load(), direct.Load())
 	if said := n.agent.Output(); strings.Contains(said, "lease lost") {
 		t.Error("a reload cost a lease")
 	}
