@@ -30,6 +30,7 @@ func keepCount(f podfile.File, old *kept) *kept {
 var podAddr = netip.MustParseAddr("10.244.1.5")
 
 func TestIndex(t *testing.T) {
+	testutil.RequireRoot(t)
 	dir := t.TempDir()
 	p := registry(dir)
 	x := NewIndex(p, keepCount)
@@ -158,6 +159,7 @@ func BenchmarkFind(b *testing.B) {
 // Between a change and the watch's event nobody who looks again is told of what was before, however quickly changes follow. A folder
 // at rest is not read again.
 func TestLookAgain(t *testing.T) {
+	testutil.RequireRoot(t)
 	dir := t.TempDir()
 	p := registry(dir)
 	x := NewIndex(p, keepCount)

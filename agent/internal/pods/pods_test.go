@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -91,6 +90,7 @@ func TestAccessors(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
+	testutil.RequireRoot(t)
 	dir := filepath.Join(t.TempDir(), "run") // not there yet
 	p := registry(dir)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -99,13 +99,9 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	// One operation may be several events, so the news is awaited, and a tick must have come with it or before.
-	expect := func(what string, files int) {
+	expect := func(files int) {
 		t.Helper()
-		select {
-		case <-ticks:
-		case <-time.After(5 * time.Second):
-			t.Fatalf("no tick after %s", what)
-		}
+		testutil.Receive(t, ticks)
 		testutil.Eventually(t, func() error {
 			if got := len(p.List()); got != files {
 				return errors.New("wrong number of files")
@@ -115,10 +111,10 @@ func TestWatch(t *testing.T) {
 	}
 	f := podfile.File{ContainerID: "a", IfName: "eth0", Decisions: decisions(podfile.Pending, r4)}
 	write(t, dir, f)
-	expect("a file came", 1)
+	expect(1)
 	f.Decisions[0].State = podfile.Steered
 	testutil.Must(t, podfile.Update(dir, f))
-	expect("a file was updated", 1)
+	expect(1)
 	testutil.Eventually(t, func() error {
 		if len(p.List()[0].In(podfile.Steered)) != 1 {
 			return errors.New("old contents")
@@ -126,13 +122,12 @@ func TestWatch(t *testing.T) {
 		return nil
 	})
 	testutil.Must(t, podfile.Remove(dir, "a", "eth0"))
-	expect("a file went", 0)
-	drain(ticks)
+	expect(0)
 	testutil.Eventually(t, func() error { return os.RemoveAll(dir) }) // it may be made anew meanwhile
-	expect("the folder went", 0)
+	expect(0)
 	testutil.Eventually(t, func() error { _, err := os.Stat(p.dir()); return err })
 	write(t, dir, f)
-	expect("a file came into the new folder", 1)
+	expect(1)
 	cancel()
 	for range ticks {
 	}
@@ -140,16 +135,6 @@ func TestWatch(t *testing.T) {
 	testutil.Must(t, podfile.Remove(dir, "a", "eth0"))
 	if got := len(p.List()); got != 0 {
 		t.Errorf("%d files after the watch ended, want 0", got)
-	}
-}
-
-func drain(ticks <-chan struct{}) {
-	for {
-		select {
-		case <-ticks:
-		case <-time.After(50 * time.Millisecond):
-			return
-		}
 	}
 }
 

@@ -18,7 +18,7 @@ type herd struct {
 }
 
 func newHerd(t *testing.T, n int) *herd {
-	h := &herd{t: t, now: time.Now(), beats: map[string]uint64{}, period: time.Minute}
+	h := &herd{t: t, now: time.Unix(1_700_000_000, 0), beats: map[string]uint64{}, period: time.Minute}
 	for i := range n {
 		h.beats[fmt.Sprintf("cluster%d", i)] = 1
 	}

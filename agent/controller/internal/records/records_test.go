@@ -140,34 +140,36 @@ func TestDeletion(t *testing.T) {
 
 // A deletion that waits says what is still in the zone, and why it waits: the key's Secret, or the DNSZone, is gone.
 func TestDeletionWithoutZone(t *testing.T) {
-	r := newRig(t)
-	r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"))
-	r.want("web", programmed)
-	if err := r.store.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key", Namespace: "neardns-zones"}}); err != nil {
-		t.Fatal(err)
-	}
-	r.restart()
-	r.delete(r.record("web"))
-	r.settle()
-	r.want("web", "Deleting ZoneNotReady NotChecked NoConflict")
-	for _, want := range []string{"what was published stays in the zone", "there is no Secret neardns-zones/key", "deletionPolicy: Orphan"} {
-		if got := r.record("web").Status.Conditions[1].Message; !strings.Contains(got, want) {
-			t.Errorf("Programmed says %q, want %q", got, want)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"))
+		r.want("web", programmed)
+		if err := r.store.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key", Namespace: "neardns-zones"}}); err != nil {
+			t.Fatal(err)
 		}
-	}
-	z := r.zone()
-	z.Finalizers = nil
-	if err := r.store.Update(t.Context(), z); err != nil {
-		t.Fatal(err)
-	}
-	r.delete(z)
-	r.settle()
-	r.want("web", "NoZone ZoneNotReady NotChecked NoConflict")
-	r.change("web", func(rec *v1alpha1.DNSRecord) { rec.Spec.DeletionPolicy = v1alpha1.DeletionPolicyOrphan })
-	r.settle()
-	if r.record("web") != nil {
-		t.Error("an orphan is still there")
-	}
+		r.restart()
+		r.delete(r.record("web"))
+		r.settle()
+		r.want("web", "Deleting ZoneNotReady NotChecked NoConflict")
+		for _, want := range []string{"what was published stays in the zone", "there is no Secret neardns-zones/key", "deletionPolicy: Orphan"} {
+			if got := r.record("web").Status.Conditions[1].Message; !strings.Contains(got, want) {
+				t.Errorf("Programmed says %q, want %q", got, want)
+			}
+		}
+		z := r.zone()
+		z.Finalizers = nil
+		if err := r.store.Update(t.Context(), z); err != nil {
+			t.Fatal(err)
+		}
+		r.delete(z)
+		r.settle()
+		r.want("web", "NoZone ZoneNotReady NotChecked NoConflict")
+		r.change("web", func(rec *v1alpha1.DNSRecord) { rec.Spec.DeletionPolicy = v1alpha1.DeletionPolicyOrphan })
+		r.settle()
+		if r.record("web") != nil {
+			t.Error("an orphan is still there")
+		}
+	})
 }
 
 // Two records of one host are one publication. Deleting one of them takes its addresses, not the host.
