@@ -142,6 +142,6 @@ func run(t *testing.T, c *Copy) (stop func()) {
 }
 
 func sleep(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // the bubble's clock
+	time.Sleep(d)
 	synctest.Wait()
 }

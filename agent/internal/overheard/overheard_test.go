@@ -90,9 +90,9 @@ func TestSecondSight(t *testing.T) {
 		hear(message("b.example.", false), 0)
 		hear(message("A.exAmple.", true), fetches)
 		hear(message("a.example.", false), fetches)
-		time.Sleep(pause) //nolint:forbidigo // of the bubble
+		time.Sleep(pause)
 		hear(message("a.example.", false), 2*fetches)
-		time.Sleep(sightTime + time.Second) //nolint:forbidigo // of the bubble
+		time.Sleep(sightTime + time.Second)
 		hear(message("a.example.", false), 2*fetches)
 		hear(message("a.example.", false), 3*fetches)
 		if f.all[string(message("A.exAmple.", true))] != fetches {

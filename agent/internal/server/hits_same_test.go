@@ -190,7 +190,7 @@ func TestHitTTL(t *testing.T) {
 					}
 					before = ttls[0]
 				}
-				time.Sleep(time.Second) //nolint:forbidigo // of the bubble
+				time.Sleep(time.Second)
 			}
 		})
 	}
@@ -231,7 +231,7 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 			if _, ok := p.fast(m, false, nil); !ok {
 				t.Fatal("no hit")
 			}
-			time.Sleep(50 * time.Second) //nolint:forbidigo // of the bubble
+			time.Sleep(50 * time.Second)
 		}
 		// 50 of 300 s are left, and it was asked for five times.
 		if _, ok := p.fast(m, false, nil); ok {

@@ -64,10 +64,10 @@ func TestStarved(t *testing.T) {
 				if time.Since(begun) > most {
 					t.Fatalf("%s: %d of %d after %s", what, n, len(victim), most)
 				}
-				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+				time.Sleep(100 * time.Millisecond)
 			}
 		}
-		time.Sleep(5 * time.Minute) //nolint:forbidigo // the bubble's clock
+		time.Sleep(5 * time.Minute)
 		for range 5 {
 			alive.Store(false)
 			until("sick", false, 35*time.Second)
@@ -100,7 +100,7 @@ func TestTooMany(t *testing.T) {
 			mu.Lock()
 			clear(asked)
 			mu.Unlock()
-			time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+			time.Sleep(time.Minute)
 			mu.Lock()
 			defer mu.Unlock()
 			out := map[string]int{}
@@ -197,9 +197,9 @@ func TestPerAddress(t *testing.T) {
 		if watched = c.Set("z.", map[string][]targets.Check{"greedy": flood, "victim": {own}}, ten); !maps.Equal(before, watched) {
 			t.Error("other targets are probed, though nothing changed")
 		}
-		time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble's clock
+		time.Sleep(10 * time.Second)
 		probes.Store(0)
-		time.Sleep(100 * time.Second) //nolint:forbidigo // the bubble's clock
+		time.Sleep(100 * time.Second)
 		if n := probes.Load(); n < 900 || n > 1300 {
 			t.Errorf("%d probes of one address in 100 s", n)
 		}

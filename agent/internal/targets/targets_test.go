@@ -134,7 +134,7 @@ func TestTimes(t *testing.T) {
 				check := targets.Check{Address: address, Protocol: targets.TCP, Port: 443}
 				target := c.Set("z.", by(check), ranges)[check]
 				for range 100 {
-					time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble's clock
+					time.Sleep(10 * time.Second)
 					if !target.Well() {
 						t.Fatal("a target that answers is sick")
 					}
@@ -146,7 +146,7 @@ func TestTimes(t *testing.T) {
 					dead.Store(true)
 					died := time.Now()
 					for target.Well() && time.Since(died) < time.Minute {
-						time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+						time.Sleep(100 * time.Millisecond)
 					}
 					if after := time.Since(died); after < 15*time.Second || after > 35*time.Second {
 						t.Errorf("sick after %s, want 16 to 35 s", after)
@@ -154,7 +154,7 @@ func TestTimes(t *testing.T) {
 					dead.Store(false)
 					healed := time.Now()
 					for !target.Well() && time.Since(healed) < time.Minute {
-						time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+						time.Sleep(100 * time.Millisecond)
 					}
 					if after := time.Since(healed); after > 11*time.Second {
 						t.Errorf("well after %s, want 10 s at most", after)
@@ -184,7 +184,7 @@ func TestSet(t *testing.T) {
 		if len(a) != 2 || a[one] == nil || a[two] == nil {
 			t.Fatalf("%v", a)
 		}
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		time.Sleep(time.Minute)
 		if a[one].Well() || a[two].Well() {
 			t.Error("targets that refuse for a minute are well")
 		}
@@ -204,7 +204,7 @@ func TestSet(t *testing.T) {
 		}
 		c.Set("b.", nil, nil)
 		before := asked.Load()
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		time.Sleep(time.Minute)
 		if n := asked.Load() - before; n > 0 {
 			t.Errorf("%d probes of targets that nobody wants", n)
 		}

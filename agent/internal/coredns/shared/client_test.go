@@ -149,7 +149,7 @@ func TestRate(t *testing.T) {
 		if full, _, _ := flood(func(int) net.Addr { return tcp("10.1.1.1") }); full != 1_000 {
 			t.Errorf("over TCP the network got %d full answers", full)
 		}
-		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+		time.Sleep(time.Second)
 		if full, _, _ := flood(network("10.1.1.%d")); full != 10 {
 			t.Errorf("%d full answers after a second, want 10", full)
 		}
