@@ -247,7 +247,7 @@ dashboard-picture: build bin/tools/faults ## draw docs/dashboard.png: the dashbo
 
 SCALE := integration/steering/testdata/scale.json
 scale: deps build tools ## a node of 110 pods, repairs beside 2,000 Services without endpoints, 100 nodes on one kube-dns: times, memory, losses; draws docs/scale.md (ONLY=Node, Repair or Cluster; NEARDNS_NODES=30: fewer nodes; as root; ten minutes)
-	@$(BUILT) NEARDNS_SCALE=$(CURDIR)/$(SCALE) $(GO) test -tags scale -count=1 -timeout 40m -run '^TestScale$(ONLY)' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@$(BUILT) NEARDNS_SCALE=$(CURDIR)/$(SCALE) $(GO) test -tags scale,timing -count=1 -timeout 40m -run '^TestScale$(ONLY)' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@$(GO) test -count=1 -run '^TestScale$$' ./integration/docs -update
 
 test-hosts: build ## the role hosts in full (as root): the file written 10,000 times beside a reader, the writer killed at 1,000 random moments, in both ways and in OpenShift's; ten minutes of trouble with kube-dns; a quarter of an hour

@@ -50,7 +50,7 @@ func (b *bench) others(stands []*stand, d time.Duration) float64 {
 // rest waits until so much time has gone by, in which nobody asks anything.
 func (b *bench) rest(d time.Duration) {
 	until := time.Now().Add(d)
-	testutil.Eventually(b.t, func() error {
+	testutil.Within(b.t, d+time.Minute, func() error {
 		if time.Now().Before(until) {
 			return fmt.Errorf("still resting")
 		}

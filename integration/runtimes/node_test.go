@@ -10,16 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
-)
-
-// On a busy machine.
-const (
-	patience      = 30 * time.Second
-	cachePatience = 90 * time.Second // a lease that was lost to slowness twice rests for seconds
 )
 
 // root is the repository, in whose bin folder `make build tools` puts what is tested.

@@ -139,7 +139,7 @@ func (n *node) startCilium(hostOnly string) *node {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
 	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
-	testutil.Eventually(n.t, func() error {
+	testutil.Within(n.t, ciliumStart, func() error {
 		select {
 		case <-agent.Exited():
 			n.t.Fatal("Cilium's agent ended")

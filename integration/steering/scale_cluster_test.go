@@ -172,7 +172,7 @@ func (m *many) startAgents() {
 		n.launchAgent()
 	}
 	for i, n := range m.nodes {
-		testutil.Eventually(m.t, func() error {
+		testutil.Within(m.t, allAreReady, func() error {
 			a, err := n.askAgent()
 			if err != nil {
 				return fmt.Errorf("node %d: %w\n%s", i, err, n.agent.Output())

@@ -65,7 +65,7 @@ func (f *figures) keep() {
 func until(t *testing.T, f func() error) time.Duration {
 	t.Helper()
 	begun := time.Now()
-	testutil.Eventually(t, f)
+	testutil.Within(t, 2*time.Minute, f)
 	return time.Since(begun).Round(10 * time.Millisecond)
 }
 

@@ -106,14 +106,20 @@ func Receive[T any](t TB, c <-chan T) (value T) {
 // Eventually calls f until it returns nil, and ends the test with f's last error when that takes longer than Patience.
 func Eventually(t TB, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(Patience())
+	Within(t, Patience(), f)
+}
+
+// Within is Eventually for what takes longer than Patience by itself, as the start of a cluster or of its programs does.
+func Within(t TB, limit time.Duration, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err := f()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %v", Patience(), err)
+			t.Fatalf("not within %v: %v", limit, err)
 			return
 		}
 		time.Sleep(pause)

@@ -77,7 +77,7 @@ func everyKind(t *testing.T, f func(t *testing.T, row []string, o node.Options))
 func start(t *testing.T, o node.Options) *node.Node {
 	t.Helper()
 	var n *node.Node
-	testutil.Eventually(t, func() (err error) {
+	testutil.Within(t, turn, func() (err error) {
 		if n, err = node.Start(t.Context(), o); err != nil && !errors.Is(err, node.ErrRunning) {
 			t.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func (s *suite) apply(manifest string) {
 // eventually awaits what happens by itself.
 func (s *suite) eventually(f func() error) {
 	s.t.Helper()
-	testutil.Eventually(s.t, f)
+	testutil.Within(s.t, patience, f)
 }
 
 // wantNothing holds that nothing of a node is left on the machine: no files, control groups or mounts. Processes and links end
