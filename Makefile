@@ -196,7 +196,7 @@ test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controll
 	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 ./agent/controller/... ./agent/api/...
 	@[ -n "$(SHORT)" ] || { cd integration/controlplane && CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 60m -v . | grep --line-buffered -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'; }
 
-compat: ## take what the tests recorded since the last time into docs/compatibility.md
+compat: ## take what the tests recorded since the last time into docs/reference/compatibility.md
 	@$(GO) run ./integration/tools/compat
 
 compat-check: ## fail where the tests since then showed anything but what those tables say
@@ -218,7 +218,7 @@ test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD)
 
 # The suite and its programs are of the release that the node runs.
 CONFORM = $(if $(PROXY),-proxy $(PROXY)) $(if $(ON),-on $(ON)) $(if $(RUNTIME),-runtime $(RUNTIME))
-conformance: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) $(E2E) ## Kubernetes' own DNS tests on a real node, bare, with neardns, and with its agent killed every 20 s; draws docs/conformance.md: half an hour (PROXY=iptables, ON=bare,neardns,killed, RUNTIME=containerd2; as root)
+conformance: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) $(E2E) ## Kubernetes' own DNS tests on a real node, bare, with neardns, and with its agent killed every 20 s; draws docs/project/conformance.md: half an hour (PROXY=iptables, ON=bare,neardns,killed, RUNTIME=containerd2; as root)
 	@integration/tools/deps mmdebstrap:mmdebstrap
 	@bin/tools/cluster conformance $(CONFORM)
 
@@ -238,15 +238,15 @@ bin/tools/cluster: FORCE
 bin/tools/podimage: FORCE
 	@cd integration/runtimes && $(BUILD) -buildvcs=false -o $(abspath $@) ./podimage
 
-cutoff: deps build tools ## who is cut off from whom, and what pods see of it, cell by cell; draws the tables of docs/faults.md (as root)
-	@$(BUILT) NEARDNS_CUTOFF=$(CURDIR)/docs/faults.md $(GO) test -tags cutoff -count=1 -timeout 60m -parallel 6 -p 1 -run '^TestCutOff$$' -v ./integration/steering ./integration/nodelocal | grep -E '^ *(---|ok|FAIL|PASS|panic)|cutoff_test.go:'
+cutoff: deps build tools ## who is cut off from whom, and what pods see of it, cell by cell; draws the tables of docs/project/faults.md (as root)
+	@$(BUILT) NEARDNS_CUTOFF=$(CURDIR)/docs/project/faults.md $(GO) test -tags cutoff -count=1 -timeout 60m -parallel 6 -p 1 -run '^TestCutOff$$' -v ./integration/steering ./integration/nodelocal | grep -E '^ *(---|ok|FAIL|PASS|panic)|cutoff_test.go:'
 
-dashboard-picture: build bin/tools/faults ## draw docs/dashboard.png: the dashboard over an agent under load for two minutes, by Prometheus's graphs in a browser (as root)
+dashboard-picture: build bin/tools/faults ## draw docs/pictures/dashboard.png: the dashboard over an agent under load for two minutes, by Prometheus's graphs in a browser (as root)
 	@integration/tools/deps chromium-headless-shell:chromium-headless-shell /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf:fonts-dejavu-core
-	@NEARDNS_PICTURE=$(CURDIR)/docs/dashboard.png $(GO) test -tags picture -count=1 -timeout 10m -run '^TestPicture$$' -v ./integration/monitoring | grep -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@NEARDNS_PICTURE=$(CURDIR)/docs/pictures/dashboard.png $(GO) test -tags picture -count=1 -timeout 10m -run '^TestPicture$$' -v ./integration/monitoring | grep -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 SCALE := integration/steering/testdata/scale.json
-scale: deps build tools ## a node of 110 pods, repairs beside 2,000 Services without endpoints, 100 nodes on one kube-dns: times, memory, losses; draws docs/scale.md (ONLY=Node, Repair or Cluster; NEARDNS_NODES=30: fewer nodes; as root; ten minutes)
+scale: deps build tools ## a node of 110 pods, repairs beside 2,000 Services without endpoints, 100 nodes on one kube-dns: times, memory, losses; draws docs/project/scale.md (ONLY=Node, Repair or Cluster; NEARDNS_NODES=30: fewer nodes; as root; ten minutes)
 	@$(BUILT) NEARDNS_SCALE=$(CURDIR)/$(SCALE) $(GO) test -tags scale,timing -count=1 -timeout 40m -run '^TestScale$(ONLY)' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@$(GO) test -count=1 -run '^TestScale$$' ./integration/docs -update
 
@@ -266,7 +266,7 @@ bench: bench-deps ## measure plugin and agent beside stock CoreDNS, unbound, dns
 bench-check: bench-deps ## bench that fails where a figure is beyond its limit, or surely worse than in integration/bench/result.json
 	@$(BENCHRUN) -check
 
-bench-keep: bin/tools/bench ## make the last bench's result the committed one, and draw docs/performance.md and README.md from it
+bench-keep: bin/tools/bench ## make the last bench's result the committed one, and draw docs/project/bench.md and README.md from it
 	@bin/tools/bench -keep
 	@$(GO) test -count=1 -run '^TestFigures$$' ./integration/docs -update
 

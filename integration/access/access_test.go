@@ -19,7 +19,7 @@ import (
 
 const (
 	install = "../../install"
-	page    = "../../docs/node-access.md"
+	page    = "../../docs/reference/node-access.md"
 )
 
 func TestMain(m *testing.M) {
@@ -118,7 +118,7 @@ func reached(t *testing.T, c confined) reach {
 }
 
 // TestContainersReadNoSecrets runs as each container of install/base and install/uninstall and opens all that it sees. What lives as
-// long as the node is served reads none of the node's secrets; the tables of docs/node-access.md are what came of it.
+// long as the node is served reads none of the node's secrets; the tables of docs/reference/node-access.md are what came of it.
 func TestContainersReadNoSecrets(t *testing.T) {
 	testutil.RequireRoot(t)
 	var all []confined

@@ -12,9 +12,9 @@ import (
 // Where the committed result is, and what is drawn from it, in the repository.
 const (
 	committedResult = "integration/bench/result.json"
-	page            = "docs/performance.md"
-	pagePicture     = "docs/performance.svg"
-	pageCurves      = "docs/latency.svg"
+	page            = "docs/project/bench.md"
+	pagePicture     = "docs/project/bench.svg"
+	pageCurves      = "docs/project/latency.svg"
 )
 
 // What stands around the drawn part of the page.
@@ -67,7 +67,7 @@ func (r *report) drawInto(text string) (string, error) {
 	return head + pageBegin + r.page() + pageEnd + tail, nil
 }
 
-// page is what performance.md shows of a result. README.md takes rows of its first table.
+// page is what docs/project/bench.md shows of a result. README.md takes rows of its first table.
 func (r *report) page() string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -80,9 +80,9 @@ func (r *report) page() string {
 	for _, l := range r.toStock() {
 		p("| %s | %s |", l[0], l[1])
 	}
-	p("\n![neardns beside other DNS caches](performance.svg)\n")
+	p("\n![neardns beside other DNS caches](bench.svg)\n")
 	if text := r.kernelTable(); text != "" {
-		p("With `kernelHits` ([hits in the kernel](kernel-hits.md)), and what it is held to:\n\n%s", text)
+		p("With `kernelHits` ([hits in the kernel](../kernel-hits.md)), and what it is held to:\n\n%s", text)
 	}
 	if len(r.Latencies) > 0 {
 		p("![how long answers take](latency.svg)\n")

@@ -410,9 +410,9 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// The values that docs/release.md shows are taken.
+// The values that docs/project/release.md shows are taken.
 func TestChartDocument(t *testing.T) {
-	text, err := os.ReadFile(install + "/../docs/release.md")
+	text, err := os.ReadFile(install + "/../docs/project/release.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -420,13 +420,13 @@ func TestChartDocument(t *testing.T) {
 	block, _, closed := strings.Cut(block, "```")
 	values := map[string]any{}
 	if err := yaml.UnmarshalStrict([]byte(block), &values); err != nil || !shown || !closed {
-		t.Fatalf("docs/release.md shows no values: %v", err)
+		t.Fatalf("docs/project/release.md shows no values: %v", err)
 	}
 	out, err := helm(t, "kube-system", values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, set := range all[*corev1.ConfigMap](decode(t, "docs/release.md", out)) {
+	for _, set := range all[*corev1.ConfigMap](decode(t, "docs/project/release.md", out)) {
 		// The agent reads it, and each field is known.
 		show(t, set.Data["nodeconfig.yaml"])
 		// Beside the agent on the node's network, where the pod's probe asks.

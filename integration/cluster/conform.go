@@ -18,7 +18,7 @@ import (
 // Where results are committed and drawn, from the repository's folder.
 const (
 	resultFile = "integration/conformance/result.json"
-	resultPage = "docs/conformance.md"
+	resultPage = "docs/project/conformance.md"
 )
 
 // conform runs the suite, and takes each run into the committed result and the page at once.

@@ -25,7 +25,7 @@ type object = map[string]any
 type node struct {
 	*testutil.Node
 	t       *testing.T
-	row     []string // in the table of docs/compatibility.md
+	row     []string // in the table of docs/reference/compatibility.md
 	main    string   // the main plugin: ptp, bridge or macvlan
 	network string   // its name
 	dir     string

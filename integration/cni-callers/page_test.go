@@ -11,12 +11,12 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestCnitoolPage runs docs/cnitool.md as a reader does: the page's own shell, in namespaces of its own, and in it each block. A line
+// TestCnitoolPage runs docs/reference/cnitool.md as a reader does: the page's own shell, in namespaces of its own, and in it each block. A line
 // "# prints: TEXT" is what the commands before it print.
 func TestCnitoolPage(t *testing.T) {
 	testutil.RequireRoot(t)
 	made.Make(t)
-	page, err := os.ReadFile("../../docs/cnitool.md")
+	page, err := os.ReadFile("../../docs/reference/cnitool.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package compat keeps the tables of docs/compatibility.md to what tests have shown. A test records the cell that it stands
+// Package compat keeps the tables of docs/reference/compatibility.md to what tests have shown. A test records the cell that it stands
 // for, with Record; the tool `make compat` takes the records of a run into the folder results and draws the tables from
 // there; a test of the documents compares the page with them. Nobody writes a cell by hand.
 //
@@ -21,7 +21,7 @@ import (
 )
 
 // Page is the document that has the tables which name no other, in the repository's folder.
-const Page = "docs/compatibility.md"
+const Page = "docs/reference/compatibility.md"
 
 // Env names the folder that records go to. "stderr" has them printed there, for tests that have no folder to write into, such
 // as those in a virtual machine: the tool reads them from what it printed.

@@ -10,7 +10,7 @@ import (
 
 // The table of Kubernetes' own tests is what the committed result draws, has each column, and the same tests pass in all of them.
 func TestConformance(t *testing.T) {
-	const name = "docs/conformance.md"
+	const name = "docs/project/conformance.md"
 	result, err := conformance.Parse([]byte(read(t, "integration/conformance/result.json")))
 	if err != nil {
 		t.Fatal(err)

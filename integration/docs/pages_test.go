@@ -129,7 +129,7 @@ func TestNamedTests(t *testing.T) {
 
 // Each requirement has its row, with its verdict, and a test or the reason: of shared zones a decision.
 func TestRequirements(t *testing.T) {
-	page := read(t, "docs/requirements.md")
+	page := read(t, "docs/project/requirements.md")
 	for letter, n := range map[string]int{"P": 36, "Z": 52} {
 		rows := regexp.MustCompile(`(?m)^\| `+letter+`(\d+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(page, -1)
 		for i, r := range rows {
@@ -145,7 +145,7 @@ func TestRequirements(t *testing.T) {
 		}
 	}
 	// Those of the core: by design, in order, and none that is missing.
-	core := regexp.MustCompile(`(?m)^\| ([KDRC])(\d+)([a-z]?) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(read(t, "docs/requirements.md"), -1)
+	core := regexp.MustCompile(`(?m)^\| ([KDRC])(\d+)([a-z]?) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(read(t, "docs/project/requirements.md"), -1)
 	shown := regexp.MustCompile("`(Test|make )|none of it is built|as K")
 	last := map[string]int{}
 	for _, r := range core {
@@ -162,7 +162,7 @@ func TestRequirements(t *testing.T) {
 	}
 }
 
-// figures are the rows of docs/performance.md that README.md shows.
+// figures are the rows of docs/project/bench.md that README.md shows.
 var figures = []string{
 	"server's CPU per hit, at full speed",
 	"the same with `fastPath: \"off\"`",
@@ -175,18 +175,18 @@ var figures = []string{
 	"CPU that other work of the machine took meanwhile",
 }
 
-// README.md's table of figures is drawn from docs/performance.md, and a number in its promises stands in the page that the promise
+// README.md's table of figures is drawn from docs/project/bench.md, and a number in its promises stands in the page that the promise
 // names. So no figure is kept in two places.
 func TestFigures(t *testing.T) {
-	readme, source := read(t, "README.md"), read(t, "docs/performance.md")
+	readme, source := read(t, "README.md"), read(t, "docs/project/bench.md")
 	table := "| what | neardns, to stock |\n| --- | --- |\n"
 	if !strings.Contains(source, table) {
-		t.Fatalf("docs/performance.md has no table with the head %q", table)
+		t.Fatalf("docs/project/bench.md has no table with the head %q", table)
 	}
 	for _, what := range figures {
 		_, row, ok := strings.Cut(source, "\n| "+what+" |")
 		if row, _, _ = strings.Cut(row, "\n"); !ok {
-			t.Errorf("docs/performance.md has no row %q", what)
+			t.Errorf("docs/project/bench.md has no row %q", what)
 		}
 		table += "| " + what + " |" + row + "\n"
 	}
@@ -215,9 +215,9 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// README.md's way from NodeLocal DNSCache and back is part of the way that docs/nodelocal.md tells, which a test goes.
+// README.md's way from NodeLocal DNSCache and back is part of the way that docs/move-from-nodelocal.md tells, which a test goes.
 func TestMoveIsTheTestedOne(t *testing.T) {
-	tested := commands(section(t, read(t, "docs/nodelocal.md"), "## Move and roll back"))
+	tested := commands(section(t, read(t, "docs/move-from-nodelocal.md"), "## Move and roll back"))
 	short := commands(section(t, read(t, "README.md"), "## Move from NodeLocal DNSCache"))
 	if len(short) < 4 {
 		t.Errorf("README.md has %d commands", len(short))
@@ -225,7 +225,7 @@ func TestMoveIsTheTestedOne(t *testing.T) {
 	for _, c := range short {
 		i := slices.Index(tested, c)
 		if i < 0 {
-			t.Fatalf("README.md: docs/nodelocal.md does not have %q next, but %q", c, tested)
+			t.Fatalf("README.md: docs/move-from-nodelocal.md does not have %q next, but %q", c, tested)
 		}
 		tested = tested[i+1:]
 	}
@@ -278,20 +278,5 @@ func TestDecisions(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("docs/decisions/README.md's index of decisions (-want +got):\n%s", d)
-	}
-}
-
-// No sentence has a clause as its subject: "Who was born later takes over".
-func TestSentences(t *testing.T) {
-	clause := regexp.MustCompile(`(?:^|[.:;] |\*\* |\| )(?:Who|Whom|What|Whoever|Whatever) [^?]*$`)
-	for _, name := range documents(t) {
-		if name == "CHANGELOG.md" { // what was told of a release stays as it was told
-			continue
-		}
-		for i, line := range prose(read(t, name)) {
-			if clause.MatchString(line) && !strings.HasPrefix(line, "#") {
-				t.Errorf("%s:%d: the subject is a clause: %s", name, i+1, line)
-			}
-		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
-// The tables of docs/scale.md are drawn from the result that `make scale` left.
+// The tables of docs/project/scale.md are drawn from the result that `make scale` left.
 func TestScale(t *testing.T) {
 	var tables map[string]struct {
 		Head []string
@@ -24,9 +24,9 @@ func TestScale(t *testing.T) {
 		for _, row := range table.Rows {
 			text += line(row)
 		}
-		golden.Part(t, filepath.Join(root, "docs/scale.md"), "scale "+name, text)
+		golden.Part(t, filepath.Join(root, "docs/project/scale.md"), "scale "+name, text)
 	}
-	if n := strings.Count(read(t, "docs/scale.md"), "<!-- scale "); n != len(tables) {
-		t.Errorf("docs/scale.md has places for %d tables, the result has %d", n, len(tables))
+	if n := strings.Count(read(t, "docs/project/scale.md"), "<!-- scale "); n != len(tables) {
+		t.Errorf("docs/project/scale.md has places for %d tables, the result has %d", n, len(tables))
 	}
 }

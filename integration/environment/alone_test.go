@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// restoreLimit is what docs/compatibility.md promises of rules that go while no agent runs.
+// restoreLimit is what docs/reference/compatibility.md promises of rules that go while no agent runs.
 const restoreLimit = time.Second
 
 // patientWatch is how long the watch leaves rules that are gone to an agent that answers (agentTime in the watch).
@@ -167,7 +167,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	nft(drop)
 	for _, at := range n.targets() {
 		if a, err := n.ask(at, freshName(), askTimeout); err == nil {
-			t.Errorf("%s: answered without any rules: %s: docs/compatibility.md says that it is not", at, a)
+			t.Errorf("%s: answered without any rules: %s: docs/reference/compatibility.md says that it is not", at, a)
 		}
 	}
 	next := n.AddPod("next")

@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestMetricsTable holds the table in docs/monitoring.md to what a running agent exports: every metric of ours stands in it
+// TestMetricsTable holds the table in docs/reference/metrics.md to what a running agent exports: every metric of ours stands in it
 // with its labels, every metric in it is there, and all of them are well formed.
 func TestMetricsTable(t *testing.T) {
 	n := newNode(t, testutil.IPv4, testutil.NFTables)
@@ -29,7 +29,7 @@ func TestMetricsTable(t *testing.T) {
 	if s := n.status().Agent; s.PID != n.agent.PID() || s.Cache.Hits < 1 || s.Cache.Misses < 1 || s.Cache.Bytes < 1 {
 		t.Errorf("status does not tell of the process and its cache: %+v", s)
 	}
-	data, err := os.ReadFile("../../docs/monitoring.md")
+	data, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,11 +56,11 @@ func TestMetricsTable(t *testing.T) {
 		}
 		labels, exact, ok := covered(name)
 		if !ok {
-			t.Errorf("%s (%s) does not stand in docs/monitoring.md", name, f.GetHelp())
+			t.Errorf("%s (%s) does not stand in docs/reference/metrics.md", name, f.GetHelp())
 		}
 		for _, l := range f.GetMetric()[0].GetLabel() {
 			if exact && !strings.Contains(","+labels+",", ","+l.GetName()+",") {
-				t.Errorf("%s has a label %s, docs/monitoring.md says {%s}", name, l.GetName(), labels)
+				t.Errorf("%s has a label %s, docs/reference/metrics.md says {%s}", name, l.GetName(), labels)
 			}
 		}
 	}
@@ -69,7 +69,7 @@ func TestMetricsTable(t *testing.T) {
 		// What never happened here is not exported yet; then its name stands in the sources.
 		short := strings.TrimPrefix(strings.TrimSuffix(name, "*"), "neardns_")
 		if _, ok := families[name]; !ok && !strings.HasSuffix(name, "*") && !strings.Contains(sources, `"`+short+`"`) && !strings.Contains(sources, `"`+strings.TrimPrefix(short, "upstream_")+`"`) && !strings.Contains(sources, `"`+name+`"`) && !strings.Contains(sources, `"_`+short+`"`) {
-			t.Errorf("%s stands in docs/monitoring.md and nowhere else", name)
+			t.Errorf("%s stands in docs/reference/metrics.md and nowhere else", name)
 		}
 	}
 }

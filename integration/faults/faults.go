@@ -71,7 +71,7 @@ func allFaults() []fault {
 		{
 			name: "oom", title: "OOM kill by a cgroup limit, started again 3 s later", length: 5 * time.Second, ends: true,
 			// A question for each millisecond that the kernel takes to end the server, as for a kill; here the process that ran into the
-			// limit keeps a CPU busy meanwhile (docs/faults.md).
+			// limit keeps a CPU busy meanwhile (docs/project/faults.md).
 			limit: limit{lost: 25, tcp: 5, gap: 50 * time.Millisecond},
 		},
 		{
@@ -88,7 +88,7 @@ func allFaults() []fault {
 		},
 		{
 			name: "upstream-dead", title: "upstream dead for 10 s", length: 11 * time.Second,
-			limit: limit{share: 0.01, tcpShare: 0.02, refusal: 2 * time.Second}, // see docs/faults.md
+			limit: limit{share: 0.01, tcpShare: 0.02, refusal: 2 * time.Second}, // see docs/project/faults.md
 		},
 		{
 			name: "upstream-slow", title: "upstream answering after 1.5 s", length: slowTime, lead: 2 * lead,

@@ -119,7 +119,7 @@ func (l *load) phase(t *testing.T, name string, questions int) (ended, lost int)
 
 func (l *load) end() { close(l.stop); l.wg.Wait() }
 
-// guide is the commands of docs/nodelocal.md, in their order, which the test goes through.
+// guide is the commands of docs/move-from-nodelocal.md, in their order, which the test goes through.
 type guide struct {
 	t     *testing.T
 	steps []string
@@ -127,7 +127,7 @@ type guide struct {
 
 func readGuide(t *testing.T) *guide {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/nodelocal.md")
+	text, err := os.ReadFile("../../docs/move-from-nodelocal.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func (g *guide) next(begins string) []string {
 	return words
 }
 
-// The move as docs/nodelocal.md tells it: NodeLocal DNSCache, then our image in its manifest, then back, under load. What the stock cache
+// The move as docs/move-from-nodelocal.md tells it: NodeLocal DNSCache, then our image in its manifest, then back, under load. What the stock cache
 // loses by its own end and start is its own; from our start to our end nothing is lost.
 func TestMoveAndBack(t *testing.T) {
 	for _, c := range append([]cell{{testutil.IPv4, testutil.IPTables, ""}, {testutil.IPv4, testutil.NFTables, ""}}, onIPTables(testutil.IPv4)...) {

@@ -22,7 +22,7 @@ import (
 // release is one release of containerd, as the matrix knows it.
 type release struct {
 	containerd.Release
-	row string // in docs/compatibility.md's table
+	row string // in docs/reference/compatibility.md's table
 	// cni is the newest version of network lists that it speaks. From 1.1 on there is STATUS, and there are drop-in folders.
 	cni string
 }

@@ -31,7 +31,7 @@ type node struct {
 	*testutil.Node
 	*running
 	t       *testing.T
-	row     []string // in docs/compatibility.md's table
+	row     []string // in docs/reference/compatibility.md's table
 	version string   // of the network's list
 	dir     string
 	agent   *testutil.Process

@@ -17,7 +17,7 @@ import (
 )
 
 // TestRuntimes is the matrix: what a node's life asks of a chained plugin, by each runtime. The steps are columns of a table in
-// docs/compatibility.md.
+// docs/reference/compatibility.md.
 func TestRuntimes(t *testing.T) {
 	for _, c := range releases() {
 		t.Run(c.Name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// drawing is a table of docs/scale.md, which integration/docs draws.
+// drawing is a table of docs/project/scale.md, which integration/docs draws.
 type drawing struct {
 	Head []string   `json:"head"`
 	Rows [][]string `json:"rows"`

@@ -10,7 +10,7 @@ import (
 
 // The page's table is drawn from the table of fields and the comments of the full sample, so that no key is told twice.
 func TestPage(t *testing.T) {
-	golden.Part(t, "../../../docs/configuration.md", "fields", fieldsTable(documented(read(t, "../../../conf/nodeconfig-full.yaml"))))
+	golden.Part(t, "../../../docs/reference/configuration.md", "fields", fieldsTable(documented(read(t, "../../../conf/nodeconfig-full.yaml"))))
 }
 
 // fieldsTable has a row for each field, and one before a group that has a comment of its own.

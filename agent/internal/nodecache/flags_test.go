@@ -109,13 +109,13 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// Each flag that is registered stands in the table above, or ends the program; and in docs/nodelocal.md's.
+// Each flag that is registered stands in the table above, or ends the program; and in docs/move-from-nodelocal.md's.
 func TestEveryFlagIsTried(t *testing.T) {
 	text, err := os.ReadFile("flags_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile("../../../docs/nodelocal.md")
+	page, err := os.ReadFile("../../../docs/move-from-nodelocal.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestEveryFlagIsTried(t *testing.T) {
 			t.Errorf("-%s (%s) has no test", f.Name, f.Usage)
 		}
 		if !strings.Contains(string(page), "`-"+f.Name+"`") {
-			t.Errorf("-%s is not in docs/nodelocal.md", f.Name)
+			t.Errorf("-%s is not in docs/move-from-nodelocal.md", f.Name)
 		}
 	})
 }

@@ -34,7 +34,7 @@ const turn = 30 * time.Minute
 type suite struct {
 	*node.Node
 	t      *testing.T // of the step that runs
-	row    []string   // of docs/compatibility.md's table
+	row    []string   // of docs/reference/compatibility.md's table
 	before []pod      // made before anything was installed
 	loaded []pod      // that ask under load
 }
@@ -42,7 +42,7 @@ type suite struct {
 // TestCluster is every step in every kind of cluster.
 func TestCluster(t *testing.T) { everyKind(t, run) }
 
-// everyKind runs f for every kind of cluster that is wanted; row is of docs/compatibility.md's table.
+// everyKind runs f for every kind of cluster that is wanted; row is of docs/reference/compatibility.md's table.
 func everyKind(t *testing.T, f func(t *testing.T, row []string, o node.Options)) {
 	t.Helper()
 	bin, err := filepath.Abs("../../../bin")
