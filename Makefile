@@ -139,7 +139,7 @@ test-all: ## everything that runs on one machine, one after the other: some hour
 	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm test-cluster; do \
 		printf '\n== make %s\n' $$target; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
-# CONTRIBUTING.md says what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.
+# docs/project/testing.md lists what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.
 ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... | grep -v -e /agent/controller -e /agent/api -e /internal/hosts$$ -e /internal/kernelhits$$ -e /internal/server$$)
 ARM64_SKIP := ^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors|TestTag)$$
 test-arm64: ## the unit tests, built for arm64 and run by qemu-user: no kernel of arm64, and nothing of it in this one (ARM64=./pkg/podfile: other packages)

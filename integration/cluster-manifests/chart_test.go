@@ -410,23 +410,23 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// The values that docs/project/release.md shows are taken.
+// The values that docs/install-and-configure.md shows are taken.
 func TestChartDocument(t *testing.T) {
-	text, err := os.ReadFile(install + "/../docs/project/release.md")
+	text, err := os.ReadFile(install + "/../docs/install-and-configure.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, block, shown := strings.Cut(string(text), "```yaml\n")
+	_, block, shown := strings.Cut(string(text), "```yaml\n# values.yaml\n")
 	block, _, closed := strings.Cut(block, "```")
 	values := map[string]any{}
 	if err := yaml.UnmarshalStrict([]byte(block), &values); err != nil || !shown || !closed {
-		t.Fatalf("docs/project/release.md shows no values: %v", err)
+		t.Fatalf("docs/install-and-configure.md shows no values: %v", err)
 	}
 	out, err := helm(t, "kube-system", values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, set := range all[*corev1.ConfigMap](decode(t, "docs/project/release.md", out)) {
+	for _, set := range all[*corev1.ConfigMap](decode(t, "docs/install-and-configure.md", out)) {
 		// The agent reads it, and each field is known.
 		show(t, set.Data["nodeconfig.yaml"])
 		// Beside the agent on the node's network, where the pod's probe asks.
