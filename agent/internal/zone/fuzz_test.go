@@ -40,8 +40,8 @@ func FuzzValues(f *testing.F) {
 				t.Errorf("%+v is %+v, %v", r, again, err)
 			}
 		}
-		if s, ttl, err := parseStrategy(lines); err == nil {
-			if s2, ttl2, err := parseStrategy(strategyText(s, ttl, parseBefore(lines))); err != nil || s2 != s || ttl2 != ttl {
+		if s, ttl, err := parseHost(lines); err == nil {
+			if s2, ttl2, err := parseHost(strategyText(s, ttl, parseBefore(lines))); err != nil || s2 != s || ttl2 != ttl {
 				t.Errorf("%s %d is %s %d, %v", s, ttl, s2, ttl2, err)
 			}
 		}

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Periods of silence, by a cluster's own period, after which it is reported, and after which the first of the others may remove it.
+// Periods of silence, by a cluster's own period, after which it is reported, and after which edges take its addresses to be down and the first of the other clusters may
+// remove it.
 const (
 	ReportAfter = 3
 	RemoveAfter = 6
@@ -18,6 +19,10 @@ const (
 // Watch times how long clusters' heartbeats have not changed, on the watcher's own monotonic clock: no clocks are compared. The zero
 // value has seen nothing. It is for one goroutine.
 type Watch struct {
+	// Pace is the longest time from one look of the watcher's to the next, unless it was away. A shorter period of a cluster counts as that: a
+	// watcher cannot see that a heartbeat is late which changes more often than the watcher looks.
+	Pace time.Duration
+
 	seen  map[string]*seen
 	last  time.Time
 	crowd time.Time // when more than a third of all clusters were silent last
@@ -25,32 +30,39 @@ type Watch struct {
 
 type seen struct {
 	beat  Beat
-	there bool
 	since time.Time // when it was first seen as it is
 }
 
-// Observe notes a state that was the primary's at now. A watcher that was away for longer than a cluster's period has not seen that
-// cluster's silence, and begins anew with it.
+// Observe notes a state that was the primary's at now.
 func (w *Watch) Observe(s *State, now time.Time) {
-	if w.seen == nil {
-		w.seen = map[string]*seen{}
-	}
-	for cluster, b := range s.Beats {
-		x := w.seen[cluster]
-		if x == nil || !x.there || x.beat != b || now.Sub(w.last) > b.Period {
-			w.seen[cluster] = &seen{b, true, now}
-		}
-	}
-	for cluster := range w.seen {
-		if _, ok := s.Beats[cluster]; !ok {
-			delete(w.seen, cluster)
-		}
-	}
-	w.last = now
+	w.ObserveBeats(s.Beats, now)
 	if w.crowded(s) {
 		w.crowd = now
 	}
 }
+
+// ObserveBeats notes the heartbeats that the primary had at now. A watcher that was away for longer than a cluster's period has not seen that
+// cluster's silence, and times it from now on.
+func (w *Watch) ObserveBeats(beats map[string]Beat, now time.Time) {
+	if w.seen == nil {
+		w.seen = map[string]*seen{}
+	}
+	for cluster, b := range beats {
+		x := w.seen[cluster]
+		if x == nil || x.beat != b || now.Sub(w.last) > w.period(b) {
+			w.seen[cluster] = &seen{b, now}
+		}
+	}
+	for cluster := range w.seen {
+		if _, ok := beats[cluster]; !ok {
+			delete(w.seen, cluster)
+		}
+	}
+	w.last = now
+}
+
+// period is how often a cluster's heartbeat changes, or how often that is looked for.
+func (w *Watch) period(b Beat) time.Duration { return max(b.Period, w.Pace) }
 
 // crowded reports whether more than a third of all clusters are silent.
 func (w *Watch) crowded(s *State) bool {
@@ -63,7 +75,7 @@ func (w *Watch) crowded(s *State) bool {
 			clusters[o] = true
 		}
 	}
-	return 3*len(w.Dead()) > len(clusters)
+	return 3*len(w.Dead(ReportAfter)) > len(clusters)
 }
 
 // Silent returns how long a cluster's heartbeat has not changed, and that in its periods; false for a cluster without one.
@@ -73,14 +85,14 @@ func (w *Watch) Silent(cluster string) (d time.Duration, periods float64, ok boo
 		return 0, 0, false
 	}
 	d = w.last.Sub(x.since)
-	return d, float64(d) / float64(x.beat.Period), true
+	return d, float64(d) / float64(w.period(x.beat)), true
 }
 
-// Dead returns the clusters that are to be reported, sorted.
-func (w *Watch) Dead() []string {
+// Dead returns the clusters that have been silent for so many of their periods, sorted.
+func (w *Watch) Dead(periods float64) []string {
 	var dead []string
 	for cluster := range w.seen {
-		if _, n, _ := w.Silent(cluster); n >= ReportAfter {
+		if _, n, _ := w.Silent(cluster); n >= periods {
 			dead = append(dead, cluster)
 		}
 	}
@@ -93,7 +105,7 @@ func (w *Watch) Dead() []string {
 // unless my own heartbeat changed while the other one's did not. The survivors have an order for each dead cluster, and the one at place n waits
 // n periods longer, so that one acts.
 func (w *Watch) Removable(me string) []string {
-	dead := w.Dead()
+	dead := w.Dead(ReportAfter)
 	mine := w.seen[me]
 	if w.crowd.Equal(w.last) || mine == nil || slices.Contains(dead, me) {
 		return nil
@@ -101,12 +113,12 @@ func (w *Watch) Removable(me string) []string {
 	var out []string
 	for _, d := range dead {
 		x := w.seen[d]
-		if own, _, _ := w.Silent(me); !mine.since.After(x.since) || own > 2*mine.beat.Period {
+		if own, _, _ := w.Silent(me); !mine.since.After(x.since) || own > 2*w.period(mine.beat) {
 			continue
 		}
 		_, silent, _ := w.Silent(d)
 		if !w.crowd.IsZero() {
-			silent = min(silent, float64(w.last.Sub(w.crowd))/float64(x.beat.Period))
+			silent = min(silent, float64(w.last.Sub(w.crowd))/float64(w.period(x.beat)))
 		}
 		if silent >= float64(RemoveAfter+w.place(d, me, dead)) {
 			out = append(out, d)

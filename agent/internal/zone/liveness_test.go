@@ -63,11 +63,11 @@ func TestRemovable(t *testing.T) {
 	h := newHerd(t, 9)
 	living := h.clusters(1, 9)
 	h.pass(2, living...)
-	if d := h.watch.Dead(); d != nil {
+	if d := h.watch.Dead(ReportAfter); d != nil {
 		t.Errorf("dead after two periods: %v", d)
 	}
 	h.pass(2, living...)
-	if d := h.watch.Dead(); !slices.Equal(d, []string{"cluster0"}) {
+	if d := h.watch.Dead(ReportAfter); !slices.Equal(d, []string{"cluster0"}) {
 		t.Errorf("dead after four periods: %v", d)
 	}
 	acts := func() (out []string) {
@@ -93,7 +93,7 @@ func TestRemovable(t *testing.T) {
 	}
 	h.beats["cluster0"]++
 	h.observe()
-	if a, d := acts(), h.watch.Dead(); a != nil || d != nil {
+	if a, d := acts(), h.watch.Dead(ReportAfter); a != nil || d != nil {
 		t.Errorf("it lives again: %v act on %v", a, d)
 	}
 }
@@ -149,6 +149,39 @@ func TestCutEnds(t *testing.T) {
 	}
 	if len(removed) != 10 {
 		t.Errorf("eight periods after the cut %v are removed", removed)
+	}
+}
+
+// A cluster's period may be shorter than the time between two looks: its death is seen nevertheless, by the watcher's own pace.
+func TestShortPeriod(t *testing.T) {
+	h := newHerd(t, 3)
+	h.watch.Pace, h.period = 10*time.Second, time.Second
+	look := func(periods int, living ...string) {
+		for range periods {
+			h.now = h.now.Add(h.watch.Pace)
+			for _, c := range living {
+				h.beats[c]++
+			}
+			h.observe()
+		}
+	}
+	living := h.clusters(1, 3)
+	look(2, living...)
+	if d := h.watch.Dead(ReportAfter); d != nil {
+		t.Errorf("dead after two looks: %v", d)
+	}
+	look(1, living...)
+	if d := h.watch.Dead(ReportAfter); !slices.Equal(d, []string{"cluster0"}) {
+		t.Errorf("dead after three looks: %v", d)
+	}
+	look(4, living...)
+	if !slices.ContainsFunc(living, func(me string) bool { return slices.Equal(h.watch.Removable(me), []string{"cluster0"}) }) {
+		t.Error("it is never removed")
+	}
+	h.now = h.now.Add(h.watch.Pace + time.Second)
+	h.observe()
+	if d := h.watch.Dead(ReportAfter); d != nil {
+		t.Errorf("the watcher was away: %v", d)
 	}
 }
 

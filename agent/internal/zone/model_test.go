@@ -94,7 +94,7 @@ func (m *model) edit(p Publication) Publication {
 		p.TTL, p.Addresses = 60, []netip.Addr{m.address()}
 		return p
 	}
-	switch field := m.r.IntN(7); {
+	switch field := m.r.IntN(9); {
 	case field == 0:
 		return Publication{Host: p.Host, Strategy: p.Strategy}
 	case field == 1:
@@ -103,11 +103,19 @@ func (m *model) edit(p Publication) Publication {
 		p.Health = []*Health{nil, {Protocol: TCP, Port: 1}}[m.r.IntN(2)]
 	case field == 3:
 		p.Adopt = m.adopt && m.r.IntN(2) == 0
+	case field == 5:
+		p.Strategy = []Strategy{Simple, LoadBalanced}[m.r.IntN(2)]
+		p = p.under(p.Strategy)
+		if p.Empty() {
+			p.Addresses = []netip.Addr{m.address()}
+		}
+	case field == 6 && p.Strategy == LoadBalanced:
+		p.Addresses, p.Target = nil, "lb.example.com."
 	case field == 4 && p.Strategy == LoadBalanced:
 		p.Geo, p.Weight = []string{"", "ie", "geo-eu"}[m.r.IntN(3)], uint32(m.r.IntN(3))
 		p.DefaultGeo = p.Geo != "" && m.r.IntN(2) == 0
 	default:
-		p.Addresses = nil
+		p.Addresses, p.Target = nil, ""
 		for range 1 + m.r.IntN(4) {
 			p.Addresses = append(p.Addresses, m.address())
 		}
@@ -194,7 +202,7 @@ func (m *model) settle() {
 			for _, h := range m.hosts {
 				w.state = m.read()
 				msg, st := w.send(h)
-				if st.Conflict != nil {
+				if st.Conflict != nil && (st.Conflict.Reason != ConflictingStrategy || m.publishes(w, h)) {
 					m.Fatalf("%s: %s is held back: %+v", w.Cluster, h, st.Conflict)
 				}
 				if !msg.Empty() {
@@ -213,6 +221,19 @@ func (m *model) settle() {
 	m.Fatal("they never rest")
 }
 
+// publishes reports whether a cluster publishes a host.
+func (m *model) publishes(w *writer, host string) bool {
+	h := m.read().Hosts[host]
+	return h != nil && slices.Contains(h.Owners, w.Cluster)
+}
+
+// waits reports whether a cluster's host waits, once all rest: it does not publish the host, and wants another strategy than a cluster that does.
+func (m *model) waits(w *writer, host string) bool {
+	return !m.publishes(w, host) && slices.ContainsFunc(m.writers, func(o *writer) bool {
+		return m.publishes(o, host) && o.want[host].Strategy != w.want[host].Strategy
+	})
+}
+
 func (m *model) rest() {
 	for _, w := range m.writers {
 		w.memory, w.fenced = map[string]Memory{}, false
@@ -220,10 +241,10 @@ func (m *model) rest() {
 	}
 	m.settle()
 	m.published()
-	for _, w := range m.writers { // in the end all want the same TTL
+	for _, w := range m.writers { // in the end all want the same TTL and strategy
 		for h, p := range w.want {
 			if !p.Empty() {
-				p.TTL = 300
+				p.TTL, p.Strategy = 300, LoadBalanced
 				w.want[h] = p
 			}
 		}
@@ -231,8 +252,13 @@ func (m *model) rest() {
 	m.settle()
 	m.published()
 	for _, h := range m.read().Hosts {
-		if h.TTL != 300 {
-			m.Errorf("%s has the TTL %d; all want 300", h.Name, h.TTL)
+		if h.TTL != 300 || h.Strategy != LoadBalanced {
+			m.Errorf("%s is %s with the TTL %d; all want %s and 300", h.Name, h.Strategy, h.TTL, LoadBalanced)
+		}
+		for _, w := range m.writers {
+			if p := w.want[h.Name]; p.Target != h.Targets[w.Cluster] {
+				m.Errorf("%s of %s is %q, not %q", h.Name, w.Cluster, h.Targets[w.Cluster], p.Target)
+			}
 		}
 	}
 	for _, w := range m.writers {
@@ -255,6 +281,9 @@ func (m *model) published() {
 	for _, name := range m.hosts {
 		h, want := s.Hosts[name], map[netip.Addr]bool{}
 		for _, w := range m.writers {
+			if m.waits(w, name) {
+				continue
+			}
 			for _, a := range w.want[name].Addresses {
 				if want[a] = true; h == nil || !h.Has(w.Cluster, a) {
 					m.Errorf("%s: %s of %s is not in the zone", name, a, w.Cluster)

@@ -115,6 +115,7 @@ type planner struct {
 	raw   *dns.TXT
 	mine  map[netip.Addr][]Reference // my references, as read
 	ttl   uint32                     // of the host's records, after the step
+	wants Strategy                   // the strategy that is wanted, if the host keeps another one
 }
 
 func (p *planner) read() {

@@ -2,6 +2,7 @@ package zone
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -161,6 +162,13 @@ func TestPlanConflicts(t *testing.T) {
 		"a CNAME":                      {parsed(t, rrs(t, "www.example.org. 60 IN CNAME a.")...), Memory{}, www, ConflictingName, ""},
 		"a CNAME at the region":        {parsed(t, rrs(t, "ie.klb.www.example.org. 60 IN CNAME a.")...), Memory{}, wwwB, ConflictingName, ""},
 		"a delegation":                 {parsed(t, rrs(t, "www.example.org. 60 IN NS a.")...), Memory{}, www, ConflictingName, ""},
+		"a delegation above":           {parsed(t, rrs(t, "x.example.org. 60 IN NS a.")...), Memory{}, edit(www, func(p *Publication) { p.Host = "www.x.example.org." }), ConflictingName, ""},
+		"a DNAME above":                {parsed(t, rrs(t, "x.example.org. 60 IN DNAME a.")...), Memory{}, edit(www, func(p *Publication) { p.Host = "*.x.example.org." }), ConflictingName, ""},
+		"a DNAME of the zone":          {parsed(t, rrs(t, "example.org. 60 IN DNAME a.")...), Memory{}, www, ConflictingName, ""},
+		"a DNAME at the host":          {parsed(t, rrs(t, "www.example.org. 60 IN DNAME a.")...), Memory{}, www, "", ""},
+		"a DNAME above the level":      {parsed(t, rrs(t, "www.example.org. 60 IN DNAME a.")...), Memory{}, wwwB, ConflictingName, ""},
+		"glue":                         {parsed(t, rrs(t, "x.example.org. 60 IN NS WWW.x.example.org.")...), Memory{}, edit(www, func(p *Publication) { p.Host = "www.x.example.org." }), "", ""},
+		"a delegation of another name": {parsed(t, rrs(t, "x.example.org. 60 IN NS a.", "example.org. 60 IN NS a.")...), Memory{}, www, "", ""},
 		"another instance":             {with(t, clone), Memory{}, www, ClusterIDInUse, ""},
 		"another instance, leaving":    {with(t, clone), Memory{}, Publication{Host: www.Host}, ClusterIDInUse, ""},
 		"another instance's heartbeat": {parsed(t, txt("cluster1._neardns."+origin, Beat{1, "y", time.Minute}.text())), Memory{}, www, ClusterIDInUse, ""},
@@ -384,6 +392,56 @@ func TestTTLConverges(t *testing.T) {
 	for _, rr := range p.sets[www.Host] {
 		if rr.Header().Ttl != 300 {
 			t.Errorf("%s", rr)
+		}
+	}
+}
+
+// Clusters that all want another strategy get it, whatever the order of their messages is, and write address changes meanwhile. A cluster that
+// does not publish the host waits for them.
+func TestStrategyConverges(t *testing.T) {
+	for _, from := range []Strategy{Simple, LoadBalanced} {
+		to := map[Strategy]Strategy{Simple: LoadBalanced, LoadBalanced: Simple}[from]
+		of := func(s Strategy, addresses []netip.Addr) Publication {
+			return edit(wwwB, func(p *Publication) { p.Addresses = addresses }).under(s)
+		}
+		p := &primary{t, map[string][]dns.RR{}}
+		send := func(id string, want Publication) Step {
+			st := p.read().Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, want)
+			if !st.Message.Empty() && !p.update(st.Message) {
+				t.Fatalf("%s: %+v", id, st)
+			}
+			return st
+		}
+		ids, all := []string{"cluster1", "cluster2", "cluster3"}, many(7)
+		for i, id := range ids {
+			send(id, of(from, all[i:i+1]))
+		}
+		for i, id := range ids {
+			if st := send("cluster4", of(to, all[6:])); st.Conflict == nil || st.Conflict.Reason != ConflictingStrategy {
+				t.Errorf("%s: a new cluster does not wait: %+v", to, st)
+			}
+			if noted := len(send(id, of(to, all[i+3:i+4])).Notes) > 0; noted != (i < 2) {
+				t.Errorf("%s: a disagreement is noted: %v", id, noted)
+			}
+			if !slices.Contains(p.read().addresses(www.Host), all[i+3]) {
+				t.Errorf("%s: the address waits for the strategy", id)
+			}
+		}
+		for i, id := range ids { // what comes with the strategy: names of regions and clusters, or none
+			send(id, of(to, all[i+3:i+4]))
+		}
+		send("cluster4", of(to, all[6:]))
+		h := p.read().Hosts[www.Host]
+		if h.Strategy != to || len(h.Addresses) != 4 || len(h.Levels) != map[Strategy]int{Simple: 0, LoadBalanced: 5}[to] {
+			t.Errorf("%+v", h)
+		}
+		for _, id := range append(ids, "cluster4") {
+			if st := send(id, Publication{Host: www.Host}); st.Conflict != nil {
+				t.Errorf("%+v", st)
+			}
+		}
+		if left := p.records(); len(left) > 0 {
+			t.Errorf("left over: %v", left)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// Strategy tells how a host's clusters share it. It is the same for all of them, and does not change while one publishes.
+// Strategy tells how a host's clusters share it. It is the same for all of them, and changes when all want another one.
 type Strategy string
 
 // The strategies: all addresses at the host, or with a level for each region and cluster beside them.
@@ -66,6 +66,14 @@ const (
 
 // Empty reports whether p says nothing of its host.
 func (p *Publication) Empty() bool { return len(p.Addresses) == 0 && p.Target == "" }
+
+// under returns p as it is published at a host that has the strategy s.
+func (p Publication) under(s Strategy) Publication {
+	if p.Strategy = s; s == Simple {
+		p.Geo, p.DefaultGeo, p.Target = "", false, ""
+	}
+	return p
+}
 
 // Normal returns p as it is written: names and codes in lower case, addresses sorted and once each. p stays as it is.
 func (p Publication) Normal() Publication {

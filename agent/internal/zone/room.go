@@ -1,6 +1,7 @@
 package zone
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -10,55 +11,69 @@ import (
 	"github.com/miekg/dns"
 )
 
-// occupied returns why the host is not free for this publication.
+// occupied returns why no address of the host can be served from this zone.
 func (p *planner) occupied() *Conflict {
-	h := p.host
-	others := len(h.Owners) - 1
-	if !slices.Contains(h.Owners, p.w.Cluster) {
-		others++
-	}
-	if h.Strategy != "" && others > 0 && h.Strategy != p.want.Strategy {
-		return &Conflict{ConflictingStrategy, fmt.Sprintf("%s has the strategy %s by %s, not %s; make them the same", h.Name, h.Strategy,
-			strings.Join(h.Owners, ", "), p.want.Strategy)}
-	}
 	for _, rr := range p.setOf(p.Origin, dns.TypeNS) {
 		if ns, ok := rr.(*dns.NS); ok && lower(ns.Ns) == p.want.Host {
 			return &Conflict{ConflictingName, fmt.Sprintf("%s is a name server of the zone, which would be without its address when the last cluster leaves; "+
 				"write its addresses by hand", p.want.Host)}
 		}
 	}
-	for _, name := range []string{p.want.Host, p.level(p.want.Host, p.want.Geo)} {
-		if name != p.want.Host && (p.want.Strategy == Simple || p.want.Geo == "") {
-			continue
+	names := []string{p.want.Host}
+	if p.want.Strategy == LoadBalanced {
+		names = append(names, p.level(p.want.Host, p.w.Cluster))
+		if p.want.Geo != "" {
+			names = append(names, p.level(p.want.Host, p.want.Geo))
 		}
-		if c := p.cname(name); c != "" {
-			return &Conflict{ConflictingName, fmt.Sprintf("%s is a CNAME to %s, beside which no address can be; delete it", name, c)}
+	}
+	for i, name := range names {
+		if c := p.cname(name); c != "" && i != 1 { // the cluster's own level may be an alias
+			return &Conflict{ConflictingName, fmt.Sprintf("%s is a CNAME to %s, and no address can be next to it; delete the CNAME", name, c)}
 		}
-		if name != p.Origin && len(p.setOf(name, dns.TypeNS)) > 0 {
-			return &Conflict{ConflictingName, fmt.Sprintf("%s is delegated to other name servers; delete its NS", name)}
+		if c := p.hidden(name); c != nil {
+			return c
 		}
 	}
 	return nil
 }
 
-// agreedTTL returns the TTL of the host's records: the wanted one if all other clusters want it too, and else the zone's. The second result is
-// the note about a disagreement, which keeps no address from being written.
-func (p *planner) agreedTTL() (uint32, string) {
-	wants := map[uint32][]string{p.want.TTL: {p.w.Cluster}}
-	for cluster, c := range p.host.Claims {
-		if cluster != p.w.Cluster {
-			wants[c.TTL] = append(wants[c.TTL], cluster)
+// hidden returns the delegation or DNAME, at the name or above it, for which a server does not answer with the name's addresses (RFC 1034
+// section 4.3.2, RFC 6672 section 2.4). The address of a name server that the delegation itself names is glue, which a server does give.
+func (p *planner) hidden(name string) *Conflict {
+	for above, at := name, 0; above != p.Origin; above = name[at:] {
+		delegation := p.setOf(above, dns.TypeNS)
+		glue := above != name && slices.ContainsFunc(delegation, func(rr dns.RR) bool { return lower(rr.(*dns.NS).Ns) == name })
+		if len(delegation) > 0 && !glue {
+			return &Conflict{ConflictingName, fmt.Sprintf("%s is delegated to other name servers, and so is %s; delete the NS of %s, or publish the host in the zone below",
+				above, p.want.Host, above)}
+		}
+		next, _ := dns.NextLabel(name, at)
+		at = next
+		if redirect := p.setOf(name[at:], dns.TypeDNAME); len(redirect) > 0 {
+			return &Conflict{ConflictingName, fmt.Sprintf("%s has a DNAME, which hides %s; delete the DNAME", name[at:], name)}
 		}
 	}
-	if p.host.Strategy == "" || len(wants) == 1 {
-		return p.want.TTL, ""
+	return nil
+}
+
+// agreed decides about a value that all clusters of a host share. It is mine if all other claims want the same, or if there are none, and else
+// the zone's. The second result names the disagreement; it is empty if there is none.
+func agreed[V cmp.Ordered](p *planner, mine, zone V, wanted func(Claim) V) (V, string) {
+	clusters := map[V][]string{mine: {p.w.Cluster}}
+	for cluster, c := range p.host.Claims {
+		if cluster != p.w.Cluster {
+			clusters[wanted(c)] = append(clusters[wanted(c)], cluster)
+		}
 	}
-	var all []string
-	for _, ttl := range slices.Sorted(maps.Keys(wants)) {
-		slices.Sort(wants[ttl])
-		all = append(all, fmt.Sprintf("%d by %s", ttl, strings.Join(wants[ttl], ", ")))
+	if p.host.Strategy == "" || len(clusters) == 1 {
+		return mine, ""
 	}
-	return p.host.TTL, fmt.Sprintf("%s has the TTL %d; wanted are %s; make them the same", p.want.Host, p.host.TTL, strings.Join(all, "; "))
+	var wants []string
+	for _, value := range slices.Sorted(maps.Keys(clusters)) {
+		slices.Sort(clusters[value])
+		wants = append(wants, fmt.Sprintf("%v by %s", value, strings.Join(clusters[value], ", ")))
+	}
+	return zone, fmt.Sprintf("%v; wanted are %s; make them the same", zone, strings.Join(wants, "; "))
 }
 
 // bounded is the publication, or one on the way to it, of no more changes than fit in a message.

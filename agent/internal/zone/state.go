@@ -248,7 +248,7 @@ func (s *State) read(h *Host, name string) {
 	case strategyName:
 		if len(texts) == 1 {
 			var err error
-			h.Strategy, h.TTL, err = parseStrategy(texts[0].Txt)
+			h.Strategy, h.TTL, err = parseHost(texts[0].Txt)
 			take(err)
 		}
 	case ownersName:

@@ -1,6 +1,7 @@
 package zone
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -112,8 +113,30 @@ func (p *planner) leave() {
 	}
 }
 
+// agree settles the strategy and the TTL, which all clusters of a host share. A disagreement keeps no address of a cluster that publishes the
+// host from being written: its claim says what the cluster wants, and the cluster that sees the last claim agree changes the host. A cluster
+// that does not publish the host yet waits until its strategy is the host's.
+func (p *planner) agree() *Conflict {
+	strategy, disagreement := agreed(p, p.want.Strategy, p.host.Strategy, func(c Claim) Strategy { return cmp.Or(c.Wants, c.Strategy) })
+	if strategy != p.want.Strategy {
+		c := Conflict{ConflictingStrategy, fmt.Sprintf("%s has the strategy %s", p.want.Host, disagreement)}
+		if !p.has {
+			return &c
+		}
+		p.step.Notes = append(p.step.Notes, c)
+		p.wants, p.want = p.want.Strategy, p.want.under(strategy)
+	}
+	if p.ttl, disagreement = agreed(p, p.want.TTL, p.host.TTL, func(c Claim) uint32 { return c.TTL }); disagreement != "" {
+		p.note(ConflictingTTL, "%s has the TTL %s", p.want.Host, disagreement)
+	}
+	return nil
+}
+
 // change brings the cluster's part of the host to what is wanted.
 func (p *planner) change() {
+	if p.step.Conflict = p.agree(); p.step.Conflict != nil {
+		return
+	}
 	if p.step.Conflict = p.occupied(); p.step.Conflict != nil {
 		return
 	}
@@ -124,10 +147,6 @@ func (p *planner) change() {
 		if len(all) > 1 {
 			p.note(ConflictingDefault, "%s are each called the default region of %s; edges take %s until one is left", strings.Join(all, ", "), p.want.Host, all[0])
 		}
-	}
-	var disagreement string
-	if p.ttl, disagreement = p.agreedTTL(); disagreement != "" {
-		p.note(ConflictingTTL, "%s", disagreement)
 	}
 	p.noteForeign()
 	want := p.bounded()
@@ -242,9 +261,13 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 	}
 }
 
+func (p *planner) claimFor(want Publication, generation uint64) Claim {
+	return Claim{Publication: want, Identity: p.w.Identity, Generation: generation, Wants: p.wants}
+}
+
 // said reports whether my claim says what is wanted.
 func (p *planner) said(want Publication) bool {
-	c := Claim{Publication: want, Identity: p.w.Identity, Generation: p.claim.Generation}
+	c := p.claimFor(want, p.claim.Generation)
 	return joined(c.text()) == joined(p.raw.Txt)
 }
 
@@ -254,7 +277,7 @@ func (p *planner) replaceClaim(want Publication) {
 	p.asRead(name, dns.TypeTXT)
 	p.asRead(p.strategy(want.Host), dns.TypeTXT)
 	p.step.Next = max(p.m.Generation, p.claim.Generation) + 1
-	c := Claim{Publication: want, Identity: p.w.Identity, Generation: p.step.Next}
+	c := p.claimFor(want, p.step.Next)
 	p.step.Claim = joined(c.text())
 	if len(p.setOf(name, dns.TypeTXT)) > 0 {
 		p.deleteSet(name, dns.TypeTXT)

@@ -26,7 +26,8 @@ const (
 type Claim struct {
 	Publication
 	Identity
-	Generation uint64 // grows with each write of the claim: no two writes have the same value
+	Generation uint64   // grows with each write of the claim: no two writes have the same value
+	Wants      Strategy // the strategy that the cluster wants, if it is not the host's: it publishes by the host's until all clusters want the same
 }
 
 // Beat is one cluster's heartbeat. Others look only at whether it changes.
@@ -36,8 +37,7 @@ type Beat struct {
 	Period   time.Duration // whole seconds; how often its cluster means to change it
 }
 
-// text returns the strings of a claim. The strategy is the host's. The TTL is the one that the cluster wants: the host's TTL changes when all
-// clusters want the same one.
+// text returns the strings of a claim. The TTL is the one that the cluster wants: the host's TTL changes when all clusters want the same one.
 func (c *Claim) text() []string {
 	t := []string{version, "gen=" + strconv.FormatUint(c.Generation, 10), "inst=" + c.Instance}
 	if c.Geo != "" {
@@ -49,6 +49,9 @@ func (c *Claim) text() []string {
 	t = append(t, "weight="+strconv.FormatUint(uint64(c.Weight), 10))
 	if c.TTL > 0 {
 		t = append(t, "ttl="+strconv.FormatUint(uint64(c.TTL), 10))
+	}
+	if c.Wants != "" {
+		t = append(t, strategyKey(c.Wants))
 	}
 	if c.Target != "" {
 		t = append(t, "target="+c.Target)
@@ -150,6 +153,7 @@ func parseClaim(t []string, cluster, host string) (Claim, error) {
 			return c, err
 		}
 	}
+	c.Wants, _ = parseStrategy(f) // one that only a later version knows counts as the host's
 	if c.Geo = one(f, "geo"); c.Geo != "" && !validGeo(c.Geo) {
 		return c, fmt.Errorf("geo=%s is none", c.Geo)
 	}
@@ -323,7 +327,7 @@ func parseReference(t []string) (Reference, error) {
 var ttlBefore = map[uint16]string{dns.TypeA: "a", dns.TypeAAAA: "aaaa"}
 
 func strategyText(s Strategy, ttl uint32, before map[uint16]uint32) []string {
-	t := []string{version, "strategy=" + strings.ToLower(string(s)), "ttl=" + strconv.FormatUint(uint64(ttl), 10)}
+	t := []string{version, strategyKey(s), "ttl=" + strconv.FormatUint(uint64(ttl), 10)}
 	for _, rrtype := range slices.Sorted(maps.Keys(before)) {
 		t = append(t, ttlBefore[rrtype]+"="+strconv.FormatUint(uint64(before[rrtype]), 10))
 	}
@@ -342,7 +346,8 @@ func parseBefore(t []string) map[uint16]uint32 {
 	return before
 }
 
-func parseStrategy(t []string) (Strategy, uint32, error) {
+// parseHost reads what all clusters of a host share.
+func parseHost(t []string) (Strategy, uint32, error) {
 	f, err := fields(t)
 	if err != nil {
 		return "", 0, err
@@ -351,12 +356,19 @@ func parseStrategy(t []string) (Strategy, uint32, error) {
 	if err != nil {
 		return "", 0, err
 	}
+	s, err := parseStrategy(f)
+	return s, ttl, err
+}
+
+func strategyKey(s Strategy) string { return "strategy=" + strings.ToLower(string(s)) }
+
+func parseStrategy(f map[string][]string) (Strategy, error) {
 	for _, s := range []Strategy{Simple, LoadBalanced} {
 		if one(f, "strategy") == strings.ToLower(string(s)) {
-			return s, ttl, nil
+			return s, nil
 		}
 	}
-	return "", 0, fmt.Errorf("strategy=%s is none", one(f, "strategy"))
+	return "", fmt.Errorf("strategy=%s is neither %s nor %s", one(f, "strategy"), Simple, LoadBalanced)
 }
 
 func parseTTL(f map[string][]string) (uint32, error) {
