@@ -27,14 +27,16 @@ const (
 )
 
 func main() {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // before all else: until then the signal ends the process
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := run(ctx, hangups, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
 // run executes one command line and returns the exit code.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, hangups <-chan os.Signal, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		usage(stderr)
 		return exitConfig
@@ -44,7 +46,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return runPlacement(ctx, args[1:], stdout, stderr)
 	case "zones":
 		if len(args) > 1 && isZonesFile(args[1]) {
-			return runZonesFile(ctx, args[1:], stdout, stderr)
+			return runZonesFile(ctx, hangups, args[1:], stdout, stderr)
 		}
 		return runZones(ctx, args[1:], stdout, stderr)
 	case "version", "--version":

@@ -38,7 +38,7 @@ func TestUsage(t *testing.T) {
 		"zones get -h":                                                 {exitGood, "-zone NAME"},
 	} {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), strings.Fields(line), &stdout, &stderr)
+		code := run(t.Context(), nil, strings.Fields(line), &stdout, &stderr)
 		said, silent := &stderr, &stdout
 		if want.code == exitGood {
 			said, silent = &stdout, &stderr

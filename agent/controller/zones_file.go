@@ -8,9 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/neardns/neardns/agent/controller/internal/zonefile"
@@ -20,8 +18,10 @@ import (
 // zoneCommands are the commands of `zones` that need a file in place of a cluster.
 const zoneCommands = `  zones publish --file FILE --cluster-id ID [--instance ID] [--prune] [--once] [--json] [--poll 5s]
       publish what the file's DNSRecords say, as a cluster does, until SIGTERM; SIGHUP reads the file again
-  zones get|owners|check --file FILE [--zone NAME]
-      print what the zone holds, by host or by cluster; say whether the file and the primary are good
+  zones get|check --file FILE [--zone NAME]
+      print what the zone holds of each host; check the file and the primary
+  zones owners --file FILE [--zone NAME] [--watch 15m]
+      print the clusters that publish in the zone, and with --watch which of them are silent
   zones plan --file FILE --cluster-id ID [--instance ID] [--zone NAME]
       print the messages that publish would send, as nsupdate writes them
   zones remove --file FILE [--zone NAME] [--watch 1m] [--yes] CLUSTER
@@ -34,7 +34,8 @@ type zonesFile struct {
 	id                             zone.Identity
 	prune, once, json, yes         bool
 	watch, timeout, poll           time.Duration
-	identified, publishes, removes bool
+	hangups                        <-chan os.Signal
+	identified, publishes, removes bool // what the command is
 }
 
 // isZonesFile tells the commands that runZonesFile is for.
@@ -47,9 +48,9 @@ func isZonesFile(command string) bool {
 }
 
 // runZonesFile runs `zones COMMAND`; args begin with the command.
-func runZonesFile(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func runZonesFile(ctx context.Context, hangups <-chan os.Signal, args []string, stdout, stderr io.Writer) int {
 	name := args[0]
-	c := zonesFile{identified: name == "publish" || name == "plan", publishes: name == "publish", removes: name == "remove"}
+	c := zonesFile{hangups: hangups, identified: name == "publish" || name == "plan", publishes: name == "publish", removes: name == "remove"}
 	fs := flag.NewFlagSet("neardns-controller zones "+name, flag.ContinueOnError)
 	fs.StringVar(&c.file, "file", "", "`FILE` with DNSZone, its Secret and DNSRecords, as kubectl prints them")
 	fs.DurationVar(&c.timeout, "timeout", 0, "give up after this `TIME`; 0: publish waits, the others take a minute")
@@ -70,6 +71,9 @@ func runZonesFile(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	if c.removes {
 		fs.BoolVar(&c.yes, "yes", false, "really remove it")
 		fs.DurationVar(&c.watch, "watch", time.Minute, "`TIME` for which the cluster's heartbeat must not change before")
+	}
+	if name == "owners" {
+		fs.DurationVar(&c.watch, "watch", 0, "compare the heartbeats after this `TIME`: a cluster is silent whose heartbeat does not change for three of its periods")
 	}
 	var operands []string
 	for rest := args[1:]; ; { // flags may follow an operand, as in `zones remove ID --yes`
@@ -121,9 +125,7 @@ func (c *zonesFile) check(name string, args []string) error {
 
 func (c *zonesFile) run(ctx context.Context, name string, args []string, stdout, stderr io.Writer) error {
 	if c.publishes {
-		reread := make(chan struct{}, 1)
-		defer onHangup(reread)()
-		return zonefile.Publish(ctx, zonefile.Publishing{File: c.file, Identity: c.id, Prune: c.prune, Once: c.once, JSON: c.json, Poll: c.poll, Reread: reread,
+		return zonefile.Publish(ctx, zonefile.Publishing{File: c.file, Identity: c.id, Prune: c.prune, Once: c.once, JSON: c.json, Poll: c.poll, Reread: c.hangups,
 			Out: stdout, Log: slog.New(slog.NewTextHandler(stderr, nil))})
 	}
 	v, err := zonefile.Open(c.file, c.zone)
@@ -134,32 +136,11 @@ func (c *zonesFile) run(ctx context.Context, name string, args []string, stdout,
 	case "get":
 		return v.Get(ctx, stdout, args...)
 	case "owners":
-		return v.Owners(ctx, stdout)
+		return v.Owners(ctx, stdout, c.watch)
 	case "plan":
 		return v.Plan(ctx, stdout, c.id)
 	case "check":
 		return v.Check(ctx, stdout)
 	}
 	return v.Remove(ctx, stdout, strings.ToLower(args[0]), c.yes, c.watch)
-}
-
-// onHangup turns SIGHUP into ticks, until the returned function is called.
-func onHangup(tick chan<- struct{}) (stop func()) {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP)
-	done := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-signals:
-				select {
-				case tick <- struct{}{}:
-				default: // one is on its way
-				}
-			case <-done:
-				return
-			}
-		}
-	}()
-	return func() { signal.Stop(signals); close(done) }
 }

@@ -14,7 +14,6 @@ import (
 // +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`
 // +kubebuilder:printcolumn:name=Programmed,type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
 // +kubebuilder:printcolumn:name=Conflict,type=string,JSONPath=`.status.conditions[?(@.type=="UnresolvedConflictDiscovered")].reason`
-// +kubebuilder:printcolumn:name=Owners,type=string,JSONPath=`.status.owners`,priority=1
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=`.metadata.creationTimestamp`
 type DNSRecord struct {
 	metav1.TypeMeta   `json:",inline"`

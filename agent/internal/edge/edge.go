@@ -64,6 +64,10 @@ func Bounded(serve Serve, most int) Serve {
 
 // Copy is one zone's copy. Its methods are safe for concurrent use, but for Run.
 type Copy struct {
+	// Confirmed is called each time when the primary has said that what was served last is the zone as it is. It is set before Run, and may
+	// be nil.
+	Confirmed func()
+
 	zone     string
 	file     string
 	serve    Serve
@@ -159,6 +163,9 @@ func (c *Copy) Run(ctx context.Context) {
 
 // note keeps what became of a look, and says changes of it.
 func (c *Copy) note(err error) {
+	if err == nil && c.Confirmed != nil {
+		c.Confirmed()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.fault

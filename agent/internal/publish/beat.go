@@ -175,7 +175,7 @@ func (p *Publisher) removeDead(ctx context.Context) {
 	if !p.o.Remove || p.o.Heartbeat == 0 || p.beat.foreign != nil || time.Now().Before(p.removal) {
 		return
 	}
-	dead := p.watch.Dead()
+	dead := p.watch.Dead(zone.ReportAfter)
 	for _, cluster := range p.watch.Removable(p.o.Identity.Cluster) {
 		if !p.removeOne(ctx, cluster, dead) {
 			return

@@ -123,13 +123,14 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	if whole {
 		p.next.whole = now.Add(about(p.o.Validate))
 	}
+	p.watch.Pace = 2 * p.rest() // with jitter, and the time that a look takes
 	p.watch.Observe(state, now)
 	p.beat.observe(state, p.o.Identity)
 	if p.late() > zone.RemoveAfter-2 {
 		p.excused = now.Add(p.o.Heartbeat)
 	}
 	p.state, p.beat.written = state, nil
-	z := ZoneStatus{State: state, Read: now, Silent: map[string]time.Duration{}, Dead: p.watch.Dead()}
+	z := ZoneStatus{State: state, Read: now, Silent: map[string]time.Duration{}, Dead: p.watch.Dead(zone.ReportAfter)}
 	for cluster := range state.Beats {
 		z.Silent[cluster], _, _ = p.watch.Silent(cluster)
 	}

@@ -117,11 +117,25 @@ func (r *edgeRole) begin(ctx context.Context, conf *config.Edge, z config.EdgeZo
 	origin := z.Name + "."
 	out.copy = edge.New(r.log, origin, filepath.Join(conf.StateDir, z.Name+".zone"), r.client(z, conf.Limits),
 		edge.Bounded(r.plugin.Taker(origin, watch), conf.Limits.Records))
+	out.copy.Confirmed = r.judge(origin)
 	r.wg.Go(func() {
 		defer close(out.done)
 		out.copy.Run(ctx)
 	})
 	return out
+}
+
+// judge returns what has a zone's clusters judged by their heartbeats. One goroutine at a time calls it.
+func (r *edgeRole) judge(origin string) func() {
+	var last []string
+	return func() {
+		silent := r.plugin.Current(origin)
+		if !slices.Equal(silent, last) {
+			r.log.Warn("clusters missed their heartbeats: their addresses are answered only if a health check finds them well, or if there are no others",
+				"zone", origin, "silent", silent, "before", last)
+			last = silent
+		}
+	}
 }
 
 // client asks a zone's primary.

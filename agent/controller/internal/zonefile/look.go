@@ -135,22 +135,53 @@ func clusters(s *zone.State) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Owners prints the zone's clusters: their heartbeats and hosts. A heartbeat tells nothing by itself: look twice.
-func (v *View) Owners(ctx context.Context, out io.Writer) error {
-	s, err := v.read(ctx)
+// Owners prints the zone's clusters: their heartbeats, whether these change within watch, and how many hosts they publish.
+func (v *View) Owners(ctx context.Context, out io.Writer, watch time.Duration) error {
+	first, err := v.read(ctx)
 	if err != nil {
 		return err
 	}
+	s := first
+	if watch > 0 {
+		if err := wait(ctx, watch); err != nil {
+			return err
+		}
+		if s, err = v.read(ctx); err != nil {
+			return err
+		}
+	}
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "CLUSTER\tINSTANCE\tHEARTBEAT\tEVERY\tHOSTS")
+	_, _ = fmt.Fprintln(w, "CLUSTER\tINSTANCE\tHEARTBEAT\tEVERY\tHOSTS\tSTATE")
+	enough := time.Duration(0)
 	for _, c := range clusters(s) {
-		beat, every, instance := "none", "", ""
+		beat, every, instance, state := "none", "", "", "no heartbeat"
 		if b, ok := s.Beats[c]; ok {
 			beat, every, instance = fmt.Sprint(b.Counter), b.Period.String(), b.Instance
+			switch needed := zone.ReportAfter * b.Period; {
+			case b != first.Beats[c]:
+				state = "alive"
+			case watch >= needed:
+				state = "silent"
+			default:
+				state, enough = "unknown", max(enough, needed)
+			}
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\n", c, instance, beat, every, len(s.Of(c)))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", c, instance, beat, every, len(s.Of(c)), state)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil || enough == 0 {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "A cluster is silent if its heartbeat does not change for three of its periods: --watch %s shows it.\n", enough)
+	return err
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Plan prints the messages that the cluster would send now, in the words of nsupdate, and sends none.
@@ -235,10 +266,8 @@ func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really
 		_, _ = fmt.Fprintln(out, "; nothing was sent: add --yes to remove it")
 		return nil
 	}
-	select {
-	case <-time.After(watch):
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := wait(ctx, watch); err != nil {
+		return err
 	}
 	// A host takes a second message where the first left it without an owner, and more where others change it meanwhile.
 	for tries := 0; ; {

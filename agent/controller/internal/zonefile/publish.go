@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,12 +27,12 @@ import (
 type Publishing struct {
 	File     string
 	Identity zone.Identity
-	Prune    bool            // leave each host that this cluster publishes and the file does not name
-	Once     bool            // end when all is as the file says, or cannot be
-	JSON     bool            // lines of JSON in place of words
-	Poll     time.Duration   // how often the primary is asked whether the zone changed; 0: 5 s
-	Reread   <-chan struct{} // a tick: the file has changed
-	Out      io.Writer       // a line for each change of a host's state
+	Prune    bool             // leave each host that this cluster publishes and the file does not name
+	Once     bool             // end when all is as the file says, or cannot be
+	JSON     bool             // lines of JSON in place of words
+	Poll     time.Duration    // how often the primary is asked whether the zone changed; 0: 5 s
+	Reread   <-chan os.Signal // a signal: the file has changed
+	Out      io.Writer        // a line for each change of a host's state
 	Log      *slog.Logger
 }
 

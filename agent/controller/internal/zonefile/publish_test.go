@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,7 +93,7 @@ func TestCommands(t *testing.T) {
 			}
 			says("get", func(o *testutil.Output) error { return open(first).Get(ctx, o, "app.shared.example") },
 				"192.0.2.1 192.0.2.2 192.0.2.3  aaaaaaaa", "bbbbbbbb", "192.0.2.2 192.0.2.3\n")
-			says("owners", func(o *testutil.Output) error { return open(first).Owners(ctx, o) }, "aaaaaaaa  ofaaaaaaaa  ", "bbbbbbbb  ofbbbbbbbb  ")
+			says("owners", func(o *testutil.Output) error { return open(first).Owners(ctx, o, 0) }, "aaaaaaaa  ofaaaaaaaa  ", "bbbbbbbb  ofbbbbbbbb  ", "unknown")
 			says("plan again", func(o *testutil.Output) error { return open(first).Plan(ctx, o, me) }, "; nothing is to be done")
 			// Another strategy.
 			if out, err := once(t, file(t, s, "LoadBalanced", "192.0.2.4"), "cccccccc", false); err == nil || !strings.Contains(out, "ConflictingStrategyDiscovered") {
@@ -137,7 +138,7 @@ func TestAlive(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var out, log testutil.Output
-	reread, ended := make(chan struct{}), make(chan error)
+	reread, ended := make(chan os.Signal), make(chan error)
 	go func() {
 		ended <- Publish(ctx, Publishing{File: path, Identity: zone.Identity{Cluster: "aaaaaaaa", Instance: "one"}, JSON: true, Reread: reread,
 			Out: &out, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -162,12 +163,12 @@ func TestAlive(t *testing.T) {
 	if err := os.WriteFile(path, []byte("kind: nonsense\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	reread <- struct{}{}
+	reread <- syscall.SIGHUP
 	said(&log, "keep what the file said before")
 	if err := os.WriteFile(path, []byte(strings.Replace(beating, "192.0.2.1]", "192.0.2.7]", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	reread <- struct{}{}
+	reread <- syscall.SIGHUP
 	testutil.Eventually(t, func() error {
 		var now testutil.Output
 		if err := v.Get(ctx, &now); err != nil || !strings.Contains(now.String(), "192.0.2.7") || strings.Contains(now.String(), "192.0.2.1") {
@@ -175,8 +176,20 @@ func TestAlive(t *testing.T) {
 		}
 		return nil
 	})
+	owners := func(watch time.Duration, state string) {
+		t.Helper()
+		testutil.Eventually(t, func() error {
+			var now testutil.Output
+			if err := v.Owners(t.Context(), &now, watch); err != nil || !strings.Contains(now.String(), state) {
+				return fmt.Errorf("%w: not %s:\n%s", err, state, now.String())
+			}
+			return nil
+		})
+	}
+	owners(time.Second, "alive")
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+	owners(zone.ReportAfter*time.Second, "silent")
 }

@@ -27,7 +27,7 @@ func ClientAt(a netip.Addr) Client { return client{address: a} }
 
 // Compile makes a zone of its records.
 func Compile(origin string, records []dns.RR, watch Watch) (*Zone, error) {
-	return compile(origin, records, watch)
+	return compile(origin, records, watch, new(heartbeats))
 }
 
 // Set has a zone answered.

@@ -38,10 +38,15 @@ func ignoredDesc() *prometheus.Desc {
 		[]string{"zone"}, nil)
 }
 
+func silentDesc() *prometheus.Desc {
+	return prometheus.NewDesc("neardns_edge_silent_clusters", "Clusters of the zone whose heartbeats have not changed for six of their periods.", []string{"zone"}, nil)
+}
+
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	c.counts.all.Describe(ch)
 	ch <- ignoredDesc()
+	ch <- silentDesc()
 }
 
 // Collect implements prometheus.Collector.
@@ -49,5 +54,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	c.counts.all.Collect(ch)
 	for origin, z := range c.zones.Load().by {
 		ch <- prometheus.MustNewConstMetric(ignoredDesc(), prometheus.GaugeValue, float64(z.ignored), origin)
+		ch <- prometheus.MustNewConstMetric(silentDesc(), prometheus.GaugeValue, float64(z.heartbeats.silent.Load()), origin)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
@@ -92,13 +93,23 @@ func (s *Server) SetLocator(l *geo.Locator) { s.locator.Store(l) }
 // Taker returns what has a zone answered by records that it is given, in place of those before; it keeps them. An error says what is
 // wrong with them, and changes nothing. It is called by one goroutine at a time.
 func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error {
+	beats := new(heartbeats)
 	return func(records []dns.RR) error {
-		z, err := compile(origin, records, watch)
+		z, err := compile(origin, records, watch, beats)
 		if err == nil {
 			err = s.set(z)
 		}
 		return err
 	}
+}
+
+// Current notes that the primary has just said that a zone is as it is answered, and returns the clusters whose heartbeats have not changed for
+// long. Their addresses are answered no more if no health check finds them well, unless there are no others.
+func (s *Server) Current(origin string) (silent []string) {
+	if z := s.zones.Load().by[origin]; z != nil {
+		silent = z.heartbeats.observe(z.beats, time.Now())
+	}
+	return silent
 }
 
 // set has a zone answered.

@@ -28,7 +28,9 @@ type Zone struct {
 	byWire map[string]*plainHost
 	soa    *dns.SOA
 	// ignored is how many foreign or broken TXT records its bookkeeping has.
-	ignored int
+	ignored    int
+	beats      map[string]zone.Beat // by cluster
+	heartbeats *heartbeats
 }
 
 // host is a name that clusters share.
@@ -42,6 +44,7 @@ type host struct {
 type answer struct {
 	addresses [2][]address // by family
 	alias     *dns.CNAME   // in their place; nil: none
+	cluster   *cluster     // that publishes them; nil for a host of several clusters
 }
 
 type address struct {
@@ -69,16 +72,16 @@ type Target interface{ Well() bool }
 // Watch says what is to be probed, by the cluster that publishes it, and returns the targets that are; see targets.Checker.Set.
 type Watch func(zone string, checks map[string][]targets.Check) map[targets.Check]Target
 
-// compile makes a zone of its records, which it keeps. watch is called once.
+// compile makes a zone of its records, which it keeps. watch is called once. beats judges its clusters from one compiled zone to the next.
 //
 // Whatever a peer's TXT says, only records of the zone are answered: addresses at the host or at the cluster's own name below klb, and
 // there the alias of a cluster that publishes a hostname.
-func compile(origin string, rrs []dns.RR, watch Watch) (*Zone, error) {
+func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone, error) {
 	state, err := zone.Parse(origin, rrs)
 	if err != nil {
 		return nil, err
 	}
-	z := &Zone{origin: state.Origin, hosts: map[string]*host{}, ignored: state.Ignored}
+	z := &Zone{origin: state.Origin, hosts: map[string]*host{}, ignored: state.Ignored, beats: state.Beats, heartbeats: beats}
 	z.plain = file.NewZone(z.origin, "")
 	for _, rr := range rrs {
 		if soa, ok := rr.(*dns.SOA); ok {
@@ -144,12 +147,16 @@ func (z *Zone) host(h *zone.Host, watched map[targets.Check]Target) *host {
 	out := &host{simple: h.Strategy == zone.Simple}
 	for _, cluster := range slices.Sorted(maps.Keys(h.Claims)) {
 		c := h.Claims[cluster]
-		var a gathered
+		a := gathered{answer: answer{cluster: z.heartbeats.of(cluster)}}
 		for _, ip := range c.Addresses {
-			if h.Has(cluster, ip) {
-				check, _ := checkOf(h.Name, ip, c.Health)
-				a.add(h, ip, watched[check])
+			if !h.Has(cluster, ip) {
+				continue
 			}
+			var target Target = a.cluster
+			if check, ok := checkOf(h.Name, ip, c.Health); ok && watched[check] != nil {
+				target = watched[check]
+			}
+			a.add(h, ip, target)
 		}
 		// At the apex there can be no alias.
 		if target := h.Targets[cluster]; c.Target != "" && target == c.Target && h.Name != z.origin {
@@ -192,7 +199,7 @@ type gathered struct {
 	at map[netip.Addr]int // places in their family's list
 }
 
-// add adds an address, or a target to one that has none.
+// add adds an address, or what another cluster says of one that is there.
 func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 	i, header := 0, dns.RR_Header{Name: h.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: h.TTL}
 	var rr dns.RR = &dns.A{Hdr: header, A: ip.AsSlice()}
@@ -207,9 +214,30 @@ func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 		}
 		a.at[ip] = len(a.addresses[i])
 		a.addresses[i] = append(a.addresses[i], address{rr, wireOf(ip, header), t})
-	} else if a.addresses[i][at].target == nil {
-		a.addresses[i][at].target = t
+	} else {
+		a.addresses[i][at].target = merge(a.addresses[i][at].target, t)
 	}
+}
+
+// merge joins what two clusters say of one address: a health check tells more than heartbeats, and of those one is enough.
+func merge(a, b Target) Target {
+	switch {
+	case b == nil:
+		return a
+	case a == nil, ofHeartbeats(a) && !ofHeartbeats(b):
+		return b
+	case ofHeartbeats(a) && ofHeartbeats(b):
+		return either{a, b}
+	}
+	return a
+}
+
+func ofHeartbeats(t Target) bool {
+	switch t.(type) {
+	case *cluster, either:
+		return true
+	}
+	return false
 }
 
 // wireOf is an address's record in an answer to a question for its name (RFC 1035, sections 3.2.1 and 4.1.4).
@@ -290,7 +318,10 @@ func addressOf(rr dns.RR) netip.Addr {
 func (h *host) state(i, family int) choice.State {
 	a := &h.answers[i]
 	if a.alias != nil {
-		return choice.Well
+		if a.cluster.Well() {
+			return choice.Well
+		}
+		return choice.Sick
 	}
 	if len(a.addresses[family]) == 0 {
 		return choice.Absent
