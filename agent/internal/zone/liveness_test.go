@@ -156,6 +156,7 @@ func TestCutEnds(t *testing.T) {
 func TestShortPeriod(t *testing.T) {
 	h := newHerd(t, 3)
 	h.watch.Pace, h.period = 10*time.Second, time.Second
+	h.observe()
 	look := func(periods int, living ...string) {
 		for range periods {
 			h.now = h.now.Add(h.watch.Pace)
