@@ -25,8 +25,8 @@ BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 TESTRUN := $(GO) run ./integration/tools/testrun
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
-# Unit and kernel tests measure nothing and wait most of their time: three packages run at once, the longest first.
-LANES := -p 3 -first ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables
+# Unit and kernel tests measure nothing and wait most of their time. The longest packages are split into their tests.
+LANES := -p 3 -shards 5 -split ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables
 # Where tests record what they showed of the compatibility tables, for `make compat`.
 export NEARDNS_COMPAT := $(CURDIR)/bin/compat
 
@@ -123,9 +123,9 @@ GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin unbound:unbound
 # By which the kernel's program is compiled: one release, so that its object comes out the same everywhere.
 BPF := clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev
 TEST_DEPS := $(ZONESERVERS) $(GEODATA) $(BPF)
-test: deps build tools ## the check of every change: unit and kernel tests with the race detector; nothing is measured, nothing is tried twice (as root)
+test: deps build tools ## the check of every change: unit and kernel tests with the race detector; nothing is measured, nothing is tried twice (LOG=a file that records the result; as root)
 	@integration/tools/deps $(TEST_DEPS)
-	@$(BUILT) $(TESTRUN) -race $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(PKGS)
+	@$(BUILT) $(TESTRUN) -race $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(if $(LOG),-log $(LOG)) $(PKGS)
 
 test-unit: ## unit tests: no root, no real clock, nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)

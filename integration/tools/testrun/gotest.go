@@ -39,6 +39,9 @@ func list(ctx context.Context, o options) ([]string, error) {
 
 func goTest(ctx context.Context, o options, packages []string, r *report) error {
 	args := []string{"test", "-json", "-count=1", "-p", strconv.Itoa(o.parallel), "-timeout", o.timeout.String(), "-tags", o.tags}
+	if o.parallel == 1 {
+		args = append(args, "-parallel", "1")
+	}
 	if o.run != "" {
 		args = append(args, "-run", o.run)
 	}
@@ -57,7 +60,7 @@ func goTest(ctx context.Context, o options, packages []string, r *report) error 
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("run go test: %w", err)
 	}
-	readErr := readEvents(stdout, r)
+	readErr := readEvents(stdout, r.stray, r.add)
 	err = cmd.Wait()
 	// A status of 1 is a failed test, which the report knows of; one that it has not heard of must not get lost.
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
@@ -69,16 +72,16 @@ func goTest(ctx context.Context, o options, packages []string, r *report) error 
 	return errors.Join(ctx.Err(), err, readErr)
 }
 
-func readEvents(from io.Reader, r *report) error {
+func readEvents(from io.Reader, stray func(line string), add func(event)) error {
 	lines := bufio.NewReader(from)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if len(bytes.TrimSpace(line)) > 0 {
 			var e event
 			if json.Unmarshal(line, &e) == nil {
-				r.add(e)
+				add(e)
 			} else {
-				r.stray(string(line)) // the go command's own words, such as of a broken go.mod
+				stray(string(line)) // the go command's own words, such as of a broken go.mod
 			}
 		}
 		if errors.Is(err, io.EOF) {
@@ -164,7 +167,10 @@ func outOfTime(text []byte) bool {
 
 // goCommand runs the go command so that an interrupt ends it, and with it its tests, by the signal that they handle.
 func goCommand(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "go", args...)
+	return interruptible(exec.CommandContext(ctx, "go", args...))
+}
+
+func interruptible(cmd *exec.Cmd) *exec.Cmd {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = 20 * time.Second
 	return cmd

@@ -7,7 +7,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -15,8 +14,8 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
-	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -31,7 +30,9 @@ type options struct {
 	keep      string
 	budget    time.Duration
 	stopwatch func() (elapsed func() time.Duration)
-	first     folders
+	split     folders
+	shards    int
+	log       string
 	tags      string
 	run       string
 	allowFile string
@@ -52,13 +53,15 @@ func main() {
 	o := options{ci: os.Getenv("CI") != "", stopwatch: stopwatch}
 	flag.BoolVar(&o.race, "race", false, "build with the race detector (needs a C compiler)")
 	flag.BoolVar(&o.short, "short", false, "only tests that need nothing but Go")
-	flag.IntVar(&o.parallel, "p", 2, "packages tested at the same time")
+	flag.IntVar(&o.parallel, "p", 2, "packages tested at the same time; 1: and one test at a time, also of those that call t.Parallel")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "limit for each package")
 	flag.DurationVar(&o.fuzzTime, "fuzztime", 0, "also run each fuzz target that long (0: its stored cases only)")
 	flag.BoolVar(&o.fuzzOnly, "fuzzonly", false, "fuzz, and run no tests")
 	flag.StringVar(&o.keep, "keep", "", "an input that fuzzing found is kept in this folder and named, and is no failure: searching by chance must not decide whether a check passes")
 	flag.DurationVar(&o.budget, "budget", 0, "fuzz no further packages after that long (0: all); those left out are named")
-	flag.Var(&o.first, "first", "the packages in these folders, comma-separated, are begun first and in this order: the longest one must not be alone at the end")
+	flag.Var(&o.split, "split", "each test of the packages in these folders, comma-separated, runs in a process of its own, next to the other packages")
+	flag.IntVar(&o.shards, "shards", 4, "tests of -split run at the same time")
+	flag.StringVar(&o.log, "log", "", "append time, commit, load average, result and duration to this file")
 	flag.StringVar(&o.tags, "tags", "", "build tags, comma-separated")
 	flag.StringVar(&o.run, "run", "", "only the tests that match this regular expression")
 	flag.StringVar(&o.quarFile, "quarantine", "", "file of tests whose failures are named and do not decide: \"package Test: reason\", five lines at most")
@@ -71,7 +74,11 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	before, elapsed := load(), o.stopwatch()
 	ok, err := run(ctx, o)
+	if o.log != "" && ctx.Err() == nil {
+		err = errors.Join(err, record(ctx, o.log, before, ok && err == nil, elapsed()))
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 	}
@@ -97,11 +104,10 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	begin(packages, o.first)
 	r := newReport(os.Stdout)
 	r.quarantined = quarantined
 	if !o.fuzzOnly {
-		if err := goTest(ctx, o, packages, r); err != nil {
+		if err := runTests(ctx, o, packages, r); err != nil {
 			return false, err
 		}
 	}
@@ -114,6 +120,24 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	return r.close(allowed, o.ci), nil
 }
 
+// runTests runs the tests of all packages, those of -split next to the others.
+func runTests(ctx context.Context, o options, packages []string, r *report) error {
+	var split []string
+	if o.run == "" {
+		packages, split = takeSplit(packages, o.split)
+	}
+	var wg sync.WaitGroup
+	var splitErr, err error
+	if len(split) > 0 {
+		wg.Go(func() { splitErr = testSplit(ctx, o, split, r) })
+	}
+	if len(packages) > 0 {
+		err = goTest(ctx, o, packages, r)
+	}
+	wg.Wait()
+	return errors.Join(err, splitErr)
+}
+
 // reportEvents reports on tests that were run elsewhere, as they go.
 func reportEvents(file string, allowed []*regexp.Regexp, ci bool) (ok bool, err error) {
 	in := os.Stdin
@@ -124,7 +148,7 @@ func reportEvents(file string, allowed []*regexp.Regexp, ci bool) (ok bool, err 
 		defer func() { err = errors.Join(err, in.Close()) }()
 	}
 	r := newReport(os.Stdout)
-	if err := readEvents(in, r); err != nil {
+	if err := readEvents(in, r.stray, r.add); err != nil {
 		return false, err
 	}
 	return r.close(allowed, ci), nil
@@ -144,16 +168,4 @@ func (f *folders) Set(list string) error {
 		*f = append(*f, folder)
 	}
 	return nil
-}
-
-// begin puts the packages of some folders before all others, in the order of the folders. The go command takes packages in the
-// order of its command line.
-func begin(packages []string, first folders) {
-	rank := func(p string) int {
-		if i := slices.Index(first, short(p)); i >= 0 {
-			return i
-		}
-		return len(first)
-	}
-	slices.SortStableFunc(packages, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 }

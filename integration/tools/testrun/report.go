@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -22,8 +23,10 @@ type test struct {
 	seconds   float64
 }
 
-// report takes in events and fuzz results, prints a line per package as it goes, and the sum at the end.
+// report takes in events and fuzz results, prints a line per package as it goes, and the sum at the end. Only add and stray may be
+// called from several goroutines.
 type report struct {
+	mu       sync.Mutex // held by add and stray
 	out      io.Writer
 	tests    map[string]*test // by package and name
 	order    []*test
@@ -41,9 +44,15 @@ func newReport(out io.Writer) *report {
 
 func (r *report) printf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format, args...) }
 
-func (r *report) stray(line string) { r.printf("%s", line) }
+func (r *report) stray(line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.printf("%s", line)
+}
 
 func (r *report) add(e event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	switch {
 	case e.Action == "build-output":
 		r.builds[e.ImportPath] = append(r.builds[e.ImportPath], e.Output)
@@ -126,6 +135,13 @@ func (r *report) endPackage(e event) {
 	delete(r.packages, e.Package)
 }
 
+// buildFailed takes in a package whose tests do not compile.
+func (r *report) buildFailed(pkg, output string) {
+	r.add(event{Action: "build-output", ImportPath: pkg, Output: output})
+	r.add(event{Action: "build-fail", ImportPath: pkg})
+	r.add(event{Action: "fail", Package: pkg, FailedBuild: pkg})
+}
+
 // fuzzed takes in one target's result. Inputs that were found and kept are named at the end and are no failure.
 func (r *report) fuzzed(pkg, target string, took time.Duration, ok bool, kept []string, output string) {
 	t := &test{pkg: pkg, name: target + " (fuzzed)", result: "pass"}
@@ -145,6 +161,8 @@ func (r *report) fuzzed(pkg, target string, took time.Duration, ok bool, kept []
 }
 
 func (r *report) failedAny() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return r.failures > 0 || slices.ContainsFunc(r.order, func(t *test) bool { return t.result == "fail" })
 }
 

@@ -14,24 +14,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func TestBegin(t *testing.T) {
-	for _, tc := range []struct {
-		first folders
-		want  string
-	}{
-		{folders{"pkg/b"}, "example.org/m/n/pkg/b example.org/m/n/a example.org/m/n/c"},
-		{folders{"c", "nowhere", "pkg/b"}, "example.org/m/n/c example.org/m/n/pkg/b example.org/m/n/a"},
-		{nil, "example.org/m/n/a example.org/m/n/pkg/b example.org/m/n/c"},
-		{folders{"b"}, "example.org/m/n/a example.org/m/n/pkg/b example.org/m/n/c"},
-	} {
-		packages := []string{"example.org/m/n/a", "example.org/m/n/pkg/b", "example.org/m/n/c"}
-		begin(packages, tc.first)
-		if got := strings.Join(packages, " "); got != tc.want {
-			t.Errorf("-first %s: %s, want %s", &tc.first, got, tc.want)
-		}
-	}
-}
-
 func TestLongest(t *testing.T) {
 	var out strings.Builder
 	r := newReport(&out)
@@ -155,7 +137,7 @@ func TestReport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
 			r := newReport(&out)
-			testutil.Must(t, readEvents(strings.NewReader(tc.events), r))
+			testutil.Must(t, readEvents(strings.NewReader(tc.events), r.stray, r.add))
 			out.Reset()
 			var allowed []*regexp.Regexp
 			if tc.allowed != "" {
@@ -261,7 +243,7 @@ func TestQuarantine(t *testing.T) {
 		var out strings.Builder
 		r := newReport(&out)
 		r.quarantined = map[string]string{"m/n/o/p TestA": "why"}
-		testutil.Must(t, readEvents(strings.NewReader(tc.events), r))
+		testutil.Must(t, readEvents(strings.NewReader(tc.events), r.stray, r.add))
 		if ok := r.close(nil, true); ok != tc.ok || !strings.HasSuffix(out.String(), tc.last) || tc.ok && !strings.Contains(out.String(), "failed in quarantine m/n/o/p TestA: why\n") {
 			t.Errorf("%s: %v\n%s", name, ok, &out)
 		}
