@@ -2,7 +2,6 @@ package callers
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -121,47 +120,31 @@ func iptablesBackEnd(n *node) {
 	n.write("node.yaml", string(config)+"backend: iptables-nft\n")
 }
 
-// killedAfter runs a program on the host and kills it, unless it was done before.
-func (n *node) killedAfter(delay time.Duration, args []string) {
-	n.t.Helper()
-	cmd := exec.Command(args[0], args[1:]...)
-	p := n.Host.StartCmd(cmd)
-	select {
-	case <-p.Exited():
-	case <-time.After(delay):
-		p.Kill()
-	}
-}
-
 // Every step killed at some point and done again comes to the same end; pods have their DNS throughout.
 func TestUninstallKilled(t *testing.T) {
 	t.Parallel()
 	n := bare(t)
 	before := n.snapshot()
-	delays := []time.Duration{3, 10, 20, 35, 50, 70, 90, 120}
-	if testing.Short() {
-		delays = []time.Duration{20, 70}
-	}
-	for _, delay := range delays {
+	for _, delay := range []time.Duration{3, 10, 20, 35, 50, 70, 90, 120} {
 		delay *= time.Millisecond
 		t.Logf("killed after %v", delay)
 		install := []string{made.Path("neardns-install"), "install", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--nodeconfig", n.path("node.yaml")}
-		n.killedAfter(delay, install)
+		n.Host.Start(install...).KillAfter(delay)
 		n.Host.Run(install...)
-		n.killedAfter(3*delay, []string{made.Path("neardns-agent"), "node", "--config", n.path("node.yaml")})
+		n.Host.Start(made.Path("neardns-agent"), "node", "--config", n.path("node.yaml")).KillAfter(3 * delay)
 		n.startAgent()
 		p := n.mustSetUp("killed")
 		p.wantState(podfile.Steered, "")
 		n.killAgent()
 		for _, step := range [][]string{n.uninstall(), n.cleanup(), n.cleanup(), n.uninstall("--remove-binary")} {
-			n.killedAfter(delay, step)
+			n.Host.Start(step...).KillAfter(delay)
 			p.wantKubeDNS("b.cluster.local.")
 		}
 		n.Host.Run(n.uninstall()...)
 		n.Host.Run(n.cleanup()...)
 		p.wantKubeDNS("c.cluster.local.")
 		n.mustTearDown(p)
-		n.killedAfter(delay, n.uninstall("--remove-binary"))
+		n.Host.Start(n.uninstall("--remove-binary")...).KillAfter(delay)
 		n.Host.Run(n.uninstall("--remove-binary")...)
 		n.identical(before)
 	}

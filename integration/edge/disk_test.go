@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
@@ -104,7 +103,7 @@ func TestDiskStalls(t *testing.T) {
 
 	thaw := freeze(t, state)
 	add("during")
-	n := e.steady("during."+p.Zone(), 3*time.Second)
+	e.steady("during."+p.Zone(), 3000)
 	add("later")
 	if code, text := e.get("9253/metrics"); code != http.StatusOK || !strings.Contains(text, "neardns_edge_zone_age_seconds") {
 		t.Errorf("metrics: %d %s", code, text)
@@ -116,7 +115,6 @@ func TestDiskStalls(t *testing.T) {
 		t.Error("the disk did not stall")
 	}
 	thaw()
-	t.Logf("%d questions while the disk stalls, all answered", n)
 
 	until("later")
 	p.Kill()

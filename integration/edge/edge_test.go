@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,62 +19,54 @@ import (
 
 const edgeAt = "192.0.2.10"
 
-// TestFollows: a change is at the edge within 2.5 s, and with NOTIFY as soon as the server sends it, from each of the three servers.
+// TestFollows: each change comes to an edge, with NOTIFY and without, from each of the three servers. TestTimingFollows has the time.
 func TestFollows(t *testing.T) {
+	onPrimaries(t, func(t *testing.T, kind zoneserver.Kind, notify bool) {
+		t.Parallel()
+		follow(t, kind, notify, 3, func(wait func()) { wait() })
+	})
+}
+
+func onPrimaries(t *testing.T, f func(t *testing.T, kind zoneserver.Kind, notify bool)) {
 	for _, kind := range zoneserver.Kinds() {
 		for _, notify := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, NOTIFY %t", kind, notify), func(t *testing.T) {
-				t.Parallel()
-				ns := node(t, "192.0.2.53/32", edgeAt+"/32")
-				var told []netip.AddrPort
-				bound := 2500 * time.Millisecond
-				if notify {
-					// The servers send it half a second (BIND) and a second after the change; package edge shows that it is followed at once.
-					told, bound = []netip.AddrPort{netip.MustParseAddrPort(edgeAt + ":53")}, 1500*time.Millisecond
-					if kind == zoneserver.BIND {
-						bound = 750 * time.Millisecond
-					}
-				}
-				p := primary(t, ns, kind, told...)
-				e := start(t, ns, edgeAt, p, "")
-				var slow []time.Duration
-				changes, err := strconv.Atoi(os.Getenv("NEARDNS_EDGE_CHANGES"))
-				if err != nil {
-					changes = 12
-				}
-				var times []time.Duration
-				for i := range changes {
-					name := fmt.Sprintf("h%d", i)
-					host := name + "." + p.Zone()
-					publish(t, p, publication{host: name, cluster: "cluster01", strategy: "simple", addresses: []string{"203.0.113.1"}})
-					written := time.Now()
-					testutil.Eventually(t, func() error {
-						got, err := e.addresses(host)
-						if err == nil && !slices.Equal(got, []string{"203.0.113.1"}) {
-							err = fmt.Errorf("%s: %v", host, got)
-						}
-						return err
-					})
-					took := time.Since(written)
-					times = append(times, took)
-					if took > bound*testutil.Slowness() {
-						slow = append(slow, took)
-					}
-				}
-				slices.Sort(times)
-				t.Logf("%d changes at an edge: median %s, 99 %% within %s, last %s", changes, times[changes/2], times[(changes*99+99)/100-1], times[changes-1])
-				// A busy machine may hold some of them up.
-				if len(slow) > changes/3 {
-					t.Errorf("of %d changes %d took longer than %s: %v", changes, len(slow), bound, slow)
-				}
-				// PowerDNS answers IXFR with the whole zone. On a busy machine a look that had no answer is followed by a whole transfer elsewhere, too.
-				none := fmt.Sprintf("neardns_edge_zone_transfers_total{result=\"steps\",zone=%q} 0\n", p.Zone())
-				if _, text := e.get("9253/metrics"); strings.Contains(text, none) != (kind == zoneserver.PowerDNS) {
-					t.Errorf("no change came by steps: %t, want the contrary", kind != zoneserver.PowerDNS)
-				}
-			})
+			t.Run(fmt.Sprintf("%s, NOTIFY %t", kind, notify), func(t *testing.T) { f(t, kind, notify) })
 		}
 	}
+}
+
+// follow publishes changes at a primary one after the other. Each time it calls await, with what waits until the edge has the change.
+func follow(t *testing.T, kind zoneserver.Kind, notify bool, changes int, await func(wait func())) {
+	t.Helper()
+	ns := node(t, "192.0.2.53/32", edgeAt+"/32")
+	var notified []netip.AddrPort
+	if notify {
+		notified = []netip.AddrPort{netip.MustParseAddrPort(edgeAt + ":53")}
+	}
+	p := primary(t, ns, kind, notified...)
+	e := start(t, ns, edgeAt, p, "")
+	for i := range changes {
+		name := fmt.Sprintf("h%d", i)
+		publish(t, p, publication{host: name, cluster: "cluster01", strategy: "simple", addresses: []string{"203.0.113.1"}})
+		await(func() { e.await(name+"."+p.Zone(), "203.0.113.1") })
+	}
+	// PowerDNS answers IXFR with the whole zone. On a busy machine a look that had no answer is followed by a whole transfer elsewhere, too.
+	none := fmt.Sprintf("neardns_edge_zone_transfers_total{result=\"steps\",zone=%q} 0\n", p.Zone())
+	if _, text := e.get("9253/metrics"); strings.Contains(text, none) != (kind == zoneserver.PowerDNS) {
+		t.Errorf("no change came by steps: %t, want the contrary", kind != zoneserver.PowerDNS)
+	}
+}
+
+// await waits until a host has just this address.
+func (e *edge) await(host, address string) {
+	e.t.Helper()
+	testutil.Eventually(e.t, func() error {
+		got, err := e.addresses(host)
+		if err == nil && !slices.Equal(got, []string{address}) {
+			err = fmt.Errorf("%s: %v", host, got)
+		}
+		return err
+	})
 }
 
 // TestPrimaryAway: no question is lost while the primary is away, and over a restart of the edge the zone is there; when the primary is
@@ -87,20 +78,13 @@ func TestPrimaryAway(t *testing.T) {
 	e := start(t, ns, edgeAt, p, "rate: {answers: 0}\n")
 	host := "app." + p.Zone()
 	publish(t, p, publication{host: "app", cluster: "cluster01", strategy: "loadbalanced", addresses: []string{"203.0.113.1"}})
-	served := func() error {
-		got, err := e.addresses(host)
-		if err == nil && !slices.Equal(got, []string{"203.0.113.1"}) {
-			err = fmt.Errorf("%v", got)
-		}
-		return err
-	}
-	testutil.Eventually(t, served)
+	e.await(host, "203.0.113.1")
 	p.Kill()
 	away, err := time.ParseDuration(os.Getenv("NEARDNS_EDGE_AWAY"))
 	if err != nil {
 		away = 5 * time.Second
 	}
-	t.Logf("%d questions in %s without the primary, all answered", e.steady(host, away), away)
+	e.steady(host, int(away/time.Millisecond))
 
 	file := filepath.Join(e.folder, "state", strings.TrimSuffix(p.Zone(), ".")+".zone")
 	testutil.Eventually(t, func() error { // a slow disk takes its time
@@ -112,25 +96,19 @@ func TestPrimaryAway(t *testing.T) {
 	})
 	e.Kill()
 	e.run() // ready without the primary: the zone is on disk
-	if err := served(); err != nil {
-		t.Errorf("after a restart without the primary: %v", err)
+	if got, err := e.addresses(host); err != nil || !slices.Equal(got, []string{"203.0.113.1"}) {
+		t.Errorf("after a restart without the primary: %v, %v", got, err)
 	}
 	if _, text := e.get("9253/metrics"); !strings.Contains(text, "neardns_edge_zone_age_seconds") {
 		t.Error("the zone's age is not told")
 	}
 	p.Run()
 	publish(t, p, publication{host: "new", cluster: "cluster02", strategy: "simple", addresses: []string{"203.0.113.2"}})
-	testutil.Eventually(t, func() error {
-		got, err := e.addresses("new." + p.Zone())
-		if err == nil && len(got) != 1 {
-			err = fmt.Errorf("%v", got)
-		}
-		return err
-	})
+	e.await("new."+p.Zone(), "203.0.113.2")
 }
 
-// TestTargetDies: an address whose target dies leaves the answers within 35 s, and is back within 10 s after its target; the answer is
-// never empty.
+// TestTargetDies: an address whose target dies leaves the answers, and is back after its target; the answer is never empty. The bounds of
+// both are shown by the tests of health checks.
 func TestTargetDies(t *testing.T) {
 	t.Parallel()
 	ns := node(t, "192.0.2.53/32", edgeAt+"/32", "203.0.113.1/32", "203.0.113.2/32")
@@ -158,7 +136,7 @@ func TestTargetDies(t *testing.T) {
 	publish(t, p, publication{host: "app", cluster: "cluster01", strategy: "simple", more: []string{"check=http:8080", "path=/healthz"},
 		addresses: []string{"203.0.113.1", "203.0.113.2"}})
 	known := false // at the edge
-	wait := func(want int, within time.Duration) {
+	wait := func(want int) {
 		t.Helper()
 		testutil.Eventually(t, func() error {
 			got, err := e.addresses(host)
@@ -171,7 +149,7 @@ func TestTargetDies(t *testing.T) {
 			return err
 		})
 	}
-	wait(2, 20*time.Second)
+	wait(2)
 	known = true
 	testutil.Eventually(t, func() error { // both were asked
 		if _, text := e.get("9253/metrics"); !strings.Contains(text, `neardns_edge_targets{state="well"} 2`) {
@@ -180,11 +158,7 @@ func TestTargetDies(t *testing.T) {
 		return nil
 	})
 	dying.Close()
-	died := time.Now()
-	wait(1, 40*time.Second)
-	t.Logf("gone after %s", time.Since(died).Round(100*time.Millisecond))
+	wait(1)
 	serve("203.0.113.2:8080")
-	healed := time.Now()
-	wait(2, 15*time.Second)
-	t.Logf("back after %s", time.Since(healed).Round(100*time.Millisecond))
+	wait(2)
 }

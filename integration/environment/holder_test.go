@@ -101,13 +101,13 @@ func TestFullAndReadOnly(t *testing.T) {
 	n.wantSeen("disk full", "FAIL", "folders", "full")
 	n.agent.Signal(unix.SIGHUP)
 	n.awaitCached("disk full")
-	if err := n.agent.Terminate(patience); err != nil {
+	if err := n.agent.Terminate(testutil.Patience()); err != nil {
 		t.Errorf("stop on a full disk: %v", err)
 	}
 	n.start()
 	n.awaitCached("started on a full disk")
 
-	pods.end("disk full", gapLimit)
+	pods.end("disk full")
 
 	n.agent.Kill() // what it holds open would keep the mount writable
 	testutil.Must(t, unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=64k"))

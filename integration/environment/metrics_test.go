@@ -81,7 +81,7 @@ func (n *node) scrape() map[string]*dto.MetricFamily {
 		n.Host.Do(func() { conn, err = net.DialTimeout(network, addr, time.Second) })
 		return conn, err
 	}
-	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+	client := http.Client{Timeout: testutil.Patience(), Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	resp, err := client.Get("http://127.0.0.1:9253/metrics")
 	if err != nil {
 		n.t.Fatal(err)

@@ -15,13 +15,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Times.
-const (
-	repairLimit = 500 * time.Millisecond  // of what netlink events tell
-	slack       = 1500 * time.Millisecond // of a machine that runs other tests beside
-	patience    = 20 * time.Second        // for what has no promised time
-)
-
 var steering4 = netip.MustParseAddr("169.254.20.11")
 
 // made are the products.
@@ -173,7 +166,7 @@ func (n *node) repairs(part string) (count int) {
 func (n *node) run(args ...string) (code int, output string) {
 	n.t.Helper()
 	p := n.Host.Start(append([]string{made.Path("neardns-agent")}, args...)...)
-	return p.ExitCode(patience), p.Output()
+	return p.ExitCode(testutil.Patience()), p.Output()
 }
 
 // doctor runs the doctor and returns its exit code and text.

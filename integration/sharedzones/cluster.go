@@ -92,7 +92,7 @@ func (s *stand) cluster(id string, o clusterOptions) *cluster {
 	if o.Instance == "" {
 		o.Instance = "of" + id
 	}
-	r, err := newRelay(s.server.Addr(), s.server.Zone())
+	r, err := newRelay(s.server.Addr(), s.server.Zone(), pause)
 	if err != nil {
 		s.t.Fatalf("make the network of %s: %v", id, err)
 	}

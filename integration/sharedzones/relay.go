@@ -37,6 +37,7 @@ type relay struct {
 	listener net.Listener
 	server   netip.AddrPort
 	zone     string
+	pause    func(time.Duration)
 
 	mu      sync.Mutex // guards the fields below
 	faults  faults
@@ -46,13 +47,13 @@ type relay struct {
 	busy    sync.WaitGroup
 }
 
-// newRelay listens on loopback. The caller closes it.
-func newRelay(server netip.AddrPort, zone string) (*relay, error) {
+// newRelay listens on loopback, and calls pause for the delay of each message. The caller closes it.
+func newRelay(server netip.AddrPort, zone string, pause func(time.Duration)) (*relay, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	r := &relay{listener: l, server: server, zone: zone, open: map[net.Conn]struct{}{}}
+	r := &relay{listener: l, server: server, zone: zone, pause: pause, open: map[net.Conn]struct{}{}}
 	r.busy.Add(1)
 	go r.accept()
 	return r, nil
@@ -159,7 +160,7 @@ func (r *relay) serve(client net.Conn) {
 			break
 		}
 		f, before, after := r.note(raw)
-		pause(f.Delay)
+		r.pause(f.Delay)
 		if before {
 			break
 		}
@@ -176,7 +177,7 @@ func (r *relay) serve(client net.Conn) {
 	<-answers
 }
 
-// swallow has the server take a message, and the client never hear of it.
+// swallow has the server take a message, and the client never hear of it. It ends with the relay at the latest.
 func (r *relay) swallow(client, server net.Conn, raw []byte) {
 	_ = client.Close()
 	other, err := net.Dial("tcp", r.server.String())
@@ -184,8 +185,10 @@ func (r *relay) swallow(client, server net.Conn, raw []byte) {
 	if err != nil {
 		return
 	}
-	defer other.Close()
-	_ = other.SetDeadline(time.Now().Add(10 * time.Second))
+	defer r.drop(other)
+	if !r.hold(other) {
+		return
+	}
 	if _, err := other.Write(frame(raw)); err == nil {
 		_, _ = readFrame(other)
 	}

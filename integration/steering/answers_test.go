@@ -43,7 +43,7 @@ func (c *changing) answer(q testutil.Question) *dns.Msg {
 			add("1 IN A 10.1.1.1")
 			break
 		}
-		time.Sleep(1500 * time.Millisecond)
+		q.Late(1500 * time.Millisecond)
 		add("1 IN A 10.1.1.2")
 	case "moved":
 		if c.changed.Load() {

@@ -126,7 +126,7 @@ func outside(q testutil.Question) *dns.Msg {
 		add(&m.Answer, q.Name, "60 IN CNAME nowhere.example.net.")
 		return m
 	case strings.HasPrefix(first, "slow"):
-		time.Sleep(2400 * time.Millisecond)
+		q.Late(2400 * time.Millisecond)
 	case strings.HasPrefix(first, "zero"):
 		ttl = 0
 	case strings.HasPrefix(first, "chain"):

@@ -204,18 +204,14 @@ func TestKernelHitsOutliveTheAgent(t *testing.T) {
 	at := target{n.ClusterDNS()[0], "udp"}
 	hot := freshName()
 	n.heat(p, at, hot)
-	end := load{from: p.NetNS, server: at.server(), qps: 1000, sockets: 20, names: []string{hot}}.begin(t)
-	<-time.After(time.Second) // of load with the agent
+	f := n.startUDP(p, at.server(), 500, hot)
+	f.more(500)
 	n.agent.Kill()
-	<-time.After(3 * time.Second) // without it
+	f.more(1000) // without the agent
 	times := n.DNS.Asked(hot)
 	n.startAgent()
 	n.wantInKernel(1, 0)
-	o := end()
-	t.Logf("%s", o)
-	if o.lost() > 0 || o.wrong > 0 {
-		t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
-	}
+	f.allAnswered()
 	if times > 2 {
 		t.Errorf("kube-dns was asked %d times while the agent was dead: the kernel did not answer", times)
 	}

@@ -75,22 +75,6 @@ func dialUDP(t testing.TB, ns *testutil.NetNS, server netip.AddrPort) *net.UDPCo
 	return conn
 }
 
-// begin asks until end, or the end of the test. Each call of end returns what became of it.
-func (l load) begin(t *testing.T) (end func() outcome) {
-	t.Helper()
-	stop, done := make(chan struct{}), make(chan outcome, 1)
-	go func() {
-		defer close(done)
-		done <- l.run(t, stop)
-	}()
-	end = sync.OnceValue(func() outcome {
-		close(stop)
-		return <-done
-	})
-	t.Cleanup(func() { end() })
-	return end
-}
-
 // run asks until stop is closed, and then waits for the answers that are due.
 func (l load) run(t testing.TB, stop <-chan struct{}) outcome {
 	t.Helper()
@@ -182,28 +166,27 @@ func packed(name string, id uint16) []byte {
 	return wire
 }
 
-// flood sends about qps questions a second for names that nobody asked before, until stop is closed, and reads no more of
+// flood sends at most qps questions a second for names that nobody asked before, until stop is closed, and reads no more of
 // the answers than it has to. It returns how many it sent.
 func flood(t testing.TB, from *testutil.NetNS, server netip.AddrPort, label string, qps int, stop <-chan struct{}) int {
 	t.Helper()
-	const sockets, tick = 4, 2 * time.Millisecond
+	const sockets, perSecond = 4, 100
 	var sent atomic.Int64
 	var wg sync.WaitGroup
 	for i := range sockets {
 		conn := dialUDP(t, from, server)
 		defer conn.Close()
 		wg.Go(func() {
-			pace := time.NewTicker(tick)
+			pace := time.NewTicker(time.Second / perSecond)
 			defer pace.Stop()
 			wire := packed(strings.Repeat("x", 10)+"."+label, 0)
-			begun := time.Now()
-			for n := 0; ; {
+			for n, due := 0, 0; ; {
 				select {
 				case <-stop:
 					return
 				case <-pace.C:
 				}
-				for due := int(time.Since(begun).Seconds() * float64(qps) / sockets); n < due; n++ {
+				for due += qps / sockets / perSecond; n < due; n++ {
 					// The name's first label: x, the socket, a number.
 					copy(wire[13:], strconv.AppendInt([]byte{'x', byte('a' + i)}, int64(10_000_000+n), 10))
 					_, _ = conn.Write(wire)

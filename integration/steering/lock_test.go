@@ -92,11 +92,8 @@ func TestLockHeld(t *testing.T) {
 		return late.in(podfile.Steered)
 	})
 	n.wantSteered(late.client(), "a pod that had to wait", n.all()...)
-	// Each is asked once and waited for by a second, so a busy machine costs some; a way that led nowhere would cost most.
-	asked, lost, gap := flow.end()
-	t.Logf("%d of %d questions were not answered within a second, the longest gap was %v", lost, asked, gap)
-	if lost > asked/10 {
-		t.Errorf("%d of %d questions were not answered within a second", lost, asked)
+	if asked, lost := flow.result(); lost > asked/10 { // the rules' change costs some; a way that led nowhere would cost most
+		t.Errorf("%d of %d queries had no answer", lost, asked)
 	}
 }
 

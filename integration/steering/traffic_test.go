@@ -51,12 +51,7 @@ func (n *node) startTraffic(p *pod, name string, perSecond int) *traffic {
 
 func (n *node) startTrafficWaiting(p *pod, name string, perSecond int, wait time.Duration) *traffic {
 	n.t.Helper()
-	f := &traffic{t: n.t, p: p, wait: wait, begun: time.Now(), ended: make(chan struct{})}
-	f.stop = sync.OnceFunc(func() { close(f.ended) })
-	defer n.t.Cleanup(func() { // of a test that failed; before the connections and the pod's netns go
-		f.stop()
-		f.wg.Wait()
-	})
+	f := n.newTraffic(p, wait)
 	unit := time.Second / time.Duration(max(perSecond/13, 1)) // between two queries of the rarest kind
 	at := n.ClusterDNS()
 	for i := range 20 {
@@ -69,8 +64,29 @@ func (n *node) startTrafficWaiting(p *pod, name string, perSecond int, wait time
 	return f
 }
 
-// pace calls ask at each tick, until the traffic ends.
+// startUDP sends queries for the names in turn over ten sockets to one server.
+func (n *node) startUDP(p *pod, at netip.AddrPort, perSecond int, names ...string) *traffic {
+	n.t.Helper()
+	f := n.newTraffic(p, testutil.Attempt)
+	unit := time.Second / time.Duration(perSecond)
+	for i := range 10 {
+		f.pace(unit*10, time.Duration(i)*unit, f.overUDP(at, slices.Concat(names[i%len(names):], names[:i%len(names)])...))
+	}
+	return f
+}
+
+func (n *node) newTraffic(p *pod, wait time.Duration) *traffic {
+	f := &traffic{t: n.t, p: p, wait: wait, begun: time.Now(), ended: make(chan struct{})}
+	f.stop = sync.OnceFunc(func() { close(f.ended) })
+	return f
+}
+
+// pace calls ask at each tick, until the traffic ends: before ask's connection and the pod's netns go, also if the test failed.
 func (f *traffic) pace(every, first time.Duration, ask func() error) {
+	f.t.Cleanup(func() {
+		f.stop()
+		f.wg.Wait()
+	})
 	f.wg.Go(func() {
 		tick := time.NewTicker(max(first, 1))
 		defer tick.Stop()
@@ -152,15 +168,17 @@ func (f *traffic) dial(network string, at netip.AddrPort) (conn net.Conn, err er
 	return conn, err
 }
 
-func (f *traffic) overUDP(at netip.AddrPort, name string) func() error {
+func (f *traffic) overUDP(at netip.AddrPort, names ...string) func() error {
 	conn, err := f.dial("udp", at)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { conn.Close() })
 	buf := make([]byte, 1500)
+	next := 0
 	return func() error {
-		q := new(dns.Msg).SetQuestion(name, dns.TypeA)
+		q := new(dns.Msg).SetQuestion(names[next%len(names)], dns.TypeA)
+		next++
 		wire, err := q.Pack()
 		if err != nil {
 			return err

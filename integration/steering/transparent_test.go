@@ -184,9 +184,8 @@ func faultsBeside(t *testing.T, d datapath) {
 	n.awaitKubeDNS(p)
 	at := target{n.ClusterDNS()[0], "udp"}
 	hot, short := freshName(), "ttl-3."+freshName()
-	names := []string{hot, short, hot, freshName(), hot}
-	end := load{from: p.NetNS, server: at.server(), qps: 100, sockets: 10, names: names}.begin(t)
-	<-time.After(time.Second) // never there
+	f := n.startUDP(p, at.server(), 100, hot, short, hot, freshName(), hot)
+	f.more(100) // the agent was never there
 	n.launchAgent()
 	n.wantInKernel(1, 0)
 	n.awaitHits()
@@ -203,11 +202,7 @@ func faultsBeside(t *testing.T, d datapath) {
 		t.Error(err)
 	}
 	n.awaitAsked(short)
-	o := end()
-	t.Logf("%s", o)
-	if o.lost() > 0 || o.wrong > 0 {
-		t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
-	}
+	f.allAnswered()
 	if code, text, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d")); code != 0 {
 		t.Errorf("cleanup: %d %s%s", code, text, errs)
 	}
@@ -321,7 +316,7 @@ func TestTransparentIsHandedOver(t *testing.T) {
 	n.agent = n.successor("pod0", cache...)
 	n.wantInKernel(1, 0)
 	at := target{n.ClusterDNS()[0], "udp"}
-	end := load{from: p.NetNS, server: at.server(), qps: 100, sockets: 10, names: []string{freshName(), freshName()}}.begin(t)
+	f := n.startUDP(p, at.server(), 100, freshName(), freshName())
 	for i := range 2 {
 		n.awaitHits()
 		old, pod := n.agent, fmt.Sprintf("pod%d", i+1)
@@ -331,11 +326,7 @@ func TestTransparentIsHandedOver(t *testing.T) {
 		n.wantInKernel(1, 0)
 	}
 	n.awaitHits()
-	o := end()
-	t.Logf("%s", o)
-	if o.lost() > 0 || o.wrong > 0 {
-		t.Errorf("%d lost, %d wrong", o.lost(), o.wrong)
-	}
+	f.allAnswered()
 	if a, err := n.askAgent(); err != nil || a.Handover == nil {
 		t.Errorf("no hand-over is told of: %+v, %v", a, err)
 	}

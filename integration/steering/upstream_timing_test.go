@@ -76,3 +76,26 @@ func TestTimingKubeDNSRestarts(t *testing.T) {
 	n.DNS.Start()
 	want("after the restart", "NOERROR", 1, time.Second)
 }
+
+// TestTimingWithoutTCP measures how soon queries are answered while kube-dns cannot be reached over TCP, and after that.
+//
+// State: TestUpstreamInTrouble (here). Bound: TestWaits (agent/internal/coredns/ask).
+func TestTimingWithoutTCP(t *testing.T) {
+	n := newNode(t, setup{})
+	n.DNS.Behave(troubled(n.DNS))
+	p := n.addPod(nil)
+	n.startAgent()
+	want := func(when string, at target, name string, records int) {
+		t.Helper()
+		began := time.Now()
+		a, err := testutil.Ask(p.NetNS, at.server(), name, dns.TypeA, at.network, testutil.AskOptions{EDNS: 1232})
+		if took := time.Since(began); err != nil || len(a.Msg.Answer) != records || took > 2*time.Second {
+			t.Errorf("%s: %v, %v after %s", when, a, err, took.Round(time.Millisecond))
+		}
+	}
+	udp, tcp := n.all()[0], n.all()[1]
+	n.withoutTCP("drop", func() { want("a SYN is lost", udp, freshName(), 1) })
+	want("after a lost SYN", tcp, longName(), endpoints)
+	n.withoutTCP("reject with tcp reset", func() { _, _ = p.client().ask(tcp, longName(), time.Second) })
+	want("after refused connections", tcp, longName(), endpoints)
+}

@@ -73,6 +73,9 @@ type Question struct {
 	Msg      *dns.Msg
 }
 
+// Late holds up a Handler's answer, as a server that is slow by itself does.
+func (Question) Late(by time.Duration) { time.Sleep(by) }
+
 // ServeDNS starts a server in ns; it is stopped by Cleanup.
 func ServeDNS(t TB, ns *NetNS, config DNSConfig) *DNSServer {
 	t.Helper()

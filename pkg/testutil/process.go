@@ -146,6 +146,15 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
+// KillAfter kills the program after a while, if it has not ended by itself. A test tries moments of its life with it, and judges none.
+func (p *Process) KillAfter(d time.Duration) {
+	select {
+	case <-p.exited:
+	case <-time.After(d):
+		p.Kill()
+	}
+}
+
 // Terminate sends SIGTERM, waits for the end as ExitCode does and returns how it came.
 func (p *Process) Terminate(timeout time.Duration) error {
 	p.t.Helper()

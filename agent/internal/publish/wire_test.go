@@ -188,8 +188,8 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// Somebody deletes a cluster's records by hand. They are written again at once, then ever more rarely, with a reason. What the cluster is to
-// say anew is written without waiting for that.
+// Somebody deletes a cluster's records by hand. They are written again at once, then ever more rarely, with a reason. A change is
+// written as well; TestRepairPause shows that it does not wait for the repair.
 func TestOverwritten(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
 		c := start(t, s, publish.Options{Identity: id(1), Heartbeat: time.Minute})
@@ -218,12 +218,8 @@ func TestOverwritten(t *testing.T) {
 		if st.Since.IsZero() || st.Attempt == 0 || !strings.Contains(st.Conflict.Message, "written again at") {
 			t.Errorf("%+v, %+v", st, st.Conflict)
 		}
-		begun := time.Now()
 		c.set(t, simple("www", "192.0.2.2"))
 		there("[192.0.2.2]")
-		if took := time.Since(begun); took > 3*time.Second*testutil.Slowness() {
-			t.Errorf("a change waited %s for a repair", took)
-		}
 		c.becomes(t, "www."+origin, "")
 		if st, _ := c.Status("www." + origin); st.Attempt != 0 || st.Conflict != nil {
 			t.Errorf("%+v", st)
