@@ -30,7 +30,7 @@ LANES := -p 3 -shards 5 -split ./integration/steering,./pkg/steer/nft,./integrat
 # Where tests record what they showed of the compatibility tables, for `make compat`.
 export NEARDNS_COMPAT := $(CURDIR)/bin/compat
 
-# Tools, by the path that go.tool.mod and go.lint.mod pin.
+# Tools, by the path that hack/tools/go.mod and hack/lint/go.mod pin.
 CNI := github.com/containernetworking
 TOOL_cnitool := $(CNI)/cni/cnitool
 TOOL_ptp := $(CNI)/plugins/plugins/main/ptp
@@ -353,15 +353,15 @@ deps: ## see to the programs that tests and demo call (installs Debian packages 
 
 tools: $(TEST_TOOLS) ## build the stock CoreDNS, cnitool and the reference plugins into bin/tools/
 
-bin/tools/golangci-lint: go.lint.mod
+bin/tools/golangci-lint: hack/lint/go.mod
 	@echo "building golangci-lint"
-	@$(BUILD) -buildvcs=false -modfile=go.lint.mod -o $@ $(LINT)
-bin/tools/containerd2/%: go.containerd.mod
+	@cd hack/lint && $(BUILD) -buildvcs=false -o $(abspath $@) $(LINT)
+bin/tools/containerd2/%: hack/containerd/go.mod
 	@echo "building $*"
-	@$(BUILD) -buildvcs=false -tags 'no_btrfs no_devmapper no_zfs' -modfile=go.containerd.mod -o $@ github.com/containerd/containerd/v2/cmd/$*
-bin/tools/%: go.tool.mod
+	@cd hack/containerd && $(BUILD) -buildvcs=false -tags 'no_btrfs no_devmapper no_zfs' -o $(abspath $@) github.com/containerd/containerd/v2/cmd/$*
+bin/tools/%: hack/tools/go.mod
 	@echo "building $*"
-	@$(BUILD) -buildvcs=false -modfile=go.tool.mod -o $@ $(TOOL_$*)
+	@cd hack/tools && $(BUILD) -buildvcs=false -o $(abspath $@) $(TOOL_$*)
 
 clean: ## remove what was built
 	@rm -rf bin cover.out cover.html

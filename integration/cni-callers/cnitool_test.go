@@ -57,7 +57,7 @@ func TestCnitool(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, main, "cnitool, "+main, release(t, "go.tool.mod", "plugins"))
+			n := newNode(t, main, "cnitool, "+main, release(t, "hack/tools/go.mod", "plugins"))
 			c := cnitool{n}
 			n.caller = c
 			n.step(t, "pods steered, answered by the cache", n.testPods)
@@ -178,7 +178,7 @@ const macvlanLimit = "macvlan: the pod's packets leave by the uplink and never p
 // TestCnitoolMacvlan shows that such a pod is left alone, and works.
 func TestCnitoolMacvlan(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, "macvlan", "cnitool, macvlan", release(t, "go.tool.mod", "plugins"))
+	n := newNode(t, "macvlan", "cnitool, macvlan", release(t, "hack/tools/go.mod", "plugins"))
 	_, err := n.Host.TryRun("", "ip", "link", "add", "link", "eth0", "name", "mac0", "type", "macvlan", "mode", "bridge")
 	if err != nil && (strings.Contains(err.Error(), "Unknown device type") || strings.Contains(err.Error(), "not supported")) {
 		testutil.Skip(t, "this kernel has no link like macvlan") // tests of pkg/steer show what is made of other such links

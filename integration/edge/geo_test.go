@@ -1,7 +1,6 @@
 package edge_test
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -14,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/maxmind/mmdbwriter"
-	"github.com/maxmind/mmdbwriter/mmdbtype"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/mmdb"
 	"github.com/neardns/neardns/pkg/testutil/torgeo"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
@@ -39,10 +37,7 @@ func addressOf(country string) string {
 // database makes a MaxMind DB of Debian's IPv4 ranges by country (tor-geoipdb), every 40th, and returns addresses of the sample and around.
 func database(t *testing.T, file string) (sample []netip.Addr) {
 	t.Helper()
-	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "GeoLite2-Country", RecordSize: 24, IncludeReservedNetworks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := mmdb.New(t)
 	rng := rand.New(rand.NewPCG(15, 14))
 	n := 0
 	torgeo.Ranges(t, func(from, to netip.Addr, country string) {
@@ -52,18 +47,12 @@ func database(t *testing.T, file string) (sample []netip.Addr) {
 		if n++; n%40 > 0 {
 			return
 		}
-		if err := w.InsertRange(net.IP(from.AsSlice()), net.IP(to.AsSlice()), mmdbtype.Map{"country": mmdbtype.Map{"iso_code": mmdbtype.String(country)}}); err != nil {
-			t.Fatal(err)
-		}
+		w.InsertRange(from, to, mmdb.Map{"country": mmdb.Map{"iso_code": country}})
 		if rng.IntN(12) == 0 {
 			sample = append(sample, from, to, to.Next())
 		}
 	})
-	var b bytes.Buffer
-	if _, err := w.WriteTo(&b); err != nil {
-		t.Fatal(err)
-	}
-	testutil.Must(t, os.WriteFile(file, b.Bytes(), 0o644))
+	testutil.Must(t, os.WriteFile(file, w.Bytes("GeoLite2-Country"), 0o644))
 	rng.Shuffle(len(sample), func(i, j int) { sample[i], sample[j] = sample[j], sample[i] })
 	return sample[:150]
 }

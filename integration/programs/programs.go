@@ -1,5 +1,5 @@
 // Package programs gives tests the programs that they run: the products as `make build` makes them, and the reference tools that
-// go.tool.mod pins; Add calls the plugin as a runtime does. It owns one folder for each test binary, which goes when the tests have ended.
+// hack/tools pins; Add calls the plugin as a runtime does. It owns one folder for each test binary, which goes when the tests have ended.
 //
 // What make built just before the tests (NEARDNS_BUILT) and what it built of the tools (bin/tools) is taken as it is; a plain
 // `go test` finds neither and builds its own, once, when the first test asks. In a guest of integration/vm, where Go is not,
@@ -24,6 +24,9 @@ const (
 
 // products are the packages of the products, from the repository's top.
 var products = map[string]string{"neardns": "./plugins/neardns", "neardns-agent": "./agent", "neardns-install": "./install"}
+
+// toolsModule is the folder of the module that pins the tools.
+const toolsModule = "hack/tools"
 
 const (
 	cni     = "github.com/containernetworking/cni/"
@@ -93,12 +96,12 @@ func (s *Set) all() error {
 	}
 	for _, name := range s.names {
 		pkg, product := products[name]
-		made, flag := filepath.Join(os.Getenv(built), name), "-ldflags=-s -w"
+		made, dir := filepath.Join(os.Getenv(built), name), root
 		if !product {
 			if pkg = tools[name]; pkg == "" {
 				return fmt.Errorf("%s is neither a product nor a tool", name)
 			}
-			made, flag = filepath.Join(root, "bin/tools", name), "-modfile=go.tool.mod"
+			made, dir = filepath.Join(root, "bin/tools", name), filepath.Join(root, toolsModule)
 		}
 		if _, err := os.Stat(made); err == nil && filepath.IsAbs(made) {
 			if err := os.Symlink(made, s.Path(name)); err != nil {
@@ -106,8 +109,8 @@ func (s *Set) all() error {
 			}
 			continue
 		}
-		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", flag, "-o", s.Path(name), pkg)
-		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", s.Path(name), pkg)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}
@@ -119,11 +122,11 @@ func (s *Set) all() error {
 func top() (string, error) {
 	dir, err := os.Getwd()
 	for ; err == nil; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.tool.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, toolsModule)); err == nil {
 			return dir, nil
 		}
 		if dir == filepath.Dir(dir) {
-			err = errors.New("no go.tool.mod in a folder above: not in the repository")
+			err = errors.New("no folder above has " + toolsModule + ": not in the repository")
 		}
 	}
 	return "", err

@@ -16,8 +16,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-
-	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 )
 
 // lists writes what is inside: a CycloneDX list of programs, of the modules that each links, and of Debian's packages in the agent's image;
@@ -31,9 +29,7 @@ func (r *release) lists(ctx context.Context, out string) error {
 	if err != nil {
 		return err
 	}
-	if err := write(filepath.Join(out, "neardns-"+r.version+".cdx.json"), func(w io.Writer) error {
-		return cyclonedx.NewBOMEncoder(w, cyclonedx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).Encode(bom(r.version, r.clock, programs, packages))
-	}); err != nil {
+	if err := write(filepath.Join(out, "neardns-"+r.version+".cdx.json"), bom(r.version, r.clock, programs, packages).write); err != nil {
 		return err
 	}
 	texts, err := r.licences(ctx, programs)

@@ -143,12 +143,12 @@ func buildTests(ctx context.Context, root, dir, arch string, jobs []job) error {
 		}
 	}
 	const plugins = "github.com/containernetworking/plugins/plugins/"
-	for _, from := range []string{"main/ptp", "main/bridge", "ipam/host-local"} {
-		if err := build("build", "-trimpath", "-buildvcs=false", "-modfile=go.tool.mod", "-o", filepath.Join(programs, path.Base(from)), plugins+from); err != nil {
-			return err
-		}
+	to, err := filepath.Abs(programs)
+	if err != nil {
+		return err
 	}
-	return nil
+	tools := filepath.Join(root, "hack/tools") // a module of its own
+	return goCommand(ctx, tools, arch, "build", "-trimpath", "-buildvcs=false", "-o", to+"/", plugins+"main/ptp", plugins+"main/bridge", plugins+"ipam/host-local")
 }
 
 func goCommand(ctx context.Context, root, arch string, args ...string) error {

@@ -1,19 +1,16 @@
 package geo_test
 
 import (
-	"bytes"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/maxmind/mmdbwriter"
-	"github.com/maxmind/mmdbwriter/mmdbtype"
 
 	"github.com/neardns/neardns/agent/internal/geo"
+	"github.com/neardns/neardns/pkg/testutil/mmdb"
 )
 
 func TestParseCode(t *testing.T) {
@@ -48,32 +45,19 @@ func FuzzParseCode(f *testing.F) {
 // written makes a database of networks, each with continent, country and parts of the country.
 func written(t testing.TB, networks map[string][]string) *geo.Database {
 	t.Helper()
-	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "Test", RecordSize: 24, IncludeReservedNetworks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := mmdb.New(t)
 	for network, place := range networks {
-		_, n, err := net.ParseCIDR(network)
-		if err != nil {
-			t.Fatal(err)
-		}
-		record := mmdbtype.Map{"continent": mmdbtype.Map{"code": mmdbtype.String(place[0])}, "country": mmdbtype.Map{"iso_code": mmdbtype.String(place[1])}}
-		var parts mmdbtype.Slice
+		record := mmdb.Map{"continent": mmdb.Map{"code": place[0]}, "country": mmdb.Map{"iso_code": place[1]}}
+		var parts mmdb.List
 		for _, p := range place[2:] {
-			parts = append(parts, mmdbtype.Map{"iso_code": mmdbtype.String(p)})
+			parts = append(parts, mmdb.Map{"iso_code": p})
 		}
 		if parts != nil {
 			record["subdivisions"] = parts
 		}
-		if err := w.Insert(n, record); err != nil {
-			t.Fatal(err)
-		}
+		w.Insert(netip.MustParsePrefix(network), record)
 	}
-	var b bytes.Buffer
-	if _, err := w.WriteTo(&b); err != nil {
-		t.Fatal(err)
-	}
-	d, err := geo.ReadDatabase(b.Bytes())
+	d, err := geo.ReadDatabase(w.Bytes("Test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,19 +172,9 @@ func TestReadDatabaseOfNoDatabase(t *testing.T) {
 
 // FuzzReadDatabase: a damaged database is refused, or finds what it finds; it does not end the process.
 func FuzzReadDatabase(f *testing.F) {
-	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "Test", RecordSize: 24})
-	if err != nil {
-		f.Fatal(err)
-	}
-	_, n, _ := net.ParseCIDR("1.0.0.0/24")
-	if err := w.Insert(n, mmdbtype.Map{"country": mmdbtype.Map{"iso_code": mmdbtype.String("AU")}}); err != nil {
-		f.Fatal(err)
-	}
-	var b bytes.Buffer
-	if _, err := w.WriteTo(&b); err != nil {
-		f.Fatal(err)
-	}
-	f.Add(b.Bytes(), []byte{1, 0, 0, 7})
+	w := mmdb.New(f)
+	w.Insert(netip.MustParsePrefix("1.0.0.0/24"), mmdb.Map{"country": mmdb.Map{"iso_code": "AU"}})
+	f.Add(w.Bytes("Test"), []byte{1, 0, 0, 7})
 	f.Fuzz(func(t *testing.T, data, address []byte) {
 		a, ok := netip.AddrFromSlice(address)
 		d, err := geo.ReadDatabase(data)

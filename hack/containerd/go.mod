@@ -1,4 +1,4 @@
-module github.com/neardns/neardns
+module github.com/neardns/neardns/hack/containerd
 
 go 1.26.6
 
