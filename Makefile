@@ -9,8 +9,8 @@ GO ?= go
 FUZZTIME ?= 30s
 BENCH ?= .
 BENCHCOUNT ?= 10
-# agent/controller is `make test-controller`'s: with the race detector, what it links takes minutes to compile.
-PKGS ?= $(shell $(GO) list ./... | grep -v -e /agent/controller -e /agent/api)
+# fleet/controller is `make test-controller`'s: with the race detector, what it links takes minutes to compile.
+PKGS ?= $(shell $(GO) list ./... | grep -v -e /fleet/controller -e /fleet/api)
 TESTTIMEOUT ?= 20m
 ENGINE ?= podman
 TAG ?= dev
@@ -79,7 +79,7 @@ bin/neardns-install: FORCE
 bin/neardns-iptables: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./agent/iptables
 bin/neardns-controller: FORCE
-	@$(BUILD) -buildvcs=$(VCS) -o $@ ./agent/controller
+	@$(BUILD) -buildvcs=$(VCS) -o $@ ./fleet/controller
 
 # Without BASE nothing is asked of a registry: the base is then made here of Debian's packages.
 images: build ## build the images (ENGINE=podman, BASE=an image of Debian, TAG=dev, ARCHIVE=a folder for docker archives)
@@ -118,7 +118,7 @@ bin/tools/demo: FORCE
 
 # The zone servers that shared zones are tried with; pkg/testutil/zoneserver names the same. By strace their disk stalls.
 ZONESERVERS := named:bind9 knotd:knot pdns_server:pdns-backend-sqlite3 pdnsutil:pdns-server sqlite3:sqlite3 strace:strace
-# Where addresses are, a reader to compare with (agent/internal/geo), and a resolver that keeps answers by client subnet (integration/edge).
+# Where addresses are, a reader to compare with (fleet/edge/geo), and a resolver that keeps answers by client subnet (integration/edge).
 GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin unbound:unbound
 # By which the kernel's program is compiled: one release, so that its object comes out the same everywhere.
 BPF := clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev
@@ -140,7 +140,7 @@ test-all: ## everything that runs on one machine, one after the other: some hour
 		printf '\n== make %s\n' $$target; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 # docs/project/testing.md lists what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.
-ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... | grep -v -e /agent/controller -e /agent/api -e /internal/hosts$$ -e /internal/kernelhits$$ -e /internal/server$$)
+ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... | grep -v -e /fleet/controller -e /fleet/api -e /internal/hosts$$ -e /internal/kernelhits$$ -e /internal/server$$)
 ARM64_SKIP := ^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors|TestTag)$$
 test-arm64: ## the unit tests, built for arm64 and run by qemu-user: no kernel of arm64, and nothing of it in this one (ARM64=./pkg/podfile: other packages)
 	@integration/tools/deps qemu-aarch64-static:qemu-user-static unshare:util-linux
@@ -193,7 +193,7 @@ test-manifests: ## render install/ as kubectl does, read it as an API server doe
 PLANE := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl)
 test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controller beside a store of objects, then beside real control planes: nodes are objects, and two clusters share zones of BIND, Knot and PowerDNS (SHORT=1: the first alone)
 	@integration/tools/deps $(ZONESERVERS)
-	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 ./agent/controller/... ./agent/api/...
+	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 ./fleet/controller/... ./fleet/api/...
 	@[ -n "$(SHORT)" ] || { cd integration/controlplane && CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 60m -v . | grep --line-buffered -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'; }
 
 compat: ## take what the tests recorded since the last time into docs/reference/compatibility.md
@@ -251,7 +251,7 @@ scale: deps build tools ## a node of 110 pods, repairs beside 2,000 Services wit
 	@$(GO) test -count=1 -run '^TestScale$$' ./integration/docs -update
 
 test-hosts: build ## the role hosts in full (as root): the file written 10,000 times beside a reader, the writer killed at 1,000 random moments, in both ways and in OpenShift's; ten minutes of trouble with kube-dns; a quarter of an hour
-	@NEARDNS_HOSTS_KILLS=1000 $(GO) test -count=1 -timeout 60m -run '^TestKilledWriter$$' -v ./agent/internal/hosts | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@NEARDNS_HOSTS_KILLS=1000 $(GO) test -count=1 -timeout 60m -run '^TestKilledWriter$$' -v ./agent/internal/hostsfile | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@$(BUILT) NEARDNS_HOSTS_MINUTES=10 $(GO) test -tags timing -count=1 -timeout 60m -run '^TestTimingHostsInTrouble$$' -parallel 12 -v ./agent | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); with KEEP=a folder what is found is kept there and is no failure
@@ -344,9 +344,9 @@ update-golden: ## rewrite the golden files from what the code gives now; read th
 	@cd integration/cluster-manifests && $(GO) test -count=1 ./... -update
 	@$(GO) test -count=1 $$(grep -rl --include='*_test.go' --exclude-dir=cluster-manifests 'testutil/golden"' agent install integration pkg plugins | xargs -r dirname | sort -u | sed 's,^,./,') -update
 
-bpf: ## compile the kernel's program (agent/internal/kernelhits/hits.bpf.c) and write its object and types
+bpf: ## compile the kernel's program (internal/offload/bpf/hits.bpf.c) and write its object and types
 	@integration/tools/deps $(BPF)
-	@BPF2GO_CFLAGS=-I/usr/include/$$(uname -m)-linux-gnu $(GO) generate ./agent/internal/kernelhits
+	@BPF2GO_CFLAGS=-I/usr/include/$$(uname -m)-linux-gnu $(GO) generate ./internal/offload/bpf
 
 deps: ## see to the programs that tests and demo call (installs Debian packages as root)
 	@integration/tools/deps

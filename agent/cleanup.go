@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 
-	"github.com/neardns/neardns/agent/internal/plan"
-	"github.com/neardns/neardns/agent/internal/role"
+	"github.com/neardns/neardns/agent/internal/lifecycle"
+	"github.com/neardns/neardns/agent/internal/node/plan"
 )
 
 // runCleanup takes everything away.
@@ -25,5 +25,5 @@ func runCleanup(ctx context.Context, e env, args []string) error {
 	if *linkName != "" {
 		p.Link.Name = *linkName
 	}
-	return role.Clean(ctx, surroundings(e), p, *cniConf, *hostRoot)
+	return lifecycle.Clean(ctx, surroundings(e), p, *cniConf, *hostRoot)
 }

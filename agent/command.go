@@ -9,7 +9,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/neardns/neardns/agent/internal/role"
+	"github.com/neardns/neardns/agent/internal/lifecycle"
 )
 
 // Exit codes, the same for every command.
@@ -85,7 +85,7 @@ func run(ctx context.Context, e env) int {
 		}
 		err := c.run(ctx, e, args)
 		var exit *exitError
-		var fault *role.ConfigError
+		var fault *lifecycle.ConfigError
 		switch {
 		case err == nil, errors.Is(err, flag.ErrHelp):
 			return exitGood
@@ -98,7 +98,7 @@ func run(ctx context.Context, e env) int {
 			code := exitFailed
 			if errors.As(err, &fault) {
 				code = exitConfig
-			} else if role.IsHeld(err) {
+			} else if lifecycle.IsHeld(err) {
 				code = exitDegraded
 			}
 			fmt.Fprintf(e.stderr, "neardns-agent %s: %v\n", c.name, err)

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
-	"github.com/neardns/neardns/agent/internal/plan"
-	"github.com/neardns/neardns/agent/internal/role"
+	"github.com/neardns/neardns/agent/internal/lifecycle"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
@@ -38,7 +38,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 	}
 	fs := flags("config check|show")
 	path := configFlag(fs)
-	corefile := fs.Bool("corefile", false, "show the Corefile that is rendered from it")
+	rendered := fs.Bool("corefile", false, "show the Corefile that is rendered from it")
 	format := fs.String("format", "yaml", "yaml; conflist-entry: the plugin's entry for the CNI conflist; kubelet: what is detected by the "+
 		"kubelet's own file, as JSON, or nothing")
 	if err := parse(e, fs, args); err != nil {
@@ -50,7 +50,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 	if !slices.Contains([]string{"yaml", "conflist-entry", "kubelet"}, *format) {
 		return badConfig(fmt.Errorf("--format %q: yaml, conflist-entry or kubelet", *format))
 	}
-	if verb == "show" && !*corefile && *format == "yaml" {
+	if verb == "show" && !*rendered && *format == "yaml" {
 		return showConfig(ctx, e, *path)
 	}
 	n, err := loadConfig(e, *path)
@@ -83,7 +83,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return badConfig(err)
 	}
-	if err := role.Check(p, *path); err != nil {
+	if err := lifecycle.Check(p, *path); err != nil {
 		return badConfig(err)
 	}
 	if verb == "check" && len(unknown) > 0 {
@@ -94,7 +94,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 		_, err := fmt.Fprintln(e.stdout, "configuration is good")
 		return err
 	}
-	text, err := chain.Render(p.Server.Config)
+	text, err := corefile.Render(p.Server.Config)
 	if err != nil {
 		return badConfig(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/neardns/neardns/agent/internal/bundle"
+	"github.com/neardns/neardns/agent/internal/inspect/bundle"
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/neardns/neardns/agent/internal/role"
+	"github.com/neardns/neardns/agent/internal/lifecycle"
 )
 
 // runEdge is the role `edge`, which runs until ctx ends.
@@ -16,11 +16,11 @@ func runEdge(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	if *check {
-		if err := role.CheckEdge(surroundings(e), *path); err != nil {
+		if err := lifecycle.CheckEdge(surroundings(e), *path); err != nil {
 			return err
 		}
 		_, err := fmt.Fprintln(e.stdout, *path+": good")
 		return err
 	}
-	return role.Edge(ctx, surroundings(e), *path)
+	return lifecycle.Edge(ctx, surroundings(e), *path)
 }

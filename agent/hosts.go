@@ -4,7 +4,7 @@ import (
 	"context"
 	"flag"
 
-	"github.com/neardns/neardns/agent/internal/role"
+	"github.com/neardns/neardns/agent/internal/lifecycle"
 )
 
 // hostRootFlag is the flag of the commands that write the node's hosts file.
@@ -20,5 +20,5 @@ func runHosts(ctx context.Context, e env, args []string) error {
 	if err := parse(e, fs, args); err != nil {
 		return err
 	}
-	return role.Hosts(ctx, surroundings(e), *path, *hostRoot)
+	return lifecycle.Hosts(ctx, surroundings(e), *path, *hostRoot)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/agent/internal/flapping"
+	"github.com/neardns/neardns/agent/internal/node/backoff"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -210,7 +210,7 @@ func TestHostsInTrouble(t *testing.T) {
 	t.Run("rewritten", func(t *testing.T) {
 		t.Parallel()
 		n := newHostsNode(t, bin)
-		for i := range flapping.Limit - 1 { // with one more, repairs become fewer
+		for i := range backoff.Limit - 1 { // with one more, repairs become fewer
 			text := ownLines + fmt.Sprintf("192.0.2.1\tprinter-%d\n", i)
 			testutil.Must(t, errors.Join(os.WriteFile(n.dir+"/etc/new", []byte(text), 0o644), os.Rename(n.dir+"/etc/new", n.file())))
 			n.becomes(text + registryLines)

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 
-	"github.com/neardns/neardns/agent/internal/role"
+	"github.com/neardns/neardns/agent/internal/lifecycle"
 	"github.com/neardns/neardns/pkg/attached"
 )
 
 // surroundings are what a role sees of e.
-func surroundings(e env) role.Env {
-	return role.Env{Stdout: e.stdout, Stderr: e.stderr, LookupEnv: e.lookupEnv, ReadFile: e.readFile, Hangups: e.hangups, Version: e.version}
+func surroundings(e env) lifecycle.Env {
+	return lifecycle.Env{Stdout: e.stdout, Stderr: e.stderr, LookupEnv: e.lookupEnv, ReadFile: e.readFile, Hangups: e.hangups, Version: e.version}
 }
 
 // runNode is the role `node`, which runs until ctx ends.
@@ -23,5 +23,5 @@ func runNode(ctx context.Context, e env, args []string) error {
 	if err := parse(e, fs, args); err != nil {
 		return err
 	}
-	return role.Node(ctx, surroundings(e), role.Options{Config: *path, TakeOver: *takeOver, PodDir: *podDir, Cache: *cache})
+	return lifecycle.Node(ctx, surroundings(e), lifecycle.Options{Config: *path, TakeOver: *takeOver, PodDir: *podDir, Cache: *cache})
 }

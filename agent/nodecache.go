@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/neardns/neardns/agent/internal/chain"
-	"github.com/neardns/neardns/agent/internal/nodecache"
-	"github.com/neardns/neardns/agent/internal/role"
+	"github.com/neardns/neardns/agent/internal/config/nodecache"
+	"github.com/neardns/neardns/agent/internal/lifecycle"
+	"github.com/neardns/neardns/internal/dns/corefile"
 )
 
 const nodecacheName = "nodecache"
@@ -25,8 +25,8 @@ func runNodecache(ctx context.Context, e env, args []string) error {
 	case opts.ShowVersion:
 		return runVersion(ctx, e, nil)
 	case opts.ShowPlugins:
-		_, err := fmt.Fprintln(e.stdout, strings.Join(chain.Directives(), "\n"))
+		_, err := fmt.Fprintln(e.stdout, strings.Join(corefile.Directives(), "\n"))
 		return err
 	}
-	return role.NodeCache(ctx, surroundings(e), opts)
+	return lifecycle.NodeCache(ctx, surroundings(e), opts)
 }

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/pods"
-	"github.com/neardns/neardns/agent/internal/query"
-	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/agent/internal/pods/podindex"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -36,9 +36,9 @@ func TestPodsCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := clients.New(conf)
+	c := podindex.New(conf)
 	c.Follow(pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler)))
-	c.Answered(query.Answer{Who: c.Who(netip.MustParseAddr("10.244.1.5"))})
+	c.Answered(queryinfo.Answer{Who: c.Who(netip.MustParseAddr("10.244.1.5"))})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/node"
-	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/agent/internal/pods/podindex"
+	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -32,7 +32,7 @@ func watching(t *testing.T, out io.Writer) (end func() int) {
 	var wg sync.WaitGroup
 	health := telemetry.Health{
 		Status: func() any { return node.Status{Instance: "me", Ready: true, Cache: &node.CacheStatus{Hits: 1}} },
-		Pods:   func() any { return []any{map[string]any{"pod": "shop/web", "counts": clients.Counts{Queries: 1}}} },
+		Pods:   func() any { return []any{map[string]any{"pod": "shop/web", "counts": podindex.Counts{Queries: 1}}} },
 	}
 	wg.Go(func() {
 		telemetry.ServeSocket(ctx, slog.New(slog.DiscardHandler), dir+"/"+nodestate.AgentSocketName, health.SocketHandler())

@@ -6,5 +6,5 @@
 //
 // Failure policy: an answer is compared with the one that a pod beside it gets, which nobody steers; times are awaited.
 //
-// Covered elsewhere: what each real-world Corefile says (agent/internal/kubedns), real clusters (integration/cluster).
+// Covered elsewhere: what each real-world Corefile says (internal/dns/forward/kubedns), real clusters (integration/cluster).
 package answers

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
-	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
 // decode reads the objects of a manifest as an API server that validates strictly does: an unknown or doubled field is an

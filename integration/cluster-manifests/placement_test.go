@@ -12,8 +12,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
-	"github.com/neardns/neardns/agent/api/v1alpha1"
-	"github.com/neardns/neardns/agent/controller/placement"
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
 // term takes the expression about the controller's label out of a pod's affinity.

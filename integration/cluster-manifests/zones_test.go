@@ -11,7 +11,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
-	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
 // The role zones is nobody, in a namespace of its own, whose Secrets alone its account may read.

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/neardns/neardns/agent/api/v1alpha1"
-	"github.com/neardns/neardns/agent/controller/placement"
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
 const controllers = "daemonset-controller,node-lifecycle-controller,serviceaccount-controller"

@@ -31,7 +31,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
-	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
 // Patience is for what has no promised time, on a busy machine.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
 // goodZone and goodRecord are taken; a bad one differs in one field.

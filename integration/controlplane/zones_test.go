@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/neardns/neardns/agent/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 

@@ -111,5 +111,5 @@ func (n *node) scrape() map[string]*dto.MetricFamily {
 // sources is the text of all files that make metrics.
 func (n *node) sources() string {
 	n.t.Helper()
-	return n.Host.Run("sh", "-c", "cat ../../agent/internal/*/metrics.go ../../agent/internal/telemetry/*.go ../../agent/internal/coredns/*/metrics.go")
+	return n.Host.Run("sh", "-c", "cat $(find ../../agent ../../internal ../../fleet/edge -name metrics.go) ../../internal/telemetry/*.go")
 }

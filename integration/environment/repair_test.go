@@ -148,7 +148,7 @@ func TestRepairFight(t *testing.T) {
 		return nil
 	})
 	n.wantSeen("a fight", "FAIL", "agent", "something on this node undid it")
-	before := n.repairs("rules") // the pauses from here on: TestFlapping (agent/internal/flapping)
+	before := n.repairs("rules") // the pauses from here on: TestFlapping (agent/internal/node/backoff)
 	testutil.Eventually(t, func() error {
 		if got := n.repairs("rules") - before; got < 2 {
 			return fmt.Errorf("%d more repairs", got)

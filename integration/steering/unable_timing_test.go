@@ -33,7 +33,7 @@ const evidenceLimit = 15 * time.Second
 
 // TestTimingLatePolicyAtTheLink measures how soon a pod is answered by kube-dns if a policy at its own link keeps it from the agent.
 //
-// State: TestLatePolicyAtTheLink (here). Bound: the tests of agent/internal/evidence.
+// State: TestLatePolicyAtTheLink (here). Bound: the tests of agent/internal/node/evidence.
 func TestTimingLatePolicyAtTheLink(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NFTables})
 	p := n.addPod(nil)

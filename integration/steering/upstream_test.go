@@ -174,5 +174,5 @@ func TestKubeDNSRestarts(t *testing.T) {
 	want("after the restart", "NOERROR", 1)
 }
 
-// failLimit is after how many failures an upstream is asked last (agent/internal/coredns/ask).
+// failLimit is after how many failures an upstream is asked last (internal/dns/forward).
 const failLimit = 3

@@ -15,7 +15,7 @@ import (
 
 // TestTimingClusterUpstreamDead measures what a cluster upstream that never answers costs a client: a second at most, and soon nothing.
 //
-// State: TestClusterUpstreamDead (here). Bound: TestWaits (agent/internal/coredns/ask).
+// State: TestClusterUpstreamDead (here). Bound: TestWaits (internal/dns/forward).
 func TestTimingClusterUpstreamDead(t *testing.T) {
 	n := newNode(t, setup{external: true, config: fmt.Sprintf("upstreams: {cluster: [%q], external: []}\n", second)})
 	n.External.Behave(testutil.Behaviour{Drop: true})
@@ -44,7 +44,7 @@ func TestTimingClusterUpstreamDead(t *testing.T) {
 // TestTimingKubeDNSRestarts measures how soon a miss ends in SERVFAIL if the only upstream hangs or has ended, and how soon the first query
 // after its return is answered.
 //
-// State: TestKubeDNSRestarts (here). Bound: TestWaits, TestAlone (agent/internal/coredns/ask).
+// State: TestKubeDNSRestarts (here). Bound: TestWaits, TestAlone (internal/dns/forward).
 func TestTimingKubeDNSRestarts(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual})
 	pod := n.addPod(nil)
@@ -79,7 +79,7 @@ func TestTimingKubeDNSRestarts(t *testing.T) {
 
 // TestTimingWithoutTCP measures how soon queries are answered while kube-dns cannot be reached over TCP, and after that.
 //
-// State: TestUpstreamInTrouble (here). Bound: TestWaits (agent/internal/coredns/ask).
+// State: TestUpstreamInTrouble (here). Bound: TestWaits (internal/dns/forward).
 func TestTimingWithoutTCP(t *testing.T) {
 	n := newNode(t, setup{})
 	n.DNS.Behave(troubled(n.DNS))

@@ -42,8 +42,8 @@ func everywhere() []job {
 		job{Package: "pkg/steer/nft", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)"},
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
-		job{Package: "agent/internal/link"},
-		job{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|WithoutResource)$"},
+		job{Package: "agent/internal/node/link"},
+		job{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|WithoutResource)$"},
 	)
 }
 
@@ -57,8 +57,8 @@ func whole() []job {
 			"^TestClusterDNSOnTheLink$/^nftables$/^ipvs$|^TestClusterDNSOnTheLink$/^iptables-nft$/^ipvs$/^alone$"},
 		job{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
-		job{Package: "agent/internal/link"},
-		job{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|ServedPorts|Copies|Unfit|InvalidateBeside|HalfDone|OtherClock|WithoutResource)$"},
+		job{Package: "agent/internal/node/link"},
+		job{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|ServedPorts|Copies|Unfit|InvalidateBeside|HalfDone|OtherClock|WithoutResource)$"},
 	)
 }
 
@@ -71,12 +71,12 @@ func abroad() []job {
 		{Package: "integration/steering", Run: "^TestMatrix$/^iptables-nft$/^ipv4$/^iptables$"},
 		{Package: "pkg/steer/nft", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)"},
 		{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
-		{Package: "agent/internal/link"},
-		{Package: "agent/internal/kernelhits", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|Copies|Unfit)$"},
-		{Package: "agent/internal/hosts", Run: "^Test(KilledWriter|ForeignWriter|TwoWriters|File|Judge|Memory|Recall|Standing)"},
-		{Package: "agent/internal/front", Run: "^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors)$"},
-		{Package: "agent/internal/coredns/ask", Run: "^TestNoDescriptors$"},
-		{Package: "agent/internal/handover", Run: "^TestNoDescriptors$"},
+		{Package: "agent/internal/node/link"},
+		{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|Copies|Unfit)$"},
+		{Package: "agent/internal/hostsfile", Run: "^Test(KilledWriter|ForeignWriter|TwoWriters|File|Judge|Memory|Recall|Standing)"},
+		{Package: "internal/dns/listener", Run: "^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors)$"},
+		{Package: "internal/dns/forward", Run: "^TestNoDescriptors$"},
+		{Package: "agent/internal/lifecycle/handover", Run: "^TestNoDescriptors$"},
 	}
 }
 

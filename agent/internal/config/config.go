@@ -18,7 +18,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"

@@ -8,7 +8,7 @@ import (
 	"path"
 	"slices"
 
-	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/strict"

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/neardns/neardns/agent/internal/geo"
-	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/fleet/edge/geo"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/strict"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/neardns/neardns/agent/internal/geo"
-	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/fleet/edge/geo"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
 func loadEdge(text string, env map[string]string) (*Edge, error) {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/nameserver"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/strict"
 )
 

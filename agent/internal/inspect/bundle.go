@@ -16,9 +16,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/bundle"
-	"github.com/neardns/neardns/agent/internal/chain"
-	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/inspect/bundle"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
@@ -97,7 +97,7 @@ func (c *collector) configuration(path string) {
 		c.Lacks("config/Corefile", err.Error())
 		return
 	}
-	text, err := chain.Render(p.Server.Config)
+	text, err := corefile.Render(p.Server.Config)
 	c.have("config/Corefile", []byte(text), err)
 	for _, r := range c.resolvConf(up) {
 		text, err := c.ReadFile(r.Path)

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/hosts"
+	"github.com/neardns/neardns/agent/internal/hostsfile"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 
-	"github.com/neardns/neardns/agent/internal/attach"
 	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/internal/offload/podlinks"
 )
 
 var (
@@ -81,7 +81,7 @@ func pictures() map[string]func(*Picture) {
 		},
 		"kernel-hits": func(p *Picture) { p.Agent.InKernel = &node.KernelHits{Pods: 3, Lent: 40} },
 		"kernel-hits-not": func(p *Picture) {
-			p.Agent.InKernel = &node.KernelHits{Fault: "load the program: operation not permitted", Refused: []attach.Refused{
+			p.Agent.InKernel = &node.KernelHits{Fault: "load the program: operation not permitted", Refused: []podlinks.Refused{
 				{Pod: "shop/web", Why: "it is given back to kube-dns"}}}
 		},
 		"transparent": func(p *Picture) {
@@ -189,14 +189,14 @@ func pictures() map[string]func(*Picture) {
 		},
 		"watch-silent": func(p *Picture) { p.Watch = Watch{Present: true, Age: 90 * time.Minute} },
 		"hosts": func(p *Picture) {
-			line := func(standing hosts.Standing, name, failed string, addresses ...string) HostsLine {
+			line := func(standing hostsfile.Standing, name, failed string, addresses ...string) HostsLine {
 				return HostsLine{nodestate.HostsService{Name: name, Addresses: addresses, Failed: failed}, standing}
 			}
 			p.Hosts = Hosts{Present: true, InPlace: "the file itself is mounted: mount its folder", Fighting: true, Repairs: 12,
 				Fault: "/host/etc/hosts is empty, and is left alone", Services: []HostsLine{
-					line(hosts.Current, "shop/registry", "", "10.96.0.5", "fd00:10:96::5"), line(hosts.Missing, "shop/none", ""),
-					line(hosts.Missing, "shop/late", "10.96.0.10:53: no answer over udp"), line(hosts.Stale, "shop/old", "10.96.0.10:53: it answers SERVFAIL", "10.96.0.6"),
-					line(hosts.Foreign, "shop/theirs", "", "10.96.0.7")}}
+					line(hostsfile.Current, "shop/registry", "", "10.96.0.5", "fd00:10:96::5"), line(hostsfile.Missing, "shop/none", ""),
+					line(hostsfile.Missing, "shop/late", "10.96.0.10:53: no answer over udp"), line(hostsfile.Stale, "shop/old", "10.96.0.10:53: it answers SERVFAIL", "10.96.0.6"),
+					line(hostsfile.Foreign, "shop/theirs", "", "10.96.0.7")}}
 			p.Hosts.Services[4].Left = []string{"theirs.shop.svc"}
 		},
 		"hosts-ended":  func(p *Picture) { p.Hosts = Hosts{Present: true, Ended: true, Age: 90 * time.Second} },

@@ -7,9 +7,9 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/node"
-	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
-	"github.com/neardns/neardns/agent/internal/upstream"
+	"github.com/neardns/neardns/internal/dns/forward/upstream"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/hosts"
+	"github.com/neardns/neardns/agent/internal/hostsfile"
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
@@ -27,7 +27,7 @@ type Hosts struct {
 // HostsLine is one Service of the list.
 type HostsLine struct {
 	nodestate.HostsService
-	Standing hosts.Standing `json:"standing"`
+	Standing hostsfile.Standing `json:"standing"`
 }
 
 // hosts reads what the role said. A file that cannot be read is a fault of its own.
@@ -39,7 +39,7 @@ func (l *Looker) hosts(now time.Time) Hosts {
 	out := Hosts{Present: ok, Age: now.Sub(said.Looked), Looked: said.Looked, Ended: said.Ended, Fault: said.Fault, InPlace: said.Why, Fighting: said.Fighting,
 		Repairs: said.Repairs}
 	for _, s := range said.Services {
-		out.Services = append(out.Services, HostsLine{s, hosts.StandingOf(s, said.Since, now)})
+		out.Services = append(out.Services, HostsLine{s, hostsfile.StandingOf(s, said.Since, now)})
 	}
 	return out
 }
@@ -72,14 +72,14 @@ func checkHosts(p Picture, f *findings) {
 	}
 	for _, s := range h.Services {
 		switch s.Standing {
-		case hosts.Missing:
+		case hostsfile.Missing:
 			f.add(Fail, "look whether that Service is there, and whether the node can ask kube-dns; or take it out of hosts.services", "%s has no line in the hosts file: %s",
 				s.Name, cmp.Or(s.Failed, "kube-dns denies it"))
-		case hosts.Foreign:
+		case hostsfile.Foreign:
 			f.add(Warn, "take that line out where ours is to count", "%s is named by a line that is not ours, which wins: %s", s.Name, strings.Join(s.Left, ", "))
-		case hosts.Stale:
+		case hostsfile.Stale:
 			f.add(Warn, "look at the way from this node to kube-dns", "%s has a line of long ago: %s", s.Name, s.Failed)
-		case hosts.Current:
+		case hostsfile.Current:
 			f.ok("%s is %s", s.Name, strings.Join(s.Addresses, ", "))
 		}
 	}

@@ -16,12 +16,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/agent/internal/chain"
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/link"
-	"github.com/neardns/neardns/agent/internal/listeners"
-	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/node/link"
+	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/internal/dns/corefile"
+	"github.com/neardns/neardns/internal/dns/portowners"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -46,7 +46,7 @@ func (l *Looker) picture(ctx context.Context) Picture {
 		p.KernelAlone, p.KernelHitsOff = true, l.Conf.KernelHits.Mode == config.KernelHitsOff
 	}
 	if want.Server.FastPath {
-		slow, err := chain.SlowZones(want.Server.Config)
+		slow, err := corefile.SlowZones(want.Server.Config)
 		if err != nil {
 			p.Config = append(p.Config, err.Error())
 		}
@@ -155,7 +155,7 @@ func sockets(targets []Target) []Socket {
 	var out []Socket
 	said := map[string]bool{}
 	for _, t := range targets {
-		exact, wildcard, err := listeners.Named(t.Protocol, netip.AddrPortFrom(t.Address, 53))
+		exact, wildcard, err := portowners.Named(t.Protocol, netip.AddrPortFrom(t.Address, 53))
 		if err != nil {
 			continue // no /proc: everything else says so too
 		}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/agent/internal/kubedns"
-	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/internal/dns/forward/kubedns"
 	"github.com/neardns/neardns/pkg/steer"
 )
 

@@ -15,9 +15,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/nameserver"
-	"github.com/neardns/neardns/agent/internal/plan"
-	"github.com/neardns/neardns/agent/internal/upstream"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/internal/dns/forward/upstream"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"

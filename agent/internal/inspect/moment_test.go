@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/pods/podindex"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil/golden"
@@ -25,7 +25,7 @@ func moment(at time.Time, times uint64) *Moment {
 	}}
 	view := func(name string, queries uint64, state podfile.State) {
 		m.Pods = append(m.Pods, PodView{Pod: name, Container: name, Interface: "eth0", Decisions: []podfile.Decision{{Redirect: red, State: state}},
-			Counts: &clients.Counts{Queries: queries, Hits: queries / 2, Failures: queries / 100}})
+			Counts: &podindex.Counts{Queries: queries, Hits: queries / 2, Failures: queries / 100}})
 	}
 	view("shop/quiet", 40, podfile.Steered)
 	view("shop/waits", 0, podfile.Pending)

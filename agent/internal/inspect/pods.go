@@ -11,8 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/pods/podindex"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -39,11 +39,11 @@ type PodView struct {
 	Ignored          []podfile.Ignored  `json:"ignored,omitempty"`
 
 	// Since the agent's start, or since the pod's; absent where no agent counts.
-	Counts *clients.Counts `json:"counts,omitempty"`
+	Counts *podindex.Counts `json:"counts,omitempty"`
 }
 
 // PodViews are what a running agent tells of its pods.
-func PodViews(known []clients.Pod) []PodView {
+func PodViews(known []podindex.Pod) []PodView {
 	out := []PodView{}
 	for _, p := range known {
 		v := viewOf(p.File, p.Completed)
@@ -62,7 +62,7 @@ func (l *Looker) Pods(ctx context.Context) (views []PodView, noAgent error) {
 	}
 	views = []PodView{}
 	for _, f := range pods.Open(l.Conf.StateDir, rules.Kind{}, slog.New(slog.DiscardHandler)).List() {
-		views = append(views, viewOf(f, clients.Completes(f, l.Conf)))
+		views = append(views, viewOf(f, podindex.Completes(f, l.Conf)))
 	}
 	sortViews(views)
 	return views, noAgent

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/neardns/neardns/agent/internal/clients"
 	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/pods/podindex"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
@@ -21,8 +21,8 @@ func TestPodsText(t *testing.T) {
 		Ignored:   []podfile.Ignored{{What: "annotation neardns.io/steer", Why: "perhaps\tis neither true nor false"}},
 		Decisions: []podfile.Decision{{State: podfile.Steered}}}
 	conf := &config.Node{ClusterDomain: "cluster.local"}
-	views := []PodView{viewOf(odd, clients.Completes(odd, conf)), viewOf(podfile.File{ContainerID: "0123456789abcdef", IfName: "eth0"}, false)}
-	views[0].Counts = &clients.Counts{Queries: 7, Hits: 5, Failures: 1}
+	views := []PodView{viewOf(odd, podindex.Completes(odd, conf)), viewOf(podfile.File{ContainerID: "0123456789abcdef", IfName: "eth0"}, false)}
+	views[0].Counts = &podindex.Counts{Queries: 7, Hits: 5, Failures: 1}
 	want := `POD               ADDRESSES   CLUSTER DNS  NAMESERVERS  SEARCH  OPTIONS  OVERLAY          COMPLETION  QUERIES  HITS  IN KERNEL  FAILURES
 shop/we?b         10.244.1.5  steered      10.96.0.10   a.b     ndots:1  overlaid (file)  on          7        5     0          1
 0123456789abc     -           -            -            -       -        -                off         -        -     -          -

@@ -13,8 +13,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/coredns/ask"
 	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/internal/dns/forward"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -81,7 +81,7 @@ func (l *Looker) Status(ctx context.Context) (*Status, error) {
 }
 
 // upstreamTable says whom the agent asks, and how they do.
-func upstreamTable(w io.Writer, upstreams []ask.Status) {
+func upstreamTable(w io.Writer, upstreams []forward.Status) {
 	if len(upstreams) == 0 {
 		return
 	}

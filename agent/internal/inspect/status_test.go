@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/neardns/neardns/agent/internal/hosts"
+	"github.com/neardns/neardns/agent/internal/hostsfile"
 	"github.com/neardns/neardns/agent/internal/node"
-	"github.com/neardns/neardns/agent/internal/telemetry"
+	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -39,8 +39,8 @@ func TestStatusText(t *testing.T) {
 		Pods: []podReport{{Name: "default/web", Container: "0123456789abcdef", Interface: "eth0",
 			Decisions: []podfile.Decision{{Redirect: red, State: podfile.Steered}}}},
 		Hosts: &Hosts{Present: true, Services: []HostsLine{
-			{nodestate.HostsService{Name: "shop/registry", Addresses: []string{"10.96.0.5", "fd00::5"}, Answered: since}, hosts.Current},
-			{nodestate.HostsService{Name: "shop/theirs", Left: []string{"theirs.shop.svc"}}, hosts.Foreign}}},
+			{nodestate.HostsService{Name: "shop/registry", Addresses: []string{"10.96.0.5", "fd00::5"}, Answered: since}, hostsfile.Current},
+			{nodestate.HostsService{Name: "shop/theirs", Left: []string{"theirs.shop.svc"}}, hostsfile.Foreign}}},
 	}
 	want := `DEGRADED (instance abc, process 7, version v1, started 2026-01-02T03:04:05Z)
   fault: configuration: the file has a fault, and the agent serves by the one before: node.yaml:3:1: redirects: has no value

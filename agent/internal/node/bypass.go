@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/evidence"
+	"github.com/neardns/neardns/agent/internal/node/evidence"
 	"github.com/neardns/neardns/pkg/steer"
 )
 

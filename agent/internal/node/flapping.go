@@ -3,7 +3,7 @@ package node
 import (
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/flapping"
+	"github.com/neardns/neardns/agent/internal/node/backoff"
 )
 
 // mending has mend look at one kind of thing and put it right, unless it was put right too often lately. What a reload asks
@@ -11,7 +11,7 @@ import (
 func (n *Node) mending(kind string, mend func() (mended string, err error)) error {
 	q := n.flapping[kind]
 	if q == nil {
-		q = &flapping.Flapping{}
+		q = &backoff.Flapping{}
 		n.flapping[kind] = q
 	}
 	moving := n.isMoving()
@@ -28,7 +28,7 @@ func (n *Node) mending(kind string, mend func() (mended string, err error)) erro
 	}
 	if mended != "" {
 		count, lasts := q.Lasts()
-		n.repaired(kind, mended, lasts && count > flapping.Limit)
+		n.repaired(kind, mended, lasts && count > backoff.Limit)
 	}
 	if count, ended := q.Ended(time.Now()); ended {
 		n.Log.Info("nothing undoes repairs any more", "part", kind, "repairs", count)

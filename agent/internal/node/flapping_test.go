@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/flapping"
+	"github.com/neardns/neardns/agent/internal/node/backoff"
 )
 
 // TestRepairsAreBounded has another program undo every repair at once, for a minute.
@@ -32,7 +32,7 @@ func TestRepairsAreBounded(t *testing.T) {
 				undo()
 			}
 		}
-		if repairs := w.count("count-repair rules"); repairs < flapping.Limit+8 || repairs > flapping.Limit+20 {
+		if repairs := w.count("count-repair rules"); repairs < backoff.Limit+8 || repairs > backoff.Limit+20 {
 			t.Errorf("%d repairs in a minute", repairs)
 		}
 		s := n.Status()
@@ -42,7 +42,7 @@ func TestRepairsAreBounded(t *testing.T) {
 		if s.Repairs["rules"] != w.count("count-repair rules") {
 			t.Errorf("status counts %d repairs, %d were made", s.Repairs["rules"], w.count("count-repair rules"))
 		}
-		pass(flapping.Window + slowCheck + flapping.Last)
+		pass(backoff.Window + slowCheck + backoff.Last)
 		if fault := n.Status().Faults["rules"]; fault != "" {
 			t.Errorf("the fault outlives the flapping: %s", fault)
 		}
@@ -56,7 +56,7 @@ func TestReloadIsNoFlapping(t *testing.T) {
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
-		for i := range 3 * flapping.Limit {
+		for i := range 3 * backoff.Limit {
 			next := plainPlan()
 			next.Terms.Lifetime += time.Duration(i+1) * time.Millisecond
 			w.set(func() { w.drift = []string{"chain control4 differs"} })

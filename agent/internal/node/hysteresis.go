@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/node/prober"
 )
 
 // When a lease goes and when it comes back.

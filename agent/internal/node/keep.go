@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/pkg/steer"
 )
 

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/plan"
-	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/tick"
 )

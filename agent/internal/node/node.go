@@ -20,12 +20,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/coredns/ask"
-	"github.com/neardns/neardns/agent/internal/flapping"
-	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/node/backoff"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/agent/internal/pods"
-	"github.com/neardns/neardns/agent/internal/prober"
-	"github.com/neardns/neardns/agent/internal/server"
+	"github.com/neardns/neardns/internal/dns/forward"
+	"github.com/neardns/neardns/internal/dns/server"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/tick"
 )
@@ -113,7 +113,7 @@ type World interface {
 
 // Upstreams answer for the cluster's names, as the server asks them on a miss.
 type Upstreams interface {
-	Status() []ask.Status
+	Status() []forward.Status
 	Faults() []string // what somebody should repair, one line each
 	// Ask returns nil once a real question was answered, and otherwise why none was, at the latest when ctx ends. Pressing asks
 	// everybody in every way, again and again.
@@ -170,7 +170,7 @@ type Node struct {
 	kick     tick.Chan    // asks for a round of the loop
 	mended   broadcast    // asks each target for a probe at once
 	exempt   []netip.Addr // the pods that opted out, at the last round
-	flapping map[string]*flapping.Flapping
+	flapping map[string]*backoff.Flapping
 	partial  bool  // the inherited server lacks addresses; the loop's alone once it runs
 	owed     retry // the plan to take over; the loop's alone
 	yields   chan *yield
@@ -211,7 +211,7 @@ func New(instance string, first plan.Plan, parts Parts) *Node {
 		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
 		reask: tick.New(), outlooks: map[netip.Addr]*outlook{},
 		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{}, faults: map[string]string{}, repairs: map[string]int{},
-		flapping: map[string]*flapping.Flapping{}}
+		flapping: map[string]*backoff.Flapping{}}
 }
 
 // Run keeps the node until ctx ends, then withdraws and stops, or until the node is handed over (Yield). It returns nil after

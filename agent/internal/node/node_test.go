@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/neardns/neardns/agent/internal/plan"
-	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/steer"
 )
 

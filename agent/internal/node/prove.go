@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/pkg/tick"
 )
 

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/tick"
 )

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/node/plan"
 )
 
 const reloaded = "configuration reloaded"

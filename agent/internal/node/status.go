@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/attach"
-	"github.com/neardns/neardns/agent/internal/coredns/ask"
-	"github.com/neardns/neardns/agent/internal/evidence"
+	"github.com/neardns/neardns/agent/internal/node/evidence"
+	"github.com/neardns/neardns/internal/dns/forward"
+	"github.com/neardns/neardns/internal/offload/podlinks"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -34,7 +34,7 @@ type Status struct {
 	LastFault *Fault            `json:"lastFault,omitempty"`
 	Repair    string            `json:"lastRepair,omitempty"`
 	Repairs   map[string]int    `json:"repairs"` // since the start, by kind
-	Upstreams []ask.Status      `json:"upstreams,omitempty"`
+	Upstreams []forward.Status  `json:"upstreams,omitempty"`
 	External  string            `json:"external,omitempty"` // who answers for names outside of the cluster, and why
 	Cache     *CacheStatus      `json:"cache,omitempty"`    // filled in by who runs the node
 	// Bypassed are the clients that kube-dns answers since their questions do not reach the agent.
@@ -71,11 +71,11 @@ type KernelHits struct {
 	// Served are the addresses at which it answers, where they are not the agent's own.
 	Served []netip.AddrPort `json:"served,omitempty"`
 	// Fetched are questions that it let pass and that the agent asked for itself, Dropped those that had no place.
-	Fetched uint64           `json:"fetched,omitempty"`
-	Dropped uint64           `json:"dropped,omitempty"`
-	Answers uint64           `json:"answers"`           // that it gave, since the program came to the node
-	Refused []attach.Refused `json:"refused,omitempty"` // pods that it does not answer although that is wanted
-	Fault   string           `json:"fault,omitempty"`   // why it answers none
+	Fetched uint64             `json:"fetched,omitempty"`
+	Dropped uint64             `json:"dropped,omitempty"`
+	Answers uint64             `json:"answers"`           // that it gave, since the program came to the node
+	Refused []podlinks.Refused `json:"refused,omitempty"` // pods that it does not answer although that is wanted
+	Fault   string             `json:"fault,omitempty"`   // why it answers none
 }
 
 // LeaseStatus is one address and protocol.

@@ -13,11 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/coredns/ask"
-	"github.com/neardns/neardns/agent/internal/plan"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/agent/internal/pods"
-	"github.com/neardns/neardns/agent/internal/prober"
-	"github.com/neardns/neardns/agent/internal/server"
+	"github.com/neardns/neardns/internal/dns/forward"
+	"github.com/neardns/neardns/internal/dns/server"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -268,7 +268,7 @@ func (a worldUpstreams) Heard(string) (time.Duration, bool) {
 	return time.Since(a.heard), !a.heard.IsZero()
 }
 func (a worldUpstreams) Trouble() <-chan struct{} { return a.trouble }
-func (worldUpstreams) Status() []ask.Status       { return nil }
+func (worldUpstreams) Status() []forward.Status   { return nil }
 func (worldUpstreams) Faults() []string           { return nil }
 
 type worldProofs struct{ *world }

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/prober"
+	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"

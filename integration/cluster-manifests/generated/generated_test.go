@@ -24,7 +24,7 @@ func TestGenerated(t *testing.T) {
 	var makeCopy genall.Generator = deepcopy.Generator{}
 	made := memory{}
 	for _, generator := range []*genall.Generator{&makeCRD, &makeCopy} {
-		runtime, err := genall.Generators{generator}.ForRoots("github.com/neardns/neardns/agent/api/v1alpha1")
+		runtime, err := genall.Generators{generator}.ForRoots("github.com/neardns/neardns/fleet/api/v1alpha1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func TestGenerated(t *testing.T) {
 	for file, parts := range map[string][]string{
 		"../../../install/placement/crd.yaml":                  {"neardns.io_nodedns.yaml"},
 		"../../../install/zones/crd.yaml":                      {"neardns.io_dnszones.yaml", "neardns.io_dnsrecords.yaml"},
-		"../../../agent/api/v1alpha1/zz_generated.deepcopy.go": {"zz_generated.deepcopy.go"},
+		"../../../fleet/api/v1alpha1/zz_generated.deepcopy.go": {"zz_generated.deepcopy.go"},
 	} {
 		var text string
 		for _, part := range parts {

@@ -1,0 +1,133 @@
+package nodecache
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+)
+
+// Fill is what the placeholders of a template stand for.
+type Fill struct {
+	Locals     []netip.Addr // -localip
+	Upstream   netip.Addr   // for the cluster's names
+	External   string       // servers for the rest, as forward takes them; "": the cluster's are asked
+	Chosen     bool         // by the kube-dns ConfigMap: they are asked over UDP, whatever the template says
+	Prometheus string       // host:port
+	Domain     string       // the cluster's, where the operator did not fill it in
+}
+
+// The placeholders. The first three are the operator's to fill in, by the instructions; node-cache takes the first for all the
+// addresses and the second for none.
+const (
+	localDNS        = "__PILLAR__LOCAL__DNS__"
+	dnsServer       = "__PILLAR__DNS__SERVER__"
+	dnsDomain       = "__PILLAR__DNS__DOMAIN__"
+	ClusterDNS      = "__PILLAR__CLUSTER__DNS__" // the address of -upstreamsvc
+	upstreamServers = "__PILLAR__UPSTREAM__SERVERS__"
+	metricsEndpoint = "__PILLAR__PROMETHEUS__ENDPOINT__"
+	metricsShort    = "__PROMETHEUS__ENDPOINT__" // its end, and as some write it
+)
+
+var (
+	placeholder = regexp.MustCompile(`__(PILLAR|PROMETHEUS)__[A-Z_]*__`)
+	// A local address with a port is one address, however many there are: "health __PILLAR__LOCAL__DNS__:8080".
+	localWithPort = regexp.MustCompile(localDNS + `:(\d+)`)
+	// A forward to the servers for the rest, with options.
+	upstreamBlock = regexp.MustCompile(`(forward[ \t]+\S+[ \t]+` + upstreamServers + `[ \t]*\{)([^{}]*)\}`)
+	forceTCP      = regexp.MustCompile(`(?m)^[ \t]*force_tcp[ \t]*(#.*)?\n`)
+)
+
+// Corefile fills in a template.
+func (f Fill) Corefile(template string) (text string, notes []string, err error) {
+	text = template
+	if f.Chosen {
+		// As node-cache, which looks for the text with one kind of indentation alone.
+		text = upstreamBlock.ReplaceAllStringFunc(text, func(m string) string { return forceTCP.ReplaceAllString(m, "") })
+	}
+	external := cmp.Or(f.External, f.Upstream.String())
+	var locals []string
+	for _, a := range f.Locals {
+		locals = append(locals, a.String())
+	}
+	first := f.Locals[0].String()
+	if f.Locals[0].Is6() {
+		first = "[" + first + "]"
+	}
+	text = localWithPort.ReplaceAllString(text, first+":$1")
+	if strings.Contains(text, dnsDomain) {
+		notes = append(notes, fmt.Sprintf("the template has %s, which the instructions have filled in by sed: taken for %s", dnsDomain, f.Domain))
+	}
+	text = strings.NewReplacer(localDNS, strings.Join(locals, " "), dnsServer, "", dnsDomain, f.Domain, ClusterDNS, f.Upstream.String(),
+		upstreamServers, external, metricsEndpoint, f.Prometheus, metricsShort, f.Prometheus).Replace(text)
+	if left := placeholder.FindStringIndex(text); left != nil {
+		line := strings.Count(text[:left[0]], "\n") + 1
+		return "", notes, fmt.Errorf("line %d: %s is no placeholder of node-cache's: fill it in, or take it out", line, text[left[0]:left[1]])
+	}
+	return text, notes, nil
+}
+
+var (
+	importLine  = regexp.MustCompile(`(?m)^([ \t]*import[ \t]+"?)([^\s"]+)`)
+	snippetName = regexp.MustCompile(`(?m)^[ \t]*\(([^)\s]+)\)`)
+)
+
+// Imports makes the imports of a filled-in template absolute, and lists their patterns. node-cache's own stand in the Corefile that
+// it writes and are sought beside that, in folder, wherever the template itself was mounted.
+func Imports(text, folder string) (absolute string, patterns []string) {
+	snippets := map[string]bool{}
+	for _, m := range snippetName.FindAllStringSubmatch(text, -1) {
+		snippets[m[1]] = true
+	}
+	absolute = importLine.ReplaceAllStringFunc(text, func(line string) string {
+		m := importLine.FindStringSubmatch(line)
+		pattern := m[2]
+		if snippets[pattern] {
+			return line
+		}
+		if !path.IsAbs(pattern) {
+			pattern = path.Join(folder, pattern)
+		}
+		if !slices.Contains(patterns, pattern) {
+			patterns = append(patterns, pattern)
+		}
+		return m[1] + pattern
+	})
+	return absolute, patterns
+}
+
+// stubTTL is how long answers of a stub domain are kept at most, as in node-cache.
+const stubTTL = 30
+
+// Stubs are the server blocks of stub domains, but for zones that the template serves itself.
+func Stubs(domains map[string][]nameserver.Address, served []string) (text string, notes []string) {
+	var b strings.Builder
+	for _, domain := range slices.Sorted(maps.Keys(domains)) {
+		if slices.Contains(served, domain) {
+			notes = append(notes, fmt.Sprintf("stub domain %s of the kube-dns ConfigMap: the template's own block for it serves", domain))
+			continue
+		}
+		if len(domains[domain]) == 0 {
+			notes = append(notes, fmt.Sprintf("stub domain %s of the kube-dns ConfigMap names no server: it has no effect", domain))
+			continue
+		}
+		fmt.Fprintf(&b, "\n%s:53 {\n    errors\n    cache %d\n    forward . %s\n}\n", domain, stubTTL, nameserver.Join(domains[domain]))
+	}
+	return b.String(), notes
+}
+
+// Domain is the cluster's, by the zones that a template serves: the first that is neither the root nor a reverse zone.
+func Domain(zones []string) string {
+	for _, z := range zones {
+		if z != "." && !strings.HasSuffix(z, "arpa") {
+			return z
+		}
+	}
+	return "cluster.local"
+}

@@ -1,0 +1,403 @@
+package hostsfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/integration/compat"
+	"github.com/neardns/neardns/pkg/hostsfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+const (
+	base = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.1.1\tnode-1\n"
+	// runner is the word by which the test's own program does one of helpers.
+	runner = "run-helper"
+)
+
+// helpers are run by this program itself, as another process.
+var helpers = map[string]func(args []string) error{"mounted": mounted, "writer": writer, "copier": copier}
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == runner {
+		if err := helpers[os.Args[2]](os.Args[3:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// helper makes the command of one.
+func helper(t *testing.T, words ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, append([]string{runner}, words...)...)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+func lines(texts ...string) (out []hostsfile.Entry) {
+	for _, s := range texts {
+		out = append(out, hostsfile.Entry{Addr: netip.MustParseAddr(s), Names: Names("shop/registry", "cluster.local")})
+	}
+	return out
+}
+
+// newRoot makes a root with a hosts file.
+func newRoot(t *testing.T, text string) (root, path string) {
+	t.Helper()
+	root = t.TempDir()
+	path = filepath.Join(root, name)
+	testutil.Must(t, errors.Join(os.Mkdir(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)))
+	return root, path
+}
+
+func wantText(t *testing.T, path, want string) {
+	t.Helper()
+	got, err := os.ReadFile(path)
+	if err != nil || string(got) != want {
+		t.Errorf("%s (%v) holds\n%s\nwant\n%s", path, err, got, want)
+	}
+}
+
+func with(text string, entries []hostsfile.Entry) string {
+	out, _ := hostsfile.Apply([]byte(text), entries)
+	return string(out)
+}
+
+// The file gets its lines, keeps mode, owner and attributes, is not written without need, and is itself again at the end.
+func TestFile(t *testing.T) {
+	compat.Say(t, "hosts", "mode, owner, attributes", "kept, or the file is written in place")
+	compat.Say(t, "hosts", "uninstalled", "the file is what it was, to the byte")
+	for _, text := range []string{base, strings.TrimSuffix(base, "\n"), strings.ReplaceAll(base, "\n", "\r\n"), "a\x00b"} {
+		root, path := newRoot(t, text)
+		testutil.Must(t, os.Chmod(path, 0o640))
+		label := "system_u:object_r:net_conf_t:s0\x00"
+		labelled := unix.Lsetxattr(path, "security.selinux", []byte(label), 0) == nil
+		_ = os.Chown(path, 1001, 1002) // where this is root
+		before, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &file{root: root}
+		for _, entries := range [][]hostsfile.Entry{lines("10.96.0.5"), lines("10.96.0.6", "fd00::6"), lines("10.96.0.6", "fd00::6")} {
+			if _, _, err := f.apply(t.Context(), entries); err != nil {
+				t.Fatal(err)
+			}
+			wantText(t, path, with(text, entries))
+		}
+		there, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if written, _, err := f.apply(t.Context(), lines("10.96.0.6", "fd00::6")); written || err != nil {
+			t.Errorf("nothing to do: written %v, %v", written, err)
+		}
+		if now, _ := os.Stat(path); !os.SameFile(there, now) || now.ModTime() != there.ModTime() {
+			t.Error("it was written without need")
+		}
+		if had, err := Remove(t.Context(), root); !had || err != nil {
+			t.Errorf("removed %v, %v", had, err)
+		}
+		if had, err := Remove(t.Context(), root); had || err != nil {
+			t.Errorf("removed again %v, %v", had, err)
+		}
+		wantText(t, path, text)
+		now, err := os.Stat(path)
+		if err != nil || now.Mode() != before.Mode() || owner(now) != owner(before) || f.way != Exchanged {
+			t.Errorf("%v: mode %v, owner %v, written %s", err, now.Mode(), owner(now), f.way)
+		}
+		value := make([]byte, 100)
+		if n, err := unix.Lgetxattr(path, "security.selinux", value); labelled && (err != nil || string(value[:n]) != label) {
+			t.Errorf("the label is lost: %v", err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(root, "etc", ".*")); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	}
+}
+
+func owner(info os.FileInfo) [2]uint32 {
+	st := info.Sys().(*syscall.Stat_t)
+	return [2]uint32{st.Uid, st.Gid}
+}
+
+// A link is followed as the host would, and refused where it leads out of what is mounted.
+func TestFileBehindLinks(t *testing.T) {
+	for target, inside := range map[string]bool{"static/hosts": true, "/etc/static/hosts": true, "../etc/static/hosts": true, "/nix/store/hosts": false, "none": false} {
+		root, path := newRoot(t, base)
+		real := filepath.Join(root, "etc/static/hosts")
+		testutil.Must(t, errors.Join(os.Mkdir(filepath.Dir(real), 0o755), os.Rename(path, real), os.Symlink(target, path)))
+		f := &file{root: root}
+		_, _, err := f.apply(t.Context(), lines("10.96.0.5"))
+		if inside != (err == nil) || err != nil && !strings.Contains(err.Error(), "leads out") {
+			t.Errorf("to %s: %v", target, err)
+		}
+		if inside {
+			wantText(t, real, with(base, lines("10.96.0.5")))
+		} else {
+			wantText(t, real, base)
+		}
+		if st, err := os.Lstat(path); err != nil || st.Mode()&os.ModeSymlink == 0 {
+			t.Errorf("to %s: the link is gone", target)
+		}
+	}
+}
+
+// A hard link stays one: both names have the same text.
+func TestFileWithTwoNames(t *testing.T) {
+	root, path := newRoot(t, base)
+	f := &file{root: root}
+	if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); err != nil || f.way != Exchanged {
+		t.Fatal(f.way, err)
+	}
+	other := filepath.Join(root, "other")
+	testutil.Must(t, os.Link(path, other))
+	if _, _, err := f.apply(t.Context(), lines("10.96.0.6")); err != nil || f.way != InPlace || !strings.Contains(f.why, "hard link") {
+		t.Errorf("written %s, since %q, %v", f.way, f.why, err)
+	}
+	wantText(t, path, with(base, lines("10.96.0.6")))
+	wantText(t, other, with(base, lines("10.96.0.6")))
+}
+
+// A program that opened the file before a write of ours, and appends after it, loses nothing.
+func TestSlowAppender(t *testing.T) {
+	root, path := newRoot(t, base)
+	f := &file{root: root}
+	tee, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tee.Close()
+	if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); err != nil || f.way != Exchanged {
+		t.Fatalf("written %s, %v", f.way, err)
+	}
+	wantText(t, path, with(base, lines("10.96.0.5")))
+	_, err = tee.WriteString("192.0.2.1\tprinter\n")
+	testutil.Must(t, errors.Join(err, tee.Close()))
+	if _, _, err := f.apply(t.Context(), lines("10.96.0.6")); err != nil {
+		t.Fatal(err)
+	}
+	wantText(t, path, with(base+"192.0.2.1\tprinter\n", lines("10.96.0.6")))
+	if left, _ := filepath.Glob(filepath.Join(root, "etc", ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// What is no whole hosts file is left as it is.
+func TestFileLeftAlone(t *testing.T) {
+	for what, c := range map[string]struct{ text, err string }{
+		"empty":     {"", "is empty"},
+		"too large": {strings.Repeat("#\n", hostsfile.MaxSize/2+1), "larger than"},
+		"filled up": {strings.Repeat("#\n", hostsfile.MaxSize/2-10), "more than"},
+	} {
+		root, path := newRoot(t, c.text)
+		if _, _, err := (&file{root: root}).apply(t.Context(), lines("10.96.0.5")); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != c.text {
+			t.Errorf("%s: it was written", what)
+		}
+	}
+	// An uninstall says so where it leaves lines of ours behind, and only there.
+	for _, bytes := range []int{hostsfile.MaxSize + 1, 1<<20 + 1<<16 - 9} {
+		large := strings.Repeat("#", bytes) + "\n"
+		root, path := newRoot(t, large)
+		if had, err := Remove(t.Context(), root); had || err != nil {
+			t.Errorf("nothing of ours in %d bytes: %v, %v", bytes, had, err)
+		}
+		testutil.Must(t, os.WriteFile(path, []byte(with(large, lines("10.96.0.5"))), 0o644))
+		if had, err := Remove(t.Context(), root); had || err == nil || !strings.Contains(err.Error(), "by hand") || !strings.Contains(err.Error(), "larger than") {
+			t.Errorf("a line of ours behind %d bytes: %v, %v", bytes, had, err)
+		}
+	}
+	root, path := newRoot(t, base)
+	testutil.Must(t, errors.Join(os.Remove(path), unix.Mkfifo(path, 0o644)))
+	if _, _, err := (&file{root: root}).apply(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a pipe: %v", err)
+	}
+	testutil.Must(t, os.Remove(path))
+	if _, _, err := (&file{root: root}).apply(t.Context(), nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("none: %v", err)
+	}
+	if had, err := Remove(t.Context(), root); had || err != nil {
+		t.Errorf("nothing to remove: %v, %v", had, err)
+	}
+}
+
+// TestFileWhereNothingCanBeWritten has a full disk, a read-only one, an immutable file and a mounted one; each in mounts of its own.
+func TestFileWhereNothingCanBeWritten(t *testing.T) {
+	testutil.RequireRoot(t)
+	for _, how := range []string{"full", "read-only", "immutable", "file", "file on a full disk", "file of elsewhere"} {
+		t.Run(how, func(t *testing.T) {
+			root, path := newRoot(t, base)
+			cmd := helper(t, "mounted", how, root)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+			if out, err := cmd.Output(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if how == "file" {
+				wantText(t, path, with(base, lines("10.96.0.77")))
+				return
+			}
+			wantText(t, path, base)
+		})
+	}
+}
+
+// mounted tries one case in mounts of this process.
+func mounted(args []string) error {
+	how, root := args[0], args[1]
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	etc, path := filepath.Join(root, "etc"), filepath.Join(root, name)
+	f := &file{root: root}
+	want := func(part string) error {
+		_, _, err := f.apply(context.Background(), lines("10.96.0.5"))
+		if err == nil || !strings.Contains(err.Error(), part) {
+			return fmt.Errorf("%s: %w, want %q", how, err, part)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != base {
+			return fmt.Errorf("%s: %w, it holds\n%s", how, err, got)
+		}
+		if left, _ := filepath.Glob(filepath.Join(etc, ".neardns*")); len(left) > 0 {
+			return fmt.Errorf("%s: left behind: %v", how, left)
+		}
+		return nil
+	}
+	small := func(at string) error {
+		if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=64k"); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(at, "hosts"), []byte(base), 0o644); err != nil {
+			return err
+		}
+		return nil
+	}
+	fill := func(at string) {
+		_ = os.WriteFile(filepath.Join(at, "filler"), make([]byte, 1<<20), 0o600) // as much as goes
+	}
+	switch how {
+	case "full":
+		if err := small(etc); err != nil {
+			return err
+		}
+		fill(etc)
+		return want("no space left")
+	case "read-only":
+		if err := errors.Join(unix.Mount(etc, etc, "", unix.MS_BIND, ""), unix.Mount("", etc, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil {
+			return err
+		}
+		return want("mount the folder writable")
+	case "immutable":
+		r, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		const immutable = 0x10 // FS_IMMUTABLE_FL, linux/fs.h
+		if err := unix.IoctlSetPointerInt(int(r.Fd()), unix.FS_IOC_SETFLAGS, immutable); err != nil {
+			fmt.Println("no file can be immutable here:", err)
+			return nil
+		}
+		defer unix.IoctlSetPointerInt(int(r.Fd()), unix.FS_IOC_SETFLAGS, 0) //nolint:errcheck // the test's folder goes next
+		return want("operation not permitted")
+	}
+
+	// The file alone is mounted, as in a container; the text behind it is another's.
+	if how == "file on a full disk" {
+		behind := filepath.Join(root, "small")
+		if err := errors.Join(os.Mkdir(behind, 0o755), small(behind)); err != nil {
+			return err
+		}
+		text := base + strings.Repeat("#", 4096-len(base)-1) + "\n" // a page: the next byte needs another
+		if err := os.WriteFile(filepath.Join(behind, "hosts"), []byte(text), 0o644); err != nil {
+			return err
+		}
+		fill(behind)
+		if err := unix.Mount(filepath.Join(behind, "hosts"), path, "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+		_, _, err := f.apply(context.Background(), lines("10.96.0.5"))
+		if got, _ := os.ReadFile(path); err == nil || !errors.Is(err, unix.ENOSPC) || string(got) != text || f.way != InPlace {
+			return fmt.Errorf("%s: %w, written %s, it holds %d bytes", how, err, f.way, len(got))
+		}
+		return nil
+	}
+	source := filepath.Join(root, "source")
+	if err := os.WriteFile(source, []byte(base), 0o644); err != nil {
+		return err
+	}
+	if how == "file" {
+		source = path
+	}
+	if err := unix.Mount(source, path, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	for _, address := range []string{"10.96.0.5", "10.96.0.77"} {
+		if written, _, err := f.apply(context.Background(), lines(address)); err != nil || !written || f.way != InPlace || f.why == "" {
+			return fmt.Errorf("%s: written %v %s, %w", how, written, f.way, err)
+		}
+		if got, _ := os.ReadFile(path); string(got) != with(base, lines(address)) {
+			return fmt.Errorf("%s: it holds\n%s", how, got)
+		}
+		if written, _, err := f.apply(context.Background(), lines(address)); written || err != nil {
+			return fmt.Errorf("%s: written again: %v, %w", how, written, err)
+		}
+	}
+	return nil
+}
+
+// A label that cannot be given to a new file is kept, since the old one is written in place.
+func TestFileKeepsForeignLabels(t *testing.T) {
+	compat.Say(t, "hosts", "mode, owner, attributes", "kept, or the file is written in place")
+	root, path := newRoot(t, base)
+	if unix.Lsetxattr(path, "security.neardns", []byte("x"), 0) != nil {
+		t.Skip("no security attribute can be set here")
+	}
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, free := &file{root: root}, false
+	testutil.WithoutCapabilities(t, func() {
+		// Linux 6.1 lets anybody set one, where BPF is one of its security modules.
+		other := filepath.Join(t.TempDir(), "other")
+		if err := os.WriteFile(other, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+		free = unix.Lsetxattr(other, "security.neardns", []byte("x"), 0) == nil
+		if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); err != nil {
+			t.Error(err)
+		}
+	})
+	after, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !free && (!os.SameFile(before, after) || f.way != InPlace || !strings.Contains(f.why, "security.neardns")) {
+		t.Errorf("the same file %v, written %s, since %s", os.SameFile(before, after), f.way, f.why)
+	}
+	var kept [1]byte
+	if n, err := unix.Lgetxattr(path, "security.neardns", kept[:]); err != nil || string(kept[:n]) != "x" {
+		t.Errorf("the attribute is %q: %v", kept, err)
+	}
+	wantText(t, path, with(base, lines("10.96.0.5")))
+}

@@ -1,0 +1,162 @@
+// Package hostsfile keeps names of Services in the node's hosts file, for the programs below the pods, which do not use cluster DNS: the
+// container runtime above all, which pulls images by them.
+//
+// It asks kube-dns, never this node's cache, and needs no API server, agent or controller. It owns its lines in the file and nothing
+// else there (pkg/hostsfile). It must never take an answer for less than it is: only an authoritative denial that lasts removes a line.
+//
+// Failure policy: whatever fails, the lines stay as they are. A file that cannot be read or written is a fault in the status and the
+// metrics, said once, and tried again at the next round or change.
+package hostsfile
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/pkg/hostsfile"
+)
+
+// Config says what is kept.
+type Config struct {
+	Services []string         // namespace/name
+	Domain   string           // the cluster's, without the final dot
+	Servers  []netip.AddrPort // that answer for it, asked in this order, without TLS
+}
+
+// Times of the role. Those of rounds are in pace.go.
+const (
+	defaultEarly = time.Second // after a first round without an answer: a booting node has its network last
+	// A denial is believed when it was heard three times over this time: kube-dns without its API server may deny for a while.
+	defaultPatience = 3 * time.Minute
+	enoughDenials   = 3
+)
+
+// mostAddresses of one family are kept of a name: a Service has one, a headless one has its pods'.
+const mostAddresses = 16
+
+// sentinel is a Service that every cluster has. A server that does not know it knows nothing of Services.
+const sentinel = "kubernetes.default.svc"
+
+// Names are those that a Service has in the file: without and with the cluster's domain.
+func Names(service, domain string) []string {
+	namespace, name, _ := strings.Cut(service, "/")
+	short := name + "." + namespace + ".svc"
+	return []string{short, short + "." + domain}
+}
+
+// family is one of the two.
+type family int
+
+const (
+	v4 family = iota
+	v6
+)
+
+func families() []family { return []family{v4, v6} }
+
+func familyOf(a netip.Addr) family {
+	if a.Is4() {
+		return v4
+	}
+	return v6
+}
+
+// possible tells whether a Service can have the address. What leads back to the node, or nowhere, is somebody's mistake or attack.
+func possible(a netip.Addr) bool {
+	return a.IsValid() && a.Zone() == "" && !a.Is4In6() && !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLinkLocalUnicast() &&
+		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// key is one thing that is asked: a name's addresses of one family.
+type key struct {
+	service string
+	family  family
+}
+
+// fact is what is known of it.
+type fact struct {
+	addrs    []netip.Addr // the last good answer, in order; none: there was none, or it was denied for good
+	answered time.Time    // zero: these are from the file
+	denials  int          // since the last answer, while the sentinel was answered
+	denied   time.Time    // the first of them
+	failed   string       // why the last question was not answered; "" if it was
+	ends     time.Time    // until when the server may say the same from a cache; zero: not known
+}
+
+// memory is what is known of all.
+type memory map[key]fact
+
+// recall takes the lines of the file for the last good answers, for what nothing is known of yet.
+func (m memory) recall(conf Config, lines []hostsfile.Entry) {
+	whose := map[string]string{}
+	for _, s := range conf.Services {
+		for _, name := range Names(s, conf.Domain) {
+			whose[name] = s
+		}
+	}
+	for _, line := range lines {
+		for _, name := range line.Names {
+			k := key{whose[name], familyOf(line.Addr)}
+			f := m[k]
+			if k.service == "" || !possible(line.Addr) || !f.answered.IsZero() {
+				continue
+			}
+			f.addrs = sorted(append(f.addrs, line.Addr))
+			m[k] = f
+		}
+	}
+}
+
+// learn takes an answer in. trusted tells whether the server that denied knows the sentinel.
+func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time.Duration) {
+	f := m[k]
+	f.failed = ""
+	defer func() {
+		if f.ends = (time.Time{}); r.err == nil && r.ttl > 0 {
+			f.ends = now.Add(r.ttl)
+		}
+		m[k] = f
+	}()
+	switch {
+	case r.err != nil:
+		f.failed = strings.ReplaceAll(r.err.Error(), "\n", "; ") // and neither for nor against a denial
+	case len(r.addrs) > 0:
+		f = fact{addrs: r.addrs, answered: now}
+	case len(f.addrs) == 0:
+		f = fact{answered: now}
+	case !trusted:
+		f.denials, f.failed = 0, "the name is denied, and so is "+sentinel+": is clusterDomain right?"
+	default:
+		if f.denials == 0 {
+			f.denied = now
+		}
+		if f.denials++; f.denials >= enoughDenials && now.Sub(f.denied) >= patience {
+			f = fact{answered: now}
+		}
+	}
+}
+
+// complete tells whether each Service was heard of since the start.
+func (m memory) complete(conf Config) bool {
+	for _, s := range conf.Services {
+		for _, f := range families() {
+			if m[key{s, f}].answered.IsZero() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// entries are the lines that the file should have.
+func (m memory) entries(conf Config) []hostsfile.Entry {
+	var out []hostsfile.Entry
+	for _, s := range conf.Services {
+		for _, f := range families() {
+			for _, a := range m[key{s, f}].addrs {
+				out = append(out, hostsfile.Entry{Addr: a, Names: Names(s, conf.Domain)})
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,39 @@
+package lifecycle
+
+import (
+	"encoding/hex"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/pkg/nodestate"
+)
+
+func mebibytes(n int) int64 { return int64(n) << 20 }
+
+// newAnswers makes the store that outlives every server of this process, and its keeper.
+func newAnswers(log *slog.Logger, conf *config.Node) *answers.Keeper {
+	return &answers.Keeper{
+		Store: answers.NewStore(mebibytes(conf.Cache.MemoryMiB)), Path: filepath.Join(conf.PersistDir, nodestate.CacheSnapshotName), Boot: bootClock, Log: log,
+	}
+}
+
+// bootClock reads which boot this is and how long it is ago, suspended time included. Where it cannot be read, it is not known.
+func bootClock() answers.Boot {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return answers.Boot{}
+	}
+	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
+	var since unix.Timespec
+	if err != nil || len(id) != 16 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) != nil {
+		return answers.Boot{}
+	}
+	return answers.Boot{ID: [16]byte(id), Since: time.Duration(since.Nano())}
+}

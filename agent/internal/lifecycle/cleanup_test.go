@@ -1,0 +1,25 @@
+package lifecycle
+
+import (
+	"testing"
+
+	"github.com/neardns/neardns/pkg/nodestate"
+)
+
+// TestBPFFolder: a cleanup that sees the host's root in a folder finds what the node's agent left, whose state folder has another name there.
+func TestBPFFolder(t *testing.T) {
+	own := nodestate.BPFFolder("/var/state")
+	for _, c := range []struct{ state, hostRoot, want string }{
+		{"/run/neardns", "/", "/sys/fs/bpf/neardns"},
+		{"/run/neardns", "", "/sys/fs/bpf/neardns"},
+		{"/host/run/neardns", "/host", "/host/sys/fs/bpf/neardns"},
+		{"/host/run/neardns", "", "/host/sys/fs/bpf/neardns"}, // the hosts file is to stay as it is (install/placement/left)
+		{"/host/var/state", "/host", "/host" + own},
+		{"/run/neardns", "/host", "/sys/fs/bpf/neardns"}, // mounted where the host has it
+		{"/var/state", "/", own},
+	} {
+		if got := bpfFolder(c.state, c.hostRoot); got != c.want {
+			t.Errorf("%s below %q: %s, want %s", c.state, c.hostRoot, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package lifecycle
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/neardns/neardns/internal/telemetry"
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
+)
+
+// watchIn reads what the watch beside this agent saw. A file that cannot be read is none: the watch writes the next one soon.
+func watchIn(stateDir string) func() (telemetry.Watch, bool) {
+	return func() (telemetry.Watch, bool) {
+		w, ok, err := nodestate.ReadWatch(stateDir)
+		return telemetry.Watch{OK: w.OK, Fighting: w.Fighting, Repairs: w.Repairs, Restored: w.Restored, Looked: w.Looked}, ok && err == nil
+	}
+}
+
+// switchCounters reads the host table's counters on a thread and socket of its own: a scrape may come at any time.
+func switchCounters(k rules.Kind) func() ([]telemetry.Switch, error) {
+	return func() ([]telemetry.Switch, error) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		host, err := k.Open(-1)
+		if err != nil {
+			return nil, err
+		}
+		defer host.Close() //nolint:errcheck // only read
+		return switchOf(host)
+	}
+}
+
+func switchOf(host rules.Rules) ([]telemetry.Switch, error) {
+	counters, err := host.Counters()
+	if err != nil {
+		return nil, err
+	}
+	var out []telemetry.Switch
+	for _, c := range []struct{ name, way, protocol string }{
+		{steer.CounterDeliveredUDP, "delivered", "udp"}, {steer.CounterDeliveredTCP, "delivered", "tcp"},
+		{steer.CounterHeardUDP, "heard", "udp"}, {steer.CounterHeardTCP, "heard", "tcp"},
+		{steer.CounterFallbackUDP, "fallback", "udp"}, {steer.CounterFallbackTCP, "fallback", "tcp"},
+		{steer.CounterHostUDP, "host", "udp"}, {steer.CounterHostTCP, "host", "tcp"},
+		{steer.CounterUplink, "uplink", "any"}, {steer.CounterStranger, "stranger", "any"},
+		{steer.CounterProbe, "probe", "any"},
+	} {
+		if v, ok := counters[c.name]; ok {
+			out = append(out, telemetry.Switch{Way: c.way, Protocol: c.protocol, Packets: float64(v.Packets)})
+		}
+	}
+	return out, nil
+}
+
+// programRuns is what telemetry shows of the runs of iptables' programs.
+func programRuns(stats *iptables.Stats) func() telemetry.Programs {
+	return func() telemetry.Programs {
+		failed, locked := stats.Failed.Load(), stats.Locked.Load()
+		return telemetry.Programs{OK: stats.Runs.Load() - failed, Failed: failed - locked, Locked: locked, Time: time.Duration(stats.Time.Load())}
+	}
+}

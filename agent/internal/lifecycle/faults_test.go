@@ -1,0 +1,61 @@
+package lifecycle
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/agent/internal/config/nodecache"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+)
+
+// What goes wrong is counted under the words that node-cache's alerts go by.
+func TestFaultsByNodeCachesNames(t *testing.T) {
+	bad := errors.New("bad")
+	byLock := fmt.Errorf("write rules: %w", iptables.ErrLocked)
+	byWords := errors.New("running [/sbin/iptables -t filter -N X --wait 2]: exit status 4: Another app is currently holding the xtables lock")
+	for name, c := range map[string]struct {
+		part, link string
+		err        error
+		want       []string
+	}{
+		"rules":                       {"rules", "", nil, nil},
+		"rules refused":               {"rules", "", bad, []string{"iptables"}},
+		"rules locked out":            {"rules", "", byLock, []string{"iptables_lock"}},
+		"firewall":                    {"firewall", "", nil, nil},
+		"firewall refused":            {"firewall", "", bad, []string{"iptables"}},
+		"firewall locked out":         {"firewall", "", byWords, []string{"iptables_lock"}},
+		"link":                        {"link", "lo", nil, nil},
+		"link that is there":          {"link", "lo", bad, []string{"interface_check"}},
+		"link that could not be made": {"link", "neardns-none", bad, []string{"interface_add", "interface_check"}},
+	} {
+		faults := nodecache.NewFaults()
+		place := &nodeCache{faults: faults, linked: make(chan struct{}), opts: nodecache.Options{Interface: c.link}}
+		nodeCacheRecorder{recorder{}, place}.Kept(c.part, c.err)
+		select {
+		case <-place.linked:
+		default:
+			if c.part == "link" {
+				t.Errorf("%s: the endpoints still wait for the link", name)
+			}
+		}
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(faults.Collector())
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, m := range families[0].GetMetric() {
+			if m.GetCounter().GetValue() == 1 {
+				got = append(got, m.GetLabel()[0].GetValue())
+			}
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}

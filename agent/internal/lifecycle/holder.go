@@ -1,0 +1,95 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/internal/telemetry"
+)
+
+// holder is this agent as its successors see it.
+type holder struct {
+	agent   *agent
+	node    yielder
+	server  *server.Server
+	metrics *telemetry.Metrics
+	lock    *os.File
+	closing func() // frees what the successor wants to listen on
+	ending  func() // ends the agent as SIGTERM does
+}
+
+// yielder lets a successor serve beside it, and gives the node up.
+type yielder interface {
+	Beside(successor string) (end func(), err error)
+	Yield(ctx context.Context, successor string, addresses []netip.Addr) (decide func(taken bool), err error)
+}
+
+func (h *holder) Claim() handover.Claim { return h.agent.claim }
+func (h *holder) Lock() *os.File        { return h.lock }
+
+func (h *holder) Sockets() ([]handover.Socket, error) {
+	sockets, err := h.server.Sockets()
+	var out []handover.Socket
+	for _, s := range sockets {
+		out = append(out, handover.Socket(s))
+	}
+	return out, err
+}
+
+// Snapshot writes what the cache holds.
+func (h *holder) Snapshot(w io.Writer) error { return h.agent.answers.Snapshot(w) }
+
+func (h *holder) Beside(successor handover.Claim) (end func(), err error) {
+	alone, err := h.node.Beside(successor.Instance)
+	if err != nil {
+		return nil, err
+	}
+	resume := h.agent.kernel.hold()
+	return func() {
+		alone()
+		if !h.agent.given.Load() {
+			resume()
+		}
+	}, nil
+}
+
+func (h *holder) Yield(ctx context.Context, successor handover.Claim, addresses []netip.Addr) (func(taken bool), error) {
+	decide, err := h.node.Yield(ctx, successor.Instance, addresses)
+	if err != nil {
+		return nil, err
+	}
+	return func(taken bool) {
+		if taken {
+			h.agent.given.Store(true) // before the node ends by it
+		}
+		decide(taken)
+		if taken {
+			h.closing()
+		}
+	}, nil
+}
+
+func (h *holder) StepDown(successor handover.Claim) {
+	h.agent.log.Warn("ending for a newer agent that hands over in another way", "to", successor.String())
+	h.ending()
+}
+
+func (h *holder) Done(successor handover.Claim, took time.Duration, err error) {
+	var refused *handover.RefusedError
+	switch {
+	case err == nil:
+		h.metrics.Handover("given")
+		h.agent.log.Info("handed over", "to", successor.String(), "after", took.Round(time.Millisecond))
+	case errors.As(err, &refused):
+		h.metrics.Handover("refused")
+	default:
+		h.metrics.Handover("failed")
+		h.agent.log.Warn("hand-over failed", "to", successor.String(), "after", took.Round(time.Millisecond), "err", err)
+	}
+}

@@ -1,0 +1,155 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/hostsfile"
+	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/internal/telemetry"
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// Hosts keeps names of Services in the hosts file of the node whose root is mounted at hostRoot, until ctx ends, and leaves the lines
+// then. It needs no agent, and is none: it takes no lock and serves no DNS.
+func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
+	conf, err := loadHosts(e, path)
+	if err != nil {
+		return &ConfigError{err}
+	}
+	kept, err := hostsConfig(conf)
+	if err != nil {
+		return &ConfigError{err}
+	}
+	log, level := begin(e, conf)
+	log.Info("starting", "version", e.Version, "services", kept.Services, "asked", kept.Servers)
+
+	h := hostsfile.New(log, hostRoot, kept, func(s nodestate.Hosts) error { return nodestate.WriteHosts(conf.StateDir, s) })
+	metrics := telemetry.NewRegistry(e.Version)
+	metrics.Collect(h.Collector())
+	health := telemetry.Health{Alive: h.Alive, Ready: h.Alive}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, metrics.MetricsHandler()) })
+	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
+	reload := make(chan hostsfile.Config)
+	wg.Go(func() { followHosts(ctx, e, log, level, path, conf, reload) })
+	changed := upstream.Watch(ctx, log, []string{filepath.Join(hostRoot, "etc/hosts")})
+	h.Run(ctx, changed, reload)
+	tick.Drain(changed)
+	return nil
+}
+
+// Where the role listens unless the configuration says otherwise: the agent of the same node has the usual ports.
+const (
+	hostsMetrics = 9263
+	hostsHealth  = 9264
+)
+
+// loadHosts reads the role's configuration.
+func loadHosts(e Env, path string) (*config.Node, error) {
+	n, err := load(e, path)
+	if err != nil {
+		return nil, err
+	}
+	l := &n.Listen
+	if !n.IsSet("listen.metrics") {
+		l.Metrics = netip.AddrPortFrom(l.Metrics.Addr(), hostsMetrics)
+	}
+	if !n.IsSet("listen.health") {
+		l.Health = netip.AddrPortFrom(l.Health.Addr(), hostsHealth)
+	}
+	return n, nil
+}
+
+// hostsConfig is the part of a NodeConfig by which the role works. Who answers for the cluster is upstreams.cluster: the cluster DNS
+// addresses, or where this node's cache has taken those, the second Service.
+func hostsConfig(n *config.Node) (hostsfile.Config, error) {
+	out := hostsfile.Config{Services: n.Hosts.Services, Domain: n.ClusterDomain}
+	for _, a := range n.Upstreams.Cluster {
+		out.Servers = append(out.Servers, a.Addr)
+	}
+	own, err := os.Hostname()
+	if err != nil {
+		return out, fmt.Errorf("read the node's name: %w", err)
+	}
+	for i, s := range out.Services {
+		if slices.Contains(hostsfile.Names(s, out.Domain), strings.ToLower(own)) {
+			return out, fmt.Errorf("hosts.services[%d]: %s is this node's own name: take %s out", i, own, s)
+		}
+	}
+	return out, nil
+}
+
+// followHosts passes a changed configuration on. One with a fault, or with a change that only a start takes over, has no effect.
+func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.LevelVar, path string, conf *config.Node, reload chan<- hostsfile.Config) {
+	var files []string
+	if path != "" {
+		files = []string{path}
+	}
+	changed, hup := upstream.Watch(ctx, log, files), e.Hangups(ctx)
+	defer tick.Drain(changed)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-hup:
+		}
+		next, err := loadHosts(e, path)
+		var kept hostsfile.Config
+		if err == nil {
+			kept, err = hostsConfig(next)
+		}
+		if err == nil {
+			if _, restart := config.Diff(conf, next); len(restart) > 0 {
+				err = fmt.Errorf("%s: takes effect only when the role starts: restart it", strings.Join(restart, ", "))
+			}
+		}
+		if err != nil {
+			log.Error("the changed configuration is not taken over", "err", err)
+			continue
+		}
+		sayUnknown(log, next)
+		level.Set(next.Log.Level)
+		conf = next
+		select {
+		case reload <- kept:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// hostsAlive is how long after its last word the role `hosts` is taken to run.
+const hostsAlive = 90 * time.Second
+
+// removeHosts takes the role's lines away, unless it runs: it would put them back. They are told by their marker, also where no role
+// left word of itself.
+func removeHosts(ctx context.Context, stateDir, hostRoot string, say func(string, ...any)) error {
+	last, ok, err := nodestate.ReadHosts(stateDir)
+	if err != nil {
+		return err
+	}
+	if age := time.Since(last.Looked); ok && !last.Ended && age < hostsAlive {
+		return &HeldError{path: "the hosts file", holder: fmt.Sprintf("neardns-agent hosts, which looked at it %s ago: end it first", age.Round(time.Second))}
+	}
+	had, err := hostsfile.Remove(ctx, hostRoot)
+	if err != nil {
+		return err
+	}
+	if had {
+		say("lines taken out of %s", filepath.Join(hostRoot, "etc/hosts"))
+	}
+	return nodestate.RemoveHosts(stateDir)
+}

@@ -1,0 +1,34 @@
+package lifecycle
+
+import (
+	"fmt"
+	"io/fs"
+	"testing"
+)
+
+// TestHostsListen: where the configuration leaves it out, the role listens beside the agent of its node, whose probe would otherwise ask it.
+func TestHostsListen(t *testing.T) {
+	for _, c := range []struct{ listen, want string }{
+		{"", "192.0.2.7:9263 127.0.0.1:9264"},
+		{"listen: {namespaces: true}\n", "192.0.2.7:9263 127.0.0.1:9264"},
+		{"listen: {metrics: \"0.0.0.0:9253\"}\n", "0.0.0.0:9253 127.0.0.1:9264"},
+		{"listen: {metrics: off, health: \"127.0.0.1:9254\"}\n", "invalid AddrPort 127.0.0.1:9254"},
+	} {
+		e := Env{
+			LookupEnv: func(name string) (string, bool) { return "192.0.2.7", name == "NODE_IP" },
+			ReadFile: func(path string) ([]byte, error) {
+				if path != "node.yaml" {
+					return nil, fs.ErrNotExist
+				}
+				return []byte("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\n" + c.listen), nil
+			},
+		}
+		n, err := loadHosts(e, "node.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(n.Listen.Metrics, " ", n.Listen.Health); got != c.want {
+			t.Errorf("%q: %s, want %s", c.listen, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package instancelock
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// squat binds a name without CAP_NET_ADMIN's mark, with all that may be had without.
+func squat(t *testing.T, name string) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	for _, option := range []int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, math.MaxInt32/2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: "\x00" + name}), unix.Listen(fd, 1)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inNS runs f in a netns of the test's own.
+func inNS(t *testing.T, f func()) {
+	t.Helper()
+	testutil.RequireRoot(t)
+	testutil.NewNS(t, "place").Do(f)
+}
+
+// One process has a place, until it gives it up; those in other netns, and in other places, do not meet.
+func TestPlaceIsOneProcesss(t *testing.T) {
+	inNS(t, func() {
+		first, err := Take("test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Take("test"); !errors.Is(err, ErrHeld) {
+			t.Errorf("taken twice: %v", err)
+		}
+		other, err := Take("test-too")
+		if err != nil {
+			t.Errorf("another place: %v", err)
+		}
+		_ = other.Close()
+		_ = first.Close()
+		again, err := Take("test")
+		if err != nil {
+			t.Fatalf("a place that was given up: %v", err)
+		}
+		_ = again.Close()
+	})
+}
+
+// Nobody without CAP_NET_ADMIN keeps an agent from its place, by whatever names, nor takes one.
+func TestNobodySquatsAPlace(t *testing.T) {
+	inNS(t, func() {
+		squat(t, "test")
+		for i := range 300 {
+			squat(t, fmt.Sprintf("test.%d", i))
+		}
+		f, err := Take("test")
+		if err != nil {
+			t.Fatalf("beside squatters: %v", err)
+		}
+		defer f.Close()
+		if _, err := Take("test"); !errors.Is(err, ErrHeld) {
+			t.Errorf("taken twice beside squatters: %v", err)
+		}
+	})
+	inNS(t, func() {
+		done := make(chan error)
+		home := netns(t)
+		defer home.Close()
+		go func() { // a thread without the capability, which ends with it
+			runtime.LockOSThread()
+			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			var caps [2]unix.CapUserData
+			err := errors.Join(unix.Setns(int(home.Fd()), unix.CLONE_NEWNET), unix.Capget(&header, &caps[0]))
+			caps[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+			if err = errors.Join(err, unix.Capset(&header, &caps[0])); err == nil {
+				_, err = Take("test")
+			}
+			done <- err
+		}()
+		if err := <-done; !errors.Is(err, unix.EPERM) {
+			t.Errorf("taken without CAP_NET_ADMIN: %v", err)
+		}
+	})
+}
+
+func netns(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// Of many that come at one moment one has the place, and never two.
+func TestPlaceUnderARush(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "place")
+	var inside, turns atomic.Int64
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 50 {
+				ns.Do(func() {
+					f, err := Take("test")
+					if errors.Is(err, ErrHeld) {
+						return
+					} else if err != nil {
+						t.Error(err)
+						return
+					}
+					if n := inside.Add(1); n > 1 {
+						t.Errorf("%d have the place", n)
+					}
+					turns.Add(1)
+					inside.Add(-1)
+					_ = f.Close()
+				})
+			}
+		})
+	}
+	group.Wait()
+	if turns.Load() == 0 {
+		t.Error("nobody ever had it")
+	}
+}

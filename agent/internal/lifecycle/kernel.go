@@ -1,0 +1,442 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/pods/podindex"
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/internal/offload/bpf"
+	"github.com/neardns/neardns/internal/offload/podlinks"
+	"github.com/neardns/neardns/internal/telemetry"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// Times of the hits in the kernel.
+const (
+	kernelLook  = time.Second      // from one look whether pods, configuration or policies changed to the next
+	kernelDeep  = 10 * time.Second // everything is looked at, whether or not something changed
+	kernelAgain = 30 * time.Second // after the level failed
+)
+
+// kernelAnswers bounds the answers in the kernel; a node's hot names are some hundreds.
+const kernelAnswers = 4096
+
+// oneGroup is the group of all addresses: in role node each server block answers at each of them.
+const oneGroup = 1
+
+// kernel keeps the hits in the kernel as the configuration wants them. One goroutine runs it; the other methods may be called at any time.
+type kernel struct {
+	log      *slog.Logger
+	folder   string // in the BPF file system
+	lender   *offload.Lender
+	clients  *podindex.Clients
+	registry *pods.Pods
+	conf     func() *config.Node
+	served   func() []netip.AddrPort        // where questions are answered
+	alone    *alone                         // nil: pods are steered, and what the kernel does not answer comes to the agent
+	passedBy func() map[netip.Addr]struct{} // sources whose questions a policy keeps from the agent
+
+	mu     sync.Mutex // guards the fields below, and the level's life
+	level  *bpf.Level
+	keeper *podlinks.Keeper
+	fault  string    // why there is no level although it is wanted
+	again  time.Time // not before
+	held   bool      // a successor serves beside us
+	swept  bool      // nothing of an earlier agent is left
+	seen   look
+	broken error  // of the reading of copied questions, until the level is begun anew
+	deaf   func() // ends the reading of copied questions; nil: none is read
+}
+
+// look is what a look went by.
+type look struct {
+	at       time.Time
+	pods     []podfile.File
+	conf     *config.Node
+	passedBy map[netip.Addr]struct{}
+	served   []netip.AddrPort
+}
+
+// run keeps the level until ctx ends, and leaves it to answer what it has until that ends by itself.
+func (k *kernel) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { k.lender.Run(ctx) })
+	for ok := true; ok; ok = tick.Grid(ctx, kernelLook) {
+		k.tend()
+	}
+	wg.Wait()
+	k.lender.Leave()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.level != nil {
+		k.hush()
+		_ = k.level.Close() // at exit; what is pinned stays
+		k.level = nil
+	}
+}
+
+// tend brings the level to what is wanted now.
+func (k *kernel) tend() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held {
+		return
+	}
+	conf := k.conf()
+	if conf.KernelHits.Mode == config.KernelHitsOff {
+		k.off()
+		return
+	}
+	if k.level != nil && k.broken != nil {
+		k.fail(k.broken)
+	}
+	if s := k.lender.State(); k.level != nil && s.Fault != nil {
+		k.fail(s.Fault)
+	}
+	if k.level == nil {
+		if changed := k.seen.conf != conf; !changed && time.Now().Before(k.again) {
+			return
+		}
+		k.seen = look{conf: conf}
+		if err := k.begin(); err != nil {
+			k.fail(err)
+			return
+		}
+	}
+	if err := k.look(conf); err != nil {
+		k.fail(err)
+	}
+}
+
+// begin opens the level and tries it before any pod has it.
+func (k *kernel) begin() error {
+	level, err := bpf.Open(bpf.Options{Folder: k.folder, Entries: kernelAnswers, Copies: k.alone != nil, Log: k.log})
+	if err != nil {
+		return err
+	}
+	k.level = level
+	k.keeper = &podlinks.Keeper{Log: k.log, Program: level, Veth: k.registry.Veth, Answered: k.clients.AnsweredInKernel,
+		Heard: k.clients.Heard, Suspect: k.registry.Suspect}
+	if k.alone != nil {
+		k.keeper.Beside, k.keeper.Suspect = true, func(podfile.File) {} // its other questions are nobody's but its own
+	}
+	if err := k.serve(k.served()); err != nil {
+		return err
+	}
+	if err := level.Test(); err != nil {
+		return fmt.Errorf("the self-test: %w", err)
+	}
+	if err := level.Retire(); err != nil { // before anything is lent: another build's answers are not ours to take back
+		return fmt.Errorf("take away what another build left: %w", err)
+	}
+	if err := k.lender.Begin(borrower{level}); err != nil {
+		return err
+	}
+	if k.alone != nil {
+		k.deaf = k.alone.listen(level)
+	}
+	k.fault, k.swept, k.broken = "", false, nil
+	k.log.Info("hits are answered in the kernel", "mode", k.conf().KernelHits.Mode)
+	return nil
+}
+
+func (k *kernel) serve(addresses []netip.AddrPort) error {
+	groups := map[netip.AddrPort]uint32{}
+	for _, a := range addresses {
+		groups[a] = oneGroup
+	}
+	return k.level.Serve(groups)
+}
+
+// look attaches the program where it is wanted, if anything changed.
+func (k *kernel) look(conf *config.Node) error {
+	now := look{at: time.Now(), pods: k.registry.List(), conf: conf, passedBy: k.passedBy(), served: k.served()}
+	if !slices.Equal(now.served, k.seen.served) {
+		if err := k.serve(now.served); err != nil {
+			return err
+		}
+		k.seen.served = now.served
+	}
+	deep := now.at.Sub(k.seen.at) >= kernelDeep
+	if !deep && reflect.DeepEqual(now.pods, k.seen.pods) && now.conf == k.seen.conf && reflect.DeepEqual(now.passedBy, k.seen.passedBy) {
+		return nil
+	}
+	k.seen = now
+	return k.keeper.Look(wanted(now))
+}
+
+// wanted are the pods that the program is wanted for, and which of them cannot have it.
+func wanted(l look) []podlinks.Pod {
+	var out []podlinks.Pod
+	for _, f := range l.pods {
+		want, why := podindex.InKernel(f, l.conf)
+		if !want {
+			continue
+		}
+		for _, a := range f.Addresses {
+			if _, ok := l.passedBy[a]; ok && why == "" {
+				why = "a network policy or firewall drops its questions to the agent, so kube-dns answers them"
+			}
+		}
+		out = append(out, podlinks.Pod{File: f, Why: why})
+	}
+	return out
+}
+
+// passedBy are the sources of clients whose questions a policy keeps from the agent.
+func passedBy(e node.Evidence) map[netip.Addr]struct{} {
+	out := map[netip.Addr]struct{}{}
+	if e == nil {
+		return out // the back end has none
+	}
+	for _, b := range e.Bypassed() {
+		out[b.Source] = struct{}{}
+	}
+	return out
+}
+
+// off takes away what an earlier configuration or agent left, once.
+func (k *kernel) off() {
+	k.fault, k.seen = "", look{}
+	if k.level != nil {
+		k.end()
+		k.log.Info("hits are not answered in the kernel any more")
+	}
+	if k.swept {
+		return
+	}
+	if err := sweep(k.folder); err != nil {
+		k.log.Warn("the kernel's part of hits is not taken away: run `neardns-agent cleanup` on the host when the agent ends", "err", err)
+	}
+	k.swept = true
+}
+
+// sweep takes away all that agents left in a folder of the BPF file system, and at links of this netns. A folder that is not there is not
+// touched: in a container /sys is read-only, and to remove nothing from it is an error.
+func sweep(folder string) error {
+	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
+		if err := bpf.Sweep(folder); err != nil {
+			return err
+		}
+	}
+	return bpf.SweepLinks()
+}
+
+// fail falls back to the agent's own hits, and says why.
+func (k *kernel) fail(err error) {
+	opened := k.level != nil
+	k.end()
+	if text := err.Error(); text != k.fault {
+		k.log.Warn("hits are answered by the agent, not in the kernel", "err", err)
+		k.fault = text
+		if !opened { // what an agent before this one left at pods' links answers as that one would have
+			if err := bpf.SweepLinks(); err != nil {
+				k.log.Warn("the kernel's program is not taken away from all pods", "err", err)
+			}
+		}
+	}
+	k.again = time.Now()
+	if !opened || !errors.Is(err, fs.ErrNotExist) { // else its files were removed: what made them can make them again
+		k.again = k.again.Add(kernelAgain)
+	}
+}
+
+// end takes the program away from the pods, and the answers from the program.
+func (k *kernel) end() {
+	if k.level == nil {
+		return
+	}
+	if err := k.lender.End(); err != nil {
+		k.log.Warn("answers in the kernel end by themselves", "after", offload.Most, "err", err)
+	}
+	k.hush()
+	if err := k.keeper.Look(nil); err != nil {
+		k.log.Warn("the kernel's program is not taken away from all pods", "err", err)
+	}
+	_ = k.level.Close() // what it left goes with Sweep
+	k.level, k.keeper = nil, nil
+}
+
+// report has the level begun anew, since something beside it went wrong.
+func (k *kernel) report(err error) {
+	go func() { // whoever reports may be waited for under the lock
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.broken = err
+	}()
+}
+
+// hush reads no more copied questions.
+func (k *kernel) hush() {
+	if k.deaf != nil {
+		k.deaf()
+		k.deaf = nil
+	}
+}
+
+// hold has the level answer nothing while a successor serves beside this agent, which may answer by another configuration, until resume:
+// this agent goes on. The successor begins anew with what is pinned.
+func (k *kernel) hold() (resume func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.held = true
+	if k.level != nil {
+		if err := k.lender.End(); err != nil {
+			k.log.Warn("answers in the kernel end by themselves", "after", offload.Most, "err", err)
+		}
+	}
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.held = false
+		if k.level != nil {
+			if err := k.lender.Begin(borrower{k.level}); err != nil {
+				k.fail(err)
+			}
+		}
+	}
+}
+
+// count has the clients' counts hold what the kernel answered, before somebody reads them.
+func (k *kernel) count() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.keeper != nil && !k.held {
+		if err := k.keeper.Count(); err != nil {
+			k.log.Debug("what the kernel answered is not counted", "err", err)
+		}
+	}
+}
+
+// status tells of it; nil where it is off.
+func (k *kernel) status() *node.KernelHits {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.conf().KernelHits.Mode == config.KernelHitsOff {
+		return nil
+	}
+	s := &node.KernelHits{Fault: k.fault, Lent: k.lender.State().Lent}
+	if k.keeper != nil {
+		at := k.keeper.State()
+		s.Pods, s.Refused = at.Pods, at.Refused
+	}
+	for _, h := range k.hits() {
+		s.Answers += h.Hits
+	}
+	if k.alone != nil {
+		s.Served = k.seen.served
+		c := k.alone.heard.Counts()
+		s.Fetched, s.Dropped = c.Fetched, c.Dropped
+	}
+	return s
+}
+
+// series reads the kernel's own counts, which go on over the agent's restarts; ok is false where there are none.
+func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.conf().KernelHits.Mode == config.KernelHitsOff {
+		return telemetry.KernelHits{}, false
+	}
+	out := telemetry.KernelHits{OK: k.level != nil, Lent: k.lender.State().Lent, Series: k.hits()}
+	if k.keeper != nil {
+		at := k.keeper.State()
+		out.Pods, out.Refused = at.Pods, len(at.Refused)
+	}
+	if k.alone != nil {
+		c := k.alone.heard.Counts()
+		out.Copies = map[string]uint64{"first": c.First, "fetched": c.Fetched, "pending": c.Pending, "dropped": c.Dropped}
+		if k.level != nil {
+			if limited, full, err := k.level.Uncopied(); err != nil {
+				k.log.Debug("the kernel's counts are not read", "err", err)
+			} else {
+				out.Copies["limited"], out.Copies["full"] = limited, full
+			}
+		}
+	}
+	return out, true
+}
+
+// hits are the kernel's counts; mu is held.
+func (k *kernel) hits() []telemetry.KernelSeries {
+	if k.level == nil {
+		return nil
+	}
+	counts, err := k.level.Counts()
+	if err != nil {
+		k.log.Debug("the kernel's counts are not read", "err", err)
+		return nil
+	}
+	var out []telemetry.KernelSeries
+	for i, s := range series() {
+		s.Hits = counts[i].Hits
+		out = append(out, s)
+	}
+	return out
+}
+
+// borrower puts the level behind the lender's interface.
+type borrower struct{ *bpf.Level }
+
+// Now implements lend.Borrower.
+func (borrower) Now() time.Duration { return bpf.Now() }
+
+// Put implements lend.Borrower.
+func (b borrower) Put(l offload.Loan) error {
+	return b.Level.Put(&bpf.Answer{Group: oneGroup, Generation: b.Generation(), Key: l.Key, Entry: l.Entry, Expires: l.Expires, Until: l.Until,
+		Rotate: l.Rotate, Size: l.Size, Series: seriesOf(l)})
+}
+
+// Remove implements lend.Borrower.
+func (b borrower) Remove(key *answers.Key) error { return b.Level.Remove(oneGroup, key) }
+
+// Hits implements lend.Borrower.
+func (b borrower) Hits(each func(question string, hits uint64)) error {
+	return b.Level.Hits(func(_ uint32, question string, hits uint64) { each(question, hits) })
+}
+
+// HitsOf implements lend.Borrower.
+func (b borrower) HitsOf(key *answers.Key) (uint64, error) { return b.Level.HitsOf(oneGroup, key) }
+
+// series are those that hits are counted in, in the order of their numbers.
+func series() []telemetry.KernelSeries {
+	var out []telemetry.KernelSeries
+	for _, rcode := range []string{"NOERROR", "NXDOMAIN"} {
+		for _, kind := range []string{"A", "AAAA", "other"} { // as CoreDNS's metrics name them
+			out = append(out, telemetry.KernelSeries{Type: kind, Rcode: rcode})
+		}
+	}
+	return out
+}
+
+// seriesOf is where hits of a loan are counted.
+func seriesOf(l offload.Loan) uint16 {
+	kind, rcode := "other", "NOERROR"
+	b := l.Key.Bytes()
+	switch binary.BigEndian.Uint16(b[len(b)-5:]) { // before class and flags
+	case 1: // RFC 1035, section 3.2.2
+		kind = "A"
+	case 28: // RFC 3596, section 2.1
+		kind = "AAAA"
+	}
+	if l.Entry.Rcode() != 0 {
+		rcode = "NXDOMAIN"
+	}
+	return uint16(slices.Index(series(), telemetry.KernelSeries{Type: kind, Rcode: rcode})) //nolint:gosec // it is one of six
+}

@@ -1,0 +1,82 @@
+package lifecycle
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/internal/telemetry"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+)
+
+// Options are those of the role `node`.
+type Options struct {
+	Config string // the NodeConfig's file; "": everything is detected on the node
+	// TakeOver has it take over from the agent that runs on this node, whichever is newer.
+	TakeOver bool
+	// PodDir is the folder that lives as long as the agent's pod and is its own: it takes over from the agent of an older pod, and its
+	// status socket is there. "": it has none.
+	PodDir string
+	// Cache is the root of libcni's cache, in which pods are found that run already.
+	Cache string
+}
+
+// load reads the NodeConfig.
+func load(e Env, path string) (*config.Node, error) {
+	return config.Load(path, config.Env{LookupEnv: e.LookupEnv, ReadFile: e.ReadFile})
+}
+
+// begin opens the log, says in it what was detected and what is unknown, and bounds the process's memory.
+func begin(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	level.Set(conf.Log.Level)
+	log := telemetry.NewLogger(e.Stderr, level, conf.Log.Format == config.LogJSON)
+	for _, d := range conf.Detected() {
+		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
+	}
+	sayUnknown(log, conf)
+	limitMemory(log, e.LookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
+	return log, level
+}
+
+// Node serves this node by a NodeConfig until ctx ends or a successor has the node.
+func Node(ctx context.Context, e Env, o Options) error {
+	conf, err := load(e, o.Config)
+	if err != nil {
+		return &ConfigError{err}
+	}
+	log, level := begin(e, conf)
+	a := &agent{env: e, path: o.Config, log: log, level: level, conf: conf, instance: newInstance(), podDir: o.PodDir, cache: o.Cache}
+	a.role = role{
+		read: func() (*config.Node, error) { return load(e, o.Config) },
+		derive: func(n *config.Node) (plan.Plan, upstream.Upstreams, error) {
+			return plan.Read(n, e.ReadFile, a.instance)
+		},
+	}
+	born, err := handover.Birth(o.PodDir)
+	if err != nil {
+		// Where nothing tells whether its pod is older, it must not take the node from one that may be newer.
+		log.Warn("this agent takes over from none", "err", err)
+	}
+	a.mayTake = o.TakeOver || o.PodDir != "" && err == nil
+	pod, _ := e.LookupEnv("POD_NAME") // only to name it
+	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now(), Born: born, Told: o.TakeOver}
+	kernel := steer.Kernel()
+	log.Info("starting", "version", e.Version, "instance", a.instance, "kernel", kernel)
+	if steer.OlderThanTried(kernel) {
+		log.Warn("this kernel is older than any that neardns is tried on; whether it has what the rules need is looked at next", "kernel", kernel,
+			"tried_from", steer.LeastKernel)
+	}
+	for _, what := range without(iptables.MissingPrograms()) {
+		log.Info("not possible here", "what", what)
+	}
+	return a.begin(ctx)
+}

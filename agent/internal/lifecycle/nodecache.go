@@ -1,0 +1,252 @@
+package lifecycle
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/config/nodecache"
+	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/node/link"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/internal/dns/corefile"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/internal/telemetry"
+	"github.com/neardns/neardns/pkg/atomicfile"
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// NodeCache serves this node in the place of NodeLocal DNSCache's node-cache, by its flags and template instead of a NodeConfig, until
+// ctx ends. Clients name its addresses; there is no plugin, and so no steering address.
+func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
+	answer, err := opts.Resolve(e.LookupEnv, namedUpstream(opts, e.ReadFile))
+	if err != nil {
+		return &ConfigError{err}
+	}
+	level := new(slog.LevelVar)
+	log := telemetry.NewLogger(e.Stderr, level, opts.JSONLog)
+	if !opts.Quiet {
+		for _, note := range slices.Concat(opts.Notes, answer.Notes) {
+			log.Info("flags", "note", note)
+		}
+	}
+	limitMemory(log, e.LookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
+	if err := os.MkdirAll(nodestate.DefaultStateDir, 0o700); err != nil {
+		return fmt.Errorf("make state folder: %w: mount one there that can be written, such as an emptyDir", err)
+	}
+	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance(), linked: make(chan struct{})}
+	a := &agent{env: e, log: log, level: level, conf: c.defaults(), instance: c.instance}
+	a.role = role{read: c.read, derive: c.derive, recorder: func(r node.Recorder) node.Recorder { return nodeCacheRecorder{r, c} }, serve: c.serve,
+		ended: c.ended}
+	pod, _ := e.LookupEnv("POD_NAME") // only to name it
+	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now()}
+	log.Info("starting in node-cache's place", "version", e.Version, "instance", a.instance, "addr", steer.JoinAddrs(opts.LocalIPs, ","), "upstream",
+		answer.Upstream)
+	return a.begin(ctx)
+}
+
+// namedUpstream is whom a template asks for the cluster's names by number, without the placeholder for it: such a one served where
+// no variable tells of kube-dns. The zero Addr: nobody, or a template that is not fit to be read; what is wrong is said when it is
+// to be served.
+func namedUpstream(opts nodecache.Options, readFile func(string) ([]byte, error)) netip.Addr {
+	template, err := readFile(opts.Template)
+	if err != nil || strings.Contains(string(template), nodecache.ClusterDNS) {
+		return netip.Addr{}
+	}
+	fill := nodecache.Fill{Locals: opts.LocalIPs, External: plan.NodeResolvConf, Prometheus: opts.Prometheus, Domain: "cluster.local"}
+	text, _, err := fill.Corefile(string(template))
+	if err != nil {
+		return netip.Addr{}
+	}
+	survey, err := nodecache.Look(opts.Template, text, opts.LocalIPs)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return survey.Forward[nodecache.Domain(survey.Zones)]
+}
+
+// nodeCache is what a running role `nodecache` knows beyond the agent.
+type nodeCache struct {
+	env      Env
+	opts     nodecache.Options
+	answer   nodecache.Answer
+	log      *slog.Logger
+	faults   *nodecache.Faults
+	instance string
+	linked   chan struct{} // closed once the addresses are there
+	once     sync.Once     // closes it
+
+	mu        sync.Mutex // guards the fields below
+	loaded    bool       // a template was taken once
+	written   string     // the Corefile as it was written last
+	survey    nodecache.Survey
+	endpoints *endpoints // nil until serve
+}
+
+// read gives the parts of a NodeConfig that the agent looks at. All of it is from flags, so it never changes.
+func (c *nodeCache) read() (*config.Node, error) { return c.defaults(), nil }
+
+func (c *nodeCache) defaults() *config.Node {
+	conf := config.Default()
+	conf.LocalAddresses = c.opts.LocalIPs
+	conf.KubeDNSConfigMap = c.opts.ConfigMap
+	conf.Link.Name = c.opts.Interface
+	conf.Corefile = c.opts.Template
+	conf.Listen = config.Listen{} // where the template says
+	conf.Backend = c.opts.Backend
+	if c.opts.NoFastPath {
+		conf.FastPath = config.FastPathOff
+	}
+	if c.opts.LimitMemoryMiB > 0 {
+		conf.Cache.MemoryMiB = c.opts.LimitMemoryMiB
+	}
+	return &conf
+}
+
+// derive makes of the template, and of the files that it takes in, what the node loop works by. The first time it never fails:
+// without anything to serve, the switch alone keeps pods going.
+func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, error) {
+	t, survey, up, err := c.template()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.Fault = c.faults.Count(nodecache.FaultConfigmap, err)
+	p := plan.InPlace(c.opts, c.answer, t, conf, c.instance)
+	if err != nil {
+		if c.loaded {
+			return p, up, err
+		}
+		up.Files = append(up.Files, c.opts.ConfigMapFiles()...)
+		up.Files = append(up.Files, plan.NodeResolvConf)
+		return p, up, nil
+	}
+	c.loaded, c.survey = true, survey
+	c.write(t.Text)
+	if c.endpoints != nil {
+		c.endpoints.follow(c.wanted())
+	}
+	return p, up, nil
+}
+
+// template fills the template in. What it imports is among the Files, also where it cannot be served.
+func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up upstream.Upstreams, err error) {
+	name := c.opts.Template
+	template, err := c.env.ReadFile(name)
+	if err != nil {
+		return t, survey, up, fmt.Errorf("read the template: %w: mount it there, or name another with -basecorefile", err)
+	}
+	fill := nodecache.Fill{Locals: c.opts.LocalIPs, Upstream: c.answer.Upstream, Prometheus: c.opts.Prometheus, Domain: "cluster.local"}
+	text, _, err := fill.Corefile(string(template))
+	if err != nil {
+		return t, survey, up, fmt.Errorf("%s: %w", name, err)
+	}
+	text, imported := c.imports(text)
+	up.Files = imported
+	if survey, err = nodecache.Look(name, text, c.opts.LocalIPs); err != nil {
+		return t, survey, up, err
+	}
+	domain := nodecache.Domain(survey.Zones)
+	up, err = c.upstreams(domain)
+	up.Files = append(up.Files, imported...)
+	if err != nil {
+		return t, survey, up, err
+	}
+	fill.External = nameserver.Join(up.External)
+	fill.Chosen = !up.Found && len(up.External) > 0
+	text, notes, err := fill.Corefile(string(template))
+	if err != nil {
+		return t, survey, up, fmt.Errorf("%s: %w", name, err)
+	}
+	text, _ = c.imports(text)
+	blocks, more := nodecache.Stubs(up.Stub, survey.Zones)
+	up.Notes = slices.Concat(up.Notes, notes, more)
+	t = plan.Template{Text: text + blocks, Domain: domain, Warnings: up.Warnings}
+	if _, err := corefile.Render(plan.InPlace(c.opts, c.answer, t, c.defaults(), "").Server.Config); err != nil {
+		return plan.Template{}, survey, up, err
+	}
+	return t, survey, up, nil
+}
+
+// imports makes the imports of a Corefile absolute, and lists what has to be followed for them: the files that are there, and the
+// folders in which others may come. A comment for each file makes another Corefile of one whose imports have changed.
+func (c *nodeCache) imports(text string) (absolute string, files []string) {
+	at := c.opts.Corefile
+	if at == "" {
+		at = c.opts.Template
+	}
+	absolute, patterns := nodecache.Imports(text, filepath.Dir(at))
+	for _, p := range patterns {
+		matches, _ := filepath.Glob(p) // a pattern that is none is the parser's to refuse
+		for _, m := range matches {
+			content, _ := c.env.ReadFile(m) // and so is a file that cannot be read
+			absolute += fmt.Sprintf("\n# imported: %s, %x\n", m, sha256.Sum256(content))
+		}
+		files = append(append(files, matches...), filepath.Dir(p)+"/")
+	}
+	return absolute, files
+}
+
+// upstreams reads the kube-dns ConfigMap and the node's resolv.conf. A fault in the ConfigMap, which others write, is no reason to
+// begin without a cache; a running one keeps what it had.
+func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
+	in := plan.AskedInPlace(c.opts, c.answer, domain, c.env.ReadFile)
+	up, err := upstream.Resolve(in)
+	c.mu.Lock()
+	loaded := c.loaded
+	c.mu.Unlock()
+	if err == nil || loaded {
+		return up, err
+	}
+	c.log.Error("the kube-dns ConfigMap is passed over", "err", c.faults.Count(nodecache.FaultConfigmap, err))
+	in.ConfigMap = ""
+	up, err = upstream.Resolve(in)
+	up.Files = append(up.Files, c.opts.ConfigMapFiles()...) // to be read when they are mended
+	return up, err
+}
+
+// write puts the filled-in template where -conf says, for people to look at. It is called with mu held.
+func (c *nodeCache) write(text string) {
+	if c.opts.Corefile == "" || c.written == text {
+		return
+	}
+	c.written = text
+	if err := replaceFile(c.opts.Corefile, text); err != nil {
+		c.log.Warn("the Corefile is served, and not written for people to see", "err", err)
+	}
+}
+
+// replaceFile writes a whole file or nothing.
+func replaceFile(path, text string) error {
+	return atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o644, Folder: true})
+}
+
+// ended takes the file of -pidfile away, as CoreDNS does, and the link, unless it is to stay. The switch stays in any case: pods
+// name our addresses.
+func (c *nodeCache) ended(p plan.Plan) error {
+	if file := c.opts.PIDFile; file != "" {
+		if text, err := c.env.ReadFile(file); err == nil && string(text) == pidText() {
+			_ = os.Remove(file) // nobody needs it
+		}
+	}
+	if !p.Link.Temporary {
+		return nil
+	}
+	if err := link.Remove(link.Config{Name: p.Link.Name}); err != nil {
+		return err
+	}
+	c.log.Info("interface removed; the switch stays, and gives what pods ask to kube-dns, or to a node-cache that listens", "link", p.Link.Name)
+	return nil
+}

@@ -1,0 +1,174 @@
+package lifecycle
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"slices"
+
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/node/evidence"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/node/prober"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/pods/podindex"
+	"github.com/neardns/neardns/internal/dns/forward"
+	"github.com/neardns/neardns/internal/dns/limit"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/internal/telemetry"
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
+)
+
+// opened is what a role has open before the node is its own, and closes at its end.
+type opened struct {
+	plan      plan.Plan // of the start, by the back end in use
+	gate      *limit.Gate
+	upstreams *forward.Servers
+	lender    *offload.Lender
+	server    *server.Server
+	programs  *iptables.Stats // the runs of iptables' programs
+	registry  *pods.Pods
+	rules     *hostRules
+	lease     *steer.Lease
+	metrics   *telemetry.Metrics
+	closers   []io.Closer
+}
+
+func (o *opened) close() {
+	for _, c := range slices.Backward(o.closers) {
+		_ = c.Close() // at exit
+	}
+}
+
+// open makes the plan and opens what it needs. Nothing of the node is changed yet.
+func (a *agent) open(ctx context.Context, o *opened) (err error) {
+	if err := a.openCache(o); err != nil || o.plan.KernelAlone() {
+		return err
+	}
+	if a.backend, err = chooseBackend(ctx, a.log, o.programs, o.plan); err != nil {
+		return err
+	}
+	if o.plan, err = o.plan.On(a.backend); err != nil {
+		return &ConfigError{err}
+	}
+	a.log.Info("packet rules", "backend", a.backend.String())
+	a.openPods(o, func() (out []netip.AddrPort) {
+		for _, address := range o.server.Addresses() {
+			out = append(out, netip.AddrPortFrom(address, dnsPort))
+		}
+		return out
+	})
+	host, err := a.backend.OpenHost(-1)
+	if err != nil {
+		return err
+	}
+	o.closers = append(o.closers, host)
+	if o.lease, err = steer.OpenLease(steer.DrawSecret()); err != nil {
+		return err
+	}
+	o.closers = append(o.closers, o.lease)
+	o.rules = &hostRules{Rules: host, kind: a.backend, stateDir: o.plan.Folders.State, secret: o.lease.Secret()}
+	return nil
+}
+
+const dnsPort = 53 // RFC 1035, section 4.2.1
+
+// openPods opens what is known of pods, and the kernel's hits, which answer what is for the addresses that served returns.
+func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
+	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
+	a.clients.Follow(o.registry)
+	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), lender: o.lender, clients: a.clients, registry: o.registry,
+		conf: a.config, served: served}
+}
+
+// openCache makes the plan, and the cache with who answers from it.
+func (a *agent) openCache(o *opened) (err error) {
+	if o.plan, err = a.plan(a.conf); err != nil {
+		return &ConfigError{err}
+	}
+	o.gate, o.upstreams, o.programs, o.metrics = limit.New(limit.DefaultLimit), forward.NewServers(a.log), new(iptables.Stats), telemetry.New(a.env.Version)
+	a.answers = newAnswers(a.log, a.conf)
+	a.clients = podindex.New(a.conf)
+	o.lender = offload.New(a.answers.Store, kernelAnswers)
+	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store, clients: a.clients, lender: o.lender})
+	if !o.plan.StartsUnserved() {
+		if err := checkDNS(o.server, o.plan.Server, a.path); err != nil {
+			return &ConfigError{err}
+		}
+	}
+	return nil
+}
+
+// loop makes the node's loop, once the node is this agent's: what came with it, the prober in its place, and the rules of no other back
+// end beside ours.
+func (a *agent) loop(ctx context.Context, o *opened, s *tenure) (*node.Node, error) {
+	if !s.warm {
+		a.answers.Load()
+	}
+	var probes *prober.Prober
+	err := patiently(ctx, a.log, "the prober's pod table", func() (err error) {
+		probes, err = s.proberFor(ctx, prober.Config{Redirects: o.plan.Redirects, Locals: o.plan.LocalAddresses(), Rules: a.backend, Log: a.log})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.collect(o)
+	err = patiently(ctx, a.log, "the rules of another back end", func() error { return a.replaceRules(ctx, a.backend, o.rules, o.plan, o.registry) })
+	if err != nil {
+		return nil, err
+	}
+	parts := node.Parts{
+		Log: a.log, Server: highServer{o.server}, Link: nodeLink{}, Rules: o.rules, Firewall: firewall{},
+		Lease: o.lease, Prober: probes, Pods: o.registry, Proofs: &proofs{dir: o.plan.Folders.Persist, backend: a.backend},
+		World: world{intercepted: o.plan.Catches()}, Uplinks: rules.Uplinks, Upstreams: asker{o.upstreams, o.server},
+		Recorder: recorder{o.metrics},
+	}
+	if a.backend.Caps().Evidence {
+		notes, err := a.backend.OpenEvidence() // of its own: it is read beside the loop
+		if err != nil {
+			return nil, err
+		}
+		o.closers = append(o.closers, notes)
+		seen := evidence.New(a.log, notes, o.lease, o.registry.PodOf)
+		o.metrics.Collect(seen.Collector())
+		parts.Evidence = seen
+	}
+	if a.role.recorder != nil {
+		parts.Recorder = a.role.recorder(parts.Recorder)
+	}
+	n := node.New(a.instance, o.plan, parts)
+	if s.from != nil {
+		n.Inherit(*s.from, s.served)
+		a.log.Info("taken over", "from", s.from.From, "after", s.from.Took, "addr", s.served)
+	}
+	return n, nil
+}
+
+// collect has the metrics show every part.
+func (a *agent) collect(o *opened) {
+	m := o.metrics
+	if !o.plan.KernelAlone() { // there is none
+		m.CollectSwitch(switchCounters(a.backend))
+	}
+	if a.backend.Caps().Programs {
+		m.CollectPrograms(programRuns(o.programs))
+	}
+	m.CollectSnapshot(a.answers.Fresh)
+	m.CollectWatch(watchIn(o.plan.Folders.State))
+	m.Collect(o.upstreams.Collector())
+	m.Collect(o.gate.Collector())
+	m.Collect(o.server.Collector())
+	m.Collect(a.clients.Metrics.Collector())
+	m.CollectKernelHits(a.kernel.series)
+	if a.conf.Listen.Namespaces {
+		m.CollectNamespaces(func() []telemetry.Namespace {
+			a.kernel.count()
+			return a.clients.Namespaces()
+		})
+	}
+}

@@ -1,0 +1,128 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/inspect"
+	"github.com/neardns/neardns/agent/internal/node/link"
+	"github.com/neardns/neardns/agent/internal/node/prober"
+	"github.com/neardns/neardns/internal/telemetry"
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/steer/translate"
+)
+
+// nodeLink puts the link package behind the loop's interface.
+type nodeLink struct{}
+
+func (nodeLink) Ensure(name string, addresses []netip.Addr) (string, error) {
+	done, err := link.Ensure(link.Config{Name: name, Addresses: addresses})
+	if !done.Any() {
+		return "", err
+	}
+	return done.String(), err
+}
+
+func (nodeLink) Watch(ctx context.Context) (<-chan struct{}, error) {
+	return link.Watch(ctx, link.Config{})
+}
+
+// firewall puts the rules in iptables' filter table behind the loop's interface.
+type firewall struct{}
+
+func (firewall) Ensure(addresses []netip.Addr, legacy bool) (string, error) {
+	return iptables.EnsureAccepts(addresses, legacy)
+}
+
+// without says what an agent cannot do that lacks programs of iptables: the slim image has none of them.
+func without(missing []string) []string {
+	if len(missing) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: no rules can be kept where the policy of its filter table is DROP (kube-dns answers there unless you accept "+
+		"udp and tcp port 53 for our addresses), and backend: iptables cannot run", strings.Join(missing, ", "))}
+}
+
+// proofs keeps the record of the fallback's proof in the folder that survives a reboot. Only the loop's proving goroutine uses it.
+type proofs struct {
+	dir     string
+	backend rules.Kind // what is proven by one back end's rules says nothing of another's
+	// over is what translated the addresses of the record when it was written, or first read: rules may be many.
+	over, of string
+}
+
+func (p *proofs) Read() ([]netip.Addr, error) {
+	proof, err := nodestate.ReadProof(p.dir)
+	if err != nil || proof.Backend != p.backend.Recorded() || proof.Outlived() || len(proof.ClusterDNS) == 0 {
+		return nil, err
+	}
+	if p.translation(proof.ClusterDNS) != proof.Over {
+		return nil, nil
+	}
+	return proof.ClusterDNS, nil
+}
+
+// translation says what translates addresses on this host, as far as it can be told.
+func (p *proofs) translation(addrs []netip.Addr) string {
+	if of := fmt.Sprint(addrs); of != p.of {
+		p.of, p.over = of, overWhat(translate.Look(addrs...))
+	}
+	return p.over
+}
+
+func overWhat(found []translate.Finding) string {
+	var out []string
+	for _, f := range found {
+		if f.State == translate.Translated {
+			out = append(out, f.Address.String()+": "+f.Why)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+// world tells kinds of trouble apart by this host's rules and by asking kube-dns as the host's own processes do.
+type world struct {
+	// intercepted: what the host's processes ask may be answered by the agent itself, so it tells nothing of kube-dns.
+	intercepted bool
+}
+
+func (w world) Lost(ctx context.Context, clusterDNS netip.Addr, name string) string {
+	if f := translate.Look(clusterDNS)[0]; f.State == translate.None {
+		return fmt.Sprintf("nothing on this host translates %s any more (%s)", clusterDNS, f.Why)
+	}
+	if w.intercepted {
+		return ""
+	}
+	if err := inspect.Answers(ctx, clusterDNS, name); err == nil {
+		return fmt.Sprintf("%s answers this host, but not what is given back to it", clusterDNS)
+	}
+	return "" // kube-dns may be away
+}
+
+func (p *proofs) Write(proven []netip.Addr) error {
+	if len(proven) == 0 {
+		return nodestate.RemoveProof(p.dir)
+	}
+	return nodestate.WriteProof(p.dir, nodestate.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot(),
+		Over: p.translation(proven)})
+}
+
+// recorder puts the metrics behind the loop's interface.
+type recorder struct{ *telemetry.Metrics }
+
+func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
+	r.Metrics.Lease(addr, p.String(), held)
+}
+func (r recorder) LeaseGone(addr netip.Addr, p steer.Protocol) { r.Metrics.LeaseGone(addr, p.String()) }
+func (r recorder) Probe(f prober.Failure)                      { r.Metrics.Probe(string(f)) }
+
+// Kept implements node.Recorder: what went wrong with a part is in the status already.
+func (r recorder) Kept(string, error) {}
+
+func (r recorder) Lost(f prober.Failure) { r.Metrics.Lost(string(f)) }

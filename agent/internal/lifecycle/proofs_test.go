@@ -1,0 +1,47 @@
+package lifecycle
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer/rules"
+)
+
+// A proof does not outlive what it proved: the boot, the back end, what translated the address.
+func TestProofIsOfThisBootAndNode(t *testing.T) {
+	dir := t.TempDir()
+	addrs := []netip.Addr{netip.MustParseAddr("10.96.0.10")}
+	write := func() {
+		t.Helper()
+		if err := (&proofs{dir: dir}).Write(addrs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(p *proofs, want bool, what string) {
+		t.Helper()
+		if got, err := p.Read(); err != nil || slices.Equal(got, addrs) != want {
+			t.Errorf("%s: %v, %v; wanted: %v", what, got, err, want)
+		}
+	}
+	write()
+	read(&proofs{dir: dir}, true, "the same node")
+	read(&proofs{dir: dir, backend: rules.OfVariant("iptables-nft", nil)}, false, "another back end")
+	change := func(f func(*nodestate.Proof)) {
+		t.Helper()
+		write()
+		proof, err := nodestate.ReadProof(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(&proof)
+		if err := nodestate.WriteProof(dir, proof); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change(func(p *nodestate.Proof) { p.Boot = "00000000-0000-0000-0000-000000000000" })
+	read(&proofs{dir: dir}, false, "another boot")
+	change(func(p *nodestate.Proof) { p.Over = "10.96.0.10: kube-proxy in a mode that is gone" })
+	read(&proofs{dir: dir}, false, "another kube-proxy")
+}

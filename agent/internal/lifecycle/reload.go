@@ -1,0 +1,153 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// plan reads what the configuration names, reports what was passed over, and remembers the files to follow. No back end is chosen in it.
+func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
+	p, up, err := a.role.derive(conf)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		return p, err
+	}
+	a.files = up.Files
+	if outside := up.Outside(); a.outside != outside {
+		a.log.Info("names outside of the cluster", "asked", up.By, "why", up.Why)
+		a.outside = outside
+	}
+	for _, w := range up.Warnings {
+		a.log.Warn("upstreams are not as they should be", "warning", w)
+	}
+	for _, note := range up.Notes {
+		a.log.Info("upstreams", "note", note)
+	}
+	return p, nil
+}
+
+// load is what a reload works by, and whether the configuration differs from the one in effect, be it only in what no plan has. A change in
+// a field that only a start reads is refused as a whole, so that what runs is never half of what the file says.
+func (a *agent) load() (p plan.Plan, changed bool, err error) {
+	next, err := a.role.read()
+	if err != nil {
+		return p, false, err
+	}
+	a.mu.Lock()
+	old := a.conf
+	a.mu.Unlock()
+	differs, restart := config.Diff(old, next)
+	if len(restart) > 0 {
+		return p, false, fmt.Errorf("%s: takes effect only when the agent starts: restart it", strings.Join(restart, ", "))
+	}
+	if p, err = a.plan(next); err != nil {
+		return p, false, err
+	}
+	if p, err = p.On(a.backend); err != nil {
+		return p, false, err
+	}
+	a.level.Set(next.Log.Level)
+	a.answers.Store.SetLimit(mebibytes(next.Cache.MemoryMiB))
+	a.clients.Configure(next)
+	a.mu.Lock()
+	a.conf = next
+	a.mu.Unlock()
+	sayUnknown(a.log, next)
+	return p, len(differs) > 0, nil
+}
+
+// sayUnknown warns of keys that a newer release may know, or nobody.
+func sayUnknown(log *slog.Logger, n *config.Node) {
+	for _, u := range n.Unknown() {
+		log.Warn("the configuration has a key that is not known here; it has no effect", "warning", u)
+	}
+}
+
+// unknown lists those of the configuration in effect.
+func (a *agent) unknown() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conf.Unknown()
+}
+
+// config is the configuration in effect.
+func (a *agent) config() *config.Node {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conf
+}
+
+// shown is the configuration in effect.
+func (a *agent) shown() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conf.Show()
+}
+
+// follow gives the loop a new plan at each hangup, and when the configuration or a file that it names has changed, until ctx ends; set is told
+// whether the configuration itself has, and read whether it may be taken over. A configuration that is refused is reported, and the loop
+// keeps the plan that it has. With stale, it begins with a new plan: nobody has followed the files since the first was made.
+func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, changed bool),
+	read func(ok bool)) {
+	reload := func() {
+		next, changed, err := a.load()
+		read(err == nil)
+		if err != nil {
+			a.log.Error("new configuration refused, the old one keeps serving", "err", err)
+			return
+		}
+		set(next, changed)
+	}
+	followFiles(ctx, a.log, hangups, stale, a.followed, reload)
+}
+
+// followFiles calls reload at each hangup, and when one of the files that followed lists has changed, until ctx ends; with stale also at
+// once. A reload may change the list.
+func followFiles(ctx context.Context, log *slog.Logger, hangups <-chan struct{}, stale bool, followed func() []string, reload func()) {
+	for ; ctx.Err() == nil; stale = true {
+		files := followed()
+		watching, stop := context.WithCancel(ctx)
+		changes := upstream.Watch(watching, log, files)
+		if stale {
+			reload() // a hangup, or what changed while no watch stood
+		}
+		for again := !slices.Equal(files, followed()); !again && ctx.Err() == nil; {
+			select {
+			case <-ctx.Done():
+			case <-hangups:
+				// The watch must not know of less than the hangup makes us read: it would take a return to what it
+				// knows for no change.
+				again = true
+			case _, ok := <-changes:
+				if ok { // else ctx ends
+					reload()
+					again = !slices.Equal(files, followed())
+				}
+			}
+		}
+		stop()
+		tick.Drain(changes)
+	}
+}
+
+// followed lists the files whose change means a reload.
+func (a *agent) followed() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	files := slices.Clone(a.files)
+	for _, f := range []string{a.path, a.conf.Corefile} {
+		if f != "" {
+			files = append(files, f)
+		}
+	}
+	return files
+}

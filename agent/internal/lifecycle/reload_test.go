@@ -1,0 +1,138 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/pods/podindex"
+	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// reader is a role whose configuration is a file of `domain`, `domain other-file` or `domain other-file memoryMiB`.
+func reader(name string) role {
+	return role{
+		read: func() (*config.Node, error) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return nil, err
+			}
+			if strings.HasPrefix(string(text), "bad") {
+				return nil, errors.New(name + ":1:1: unknown field")
+			}
+			conf := config.Default()
+			words := strings.Fields(string(text))
+			if len(words) > 2 {
+				if conf.Cache.MemoryMiB, err = strconv.Atoi(words[2]); err != nil {
+					return nil, err
+				}
+				words = words[:2]
+			}
+			conf.ClusterDomain = strings.Join(words, " ")
+			return &conf, nil
+		},
+		derive: func(n *config.Node) (plan.Plan, upstream.Upstreams, error) {
+			domain, file, _ := strings.Cut(n.ClusterDomain, " ")
+			p, up := plan.Plan{ClusterDomain: domain}, upstream.Upstreams{}
+			if file != "" {
+				up.Files = []string{file}
+				text, _ := os.ReadFile(file) // none where it is not there
+				p.External = string(text)
+			}
+			return p, up, nil
+		},
+	}
+}
+
+// The role follows its files, and those that a new configuration names; the loop is given plans, and none of what is refused.
+func TestFollow(t *testing.T) {
+	testutil.RequireRoot(t) // it watches real files
+	dir := t.TempDir()
+	name, other := filepath.Join(dir, "neardns.yaml"), filepath.Join(dir, "resolv.conf")
+	write := func(file, text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(name, "cluster.local")
+	conf, err := reader(name).read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	kind, err := rules.Named("nftables")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{role: reader(name), path: name, log: log, level: new(slog.LevelVar), conf: conf, answers: newAnswers(log, conf), clients: podindex.New(conf),
+		backend: kind}
+	a.clients.Follow(pods.Open(dir, kind, log))
+	if _, err := a.plan(conf); err != nil {
+		t.Fatal(err)
+	}
+	write(name, "changed.local") // while it stood by
+	type set struct {
+		plan.Plan
+		changed bool
+	}
+	plans, refusals, hangups := make(chan set, 8), make(chan struct{}, 8), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.follow(ctx, hangups, true, func(p plan.Plan, changed bool) { plans <- set{p, changed} }, func(ok bool) {
+			if !ok {
+				refusals <- struct{}{}
+			}
+		})
+	}()
+	given := func() set {
+		t.Helper()
+		return testutil.Receive(t, plans)
+	}
+	if p := given(); p.ClusterDomain != "changed.local" || !p.changed {
+		t.Errorf("after it stood by: %q, changed: %t", p.ClusterDomain, p.changed)
+	}
+	hangups <- struct{}{}
+	if p := given(); p.ClusterDomain != "changed.local" || p.changed {
+		t.Errorf("after a hangup: %q, changed: %t", p.ClusterDomain, p.changed)
+	}
+	write(name, "bad")
+	testutil.Receive(t, refusals)
+	write(name, "k8s.example "+other)
+	if p := given(); p.ClusterDomain != "k8s.example" {
+		t.Errorf("after a change: %q", p.ClusterDomain)
+	}
+	if p := given(); p.ClusterDomain != "k8s.example" { // once more, when the file that it names is followed
+		t.Errorf("with a file more to follow: %q", p.ClusterDomain)
+	}
+	write(other, "192.0.2.1")
+	if p := given(); p.External != "192.0.2.1" || p.changed {
+		t.Errorf("after a change of a file that the configuration names: %q, changed: %t", p.External, p.changed)
+	}
+	memory := a.config().Cache.MemoryMiB + 1
+	write(name, fmt.Sprintf("k8s.example %s %d", other, memory)) // in no plan
+	if p := given(); !p.changed {
+		t.Error("a change of the cache's memory alone is not told")
+	}
+	if got := a.config().Cache.MemoryMiB; got != memory {
+		t.Errorf("the cache's memory is %d MiB, want %d", got, memory)
+	}
+	cancel()
+	<-ended
+	if len(plans) > 0 || len(refusals) > 0 {
+		t.Errorf("%d plans and %d refusals more", len(plans), len(refusals))
+	}
+}

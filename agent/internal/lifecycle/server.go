@@ -1,0 +1,86 @@
+package lifecycle
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/pods/podindex"
+	"github.com/neardns/neardns/internal/dns/cache"
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/corefile"
+	"github.com/neardns/neardns/internal/dns/forward"
+	"github.com/neardns/neardns/internal/dns/limit"
+	"github.com/neardns/neardns/internal/dns/listener"
+	"github.com/neardns/neardns/internal/dns/metrics"
+	"github.com/neardns/neardns/internal/dns/probe"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/internal/dns/searchpath"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+const rcodeServerFailure = 2 // RFC 1035, section 4.1.1
+
+// parts is what the server's own plugins share over all configurations.
+type parts struct {
+	gate      *limit.Gate
+	upstreams *forward.Servers
+	answers   *answers.Store
+	clients   *podindex.Clients // nil: none is known, none is counted
+	lender    *offload.Lender   // nil: no hits are answered in the kernel
+}
+
+func newServer(log *slog.Logger, p parts) *server.Server {
+	var watch listener.Observer
+	memory, completions := searchpath.NewMemory(), new(searchpath.Metrics)
+	if c := p.clients; c != nil {
+		watch, memory, completions = observer{c, p.upstreams}, c.Memory, &c.Metrics
+	}
+	s := server.New(log, watch,
+		corefile.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)},
+		corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
+		corefile.Plugin{Name: "searchpath", Setup: searchpath.Setup(memory, completions)},
+		corefile.Plugin{Name: "limit", Setup: limit.Setup(p.gate)},
+		corefile.Plugin{Name: "ask", Setup: forward.Setup(p.upstreams)},
+		corefile.Plugin{Name: "cache", Setup: cache.Setup(p.answers, cache.NewMetrics(p.answers, nil), p.lender)})
+	if p.lender != nil {
+		s.OnChange(p.lender.Changed)
+	}
+	return s
+}
+
+// observer is told of each question that the server has dealt with.
+type observer struct {
+	*podindex.Clients
+	upstreams *forward.Servers
+}
+
+// Answered implements front.Observer.
+func (o observer) Answered(a queryinfo.Answer) {
+	if a.Rcode == rcodeServerFailure { // also where an operator's Corefile asks, of which upstreams knows nothing
+		o.upstreams.NoteTrouble()
+	}
+	o.Clients.Answered(a)
+}
+
+// Check looks whether a plan can be served, without serving it. path is where its configuration is from; CoreDNS itself knows only the
+// text that it is given.
+func Check(p plan.Plan, path string) error {
+	none := slog.New(slog.DiscardHandler)
+	return checkDNS(newServer(none, parts{gate: limit.New(limit.DefaultLimit), upstreams: forward.NewServers(none), answers: answers.NewStore(0)}), p.Server,
+		path)
+}
+
+func checkDNS(server *server.Server, conf server.Config, path string) error {
+	err := server.Check(conf)
+	if err != nil && path != "" {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return err
+}
+
+// probeSources are whom the probe plugin answers.
+func probeSources() []netip.Addr { return []netip.Addr{steer.ProbeSource4, steer.ProbeSource6} }

@@ -1,0 +1,289 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
+	"github.com/neardns/neardns/agent/internal/lifecycle/instancelock"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/node/link"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/node/prober"
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/listener"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// Times of a take-over, as the successor sees it.
+const (
+	takeAgain   = 250 * time.Millisecond
+	takeMost    = 30 * time.Second       // then it ends and says who is in the way; whoever started it may start it again
+	relockMost  = 300 * time.Millisecond // between a dying process's connections and its lock
+	relockLook  = 10 * time.Millisecond
+	proberAgain = 5 * time.Millisecond
+	proberSoon  = time.Second
+	proberMost  = time.Minute // a predecessor that was frozen after it had handed over
+)
+
+// lockNode makes sure that one agent serves a state folder. The lock goes with the process, however it ends, or to a
+// successor with its descriptor. who is written into the file for others to name. *HeldError: another has it.
+func lockNode(stateDir, who string) (*os.File, error) {
+	if err := os.MkdirAll(stateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state folder: %w", err)
+	}
+	path := filepath.Join(stateDir, nodestate.AgentLockName)
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("open lock: %w", err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			data, _ := io.ReadAll(io.LimitReader(f, 512)) // only to name the holder
+			_ = f.Close()
+			return nil, &HeldError{path: path, holder: strings.TrimSpace(string(data))}
+		}
+		if there, err := os.Stat(path); err != nil || !sameFile(f, there) {
+			_ = f.Close() // a cleanup has removed it since; what is locked is nobody's
+			continue
+		}
+		signLock(f, who)
+		return f, nil
+	}
+}
+
+func sameFile(f *os.File, there os.FileInfo) bool {
+	mine, err := f.Stat()
+	return err == nil && os.SameFile(mine, there)
+}
+
+// signLock writes who has the lock, for others to name. A full disk is no reason not to serve.
+func signLock(f *os.File, who string) {
+	if _, err := f.WriteAt([]byte(who+"\n"), 0); err == nil {
+		_ = f.Truncate(int64(len(who) + 1))
+	}
+}
+
+// netLock names the right of one agent to a node's addresses. It belongs to a netns and goes with its process, and no folder has to
+// be shared: node-cache's manifest has none.
+const netLock = "neardns-nodecache"
+
+// lockNetNS makes sure that one agent in node-cache's place serves this netns. *HeldError: another does.
+func lockNetNS() (*os.File, error) {
+	f, err := instancelock.Take(netLock)
+	if errors.Is(err, instancelock.ErrHeld) {
+		return nil, &HeldError{path: "@" + netLock, holder: "in node-cache's place"}
+	} else if err != nil {
+		return nil, fmt.Errorf("take lock: %w", err)
+	}
+	return f, nil
+}
+
+// takeLock takes the right to the node that a plan names. *HeldError: another has it.
+func takeLock(l plan.Lock, who string) (*os.File, error) {
+	if l.Folder == "" {
+		return lockNetNS()
+	}
+	return lockNode(l.Folder, who)
+}
+
+// tenure is the node's lock and, where it was taken over, what came with it.
+type tenure struct {
+	lock   *os.File
+	from   *node.Handover // nil: the node was free
+	served []netip.Addr   // where the server answers already
+	warm   bool           // the cache came with it
+	waited bool           // for another agent's end, maybe for days
+}
+
+// takeNode takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
+// code 3 where it may not, or where the holder neither hands over nor ends.
+func (a *agent) takeNode(ctx context.Context, o *opened) (*tenure, error) {
+	first, m := o.plan, o.metrics
+	lock := func() (*os.File, error) { return takeLock(first.Lock, a.claim.String()) }
+	s := &successor{log: a.log, server: o.server, plan: first, answers: a.answers, lock: lock}
+	path := filepath.Join(first.Folders.State, nodestate.HandoverName)
+	said := ""
+	for begun := time.Now(); ; {
+		got, err := lock()
+		var held *HeldError
+		switch {
+		case err == nil:
+			return &tenure{lock: got, waited: said != ""}, nil
+		case !errors.As(err, &held):
+			return nil, err
+		case first.Lock.Waits && !a.mayTake:
+			if said == "" {
+				said = "standing by"
+				a.footing(first)
+				a.log.Info("another agent has this node, standing by for its end", "holder", held.holder)
+			}
+			if !tick.Pause(ctx, takeAgain) {
+				return nil, ctx.Err()
+			}
+			continue
+		case !a.mayTake:
+			return nil, fmt.Errorf("%w: stop it first, or start with --take-over", held)
+		}
+		release := high() // for the sockets that come
+		taken, err := handover.Take(ctx, a.log, path, a.claim, s)
+		release()
+		if err == nil {
+			m.Handover("taken")
+			signLock(taken.Lock, a.claim.String())
+			return &tenure{lock: taken.Lock, served: s.served, warm: s.restored, from: &node.Handover{From: taken.From.String(), At: taken.At,
+				Took: taken.Took.Round(time.Millisecond).String()}}, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if s.orphaned != nil {
+			a.log.Warn("the holder ended within the hand-over, what it gave is kept", "from", held.holder, "err", err)
+			return &tenure{lock: s.orphaned, served: s.served, warm: s.restored, from: &node.Handover{From: held.holder, At: time.Now(), Took: "0s"}}, nil
+		}
+		var refused *handover.RefusedError
+		if errors.As(err, &refused) && !refused.Later {
+			return nil, fmt.Errorf("%w: %s", held, refused.Reason)
+		}
+		if !errors.Is(err, handover.ErrNobody) {
+			m.Handover("failed")
+		}
+		if text := err.Error(); text != said {
+			a.log.Warn("not taken over, will be tried again", "holder", held.holder, "err", err)
+			said = text
+		}
+		if time.Since(begun) > takeMost {
+			return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, takeMost, err)
+		}
+		if !tick.Pause(ctx, takeAgain) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// footing puts down what pods need in any case before this agent waits for its turn: the switch, to which only what is missing is
+// added, and the link where there is none. Both are the holder's to keep; where it fails to, kube-dns answers by them.
+func (a *agent) footing(first plan.Plan) {
+	err := func() error {
+		rules, err := first.Host(nil, rules.Uplinks)
+		if err != nil {
+			return err
+		}
+		host, err := a.backend.OpenHost(-1)
+		if err != nil {
+			return err
+		}
+		defer host.Close() //nolint:errcheck // nothing is held back
+		if a.backend.Caps().Adds {
+			if whole, err := host.Whole(rules); err != nil || whole {
+				return err
+			}
+		}
+		return host.Ensure(rules)
+	}()
+	if _, missing := net.InterfaceByName(first.Link.Name); missing != nil && !first.Link.Foreign {
+		_, linkErr := link.Ensure(link.Config{Name: first.Link.Name, Addresses: first.Addresses()})
+		err = errors.Join(err, linkErr)
+	}
+	if err != nil {
+		a.log.Warn("the switch and the link are left to the holder", "err", err)
+	}
+}
+
+// proberFor waits for the predecessor to give up the prober's place, which comes right after the lock.
+func (s *tenure) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
+	said := false
+	for begun := time.Now(); ; {
+		p, err := prober.New(cfg)
+		waited := time.Since(begun)
+		if s.from == nil || !errors.Is(err, prober.ErrHeld) || waited > proberMost {
+			return p, err
+		}
+		if !said && waited > proberSoon {
+			cfg.Log.Warn("the predecessor keeps the prober's place, so no lease can be earned yet", "from", s.from.From, "err", err)
+			said = true
+		}
+		if !tick.Pause(ctx, proberAgain) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// successor is this agent while it starts beside another.
+type successor struct {
+	log     *slog.Logger
+	server  *server.Server
+	plan    plan.Plan
+	answers *answers.Keeper
+	lock    func() (*os.File, error)
+
+	restored bool // the holder's cache
+	served   []netip.Addr
+	orphaned *os.File // the lock, where the holder died in the midst of it
+}
+
+// Restore reads what the holder's cache held. A holder of another version may write it in another way: its file is tried then.
+func (s *successor) Restore(r io.Reader) {
+	done, err := s.answers.Restore(r)
+	if err != nil || done.Unknown {
+		s.log.Warn("the holder's cache is not taken over", "err", err)
+		return
+	}
+	s.restored = true
+	s.log.Info("cache taken over", "entries", done.Entries, "stale", done.Stale)
+}
+
+// Serve answers on what the holder listens on, as far as this agent's configuration has the same addresses. The others come
+// later, when the link is this agent's.
+func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []handover.Socket) ([]netip.Addr, error) {
+	var inherited []listener.Socket
+	count := map[netip.Addr]int{}
+	for _, i := range sockets {
+		inherited = append(inherited, listener.Socket(i))
+		count[i.Address.Addr()]++
+	}
+	cfg := s.plan.Server
+	cfg.Addresses = slices.DeleteFunc(slices.Clone(cfg.Addresses), func(a netip.Addr) bool { return count[a] != 2 })
+	if len(cfg.Addresses) == 0 {
+		for _, i := range inherited {
+			_ = i.File.Close() // only a copy
+		}
+		return nil, nil
+	}
+	if err := s.server.StartOn(ctx, cfg, inherited); err != nil {
+		return nil, err
+	}
+	s.served = cfg.Addresses
+	return s.served, nil
+}
+
+// Abandon stops what Serve began, unless the holder has died meanwhile: then this agent is all there is.
+func (s *successor) Abandon() {
+	for begun := time.Now(); time.Since(begun) < relockMost; {
+		if lock, err := s.lock(); err == nil {
+			s.orphaned = lock
+			return
+		}
+		<-time.After(relockLook)
+	}
+	s.server.Pause() // what is unread is the holder's
+	if err := s.server.Stop(); err != nil {
+		s.log.Warn("the server did not end as it should", "err", err)
+	}
+	s.served = nil
+}

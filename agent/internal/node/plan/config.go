@@ -1,0 +1,112 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/internal/dns/corefile"
+	"github.com/neardns/neardns/internal/dns/forward/kubedns"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// Read makes the plan of a NodeConfig and of the files that it names, which readFile reads. instance is what the prober is to be
+// answered. Upstreams tell whom the plan asks, why, and which files to follow.
+func Read(n *config.Node, readFile func(string) ([]byte, error), instance string) (Plan, upstream.Upstreams, error) {
+	in := upstream.Input{
+		Cluster: n.Upstreams.Cluster, External: n.Upstreams.External, ExternalSet: !n.Upstreams.Auto, Auto: auto(n),
+		StubDomains: n.StubDomains, ConfigMap: n.KubeDNSConfigMap, Own: n.Own(), ClusterDomain: n.ClusterDomain, ReadFile: readFile,
+	}
+	up, err := upstream.Resolve(in)
+	if err != nil {
+		p, _ := Of(n, up, instance) // what is wrong with it is said when that is mended
+		return p, up, err
+	}
+	p, err := Of(n, up, instance)
+	return p, up, err
+}
+
+// Of makes the plan of a NodeConfig and of whom its files name.
+func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
+	p := Plan{
+		Arrangement: Steered, Backend: n.Backend, Link: Link{Name: n.Link.Name}, Redirects: n.Redirects, InterceptNode: n.InterceptNode, Firewall: true,
+		ClusterDomain: n.ClusterDomain, Steers: n.Steers(), Terms: Terms{Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime},
+		Folders: Folders{State: n.StateDir, Persist: n.PersistDir}, Lock: Lock{Folder: n.StateDir}, Warnings: up.Warnings, External: up.Outside(),
+	}
+	var err error
+	if n.KernelAlone() {
+		p.Arrangement, p.Redirects, p.Steers, p.Firewall = Transparent, nil, false, false
+	} else if n.Link.ClusterDNSOnLink {
+		p.Arrangement, p.Redirects = OnLink, nil // pods' questions come to the address itself
+		p.Locals, err = localsOnLink(n)
+	} else {
+		p.Locals, err = steer.Locals(n.LocalAddresses, n.Redirects)
+	}
+	p.Server = server.Config{Connections: n.Limits.TCPConnections, Config: corefile.Config{
+		Addresses:     p.Addresses(),
+		ClusterDomain: n.ClusterDomain,
+		ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
+		Cluster:       up.Cluster,
+		StubDomains:   up.Stub,
+		External:      up.External,
+		Cache: corefile.Cache{
+			Entries: n.Cache.Entries, NegativeTTL: n.Cache.NegativeTTL, ServeStale: n.Cache.ServeStale,
+			NoPrefetch: !n.Cache.Prefetch, HoldDenials: n.Cache.HoldDenials,
+		},
+		Misses:       n.Limits.Misses,
+		FastPath:     n.FastPath == config.FastPathOn,
+		Queries:      corefile.Queries(n.Log.Queries),
+		Snippets:     n.Snippets,
+		Override:     n.CorefileText,
+		OverrideName: n.Corefile,
+		InstanceID:   instance,
+	}}
+	if p.KernelAlone() {
+		p.Server.Addresses, p.Server.Deaf = []netip.Addr{nowhere}, true
+	}
+	if p.Steers && p.Arrangement == Steered { // elsewhere the address is the agent's own
+		for _, r := range p.Redirects {
+			p.Server.LastResort = append(p.Server.LastResort, nameserver.At(r.ClusterDNS))
+		}
+		if p.InterceptNode {
+			p.Server.LastResortMark = steer.Mark
+		}
+	}
+	return p, err
+}
+
+// nowhere is the address that a chain which only the agent itself asks is made for.
+var nowhere = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// localsOnLink pairs the addresses of the KEP's arrangement: kube-proxy translates a cluster DNS address on our link while
+// nothing keeps it from that, and a local address has the second Service to fall back to.
+func localsOnLink(n *config.Node) ([]steer.Local, error) {
+	var out []steer.Local
+	for _, r := range n.Redirects {
+		out = append(out, steer.Local{Address: r.ClusterDNS, ClusterDNS: r.ClusterDNS, Service: true})
+	}
+	for i, a := range n.LocalAddresses {
+		at := slices.IndexFunc(n.Upstreams.Cluster, func(u nameserver.Address) bool { return u.Addr.Addr().Is4() == a.Is4() })
+		if at < 0 {
+			return out, fmt.Errorf("localAddresses[%d]: upstreams.cluster has no address of %s's family, so %s would have no fallback: "+
+				"add one, or take it out", i, a, a)
+		}
+		out = append(out, steer.Local{Address: a, ClusterDNS: n.Upstreams.Cluster[at].Addr.Addr()})
+	}
+	return out, steer.CheckLocals(out)
+}
+
+// auto is how kube-dns's Corefile is asked about the rest, where it is to be.
+func auto(n *config.Node) *upstream.Auto {
+	if !n.Upstreams.Auto {
+		return nil
+	}
+	return &upstream.Auto{Corefile: n.Upstreams.Corefile, NodeFile: n.Upstreams.NodeFile, Judge: func(text string) (bool, string) {
+		v := kubedns.Read(text, n.ClusterDomain)
+		return v.Node, v.Why
+	}}
+}

@@ -1,0 +1,373 @@
+// Package prober owns the questions that earn the lease and prove the fallback. It lives like a pod: a netns and a veth of
+// its own with a pod table in it, so that what it asks takes the pods' whole way (pod table, veth, the host's switch, its
+// INPUT or its translation) and an answer means that pods get theirs.
+//
+// It must never ask from the host's netns, never hold a lease itself, and never leave anything behind: the netns has no
+// name, so it and both ends of the veth go with the process, however that ends.
+//
+// Failure policy: a probe reports what it saw (Result) and never retries; the caller decides what it means. Ensure makes
+// everything anew that is missing and is called whenever something looks wrong.
+package prober
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/lifecycle/instancelock"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
+)
+
+// Config describes the prober. Redirects and Locals decide which families it speaks.
+type Config struct {
+	Redirects []steer.Redirect
+	Locals    []netip.Addr
+	Rules     rules.Kind // whose rules lead what it asks
+	HostNetNS int        // fd of the host's netns, kept open by the caller until Close; 0: the calling thread's
+	Log       *slog.Logger
+}
+
+// ErrHeld marks that another live process has the prober's place in this netns: an agent that is being replaced, or one too
+// many. The error around it names the process.
+var ErrHeld = errors.New("another agent's prober is running here")
+
+// errClosed answers calls after Close.
+var errClosed = errors.New("prober is closed")
+
+// Prober asks questions as a pod would. All methods may be called at the same time.
+type Prober struct {
+	log   *slog.Logger
+	rules rules.Kind
+	host  host
+	place *os.File // the prober's place of this netns; nil: not ours
+	room  *room
+	own   inside
+	// frames, where it is not nil, stands for the two above.
+	frames *frames
+
+	repair sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed, and guards the field below
+	mended []string   // what had to be made anew since it was last cleared
+
+	mu        sync.Mutex // guards the fields below; held for moments only, so that a slow repair delays no probe
+	redirects []steer.Redirect
+	locals    []netip.Addr
+	sockets   map[netip.Addr]*datagrams // UDP sockets from the probe source, by target
+	closed    bool
+}
+
+// New makes the prober's place and everything in it. It returns an error around ErrHeld where another process has it.
+//
+// Redirects need a pod table, and so a netns of the prober's own, which takes CAP_SYS_ADMIN. Without them it speaks from a link in
+// the host's netns, through a packet socket, which takes CAP_NET_RAW; where that is not granted, the other may be.
+func New(cfg Config) (*Prober, error) {
+	if len(cfg.Redirects) > 0 {
+		return newIn(cfg, false)
+	}
+	p, err := newIn(cfg, true)
+	if !errors.Is(err, unix.EPERM) {
+		return p, err
+	}
+	p, again := newIn(cfg, false)
+	if errors.Is(again, unix.EPERM) {
+		return nil, fmt.Errorf("%w: grant the container NET_RAW, beside NET_ADMIN", err)
+	}
+	return p, again
+}
+
+func newIn(cfg Config, frames bool) (*Prober, error) {
+	p := &Prober{log: cfg.Log, rules: cfg.Rules, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals), sockets: map[netip.Addr]*datagrams{}}
+	if err := p.prepare(cfg.HostNetNS, frames); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare the prober: %w", err), p.Close())
+	}
+	return p, nil
+}
+
+func (p *Prober) prepare(hostNetNS int, frames bool) (err error) {
+	if p.host, err = openHost(hostNetNS); err != nil {
+		return err
+	}
+	if p.place, err = takePlace(p.host); err != nil {
+		return err
+	}
+	if frames {
+		p.frames = newFrames(p.host)
+		return p.ensure()
+	}
+	if p.room, err = newRoom(); err != nil {
+		return err
+	}
+	if p.own, err = openInside(p.room, p.rules); err != nil {
+		return err
+	}
+	return p.ensure()
+}
+
+// Ensure repairs whatever of the prober's link, addresses, routes and rules is not as it should be. It is idempotent and
+// writes nothing when all is well.
+func (p *Prober) Ensure() error {
+	_, err := p.Repair()
+	return err
+}
+
+// Repair is Ensure that tells in words whether the link or the pod table had to be made anew.
+func (p *Prober) Repair() (mended string, err error) {
+	p.repair.Lock()
+	defer p.repair.Unlock()
+	p.mended = nil
+	if err := p.ensure(); err != nil {
+		return "", fmt.Errorf("repair the prober: %w", err)
+	}
+	return strings.Join(p.mended, ", "), nil
+}
+
+// Reconfigure takes over other redirects and local addresses, then ensures.
+func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) error {
+	p.repair.Lock()
+	defer p.repair.Unlock()
+	p.mu.Lock()
+	p.redirects, p.locals = slices.Clone(redirects), slices.Clone(locals)
+	p.mu.Unlock()
+	// A probe that is out is no failure because of us: three of these in a row of reloads would cost the lease.
+	p.forget((*datagrams).retire)
+	if p.frames != nil {
+		p.frames.forget()
+	}
+	if err := p.ensure(); err != nil {
+		return fmt.Errorf("reconfigure the prober: %w", err)
+	}
+	return nil
+}
+
+// forget has the sockets kept for targets end: the next probe opens what it needs anew, and that of a target that is gone must not stay.
+func (p *Prober) forget(end func(*datagrams)) {
+	p.mu.Lock()
+	gone := p.sockets
+	p.sockets = map[netip.Addr]*datagrams{}
+	p.mu.Unlock()
+	for _, s := range gone {
+		end(s)
+	}
+}
+
+// Close takes everything away. A probe in flight fails. Close may be called twice.
+func (p *Prober) Close() error {
+	p.repair.Lock()
+	defer p.repair.Unlock()
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.forget((*datagrams).close)
+	var errs []error
+	if p.place != nil {
+		// Only its owner may delete the link.
+		errs = append(errs, p.host.RemoveVeth(steer.ProberInterface))
+	}
+	errs = append(errs, p.own.close())
+	if p.room != nil {
+		p.room.close()
+	}
+	if p.frames != nil {
+		p.frames.close()
+	}
+	if p.place != nil {
+		errs = append(errs, p.place.Close()) // last: from here on a successor may begin
+	}
+	p.host.Close()
+	p.place, p.room, p.own, p.host = nil, nil, inside{}, host{}
+	return errors.Join(errs...)
+}
+
+// Remove takes away what a killed prober left, which is its link where it had no netns of its own. It returns an error around
+// ErrHeld where a prober lives.
+func Remove() error {
+	h, err := openHost(0)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	place, err := takePlace(h)
+	if err != nil {
+		return err
+	}
+	return errors.Join(h.RemoveVeth(steer.ProberInterface), place.Close())
+}
+
+// takePlace takes the right to be the prober of a netns, until the file is closed. It goes with the process, as the prober's link does, so
+// it tells a dead predecessor's link from a live one's.
+func takePlace(h host) (place *os.File, err error) {
+	err = h.Do(func() (err error) {
+		if place, err = instancelock.Take(steer.ProberInterface); errors.Is(err, instancelock.ErrHeld) {
+			return fmt.Errorf("%w: stop it first: %w", ErrHeld, err)
+		}
+		return err
+	})
+	return place, err
+}
+
+// ensure needs p.repair, or to be alone.
+func (p *Prober) ensure() error {
+	p.mu.Lock()
+	redirects, locals, closed := p.redirects, p.locals, p.closed
+	p.mu.Unlock()
+	if closed {
+		return errClosed
+	}
+	want := families(redirects, locals)
+	if p.frames != nil {
+		return p.ensureFrames(redirects, want)
+	}
+	made, err := p.host.ensureLink(p.own)
+	if err != nil {
+		return err
+	}
+	p.note(made)
+	if err := p.own.ensure(want); err != nil {
+		return fmt.Errorf("prober's netns: %w", err)
+	}
+	if err := p.host.ensure(want); err != nil {
+		return fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
+	}
+	if err := p.own.settle(p.host, want); err != nil {
+		return err
+	}
+	drift, err := p.own.table.Repair(steer.Pod{Redirects: redirects, Always: true})
+	if err != nil {
+		return fmt.Errorf("prober's pod table: %w", err)
+	}
+	if len(drift) > 0 {
+		p.mended = append(p.mended, "its pod table")
+	}
+	return nil
+}
+
+// ensureFrames is ensure without a netns.
+func (p *Prober) ensureFrames(redirects []steer.Redirect, want []family) error {
+	if len(redirects) > 0 {
+		return fmt.Errorf("%d redirects need a pod table, and so a netns of the prober's own", len(redirects))
+	}
+	made, err := p.frames.ensureLink()
+	if err != nil {
+		return err
+	}
+	p.note(made)
+	if err := p.frames.ensure(want); err != nil {
+		return err
+	}
+	if err := p.host.ensure(want); err != nil {
+		return fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
+	}
+	return settled(func() error {
+		return errors.Join(operational(p.host.Handle, FramesInterface), operational(p.host.Handle, steer.ProberInterface))
+	})
+}
+
+func (p *Prober) note(made bool) {
+	if made {
+		p.mended = append(p.mended, "made "+steer.ProberInterface)
+		p.log.Debug("prober link made", "interface", steer.ProberInterface)
+	}
+}
+
+// Probe asks the agent, through a cluster DNS address or at a local address, who answers there, and waits until ctx ends.
+// Probes of one target over UDP follow one another; all others run side by side.
+func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
+	q := newQuestion()
+	source := steer.ProbeSource(target.Is4())
+	switch {
+	case p.frames != nil && protocol == steer.UDP:
+		return q.judge(p.frames.probeDatagram(ctx, source, target, q))
+	case p.frames != nil && protocol == steer.TCP:
+		return q.judge(p.frames.stream(ctx, source, target, q.wire))
+	case protocol == steer.UDP:
+		s, err := p.datagramsTo(target)
+		if err != nil {
+			return failed(ctx, err)
+		}
+		return q.judge(s.exchange(ctx, q.wire, q.mine))
+	case protocol == steer.TCP:
+		room, err := p.asking()
+		if err != nil {
+			return failed(ctx, err)
+		}
+		return q.judge(stream(ctx, room, source, target, q.wire))
+	}
+	return Result{Failure: Network, Err: fmt.Errorf("cannot probe over %s", protocol)}
+}
+
+// Prove asks clusterDNS for name's address from the proof source, which the switch always hands to kube-dns, over UDP and
+// over TCP. Nil means that the fallback's own way works, both ways. It shows that only while the host table stands: verify
+// it first, for without the switch the agent itself would answer.
+func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) error {
+	room, err := p.asking()
+	if err != nil {
+		return err
+	}
+	q, err := addressQuestion(name, clusterDNS)
+	if err != nil {
+		return fmt.Errorf("prove the fallback to %s: %w", clusterDNS, err)
+	}
+	source := steer.ProofSource(clusterDNS.Is4())
+	// A new port each time: an old one would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
+	overUDP := func() ([]byte, error) { return provingDatagrams(ctx, room, source, clusterDNS, q) }
+	overTCP := func() ([]byte, error) { return stream(ctx, room, source, clusterDNS, q.wire) }
+	if p.frames != nil {
+		overUDP = func() ([]byte, error) { return p.frames.proveDatagram(ctx, source, clusterDNS, q) }
+		overTCP = func() ([]byte, error) { return p.frames.stream(ctx, source, clusterDNS, q.wire) }
+	}
+	if err := q.proves(overUDP()); err != nil {
+		return fmt.Errorf("prove the fallback to %s over udp: %w", clusterDNS, explain(ctx, err))
+	}
+	if err := q.proves(overTCP()); err != nil {
+		return fmt.Errorf("prove the fallback to %s over tcp: %w", clusterDNS, explain(ctx, err))
+	}
+	return nil
+}
+
+// asking is the room to ask from; nil where frames are sent.
+func (p *Prober) asking() (*room, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errClosed
+	}
+	return p.room, nil
+}
+
+// datagramsTo returns the UDP socket kept for target, opened at its first use.
+func (p *Prober) datagramsTo(target netip.Addr) (*datagrams, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errClosed
+	}
+	if s := p.sockets[target]; s != nil {
+		return s, nil
+	}
+	s, err := openDatagrams(p.room, steer.ProbeSource(target.Is4()), target)
+	if err != nil {
+		return nil, err
+	}
+	p.sockets[target] = s
+	return s, nil
+}
+
+// families tells which of the two are in use, IPv4 first.
+func families(redirects []steer.Redirect, locals []netip.Addr) []family {
+	var out []family
+	for _, f := range []family{ipv4(), ipv6()} {
+		if slices.ContainsFunc(redirects, func(r steer.Redirect) bool { return r.Is4() == f.is4 }) ||
+			slices.ContainsFunc(locals, func(a netip.Addr) bool { return a.Is4() == f.is4 }) {
+			out = append(out, f)
+		}
+	}
+	return out
+}

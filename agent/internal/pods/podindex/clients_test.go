@@ -1,0 +1,323 @@
+package podindex
+
+import (
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/internal/dns/searchpath"
+	"github.com/neardns/neardns/internal/telemetry"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/steer/rules"
+)
+
+// confOf reads a configuration.
+func confOf(t *testing.T, lines string) *config.Node {
+	t.Helper()
+	conf, err := config.Load("/node.yaml", config.Env{LookupEnv: func(string) (string, bool) { return "", false },
+		ReadFile: func(path string) ([]byte, error) {
+			if path != "/node.yaml" {
+				return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+			}
+			return []byte("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\n" + lines), nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conf
+}
+
+// filesOf is a registry of pods.
+func filesOf(t *testing.T, files ...podfile.File) *pods.Pods {
+	t.Helper()
+	dir := t.TempDir()
+	for i, f := range files {
+		if f.ContainerID == "" {
+			f.ContainerID = fmt.Sprintf("c%d", i)
+		}
+		f.IfName = "eth0"
+		if err := podfile.Write(dir, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))
+}
+
+func clientsOf(registry *pods.Pods, conf *config.Node) *Clients {
+	c := New(conf)
+	c.Follow(registry)
+	return c
+}
+
+func pod(namespace, name, address string, change ...func(*podfile.File)) podfile.File {
+	f := podfile.File{PodNamespace: namespace, PodName: name, Addresses: []netip.Addr{addr(address)}, Nameservers: []string{"10.96.0.10"},
+		Searches: []string{namespace + ".svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"}}
+	for _, c := range change {
+		c(&f)
+	}
+	return f
+}
+
+func TestWhoseQuestionsAreCompleted(t *testing.T) {
+	wants := func(b bool) func(*podfile.File) {
+		return func(f *podfile.File) { f.SearchCompletion = &b }
+	}
+	bare := func(f *podfile.File) { f.Nameservers, f.Searches, f.Options = nil, nil, nil }
+	const node, namespace = "podDNS: {searchCompletion: true}\n", "podDNS: {namespaces: {shop: {searchCompletion: true}}}\n"
+	for name, tc := range map[string]struct {
+		conf string
+		file podfile.File
+		want bool
+	}{
+		"nothing said":      {"", pod("shop", "web", "10.244.1.5"), false},
+		"the node":          {node, pod("shop", "web", "10.244.1.5"), true},
+		"the namespace":     {namespace, pod("shop", "web", "10.244.1.5"), true},
+		"another namespace": {namespace, pod("data", "db", "10.244.1.5"), false},
+		"the namespace against the node": {"podDNS: {searchCompletion: true, namespaces: {shop: {searchCompletion: false}}}\n",
+			pod("shop", "web", "10.244.1.5"), false},
+		"the pod":                       {"", pod("shop", "web", "10.244.1.5", wants(true)), true},
+		"the pod against its namespace": {namespace, pod("shop", "web", "10.244.1.5", wants(false)), false},
+		"a runtime that tells no list":  {node, pod("shop", "web", "10.244.1.5", bare), false},
+		"no list, and the pod wants it": {"", pod("shop", "web", "10.244.1.5", bare, wants(true)), false},
+		"no list, and no namespace":     {node, pod("", "", "10.244.1.5", bare), false},
+		"a pod with no search list":     {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) { f.Searches = nil }), false},
+		"an overlay that took the list": {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) {
+			f.DNS = &podfile.DNS{State: podfile.Overlaid, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}}}
+		}), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := searchOf(tc.file, confOf(t, tc.conf)) != nil; got != tc.want {
+				t.Errorf("completed: %v", got)
+			}
+		})
+	}
+}
+
+// TestSearchOutlivesOthers: pods come and go all the time, and what was decided for one that stays must not go with them.
+func TestSearchOutlivesOthers(t *testing.T) {
+	registry := filesOf(t, pod("shop", "web", "10.244.1.5"), pod("shop", "api", "10.244.1.6"))
+	c := clientsOf(registry, confOf(t, "podDNS: {searchCompletion: true}\n"))
+	before := searchOfPod(c, "10.244.1.5")
+	if before == nil || before == searchOfPod(c, "10.244.1.6") {
+		t.Error("two pods are taken for one")
+	}
+	registry.Outdate()
+	if searchOfPod(c, "10.244.1.5") != before {
+		t.Error("it is another one")
+	}
+}
+
+// TestSearchCompletionReloads: an operator who switches it off must not have to start pods anew.
+func TestSearchCompletionReloads(t *testing.T) {
+	c := clientsOf(filesOf(t, pod("shop", "web", "10.244.1.5")), confOf(t, "podDNS: {searchCompletion: true}\n"))
+	if searchOfPod(c, "10.244.1.5") == nil || searchOfPod(c, "10.244.1.6") != nil {
+		t.Error("on for the pod, and for it alone")
+	}
+	c.Configure(confOf(t, ""))
+	if searchOfPod(c, "10.244.1.5") != nil {
+		t.Error("still on")
+	}
+}
+
+func TestCounts(t *testing.T) {
+	c := clientsOf(filesOf(t, pod("shop", "web", "10.244.1.5"), pod("shop", "api", "10.244.1.6"), pod("data", "db", "10.244.1.7")), confOf(t, ""))
+	for _, rcode := range []int{0, 3, 2, 5} {
+		answered(c, "10.244.1.5", rcode, queryinfo.Miss)
+	}
+	answered(c, "10.244.1.5", 0, queryinfo.Hit)
+	answered(c, "10.244.1.5", 3, queryinfo.Stale)
+	answered(c, "10.244.1.6", 0, queryinfo.Miss)
+	answered(c, "192.0.2.1", 0, queryinfo.Hit)         // no pod's
+	c.Answered(queryinfo.Answer{Level: queryinfo.Hit}) // nobody's
+	want := map[string]Counts{"shop/web": {Queries: 6, Hits: 2, Failures: 2}, "shop/api": {Queries: 1}, "data/db": {}}
+	got := map[string]Counts{}
+	for _, p := range c.Pods() {
+		got[p.File.PodNamespace+"/"+p.File.PodName] = p.Counts
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("pods (-want +got):\n%s", diff)
+	}
+	byNamespace := map[string]telemetry.Namespace{}
+	for _, n := range c.Namespaces() {
+		byNamespace[n.Name] = n
+	}
+	all := map[string]telemetry.Namespace{"shop": {Name: "shop", Queries: 7, Hits: 2, Failures: 2}, "data": {Name: "data"}}
+	if diff := cmp.Diff(all, byNamespace); diff != "" {
+		t.Errorf("namespaces (-want +got):\n%s", diff)
+	}
+}
+
+// answered tells of a question from an address as the front does.
+func answered(c *Clients, from string, rcode int, level queryinfo.Level) {
+	c.Answered(queryinfo.Answer{Client: addr(from), Who: c.Who(addr(from)), Rcode: rcode, Level: level})
+}
+
+// searchOfPod is what search completion finds in the question of the pod with an address.
+func searchOfPod(c *Clients, at string) *searchpath.Search {
+	if p, ok := c.Who(addr(at)).(searchpath.Client); ok {
+		return p.Search()
+	}
+	return nil
+}
+
+// TestSearchNow: whoever has an address now may be another pod than the one that asked, or none.
+func TestSearchNow(t *testing.T) {
+	dir := t.TempDir()
+	registry := pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))
+	c := clientsOf(registry, confOf(t, "podDNS: {searchCompletion: true}\n"))
+	write := func(namespace string) podfile.File {
+		f := pod(namespace, "web", "10.244.1.5")
+		f.ContainerID, f.IfName = namespace, "eth0"
+		if err := podfile.Write(dir, f); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	before := write("shop")
+	registry.Outdate()
+	p, ok := c.Who(addr("10.244.1.5")).(searchpath.Client)
+	if !ok || !p.SearchNow(addr("10.244.1.5")).Same(p.Search()) || p.SearchNow(addr("10.244.1.6")) != nil {
+		t.Fatal("the pod itself is not found")
+	}
+	if err := podfile.Remove(dir, before.ContainerID, before.IfName); err != nil {
+		t.Fatal(err)
+	}
+	write("data")
+	registry.Outdate()
+	if now := p.SearchNow(addr("10.244.1.5")); now == nil || now.Same(p.Search()) {
+		t.Error("the pod that went is taken for the one that came")
+	}
+}
+
+// A cluster may have thousands of namespaces, whose pods come and go on one node.
+func TestNamespacesAreBounded(t *testing.T) {
+	c := clientsOf(filesOf(t), confOf(t, ""))
+	for i := range 3 * namespacesMost {
+		c.namespace(fmt.Sprintf("ns%d", i)).queries.Add(1)
+	}
+	counts := c.Namespaces()
+	if len(counts) != namespacesMost+1 {
+		t.Errorf("%d namespaces", len(counts))
+	}
+	total := uint64(0)
+	for _, n := range counts {
+		total += n.Queries
+	}
+	if total != 3*namespacesMost {
+		t.Errorf("%d questions are counted", total)
+	}
+}
+
+// TestNamespacesGiveTheirPlaceBack: who came first and went must not keep those who live now without series of their own.
+func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
+	dir := t.TempDir()
+	registry := pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))
+	c := clientsOf(registry, confOf(t, ""))
+	for i := range namespacesMost {
+		c.namespace(fmt.Sprintf("gone%d", i)).queries.Add(1)
+	}
+	f := pod("shop", "web", "10.244.1.5")
+	f.ContainerID, f.IfName = "c0", "eth0"
+	if err := podfile.Write(dir, f); err != nil {
+		t.Fatal(err)
+	}
+	registry.Outdate()
+	answer := func() {
+		answered(c, "10.244.1.5", 0, queryinfo.Miss)
+	}
+	counts := func() map[string]uint64 {
+		m := map[string]uint64{}
+		for _, n := range c.Namespaces() {
+			m[n.Name] = n.Queries
+		}
+		return m
+	}
+	answer()
+	if m := counts(); len(m) != namespacesMost+1 || m[otherNamespaces] != 1 || m["gone0"] != 1 {
+		t.Errorf("with all places taken: %v", m)
+	}
+	answer()
+	if m := counts(); len(m) != 2 || m["shop"] != 1 || m[otherNamespaces] != 1 {
+		t.Errorf("when those who are gone were told for the last time: %v", m)
+	}
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func TestWhoseHitsTheKernelAnswers(t *testing.T) {
+	steered := func(f *podfile.File) { f.Decisions = []podfile.Decision{{State: podfile.Steered}} }
+	back := func(f *podfile.File) {
+		f.Decisions = []podfile.Decision{{State: podfile.Steered}, {State: podfile.Pending, Unanswered: []string{"udp"}}}
+	}
+	waits := func(f *podfile.File) { f.Decisions = []podfile.Decision{{State: podfile.Pending}} }
+	says := func(b bool) func(*podfile.File) { return func(f *podfile.File) { f.KernelHits = &b } }
+	completed := func(f *podfile.File) { f.SearchCompletion = new(bool); *f.SearchCompletion = true }
+	optedOut := func(f *podfile.File) { f.OptOut = true }
+	shop := func(change ...func(*podfile.File)) podfile.File { return pod("shop", "web", "10.244.1.5", change...) }
+	const on, listed, others = "kernelHits: {mode: on}\n", "kernelHits: {mode: namespaces, namespaces: [shop]}\n", "kernelHits: {mode: namespaces, namespaces: [data]}\n"
+	for name, tc := range map[string]struct {
+		conf   string
+		file   podfile.File
+		wanted bool
+		why    string
+	}{
+		"nothing said":                           {"", shop(steered), false, ""},
+		"off, whatever the pod says":             {"kernelHits: {mode: off}\n", shop(steered, says(true)), false, ""},
+		"on":                                     {on, shop(steered), true, ""},
+		"on, and the pod wants none of it":       {on, shop(steered, says(false)), false, ""},
+		"its namespace":                          {listed, shop(steered), true, ""},
+		"its namespace, and the pod wants none":  {listed, shop(steered, says(false)), false, ""},
+		"another namespace":                      {others, shop(steered), false, ""},
+		"another namespace, and the pod does":    {others, shop(steered, says(true)), true, ""},
+		"given back":                             {on, shop(back), true, "given back"},
+		"left alone":                             {on, shop(), false, ""},
+		"waits for the proof":                    {on, shop(waits), true, "not steered yet"},
+		"completed":                              {on, shop(steered, completed), true, "searchCompletion"},
+		"completed by the node":                  {on + "podDNS: {searchCompletion: true}\n", shop(steered), true, "searchCompletion"},
+		"transparent":                            {on + "arrangement: transparent\n", shop(completed), true, ""},
+		"transparent, opted out":                 {on + "arrangement: transparent\n", shop(optedOut), false, ""},
+		"not wanted, so nothing is said of more": {others, shop(back, completed), false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wanted, why := InKernel(tc.file, confOf(t, tc.conf))
+			if wanted != tc.wanted || !strings.Contains(why, tc.why) || (why == "") != (tc.why == "") {
+				t.Errorf("wanted %t, but %q", wanted, why)
+			}
+			c := clientsOf(filesOf(t, tc.file), confOf(t, tc.conf))
+			p, _ := c.Who(addr("10.244.1.5")).(*client)
+			if p == nil || p.Borrows() != (tc.wanted && tc.why == "") {
+				t.Errorf("the client %+v", p)
+			}
+		})
+	}
+}
+
+// TestKernelCounts: what the kernel answered is counted for the pod and its namespace, and for the namespace when the pod is gone.
+func TestKernelCounts(t *testing.T) {
+	web := pod("shop", "web", "10.244.1.5")
+	web.ContainerID, web.IfName = "c0", "eth0"
+	gone := web
+	gone.ContainerID = "c9"
+	c := clientsOf(filesOf(t, web), confOf(t, "kernelHits: {mode: on}\n"))
+	c.Answered(queryinfo.Answer{Who: c.Who(addr("10.244.1.5")), Level: queryinfo.Miss})
+	c.AnsweredInKernel(web, 3)
+	c.AnsweredInKernel(gone, 2)
+	if got := c.Pods()[0].Counts; got != (Counts{Queries: 4, Hits: 3, Kernel: 3}) {
+		t.Errorf("the pod has %+v", got)
+	}
+	if n := c.Heard(web); n != 1 || c.Heard(gone) != 0 {
+		t.Errorf("%d of its questions were heard", n)
+	}
+	if diff := cmp.Diff([]telemetry.Namespace{{Name: "shop", Queries: 6, Hits: 5, Kernel: 5}}, c.Namespaces()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

@@ -1,0 +1,91 @@
+package reconcile
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/neardns/neardns/fleet/controller/placement"
+)
+
+// labels remembers what was written and has not come back by the watch yet, so that no node is patched twice for one change and no step is
+// larger for it.
+type labels struct {
+	written map[string]*corev1.Node // by name, as the API server answered
+	refused map[string]bool         // by name, those whose last change failed
+}
+
+func (l *labels) sent(answer *corev1.Node) {
+	if l.written == nil {
+		l.written = map[string]*corev1.Node{}
+	}
+	l.written[answer.Name] = answer
+	delete(l.refused, answer.Name)
+}
+
+func (l *labels) refuse(name string) {
+	if l.refused == nil {
+		l.refused = map[string]bool{}
+	}
+	l.refused[name] = true
+}
+
+// refusedLast orders nodes, so that the next step begins with others where a change was refused.
+func (l *labels) refusedLast(nodes []placement.Node) {
+	slices.SortStableFunc(nodes, func(a, b placement.Node) int {
+		switch {
+		case l.refused[a.Name] == l.refused[b.Name]:
+			return 0
+		case l.refused[a.Name]:
+			return 1
+		}
+		return -1
+	})
+}
+
+// asSent is the node as the watch shows it, or, where that is older, with the label that was written. The node is the cache's and is not
+// changed.
+func (l *labels) asSent(node *corev1.Node) *corev1.Node {
+	written, ok := l.written[node.Name]
+	if !ok {
+		return node
+	}
+	if node.UID != written.UID || !older(node, written) {
+		delete(l.written, node.Name)
+		return node
+	}
+	out := *node
+	out.Labels = maps.Clone(node.Labels)
+	delete(out.Labels, placement.Label)
+	if value, ok := written.Labels[placement.Label]; ok {
+		if out.Labels == nil {
+			out.Labels = map[string]string{}
+		}
+		out.Labels[placement.Label] = value
+	}
+	return &out
+}
+
+// older compares two looks at one object by their resourceVersions, whose order means something since Kubernetes 1.35 by its
+// documentation, and before that in every API server on etcd.
+func older(a, b metav1.Object) bool {
+	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
+	return err == nil && order < 0
+}
+
+// forget drops nodes that are gone.
+func (l *labels) forget(nodes map[string]*corev1.Node) {
+	for name := range l.written {
+		if nodes[name] == nil {
+			delete(l.written, name)
+		}
+	}
+	for name := range l.refused {
+		if nodes[name] == nil {
+			delete(l.refused, name)
+		}
+	}
+}

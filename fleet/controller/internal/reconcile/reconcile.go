@@ -1,0 +1,232 @@
+// Package reconcile carries decisions of fleet/controller/placement out: it watches what they are made of, writes the label on nodes and
+// the status of the NodeDNS, and tells of changes by Events and metrics.
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/placement"
+)
+
+// fresh is how old a look at the cluster may be when a node is excluded by it. A controller that was stopped meanwhile looks again, or finds
+// that another one leads.
+const fresh = 2 * time.Second
+
+// Reconciler makes one step at a time. Its methods are for one goroutine.
+type Reconciler struct {
+	Client  client.Client
+	Events  events.EventRecorder
+	Log     *slog.Logger
+	Metrics *Metrics
+	Now     func() time.Time
+
+	labels  labels
+	written *v1alpha1.NodeDNS // the last status, as the API server answered
+}
+
+// Reconcile looks at the cluster, reports, and makes the next step. Every event asks for it, whatever it is about.
+func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	looked := r.Now()
+	nodes, cluster, err := r.read(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	var want placement.Want
+	object := &v1alpha1.NodeDNS{}
+	err = r.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.Name}, object)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && object.DeletionTimestamp != nil:
+		object = nil
+	case err != nil:
+		return ctrl.Result{}, fmt.Errorf("read the NodeDNS: %w", err)
+	default:
+		object = r.asWritten(object)
+		want = placement.Want{Spec: &object.Spec.NodePlacement, Last: object.Status.Accepted, Late: unfinishedFor(object, looked) > placement.Deadline}
+	}
+	d := placement.Decide(cluster, want)
+	r.Metrics.set(&d, object != nil)
+	if object != nil {
+		// First what nodes are judged by from now on: should the controller end here, the next one goes on by it.
+		if err := r.report(ctx, object, &d); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	return r.change(ctx, nodes, &d, looked, object)
+}
+
+// read lists what a decision is made of; nodes by name.
+func (r *Reconciler) read(ctx context.Context) (map[string]*corev1.Node, placement.Cluster, error) {
+	var nodes corev1.NodeList
+	var pods corev1.PodList
+	var slices discoveryv1.EndpointSliceList
+	// The cache holds of these only what the manager was told to (Options): this namespace's, of the cache and of kube-dns.
+	for what, list := range map[string]client.ObjectList{"nodes": &nodes, "the cache's pods": &pods, "kube-dns's endpoints": &slices} {
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, placement.Cluster{}, fmt.Errorf("list %s: %w", what, err)
+		}
+	}
+	byName := make(map[string]*corev1.Node, len(nodes.Items))
+	seen := make([]*corev1.Node, 0, len(nodes.Items))
+	for i := range nodes.Items {
+		n := r.labels.asSent(&nodes.Items[i])
+		byName[n.Name] = n
+		seen = append(seen, n)
+	}
+	r.labels.forget(byName)
+	cluster := placement.Read(seen, pointers(pods.Items), pointers(slices.Items))
+	r.labels.refusedLast(cluster.Nodes)
+	return byName, cluster, nil
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, len(items))
+	for i := range items {
+		out[i] = &items[i]
+	}
+	return out
+}
+
+// change writes labels: those of entering nodes first. What fails is tried again after a look at the cluster. A node whose change the API
+// server refuses, for a webhook or since somebody writes that node all the time, holds no other up.
+func (r *Reconciler) change(ctx context.Context, nodes map[string]*corev1.Node, d *placement.Decision, looked time.Time, object *v1alpha1.NodeDNS) (ctrl.Result, error) {
+	var refused []error
+	for _, name := range d.Include {
+		if err := r.label(ctx, nodes[name], false); apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+			refused = append(refused, err)
+		} else if err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	for _, name := range d.Exclude {
+		if r.Now().Sub(looked) > fresh {
+			return ctrl.Result{RequeueAfter: time.Millisecond}, nil
+		}
+		if err := r.label(ctx, nodes[name], true); apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+			refused = append(refused, err)
+		} else if err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	if len(refused) > 0 {
+		return ctrl.Result{}, fmt.Errorf("%d nodes keep their label, the others go on: %w", len(refused), refused[0])
+	}
+	if object == nil || d.Conditions[1].True || d.Conditions[1].Reason == placement.DeadlineExceeded {
+		return ctrl.Result{}, nil
+	}
+	// Nobody tells of a deadline that passes.
+	return ctrl.Result{RequeueAfter: max(placement.Deadline-unfinishedFor(object, looked), 0) + time.Second}, nil
+}
+
+// label sets the label, or takes it away. It is set only on the node as it was read: one that changed meanwhile is judged anew.
+func (r *Reconciler) label(ctx context.Context, node *corev1.Node, excluded bool) error {
+	metadata := map[string]any{"labels": map[string]any{placement.Label: nil}}
+	if excluded {
+		metadata = map[string]any{"labels": map[string]any{placement.Label: placement.Excluded}, "resourceVersion": node.ResourceVersion}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return fmt.Errorf("make a patch: %w", err)
+	}
+	answer := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	err = r.Client.Patch(ctx, answer, client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		r.labels.refuse(node.Name)
+		return fmt.Errorf("label node %s: %w", node.Name, err)
+	}
+	r.labels.sent(answer)
+	r.Metrics.labelled(excluded)
+	r.Log.Info("label changed", "node", node.Name, "excluded", excluded)
+	return nil
+}
+
+// report writes the status where it is another, and tells of each condition whose reason is new.
+func (r *Reconciler) report(ctx context.Context, object *v1alpha1.NodeDNS, d *placement.Decision) error {
+	old := object.Status.DeepCopy()
+	status := &object.Status
+	if status.ObservedGeneration != object.Generation {
+		meta.RemoveStatusCondition(&status.Conditions, placement.ConditionApplied) // its time is the change's, and this is another one
+	}
+	status.ObservedGeneration = object.Generation
+	status.Accepted = d.Accepted.DeepCopy()
+	status.Nodes, status.Eligible, status.Ready, status.Excluded = int32(d.Nodes), int32(d.Eligible), int32(d.Ready), int32(d.ExcludedNodes)
+	for _, c := range d.Conditions {
+		value := metav1.ConditionFalse
+		if c.True {
+			value = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: c.Type, Status: value, Reason: c.Reason, Message: c.Message, ObservedGeneration: object.Generation,
+			LastTransitionTime: metav1.Time{Time: r.Now()},
+		})
+	}
+	slices.SortFunc(status.Conditions, func(a, b metav1.Condition) int { return order(a.Type) - order(b.Type) })
+	if reflect.DeepEqual(old, status) {
+		return nil
+	}
+	if err := r.Client.Status().Update(ctx, object); err != nil {
+		return fmt.Errorf("write the status of the NodeDNS: %w", err)
+	}
+	r.written = object.DeepCopy()
+	for _, c := range d.Conditions {
+		if before := meta.FindStatusCondition(old.Conditions, c.Type); before != nil && before.Reason == c.Reason && before.ObservedGeneration == object.Generation {
+			continue
+		}
+		kind := corev1.EventTypeNormal
+		if !c.True && c.Reason != placement.Moving {
+			kind = corev1.EventTypeWarning
+		}
+		r.Events.Eventf(object, nil, kind, c.Reason, c.Type, "%s", shortened(c.Message))
+		r.Log.Info("condition changed", "type", c.Type, "true", c.True, "reason", c.Reason, "message", c.Message)
+	}
+	return nil
+}
+
+// asWritten is the object as the watch shows it, or, where that is older, as it was after the last status was written.
+func (r *Reconciler) asWritten(object *v1alpha1.NodeDNS) *v1alpha1.NodeDNS {
+	if r.written == nil || r.written.UID != object.UID || !older(object, r.written) {
+		return object
+	}
+	return r.written.DeepCopy()
+}
+
+// shortened keeps an Event's note below what an API server takes: 1,024 bytes (noteLengthLimit in pkg/apis/core/validation/events.go).
+func shortened(message string) string {
+	const most = 1000
+	if len(message) <= most {
+		return message
+	}
+	return message[:most] + " …"
+}
+
+func order(condition string) int {
+	return slices.Index([]string{placement.ConditionAccepted, placement.ConditionApplied, placement.ConditionAvailable}, condition)
+}
+
+// unfinishedFor is how long the present change has been on its way; 0 where none is.
+func unfinishedFor(object *v1alpha1.NodeDNS, now time.Time) time.Duration {
+	c := meta.FindStatusCondition(object.Status.Conditions, placement.ConditionApplied)
+	if c == nil || c.Status == metav1.ConditionTrue || c.ObservedGeneration != object.Generation {
+		return 0
+	}
+	return now.Sub(c.LastTransitionTime.Time)
+}

@@ -1,0 +1,528 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/internal/lead"
+	"github.com/neardns/neardns/fleet/controller/placement"
+)
+
+// rig is a reconciler beside a store of objects, to which the test does what a DaemonSet controller does.
+type rig struct {
+	*Reconciler
+	t       *testing.T
+	store   client.WithWatch
+	events  *events.FakeRecorder
+	now     time.Time
+	patches map[string]int                // by node
+	onPatch func(client.Object) error     // before a node is patched
+	onState func(*v1alpha1.NodeDNS) error // before a status is written
+}
+
+func newRig(t *testing.T, nodes ...string) *rig {
+	t.Helper()
+	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Unix(1_700_000_000, 0), patches: map[string]int{}}
+	scheme, err := lead.Scheme(kinds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []client.Object
+	for _, name := range nodes {
+		labels := map[string]string{"kubernetes.io/os": "linux"}
+		if strings.HasPrefix(name, "infra") {
+			labels["infra"] = ""
+		}
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
+	}
+	objects = append(objects, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "kube-dns-1", Namespace: "kube-system"},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}})
+	r.store = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.NodeDNS{}).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, o ...client.PatchOption) error {
+			if r.onPatch != nil {
+				if err := r.onPatch(object); err != nil {
+					return err
+				}
+			}
+			r.patches[object.GetName()]++
+			return c.Patch(ctx, object, patch, o...)
+		},
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, o ...client.SubResourceUpdateOption) error {
+			if d, ok := object.(*v1alpha1.NodeDNS); ok && r.onState != nil {
+				if err := r.onState(d); err != nil {
+					return err
+				}
+			}
+			return c.SubResource(sub).Update(ctx, object, o...)
+		},
+	}).Build()
+	r.restart()
+	r.daemonSet()
+	return r
+}
+
+// restart is another process with the same cluster.
+func (r *rig) restart() {
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.Reconciler = &Reconciler{Client: r.store, Events: r.events, Log: slog.New(slog.DiscardHandler), Metrics: metrics, Now: func() time.Time { return r.now }}
+}
+
+// daemonSet gives each node that is not excluded a Ready cache, and takes it from the others.
+func (r *rig) daemonSet() {
+	r.t.Helper()
+	for _, n := range r.nodes() {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "neardns-" + n.Name, Namespace: "kube-system"}, Spec: corev1.PodSpec{NodeName: n.Name},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+		var err error
+		if n.Labels[placement.Label] == placement.Excluded {
+			err = client.IgnoreNotFound(r.store.Delete(r.t.Context(), pod))
+		} else if r.store.Get(r.t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{}) != nil {
+			err = r.store.Create(r.t.Context(), pod)
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+func (r *rig) nodes() []corev1.Node {
+	r.t.Helper()
+	var list corev1.NodeList
+	if err := r.store.List(r.t.Context(), &list); err != nil {
+		r.t.Fatal(err)
+	}
+	return list.Items
+}
+
+func (r *rig) excluded() (out []string) {
+	for _, n := range r.nodes() {
+		if n.Labels[placement.Label] == placement.Excluded {
+			out = append(out, n.Name)
+		}
+	}
+	return out
+}
+
+func (r *rig) apply(selector map[string]v1alpha1.LabelValue) {
+	r.t.Helper()
+	want := &v1alpha1.NodeDNS{ObjectMeta: metav1.ObjectMeta{Name: "default", Generation: 1, UID: "1"}}
+	want.Spec.NodePlacement.NodeSelector = selector
+	old := &v1alpha1.NodeDNS{}
+	if err := r.store.Get(r.t.Context(), client.ObjectKeyFromObject(want), old); err == nil {
+		old.Spec, old.Generation = want.Spec, old.Generation+1
+		if err := r.store.Update(r.t.Context(), old); err != nil {
+			r.t.Fatal(err)
+		}
+	} else if err := r.store.Create(r.t.Context(), want); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) object() *v1alpha1.NodeDNS {
+	r.t.Helper()
+	object := &v1alpha1.NodeDNS{}
+	if err := r.store.Get(r.t.Context(), client.ObjectKey{Name: "default"}, object); err != nil {
+		r.t.Fatal(err)
+	}
+	return object
+}
+
+// reasons are those of the three conditions.
+func (r *rig) reasons() string {
+	var out []string
+	for _, c := range r.object().Status.Conditions {
+		out = append(out, c.Reason)
+	}
+	return strings.Join(out, " ")
+}
+
+func (r *rig) step() (ctrl.Result, error) { return r.Reconcile(r.t.Context(), ctrl.Request{}) }
+
+// settle goes on until the placement is applied.
+func (r *rig) settle(restart bool) {
+	r.t.Helper()
+	for range 50 {
+		if restart {
+			r.restart()
+		}
+		if _, err := r.step(); err != nil {
+			r.t.Fatal(err)
+		}
+		r.daemonSet()
+	}
+	if _, err := r.step(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) noted() string {
+	var out []string
+	for len(r.events.Events) > 0 {
+		out = append(out, <-r.events.Events)
+	}
+	return strings.Join(out, "\n")
+}
+
+func names(prefix string, n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprintf("%s%02d", prefix, i))
+	}
+	return out
+}
+
+func TestMove(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		r := newRig(t, append(names("infra", 2), names("w", 28)...)...)
+		r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
+		if _, err := r.step(); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.excluded(); !slices.Equal(got, []string{"w00", "w01", "w02"}) {
+			t.Errorf("first step: %v, want a tenth", got)
+		}
+		r.settle(restart)
+		if got := r.excluded(); !slices.Equal(got, names("w", 28)) {
+			t.Errorf("excluded: %v", got)
+		}
+		s := r.object().Status
+		if r.reasons() != "Accepted Applied Available" || s.Nodes != 30 || s.Eligible != 2 || s.Ready != 2 || s.Excluded != 28 || s.ObservedGeneration != 1 {
+			t.Errorf("status: %+v", s)
+		}
+		for name, n := range r.patches {
+			if n != 1 {
+				t.Errorf("%s was patched %d times", name, n)
+			}
+		}
+		for _, want := range []string{"Normal Accepted nodes are judged by it", "Normal Moving", "Normal Applied 2 nodes run the cache, 28 are excluded", "Normal Available"} {
+			if noted := r.noted(); !strings.Contains(noted, want) {
+				r.events.Events <- noted
+				if !strings.Contains(noted, want) {
+					t.Errorf("no Event %q in\n%s", want, noted)
+				}
+			} else {
+				r.events.Events <- noted
+			}
+		}
+		// A placement that no node satisfies changes nothing, and one that all satisfy gives every node its cache back, in one step.
+		r.apply(map[string]v1alpha1.LabelValue{"foo": "bar"})
+		r.settle(restart)
+		if got := len(r.excluded()); got != 28 || r.reasons() != "NoEligibleNodes Applied Available" || !strings.Contains(r.noted(), "Warning NoEligibleNodes none of 30 nodes") {
+			t.Errorf("foo=bar: %d excluded, %s", got, r.reasons())
+		}
+		if got := r.object().Status.Accepted.NodeSelector; len(got) != 1 || got["infra"] != "" {
+			t.Errorf("accepted: %v", got)
+		}
+		r.apply(nil)
+		if _, err := r.step(); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.excluded(); len(got) > 0 {
+			t.Errorf("excluded: %v", got)
+		}
+	}
+}
+
+// A node that cannot be labelled (by a webhook, or since its kubelet writes it all the time) holds no other up, on the way out or in.
+func TestRefusedNode(t *testing.T) {
+	r := newRig(t, append(names("infra", 2), names("w", 8)...)...) // a step is one node
+	fails := func(names ...string) {
+		r.onPatch = func(o client.Object) error {
+			if slices.Contains(names, o.GetName()) {
+				return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, o.GetName(), errors.New("it was written meanwhile"))
+			}
+			return nil
+		}
+	}
+	run := func() {
+		t.Helper()
+		failed := 0
+		for range 30 {
+			if _, err := r.step(); err != nil {
+				if failed++; !strings.Contains(err.Error(), "1 nodes keep their label, the others go on: label node w00") {
+					t.Fatal(err)
+				}
+			}
+			r.daemonSet()
+		}
+		if failed == 0 {
+			t.Error("nothing is said of it")
+		}
+	}
+	fails("w00")
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
+	run()
+	if got := r.excluded(); !slices.Equal(got, names("w", 8)[1:]) || r.reasons() != "Accepted Moving Available" {
+		t.Errorf("%v are excluded, %s", got, r.reasons())
+	}
+	fails()
+	r.settle(false)
+	fails("w00")
+	r.apply(nil)
+	run()
+	if got := r.excluded(); !slices.Equal(got, []string{"w00"}) {
+		t.Errorf("%v are excluded", got)
+	}
+	// Where nobody answers, nothing more is tried.
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
+	tried := 0
+	r.onPatch = func(client.Object) error {
+		tried++
+		return errors.New("connection refused")
+	}
+	r.apply(nil)
+	if _, err := r.step(); err == nil || tried != 1 {
+		t.Errorf("%d tries, %v", tried, err)
+	}
+}
+
+func TestDeleted(t *testing.T) {
+	r := newRig(t, "infra", "w")
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
+	r.settle(false)
+	if got := r.excluded(); !slices.Equal(got, []string{"w"}) {
+		t.Fatalf("excluded: %v", got)
+	}
+	if err := r.store.Delete(t.Context(), r.object()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.step(); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.excluded(); len(got) > 0 {
+		t.Errorf("excluded: %v", got)
+	}
+}
+
+// What nodes are judged by is on record before a node is changed.
+func TestStatusFirst(t *testing.T) {
+	r := newRig(t, "infra", "w")
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
+	r.onState = func(*v1alpha1.NodeDNS) error { return errors.New("no") }
+	if _, err := r.step(); err == nil || !strings.Contains(err.Error(), "write the status of the NodeDNS: no") {
+		t.Errorf("error: %v", err)
+	}
+	if got := r.excluded(); len(got) > 0 {
+		t.Errorf("excluded: %v", got)
+	}
+}
+
+// A controller that was stopped between its look and its patch excludes nobody by what it saw.
+func TestStaleLook(t *testing.T) {
+	r := newRig(t, "infra", "w")
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
+	r.onState = func(*v1alpha1.NodeDNS) error {
+		r.now = r.now.Add(fresh + time.Millisecond)
+		return nil
+	}
+	if result, err := r.step(); err != nil || result.RequeueAfter == 0 || result.RequeueAfter > time.Second {
+		t.Errorf("%+v, %v", result, err)
+	}
+	if got := r.excluded(); len(got) > 0 {
+		t.Errorf("excluded: %v", got)
+	}
+	r.onState = nil
+	if _, err := r.step(); err != nil || !slices.Equal(r.excluded(), []string{"w"}) {
+		t.Errorf("%v, excluded: %v", err, r.excluded())
+	}
+}
+
+// A node that changed since it was read is judged anew.
+func TestChangedNode(t *testing.T) {
+	r := newRig(t, "infra", "w")
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
+	r.onPatch = func(object client.Object) error {
+		r.onPatch = nil
+		n := &corev1.Node{}
+		if err := r.store.Get(t.Context(), client.ObjectKeyFromObject(object), n); err != nil {
+			return err
+		}
+		n.Labels["infra"] = ""
+		return r.store.Update(t.Context(), n)
+	}
+	if _, err := r.step(); err == nil {
+		t.Error("the patch of a changed node passes")
+	}
+	if _, err := r.step(); err != nil || len(r.excluded()) > 0 {
+		t.Errorf("%v, excluded: %v", err, r.excluded())
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	r := newRig(t, "infra", "w")
+	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "neardns-infra", Namespace: "kube-system"}}
+	if err := r.store.Delete(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	result, err := r.step()
+	if err != nil || r.reasons() != "Accepted NoReadyCache NoReadyCache" || result.RequeueAfter != placement.Deadline+time.Second {
+		t.Fatalf("%+v, %v, %s", result, err, r.reasons())
+	}
+	r.now = r.now.Add(result.RequeueAfter)
+	if _, err := r.step(); err != nil || r.reasons() != "Accepted DeadlineExceeded NoReadyCache" {
+		t.Errorf("%v, %s", err, r.reasons())
+	}
+	// Another placement has a time of its own.
+	r.apply(map[string]v1alpha1.LabelValue{"infra": "", "kubernetes.io/os": "linux"})
+	if _, err := r.step(); err != nil || r.reasons() != "Accepted NoReadyCache NoReadyCache" {
+		t.Errorf("%v, %s", err, r.reasons())
+	}
+	if c := meta.FindStatusCondition(r.object().Status.Conditions, placement.ConditionApplied); !c.LastTransitionTime.Time.Equal(r.now) {
+		t.Errorf("the condition is of %s", c.LastTransitionTime)
+	}
+	// It goes on by itself, however late.
+	r.daemonSet()
+	r.settle(false)
+	if r.reasons() != "Accepted Applied Available" || !slices.Equal(r.excluded(), []string{"w"}) {
+		t.Errorf("%s, excluded: %v", r.reasons(), r.excluded())
+	}
+}
+
+// What was written counts until the watch shows it, and no longer.
+func TestLabelsAsSent(t *testing.T) {
+	at := func(version, label string) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1", ResourceVersion: version}}
+		if label != "" {
+			n.Labels = map[string]string{placement.Label: label}
+		}
+		return n
+	}
+	var l labels
+	l.sent(at("10", placement.Excluded))
+	seen := at("9", "")
+	if got := l.asSent(seen).Labels[placement.Label]; got != placement.Excluded || seen.Labels != nil {
+		t.Errorf("an older look shows %q, and the look itself %v", got, seen.Labels)
+	}
+	if got := l.asSent(at("11", "")).Labels[placement.Label]; got != "" || len(l.written) > 0 {
+		t.Errorf("a newer look shows %q", got)
+	}
+	l.sent(at("12", ""))
+	if got := l.asSent(at("9", placement.Excluded)).Labels[placement.Label]; got != "" {
+		t.Errorf("after it was taken away: %q", got)
+	}
+	other := at("1", placement.Excluded)
+	other.UID = "2"
+	if got := l.asSent(other).Labels[placement.Label]; got != placement.Excluded {
+		t.Errorf("another node of the name shows %q", got)
+	}
+	l.sent(at("12", ""))
+	l.forget(nil)
+	if len(l.written) > 0 {
+		t.Errorf("a node that is gone is remembered: %v", l.written)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m, err := NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := placement.Decide(placement.Cluster{}, placement.Want{Spec: &v1alpha1.NodePlacement{}})
+	m.set(&d, true)
+	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+	if got := testutil.ToFloat64(m.conditions.WithLabelValues("Accepted", "NoEligibleNodes")); got != 1 {
+		t.Errorf("the reason is %v", got)
+	}
+	m.set(&d, false)
+	if got := testutil.ToFloat64(m.conditions.WithLabelValues("Accepted", "NoEligibleNodes")); got != 0 {
+		t.Errorf("without an object the reason is %v", got)
+	}
+}
+
+// slim leaves of every object all that a decision is made of.
+func TestSlim(t *testing.T) {
+	now := metav1.Now()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "7", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}},
+		Spec:   corev1.NodeSpec{Taints: []corev1.Taint{{Key: "x"}}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeMemoryPressure}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", DeletionTimestamp: &now}, Spec: corev1.PodSpec{NodeName: "a"},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"::1"}}}}
+	whole := placement.Read([]*corev1.Node{node}, []*corev1.Pod{pod}, []*discoveryv1.EndpointSlice{slice})
+	slimmed := func(object runtime.Object) any {
+		out, err := slim(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	thin, ok := slimmed(node).(*corev1.Node)
+	if !ok || thin.Annotations != nil || len(thin.Status.Conditions) != 1 || thin.ResourceVersion != "7" {
+		t.Fatalf("%+v", thin)
+	}
+	got := placement.Read([]*corev1.Node{thin}, []*corev1.Pod{slimmed(pod).(*corev1.Pod)}, []*discoveryv1.EndpointSlice{slimmed(slice).(*discoveryv1.EndpointSlice)})
+	if fmt.Sprint(got) != fmt.Sprint(whole) || got.Nodes[0].Cache != placement.UnreadyCache || got.Upstreams != 1 {
+		t.Errorf("%+v\nof the whole objects: %+v", got, whole)
+	}
+}
+
+// The alerts ask for series and reasons that there are.
+func TestAlerts(t *testing.T) {
+	text, err := os.ReadFile("../../../../conf/placement-alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	m, err := NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.set(&placement.Decision{}, false)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var series strings.Builder
+	for _, f := range families {
+		for _, metric := range f.Metric {
+			series.WriteString(f.GetName())
+			for _, l := range metric.Label {
+				fmt.Fprintf(&series, " %s=%q", l.GetName(), l.GetValue())
+			}
+			series.WriteString("\n")
+		}
+	}
+	asked := regexp.MustCompile(`(neardns_\w+)\{([^}]*)\}`).FindAllStringSubmatch(string(text), -1)
+	for _, a := range asked {
+		for label := range strings.SplitSeq(a[2], ", ") {
+			label = strings.Replace(label, "!=", "=", 1)
+			if !regexp.MustCompile(a[1] + ` .*` + regexp.QuoteMeta(label)).MatchString(series.String()) {
+				t.Errorf("nothing exports %s{%s}", a[1], label)
+			}
+		}
+	}
+	if len(asked) < 4 {
+		t.Errorf("only %d series are asked for", len(asked))
+	}
+}

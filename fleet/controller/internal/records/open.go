@@ -1,0 +1,174 @@
+package records
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/zones"
+	"github.com/neardns/neardns/fleet/edge/healthcheck"
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/fleet/zones/zonewriter"
+)
+
+// opener returns what starts publishers for this cluster. changed is called when a status is another, and must not block.
+func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Metrics, log *slog.Logger, changed func()) func(Setting, func() rfc2136.Key, func(zone.Claim) bool) (Publisher, error) {
+	return func(s Setting, key func() rfc2136.Key, works func(zone.Claim) bool) (Publisher, error) {
+		p, err := zonewriter.New(zonewriter.Options{
+			Zone: s.Zone, Server: s.Primary, Key: key, Identity: identity, Heartbeat: s.Heartbeat, Remove: s.Remove, Works: works,
+			Rate: float64(s.PerMinute) / 60, Changed: func(string) { changed() }, Metrics: metrics, Log: log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		running, cancel := context.WithCancel(ctx)
+		l := &live{publisher: p, log: log, cancel: cancel, fresh: 2 * s.Heartbeat}
+		l.wg.Go(func() { // ends with Stop
+			if err := p.Run(running); err != nil {
+				log.Error("a publisher ended", "zone", s.Zone, "error", err)
+			}
+		})
+		return l, nil
+	}
+}
+
+// live is a publisher that runs.
+type live struct {
+	publisher *zonewriter.Publisher
+	log       *slog.Logger
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+	fresh     time.Duration // for how long a zone that was read counts; others may remove a silent cluster's addresses later
+}
+
+func (l *live) Set(p zone.Publication) {
+	if err := l.publisher.Set(p); err != nil { // zones.Decide has validated it
+		l.log.Error("a publication is refused", "host", p.Host, "error", err)
+	}
+}
+
+func (l *live) Remove(host string) { l.publisher.Remove(host) }
+func (l *live) Forget(host string) { l.publisher.Forget(host) }
+
+func (l *live) Stop() {
+	l.cancel()
+	l.wg.Wait()
+}
+
+func (l *live) Host(host string) zones.Progress {
+	s, ok := l.publisher.Status(host)
+	if !ok {
+		return zones.Progress{}
+	}
+	z := l.publisher.Zone()
+	p := progress(&s, z.Err)
+	p.Read, p.Fresh = z.Read, l.fresh
+	return p
+}
+
+// disputes are the reasons for which another cluster, or another who writes the zone, stands against this one.
+var disputes = []zone.Reason{zone.ConflictingStrategy, zone.ConflictingTTL, zone.ConflictingName, zone.ClusterIDInUse, zone.ConflictingDefault,
+	zone.ZoneRolledBack, zonewriter.RecordsMissing, zonewriter.Contended}
+
+// progress says a publisher's status in the words of conditions. away is why the zone is not read now.
+func progress(s *zonewriter.Status, away error) zones.Progress {
+	p := zones.Progress{Done: s.Programmed || s.Left, Attempt: s.Attempt, Since: s.Since, Generation: s.Generation, Writes: s.Writes}
+	if away != nil {
+		p.Away = reasonOf(away)
+	}
+	if c := s.Conflict; c != nil {
+		p.Reason, p.Message = string(c.Reason), c.Message
+		if slices.Contains(disputes, c.Reason) {
+			p.Conflict, p.ConflictMessage = string(c.Reason), c.Message
+		}
+	} else if !p.Done && away != nil {
+		p.Reason, p.Message = p.Away, away.Error()
+	}
+	for _, n := range s.Notes {
+		if slices.Contains(disputes, n.Reason) {
+			if p.Conflict == "" {
+				p.Conflict, p.ConflictMessage = string(n.Reason), n.Message
+			}
+		} else if p.Done {
+			p.Note, p.NoteMessage = string(n.Reason), n.Message
+		}
+	}
+	if h := s.Held; h != nil {
+		p.Owners = h.Owners
+		p.Held = &v1alpha1.Published{Strategy: v1alpha1.Strategy(h.Strategy), TTL: int32(h.TTL), Addresses: texts(h.Addresses)}
+	}
+	return p
+}
+
+func texts(addresses []netip.Addr) []string {
+	out := make([]string, len(addresses))
+	for i, a := range addresses {
+		out[i] = a.String()
+	}
+	return out
+}
+
+// reasonOf is the word for an error of the primary.
+func reasonOf(err error) string {
+	if kind := rfc2136.KindOf(err); kind != "" {
+		return string(kind)
+	}
+	return zones.NotReadable
+}
+
+func (l *live) Zone() ZoneProgress {
+	z := l.publisher.Zone()
+	p := ZoneProgress{Read: z.Read, Silent: slices.Sorted(slices.Values(z.Dead))}
+	if z.Err != nil {
+		p.Reason, p.Message = reasonOf(z.Err), fmt.Sprint(z.Err)
+	}
+	if z.State != nil {
+		clusters := map[string]bool{}
+		for cluster := range z.State.Beats {
+			clusters[cluster] = true
+		}
+		for _, h := range z.State.Hosts {
+			for _, owner := range h.Owners {
+				clusters[owner] = true
+			}
+		}
+		p.Clusters = slices.Sorted(maps.Keys(clusters))
+	}
+	return p
+}
+
+// worksFor tells a publisher whether a dead cluster's address passes its health check: while it may, nobody takes it away. One that may not
+// be asked, as it lies outside of this zone's ranges, may. An answer takes three probes; until then, it is taken to work.
+func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
+	return func(c zone.Claim) bool {
+		key := "dead " + dnsZone + " " + c.Cluster + " " + c.Host
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.dead[key] = time.Now()
+		checks := checksOf(&c.Publication)
+		asked := r.Health.Set(key, map[string][]healthcheck.Check{c.Cluster: checks}, o.ranges)
+		return slices.ContainsFunc(checks, func(check healthcheck.Check) bool { return asked[check].Well() })
+	}
+}
+
+// deadFor is how long a dead cluster's addresses are probed after they were last asked for.
+const deadFor = 10 * time.Minute
+
+// bury ends the probes of dead clusters that nobody asks for any more; all of them, if the zone is closed.
+func (r *Reconciler) bury(o *opened, all bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key, at := range o.dead {
+		if all || time.Since(at) > deadFor {
+			r.Health.Set(key, nil, nil)
+			delete(o.dead, key)
+		}
+	}
+}

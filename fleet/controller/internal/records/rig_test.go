@@ -1,0 +1,257 @@
+package records
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/internal/lead"
+	"github.com/neardns/neardns/fleet/controller/zones"
+	"github.com/neardns/neardns/fleet/edge/healthcheck"
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+// zoneStub stands for a publisher and its zone: it notes what it is told, and the test says what comes of it.
+type zoneStub struct {
+	setting Setting
+	key     func() rfc2136.Key
+	calls   []string
+	hosts   map[string]zones.Progress
+	known   ZoneProgress
+	away    bool // the primary is: nothing is ever done
+	stopped bool
+}
+
+func (z *zoneStub) Set(p zone.Publication) {
+	z.calls = append(z.calls, fmt.Sprintf("set %s %v", p.Host, p.Addresses))
+	z.hosts[p.Host] = zones.Progress{Done: !z.away, Owners: []string{"aaaaaaaa"}, Generation: 7, Writes: uint64(len(z.calls)),
+		Held: &v1alpha1.Published{Strategy: v1alpha1.Strategy(p.Strategy), TTL: int32(p.TTL), Addresses: []string{"192.0.2.1"}}}
+}
+
+func (z *zoneStub) Remove(host string) {
+	z.calls = append(z.calls, "remove "+host)
+	z.hosts[host] = zones.Progress{Done: !z.away}
+}
+
+func (z *zoneStub) Forget(host string) {
+	z.calls = append(z.calls, "forget "+host)
+	delete(z.hosts, host)
+}
+func (z *zoneStub) Host(host string) zones.Progress { return z.hosts[host] }
+func (z *zoneStub) Zone() ZoneProgress              { return z.known }
+func (z *zoneStub) Stop()                           { z.stopped = true }
+
+// rig is a reconciler beside a store of objects.
+type rig struct {
+	*Reconciler
+	t       *testing.T
+	store   client.WithWatch
+	events  *events.FakeRecorder
+	now     time.Time
+	stubs   map[string]*zoneStub // by zone, the last that was opened
+	opened  int
+	writes  int // of statuses
+	objects int
+	sick    map[string]bool // targets that refuse connections
+}
+
+// newRig must be called in a bubble (testing/synctest): the store and the checker of targets read the clock.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Now(), stubs: map[string]*zoneStub{}, sick: map[string]bool{}}
+	scheme, err := lead.Scheme(kinds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.store = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, o ...client.SubResourceUpdateOption) error {
+			r.writes++
+			return c.SubResource(sub).Update(ctx, object, o...)
+		},
+	}).Build()
+	r.restart()
+	return r
+}
+
+// restart is another process with the same cluster and zone.
+func (r *rig) restart() {
+	m, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	checker := healthcheck.New(ctx, slog.New(slog.DiscardHandler), healthcheck.Options{Every: time.Millisecond, Dial: func(_ context.Context, _, address string) (net.Conn, error) {
+		if r.sick[address] {
+			return nil, errors.New("refused")
+		}
+		a, b := net.Pipe()
+		_ = b.Close()
+		return a, nil
+	}})
+	r.t.Cleanup(func() {
+		cancel()
+		checker.Wait()
+	})
+	r.Reconciler = &Reconciler{Client: r.store, Direct: r.store, Events: r.events, Log: slog.New(slog.DiscardHandler), Metrics: m, Now: func() time.Time { return r.now },
+		Namespace: "neardns-zones", ClusterID: "aaaaaaaa", Health: checker, Open: func(s Setting, key func() rfc2136.Key, _ func(zone.Claim) bool) (Publisher, error) {
+			r.opened++
+			stub := &zoneStub{setting: s, key: key, hosts: map[string]zones.Progress{}, known: ZoneProgress{Read: r.now, Clusters: []string{"aaaaaaaa"}}}
+			if old := r.stubs[s.Zone]; old != nil {
+				stub.away = old.away
+			}
+			r.stubs[s.Zone] = stub
+			return stub, nil
+		}}
+}
+
+func (r *rig) create(text string) {
+	r.t.Helper()
+	var kind struct{ Kind string }
+	if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
+		r.t.Fatal(err)
+	}
+	object, ok := map[string]client.Object{"DNSZone": &v1alpha1.DNSZone{}, "DNSRecord": &v1alpha1.DNSRecord{}, "Secret": &corev1.Secret{}, "Service": &corev1.Service{}}[kind.Kind]
+	if !ok {
+		object = &unstructured.Unstructured{}
+	}
+	if err := yaml.Unmarshal([]byte(text), object); err != nil {
+		r.t.Fatal(err)
+	}
+	r.objects++
+	object.SetCreationTimestamp(metav1.NewTime(r.now.Add(time.Duration(r.objects) * time.Second)))
+	object.SetGeneration(1)
+	if err := r.store.Create(r.t.Context(), object); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+const (
+	secretText = `{kind: Secret, apiVersion: v1, metadata: {name: key, namespace: neardns-zones}, data: {name: a2V5, secret: YzJWamNtVjA=}}`
+	zoneText   = `{kind: DNSZone, apiVersion: neardns.io/v1alpha1, metadata: {name: shared}, spec: {zone: shared.example, primary: 192.0.2.53, tsig: {secretName: key},
+		heartbeatSeconds: 300, messagesPerMinute: 600, publishers: [{namespaces: [shop], hosts: ["*.shared.example"], targets: [192.0.2.0/24]}]}}`
+)
+
+func recordText(name, spec string) string {
+	return `{kind: DNSRecord, apiVersion: neardns.io/v1alpha1, metadata: {name: ` + name + `, namespace: shop}, spec: {strategy: Simple, ttl: 60, deletionPolicy: Delete, ` + spec + `}}`
+}
+
+// settle reconciles until nothing is asked for at once.
+func (r *rig) settle() {
+	r.t.Helper()
+	for range 50 {
+		result, err := r.Reconcile(r.t.Context(), ctrl.Request{})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if result.RequeueAfter == 0 || result.RequeueAfter >= time.Second {
+			return
+		}
+	}
+	r.t.Fatal("it never settles")
+}
+
+// record is read, or nil if it is gone.
+func (r *rig) record(name string) *v1alpha1.DNSRecord {
+	r.t.Helper()
+	out := &v1alpha1.DNSRecord{}
+	if err := r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, out); client.IgnoreNotFound(err) != nil {
+		r.t.Fatal(err)
+	} else if err != nil {
+		return nil
+	}
+	return out
+}
+
+func (r *rig) change(name string, f func(*v1alpha1.DNSRecord)) {
+	r.t.Helper()
+	rec := r.record(name)
+	f(rec)
+	rec.Generation++
+	if err := r.store.Update(r.t.Context(), rec); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) delete(object client.Object) {
+	r.t.Helper()
+	if err := r.store.Delete(r.t.Context(), object); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) zone() *v1alpha1.DNSZone {
+	r.t.Helper()
+	out := &v1alpha1.DNSZone{}
+	if err := r.store.Get(r.t.Context(), client.ObjectKey{Name: "shared"}, out); err != nil {
+		r.t.Fatal(err)
+	}
+	return out
+}
+
+func reasons(conditions []metav1.Condition) string {
+	var out []string
+	for _, c := range conditions {
+		out = append(out, c.Reason)
+	}
+	return strings.Join(out, " ")
+}
+
+func (r *rig) want(name, reason string) {
+	r.t.Helper()
+	rec := r.record(name)
+	if rec == nil {
+		r.t.Fatalf("%s is gone", name)
+	}
+	if got := reasons(rec.Status.Conditions); got != reason || rec.Status.ObservedGeneration != rec.Generation {
+		r.t.Errorf("%s is %q, want %q: %+v", name, got, reason, rec.Status.Conditions)
+	}
+}
+
+// calls are what the zone was told since the last call.
+func (r *rig) calls() string {
+	stub := r.stubs["shared.example."]
+	if stub == nil {
+		return ""
+	}
+	out := slices.Sorted(slices.Values(stub.calls))
+	stub.calls = nil
+	return strings.Join(out, ", ")
+}
+
+func (r *rig) wantCalls(want string) {
+	r.t.Helper()
+	if got := r.calls(); got != want {
+		r.t.Errorf("the zone was told %q, want %q", got, want)
+	}
+}
+
+const programmed = "Accepted Programmed NotChecked NoConflict"
+
+// publish creates the zone with its key, and objects, and settles. It returns the zone's publisher.
+func (r *rig) publish(texts ...string) *zoneStub {
+	r.t.Helper()
+	for _, text := range append([]string{secretText, zoneText}, texts...) {
+		r.create(text)
+	}
+	r.settle()
+	return r.stubs["shared.example."]
+}

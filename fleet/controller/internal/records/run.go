@@ -1,0 +1,135 @@
+package records
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/internal/lead"
+	"github.com/neardns/neardns/fleet/edge/healthcheck"
+	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/fleet/zones/zonewriter"
+)
+
+// lease is the name of the Lease by which one replica leads.
+const lease = "neardns-zones"
+
+// Options say where the controller looks and listens.
+type Options struct {
+	Namespace string // of the keys' Secrets and of the Lease
+	ClusterID string // empty: made of the UID of the namespace kube-system
+	Metrics   string // address
+	Health    string // address
+	Log       *slog.Logger
+}
+
+// Validate names the flag that is wrong.
+func (o *Options) Validate() error {
+	if o.ClusterID == "" {
+		return nil
+	}
+	if err := (zone.Identity{Cluster: o.ClusterID, Instance: "any"}).Validate(); err != nil {
+		return fmt.Errorf("--cluster-id: %w", err)
+	}
+	return nil
+}
+
+// Run leads, or waits to, until ctx ends. Who loses the lead gets an error and has to end.
+func Run(ctx context.Context, config *rest.Config, o Options) error {
+	m, err := lead.New(config, lead.Options{Lease: lease, Namespace: o.Namespace, Metrics: o.Metrics, Health: o.Health, Kinds: kinds, Log: o.Log,
+		Objects: map[client.Object]cache.ByObject{
+			&corev1.Secret{}:  {Namespaces: map[string]cache.Config{o.Namespace: {}}},
+			&corev1.Service{}: {Transform: slim},
+		}})
+	if err != nil {
+		return err
+	}
+	own, err := NewMetrics(metrics.Registry)
+	if err != nil {
+		return fmt.Errorf("register the metrics: %w", err)
+	}
+	identity, err := identify(ctx, m.GetAPIReader(), o)
+	if err != nil {
+		return err
+	}
+	o.Log.Info("this cluster", "id", identity.Cluster, "instance", identity.Instance)
+	changed := make(chan event.GenericEvent, 1)
+	checker := healthcheck.New(ctx, o.Log, healthcheck.Options{})
+	r := &Reconciler{
+		Client: m.GetClient(), Direct: m.GetAPIReader(), Events: m.GetEventRecorder("neardns-zones"), Log: o.Log, Metrics: own, Now: time.Now,
+		Namespace: o.Namespace, ClusterID: identity.Cluster, Health: checker,
+		Open: opener(ctx, identity, zonewriter.NewMetrics(metrics.Registry), o.Log, func() {
+			select {
+			case changed <- event.GenericEvent{Object: &v1alpha1.DNSZone{}}:
+			default: // one is on its way, and will see it
+			}
+		}),
+	}
+	once := lead.Once("all")
+	b := ctrl.NewControllerManagedBy(m).Named("zones").WatchesRawSource(source.Channel(changed, once))
+	for _, object := range []client.Object{&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}, &corev1.Secret{}, &corev1.Service{}} {
+		b = b.Watches(object, once)
+	}
+	if err := b.WithEventFilter(matters).Complete(r); err != nil {
+		return fmt.Errorf("make the controller: %w", err)
+	}
+	err = m.Start(ctx)
+	r.Close()
+	return err
+}
+
+// kinds are those of the objects that the role reads and writes.
+var kinds = []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme}
+
+// identify makes what this cluster is called in zones: its id of the UID of kube-system, which stays as long as the cluster, and its
+// instance of the UID of the controller's namespace, which a cluster that got the same id has another one of.
+func identify(ctx context.Context, reader client.Reader, o Options) (zone.Identity, error) {
+	var system, own corev1.Namespace
+	for name, into := range map[string]*corev1.Namespace{metav1.NamespaceSystem: &system, o.Namespace: &own} {
+		if err := reader.Get(ctx, client.ObjectKey{Name: name}, into); err != nil {
+			return zone.Identity{}, fmt.Errorf("read the UID of namespace %s: %w", name, err)
+		}
+	}
+	id := zone.Identity{Cluster: o.ClusterID, Instance: zone.ClusterID(string(own.UID))}
+	if id.Cluster == "" {
+		id.Cluster = zone.ClusterID(string(system.UID))
+	}
+	if err := id.Validate(); err != nil {
+		return zone.Identity{}, fmt.Errorf("name this cluster: %w", err)
+	}
+	return id, nil
+}
+
+// slim leaves of a Service what serviceSource takes of it.
+func slim(object any) (any, error) {
+	s, ok := object.(*corev1.Service)
+	if !ok {
+		return object, nil
+	}
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace, UID: s.UID, ResourceVersion: s.ResourceVersion},
+		Spec: corev1.ServiceSpec{Type: s.Spec.Type}, Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer}}, nil
+}
+
+// matters passes over what only this program writes: statuses.
+var matters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	switch e.ObjectNew.(type) {
+	case *v1alpha1.DNSZone, *v1alpha1.DNSRecord:
+		return e.ObjectNew.GetGeneration() != e.ObjectOld.GetGeneration() || e.ObjectNew.GetDeletionTimestamp() != nil ||
+			len(e.ObjectNew.GetFinalizers()) != len(e.ObjectOld.GetFinalizers())
+	}
+	return true
+}}

@@ -1,0 +1,211 @@
+// Package zonefile does without a cluster what the role zones does in one: DNSZones, DNSRecords and the Secrets of their keys come from a
+// file, as `kubectl get -o yaml` prints them. It is for bootstrap, for rescue, and for tests of the engine.
+//
+// Failure policy: a file with a fault changes nothing, at the start and at each reading after it. A record that its zone does not accept is
+// named, and the others go on.
+package zonefile
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/zones"
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+)
+
+// Defaults of the API, which an API server fills in and a file may lack.
+const (
+	defaultTTL       = 60  // seconds
+	defaultHeartbeat = 300 // seconds
+	defaultRate      = 600 // messages a minute
+)
+
+// File is a file that was read.
+type File struct {
+	Zones   []v1alpha1.DNSZone
+	Records []v1alpha1.DNSRecord
+	Keys    map[string]rfc2136.Key // by DNSZone
+	Plan    *zones.Plan
+}
+
+// Read reads a file. The error names each fault with its line.
+func Read(path string) (*File, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+// Parse reads the text of a file.
+func Parse(data []byte) (*File, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	r := reader{decoder: serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer(), secrets: map[string]corev1.Secret{}}
+	for _, d := range documents(data) {
+		r.line = d.line
+		r.document(d.text)
+	}
+	f := &File{Zones: r.zones, Records: r.records, Keys: map[string]rfc2136.Key{}}
+	for i := range f.Zones {
+		z := &f.Zones[i]
+		key, err := r.key(z)
+		if err != nil {
+			r.faults = append(r.faults, err)
+		}
+		f.Keys[z.Name] = key
+	}
+	if len(r.faults) == 0 && len(f.Zones) == 0 {
+		r.faults = append(r.faults, errors.New("there is no DNSZone in it"))
+	}
+	if err := errors.Join(r.faults...); err != nil {
+		return nil, err
+	}
+	in := zones.Input{Zones: f.Zones, Records: f.Records, Sources: map[zones.Reference]zones.Source{}}
+	for _, r := range f.Records {
+		if from := r.Spec.AddressesFrom; from != nil {
+			in.Sources[zones.Reference{Namespace: r.Namespace, Kind: from.Kind, Name: from.Name}] = zones.Source{
+				Problem: "a file has no " + from.Kind + " to look at; write the addresses"}
+		}
+	}
+	f.Plan = zones.Decide(in)
+	return f, nil
+}
+
+// part is one document of a YAML stream.
+type part struct {
+	line int // its first
+	text []byte
+}
+
+// documents splits at lines of three dashes.
+func documents(data []byte) []part {
+	var out []part
+	now := part{line: 1}
+	for i, line := range bytes.SplitAfter(data, []byte("\n")) {
+		if bytes.HasPrefix(line, []byte("---")) && len(bytes.TrimSpace(line)) == 3 {
+			out = append(out, now)
+			now = part{line: i + 2}
+			continue
+		}
+		now.text = append(now.text, line...)
+	}
+	return append(out, now)
+}
+
+// reader collects a file's objects and faults.
+type reader struct {
+	decoder runtime.Decoder
+	line    int
+	zones   []v1alpha1.DNSZone
+	records []v1alpha1.DNSRecord
+	secrets map[string]corev1.Secret
+	faults  []error
+}
+
+func (r *reader) fault(format string, args ...any) {
+	r.faults = append(r.faults, fmt.Errorf("line %d: "+format, append([]any{r.line}, args...)...))
+}
+
+func (r *reader) document(text []byte) {
+	data, err := yaml.ToJSON(text)
+	if err != nil {
+		r.fault("%w", err)
+		return
+	}
+	if string(bytes.TrimSpace(data)) == "null" {
+		return // comments alone
+	}
+	object, _, err := r.decoder.Decode(data, nil, nil)
+	if err != nil {
+		r.fault("%w", err)
+		return
+	}
+	r.object(object)
+}
+
+func (r *reader) object(object runtime.Object) {
+	switch o := object.(type) {
+	case *v1alpha1.DNSZone:
+		o.Spec.HeartbeatSeconds = cmp.Or(o.Spec.HeartbeatSeconds, defaultHeartbeat)
+		o.Spec.MessagesPerMinute = cmp.Or(o.Spec.MessagesPerMinute, defaultRate)
+		o.Spec.Removal = cmp.Or(o.Spec.Removal, v1alpha1.RemovalReport)
+		if o.Spec.Primary == "" || o.Spec.Zone == "" {
+			r.fault("DNSZone %s: spec.zone and spec.primary are needed", o.Name)
+		}
+		if slices.ContainsFunc(r.zones, func(z v1alpha1.DNSZone) bool { return z.Name == o.Name }) {
+			r.fault("DNSZone %s is there twice", o.Name)
+		}
+		r.zones = append(r.zones, *o)
+	case *v1alpha1.DNSRecord:
+		o.Spec.TTL = cmp.Or(o.Spec.TTL, defaultTTL)
+		o.Spec.Strategy = cmp.Or(o.Spec.Strategy, v1alpha1.StrategySimple)
+		if slices.ContainsFunc(r.records, func(x v1alpha1.DNSRecord) bool { return x.Name == o.Name && x.Namespace == o.Namespace }) {
+			r.fault("DNSRecord %s/%s is there twice", o.Namespace, o.Name)
+		}
+		r.records = append(r.records, *o)
+	case *corev1.Secret:
+		if _, twice := r.secrets[o.Name]; twice {
+			r.fault("Secret %s is there twice", o.Name)
+		}
+		for key, value := range o.StringData {
+			if o.Data == nil {
+				o.Data = map[string][]byte{}
+			}
+			o.Data[key] = []byte(value)
+		}
+		r.secrets[o.Name] = *o
+	case *corev1.List:
+		for _, item := range o.Items {
+			r.document(item.Raw)
+		}
+	default:
+		r.fault("%s has no place here: write DNSZone, DNSRecord and Secret", object.GetObjectKind().GroupVersionKind().Kind)
+	}
+}
+
+// key reads the key of a zone. Its error never has the secret.
+func (r *reader) key(z *v1alpha1.DNSZone) (rfc2136.Key, error) {
+	secret, ok := r.secrets[z.Spec.TSIG.SecretName]
+	if !ok {
+		return rfc2136.Key{}, fmt.Errorf("DNSZone %s: spec.tsig: there is no Secret %q in the file", z.Name, z.Spec.TSIG.SecretName)
+	}
+	k, err := zones.ReadKey(secret.Data)
+	if err != nil {
+		return rfc2136.Key{}, fmt.Errorf("DNSZone %s: Secret %s: %w", z.Name, secret.Name, err)
+	}
+	return rfc2136.Key{Name: k.Name, Algorithm: k.Algorithm, Secret: k.Secret}, nil
+}
+
+// zone finds a DNSZone by its name or its zone; with "" the only one.
+func (f *File) zone(name string) (*v1alpha1.DNSZone, error) {
+	var all []string
+	for i := range f.Zones {
+		z := &f.Zones[i]
+		if name == z.Name || name != "" && zones.Canonical(name) == zones.Canonical(z.Spec.Zone) || name == "" && len(f.Zones) == 1 {
+			return z, nil
+		}
+		all = append(all, z.Name)
+	}
+	if name == "" {
+		return nil, fmt.Errorf("the file has several zones: choose one with --zone: %s", strings.Join(all, ", "))
+	}
+	return nil, fmt.Errorf("the file has no zone %q but %s", name, strings.Join(all, ", "))
+}

@@ -1,0 +1,200 @@
+package zonefile
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+const good = `# a cluster's part of a shared zone
+apiVersion: v1
+kind: Secret
+metadata: {name: key}
+stringData: {name: operator.shared.example, secret: c2VjcmV0}
+---
+apiVersion: neardns.io/v1alpha1
+kind: DNSZone
+metadata: {name: shared}
+spec:
+  zone: shared.example
+  primary: 192.0.2.53
+  tsig: {secretName: key}
+  publishers:
+  - {namespaces: ["*"], hosts: ["*.shared.example"], targets: [0.0.0.0/0]}
+---
+apiVersion: neardns.io/v1alpha1
+kind: DNSRecord
+metadata: {name: app, namespace: default}
+spec: {host: app.shared.example, addresses: [192.0.2.1]}
+`
+
+func TestParse(t *testing.T) {
+	f, err := Parse([]byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, ok := f.Plan.Zones["shared"].Hosts["app.shared.example."]
+	if !ok || p.TTL != defaultTTL || p.Strategy != "Simple" || len(p.Addresses) != 1 {
+		t.Errorf("publishes %+v", p)
+	}
+	if k := f.Keys["shared"]; k.Name != "operator.shared.example." || k.Algorithm != "hmac-sha256" || k.Secret != "c2VjcmV0" {
+		t.Errorf("key %+v", k)
+	}
+	if z := f.Zones[0].Spec; z.HeartbeatSeconds != defaultHeartbeat || z.MessagesPerMinute != defaultRate || z.Removal != "Report" {
+		t.Errorf("defaults %+v", z)
+	}
+}
+
+// A list is what kubectl prints of several objects.
+func TestParseList(t *testing.T) {
+	var list strings.Builder
+	list.WriteString("apiVersion: v1\nkind: List\nitems:\n")
+	for _, object := range strings.Split(good, "---\n") {
+		for i, line := range strings.Split(strings.TrimSpace(object), "\n") {
+			indent := "  "
+			if i == 0 {
+				indent = "- "
+			}
+			if !strings.HasPrefix(line, "#") {
+				list.WriteString(indent + line + "\n")
+			} else {
+				list.WriteString("-\n")
+			}
+		}
+	}
+	f, err := Parse([]byte(list.String()))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, list.String())
+	}
+	if len(f.Zones) != 1 || len(f.Records) != 1 || !f.Plan.Zones["shared"].Good() {
+		t.Errorf("read %+v", f)
+	}
+}
+
+func TestParseFaults(t *testing.T) {
+	zone := good[:strings.LastIndex(good, "---")]
+	for name, c := range map[string]struct{ text, want string }{
+		"empty":             {"", "there is no DNSZone in it"},
+		"comments":          {"# nothing\n---\n# more\n", "there is no DNSZone in it"},
+		"no YAML":           {"a: [\n", "line 1: "},
+		"no object":         {"just text\n", "line 1: "},
+		"foreign kind":      {zone + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "line 17: ConfigMap has no place here"},
+		"unknown field":     {strings.Replace(good, "tsig:", "tsgi:", 1), `line 7: strict decoding error: unknown field "spec.tsgi"`},
+		"field of a record": {strings.Replace(good, "addresses:", "adresses:", 1), `line 17: strict decoding error: unknown field "spec.adresses"`},
+		"wrong type":        {strings.Replace(good, "[192.0.2.1]", "5", 1), "line 17: "},
+		"no Secret":         {strings.Replace(good, "secretName: key", "secretName: lock", 1), `DNSZone shared: spec.tsig: there is no Secret "lock" in the file`},
+		"no secret in it":   {strings.Replace(good, ", secret: c2VjcmV0", "", 1), "DNSZone shared: Secret key: "},
+		"no primary":        {strings.Replace(good, "  primary: 192.0.2.53\n", "", 1), "line 7: DNSZone shared: spec.zone and spec.primary are needed"},
+		"zone twice":        {good + "---\n" + strings.Split(good, "---\n")[1], "DNSZone shared is there twice"},
+		"record twice":      {good + "---\n" + strings.Split(good, "---\n")[2], "DNSRecord default/app is there twice"},
+		"Secret twice":      {good + "---\n" + strings.Split(good, "---\n")[0], "Secret key is there twice"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse([]byte(c.text))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v\nwant %s", err, c.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "c2VjcmV0") {
+				t.Errorf("the error has the secret: %v", err)
+			}
+		})
+	}
+}
+
+// A record that cannot be published is no fault of the file: its verdict says why.
+func TestVerdicts(t *testing.T) {
+	for change, want := range map[[2]string]string{
+		{"app.shared.example", "app.other.example"}:                                 "NoZone",
+		{"[192.0.2.1]", "[2001:db8::1]"}:                                            "NotAllowed",
+		{"addresses: [192.0.2.1]", "addressesFrom: {kind: Service, name: ingress}"}: "NoAddresses",
+		{"addresses: [192.0.2.1]", "addresses: [192.0.2.1], geo: IE"}:               "Invalid",
+	} {
+		f, err := Parse([]byte(strings.ReplaceAll(good, change[0], change[1])))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, r := range f.Plan.Records {
+			if r.Reason != want {
+				t.Errorf("%v: %s: %s: %s; want %s", change, key, r.Reason, r.Message, want)
+			}
+		}
+	}
+}
+
+func TestChooseZone(t *testing.T) {
+	second := strings.NewReplacer("name: shared}", "name: other}", "shared.example", "other.example").Replace(strings.Split(good, "---\n")[1])
+	f, err := Parse([]byte(good + "---\n" + second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"shared": "shared", "other.example.": "other", "": "several zones", "nobody": `no zone "nobody"`} {
+		z, err := f.zone(name)
+		if err != nil && !strings.Contains(err.Error(), want) || err == nil && z.Name != want {
+			t.Errorf("%q: %v, %v; want %s", name, z, err, want)
+		}
+	}
+}
+
+func TestReadNamesTheFile(t *testing.T) {
+	path := t.TempDir() + "/zone.yaml"
+	if err := os.WriteFile(path, []byte("kind: x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(path); err == nil || !strings.HasPrefix(err.Error(), path+": line 1: ") {
+		t.Errorf("%v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(good))
+	f.Add([]byte("apiVersion: v1\nkind: List\nitems: [{}]\n"))
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		if file, err := Parse(data); err == nil && len(file.Zones) == 0 {
+			panic("a good file without a zone")
+		}
+	})
+}
+
+// A record that the file lacks from one reading to the next leaves the zone, also if the DNSZone gets a new publisher at the same time. Where the
+// file has the DNSZone no more, a line says what stays.
+func TestReread(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the publishers end before they ask the primary
+	var log strings.Builder
+	p := &publishing{Publishing: Publishing{Identity: zone.Identity{Cluster: "aaaaaaaa", Instance: "one"}, Log: slog.New(slog.NewTextHandler(&log, nil))},
+		ctx: ctx, zones: map[string]*running{}}
+	apply := func(text string) {
+		t.Helper()
+		f, err := Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.apply(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(good)
+	app := good[strings.LastIndex(good, "---"):]
+	slower := strings.Replace(good, "  publishers:", "  heartbeatSeconds: 60\n  publishers:", 1)
+	for _, text := range []string{strings.Replace(slower, app, "", 1), strings.Replace(good, app, "", 1)} {
+		before := p.zones["shared"]
+		apply(text)
+		z := p.zones["shared"]
+		set, known := z.hosts["app.shared.example."]
+		if _, told := z.publisher.Status("app.shared.example."); z == before || !known || set || !told {
+			t.Errorf("the host is known: %v, published: %v, the publisher is to leave it: %v", known, set, told)
+		}
+	}
+	if log.Len() > 0 {
+		t.Errorf("logged: %s", log.String())
+	}
+	apply(strings.NewReplacer("name: shared}", "name: another}", "zone: shared.example", "zone: another.example", "app.shared", "app.another", "*.shared", "*.another").Replace(good))
+	p.wait()
+	if !strings.Contains(log.String(), "what was published stays in the zone") || !strings.Contains(log.String(), "shared.example") {
+		t.Errorf("logged: %s", log.String())
+	}
+}

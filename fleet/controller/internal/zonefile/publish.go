@@ -1,0 +1,356 @@
+package zonefile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/zones"
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/fleet/zones/zonewriter"
+)
+
+// Publishing is what `zones publish` is told.
+type Publishing struct {
+	File     string
+	Identity zone.Identity
+	Prune    bool             // leave each host that this cluster publishes and the file does not name
+	Once     bool             // end when all is as the file says, or cannot be
+	JSON     bool             // lines of JSON in place of words
+	Poll     time.Duration    // how often the primary is asked whether the zone changed; 0: 5 s
+	Reread   <-chan os.Signal // a signal: the file has changed
+	Out      io.Writer        // a line for each change of a host's state
+	Log      *slog.Logger
+}
+
+// lookEvery is how often a publisher is asked about its zone: it tells by itself of hosts alone.
+const lookEvery = 200 * time.Millisecond
+
+// ErrConflict is returned by a publishing that ends once and could not do all.
+var ErrConflict = errors.New("not all is as the file says")
+
+// Publish publishes what the file says, until ctx ends or, once, until it is there. What was published stays.
+func Publish(ctx context.Context, o Publishing) error {
+	f, err := Read(o.File)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	p := &publishing{Publishing: o, ctx: ctx, zones: map[string]*running{}, changed: make(chan struct{}, 1), last: map[string]string{}}
+	defer p.wait()
+	defer cancel()
+	if err := p.apply(f); err != nil {
+		return err
+	}
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		done, good := p.report()
+		if o.Once && done {
+			if !good {
+				return ErrConflict
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if o.Once {
+				return fmt.Errorf("%w: %w", ErrConflict, context.Cause(ctx))
+			}
+			return nil
+		case <-p.changed:
+		case <-look.C:
+		case <-o.Reread:
+			f, err := Read(o.File)
+			if err == nil {
+				err = p.apply(f)
+			}
+			if err != nil {
+				o.Log.Error("keep what the file said before", "error", err)
+			}
+		}
+	}
+}
+
+// publishing is one run of Publish.
+type publishing struct {
+	Publishing
+	ctx     context.Context //nolint:containedctx // of the run, for publishers that a later reading of the file starts
+	zones   map[string]*running
+	changed chan struct{}
+	last    map[string]string // lines printed last, by host or record
+	bad     map[string]string // records that are not accepted: why
+	busy    sync.WaitGroup
+}
+
+// running is the publisher of one DNSZone.
+type running struct {
+	spec      v1alpha1.DNSZoneSpec
+	publisher *zonewriter.Publisher
+	cancel    context.CancelFunc
+	hosts     map[string]bool // that were set or removed; true: set
+	pruned    bool
+
+	mu  sync.Mutex // guards key
+	key rfc2136.Key
+}
+
+func (z *running) current() rfc2136.Key {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return z.key
+}
+
+func (p *publishing) wait() {
+	for _, z := range p.zones {
+		z.cancel()
+	}
+	p.busy.Wait()
+}
+
+// tell wakes the loop. It never blocks.
+func (p *publishing) tell(string) {
+	select {
+	case p.changed <- struct{}{}:
+	default: // one is on its way
+	}
+}
+
+// apply makes the publishers say what the file says. A zone whose server or rhythm changed gets a new publisher.
+func (p *publishing) apply(f *File) error {
+	p.bad = map[string]string{}
+	for key, r := range f.Plan.Records {
+		if !r.Good() {
+			p.bad[key.String()] = r.Reason + ": " + r.Message
+		}
+	}
+	before := map[string]map[string]bool{} // by zone: the hosts of publishers that end here
+	for name, z := range p.zones {
+		i := slices.IndexFunc(f.Zones, func(n v1alpha1.DNSZone) bool { return n.Name == name })
+		if i >= 0 && sameWay(f.Zones[i].Spec, z.spec) {
+			continue
+		}
+		z.cancel()
+		delete(p.zones, name)
+		before[zones.Canonical(z.spec.Zone)] = z.hosts
+		if i < 0 || f.Zones[i].Spec.Zone != z.spec.Zone {
+			p.Log.Warn("the file has the DNSZone no more; what was published stays in the zone", "dnszone", name, "zone", z.spec.Zone)
+		}
+	}
+	for i := range f.Zones {
+		decided := f.Plan.Zones[f.Zones[i].Name]
+		if !decided.Good() {
+			return fmt.Errorf("DNSZone %s: %s: %s", f.Zones[i].Name, decided.Reason, decided.Message)
+		}
+		z, err := p.open(&f.Zones[i], f.Keys[f.Zones[i].Name])
+		if err != nil {
+			return err
+		}
+		for host, set := range before[zones.Canonical(z.spec.Zone)] { // a new publisher knows no host that it is to leave
+			if _, there := z.hosts[host]; !there {
+				z.hosts[host] = set
+				if !set {
+					z.publisher.Remove(host)
+				}
+			}
+		}
+		for host := range z.hosts {
+			if _, there := decided.Hosts[host]; !there && z.hosts[host] {
+				z.publisher.Remove(host)
+				z.hosts[host] = false
+			}
+		}
+		for _, host := range slices.Sorted(maps.Keys(decided.Hosts)) {
+			if err := z.publisher.Set(decided.Hosts[host]); err != nil {
+				return err
+			}
+			z.hosts[host] = true
+		}
+		z.pruned = false
+	}
+	return nil
+}
+
+// sameWay tells whether two specs need one publisher: publishers that differ allow other records, and are no matter of the zone's.
+func sameWay(a, b v1alpha1.DNSZoneSpec) bool {
+	return a.Zone == b.Zone && a.Primary == b.Primary && a.HeartbeatSeconds == b.HeartbeatSeconds && a.Removal == b.Removal &&
+		a.MessagesPerMinute == b.MessagesPerMinute
+}
+
+// open gives the zone's publisher its key, and starts one where there is none.
+func (p *publishing) open(spec *v1alpha1.DNSZone, key rfc2136.Key) (*running, error) {
+	if z := p.zones[spec.Name]; z != nil {
+		z.mu.Lock()
+		z.key = key
+		z.mu.Unlock()
+		return z, nil
+	}
+	z := &running{spec: spec.Spec, hosts: map[string]bool{}, key: key}
+	var err error
+	z.publisher, err = zonewriter.New(zonewriter.Options{
+		Zone: zones.Canonical(spec.Spec.Zone), Server: server(spec.Spec.Primary), Key: z.current, Identity: p.Identity,
+		Heartbeat: time.Duration(spec.Spec.HeartbeatSeconds) * time.Second, Remove: spec.Spec.Removal == v1alpha1.RemovalRemove,
+		Rate: float64(spec.Spec.MessagesPerMinute) / 60, Poll: p.Poll, Changed: p.tell, Log: p.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(p.ctx)
+	z.cancel = cancel
+	p.zones[spec.Name] = z
+	p.busy.Go(func() {
+		if err := z.publisher.Run(ctx); err != nil && ctx.Err() == nil {
+			p.Log.Error("the publisher ends", "zone", spec.Spec.Zone, "error", err)
+		}
+	})
+	return z, nil
+}
+
+// server adds DNS's port where the primary has none.
+func server(primary string) string {
+	if _, _, err := net.SplitHostPort(primary); err == nil {
+		return primary
+	}
+	return net.JoinHostPort(strings.Trim(primary, "[]"), "53")
+}
+
+// Line is the state of one host, as `zones publish --json` prints it.
+type Line struct {
+	Host       string   `json:"host,omitempty"`
+	Record     string   `json:"record,omitempty"` // one that its zone does not accept
+	Zone       string   `json:"zone,omitempty"`   // a zone, which Programmed tells was read
+	Programmed bool     `json:"programmed"`       // the zone was read back, and has all of it
+	Left       bool     `json:"left,omitempty"`   // the zone was read back, and has nothing of this cluster
+	Reason     string   `json:"reason,omitempty"`
+	Message    string   `json:"message,omitempty"`
+	Conflict   string   `json:"conflict,omitempty"` // the reason again, where it keeps this cluster from writing
+	Notes      []string `json:"notes,omitempty"`
+	Owners     []string `json:"owners,omitempty"`
+	Attempt    int      `json:"attempt,omitempty"`
+	Since      string   `json:"since,omitempty"`
+	Generation uint64   `json:"generation,omitempty"`
+	Writes     uint64   `json:"writes"`
+}
+
+// report prints the hosts whose state changed, and tells whether all is settled, and well.
+func (p *publishing) report() (done, good bool) {
+	done, good = true, len(p.bad) == 0
+	for _, record := range slices.Sorted(maps.Keys(p.bad)) {
+		reason, message, _ := strings.Cut(p.bad[record], ": ")
+		p.print(record, Line{Record: record, Reason: reason, Message: message})
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.zones)) {
+		z := p.zones[name]
+		if p.Prune && !z.pruned {
+			done = p.prune(z) && done
+		}
+		p.print(" "+name, zoneLine(z))
+		for _, host := range slices.Sorted(maps.Keys(z.hosts)) {
+			s, ok := z.publisher.Status(host)
+			if !ok {
+				continue
+			}
+			well := s.Programmed || s.Left
+			done = done && (well || s.Conflict != nil && s.Conflict.Reason != zonewriter.Contended)
+			good = good && well
+			p.print(host, line(s))
+		}
+	}
+	return done, good
+}
+
+// prune leaves the hosts that the zone has of this cluster and the file does not name. It tells whether the zone was read.
+func (p *publishing) prune(z *running) bool {
+	state := z.publisher.Zone().State
+	if state == nil {
+		return false
+	}
+	for _, host := range state.Of(p.Identity.Cluster) {
+		if _, known := z.hosts[host]; !known {
+			z.publisher.Remove(host)
+			z.hosts[host] = false
+		}
+	}
+	z.pruned = true
+	return true
+}
+
+func zoneLine(z *running) Line {
+	l, s := Line{Zone: zones.Canonical(z.spec.Zone)}, z.publisher.Zone()
+	l.Programmed = s.State != nil && s.Err == nil
+	if s.Err != nil {
+		l.Reason, l.Message = string(rfc2136.KindOf(s.Err)), s.Err.Error()
+	}
+	return l
+}
+
+func line(s zonewriter.Status) Line {
+	l := Line{Host: s.Host, Programmed: s.Programmed, Left: s.Left, Generation: s.Generation, Writes: s.Writes, Attempt: s.Attempt}
+	for _, n := range s.Notes {
+		l.Notes = append(l.Notes, string(n.Reason))
+		l.Reason, l.Message = string(n.Reason), n.Message
+	}
+	if c := s.Conflict; c != nil {
+		l.Reason, l.Conflict, l.Message = string(c.Reason), string(c.Reason), c.Message
+		l.Since = s.Since.UTC().Format(time.RFC3339)
+	}
+	if s.Held != nil {
+		l.Owners = s.Held.Owners
+	}
+	return l
+}
+
+// print prints a line that is not the one printed last about the same.
+func (p *publishing) print(about string, l Line) {
+	var text string
+	if p.JSON {
+		data, err := json.Marshal(l)
+		if err != nil {
+			p.Log.Error("print a state", "error", err) // a Line has nothing that JSON lacks
+			return
+		}
+		text = string(data)
+	} else {
+		text = l.String()
+	}
+	if p.last[about] != text {
+		p.last[about] = text
+		_, _ = fmt.Fprintln(p.Out, text)
+	}
+}
+
+// String is the line for a person.
+func (l Line) String() string {
+	switch {
+	case l.Zone != "" && l.Programmed:
+		return l.Zone + " is read"
+	case l.Zone != "" && l.Message != "":
+		return l.Zone + " cannot be read: " + l.Message
+	case l.Zone != "":
+		return l.Zone + " is not read yet"
+	case l.Record != "":
+		return fmt.Sprintf("DNSRecord %s is not accepted: %s: %s", l.Record, l.Reason, l.Message)
+	case l.Left:
+		return l.Host + " left: nothing of this cluster is there"
+	case l.Programmed && l.Reason != "":
+		return fmt.Sprintf("%s programmed, owners %s; %s: %s", l.Host, strings.Join(l.Owners, " "), l.Reason, l.Message)
+	case l.Programmed:
+		return fmt.Sprintf("%s programmed, owners %s", l.Host, strings.Join(l.Owners, " "))
+	case l.Reason != "":
+		return fmt.Sprintf("%s waits: %s: %s (attempt %s since %s)", l.Host, l.Reason, l.Message, strconv.Itoa(l.Attempt), l.Since)
+	}
+	return l.Host + " is on its way"
+}

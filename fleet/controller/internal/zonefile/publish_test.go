@@ -1,0 +1,195 @@
+package zonefile
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+)
+
+// file writes a file for the operator's key, which says where app.shared.example is, if anywhere.
+func file(t *testing.T, s *zoneserver.Server, strategy string, addresses ...string) string {
+	t.Helper()
+	k := s.Operator()
+	objects := strings.Split(good, "---\n")
+	all := strings.NewReplacer("operator.shared.example", k.Name, "c2VjcmV0", k.Secret, "192.0.2.53", s.Addr().String()).Replace(objects[0] + "---\n" + objects[1])
+	if len(addresses) > 0 {
+		all += "---\n" + strings.Replace(objects[2], "[192.0.2.1]", "["+strings.Join(addresses, ", ")+"], strategy: "+strategy, 1)
+	}
+	path := t.TempDir() + "/zone.yaml"
+	if err := os.WriteFile(path, []byte(all), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func once(t *testing.T, file, cluster string, prune bool) (string, error) {
+	t.Helper()
+	var out testutil.Output
+	err := Publish(testutil.Context(t), Publishing{File: file, Identity: zone.Identity{Cluster: cluster, Instance: "of" + cluster}, Prune: prune, Once: true,
+		Out: &out, Log: slog.New(slog.DiscardHandler)})
+	return out.String(), err
+}
+
+// The commands in the order of a life: join, look, clash, leave, and the removal of one that died.
+func TestCommands(t *testing.T) {
+	for _, kind := range zoneserver.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			zoneserver.Require(t, kind)
+			s := zoneserver.Start(t, kind, zoneserver.Config{})
+			ctx := t.Context()
+			first, second := file(t, s, "Simple", "192.0.2.1", "192.0.2.2"), file(t, s, "Simple", "192.0.2.2", "192.0.2.3")
+			open := func(path string) *View {
+				t.Helper()
+				v, err := Open(path, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				return v
+			}
+			says := func(what string, do func(*testutil.Output) error, want ...string) {
+				t.Helper()
+				var out testutil.Output
+				if err := do(&out); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+				for _, w := range want {
+					if !strings.Contains(out.String(), w) {
+						t.Errorf("%s says:\n%s\nwant %q", what, out.String(), w)
+					}
+				}
+			}
+			// removes takes away what is left of a cluster, again where a busy server gave no answer in time: it may have done all the same.
+			removes := func(cluster string) {
+				t.Helper()
+				testutil.Eventually(t, func() error {
+					var out testutil.Output
+					err := open(first).Remove(ctx, &out, cluster, true, 0)
+					if err == nil && !strings.Contains(out.String(), "nothing of "+cluster+" is left") {
+						t.Errorf("remove --yes says:\n%s", out.String())
+					}
+					if err != nil && strings.Contains(err.Error(), "has nothing of cluster "+cluster) {
+						return nil
+					}
+					return err
+				})
+			}
+			me := zone.Identity{Cluster: "aaaaaaaa", Instance: "ofaaaaaaaa"}
+			says("plan", func(o *testutil.Output) error { return open(first).Plan(ctx, o, me) }, "prereq nxrrset", "update add app.shared.example. 60 A 192.0.2.1", "send")
+			says("check", func(o *testutil.Output) error { return open(first).Check(ctx, o) }, "DNSRecord default/app: Accepted", "0 hosts of 0 clusters")
+			for cluster, path := range map[string]string{"aaaaaaaa": first, "bbbbbbbb": second} {
+				if out, err := once(t, path, cluster, false); err != nil || !strings.Contains(out, "app.shared.example. programmed") {
+					t.Fatalf("%s: %v\n%s", cluster, err, out)
+				}
+			}
+			says("get", func(o *testutil.Output) error { return open(first).Get(ctx, o, "app.shared.example") },
+				"192.0.2.1 192.0.2.2 192.0.2.3  aaaaaaaa", "bbbbbbbb", "192.0.2.2 192.0.2.3\n")
+			says("owners", func(o *testutil.Output) error { return open(first).Owners(ctx, o, 0) }, "aaaaaaaa  ofaaaaaaaa  ", "bbbbbbbb  ofbbbbbbbb  ", "unknown")
+			says("plan again", func(o *testutil.Output) error { return open(first).Plan(ctx, o, me) }, "; nothing is to be done")
+			// Another strategy.
+			if out, err := once(t, file(t, s, "LoadBalanced", "192.0.2.4"), "cccccccc", false); err == nil || !strings.Contains(out, "ConflictingStrategyDiscovered") {
+				t.Errorf("another strategy: %v\n%s", err, out)
+			}
+			// A file without the record, with and without --prune.
+			if out, err := once(t, file(t, s, ""), "aaaaaaaa", false); err != nil {
+				t.Errorf("without --prune: %v\n%s", err, out)
+			}
+			says("get after", func(o *testutil.Output) error { return open(first).Get(ctx, o) }, "aaaaaaaa")
+			if out, err := once(t, file(t, s, ""), "aaaaaaaa", true); err != nil || !strings.Contains(out, "app.shared.example. left") {
+				t.Errorf("with --prune: %v\n%s", err, out)
+			}
+			says("remove", func(o *testutil.Output) error { return open(first).Remove(ctx, o, "bbbbbbbb", false, 0) },
+				"prereq yxrrset bbbbbbbb._neardns.shared.example. TXT", "update delete app.shared.example. A 192.0.2.3", "nothing was sent")
+			says("get still", func(o *testutil.Output) error { return open(first).Get(ctx, o) }, "192.0.2.2 192.0.2.3")
+			removes("bbbbbbbb")
+			if err := open(first).Remove(ctx, &testutil.Output{}, "bbbbbbbb", true, 0); err == nil || !strings.Contains(err.Error(), "has nothing of cluster bbbbbbbb") {
+				t.Errorf("remove once more: %v", err)
+			}
+			removes("aaaaaaaa") // it ended before it took its heartbeat away, or just after
+			rest, err := s.Transfer()
+			if err != nil || len(rest) != 3 {
+				t.Errorf("left over: %v, %v", rest, err)
+			}
+		})
+	}
+}
+
+// A cluster that beats is not removed, and a file that became bad changes nothing.
+func TestAlive(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	path := file(t, s, "Simple", "192.0.2.1")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	beating := strings.Replace(string(data), "  publishers:", "  heartbeatSeconds: 1\n  publishers:", 1)
+	if err := os.WriteFile(path, []byte(beating), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var out, log testutil.Output
+	reread, ended := make(chan os.Signal), make(chan error)
+	go func() {
+		ended <- Publish(ctx, Publishing{File: path, Identity: zone.Identity{Cluster: "aaaaaaaa", Instance: "one"}, JSON: true, Reread: reread,
+			Out: &out, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	}()
+	said := func(out *testutil.Output, want string) {
+		t.Helper()
+		testutil.Eventually(t, func() error {
+			if !strings.Contains(out.String(), want) {
+				return fmt.Errorf("printed:\n%s\nwant %s", out, want)
+			}
+			return nil
+		})
+	}
+	said(&out, `{"host":"app.shared.example.","programmed":true`)
+	v, err := Open(path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Remove(ctx, &testutil.Output{}, "aaaaaaaa", true, 3*time.Second); err == nil || !strings.Contains(err.Error(), ErrAlive.Error()) {
+		t.Errorf("a cluster that beats: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("kind: nonsense\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reread <- syscall.SIGHUP
+	said(&log, "keep what the file said before")
+	if err := os.WriteFile(path, []byte(strings.Replace(beating, "192.0.2.1]", "192.0.2.7]", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reread <- syscall.SIGHUP
+	testutil.Eventually(t, func() error {
+		var now testutil.Output
+		if err := v.Get(ctx, &now); err != nil || !strings.Contains(now.String(), "192.0.2.7") || strings.Contains(now.String(), "192.0.2.1") {
+			return fmt.Errorf("%w\n%s", err, now.String())
+		}
+		return nil
+	})
+	owners := func(watch time.Duration, state string) {
+		t.Helper()
+		testutil.Eventually(t, func() error {
+			var now testutil.Output
+			if err := v.Owners(t.Context(), &now, watch); err != nil || !strings.Contains(now.String(), state) {
+				return fmt.Errorf("%w: not %s:\n%s", err, state, now.String())
+			}
+			return nil
+		})
+	}
+	owners(time.Second, "alive")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	owners(zone.ReportAfter*time.Second, "silent")
+}

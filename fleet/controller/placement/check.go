@@ -1,0 +1,61 @@
+package placement
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+)
+
+// Check holds a placement to what an API server asks of a pod's fields of these names (ValidateTolerations and ValidateNodeSelector in
+// pkg/apis/core/validation, Kubernetes 1.36). The schema refuses nearly all of it at apply; what is longer than a regular expression can say comes here. A placement by the controller's own label is refused, too.
+// Each fault names its field.
+func Check(p *v1alpha1.NodePlacement) (faults []error) {
+	add := func(field, format string, args ...any) {
+		faults = append(faults, fmt.Errorf("spec.nodePlacement."+field+": "+format, args...))
+	}
+	all := func(field, value string, messages []string) {
+		if len(messages) > 0 {
+			add(field, "%q: %s", value, strings.Join(messages, "; "))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(p.NodeSelector)) {
+		all("nodeSelector", key, validation.IsQualifiedName(key))
+		if key == Label {
+			add("nodeSelector", "%q: it is what the controller writes, so that a placement by it would undo itself: select by another label", key)
+		}
+		value := string(p.NodeSelector[key])
+		all(fmt.Sprintf("nodeSelector[%s]", key), value, validation.IsValidLabelValue(value))
+	}
+	for i, t := range p.Tolerations {
+		at := fmt.Sprintf("tolerations[%d].", i)
+		if t.Key != "" {
+			all(at+"key", t.Key, validation.IsQualifiedName(t.Key))
+		} else if t.Operator != "Exists" {
+			add(at+"operator", "%q: it must be Exists where key is empty", t.Operator)
+		}
+		switch t.Operator {
+		case "", "Equal":
+			all(at+"value", t.Value, validation.IsValidLabelValue(t.Value))
+		case "Exists":
+			if t.Value != "" {
+				add(at+"value", "%q: it must be empty where operator is Exists", t.Value)
+			}
+		default:
+			add(at+"operator", "%q: it must be Equal or Exists", t.Operator)
+		}
+		switch t.Effect {
+		case "", "NoSchedule", "PreferNoSchedule", "NoExecute":
+		default:
+			add(at+"effect", "%q: it must be NoSchedule, PreferNoSchedule or NoExecute, or empty for all", t.Effect)
+		}
+		if t.TolerationSeconds != nil && t.Effect != "NoExecute" {
+			add(at+"effect", "%q: it must be NoExecute where tolerationSeconds is set", t.Effect)
+		}
+	}
+	return faults
+}

@@ -1,0 +1,175 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	scheduling "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+)
+
+// BasePod is what the pod template of install/base asks of a node, but for the term about Label: the nodes on which a cache can be
+// at all. A test in integration/cluster-manifests holds it to the manifest.
+func BasePod() corev1.PodSpec {
+	return corev1.PodSpec{
+		NodeSelector: map[string]string{corev1.LabelOSStable: string(corev1.Linux)},
+		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: "type", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"virtual-kubelet"}},
+				{Key: "eks.amazonaws.com/compute-type", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"fargate"}},
+			}}},
+		}}},
+		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		HostNetwork: true,
+	}
+}
+
+// automatic are the tolerations that the DaemonSet controller gives each of its pods, those of host network included
+// (AddOrUpdateDaemonPodTolerations in pkg/controller/daemon/util/daemonset_util.go, Kubernetes 1.36).
+func automatic() []corev1.Toleration {
+	var out []corev1.Toleration
+	for _, t := range []corev1.Taint{
+		{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute},
+		{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute},
+		{Key: corev1.TaintNodeDiskPressure, Effect: corev1.TaintEffectNoSchedule},
+		{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule},
+		{Key: corev1.TaintNodePIDPressure, Effect: corev1.TaintEffectNoSchedule},
+		{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule},
+		{Key: corev1.TaintNodeNetworkUnavailable, Effect: corev1.TaintEffectNoSchedule},
+	} {
+		out = append(out, corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect})
+	}
+	return out
+}
+
+// rule is a placement in the form in which nodes are compared with it.
+type rule struct {
+	selector    map[string]string
+	required    nodeaffinity.RequiredNodeAffinity
+	tolerations []corev1.Toleration
+}
+
+// newRule reads a placement; nil stands for one that every node satisfies.
+func newRule(p *v1alpha1.NodePlacement) rule {
+	everything := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	if p == nil {
+		return rule{required: nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{}), tolerations: everything}
+	}
+	r := rule{selector: map[string]string{}, tolerations: everything}
+	for k, v := range p.NodeSelector {
+		r.selector[k] = string(v)
+	}
+	if len(r.selector) == 0 {
+		r.selector = BasePod().NodeSelector
+	}
+	if p.Tolerations != nil {
+		r.tolerations = automatic()
+		for _, t := range p.Tolerations {
+			r.tolerations = append(r.tolerations, corev1.Toleration{
+				Key: t.Key, Operator: corev1.TolerationOperator(t.Operator), Value: t.Value, Effect: corev1.TaintEffect(t.Effect),
+			})
+		}
+	}
+	r.required = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{NodeSelector: r.selector}})
+	return r
+}
+
+// matches tells whether the node has the labels.
+func (r rule) matches(n *Node) bool {
+	ok, err := r.required.Match(n.object())
+	return ok && err == nil
+}
+
+// untolerated are the taints that keep a pod from starting on the node. PreferNoSchedule keeps none.
+func (r rule) untolerated(n *Node) (out []corev1.Taint) {
+	taints := n.Taints
+	for {
+		taint, found := scheduling.FindMatchingUntoleratedTaint(klog.Logger{}, taints, r.tolerations, func(t *corev1.Taint) bool {
+			return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+		}, false)
+		if !found {
+			return out
+		}
+		out = append(out, taint)
+		i := slices.Index(taints, taint)
+		taints = taints[i+1:]
+	}
+}
+
+// eligible tells whether the DaemonSet controller would start a pod of this placement on the node.
+func (r rule) eligible(n *Node) bool { return r.matches(n) && len(r.untolerated(n)) == 0 }
+
+// wants tells whether the node is to run the cache: it is eligible, or it runs one and all that speaks against it is that the node is
+// down for now. The DaemonSet controller lets such a pod run on, too. It would start none there, so a node that was excluded stays so.
+func (r rule) wants(n *Node) bool {
+	if !r.matches(n) {
+		return false
+	}
+	down := func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
+	}
+	taints := r.untolerated(n)
+	return len(taints) == 0 || !n.excluded() && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return !down(t) })
+}
+
+// Eligible tells whether a DaemonSet with install/base's pods, narrowed to the placement, would start one on the node: as the DaemonSet
+// controller decides it, whatever runs there now. A nil placement is every node's.
+func Eligible(p *v1alpha1.NodePlacement, n *Node) bool { return possible(n) && newRule(p).eligible(n) }
+
+// possible tells whether a cache can be on the node at all.
+func possible(n *Node) bool {
+	ok, err := base.Match(n.object())
+	return ok && err == nil
+}
+
+var base = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: BasePod()})
+
+// object is as much of a Node as its labels and name are.
+func (n *Node) object() *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}}
+}
+
+// mostObjections is how many causes a message counts.
+const mostObjections = 5
+
+// objections counts what keeps nodes out of a placement: "12 nodes lack a=b, 3 have taint c:NoSchedule", the most frequent first. A node
+// counts for every label that it lacks; for its taints only where it has the labels.
+func (r rule) objections(nodes []*Node) string {
+	counts := map[string]int{}
+	for _, n := range nodes {
+		if !r.matches(n) {
+			for k, v := range r.selector {
+				if has, ok := n.Labels[k]; !ok || has != v {
+					counts[strings.TrimSuffix("lack "+k+"="+v, "=")]++
+				}
+			}
+			continue
+		}
+		for _, t := range r.untolerated(n) {
+			counts["have taint "+t.ToString()]++
+		}
+	}
+	causes := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Or(counts[b]-counts[a], strings.Compare(a, b)) })
+	var out []string
+	for i, cause := range causes {
+		if i == mostObjections {
+			out = append(out, fmt.Sprintf("and %d causes more", len(causes)-i))
+			break
+		}
+		if counts[cause] == 1 {
+			cause = strings.Replace(strings.Replace(cause, "lack ", "lacks ", 1), "have ", "has ", 1)
+			out = append(out, "1 node "+cause)
+			continue
+		}
+		out = append(out, fmt.Sprintf("%d nodes %s", counts[cause], cause))
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,314 @@
+// Package zones decides what a cluster publishes in shared zones: DNSZones and DNSRecords go in, one publication for each host comes out,
+// and for each record the reason why it is in it or not. It is pure: fleet/controller/internal/records reads, publishes and reports.
+package zones
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+// Reasons of the condition Accepted of a DNSRecord.
+const (
+	Accepted      = "Accepted"
+	NoZone        = "NoZone"        // no DNSZone has the host
+	NotAllowed    = "NotAllowed"    // the DNSZone lets this namespace not publish the host, or not there
+	NoAddresses   = "NoAddresses"   // the object of addressesFrom is not there, or has none
+	Contradiction = "Contradiction" // an older record of the host says otherwise
+	Invalid       = "Invalid"       // the zone cannot hold it
+	Deleting      = "Deleting"      // somebody deleted the record
+)
+
+// Reasons of the condition Accepted of a DNSZone, beside Accepted.
+const (
+	Duplicate = "Duplicate" // an older DNSZone has the zone
+	NoKey     = "NoKey"     // the Secret is not there, or is no key
+)
+
+// Key names a DNSRecord.
+type Key = types.NamespacedName
+
+// Source is what an object of addressesFrom says.
+type Source struct {
+	Addresses []netip.Addr
+	Hostname  string
+	// Problem says why there is neither; empty where there is.
+	Problem string
+}
+
+// Input is what a plan is made of. Sources has an entry for each addressesFrom of the records.
+type Input struct {
+	Zones   []v1alpha1.DNSZone
+	Records []v1alpha1.DNSRecord
+	Sources map[Reference]Source
+}
+
+// Reference names an object of addressesFrom.
+type Reference struct{ Namespace, Kind, Name string }
+
+// Verdict is a reason and what it means here.
+type Verdict struct{ Reason, Message string }
+
+// Good tells whether it is one of acceptance.
+func (v Verdict) Good() bool { return v.Reason == Accepted }
+
+// Plan says what is to be published.
+type Plan struct {
+	// Zones has each DNSZone by its name.
+	Zones map[string]*Zone
+	// Records has each DNSRecord; those that are being deleted are in no Hosts.
+	Records map[Key]*Record
+}
+
+// Zone is one DNSZone's part.
+type Zone struct {
+	Verdict
+	// Hosts has what is published, by canonical name.
+	Hosts map[string]zone.Publication
+	// Records counts the records that are in it.
+	Records int
+}
+
+// Record is one DNSRecord's part.
+type Record struct {
+	Verdict
+	Zone string // name of the DNSZone; empty with NoZone
+	Host string // canonical
+}
+
+// DefaultWeight is the weight of a record that has none.
+const DefaultWeight = 100
+
+// Canonical is the name of a host or zone in DNS: absolute.
+func Canonical[T ~string](name T) string {
+	return strings.ToLower(strings.TrimSuffix(string(name), ".")) + "."
+}
+
+// Decide makes the plan.
+func Decide(in Input) *Plan {
+	p := &Plan{Zones: map[string]*Zone{}, Records: map[Key]*Record{}}
+	slices.SortFunc(in.Zones, func(a, b v1alpha1.DNSZone) int {
+		return older(a.CreationTimestamp.Time, b.CreationTimestamp.Time, a.Name, b.Name)
+	})
+	origins := map[string]*v1alpha1.DNSZone{}
+	for i := range in.Zones {
+		z := &in.Zones[i]
+		out := &Zone{Verdict: Verdict{Accepted, "the zone is this cluster's to publish in"}, Hosts: map[string]zone.Publication{}}
+		if first := origins[Canonical(z.Spec.Zone)]; first != nil {
+			out.Verdict = Verdict{Duplicate, fmt.Sprintf("DNSZone %s, which is older, has the zone %s; delete one of the two", first.Name, z.Spec.Zone)}
+		} else {
+			origins[Canonical(z.Spec.Zone)] = z
+		}
+		p.Zones[z.Name] = out
+	}
+	slices.SortFunc(in.Records, func(a, b v1alpha1.DNSRecord) int {
+		return older(a.CreationTimestamp.Time, b.CreationTimestamp.Time, a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	first := map[string]*v1alpha1.DNSRecord{} // by host: the oldest one that is accepted
+	for i := range in.Records {
+		r := &in.Records[i]
+		out := &Record{Host: Canonical(r.Spec.Host)}
+		p.Records[Key{Namespace: r.Namespace, Name: r.Name}] = out
+		z := zoneOf(origins, out.Host)
+		if z == nil {
+			out.Verdict = Verdict{NoZone, fmt.Sprintf("no DNSZone has the host %s; there are %s", r.Spec.Host, list(origins))}
+			continue
+		}
+		out.Zone = z.Name
+		if r.DeletionTimestamp != nil {
+			out.Verdict = Verdict{Deleting, "the record is being deleted"}
+			continue
+		}
+		var publication zone.Publication
+		if publication, out.Verdict = compose(r, z, in.Sources); !out.Good() {
+			continue
+		}
+		hosts := p.Zones[z.Name].Hosts
+		publication = publication.Normal()
+		if old := first[out.Host]; old != nil {
+			merged, field := merge(hosts[out.Host], publication)
+			if field != "" {
+				out.Verdict = Verdict{Contradiction, fmt.Sprintf("spec.%s: DNSRecord %s/%s, which is older, has another for the host %s; make them equal, or delete one",
+					field, old.Namespace, old.Name, r.Spec.Host)}
+				continue
+			}
+			publication = merged.Normal()
+		}
+		if err := publication.Validate(Canonical(z.Spec.Zone)); err != nil {
+			fields := strings.ReplaceAll("spec."+strings.ReplaceAll(err.Error(), "\n", "; spec."), "spec.target:", "spec.hostname:") // as the object calls it
+			out.Verdict = Verdict{Invalid, fields}
+			continue
+		}
+		if first[out.Host] == nil {
+			first[out.Host] = r
+		}
+		hosts[out.Host] = publication
+		p.Zones[z.Name].Records++
+	}
+	return p
+}
+
+func older(a, b time.Time, an, bn string) int {
+	return cmp.Or(a.Compare(b), strings.Compare(an, bn))
+}
+
+// zoneOf finds the longest zone that a host is in.
+func zoneOf(origins map[string]*v1alpha1.DNSZone, host string) *v1alpha1.DNSZone {
+	for name := host; name != ""; {
+		if z := origins[name]; z != nil {
+			return z
+		}
+		_, name, _ = strings.Cut(name, ".")
+	}
+	return nil
+}
+
+// list names the zones, at most ten.
+func list(origins map[string]*v1alpha1.DNSZone) string {
+	names := make([]string, 0, len(origins))
+	for _, z := range origins {
+		names = append(names, string(z.Spec.Zone))
+	}
+	slices.Sort(names)
+	if len(names) == 0 {
+		return "none"
+	}
+	if n := len(names) - 10; n > 0 {
+		names = append(names[:10], fmt.Sprintf("and %d more", n))
+	}
+	return strings.Join(names, ", ")
+}
+
+// compose makes what one record says, if its zone allows that.
+func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]Source) (zone.Publication, Verdict) {
+	s := &r.Spec
+	p := zone.Publication{Host: Canonical(s.Host), Strategy: zone.Strategy(s.Strategy), TTL: uint32(s.TTL), Geo: s.Geo, DefaultGeo: s.DefaultGeo, Adopt: s.Adopt}
+	if s.Strategy == v1alpha1.StrategyLoadBalanced {
+		p.Weight = DefaultWeight
+		if s.Weight != nil {
+			p.Weight = uint32(*s.Weight)
+		}
+	}
+	if h := s.HealthCheck; h != nil {
+		p.Health = &zone.Health{Protocol: zone.Protocol(h.Protocol), Port: uint16(h.Port), Path: h.Path}
+		if h.Protocol != "TCP" {
+			p.Health.Path = cmp.Or(h.Path, "/")
+		}
+		if h.Host != "" {
+			p.Health.Host = Canonical(h.Host)
+		}
+	}
+	if strings.HasSuffix(string(s.Host), ".") { // of a file: the API server refuses it
+		return p, Verdict{Invalid, fmt.Sprintf("spec.host: %s ends with a dot; write %s", s.Host, strings.TrimSuffix(string(s.Host), "."))}
+	}
+	allowed := func(b *v1alpha1.Publisher) bool { return allows(b, r.Namespace, s.Host) }
+	if !slices.ContainsFunc(pointers(z.Spec.Publishers), allowed) {
+		return p, Verdict{NotAllowed, fmt.Sprintf("spec.host: DNSZone %s lets namespace %s not publish %s; an entry in its publishers can", z.Name, r.Namespace, s.Host)}
+	}
+	addresses, hostname := []netip.Addr(nil), string(s.Hostname)
+	field := "addresses"
+	for _, a := range s.Addresses {
+		address, err := netip.ParseAddr(string(a))
+		if err != nil {
+			return p, Verdict{Invalid, fmt.Sprintf("spec.addresses: %q is no IP address", a)} // a schema of an older release
+		}
+		addresses = append(addresses, address)
+	}
+	if from := s.AddressesFrom; from != nil {
+		field = "addressesFrom"
+		source := sources[Reference{r.Namespace, from.Kind, from.Name}]
+		if source.Problem != "" {
+			return p, Verdict{NoAddresses, "spec.addressesFrom: " + source.Problem}
+		}
+		addresses, hostname = source.Addresses, source.Hostname
+	}
+	for _, a := range addresses {
+		if !slices.ContainsFunc(pointers(z.Spec.Publishers), func(b *v1alpha1.Publisher) bool { return allowed(b) && within(b.Targets, a) }) {
+			return p, Verdict{NotAllowed, fmt.Sprintf("spec.%s: DNSZone %s lets namespace %s not publish the address %s for %s; the targets of its publishers can",
+				field, z.Name, r.Namespace, a, s.Host)}
+		}
+	}
+	if hostname != "" {
+		if s.Strategy != v1alpha1.StrategyLoadBalanced { // of spec.hostname, the API server has said so
+			return p, Verdict{Invalid, fmt.Sprintf("spec.%s: it gives the hostname %s, which needs strategy LoadBalanced: only edges answer it", field, hostname)}
+		}
+		if !slices.ContainsFunc(pointers(z.Spec.Publishers), func(b *v1alpha1.Publisher) bool {
+			return allowed(b) && covers(b.Hostnames, v1alpha1.HostName(hostname))
+		}) {
+			return p, Verdict{NotAllowed, fmt.Sprintf("spec.hostname: DNSZone %s lets namespace %s not publish the hostname %s for %s; the hostnames of its publishers can",
+				z.Name, r.Namespace, hostname, s.Host)}
+		}
+		p.Target = Canonical(hostname)
+		return p, Verdict{Accepted, "published by a hostname, which only edges answer"}
+	}
+	p.Addresses = addresses
+	return p, Verdict{Accepted, fmt.Sprintf("published in zone %s", z.Spec.Zone)}
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, len(items))
+	for i := range items {
+		out[i] = &items[i]
+	}
+	return out
+}
+
+// allows tells whether an entry is about the namespace and the host.
+func allows(b *v1alpha1.Publisher, namespace string, host v1alpha1.HostName) bool {
+	return (slices.Contains(b.Namespaces, v1alpha1.NamespaceName(namespace)) || slices.Contains(b.Namespaces, "*")) && covers(b.Hosts, host)
+}
+
+// covers tells whether a name is listed, or below one that is listed with "*.".
+func covers(patterns []v1alpha1.HostName, name v1alpha1.HostName) bool {
+	return slices.ContainsFunc(patterns, func(p v1alpha1.HostName) bool {
+		above, below := strings.CutPrefix(string(p), "*")
+		return p == name || below && strings.HasSuffix(string(name), above)
+	})
+}
+
+// within tells whether an address is in one of the ranges, and one that others can reach: what an object's status says no schema has seen.
+func within(ranges []v1alpha1.AddressRange, a netip.Addr) bool {
+	return a.IsGlobalUnicast() && a.Zone() == "" && slices.ContainsFunc(ranges, func(r v1alpha1.AddressRange) bool {
+		prefix, err := netip.ParsePrefix(string(r))
+		return err == nil && prefix.Contains(a)
+	})
+}
+
+// merge adds the addresses of a younger record, or returns the field by which it contradicts.
+func merge(old, young zone.Publication) (merged zone.Publication, field string) {
+	switch {
+	case old.Strategy != young.Strategy:
+		return old, "strategy"
+	case old.TTL != young.TTL:
+		return old, "ttl"
+	case old.Target != young.Target: // a hostname beside addresses, too
+		return old, "hostname"
+	case old.Geo != young.Geo:
+		return old, "geo"
+	case old.DefaultGeo != young.DefaultGeo:
+		return old, "defaultGeo"
+	case old.Weight != young.Weight:
+		return old, "weight"
+	case !reflect.DeepEqual(old.Health, young.Health):
+		return old, "healthCheck"
+	}
+	old.Addresses, old.Adopt = slices.Concat(old.Addresses, young.Addresses), old.Adopt || young.Adopt
+	return old, ""
+}
+
+// WithoutSick leaves out the addresses that are sick, unless all are: somebody has to be asked.
+func WithoutSick(p zone.Publication, sick func(netip.Addr) bool) zone.Publication {
+	if well := slices.DeleteFunc(slices.Clone(p.Addresses), sick); len(well) > 0 {
+		p.Addresses = well
+	}
+	return p
+}

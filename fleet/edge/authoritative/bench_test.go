@@ -1,0 +1,79 @@
+package authoritative_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/edge/authoritative"
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+// crowd is a host of 50 clusters with two addresses each.
+func crowd() []zone.Publication {
+	var ps []zone.Publication
+	for i := range 50 {
+		p := pub("app."+origin, []string{"ie", "de", "us"}[i%3], uint32(i), fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("198.51.100.%d", i))
+		p.Health = &zone.Health{Protocol: zone.TCP, Port: 443}
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+// TestAllocations: locating, limiting and choosing are done for each question.
+func TestAllocations(t *testing.T) {
+	z := compile(t, append(base(t), published(crowd()...)...))
+	s := authoritative.New(authoritative.Options{Rate: authoritative.Rate{Answers: 1 << 30}})
+	s.SetLocator(world())
+	c, draw := authoritative.ClientAt(netip.MustParseAddr("10.1.2.3")), uint64(0)
+	if n := testing.AllocsPerRun(1_000, func() {
+		draw += 1 << 50
+		if s.Over(c) || s.Choose(z, "app."+origin, 0, c, draw) < 0 {
+			t.Fatal("no choice")
+		}
+	}); n != 0 {
+		t.Errorf("%.0f allocations, want none", n)
+	}
+}
+
+// BenchmarkServe is a question from its message to its answer's, in the plugin alone: of a host of 50 clusters, and of a plain name.
+func BenchmarkServe(b *testing.B) {
+	s := serve(b, authoritative.Options{Rate: authoritative.Rate{Answers: 1 << 30}}, append(base(b), published(crowd()...)...))
+	s.SetLocator(world())
+	for name, host := range map[string]string{"host": "app." + origin, "plain": "ns." + origin} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			q, w := question(host, dns.TypeA), &writer{from: udp("10.1.2.3")}
+			for b.Loop() {
+				if _, err := s.ServeDNS(b.Context(), w, q); err != nil || w.answer == nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkCompile takes a zone of 100 hosts with 50 clusters each over.
+func BenchmarkCompile(b *testing.B) {
+	var ps []zone.Publication
+	for i := range 100 {
+		for _, p := range crowd() {
+			p.Host = fmt.Sprintf("h%d.%s", i, origin)
+			ps = append(ps, p)
+		}
+	}
+	var records []dns.RR
+	for at := 0; at < len(ps); at += 50 { // of one host: published compares each record with those before
+		records = append(records, published(ps[at:at+50]...)...)
+	}
+	take := authoritative.New(authoritative.Options{}).Taker(origin, unwatched)
+	records = append(records, base(b)...)
+	b.ReportMetric(float64(len(records)), "records")
+	for b.Loop() {
+		if err := take(records); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

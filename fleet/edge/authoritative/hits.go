@@ -1,0 +1,296 @@
+package authoritative
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin/file"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+)
+
+// plainHost is a host as plain questions for it are answered from bytes.
+type plainHost struct {
+	*host
+	most   [2]int   // of the longest answer by family; 0: nobody has such addresses, and denied holds
+	denied []byte   // the authority section of an answer without records; nil: CoreDNS answers
+	types  []uint16 // that the name has, in the zone or by its protocol, so that a question for them is CoreDNS's
+}
+
+// Types of questions for more than one type (RFC 6895, section 3.1).
+const metaTypes, metaTypesEnd = 128, 255
+
+// plainHosts finds the hosts of a zone that can be answered from bytes, by their names in wire form. One with a cluster that publishes a
+// hostname cannot: its alias has no address behind it. Nor can one at the root, whose name is shorter than what stands for it.
+func (z *Zone) plainHosts() (map[string]*plainHost, error) {
+	out := make(map[string]*plainHost, len(z.hosts))
+	for name, h := range z.hosts {
+		if slices.ContainsFunc(h.answers, func(a answer) bool { return a.alias != nil }) || name == "." {
+			continue
+		}
+		p := &plainHost{host: h}
+		for _, a := range h.answers {
+			for family, list := range a.addresses {
+				size := 0
+				for i := range list[:min(len(list), answerMost)] {
+					size += len(list[i].wire)
+				}
+				p.most[family] = max(p.most[family], size)
+			}
+		}
+		if err := p.deny(z, name); err != nil {
+			return nil, err
+		}
+		key, err := fastpath.Name(name)
+		if err != nil {
+			return nil, err
+		}
+		out[string(key)] = p
+	}
+	return out, nil
+}
+
+// deny notes what a plain server says of types that the host does not have.
+func (p *plainHost) deny(z *Zone, name string) error {
+	elem, ok := z.plain.Search(name)
+	if !ok {
+		return nil // nothing is at the name itself
+	}
+	p.types = elem.Types()
+	if name == z.origin {
+		p.types = append(p.types, dns.TypeSOA, dns.TypeNS)
+	}
+	absent := dns.TypeNULL // obsolete, and if somebody has it after all his host is CoreDNS's
+	if slices.Contains(p.types, absent) {
+		return nil
+	}
+	var sections [2][]byte
+	for i, do := range []bool{false, true} {
+		m := new(dns.Msg).SetQuestion(name, absent)
+		if do {
+			m.SetEdns0(dns.MinMsgSize, true)
+		}
+		f := z.find(requestOf(z, m), name)
+		if f.result != file.NoData || len(f.answer) > 0 || len(f.extra) > 0 {
+			return nil
+		}
+		m.Extra, m.Ns, m.Compress = nil, f.ns, true
+		b, err := m.Pack()
+		if err != nil {
+			return err
+		}
+		_, end, err := dns.UnpackDomainName(b, headerSize)
+		if err != nil {
+			return err
+		}
+		if sections[i] = b[end+4:]; len(f.ns) != 1 {
+			return nil // who signs a zone says more
+		}
+	}
+	if string(sections[0]) == string(sections[1]) {
+		p.denied = sections[0]
+	}
+	return nil
+}
+
+// Hit returns who answers plain questions for hosts before the chain. There is no next one.
+func (s *Server) Hit(*dnsserver.Server, string, fastpath.Handler) fastpath.Handler { return hits{s} }
+
+// hits answers from bytes what ServeDNS would say, and counts the same. It draws and limits only where it answers: drawn twice, or left
+// to CoreDNS after the draw, weights would not hold.
+type hits struct{ *Server }
+
+// Sizes and bits of RFC 1035, section 4.1, and RFC 6891, section 6.1.
+const (
+	headerSize    = 12
+	optSize       = 11
+	bitQR, bitAA  = 1 << 7, 1 << 2 // of the third byte, with TC and RD
+	bitTC, bitRD  = 1 << 1, 1
+	bitCD         = 1 << 4 // of the fourth
+	bitDO         = 1 << 7 // of the OPT's flags
+	addressesMost = 80     // of one answer over UDP: 1,232 bytes have no room for more
+)
+
+// Answer implements hit.Handler.
+func (h hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+	s, o := h.Server, h.options.Load()
+	z, _ := s.zones.Load().plain.Find(&q.Plain)
+	if z == nil {
+		return b, queryinfo.Miss, false
+	}
+	p := z.byWire[string(q.Name())]
+	if p == nil {
+		return b, queryinfo.Miss, false
+	}
+	subnet, ok := subnetIn(q.Options)
+	if !ok {
+		return b, queryinfo.Miss, false
+	}
+	asked := q.Client
+	if subnet.bytes != nil {
+		if !listed(o.Resolvers, q.Client) {
+			subnet.bytes = nil
+		} else if subnet.network.Bits() > 0 {
+			asked = subnet.network.Addr()
+		}
+	}
+	family, isAddress := family(q.Type)
+	most := 0
+	if isAddress {
+		most = p.most[family]
+	}
+	denied := most == 0
+	if denied {
+		if p.denied == nil || q.Type >= metaTypes && q.Type <= metaTypesEnd || slices.Contains(p.types, q.Type) {
+			return b, queryinfo.Miss, false
+		}
+		most = len(p.denied)
+	}
+	if q.EDNS {
+		most += optSize + len(subnet.bytes)
+	}
+	if headerSize+len(q.Asked)+most > room(q) {
+		return b, queryinfo.Miss, false // to be cut
+	}
+	if !q.TCP {
+		switch o.limit.over(q.Client) {
+		case none:
+			s.counts.limited.Inc()
+			return b, queryinfo.Miss, true
+		case short:
+			s.counts.slipped.Inc()
+			b = appendHead(b, q, bitQR|bitTC, 0, 0)
+			return appendOPT(b, q, subnetOption{}, 0), queryinfo.Miss, true
+		}
+	}
+	if denied {
+		s.counts.plain.Inc()
+		b = appendHead(b, q, bitQR|bitAA, 0, 1)
+		b = append(b, p.denied...)
+		return appendOPT(b, q, subnet, 0), queryinfo.Miss, true
+	}
+	var some [addressesMost]*address
+	i, bits, draw := s.pick(p.host, family, asked) // somebody: most is not 0
+	list := p.addresses(some[:0], i, family, draw)
+	b = appendHead(b, q, bitQR|bitAA, len(list), 0)
+	for _, a := range list {
+		b = append(b, a.wire...)
+	}
+	return appendOPT(b, q, subnet, bits), queryinfo.Miss, true
+}
+
+// room is how many bytes an answer may have.
+func room(q *fastpath.Question) int {
+	switch {
+	case q.TCP:
+		return dns.MaxMsgSize
+	case q.EDNS:
+		return max(dns.MinMsgSize, int(q.Size))
+	}
+	return dns.MinMsgSize
+}
+
+// appendHead appends an answer's header and its question.
+func appendHead(b []byte, q *fastpath.Question, bits byte, answers, authorities int) []byte {
+	third, additional := bits, byte(0)
+	if q.RD {
+		third |= bitRD
+	}
+	fourth := byte(0)
+	if q.CD {
+		fourth = bitCD
+	}
+	if q.EDNS {
+		additional = 1
+	}
+	id := q.ID()
+	b = append(b, byte(id>>8), byte(id), third, fourth, 0, 1, byte(answers>>8), byte(answers), 0, byte(authorities), 0, additional)
+	return append(b, q.Asked...)
+}
+
+// appendOPT appends the OPT that CoreDNS's writer would: the client's own without its options, or a new one with the client subnet, of
+// which bits decided the answer.
+func appendOPT(b []byte, q *fastpath.Question, o subnetOption, bits int) []byte {
+	if !q.EDNS {
+		return b
+	}
+	flags := q.Flags
+	if o.bytes != nil {
+		flags &= bitDO
+	}
+	b = append(b, 0, 0, byte(dns.TypeOPT), byte(q.Size>>8), byte(q.Size), 0, 0, flags, 0, 0, byte(len(o.bytes)))
+	if o.bytes != nil {
+		b = append(b, o.bytes...)
+		if o.network.Bits() > 0 {
+			b[len(b)-len(o.bytes)+scopeAt] = byte(bits)
+		}
+	}
+	return b
+}
+
+// subnetOption is an EDNS client subnet in its plain form (RFC 7871, section 6): no scope, and as many bytes of a network of IPv4 or IPv6 as
+// it has.
+type subnetOption struct {
+	bytes   []byte // with code and length; nil: none
+	network netip.Prefix
+}
+
+// scopeAt is where the scope is: behind code, length, family and source length.
+const scopeAt = 7
+
+// subnetIn reads an OPT's options; ok is false where there is one that CoreDNS has to look at. Cookies are known here, since BIND sends them
+// with each question; they are not answered (RFC 7873, section 5.2: as by a server that does not know them).
+func subnetIn(options []byte) (o subnetOption, ok bool) {
+	for len(options) > 0 {
+		if len(options) < 4 {
+			return o, false
+		}
+		code, end := binary.BigEndian.Uint16(options), 4+int(binary.BigEndian.Uint16(options[2:]))
+		if end > len(options) {
+			return o, false
+		}
+		switch code {
+		case dns.EDNS0COOKIE:
+		case dns.EDNS0SUBNET:
+			if o.bytes != nil {
+				return o, false
+			}
+			if o.network, ok = networkIn(options[4:end]); !ok {
+				return o, false
+			}
+			o.bytes = options[:end]
+		default:
+			return o, false
+		}
+		options = options[end:]
+	}
+	return o, true
+}
+
+// networkIn reads a client subnet's network.
+func networkIn(b []byte) (p netip.Prefix, ok bool) {
+	if len(b) < 4 || b[3] != 0 || len(b) != 4+(int(b[2])+7)/8 {
+		return p, false
+	}
+	var a netip.Addr
+	switch bits := int(b[2]); {
+	case binary.BigEndian.Uint16(b) == 1 && bits <= 32:
+		var four [4]byte
+		copy(four[:], b[4:])
+		a = netip.AddrFrom4(four)
+	case binary.BigEndian.Uint16(b) == 2 && bits <= 128:
+		var sixteen [16]byte
+		copy(sixteen[:], b[4:])
+		if a = netip.AddrFrom16(sixteen); a.Is4In6() {
+			return p, false
+		}
+	default:
+		return p, false
+	}
+	p = netip.PrefixFrom(a, int(b[2]))
+	return p, p == p.Masked()
+}

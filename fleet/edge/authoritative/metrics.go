@@ -1,0 +1,59 @@
+package authoritative
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/fleet/edge/loadbalance"
+)
+
+const answersHelp = "Answers of the edge, by what led to them: geo, default, any and unhealthy chose a cluster; simple gave all addresses; plain " +
+	"is all else of a zone; refused asked for what is not served; limited got none, and slipped an empty one, as their network asks too much."
+
+// counts are what is counted of questions. The labels are closed lists: names of hosts and clusters would tell every client of the
+// endpoint.
+type counts struct {
+	chosen                                   [reasons]prometheus.Counter
+	simple, plain, refused, limited, slipped prometheus.Counter
+	all                                      *prometheus.CounterVec
+}
+
+func newCounts() *counts {
+	c := &counts{all: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "neardns", Name: "edge_answers_total",
+		Help: answersHelp}, []string{"reason"})}
+	for _, r := range loadbalance.Reasons() {
+		c.chosen[r] = c.all.WithLabelValues(r.String())
+	}
+	c.simple, c.plain, c.refused = c.all.WithLabelValues("simple"), c.all.WithLabelValues("plain"), c.all.WithLabelValues("refused")
+	c.limited, c.slipped = c.all.WithLabelValues("limited"), c.all.WithLabelValues("slipped")
+	return c
+}
+
+// Collector is what there is to scrape.
+func (s *Server) Collector() prometheus.Collector { return collector{s} }
+
+type collector struct{ *Server }
+
+func ignoredDesc() *prometheus.Desc {
+	return prometheus.NewDesc("neardns_edge_zone_ignored_records", "TXT records of the zone's bookkeeping that are foreign or broken, and are ignored.",
+		[]string{"zone"}, nil)
+}
+
+func silentDesc() *prometheus.Desc {
+	return prometheus.NewDesc("neardns_edge_silent_clusters", "Clusters of the zone whose heartbeats have not changed for six of their periods.", []string{"zone"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	c.counts.all.Describe(ch)
+	ch <- ignoredDesc()
+	ch <- silentDesc()
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	c.counts.all.Collect(ch)
+	for origin, z := range c.zones.Load().by {
+		ch <- prometheus.MustNewConstMetric(ignoredDesc(), prometheus.GaugeValue, float64(z.ignored), origin)
+		ch <- prometheus.MustNewConstMetric(silentDesc(), prometheus.GaugeValue, float64(z.heartbeats.silent.Load()), origin)
+	}
+}

@@ -1,0 +1,164 @@
+package authoritative_test
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/edge/authoritative"
+	"github.com/neardns/neardns/fleet/edge/geo"
+	"github.com/neardns/neardns/fleet/edge/healthcheck"
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+const origin = "shared.example."
+
+// rr reads lines of a zone's file.
+func rrs(t testing.TB, text string) (out []dns.RR) {
+	t.Helper()
+	p := dns.NewZoneParser(strings.NewReader(text), origin, "")
+	for rr, ok := p.Next(); ok; rr, ok = p.Next() {
+		out = append(out, rr)
+	}
+	if err := p.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// base is what every zone has.
+func base(t testing.TB) []dns.RR {
+	t.Helper()
+	return rrs(t, "@ 60 IN SOA ns hostmaster 7 60 60 3600 60\n@ 60 IN NS ns\nns 60 IN A 198.51.100.53\n")
+}
+
+// published are the records of publications in one zone, each by the cluster of its place: cluster00, cluster01 and so on.
+func published(ps ...zone.Publication) (out []dns.RR) {
+	for i, p := range ps {
+		if p.TTL == 0 {
+			p.TTL = 60
+		}
+		claim := zone.Claim{Publication: p.Normal(), Identity: zone.Identity{Cluster: fmt.Sprintf("cluster%02d", i), Instance: "one"}, Generation: 1}
+		for _, rr := range zone.Compose(origin, claim) {
+			if !slices.ContainsFunc(out, func(o dns.RR) bool { return dns.IsDuplicate(o, rr) }) {
+				out = append(out, rr)
+			}
+		}
+	}
+	return out
+}
+
+func addresses(texts ...string) (out []netip.Addr) {
+	for _, text := range texts {
+		out = append(out, netip.MustParseAddr(text))
+	}
+	return out
+}
+
+// every is the checks of all clusters.
+func every(checks map[string][]healthcheck.Check) []healthcheck.Check {
+	return slices.Concat(slices.Collect(maps.Values(checks))...)
+}
+
+// unwatched probes nothing.
+func unwatched(string, map[string][]healthcheck.Check) map[healthcheck.Check]authoritative.Target {
+	return nil
+}
+
+func compile(t testing.TB, records []dns.RR) *authoritative.Zone {
+	t.Helper()
+	z, err := authoritative.Compile(origin, records, unwatched)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return z
+}
+
+// serve is a server of one zone.
+func serve(t testing.TB, o authoritative.Options, records []dns.RR) *authoritative.Server {
+	t.Helper()
+	s := authoritative.New(o)
+	s.Set(compile(t, records))
+	return s
+}
+
+// world has Irish, German and American networks.
+func world() *geo.Locator {
+	l := new(geo.Locator)
+	for network, p := range map[string]geo.Place{"10.1.0.0/16": {"ie", "geo-eu"}, "10.2.0.0/16": {"de", "geo-eu"}, "10.3.0.0/16": {"us-ca", "us", "geo-na"}, "2001:db8:1::/48": {"ie", "geo-eu"}} {
+		l.Ranges.Add(netip.MustParsePrefix(network), p)
+	}
+	return l
+}
+
+// writer takes one answer.
+type writer struct {
+	dns.ResponseWriter
+	from   net.Addr
+	answer *dns.Msg
+}
+
+func (w *writer) LocalAddr() net.Addr  { return &net.UDPAddr{IP: net.IPv4(192, 0, 2, 53), Port: 53} }
+func (w *writer) RemoteAddr() net.Addr { return w.from }
+func (w *writer) TsigStatus() error    { return nil }
+
+func (w *writer) WriteMsg(m *dns.Msg) error {
+	w.answer = m
+	if _, err := m.Pack(); err != nil {
+		return err
+	}
+	return nil
+}
+
+func udp(from string) net.Addr { return &net.UDPAddr{IP: net.ParseIP(from), Port: 4000} }
+func tcp(from string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(from), Port: 4000} }
+
+// put has a question answered; nil where nothing was written. What the plugin leaves to CoreDNS comes as its code alone.
+func put(t testing.TB, s *authoritative.Server, from net.Addr, q *dns.Msg) *dns.Msg {
+	t.Helper()
+	w := &writer{from: from}
+	code, err := s.ServeDNS(t.Context(), w, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.answer == nil && code != dns.RcodeSuccess {
+		w.answer = new(dns.Msg).SetRcode(q, code)
+	}
+	return w.answer
+}
+
+func question(name string, qtype uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, qtype) }
+
+// withSubnet adds an EDNS client subnet.
+func withSubnet(q *dns.Msg, network string) *dns.Msg {
+	p := netip.MustParsePrefix(network)
+	family := uint16(2)
+	if p.Addr().Is4() {
+		family = 1
+	}
+	q.SetEdns0(1232, false)
+	q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: family, SourceNetmask: uint8(p.Bits()), Address: p.Addr().AsSlice()}}
+	return q
+}
+
+// said are an answer's records, short and sorted.
+func said(m *dns.Msg) string {
+	if m == nil {
+		return "nothing"
+	}
+	var out []string
+	for _, rr := range m.Answer {
+		out = append(out, strings.TrimPrefix(rr.String(), rr.Header().String()))
+	}
+	slices.Sort(out)
+	if m.Rcode != dns.RcodeSuccess {
+		out = append(out, dns.RcodeToString[m.Rcode])
+	}
+	return strings.Join(out, " ")
+}

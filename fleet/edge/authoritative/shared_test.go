@@ -1,0 +1,578 @@
+package authoritative_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coredns/coredns/plugin/file"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/neardns/neardns/fleet/edge/authoritative"
+	"github.com/neardns/neardns/fleet/edge/healthcheck"
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+// pub is a load-balanced publication.
+func pub(host, geo string, weight uint32, texts ...string) zone.Publication {
+	return zone.Publication{Host: host, Strategy: zone.LoadBalanced, Geo: geo, Weight: weight, Addresses: addresses(texts...)}
+}
+
+// TestAnswers has one row for each way to an answer.
+func TestAnswers(t *testing.T) {
+	app, any, alias := "app."+origin, "*.any."+origin, "alias."+origin
+	german := pub(app, "de", 1, "192.0.2.2", "192.0.2.3")
+	german.DefaultGeo = true
+	anywhere := zone.Publication{Host: "*.far." + origin, Strategy: zone.LoadBalanced, Weight: 1, Target: "lb.cloud.example."}
+	hostname := zone.Publication{Host: alias, Strategy: zone.LoadBalanced, Geo: "ie", Weight: 1, Target: "lb.cloud.example."}
+	simple := zone.Publication{Host: "simple." + origin, Strategy: zone.Simple, Addresses: addresses("192.0.2.8")}
+	records := append(base(t), published(pub(app, "ie", 1, "192.0.2.1", "2001:db8::1"), german,
+		pub(app, "geo-na", 1, "192.0.2.4"), pub(any, "ie", 1, "192.0.2.5"), pub(any, "de", 1, "192.0.2.6"), hostname, anywhere, pub(alias, "de", 1, "192.0.2.7"),
+		simple, pub(origin, "ie", 1, "192.0.2.9"), pub(origin, "de", 1, "192.0.2.10"))...)
+	records = append(records, rrs(t, `www 60 IN CNAME app
+out 60 IN CNAME elsewhere.test.
+simple 60 IN A 198.51.100.8
+named.any 60 IN TXT "a name of its own"
+child 60 IN NS ns.child
+ns.child 60 IN A 198.51.100.1
+text 60 IN TXT "text"
+`)...)
+	s := serve(t, authoritative.Options{Resolvers: []netip.Prefix{netip.MustParsePrefix("192.0.2.200/32")}}, records)
+	s.SetLocator(world())
+	const irish, bavarian, californian, japanese = "10.1.0.1", "10.2.0.1", "10.3.0.1", "10.9.0.1"
+	for name, row := range map[string]struct {
+		from, name string
+		qtype      uint16
+		want       string
+	}{
+		"Ireland":                         {irish, app, dns.TypeA, "192.0.2.1"},
+		"Ireland, IPv6":                   {irish, app, dns.TypeAAAA, "2001:db8::1"},
+		"an IPv6 client":                  {"2001:db8:1::7", app, dns.TypeA, "192.0.2.1"},
+		"Germany":                         {bavarian, app, dns.TypeA, "192.0.2.2 192.0.2.3"},
+		"Germany has no IPv6: any":        {bavarian, app, dns.TypeAAAA, "2001:db8::1"},
+		"America by its continent":        {californian, app, dns.TypeA, "192.0.2.4"},
+		"nowhere: the default geo":        {japanese, app, dns.TypeA, "192.0.2.2 192.0.2.3"},
+		"letters of the question":         {irish, "ApP.ShAreD.eXaMple.", dns.TypeA, "192.0.2.1"},
+		"one cluster's name":              {bavarian, "cluster00.klb." + app, dns.TypeA, "192.0.2.1"},
+		"one region's name":               {bavarian, "ie.klb." + app, dns.TypeA, "192.0.2.1"},
+		"a wildcard":                      {bavarian, "x.any." + origin, dns.TypeA, "192.0.2.6"},
+		"a wildcard, two labels":          {irish, "y.x.any." + origin, dns.TypeA, "192.0.2.5"},
+		"a name beside a wildcard":        {irish, "named.any." + origin, dns.TypeA, ""},
+		"below a name beside a wildcard":  {irish, "x.named.any." + origin, dns.TypeA, "NXDOMAIN"},
+		"an alias of the zone's operator": {irish, "www." + origin, dns.TypeA, "192.0.2.1 app.shared.example."},
+		"an alias out of the zone":        {irish, "out." + origin, dns.TypeA, "elsewhere.test."},
+		"a cluster's hostname":            {irish, alias, dns.TypeA, "lb.cloud.example."},
+		"a cluster's hostname, IPv6":      {irish, alias, dns.TypeAAAA, "lb.cloud.example."},
+		"a hostname at a wildcard":        {irish, "x.far." + origin, dns.TypeA, "lb.cloud.example."},
+		"beside a cluster's hostname":     {bavarian, alias, dns.TypeA, "192.0.2.7"},
+		"simple: all, a foreign one too":  {irish, "simple." + origin, dns.TypeA, "192.0.2.8 198.51.100.8"},
+		"simple has no IPv6":              {irish, "simple." + origin, dns.TypeAAAA, ""},
+		"the apex":                        {bavarian, origin, dns.TypeA, "192.0.2.10"},
+		"another type of a host":          {irish, app, dns.TypeTXT, ""},
+		"another name":                    {irish, "text." + origin, dns.TypeTXT, `"text"`},
+		"no name":                         {irish, "none." + origin, dns.TypeA, "NXDOMAIN"},
+		"ANY":                             {irish, app, dns.TypeANY, `"RFC8482" ""`},
+		"ANY of no name":                  {irish, "none." + origin, dns.TypeANY, "NXDOMAIN"},
+		"AXFR":                            {irish, origin, dns.TypeAXFR, "REFUSED"},
+		"IXFR":                            {irish, origin, dns.TypeIXFR, "REFUSED"},
+		"another zone":                    {irish, "example.", dns.TypeA, "REFUSED"},
+		"the root":                        {irish, ".", dns.TypeNS, "REFUSED"},
+	} {
+		m := put(t, s, udp(row.from), question(row.name, row.qtype))
+		if got := said(m); got != row.want {
+			t.Errorf("%s: %q, want %q", name, got, row.want)
+		}
+		if m.RecursionAvailable {
+			t.Errorf("%s: offers recursion", name)
+		}
+		for _, rr := range m.Answer {
+			if rr.Header().Rrtype == row.qtype && len(m.Answer) == 1 && rr.Header().Name != row.name {
+				t.Errorf("%s: the answer is of %s, not %s", name, rr.Header().Name, row.name)
+			}
+		}
+	}
+	m := put(t, s, udp(irish), question("www.child."+origin, dns.TypeA))
+	if m.Authoritative || len(m.Ns) != 1 || len(m.Extra) != 1 || len(m.Answer) != 0 {
+		t.Errorf("a delegated name is not referred to its servers: %v", m)
+	}
+}
+
+// TestSubset is the invariant: whatever clusters publish and whoever asks, an edge's answer is a non-empty part of the addresses that the
+// zone holds for the host, of a host that a plain server answers for; and all else is what a plain server says.
+func TestSubset(t *testing.T) {
+	rng := rand.New(rand.NewPCG(15, 11))
+	var asked, narrowed int
+	for round := range 300 {
+		records := append(randomZone(t, rng), base(t)...)
+		state, err := zone.Parse(origin, records)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z, err := authoritative.Compile(origin, records, sick(rng))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := authoritative.New(authoritative.Options{})
+		s.Set(z)
+		s.SetLocator(world())
+		plain := file.NewZone(origin, "")
+		for _, rr := range records {
+			if err := plain.Insert(dns.Copy(rr)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range append(randomHosts(), "x."+origin, "y."+origin, "klb.a."+origin, "q.klb.a."+origin, "q.a."+origin, "q.q.a."+origin, "q."+origin, "f.a."+origin, "q.child."+origin, "q.e."+origin) {
+			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeNS} {
+				for _, from := range []string{"10.1.0.1", "10.2.0.1", "10.3.0.1", "10.9.0.1"} {
+					q := question(name, qtype)
+					m := put(t, s, udp(from), q)
+					r := request.Request{W: &writer{from: udp(from)}, Req: q, Zone: origin}
+					want, _, _, result := plain.Lookup(t.Context(), r, name)
+					asked++
+					ours, theirs := held(m.Answer, qtype), held(want, qtype)
+					switch {
+					case len(theirs) == 0 && len(ours) == 0:
+						if len(m.Answer) > 0 && !aliasedBy(m.Answer, want) && !hasTarget(m.Answer) {
+							t.Fatalf("round %d: %s %s: %v, a plain server says %v", round, name, dns.TypeToString[qtype], m.Answer, want)
+						}
+					case len(ours) == 0 && !hasTarget(m.Answer):
+						t.Fatalf("round %d: %s %s from %s: no address, a plain server has %v (%d)", round, name, dns.TypeToString[qtype], from, theirs, result)
+					}
+					for _, a := range ours {
+						h := hostOf(state, name, want)
+						if !slices.Contains(theirs, a) && (h == nil || !slices.Contains(h.Held(), netip.MustParseAddr(a))) {
+							t.Fatalf("round %d: %s %s from %s: %s, which is none of %v\n%v\n%v\n%+v", round, name, dns.TypeToString[qtype], from, a, theirs, m.Answer, want, h)
+						}
+					}
+					if len(ours) < len(theirs) {
+						narrowed++
+					}
+				}
+			}
+		}
+	}
+	if asked < 50_000 || narrowed < 1_000 {
+		t.Errorf("%d questions, %d of them answered with less than a plain server: the test shows little", asked, narrowed)
+	}
+}
+
+// randomHosts are the hosts of a random zone.
+func randomHosts() []string {
+	return []string{origin, "a." + origin, "b.a." + origin, "*.a." + origin, "*." + origin, "c.child." + origin, "e." + origin}
+}
+
+// randomZone is what clusters publish by chance, without the zone's own records, and with some of it missing or beside other records.
+func randomZone(t testing.TB, rng *rand.Rand) []dns.RR {
+	t.Helper()
+	pick := func(from ...string) string { return from[rng.IntN(len(from))] }
+	hosts := randomHosts()
+	strategies, aliased := map[string]zone.Strategy{}, map[string]bool{}
+	for _, h := range hosts {
+		strategies[h] = []zone.Strategy{zone.Simple, zone.LoadBalanced, zone.LoadBalanced}[rng.IntN(3)]
+	}
+	var ps []zone.Publication
+	for range rng.IntN(12) {
+		p := zone.Publication{Host: hosts[rng.IntN(len(hosts))], Weight: uint32(rng.IntN(3)), Health: &zone.Health{Protocol: zone.TCP, Port: 443}}
+		p.Strategy = strategies[p.Host]
+		for range 1 + rng.IntN(3) {
+			p.Addresses = append(p.Addresses, addresses(pick("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "2001:db8::1", "2001:db8::2"))...)
+		}
+		if p.Strategy == zone.LoadBalanced {
+			p.Geo, p.DefaultGeo = pick("", "ie", "de", "geo-eu", "us-ca"), false
+			p.DefaultGeo = p.Geo != "" && rng.IntN(4) == 0
+			if rng.IntN(6) == 0 {
+				p.Addresses, p.Target, aliased[p.Host] = nil, "lb.cloud.example.", true
+			}
+		}
+		ps = append(ps, p)
+	}
+	records := published(ps...)
+	// A peer's text, or half of a write: records come and go beside their bookkeeping.
+	for range rng.IntN(6) {
+		if len(records) > 0 {
+			at := rng.IntN(len(records))
+			records = slices.Delete(records, at, at+1)
+		}
+	}
+	for _, line := range []string{"child 60 IN NS ns.child\nns.child 60 IN A 198.51.100.1\n", "x 60 IN CNAME a\n", "y 60 IN CNAME e\n",
+		"f.a 60 IN A 198.51.100.7\n", "e 60 IN A 198.51.100.9\n"} {
+		if rng.IntN(2) == 0 {
+			records = append(records, rrs(t, line)...)
+		}
+	}
+	return records
+}
+
+// sick is a Watch by which targets are sick by chance.
+func sick(rng *rand.Rand) authoritative.Watch {
+	return func(_ string, checks map[string][]healthcheck.Check) map[healthcheck.Check]authoritative.Target {
+		out := map[healthcheck.Check]authoritative.Target{}
+		for _, c := range every(checks) {
+			if rng.IntN(3) > 0 {
+				out[c] = health(rng.IntN(2) == 0)
+			}
+		}
+		return out
+	}
+}
+
+// health is a target that is well or not.
+type health bool
+
+func (h health) Well() bool { return bool(h) }
+
+// held are the addresses in an answer.
+func held(rrs []dns.RR, qtype uint16) (out []string) {
+	for _, rr := range rrs {
+		if rr.Header().Rrtype == qtype && (qtype == dns.TypeA || qtype == dns.TypeAAAA) {
+			out = append(out, strings.TrimPrefix(rr.String(), rr.Header().String()))
+		}
+	}
+	return out
+}
+
+func hasTarget(rrs []dns.RR) bool {
+	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
+		c, ok := rr.(*dns.CNAME)
+		return ok && c.Target == "lb.cloud.example."
+	})
+}
+
+// aliasedBy reports whether two answers have the same records that are no addresses.
+func aliasedBy(a, b []dns.RR) bool {
+	return slices.EqualFunc(a, b, func(x, y dns.RR) bool { return x.String() == y.String() })
+}
+
+// hostOf is the host that a name's answer comes from.
+func hostOf(s *zone.State, name string, answer []dns.RR) *zone.Host {
+	for _, rr := range answer {
+		if c, ok := rr.(*dns.CNAME); ok {
+			name = c.Target
+		}
+	}
+	if h := s.Hosts[name]; h != nil {
+		return h
+	}
+	for off, end := dns.NextLabel(name, 0); !end; off, end = dns.NextLabel(name, off) {
+		if h := s.Hosts["*."+name[off:]]; h != nil {
+			return h
+		}
+	}
+	return nil
+}
+
+// TestFull: a host that is full at its name has the newcomers below klb, and the edge answers with them.
+func TestFull(t *testing.T) {
+	app := "app." + origin
+	var ps []zone.Publication
+	for i := range 75 {
+		ps = append(ps, pub(app, "", 1, netip.AddrFrom4([4]byte{192, 0, 2, byte(2 * i)}).String(), netip.AddrFrom4([4]byte{192, 0, 2, byte(2*i + 1)}).String()))
+	}
+	atHost := 0
+	records := slices.DeleteFunc(published(ps...), func(rr dns.RR) bool {
+		if rr.Header().Name == app && rr.Header().Rrtype == dns.TypeA {
+			atHost++
+			return atHost > 100
+		}
+		return false
+	})
+	s := serve(t, authoritative.Options{}, append(base(t), records...))
+	got := map[string]bool{}
+	for range 5_000 {
+		for _, rr := range put(t, s, udp("10.1.0.1"), question(app, dns.TypeA)).Answer {
+			got[rr.String()] = true
+		}
+	}
+	if len(got) != 150 {
+		t.Errorf("%d addresses were answered, want 150", len(got))
+	}
+}
+
+// TestHealth: the sick leave an answer while anybody is well.
+func TestHealth(t *testing.T) {
+	app, simple := "app."+origin, "simple."+origin
+	check := &zone.Health{Protocol: zone.HTTPS, Port: 443, Path: "/healthz"}
+	irish, german, all := pub(app, "ie", 1, "192.0.2.1", "192.0.2.2"), pub(app, "de", 1, "192.0.2.3"), zone.Publication{Host: simple, Strategy: zone.Simple,
+		Addresses: addresses("192.0.2.5", "192.0.2.6"), Health: check}
+	irish.Health, german.Health = check, check
+	records := append(base(t), published(irish, german, all)...)
+	for name, row := range map[string]struct {
+		sick      []string
+		app, both string
+	}{
+		"all well":             {nil, "192.0.2.1 192.0.2.2", "192.0.2.5 192.0.2.6"},
+		"one of a cluster":     {[]string{"192.0.2.1", "192.0.2.5"}, "192.0.2.2", "192.0.2.6"},
+		"a cluster":            {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.6"}, "192.0.2.3", "192.0.2.5"},
+		"all: as if well, all": {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.5", "192.0.2.6"}, "192.0.2.1 192.0.2.2", "192.0.2.5 192.0.2.6"},
+	} {
+		z, err := authoritative.Compile(origin, records, func(of string, checks map[string][]healthcheck.Check) map[healthcheck.Check]authoritative.Target {
+			if of != origin || len(every(checks)) != 5 {
+				t.Errorf("%s: watched %s, %v", name, of, checks)
+			}
+			out := map[healthcheck.Check]authoritative.Target{}
+			for _, c := range every(checks) {
+				if c.Protocol != healthcheck.HTTPS || c.Port != 443 || c.Path != "/healthz" || !strings.HasPrefix(c.Host, "app.shared") && !strings.HasPrefix(c.Host, "simple.") {
+					t.Errorf("%s: %v", name, c)
+				}
+				out[c] = health(!slices.Contains(row.sick, c.Address.String()))
+			}
+			return out
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := authoritative.New(authoritative.Options{})
+		s.Set(z)
+		s.SetLocator(world())
+		for range 100 {
+			if got := said(put(t, s, udp("10.1.0.1"), question(app, dns.TypeA))); got != row.app {
+				t.Fatalf("%s: %q, want %q", name, got, row.app)
+			}
+			if got := said(put(t, s, udp("10.1.0.1"), question(simple, dns.TypeA))); got != row.both {
+				t.Fatalf("%s: %q, want %q", name, got, row.both)
+			}
+		}
+	}
+}
+
+// TestForged: a peer's text names addresses that the zone does not hold for the host.
+func TestForged(t *testing.T) {
+	app := "app." + origin
+	records := append(base(t), published(pub(app, "", 1, "192.0.2.1"))...)
+	for _, rr := range published(zone.Publication{}, pub(app, "", 1000, "203.0.113.66")) {
+		if rr.Header().Rrtype == dns.TypeTXT && strings.Contains(rr.Header().Name, "cluster01") {
+			records = append(records, rr)
+		}
+	}
+	s := serve(t, authoritative.Options{}, records)
+	for range 1_000 {
+		if got := said(put(t, s, udp("10.1.0.1"), question(app, dns.TypeA))); got != "192.0.2.1" {
+			t.Fatalf("%q", got)
+		}
+	}
+}
+
+// TestMetrics: names and labels are as Prometheus wants them, and each question is counted once.
+func TestMetrics(t *testing.T) {
+	app := "app." + origin
+	s := serve(t, authoritative.Options{}, append(base(t), published(pub(app, "ie", 1, "192.0.2.1"))...))
+	s.SetLocator(world())
+	put(t, s, udp("10.1.0.1"), question(app, dns.TypeA))
+	put(t, s, udp("10.2.0.1"), question(app, dns.TypeA))
+	put(t, s, udp("10.2.0.1"), question(app, dns.TypeTXT))
+	put(t, s, udp("10.2.0.1"), question("example.", dns.TypeTXT))
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(s.Collector())
+	if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	if err := testutil.GatherAndCompare(r, strings.NewReader(strings.ReplaceAll(`# TYPE neardns_edge_answers_total counter
+neardns_edge_answers_total{reason="any"} 1
+neardns_edge_answers_total{reason="default"} 0
+neardns_edge_answers_total{reason="geo"} 1
+neardns_edge_answers_total{reason="limited"} 0
+neardns_edge_answers_total{reason="plain"} 1
+neardns_edge_answers_total{reason="refused"} 1
+neardns_edge_answers_total{reason="simple"} 0
+neardns_edge_answers_total{reason="slipped"} 0
+neardns_edge_answers_total{reason="unhealthy"} 0
+`, "# TYPE", "# HELP neardns_edge_answers_total "+authoritative.AnswersHelp+"\n# TYPE")), "neardns_edge_answers_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTwoDefaults: of two default geos the first by its letters counts, at every edge: whatever order the records came in.
+func TestTwoDefaults(t *testing.T) {
+	app := "app." + origin
+	german, irish := pub(app, "de", 1, "192.0.2.1"), pub(app, "ie", 100, "192.0.2.2")
+	german.DefaultGeo, irish.DefaultGeo = true, true
+	records := append(base(t), published(irish, german)...)
+	for range 2 {
+		s := serve(t, authoritative.Options{}, records)
+		s.SetLocator(world())
+		for range 200 {
+			if got := said(put(t, s, udp("10.9.0.1"), question(app, dns.TypeA))); got != "192.0.2.1" {
+				t.Fatalf("%q, want the cluster of DE", got)
+			}
+		}
+		slices.Reverse(records)
+	}
+}
+
+// TestCheckedIsHeld: a peer's text has nobody probed whom the zone does not hold for the host, so that he cannot use up what edges probe.
+func TestCheckedIsHeld(t *testing.T) {
+	app := "app." + origin
+	ours, forged := pub(app, "", 1, "192.0.2.1"), pub(app, "", 1, "192.0.2.1", "203.0.113.66")
+	ours.Health = &zone.Health{Protocol: zone.TCP, Port: 443}
+	forged.Health = &zone.Health{Protocol: zone.TCP, Port: 22}
+	records := slices.DeleteFunc(append(base(t), published(ours, forged)...), func(rr dns.RR) bool {
+		a, ok := rr.(*dns.A)
+		return ok && a.A.String() == "203.0.113.66"
+	})
+	var checked []string
+	if _, err := authoritative.Compile(origin, records, func(_ string, checks map[string][]healthcheck.Check) map[healthcheck.Check]authoritative.Target {
+		for _, c := range every(checks) {
+			checked = append(checked, fmt.Sprintf("%s:%d", c.Address, c.Port))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(checked)
+	if want := []string{"192.0.2.1:22", "192.0.2.1:443"}; !slices.Equal(checked, want) {
+		t.Errorf("%v, want %v", checked, want)
+	}
+}
+
+// TestCrowdedName: a name of 50,000 addresses, which Knot and PowerDNS let a writer have, is answered with some of them, and in no time.
+func TestCrowdedName(t *testing.T) {
+	app := "app." + origin
+	records := append(base(t), published(zone.Publication{Host: app, Strategy: zone.Simple, Addresses: addresses("192.0.2.1")})...)
+	for i := range 50_000 {
+		records = append(records, &dns.A{Hdr: dns.RR_Header{Name: app, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(10, 9, byte(i>>8), byte(i))})
+	}
+	p := newPair(t, authoritative.Options{}, records, unwatched)
+	m, err := question(app, dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for range 100 {
+		p.draw += 7_919 << 3
+		b, ok := p.fast(m, netip.MustParseAddr("10.1.0.1"), true)
+		var a dns.Msg
+		if !ok || a.Unpack(b) != nil || len(a.Answer) != 1_000 || a.Truncated {
+			t.Fatalf("over TCP: %t, %d bytes, %d addresses", ok, len(b), len(a.Answer))
+		}
+		seen[a.Answer[0].String()] = true
+		if _, ok := p.fast(m, netip.MustParseAddr("10.1.0.1"), false); ok {
+			t.Fatal("over UDP it does not fit")
+		}
+		if a := p.slow(m, netip.MustParseAddr("10.1.0.1"), false); !a.Truncated {
+			t.Fatalf("over UDP: %v", a)
+		}
+	}
+	if len(seen) < 90 {
+		t.Errorf("of 100 answers %d begin differently", len(seen))
+	}
+}
+
+// TestConfigure: other resolvers count from the next question on, a rate that stays keeps its account, and a zone that is dropped is
+// refused.
+func TestConfigure(t *testing.T) {
+	app := "app." + origin
+	rate := authoritative.Rate{Answers: 1, Slip: 1}
+	s := serve(t, authoritative.Options{Rate: rate}, append(base(t), published(pub(app, "ie", 1, "192.0.2.1"), pub(app, "de", 1, "192.0.2.2"))...))
+	s.SetLocator(world())
+	ask := func(from string) *dns.Msg {
+		return put(t, s, udp(from), withSubnet(question(app, dns.TypeA), "10.2.3.0/24"))
+	}
+	if m := ask("10.1.0.1"); said(m) != "192.0.2.1" || subnetOf(m) != nil {
+		t.Errorf("not listed: %v", m)
+	}
+	s.Configure(authoritative.Options{Rate: rate, Resolvers: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/32")}})
+	if m := ask("10.1.0.1"); said(m) != "192.0.2.2" || subnetOf(m) == nil {
+		t.Errorf("listed: %v", m)
+	}
+	if m := ask("10.1.0.1"); !m.Truncated {
+		t.Errorf("the rate's account was lost: %v", m)
+	}
+	s.Configure(authoritative.Options{})
+	if m := ask("10.1.0.1"); m.Truncated || said(m) != "192.0.2.1" {
+		t.Errorf("without a rate: %v", m)
+	}
+	s.Drop(origin)
+	if m := ask("10.1.0.1"); m.Rcode != dns.RcodeRefused {
+		t.Errorf("dropped: %v", m)
+	}
+}
+
+// TestNotify: a NOTIFY for the zone goes to whoever reads it, and its answer says whether it counts.
+func TestNotify(t *testing.T) {
+	var from []string
+	s := serve(t, authoritative.Options{Notified: func(zone string, sender netip.Addr) bool {
+		from = append(from, zone+sender.String())
+		return sender.String() == "192.0.2.53"
+	}}, base(t))
+	for _, row := range []struct {
+		from, zone string
+		want       int
+	}{{"192.0.2.53", origin, dns.RcodeSuccess}, {"192.0.2.66", origin, dns.RcodeRefused}, {"192.0.2.53", "app." + origin, dns.RcodeRefused}} {
+		q := new(dns.Msg).SetNotify(row.zone)
+		if m := put(t, s, udp(row.from), q); m.Rcode != row.want || m.Opcode != dns.OpcodeNotify {
+			t.Errorf("%v: %v", row, m)
+		}
+	}
+	if want := []string{origin + "192.0.2.53", origin + "192.0.2.66"}; !slices.Equal(from, want) {
+		t.Errorf("%v, want %v", from, want)
+	}
+}
+
+// Below a DNAME and below a zone cut the edge answers as a plain server, whatever a cluster publishes there (RFC 6672, section 2.4; RFC
+// 1034, section 4.2.1).
+func TestBelowRedirections(t *testing.T) {
+	host := func(name string) zone.Publication {
+		return zone.Publication{Host: name + "." + origin, Strategy: zone.Simple, Addresses: addresses("192.0.2.1")}
+	}
+	records := append(base(t), published(host("y.dn"), host("a.b.dn"), host("*.dn"), host("y.other"), host("x.sub"), host("*.sub"), host("dn"))...)
+	records = append(records, rrs(t, "dn 60 IN DNAME other\nsub 60 IN NS ns.sub\nns.sub 60 IN A 198.51.100.1\n")...)
+	plain := file.NewZone(origin, "")
+	for _, rr := range records {
+		if err := plain.Insert(dns.Copy(rr)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := serve(t, authoritative.Options{}, records)
+	for _, name := range []string{"y.dn", "a.b.dn", "z.dn", "*.dn", "dn", "x.sub", "z.sub", "*.sub", "sub", "y.other"} {
+		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT} {
+			q := question(name+"."+origin, qtype)
+			answer, authority, _, _ := plain.Lookup(t.Context(), request.Request{W: &writer{}, Req: q, Zone: origin}, q.Question[0].Name)
+			m := put(t, s, udp("10.1.0.1"), q)
+			if want := said(&dns.Msg{Answer: answer}); said(&dns.Msg{Answer: m.Answer}) != want || len(m.Ns) != len(authority) && len(answer) == 0 {
+				t.Errorf("%s %s: %q, want %q:\n%v", name, dns.TypeToString[qtype], said(m), want, m)
+			}
+		}
+	}
+}
+
+// A negative answer's SOA has the lower of its TTL and MINIMUM, by which resolvers keep the denial (RFC 2308, section 3). The SOA itself
+// is answered with its own TTL.
+func TestNegativeTTL(t *testing.T) {
+	for soa, want := range map[string]uint32{
+		"@ 300 IN SOA ns hostmaster 7 60 60 3600 60\n": 60,
+		"@ 30 IN SOA ns hostmaster 7 60 60 3600 60\n":  30,
+	} {
+		app := "app." + origin
+		p := newPair(t, authoritative.Options{}, append(rrs(t, soa+"@ 60 IN NS ns\nns 60 IN A 198.51.100.53\n"), published(pub(app, "ie", 1, "192.0.2.1"))...), unwatched)
+		for _, q := range []*dns.Msg{question("none."+origin, dns.TypeA), question(app, dns.TypeMX), question(app, dns.TypeAAAA)} {
+			wire, err := q.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers := []*dns.Msg{p.slow(wire, netip.MustParseAddr("10.1.0.1"), false)}
+			if b, ok := p.fast(wire, netip.MustParseAddr("10.1.0.1"), false); ok {
+				m := new(dns.Msg)
+				if err := m.Unpack(b); err != nil {
+					t.Fatal(err)
+				}
+				answers = append(answers, m)
+			}
+			for _, m := range answers {
+				if len(m.Ns) != 1 || m.Ns[0].Header().Ttl != want {
+					t.Errorf("%s: %v, want the TTL %d", q.Question[0].String(), m.Ns, want)
+				}
+			}
+		}
+		m := put(t, serve(t, authoritative.Options{}, rrs(t, soa)), udp("10.1.0.1"), question(origin, dns.TypeSOA))
+		if own := rrs(t, soa)[0].Header().Ttl; len(m.Answer) != 1 || m.Answer[0].Header().Ttl != own {
+			t.Errorf("the SOA: %v, want the TTL %d", m.Answer, own)
+		}
+	}
+}

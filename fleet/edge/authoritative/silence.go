@@ -1,0 +1,66 @@
+package authoritative
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+// lookPace is the longest time between two looks of an edge at a zone, unless the primary was away or a transfer took long.
+const lookPace = 4 * time.Second
+
+// heartbeats tells which clusters of a zone are silent: their heartbeats have not changed for zone.RemoveAfter of their periods, while the
+// primary answered. Their addresses count as sick if no health check says more of them. If more than half of the clusters are silent none of
+// them counts as silent: the clusters may be cut off from the primary, and alive. It stays when the zone is compiled again.
+type heartbeats struct {
+	mu       sync.Mutex // guards the fields below
+	watch    zone.Watch
+	clusters map[string]*cluster
+	silent   atomic.Int64 // how many of them
+}
+
+// cluster is a Target: all addresses of a cluster that no health check tells of.
+type cluster struct{ silent atomic.Bool }
+
+// Well implements Target.
+func (c *cluster) Well() bool { return !c.silent.Load() }
+
+// of returns a cluster's Target.
+func (h *heartbeats) of(name string) *cluster {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.clusters[name]
+	if c == nil {
+		c = new(cluster)
+		if h.clusters == nil {
+			h.clusters = map[string]*cluster{}
+		}
+		h.clusters[name] = c
+	}
+	return c
+}
+
+// observe notes heartbeats that the primary had at now, and returns the silent clusters.
+func (h *heartbeats) observe(beats map[string]zone.Beat, now time.Time) (silent []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watch.Pace = lookPace
+	h.watch.ObserveBeats(beats, now)
+	if silent = h.watch.Dead(zone.RemoveAfter); 2*len(silent) > len(beats) {
+		silent = nil
+	}
+	h.silent.Store(int64(len(silent)))
+	for name, c := range h.clusters {
+		c.silent.Store(slices.Contains(silent, name))
+	}
+	return silent
+}
+
+// either is a Target that is well if one of two is: both publish the address.
+type either [2]Target
+
+// Well implements Target.
+func (e either) Well() bool { return e[0].Well() || e[1].Well() }

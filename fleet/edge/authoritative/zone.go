@@ -1,0 +1,364 @@
+package authoritative
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/coredns/coredns/plugin/file"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/edge/healthcheck"
+	"github.com/neardns/neardns/fleet/edge/loadbalance"
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+// Zone is one zone as it is answered: what a plain server would say, by CoreDNS's own lookup, and for each host whom to choose from. Nobody
+// changes one that is in use.
+type Zone struct {
+	origin string
+	plain  *file.Zone
+	hosts  map[string]*host // by canonical name; "*.x." for a wildcard
+	byWire map[string]*plainHost
+	soa    *dns.SOA
+	// ignored is how many foreign or broken TXT records its bookkeeping has.
+	ignored    int
+	beats      map[string]zone.Beat // by cluster
+	heartbeats *heartbeats
+}
+
+// host is a name that clusters share.
+type host struct {
+	simple     bool // all addresses are answered, but for the sick
+	candidates []loadbalance.Candidate
+	answers    []answer // of the same places in the lists
+}
+
+// answer is what one cluster has at a host: records of the zone, with the host's name.
+type answer struct {
+	addresses [2][]address // by family
+	alias     *dns.CNAME   // in their place; nil: none
+	cluster   *cluster     // that publishes them; nil for a host of several clusters
+}
+
+type address struct {
+	rr     dns.RR
+	wire   []byte // the same, with a pointer to the question's name
+	target Target // nil: nothing is known of it, and it is taken to be well
+}
+
+func (a *address) well() bool { return a.target == nil || a.target.Well() }
+
+// family is the place of a type's addresses in an answer; ok is false for other types.
+func family(qtype uint16) (i int, ok bool) {
+	switch qtype {
+	case dns.TypeA:
+		return 0, true
+	case dns.TypeAAAA:
+		return 1, true
+	}
+	return 0, false
+}
+
+// Target tells whether an address is well; see healthcheck.Target.
+type Target interface{ Well() bool }
+
+// Watch says what is to be probed, by the cluster that publishes it, and returns the targets that are; see healthcheck.Checker.Set.
+type Watch func(zone string, checks map[string][]healthcheck.Check) map[healthcheck.Check]Target
+
+// compile makes a zone of its records, which it keeps. watch is called once. beats judges its clusters from one compiled zone to the next.
+//
+// Whatever a peer's TXT says, only records of the zone are answered: addresses at the host or at the cluster's own name below klb, and
+// there the alias of a cluster that publishes a hostname.
+func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone, error) {
+	state, err := zone.Parse(origin, rrs)
+	if err != nil {
+		return nil, err
+	}
+	z := &Zone{origin: state.Origin, hosts: map[string]*host{}, ignored: state.Ignored, beats: state.Beats, heartbeats: beats}
+	z.plain = file.NewZone(z.origin, "")
+	for _, rr := range rrs {
+		if soa, ok := rr.(*dns.SOA); ok {
+			z.soa = soa
+			continue
+		}
+		if rr.Header().Rrtype == dns.TypeNSEC3 || rr.Header().Rrtype == dns.TypeNSEC3PARAM {
+			continue // CoreDNS does not answer by them
+		}
+		if err := z.plain.Insert(dns.Copy(rr)); err != nil { // it changes letters
+			return nil, fmt.Errorf("zone %s: %w", z.origin, err)
+		}
+	}
+	if err := z.plain.Insert(dns.Copy(z.soa)); err != nil {
+		return nil, fmt.Errorf("zone %s: %w", z.origin, err)
+	}
+	checks := map[string][]healthcheck.Check{}
+	for name, h := range state.Hosts {
+		for cluster, c := range h.Claims {
+			for _, a := range c.Addresses {
+				// What is not answered is not asked either: a text costs its writer nothing, and edges ask a bounded number of targets.
+				if check, ok := checkOf(name, a, c.Health); ok && h.Has(cluster, a) {
+					checks[cluster] = append(checks[cluster], check)
+				}
+			}
+		}
+	}
+	watched := watch(z.origin, checks)
+	for name, h := range state.Hosts {
+		if made := z.host(h, watched); made != nil {
+			z.hosts[name] = made
+		}
+	}
+	if z.byWire, err = z.plainHosts(); err != nil {
+		return nil, fmt.Errorf("zone %s: %w", z.origin, err)
+	}
+	return z, nil
+}
+
+// checkOf is the health check of one address; ok is false where its cluster publishes none.
+func checkOf(name string, a netip.Addr, h *zone.Health) (c healthcheck.Check, ok bool) {
+	if h == nil {
+		return c, false
+	}
+	c = healthcheck.Check{Address: a, Protocol: healthcheck.Protocol(h.Protocol), Port: h.Port}
+	if c.Protocol != healthcheck.TCP {
+		c.Path, c.Host = h.Path, h.Host
+		if c.Host == "" {
+			c.Host = strings.TrimSuffix(strings.TrimPrefix(name, "*."), ".")
+		}
+	}
+	return c, true
+}
+
+// host finds what each cluster has at a host; nil where a plain server does not answer for it itself.
+func (z *Zone) host(h *zone.Host, watched map[healthcheck.Check]Target) *host {
+	if h.CNAME != "" || h.Strategy == "" {
+		return nil
+	}
+	if f := z.lookup(h.Name, dns.TypeA); f.result == file.Delegation || slices.ContainsFunc(f.answer, isDNAME) {
+		return nil
+	}
+	out := &host{simple: h.Strategy == zone.Simple}
+	for _, cluster := range slices.Sorted(maps.Keys(h.Claims)) {
+		c := h.Claims[cluster]
+		a := gathered{answer: answer{cluster: z.heartbeats.of(cluster)}}
+		for _, ip := range c.Addresses {
+			if !h.Has(cluster, ip) {
+				continue
+			}
+			var target Target = a.cluster
+			if check, ok := checkOf(h.Name, ip, c.Health); ok && watched[check] != nil {
+				target = watched[check]
+			}
+			a.add(h, ip, target)
+		}
+		// At the apex there can be no alias.
+		if target := h.Targets[cluster]; c.Target != "" && target == c.Target && h.Name != z.origin {
+			a.alias = &dns.CNAME{Hdr: dns.RR_Header{Name: h.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: h.TTL}, Target: target}
+		}
+		if a.alias == nil && len(a.addresses[0])+len(a.addresses[1]) == 0 {
+			continue
+		}
+		out.candidates = append(out.candidates, loadbalance.Candidate{Geo: c.Geo, Default: h.DefaultGeo != "" && c.Geo == h.DefaultGeo, Weight: c.Weight})
+		out.answers = append(out.answers, a.answer)
+	}
+	if len(out.answers) == 0 {
+		return nil
+	}
+	if out.simple {
+		out.join(h)
+	}
+	return out
+}
+
+// join makes all of a host's clusters one, with whatever else the zone has at the host.
+func (h *host) join(of *zone.Host) {
+	var all gathered
+	for _, a := range h.answers {
+		for _, list := range a.addresses {
+			for _, one := range list {
+				all.add(of, addressOf(one.rr), one.target)
+			}
+		}
+	}
+	for _, ip := range of.Addresses {
+		all.add(of, ip, nil)
+	}
+	h.candidates, h.answers = []loadbalance.Candidate{{Weight: 1}}, []answer{all.answer}
+}
+
+// gathered is an answer while it is made. Names may have tens of thousands of addresses.
+type gathered struct {
+	answer
+	at map[netip.Addr]int // places in their family's list
+}
+
+// add adds an address, or what another cluster says of one that is there.
+func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
+	i, header := 0, dns.RR_Header{Name: h.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: h.TTL}
+	var rr dns.RR = &dns.A{Hdr: header, A: ip.AsSlice()}
+	if ip.Is6() {
+		i, header.Rrtype = 1, dns.TypeAAAA
+		rr = &dns.AAAA{Hdr: header, AAAA: ip.AsSlice()}
+	}
+	at, there := a.at[ip]
+	if !there {
+		if a.at == nil {
+			a.at = map[netip.Addr]int{}
+		}
+		a.at[ip] = len(a.addresses[i])
+		a.addresses[i] = append(a.addresses[i], address{rr, wireOf(ip, header), t})
+	} else {
+		a.addresses[i][at].target = merge(a.addresses[i][at].target, t)
+	}
+}
+
+// merge joins what two clusters say of one address: a health check tells more than heartbeats, and of those one is enough.
+func merge(a, b Target) Target {
+	switch {
+	case b == nil:
+		return a
+	case a == nil, ofHeartbeats(a) && !ofHeartbeats(b):
+		return b
+	case ofHeartbeats(a) && ofHeartbeats(b):
+		return either{a, b}
+	}
+	return a
+}
+
+func ofHeartbeats(t Target) bool {
+	switch t.(type) {
+	case *cluster, either:
+		return true
+	}
+	return false
+}
+
+// wireOf is an address's record in an answer to a question for its name (RFC 1035, sections 3.2.1 and 4.1.4).
+func wireOf(ip netip.Addr, h dns.RR_Header) []byte {
+	b := []byte{0xc0, headerSize}
+	b = binary.BigEndian.AppendUint16(b, h.Rrtype)
+	b = binary.BigEndian.AppendUint16(b, h.Class)
+	b = binary.BigEndian.AppendUint32(b, h.Ttl)
+	b = binary.BigEndian.AppendUint16(b, uint16(ip.BitLen()/8))
+	return append(b, ip.AsSlice()...)
+}
+
+// found is what a plain server says.
+type found struct {
+	answer, ns, extra []dns.RR
+	result            file.Result
+}
+
+// lookup is CoreDNS's own. name is canonical.
+func (z *Zone) lookup(name string, qtype uint16) found {
+	m := new(dns.Msg)
+	m.Question = []dns.Question{{Name: name, Qtype: qtype, Qclass: dns.ClassINET}}
+	return z.find(requestOf(z, m), name)
+}
+
+// requestOf is a question of the zone's own as CoreDNS has it.
+func requestOf(z *Zone, m *dns.Msg) request.Request {
+	return request.Request{W: nobody{}, Req: m, Zone: z.origin}
+}
+
+func (z *Zone) find(r request.Request, name string) (f found) {
+	f.answer, f.ns, f.extra, f.result = z.plain.Lookup(context.Background(), r, name)
+	// CoreDNS says SERVFAIL of an alias that leads out of the zone. Whoever asked follows it himself.
+	if f.result == file.ServerFailure && len(f.answer) > 0 {
+		f.result, f.ns = file.Success, nil
+	}
+	for i, rr := range f.ns { // CoreDNS gives it its own TTL. RFC 2308, section 3: the lower of that and MINIMUM
+		if soa, ok := rr.(*dns.SOA); ok && soa.Minttl < soa.Hdr.Ttl {
+			f.ns = slices.Clone(f.ns)
+			soa = dns.Copy(soa).(*dns.SOA) //nolint:errcheck,forcetypeassert // a copy has its type
+			soa.Hdr.Ttl = soa.Minttl
+			f.ns[i] = soa
+		}
+	}
+	return f
+}
+
+// isDNAME reports whether a record redirects the names below its own, which hides what the zone holds there (RFC 6672, section 2.4).
+func isDNAME(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDNAME }
+
+// nobody asks what the zone itself wants to know.
+type nobody struct{ dns.ResponseWriter }
+
+func (nobody) LocalAddr() net.Addr  { return new(net.TCPAddr) }
+func (nobody) RemoteAddr() net.Addr { return new(net.TCPAddr) }
+
+// named is a record with another name.
+func named(rr dns.RR, name string) dns.RR {
+	out := dns.Copy(rr)
+	out.Header().Name = name
+	return out
+}
+
+// addressOf is an A or AAAA record's address.
+func addressOf(rr dns.RR) netip.Addr {
+	var a netip.Addr
+	switch x := rr.(type) {
+	case *dns.A:
+		a, _ = netip.AddrFromSlice(x.A)
+		return a.Unmap() // the library keeps it in 16 bytes
+	case *dns.AAAA:
+		a, _ = netip.AddrFromSlice(x.AAAA)
+	}
+	return a
+}
+
+// state tells how a candidate is for a type.
+func (h *host) state(i, family int) loadbalance.State {
+	a := &h.answers[i]
+	if a.alias != nil {
+		if a.cluster.Well() {
+			return loadbalance.Well
+		}
+		return loadbalance.Sick
+	}
+	if len(a.addresses[family]) == 0 {
+		return loadbalance.Absent
+	}
+	for n := range a.addresses[family] {
+		if a.addresses[family][n].well() {
+			return loadbalance.Well
+		}
+	}
+	return loadbalance.Sick
+}
+
+// choose chooses a cluster for a client; -1 where none has what is asked for. It costs no allocation.
+func (h *host) choose(family int, place []string, draw uint64) (int, loadbalance.Reason) {
+	return loadbalance.Of(h.candidates, place, func(i int) loadbalance.State { return h.state(i, family) }, draw)
+}
+
+// answerMost bounds the addresses of an answer, so that one name of tens of thousands, which Knot and PowerDNS let a writer have, does not cost
+// every question as many steps. BIND lets a name have 100, and over UDP no more than 80 fit.
+const answerMost = 1_000
+
+// addresses appends the chosen cluster's addresses: the well ones where there are any, beginning anywhere.
+func (h *host) addresses(to []*address, i, family int, draw uint64) []*address {
+	list, well := h.answers[i].addresses[family], h.state(i, family) == loadbalance.Well
+	for n := range list {
+		if len(to) == answerMost {
+			break
+		}
+		one := &list[(n+int(draw%uint64(len(list))))%len(list)]
+		if !well || one.well() {
+			to = append(to, one)
+		}
+	}
+	if len(to) == 0 { // they fell ill since
+		for n := range list[:min(len(list), answerMost)] {
+			to = append(to, &list[n])
+		}
+	}
+	return to
+}

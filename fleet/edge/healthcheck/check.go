@@ -1,0 +1,93 @@
+package healthcheck
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Protocol is how a target is asked.
+type Protocol string
+
+// The protocols. TCP asks for a connection alone.
+const (
+	HTTP  Protocol = "HTTP"
+	HTTPS Protocol = "HTTPS"
+	TCP   Protocol = "TCP"
+)
+
+// Check is what is asked of one address.
+type Check struct {
+	Address  netip.Addr
+	Protocol Protocol
+	Port     uint16
+	Path     string // of HTTP and HTTPS; "" is /
+	Host     string // of HTTP and HTTPS: the name that is asked for, and that the certificate must be for
+}
+
+func (c Check) compare(d Check) int {
+	return cmp.Or(c.Address.Compare(d.Address), cmp.Compare(c.Port, d.Port), cmp.Compare(c.Protocol, d.Protocol), cmp.Compare(c.Host, d.Host),
+		cmp.Compare(c.Path, d.Path))
+}
+
+// Lengths of what a zone's text may say.
+const (
+	pathMost = 1024
+	hostMost = 253
+)
+
+// permit says why a check is not made; nil where it is. Whoever may write a zone has the edge connect to what he names, so it connects
+// only into ranges, and never to what is near the edge itself.
+func (c Check) permit(ranges []netip.Prefix) error {
+	a := c.Address
+	switch {
+	case !a.IsValid() || a.Zone() != "" || a.Is4In6():
+		return errors.New("not an address without zone and mapping")
+	case a.IsLoopback(), a.IsUnspecified(), a.IsMulticast(), a.IsLinkLocalUnicast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return errors.New("loopback, link-local, multicast and unspecified addresses are not probed")
+	case !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) }):
+		return errors.New("in none of the zone's target ranges")
+	case c.Port == 0:
+		return errors.New("port 0")
+	}
+	switch c.Protocol {
+	case TCP:
+		return nil
+	case HTTP, HTTPS:
+		_, err := c.url()
+		return err
+	}
+	return fmt.Errorf("protocol %q is not known: HTTP, HTTPS and TCP are", c.Protocol)
+}
+
+// url is what is asked for by HTTP.
+func (c Check) url() (*url.URL, error) {
+	if len(c.Path) > pathMost || c.Path != "" && !strings.HasPrefix(c.Path, "/") {
+		return nil, fmt.Errorf("a path begins with / and has %d bytes at most", pathMost)
+	}
+	if c.Host == "" || len(c.Host) > hostMost || strings.ContainsFunc(c.Host, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '.' && r != '_'
+	}) {
+		return nil, fmt.Errorf("%q is not a name to ask for", c.Host)
+	}
+	path := c.Path
+	if path == "" {
+		path = "/"
+	}
+	u, err := url.ParseRequestURI(path)
+	if err != nil {
+		return nil, errors.New("the path is no part of a URL")
+	}
+	if u.Host != "" || u.Scheme != "" { // //host/path
+		return nil, errors.New("the path names another host")
+	}
+	u.Scheme, u.Host = strings.ToLower(string(c.Protocol)), c.Host
+	if c.Port != map[Protocol]uint16{HTTP: 80, HTTPS: 443}[c.Protocol] { // as clients write Host: proxies compare it with what they route
+		u.Host = fmt.Sprintf("%s:%d", c.Host, c.Port)
+	}
+	return u, nil
+}

@@ -1,0 +1,12 @@
+package healthcheck
+
+import (
+	"context"
+	"net/netip"
+)
+
+// Permit is Check.permit.
+func Permit(c Check, ranges []netip.Prefix) error { return c.permit(ranges) }
+
+// Probe asks once.
+func Probe(ctx context.Context, c Check, o Options) error { return probe(ctx, c, o.Roots, o.Dial) }

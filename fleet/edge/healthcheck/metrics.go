@@ -1,0 +1,65 @@
+package healthcheck
+
+import (
+	"maps"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const namespace = "neardns"
+
+// Collector is what there is to scrape.
+func (c *Checker) Collector() prometheus.Collector { return collector{c} }
+
+type collector struct{ *Checker }
+
+func targetsDesc() *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_edge_targets", "Targets of health checks, by how they are: well; sick (failed three times in a row); "+
+		"unknown (not asked yet, taken to be well); refused (not probed, taken to be well: outside of the zone's target ranges, or one too many).",
+		[]string{"state"}, nil)
+}
+
+func probesDesc() *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_edge_probes_total", "Probes of targets, by what came of them.", []string{"result"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- targetsDesc()
+	ch <- probesDesc()
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	for state, n := range c.Counts() {
+		ch <- prometheus.MustNewConstMetric(targetsDesc(), prometheus.GaugeValue, float64(n), state)
+	}
+	ch <- prometheus.MustNewConstMetric(probesDesc(), prometheus.CounterValue, float64(c.ok.Load()), "ok")
+	ch <- prometheus.MustNewConstMetric(probesDesc(), prometheus.CounterValue, float64(c.bad.Load()), "failed")
+}
+
+// Counts is how many targets are in each state: well, sick, unknown, refused.
+func (c *Checker) Counts() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]int{"well": 0, "sick": 0, "unknown": 0, "refused": 0}
+	for _, t := range c.running {
+		switch {
+		case !t.asked.Load():
+			out["unknown"]++
+		case t.sick.Load():
+			out["sick"]++
+		default:
+			out["well"]++
+		}
+	}
+	for _, n := range c.refused {
+		out["refused"] += n
+	}
+	wanted := map[Check]bool{}
+	for _, set := range c.wanted {
+		maps.Copy(wanted, set)
+	}
+	out["refused"] += len(wanted) - len(c.running)
+	return out
+}

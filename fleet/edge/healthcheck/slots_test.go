@@ -1,0 +1,93 @@
+package healthcheck
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+)
+
+// TestAccount: a target that another cluster publishes, too, which publishes fewer, goes on its account from then on.
+func TestAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := New(ctx, slog.New(slog.DiscardHandler), Options{Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no") }})
+		var list []Check
+		for i := range 3 {
+			list = append(list, Check{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Protocol: TCP, Port: 443})
+		}
+		ranges := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+		first := c.Set("z.", map[string][]Check{"greedy": list}, ranges)[list[0]]
+		again := c.Set("z.", map[string][]Check{"greedy": list, "victim": list[:1]}, ranges)[list[0]]
+		if first == nil || first != again || again.owner.Load().cluster != "victim" {
+			t.Errorf("the target was %p, and is %p on the account of %v", first, again, *again.owner.Load())
+		}
+		cancel()
+		c.Wait()
+	})
+}
+
+// TestSlots: a slot that is free goes to the owner with the fewest probes going on now, whatever it had before, and of several to the one that
+// waits longest.
+func TestSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, c := owner{"z.", "a"}, owner{"z.", "b"}, owner{"z.", "c"}
+		s := newSlots(3)
+		for range 2 {
+			s.take(t.Context(), a)
+		}
+		s.give(a)
+		s.give(a)
+		for range 3 {
+			s.take(t.Context(), b)
+		}
+		got := make(chan owner, 3)
+		for _, o := range []owner{b, a, c} { // in the order of their coming
+			go func() {
+				s.take(t.Context(), o)
+				got <- o
+			}()
+			synctest.Wait()
+		}
+		for _, want := range []owner{a, c, b} {
+			s.give(b)
+			if o := <-got; o != want {
+				t.Errorf("it goes to %s, want %s", o.cluster, want.cluster)
+			}
+		}
+		s.give(a)
+		s.give(b)
+		s.give(c)
+		if s.free != 3 || len(s.going)+len(s.waiting) > 0 {
+			t.Errorf("%d are free, %v go on, %v wait", s.free, s.going, s.waiting)
+		}
+	})
+}
+
+// TestSlotsEnd: a slot that comes to one whose time ends just then is not lost.
+func TestSlotsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, o := newSlots(1), owner{"z.", "a"}
+		taken := 0
+		for range 200 { // which of the two is seen is chance
+			s.take(t.Context(), o)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan bool)
+			go func() { done <- s.take(ctx, o) }()
+			synctest.Wait()
+			cancel()
+			s.give(o)
+			if <-done {
+				taken++
+				s.give(o)
+			}
+			if s.free != 1 || len(s.going)+len(s.waiting) > 0 {
+				t.Fatalf("%d are free, %v go on, %v wait", s.free, s.going, s.waiting)
+			}
+		}
+		t.Logf("%d of 200 had it", taken)
+	})
+}

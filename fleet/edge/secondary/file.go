@@ -1,0 +1,114 @@
+package secondary
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/atomicfile"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// lastLine ends a zone's file, so that one that was cut is not taken for whole.
+const lastLine = "; the end of the zone"
+
+// keep saves what changed, and notes from time to time that it is still current, until ctx ends and once more then.
+func (c *Copy) keep(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			c.save()
+			return
+		case <-c.changed:
+			c.save()
+			tick.Pause(ctx, saveRest)
+		case <-time.After(touchRest):
+			c.save() // what could not be saved before
+			c.touch()
+		}
+	}
+}
+
+// save writes the zone's file.
+func (c *Copy) save() {
+	c.mu.Lock()
+	has, current, skip := c.records, c.current, c.skip
+	c.mu.Unlock()
+	if has.soa == nil || skip {
+		return
+	}
+	err := atomicfile.Stream(c.file, atomicfile.Options{Mode: 0o600, Durable: true, Folder: true}, func(w io.Writer) error { return print(w, has.list()) })
+	if err == nil && !current.IsZero() {
+		err = os.Chtimes(c.file, time.Time{}, current)
+	}
+	if err != nil {
+		c.log.Error("the zone is not kept on disk: a restart has to transfer it", "file", c.file, "err", err)
+		return
+	}
+	c.mu.Lock()
+	c.skip = c.skip || c.records.soa == has.soa
+	c.mu.Unlock()
+}
+
+// touch notes at the file when the primary last said that it is current. A reader tells the zone's age by it, so a file that is not what is
+// served keeps its time.
+func (c *Copy) touch() {
+	c.mu.Lock()
+	current, saved := c.current, c.skip
+	c.mu.Unlock()
+	if saved && !current.IsZero() {
+		_ = os.Chtimes(c.file, time.Time{}, current) // no file: saving it says why
+	}
+}
+
+// print writes records as a zone's file (RFC 1035, section 5).
+func print(w io.Writer, list []dns.RR) error {
+	b := bufio.NewWriter(w)
+	for _, rr := range list {
+		fmt.Fprintln(b, rr) // an error stays with b
+	}
+	fmt.Fprintln(b, lastLine)
+	return b.Flush()
+}
+
+// load reads a zone's file, and when it was last current; no records and no error where there is none.
+func load(zone, file string) (list []dns.RR, at time.Time, err error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, at, nil
+	}
+	if err != nil {
+		return nil, at, err
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, at, err
+	}
+	if list, err = parse(zone, string(data)); err != nil {
+		return nil, at, err
+	}
+	if at = info.ModTime(); at.After(time.Now()) {
+		at = time.Now() // the clock was set back
+	}
+	return list, at, nil
+}
+
+// parse reads what print wrote.
+func parse(zone, text string) (list []dns.RR, err error) {
+	if !strings.HasSuffix(text, "\n"+lastLine+"\n") {
+		return nil, errors.New("the file is cut short")
+	}
+	p := dns.NewZoneParser(strings.NewReader(text), zone, "")
+	for rr, ok := p.Next(); ok; rr, ok = p.Next() {
+		list = append(list, rr)
+	}
+	return list, p.Err()
+}

@@ -1,0 +1,128 @@
+package secondary
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestDiskBack: while the disk takes nothing, the file of before keeps its time, since a restart tells the zone's age by it; when there is
+// room again, the zone is saved without a change.
+func TestDiskBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "state")
+		file := filepath.Join(folder, "z.zone")
+		p, s := &primary{now: version(1, "a")}, &served{}
+		c := New(quiet, zone, file, p, s.serve)
+		stop := run(t, c)
+		defer stop()
+		sleep(3 * time.Second)
+		before, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Somebody's file stands where the new one would be written, as nothing can be on a full disk.
+		if err := os.Rename(folder, folder+".away"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(folder, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.set(func(p *primary) { p.now = version(2, "b") })
+		sleep(5 * time.Second)
+		s.check(t, "on a full disk", version(2, "b"))
+		if err := errors.Join(os.Remove(folder), os.Rename(folder+".away", folder)); err != nil {
+			t.Fatal(err)
+		}
+		if at, err := os.Stat(file); err != nil || !at.ModTime().Equal(before.ModTime()) {
+			t.Errorf("%v, %v, want %v", at.ModTime(), err, before.ModTime())
+		}
+		c.touch()
+		if at, err := os.Stat(file); err != nil || !at.ModTime().Equal(before.ModTime()) {
+			t.Errorf("the file of before says %v, not %v", at.ModTime(), before.ModTime())
+		}
+		sleep(2 * touchRest)
+		if data, err := os.ReadFile(file); err != nil || !strings.Contains(string(data), "b."+zone) {
+			t.Errorf("not saved after the disk had room again: %v\n%s", err, data)
+		}
+	})
+}
+
+// TestFile: a restart serves what was kept, at its age; a file that is damaged is none.
+func TestFile(t *testing.T) { synctest.Test(t, testFile) }
+
+func testFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sub", "z.zone")
+	p, s := &primary{now: append(version(1, "a"), rr(`t.`+zone+` 60 IN TXT "quote \" semicolon ; backslash \\ \007" "two"`), rr("u."+zone+" 60 IN TYPE65280 \\# 2 abcd"))}, &served{}
+	c := New(quiet, zone, file, p, s.serve)
+	stop := run(t, c)
+	synctest.Wait() // the first look
+	stop()          // saves
+	old := time.Now().Add(-3 * time.Hour)
+	if err := os.Chtimes(file, old, old); err != nil {
+		t.Fatal(err)
+	}
+	again := &served{}
+	c = New(quiet, zone, file, &primary{fails: errors.New("away")}, again.serve)
+	again.check(t, "after a restart", p.now)
+	if age := time.Since(c.State().Current); age < 3*time.Hour || age > 3*time.Hour+time.Minute {
+		t.Errorf("age %s, want three hours", age)
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"cut": string(whole[:len(whole)/2]), "empty": "", "of another zone": strings.ReplaceAll(string(whole), zone, "other.example."),
+		"not a zone": "hello\n" + lastLine + "\n", "an include": "$INCLUDE /etc/passwd\n" + string(whole)} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		bad := &served{}
+		if c := New(quiet, zone, file, p, bad.serve); bad.n != 0 || c.State().Records != 0 {
+			t.Errorf("%s: it was served", name)
+		}
+	}
+	// A time that is yet to come, after a clock was set back, is no age.
+	if err := os.WriteFile(file, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(file, time.Time{}, time.Now().Add(48*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if c := New(quiet, zone, file, p, new(served).serve); time.Since(c.State().Current) < 0 || time.Since(c.State().Current) > time.Minute {
+		t.Errorf("age %s of a file from the future", time.Since(c.State().Current))
+	}
+	// A folder that cannot be written keeps nobody from being served.
+	s = &served{}
+	c = New(quiet, zone, filepath.Join("/proc/nowhere", "z.zone"), p, s.serve)
+	stop = run(t, c)
+	synctest.Wait() // the first look
+	stop()
+	s.check(t, "without a disk", p.now)
+}
+
+// FuzzParse: a file is refused or gives records that are printed and read the same.
+func FuzzParse(f *testing.F) {
+	var b strings.Builder
+	if err := print(&b, version(1, "a")); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.String())
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := parse(zone, text)
+		if err != nil {
+			return
+		}
+		r, err := index(zone, list)
+		if err != nil {
+			return
+		}
+		if n := len(r.list()); n != r.count {
+			t.Fatalf("%d records, counted %d", n, r.count)
+		}
+	})
+}

@@ -1,0 +1,94 @@
+package secondary
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const namespace = "neardns"
+
+// Collector is what there is to scrape of all copies that copies returns. Zones are the configuration's, and few.
+func Collector(copies func() []*Copy, reloads *Reloads) prometheus.Collector {
+	return collector{copies, reloads}
+}
+
+type collector struct {
+	copies  func() []*Copy
+	reloads *Reloads
+}
+
+// Reloads counts changed configurations. The zero value is ready; it is safe for concurrent use.
+type Reloads struct {
+	taken, refused atomic.Uint64
+	stale          atomic.Bool // the last one was refused
+}
+
+// Count notes one that was taken over, or refused.
+func (r *Reloads) Count(taken bool) {
+	if taken {
+		r.taken.Add(1)
+	} else {
+		r.refused.Add(1)
+	}
+	r.stale.Store(!taken)
+}
+
+func configDesc() *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_edge_config_ok", "Whether the edge serves by the configuration as it is now (1), or refused it and serves by the one before, or started without its geo.database (0).", nil, nil)
+}
+
+func reloadsDesc() *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_edge_reloads_total", "Changed configurations of the edge, taken over or refused.", []string{"result"}, nil)
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_edge_"+name, help, append([]string{"zone"}, labels...), nil)
+}
+
+func serialDesc() *prometheus.Desc {
+	return desc("zone_serial", "Serial of the zone as it is served; none where it was never read.")
+}
+
+func ageDesc() *prometheus.Desc {
+	return desc("zone_age_seconds", "How long ago the primary last said that the zone is as it is served; none where it was never read.")
+}
+
+func recordsDesc() *prometheus.Desc {
+	return desc("zone_records", "Records of the zone as it is served; 0 where it was never read and is not served.")
+}
+
+func transfersDesc() *prometheus.Desc {
+	return desc("zone_transfers_total", "What was read of the primary: the zone whole (full), what changed (steps), or nothing, as it failed (failed).", "result")
+}
+
+// Describe implements prometheus.Collector.
+func (collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{serialDesc(), ageDesc(), recordsDesc(), transfersDesc(), reloadsDesc(), configDesc()} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	for result, n := range map[string]uint64{"taken": c.reloads.taken.Load(), "refused": c.reloads.refused.Load()} {
+		ch <- prometheus.MustNewConstMetric(reloadsDesc(), prometheus.CounterValue, float64(n), result)
+	}
+	ok := 1.0
+	if c.reloads.stale.Load() {
+		ok = 0
+	}
+	ch <- prometheus.MustNewConstMetric(configDesc(), prometheus.GaugeValue, ok)
+	for _, one := range c.copies() {
+		s := one.State()
+		ch <- prometheus.MustNewConstMetric(recordsDesc(), prometheus.GaugeValue, float64(s.Records), s.Zone)
+		if s.Records > 0 {
+			ch <- prometheus.MustNewConstMetric(serialDesc(), prometheus.GaugeValue, float64(s.Serial), s.Zone)
+			ch <- prometheus.MustNewConstMetric(ageDesc(), prometheus.GaugeValue, max(0, time.Since(s.Current).Seconds()), s.Zone)
+		}
+		for result, n := range map[string]uint64{"full": one.counts.full.Load(), "steps": one.counts.steps.Load(), "failed": one.counts.failed.Load()} {
+			ch <- prometheus.MustNewConstMetric(transfersDesc(), prometheus.CounterValue, float64(n), s.Zone, result)
+		}
+	}
+}

@@ -1,0 +1,286 @@
+// Package rfc2136 speaks with a zone's primary over TCP: UPDATE with prerequisites (RFC 2136), transfers (RFC 5936, RFC 1995) and the SOA,
+// all signed with TSIG (RFC 8945). It knows nothing of what is in a zone.
+package rfc2136
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha1" //nolint:gosec // servers still have such keys; HMAC does not need SHA-1 to be free of collisions
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Key is a TSIG key. The zero Key signs nothing.
+type Key struct {
+	Name      string // as the server has it; compared without case
+	Algorithm string // hmac-sha256 and so on
+	Secret    string // base64
+}
+
+var algorithms = map[string]func() hash.Hash{dns.HmacSHA1: sha1.New, dns.HmacSHA224: sha256.New224, dns.HmacSHA256: sha256.New,
+	dns.HmacSHA384: sha512.New384, dns.HmacSHA512: sha512.New}
+
+// Validate returns what is wrong with the key, without its secret.
+func (k Key) Validate() error {
+	if _, ok := dns.IsDomainName(k.Name); !ok || k.Name == "" {
+		return fmt.Errorf("key name %q is no domain name", k.Name)
+	}
+	if algorithms[dns.CanonicalName(k.Algorithm)] == nil {
+		return fmt.Errorf("key %s: algorithm %q is none of hmac-sha1, -sha224, -sha256, -sha384, -sha512", k.Name, k.Algorithm)
+	}
+	if secret, err := base64.StdEncoding.DecodeString(k.Secret); err != nil || len(secret) == 0 {
+		return fmt.Errorf("key %s: its secret is no base64", k.Name)
+	}
+	return nil
+}
+
+// Client asks one primary about one zone. It is safe for concurrent use; each call has a connection of its own.
+type Client struct {
+	Server  string        // host:port
+	Zone    string        // canonical
+	Key     func() Key    // asked for each message, so that a key can be rotated; nil: unsigned
+	Timeout time.Duration // for a connection, and for each message of an answer; 0: 5 s
+	Most    int           // records of a transfer, each of Octets in the mean; 0: no bound
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Octets is how large records may be in the mean where their number is bounded: one of type TXT may have 64 KiB, so that a number alone
+// would bound no memory. Names count whole: in a message they may be compressed to two octets. Clusters' own have about 60.
+const Octets = 256
+
+// Fudge is how far clocks may differ, as RFC 8945 section 10 recommends. A message that was held back on its way is refused after it.
+const Fudge = 300 * time.Second
+
+func (c *Client) timeout() time.Duration {
+	if c.Timeout == 0 {
+		return 5 * time.Second
+	}
+	return c.Timeout
+}
+
+// Serial returns the serial of the primary's SOA.
+func (c *Client) Serial(ctx context.Context) (uint32, error) {
+	m := new(dns.Msg)
+	m.SetQuestion(c.Zone, dns.TypeSOA)
+	m.RecursionDesired = false
+	in, err := c.exchange(ctx, m)
+	if err != nil {
+		return 0, fmt.Errorf("ask the serial of %s: %w", c.Zone, err)
+	}
+	for _, rr := range in.Answer {
+		if soa, ok := rr.(*dns.SOA); ok && dns.CanonicalName(soa.Hdr.Name) == c.Zone {
+			return soa.Serial, nil
+		}
+	}
+	return 0, fmt.Errorf("ask the serial of %s: %w", c.Zone, &Error{Kind: BadAnswer, Err: errors.New("no SOA in the answer: the server has no such zone")})
+}
+
+// TXT returns the TXT RRs of a name; none where there is none.
+func (c *Client) TXT(ctx context.Context, name string) ([]*dns.TXT, error) {
+	m := new(dns.Msg)
+	m.SetQuestion(name, dns.TypeTXT)
+	m.RecursionDesired = false
+	in, err := c.exchange(ctx, m)
+	if KindOf(err) == Prerequisite { // NXDOMAIN
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", name, err)
+	}
+	var out []*dns.TXT
+	for _, rr := range in.Answer {
+		if x, ok := rr.(*dns.TXT); ok {
+			out = append(out, x)
+		}
+	}
+	return out, nil
+}
+
+// Update sends one UPDATE. Without an error the server says that it took all changes, which is for the caller to read back: servers drop
+// what they mind in silence. The RRs stay as they are.
+func (c *Client) Update(ctx context.Context, prereqs, changes []dns.RR) error {
+	m := new(dns.Msg)
+	m.SetUpdate(c.Zone)
+	m.Compress = true
+	m.Answer, m.Ns = prereqs, changes
+	if _, err := c.exchange(ctx, m); err != nil {
+		return fmt.Errorf("update %s: %w", c.Zone, err)
+	}
+	return nil
+}
+
+func (c *Client) exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+	conv, err := c.send(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	defer conv.close()
+	return conv.receive()
+}
+
+// conversation is one question and its answers on a connection.
+type conversation struct {
+	conn    net.Conn
+	stop    func() bool
+	ctx     context.Context
+	timeout time.Duration
+	id      uint16
+	opcode  int
+	key     Key
+	mac     string // of the message before, which the next one's signature covers
+	later   bool   // not the first answer: RFC 8945 section 5.3.1 signs it with the timers alone
+	// unsigned and between are the answers since the last signed one, which the next signature covers, too: their number and octets.
+	unsigned int
+	between  []byte
+}
+
+// maxUnsigned is how many answers in a row may be unsigned (RFC 8945 section 5.3.1).
+const maxUnsigned = 99
+
+func (c *Client) send(ctx context.Context, m *dns.Msg) (*conversation, error) {
+	var key Key
+	if c.Key != nil {
+		key = c.Key()
+	}
+	v := &conversation{ctx: ctx, timeout: c.timeout(), id: m.Id, opcode: m.Opcode, key: key}
+	wire, err := v.sign(m)
+	if err != nil {
+		return nil, &Error{Kind: BadKey, Err: err}
+	}
+	if len(wire) > dns.MaxMsgSize {
+		return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("%d bytes do not fit in a message", len(wire))}
+	}
+	dial := c.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	limited, cancel := context.WithTimeout(ctx, c.timeout())
+	defer cancel()
+	if v.conn, err = dial(limited, "tcp", c.Server); err != nil {
+		return nil, &Error{Kind: Unreachable, Err: err}
+	}
+	v.stop = context.AfterFunc(ctx, func() { _ = v.conn.SetDeadline(time.Unix(1, 0)) })
+	_ = v.conn.SetWriteDeadline(time.Now().Add(v.timeout))
+	if _, err := v.conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err != nil {
+		v.close()
+		return nil, &Error{Kind: NoAnswer, Err: err}
+	}
+	return v, nil
+}
+
+func (v *conversation) close() {
+	v.stop()
+	v.conn.Close()
+}
+
+func (v *conversation) sign(m *dns.Msg) ([]byte, error) {
+	if v.key.Name == "" {
+		return m.Pack()
+	}
+	m.SetTsig(dns.CanonicalName(v.key.Name), dns.CanonicalName(v.key.Algorithm), uint16(Fudge/time.Second), time.Now().Unix())
+	wire, mac, err := dns.TsigGenerate(m, v.key.Secret, "", false)
+	if err != nil {
+		return nil, fmt.Errorf("sign with key %s: %w", v.key.Name, err)
+	}
+	v.mac = mac
+	return wire, nil
+}
+
+// receive returns the next answer. One that is not signed, or not by the key, is no answer, unless it is an error: a server cannot sign
+// that it does not know the key. After the first answer of a transfer unsigned ones may follow: the caller must not believe them before
+// verified reports true.
+func (v *conversation) receive() (*dns.Msg, error) {
+	wire, err := v.read()
+	if err != nil {
+		return nil, &Error{Kind: NoAnswer, Err: err}
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(wire); err != nil {
+		return nil, &Error{Kind: BadAnswer, Err: err}
+	}
+	if m.Id != v.id || !m.Response || m.Opcode != v.opcode {
+		return nil, &Error{Kind: BadAnswer, Err: errors.New("answers another question")}
+	}
+	t := m.IsTsig()
+	if err := rcode(m, t); err != nil {
+		return nil, err
+	}
+	if v.key.Name == "" {
+		return m, nil
+	}
+	if t == nil && v.later && v.unsigned < maxUnsigned {
+		v.unsigned++
+		v.between = append(v.between, wire...)
+		return m, nil
+	}
+	if t == nil || !strings.EqualFold(dns.Fqdn(v.key.Name), t.Hdr.Name) {
+		return nil, &Error{Kind: BadAnswer, Err: fmt.Errorf("not signed with key %s", v.key.Name)}
+	}
+	if err := dns.TsigVerifyWithProvider(wire, verifier{v}, v.mac, v.later); err != nil {
+		if errors.Is(err, dns.ErrTime) {
+			return nil, &Error{Kind: ClockSkew, Skew: time.Until(time.Unix(int64(t.TimeSigned), 0)).Round(time.Second), Err: err}
+		}
+		return nil, &Error{Kind: BadAnswer, Err: err}
+	}
+	v.mac, v.later, v.unsigned, v.between = t.MAC, true, 0, nil
+	return m, nil
+}
+
+// verified reports whether a signature covers all answers up to now, if there is a key.
+func (v *conversation) verified() bool { return v.unsigned == 0 }
+
+// verifier checks a signature that also covers the unsigned answers before it, which the library cannot do. It implements
+// dns.TsigProvider; its conversation signs by the library.
+type verifier struct{ *conversation }
+
+func (verifier) Generate([]byte, *dns.TSIG) ([]byte, error) { return nil, errors.ErrUnsupported }
+
+// Verify gets what the library signs: the MAC of the message before with its length, the message, and the variables.
+func (v verifier) Verify(signed []byte, t *dns.TSIG) error {
+	secret, err := base64.StdEncoding.DecodeString(v.key.Secret)
+	if err != nil {
+		return dns.ErrSecret
+	}
+	hash := algorithms[dns.CanonicalName(v.key.Algorithm)]
+	if hash == nil {
+		return dns.ErrKeyAlg
+	}
+	mac, err := hex.DecodeString(t.MAC)
+	if err != nil {
+		return err
+	}
+	h, before := hmac.New(hash, secret), 2+hex.DecodedLen(len(v.mac))
+	h.Write(signed[:before])
+	h.Write(v.between)
+	h.Write(signed[before:])
+	if !hmac.Equal(h.Sum(nil), mac) {
+		return dns.ErrSig
+	}
+	return nil
+}
+
+func (v *conversation) read() ([]byte, error) {
+	_ = v.conn.SetReadDeadline(time.Now().Add(v.timeout))
+	if err := v.ctx.Err(); err != nil {
+		return nil, err // the deadline above may have undone the one that the end of ctx set
+	}
+	var size [2]byte
+	if _, err := io.ReadFull(v.conn, size[:]); err != nil {
+		return nil, err
+	}
+	wire := make([]byte, binary.BigEndian.Uint16(size[:]))
+	_, err := io.ReadFull(v.conn, wire)
+	return wire, err
+}

@@ -1,0 +1,281 @@
+package rfc2136
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const origin = "example.org."
+
+var key = Key{Name: "Key.example.org", Algorithm: "hmac-sha256", Secret: "MDEyMzQ1Njc4OWFiY2RlZg=="}
+
+// fake answers one question over a pipe as script says: the messages that it returns are sent, and the connection ends.
+type fake struct {
+	t      *testing.T
+	script func(q *dns.Msg, mac string) [][]byte
+	asked  chan *dns.Msg
+	done   chan struct{}
+}
+
+func client(t *testing.T, script func(q *dns.Msg, mac string) [][]byte) (*Client, *fake) {
+	f := &fake{t, script, make(chan *dns.Msg, 1), make(chan struct{})}
+	t.Cleanup(func() { <-f.done })
+	return &Client{Server: "192.0.2.1:53", Zone: origin, Key: func() Key { return key }, Timeout: 2 * time.Second,
+		Dial: func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			go f.serve(far)
+			return near, nil
+		}}, f
+}
+
+func (f *fake) serve(conn net.Conn) {
+	defer close(f.done)
+	defer conn.Close()
+	var size [2]byte
+	if _, err := io.ReadFull(conn, size[:]); err != nil {
+		return
+	}
+	wire := make([]byte, binary.BigEndian.Uint16(size[:]))
+	if _, err := io.ReadFull(conn, wire); err != nil {
+		return
+	}
+	q := new(dns.Msg)
+	if err := q.Unpack(wire); err != nil {
+		f.t.Errorf("the question: %v", err)
+		return
+	}
+	mac := ""
+	if ts := q.IsTsig(); ts != nil {
+		mac = ts.MAC
+		if err := dns.TsigVerify(wire, key.Secret, "", false); err != nil {
+			f.t.Errorf("the question's signature: %v", err)
+		}
+	}
+	f.asked <- q
+	for _, m := range f.script(q, mac) {
+		if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(m))), m...)); err != nil {
+			return
+		}
+	}
+}
+
+// answer makes a signed answer; it returns the signature that the next one covers.
+func answer(t *testing.T, q *dns.Msg, mac string, later bool, edit func(*dns.Msg, *dns.TSIG)) (wire []byte, next string) {
+	t.Helper()
+	m := new(dns.Msg)
+	m.SetReply(q)
+	m.Opcode = q.Opcode
+	m.SetTsig(dns.CanonicalName(key.Name), dns.HmacSHA256, 300, time.Now().Unix())
+	if edit != nil {
+		edit(m, m.IsTsig())
+	}
+	wire, next, err := dns.TsigGenerate(m, key.Secret, mac, later)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wire, next
+}
+
+func rrs(t testing.TB, lines ...string) []dns.RR {
+	t.Helper()
+	var out []dns.RR
+	for _, l := range lines {
+		rr, err := dns.NewRR(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, rr)
+	}
+	return out
+}
+
+// What a server says is one kind of error each; none of them is taken for a change that was made.
+func TestUpdateAnswers(t *testing.T) {
+	code := func(rcode int) func(*dns.Msg, *dns.TSIG) { return func(m *dns.Msg, _ *dns.TSIG) { m.Rcode = rcode } }
+	failed := func(rcode int, tsig uint16) func(*dns.Msg, *dns.TSIG) {
+		return func(m *dns.Msg, ts *dns.TSIG) { m.Rcode, ts.Error = rcode, tsig }
+	}
+	for name, tt := range map[string]struct {
+		edit   func(*dns.Msg, *dns.TSIG)
+		want   Kind
+		unsure bool
+	}{
+		"taken":                {nil, "", false},
+		"NXRRSET":              {code(dns.RcodeNXRrset), Prerequisite, false},
+		"YXRRSET":              {code(dns.RcodeYXRrset), Prerequisite, false},
+		"NXDOMAIN":             {code(dns.RcodeNameError), Prerequisite, false},
+		"YXDOMAIN":             {code(dns.RcodeYXDomain), Prerequisite, false},
+		"REFUSED":              {code(dns.RcodeRefused), NotPermitted, false},
+		"NOTAUTH":              {code(dns.RcodeNotAuth), NotPermitted, false},
+		"NOTZONE":              {code(dns.RcodeNotZone), NotPermitted, false},
+		"SERVFAIL":             {code(dns.RcodeServerFailure), ServerFailed, false},
+		"FORMERR":              {code(dns.RcodeFormatError), Refused, false},
+		"a code of no name":    {code(14), Refused, false},
+		"BADKEY":               {failed(dns.RcodeNotAuth, dns.RcodeBadKey), NotPermitted, false},
+		"BADSIG":               {failed(dns.RcodeNotAuth, dns.RcodeBadSig), BadKey, false},
+		"BADTIME":              {failed(dns.RcodeNotAuth, dns.RcodeBadTime), ClockSkew, false},
+		"another key's":        {func(_ *dns.Msg, ts *dns.TSIG) { ts.Hdr.Name = "other.example.org." }, BadAnswer, true},
+		"a question":           {func(m *dns.Msg, _ *dns.TSIG) { m.Response = false }, BadAnswer, true},
+		"an answer of old":     {func(_ *dns.Msg, ts *dns.TSIG) { ts.TimeSigned -= 1000 }, ClockSkew, false},
+		"an answer to a query": {func(m *dns.Msg, _ *dns.TSIG) { m.Opcode = dns.OpcodeQuery }, BadAnswer, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
+					wire, _ := answer(t, q, mac, false, tt.edit)
+					return [][]byte{wire}
+				})
+				pre, change := rrs(t, "a.example.org. 0 IN A 192.0.2.1"), rrs(t, "b.example.org. 60 IN A 192.0.2.2")
+				err := c.Update(t.Context(), pre, change)
+				if KindOf(err) != tt.want || (err == nil) != (tt.want == "") || Unsure(err) != tt.unsure {
+					t.Errorf("%v: kind %q, unsure %v", err, KindOf(err), Unsure(err))
+				}
+				q := <-f.asked
+				if q.Opcode != dns.OpcodeUpdate || len(q.Answer) != 1 || len(q.Ns) != 1 || q.Question[0].Name != origin {
+					t.Errorf("asked %v", q)
+				}
+				if change[0].Header().Ttl != 60 || change[0].Header().Class != dns.ClassINET {
+					t.Error("the caller's RRs were changed")
+				}
+			})
+		})
+	}
+}
+
+// An answer whose signature does not hold, or that has none, is none; an unsigned error is an error.
+func TestSignatures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		unsigned := func(rcode int) func(q *dns.Msg, mac string) [][]byte {
+			return func(q *dns.Msg, _ string) [][]byte {
+				m := new(dns.Msg)
+				m.SetReply(q)
+				m.Opcode, m.Rcode = q.Opcode, rcode
+				wire, _ := m.Pack()
+				return [][]byte{wire}
+			}
+		}
+		for name, tt := range map[string]struct {
+			script func(q *dns.Msg, mac string) [][]byte
+			want   Kind
+		}{
+			"unsigned":       {unsigned(dns.RcodeSuccess), BadAnswer},
+			"unsigned error": {unsigned(dns.RcodeRefused), NotPermitted},
+			"signed for another": {func(q *dns.Msg, _ string) [][]byte {
+				w, _ := answer(t, q, strings.Repeat("00", 32), false, nil)
+				return [][]byte{w}
+			}, BadAnswer},
+			"changed on its way": {func(q *dns.Msg, mac string) [][]byte {
+				w, _ := answer(t, q, mac, false, nil)
+				w[3] |= 0x80
+				return [][]byte{w}
+			}, BadAnswer},
+			"another question's": {func(q *dns.Msg, mac string) [][]byte {
+				w, _ := answer(t, q, mac, false, nil)
+				w[1] ^= 1
+				return [][]byte{w}
+			}, BadAnswer},
+			"no message": {func(*dns.Msg, string) [][]byte { return [][]byte{{1, 2, 3}} }, BadAnswer},
+			"nothing":    {func(*dns.Msg, string) [][]byte { return nil }, NoAnswer},
+		} {
+			c, f := client(t, tt.script)
+			if err := c.Update(t.Context(), nil, nil); KindOf(err) != tt.want {
+				t.Errorf("%s: %v is %q, want %q", name, err, KindOf(err), tt.want)
+			}
+			<-f.asked
+			<-f.done
+		}
+	})
+}
+
+// BADTIME tells how far the clocks differ: RFC 8945 section 5.2.3.
+func TestClockSkew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
+			wire, _ := answer(t, q, mac, false, func(m *dns.Msg, ts *dns.TSIG) {
+				at := time.Unix(int64(q.IsTsig().TimeSigned), 0)
+				m.Rcode, ts.Error, ts.TimeSigned = dns.RcodeNotAuth, dns.RcodeBadTime, uint64(at.Unix())
+				ts.OtherLen, ts.OtherData = 6, hexTime(at.Add(-2*time.Hour))
+			})
+			return [][]byte{wire}
+		})
+		err := c.Update(t.Context(), nil, nil)
+		<-f.asked
+		if e := (*Error)(nil); !errors.As(err, &e) || e.Kind != ClockSkew || e.Skew != -2*time.Hour || !strings.Contains(err.Error(), "-7200 s") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func hexTime(at time.Time) string {
+	const digits = "0123456789abcdef"
+	out := ""
+	for i := 44; i >= 0; i -= 4 {
+		out += string(digits[at.Unix()>>i&15])
+	}
+	return out
+}
+
+// A call ends with its context, and with its timeout, whatever the server does.
+func TestEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		hang := func(*dns.Msg, string) [][]byte { <-block; return nil }
+		begun := time.Now()
+		c, _ := client(t, hang)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err, took := c.Update(ctx, nil, nil), time.Since(begun); KindOf(err) != NoAnswer || took != time.Second {
+			t.Errorf("the context ended after a second, the call after %v: %v", took, err)
+		}
+		begun = time.Now()
+		d, _ := client(t, hang)
+		if err, took := d.Update(t.Context(), nil, nil), time.Since(begun); KindOf(err) != NoAnswer || took != d.Timeout {
+			t.Errorf("a call with a timeout of %v ended after %v: %v", d.Timeout, took, err)
+		}
+		close(block)
+		e := &Client{Server: "192.0.2.1:53", Zone: origin, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }}
+		if _, err := e.Serial(t.Context()); KindOf(err) != Unreachable || Unsure(err) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTooLarge(t *testing.T) {
+	e := &Client{Zone: origin, Key: func() Key { return key }}
+	long := strings.Repeat("x", 250)
+	var many []dns.RR
+	for range 300 {
+		many = append(many, &dns.TXT{Hdr: dns.RR_Header{Name: origin, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{long}})
+	}
+	if err := e.Update(t.Context(), nil, many); err == nil || Unsure(err) {
+		t.Error(err)
+	}
+}
+
+func TestKeyValidate(t *testing.T) {
+	if err := key.Validate(); err != nil {
+		t.Error(err)
+	}
+	for want, k := range map[string]Key{
+		"no domain name": {Algorithm: "hmac-sha256", Secret: key.Secret},
+		"hmac-md5":       {Name: "a.", Algorithm: "hmac-md5.sig-alg.reg.int.", Secret: key.Secret},
+		"no base64":      {Name: "a.", Algorithm: "hmac-sha256", Secret: "s3cret?"},
+		"its secret":     {Name: "a.", Algorithm: "hmac-sha256"},
+	} {
+		if err := k.Validate(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package rfc2136
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/miekg/dns"
+)
+
+// Transfer is a zone, or what became of it since a serial: Full or Steps, or neither where nothing changed.
+type Transfer struct {
+	Serial uint32
+	Full   []dns.RR // the SOA first
+	Steps  []Delta  // each begins at the serial where the one before ends
+
+	Records, Octets int // SOAs and deletions included, names uncompressed
+}
+
+// Delta is one step from a serial to the next.
+type Delta struct {
+	From, To       uint32
+	Deleted, Added []dns.RR // without SOAs
+	SOA            *dns.SOA // that it ends with
+}
+
+// AXFR transfers the whole zone.
+func (c *Client) AXFR(ctx context.Context) (*Transfer, error) {
+	m := new(dns.Msg)
+	m.SetAxfr(c.Zone)
+	t, err := c.transfer(ctx, m, &assembler{zone: c.Zone})
+	if err != nil {
+		return nil, fmt.Errorf("transfer %s: %w", c.Zone, err)
+	}
+	return t, nil
+}
+
+// IXFR transfers what changed since a serial, or the whole zone, as the server likes. A server whose serial is older than that answers with
+// it and nothing else: its zone was restored, and the caller asks for all of it.
+func (c *Client) IXFR(ctx context.Context, since uint32) (*Transfer, error) {
+	m := new(dns.Msg)
+	m.SetIxfr(c.Zone, since, ".", ".")
+	t, err := c.transfer(ctx, m, &assembler{zone: c.Zone, incremental: true, since: since})
+	if err != nil {
+		return nil, fmt.Errorf("transfer %s since %d: %w", c.Zone, since, err)
+	}
+	return t, nil
+}
+
+func (c *Client) transfer(ctx context.Context, m *dns.Msg, a *assembler) (*Transfer, error) {
+	m.RecursionDesired = false
+	v, err := c.send(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	defer v.close()
+	for {
+		in, err := v.receive()
+		if err != nil {
+			if KindOf(err) == NoAnswer && a.t.Records > 0 {
+				err = &Error{Kind: Cut, Err: fmt.Errorf("the transfer was cut short: %w", err)}
+			}
+			return nil, err
+		}
+		for _, rr := range in.Answer {
+			if err := a.add(rr); err != nil {
+				return nil, &Error{Kind: BadAnswer, Err: err}
+			}
+		}
+		if c.Most > 0 && (a.t.Records > c.Most || a.t.Octets > c.Most*Octets) {
+			return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("a transfer of more than %d records, or %d octets: take out of the zone what does not belong there", c.Most, c.Most*Octets)}
+		}
+		if done, err := a.end(); err != nil {
+			return nil, &Error{Kind: BadAnswer, Err: err}
+		} else if done && !v.verified() {
+			return nil, &Error{Kind: BadAnswer, Err: errors.New("the last message of the transfer is not signed")}
+		} else if done {
+			return &a.t, nil
+		}
+	}
+}
+
+// assembler puts a transfer's RRs together. A whole zone stands between two SOAs that are the same; an increment has the old SOA after the
+// new one, and then each step's old SOA, deletions, new SOA, additions (RFC 1995 section 4).
+type assembler struct {
+	zone        string
+	incremental bool // asked for
+	since       uint32
+
+	t    Transfer
+	mode mode
+	soa  *dns.SOA
+}
+
+type mode int
+
+const (
+	begin   mode = iota
+	second       // the new SOA was read
+	whole        // a whole zone's RRs
+	deleted      // after a step's old SOA
+	added        // after a step's new SOA
+	done
+)
+
+func (a *assembler) add(rr dns.RR) error {
+	a.t.Records++
+	a.t.Octets += dns.Len(rr)
+	name := dns.CanonicalName(rr.Header().Name)
+	soa, isSOA := rr.(*dns.SOA)
+	if isSOA && name != a.zone {
+		return fmt.Errorf("an SOA of %s in a transfer of %s", name, a.zone)
+	}
+	if !dns.IsSubDomain(a.zone, name) {
+		return fmt.Errorf("%s in a transfer of %s", name, a.zone)
+	}
+	switch a.mode {
+	case begin:
+		if !isSOA {
+			return errors.New("a transfer that does not begin with an SOA")
+		}
+		a.soa, a.t.Serial, a.mode = soa, soa.Serial, second
+	case second:
+		if isSOA && a.incremental && soa.Serial != a.t.Serial {
+			if soa.Serial != a.since {
+				return fmt.Errorf("an increment since %d, not %d", soa.Serial, a.since)
+			}
+			a.t.Steps, a.mode = []Delta{{From: soa.Serial}}, deleted
+			return nil
+		}
+		a.t.Full, a.mode = []dns.RR{a.soa}, whole
+		return a.whole(rr, soa)
+	case whole:
+		return a.whole(rr, soa)
+	case deleted:
+		step := &a.t.Steps[len(a.t.Steps)-1]
+		if isSOA {
+			step.To, step.SOA, a.mode = soa.Serial, soa, added
+		} else {
+			step.Deleted = append(step.Deleted, rr)
+		}
+	case added:
+		step := &a.t.Steps[len(a.t.Steps)-1]
+		switch {
+		case !isSOA:
+			step.Added = append(step.Added, rr)
+		case soa.Serial != step.To:
+			return fmt.Errorf("a step from %d after one to %d", soa.Serial, step.To)
+		case soa.Serial == a.t.Serial:
+			a.mode = done
+		default:
+			a.t.Steps, a.mode = append(a.t.Steps, Delta{From: soa.Serial}), deleted
+		}
+	case done:
+		return errors.New("more after the end of a transfer")
+	}
+	return nil
+}
+
+func (a *assembler) whole(rr dns.RR, soa *dns.SOA) error {
+	switch {
+	case soa == nil:
+		a.t.Full = append(a.t.Full, rr)
+	case soa.Serial != a.t.Serial:
+		return fmt.Errorf("an SOA with serial %d in a transfer of serial %d", soa.Serial, a.t.Serial)
+	default:
+		a.mode = done
+	}
+	return nil
+}
+
+// end is called after each message and reports whether the transfer is whole. A lone SOA says that nothing is newer.
+func (a *assembler) end() (bool, error) {
+	if a.t.Records == 0 {
+		return false, errors.New("a transfer without an RR")
+	}
+	if a.mode == second && a.incremental && !Newer(a.t.Serial, a.since) {
+		return true, nil
+	}
+	return a.mode == done, nil
+}
+
+// Newer compares serials as RFC 1982 has it: whether a comes after b.
+func Newer(a, b uint32) bool { return a != b && a-b < 1<<31 }

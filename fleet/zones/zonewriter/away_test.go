@@ -1,0 +1,322 @@
+package zonewriter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/fleet/zones/zonewriter"
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// A zone that was restored from a backup is whole again within seconds, and what was left meanwhile is left again.
+func TestRestore(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
+		b := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute})
+		a.set(t, simple("www", "192.0.2.1"))
+		a.set(t, simple("old", "192.0.2.1"))
+		a.clean(t)
+		restore := s.Snapshot()
+		pa, pb := simple("www", "192.0.2.3"), simple("www", "192.0.2.4")
+		a.set(t, pa)
+		b.set(t, pb)
+		a.Remove("old." + origin)
+		a.clean(t)
+		b.clean(t)
+		restore()
+		testutil.Eventually(t, func() error {
+			z := read(t, s)
+			if h := z.Hosts["www."+origin]; h == nil || len(h.Addresses) != 2 || h.Addresses[0] != netip.MustParseAddr("192.0.2.3") || z.Hosts["old."+origin] != nil {
+				return fmt.Errorf("%+v, %+v", h, z.Hosts["old."+origin])
+			}
+			return nil
+		})
+		a.clean(t)
+		b.clean(t)
+		exact(t, read(t, s), map[string][]zone.Publication{a.id: {pa}, b.id: {pb}})
+	})
+}
+
+// BIND takes 100 RRs in a set as installed. A host that is full serves as many, the others are named, nobody tries on and on, and room that
+// becomes free is used.
+func TestFull(t *testing.T) {
+	zoneserver.Require(t, zoneserver.BIND)
+	s := zoneserver.Start(t, zoneserver.BIND, zoneserver.Config{})
+	var all []*cluster
+	for i := range 2 {
+		c := start(t, s, zonewriter.Options{Identity: id(i), Heartbeat: time.Minute})
+		p := simple("www")
+		for n := range 75 {
+			p.Addresses = append(p.Addresses, netip.AddrFrom4([4]byte{192, 0, 2, byte(100*i + n)}))
+		}
+		c.set(t, p)
+		all = append(all, c)
+	}
+	for _, c := range all {
+		c.clean(t)
+	}
+	z := read(t, s)
+	if h := z.Hosts["www."+origin]; len(h.Addresses) != 100 || len(h.Held()) != 150 || len(h.References) != 150 {
+		t.Errorf("%d served, %d held", len(h.Addresses), len(h.Held()))
+	}
+	unserved, messages := 0, uint64(0)
+	for _, c := range all {
+		st, _ := c.Status("www." + origin)
+		unserved += len(st.Unserved)
+		messages += st.Messages
+		if len(st.Unserved) > 0 && (len(st.Notes) != 1 || st.Notes[0].Reason != zone.RRsetFull || !strings.Contains(st.Notes[0].Message, "max-records-per-type")) {
+			t.Errorf("%+v", st.Notes)
+		}
+	}
+	if unserved != 50 || messages > 24 {
+		t.Errorf("%d addresses have no room, %d messages", unserved, messages)
+	}
+	all[0].Remove("www." + origin)
+	all[0].clean(t)
+	testutil.Eventually(t, func() error {
+		if h := read(t, s).Hosts["www."+origin]; len(h.Addresses) != 75 || len(h.Levels) != 0 {
+			return fmt.Errorf("%d served, levels %v", len(h.Addresses), h.Levels)
+		}
+		return nil
+	})
+}
+
+// While the primary is away nobody storms it, what is to be written waits, and is there soon after.
+func TestAway(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		var dials atomic.Int64
+		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Poll: 20 * time.Millisecond,
+			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				dials.Add(1)
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}})
+		a.set(t, simple("www", "192.0.2.1"))
+		a.clean(t)
+		s.Kill()
+		testutil.Eventually(t, func() error {
+			if a.Zone().Err == nil {
+				return errors.New("nobody noticed")
+			}
+			return nil
+		})
+		if st, _ := a.Status("www." + origin); !st.Programmed {
+			t.Errorf("what was read back is doubted: %+v", st)
+		}
+		before := dials.Load()
+		changed := simple("www", "192.0.2.2")
+		for range 50 {
+			changed.Weight++ // not one message each: they wait together
+			a.set(t, changed)
+			tick.Pause(t.Context(), 20*time.Millisecond) // else all of them are one wake-up
+		}
+		a.becomes(t, "www."+origin, "Unreachable")
+		if n := dials.Load() - before; n > 6 {
+			t.Errorf("%d connections within some seconds", n)
+		}
+		s.Run()
+		a.becomes(t, "www."+origin, "")
+		exact(t, read(t, s), map[string][]zone.Publication{a.id: {changed}})
+	})
+}
+
+// A cluster that was cut off for so long that others removed it is back as soon as its way is, however often that happens: no other fights it.
+// How soon a cluster asks a primary that was away: TestLongAway.
+func TestCutOff(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	var cut atomic.Bool
+	var all []*cluster
+	want := map[string][]zone.Publication{}
+	for i := range 4 {
+		o := zonewriter.Options{Identity: id(i), Heartbeat: time.Second, Remove: true}
+		if i == 3 {
+			o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if cut.Load() {
+					return nil, errors.New("cut off")
+				}
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}
+		}
+		c, p := start(t, s, o), simple("www", fmt.Sprintf("192.0.2.%d", i))
+		c.set(t, p)
+		all, want[c.id] = append(all, c), []zone.Publication{p}
+	}
+	for _, c := range all {
+		c.clean(t)
+	}
+	for range 3 {
+		cut.Store(true)
+		testutil.Eventually(t, func() error {
+			if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 3 {
+				return fmt.Errorf("owners %v", h.Owners)
+			}
+			return nil
+		})
+		cut.Store(false)
+		testutil.Eventually(t, func() error {
+			if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 4 {
+				return fmt.Errorf("owners %v", h.Owners)
+			}
+			return nil
+		})
+		exact(t, read(t, s), want)
+	}
+}
+
+// Clusters change out of a small pool of addresses, are killed and come back, the primary is killed, stopped and goes on: when all rest,
+// the zone is what those who live publish.
+func TestChaos(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		r := rand.New(rand.NewPCG(1, 1))
+		const n = 6
+		hosts := []string{"www", "app"}
+		options := func(i int) zonewriter.Options {
+			return zonewriter.Options{Identity: id(i), Heartbeat: 5 * time.Second, Timeout: time.Second, Poll: 50 * time.Millisecond}
+		}
+		all, want := make([]*cluster, n), make([]map[string]zone.Publication, n)
+		for i := range n {
+			all[i], want[i] = start(t, s, options(i)), map[string]zone.Publication{}
+		}
+		apply := func(i int) {
+			for _, h := range hosts {
+				if p, ok := want[i][h]; ok {
+					all[i].set(t, p)
+				} else {
+					all[i].Remove(h + "." + origin)
+				}
+			}
+		}
+		var stops sync.WaitGroup
+		defer stops.Wait()
+		for range 60 {
+			i, h := r.IntN(n), hosts[r.IntN(len(hosts))]
+			switch r.IntN(12) {
+			case 0, 1:
+				all[i].stop()
+				all[i] = start(t, s, options(i))
+				apply(i)
+			case 2:
+				s.Kill()
+				s.Run()
+			case 3:
+				stopped := s.Process() // another one may run when the time comes
+				stopped.Signal(syscall.SIGSTOP)
+				length := time.Duration(r.IntN(1500)) * time.Millisecond
+				stops.Go(func() {
+					tick.Pause(t.Context(), length)
+					stopped.Signal(syscall.SIGCONT)
+				})
+			case 4:
+				delete(want[i], h)
+				apply(i)
+			default:
+				var addrs []string
+				for range 1 + r.IntN(2) {
+					addrs = append(addrs, fmt.Sprintf("192.0.2.%d", r.IntN(5)))
+				}
+				want[i][h] = balanced(h, []string{"ie", "geo-eu"}[r.IntN(2)], addrs...).Normal()
+				apply(i)
+			}
+			tick.Pause(t.Context(), time.Duration(r.IntN(60))*time.Millisecond)
+		}
+		s.Process().Signal(syscall.SIGCONT)
+		for i := range n {
+			apply(i)
+		}
+		expected := map[string][]zone.Publication{}
+		for i, c := range all {
+			testutil.Eventually(t, func() error {
+				for _, h := range hosts {
+					_, wanted := want[i][h]
+					if st, _ := c.Status(h + "." + origin); wanted && !st.Programmed || !wanted && !st.Left {
+						return fmt.Errorf("%s: %+v, %+v", c.id, st, st.Conflict)
+					}
+				}
+				return nil
+			})
+			for _, p := range want[i] {
+				expected[c.id] = append(expected[c.id], p)
+			}
+		}
+		exact(t, read(t, s), expected)
+	})
+}
+
+// A neighbour may fill the zone, a bit at a time or with few large records: it is not read any more, so that it takes no more memory, its
+// records stay as they are, and the publisher goes on when there is room again.
+func TestTooLarge(t *testing.T) {
+	for name, grow := range map[string]struct {
+		names, octets int // of each change
+	}{"many records": {10, 1}, "large records": {1, 2500}} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+				c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Records: 60})
+				c.set(t, simple("www", "192.0.2.1"))
+				c.clean(t)
+				neighbour := &rfc2136.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
+				send := func(changes ...dns.RR) {
+					t.Helper()
+					testutil.Eventually(t, func() error { return neighbour.Update(t.Context(), nil, changes) }) // PowerDNS may be busy
+				}
+				var added []dns.RR
+				txt := slices.Repeat([]string{strings.Repeat("x", min(grow.octets, 250))}, max(grow.octets/250, 1))
+				for range 8 {
+					var step []dns.RR
+					for range grow.names {
+						step = append(step, &dns.TXT{Hdr: dns.RR_Header{Name: fmt.Sprintf("n%d.%s", len(added)+len(step), origin), Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 60}, Txt: txt})
+					}
+					send(step...)
+					added = append(added, step...)
+					testutil.Eventually(t, func() error { // by increments where the server has them
+						z := c.Zone()
+						if z.Err == nil && z.State.Serial != serial(t, neighbour) {
+							return fmt.Errorf("serial %d was read", z.State.Serial)
+						}
+						return nil
+					})
+				}
+				changed := simple("www", "192.0.2.2")
+				c.set(t, changed)
+				c.becomes(t, changed.Host, "TooLarge")
+				if n := len(c.Zone().State.Records()); n > 60+grow.names { // what the last increment brought comes on top
+					t.Errorf("%d records are kept", n)
+				}
+				if h := read(t, s).Hosts[changed.Host]; len(h.Addresses) != 1 || h.Addresses[0] != netip.MustParseAddr("192.0.2.1") {
+					t.Errorf("the zone has %v", h.Addresses)
+				}
+				for some := range slices.Chunk(added, 10) {
+					for i, rr := range some {
+						some[i] = &dns.ANY{Hdr: dns.RR_Header{Name: rr.Header().Name, Rrtype: dns.TypeANY, Class: dns.ClassANY}}
+					}
+					send(some...)
+				}
+				c.clean(t)
+				exact(t, read(t, s), map[string][]zone.Publication{c.id: {changed}})
+			})
+		})
+	}
+}
+
+func serial(t *testing.T, c *rfc2136.Client) uint32 {
+	t.Helper()
+	n, err := c.Serial(t.Context())
+	testutil.Must(t, err)
+	return n
+}

@@ -1,0 +1,216 @@
+package zonewriter
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+// beat is the cluster's own heartbeat.
+type beat struct {
+	due     time.Time
+	rest    time.Time       // no message for the heartbeat alone before: the last one failed
+	counter uint64          // the highest that was sent
+	sent    map[uint64]bool // counters that the zone may hold by our doing
+	fence   fence           // what may still take effect that was sent before
+	keep    time.Time       // until then the heartbeat stays: a message may be on its way that was sent when there was none
+	foreign *zone.Beat      // another writer's under our id
+	written *zone.Beat      // came along with a message that was taken after the zone was read
+}
+
+// fence tells whether messages may be on their way of which nothing is known. The next heartbeat bars them: it is a prerequisite of each.
+// Until then what stands under the cluster's name may be its own.
+type fence int
+
+const (
+	started    fence = iota // this process sent none, the one before it may have
+	unanswered              // one had no answer
+	barred                  // none
+)
+
+// observe looks whether the heartbeat in the zone is ours. Claims without one are of somebody who has none, and may live.
+func (b *beat) observe(s *zone.State, me zone.Identity) {
+	x, ok := s.Beats[me.Cluster]
+	b.foreign = nil
+	if !ok && b.counter == 0 {
+		for _, host := range s.Of(me.Cluster) {
+			if c, claims := s.Hosts[host].Claims[me.Cluster]; claims && c.Instance != me.Instance {
+				b.foreign = &zone.Beat{Instance: c.Instance}
+			}
+		}
+	}
+	if ok && (x.Instance != me.Instance || b.counter > 0 && b.fence == barred && x.Counter >= b.counter && !b.sent[x.Counter]) {
+		b.foreign = &x
+	}
+}
+
+func (b *beat) conflict(me zone.Identity, takeover bool) *zone.Conflict {
+	if b.foreign == nil || takeover {
+		return nil
+	}
+	return &zone.Conflict{Reason: zone.ClusterIDInUse, Message: fmt.Sprintf(
+		"instance %s writes under the cluster id %s, too; give one of the two clusters another id", b.foreign.Instance, me.Cluster)}
+}
+
+// fence has the next heartbeat bar what was sent without an answer.
+func (p *Publisher) fence() {
+	if p.o.Heartbeat == 0 {
+		return
+	}
+	p.beat.fence = unanswered
+	if _, there := p.state.Beats[p.o.Identity.Cluster]; !there {
+		p.beat.keep = time.Now().Add(rfc2136.Fudge)
+	}
+}
+
+// takeover reports whether the other writer under our id is dead: its heartbeat has not changed for as long as it takes to be removed.
+func (p *Publisher) takeover() bool {
+	_, periods, ok := p.watch.Silent(p.o.Identity.Cluster)
+	return p.beat.foreign != nil && ok && periods >= zone.RemoveAfter
+}
+
+// heir reports whether claims of another instance under our id are ours: the heartbeat is, and it was written where none stood, or in the
+// place of one that had been silent for long.
+func (p *Publisher) heir() bool {
+	b, ok := p.state.Beats[p.o.Identity.Cluster]
+	return ok && b.Instance == p.o.Identity.Instance && p.beat.foreign == nil
+}
+
+// beatMissing reports whether the next change should bring a heartbeat along.
+func (p *Publisher) beatMissing() bool {
+	b, ok := p.state.Beats[p.o.Identity.Cluster]
+	return p.o.Heartbeat > 0 && p.beat.written == nil && (!ok || b.Instance != p.o.Identity.Instance || p.beat.fence != barred || p.late() > 1)
+}
+
+// late returns by how many periods the heartbeat is overdue. One that slept for long may be amid its removal: what it writes brings the heartbeat
+// along, which ends that.
+func (p *Publisher) late() float64 {
+	if p.o.Heartbeat == 0 || p.beat.due.IsZero() {
+		return 0
+	}
+	return float64(time.Since(p.beat.due)) / float64(p.o.Heartbeat)
+}
+
+// beatDue reports whether a message is to be sent for the heartbeat alone.
+func (p *Publisher) beatDue() bool {
+	if p.o.Heartbeat == 0 || p.beat.conflict(p.o.Identity, p.takeover()) != nil {
+		return false
+	}
+	now := time.Now()
+	if now.Before(p.beat.rest) || now.Before(p.ailing.until) {
+		return false
+	}
+	_, there := p.state.Beats[p.o.Identity.Cluster]
+	mine := len(p.state.Of(p.o.Identity.Cluster)) > 0
+	if p.beat.fence == unanswered || p.beat.fence == started && (there || mine) {
+		return true
+	}
+	wants, left := p.wants()
+	if mine || there && wants {
+		return !now.Before(p.beat.due)
+	}
+	return there && now.After(p.beat.keep) && left
+}
+
+// wants reports whether the cluster wants a host of the zone, and whether it did and wants none any more.
+func (p *Publisher) wants() (some, left bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range p.hosts {
+		some = some || !h.want.Empty()
+	}
+	return some, !some && len(p.hosts) > 0
+}
+
+// beatChanges returns the changes for the next heartbeat, or those that end it where the cluster has left.
+func (p *Publisher) beatChanges(alone bool) []dns.RR {
+	cluster := p.o.Identity.Cluster
+	if alone && p.beat.fence == barred && len(p.state.Of(cluster)) == 0 {
+		return p.state.PlanNoBeat(cluster)
+	}
+	p.beat.counter = max(p.beat.counter, p.state.Beats[cluster].Counter) + 1
+	if p.beat.sent == nil {
+		p.beat.sent = map[uint64]bool{}
+	}
+	p.beat.sent[p.beat.counter] = true
+	return p.state.PlanBeat(cluster, p.ownBeat())
+}
+
+// ownBeat is the heartbeat that was sent last.
+func (p *Publisher) ownBeat() zone.Beat {
+	return zone.Beat{Counter: p.beat.counter, Instance: p.o.Identity.Instance, Period: p.o.Heartbeat.Truncate(time.Second)}
+}
+
+// beatSent notes what became of a message with a heartbeat.
+func (p *Publisher) beatSent(err error) {
+	now := time.Now()
+	if err != nil {
+		if rfc2136.Unsure(err) {
+			p.fence()
+		}
+		if k := rfc2136.KindOf(err); k != rfc2136.Prerequisite {
+			p.beat.rest = now.Add(about(min(p.o.Heartbeat/4, 30*time.Second)))
+		}
+		return
+	}
+	if p.beat.fence != barred {
+		p.beat.fence = barred
+		p.mu.Lock()
+		for _, h := range p.hosts {
+			h.memory.Sent = nil
+		}
+		p.mu.Unlock()
+	}
+	p.beat.sent = map[uint64]bool{p.beat.counter: true}
+	p.beat.due = now.Add(about(p.o.Heartbeat))
+}
+
+// removeDead removes clusters that are dead, one message for each host, and then the heartbeat.
+func (p *Publisher) removeDead(ctx context.Context) {
+	if !p.o.Remove || p.o.Heartbeat == 0 || p.beat.foreign != nil || time.Now().Before(p.removal) {
+		return
+	}
+	dead := p.watch.Dead(zone.ReportAfter)
+	for _, cluster := range p.watch.Removable(p.o.Identity.Cluster) {
+		if !p.removeOne(ctx, cluster, dead) {
+			return
+		}
+	}
+}
+
+// removeOne reports whether there was an answer that lets the removal go on. The dead cluster's heartbeat as watched is a prerequisite of
+// each message, so that one that lives ends its removal by its next beat.
+func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string) bool {
+	watched, kept := p.state.BeatAsRead(cluster), 0
+	for _, name := range p.state.Of(cluster) {
+		if !p.state.Hosts[name].MayRemove(cluster, dead, p.o.Works) {
+			kept++
+			continue
+		}
+		st := p.state.PlanRemoval(name, cluster)
+		if err := p.update(ctx, append(st.Message.Prereqs, watched...), st.Message.Changes); err != nil {
+			p.o.Log.Warn("a dead cluster's records stay", "dead", cluster, "host", name, "err", err)
+			p.removal = time.Now().Add(about(p.o.Heartbeat))
+			p.refresh(ctx, false)
+			return false
+		}
+		p.o.Log.Warn("a dead cluster's records were removed", "dead", cluster, "host", name)
+		p.o.Metrics.removed(p.o.Zone)
+		if !p.refresh(ctx, false) {
+			return false
+		}
+	}
+	if kept > 0 {
+		return true
+	}
+	if err := p.update(ctx, watched, p.state.PlanNoBeat(cluster)); err != nil {
+		p.removal = time.Now().Add(about(p.o.Heartbeat))
+		p.o.Log.Warn("a dead cluster's heartbeat stays", "dead", cluster, "err", err)
+	}
+	return p.refresh(ctx, false)
+}

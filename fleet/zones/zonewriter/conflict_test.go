@@ -1,0 +1,394 @@
+package zonewriter_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/fleet/zones/zonewriter"
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+)
+
+func balanced(host, geo string, addrs ...string) zone.Publication {
+	p := simple(host, addrs...)
+	p.Strategy, p.Geo, p.Weight = zone.LoadBalanced, geo, 1
+	return p
+}
+
+// becomes waits until a host's conflict has a reason; empty: until it has none and is programmed.
+func (c *cluster) becomes(t *testing.T, host string, reason zone.Reason) zonewriter.Status {
+	t.Helper()
+	var last zonewriter.Status
+	testutil.Eventually(t, func() error {
+		last, _ = c.Status(host)
+		if reason == "" && last.Programmed || last.Conflict != nil && last.Conflict.Reason == reason {
+			return nil
+		}
+		return fmt.Errorf("%s: %s is %+v, conflict %+v, not %q", c.id, host, last, last.Conflict, reason)
+	})
+	return last
+}
+
+// Each cluster has a key that is limited to it, and all levels of both strategies are written with it.
+func TestOwnKeys(t *testing.T) {
+	config := zoneserver.Config{Clusters: []string{id(1).Cluster, id(2).Cluster}, Hosts: []string{"www", "app"}}
+	onEach(t, config, func(t *testing.T, s *zoneserver.Server) {
+		var all []*cluster
+		want := map[string][]zone.Publication{}
+		for i := 1; i <= 2; i++ {
+			c := start(t, s, zonewriter.Options{Identity: id(i), Heartbeat: time.Minute, Key: keyOf(s.Key(id(i).Cluster))})
+			pubs := []zone.Publication{balanced("www", "ie", "192.0.2.9", fmt.Sprintf("192.0.2.%d", i)), simple("app", fmt.Sprintf("2001:db8::%d", i))}
+			for _, p := range pubs {
+				c.set(t, p)
+			}
+			all, want[c.id] = append(all, c), pubs
+		}
+		for _, c := range all {
+			c.clean(t)
+		}
+		exact(t, read(t, s), want)
+		moved := balanced("www", "geo-eu", "192.0.2.9")
+		all[0].set(t, moved)
+		all[0].clean(t)
+		want[all[0].id][0] = moved
+		exact(t, read(t, s), want)
+		for _, c := range all {
+			c.Remove("www." + origin)
+			c.Remove("app." + origin)
+		}
+		for _, c := range all {
+			c.clean(t)
+		}
+		exact(t, read(t, s), nil)
+	})
+}
+
+// A key of another cluster ends as NotPermitted, soon and without a storm, whichever way the server refuses.
+func TestForeignKey(t *testing.T) {
+	config := zoneserver.Config{Clusters: []string{id(1).Cluster, id(2).Cluster}, Hosts: []string{"www"}}
+	onEach(t, config, func(t *testing.T, s *zoneserver.Server) {
+		c := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Key: keyOf(s.Key(id(1).Cluster))})
+		c.set(t, simple("www", "192.0.2.1"))
+		st := c.becomes(t, "www."+origin, zonewriter.NotPermitted)
+		most := uint64(2)
+		if s.Kind() == zoneserver.PowerDNS { // its own work holds its database's lock after the start: then each is sent again
+			most = 10
+		}
+		if st.Messages > most || st.Conflict.Message == "" {
+			t.Errorf("%+v, %+v", st, st.Conflict)
+		}
+		z := read(t, s)
+		if h := z.Hosts["www."+origin]; h != nil && len(h.Claims) > 0 || len(z.Beats) > 0 {
+			t.Errorf("written with a foreign key: %+v, %+v", h, z.Beats)
+		}
+		if s.Kind() != zoneserver.PowerDNS { // which applies what it permits and says NOERROR
+			exact(t, z, nil)
+		}
+	})
+}
+
+// Of two strategies that come at once one is there, and the other cluster writes nothing until it may.
+func TestTwoStrategies(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
+		b := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute})
+		for round := range 5 {
+			host := fmt.Sprintf("h%d", round)
+			pa, pb := simple(host, "192.0.2.1"), balanced(host, "ie", "192.0.2.2")
+			before := map[string]uint64{}
+			a.set(t, pa)
+			b.set(t, pb)
+			var winner, loser *cluster
+			testutil.Eventually(t, func() error {
+				sa, _ := a.Status(pa.Host)
+				sb, _ := b.Status(pb.Host)
+				switch {
+				case sa.Programmed && sb.Conflict != nil:
+					winner, loser = a, b
+				case sb.Programmed && sa.Conflict != nil:
+					winner, loser = b, a
+				default:
+					return fmt.Errorf("%+v, %+v", sa, sb)
+				}
+				return nil
+			})
+			st := loser.becomes(t, pa.Host, zone.ConflictingStrategy)
+			if st.Writes != before[loser.id] || st.Since.IsZero() || !strings.Contains(st.Conflict.Message, winner.id) {
+				t.Errorf("the loser: %+v, %+v", st, st.Conflict)
+			}
+			if z := read(t, s); len(z.Hosts[pa.Host].Owners) != 1 {
+				t.Errorf("owners %v", z.Hosts[pa.Host].Owners)
+			}
+			winner.Remove(pa.Host)
+			loser.becomes(t, pa.Host, "")
+			winner.clean(t)
+			loser.Remove(pa.Host)
+			loser.clean(t)
+			if round == 4 {
+				exact(t, read(t, s), nil)
+			}
+		}
+	})
+}
+
+// Another TTL keeps no address from being written. A CNAME that a person put there does. Both conflicts end by themselves.
+func TestConflictsEnd(t *testing.T) {
+	config := zoneserver.Config{Records: []string{"alias 60 IN CNAME elsewhere.example."}}
+	onEach(t, config, func(t *testing.T, s *zoneserver.Server) {
+		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
+		b := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute})
+		a.set(t, simple("www", "192.0.2.1"))
+		a.clean(t)
+		other := simple("www", "192.0.2.2")
+		other.TTL = 120
+		b.set(t, other)
+		b.set(t, simple("alias", "192.0.2.2"))
+		st := b.becomes(t, "www."+origin, "")
+		if len(st.Notes) != 1 || st.Notes[0].Reason != zone.ConflictingTTL || st.Held.TTL != 60 || len(st.Held.Addresses) != 2 {
+			t.Errorf("%+v", st)
+		}
+		if st := b.becomes(t, "alias."+origin, zone.ConflictingName); st.Messages != 0 {
+			t.Errorf("%+v", st)
+		}
+		agreed := simple("www", "192.0.2.3")
+		agreed.TTL = 120
+		a.set(t, agreed)
+		testutil.Eventually(t, func() error {
+			if h := read(t, s).Hosts["www."+origin]; h.TTL != 120 || len(h.Addresses) != 2 {
+				return fmt.Errorf("all want the TTL 120: %+v", h)
+			}
+			return nil
+		})
+		a.Remove("www." + origin)
+		a.clean(t)
+		other.TTL = 30 // the only owner may have another one
+		b.set(t, other)
+		b.becomes(t, "www."+origin, "")
+		for _, rr := range read(t, s).Records() {
+			if rr.Header().Name == "www."+origin && rr.Header().Ttl != 30 {
+				t.Errorf("%s", rr)
+			}
+		}
+	})
+}
+
+// A cloned cluster stops at its first write, whether it has an instance of its own or was copied with it.
+func TestClone(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	for _, instance := range []string{"i1", "copy"} {
+		t.Run(instance, func(t *testing.T) {
+			s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+			a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
+			a.set(t, simple("www", "192.0.2.1"))
+			a.clean(t)
+			clone := start(t, s, zonewriter.Options{Identity: zone.Identity{Cluster: id(1).Cluster, Instance: instance}, Heartbeat: time.Minute})
+			clone.set(t, simple("www", "192.0.2.2"))
+			if instance != "i1" {
+				if st := clone.becomes(t, "www."+origin, zone.ClusterIDInUse); st.Messages != 0 {
+					t.Errorf("%+v", st)
+				}
+				return
+			}
+			// Of two that cannot be told apart the one that was there first stops: it sees a claim that it did not write.
+			clone.becomes(t, "www."+origin, "")
+			if st := a.becomes(t, "www."+origin, zone.ClusterIDInUse); st.Writes != 1 {
+				t.Errorf("%+v", st)
+			}
+		})
+	}
+}
+
+// A cluster that was installed anew, into another namespace, is another instance. It writes nothing as long as the old one may live, and has the
+// old one's hosts when that has been silent for six heartbeats.
+func TestTakeover(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	old := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Second})
+	for _, host := range []string{"www", "forgotten"} {
+		old.set(t, simple(host, "192.0.2.1"))
+	}
+	old.clean(t)
+	again := zone.Identity{Cluster: id(1).Cluster, Instance: "anew"}
+	anew := start(t, s, zonewriter.Options{Identity: again, Heartbeat: time.Second})
+	p := simple("www", "192.0.2.2")
+	anew.set(t, p)
+	anew.becomes(t, p.Host, zone.ClusterIDInUse)
+	beats := map[zone.Beat]bool{}
+	testutil.Eventually(t, func() error { // more than six heartbeats of one that lives
+		if st, _ := anew.Status(p.Host); st.Messages > 0 || st.Programmed {
+			t.Fatalf("the old one lives: %+v", st)
+		}
+		if state := anew.Zone().State; state != nil {
+			beats[state.Beats[old.id]] = true
+		}
+		if len(beats) < 9 {
+			return fmt.Errorf("%d heartbeats were seen", len(beats))
+		}
+		return nil
+	})
+	old.stop()
+	anew.becomes(t, p.Host, "")
+	anew.Remove("forgotten." + origin)
+	anew.clean(t)
+	exact(t, read(t, s), map[string][]zone.Publication{again.Cluster: {p}})
+}
+
+// A dead cluster is removed by one of the others, whole and exact; it joins again when it comes back. Two of four that are silent are none
+// of the others' business.
+func TestRemoval(t *testing.T) {
+	zoneserver.Require(t, zoneserver.Knot)
+	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	var all []*cluster
+	want := map[string][]zone.Publication{}
+	var taps [4]tap
+	for i := range 4 {
+		c := start(t, s, zonewriter.Options{Identity: id(i), Heartbeat: time.Second, Remove: true, Dial: taps[i].dial})
+		pubs := []zone.Publication{balanced("www", "ie", fmt.Sprintf("192.0.2.%d", i), "192.0.2.100")}
+		if i == 3 {
+			pubs = append(pubs, simple("alone", "192.0.2.3"))
+		}
+		for _, p := range pubs {
+			c.set(t, p)
+		}
+		all, want[c.id] = append(all, c), pubs
+	}
+	for _, c := range all {
+		c.clean(t)
+	}
+	all[3].stop()
+	want[all[3].id] = want[all[3].id][1:] // the only address of its host stays
+	testutil.Eventually(t, func() error {
+		if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 3 {
+			return fmt.Errorf("owners %v", h.Owners)
+		}
+		return nil
+	})
+	exact(t, read(t, s), want)
+	for i := range taps[:3] {
+		taps[i].wantGuards(t, read(t, s), all[i].id, all[3].id)
+	}
+	back := start(t, s, zonewriter.Options{Identity: id(3), Heartbeat: time.Second, Remove: true})
+	p := balanced("www", "ie", "192.0.2.3", "192.0.2.100")
+	back.set(t, p)
+	back.set(t, simple("alone", "192.0.2.3"))
+	back.clean(t)
+	want[back.id] = append(want[back.id], p)
+	exact(t, read(t, s), want)
+
+	back.stop()
+	all[0].stop()
+	testutil.Eventually(t, func() error {
+		if d := all[1].Zone().Silent[back.id]; d < 12*time.Second {
+			return fmt.Errorf("silent for %s", d)
+		}
+		return nil
+	})
+	exact(t, read(t, s), want)
+	if d := all[1].Zone().Dead; len(d) != 2 {
+		t.Errorf("dead: %v", d)
+	}
+}
+
+// A neighbour that changes one host's bookkeeping before each of a cluster's messages keeps that host waiting, and no other of the message.
+func TestBusyNeighbour(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		neighbour := &rfc2136.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
+		var busy atomic.Bool
+		changes := 0
+		c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if busy.Load() {
+				rr := func(class uint16, n int) dns.RR {
+					return &dns.TXT{Hdr: dns.RR_Header{Name: "192-0-2-1.a0.r._shared._neardns." + origin, Rrtype: dns.TypeTXT, Class: class}, Txt: []string{fmt.Sprintf("n%d", n)}}
+				}
+				for neighbour.Update(ctx, nil, []dns.RR{rr(dns.ClassNONE, changes), rr(dns.ClassINET, changes+1)}) != nil && ctx.Err() == nil {
+					continue // PowerDNS says SERVFAIL now and then
+				}
+				changes++
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}})
+		hosts := []string{"a0", "b1", "b2", "b3", "b4", "b5"}
+		for _, h := range hosts {
+			c.set(t, simple(h, "192.0.2.1"))
+		}
+		c.clean(t)
+		busy.Store(true)
+		for _, h := range hosts {
+			c.set(t, simple(h, "192.0.2.2"))
+		}
+		for _, h := range hosts[1:] {
+			c.becomes(t, h+"."+origin, "")
+		}
+		c.becomes(t, "a0."+origin, zonewriter.Contended)
+		busy.Store(false)
+		c.becomes(t, "a0."+origin, "")
+	})
+}
+
+// A wildcard with a choice is published on servers as the document has them configured: BIND checks names by default. A wildcard that is full
+// has its other addresses at the cluster's level.
+func TestWildcard(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
+		for _, host := range []string{"*.shop", "*"} {
+			c.set(t, balanced(host, "ie", "192.0.2.1", "2001:db8::1"))
+		}
+		many := simple("*.many")
+		for i := range 120 {
+			many.Addresses = append(many.Addresses, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
+		}
+		c.set(t, many)
+		c.clean(t)
+		z := read(t, s)
+		for _, host := range []string{"*.shop", "*"} {
+			if h := z.Hosts[host+"."+origin]; len(h.Levels["ie"]) != 2 || len(h.Levels[c.id]) != 2 {
+				t.Errorf("%+v", h)
+			}
+		}
+		if h := z.Hosts[many.Host]; len(h.Held()) != 120 {
+			t.Errorf("%d of 120 addresses are in the zone", len(h.Held()))
+		}
+	})
+}
+
+// A host that a person made is published by two clusters and left again: the records are as before, TTLs too.
+func TestMigration(t *testing.T) {
+	byHand := []string{"www 300 IN A 192.0.2.10", "www 300 IN A 192.0.2.11"}
+	onEach(t, zoneserver.Config{Records: byHand}, func(t *testing.T, s *zoneserver.Server) {
+		before := read(t, s).Records()
+		a := start(t, s, zonewriter.Options{Identity: id(1)})
+		b := start(t, s, zonewriter.Options{Identity: id(2)})
+		for i, c := range []*cluster{a, b} {
+			c.set(t, simple("www", "192.0.2.10", fmt.Sprintf("192.0.2.%d", 50+i)))
+			c.clean(t)
+			if st, _ := c.Status("www." + origin); len(st.Notes) != 1 || st.Notes[0].Reason != zone.ForeignAddresses {
+				t.Errorf("%+v", st)
+			}
+		}
+		for _, c := range []*cluster{a, b} {
+			c.Remove("www." + origin)
+			c.clean(t)
+		}
+		text := func(rrs []dns.RR) (out []string) {
+			for _, rr := range rrs {
+				out = append(out, rr.String())
+			}
+			slices.Sort(out)
+			return out
+		}
+		if after := text(read(t, s).Records()); !slices.Equal(after, text(before)) {
+			t.Errorf("%v is not %v", after, text(before))
+		}
+	})
+}

@@ -1,0 +1,105 @@
+package zonewriter
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+// Metrics are counted for all zones of one process. A nil Metrics counts nothing.
+type Metrics struct {
+	writes, specs, deletions, prunes, removals, messages, retries, conflicts *prometheus.CounterVec
+	beats, serial, readAt                                                    *prometheus.GaugeVec
+}
+
+// NewMetrics registers the metrics of all publishers.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "neardns", Name: "zone_" + name, Help: help}, append([]string{"zone"}, labels...))
+		reg.MustRegister(c)
+		return c
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "neardns", Name: "zone_" + name, Help: help}, append([]string{"zone"}, labels...))
+		reg.MustRegister(g)
+		return g
+	}
+	return &Metrics{
+		writes:    counter("writes_total", "Changes of one host that the primary took."),
+		specs:     counter("record_spec_updates_total", "Hosts that were to be published otherwise than before."),
+		deletions: counter("deletes_total", "Deleted address records."),
+		prunes:    counter("prunes_total", "Hosts that were left, or whose shared records were pruned."),
+		removals:  counter("removals_total", "Hosts of which a dead cluster's records were removed."),
+		messages:  counter("messages_total", "UPDATE messages, by what came of them.", "result"),
+		retries:   counter("retries_total", "Tries again, by reason.", "reason"),
+		conflicts: counter("conflicts_total", "Hosts that came into a conflict, by reason.", "reason"),
+		beats:     gauge("heartbeat_age_seconds", "How long a cluster's heartbeat has not changed.", "cluster"),
+		serial:    gauge("serial", "The serial of the zone as read."),
+		readAt:    gauge("read_timestamp_seconds", "When the zone as read was known to be the primary's."),
+	}
+}
+
+func (m *Metrics) spec(zone string) {
+	if m != nil {
+		m.specs.WithLabelValues(zone).Inc()
+	}
+}
+
+func (m *Metrics) message(zone, result string) {
+	if m != nil {
+		m.messages.WithLabelValues(zone, result).Inc()
+	}
+}
+
+func (m *Metrics) retry(zone, reason string) {
+	if m != nil {
+		m.retries.WithLabelValues(zone, reason).Inc()
+	}
+}
+
+func (m *Metrics) conflict(zone, reason string) {
+	if m != nil {
+		m.conflicts.WithLabelValues(zone, reason).Inc()
+	}
+}
+
+func (m *Metrics) removed(zone string) {
+	if m != nil {
+		m.removals.WithLabelValues(zone).Inc()
+	}
+}
+
+func (m *Metrics) wrote(zoneName string, st zone.Step) {
+	if m == nil {
+		return
+	}
+	m.writes.WithLabelValues(zoneName).Inc()
+	m.deletions.WithLabelValues(zoneName).Add(float64(len(st.Gone)))
+	if st.Leaves {
+		m.prunes.WithLabelValues(zoneName).Inc()
+	}
+}
+
+func (m *Metrics) read(zoneName string, z ZoneStatus) {
+	if m == nil {
+		return
+	}
+	m.serial.WithLabelValues(zoneName).Set(float64(z.State.Serial))
+	m.readAt.WithLabelValues(zoneName).Set(float64(z.Read.UnixNano()) / float64(time.Second))
+	m.beats.DeletePartialMatch(prometheus.Labels{"zone": zoneName})
+	for cluster, age := range z.Silent {
+		m.beats.WithLabelValues(zoneName, cluster).Set(age.Seconds())
+	}
+}
+
+// ended takes away what is only true of a zone while somebody reads it: its age would grow for ever. Counters stay.
+func (m *Metrics) ended(zoneName string) {
+	if m == nil {
+		return
+	}
+	for _, g := range []*prometheus.GaugeVec{m.beats, m.serial, m.readAt} {
+		g.DeletePartialMatch(prometheus.Labels{"zone": zoneName})
+	}
+}

@@ -1,0 +1,257 @@
+package zonewriter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// send sends the steps, several hosts in a message, and reports whether others were faster. What comes after a message that they were faster
+// with is planned anew: where many begin at once, they meet at each of its hosts, too. Alone each host has a message of its own, and one
+// that others change all the time keeps no other waiting.
+func (p *Publisher) send(ctx context.Context, jobs []*job, alone bool) (contended bool) {
+	if len(jobs) == 0 { // a heartbeat is due
+		err := p.update(ctx, nil, p.beatChanges(true))
+		if rfc2136.KindOf(err) == rfc2136.ServerFailed && p.busy < passing {
+			p.busy++
+			return true
+		}
+		p.beatSent(err)
+		return rfc2136.KindOf(err) == rfc2136.Prerequisite
+	}
+	for len(jobs) > 0 {
+		n := 1
+		if !alone {
+			n = fill(jobs)
+		}
+		again, stop := p.sendBatch(ctx, jobs[:n])
+		contended = contended || again
+		if stop || again && !alone {
+			return contended
+		}
+		jobs = jobs[n:]
+	}
+	return contended
+}
+
+// fill returns how many of the jobs fit in one message.
+func fill(jobs []*job) int {
+	size, n := 0, 0
+	for n < len(jobs) && n < perBatch {
+		for _, rr := range slices.Concat(jobs[n].Message.Prereqs, jobs[n].Message.Changes) {
+			size += dns.Len(rr)
+		}
+		if n > 0 && size > batchSize {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// sendBatch sends one message. It reports whether others were faster, and whether the round ends here: nobody knows what the primary has, or
+// it takes nothing.
+func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop bool) {
+	err := p.post(ctx, jobs)
+	if rfc2136.KindOf(err) != rfc2136.ServerFailed {
+		return p.became(ctx, jobs, err)
+	}
+	if p.busy < passing {
+		p.busy++
+		return true, false
+	}
+	return p.judge(ctx, jobs, err)
+}
+
+// post sends the jobs in one message.
+func (p *Publisher) post(ctx context.Context, jobs []*job) error {
+	var prereqs, changes []dns.RR
+	for _, j := range jobs {
+		prereqs, changes = append(prereqs, j.Message.Prereqs...), append(changes, j.Message.Changes...)
+		j.serial = p.state.Serial
+	}
+	joins := slices.ContainsFunc(jobs, func(j *job) bool { return !j.Leaves })
+	withBeat := joins && p.beatMissing()
+	if withBeat {
+		changes = append(changes, p.beatChanges(false)...)
+	}
+	p.note(jobs)
+	err := p.update(ctx, prereqs, changes)
+	if withBeat && err == nil {
+		p.beatSent(nil)
+		b := p.ownBeat() // what is sent before the zone is read again counts on it
+		p.beat.written = &b
+	}
+	return err
+}
+
+// became does what follows from the answer to a message, but to SERVFAIL. What the server minds about a message with several hosts is asked
+// of each by itself.
+func (p *Publisher) became(ctx context.Context, jobs []*job, err error) (contended, stop bool) {
+	switch kind := rfc2136.KindOf(err); {
+	case err == nil:
+		p.took(jobs)
+	case kind == rfc2136.Prerequisite:
+		return true, false
+	case rfc2136.Unsure(err), kind == rfc2136.Unreachable, ctx.Err() != nil:
+		if rfc2136.Unsure(err) {
+			p.fence()
+		}
+		return false, true
+	case len(jobs) > 1:
+		return each(jobs, func(one []*job) (bool, bool) { return p.sendBatch(ctx, one) })
+	default:
+		p.refused(jobs[0], err)
+	}
+	return false, false
+}
+
+func (p *Publisher) took(jobs []*job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range jobs {
+		j.taken = true
+		p.limit.tested(j.Host)
+		j.host.status.Writes++
+		p.o.Metrics.wrote(p.o.Zone, j.Step)
+	}
+}
+
+// note remembers what the zone may hold by this message from now on.
+func (p *Publisher) note(jobs []*job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range jobs {
+		h := j.host
+		if j.Claim != "" {
+			if len(h.memory.Sent) == 0 { // what was found was taken for this cluster's own; it stays that if the message is not taken
+				h.memory.Sent = map[string]bool{}
+				if j.Stands != "" {
+					h.memory.Sent[j.Stands] = true
+				}
+			}
+			h.memory.Sent[j.Claim] = true
+		}
+		h.memory.Generation = max(h.memory.Generation, j.Next)
+		for _, g := range j.Gone {
+			if !slices.Contains(h.memory.Gone, g) {
+				h.memory.Gone = append(h.memory.Gone, g)
+			}
+		}
+		h.status.Messages++
+		h.status.Generation = h.memory.Generation
+	}
+}
+
+// update sends one message. The heartbeat as read is a prerequisite of each: the next heartbeat bars every message before it, and a cluster
+// that was removed meanwhile changes nothing before it has read the zone.
+func (p *Publisher) update(ctx context.Context, prereqs, changes []dns.RR) error {
+	if p.o.Rate > 0 {
+		tick.Pause(ctx, time.Until(p.sent.Add(time.Duration(float64(time.Second)/p.o.Rate))))
+	}
+	if p.o.Heartbeat > 0 {
+		stands := p.state.BeatAsRead(p.o.Identity.Cluster)
+		if p.beat.written != nil {
+			stands = p.state.BeatIs(p.o.Identity.Cluster, *p.beat.written)
+		}
+		prereqs = append(prereqs, stands...)
+	}
+	p.sent = time.Now()
+	err := p.client.Update(ctx, prereqs, changes)
+	if err == nil {
+		p.busy, p.ailing = 0, ailing{}
+	}
+	p.o.Metrics.message(p.o.Zone, result(err))
+	p.o.Log.Debug("a message was sent", "prerequisites", len(prereqs), "changes", len(changes), "err", err)
+	return err
+}
+
+func result(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return string(rfc2136.KindOf(err))
+}
+
+// refused notes that the server will not have a message.
+func (p *Publisher) refused(j *job, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := j.host
+	h.drops++
+	h.next = time.Now().Add(p.later(h.drops - 1))
+	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.KindOf(err)), Message: err.Error()})
+}
+
+// readBack looks again while the zone lacks what the server took, for about half a second, and for two while its serial does not move: BIND
+// with inline-signing changes the zone before it is signed, and answers from the signed one a moment later. It reports whether the zone is
+// known.
+func (p *Publisher) readBack(ctx context.Context, jobs []*job, look func() bool) bool {
+	for n := range 2 * tries {
+		lacks, moved := false, true
+		for _, j := range jobs {
+			if j.taken && len(p.state.Dropped(&j.Step)) > 0 {
+				lacks, moved = true, moved && p.state.Serial != j.serial
+			}
+		}
+		if !lacks || moved && n >= tries {
+			break
+		}
+		if !tick.Pause(ctx, jitter(n)) || !look() {
+			return false
+		}
+	}
+	return true
+}
+
+// verify compares what was read back with what the server said it took, and forgets what is settled.
+func (p *Publisher) verify(jobs []*job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range jobs {
+		if !j.taken {
+			continue
+		}
+		h := j.host
+		left := p.state.Dropped(&j.Step)
+		if len(left) == 0 {
+			h.drops = 0
+			if h.taken++; h.taken%inARow == 0 {
+				h.next = time.Now().Add(about(pause))
+			}
+			h.memory.Sent, h.memory.Gone = nil, nil
+			p.latest = p.state.ClaimName(j.Host, p.o.Identity.Cluster)
+			if j.Claim != "" {
+				h.memory.Sent = map[string]bool{j.Claim: true}
+			}
+			continue
+		}
+		h.drops++
+		h.next = time.Now().Add(p.later(h.drops - 1))
+		p.report(h, &zone.Conflict{Reason: NotPermitted, Message: fmt.Sprintf("the server said that it took the change, and left out %s; allow the key to write it",
+			strings.Join(left[:min(len(left), 5)], ", "))})
+	}
+	p.tell()
+}
+
+// contended lets hosts rest whose prerequisites did not hold time after time.
+func (p *Publisher) contended(jobs []*job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range jobs {
+		if !j.taken {
+			j.host.next = time.Now().Add(about(pause))
+			p.report(j.host, &zone.Conflict{Reason: Contended, Message: fmt.Sprintf("others changed the same %d times; it is tried again at %s",
+				tries, j.host.next.Format(time.TimeOnly))})
+		}
+	}
+	p.tell()
+}

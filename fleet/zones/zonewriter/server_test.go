@@ -1,0 +1,260 @@
+package zonewriter_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/fleet/zones/zonewriter"
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/zoneserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const origin = zoneserver.DefaultZone
+
+func onEach(t *testing.T, config zoneserver.Config, f func(t *testing.T, s *zoneserver.Server)) {
+	for _, kind := range zoneserver.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			zoneserver.Require(t, kind)
+			s := zoneserver.Start(t, kind, config)
+			defer func() {
+				if t.Failed() {
+					t.Log(s.Process().Output())
+				}
+			}()
+			f(t, s)
+		})
+	}
+}
+
+func keyOf(k zoneserver.Key) func() rfc2136.Key {
+	return func() rfc2136.Key { return rfc2136.Key{Name: k.Name, Algorithm: dns.HmacSHA256, Secret: k.Secret} }
+}
+
+// cluster is a running publisher.
+type cluster struct {
+	*zonewriter.Publisher
+	id   string
+	stop func() // ends it as kill -9 does: nothing is cleaned
+}
+
+func start(t *testing.T, s *zoneserver.Server, o zonewriter.Options) *cluster {
+	t.Helper()
+	o.Zone, o.Server = origin, s.Addr().String()
+	if o.Key == nil {
+		o.Key = keyOf(s.Operator())
+	}
+	if o.Poll == 0 {
+		o.Poll = 100 * time.Millisecond
+	}
+	if testing.Verbose() && o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	p, err := zonewriter.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = p.Run(ctx) })
+	c := &cluster{p, o.Identity.Cluster, func() { cancel(); wg.Wait() }}
+	t.Cleanup(c.stop)
+	return c
+}
+
+func id(n int) zone.Identity {
+	return zone.Identity{Cluster: fmt.Sprintf("cluster%02d", n), Instance: fmt.Sprintf("i%d", n)}
+}
+
+func simple(host string, addrs ...string) zone.Publication {
+	p := zone.Publication{Host: host + "." + origin, Strategy: zone.Simple, TTL: 60}
+	for _, a := range addrs {
+		p.Addresses = append(p.Addresses, netip.MustParseAddr(a))
+	}
+	return p
+}
+
+func (c *cluster) set(t *testing.T, p zone.Publication) {
+	t.Helper()
+	if err := c.Set(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settle waits until the cluster is as it should be, and returns what is in a conflict.
+func (c *cluster) settle(t *testing.T) []zonewriter.Status {
+	t.Helper()
+	conflicts, err := c.Settle(testutil.Context(t))
+	if err != nil {
+		t.Fatalf("%s: %v; %+v", c.id, err, conflicts)
+	}
+	return conflicts
+}
+
+// clean waits until all is as it should be. A server that is busy for a moment is no fault.
+func (c *cluster) clean(t *testing.T) {
+	t.Helper()
+	testutil.Eventually(t, func() error {
+		for _, s := range c.settle(t) {
+			return fmt.Errorf("%s: %s: %+v", c.id, s.Host, s.Conflict)
+		}
+		return nil
+	})
+}
+
+func read(t *testing.T, s *zoneserver.Server) *zone.State {
+	t.Helper()
+	var rrs []dns.RR
+	testutil.Eventually(t, func() (err error) { // BIND says SERVFAIL to the eleventh transfer at a time
+		rrs, err = s.Transfer()
+		return err
+	})
+	st, err := zone.Parse(origin, rrs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// exact compares a zone with what the living clusters publish: addresses are the union, references exact, and nothing else is there.
+func exact(t *testing.T, st *zone.State, want map[string][]zone.Publication) {
+	t.Helper()
+	var expected []dns.RR
+	for who, pubs := range want {
+		for _, p := range pubs {
+			p = p.Normal()
+			expected = append(expected, zone.Compose(origin, zone.Claim{Publication: p, Identity: zone.Identity{Cluster: who, Instance: "x"}})...)
+		}
+	}
+	have, should := lines(st.Records()), lines(expected)
+	for l := range have {
+		if !should[l] {
+			t.Errorf("left over: %s", l)
+		}
+	}
+	for l := range should {
+		if !have[l] {
+			t.Errorf("lost: %s", l)
+		}
+	}
+}
+
+// lines are RRs without what differs from run to run: generations, instances, heartbeats, SOA, NS.
+func lines(rrs []dns.RR) map[string]bool {
+	out := map[string]bool{}
+	for _, rr := range rrs {
+		name := strings.ToLower(rr.Header().Name)
+		line := rr.String()
+		if x, ok := rr.(*dns.TXT); ok {
+			kept := slices.DeleteFunc(slices.Clone(x.Txt), func(s string) bool {
+				return strings.HasPrefix(s, "gen=") || strings.HasPrefix(s, "inst=")
+			})
+			if strings.Count(name, ".") == strings.Count("c._neardns."+origin, ".") {
+				continue // a heartbeat
+			}
+			line = name + " TXT " + strings.Join(kept, " ")
+		} else if rr.Header().Rrtype == dns.TypeNS || rr.Header().Rrtype == dns.TypeSOA || strings.HasPrefix(name, "ns") {
+			continue
+		}
+		out[line] = true
+	}
+	return out
+}
+
+// A cluster joins, changes and leaves, alone and beside another one that shares an address.
+func TestJoinChangeLeave(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
+		b := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute})
+		pa, pb := simple("www", "192.0.2.1", "192.0.2.9", "2001:db8::1"), simple("www", "192.0.2.2", "192.0.2.9")
+		a.set(t, pa)
+		b.set(t, pb)
+		a.clean(t)
+		b.clean(t)
+		exact(t, read(t, s), map[string][]zone.Publication{a.id: {pa}, b.id: {pb}})
+
+		pa = simple("www", "192.0.2.3")
+		a.set(t, pa)
+		a.clean(t)
+		exact(t, read(t, s), map[string][]zone.Publication{a.id: {pa}, b.id: {pb}})
+
+		pb.Addresses = pa.Addresses
+		b.set(t, pb)
+		b.clean(t)
+		a.Remove(pa.Host)
+		a.clean(t)
+		exact(t, read(t, s), map[string][]zone.Publication{b.id: {pb}})
+		if st, _ := a.Status(pa.Host); !st.Left || st.Programmed {
+			t.Errorf("%+v", st)
+		}
+		b.Remove(pb.Host)
+		b.clean(t)
+		exact(t, read(t, s), nil)
+		testutil.Eventually(t, func() error { // 18 s after a server that was busy
+			if b := read(t, s).Beats; len(b) > 0 {
+				return fmt.Errorf("heartbeats stay: %v", b)
+			}
+			return nil
+		})
+	})
+}
+
+// Many clusters change one host at once: nothing is lost, nothing left over, and what they add needs no second message.
+func TestCrowd(t *testing.T) {
+	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
+		const n = 12
+		var all []*cluster
+		for i := range n {
+			all = append(all, start(t, s, zonewriter.Options{Identity: id(i), Heartbeat: time.Minute}))
+		}
+		round := func(what string, bar float64, pub func(i int) zone.Publication) {
+			before, want := uint64(0), map[string][]zone.Publication{}
+			for i, c := range all {
+				p := pub(i)
+				st, _ := c.Status(p.Host)
+				before += st.Messages
+				if p.Empty() {
+					c.Remove(p.Host)
+					continue
+				}
+				want[c.id] = []zone.Publication{p}
+				c.set(t, p)
+			}
+			after := uint64(0)
+			for i, c := range all {
+				c.clean(t)
+				st, _ := c.Status(pub(i).Host)
+				after += st.Messages
+			}
+			exact(t, read(t, s), want)
+			t.Logf("%s: %.2f messages a cluster", what, float64(after-before)/n)
+			if each := float64(after-before) / n; each > bar && s.Kind() != zoneserver.PowerDNS {
+				t.Errorf("%s: %.2f messages a cluster, more than %.2f", what, each, bar)
+			}
+		}
+		own := func(round int) func(int) zone.Publication {
+			return func(i int) zone.Publication {
+				return simple("www", fmt.Sprintf("192.0.2.%d", 32*round+i), fmt.Sprintf("2001:db8::%d:%d", round, i))
+			}
+		}
+		round("join", 2.5, own(0))
+		round("change", 1, own(1))
+		round("change to addresses that two share", 1.6, func(i int) zone.Publication { return simple("www", fmt.Sprintf("198.51.100.%d", i/2)) })
+		round("change to one address of all", 2.5, func(int) zone.Publication { return simple("www", "203.0.113.1") })
+		round("change back, of which only the last deletes", n, own(2))
+		round("leave", 2.5, func(int) zone.Publication { return zone.Publication{Host: "www." + origin} })
+	})
+}

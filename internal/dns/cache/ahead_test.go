@@ -1,0 +1,491 @@
+package cache
+
+import (
+	"bytes"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+)
+
+const (
+	expires   = "cache {\n success 20480 3600 0\n denial 1024 3600 0\n}"
+	refreshes = "cache {\n success 20480 3600 0\n denial 1024 3600 0\n refresh 3 1m\n}"
+)
+
+// crowd asks for names: each at a rate of its own, by chance, for a while.
+type crowd struct {
+	names  int
+	rate   float64 // of all together, a second
+	lasts  time.Duration
+	change time.Duration        // after which all names are others; 0: never
+	bursts bool                 // each name is asked for twenty times at once, and then not for a while
+	leaves float64              // so much less than 99 % of hits is as it should be
+	pick   func(*rand.Rand) int // a name; nil: each as often as the others
+	ttl    func(name int) uint32
+	denied bool
+	takes  time.Duration // the upstream, for an answer; 0: a millisecond
+	// shared is a cache behind ours, whose answers end when ours do.
+	shared bool
+}
+
+// heard is what came of it: all after the first half.
+type heard struct{ questions, waited, upstream int }
+
+// watched is how many names are.
+func (h *ahead) watched() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.due)
+}
+
+// ask lets the crowd ask a cache. Of one seed the questions are always the same.
+func (c crowd) ask(t *testing.T, block string) (h heard) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, block)
+		var mu sync.Mutex
+		until := map[string]time.Time{} // by the cache behind ours
+		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			name := r.Question[0].Name
+			var n, turn int
+			if _, err := fmt.Sscanf(name, "n%d.t%d.example.", &n, &turn); err != nil {
+				t.Error(err)
+			}
+			ttl := c.ttl(n)
+			if c.shared {
+				mu.Lock()
+				if left := time.Until(until[name]); left > 0 {
+					ttl = uint32((left + time.Second - 1) / time.Second)
+				} else {
+					until[name] = time.Now().Add(time.Duration(ttl) * time.Second)
+				}
+				mu.Unlock()
+			}
+			<-time.After(max(time.Millisecond, c.takes))
+			m := new(dns.Msg).SetReply(r)
+			head := dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl}
+			if c.denied {
+				m.Rcode, head.Name, head.Rrtype = dns.RcodeNameError, ".", dns.TypeSOA
+				m.Ns = []dns.RR{&dns.SOA{Hdr: head, Ns: "ns.", Mbox: "h.", Minttl: ttl}}
+			} else {
+				m.Answer = []dns.RR{&dns.A{Hdr: head, A: net.IPv4(192, 0, 2, 1)}}
+			}
+			return m.Rcode, w.WriteMsg(m)
+		}
+		chance := rand.New(rand.NewPCG(1, 2))
+		begun, before := time.Now(), int64(0)
+		for first := true; time.Since(begun) < c.lasts; {
+			<-time.After(time.Duration(chance.ExpFloat64() / c.rate * float64(time.Second)))
+			turn, times := 0, 1
+			if c.change > 0 {
+				turn = int(time.Since(begun) / c.change)
+			}
+			if c.bursts {
+				times = 20
+			}
+			late := time.Since(begun) > c.lasts/2
+			if late && first {
+				first, before = false, f.asked.Load()
+			}
+			var n int
+			if c.pick != nil {
+				n = c.pick(chance)
+			} else {
+				n = chance.IntN(c.names)
+			}
+			name := fmt.Sprintf("n%d.t%d.example.", n, turn)
+			for range times {
+				at := time.Now()
+				f.ask(name)
+				if late {
+					h.questions++
+					if time.Since(at) > 0 {
+						h.waited++
+					}
+				}
+			}
+		}
+		h.upstream = int(f.asked.Load() - before)
+		f.cache.ahead.end()
+		<-time.After(time.Second) // what is under way ends
+	})
+	return h
+}
+
+func always(ttl uint32) func(int) uint32 { return func(int) uint32 { return ttl } }
+
+// TestRefreshKeepsHot: of what is asked for ten times and more in each TTL, 99 of 100 clients do not wait, and the upstream has at most
+// a tenth more questions than where answers expire.
+func TestRefreshKeepsHot(t *testing.T) {
+	for name, c := range map[string]crowd{
+		"denials of 5 s, 13 questions in each":    {names: 40, rate: 104, lasts: 4 * time.Minute, ttl: always(5), denied: true},
+		"denials of 5 s, 50 questions in each":    {names: 20, rate: 200, lasts: 2 * time.Minute, ttl: always(5), denied: true},
+		"answers of 30 s, 20 questions in each":   {names: 40, rate: 27, lasts: 10 * time.Minute, ttl: always(30)},
+		"answers of 1 s, 30 questions in each":    {names: 10, rate: 300, lasts: 20 * time.Second, ttl: always(1)},
+		"answers of 300 s, 20 questions in each":  {names: 40, rate: 2.7, lasts: 40 * time.Minute, ttl: always(300)},
+		"answers of 30 s, of a slow upstream":     {names: 4, rate: 2.7, lasts: time.Hour, ttl: always(30), takes: 500 * time.Millisecond},
+		"answers of 30 s, of a cache behind ours": {names: 20, rate: 30, lasts: 10 * time.Minute, ttl: always(30), shared: true},
+		"the Services of W2 at 500 a second":      {names: 200, rate: 500, lasts: 2 * time.Minute, ttl: w2, denied: true, leaves: 0.005},
+		"denials of 5 s, 1,000 questions in each": {names: 1, rate: 200, lasts: time.Minute, ttl: always(5), denied: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			alone, ours := c.ask(t, expires), c.ask(t, refreshes)
+			hits := 1 - float64(ours.waited)/float64(ours.questions)
+			cost := float64(ours.upstream) / float64(alone.upstream)
+			t.Logf("hits %.4f (%.4f where answers expire), upstream %.3f", hits, 1-float64(alone.waited)/float64(alone.questions), cost)
+			if least := 0.99 - c.leaves; hits < least {
+				t.Errorf("%d of %d clients waited: %.4f did not, at least %.3f", ours.waited, ours.questions, hits, least)
+			}
+			if cost > 1.1 {
+				t.Errorf("%d questions to the upstream, %d where answers expire: %.3f", ours.upstream, alone.upstream, cost)
+			}
+		})
+	}
+}
+
+// w2 are the TTLs of the bench's workload W2: four of five names do not exist.
+func w2(name int) uint32 {
+	if name%5 == 0 {
+		return 30
+	}
+	return 5
+}
+
+// w3 are the names of the bench's workload W3: half of the questions are W2's, half are for 10,000 others by Zipf's law.
+const w3Others = 10_000
+
+func w3() func(*rand.Rand) int {
+	sums := make([]float64, w3Others)
+	sum := 0.0
+	for k := range sums {
+		sum += 1 / float64(k+1)
+		sums[k] = sum
+	}
+	return func(chance *rand.Rand) int {
+		if chance.IntN(2) == 0 {
+			return chance.IntN(w2Names)
+		}
+		at, _ := slices.BinarySearch(sums, chance.Float64()*sum)
+		return w2Names + at
+	}
+}
+
+const w2Names = 200
+
+func w3TTL(name int) uint32 {
+	if name < w2Names {
+		return w2(name)
+	}
+	return 5 + uint32(name)*2654435761>>8%296 // spread as by a hash
+}
+
+// TestRefreshIsBound: however clients ask, the upstream has at most 1.1 of the questions that it has where answers expire, and those
+// that are allowed at once.
+func TestRefreshIsBound(t *testing.T) {
+	for name, c := range map[string]crowd{
+		"names that live for one TTL":        {names: 20, rate: 100, lasts: 4 * time.Minute, change: 6 * time.Second, ttl: always(5)},
+		"bursts, a TTL and more between":     {names: 20, rate: 2, lasts: 10 * time.Minute, bursts: true, ttl: always(5)},
+		"three questions in each TTL":        {names: 50, rate: 30, lasts: 12 * time.Minute, ttl: always(5)},
+		"five questions in each TTL":         {names: 50, rate: 50, lasts: 12 * time.Minute, ttl: always(5), denied: true},
+		"eight questions in each TTL":        {names: 50, rate: 80, lasts: 12 * time.Minute, ttl: always(5)},
+		"seldom":                             {names: 200, rate: 10, lasts: 10 * time.Minute, ttl: always(5)},
+		"W3 at 500 a second":                 {names: w2Names + w3Others, rate: 500, lasts: 4 * time.Minute, pick: w3(), ttl: w3TTL},
+		"a cache behind ours, few questions": {names: 50, rate: 20, lasts: 10 * time.Minute, ttl: always(30), shared: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			alone, ours := c.ask(t, expires), c.ask(t, refreshes)
+			t.Logf("hits %.3f, %.3f where answers expire; upstream %.3f", 1-float64(ours.waited)/float64(ours.questions),
+				1-float64(alone.waited)/float64(alone.questions), float64(ours.upstream)/float64(alone.upstream))
+			if most := 1.1*float64(alone.upstream) + float64(creditMost)/fetchCosts + float64(min(c.names, 200)); float64(ours.upstream) > most {
+				t.Errorf("%d questions to the upstream, %d where answers expire: more than %.0f", ours.upstream, alone.upstream, most)
+			}
+		})
+	}
+}
+
+// TestRefreshRests: nothing wakes the process for names that are asked for seldom, nor for those that were asked for often.
+func TestRefreshRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, refreshes)
+		f.answer = says("192.0.2.1", 10)
+		watched := f.cache.ahead.watched
+		for range 3 { // a miss and two hits
+			f.ask("a.example.")
+		}
+		if watched() != 0 || f.cache.ahead.timer != nil {
+			t.Error("a name that was asked for seldom is watched")
+		}
+		for range 100 {
+			f.ask("a.example.")
+			<-time.After(100 * time.Millisecond)
+		}
+		if watched() != 1 || f.asked.Load() != 2 {
+			t.Errorf("%d watched, the upstream was asked %d times", watched(), f.asked.Load())
+		}
+		<-time.After(time.Minute)
+		if watched() != 0 || f.asked.Load() != 2 {
+			t.Errorf("nobody asks: %d watched, the upstream was asked %d times", watched(), f.asked.Load())
+		}
+	})
+}
+
+// TestRefreshForgetsEvicted: what the store evicts is not kept for being watched, and makes room for what is watched next.
+func TestRefreshForgetsEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, refreshes)
+		defer f.cache.ahead.end()
+		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) { // each has an end of its own
+			return says("192.0.2.1", 1000+crc32.ChecksumIEEE([]byte(r.Question[0].Name))%1000)(w, r)
+		}
+		hot := func(name string) *answers.Entry {
+			for range 4 {
+				f.ask(name)
+			}
+			r := new(dns.Msg).SetQuestion(name, dns.TypeA)
+			var a asked
+			a.read(r)
+			e, _ := f.cache.look(&a.key)
+			return e
+		}
+		most := f.cache.capacity[answers.Success] + f.cache.capacity[answers.Denial]
+		for i := range most {
+			e := hot(fmt.Sprintf("n%d.example.", i))
+			if i%2 == 0 {
+				f.cache.space.Remove(e)
+			}
+		}
+		h := &f.cache.ahead
+		if n := h.watched(); n != most {
+			t.Fatalf("%d watched", n)
+		}
+		<-time.After(2 * roomEvery)
+		runtime.GC() // weak pointers end with it
+		hot("a.example.")
+		if got := h.watched(); got > most/2+10 || got < most/2+1 {
+			t.Errorf("%d watched, of which %d are kept", got, most/2+1)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for i, w := range h.due {
+			if up := (i - 1) / 2; i > 0 && h.due[up].at > w.at {
+				t.Fatalf("%d is due before %d, and stands behind it", i, up)
+			}
+		}
+	})
+}
+
+// TestRefreshAsksAlike: a timer's question is the client's by name, type and class, DO and CD.
+func TestRefreshAsksAlike(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		qtype  uint16
+		do, cd bool
+	}{{"a.example.", dns.TypeA, false, false}, {"A.Example.", dns.TypeAAAA, true, false},
+		{`b\.c\200.example.`, dns.TypeTXT, false, true}, {".", dns.TypeNS, true, true}} {
+		r := new(dns.Msg).SetQuestion(tc.name, tc.qtype)
+		r.CheckingDisabled = tc.cd
+		if tc.do {
+			r.SetEdns0(4096, true)
+		}
+		var a asked
+		if !a.read(r) {
+			t.Fatal(tc.name)
+		}
+		m, err := new(dns.Msg).SetReply(r).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := answers.NewEntry(&a.key, answers.Denial, m, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, again, ok := known(e)
+		if !ok || !bytes.Equal(got.key.Bytes(), a.key.Bytes()) || got.do != tc.do || got.cd != tc.cd || !got.rd {
+			t.Errorf("%s: %t, %+v", tc.name, ok, got)
+		}
+		q := &fetch{asked: *got, request: again}
+		p := &fetch{asked: a, request: r}
+		want, have := p.question(), q.question()
+		want.Id, have.Id = 0, 0
+		want.IsEdns0().SetUDPSize(ednsSize)
+		if want.String() != have.String() {
+			t.Errorf("asked %s\nthe client's was %s", have, want)
+		}
+	}
+}
+
+// TestRefreshOfEvicted: what the store evicted, or has something else for, is not fetched, be it in somebody's hands still.
+func TestRefreshOfEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, refreshes)
+		defer f.cache.ahead.end()
+		f.answer = says("192.0.2.1", 10)
+		for until := time.Now().Add(9850 * time.Millisecond); time.Now().Before(until); <-time.After(50 * time.Millisecond) {
+			f.ask("a.example.") // until shortly before it would be fetched
+		}
+		var a asked
+		a.read(new(dns.Msg).SetQuestion("a.example.", dns.TypeA))
+		e, _ := f.cache.look(&a.key)
+		f.cache.space.Remove(e)
+		<-time.After(5 * time.Second)
+		if f.asked.Load() != 1 || f.cache.ahead.watched() != 0 {
+			t.Errorf("the upstream was asked %d times, %d are watched", f.asked.Load(), f.cache.ahead.watched())
+		}
+		runtime.KeepAlive(e)
+	})
+}
+
+// TestRefreshTriesAgain: an upstream whose answers ended when ours did, and do no more, is found out by some of the names that come.
+func TestRefreshTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, refreshes)
+		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			<-time.After(time.Millisecond)
+			return says("192.0.2.1", 1)(w, r)
+		}
+		h := &f.cache.ahead
+		h.mu.Lock()
+		h.cut = 2 * cutMany
+		h.mu.Unlock()
+		waits := func(turn int) (n int) { // of a name that is asked for through ten TTLs
+			name := fmt.Sprintf("n%d.example.", turn)
+			for begun := time.Now(); time.Since(begun) < 10*time.Second; <-time.After(10 * time.Millisecond) {
+				at := time.Now()
+				f.ask(name)
+				if time.Since(at) > 0 {
+					n++
+				}
+			}
+			<-time.After(3 * time.Second) // it is watched no more
+			return n
+		}
+		for turn := range 10 * tryAgain {
+			switch n := waits(turn); {
+			case turn == 0 && n < 9:
+				t.Errorf("%d clients waited for an answer that is not fetched early", n)
+			case turn > 0 && n == 1:
+				t.Logf("clients wait no more from name %d on", turn)
+				h.mu.Lock()
+				sure := h.cut < cutMany
+				h.mu.Unlock()
+				if sure {
+					h.end()
+					return
+				}
+			}
+		}
+		t.Error("names are never fetched early again")
+		h.end()
+	})
+}
+
+// TestRefreshAfterReload: what a chain watched is watched by the one that comes after it, and by no other, be it while it is fetched. So one
+// client waits, the first.
+func TestRefreshAfterReload(t *testing.T) {
+	for name, reloaded := range map[string]func(f *fixture, since time.Duration) bool{
+		"at some time":         func(_ *fixture, since time.Duration) bool { return since >= 5*time.Second },
+		"while it is fetched":  func(f *fixture, _ time.Duration) bool { return f.asked.Load() == 2 },
+		"after it was fetched": func(_ *fixture, since time.Duration) bool { return since >= 12*time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, refreshes)
+				f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+					<-time.After(50 * time.Millisecond)
+					return says("192.0.2.1", 10)(w, r)
+				}
+				old, waited := f.cache, 0
+				for begun := time.Now(); time.Since(begun) < 25*time.Second; <-time.After(20 * time.Millisecond) {
+					if f.cache == old && reloaded(f, time.Since(begun)) {
+						old.ahead.end()
+						next := newCache(old.policy, old.store, old.space, old.metrics)
+						next.next, f.cache = old.next, next
+					}
+					at := time.Now()
+					f.ask("a.example.")
+					if time.Since(at) > 0 {
+						waited++
+					}
+				}
+				if f.cache == old || old.ahead.watched() != 0 || f.cache.ahead.watched() != 1 {
+					t.Errorf("the old chain watches %d, the new one %d", old.ahead.watched(), f.cache.ahead.watched())
+				}
+				if f.asked.Load() != 3 || waited != 1 {
+					t.Errorf("the upstream was asked %d times in 25 s for an answer of 10 s, %d clients waited", f.asked.Load(), waited)
+				}
+				f.cache.ahead.end()
+				<-time.After(time.Second) // what is under way ends
+			})
+		})
+	}
+}
+
+// TestRefreshFails: an upstream that fails is not asked more often for names that are hot, and clients have what they had before.
+func TestRefreshFails(t *testing.T) {
+	for name, silence := range map[string]time.Duration{"SERVFAIL": 0, "silent": 2 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fails := func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+					return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeServerFailure))
+				}
+				if silence > 0 {
+					fails = silent(silence)
+				}
+				f := newFixture(t, refreshes)
+				defer f.cache.ahead.end()
+				f.answer = says("192.0.2.1", 10)
+				for i := range 99 {
+					if i == 50 {
+						f.answer = fails
+					}
+					if got := f.ask("a.example."); got[:len("NOERROR")] != "NOERROR" {
+						t.Fatalf("%d ms: %s", i*100, got)
+					}
+					<-time.After(100 * time.Millisecond)
+				}
+				<-time.After(5 * time.Second)
+				if f.asked.Load() != 2 {
+					t.Errorf("the upstream was asked %d times, once in vain", f.asked.Load())
+				}
+			})
+		})
+	}
+}
+
+// TestRefreshProperty: it says when hits make a name popular, and stands in prefetch's place.
+func TestRefreshProperty(t *testing.T) {
+	for text, want := range map[string]string{
+		"refresh 3":                   "",
+		"refresh 3 30s":               "",
+		"refresh 0":                   "",
+		"refresh":                     "Wrong argument count",
+		"refresh 3 1m 9%":             "Wrong argument count",
+		"refresh x":                   `refresh "x": write a number of hits`,
+		"refresh -1":                  `refresh "-1": write a number of hits`,
+		"refresh 3 1x":                "refresh: time: unknown unit",
+		"refresh 3\n prefetch 3":      "refresh and prefetch say differently",
+		"prefetch 3 1m\n refresh 3":   "prefetch and refresh say differently",
+		"prefetch 3\n prefetch 4 10s": "",
+	} {
+		p, err := parse(caddy.NewTestController("dns", "cache {\n "+text+"\n}"))
+		switch {
+		case want == "" && (err != nil || p.timed != strings.HasPrefix(text, "refresh")):
+			t.Errorf("%q: %+v, %v", text, p, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: want %q, got %v", text, want, err)
+		}
+	}
+}

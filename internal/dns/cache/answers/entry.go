@@ -1,0 +1,405 @@
+package answers
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// Class is what kind of answer an entry is. Each has bounds of its own, as CoreDNS's cache has.
+type Class uint8
+
+// The classes, by CoreDNS's names.
+const (
+	Success Class = iota
+	Denial        // names and data that do not exist, and failures
+	classes
+)
+
+// Bits of the header's third and fourth byte (RFC 1035, section 4.1.1; RFC 4035, section 3.2).
+const (
+	bitQR = 1 << 7
+	bitAA = 1 << 2
+	bitTC = 1 << 1
+	bitRD = 1 << 0
+	bitRA = 1 << 7
+	bitAD = 1 << 5
+	bitCD = 1 << 4
+	rcode = 0x0f
+)
+
+// Entry is one kept answer. What is said about it never changes; how it is used does.
+type Entry struct {
+	// The message with ID 0, RD and CD clear and its question in lower case, and behind it, two bytes each: which record
+	// of the message is the first of a set of addresses (see addresses), how many there are, and the places of all TTLs.
+	blob  string
+	size  uint16 // of the message
+	flags byte   // of the key
+	class Class
+
+	used   atomic.Uint32 // hits since it was last looked at for eviction, up to 3; what lent.go says; the mark
+	ttl    uint32        // seconds
+	turn   atomic.Uint32 // replies that were rotated
+	stored int64         // nanoseconds on the store's clock
+	hash   uint64
+
+	heat   atomic.Uint64 // milliseconds of the last hit on the store's clock, and below them hits without a long gap
+	failed atomic.Int64  // when a refresh last failed; see Failed
+	denied atomic.Int64  // when it was first denied
+
+	list       *list // guarded, as those below, by the shard's lock
+	prev, next *Entry
+}
+
+// ErrMessage is a message that is not kept.
+var ErrMessage = errors.New("not a DNS answer that can be kept")
+
+// NewEntry makes an entry of an answer to the key's question. msg is a whole message in wire form with exactly one
+// question and without OPT; it is not kept. The entry is in no store yet.
+func NewEntry(k *Key, class Class, msg []byte, ttl uint32) (*Entry, error) {
+	e := &Entry{flags: k.bytes[k.n], class: class, ttl: ttl}
+	if err := e.fill(msg); err != nil {
+		return nil, err
+	}
+	if e.blob[headerSize:headerSize+k.n] != string(k.bytes[:k.n]) {
+		return nil, ErrMessage // it answers another question
+	}
+	return e, nil
+}
+
+// fill reads the message and sets blob and size.
+func (e *Entry) fill(msg []byte) error {
+	var places [64]uint16
+	at, end, err := ttls(msg, places[:0])
+	if err != nil {
+		return err
+	}
+	first, count := addresses(msg, at, end)
+	var b strings.Builder
+	b.Grow(len(msg) + setSize + 2*len(at))
+	head := [headerSize]byte(msg)
+	head[0], head[1] = 0, 0
+	head[2] = head[2]&bitAA | bitQR
+	head[3] &= bitRA | bitAD | rcode
+	b.Write(head[:])
+	var question [maxQuestion]byte
+	q := question[:copy(question[:], msg[headerSize:end])]
+	lower(q[:len(q)-4])
+	b.Write(q)
+	b.Write(msg[end:])
+	for _, n := range [][]uint16{{first, count}, at} {
+		for _, t := range n {
+			b.Write([]byte{byte(t >> 8), byte(t)})
+		}
+	}
+	e.blob, e.size = b.String(), uint16(len(msg))
+	return nil
+}
+
+// Numbers of RFC 1035, section 3.2.2, RFC 3596 and RFC 6891.
+const (
+	typeA    = 1
+	typeAAAA = 28
+	typeOPT  = 41
+)
+
+// setSize is what comes before the places of TTLs.
+const setSize = 4
+
+// addresses finds the first set of addresses in the answer section that is worth being rotated: records behind each other, one as
+// long as the other, with one owner, one type (A or AAAA) and one class. at has the places of TTLs, and the answer section begins at start.
+func addresses(msg []byte, at []uint16, start int) (first, count uint16) {
+	before := 0 // where the record before begins
+	for i := range binary.BigEndian.Uint16(msg[6:]) {
+		ttl := int(at[i])
+		size := int(binary.BigEndian.Uint16(msg[ttl+4:]))
+		switch kind := binary.BigEndian.Uint16(msg[ttl-4:]); {
+		case kind == typeA && size == 4, kind == typeAAAA && size == 16:
+			if count > 0 && sameSet(msg, before, int(at[i-1]), start, ttl) && (count == 1 || at[i]-at[i-1] == at[i-1]-at[i-2]) {
+				count++
+				break
+			}
+			if count > 1 {
+				return first, count
+			}
+			first, count = i, 1
+		case count > 1:
+			return first, count
+		default:
+			count = 0
+		}
+		before, start = start, ttl+6+size
+	}
+	if count < 2 {
+		return 0, 0
+	}
+	return first, count
+}
+
+// sameSet reports whether two records, each told by where it begins and where its TTL stands, have one owner, type and class. A
+// name that stands in the message already is a pointer to it (RFC 1035, section 4.1.4), so the second owner is written as the
+// first, or leads there. Whatever is written otherwise counts as another one, and is not rotated.
+func sameSet(msg []byte, a, aTTL, b, bTTL int) bool {
+	if string(msg[aTTL-4:aTTL]) != string(msg[bTTL-4:bTTL]) {
+		return false
+	}
+	one, two := msg[a:aTTL-4], msg[b:bTTL-4]
+	return string(one) == string(two) || len(two) == 2 && int(binary.BigEndian.Uint16(two)) == 0xc000|a
+}
+
+// ttls finds where the TTLs of a message stand and where its question ends. It fails on anything but a whole answer with
+// one question.
+func ttls(msg []byte, at []uint16) (_ []uint16, question int, err error) {
+	if len(msg) < headerSize || len(msg) > maxMessage || msg[2]&bitQR == 0 || msg[2]&bitTC != 0 || msg[2]>>3&0xf != 0 ||
+		binary.BigEndian.Uint16(msg[4:]) != 1 {
+		return nil, 0, ErrMessage
+	}
+	records := 0
+	for i := 6; i < headerSize; i += 2 {
+		records += int(binary.BigEndian.Uint16(msg[i:]))
+	}
+	off := headerSize
+	for off < len(msg) && msg[off] != 0 { // the question has no pointers: there is nothing before it to point to
+		if msg[off] > maxLabel {
+			return nil, 0, ErrMessage
+		}
+		off += int(msg[off]) + 1
+	}
+	off += 5
+	if off > len(msg) || off-4-headerSize > maxName {
+		return nil, 0, ErrMessage
+	}
+	question = off
+	for range records {
+		var ok bool
+		if off, ok = skipName(msg, off); !ok || off+10 > len(msg) {
+			return nil, 0, ErrMessage
+		}
+		if binary.BigEndian.Uint16(msg[off:]) == typeOPT {
+			return nil, 0, ErrMessage
+		}
+		at = append(at, uint16(off+4))
+		off += 10 + int(binary.BigEndian.Uint16(msg[off+8:]))
+	}
+	if off != len(msg) {
+		return nil, 0, ErrMessage
+	}
+	return at, question, nil
+}
+
+// skipName returns what comes after a name. Where a pointer leads is the reader's matter.
+func skipName(msg []byte, off int) (int, bool) {
+	for off < len(msg) {
+		switch c := msg[off]; {
+		case c == 0:
+			return off + 1, true
+		case c >= 0xc0:
+			return off + 2, off+2 <= len(msg)
+		case c > maxLabel:
+			return 0, false
+		default:
+			off += int(c) + 1
+		}
+	}
+	return 0, false
+}
+
+// Reply is what a client's own question adds to a kept answer.
+type Reply struct {
+	ID       uint16
+	Question []byte // in wire form, in the client's case
+	RD, CD   bool
+	AD       bool // the client understands AD (RFC 6840, section 5.7)
+	TTL      uint32
+	Rotate   bool // each reply begins with another address of the set
+}
+
+// AppendReply appends the answer as this client gets it, without OPT. Question must be the entry's, but for its case:
+// owner names that point to it come out in the client's case.
+func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
+	start := len(b)
+	b = append(b, e.blob[:e.size]...)
+	m := b[start:]
+	binary.BigEndian.PutUint16(m, r.ID)
+	if r.RD {
+		m[2] |= bitRD
+	}
+	if r.CD {
+		m[3] |= bitCD
+	}
+	if !r.AD {
+		m[3] &^= bitAD
+	}
+	copy(m[headerSize:], r.Question)
+	for i := int(e.size) + setSize; i < len(e.blob); i += 2 {
+		binary.BigEndian.PutUint32(m[e.number(i):], r.TTL)
+	}
+	if r.Rotate {
+		e.rotate(m)
+	}
+	return b
+}
+
+// number reads two bytes of the blob.
+func (e *Entry) number(at int) int { return int(e.blob[at])<<8 | int(e.blob[at+1]) }
+
+// rotate writes the set of addresses into m one place further than in the reply before. The records' other parts are alike, so
+// only addresses change places, and what stands in front of them (aliases) or behind stays there.
+func (e *Entry) rotate(m []byte) {
+	count := e.number(int(e.size) + 2)
+	if count == 0 {
+		return
+	}
+	from := int((e.turn.Add(1) - 1) % uint32(count))
+	if from == 0 {
+		return
+	}
+	places := int(e.size) + setSize + 2*e.number(int(e.size))
+	begin, step := e.number(places)+6, e.number(places+2)-e.number(places)
+	words := 1
+	if e.blob[begin-1] == 16 {
+		words = 4
+	}
+	source := begin + from*step
+	for to := begin; to < begin+count*step; to += step {
+		for w := range words { // a hit has no time for memmove, which is made for longer ones
+			s := e.blob[source+4*w:]
+			binary.LittleEndian.PutUint32(m[to+4*w:], uint32(s[0])|uint32(s[1])<<8|uint32(s[2])<<16|uint32(s[3])<<24)
+		}
+		if source += step; source == begin+count*step {
+			source = begin
+		}
+	}
+}
+
+// Size is how many bytes AppendReply appends.
+func (e *Entry) Size() int { return int(e.size) }
+
+// Rcode is the answer's response code.
+func (e *Entry) Rcode() int { return int(e.blob[3] & rcode) }
+
+// Class is the class that the entry was made with.
+func (e *Entry) Class() Class { return e.class }
+
+// TTL is for how many seconds the answer was kept.
+func (e *Entry) TTL() uint32 { return e.ttl }
+
+// Stored is when the answer was kept, on the store's clock.
+func (e *Entry) Stored() Instant { return Instant(e.stored) }
+
+// Left is how many seconds the answer is good for. At zero and below it is stale, for so many seconds. The last begun
+// second counts whole, as in CoreDNS.
+func (e *Entry) Left(now Instant) int {
+	return int(e.ttl) - int((int64(now)-e.stored)/int64(time.Second))
+}
+
+// matches reports whether the entry answers the key's question.
+func (e *Entry) matches(k *Key) bool {
+	return e.flags == k.bytes[k.n] && len(e.blob) >= headerSize+k.n && e.blob[headerSize:headerSize+k.n] == string(k.bytes[:k.n])
+}
+
+// hitsBits is how much of heat counts hits; the rest is enough for milliseconds of five hundred years.
+const hitsBits = 20
+
+// Hit counts a hit and returns how many there were with less than gap from each to the next, this one included.
+func (e *Entry) Hit(now Instant, gap time.Duration) int { return e.AddHits(now, gap, 1) }
+
+// AddHits is Hit for n hits, the last of them now.
+func (e *Entry) AddHits(now Instant, gap time.Duration, n uint64) int {
+	hits := e.heatAt(now, gap, n)
+	// Two calls at once may count as one: it is a measure of popularity.
+	e.heat.Store(uint64(now)/uint64(time.Millisecond)<<hitsBits | hits)
+	return int(hits)
+}
+
+// Hits returns what Hit would return now, and counts nothing.
+func (e *Entry) Hits(now Instant, gap time.Duration) int { return int(e.heatAt(now, gap, 1)) }
+
+// Heat returns how many hits there were without a long gap, at most 2^20-1, and when the last one was, to the millisecond.
+func (e *Entry) Heat() (hits int, last Instant) {
+	heat := e.heat.Load()
+	return int(heat & (1<<hitsBits - 1)), Instant(heat >> hitsBits * uint64(time.Millisecond))
+}
+
+// heatAt is the count of hits with n more at now.
+func (e *Entry) heatAt(now Instant, gap time.Duration, n uint64) uint64 {
+	ms, old := uint64(now)/uint64(time.Millisecond), e.heat.Load()
+	hits := old & (1<<hitsBits - 1)
+	if last := old >> hitsBits; hits > 0 && ms > last && ms-last > uint64(gap/time.Millisecond) {
+		hits = 0
+	}
+	return min(hits+min(n, 1<<hitsBits-1), 1<<hitsBits-1)
+}
+
+// Use tells eviction that the entry, or the other one that is known of its question, was an answer. A nil entry is nothing.
+func (e *Entry) Use() {
+	if e == nil {
+		return
+	}
+	if n := e.used.Load(); n&usedMask < usedMask {
+		e.used.CompareAndSwap(n, n+1) // one that fails is another's use at the same time
+	}
+}
+
+// Fail notes that a refresh failed: silent when nothing was heard at all.
+func (e *Entry) Fail(now Instant, silent bool) {
+	at := int64(max(now, 1))
+	if silent {
+		at = -at
+	}
+	e.failed.Store(at)
+}
+
+// Failed tells when a refresh last failed; never is false.
+func (e *Entry) Failed() (at Instant, silent, ever bool) {
+	f := e.failed.Load()
+	if f < 0 {
+		return Instant(-f), true, true
+	}
+	return Instant(f), false, f != 0
+}
+
+// Deny notes that the upstream denied what the entry says and returns when it first did since it was kept.
+func (e *Entry) Deny(now Instant) (first Instant) {
+	e.denied.CompareAndSwap(0, int64(max(now, 1)))
+	return Instant(e.denied.Load())
+}
+
+// Denied reports whether Deny was called.
+func (e *Entry) Denied() bool { return e.denied.Load() != 0 }
+
+// What an entry takes beside its bytes: its struct in Go's size class and its share of a map that is between half and
+// seven eighths full, with key, pointer and control byte (Go 1.24's maps).
+const entryOverhead = int64(unsafe.Sizeof(Entry{})+15)/16*16 + 28
+
+// cost is what the entry takes of memory, within a few percent; TestHonestBytes holds it against the runtime's figures.
+func (e *Entry) cost() int64 { return entryOverhead + sizeClass(len(e.blob)) }
+
+// sizeClass is about what the allocator takes for n bytes: steps of 16 up to 256, of an eighth above.
+func sizeClass(n int) int64 {
+	step := 16
+	for limit := 256; n > limit && step < 8192; limit *= 2 {
+		step *= 2
+	}
+	return int64((n + step - 1) / step * step)
+}
+
+// Kept is what an entry holds, for who answers with it elsewhere.
+type Kept struct {
+	Bytes     string   // the message with ID 0, RD and CD clear, AD as it came, and its question in lower case
+	TTLs      []uint16 // where the records' TTLs stand in it, in the records' order
+	First     int      // which record begins a set of addresses that replies may rotate
+	Addresses int      // in the set; 0: there is none. Each stands as far behind the one before as the others.
+}
+
+// Kept returns what the entry holds.
+func (e *Entry) Kept() Kept {
+	k := Kept{Bytes: e.blob[:e.size], First: e.number(int(e.size)), Addresses: e.number(int(e.size) + 2)}
+	for i := int(e.size) + setSize; i < len(e.blob); i += 2 {
+		k.TTLs = append(k.TTLs, uint16(e.number(i)))
+	}
+	return k
+}

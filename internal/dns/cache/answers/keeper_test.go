@@ -1,0 +1,231 @@
+package answers
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// journal is a log that is read while it is written.
+type journal struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.Write(b)
+}
+
+// take returns the lines so far, without their times, and forgets them.
+func (j *journal) take() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var out []string
+	for line := range strings.Lines(j.b.String()) {
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		out = append(out, rest)
+	}
+	j.b.Reset()
+	return out
+}
+
+func keeper(path string) (*Keeper, *journal) {
+	j := new(journal)
+	return &Keeper{Store: NewStore(0), Path: path, Boot: at(first), Log: slog.New(slog.NewTextHandler(j, nil))}, j
+}
+
+func TestKeeper(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deep", "cache.snapshot")
+	synctest.Test(t, func(t *testing.T) {
+		k, j := keeper(path)
+		k.Load()
+		if lines := j.take(); len(lines) != 0 {
+			t.Errorf("a first start says %q", lines)
+		}
+		key, e := entry(t, "a.example.", 600)
+		k.Store.Space(1).Put(key, e)
+		k.Save()
+		first, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first.Mode().Perm() != 0o600 {
+			t.Errorf("mode %v: names that pods ask for are nobody else's business", first.Mode())
+		}
+		fresh := k.Fresh()
+		if !fresh.Equal(time.Now()) {
+			t.Errorf("a snapshot of %s is fresh at %s", time.Now(), fresh)
+		}
+		<-time.After(time.Minute)
+		k.Save() // nothing is new
+		if got := k.Fresh(); !got.Equal(fresh.Add(time.Minute)) {
+			t.Errorf("the snapshot was fresh at %s, and a minute later is at %s", fresh, got)
+		}
+		if again, err := os.Stat(path); err != nil || !os.SameFile(first, again) {
+			t.Errorf("written again: %v", err)
+		}
+		next, nj := keeper(path)
+		next.Load()
+		if got, _ := next.Store.Space(1).Get(key); got == nil {
+			t.Error("nothing was restored")
+		}
+		if lines := nj.take(); len(lines) != 1 || !strings.Contains(lines[0], "entries=1") {
+			t.Errorf("it says %q", lines)
+		}
+		if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
+			t.Errorf("left behind: %v, %v", files, err)
+		}
+	})
+}
+
+func TestKeeperOddFiles(t *testing.T) {
+	dir := t.TempDir()
+	k, _ := keeper(filepath.Join(dir, "good"))
+	key, e := entry(t, "a.example.", 600)
+	k.Store.Space(1).Put(key, e)
+	k.Save()
+	good, err := os.ReadFile(k.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"empty": {}, "cut": good[:len(good)/2], "foreign": []byte("#!/bin/sh\n"), "bit": append([]byte{good[0] ^ 1}, good[1:]...)} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		next, j := keeper(path)
+		next.Load()
+		if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "is not used") || !strings.Contains(lines[0], name) {
+			t.Errorf("%s: it says %q", name, lines)
+		}
+		if n, _ := next.Store.Bytes(); n != 0 {
+			t.Errorf("%s: %d bytes were taken over", name, n)
+		}
+		next.Store.Space(1).Put(key, e)
+		next.Save() // the next one is good again
+		after, j := keeper(path)
+		after.Load()
+		if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "entries=1") {
+			t.Errorf("%s, written over: it says %q", name, lines)
+		}
+	}
+}
+
+// TestKeeperReadsOnlyFiles: a pipe, a device or a link in the place of the snapshot, or of what is to become it, neither holds
+// up a start nor a stop.
+func TestKeeperReadsOnlyFiles(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"pipe":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"device": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"link":   func(path string) error { return os.Symlink("/etc/passwd", path) },
+		"folder": func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		path := filepath.Join(t.TempDir(), name)
+		for _, p := range []string{path, path + ".new"} {
+			if err := put(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k, j := keeper(path)
+		k.Load() // a keeper that waits for a pipe or reads a device to its end hangs here
+		key, e := entry(t, "a.example.", 600)
+		k.Store.Space(1).Put(key, e)
+		k.Save()
+		if lines := j.take(); len(lines) == 0 || !strings.Contains(lines[0], "is not used") {
+			t.Errorf("%s: it says %q", name, lines)
+		}
+		if name == "folder" {
+			continue // a file cannot take its place
+		}
+		next, _ := keeper(path)
+		next.Load()
+		if n, _ := next.Store.Bytes(); n == 0 {
+			t.Errorf("%s: it was not written over", name)
+		}
+	}
+}
+
+// TestKeeperCannotWrite: the folder cannot be written, whoever asks (root writes read-only ones): a file is in its place.
+func TestKeeperCannotWrite(t *testing.T) {
+	blocked := filepath.Join(t.TempDir(), "folder")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k, j := keeper(filepath.Join(blocked, "cache.snapshot"))
+	for i := range 3 {
+		key, e := entry(t, fmt.Sprintf("n%d.example.", i), 600)
+		k.Store.Space(1).Put(key, e)
+		k.Save()
+	}
+	if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "cannot be written") {
+		t.Errorf("it says %q", lines)
+	}
+	if fresh := k.Fresh(); fresh.Unix() != 0 {
+		t.Errorf("what was never written is fresh at %s", fresh)
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	k.Save()
+	if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "written again") {
+		t.Errorf("it says %q", lines)
+	}
+	if _, err := os.Stat(k.Path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKeeperRuns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cache.snapshot")
+	synctest.Test(t, func(t *testing.T) {
+		k, _ := keeper(path)
+		begun := time.Now()
+		var slept atomic.Int64
+		k.Boot = func() Boot {
+			return Boot{ID: [16]byte{1}, Since: time.Hour + time.Since(begun) + time.Duration(slept.Load())}
+		}
+		sp := k.Store.Space(1)
+		sp.Retain()
+		sp.SetBounds(Bounds{})
+		for i, ttl := range []uint32{10, 6000} {
+			key, e := entry(t, fmt.Sprintf("n%d.example.", i), ttl)
+			sp.Put(key, e)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { k.Run(ctx); close(done) }()
+		<-time.After(90 * time.Second)
+		if n := sp.Len(Success); n != 1 {
+			t.Errorf("%d entries after a sweep", n)
+		}
+		if _, err := os.Stat(path); err == nil {
+			t.Error("saved too early")
+		}
+		<-time.After(2 * time.Minute)
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+		key, _ := entry(t, "n1.example.", 0)
+		e, _ := sp.Get(key)
+		before := e.Left(k.Store.Now())
+		slept.Store(int64(time.Hour)) // the machine was suspended
+		<-time.After(sleepCheck + time.Millisecond)
+		if gone := before - e.Left(k.Store.Now()); gone < 3600 || gone > 3602 {
+			t.Errorf("an hour of sleep took %d s of a TTL", gone)
+		}
+		stop()
+		<-done
+	})
+}

@@ -1,0 +1,172 @@
+package answers
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// TestRipe: an entry is offered at its second hit, once, and again when it was declined or the time is over.
+func TestRipe(t *testing.T) {
+	e := new(Entry)
+	ripe := func(now Instant, want bool) {
+		t.Helper()
+		e.Use()
+		if got := e.Ripe(now); got != want {
+			t.Errorf("at %d: %t", now, got)
+		}
+	}
+	ripe(0, false)
+	ripe(0, true)
+	ripe(0, false) // it is being offered
+	e.Decline()
+	ripe(0, true)
+	e.setLent(lentAt(Instant(10 * time.Second)))
+	ripe(Instant(9*time.Second), false)
+	ripe(Instant(10*time.Second), true)
+	if e.uses() != usedMask || e.lent() {
+		t.Errorf("%d uses, lent %t", e.uses(), e.lent())
+	}
+	e.setUses(1)
+	if e.Ripe(0) || e.uses() != 1 {
+		t.Errorf("eviction's count and the offer are not apart: %b", e.used.Load())
+	}
+}
+
+// TestMark: a mark is set once, is apart from what eviction counts and from what is lent, and has a hit be the last before the offer.
+func TestMark(t *testing.T) {
+	e := new(Entry)
+	if e.Marked() || !e.Mark() || e.Mark() || !e.Marked() {
+		t.Error("a mark can be set twice, or is not seen")
+	}
+	if !e.Ripe(0) {
+		t.Error("a marked entry is not offered at its first hit")
+	}
+	e.Use()
+	e.setUses(3)
+	e.setLent(lentAt(Instant(time.Hour)))
+	if !e.Marked() || !e.lent() || e.uses() != 3 {
+		t.Errorf("marked %t, lent %t, %d uses", e.Marked(), e.lent(), e.uses())
+	}
+	heir := new(Entry)
+	heir.inherit(e)
+	if heir.Marked() || heir.lent() || heir.uses() != 3 {
+		t.Errorf("what replaces it: marked %t, lent %t, %d uses", heir.Marked(), heir.lent(), heir.uses())
+	}
+	e.Unmark()
+	if e.Marked() || !e.lent() || e.uses() != 3 || !e.Mark() {
+		t.Errorf("marked %t, lent %t, %d uses", e.Marked(), e.lent(), e.uses())
+	}
+}
+
+// TestHeat: hits that are told of later count as one by one, up to the room that there is, and a long gap begins anew.
+func TestHeat(t *testing.T) {
+	e := new(Entry)
+	const gap = time.Minute
+	at := Instant(0)
+	for i, step := range []struct {
+		after time.Duration
+		n     uint64
+		want  int
+	}{{time.Second, 1, 1}, {time.Second, 40, 41}, {gap, 2, 43}, {gap + time.Second, 3, 3}, {0, 1 << 40, 1<<hitsBits - 1}, {0, 1, 1<<hitsBits - 1}} {
+		at += Instant(step.after)
+		if got := e.AddHits(at, gap, step.n); got != step.want {
+			t.Errorf("step %d: %d hits, want %d", i, got, step.want)
+		}
+		if hits, last := e.Heat(); hits != step.want || last != at {
+			t.Errorf("step %d: %d hits, the last at %s", i, hits, time.Duration(last))
+		}
+	}
+}
+
+// entryOf is an answer to a key's question, of a class.
+func entryOf(t *testing.T, k *Key, class Class) *Entry {
+	t.Helper()
+	msg := answer(t, nameOf(k), dns.TypeA)
+	e, err := NewEntry(k, class, msg, 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func keyOf(t *testing.T, name string) *Key {
+	t.Helper()
+	k, _ := key(t, name, dns.TypeA)
+	return k
+}
+
+// nameOf is the one label of a key's name.
+func nameOf(k *Key) string { return string(k.Bytes()[1:2]) + "." }
+
+// lending lends an entry for a minute.
+func lending(sp *Space, e *Entry) (called bool) {
+	sp.Lend(e, func(success, denial *Entry) (Instant, bool) {
+		called = success == e || denial == e
+		return sp.store.Now() + Instant(time.Minute), true
+	})
+	return called
+}
+
+// TestOnReturn: whatever ends an entry's life in the store, the borrower hears of it first, and once.
+func TestOnReturn(t *testing.T) {
+	for name, end := range map[string]func(sp *Space, k *Key, e *Entry){
+		"replaced":          func(sp *Space, k *Key, _ *Entry) { sp.Put(k, entryOf(t, k, Success)) },
+		"denied beside it":  func(sp *Space, k *Key, _ *Entry) { sp.Put(k, entryOf(t, k, Denial)) },
+		"removed":           func(sp *Space, _ *Key, e *Entry) { sp.Remove(e) },
+		"evicted":           func(sp *Space, _ *Key, _ *Entry) { sp.store.SetLimit(1) },
+		"its chain is gone": func(sp *Space, _ *Key, _ *Entry) { sp.store.Space(2).Retain(); sp.store.Sweep() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewStore(0)
+			sp, k := s.Space(1), keyOf(t, "a.")
+			e := entryOf(t, k, Success)
+			sp.Put(k, e)
+			returned := 0
+			s.OnReturn(func(got *Entry) {
+				if got == e {
+					returned++
+				}
+			})
+			if !lending(sp, e) {
+				t.Fatal("nobody was asked whether to lend")
+			}
+			if got := e.Key(); string(got.Bytes()) != string(k.Bytes()) {
+				t.Errorf("the key of the entry is %q", got.Bytes())
+			}
+			end(sp, k, e)
+			if returned != 1 {
+				t.Errorf("returned %d times", returned)
+			}
+			if s.OnReturn(nil); name != "denied beside it" && lending(sp, e) {
+				t.Error("lent although it is gone")
+			}
+		})
+	}
+}
+
+// TestHeirIsOffered: what replaces a lent answer is offered at its first hit; the kernel was busy with the one before.
+func TestHeirIsOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStore(0)
+		sp, k := s.Space(1), keyOf(t, "a.")
+		for _, lend := range []bool{true, false} {
+			e, next := entryOf(t, k, Success), entryOf(t, k, Success)
+			sp.Put(k, e)
+			e.Ripe(s.Now())
+			if !e.Ripe(s.Now()) {
+				t.Fatal("not ripe")
+			}
+			if lend {
+				lending(sp, e)
+			}
+			sp.Put(k, next)
+			if !next.Ripe(s.Now()) {
+				t.Errorf("lent before: %t; the next answer is not offered", lend)
+			}
+			sp.Remove(next)
+		}
+	})
+}

@@ -1,0 +1,229 @@
+package answers
+
+import "sync"
+
+// Sixteen locks are enough for the cores of a node, since a lock is held for some tens of nanoseconds.
+const (
+	shardBits  = 4
+	shardCount = 1 << shardBits
+)
+
+// shard is a part of a space with a lock of its own.
+//
+// Eviction is S3-FIFO (Yang et al., SOSP 2023): what is new goes into a small queue, a tenth of the whole, and only what
+// was asked for again while it was there comes into the main queue, where it goes round as long as it is used. So names that
+// are asked for once pass through the small queue, however many they are, and push out nothing but each other. What has left
+// the small queue is remembered for a while by its hash, and is known when it comes again.
+type shard struct {
+	mu    sync.RWMutex // guards all below, and the entries' lists
+	index [classes]map[uint64]*Entry
+	queue [classes]struct{ small, main list }
+	ghost [classes]ghosts
+}
+
+// list is a queue of entries: in at the front, out at the back. The zero list is empty.
+type list struct {
+	front, back *Entry
+	n           int
+}
+
+func (l *list) push(e *Entry) {
+	e.list, e.prev, e.next = l, nil, l.front
+	if l.front != nil {
+		l.front.prev = e
+	} else {
+		l.back = e
+	}
+	l.front = e
+	l.n++
+}
+
+func (l *list) remove(e *Entry) {
+	if e.prev != nil {
+		e.prev.next = e.next
+	} else {
+		l.front = e.next
+	}
+	if e.next != nil {
+		e.next.prev = e.prev
+	} else {
+		l.back = e.prev
+	}
+	e.list, e.prev, e.next = nil, nil, nil
+	l.n--
+}
+
+// ghosts remembers hashes in a table that forgets by being written over.
+type ghosts struct{ table []uint32 }
+
+const ghostLeast = 32
+
+func (g *ghosts) add(hash uint64, entries int) {
+	if len(g.table) < entries { // as many as there are entries, to the next power of two
+		size := ghostLeast
+		for size < entries {
+			size *= 2
+		}
+		g.table = make([]uint32, size)
+	}
+	g.table[hash%uint64(len(g.table))] = uint32(hash>>24) | 1
+}
+
+func (g *ghosts) take(hash uint64) bool {
+	if len(g.table) == 0 {
+		return false
+	}
+	at := &g.table[hash%uint64(len(g.table))]
+	if *at != uint32(hash>>24)|1 {
+		return false
+	}
+	*at = 0
+	return true
+}
+
+// find returns what is known of a question. What an entry says never changes, so it may be read without the lock.
+func (sh *shard) find(k *Key, hash uint64) (success, denial *Entry) {
+	if e := sh.index[Success][hash]; e != nil && e.matches(k) {
+		success = e
+	}
+	if e := sh.index[Denial][hash]; e != nil && e.matches(k) {
+		denial = e
+	}
+	return success, denial
+}
+
+func (sh *shard) put(sp *Space, e *Entry, proven bool) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.index[e.class] == nil {
+		sh.index[e.class] = map[uint64]*Entry{}
+	}
+	q := &sh.queue[e.class]
+	to := &q.small
+	if sh.ghost[e.class].take(e.hash) || proven {
+		to = &q.main
+	}
+	for _, index := range sh.index {
+		if old := index[e.hash]; old != nil {
+			sp.store.takeBack(old)
+		}
+	}
+	if old := sh.index[e.class][e.hash]; old != nil {
+		if old.list == &q.main || old.uses() > 0 {
+			to = &q.main
+		}
+		e.inherit(old)
+		e.turn.Store(old.turn.Load())
+		if old.Left(Instant(e.stored)) > 0 { // refreshed in time: as popular as it was
+			e.heat.Store(old.heat.Load())
+		}
+		sh.unlink(sp, old)
+	}
+	sh.index[e.class][e.hash] = e
+	to.push(e)
+	sp.account(e, 1)
+}
+
+// unlink takes an entry out of its list and the books, not out of the index.
+func (sh *shard) unlink(sp *Space, e *Entry) {
+	sp.store.takeBack(e)
+	e.list.remove(e)
+	sp.account(e, -1)
+}
+
+func (sh *shard) remove(sp *Space, e *Entry) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e.list == nil || sh.index[e.class][e.hash] != e {
+		return false
+	}
+	sh.delete(sp, e)
+	return true
+}
+
+func (sh *shard) delete(sp *Space, e *Entry) {
+	delete(sh.index[e.class], e.hash)
+	sh.unlink(sp, e)
+}
+
+// laps bounds how many entries one eviction may look at, so that a full queue of hot names does not hold the lock long.
+const laps = 64
+
+// evict takes one entry of the class out, if there is one. With onlyNew it does so only while the small queue is beyond its
+// measure.
+func (sh *shard) evict(sp *Space, c Class, now Instant, onlyNew bool) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	q := &sh.queue[c]
+	for range laps {
+		if q.small.n == 0 && q.main.n == 0 {
+			return false
+		}
+		if q.small.n > 0 && (q.main.n == 0 || q.small.n*10 > q.small.n+q.main.n) {
+			e := q.small.back
+			if e.uses() == 0 || sp.dead(e, now) {
+				sh.ghost[c].add(e.hash, q.small.n+q.main.n)
+				sh.delete(sp, e)
+				return true
+			}
+			q.small.remove(e)
+			e.setUses(0)
+			q.main.push(e)
+			continue
+		}
+		if onlyNew {
+			return false
+		}
+		e := q.main.back
+		n := e.uses()
+		if n == 0 || sp.dead(e, now) {
+			sh.delete(sp, e)
+			return true
+		}
+		e.setUses(n - 1)
+		q.main.remove(e)
+		q.main.push(e)
+	}
+	// All that was looked at is in use. One must go, if not here.
+	if onlyNew {
+		return false
+	}
+	e := q.main.back
+	if e == nil {
+		e = q.small.back
+	}
+	sh.delete(sp, e)
+	return true
+}
+
+// drop takes out what unwanted says.
+func (sh *shard) drop(sp *Space, unwanted func(*Entry) bool) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for c := range classes {
+		for _, e := range sh.index[c] {
+			if unwanted(e) {
+				sh.delete(sp, e)
+				sp.store.puts.Add(1)
+			}
+		}
+		if len(sh.index[c]) == 0 {
+			// A map keeps the room that it once needed.
+			sh.index[c], sh.ghost[c] = nil, ghosts{}
+		}
+	}
+}
+
+// entries lists a class from the first to be evicted to the last, and whether each is in the main queue.
+func (sh *shard) entries(c Class, out []*Entry, main []bool) ([]*Entry, []bool) {
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	q := &sh.queue[c]
+	for e := q.small.back; e != nil; e = e.prev {
+		out, main = append(out, e), append(main, false)
+	}
+	for e := q.main.back; e != nil; e = e.prev {
+		out, main = append(out, e), append(main, true)
+	}
+	return out, main
+}

@@ -1,0 +1,270 @@
+package answers
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"time"
+)
+
+// A snapshot, all numbers in network order:
+//
+//	header   "neardnsC", version (2 bytes), wall clock in ms (8, for people alone), boot (16), time since boot in ms (8)
+//	space    1, id (8)
+//	entry    2, flags (1), class (1), queue (1), TTL (4), age in ms (8), size (2), message
+//	end      0, entries (4), CRC-32C of all before it (4)
+//
+// Entries belong to the space above them. The message has one question, in lower case, and no OPT.
+const (
+	snapshotMagic   = "neardnsC"
+	snapshotVersion = 1
+	headerBytes     = len(snapshotMagic) + 2 + 8 + 16 + 8
+	entryBytes      = 1 + 1 + 1 + 4 + 8 + 2
+
+	tagEnd   = 0
+	tagSpace = 1
+	tagEntry = 2
+)
+
+// ErrSnapshot is a snapshot that is not whole, not ours or not of this version. Nothing of it was taken over.
+var ErrSnapshot = errors.New("not a snapshot of the cache")
+
+// Boot is a clock that no one can set: which boot of the machine this is, and how long ago it was. The zero value stands
+// for not knowing.
+type Boot struct {
+	ID    [16]byte
+	Since time.Duration // suspended time included, as CLOCK_BOOTTIME
+}
+
+// Snapshot writes what the store holds and is of use to another process, in about 7 ms for 50,000 entries. The store is in
+// use meanwhile: each lock is held only to list a part of it. boot lets Restore know the time that has passed, whatever is
+// done to the wall clock.
+func (s *Store) Snapshot(w io.Writer, boot Boot) error {
+	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	out := bufio.NewWriterSize(io.MultiWriter(w, sum), 64<<10)
+	now := s.Now()
+	b := append(make([]byte, 0, headerBytes), snapshotMagic...)
+	b = binary.BigEndian.AppendUint16(b, snapshotVersion)
+	b = binary.BigEndian.AppendUint64(b, uint64(time.Now().UnixMilli()))
+	b = append(b, boot.ID[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(boot.Since.Milliseconds()))
+	_, _ = out.Write(b) // a bufio.Writer keeps its error for Flush
+	count := 0
+	var entries []*Entry
+	var main []bool
+	for _, sp := range s.all() {
+		b = append(b[:0], tagSpace)
+		_, _ = out.Write(binary.BigEndian.AppendUint64(b, sp.id))
+		for i := range sp.shards {
+			for c := range classes {
+				entries, main = sp.shards[i].entries(c, entries[:0], main[:0])
+				for n, e := range entries {
+					if sp.dead(e, now) {
+						continue
+					}
+					queue := byte(0)
+					if main[n] || e.uses() > 0 {
+						queue = 1
+					}
+					b = append(b[:0], tagEntry, e.flags, byte(e.class), queue)
+					b = binary.BigEndian.AppendUint32(b, e.ttl)
+					b = binary.BigEndian.AppendUint64(b, uint64(max(0, (int64(now)-e.stored)/int64(time.Millisecond))))
+					b = binary.BigEndian.AppendUint16(b, e.size)
+					_, _ = out.Write(b)
+					_, _ = out.WriteString(e.blob[:e.size])
+					count++
+				}
+			}
+		}
+	}
+	_ = out.WriteByte(tagEnd)
+	_, _ = out.Write(binary.BigEndian.AppendUint32(nil, uint32(count)))
+	if err := out.Flush(); err != nil { // the sum is of what was flushed
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	if _, err := w.Write(sum.Sum(nil)); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	return nil
+}
+
+// Restored says what a Restore did.
+type Restored struct {
+	Entries int           // that were taken over
+	Stale   int           // of these, past their TTL
+	Age     time.Duration // of the snapshot
+	// Unknown: it is of another boot, or of no known one, so nothing is known of the time that has passed, and nothing was taken over.
+	Unknown bool
+}
+
+// Restore takes over what a snapshot holds, as much older as time has passed since, unless the store knows a newer answer.
+// Nothing is taken over if the snapshot is not whole. It reads no more than the store's limit and some for bookkeeping.
+//
+// The time passed is told by the clock of the boot, which nobody can set. Of a snapshot from another boot nothing is taken over:
+// how long the machine was off only a wall clock could tell, and many stand still meanwhile. boot is asked when all is
+// read: a snapshot that comes over a socket may be begun long after Restore.
+func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
+	in := &summed{r: bufio.NewReaderSize(io.LimitReader(r, s.limit.Load()+1<<20), 64<<10), sum: crc32.New(crc32.MakeTable(crc32.Castagnoli))}
+	found, then, err := in.snapshot()
+	if err != nil {
+		return Restored{}, err
+	}
+	passed, known := elapsed(then, boot())
+	done := Restored{Age: passed, Unknown: !known}
+	if !known {
+		return done, nil
+	}
+	now := s.Now()
+	for _, f := range found {
+		sp := s.Space(f.space)
+		e := f.entry
+		var k Key
+		k.n = f.question
+		copy(k.bytes[:], e.blob[headerSize:headerSize+f.question])
+		k.bytes[k.n] = e.flags
+		e.hash, e.stored = k.hash(s.seed), int64(now)-int64(f.age)-int64(passed)
+		sh := sp.shard(e.hash)
+		sh.mu.RLock()
+		newer := sh.index[e.class][e.hash]
+		sh.mu.RUnlock()
+		if newer != nil && newer.stored >= e.stored {
+			continue
+		}
+		sp.put(e, f.proven)
+		done.Entries++
+		if e.Left(now) <= 0 {
+			done.Stale++
+		}
+	}
+	return done, nil
+}
+
+// found is an entry that was read, before it is put anywhere.
+type found struct {
+	space    uint64
+	entry    *Entry
+	question int // its length
+	age      time.Duration
+	proven   bool
+}
+
+// summed reads and sums up what it reads.
+type summed struct {
+	r   *bufio.Reader
+	sum hash.Hash32
+	buf [maxMessage]byte
+}
+
+// take reads n bytes, which are good until the next call.
+func (in *summed) take(n int) ([]byte, error) {
+	if _, err := io.ReadFull(in.r, in.buf[:n]); err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil, fmt.Errorf("%w: it ends too early", ErrSnapshot)
+		}
+		return nil, fmt.Errorf("read snapshot: %w", err)
+	}
+	_, _ = in.sum.Write(in.buf[:n]) // a hash takes everything
+	return in.buf[:n], nil
+}
+
+// snapshot reads it whole, and the boot's clock of when it was begun.
+func (in *summed) snapshot() (all []found, then Boot, err error) {
+	b, err := in.take(headerBytes)
+	if err != nil {
+		return nil, Boot{}, err
+	}
+	if string(b[:len(snapshotMagic)]) != snapshotMagic {
+		return nil, Boot{}, fmt.Errorf("%w: it begins with %q", ErrSnapshot, b[:len(snapshotMagic)])
+	}
+	b = b[len(snapshotMagic):]
+	if v := binary.BigEndian.Uint16(b); v != snapshotVersion {
+		return nil, Boot{}, fmt.Errorf("%w: it is of version %d, not %d", ErrSnapshot, v, snapshotVersion)
+	}
+	then = Boot{ID: [16]byte(b[10:26]), Since: time.Duration(binary.BigEndian.Uint64(b[26:])) * time.Millisecond}
+	space, begun := uint64(0), false
+	for {
+		tag, err := in.take(1)
+		if err != nil {
+			return nil, Boot{}, err
+		}
+		switch tag[0] {
+		case tagSpace:
+			if b, err = in.take(8); err != nil {
+				return nil, Boot{}, err
+			}
+			space, begun = binary.BigEndian.Uint64(b), true
+		case tagEntry:
+			f, err := in.entry()
+			if err == nil && !begun {
+				err = fmt.Errorf("%w: an entry stands before the first space", ErrSnapshot)
+			}
+			if err != nil {
+				return nil, Boot{}, err
+			}
+			f.space = space
+			all = append(all, f)
+		case tagEnd:
+			return all, then, in.end(len(all))
+		default:
+			return nil, Boot{}, fmt.Errorf("%w: nothing begins with %d", ErrSnapshot, tag[0])
+		}
+	}
+}
+
+func (in *summed) entry() (found, error) {
+	b, err := in.take(entryBytes)
+	if err != nil {
+		return found{}, err
+	}
+	e := &Entry{flags: b[0], class: Class(b[1]), ttl: binary.BigEndian.Uint32(b[3:])}
+	f := found{entry: e, proven: b[2] == 1}
+	age := binary.BigEndian.Uint64(b[7:])
+	// A hundred years, so that no sum with it can overflow.
+	if e.flags&^(keyDO|keyCD) != 0 || e.class >= classes || b[2] > 1 || age > 100*365*24*3600*1000 {
+		return found{}, fmt.Errorf("%w: an entry of an unknown kind", ErrSnapshot)
+	}
+	f.age = time.Duration(age) * time.Millisecond
+	if b, err = in.take(int(binary.BigEndian.Uint16(b[15:]))); err != nil {
+		return found{}, err
+	}
+	if err := e.fill(b); err != nil {
+		return found{}, fmt.Errorf("%w: an entry holds no answer", ErrSnapshot)
+	}
+	_, end, _ := ttls(b, nil) // fill has read it already
+	f.question = end - headerSize
+	return f, nil
+}
+
+func (in *summed) end(entries int) error {
+	b, err := in.take(4)
+	if err != nil {
+		return err
+	}
+	if n := binary.BigEndian.Uint32(b); n != uint32(entries) {
+		return fmt.Errorf("%w: %d entries, it speaks of %d", ErrSnapshot, entries, n)
+	}
+	want := in.sum.Sum32()
+	if b, err = in.take(4); err != nil {
+		return err
+	}
+	if binary.BigEndian.Uint32(b) != want {
+		return fmt.Errorf("%w: its checksum is wrong", ErrSnapshot)
+	}
+	return nil
+}
+
+// century bounds times that are read, so that no sum with them overflows.
+const century = 100 * 365 * 24 * time.Hour
+
+// elapsed tells how much time has passed since the snapshot.
+func elapsed(then, now Boot) (time.Duration, bool) {
+	if then.ID != now.ID || then.ID == ([16]byte{}) {
+		return 0, false
+	}
+	d := now.Since - then.Since
+	return d, d >= 0 && d < century
+}

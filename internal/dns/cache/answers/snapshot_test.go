@@ -1,0 +1,243 @@
+package answers
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+func snapshot(t testing.TB, s *Store, boot Boot) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := s.Snapshot(&b, boot); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// first is a clock of the boot that has just begun.
+var first = Boot{ID: [16]byte{1}}
+
+// at is a clock of the boot that stands still.
+func at(boot Boot) func() Boot { return func() Boot { return boot } }
+
+func TestSnapshot(t *testing.T) {
+	boot := func(id byte, since time.Duration) Boot { return Boot{ID: [16]byte{id}, Since: since} }
+	for _, tc := range []struct {
+		name    string
+		at      Boot
+		passes  time.Duration // by the wall clock
+		then    Boot
+		left    int // of 60 s
+		unknown bool
+	}{
+		{name: "past its time", at: boot(1, time.Hour), passes: 90 * time.Second, then: boot(1, time.Hour+90*time.Second), left: -30},
+		{name: "no boot's clock", passes: 20 * time.Second, unknown: true},
+		{name: "no boot's clock then", passes: 20 * time.Second, then: boot(1, time.Hour), unknown: true},
+		{name: "same boot", at: boot(1, time.Hour), passes: 20 * time.Second, then: boot(1, time.Hour+20*time.Second), left: 40},
+		{name: "same boot, wall clock set forward", at: boot(1, time.Hour), passes: 24 * time.Hour, then: boot(1, time.Hour+20*time.Second), left: 40},
+		{name: "same boot, wall clock stood still", at: boot(1, time.Hour), then: boot(1, time.Hour+30*time.Second), left: 30},
+		{name: "same boot, its clock went back", at: boot(1, time.Hour), then: boot(1, time.Minute), unknown: true},
+		{name: "another boot", at: boot(1, time.Hour), passes: 50 * time.Second, then: boot(2, 30*time.Second), unknown: true},
+		// Off for hours, with a clock that went on where it had stopped: the uptime fits, and yet the answers are old.
+		{name: "another boot, wall clock stood still meanwhile", at: boot(1, time.Hour), passes: 30 * time.Second, then: boot(2, 25*time.Second), unknown: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := NewStore(0)
+				k, e := entry(t, "a.example.", 60)
+				s.Space(7).SetBounds(Bounds{Keep: time.Hour})
+				s.Space(7).Put(k, e)
+				snap := snapshot(t, s, tc.at)
+				<-time.After(tc.passes)
+				next := NewStore(0)
+				done, err := next.Restore(bytes.NewReader(snap), at(tc.then))
+				if err != nil || done.Unknown != tc.unknown {
+					t.Fatalf("%+v, %v", done, err)
+				}
+				got, _ := next.Space(7).Get(k)
+				if tc.unknown {
+					if got != nil || done.Entries != 0 {
+						t.Fatalf("taken over: %+v", done)
+					}
+					return
+				}
+				if got == nil || got.Left(next.Now()) != tc.left || got.blob != e.blob || got.TTL() != 60 {
+					t.Fatalf("got %v, %+v", got, done)
+				}
+				if stale := tc.left <= 0; done.Entries != 1 || (done.Stale == 1) != stale {
+					t.Errorf("%+v", done)
+				}
+			})
+		})
+	}
+}
+
+func TestRestoreKeepsNewer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old, s := NewStore(0), NewStore(0)
+		k, e := entry(t, "a.example.", 60)
+		old.Space(1).Put(k, e)
+		snap := snapshot(t, old, first)
+		<-time.After(time.Second)
+		_, mine := entry(t, "a.example.", 30)
+		s.Space(1).Put(k, mine)
+		if done, err := s.Restore(bytes.NewReader(snap), at(first)); err != nil || done.Entries != 0 {
+			t.Errorf("%+v, %v", done, err)
+		}
+		if got, _ := s.Space(1).Get(k); got != mine {
+			t.Error("an older answer displaced a newer one")
+		}
+	})
+}
+
+// TestRestoreBroken: whatever is done to a snapshot, nothing of it is taken over.
+func TestRestoreBroken(t *testing.T) {
+	s := NewStore(0)
+	for i := range 3 {
+		k, e := entry(t, fmt.Sprintf("n%d.example.", i), 60)
+		s.Space(1).Put(k, e)
+	}
+	good := snapshot(t, s, first)
+	broken := map[string][]byte{"nothing": nil, "another program's": []byte("once upon a time there was a file that was not ours")}
+	for n := range good {
+		broken[fmt.Sprintf("cut at %d", n)] = good[:n]
+		b := bytes.Clone(good)
+		b[n] ^= 0x41
+		broken[fmt.Sprintf("changed at %d", n)] = b
+	}
+	for name, b := range broken {
+		next := NewStore(0)
+		done, err := next.Restore(bytes.NewReader(b), at(first))
+		if n, _ := next.Bytes(); !errors.Is(err, ErrSnapshot) || done.Entries != 0 || n != 0 {
+			t.Errorf("%s: %+v, %v", name, done, err)
+		}
+	}
+	if done, err := NewStore(0).Restore(bytes.NewReader(good), at(first)); err != nil || done.Entries != 3 {
+		t.Errorf("the good one: %+v, %v", done, err)
+	}
+}
+
+func TestRestoreBounded(t *testing.T) {
+	s := NewStore(0)
+	for i := range 2000 {
+		k, e := entry(t, fmt.Sprintf("n%d.example.", i), 60)
+		s.Space(1).Put(k, e)
+	}
+	small := NewStore(50_000)
+	if _, err := small.Restore(bytes.NewReader(snapshot(t, s, first)), at(first)); err != nil {
+		t.Fatal(err)
+	}
+	if n, limit := small.Bytes(); n > limit || n < limit/2 {
+		t.Errorf("%d bytes of %d", n, limit)
+	}
+}
+
+// FuzzRestore reads anything. What it takes over must be answers, and within bounds.
+func FuzzRestore(f *testing.F) {
+	s := NewStore(0)
+	k, e := entry(f, "a.example.", 60)
+	s.Space(1).Put(k, e)
+	good := snapshot(f, s, first)
+	f.Add(good[:len(good)-4])
+	f.Add(good[:headerBytes])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		// With the right sum, so that what is inside is read.
+		b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+		next := NewStore(1 << 20)
+		if _, err := next.Restore(bytes.NewReader(b), at(first)); err != nil {
+			return
+		}
+		if n, limit := next.Bytes(); n > limit {
+			t.Fatalf("%d bytes of %d", n, limit)
+		}
+		for _, sp := range next.all() {
+			for i := range sp.shards {
+				for c := range classes {
+					for _, e := range sp.shards[i].index[c] {
+						_, end, err := ttls([]byte(e.blob[:e.size]), nil)
+						if err != nil {
+							t.Fatalf("kept % x: %v", e.blob, err)
+						}
+						for range 3 {
+							e.AppendReply(nil, &Reply{Question: []byte(e.blob[headerSize:end]), TTL: 1, Rotate: true})
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+// BenchmarkSnapshot writes and reads 50,000 entries.
+func BenchmarkSnapshot(b *testing.B) {
+	s := NewStore(64 << 20)
+	for i := range 50_000 {
+		k, _ := key(b, fmt.Sprintf("svc-%d.namespace.svc.cluster.local.", i), dns.TypeA)
+		e, err := NewEntry(k, Success, answer(b, fmt.Sprintf("svc-%d.namespace.svc.cluster.local.", i), dns.TypeA, "x.example. 60 IN A 192.0.2.1"), 60)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s.Space(1).Put(k, e)
+	}
+	snap := snapshot(b, s, first)
+	b.Run("write", func(b *testing.B) {
+		for b.Loop() {
+			if err := s.Snapshot(discard{}, first); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		b.ReportMetric(float64(len(snap)), "bytes")
+		for b.Loop() {
+			if done, err := NewStore(64<<20).Restore(bytes.NewReader(snap), at(first)); err != nil || done.Entries != 50_000 {
+				b.Fatal(done, err)
+			}
+		}
+	})
+}
+
+// TestSnapshotBegunLater: who takes over asks before the holder begins to write. The boot's clock is read after that, or the
+// snapshot would be of the future and its age unknown.
+func TestSnapshotBegunLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, begun := NewStore(0), time.Now()
+		boot := func() Boot { return Boot{ID: [16]byte{1}, Since: time.Hour + time.Since(begun)} }
+		k, e := entry(t, "a.example.", 60)
+		s.Space(7).Put(k, e)
+		r, w := io.Pipe()
+		go func() {
+			<-time.After(20 * time.Second) // before the header
+			var b bytes.Buffer
+			if err := s.Snapshot(&b, boot()); err != nil {
+				t.Error(err)
+			}
+			_, _ = w.Write(b.Next(headerBytes))
+			<-time.After(10 * time.Second) // on its way
+			_, _ = w.Write(b.Bytes())
+			_ = w.Close()
+		}()
+		next := NewStore(0)
+		done, err := next.Restore(r, boot)
+		if err != nil || done.Unknown || done.Entries != 1 || done.Age != 10*time.Second {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		got, _ := next.Space(7).Get(k)
+		if got == nil {
+			t.Fatal("not taken over")
+		}
+		if left := got.Left(next.Now()); left != 30 {
+			t.Errorf("%d s left, want 30 of 60: stored for 20s, and on its way for 10s", left)
+		}
+	})
+}

@@ -1,0 +1,301 @@
+package answers
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStore(0)
+		sp := s.Space(1)
+		k, e := entry(t, "a.example.", 60)
+		sp.Put(k, e)
+		if got, denial := sp.Get(k); got != e || denial != nil {
+			t.Fatal("not found")
+		}
+		if got, _ := s.Space(2).Get(k); got != nil {
+			t.Error("found in another space")
+		}
+		other := *k
+		other.bytes[other.n] |= keyDO
+		if got, _ := sp.Get(&other); got != nil {
+			t.Error("found for another DO")
+		}
+		<-time.After(59 * time.Second)
+		if left := e.Left(s.Now()); left != 1 {
+			t.Errorf("%d s left, want 1", left)
+		}
+		<-time.After(2 * time.Second)
+		if left := e.Left(s.Now()); left != -1 {
+			t.Errorf("%d s left, want -1", left)
+		}
+		_, again := entry(t, "a.example.", 60)
+		sp.Put(k, again)
+		if got, _ := sp.Get(k); got != again || sp.Len(Success) != 1 {
+			t.Error("not replaced")
+		}
+		sp.Remove(e) // is not there any more
+		if got, _ := sp.Get(k); got != again {
+			t.Error("the wrong one was removed")
+		}
+		sp.Remove(again)
+		if n, _ := s.Bytes(); n != 0 || sp.Len(Success) != 0 {
+			t.Errorf("%d bytes of nothing", n)
+		}
+	})
+}
+
+func TestFlood(t *testing.T) {
+	s := NewStore(0)
+	sp := s.Space(1)
+	sp.SetBounds(Bounds{Entries: [classes]int{1000, 1000}})
+	var hot []*Key
+	for i := range 500 {
+		k, e := entry(t, fmt.Sprintf("hot%d.example.", i), 600)
+		sp.Put(k, e)
+		sp.Get(k)
+		hot = append(hot, k)
+	}
+	for i := range 20000 {
+		k, e := entry(t, fmt.Sprintf("r%d.example.", i), 600)
+		sp.Put(k, e)
+		if n := sp.Len(Success); n > 1000 {
+			t.Fatalf("%d entries", n)
+		}
+	}
+	lost := 0
+	for _, k := range hot {
+		if e, _ := sp.Get(k); e == nil {
+			lost++
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of 500 names in use were lost to names that nobody asks for twice", lost)
+	}
+}
+
+// TestFloodBytes: without a bound of entries, the bytes bound; and the space that takes most gives.
+func TestFloodBytes(t *testing.T) {
+	s := NewStore(200_000)
+	quiet, loud := s.Space(1), s.Space(2)
+	for i := range 100 {
+		k, e := entry(t, fmt.Sprintf("q%d.example.", i), 600)
+		quiet.Put(k, e)
+	}
+	for i := range 5000 {
+		k, e := entry(t, fmt.Sprintf("l%d.example.", i), 600)
+		loud.Put(k, e)
+		if n, limit := s.Bytes(); n > limit {
+			t.Fatalf("%d bytes of %d", n, limit)
+		}
+	}
+	if quiet.Len(Success) != 100 || loud.Len(Success) < 300 {
+		t.Errorf("%d quiet, %d loud", quiet.Len(Success), loud.Len(Success))
+	}
+	s.SetLimit(20_000)
+	if n, _ := s.Bytes(); n > 20_000 {
+		t.Errorf("%d bytes after the limit was lowered", n)
+	}
+}
+
+// TestKnownAgain: what comes again soon after it was evicted is more than a name of one question.
+func TestKnownAgain(t *testing.T) {
+	s := NewStore(0)
+	sp := s.Space(1)
+	sp.SetBounds(Bounds{Entries: [classes]int{64, 64}})
+	put := func(name string) *Key {
+		k, e := entry(t, name, 600)
+		sp.Put(k, e)
+		return k
+	}
+	for i := range 64 {
+		k := put(fmt.Sprintf("base%d.example.", i))
+		sp.Get(k)
+	}
+	k := put("again.example.")
+	for i := 0; ; i++ {
+		if e, _ := sp.Get(k); e == nil {
+			break
+		} else {
+			e.setUses(0) // looking must not count
+		}
+		put(fmt.Sprintf("r%d.example.", i))
+		if i > 1000 {
+			t.Fatal("never evicted")
+		}
+	}
+	put("again.example.")
+	_, e := entry(t, "again.example.", 600)
+	sh := sp.shard(k.hash(s.seed))
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	if got := sh.index[Success][k.hash(s.seed)]; got == nil || got.list != &sh.queue[Success].main {
+		t.Errorf("not in the main queue: %v, %v", got, e)
+	}
+}
+
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStore(0)
+		used, left := s.Space(1), s.Space(2)
+		used.Retain()
+		left.Retain()
+		used.SetBounds(Bounds{Keep: time.Minute})
+		left.SetBounds(Bounds{Keep: time.Minute})
+		for _, sp := range []*Space{used, left} {
+			for i, ttl := range []uint32{10, 600} {
+				k, e := entry(t, fmt.Sprintf("n%d.example.", i), ttl)
+				sp.Put(k, e)
+			}
+		}
+		<-time.After(69 * time.Second)
+		s.Sweep()
+		if used.Len(Success) != 2 || left.Len(Success) != 2 {
+			t.Error("swept too early")
+		}
+		left.Release()
+		<-time.After(2 * time.Second)
+		s.Sweep()
+		if used.Len(Success) != 1 || left.Len(Success) != 0 || s.Space(2) == left {
+			t.Errorf("%d in use, %d left", used.Len(Success), left.Len(Success))
+		}
+		k, e := entry(t, "late.example.", 60)
+		left.Put(k, e) // a question that was still under way
+		if n, _ := s.Bytes(); left.Len(Success) != 0 || n != used.bytes[Success].Load() {
+			t.Error("kept where nobody can find it")
+		}
+		used.Release()
+		s.Sweep()
+		if used.Len(Success) != 1 {
+			t.Error("swept although nobody serves: the next process wants it")
+		}
+	})
+}
+
+// TestHonestBytes holds what the store says it takes against what the runtime says.
+func TestHonestBytes(t *testing.T) {
+	const n = 20000
+	for _, records := range []int{1, 8} {
+		names := make([]string, n)
+		var rrs []string
+		for i := range records {
+			rrs = append(rrs, fmt.Sprintf("x.example. 60 IN A 192.0.2.%d", i))
+		}
+		for i := range names {
+			names[i] = fmt.Sprintf("svc-%d.namespace.svc.cluster.local.", i)
+		}
+		s := NewStore(1 << 30)
+		sp := s.Space(1)
+		before := testutil.Heap()
+		for _, name := range names {
+			k, _ := key(t, name, dns.TypeA)
+			e, err := NewEntry(k, Success, answer(t, name, dns.TypeA, rrs...), 60)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sp.Put(k, e)
+		}
+		took := testutil.Heap() - before
+		said, _ := s.Bytes()
+		t.Logf("%d records: the store says %d bytes an entry, the heap grew by %d", records, said/n, took/n)
+		if r := float64(said) / float64(took); r < 0.85 || r > 1.15 {
+			t.Errorf("%d records: the store says %d bytes, the heap grew by %d", records, said, took)
+		}
+		runtime.KeepAlive(s)
+		runtime.KeepAlive(names)
+	}
+}
+
+func TestConcurrent(t *testing.T) {
+	s := NewStore(100_000)
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range 3000 {
+				sp := s.Space(uint64(i % 3))
+				k, e := entry(t, fmt.Sprintf("n%d.example.", (i*7+g)%400), 60)
+				if got, _ := sp.Get(k); got != nil && i%5 == 0 {
+					sp.Remove(got)
+				}
+				sp.Put(k, e)
+				if i%500 == 0 {
+					s.Sweep()
+					if err := s.Snapshot(discard{}, Boot{}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var bytes int64
+	for _, sp := range s.all() {
+		for c := range classes {
+			n := 0
+			for i := range sp.shards {
+				n += len(sp.shards[i].index[c])
+				if l := sp.shards[i].queue[c]; l.small.n+l.main.n != len(sp.shards[i].index[c]) {
+					t.Error("a queue and its index differ")
+				}
+			}
+			if n != sp.Len(c) {
+				t.Errorf("%d entries, %d are counted", n, sp.Len(c))
+			}
+			bytes += sp.bytes[c].Load()
+		}
+	}
+	if n, limit := s.Bytes(); n != bytes || n > limit {
+		t.Errorf("%d bytes in all, %d by space, limit %d", n, bytes, limit)
+	}
+}
+
+type discard struct{}
+
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// TestTryPeek: who must not wait does not, while a writer has the lock; and it finds what Peek finds, and counts nothing as used.
+func TestTryPeek(t *testing.T) {
+	s := NewStore(0)
+	sp := s.Space(1)
+	k := new(Key)
+	q, err := AppendQuestion(nil, "a.example.", 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Set(q, false, false)
+	msg := append([]byte{0, 0, 0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0}, q...)
+	e, err := NewEntry(k, Success, msg, 30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sp.Put(k, e)
+	if success, denial, ok := sp.TryPeek(k); success != e || denial != nil || !ok || e.uses() != 0 {
+		t.Errorf("found %v, %v, %t, used %d", success, denial, ok, e.uses())
+	}
+	sh := sp.shard(e.hash)
+	sh.mu.Lock()
+	if success, denial, ok := sp.TryPeek(k); success != nil || denial != nil || ok {
+		t.Error("found while a writer had the lock")
+	}
+	sh.mu.Unlock()
+	if _, _, ok := sp.TryPeek(k); !ok {
+		t.Error("nobody has the lock")
+	}
+	for range 5 {
+		if n := e.Hits(s.Now(), time.Minute); n != 1 {
+			t.Errorf("Hits counted: %d", n)
+		}
+	}
+	if n := e.Hit(s.Now(), time.Minute); n != 1 || e.Hits(s.Now(), time.Minute) != 2 || e.Size() != len(msg) {
+		t.Errorf("hits %d, next %d, size %d", n, e.Hits(s.Now(), time.Minute), e.Size())
+	}
+}

@@ -1,0 +1,295 @@
+package answers
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+)
+
+// answer packs an answer to name with the records below it.
+func answer(t testing.TB, name string, qtype uint16, records ...string) []byte {
+	t.Helper()
+	m := new(dns.Msg)
+	m.SetQuestion(name, qtype)
+	m.Id, m.Response, m.RecursionAvailable, m.Compress = 4711, true, true, true
+	for _, r := range records {
+		rr, err := dns.NewRR(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Answer = append(m.Answer, rr)
+	}
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func key(t testing.TB, name string, qtype uint16) (*Key, []byte) {
+	t.Helper()
+	q, err := AppendQuestion(nil, name, qtype, dns.ClassINET)
+	if err != nil {
+		t.Fatalf("%q: %v", name, err)
+	}
+	k := new(Key)
+	k.Set(q, false, false)
+	return k, q
+}
+
+func entry(t testing.TB, name string, ttl uint32) (*Key, *Entry) {
+	t.Helper()
+	k, _ := key(t, name, dns.TypeA)
+	e, err := NewEntry(k, Success, answer(t, name, dns.TypeA, name+" 60 IN A 192.0.2.1"), ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k, e
+}
+
+// TestQuestionAsTheLibraryPacks holds our reading of names against miekg/dns.
+func TestQuestionAsTheLibraryPacks(t *testing.T) {
+	label := strings.Repeat("x", 63)
+	for _, name := range []string{
+		".", "a.", "www.Example.ORG.", `a\.b.example.`, `a\\b.`, `\065b.`, `\000\255.`, `a\ b.`,
+		label + ".", label + "." + label + "." + label + "." + strings.Repeat("y", 61) + ".",
+		// not names
+		"..", "a..", ".a.", "a", `a\`, `a\.`, label + "x.",
+	} {
+		want := make([]byte, 600)
+		n, err := dns.PackDomainName(name, want, 0, nil, false)
+		if strings.TrimSuffix(name, ".") == name || name == `a\.` { // the library takes names without their dot
+			err = ErrName
+		}
+		got, ours := AppendQuestion(nil, name, 28, 1)
+		if (err == nil) != (ours == nil) {
+			t.Errorf("%q: the library says %v, we %v", name, err, ours)
+			continue
+		}
+		if err == nil && !bytes.Equal(got, append(want[:n:n], 0, 28, 0, 1)) {
+			t.Errorf("%q: want % x, got % x", name, want[:n], got)
+		}
+	}
+}
+
+// TestQuestionStrict: what the library lets through and no message can hold, or means something else by.
+func TestQuestionStrict(t *testing.T) {
+	label := strings.Repeat("x", 63)
+	for _, name := range []string{"", `\25.`, `\256.`, `\2x5.`, label + "." + label + "." + label + "." + strings.Repeat("y", 62) + "."} {
+		if q, err := AppendQuestion(nil, name, 1, 1); err == nil {
+			t.Errorf("%q became % x", name, q)
+		}
+	}
+}
+
+func FuzzQuestion(f *testing.F) {
+	for _, s := range []string{".", "a.b.", `\.\000.`, "..", `\9`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		q, err := AppendQuestion(nil, name, 1, 1)
+		if err != nil {
+			if len(q) != 0 {
+				t.Fatalf("an error and % x", q)
+			}
+			return
+		}
+		back, off, err := dns.UnpackDomainName(q, 0)
+		if err != nil || off != len(q)-4 {
+			t.Fatalf("%q became % x: %v", name, q, err)
+		}
+		again, err := AppendQuestion(nil, back, 1, 1)
+		if err != nil || !bytes.Equal(q, again) {
+			t.Fatalf("%q: % x and again % x, %v", name, q, again, err)
+		}
+	})
+}
+
+// TestReplyRotates: only addresses behind each other under one name change places, whatever their number; each is in front in
+// turn, and nothing else of the message is another.
+func TestReplyRotates(t *testing.T) {
+	many := func(n int, format string) (out []string) {
+		for i := range n {
+			out = append(out, fmt.Sprintf(format, i/200, i%200))
+		}
+		return out
+	}
+	const sig = "www.example.org. 60 IN RRSIG A 13 3 60 20380101000000 19991231000000 1 example.org. c2ln"
+	chain := []string{"www.example.org. 60 IN CNAME a.example.org.", "a.example.org. 60 IN CNAME host.elsewhere.example."}
+	for name, tc := range map[string]struct {
+		records []string
+		turns   int
+	}{
+		"none":                  {nil, 1},
+		"one":                   {[]string{"www.example.org. 60 IN A 192.0.2.1"}, 1},
+		"two":                   {many(2, "www.example.org. 60 IN A 192.0.%d.%d"), 2},
+		"in another case":       {[]string{"WWW.example.org. 60 IN A 192.0.2.1", "WWW.example.org. 60 IN A 192.0.2.2", "WWW.example.org. 60 IN A 192.0.2.3"}, 3},
+		"a headless Service":    {many(100, "www.example.org. 60 IN A 10.244.%d.%d"), 100},
+		"IPv6":                  {many(7, "www.example.org. 60 IN AAAA 2001:db8::%d:%d"), 7},
+		"as long as it may be":  {many(3900, "www.example.org. 60 IN A 10.1.%d.%d"), 3900},
+		"behind aliases":        {append(chain, many(5, "host.elsewhere.example. 60 IN A 192.0.%d.%d")...), 5},
+		"before a signature":    {append(many(3, "www.example.org. 60 IN A 192.0.%d.%d"), sig), 3},
+		"behind a signature":    {append([]string{sig}, many(3, "www.example.org. 60 IN A 192.0.%d.%d")...), 3},
+		"of two names":          {[]string{"www.example.org. 60 IN A 192.0.2.1", "web.example.org. 60 IN A 192.0.2.2"}, 1},
+		"of two names, one set": {append([]string{"www.example.org. 60 IN A 192.0.2.9"}, many(2, "web.example.org. 60 IN A 192.0.%d.%d")...), 2},
+		"of two types":          {append(many(3, "www.example.org. 60 IN A 192.0.%d.%d"), many(2, "www.example.org. 60 IN AAAA 2001:db8::%d:%d")...), 3},
+		"no addresses":          {many(3, "www.example.org. 60 IN TXT \"%d %d\""), 1},
+		"apart":                 {[]string{"www.example.org. 60 IN A 192.0.2.1", sig, "www.example.org. 60 IN A 192.0.2.2"}, 1},
+	} {
+		k, asked := key(t, "www.example.org.", dns.TypeA)
+		e, err := NewEntry(k, Success, answer(t, "www.example.org.", dns.TypeA, tc.records...), 60)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		shape := func(b []byte) (first string, all []string) {
+			m := new(dns.Msg)
+			if err := m.Unpack(b); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for _, rr := range m.Answer {
+				all = append(all, rr.String())
+				if h := rr.Header().Rrtype; first == "" && (h == dns.TypeA || h == dns.TypeAAAA) && (name != "of two names, one set" || strings.HasPrefix(rr.Header().Name, "web.")) {
+					first = rr.String()
+				}
+			}
+			return first, all
+		}
+		_, want := shape(e.AppendReply(nil, &Reply{Question: asked, TTL: 60}))
+		seen := map[string]bool{}
+		for turn := range min(tc.turns, 100) + 1 {
+			first, got := shape(e.AppendReply(nil, &Reply{Question: asked, TTL: 60, Rotate: true}))
+			if tc.turns <= 100 && seen[first] != (turn > 0 && (turn == tc.turns)) {
+				t.Errorf("%s: %q in front in turn %d", name, first, turn)
+			}
+			seen[first] = true
+			for i := range got { // what is no address of the set stays
+				if got[i] != want[i] && !strings.Contains(want[i], "\tA\t") && !strings.Contains(want[i], "\tAAAA\t") {
+					t.Errorf("%s: %q in the place of %q", name, got[i], want[i])
+				}
+			}
+			slices.Sort(got)
+			sorted := slices.Sorted(slices.Values(want))
+			if !slices.Equal(got, sorted) {
+				t.Errorf("%s: %q, want %q", name, got, sorted)
+			}
+		}
+		if len(seen) != min(tc.turns, 101) {
+			t.Errorf("%s: %d in front, want %d", name, len(seen), tc.turns)
+		}
+	}
+}
+
+func TestReply(t *testing.T) {
+	k, _ := key(t, "www.example.org.", dns.TypeA)
+	packed := new(dns.Msg)
+	if err := packed.Unpack(answer(t, "www.example.org.", dns.TypeA, "www.example.org. 300 IN CNAME web.example.org.", "web.example.org. 60 IN A 192.0.2.1")); err != nil {
+		t.Fatal(err)
+	}
+	packed.Authoritative, packed.AuthenticatedData, packed.CheckingDisabled, packed.Zero, packed.Compress = true, true, true, true, true
+	msg, err := packed.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := NewEntry(k, Success, msg, 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, asked := key(t, "wWw.ExaMple.ORG.", dns.TypeA)
+	for _, tc := range []struct {
+		reply Reply
+		want  string
+	}{
+		{Reply{ID: 1, Question: asked, TTL: 7}, "1 aa ra"},
+		{Reply{ID: 65535, Question: asked, TTL: 7, RD: true, CD: true, AD: true}, "65535 aa rd ra ad cd"},
+	} {
+		m := new(dns.Msg)
+		if err := m.Unpack(e.AppendReply([]byte{}, &tc.reply)); err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(m.Id)
+		for _, f := range []struct {
+			set  bool
+			name string
+		}{{m.Authoritative, "aa"}, {m.Truncated, "tc"}, {m.RecursionDesired, "rd"}, {m.RecursionAvailable, "ra"}, {m.Zero, "z"}, {m.AuthenticatedData, "ad"}, {m.CheckingDisabled, "cd"}} {
+			if f.set {
+				got += " " + f.name
+			}
+		}
+		if got != tc.want {
+			t.Errorf("want %q, got %q", tc.want, got)
+		}
+		var records []string
+		for _, rr := range m.Answer {
+			records = append(records, strings.ReplaceAll(rr.String(), "\t", " "))
+		}
+		// The suffix of web.example.org points into the question, so it has its case too.
+		want := []string{"wWw.ExaMple.ORG. 7 IN CNAME web.ExaMple.ORG.", "web.ExaMple.ORG. 7 IN A 192.0.2.1"}
+		if diff := cmp.Diff(want, records); diff != "" {
+			t.Error(diff)
+		}
+		if m.Question[0].Name != "wWw.ExaMple.ORG." {
+			t.Errorf("question %v", m.Question)
+		}
+	}
+}
+
+func TestNotKept(t *testing.T) {
+	k, _ := key(t, "a.example.", dns.TypeA)
+	good := answer(t, "a.example.", dns.TypeA, "a.example. 60 IN A 192.0.2.1")
+	change := func(f func(b []byte)) []byte {
+		b := bytes.Clone(good)
+		f(b)
+		return b
+	}
+	opt := new(dns.Msg)
+	if err := opt.Unpack(good); err != nil {
+		t.Fatal(err)
+	}
+	opt.SetEdns0(1232, false)
+	withOPT, err := opt.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, msg := range map[string][]byte{
+		"nothing":               nil,
+		"half a header":         good[:11],
+		"a question":            change(func(b []byte) { b[2] &^= bitQR }),
+		"truncated":             change(func(b []byte) { b[2] |= bitTC }),
+		"another opcode":        change(func(b []byte) { b[2] |= 4 << 3 }),
+		"no question":           change(func(b []byte) { b[5] = 0 }),
+		"two questions":         change(func(b []byte) { b[5] = 2 }),
+		"more records than are": change(func(b []byte) { b[7]++ }),
+		"fewer records":         change(func(b []byte) { b[7]-- }),
+		"cut":                   good[:len(good)-1],
+		"something behind":      append(bytes.Clone(good), 0),
+		"a pointer as question": change(func(b []byte) { b[12] = 0xc0 }),
+		"another name":          answer(t, "b.example.", dns.TypeA, "b.example. 60 IN A 192.0.2.1"),
+		"another type":          answer(t, "a.example.", dns.TypeAAAA),
+		"OPT":                   withOPT,
+	} {
+		if _, err := NewEntry(k, Success, msg, 60); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+	if _, err := NewEntry(k, Success, good, 60); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHits(t *testing.T) {
+	const second = Instant(1e9)
+	e := new(Entry)
+	for i, step := range []struct {
+		at   Instant
+		want int
+	}{{0, 1}, {5 * second, 2}, {15 * second, 3}, {26 * second, 1}, {26 * second, 2}} {
+		if got := e.Hit(step.at, 10e9); got != step.want {
+			t.Errorf("hit %d: want %d, got %d", i, step.want, got)
+		}
+	}
+}

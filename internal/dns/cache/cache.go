@@ -1,0 +1,284 @@
+// Package cache is the CoreDNS plugin that answers from what was answered before. It has the name, the syntax and the
+// metrics of CoreDNS's own cache, in whose place it stands, and keeps answers as they go over the wire, in a store that
+// outlives the server: a reload or a successor begins with what its predecessor knew.
+//
+// It owns what is kept, for how long and what a client gets of it. It must never give an answer for longer than its TTL
+// but as a stale one, where the operator allows that, nor one block's answers to questions of another.
+//
+// Failure policy: what cannot be kept is passed on as it came. When the upstream fails, what is stale is said again; where
+// there is nothing, the failure goes to the client.
+package cache
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/internal/offload"
+)
+
+// Cache is the plugin in one server block.
+type Cache struct {
+	policy
+	next    plugin.Handler
+	store   *answers.Store
+	space   *answers.Space
+	metrics *Metrics
+	raw     bool            // what is written reaches the socket as it is
+	source  *offload.Source // whom hits are offered to; nil: nobody
+
+	bound   sync.Once // before the first answer is kept
+	series  answers.CowMap[seriesKey, *series]
+	flights flights
+	health  health
+	// Questions that no client waits for, in flight. Beyond them a refresh is left to the next who asks.
+	background chan struct{}
+	ahead      ahead
+	buffers    sync.Pool // *[]byte
+}
+
+// earlyRecheck is how soon an early fetch that failed is tried again: there is little time before it is too late.
+const earlyRecheck = time.Second
+
+// backgroundMost bounds refreshes in flight in one block, so that an upstream that hangs while everything is stale costs
+// some hundred goroutines, not one for each name.
+const backgroundMost = 256
+
+func newCache(p policy, store *answers.Store, space *answers.Space, m *Metrics) *Cache {
+	c := &Cache{
+		policy: p, store: store, space: space, metrics: m, background: make(chan struct{}, backgroundMost),
+		buffers: sync.Pool{New: func() any { b := make([]byte, 0, 1500); return &b }},
+	}
+	c.ahead.cache, c.ahead.credit = c, creditMost/2
+	return c
+}
+
+// Name implements plugin.Handler.
+func (c *Cache) Name() string { return "cache" }
+
+// asked is one question, as far as a kept answer depends on it.
+type asked struct {
+	key      answers.Key
+	question [260]byte // in wire form, in the client's case
+	n        int
+	do, cd   bool
+	ad       bool // the client understands AD (RFC 6840, sections 5.7 and 5.8)
+	rd       bool
+}
+
+// read fails on a name without wire form, which came over no wire.
+func (a *asked) read(r *dns.Msg) bool {
+	q, err := answers.AppendQuestion(a.question[:0], r.Question[0].Name, r.Question[0].Qtype, r.Question[0].Qclass)
+	if err != nil {
+		return false
+	}
+	a.n, a.cd, a.rd = len(q), r.CheckingDisabled, r.RecursionDesired
+	if o := r.IsEdns0(); o != nil {
+		a.do = o.Do()
+	}
+	a.ad = a.do || r.AuthenticatedData
+	a.key.Set(q, a.do, a.cd)
+	return true
+}
+
+// ServeDNS implements plugin.Handler.
+func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	var a asked
+	switch {
+	case r.Opcode != dns.OpcodeQuery || len(r.Question) == 0:
+		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
+	case len(r.Question) > 1: // RFC 9619: it is malformed, and one answer would be one too few
+		return dns.RcodeFormatError, nil
+	case r.Question[0].Qtype == dns.TypeAXFR || r.Question[0].Qtype == dns.TypeIXFR: // it has sections of its own
+		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
+	case !c.within(r.Question[0].Name) || !a.read(r):
+		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
+	}
+	s := c.find(ctx)
+	s.requests.Inc()
+	now := c.store.Now()
+	success, denial := c.space.Get(&a.key)
+	e, left := c.choose(success, denial, now)
+	if e == nil {
+		s.misses.Inc()
+		return c.miss(ctx, w, r, &a, success, s)
+	}
+	s.hits[e.Class()].Inc()
+	queryinfo.From(ctx).Found(queryinfo.Hit)
+	if left <= 0 {
+		return c.stale(ctx, w, r, &a, e, s)
+	}
+	if c.prefetch > 0 && e.Hit(now, c.gap) >= c.prefetch {
+		switch {
+		case c.timed:
+			if e.Mark() {
+				c.ahead.add(e, s)
+			}
+		case c.early(e, now) && c.mayRefresh(e, now, earlyRecheck):
+			c.refresh(ctx, nil, r, &a, e, s)
+		}
+	}
+	ttl := uint32(left)
+	if c.keepTTL {
+		ttl = e.TTL()
+	}
+	c.reply(w, r, &a, e, ttl)
+	return dns.RcodeSuccess, nil
+}
+
+// look finds what is known now.
+func (c *Cache) look(k *answers.Key) (e *answers.Entry, left int) {
+	success, denial := c.space.Peek(k)
+	return c.choose(success, denial, c.store.Now())
+}
+
+// within reports whether the name is in a zone that is cached.
+func (c *Cache) within(name string) bool {
+	if strings.Contains(name, `\`) { // an escaped dot ends no label
+		return plugin.Zones(c.zones).Matches(name) != ""
+	}
+	for _, z := range c.zones {
+		at := len(name) - len(z)
+		if z == "." || at >= 0 && (at == 0 || name[at-1] == '.') && strings.EqualFold(name[at:], z) {
+			return true
+		}
+	}
+	return false
+}
+
+// choose takes one of the two that may be known of a question, and says for how many seconds it is good. At zero or below
+// it is stale.
+func (c *Cache) choose(success, denial *answers.Entry, now answers.Instant) (e *answers.Entry, left int) {
+	good, staleGood := 0, false
+	if success != nil {
+		if good = success.Left(now); good > 0 {
+			return success, good
+		}
+		staleGood = c.sayable(success, good)
+		if staleGood && c.preferPositive {
+			return success, good
+		}
+	}
+	if denial != nil {
+		bad := denial.Left(now)
+		failure := failed(denial.Rcode())
+		switch {
+		case bad > 0 && !(failure && staleGood): // a failure is passing; what was good before is better
+			return denial, bad
+		case bad <= 0 && !failure && c.sayable(denial, bad) && (!staleGood || denial.Stored() > success.Stored()):
+			return denial, bad
+		}
+	}
+	if staleGood {
+		return success, good
+	}
+	return nil, 0
+}
+
+// sayable reports whether what has ended so many seconds ago may be said as stale.
+func (c *Cache) sayable(e *answers.Entry, left int) bool {
+	if c.staleFor == 0 || time.Duration(-left)*time.Second >= c.staleFor {
+		return false
+	}
+	if c.onSilence {
+		if _, silent, ever := e.Failed(); ever && !silent {
+			return false // the upstream was heard
+		}
+	}
+	return true
+}
+
+// calls reports whether a hit has the chain do something for later: watch an answer that has become popular, or fetch it anew.
+func (c *Cache) calls(e *answers.Entry, now answers.Instant) bool {
+	switch {
+	case c.prefetch == 0:
+		return false
+	case c.timed:
+		return !e.Marked() && e.Hits(now, c.gap) >= c.prefetch
+	}
+	return c.early(e, now) && e.Hits(now, c.gap) >= c.prefetch
+}
+
+// early reports whether a popular answer is to be fetched anew: so much of its TTL is over, to the nanosecond. CoreDNS counts whole
+// seconds; of a TTL of 5 s that would be a fifth at least, and a fifth more questions to the upstream.
+func (c *Cache) early(e *answers.Entry, now answers.Instant) bool {
+	ttl := time.Duration(e.TTL()) * time.Second
+	return ttl-time.Duration(now-e.Stored()) <= ttl/100*time.Duration(c.percentage)
+}
+
+// stale answers with what has ended, or with what the upstream says now if that is to be waited for.
+func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, e *answers.Entry, s *series) (int, error) {
+	now := c.store.Now()
+	if c.mayRefresh(e, now, c.recheck) {
+		f, leads := c.refresh(ctx, w, r, a, e, s)
+		if f == nil && c.onSilence {
+			return c.miss(ctx, w, r, a, nil, s) // there is too much to do for a refresh, and nobody is known to be silent
+		}
+		// Where only silence allows what is stale, whoever looks whether the upstream is back waits for it.
+		if f != nil && c.verify && (!c.health.down(now) || c.onSilence) && c.await(f, leads) {
+			if f.entry == nil || !f.kept && !leads {
+				return c.miss(ctx, w, r, a, nil, s) // there is news, and it is each client's own
+			}
+			c.reply(w, r, a, f.entry, f.left(c.store.Now()))
+			return dns.RcodeSuccess, nil
+		}
+	}
+	s.stale.Inc()
+	queryinfo.From(ctx).Found(queryinfo.Stale)
+	ttl := c.staleTTL
+	if e.Denied() {
+		ttl = min(ttl, c.heldTTL(e))
+	}
+	c.reply(w, r, a, e, ttl)
+	return dns.RcodeSuccess, nil
+}
+
+// await waits for a refresh as long as a client should, and reports whether it brought what replaces the stale answer.
+func (c *Cache) await(f *flight, leads bool) bool {
+	if c.verifyWait == 0 {
+		<-f.done
+		return f.refreshed
+	}
+	left := c.verifyWait - time.Duration(c.store.Now()-f.begun)
+	if left <= 0 {
+		return false // who came before has waited already
+	}
+	t := time.NewTimer(left)
+	defer t.Stop()
+	select {
+	case <-f.done:
+		return f.refreshed
+	case <-t.C:
+		if leads {
+			c.health.silence()
+		}
+		return false
+	}
+}
+
+// mayRefresh reports whether the upstream is to be asked again about an entry: not soon after it failed (RFC 8767, section 5:
+// the failure recheck timer), but at once when an upstream that was silent is heard again.
+func (c *Cache) mayRefresh(e *answers.Entry, now answers.Instant, recheck time.Duration) bool {
+	if c.health.down(now) {
+		return c.health.probe(now)
+	}
+	at, silent, ever := e.Failed()
+	if !ever {
+		return true
+	}
+	if e.Denied() {
+		recheck = min(recheck, heldRecheck)
+	}
+	return time.Duration(now-at) >= recheck || silent && c.health.heard() > at
+}
+
+// failed reports whether a response code tells of the server, not of the name.
+func failed(rcode int) bool {
+	return rcode == dns.RcodeServerFailure || rcode == dns.RcodeNotImplemented
+}

@@ -1,0 +1,119 @@
+package cache
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+)
+
+// flights are the questions that are being asked upstream, at most one of a kind.
+type flights struct {
+	mu    sync.Mutex // guards the field below
+	under map[string]*flight
+}
+
+// flight is a question under way, and what it brought.
+type flight struct {
+	key   string
+	begun answers.Instant
+
+	once sync.Once
+	done chan struct{} // closed when the fields below are set for good
+
+	entry     *answers.Entry // nil: nothing that could be said to others
+	ttl       uint32         // for an entry that is in no store
+	kept      bool           // the entry is for all who asked, not for the first alone
+	refreshed bool           // it replaces what is stale
+}
+
+// join finds the flight of a key or begins it; then leads is true, and end must be called.
+func (fs *flights) join(key []byte, now answers.Instant) (f *flight, leads bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f := fs.under[string(key)]; f != nil {
+		return f, false
+	}
+	if fs.under == nil {
+		fs.under = map[string]*flight{}
+	}
+	f = &flight{key: string(key), begun: now, done: make(chan struct{})}
+	fs.under[f.key] = f
+	return f, true
+}
+
+// end takes a flight out. Who waits for it and got nothing goes by itself.
+func (fs *flights) end(f *flight) {
+	fs.mu.Lock()
+	delete(fs.under, f.key)
+	fs.mu.Unlock()
+	f.once.Do(func() { close(f.done) })
+}
+
+// settle says what the flight brought. The first word holds.
+func (f *flight) settle(e *answers.Entry, ttl uint32, kept, refreshed bool) {
+	f.once.Do(func() {
+		f.entry, f.ttl, f.kept, f.refreshed = e, ttl, kept, refreshed
+		close(f.done)
+	})
+}
+
+// follow waits for another one's answer.
+func (f *flight) follow(ctx context.Context) bool {
+	t := time.NewTimer(followMost)
+	defer t.Stop()
+	select {
+	case <-f.done:
+		return f.entry != nil
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return false
+}
+
+// left is the TTL to say of what the flight brought: what is left of it, and no more than it was given.
+func (f *flight) left(now answers.Instant) uint32 {
+	if left := f.entry.Left(now); left > 0 && uint32(left) < f.ttl {
+		return uint32(left)
+	}
+	return f.ttl
+}
+
+// health is what is known of a block's upstream by its answers and its silence.
+type health struct {
+	silent  atomic.Int32 // questions without an answer since the last one
+	last    atomic.Int64 // answer
+	probing atomic.Int64 // last question while it was down
+}
+
+const (
+	downAfter  = 3                      // unanswered questions in a row, so that one name that cannot be resolved says nothing
+	downLeast  = 2 * time.Second        // without any answer
+	probeEvery = 100 * time.Millisecond // one question, to notice when it is back
+)
+
+func (h *health) answer(now answers.Instant) {
+	h.silent.Store(0)
+	h.last.Store(int64(now))
+}
+
+func (h *health) silence() {
+	if h.silent.Load() < downAfter {
+		h.silent.Add(1)
+	}
+}
+
+func (h *health) heard() answers.Instant { return answers.Instant(h.last.Load()) }
+
+// down reports whether waiting for the upstream is of no use.
+func (h *health) down(now answers.Instant) bool {
+	return h.silent.Load() >= downAfter && time.Duration(int64(now)-h.last.Load()) > downLeast
+}
+
+// probe lets one question through now and then.
+func (h *health) probe(now answers.Instant) bool {
+	last := h.probing.Load()
+	return (last == 0 || time.Duration(int64(now)-last) >= probeEvery) && h.probing.CompareAndSwap(last, int64(now))
+}

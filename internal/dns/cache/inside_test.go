@@ -1,0 +1,492 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/request"
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+)
+
+// fixture is a cache before an upstream that the test plays.
+type fixture struct {
+	t        *testing.T
+	cache    *Cache
+	metrics  *Metrics
+	registry *prometheus.Registry
+	asked    atomic.Int64
+	answer   func(w dns.ResponseWriter, r *dns.Msg) (int, error)
+}
+
+func newFixture(t *testing.T, block string) *fixture {
+	t.Helper()
+	f := &fixture{t: t, registry: prometheus.NewRegistry()}
+	store := answers.NewStore(0)
+	f.metrics = NewMetrics(store, f.registry)
+	c := caddy.NewTestController("dns", block)
+	c.ServerBlockKeys = []string{"."}
+	if err := Setup(store, f.metrics, nil)(c); err != nil {
+		t.Fatal(err)
+	}
+	h := dnsserver.GetConfig(c).Plugin[0](plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		f.asked.Add(1)
+		return f.answer(w, r)
+	}))
+	f.cache = h.(*Cache)
+	return f
+}
+
+// writer keeps what was said last.
+type writer struct {
+	msg *dns.Msg
+}
+
+func (w *writer) LocalAddr() net.Addr   { return &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 53} }
+func (w *writer) RemoteAddr() net.Addr  { return &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000} }
+func (w *writer) Close() error          { return nil }
+func (w *writer) TsigStatus() error     { return nil }
+func (w *writer) TsigTimersOnly(_ bool) {}
+func (w *writer) Hijack()               {}
+func (w *writer) WriteMsg(m *dns.Msg) error {
+	w.msg = m
+	return nil
+}
+func (w *writer) Write(b []byte) (int, error) {
+	w.msg = new(dns.Msg)
+	return len(b), w.msg.Unpack(b)
+}
+
+// ask returns code, records and TTL as text.
+func (f *fixture) ask(name string) string {
+	f.t.Helper()
+	r := new(dns.Msg)
+	r.SetQuestion(name, dns.TypeA)
+	w := new(writer)
+	code, err := f.cache.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r)
+	if w.msg == nil {
+		return fmt.Sprintf("%s unwritten, %v", dns.RcodeToString[code], err)
+	}
+	out := dns.RcodeToString[w.msg.Rcode]
+	for _, rr := range w.msg.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			out += fmt.Sprintf(" %s %d", a.A, a.Hdr.Ttl)
+		}
+	}
+	return out
+}
+
+func (f *fixture) want(name, want string) {
+	f.t.Helper()
+	if got := f.ask(name); got != want {
+		f.t.Errorf("want %q, got %q", want, got)
+	}
+	synctest.Wait()
+}
+
+// says answers everything with an address.
+func says(ip string, ttl uint32) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	return func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		m := new(dns.Msg).SetReply(r)
+		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl}, A: net.ParseIP(ip)}}
+		return 0, w.WriteMsg(m)
+	}
+}
+
+// denied answers everything with NXDOMAIN, or NOERROR with nothing.
+func denied(rcode int, soa bool) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	return func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		m := new(dns.Msg).SetRcode(r, rcode)
+		if soa {
+			m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 5}, Ns: "ns.", Mbox: "h.", Minttl: 5}}
+		}
+		return rcode, w.WriteMsg(m)
+	}
+}
+
+func silent(after time.Duration) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	return func(dns.ResponseWriter, *dns.Msg) (int, error) {
+		<-time.After(after)
+		return dns.RcodeServerFailure, errors.New("i/o timeout")
+	}
+}
+
+// TestHoldDenials: what was there is believed to be there until its denial has lasted.
+func TestHoldDenials(t *testing.T) {
+	for name, deny := range map[string]func(dns.ResponseWriter, *dns.Msg) (int, error){
+		"NXDOMAIN": denied(dns.RcodeNameError, true), "no data": denied(dns.RcodeSuccess, true), "nothing at all": denied(dns.RcodeSuccess, false),
+	} {
+		after := "NXDOMAIN"
+		if name != "NXDOMAIN" {
+			after = "NOERROR"
+		}
+		for _, block := range []string{"cache {\n hold_denials 20s\n}", "cache {\n serve_stale 1h verify 1s\n hold_denials 20s\n}", "cache {\n serve_stale 1h verify\n hold_denials 20s\n}"} {
+			t.Run(name+" "+strings.ReplaceAll(block, "\n", ""), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFixture(t, block)
+					f.answer = says("192.0.2.1", 10)
+					f.want("a.example.", "NOERROR 192.0.2.1 10")
+					f.answer = deny
+					f.want("never.example.", after) // there was no answer before
+					<-time.After(11 * time.Second)
+					f.want("a.example.", "NOERROR 192.0.2.1 20") // first denied here
+					<-time.After(3 * time.Second)
+					asked := f.asked.Load()
+					f.want("a.example.", "NOERROR 192.0.2.1 17")
+					if f.asked.Load() != asked+1 {
+						t.Error("the upstream is not asked again while its denial is doubted")
+					}
+					// A good answer in between begins the time anew.
+					f.answer = says("192.0.2.2", 10)
+					<-time.After(3 * time.Second)
+					f.want("a.example.", "NOERROR 192.0.2.2 10")
+					f.answer = deny
+					<-time.After(11 * time.Second)
+					f.want("a.example.", "NOERROR 192.0.2.2 20")
+					<-time.After(19 * time.Second)
+					f.want("a.example.", "NOERROR 192.0.2.2 1")
+					<-time.After(2 * time.Second)
+					f.want("a.example.", after)
+					f.want("a.example.", after)
+				})
+			})
+		}
+	}
+}
+
+// TestWithoutHold: by default a denial is believed at once.
+func TestWithoutHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "cache {\n serve_stale 1h verify 1s\n}")
+		f.answer = says("192.0.2.1", 10)
+		f.want("a.example.", "NOERROR 192.0.2.1 10")
+		f.answer = denied(dns.RcodeNameError, true)
+		<-time.After(11 * time.Second)
+		f.want("a.example.", "NXDOMAIN")
+	})
+}
+
+// TestDownUpstream: when an upstream is silent, the first few wait for it, then nobody does; when it is back, everybody has
+// fresh answers at once, although each name's own recheck would be half a minute.
+func TestDownUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "cache {\n serve_stale 1h verify 500ms 30s 30s\n}")
+		f.answer = says("192.0.2.1", 10)
+		const names = 50
+		name := func(i int) string { return fmt.Sprintf("n%d.example.", i) }
+		for i := range names {
+			f.want(name(i), "NOERROR 192.0.2.1 10")
+		}
+		f.answer = silent(2 * time.Second)
+		<-time.After(15 * time.Second)
+		waited := 0
+		for i := range names {
+			begun := time.Now()
+			f.want(name(i), "NOERROR 192.0.2.1 30")
+			switch d := time.Since(begun); {
+			case d > 500*time.Millisecond:
+				t.Errorf("waited for %v", d)
+			case d > 0:
+				waited++
+			}
+		}
+		if waited < 1 || waited > 8 {
+			t.Errorf("%d of %d waited for an upstream that is down", waited, names)
+		}
+		f.want("new.example.", "SERVFAIL unwritten, i/o timeout")
+		<-time.After(5 * time.Second)
+		f.answer = says("192.0.2.2", 60)
+		for i := range names { // each of them notices that the upstream is back, or finds it noticed
+			f.ask(name(i))
+			synctest.Wait()
+			<-time.After(20 * time.Millisecond)
+		}
+		for i := range names {
+			f.ask(name(i))
+			synctest.Wait()
+		}
+		for i := range names {
+			if got := f.ask(name(i)); !strings.HasPrefix(got, "NOERROR 192.0.2.2 ") {
+				t.Fatalf("%s after the upstream is back: %s", name(i), got)
+			}
+		}
+		<-time.After(time.Minute)
+	})
+}
+
+// TestAsksItself: a plugin behind the cache that asks for the same name by the same way must not wait for itself.
+func TestAsksItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "cache")
+		depth := 0
+		f.cache.next = plugin.HandlerFunc(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			if depth++; depth == 1 {
+				q := r.Copy()
+				return f.cache.ServeDNS(ctx, w, q)
+			}
+			return says("192.0.2.1", 60)(w, r)
+		})
+		begun := time.Now()
+		f.want("a.example.", "NOERROR 192.0.2.1 60")
+		if d := time.Since(begun); d > 0 {
+			t.Errorf("it waited for itself for %v", d)
+		}
+	})
+}
+
+// TestPanicInTheBackground ends neither the process nor the answers, and leaves no flight behind.
+func TestPanicInTheBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "cache {\n prefetch 1 1m 50%\n}")
+		f.answer = says("192.0.2.1", 10)
+		f.want("a.example.", "NOERROR 192.0.2.1 10")
+		f.answer = func(dns.ResponseWriter, *dns.Msg) (int, error) { panic("a plugin's bug") }
+		<-time.After(6 * time.Second)
+		f.want("a.example.", "NOERROR 192.0.2.1 4")
+		<-time.After(2 * time.Second)
+		f.answer = says("192.0.2.2", 10)
+		f.want("a.example.", "NOERROR 192.0.2.1 2")
+		f.want("a.example.", "NOERROR 192.0.2.2 10")
+		if n := len(f.cache.flights.under); n != 0 {
+			t.Errorf("%d flights are left", n)
+		}
+	})
+}
+
+// TestSharesNothingThatIsNotKept: who waits for another's answer gets it only if anyone could have had it.
+func TestSharesNothingThatIsNotKept(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer func(w dns.ResponseWriter, r *dns.Msg) (int, error)
+		asked  int64
+	}{
+		"kept": {says("192.0.2.1", 60), 1}, "TTL 0": {says("192.0.2.1", 0), 5}, "refused": {denied(dns.RcodeRefused, false), 5},
+		"denial": {denied(dns.RcodeNameError, true), 1}, "failure": {denied(dns.RcodeServerFailure, false), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, "cache {\n success 1024 3600 0\n}")
+				f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+					<-time.After(100 * time.Millisecond)
+					return tc.answer(w, r)
+				}
+				answers := make(chan string, 5)
+				for range 5 {
+					go func() { answers <- f.ask("a.example.") }()
+					synctest.Wait()
+				}
+				first := <-answers
+				for range 4 {
+					if got := <-answers; got != first {
+						t.Errorf("%q and %q", first, got)
+					}
+				}
+				if n := f.asked.Load(); n != tc.asked {
+					t.Errorf("asked %d times, want %d", n, tc.asked)
+				}
+			})
+		})
+	}
+}
+
+func TestScope(t *testing.T) {
+	scope := func(block string, keys []string, chain ...step) uint64 {
+		c := caddy.NewTestController("dns", block)
+		c.ServerBlockKeys = keys
+		p, err := parse(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.scope(keys, surroundings{behind: chain})
+	}
+	root := []string{"."}
+	base := scope("cache", root, step{"forward", ".", "10.0.0.1"})
+	for name, id := range map[string]uint64{
+		"capacity": scope("cache {\n success 2000\n}", root, step{"forward", ".", "10.0.0.1"}),
+		"stale":    scope("cache {\n serve_stale\n prefetch 2\n hold_denials 3s\n}", root, step{"forward", ".", "10.0.0.1"}),
+	} {
+		if id != base {
+			t.Errorf("%s makes another scope", name)
+		}
+	}
+	seen := map[uint64]string{base: "base"}
+	for name, id := range map[string]uint64{
+		"another upstream":     scope("cache", root, step{"forward", ".", "10.0.0.2"}),
+		"one more upstream":    scope("cache", root, step{"forward", ".", "10.0.0.1", "10.0.0.2"}),
+		"words cut otherwise":  scope("cache", root, step{"forward", ". 10.0.0.1"}),
+		"a plugin before it":   scope("cache", root, step{"hosts"}, step{"forward", ".", "10.0.0.1"}),
+		"another zone":         scope("cache", []string{"example.org"}, step{"forward", ".", "10.0.0.1"}),
+		"a TTL":                scope("cache 30", root, step{"forward", ".", "10.0.0.1"}),
+		"a least TTL":          scope("cache {\n success 1024 3600 0\n}", root, step{"forward", ".", "10.0.0.1"}),
+		"denials are not kept": scope("cache {\n disable denial\n}", root, step{"forward", ".", "10.0.0.1"}),
+	} {
+		if other, ok := seen[id]; ok {
+			t.Errorf("%s has the scope of %s", name, other)
+		}
+		seen[id] = name
+	}
+}
+
+// TestScopeOfAsk: what stands in for a server is no other way to an answer; another server is, unless it is named as the same.
+func TestScopeOfAsk(t *testing.T) {
+	scope := func(cache, ask string) uint64 {
+		c := caddy.NewTestController("dns", cache)
+		c.ServerBlockKeys = []string{"."}
+		p, err := parse(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks, err := caddyfile.Parse("Corefile", strings.NewReader(". {\n"+ask+"\n}\n"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s surroundings
+		next, servers := read(blocks[0].Tokens["ask"])
+		s.behind, s.asked = []step{next}, servers
+		return p.scope(c.ServerBlockKeys, s)
+	}
+	const named = "cache {\n answers_of cluster\n}"
+	base := scope("cache", "ask 10.0.0.1 {\n tcp\n last_resort 10.0.0.9\n mark 1\n}")
+	for name, same := range map[string]uint64{
+		"another last resort": scope("cache", "ask 10.0.0.1 {\n tcp\n last_resort 10.0.0.8 10.0.0.7\n}"),
+		"no last resort":      scope("cache", "ask 10.0.0.1 {\n tcp\n}"),
+	} {
+		if same != base {
+			t.Errorf("%s makes another scope", name)
+		}
+	}
+	for name, other := range map[string]uint64{
+		"another server":  scope("cache", "ask 10.0.0.2 {\n tcp\n}"),
+		"one more server": scope("cache", "ask 10.0.0.1 10.0.0.2 {\n tcp\n}"),
+		"another word":    scope("cache", "ask 10.0.0.1 {\n holds example.org\n}"),
+		"a name":          scope(named, "ask 10.0.0.1 {\n tcp\n}"),
+	} {
+		if other == base {
+			t.Errorf("%s makes no other scope", name)
+		}
+	}
+	if scope(named, "ask 10.0.0.1 {\n tcp\n}") != scope(named, "ask 10.0.0.1 10.0.0.2 {\n tcp\n last_resort 10.0.0.3\n}") {
+		t.Error("what is named as the same is not")
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "cache {\n serve_stale 1h immediate\n prefetch 1 1m 50%\n}")
+		f.metrics.add(f.cache)
+		f.answer = says("192.0.2.1", 10)
+		f.want("a.example.", "NOERROR 192.0.2.1 10") // miss
+		f.want("a.example.", "NOERROR 192.0.2.1 10") // hit
+		<-time.After(6 * time.Second)
+		f.want("a.example.", "NOERROR 192.0.2.1 4") // hit, prefetch
+		<-time.After(11 * time.Second)
+		f.want("a.example.", "NOERROR 192.0.2.1 30") // hit, stale, refreshed
+		f.answer = denied(dns.RcodeNameError, true)
+		f.want("nx.example.", "NXDOMAIN") // miss
+		f.want("nx.example.", "NXDOMAIN") // hit
+		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			q := r.Copy()
+			q.Question[0].Name = "other.example."
+			return says("192.0.2.1", 10)(w, q)
+		}
+		f.ask("odd.example.") // miss, dropped
+		want := `
+# HELP coredns_cache_drops_total The number responses that are not cached, because the reply is malformed.
+# TYPE coredns_cache_drops_total counter
+coredns_cache_drops_total{server="",view="",zones="."} 1
+# HELP coredns_cache_entries The number of elements in the cache.
+# TYPE coredns_cache_entries gauge
+coredns_cache_entries{server="",type="denial",view="",zones="."} 1
+coredns_cache_entries{server="",type="success",view="",zones="."} 1
+# HELP coredns_cache_hits_total The count of cache hits.
+# TYPE coredns_cache_hits_total counter
+coredns_cache_hits_total{server="",type="denial",view="",zones="."} 1
+coredns_cache_hits_total{server="",type="success",view="",zones="."} 3
+# HELP coredns_cache_misses_total The count of cache misses. Deprecated, derive misses from cache hits/requests counters.
+# TYPE coredns_cache_misses_total counter
+coredns_cache_misses_total{server="",view="",zones="."} 3
+# HELP coredns_cache_prefetch_total The number of times the cache has prefetched a cached item.
+# TYPE coredns_cache_prefetch_total counter
+coredns_cache_prefetch_total{server="",view="",zones="."} 2
+# HELP coredns_cache_requests_total The count of cache requests.
+# TYPE coredns_cache_requests_total counter
+coredns_cache_requests_total{server="",view="",zones="."} 7
+# HELP coredns_cache_served_stale_total The number of requests served from stale cache entries.
+# TYPE coredns_cache_served_stale_total counter
+coredns_cache_served_stale_total{server="",view="",zones="."} 1
+`
+		if diff := cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(f.gather())); diff != "" {
+			t.Error(diff)
+		}
+		f.metrics.remove(f.cache)
+		if got := f.gather(); strings.Contains(got, "coredns_cache_entries") {
+			t.Errorf("series of a block that serves no more:\n%s", got)
+		}
+	})
+}
+
+// gather prints CoreDNS's metrics that are not zero, and checks the others' form.
+func (f *fixture) gather() string {
+	f.t.Helper()
+	families, err := f.registry.Gather()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var out strings.Builder
+	for _, family := range families {
+		if !strings.HasPrefix(family.GetName(), "coredns_") {
+			problems, err := promlint.NewWithMetricFamilies([]*dto.MetricFamily{family}).Lint()
+			if err != nil || len(problems) > 0 {
+				f.t.Error(problems, err)
+			}
+			continue
+		}
+		if family.GetName() == "coredns_cache_evictions_total" {
+			continue
+		}
+		if _, err := expfmt.MetricFamilyToText(&out, family); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	return out.String()
+}
+
+// TestLeavesPluginsTheirMessages: what a plugin hands out may be its own zone data.
+func TestLeavesPluginsTheirMessages(t *testing.T) {
+	f := newFixture(t, "cache 10")
+	own := new(dns.Msg)
+	own.SetQuestion("a.example.", dns.TypeA)
+	own.Response = true
+	own.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: "a.example.", Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}, A: net.IPv4(192, 0, 2, 1)}}
+	own.Extra = append(make([]dns.RR, 0, 4), new(dns.OPT))
+	own.Extra[0].Header().Rrtype = dns.TypeOPT
+	own.Extra[0].Header().Name = "."
+	before := own.Copy()
+	f.answer = func(w dns.ResponseWriter, _ *dns.Msg) (int, error) { return 0, w.WriteMsg(own) }
+	if got := f.ask("a.example."); got != "NOERROR 192.0.2.1 10" {
+		t.Error(got)
+	}
+	own.Rcode, before.Rcode = dns.RcodeRefused, dns.RcodeRefused // passed on, not kept
+	if got := f.ask("a.example."); got != "NOERROR 192.0.2.1 10" {
+		t.Error(got)
+	}
+	if diff := cmp.Diff(before.String(), own.String()); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,158 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+)
+
+// Metrics are CoreDNS's own of its cache, by name and label, and two for the store's bytes. One is enough for a process.
+type Metrics struct {
+	store *answers.Store
+
+	requests, misses, prefetches, drops, stale *prometheus.CounterVec
+	hits, evictions                            *prometheus.CounterVec
+	entries, bytes, limit                      *prometheus.Desc
+	err                                        error
+
+	mu     sync.Mutex // guards the field below
+	serves []*Cache
+}
+
+var classNames = [2]string{"success", "denial"} // by wire.Class
+
+// NewMetrics registers with reg; nil: Prometheus's default registry, where CoreDNS's are. Counters that are there already
+// are used: they are the same. What the registry does not take is an error of the first Setup.
+func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
+	if reg == nil {
+		reg = prometheus.DefaultRegisterer
+	}
+	m := &Metrics{store: store}
+	where := []string{"server", "zones", "view"}
+	class := []string{"server", "type", "zones", "view"}
+	var errs []error
+	counter := func(name, help string, labels []string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: plugin.Namespace, Subsystem: "cache", Name: name, Help: help}, labels)
+		err := reg.Register(v)
+		if there := (prometheus.AlreadyRegisteredError{}); errors.As(err, &there) {
+			if old, ok := there.ExistingCollector.(*prometheus.CounterVec); ok {
+				return old
+			}
+		}
+		errs = append(errs, err)
+		return v
+	}
+	// The texts are CoreDNS's: a registry takes no second one.
+	m.requests = counter("requests_total", "The count of cache requests.", where)
+	m.hits = counter("hits_total", "The count of cache hits.", class)
+	m.misses = counter("misses_total", "The count of cache misses. Deprecated, derive misses from cache hits/requests counters.", where)
+	m.prefetches = counter("prefetch_total", "The number of times the cache has prefetched a cached item.", where)
+	m.drops = counter("drops_total", "The number responses that are not cached, because the reply is malformed.", where)
+	m.stale = counter("served_stale_total", "The number of requests served from stale cache entries.", where)
+	m.evictions = counter("evictions_total", "The count of cache evictions.", class)
+	m.entries = prometheus.NewDesc("coredns_cache_entries", "The number of elements in the cache.", class, nil)
+	m.bytes = prometheus.NewDesc("neardns_cache_bytes", "Memory that the cache takes, its bookkeeping for each entry included.", nil, nil)
+	m.limit = prometheus.NewDesc("neardns_cache_limit_bytes", "Memory that the cache may take.", nil, nil)
+	err := reg.Register(m)
+	if there := (prometheus.AlreadyRegisteredError{}); errors.As(err, &there) {
+		err = nil // another server's in this process (tests); its entries are its own
+	}
+	m.err = errors.Join(append(errs, err)...)
+	return m
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
+	to <- m.entries
+	to <- m.bytes
+	to <- m.limit
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	m.mu.Lock()
+	serves := slices.Clone(m.serves)
+	m.mu.Unlock()
+	seen := map[string]bool{} // a server, block and view that two configurations have while one takes over
+	for _, c := range slices.Backward(serves) {
+		for key := range c.series.All() {
+			labels := []string{key.addr(), "", strings.Join(c.zones, ","), key.view}
+			if id := strings.Join(labels, " "); seen[id] {
+				continue
+			} else {
+				seen[id] = true
+			}
+			for class, name := range classNames {
+				labels[1] = name
+				to <- prometheus.MustNewConstMetric(m.entries, prometheus.GaugeValue, float64(c.space.Len(answers.Class(class))), labels...)
+			}
+		}
+	}
+	now, limit := m.store.Bytes()
+	to <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(now))
+	to <- prometheus.MustNewConstMetric(m.limit, prometheus.GaugeValue, float64(limit))
+}
+
+func (m *Metrics) add(c *Cache) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.serves = append(m.serves, c)
+}
+
+func (m *Metrics) remove(c *Cache) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.serves = slices.DeleteFunc(m.serves, func(o *Cache) bool { return o == c })
+}
+
+// seriesKey is who was asked: the server's address, and the view.
+type seriesKey struct {
+	server *dnsserver.Server
+	view   string
+}
+
+func (k seriesKey) addr() string {
+	if k.server == nil {
+		return ""
+	}
+	return k.server.Addr
+}
+
+// series are the counters of one block at one address.
+type series struct {
+	key seriesKey
+
+	requests, misses, prefetches, drops, stale prometheus.Counter
+	hits, evictions                            [2]prometheus.Counter
+}
+
+func (c *Cache) find(ctx context.Context) *series {
+	var k seriesKey
+	k.server, _ = ctx.Value(dnsserver.Key{}).(*dnsserver.Server)
+	k.view, _ = ctx.Value(dnsserver.ViewKey{}).(string)
+	return c.series.Get(k, c.newSeries)
+}
+
+func (c *Cache) newSeries(k seriesKey) *series {
+	m, zones := c.metrics, strings.Join(c.zones, ",")
+	one := func(v *prometheus.CounterVec) prometheus.Counter { return v.WithLabelValues(k.addr(), zones, k.view) }
+	two := func(v *prometheus.CounterVec) (out [2]prometheus.Counter) {
+		for class, name := range classNames {
+			out[class] = v.WithLabelValues(k.addr(), name, zones, k.view)
+		}
+		return out
+	}
+	return &series{
+		key:      k,
+		requests: one(m.requests), misses: one(m.misses), prefetches: one(m.prefetches), drops: one(m.drops), stale: one(m.stale),
+		hits: two(m.hits), evictions: two(m.evictions),
+	}
+}

@@ -1,0 +1,206 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// counting answers every name with an address that tells the name, and tells how often it was asked.
+type counting struct{ asked atomic.Int64 }
+
+func (*counting) Name() string { return "forward" }
+
+func (u *counting) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	n := u.asked.Add(1)
+	m := new(dns.Msg)
+	m.SetReply(r)
+	name := r.Question[0].Name
+	switch name[0] {
+	case 'd':
+		m.Rcode = dns.RcodeNameError
+		m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 1}, Ns: "ns.example.", Mbox: name, Minttl: 1}}
+	case 'f':
+		if n%2 == 0 {
+			return dns.RcodeServerFailure, errNoReply
+		}
+		m.Rcode = dns.RcodeServerFailure
+	default:
+		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 1}, Txt: []string{name}}}
+	}
+	if err := w.WriteMsg(m); err != nil {
+		return dns.RcodeServerFailure, err
+	}
+	return dns.RcodeSuccess, nil
+}
+
+// right checks that an answer is the one to its question and to no other.
+func right(q, m *dns.Msg) error {
+	name := q.Question[0].Name
+	switch {
+	case m == nil:
+		return fmt.Errorf("%s: no reply", name)
+	case m.Id != q.Id || len(m.Question) != 1 || m.Question[0] != q.Question[0]:
+		return fmt.Errorf("%s, id %d: an answer to another question: %v", name, q.Id, m)
+	case name[0] == 'd' && (m.Rcode != dns.RcodeNameError || len(m.Ns) != 1 || m.Ns[0].(*dns.SOA).Mbox != name):
+		return fmt.Errorf("%s: not its denial: %v", name, m)
+	case name[0] == 'f' && m.Rcode != dns.RcodeServerFailure:
+		return fmt.Errorf("%s: not its failure: %v", name, m)
+	case name[0] == 'n' && (m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 || m.Answer[0].(*dns.TXT).Txt[0] != name):
+		return fmt.Errorf("%s: not its record: %v", name, m)
+	}
+	return nil
+}
+
+// TestScenarioStress asks from many goroutines for the same and for other names, straight and through sockets, while the
+// configuration is read anew and snapshots are taken. Every answer must be the one to its question; nothing may be left.
+func TestScenarioStress(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	const clients, rounds = 16, 600
+	p := contender().open(t, nil, answers.Boot{})
+	up := new(counting)
+	blocks := []string{
+		"cache {\n    serve_stale 1h immediate\n    prefetch 2 1m 50%\n}",
+		"cache {\n    success 1024 2 0\n    denial 1024 2 0\n    servfail 1s\n}",
+	}
+	var server atomic.Pointer[dnsserver.Server]
+	load := func(block string) error {
+		s, err := serve(p.setup(), block, up)
+		if err == nil {
+			server.Store(s)
+		}
+		return err
+	}
+	if err := load(blocks[0]); err != nil {
+		t.Fatal(err)
+	}
+	stop, addr := listen(t, &server)
+	defer stop()
+	before := panics(t)
+
+	errs := make(chan error, clients+2)
+	var asking, beside sync.WaitGroup
+	done := make(chan struct{})
+	reload, peek := make(chan struct{}, 1), make(chan struct{}, 1) // have a value now and then, after so many queries
+	beside.Go(func() {
+		for i := 1; ; i++ {
+			if err := load(blocks[i/8%2]); err != nil {
+				errs <- err
+				return
+			}
+			select {
+			case <-done:
+				return
+			case <-reload:
+			}
+		}
+	})
+	if s, ok := p.(interface{ peek() error }); ok {
+		beside.Go(func() {
+			for {
+				if err := s.peek(); err != nil {
+					errs <- err
+					return
+				}
+				select {
+				case <-done:
+					return
+				case <-peek:
+				}
+			}
+		})
+	}
+	for c := range clients {
+		asking.Go(func() {
+			wire := &dns.Client{Net: []string{"udp", "tcp"}[c%2], Timeout: time.Hour} // the test's own end is the only bound
+			for i := range rounds {
+				if i%40 == 0 {
+					for _, turn := range []chan struct{}{reload, peek} {
+						select {
+						case turn <- struct{}{}:
+						default: // the one before is still to be taken
+						}
+					}
+				}
+				q := new(dns.Msg)
+				q.SetQuestion(fmt.Sprintf("%c%d.example.", "ndf"[(c+i)%3], (i*7+c)%(10+i)), dns.TypeTXT)
+				q.Id = uint16(c*rounds + i)
+				if i%2 == 0 {
+					q.SetEdns0(1232, i%4 == 0)
+				}
+				var m *dns.Msg
+				var err error
+				if c < 2 && i%4 == 0 {
+					m, _, err = wire.Exchange(q, addr)
+				} else {
+					var r reply
+					r, err = exchange(server.Load(), newClient(c%2 == 0), q)
+					m = r.msg
+				}
+				if err = errors.Join(err, right(q, m)); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	asking.Wait()
+	close(done)
+	beside.Wait()
+	if _, err := p.snapshot(answers.Boot{}); err != nil {
+		t.Error(err)
+	}
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	if now := panics(t); now != before {
+		t.Errorf("%.0f panics", now-before)
+	}
+	if up.asked.Load() >= clients*rounds {
+		t.Errorf("%d questions to the upstream for %d of clients: nothing was cached", up.asked.Load(), clients*rounds)
+	}
+	t.Logf("%d questions, %d of them to the upstream", clients*rounds, up.asked.Load())
+}
+
+// listen serves on sockets of the loopback address, UDP and TCP on one port.
+func listen(t *testing.T, to *atomic.Pointer[dnsserver.Server]) (stop func(), addr string) {
+	t.Helper()
+	tcp, udp := testutil.ListenBoth(t)
+	addr = tcp.Addr().String()
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+		at := to.Load()
+		at.ServeDNS(context.WithValue(context.Background(), dnsserver.Key{}, at), w, r)
+	})
+	servers := []*dns.Server{{Listener: tcp, Handler: handler}, {PacketConn: udp, Handler: handler}}
+	var serving sync.WaitGroup
+	for _, s := range servers {
+		ready := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(ready) }
+		serving.Go(func() {
+			if err := s.ActivateAndServe(); err != nil {
+				t.Error(err)
+			}
+		})
+		<-ready
+	}
+	return func() {
+		for _, s := range servers {
+			if err := s.Shutdown(); err != nil {
+				t.Error(err)
+			}
+		}
+		serving.Wait()
+	}, addr
+}

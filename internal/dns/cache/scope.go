@@ -1,0 +1,113 @@
+package cache
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/coredns/coredns/core/dnsserver"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+)
+
+// step is a directive behind the cache, with all its words.
+type step []string
+
+// surroundings is what stands in the server block beside the cache.
+type surroundings struct {
+	before []string // names of directives, in the chain's order
+	behind []step   // answers come to be there, and nowhere else
+	asked  step     // the servers of ask, which stand for themselves unless answers_of names them
+}
+
+// around reads the server block. caddy shows a plugin only its own words, so the rest is read from the instance that is being
+// made, which is the last of caddy's list. Without one (a test's controller) there is nothing to read.
+func around(c *caddy.Controller) (s surroundings, err error) {
+	all := caddy.Instances()
+	if len(all) == 0 {
+		return s, nil
+	}
+	file := all[len(all)-1].Caddyfile()
+	if file == nil {
+		return s, nil
+	}
+	blocks, err := caddyfile.Parse(file.Path(), bytes.NewReader(file.Body()), nil)
+	if err != nil {
+		return s, fmt.Errorf("read the server block: %w", err)
+	}
+	if c.ServerBlockIndex >= len(blocks) || len(blocks[c.ServerBlockIndex].Keys) != len(c.ServerBlockKeys) {
+		// Another server's text: this one is only being checked, and must share nothing.
+		return surroundings{before: []string{"?"}, behind: []step{{"?"}}}, nil
+	}
+	behind := false
+	for _, name := range dnsserver.Directives {
+		words := blocks[c.ServerBlockIndex].Tokens[name]
+		switch {
+		case name == "cache":
+			behind = true
+		case len(words) == 0:
+		case !behind:
+			s.before = append(s.before, name)
+		case name == "limit", name == "cancel": // they say whether there is an answer, not which
+		default:
+			next, servers := read(words)
+			s.behind, s.asked = append(s.behind, next), append(s.asked, servers...)
+		}
+	}
+	return s, nil
+}
+
+// read takes a directive's words. Of ask, the servers of its first line come apart, and the last resort and the mark for it are
+// left out: what stands in for the servers is as good as they are.
+func read(words []caddyfile.Token) (s, servers step) {
+	left := -1
+	for i, w := range words {
+		first := i == 0 || words[i-1].Line != w.Line
+		switch {
+		case words[0].Text != "ask":
+		case w.Text == "{", w.Text == "}": // a body of nothing but a last resort is none
+			continue
+		case w.Line == words[0].Line && i > 0:
+			servers = append(servers, w.Text)
+			continue
+		case first && (w.Text == "last_resort" || w.Text == "mark"):
+			left = w.Line
+			continue
+		case w.Line == left:
+			continue
+		}
+		s = append(s, w.Text)
+	}
+	return s, servers
+}
+
+// blind reports whether nobody before the cache looks into answers or changes them, so that bytes can be written. metrics is
+// this agent's, and reads the code from them; complete is, and reads whole messages.
+func (s surroundings) blind() bool {
+	return !slices.ContainsFunc(s.before, func(name string) bool {
+		switch name {
+		case "bufsize", "bind", "debug", "pprof", "probe", "metrics", "searchpath", "errors", "acl", "local":
+			return false
+		}
+		return true
+	})
+}
+
+// scope names the way in which a block's answers come to be: who answers, for which zones, and what of it is kept. Blocks
+// that agree in this share what they know, also over a reload, a restart and with a successor; others never do. What does
+// not change an answer (capacities, prefetch, stale answers) is not part of it.
+func (p *policy) scope(keys []string, around surroundings) uint64 {
+	h := sha256.New()
+	asked := around.asked
+	if p.answersOf != "" {
+		asked = nil
+	}
+	// %q, so that no two lists look alike.
+	fmt.Fprintf(h, "%q %q %q %q %d %d %d %d %q %q", keys, around.behind, asked, p.answersOf, p.maxTTL[answers.Success], p.maxTTL[answers.Denial],
+		p.minTTL[answers.Success], p.minTTL[answers.Denial], p.except[answers.Success], p.except[answers.Denial])
+	return binary.BigEndian.Uint64(h.Sum(nil))
+}

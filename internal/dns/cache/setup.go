@@ -1,0 +1,53 @@
+package cache
+
+import (
+	"fmt"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/offload"
+)
+
+// Setup returns the directive's set-up function for a process's one store. Blocks find what blocks like them left there. It
+// registers nothing; whoever assembles the server does. m may be shared by any number of blocks. lender is offered hits; nil: nobody is.
+func Setup(store *answers.Store, m *Metrics, lender *offload.Lender) caddy.SetupFunc {
+	return func(c *caddy.Controller) error {
+		if m.err != nil {
+			return plugin.Error("cache", fmt.Errorf("register metrics: %w", m.err))
+		}
+		p, err := parse(c)
+		if err != nil {
+			return plugin.Error("cache", err)
+		}
+		beside, err := around(c)
+		if err != nil {
+			return plugin.Error("cache", err)
+		}
+		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, beside)), m)
+		cache.raw = beside.blind()
+		if lender != nil && !cache.keepTTL {
+			cache.source = lender.Source(offload.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate, Says: cache.says})
+		}
+		// At start-up, not here: a configuration that is refused must change nothing.
+		c.OnStartup(func() error {
+			cache.space.Retain()
+			cache.bound.Do(cache.setBounds)
+			m.add(cache)
+			return nil
+		})
+		c.OnShutdown(func() error {
+			m.remove(cache)
+			cache.ahead.end()
+			cache.space.Release()
+			return nil
+		})
+		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
+			cache.next = next
+			return cache
+		})
+		return nil
+	}
+}

@@ -1,0 +1,71 @@
+package corefile
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/coredns/caddy/caddyfile"
+)
+
+// blockBinds are the addresses of ours that a server block binds; none: it binds nothing, and is served at all.
+func blockBinds(tokens []caddyfile.Token, cfg Config) ([]netip.Addr, error) {
+	if len(tokens) == 0 {
+		return nil, nil
+	}
+	var out, except []netip.Addr
+	into := &out
+	for _, t := range tokens {
+		switch t.Text {
+		case dirBind, "{", "}":
+			into = &out
+			continue
+		case "except":
+			into = &except
+			continue
+		}
+		addresses := cfg.Addresses
+		if a, err := netip.ParseAddr(t.Text); err == nil {
+			if a = a.Unmap(); !a.IsUnspecified() { // every address of the node: of ours, all of its family
+				addresses = []netip.Addr{a}
+			} else {
+				addresses = slices.DeleteFunc(slices.Clone(addresses), func(o netip.Addr) bool { return o.Is4() != a.Is4() })
+			}
+		} else if t.Text != cfg.Binds {
+			return nil, fmt.Errorf("line %d: bind %s: neither an address nor the agent's link (%s): the agent listens on its own addresses alone",
+				t.Line, t.Text, cfg.Binds)
+		}
+		for _, a := range addresses {
+			if slices.Contains(cfg.Addresses, a) && !slices.Contains(*into, a) {
+				*into = append(*into, a)
+			}
+		}
+	}
+	out = slices.DeleteFunc(out, func(a netip.Addr) bool { return slices.Contains(except, a) })
+	if len(out) == 0 {
+		return nil, fmt.Errorf("line %d: bind names none of the agent's addresses (%s): name one of them, or take the line out",
+			tokens[0].Line, joinAddrs(cfg.Addresses))
+	}
+	return out, nil
+}
+
+func joinAddrs(addresses []netip.Addr) string {
+	var out []string
+	for _, a := range addresses {
+		out = append(out, a.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+// Directives lists what an operator's Corefile may say: what is served, and what the agent sees to itself.
+func Directives() []string {
+	out := slices.DeleteFunc(directives(), func(d string) bool { return d == dirProbe || d == dirMetrics || d == dirShared })
+	for name := range taken() {
+		if name != dirMetrics {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

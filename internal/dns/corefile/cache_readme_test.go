@@ -1,0 +1,45 @@
+package corefile
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestCacheREADME holds the blocks that the cache's README shows against what is rendered.
+func TestCacheREADME(t *testing.T) {
+	text, err := os.ReadFile("../cache/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour} // config.Default's
+	for zone, w := range map[string]whose{"cluster.local": ofCluster, ".": fromOthers} {
+		var want strings.Builder
+		for _, line := range cacheLines(Cache{Entries: c.Entries, NegativeTTL: c.NegativeTTL, ServeStale: c.ServeStale}, w) {
+			want.WriteString("    " + line + "\n")
+		}
+		if !strings.Contains(string(text), zone+" {\n"+want.String()+"}\n") {
+			t.Errorf("README.md does not show what is rendered:\n%s", want.String())
+		}
+	}
+}
+
+// TestREADMENamesThePlugins holds the list of what an operator's Corefile may say to what is linked. Six directives are the
+// agent's own.
+func TestREADMENamesThePlugins(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), "\nPlugins that may be used: ")
+	list, _, _ := strings.Cut(after, ".\n")
+	got := strings.Fields(strings.ReplaceAll(list, ",", " "))
+	want := slices.DeleteFunc(slices.Sorted(slices.Values(directives())), func(d string) bool {
+		return slices.Contains([]string{dirBind, dirProbe, dirMetrics, dirSearchPath, dirLimit, dirShared}, d)
+	})
+	if !slices.Equal(got, want) {
+		t.Errorf("README.md lists\n%v, want\n%v", got, want)
+	}
+}

@@ -1,0 +1,200 @@
+// Package corefile is CoreDNS, embedded: the text of a Corefile from a Config, and the chain of plugins that the text asks for. A chain
+// answers questions that it is given; it has no socket and reads no question by itself.
+//
+// It owns CoreDNS's process-wide settings and the way from Config to Corefile. It must never take signals or command-line flags into
+// account, nor files but those that an operator's Corefile names.
+//
+// Failure policy: Build gives a chain whose plugins run, or an error, and then nothing runs; a question is answered SERVFAIL only
+// when no stale answer may be given.
+package corefile
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+)
+
+// Defaults for what a Config leaves zero.
+const (
+	defaultPort       = 53
+	defaultBufferSize = 1232 // dnsflagday.net/2020: passes every path without fragments
+)
+
+// Queries says which questions are logged.
+type Queries string
+
+// What may be logged. Off still says once a minute and kind that upstreams fail.
+const (
+	QueriesOff    Queries = "off"
+	QueriesErrors Queries = "errors"
+	QueriesAll    Queries = "all"
+)
+
+// Config is all that a chain is made from: a complete value, checked where it was read (package config has the bounds and the
+// defaults). Zero values mean the default that is named beside the field, if one is. A chain keeps no reference to its slices
+// and maps.
+type Config struct {
+	// Addresses are those that questions come to. At least one; no wildcard, since the node must not be a resolver for its segment.
+	Addresses []netip.Addr
+	Port      uint16 // 53
+
+	// ClusterDomain and ReverseZones go to Cluster, over TCP. All zones here are in lower case, without their closing dot.
+	ClusterDomain string
+	ReverseZones  []string             // in-addr.arpa, ip6.arpa
+	Cluster       []nameserver.Address // in order of preference; without TLS
+	// LastResort are the cluster DNS addresses: asked when all of Cluster fail; those that are in it need not be left out.
+	LastResort []nameserver.Address
+	// LastResortMark is put on the packets to them, so that the host table lets them pass. 0: none.
+	LastResortMark int
+	// StubDomains go each to servers of their own.
+	StubDomains map[string][]nameserver.Address
+	// External gets the rest. Empty: the rest goes to Cluster too, as kube-dns knows the way.
+	External []nameserver.Address
+
+	Cache Cache
+	// Misses bounds the questions that are being asked of upstreams, in all zones together.
+	Misses int
+	// BufferSize bounds UDP answers, TC above. 1232
+	BufferSize uint16
+	// FastPath answers before CoreDNS what the cache or the edge's zones have; see Chain.Hits.
+	FastPath bool
+	Queries  Queries
+
+	// Snippets are Corefile directives per zone ("." for the rest). A directive takes the place of the rendered one of the
+	// same name; in a zone that is not configured otherwise they change a copy of the "." zone.
+	Snippets map[string]string
+	// Override is a Corefile that replaces the rendered one whole. Its listeners, buffer size and metrics are still ours
+	// and the prober's zone is added.
+	Override string
+	// OverrideName is where the Override was read, for messages. "corefile"
+	OverrideName string
+	// Binds is the name of our link where the Override was written for NodeLocal DNSCache: each server block is served at the
+	// addresses that it binds (by number, or all by this name); those without a bind, at all of them. Misses by forward are bounded
+	// in time. "": blocks say nothing of addresses.
+	Binds string
+	// Shared serves the edge's zones and nothing else; of the other fields only addresses, port, buffer size and fast path count then.
+	Shared bool
+	// InstanceID is what the prober is answered; empty: no answer.
+	InstanceID string
+}
+
+// Cache says what is kept.
+type Cache struct {
+	Entries     int           // per server block, positive answers; and as many negative ones
+	NegativeTTL time.Duration // at most; whole seconds
+	// ServeStale is how long after its end an answer may still be given when the upstream fails (RFC 8767). 0: never.
+	ServeStale time.Duration
+	// NoPrefetch: names that are in use are not fetched anew before they end.
+	NoPrefetch bool
+	// HoldDenials is how long a denial of a name that just had an answer must last before it is believed. 0: no time.
+	HoldDenials time.Duration
+}
+
+// Complete fills in defaults and checks what the server itself depends on: where it listens, and that nothing in a zone or name means
+// something in a Corefile. Numbers, servers and which zone is whose were checked where they were read.
+func (c Config) Complete() (Config, error) {
+	var errs []error
+	fault := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: %w", field, fmt.Errorf(format, args...)))
+	}
+	if c.Port == 0 {
+		c.Port = defaultPort
+	}
+	if c.BufferSize == 0 {
+		c.BufferSize = defaultBufferSize
+	}
+	if c.BufferSize < dns.MinMsgSize || c.BufferSize > 4096 {
+		fault("bufferSize", "%d is not within 512 and 4096", c.BufferSize)
+	}
+	if err := checkInstance(c.InstanceID); err != nil {
+		fault("instanceID", "%w", err)
+	}
+	c.checkAddresses(fault)
+	if c.Override == "" && !c.Shared { // else the rest has no meaning
+		c.checkZones(fault)
+	}
+	return c, errors.Join(errs...)
+}
+
+type faultFunc func(field, format string, args ...any)
+
+func (c *Config) checkAddresses(fault faultFunc) {
+	if len(c.Addresses) == 0 {
+		fault("addresses", "there is nothing to listen on")
+	}
+	c.Addresses = slices.Clone(c.Addresses)
+	for i, a := range c.Addresses {
+		field := fmt.Sprintf("addresses[%d]", i)
+		switch {
+		case !a.IsValid():
+			fault(field, "not an IP address")
+		case a.Zone() != "", a.Is4In6():
+			fault(field, "%s: write it without zone or IPv4 mapping", a)
+		case a.IsUnspecified(), a.IsMulticast():
+			fault(field, "%s: name one unicast address; the server listens on nothing else", a)
+		case slices.Contains(c.Addresses[:i], a):
+			fault(field, "%s stands twice", a)
+		}
+	}
+}
+
+func (c *Config) checkZones(fault faultFunc) {
+	zone := func(field, name string) {
+		if _, err := parseZone(name); err != nil {
+			fault(field, "%w", err)
+		}
+	}
+	zone("clusterDomain", c.ClusterDomain)
+	if len(c.Cluster) == 0 {
+		fault("upstreams.cluster", "nobody to ask for %s: name the address of kube-dns", c.ClusterDomain)
+	}
+	for i, z := range c.ReverseZones {
+		zone(fmt.Sprintf("reverseZones[%d]", i), z)
+	}
+	for _, z := range slices.Sorted(maps.Keys(c.StubDomains)) {
+		zone(fmt.Sprintf("stubDomains[%q]", z), z)
+	}
+	for _, z := range slices.Sorted(maps.Keys(c.Snippets)) {
+		zone(fmt.Sprintf("snippets[%q]", z), z)
+	}
+}
+
+// parseZone returns a domain name in lower case without its closing dot; the root is ".".
+func parseZone(name string) (string, error) {
+	z := strings.ToLower(strings.TrimSuffix(name, "."))
+	if name == "." {
+		return ".", nil
+	}
+	if _, ok := dns.IsDomainName(z); !ok || z == "" || strings.HasSuffix(z, ".") {
+		return name, fmt.Errorf("%q is not a domain name", name)
+	}
+	// Wider than host names, narrower than DNS: nothing that would mean something in a Corefile.
+	for _, r := range z {
+		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.' {
+			return name, fmt.Errorf("%q is not a domain name: %q may not stand in one", name, r)
+		}
+	}
+	return z, nil
+}
+
+// checkInstance keeps the name to what needs no quoting in a Corefile and fits a TXT string.
+func checkInstance(id string) error {
+	if len(id) > 255 {
+		return fmt.Errorf("%d bytes are more than 255", len(id))
+	}
+	for _, r := range id {
+		if r <= ' ' || r > '~' || strings.ContainsRune(`"\{}#$%`, r) {
+			return fmt.Errorf("%s may not stand in it", strconv.QuoteRune(r))
+		}
+	}
+	return nil
+}

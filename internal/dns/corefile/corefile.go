@@ -1,0 +1,287 @@
+package corefile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/pkg/parse"
+	"github.com/coredns/coredns/plugin/pkg/transport"
+)
+
+// taken names the directives of a usual Corefile that the agent answers for itself, and why. They are taken out with a
+// note in the rendered text, so that an operator can hand over the Corefile of a NodeLocal DNSCache as it is.
+func taken() map[string]string {
+	return map[string]string{
+		dirBind:       "the agent listens on its own addresses",
+		dirMetrics:    "the agent adds it",
+		dirSearchPath: "the agent adds it",
+		"prometheus":  "CoreDNS's metrics are served at the agent's own address",
+		"health":      "the agent serves /healthz",
+		"ready":       "the agent serves /readyz",
+		"reload":      "the agent reloads when its configuration changes",
+		"loop":        "it ends the process; ask looks for loops and goes on",
+		"timeouts":    "the agent's connections have bounds of their own",
+		"trace":       "this program has no tracing",
+	}
+}
+
+// snippet reads the directives of one zone. What it returns replaces the rendered directives of the same names.
+func snippet(zone, text string) (map[string][]string, error) {
+	field := fmt.Sprintf("snippets[%q]", zone)
+	if !balanced(text) {
+		return nil, fmt.Errorf("%s: braces do not match", field)
+	}
+	// The parser knows whole files only; on one line with the brace, its line numbers are the snippet's own.
+	blocks, err := parseCorefile(field, "zone { "+text+"\n}\n")
+	if err != nil {
+		return nil, err
+	}
+	if len(blocks) != 1 || len(blocks[0].Keys) != 1 {
+		return nil, fmt.Errorf("%s: directives only, without a server block", field)
+	}
+	for name := range blocks[0].Tokens {
+		if reason, ok := taken()[name]; ok {
+			return nil, fmt.Errorf("%s: %s cannot stand here: %s", field, name, reason)
+		}
+	}
+	return printBlock(field, blocks[0])
+}
+
+// balanced reports whether text closes each brace that it opens and none other, so that it cannot leave its block. The
+// parser itself forgives a missing one at the end.
+func balanced(text string) bool {
+	depth := 0
+	for d := caddyfile.NewDispenser("", strings.NewReader(text)); d.Next(); {
+		switch d.Val() {
+		case "{":
+			depth++
+		case "}":
+			depth--
+		}
+		if depth < 0 {
+			return false
+		}
+	}
+	return depth == 0
+}
+
+// override turns the operator's Corefile into blocks of ours: its own directives, read and printed again by meaning, so
+// that imports, variables and comments cannot hide anything; without those that the agent takes over. The notes say which.
+func override(cfg Config) (blocks []*block, notes []string, err error) {
+	field := cmp.Or(cfg.OverrideName, "corefile")
+	parsed, err := parseCorefile(field, cfg.Override)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(parsed) == 0 {
+		return nil, nil, errors.New(field + ": no server block; write at least one, such as \". { forward . 192.0.2.1 }\"")
+	}
+	gone := map[string]bool{}
+	for _, sb := range parsed {
+		zones, err := blockZones(sb.Keys, cfg.Port)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", field, err)
+		}
+		var binds []netip.Addr
+		if cfg.Binds != "" {
+			if binds, err = blockBinds(sb.Tokens[dirBind], cfg); err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", field, err)
+			}
+			if checkBufsize(sb.Tokens[dirBufsize], cfg.BufferSize) != nil {
+				delete(sb.Tokens, dirBufsize) // ours is set below
+				notes = append(notes, fmt.Sprintf("Made smaller: bufsize (answers over UDP have %d bytes at most).", cfg.BufferSize))
+			}
+		}
+		for name := range taken() {
+			if _, ok := sb.Tokens[name]; ok {
+				gone[name] = gone[name] || name != dirBind || cfg.Binds == ""
+				delete(sb.Tokens, name)
+			}
+		}
+		if err := checkBufsize(sb.Tokens[dirBufsize], cfg.BufferSize); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", field, err)
+		}
+		lines, err := printBlock(field, sb)
+		if err != nil {
+			return nil, nil, err
+		}
+		b := &block{zones: zones, lines: lines}
+		if len(binds) > 0 {
+			b.set(dirBind, bindLine(binds))
+		}
+		if cfg.Binds != "" && lines[dirForward] != nil && lines[dirCancel] == nil {
+			b.set(dirCancel, missLimit)
+		}
+		if lines[dirBufsize] == nil {
+			b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
+		}
+		b.set(dirMetrics, dirMetrics)
+		b.set(dirSearchPath, dirSearchPath)
+		if lines[dirLimit] == nil {
+			b.set(dirLimit, limitLine(cfg))
+		}
+		blocks = append(blocks, b)
+	}
+	for name, reason := range taken() {
+		if gone[name] {
+			notes = append(notes, fmt.Sprintf("Taken out: %s (%s).", name, reason))
+		}
+	}
+	slices.Sort(notes)
+	return blocks, slices.Compact(notes), nil
+}
+
+// Block is one server block of a Corefile.
+type Block struct {
+	Zones      []string          // in lower case, without the final dot; the root is "."
+	Directives map[string][]Word // by name; the name itself is the first word
+}
+
+// Word is one word of a Corefile, a brace included, and the line that it stands in.
+type Word struct {
+	Text string
+	Line int
+}
+
+// Blocks reads a Corefile that is served on port 53, and sets nothing up. name stands for the text in errors.
+func Blocks(name, text string) ([]Block, error) {
+	parsed, err := parseCorefile(name, text)
+	if err != nil {
+		return nil, err
+	}
+	var out []Block
+	for _, sb := range parsed {
+		b := Block{Directives: map[string][]Word{}}
+		if b.Zones, err = blockZones(sb.Keys, defaultPort); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		for directive, tokens := range sb.Tokens {
+			for _, t := range tokens {
+				b.Directives[directive] = append(b.Directives[directive], Word{t.Text, t.Line})
+			}
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+func parseCorefile(name, text string) ([]caddyfile.ServerBlock, error) {
+	valid := directives()
+	for d := range taken() {
+		valid = append(valid, d)
+	}
+	// The agent alone renders the prober's directive and the edge's.
+	valid = slices.DeleteFunc(valid, func(d string) bool { return d == dirProbe || d == dirShared })
+	slices.Sort(valid)
+	valid = slices.Compact(valid)
+	blocks, err := caddyfile.Parse(name, strings.NewReader(text), valid)
+	if err != nil {
+		return nil, fmt.Errorf("%w (known directives: %s)", err, strings.Join(valid, ", "))
+	}
+	return blocks, nil
+}
+
+// blockZones reads the keys of a server block. The port is the agent's; a key may name it or none.
+func blockZones(keys []string, port uint16) ([]string, error) {
+	var zones []string
+	for _, key := range keys {
+		scheme, rest := parse.Transport(key)
+		if scheme != transport.DNS {
+			return nil, fmt.Errorf("server block %s: the agent serves plain DNS only: take out %s://", key, scheme)
+		}
+		hosts, p, err := plugin.SplitHostPort(rest)
+		if err != nil {
+			return nil, fmt.Errorf("server block %s: %w", key, err)
+		}
+		if p != "" && p != strconv.Itoa(int(port)) {
+			return nil, fmt.Errorf("server block %s: the agent serves port %d: take out the port", key, port)
+		}
+		for _, h := range hosts {
+			z, err := parseZone(h)
+			if err != nil {
+				return nil, fmt.Errorf("server block %s: %w", key, err)
+			}
+			if z == probeZone || strings.HasSuffix(z, "."+probeZone) {
+				return nil, fmt.Errorf("server block %s: this zone is the agent's prober's: take it out", key)
+			}
+			zones = append(zones, z)
+		}
+	}
+	return zones, nil
+}
+
+// checkBufsize keeps an operator's own buffer size to what pods may be sent.
+func checkBufsize(tokens []caddyfile.Token, most uint16) error {
+	if len(tokens) < 2 {
+		return nil // absent, or CoreDNS's default of 1232
+	}
+	if n, err := strconv.Atoi(tokens[1].Text); err == nil && n > int(most) {
+		return fmt.Errorf("line %d: bufsize %d: answers over UDP may have %d bytes at most", tokens[1].Line, n, most)
+	}
+	return nil
+}
+
+// printBlock writes each directive's tokens as lines of a Corefile and makes sure that they read back the same.
+func printBlock(field string, sb caddyfile.ServerBlock) (map[string][]string, error) {
+	lines := make(map[string][]string, len(sb.Tokens))
+	for name, tokens := range sb.Tokens {
+		lines[name] = printTokens(tokens)
+		text := "zone {\n" + strings.Join(lines[name], "\n") + "\n}\n"
+		again, err := caddyfile.Parse(field, strings.NewReader(text), nil)
+		if err != nil || len(again) != 1 || !sameTokens(tokens, again[0].Tokens[name]) {
+			// The lexer has no way to write, for one, a backslash before a quote.
+			return nil, fmt.Errorf("%s: line %d: %s: cannot be carried over: write it without backslashes, quotes and {$ within one word",
+				field, tokens[0].Line, name)
+		}
+	}
+	return lines, nil
+}
+
+func sameTokens(a, b []caddyfile.Token) bool {
+	return slices.EqualFunc(a, b, func(x, y caddyfile.Token) bool { return x.Text == y.Text })
+}
+
+func printTokens(tokens []caddyfile.Token) []string {
+	var lines []string
+	var line strings.Builder
+	depth := 0
+	for i, t := range tokens {
+		if i > 0 && startsLine(tokens[i-1], t) {
+			lines = append(lines, line.String())
+			line.Reset()
+		}
+		if t.Text == "}" {
+			depth--
+		}
+		if line.Len() == 0 {
+			line.WriteString(strings.Repeat("    ", max(depth, 0)))
+		} else {
+			line.WriteByte(' ')
+		}
+		if t.Text == "{" {
+			depth++
+		}
+		line.WriteString(quote(t.Text))
+	}
+	return append(lines, line.String())
+}
+
+func startsLine(before, t caddyfile.Token) bool {
+	return before.File != t.File || before.Line+strings.Count(before.Text, "\n") < t.Line
+}
+
+// quote writes a token so that the lexer reads it back: words that hold white space, a comment sign or a leading quote.
+func quote(s string) string {
+	if s != "" && s[0] != '"' && !strings.Contains(s, "#") && !strings.ContainsFunc(s, unicode.IsSpace) {
+		return s
+	}
+	return `"` + strings.ReplaceAll(s, `"`, `\"`) + `"`
+}

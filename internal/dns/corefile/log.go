@@ -1,0 +1,114 @@
+package corefile
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	clog "github.com/coredns/coredns/plugin/pkg/log"
+)
+
+// lines is where CoreDNS's log goes: it writes one JSON object per line, and each becomes a record of the agent's logger.
+// CoreDNS's and the standard library's log are one per process, so this is one as well; the server that started last
+// has its logger in it.
+//
+// The logger must not end in the standard library's log package, as slog's untouched default does: the lines would come
+// round again.
+type lines struct{ log atomic.Pointer[slog.Logger] }
+
+// bridge sends CoreDNS's log to log. It is called between enter and leave.
+func bridge(log *slog.Logger) {
+	process.output.log.Store(log)
+	// Errors only for an unknown format or no writer.
+	_ = clog.Configure("json", &process.output)
+}
+
+// unbridge lets go of a logger whose server has ended, so that nothing is written to it later.
+func unbridge(log *slog.Logger) { process.output.log.CompareAndSwap(log, nil) }
+
+// Write implements io.Writer. It never fails, since there is nobody to tell.
+func (l *lines) Write(p []byte) (int, error) {
+	log := l.log.Load()
+	if log == nil {
+		return os.Stderr.Write(p)
+	}
+	for line := range bytes.Lines(p) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			emit(log, line)
+		}
+	}
+	return len(p), nil
+}
+
+// emit gives one line its level, message and attributes.
+func emit(log *slog.Logger, line []byte) {
+	var record struct {
+		Level  string `json:"level"`
+		Msg    string `json:"msg"`
+		Plugin string `json:"plugin"`
+	}
+	if err := json.Unmarshal(line, &record); err != nil {
+		log.Warn("coredns", "text", string(line))
+		return
+	}
+	level, text := slog.LevelInfo, strings.TrimSpace(record.Msg)
+	if err := level.UnmarshalText([]byte(record.Level)); err != nil {
+		level = slog.LevelError // FATAL is CoreDNS's own word
+	}
+	attrs := []slog.Attr{slog.String("text", text)}
+	switch {
+	case record.Plugin == "log":
+		// The line is a question that the operator wants to see: its fields, not the text that is made of them.
+		attrs = questionAttrs(line)
+	case record.Plugin != "":
+		attrs = append(attrs, slog.String("plugin", record.Plugin))
+		if record.Plugin == "errors" && level > slog.LevelWarn {
+			level = slog.LevelWarn // an upstream that fails: degraded, but the server serves
+		}
+	default:
+		level, attrs[0].Value = caddyLevel(level, text)
+	}
+	ctx := context.Background()
+	if record.Plugin == "log" {
+		log.LogAttrs(ctx, level, "query", attrs...)
+		return
+	}
+	log.LogAttrs(ctx, level, "coredns", attrs...)
+}
+
+// caddyLevel reads the level that caddy writes in front of its text. Its news about reloads is the agent's to tell.
+func caddyLevel(level slog.Level, text string) (slog.Level, slog.Value) {
+	for _, l := range []struct {
+		prefix string
+		level  slog.Level
+	}{
+		{"[INFO] ", slog.LevelDebug}, {"[WARNING] ", slog.LevelWarn}, {"[ERROR] ", slog.LevelError}, {"[PANIC] ", slog.LevelError},
+	} {
+		if rest, ok := strings.CutPrefix(text, l.prefix); ok {
+			return l.level, slog.StringValue(rest)
+		}
+	}
+	return level, slog.StringValue(text)
+}
+
+func questionAttrs(line []byte) []slog.Attr {
+	var fields struct {
+		Client   string  `json:"client_ip"`
+		Name     string  `json:"qname"`
+		Type     string  `json:"qtype"`
+		Protocol string  `json:"protocol"`
+		Rcode    string  `json:"rcode"`
+		Size     int     `json:"response_size"`
+		Seconds  float64 `json:"duration_seconds"`
+	}
+	_ = json.Unmarshal(line, &fields) // it was read once already; a field of another type stays empty
+	return []slog.Attr{
+		slog.String("client", fields.Client), slog.String("name", fields.Name), slog.String("type", fields.Type),
+		slog.String("protocol", fields.Protocol), slog.String("rcode", fields.Rcode),
+		slog.Int("size", fields.Size), slog.Float64("seconds", fields.Seconds),
+	}
+}

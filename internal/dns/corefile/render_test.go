@@ -1,0 +1,273 @@
+package corefile
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coredns/caddy/caddyfile"
+
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/testutil/golden"
+)
+
+func addrs(s ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range s {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+func servers(texts ...string) []nameserver.Address {
+	var out []nameserver.Address
+	for _, s := range texts {
+		a, err := nameserver.Parse(s)
+		if err != nil {
+			panic(err)
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+func node() Config {
+	return Config{
+		Addresses:     addrs("169.254.20.10", "169.254.20.11"),
+		ClusterDomain: "cluster.local",
+		ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
+		Cluster:       servers("10.96.0.10"),
+		External:      servers("192.0.2.53"),
+		Cache:         Cache{Entries: 10000, NegativeTTL: 5 * time.Second},
+		Misses:        1024,
+		InstanceID:    "node-a.1",
+	}
+}
+
+func with(change func(*Config)) Config {
+	c := node()
+	change(&c)
+	return c
+}
+
+func TestRender(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"least": node(),
+		"dual stack, several upstreams, stub domains": with(func(c *Config) {
+			c.Addresses = append(c.Addresses, addrs("fd00:90de:d95::a", "fd00:90de:d95::b")...)
+			c.Cluster = servers("10.96.0.10:53", "fd00:10:96::a")
+			c.StubDomains = map[string][]nameserver.Address{"corp.example": servers("10.1.2.3", "10.1.2.4:5353"), "other.example": servers("[fd00::1]:53")}
+			c.External = servers("tls://9.9.9.9%dns.quad9.net", "tls://[2620:fe::fe%dns.quad9.net]:8853", "tls://1.1.1.1", "1.1.1.1")
+			c.Cache = Cache{Entries: 2000, NegativeTTL: 30 * time.Second, ServeStale: time.Hour}
+		}),
+		"no external, queries logged": with(func(c *Config) {
+			c.External, c.Queries, c.InstanceID, c.ReverseZones = nil, QueriesAll, "", []string{"10.in-addr.arpa"}
+		}),
+		"errors logged": with(func(c *Config) { c.Queries, c.BufferSize, c.Port = QueriesErrors, 1400, 5353 }),
+		"snippets": with(func(c *Config) {
+			c.Snippets = map[string]string{
+				".":             "template IN A example.org {\n  answer \"{{ .Name }} 60 IN A 192.0.2.1\" # a comment\n}\ncache 30",
+				"cluster.local": "rewrite name a.cluster.local b.cluster.local\nrewrite name c.cluster.local d.cluster.local",
+				"extra.example": "forward . 192.0.2.99",
+				"in-addr.arpa":  "log . {\n class error\n}",
+			}
+		}),
+		"shared zones": {Addresses: addrs("192.0.2.53", "2001:db8::53"), Shared: true},
+		"override": with(func(c *Config) {
+			c.Override = nodeLocalCorefile
+		}),
+		"override with imports and odd words": with(func(c *Config) {
+			c.Override = `(common) {
+    errors {
+        consolidate 5m ".* i/o timeout$" warning
+    }
+}
+example.org, 10.0.0.0/24 {
+    import common
+    bufsize 1000
+    template ANY TXT {
+        match "^#(.*)[.]example[.]org[.]$"
+        answer "{{ .Name }} 60 IN TXT \"a # b\""
+    }
+}
+`
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Render(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden.Check(t, strings.ReplaceAll(strings.ReplaceAll(name, ",", ""), " ", "-")+".corefile", got)
+			again, err := Render(cfg)
+			if err != nil || again != got {
+				t.Error("two renderings of one configuration differ")
+			}
+		})
+	}
+}
+
+// nodeLocalCorefile is the one of NodeLocal DNSCache, its placeholders filled in.
+const nodeLocalCorefile = `cluster.local:53 {
+    errors
+    cache {
+        success 9984 30
+        denial 9984 5
+    }
+    reload
+    loop
+    bind 169.254.20.10
+    forward . 10.96.0.10 {
+        force_tcp
+    }
+    prometheus :9253
+    health 169.254.20.10:8080
+}
+in-addr.arpa:53 {
+    errors
+    cache 30
+    reload
+    loop
+    bind 169.254.20.10
+    forward . 10.96.0.10 {
+        force_tcp
+    }
+    prometheus :9253
+}
+.:53 {
+    errors
+    cache 30
+    reload
+    loop
+    bind 169.254.20.10
+    forward . 192.0.2.53
+    prometheus :9253
+}
+`
+
+func TestRenderRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*Config)
+		want   string // in the error: the field, and what is wrong
+	}{
+		{"no address", func(c *Config) { c.Addresses = nil }, "addresses: there is nothing to listen on"},
+		{"zero address", func(c *Config) { c.Addresses = []netip.Addr{{}} }, "addresses[0]: not an IP address"},
+		{"wildcard", func(c *Config) { c.Addresses = addrs("0.0.0.0") }, "addresses[0]: 0.0.0.0: name one unicast address"},
+		{"wildcard 6", func(c *Config) { c.Addresses = addrs("::") }, "addresses[0]: ::: name one"},
+		{"zone", func(c *Config) { c.Addresses = addrs("fe80::1%eth0") }, "without zone"},
+		{"mapped", func(c *Config) { c.Addresses = addrs("::ffff:10.0.0.1") }, "without zone or IPv4 mapping"},
+		{"twice", func(c *Config) { c.Addresses = addrs("10.0.0.1", "10.0.0.1") }, "addresses[1]: 10.0.0.1 stands twice"},
+		{"buffer", func(c *Config) { c.BufferSize = 511 }, "bufferSize: 511 is not within 512 and 4096"},
+		{"instance", func(c *Config) { c.InstanceID = "a b" }, "instanceID: ' ' may not stand in it"},
+		{"instance brace", func(c *Config) { c.InstanceID = "{$HOME}" }, "instanceID: '{' may not stand in it"},
+		{"long instance", func(c *Config) { c.InstanceID = strings.Repeat("x", 256) }, "instanceID: 256 bytes"},
+		{"no cluster domain", func(c *Config) { c.ClusterDomain = "" }, `clusterDomain: "" is not a domain name`},
+		{"cluster domain with a brace", func(c *Config) { c.ClusterDomain = "a{b" }, `clusterDomain: "a{b" is not a domain name: '{' may not`},
+		{"cluster domain with a line", func(c *Config) { c.ClusterDomain = "a\nbind 0.0.0.0" }, "clusterDomain"},
+		{"long label", func(c *Config) { c.ClusterDomain = strings.Repeat("x", 64) }, "is not a domain name"},
+		{"no cluster upstream", func(c *Config) { c.Cluster = nil }, "upstreams.cluster: nobody to ask for cluster.local"},
+		{"snippet zone", func(c *Config) { c.Snippets = map[string]string{"a b": "log"} }, `snippets["a b"]`},
+		{"snippet directive", func(c *Config) { c.Snippets = map[string]string{".": "log\nkubernetes cluster.local"} },
+			`snippets["."]:2 - Error during parsing: Unknown directive 'kubernetes'`},
+		{"snippet bind", func(c *Config) { c.Snippets = map[string]string{".": "bind 0.0.0.0"} },
+			"bind cannot stand here: the agent listens on its own addresses"},
+		{"snippet probe", func(c *Config) { c.Snippets = map[string]string{".": "probe x"} }, "Unknown directive 'probe'"},
+		{"snippet breaks out", func(c *Config) { c.Snippets = map[string]string{".": "log\n}\n. {\nerrors"} }, "braces do not match"},
+		{"snippet open", func(c *Config) { c.Snippets = map[string]string{".": "errors {"} }, `snippets["."]`},
+		{"override syntax", func(c *Config) { c.Override = ". {\n  nonsense\n}" }, "corefile:2 - Error during parsing: Unknown directive 'nonsense'"},
+		{"override empty", func(c *Config) { c.Override = "# nothing" }, "corefile: no server block"},
+		{"override open", func(c *Config) { c.Override = ". {\n errors {\n" }, "corefile:"},
+		{"override port", func(c *Config) { c.Override = ".:5300 {\n forward . 9.9.9.9\n}" },
+			"server block .:5300: the agent serves port 53: take out the port"},
+		{"override transport", func(c *Config) { c.Override = "tls://. {\n forward . 9.9.9.9\n}" }, "take out tls://"},
+		{"override bufsize", func(c *Config) { c.Override = ". {\n bufsize 4096\n}" }, "corefile: line 2: bufsize 4096: answers over UDP may have 1232"},
+		{"override probe zone", func(c *Config) { c.Override = "probe.neardns.invalid {\n log\n}" }, "this zone is the agent's prober's"},
+		{"override probe", func(c *Config) { c.Override = ". {\n probe x\n}" }, "Unknown directive 'probe'"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			text, err := Render(with(tc.change))
+			if err == nil {
+				t.Fatalf("rendered:\n%s", text)
+			}
+			if !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("want an error with %q, got: %v", tc.want, err)
+			}
+		})
+	}
+}
+
+// TestRenderNamesAllFaults checks that one look at the error is enough.
+func TestRenderNamesAllFaults(t *testing.T) {
+	_, err := Render(Config{InstanceID: "a b", BufferSize: 1, ClusterDomain: "a b", StubDomains: map[string][]nameserver.Address{"x y": nil}})
+	for _, want := range []string{"addresses:", "instanceID:", "bufferSize:", "clusterDomain:", "upstreams.cluster:", "stubDomains[\"x y\"]:"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in: %v", want, err)
+		}
+	}
+}
+
+// FuzzOverride checks that whatever is accepted binds to our addresses alone and reads back as it was meant.
+func FuzzOverride(f *testing.F) {
+	f.Add(nodeLocalCorefile)
+	f.Add(". {\n template ANY TXT {\n answer \"a \\\" b # c\"\n }\n}")
+	f.Add("a b, c { log }")
+	f.Add(". {\n errors \"x\n y\" z\n}")
+	f.Add("(x) {\n log\n}\n. {\n import x\n}")
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, "import") && strings.ContainsAny(text, "/.*") {
+			t.Skip("would read files")
+		}
+		cfg := with(func(c *Config) { c.Override = text })
+		if cfg.Override == "" {
+			t.Skip()
+		}
+		got, err := Render(cfg)
+		if err != nil {
+			return
+		}
+		blocks, err := caddyfile.Parse("rendered", strings.NewReader(got), directives())
+		if err != nil {
+			t.Fatalf("the rendered text does not parse: %v\n%s", err, got)
+		}
+		original, err := caddyfile.Parse("corefile", strings.NewReader(text), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(blocks) != len(original)+1 {
+			t.Fatalf("%d blocks became %d", len(original), len(blocks))
+		}
+		for i, b := range blocks {
+			var bind []string
+			for _, tok := range b.Tokens[dirBind] {
+				bind = append(bind, tok.Text)
+			}
+			if want := []string{"bind", "169.254.20.10", "169.254.20.11"}; !slices.Equal(bind, want) {
+				t.Fatalf("block %v binds to %v\n%s", b.Keys, bind, got)
+			}
+			if i == len(original) {
+				continue
+			}
+			for name := range maps.Keys(taken()) {
+				delete(b.Tokens, name)
+				delete(original[i].Tokens, name)
+			}
+			for _, name := range []string{dirBufsize, dirLimit} {
+				if original[i].Tokens[name] == nil {
+					delete(b.Tokens, name)
+				}
+			}
+			for name, tokens := range original[i].Tokens {
+				if !sameTokens(tokens, b.Tokens[name]) {
+					t.Fatalf("%s changed: %v became %v", name, tokens, b.Tokens[name])
+				}
+			}
+			if len(b.Tokens) != len(original[i].Tokens) {
+				t.Fatalf("directives %v became %v", slices.Collect(maps.Keys(original[i].Tokens)), slices.Collect(maps.Keys(b.Tokens)))
+			}
+		}
+	})
+}

@@ -1,0 +1,287 @@
+package forward
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// All sockets that are kept lead to an endpoint that went without a word, as conntrack has it: the second try goes over a new one.
+func TestSecondTryIsFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		known := map[*end]bool{} // sockets that carried a query, guarded by the host
+		h := newHost(t)
+		h.datagram = func(from *end, msg []byte) {
+			q := new(dns.Msg)
+			if q.Unpack(msg) != nil {
+				return
+			}
+			if gone := known[from] && strings.HasPrefix(q.Question[0].Name, "after"); !gone {
+				time.AfterFunc(30*time.Millisecond, func() { from.reply(says("upstream")(q, false)) })
+			}
+			known[from] = true
+		}
+		b := serve(t, nil, h.addr)
+		var asked sync.WaitGroup
+		for j := range 8 { // at the same time, so that several sockets are kept
+			asked.Go(func() { b.ask("udp", fmt.Sprintf("n%d.example.", j)) })
+		}
+		asked.Wait()
+		if n := b.list[0].udp.size(); n != 8 {
+			t.Fatalf("%d sockets are kept", n)
+		}
+		took := hedgeAfter + 30*time.Millisecond
+		b.want("udp", "after.example.", "upstream", took, took)
+	})
+}
+
+// A line that is too old, or has waited for too long, is used no more, whether it is taken or given back.
+func TestOldLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b buffers
+		now := time.Now()
+		lineOf := func(idle, until time.Duration) *line {
+			ours, theirs := net.Pipe()
+			t.Cleanup(func() { theirs.Close() })
+			return &line{conn: ours, idle: now.Add(idle), until: now.Add(until)}
+		}
+		closed := func(l *line) bool {
+			_ = l.conn.SetReadDeadline(time.Now())
+			_, err := l.conn.Read(make([]byte, 1))
+			return errors.Is(err, io.ErrClosedPipe)
+		}
+		waited, aged, good := lineOf(-idleLimit-time.Second, time.Hour), lineOf(0, -time.Second), lineOf(0, time.Hour)
+		p := pool{bufs: &b, lines: []*line{waited, aged, good}}
+		if l := p.take(); l != good || !closed(waited) || !closed(aged) {
+			t.Errorf("took the good one %t, closed %t, %t", l == good, closed(waited), closed(aged))
+		}
+		late := lineOf(0, -time.Second)
+		if p.give(late); p.size() != 0 || !closed(late) {
+			t.Errorf("%d lines wait, closed %t", p.size(), closed(late))
+		}
+		p.close()
+		if p.give(good); p.size() != 0 || !closed(good) {
+			t.Errorf("%d lines wait in a closed pool, closed %t", p.size(), closed(good))
+		}
+	})
+}
+
+// kube-dns was restarted: connections that are kept are dead. Nobody waits and nobody is blamed.
+func TestStaleConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, how := range []string{"closed idle", "restarted"} {
+			func(t testing.TB) {
+				f := newFake(t, onBoth, after(30*time.Millisecond, says("kube-dns")))
+				b := serve(t, tcp, f.addr)
+				var wg sync.WaitGroup
+				for i := range 20 { // at the same time, so that many connections are kept
+					wg.Go(func() { b.want("udp", fmt.Sprintf("n%d.example.", i), "kube-dns", 0, time.Second) })
+				}
+				wg.Wait()
+				s := b.server(f.addr)
+				if s.tcp.size() < 10 {
+					t.Fatalf("%d connections are kept", s.tcp.size())
+				}
+				if how == "restarted" {
+					f.stop()
+					f.serve(onBoth)
+				} else {
+					f.closeStreams()
+				}
+				before := f.opened.Load()
+				for i := range 5 {
+					b.want("udp", fmt.Sprintf("m%d.example.", i), "kube-dns", 30*time.Millisecond, 30*time.Millisecond)
+				}
+				if n := f.opened.Load() - before; n > 2 {
+					t.Errorf("%d new connections for questions one after the other", n)
+				}
+				if n := s.counts.results[reasonBroken].Load(); n != 0 || s.health.fails.Load() != 0 {
+					t.Errorf("%d failures were counted", n)
+				}
+			}(named{t, how})
+		}
+	})
+}
+
+// A Service chooses an endpoint for each connection: connections end with their age, so that the choice is made again.
+func TestConnectionsRebalance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t, onBoth, says("kube-dns"))
+		b := serve(t, func(a *Ask) { a.stream = true; a.servers.maxAge = 200 * time.Millisecond }, f.addr)
+		i := 0
+		eventually(t, "a third connection", func() bool {
+			i++
+			b.want("udp", fmt.Sprintf("n%d.example.", i), "kube-dns", 0, quick)
+			return f.opened.Load() >= 3
+		})
+		if int64(i) <= f.opened.Load() {
+			t.Errorf("%d questions took %d connections", i, f.opened.Load())
+		}
+	})
+}
+
+// A pooled connection leads to an endpoint that is gone, without a word: a new one is made beside it.
+func TestSilentConnectionIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var first sync.Once
+		silent := make(chan struct{})
+		f := newFake(t, onTCP, says("kube-dns"))
+		b := serve(t, tcp, f.addr)
+		b.want("udp", "a.example.", "kube-dns", 0, quick)
+		f.behave(func(q *dns.Msg, stream bool) *dns.Msg {
+			mute := false
+			first.Do(func() { mute = true; close(silent) })
+			if mute {
+				return nil
+			}
+			return says("kube-dns")(q, stream)
+		})
+		b.want("udp", "b.example.", "kube-dns", hedgeAfter, 2*hedgeAfter-20*time.Millisecond)
+		<-silent
+		b.want("udp", "c.example.", "kube-dns", 0, quick)
+		if b.list[0].health.fails.Load() != 0 || b.list[0].streamless(time.Now()) {
+			t.Errorf("the server was blamed for one connection:\n%s", b.log)
+		}
+	})
+}
+
+// A resolver that takes no TCP is asked over UDP; once that has lasted some seconds, at first.
+func TestNoTCP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// known asks until datagrams are tried first, and says after how long.
+		known := func(t testing.TB, b *block, most time.Duration) {
+			t.Helper()
+			began := time.Now()
+			eventually(t, "datagrams are tried first", func() bool {
+				b.want("udp", "x.example.", "udp only", 0, most)
+				return b.Ask.servers.Status()[0].NoTCP
+			})
+			if took := time.Since(began); took < streamSpan-100*time.Millisecond {
+				t.Errorf("after %s already", took)
+			}
+			if strings.Count(b.log.String(), "does not take TCP") != 1 {
+				t.Errorf("log:\n%s", b.log)
+			}
+			for i := range 3 {
+				b.want("udp", fmt.Sprintf("n%d.example.", i), "udp only", 0, quick)
+			}
+		}
+		func(t testing.TB) {
+			known(t, serve(t, tcp, newFake(t, onUDP, says("udp only")).addr), time.Second)
+		}(named{t, "refused"})
+		func(t testing.TB) {
+			g := newFake(t, onUDP, says("udp only"))
+			g.host.accept = func(c *end) { io.Copy(io.Discard, c) }
+			known(t, serve(t, tcp, g.addr), time.Second)
+		}(named{t, "accepted and never answered"})
+		func(t testing.TB) {
+			f := newFake(t, onUDP, says("udp only"))
+			other := newFake(t, onBoth, says("other"))
+			b := serve(t, tcp, f.addr, other.addr)
+			for i := range failLimit {
+				b.want("udp", fmt.Sprintf("n%d.example.", i), "other", 0, quick)
+			}
+			eventually(t, "asked again, over UDP", func() bool { who, _ := b.ask("udp", "x.example."); return who == "udp only" })
+		}(named{t, "found in the background"})
+	})
+}
+
+func TestTLS(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cert, roots := certificate(t, "dns.example")
+		f := newFake(t, 0, says("secure"))
+		f.host.accept = func(c *end) {
+			f.serveStream(tls.Server(c, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}))
+		}
+		host, port, _ := net.SplitHostPort(f.addr)
+		trust := func(a *Ask) { a.servers.roots = roots }
+		b := serve(t, trust, "tls://"+host+"%dns.example:"+port)
+		b.want("udp", "a.example.", "secure", 0, time.Second)
+		b.want("udp", "b.example.", "secure", 0, quick)
+		if n := b.list[0].counts.opened[1].Load(); n > 2 { // one for the questions, one for the look for loops
+			t.Errorf("%d connections", n)
+		}
+		b = serve(t, trust, "tls://"+host+"%other.example:"+port)
+		if got, _ := b.ask("udp", "a.example."); !strings.Contains(got, "tls failed") || !strings.Contains(got, "other.example") {
+			t.Errorf("with the wrong name: %s", got)
+		}
+		plain := newFake(t, onBoth, says("plain"))
+		b = serve(t, trust, "tls://"+plain.addr)
+		if got, _ := b.ask("udp", "a.example."); !strings.HasPrefix(got, "SERVFAIL") || plain.asked[0].Load() != 0 {
+			t.Errorf("without TLS: %s, and %d questions in the clear", got, plain.asked[0].Load())
+		}
+	})
+}
+
+func certificate(t testing.TB, name string) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(parsed)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
+}
+
+// TestLongDead asks a dead server's block many questions: nothing piles up.
+func TestLongDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, stream := range []bool{false, true} {
+			b := serve(t, func(a *Ask) { a.stream = stream }, blackhole(t), newFake(t, onBoth, silence).addr)
+			ctx, cancel := context.WithTimeout(context.Background(), 1200*time.Millisecond)
+			defer cancel()
+			var wg sync.WaitGroup
+			goroutines := runtime.NumGoroutine()
+			for i := range 100 {
+				wg.Go(func() { b.answer(ctx, "udp", fmt.Sprintf("n%d.example.", i)) })
+			}
+			wg.Wait()
+			eventually(t, "the tries' end", func() bool { return runtime.NumGoroutine() <= goroutines+16 }) // neutral questions, and the look for loops
+			eventually(t, "both known as dead", func() bool {
+				b.answer(ctx, "udp", "again.example.")
+				return b.list[0].dead() && b.list[1].dead()
+			})
+			open := openEnds.Load()
+			for i := range 3 * maxTrials {
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+					defer cancel()
+					b.answer(ctx, "udp", fmt.Sprintf("m%d.example.", i))
+				})
+			}
+			wg.Wait()
+			eventually(t, "no connection more", func() bool { return openEnds.Load() <= open+4 })
+			if faults := strings.Join(b.Ask.servers.Faults(), "\n"); !strings.Contains(faults, "nobody answers for .: ") {
+				t.Errorf("faults: %q", faults)
+			}
+		}
+	})
+}

@@ -1,0 +1,392 @@
+package forward
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/coredns/plugin/pkg/dnstest"
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is a server with one port for both protocols. Its answers are the test's.
+type fake struct {
+	t    testing.TB
+	addr string
+	host *host // in the network of the tests; nil: on loopback
+
+	answer atomic.Pointer[func(q *dns.Msg, stream bool) *dns.Msg] // nil answer: silence
+	asked  [2]atomic.Int64                                        // by protocol, without those that look for loops
+	opened atomic.Int64                                           // streams accepted
+
+	mu    sync.Mutex // guards conns
+	conns map[net.Conn]bool
+	wg    sync.WaitGroup // of one on loopback
+}
+
+// A fake serves UDP, TCP or both.
+const (
+	onUDP  = 1
+	onTCP  = 2
+	onBoth = 3
+)
+
+// newFake is a server in the network of the tests.
+func newFake(t testing.TB, on int, answer func(q *dns.Msg, stream bool) *dns.Msg) *fake {
+	t.Helper()
+	f := &fake{t: t, conns: map[net.Conn]bool{}, host: newHost(t)}
+	f.addr = f.host.addr
+	f.answer.Store(&answer)
+	f.serve(on)
+	return f
+}
+
+// newSocketFake is a server on loopback.
+func newSocketFake(t testing.TB, answer func(q *dns.Msg, stream bool) *dns.Msg) *fake {
+	t.Helper()
+	f := &fake{t: t, conns: map[net.Conn]bool{}}
+	f.answer.Store(&answer)
+	l, pc := testutil.ListenBoth(t)
+	f.addr = l.Addr().String()
+	f.wg.Go(func() { f.serveUDP(pc) })
+	f.wg.Go(func() { f.serveTCP(l) })
+	t.Cleanup(func() {
+		pc.Close()
+		l.Close()
+		f.closeStreams()
+		f.wg.Wait()
+	})
+	return f
+}
+
+// serve has the kernel of a fake take UDP, TCP, both or (0) none.
+func (f *fake) serve(on int) {
+	f.host.set(func() {
+		f.host.datagram, f.host.accept = nil, nil
+		if on&onUDP != 0 {
+			f.host.datagram = f.datagram
+		}
+		if on&onTCP != 0 {
+			f.host.accept = func(c *end) { f.serveStream(c) }
+		}
+	})
+}
+
+// stop ends the server as a process that is killed.
+func (f *fake) stop() {
+	f.serve(0)
+	f.closeStreams()
+}
+
+func (f *fake) closeStreams() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.conns {
+		c.Close()
+	}
+	clear(f.conns)
+}
+
+func (f *fake) datagram(from *end, msg []byte) {
+	q := new(dns.Msg)
+	if q.Unpack(msg) != nil {
+		return
+	}
+	f.host.running.Go(func() {
+		if m := f.reply(q, false); m != nil {
+			from.reply(m)
+		}
+	})
+}
+
+func (f *fake) behave(answer func(q *dns.Msg, stream bool) *dns.Msg) { f.answer.Store(&answer) }
+
+func (f *fake) questions() int64 { return f.asked[0].Load() + f.asked[1].Load() }
+
+func (f *fake) reply(q *dns.Msg, stream bool) *dns.Msg {
+	if q.Question[0].Qtype != loopType {
+		f.asked[index(stream)].Add(1)
+	}
+	return (*f.answer.Load())(q, stream)
+}
+
+func (f *fake) serveUDP(pc net.PacketConn) {
+	buf := make([]byte, 65535)
+	for {
+		n, from, err := pc.ReadFrom(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		q := new(dns.Msg)
+		if err != nil || q.Unpack(buf[:n]) != nil {
+			continue
+		}
+		f.wg.Go(func() {
+			if m := f.reply(q, false); m != nil {
+				wire, _ := m.Pack()
+				pc.WriteTo(wire, from)
+			}
+		})
+	}
+}
+
+func (f *fake) serveTCP(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		f.wg.Go(func() { f.serveStream(c) })
+	}
+}
+
+func (f *fake) serveStream(c net.Conn) {
+	f.opened.Add(1)
+	f.mu.Lock()
+	f.conns[c] = true
+	f.mu.Unlock()
+	defer c.Close()
+	for {
+		var size [2]byte
+		if _, err := io.ReadFull(c, size[:]); err != nil {
+			return
+		}
+		wire := make([]byte, binary.BigEndian.Uint16(size[:]))
+		q := new(dns.Msg)
+		if _, err := io.ReadFull(c, wire); err != nil || q.Unpack(wire) != nil {
+			return
+		}
+		if m := f.reply(q, true); m != nil {
+			wire, _ := m.Pack()
+			c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...))
+		}
+	}
+}
+
+// says answers every question with a TXT that names who says it.
+func says(who string) func(*dns.Msg, bool) *dns.Msg {
+	return func(q *dns.Msg, _ bool) *dns.Msg {
+		m := new(dns.Msg).SetReply(q)
+		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 30}, Txt: []string{who}}}
+		return m
+	}
+}
+
+func silence(*dns.Msg, bool) *dns.Msg { return nil }
+
+func code(rcode int) func(*dns.Msg, bool) *dns.Msg {
+	return func(q *dns.Msg, _ bool) *dns.Msg { return new(dns.Msg).SetRcode(q, rcode) }
+}
+
+// after delays an answer; it is the server that takes its time, not the test.
+func after(d time.Duration, then func(*dns.Msg, bool) *dns.Msg) func(*dns.Msg, bool) *dns.Msg {
+	return func(q *dns.Msg, stream bool) *dns.Msg {
+		<-time.After(d)
+		return then(q, stream)
+	}
+}
+
+// denies answers NXDOMAIN with the SOA of a zone.
+func denies(zone string) func(*dns.Msg, bool) *dns.Msg {
+	return func(q *dns.Msg, _ bool) *dns.Msg {
+		m := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
+		m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: zone, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 30}, Ns: "ns.", Mbox: "m."}}
+		return m
+	}
+}
+
+// nobody is an address where nothing listens: the kernel refuses.
+func nobody(t testing.TB) string {
+	t.Helper()
+	return newHost(t).addr
+}
+
+// blackhole takes datagrams and answers none; over TCP its queue is full, so no connection comes about.
+func blackhole(t testing.TB) string {
+	t.Helper()
+	h := newHost(t)
+	h.datagram, h.dropSYN = func(*end, []byte) {}, true
+	return h.addr
+}
+
+// newServers is NewServers on the network of the tests.
+func newServers(log *slog.Logger) *Servers {
+	ss := NewServers(log)
+	ss.connect = connectInMemory
+	return ss
+}
+
+// block is a started Ask with its log.
+type block struct {
+	*Ask
+	t   testing.TB
+	log *testutil.Output
+}
+
+// serve starts a block that asks servers in the network of the tests; change sets the rest.
+func serve(t testing.TB, change func(*Ask), servers ...string) *block {
+	t.Helper()
+	return serveBy(t, connectInMemory, change, servers...)
+}
+
+// serveSockets is serve by the kernel.
+func serveSockets(t testing.TB, servers ...string) *block {
+	t.Helper()
+	return serveBy(t, connectSocket, nil, servers...)
+}
+
+func serveBy(t testing.TB, by connect, change func(*Ask), servers ...string) *block {
+	t.Helper()
+	log := new(testutil.Output)
+	a := &Ask{servers: NewServers(slog.New(slog.NewTextHandler(log, nil))), zones: []string{"."}, specs: specs(t, servers...)}
+	a.servers.connect = by
+	if change != nil {
+		change(a)
+	}
+	a.start()
+	t.Cleanup(a.stop)
+	return &block{a, t, log}
+}
+
+func specs(t testing.TB, servers ...string) []spec {
+	t.Helper()
+	var out []spec
+	for _, s := range servers {
+		a, err := nameserver.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, spec{Address: a})
+	}
+	return out
+}
+
+// ask asks as a client over "udp" or "tcp" and returns the answer as text: who says it, or the code; and the wait.
+func (b *block) ask(network, name string) (string, time.Duration) {
+	b.t.Helper()
+	began := time.Now()
+	got := b.answer(context.Background(), network, name)
+	return got, time.Since(began)
+}
+
+// answer is ask without the wait.
+func (b *block) answer(ctx context.Context, network, name string) string {
+	b.t.Helper()
+	q := new(dns.Msg).SetQuestion(name, dns.TypeTXT)
+	rec := dnstest.NewRecorder(&client{stream: network == "tcp"})
+	rcode, err := b.ServeDNS(ctx, rec, q)
+	if rec.Msg == nil {
+		if err == nil {
+			if rcode != dns.RcodeServerFailure {
+				b.t.Errorf("%s: neither an answer nor an error", name)
+			}
+			return "shed"
+		}
+		return dns.RcodeToString[rcode] + ": " + err.Error()
+	}
+	if rec.Msg.Id != q.Id {
+		b.t.Errorf("%s: answered under another ID", name)
+	}
+	if rec.Msg.Truncated {
+		return "truncated"
+	}
+	if len(rec.Msg.Answer) == 1 {
+		return rec.Msg.Answer[0].(*dns.TXT).Txt[0]
+	}
+	return dns.RcodeToString[rec.Msg.Rcode]
+}
+
+// want asks and checks who answers, and the bounds of the wait.
+func (b *block) want(network, name, who string, least, most time.Duration) {
+	b.t.Helper()
+	got, took := b.ask(network, name)
+	if got != who || took < least || took > most {
+		b.t.Errorf("%s over %s: %q after %s, want %q after %s to %s", name, network, got, took.Round(time.Millisecond), who, least, most)
+	}
+}
+
+func (b *block) server(addr string) *server {
+	b.t.Helper()
+	for _, s := range b.list {
+		if s.name == addr {
+			return s
+		}
+	}
+	b.t.Fatalf("%s is not asked", addr)
+	return nil
+}
+
+// client is a response writer with a client behind it.
+type client struct {
+	test.ResponseWriter
+	stream bool
+}
+
+func (c *client) RemoteAddr() net.Addr {
+	ap := netip.MustParseAddrPort("10.244.0.7:4000")
+	if c.stream {
+		return net.TCPAddrFromAddrPort(ap)
+	}
+	return net.UDPAddrFromAddrPort(ap)
+}
+
+// eventually lets virtual time pass until cond is true.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); ; <-time.After(5 * time.Millisecond) {
+		synctest.Wait()
+		if cond() {
+			synctest.Wait() // what cond began
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 15 s", what)
+		}
+	}
+}
+
+// datagrams is a server over UDP at an address of loopback, which hands each question to each, one after the other, and answers none itself.
+func datagrams(t *testing.T, host string, each func(pc net.PacketConn, from net.Addr, q *dns.Msg)) (address string) {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { pc.Close(); wg.Wait() })
+	wg.Go(func() {
+		buf := make([]byte, 4096)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if q := new(dns.Msg); q.Unpack(buf[:n]) == nil {
+				each(pc, from, q)
+			}
+		}
+	})
+	return pc.LocalAddr().String()
+}
+
+// reply sends a message as it is.
+func reply(pc net.PacketConn, to net.Addr, m *dns.Msg) {
+	wire, _ := m.Pack()
+	pc.WriteTo(wire, to)
+}

@@ -1,0 +1,201 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/coredns/plugin/pkg/dnstest"
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+)
+
+// pod is a client with an address of its own.
+type pod struct {
+	test.ResponseWriter
+	addr netip.Addr
+}
+
+func (p *pod) RemoteAddr() net.Addr { return net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.addr, 4000)) }
+
+func podAt(n byte) *pod { return &pod{addr: netip.AddrFrom4([4]byte{10, 244, 0, n})} }
+
+// from asks as a pod, and returns what code it gets.
+func (b *block) from(p *pod, name string) int { return b.fromFor(context.Background(), p, name) }
+
+func (b *block) fromFor(ctx context.Context, p *pod, name string) int {
+	rec := dnstest.NewRecorder(p)
+	rcode, _ := b.ServeDNS(ctx, rec, new(dns.Msg).SetQuestion(name, dns.TypeTXT))
+	if rec.Msg != nil {
+		return rec.Msg.Rcode
+	}
+	return rcode
+}
+
+// flood asks 400 times a second for random names below a zone, and ends with ctx.
+func (b *block) flood(ctx context.Context, p *pod, zone string) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	tick := time.NewTicker(time.Second / 400)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			wg.Go(func() {
+				rec := dnstest.NewRecorder(p)
+				b.ServeDNS(ctx, rec, new(dns.Msg).SetQuestion(fmt.Sprintf("r%d.p%d.%s", i, i%97, zone), dns.TypeTXT))
+			})
+		}
+	}
+}
+
+// One pod floods random names below a zone whose servers are dead; on a node that asks nothing else, another pod's new names
+// are answered, outside of the cluster and in it, where dead reverse zones go to kube-dns.
+func TestFloodBelowADeadZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tc := range []struct {
+			name, dead, good string
+			stream           bool
+		}{
+			{"outside", "dead.example.", "shop%d.example.org.", false},
+			{"reverse zones, by kube-dns", "9.10.in-addr.arpa.", "shop%d.default.svc.cluster.local.", true},
+		} {
+			func(t testing.TB) {
+				f := newFake(t, onBoth, func(q *dns.Msg, stream bool) *dns.Msg {
+					if strings.HasSuffix(q.Question[0].Name, tc.dead) {
+						return nil
+					}
+					return says("upstream")(q, stream)
+				})
+				b := serve(t, func(a *Ask) { a.stream = tc.stream }, f.addr)
+				ctx, cancel := context.WithCancel(context.Background())
+				var wg sync.WaitGroup
+				wg.Go(func() { b.flood(ctx, podAt(66), tc.dead) })
+				eventually(t, "the flood's first questions are in vain", func() bool { return f.questions() > 400 })
+				const questions = 100
+				answered := 0
+				tick := time.NewTicker(40 * time.Millisecond)
+				for i := range questions {
+					<-tick.C
+					if b.from(podAt(7), fmt.Sprintf(tc.good, i)) == dns.RcodeSuccess {
+						answered++
+					}
+				}
+				tick.Stop()
+				if answered != questions {
+					t.Errorf("%d of %d of the other pod's questions are answered", answered, questions)
+				}
+				if n := b.list[0].health.changes.Load(); n != 0 {
+					t.Errorf("the server was held to fail:\n%s", b.log)
+				}
+				cancel()
+				wg.Wait()
+			}(named{t, tc.name})
+		}
+	})
+}
+
+// Everything is dead and one pod keeps asking: another one's first question is tried all the same, and what is not tried is
+// neither kept nor said to be the upstream's.
+func TestTrialsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		tried := map[string]bool{}
+		f := newFake(t, onUDP, func(q *dns.Msg, _ bool) *dns.Msg {
+			mu.Lock()
+			defer mu.Unlock()
+			tried[q.Question[0].Name] = true
+			return nil
+		})
+		b := serve(t, nil, f.addr)
+		eventually(t, "it is known as dead", func() bool { b.from(podAt(1), "a.example."); return b.list[0].dead() })
+		var wg sync.WaitGroup
+		var shed atomic.Int64
+		for i := range 5 * maxTrials {
+			wg.Go(func() {
+				rec := dnstest.NewRecorder(podAt(66))
+				if code, err := b.ServeDNS(context.Background(), rec, new(dns.Msg).SetQuestion(fmt.Sprintf("n%d.example.", i), dns.TypeTXT)); code == dns.RcodeServerFailure && err == nil {
+					shed.Add(1)
+				}
+			})
+		}
+		eventually(t, "one pod has its share of trials", func() bool { return shed.Load() >= 4*maxTrials })
+		for i := range byte(2 * maxTrials) {
+			wg.Go(func() { b.from(podAt(70+i), fmt.Sprintf("first%d.example.", i)) })
+		}
+		wg.Wait()
+		if got := shed.Load(); got != 5*maxTrials-maxTrials/2 || uint64(got) != b.Ask.servers.shed.Load() {
+			t.Errorf("%d of one pod's %d were shed, %d counted", got, 5*maxTrials, b.Ask.servers.shed.Load())
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range 2 * maxTrials {
+			if !tried[fmt.Sprintf("first%d.example.", i)] {
+				t.Errorf("the first question of pod %d was not tried", i)
+			}
+		}
+	})
+}
+
+// What nobody answers is no reason to hold a server for dead while it answers a neutral question; and a dead one is back
+// with any answer, although the name that it failed stays silent.
+func TestNeutralQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dead atomic.Bool
+		f := newFake(t, onBoth, func(q *dns.Msg, stream bool) *dns.Msg {
+			if dead.Load() || q.Question[0].Qtype != dns.TypeNS {
+				return nil
+			}
+			return code(dns.RcodeRefused)(q, stream)
+		})
+		b := serve(t, nil, f.addr)
+		ask := func() {
+			ctx, cancel := context.WithTimeout(context.Background(), silentEnd+300*time.Millisecond) // by then the server would be held for dead
+			defer cancel()
+			var wg sync.WaitGroup
+			for i := range 2 * failLimit {
+				wg.Go(func() { b.fromFor(ctx, podAt(1), fmt.Sprintf("n%d.silent%d.example.", i, i)) })
+			}
+			wg.Wait()
+		}
+		if ask(); b.list[0].health.failing.Load() {
+			t.Errorf("silence of names was held against the server:\n%s", b.log)
+		}
+		dead.Store(true)
+		eventually(t, "it is known as dead", func() bool { ask(); return b.list[0].dead() })
+		dead.Store(false)
+		eventually(t, "it is back", func() bool { return !b.list[0].health.failing.Load() })
+	})
+}
+
+// What a server was last heard of is told by a clock of its own, which counts from its making and which nobody sets: a wall
+// clock that is set back takes no dead server for alive.
+func TestServersClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(slog.New(slog.DiscardHandler)).acquire(spec{Address: nameserver.At(netip.MustParseAddr("192.0.2.1"))})
+		defer s.close()
+		before := time.Now()
+		if s.heard(before) {
+			t.Error("heard before anything was")
+		}
+		s.hear(time.Now())
+		if !s.heard(before) || s.heard(time.Now().Add(time.Second)) {
+			t.Error("heard at the wrong time")
+		}
+		if last := time.Duration(s.health.last.Load()); last <= 0 || last > time.Minute {
+			t.Errorf("it counts %s since it was made", last)
+		}
+	})
+}

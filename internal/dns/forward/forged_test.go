@@ -1,0 +1,153 @@
+package forward
+
+import (
+	"fmt"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// rejected is a server over UDP, of whose every question somebody says by ICMP that it was in vain: before its answer, or also after it,
+// when its socket waits for the next question.
+func rejected(t *testing.T, address string, kind, code byte, rest uint32) (server string, asked *atomic.Int64) {
+	t.Helper()
+	icmp := testutil.NewForger(t)
+	asked = new(atomic.Int64)
+	return datagrams(t, address, func(pc net.PacketConn, from net.Addr, q *dns.Msg) {
+		if q.Question[0].Qtype != loopType {
+			asked.Add(1)
+		}
+		client, at := from.(*net.UDPAddr).AddrPort(), pc.LocalAddr().(*net.UDPAddr).AddrPort()
+		for range 3 {
+			icmp.Send(kind, code, rest, client, at)
+		}
+		reply(pc, from, says("good")(q, false))
+		for range 2 {
+			icmp.Send(kind, code, rest, client, at)
+		}
+	}), asked
+}
+
+// Whoever knows the agent's port can forge what a router says of its questions. The answer is waited for all the same, no question fails,
+// and no server is called dead for it, beside another or alone.
+func TestForgedRejections(t *testing.T) {
+	for name, tc := range map[string]struct {
+		address    string
+		kind, code byte
+		rest       uint32
+	}{
+		"port unreachable":             {"127.0.0.1", 3, 3, 0},
+		"host unreachable":             {"127.0.0.1", 3, 1, 0},
+		"net unreachable":              {"127.0.0.1", 3, 0, 0},
+		"prohibited":                   {"127.0.0.1", 3, 13, 0},
+		"protocol unreachable":         {"127.0.0.1", 3, 2, 0},
+		"fragmentation needed":         {"127.0.0.1", 3, 4, 576},
+		"port unreachable, IPv6":       {"::1", 1, 4, 0},
+		"no route, IPv6":               {"::1", 1, 0, 0},
+		"prohibited, IPv6":             {"::1", 1, 1, 0},
+		"packet too big, IPv6":         {"::1", 2, 0, 1280},
+		"an unknown next header, IPv6": {"::1", 4, 1, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, asked := rejected(t, tc.address, tc.kind, tc.code, tc.rest)
+			b := serveSockets(t, server)
+			for i := range 10 {
+				if got := b.answer(testutil.Context(t), "udp", fmt.Sprintf("n%d.example.", i)); got != "good" {
+					t.Errorf("question %d: %s", i, got)
+				}
+			}
+			if asked.Load() < 10 {
+				t.Errorf("ten questions, asked %d times", asked.Load())
+			}
+			if b.list[0].health.failing.Load() {
+				t.Errorf("the server is called dead:\n%s", b.log)
+			}
+			other := newSocketFake(t, says("other"))
+			both := serveSockets(t, server, other.addr)
+			for i := range 10 {
+				if got := both.answer(testutil.Context(t), "udp", fmt.Sprintf("m%d.example.", i)); got != "good" && got != "other" {
+					t.Errorf("question %d: %s", i, got)
+				}
+			}
+			// It was suspected, perhaps, and looked at.
+			testutil.Eventually(t, func() error {
+				if both.list[0].health.checking.Load() {
+					return fmt.Errorf("it is being looked at")
+				}
+				return nil
+			})
+			if both.list[0].health.failing.Load() {
+				t.Errorf("the server is called dead:\n%s", both.log)
+			}
+		})
+	}
+}
+
+// The same on virtual time: the answer comes when the server sends it, and one that was lied about is not asked again at once, for
+// whoever lies would multiply the agent's queries.
+func TestForgedRejectionsCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t, onUDP, after(20*time.Millisecond, says("good")))
+		f.host.datagram = func(from *end, msg []byte) {
+			from.reject(syscall.EHOSTUNREACH)
+			f.datagram(from, msg)
+			time.AfterFunc(10*time.Millisecond, func() { from.reject(syscall.ECONNREFUSED) })
+			time.AfterFunc(30*time.Millisecond, func() { from.reject(syscall.ECONNREFUSED) })
+		}
+		other := newFake(t, onBoth, says("other"))
+		alone, both := serve(t, nil, f.addr), serve(t, nil, f.addr, other.addr)
+		for i := range 10 {
+			alone.want("udp", fmt.Sprintf("n%d.example.", i), "good", 20*time.Millisecond, 20*time.Millisecond)
+		}
+		if n := f.questions(); n != 10 {
+			t.Errorf("ten queries, asked %d times", n)
+		}
+		for i := range 10 {
+			both.want("udp", fmt.Sprintf("m%d.example.", i), "other", 0, 0)
+		}
+		<-time.After(time.Minute) // it was suspected and looked at
+		for _, b := range []*block{alone, both} {
+			if b.list[0].health.failing.Load() {
+				t.Errorf("the server is called dead:\n%s", b.log)
+			}
+		}
+	})
+}
+
+// A rejection that is true costs a question nothing beside another server, and what nobody answers ends soon.
+func TestTrueRejections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		addr := nobody(t)
+		good := newFake(t, onBoth, says("good"))
+		b := serve(t, nil, addr, good.addr)
+		for i := range 10 {
+			b.want("udp", fmt.Sprintf("n%d.example.", i), "good", 0, 0)
+		}
+		eventually(t, "the dead server is asked last", b.list[0].health.failing.Load)
+		alone := serve(t, nil, addr)
+		if got, took := alone.ask("udp", "n.example."); got == "good" || took > silentEnd {
+			t.Errorf("nobody answers: %s after %s", got, took)
+		}
+	})
+}
+
+// A rejection may come while another server is waited for: who is next is asked at once, and a server whose questions are rejected each
+// time is asked last.
+func TestRejectedAmidARace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet, closed := newFake(t, onUDP, silence), nobody(t)
+		good := newFake(t, onBoth, says("good"))
+		b := serve(t, nil, quiet.addr, closed, good.addr)
+		for i := range failLimit {
+			b.want("udp", fmt.Sprintf("n%d.example.", i), "good", hedgeAfter, hedgeAfter)
+		}
+		eventually(t, "a server that rejects all is asked last", b.server(closed).health.failing.Load)
+	})
+}

@@ -1,0 +1,259 @@
+package forward
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// A server that answers some questions and fails those that matter is avoided, tried with just these, and taken back.
+func TestRealAnswersOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := newFake(t, onBoth, says("one")), newFake(t, onBoth, says("two"))
+		fails := func(q *dns.Msg, stream bool) *dns.Msg {
+			if strings.HasSuffix(q.Question[0].Name, ".example.") {
+				return code(dns.RcodeServerFailure)(q, stream)
+			}
+			return says("one")(q, stream)
+		}
+		b := serve(t, nil, one.addr, two.addr)
+		b.want("udp", "a.example.", "one", 0, quick)
+		one.behave(fails)
+		for i := range failLimit {
+			b.want("udp", fmt.Sprintf("n%d.example.", i), "two", 0, quick)
+		}
+		eventually(t, "it is tried in the background", func() bool { return b.list[0].counts.probes.Load() > 0 })
+		before := one.questions()
+		b.want("udp", "root.", "two", 0, quick)
+		if !b.list[0].health.failing.Load() || one.questions() > before+1 { // one more probe may have come
+			t.Error("it is asked although it fails")
+		}
+		if st := statusOf(b, one.addr); !st.Failing || st.Reason != "SERVFAIL" || st.Since.IsZero() {
+			t.Errorf("status %+v", st)
+		}
+		one.behave(says("one"))
+		eventually(t, "it is back", func() bool { return !b.list[0].health.failing.Load() })
+		b.want("udp", "b.example.", "one", 0, quick)
+		log := b.log.String()
+		if strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "reason=SERVFAIL") || strings.Count(log, "upstream answers again") != 1 {
+			t.Errorf("log:\n%s", log)
+		}
+		if n := b.list[0].health.changes.Load(); n != 2 {
+			t.Errorf("%d changes", n)
+		}
+	})
+}
+
+// A server that is always slower than another is not taken back for answering at all; alone it is.
+func TestSlowIsNotTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := newFake(t, onBoth, after(600*time.Millisecond, says("slow")))
+		quickOne := newFake(t, onBoth, says("quick"))
+		b := serve(t, nil, slow.addr, quickOne.addr)
+		for i := range failLimit {
+			b.want("udp", fmt.Sprintf("n%d.example.", i), "quick", hedgeAfter, hedgeAfter)
+		}
+		if !b.list[0].health.failing.Load() {
+			t.Errorf("it is asked first:\n%s", b.log)
+		}
+		eventually(t, "two probes", func() bool { return b.list[0].counts.probes.Load() >= 2 })
+		if !b.list[0].health.failing.Load() {
+			t.Errorf("taken back:\n%s", b.log)
+		}
+		b.want("udp", "x.example.", "quick", 0, quick)
+		quickOne.stop()
+		b.want("udp", "y.example.", "slow", 600*time.Millisecond, silentEnd)
+	})
+}
+
+// Questions are not asked twice without bound while a server is slow for all.
+func TestHedgesAreBounded(t *testing.T) {
+	var h hedges
+	granted := 0
+	for h.spend() {
+		granted++
+	}
+	if granted != hedgeMost {
+		t.Errorf("%d at the start, want %d", granted, hedgeMost)
+	}
+	for range hedgeCost {
+		h.earn()
+	}
+	if !h.spend() || h.spend() {
+		t.Errorf("want one for %d questions", hedgeCost)
+	}
+	for range 10 * hedgeCost * hedgeMost {
+		h.earn()
+	}
+	for granted = 0; h.spend(); granted++ {
+	}
+	if granted != 2*hedgeMost {
+		t.Errorf("%d saved up, want %d", granted, 2*hedgeMost)
+	}
+}
+
+// Many questions at once to a server that falls silent: each is answered by the other one, although hedges are bounded.
+func TestManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := newFake(t, onBoth, silence), newFake(t, onBoth, says("two"))
+		b := serve(t, nil, one.addr, two.addr)
+		var wg sync.WaitGroup
+		for i := range 200 {
+			wg.Go(func() { b.want("udp", fmt.Sprintf("n%d.example.", i), "two", 0, 1500*time.Millisecond) })
+		}
+		wg.Wait()
+	})
+}
+
+// Two blocks and a reload share a server: what is known of it is kept.
+func TestServersAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t, onBoth, code(dns.RcodeServerFailure))
+		other := newFake(t, onBoth, says("other"))
+		ss := newServers(slog.New(slog.DiscardHandler))
+		one := &Ask{servers: ss, zones: []string{"cluster.local."}, specs: specs(t, f.addr, other.addr)}
+		one.start()
+		b := &block{one, t, new(testutil.Output)}
+		for i := range failLimit {
+			b.want("udp", fmt.Sprintf("n%d.cluster.local.", i), "other", 0, quick)
+		}
+		two := &Ask{servers: ss, zones: []string{"."}, specs: specs(t, f.addr)}
+		two.start()
+		if two.list[0] != one.list[0] || !two.list[0].health.failing.Load() {
+			t.Error("not shared")
+		}
+		if st := ss.Status(); len(st) != 2 || len(st[0].Zones)+len(st[1].Zones) != 3 {
+			t.Errorf("status %+v", st)
+		}
+		one.stop()
+		one.stop() // harmless
+		if st := ss.Status(); len(st) != 1 || st[0].Zones[0] != "." {
+			t.Errorf("status %+v", st)
+		}
+		two.stop()
+		if st := ss.Status(); len(st) != 0 {
+			t.Errorf("status %+v", st)
+		}
+		if got, _ := b.ask("udp", "late.cluster.local."); got == "" { // a question that was on its way through the reload
+			t.Error("no answer")
+		}
+		if n := one.list[1].udp.size(); n != 0 {
+			t.Errorf("%d lines are kept after the end", n)
+		}
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t, onBoth, code(dns.RcodeServerFailure))
+		last := newFake(t, onBoth, says("last"))
+		b := serve(t, func(a *Ask) { a.resorts = specs(t, last.addr) }, f.addr)
+		for i := range failLimit {
+			b.want("udp", fmt.Sprintf("n%d.example.", i), "last", 0, quick)
+		}
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(b.Ask.servers.Collector())
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		problems, err := promlint.NewWithMetricFamilies(families).Lint()
+		if err != nil || len(problems) > 0 {
+			t.Errorf("promlint: %v, %v", problems, err)
+		}
+		got := map[string]float64{}
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				key := family.GetName()
+				for _, l := range m.GetLabel() {
+					key += " " + l.GetValue()
+				}
+				got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+		for key, want := range map[string]float64{
+			"neardns_upstream_requests_total servfail " + f.addr:    failLimit,
+			"neardns_upstream_requests_total answered " + last.addr: failLimit,
+			"neardns_upstream_requests_total silent " + last.addr:   0,
+			"neardns_upstream_healthy " + f.addr:                    0,
+			"neardns_upstream_healthy " + last.addr:                 1,
+			"neardns_upstream_health_changes_total " + f.addr:       1,
+			"neardns_upstream_last_resort_total .":                  failLimit,
+			"neardns_upstream_hedges_total":                         0,
+			"neardns_upstream_loop " + f.addr + " .":                0,
+		} {
+			if v, ok := got[key]; !ok || v != want {
+				t.Errorf("%s: %v %v, want %v", key, v, ok, want)
+			}
+		}
+		all, err := prometheus.DefaultGatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, family := range all {
+			if family.GetName() == "coredns_proxy_request_duration_seconds" {
+				for _, m := range family.GetMetric() {
+					for _, l := range m.GetLabel() {
+						found = found || l.GetName() == "to" && l.GetValue() == last.addr
+					}
+				}
+			}
+		}
+		if !found {
+			t.Error("CoreDNS's histogram lacks the answers")
+		}
+	})
+}
+
+// A server that alone refuses one name, as a validating resolver does, comes back by the other questions.
+func TestOneNameIsNotHeldAgainstIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := newFake(t, onBoth, nil), newFake(t, onBoth, says("two"))
+		one.behave(func(q *dns.Msg, stream bool) *dns.Msg {
+			if q.Question[0].Name == "bogus.example." {
+				return code(dns.RcodeServerFailure)(q, stream)
+			}
+			return says("one")(q, stream)
+		})
+		b := serve(t, nil, one.addr, two.addr)
+		for range failLimit {
+			b.want("udp", "bogus.example.", "two", 0, quick)
+		}
+		if !b.list[0].health.failing.Load() {
+			t.Fatal("not noticed")
+		}
+		eventually(t, "it is back", func() bool { who, _ := b.ask("udp", "fine.example."); return who == "one" })
+	})
+}
+
+// An upstream that is slow for everybody, alone, is asked little more than once for each question, and each is answered.
+func TestSlowForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const questions = 150 // no more than fit the server's receive buffer at once
+		const neutral = 4     // by which it was seen that it is not dead
+		slow := newFake(t, onBoth, after(1200*time.Millisecond, says("slow")))
+		b := serve(t, nil, slow.addr)
+		var wg sync.WaitGroup
+		for i := range questions {
+			wg.Go(func() { b.want("udp", fmt.Sprintf("n%d.example.", i), "slow", 1200*time.Millisecond, 2*time.Second) })
+		}
+		wg.Wait()
+		if most := int64(questions + hedgeMost + questions/hedgeCost + neutral); slow.questions() > most {
+			t.Errorf("asked %d times for %d questions, want at most %d", slow.questions(), questions, most)
+		}
+		if b.list[0].health.failing.Load() {
+			t.Error("it is taken for dead")
+		}
+	})
+}

@@ -1,0 +1,357 @@
+package kubedns
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// kubeadm is what kubeadm writes, from 1.17 on; kind and most others have the same.
+const kubeadm = `.:53 {
+    errors
+    health {
+       lameduck 5s
+    }
+    ready
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+       pods insecure
+       fallthrough in-addr.arpa ip6.arpa
+       ttl 30
+    }
+    prometheus :9153
+    forward . /etc/resolv.conf {
+       max_concurrent 1000
+    }
+    cache 30 {
+       disable success cluster.local
+       disable denial cluster.local
+    }
+    loop
+    reload
+    loadbalance
+}
+`
+
+// with puts lines into kubeadm's server block, before forward.
+func with(lines string) string {
+	return strings.Replace(kubeadm, "    forward .", lines+"\n    forward .", 1)
+}
+
+func forwarding(to string) string {
+	return strings.Replace(kubeadm, "forward . /etc/resolv.conf {\n       max_concurrent 1000\n    }", to, 1)
+}
+
+const sent = "forward . /etc/resolv.conf, line 13"
+
+func TestRead(t *testing.T) {
+	for _, tc := range []struct {
+		name, text string
+		node       bool
+		why        string
+		names      []string
+	}{
+		{"kubeadm", kubeadm, true, sent, nil},
+		{"kubeadm, by Windows", strings.ReplaceAll(kubeadm, "\n", "\r\n"), true, sent, nil},
+		{"EKS", `.:53 {
+    errors
+    health {
+        lameduck 5s
+      }
+    ready
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+      pods insecure
+      fallthrough in-addr.arpa ip6.arpa
+    }
+    prometheus :9153
+    forward . /etc/resolv.conf
+    cache 30
+    loop
+    reload
+    loadbalance
+}`, true, "forward . /etc/resolv.conf, line 12", nil},
+		{"helm chart, RKE2", `.:53 {
+    errors
+    health  {
+        lameduck 10s
+    }
+    ready
+    kubernetes   cluster.local  cluster.local in-addr.arpa ip6.arpa {
+        pods insecure
+        fallthrough in-addr.arpa ip6.arpa
+        ttl 30
+    }
+    prometheus   0.0.0.0:9153
+    forward   . /etc/resolv.conf
+    cache   30
+    loop
+    reload
+    loadbalance
+}`, true, "forward . /etc/resolv.conf, line 13", nil},
+		{"kops", `.:53 {
+    errors
+    health {
+      lameduck 5s
+    }
+    ready
+    kubernetes cluster.local. in-addr.arpa ip6.arpa {
+      pods insecure
+      fallthrough in-addr.arpa ip6.arpa
+    }
+    prometheus :9153
+    forward . /etc/resolv.conf {
+      max_concurrent 1000
+    }
+    cache 30
+    loop
+    reload
+    loadbalance
+}`, true, "forward . /etc/resolv.conf, line 12", nil},
+		{"kubespray", `.:53 {
+    errors {
+    }
+    health {
+        lameduck 5s
+    }
+    ready
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+      pods insecure
+      fallthrough in-addr.arpa ip6.arpa
+    }
+    prometheus :9153
+    forward . /etc/resolv.conf {
+      prefer_udp
+      max_concurrent 1000
+    }
+    cache 30
+
+    loop
+    reload
+    loadbalance
+}`, true, "forward . /etc/resolv.conf, line 13", nil},
+		{"OpenShift", `.:5353 {
+    bufsize 1232
+    errors
+    log . {
+        class error
+    }
+    health {
+        lameduck 20s
+    }
+    ready
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        pods insecure
+        fallthrough in-addr.arpa ip6.arpa
+    }
+    prometheus 127.0.0.1:9153
+    forward . /etc/resolv.conf {
+        policy sequential
+    }
+    cache 900 {
+        denial 9984 30
+    }
+    reload
+}
+hostname.bind:5353 {
+    chaos
+}`, false, "its Corefile has the zone hostname.bind, line 24", []string{"hostname.bind."}},
+		{"OpenShift with a forwarder", `# foo
+foo.com:5353 {
+    prometheus 127.0.0.1:9153
+    forward . 1.1.1.1 2.2.2.2:5353 {
+        policy random
+    }
+    errors
+    bufsize 1232
+    cache 900 {
+        denial 9984 30
+    }
+}
+.:5353 {
+    kubernetes cluster.local in-addr.arpa ip6.arpa
+    forward . /etc/resolv.conf {
+        policy sequential
+    }
+}`, false, "its Corefile has the zone foo.com, line 2", []string{"foo.com."}},
+		{"k3s", `.:53 {
+    errors
+    health
+    ready
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+      pods insecure
+      fallthrough in-addr.arpa ip6.arpa
+    }
+    hosts /etc/coredns/NodeHosts {
+      ttl 60
+      reload 15s
+      fallthrough
+    }
+    prometheus :9153
+    forward . /etc/resolv.conf
+    cache 30
+    loop
+    reload
+    loadbalance
+    import /etc/coredns/custom/*.override
+}
+import /etc/coredns/custom/*.server`, false, "its Corefile imports what is not seen here, line 20", nil},
+		{"k3s, without its imports", `.:53 {
+    errors
+    kubernetes cluster.local in-addr.arpa ip6.arpa
+    hosts /etc/coredns/NodeHosts {
+      ttl 60
+      fallthrough
+    }
+    forward . /etc/resolv.conf
+}`, false, "its Corefile has the plugin hosts, line 4", nil},
+		{"AKS", `.:53 {
+    errors
+    ready
+    health {
+      lameduck 5s
+    }
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+      pods insecure
+      fallthrough in-addr.arpa ip6.arpa
+      ttl 30
+    }
+    prometheus :9153
+    forward . /etc/resolv.conf
+    cache 30
+    loop
+    reload
+    loadbalance
+    import custom/*.override
+    template ANY ANY internal.cloudapp.net {
+      match "^(?:[^.]+\.){4,}internal\.cloudapp\.net\.$"
+      rcode NXDOMAIN
+      fallthrough
+    }
+    template ANY ANY reddog.microsoft.com {
+      rcode NXDOMAIN
+    }
+}
+import custom/*.server`, false, "its Corefile imports what is not seen here, line 18", nil},
+		{"DigitalOcean", with("    import custom/*.override"), false, "its Corefile imports what is not seen here, line 13", nil},
+		{"hosts in the Corefile", with("    hosts {\n      10.9.9.9 git.corp.local wiki.corp.local\n      fallthrough\n    }"), false,
+			"its Corefile has the plugin hosts, line 13", []string{"git.corp.local.", "wiki.corp.local."}},
+		{"host.minikube.internal", with("    log\n    hosts {\n       192.168.49.1 host.minikube.internal\n       fallthrough\n    }"), false,
+			"its Corefile has the plugin hosts, line 14", []string{"host.minikube.internal."}},
+		{"a zone of its own", kubeadm + "corp.local:53 {\n    file /etc/coredns/db.corp.local\n    errors\n}\n", false,
+			"its Corefile has the zone corp.local, line 24", []string{"corp.local."}},
+		{"a stub domain", kubeadm + "corp.example:53 {\n    errors\n    cache 30\n    forward . 10.150.0.1\n}\n", false,
+			"its Corefile has the zone corp.example, line 24", []string{"corp.example."}},
+		{"Consul", "consul.local:53 {\n    errors\n    cache 30\n    forward . 10.150.0.1\n}\n" + kubeadm, false,
+			"its Corefile has the zone consul.local, line 1", []string{"consul.local."}},
+		{"a conditional forward", with("    forward corp.example 10.150.0.1"), false, "its Corefile forwards corp.example elsewhere, line 13", []string{"corp.example."}},
+		{"resolvers of its own", forwarding("forward . 8.8.8.8 8.8.4.4"), false, "its Corefile forwards to 8.8.8.8 8.8.4.4, line 13", nil},
+		{"over TLS", forwarding("forward . tls://1.1.1.1 tls://1.0.0.1 {\n tls_servername cloudflare-dns.com\n}"), false, "its Corefile forwards to tls://1.1.1.1 tls://1.0.0.1, line 13", nil},
+		{"a resolver and the node's", forwarding("forward . /etc/resolv.conf 8.8.8.8"), false, "its Corefile forwards to /etc/resolv.conf 8.8.8.8, line 13", nil},
+		{"another file", forwarding("forward . /run/systemd/resolve/resolv.conf"), false, "its Corefile forwards to /run/systemd/resolve/resolv.conf, line 13", nil},
+		{"except", forwarding("forward . /etc/resolv.conf {\n      except corp.example\n    }"), false, "its Corefile has except for forward, line 14", []string{"corp.example."}},
+		{"next", forwarding("forward . /etc/resolv.conf {\n      next NXDOMAIN\n    }"), false, "its Corefile has next for forward, line 14", nil},
+		{"forward to nobody", forwarding("forward ."), false, "its Corefile has a forward without servers, line 13", nil},
+		{"no forward", forwarding(""), false, "its Corefile forwards names of .:53 to nobody", nil},
+		{"twice", forwarding("forward . /etc/resolv.conf\nforward . /etc/resolv.conf"), false, "its Corefile forwards all names twice, line 14", nil},
+		{"proxy, before CoreDNS 1.5", forwarding("proxy . /etc/resolv.conf"), false, "its Corefile has the plugin proxy, line 13", nil},
+		{"rewrite", with("    rewrite name exact shop.example.com shop.default.svc.cluster.local"), false,
+			"its Corefile has the plugin rewrite, line 13", []string{"shop.example.com.", "shop.default.svc.cluster.local."}},
+		{"a blocklist", with("    template ANY ANY ads.example {\n      rcode NXDOMAIN\n    }"), false, "its Corefile has the plugin template, line 13", []string{"ads.example."}},
+		{"acl", with("    acl {\n      block type ANY\n    }"), false, "its Corefile has the plugin acl, line 13", nil},
+		{"k8s_external", with("    k8s_external example.org"), false, "its Corefile has the plugin k8s_external, line 13", []string{"example.org."}},
+		{"autopath", with("    autopath @kubernetes"), false, "its Corefile has the plugin autopath, line 13", nil},
+		{"dns64", with("    dns64"), false, "its Corefile has the plugin dns64, line 13", nil},
+		{"a plugin that nobody knows", with("    gslb example.org"), false, "its Corefile has the plugin gslb, line 13", nil},
+		{"another domain of Kubernetes", strings.Replace(kubeadm, "kubernetes cluster.local", "kubernetes cluster.local corp.local", 1), false,
+			"its Corefile has the zone corp.local (kubernetes), line 7", []string{"corp.local."}},
+		{"kubernetes for everything", strings.Replace(kubeadm, "kubernetes cluster.local in-addr.arpa ip6.arpa", "kubernetes", 1), false,
+			"its Corefile has kubernetes for all names, line 7", nil},
+		{"the cluster's zones apart", `cluster.local:53 in-addr.arpa:53, ip6.arpa:53 {
+    kubernetes cluster.local in-addr.arpa ip6.arpa
+}
+10.0.0.0/8 {
+    forward . 10.150.0.1
+}
+dns://.:53 {
+    forward . /etc/resolv.conf
+}`, true, "forward . /etc/resolv.conf, line 8", nil},
+		{"a zone within the cluster's", kubeadm + "who.cluster.local:53 {\n    template ANY ANY\n}\n", true, sent, nil},
+		{"a reverse zone elsewhere", with("    forward 10.in-addr.arpa 10.150.0.1"), true, "forward . /etc/resolv.conf, line 14", nil},
+		{"a zone that only looks like the cluster's", kubeadm + "notcluster.local {\n    whoami\n}\n", false, "its Corefile has the zone notcluster.local, line 24", []string{"notcluster.local."}},
+		{"two blocks for all names", kubeadm + ".:5353 {\n    forward . /etc/resolv.conf\n}\n", false, "its Corefile has a second server block for all names, .:5353, line 24", nil},
+		{"over TLS to kube-dns", kubeadm + "tls://.:853 {\n    forward . /etc/resolv.conf\n}\n", false, "its Corefile has the server block tls://.:853, line 24", nil},
+		{"a snippet", "(common) {\n    errors\n}\n" + with("    import common"), false, "its Corefile imports what is not seen here, line 16", nil},
+		{"a variable", forwarding("forward . {$UPSTREAM}"), false, "its Corefile has the variable {$UPSTREAM}, line 13", nil},
+		{"commented out", with("    # hosts /etc/hosts"), true, "forward . /etc/resolv.conf, line 14", nil},
+		{"without braces", "example.org\nwhoami\n", false, "its Corefile has the zone example.org, line 1", []string{"example.org."}},
+		{"a brace too few", strings.TrimSuffix(kubeadm, "}\n") + "cache {", false, "its Corefile cannot be read (Corefile:23 - Error during parsing: Unexpected EOF)", nil},
+		{"empty", "", false, "its Corefile has no server block for all names", nil},
+		{"no Corefile", "{\"stubDomains\": {}}", false, "its Corefile has the server block {\"stubDomains\":, line 1", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(Verdict{tc.node, tc.why, tc.names}, Read(tc.text, "cluster.local")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestReadCluster judges the Corefile of `make cluster`: its zone of its own is within the cluster's.
+func TestReadCluster(t *testing.T) {
+	manifest, err := os.ReadFile("../../../../integration/cluster/node/files/kube-dns.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(manifest), "Corefile: |\n")
+	text, _, ok := strings.Cut(text, "\n---\n")
+	if v := Read(text, "cluster.local"); !ok || !v.Node {
+		t.Errorf("%+v of\n%s", v, text)
+	}
+}
+
+// TestReadOtherDomain has kube-dns serve another domain than the agent is told: its names would go outside.
+func TestReadOtherDomain(t *testing.T) {
+	if v := Read(kubeadm, "k8s.example"); v.Node || v.Why != "its Corefile has the zone cluster.local (kubernetes), line 7" {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestReadOpensNothing has a Corefile import a file that is there: the parser would take it in.
+func TestReadOpensNothing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "zone")
+	if err := os.WriteFile(file, []byte("forward . /etc/resolv.conf\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if v := Read(forwarding("import "+file), "cluster.local"); v.Node {
+		t.Errorf("%+v", v)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	for _, s := range []string{kubeadm, with("hosts {\n10.0.0.1 a.b\n}"), forwarding("forward . 8.8.8.8"), kubeadm + "a.b {\nfile x\n}", "import x", "a, b {\n}", "\"", ".:53 {", "{$A}"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		v := Read(text, "cluster.local")
+		if v.Why == "" || strings.ContainsAny(v.Why, "\n\r") || len(v.Names) > mostNames {
+			t.Errorf("%+v", v)
+		}
+		for _, n := range v.Names {
+			if !isName(n) {
+				t.Errorf("%q is no name", n)
+			}
+		}
+		if !v.Node {
+			return
+		}
+		if !strings.Contains(text, "forward") || strings.Contains(text, "import ") && !strings.Contains(text, "#") && !strings.Contains(text, `"`) {
+			t.Errorf("%q: %+v", text, v)
+		}
+		// Whatever else stands in it, one more zone is one too many.
+		if more := Read("corp.example {\nwhoami\n}\n"+text, "cluster.local"); more.Node {
+			t.Errorf("%q: with a zone of its own %+v", text, more)
+		}
+	})
+}

@@ -1,0 +1,163 @@
+package forward
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// back hands what it is asked to a block, as a resolver does that forwards to this node; else it answers itself.
+type back struct {
+	to    atomic.Pointer[block]
+	loops atomic.Int64
+}
+
+func (k *back) answer(q *dns.Msg, stream bool) *dns.Msg {
+	b := k.to.Load()
+	if b == nil {
+		return says("resolver")(q, stream)
+	}
+	k.loops.Add(1)
+	q = q.Copy()
+	q.Question[0].Name = strings.ToUpper(q.Question[0].Name) // some do, against forgery
+	w := &kept{}
+	rcode, err := b.ServeDNS(context.Background(), w, q)
+	if w.msg != nil {
+		m := w.msg.Copy()
+		m.Id = q.Id
+		return m
+	}
+	_ = err
+	return new(dns.Msg).SetRcode(q, rcode)
+}
+
+type kept struct {
+	client
+	msg *dns.Msg
+}
+
+func (k *kept) WriteMsg(m *dns.Msg) error { k.msg = m; return nil }
+
+func TestLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, others := range map[string]bool{"the only server": false, "another beside it": true} {
+			func(t testing.TB) {
+				k := new(back)
+				looping := newFake(t, onBoth, k.answer)
+				servers := []string{looping.addr}
+				if others {
+					servers = append(servers, newFake(t, onBoth, says("other")).addr)
+				}
+				b := serve(t, nil, servers...)
+				log := b.log
+				k.to.Store(b)
+				if !b.lookForLoops(t.Context()) {
+					t.Fatal("not found")
+				}
+				got, took := b.ask("udp", "a.example.")
+				if others && got != "other" || !others && !strings.Contains(got, "leads back to this node") || took > quick {
+					t.Errorf("%s after %s", got, took)
+				}
+				if looping.questions() != 0 {
+					t.Errorf("the looping server was asked %d times", looping.questions())
+				}
+				for _, want := range []string{"level=ERROR", "upstream leads back to this node and is not asked", "server=" + looping.addr, "name another server under upstreams"} {
+					if !strings.Contains(log.String(), want) {
+						t.Errorf("the log lacks %q:\n%s", want, log)
+					}
+				}
+				faults := strings.Join(b.Ask.servers.Faults(), "\n")
+				if !strings.Contains(faults, looping.addr+" asks this node for names in .,") {
+					t.Errorf("faults: %s", faults)
+				}
+				if st := statusOf(b, looping.addr); len(st.Loops) != 1 || st.Loops[0] != "." {
+					t.Errorf("status: %+v", st)
+				}
+				b.lookForLoops(t.Context())
+				if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
+					t.Errorf("said %d times", n)
+				}
+				if !others {
+					looping.behave(silence)
+					if !b.lookForLoops(t.Context()) {
+						t.Error("a server that says nothing has shown that its loop is gone")
+					}
+					looping.behave(k.answer)
+				}
+				k.to.Store(nil) // mended
+				if b.lookForLoops(t.Context()) {
+					t.Error("still there")
+				}
+				b.want("udp", "b.example.", "resolver", 0, quick)
+				if !strings.Contains(log.String(), "leads back to this node no more") {
+					t.Errorf("the end is not said:\n%s", log)
+				}
+			}(named{t, name})
+		}
+	})
+}
+
+// The watch finds a loop by itself soon after the start.
+func TestLoopAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := new(back)
+		looping := newFake(t, onBoth, k.answer)
+		b := serve(t, nil, looping.addr)
+		k.to.Store(b)
+		eventually(t, "the loop is found", func() bool { return b.loops[0].Load() })
+	})
+}
+
+// Nobody's questions are taken for ours, and a silent server is no loop.
+func TestNoLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t, onBoth, says("good"))
+		b := serve(t, nil, f.addr)
+		q := new(dns.Msg).SetQuestion("a.example.", loopType)
+		w := &kept{}
+		if rcode, err := b.ServeDNS(t.Context(), w, q); err != nil || rcode != dns.RcodeSuccess || w.msg == nil {
+			t.Errorf("a client's question of this type: %d, %v", rcode, err)
+		}
+		if b.lookForLoops(t.Context()) {
+			t.Error("a loop was found")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		f.behave(silence)
+		if b.lookForLoops(ctx) {
+			t.Error("silence is no loop")
+		}
+		b.Ask.servers.nonces.mu.Lock()
+		defer b.Ask.servers.nonces.mu.Unlock()
+		for name := range b.Ask.servers.nonces.out {
+			if dns.CountLabel(name) != 2 {
+				t.Errorf("name %s", name)
+			}
+		}
+	})
+}
+
+func TestNonceNames(t *testing.T) {
+	var n nonces
+	a, b := n.add("."), n.add("cluster.local.")
+	if a == b || dns.CountLabel(a) != 2 || !strings.HasSuffix(b, ".cluster.local.") || dns.CountLabel(b) != 3 {
+		t.Errorf("%s, %s", a, b)
+	}
+	if n.seen("x."+a) || !n.seen(strings.ToUpper(a)) || n.drop(b) || !n.drop(a) || n.seen(a) {
+		t.Error("seen or dropped wrongly")
+	}
+}
+
+func statusOf(b *block, addr string) Status {
+	for _, s := range b.Ask.servers.Status() {
+		if s.Server == addr {
+			return s
+		}
+	}
+	return Status{}
+}

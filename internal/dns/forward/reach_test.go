@@ -1,0 +1,127 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestReach asks by a block's servers whatever is known of them: one that answers in any way is enough, and nothing else is.
+func TestReach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		well := func(q *dns.Msg, _ bool) *dns.Msg { return new(dns.Msg).SetReply(q) }
+		silent := func(*dns.Msg, bool) *dns.Msg { return nil }
+		refusing := func(q *dns.Msg, _ bool) *dns.Msg { return new(dns.Msg).SetRcode(q, dns.RcodeRefused) }
+		streamOnly := func(q *dns.Msg, stream bool) *dns.Msg {
+			if !stream {
+				return nil
+			}
+			return well(q, stream)
+		}
+		lossy := func() func(q *dns.Msg, stream bool) *dns.Msg {
+			began := time.Now()
+			return func(q *dns.Msg, stream bool) *dns.Msg {
+				if time.Since(began) < 500*time.Millisecond {
+					return nil
+				}
+				return well(q, stream)
+			}
+		}
+		// Of a kube-dns that holds another zone than the one that is configured pods hear the same without us.
+		elsewhere := func(q *dns.Msg, _ bool) *dns.Msg {
+			m := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
+			m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 5}, Ns: "a.", Mbox: "b."}}
+			return m
+		}
+		for _, tc := range []struct {
+			name     string
+			servers  []func(q *dns.Msg, stream bool) *dns.Msg
+			pressing bool
+			want     string
+		}{
+			{"answers", []func(q *dns.Msg, stream bool) *dns.Msg{well}, false, ""},
+			{"answers, pressed", []func(q *dns.Msg, stream bool) *dns.Msg{well}, true, ""},
+			{"the second one does", []func(q *dns.Msg, stream bool) *dns.Msg{refusing, well}, false, ""},
+			{"a silent one beside it", []func(q *dns.Msg, stream bool) *dns.Msg{silent, well}, true, ""},
+			{"over TCP alone", []func(q *dns.Msg, stream bool) *dns.Msg{streamOnly}, true, ""},
+			{"a lost packet or two", []func(q *dns.Msg, stream bool) *dns.Msg{lossy()}, true, ""},
+			{"refuses", []func(q *dns.Msg, stream bool) *dns.Msg{refusing}, true, "REFUSED"},
+			{"holds another zone, and nobody is behind it", []func(q *dns.Msg, stream bool) *dns.Msg{elsewhere}, true, ""},
+			{"silent", []func(q *dns.Msg, stream bool) *dns.Msg{silent, silent}, true, "silent"},
+		} {
+			func(t testing.TB) {
+				ss := newServers(slog.New(slog.DiscardHandler))
+				a := &Ask{servers: ss, zones: []string{"cluster.local."}, holds: []string{"cluster.local."}}
+				for _, answer := range tc.servers {
+					a.specs = append(a.specs, specs(t, newFake(t, onBoth, answer).addr)...)
+				}
+				a.start()
+				defer a.stop()
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				err := ss.Reach(ctx, "kubernetes.default.svc.CLUSTER.local", tc.pressing)
+				if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+					t.Errorf("%v, want %q", err, tc.want)
+				}
+				if err := ss.Reach(ctx, "www.example.", true); !errors.Is(err, ErrNotAsked) {
+					t.Errorf("a name of no block: %v", err)
+				}
+				for _, s := range a.list {
+					if s.health.failing.Load() || s.health.fails.Load() > 0 {
+						t.Error("the question counts against the server")
+					}
+				}
+			}(named{t, tc.name})
+		}
+	})
+}
+
+// What was heard of a server counts as an answer to clients only where it was one: a lease is kept for it.
+func TestHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t, onBoth, code(dns.RcodeRefused))
+		b := serve(t, nil, f.addr)
+		for _, bad := range []func(*dns.Msg, bool) *dns.Msg{code(dns.RcodeRefused), code(dns.RcodeServerFailure)} {
+			f.behave(bad)
+			b.ask("udp", "a.example.")
+			if ago, ok := b.Ask.servers.Heard("example."); ok {
+				t.Errorf("heard %s ago, and no client was answered", ago)
+			}
+		}
+		f.behave(says("upstream"))
+		b.want("udp", "b.example.", "upstream", 0, time.Minute)
+		if ago, ok := b.Ask.servers.Heard("example."); !ok || ago < 0 || ago > time.Minute {
+			t.Errorf("heard %t, %s ago", ok, ago)
+		}
+	})
+}
+
+// The last resort's packets have the mark by which the host table knows them.
+func TestMark(t *testing.T) {
+	testutil.RequireRoot(t)
+	for _, mark := range []int{0, 0x10} {
+		l, err := dial(t.Context(), connectSocket, "127.0.0.1:53", false, nil, mark)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := l.conn.(*net.UDPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := -1
+		if err := raw.Control(func(fd uintptr) { got, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK) }); err != nil || got != mark {
+			t.Errorf("mark %#x, want %#x: %v", got, mark, err)
+		}
+		l.conn.Close()
+	}
+}

@@ -1,0 +1,193 @@
+package forward
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// spec is one server as the Corefile names it.
+type spec struct {
+	nameserver.Address
+	mark int // of the packets to it; 0: none
+}
+
+// Servers holds the upstreams that the agent's server blocks ask: their connections, health and counts outlive a reload.
+// It may be used by several goroutines.
+type Servers struct {
+	log     *slog.Logger
+	roots   *x509.CertPool // nil: the system's
+	maxAge  time.Duration
+	born    time.Time
+	connect connect // connectSocket, except in tests on virtual time
+	bufs    buffers
+	hedges  hedges
+	nonces  nonces
+	shed    atomic.Uint64 // questions that were not asked because others try the same dead servers
+	// trouble has a value when a question was not answered as soon as it should.
+	trouble tick.Chan
+
+	mu     sync.Mutex // guards the fields below
+	byName map[string]*server
+	blocks []*Ask
+}
+
+// NewServers makes an empty set. log is told of each change of a server's health.
+func NewServers(log *slog.Logger) *Servers {
+	return &Servers{log: log, maxAge: defaultMaxAge, connect: connectSocket, born: time.Now(), byName: map[string]*server{}, trouble: tick.New()}
+}
+
+// acquire finds or makes a server.
+func (ss *Servers) acquire(sp spec) *server {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	name := sp.String()
+	s := ss.byName[name]
+	if s == nil {
+		s = &server{name: name, addr: sp.Addr.String(), mark: sp.mark, log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge, connect: ss.connect, born: ss.born}
+		s.udp.bufs, s.tcp.bufs = &ss.bufs, &ss.bufs
+		s.life, s.end = context.WithCancel(context.Background())
+		if sp.TLS {
+			name := cmp.Or(sp.ServerName, sp.Addr.Addr().String())
+			s.tls = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ss.roots, ServerName: name, ClientSessionCache: tls.NewLRUClientSessionCache(4)}
+		}
+		ss.byName[name] = s
+	}
+	s.refs++
+	return s
+}
+
+// release gives a server back; the last one ends it.
+func (ss *Servers) release(s *server) {
+	ss.mu.Lock()
+	s.refs--
+	last := s.refs == 0
+	if last {
+		delete(ss.byName, s.name)
+	}
+	ss.mu.Unlock()
+	if last {
+		s.close()
+	}
+}
+
+func (ss *Servers) join(a *Ask) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.blocks = append(ss.blocks, a)
+}
+
+func (ss *Servers) leave(a *Ask) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.blocks = slices.DeleteFunc(ss.blocks, func(b *Ask) bool { return b == a })
+}
+
+// Status is what is known of one server.
+type Status struct {
+	Server     string    `json:"server"`
+	Zones      []string  `json:"zones"`                // for whose names it is asked
+	LastResort bool      `json:"lastResort,omitempty"` // everywhere asked only when the others fail
+	Failing    bool      `json:"failing,omitempty"`    // asked last, and tried in the background
+	Reason     string    `json:"reason,omitempty"`     // why
+	Since      time.Time `json:"since,omitzero"`       // of the present state; zero: as at the start
+	NoTCP      bool      `json:"noTCP,omitempty"`      // did not take TCP lately, UDP is tried first
+	Loops      []string  `json:"loops,omitempty"`      // zones whose names it asks this node for: not asked for them
+}
+
+// Status lists the servers that are asked, by name.
+func (ss *Servers) Status() []Status {
+	ss.mu.Lock()
+	servers := slices.SortedFunc(maps.Values(ss.byName), func(a, b *server) int { return strings.Compare(a.name, b.name) })
+	blocks := slices.Clone(ss.blocks)
+	ss.mu.Unlock()
+	out := make([]Status, 0, len(servers))
+	for _, s := range servers {
+		st := Status{Server: s.name, LastResort: true, NoTCP: s.streamless(time.Now())}
+		var why reason
+		if st.Failing, why, st.Since = s.standing(); st.Failing {
+			st.Reason = why.String()
+		}
+		for _, a := range blocks {
+			at := slices.Index(a.list, s)
+			if at < 0 {
+				continue
+			}
+			st.LastResort = st.LastResort && at >= a.first
+			st.Zones = append(st.Zones, a.zones...)
+			if a.loops[at].Load() {
+				st.Loops = append(st.Loops, a.zones[0])
+			}
+		}
+		slices.Sort(st.Zones)
+		st.Zones = slices.Compact(st.Zones)
+		slices.Sort(st.Loops)
+		st.Loops = slices.Compact(st.Loops)
+		out = append(out, st)
+	}
+	return out
+}
+
+// Faults says in one line each what somebody should mend: loops, and blocks whose servers all fail.
+func (ss *Servers) Faults() []string {
+	ss.mu.Lock()
+	blocks := slices.Clone(ss.blocks)
+	ss.mu.Unlock()
+	var out []string
+	for _, a := range blocks {
+		failing := 0
+		var names []string
+		for i, s := range a.list {
+			names = append(names, s.name)
+			if a.loops[i].Load() {
+				out = append(out, loopText(s.name, a.zones[0]))
+				failing++
+			} else if s.health.failing.Load() {
+				failing++
+			}
+		}
+		if failing == len(a.list) {
+			out = append(out, fmt.Sprintf("nobody answers for %s: %s: see that they run and can be reached from this node, or name others under upstreams",
+				strings.Join(a.zones, ", "), strings.Join(names, ", ")))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// hedges grants tries beside those that run: one for ten questions, and some for the moment in which a server falls
+// silent. Without the bound, an upstream that is slow because it is overloaded would be asked everything twice.
+type hedges struct{ saved, granted atomic.Int64 }
+
+const (
+	hedgeCost = 10  // questions
+	hedgeMost = 100 // tries that may be saved up
+)
+
+func (h *hedges) earn() {
+	if n := h.saved.Add(1); n > hedgeCost*hedgeMost {
+		h.saved.Store(hedgeCost * hedgeMost)
+	}
+}
+
+// spend takes one try, if one is left. The first ones need no saving, so the count begins below zero.
+func (h *hedges) spend() bool {
+	if h.saved.Add(-hedgeCost) < -hedgeCost*hedgeMost {
+		h.saved.Add(hedgeCost)
+		return false
+	}
+	h.granted.Add(1)
+	return true
+}

@@ -1,0 +1,112 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/coredns/plugin/pkg/dnstest"
+	"github.com/miekg/dns"
+)
+
+// slowly answers names that begin with a time after it, and others at once.
+func slowly(q *dns.Msg, stream bool) *dns.Msg {
+	label, _, _ := strings.Cut(q.Question[0].Name, ".")
+	if d, err := time.ParseDuration(label); err == nil {
+		<-time.After(d)
+	}
+	return says("upstream")(q, stream)
+}
+
+// limitOf reports whether what a question came to is this agent's limit only, and after what time.
+func (b *block) limitOf(name string) (limit bool, took time.Duration) {
+	b.t.Helper()
+	began := time.Now()
+	limit = b.limited(name)
+	return limit, time.Since(began)
+}
+
+// limited is limitOf without the time.
+func (b *block) limited(name string) bool {
+	b.t.Helper()
+	rec := dnstest.NewRecorder(&client{})
+	_, err := b.ServeDNS(context.Background(), rec, new(dns.Msg).SetQuestion(name, dns.TypeTXT))
+	var l interface{ Limit() bool }
+	if rec.Msg != nil || err == nil {
+		b.t.Errorf("%s: answered", name)
+	}
+	return errors.As(err, &l) && l.Limit()
+}
+
+// A name whose own servers take their time is answered, on a node that asks nothing else; so it is where all names are slow,
+// at the latest when the client asks again.
+func TestSlowNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		for _, stream := range []bool{false, true} {
+			block := func(answer func(*dns.Msg, bool) *dns.Msg) *block {
+				return serve(t, func(a *Ask) { a.stream = stream }, newFake(t, onBoth, answer).addr)
+			}
+			for _, d := range []time.Duration{2400 * time.Millisecond, 4 * time.Second} {
+				b := block(slowly)
+				wg.Go(func() {
+					b.want("udp", fmt.Sprintf("%dms.example.", d.Milliseconds()), "upstream", d, d)
+				})
+			}
+			tooSlow := block(slowly)
+			wg.Go(func() {
+				if limit, took := tooSlow.limitOf("6s.example."); !limit || took != budget {
+					t.Errorf("too slow, TCP %v: our limit %v, after %s", stream, limit, took)
+				}
+				if tooSlow.list[0].health.changes.Load() != 0 {
+					t.Errorf("a name was held against the server:\n%s", tooSlow.log)
+				}
+			})
+			all := block(after(2400*time.Millisecond, says("upstream")))
+			wg.Go(func() {
+				if limit, took := all.limitOf("a.example."); !limit || took > silentEnd {
+					t.Errorf("all slow, TCP %v: our limit %v, after %s", stream, limit, took)
+				}
+				all.want("udp", "a.example.", "upstream", 2400*time.Millisecond, 2400*time.Millisecond)
+			})
+		}
+	})
+}
+
+// A server that is dead for long has failed by itself; one that refuses has, too.
+func TestFailuresOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := serve(t, nil, newFake(t, onBoth, silence).addr)
+		eventually(t, "it is known as dead", func() bool { b.ask("udp", "a.example."); return b.list[0].dead() })
+		if limit, took := b.limitOf("b.example."); limit || took > silentEnd {
+			t.Errorf("our limit %v, after %s", limit, took)
+		}
+		b = serve(t, nil, nobody(t))
+		if limit, _ := b.limitOf("a.example."); limit {
+			t.Error("what is refused is held to be our limit")
+		}
+	})
+}
+
+// A name is slow and its answer is lost: it is asked once more without a share of hedges, as its client would have done.
+func TestAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t, onUDP, silence)
+		b := serve(t, nil, f.addr)
+		for b.Ask.servers.hedges.spend() { // others have used them up
+		}
+		f.behave(func(q *dns.Msg, stream bool) *dns.Msg {
+			if q.Question[0].Qtype != dns.TypeNS && f.asked[0].Load() == 1 {
+				return nil
+			}
+			return says("upstream")(q, stream)
+		})
+		b.want("udp", "a.example.", "upstream", silentEnd, silentEnd)
+	})
+}

@@ -1,0 +1,181 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// A client over TCP never gets the head of an answer: it would take it for the whole. One over datagrams does.
+func TestNoHeadOverTCP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, addr := range map[string]string{
+			"TCP refused": newFake(t, onUDP, head).addr,
+			"TCP accepted and closed": func() string {
+				f := newFake(t, onUDP, head)
+				f.host.accept = func(*end) {}
+				return f.addr
+			}(),
+			"a head over TCP, too": newFake(t, onBoth, func(q *dns.Msg, _ bool) *dns.Msg { return head(q, false) }).addr,
+		} {
+			for _, stream := range []bool{false, true} {
+				b := serve(t, func(a *Ask) { a.stream = stream }, addr)
+				for range 4 { // also when that is known of the server
+					if got, took := b.ask("tcp", "a.example."); !strings.HasPrefix(got, "SERVFAIL") || took > budget+time.Second {
+						t.Errorf("%s, TCP first %v: a client over TCP gets %q after %s", name, stream, got, took)
+					}
+					if got, took := b.ask("udp", "a.example."); got != "truncated" || took > silentEnd+time.Second {
+						t.Errorf("%s, TCP first %v: a client over UDP gets %q after %s", name, stream, got, took)
+					}
+				}
+			}
+		}
+	})
+}
+
+// After SYNs were dropped, and after a second in which TCP was refused, what does not fit a datagram comes whole at once, to
+// clients over UDP and TCP.
+func TestWholeAfterAFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		func(t testing.TB) {
+			f := newFake(t, onBoth, head)
+			f.host.set(func() { f.host.dropSYN = true })
+			b := serve(t, tcp, f.addr)
+			time.AfterFunc(500*time.Millisecond, func() { f.host.set(func() { f.host.dropSYN = false }) })
+			b.want("tcp", "first.example.", "whole", 0, budget) // by the next SYN
+			for _, network := range []string{"udp", "tcp"} {
+				b.want(network, network+".example.", "whole", 0, time.Second)
+			}
+			if b.list[0].streamless(time.Now()) {
+				t.Errorf("TCP is not tried first:\n%s", b.log)
+			}
+		}(named{t, "SYNs dropped"})
+		func(t testing.TB) {
+			f := newFake(t, onUDP, head)
+			b := serve(t, tcp, f.addr)
+			for until := time.Now().Add(time.Second); time.Now().Before(until); <-time.After(20 * time.Millisecond) {
+				b.want("udp", "a.example.", "truncated", 0, time.Second)
+			}
+			f.serve(onBoth)
+			for _, network := range []string{"udp", "tcp"} {
+				b.want(network, network+".example.", "whole", 0, time.Second)
+			}
+		}(named{t, "TCP refused for a second"})
+	})
+}
+
+// When datagrams are tried first: after several failures over several seconds without a success between, for ten seconds, and
+// until a stream works.
+func TestStreamless(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(testutil.Output)
+		s := newServers(slog.New(slog.NewTextHandler(log, nil))).acquire(spec{Address: nameserver.At(netip.MustParseAddr("192.0.2.1"))})
+		fail := func(times int) {
+			for range times {
+				s.streamFailed(time.Now(), errNoStream)
+			}
+		}
+		want := func(when string, want bool) {
+			t.Helper()
+			if got := s.streamFirst(time.Now()); got != want {
+				t.Errorf("%s: a stream first %v, want %v", when, got, want)
+			}
+		}
+		fail(100)
+		want("many at once", true)
+		<-time.After(streamSpan)
+		s.streamWorks()
+		fail(1)
+		want("a success between", true)
+		fail(1)
+		<-time.After(streamSpan)
+		fail(1)
+		want("three over seconds", false)
+		<-time.After(streamlessFor)
+		want("its time is over", true)
+		want("one finds out", false)
+		fail(1)
+		<-time.After(streamTurn)
+		want("it failed again", false)
+		s.streamWorks()
+		want("one has worked", true)
+		if n := strings.Count(log.String(), "\n"); n != 2 {
+			t.Errorf("%d lines:\n%s", n, log)
+		}
+	})
+}
+
+// Where no cache stands in front, what a client puts beside its question goes no further.
+func TestNoClientsOptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var seen []string
+		f := newFake(t, onUDP, func(q *dns.Msg, stream bool) *dns.Msg {
+			if o := q.IsEdns0(); o != nil && q.Question[0].Qtype == dns.TypeTXT {
+				mu.Lock()
+				defer mu.Unlock()
+				seen = append(seen, fmt.Sprintf("%d options, size %d, DO %v", len(o.Option), o.UDPSize(), o.Do()))
+			}
+			return says("upstream")(q, stream)
+		})
+		b := serve(t, nil, f.addr)
+		q := new(dns.Msg).SetQuestion("a.example.", dns.TypeTXT).SetEdns0(1400, true)
+		o := q.IsEdns0()
+		o.Option = append(o.Option, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}, &dns.EDNS0_LOCAL{Code: 65001, Data: []byte("x")})
+		if _, err := b.ServeDNS(t.Context(), &client{}, q); err != nil {
+			t.Fatal(err)
+		}
+		sees := func(want ...string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(seen, want) {
+				t.Errorf("the upstream sees %q, want %q", seen, want)
+			}
+		}
+		sees("0 options, size 1400, DO true")
+		if len(q.IsEdns0().Option) != 2 {
+			t.Error("the client's own question was changed")
+		}
+		if _, err := b.ServeDNS(t.Context(), &client{}, new(dns.Msg).SetQuestion("b.example.", dns.TypeTXT).SetEdns0(65535, false)); err != nil {
+			t.Fatal(err)
+		}
+		sees("0 options, size 1400, DO true", "0 options, size 4096, DO false")
+	})
+}
+
+// The size of answer that a client takes does not decide what its question costs while it waits: with a large one, a pod's share of
+// the misses would be more memory than the agent may have.
+func TestWaitingHoldsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiting = 256
+		f := newFake(t, onUDP, silence)
+		b := serve(t, nil, f.addr)
+		before := testutil.Heap()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range waiting {
+			wg.Go(func() {
+				_, _ = b.ServeDNS(ctx, &client{}, new(dns.Msg).SetQuestion(fmt.Sprintf("n%d.example.", i), dns.TypeTXT).SetEdns0(65535, false))
+			})
+		}
+		eventually(t, "all have been asked", func() bool { return f.asked[0].Load() >= waiting })
+		each := (testutil.Heap() - before) / waiting
+		cancel()
+		wg.Wait()
+		if each > 40<<10 {
+			t.Errorf("a question that waits holds %d bytes", each)
+		}
+	})
+}

@@ -1,0 +1,373 @@
+package listener
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/internal/dns/fastpath"
+)
+
+// Sizes of what is read.
+const (
+	questionMost = dns.MinMsgSize // what the DNS library reads of a question by default; what is longer is cut, and invalid
+	headerSize   = 12
+	batchMost    = 32 // datagrams in one system call
+)
+
+// datagrams reads a point's UDP socket: as many questions in one system call as lie there, and as many answers in another. A socket
+// is bound to its one address, so answers have the right source by themselves; each goes to the very socket address that its
+// question came from, an IPv6 scope included.
+//
+// One goroutine uses it.
+type datagrams struct {
+	p      *point
+	raw    syscall.RawConn
+	inWork sync.WaitGroup // questions that the chain has
+
+	in      packets
+	buffers [batchMost][questionMost]byte
+	read    func(fd uintptr) (done bool) // receive: made once, so that a hit costs no allocation
+	rounds  int                          // reads since there was nothing to read
+	got     int                          // by the last read
+	err     error                        // of the last read
+	failed  int                          // reads that failed since one did not
+
+	question fastpath.Question
+	answers  [batchMost][]byte
+	out      packets
+	ready    int // answers in out
+	writer   writer
+	room     room // of the socket, which workers write to as well
+}
+
+// packet is struct mmsghdr (recvmmsg(2)).
+type packet struct {
+	header unix.Msghdr
+	size   uint32
+}
+
+// packets are the arguments of recvmmsg(2) and sendmmsg(2).
+type packets struct {
+	headers [batchMost]packet
+	parts   [batchMost]unix.Iovec
+	from    [batchMost]address
+}
+
+// address is the other end of a packet, as the kernel writes it. An IPv4 one (unix.RawSockaddrInet4) takes a part of its room.
+type address unix.RawSockaddrInet6
+
+func newDatagrams(p *point, conn *net.UDPConn) (*datagrams, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	d := &datagrams{p: p, raw: raw, room: room{dropped: &p.quota.dropped}}
+	for i := range batchMost {
+		d.in.parts[i].Base = &d.buffers[i][0]
+		d.in.parts[i].SetLen(questionMost)
+		h := &d.in.headers[i].header
+		h.Name, h.Namelen, h.Iov = d.in.from[i].bytes(), unix.SizeofSockaddrInet6, &d.in.parts[i]
+		h.SetIovlen(1)
+		h = &d.out.headers[i].header
+		h.Iov = &d.out.parts[i]
+		h.SetIovlen(1)
+	}
+	d.read = d.receive
+	d.writer.open(raw, &d.room)
+	return d, nil
+}
+
+func (a *address) bytes() *byte { return (*byte)(unsafe.Pointer(a)) }
+
+// toldAfter is how many reads in a row the runtime is not told of. It is told of system calls so that others run while one waits.
+// Ours never wait, and to be told wakes its monitor (runtime.sysmon), which then looks about every 20 µs: at 1,000 questions a second
+// that is three of four context switches. But the monitor also takes the processor from who has had it for 10 ms, so a reader that
+// always finds something must not leave it asleep.
+const toldAfter = 16
+
+// receive reads what lies in the socket. It returns false where nothing does, and is called again when something comes.
+func (d *datagrams) receive(fd uintptr) (done bool) {
+	for {
+		call := unix.RawSyscall6
+		if d.rounds++; d.rounds%toldAfter == 0 {
+			call = unix.Syscall6
+		}
+		n, _, errno := call(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&d.in.headers[0])), batchMost, unix.MSG_DONTWAIT, 0, 0)
+		switch errno {
+		case 0:
+			d.got, d.err, d.failed = int(n), nil, 0
+			return true
+		case unix.EAGAIN:
+			d.rounds, d.failed = 0, 0
+			return false
+		case unix.EINTR:
+			continue
+		}
+		d.got, d.err = 0, errno
+		d.failed++
+		return true
+	}
+}
+
+// failedMost is how often in a row, a millisecond apart, a read may fail before the socket is dead.
+const failedMost = 1000
+
+// serve reads and answers until the point ends, or with an error until its socket dies; what was read is answered in either case.
+func (d *datagrams) serve() error {
+	defer d.inWork.Wait()
+	for {
+		if !d.p.pauser.pass() {
+			return nil
+		}
+		if d.p.quota.full() {
+			<-time.After(fullLook)
+			continue
+		}
+		err := d.raw.Read(d.read)
+		if err == nil {
+			err = d.err
+		}
+		switch {
+		case err == nil:
+			d.serveBatch(d.got)
+		case errors.Is(err, os.ErrDeadlineExceeded): // a pause, or the end
+		case d.failed > 0 && d.failed < failedMost: // something happened to the socket, for instance SOCK_DESTROY; it is bound as before
+			<-time.After(fullLook)
+		default:
+			return err
+		}
+	}
+}
+
+// serveBatch has n datagrams answered by who stands before the chain, and gives the rest to the chain.
+func (d *datagrams) serveBatch(n int) {
+	var left uint64 // a bit for each
+	c := d.p.enter()
+	if c.first == nil {
+		left = 1<<n - 1
+	} else {
+		d.question.Begun = time.Now()
+		for i := range n {
+			d.question.Wire, d.question.Client = d.datagram(i), d.in.from[i].client()
+			answer, ok := d.p.before(c.first, d.answers[i][:0], &d.question)
+			if !ok {
+				left |= 1 << i
+				continue
+			}
+			if d.answers[i] = answer; len(answer) > 0 {
+				d.reply(i)
+			}
+		}
+	}
+	c.leave()
+	_ = d.writer.write(d.out.headers[:d.ready]) // an error: a client is gone
+	d.ready = 0
+	for i := range n {
+		if left&(1<<i) != 0 {
+			d.hand(i)
+		}
+		d.in.headers[i].header.Namelen = unix.SizeofSockaddrInet6 // the kernel wrote over it
+	}
+}
+
+// datagram is what was read as the ith of a batch.
+func (d *datagrams) datagram(i int) []byte {
+	return d.buffers[i][:min(d.in.headers[i].size, questionMost)]
+}
+
+// reply makes the answer to the ith of a batch ready to be sent.
+func (d *datagrams) reply(i int) {
+	h := &d.out.headers[d.ready].header
+	h.Name, h.Namelen = d.in.from[i].bytes(), d.in.headers[i].header.Namelen
+	d.out.parts[d.ready].Base = &d.answers[i][0]
+	d.out.parts[d.ready].SetLen(len(d.answers[i]))
+	d.ready++
+}
+
+// hand gives the ith of a batch to the chain. Where no source could be served it waits, as reading does.
+func (d *datagrams) hand(i int) {
+	m := d.datagram(i)
+	if len(m) < headerSize {
+		return // no DNS message
+	}
+	for d.p.quota.full() {
+		<-time.After(fullLook)
+	}
+	src := d.in.from[i].client()
+	if !d.p.quota.take(src) {
+		return
+	}
+	q := &datagram{of: d, source: src, to: d.in.from[i], toSize: d.in.headers[i].header.Namelen, question: append(make([]byte, 0, len(m)), m...)}
+	d.inWork.Add(1)
+	d.p.workers.do(q)
+}
+
+// client is the address that packets are counted for: without port, mapping and scope, as package places has it.
+func (a *address) client() netip.Addr {
+	if a.Family == unix.AF_INET {
+		return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(a)).Addr)
+	}
+	return netip.AddrFrom16(a.Addr).Unmap()
+}
+
+// udp is the address as package net has it.
+func (a *address) udp() *net.UDPAddr {
+	port := (*[2]byte)(unsafe.Pointer(&a.Port)) // at the same place in both families, in the network's order
+	out := &net.UDPAddr{IP: a.client().AsSlice(), Port: int(binary.BigEndian.Uint16(port[:]))}
+	if a.Family == unix.AF_INET6 && a.Scope_id != 0 {
+		out.Zone = strconv.FormatUint(uint64(a.Scope_id), 10)
+	}
+	return out
+}
+
+// writer sends packets. One goroutine uses it.
+type writer struct {
+	raw   syscall.RawConn
+	room  *room                        // the socket's
+	send  func(fd uintptr) (done bool) // made once, so that a hit costs no allocation
+	rest  []packet
+	error error // of the last packet that could not be sent
+}
+
+func (w *writer) open(raw syscall.RawConn, r *room) { w.raw, w.room, w.send = raw, r, w.sendAll }
+
+// write sends packets, each or not: a client that cannot be reached must not cost others their answers. It never waits.
+func (w *writer) write(packets []packet) error {
+	if len(packets) == 0 {
+		return nil
+	}
+	w.rest, w.error = packets, nil
+	if err := w.raw.Write(w.send); err != nil {
+		return err // the socket is closed
+	}
+	return w.error
+}
+
+// sendAll sends the rest.
+func (w *writer) sendAll(fd uintptr) (done bool) {
+	for len(w.rest) > 0 {
+		if w.room.most > 0 {
+			w.error, w.rest = w.room.send(fd, w.rest), nil
+			break
+		}
+		n, errno := sendmmsg(fd, w.rest)
+		switch errno {
+		case 0:
+			w.rest = w.rest[n:]
+		case unix.EAGAIN:
+			w.room.fill(fd)
+		case unix.EINTR:
+		default: // the first packet's: of a later one the kernel tells when it is the first
+			w.error, w.rest = errno, w.rest[1:]
+		}
+	}
+	return true
+}
+
+// sendmmsg is sendmmsg(2), and never waits. The runtime is not told of the call (toldAfter); the longest takes a fraction of a millisecond.
+func sendmmsg(fd uintptr, packets []packet) (n int, err unix.Errno) {
+	sent, _, err := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&packets[0])), uintptr(len(packets)), unix.MSG_DONTWAIT, 0, 0)
+	return int(sent), err
+}
+
+// datagram is one question over UDP while the chain has it: the chain's writer.
+type datagram struct {
+	of       *datagrams
+	source   netip.Addr
+	question []byte
+	to       address
+	toSize   uint32
+}
+
+// serve has the chain answer the question.
+func (q *datagram) serve() {
+	defer q.of.inWork.Done()
+	defer q.of.p.quota.give(q.source)
+	wire := q.question
+	q.question = nil
+	q.of.p.deal(q.source, q, wire)
+}
+
+// deal has the chain answer a message. What is no question is refused or ignored as the DNS library's server does.
+func (p *point) deal(source netip.Addr, w dns.ResponseWriter, wire []byte) {
+	r := new(dns.Msg)
+	head := r.Unpack(wire[:headerSize]) // alone it is a message, too
+	action := dns.DefaultMsgAcceptFunc(header(wire))
+	switch {
+	case head != nil || action == dns.MsgIgnore:
+		return // any reply could be one to a reply
+	case action == dns.MsgAccept:
+		if r.Unpack(wire) == nil {
+			p.ask(source, w, r)
+			return
+		}
+	}
+	opcode := r.Opcode
+	r.SetRcodeFormatError(r)
+	if action == dns.MsgRejectNotImplemented {
+		r.Opcode, r.Rcode = opcode, dns.RcodeNotImplemented
+	}
+	r.Zero, r.Answer, r.Ns, r.Extra = false, nil, nil, nil
+	_ = w.WriteMsg(r) // what of its question was read may have no wire form, and then there is no answer
+}
+
+func header(m []byte) dns.Header {
+	word := func(i int) uint16 { return binary.BigEndian.Uint16(m[2*i:]) }
+	return dns.Header{Id: word(0), Bits: word(1), Qdcount: word(2), Ancount: word(3), Nscount: word(4), Arcount: word(5)}
+}
+
+// LocalAddr implements dns.ResponseWriter, as do the rest.
+func (q *datagram) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(q.of.p.at) }
+
+// RemoteAddr is the client's address.
+func (q *datagram) RemoteAddr() net.Addr { return q.to.udp() }
+
+// WriteMsg sends an answer.
+func (q *datagram) WriteMsg(m *dns.Msg) error {
+	b, err := m.Pack()
+	if err != nil {
+		return err
+	}
+	_, err = q.Write(b)
+	return err
+}
+
+// Write sends an answer's bytes.
+func (q *datagram) Write(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	part := unix.Iovec{Base: &b[0]}
+	part.SetLen(len(b))
+	one := []packet{{header: unix.Msghdr{Name: q.to.bytes(), Namelen: q.toSize, Iov: &part}}}
+	one[0].header.SetIovlen(1)
+	var w writer
+	w.open(q.of.raw, &q.of.room)
+	if err := w.write(one); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Close implements dns.ResponseWriter; the socket is everybody's.
+func (*datagram) Close() error { return nil }
+
+// TsigStatus implements dns.ResponseWriter: no signature is looked at.
+func (*datagram) TsigStatus() error { return nil }
+
+// TsigTimersOnly implements dns.ResponseWriter.
+func (*datagram) TsigTimersOnly(bool) {}
+
+// Hijack implements dns.ResponseWriter.
+func (*datagram) Hijack() {}

@@ -1,0 +1,302 @@
+package listener
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+)
+
+// watcher is an observer that knows each client by its address's text.
+type watcher struct {
+	mu   sync.Mutex // guards the fields below
+	asks int
+	told []queryinfo.Answer
+}
+
+func (w *watcher) Who(client netip.Addr) any {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asks++
+	if !client.IsValid() {
+		return nil
+	}
+	return "who is at " + client.String()
+}
+
+func (w *watcher) Answered(a queryinfo.Answer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, a)
+}
+
+// take returns what the watcher was told, once it was told n times.
+func (w *watcher) take(t testing.TB, n int) []queryinfo.Answer {
+	t.Helper()
+	waitFor(t, fmt.Sprintf("%d answers are told", n), func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.told) >= n
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	told := w.told
+	w.told = nil
+	return told
+}
+
+// shelf is an answerer that knows one name.
+type shelf struct {
+	name  string
+	asked fastpath.Question // the last of them
+	mu    sync.Mutex
+}
+
+func (s *shelf) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+	m := new(dns.Msg)
+	s.mu.Lock()
+	s.asked = fastpath.Question{Client: q.Client, Who: q.Who, TCP: q.TCP}
+	s.mu.Unlock()
+	if err := m.Unpack(q.Wire); err != nil || len(m.Question) != 1 || m.Question[0].Name != s.name {
+		return b, queryinfo.Hit, false
+	}
+	r := new(dns.Msg).SetRcode(m, dns.RcodeNameError)
+	wire, err := r.Pack()
+	if err != nil {
+		return b, queryinfo.Miss, false
+	}
+	return append(b, wire...), queryinfo.Stale, true
+}
+
+// serve is start, with whoever else takes part.
+func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
+	t.Helper()
+	s, cfg := New(slog.New(slog.DiscardHandler), o), configOf(t)
+	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, cfg
+}
+
+var sameAnswer = cmpopts.EquateComparable(netip.Addr{})
+
+// TestObserver: each question is told of once, by whoever it was answered and over either protocol.
+func TestObserver(t *testing.T) {
+	local := netip.MustParseAddr("127.0.0.1")
+	size := func(m *dns.Msg) int {
+		b, err := m.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(b)
+	}
+	kept := question("a.example.org.", dns.TypeA)
+	for name, tc := range map[string]struct {
+		do    func(w dns.ResponseWriter, q *dns.Msg)
+		level queryinfo.Level
+		want  queryinfo.Answer
+	}{
+		"a message": {func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(new(dns.Msg).SetReply(q)) }, queryinfo.Miss,
+			queryinfo.Answer{Size: size(new(dns.Msg).SetReply(kept))}},
+		"bytes": {func(w dns.ResponseWriter, q *dns.Msg) {
+			b, _ := new(dns.Msg).SetRcode(q, dns.RcodeNameError).Pack()
+			_, _ = w.Write(b)
+		}, queryinfo.Hit, queryinfo.Answer{Rcode: dns.RcodeNameError, Size: size(kept), Level: queryinfo.Hit}},
+		"a failure": {func(w dns.ResponseWriter, q *dns.Msg) {
+			_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
+		}, queryinfo.Miss,
+			queryinfo.Answer{Rcode: dns.RcodeServerFailure, Size: size(kept)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := new(watcher)
+			_, cfg := serve(t, w, &handler{do: tc.do, level: tc.level})
+			for _, network := range []string{"udp", "tcp"} {
+				ask(t, network, addressOf(cfg), kept.Copy())
+				want := tc.want
+				want.Client, want.Who = local, "who is at 127.0.0.1"
+				if diff := cmp.Diff([]queryinfo.Answer{want}, w.take(t, 1), sameAnswer); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", network, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestObserverOfSilence: a question that nobody answers is told of, and so is one of the agent's own.
+func TestObserverOfSilence(t *testing.T) {
+	w := new(watcher)
+	s, cfg := serve(t, w, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
+		if !strings.HasPrefix(q.Question[0].Name, "silent.") {
+			answer(w, q)
+		}
+	}})
+	conn, err := net.Dial("udp", addressOf(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	wire, err := question("silent.example.org.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(wire); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.take(t, 1); len(got) != 1 || got[0].Size != 0 || got[0].Who == nil {
+		t.Errorf("told %+v", got)
+	}
+	if err := s.Ask(t.Context(), "cluster.local"); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.take(t, 1); len(got) != 1 || got[0].Client.IsValid() || got[0].Who != nil || got[0].Size == 0 {
+		t.Errorf("told %+v", got)
+	}
+}
+
+// TestFirst: whoever stands before the chain answers what it knows, over either protocol; the chain answers the rest on the same
+// connection, and the observer is told of each once.
+func TestFirst(t *testing.T) {
+	w, first := new(watcher), &shelf{name: "known.example.org."}
+	s, cfg := serve(t, w, &handler{do: answer, first: first})
+	for _, network := range []string{"udp", "tcp"} {
+		conn := dial(t, network, addressOf(cfg))
+		var rcodes []int
+		names := []string{"known", "other", "known", "known", "other"}
+		for _, name := range names {
+			q := question(name+".example.org.", dns.TypeA)
+			if err := conn.WriteMsg(q); err != nil {
+				t.Fatal(err)
+			}
+			m, err := conn.ReadMsg()
+			if err != nil {
+				t.Fatalf("%s %s: %v", network, name, err)
+			}
+			if m.Id != q.Id || m.Question[0].Name != q.Question[0].Name {
+				t.Errorf("%s %s: %v", network, name, m)
+			}
+			rcodes = append(rcodes, m.Rcode)
+		}
+		if want := []int{3, 0, 3, 3, 0}; !slices.Equal(rcodes, want) {
+			t.Errorf("%s: answered %v, want %v", network, rcodes, want)
+		}
+		told := w.take(t, len(names))
+		levels := map[queryinfo.Level]int{}
+		for _, a := range told {
+			levels[a.Level]++
+			if a.Who != "who is at 127.0.0.1" || a.Size < headerSize || (a.Rcode == dns.RcodeNameError) != (a.Level == queryinfo.Stale) {
+				t.Errorf("%s: told %+v", network, a)
+			}
+		}
+		if len(told) != len(names) || levels[queryinfo.Stale] != 3 {
+			t.Errorf("%s: told %+v", network, told)
+		}
+		first.mu.Lock()
+		if last := first.asked; last.TCP != (network == "tcp") || last.Client != netip.MustParseAddr("127.0.0.1") || last.Who != "who is at 127.0.0.1" {
+			t.Errorf("%s: asked by %+v", network, last)
+		}
+		first.mu.Unlock()
+	}
+	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
+}
+
+// TestFirstSaysNothing: a question over UDP that whoever stands before the chain takes without an answer gets none, not the chain's
+// either, and is told of once; over TCP, where a client would wait for its turn, the chain answers.
+func TestFirstSaysNothing(t *testing.T) {
+	w, mute := new(watcher), mute{}
+	_, cfg := serve(t, w, &handler{do: answer, first: mute})
+	conn := dial(t, "udp", addressOf(cfg))
+	for _, name := range []string{"mute.", "known."} {
+		if err := conn.WriteMsg(question(name, dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m, err := conn.ReadMsg(); err != nil || m.Question[0].Name != "known." {
+		t.Errorf("%v, %v", m, err)
+	}
+	told := w.take(t, 2)
+	if len(told) != 2 || told[0].Size*told[1].Size != 0 || told[0].Size+told[1].Size == 0 {
+		t.Errorf("told %+v", told)
+	}
+	if m := ask(t, "tcp", addressOf(cfg), question("mute.", dns.TypeA)); len(m.Answer) != 1 {
+		t.Errorf("over TCP: %v", m)
+	}
+}
+
+// mute takes questions for one name and says nothing.
+type mute struct{}
+
+func (mute) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+	return b, queryinfo.Miss, bytes.Contains(q.Wire, []byte("mute"))
+}
+
+// TestFirstDrains: a connection that only whoever stands before the chain answers ends with its server, and right after an answer.
+func TestFirstDrains(t *testing.T) {
+	first := &shelf{name: "known.example.org."}
+	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
+	if err := s.Start(t.Context(), cfg, (&handler{do: answer, first: first}).build, nil); err != nil {
+		t.Fatal(err)
+	}
+	conn := dial(t, "tcp", addressOf(cfg))
+	for range 3 {
+		if err := conn.WriteMsg(question("known.example.org.", dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.ReadMsg(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the server's end: %v", err)
+	}
+}
+
+// BenchmarkExchange is what the front adds to a question that the chain answers with bytes.
+func BenchmarkExchange(b *testing.B) {
+	wire, err := new(dns.Msg).SetReply(question("a.example.org.", dns.TypeA)).Pack()
+	if err != nil {
+		b.Fatal(err)
+	}
+	h := &handler{do: func(w dns.ResponseWriter, _ *dns.Msg) { _, _ = w.Write(wire) }, level: queryinfo.Hit}
+	client, at := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddrPort("169.254.20.10:53")
+	for name, o := range map[string]Observer{"nobody": nil, "observed": nobodyCounts{}} {
+		b.Run(name, func(b *testing.B) {
+			s, w, r := newServing(h), new(nowhere), question("a.example.org.", dns.TypeA)
+			b.ReportAllocs()
+			for b.Loop() {
+				s.answer(o, at, client, w, r)
+			}
+		})
+	}
+}
+
+type nobodyCounts struct{}
+
+func (nobodyCounts) Who(netip.Addr) any        { return nil }
+func (nobodyCounts) Answered(queryinfo.Answer) {}
+
+// nowhere is a client that takes everything.
+type nowhere struct{ dns.ResponseWriter }
+
+func (*nowhere) Write(b []byte) (int, error) { return len(b), nil }

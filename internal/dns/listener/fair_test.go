@@ -1,0 +1,110 @@
+package listener
+
+import (
+	"log/slog"
+	"net"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestReaderGivesWay: one goroutine that always finds a question, on one processor, leaves others their turn. No goroutine of the test may
+// wake the runtime's monitor meanwhile: the first question comes from another process, each further one from the answerer, and whoever
+// waits waits in the poller, without a deadline.
+func TestReaderGivesWay(t *testing.T) {
+	testutil.RequireRoot(t) // it starts a process
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	waits, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer waits.Close()
+	cfg := configOf(t)
+	again := &feeder{toServer: connected(t, addressOf(cfg)), toOther: connected(t, waits.LocalAddr().String())}
+	s := New(slog.New(slog.DiscardHandler), nil)
+	if err := s.Start(t.Context(), cfg, (&handler{do: answer, first: again}).build, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		again.over.Store(true)
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+
+	q, err := question("a.example.org.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, c := range q {
+		text.WriteString(`\x` + strconv.FormatUint(uint64(c)|0x100, 16)[1:])
+	}
+	// After a time in which the monitor has gone to sleep, since nothing runs.
+	cmd := exec.Command("bash", "-c", "sleep 0.3; printf '"+text.String()+"' > /dev/udp/127.0.0.1/"+strconv.Itoa(int(cfg.Port)))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait() //nolint:errcheck // it has done its part, or the read below fails
+	if _, err := waits.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	again.over.Store(true)
+	if n := again.turns.Load(); n >= feederMost {
+		t.Errorf("another goroutine had no turn before query %d", n)
+	}
+}
+
+// feederMost is how often a feeder queries again: for many times as long as the runtime leaves one goroutine its turn (10 ms).
+const feederMost = 500_000
+
+// feeder asks the server again whenever it is asked, by system calls of which the runtime is not told.
+type feeder struct {
+	echo
+	toServer, toOther int // sockets
+	turns             atomic.Int64
+	over              atomic.Bool
+}
+
+func (f *feeder) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+	write := func(fd int) {
+		_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&q.Wire[0])), uintptr(len(q.Wire)))
+	}
+	turn := f.turns.Add(1)
+	if turn == 1 {
+		write(f.toOther)
+	}
+	if !f.over.Load() && turn < feederMost {
+		write(f.toServer)
+	}
+	return f.echo.Answer(b, q)
+}
+
+// connected is a UDP socket to a server, which nobody reads.
+func connected(t *testing.T, server string) (fd int) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	at, err := net.ResolveUDPAddr("udp", server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: at.Port, Addr: [4]byte(at.IP.To4())}); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}

@@ -1,0 +1,154 @@
+//go:build timing
+
+package listener
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestTimingWriteDeadline: a client that does not read holds its writer for writeMost.
+// State: TestDeafClient (this package).
+func TestTimingWriteDeadline(t *testing.T) {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client := dial(t, "tcp", l.Addr().String())
+	defer client.Close()
+	conn, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	s := &stream{TCPConn: conn}
+	if err := s.SetWriteBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if _, err := s.Write(make([]byte, 64<<20)); err == nil || time.Since(begun) > 2*writeMost {
+		t.Errorf("a client that does not read: %v after %s", err, time.Since(begun))
+	}
+}
+
+// TestTimingDeafClient: the server closes the connection of a client that does not read after writeMost.
+// State: TestDeafClient (this package).
+func TestTimingDeafClient(t *testing.T) {
+	part := make([]dns.RR, 200)
+	for i := range part {
+		part[i] = &dns.TXT{Hdr: dns.RR_Header{Name: "a.", Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 1}, Txt: []string{strings.Repeat("x", 255)}}
+	}
+	_, cfg := serve(t, nil, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg).SetReply(q)
+		m.Answer = part
+		_ = w.WriteMsg(m)
+	}})
+	conn := dial(t, "tcp", addressOf(cfg))
+	if err := conn.Conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	for conn.WriteMsg(question("a.", dns.TypeTXT)) == nil {
+	}
+	if took := time.Since(begun); took > 3*writeMost {
+		t.Errorf("the connection was closed after %s", took)
+	}
+}
+
+// TestTimingIdleConnectionEnds: an idle connection delays the server's end by less than drainMost.
+// State: TestFirstDrains (this package).
+func TestTimingIdleConnectionEnds(t *testing.T) {
+	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
+	if err := s.Start(t.Context(), cfg, (&handler{do: answer, first: &shelf{name: "known.example.org."}}).build, nil); err != nil {
+		t.Fatal(err)
+	}
+	conn := dial(t, "tcp", addressOf(cfg))
+	if err := conn.WriteMsg(question("known.example.org.", dns.TypeA)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ReadMsg(); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took > drainMost {
+		t.Errorf("an idle connection kept the server for %s", took)
+	}
+}
+
+// TestTimingPipedStop: a server that stops ends a connection right after its last answer, not after idleMost.
+// State: TestPipedStop (this package).
+func TestTimingPipedStop(t *testing.T) {
+	h := newHeld()
+	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
+	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
+		t.Fatal(err)
+	}
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	send(t, conn, 1, "slow.example.org.")
+	waitFor(t, "it is in work", func() bool { return h.in.Load() == 1 })
+	done := make(chan error, 1)
+	go func() { done <- s.Stop() }()
+	_, tcp := halves(t, s)
+	waitFor(t, "connections end", func() bool {
+		tcp.conns.mu.Lock()
+		defer tcp.conns.mu.Unlock()
+		return tcp.conns.draining
+	})
+	close(h.free)
+	begun := time.Now()
+	wantIDs(t, conn, 1)
+	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) || time.Since(begun) > idleMost/2 {
+		t.Errorf("after the last answer: %v after %s", err, time.Since(begun))
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTimingNoDescriptors: a connection that cannot be accepted costs next to no CPU time.
+// State: TestNoDescriptors (this package).
+func TestTimingNoDescriptors(t *testing.T) {
+	testutil.RequireRoot(t)
+	if !testutil.InChild(t) { // the limit is the whole process's
+		return
+	}
+	_, cfg := start(t, answer)
+	tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(tcp)
+	lift := testutil.NoDescriptors(t)
+	defer lift()
+	if err := unix.Connect(tcp, &unix.SockaddrInet4{Addr: cfg.Addresses[0].As4(), Port: int(cfg.Port)}); err != nil {
+		t.Fatal(err)
+	}
+	before := cpuTime(t)
+	<-time.After(time.Second)
+	if used := cpuTime(t) - before; used > 300*time.Millisecond {
+		t.Errorf("a connection that cannot be accepted takes %s of CPU time in a second", used)
+	}
+}
+
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

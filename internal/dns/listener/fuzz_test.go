@@ -1,0 +1,263 @@
+package listener
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+)
+
+// FuzzFront sends any bytes to a server: over TCP as they are, in two writes; over UDP as many datagrams in one batch as there are messages
+// behind lengths. Plain questions of a half of all names are answered before the chain. Each message is answered once, with the same bytes
+// that the DNS library's server answers, and with none where that is silent. The observer is told of each question once.
+func FuzzFront(f *testing.F) {
+	var all []byte
+	for i, m := range strange(f) {
+		for _, tcp := range []bool{false, true} {
+			f.Add(framed(m), uint16(i), tcp)
+		}
+		all = append(all, framed(m)...)
+	}
+	for _, name := range []string{"a.example.org.", "b.example.org.", "B.EXAMPLE.org.", "."} {
+		m := question(name, dns.TypeA)
+		m.SetEdns0(1232, true)
+		wire, err := m.Pack()
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, tcp := range []bool{false, true} {
+			f.Add(bytes.Repeat(framed(wire), 3), uint16(1), tcp)
+			f.Add(framed(wire, wire, append(slices.Clone(wire), make([]byte, questionMostTCP)...), wire), uint16(50), tcp)
+			f.Add(append(framed(wire), 0, 200, 1), uint16(2), tcp)
+		}
+		all = append(all, framed(wire)...)
+	}
+	f.Add(all[:min(len(all), fuzzMost)], uint16(700), false)
+	f.Add(all[:min(len(all), fuzzMost)], uint16(700), true)
+
+	w := new(watcher)
+	s, cfg := serve(f, w, &handler{do: answer, first: half{}})
+	lib := newLibrary(f)
+	f.Fuzz(func(t *testing.T, stream []byte, cut uint16, tcp bool) {
+		if len(stream) > fuzzMost {
+			return
+		}
+		most := questionMost
+		if tcp {
+			most = questionMostTCP
+		}
+		messages := split(stream)
+		want, questions := lib.answers(messages, most)
+		w.take(t, 0)
+		var got [][]byte
+		if tcp {
+			got = overTCP(t, addressOf(cfg), stream, int(cut))
+		} else {
+			got = overUDP(t, s, addressOf(cfg), messages, len(want))
+			questions += 3 // its own
+		}
+		for _, answers := range [][][]byte{want, got} {
+			slices.SortFunc(answers, bytes.Compare)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("answers (-the library's +ours):\n%s", diff)
+		}
+		if told := w.take(t, 0); len(told) != questions {
+			t.Errorf("told of %d questions, %d were asked", len(told), questions)
+		}
+	})
+}
+
+// fuzzMost is how much is sent at once: less than what a socket holds, and fewer questions than one source's share.
+const fuzzMost = 8 << 10
+
+// framed are messages as they go over TCP (RFC 1035, section 4.2.2).
+func framed(messages ...[]byte) (out []byte) {
+	for _, m := range messages {
+		out = append(binary.BigEndian.AppendUint16(out, uint16(len(m))), m...)
+	}
+	return out
+}
+
+// split undoes framed. What is not whole at the end is no message.
+func split(stream []byte) (out [][]byte) {
+	for len(stream) >= 2 {
+		size := 2 + int(binary.BigEndian.Uint16(stream))
+		if size > len(stream) {
+			break
+		}
+		out, stream = append(out, stream[2:size]), stream[size:]
+	}
+	return out
+}
+
+// half answers plain questions of which the name's first letter has an odd number.
+type half struct{}
+
+func (half) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+	m := new(dns.Msg)
+	if !q.Read() || q.Asked[min(1, len(q.Asked)-1)]%2 == 0 || m.Unpack(q.Wire) != nil {
+		return b, queryinfo.Miss, false
+	}
+	w := new(keeps)
+	answer(w, m)
+	return append(b, w.got...), queryinfo.Hit, true
+}
+
+// keeps is a client that keeps its last answer.
+type keeps struct {
+	nowhere
+	got []byte
+}
+
+func (k *keeps) WriteMsg(m *dns.Msg) (err error) {
+	k.got, err = m.Pack()
+	return err
+}
+
+// overTCP writes a stream in two parts and returns all that comes back.
+func overTCP(t *testing.T, at string, stream []byte, cut int) [][]byte {
+	t.Helper()
+	conn, err := net.Dial("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	cut = min(cut, len(stream))
+	for _, part := range [][]byte{stream[:cut], stream[cut:]} {
+		if _, err := conn.Write(part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := split(said)
+	if n := len(framed(answers...)); n != len(said) {
+		t.Errorf("the last %d bytes are no answer: %x", len(said)-n, said[n:])
+	}
+	return answers
+}
+
+// overUDP sends messages so that they lie in one batch and returns all answers: as many as are due, and what else came until then.
+func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (answers [][]byte) {
+	t.Helper()
+	conn := dialUDP(t, at)
+	end, err := question("a-question-of-the-test.example.org.", dns.TypeA).Pack() // answered before the chain, so in turn
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(m []byte) {
+		if _, err := conn.Write(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	buffer := make([]byte, dns.MaxMsgSize)
+	next := func() (ours bool) {
+		n, err := conn.Read(buffer)
+		if err != nil {
+			t.Fatalf("%d of %d answers: %v", len(answers), due, err)
+		}
+		if bytes.HasPrefix(buffer[headerSize:n], end[headerSize:]) {
+			return true
+		}
+		answers = append(answers, slices.Clone(buffer[:n]))
+		return false
+	}
+	s.Pause()
+	for _, m := range messages {
+		write(m)
+	}
+	s.Resume()
+	for range 2 { // behind the second one's answer, all are handed to the chain
+		write(end)
+		for !next() {
+		}
+	}
+	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
+	for len(answers) < due {
+		next()
+	}
+	write(end)
+	for !next() {
+	}
+	return answers
+}
+
+// library is the DNS library's own server, with one connection at a time in memory.
+type library struct {
+	conns chan net.Conn
+	asked int // questions that the handler got
+}
+
+func newLibrary(f *testing.F) *library {
+	f.Helper()
+	l := &library{conns: make(chan net.Conn)}
+	server := &dns.Server{Net: "tcp", Listener: l, MaxTCPQueries: -1, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+		if l.asked++; len(r.Question) > 0 { // as the handler behind ours
+			answer(w, r)
+		}
+	})}
+	done := make(chan error, 1)
+	go func() { done <- server.ActivateAndServe() }()
+	f.Cleanup(func() {
+		close(l.conns)
+		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
+			f.Error(err)
+		}
+	})
+	return l
+}
+
+// answers has messages answered, of each at most so many bytes.
+func (l *library) answers(messages [][]byte, most int) (answers [][]byte, questions int) {
+	c := &inMemory{closed: make(chan struct{})}
+	for _, m := range messages {
+		c.in.Write(framed(m[:min(len(m), most)]))
+	}
+	l.asked = 0
+	l.conns <- c
+	<-c.closed
+	return split(c.out.Bytes()), l.asked
+}
+
+// Accept implements net.Listener, as do the rest.
+func (l *library) Accept() (net.Conn, error) {
+	if c := <-l.conns; c != nil {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (*library) Close() error   { return nil }
+func (*library) Addr() net.Addr { return &net.TCPAddr{} }
+
+// inMemory is a connection of which the client has said all.
+type inMemory struct {
+	net.Conn
+	in, out bytes.Buffer
+	closed  chan struct{}
+}
+
+func (c *inMemory) Read(b []byte) (int, error)     { return c.in.Read(b) }
+func (c *inMemory) Write(b []byte) (int, error)    { return c.out.Write(b) }
+func (*inMemory) SetReadDeadline(time.Time) error  { return nil }
+func (*inMemory) SetWriteDeadline(time.Time) error { return nil }
+func (c *inMemory) Close() error {
+	close(c.closed)
+	return nil
+}

@@ -1,0 +1,167 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/internal/dns/portowners"
+)
+
+// BusyError says that an address cannot be listened on.
+type BusyError struct {
+	Address  netip.AddrPort
+	Protocol string   // udp, tcp
+	Holders  []string // processes that hold the port, if another does and they can be seen
+	Err      error
+}
+
+func (e *BusyError) Error() string {
+	msg := fmt.Sprintf("listen on %s %s: %v", e.Protocol, e.Address, rootCause(e.Err))
+	switch {
+	case errors.Is(e.Err, syscall.EADDRINUSE) && len(e.Holders) > 0:
+		return msg + ": held by " + strings.Join(e.Holders, ", ")
+	case errors.Is(e.Err, syscall.EADDRINUSE):
+		return fmt.Sprintf("%s: its holder cannot be seen from here: on the node, run ss -lnp 'sport = :%d'", msg, e.Address.Port())
+	case errors.Is(e.Err, syscall.EADDRNOTAVAIL):
+		return msg + ": the address is on no link of this host (or its IPv6 duplicate check has not ended)"
+	case errors.Is(e.Err, syscall.EACCES):
+		return msg + ": a port below 1024 needs CAP_NET_BIND_SERVICE"
+	}
+	return msg
+}
+
+func (e *BusyError) Unwrap() error { return e.Err }
+
+// rootCause strips what package net says about the address, which the message has already.
+func rootCause(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}
+
+// Socket is one listening socket of an address: a descriptor of it, which whoever has the Socket closes.
+type Socket struct {
+	Protocol string // udp, tcp
+	Address  netip.AddrPort
+	File     *os.File
+}
+
+// listen makes a point of each address and protocol, from the sockets that were inherited and else from new ones. It makes
+// all or none, and then names every one that could not be had. It takes what it uses out of inherited.
+func (s *Server) listen(ctx context.Context, cfg Config, addresses []netip.Addr, inherited []Socket) ([]*point, error) {
+	var points []*point
+	var errs []error
+	for _, a := range addresses {
+		at := netip.AddrPortFrom(a, cfg.Port)
+		for _, protocol := range []string{"udp", "tcp"} {
+			p, err := s.listenAt(ctx, protocol, at, cfg.Transparent, inherited)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			points = append(points, p)
+		}
+	}
+	if len(errs) > 0 {
+		for _, p := range points {
+			_ = p.socket.Close() // never read
+		}
+		return nil, errors.Join(errs...)
+	}
+	return points, nil
+}
+
+func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPort, transparent bool, inherited []Socket) (*point, error) {
+	for _, i := range inherited {
+		if i.Protocol != protocol || i.Address != at {
+			continue
+		}
+		p, err := s.newPoint(protocol, at, i.File)
+		if err != nil {
+			return nil, fmt.Errorf("take over %s %s: %w", protocol, at, err)
+		}
+		return p, nil
+	}
+	f, err := open(ctx, protocol, at, transparent)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return s.newPoint(protocol, at, f)
+}
+
+// open binds with SO_REUSEPORT only where that shares the port with nobody: with it, a second DNS server of the same user on
+// the same address would go unnoticed and take half of the questions. One on the wildcard takes none, since the kernel
+// prefers the socket with the address.
+func open(ctx context.Context, protocol string, at netip.AddrPort, transparent bool) (*os.File, error) {
+	f, err := bind(ctx, protocol, at, options{transparent: transparent})
+	if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+		return f, asBusy(protocol, at, portowners.Sockets{}, err)
+	}
+	found, procErr := portowners.At(protocol, at)
+	if procErr == nil && len(found.Exact) == 0 && len(found.Wildcard) > 0 {
+		f, err = bind(ctx, protocol, at, options{transparent: transparent, share: true})
+	}
+	return f, asBusy(protocol, at, found, err)
+}
+
+// options of a socket, which it has before it is bound.
+type options struct{ share, transparent bool }
+
+func bind(ctx context.Context, protocol string, ap netip.AddrPort, o options) (*os.File, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if cerr := c.Control(func(fd uintptr) { err = o.set(int(fd), ap.Addr().Is4()) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	var s socket
+	if protocol == "udp" {
+		pc, err := lc.ListenPacket(ctx, protocol, ap.String())
+		if err != nil {
+			return nil, err
+		}
+		s = pc.(*net.UDPConn)
+	} else {
+		l, err := lc.Listen(ctx, protocol, ap.String())
+		if err != nil {
+			return nil, err
+		}
+		s = l.(*net.TCPListener)
+	}
+	defer s.Close()
+	return s.File()
+}
+
+func asBusy(protocol string, ap netip.AddrPort, found portowners.Sockets, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &BusyError{Address: ap, Protocol: protocol, Err: err, Holders: found.Holders()}
+}
+
+func (o options) set(fd int, is4 bool) error {
+	if o.share {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !o.transparent:
+		return nil
+	case is4:
+		return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
+}

@@ -1,0 +1,75 @@
+package listener
+
+import (
+	"net"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// overflows counts the questions over UDP that the kernel dropped since a socket was full of others, while the server had it. It is safe for
+// concurrent use.
+type overflows struct {
+	mu   sync.Mutex             // guards the fields below
+	past uint64                 // of sockets that are closed
+	open map[*net.UDPConn]int64 // what the kernel had counted before: a socket may come from another process
+}
+
+func (o *overflows) watch(conn *net.UDPConn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.open == nil {
+		o.open = map[*net.UDPConn]int64{}
+	}
+	o.open[conn] = drops(conn)
+}
+
+// leave is called before the socket is closed.
+func (o *overflows) leave(conn *net.UDPConn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if before, ok := o.open[conn]; ok {
+		o.past += since(before, drops(conn))
+		delete(o.open, conn)
+	}
+}
+
+func (o *overflows) count() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.past
+	for conn, before := range o.open {
+		n += since(before, drops(conn))
+	}
+	return n
+}
+
+// since is the difference of two counts of 32 bits; a negative one is not known.
+func since(before, now int64) uint64 {
+	if before < 0 || now < 0 {
+		return 0
+	}
+	return uint64(uint32(now) - uint32(before)) //nolint:gosec // it wraps as the kernel's does
+}
+
+// drops is how many datagrams the kernel has dropped that were for the socket; -1: it does not tell.
+func drops(conn *net.UDPConn) int64 {
+	// The order of SO_MEMINFO's numbers (linux/sock_diag.h, Linux 4.12): memory, its bounds and lengths, and at last the drops.
+	const dropsAt = 8
+	var numbers [dropsAt + 1]uint32
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	told := int64(-1)
+	_ = raw.Control(func(fd uintptr) { // an error: it is closed
+		size := uint32(unsafe.Sizeof(numbers))
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
+			uintptr(unsafe.Pointer(&numbers)), uintptr(unsafe.Pointer(&size)), 0)
+		if errno == 0 && size == uint32(unsafe.Sizeof(numbers)) {
+			told = int64(numbers[dropsAt])
+		}
+	})
+	return told
+}

@@ -1,0 +1,129 @@
+package listener
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// handler is a chain of one function.
+type handler struct {
+	do     func(dns.ResponseWriter, *dns.Msg)
+	level  queryinfo.Level // of its answers
+	first  Answerer
+	closed atomic.Int64
+}
+
+func (h *handler) Answer(_ netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query) {
+	if len(r.Question) > 0 { // the library lets those without one through
+		h.do(w, r)
+		q.Found(h.level)
+	}
+}
+
+func (h *handler) First(netip.AddrPort) Answerer { return h.first }
+
+func (h *handler) Close(bool) error {
+	h.closed.Add(1)
+	return nil
+}
+
+func (h *handler) build(Chain) (Chain, error) { return h, nil }
+
+// answer gives every question the same address, and one for text 1,000 bytes.
+func answer(w dns.ResponseWriter, q *dns.Msg) {
+	m := new(dns.Msg).SetReply(q)
+	if q.Question[0].Qtype == dns.TypeTXT {
+		part := strings.Repeat("a", 250)
+		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 30}, Txt: []string{part, part, part, part}}}
+		_ = w.WriteMsg(m)
+		return
+	}
+	m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30}, A: net.IPv4(10, 0, 0, 1)}}
+	_ = w.WriteMsg(m)
+}
+
+func configOf(t testing.TB) Config {
+	t.Helper()
+	return Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: testutil.FreePort(t), Misses: 1024, Connections: 1024}
+}
+
+// start serves by a function on 127.0.0.1.
+func start(t testing.TB, do func(dns.ResponseWriter, *dns.Msg)) (*Server, Config) {
+	t.Helper()
+	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
+	if err := s.Start(t.Context(), cfg, (&handler{do: do}).build, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, cfg
+}
+
+func addressOf(cfg Config) string { return netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String() }
+
+func question(name string, qtype uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, qtype) }
+
+func ask(t testing.TB, network, server string, q *dns.Msg) *dns.Msg {
+	t.Helper()
+	conn := dial(t, network, server)
+	defer conn.Close()
+	if err := conn.WriteMsg(q); err != nil {
+		t.Fatalf("%s %s: %v", network, server, err)
+	}
+	m, err := conn.ReadMsg()
+	if err != nil {
+		t.Fatalf("%s %s: %v", network, server, err)
+	}
+	return m
+}
+
+// dial connects a client that waits for its answers without a deadline.
+func dial(t testing.TB, network, server string) *dns.Conn {
+	t.Helper()
+	conn, err := net.Dial(network, server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
+}
+
+// waitFor yields the processor until ok holds. Only the test binary's own timeout bounds it; the stack trace shows the line that waits.
+func waitFor(t testing.TB, _ string, ok func() bool) {
+	t.Helper()
+	for !ok() {
+		runtime.Gosched()
+	}
+}
+
+func inWork(s *Server) int {
+	packets, _ := s.quota.counts()
+	return packets.taken
+}
+
+// boundPackets makes the bound on questions over UDP one that a test can reach.
+func (s *Server) boundPackets(most int) {
+	s.quota.mu.Lock()
+	defer s.quota.mu.Unlock()
+	s.quota.packets.SetMost(most)
+}
+
+// sources is how many sources are remembered for their questions over UDP.
+func (s *Server) sources() int {
+	s.quota.mu.Lock()
+	defer s.quota.mu.Unlock()
+	return s.quota.packets.Sources()
+}

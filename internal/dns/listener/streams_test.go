@@ -1,0 +1,347 @@
+package listener
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+)
+
+// TestWriteDeadline has an answer written on a connection whose last answer was long ago: that one's deadline is none of this one's.
+func TestWriteDeadline(t *testing.T) {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	conn, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	s := &stream{TCPConn: conn}
+	if err := s.SetWriteDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Write([]byte("answer")); n != 6 || err != nil {
+		t.Errorf("%d bytes were written: %v", n, err)
+	}
+}
+
+// held is a chain that keeps questions for names that begin with "slow" until it is told to let go.
+type held struct {
+	handler
+	in   atomic.Int64 // questions that it keeps
+	free chan struct{}
+}
+
+func newHeld() *held {
+	h := &held{free: make(chan struct{})}
+	h.do = func(w dns.ResponseWriter, q *dns.Msg) {
+		if strings.HasPrefix(q.Question[0].Name, "slow") {
+			h.in.Add(1)
+			<-h.free
+			h.in.Add(-1)
+		}
+		answer(w, q)
+	}
+	return h
+}
+
+func dialTCP(t *testing.T, from string, cfg Config) *dns.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	conn, err := d.Dial("tcp", addressOf(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &dns.Conn{Conn: conn}
+}
+
+func send(t *testing.T, conn *dns.Conn, id uint16, name string) {
+	t.Helper()
+	q := question(name, dns.TypeA)
+	q.Id = id
+	if err := conn.WriteMsg(q); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantIDs(t *testing.T, conn *dns.Conn, want ...uint16) {
+	t.Helper()
+	var got []uint16
+	for range want {
+		m, err := conn.ReadMsg()
+		if err != nil {
+			t.Fatalf("after %v: %v", got, err)
+		}
+		got = append(got, m.Id)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("answers (-want +got):\n%s", diff)
+	}
+}
+
+// TestPipelined: a question over TCP does not wait for the answer to the one before it, whoever answers. (RFC 7766, sections 6.2.1.1 and 7.)
+func TestPipelined(t *testing.T) {
+	h := newHeld()
+	h.first = &shelf{name: "kept.example.org."}
+	_, cfg := serve(t, nil, &h.handler)
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	send(t, conn, 1, "slow.example.org.")
+	waitFor(t, "the slow one is in work", func() bool { return h.in.Load() == 1 })
+	send(t, conn, 2, "fast.example.org.")
+	wantIDs(t, conn, 2)
+	send(t, conn, 3, "kept.example.org.")
+	wantIDs(t, conn, 3)
+	// What is no question is answered beside it, too.
+	if _, err := conn.Conn.Write([]byte{0, 12, 0, 4, 0x28, 0, 0, 0, 0, 0, 0, 0, 0, 0}); err != nil { // UPDATE without a zone
+		t.Fatal(err)
+	}
+	wantIDs(t, conn, 4)
+	close(h.free)
+	wantIDs(t, conn, 1)
+}
+
+// TestHalfClosed: a client that says that it asks no more has its answers, and then the connection ends.
+func TestHalfClosed(t *testing.T) {
+	h := newHeld()
+	_, cfg := serve(t, nil, &h.handler)
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	send(t, conn, 1, "slow.example.org.")
+	send(t, conn, 2, "slower.example.org.")
+	if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "both are in work", func() bool { return h.in.Load() == 2 })
+	h.free <- struct{}{}
+	h.free <- struct{}{}
+	for range 2 {
+		if _, err := conn.ReadMsg(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last answer: %v", err)
+	}
+}
+
+// TestPipedShare: one source that has its share of questions over TCP in work waits for its own; another is answered. Nothing is lost.
+func TestPipedShare(t *testing.T) {
+	h := newHeld()
+	s, cfg := serve(t, nil, &h.handler)
+	const each = 200
+	var greedy []*dns.Conn
+	for range 3 {
+		conn := dialTCP(t, "127.0.0.1", cfg)
+		greedy = append(greedy, conn)
+		go func() { // ends with the last question, or the connection
+			for i := range uint16(each) {
+				q := question("slow.example.org.", dns.TypeA)
+				q.Id = i
+				_ = conn.WriteMsg(q)
+			}
+		}()
+	}
+	// Half of all places, and one question of each connection that it reads no further than.
+	const most = running/2 + 3
+	waitFor(t, "the share is taken", func() bool { return h.in.Load() == most })
+	other := dialTCP(t, "127.0.0.2", cfg)
+	for i := range uint16(20) {
+		send(t, other, 2*i, "slow.example.org.")
+		send(t, other, 2*i+1, "fast.example.org.")
+		wantIDs(t, other, 2*i+1)
+	}
+	waitFor(t, "the other's are in work", func() bool { return h.in.Load() >= most+20 }) // the last may begin after the answer to the one behind it
+	if n := h.in.Load(); n != most+20 {
+		t.Errorf("%d questions are in work", n)
+	}
+	close(h.free)
+	for _, conn := range greedy {
+		seen := map[uint16]bool{}
+		for range each {
+			m, err := conn.ReadMsg()
+			if err != nil {
+				t.Fatalf("after %d answers: %v", len(seen), err)
+			}
+			seen[m.Id] = true
+		}
+		if len(seen) != each {
+			t.Errorf("%d of %d are answered", len(seen), each)
+		}
+	}
+	waitFor(t, "all places are free", func() bool {
+		s.quota.mu.Lock()
+		defer s.quota.mu.Unlock()
+		return s.quota.piped.Taken() == 0
+	})
+}
+
+// TestPipedStop: a server that stops answers what it was asked, and then ends the connection at once.
+func TestPipedStop(t *testing.T) {
+	h := newHeld()
+	s := New(slog.New(slog.DiscardHandler), nil)
+	cfg := configOf(t)
+	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
+		t.Fatal(err)
+	}
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	send(t, conn, 1, "slow.example.org.")
+	waitFor(t, "it is in work", func() bool { return h.in.Load() == 1 })
+	done := make(chan error, 1)
+	go func() { done <- s.Stop() }()
+	_, tcp := halves(t, s)
+	waitFor(t, "connections end", func() bool {
+		tcp.conns.mu.Lock()
+		defer tcp.conns.mu.Unlock()
+		return tcp.conns.draining
+	})
+	close(h.free)
+	wantIDs(t, conn, 1)
+	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last answer: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPartsAtTheEnd: a server that stops lets a question come whole that has begun to, though the one before it is answered meanwhile.
+func TestPartsAtTheEnd(t *testing.T) {
+	h := newHeld()
+	s := New(slog.New(slog.DiscardHandler), nil)
+	cfg := configOf(t)
+	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
+		t.Fatal(err)
+	}
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	send(t, conn, 1, "slow.example.org.")
+	second := question("fast.example.org.", dns.TypeA)
+	second.Id = 2
+	wire, err := second.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire = framed(wire)
+	if _, err := conn.Conn.Write(wire[:9]); err != nil {
+		t.Fatal(err)
+	}
+	_, tcp := halves(t, s)
+	waitFor(t, "a part is read", func() bool {
+		tcp.conns.mu.Lock()
+		defer tcp.conns.mu.Unlock()
+		for c := range tcp.conns.open {
+			return h.in.Load() == 1 && c.partly && c.unread() == 0
+		}
+		return false
+	})
+	done := make(chan error, 1)
+	go func() { done <- s.Stop() }()
+	waitFor(t, "connections end", func() bool {
+		tcp.conns.mu.Lock()
+		defer tcp.conns.mu.Unlock()
+		return tcp.conns.draining
+	})
+	close(h.free)
+	wantIDs(t, conn, 1)
+	if _, err := conn.Conn.Write(wire[9:]); err != nil {
+		t.Fatal(err)
+	}
+	wantIDs(t, conn, 2)
+	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last answer: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReset: a client that resets its connection has no place any more once its questions are answered, and what was asked is told of.
+func TestReset(t *testing.T) {
+	h, w := newHeld(), new(watcher)
+	s, cfg := serve(t, w, &h.handler)
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	const questions = 50
+	for i := range uint16(questions) {
+		send(t, conn, i, "slow.example.org.")
+	}
+	waitFor(t, "they are in work", func() bool { return h.in.Load() == questions })
+	if err := errors.Join(conn.Conn.(*net.TCPConn).SetLinger(0), conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	close(h.free)
+	w.take(t, questions)
+	waitFor(t, "it has no place", func() bool {
+		s.quota.mu.Lock()
+		defer s.quota.mu.Unlock()
+		return s.quota.piped.Taken() == 0 && s.quota.conns.Taken() == 0
+	})
+	if told := w.take(t, 0); len(told) > 0 {
+		t.Errorf("told of %d more", len(told))
+	}
+}
+
+// TestDeafClient: a client that does not read its answers loses its connection, and has no place any more.
+func TestDeafClient(t *testing.T) {
+	t.Parallel() // it waits for a deadline
+	big := make([]dns.RR, 200)
+	for i := range big {
+		big[i] = &dns.TXT{Hdr: dns.RR_Header{Name: "a.", Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 1}, Txt: []string{strings.Repeat("x", 255)}}
+	}
+	s, cfg := serve(t, nil, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg).SetReply(q)
+		m.Answer = big
+		_ = w.WriteMsg(m)
+	}})
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	if err := conn.Conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	for { // until it is closed
+		q := question("a.", dns.TypeTXT)
+		if err := conn.WriteMsg(q); err != nil {
+			break
+		}
+	}
+	waitFor(t, "it has no place", func() bool {
+		s.quota.mu.Lock()
+		defer s.quota.mu.Unlock()
+		return s.quota.piped.Taken() == 0 && s.quota.conns.Taken() == 0
+	})
+}
+
+// TestGiantQuestion: of a question over TCP so much is looked at as a question may need; a longer one is malformed, and the next one is read
+// where it ends.
+func TestGiantQuestion(t *testing.T) {
+	_, cfg := serve(t, nil, &handler{do: answer})
+	conn := dialTCP(t, "127.0.0.1", cfg)
+	for i, size := range []int{questionMostTCP, questionMostTCP + 1, dns.MaxMsgSize, 100} {
+		q := question("a.example.org.", dns.TypeA)
+		q.Id = uint16(i)
+		q.SetEdns0(1232, false)
+		q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, size-q.Len()-4)}}
+		if err := conn.WriteMsg(q); err != nil {
+			t.Fatal(size, err)
+		}
+		m, err := conn.ReadMsg()
+		if err != nil {
+			t.Fatal(size, err)
+		}
+		if want := size > questionMostTCP; int(m.Id) != i || want != (m.Rcode == dns.RcodeFormatError) {
+			t.Errorf("%d bytes: %v", size, m)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+// Package metrics is the CoreDNS plugin that counts questions under CoreDNS's own metric names.
+//
+// CoreDNS's prometheus plugin opens a second HTTP listener and looks six metrics up by label for every question. This
+// one opens none, since the agent serves CoreDNS's registry beside its own, and keeps the counters it has found.
+//
+// It owns no metric: all are CoreDNS's, from plugin/metrics/vars, in Prometheus's default registry.
+//
+// Failure policy: it only watches. What it cannot name it counts as "other" or under the root, never refuses.
+package metrics
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+)
+
+// Metrics counts what passes it.
+type Metrics struct {
+	next  plugin.Handler
+	zones []string // of the server block, lower case, fully qualified
+
+	// One entry per server address, zone and view, made at the first question and kept.
+	series answers.CowMap[seriesKey, *series]
+}
+
+type seriesKey struct {
+	server *dnsserver.Server
+	zone   string
+	view   string
+}
+
+// Name implements plugin.Handler. It is the name that CoreDNS's own plugin has, so that coredns_plugin_enabled keeps its label.
+func (m *Metrics) Name() string { return "prometheus" }
+
+// ServeDNS implements plugin.Handler.
+func (m *Metrics) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	// Before anything behind us changes the question: its size as it came.
+	asked := question{start: time.Now(), size: r.Len(), qtype: r.Question[0].Qtype}
+	if o := r.IsEdns0(); o != nil {
+		asked.do = o.Do()
+	}
+	asked.tcp, asked.v6 = client(w.RemoteAddr())
+
+	rec := &recorder{ResponseWriter: w}
+	status, err := plugin.NextOrFailure(m.Name(), m.next, ctx, rec, r)
+	if !plugin.ClientWrite(status) {
+		// Nothing was written yet: CoreDNS will answer with the status.
+		rec.rcode = status
+	}
+	m.find(ctx, r.Question[0].Name).report(&asked, &answer{rec.rcode, rec.size, rec.plugin})
+	return status, err
+}
+
+func (m *Metrics) find(ctx context.Context, qname string) *series {
+	key := seriesKey{zone: m.zone(qname)}
+	key.server, _ = ctx.Value(dnsserver.Key{}).(*dnsserver.Server)
+	key.view, _ = ctx.Value(dnsserver.ViewKey{}).(string)
+	return m.series.Get(key, newSeries)
+}
+
+// zone names the zone of the block that qname is in. Most blocks have one; CoreDNS has checked already that it is in it.
+func (m *Metrics) zone(qname string) string {
+	if len(m.zones) == 1 {
+		return m.zones[0]
+	}
+	longest := ""
+	for _, z := range m.zones {
+		if len(z) > len(longest) && within(qname, z) {
+			longest = z
+		}
+	}
+	if longest == "" {
+		return "."
+	}
+	return longest
+}
+
+// within is dns.IsSubDomain without taking the names apart. It errs only for a label with a dot inside it, by a label of
+// a metric.
+func within(name, zone string) bool {
+	at := len(name) - len(zone)
+	return at >= 0 && (at == 0 || zone == "." || name[at-1] == '.') && strings.EqualFold(name[at:], zone)
+}
+
+const headerSize = 12 // of a DNS message
+
+// recorder notes what is written. It implements plugin.PluginTracker, by which CoreDNS says who wrote.
+type recorder struct {
+	dns.ResponseWriter
+	rcode  int
+	size   int
+	plugin string
+}
+
+func (r *recorder) WriteMsg(m *dns.Msg) error {
+	r.rcode = m.Rcode
+	r.size += m.Len()
+	return r.ResponseWriter.WriteMsg(m)
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	n, err := r.ResponseWriter.Write(b)
+	if err == nil {
+		r.size += n
+		if len(b) >= headerSize { // the cache's: a whole message. CoreDNS's own plugin would count it as NOERROR.
+			r.rcode = int(b[3] & 0xf)
+		}
+	}
+	return n, err
+}
+
+// SetPlugin implements plugin.PluginTracker.
+func (r *recorder) SetPlugin(name string) { r.plugin = name }
+
+// GetPlugin implements plugin.PluginTracker.
+func (r *recorder) GetPlugin() string { return r.plugin }

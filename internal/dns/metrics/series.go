@@ -1,0 +1,161 @@
+package metrics
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/coredns/coredns/plugin/metrics/vars"
+	"github.com/coredns/coredns/plugin/pkg/rcode"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+)
+
+// question is what is counted of one question.
+type question struct {
+	start time.Time
+	size  int
+	qtype uint16
+	do    bool
+	tcp   bool
+	v6    bool
+}
+
+// series holds the children of CoreDNS's metric vectors for one server address, zone and view. Children are looked up when
+// first needed, since a series that was never counted must not appear as zero.
+type series struct {
+	server, zone, view string
+
+	duration     prometheus.Observer
+	do           lazy[prometheus.Counter]
+	requestSize  [2]lazy[prometheus.Observer] // by protocol
+	responseSize [2]lazy[prometheus.Observer]
+	requests     [2][2][typeSlots]lazy[prometheus.Counter] // by protocol, family, type
+	responses    answers.CowMap[answerKey, prometheus.Counter]
+}
+
+type answerKey struct {
+	rcode  int
+	plugin string
+}
+
+func newSeries(key seriesKey) *series {
+	s := &series{zone: key.zone, view: key.view}
+	if key.server != nil {
+		s.server = key.server.Addr
+	}
+	s.duration = vars.RequestDuration.WithLabelValues(s.server, s.zone, s.view)
+	return s
+}
+
+// answer is what is counted of one answer.
+type answer struct {
+	rcode, size int
+	plugin      string // who wrote it
+}
+
+func (s *series) report(q *question, a *answer) {
+	proto, family := index(q.tcp), index(q.v6)
+	if q.do {
+		s.do.get(func() prometheus.Counter {
+			return vars.RequestDo.WithLabelValues(s.server, s.zone, s.view)
+		}).Inc()
+	}
+	slot := typeSlot(q.qtype)
+	s.requests[proto][family][slot].get(func() prometheus.Counter {
+		return vars.RequestCount.WithLabelValues(s.server, s.zone, s.view, protoNames[proto], familyNames[family], typeName(slot))
+	}).Inc()
+	s.duration.Observe(time.Since(q.start).Seconds())
+	s.responseSize[proto].get(func() prometheus.Observer {
+		return vars.ResponseSize.WithLabelValues(s.server, s.zone, s.view, protoNames[proto])
+	}).Observe(float64(a.size))
+	s.requestSize[proto].get(func() prometheus.Observer {
+		return vars.RequestSize.WithLabelValues(s.server, s.zone, s.view, protoNames[proto])
+	}).Observe(float64(q.size))
+	s.responses.Get(answerKey{a.rcode, a.plugin}, func(k answerKey) prometheus.Counter {
+		return vars.ResponseRcode.WithLabelValues(s.server, s.zone, s.view, rcode.ToString(k.rcode), k.plugin)
+	}).Inc()
+}
+
+// lazy is a metric that is looked up once. A race looks it up twice and finds the same one.
+type lazy[T any] struct{ p atomic.Pointer[T] }
+
+func (l *lazy[T]) get(find func() T) T {
+	if p := l.p.Load(); p != nil {
+		return *p
+	}
+	v := find()
+	l.p.Store(&v)
+	return v
+}
+
+func index(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+var (
+	protoNames  = [2]string{"udp", "tcp"}
+	familyNames = [2]string{"1", "2"} // CoreDNS's numbers for IPv4 and IPv6
+)
+
+// client reads protocol and family off the client's address. A prefetch has none and counts as CoreDNS counts it.
+func client(a net.Addr) (tcp, v6 bool) {
+	switch c := a.(type) {
+	case *net.UDPAddr:
+		return false, c.IP.To4() == nil
+	case *net.TCPAddr:
+		return true, c.IP.To4() == nil
+	}
+	return false, false
+}
+
+// typeSlots bounds the type label: types below 65 each have a slot, the few above that CoreDNS names share the rest, and
+// all others are "other".
+const typeSlots = 65 + 4
+
+const (
+	slotOther = 0
+	slotHTTPS = 65
+	slotIXFR  = 66
+	slotAXFR  = 67
+	slotANY   = 68
+)
+
+// typeSlot and typeName follow the list in CoreDNS's plugin/metrics/vars/monitor.go; a test compares them with it.
+func typeSlot(qtype uint16) int {
+	switch qtype {
+	case dns.TypeA, dns.TypeAAAA, dns.TypeCNAME, dns.TypeDNSKEY, dns.TypeDS, dns.TypeMX, dns.TypeNSEC3, dns.TypeNSEC,
+		dns.TypeNS, dns.TypePTR, dns.TypeRRSIG, dns.TypeSOA, dns.TypeSRV, dns.TypeTXT, dns.TypeSVCB:
+		return int(qtype)
+	case dns.TypeHTTPS:
+		return slotHTTPS
+	case dns.TypeIXFR:
+		return slotIXFR
+	case dns.TypeAXFR:
+		return slotAXFR
+	case dns.TypeANY:
+		return slotANY
+	}
+	return slotOther
+}
+
+func typeName(slot int) string {
+	switch slot {
+	case slotOther:
+		return "other"
+	case slotHTTPS:
+		return "HTTPS"
+	case slotIXFR:
+		return "IXFR"
+	case slotAXFR:
+		return "AXFR"
+	case slotANY:
+		return "ANY"
+	}
+	return dns.Type(slot).String()
+}

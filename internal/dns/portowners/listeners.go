@@ -1,0 +1,147 @@
+// Package portowners tells who listens at an address, as /proc has it. It is a leaf: it imports none of its siblings.
+//
+// It sees the netns of the calling thread and the processes of this pid namespace, reads alone, and is asked when something is wrong
+// or a person asks: it goes through every descriptor of every process.
+package portowners
+
+import (
+	"bufio"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Sockets are those that stand in the way of one address and protocol in this netns, by inode: on the very address, and on the
+// wildcard.
+type Sockets struct{ Exact, Wildcard []string }
+
+const proc = "/proc"
+
+// At reads the netns of the calling thread. /proc/net and /proc/self/net are those of the process's first thread, which
+// may be in a pod just now. An error means that the list may lack sockets.
+func At(protocol string, ap netip.AddrPort) (Sockets, error) {
+	var s Sockets
+	for _, file := range []string{protocol, protocol + "6"} {
+		f, err := os.Open(filepath.Join(proc, "thread-self/net", file))
+		if errors.Is(err, os.ErrNotExist) && file != protocol {
+			continue // no IPv6 on this host
+		}
+		if err != nil {
+			return s, err
+		}
+		scan := bufio.NewScanner(f)
+		scan.Scan() // the heading
+		for scan.Scan() {
+			inode, local, ok := conflicting(scan.Text(), protocol, ap)
+			switch {
+			case !ok:
+			case local == ap.Addr():
+				s.Exact = append(s.Exact, inode)
+			default:
+				s.Wildcard = append(s.Wildcard, inode)
+			}
+		}
+		if err := errors.Join(scan.Err(), f.Close()); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// Named names the processes that have a socket at ap, on the very address and on the wildcard. A socket whose process cannot be seen
+// is named "".
+func Named(protocol string, ap netip.AddrPort) (exact, wildcard []string, err error) {
+	s, err := At(protocol, ap)
+	if err != nil {
+		return nil, nil, err
+	}
+	name := func(inodes []string) (out []string) {
+		for _, inode := range inodes {
+			who := holders([]string{inode})
+			if len(who) == 0 {
+				who = []string{""}
+			}
+			out = append(out, who...)
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	return name(s.Exact), name(s.Wildcard), nil
+}
+
+// Holders names the processes that have the sockets, as "name (pid 7)". It leaves out what it cannot read.
+func (s Sockets) Holders() []string { return holders(append(slices.Clone(s.Exact), s.Wildcard...)) }
+
+func holders(inodes []string) []string {
+	if len(inodes) == 0 {
+		return nil
+	}
+	var out []string
+	links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd/*"))
+	for _, link := range links {
+		target, err := os.Readlink(link)
+		if err != nil {
+			continue
+		}
+		inode, ok := strings.CutPrefix(target, "socket:[")
+		if !ok || !slices.Contains(inodes, strings.TrimSuffix(inode, "]")) {
+			continue
+		}
+		dir := filepath.Dir(filepath.Dir(link))
+		name, err := os.ReadFile(filepath.Join(dir, "comm"))
+		if err != nil {
+			continue
+		}
+		who := fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(name)), filepath.Base(dir))
+		if !slices.Contains(out, who) {
+			out = append(out, who)
+		}
+	}
+	return out
+}
+
+// conflicting reads one line of /proc/net/udp, tcp or their IPv6 forms and returns the socket's inode and address if it
+// stands in the way of ap: the same port on the same address or on the wildcard, listening if it is TCP.
+func conflicting(line, protocol string, ap netip.AddrPort) (inode string, local netip.Addr, ok bool) {
+	const listening = "0A"
+	f := strings.Fields(line)
+	if len(f) < 10 || protocol == "tcp" && f[3] != listening {
+		return "", local, false
+	}
+	at, ok := parseProcAddr(f[1])
+	if !ok || at.Port() != ap.Port() || at.Addr() != ap.Addr() && !at.Addr().IsUnspecified() {
+		return "", local, false
+	}
+	return f[9], at.Addr(), true
+}
+
+// parseProcAddr reads "0100007F:0035": 32-bit words in the host's byte order. Both architectures that are built for are
+// little endian.
+func parseProcAddr(s string) (netip.AddrPort, bool) {
+	addr, port, ok := strings.Cut(s, ":")
+	if !ok {
+		return netip.AddrPort{}, false
+	}
+	raw, err := hex.DecodeString(addr)
+	if err != nil || len(raw)%4 != 0 {
+		return netip.AddrPort{}, false
+	}
+	for word := range slices.Chunk(raw, 4) {
+		slices.Reverse(word)
+	}
+	a, ok := netip.AddrFromSlice(raw)
+	if !ok {
+		return netip.AddrPort{}, false
+	}
+	p, err := strconv.ParseUint(port, 16, 16)
+	if err != nil {
+		return netip.AddrPort{}, false
+	}
+	return netip.AddrPortFrom(a.Unmap(), uint16(p)), true
+}

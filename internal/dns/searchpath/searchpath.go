@@ -1,0 +1,159 @@
+// Package searchpath is the CoreDNS plugin that walks a pod's search list in the pod's place. With ndots:5 a resolver asks for
+// one name outside the cluster up to ten times; for a pod that wants it, the first of these questions is answered with what
+// the walk would have found, so that two remain: one for each family.
+//
+// It stands in front of the cache and asks the server itself, cache and all, so that the pod and its walk see the same. It
+// owns what was decided of late, by search list and name. Its answers depend on who asks: whatever keeps whole answers must
+// never keep one of these, and must not stand in front of this plugin for a pod that has it switched on.
+//
+// Failure policy: it only takes questions away. Whenever the resolver's own walk could end otherwise, in any libc, the
+// question is passed on as if this plugin were not there.
+package searchpath
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+)
+
+// walkMost is how long a question waits for a walk before it is asked itself, which may take another 1.9 s, or 4.5 where the name
+// is slow (the plugin ask): musl asks again after 2.5 s, glibc and Go after five. What the walk has asked by then is under way, or
+// in the cache, for the pod's own.
+const walkMost = 500 * time.Millisecond
+
+// SearchPath is the plugin in one server block.
+type SearchPath struct {
+	next    plugin.Handler
+	memory  *Memory
+	metrics *Metrics
+}
+
+// Client is a pod that asks, as whoever observes the questions knows it: the Who of a question's Query. What is no Client is not
+// completed. Its methods are safe for concurrent use.
+type Client interface {
+	// Search returns the pod's search list if the pod wants completion, else nil. It may lag a moment behind pods that come and go.
+	Search() *Search
+	// SearchNow returns the search list of the pod that has the address now, which may be another one. It may cost system calls.
+	SearchNow(addr netip.Addr) *Search
+}
+
+// Name implements plugin.Handler.
+func (c *SearchPath) Name() string { return "searchpath" }
+
+// ServeDNS implements plugin.Handler.
+func (c *SearchPath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	if s := c.wanted(ctx, r); s != nil {
+		if name, ok := s.begins(r.Question[0].Name); ok {
+			if server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server); ok {
+				if rcode, done := c.complete(ctx, newWalker(server, w), w, r, s, name); done {
+					return rcode, nil
+				}
+			}
+		}
+	}
+	return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
+}
+
+// wanted returns the search list by which the question may be completed, nil for none. Only questions for addresses are: no
+// resolver walks for others. Who checks signatures (DO, CD) cannot use a CNAME that nobody signed.
+func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
+	q := queryinfo.From(ctx)
+	if q == nil {
+		return nil
+	}
+	client, ok := q.Who.(Client)
+	if !ok {
+		return nil
+	}
+	s := client.Search()
+	if s == nil || len(r.Question) != 1 || r.Opcode != dns.OpcodeQuery || !r.RecursionDesired || r.CheckingDisabled {
+		return nil
+	}
+	asked := r.Question[0]
+	if asked.Qclass != dns.ClassINET || asked.Qtype != dns.TypeA && asked.Qtype != dns.TypeAAAA || strings.Contains(asked.Name, `\`) {
+		return nil
+	}
+	if o := r.IsEdns0(); o != nil && o.Do() {
+		return nil
+	}
+	if inner(ctx) {
+		return nil
+	}
+	return s
+}
+
+// complete answers the first question of a walk with the walk's end, where there is one that every resolver would come to.
+func (c *SearchPath) complete(ctx context.Context, ask *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string) (rcode int, done bool) {
+	question := r.Question[0].Name
+	// The same question can be a later one of a longer name's walk: web.shop's second is the first of web in the namespace
+	// shop. Then the longer name's first question was here just now, and the resolver is walking by itself.
+	for _, longer := range s.later(question) {
+		if c.memory.walked(decisionKey{s, strings.ToLower(longer)}) {
+			c.metrics.count(resultLater)
+			return 0, false
+		}
+	}
+	name = strings.ToLower(name)
+	d := c.memory.decide(decisionKey{s, name}, func(e *end) {
+		if s.walks(name) {
+			ask.walk(context.WithoutCancel(ctx), s, name, e)
+		}
+	})
+	switch {
+	case d.first:
+		c.metrics.count(resultFirst)
+		return 0, false
+	case d.absent:
+		c.metrics.count(resultAbsent)
+		return 0, false
+	case d.question == "":
+		c.metrics.count(resultLeft)
+		return 0, false
+	}
+	found := ask.ask(ctx, d.question, r.Question[0].Qtype)
+	if found == nil || found.Truncated || found.Rcode != dns.RcodeSuccess && found.Rcode != dns.RcodeNameError {
+		c.metrics.count(resultLeft)
+		return 0, false
+	}
+	// Its address may have been another pod's until just now, which would then hear of this one's domains.
+	q := queryinfo.From(ctx)
+	if client, ok := q.Who.(Client); !ok || !client.SearchNow(q.Client).Same(s) {
+		c.metrics.count(resultLeft)
+		return 0, false
+	}
+	c.metrics.count(resultCompleted)
+	_ = w.WriteMsg(answer(r, found, &d.end, c.memory.left(d))) // like CoreDNS's cache: the client is gone
+	return dns.RcodeSuccess, true
+}
+
+// answer makes the answer to r from what was found at the end of the walk, which is known for ttl seconds more.
+func answer(r, found *dns.Msg, d *end, ttl uint32) *dns.Msg {
+	m := new(dns.Msg)
+	m.SetRcode(r, found.Rcode)
+	m.RecursionAvailable = true
+	if len(found.Answer) == 0 {
+		// No CNAME before nothing: glibc takes an answer section that is not empty for the end of the walk, also where the
+		// address of the other family got lost (coredns/coredns#7179).
+		for _, rr := range d.denial {
+			own := dns.Copy(rr) // a plugin before us may change it
+			own.Header().Ttl = min(own.Header().Ttl, ttl)
+			m.Ns = append(m.Ns, own)
+		}
+		return m
+	}
+	for _, rr := range found.Answer {
+		ttl = min(ttl, rr.Header().Ttl)
+	}
+	m.Answer = append([]dns.RR{&dns.CNAME{
+		Hdr:    dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: ttl},
+		Target: d.question,
+	}}, found.Answer...)
+	return m
+}

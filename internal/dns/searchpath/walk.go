@@ -1,0 +1,193 @@
+package searchpath
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+)
+
+// walker asks the server that it stands in, for one client. It may go on when the client's question is answered, so it keeps
+// nothing of that.
+type walker struct {
+	server        *dnsserver.Server
+	remote, local net.Addr
+}
+
+// newWalker makes one of a client's question. Its questions come over TCP, so that nothing is cut, from the client: its share
+// of what may be asked of upstreams is used.
+func newWalker(server *dnsserver.Server, client dns.ResponseWriter) *walker {
+	return &walker{server, overTCP(client.RemoteAddr()), overTCP(client.LocalAddr())}
+}
+
+func overTCP(a net.Addr) net.Addr {
+	var at netip.AddrPort
+	switch a := a.(type) {
+	case *net.UDPAddr:
+		at = a.AddrPort()
+	case *net.TCPAddr:
+		at = a.AddrPort()
+	}
+	return net.TCPAddrFromAddrPort(at)
+}
+
+// inner reports whether the server asks itself: for this plugin, or for an alias that leads back.
+func inner(ctx context.Context) bool {
+	n, _ := ctx.Value(dnsserver.LoopKey{}).(int)
+	return n > 0
+}
+
+// walk goes through the list until a name has addresses, or until resolvers differ about what comes next. Both families are
+// asked for each, since that is what a resolver decides by, and then both get the same decision. Below the cluster's suffixes one
+// denial does for all names that end in the same label: com.shop.svc.cluster.local is asked once, not each host outside.
+//
+// What all of glibc (2.36, res_search), musl (1.2.3, name_from_dns_search) and Go (1.25, goLookupIPCNAMEOrder) agree in: a name
+// that has an address in one family ends the walk, one that does not exist in either lets it go on. At a name without
+// addresses musl stops and the others go on, and at a failure too; an alias that leads nowhere stops glibc alone. Where one
+// family's answer denies the name that the other's has, musl goes on; it still does, since both answers are handed on.
+func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
+	begun := time.Now()
+	ctx = queryinfo.With(ctx, nil) // no client gets these answers
+	ttl := uint32(keepMost / time.Second)
+	for i, question := range s.questions(name) {
+		if len(question) > nameMost || time.Since(begun) > walkMost {
+			return
+		}
+		if top := s.top(name, question); top != "" {
+			if m := k.ask(ctx, top, dns.TypeA); read(m, dns.TypeA) == absent && len(m.Answer) == 0 { // an alias would exist
+				soa, good := denial(m)
+				if i == 0 {
+					d.denial = soa
+				}
+				ttl = min(ttl, good)
+				continue
+			}
+		}
+		v4, v6 := k.both(ctx, question)
+		one, other := read(v4, dns.TypeA), read(v6, dns.TypeAAAA)
+		switch {
+		case one == unclear || other == unclear:
+			return
+		case one == has || other == has:
+			d.question, d.first, d.ttl = question, i == 0, ttl
+			return
+		case one != absent || other != absent:
+			return
+		}
+		soa, good := denial(v4)
+		if i == 0 {
+			d.denial = soa
+		}
+		_, also := denial(v6)
+		ttl = min(ttl, good, also)
+	}
+	d.absent, d.ttl = true, ttl
+}
+
+// both asks for both families at once.
+func (k *walker) both(ctx context.Context, question string) (v4, v6 *dns.Msg) {
+	done := make(chan struct{})
+	go func() { // ends with the question, which has a bound of its own
+		defer close(done)
+		v6 = k.ask(ctx, question, dns.TypeAAAA)
+	}()
+	v4 = k.ask(ctx, question, dns.TypeA)
+	<-done
+	return v4, v6
+}
+
+// ask asks the server as the client would. It returns nil where nothing was written.
+func (k *walker) ask(ctx context.Context, question string, qtype uint16) *dns.Msg {
+	m := new(dns.Msg)
+	m.SetQuestion(question, qtype)
+	n, _ := ctx.Value(dnsserver.LoopKey{}).(int)
+	w := &taker{walker: k}
+	k.server.ServeDNS(context.WithValue(ctx, dnsserver.LoopKey{}, n+1), w, m) // recovers from panics
+	return w.taken
+}
+
+// outcome is what an answer says of a name.
+type outcome int
+
+const (
+	unclear outcome = iota // it failed or was cut
+	absent                 // there is no such name
+	empty                  // it exists without addresses of the family
+	alias                  // it leads to a name without addresses of the family
+	has
+)
+
+func read(m *dns.Msg, qtype uint16) outcome {
+	switch {
+	case m == nil || m.Truncated:
+		return unclear
+	case m.Rcode == dns.RcodeNameError:
+		return absent
+	case m.Rcode != dns.RcodeSuccess:
+		return unclear
+	}
+	for _, rr := range m.Answer {
+		if rr.Header().Rrtype == qtype {
+			return has
+		}
+	}
+	if len(m.Answer) == 0 {
+		return empty
+	}
+	return alias
+}
+
+// denial returns a denial's SOA, and for how many seconds it is good (RFC 2308, section 5).
+func denial(m *dns.Msg) (soa []dns.RR, ttl uint32) {
+	for _, rr := range m.Ns {
+		if s, ok := rr.(*dns.SOA); ok {
+			return []dns.RR{s}, min(s.Hdr.Ttl, s.Minttl)
+		}
+	}
+	return nil, 0
+}
+
+// taker takes an answer in the client's place.
+type taker struct {
+	walker *walker
+	taken  *dns.Msg
+}
+
+// WriteMsg implements dns.ResponseWriter.
+func (t *taker) WriteMsg(m *dns.Msg) error {
+	t.taken = m
+	return nil
+}
+
+// Write implements dns.ResponseWriter.
+func (t *taker) Write(b []byte) (int, error) {
+	m := new(dns.Msg)
+	if err := m.Unpack(b); err != nil {
+		return 0, err
+	}
+	t.taken = m
+	return len(b), nil
+}
+
+// RemoteAddr implements dns.ResponseWriter.
+func (t *taker) RemoteAddr() net.Addr { return t.walker.remote }
+
+// LocalAddr implements dns.ResponseWriter.
+func (t *taker) LocalAddr() net.Addr { return t.walker.local }
+
+// Close implements dns.ResponseWriter.
+func (t *taker) Close() error { return nil }
+
+// TsigStatus implements dns.ResponseWriter.
+func (t *taker) TsigStatus() error { return nil }
+
+// TsigTimersOnly implements dns.ResponseWriter.
+func (t *taker) TsigTimersOnly(bool) {}
+
+// Hijack implements dns.ResponseWriter.
+func (t *taker) Hijack() {}

@@ -1,0 +1,424 @@
+package server_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	mdns "github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/neardns/neardns/internal/dns/corefile"
+	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/internal/dns/searchpath"
+)
+
+func packed(t testing.TB, m *mdns.Msg) []byte {
+	t.Helper()
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestHitsAreCountedAlike asks the same questions before the chain and of the chain: every counter and every histogram of CoreDNS's grows
+// by the same, but for the time that a question took.
+func TestHitsAreCountedAlike(t *testing.T) {
+	p := newPair(t, pairCorefile, 1232)
+	var questions [][]byte
+	for _, name := range []string{"web.shop.svc.cluster.local.", "gone.example.org.", "1.0.0.10.in-addr.arpa.", "sick.example.org."} {
+		for _, qtype := range []uint16{mdns.TypeA, mdns.TypeAAAA, mdns.TypePTR, mdns.TypeCAA} {
+			for _, do := range []bool{false, true} {
+				m := question(name, qtype)
+				m.SetEdns0(1232, do)
+				questions = append(questions, packed(t, m))
+			}
+		}
+	}
+	for _, m := range questions {
+		p.slow(m, false, nil) // so that it is kept
+	}
+	grow := func(ask func(m []byte, tcp bool)) map[string]float64 {
+		before := coreDNSCounts(t)
+		for _, m := range questions {
+			ask(m, false)
+			ask(m, true)
+		}
+		after := coreDNSCounts(t)
+		maps.DeleteFunc(after, func(k string, v float64) bool { return v == before[k] })
+		for k := range after {
+			after[k] -= before[k]
+		}
+		return after
+	}
+	slow := grow(func(m []byte, tcp bool) { p.slow(m, tcp, nil) })
+	fast := grow(func(m []byte, tcp bool) {
+		if _, ok := p.fast(m, tcp, nil); !ok {
+			t.Errorf("no hit: %x", m)
+		}
+	})
+	if diff := cmp.Diff(slow, fast); diff != "" || len(slow) < 20 {
+		t.Errorf("counted otherwise (-chain +before), %d series:\n%s", len(slow), diff)
+	}
+}
+
+// coreDNSCounts are the counters and histograms of CoreDNS's registry by their labels; of durations the count alone.
+func coreDNSCounts(t *testing.T) map[string]float64 {
+	t.Helper()
+	families, err := prometheus.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "coredns_") {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			key := f.GetName() + fmt.Sprint(labels(m))
+			if c := m.GetCounter(); c != nil {
+				out[key] = c.GetValue()
+			}
+			if h := m.GetHistogram(); h != nil {
+				out[key+" count"] = float64(h.GetSampleCount())
+				if !strings.Contains(key, "duration") {
+					out[key+" sum"] = h.GetSampleSum()
+				}
+			}
+		}
+	}
+	return out
+}
+
+func labels(m *dto.Metric) (out []string) {
+	for _, l := range m.GetLabel() {
+		out = append(out, l.GetName()+"="+l.GetValue())
+	}
+	return out
+}
+
+// TestHitsLeaveTheSearchPathItsPart: the question with which a walk begins is the chain's for a pod whose walks are completed, and a hit
+// for all others.
+func TestHitsLeaveTheSearchPathItsPart(t *testing.T) {
+	p := newPair(t, pairCorefile, 1232)
+	pod := searching{searchpath.NewSearch([]string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}, 5, false, "cluster.local")}
+	for name, want := range map[string]bool{ // a hit for the pod
+		"web.shop.svc.cluster.local.": false, "WEB.Shop.svc.cluster.local.": false, "a.b.shop.svc.cluster.local.": false,
+		"shop.svc.cluster.local.": true, "workshop.svc.cluster.local.": true, "web.other.svc.cluster.local.": true, "www.example.org.": true,
+	} {
+		for _, tc := range []struct {
+			what   string
+			change func(m *mdns.Msg)
+			always bool // a hit also where the walk begins
+		}{
+			{"A", func(*mdns.Msg) {}, false}, {"AAAA", func(m *mdns.Msg) { m.Question[0].Qtype = mdns.TypeAAAA }, false},
+			{"OPT", func(m *mdns.Msg) { m.SetEdns0(1232, false) }, false}, {"TXT", func(m *mdns.Msg) { m.Question[0].Qtype = mdns.TypeTXT }, true},
+			{"CD", func(m *mdns.Msg) { m.CheckingDisabled = true }, true}, {"DO", func(m *mdns.Msg) { m.SetEdns0(1232, true) }, true},
+			{"no RD", func(m *mdns.Msg) { m.RecursionDesired = false }, true},
+		} {
+			m := question(name, mdns.TypeA)
+			tc.change(m)
+			kept := m.Copy()
+			kept.RecursionDesired = true
+			p.slow(packed(t, kept), false, nil)
+			if _, ok := p.fast(packed(t, m), false, nil); !ok {
+				t.Errorf("%s %s: no hit for a client that is no pod", name, tc.what)
+			}
+			if _, ok := p.fast(packed(t, m), false, searching{}); !ok {
+				t.Errorf("%s %s: no hit for a pod without completion", name, tc.what)
+			}
+			if _, ok := p.fast(packed(t, m), false, pod); ok != (want || tc.always) {
+				t.Errorf("%s %s: a hit for the pod: %t", name, tc.what, ok)
+			}
+		}
+	}
+}
+
+// TestHitsOfProbes: the prober's zone has no hits, whatever else is kept: its answers prove the chain.
+func TestHitsOfProbes(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	w, cfg := new(watcher), config(t, up)
+	s := observed(slog.New(slog.DiscardHandler), w)
+	if err := s.Start(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	for range 3 {
+		for _, network := range []string{"udp", "tcp"} {
+			if m := ask(t, network, addressOf(cfg), question("n1.probe.neardns.invalid.", mdns.TypeTXT)); len(m.Answer) != 1 {
+				t.Error(m)
+			}
+			if a := w.next(t); a.Level != queryinfo.Miss {
+				t.Errorf("%s: the prober was answered at level %d", network, a.Level)
+			}
+		}
+	}
+}
+
+// TestHitTTL asks for an answer of 30 s in each second of its life: the TTL falls with the time, is never above what is left, and after
+// the end there is no hit. (RFC 1035, section 3.2.1; RFC 2181, section 8.)
+func TestHitTTL(t *testing.T) {
+	for _, name := range []string{"web.shop.svc.cluster.local.", "gone.svc.cluster.local.", "alias.svc.cluster.local."} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(t, strings.Replace(pairCorefile, "prefetch 3 1m 20%", "", 1), 1232)
+			m := packed(t, question(name, mdns.TypeA))
+			p.slow(m, false, nil)
+			before := uint32(worldTTL)
+			for second := range uint32(worldTTL + 3) {
+				b, ok := p.fast(m, false, nil)
+				if ok != (second < worldTTL) {
+					t.Fatalf("%s after %d s: a hit: %t", name, second, ok)
+				}
+				if ok {
+					_, ttls := settled(t, b)
+					for _, ttl := range ttls {
+						if ttl == 0 || ttl > worldTTL-second || ttl > before {
+							t.Errorf("%s after %d s: TTLs %v", name, second, ttls)
+						}
+					}
+					before = ttls[0]
+				}
+				time.Sleep(time.Second)
+			}
+		})
+	}
+}
+
+// TestHitsRotate: addresses take turns whoever answers, and each reply begins with the next one.
+func TestHitsRotate(t *testing.T) {
+	p := newPair(t, pairCorefile, 1232)
+	m := packed(t, question("many-3.svc.cluster.local.", mdns.TypeA))
+	p.slow(m, false, nil)
+	counts := map[string]int{}
+	for i := range 12 {
+		var b []byte
+		ok := true
+		if i%2 == 0 {
+			b = p.slow(m, false, nil)
+		} else {
+			b, ok = p.fast(m, false, nil)
+		}
+		var r mdns.Msg
+		if err := r.Unpack(b); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		counts[r.Answer[0].(*mdns.A).A.String()]++
+	}
+	if diff := cmp.Diff(map[string]int{"10.0.0.1": 4, "10.0.0.2": 4, "10.0.0.3": 4}, counts); diff != "" {
+		t.Errorf("first of the answers (-want +got):\n%s", diff)
+	}
+}
+
+// TestHitsLeaveRefreshes: what is asked for often and is about to end is the chain's, which fetches it anew; then it is a hit again.
+func TestHitsLeaveRefreshes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, pairCorefile, 1232)
+		m := packed(t, question("web.shop.svc.cluster.local.", mdns.TypeA))
+		p.slow(m, false, nil)
+		for range 5 {
+			if _, ok := p.fast(m, false, nil); !ok {
+				t.Fatal("no hit")
+			}
+			time.Sleep(50 * time.Second)
+		}
+		// 50 of 300 s are left, and it was asked for five times.
+		if _, ok := p.fast(m, false, nil); ok {
+			t.Error("a hit, although it is to be fetched anew")
+		}
+		before := byFamily(coreDNSCounts(t))
+		p.slow(m, false, nil)
+		synctest.Wait()
+		after := byFamily(coreDNSCounts(t))
+		for _, name := range []string{"dns_requests_total", "dns_responses_total", "cache_requests_total", "cache_hits_total", "cache_prefetch_total"} {
+			if n := after[name] - before[name]; n != 1 {
+				t.Errorf("%s: the question and its refresh are counted %v times", name, n)
+			}
+		}
+		b, ok := p.fast(m, false, nil)
+		if !ok {
+			t.Fatal("no hit after the refresh")
+		}
+		if _, ttls := settled(t, b); ttls[0] != worldTTL {
+			t.Errorf("TTL %d after the refresh", ttls[0])
+		}
+	})
+}
+
+// TestSlowZones: a block with a plugin that sees each question has no hits, and it is named; its neighbours have.
+func TestSlowZones(t *testing.T) {
+	for _, directive := range []string{"log", "acl {\n allow net 10.0.0.0/8\n }", "rewrite name a.b c.d", "dns64", "loadbalance", "local",
+		"errors", "debug", "pprof 127.0.0.1:0", "bufsize 1000", "", "hosts /dev/null {\n fallthrough\n }", "header {\n response set ra\n }", "limit 100", "cancel 4s"} {
+		t.Run(directive, func(t *testing.T) {
+			text := "slow.example {\n cache 3600\n ask\n " + directive + "\n}\n. {\n cache 3600\n ask\n}\n"
+			p := newPair(t, text, 1232)
+			hits := func(name string) bool {
+				m := packed(t, question(name, mdns.TypeA))
+				p.slow(m, false, nil)
+				return p.same(t, name, m, false)
+			}
+			name, _, _ := strings.Cut(directive, " ")
+			want := !slices.Contains([]string{"log", "acl", "rewrite", "dns64", "loadbalance", "local"}, name)
+			if got := hits("a.slow.example."); got != want {
+				t.Errorf("a hit: %t", got)
+			}
+			if !hits("a.fast.example.") {
+				t.Error("the neighbour has no hits")
+			}
+			slow, err := corefile.SlowZones(corefile.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Misses: 1024, Override: text})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var told []string
+			for _, s := range slow {
+				told = append(told, s.String())
+			}
+			if !want != slices.Equal(told, []string{"hits of slow.example go through CoreDNS: " + name + " sees each question"}) || want != (told == nil) {
+				t.Errorf("told %v", told)
+			}
+		})
+	}
+}
+
+// TestHitsByZone: the longest zone has the question, and one without a cache has no hits though a wider one has the answer.
+func TestHitsByZone(t *testing.T) {
+	p := newPair(t, ". {\n cache 3600\n ask\n}\nexample.org {\n ask\n}\ncached.example.org {\n cache 3600\n ask\n}\npart.example {\n cache 3600 deep.part.example\n ask\n}\n", 1232)
+	for name, want := range map[string]bool{"example.com.": true, "example.org.": false, "a.example.org.": false, "notexample.org.": true,
+		"cached.example.org.": true, "A.CACHED.Example.org.": true, "uncached.example.org.": false, "org.": true, ".": true,
+		"deep.part.example.": false, "part.example.": false} {
+		m := packed(t, question(name, mdns.TypeA))
+		p.slow(m, false, nil)
+		if got := p.same(t, name, m, false); got != want {
+			t.Errorf("%s: a hit: %t", name, got)
+		}
+	}
+}
+
+// TestNoAllocationOfHits: a hit takes no memory, observed, counted, rotated and with an OPT.
+func TestNoAllocationOfHits(t *testing.T) { synctest.Test(t, noAllocationOfHits) }
+
+func noAllocationOfHits(t *testing.T) {
+	p := newPair(t, pairCorefile, 1232)
+	b := make([]byte, 0, 4096)
+	for _, name := range []string{"web.shop.svc.cluster.local.", "many-20.svc.cluster.local.", "gone.example.org.", "alias.example.org."} {
+		m := question(name, mdns.TypeA)
+		m.SetEdns0(1232, false)
+		wire := packed(t, m)
+		p.slow(wire, false, nil)
+		q := &fastpath.Question{Wire: wire, Client: netip.MustParseAddr("10.244.1.7"), Begun: time.Now(), Who: searching{}}
+		if allocs := testing.AllocsPerRun(1000, func() {
+			if _, _, ok := p.hits.Answer(b, q); !ok {
+				t.Fatal("no hit")
+			}
+		}); allocs != 0 {
+			t.Errorf("%s: %v allocations", name, allocs)
+		}
+	}
+}
+
+// TestFastPathOff is the plain chain.
+func TestFastPathOff(t *testing.T) {
+	up, again := newForgetful(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	cfg.FastPath = false
+	s := start(t, cfg)
+	for range 2 {
+		for _, network := range []string{"udp", "tcp"} {
+			wantA(t, ask(t, network, addressOf(cfg), question("a.cluster.local.", mdns.TypeA)), "10.0.0.1")
+			again.Store(true)
+		}
+	}
+	cfg.FastPath = true
+	if err := s.Restart(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	// What was kept is used both ways.
+	wantA(t, ask(t, "udp", addressOf(cfg), question("a.cluster.local.", mdns.TypeA)), "10.0.0.1")
+}
+
+func BenchmarkHits(b *testing.B) {
+	p := newPair(b, pairCorefile, 1232)
+	var questions [][]byte
+	for i := range 160 {
+		m := question(fmt.Sprintf("svc-%d.default.svc.cluster.local.", i), mdns.TypeA)
+		questions = append(questions, packed(b, m))
+		p.slow(questions[i], false, nil)
+	}
+	b.Run("before the chain", func(b *testing.B) {
+		q := &fastpath.Question{Client: netip.MustParseAddr("10.244.1.7"), Begun: time.Now()}
+		out := make([]byte, 0, 4096)
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			q.Wire = questions[i%len(questions)]
+			binary.BigEndian.PutUint16(q.Wire, uint16(i))
+			if _, _, ok := p.hits.Answer(out, q); !ok {
+				b.Fatal("no hit")
+			}
+		}
+	})
+	b.Run("chain", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			if p.slow(questions[i%len(questions)], false, nil) == nil {
+				b.Fatal("no answer")
+			}
+		}
+	})
+}
+
+// TestHitsPipelined writes many questions at once on one connection, hits and misses in turns: each is answered, in whatever order, and
+// with the chain's bytes. (RFC 7766, sections 6.2.1.1 and 7.)
+func TestHitsPipelined(t *testing.T) {
+	up, again := newForgetful(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	start(t, cfg)
+	wantA(t, ask(t, "udp", addressOf(cfg), question("kept.cluster.local.", mdns.TypeA)), "10.0.0.1")
+	again.Store(true)
+	raw, err := net.Dial("tcp", addressOf(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	conn := &mdns.Conn{Conn: raw}
+	var all []byte
+	const questions = 60
+	for i := range questions {
+		m := question("kept.cluster.local.", mdns.TypeA)
+		if i%3 == 0 {
+			m = question(fmt.Sprintf("new-%d.cluster.local.", i), mdns.TypeA)
+		}
+		m.Id = uint16(i)
+		b := packed(t, m)
+		all = append(binary.BigEndian.AppendUint16(all, uint16(len(b))), b...)
+	}
+	if _, err := conn.Conn.Write(all); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[uint16]bool{}
+	for i := range questions {
+		m, err := conn.ReadMsg()
+		if err != nil {
+			t.Fatalf("answer %d: %v", i, err)
+		}
+		want, ip := "kept.cluster.local.", "10.0.0.1"
+		if m.Id%3 == 0 {
+			want, ip = fmt.Sprintf("new-%d.cluster.local.", m.Id), anew
+		}
+		if m.Question[0].Name != want || seen[m.Id] {
+			t.Errorf("an answer to %d, %s", m.Id, m.Question[0].Name)
+		}
+		seen[m.Id] = true
+		wantA(t, m, ip)
+	}
+}

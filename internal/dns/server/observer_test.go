@@ -1,0 +1,204 @@
+package server_test
+
+import (
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	mdns "github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/corefile"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/internal/dns/searchpath"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// watcher is an observer to whom each client is one pod.
+type watcher struct {
+	mu   sync.Mutex // guards the fields below
+	pod  any
+	told []queryinfo.Answer
+}
+
+func (w *watcher) Who(netip.Addr) any {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pod
+}
+
+func (w *watcher) set(pod any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pod = pod
+}
+
+func (w *watcher) Answered(a queryinfo.Answer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, a)
+}
+
+// next is the one answer that was told since the last call, without its size.
+func (w *watcher) next(t *testing.T) queryinfo.Answer {
+	t.Helper()
+	waitFor(t, "an answer is told", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.told) > 0
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.told) != 1 {
+		t.Errorf("told %d times: %+v", len(w.told), w.told)
+	}
+	a := w.told[0]
+	w.told = nil
+	return a
+}
+
+// TestObserver asks over UDP and TCP what the cache has and has not, what fails, and what no block answers. Each question is told of
+// once, with what the client got of it.
+func TestObserver(t *testing.T) {
+	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		switch q.Question[0].Name {
+		case "gone.cluster.local.":
+			return new(mdns.Msg).SetRcode(q, mdns.RcodeNameError)
+		case "sick.cluster.local.":
+			return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure)
+		}
+		return address("10.0.0.1")(q)
+	})
+	for _, network := range []string{"udp", "tcp"} {
+		w := new(watcher)
+		cfg := config(t, up)
+		s := observed(slog.New(slog.DiscardHandler), w)
+		if err := s.Start(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+		for _, tc := range []struct {
+			name  string
+			rcode int
+			level queryinfo.Level
+		}{
+			{"a.cluster.local.", 0, queryinfo.Miss}, {"a.cluster.local.", 0, queryinfo.Hit}, {"A.Cluster.LOCAL.", 0, queryinfo.Hit},
+			{"gone.cluster.local.", mdns.RcodeNameError, queryinfo.Miss},
+			{"sick.cluster.local.", mdns.RcodeServerFailure, queryinfo.Miss},
+			{"x.probe.neardns.invalid.", mdns.RcodeNameError, queryinfo.Miss}, // nobody but the prober may ask there
+		} {
+			m := ask(t, network, addressOf(cfg), question(tc.name, mdns.TypeA))
+			got := w.next(t)
+			m.Compress = true // as it came
+			if got.Size != m.Len() {
+				t.Errorf("%s %s: %d bytes told of %d", network, tc.name, got.Size, m.Len())
+			}
+			if tc.name == "x.probe.neardns.invalid." {
+				tc.rcode = m.Rcode
+			}
+			got.Size = 0
+			want := queryinfo.Answer{Client: netip.MustParseAddr("127.0.0.1"), Rcode: tc.rcode, Level: tc.level}
+			if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+				t.Errorf("%s %s (-want +got):\n%s", network, tc.name, diff)
+			}
+		}
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// searching is a pod whose questions are completed.
+type searching struct{ list *searchpath.Search }
+
+func (s searching) Search() *searchpath.Search              { return s.list }
+func (s searching) SearchNow(netip.Addr) *searchpath.Search { return s.list }
+
+// TestObserverOfCompletion: a walk's own questions are no client's, so what the client asked is told of once: as a miss where the walk's
+// end came from upstream, as a hit where the cache has it.
+func TestObserverOfCompletion(t *testing.T) {
+	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		if q.Question[0].Name == "www.example.com." {
+			return address("10.0.0.1")(q)
+		}
+		m := new(mdns.Msg).SetRcode(q, mdns.RcodeNameError)
+		header := mdns.RR_Header{Name: "cluster.local.", Rrtype: mdns.TypeSOA, Class: mdns.ClassINET, Ttl: 30}
+		m.Ns = []mdns.RR{&mdns.SOA{Hdr: header, Ns: "ns.", Mbox: "m.", Minttl: 30}}
+		return m
+	})
+	list := []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}
+	w := &watcher{pod: searching{searchpath.NewSearch(list, 5, false, "cluster.local")}}
+	cfg := config(t, up)
+	s := observed(slog.New(slog.DiscardHandler), w)
+	if err := s.Start(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop() //nolint:errcheck // at the end
+	for range 3 {
+		for _, network := range []string{"udp", "tcp"} {
+			m := ask(t, network, addressOf(cfg), question("www.example.com.shop.svc.cluster.local.", mdns.TypeA))
+			if len(m.Answer) != 2 {
+				t.Fatalf("not completed: %v", m)
+			}
+			// The walk has asked for the end already, so the cache has it.
+			if got := w.next(t); got.Level != queryinfo.Hit || got.Rcode != 0 || got.Who == nil {
+				t.Errorf("told %+v", got)
+			}
+		}
+	}
+	w.set(searching{nil})
+	m := ask(t, "udp", addressOf(cfg), question("www.example.com.shop.svc.cluster.local.", mdns.TypeA))
+	if got := w.next(t); m.Rcode != mdns.RcodeNameError || got.Rcode != mdns.RcodeNameError || got.Level != queryinfo.Miss {
+		t.Errorf("for a pod that wants none: %v, told %+v", m, got)
+	}
+}
+
+// TestObserverOfRefusal: a question that no block of an operator's Corefile answers is told of, too.
+func TestObserverOfRefusal(t *testing.T) {
+	w := new(watcher)
+	cfg := server.Config{Connections: 1024, Config: corefile.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Misses: 1024,
+		Port: testutil.FreePort(t, "127.0.0.1"), Override: "cluster.local {\n    whoami\n}\n"}}
+	s := observed(slog.New(slog.DiscardHandler), w)
+	if err := s.Start(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop() //nolint:errcheck // at the end
+	for _, network := range []string{"udp", "tcp"} {
+		ask(t, network, addressOf(cfg), question("elsewhere.example.", mdns.TypeA))
+		if got := w.next(t); got.Rcode != mdns.RcodeRefused || got.Level != queryinfo.Miss || got.Size == 0 {
+			t.Errorf("%s: told %+v", network, got)
+		}
+	}
+}
+
+// TestObserverOfStale: an answer that has ended is told of as such.
+func TestObserverOfStale(t *testing.T) {
+	var sick atomic.Bool
+	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		if sick.Load() {
+			return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure)
+		}
+		m := address("10.0.0.1")(q)
+		m.Answer[0].Header().Ttl = 1
+		return m
+	})
+	cfg := config(t, up)
+	cfg.Cache.ServeStale = time.Hour
+	w := new(watcher)
+	s := observed(slog.New(slog.DiscardHandler), w)
+	if err := s.Start(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop() //nolint:errcheck // at the end
+	ask(t, "udp", addressOf(cfg), question("example.org.", mdns.TypeA))
+	w.next(t)
+	sick.Store(true)
+	waitFor(t, "a stale answer", func() bool {
+		ask(t, "udp", addressOf(cfg), question("example.org.", mdns.TypeA))
+		return w.next(t).Level == queryinfo.Stale
+	})
+}

@@ -1,0 +1,358 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/internal/dns/corefile"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/internal/dns/listener"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+func TestServes(t *testing.T) {
+	cluster, external, stub := newUpstream(t, address("10.0.0.1")), newUpstream(t, address("10.0.0.2")), newUpstream(t, address("10.0.0.3"))
+	cfg := config(t, cluster)
+	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("::1"))
+	cfg.Port = testutil.FreePort(t, "127.0.0.1", "127.0.0.2", "::1")
+	cfg.External = servers(external.addr)
+	cfg.StubDomains = map[string][]nameserver.Address{"corp.example": servers(stub.addr)}
+	s := start(t, cfg)
+
+	for _, a := range cfg.Addresses {
+		at := netip.AddrPortFrom(a, cfg.Port).String()
+		for _, network := range []string{"udp", "tcp"} {
+			for name, ip := range map[string]string{
+				"a.svc.cluster.local.": "10.0.0.1", "example.org.": "10.0.0.2", "www.corp.example.": "10.0.0.3",
+			} {
+				wantA(t, ask(t, network, at, question(name, mdns.TypeA)), ip)
+			}
+			m := ask(t, network, at, question("n1.probe.neardns.invalid.", mdns.TypeTXT))
+			if len(m.Answer) != 1 || m.Answer[0].(*mdns.TXT).Txt[0] != "test.1" {
+				t.Errorf("%s %s: probe answered %v", network, at, m)
+			}
+		}
+	}
+	if n := cluster.udp.Load(); n != 0 {
+		t.Errorf("the cluster upstream was asked %d times over UDP", n)
+	}
+	select {
+	case <-s.Done():
+		t.Error("done while it serves")
+	default:
+	}
+	if err := s.Start(context.Background(), cfg); !errors.Is(err, listener.ErrStarted) {
+		t.Errorf("second start: %v", err)
+	}
+	done := s.Done()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-done:
+	default:
+		t.Error("not done after Stop")
+	}
+	if err := s.Stop(); err != nil {
+		t.Errorf("second stop: %v", err)
+	}
+	if err := s.Restart(context.Background(), cfg); !errors.Is(err, listener.ErrStopped) {
+		t.Errorf("restart after stop: %v", err)
+	}
+	// The sockets are free again at once, for a successor as for ourselves.
+	if err := s.Start(context.Background(), cfg); err != nil {
+		t.Fatalf("start after stop: %v", err)
+	}
+	wantA(t, ask(t, "udp", addressOf(cfg), question("example.org.", mdns.TypeA)), "10.0.0.2")
+}
+
+// TestAnswerSize checks the bound on UDP answers for what clients say they take, on a miss, on a hit and for errors.
+func TestAnswerSize(t *testing.T) {
+	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		m := new(mdns.Msg).SetReply(q)
+		for i := range 200 {
+			m.Answer = append(m.Answer, &mdns.A{
+				Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeA, Class: mdns.ClassINET, Ttl: 30},
+				A:   net.IPv4(10, 1, 0, byte(i)),
+			})
+		}
+		return m
+	})
+	cfg := config(t, up)
+	start(t, cfg)
+	for _, name := range []string{"big.svc.cluster.local.", "big.example.org."} {
+		for _, tc := range []struct {
+			edns uint16
+			most int
+		}{{0, 512}, {512, 512}, {1232, 1232}, {4096, 1232}, {65535, 1232}} {
+			for _, pass := range []string{"miss", "hit"} {
+				q := question(name, mdns.TypeA)
+				if tc.edns > 0 {
+					q.SetEdns0(tc.edns, false)
+				}
+				wire, m := askRaw(t, addressOf(cfg), q)
+				if len(wire) > tc.most || !m.Truncated {
+					t.Errorf("%s, edns %d, %s: %d bytes, truncated %v; want at most %d and truncated", name, tc.edns, pass, len(wire), m.Truncated, tc.most)
+				}
+				if tc.edns == 0 && m.IsEdns0() != nil {
+					t.Errorf("%s: an OPT record for a client without EDNS", name)
+				}
+				if m := ask(t, "tcp", addressOf(cfg), question(name, mdns.TypeA)); len(m.Answer) != 200 || m.Truncated {
+					t.Errorf("%s: TCP gave %d records, truncated %v", name, len(m.Answer), m.Truncated)
+				}
+			}
+		}
+	}
+}
+
+func askRaw(t *testing.T, server string, q *mdns.Msg) ([]byte, *mdns.Msg) {
+	t.Helper()
+	conn, err := net.Dial("udp", server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	wire, err := q.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(wire); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 65535)
+	n, err := conn.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := new(mdns.Msg)
+	if err := m.Unpack(buf[:n]); err != nil {
+		t.Fatal(err)
+	}
+	return buf[:n], m
+}
+
+// waitFor yields the processor until ok holds. Only the test binary's own timeout bounds it; the stack trace shows the line that waits.
+func waitFor(t testing.TB, _ string, ok func() bool) {
+	t.Helper()
+	for !ok() {
+		runtime.Gosched()
+	}
+}
+
+// TestNextUpstream asks a dead first and a refusing second upstream; the third answers.
+func TestNextUpstream(t *testing.T) {
+	refuses := newUpstream(t, func(q *mdns.Msg) *mdns.Msg { return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure) })
+	good := newUpstream(t, address("10.0.0.4"))
+	cfg := config(t, good)
+	dead := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), testutil.FreePort(t, "127.0.0.1")).String()
+	cfg.Cluster = servers(dead, refuses.addr, good.addr)
+	cfg.External = cfg.Cluster
+	start(t, cfg)
+	for i := range 5 {
+		wantA(t, ask(t, "udp", addressOf(cfg), question(fmt.Sprintf("n%d.cluster.local.", i), mdns.TypeA)), "10.0.0.4")
+		wantA(t, ask(t, "tcp", addressOf(cfg), question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA)), "10.0.0.4")
+	}
+}
+
+// TestSilentUpstream has a first upstream that takes connections as a black hole does: the second one answers each query.
+func TestSilentUpstream(t *testing.T) {
+	good := newUpstream(t, address("10.0.0.4"))
+	cfg := config(t, good)
+	cfg.Cluster = servers(blackhole(t), good.addr)
+	start(t, cfg)
+	for i := range 12 {
+		wantA(t, ask(t, "udp", addressOf(cfg), question(fmt.Sprintf("n%d.cluster.local.", i), mdns.TypeA)), "10.0.0.4")
+	}
+}
+
+// TestForwardInASnippet keeps CoreDNS's forward, with all that it can, where an operator wants it; ask gives way.
+func TestForwardInASnippet(t *testing.T) {
+	rendered, chosen := newUpstream(t, address("10.0.0.1")), newUpstream(t, address("10.0.0.2"))
+	cfg := config(t, rendered)
+	cfg.Snippets = map[string]string{".": "forward . " + chosen.addr + " {\n prefer_udp\n policy round_robin\n max_age 30s\n " +
+		"max_idle_conns 4\n max_connect_attempts 3\n expire 8s\n max_concurrent 100\n health_check 1s\n}"}
+	start(t, cfg)
+	wantA(t, ask(t, "udp", addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.2")
+	wantA(t, ask(t, "udp", addressOf(cfg), question("a.cluster.local.", mdns.TypeA)), "10.0.0.1")
+}
+
+func TestOverrideServes(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.5"))
+	cfg := config(t, up)
+	cfg.Override = fmt.Sprintf(". {\n bind 127.0.0.9\n prometheus :9153\n reload\n hosts {\n 10.0.0.6 six.example.org\n fallthrough\n }\n "+
+		"forward . %s\n}",
+		up.addr)
+	start(t, cfg)
+	wantA(t, ask(t, "udp", addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.5")
+	wantA(t, ask(t, "tcp", addressOf(cfg), question("six.example.org.", mdns.TypeA)), "10.0.0.6")
+	m := ask(t, "udp", addressOf(cfg), question("n.probe.neardns.invalid.", mdns.TypeTXT))
+	if len(m.Answer) != 1 {
+		t.Errorf("the probe is gone: %v", m)
+	}
+	if c, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), cfg.Port).String()); err == nil {
+		c.Close()
+		t.Error("the override chose its own address")
+	}
+}
+
+// TestServeStale asks for a name again after its end with the upstream failing.
+func TestServeStale(t *testing.T) {
+	var failing atomic.Bool
+	var failed atomic.Int64
+	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		if failing.Load() && q.Question[0].Qtype == mdns.TypeA { // else it looks for loops
+			failed.Add(1)
+			return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure)
+		}
+		return address("10.0.0.7")(q)
+	})
+	cfg := config(t, up)
+	cfg.Cache.ServeStale = time.Hour
+	cfg.Snippets = map[string]string{".": "cache {\n success 1000 1 1\n serve_stale 1h verify 1s 30s 30s\n}"} // TTL at most 1 s
+	start(t, cfg)
+	q := question("a.example.org.", mdns.TypeA)
+	wantA(t, ask(t, "udp", addressOf(cfg), q), "10.0.0.7")
+	failing.Store(true)
+	waitFor(t, "the answer's end", func() bool {
+		wantA(t, ask(t, "udp", addressOf(cfg), q), "10.0.0.7")
+		return failed.Load() > 0
+	})
+	m := ask(t, "udp", addressOf(cfg), q)
+	wantA(t, m, "10.0.0.7")
+	if len(m.Answer) == 1 && m.Answer[0].Header().Ttl != 30 {
+		t.Errorf("stale answer with TTL %d", m.Answer[0].Header().Ttl)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	s := newServer(slog.New(slog.DiscardHandler))
+	cfg := config(t, up)
+	if err := s.Check(cfg); err != nil {
+		t.Error(err)
+	}
+	cfg.Snippets = map[string]string{".": "cache {\n oops\n}"}
+	if err := s.Check(cfg); err == nil || !strings.Contains(err.Error(), "config show --corefile") {
+		t.Errorf("got %v", err)
+	}
+	err := server.New(slog.New(slog.DiscardHandler), nil).Check(config(t, up))
+	if err == nil || !strings.Contains(err.Error(), "not part of this server") {
+		t.Errorf("without plugins: %v", err)
+	}
+}
+
+// TestMetrics looks for CoreDNS's metrics in the registry that the agent serves, after a reload as before.
+func TestMetrics(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	s := start(t, cfg)
+	for range 2 {
+		for range 2 {
+			ask(t, "udp", addressOf(cfg), question("a.svc.cluster.local.", mdns.TypeA))
+		}
+		// A question is counted when it was answered.
+		for _, want := range []string{"coredns_build_info", "coredns_plugin_enabled", "coredns_dns_requests_total", "coredns_dns_responses_total",
+			"coredns_dns_request_duration_seconds", "coredns_dns_response_size_bytes", "coredns_cache_hits_total", "coredns_cache_misses_total"} {
+			waitFor(t, want+" has a series of this server", func() bool { return seriesOf(t, cfg)[want] > 0 })
+		}
+		if err := s.Restart(context.Background(), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// seriesOf counts the series of a server in the registry that the agent serves, by name.
+func seriesOf(t *testing.T, cfg server.Config) map[string]int {
+	t.Helper()
+	families, err := prometheus.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := map[string]int{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "server" && l.GetValue() == "dns://"+addressOf(cfg) || l.GetName() == "goversion" {
+					ours[f.GetName()]++
+				}
+			}
+		}
+	}
+	return ours
+}
+
+func TestLog(t *testing.T) {
+	fails := newUpstream(t, func(q *mdns.Msg) *mdns.Msg { return nil })
+	for _, tc := range []struct {
+		queries corefile.Queries
+		want    []string
+		most    int // lines
+	}{
+		{corefile.QueriesOff, []string{"level=WARN msg=coredns text=\"2 a.cluster.local. A:", "plugin=errors"}, 2},
+		{corefile.QueriesErrors, []string{"level=WARN msg=coredns text=\"2 a.cluster.local. A:", "text=\"2 b.cluster.local. A:"}, 4},
+		{corefile.QueriesAll, []string{"level=INFO msg=query client=127.0.0.1 name=a.cluster.local. type=A protocol=udp rcode=SERVFAIL"}, 9},
+	} {
+		t.Run(string(tc.queries), func(t *testing.T) {
+			out := new(testutil.Output)
+			s := newServer(slog.New(slog.NewTextHandler(out, nil)))
+			cfg := config(t, fails)
+			cfg.Queries = tc.queries
+			// A quick failure: nobody listens there.
+			cfg.Cluster = []nameserver.Address{{Addr: netip.AddrPortFrom(cfg.Addresses[0], testutil.FreePort(t, "127.0.0.1"))}}
+			if err := s.Start(context.Background(), cfg); err != nil {
+				t.Fatal(err)
+			}
+			defer s.Stop()
+			for _, name := range []string{"a.cluster.local.", "b.cluster.local.", "c.cluster.local."} {
+				if m := ask(t, "udp", addressOf(cfg), question(name, mdns.TypeA)); m.Rcode != mdns.RcodeServerFailure {
+					t.Errorf("%s: %v", name, m)
+				}
+			}
+			// A question is told of when it was answered, perhaps a moment later; the end waits for that.
+			if err := s.Stop(); err != nil {
+				t.Error(err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("%q is missing in:\n%s", want, out)
+				}
+			}
+			if n := strings.Count(out.String(), "\n"); n > tc.most {
+				t.Errorf("%d lines:\n%s", n, out)
+			}
+		})
+	}
+}
+
+// TestQuiet checks that the server prints nothing by itself and leaves the standard flag set to what CoreDNS's own
+// packages put there.
+func TestQuiet(t *testing.T) {
+	out := new(testutil.Output)
+	s := newServer(slog.New(slog.NewTextHandler(out, nil)))
+	if err := s.Start(context.Background(), config(t, newUpstream(t, address("10.0.0.1")))); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != "" {
+		t.Errorf("said: %s", out)
+	}
+	if flag.Lookup("conf") == nil {
+		t.Log("coremain is no longer linked: the remark in plugins.go can go")
+	}
+}

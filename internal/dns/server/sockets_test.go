@@ -1,0 +1,342 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	mdns "github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/internal/dns/listener"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestStartNamesEveryHolder checks that a start which cannot have all sockets takes none and says why for each.
+func TestStartNamesEveryHolder(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("192.0.2.1"))
+	cfg.Port = testutil.FreePort(t, "127.0.0.1", "127.0.0.2", "127.0.0.3")
+	held, err := net.Listen("tcp", netip.AddrPortFrom(cfg.Addresses[1], cfg.Port).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	heldUDP, err := net.ListenPacket("udp", netip.AddrPortFrom(cfg.Addresses[2], cfg.Port).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer heldUDP.Close()
+
+	s := newServer(slog.New(slog.DiscardHandler))
+	err = s.Start(context.Background(), cfg)
+	if err == nil {
+		s.Stop()
+		t.Fatal("started")
+	}
+	me := fmt.Sprintf("(pid %d)", os.Getpid())
+	for _, want := range []string{
+		fmt.Sprintf("listen on tcp 127.0.0.2:%d: address already in use: held by ", cfg.Port),
+		fmt.Sprintf("listen on udp 127.0.0.3:%d: address already in use: held by ", cfg.Port),
+		"listen on udp 192.0.2.1", "the address is on no link of this host", me,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in: %v", want, err)
+		}
+	}
+	var busy *listener.BusyError
+	if !errors.As(err, &busy) || !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("not a BusyError: %v", err)
+	}
+	// Nothing of ours is left on the addresses that were free.
+	pc, err := net.ListenPacket("udp", netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String())
+	if err != nil {
+		t.Fatalf("a socket is left: %v", err)
+	}
+	pc.Close()
+}
+
+// TestNoSharing checks that a second server does not slip into the first one's port.
+func TestNoSharing(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	start(t, cfg)
+	second := newServer(slog.New(slog.DiscardHandler))
+	if err := second.Start(context.Background(), cfg); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Fatalf("want address in use, got %v", err)
+	}
+}
+
+// TestBesideWildcard starts where another DNS server listens on the wildcard: with SO_REUSEPORT, as CoreDNS in the host's
+// network does, ours gets what is sent to its address; without, it is named.
+func TestBesideWildcard(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	for _, share := range []bool{true, false} {
+		cfg := config(t, up)
+		other := net.ListenConfig{}
+		if share {
+			other.Control = func(_, _ string, c syscall.RawConn) error {
+				return c.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+			}
+		}
+		at := fmt.Sprintf("0.0.0.0:%d", cfg.Port)
+		pc, err := other.ListenPacket(context.Background(), "udp4", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pc.Close()
+		ln, err := other.Listen(context.Background(), "tcp4", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		if !share {
+			s := newServer(slog.New(slog.DiscardHandler))
+			if err := s.Start(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", os.Getpid())) {
+				t.Errorf("want the holder's name, got %v", err)
+				s.Stop()
+			}
+			continue
+		}
+		start(t, cfg)
+		for _, network := range []string{"udp", "tcp"} {
+			for i := range 10 {
+				wantA(t, ask(t, network, addressOf(cfg), question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA)), "10.0.0.1")
+			}
+		}
+	}
+}
+
+// TestRestartLosesNothing reloads again and again while questions come in over UDP, on kept sockets, and over TCP, on kept
+// connections.
+func TestRestartLosesNothing(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	s := start(t, cfg)
+
+	var stop atomic.Bool
+	var asked, lost atomic.Int64
+	var wg sync.WaitGroup
+	for worker := range 8 {
+		wg.Go(func() {
+			network := []string{"udp", "udp", "udp", "tcp"}[worker%4]
+			raw, err := net.Dial(network, addressOf(cfg))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer raw.Close()
+			conn := &mdns.Conn{Conn: raw}
+			for i := 0; !stop.Load(); i++ {
+				q := question(fmt.Sprintf("n%d-%d.example.org.", worker, i%50), mdns.TypeA)
+				err := conn.WriteMsg(q)
+				var m *mdns.Msg
+				if err == nil {
+					m, err = conn.ReadMsg()
+				}
+				asked.Add(1)
+				if err != nil || m.Id != q.Id || len(m.Answer) != 1 {
+					lost.Add(1)
+					t.Logf("%s: %v %v", network, err, m)
+					return
+				}
+			}
+		})
+	}
+	for i := range 10 {
+		next := cfg
+		next.Cache.Entries = 1000 + i
+		if i%3 == 0 { // an address comes and goes beside the one in use
+			next.Addresses = append(slices.Clone(cfg.Addresses), netip.MustParseAddr("127.0.0.2"))
+		}
+		before := asked.Load()
+		if err := s.Restart(context.Background(), next); err != nil {
+			t.Errorf("restart %d: %v", i, err)
+		}
+		waitFor(t, "questions between reloads", func() bool { return asked.Load() > before+50 })
+	}
+	stop.Store(true)
+	wg.Wait()
+	if lost.Load() > 0 {
+		t.Errorf("%d of %d questions lost", lost.Load(), asked.Load())
+	}
+	t.Logf("%d questions over 10 reloads", asked.Load())
+}
+
+// TestRestartKeepsOldOnFailure gives configurations that cannot be served; each error is returned and the old one answers.
+func TestRestartKeepsOldOnFailure(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	s := start(t, cfg)
+	other, err := net.ListenPacket("udp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), cfg.Port).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+
+	for _, tc := range []struct {
+		name   string
+		change func(*server.Config)
+		want   string
+	}{
+		{"bad value", func(c *server.Config) { c.Cluster = nil }, "upstreams.cluster"},
+		{"bad syntax", func(c *server.Config) { c.Override = ". {\n oops\n}" }, "corefile:2"},
+		{"plugin refuses", func(c *server.Config) { c.Snippets = map[string]string{".": "cache -1"} }, "plugin/cache"},
+		{"zone twice", func(c *server.Config) { c.Override = ". {\n log\n}\n. {\n log\n}" }, "cannot serve"},
+		{"file that is not there", func(c *server.Config) { c.Snippets = map[string]string{".": "forward . /no/such/file"} }, "/no/such/file"},
+		{"busy address", func(c *server.Config) {
+			c.Addresses = append(slices.Clone(c.Addresses), netip.MustParseAddr("127.0.0.2"))
+		}, "listen on udp 127.0.0.2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			next := cfg
+			tc.change(&next)
+			err := s.Restart(context.Background(), next)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("want an error with %q, got %v", tc.want, err)
+			}
+			for _, network := range []string{"udp", "tcp"} {
+				wantA(t, ask(t, network, addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.1")
+			}
+		})
+	}
+	sockets, err := s.Sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.CloseAll(sockets)
+	if len(sockets) != 2 || sockets[0].Address.String() != addressOf(cfg) {
+		t.Errorf("configuration changed to %+v", sockets)
+	}
+	if err := s.Restart(context.Background(), cfg); err != nil {
+		t.Errorf("a good one after the bad ones: %v", err)
+	}
+	wantA(t, ask(t, "udp", addressOf(cfg), question("b.example.org.", mdns.TypeA)), "10.0.0.1")
+}
+
+// TestReloadsLeaveNothing reloads many times, every second time in vain, and counts goroutines and open files.
+func TestReloadsLeaveNothing(t *testing.T) {
+	up := newUpstream(t, address("10.0.0.1"))
+	cfg := config(t, up)
+	cfg.StubDomains = map[string][]nameserver.Address{"a.example": servers(up.addr), "b.example": servers(up.addr)}
+	s := start(t, cfg)
+	bad := cfg
+	bad.Snippets = map[string]string{".": "cache -1"}
+	count := func() (int, int) {
+		runtime.GC()
+		runtime.GC()
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runtime.NumGoroutine(), len(fds)
+	}
+	reload := func() {
+		wantA(t, ask(t, "udp", addressOf(cfg), question("x.cluster.local.", mdns.TypeA)), "10.0.0.1")
+		if err := s.Restart(context.Background(), cfg); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Restart(context.Background(), bad); err == nil {
+			t.Fatal("the bad configuration was taken")
+		}
+	}
+	for range 3 {
+		reload()
+	}
+	goroutines, files := count()
+	for range 20 {
+		reload()
+	}
+	waitFor(t, "goroutines and files to go", func() bool {
+		g, f := count()
+		return g <= goroutines+2 && f <= files+2
+	})
+}
+
+// TestStopAnswersWhatIsAsked stops while the upstream still thinks.
+func TestStopAnswersWhatIsAsked(t *testing.T) {
+	release, thinking := make(chan struct{}), make(chan struct{}, 2)
+	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		if strings.HasPrefix(q.Question[0].Name, "slow") {
+			thinking <- struct{}{}
+			<-release
+		}
+		return address("10.0.0.9")(q)
+	})
+	cfg := config(t, up)
+	s := start(t, cfg)
+	answers := make(chan *mdns.Msg, 2)
+	for _, network := range []string{"udp", "tcp"} {
+		go func() {
+			answers <- ask(t, network, addressOf(cfg), question("slow-"+network+".cluster.local.", mdns.TypeA))
+		}()
+	}
+	<-thinking
+	<-thinking
+	stopped := make(chan error)
+	go func() { stopped <- s.Stop() }()
+	waitFor(t, "the server takes no more", func() bool {
+		c, err := net.Dial("tcp", addressOf(cfg))
+		if err != nil {
+			return true
+		}
+		c.Close()
+		return false
+	})
+	close(release)
+	for range 2 {
+		wantA(t, <-answers, "10.0.0.9")
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTransparent looks at the sockets themselves, and that they serve as others do: the switch tells a server's own by this.
+func TestTransparent(t *testing.T) {
+	for _, transparent := range []bool{true, false} {
+		cfg := config(t, newUpstream(t, address("10.0.0.1")))
+		cfg.Addresses = append(cfg.Addresses, netip.IPv6Loopback())
+		cfg.Port, cfg.Transparent = testutil.FreePort(t, "127.0.0.1", "::1"), transparent
+		s := start(t, cfg)
+		sockets, err := s.Sockets()
+		if err != nil || len(sockets) != 4 {
+			t.Fatalf("%d sockets: %v", len(sockets), err)
+		}
+		for _, socket := range sockets {
+			level, option := unix.SOL_IP, unix.IP_TRANSPARENT
+			if socket.Address.Addr().Is6() {
+				level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+			}
+			var is int
+			conn, err := socket.File.SyscallConn() // Fd would have the server's reads block
+			if err != nil {
+				t.Fatal(err)
+			}
+			if controlErr := conn.Control(func(fd uintptr) { is, err = unix.GetsockoptInt(int(fd), level, option) }); controlErr != nil {
+				t.Fatal(controlErr)
+			}
+			if err != nil || is == 1 != transparent {
+				t.Errorf("%s %s: transparent %d, %v; want %t", socket.Protocol, socket.Address, is, err, transparent)
+			}
+			if m := ask(t, socket.Protocol, socket.Address.String(), question("a.example.org.", mdns.TypeA)); len(m.Answer) != 1 {
+				t.Errorf("%s %s answers %v", socket.Protocol, socket.Address, m)
+			}
+			_ = socket.File.Close()
+		}
+	}
+}

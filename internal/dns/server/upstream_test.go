@@ -1,0 +1,241 @@
+package server_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/internal/dns/cache"
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/corefile"
+	askplugin "github.com/neardns/neardns/internal/dns/forward"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/internal/dns/limit"
+	"github.com/neardns/neardns/internal/dns/listener"
+	"github.com/neardns/neardns/internal/dns/metrics"
+	"github.com/neardns/neardns/internal/dns/probe"
+	"github.com/neardns/neardns/internal/dns/searchpath"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestMain fails when a test leaves a goroutine behind: servers, forwarders, health checks.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for deadline := time.Now().Add(testutil.Patience()); code == 0; {
+		err := goleak.Find(
+			// CoreDNS ends a forwarder's connection manager by finalizer, and caddy's list of instances keeps the
+			// last ones reachable: a few idle goroutines, however many reloads there were (TestReloadsLeaveNothing).
+			goleak.IgnoreTopFunction("github.com/coredns/coredns/plugin/pkg/proxy.(*Transport).connManager"),
+			// TestCheck's; see Server.Check.
+			goleak.IgnoreTopFunction("github.com/coredns/coredns/plugin/hosts.periodicHostsUpdate.func1"),
+		)
+		if err == nil {
+			break
+		}
+		// An upstream's health check notices the end after its half second of sleep.
+		if time.Now().After(deadline) {
+			os.Stderr.WriteString(err.Error() + "\n")
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// upstream is a DNS server whose answers the test writes.
+type upstream struct {
+	addr string
+	udp  atomic.Int64 // questions
+	tcp  atomic.Int64
+}
+
+func newUpstream(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) *upstream {
+	t.Helper()
+	u := new(upstream)
+	port := testutil.FreePort(t, "127.0.0.1")
+	u.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
+	for network, count := range map[string]*atomic.Int64{"udp": &u.udp, "tcp": &u.tcp} {
+		started := make(chan struct{})
+		failed := make(chan error, 1)
+		srv := &mdns.Server{Net: network, Addr: u.addr, NotifyStartedFunc: func() { close(started) },
+			Handler: mdns.HandlerFunc(func(w mdns.ResponseWriter, q *mdns.Msg) {
+				count.Add(1)
+				if m := answer(q); m != nil {
+					w.WriteMsg(m)
+				}
+			})}
+		go func() { failed <- srv.ListenAndServe() }()
+		select {
+		case <-started:
+		case err := <-failed:
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { srv.Shutdown(); <-failed })
+	}
+	return u
+}
+
+// anew is what a forgetful upstream says.
+const anew = "10.9.9.9"
+
+// newForgetful is an upstream that answers otherwise from a moment on, which tells whether it is asked for what is kept. Its questions
+// cannot be counted for that: ask looks for loops 300 ms after a start, and asks once more where an answer takes as long, as one does on a
+// busy machine.
+func newForgetful(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) (up *upstream, again *atomic.Bool) {
+	t.Helper()
+	again = new(atomic.Bool)
+	return newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		if again.Load() {
+			return address(anew)(q)
+		}
+		return answer(q)
+	}), again
+}
+
+// address answers every A question with ip and a TTL of 30 s.
+func address(ip string) func(*mdns.Msg) *mdns.Msg {
+	return func(q *mdns.Msg) *mdns.Msg {
+		m := new(mdns.Msg).SetReply(q)
+		if q.Question[0].Qtype == mdns.TypeA {
+			m.Answer = []mdns.RR{&mdns.A{Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeA, Class: mdns.ClassINET, Ttl: 30},
+				A: net.ParseIP(ip)}}
+		}
+		return m
+	}
+}
+
+func newServer(log *slog.Logger) *server.Server { return observed(log, nil) }
+
+// observed makes a server whose questions somebody is told of.
+func observed(log *slog.Logger, o listener.Observer) *server.Server {
+	answers := answers.NewStore(0)
+	return server.New(log, o, corefile.Plugin{Name: "probe", Setup: probe.Setup()}, corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
+		corefile.Plugin{Name: "searchpath", Setup: searchpath.Setup(searchpath.NewMemory(), new(searchpath.Metrics))},
+		corefile.Plugin{Name: "limit", Setup: limit.Setup(limit.New(limit.DefaultLimit))},
+		corefile.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
+		corefile.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil), nil)})
+}
+
+// servers are without TLS.
+func servers(s ...string) []nameserver.Address {
+	var out []nameserver.Address
+	for _, a := range s {
+		out = append(out, nameserver.Address{Addr: netip.MustParseAddrPort(a)})
+	}
+	return out
+}
+
+// config serves on 127.0.0.1 with one upstream for everything.
+func config(t testing.TB, up *upstream) server.Config {
+	t.Helper()
+	return server.Config{
+		Connections: 1024,
+		Config: corefile.Config{
+			Addresses:     []netip.Addr{netip.MustParseAddr("127.0.0.1")},
+			Port:          testutil.FreePort(t, "127.0.0.1"),
+			ClusterDomain: "cluster.local",
+			ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
+			Cluster:       servers(up.addr),
+			External:      servers(up.addr),
+			Cache:         corefile.Cache{Entries: 10000, NegativeTTL: 5 * time.Second},
+			Misses:        1024,
+			FastPath:      true,
+			InstanceID:    "test.1",
+		},
+	}
+}
+
+func start(t testing.TB, cfg server.Config) *server.Server {
+	t.Helper()
+	s := newServer(slog.New(slog.DiscardHandler))
+	if err := s.Start(context.Background(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func addressOf(cfg server.Config) string {
+	return netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String()
+}
+
+func ask(t testing.TB, network, server string, q *mdns.Msg) *mdns.Msg {
+	t.Helper()
+	conn, err := net.Dial(network, server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := &mdns.Conn{Conn: conn, UDPSize: mdns.MaxMsgSize}
+	if err := client.WriteMsg(q); err != nil {
+		t.Fatalf("%s %s: %v", network, server, err)
+	}
+	m, err := client.ReadMsg()
+	if err != nil {
+		t.Fatalf("%s %s: %v", network, server, err)
+	}
+	if m.Id != q.Id {
+		t.Fatalf("%s %s: an answer with ID %d to %d", network, server, m.Id, q.Id)
+	}
+	return m
+}
+
+func question(name string, qtype uint16) *mdns.Msg {
+	return new(mdns.Msg).SetQuestion(name, qtype)
+}
+
+func wantA(t testing.TB, m *mdns.Msg, ip string) {
+	t.Helper()
+	if len(m.Answer) == 1 {
+		if a, ok := m.Answer[0].(*mdns.A); ok && a.A.String() == ip {
+			return
+		}
+	}
+	t.Errorf("want %s, got %v", ip, m)
+}
+
+// blackhole is an address that takes no connection and refuses none: a listener whose queue is full.
+func blackhole(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
+	conn, err := net.Dial("tcp", addr) // the one connection that the queue has room for
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	waitFor(t, "the queue is full", func() bool {
+		// Of a listening socket these are the length of its accept queue and the backlog (tcp_get_info).
+		info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_TCP, unix.TCP_INFO)
+		return err == nil && info.Unacked > info.Sacked
+	})
+	return addr
+}

@@ -1,0 +1,253 @@
+package bpf
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// loopback is the link that a frame of a test run comes from (net/bpf/test_run.c).
+const loopback = 1
+
+// openCopying opens a level that copies questions, of the loopback link.
+func openCopying(t testing.TB) *Level {
+	t.Helper()
+	l, err := Open(Options{Folder: bpffs(t), Entries: 16, Copies: true, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	if err := l.Serve(map[netip.AddrPort]uint32{at53(server4): group, at53(server6): group}); err != nil {
+		t.Fatal(err)
+	}
+	note(t, l, loopback)
+	return l
+}
+
+// note has a link among those that the program is at.
+func note(t testing.TB, l *Level, ifindex uint32) {
+	t.Helper()
+	if err := l.objects.Links.Put(ifindex, make([]objectLink, ebpf.MustPossibleCPU())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// marks numbers the queries that end what a test reads.
+var marks atomic.Int64
+
+// runMark has the program mirror a query of its own and returns it. The link's window begins again, so that its limit does not matter.
+func runMark(t testing.TB, l *Level) []byte {
+	t.Helper()
+	mark := ask(t, fmt.Sprintf("end-%d.example.", marks.Add(1)), dns.TypeA, nil)
+	note(t, l, loopback)
+	run(t, l, packet(false, full, mark), nil)
+	return mark
+}
+
+// copies reads what a level copied, until an end that the test asks for itself.
+func copies(t testing.TB, l *Level) []string {
+	t.Helper()
+	mark := runMark(t, l)
+	ctx, cancel := context.WithCancel(testutil.Context(t))
+	defer cancel()
+	var out []string
+	ended := false
+	err := l.Copied(ctx, func(ifindex int, message []byte) {
+		if ifindex != loopback {
+			t.Errorf("of link %d", ifindex)
+		}
+		if bytes.Equal(message, mark) {
+			ended = true
+			cancel()
+			return
+		}
+		out = append(out, string(message))
+	})
+	if err != nil || !ended {
+		t.Fatalf("ended %t: %v", ended, err)
+	}
+	return out
+}
+
+// TestCopies: what there is no good answer to is copied as it came, over both families, and its packet goes on unchanged. What is
+// answered, what is not of the form, and what is for others is not copied.
+func TestCopies(t *testing.T) {
+	l := openCopying(t)
+	hit, old := answerOf(t, "hit.example.", dns.TypeA, nil, "hit.example. 30 IN A 192.0.2.1"), answerOf(t, "old.example.", dns.TypeA, nil, "old.example. 30 IN A 192.0.2.1")
+	old.Until = Now()
+	put(t, l, hit)
+	put(t, l, old)
+	var want []string
+	for _, v6 := range []bool{false, true} {
+		for i, question := range [][]byte{
+			ask(t, "Unknown.example.", dns.TypeAAAA, nil), ask(t, "old.example.", dns.TypeA, withOPT(1232)),
+			ask(t, "a-name-of-some-length-that-is-searched.in-a-namespace-of-some-length.svc.cluster.local.eu-west-1.compute.internal.", dns.TypeA, withOPT(4096)),
+		} {
+			wantPassed(t, l, packet(v6, checksum(i%2), question), nil)
+			want = append(want, string(question))
+		}
+		wantAnswered(t, l, packet(v6, full, ask(t, "hit.example.", dns.TypeA, nil)), hit)
+		wantPassed(t, l, packet(v6, full, ask(t, "unknown.example.", dns.TypeA, func(m *dns.Msg) { m.CheckingDisabled = true })), nil)
+		wantPassed(t, l, packet(v6, full, ask(t, "unknown.example.", dns.TypeA, func(m *dns.Msg) { m.RecursionDesired = false })), nil)
+		other := packet(v6, none, ask(t, "unknown.example.", dns.TypeA, nil))
+		other[map[bool]int{false: 14 + 19, true: 14 + 39}[v6]]++ // of the address
+		wantPassed(t, l, other, nil)
+		port := packet(v6, none, ask(t, "unknown.example.", dns.TypeA, nil))
+		port[map[bool]int{false: 14 + 20, true: 14 + 40}[v6]+3]++
+		wantPassed(t, l, port, nil)
+	}
+	got := copies(t, l)
+	if fmt.Sprintf("%x", got) != fmt.Sprintf("%x", want) {
+		t.Errorf("copied\n%x\nwant\n%x", got, want)
+	}
+}
+
+// TestUncopied: each question without a good answer is copied, or counted as one that is not: of a link that has copies enough, and of one
+// whose copies nobody reads.
+func TestUncopied(t *testing.T) {
+	l := openCopying(t)
+	oneCPU(t)
+	asked := 0
+	frame := packet(false, none, ask(t, "unknown.example.", dns.TypeA, nil))
+	run := func(n int) {
+		if _, err := l.objects.NeardnsHits.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)), Repeat: uint32(n)}); err != nil {
+			t.Fatal(err)
+		}
+		asked += n
+	}
+	const least = 10 // of 100 questions at one moment, and of more than there is room for
+	testutil.Eventually(t, func() error {
+		run(100)
+		if limited, full, err := l.Uncopied(); err != nil || limited < least || full > 0 {
+			return fmt.Errorf("%d are over the link's bound, %d found the buffer full (%w)", limited, full, err)
+		}
+		return nil
+	})
+	testutil.Eventually(t, func() error {
+		for range 100 {
+			note(t, l, loopback) // the link's window begins anew
+			run(16)
+		}
+		if _, full, err := l.Uncopied(); err != nil || full < least {
+			return fmt.Errorf("%d found the buffer full (%w)", full, err)
+		}
+		return nil
+	})
+	limited, full, err := l.Uncopied()
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard, want := 0, asked-int(limited+full)
+	var mark []byte
+	ctx, cancel := context.WithCancel(testutil.Context(t))
+	defer cancel()
+	if err := l.Copied(ctx, func(_ int, message []byte) {
+		if mark != nil && bytes.Equal(message, mark) {
+			cancel()
+		} else if heard++; heard == want {
+			mark = runMark(t, l) // behind those that are too many
+			asked++
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if heard != want || mark == nil {
+		t.Errorf("of %d questions %d were copied, %d over the bound, %d found the buffer full", asked, heard, limited, full)
+	}
+	for reason, n := range passed(t, l) {
+		if reason == Unknown && n != uint64(asked) || reason != Unknown && n != 0 {
+			t.Errorf("%d passed as %s", n, reason)
+		}
+	}
+}
+
+// oneCPU has a test run on one CPU: the program counts for each by itself.
+func oneCPU(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+	var before, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		t.Fatal(err)
+	}
+	for cpu := 0; one.Count() == 0; cpu++ {
+		if before.IsSet(cpu) {
+			one.Set(cpu)
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.SchedSetaffinity(0, &before); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNoCopies: a level that was not opened for it copies nothing, nor does one of links that it is not at.
+func TestNoCopies(t *testing.T) {
+	l := open(t, 4)
+	note(t, l, loopback)
+	wantPassed(t, l, packet(false, full, ask(t, "unknown.example.", dns.TypeA, nil)), nil)
+	m := openCopying(t)
+	if err := m.objects.Links.Delete(uint32(loopback)); err != nil {
+		t.Fatal(err)
+	}
+	wantPassed(t, m, packet(false, full, ask(t, "unknown.example.", dns.TypeA, nil)), nil)
+	if got := copies(t, m); len(got) > 0 {
+		t.Errorf("copied: %x", got)
+	}
+	r, err := ringbuf.NewReader(l.objects.Copies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if n := r.AvailableBytes(); n > 0 {
+		t.Errorf("copied: %d bytes", n)
+	}
+}
+
+// TestServedPorts: another port of a served address is another address.
+func TestServedPorts(t *testing.T) {
+	l := open(t, 4)
+	a := answerOf(t, "hit.example.", dns.TypeA, nil, "hit.example. 30 IN A 192.0.2.1")
+	put(t, l, a)
+	frame := packet(false, none, ask(t, "hit.example.", dns.TypeA, nil))
+	wantAnswered(t, l, frame, a)
+	high := bytes.Clone(frame)
+	high[14+20+2], high[14+20+3] = 5353>>8, 5353&0xff
+	wantPassed(t, l, high, nil)
+	if err := l.Serve(map[netip.AddrPort]uint32{netip.AddrPortFrom(server4, 5353): group}); err != nil {
+		t.Fatal(err)
+	}
+	wantPassed(t, l, frame, nil)
+	wantAnswered(t, l, high, a)
+}
+
+// TestCopiedOf: a record that is none is passed over.
+func TestCopiedOf(t *testing.T) {
+	whole := make([]byte, 168)
+	whole[0], whole[4], whole[12] = 7, 3, 9
+	if i, m, ok := copiedOf(whole); i != 7 || !bytes.Equal(m, []byte{9, 0, 0}) || !ok {
+		t.Error(i, m, ok)
+	}
+	whole[4] = 157
+	for _, b := range [][]byte{nil, whole[:167], whole} {
+		if _, _, ok := copiedOf(b); ok {
+			t.Errorf("%x", b)
+		}
+	}
+}

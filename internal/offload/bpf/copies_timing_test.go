@@ -1,0 +1,35 @@
+//go:build timing
+
+package bpf
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// TestTimingCopiesOfOneLink: a pod that asks for ever new names has so many copied, whatever it asks, and the ring is not full by it.
+// State: TestUncopied (this package).
+func TestTimingCopiesOfOneLink(t *testing.T) {
+	l := openCopying(t)
+	oneCPU(t)
+	const asked = 1000 // for all of which the ring has room
+	frames := make([][]byte, asked)
+	for i := range frames {
+		frames[i] = packet(false, none, ask(t, fmt.Sprintf("n%d.example.", i), dns.TypeA, nil))
+	}
+	begun := time.Now()
+	for _, frame := range frames {
+		run(t, l, frame, nil)
+	}
+	took := time.Since(begun)
+	most := 16 * (int(took>>26) + 2)
+	if got := len(copies(t, l)); got == 0 || got > most {
+		t.Errorf("%d of %d were copied in %s, at most %d may be", got, asked, took, most)
+	}
+	if most > asked/2 {
+		t.Errorf("%d queries in %s are too few for the bound", asked, took)
+	}
+}

@@ -1,0 +1,126 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// Count is what was answered in one series, since the level was loaded.
+type Count struct {
+	Hits                       uint64
+	QuestionBytes, AnswerBytes uint64
+	QuestionsOver100           uint64    // of more than 100 bytes; the largest has 155
+	Answers                    [7]uint64 // of up to 100, 200, 300, 400, 511, 1023 and 2047 bytes, each in one
+}
+
+// Counts reads the counts of all series, by Answer.Series.
+func (l *Level) Counts() ([]Count, error) {
+	out := make([]Count, SeriesMost)
+	var cpus []objectSeries
+	for i := range out {
+		if err := l.objects.Counts.Lookup(uint32(i), &cpus); err != nil {
+			return nil, fmt.Errorf("read series %d: %w", i, err)
+		}
+		for _, c := range cpus {
+			o := &out[i]
+			o.Hits += c.Hits
+			o.QuestionBytes += c.QuestionBytes
+			o.AnswerBytes += c.AnswerBytes
+			o.QuestionsOver100 += c.QuestionsOver100
+			for b, n := range c.Answers {
+				o.Answers[b] += n
+			}
+		}
+	}
+	return out, nil
+}
+
+// Links reads how many questions were answered at each attached link, by its index, since it was attached.
+func (l *Level) Links() (map[int]uint64, error) {
+	out := map[int]uint64{}
+	var index uint32
+	var cpus []objectLink
+	all := l.objects.Links.Iterate()
+	for all.Next(&index, &cpus) {
+		out[int(index)] = sum(cpus)
+	}
+	if err := all.Err(); err != nil {
+		return nil, fmt.Errorf("read links: %w", err)
+	}
+	return out, nil
+}
+
+// link reads one link's count; false: it is not attached.
+func (l *Level) link(index int) (hits uint64, there bool, err error) {
+	var cpus []objectLink
+	if err := l.objects.Links.Lookup(uint32(index), &cpus); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return 0, false, nil
+	} else if err != nil {
+		return 0, false, fmt.Errorf("read link %d: %w", index, err)
+	}
+	return sum(cpus), true, nil
+}
+
+func sum(cpus []objectLink) (hits uint64) {
+	for _, c := range cpus {
+		hits += c.Hits
+	}
+	return hits
+}
+
+// Reason is why a question to a served address was left to the agent.
+type Reason uint32
+
+// The reasons.
+const (
+	Packet   Reason = iota + 1 // IP options, fragments, padding, a tag, an uncertain or a wrong checksum
+	Question                   // not of the form that is answered here
+	Unknown                    // no such answer
+	Old                        // expired, or wanted by the agent
+	Size                       // too large for the client
+	Kernel                     // the kernel gave no room
+	reasons
+
+	// Where they are counted that Uncopied tells of.
+	copyLimited = reasons
+	copyFull    = copyLimited + 1
+)
+
+func (r Reason) String() string {
+	return [...]string{"", "packet", "question", "unknown", "old", "size", "kernel"}[r]
+}
+
+// Passed reads how many questions to served addresses were left to the agent, by reason, since the level was loaded.
+func (l *Level) Passed() (map[Reason]uint64, error) {
+	out := map[Reason]uint64{}
+	for r := Packet; r < reasons; r++ {
+		n, err := l.passed(r)
+		if err != nil {
+			return nil, err
+		}
+		out[r] = n
+	}
+	return out, nil
+}
+
+// Uncopied reads how many questions without a good answer were not copied for Copied, since the level was loaded: limited, because their
+// link had as many copied as one may have, and full, because those before them were not read.
+func (l *Level) Uncopied() (limited, full uint64, err error) {
+	if limited, err = l.passed(copyLimited); err == nil {
+		full, err = l.passed(copyFull)
+	}
+	return limited, full, err
+}
+
+func (l *Level) passed(r Reason) (n uint64, err error) {
+	var cpus []uint64
+	if err := l.objects.Passes.Lookup(uint32(r), &cpus); err != nil {
+		return 0, fmt.Errorf("read passed questions: %w", err)
+	}
+	for _, c := range cpus {
+		n += c
+	}
+	return n, nil
+}

@@ -1,0 +1,35 @@
+package bpf
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
+)
+
+// TestInstructions holds how long the program is, and how much of it the kernel's verifier looks at: it refuses a million.
+func TestInstructions(t *testing.T) {
+	spec, err := load(1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.Check(t, "instructions", fmt.Sprintln(len(spec.Programs[objectProgNeardnsHits].Instructions)))
+	testutil.RequireRoot(t)
+	var objects objectObjects
+	if err := spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}}); err != nil {
+		t.Fatal(err)
+	}
+	defer objects.Close()
+	found := regexp.MustCompile(`processed (\d+) insns`).FindStringSubmatch(objects.NeardnsHits.VerifierLog)
+	if found == nil {
+		t.Fatalf("the verifier's log: %q", objects.NeardnsHits.VerifierLog)
+	}
+	if n, err := strconv.Atoi(found[1]); err != nil || n > 250_000 {
+		t.Errorf("the verifier looked at %d instructions (%v)", n, err)
+	}
+}

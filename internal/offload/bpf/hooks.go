@@ -1,0 +1,100 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/mdlayher/netlink"
+	rtnetlink "github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// hooks names what else handles packets at a link: an XDP program and nftables' base chains of family netdev.
+func hooks(h *rtnetlink.Handle, index int) ([]string, error) {
+	l, err := h.LinkByIndex(index)
+	if err != nil {
+		return nil, fmt.Errorf("read link %d: %w", index, err)
+	}
+	names, err := netdevChains(l.Attrs().Name)
+	if x := l.Attrs().Xdp; x != nil && x.Attached {
+		names = append(names, "XDP "+programName(ebpf.ProgramID(x.ProgId)))
+	}
+	return names, err
+}
+
+// netdevChains lists those at a link of the calling thread's netns. They see packets after the kernel program, and so no hit.
+func netdevChains(link string) ([]string, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("list netdev chains: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // only read
+	messages, err := conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: netlink.Request | netlink.Dump},
+		Data:   []byte{unix.NFPROTO_NETDEV, unix.NFNETLINK_V0, 0, 0},
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+		return nil, nil // a kernel without nftables
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list netdev chains: %w", err)
+	}
+	const (
+		header      = 4
+		hookDevices = 4 // NFTA_HOOK_DEVS of linux/netfilter/nf_tables.h: a chain may have several
+	)
+	var out []string
+	for _, m := range messages {
+		if len(m.Data) < header {
+			continue
+		}
+		var table, chain string
+		var devices []string
+		err := attributes(m.Data[header:], func(a *netlink.AttributeDecoder) {
+			switch a.Type() {
+			case unix.NFTA_CHAIN_TABLE:
+				table = a.String()
+			case unix.NFTA_CHAIN_NAME:
+				chain = a.String()
+			case unix.NFTA_CHAIN_HOOK:
+				a.Nested(func(hook *netlink.AttributeDecoder) error {
+					for hook.Next() {
+						switch hook.Type() {
+						case unix.NFTA_HOOK_DEV:
+							devices = append(devices, hook.String())
+						case hookDevices:
+							hook.Nested(func(d *netlink.AttributeDecoder) error {
+								for d.Next() {
+									devices = append(devices, d.String())
+								}
+								return nil
+							})
+						}
+					}
+					return nil
+				})
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list netdev chains: %w", err)
+		}
+		if slices.Contains(devices, link) {
+			out = append(out, "nftables netdev "+table+" "+chain)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func attributes(b []byte, each func(*netlink.AttributeDecoder)) error {
+	a, err := netlink.NewAttributeDecoder(b)
+	if err != nil {
+		return err
+	}
+	for a.Next() {
+		each(a)
+	}
+	return a.Err()
+}

@@ -1,0 +1,319 @@
+// Package bpf answers questions in the kernel: a tc program on the host's side of a pod's veth answers what its map holds and
+// sends the answer back into the pod, with no process to wake. All other packets go on as they came.
+//
+// It is the one door to BPF. Only the agent writes the maps; a pod can neither write nor grow them. An answer is the one that the
+// fast path gives, byte for byte but for the ID, the TTL and the turn of rotated addresses, and the program gives it for no longer than
+// it was told to. The maps and the attached program stay when their process ends: hits go on until their answers expire.
+//
+// Failure policy: a packet that is not, in each bit, a question that the maps answer is left alone. A kernel that cannot is an error of
+// Open.
+package bpf
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/bits"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// DefaultFolder is where maps and program stay in the BPF file system.
+const DefaultFolder = "/sys/fs/bpf/neardns"
+
+// DefaultEntries is how many short answers there may be: 192 bytes with the question's name and two bytes for each TTL but the first. There is
+// room for a quarter as many longer ones. A short one takes 256 bytes, a longer one 1.6 KB.
+const DefaultEntries = 4096
+
+// ServedMost is at how many addresses questions may be answered; the program has two more, for Test.
+const ServedMost = 254
+
+// linksName is the folder of attached programs, by the link's index.
+const linksName = "attached"
+
+// Options say where a level lives and how large it is.
+type Options struct {
+	Folder  string // in a mounted BPF file system; "": DefaultFolder. It is made.
+	Entries int    // short answers; 0: DefaultEntries
+	// Copies has the level copy questions that it has no good answer to, for Copied.
+	Copies bool
+	Log    *slog.Logger
+}
+
+// Level is the kernel's level of a node. Its methods may be called from several goroutines at once. Two processes may hold the same
+// one: what either writes is whole, and the last one stays.
+type Level struct {
+	folder  string // this object's own
+	log     *slog.Logger
+	objects objectObjects
+
+	mu      sync.Mutex // guards the fields below, and who writes
+	control objectControl
+	kept    []kept         // by slot
+	byPlace map[uint64]int // the slot
+	buckets []objectBucket // what stands in the map of places
+	free    [2][]int       // slots, small and large ones
+	hand    [2]int         // the slots that eviction looks at next
+}
+
+// load reads the object for so many entries.
+func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
+	spec, err := loadObject()
+	if err != nil {
+		return nil, err
+	}
+	spec.Maps[objectMapSmalls].MaxEntries, spec.Maps[objectMapSlots].MaxEntries = uint32(entries), uint32(larges(entries))
+	spec.Maps[objectMapHeat].MaxEntries, spec.Maps[objectMapPlaces].MaxEntries = uint32(entries+larges(entries)), uint32(buckets(entries))
+	spec.Maps[objectMapCopies].MaxEntries = uint32(os.Getpagesize()) // the least that the kernel takes
+	if copies {
+		spec.Maps[objectMapCopies].MaxEntries = copiesBytes
+	}
+	// Kernels before 5.11 count maps as locked memory. Who may not raise the limit may have one that is high enough.
+	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, unix.EPERM) {
+		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
+	}
+	return spec, nil
+}
+
+// larges is how many large slots there are beside so many small ones.
+func larges(entries int) int { return (entries + 3) / 4 }
+
+// buckets is how many buckets of 8 places so many entries have: a power of two, and two to four answers for each when all slots are taken. Of
+// buckets for 2.5 answers, one in a thousand would have to have more than 8.
+func buckets(entries int) int { return 1 << bits.Len(uint(entries+larges(entries)-1)/4) }
+
+// version names what an object's maps and program look like: another build of the program never uses the maps of this one.
+func version(o Options) string {
+	sum := sha256.Sum256(_ObjectBytes)
+	name := hex.EncodeToString(sum[:6]) + "-" + strconv.Itoa(o.Entries)
+	if o.Copies {
+		name += "-copies"
+	}
+	return name
+}
+
+// Open loads maps and program, or takes over those that stand in the folder if they are this build's and as large. It attaches nothing.
+// What another build left stays until Retire or Sweep.
+func Open(o Options) (*Level, error) {
+	if o.Folder == "" {
+		o.Folder = DefaultFolder
+	}
+	if o.Entries == 0 {
+		o.Entries = DefaultEntries
+	}
+	if o.Entries < 1 || o.Entries > 1<<20 {
+		return nil, fmt.Errorf("%d entries: between 1 and %d are possible", o.Entries, 1<<20)
+	}
+	if err := mounted(filepath.Dir(o.Folder)); err != nil {
+		return nil, err
+	}
+	l := &Level{folder: filepath.Join(o.Folder, version(o)), log: o.Log, kept: make([]kept, o.Entries+larges(o.Entries)),
+		byPlace: map[uint64]int{}, buckets: make([]objectBucket, buckets(o.Entries))}
+	there, err := l.pinned()
+	if err == nil && !there {
+		err = l.pin(o)
+	}
+	if err == nil {
+		err = l.restore()
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.objects.Close())
+	}
+	l.log.Info("kernel hits opened", "taken_over", there, "answers", len(l.byPlace), "entries", o.Entries)
+	return l, nil
+}
+
+// mounted reports whether a folder is of a BPF file system.
+func mounted(folder string) error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(folder, &s); err != nil {
+		return fmt.Errorf("stat %s: %w", folder, err)
+	}
+	if s.Type != unix.BPF_FS_MAGIC {
+		return fmt.Errorf("%s is no BPF file system: mount one there (mount -t bpf bpf %s)", folder, folder)
+	}
+	return nil
+}
+
+// pins are the maps and the program by the names of their files.
+func (l *Level) pins() map[string]interface{ Pin(string) error } {
+	m := &l.objects.objectMaps
+	return map[string]interface{ Pin(string) error }{
+		objectMapControls: m.Controls, objectMapCopies: m.Copies, objectMapCounts: m.Counts, objectMapHeat: m.Heat, objectMapLinks: m.Links, objectMapPasses: m.Passes,
+		objectMapPlaces: m.Places, objectMapScratches: m.Scratches, objectMapServed: m.Served, objectMapSlots: m.Slots, objectMapSmalls: m.Smalls,
+		objectProgNeardnsHits: l.objects.NeardnsHits,
+	}
+}
+
+// pinned takes over what stands in the folder; false: nothing whole does. The program is the last to be pinned, but whoever takes the
+// folder away may be killed in the midst of it.
+func (l *Level) pinned() (bool, error) {
+	program, err := ebpf.LoadPinnedProgram(filepath.Join(l.folder, objectProgNeardnsHits), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("take over the program: %w", err)
+	}
+	l.objects.NeardnsHits = program
+	m := &l.objects.objectMaps
+	for name, to := range map[string]**ebpf.Map{
+		objectMapControls: &m.Controls, objectMapCopies: &m.Copies, objectMapCounts: &m.Counts, objectMapHeat: &m.Heat, objectMapLinks: &m.Links, objectMapPasses: &m.Passes,
+		objectMapPlaces: &m.Places, objectMapScratches: &m.Scratches, objectMapServed: &m.Served, objectMapSlots: &m.Slots, objectMapSmalls: &m.Smalls,
+	} {
+		*to, err = ebpf.LoadPinnedMap(filepath.Join(l.folder, name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = l.objects.Close()
+			l.objects = objectObjects{}
+			return false, err
+		}
+		if err != nil {
+			return false, fmt.Errorf("take over the map %s: %w", name, err)
+		}
+	}
+	return true, nil
+}
+
+// pin loads maps and program anew and lets them stand in the folder.
+func (l *Level) pin(o Options) error {
+	spec, err := load(o.Entries, o.Copies)
+	if err != nil {
+		return err
+	}
+	if err := spec.LoadAndAssign(&l.objects, nil); errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("load the program: %w: it takes CAP_BPF and CAP_PERFMON, and before Linux 5.11 CAP_SYS_RESOURCE or 8 MiB of locked memory", err)
+	} else if err != nil {
+		return fmt.Errorf("load the program: %w", err)
+	}
+	var secret [16]byte
+	_, _ = rand.Read(secret[:]) // never fails
+	c := objectControl{
+		Generation: 1, Seed: binary.LittleEndian.Uint64(secret[:]), Multiplier: binary.LittleEndian.Uint64(secret[8:]) | 1,
+		Small: uint32(o.Entries), Mask: uint32(buckets(o.Entries) - 1),
+	}
+	if o.Copies {
+		c.Copies = 1
+	}
+	if err := l.objects.Controls.Put(uint32(0), &c); err != nil {
+		return fmt.Errorf("write the control: %w", err)
+	}
+	if err := os.RemoveAll(l.folder); err != nil { // what a process that was killed left half done
+		return fmt.Errorf("clean %s: %w", l.folder, err)
+	}
+	if err := os.MkdirAll(filepath.Join(l.folder, linksName), 0o700); err != nil {
+		return fmt.Errorf("make %s: %w", l.folder, err)
+	}
+	for name, p := range l.pins() {
+		if name == objectProgNeardnsHits {
+			continue
+		}
+		if err := p.Pin(filepath.Join(l.folder, name)); err != nil {
+			return fmt.Errorf("pin the map %s: %w", name, err)
+		}
+	}
+	if err := l.objects.NeardnsHits.Pin(filepath.Join(l.folder, objectProgNeardnsHits)); err != nil {
+		return fmt.Errorf("pin the program: %w", err)
+	}
+	return nil
+}
+
+// restore learns what the maps hold.
+func (l *Level) restore() error {
+	if err := l.objects.Controls.Lookup(uint32(0), &l.control); err != nil {
+		return fmt.Errorf("read the control: %w", err)
+	}
+	for at := range l.kept {
+		var s objectSlot
+		if err := l.read(at, &s); err != nil {
+			return err
+		}
+		k := keptOf(&s, &l.control)
+		if _, twice := l.byPlace[k.place]; k.question == "" || twice || !l.buckets[uint32(k.place)].add(k.place, at) {
+			l.release(at)
+			continue
+		}
+		l.kept[at], l.byPlace[k.place] = k, at
+	}
+	return l.tidy()
+}
+
+// add lets a place lead to a slot in what is to stand in a bucket; false: there is no room.
+func (b *objectBucket) add(place uint64, at int) bool {
+	way := slices.Index(b.Places[:], 0)
+	if way >= 0 {
+		b.Places[way] = place>>32<<32 | uint64(at+1)
+	}
+	return way >= 0
+}
+
+// tidy lets the places lead to the answers that there are. Two processes that wrote at once may have left others.
+func (l *Level) tidy() error {
+	for i, want := range l.buckets {
+		var b objectBucket
+		if err := l.objects.Places.Lookup(uint32(i), &b); err != nil {
+			return fmt.Errorf("read places: %w", err)
+		}
+		if b == want {
+			continue
+		}
+		if err := l.objects.Places.Put(uint32(i), &want); err != nil {
+			return fmt.Errorf("write a place: %w", err)
+		}
+	}
+	return nil
+}
+
+// Close lets go of maps and program. What is attached goes on with them.
+func (l *Level) Close() error { return l.objects.Close() }
+
+// Serve says at which addresses questions are answered, each with the group whose answers are given there; 0 is the self-test's. What is
+// not in addresses is no longer answered.
+func (l *Level) Serve(addresses map[netip.AddrPort]uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var gone []objectServedAddress
+	var key objectServedAddress
+	var group uint32
+	all := l.objects.Served.Iterate()
+	for all.Next(&key, &group) {
+		if _, there := addresses[key.addrPort()]; !there {
+			gone = append(gone, key)
+		}
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read served addresses: %w", err)
+	}
+	for i := range gone {
+		if err := l.objects.Served.Delete(&gone[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("stop to serve %s: %w", gone[i].addrPort(), err)
+		}
+	}
+	for a, group := range addresses {
+		if err := l.objects.Served.Put(servedAt(a), group); err != nil {
+			return fmt.Errorf("serve %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// servedAt is an address as the program has it, which is compiled for little-endian machines.
+func servedAt(a netip.AddrPort) *objectServedAddress {
+	return &objectServedAddress{Bytes: a.Addr().As16(), Port: bits.ReverseBytes16(a.Port())}
+}
+
+func (k *objectServedAddress) addrPort() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(k.Bytes).Unmap(), bits.ReverseBytes16(k.Port))
+}

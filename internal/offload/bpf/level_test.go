@@ -1,0 +1,525 @@
+package bpf
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// TestTornReads: while one writer changes an answer all the time, each reader sees one of its two forms and never a mixture. Where the forms
+// need slots of two sizes, a question may go on at the moment of the change.
+func TestTornReads(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		records [2]int
+		passes  bool
+	}{{"large", [2]int{40, 12}, false}, {"small", [2]int{1, 8}, false}, {"both", [2]int{40, 1}, true}} {
+		t.Run(c.name, func(t *testing.T) { tornReads(t, c.records, c.passes) })
+	}
+}
+
+func tornReads(t *testing.T, records [2]int, passes bool) {
+	l := open(t, 2)
+	const name = "torn.example."
+	forms := make([]Answer, 2)
+	for i := range forms {
+		var lines []string
+		for n := range records[i] {
+			lines = append(lines, fmt.Sprintf("%s 30 IN A 10.%d.%d.%d", name, i, n, 255*i))
+		}
+		forms[i] = answerOf(t, name, dns.TypeA, nil, lines...)
+		forms[i].FixedTTL = uint32(1 + i*0x01010100)
+	}
+	frame := packet(false, partial, ask(t, name, dns.TypeA, withOPT(1232)))
+	var want [2][]byte
+	for i, a := range forms {
+		want[i] = replyWanted(payloadOf(frame), a)
+	}
+	put(t, l, forms[0])
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; !done.Load(); i++ {
+			if err := l.Put(&forms[i%2]); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	var seen [2]int
+	const least = 100
+	for tried := 0; tried < 20000 || min(seen[0], seen[1]) < least; tried++ {
+		action, out := run(t, l, frame, nil)
+		if action == unspec && passes {
+			continue
+		}
+		if action != redirect {
+			t.Errorf("action %d", int32(action))
+			break
+		}
+		switch got := payloadOf(out); {
+		case bytes.Equal(got, want[0]):
+			seen[0]++
+		case bytes.Equal(got, want[1]):
+			seen[1]++
+		default:
+			t.Fatalf("a mixture: %x", got)
+		}
+	}
+	done.Store(true)
+	wg.Wait()
+}
+
+// TestMoves: an answer moves between slots of both sizes and leaves none behind.
+func TestMoves(t *testing.T) {
+	l := open(t, 8)
+	const name = "sizes.example."
+	frame := packet(false, partial, ask(t, name, dns.TypeA, withOPT(1232)))
+	small, large := len(l.free[0]), len(l.free[1])
+	var last Answer
+	for i, records := range []int{1, 9, 10, 40, 70, 2, 70, 8, 9} { // of 10 addresses the TTLs' places fit no more
+		last = answerOf(t, name, dns.TypeA, nil, many(name+" 30 IN A 192.0.2.", records)...)
+		put(t, l, last)
+		wantAnswered(t, l, frame, last)
+		inSmall := records < 10
+		if got := [2]int{small - len(l.free[0]), large - len(l.free[1])}; l.Len() != 1 || inSmall && got != [2]int{1, 0} || !inSmall && got != [2]int{0, 1} {
+			t.Fatalf("step %d, %d records: %d answers, slots %d", i, records, l.Len(), got)
+		}
+	}
+	if err := l.Remove(group, last.Key); err != nil {
+		t.Fatal(err)
+	}
+	wantPassed(t, l, frame, nil)
+	if l.Len() != 0 || len(l.free[0]) != small || len(l.free[1]) != large {
+		t.Errorf("after Remove: %d answers, free %d", l.Len(), []int{len(l.free[0]), len(l.free[1])})
+	}
+}
+
+// TestFullBucket: of answers whose questions' hashes share a bucket eight have room; one that is asked for is not among those that go.
+func TestFullBucket(t *testing.T) {
+	l := open(t, 64)
+	var frames [][]byte
+	var answers []Answer
+	var bucket uint32
+	for i := 0; len(frames) < 20; i++ {
+		a, frame := numbered(t, i)
+		at := bucketOf(t, l, &a)
+		if i == 0 {
+			bucket = at
+		}
+		if at == bucket {
+			frames, answers = append(frames, frame), append(answers, a)
+		}
+	}
+	for i, a := range answers {
+		put(t, l, a)
+		wantAnswered(t, l, frames[i], a)
+		wantAnswered(t, l, frames[0], answers[0])
+		if want := min(i+1, 8); l.Len() != want {
+			t.Fatalf("after %d answers there are %d", i+1, l.Len())
+		}
+	}
+	there := 0
+	for _, frame := range frames {
+		if action, _ := run(t, l, frame, nil); action == redirect {
+			there++
+		}
+	}
+	if there != 8 {
+		t.Errorf("%d are answered", there)
+	}
+}
+
+// TestReusedSlot: two questions take one slot in turn. Neither is ever answered with the other's answer.
+func TestReusedSlot(t *testing.T) {
+	l := open(t, 1)
+	var answers [2]Answer
+	var frames, want [2][]byte
+	for i, name := range []string{"one.example.", "two.example."} {
+		answers[i] = answerOf(t, name, dns.TypeA, nil, fmt.Sprintf("%s 30 IN A 192.0.2.%d", name, i))
+		answers[i].FixedTTL = 9
+		frames[i] = packet(false, partial, ask(t, name, dns.TypeA, nil))
+		want[i] = replyWanted(payloadOf(frames[i]), answers[i])
+	}
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; !done.Load(); i++ {
+			if err := l.Put(&answers[i%2]); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	var hits [2]int
+	for i := 0; i < 40000 || min(hits[0], hits[1]) == 0; i++ {
+		action, out := run(t, l, frames[i%2], nil)
+		if action == unspec {
+			continue
+		}
+		if got := payloadOf(out); !bytes.Equal(got, want[i%2]) {
+			t.Fatalf("question %d was answered with %x", i%2, got)
+		}
+		hits[i%2]++
+	}
+	done.Store(true)
+	wg.Wait()
+}
+
+// numbered makes an answer and its question's frame.
+func numbered(t testing.TB, i int) (Answer, []byte) {
+	t.Helper()
+	name := fmt.Sprintf("name-%d.example.", i)
+	return answerOf(t, name, dns.TypeA, nil, fmt.Sprintf("%s 30 IN A 10.0.%d.%d", name, i>>8, i&0xff)),
+		packet(false, partial, ask(t, name, dns.TypeA, nil))
+}
+
+// bucketOf is the bucket that an answer's question has its place in.
+func bucketOf(t testing.TB, l *Level, a *Answer) uint32 {
+	t.Helper()
+	var s objectSlot
+	if err := s.fill(a); err != nil {
+		t.Fatal(err)
+	}
+	return uint32(l.control.place(s.hash(&l.control)))
+}
+
+// TestEviction: where there is no room, an answer that is not asked for goes, and those that are stay.
+func TestEviction(t *testing.T) {
+	const entries = 16
+	l := open(t, entries)
+	// The buckets take turns: hashes have a seed of the level's own, by which nine of 16 names may meet in a bucket of eight places. Then
+	// one goes though there is room (TestFullBucket).
+	number, turn := 0, 0
+	next := func() (Answer, []byte) {
+		for {
+			a, frame := numbered(t, number)
+			if number++; bucketOf(t, l, &a) == uint32(turn%len(l.buckets)) {
+				turn++
+				return a, frame
+			}
+		}
+	}
+	var hot [][]byte
+	var first Answer
+	for i := range 100 {
+		a, frame := next()
+		put(t, l, a)
+		if i == 0 {
+			first = a
+		}
+		if i < entries/2 {
+			hot = append(hot, frame)
+		}
+		for _, f := range hot {
+			if action, _ := run(t, l, f, nil); action != redirect {
+				t.Fatalf("after %d answers a hot one was gone", i+1)
+			}
+		}
+		if want := min(i+1, entries); l.Len() != want {
+			t.Fatalf("%d answers, want %d", l.Len(), want)
+		}
+	}
+	// Expired ones go first, however hot they are.
+	first.Expires = Now()
+	put(t, l, first)
+	for range entries/2 + 1 { // once around: one that is hot and not over is left
+		a, _ := next()
+		put(t, l, a)
+	}
+	before := passed(t, l)
+	wantPassed(t, l, hot[0], nil)
+	if after := passed(t, l); after[Unknown] != before[Unknown]+1 || after[Old] != before[Old] {
+		t.Error("an answer that is over has its place still")
+	}
+}
+
+// TestHits: each answer's hits are told once, and of the right question.
+func TestHits(t *testing.T) {
+	l := open(t, 8)
+	want := map[string]uint64{}
+	for i := range 5 {
+		a, frame := numbered(t, i)
+		a.Series = uint16(10 + i)
+		put(t, l, a)
+		for range i {
+			run(t, l, frame, nil)
+		}
+		q, _ := question(a.Key)
+		want[string(q)] = uint64(i)
+	}
+	for range 2 {
+		err := l.Hits(func(g uint32, q string, hits uint64) {
+			if g != group || want[q] != hits || hits == 0 {
+				t.Errorf("group %d, %q: %d hits, want %d", g, q, hits, want[q])
+			}
+			delete(want, q)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(want) != 1 {
+		t.Errorf("not told: %v", want)
+	}
+	counts, err := l.Counts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		_, frame := numbered(t, i)
+		n, q, size := uint64(i), uint64(len(payloadOf(frame))), uint64(len(payloadOf(frame))+16)
+		if got, want := counts[10+i], (Count{Hits: n, QuestionBytes: n * q, AnswerBytes: n * size, Answers: [7]uint64{n}}); got != want {
+			t.Errorf("series %d: %+v, want %+v", 10+i, got, want)
+		}
+	}
+}
+
+// TestHitsOf: hits of one answer are told once, by either way of asking.
+func TestHitsOf(t *testing.T) {
+	l := open(t, 8)
+	a, frame := numbered(t, 1)
+	b, other := numbered(t, 2)
+	put(t, l, a)
+	of := func(a Answer, want uint64) {
+		t.Helper()
+		if got, err := l.HitsOf(a.Group, a.Key); err != nil || got != want {
+			t.Errorf("%d hits, %v; want %d", got, err, want)
+		}
+	}
+	of(a, 0)
+	for range 3 {
+		run(t, l, frame, nil)
+	}
+	of(a, 3)
+	of(a, 0)
+	of(b, 0) // not there
+	run(t, l, frame, nil)
+	put(t, l, b)
+	run(t, l, other, nil)
+	told := uint64(0)
+	if err := l.Hits(func(_ uint32, _ string, hits uint64) { told += hits }); err != nil || told != 2 {
+		t.Errorf("%d hits, %v", told, err)
+	}
+	of(a, 0)
+	of(b, 0)
+	run(t, l, frame, nil)
+	if err := l.Remove(a.Group, a.Key); err != nil {
+		t.Fatal(err)
+	}
+	of(a, 0)
+}
+
+// TestTakeOver: a level that is opened again has what it had, the process before it dead or alive, and another size is another level.
+func TestTakeOver(t *testing.T) {
+	l := open(t, 8)
+	folder := filepath.Dir(l.folder)
+	again := func(entries int) *Level {
+		t.Helper()
+		o, err := Open(Options{Folder: folder, Entries: entries, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { o.Close() })
+		return o
+	}
+	a, frame := numbered(t, 1)
+	put(t, l, a)
+	b, _ := numbered(t, 2)
+	put(t, l, b)
+	other := again(8)
+	if other.Len() != 2 || other.Generation() != l.Generation() || other.control != l.control {
+		t.Errorf("taken over: %d answers of generation %d", other.Len(), other.Generation())
+	}
+	wantAnswered(t, other, frame, a)
+	if err := other.Remove(group, a.Key); err != nil {
+		t.Fatal(err)
+	}
+	wantPassed(t, l, frame, nil)
+	// Both write at once; what either leaves, the next finds whole.
+	var wg sync.WaitGroup
+	for _, level := range []*Level{l, other} {
+		wg.Go(func() {
+			for i := range 200 {
+				a, _ := numbered(t, i)
+				if err := level.Put(&a); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	third := again(8)
+	places := 0
+	for i := range third.buckets {
+		var b objectBucket
+		if err := third.objects.Places.Lookup(uint32(i), &b); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range b.Places {
+			if p != 0 {
+				places++
+			}
+		}
+	}
+	if places != third.Len() || places > 8 {
+		t.Errorf("%d places, %d answers", places, third.Len())
+	}
+
+	larger := again(16)
+	if larger.Len() != 0 {
+		t.Errorf("%d answers of another level", larger.Len())
+	}
+	if err := larger.Retire(); err != nil {
+		t.Fatal(err)
+	}
+	if builds, err := os.ReadDir(folder); err != nil || len(builds) != 1 || builds[0].Name() != filepath.Base(larger.folder) {
+		t.Errorf("after Retire: %v, %v", builds, err)
+	}
+	if err := Sweep(folder); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after Sweep: %v", err)
+	}
+	if err := Sweep(folder); err != nil {
+		t.Errorf("a second Sweep: %v", err)
+	}
+}
+
+// TestHalfDone: what a process left that was killed while it opened the level is taken away.
+func TestHalfDone(t *testing.T) {
+	folder := bpffs(t)
+	half := filepath.Join(folder, version(Options{Entries: 8}))
+	if err := os.MkdirAll(filepath.Join(half, linksName), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	again := func() *Level {
+		t.Helper()
+		l, err := Open(Options{Folder: folder, Entries: 8, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+	again()
+	// The same for one that was killed while it took the level away.
+	if err := os.Remove(filepath.Join(half, objectMapSlots)); err != nil {
+		t.Fatal(err)
+	}
+	l := again()
+	if err := l.Serve(map[netip.AddrPort]uint32{at53(server4): group}); err != nil {
+		t.Fatal(err)
+	}
+	a, frame := numbered(t, 1)
+	put(t, l, a)
+	wantAnswered(t, l, frame, a)
+	if again().Len() != 1 {
+		t.Error("what stands in the folder is not whole")
+	}
+	if err := Sweep(folder); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestInvalidateBeside: one process's Invalidate ends what another one put since the first looked.
+func TestInvalidateBeside(t *testing.T) {
+	l := open(t, 8)
+	other, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 8, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := other.Invalidate(); err != nil {
+		t.Fatal(err)
+	}
+	a, frame := numbered(t, 1)
+	a.Generation = other.Generation()
+	put(t, other, a)
+	wantAnswered(t, l, frame, a)
+	if err := l.Invalidate(); err != nil {
+		t.Fatal(err)
+	}
+	wantPassed(t, l, frame, nil)
+}
+
+// TestServe: addresses come and go; each group's answers are its own.
+func TestServe(t *testing.T) {
+	l := open(t, 8)
+	a, frame := numbered(t, 1)
+	put(t, l, a)
+	wantAnswered(t, l, frame, a)
+	if err := l.Serve(map[netip.AddrPort]uint32{at53(server4): group + 1, at53(server6): group}); err != nil {
+		t.Fatal(err)
+	}
+	wantPassed(t, l, frame, nil)
+	if got := passed(t, l)[Unknown]; got != 1 {
+		t.Errorf("%d passed as unknown", got)
+	}
+	if err := l.Serve(map[netip.AddrPort]uint32{at53(server6): group}); err != nil {
+		t.Fatal(err)
+	}
+	wantPassed(t, l, frame, nil)
+	if got := passed(t, l)[Unknown]; got != 1 {
+		t.Errorf("%d passed as unknown", got)
+	}
+}
+
+// TestUnfit: what is not for the kernel is refused, and what it replaces ends.
+func TestUnfit(t *testing.T) {
+	l := open(t, 8)
+	const name = "unfit.example."
+	good := answerOf(t, name, dns.TypeA, nil, name+" 30 IN A 192.0.2.1")
+	frame := packet(false, partial, ask(t, name, dns.TypeA, nil))
+	serving := func(rcode int) func(*dns.Msg) { return func(m *dns.Msg) { m.Rcode = rcode } }
+	dnssec := answerOf(t, name, dns.TypeA, nil, name+" 30 IN A 192.0.2.1")
+	dnssec.Key.Set(ask(t, name, dns.TypeA, nil)[12:], true, false)
+	last := answerOf(t, name, dns.TypeA, nil, many(name+" 30 IN A 192.0.2.", 76)...)
+	last.Rotate = true
+	late := good
+	late.Series = SeriesMost
+	for what, a := range map[string]Answer{
+		"SERVFAIL": answerOf(t, name, dns.TypeA, serving(dns.RcodeServerFailure)),
+		"REFUSED":  answerOf(t, name, dns.TypeA, serving(dns.RcodeRefused)),
+		"nothing":  answerOf(t, name, dns.TypeA, nil),
+		"many":     answerOf(t, name, dns.TypeA, nil, many(name+" 30 IN A 192.0.2.", 81)...),
+		"large":    answerOf(t, name, dns.TypeAAAA, nil, many(name+" 30 IN AAAA 2001:db8::", 80)...),
+		"last":     last, // 1,216 bytes fit, and are not rotated
+		"series":   late,
+	} {
+		put(t, l, good)
+		if err := l.Put(&a); !errors.Is(err, ErrUnfit) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if what != "large" {
+			wantPassed(t, l, frame, nil)
+		}
+	}
+	last.Rotate = false
+	put(t, l, last)
+	if err := l.Put(&dnssec); !errors.Is(err, ErrUnfit) {
+		t.Errorf("DO: %v", err)
+	}
+}
+
+// TestOpenErrors: a folder that is of no BPF file system is named, with the remedy.
+func TestOpenErrors(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Open(Options{Folder: filepath.Join(dir, "neardns")})
+	if want := dir + " is no BPF file system: mount one there (mount -t bpf bpf " + dir + ")"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if _, err := Open(Options{Folder: filepath.Join(dir, "neardns"), Entries: -1}); err == nil {
+		t.Error("-1 entries")
+	}
+}

@@ -1,0 +1,330 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/miekg/dns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// setTXChecksums is ETHTOOL_STXCSUM of linux/ethtool.h.
+const setTXChecksums = 0x17
+
+// ethtool gives a link of a netns a setting.
+func ethtool(t *testing.T, ns *testutil.NetNS, name string, command, value uint32) {
+	t.Helper()
+	v := struct{ command, value uint32 }{command, value}
+	var err error
+	ns.Do(func() {
+		var fd int
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return
+		}
+		defer unix.Close(fd)
+		request := struct {
+			name [unix.IFNAMSIZ]byte
+			data unsafe.Pointer
+			_    [16]byte // the rest of the kernel's union
+		}{data: unsafe.Pointer(&v)}
+		copy(request.name[:unix.IFNAMSIZ-1], name)
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+			err = errno
+		}
+	})
+	if err != nil {
+		t.Fatalf("ethtool %#x of %s: %v", command, name, err)
+	}
+}
+
+// TestChecksums: a pod whose link's end makes whole checksums has right ones in its answers, which its own kernel looks at.
+func TestChecksums(t *testing.T) {
+	l := open(t, 8)
+	node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: testutil.PTP})
+	for _, a := range []netip.Addr{server4, server6} {
+		user(t, node.Host, a)
+	}
+	pod := node.AddPod("pod")
+	ethtool(t, pod.NetNS, "eth0", setTXChecksums, 0)
+	node.Host.Do(func() {
+		if err := l.Attach(pod.HostLink().Attrs().Index); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for _, name := range []string{"web.shop.svc.cluster.example.", "we.shop.svc.cluster.example."} { // an even and an odd number of bytes before the answer
+		put(t, l, answerOf(t, name, dns.TypeTXT, nil, name+` 30 IN TXT "kernel"`))
+		for _, at := range []netip.Addr{server4, server6} {
+			for _, option := range []string{"+edns", "+noedns"} {
+				if out := pod.Run("dig", "+short", "+tries=1", "+time=3", "+nocookie", option, "@"+at.String(), "TXT", name); !strings.Contains(out, "kernel") {
+					t.Errorf("%s at %s, %s: %s", name, at, option, out)
+				}
+			}
+		}
+	}
+	if got := passed(t, l)[Packet]; got != 0 {
+		t.Errorf("%d were passed for their packet", got)
+	}
+}
+
+// TestTagged: what has a VLAN's tag is of another network, and goes on. The kernel takes the tag out of the frame before the program sees it.
+func TestTagged(t *testing.T) {
+	l := open(t, 8)
+	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
+	pod := node.AddPod("pod")
+	index := pod.HostLink().Attrs().Index
+	const name = "web.shop.svc.cluster.example."
+	put(t, l, answerOf(t, name, dns.TypeTXT, nil, name+` 30 IN TXT "kernel"`))
+	node.Host.Do(func() {
+		if err := l.Attach(index); err != nil {
+			t.Fatal(err)
+		}
+	})
+	eth0, err := pod.Netlink().LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(frame []byte) {
+		t.Helper()
+		copy(frame, pod.HostLink().Attrs().HardwareAddr)
+		copy(frame[6:], eth0.Attrs().HardwareAddr)
+		var err error
+		pod.Do(func() {
+			var fd int
+			if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+				return
+			}
+			defer unix.Close(fd)
+			err = unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: eth0.Attrs().Index})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	frame := packet(false, full, ask(t, name, dns.TypeTXT, nil))
+	send(slices.Insert(slices.Clone(frame), 12, 0x81, 0, 0, 5))
+	send(frame)
+	testutil.Eventually(t, func() error {
+		hits, err := l.Links()
+		// Both together: sent from two CPUs, the second frame may come first.
+		if got := passed(t, l)[Packet]; err == nil && (hits[index] != 1 || got != 1) {
+			err = fmt.Errorf("%d hits, and %d passed for their packet, want one each", hits[index], got)
+		}
+		return err
+	})
+}
+
+// TestOthers: programs that see what comes from a link, and those that see what goes to it, are told of by name, in both ways to attach them.
+func TestOthers(t *testing.T) {
+	l := open(t, 8)
+	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
+	index := node.AddPod("pod").HostLink().Attrs().Index
+	program := func(name string) *ebpf.Program {
+		t.Helper()
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R0, -1), asm.Return()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		return p
+	}
+	wantOthers := func(want ...string) {
+		t.Helper()
+		if got, err := l.Others(index); err != nil || !slices.Equal(got, want) {
+			t.Errorf("others: %v %v, want %v", got, err, want)
+		}
+	}
+	node.Host.Do(func() {
+		if err := l.Attach(index); err != nil {
+			t.Fatal(err)
+		}
+		wantOthers()
+		h := node.Host.Netlink()
+		if err := h.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		out := filter(index, program("shaper").FD())
+		out.Name, out.Parent = "shaper", netlink.HANDLE_MIN_EGRESS
+		if err := h.FilterAdd(out); err != nil {
+			t.Fatal(err)
+		}
+		wantOthers("shaper")
+		for _, at := range []struct {
+			name string
+			way  ebpf.AttachType
+		}{{"meter", ebpf.AttachTCXEgress}, {"policy", ebpf.AttachTCXIngress}} {
+			made, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program(at.name), Attach: at.way})
+			if errors.Is(err, ebpf.ErrNotSupported) {
+				return // clsact is all that this kernel has
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			defer made.Close()
+		}
+		wantOthers("policy", "meter", "shaper")
+	})
+}
+
+// TestOtherHooks: an XDP program and nftables' netdev chains at a link are programs of others; those at another link are not.
+func TestOtherHooks(t *testing.T) {
+	l := open(t, 8)
+	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
+	pod, other := node.AddPod("pod").HostLink(), node.AddPod("other").HostLink()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "guard", Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{
+		asm.Mov.Imm(asm.R0, 2), asm.Return()}}) // XDP_PASS
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	rules := "table netdev guard {\n\tchain one {\n\t\ttype filter hook ingress device %q priority 0; policy accept;\n\t}\n" +
+		"\tchain two {\n\t\ttype filter hook ingress devices = { %q, lo } priority 0; policy accept;\n\t}\n}\n"
+	node.Host.RunInput(fmt.Sprintf(rules, pod.Attrs().Name, pod.Attrs().Name), "nft", "-f", "-")
+	node.Host.Do(func() {
+		if err := netlink.LinkSetXdpFdWithFlags(pod, p.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
+			t.Fatal(err)
+		}
+		for index, want := range map[int][]string{
+			pod.Attrs().Index:   {"nftables netdev guard one", "nftables netdev guard two", "XDP guard"},
+			other.Attrs().Index: nil,
+		} {
+			if got, err := l.Others(index); err != nil || !slices.Equal(got, want) {
+				t.Errorf("others: %v %v, want %v", got, err, want)
+			}
+		}
+	})
+}
+
+// TestFilesRemoved: if the level's files are removed, the kernel takes the program away, and the next attempt to attach it says that the level
+// has to be made again.
+func TestFilesRemoved(t *testing.T) {
+	l, node, pod := onePod(t)
+	node.Host.Do(func() {
+		index := pod.HostLink().Attrs().Index
+		if err := l.Attach(index); err != nil {
+			t.Fatal(err)
+		}
+		testutil.Must(t, os.RemoveAll(l.folder))
+		testutil.Eventually(t, func() error { // the kernel takes it away a moment later
+			if err := l.Attach(index); !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("attach without the level's files: %w", err)
+			}
+			return nil
+		})
+	})
+}
+
+// TestMountedOver: a BPF file system that is mounted over the one with our files hides these alone. The program stays at links, attaches to
+// them once, and goes.
+func TestMountedOver(t *testing.T) {
+	l, node, pod := onePod(t)
+	index := pod.HostLink().Attrs().Index
+	wantFrom := func(who string) {
+		t.Helper()
+		if out := pod.Run("dig", "+short", "+tries=1", "+time=3", "+nocookie", "@"+server4.String(), "TXT", webName); !strings.Contains(out, who) {
+			t.Errorf("answered by %s, want %s", out, who)
+		}
+	}
+	attach := func() {
+		t.Helper()
+		node.Host.Do(func() {
+			if err := l.Attach(index); err != nil {
+				t.Fatal(err)
+			}
+		})
+		wantFrom("kernel")
+	}
+	attach()
+	over := filepath.Dir(filepath.Dir(l.folder))
+	if err := unix.Mount("bpf", over, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(over, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	attach()
+	node.Host.Do(func() {
+		if hits, err := l.Detach(index); err != nil || hits != 2 {
+			t.Errorf("detached after %d hits: %v", hits, err)
+		}
+	})
+	wantFrom("user")
+}
+
+// TestSweepLinks: the program goes from all links of this netns, without its folder, and from no other's; what others attached stays.
+func TestSweepLinks(t *testing.T) {
+	l := open(t, 8)
+	node, foreign := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP}), testutil.NewNode(t, testutil.Options{Attach: testutil.PTP, Name: "foreign"})
+	attached := func(n *testutil.Node, index int) (there bool) {
+		t.Helper()
+		n.Host.Do(func() {
+			result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+			if err != nil {
+				t.Fatal(err)
+			}
+			there = slices.ContainsFunc(result.Programs, func(p link.AttachedProgram) bool { return programName(p.ID) == objectProgNeardnsHits })
+		})
+		return there
+	}
+	var ours []int
+	for range 2 {
+		ours = append(ours, node.AddPod(fmt.Sprint("pod-", len(ours))).HostLink().Attrs().Index)
+	}
+	theirs := foreign.AddPod("pod").HostLink().Attrs().Index
+	node.Host.Do(func() {
+		for _, index := range ours {
+			if err := l.tcx(index); errors.Is(err, ebpf.ErrNotSupported) {
+				testutil.Skip(t, "this kernel has no tcx")
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	var stays link.Link
+	foreign.Host.Do(func() {
+		var err error
+		if stays, err = link.AttachTCX(link.TCXOptions{Interface: theirs, Program: l.objects.NeardnsHits, Attach: ebpf.AttachTCXIngress}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer stays.Close()
+	for range 2 {
+		node.Host.Do(func() {
+			if err := SweepLinks(); err != nil {
+				t.Fatal(err)
+			}
+		})
+		for _, index := range ours {
+			if attached(node, index) {
+				t.Errorf("the program is at link %d still", index)
+			}
+		}
+		if !attached(foreign, theirs) {
+			t.Error("the program went from another netns's link")
+		}
+	}
+	// A level that was attached and swept attaches anew.
+	node.Host.Do(func() {
+		if err := l.Attach(ours[0]); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if !attached(node, ours[0]) {
+		t.Error("it is not attached again")
+	}
+}

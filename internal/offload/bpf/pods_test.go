@@ -1,0 +1,244 @@
+package bpf
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+	"github.com/vishvananda/netlink"
+
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// user is who answers in user space, at an address of the netns's own, what the kernel leaves.
+func user(t *testing.T, ns *testutil.NetNS, at netip.Addr) {
+	t.Helper()
+	ns.AddAddr("lo", testutil.Host(at))
+	var conn net.PacketConn
+	var err error
+	ns.Do(func() { conn, err = net.ListenPacket("udp", netip.AddrPortFrom(at, 53).String()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+		m := new(dns.Msg).SetReply(r)
+		m.RecursionAvailable = true
+		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 1}, Txt: []string{"user"}}}
+		w.WriteMsg(m)
+	})}
+	done := make(chan error, 1)
+	go func() { done <- s.ActivateAndServe() }()
+	t.Cleanup(func() {
+		s.Shutdown()
+		<-done
+	})
+}
+
+// TestPods asks from pods on real veths, attached as CNI plugins do it, with dig and over both families: hits come from the kernel, what
+// is no hit from the server, and a steered pod's from the cluster DNS address.
+func TestPods(t *testing.T) {
+	for _, attach := range []testutil.Attach{testutil.PTP, testutil.BridgeCNI, testutil.BridgeNF, testutil.ProxyARP} {
+		t.Run(string(attach), func(t *testing.T) {
+			l := open(t, 64)
+			node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: attach})
+			for _, a := range []netip.Addr{server4, server6} {
+				user(t, node.Host, a)
+			}
+			pod, steered := node.AddPod("plain"), node.AddPod("steered")
+			var redirects []steer.Redirect
+			for _, c := range node.ClusterDNS() {
+				to := server4
+				if c.Is6() {
+					to = server6
+				}
+				redirects = append(redirects, steer.Redirect{ClusterDNS: c, Steering: to})
+			}
+			n, err := nft.Open(steered.FD())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer n.Close()
+			if err := n.Apply(steer.Pod{Redirects: redirects}); err != nil {
+				t.Fatal(err)
+			}
+			const name = "web.shop.svc.cluster.example."
+			put(t, l, answerOf(t, name, dns.TypeA, nil, name+" 30 IN A 10.96.1.1", name+" 30 IN A 10.96.1.2"))
+			put(t, l, answerOf(t, name, dns.TypeTXT, nil, name+` 30 IN TXT "kernel"`))
+			large := append(many(name+" 30 IN AAAA 2001:db8::", 30), name+" 30 IN AAAA 2001:db8::1")
+			put(t, l, answerOf(t, name, dns.TypeAAAA, nil, large...))
+
+			indexes := map[*testutil.Pod]int{}
+			for _, p := range []*testutil.Pod{pod, steered} {
+				index := p.HostLink().Attrs().Index
+				indexes[p] = index
+				var others []string
+				var err error
+				node.Host.Do(func() {
+					if err = l.Attach(index); err == nil {
+						err = l.Attach(index) // once more is nothing
+					}
+					if err == nil {
+						others, err = l.Others(index)
+					}
+				})
+				if err != nil || len(others) > 0 {
+					t.Fatal(err, others)
+				}
+			}
+			dig := func(p *testutil.Pod, at netip.Addr, args ...string) string {
+				t.Helper()
+				out := p.Run(append([]string{"dig", "+tries=1", "+time=3", "+nocookie", "@" + at.String()}, args...)...)
+				if strings.Contains(out, "WARNING") || strings.Contains(out, "mismatch") {
+					t.Errorf("dig: %s", out)
+				}
+				return out
+			}
+			for _, p := range []*testutil.Pod{pod, steered} {
+				for i, at := range []netip.Addr{server4, server6} {
+					if p == steered {
+						at = redirects[i].ClusterDNS
+					}
+					for _, c := range []struct {
+						args string
+						want string
+					}{
+						{"+short TXT " + name, `"kernel"`},
+						{"+short +noedns TXT " + name, `"kernel"`},
+						{"+short TXT " + upper(name), `"kernel"`},
+						{"+short +bufsize=1232 AAAA " + name, "2001:db8::1"},
+						{"+short +cookie=0123456789abcdef TXT " + name, `"user"`},
+						{"+short +dnssec TXT " + name, `"user"`},
+						{"+short TXT other." + name, `"user"`},
+						{"+noedns +ignore AAAA " + name, `"user"`},
+						{"+short +norecurse TXT " + name, `"user"`},
+					} {
+						if out := dig(p, at, strings.Fields(c.args)...); !strings.Contains(out, c.want) {
+							t.Errorf("%s asks %s: dig %s: %s", p.Name(), at, c.args, out)
+						}
+					}
+					if out := dig(p, at, upper(name)); !strings.Contains(out, upper(name)) || !strings.Contains(out, "SERVER: "+at.String()) {
+						t.Errorf("the answer is not in the client's case, or not from %s: %s", at, out)
+					}
+				}
+			}
+			// Each of the pods had 5 hits over each family.
+			if hits, err := l.Links(); err != nil || hits[indexes[pod]] != 10 || hits[indexes[steered]] != 10 {
+				t.Errorf("hits by link: %v %v (%v)", hits, err, indexes)
+			}
+
+			node.Host.Do(func() {
+				if hits, err := l.Detach(indexes[pod]); err != nil || hits != 10 {
+					t.Errorf("detached after %d hits: %v", hits, err)
+				}
+				if hits, err := l.Detach(indexes[pod]); err != nil || hits != 0 {
+					t.Errorf("detached twice: %d, %v", hits, err)
+				}
+			})
+			if out := dig(pod, server4, "+short", "TXT", name); !strings.Contains(out, "user") {
+				t.Errorf("after Detach: %s", out)
+			}
+			// The agent's process ends: hits go on. The pod goes, and then the program with it.
+			if out := dig(steered, redirects[0].ClusterDNS, "+short", "TXT", name); !strings.Contains(out, "kernel") {
+				t.Errorf("the other pod: %s", out)
+			}
+			steered.Delete()
+			node.Host.Do(func() {
+				if _, err := l.Detach(indexes[steered]); err != nil {
+					t.Errorf("detach from a link that is gone: %v", err)
+				}
+				if left, err := l.Attached(); err != nil || len(left) != 0 {
+					t.Errorf("attached: %v %v", left, err)
+				}
+			})
+		})
+	}
+}
+
+// webName is what onePod's level has an answer to.
+const webName = "web.shop.svc.cluster.example."
+
+// onePod is a node with one pod, a user and a level that is attached nowhere yet.
+func onePod(t *testing.T) (*Level, *testutil.Node, *testutil.Pod) {
+	t.Helper()
+	l := open(t, 8)
+	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
+	user(t, node.Host, server4)
+	put(t, l, answerOf(t, webName, dns.TypeTXT, nil, webName+` 30 IN TXT "kernel"`))
+	return l, node, node.AddPod("pod")
+}
+
+// TestClsact attaches as kernels without tcx do, beside others' filters.
+func TestClsact(t *testing.T) {
+	l, node, pod := onePod(t)
+	index := pod.HostLink().Attrs().Index
+	ask := func() string { return pod.Run("dig", "+short", "+nocookie", "@"+server4.String(), "TXT", webName) }
+	node.Host.Do(func() {
+		for range 2 {
+			if err := l.clsact(index); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out := ask(); !strings.Contains(out, "kernel") {
+			t.Error(out)
+		}
+		// Another one behind it sees what goes on.
+		h := node.Host.Netlink()
+		other := filter(index, l.objects.NeardnsHits.FD())
+		other.Name, other.Priority, other.Handle = "other", 2, 1
+		if err := h.FilterAdd(other); err != nil {
+			t.Fatal(err)
+		}
+		if names, err := l.Others(index); err != nil || fmt.Sprint(names) != "[other]" {
+			t.Errorf("others: %v %v", names, err)
+		}
+		if err := detach(l.folder, index); err != nil {
+			t.Fatal(err)
+		}
+		if filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS); err != nil || len(filters) != 1 {
+			t.Errorf("the other filter went, too: %v %v", filters, err)
+		}
+		// An agent that does not see the BPF file system any more takes the program away all the same.
+		if err := l.clsact(index); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := SweepLinks(); err != nil {
+				t.Fatal(err)
+			}
+			if filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS); err != nil || len(filters) != 1 || filters[0].Attrs().Priority != 2 {
+				t.Errorf("after SweepLinks: %v %v", filters, err)
+			}
+		}
+		// Before us it would end our turn, or we its.
+		first := filter(index, l.objects.NeardnsHits.FD())
+		first.Name, first.Handle = "first", 1
+		if err := h.FilterAdd(first); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.clsact(index); err == nil || !strings.Contains(err.Error(), ErrPlace.Error()) {
+			t.Errorf("beside a first one: %v", err)
+		}
+		for _, f := range []*netlink.BpfFilter{other, first} {
+			if err := h.FilterDel(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.clsact(index); err != nil {
+			t.Fatal(err)
+		}
+		if err := detach(l.folder, index); err != nil {
+			t.Fatal(err)
+		}
+		if out := node.Host.Run("tc", "qdisc", "show", "dev", pod.HostInterface); strings.Contains(out, "clsact") {
+			t.Errorf("left behind: %s", out)
+		}
+		if out := ask(); !strings.Contains(out, "user") {
+			t.Error(out)
+		}
+	})
+}

@@ -1,0 +1,154 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+	"unsafe"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+)
+
+// Bounds of hits.bpf.c, by the sizes of its types.
+const (
+	nameMost   = 128
+	ttlsMost   = 80
+	tailMost   = len(objectSlot{}.Data)*8 - nameMost - ttlsMost*2
+	headerSize = 12 // RFC 1035, section 4.1.1
+)
+
+// ErrUnfit is an answer that is not for the kernel: DO or CD, a name of more than 128 bytes, an answer of more than 1,216 bytes behind
+// its question or with more than 80 records, or a response code other than NOERROR and NXDOMAIN.
+var ErrUnfit = errors.New("not an answer for the kernel")
+
+// Answer is one answer, and what the fast path knows of it.
+type Answer struct {
+	Group      uint32 // as in Serve
+	Generation uint32 // Level.Generation from before the answer was found
+	Key        *answers.Key
+	Entry      *answers.Entry
+	Expires    time.Duration // since boot, suspend included (Now): when Entry.Left becomes 0
+	Until      time.Duration // since boot: from then on the question comes to the agent, to be fetched anew
+	FixedTTL   uint32        // seconds that clients see; 0: what is left
+	Rotate     bool          // as in wire.Reply
+	Size       uint16        // the largest size of an EDNS answer that the configuration allows; 0: any
+	Series     uint16        // of Counts; below SeriesMost
+}
+
+// SeriesMost is how many series of counts there are. The program has one more, for Test.
+const SeriesMost = 255
+
+// question is a key's question.
+func question(k *answers.Key) (q []byte, plain bool) {
+	b := k.Bytes()
+	return b[:len(b)-1], b[len(b)-1] == 0
+}
+
+// fill makes a slot of an answer.
+func (s *objectSlot) fill(a *Answer) error {
+	q, plain := question(a.Key)
+	message := a.Entry.Kept()
+	if !plain || len(q) < 5 || len(q)-4 > nameMost || len(message.TTLs) > ttlsMost || a.Series >= SeriesMost && a.Group != trialGroup {
+		return ErrUnfit
+	}
+	if rcode := a.Entry.Rcode(); rcode != 0 && rcode != 3 {
+		return ErrUnfit
+	}
+	m := message.Bytes
+	start := headerSize + len(q)
+	tail := []byte(m[start:])
+	if len(tail) == 0 || len(tail) > tailMost {
+		return ErrUnfit
+	}
+	s.Group, s.Expires, s.Until, s.FixedTtl, s.EdnsMost, s.Series = a.Group, uint64(a.Expires), uint64(a.Until), a.FixedTTL, a.Size, a.Series
+	if s.EdnsMost == 0 {
+		s.EdnsMost = 1<<16 - 1
+	}
+	name := q[:len(q)-4]
+	s.TypeClass = binary.LittleEndian.Uint32(q[len(q)-4:])
+	s.NameSize, s.TailSize = uint8(len(name)), uint16(len(tail))
+	words(s.Data[:wordsOf(name)], name)
+	words(s.Data[wordsOf(name):][:wordsOf(tail)], tail)
+	s.Flags3, s.Flags4 = m[2], m[3]
+	s.An, s.Ns, s.Ar = count(m[6:]), count(m[8:]), count(m[10:])
+	s.Ttls = uint8(len(message.TTLs))
+	for i, at := range message.TTLs {
+		at -= uint16(start)
+		if i == 0 {
+			s.FirstTtl = at
+			continue
+		}
+		s.Data[s.ttlsAt()+(i-1)/4] |= uint64(at) << ((i - 1) % 4 * 16)
+	}
+	if a.Rotate && message.Addresses > 1 {
+		places := message.TTLs[message.First:]
+		first := places[0] + 6 // behind TTL and length
+		s.RotateAt, s.RotateCount, s.RotateStep = first-uint16(start), uint8(message.Addresses), places[1]-places[0]
+		s.RotateWords = m[first-1] / 4
+		if s.lastAddress() > tailMost-16 {
+			return ErrUnfit // the program moves addresses where the longest has room
+		}
+	}
+	return nil
+}
+
+// ttlsAt is the word with which the TTLs' places begin.
+func (s *objectSlot) ttlsAt() int { return (int(s.NameSize)+7)/8 + (int(s.TailSize)+7)/8 }
+
+// lastAddress is where the last of several addresses stands in the tail; 0: there is nothing to rotate.
+func (s *objectSlot) lastAddress() int {
+	return int(s.RotateAt) + max(int(s.RotateCount)-1, 0)*int(s.RotateStep)
+}
+
+// small tells whether a slot's answer fits into a small one.
+func (s *objectSlot) small() bool {
+	const most = len(objectSmall{}.Data)
+	return s.ttlsAt()+(int(s.Ttls)+2)/4 <= most && (int(s.NameSize)+7)/8*8+s.lastAddress() <= most*8-16
+}
+
+// memory is a slot as the map of its kind has it; a small one is the beginning of a large one.
+func (s *objectSlot) memory(small bool) []byte {
+	size := unsafe.Sizeof(*s)
+	if small {
+		size = unsafe.Sizeof(objectSmall{})
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(s)), size)
+}
+
+// wordsOf is how many words so many bytes take.
+func wordsOf(b []byte) int { return (len(b) + 7) / 8 }
+
+// count reads a number of records as it stands.
+func count(m string) uint16 { return uint16(m[0]) | uint16(m[1])<<8 }
+
+// words writes bytes as words in the order in which they stand in memory, zeros behind them.
+func words(to []uint64, b []byte) {
+	clear(to)
+	for i, c := range b {
+		to[i/8] |= uint64(c) << (i % 8 * 8)
+	}
+}
+
+// bytesOf undoes words.
+func bytesOf(from []uint64, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(from[i/8] >> (i % 8 * 8))
+	}
+	return b
+}
+
+// hash is the program's of a slot's question.
+func (s *objectSlot) hash(c *objectControl) uint64 {
+	h := c.Seed ^ uint64(s.TypeClass) ^ uint64(s.Group)<<32
+	for _, w := range s.Data[:(int(s.NameSize)+7)/8] {
+		h = (h ^ w) * c.Multiplier
+		h ^= h >> 32
+	}
+	return h
+}
+
+// question is a slot's.
+func (s *objectSlot) question() string {
+	return string(binary.LittleEndian.AppendUint32(bytesOf(s.Data[:], int(s.NameSize)), s.TypeClass))
+}

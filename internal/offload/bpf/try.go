@@ -1,0 +1,154 @@
+package bpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+)
+
+// Addresses of documentation (RFC 5737, RFC 3849). Nobody sends to the servers; the clients are heard by nobody.
+var (
+	trialServer4, trialClient4 = netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("192.0.2.1")
+	trialServer6, trialClient6 = netip.MustParseAddr("2001:db8::53"), netip.MustParseAddr("2001:db8::1")
+)
+
+const (
+	dnsPort = 53 // RFC 1035, section 4.2.1
+
+	trialGroup  = 0
+	trialTime   = 30 * time.Second // as long as answers are lent
+	trialSeries = SeriesMost       // of the hits of Test, which are nobody's
+)
+
+// redirect is the program's action where it answers: TC_ACT_REDIRECT of linux/pkt_cls.h.
+const redirect = 7
+
+// Try lets the program have a question, as a client would send it by UDP to a served address, and returns its answer; ok is false where it
+// leaves the question to the agent. It counts as a client's.
+func (l *Level) Try(server netip.Addr, question []byte) (answer []byte, ok bool, err error) {
+	frame := frameOf(server, question)
+	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+tailMost+64)}
+	action, err := l.objects.NeardnsHits.Run(&o)
+	if err != nil {
+		return nil, false, fmt.Errorf("run the program: %w", err)
+	}
+	if action != redirect {
+		if !bytes.Equal(o.DataOut, frame) {
+			return nil, false, errors.New("the program changed a packet that it did not answer")
+		}
+		return nil, false, nil
+	}
+	return o.DataOut[len(frame)-len(question):], true, nil
+}
+
+// frameOf makes an Ethernet frame of a question, with a checksum as local senders leave it to the link: UDP's pseudo-header's sum.
+func frameOf(server netip.Addr, question []byte) []byte {
+	const ethernet, udpSize = 14, 8
+	client, length := trialClient4, udpSize+len(question)
+	b := make([]byte, ethernet, ethernet+40+length)
+	if server.Is4() {
+		b[12] = 8
+		b = append(b, 0x45, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(20+length))
+		b = append(b, 0, 0, 0x40, 0, 64, 17, 0, 0)
+		b = append(append(b, client.AsSlice()...), server.AsSlice()...)
+		binary.BigEndian.PutUint16(b[ethernet+10:], ^onesSum(b[ethernet:]))
+	} else {
+		client = trialClient6
+		b[12], b[13] = 0x86, 0xdd
+		b = binary.BigEndian.AppendUint16(append(b, 0x60, 0, 0, 0), uint16(length))
+		b = append(b, 17, 64)
+		b = append(append(b, client.AsSlice()...), server.AsSlice()...)
+	}
+	pseudo := append(append(client.AsSlice(), server.AsSlice()...), 0, 17, byte(length>>8), byte(length))
+	b = append(b, 0x9c, 0x40, 0, 53)
+	b = binary.BigEndian.AppendUint16(b, uint16(length))
+	b = binary.BigEndian.AppendUint16(b, onesSum(pseudo))
+	return append(b, question...)
+}
+
+// onesSum is the sum of RFC 1071 of an even number of bytes.
+func onesSum(b []byte) uint16 {
+	var sum uint32
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	for sum > 1<<16-1 {
+		sum = sum&(1<<16-1) + sum>>16
+	}
+	return uint16(sum)
+}
+
+// Test puts an answer, asks for it when its time is over and before, over both families, with and without EDNS, and takes it away again. It
+// tells what is not as the fast path would have it: then this kernel's level is not to be used.
+func (l *Level) Test() (err error) {
+	const name, ttl = "self-test.neardns.invalid.", 30
+	bare, err := answers.AppendQuestion(nil, name, 1, 1)
+	if err != nil {
+		return err
+	}
+	key := new(answers.Key)
+	key.Set(bare, false, false)
+	message := append([]byte{0, 0, 0x80, 0x80, 0, 1, 0, 2, 0, 0, 0, 0}, bare...)
+	for i := range byte(2) {
+		message = append(message, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, ttl, 0, 4, 192, 0, 2, i)
+	}
+	entry, err := answers.NewEntry(key, answers.Success, message, ttl)
+	if err != nil {
+		return err
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() {
+		err = errors.Join(err, l.remove(trialGroup, key))
+		for _, server := range []netip.Addr{trialServer4, trialServer6} {
+			if gone := l.objects.Served.Delete(servedAt(netip.AddrPortFrom(server, dnsPort))); gone != nil && !errors.Is(gone, ebpf.ErrKeyNotExist) {
+				err = errors.Join(err, fmt.Errorf("stop to serve the self-test's address: %w", gone))
+			}
+		}
+	}()
+	a := Answer{Group: trialGroup, Generation: l.control.Generation, Key: key, Entry: entry, Expires: Now(), Until: Now(), FixedTTL: ttl, Series: trialSeries}
+	if err := l.put(&a); err != nil {
+		return err
+	}
+	if err := l.objects.Served.Put(servedAt(netip.AddrPortFrom(trialServer4, dnsPort)), uint32(trialGroup)); err != nil {
+		return fmt.Errorf("serve the self-test's address: %w", err)
+	}
+	plain := append([]byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, bare...)
+	if _, ok, err := l.Try(trialServer4, plain); err != nil {
+		return err
+	} else if ok { // D-070: nothing would end at its time
+		return errors.New("the program answers when an answer's time is over: this process has another clock than the kernel (a time namespace)")
+	}
+	a.Expires, a.Until = Now()+trialTime, Now()+trialTime
+	if err := l.put(&a); err != nil {
+		return err
+	}
+	for _, server := range []netip.Addr{trialServer4, trialServer6} {
+		if err := l.objects.Served.Put(servedAt(netip.AddrPortFrom(server, dnsPort)), uint32(trialGroup)); err != nil {
+			return fmt.Errorf("serve the self-test's address: %w", err)
+		}
+		for _, opt := range [][]byte{nil, {0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0}} {
+			question := append(append([]byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, byte(len(opt) / 11)}, bytes.ToUpper(bare)...), opt...)
+			want := append(entry.AppendReply(nil, &answers.Reply{ID: 0xbeef, Question: bytes.ToUpper(bare), RD: true, TTL: ttl}), opt...)
+			want[11] = byte(len(opt) / 11)
+			switch got, ok, err := l.Try(server, question); {
+			case err != nil:
+				return err
+			case !ok:
+				return fmt.Errorf("the program does not answer at %s", server)
+			case !bytes.Equal(got, want):
+				return fmt.Errorf("the program answers at %s with %x, and not with %x", server, got, want)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,538 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/internal/dns/cache/answers"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// borrower plays the kernel. Its clock goes on in a sleep.
+type borrower struct {
+	mu          sync.Mutex // guards the fields below
+	began       time.Time
+	slept       time.Duration
+	has         map[string]Loan
+	hits        map[string]uint64
+	invalidated int
+	err         error // of Put
+	removeErr   error
+	deaf        error  // of Invalidate
+	begun       func() // called before an answer is forgotten; nil: nobody
+}
+
+func newBorrower() *borrower {
+	return &borrower{began: time.Now(), has: map[string]Loan{}, hits: map[string]uint64{}}
+}
+
+func (b *borrower) Now() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Hour + time.Since(b.began) + b.slept
+}
+
+func (b *borrower) Put(l Loan) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return b.err
+	}
+	b.has[string(question(l.Key))] = l
+	return nil
+}
+
+// begin says that an answer is about to be forgotten.
+func (b *borrower) begin() {
+	b.mu.Lock()
+	begun := b.begun
+	b.mu.Unlock()
+	if begun != nil {
+		begun()
+	}
+}
+
+func (b *borrower) Remove(k *answers.Key) error {
+	b.begin()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.has, string(question(k)))
+	return b.removeErr
+}
+
+func (b *borrower) Invalidate() error {
+	b.begin()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.has)
+	b.invalidated++
+	return b.deaf
+}
+
+func (b *borrower) Hits(each func(string, uint64)) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for q, n := range b.hits {
+		each(q, n)
+	}
+	clear(b.hits)
+	return nil
+}
+
+func (b *borrower) HitsOf(k *answers.Key) (uint64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.hits[string(question(k))]
+	delete(b.hits, string(question(k)))
+	return n, b.deaf
+}
+
+// names are those that it has answers to.
+func (b *borrower) names() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	for q := range maps.Keys(b.has) {
+		out = append(out, q[1:1+q[0]])
+	}
+	if len(out) > 1 {
+		return fmt.Sprint(len(out))
+	}
+	return strings.Join(out, " ")
+}
+
+// stand is a lender between a store and a borrower, with one source. A test changes its fields between steps.
+type stand struct {
+	t        *testing.T
+	store    *answers.Store
+	space    *answers.Space
+	lender   *Lender
+	borrower *borrower
+	source   *Source
+	until    time.Duration // after an answer was stored, the source says it no more
+	says     bool
+}
+
+// onStand is a test with a lender that runs, for a bubble of synctest.
+func onStand(most int, f func(s *stand)) func(t *testing.T) {
+	return func(t *testing.T) {
+		s := &stand{t: t, store: answers.NewStore(0), borrower: newBorrower(), until: time.Hour, says: true}
+		s.space, s.lender = s.store.Space(1), New(s.store, most)
+		s.build()
+		if err := s.lender.Begin(s.borrower); err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.lender.Run(ctx) })
+		f(s)
+		end()
+		wg.Wait()
+	}
+}
+
+// build makes a chain that answers from now on.
+func (s *stand) build() {
+	s.source = s.lender.Source(Source{Space: s.space, Gap: time.Minute, Says: func(e, _, _ *answers.Entry, _ answers.Instant) (answers.Instant, bool) {
+		return e.Stored() + answers.Instant(s.until), s.says
+	}})
+	s.lender.Changed()
+}
+
+// keep puts an answer with a TTL of a minute into the store.
+func (s *stand) keep(name string) *answers.Entry {
+	s.t.Helper()
+	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	m.Response = true
+	b, err := m.Pack()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var k answers.Key
+	k.Set(b[12:], false, false)
+	e, err := answers.NewEntry(&k, answers.Success, b, 60)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.space.Put(&k, e)
+	return e
+}
+
+// hit answers twice with e, as the fast path does, so that it is offered.
+func (s *stand) hit(e *answers.Entry) {
+	for range 2 {
+		if s.source.Open() {
+			s.source.Offer(e, s.store.Now(), 1232)
+		}
+	}
+	synctest.Wait()
+}
+
+// has fails the test where the borrower has other names.
+func (s *stand) has(when, want string) {
+	s.t.Helper()
+	if got := s.borrower.names(); got != want {
+		s.t.Errorf("%s: the kernel has %q, want %q", when, got, want)
+	}
+}
+
+func TestLoan(t *testing.T) {
+	synctest.Test(t, onStand(10, func(s *stand) {
+		e := s.keep("a.")
+		<-time.After(10 * time.Second)
+		s.source.Offer(e, s.store.Now(), 1232)
+		synctest.Wait()
+		s.has("after one hit", "")
+		s.source.Offer(e, s.store.Now(), 1232)
+		synctest.Wait()
+		s.has("after two", "a")
+		l := s.borrower.has["\x01a\x00\x00\x01\x00\x01"]
+		now := s.borrower.Now()
+		if l.Entry != e || l.Expires != now+50*time.Second || l.Until != now+Most || l.Size != 1232 {
+			t.Errorf("the loan %+v at %s", l, now)
+		}
+		s.until = 45 * time.Second
+		other := s.keep("b.")
+		s.hit(other)
+		if l := s.borrower.has["\x01b\x00\x00\x01\x00\x01"]; l.Until != s.borrower.Now()+Most {
+			t.Errorf("until %s", l.Until-s.borrower.Now())
+		}
+		s.until = 20 * time.Second
+		third := s.keep("c.")
+		s.hit(third)
+		if l := s.borrower.has["\x01c\x00\x00\x01\x00\x01"]; l.Until != s.borrower.Now()+20*time.Second {
+			t.Errorf("to be fetched anew in %s", l.Until-s.borrower.Now())
+		}
+	}))
+}
+
+// TestTakeBack: nothing of what the store replaced, dropped or no longer says may stay with the kernel.
+func TestTakeBack(t *testing.T) {
+	for name, end := range map[string]func(s *stand, e *answers.Entry){
+		"replaced":     func(s *stand, _ *answers.Entry) { s.keep("a.") },
+		"removed":      func(s *stand, e *answers.Entry) { s.space.Remove(e) },
+		"other chain":  func(s *stand, _ *answers.Entry) { s.build() },
+		"ended":        func(s *stand, _ *answers.Entry) { _ = s.lender.End() },
+		"time is over": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, onStand(10, func(s *stand) {
+				e := s.keep("a.")
+				s.hit(e)
+				s.has("before", "a")
+				if end != nil {
+					end(s, e)
+				} else {
+					<-time.After(Most + lookEvery)
+				}
+				s.has("after", "")
+				if n := s.lender.State().Lent; n != 0 {
+					t.Errorf("%d are lent", n)
+				}
+			}))
+		})
+	}
+}
+
+// TestReplacedMeanwhile: an answer that is replaced while it is taken back is not replaced before the kernel has forgotten the old one.
+func TestReplacedMeanwhile(t *testing.T) {
+	for name, takeBack := range map[string]func(s *stand){
+		"ended":        func(s *stand) { _ = s.lender.End() },
+		"other chain":  (*stand).build,
+		"time is over": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, onStand(10, func(s *stand) {
+				s.hit(s.keep("a."))
+				replaced := make(chan struct{})
+				begun := sync.OnceFunc(func() {
+					go func() {
+						s.keep("a.")
+						close(replaced)
+					}()
+					for range 10_000 {
+						runtime.Gosched()
+					}
+					select {
+					case <-replaced:
+						t.Error("the cache said another answer before the kernel had forgotten the old one")
+					default:
+					}
+				})
+				s.borrower.mu.Lock()
+				s.borrower.begun = begun
+				s.borrower.mu.Unlock()
+				if takeBack != nil {
+					takeBack(s)
+				} else {
+					<-time.After(Most + lookEvery)
+				}
+				<-replaced
+				s.has("after", "")
+			}))
+		})
+	}
+}
+
+// TestAgain: a question that comes after the time was over has its answer lent again, and so has the next answer to it.
+func TestAgain(t *testing.T) {
+	synctest.Test(t, onStand(10, func(s *stand) {
+		e := s.keep("a.")
+		s.hit(e)
+		<-time.After(Most)
+		s.source.Offer(e, s.store.Now(), 512)
+		synctest.Wait()
+		if l := s.borrower.has["\x01a\x00\x00\x01\x00\x01"]; l.Until != s.borrower.Now()+30*time.Second || l.Size != 512 {
+			t.Errorf("lent again until %s", l.Until-s.borrower.Now())
+		}
+		next := s.keep("a.")
+		s.has("replaced", "")
+		s.source.Offer(next, s.store.Now(), 512)
+		synctest.Wait()
+		s.has("the next one, at its first hit", "a")
+	}))
+}
+
+// TestNotLent: what the fast path would not say, or not by now, the kernel is not given.
+func TestNotLent(t *testing.T) {
+	for name, before := range map[string]func(s *stand, e *answers.Entry){
+		"the source does not say it":                         func(s *stand, _ *answers.Entry) { s.says = false },
+		"it would be fetched anew now":                       func(s *stand, _ *answers.Entry) { s.until = 0 },
+		"the chain is another":                               func(s *stand, _ *answers.Entry) { old := s.source; s.build(); s.source = old },
+		"it was replaced":                                    func(s *stand, _ *answers.Entry) { s.keep("a.") },
+		"the machine slept, and the store does not know yet": func(s *stand, _ *answers.Entry) { s.borrower.slept += time.Minute },
+		"the kernel does not take it":                        func(s *stand, _ *answers.Entry) { s.borrower.err = errors.New("too large") },
+		"ended":                                              func(s *stand, _ *answers.Entry) { _ = s.lender.End() },
+		"left":                                               func(s *stand, _ *answers.Entry) { s.lender.Leave() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, onStand(10, func(s *stand) {
+				e := s.keep("a.")
+				before(s, e)
+				s.hit(e)
+				s.has("", "")
+			}))
+		})
+	}
+}
+
+// TestSleep: once the store knows of a sleep, answers are lent again, and those from before are as old as they are.
+func TestSleep(t *testing.T) {
+	synctest.Test(t, onStand(10, func(s *stand) {
+		e := s.keep("a.")
+		s.borrower.slept += 20 * time.Second
+		s.store.Slept(20 * time.Second)
+		s.hit(e)
+		if l := s.borrower.has["\x01a\x00\x00\x01\x00\x01"]; l.Expires != s.borrower.Now()+40*time.Second {
+			t.Errorf("expires in %s", l.Expires-s.borrower.Now())
+		}
+	}))
+}
+
+// TestFull: where there is no room, an answer that nobody asks for makes it, and one that is in use does not.
+func TestFull(t *testing.T) {
+	synctest.Test(t, onStand(1, func(s *stand) {
+		a, b := s.keep("a."), s.keep("b.")
+		s.hit(a)
+		s.hit(b)
+		s.has("a was not asked for", "b")
+		s.borrower.mu.Lock()
+		s.borrower.hits["\x01b\x00\x00\x01\x00\x01"] = 7
+		s.borrower.mu.Unlock()
+		<-time.After(lookEvery)
+		synctest.Wait()
+		s.hit(a)
+		s.has("b was", "b")
+		<-time.After(lookEvery)
+		synctest.Wait()
+		s.hit(a)
+		s.has("b was not any more", "a")
+	}))
+}
+
+// TestHeat: what the kernel answers is as popular as what the agent does.
+func TestHeat(t *testing.T) {
+	synctest.Test(t, onStand(10, func(s *stand) {
+		e := s.keep("a.")
+		s.hit(e)
+		s.borrower.mu.Lock()
+		s.borrower.hits["\x01a\x00\x00\x01\x00\x01"] = 4
+		s.borrower.mu.Unlock()
+		<-time.After(lookEvery)
+		synctest.Wait()
+		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
+			t.Errorf("%d hits with the next one", n)
+		}
+		<-time.After(lookEvery)
+		synctest.Wait()
+		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
+			t.Errorf("%d hits, told twice", n)
+		}
+	}))
+}
+
+// TestTell: who is about to decide hears of the kernel's hits at once, and the next look does not count them a second time.
+func TestTell(t *testing.T) {
+	synctest.Test(t, onStand(2, func(s *stand) {
+		const q = "\x01a\x00\x00\x01\x00\x01"
+		hits := func(n uint64) {
+			s.borrower.mu.Lock()
+			s.borrower.hits[q] = n
+			s.borrower.mu.Unlock()
+		}
+		e := s.keep("a.")
+		hits(50)
+		s.source.Tell(e) // it is not lent
+		if n, _ := e.Heat(); n != 0 {
+			t.Errorf("%d hits of what is not lent", n)
+		}
+		s.hit(e)
+		<-time.After(time.Second)
+		s.source.Tell(e)
+		if n, last := e.Heat(); n != 50 || time.Duration(s.store.Now()-last) >= time.Millisecond {
+			t.Errorf("%d hits, the last one %s ago", n, time.Duration(s.store.Now()-last))
+		}
+		s.source.Tell(e)
+		if n, _ := e.Heat(); n != 50 {
+			t.Errorf("%d hits, told twice", n)
+		}
+		s.hit(s.keep("b."))
+		<-time.After(lookEvery)
+		synctest.Wait()
+		if n, _ := e.Heat(); n != 50 {
+			t.Errorf("%d hits after a look", n)
+		}
+		s.hit(s.keep("c.")) // in the place of what was not asked for since the last look
+		if _, there := s.borrower.has[q]; !there {
+			t.Error("hits that Tell told of do not keep an answer lent")
+		}
+		<-time.After(lookEvery)
+		synctest.Wait()
+		s.borrower.mu.Lock()
+		s.borrower.hits["\x01c\x00\x00\x01\x00\x01"] = 1
+		s.borrower.mu.Unlock()
+		<-time.After(lookEvery)
+		synctest.Wait()
+		s.hit(s.keep("d."))
+		if _, there := s.borrower.has[q]; there {
+			t.Error("hits that Tell told of keep an answer lent for more than one look")
+		}
+		s.hit(e)
+		hits(1)
+		s.borrower.deaf = errors.New("no map")
+		s.source.Tell(e)
+		if st := s.lender.State(); st.Fault == nil || s.source.Open() {
+			t.Errorf("hits cannot be read: %+v, open %t", st, s.source.Open())
+		}
+	}))
+}
+
+// TestFaults: a kernel that does not take an answer back is told to forget all, is lent nothing more, and can begin anew.
+func TestFaults(t *testing.T) {
+	synctest.Test(t, onStand(10, func(s *stand) {
+		a, b := s.keep("a."), s.keep("b.")
+		s.hit(a)
+		s.hit(b)
+		s.borrower.removeErr = errors.New("no map")
+		before := s.borrower.invalidated
+		s.space.Remove(a)
+		if st := s.lender.State(); st.Fault == nil || st.Lent != 0 || s.source.Open() || s.borrower.invalidated != before+1 {
+			t.Errorf("%+v, open %t", st, s.source.Open())
+		}
+		s.has("told to forget", "")
+		s.borrower.removeErr = nil
+		if err := s.lender.Begin(s.borrower); err != nil {
+			t.Fatal(err)
+		}
+		s.hit(b)
+		s.has("anew", "b")
+		s.borrower.deaf = errors.New("no config map")
+		if err := s.lender.Begin(s.borrower); err == nil || s.source.Open() {
+			t.Errorf("%v, open %t", err, s.source.Open())
+		}
+	}))
+}
+
+// TestNeverWaits: where nobody takes offers, they are declined, and nothing is allocated for one.
+func TestNeverWaits(t *testing.T) {
+	s := &stand{t: t, store: answers.NewStore(0), borrower: new(borrower), until: time.Hour, says: true}
+	s.space, s.lender = s.store.Space(1), New(s.store, 10)
+	s.build()
+	if s.source.Open() {
+		t.Error("open before Begin")
+	}
+	e := s.keep("a.")
+	s.source.Offer(e, 0, 512)
+	if n := testing.AllocsPerRun(offersMost+100, func() { s.source.Offer(e, 0, 512); e.Decline() }); n > 0 {
+		t.Errorf("%.0f allocations", n)
+	}
+	if len(s.lender.offers) != offersMost {
+		t.Errorf("%d offers wait", len(s.lender.offers))
+	}
+}
+
+// TestRace has hits, changes, reloads and looks at the same time; at the end the kernel has nothing that the store has not.
+func TestRace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := answers.NewStore(0)
+		b := newBorrower()
+		s := &stand{t: t, store: store, space: store.Space(1), lender: New(store, 8), borrower: b, until: time.Hour, says: true}
+		s.build()
+		if err := s.lender.Begin(b); err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		var running, wg sync.WaitGroup
+		running.Go(func() { s.lender.Run(ctx) })
+		var current sync.Map
+		source := s.source
+		for i := range 4 {
+			wg.Go(func() {
+				for n := range 3000 {
+					name := string(rune('a'+(n+i)%12)) + "."
+					switch n % 7 {
+					case 0:
+						current.Store(name, s.keep(name))
+					case 3:
+						s.lender.Look()
+					default:
+						if e, ok := current.Load(name); ok {
+							source.Offer(e.(*answers.Entry), store.Now(), 512) //nolint:errcheck // it is one
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+		synctest.Wait() // the offers so far are taken
+		current.Range(func(_, e any) bool {
+			source.Offer(e.(*answers.Entry), store.Now(), 512) //nolint:errcheck // it is one
+			return true
+		})
+		synctest.Wait()
+		end()
+		running.Wait()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.has) == 0 || len(b.has) > 8 {
+			t.Errorf("%d answers are lent", len(b.has))
+		}
+		for q, l := range b.has {
+			if success, _ := s.space.Peek(l.Key); success != l.Entry {
+				t.Errorf("%q: the kernel has another answer than the store", q)
+			}
+		}
+	})
+}

@@ -1,0 +1,275 @@
+package podlinks
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+// kernel plays the program: links that it is at, with what it answered there, and programs of others.
+type kernel struct {
+	at      map[int]uint64
+	others  map[int][]string
+	refuses map[int]error
+	err     error
+	asked   []int // links that Attach was called for
+	gone    int   // a link that is gone
+}
+
+func (k *kernel) Attach(i int) error {
+	k.asked = append(k.asked, i)
+	if err := k.refuses[i]; err != nil {
+		return err
+	}
+	if _, there := k.at[i]; !there {
+		k.at[i] = 0
+	}
+	return nil
+}
+
+func (k *kernel) Detach(i int) (uint64, error) {
+	defer delete(k.at, i)
+	return k.at[i], nil
+}
+
+func (k *kernel) Links() (map[int]uint64, error) { return maps.Clone(k.at), k.err }
+func (k *kernel) Others(i int) ([]string, error) {
+	if i == k.gone {
+		return nil, errors.New("no such device")
+	}
+	return k.others[i], nil
+}
+
+// world is a keeper over a kernel, with pods whose links are numbered by their names: pod7 has link 7.
+type world struct {
+	t       *testing.T
+	kernel  *kernel
+	keeper  *Keeper
+	said    bytes.Buffer
+	counted map[string]uint64
+	looked  map[string]int // how often a pod's link was looked for
+	heard   map[string]uint64
+	suspect []string
+	moved   map[string]int // links of pods that are not numbered by their names any more
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, kernel: &kernel{at: map[int]uint64{}, others: map[int][]string{}, refuses: map[int]error{}}, counted: map[string]uint64{}, looked: map[string]int{}, heard: map[string]uint64{}, moved: map[string]int{}}
+	w.keeper = &Keeper{Log: slog.New(slog.NewTextHandler(&w.said, nil)), Program: w.kernel,
+		Veth: func(f podfile.File) (i int, name string, err error) {
+			w.looked[f.PodName]++
+			if i = w.moved[f.PodName]; i != 0 {
+				return i, "veth", nil
+			}
+			if _, err = fmt.Sscanf(f.PodName, "pod%d", &i); err != nil {
+				return 0, "", errors.New("no way")
+			}
+			return i, "veth", nil
+		},
+		Answered: func(f podfile.File, n uint64) { w.counted[f.PodName] += n },
+		Heard:    func(f podfile.File) uint64 { return w.heard[f.PodName] },
+		Suspect:  func(f podfile.File) { w.suspect = append(w.suspect, f.PodName) }}
+	return w
+}
+
+// look looks with pods by name; one with ": why" cannot have the program.
+func (w *world) look(pods ...string) {
+	w.t.Helper()
+	var in []Pod
+	for _, p := range pods {
+		name, why, _ := strings.Cut(p, ": ")
+		in = append(in, Pod{File: podfile.File{ContainerID: "c-" + name, IfName: "eth0", PodNamespace: "shop", PodName: name}, Why: why})
+	}
+	if err := w.keeper.Look(in); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) at() []int { return slices.Sorted(maps.Keys(w.kernel.at)) }
+
+func TestLook(t *testing.T) {
+	w := newWorld(t)
+	w.kernel.at[9] = 5 // of an agent before, whose pod went
+	w.look("pod1", "pod2", "pod3: it is given back to kube-dns", "host")
+	if !slices.Equal(w.at(), []int{1, 2}) {
+		t.Errorf("the program is at %v", w.at())
+	}
+	s := w.keeper.State()
+	want := []Refused{{"shop/host", "no way"}, {"shop/pod3", "it is given back to kube-dns"}}
+	if s.Pods != 2 || !slices.Equal(s.Refused, want) {
+		t.Errorf("state %+v", s)
+	}
+	w.look("pod1", "pod3", "host")
+	if !slices.Equal(w.at(), []int{1, 3}) {
+		t.Errorf("the program is at %v", w.at())
+	}
+	if w.looked["pod1"] != 1 || w.looked["host"] != 2 {
+		t.Errorf("looked for links %v", w.looked)
+	}
+	if n := strings.Count(w.said.String(), "pod=shop/host"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, w.said.String())
+	}
+	w.look()
+	if len(w.at()) != 0 || w.keeper.State().Pods != 0 {
+		t.Errorf("the program is at %v", w.at())
+	}
+}
+
+// TestForeign: a link that has another's program is told of, once, looked at again each time, and given up when one comes.
+func TestForeign(t *testing.T) {
+	w := newWorld(t)
+	w.kernel.others[1] = []string{"cil_from_container"}
+	w.kernel.refuses[2] = errors.New("no such device")
+	w.look("pod1", "pod2", "pod3")
+	w.look("pod1", "pod2", "pod3")
+	s := w.keeper.State()
+	if s.Pods != 1 || len(s.Refused) != 2 || !strings.Contains(s.Refused[0].Why, "cil_from") || !strings.Contains(s.Refused[1].Why, "no such device") {
+		t.Errorf("state %+v", s)
+	}
+	if n := strings.Count(w.said.String(), "cil_from"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	delete(w.kernel.others, 1)
+	delete(w.kernel.refuses, 2)
+	w.look("pod1", "pod2", "pod3")
+	if s := w.keeper.State(); s.Pods != 3 || len(s.Refused) != 0 {
+		t.Errorf("state %+v", s)
+	}
+	w.kernel.others[3] = []string{"tap"}
+	w.look("pod1", "pod2", "pod3")
+	if !slices.Equal(w.at(), []int{1, 2}) {
+		t.Errorf("the program is at %v", w.at())
+	}
+}
+
+// TestCounts: each answer is counted once, also of a pod that went between two looks, and none from before this agent's time.
+func TestCounts(t *testing.T) {
+	w := newWorld(t)
+	w.kernel.at[1] = 100
+	w.kernel.at[8] = 50 // its pod went while no agent ran
+	w.look("pod1", "pod2")
+	if !slices.Equal(w.at(), []int{1, 2}) {
+		t.Errorf("the program is at %v", w.at())
+	}
+	w.kernel.at[1], w.kernel.at[2] = 103, 5
+	for range 2 {
+		if err := w.keeper.Count(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.kernel.at[2] = 7
+	w.look("pod1")
+	w.look("pod1")
+	if want := map[string]uint64{"pod1": 3, "pod2": 7}; !maps.Equal(w.counted, want) {
+		t.Errorf("counted %v, want %v", w.counted, want)
+	}
+	w.look("pod1", "pod2")
+	w.kernel.at[2] = 1 // it counts from its attachment
+	w.look("pod1", "pod2")
+	if w.counted["pod2"] != 8 {
+		t.Errorf("counted %v", w.counted)
+	}
+}
+
+// TestErrors: what is wrong with the program as a whole comes to the caller, and changes nothing.
+func TestErrors(t *testing.T) {
+	w := newWorld(t)
+	if err := w.keeper.Count(); err != nil {
+		t.Errorf("before the first look: %v", err)
+	}
+	w.look("pod1")
+	w.kernel.err = errors.New("no maps")
+	if err := w.keeper.Look(nil); err == nil || !strings.Contains(err.Error(), "no maps") || len(w.at()) != 1 {
+		t.Errorf("%v, at %v", err, w.at())
+	}
+}
+
+// TestFilesGone: if the files that keep the program at links are gone, the caller hears of it, to make the program again. A link that is
+// gone is only refused.
+func TestFilesGone(t *testing.T) {
+	w := newWorld(t)
+	file := podfile.File{ContainerID: "c", IfName: "eth0", PodNamespace: "shop", PodName: "pod1"}
+	for _, tc := range []struct {
+		err    error
+		caller bool
+	}{{errors.New("no such device"), false}, {fmt.Errorf("pin: %w", fs.ErrNotExist), true}} {
+		w.kernel.refuses[1] = tc.err
+		if err := w.keeper.Look([]Pod{{File: file}}); errors.Is(err, tc.err) != tc.caller {
+			t.Errorf("%v: the caller hears %v", tc.err, err)
+		}
+	}
+}
+
+// TestSuspects: a pod that the kernel answers, and that the agent has not heard since the last look, may lose all other questions.
+func TestSuspects(t *testing.T) {
+	w := newWorld(t)
+	w.look("pod1", "pod2", "pod3")
+	w.kernel.at[1], w.kernel.at[2] = 10, 10
+	w.heard = map[string]uint64{"pod2": 1}
+	w.look("pod1", "pod2", "pod3")
+	if !slices.Equal(w.suspect, []string{"pod1"}) {
+		t.Errorf("suspects %v", w.suspect)
+	}
+	w.look("pod1", "pod2", "pod3")
+	if len(w.suspect) != 1 {
+		t.Errorf("suspects %v of pods that asked nothing", w.suspect)
+	}
+	w.kernel.at[2] = 11
+	if err := w.keeper.Count(); err != nil { // a scrape between two looks
+		t.Fatal(err)
+	}
+	w.look("pod1", "pod2", "pod3")
+	if !slices.Equal(w.suspect, []string{"pod1", "pod2"}) {
+		t.Errorf("suspects %v", w.suspect)
+	}
+}
+
+// TestAttachedAnew: at each look a keeper attaches also where the program was, since it may have been taken away meanwhile; what was
+// answered there before the first is not counted.
+func TestAttachedAnew(t *testing.T) {
+	w := newWorld(t)
+	w.kernel.at[7] = 40
+	w.look("pod7")
+	w.look("pod7", "pod8")
+	if want := []int{7, 7, 8}; !slices.Equal(w.kernel.asked, want) {
+		t.Errorf("attached at %d, want %d", w.kernel.asked, want)
+	}
+	if len(w.counted) > 0 {
+		t.Errorf("counted %v", w.counted)
+	}
+	if n := strings.Count(w.said.String(), "pod=shop/pod7"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, w.said.String())
+	}
+}
+
+// TestReplaced: a pod whose link is another one than before has the program there, and what was answered at the one before is counted. So it
+// is of a link where the program cannot be any more.
+func TestReplaced(t *testing.T) {
+	for what, gone := range map[string]func(w *world){
+		"seen by who attaches":       func(w *world) { w.kernel.refuses[1] = errors.New("no such device") },
+		"seen by who looks at links": func(w *world) { w.kernel.gone = 1 },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.look("pod1")
+			w.kernel.at[1], w.moved["pod1"] = 5, 2
+			gone(w)
+			w.look("pod1")
+			if s := w.keeper.State(); s.Pods != 0 || len(s.Refused) != 1 || !strings.Contains(s.Refused[0].Why, "no such device") || len(w.at()) != 0 {
+				t.Errorf("at %d, state %+v", w.at(), s)
+			}
+			w.look("pod1")
+			if s := w.keeper.State(); s.Pods != 1 || len(s.Refused) != 0 || !slices.Equal(w.at(), []int{2}) || w.counted["pod1"] != 5 {
+				t.Errorf("at %d, state %+v, counted %v", w.at(), s, w.counted)
+			}
+		})
+	}
+}
