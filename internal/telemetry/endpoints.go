@@ -20,18 +20,18 @@ import (
 
 // Times of the endpoints.
 const (
-	listenAgain   = 500 * time.Millisecond // an address may come later than the agent (the node's own, at boot)
+	listenAgain   = 500 * time.Millisecond // an address may appear after the agent's start (the node's own, at boot)
 	headerTimeout = 5 * time.Second
-	readTimeout   = 10 * time.Second // of the whole request; nobody has to send more than its header
+	readTimeout   = 10 * time.Second // of the whole request, which is only a header
 	writeTimeout  = 30 * time.Second // a scrape of a busy node on a busy node
-	idleTimeout   = 2 * time.Minute  // Prometheus asks every one by default
+	idleTimeout   = 2 * time.Minute  // Prometheus scrapes every minute by default
 	stopTimeout   = time.Second
 )
 
-// Health is what the endpoints ask.
+// Health has the functions behind the endpoints.
 type Health struct {
-	Alive  func() (bool, string) // all of it goes on; if not, what stands still. nil: while the process runs
-	Ready  func() (bool, string) // serving under a lease, and able to ask; if not, why
+	Alive  func() (bool, string) // all loops run; if not, which one does not. nil: alive while the process runs
+	Ready  func() (bool, string) // serving under a lease, with upstreams that can be queried; if not, why
 	Status func() any            // for the status socket, as JSON
 	Pods   func() any            // for the same
 	Config func() string         // for the same: the configuration in effect, as NodeConfig
@@ -40,7 +40,7 @@ type Health struct {
 // MetricsHandler serves /metrics.
 func (r *Registry) MetricsHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", few(promhttp.HandlerFor(r.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
+	mux.Handle("GET /metrics", limitScrapes(promhttp.HandlerFor(r.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
 	return mux
 }
 
@@ -55,7 +55,7 @@ func (h Health) alive(w http.ResponseWriter, text string) {
 	_, _ = io.WriteString(w, text) // a client that is gone needs no answer
 }
 
-// Handler serves /healthz (the agent goes on) and /readyz (pods are served under a lease, and what they need asked can be asked).
+// Handler serves /healthz (the agent's loops run) and /readyz (pods are served under a lease, and upstreams can be queried).
 func (h Health) Handler() http.Handler { return h.mux() }
 
 func (h Health) mux() *http.ServeMux {
@@ -74,7 +74,7 @@ func (h Health) mux() *http.ServeMux {
 	return mux
 }
 
-// SocketHandler serves /status, /pods and /config too, which are for root alone: they name this node's pods.
+// SocketHandler serves /status, /pods and /config too. They name this node's pods, so they are for root only.
 func (h Health) SocketHandler() http.Handler {
 	mux := h.mux()
 	for path, read := range map[string]func() any{"/status": h.Status, "/pods": h.Pods} {
@@ -91,8 +91,8 @@ func (h Health) SocketHandler() http.Handler {
 	return mux
 }
 
-// NodeCacheHandler serves what CoreDNS's plugins health and ready do, at addresses that their readers know: /health (the
-// agent goes on) and /ready (pods are served under a lease).
+// NodeCacheHandler serves the paths of CoreDNS's plugins health and ready: /health (the agent's loops run) and /ready (pods are served
+// under a lease).
 func (h Health) NodeCacheHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
@@ -108,8 +108,7 @@ func (h Health) NodeCacheHandler() http.Handler {
 	return mux
 }
 
-// ServeTCP serves handler at addr until ctx ends, and keeps trying while the address cannot be had. An invalid addr means
-// that the endpoint is turned off.
+// ServeTCP serves handler at addr until ctx ends, and tries again while it cannot listen there. An invalid addr turns the endpoint off.
 func ServeTCP(ctx context.Context, log *slog.Logger, name string, addr netip.AddrPort, handler http.Handler) {
 	if !addr.IsValid() {
 		return
@@ -125,15 +124,15 @@ func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler h
 		if err != nil {
 			return nil, err
 		}
-		return newDoor(l, mostConns), nil
+		return &fairListener{Listener: l, max: maxConns}, nil
 	})
 }
 
-// ServeTLS is ServeAt over TLS. conf is asked for each connection, so that renewed files count.
+// ServeTLS is ServeAt over TLS. conf is called for each connection, so that renewed files are used.
 func ServeTLS(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler, conf func() (*tls.Config, error)) {
 	log = log.With("endpoint", name, "addr", addr)
 	if _, err := conf(); err != nil {
-		log.Error("no connection is taken until it is mended", "err", err)
+		log.Error("no connection is accepted until this is fixed", "err", err)
 	}
 	serve(ctx, log, handler, func() (net.Listener, error) {
 		var lc net.ListenConfig
@@ -142,12 +141,12 @@ func ServeTLS(ctx context.Context, log *slog.Logger, name, addr string, handler 
 			return nil, err
 		}
 		each := func(*tls.ClientHelloInfo) (*tls.Config, error) { return conf() }
-		return tls.NewListener(newDoor(l, mostConns), &tls.Config{GetConfigForClient: each}), nil //nolint:gosec // the least version is conf's
+		return tls.NewListener(&fairListener{Listener: l, max: maxConns}, &tls.Config{GetConfigForClient: each}), nil //nolint:gosec // the least version is conf's
 	})
 }
 
-// ServeSocket serves handler on a unix socket that only root may use, until ctx ends. It takes the place of a socket that is
-// there, in one step, and leaves its own at the end: by then it may be another agent's.
+// ServeSocket serves handler on a unix socket that only root may use, until ctx ends. It replaces an existing socket in one step. It does
+// not remove the socket at the end: by then it may be another agent's.
 func ServeSocket(ctx context.Context, log *slog.Logger, path string, handler http.Handler) {
 	serve(ctx, log.With("endpoint", "status", "path", path), handler, func() (net.Listener, error) {
 		return atomicfile.Listen("unix", path)
@@ -155,27 +154,27 @@ func ServeSocket(ctx context.Context, log *slog.Logger, path string, handler htt
 }
 
 func serve(ctx context.Context, log *slog.Logger, handler http.Handler, listen func() (net.Listener, error)) {
-	said := false
+	logged := false
 	for ctx.Err() == nil {
 		l, err := listen()
 		if err == nil {
-			if said {
+			if logged {
 				log.Info("endpoint listens")
 			}
-			said = false
+			logged = false
 			err = serveOn(ctx, log, handler, l)
 		}
-		if err != nil && !said && ctx.Err() == nil {
+		if err != nil && !logged && ctx.Err() == nil {
 			log.Warn("endpoint not served, will be tried again", "err", err)
-			said = true
+			logged = true
 		}
 		tick.Pause(ctx, listenAgain)
 	}
 }
 
-// serveOn serves until ctx ends or l fails. When it returns, no request is being answered any more.
+// serveOn serves until ctx ends or l fails. When it returns, no request is in work any more.
 func serveOn(ctx context.Context, log *slog.Logger, handler http.Handler, l net.Listener) error {
-	s := &http.Server{Handler: handler, MaxHeaderBytes: mostHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+	s := &http.Server{Handler: handler, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	ended := make(chan struct{})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -42,8 +43,8 @@ func from(source string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: d.DialContext, DisableKeepAlives: true}}
 }
 
-// One source with hundreds of connections and headers that never end holds no more than its share of them and a few kilobytes of
-// each; another source is answered meanwhile.
+// One source with hundreds of connections and endless headers takes a few kilobytes for each of at most 64; another source gets answers
+// meanwhile.
 func TestEndpointIsBounded(t *testing.T) {
 	at := served(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "well") }))
 	const greedy = 300
@@ -87,55 +88,50 @@ func TestEndpointIsBounded(t *testing.T) {
 	wg.Wait()
 }
 
-// What a door lets in, by source and number. Nobody who has less than another is kept out for that one's sake.
-func TestDoorIsSharedBySource(t *testing.T) {
-	d := newDoor(nil, 8)
-	var gone []*visit
+// A source that has fewer connections than another one never loses one to it.
+func TestConnectionsAreSharedBySource(t *testing.T) {
+	l := &fairListener{max: 8}
+	var gone []*countedConn
 	enter := func(source string, n int) {
 		for range n {
-			if v := d.enter(&visit{door: d, source: netip.MustParseAddr(source)}); v != nil {
+			if v := l.add(&countedConn{listener: l, source: netip.MustParseAddr(source)}); v != nil {
 				gone = append(gone, v)
 			}
 		}
 	}
 	want := func(when string, closed int, by map[string]int) {
 		t.Helper()
-		total := 0
-		for source, n := range by {
-			got := 0
-			if l := d.by[netip.MustParseAddr(source)]; l != nil {
-				got = l.Len()
-			}
-			if got != n {
-				t.Errorf("%s: %s has %d, want %d", when, source, got, n)
-			}
-			total += n
+		got := map[string]int{}
+		for _, c := range l.open {
+			got[c.source.String()]++
 		}
-		if d.open != total || len(gone) != closed || len(d.by) != len(by) {
-			t.Errorf("%s: %d open of %d sources, %d closed; want %d of %d, %d", when, d.open, len(d.by), len(gone), total, len(by), closed)
+		if !maps.Equal(got, by) || len(gone) != closed {
+			t.Errorf("%s: open %v, %d closed; want %v, %d", when, got, len(gone), by, closed)
 		}
 	}
 	enter("10.0.0.1", 20)
-	want("one alone has half", 16, map[string]int{"10.0.0.1": 4})
+	want("one alone has all", 12, map[string]int{"10.0.0.1": 8})
 	enter("10.0.0.2", 5)
-	want("a second has half of the rest", 19, map[string]int{"10.0.0.1": 4, "10.0.0.2": 2})
+	want("a second one shares", 17, map[string]int{"10.0.0.1": 4, "10.0.0.2": 4})
 	enter("10.0.0.3", 1)
 	enter("10.0.0.4", 1)
-	want("full", 19, map[string]int{"10.0.0.1": 4, "10.0.0.2": 2, "10.0.0.3": 1, "10.0.0.4": 1})
-	enter("10.0.0.5", 1)
-	want("room is made by who has most", 20, map[string]int{"10.0.0.1": 3, "10.0.0.2": 2, "10.0.0.3": 1, "10.0.0.4": 1, "10.0.0.5": 1})
-	for _, v := range gone {
-		d.leave(v) // one that has left already
+	want("the source with most makes room", 19, map[string]int{"10.0.0.1": 3, "10.0.0.2": 3, "10.0.0.3": 1, "10.0.0.4": 1})
+	for range 20 {
+		enter("10.0.0.1", 1)
 	}
-	want("once", 20, map[string]int{"10.0.0.1": 3, "10.0.0.2": 2, "10.0.0.3": 1, "10.0.0.4": 1, "10.0.0.5": 1})
+	want("a flood closes its own", 39, map[string]int{"10.0.0.1": 3, "10.0.0.2": 3, "10.0.0.3": 1, "10.0.0.4": 1})
+	for _, c := range gone {
+		l.remove(c) // closed already
+	}
+	want("closed once", 39, map[string]int{"10.0.0.1": 3, "10.0.0.2": 3, "10.0.0.3": 1, "10.0.0.4": 1})
 }
 
-// Two scrapes are worked on at a time, the others wait for them, and a reader that does not read keeps nobody out.
+// Two scrapes are in work at a time, others wait, and a client that does not read blocks no other.
 func TestScrapesTakeTurns(t *testing.T) {
 	var now, most atomic.Int64
 	release := make(chan struct{})
 	large := bytes.Repeat([]byte("x"), 8<<20)
-	at := served(t, few(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	at := served(t, limitScrapes(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/large" {
 			_, _ = w.Write(large)
 			return
@@ -148,7 +144,7 @@ func TestScrapesTakeTurns(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 		_, _ = io.WriteString(w, "done")
 	})))
-	for range 2 * mostScrapes { // slow readers
+	for range 2 * maxScrapes { // slow readers
 		c, err := net.Dial("tcp", at)
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +169,7 @@ func TestScrapesTakeTurns(t *testing.T) {
 			errs <- err
 		})
 	}
-	waitFor(t, "work", func() bool { return now.Load() == mostScrapes })
+	waitFor(t, "work", func() bool { return now.Load() == maxScrapes })
 	close(release)
 	wg.Wait()
 	close(errs)
@@ -182,7 +178,7 @@ func TestScrapesTakeTurns(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if most.Load() != mostScrapes {
-		t.Errorf("%d at a time, want %d", most.Load(), mostScrapes)
+	if most.Load() != maxScrapes {
+		t.Errorf("%d at a time, want %d", most.Load(), maxScrapes)
 	}
 }

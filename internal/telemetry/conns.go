@@ -1,0 +1,97 @@
+package telemetry
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Limits of the endpoints: pods reach some of them, and each connection and scrape takes the agent's memory.
+const (
+	maxHeader     = 8 << 10 // of a request; Go's default is 1 MiB
+	maxConns      = 64      // of one endpoint: a scraper keeps one
+	maxScrapes    = 2       // in work at the same time
+	scrapeTimeout = 10 * time.Second
+)
+
+// fairListener keeps at most max connections open. One more closes the oldest connection of the source that has most (D-017), so that a
+// pod cannot keep a scraper or the kubelet out.
+type fairListener struct {
+	net.Listener
+	max int
+
+	mu   sync.Mutex // guards open
+	open []*countedConn
+}
+
+type countedConn struct {
+	net.Conn
+	listener *fairListener
+	source   netip.Addr
+}
+
+func (l *fairListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	accepted := &countedConn{Conn: c, listener: l}
+	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
+		accepted.source = at.Addr().Unmap().WithZone("")
+	}
+	if excess := l.add(accepted); excess != nil {
+		_ = excess.Close()
+	}
+	return accepted, nil
+}
+
+// add counts a connection, and returns the one to close for it.
+func (l *fairListener) add(c *countedConn) (excess *countedConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open = append(l.open, c)
+	if len(l.open) <= l.max {
+		return nil
+	}
+	counts := map[netip.Addr]int{}
+	for _, o := range l.open {
+		counts[o.source]++
+	}
+	excess = l.open[0]
+	for _, o := range l.open {
+		if counts[o.source] > counts[excess.source] {
+			excess = o
+		}
+	}
+	l.remove(excess)
+	return excess
+}
+
+// remove is called with mu held. A connection may be removed twice.
+func (l *fairListener) remove(c *countedConn) {
+	l.open = slices.DeleteFunc(l.open, func(o *countedConn) bool { return o == c })
+}
+
+func (c *countedConn) Close() error {
+	c.listener.mu.Lock()
+	c.listener.remove(c)
+	c.listener.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// limitScrapes runs maxScrapes requests at the same time; others wait. TimeoutHandler buffers the answer, so that a client that reads
+// slowly does not hold a slot.
+func limitScrapes(h http.Handler) http.Handler {
+	slots := make(chan struct{}, maxScrapes)
+	return http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+			h.ServeHTTP(w, r)
+		case <-r.Context().Done():
+		}
+	}), scrapeTimeout, "too many requests at the same time: try again")
+}
