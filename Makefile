@@ -40,6 +40,7 @@ TOOL_loopback := $(CNI)/plugins/plugins/main/loopback
 TOOL_host-local := $(CNI)/plugins/plugins/ipam/host-local
 TOOL_portmap := $(CNI)/plugins/plugins/meta/portmap
 TOOL_coredns := github.com/coredns/coredns
+TOOL_actionlint := github.com/rhysd/actionlint/cmd/actionlint
 TOOL_benchstat := golang.org/x/perf/cmd/benchstat
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-local portmap)
@@ -323,8 +324,9 @@ bench-go: deps build tools bin/tools/benchstat ## run the Go benchmarks (BENCH, 
 	@bin/tools/benchstat bin/bench.txt
 
 LINTED := integration/runtimes integration/kubelet-dns integration/cluster-manifests integration/cluster integration/controlplane
-lint: bin/tools/golangci-lint bin/tools/tiers ## check the code's style, the dependency rules, and that each test keeps to its tier
+lint: bin/tools/golangci-lint bin/tools/tiers bin/tools/actionlint ## check the code's style, the dependency rules, and that each test keeps to its tier
 	@GO=$(GO) integration/tools/tiers/check
+	@bin/tools/actionlint -shellcheck= -pyflakes=
 	@bin/tools/golangci-lint run
 	@for dir in $(LINTED); do (cd $$dir && $(CURDIR)/bin/tools/golangci-lint run --config $(CURDIR)/.golangci.yml); done
 
