@@ -3,7 +3,7 @@
 // no YAML library.
 //
 // It is pure and keeps nothing. It is no YAML library: documents, anchors, tags, block scalars and words of several lines are
-// refused, and so is every plain word that is not made of letters, digits and . _ - / : % (D-051).
+// refused, and so is every plain word that is not made of letters, digits and . _ - / : % (D-027).
 //
 // Failure policy: what it takes, every YAML library takes for the same (held by a differential fuzz test); what two libraries
 // may read differently, such as yes or 010, is an error that names the line and says to write quotes. It never guesses.

@@ -137,7 +137,7 @@ func hostOf(h steer.Host, is4 bool) host {
 
 // links are interfaces as iptables-restore takes them, sorted. The kernel lets a name hold nearly anything. One that ends in "+"
 // is left out, since there it stands for all that begin alike, which may be the pods' own: better a neighbour served than a pod
-// cut off (ARCHITECTURE.md, D-007).
+// cut off (D-044).
 func links(names []string) []string {
 	var out []string
 	for _, name := range slices.Sorted(slices.Values(names)) {
