@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
-// The page's table is drawn from the table of fields and the comments of the full sample, so that no key is told twice.
+// The page's table is drawn from the table of fields and the comments of the full sample, so that no key is documented twice.
 func TestPage(t *testing.T) {
 	golden.Part(t, "../../../docs/reference/configuration.md", "fields", fieldsTable(documented(read(t, "../../../conf/nodeconfig-full.yaml"))))
 }
@@ -27,8 +27,8 @@ func fieldsTable(comments map[string]string) string {
 		comment := comments[f.name]
 		value := "`" + flow(f.show(&plain)) + "`"
 		switch {
-		case strings.Contains(comment, "efault: "): // found on the node, or told in words
-			value = "see there"
+		case strings.Contains(comment, "efault: "): // detected on the node, or described in words
+			value = "see meaning"
 		case f.show(&plain) == nil:
 			value = "none"
 		}
