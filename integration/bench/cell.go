@@ -50,7 +50,7 @@ var figureTexts = map[string]figure{
 	"kernel": {"hits answered in the kernel", "%", true},
 	"p50":    {"median time", "µs", false}, "p90": {"90th percentile", "µs", false}, "p99": {"99th percentile", "µs", false}, "p99.9": {"99.9th percentile", "µs", false},
 	"RSS": {"resident memory", "MiB", false}, "PSS": {"proportional memory", "MiB", false}, "anonymous": {"anonymous memory", "MiB", false},
-	"cpu": {"CPU while nobody asks, of one", "%", false}, "mean": {"mean time", "µs", false},
+	"cpu": {"CPU without queries, of one", "%", false}, "mean": {"mean time", "µs", false},
 }
 
 // add takes a round's value in.

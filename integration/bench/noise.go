@@ -49,7 +49,7 @@ func (n *noise) busy() bool { return n.Others > quietShare || n.Unquiet > 0 }
 
 func (n *noise) String() string {
 	text := fmt.Sprintf("Other processes and the hypervisor used %.0f %% of the CPUs (the median of all runs; in nine of ten at most %.0f %%; steal %.1f %%). "+
-		"The generator sent 99 %% of the questions of fixed rates at most %s late. The run waited %v for a quiet machine.",
+		"The generator sent 99 %% of the queries at fixed rates at most %s late. The run waited %v for a quiet machine.",
 		100*n.Others, 100*n.OthersTo, 100*n.Steal, micros(float64(n.LagP99.Nanoseconds())/1e3), n.Waited)
 	if n.busy() {
 		return "**Taken on a busy machine: these figures are no result.** " + text

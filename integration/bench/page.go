@@ -123,14 +123,14 @@ func (r *report) toStock() [][2]string {
 		{"resident memory after the start", fmt.Sprintf("%s (%.0f MiB; the NodeLocal proposal set 25 Mi as limit)",
 			ratio(cellKey{memoryLoad, "start", "RSS"}), r.median(cellKey{memoryLoad, "start", "RSS"}, ours))},
 		{"resident memory with 10,000 names cached", fmt.Sprintf("%s (%.0f MiB)", ratio(cellKey{memoryLoad, "full", "RSS"}), r.median(cellKey{memoryLoad, "full", "RSS"}, ours))},
-		{"CPU while nobody asks (the prober)", fmt.Sprintf("%.1f %% of a core, to their %.1f %%",
+		{"CPU without queries (the probes)", fmt.Sprintf("%.1f %% of a core, CoreDNS: %.1f %%",
 			r.median(cellKey{idleLoad, "idle", "cpu"}, ours), r.median(cellKey{idleLoad, "idle", "cpu"}, stock))},
 	}
 	asked := map[string]questions{}
 	for _, q := range r.Questions {
 		asked[q.Server] = q
 	}
-	out = append(out, [2]string{"questions lost", fmt.Sprintf("%d of %s, to their %d of %s", asked[ours].Lost, thousands(float64(asked[ours].Answered+asked[ours].Lost)),
+	out = append(out, [2]string{"queries lost", fmt.Sprintf("%d of %s, CoreDNS: %d of %s", asked[ours].Lost, thousands(float64(asked[ours].Answered+asked[ours].Lost)),
 		asked[stock].Lost, thousands(float64(asked[stock].Answered+asked[stock].Lost)))})
 	for _, w := range []struct{ subject, than, text string }{
 		{"ADD", "portmap, nftables, one port", "ADD, to the reference `portmap` with one port"},

@@ -148,7 +148,7 @@ func (r *report) markdown(out io.Writer) {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format+"\n", args...) }
 	p("Taken %s on %s. %s\n", r.Taken.Format("2006-01-02"), r.Machine, &r.Noise)
 	if r.Short {
-		p("A short run: percentiles beyond the 99th are of few questions.\n")
+		p("A short run: percentiles beyond the 99th are of few queries.\n")
 	}
 	p("Median [95 %% interval] of interleaved rounds. A ratio is the median of the rounds' own ratios.")
 	if len(r.Cells) > 0 {

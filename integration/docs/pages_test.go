@@ -180,8 +180,8 @@ var figures = []string{
 	"server's CPU per miss, at full speed",
 	"resident memory after the start",
 	"resident memory with 10,000 names cached",
-	"CPU while nobody asks (the prober)",
-	"questions lost",
+	"CPU without queries (the probes)",
+	"queries lost",
 	"ADD, to the reference `portmap` with one port",
 }
 
