@@ -192,7 +192,7 @@ func TestPage(t *testing.T) {
 | ` + cluster + ` | passed | passed | passed | passed | – |
 | ` + gce + ` | skipped | skipped | skipped | skipped | – |
 | tests that passed | 2 of 3 | 2 of 3 | 2 of 3 | 2 of 3 | 0 of 1 |
-| questions of pods that the agent answered | – | 900 | 300 | – | 0 |
+| queries of pods that the agent answered | – | 900 | 300 | – | 0 |
 | times that the agent was killed | – | 0 | 4 | – | 0 |
 | minutes | 1.0 | 1.1 | 1.5 | 1.0 | 1.2 |
 

@@ -183,7 +183,7 @@ func (r Result) draw() string {
 		}
 		return text
 	}
-	row("questions of pods that the agent answered", func(c Column) string { return with(c, fmt.Sprint(c.Questions)) })
+	row("queries of pods that the agent answered", func(c Column) string { return with(c, fmt.Sprint(c.Questions)) })
 	row("times that the agent was killed", func(c Column) string { return with(c, fmt.Sprint(c.Kills)) })
 	row("minutes", func(c Column) string { return fmt.Sprintf("%.1f", float64(c.Seconds)/60) })
 	for _, line := range r.unpassed() {

@@ -337,8 +337,8 @@ func TestScaleCluster(t *testing.T) {
 	with := m.phases()
 
 	f := &figures{t: t, name: "cluster", drawing: drawing{Head: []string{
-		fmt.Sprintf("%d nodes, a pod of each asks %d questions a second for %d Services", count, podQPS, manyNames),
-		"questions to kube-dns a second, without", "with", "lost, without", "lost, with",
+		fmt.Sprintf("%d nodes, a pod of each sends %d queries a second for %d Services", count, podQPS, manyNames),
+		"queries to kube-dns a second, without", "with", "lost, without", "lost, with",
 	}}}
 	f.row("all agents started at once", "", start, "", start.losses())
 	for i, what := range []string{"nothing happens", fmt.Sprintf("both kube-dns killed, and started %v later", outage), "one kube-dns off the network, its endpoint still there"} {

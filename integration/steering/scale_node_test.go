@@ -87,7 +87,7 @@ func reAdd(t *testing.T, p *pod) (add, del time.Duration) {
 // TestScaleNode is a node full of pods, 109 of which ask 545 questions a second while it is looked at and broken.
 func TestScaleNode(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, attach: testutil.PTP, proven: true, adopt: true})
-	f := &figures{t: t, name: "node", drawing: drawing{Head: []string{"a node of 110 pods, dual stack", "takes", "questions lost meanwhile"}}}
+	f := &figures{t: t, name: "node", drawing: drawing{Head: []string{"a node of 110 pods, dual stack", "takes", "queries lost meanwhile"}}}
 	group := testutil.NewCgroup(t, "memory")
 	running := n.addRunningPods(fullNode/2, nil)
 	start := func() time.Duration {
@@ -97,7 +97,7 @@ func TestScaleNode(t *testing.T) {
 			n.awaitReady()
 		}).Round(10 * time.Millisecond)
 	}
-	f.row("the agent's start beside 55 running pods, until it is ready", start(), "")
+	f.row("the agent's start with 55 running pods, until it is ready", start(), "")
 	f.row("from then on, until they are adopted", until(t, func() error {
 		if steered := n.steeredOf(running); steered < len(running) {
 			return fmt.Errorf("%d are steered", steered)
@@ -211,10 +211,10 @@ func TestScaleNode(t *testing.T) {
 	for i, e := range seen {
 		f.row(e.what, e.took, lost[i])
 	}
-	f.row("questions in all", sum.sent, sum.lost())
+	f.row("queries in all", sum.sent, sum.lost())
 	f.keep()
 	f = &figures{t: t, name: "memory", drawing: drawing{Head: []string{"the agent of that node", ""}}}
-	f.row("CPU while nothing happens but the questions", fmt.Sprintf("%.1f %% of a core", share))
+	f.row("CPU while nothing happens but the queries", fmt.Sprintf("%.1f %% of a core", share))
 	f.row("resident memory", mebi(all))
 	f.row("of it its own, without pages of the program's file", mebi(own))
 	f.row("the most of its control group, with pages of the program's file", mebi(group.PeakMemory()))
