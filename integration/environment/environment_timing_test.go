@@ -35,6 +35,15 @@ func (g *gaps) answered(at target) {
 	g.last[at] = now
 }
 
+// newTimedNode is newNode with nftables and the product's default leases.
+func newTimedNode(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t, testutil.Dual, testutil.NFTables)
+	n.write("node.yaml", strings.Replace(n.config(), calm, "", 1))
+	n.start()
+	return n
+}
+
 // timed makes a fault while a pod queries, and fails unless look finds what it did before within limit and no pod waits longer than gap.
 func (n *node) timed(name, fault string, look func() string, limit, gap time.Duration) {
 	n.t.Helper()
@@ -61,8 +70,7 @@ func (n *node) timed(name, fault string, look func() string, limit, gap time.Dur
 // TestTimingRepairs measures how soon a running agent repairs its link, its rules and its way through a host's firewall.
 // State: TestLinkFaults, TestRuleFaults, TestPolicyDrop (this package). Bound of the gap: TestLostProbeIsNoLostLease (agent/internal/node).
 func TestTimingRepairs(t *testing.T) {
-	n := newNode(t, testutil.Dual, testutil.NFTables)
-	n.start()
+	n := newTimedNode(t)
 	n.timed("link deleted", "ip link del neardns0", n.link, repairLimit+slack, gapLimit)
 	n.awaitReady()
 	n.timed("table deleted", "nft delete table inet neardns", n.table, repairLimit+slack, gapLimit)
@@ -80,8 +88,7 @@ func TestTimingRepairs(t *testing.T) {
 // TestTimingRulesRestored measures how soon the watch restores the switch after the agent died, and that it leaves a living agent its time.
 // State: TestSwitchWithoutAgent (this package). Bound: none of ours; netlink reports the change.
 func TestTimingRulesRestored(t *testing.T) {
-	n := newNode(t, testutil.Dual, testutil.NFTables)
-	n.start()
+	n := newTimedNode(t)
 	n.watch()
 	begun := time.Now()
 	n.timed("a living agent", "nft delete table inet neardns", n.table, repairLimit+slack, gapLimit)

@@ -104,8 +104,6 @@ func TestForeignDrop(t *testing.T) {
 // namespaces, so that what a full table does, dropping each packet that needs a new entry, is done by a rule.
 func TestNoNewConntrackEntry(t *testing.T) {
 	n := newNode(t, testutil.Dual, testutil.NFTables)
-	// Where a lease lapses, a question needs an entry: by default one does where a busy machine lets the agent wait for 650 ms.
-	n.write("node.yaml", n.config()+"lease: {renew: 200ms, lifetime: 4s}\n")
 	n.start()
 	name := freshName()
 	for _, at := range n.targets() {

@@ -15,6 +15,10 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
+// calm has leases live as long as they may: by default one expires if a busy machine lets the agent wait for 650 ms, and an agent that
+// lost several of them rests for up to a minute.
+const calm = "lease: {renew: 200ms, lifetime: 4s}\n"
+
 var steering4 = netip.MustParseAddr("169.254.20.11")
 
 // made are the products.
@@ -73,7 +77,7 @@ func (n *node) config() string {
 	}
 	rules := cmp.Or(n.rules, "auto")
 	return fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: %s\nlocalAddresses: []\n"+
-		"upstreams: {external: []}\nstateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\nbackend: %s\n", list, n.state, n.path("lib"), n.path("none"), rules)
+		"upstreams: {external: []}\nstateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\nbackend: %s\n%s", list, n.state, n.path("lib"), n.path("none"), rules, calm)
 }
 
 func (n *node) entry() map[string]any {

@@ -19,8 +19,7 @@ import (
 // TestMetricsUnderAttack: one pod opens 300 connections to the metrics and sends 950 KB of a header that never ends on each. The
 // agent's memory grows by less than half, no lease is lost, and another pod scrapes meanwhile; what it reads names no namespace.
 func TestMetricsUnderAttack(t *testing.T) {
-	// As long as a lease can be: on a machine that is busy with other tests one must not come and go.
-	n := newNode(t, setup{families: testutil.IPv4, config: "listen: {metrics: \"0.0.0.0:9253\"}\nlease: {renew: 200ms, lifetime: 4s}\n"})
+	n := newNode(t, setup{families: testutil.IPv4, config: "listen: {metrics: \"0.0.0.0:9253\"}\n"})
 	greedy, other := n.addPod(nil), n.addPod(nil)
 	n.startAgent()
 	n.wantSteered(other.client(), "before", n.all()...)

@@ -41,7 +41,7 @@ func (n *node) awaitExit(p *testutil.Process, code int) {
 // TestSuccessors rolls three agents over one another while queries come, as a DaemonSet with maxSurge does: every query is answered, the
 // cache goes along, and the leases stand.
 func TestSuccessors(t *testing.T) {
-	n := newNode(t, setup{families: testutil.Dual, config: calm})
+	n := newNode(t, setup{families: testutil.Dual})
 	p := n.addPod(nil)
 	n.agent = n.successor("pod0")
 	n.awaitReady()

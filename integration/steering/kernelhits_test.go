@@ -241,6 +241,9 @@ func TestKernelHitsAreNotOlder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if plain.client().direct(a) { // its agent was busy
+			continue
+		}
 		if int64(b.Serial) < int64(a.Serial) {
 			t.Fatalf("the agent said %d, and after that the kernel %d", a.Serial, b.Serial)
 		}

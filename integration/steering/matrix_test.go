@@ -31,25 +31,22 @@ func TestMatrix(t *testing.T) {
 // envBackends chooses among the cells, for machines that have only some, such as "nftables,iptables-legacy"; all without it.
 const envBackends = "NEARDNS_BACKENDS"
 
-// cells are the shared cases over back ends, kube-proxy's modes, families and ways to attach pods. What the iptables back end
-// makes of families and attachments does not depend on one another, so not each pair stands there.
+// cells are the shared cases over back ends, kube-proxy's modes, families and ways to attach pods: each pair of a mode with one of the
+// others, and not each triple. The tracer goes through all combinations of what rules depend on (pkg/testutil/trace).
 func cells() []setup {
+	attachments := []testutil.Attach{testutil.PTP, testutil.BridgeCNI, testutil.BridgeNF}
 	var out []setup
-	for _, proxy := range testutil.Proxies() {
+	for i, proxy := range testutil.Proxies() {
 		for _, backend := range chosen(envBackends, nftables, string(iptables.NFT), string(iptables.Legacy)) {
-			switch {
-			case backend == nftables:
-				for _, families := range []testutil.Families{testutil.IPv4, testutil.IPv6, testutil.Dual} {
-					for _, attach := range []testutil.Attach{testutil.PTP, testutil.BridgeCNI, testutil.BridgeNF} {
-						out = append(out, setup{families: families, proxy: proxy, attach: attach})
-					}
+			if backend != nftables && proxy == testutil.NFTables { // TestIPTablesBesideNFTables is about that one
+				continue
+			}
+			for j, families := range []testutil.Families{testutil.Dual, testutil.IPv4, testutil.IPv6} {
+				s := setup{families: families, proxy: proxy, attach: attachments[(i+j)%len(attachments)], backend: backend}
+				if backend == nftables {
+					s.backend = ""
 				}
-			case proxy != testutil.NFTables: // TestIPTablesBesideNFTables is about that one
-				for families, attach := range map[testutil.Families]testutil.Attach{
-					testutil.Dual: testutil.PTP, testutil.IPv4: testutil.BridgeCNI, testutil.IPv6: testutil.BridgeNF,
-				} {
-					out = append(out, setup{families: families, proxy: proxy, attach: attach, backend: backend})
-				}
+				out = append(out, s)
 			}
 		}
 	}

@@ -34,15 +34,12 @@ var (
 // Times that the products promise, with what a busy machine may add.
 const (
 	lifetime = 800 * time.Millisecond // of a lease, by default
-	// of a lease in iptables, which counts whole seconds
-	iptablesLifetime = time.Second
-	patience         = 15 * time.Second       // for what has no promised time
-	retry            = 250 * time.Millisecond // of the tests' clients
-	slack            = 700 * time.Millisecond // `make faults` measures it closely, on a machine that does nothing else
+	patience = 15 * time.Second       // for what has no promised time
+	retry    = 250 * time.Millisecond // of the tests' clients
+	slack    = 700 * time.Millisecond // `make faults` measures it closely, on a machine that does nothing else
 )
 
-// calm is the line of NodeConfig for tests in which no lease may come and go: by default one lapses where a busy machine lets the agent wait
-// for 650 ms.
+// calm is the line of NodeConfig for tests in which no lease may come and go, in each tier.
 const calm = "lease: {renew: 200ms, lifetime: 4s}\n"
 
 // setup is what one test's node is made of.
@@ -162,9 +159,8 @@ func (n *node) configure(more string) {
 	if n.setup.adopt {
 		b.WriteString("adoptPods: true\n")
 	}
-	if slowness := testutil.Slowness(); slowness > 1 && !strings.Contains(more, "lease:") {
-		// An answer later than a quarter of the lifetime is no proof, and under emulation most are. Longer than these the agent refuses.
-		fmt.Fprintf(&b, "lease: {renew: %v, lifetime: %v}\n", min(150*time.Millisecond*slowness, time.Second), min(lifetime*slowness, 4*time.Second))
+	if !strings.Contains(more, "lease:") {
+		b.WriteString(defaultLease())
 	}
 	if !strings.Contains(more, "upstreams:") {
 		b.WriteString("upstreams: {external: []}\n")

@@ -147,7 +147,7 @@ func freshLabel() string { return fmt.Sprintf("label%d.", names.Add(1)) }
 // TestReloadLosesNothing reloads twenty times while queries come, each of which is sent once.
 func TestReloadLosesNothing(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF, config: calm})
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF})
 	p := n.addPod(nil)
 	n.startAgent()
 	n.wantSteered(p.client(), "up", n.all()...)
@@ -196,7 +196,7 @@ func TestReloadLosesNothing(t *testing.T) {
 	}
 	for i := range 20 {
 		until := asked.Load() + 20
-		n.reload(fmt.Sprintf("%sstubDomains: {corp%d.example: [%q]}\n", calm, i, n.KubeDNSAddrs()[0]), i%2 == 0)
+		n.reload(fmt.Sprintf("stubDomains: {corp%d.example: [%q]}\n", i, n.KubeDNSAddrs()[0]), i%2 == 0)
 		testutil.Eventually(t, func() error { // else a slow machine asks little while it reloads
 			if asked := asked.Load(); asked < until {
 				return fmt.Errorf("%d questions asked, %d awaited", asked, until)

@@ -12,7 +12,7 @@ import (
 // expire, and they are granted again if the agent has its processor time back.
 func TestStarvedAgentLosesItsLeases(t *testing.T) {
 	g := testutil.NewCgroup(t, "cpu")
-	n := newNode(t, setup{})
+	n := newNode(t, setup{config: "lease: {renew: 150ms, lifetime: 800ms}\n"}) // the default
 	p := n.addPod(nil)
 	n.agent = n.Host.StartIn([]*testutil.Cgroup{g}, made.Path("neardns-agent"), "node", "--config", n.configFile())
 	n.awaitReady()
