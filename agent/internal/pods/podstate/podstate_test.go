@@ -1,0 +1,131 @@
+package podstate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	stateNames = []string{"", "untried", "waiting", "steered", "bypassed"}
+	eventNames = []string{"trial answered", "trial unanswered", "trial void", "table bypasses", "table knows nothing", "kernel suspects", "host drops",
+		"host delivers", "fallback verified", "fallback lost", "lease granted", "lease withdrawn", "heartbeat"}
+	effectNames = []string{"steer", "bypass", "trial", "offload on", "offload off", "log"}
+)
+
+// describe is a status and effects in words, with times from the test's beginning.
+func describe(s Status, do Effect, from time.Time) string {
+	words := []string{stateNames[s.State]}
+	for i, name := range effectNames {
+		if do&(1<<i) != 0 {
+			words = append(words, name)
+		}
+	}
+	if !s.Next.IsZero() {
+		words = append(words, fmt.Sprint("next ", s.Next.Sub(from)))
+	}
+	for name, on := range map[string]bool{"no lease": s.NoLease, "hidden": s.Hidden} {
+		if on {
+			words = append(words, name)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// TestTable is every state with every event, 5 s after the state began, with a trial scheduled for the 10th second.
+func TestTable(t *testing.T) {
+	const same = ", next 10s"
+	want := map[State]map[Event]string{
+		Untried: {
+			TrialAnswered: "waiting, log", TrialUnanswered: "bypassed, log, next 15s", TrialVoid: "untried, next 5.5s",
+			LeaseWithdrawn: "untried, next 10s, no lease",
+		},
+		Waiting: {FallbackVerified: "steered, steer, offload on, log", LeaseWithdrawn: "waiting, next 10s, no lease"},
+		Steered: {
+			TrialAnswered: "steered", TrialVoid: "steered", TrialUnanswered: "bypassed, bypass, offload off, log, next 15s",
+			TableBypasses: "steered, next 5s", TableKnowsNothing: "steered, next 5s", KernelSuspects: "steered, next 5s, hidden",
+			HostDrops: "bypassed, bypass, offload off, log, next 15s", FallbackLost: "waiting, bypass, offload off, log",
+			LeaseWithdrawn: "steered, next 10s, no lease",
+		},
+		Bypassed: {
+			TrialAnswered: "waiting, log", TrialUnanswered: "bypassed, next 15s", TrialVoid: "bypassed, next 15s",
+			HostDrops: "bypassed, bypass, next 15s", HostDelivers: "steered, steer, offload on, log",
+			LeaseWithdrawn: "bypassed, next 10s, no lease",
+		},
+	}
+	from := time.Unix(0, 0)
+	for state := Untried; state <= Bypassed; state++ {
+		for e := range events {
+			before := Status{State: state, Offloaded: state == Steered, Since: from, Next: from.Add(10 * time.Second)}
+			s, do := before.On(e, from.Add(5*time.Second))
+			expected, changes := want[state][e]
+			if !changes {
+				expected = stateNames[state] + same
+			}
+			if got := describe(s, do, from); got != expected {
+				t.Errorf("%s, %s: %s; want %s", stateNames[state], eventNames[e], got, expected)
+			}
+			if s.Offloaded != (s.State == Steered) {
+				t.Errorf("%s, %s: offloaded %v while %s", stateNames[state], eventNames[e], s.Offloaded, stateNames[s.State])
+			}
+			if changed := s.State != state; changed != (do&Log != 0) || changed && !s.Since.Equal(from.Add(5*time.Second)) {
+				t.Errorf("%s, %s: a change and its line in the log differ, or its time", stateNames[state], eventNames[e])
+			}
+		}
+	}
+}
+
+// TestTrials: when a trial is started, from each schedule.
+func TestTrials(t *testing.T) {
+	from := time.Unix(0, 0)
+	for _, c := range []struct {
+		name   string
+		status Status
+		events []Event // a second apart, from the first second on
+		want   string
+	}{
+		{"of a pod that ran before", Status{State: Untried}, []Event{Heartbeat}, "untried, trial, next 11s"},
+		{"of a bypassed pod, after an agent's start", Status{State: Bypassed}, []Event{Heartbeat}, "bypassed, next 11s"},
+		{"of a steered pod", Status{State: Steered}, []Event{Heartbeat}, "steered"},
+		{"of a suspect", Status{State: Steered}, []Event{TableBypasses, Heartbeat}, "steered, trial"},
+		{"of a suspect that the kernel program answers", Status{State: Steered}, []Event{KernelSuspects, TableBypasses, Heartbeat}, "steered, trial, hidden"},
+		{"its time has not come", Status{State: Bypassed, Next: from.Add(3 * time.Second)}, []Event{Heartbeat}, "bypassed, next 3s"},
+		{"its time has come", Status{State: Bypassed, Next: from.Add(3 * time.Second)}, []Event{Heartbeat, Heartbeat, Heartbeat}, "bypassed, trial, next 13s"},
+		{"without a lease", Status{State: Bypassed, Next: from}, []Event{LeaseWithdrawn, Heartbeat}, "bypassed, next 0s, no lease"},
+		{"the lease is back", Status{State: Bypassed, Next: from.Add(time.Hour)}, []Event{LeaseWithdrawn, LeaseGranted, Heartbeat}, "bypassed, trial, next 13s"},
+		{"the lease is back, of an undisturbed pod", Status{State: Steered}, []Event{LeaseWithdrawn, LeaseGranted, Heartbeat}, "steered"},
+		{"bypassed for long", Status{State: Bypassed, Since: from.Add(-Patient), Next: from}, []Event{Heartbeat}, "bypassed, trial, next 1m1s"},
+	} {
+		if c.status.Since.IsZero() {
+			c.status.Since = from
+		}
+		var do Effect
+		for i, e := range c.events {
+			c.status, do = c.status.On(e, from.Add(time.Duration(i+1)*time.Second))
+		}
+		if got := describe(c.status, do, from); got != c.want {
+			t.Errorf("%s: %s; want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// TestIn: what the pod's file has in force holds, whatever was remembered, and a remembered schedule goes on only in the same state.
+func TestIn(t *testing.T) {
+	from := time.Unix(0, 0)
+	s := Status{State: Bypassed, Since: from, Next: from.Add(time.Second), NoLease: true}
+	if got := s.In(Bypassed, from.Add(time.Minute)); got != s {
+		t.Errorf("the same state: %+v", got)
+	}
+	if got, want := s.In(Steered, from.Add(time.Minute)), (Status{State: Steered, Offloaded: true, Since: from.Add(time.Minute), NoLease: true}); got != want {
+		t.Errorf("another state: %+v, want %+v", got, want)
+	}
+}
+
+// TestNames keeps the names of this test's messages complete.
+func TestNames(t *testing.T) {
+	if len(eventNames) != int(events) || len(stateNames) != int(Bypassed)+1 || slices.Contains(eventNames, "") {
+		t.Error("an event or state has no name")
+	}
+}
