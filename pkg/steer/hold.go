@@ -14,8 +14,9 @@ func (l *Lease) Hold(c Client, step int) error {
 	return l.sendAs(c, PortHold+min(max(step, 0), HoldSteps-1))
 }
 
-// Clear ends the suspicion of a client at once.
-func (l *Lease) Clear(c Client) error { return l.sendAs(c, PortClear) }
+// Release has the switch deliver the next query of a held client, as its trial: if it passes the host's filters, the switch clears the
+// client, else it bypasses the client again at once.
+func (l *Lease) Release(c Client) error { return l.sendAs(c, PortRelease) }
 
 // sendAs sends a control packet whose addresses and protocol are the client's. It is dropped in the output hook of this
 // very host, so nobody ever sees the borrowed address.

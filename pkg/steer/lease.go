@@ -50,7 +50,7 @@ func (Secret) String() string { return "the agent's secret" }
 var ErrNoSwitch = errors.New("no rule took the lease datagram: the host table is missing, damaged or another agent's")
 
 // OpenLease opens the sockets in the calling thread's netns. It needs CAP_NET_ADMIN for the mark; without CAP_NET_RAW only
-// Hold and Clear fail. Each datagram will carry the secret.
+// Hold and Release fail. Each datagram will carry the secret.
 func OpenLease(secret Secret) (*Lease, error) {
 	fd4, err := leaseSocket(unix.AF_INET)
 	if err != nil {

@@ -10,6 +10,6 @@ const (
 
 // Ports of the control packets that carry a client as their source, protocol and destination.
 const (
-	PortHold  = 201 // and the next ones, by step
-	PortClear = 301
+	PortHold    = 201 // and the next ones, by step
+	PortRelease = 301
 )

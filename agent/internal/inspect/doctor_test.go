@@ -82,7 +82,7 @@ func pictures() map[string]func(*Picture) {
 		"kernel-hits": func(p *Picture) { p.Agent.InKernel = &node.KernelHits{Pods: 3, Lent: 40} },
 		"kernel-hits-not": func(p *Picture) {
 			p.Agent.InKernel = &node.KernelHits{Fault: "load the program: operation not permitted", Refused: []podlinks.Refused{
-				{Pod: "shop/web", Why: "it is given back to kube-dns"}}}
+				{Pod: "shop/web", Why: "it is bypassed, kube-dns answers it"}}}
 		},
 		"transparent": func(p *Picture) {
 			p.KernelAlone, p.Leases, p.Targets, p.Table = true, nil, nil, Table{}

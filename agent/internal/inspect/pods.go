@@ -149,7 +149,7 @@ const Served = "served"
 // stateOf tells those that were given back from those that wait for the fallback's proof.
 func stateOf(d podfile.Decision) string {
 	if len(d.Unanswered) > 0 {
-		return pods.GivenBack
+		return pods.Bypassed
 	}
 	if d.Local.IsValid() && d.State != podfile.LeftAlone {
 		return Served

@@ -132,7 +132,7 @@ func (k *kernel) begin() error {
 	}
 	k.level = level
 	k.keeper = &podlinks.Keeper{Log: k.log, Program: level, Veth: k.registry.Veth, Answered: k.clients.AnsweredInKernel,
-		Heard: k.clients.Heard, Suspect: k.registry.Suspect}
+		Heard: k.clients.Heard, Suspect: k.registry.KernelSuspects}
 	if k.alone != nil {
 		k.keeper.Beside, k.keeper.Suspect = true, func(podfile.File) {} // its other questions are nobody's but its own
 	}

@@ -134,7 +134,8 @@ func (a *agent) loop(ctx context.Context, o *opened, s *tenure) (*node.Node, err
 			return nil, err
 		}
 		o.closers = append(o.closers, notes)
-		seen := evidence.New(a.log, notes, o.lease, o.registry.PodOf)
+		o.registry.Release = o.lease.Release
+		seen := evidence.New(a.log, notes, o.lease, o.registry)
 		o.metrics.Collect(seen.Collector())
 		parts.Evidence = seen
 	}

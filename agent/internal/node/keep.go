@@ -23,7 +23,7 @@ func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 	if ctx.Err() != nil {
 		return true
 	}
-	counts, err := n.Pods.Tend(ctx, n.fallback, deep)
+	counts, err := n.Pods.Reconcile(ctx, n.fallback, deep)
 	if ctx.Err() == nil {
 		ok = n.note("pods", err) && ok
 	}

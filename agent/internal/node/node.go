@@ -89,13 +89,14 @@ type Prober interface {
 type Pods interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 	plan.Pods
-	// Tend steers pods that waited for the proof, gives those back whose fallback is lost, and mends steered pods' tables. It
-	// returns how many pods are in each state.
-	Tend(ctx context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (counts map[string]int, err error)
-	// Try asks from the netns of pods that get no answers. changed tells that some may be steered now.
-	Try(ctx context.Context, lease pods.Lease) (changed bool, err error)
-	// Ask asks clusterDNS for name's address from a steered pod's own address, while no lease catches that; false: there is none.
-	Ask(ctx context.Context, clusterDNS netip.Addr, name string) (asked bool, err error)
+	// Reconcile steers and bypasses pods by what the fallbacks are, and repairs steered pods' tables. It returns how many pods are in each
+	// state.
+	Reconcile(ctx context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (counts map[string]int, err error)
+	// RunTrials runs the pod trials that are due. changed: pods may be steered now.
+	RunTrials(ctx context.Context, lease pods.Lease) (changed bool, err error)
+	// QueryKubeDNS queries clusterDNS for name's address from a steered pod's own address, while no lease catches that; false: there is no
+	// such pod.
+	QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error)
 }
 
 // Proofs is the record of cluster DNS addresses whose fallback is proven; it outlives the agent and the node's reboot.
@@ -237,7 +238,7 @@ func (n *Node) Run(ctx context.Context) error {
 	proofs := newGroup(lasting)
 	defer proofs.stop()
 	proofs.start("prove", n.prove)
-	proofs.start("pods", n.tryPods)
+	proofs.start("pods", n.runTrials)
 	if n.Upstreams != nil {
 		proofs.start("reach", n.keepReach)
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// tryEvery is how often pods are asked from whose time has come; where there is none it costs a look into memory.
-const tryEvery = 250 * time.Millisecond
+// trialEvery is how often pod trials that are due are run. Without any it costs a look into memory.
+const trialEvery = 250 * time.Millisecond
 
-// tryPods asks from the netns of pods that get no answers, beside the loop: a question that is lost takes its time.
-func (n *Node) tryPods(ctx context.Context) {
-	for tick.Grid(ctx, n.onGrid(tryEvery)) {
-		changed, err := n.Pods.Try(ctx, n.leaseOf)
+// runTrials runs pod trials apart from the loop: a query that is lost takes its time.
+func (n *Node) runTrials(ctx context.Context) {
+	for tick.Grid(ctx, n.onGrid(trialEvery)) {
+		changed, err := n.Pods.RunTrials(ctx, n.leaseOf)
 		if ctx.Err() != nil {
 			return
 		}
@@ -28,15 +28,15 @@ func (n *Node) tryPods(ctx context.Context) {
 }
 
 // leaseOf is a pods.Lease.
-func (n *Node) leaseOf(address netip.Addr, p steer.Protocol) (since, proven time.Time, held bool) {
+func (n *Node) leaseOf(address netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool) {
 	l, held := n.Held(steer.Client{Address: address, Protocol: p})
 	return l.Since, l.Proven, held
 }
 
-// fallback is what pods may know of the way to a cluster DNS address.
+// fallback is what pods may know of the path to a cluster DNS address.
 func (n *Node) fallback(clusterDNS netip.Addr) pods.Fallback {
-	proven := n.isProven(clusterDNS)
+	verified := n.isProven(clusterDNS)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return pods.Fallback{Proven: proven, Lost: n.lost[clusterDNS]}
+	return pods.Fallback{Verified: verified, Lost: n.lost[clusterDNS]}
 }

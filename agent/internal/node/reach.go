@@ -163,7 +163,7 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 		})
 		if off[f.ClusterDNS] {
 			beside.Go(func() {
-				answered := n.askFromPod(ctx, f.ClusterDNS, name)
+				answered := n.queryFromPod(ctx, f.ClusterDNS, name)
 				note(f.ClusterDNS, func(x *finding) { x.pod = answered })
 			})
 		}
@@ -224,11 +224,12 @@ func (n *Node) proofs(ctx context.Context, asked netip.Addr, name string, length
 	return unsaid
 }
 
-// askFromPod asks kube-dns from a pod's own address, where there is a pod.
-func (n *Node) askFromPod(ctx context.Context, clusterDNS netip.Addr, name string) told {
-	asked, err := n.Pods.Ask(ctx, clusterDNS, name)
+// queryFromPod queries kube-dns from a pod's own address, if there is a pod. The result decides about the lease of all pods, never about this
+// one.
+func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name string) told {
+	sent, err := n.Pods.QueryKubeDNS(ctx, clusterDNS, name)
 	switch {
-	case !asked:
+	case !sent:
 		return unsaid
 	case err != nil:
 		return no

@@ -226,14 +226,14 @@ func (worldPods) FallbackOnly([]steer.Redirect) []steer.Redirect       { return 
 func (worldPods) Locals([]steer.Local, []steer.Redirect) []steer.Local { return nil }
 func (worldPods) HostInterfaces() []string                             { return nil }
 func (worldPods) OptedOut() []netip.Addr                               { return nil }
-func (p worldPods) Tend(_ context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (map[string]int, error) {
+func (p worldPods) Reconcile(_ context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (map[string]int, error) {
 	now := fallback(vip)
 	if now.Lost != "" {
 		return map[string]int{}, p.call("give back: %s", now.Lost)
 	}
-	return map[string]int{}, p.call("tend proven=%t deep=%t", now.Proven, deep)
+	return map[string]int{}, p.call("tend proven=%t deep=%t", now.Verified, deep)
 }
-func (worldPods) Try(context.Context, pods.Lease) (bool, error) { return false, nil }
+func (worldPods) RunTrials(context.Context, pods.Lease) (bool, error) { return false, nil }
 
 func (w *world) Lost(context.Context, netip.Addr, string) string {
 	w.mu.Lock()
@@ -241,7 +241,7 @@ func (w *world) Lost(context.Context, netip.Addr, string) string {
 	return w.lost
 }
 
-func (p worldPods) Ask(context.Context, netip.Addr, string) (bool, error) {
+func (p worldPods) QueryKubeDNS(context.Context, netip.Addr, string) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fromPod == nil {

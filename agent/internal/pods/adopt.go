@@ -114,7 +114,7 @@ func (k *adopter) look(ctx context.Context) {
 	}
 	delete(k.said, k.Root)
 	k.pods.Outdate()
-	files, _ := k.pods.read() // Tend reports those that cannot be read
+	files, _ := k.pods.read() // Reconcile reports those that cannot be read
 	of := map[string]podfile.File{}
 	for _, f := range files {
 		of[attached.FileName(f.Network, f.ContainerID, f.IfName)] = f
@@ -410,8 +410,8 @@ func (k *adopter) letGo(files []podfile.File, paths []string, known bool) {
 
 // drop does for an attachment what the plugin's DEL does: rules, then file.
 func (p *Pods) drop(f podfile.File) error {
-	p.tend.Lock()
-	defer p.tend.Unlock()
+	p.reconciling.Lock()
+	defer p.reconciling.Unlock()
 	files, hostInode, errs := p.all()
 	if hostInode == 0 {
 		return errors.Join(errs...)

@@ -35,7 +35,7 @@ func TestTendBehindLock(t *testing.T) {
 	defer f.Close()
 	testutil.Must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
 	n.FallbackOnly([]steer.Redirect{r4})
-	counts, err := n.Tend(t.Context(), yes, false)
+	counts, err := n.Reconcile(t.Context(), yes, false)
 	if !errors.Is(err, iptables.ErrLocked) || counts[Pending] != 3 {
 		t.Errorf("%v, %v", counts, err)
 	}

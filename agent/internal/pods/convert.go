@@ -17,8 +17,8 @@ import (
 // ones. Pods with rules of nftables' accept answers that were given back either way, so they may be converted late; those with
 // rules of iptables' must be before the host's rules become nftables'.
 func (p *Pods) Convert(ctx context.Context) []error {
-	p.tend.Lock()
-	defer p.tend.Unlock()
+	p.reconciling.Lock()
+	defer p.reconciling.Unlock()
 	files, hostInode, errs := p.all()
 	for box := range sandboxes(files) {
 		if ctx.Err() != nil {

@@ -1,12 +1,12 @@
-// Package pods owns what the agent knows of this node's pods and does in their network namespaces: it reads the files that
-// the plugin writes, steers pods that waited for the fallback's proof, mends tables that vanished, and takes all of them
-// out at cleanup.
+// Package pods is the registry of this node's pods, and works in their network namespaces: it reads the files that the plugin writes,
+// reports what it sees of each pod to the table in podstate, and steers, tries and bypasses pods as the table decides. It repairs pod
+// tables that vanished, and removes all of them at cleanup.
 //
-// It must never enter a netns other than the one that a file names by path and inode, never steer a redirect that the
-// switch does not know, and never bring back the file of a pod that is gone.
+// It never enters a netns other than the one that a file names by path and inode, never steers a redirect that the switch does not know,
+// and never writes the file of a pod that is gone.
 //
-// Failure policy: one pod's trouble is an error that names it, beside the others' work and not instead of it. A pod whose
-// netns is gone is no error: it only waits for the plugin's DEL or GC.
+// On failure: an error about one pod names it, and the work on the others goes on. A pod whose netns is gone is no error: the plugin's DEL
+// or GC will come.
 package pods
 
 import (
@@ -20,34 +20,46 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Pods is the registry. All methods may be called at the same time; Tend and RemoveTables follow one another.
+// Pods is the registry. All methods may be called at the same time; Reconcile and RemoveTables follow one another.
 type Pods struct {
+	// Release lets the next query of a client that the switch bypasses pass to the agent; nil: the back end bypasses no client.
+	Release func(steer.Client) error
+
 	stateDir string
 	hostNS   string // path of the host's netns
 	backend  rules.Kind
 	log      *slog.Logger
 
-	tend    sync.Mutex    // held while pods' namespaces are changed
-	stale   atomic.Bool   // the files may have changed since they were read
-	version atomic.Uint64 // how often that was so; what an Index goes by
+	reconciling sync.Mutex    // held while pods' namespaces are changed
+	stale       atomic.Bool   // the files may have changed since they were read
+	version     atomic.Uint64 // how often that was so, for an Index
 
-	// The next two are tend's, too.
-	verified map[key]look      // how a pod's table was when it was last found right
-	dead     map[key]time.Time // since when a file's path leads to no netns of its own, by this process's clock
+	// reconciling guards the next two, too.
+	verified map[key]fingerprint // of a pod's table when it was last found right
+	dead     map[key]time.Time   // since when a file's path leads to no netns of its own, by this process's clock
+
+	tablesRead time.Time // RunTrials' alone: when the pods' own tables were last read
 
 	mu       sync.Mutex // guards the fields below
 	files    []podfile.File
 	errs     []error // of the last reading
 	folder   stamp
 	watched  bool                    // a watch says when to read again
-	switched map[steer.Redirect]bool // what the switch was last told of, see FallbackOnly
-	suspects map[key]suspicion       // steered, and Try is to ask from their netns
-	trials   map[key]trial           // given back: when Try asks from their netns next
+	switched map[steer.Redirect]bool // what the switch knows, see FallbackOnly
+	paths    map[path]podstate.Status
+}
+
+// fingerprint shows that a pod's table is as it was when it was found right, without reading its rules.
+type fingerprint struct {
+	inode      uint64
+	generation uint32 // the kernel's count of changes in that netns
+	want       string
 }
 
 // Open makes a registry of the pod files under stateDir. All its methods must be called in the host's netns; nothing is read yet.
@@ -59,8 +71,8 @@ func Open(stateDir string, rules rules.Kind, log *slog.Logger) *Pods {
 }
 
 func open(stateDir, hostNS string, log *slog.Logger) *Pods {
-	p := &Pods{stateDir: stateDir, hostNS: hostNS, log: log, verified: map[key]look{}, dead: map[key]time.Time{},
-		suspects: map[key]suspicion{}, trials: map[key]trial{}}
+	p := &Pods{stateDir: stateDir, hostNS: hostNS, log: log, verified: map[key]fingerprint{}, dead: map[key]time.Time{},
+		paths: map[path]podstate.Status{}}
 	p.Outdate()
 	return p
 }
@@ -71,11 +83,11 @@ func (p *Pods) List() []podfile.File {
 	return slices.Clone(files)
 }
 
-// read returns the files, read anew where they may have changed, and the errors of those that could not be read.
+// read returns the files, read again if they may have changed, and the errors of those that could not be read.
 func (p *Pods) read() ([]podfile.File, []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Cleared before reading: what changes meanwhile is read the next time. Without a watch nobody sets it.
+	// Cleared before reading: what changes meanwhile is read the next time. Only a watch sets it.
 	if p.stale.Swap(false) || !p.watched {
 		p.folder = p.folder.next(p.dir(), time.Now())
 		p.files, p.errs = podfile.List(p.stateDir)
@@ -83,7 +95,7 @@ func (p *Pods) read() ([]podfile.File, []error) {
 	return p.files, p.errs
 }
 
-// all returns the files, read anew, and the number of the host's netns; no file where that is not known, for one may be its own.
+// all returns the files, read again, and the number of the host's netns; no file if that is not known, since one may be its own.
 func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
 	p.stale.Store(true)
 	files, errs = p.read()
@@ -96,7 +108,7 @@ func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
 	return files, hostInode, errs
 }
 
-// LookAgain sees changes that the watch has yet to tell of: what is found next is not older than the call.
+// LookAgain sees changes before the watch reports them: what is read next is not older than the call.
 func (p *Pods) LookAgain() {
 	changed := modified(p.dir())
 	p.mu.Lock()
@@ -107,7 +119,7 @@ func (p *Pods) LookAgain() {
 	}
 }
 
-// stamp says as of when the folder of the pod files was read.
+// stamp is the time at which the folder of the pod files was read.
 type stamp struct {
 	changed time.Time // when it had last changed, by the file system; zero: there is none
 	seen    time.Time // when that was first seen, by this process's clock
@@ -135,9 +147,9 @@ func modified(folder string) time.Time {
 	return st.ModTime()
 }
 
-// FallbackOnly returns the redirects that pods still name and the configuration does not. The switch must keep giving
-// their steering addresses back to kube-dns. A steering address that is configured with another cluster DNS address is not
-// among them: it can go one way only. What was asked for and returned is also what Tend may steer pods to from then on.
+// FallbackOnly returns the redirects that pods still name and the configuration does not. The switch must go on sending queries for
+// their steering addresses to kube-dns. A steering address that is configured with another cluster DNS address is not among them: it can
+// go one way only. The configured and the returned redirects are those that Reconcile may steer pods to from then on.
 func (p *Pods) FallbackOnly(configured []steer.Redirect) []steer.Redirect {
 	files, _ := p.read()
 	taken, switched := map[netip.Addr]bool{}, map[steer.Redirect]bool{}
@@ -162,8 +174,8 @@ func (p *Pods) FallbackOnly(configured []steer.Redirect) []steer.Redirect {
 	return out
 }
 
-// HostInterfaces returns the links by which steered pods' packets come, sorted: they can be no uplinks. Those of waiting
-// pods are not among them, since whether one is an uplink is still to decide about them.
+// HostInterfaces returns the links by which steered pods' packets come, sorted: they cannot be uplinks. Those of waiting pods are not
+// among them, since it is still open whether one is an uplink.
 func (p *Pods) HostInterfaces() []string {
 	files, _ := p.read()
 	var out []string
@@ -189,7 +201,7 @@ func (p *Pods) OptedOut() []netip.Addr {
 	return slices.Compact(out)
 }
 
-// PodOf names the pod that has an address, as namespace/name; "" where none is known.
+// PodOf names the pod that has an address, as namespace/name; "" if none is known.
 func (p *Pods) PodOf(addr netip.Addr) string {
 	files, _ := p.read()
 	for _, f := range files {
@@ -200,7 +212,7 @@ func (p *Pods) PodOf(addr netip.Addr) string {
 	return ""
 }
 
-// Stale returns the attachments whose netns is gone, or is not to be seen from here.
+// Stale returns the attachments whose netns is gone, or cannot be seen from here.
 func (p *Pods) Stale() []podfile.File {
 	files, _ := p.read()
 	var out []podfile.File
@@ -215,7 +227,7 @@ func (p *Pods) Stale() []podfile.File {
 	return out
 }
 
-// Name says which pod an attachment is of, for people.
+// Name names the pod of an attachment, for people.
 func Name(f podfile.File) string {
 	if f.PodName == "" {
 		return fmt.Sprintf("container %.12s (%s)", f.ContainerID, f.IfName)

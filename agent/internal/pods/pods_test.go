@@ -159,18 +159,18 @@ func fileOf(pod *testutil.Pod, id, ifName string, d []podfile.Decision) podfile.
 		Addresses: pod.Addrs, HostInterface: pod.HostInterface, Decisions: d}
 }
 
-func yes(netip.Addr) Fallback { return Fallback{Proven: true} }
+func yes(netip.Addr) Fallback { return Fallback{Verified: true} }
 func no(netip.Addr) Fallback  { return Fallback{} }
 
 // tend tells the registry what the switch knows, as the agent's loop does first, and tends.
 func (n *node) tend(proven func(netip.Addr) Fallback, deep bool, want map[string]int) {
 	n.t.Helper()
 	n.FallbackOnly([]steer.Redirect{r4, r6})
-	counts, err := n.Tend(n.t.Context(), proven, deep)
+	counts, err := n.Reconcile(n.t.Context(), proven, deep)
 	if err != nil {
 		n.t.Error(err)
 	}
-	for _, state := range []string{Steered, Pending, LeftAlone, GivenBack, Gone} {
+	for _, state := range []string{Steered, Pending, LeftAlone, Bypassed, Gone} {
 		if counts[state] != want[state] {
 			n.t.Errorf("counts %v, want %v", counts, want)
 			break
@@ -215,7 +215,7 @@ func TestTendSteersPending(t *testing.T) {
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
 	n.tend(no, true, map[string]int{Pending: 1})
 	n.wantTable(pod)
-	n.tend(func(a netip.Addr) Fallback { return Fallback{Proven: a == r4.ClusterDNS} }, false, map[string]int{Steered: 1})
+	n.tend(func(a netip.Addr) Fallback { return Fallback{Verified: a == r4.ClusterDNS} }, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4)
 	want := append(decisions(podfile.Steered, r4), decisions(podfile.Pending, r6)...)
 	if diff := cmp.Diff(want, n.states("a", "eth0"), sameAddr); diff != "" {
@@ -233,13 +233,13 @@ func TestTendWaitsForTheSwitch(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, redirect("10.96.0.10", "169.254.20.12"))))
-	if _, err := n.Tend(t.Context(), yes, true); err != nil {
+	if _, err := n.Reconcile(t.Context(), yes, true); err != nil {
 		t.Error(err)
 	}
 	n.wantTable(pod)
 	other := []steer.Redirect{redirect("10.96.0.99", "169.254.20.12")} // the address means another one now
 	n.FallbackOnly(other)
-	if _, err := n.Tend(t.Context(), yes, true); err != nil {
+	if _, err := n.Reconcile(t.Context(), yes, true); err != nil {
 		t.Error(err)
 	}
 	n.wantTable(pod)
@@ -285,7 +285,7 @@ func TestTendAfterDel(t *testing.T) {
 	n.watched = true // what was read stays, as before an event arrives
 	n.mu.Unlock()
 	testutil.Must(t, podfile.Remove(n.dir, "a", "eth0"))
-	if _, err := n.Tend(t.Context(), yes, false); err != nil {
+	if _, err := n.Reconcile(t.Context(), yes, false); err != nil {
 		t.Error(err)
 	}
 	n.wantTable(pod)
@@ -344,7 +344,7 @@ func TestTendNamesUnreadableFiles(t *testing.T) {
 	bad := podfile.Path(n.dir, "a", "eth0")
 	testutil.Must(t, os.WriteFile(bad, []byte("{"), 0o600))
 	n.FallbackOnly([]steer.Redirect{r4})
-	counts, err := n.Tend(t.Context(), yes, true)
+	counts, err := n.Reconcile(t.Context(), yes, true)
 	if err == nil || !strings.Contains(err.Error(), bad) || counts[Steered] != 1 {
 		t.Errorf("counts %v, error %v; want the other pod steered and %s named", counts, err, bad)
 	}
@@ -393,7 +393,7 @@ func BenchmarkTend(b *testing.B) {
 		f := podfile.File{ContainerID: string(rune('a'+i/26)) + string(rune('a'+i%26)), IfName: "eth0", NetNS: ns.Path(), NetNSInode: ns.Inode(), Decisions: decisions(podfile.Steered, r4)}
 		testutil.Must(b, podfile.Write(dir, f))
 	}
-	if _, err := p.Tend(b.Context(), yes, true); err != nil {
+	if _, err := p.Reconcile(b.Context(), yes, true); err != nil {
 		b.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -402,7 +402,7 @@ func BenchmarkTend(b *testing.B) {
 	}{{"shallow", false}, {"deep", true}} {
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {
-				if _, err := p.Tend(b.Context(), yes, c.deep); err != nil {
+				if _, err := p.Reconcile(b.Context(), yes, c.deep); err != nil {
 					b.Fatal(err)
 				}
 			}

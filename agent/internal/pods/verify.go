@@ -14,7 +14,7 @@ import (
 // Verified is what one attachment is found to be.
 type Verified struct {
 	File  podfile.File
-	State string   // as Tend counts them
+	State string   // as Reconcile counts them
 	Drift []string // of its table; none where it is not steered
 	Mesh  bool     // its netns has chains of a service mesh
 	Err   error    // why it could not be looked at

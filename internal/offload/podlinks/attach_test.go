@@ -98,12 +98,12 @@ func (w *world) at() []int { return slices.Sorted(maps.Keys(w.kernel.at)) }
 func TestLook(t *testing.T) {
 	w := newWorld(t)
 	w.kernel.at[9] = 5 // of an agent before, whose pod went
-	w.look("pod1", "pod2", "pod3: it is given back to kube-dns", "host")
+	w.look("pod1", "pod2", "pod3: it is bypassed, kube-dns answers it", "host")
 	if !slices.Equal(w.at(), []int{1, 2}) {
 		t.Errorf("the program is at %v", w.at())
 	}
 	s := w.keeper.State()
-	want := []Refused{{"shop/host", "no way"}, {"shop/pod3", "it is given back to kube-dns"}}
+	want := []Refused{{"shop/host", "no way"}, {"shop/pod3", "it is bypassed, kube-dns answers it"}}
 	if s.Pods != 2 || !slices.Equal(s.Refused, want) {
 		t.Errorf("state %+v", s)
 	}

@@ -89,7 +89,7 @@ func (hf hostFamily) evidenceChains() []chain {
 	}
 }
 
-// holdRules turn the agent's control packets into holds and clearings. The packets bear the client's own source, so that
+// holdRules turn the agent's control packets into holds and releases. The packets bear the client's own source, so that
 // the key is written as everywhere else and a saved listing of the table can be loaded again.
 func (hf hostFamily) holdRules() []rule {
 	var rules []rule
@@ -99,7 +99,5 @@ func (hf hostFamily) holdRules() []rule {
 			hf.rule().anyDport(port).clientUpdate(hf.name("suspect"), 0).end(),
 			hf.rule().anyDport(port).clientUpdate(hf.name("bypass"), steer.Hold(step)).end())
 	}
-	return append(rules,
-		hf.rule().anyDport(steer.PortClear).clientDelete(hf.name("suspect")).end(),
-		hf.rule().anyDport(steer.PortClear).clientDelete(hf.name("bypass")).end())
+	return append(rules, hf.rule().anyDport(steer.PortRelease).clientDelete(hf.name("bypass")).end())
 }

@@ -133,11 +133,14 @@ func TestEvidence(t *testing.T) {
 		if last := steer.Hold(steer.HoldSteps - 1); len(list) != 1 || list[0].Held > last || list[0].Held <= steer.Hold(steer.HoldSteps-2) {
 			t.Errorf("a hold beyond the last: %v", list)
 		}
-		must(t, r.Lease.Clear(c))
-		if left := suspects(t, r.nft); len(left) > 0 {
-			t.Errorf("not cleared: %v", left)
+		must(t, r.Lease.Release(c))
+		if list, err = r.nft.Suspects(); err != nil || len(list) != 1 || list[0].Held != 0 {
+			t.Errorf("released: %v, %v", list, err)
 		}
-		r.Want("AGENT", blocked.NetNS, "cleared", all...)
+		r.Want("AGENT", blocked.NetNS, "released", all...)
+		if left := suspects(t, r.nft); len(left) > 0 {
+			t.Errorf("its query is not taken for its trial: %v", left)
+		}
 		must(t, r.nft.Verify(r.Host))
 	})
 }
@@ -191,7 +194,10 @@ func TestHoldIsPerClient(t *testing.T) {
 					}
 				}
 			}
-			must(t, r.Lease.Clear(c))
+			must(t, r.Lease.Release(c))
+			if answer, err := testutil.Ask(pod.NetNS, servers[i], "a.cluster.local", dns.TypeA, p.String(), testutil.AskOptions{}); err != nil || answer.Who != "AGENT" {
+				t.Errorf("release of %s: %v, %v", c, answer, err)
+			}
 		}
 	}
 }

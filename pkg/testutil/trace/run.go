@@ -264,8 +264,8 @@ func (r *run) happen(event string, p Packet) error {
 			return err
 		}
 		return r.control(p, portHold+uint16(step)) //nolint:gosec // 0 to 3
-	case event == "cleared":
-		return r.control(p, portClear)
+	case event == "released":
+		return r.control(p, portRelease)
 	case event == "moved": // the address lives behind another link from now on
 		r.world.routes[p.Src] = otherLink
 		return nil
@@ -305,7 +305,7 @@ func (r *run) happen(event string, p Packet) error {
 }
 
 // Ports of the control datagrams that carry a client (pkg/steer/hold.go).
-const portHold, portClear = 201, 301
+const portHold, portRelease = 201, 301
 
 // control is the agent's packet in a client's name: its addresses and protocol, and the agent's mark and secret.
 func (r *run) control(client Packet, port uint16) error {

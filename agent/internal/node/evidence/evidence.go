@@ -1,11 +1,11 @@
-// Package evidence has pods passed by whose questions the switch delivers and the host's own filters drop: behind an egress
-// policy that allows only kube-dns, in a firewall zone of their own. kube-dns answers them as long as that lasts.
+// Package evidence finds pods whose queries the switch delivers and the host's own filters drop, for example an egress policy that allows
+// only kube-dns, or a firewall zone. The switch bypasses them while that lasts: kube-dns answers.
 //
-// The kernel takes the evidence (see pkg/steer/nft): who asked, before the filters, and who was heard, behind them. This package
-// reads it, decides, and sends a control packet for each hold. It must never hold a client while the prober's own way is in
-// doubt, write a rule, or cost anything a query.
+// The kernel keeps the evidence (see pkg/steer/nft): which clients sent a query, before the filters, and whose query passed them. This
+// package reads it, reports it to podstate, and sends the control packets. It never bypasses a client while the prober's own path is in
+// doubt, writes no rule, and costs a query nothing.
 //
-// Failure policy: evidence that cannot be read or used is said once and costs only itself; the switch goes on delivering.
+// On failure: evidence that cannot be read or used is logged once and costs only itself; the switch goes on delivering.
 package evidence
 
 import (
@@ -22,14 +22,17 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Bounds of what reading the notes may cost: they are not read again before share times what it took, where somebody sends
-// from many addresses that are all dropped; and no later than slowest, since a starved process takes long for little.
+// Limits of what reading the notes may cost: if a client sends from many addresses that are all dropped, they are not read again before
+// share times what it took, and no later than slowest, since a starved process takes long for little.
 const (
 	share   = 20
 	slowest = time.Second
 )
 
-// Switch is the evidence in the host table. Only Run's goroutine uses it.
+// maxTrials bounds the trials at a time.
+const maxTrials = 16
+
+// Switch is the evidence in the host table. Only the goroutine of Run uses it.
 type Switch interface {
 	Unheard() (map[steer.Protocol]int64, error)
 	Notes() (steer.Notes, error)
@@ -41,61 +44,95 @@ type Holder interface {
 	Hold(c steer.Client, step int) error
 }
 
-// Node is what the loop has to say about each look.
+// Pods are the pods of the node.
+type Pods interface {
+	// PodOf names the pod of an address, "" if there is none.
+	PodOf(netip.Addr) string
+	// TryClient tries the path of a client that the switch bypasses, from its pod's netns; false: it is no known pod's.
+	TryClient(ctx context.Context, c steer.Client) (known bool, err error)
+}
+
+// Node is the loop of the node.
 type Node interface {
-	// Pace is the time between two looks, and the least time between two questions that count.
+	// Pace is the time between two looks, and the least time between two queries that count.
 	Pace() (every, gap time.Duration)
-	// Held tells of the lease that a client's questions are delivered under; false where it is not held.
+	// Held returns the lease under which a client's queries are delivered; false if it is not held.
 	Held(c steer.Client) (Lease, bool)
 }
 
-// Bypassed is a client that kube-dns answers although the agent could.
+// Bypassed is a client that kube-dns answers because its queries do not reach the agent.
 type Bypassed struct {
 	Pod       string     `json:"pod,omitempty"` // namespace/name, where the plugin knows the source
 	Source    netip.Addr `json:"source"`
 	Address   netip.Addr `json:"address"`
 	Protocol  string     `json:"protocol"`
 	Since     time.Time  `json:"since"`
-	NextTrial time.Time  `json:"nextTrial"` // from then on its next question is delivered, to see whether it is heard
+	NextTrial time.Time  `json:"nextTrial"` // when its path is tried next
 }
 
-// Evidence is the keeper. All methods may be called at any time.
+// Evidence watches the switch's evidence. All methods may be called at any time.
 type Evidence struct {
 	log    *slog.Logger
 	read   Switch
 	holder Holder
-	pod    func(netip.Addr) string
+	pods   Pods
 	counts *counts
+	trials sync.WaitGroup
+	slots  chan struct{} // of the trials
 
-	before map[steer.Protocol]int64 // unheard questions at the last look
-	stale  bool                     // the notes have to be read at the next look
-	next   time.Time                // not before
-	said   string                   // the error that the log has had
+	before     map[steer.Protocol]int64 // dropped queries at the last look
+	stale      bool                     // the notes have to be read at the next look
+	next       time.Time                // not before
+	lastLogged string                   // the error
 
+	mu    sync.Mutex // guards judge.held
 	judge *judge
-	mu    sync.Mutex // guards judge's suspects, which Run's goroutine alone changes and Bypassed reads
 }
 
-// New makes a keeper. pod names the pod of an address, "" where there is none.
-func New(log *slog.Logger, read Switch, holder Holder, pod func(netip.Addr) string) *Evidence {
-	return &Evidence{log: log, read: read, holder: holder, pod: pod, counts: newCounts(), judge: newJudge()}
+// New makes one.
+func New(log *slog.Logger, read Switch, holder Holder, pods Pods) *Evidence {
+	return &Evidence{log: log, read: read, holder: holder, pods: pods, counts: newCounts(), slots: make(chan struct{}, maxTrials), judge: newJudge()}
 }
 
 // Run looks again and again until ctx ends. Holds outlive it: they lapse by themselves.
 func (e *Evidence) Run(ctx context.Context, n Node) {
+	defer e.trials.Wait()
 	for {
 		every, gap := n.Pace()
 		// On a grid of time, with the probes: waking up costs more than a look does.
 		if !tick.Grid(ctx, every) {
 			return
 		}
-		e.say(e.look(gap, n.Held))
+		e.logError(e.look(gap, n.Held))
+		e.startTrials(ctx, n.Held)
 	}
 }
 
-// look is one look: the counters first, and the notes only when somebody was not heard.
+// startTrials starts the trials that are due.
+func (e *Evidence) startTrials(ctx context.Context, lease func(steer.Client) (Lease, bool)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.judge.trials(time.Now(), lease) {
+		e.trials.Go(func() {
+			e.slots <- struct{}{}
+			defer func() { <-e.slots }()
+			known, err := e.pods.TryClient(ctx, c)
+			if err != nil {
+				e.log.Debug("path of a bypassed client not tried", "client", c.String(), "err", err)
+			}
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if h, still := e.judge.held[c]; still {
+				h.own = !known
+				e.judge.held[c] = h
+			}
+		})
+	}
+}
+
+// look is one look: the counters first, and the notes only if queries were dropped.
 func (e *Evidence) look(gap time.Duration, lease func(steer.Client) (Lease, bool)) error {
-	// An earlier agent may have left suspects, and those there are may have been cleared.
+	// An earlier agent may have left bypassed clients, and the switch may have cleared some.
 	if e.before == nil || e.any() {
 		suspects, err := e.read.Suspects()
 		if err != nil {
@@ -120,29 +157,39 @@ func (e *Evidence) look(gap time.Duration, lease func(steer.Client) (Lease, bool
 		return err
 	}
 	e.next = now.Add(min(share*time.Since(now), slowest))
-	verdicts, again := e.judge.look(now, notes, gap, lease)
+	e.mu.Lock()
+	dropped, again := e.judge.look(now, notes, gap, lease)
+	e.mu.Unlock()
 	e.stale = again
-	for _, v := range verdicts {
-		if holdErr := e.holder.Hold(v.client, v.step); holdErr != nil {
+	for _, c := range dropped {
+		if holdErr := e.hold(c); holdErr != nil {
 			e.stale = true
 			err = errors.Join(err, holdErr)
-			continue
 		}
-		e.mu.Lock()
-		_, known := e.judge.held[v.client]
-		e.judge.hold(v, time.Now())
-		e.count()
-		e.mu.Unlock()
-		if known {
-			e.counts.prolonged.Inc()
-			e.log.Debug("still not heard", "client", v.client.String(), "for", steer.Hold(v.step))
-			continue
-		}
-		e.counts.begun.Inc()
-		e.log.Warn("questions of a pod do not reach the agent, kube-dns answers them: a network policy or firewall drops them; allow the address",
-			"pod", e.pod(v.client.Source), "source", v.client.Source, "addr", v.client.Address, "protocol", v.client.Protocol)
 	}
 	return err
+}
+
+// hold has the switch bypass a client.
+func (e *Evidence) hold(c steer.Client) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := e.judge.next(c, time.Now())
+	if err := e.holder.Hold(c, h.step); err != nil {
+		return err
+	}
+	_, known := e.judge.held[c]
+	e.judge.hold(c, h)
+	e.count()
+	if known {
+		e.counts.prolonged.Inc()
+		e.log.Debug("queries of a bypassed client are still dropped", "client", c.String(), "for", steer.Hold(h.step))
+		return nil
+	}
+	e.counts.begun.Inc()
+	e.log.Warn("pod's queries do not reach the agent, kube-dns answers them: a network policy or firewall drops them; allow the address",
+		"pod", e.pods.PodOf(c.Source), "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
+	return nil
 }
 
 func (e *Evidence) reconcile(suspects []steer.Suspect) {
@@ -152,7 +199,7 @@ func (e *Evidence) reconcile(suspects []steer.Suspect) {
 	e.mu.Unlock()
 	for _, c := range ended {
 		e.counts.ended.Inc()
-		e.log.Info("a pod is served by the agent again", "pod", e.pod(c.Source), "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
+		e.log.Info("a pod is served by the agent again", "pod", e.pods.PodOf(c.Source), "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
 	}
 }
 
@@ -165,19 +212,19 @@ func (e *Evidence) any() bool {
 // count sets the gauge; mu is held.
 func (e *Evidence) count() { e.counts.set(maps.Keys(e.judge.held)) }
 
-// say logs an error when it is another than before.
-func (e *Evidence) say(err error) {
+// logError logs an error if it is another than before.
+func (e *Evidence) logError(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text != e.said && text != "" {
-		e.log.Warn("pods behind a policy or firewall that drops their questions are not found", "err", err)
+	if text != e.lastLogged && text != "" {
+		e.log.Warn("pods behind a policy or firewall that drops their queries are not found", "err", err)
 	}
-	e.said = text
+	e.lastLogged = text
 }
 
-// Bypassed lists who is passed by, in order of the sources.
+// Bypassed lists the bypassed clients, in order of the sources.
 func (e *Evidence) Bypassed() []Bypassed {
 	e.mu.Lock()
 	held := maps.Clone(e.judge.held)
@@ -185,7 +232,7 @@ func (e *Evidence) Bypassed() []Bypassed {
 	var out []Bypassed
 	for _, c := range slices.SortedFunc(maps.Keys(held), steer.Client.Compare) {
 		h := held[c]
-		out = append(out, Bypassed{Pod: e.pod(c.Source), Source: c.Source, Address: c.Address, Protocol: c.Protocol.String(), Since: h.since, NextTrial: h.until()})
+		out = append(out, Bypassed{Pod: e.pods.PodOf(c.Source), Source: c.Source, Address: c.Address, Protocol: c.Protocol.String(), Since: h.Since, NextTrial: h.nextTrial()})
 	}
 	return out
 }

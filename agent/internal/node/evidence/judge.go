@@ -3,52 +3,55 @@ package evidence
 import (
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// patience is how old a first unheard question may be when the second comes. The switch forgets who asked in the same time,
-// and a client that gives up asks again sooner (resolv.conf(5): 5 s, at most 30 s).
+// patience is how old a first dropped query may be when the second comes. The switch forgets its clients in the same time, and a resolver
+// that gives up repeats a query sooner (resolv.conf(5): 5 s, at most 30 s).
 const patience = time.Minute
 
-// Lease is what the loop knows of a lease at one moment.
+// Lease is what is known of a lease at one moment.
 type Lease struct {
 	Since  time.Time // held without a break
 	Proven time.Time // last renewed
 }
 
-// judge is what is remembered between two looks. It never reads a clock and touches nothing: times come with the notes.
+// judge finds clients whose queries are dropped, and remembers those that the switch bypasses. It never reads a clock and touches nothing:
+// times come with the notes. What is done about a client is podstate's to decide.
 type judge struct {
-	first map[steer.Client]time.Time // of clients in question: the earliest of the questions that were not heard
-	held  map[steer.Client]hold      // suspects
+	first map[steer.Client]time.Time // the earliest query that was dropped, of clients that one is known of
+	held  map[steer.Client]hold
 }
 
-// hold is a suspect's sentence.
+// hold is a client that the switch bypasses.
 type hold struct {
-	since time.Time // of the first hold
-	last  time.Time // of the last one
-	step  int
+	podstate.Status
+	last time.Time // when the switch last got a hold
+	step int       // of steer.Hold: how long that lasts
+	// own: no netns is known to try the client's path from, so its own next query after the hold is its trial.
+	own bool
 }
 
 func newJudge() *judge {
 	return &judge{first: map[steer.Client]time.Time{}, held: map[steer.Client]hold{}}
 }
 
-// until is when the suspect is tried next.
-func (h hold) until() time.Time { return h.last.Add(steer.Hold(h.step)) }
-
-// verdict asks for a hold.
-type verdict struct {
-	client steer.Client
-	step   int
+// nextTrial is when the client's path is tried next.
+func (h hold) nextTrial() time.Time {
+	if h.own {
+		return h.last.Add(steer.Hold(h.step))
+	}
+	return h.Next
 }
 
-// look weighs one reading of the notes that began at now. A client is held when two of its questions, at least gap apart,
-// were not heard and none between them was; when the lease that they were delivered under was held since before the first;
-// and when it was proven after the second, so that the way was open for the prober. Of a suspect one question is enough: its
-// trial. again says that a verdict only waits for the next proof, so that the notes have to be read once more.
+// look lists the clients whose queries were dropped, by one reading of the notes that began at now: two queries, at least gap apart, were
+// delivered and did not pass the host's filters, and none between them did; the lease was held since before the first; and it was renewed
+// after the second, so that the prober's path was open. Of a bypassed client one query is enough: a trial. again: a client only waits for
+// the next renewal, so the notes have to be read once more.
 //
-// gap must be the lease's lifetime or more: what closes the way for everybody ends the lease within that time.
-func (j *judge) look(now time.Time, notes steer.Notes, gap time.Duration, lease func(steer.Client) (Lease, bool)) (verdicts []verdict, again bool) {
+// gap must be the lease's lifetime or more: an event that closes the path for all pods ends the lease within that time.
+func (j *judge) look(now time.Time, notes steer.Notes, gap time.Duration, lease func(steer.Client) (Lease, bool)) (dropped []steer.Client, again bool) {
 	for c := range j.first {
 		if _, ok := notes.Asked[c]; !ok {
 			delete(j.first, c)
@@ -63,13 +66,13 @@ func (j *judge) look(now time.Time, notes steer.Notes, gap time.Duration, lease 
 		}
 		l, ok := lease(c)
 		if !ok || asked.Before(l.Since) {
-			// Nobody's questions arrive without a lease, and nobody's are delivered: this one came before it ended.
+			// Without a lease no query is delivered: this one came before it ended.
 			delete(j.first, c)
 			continue
 		}
-		if h, suspect := j.held[c]; suspect {
+		if h, bypassed := j.held[c]; bypassed {
 			if asked.After(h.last) {
-				verdicts = append(verdicts, verdict{c, min(h.step+1, steer.HoldSteps-1)})
+				dropped = append(dropped, c)
 			}
 			continue
 		}
@@ -85,34 +88,63 @@ func (j *judge) look(now time.Time, notes steer.Notes, gap time.Duration, lease 
 			again = true
 			continue
 		}
-		verdicts = append(verdicts, verdict{c, 0})
+		dropped = append(dropped, c)
 	}
-	return verdicts, again
+	return dropped, again
 }
 
-// hold remembers a verdict that was carried out at the given time. What was asked before is behind it.
-func (j *judge) hold(v verdict, at time.Time) {
-	h, ok := j.held[v.client]
-	if !ok {
-		h.since = at
+// next returns how a client whose queries were dropped is to be held from now on, as podstate decides.
+func (j *judge) next(c steer.Client, now time.Time) hold {
+	h, known := j.held[c]
+	if !known {
+		h.Status = h.In(podstate.Steered, now)
 	}
-	h.last, h.step = at, v.step
-	j.held[v.client] = h
-	delete(j.first, v.client)
+	h.Status, _ = h.On(podstate.HostDrops, now) // of either state: Bypass
+	switch {
+	case h.own:
+		h.step = min(h.step+1, steer.HoldSteps-1)
+	case steer.Hold(h.step) <= h.Next.Sub(now): // the agent's next trial has to come before the client's own
+		h.step = steer.HoldSteps - 2
+	}
+	h.last = now
+	return h
 }
 
-// reconcile takes over what the switch says: suspects of an earlier agent are learned, with the shortest step, and those that
-// the switch cleared, or forgot since they asked nothing, are returned.
+// hold remembers a hold that was carried out. Earlier queries do not count any more.
+func (j *judge) hold(c steer.Client, h hold) {
+	j.held[c] = h
+	delete(j.first, c)
+}
+
+// trials lists the bypassed clients whose trial podstate starts now.
+func (j *judge) trials(now time.Time, lease func(steer.Client) (Lease, bool)) (due []steer.Client) {
+	for c, h := range j.held {
+		granted := podstate.LeaseWithdrawn
+		if _, ok := lease(c); ok {
+			granted = podstate.LeaseGranted
+		}
+		var do podstate.Effect
+		h.Status, _ = h.On(granted, now)
+		h.Status, do = h.On(podstate.Heartbeat, now)
+		if j.held[c] = h; do&podstate.Trial != 0 && !h.own {
+			due = append(due, c)
+		}
+	}
+	return due
+}
+
+// reconcile takes over what the switch knows: clients that an earlier agent had bypassed are learned, and those that the switch cleared, or
+// forgot because they sent nothing, are returned.
 func (j *judge) reconcile(now time.Time, suspects []steer.Suspect) (ended []steer.Client) {
 	present := make(map[steer.Client]bool, len(suspects))
 	for _, s := range suspects {
 		present[s.Client] = true
 		if _, ok := j.held[s.Client]; !ok {
-			j.held[s.Client] = hold{since: now, last: now}
+			j.held[s.Client] = hold{Status: podstate.Status{}.In(podstate.Bypassed, now), last: now}
 		}
 	}
-	for c := range j.held {
-		if !present[c] {
+	for c, h := range j.held {
+		if _, do := h.On(podstate.HostDelivers, now); !present[c] && do&podstate.Steer != 0 {
 			ended = append(ended, c)
 			delete(j.held, c)
 		}

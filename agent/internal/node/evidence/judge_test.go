@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -32,12 +33,12 @@ func TestJudge(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		readings []reading
-		want     []verdict // in all
-		again    bool      // after the last
+		want     []steer.Client // in all
+		again    bool           // after the last
 	}{
 		{name: "two questions, not heard", readings: []reading{
 			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}},
-		}, want: []verdict{{pod, 0}}},
+		}, want: []steer.Client{pod}},
 		{name: "one question", readings: []reading{
 			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 2 * s, asked: notes{pod: 900 * ms}}, {at: 30 * s, asked: notes{pod: 900 * ms}},
 		}},
@@ -46,7 +47,7 @@ func TestJudge(t *testing.T) {
 		}},
 		{name: "heard long ago, not any more", readings: []reading{
 			{at: 10 * s, asked: notes{pod: 9 * s}, heard: notes{pod: 1 * s}}, {at: 16 * s, asked: notes{pod: 15 * s}, heard: notes{pod: 1 * s}},
-		}, want: []verdict{{pod, 0}}},
+		}, want: []steer.Client{pod}},
 		{name: "heard between the two", readings: []reading{
 			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}, heard: notes{pod: 3 * s}},
 		}},
@@ -80,27 +81,27 @@ func TestJudge(t *testing.T) {
 		}, again: true},
 		{name: "the proof comes at the next look", readings: []reading{
 			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}, proven: 5800 * ms}, {at: 7500 * ms, asked: notes{pod: 5900 * ms}},
-		}, want: []verdict{{pod, 0}}},
+		}, want: []steer.Client{pod}},
 		{name: "the stopped agent of a busy node: all asked, all heard", readings: []reading{
 			{at: 60 * s, asked: notes{pod: 59 * s, other: 59500 * ms}, heard: notes{pod: 59 * s, other: 59500 * ms}},
 		}},
 		{name: "one of two", readings: []reading{
 			{at: 1 * s, asked: notes{pod: 900 * ms, other: 900 * ms}, heard: notes{other: 900 * ms}},
 			{at: 7 * s, asked: notes{pod: 5900 * ms, other: 5900 * ms}, heard: notes{other: 5900 * ms}},
-		}, want: []verdict{{pod, 0}}},
+		}, want: []steer.Client{pod}},
 		{name: "a suspect's trial fails, and fails, and fails", readings: []reading{
 			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}},
 			{at: 24 * s, asked: notes{pod: 23 * s}}, {at: 120 * s, asked: notes{pod: 119 * s}},
 			{at: 600 * s, asked: notes{pod: 599 * s}}, {at: 2000 * s, asked: notes{pod: 1999 * s}},
-		}, want: []verdict{{pod, 0}, {pod, 1}, {pod, 2}, {pod, 3}, {pod, 3}}},
+		}, want: []steer.Client{pod, pod, pod, pod, pod}},
 		{name: "a suspect that was not tried since", readings: []reading{
 			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}}, {at: 8 * s, asked: notes{pod: 6900 * ms}},
-		}, want: []verdict{{pod, 0}}},
+		}, want: []steer.Client{pod}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			start := time.Unix(1_800_000_000, 0)
 			j := newJudge()
-			var got []verdict
+			var got []steer.Client
 			var again bool
 			for _, r := range c.readings {
 				now := start.Add(r.at)
@@ -111,18 +112,18 @@ func TestJudge(t *testing.T) {
 					}
 					return out
 				}
-				var verdicts []verdict
-				verdicts, again = j.look(now, steer.Notes{Asked: ages(r.asked), Heard: ages(r.heard), Slack: r.slack + 4*time.Millisecond}, gap, func(steer.Client) (Lease, bool) {
+				var dropped []steer.Client
+				dropped, again = j.look(now, steer.Notes{Asked: ages(r.asked), Heard: ages(r.heard), Slack: r.slack + 4*time.Millisecond}, gap, func(steer.Client) (Lease, bool) {
 					proven := now
 					if r.proven > 0 {
 						proven = start.Add(r.proven)
 					}
 					return Lease{Since: start.Add(r.since), Proven: proven}, !r.unleased
 				})
-				for _, v := range verdicts {
-					j.hold(v, now)
+				for _, c := range dropped {
+					j.hold(c, j.next(c, now))
 				}
-				got = append(got, verdicts...)
+				got = append(got, dropped...)
 			}
 			if len(got) != len(c.want) {
 				t.Fatalf("verdicts %v, want %v", got, c.want)
@@ -139,18 +140,18 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// What the switch says of its suspects is taken over.
+// The switch's bypassed clients are taken over.
 func TestReconcile(t *testing.T) {
 	start := time.Unix(1_800_000_000, 0)
 	j := newJudge()
 	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}, {Client: other, Held: time.Minute}}); len(ended) != 0 || len(j.held) != 2 {
 		t.Fatalf("an earlier agent's: %v, %v", ended, j.held)
 	}
-	j.hold(verdict{pod, 2}, start.Add(time.Minute))
-	if h := j.held[pod]; !h.since.Equal(start) || !h.until().Equal(start.Add(time.Minute+steer.Hold(2))) {
-		t.Errorf("held anew: %+v", h)
+	j.hold(pod, j.next(pod, start.Add(time.Minute)))
+	if h := j.held[pod]; !h.Since.Equal(start) || !h.nextTrial().Equal(start.Add(time.Minute+podstate.Soon)) {
+		t.Errorf("held again: %+v", h)
 	}
-	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}}); len(ended) != 1 || ended[0] != other || j.held[pod].step != 2 {
+	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}}); len(ended) != 1 || ended[0] != other || len(j.held) != 1 {
 		t.Errorf("one cleared: %v, %v", ended, j.held)
 	}
 }
@@ -167,5 +168,42 @@ func TestJudgeForgets(t *testing.T) {
 	j.look(now.Add(2*time.Minute), steer.Notes{}, gap, lease)
 	if len(j.first) != 0 {
 		t.Errorf("not forgotten: %v", j.first)
+	}
+}
+
+// TestHoldOutlastsThePause: a bypassed client is tried by the agent before the switch takes one of the client's own queries for the trial. If
+// its netns is not known, its own query is the trial, ever more rarely.
+func TestHoldOutlastsThePause(t *testing.T) {
+	start := time.Unix(1_800_000_000, 0)
+	held := func(steer.Client) (Lease, bool) { return Lease{}, true }
+	j := newJudge()
+	j.hold(pod, j.next(pod, start))
+	trials := 0
+	for now := start; now.Before(start.Add(time.Hour)); now = now.Add(500 * time.Millisecond) {
+		if h := j.held[pod]; now.After(h.last.Add(steer.Hold(h.step))) {
+			t.Fatalf("after %s the hold ends before the trial: %+v", now.Sub(start), h)
+		}
+		for _, c := range j.trials(now, held) {
+			trials++
+			j.hold(c, j.next(c, now.Add(500*time.Millisecond))) // it is dropped, too
+		}
+	}
+	if trials < 100 || trials > 120 { // 60 in the first ten minutes, then one a minute
+		t.Errorf("%d trials", trials)
+	}
+	own := newJudge()
+	own.hold(pod, own.next(pod, start))
+	for step, now := 0, start; step < 6; step++ {
+		h := own.held[pod]
+		h.own = true
+		own.held[pod] = h
+		if want := steer.Hold(step); h.nextTrial().Sub(now) != want {
+			t.Errorf("step %d: its trial after %s, want %s", step, h.nextTrial().Sub(now), want)
+		}
+		if due := own.trials(now, held); len(due) > 0 {
+			t.Error("a trial from a netns that is not known")
+		}
+		now = h.nextTrial()
+		own.hold(pod, own.next(pod, now))
 	}
 }

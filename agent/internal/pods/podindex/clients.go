@@ -14,6 +14,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 	"github.com/neardns/neardns/internal/dns/searchpath"
 	"github.com/neardns/neardns/internal/telemetry"
@@ -171,8 +172,8 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 		return !f.OptOut, "" // whomever it asks, the program knows whose answers these are
 	case len(f.In(podfile.Steered))+len(f.In(podfile.Pending)) == 0:
 		return false, "" // left alone: it asks nobody whom the kernel could stand in for
-	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return len(d.Unanswered) > 0 }):
-		return true, "it is given back to kube-dns"
+	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return pods.StateOf(d) == podstate.Bypassed }):
+		return true, "it is bypassed, kube-dns answers it"
 	case len(f.In(podfile.Steered)) == 0:
 		return true, "it is not steered yet"
 	case Completes(f, conf):

@@ -278,7 +278,7 @@ func TestWhoseHitsTheKernelAnswers(t *testing.T) {
 		"its namespace, and the pod wants none":  {listed, shop(steered, says(false)), false, ""},
 		"another namespace":                      {others, shop(steered), false, ""},
 		"another namespace, and the pod does":    {others, shop(steered, says(true)), true, ""},
-		"given back":                             {on, shop(back), true, "given back"},
+		"bypassed":                               {on, shop(back), true, "bypassed"},
 		"left alone":                             {on, shop(), false, ""},
 		"waits for the proof":                    {on, shop(waits), true, "not steered yet"},
 		"completed":                              {on, shop(steered, completed), true, "searchCompletion"},

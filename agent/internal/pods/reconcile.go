@@ -11,7 +11,9 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -19,18 +21,18 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// States that Tend counts attachments by: that its netns is gone, that one of its redirects was given back, or the best that one has.
+// The states that Reconcile counts attachments by: its netns is gone, one of its paths is bypassed, or the best state of its paths.
 const (
 	Steered   = string(podfile.Steered)
 	Pending   = string(podfile.Pending)
 	LeftAlone = string(podfile.LeftAlone)
-	GivenBack = "given-back" // steered before, until its questions were not answered
+	Bypassed  = "given-back" // the name in metrics and outputs
 	Gone      = "gone"
 )
 
-// tendAtOnce bounds how many pods are steered at the same time: that waits for the kernel more than it works, and a node that adopts its pods
-// has a hundred to steer.
-const tendAtOnce = 8
+// maxSteering bounds how many pods are steered at the same time: this waits for the kernel more than it works, and a node that adopts its
+// pods has a hundred to steer.
+const maxSteering = 8
 
 // sandbox is one netns with its attachments. It has one pod table, whatever their number.
 type sandbox struct {
@@ -38,27 +40,25 @@ type sandbox struct {
 	ns    *os.File // nil: gone, or not to be seen from here
 }
 
-// Fallback is what the loop knows of the way back to kube-dns by one cluster DNS address.
+// Fallback is what the agent knows of the path to kube-dns by one cluster DNS address.
 type Fallback struct {
-	Proven bool
-	// Lost says why pods must not stay steered, where the way was lost for good; "" else. A moment without proof is none.
+	Verified bool
+	// Lost is the reason if the path is lost for good, so that pods must not stay steered; "" else. A moment without verification is no loss.
 	Lost string
 }
 
-// Tend steers the pods that waited for the proof of their cluster DNS address, where their way leads through this host
-// and the switch was told of their redirect, and gives pods back whose fallback is lost. With deep it also mends the tables of
-// steered pods, and sees which of them get no answers (Try looks further); a table whose fallback
-// is not proven now is not put back: such a pod asks kube-dns directly meanwhile, which works. It returns how many
-// attachments are in each state.
-func (p *Pods) Tend(ctx context.Context, fallback func(netip.Addr) Fallback, deep bool) (map[string]int, error) {
-	p.tend.Lock()
-	defer p.tend.Unlock()
+// Reconcile reports the fallbacks to the table, and steers and bypasses pods as it decides: those whose way leads through this host, to
+// redirects that the switch knows. With deep it also repairs the tables of steered pods. A table whose fallback is not verified now is not
+// put back, because such a pod reaches kube-dns directly meanwhile. It returns how many attachments are in each state.
+func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback, deep bool) (map[string]int, error) {
+	p.reconciling.Lock()
+	defer p.reconciling.Unlock()
 	if deep {
 		p.stale.Store(true) // in case that the watch missed something
 	}
 	files, readErrs := p.read()
 	errs := slices.Clone(readErrs)
-	counts := map[string]int{Steered: 0, Pending: 0, LeftAlone: 0, GivenBack: 0, Gone: 0}
+	counts := map[string]int{Steered: 0, Pending: 0, LeftAlone: 0, Bypassed: 0, Gone: 0}
 	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
 	if err != nil {
 		return counts, fmt.Errorf("open the host's netns: %w", err)
@@ -67,7 +67,7 @@ func (p *Pods) Tend(ctx context.Context, fallback func(netip.Addr) Fallback, dee
 	if deep {
 		p.sweep(files)
 	}
-	atOnce := tendAtOnce
+	atOnce := maxSteering
 	if deep || p.backend.Caps().Programs {
 		atOnce = 1 // what was found right is noted in one place; programs wait for each other's lock
 	}
@@ -88,11 +88,11 @@ func (p *Pods) Tend(ctx context.Context, fallback func(netip.Addr) Fallback, dee
 			// A pod that shares the host's netns is left alone: no pod table may ever be there.
 			ofHost := box.files[0].NetNSInode == hostInode
 			mu.Lock()
-			skip := busy || ofHost || box.ns == nil // else each pod in turn would wait for who is in the way, and the loop with it
+			skip := busy || ofHost || box.ns == nil // else each pod in turn would wait for the lock that is held, and the loop with it
 			mu.Unlock()
 			var more []error
 			if !skip {
-				more = p.keep(&box, host, fallback, deep)
+				more = p.reconcile(&box, host, fallback, deep)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -191,8 +191,8 @@ func (s sandbox) state(f podfile.File) string {
 	switch {
 	case s.ns == nil:
 		return Gone
-	case slices.ContainsFunc(f.Decisions, unanswered):
-		return GivenBack
+	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return StateOf(d) == podstate.Bypassed }):
+		return Bypassed
 	case len(f.In(podfile.Steered)) > 0:
 		return Steered
 	case len(f.In(podfile.Pending)) > 0:
@@ -201,11 +201,14 @@ func (s sandbox) state(f podfile.File) string {
 	return LeftAlone
 }
 
-// keep does what one sandbox needs.
-func (p *Pods) keep(box *sandbox, host *os.File, fallback func(netip.Addr) Fallback, deep bool) []error {
+// reconcile does what one sandbox needs.
+func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) Fallback, deep bool) []error {
 	var errs []error
-	proven := func(a netip.Addr) bool { return fallback(a).Proven }
-	err := p.giveBack(box, func(d podfile.Decision) (string, []string) { return fallback(d.Redirect.ClusterDNS).Lost, nil })
+	verified := func(a netip.Addr) bool { return fallback(a).Verified }
+	_, err := p.decide(box, func(_ podfile.File, d podfile.Decision) (signal, bool) {
+		lost := fallback(d.Redirect.ClusterDNS).Lost
+		return signal{event: podstate.FallbackLost, reason: lost}, lost != "" && d.State == podfile.Steered
+	})
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
 	}
@@ -213,23 +216,23 @@ func (p *Pods) keep(box *sandbox, host *os.File, fallback func(netip.Addr) Fallb
 		if len(box.files[i].In(podfile.Pending)) == 0 {
 			continue
 		}
-		if err := p.steerPending(box, i, host, proven); err != nil {
+		if err := p.steerWaiting(box, i, host, verified); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[i]), err))
 		}
 	}
 	if deep && len(errs) == 0 {
-		if err := p.mend(box, proven); err != nil {
+		if err := p.repair(box, verified); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
 		}
 	}
 	return errs
 }
 
-// steerPending decides the waiting redirects of one attachment and makes it so: first the file, then the table. Rules that
-// no file tells of would be found by nobody; a file that tells of rules which are not there is mended by the next check.
-func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(netip.Addr) bool) error {
+// steerWaiting steers the paths of one attachment that waited for their fallback: first the file, then the table. Rules without a file would
+// never be found; a file whose rules are not there is repaired by the next check.
+func (p *Pods) steerWaiting(box *sandbox, i int, host *os.File, verified func(netip.Addr) bool) error {
 	before := box.files[i]
-	after, err := p.decide(before, box.ns, host, proven)
+	after, err := p.route(before, box.ns, host, verified)
 	if len(before.In(podfile.Steered)) == 0 {
 		after.Backend = p.backend.Recorded()
 	}
@@ -243,7 +246,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 	}
 	box.files[i] = after
 	if len(after.In(podfile.Steered)) == len(before.In(podfile.Steered)) {
-		return err // only reasons to leave it alone were found
+		return err // only reasons to leave it alone
 	}
 	if applyErr := p.apply(box); applyErr != nil {
 		box.files[i] = before
@@ -255,7 +258,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, proven func(neti
 	if gone, goneErr := p.deleted(after); gone || goneErr != nil {
 		return errors.Join(err, goneErr, p.remove(box.ns))
 	}
-	p.log.Info("pod steered, its fallback is proven now", "pod", after.PodNamespace+"/"+after.PodName, "container_id", after.ContainerID, "iface", after.IfName)
+	p.log.Info("pod steered", "pod", after.PodNamespace+"/"+after.PodName, "container_id", after.ContainerID, "iface", after.IfName)
 	return err
 }
 
@@ -270,7 +273,7 @@ func (p *Pods) note(f podfile.File) error {
 	})
 }
 
-// deleted reports whether DEL took the file away while we were at work: then it may have looked for rules before ours came.
+// deleted reports whether DEL removed the file meanwhile: then it may have looked for rules before ours came.
 func (p *Pods) deleted(f podfile.File) (bool, error) {
 	_, err := os.Lstat(podfile.Path(p.stateDir, f.ContainerID, f.IfName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -279,8 +282,9 @@ func (p *Pods) deleted(f podfile.File) (bool, error) {
 	return false, err
 }
 
-// decide returns f with its waiting redirects decided, as far as they can be now.
-func (p *Pods) decide(f podfile.File, ns, host *os.File, proven func(netip.Addr) bool) (podfile.File, error) {
+// route returns f with those waiting paths steered whose fallback is verified, that the switch knows, and whose way leads through this host.
+// A path with another way is left alone.
+func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr) bool) (podfile.File, error) {
 	p.mu.Lock()
 	switched := p.switched
 	p.mu.Unlock()
@@ -288,7 +292,10 @@ func (p *Pods) decide(f podfile.File, ns, host *os.File, proven func(netip.Addr)
 	f.Decisions = slices.Clone(f.Decisions)
 	for i := range f.Decisions {
 		d := &f.Decisions[i]
-		if d.State != podfile.Pending || waits(*d) || !switched[d.Redirect] || !proven(d.Redirect.ClusterDNS) {
+		if StateOf(*d) == 0 || !switched[d.Redirect] || !verified(d.Redirect.ClusterDNS) {
+			continue
+		}
+		if _, do := p.report(f, *d, podstate.FallbackVerified, time.Now()); do&podstate.Steer == 0 {
 			continue
 		}
 		// The plugin looked when the pod was made; its routes may be others by now.
@@ -325,14 +332,14 @@ func (p *Pods) notUplink(host *os.File, iface string) error {
 	return &hostnet.WayError{Reason: iface + " also leads away from the node, where the cache must not answer"}
 }
 
-// mend puts a steered sandbox's table right.
-func (p *Pods) mend(box *sandbox, proven func(netip.Addr) bool) error {
+// repair repairs a steered sandbox's table, and reports pods whose tables keep no evidence.
+func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	want := podfile.Table(box.files...)
 	if len(want.Redirects) == 0 {
 		return nil
 	}
 	for _, r := range want.Redirects {
-		if !proven(r.ClusterDNS) {
+		if !verified(r.ClusterDNS) {
 			return nil
 		}
 	}
@@ -344,8 +351,12 @@ func (p *Pods) mend(box *sandbox, proven func(netip.Addr) bool) error {
 		return err
 	}
 	defer table.Close()
-	seen, same, err := p.look(table, box, want)
-	if err != nil || same {
+	seen := fingerprint{inode: box.files[0].NetNSInode, want: fmt.Sprint(want)}
+	if w, ok := table.(steer.Witness); !ok {
+		for _, f := range box.files {
+			p.reportSteered(f, podstate.TableKnowsNothing)
+		}
+	} else if seen.generation, err = w.Generation(); err != nil || p.verified[keyOf(box.files[0])] == seen {
 		return err
 	}
 	var drift *steer.DriftError
@@ -361,15 +372,15 @@ func (p *Pods) mend(box *sandbox, proven func(netip.Addr) bool) error {
 	if err := p.steer(table, box, want); err != nil {
 		return err
 	}
-	p.log.Warn("pod table mended", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "container_id", box.files[0].ContainerID, "drift", drift.Items)
+	p.log.Warn("pod table repaired", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "container_id", box.files[0].ContainerID, "drift", drift.Items)
 	return nil
 }
 
-// open lists the TCP connections that a sandbox's pod has to cluster DNS addresses.
+// open lists the TCP connections of a sandbox's pod to cluster DNS addresses.
 func (p *Pods) open(box *sandbox) []steer.Connection {
 	streams, err := hostnet.Streams(int(box.ns.Fd()), 53)
 	if err != nil {
-		p.log.Warn("connections that a pod has to kube-dns are not known, so steering it may reset them", "pod", Name(box.files[0]), "err", err)
+		p.log.Warn("a pod's connections to kube-dns are not known; steering it may reset them", "pod", Name(box.files[0]), "err", err)
 	}
 	var out []steer.Connection
 	for _, s := range streams {
@@ -388,8 +399,8 @@ func (p *Pods) apply(box *sandbox) error {
 	return p.steer(table, box, podfile.Table(box.files...))
 }
 
-// steer makes a sandbox's table. Connections that its pod has to kube-dns end where they began: those that are seen once every packet of
-// one is noted, and those that are noted until the rules come.
+// steer makes a sandbox's table. The pod's connections to kube-dns end where they began: those that are listed after every packet of a
+// connection is noted, and those that are noted until the rules come.
 func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
 	if n, ok := table.(steer.Noter); ok && len(want.Redirects) > 0 {
 		noting, err := n.Note(want)
@@ -404,7 +415,7 @@ func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
 	return err
 }
 
-// remove takes out what is ours, whichever back end made it.
+// remove removes our rules of every back end.
 func (p *Pods) remove(ns *os.File) error {
 	errs := []error{removeOf(p.backend, ns)}
 	for _, other := range p.backend.Others() {
@@ -413,11 +424,11 @@ func (p *Pods) remove(ns *os.File) error {
 	return errors.Join(errs...)
 }
 
-// RemoveTables takes every pod's table out, for cleanup, and notes in the files that the pods are steered no longer. Each
-// error names a pod that could not be entered and may still be steered: the switch must stay then.
+// RemoveTables removes every pod's table, for cleanup, and notes in the files that the pods are not steered any more. Each error names a
+// pod that could not be entered and may still be steered: the switch must stay then.
 func (p *Pods) RemoveTables(ctx context.Context) []error {
-	p.tend.Lock()
-	defer p.tend.Unlock()
+	p.reconciling.Lock()
+	defer p.reconciling.Unlock()
 	files, hostInode, errs := p.all()
 	for box := range sandboxes(files) {
 		if ctx.Err() != nil {

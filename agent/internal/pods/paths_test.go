@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
@@ -38,22 +39,42 @@ func (n *node) serve() {
 
 func (n *node) try(lease Lease, changed bool) {
 	n.t.Helper()
-	did, err := n.Try(n.t.Context(), lease)
+	did, err := n.RunTrials(n.t.Context(), lease)
 	if err != nil || did != changed {
-		n.t.Errorf("Try: %v, %v; changed wanted: %v", did, err, changed)
+		n.t.Errorf("RunTrials: %v, %v; changed wanted: %v", did, err, changed)
 	}
 }
 
-// due makes the next trial of a pod that was given back one of now.
+// due makes the next trial of a bypassed pod one of now.
 func (n *node) due(id string) {
+	n.t.Helper()
 	n.Pods.mu.Lock()
 	defer n.Pods.mu.Unlock()
-	t, known := n.trials[key{id, "eth0"}]
-	if !known {
-		n.t.Errorf("%s waits for no trial", id)
+	for at, s := range n.paths {
+		if at.key == (key{id, "eth0"}) && !s.Next.IsZero() {
+			s.Next = time.Now()
+			n.paths[at] = s
+			return
+		}
 	}
-	t.next = time.Now()
-	n.trials[key{id, "eth0"}] = t
+	n.t.Errorf("%s waits for no trial", id)
+}
+
+// suspected are the attachments with a steered path that is to be tried.
+func (n *node) suspected() (ids []string) {
+	n.t.Helper()
+	n.tablesRead = time.Time{}
+	if err := n.reportTables(n.List(), time.Now()); err != nil {
+		n.t.Error(err)
+	}
+	for _, f := range n.List() {
+		for _, d := range f.Decisions {
+			if n.Pods.suspected(path{keyOf(f), d.Redirect}) && !slices.Contains(ids, f.ContainerID) {
+				ids = append(ids, f.ContainerID)
+			}
+		}
+	}
+	return ids
 }
 
 // A pod whose questions are lost before the switch is taken out of steering, and nobody else; it is steered again when they get
@@ -75,16 +96,12 @@ func TestGivenBackAndSteeredAgain(t *testing.T) {
 	end := n.drop(lost, "ip daddr 169.254.20.11 udp dport 53 drop")
 	testutil.Eventually(t, func() error {
 		_ = ask(lost, r4.ClusterDNS)
-		n.tend(yes, true, map[string]int{Steered: 2})
-		n.Pods.mu.Lock()
-		defer n.Pods.mu.Unlock()
-		_, one := n.suspects[key{"a", "eth0"}]
-		if _, other := n.suspects[key{"b", "eth0"}]; !one || other {
-			return fmt.Errorf("suspects: %v", n.suspects)
+		if ids := n.suspected(); !slices.Equal(ids, []string{"a"}) {
+			return fmt.Errorf("suspected: %v", ids)
 		}
 		return nil
 	})
-	suspects := func() { n.Pods.suspect(key{"a", "eth0"}) }
+	suspects := func() { n.suspected() }
 	for name, lease := range map[string]Lease{
 		"not held":       func(netip.Addr, steer.Protocol) (time.Time, time.Time, bool) { return time.Time{}, time.Now(), false },
 		"not proven yet": func(netip.Addr, steer.Protocol) (time.Time, time.Time, bool) { return time.Time{}, time.Time{}, true },
@@ -104,7 +121,7 @@ func TestGivenBackAndSteeredAgain(t *testing.T) {
 	}
 	n.wantTable(lost, r6)
 	n.wantTable(well, r4, r6)
-	n.tend(yes, true, map[string]int{Steered: 1, GivenBack: 1})
+	n.tend(yes, true, map[string]int{Steered: 1, Bypassed: 1})
 	n.wantTable(lost, r6)
 	n.try(held, false) // its time has not come
 	n.due("a")
@@ -130,12 +147,12 @@ func TestKernelAnswersHideLosses(t *testing.T) {
 		pod.Run("nft", "add", "element", "inet", "neardns", "trusted1", "{ ipv4 . udp timeout 1m }")
 	}
 	answered()
-	n.Pods.suspect(key{"a", "eth0"})
+	n.reportSteered(n.List()[0], podstate.TableBypasses)
 	n.try(held, false)
 	if got := n.states("a", "eth0"); got[0].State != podfile.Steered {
 		t.Fatalf("its table saw answers: %+v", got)
 	}
-	n.Suspect(n.List()[0])
+	n.KernelSuspects(n.List()[0])
 	n.try(held, false)
 	if got := n.states("a", "eth0"); got[0].State != podfile.Pending || !slices.Equal(got[0].Unanswered, []string{"udp"}) {
 		t.Errorf("they were the kernel's: %+v", got)
@@ -152,7 +169,9 @@ func TestSuspectIsAnswered(t *testing.T) {
 	for _, proto := range []string{"udp", "tcp"} {
 		pod.Run("nft", "add", "element", "inet", "neardns", "waiting1", "{ ipv4 . "+proto+" }")
 	}
-	n.tend(yes, true, map[string]int{Steered: 1})
+	if ids := n.suspected(); len(ids) != 1 {
+		t.Errorf("suspected: %v", ids)
+	}
 	n.try(held, false)
 	n.wantTable(pod, r4)
 	table, err := nft.Open(pod.FD())
@@ -177,7 +196,7 @@ func TestTendGivesBackWhenTheFallbackIsLost(t *testing.T) {
 		if a == r4.ClusterDNS {
 			return Fallback{Lost: "nothing translates it"}
 		}
-		return Fallback{Proven: true}
+		return Fallback{Verified: true}
 	}
 	for range 2 {
 		n.tend(lost, false, map[string]int{Steered: 1})

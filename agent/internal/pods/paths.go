@@ -1,0 +1,179 @@
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// key names an attachment.
+type key struct{ containerID, ifName string }
+
+func keyOf(f podfile.File) key { return key{f.ContainerID, f.IfName} }
+
+// path is one redirect of an attachment. The table in podstate decides who answers its queries.
+type path struct {
+	key
+	redirect steer.Redirect
+}
+
+// StateOf is the state that a pod's file has in force for a path; zero for one that is left alone, which the table does not decide.
+func StateOf(d podfile.Decision) podstate.State {
+	switch {
+	case d.State == podfile.Steered:
+		return podstate.Steered
+	case d.State != podfile.Pending:
+		return 0
+	case len(d.Unanswered) > 0:
+		return podstate.Bypassed
+	case d.Untried:
+		return podstate.Untried
+	}
+	return podstate.Waiting
+}
+
+// report passes an event about a path to the table.
+func (p *Pods) report(f podfile.File, d podfile.Decision, e podstate.Event, now time.Time) (podstate.Status, podstate.Effect) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := path{keyOf(f), d.Redirect}
+	s, do := p.paths[at].In(StateOf(d), now).On(e, now)
+	p.paths[at] = s
+	return s, do
+}
+
+// KernelSuspects reports that the kernel program answered hits of a pod and that no other query of it reached the agent. Its own table
+// knows nothing of lost queries then.
+func (p *Pods) KernelSuspects(f podfile.File) { p.reportSteered(f, podstate.KernelSuspects) }
+
+// reportSteered passes an event about every steered path of an attachment.
+func (p *Pods) reportSteered(f podfile.File, e podstate.Event) {
+	for _, d := range f.Decisions {
+		if d.State == podfile.Steered {
+			p.report(f, d, e, time.Now())
+		}
+	}
+}
+
+// reportTables reports the pods whose own tables bypass them, every podstate.Soon: it costs a look into each pod's netns.
+func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
+	if !p.backend.Caps().Evidence || now.Sub(p.tablesRead) < podstate.Soon {
+		return nil
+	}
+	p.tablesRead = now
+	var errs []error
+	for box := range sandboxes(files) {
+		bypassed, _, err := p.bypassedBy(&box)
+		for _, f := range box.files {
+			for _, d := range f.Decisions {
+				if d.State == podfile.Steered && slices.ContainsFunc(bypassed, func(w steer.PodWay) bool { return w.ClusterDNS == d.Redirect.ClusterDNS }) {
+					p.report(f, d, podstate.TableBypasses, now)
+				}
+			}
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
+		}
+		box.close()
+	}
+	return errors.Join(errs...)
+}
+
+// bypassedBy lists the paths that a sandbox's own table bypasses now. known is false if the back end's tables keep no evidence, or if there
+// is no table.
+func (p *Pods) bypassedBy(box *sandbox) (ways []steer.PodWay, known bool, err error) {
+	want := podfile.Table(box.files...)
+	if box.ns == nil || len(want.Redirects) == 0 {
+		return nil, false, nil
+	}
+	table, err := p.backend.Open(int(box.ns.Fd()))
+	if err != nil {
+		return nil, false, err
+	}
+	defer table.Close() //nolint:errcheck // only read
+	w, known := table.(steer.Witness)
+	if known {
+		ways, err = w.Unanswered(want)
+	}
+	return ways, known, err
+}
+
+// signal is an event about a path, with what the pod's file and the log are to have of it.
+type signal struct {
+	event     podstate.Event
+	reason    string
+	protocols []string // over which no answer came
+}
+
+// decide passes signals about a sandbox's paths to the table and carries out what it decides: first in the pod's table, then in its files, so
+// that an agent that ends between the two leaves no rules that no file knows. changed: pods may be steered now.
+func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision) (signal, bool)) (changed bool, err error) {
+	files, effects := slices.Clone(box.files), podstate.Effect(0)
+	var logs []func()
+	for i := range files {
+		f := &files[i]
+		f.Decisions = slices.Clone(f.Decisions)
+		for j := range f.Decisions {
+			d := &f.Decisions[j]
+			s, ok := signalOf(*f, *d)
+			if !ok {
+				continue
+			}
+			was := StateOf(*d)
+			status, do := p.report(*f, *d, s.event, time.Now())
+			if status.State == was {
+				continue
+			}
+			effects |= do
+			changed = changed || s.event == podstate.TrialAnswered
+			*d = podfile.Decision{Redirect: d.Redirect, Local: d.Local, State: podfile.Pending, Reason: s.reason, Unanswered: s.protocols}
+			logs = append(logs, func() { p.logState(*f, was, status.State, s) })
+		}
+	}
+	if len(logs) == 0 {
+		return false, nil
+	}
+	if effects&podstate.Bypass != 0 && box.ns != nil {
+		if err := p.shrink(&sandbox{files: files, ns: box.ns}); err != nil {
+			return false, fmt.Errorf("bypass it: %w", err)
+		}
+	}
+	for i, f := range files {
+		if err := p.note(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		box.files[i] = f
+	}
+	p.Outdate()
+	for _, log := range logs {
+		log()
+	}
+	return changed, nil
+}
+
+// shrink makes a sandbox's table with what is still steered; without anything it goes.
+func (p *Pods) shrink(box *sandbox) error {
+	if len(podfile.Table(box.files...).Redirects) == 0 {
+		return p.remove(box.ns)
+	}
+	return p.apply(box)
+}
+
+// logState logs a change of state.
+func (p *Pods) logState(f podfile.File, was, now podstate.State, s signal) {
+	about := []any{"pod", f.PodNamespace + "/" + f.PodName, "container_id", f.ContainerID}
+	switch {
+	case s.event == podstate.TrialAnswered:
+		p.log.Info("the path of a pod to the agent works", about...)
+	case was == podstate.Untried:
+		p.log.Warn("running pod not steered", append(about, "reason", s.reason)...)
+	default:
+		p.log.Warn("pod bypassed, kube-dns answers it", append(about, "reason", s.reason)...)
+	}
+}

@@ -1,0 +1,87 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// maxQueried is from how many pods QueryKubeDNS sends its query: one may have a policy of its own, or be about to end.
+const maxQueried = 3
+
+// QueryKubeDNS queries clusterDNS over UDP for name's address from the netns, and so from the address and by the route, of steered pods.
+// It returns nil once one of the queries is answered; false if there is no pod that can be entered. The query takes the path of the pod's
+// own, so a lease would bring it to the agent.
+func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error) {
+	conns := p.conns(clusterDNS)
+	answers := make(chan error, len(conns))
+	for _, c := range conns {
+		go func() { answers <- lookUp(ctx, c, name, clusterDNS.Is4()) }() // ends with its answer or ctx
+	}
+	answered := false
+	for range conns {
+		one := <-answers
+		answered, err = answered || one == nil, errors.Join(err, one)
+	}
+	if answered {
+		err = nil
+	}
+	return len(conns) > 0, err
+}
+
+// conns opens sockets in steered pods, the newest first.
+func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
+	files, _ := p.read() // Reconcile reports what cannot be read
+	var out []net.Conn
+	for _, f := range slices.Backward(files) {
+		if len(out) == maxQueried {
+			break
+		}
+		if !slices.ContainsFunc(f.In(podfile.Steered), func(r steer.Redirect) bool { return r.ClusterDNS == clusterDNS }) {
+			continue
+		}
+		ns, err := enter(f)
+		if err != nil {
+			continue
+		}
+		_ = hostnet.InNetNS(int(ns.Fd()), func() error { // without this pod, another one is queried from
+			conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(clusterDNS, 53)))
+			if err == nil {
+				out = append(out, conn)
+			}
+			return err
+		})
+		_ = ns.Close() // only to enter
+	}
+	return out
+}
+
+// lookUp queries over one socket, which it closes. NXDOMAIN is an answer. The query has CD set (RFC 4035, section 3.2.2), which the kernel
+// program leaves to others and servers that do not validate ignore: the answer is to show what becomes of queries that leave the pod.
+func lookUp(ctx context.Context, conn net.Conn, name string, ipv4 bool) error {
+	defer conn.Close() //nolint:errcheck // nothing was written to keep
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	kind := dns.TypeAAAA
+	if ipv4 {
+		kind = dns.TypeA
+	}
+	m := new(dns.Msg).SetQuestion(dns.Fqdn(name), kind)
+	m.CheckingDisabled = true
+	answer, _, err := new(dns.Client).ExchangeWithConnContext(ctx, m, &dns.Conn{Conn: conn})
+	switch {
+	case err != nil:
+		return fmt.Errorf("query from a pod: %w", err)
+	case answer.Rcode != dns.RcodeSuccess && answer.Rcode != dns.RcodeNameError:
+		return fmt.Errorf("query from a pod: %s", dns.RcodeToString[answer.Rcode])
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package pods
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+// deadFor is how long a file is kept whose path leads to no netns of its own: DEL and GC, whose it is, come sooner where they come.
+const deadFor = time.Hour
+
+// sweep removes files of pods that are surely gone and whose DEL never came. reconciling is held.
+func (p *Pods) sweep(files []podfile.File) {
+	gone := map[key]bool{}
+	now := time.Now()
+	for _, f := range files {
+		k := keyOf(f)
+		if p.surelyGone([]podfile.File{f}) != nil {
+			continue
+		}
+		gone[k] = true
+		since, known := p.dead[k]
+		if !known {
+			p.dead[k] = now
+			continue
+		}
+		if now.Sub(since) < deadFor {
+			continue
+		}
+		if err := p.forget(f); err != nil {
+			p.log.Warn("file of a pod that is gone is not removed", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "err", err)
+			continue
+		}
+		p.log.Info("file of a pod that is gone removed: its DEL never came", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "netns", f.NetNS)
+	}
+	for k := range p.dead {
+		if !gone[k] {
+			delete(p.dead, k)
+		}
+	}
+	for k := range p.verified {
+		if !slices.ContainsFunc(files, func(f podfile.File) bool { return keyOf(f) == k }) {
+			delete(p.verified, k)
+		}
+	}
+}
+
+// forget removes a file unless an ADD has written another one meanwhile.
+func (p *Pods) forget(f podfile.File) error {
+	same := false
+	err := podfile.Amend(p.stateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {
+		same = now.NetNS == f.NetNS && now.NetNSInode == f.NetNSInode
+		return false
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || !same {
+		return err
+	}
+	p.Outdate()
+	return podfile.Remove(p.stateDir, f.ContainerID, f.IfName)
+}

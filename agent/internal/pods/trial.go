@@ -1,0 +1,369 @@
+package pods
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
+	"github.com/neardns/neardns/agent/internal/node/prober"
+	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// The times of a pod trial. Two queries of a steered pod that were lost while the lease stood, and a lease that was renewed after the
+// second, are evidence: the prober's path is open and the pod's is not. The prober's own queries are answered within milliseconds.
+const (
+	trialTimeout = time.Second
+	trialQueries = 2
+	// renewalTimeout is how long a trial waits for the renewal of the lease after its last query.
+	renewalTimeout = 2 * time.Second
+	maxTrials      = 16 // at a time
+)
+
+// Lease reports since when the lease for queries to an address is held without a break, and when it was last renewed; false where it is
+// not held.
+type Lease func(address netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool)
+
+// RunTrials reports to the table what pods' own tables and the leases show, and runs the trials that it starts. A trial sends queries from
+// the pod's netns, with its address, to the steering address: this needs no pod table and costs the pod no query. changed: pods may be
+// steered now.
+func (p *Pods) RunTrials(ctx context.Context, lease Lease) (changed bool, err error) {
+	due, err := p.dueTrials(lease, time.Now())
+	errs := []error{err}
+	var mu sync.Mutex // guards the results
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, maxTrials)
+	for _, one := range due {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			did, trialErr := p.runTrial(ctx, one, lease)
+			mu.Lock()
+			defer mu.Unlock()
+			changed = changed || did
+			if trialErr != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", Name(one.file), trialErr))
+			}
+		})
+	}
+	wg.Wait()
+	return changed, errors.Join(errs...)
+}
+
+// trial is one attachment with the paths that are to be tried.
+type trial struct {
+	file  podfile.File
+	paths []triedPath
+}
+
+type triedPath struct {
+	podfile.Decision
+	podstate.Status
+}
+
+// dueTrials lists the trials that the table starts now. A steered path of which nothing is remembered costs one look into memory.
+func (p *Pods) dueTrials(lease Lease, now time.Time) ([]trial, error) {
+	files, _ := p.read()
+	err := p.reportTables(files, now)
+	var out []trial
+	known := map[path]bool{}
+	for _, f := range files {
+		one := trial{file: f}
+		for _, d := range f.Decisions {
+			state, at := StateOf(d), path{keyOf(f), d.Redirect}
+			if known[at] = true; state == 0 || state == podstate.Steered && !p.suspected(at) {
+				continue
+			}
+			granted := podstate.LeaseWithdrawn
+			for _, proto := range []steer.Protocol{steer.UDP, steer.TCP} {
+				if _, _, held := lease(d.Redirect.Steering, proto); held {
+					granted = podstate.LeaseGranted
+				}
+			}
+			p.report(f, d, granted, now)
+			if s, do := p.report(f, d, podstate.Heartbeat, now); do&podstate.Trial != 0 {
+				one.paths = append(one.paths, triedPath{d, s})
+			}
+		}
+		if len(one.paths) > 0 {
+			out = append(out, one)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.paths, func(at path, _ podstate.Status) bool { return !known[at] })
+	return out, err
+}
+
+// suspected reports whether a trial of a steered path is scheduled.
+func (p *Pods) suspected(at path) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.paths[at].Next.IsZero()
+}
+
+// runTrial tries the paths of one attachment and reports what came of it.
+func (p *Pods) runTrial(ctx context.Context, t trial, lease Lease) (changed bool, err error) {
+	ns, err := enter(t.file)
+	if err != nil {
+		return false, nil //nolint:nilerr // gone: its DEL is under way
+	}
+	defer ns.Close()  //nolint:errcheck // only to enter
+	var mu sync.Mutex // guards the results
+	results := map[steer.Redirect]signal{}
+	var errs []error
+	var wg sync.WaitGroup
+	for _, d := range t.paths {
+		wg.Go(func() {
+			s, err := p.tryPath(ctx, ns, t, d, lease)
+			mu.Lock()
+			defer mu.Unlock()
+			results[d.Redirect], errs = s, append(errs, err)
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil || ctx.Err() != nil {
+		return false, err
+	}
+	p.reconciling.Lock()
+	defer p.reconciling.Unlock()
+	for box := range sandboxes(p.attachmentsOf(t.file)) {
+		defer box.close()
+		if box.ns == nil || !slices.ContainsFunc(box.files, func(f podfile.File) bool { return keyOf(f) == keyOf(t.file) }) {
+			continue
+		}
+		return p.decide(&box, func(f podfile.File, d podfile.Decision) (signal, bool) {
+			s, tried := results[d.Redirect]
+			return s, tried && keyOf(f) == keyOf(t.file)
+		})
+	}
+	return false, nil
+}
+
+// tryPath tries one path over both protocols. A bypassed path is tried over UDP first, with one packet: a policy that lasts denies no more.
+func (p *Pods) tryPath(ctx context.Context, ns *os.File, t trial, d triedPath, lease Lease) (signal, error) {
+	protocols := []steer.Protocol{steer.UDP, steer.TCP}
+	results := make([]verdict, len(protocols))
+	errs := make([]error, len(protocols))
+	var wg sync.WaitGroup
+	for i, proto := range protocols {
+		wg.Go(func() { results[i], errs[i] = p.tryProtocol(ctx, ns, t, d, proto, lease) })
+		if d.Status.State == podstate.Bypassed {
+			if wg.Wait(); results[i] != isAnswered {
+				break
+			}
+		}
+	}
+	wg.Wait()
+	var lost []string
+	for i, r := range results {
+		if r == isLost {
+			lost = append(lost, protocols[i].String())
+		}
+	}
+	switch {
+	case len(lost) > 0:
+		return signal{podstate.TrialUnanswered, fmt.Sprintf("its queries to %s over %s are not answered, though the agent answers others: a policy, a program at its link or a firewall drops them or the answers; let pods reach that address",
+			d.Redirect.Steering, strings.Join(lost, " and ")), lost}, errors.Join(errs...)
+	case slices.ContainsFunc(results, func(r verdict) bool { return r != isAnswered }):
+		return signal{event: podstate.TrialVoid}, errors.Join(errs...)
+	}
+	return signal{event: podstate.TrialAnswered, reason: "its trial was answered"}, errors.Join(errs...)
+}
+
+// attachmentsOf reads the attachments of f's netns again. Many pods may be tried at once, so the others are not read for each.
+func (p *Pods) attachmentsOf(f podfile.File) []podfile.File {
+	known, _ := p.read()
+	var out []podfile.File
+	for _, g := range known {
+		if g.NetNSInode != f.NetNSInode {
+			continue
+		}
+		if now, err := podfile.Read(podfile.Path(p.stateDir, g.ContainerID, g.IfName)); err == nil { // else it is gone
+			out = append(out, now)
+		}
+	}
+	return out
+}
+
+type verdict int
+
+const (
+	unknown verdict = iota
+	isAnswered
+	isLost
+)
+
+// tryProtocol tries one path over one protocol. No query counts as lost while the agent itself is in doubt, nor if the pod's table saw an
+// answer, unless that is hidden: it may have seen the kernel program's.
+func (p *Pods) tryProtocol(ctx context.Context, ns *os.File, t trial, d triedPath, proto steer.Protocol, lease Lease) (verdict, error) {
+	begun, _, held := lease(d.Redirect.Steering, proto)
+	if !held {
+		return unknown, nil
+	}
+	if d.Status.State == podstate.Bypassed {
+		if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {
+			return unknown, err
+		}
+		return query(ctx, ns, d.Redirect, proto) // lost or void, it stays bypassed
+	}
+	young := time.Since(begun) < trialTimeout
+	for range trialQueries {
+		answer, err := query(ctx, ns, d.Redirect, proto)
+		if err != nil || answer != isLost {
+			return answer, err
+		}
+		if young {
+			return unknown, nil
+		}
+		if d.Hidden && proto == steer.UDP { // the kernel program answers nothing over TCP
+			continue
+		}
+		if seen, err := p.tableSawAnswer(ns, t, d, proto); err != nil || seen {
+			return isAnswered, err
+		}
+	}
+	sent := time.Now()
+	for time.Since(sent) < renewalTimeout && ctx.Err() == nil {
+		since, renewed, held := lease(d.Redirect.Steering, proto)
+		if !held || !since.Equal(begun) {
+			return unknown, nil
+		}
+		if renewed.After(sent) {
+			return isLost, nil
+		}
+		tick.Pause(ctx, trialTimeout/10)
+	}
+	return unknown, nil
+}
+
+// releaseClients has the switch deliver the next query of a pod that it bypasses because of the host's evidence.
+func (p *Pods) releaseClients(f podfile.File, address netip.Addr, proto steer.Protocol) error {
+	for _, source := range f.Addresses {
+		if p.Release != nil && source.Is4() == address.Is4() {
+			if err := p.Release(steer.Client{Source: source, Protocol: proto, Address: address}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// TryClient tries the path of a client that the switch bypasses: it releases the client and sends a query from the pod's netns. If the query
+// passes the host's filters, the switch clears the client itself. false: no known pod has the client's address.
+func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err error) {
+	files, _ := p.read()
+	for _, f := range files {
+		if !slices.Contains(f.Addresses, c.Source) {
+			continue
+		}
+		ns, err := enter(f)
+		if err != nil {
+			continue // gone, and another pod may have the address
+		}
+		defer ns.Close() //nolint:errcheck // only to enter
+		if err := p.Release(c); err != nil {
+			return true, err
+		}
+		_, err = query(ctx, ns, steer.Redirect{Steering: c.Address}, c.Protocol)
+		return true, err
+	}
+	return false, nil
+}
+
+// tableSawAnswer reports whether the pod's own table saw an answer. While it steers, it gives answers the source that the pod expects, so
+// that no socket of a trial takes them.
+func (p *Pods) tableSawAnswer(ns *os.File, t trial, d triedPath, proto steer.Protocol) (bool, error) {
+	files, _ := p.read()
+	files = slices.DeleteFunc(slices.Clone(files), func(f podfile.File) bool { return f.NetNSInode != t.file.NetNSInode })
+	bypassed, known, err := p.bypassedBy(&sandbox{files: files, ns: ns})
+	return known && !slices.Contains(bypassed, steer.PodWay{ClusterDNS: d.Redirect.ClusterDNS, Protocol: proto}), err
+}
+
+// query sends one query and waits for the answer, over TCP on a connection of its own.
+func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Protocol) (verdict, error) {
+	to := netip.AddrPortFrom(r.Steering, 53)
+	message := prober.NewTrial()
+	if proto == steer.TCP {
+		return queryOverTCP(ctx, ns, to, message)
+	}
+	var conn *net.UDPConn
+	var opened error
+	err := hostnet.InNetNS(int(ns.Fd()), func() error {
+		conn, opened = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(unspecified(to.Addr()), 0)))
+		return nil
+	})
+	if err = errors.Join(err, opened); err != nil {
+		return unknown, err
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written to keep
+	_ = conn.SetDeadline(time.Now().Add(trialTimeout))
+	if _, err := conn.WriteToUDPAddrPort(message.Wire(), to); err != nil {
+		return isLost, nil //nolint:nilerr // without a route the query is lost
+	}
+	buf := make([]byte, 512)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		switch {
+		case err != nil:
+			return isLost, nil //nolint:nilerr // the deadline
+		case !message.Answered(buf[:n]):
+		case from.Addr().Unmap() == r.Steering:
+			return isAnswered, nil
+		case from.Addr().Unmap() == r.ClusterDNS:
+			// From the pod table, or from kube-dns because the switch bypasses the pod: no verdict.
+			return unknown, nil
+		}
+	}
+}
+
+// queryOverTCP is query over TCP. A connection alone is no answer: a filter may drop what follows. If the agent ends the connection
+// without an answer, it has no slot for this client now, which says nothing of the path.
+func queryOverTCP(ctx context.Context, ns *os.File, to netip.AddrPort, message prober.Trial) (verdict, error) {
+	deadline := time.Now().Add(trialTimeout)
+	var conn net.Conn
+	var dialed error
+	err := hostnet.InNetNS(int(ns.Fd()), func() error {
+		conn, dialed = (&net.Dialer{Deadline: deadline}).DialContext(ctx, "tcp", to.String())
+		return nil
+	})
+	switch {
+	case err != nil:
+		return unknown, err
+	case dialed != nil:
+		return isLost, nil
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written to keep
+	_ = conn.SetDeadline(deadline)
+	wire := message.Wire()
+	if _, err = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err == nil { //nolint:gosec // a short query
+		answer := make([]byte, 2+len(wire))
+		if _, err = io.ReadFull(conn, answer); err == nil && message.Answered(answer[2:]) {
+			return isAnswered, nil
+		}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return isLost, nil
+	}
+	return unknown, nil
+}
+
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
