@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -437,4 +438,46 @@ func TestKernelHitsRefused(t *testing.T) {
 	if n.metric("neardns_kernel_ok") != 0 {
 		t.Error("the metric says that all is well")
 	}
+}
+
+// TestKernelHitsFilesRemoved: if another program removes the level's files from the BPF file system, the agent makes them again, and a pod's
+// hits are answered in the kernel as before. While it cannot make them, neardns_kernel_ok is 0 and the agent answers.
+func TestKernelHitsFilesRemoved(t *testing.T) {
+	t.Parallel()
+	n := newKernelNode(t, setup{families: testutil.IPv4})
+	p, at, name := n.addPod(nil), target{n.ClusterDNS()[0], "udp"}, freshName()
+	n.startAgent()
+	n.wantInKernel(1, 0)
+	n.heat(p, at, name)
+	n.removeLevel()
+	n.heat(p, at, name)
+	if n.metric("neardns_kernel_ok") != 1 {
+		t.Error("the metric shows a fault that is over")
+	}
+
+	folder := nodestate.BPFFolder(n.stateDir())
+	testutil.Eventually(t, func() error { // the agent may make it again in between
+		n.removeLevel()
+		return os.Symlink(filepath.Join(t.TempDir(), "nowhere"), folder)
+	})
+	defer os.Remove(folder) //nolint:errcheck // it is removed below unless the test fails before
+	testutil.Eventually(t, func() error {
+		if ok := n.metric("neardns_kernel_ok"); ok != 0 {
+			return fmt.Errorf("neardns_kernel_ok is %v without the level", ok)
+		}
+		return nil
+	})
+	n.wantSteered(p.client(), "no level", at)
+	testutil.Must(t, os.Remove(folder))
+	n.wantInKernel(1, 0)
+	n.heat(p, at, name)
+	if n.metric("neardns_kernel_ok") != 1 {
+		t.Error("the metric shows a fault that is over")
+	}
+}
+
+// removeLevel removes the level's files from the BPF file system.
+func (n *node) removeLevel() {
+	n.t.Helper()
+	testutil.Must(n.t, os.RemoveAll(nodestate.BPFFolder(n.stateDir())))
 }

@@ -1,0 +1,65 @@
+//go:build timing
+
+package steering
+
+import (
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// A bypassed pod comes back within this time after its path works again, and removed files of the BPF file system are noticed within the
+// other (docs).
+const (
+	returnLimit = 15 * time.Second
+	noticeLimit = 20 * time.Second
+)
+
+// TestTimingBypassedPodsComeBack measures how soon a pod is served by the agent again after a filter of the host, or at its link, lets its
+// queries through: after cuts that its own table handles, and after cuts that the agent has found.
+//
+// State: TestEgressPolicy, TestLatePolicyAtTheLink (here). Bound: TestCutsOfRandomLength (agent/internal/pods/podstate).
+func TestTimingBypassedPodsComeBack(t *testing.T) {
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NFTables})
+	p := n.addPod(nil)
+	n.startAgent()
+	n.wantSteered(p.client(), "no cut", n.all()...)
+	for cut, drop := range map[string]func(*pod) func(){"filter of the host": n.refuse, "filter at the link": n.refuseAtLink} {
+		for _, length := range []time.Duration{5 * time.Second, 40 * time.Second} {
+			allow := drop(p)
+			for end := time.Now().Add(length); time.Now().Before(end); {
+				for _, at := range n.all() {
+					_ = p.client().fellBack(at, time.Second) // the first ones are lost
+				}
+			}
+			allow()
+			from := time.Now()
+			for _, at := range n.all() {
+				testutil.Eventually(t, func() error { return p.client().steered(at) })
+			}
+			took := time.Since(from)
+			t.Logf("%s for %s: back after %s", cut, length, took.Round(10*time.Millisecond))
+			if limit := returnLimit + slack; took > limit {
+				t.Errorf("%s for %s: back after %s, want within %s", cut, length, took, limit)
+			}
+		}
+	}
+}
+
+// TestTimingKernelHitsFilesRemoved measures how soon the kernel answers a pod's hits again after the level's files were removed.
+//
+// State: TestKernelHitsFilesRemoved (here).
+func TestTimingKernelHitsFilesRemoved(t *testing.T) {
+	n := newKernelNode(t, setup{families: testutil.IPv4})
+	p, at, name := n.addPod(nil), target{n.ClusterDNS()[0], "udp"}, freshName()
+	n.startAgent()
+	n.wantInKernel(1, 0)
+	n.heat(p, at, name)
+	n.removeLevel()
+	from := time.Now()
+	n.heat(p, at, name)
+	if took, limit := time.Since(from), noticeLimit+slack; took > limit {
+		t.Errorf("the kernel answers again after %s, want within %s", took, limit)
+	}
+}
