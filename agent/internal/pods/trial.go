@@ -15,8 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/agent/internal/node/prober"
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
