@@ -168,7 +168,7 @@ func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
 		open := map[string]string{n.bin: n.conf, n.conf: n.bin}[closed]
 		testutil.Must(t, os.Chmod(closed, 0o555))
 		testutil.Must(t, os.Chmod(open, 0o777))
-		cmd := exec.CommandContext(t.Context(), bin, slices.Concat([]string{"install", "--force", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
+		cmd := exec.CommandContext(t.Context(), bin, slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
 		if os.Geteuid() == 0 {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		}

@@ -127,7 +127,7 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			args := slices.Concat([]string{"install", "--force", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)
+			args := slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)
 			if tc.verb == "uninstall" {
 				args = []string{"uninstall", "--cni-bin", n.bin, "--cni-conf", n.conf, "--cni-cache", n.cache(), "--remove-binary"}
 			}
@@ -320,7 +320,7 @@ func TestBug10ReplacedWhileInUse(t *testing.T) {
 	install := func(k int) {
 		t.Helper()
 		n.write(n.plugin, string(program)+fmt.Sprint(k), 0o755) // what follows an ELF file is of no meaning
-		args := slices.Concat([]string{"install", "--force", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)
+		args := slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)
 		if out, err := exec.CommandContext(t.Context(), bin, args...).CombinedOutput(); err != nil || !strings.Contains(string(out),
 			"wrote "+n.bin+"/neardns") {
 			t.Fatalf("release %d: %v\n%s", k, err, out)

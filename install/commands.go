@@ -7,19 +7,20 @@ import (
 	"io"
 	"time"
 
-	"github.com/neardns/neardns/pkg/steer/translate"
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
 func runInstall(ctx context.Context, args []string, stdout io.Writer) error {
-	in := install{out: stdout, look: translate.Look, told: map[string]bool{}}
+	in := install{out: stdout}
 	set := flag.NewFlagSet("neardns-install install", flag.ContinueOnError)
 	in.sourceFlags(set)
-	set.BoolVar(&in.force, "force", false, "also install where nothing on this host translates the cluster DNS address, outside of socket hooks: "+
-		"no pod can be steered there")
+	set.Bool("force", false, "deprecated, without effect: no node is refused")
+	set.StringVar(&in.persistDir, "persist-dir", nodestate.DefaultPersistDir, "`folder` of the agent (NodeConfig's persistDir) with the record of its "+
+		"fallback check, which install prints")
 	in.dryRunFlag(set)
 	set.StringVar(&in.kubeletTo, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir), to write down there what is detected by the "+
 		"kubelet's configuration, for those who do not see that; empty: it is told nothing")
-	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet, and for kube-proxy's rules")
+	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet")
 	if err := in.parseSource(set, args, stdout); err != nil {
 		return err
 	}

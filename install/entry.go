@@ -31,28 +31,28 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 	if _, err := os.Stat(in.nodeConfig); err != nil {
 		return nil, fmt.Errorf("%w: read NodeConfig: %w: name a file that can be read with --nodeconfig", errConfig, err)
 	}
-	entry, err := in.show(ctx, "conflist-entry")
+	entry, warnings, err := in.show(ctx, "conflist-entry")
 	if err != nil {
 		return nil, err
+	}
+	for line := range strings.Lines(warnings) {
+		in.say("%s", strings.TrimSpace(line))
 	}
 	return entry, checkEntry(in.nodeConfig, entry)
 }
 
-// show has the agent's binary read the node's configuration.
-func (in install) show(ctx context.Context, format string) ([]byte, error) {
+// show has the agent's binary read the node's configuration, and returns its output and its warnings.
+func (in install) show(ctx context.Context, format string) (out []byte, warnings string, err error) {
 	cmd := exec.CommandContext(ctx, in.agent, "config", "show", "--format", format, "--config", in.nodeConfig)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 2 {
-			return nil, fmt.Errorf("%w: %s", errConfig, strings.TrimSpace(stderr.String()))
+			return nil, "", fmt.Errorf("%w: %s", errConfig, strings.TrimSpace(stderr.String()))
 		}
-		return nil, fmt.Errorf("have %s read %s: %w%s", in.agent, in.nodeConfig, err, said(&stderr))
+		return nil, "", fmt.Errorf("have %s read %s: %w%s", in.agent, in.nodeConfig, err, said(&stderr))
 	}
-	for line := range strings.Lines(stderr.String()) {
-		in.once("%s", strings.TrimSpace(line)) // warnings
-	}
-	return stdout.Bytes(), nil
+	return stdout.Bytes(), stderr.String(), nil
 }
 
 // tellKubelet writes down what is detected by the kubelet's own file, for agent and watch, which do not see it: its folder holds
@@ -61,7 +61,7 @@ func (in install) tellKubelet(ctx context.Context) error {
 	if in.kubeletTo == "" || in.dryRun || in.nodeConfig == "" {
 		return nil
 	}
-	text, err := in.show(ctx, "kubelet")
+	text, _, err := in.show(ctx, "kubelet") // its warnings are the entry's
 	if err != nil {
 		return err
 	}
@@ -119,16 +119,10 @@ func (in install) await(ctx context.Context, entry []byte) error {
 			err = c.speaks(conflist.Versions())
 		}
 		if err == nil {
-			err = in.translated(c, entry)
-		}
-		if err == nil {
 			return nil
 		}
 		if first && in.wait > 0 {
 			in.say("waiting up to %s: %v", in.wait, err)
-		}
-		if errors.Is(err, errNotTranslated) {
-			tick.Reset(lookEvery)
 		}
 		select {
 		case <-ctx.Done():

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"time"
 
 	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/conflist"
-	"github.com/neardns/neardns/pkg/steer/translate"
 )
 
 const (
@@ -29,17 +27,19 @@ type install struct {
 	wait                  time.Duration
 	// gentle: only add what is missing. A binary that works and an entry of ours, wherever it stands, are left.
 	gentle   bool
-	anyPlace bool                                    // an entry that another plugin stands behind is right too
-	force    bool                                    // also where nothing translates the cluster DNS address
-	look     func(...netip.Addr) []translate.Finding // nil: do not ask
-	told     map[string]bool                         // said already
-	out      io.Writer
+	anyPlace bool // an entry that another plugin stands behind is right too
+	// persistDir is where the agent keeps the record of its fallback check.
+	persistDir string
+	out        io.Writer
 }
 
 func (in install) say(format string, args ...any) { _, _ = fmt.Fprintf(in.out, format+"\n", args...) }
 
 func (in install) run(ctx context.Context) error {
-	_, err := in.pass(ctx)
+	o, err := in.pass(ctx)
+	if err == nil {
+		in.sayVerified(o.entry)
+	}
 	return err
 }
 

@@ -95,7 +95,7 @@ func (n *node) run(args ...string) (code int, out string) {
 
 func (n *node) install(more ...string) (code int, out string) {
 	n.t.Helper()
-	return n.run(slices.Concat([]string{"install", "--force", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)...)
+	return n.run(slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)...)
 }
 
 func (n *node) mustInstall() {
@@ -167,13 +167,15 @@ func TestEntryComesFromTheAgent(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
 	agent, config := filepath.Join(n.bin, "agent"), filepath.Join(n.conf, "neardns.yaml")
-	n.write(agent, testAgent, 0o755)
+	n.write(agent, strings.Replace(testAgent, "\n", "\necho warning: an unknown key >&2\n", 1), 0o755)
 	n.write(config, "kind: NodeConfig\n", 0o644)
 	t.Setenv("NODECONFIG", config)
 	n.args = []string{"--plugin", n.plugin, "--agent", agent, "--nodeconfig", config}
 	code, out := n.install()
-	want(t, code, 0, out)
+	want(t, code, 0, out, "warning: an unknown key")
 	n.wantTypes("10-a.conflist", "flannel", "neardns")
+	code, out = n.run(slices.Concat([]string{"check", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
+	want(t, code, 0, out, "warning: an unknown key")
 
 	// What it finds of the kubelet is written down where one asks for it, and goes with the kubelet's file.
 	state := filepath.Join(t.TempDir(), "run")
@@ -375,6 +377,6 @@ func TestInterruptedWhileWaiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out bytes.Buffer
-	code := run(ctx, append([]string{"install", "--force", "--wait", "1h", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args...), &out, &out)
+	code := run(ctx, append([]string{"install", "--wait", "1h", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args...), &out, &out)
 	want(t, code, 1, out.String(), "waiting up to 1h", "no network is configured")
 }

@@ -23,7 +23,7 @@ func TestBase(t *testing.T) {
 		t.Errorf("service account %q is not there", pod.ServiceAccountName)
 	}
 	wantHandOver(t, set)
-	wantCapabilities(t, pod.InitContainers[1], "DAC_OVERRIDE", "CHOWN", "NET_ADMIN")
+	wantCapabilities(t, pod.InitContainers[1], "DAC_OVERRIDE", "CHOWN")
 	wantCapabilities(t, pod.Containers[0], "NET_ADMIN", "SYS_ADMIN", "NET_RAW", "NET_BIND_SERVICE")
 	wantCapabilities(t, pod.Containers[1], "DAC_OVERRIDE", "CHOWN", "NET_ADMIN", "NET_RAW")
 	wantNobody(t, pod.InitContainers[0])

@@ -18,10 +18,7 @@ type Proof struct {
 	ClusterDNS []netip.Addr `json:"clusterDNS"`
 	Time       time.Time    `json:"time"`
 	Backend    string       `json:"backend,omitempty"` // by whose rules it was proven; "" is nftables
-	// Boot is the boot in which it was proven, and Over what translated the addresses then, in words: a proof does not outlive what
-	// it proved. Both are empty where they could not be told, and in proofs of older agents.
-	Boot string `json:"boot,omitempty"`
-	Over string `json:"over,omitempty"`
+	Boot       string       `json:"boot,omitempty"`    // the boot in which it was proven; "" if the kernel does not name boots
 }
 
 // bootID is the kernel's name of this boot, see random(4).

@@ -15,7 +15,6 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
-	"github.com/neardns/neardns/pkg/steer/translate"
 )
 
 // nodeLink puts the link package behind the loop's interface.
@@ -52,9 +51,7 @@ func without(missing []string) []string {
 // proofs keeps the record of the fallback's proof in the folder that survives a reboot. Only the loop's proving goroutine uses it.
 type proofs struct {
 	dir     string
-	backend rules.Kind // what is proven by one back end's rules says nothing of another's
-	// over is what translated the addresses of the record when it was written, or first read: rules may be many.
-	over, of string
+	backend rules.Kind // a fallback verified by one back end's rules says nothing of another's
 }
 
 func (p *proofs) Read() ([]netip.Addr, error) {
@@ -62,55 +59,30 @@ func (p *proofs) Read() ([]netip.Addr, error) {
 	if err != nil || proof.Backend != p.backend.Recorded() || proof.Outlived() || len(proof.ClusterDNS) == 0 {
 		return nil, err
 	}
-	if p.translation(proof.ClusterDNS) != proof.Over {
-		return nil, nil
-	}
 	return proof.ClusterDNS, nil
 }
 
-// translation says what translates addresses on this host, as far as it can be told.
-func (p *proofs) translation(addrs []netip.Addr) string {
-	if of := fmt.Sprint(addrs); of != p.of {
-		p.of, p.over = of, overWhat(translate.Look(addrs...))
-	}
-	return p.over
-}
-
-func overWhat(found []translate.Finding) string {
-	var out []string
-	for _, f := range found {
-		if f.State == translate.Translated {
-			out = append(out, f.Address.String()+": "+f.Why)
-		}
-	}
-	return strings.Join(out, "; ")
-}
-
-// world tells kinds of trouble apart by this host's rules and by asking kube-dns as the host's own processes do.
+// world distinguishes a lost fallback from a kube-dns that is down by querying kube-dns as the host's own processes do.
 type world struct {
-	// intercepted: what the host's processes ask may be answered by the agent itself, so it tells nothing of kube-dns.
+	// intercepted: the agent itself may answer the host's own queries, so an answer proves nothing about kube-dns.
 	intercepted bool
 }
 
 func (w world) Lost(ctx context.Context, clusterDNS netip.Addr, name string) string {
-	if f := translate.Look(clusterDNS)[0]; f.State == translate.None {
-		return fmt.Sprintf("nothing on this host translates %s any more (%s)", clusterDNS, f.Why)
-	}
 	if w.intercepted {
 		return ""
 	}
-	if err := inspect.Answers(ctx, clusterDNS, name); err == nil {
-		return fmt.Sprintf("%s answers this host, but not what is given back to it", clusterDNS)
+	if err := inspect.Answers(ctx, clusterDNS, name); err != nil {
+		return "" // kube-dns may be down
 	}
-	return "" // kube-dns may be away
+	return fmt.Sprintf("%s answers this host, but not the packets that fall back", clusterDNS)
 }
 
 func (p *proofs) Write(proven []netip.Addr) error {
 	if len(proven) == 0 {
 		return nodestate.RemoveProof(p.dir)
 	}
-	return nodestate.WriteProof(p.dir, nodestate.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot(),
-		Over: p.translation(proven)})
+	return nodestate.WriteProof(p.dir, nodestate.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot()})
 }
 
 // recorder puts the metrics behind the loop's interface.

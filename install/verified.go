@@ -1,0 +1,31 @@
+package main
+
+import (
+	"encoding/json"
+
+	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// sayVerified prints whether the agent has verified the fallback to kube-dns on this node. It refuses no node: only the agent's
+// queries show whether a pod that falls back gets an answer, and the agent steers no pod before they did. So a node where nothing
+// translates the cluster DNS address gets the entry, and its pods keep kube-dns.
+func (in install) sayVerified(entry []byte) {
+	var e struct {
+		Steer string `json:"steer"`
+	}
+	if err := json.Unmarshal(entry, &e); err != nil || e.Steer == conflist.SteerOff {
+		return // no pod is steered here
+	}
+	proof, err := nodestate.ReadProof(in.persistDir)
+	switch {
+	case err != nil:
+		in.say("warning: %v", err)
+	case len(proof.ClusterDNS) == 0 || proof.Outlived():
+		in.say("fallback to kube-dns is not verified yet; the agent verifies it with queries of its own and steers no pod before. " +
+			"If it stays so, `neardns-agent status` shows why; where eBPF replaces kube-proxy, use arrangement: transparent (install/overlays/transparent)")
+	default:
+		in.say("fallback to kube-dns is verified for %s", steer.JoinAddrs(proof.ClusterDNS, ", "))
+	}
+}
