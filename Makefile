@@ -42,7 +42,8 @@ TOOL_portmap := $(CNI)/plugins/plugins/meta/portmap
 TOOL_coredns := github.com/coredns/coredns
 TOOL_actionlint := github.com/rhysd/actionlint/cmd/actionlint
 TOOL_benchstat := golang.org/x/perf/cmd/benchstat
-LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+TOOL_golangci-lint := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+TOOL_vale := github.com/vale-cli/vale/v3/cmd/vale
 CNI_TOOLS := $(addprefix bin/tools/,cnitool ptp bridge macvlan loopback host-local portmap)
 # The second of the two releases that the runtimes' tests know; the first is Debian's.
 CONTAINERD := $(addprefix bin/tools/containerd2/,containerd ctr containerd-shim-runc-v2)
@@ -141,7 +142,7 @@ test-all: ## everything that runs on one machine, one after the other: some hour
 		printf '\n== make %s\n' $$target; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 # docs/project/testing.md lists what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.
-ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... | grep -v -e /fleet/controller -e /fleet/api -e /internal/hosts$$ -e /internal/kernelhits$$ -e /internal/server$$)
+ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... ./internal/... | grep -v -e /internal/hostsfile$$ -e /offload/bpf$$ -e /dns/server$$)
 ARM64_SKIP := ^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors|TestTag)$$
 test-arm64: ## the unit tests, built for arm64 and run by qemu-user: no kernel of arm64, and nothing of it in this one (ARM64=./pkg/podfile: other packages)
 	@integration/tools/deps qemu-aarch64-static:qemu-user-static unshare:util-linux
@@ -324,15 +325,26 @@ bench-go: deps build tools bin/tools/benchstat ## run the Go benchmarks (BENCH, 
 	@bin/tools/benchstat bin/bench.txt
 
 LINTED := integration/runtimes integration/kubelet-dns integration/cluster-manifests integration/cluster integration/controlplane
-lint: bin/tools/golangci-lint bin/tools/tiers bin/tools/actionlint ## check the code's style, the dependency rules, and that each test keeps to its tier
-	@GO=$(GO) integration/tools/tiers/check
+lint: bin/tools/golangci-lint bin/tools/actionlint findings ## check the code's style, the dependency rules, each test's tier, and the ceilings for words and sizes
+	@! grep -v ': Message\.' $(FINDINGS)/vet # those are counted by the ceilings
+	@$(GO) run ./hack/ceilings $(FINDINGS)/prose $(FINDINGS)/vet
 	@bin/tools/actionlint -shellcheck= -pyflakes=
 	@bin/tools/golangci-lint run
 	@for dir in $(LINTED); do (cd $$dir && $(CURDIR)/bin/tools/golangci-lint run --config $(CURDIR)/.golangci.yml); done
 
-bin/tools/tiers: $(wildcard integration/tools/tiers/*.go integration/tools/tiers/rules/*.go integration/tools/tiers/go.mod)
-	@echo "building tiers"
-	@cd integration/tools/tiers && $(BUILD) -buildvcs=false -o $(abspath $@) . && $(GO) test -count=1 ./... >/dev/null
+.PHONY: findings ceilings
+ceilings: findings ## lower the ceilings of make lint to what is counted now (LIST=Plain.Says: print a rule's findings instead)
+	@$(GO) run ./hack/ceilings $(if $(LIST),-list $(LIST),-lower) $(FINDINGS)/prose $(FINDINGS)/vet
+
+FINDINGS := bin/findings
+findings: bin/tools/vale bin/tools/vet
+	@mkdir -p $(FINDINGS)
+	@bin/tools/vale --config hack/vale/vale.ini --no-exit --output line --glob '!{bin,dist,**/testdata}/**' . >$(FINDINGS)/prose
+	@for tags in none timing; do $(GO) vet -tags $$tags -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 | grep -v -e '^#' -e '^go: downloading' || true; done | LC_ALL=C sort -u >$(FINDINGS)/vet
+
+bin/tools/vet: $(wildcard hack/vet/*.go hack/vet/*/*.go hack/vet/go.mod)
+	@echo "building vet"
+	@cd hack/vet && $(BUILD) -buildvcs=false -o $(abspath $@) . && $(GO) test -count=1 ./... >/dev/null
 
 fmt: bin/tools/golangci-lint ## format the code
 	@bin/tools/golangci-lint fmt
@@ -355,9 +367,11 @@ deps: ## see to the programs that tests and demo call (installs Debian packages 
 
 tools: $(TEST_TOOLS) ## build the stock CoreDNS, cnitool and the reference plugins into bin/tools/
 
-bin/tools/golangci-lint: hack/lint/go.mod
-	@echo "building golangci-lint"
-	@cd hack/lint && $(BUILD) -buildvcs=false -o $(abspath $@) $(LINT)
+# Vale reads comments by tree-sitter, which is C.
+bin/tools/vale: export CGO_ENABLED := 1
+bin/tools/golangci-lint bin/tools/vale: hack/lint/go.mod
+	@echo "building $(@F)"
+	@cd hack/lint && $(GO) build -trimpath -ldflags '-s -w' -buildvcs=false -o $(abspath $@) $(TOOL_$(@F))
 bin/tools/containerd2/%: hack/containerd/go.mod
 	@echo "building $*"
 	@cd hack/containerd && $(BUILD) -buildvcs=false -tags 'no_btrfs no_devmapper no_zfs' -o $(abspath $@) github.com/containerd/containerd/v2/cmd/$*

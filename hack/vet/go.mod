@@ -1,4 +1,4 @@
-module github.com/neardns/neardns/integration/tools/tiers
+module github.com/neardns/neardns/hack/vet
 
 go 1.26.0
 

@@ -1,5 +1,5 @@
-// Package rules is the analyzer that holds each test to the rules of its tier.
-package rules
+// Package tiers is the analyzer that holds each test to the rules of its tier.
+package tiers
 
 import (
 	"fmt"
