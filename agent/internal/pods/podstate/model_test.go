@@ -53,6 +53,7 @@ type world struct {
 	fallback bool // is verified
 	// forwarded: the trial's query is one that the agent forwards (finding F1).
 	forwarded bool
+	missing   map[Event]bool // signals that are not reported
 
 	leaseUntil time.Time // in the kernel
 	upSince    time.Time // the agent
@@ -88,6 +89,9 @@ func (w *world) leased() bool { return w.now.Before(w.leaseUntil) }
 
 // on passes an event to the table and carries the effects out.
 func (w *world) on(e Event) {
+	if w.missing[e] {
+		return
+	}
 	var do Effect
 	w.status, do = w.status.On(e, w.now)
 	if do&Trial != 0 {
@@ -321,6 +325,20 @@ func TestModelFindsForwardedTrials(t *testing.T) {
 			t.Errorf("%s: the walk finds nothing", c.name)
 		} else {
 			t.Logf("%s: after %s: %s", c.name, at, why)
+		}
+	}
+}
+
+// TestModelNeedsEachSignal: without a class's own signal the invariant does not hold, so the signal cannot be deleted.
+func TestModelNeedsEachSignal(t *testing.T) {
+	signals := []Event{TableBypasses, KernelSuspects, TableKnowsNothing, HostDrops} // of each class, in their order
+	for i, c := range classes {
+		w, e := newWorld(c), signals[i]
+		w.missing = map[Event]bool{e: true}
+		if at, why := w.violation(seeds(t), *modelSteps); why == "" {
+			t.Errorf("%s, without %q: the walk finds nothing", c.name, eventNames[e])
+		} else {
+			t.Logf("%s, without %q: after %s: %s", c.name, eventNames[e], at, why)
 		}
 	}
 }
