@@ -1,8 +1,7 @@
-// Package hostsfile edits the text of a hosts file (hosts(5)): it puts lines of ours behind all others, and takes them out again. It
-// is a pure leaf: whoever calls it reads and writes the file.
+// Package hostsfile edits the text of a hosts file (hosts(5)): it adds lines of ours at the end, and removes them. It does no I/O.
 //
-// A line is ours by the marker at its end, and by nothing else. Every other byte stays, in its order, whatever the file holds. A
-// name that a line without the marker has is left to that line: an administrator's word counts more than ours.
+// A line is ours if it has the marker. Every other byte stays, in its order, whatever the file holds. If a line without the marker has a
+// name, no line of ours has it: the administrator's line wins.
 package hostsfile
 
 import (
@@ -12,14 +11,14 @@ import (
 	"strings"
 )
 
-// Marker ends each line of ours. People read it in the file.
+// Marker ends each line of ours, for people who read the file.
 const Marker = "# by neardns-agent hosts"
 
-// broke ends the first of ours where the text before it had no line break at its end, so that Remove takes that away, too.
+// broke ends our first line if the text before it had no line break at its end, so that Remove removes the one that we added.
 const broke = Marker + ", with the line break above"
 
-// MaxSize bounds the file that is edited, in bytes. The largest real ones, lists of blocked names, are larger: then resolvers read a
-// megabyte for each lookup, and a copy of it at each of our changes is not ours to make.
+// MaxSize is the size of the largest file that is edited, in bytes. Lists of blocked names are larger, and we do not copy those at each
+// change.
 const MaxSize = 1 << 20
 
 // Entry is one line: an address of either family, without a zone, and its names.
@@ -28,16 +27,19 @@ type Entry struct {
 	Names []string
 }
 
+// Equal reports whether two entries make the same line.
+func (e Entry) Equal(o Entry) bool { return e.Addr == o.Addr && slices.Equal(e.Names, o.Names) }
+
 // Apply returns text with exactly one line of ours for each entry, behind all others and in the order of entries. left lists the
-// names, in lower case and sorted, that a line which is not ours has already: they are in no line of ours. An entry that is no line
-// of a hosts file, or has no name left, has no line. text is not changed.
+// names, in lower case and sorted, that another line has already: no line of ours has them. An entry that makes no valid line, or has no
+// name left, is dropped. text is not changed.
 func Apply(text []byte, entries []Entry) (out []byte, left []string) {
 	base := Remove(text)
 	lines, left := render(base, entries)
 	return append(base, block(lines, unfinished(base))...), left
 }
 
-// render makes a line of each entry, without its marker, and lists the names that base has already.
+// render makes a line of each entry, without its marker, and lists the names that base already has.
 func render(base []byte, entries []Entry) (lines, left []string) {
 	foreign := foreignNames(base)
 	for _, e := range entries {
@@ -58,7 +60,7 @@ func render(base []byte, entries []Entry) (lines, left []string) {
 	return lines, slices.Compact(left)
 }
 
-// block is what stands behind all other lines; breaks: the text before it lacks its line break.
+// block is the text of all our lines; breaks: the text before it has no line break at its end.
 func block(lines []string, breaks bool) []byte {
 	var out []byte
 	mark := Marker
@@ -72,50 +74,38 @@ func block(lines []string, breaks bool) []byte {
 	return out
 }
 
-// Remove returns text without our lines. Of a text that has none it returns every byte.
+// Remove returns text without our lines, and a text that has none unchanged.
 func Remove(text []byte) []byte {
 	base, _ := split(text)
 	return base
 }
 
-// Ours returns what our lines say, in their order; a line that somebody damaged says nothing. Names are in lower case.
+// Ours returns the entries of our lines, in their order and with names in lower case. A damaged line has none.
 func Ours(text []byte) (entries []Entry) {
 	_, ours := split(text)
-	for _, o := range ours {
-		if addr, names, ok := read(o.line); ok && addr.Zone() == "" {
+	for _, line := range ours {
+		if addr, names, ok := read(line); ok && addr.Zone() == "" {
 			entries = append(entries, Entry{Addr: addr, Names: names})
 		}
 	}
 	return entries
 }
 
-// own is a line of ours, and where in the text it begins.
-type own struct {
-	at   int
-	line []byte
-}
-
-// split parts our lines from all others.
-func split(text []byte) (base []byte, ours []own) {
+// split separates our lines from all others.
+func split(text []byte) (base []byte, ours [][]byte) {
 	base = make([]byte, 0, len(text))
-	at := 0
-	ending := -1 // the length of base at the line that says that the break before it is ours
+	ending := -1 // the length of base at the line by which the break before it is ours
 	var added string
-	for len(text) > 0 {
-		line := text
-		if i := bytes.IndexByte(text, '\n'); i >= 0 {
-			line = text[:i+1]
-		}
-		text, at = text[len(line):], at+len(line)
+	for line := range bytes.Lines(text) {
 		is, breaks := marked(line)
 		if !is {
 			base = append(base, line...)
 			continue
 		}
-		ours = append(ours, own{at - len(line), line})
+		ours = append(ours, line)
 		if breaks {
 			ending, added = len(base), "\n"
-			if bytes.HasSuffix(line, []byte("\r\n")) { // somebody gave the whole file such ends
+			if bytes.HasSuffix(line, []byte("\r\n")) { // an editor changed all line ends of the file
 				added = "\r\n"
 			}
 		}
@@ -126,18 +116,18 @@ func split(text []byte) (base []byte, ours []own) {
 	return base, ours
 }
 
-// marked tells whether a line is ours, and whether it says that the break before it is, too. Editors may have put blanks or a carriage
-// return behind the marker. A line that begins with the marker is a pad, or what is left of one (see InPlace).
+// marked reports whether a line is ours, and whether the break before it is, too. An editor may have added blanks or a carriage return
+// after the marker. A line that begins with the marker was left by an earlier release, which wrote some files in place.
 func marked(line []byte) (is, breaks bool) {
 	content := bytes.TrimRight(line, " \t\r\n")
 	breaks = bytes.HasSuffix(content, []byte(broke)) || bytes.HasPrefix(content, []byte(broke))
 	return breaks || bytes.HasSuffix(content, []byte(Marker)) || bytes.HasPrefix(content, []byte(Marker)), breaks
 }
 
-// unfinished tells of a text whose last line has no break.
+// unfinished reports whether the last line of a text has no line break.
 func unfinished(text []byte) bool { return len(text) > 0 && text[len(text)-1] != '\n' }
 
-// foreignNames lists the names that resolvers find in the text, in lower case.
+// foreignNames is the set of names that resolvers find in the text, in lower case.
 func foreignNames(text []byte) map[string]bool {
 	out := map[string]bool{}
 	for line := range bytes.Lines(text) {
@@ -152,8 +142,8 @@ func foreignNames(text []byte) map[string]bool {
 	return out
 }
 
-// read reads a line as resolvers do: nothing counts behind #, nor behind a NUL, where C's strings end. Without an address, as glibc,
-// musl and Go's resolver read one, the line says nothing.
+// read reads a line as resolvers do: they ignore text after a #, and after a NUL, which ends a C string. A line without an address that
+// glibc, musl and Go's resolver can read is ignored.
 func read(line []byte) (addr netip.Addr, names []string, ok bool) {
 	if i := bytes.IndexAny(line, "#\x00"); i >= 0 {
 		line = line[:i]
@@ -175,7 +165,7 @@ func read(line []byte) (addr netip.Addr, names []string, ok bool) {
 // fold brings a name into the form in which names are compared.
 func fold(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// isName tells whether a line can have the name and be read back.
+// isName reports whether a line with the name can be read back.
 func isName(name string) bool {
 	return name != "" && len(name) <= 253 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._") == ""
 }

@@ -14,8 +14,6 @@ type Hosts struct {
 	Since    time.Time      `json:"since"`           // the role began
 	Looked   time.Time      `json:"looked"`          // it last looked
 	Ended    bool           `json:"ended,omitempty"` // in order; the lines stay
-	Way      string         `json:"way,omitempty"`   // how the file is written: exchanged, in-place; "" until it was read
-	Why      string         `json:"why,omitempty"`   // it is written in place
 	Fault    string         `json:"fault,omitempty"` // why the file may not have the lines
 	Fighting bool           `json:"fighting"`        // another program keeps taking the lines out, so that repairs are fewer
 	Repairs  int            `json:"repairs"`         // since the role began, lines had to be put back

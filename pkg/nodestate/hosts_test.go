@@ -14,7 +14,7 @@ func TestHosts(t *testing.T) {
 		t.Errorf("before any: %v %v", ok, err)
 	}
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	want := Hosts{Since: now, Looked: now.Add(time.Minute), Way: "exchanged", Repairs: 4, Fighting: true,
+	want := Hosts{Since: now, Looked: now.Add(time.Minute), Repairs: 4, Fighting: true,
 		Services: []HostsService{{Name: "shop/registry", Addresses: []string{"10.96.0.5"}, Answered: now}, {Name: "a/b", Failed: "why"}}}
 	if err := WriteHosts(dir, want); err != nil {
 		t.Fatal(err)

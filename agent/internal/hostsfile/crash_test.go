@@ -13,10 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -25,16 +22,9 @@ import (
 // The two states between which the writers go.
 func states() [2][]string { return [2][]string{{"10.96.0.5"}, {"10.96.0.66", "fd00:10:96::66"}} }
 
-// writer writes the file below args[1] until it is killed, and says a dot for each write. args[0]: folder, or file, which is mounted then.
+// writer writes the file below args[0] until it is killed, and prints a dot for each write.
 func writer(args []string) error {
-	root := args[1]
-	if args[0] == "file" {
-		path := filepath.Join(root, name)
-		if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(path, path, "", unix.MS_BIND, "")); err != nil {
-			return err
-		}
-	}
-	f := &file{root: root}
+	f := &file{root: args[0]}
 	for i := 0; ; i++ {
 		if _, _, err := f.apply(context.Background(), lines(states()[i%2]...)); err != nil {
 			return err
@@ -45,7 +35,7 @@ func writer(args []string) error {
 
 // copier does what OpenShift's script does: it makes the new text beside the file, and copies it over.
 func copier(args []string) error {
-	root := args[1]
+	root := args[0]
 	path, temp := filepath.Join(root, name), filepath.Join(root, "hosts.tmp")
 	for i := 0; ; i++ {
 		if err := os.WriteFile(temp, []byte(with(base, lines(states()[i%2]...))), 0o644); err != nil {
@@ -104,16 +94,13 @@ func pass(path string, most int) {
 }
 
 // killed runs a writer again and again beside a reader, and kills it with -9 at random moments.
-func killed(t *testing.T, how, mount string, kills int) (writes int, s seen) {
+func killed(t *testing.T, how string, kills int) (writes int, s seen) {
 	t.Helper()
 	root, path := newRoot(t, base)
 	stop := readers(t, path)
 	const life = 3000 // reads: about two writes with their waiting
 	for range kills {
-		cmd := helper(t, how, mount, root)
-		if mount == "file" {
-			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
-		}
+		cmd := helper(t, how, root)
 		cmd.Stderr = nil
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -138,7 +125,7 @@ func killed(t *testing.T, how, mount string, kills int) (writes int, s seen) {
 		_ = cmd.Wait()
 	}
 	s = stop()
-	t.Logf("%s, %s mounted: %d writes, %d kills, %d reads: %d torn, %d of them without a byte of another's line", how, mount, writes, kills, s.reads, s.torn, s.foreign)
+	t.Logf("%s: %d writes, %d kills, %d reads: %d torn, %d of them without a byte of another's line", how, writes, kills, s.reads, s.torn, s.foreign)
 	// Whatever the last one left, the next one makes whole, and it goes to the byte.
 	f := &file{root: root}
 	if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); err != nil && how == "writer" {
@@ -163,7 +150,7 @@ func TestKilledWriter(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("NEARDNS_HOSTS_KILLS")); err == nil {
 		kills, whole = n, true
 	}
-	writes, s := killed(t, "writer", "folder", kills)
+	writes, s := killed(t, "writer", kills)
 	compat.Say(t, "hosts", "the writer killed amid it", fmt.Sprintf("leaves the old or the new text, whole, each of %d times", kills))
 	if s.torn > 0 {
 		t.Errorf("%d of %d reads are torn", s.torn, s.reads)
@@ -171,25 +158,20 @@ func TestKilledWriter(t *testing.T) {
 	if whole {
 		// As many writes as reads need: none is killed in these.
 		for writes < 10_000 || s.reads < 1_000_000 {
-			more, again := killed(t, "writer", "folder", 20)
+			more, again := killed(t, "writer", 20)
 			writes, s.reads, s.torn = writes+more, s.reads+again.reads, s.torn+again.torn
 			if again.torn > 0 {
 				t.Fatalf("%d of %d reads are torn", again.torn, again.reads)
 			}
 		}
-		t.Logf("folder mounted, together: %d writes, %d reads, %d torn", writes, s.reads, s.torn)
-	}
-	_, inPlace := killed(t, "writer", "file", kills)
-	if inPlace.foreign > 0 {
-		t.Errorf("in place: in %d of %d reads a byte of another's line is wrong", inPlace.foreign, inPlace.reads)
+		t.Logf("together: %d writes, %d reads, %d torn", writes, s.reads, s.torn)
 	}
 	// That the trial can fail: the way that is not ours.
-	_, theirs := killed(t, "copier", "folder", max(10, kills/20))
+	_, theirs := killed(t, "copier", max(10, kills/20))
 	if theirs.foreign == 0 {
 		t.Errorf("cp over the file: none of %d reads is torn, so the reader sees nothing", theirs.reads)
 	}
-	compat.Say(t, "hosts", "a reader amid a write", fmt.Sprintf("meets the old or the new text: %d of %d reads are torn. In place, %d of %d meet a part of our lines, "+
-		"%d a part of another's. By OpenShift's way, %d of %d do", s.torn, s.reads, inPlace.torn, inPlace.reads, inPlace.foreign, theirs.foreign, theirs.reads))
+	compat.Say(t, "hosts", "a reader amid a write", fmt.Sprintf("meets the old or the new text: %d of %d reads are torn. By OpenShift's way, %d of %d are", s.torn, s.reads, theirs.foreign, theirs.reads))
 }
 
 // Another program's newer text is never lost, and ours is in it in the end.

@@ -1,11 +1,11 @@
-// Package hostsfile keeps names of Services in the node's hosts file, for the programs below the pods, which do not use cluster DNS: the
-// container runtime above all, which pulls images by them.
+// Package hostsfile keeps names of Services in the node's hosts file, for programs on the node that do not use cluster DNS: above all the
+// container runtime, which pulls images by them.
 //
-// It asks kube-dns, never this node's cache, and needs no API server, agent or controller. It owns its lines in the file and nothing
-// else there (pkg/hostsfile). It must never take an answer for less than it is: only an authoritative denial that lasts removes a line.
+// It queries kube-dns, never this node's cache, and needs no API server, agent or controller. It changes its own lines in the file and
+// nothing else (pkg/hostsfile). Only an authoritative denial that lasts removes a line.
 //
-// Failure policy: whatever fails, the lines stay as they are. A file that cannot be read or written is a fault in the status and the
-// metrics, said once, and tried again at the next round or change.
+// Failure policy: whatever fails, the lines stay as they are. A file that cannot be read or replaced is a fault in the status and the
+// metrics, is logged once, and is tried again at the next round or change.
 package hostsfile
 
 import (
@@ -16,28 +16,28 @@ import (
 	"github.com/neardns/neardns/pkg/hostsfile"
 )
 
-// Config says what is kept.
+// Config lists the names to keep.
 type Config struct {
 	Services []string         // namespace/name
 	Domain   string           // the cluster's, without the final dot
-	Servers  []netip.AddrPort // that answer for it, asked in this order, without TLS
+	Servers  []netip.AddrPort // of the cluster DNS, without TLS; the next one is queried if one fails
 }
 
 // Times of the role. Those of rounds are in pace.go.
 const (
-	defaultEarly = time.Second // after a first round without an answer: a booting node has its network last
-	// A denial is believed when it was heard three times over this time: kube-dns without its API server may deny for a while.
+	defaultEarly = time.Second // after a first round without an answer: a booting node gets its network last
+	// A denial counts after enoughDenials over this time: kube-dns without its API server may deny for a while.
 	defaultPatience = 3 * time.Minute
 	enoughDenials   = 3
 )
 
-// mostAddresses of one family are kept of a name: a Service has one, a headless one has its pods'.
-const mostAddresses = 16
+// maxAddresses limits a name's addresses of one family: a Service has one, a headless one has its pods'.
+const maxAddresses = 16
 
 // sentinel is a Service that every cluster has. A server that does not know it knows nothing of Services.
 const sentinel = "kubernetes.default.svc"
 
-// Names are those that a Service has in the file: without and with the cluster's domain.
+// Names are the names of a Service in the file: without and with the cluster's domain.
 func Names(service, domain string) []string {
 	namespace, name, _ := strings.Cut(service, "/")
 	short := name + "." + namespace + ".svc"
@@ -61,32 +61,32 @@ func familyOf(a netip.Addr) family {
 	return v6
 }
 
-// possible tells whether a Service can have the address. What leads back to the node, or nowhere, is somebody's mistake or attack.
+// possible reports whether a Service can have the address. One that leads back to the node, or nowhere, is a mistake or an attack.
 func possible(a netip.Addr) bool {
 	return a.IsValid() && a.Zone() == "" && !a.Is4In6() && !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLinkLocalUnicast() &&
 		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// key is one thing that is asked: a name's addresses of one family.
+// key is one query of a round: a Service's addresses of one family.
 type key struct {
 	service string
 	family  family
 }
 
-// fact is what is known of it.
+// fact is what is known about a key.
 type fact struct {
-	addrs    []netip.Addr // the last good answer, in order; none: there was none, or it was denied for good
+	addrs    []netip.Addr // the last good answer, in order; empty: none yet, or a denial that lasted
 	answered time.Time    // zero: these are from the file
-	denials  int          // since the last answer, while the sentinel was answered
+	denials  int          // since the last answer, by a server that knows the sentinel
 	denied   time.Time    // the first of them
-	failed   string       // why the last question was not answered; "" if it was
-	ends     time.Time    // until when the server may say the same from a cache; zero: not known
+	failed   string       // why the last query had no answer; "" if it had one
+	ends     time.Time    // until when the server may answer the same from its cache; zero: not known
 }
 
-// memory is what is known of all.
+// memory has all facts.
 type memory map[key]fact
 
-// recall takes the lines of the file for the last good answers, for what nothing is known of yet.
+// recall takes the lines of the file as the last good answers of keys that have had none yet.
 func (m memory) recall(conf Config, lines []hostsfile.Entry) {
 	whose := map[string]string{}
 	for _, s := range conf.Services {
@@ -107,7 +107,7 @@ func (m memory) recall(conf Config, lines []hostsfile.Entry) {
 	}
 }
 
-// learn takes an answer in. trusted tells whether the server that denied knows the sentinel.
+// learn keeps an answer. trusted reports whether the server that denied knows the sentinel.
 func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time.Duration) {
 	f := m[k]
 	f.failed = ""
@@ -119,7 +119,7 @@ func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time
 	}()
 	switch {
 	case r.err != nil:
-		f.failed = strings.ReplaceAll(r.err.Error(), "\n", "; ") // and neither for nor against a denial
+		f.failed = strings.ReplaceAll(r.err.Error(), "\n", "; ") // and denials so far still count
 	case len(r.addrs) > 0:
 		f = fact{addrs: r.addrs, answered: now}
 	case len(f.addrs) == 0:
@@ -136,7 +136,7 @@ func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time
 	}
 }
 
-// complete tells whether each Service was heard of since the start.
+// complete reports whether each key has had an answer since the start.
 func (m memory) complete(conf Config) bool {
 	for _, s := range conf.Services {
 		for _, f := range families() {
@@ -148,7 +148,7 @@ func (m memory) complete(conf Config) bool {
 	return true
 }
 
-// entries are the lines that the file should have.
+// entries lists the lines that the file should have.
 func (m memory) entries(conf Config) []hostsfile.Entry {
 	var out []hostsfile.Entry
 	for _, s := range conf.Services {

@@ -27,7 +27,7 @@ func addrs(texts ...string) (out []netip.Addr) {
 const qname = "registry.shop.svc.cluster.local."
 
 // Each answer is one of three: addresses, an authoritative denial, or of no use.
-func TestJudge(t *testing.T) {
+func TestReadAnswer(t *testing.T) {
 	soa := "cluster.local. 30 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 30"
 	for name, c := range map[string]struct {
 		kind    uint16
@@ -36,22 +36,22 @@ func TestJudge(t *testing.T) {
 		want    []netip.Addr
 		err     string // "": an answer, or a denial where want is empty
 	}{
-		"an address":             {records: []string{qname + " 30 IN A 10.96.0.5"}, want: addrs("10.96.0.5")},
-		"another case":           {records: []string{"Registry.shop.svc.cluster.local. 30 IN A 10.96.0.5"}, want: addrs("10.96.0.5")},
-		"some, in any order":     {records: []string{qname + " 30 IN A 10.0.0.2", qname + " 30 IN A 10.0.0.1", qname + " 30 IN A 10.0.0.2"}, want: addrs("10.0.0.1", "10.0.0.2")},
-		"IPv6":                   {kind: dns.TypeAAAA, records: []string{qname + " 30 IN AAAA fd00::5"}, want: addrs("fd00::5")},
-		"an alias":               {records: []string{"a.example. 30 IN A 192.0.2.1", qname + " 30 IN CNAME b.example.", "b.example. 30 IN CNAME a.example."}, want: addrs("192.0.2.1")},
-		"without authority":      {records: []string{qname + " 30 IN A 10.96.0.5"}, change: func(m *dns.Msg) { m.Authoritative = false }, want: addrs("10.96.0.5")},
-		"denied":                 {change: func(m *dns.Msg) { m.Rcode = dns.RcodeNameError }},
-		"none of the family":     {},
-		"denied, no authority":   {change: func(m *dns.Msg) { m.Rcode, m.Authoritative = dns.RcodeNameError, false }, err: "without authority"},
-		"none, no authority":     {change: func(m *dns.Msg) { m.Authoritative = false }, err: "without authority"},
-		"denied and answered":    {records: []string{qname + " 30 IN A 10.96.0.5"}, change: func(m *dns.Msg) { m.Rcode = dns.RcodeNameError }, err: "denies a name, and answers"},
-		"SERVFAIL":               {change: func(m *dns.Msg) { m.Rcode = dns.RcodeServerFailure }, err: "SERVFAIL"},
-		"a code that nobody has": {change: func(m *dns.Msg) { m.Rcode = 3841 }, err: "unknown code"},
-		"REFUSED":                {change: func(m *dns.Msg) { m.Rcode = dns.RcodeRefused }, err: "REFUSED"},
-		"truncated":              {records: []string{qname + " 30 IN A 10.96.0.5"}, change: func(m *dns.Msg) { m.Truncated = true }, err: "truncated"},
-		"no answer at all":       {change: func(m *dns.Msg) { m.Response = false }, err: "another question"},
+		"an address":           {records: []string{qname + " 30 IN A 10.96.0.5"}, want: addrs("10.96.0.5")},
+		"another case":         {records: []string{"Registry.shop.svc.cluster.local. 30 IN A 10.96.0.5"}, want: addrs("10.96.0.5")},
+		"some, in any order":   {records: []string{qname + " 30 IN A 10.0.0.2", qname + " 30 IN A 10.0.0.1", qname + " 30 IN A 10.0.0.2"}, want: addrs("10.0.0.1", "10.0.0.2")},
+		"IPv6":                 {kind: dns.TypeAAAA, records: []string{qname + " 30 IN AAAA fd00::5"}, want: addrs("fd00::5")},
+		"an alias":             {records: []string{"a.example. 30 IN A 192.0.2.1", qname + " 30 IN CNAME b.example.", "b.example. 30 IN CNAME a.example."}, want: addrs("192.0.2.1")},
+		"without authority":    {records: []string{qname + " 30 IN A 10.96.0.5"}, change: func(m *dns.Msg) { m.Authoritative = false }, want: addrs("10.96.0.5")},
+		"denied":               {change: func(m *dns.Msg) { m.Rcode = dns.RcodeNameError }},
+		"none of the family":   {},
+		"denied, no authority": {change: func(m *dns.Msg) { m.Rcode, m.Authoritative = dns.RcodeNameError, false }, err: "without authority"},
+		"none, no authority":   {change: func(m *dns.Msg) { m.Authoritative = false }, err: "without authority"},
+		"denied and answered":  {records: []string{qname + " 30 IN A 10.96.0.5"}, change: func(m *dns.Msg) { m.Rcode = dns.RcodeNameError }, err: "denies a name, and answers"},
+		"SERVFAIL":             {change: func(m *dns.Msg) { m.Rcode = dns.RcodeServerFailure }, err: "SERVFAIL"},
+		"an unknown code":      {change: func(m *dns.Msg) { m.Rcode = 3841 }, err: "unknown code"},
+		"REFUSED":              {change: func(m *dns.Msg) { m.Rcode = dns.RcodeRefused }, err: "REFUSED"},
+		"truncated":            {records: []string{qname + " 30 IN A 10.96.0.5"}, change: func(m *dns.Msg) { m.Truncated = true }, err: "truncated"},
+		"no answer at all":     {change: func(m *dns.Msg) { m.Response = false }, err: "another question"},
 		"another name": {records: []string{"x. 30 IN A 10.96.0.5"}, change: func(m *dns.Msg) { m.Question[0].Name = "x." },
 			err: "another question"},
 		"another type":   {change: func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeTXT }, err: "another question"},
@@ -89,7 +89,7 @@ func TestJudge(t *testing.T) {
 			if c.change != nil {
 				c.change(answer)
 			}
-			got, err := judge(q, answer)
+			got, err := readAnswer(q, answer)
 			if d := cmp.Diff(c.want, got, sameAddr); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
@@ -100,7 +100,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func FuzzJudge(f *testing.F) {
+func FuzzReadAnswer(f *testing.F) {
 	q := new(dns.Msg).SetQuestion(qname, dns.TypeA)
 	wire, _ := q.Pack()
 	f.Add(wire)
@@ -109,7 +109,7 @@ func FuzzJudge(f *testing.F) {
 		if answer.Unpack(wire) != nil {
 			return
 		}
-		got, err := judge(q, answer)
+		got, err := readAnswer(q, answer)
 		for _, a := range got {
 			if err != nil || !a.Is4() || !possible(a) {
 				t.Fatalf("%v, %v", got, err)

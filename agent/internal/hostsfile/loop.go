@@ -17,38 +17,38 @@ import (
 // Hosts is the role. New makes one; Run is called once. The other methods may be called by any goroutine.
 type Hosts struct {
 	log      *slog.Logger
-	pace     pace          // of Run's goroutine, but for every
-	early    time.Duration // until the next round while a Service was not heard of; doubled each time, up to pace.every
+	pace     pace
+	early    time.Duration // until the next round while a Service has had no answer yet; doubled each time, up to pace.every
 	patience time.Duration
 	store    func(nodestate.Hosts) error
 	counts   *counts
 
 	// Of Run's goroutine alone.
 	conf     Config
-	asker    *asker
+	resolver *resolver
 	file     *file
 	known    memory
-	recalled bool              // what the file said at the start is in known
-	written  []hostsfile.Entry // that the file had when it was last looked at; what differs was undone by somebody
-	fight    backoff.Flapping
-	retry    *time.Timer // the next look at the file, while it must wait
+	recalled bool              // known has the lines that the file had at the start
+	written  []hostsfile.Entry // our lines after our last write; if the file has others, another program undid it
+	conflict backoff.Flapping
+	retry    *time.Timer // runs while a conflict delays the next repair
 
 	mu    sync.Mutex // guards state
 	state nodestate.Hosts
 }
 
 // New makes the role for the hosts file below root, the folder where the host's root is mounted. store keeps what `status` and `doctor`
-// show; an error of it is logged.
+// show; New's log gets its errors.
 func New(log *slog.Logger, root string, conf Config, store func(nodestate.Hosts) error) *Hosts {
 	h := &Hosts{log: log, pace: defaultPace(), early: defaultEarly, patience: defaultPatience, store: store, counts: newCounts(),
-		file: &file{root: root}, known: memory{}}
+		file: &file{root: root}, known: memory{}, retry: stoppedTimer()}
 	h.configure(conf)
 	return h
 }
 
-// configure takes a configuration over. What is known of Services that stay is kept.
+// configure takes over a configuration. Answers of Services that stay are kept.
 func (h *Hosts) configure(conf Config) {
-	h.conf, h.asker = conf, &asker{domain: conf.Domain, servers: conf.Servers}
+	h.conf, h.resolver = conf, &resolver{domain: conf.Domain, servers: conf.Servers}
 	for k := range h.known {
 		if !slices.Contains(conf.Services, k.service) {
 			delete(h.known, k)
@@ -56,74 +56,60 @@ func (h *Hosts) configure(conf Config) {
 	}
 }
 
-// Run keeps the lines until ctx ends, and leaves them then. A tick of changed means that the file may be another, one of reload that
-// the configuration is.
+func stoppedTimer() *time.Timer {
+	t := time.NewTimer(0)
+	t.Stop()
+	return t
+}
+
+// Run keeps the lines in the file until ctx ends, and leaves them there. A value from changed means that the file may have changed.
 func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan Config) {
 	h.mu.Lock()
 	h.state.Since = time.Now()
 	h.mu.Unlock()
-	h.retry = time.NewTimer(0)
-	h.retry.Stop()
-	defer h.retry.Stop()
-	answers := make(chan func(), 1) // of the one round that may be under way
-	asking := false
-	ask := func(keys []key) {
-		if asking || len(keys) == 0 {
-			return
+	next, between := time.NewTimer(0), stoppedTimer()
+	defer func() {
+		for _, t := range []*time.Timer{next, between, h.retry} {
+			t.Stop()
 		}
-		asking = true
-		round := h.round(keys)
-		go func() { answers <- round(ctx) }()
-	}
-	h.look(ctx)
-	ask(h.keys())
-	next, between := time.NewTimer(h.pace.begin(time.Now())), time.NewTimer(0)
-	between.Stop()
-	defer next.Stop()
-	defer between.Stop()
+	}()
 	early := h.early
+	round := func(keys []key) {
+		h.reconcile(ctx) // before the answers: kube-dns may be silent for long
+		if len(keys) > 0 {
+			h.query(ctx, keys)
+			h.reconcile(ctx)
+		}
+		if early < h.pace.every && !h.known.complete(h.conf) {
+			next.Reset(early)
+			early *= 2
+		} else if wait, ok := h.pace.between(time.Now(), h.known); ok {
+			between.Reset(wait)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
-			if asking {
-				<-answers // ctx ends it
-			}
-			h.tell(func(s *nodestate.Hosts) { s.Ended = true })
+			h.update(func(s *nodestate.Hosts) { s.Ended = true })
 			return
 		case <-next.C:
 			next.Reset(h.pace.begin(time.Now()))
-			h.look(ctx)
-			ask(h.keys())
+			round(h.keys())
 		case <-between.C:
-			ask(h.pace.take(time.Now(), h.known))
+			round(h.pace.take(time.Now(), h.known))
 		case <-changed:
-			if h.look(ctx) {
-				ask(h.keys())
-			}
+			h.reconcile(ctx)
 		case <-h.retry.C:
-			h.look(ctx)
+			h.reconcile(ctx)
 		case conf := <-reload:
 			h.configure(conf)
 			h.log.Info("configuration taken over", "services", len(conf.Services))
-			h.look(ctx)
-			asking = false
-			answers = make(chan func(), 1) // what the round before it brings is of no use
-			ask(h.keys())
-		case learn := <-answers:
-			asking = false
-			learn()
-			h.look(ctx)
-			if early < h.pace.every && !h.known.complete(h.conf) {
-				next.Reset(early)
-				early *= 2
-			} else if wait, ok := h.pace.between(time.Now(), h.known); ok {
-				between.Reset(wait)
-			}
+			next.Reset(0)
 		}
 	}
 }
 
-// keys are all that a round asks.
+// keys lists all that a round queries.
 func (h *Hosts) keys() (out []key) {
 	for _, s := range h.conf.Services {
 		for _, f := range families() {
@@ -133,88 +119,77 @@ func (h *Hosts) keys() (out []key) {
 	return out
 }
 
-// round prepares a round of questions by what is known now. The first function asks and may run beside the loop; what it returns takes
-// the answers in and may not.
-func (h *Hosts) round(keys []key) func(ctx context.Context) (learn func()) {
-	held := map[key]bool{}
+// query sends a round of queries and keeps the answers.
+func (h *Hosts) query(ctx context.Context, keys []key) {
+	hasAddrs := map[key]bool{}
 	for _, k := range keys {
-		held[k] = len(h.known[k].addrs) > 0
+		hasAddrs[k] = len(h.known[k].addrs) > 0
 	}
-	asker := h.asker
-	return func(ctx context.Context) func() {
-		replies, trusted := asker.round(ctx, keys, held)
-		return func() {
-			if ctx.Err() != nil {
-				return // cut off, which says nothing of the servers
-			}
-			now := time.Now()
-			for k, r := range replies {
-				h.counts.question(r)
-				h.known.learn(k, r, trusted[k], now, h.patience)
-			}
-		}
+	replies, trusted := h.resolver.round(ctx, keys, hasAddrs)
+	if ctx.Err() != nil {
+		return // we end: failed queries are no news about the servers
+	}
+	now := time.Now()
+	for k, r := range replies {
+		h.counts.question(r)
+		h.known.learn(k, r, trusted[k], now, h.patience)
 	}
 }
 
-// look has the file hold what is known. It reports whether the file was found changed by another program.
-func (h *Hosts) look(ctx context.Context) (undone bool) {
-	way := h.file.way
+// reconcile gives the file the lines that are known.
+func (h *Hosts) reconcile(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
 	c, err := h.file.read()
 	if err != nil {
-		h.said(nil, err)
-		return false
+		h.report(nil, err)
+		return
 	}
 	ours := hostsfile.Ours(c.text)
 	if !h.recalled {
 		h.recalled = true
 		h.known.recall(h.conf, ours)
-		way = h.file.way
-		h.log.Info("hosts file read", "file", c.path, "lines", len(ours), "way", way, "why", h.file.why)
+		h.log.Info("hosts file read", "file", c.path, "lines", len(ours))
 	}
 	now := time.Now()
-	undone = h.written != nil && !slices.EqualFunc(ours, h.written, sameEntry)
-	if undone && !h.fight.Due(now) {
-		h.retry.Reset(h.fight.Until().Sub(now))
-		return true
+	undone := h.written != nil && !slices.EqualFunc(ours, h.written, hostsfile.Entry.Equal)
+	if undone && !h.conflict.Due(now) {
+		h.retry.Reset(h.conflict.Until().Sub(now))
+		return
 	}
 	entries := h.known.entries(h.conf)
 	written, left, err := h.file.apply(ctx, entries)
-	if way != h.file.way {
-		h.log.Warn("the hosts file is written in place: readers may meet half of our lines, never of another's", "why", h.file.why)
-	}
-	if err == nil { // by what was meant, since somebody may have written behind it
+	if err == nil { // not what the file has now: another program may have written it since
 		after, _ := hostsfile.Apply(c.text, entries)
 		h.written = append([]hostsfile.Entry{}, hostsfile.Ours(after)...)
 	}
 	h.count(written, undone, err, now)
-	h.said(left, err)
-	return undone
+	h.report(left, err)
 }
 
-// count keeps the book of writes and repairs.
+// count counts writes and repairs, and notices a conflict with another program.
 func (h *Hosts) count(written, undone bool, err error, now time.Time) {
 	h.counts.write(written, err)
-	if written && err == nil && undone {
+	if written && undone {
 		h.counts.repairs.Inc()
-		if h.fight.Repaired(now) {
+		if h.conflict.Repaired(now) {
 			h.log.Warn("another program keeps taking our lines out of the hosts file: they are put back less often until that ends")
 		}
-		if _, lasts := h.fight.Lasts(); lasts {
-			h.retry.Reset(h.fight.Until().Sub(now))
+		if _, lasts := h.conflict.Lasts(); lasts {
+			h.retry.Reset(h.conflict.Until().Sub(now))
 		}
-		h.tell(func(s *nodestate.Hosts) { s.Repairs++ })
-	} else if written && err == nil {
+		h.update(func(s *nodestate.Hosts) { s.Repairs++ })
+	} else if written {
 		h.log.Info("hosts file written", "lines", len(h.written))
 	}
-	if repairs, ended := h.fight.Ended(now); ended {
-		h.log.Info("nobody takes our lines out of the hosts file any more", "repairs", repairs)
+	if repairs, ended := h.conflict.Ended(now); ended {
+		h.log.Info("our lines stay in the hosts file again", "repairs", repairs)
 	}
 }
 
-func sameEntry(a, b hostsfile.Entry) bool { return hostsfile.Compare(a, b) == 0 }
-
-// said reports how it stands, and logs what is new of it.
-func (h *Hosts) said(left []string, err error) {
+// report stores the state, and logs what is new in it.
+func (h *Hosts) report(left []string, err error) {
 	fault := ""
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fault = strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -224,9 +199,9 @@ func (h *Hosts) said(left []string, err error) {
 		services = append(services, h.service(s, left))
 	}
 	before := h.State()
-	h.tell(func(s *nodestate.Hosts) {
-		s.Looked, s.Way, s.Why, s.Fault, s.Services = time.Now(), h.file.way, h.file.why, fault, services
-		_, s.Fighting = h.fight.Lasts()
+	h.update(func(s *nodestate.Hosts) {
+		s.Looked, s.Fault, s.Services = time.Now(), fault, services
+		_, s.Fighting = h.conflict.Lasts()
 	})
 	switch {
 	case fault != "" && fault != before.Fault:
@@ -240,7 +215,7 @@ func (h *Hosts) said(left []string, err error) {
 			old = before.Services[i]
 		}
 		if !slices.Equal(old.Left, s.Left) && len(s.Left) > 0 {
-			h.log.Warn("names of a Service stand in lines of others, which win", "service", s.Name, "names", s.Left)
+			h.log.Warn("another line of the hosts file has names of a Service, and wins", "service", s.Name, "names", s.Left)
 		}
 		if (old.Failed == "") != (s.Failed == "") {
 			h.log.Warn("answers of the cluster DNS", "service", s.Name, "failing", s.Failed)
@@ -248,7 +223,7 @@ func (h *Hosts) said(left []string, err error) {
 	}
 }
 
-// service sums up what is known of one.
+// service sums up one Service.
 func (h *Hosts) service(s string, left []string) nodestate.HostsService {
 	out := nodestate.HostsService{Name: s, Addresses: []string{}}
 	names := Names(s, h.conf.Domain)
@@ -274,29 +249,29 @@ func (h *Hosts) service(s string, left []string) nodestate.HostsService {
 	return out
 }
 
-// tell changes the state and has it kept.
-func (h *Hosts) tell(change func(*nodestate.Hosts)) {
+// update changes the state and stores it.
+func (h *Hosts) update(change func(*nodestate.Hosts)) {
 	h.mu.Lock()
 	change(&h.state)
 	s := h.state
 	h.mu.Unlock()
 	if err := h.store(s); err != nil {
-		h.log.Warn("the state is not stored, so that status and doctor do not see it", "err", err)
+		h.log.Warn("the state is not stored: status and doctor show an old one", "err", err)
 	}
 }
 
-// State is how it stands.
+// State is the role's state now.
 func (h *Hosts) State() nodestate.Hosts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state
 }
 
-// Alive reports whether the loop comes round; if not, why.
+// Alive reports whether the loop runs, and if not, why.
 func (h *Hosts) Alive() (bool, string) {
 	s := h.State()
 	if since := time.Since(s.Looked); !s.Looked.IsZero() && since > 3*h.pace.every {
-		return false, "the file was last looked at " + since.Round(time.Second).String() + " ago"
+		return false, "the file was last read " + since.Round(time.Second).String() + " ago"
 	}
 	return true, ""
 }

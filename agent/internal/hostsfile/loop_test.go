@@ -275,7 +275,7 @@ func TestRun(t *testing.T) {
 }
 
 // Garbage over UDP, and TCP instead; the second server instead of a dead one.
-func TestAskInOtherWays(t *testing.T) {
+func TestOtherServersAndTCP(t *testing.T) {
 	testutil.RequireRoot(t)
 	k := newKubeDNS(t)
 	k.set(func() {
@@ -301,9 +301,9 @@ func TestAskInOtherWays(t *testing.T) {
 			_, _ = pc.WriteTo(append(b[:2:2], bytes.Repeat([]byte{0xff}, n)...), from)
 		}
 	}()
-	a := &asker{domain: "cluster.local", servers: []netip.AddrPort{netip.MustParseAddrPort(pc.LocalAddr().String()), k.at}}
+	a := &resolver{domain: "cluster.local", servers: []netip.AddrPort{netip.MustParseAddrPort(pc.LocalAddr().String()), k.at}}
 	for range 2 {
-		r := a.ask(t.Context(), "registry.shop.svc.cluster.local", v4)
+		r := a.query(t.Context(), "registry.shop.svc.cluster.local", v4)
 		if r.err != nil || len(r.addrs) != 1 || r.server != 1 {
 			t.Errorf("%+v", r)
 		}
@@ -449,7 +449,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]float64{"neardns_hosts_services current": 1, "neardns_hosts_services missing": 1, "neardns_hosts_services stale": 0,
-		"neardns_hosts_services foreign": 0, "neardns_hosts_file_ok": 1, "neardns_hosts_fighting": 0, "neardns_hosts_in_place": 0, "neardns_hosts_writes_total ok": 1,
+		"neardns_hosts_services foreign": 0, "neardns_hosts_file_ok": 1, "neardns_hosts_fighting": 0, "neardns_hosts_writes_total ok": 1,
 		"neardns_hosts_repairs_total": 0} {
 		if got, ok := values[name]; !ok || got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)

@@ -8,7 +8,7 @@ import (
 
 const namespace = "neardns"
 
-// counts are what the role counts. Names of Services are in the status: as labels they would tell every client of the endpoint.
+// counts are the role's counters. Names of Services are in the status only: as labels, every client of the endpoint would see them.
 type counts struct {
 	questions map[string]prometheus.Counter
 	writes    map[string]prometheus.Counter
@@ -18,9 +18,9 @@ type counts struct {
 
 func newCounts() *counts {
 	questions := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_questions_total",
-		Help: "Questions to the cluster DNS addresses for the hosts file, by what came of them."}, []string{"result"})
+		Help: "Queries to the cluster DNS addresses for the hosts file, by result."}, []string{"result"})
 	writes := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_writes_total",
-		Help: "Writes of the hosts file, by what came of them. A file that has its lines is not written."}, []string{"result"})
+		Help: "Writes of the hosts file, by result. A file that has its lines is not written."}, []string{"result"})
 	c := &counts{questions: map[string]prometheus.Counter{}, writes: map[string]prometheus.Counter{},
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_repairs_total",
 			Help: "How often lines had to be put back that another program had taken out of the hosts file."})}
@@ -54,12 +54,12 @@ func (c *counts) write(written bool, err error) {
 	}
 }
 
-// Collector is what there is to scrape.
+// Collector returns the role's metrics.
 func (h *Hosts) Collector() prometheus.Collector { return collector{h} }
 
 type collector struct{ *Hosts }
 
-// Of the gauges, which are read from the state at each scrape.
+// Descriptions of the gauges, which are read from the state at each scrape.
 func services() *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_hosts_services", "Services of hosts.services, by how they stand in the hosts file: current; stale "+
 		"(kube-dns has not answered for five minutes); missing (no line, as there is no such Service, or none was answered yet); foreign (a line "+
@@ -67,22 +67,18 @@ func services() *prometheus.Desc {
 }
 
 func fileOK() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_hosts_file_ok", "Whether the hosts file could be read and written when it was last looked at (1), or not (0).", nil, nil)
+	return prometheus.NewDesc(namespace+"_hosts_file_ok", "Whether the hosts file could be read and written at the last try (1), or not (0).", nil, nil)
 }
 
 func fighting() *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_hosts_fighting", "Whether another program keeps taking our lines out, so that repairs are fewer (1).", nil, nil)
 }
 
-func inPlaceDesc() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_hosts_in_place", "Whether the hosts file is written in place (1), since it cannot be exchanged, or exchanged (0).", nil, nil)
-}
-
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, one := range c.counts.all {
 		one.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{services(), fileOK(), fighting(), inPlaceDesc()} {
+	for _, d := range []*prometheus.Desc{services(), fileOK(), fighting()} {
 		ch <- d
 	}
 }
@@ -108,5 +104,4 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(fileOK(), s.Fault == "" && !s.Looked.IsZero())
 	gauge(fighting(), s.Fighting)
-	gauge(inPlaceDesc(), s.Way == InPlace)
 }

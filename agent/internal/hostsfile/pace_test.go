@@ -116,7 +116,7 @@ func TestPace(t *testing.T) {
 	compat.Say(t, "hosts", "a Service has another address", fmt.Sprintf("within %d s, also where kube-dns keeps its answers", int(slowest.Seconds()+1)))
 }
 
-func TestLifetime(t *testing.T) {
+func TestMinTTL(t *testing.T) {
 	for want, records := range map[time.Duration][]string{
 		7 * time.Second: {"a. 30 IN CNAME b.", "b. 7 IN A 10.0.0.1"},
 		5 * time.Second: {"cluster.local. 30 IN SOA ns. h. 1 7200 1800 86400 5"},
@@ -135,7 +135,7 @@ func TestLifetime(t *testing.T) {
 				m.Answer = append(m.Answer, rr)
 			}
 		}
-		if got := lifetime(m); got != want {
+		if got := minTTL(m); got != want {
 			t.Errorf("%v: %s, want %s", records, got, want)
 		}
 	}
@@ -156,7 +156,7 @@ func TestBetweenRounds(t *testing.T) {
 	r.becomes(t, with(base, []hostsfile.Entry{lines("10.96.0.7")[0], lines("fd00:10:96::5")[0]}))
 	// However long it goes on: one round and two questions more for each name and family.
 	r.stop()
-	if n := k.count(); n > 2*(1+mostExtra) {
+	if n := k.count(); n > 2*(1+maxExtra) {
 		t.Errorf("%d questions", n)
 	}
 }

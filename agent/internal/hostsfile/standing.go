@@ -6,21 +6,21 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// Standing is how a Service stands in the file.
+// Standing is the state of a Service in the file.
 type Standing string
 
 // The standings, worst first.
 const (
-	Missing Standing = "missing" // no line: kube-dns denies it, or has not answered for it yet
-	Foreign Standing = "foreign" // a line that is not ours has one of its names, or both
-	Stale   Standing = "stale"   // its line is from an answer of long ago
+	Missing Standing = "missing" // no line: kube-dns denies it, or has not answered yet
+	Foreign Standing = "foreign" // another program's line has one of its names, or both
+	Stale   Standing = "stale"   // its line comes from an old answer
 	Current Standing = "current"
 )
 
 // staleAfter is how long kube-dns may be silent.
 const staleAfter = 5 * time.Minute
 
-// StandingOf judges one, as the role that began at since left it.
+// StandingOf judges a Service by the state of a role that started at since.
 func StandingOf(s nodestate.HostsService, since, now time.Time) Standing {
 	heard := s.Answered
 	if heard.Before(since) {

@@ -192,7 +192,7 @@ func pictures() map[string]func(*Picture) {
 			line := func(standing hostsfile.Standing, name, failed string, addresses ...string) HostsLine {
 				return HostsLine{nodestate.HostsService{Name: name, Addresses: addresses, Failed: failed}, standing}
 			}
-			p.Hosts = Hosts{Present: true, InPlace: "the file itself is mounted: mount its folder", Fighting: true, Repairs: 12,
+			p.Hosts = Hosts{Present: true, Fighting: true, Repairs: 12,
 				Fault: "/host/etc/hosts is empty, and is left alone", Services: []HostsLine{
 					line(hostsfile.Current, "shop/registry", "", "10.96.0.5", "fd00:10:96::5"), line(hostsfile.Missing, "shop/none", ""),
 					line(hostsfile.Missing, "shop/late", "10.96.0.10:53: no answer over udp"), line(hostsfile.Stale, "shop/old", "10.96.0.10:53: it answers SERVFAIL", "10.96.0.6"),

@@ -18,7 +18,6 @@ type Hosts struct {
 	Looked   time.Time     `json:"looked"`
 	Ended    bool          `json:"ended,omitempty"`    // in order; its lines stay
 	Fault    string        `json:"fault,omitempty"`    // why the file may not have the lines
-	InPlace  string        `json:"inPlace,omitempty"`  // why the file is written in place; "" where it is exchanged
 	Fighting bool          `json:"fighting,omitempty"` // another program keeps taking the lines out
 	Repairs  int           `json:"repairs"`
 	Services []HostsLine   `json:"services"`
@@ -36,7 +35,7 @@ func (l *Looker) hosts(now time.Time) Hosts {
 	if err != nil {
 		return Hosts{Present: true, Fault: err.Error()}
 	}
-	out := Hosts{Present: ok, Age: now.Sub(said.Looked), Looked: said.Looked, Ended: said.Ended, Fault: said.Fault, InPlace: said.Why, Fighting: said.Fighting,
+	out := Hosts{Present: ok, Age: now.Sub(said.Looked), Looked: said.Looked, Ended: said.Ended, Fault: said.Fault, Fighting: said.Fighting,
 		Repairs: said.Repairs}
 	for _, s := range said.Services {
 		out.Services = append(out.Services, HostsLine{s, hostsfile.StandingOf(s, said.Since, now)})
@@ -66,9 +65,6 @@ func checkHosts(p Picture, f *findings) {
 	if h.Fighting {
 		f.add(Warn, "find what writes the file, and have it keep lines that it does not know", "another program keeps taking the lines out of the hosts file; they "+
 			"were put back %s", plural(h.Repairs, "time"))
-	}
-	if h.InPlace != "" {
-		f.add(Warn, "mount the folder /etc as install/hosts does", "the hosts file is written in place, so that readers may meet half of our lines: %s", h.InPlace)
 	}
 	for _, s := range h.Services {
 		switch s.Standing {

@@ -40,11 +40,11 @@ func TestDoctorReadsTheHostsRole(t *testing.T) {
 	if h := l.hosts(now); h.Present {
 		t.Errorf("without the role: %+v", h)
 	}
-	said := nodestate.Hosts{Since: now.Add(-time.Hour), Looked: now.Add(-time.Minute), Why: "why", Fault: "what", Services: []nodestate.HostsService{{Name: "shop/registry"}}}
+	said := nodestate.Hosts{Since: now.Add(-time.Hour), Looked: now.Add(-time.Minute), Fault: "what", Services: []nodestate.HostsService{{Name: "shop/registry"}}}
 	if err := nodestate.WriteHosts(l.Conf.StateDir, said); err != nil {
 		t.Fatal(err)
 	}
-	if h := l.hosts(now); !h.Present || h.Age.Round(time.Second) != time.Minute || h.InPlace != "why" || h.Fault != "what" || h.Services[0].Standing != "missing" {
+	if h := l.hosts(now); !h.Present || h.Age.Round(time.Second) != time.Minute || h.Fault != "what" || h.Services[0].Standing != "missing" {
 		t.Errorf("of %+v: %+v", said, h)
 	}
 	if err := os.WriteFile(nodestate.HostsPath(l.Conf.StateDir), []byte("{"), 0o600); err != nil {

@@ -16,32 +16,31 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Times of one question.
 const (
-	askTimeout   = time.Second      // of one try, over UDP or TCP
-	roundTimeout = 20 * time.Second // of all together
+	queryTimeout = time.Second      // of one try, over UDP or TCP
+	roundTimeout = 20 * time.Second // of all queries of a round
 )
 
-// reply is what came of one question: addresses, a denial (neither addresses nor an error), or an error.
+// reply is the outcome of one query: addresses, a denial (neither addresses nor an error), or an error.
 type reply struct {
 	addrs  []netip.Addr
-	ttl    time.Duration // how long the server may go on saying so without a look at the cluster; 0: it does not say
-	server int           // that said so
+	ttl    time.Duration // how long the server may answer the same from its cache; 0: not known
+	server int           // the one that answered
 	err    error
 }
 
 func (r reply) denied() bool { return r.err == nil && len(r.addrs) == 0 }
 
-// asker asks servers. It may be used by many goroutines.
-type asker struct {
+// resolver queries the servers of the cluster DNS. It may be used by many goroutines.
+type resolver struct {
 	domain  string
 	servers []netip.AddrPort
-	best    atomic.Int64 // the server that answered last: it is asked first
+	best    atomic.Int64 // the server that answered last: it gets the next query first
 }
 
-// round asks for each key, all at one time. known tells what a denial would take away: then the server that denied is asked for the
-// sentinel, too, and trusted tells whether it was answered.
-func (a *asker) round(ctx context.Context, keys []key, known map[key]bool) (replies map[key]reply, trusted map[key]bool) {
+// round queries all keys at the same time. If a server denies a key that has addresses, the server gets a query for the sentinel, too;
+// trusted reports whether it answered that one.
+func (r *resolver) round(ctx context.Context, keys []key, hasAddrs map[key]bool) (replies map[key]reply, trusted map[key]bool) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	replies, trusted = map[key]reply{}, map[key]bool{}
@@ -49,75 +48,75 @@ func (a *asker) round(ctx context.Context, keys []key, known map[key]bool) (repl
 	var wg sync.WaitGroup
 	for _, k := range keys {
 		wg.Go(func() {
-			r := a.ask(ctx, Names(k.service, a.domain)[1], k.family)
+			answer := r.query(ctx, Names(k.service, r.domain)[1], k.family)
 			mu.Lock()
 			defer mu.Unlock()
-			replies[k] = r
+			replies[k] = answer
 		})
 	}
 	wg.Wait()
 	knows := map[int]bool{}
-	for k, r := range replies {
-		if !known[k] || !r.denied() {
+	for k, answer := range replies {
+		if !hasAddrs[k] || !answer.denied() {
 			continue
 		}
-		if _, asked := knows[r.server]; !asked {
-			knows[r.server] = a.knowsSentinel(ctx, r.server)
+		if _, checked := knows[answer.server]; !checked {
+			knows[answer.server] = r.knowsSentinel(ctx, answer.server)
 		}
-		trusted[k] = knows[r.server]
+		trusted[k] = knows[answer.server]
 	}
 	return replies, trusted
 }
 
-func (a *asker) knowsSentinel(ctx context.Context, server int) bool {
+func (r *resolver) knowsSentinel(ctx context.Context, server int) bool {
 	for _, f := range families() {
-		if r := a.askOne(ctx, server, sentinel+"."+a.domain, f); r.err == nil && len(r.addrs) > 0 {
+		if answer := r.queryOne(ctx, server, sentinel+"."+r.domain, f); answer.err == nil && len(answer.addrs) > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// ask asks the servers until one answers.
-func (a *asker) ask(ctx context.Context, name string, f family) reply {
+// query queries one server after the other until one answers.
+func (r *resolver) query(ctx context.Context, name string, f family) reply {
 	var errs []error
-	first := int(a.best.Load())
-	for i := range a.servers {
-		server := (first + i) % len(a.servers)
-		r := a.askOne(ctx, server, name, f)
-		if r.err == nil {
-			a.best.Store(int64(server))
-			return r
+	first := int(r.best.Load())
+	for i := range r.servers {
+		server := (first + i) % len(r.servers)
+		answer := r.queryOne(ctx, server, name, f)
+		if answer.err == nil {
+			r.best.Store(int64(server))
+			return answer
 		}
-		errs = append(errs, fmt.Errorf("%s: %w", a.servers[server], r.err))
+		errs = append(errs, fmt.Errorf("%s: %w", r.servers[server], answer.err))
 	}
 	return reply{err: errors.Join(errs...)}
 }
 
-// askOne asks one server, over UDP and, where nothing usable comes, over TCP.
-func (a *asker) askOne(ctx context.Context, server int, name string, f family) (r reply) {
+// queryOne queries one server over UDP, and over TCP if UDP brings no usable answer.
+func (r *resolver) queryOne(ctx context.Context, server int, name string, f family) (out reply) {
 	kind := dns.TypeA
 	if f == v6 {
 		kind = dns.TypeAAAA
 	}
 	for _, network := range []string{"udp", "tcp"} {
 		question := new(dns.Msg).SetQuestion(dns.Fqdn(name), kind)
-		client := dns.Client{Net: network, Timeout: askTimeout}
-		answer, _, err := client.ExchangeContext(ctx, question, a.servers[server].String())
-		r = reply{server: server}
-		if r.err = shorter(err); err == nil {
-			r.addrs, r.err = judge(question, answer)
+		client := dns.Client{Net: network, Timeout: queryTimeout}
+		answer, _, err := client.ExchangeContext(ctx, question, r.servers[server].String())
+		out = reply{server: server}
+		if out.err = shortError(err); err == nil {
+			out.addrs, out.err = readAnswer(question, answer)
 		}
-		if r.err == nil {
-			r.ttl = lifetime(answer)
-			return r
+		if out.err == nil {
+			out.ttl = minTTL(answer)
+			return out
 		}
 	}
-	return r
+	return out
 }
 
-// shorter leaves out of a network error what changes from try to try, so that the same fault reads the same.
-func shorter(err error) error {
+// shortError leaves ports out of a network error: they change with each try, and the same fault has to have the same text.
+func shortError(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
 		if op.Timeout() {
@@ -128,10 +127,9 @@ func shorter(err error) error {
 	return err
 }
 
-// judge takes the addresses out of an answer to a question. None, and no error, is an authoritative denial: the name does not exist
-// (RFC 8020), or has no address of that family (RFC 2308, section 2.2). Whatever is anything else, or holds an address that no Service
-// can have, is an error.
-func judge(question, answer *dns.Msg) ([]netip.Addr, error) {
+// readAnswer returns the addresses in an answer. No address and no error is an authoritative denial: the name does not exist (RFC 8020),
+// or has no address of that family (RFC 2308, section 2.2). Any other message is an error, and so is an address that no Service can have.
+func readAnswer(question, answer *dns.Msg) ([]netip.Addr, error) {
 	q := question.Question[0]
 	switch {
 	case !answer.Response, answer.Opcode != dns.OpcodeQuery, len(answer.Question) != 1, !strings.EqualFold(answer.Question[0].Name, q.Name),
@@ -150,7 +148,7 @@ func judge(question, answer *dns.Msg) ([]netip.Addr, error) {
 	}
 	var addrs []netip.Addr
 	owner := q.Name
-	for range answer.Answer { // a Service of type ExternalName: its aliases may stand in any order
+	for range answer.Answer { // a Service of type ExternalName: its CNAME records may be in any order
 		for _, rr := range answer.Answer {
 			if alias, ok := rr.(*dns.CNAME); ok && strings.EqualFold(alias.Hdr.Name, owner) {
 				owner = alias.Target
@@ -178,11 +176,11 @@ func judge(question, answer *dns.Msg) ([]netip.Addr, error) {
 		return nil, errors.New("its answer has no address of the name")
 	}
 	addrs = sorted(addrs)
-	return addrs[:min(len(addrs), mostAddresses)], nil
+	return addrs[:min(len(addrs), maxAddresses)], nil
 }
 
-// lifetime is the least TTL of an answer: of its records, or of a denial (RFC 2308, section 5).
-func lifetime(answer *dns.Msg) time.Duration {
+// minTTL is the shortest TTL in an answer: of its records, or of a denial (RFC 2308, section 5).
+func minTTL(answer *dns.Msg) time.Duration {
 	var ttls []uint32
 	for _, rr := range answer.Answer {
 		ttls = append(ttls, rr.Header().Ttl)
@@ -200,7 +198,7 @@ func lifetime(answer *dns.Msg) time.Duration {
 	return time.Duration(slices.Min(ttls)) * time.Second
 }
 
-// sorted orders addresses, each once, so that a server that turns them round changes nothing.
+// sorted orders addresses without repetitions: a server that rotates them must not change the file.
 func sorted(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)
