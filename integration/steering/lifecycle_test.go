@@ -99,7 +99,7 @@ func TestLeftAlone(t *testing.T) {
 		if rules := p.rules(); rules != "" {
 			t.Errorf("rules in a pod whose fallback is not proven:\n%s", rules)
 		}
-		if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "default/pod1") || !strings.Contains(text, "not yet proven") {
+		if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "default/pod1") || !strings.Contains(text, "not yet verified") {
 			t.Errorf("status does not say why the pod waits:\n%s", text)
 		}
 	})

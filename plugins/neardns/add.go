@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// add is the ADD verb: look, plan, apply, print.
+// add is the ADD verb: it collects facts, makes a plan, applies it and prints the result.
 func add(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "add", args, (*verb).add)
 }
@@ -37,26 +37,26 @@ func (v *verb) add(ctx context.Context) error {
 		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the host's own network namespace", v.args.Netns), "")
 	}
 	in := call{ContainerID: v.args.ContainerID, IfName: v.args.IfName, NetNS: v.args.Netns, Inode: inode, Pod: v.pod, SharesHost: isHost, Backend: v.backend.Recorded()}
-	in.Settings = v.settle(in, ns)
-	plan, err := makePlan(v.conf, in, v.look(in, ns))
+	in.Settings = v.applySettings(in, ns)
+	plan, err := makePlan(v.conf, in, v.collectFacts(in, ns))
 	if err != nil {
 		return err
 	}
 	if err := v.apply(ctx, &plan, ns); err != nil {
 		return err
 	}
-	v.sayDecisions(plan.File)
-	v.saySettings(plan.File)
-	// Printed last, in one piece: what stands on stdout is what the runtime goes by.
+	v.logDecisions(plan.File)
+	v.logSettings(plan.File)
+	// Printed last and in one write: the runtime takes whatever is on stdout for the result.
 	if _, err := v.stdout.Write(plan.Result); err != nil {
 		return types.NewError(types.ErrIOFailure, "write the result: "+err.Error(), "")
 	}
 	return nil
 }
 
-// apply makes the plan true: switch, pod file, pod table, in this order. Each stands on the one before: rules without a
-// switch would lead into nothing, and rules without a file would be found by nobody. After a failure nothing is steered,
-// and the plan's file says why.
+// apply carries the plan out: switch, pod file, pod table, in this order. Each needs the one before it: without a switch the pod's
+// rules would lead nowhere, and without a file nothing would ever find and remove them. After a failure nothing is steered, and the
+// pod's file has the reason.
 func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	f := &p.File
 	earlier, err := podfile.Read(podfile.Path(v.conf.StateDir, f.ContainerID, f.IfName))
@@ -66,18 +66,18 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 		return nil
 	}
 	if !p.Steers() {
-		// The pod is as it should be; only a record, an exemption or the removal of old rules went wrong.
-		v.log.Warn("not all done", "verb", v.name, "container_id", f.ContainerID, "err", err)
+		// The pod's DNS is unaffected: only a record, an exemption or the removal of old rules failed.
+		v.log.Warn("pod not steered, as planned, but its records are incomplete", "verb", v.name, "container_id", f.ContainerID, "err", err)
 		return nil
 	}
 	undone := v.undo(ns, f)
 	if v.conf.OnUnsupported == unsupportedFail {
-		return types.NewError(codeNotSteer, fmt.Sprintf("cannot be steered to the node's DNS cache: %v: mend that, or set onUnsupported to allow", errors.Join(err, undone)), "")
+		return types.NewError(codeNotSteer, fmt.Sprintf("cannot be steered to the node's DNS cache: %v: fix that, or set onUnsupported to allow", errors.Join(err, undone)), "")
 	}
 	state := podfile.LeftAlone
 	if errors.Is(err, context.DeadlineExceeded) || iptables.Busy(err) {
-		// A node that starts all of its pods at once, or a program that holds iptables' lock: the agent has the time that this
-		// call had not.
+		// The node starts all of its pods at once, or another program holds iptables' lock. The agent has the time that this call
+		// lacks.
 		state = podfile.Pending
 	}
 	for i := range f.Decisions {
@@ -86,7 +86,7 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 		}
 	}
 	if undone = errors.Join(undone, podfile.Write(v.conf.StateDir, *f)); undone != nil {
-		v.log.Warn("not all undone", "verb", v.name, "container_id", f.ContainerID, "err", undone)
+		v.log.Warn("rollback incomplete", "verb", v.name, "container_id", f.ContainerID, "err", undone)
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) error {
 	var hostErr error
 	if p.Touches() {
-		hostErr = v.inRules(-1, func(host rules.Rules) error {
+		hostErr = v.withRules(-1, func(host rules.Rules) error {
 			if !p.SwitchStands {
 				if err := v.ensureSwitch(host, p.Host); err != nil {
 					return fmt.Errorf("host table: %w", err)
@@ -118,9 +118,9 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("out of time before the pod table: %w", err)
 	}
-	err := v.inRules(int(ns.Fd()), func(pod rules.Rules) error {
+	err := v.withRules(int(ns.Fd()), func(pod rules.Rules) error {
 		if !p.Steers() {
-			return v.takeOut(pod, p.File.ContainerID, p.File.IfName, p.File.NetNSInode)
+			return v.removeTable(pod, p.File.ContainerID, p.File.IfName, p.File.NetNSInode)
 		}
 		_, err := pod.Repair(p.Pod)
 		return err
@@ -131,16 +131,16 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 	return errors.Join(hostErr, err)
 }
 
-// undo takes back what a failed steering may have left. Repair is one transaction, so this is for rules of an earlier ADD.
+// undo removes what a failed steering may have left. Repair is one transaction, so what is left are rules of an earlier ADD.
 func (v *verb) undo(ns *os.File, f *podfile.File) error {
 	err := podfile.Remove(v.conf.StateDir, f.ContainerID, f.IfName)
-	return errors.Join(err, v.inRules(int(ns.Fd()), func(pod rules.Rules) error {
-		return v.takeOut(pod, f.ContainerID, f.IfName, f.NetNSInode)
+	return errors.Join(err, v.withRules(int(ns.Fd()), func(pod rules.Rules) error {
+		return v.removeTable(pod, f.ContainerID, f.IfName, f.NetNSInode)
 	}))
 }
 
-// takeOut removes the pod table, or leaves in it what other attachments of the netns have.
-func (v *verb) takeOut(pod rules.Rules, containerID, ifName string, inode uint64) error {
+// removeTable removes the pod table, or reduces it to the rules of the netns's other attachments.
+func (v *verb) removeTable(pod rules.Rules, containerID, ifName string, inode uint64) error {
 	if left := podfile.Table(v.siblings(containerID, ifName, inode)...); len(left.Redirects) > 0 {
 		_, err := pod.Repair(left)
 		return err
@@ -152,8 +152,8 @@ func (v *verb) takeOut(pod rules.Rules, containerID, ifName string, inode uint64
 	return pod.Remove()
 }
 
-// sayDecisions puts the decisions into the log line: all of them, as they differ by family.
-func (v *verb) sayDecisions(f podfile.File) {
+// logDecisions adds the decisions to the call's log line: all of them, because they differ by IP family.
+func (v *verb) logDecisions(f podfile.File) {
 	var parts []string
 	for _, d := range f.Decisions {
 		part := fmt.Sprintf("%s %s", d.Redirect.ClusterDNS, d.State)
@@ -162,22 +162,21 @@ func (v *verb) sayDecisions(f podfile.File) {
 		}
 		parts = append(parts, part)
 	}
-	v.say("decision", strings.Join(parts, ", "), "host_iface", f.HostInterface)
+	v.addOutcome("decision", strings.Join(parts, ", "), "host_iface", f.HostInterface)
 }
 
-// saySettings puts what became of the pod's DNS settings into the log: what was not done as it was asked for has a line of its
-// own.
-func (v *verb) saySettings(f podfile.File) {
+// logSettings logs the state of the pod's DNS settings. Each part of a requested overlay that was not applied gets its own warning.
+func (v *verb) logSettings(f podfile.File) {
 	for _, i := range f.Ignored {
-		v.log.Warn("ignored", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "what", i.What, "why", i.Why)
+		v.log.Warn("setting ignored", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "what", i.What, "why", i.Why)
 	}
 	d := f.DNS
 	if d.Overlay == nil && d.Reason == "" {
 		return
 	}
-	v.say("dns", d.State, "lever", d.Lever)
+	v.addOutcome("dns", d.State, "lever", d.Lever)
 	if d.State != podfile.Overlaid && d.State != podfile.HandedOn {
-		v.log.Warn("overlay not laid", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "state", d.State, "why", d.Reason)
+		v.log.Warn("overlay not applied", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "state", d.State, "why", d.Reason)
 	}
 	for _, n := range d.Notes {
 		v.log.Warn("dns settings", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "note", n.Text)

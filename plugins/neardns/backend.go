@@ -10,30 +10,30 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// chooseBackend takes the back end that the host's rules stand in; where there are none, that of the configuration, or, if it
-// names none, the one by whose rules the fallback was proven on this node.
+// chooseBackend chooses the back end that wrote the host's rules. If there are no rules, it takes the configured one; if none is
+// configured, the one whose rules passed the fallback check on this node.
 func (v *verb) chooseBackend() {
 	stand, err := nodestate.ReadHostRules(v.conf.StateDir)
 	if err != nil {
-		v.log.Warn("the host's back end is not known", "verb", v.name, "err", err)
+		v.log.Warn("back end of the host's rules unknown", "verb", v.name, "err", err)
 	}
 	name := stand.Backend
 	if name == "" {
-		name, err = v.wanted()
+		name, err = v.wantedBackend()
 		if err != nil {
-			v.log.Warn("which back end to use is not known", "verb", v.name, "err", err)
+			v.log.Warn("back end to use unknown", "verb", v.name, "err", err)
 		}
 	}
 	v.useBackend(name, stand)
 }
 
-// wanted is the back end for a host that has no rules yet.
-func (v *verb) wanted() (string, error) {
+// wantedBackend returns the back end for a host that has no rules yet.
+func (v *verb) wantedBackend() (string, error) {
 	switch v.conf.Backend {
 	case rules.Nftables, rules.Iptables, rules.IptablesNFT, rules.IptablesLegacy:
 		found, err := rules.Candidates(v.conf.Backend, nil, nil)
 		if err != nil {
-			return rules.IptablesNFT, err // whose absence every pod's file will say
+			return rules.IptablesNFT, err // each pod's file will have the reason
 		}
 		return found[0].String(), nil
 	}
@@ -41,7 +41,7 @@ func (v *verb) wanted() (string, error) {
 	return proof.Backend, err
 }
 
-// useBackend has the verb work by the back end of a name; one that is not known is nftables. stand is what the host has.
+// useBackend makes the verb use the named back end, or nftables if the name is unknown. stand describes the host's rules.
 func (v *verb) useBackend(name string, stand nodestate.HostRules) {
 	k, err := rules.Named(name)
 	if err != nil {
@@ -50,8 +50,8 @@ func (v *verb) useBackend(name string, stand nodestate.HostRules) {
 	v.backend, v.stand = k, stand
 }
 
-// useBackendOf has the verb work by the back end of a pod's rules until it is told to go back.
-func (v *verb) useBackendOf(f podfile.File) (goBack func()) {
+// useBackendOf makes the verb use the back end of a pod's rules until restore is called.
+func (v *verb) useBackendOf(f podfile.File) (restore func()) {
 	now, stand := v.backend, v.stand
 	if f.Backend != now.Recorded() {
 		v.useBackend(f.Backend, nodestate.HostRules{Backend: f.Backend})
@@ -59,30 +59,30 @@ func (v *verb) useBackendOf(f podfile.File) (goBack func()) {
 	return func() { v.backend, v.stand = now, stand }
 }
 
-// lacks is why no pod may be steered to these addresses yet, whatever is proven; nil where one may. Where whole chains are made,
-// this plugin would take away what only the agent knows of; the agent adds such an address, since it reads the pod's file.
-func (v *verb) lacks(addrs ...netip.Addr) error {
+// missingRules returns why no pod may be steered to these addresses yet, even if the fallback is verified; nil if one may. A back end
+// that writes whole chains would remove rules that only the agent knows. The agent adds such an address when it reads the pod's file.
+func (v *verb) missingRules(addrs ...netip.Addr) error {
 	if v.backend.Caps().Adds || v.stand.Backend == "" || v.stand.Cover(addrs...) {
 		return nil
 	}
-	return fmt.Errorf("the host's %s rules do not have all of %s yet: the agent adds them", v.backend, steer.JoinAddrs(addrs, ", "))
+	return fmt.Errorf("the host's %s rules do not cover all of %s yet: the agent adds them", v.backend, steer.JoinAddrs(addrs, ", "))
 }
 
-// inRules opens the rules of a netns for the length of one function.
-func (v *verb) inRules(nsFD int, f func(rules.Rules) error) error {
+// withRules opens the rules of a netns, calls f with them and closes them.
+func (v *verb) withRules(nsFD int, f func(rules.Rules) error) error {
 	r, err := v.env.kernel.Open(v.backend, nsFD)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
 	if nsFD < 0 && v.backend.Caps().Programs {
-		return f(byFile{r, v.stand})
+		return f(recordedRules{r, v.stand})
 	}
 	return f(r)
 }
 
-// ensureSwitch makes the host's rules, or puts them back where they are gone, with all that is known of them. The first to make them
-// since the node started tells the others.
+// ensureSwitch makes the host's rules, or restores them if they are gone, with everything known about them. The first call since the
+// node started records what it made, for the calls after it.
 func (v *verb) ensureSwitch(host rules.Rules, own steer.Host) error {
 	whole := v.stand.With(own)
 	stands, err := host.Whole(whole) // another call may have been faster
@@ -95,34 +95,34 @@ func (v *verb) ensureSwitch(host rules.Rules, own steer.Host) error {
 	return nodestate.WriteHostRules(v.conf.StateDir, nodestate.HostRules{Backend: v.backend.String(), Addresses: rules.Addresses(whole), Switch: nodestate.SwitchOf(whole)})
 }
 
-// byFile is the host's side where each look starts programs, which takes longer than the rest of an ADD. It goes by the file of those
-// who made the rules, and by whether packets still come into them.
-type byFile struct {
+// recordedRules are the host's rules of a back end that starts a program for each read, which takes longer than the rest of an ADD.
+// It trusts the record of the process that made the rules, and checks only that packets still reach them.
+type recordedRules struct {
 	rules.Rules
-	stand nodestate.HostRules // what the host has
+	stand nodestate.HostRules
 }
 
-func (h byFile) stands() bool { return h.stand.Backend != "" }
+func (h recordedRules) exist() bool { return h.stand.Backend != "" }
 
-// Whole tells whether the rules that the file tells of are there for the families of rs.
-func (h byFile) Whole(rs steer.Ruleset) (bool, error) {
-	if !h.stands() {
+// Whole reports whether the recorded rules exist for the IP families of rs.
+func (h recordedRules) Whole(rs steer.Ruleset) (bool, error) {
+	if !h.exist() {
 		return false, nil
 	}
 	return h.Rules.Whole(rs)
 }
 
-func (h byFile) Present() (bool, error) {
+func (h recordedRules) Present() (bool, error) {
 	if h.stand.Switch == nil {
-		return h.stands(), nil
+		return h.exist(), nil
 	}
 	return h.Whole(h.stand.Switch.Host())
 }
 
-// IsUplink is false: pods' links are none, and the agent, which alone might know better, looks again.
-func (byFile) IsUplink(string) (bool, error) { return false, nil }
+// IsUplink returns false: pods' links are no uplinks, and the agent checks again.
+func (recordedRules) IsUplink(string) (bool, error) { return false, nil }
 
-// hostRulesName is what an operator looks for on the host, tableName in a pod's netns.
+// hostRulesName returns the name under which an operator finds our rules on the host; tableName is the name in a pod's netns.
 func hostRulesName(k rules.Kind) string {
 	if k.Recorded() == "" {
 		return "table " + tableName(k)

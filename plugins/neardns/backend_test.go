@@ -54,14 +54,14 @@ func TestChooseBackend(t *testing.T) {
 func TestLacks(t *testing.T) {
 	a, b := netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("169.254.20.12")
 	v := &verb{backend: rules.OfVariant(iptables.NFT, nil), stand: nodestate.HostRules{Backend: "iptables-nft", Addresses: []netip.Addr{a}}}
-	if err := v.lacks(a); err != nil {
+	if err := v.missingRules(a); err != nil {
 		t.Error(err)
 	}
-	lack := v.lacks(a, b)
+	lack := v.missingRules(a, b)
 	if lack == nil {
 		t.Fatal("an address that the rules do not have is not missed")
 	}
-	if err := (&verb{backend: rules.OfVariant(iptables.NFT, nil)}).lacks(a, b); err != nil {
+	if err := (&verb{backend: rules.OfVariant(iptables.NFT, nil)}).missingRules(a, b); err != nil {
 		t.Errorf("where nobody has made rules, the plugin makes them: %v", err)
 	}
 	c := &Conf{Steer: steerAlways, Redirects: []steer.Redirect{redirect4}}

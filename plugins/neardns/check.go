@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// check is the CHECK verb: is this pod's steering as ADD, or since then the agent, left it?
+// check is the CHECK verb: it compares the pod's rules with what ADD, or the agent since then, recorded.
 func check(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "check", args, (*verb).check)
 }
@@ -29,13 +29,13 @@ func (v *verb) check(context.Context) error {
 	path := podfile.Path(v.conf.StateDir, id, ifName)
 	f, err := podfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		// A pod from before the plugin, or one whose record could not be written: it was passed through, and CRI-O, which
-		// checks right after ADD, must not fail it for that.
-		v.say("decision", "no pod file: not steered")
+		// The pod started before the plugin was installed, or its record could not be written. ADD let it through, so CHECK must not
+		// fail it: CRI-O checks right after ADD.
+		v.addOutcome("decision", "no pod file: not steered")
 		return nil
 	}
 	if err != nil {
-		return types.NewError(codeState, fmt.Sprintf("%v: restart the pod, or remove the file to have it taken for unsteered", err), "")
+		return types.NewError(codeState, fmt.Sprintf("%v: restart the pod, or remove the file to treat the pod as not steered", err), "")
 	}
 	ns, inode, isHost, err := v.netns(v.args.Netns)
 	if err != nil {
@@ -43,30 +43,30 @@ func (v *verb) check(context.Context) error {
 	}
 	defer ns.Close()
 	if inode != f.NetNSInode {
-		return types.NewError(codeState, fmt.Sprintf("%s is about another network namespace than CNI_NETNS %s: restart the pod", path, v.args.Netns), "")
+		return types.NewError(codeState, fmt.Sprintf("%s belongs to another network namespace than CNI_NETNS %s: restart the pod", path, v.args.Netns), "")
 	}
 	if len(f.In(podfile.Steered)) == 0 || isHost {
-		v.sayDecisions(f)
+		v.logDecisions(f)
 		return checkSettings(f)
 	}
 	defer v.useBackendOf(f)()
 	want := podfile.Table(append([]podfile.File{f}, v.siblings(id, ifName, inode)...)...)
-	err = v.inRules(int(ns.Fd()), func(pod rules.Rules) error { return pod.Verify(want) })
+	err = v.withRules(int(ns.Fd()), func(pod rules.Rules) error { return pod.Verify(want) })
 	var drift *steer.DriftError
 	if errors.As(err, &drift) {
-		return types.NewError(codeDrift, fmt.Sprintf("pod table (%s) in %s: %v: the agent mends it, or restart the pod", tableName(v.backend), v.args.Netns, drift), "")
+		return types.NewError(codeDrift, fmt.Sprintf("pod table (%s) in %s: %v: the agent repairs it, or restart the pod", tableName(v.backend), v.args.Netns, drift), "")
 	}
 	if err != nil {
 		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod table in %s cannot be read: %v", v.args.Netns, err), "")
 	}
-	v.sayDecisions(f)
+	v.logDecisions(f)
 	if err := checkSettings(f); err != nil {
 		return err
 	}
 	return v.checkSwitch()
 }
 
-// checkSettings looks whether an overlay still stands in the pod's resolv.conf.
+// checkSettings checks that the pod's resolv.conf still has its overlay.
 func checkSettings(f podfile.File) error {
 	if err := drifted(f.DNS); err != nil {
 		return types.NewError(codeDrift, fmt.Sprintf("DNS settings: %v: restart the pod", err), "")
@@ -74,22 +74,22 @@ func checkSettings(f podfile.File) error {
 	return nil
 }
 
-// checkSwitch looks whether the host has our table at all: without one a steered pod depends on the agent alone. What is in
-// the table is the agent's to compare, since it may have put more there than a plugin knows of.
+// checkSwitch checks that the host has our table: without it a steered pod has no DNS when no agent runs. It does not compare the
+// table's contents, because the agent may have added rules that the plugin does not know.
 func (v *verb) checkSwitch() error {
-	return v.inRules(-1, func(host rules.Rules) error {
+	return v.withRules(-1, func(host rules.Rules) error {
 		present, err := host.Present()
 		if err != nil {
 			return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("the host's rules cannot be read: %v", err), "")
 		}
 		if !present {
-			return types.NewError(codeDrift, fmt.Sprintf("the host has no %s, so the pod would have no answers without the agent: start the agent, or any pod, to have it again", hostRulesName(v.backend)), "")
+			return types.NewError(codeDrift, fmt.Sprintf("the host has no %s, so the pod has no DNS while no agent runs: start the agent or any pod to restore it", hostRulesName(v.backend)), "")
 		}
 		return nil
 	})
 }
 
-// status is the STATUS verb. A failure makes the whole node NotReady, so it fails only where ADD would fail every pod.
+// status is the STATUS verb. A failure makes the whole node NotReady, so it fails only if ADD would fail for every pod.
 func status(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "status", args, (*verb).status)
 }
@@ -104,16 +104,16 @@ func (v *verb) status(context.Context) error {
 	}
 	err := v.backend.Supported(-1, addrs...)
 	if err == nil {
-		err = writable(v.conf.StateDir)
+		err = checkWritable(v.conf.StateDir)
 	}
 	if err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("no pod could be steered (%v), and onUnsupported is fail: mend that, or set it to allow", err), "")
+		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("no pod could be steered (%v), and onUnsupported is fail: fix that, or set onUnsupported to allow", err), "")
 	}
 	return nil
 }
 
-// writable tries what ADD does to the state folder.
-func writable(dir string) error {
+// checkWritable creates and removes a file in the state folder, as ADD does.
+func checkWritable(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// Error codes of our own, from 100 as the specification has it. README.md explains each.
+// Our own error codes start at 100, as the CNI specification requires. README.md explains each.
 const (
 	codeNetNS     = 100 // CNI_NETNS is no network namespace
 	codeNotSteer  = 101 // the pod cannot be steered, and onUnsupported is fail
@@ -33,7 +33,7 @@ const (
 	messagePrefix = "neardns: "
 )
 
-// env is everything ambient.
+// env is the process's environment: its output and the kernel.
 type env struct {
 	stdout, stderr io.Writer
 	kernel         kernel
@@ -43,7 +43,7 @@ func processEnv() env {
 	return env{stdout: os.Stdout, stderr: os.Stderr, kernel: realKernel{}}
 }
 
-// about is printed when the plugin is run by hand, without a command. A runtime's call is spared it: reading the build
+// about returns the text for a person who runs the plugin without a command. A runtime's call does not get it, because reading the build
 // information takes a tenth of an ADD's CPU time.
 func about(command string) string {
 	if command != "" {
@@ -61,16 +61,15 @@ type verb struct {
 	conf *Conf
 	log  *slog.Logger
 	pod  podArgs
-	// backend is the one that the agent has chosen.
+	// backend is the one that the agent chose.
 	backend rules.Kind
-	stand   nodestate.HostRules // what the host's rules are, as far as anybody has told
-	// outcome is what the call's one log line says about it.
-	outcome []any
+	stand   nodestate.HostRules // the host's rules as recorded on the node
+	outcome []any               // attributes of the call's one log line
 }
 
-func (v *verb) say(attrs ...any) { v.outcome = append(v.outcome, attrs...) }
+func (v *verb) addOutcome(attrs ...any) { v.outcome = append(v.outcome, attrs...) }
 
-// run wraps a verb with what all share: parsing, a deadline, the one recover, and the one log line.
+// run calls a verb with what all verbs share: parsing, a deadline, one recover, and one log line.
 func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*verb, context.Context) error) (err error) {
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, verbDeadline)
@@ -86,16 +85,16 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 		v.done(started, err)
 	}()
 	for _, note := range conf.Notes {
-		v.log.Warn("odd input", "verb", name, "container_id", args.ContainerID, "note", note)
+		v.log.Warn("input ignored", "verb", name, "container_id", args.ContainerID, "note", note)
 	}
 	for _, unknown := range conf.Unknown {
-		v.log.Warn("key passed over", "verb", name, "container_id", args.ContainerID, "key", unknown.Error())
+		v.log.Warn("unknown key ignored", "verb", name, "container_id", args.ContainerID, "key", unknown.Error())
 	}
 	if confErr != nil {
 		if name != "del" {
 			return v.confFault(confErr)
 		}
-		v.say("configuration", confErr.Error())
+		v.addOutcome("configuration", confErr.Error())
 	}
 	v.chooseBackend()
 	if name == "add" || name == "del" {
@@ -104,8 +103,8 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 	return v.explain(f(v, ctx))
 }
 
-// lock keeps calls for one container apart. Where it cannot be had the call goes on: before the node's first ADD there is no
-// folder, where none can be made nothing is steered, and out of time the call itself will find out.
+// lock serialises the calls for one container. If the lock fails, the call goes on: before the node's first ADD there is no folder, if
+// none can be made nothing is steered, and if time is up the call itself notices.
 func (v *verb) lock(ctx context.Context) (unlock func()) {
 	unlock, err := podfile.Lock(ctx, v.conf.StateDir, v.args.ContainerID)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -114,11 +113,11 @@ func (v *verb) lock(ctx context.Context) (unlock func()) {
 	return unlock
 }
 
-// done writes the call's line.
+// done writes the call's log line.
 func (v *verb) done(started time.Time, err error) {
 	level := slog.LevelInfo
 	if v.name == "status" {
-		level = slog.LevelDebug // CRI-O asks every few seconds
+		level = slog.LevelDebug // CRI-O calls STATUS every few seconds
 	}
 	attrs := []any{"verb", v.name, "container_id", v.args.ContainerID, "iface", v.args.IfName, "pod", v.pod.String(), "duration", time.Since(started).Round(10 * time.Microsecond)}
 	attrs = append(attrs, v.outcome...)
@@ -129,7 +128,7 @@ func (v *verb) done(started time.Time, err error) {
 	v.log.Log(context.Background(), level, "done", attrs...)
 }
 
-// subject names what the call is about, for error messages: runtimes show the message alone.
+// subject names the call's pod, container or network for error messages, because runtimes show only the message.
 func (v *verb) subject() string {
 	if name := v.pod.String(); name != "" {
 		return "pod " + name
@@ -160,8 +159,8 @@ func (v *verb) explain(err error) error {
 	return types.NewError(types.ErrInternal, messagePrefix+v.subject()+": "+err.Error(), "")
 }
 
-// netns opens a pod's netns and tells whether it is our own. Rules of the host must never be taken for a pod's: both
-// tables have one name.
+// netns opens a pod's netns and reports whether it is the host's. The host's rules must never be mistaken for a pod's: both tables have
+// the same name.
 func (v *verb) netns(path string) (ns *os.File, inode uint64, isHost bool, err error) {
 	if ns, inode, err = podfile.OpenNetNS(path); err != nil {
 		return nil, 0, false, err
@@ -175,11 +174,11 @@ func (v *verb) netns(path string) (ns *os.File, inode uint64, isHost bool, err e
 	return ns, inode, inode == ownInode, nil
 }
 
-// delAnyway answers a DEL that the CNI library refused before it came to us, or after: whatever was wrong with it, what
-// its container had is removed, and the chain goes on.
+// delAnyway handles a DEL that the CNI library rejected before or after our code: it removes what the container had, and the chain goes
+// on.
 func delAnyway(ctx context.Context, e env, getenv func(string) string, refused *types.Error) *types.Error {
 	args := &skel.CmdArgs{ContainerID: getenv("CNI_CONTAINERID"), Netns: getenv("CNI_NETNS"), IfName: getenv("CNI_IFNAME"), Args: getenv("CNI_ARGS")}
-	_, _ = fmt.Fprintf(e.stderr, "neardns: del goes on in spite of: %v\n", refused)
+	_, _ = fmt.Fprintf(e.stderr, "neardns: del continues despite: %v\n", refused)
 	_ = del(ctx, e, args)
 	return nil
 }

@@ -29,19 +29,19 @@ const (
 	steerProven      = "proven"
 	steerAlways      = "always"
 	steerOff         = "off"
-	backendAuto      = "auto" // as the agent has chosen
+	backendAuto      = "auto" // the agent chooses
 	unsupportedAllow = "allow"
 	unsupportedFail  = "fail"
 )
 
-// ownKeys are ours. A misspelt one would silently be a default, on every node: so validate, and the installer before it writes
-// an entry, refuse keys that are nobody's. A call does not (D-052).
+// ownKeys are neardns's keys. A misspelt key would silently get its default on every node, so validate, and the installer before it
+// writes an entry, reject unknown keys. A CNI call does not (D-052).
 var ownKeys = []string{
 	"redirects", "clusterDomain", "localAddresses", "backend", "steer", "stateDir", "persistDir", "onUnsupported",
 	"logFile", "logLevel", keyDNS, keyResolvConf, keyResolvConfPaths, keyHostResolvConf,
 }
 
-// foreignKeys are the runtime's and libcni's. Besides these every key with a slash in it is somebody's namespace.
+// foreignKeys are keys of the runtime and libcni. Every key with a slash belongs to another program, too.
 var foreignKeys = []string{
 	"name", "type", "cniVersion", "cniVersions", "capabilities", "args", "runtimeConfig", "prevResult", "ipam", "ipMasq",
 	"disableCheck", "disableGC", "loadOnlyInlinedPlugins",
@@ -64,32 +64,31 @@ type Conf struct {
 	LogFile       string // "" for none
 	LogLevel      slog.Level
 
-	Rules           overlay.Rules // what is wanted of pods' DNS settings
-	ResolvConf      string        // whether they may be changed
+	Rules           overlay.Rules // pods' wanted DNS settings
+	ResolvConf      string        // whether resolv.conf files may be changed
 	ResolvConfPaths []string      // where a runtime may keep a sandbox's resolv.conf
 	HostResolvConf  string        // the node's own, as its kubelet uses it
 
-	PrevResult  json.RawMessage      // nil when there is none
-	DNS         *podDNS              // nil when the runtime gave none
-	Annotations map[string]string    // the pod's, where the runtime gave them
-	Valid       []types.GCAttachment // GC: what is still there
-	ValidKnown  bool                 // GC: the runtime gave a list, maybe an empty one
+	PrevResult  json.RawMessage      // nil if there is none
+	DNS         *podDNS              // nil if the runtime passed none
+	Annotations map[string]string    // the pod's, if the runtime passed them
+	Valid       []types.GCAttachment // GC: the attachments that still exist
+	ValidKnown  bool                 // GC: the runtime passed a list, perhaps an empty one
 
-	// Notes are oddities in what the runtime sent. They never fail a call: nobody could mend them.
+	// Notes are malformed parts of the runtime's input. They never fail a call, because the pod's owner cannot correct them.
 	Notes []string
-	// Unknown are top-level keys that are neither ours nor known to be the runtime's. They fail no call.
+	// Unknown are top-level keys of neither neardns nor a known runtime. They never fail a call.
 	Unknown []*strict.Fault
 }
 
-// podDNS is the dns capability. containerd writes the keys with capitals, the convention has small letters; encoding/json
-// takes both.
+// podDNS is the dns capability. containerd capitalises the keys, the CNI convention does not; encoding/json accepts both.
 type podDNS struct {
 	Servers  []string `json:"servers"`
 	Searches []string `json:"searches"`
 	Options  []string `json:"options"`
 }
 
-// confError holds all faults of a configuration at once, since each try of a person costs a round over all nodes.
+// confError has all faults of a configuration, so that one correction suffices: each try costs a rollout to all nodes.
 type confError struct {
 	Code   uint
 	Faults []*strict.Fault
@@ -103,8 +102,8 @@ func (e *confError) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// parseConf reads a call's stdin. The configuration is usable even beside an error: what is wrong has its default, so that
-// DEL can go on.
+// parseConf reads a call's stdin. The configuration is usable even if there is an error: a faulty key has its default, so that DEL can
+// go on.
 func parseConf(stdin []byte) (*Conf, error) {
 	c := &Conf{
 		ClusterDomain: domainDefault, Steer: steerProven, Backend: backendAuto, OnUnsupported: unsupportedAllow,
@@ -116,7 +115,7 @@ func parseConf(stdin []byte) (*Conf, error) {
 		err = fmt.Errorf("it is %s", top.Kind)
 	}
 	if err != nil {
-		c.LogFile = "" // where the log is wanted is not known; stderr serves
+		c.LogFile = "" // the log file's path is unknown; stderr has the log
 		message := fmt.Sprintf("the configuration is not a JSON object (%v): write it as the CNI specification has it", err)
 		return c, &confError{types.ErrDecodingFailure, []*strict.Fault{{Message: message}}}
 	}
@@ -126,13 +125,13 @@ func parseConf(stdin []byte) (*Conf, error) {
 	r.own(c)
 	r.runtime(c)
 	if faults := r.Faults(); len(faults) > 0 {
-		// Where something is missing, a misspelt key tells why.
+		// A misspelt key explains why another one is missing.
 		return c, &confError{types.ErrInvalidNetworkConfig, append(c.Unknown, faults...)}
 	}
 	return c, nil
 }
 
-// keys notes top-level keys that are nobody's.
+// keys collects unknown top-level keys.
 func (r *confReader) keys(c *Conf) {
 	for _, k := range slices.Sorted(maps.Keys(r.top)) {
 		if slices.Contains(ownKeys, k) || slices.Contains(foreignKeys, k) || strings.Contains(k, "/") {
@@ -144,7 +143,7 @@ func (r *confReader) keys(c *Conf) {
 	}
 }
 
-// own reads our keys.
+// own reads neardns's keys.
 func (r *confReader) own(c *Conf) {
 	r.redirects(c)
 	r.text("clusterDomain", &c.ClusterDomain)

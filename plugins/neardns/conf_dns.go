@@ -20,7 +20,7 @@ const (
 	hostResolvConf     = "/etc/resolv.conf"
 )
 
-// podDNSKeys reads what is wanted of pods' DNS settings, and how they may be reached.
+// podDNSKeys reads pods' wanted DNS settings and where their resolv.conf files are.
 func (r *confReader) podDNSKeys(c *Conf) {
 	r.text(keyResolvConf, &c.ResolvConf)
 	r.oneOf(keyResolvConf, c.ResolvConf, resolvConfAuto, resolvConfOff)

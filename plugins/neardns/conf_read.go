@@ -22,7 +22,7 @@ func (r *confReader) fault(field, format string, args ...any) {
 	r.Fault(strict.Value{Field: field}, format, args...)
 }
 
-// wrong shows what stands where a string is wanted: often it lacks only the quotes.
+// wrong shows the value if a string is wanted, because often only the quotes are missing.
 func wrong(v strict.Value, want, remedy string) string {
 	switch want {
 	case "a string":
@@ -49,7 +49,7 @@ func (r *confReader) logging(c *Conf) {
 	r.text("logLevel", &level)
 	r.oneOf("logLevel", level, "debug", "info", "warn", "error")
 	if c.LogLevel.UnmarshalText([]byte(level)) != nil {
-		c.LogLevel = slog.LevelInfo // named as a fault already
+		c.LogLevel = slog.LevelInfo // oneOf has reported the fault
 	}
 }
 

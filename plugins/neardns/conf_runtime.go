@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// runtime reads what the runtime adds. Nothing in it is a fault: a pod must not fail for what its owner cannot change.
+// runtime reads the keys that the runtime adds. None of them is a fault: a pod must not fail for something that its owner cannot change.
 func (r *confReader) runtime(c *Conf) {
 	note := func(what string, err error) {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))
@@ -57,8 +57,8 @@ func (r *confReader) runtime(c *Conf) {
 // podArgs are the CNI_ARGS that we use.
 type podArgs struct{ Name, Namespace, UID string }
 
-// parseArgs reads CNI_ARGS. types.LoadArgs fails on unknown keys and on values with "=" in them (Nomad sends JSON); we need
-// three keys at most and none of them badly, so whatever else is there is passed over.
+// parseArgs reads CNI_ARGS and ignores everything but three optional keys. types.LoadArgs would fail on unknown keys and on values with
+// "=" in them (Nomad sends JSON).
 func parseArgs(s string) podArgs {
 	var p podArgs
 	for pair := range strings.SplitSeq(s, ";") {

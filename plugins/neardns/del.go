@@ -14,8 +14,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// del is the DEL verb. It never returns an error: in the chain ours runs first, and an error would keep the plugins that
-// hold the pod's addresses from running. What could not be removed is logged; the agent and GC find it.
+// del is the DEL verb. It never returns an error: DEL runs the chain backwards, so this plugin comes first, and an error would keep the
+// plugins that release the pod's addresses from running. It logs what it could not remove; the agent or GC removes that later.
 func del(ctx context.Context, e env, args *skel.CmdArgs) error {
 	_ = run(ctx, e, "del", args, (*verb).del)
 	return nil
@@ -24,7 +24,7 @@ func del(ctx context.Context, e env, args *skel.CmdArgs) error {
 func (v *verb) del(context.Context) error {
 	id, ifName := v.args.ContainerID, v.args.IfName
 	if err := podfile.CheckKey(id, ifName); err != nil {
-		return fmt.Errorf("nothing can be ours: %w", err)
+		return fmt.Errorf("not an attachment of this plugin: %w", err)
 	}
 	f, err := podfile.Read(podfile.Path(v.conf.StateDir, id, ifName))
 	known := err == nil
@@ -37,17 +37,17 @@ func (v *verb) del(context.Context) error {
 	} else if v.args.Netns != "" {
 		errs = append(errs, v.clearUnknown(v.args.Netns, id, ifName))
 	}
-	// The file first: while it stands, an agent puts the exemption back.
+	// The file goes first: as long as it exists, an agent restores the exemption.
 	errs = append(errs, podfile.Remove(v.conf.StateDir, id, ifName))
 	if known && f.OptOut && len(f.Addresses) > 0 {
-		errs = append(errs, v.inRules(-1, func(host rules.Rules) error { return host.Exempt(nil, f.Addresses) }))
+		errs = append(errs, v.withRules(-1, func(host rules.Rules) error { return host.Exempt(nil, f.Addresses) }))
 	}
-	v.say("had_file", known)
+	v.addOutcome("had_file", known)
 	return errors.Join(errs...)
 }
 
-// clear takes a recorded attachment's rules out of its netns, which it finds by inode: paths are reused, and one in
-// CNI_NETNS may be another pod's by now. A netns that is gone took its rules along.
+// clear removes a recorded attachment's rules from its netns, which it finds by inode: paths are reused, and CNI_NETNS may be another
+// pod's by now. If the netns is gone, so are its rules.
 func (v *verb) clear(f podfile.File, otherPath string) error {
 	defer v.useBackendOf(f)()
 	ns, err := f.OpenNetNS()
@@ -63,8 +63,8 @@ func (v *verb) clear(f podfile.File, otherPath string) error {
 	return v.clearNS(ns, f.NetNSInode, f.ContainerID, f.IfName)
 }
 
-// clearUnknown does so for an attachment without a usable file, in the netns that the runtime names, unless a file shows
-// that this is by now another's: a second DEL may name a process whose id was given away again.
+// clearUnknown does the same for an attachment without a usable file, in the netns that the runtime names, unless a file shows that the
+// netns now belongs to another attachment: a second DEL may name a process id that was reused.
 func (v *verb) clearUnknown(path, containerID, ifName string) error {
 	ns, inode, err := podfile.OpenNetNS(path)
 	if err != nil {
@@ -72,10 +72,10 @@ func (v *verb) clearUnknown(path, containerID, ifName string) error {
 		return nil
 	}
 	defer ns.Close()
-	files, _ := podfile.List(v.conf.StateDir) // unreadable ones tell nothing either way
+	files, _ := podfile.List(v.conf.StateDir) // an unreadable file is evidence for neither case
 	for _, f := range files {
 		if f.NetNSInode == inode {
-			v.say("note", "the netns belongs to "+f.ContainerID+" "+f.IfName)
+			v.addOutcome("note", "the netns belongs to "+f.ContainerID+" "+f.IfName)
 			return nil
 		}
 	}
@@ -89,25 +89,25 @@ func (v *verb) clearNS(ns *os.File, inode uint64, containerID, ifName string) er
 	}
 	own.Close()
 	if inode == ownInode {
-		v.say("note", "CNI_NETNS is the host's: its table stays")
+		v.addOutcome("note", "CNI_NETNS is the host's: its table stays")
 		return nil
 	}
-	err = v.inRules(int(ns.Fd()), func(pod rules.Rules) error { return v.takeOut(pod, containerID, ifName, inode) })
+	err = v.withRules(int(ns.Fd()), func(pod rules.Rules) error { return v.removeTable(pod, containerID, ifName, inode) })
 	if err != nil {
 		return fmt.Errorf("pod table in %s: %w", ns.Name(), err)
 	}
 	return nil
 }
 
-// gc is the GC verb: what the runtime no longer knows is removed as DEL would.
+// gc is the GC verb: it removes, as DEL does, each attachment that the runtime does not list.
 func gc(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "gc", args, (*verb).gc)
 }
 
 func (v *verb) gc(context.Context) error {
 	if !v.conf.ValidKnown {
-		// cnitool sends no list. Taking that for "nothing is valid" would unsteer every pod of the node.
-		v.say("decision", "no list of valid attachments: nothing removed")
+		// cnitool sends no list. If that meant "no attachment is valid", every pod of the node would lose its rules.
+		v.addOutcome("decision", "no list of valid attachments: nothing removed")
 		return nil
 	}
 	valid := map[podfile.Key]bool{}
@@ -127,22 +127,22 @@ func (v *verb) gc(context.Context) error {
 		}
 		errs = append(errs, err)
 	}
-	v.say("valid", len(valid), "removed", removed)
+	v.addOutcome("valid", len(valid), "removed", removed)
 	if err := errors.Join(errs...); err != nil {
-		return types.NewError(codeGC, "not everything could be removed: "+err.Error(), "")
+		return types.NewError(codeGC, "garbage collection incomplete: "+err.Error(), "")
 	}
 	return nil
 }
 
-// collect removes one attachment that is not in the list, if it is of this network: lists are per network, and another
-// one may chain this plugin too.
+// collect removes one unlisted attachment if it belongs to this network. Lists are per network, and another network may chain this
+// plugin too.
 func (v *verb) collect(k podfile.Key) (bool, error) {
 	f, err := podfile.Read(podfile.Path(v.conf.StateDir, k.ContainerID, k.IfName))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
 	case err != nil:
-		// Nothing can be done with it, for whichever network it was.
+		// An unreadable file is useless to every network.
 		v.log.Warn("pod file unreadable, removed", "verb", v.name, "container_id", k.ContainerID, "err", err)
 		return true, podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName)
 	case f.Network != v.conf.Name:
@@ -150,7 +150,7 @@ func (v *verb) collect(k podfile.Key) (bool, error) {
 	}
 	errs := []error{v.clear(f, ""), podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName)}
 	if f.OptOut && len(f.Addresses) > 0 {
-		errs = append(errs, v.inRules(-1, func(host rules.Rules) error { return host.Exempt(nil, f.Addresses) }))
+		errs = append(errs, v.withRules(-1, func(host rules.Rules) error { return host.Exempt(nil, f.Addresses) }))
 	}
 	return true, errors.Join(errs...)
 }

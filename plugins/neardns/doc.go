@@ -1,11 +1,10 @@
-// Package main is neardns, a chained CNI plugin. It owns a pod's start and end on this node: it decides whether the pod's
-// DNS is steered to the node's cache, writes the pod table and the pod's file, and takes both away again.
+// Package main is neardns, a chained CNI plugin. When a pod starts, it decides whether the pod's DNS is steered to the node's cache, and
+// writes the pod table and the pod's file; when the pod ends, it removes both.
 //
-// It must never need the agent, the API server, another program or DNS; never print anything but the result on stdout; never
-// edit or remove what the agent put into the host table.
+// It guarantees that a call needs no agent, API server, other program or DNS, that only the CNI result is printed on stdout, and that
+// what the agent put into the host table stays.
 //
-// Failure policy: ADD fails only for a configuration or an environment that is wrong. A pod that cannot be steered is
-// passed through as it was, with the reason in its file and the log, unless the configuration says onUnsupported: fail; no
-// pod is ever left half steered. DEL succeeds on every input, because an error there would keep the plugins before us from
-// releasing what they hold.
+// On failure: ADD returns an error only for a wrong configuration or environment. A pod that cannot be steered starts unchanged, with the
+// reason in its file and the log, unless the configuration has onUnsupported: fail. No pod is ever left half steered. DEL succeeds on
+// every input, because an error would keep the plugins earlier in the chain from releasing what they own.
 package main

@@ -7,16 +7,15 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// kernel is what the verbs need of the kernel. It is the seam where tests inject faults that a kernel does not give on demand;
-// everything else in them runs against the real one.
+// kernel is what the verbs need from the kernel. Tests inject faults here that a kernel does not produce on demand.
 type kernel interface {
-	// Open opens a back end's rules of the netns behind a descriptor, -1 for this thread's, which is the host.
+	// Open opens a back end's rules of the netns of a descriptor. -1 is this thread's netns, which is the host's.
 	Open(k rules.Kind, nsFD int) (rules.Rules, error)
 	Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []hostnet.Found
 	Uplinks(podSide ...string) ([]string, error)
 }
 
-// realKernel is the real one.
+// realKernel is the running kernel.
 type realKernel struct{}
 
 func (realKernel) Open(k rules.Kind, nsFD int) (rules.Rules, error) {

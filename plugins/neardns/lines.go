@@ -20,8 +20,8 @@ func (m lineMap) of(field string) int {
 	return 1
 }
 
-// locate notes where v is, and all that is in it. It returns the keys that stand twice, wherever that is, as faults: readers
-// differ in which of the two they take.
+// locate records the lines of v and of everything in it. It returns duplicate keys as faults, because JSON readers differ in which of the
+// two they use.
 func (m lineMap) locate(v strict.Value) (twice []*strict.Fault) {
 	m[v.Field] = v.Place.Line
 	for _, item := range v.Items() {
@@ -31,7 +31,7 @@ func (m lineMap) locate(v strict.Value) (twice []*strict.Fault) {
 		if in := member.Value; m[in.Field] == 0 {
 			twice = append(twice, m.locate(in)...)
 		} else {
-			twice = append(twice, &strict.Fault{Place: in.Place, Field: in.Field, Message: "stands there twice: keep one"})
+			twice = append(twice, &strict.Fault{Place: in.Place, Field: in.Field, Message: "duplicate key: keep one"})
 		}
 	}
 	return twice

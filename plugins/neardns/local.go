@@ -13,23 +13,23 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// localFact is a cluster DNS address and what may stand in its place in a pod's resolv.conf.
+// localFact is a cluster DNS address and the local address that may replace it in a pod's resolv.conf.
 type localFact struct {
 	ClusterDNS, Local netip.Addr
-	Err               error // why it may not
+	Err               error // why it may not be replaced
 }
 
-// locals finds out which local addresses a pod may name. One is named only where a question for the cluster DNS address would be
-// steered, and under the switch: the pod has no table that gives a local address back, so from its first question on the host's rules
-// must, whether an agent runs or not.
+// locals finds out which local addresses a pod may name. A pod may name one only if its queries to the cluster DNS address would be
+// steered and the switch exists: no pod table can turn a local address back into the cluster DNS address, so the host's rules must do so
+// from the first query on, whether an agent runs or not.
 func (v *verb) locals(in call, wish overlay.Wish, ns *os.File) []localFact {
-	in.Settings = podSettings{OptOut: wish.OptOut} // whom the pod asks is what is to be decided
-	f := v.look(in, ns)
+	in.Settings = podSettings{OptOut: wish.OptOut} // the pod's nameservers are what is being decided
+	f := v.collectFacts(in, ns)
 	out := planLocals(v.conf, in, f)
 	if f.SwitchStands || !slices.ContainsFunc(out, func(l localFact) bool { return l.Err == nil }) {
 		return out
 	}
-	if err := v.inRules(-1, func(host rules.Rules) error { return v.ensureSwitch(host, hostRules(v.conf, f.Uplinks)) }); err != nil {
+	if err := v.withRules(-1, func(host rules.Rules) error { return v.ensureSwitch(host, hostRules(v.conf, f.Uplinks)) }); err != nil {
 		for i := range out {
 			out[i].Err = errors.Join(out[i].Err, err)
 		}
@@ -37,16 +37,16 @@ func (v *verb) locals(in call, wish overlay.Wish, ns *os.File) []localFact {
 	return out
 }
 
-// planLocals decides. It is pure.
+// planLocals decides for each redirect. It is pure.
 func planLocals(c *Conf, in call, f facts) []localFact {
 	var out []localFact
-	reason := leaveAlone(c, in)
+	reason := bypassReason(c, in)
 	for i, r := range c.Redirects {
 		l := localFact{ClusterDNS: r.ClusterDNS}
 		at := slices.IndexFunc(c.Locals, func(l steer.Local) bool { return l.ClusterDNS == r.ClusterDNS })
 		switch {
 		case at < 0:
-			l.Err = errors.New("localAddresses names none that answers for it")
+			l.Err = errors.New("localAddresses has none for it")
 		case reason != "":
 			l.Err = errors.New(reason)
 		default:
@@ -60,7 +60,8 @@ func planLocals(c *Conf, in call, f facts) []localFact {
 	return out
 }
 
-// namedLocals are those that may be named, as resolvconf.Node has them, and what the pod keeps of its cluster DNS addresses.
+// namedLocals returns the local addresses that may be named, as resolvconf.Node has them, and the cluster DNS addresses that the pod
+// keeps, with the reason.
 func namedLocals(facts []localFact, own resolvconf.Settings) (map[string]string, []podfile.Ignored) {
 	named := map[string]string{}
 	var cannot []podfile.Ignored
@@ -72,7 +73,7 @@ func namedLocals(facts []localFact, own resolvconf.Settings) (map[string]string,
 		if len(own.Nameservers) > 0 && overlay.AsksOthers(own.Nameservers, []steer.Redirect{{ClusterDNS: l.ClusterDNS}}, nil) != "" {
 			continue // the pod has no such nameserver
 		}
-		cannot = append(cannot, podfile.Ignored{What: "nameserver local in the place of " + l.ClusterDNS.String(), Why: l.Err.Error()})
+		cannot = append(cannot, podfile.Ignored{What: "nameserver local in place of " + l.ClusterDNS.String(), Why: l.Err.Error()})
 	}
 	return named, cannot
 }

@@ -29,15 +29,15 @@ func TestPlanLocals(t *testing.T) {
 		want  [2]string // of each family: the address, or why not
 	}{
 		"proven":          {both, call{}, facts{Ways: way, Proof: proof}, [2]string{"169.254.20.10", "fd00:90de:d95::a"}},
-		"not proven":      {both, call{}, facts{Ways: way}, [2]string{"!not yet proven", "!not yet proven"}},
+		"not proven":      {both, call{}, facts{Ways: way}, [2]string{"!not yet verified", "!not yet verified"}},
 		"told not to ask": {both + `,"steer":"always"`, call{}, facts{Ways: way}, [2]string{"169.254.20.10", "fd00:90de:d95::a"}},
-		"one family":      {`"redirects":["10.96.0.10","fd00:96::a"],"localAddresses":["fd00:90de:d95::a"]`, call{}, facts{Ways: way, Proof: proof}, [2]string{"!localAddresses names none", "fd00:90de:d95::a"}},
+		"one family":      {`"redirects":["10.96.0.10","fd00:96::a"],"localAddresses":["fd00:90de:d95::a"]`, call{}, facts{Ways: way, Proof: proof}, [2]string{"!localAddresses has none", "fd00:90de:d95::a"}},
 		"off":             {both + `,"steer":"off"`, call{}, facts{}, [2]string{"!steer is off", "!steer is off"}},
 		"opted out":       {both, call{Settings: podSettings{OptOut: true}}, facts{Ways: way, Proof: proof}, [2]string{"!says so", "!says so"}},
 		"the host's":      {both, call{SharesHost: true}, facts{}, [2]string{"!shares the host's", "!shares the host's"}},
 		"no way":          {both, call{}, facts{Ways: []hostnet.Found{{Err: errors.New("macvlan")}, way[0]}, Proof: proof}, [2]string{"!macvlan", "fd00:90de:d95::a"}},
 		"no rules":        {both, call{}, facts{Ways: way, Proof: proof, Lacks: errors.New("no nftables")}, [2]string{"!no nftables", "!no nftables"}},
-		"no uplinks":      {both, call{}, facts{Ways: way, Proof: proof, UplinksErr: errors.New("dump")}, [2]string{"!uplinks cannot be told", "!uplinks cannot be told"}},
+		"no uplinks":      {both, call{}, facts{Ways: way, Proof: proof, UplinksErr: errors.New("dump")}, [2]string{"!uplinks are unknown", "!uplinks are unknown"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := planLocals(mustConf(t, []byte(strings.Replace(minimal, `"redirects":["10.96.0.10"]`, tc.keys, 1))), tc.in, tc.facts)
@@ -81,7 +81,7 @@ func TestLocalInTheSandboxsFile(t *testing.T) {
 	r.must(addRequest("c2", pod, conf))
 	wantText(t, path, kubeletText)
 	f = r.file("c2")
-	want := []podfile.Ignored{{What: "nameserver local in the place of 10.96.0.10", Why: "the fallback to 10.96.0.10 is not yet proven on this node"}}
+	want := []podfile.Ignored{{What: "nameserver local in place of 10.96.0.10", Why: "the fallback to 10.96.0.10 is not yet verified on this node"}}
 	if d := cmp.Diff(want, f.Ignored); d != "" || f.DNS.State != podfile.AsGiven || f.Decisions[0].Local.IsValid() {
 		t.Errorf("ignored (-want +got):\n%s%+v", d, f)
 	}

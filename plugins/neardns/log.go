@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLog bounds the log file; one older one is kept beside it. On most nodes that is some ten thousand pods.
+// maxLog is the size in bytes at which the log file is rotated; one older file is kept. It holds about ten thousand pods.
 const maxLog = 1 << 20
 
-// newLog writes to stderr, which runtimes put into their own log, and to a file. Never to stdout: one stray byte there
-// makes the result unreadable and fails the pod. Its folder is made by ADD alone: the DEL of a pod that outlived neardns on
+// newLog returns a logger to stderr, which runtimes copy into their own log, and to a file. It never writes to stdout, where one stray
+// byte makes the result unreadable and fails the pod. Only ADD makes the file's folder, so that the DEL of a pod that outlived neardns on
 // this node leaves nothing behind.
 func newLog(c *Conf, stderr io.Writer, verb string) *slog.Logger {
 	w := logWriter{stderr: stderr, path: c.LogFile}
@@ -25,7 +25,7 @@ func newLog(c *Conf, stderr io.Writer, verb string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: c.LogLevel}))
 }
 
-// logWriter writes each line whole. A log that cannot be written never fails a call; stderr says so instead.
+// logWriter writes each line with one write. A log that cannot be written never fails a call; stderr has the error instead.
 type logWriter struct {
 	stderr io.Writer
 	path   string
@@ -41,9 +41,9 @@ func (w logWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// appendLine adds a line to a file that many processes write at once: one write in append mode each.
+// appendLine adds a line to a file that many processes write at the same time, with one write in append mode.
 func appendLine(path string, line []byte, limit int64) error {
-	const flags = os.O_CREATE | os.O_APPEND | os.O_WRONLY | unix.O_NONBLOCK // a pipe in its place must not hold up a pod
+	const flags = os.O_CREATE | os.O_APPEND | os.O_WRONLY | unix.O_NONBLOCK // a pipe at this path must not block a pod's start
 	f, err := os.OpenFile(path, flags, 0o640)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
@@ -56,7 +56,7 @@ func appendLine(path string, line []byte, limit int64) error {
 	defer f.Close()
 	if st, err := f.Stat(); err == nil && st.Mode().IsRegular() && st.Size()+int64(len(line)) > limit {
 		rotate(path, f)
-		// Whoever rotated, the name now leads to a fresh file.
+		// This process or another one has rotated, so the name refers to a new file.
 		if fresh, err := os.OpenFile(path, flags, 0o640); err == nil {
 			defer fresh.Close()
 			f = fresh
@@ -66,8 +66,7 @@ func appendLine(path string, line []byte, limit int64) error {
 	return err
 }
 
-// rotate moves the file aside, unless another process has just done so: the lock is on the old file, and the name must
-// still lead to it.
+// rotate renames the file unless another process has just done so: it locks the old file, and checks that the name still refers to it.
 func rotate(path string, f *os.File) {
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return

@@ -11,16 +11,16 @@ import (
 )
 
 func main() {
-	// Every thread is in the host's netns: whoever enters another one binds its thread, and goes back or lets it end. So this
-	// goroutine is bound to none: each netlink exchange starts another one, and an ADD would spend more on passing from
-	// thread to thread than on its rules.
+	// This goroutine is not locked to a thread. Every thread is in the host's netns, because code that enters another netns locks its
+	// own thread and then returns or lets the thread end. If this goroutine were locked, each netlink exchange would start another
+	// thread, and an ADD would spend more time on switching threads than on its rules.
 	ctx, e := context.Background(), processEnv()
 	if len(os.Args) > 1 {
 		os.Exit(cli(os.Args[1:], os.Stdout, os.Stderr))
 	}
 	if os.Getenv("CNI_COMMAND") == "DEL" {
-		// Behind a DEL skel opens CNI_NETNS once more to see that it is not the host's, and a pipe in its place holds that up for
-		// ever. DEL looks at it itself, by its type first.
+		// After a DEL, skel opens CNI_NETNS once more to check that it is not the host's, and blocks forever if the path is a pipe.
+		// del checks the path itself, its file type first.
 		_ = os.Setenv("CNI_NETNS_OVERRIDE", "1")
 	}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{

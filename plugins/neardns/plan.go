@@ -13,22 +13,21 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// facts are what ADD looked up before it decided.
+// facts are what ADD reads from the node before it decides.
 type facts struct {
-	Ways     []hostnet.Found // one per redirect; none when leaveAlone has a reason already
-	Proof    nodestate.Proof // of the fallback
-	ProofErr error           // the proof is there and cannot be read
-	Lacks    error           // why the host's rules cannot be had by this call
+	Ways     []hostnet.Found // one per redirect; none if bypassReason has a reason already
+	Proof    nodestate.Proof // the fallback check's result
+	ProofErr error           // the result exists and cannot be read
+	Lacks    error           // why this call cannot have the host's rules
 	Siblings []podfile.File  // other attachments of the same netns
-	// SwitchStands: the host table needs nothing added, so the uplinks were not asked for.
+	// SwitchStands is true if the host table needs no addition. Uplinks is then empty.
 	SwitchStands bool
 	Uplinks      []string
-	// UplinksErr is set when these could not be told. The switch would then stand open to the node's neighbours, so it is
-	// not made.
+	// UplinksErr is set if the uplinks are unknown. Without them the switch would serve other hosts too, so it is not made.
 	UplinksErr error
 }
 
-// hostInterface is where the pod's packets enter the host; "" when they do not.
+// hostInterface returns the host's link at which the pod's packets arrive; "" if there is none.
 func (f facts) hostInterface() string {
 	for _, w := range f.Ways {
 		if w.Err == nil {
@@ -40,18 +39,18 @@ func (f facts) hostInterface() string {
 
 // Plan is everything that ADD is going to do.
 type Plan struct {
-	File         podfile.File // what the agent will read
-	Pod          steer.Pod    // the pod table; no redirects: none is wanted
-	Host         steer.Host   // the switch that must stand before it,
-	SwitchStands bool         // as it did when the plan was made
-	Exempt       []netip.Addr // pods that opted out, for the host table
-	Result       []byte       // what is printed
+	File         podfile.File // the record that the agent reads
+	Pod          steer.Pod    // the pod table; without redirects the pod gets none
+	Host         steer.Host   // the switch that must exist before the pod table
+	SwitchStands bool         // the switch was complete when the plan was made
+	Exempt       []netip.Addr // addresses of a pod that opted out, for the host table
+	Result       []byte       // the CNI result to print
 }
 
-// Touches tells whether the plan changes anything of the host's table.
+// Touches reports whether the plan changes the host's table.
 func (p Plan) Touches() bool { return p.Steers() && !p.SwitchStands || len(p.Exempt) > 0 }
 
-// Steers tells whether the pod's netns gets rules by this call.
+// Steers reports whether this call puts rules into the pod's netns.
 func (p Plan) Steers() bool { return len(p.File.In(podfile.Steered)) > 0 }
 
 // call is the part of a CNI call that a plan depends on.
@@ -60,12 +59,12 @@ type call struct {
 	Inode                      uint64
 	Pod                        podArgs
 	SharesHost                 bool   // the pod's netns is the host's
-	Backend                    string // whose rules a pod gets; "" is nftables
+	Backend                    string // the back end of the pod's rules; "" is nftables
 	Settings                   podSettings
 }
 
-// leaveAlone returns why a pod is to be left alone whatever its network looks like, or "".
-func leaveAlone(c *Conf, in call) string {
+// bypassReason returns why a pod must not be steered, independent of its network; "" if it may be.
+func bypassReason(c *Conf, in call) string {
 	switch {
 	case in.SharesHost:
 		return "the pod shares the host's network namespace"
@@ -77,9 +76,9 @@ func leaveAlone(c *Conf, in call) string {
 	return overlay.AsksOthers(in.Settings.nameservers, c.Redirects, c.Locals)
 }
 
-// wantsFacts tells whether the pod's network is worth a look: it is to be steered, or to be exempt from node interception.
-func wantsFacts(c *Conf, in call) bool {
-	return leaveAlone(c, in) == "" || in.Settings.OptOut && !in.SharesHost
+// needsFacts reports whether the decision depends on the pod's network: the pod may be steered, or be exempt from node interception.
+func needsFacts(c *Conf, in call) bool {
+	return bypassReason(c, in) == "" || in.Settings.OptOut && !in.SharesHost
 }
 
 // makePlan decides. It is pure: equal arguments give equal plans.
@@ -110,7 +109,7 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 	if s.OptOut && p.File.HostInterface != "" && f.UplinksErr == nil {
 		p.Exempt = addresses
 	}
-	reason := leaveAlone(c, in)
+	reason := bypassReason(c, in)
 	for i, r := range c.Redirects {
 		d := podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: reason}
 		if reason == "" {
@@ -126,18 +125,19 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 	return p, nil
 }
 
-// hostRules describes what of the host's rules the plugin's own entry tells: the switch. The agent's plan describes all of them.
+// hostRules returns the part of the host's rules that the plugin's conflist entry describes: the switch. The agent's plan has all of
+// them.
 func hostRules(c *Conf, uplinks []string) steer.Host {
 	return steer.Host{Redirects: c.Redirects, Locals: c.Locals, Uplinks: uplinks}
 }
 
-// decide says what becomes of one redirect of a pod that nothing else keeps from being steered.
+// decide returns the decision for one redirect of a pod without a bypassReason.
 func decide(c *Conf, r steer.Redirect, w hostnet.Found, f facts) podfile.Decision {
 	switch {
 	case w.Err != nil:
 		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: w.Err.Error()}
 	case f.UplinksErr != nil:
-		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: "the node's uplinks cannot be told: " + f.UplinksErr.Error()}
+		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: "the node's uplinks are unknown: " + f.UplinksErr.Error()}
 	case f.Lacks != nil:
 		return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: f.Lacks.Error()}
 	case c.Steer == steerAlways || f.Proof.Covers(r.ClusterDNS):
@@ -145,5 +145,5 @@ func decide(c *Conf, r steer.Redirect, w hostnet.Found, f facts) podfile.Decisio
 	case f.ProofErr != nil:
 		return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: f.ProofErr.Error()}
 	}
-	return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: fmt.Sprintf("the fallback to %s is not yet proven on this node", r.ClusterDNS)}
+	return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: fmt.Sprintf("the fallback to %s is not yet verified on this node", r.ClusterDNS)}
 }

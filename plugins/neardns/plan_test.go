@@ -121,7 +121,7 @@ func TestPrevResultUnreadable(t *testing.T) {
 
 // settled adds to a call what is known of the pod's DNS settings, on a runtime without a file of them.
 func settled(c *Conf, in call) call {
-	in.Settings = planSettings(c, in, c.Rules.For(keyDNS, in.Pod.Namespace, c.Annotations), settingsFacts{SandboxErr: errOutOfReach})
+	in.Settings = planSettings(c, in, c.Rules.For(keyDNS, in.Pod.Namespace, c.Annotations), settingsFacts{SandboxErr: errNotSearched})
 	return in
 }
 
@@ -147,7 +147,7 @@ func TestLeaveAlone(t *testing.T) {
 		"the host's netns":           {`"x/y":1`, call{SharesHost: true}, "shares the host's"},
 	} {
 		c := mustConf(t, withKeys(tc.keys))
-		got := leaveAlone(c, settled(c, tc.in))
+		got := bypassReason(c, settled(c, tc.in))
 		if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
@@ -167,8 +167,8 @@ func TestPlan(t *testing.T) {
 		exempt    []netip.Addr
 		hostIface string
 	}{
-		"proven for one":       {"", facts{Ways: []hostnet.Found{ok, ok}, Proof: proof}, "steered pending", []string{"", "fallback to fd00:96::a is not yet proven"}, []steer.Redirect{redirect4}, nil, "veth1"},
-		"nothing proven":       {"", facts{Ways: []hostnet.Found{ok, ok}}, "pending pending", []string{"not yet proven", "not yet proven"}, nil, nil, "veth1"},
+		"proven for one":       {"", facts{Ways: []hostnet.Found{ok, ok}, Proof: proof}, "steered pending", []string{"", "fallback to fd00:96::a is not yet verified"}, []steer.Redirect{redirect4}, nil, "veth1"},
+		"nothing proven":       {"", facts{Ways: []hostnet.Found{ok, ok}}, "pending pending", []string{"not yet verified", "not yet verified"}, nil, nil, "veth1"},
 		"proof unreadable":     {"", facts{Ways: []hostnet.Found{ok, ok}, ProofErr: errors.New("torn")}, "pending pending", []string{"torn", "torn"}, nil, nil, "veth1"},
 		"always":               {`,"steer":"always"`, facts{Ways: []hostnet.Found{ok, ok}}, "steered steered", []string{"", ""}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
 		"always, no way":       {`,"steer":"always"`, facts{Ways: []hostnet.Found{noWay, ok}}, "left-alone steered", []string{"macvlan", ""}, []steer.Redirect{redirect6}, nil, "veth1"},
@@ -177,7 +177,7 @@ func TestPlan(t *testing.T) {
 		"opted out":            {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{noWay, ok}, Proof: proof}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, addrs("10.1.0.5"), "veth1"},
 		"opted out, elsewhere": {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{noWay, noWay}}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, nil, ""},
 		"opted out, open node": {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{ok, ok}, UplinksErr: errInjected}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, nil, "veth1"},
-		"open node":            {"", facts{Ways: []hostnet.Found{ok, ok}, Proof: proof, UplinksErr: errInjected}, "left-alone left-alone", []string{"uplinks cannot be told: injected", "uplinks"}, nil, nil, "veth1"},
+		"open node":            {"", facts{Ways: []hostnet.Found{ok, ok}, Proof: proof, UplinksErr: errInjected}, "left-alone left-alone", []string{"uplinks are unknown: injected", "uplinks"}, nil, nil, "veth1"},
 		"own nameservers":      {`,"runtimeConfig":{"dns":{"servers":["8.8.8.8"]}}`, facts{Proof: proof}, "left-alone left-alone", []string{"8.8.8.8", "8.8.8.8"}, nil, nil, ""},
 		"beside another one":   {"", facts{Ways: []hostnet.Found{ok, noWay}, Proof: proof, Siblings: []podfile.File{{IfName: "net1", Decisions: []podfile.Decision{{Redirect: redirect6, State: podfile.Steered}}}}}, "steered left-alone", []string{"", "macvlan"}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
 	} {

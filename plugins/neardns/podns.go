@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/sandbox"
 )
 
-// podSettings is what becomes of a pod's DNS settings, and what has to be done for it.
+// podSettings are the decisions about a pod's DNS settings and the actions that follow.
 type podSettings struct {
 	DNS        podfile.DNS
 	Completion *bool
@@ -21,36 +21,36 @@ type podSettings struct {
 	Ignored    []podfile.Ignored
 	OptOut     bool
 
-	edit   *sandbox.File // the file that is to say text; nil where none is to be changed
+	edit   *sandbox.File // the file to write text to; nil if none changes
 	text   []byte
 	result bool // DNS.Settings go into the CNI result
-	// nameservers are whom the pod will ask. Empty: they are not known for sure.
+	// nameservers are those that the pod will use; empty if they are not known for certain.
 	nameservers []string
 }
 
 // settingsFacts are what a pod's settings depend on besides the configuration.
 type settingsFacts struct {
-	Sandbox    sandbox.File // the pod's resolv.conf, where the runtime has made it already
+	Sandbox    sandbox.File // the pod's resolv.conf, if the runtime has made it already
 	SandboxErr error        // nil only with a Sandbox
 	Node       resolvconf.Node
 	NodeErr    error       // the node's own resolv.conf cannot be read
-	Locals     []localFact // which local addresses may be named; none where no level wants one
-	// EditErr is why the sandbox's file could not be changed, when that was tried.
+	Locals     []localFact // which local addresses may be named; empty if no level wants one
+	// EditErr is why writing the sandbox's file failed; nil before it was tried.
 	EditErr error
 }
 
-// errOutOfReach: a sandbox's file was not looked for.
-var errOutOfReach = fmt.Errorf("not looked for: %w", fs.ErrNotExist)
+// errNotSearched: the sandbox's file was not searched for.
+var errNotSearched = fmt.Errorf("not searched for: %w", fs.ErrNotExist)
 
-// byCRI tells whether a kubelet's runtime makes this call. Only they give a namespace, none of them heeds dns in the result, and
-// all of them keep one resolv.conf for a sandbox.
+// byCRI reports whether a CRI runtime makes this call. Only CRI runtimes pass a namespace. All of them ignore dns in the result, and
+// all keep one resolv.conf for a sandbox.
 func (in call) byCRI() bool { return in.Pod.Namespace != "" }
 
-// settle finds out what the pod's DNS settings are to be and changes its resolv.conf where that is there. It comes before the
-// plan: whether a pod is steered is decided on the nameservers that it got, not on those that were meant for it.
-func (v *verb) settle(in call, ns *os.File) podSettings {
+// applySettings decides the pod's DNS settings and changes its resolv.conf if that exists already. It runs before the plan, because
+// steering depends on the nameservers that the pod really got, not on those that were intended.
+func (v *verb) applySettings(in call, ns *os.File) podSettings {
 	wish := v.conf.Rules.For(keyDNS, in.Pod.Namespace, v.conf.Annotations)
-	f := v.lookAtSettings(in, wish)
+	f := v.collectSettingsFacts(in, wish)
 	if wish.NamesLocal() {
 		f.Locals = v.locals(in, wish, ns)
 	}
@@ -64,9 +64,9 @@ func (v *verb) settle(in call, ns *os.File) podSettings {
 	return s
 }
 
-// lookAtSettings reads the files that are needed: none at all for most pods.
-func (v *verb) lookAtSettings(in call, wish overlay.Wish) settingsFacts {
-	f := settingsFacts{SandboxErr: errOutOfReach}
+// collectSettingsFacts reads the files that the decision needs: none for most pods.
+func (v *verb) collectSettingsFacts(in call, wish overlay.Wish) settingsFacts {
+	f := settingsFacts{SandboxErr: errNotSearched}
 	for _, r := range v.conf.Redirects {
 		f.Node.ClusterDNS = append(f.Node.ClusterDNS, r.ClusterDNS)
 	}
@@ -86,7 +86,7 @@ func (v *verb) lookAtSettings(in call, wish overlay.Wish) settingsFacts {
 	return f
 }
 
-// planSettings decides. It is pure.
+// planSettings makes the decision. It is pure.
 func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSettings {
 	own, inFile := ownSettings(c, in, f)
 	s := podSettings{
@@ -112,7 +112,7 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 	all, laid, ignored := wish.Lay(f.Node, f.NodeErr, in.Pod.Namespace, own)
 	s.Ignored = slices.Concat(ignored, cannot)
 	if all == nil {
-		s.DNS.Reason = "nothing of what is wanted can be had"
+		s.DNS.Reason = "none of the wanted settings can be applied"
 		return s
 	}
 	s.DNS.Overlay, s.DNS.Limits, s.DNS.Refuse = all, c.Rules.Limits, c.Rules.Excess == resolvconf.Refuse
@@ -124,7 +124,7 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 		fail(f.EditErr)
 	case !in.byCRI():
 		s.DNS.State, s.DNS.Lever, s.result = podfile.HandedOn, podfile.LeverResult, true
-		s.nameservers = nil // the runtime may have others besides
+		s.nameservers = nil // the runtime may add others
 		s.DNS.Settings, s.DNS.Notes = laid.Settings, laid.Notes
 	case inFile:
 		changed, err := resolvconf.Parse(f.Sandbox.Text).With(laid.Settings)
@@ -139,14 +139,14 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 		fail(f.SandboxErr)
 	default:
 		s.DNS.State = podfile.Waiting
-		s.DNS.Reason = "the runtime makes the pod's resolv.conf after ADD: the agent is to change it, through NRI"
-		// Steered if it asks a cluster DNS address now or later; a rule for nobody costs nothing.
+		s.DNS.Reason = "the runtime makes the pod's resolv.conf after ADD: the agent changes it through NRI"
+		// Steer the pod if it uses a cluster DNS address now or later; a rule that never matches costs nothing.
 		s.nameservers = slices.Concat(own.Nameservers, laid.Nameservers)
 	}
 	return s
 }
 
-// drifted tells how a pod's resolv.conf differs from what it was made to say, or nil.
+// drifted returns how a pod's resolv.conf differs from the overlay's settings; nil if it does not.
 func drifted(d *podfile.DNS) error {
 	if d == nil || d.State != podfile.Overlaid || d.Path == "" {
 		return nil
@@ -165,7 +165,7 @@ func drifted(d *podfile.DNS) error {
 		have, due []string
 	}{{"nameservers", now.Nameservers, want.Nameservers}, {"search domains", now.Searches, want.Searches}, {"options", now.Options, want.Options}} {
 		if !slices.Equal(p.have, p.due) {
-			return fmt.Errorf("%s says %s %q, the overlay left %q", d.Path, p.name, p.have, p.due)
+			return fmt.Errorf("%s has %s %q, the overlay wrote %q", d.Path, p.name, p.have, p.due)
 		}
 	}
 	return nil

@@ -158,7 +158,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 	if err := unix.Stat(path, &after); err != nil || after.Ino != before.Ino || after.Mode != before.Mode {
 		t.Errorf("%v: inode %d then %d, mode %o then %o", err, before.Ino, after.Ino, before.Mode, after.Mode)
 	}
-	for _, word := range []string{"msg=ignored", "annotation neardns.io/steer", "neither true nor false", "dns=overlaid lever=file"} {
+	for _, word := range []string{"msg=\"setting ignored\"", "annotation neardns.io/steer", "neither true nor false", "dns=overlaid lever=file"} {
 		if !strings.Contains(first.Stderr, word) {
 			t.Errorf("the log does not say %q:\n%s", word, first.Stderr)
 		}
@@ -211,13 +211,13 @@ func TestOverlayThatCannotBeHad(t *testing.T) {
 		log    string
 	}{
 		"waits": {object{"resolvConfPaths": []string{folder}, "dns": object{"options": []string{"ndots:1"}}}, podfile.Waiting, "through NRI",
-			"overlay not laid"},
+			"overlay not applied"},
 		"pipe": {object{"resolvConfPaths": []string{pipe}, "dns": object{"options": []string{"ndots:1"}}}, podfile.Failed, "is no regular file",
-			"overlay not laid"},
-		"off": {object{"resolvConf": "off", "dns": object{"options": []string{"ndots:1"}}}, podfile.AsGiven, "resolvConf is off", "overlay not laid"},
-		"nohost": {object{"hostResolvConf": "/nonexistent/resolv.conf", "dns": object{"policy": "Default"}}, podfile.AsGiven, "nothing of what is wanted",
+			"overlay not applied"},
+		"off": {object{"resolvConf": "off", "dns": object{"options": []string{"ndots:1"}}}, podfile.AsGiven, "resolvConf is off", "overlay not applied"},
+		"nohost": {object{"hostResolvConf": "/nonexistent/resolv.conf", "dns": object{"policy": "Default"}}, podfile.AsGiven, "none of the wanted settings",
 			"policy Default starts from the node's resolv.conf"},
-		"empty": {object{"dns": object{"policy": "None"}}, podfile.AsGiven, "nothing of what is wanted", "it leaves the pod without any"},
+		"empty": {object{"dns": object{"policy": "None"}}, podfile.AsGiven, "none of the wanted settings", "it leaves the pod without any"},
 	} {
 		tc.conf["runtimeConfig"] = given
 		out := r.must(addRequest(id, pod, tc.conf))

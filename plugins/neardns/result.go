@@ -13,12 +13,12 @@ import (
 	"github.com/neardns/neardns/pkg/attached"
 )
 
-// passOn returns prevResult as it is to be printed, and the pod's addresses in it. Where the versions agree, as libcni sees
-// to, these are the very bytes that came in, so that nothing that we do not know of is lost.
+// passOn returns prevResult as ADD prints it, and the pod's addresses in it. If the versions agree, which libcni ensures, these are the
+// bytes that came in, so that no unknown key is lost.
 func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
 	if c.PrevResult == nil {
 		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig,
-			"no prevResult: neardns must be called as chained plugin: put it into the conflist behind the plugin that makes the pod's interface", "")
+			"no prevResult: neardns must be called as chained plugin: put it into the conflist after the plugin that makes the pod's interface", "")
 	}
 	bad := func(err error) ([]byte, []netip.Addr, error) {
 		return nil, nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("prevResult cannot be read (%v): the plugin before neardns in the "+
@@ -32,7 +32,7 @@ func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
 	}
 	out := []byte(c.PrevResult)
 	if head.CNIVersion == "" {
-		// Without one a result counts as 0.1.0; what is meant is the configuration's.
+		// A result without a version counts as 0.1.0, but the configuration's version is meant.
 		var err error
 		if out, err = withVersion(out, c.CNIVersion); err != nil {
 			return bad(err)

@@ -7,11 +7,11 @@ import (
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
 
-// ownSettings are the pod's as they came, and whether they stand in its own file. Nothing in them: they are not known.
+// ownSettings returns the pod's settings before any overlay, and whether they are from its own resolv.conf. They are empty if unknown.
 func ownSettings(c *Conf, in call, f settingsFacts) (resolvconf.Settings, bool) {
 	switch {
 	case f.SandboxErr == nil:
-		own, _ := resolvconf.Parse(f.Sandbox.Text).Settings() // a nameserver line without an address names nobody
+		own, _ := resolvconf.Parse(f.Sandbox.Text).Settings() // a nameserver line without an address has no effect
 		return own, true
 	case c.DNS != nil:
 		return resolvconf.Settings{Nameservers: c.DNS.Servers, Searches: c.DNS.Searches, Options: c.DNS.Options}, false
@@ -23,11 +23,11 @@ func ownSettings(c *Conf, in call, f settingsFacts) (resolvconf.Settings, bool) 
 			Nameservers, Search, Options []string
 		}
 	}
-	_ = json.Unmarshal(c.PrevResult, &prev) // makePlan names what cannot be read
+	_ = json.Unmarshal(c.PrevResult, &prev) // makePlan returns the error
 	return resolvconf.Settings{Nameservers: prev.DNS.Nameservers, Searches: prev.DNS.Search, Options: prev.DNS.Options}, false
 }
 
-// withDNS puts settings into a result. A domain that an earlier plugin gave stays: it is a search list's older form.
+// withDNS puts settings into a result. An earlier plugin's domain stays: it is the older form of a search list.
 func withDNS(result []byte, s resolvconf.Settings) ([]byte, error) {
 	var keys, dns map[string]json.RawMessage
 	if err := json.Unmarshal(result, &keys); err != nil {

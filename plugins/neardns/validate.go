@@ -25,7 +25,7 @@ neardns is a CNI plugin; container runtimes call it. By hand it checks a network
 Exit status: 0 good, 1 faults were printed, 2 wrong usage.
 `
 
-// cli is what a person gets who runs the binary with arguments.
+// cli runs the binary's command for a person. It returns the exit status.
 func cli(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case len(args) == 2 && args[0] == "validate":
@@ -73,7 +73,7 @@ func validate(path string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// report is what was found in a list.
+// report has the findings about a list.
 type report struct {
 	Faults, Warnings []*strict.Fault
 	Summary          string
@@ -83,7 +83,7 @@ func (r *report) fault(field, format string, args ...any) {
 	r.Faults = append(r.Faults, &strict.Fault{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-// checkList judges a conflist, or a drop-in file that holds our entry alone.
+// checkList checks a conflist, or a drop-in file that has only our entry.
 func checkList(data []byte) report {
 	var r report
 	var list struct {
@@ -97,7 +97,7 @@ func checkList(data []byte) report {
 		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 			field, is = wrong.Field, wrong.Value
 		}
-		r.fault(field, "not as in a network configuration list, but %s: write an object with cniVersion, name and plugins", is)
+		r.fault(field, "%s instead of a network configuration list: write an object with cniVersion, name and plugins", is)
 		return r
 	}
 	if list.Plugins == nil && list.Type == "neardns" {
@@ -106,7 +106,7 @@ func checkList(data []byte) report {
 		return r
 	}
 	if list.Name == "" {
-		r.fault("name", "missing: a network has a name, which must stay the same over changes")
+		r.fault("name", "missing: a network needs a name that does not change")
 	}
 	if supported := cniversion.VersionsStartingFrom("0.3.1").SupportedVersions(); !slices.Contains(supported, list.CNIVersion) {
 		r.fault("cniVersion", "%q is not supported: write one of %s", list.CNIVersion, strings.Join(supported, ", "))
@@ -129,7 +129,7 @@ func checkList(data []byte) report {
 		case at >= 0:
 			r.fault(field, "a second neardns entry: keep one")
 		case i == 0:
-			r.fault(field, "neardns is first: put it behind the plugin that makes the pod's interface")
+			r.fault(field, "neardns is first: put it after the plugin that makes the pod's interface")
 		}
 		at = i
 		conf = r.entry(field+".", raw)
@@ -142,13 +142,13 @@ func checkList(data []byte) report {
 	return r
 }
 
-// entry judges our entry; prefix is its place in the file.
+// entry checks our entry; prefix is its field path in the file.
 func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 	conf, err := parseConf(raw)
 	faults := conf.Unknown
 	var ce *confError
 	if errors.As(err, &ce) {
-		faults = ce.Faults // the unknown ones among them
+		faults = ce.Faults // includes the unknown keys
 	}
 	for _, f := range faults {
 		r.fault(prefix+f.Field, "%s", f.Message)
@@ -169,11 +169,11 @@ func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 	}
 	_ = json.Unmarshal(raw, &asks)
 	for _, c := range []struct{ key, effect string }{
-		{"dns", "pods with nameservers of their own are not told from others"},
+		{"dns", "pods with their own nameservers cannot be distinguished from others"},
 		{keyAnnotations, "pods cannot opt out by annotation " + overlay.AnnotationSteer},
 	} {
 		if !asks.Capabilities[c.key] {
-			message := fmt.Sprintf(`does not ask for %q: %s; add "%s": true`, c.key, c.effect, c.key)
+			message := fmt.Sprintf(`%q is missing: %s; add "%s": true`, c.key, c.effect, c.key)
 			r.Warnings = append(r.Warnings, &strict.Fault{Field: prefix + "capabilities", Message: message})
 		}
 	}

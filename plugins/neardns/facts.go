@@ -12,22 +12,22 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// look gathers the facts. What cannot be found out is a reason not to steer, never an error.
-func (v *verb) look(in call, ns *os.File) facts {
+// collectFacts reads the facts that a plan needs. A fact that cannot be read is a reason not to steer, never an error.
+func (v *verb) collectFacts(in call, ns *os.File) facts {
 	var f facts
-	if !wantsFacts(v.conf, in) {
+	if !needsFacts(v.conf, in) {
 		return f
 	}
 	f.Proof, f.ProofErr = nodestate.ReadProof(v.conf.PersistDir)
 	if f.Proof.Backend != v.backend.Recorded() || f.Proof.Outlived() {
-		f.Proof = nodestate.Proof{} // another back end's rules give back in another way, and another boot's kube-proxy may, too
+		f.Proof = nodestate.Proof{} // another back end, or kube-proxy after another boot, may handle the fallback differently
 	}
-	f.Lacks = v.lacks(rules.Addresses(hostRules(v.conf, nil))...)
+	f.Lacks = v.missingRules(rules.Addresses(hostRules(v.conf, nil))...)
 	f.Ways = v.ways(ns)
 	if !slices.ContainsFunc(f.Ways, hasWay) {
 		return f
 	}
-	f.SwitchStands = v.lookAtSwitch(f.Ways)
+	f.SwitchStands = v.inspectSwitch(f.Ways)
 	var podSide []string
 	for _, w := range f.Ways {
 		if hasWay(w) {
@@ -46,12 +46,12 @@ func (v *verb) look(in call, ns *os.File) facts {
 
 func hasWay(w hostnet.Found) bool { return w.Err == nil }
 
-// lookAtSwitch tells whether the host table has all that this call could add, as it has at every ADD but the first. A
-// switch that stands may hold the pod's own link for an uplink, from which it drops what comes for our addresses: such a
-// way becomes none. Where the table cannot be read it does not stand, and making it will say why.
-func (v *verb) lookAtSwitch(ways []hostnet.Found) (stands bool) {
-	_ = v.inRules(-1, func(host rules.Rules) (err error) {
-		up := map[string]bool{} // both families mostly come by one link
+// inspectSwitch reports whether the host table has everything that this call could add, as it does at every ADD but the first. If the
+// switch treats the pod's own link as an uplink, it drops packets for our addresses there, so inspectSwitch marks that way as unusable.
+// If the table cannot be read, it counts as incomplete, and making it will return the reason.
+func (v *verb) inspectSwitch(ways []hostnet.Found) (stands bool) {
+	_ = v.withRules(-1, func(host rules.Rules) (err error) {
+		up := map[string]bool{} // both families usually share one link
 		for i := range ways {
 			w := &ways[i]
 			if !hasWay(*w) {
@@ -86,7 +86,7 @@ func (v *verb) ways(ns *os.File) []hostnet.Found {
 	return v.env.kernel.Ways(int(ns.Fd()), int(host.Fd()), asked...)
 }
 
-// siblings returns the other attachments of the same netns: one netns has one pod table.
+// siblings returns the other attachments of the same netns, because one netns has one pod table for all.
 func (v *verb) siblings(containerID, ifName string, inode uint64) []podfile.File {
 	files, errs := podfile.Siblings(v.conf.StateDir, containerID, ifName)
 	for _, err := range errs {
