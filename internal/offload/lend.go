@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // Most is for how long an answer is lent at most. Nobody can take one back from a borrower that outlives its lender, so this is also for
@@ -30,7 +31,7 @@ const (
 
 // Loan is what the borrower is told of an answer.
 type Loan struct {
-	Key   *answers.Key
+	Key   *msg.Key
 	Entry *answers.Entry
 	// Expires is when the answer's TTL is over, and Until when the borrower says it no more, on the clock of Borrower.Now.
 	Expires, Until time.Duration
@@ -42,12 +43,12 @@ type Loan struct {
 type Borrower interface {
 	Now() time.Duration // on a clock that goes on while the machine sleeps
 	Put(Loan) error     // in place of another answer to its question
-	Remove(k *answers.Key) error
+	Remove(k *msg.Key) error
 	Invalidate() error // forget all
 	// Hits tells how often each answer was said since it was last told of, by Hits or HitsOf.
 	Hits(each func(question string, hits uint64)) error
 	// HitsOf is Hits of one question.
-	HitsOf(k *answers.Key) (uint64, error)
+	HitsOf(k *msg.Key) (uint64, error)
 }
 
 // Lender chooses what is lent. Its methods may be called at the same time.
@@ -256,7 +257,7 @@ func (l *Lender) together() bool {
 }
 
 // question is the key's question alone: only questions without DO and CD are lent answers to.
-func question(k *answers.Key) []byte { return k.Bytes()[:len(k.Bytes())-1] }
+func question(k *msg.Key) []byte { return k.Bytes()[:len(k.Bytes())-1] }
 
 // takeBack implements wire.Store.OnReturn.
 func (l *Lender) takeBack(e *answers.Entry) {
@@ -269,7 +270,7 @@ func (l *Lender) takeBack(e *answers.Entry) {
 }
 
 // remove takes an answer back; mu is held. As long as an entry is noted as lent, whoever replaces it waits for mu, so that comes last.
-func (l *Lender) remove(k *answers.Key) {
+func (l *Lender) remove(k *msg.Key) {
 	var err error
 	if l.borrower != nil {
 		err = l.borrower.Remove(k)

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -64,7 +65,7 @@ func (b *borrower) begin() {
 	}
 }
 
-func (b *borrower) Remove(k *answers.Key) error {
+func (b *borrower) Remove(k *msg.Key) error {
 	b.begin()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -91,7 +92,7 @@ func (b *borrower) Hits(each func(string, uint64)) error {
 	return nil
 }
 
-func (b *borrower) HitsOf(k *answers.Key) (uint64, error) {
+func (b *borrower) HitsOf(k *msg.Key) (uint64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.hits[string(question(k))]
@@ -160,7 +161,7 @@ func (s *stand) keep(name string) *answers.Entry {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	var k answers.Key
+	var k msg.Key
 	k.Set(b[12:], false, false)
 	e, err := answers.NewEntry(&k, answers.Success, b, 60)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
-	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/internal/offload/bpf"
 	"github.com/neardns/neardns/internal/offload/podlinks"
@@ -404,7 +404,7 @@ func (b borrower) Put(l offload.Loan) error {
 }
 
 // Remove implements lend.Borrower.
-func (b borrower) Remove(key *answers.Key) error { return b.Level.Remove(oneGroup, key) }
+func (b borrower) Remove(key *msg.Key) error { return b.Level.Remove(oneGroup, key) }
 
 // Hits implements lend.Borrower.
 func (b borrower) Hits(each func(question string, hits uint64)) error {
@@ -412,7 +412,7 @@ func (b borrower) Hits(each func(question string, hits uint64)) error {
 }
 
 // HitsOf implements lend.Borrower.
-func (b borrower) HitsOf(key *answers.Key) (uint64, error) { return b.Level.HitsOf(oneGroup, key) }
+func (b borrower) HitsOf(key *msg.Key) (uint64, error) { return b.Level.HitsOf(oneGroup, key) }
 
 // series are those that hits are counted in, in the order of their numbers.
 func series() []telemetry.KernelSeries {

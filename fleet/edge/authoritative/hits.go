@@ -2,6 +2,7 @@ package authoritative
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
@@ -45,7 +47,7 @@ func (z *Zone) plainHosts() (map[string]*plainHost, error) {
 		if err := p.deny(z, name); err != nil {
 			return nil, err
 		}
-		key, err := fastpath.Name(name)
+		key, err := msg.Name(name)
 		if err != nil {
 			return nil, err
 		}
@@ -83,11 +85,11 @@ func (p *plainHost) deny(z *Zone, name string) error {
 		if err != nil {
 			return err
 		}
-		_, end, err := dns.UnpackDomainName(b, headerSize)
-		if err != nil {
-			return err
+		question, ok := msg.Question(b)
+		if !ok {
+			return fmt.Errorf("%s: %w", name, msg.ErrName)
 		}
-		if sections[i] = b[end+4:]; len(f.ns) != 1 {
+		if sections[i] = b[msg.HeaderSize+len(question):]; len(f.ns) != 1 {
 			return nil // who signs a zone says more
 		}
 	}
@@ -97,28 +99,20 @@ func (p *plainHost) deny(z *Zone, name string) error {
 	return nil
 }
 
-// Hit returns who answers plain questions for hosts before the chain. There is no next one.
-func (s *Server) Hit(*dnsserver.Server, string, fastpath.Handler) fastpath.Handler { return hits{s} }
+// FastPath returns what answers plain queries for hosts without the plugin chain.
+func (s *Server) FastPath(*dnsserver.Server, string) fastpath.Handler { return hits{s} }
 
 // hits answers from bytes what ServeDNS would say, and counts the same. It draws and limits only where it answers: drawn twice, or left
 // to CoreDNS after the draw, weights would not hold.
 type hits struct{ *Server }
 
-// Sizes and bits of RFC 1035, section 4.1, and RFC 6891, section 6.1.
-const (
-	headerSize    = 12
-	optSize       = 11
-	bitQR, bitAA  = 1 << 7, 1 << 2 // of the third byte, with TC and RD
-	bitTC, bitRD  = 1 << 1, 1
-	bitCD         = 1 << 4 // of the fourth
-	bitDO         = 1 << 7 // of the OPT's flags
-	addressesMost = 80     // of one answer over UDP: 1,232 bytes have no room for more
-)
+// addressesMost are in one answer over UDP: 1,232 bytes have no room for more.
+const addressesMost = 80
 
-// Answer implements hit.Handler.
-func (h hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+// Answer implements fastpath.Handler.
+func (h hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
 	s, o := h.Server, h.options.Load()
-	z, _ := s.zones.Load().plain.Find(&q.Plain)
+	z, _ := s.zones.Load().plain.Find(&q.Query)
 	if z == nil {
 		return b, queryinfo.Miss, false
 	}
@@ -126,7 +120,7 @@ func (h hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, b
 	if p == nil {
 		return b, queryinfo.Miss, false
 	}
-	subnet, ok := subnetIn(q.Options)
+	subnet, ok := subnetIn(q.OPT.Options)
 	if !ok {
 		return b, queryinfo.Miss, false
 	}
@@ -150,10 +144,8 @@ func (h hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, b
 		}
 		most = len(p.denied)
 	}
-	if q.EDNS {
-		most += optSize + len(subnet.bytes)
-	}
-	if headerSize+len(q.Asked)+most > room(q) {
+	opt := answerOPT(q, subnet)
+	if msg.HeaderSize+len(q.Question)+most+opt.Len() > q.OPT.MaxAnswer(q.TCP) {
 		return b, queryinfo.Miss, false // to be cut
 	}
 	if !q.TCP {
@@ -163,71 +155,55 @@ func (h hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, b
 			return b, queryinfo.Miss, true
 		case short:
 			s.counts.slipped.Inc()
-			b = appendHead(b, q, bitQR|bitTC, 0, 0)
-			return appendOPT(b, q, subnetOption{}, 0), queryinfo.Miss, true
+			start := len(b)
+			b = appendHead(b, q, msg.BitTC, 0, 0)
+			opt = answerOPT(q, subnetOption{})
+			return opt.Append(b, start), queryinfo.Miss, true
 		}
 	}
+	start := len(b)
 	if denied {
 		s.counts.plain.Inc()
-		b = appendHead(b, q, bitQR|bitAA, 0, 1)
-		b = append(b, p.denied...)
-		return appendOPT(b, q, subnet, 0), queryinfo.Miss, true
+		b = append(appendHead(b, q, msg.BitAA, 0, 1), p.denied...)
+		return appendOPT(b, start, opt, subnet, 0), queryinfo.Miss, true
 	}
 	var some [addressesMost]*address
 	i, bits, draw := s.pick(p.host, family, asked) // somebody: most is not 0
 	list := p.addresses(some[:0], i, family, draw)
-	b = appendHead(b, q, bitQR|bitAA, len(list), 0)
+	b = appendHead(b, q, msg.BitAA, len(list), 0)
 	for _, a := range list {
 		b = append(b, a.wire...)
 	}
-	return appendOPT(b, q, subnet, bits), queryinfo.Miss, true
+	return appendOPT(b, start, opt, subnet, bits), queryinfo.Miss, true
 }
 
-// room is how many bytes an answer may have.
-func room(q *fastpath.Question) int {
-	switch {
-	case q.TCP:
-		return dns.MaxMsgSize
-	case q.EDNS:
-		return max(dns.MinMsgSize, int(q.Size))
-	}
-	return dns.MinMsgSize
-}
-
-// appendHead appends an answer's header and its question.
-func appendHead(b []byte, q *fastpath.Question, bits byte, answers, authorities int) []byte {
-	third, additional := bits, byte(0)
+// appendHead appends an answer's header and its question. The OPT counts itself in.
+func appendHead(b []byte, q *fastpath.Query, bit, answers, authorities int) []byte {
+	bits := uint16(msg.BitQR|bit) << 8
 	if q.RD {
-		third |= bitRD
+		bits |= msg.BitRD << 8
 	}
-	fourth := byte(0)
 	if q.CD {
-		fourth = bitCD
+		bits |= msg.BitCD
 	}
-	if q.EDNS {
-		additional = 1
-	}
-	id := q.ID()
-	b = append(b, byte(id>>8), byte(id), third, fourth, 0, 1, byte(answers>>8), byte(answers), 0, byte(authorities), 0, additional)
-	return append(b, q.Asked...)
+	h := msg.Header{Id: q.ID, Bits: bits, Qdcount: 1, Ancount: uint16(answers), Nscount: uint16(authorities)}
+	return append(h.Append(b), q.Question...)
 }
 
-// appendOPT appends the OPT that CoreDNS's writer would: the client's own without its options, or a new one with the client subnet, of
-// which bits decided the answer.
-func appendOPT(b []byte, q *fastpath.Question, o subnetOption, bits int) []byte {
-	if !q.EDNS {
-		return b
+// answerOPT is the OPT that CoreDNS's writer would add: the client's own without its options, or a new one with the client subnet.
+func answerOPT(q *fastpath.Query, o subnetOption) msg.OPT {
+	opt := q.OPT
+	if opt.Options = o.bytes; o.bytes != nil {
+		opt.KeepDO()
 	}
-	flags := q.Flags
-	if o.bytes != nil {
-		flags &= bitDO
-	}
-	b = append(b, 0, 0, byte(dns.TypeOPT), byte(q.Size>>8), byte(q.Size), 0, 0, flags, 0, 0, byte(len(o.bytes)))
-	if o.bytes != nil {
-		b = append(b, o.bytes...)
-		if o.network.Bits() > 0 {
-			b[len(b)-len(o.bytes)+scopeAt] = byte(bits)
-		}
+	return opt
+}
+
+// appendOPT appends the OPT. scope is how many bits of the client subnet decided the answer.
+func appendOPT(b []byte, start int, opt msg.OPT, o subnetOption, scope int) []byte {
+	b = opt.Append(b, start)
+	if opt.Present && o.bytes != nil && o.network.Bits() > 0 {
+		b[len(b)-len(o.bytes)+scopeAt] = byte(scope)
 	}
 	return b
 }

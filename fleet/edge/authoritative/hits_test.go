@@ -58,7 +58,7 @@ func newPair(t testing.TB, o authoritative.Options, records []dns.RR, watch auth
 			t.Error(err)
 		}
 	})
-	if p.hits = p.chain.Hits(p.at); p.hits == nil {
+	if p.hits = p.chain.FastPath(p.at); p.hits == nil {
 		t.Fatal("nobody stands before the chain")
 	}
 	return p
@@ -66,7 +66,7 @@ func newPair(t testing.TB, o authoritative.Options, records []dns.RR, watch auth
 
 // fast asks before the chain; ok is false where the chain is to answer.
 func (p *pair) fast(m []byte, from netip.Addr, tcp bool) (answer []byte, ok bool) {
-	b, _, ok := p.hits.Answer([]byte("before"), &fastpath.Question{Wire: m, Client: from, TCP: tcp, Begun: time.Unix(0, 0)})
+	b, _, ok := p.hits.Answer([]byte("before"), &fastpath.Query{Wire: m, Client: from, TCP: tcp, Received: time.Unix(0, 0)})
 	if !ok || !bytes.HasPrefix(b, []byte("before")) {
 		return nil, false
 	}
@@ -88,7 +88,7 @@ func (p *pair) slow(m []byte, from netip.Addr, tcp bool) *dns.Msg {
 	if tcp {
 		w.remote = &net.TCPAddr{IP: from.AsSlice(), Port: 4000}
 	}
-	p.chain.Answer(p.at, w, r, &queryinfo.Query{Client: from})
+	p.chain.ServeDNS(p.at, w, r, &queryinfo.Query{Client: from})
 	return w.got
 }
 
@@ -434,7 +434,7 @@ func TestNoAllocationOfHits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := &fastpath.Question{Wire: wire, Client: resolver.Addr(), Begun: time.Unix(0, 0)}
+		q := &fastpath.Query{Wire: wire, Client: resolver.Addr(), Received: time.Unix(0, 0)}
 		if allocs := testing.AllocsPerRun(1_000, func() {
 			p.draw += 1 << 50
 			if _, _, ok := p.hits.Answer(b, q); !ok {
@@ -456,7 +456,7 @@ func BenchmarkHit(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			room, q := make([]byte, 0, 4096), &fastpath.Question{Wire: wire, Client: resolver.Addr(), Begun: time.Unix(0, 0)}
+			room, q := make([]byte, 0, 4096), &fastpath.Query{Wire: wire, Client: resolver.Addr(), Received: time.Unix(0, 0)}
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, _, ok := p.hits.Answer(room, q); !ok {

@@ -17,6 +17,8 @@ import (
 	"github.com/neardns/neardns/fleet/edge/healthcheck"
 	"github.com/neardns/neardns/fleet/edge/loadbalance"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
 // Zone is one zone as it is answered: what a plain server would say, by CoreDNS's own lookup, and for each host whom to choose from. Nobody
@@ -242,7 +244,7 @@ func ofHeartbeats(t Target) bool {
 
 // wireOf is an address's record in an answer to a question for its name (RFC 1035, sections 3.2.1 and 4.1.4).
 func wireOf(ip netip.Addr, h dns.RR_Header) []byte {
-	b := []byte{0xc0, headerSize}
+	b := []byte{0xc0, msg.HeaderSize}
 	b = binary.BigEndian.AppendUint16(b, h.Rrtype)
 	b = binary.BigEndian.AppendUint16(b, h.Class)
 	b = binary.BigEndian.AppendUint32(b, h.Ttl)
@@ -265,7 +267,8 @@ func (z *Zone) lookup(name string, qtype uint16) found {
 
 // requestOf is a question of the zone's own as CoreDNS has it.
 func requestOf(z *Zone, m *dns.Msg) request.Request {
-	return request.Request{W: nobody{}, Req: m, Zone: z.origin}
+	client := &responsewriter.Capture{Base: responsewriter.Base{Local: new(net.TCPAddr), Remote: new(net.TCPAddr)}}
+	return request.Request{W: client, Req: m, Zone: z.origin}
 }
 
 func (z *Zone) find(r request.Request, name string) (f found) {
@@ -287,12 +290,6 @@ func (z *Zone) find(r request.Request, name string) (f found) {
 
 // isDNAME reports whether a record redirects the names below its own, which hides what the zone holds there (RFC 6672, section 2.4).
 func isDNAME(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDNAME }
-
-// nobody asks what the zone itself wants to know.
-type nobody struct{ dns.ResponseWriter }
-
-func (nobody) LocalAddr() net.Addr  { return new(net.TCPAddr) }
-func (nobody) RemoteAddr() net.Addr { return new(net.TCPAddr) }
 
 // named is a record with another name.
 func named(rr dns.RR, name string) dns.RR {

@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // ahead fetches what is asked for all the time shortly before it ends, whether or not somebody asks just then. So nobody waits for such
@@ -270,7 +271,7 @@ func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 func (w *watched) isHot() bool { return w.ttl >= hotHits*w.pause }
 
 // again watches what was fetched in an entry's place.
-func (h *ahead) again(w *watched, old *answers.Entry, k *answers.Key, begun answers.Instant) {
+func (h *ahead) again(w *watched, old *answers.Entry, k *msg.Key, begun answers.Instant) {
 	c := h.cache
 	e, left := c.look(k)
 	if e == nil || left <= 0 || e == old || !e.Mark() {

@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 	"github.com/neardns/neardns/internal/offload"
 )
@@ -64,7 +65,7 @@ func (c *Cache) Name() string { return "cache" }
 
 // asked is one question, as far as a kept answer depends on it.
 type asked struct {
-	key      answers.Key
+	key      msg.Key
 	question [260]byte // in wire form, in the client's case
 	n        int
 	do, cd   bool
@@ -74,7 +75,7 @@ type asked struct {
 
 // read fails on a name without wire form, which came over no wire.
 func (a *asked) read(r *dns.Msg) bool {
-	q, err := answers.AppendQuestion(a.question[:0], r.Question[0].Name, r.Question[0].Qtype, r.Question[0].Qclass)
+	q, err := msg.AppendQuestion(a.question[:0], r.Question[0].Name, r.Question[0].Qtype, r.Question[0].Qclass)
 	if err != nil {
 		return false
 	}
@@ -133,7 +134,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 }
 
 // look finds what is known now.
-func (c *Cache) look(k *answers.Key) (e *answers.Entry, left int) {
+func (c *Cache) look(k *msg.Key) (e *answers.Entry, left int) {
 	success, denial := c.space.Peek(k)
 	return c.choose(success, denial, c.store.Now())
 }

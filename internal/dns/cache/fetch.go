@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
 // followMost is how long a question waits for another one's answer before it asks by itself. Whoever leads ends sooner:
@@ -65,14 +66,17 @@ func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a
 	s.prefetches.Inc()
 	// With RD also for a client that asked without it: only such an answer is kept, and this one is for all.
 	r = r.Copy()
-	q := &fetch{cache: c, asked: *a, request: r, flight: f, series: s, background: true, remote: &net.TCPAddr{}}
+	q := &fetch{cache: c, asked: *a, request: r, flight: f, series: s, background: true}
 	q.asked.rd = true
 	if e.Class() == answers.Success {
 		q.good = e
 	}
-	if w != nil {
-		q.remote, q.local = w.RemoteAddr(), w.LocalAddr()
+	// A refresh for no client comes over TCP from nowhere, so that its answer is not truncated.
+	client := &responsewriter.Capture{Base: responsewriter.Base{Local: &net.TCPAddr{}, Remote: &net.TCPAddr{}}}
+	if w != nil { // it may be gone before the answer comes
+		client.Base = responsewriter.Base{Local: w.LocalAddr(), Remote: w.RemoteAddr()}
 	}
+	q.ResponseWriter = client
 	ctx = context.WithoutCancel(ctx)
 	go func() { // ends with the upstream's own deadlines
 		defer func() { <-c.background }()
@@ -99,7 +103,7 @@ func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a
 
 // fetch is one question to the upstream, and the writer that takes the answer.
 type fetch struct {
-	dns.ResponseWriter // the client's; nil in the background
+	dns.ResponseWriter // the client's; in the background one that is never written to
 
 	cache      *Cache
 	asked      asked
@@ -108,8 +112,6 @@ type fetch struct {
 	flight     *flight // nil: nobody else may have the answer
 	series     *series
 	background bool
-	remote     net.Addr // whose question it is, in the background
-	local      net.Addr
 	written    bool
 	failure    bool // what was written says nothing about the name
 	plain      bool // the upstream has refused EDNS
@@ -225,53 +227,4 @@ func (q *fetch) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	return q.ResponseWriter.Write(b)
-}
-
-// RemoteAddr is whose question it is. A refresh for nobody comes over TCP from nowhere, so that its answer is not cut.
-func (q *fetch) RemoteAddr() net.Addr {
-	if q.background {
-		return q.remote
-	}
-	return q.ResponseWriter.RemoteAddr()
-}
-
-// LocalAddr implements dns.ResponseWriter.
-func (q *fetch) LocalAddr() net.Addr {
-	switch {
-	case !q.background:
-		return q.ResponseWriter.LocalAddr()
-	case q.local != nil:
-		return q.local
-	}
-	return q.remote
-}
-
-// Close implements dns.ResponseWriter.
-func (q *fetch) Close() error {
-	if q.background {
-		return nil
-	}
-	return q.ResponseWriter.Close()
-}
-
-// TsigStatus implements dns.ResponseWriter.
-func (q *fetch) TsigStatus() error {
-	if q.background {
-		return nil
-	}
-	return q.ResponseWriter.TsigStatus()
-}
-
-// TsigTimersOnly implements dns.ResponseWriter.
-func (q *fetch) TsigTimersOnly(b bool) {
-	if !q.background {
-		q.ResponseWriter.TsigTimersOnly(b)
-	}
-}
-
-// Hijack implements dns.ResponseWriter.
-func (q *fetch) Hijack() {
-	if !q.background {
-		q.ResponseWriter.Hijack()
-	}
 }

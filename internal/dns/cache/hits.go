@@ -6,31 +6,29 @@ import (
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
-	"github.com/miekg/dns"
-
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// Hit returns who answers hits of a zone of the block, at a server, before the chain; nil where the chain has to: the zone is not
-// cached, or somebody before the cache wants to see messages. The cache is the last to have a part in a hit, so there is no next one.
-func (c *Cache) Hit(server *dnsserver.Server, zone string, _ fastpath.Handler) fastpath.Handler {
+// FastPath returns what answers hits of a zone of the block at a server without the plugin chain; nil if the zone is not cached, or a plugin
+// before the cache has to see messages.
+func (c *Cache) FastPath(server *dnsserver.Server, zone string) fastpath.Handler {
 	if !c.raw || !slices.ContainsFunc(c.zones, func(z string) bool { return plugin.Name(z).Matches(zone) }) {
 		return nil
 	}
 	return &hits{cache: c, at: seriesKey{server: server}}
 }
 
-// hits answers from one block's cache, at one server, what ServeDNS would answer at once and without another look at the upstream.
+// hits answers from one block's cache, at one server, what ServeDNS would answer at once and without a query to the upstream.
 type hits struct {
 	cache  *Cache
 	at     seriesKey
 	series atomic.Pointer[series] // nil until the first hit
 }
 
-// Answer implements hit.Handler.
-func (h *hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+// Answer implements fastpath.Handler.
+func (h *hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
 	c := h.cache
 	success, denial, ok := c.space.TryPeek(&q.Key)
 	if !ok || success == nil && denial == nil {
@@ -38,20 +36,13 @@ func (h *hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, 
 	}
 	now := c.store.Now()
 	e, left := c.choose(success, denial, now)
-	if e == nil || left <= 0 { // who says what is stale looks at the upstream, too
+	if e == nil || left <= 0 { // a stale answer goes with a query to the upstream
 		return b, queryinfo.Miss, false
 	}
 	if c.calls(e, now) {
-		return b, queryinfo.Miss, false // it is the chain that does it
+		return b, queryinfo.Miss, false // ServeDNS does it
 	}
-	size := dns.MinMsgSize
-	o := edns{present: q.EDNS, size: q.Size, flags: q.Flags}
-	if q.TCP {
-		size = dns.MaxMsgSize
-	} else if q.EDNS {
-		size = max(size, int(q.Size))
-	}
-	if !o.fits(e.Size(), size) {
+	if e.Size()+q.OPT.Len() > q.OPT.MaxAnswer(q.TCP) {
 		return b, queryinfo.Miss, false
 	}
 	success.Use()
@@ -63,7 +54,7 @@ func (h *hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, 
 		c.offer(e, q, now)
 	}
 	s := h.series.Load()
-	if s == nil { // not before: a series that was never counted must not appear
+	if s == nil { // not earlier: a series that was never counted must not appear
 		s = c.series.Get(h.at, c.newSeries)
 		h.series.Store(s)
 	}
@@ -73,6 +64,6 @@ func (h *hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, 
 	if c.keepTTL {
 		ttl = e.TTL()
 	}
-	b = e.AppendReply(b, &answers.Reply{ID: q.ID(), Question: q.Asked, RD: q.RD, CD: q.CD, AD: q.AD, TTL: ttl, Rotate: c.rotate})
-	return o.append(b, len(b)-e.Size()), queryinfo.Hit, true
+	b = e.AppendReply(b, &answers.Reply{ID: q.ID, Question: q.Question, RD: q.RD, CD: q.CD, AD: q.AD, TTL: ttl, Rotate: c.rotate})
+	return q.OPT.Append(b, len(b)-e.Size()), queryinfo.Hit, true
 }

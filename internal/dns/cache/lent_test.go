@@ -16,6 +16,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/offload"
 )
 
@@ -41,7 +42,7 @@ func (k *kernel) Put(l offload.Loan) error {
 	return nil
 }
 
-func (k *kernel) Remove(key *answers.Key) error {
+func (k *kernel) Remove(key *msg.Key) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.lent, string(key.Bytes()))
@@ -65,7 +66,7 @@ func (k *kernel) Hits(each func(string, uint64)) error {
 	return nil
 }
 
-func (k *kernel) HitsOf(key *answers.Key) (n uint64, err error) {
+func (k *kernel) HitsOf(key *msg.Key) (n uint64, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if l := k.lent[string(key.Bytes())]; l != nil {
@@ -75,7 +76,7 @@ func (k *kernel) HitsOf(key *answers.Key) (n uint64, err error) {
 }
 
 // answers reports whether the kernel has an answer.
-func (k *kernel) answers(key *answers.Key) bool {
+func (k *kernel) answers(key *msg.Key) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.lent[string(key.Bytes())]
@@ -116,7 +117,7 @@ func TestRefreshOfLent(t *testing.T) {
 				}))
 				cache := h.(*Cache)
 				defer cache.ahead.end()
-				fast := cache.Hit(nil, ".", nil)
+				fast := cache.FastPath(nil, ".")
 				lender.Changed()
 				if err := lender.Begin(k); err != nil {
 					t.Fatal(err)
@@ -130,8 +131,8 @@ func TestRefreshOfLent(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				q := fastpath.Question{Wire: b, Who: borrowing{}}
-				if !q.Read() {
+				q := fastpath.Query{Wire: b, Who: borrowing{}}
+				if !q.Read(q.Wire) {
 					t.Fatal("the question is not plain")
 				}
 				lasts := 20 * time.Duration(ttl) * time.Second

@@ -13,15 +13,15 @@ import (
 type Borrowing interface{ Borrows() bool }
 
 // offer offers an answer that was just said, where the question is of those that the borrower knows.
-func (c *Cache) offer(e *answers.Entry, q *fastpath.Question, now answers.Instant) {
-	if q.TCP || !q.RD || q.CD || q.DO {
+func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) {
+	if q.TCP || !q.RD || q.CD || q.OPT.DO() {
 		return
 	}
 	if rcode := e.Rcode(); rcode != dns.RcodeSuccess && rcode != dns.RcodeNameError {
 		return
 	}
 	if client, ok := q.Who.(Borrowing); ok && client.Borrows() {
-		c.source.Offer(e, now, q.Most)
+		c.source.Offer(e, now, q.MaxSize)
 	}
 }
 

@@ -119,9 +119,9 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 	return c, nil
 }
 
-// Answer answers a question that came to one of the addresses, by w; it may write nothing. It returns when the question is dealt with.
-// q goes with the question to all plugins, in its context; nil: it is no client's.
-func (c *Chain) Answer(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query) {
+// ServeDNS answers a query that came to one of the addresses, by w; it may write nothing. It returns when the last plugin has. q goes with
+// the query to all plugins, in its context; nil: no client sent it.
+func (c *Chain) ServeDNS(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query) {
 	server := c.servers[at]
 	server.ServeDNS(&asking{Context: context.Background(), server: server, query: q}, w, r)
 }

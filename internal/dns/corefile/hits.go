@@ -13,29 +13,46 @@ import (
 	"github.com/coredns/coredns/plugin/bufsize"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/metrics"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/internal/dns/searchpath"
 )
 
-// hits answers at one address, before CoreDNS, what the cache or the edge's zones have. It leads a question by the same zones and the
-// same plugins as CoreDNS would, and leaves it to CoreDNS wherever a plugin wants to see a message.
+// hits answers hits at one address without CoreDNS. It finds the zone and goes through the plugins before the cache as CoreDNS would, and
+// leaves a query to CoreDNS if a plugin has to see its message.
 type hits struct {
-	zones   fastpath.Zones[fastpath.Handler] // nil: that zone's are CoreDNS's
-	options bool                             // the plugins look at EDNS options
+	zones   fastpath.Zones[*zoneHits] // nil: CoreDNS answers that zone
+	options bool                      // the authoritative zones read EDNS options
 }
 
-// Answer implements hit.Handler.
-func (h *hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
-	if plain := q.ReadOptions(); !plain || len(q.Options) > 0 && !h.options {
+// zoneHits is what the plugins of one zone of a server block, at one server, do with a hit.
+type zoneHits struct {
+	maxSize    uint16           // bufsize: of UDP answers
+	searchPath bool             // searchpath: leave to it what it may complete
+	counter    *metrics.Counter // metrics; nil: nothing is counted
+	answers    fastpath.Handler // the cache, or the edge's zones
+}
+
+// Answer implements fastpath.Handler.
+func (h *hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
+	if !q.Read(q.Wire) || len(q.OPT.Options) > 0 && !h.options {
 		return b, queryinfo.Miss, false
 	}
-	if in, _ := h.zones.Find(&q.Plain); in != nil {
-		return in.Answer(b, q)
+	z, _ := h.zones.Find(&q.Query)
+	if z == nil || z.searchPath && searchpath.MayComplete(q) {
+		return b, queryinfo.Miss, false
 	}
-	return b, queryinfo.Miss, false
+	q.OPT.Size, q.MaxSize = min(q.OPT.Size, z.maxSize), z.maxSize
+	start := len(b)
+	b, level, ok := z.answers.Answer(b, q)
+	if ok {
+		z.counter.Count(q, b[start:])
+	}
+	return b, level, ok
 }
 
-// Hits returns who answers before the chain what comes to an address; nil: nobody.
-func (c *Chain) Hits(at netip.AddrPort) fastpath.Handler {
+// FastPath returns what answers hits at an address without the plugin chain; nil: nothing does.
+func (c *Chain) FastPath(at netip.AddrPort) fastpath.Handler {
 	if h := c.hits[at]; h != nil {
 		return h
 	}
@@ -48,19 +65,12 @@ type served struct {
 	zones  []string
 }
 
-// passer is a plugin that can do its part of a hit without a message.
-type passer interface {
-	// Hit returns the plugin's part of the hits of one zone of its block, at one server, before next; nil: it has to see messages.
-	// next is nil for the last one: the cache or the edge's zones.
-	Hit(server *dnsserver.Server, zone string, next fastpath.Handler) fastpath.Handler
-}
-
-// hitsOf finds who answers before the chain, at each address. options says that the plugins look at EDNS options.
+// hitsOf builds the fast path of each address. options: the authoritative zones read EDNS options.
 func hitsOf(blocks map[int]served, servers map[netip.AddrPort]*dnsserver.Server, options bool) (map[netip.AddrPort]*hits, error) {
 	out := map[netip.AddrPort]*hits{}
 	for _, b := range blocks {
 		if b.config.ViewName != "" || len(b.config.FilterFuncs) > 0 {
-			return nil, errors.New("a server block looks at who asks before its plugins do")
+			return nil, errors.New("a server block filters clients before its plugins run")
 		}
 		plugins := pluginsOf(b.config)
 		for at, server := range servers {
@@ -71,7 +81,7 @@ func hitsOf(blocks map[int]served, servers map[netip.AddrPort]*dnsserver.Server,
 				out[at] = &hits{options: options}
 			}
 			for _, zone := range b.zones {
-				if err := out[at].zones.Add(zone, passing(plugins, server, zone)); err != nil {
+				if err := out[at].zones.Add(zone, zoneHitsOf(plugins, server, zone)); err != nil {
 					return nil, fmt.Errorf("zone %s: %w", zone, err)
 				}
 			}
@@ -99,39 +109,32 @@ func pluginsOf(config *dnsserver.Config) []plugin.Handler {
 	return out
 }
 
-// passing joins the plugins' parts of a hit; nil where one of those that come before the cache or the edge's zones, or these, have to
-// see messages.
-func passing(plugins []plugin.Handler, server *dnsserver.Server, zone string) fastpath.Handler {
+// zoneHitsOf builds a zone's fast path; nil if one of the plugins up to the cache, or the edge's zones, has to see messages.
+func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string) *zoneHits {
 	last := slices.IndexFunc(plugins, func(p plugin.Handler) bool { return p.Name() == dirCache || p.Name() == dirShared })
-	var next fastpath.Handler
-	for _, p := range slices.Backward(plugins[:last+1]) {
+	z := &zoneHits{maxSize: 1<<16 - 1}
+	for _, p := range plugins[:last+1] {
 		switch p := p.(type) {
-		case passer:
-			next = p.Hit(server, zone, next)
+		case *metrics.Metrics:
+			z.counter = p.Counter(server, zone)
+		case *searchpath.SearchPath:
+			z.searchPath = true
 		case bufsize.Bufsize:
-			next = smaller{next, uint16(min(p.Size, 1<<16-1))}
+			z.maxSize = min(z.maxSize, uint16(min(p.Size, 1<<16-1)))
+		case interface {
+			FastPath(server *dnsserver.Server, zone string) fastpath.Handler
+		}:
+			z.answers = p.FastPath(server, zone)
 		default:
 			if p.Name() != dirErrors { // it sees failures of plugins alone, and a hit is none
 				return nil
 			}
 		}
-		if next == nil {
-			return nil
-		}
 	}
-	return next
-}
-
-// smaller is the plugin bufsize's part of a hit.
-type smaller struct {
-	next fastpath.Handler
-	size uint16
-}
-
-// Answer implements hit.Handler.
-func (s smaller) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
-	q.Size, q.Most = min(q.Size, s.size), min(q.Most, s.size)
-	return s.next.Answer(b, q)
+	if z.answers == nil {
+		return nil
+	}
+	return z
 }
 
 // Slow tells why a zone's hits go through CoreDNS although the fast path is on.
@@ -190,7 +193,7 @@ func SlowZones(cfg Config) ([]Slow, error) {
 	return out, nil
 }
 
-// passed are the directives before the cache that a hit may pass by. TestSlowZones holds them against what passing does.
+// passed are the directives before the cache that the fast path knows. TestSlowZones compares them to zoneHitsOf.
 func passed() []string {
 	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirMetrics, dirErrors, dirSearchPath}
 }

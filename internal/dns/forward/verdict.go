@@ -1,11 +1,12 @@
 package forward
 
 import (
-	"encoding/binary"
 	"errors"
 	"strings"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // verdict says what an answer is worth.
@@ -70,11 +71,9 @@ var (
 	errMalformed = errors.New("an answer that cannot be read")
 )
 
-const headerSize = 12
-
 // read takes a message for the answer to req, which was sent under id, or says why it is none.
 func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
-	if len(wire) < headerSize || binary.BigEndian.Uint16(wire) != id || wire[2]&0x80 == 0 {
+	if len(wire) < msg.HeaderSize || msg.ReadHeader(wire).Id != id || !msg.IsResponse(wire) {
 		return nil, errForeign
 	}
 	m := new(dns.Msg)
@@ -101,8 +100,8 @@ func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
 // whole reports whether m holds as many records as its header announces: the library takes a message that ends behind the
 // question for one without any.
 func whole(wire []byte, m *dns.Msg) bool {
-	return int(binary.BigEndian.Uint16(wire[6:])) == len(m.Answer) && int(binary.BigEndian.Uint16(wire[8:])) == len(m.Ns) &&
-		int(binary.BigEndian.Uint16(wire[10:])) == len(m.Extra)
+	h := msg.ReadHeader(wire)
+	return int(h.Ancount) == len(m.Answer) && int(h.Nscount) == len(m.Ns) && int(h.Arcount) == len(m.Extra)
 }
 
 func sameQuestion(m, req *dns.Msg) bool {

@@ -13,6 +13,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
 // Ask has the chain answer a question for a name in zone that nobody has asked for before, as if a client had sent it to one of the
@@ -25,15 +27,15 @@ func (s *Server) Ask(ctx context.Context, zone string) error {
 	if c == nil || !c.enter() {
 		return ErrStopped
 	}
-	at := netip.AddrPortFrom(cfg.Addresses[0], cfg.Port)
-	w := &listener{at: at, answers: make(chan *dns.Msg, 1)}
+	at, w := cfg.internalClient()
+	answers := make(chan *dns.Msg, 1)
 	go func() { // ends with the answer, which every plugin bounds
 		defer c.leave()
 		c.answer(s.observer, at, netip.Addr{}, w, new(dns.Msg).SetQuestion(strings.ToLower(rand.Text())+"."+dns.Fqdn(zone), dns.TypeA))
-		w.say(nil)
+		answers <- w.Msg
 	}()
 	select {
-	case m := <-w.answers:
+	case m := <-answers:
 		switch {
 		case m == nil:
 			return fmt.Errorf("%s: no answer", zone)
@@ -57,79 +59,36 @@ func (s *Server) Fetch(message []byte, who any) (rcode int, err error) {
 		return 0, ErrStopped
 	}
 	defer c.leave()
-	at := netip.AddrPortFrom(cfg.Addresses[0], cfg.Port)
-	if code, ok := kept(c.chain.First(at), message, who); ok {
+	at, w := cfg.internalClient()
+	if code, ok := kept(c.chain.FastPath(at), message, who); ok {
 		return code, nil
 	}
 	m := new(dns.Msg)
 	if err := m.Unpack(message); err != nil {
 		return 0, fmt.Errorf("read the question: %w", err)
 	}
-	w := &listener{at: at, answers: make(chan *dns.Msg, 1)}
 	c.answer(nil, at, netip.Addr{}, w, m)
-	w.say(nil)
-	answer := <-w.answers
-	if answer == nil {
+	if w.Msg == nil {
 		return 0, errors.New("no answer")
 	}
-	return answer.Rcode, nil
+	return w.Msg.Rcode, nil
+}
+
+// internalClient is the client of the agent's own queries: it is at the server's own address, so it is no pod's.
+func (c *Config) internalClient() (at netip.AddrPort, w *responsewriter.Capture) {
+	at = netip.AddrPortFrom(c.Addresses[0], c.Port)
+	own := net.UDPAddrFromAddrPort(at)
+	return at, &responsewriter.Capture{Base: responsewriter.Base{Local: own, Remote: own}}
 }
 
 // kept looks up what stands before the chain.
-func kept(first Answerer, message []byte, who any) (code int, ok bool) {
+func kept(first fastpath.Handler, message []byte, who any) (code int, ok bool) {
 	if first == nil {
 		return 0, false
 	}
-	answer, _, ok := first.Answer(make([]byte, 0, dns.MinMsgSize), &fastpath.Question{Wire: message, Who: who, Begun: time.Now()})
-	if !ok || len(answer) < headerSize {
+	answer, _, ok := first.Answer(make([]byte, 0, dns.MinMsgSize), &fastpath.Query{Wire: message, Who: who, Received: time.Now()})
+	if !ok || len(answer) < msg.HeaderSize {
 		return 0, false
 	}
-	return rcode(answer), true
+	return msg.Rcode(answer), true
 }
-
-// listener is a client inside the process.
-type listener struct {
-	at      netip.AddrPort
-	answers chan *dns.Msg
-}
-
-// say takes the first answer.
-func (l *listener) say(m *dns.Msg) {
-	select {
-	case l.answers <- m:
-	default:
-	}
-}
-
-// LocalAddr implements dns.ResponseWriter, as do the rest.
-func (l *listener) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(l.at) }
-
-// RemoteAddr is the server's own: no pod's.
-func (l *listener) RemoteAddr() net.Addr { return net.UDPAddrFromAddrPort(l.at) }
-
-// WriteMsg takes an answer.
-func (l *listener) WriteMsg(m *dns.Msg) error {
-	l.say(m.Copy())
-	return nil
-}
-
-func (l *listener) Write(wire []byte) (int, error) {
-	m := new(dns.Msg)
-	if err := m.Unpack(wire); err != nil {
-		return 0, err
-	}
-	l.say(m)
-	return len(wire), nil
-}
-
-// Close implements dns.ResponseWriter; nothing is open.
-func (*listener) Close() error { return nil }
-
-// TsigStatus implements dns.ResponseWriter.
-func (*listener) TsigStatus() error { return errors.New("no signature") }
-
-// TsigTimersOnly implements dns.ResponseWriter.
-func (*listener) TsigTimersOnly(bool) {}
-
-// Hijack implements dns.ResponseWriter.
-func (*listener) Hijack() {}

@@ -16,13 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
 // Sizes of what is read.
 const (
 	questionMost = dns.MinMsgSize // what the DNS library reads of a question by default; what is longer is cut, and invalid
-	headerSize   = 12
-	batchMost    = 32 // datagrams in one system call
+	batchMost    = 32             // datagrams in one system call
 )
 
 // datagrams reads a point's UDP socket: as many questions in one system call as lie there, and as many answers in another. A socket
@@ -43,12 +44,12 @@ type datagrams struct {
 	err     error                        // of the last read
 	failed  int                          // reads that failed since one did not
 
-	question fastpath.Question
-	answers  [batchMost][]byte
-	out      packets
-	ready    int // answers in out
-	writer   writer
-	room     room // of the socket, which workers write to as well
+	query   fastpath.Query
+	answers [batchMost][]byte
+	out     packets
+	ready   int // answers in out
+	writer  writer
+	room    room // of the socket, which workers write to as well
 }
 
 // packet is struct mmsghdr (recvmmsg(2)).
@@ -157,10 +158,10 @@ func (d *datagrams) serveBatch(n int) {
 	if c.first == nil {
 		left = 1<<n - 1
 	} else {
-		d.question.Begun = time.Now()
+		d.query.Received = time.Now()
 		for i := range n {
-			d.question.Wire, d.question.Client = d.datagram(i), d.in.from[i].client()
-			answer, ok := d.p.before(c.first, d.answers[i][:0], &d.question)
+			d.query.Wire, d.query.Client = d.datagram(i), d.in.from[i].client()
+			answer, ok := d.p.before(c.first, d.answers[i][:0], &d.query)
 			if !ok {
 				left |= 1 << i
 				continue
@@ -198,7 +199,7 @@ func (d *datagrams) reply(i int) {
 // hand gives the ith of a batch to the chain. Where no source could be served it waits, as reading does.
 func (d *datagrams) hand(i int) {
 	m := d.datagram(i)
-	if len(m) < headerSize {
+	if len(m) < msg.HeaderSize {
 		return // no DNS message
 	}
 	for d.p.quota.full() {
@@ -283,6 +284,7 @@ func sendmmsg(fd uintptr, packets []packet) (n int, err unix.Errno) {
 
 // datagram is one question over UDP while the chain has it: the chain's writer.
 type datagram struct {
+	responsewriter.Base
 	of       *datagrams
 	source   netip.Addr
 	question []byte
@@ -294,6 +296,7 @@ type datagram struct {
 func (q *datagram) serve() {
 	defer q.of.inWork.Done()
 	defer q.of.p.quota.give(q.source)
+	q.Base = responsewriter.Base{Local: net.UDPAddrFromAddrPort(q.of.p.at), Remote: q.to.udp()}
 	wire := q.question
 	q.question = nil
 	q.of.p.deal(q.source, q, wire)
@@ -302,8 +305,8 @@ func (q *datagram) serve() {
 // deal has the chain answer a message. What is no question is refused or ignored as the DNS library's server does.
 func (p *point) deal(source netip.Addr, w dns.ResponseWriter, wire []byte) {
 	r := new(dns.Msg)
-	head := r.Unpack(wire[:headerSize]) // alone it is a message, too
-	action := dns.DefaultMsgAcceptFunc(header(wire))
+	head := r.Unpack(wire[:msg.HeaderSize]) // alone it is a message, too
+	action := dns.DefaultMsgAcceptFunc(dns.Header(msg.ReadHeader(wire)))
 	switch {
 	case head != nil || action == dns.MsgIgnore:
 		return // any reply could be one to a reply
@@ -322,26 +325,8 @@ func (p *point) deal(source netip.Addr, w dns.ResponseWriter, wire []byte) {
 	_ = w.WriteMsg(r) // what of its question was read may have no wire form, and then there is no answer
 }
 
-func header(m []byte) dns.Header {
-	word := func(i int) uint16 { return binary.BigEndian.Uint16(m[2*i:]) }
-	return dns.Header{Id: word(0), Bits: word(1), Qdcount: word(2), Ancount: word(3), Nscount: word(4), Arcount: word(5)}
-}
-
-// LocalAddr implements dns.ResponseWriter, as do the rest.
-func (q *datagram) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(q.of.p.at) }
-
-// RemoteAddr is the client's address.
-func (q *datagram) RemoteAddr() net.Addr { return q.to.udp() }
-
 // WriteMsg sends an answer.
-func (q *datagram) WriteMsg(m *dns.Msg) error {
-	b, err := m.Pack()
-	if err != nil {
-		return err
-	}
-	_, err = q.Write(b)
-	return err
-}
+func (q *datagram) WriteMsg(m *dns.Msg) error { return responsewriter.Pack(q, m) }
 
 // Write sends an answer's bytes.
 func (q *datagram) Write(b []byte) (int, error) {
@@ -359,15 +344,3 @@ func (q *datagram) Write(b []byte) (int, error) {
 	}
 	return len(b), nil
 }
-
-// Close implements dns.ResponseWriter; the socket is everybody's.
-func (*datagram) Close() error { return nil }
-
-// TsigStatus implements dns.ResponseWriter: no signature is looked at.
-func (*datagram) TsigStatus() error { return nil }
-
-// TsigTimersOnly implements dns.ResponseWriter.
-func (*datagram) TsigTimersOnly(bool) {}
-
-// Hijack implements dns.ResponseWriter.
-func (*datagram) Hijack() {}

@@ -74,7 +74,7 @@ func dialUDP(t testing.TB, at string) net.Conn {
 // echo answers each question at once.
 type echo struct{}
 
-func (echo) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+func (echo) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
 	head := len(b)
 	b = append(b, q.Wire...)
 	b[head+2] |= 0x80
@@ -128,7 +128,7 @@ func TestBatches(t *testing.T) {
 // some answers two of three questions.
 type some struct{ echo }
 
-func (s *some) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+func (s *some) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
 	if (int(q.Wire[0])<<8|int(q.Wire[1]))%3 == 0 {
 		return b, queryinfo.Miss, false
 	}
@@ -147,7 +147,7 @@ func TestBrokenFirst(t *testing.T) {
 
 type broken struct{}
 
-func (broken) Answer([]byte, *fastpath.Question) ([]byte, queryinfo.Level, bool) { panic("broken") }
+func (broken) Answer([]byte, *fastpath.Query) ([]byte, queryinfo.Level, bool) { panic("broken") }
 
 // TestNoGoroutinePerMiss: a thousand questions for the chain, some at a time, take as many goroutines as there are at a time, and the
 // next thousand take those.

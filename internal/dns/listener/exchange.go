@@ -7,6 +7,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
@@ -18,14 +19,6 @@ type Observer interface {
 	Who(client netip.Addr) any
 	// Answered is told what became of a question, as soon as it is dealt with. A question of the agent's own has no Client.
 	Answered(a queryinfo.Answer)
-}
-
-// Answerer stands before the chain: it answers at once from what it knows, or leaves the question to the chain. It is called by the
-// goroutine that reads the socket, so it must never wait, and by several of them at the same time.
-type Answerer interface {
-	// Answer appends the answer's message to b. ok is false where the chain is to answer. A question over UDP that nothing is
-	// appended for gets no answer.
-	Answer(b []byte, q *fastpath.Question) (answer []byte, level queryinfo.Level, ok bool)
 }
 
 // exchange is one question while the chain answers it: the chain's writer, which notes what is written.
@@ -48,14 +41,12 @@ func (x *exchange) WriteMsg(m *dns.Msg) error {
 }
 
 func (x *exchange) Write(b []byte) (int, error) {
-	if len(b) >= headerSize {
-		x.rcode = rcode(b)
+	if len(b) >= msg.HeaderSize {
+		x.rcode = msg.Rcode(b)
 	}
 	x.size += len(b)
 	return x.ResponseWriter.Write(b)
 }
-
-func rcode(message []byte) int { return int(message[3] & 0xf) }
 
 // answer has the chain answer a question, and tells the observer.
 func (s *serving) answer(o Observer, at netip.AddrPort, client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {
@@ -64,7 +55,7 @@ func (s *serving) answer(o Observer, at netip.AddrPort, client netip.Addr, w dns
 	if o != nil {
 		x.query.Who = o.Who(client)
 	}
-	s.chain.Answer(at, x, r, &x.query)
+	s.chain.ServeDNS(at, x, r, &x.query)
 	if o != nil {
 		o.Answered(queryinfo.Answer{Client: client, Who: x.query.Who, Rcode: x.rcode, Size: x.size, Level: x.query.Level()})
 	}
@@ -72,7 +63,7 @@ func (s *serving) answer(o Observer, at netip.AddrPort, client netip.Addr, w dns
 
 // before asks whoever stands before the chain. It returns b with the answer appended, or as it is where there is none; ok is false where
 // the chain is to answer.
-func (p *point) before(first Answerer, b []byte, q *fastpath.Question) (answer []byte, ok bool) {
+func (p *point) before(first fastpath.Handler, b []byte, q *fastpath.Query) (answer []byte, ok bool) {
 	// One question must not end the process, and the chain has a recovery of its own.
 	defer func() {
 		if r := recover(); r != nil {
@@ -88,11 +79,11 @@ func (p *point) before(first Answerer, b []byte, q *fastpath.Question) (answer [
 	b, level, ok := first.Answer(b, q)
 	size, code := len(b)-head, 0
 	silent := size == 0 && !q.TCP
-	if !ok || !silent && (size < headerSize || size > dns.MaxMsgSize) {
+	if !ok || !silent && (size < msg.HeaderSize || size > dns.MaxMsgSize) {
 		return nil, false
 	}
 	if !silent {
-		code = rcode(b[head:])
+		code = msg.Rcode(b[head:])
 	}
 	if p.observer != nil {
 		p.observer.Answered(queryinfo.Answer{Client: q.Client, Who: q.Who, Rcode: code, Size: size, Level: level})

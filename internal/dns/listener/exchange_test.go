@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
@@ -62,14 +63,14 @@ func (w *watcher) take(t testing.TB, n int) []queryinfo.Answer {
 // shelf is an answerer that knows one name.
 type shelf struct {
 	name  string
-	asked fastpath.Question // the last of them
+	asked fastpath.Query // the last of them
 	mu    sync.Mutex
 }
 
-func (s *shelf) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+func (s *shelf) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
 	m := new(dns.Msg)
 	s.mu.Lock()
-	s.asked = fastpath.Question{Client: q.Client, Who: q.Who, TCP: q.TCP}
+	s.asked = fastpath.Query{Client: q.Client, Who: q.Who, TCP: q.TCP}
 	s.mu.Unlock()
 	if err := m.Unpack(q.Wire); err != nil || len(m.Question) != 1 || m.Question[0].Name != s.name {
 		return b, queryinfo.Hit, false
@@ -202,7 +203,7 @@ func TestFirst(t *testing.T) {
 		levels := map[queryinfo.Level]int{}
 		for _, a := range told {
 			levels[a.Level]++
-			if a.Who != "who is at 127.0.0.1" || a.Size < headerSize || (a.Rcode == dns.RcodeNameError) != (a.Level == queryinfo.Stale) {
+			if a.Who != "who is at 127.0.0.1" || a.Size < msg.HeaderSize || (a.Rcode == dns.RcodeNameError) != (a.Level == queryinfo.Stale) {
 				t.Errorf("%s: told %+v", network, a)
 			}
 		}
@@ -244,7 +245,7 @@ func TestFirstSaysNothing(t *testing.T) {
 // mute takes questions for one name and says nothing.
 type mute struct{}
 
-func (mute) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+func (mute) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
 	return b, queryinfo.Miss, bytes.Contains(q.Wire, []byte("mute"))
 }
 

@@ -77,7 +77,7 @@ type feeder struct {
 	over              atomic.Bool
 }
 
-func (f *feeder) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+func (f *feeder) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
 	write := func(fd int) {
 		_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&q.Wire[0])), uintptr(len(q.Wire)))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
@@ -104,9 +105,9 @@ func split(stream []byte) (out [][]byte) {
 // half answers plain questions of which the name's first letter has an odd number.
 type half struct{}
 
-func (half) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
+func (half) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
 	m := new(dns.Msg)
-	if !q.Read() || q.Asked[min(1, len(q.Asked)-1)]%2 == 0 || m.Unpack(q.Wire) != nil {
+	if !q.Read(q.Wire) || q.Question[min(1, len(q.Question)-1)]%2 == 0 || m.Unpack(q.Wire) != nil {
 		return b, queryinfo.Miss, false
 	}
 	w := new(keeps)
@@ -172,7 +173,7 @@ func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (an
 		if err != nil {
 			t.Fatalf("%d of %d answers: %v", len(answers), due, err)
 		}
-		if bytes.HasPrefix(buffer[headerSize:n], end[headerSize:]) {
+		if bytes.HasPrefix(buffer[msg.HeaderSize:n], end[msg.HeaderSize:]) {
 			return true
 		}
 		answers = append(answers, slices.Clone(buffer[:n]))

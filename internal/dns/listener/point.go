@@ -152,11 +152,11 @@ func widen(conn *net.UDPConn) {
 // led is a chain, and who stands before it at a point.
 type led struct {
 	*serving
-	first Answerer // nil: nobody
+	first fastpath.Handler // nil: nothing
 }
 
 // lead has questions from now on answered by a chain.
-func (p *point) lead(c *serving) { p.chain.Store(&led{c, c.chain.First(p.at)}) }
+func (p *point) lead(c *serving) { p.chain.Store(&led{c, c.chain.FastPath(p.at)}) }
 
 // enter counts a question in at the chain; whoever calls it calls leave.
 func (p *point) enter() *led {
@@ -273,9 +273,9 @@ func (p *point) end() error {
 // reader stands between the library and a connection: it sees where one question ends and the next begins. One goroutine uses it.
 type reader struct {
 	dns.Reader
-	p        *point
-	question fastpath.Question
-	answer   []byte // of whoever stands before the chain
+	p      *point
+	query  fastpath.Query
+	answer []byte // of whoever stands before the chain
 }
 
 // questionMostTCP is how much of a question over TCP is looked at. What is longer is cut, and invalid, as over UDP: the library would take
@@ -342,8 +342,8 @@ func (r *reader) first(s *stream, m []byte) (done bool, err error) {
 	var answer []byte
 	ok := false
 	if c.first != nil {
-		r.question.Wire, r.question.Client, r.question.TCP, r.question.Begun = m, s.source, true, time.Now()
-		answer, ok = r.p.before(c.first, append(r.answer[:0], 0, 0), &r.question)
+		r.query.Wire, r.query.Client, r.query.TCP, r.query.Received = m, s.source, true, time.Now()
+		answer, ok = r.p.before(c.first, append(r.answer[:0], 0, 0), &r.query)
 	}
 	c.leave()
 	if !ok {

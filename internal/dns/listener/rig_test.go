@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -19,18 +20,18 @@ import (
 type handler struct {
 	do     func(dns.ResponseWriter, *dns.Msg)
 	level  queryinfo.Level // of its answers
-	first  Answerer
+	first  fastpath.Handler
 	closed atomic.Int64
 }
 
-func (h *handler) Answer(_ netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query) {
+func (h *handler) ServeDNS(_ netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query) {
 	if len(r.Question) > 0 { // the library lets those without one through
 		h.do(w, r)
 		q.Found(h.level)
 	}
 }
 
-func (h *handler) First(netip.AddrPort) Answerer { return h.first }
+func (h *handler) FastPath(netip.AddrPort) fastpath.Handler { return h.first }
 
 func (h *handler) Close(bool) error {
 	h.closed.Add(1)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
@@ -41,11 +42,11 @@ type Config struct {
 // Chain answers what the front has read. The front calls Close once, when all that the chain was asked is answered, or when no more
 // time is given to it.
 type Chain interface {
-	// Answer answers a question that came to an address, by w, or leaves it unanswered; it returns when the question is dealt with, and
-	// notes in q at which level the answer was found. It is safe for concurrent use.
-	Answer(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query)
-	// First returns who stands before the chain at an address; nil: nobody. What it answers is as good as the chain's answer.
-	First(at netip.AddrPort) Answerer
+	// ServeDNS answers a query that came to an address, by w, or leaves it unanswered. It returns when the last plugin has, and notes in q
+	// at which level the answer was found. It is safe for concurrent use.
+	ServeDNS(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query)
+	// FastPath returns what answers hits at an address as the chain would; nil: nothing does.
+	FastPath(at netip.AddrPort) fastpath.Handler
 	// Close ends the chain. final says that no other comes after it.
 	Close(final bool) error
 }

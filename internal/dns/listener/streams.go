@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/internal/dns/fairshare"
+	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
 // streams are the open connections of one point.
@@ -174,6 +176,7 @@ func (c *stream) unread() (n int) {
 
 // piped is one question over TCP while a worker has it: the chain's writer.
 type piped struct {
+	responsewriter.Base
 	of       *stream
 	p        *point
 	question []byte
@@ -182,11 +185,11 @@ type piped struct {
 // pipe gives a question to a worker, so that those behind it need not wait for its answer (RFC 7766, sections 6.2.1.1 and 7). It returns
 // false where the source has its share of such questions in work.
 func (p *point) pipe(c *stream, question []byte) bool {
-	if len(question) < headerSize || !p.quota.takePiped(c.source) {
+	if len(question) < msg.HeaderSize || !p.quota.takePiped(c.source) {
 		return false
 	}
 	c.of.begin(c)
-	p.workers.do(&piped{c, p, question})
+	p.workers.do(&piped{responsewriter.Base{Local: c.LocalAddr(), Remote: c.RemoteAddr()}, c, p, question})
 	return true
 }
 
@@ -199,21 +202,8 @@ func (q *piped) serve() {
 	q.p.deal(q.of.source, q, wire)
 }
 
-// LocalAddr implements dns.ResponseWriter, as do the rest.
-func (q *piped) LocalAddr() net.Addr { return q.of.LocalAddr() }
-
-// RemoteAddr is the client's address.
-func (q *piped) RemoteAddr() net.Addr { return q.of.RemoteAddr() }
-
 // WriteMsg sends an answer.
-func (q *piped) WriteMsg(m *dns.Msg) error {
-	b, err := m.Pack()
-	if err != nil {
-		return err
-	}
-	_, err = q.Write(b)
-	return err
-}
+func (q *piped) WriteMsg(m *dns.Msg) error { return responsewriter.Pack(q, m) }
 
 // Write sends an answer's bytes.
 func (q *piped) Write(b []byte) (int, error) {
@@ -227,14 +217,5 @@ func (q *piped) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Close implements dns.ResponseWriter.
+// Close closes the connection.
 func (q *piped) Close() error { return q.of.TCPConn.Close() }
-
-// TsigStatus implements dns.ResponseWriter: no signature is looked at.
-func (*piped) TsigStatus() error { return nil }
-
-// TsigTimersOnly implements dns.ResponseWriter.
-func (*piped) TsigTimersOnly(bool) {}
-
-// Hijack implements dns.ResponseWriter.
-func (*piped) Hijack() {}

@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // Metrics counts what passes it.
@@ -88,8 +89,6 @@ func within(name, zone string) bool {
 	return at >= 0 && (at == 0 || zone == "." || name[at-1] == '.') && strings.EqualFold(name[at:], zone)
 }
 
-const headerSize = 12 // of a DNS message
-
 // recorder notes what is written. It implements plugin.PluginTracker, by which CoreDNS says who wrote.
 type recorder struct {
 	dns.ResponseWriter
@@ -108,8 +107,8 @@ func (r *recorder) Write(b []byte) (int, error) {
 	n, err := r.ResponseWriter.Write(b)
 	if err == nil {
 		r.size += n
-		if len(b) >= headerSize { // the cache's: a whole message. CoreDNS's own plugin would count it as NOERROR.
-			r.rcode = int(b[3] & 0xf)
+		if len(b) >= msg.HeaderSize { // the cache's: a whole message. CoreDNS's own plugin would count it as NOERROR.
+			r.rcode = msg.Rcode(b)
 		}
 	}
 	return n, err

@@ -1,33 +1,26 @@
 package searchpath
 
 import (
-	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
-	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// Hit returns who leaves to the chain what ServeDNS would complete, and the rest to next.
-func (c *SearchPath) Hit(_ *dnsserver.Server, _ string, next fastpath.Handler) fastpath.Handler {
-	return hits{next}
-}
-
-type hits struct{ next fastpath.Handler }
-
-// Answer implements hit.Handler.
-func (h hits) Answer(b []byte, q *fastpath.Question) ([]byte, queryinfo.Level, bool) {
-	if (q.Type == dns.TypeA || q.Type == dns.TypeAAAA) && q.RD && !q.CD && !q.DO {
-		if client, ok := q.Who.(Client); ok {
-			if s := client.Search(); s != nil && s.mayBegin(&q.Plain) {
-				return b, queryinfo.Miss, false
-			}
-		}
+// MayComplete reports whether ServeDNS might complete the query, so that the plugin chain has to answer it.
+func MayComplete(q *fastpath.Query) bool {
+	if q.Type != dns.TypeA && q.Type != dns.TypeAAAA || !q.RD || q.CD || q.OPT.DO() {
+		return false
 	}
-	return h.next.Answer(b, q)
+	client, ok := q.Who.(Client)
+	if !ok {
+		return false
+	}
+	s := client.Search()
+	return s != nil && s.mayBegin(&q.Query)
 }
 
-// mayBegin reports whether begins may take a plain question apart.
-func (s *Search) mayBegin(q *fastpath.Plain) bool {
-	return s.first == nil || q.Within(s.first) && len(q.Name()) > len(s.first)
+// mayBegin reports whether begins might accept the query's name.
+func (s *Search) mayBegin(q *msg.Query) bool {
+	return s.first == nil || q.IsIn(s.first) && len(q.Name()) > len(s.first)
 }

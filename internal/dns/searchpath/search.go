@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // nameMost is the longest name in its written form with the final dot (RFC 1035, section 3.1: 255 bytes on the wire).
@@ -47,7 +47,7 @@ func NewSearch(list []string, ndots int, noTLD bool, cluster string) *Search {
 	if len(s.suffixes) == 0 || s.suffixes[0] == "." {
 		return nil
 	}
-	s.first, _ = fastpath.Name(s.suffixes[0]) // nil with an error
+	s.first, _ = msg.Name(s.suffixes[0]) // nil with an error
 	s.id = strings.Join(s.suffixes, " ") + " " + strconv.Itoa(ndots) + " " + strconv.FormatBool(noTLD) + " " + s.cluster
 	return s
 }

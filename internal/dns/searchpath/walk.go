@@ -10,19 +10,20 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
 // walker asks the server that it stands in, for one client. It may go on when the client's question is answered, so it keeps
 // nothing of that.
 type walker struct {
-	server        *dnsserver.Server
-	remote, local net.Addr
+	server *dnsserver.Server
+	client responsewriter.Base
 }
 
 // newWalker makes one of a client's question. Its questions come over TCP, so that nothing is cut, from the client: its share
 // of what may be asked of upstreams is used.
 func newWalker(server *dnsserver.Server, client dns.ResponseWriter) *walker {
-	return &walker{server, overTCP(client.RemoteAddr()), overTCP(client.LocalAddr())}
+	return &walker{server, responsewriter.Base{Local: overTCP(client.LocalAddr()), Remote: overTCP(client.RemoteAddr())}}
 }
 
 func overTCP(a net.Addr) net.Addr {
@@ -106,9 +107,9 @@ func (k *walker) ask(ctx context.Context, question string, qtype uint16) *dns.Ms
 	m := new(dns.Msg)
 	m.SetQuestion(question, qtype)
 	n, _ := ctx.Value(dnsserver.LoopKey{}).(int)
-	w := &taker{walker: k}
+	w := &responsewriter.Capture{Base: k.client}
 	k.server.ServeDNS(context.WithValue(ctx, dnsserver.LoopKey{}, n+1), w, m) // recovers from panics
-	return w.taken
+	return w.Msg
 }
 
 // outcome is what an answer says of a name.
@@ -151,43 +152,3 @@ func denial(m *dns.Msg) (soa []dns.RR, ttl uint32) {
 	}
 	return nil, 0
 }
-
-// taker takes an answer in the client's place.
-type taker struct {
-	walker *walker
-	taken  *dns.Msg
-}
-
-// WriteMsg implements dns.ResponseWriter.
-func (t *taker) WriteMsg(m *dns.Msg) error {
-	t.taken = m
-	return nil
-}
-
-// Write implements dns.ResponseWriter.
-func (t *taker) Write(b []byte) (int, error) {
-	m := new(dns.Msg)
-	if err := m.Unpack(b); err != nil {
-		return 0, err
-	}
-	t.taken = m
-	return len(b), nil
-}
-
-// RemoteAddr implements dns.ResponseWriter.
-func (t *taker) RemoteAddr() net.Addr { return t.walker.remote }
-
-// LocalAddr implements dns.ResponseWriter.
-func (t *taker) LocalAddr() net.Addr { return t.walker.local }
-
-// Close implements dns.ResponseWriter.
-func (t *taker) Close() error { return nil }
-
-// TsigStatus implements dns.ResponseWriter.
-func (t *taker) TsigStatus() error { return nil }
-
-// TsigTimersOnly implements dns.ResponseWriter.
-func (t *taker) TsigTimersOnly(bool) {}
-
-// Hijack implements dns.ResponseWriter.
-func (t *taker) Hijack() {}

@@ -61,9 +61,9 @@ func TestKernelHitsAreTheFastPaths(t *testing.T) {
 	answered, left, asked := 0, 0, 0
 	corpus(t, func(what string, m []byte, v variant, _ string) {
 		p.slow(m, false, nil) // so that it is kept
-		q := fastpath.Question{Wire: m}
-		if q.Read() && q.RD && !q.CD && !q.DO && !put[string(q.Asked)] {
-			put[string(q.Asked)] = true
+		q := fastpath.Query{Wire: m}
+		if q.Read(q.Wire) && len(q.OPT.Options) == 0 && q.RD && !q.CD && !q.OPT.DO() && !put[string(q.Question)] {
+			put[string(q.Question)] = true
 			p.toKernel(t, l, &q, size)
 		}
 		for _, server := range servers {
@@ -81,7 +81,7 @@ func TestKernelHitsAreTheFastPaths(t *testing.T) {
 				if _, ok, err = l.Try(server, other); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
-				if !ok && is && q.RD && !q.CD && !q.DO && len(fast) <= 1216 && fast[3]&0xf != mdns.RcodeServerFailure && len(q.Asked) <= 132 {
+				if !ok && is && q.RD && !q.CD && !q.OPT.DO() && len(fast) <= 1216 && fast[3]&0xf != mdns.RcodeServerFailure && len(q.Question) <= 132 {
 					t.Errorf("%s at %s: a hit of the fast path, and none of the kernel\nquestion %x", what, server, m)
 				}
 				left++
@@ -112,9 +112,9 @@ func TestKernelHitsAreTheFastPaths(t *testing.T) {
 }
 
 // toKernel puts what the fast path answers to a question without EDNS by TCP, which has room for all, into the kernel's level.
-func (p *pair) toKernel(t testing.TB, l *bpf.Level, q *fastpath.Question, size uint16) {
+func (p *pair) toKernel(t testing.TB, l *bpf.Level, q *fastpath.Query, size uint16) {
 	t.Helper()
-	m := slices.Concat(q.Wire[:12], q.Asked)
+	m := slices.Concat(q.Wire[:12], q.Question)
 	m[3] |= 1 << 5 // AD as it was kept
 	m[10], m[11] = 0, 0
 	fast, ok := p.fast(m, true, nil)

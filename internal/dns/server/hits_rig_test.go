@@ -175,13 +175,13 @@ func newPair(t testing.TB, text string, size uint16) *pair {
 		}
 	})
 	p := &pair{chain: c, at: netip.MustParseAddrPort("127.0.0.1:5353"), store: store}
-	p.hits = c.Hits(p.at)
+	p.hits = c.FastPath(p.at)
 	return p
 }
 
 // fast asks who stands before the chain.
 func (p *pair) fast(m []byte, tcp bool, who any) ([]byte, bool) {
-	q := &fastpath.Question{Wire: m, Client: netip.MustParseAddr("10.244.1.7"), Who: who, TCP: tcp}
+	q := &fastpath.Query{Wire: m, Client: netip.MustParseAddr("10.244.1.7"), Who: who, TCP: tcp}
 	if p.hits == nil {
 		return nil, false
 	}
@@ -210,7 +210,7 @@ func (p *pair) slow(m []byte, tcp bool, who any) []byte {
 	if tcp {
 		w.remote = &net.TCPAddr{IP: net.IPv4(10, 244, 1, 7), Port: 4000}
 	}
-	p.chain.Answer(p.at, w, r, &queryinfo.Query{Client: netip.MustParseAddr("10.244.1.7"), Who: who})
+	p.chain.ServeDNS(p.at, w, r, &queryinfo.Query{Client: netip.MustParseAddr("10.244.1.7"), Who: who})
 	return w.got
 }
 

@@ -316,7 +316,7 @@ func noAllocationOfHits(t *testing.T) {
 		m.SetEdns0(1232, false)
 		wire := packed(t, m)
 		p.slow(wire, false, nil)
-		q := &fastpath.Question{Wire: wire, Client: netip.MustParseAddr("10.244.1.7"), Begun: time.Now(), Who: searching{}}
+		q := &fastpath.Query{Wire: wire, Client: netip.MustParseAddr("10.244.1.7"), Received: time.Now(), Who: searching{}}
 		if allocs := testing.AllocsPerRun(1000, func() {
 			if _, _, ok := p.hits.Answer(b, q); !ok {
 				t.Fatal("no hit")
@@ -356,7 +356,7 @@ func BenchmarkHits(b *testing.B) {
 		p.slow(questions[i], false, nil)
 	}
 	b.Run("before the chain", func(b *testing.B) {
-		q := &fastpath.Question{Client: netip.MustParseAddr("10.244.1.7"), Begun: time.Now()}
+		q := &fastpath.Query{Client: netip.MustParseAddr("10.244.1.7"), Received: time.Now()}
 		out := make([]byte, 0, 4096)
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {

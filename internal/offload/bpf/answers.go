@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // kept is what is known of a slot. The zero value is an empty one's.
@@ -276,13 +276,13 @@ func (l *Level) forget(at int) error {
 }
 
 // Remove ends the answer to a question. When it has returned, no question is answered by it.
-func (l *Level) Remove(group uint32, k *answers.Key) error {
+func (l *Level) Remove(group uint32, k *msg.Key) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.remove(group, k)
 }
 
-func (l *Level) remove(group uint32, k *answers.Key) error {
+func (l *Level) remove(group uint32, k *msg.Key) error {
 	at, there := l.find(group, k)
 	if !there {
 		return nil
@@ -295,9 +295,9 @@ func (l *Level) remove(group uint32, k *answers.Key) error {
 }
 
 // find returns the slot of the answer to a question.
-func (l *Level) find(group uint32, k *answers.Key) (at int, there bool) {
-	q, plain := question(k)
-	if !plain || len(q) < 5 || len(q)-4 > nameMost {
+func (l *Level) find(group uint32, k *msg.Key) (at int, there bool) {
+	q, do, cd := k.Question()
+	if do || cd || len(q) < 5 || len(q)-4 > nameMost {
 		return 0, false
 	}
 	s := objectSlot{Group: group, NameSize: uint8(len(q) - 4)}
@@ -336,7 +336,7 @@ func (l *Level) Hits(each func(group uint32, question string, hits uint64)) erro
 }
 
 // HitsOf tells how often the answer to one question was given since it was last told of, by Hits or HitsOf.
-func (l *Level) HitsOf(group uint32, k *answers.Key) (uint64, error) {
+func (l *Level) HitsOf(group uint32, k *msg.Key) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at, there := l.find(group, k)

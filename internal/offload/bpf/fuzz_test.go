@@ -22,7 +22,7 @@ func known(t testing.TB, l *Level) map[string]Answer {
 		a.FixedTTL = 7
 		a.Expires, a.Until = Now()+24*time.Hour, Now()+24*time.Hour
 		put(t, l, a)
-		q, _ := question(a.Key)
+		q, _, _ := a.Key.Question()
 		out[string(q)] = a
 	}
 	add("a.b.", dns.TypeA, "a.b. 30 IN A 10.96.0.1")
@@ -67,18 +67,18 @@ func expected(frame []byte, answers map[string]Answer) []byte {
 			return nil
 		}
 	}
-	q := fastpath.Question{Wire: udp[8:]}
-	if !q.Read() || !q.RD || q.CD || q.DO {
+	q := fastpath.Query{Wire: udp[8:]}
+	if !q.Read(q.Wire) || len(q.OPT.Options) > 0 || !q.RD || q.CD || q.OPT.DO() {
 		return nil
 	}
-	key, _ := question(&q.Key)
+	key, _, _ := q.Key.Question()
 	a, ok := answers[string(key)]
 	if !ok {
 		return nil
 	}
 	answer, most := replyWanted(q.Wire, a), 512
-	if q.EDNS {
-		most = max(most, int(q.Size))
+	if q.OPT.Present {
+		most = max(most, int(q.OPT.Size))
 	}
 	if len(answer) > most {
 		return nil

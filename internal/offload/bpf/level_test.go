@@ -254,7 +254,7 @@ func TestHits(t *testing.T) {
 		for range i {
 			run(t, l, frame, nil)
 		}
-		q, _ := question(a.Key)
+		q, _, _ := a.Key.Question()
 		want[string(q)] = uint64(i)
 	}
 	for range 2 {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -106,13 +107,13 @@ func entryOf(t testing.TB, m *dns.Msg) Answer {
 	return Answer{Group: group, Generation: 1, Key: key, Entry: e, Expires: Now() + time.Hour, Until: Now() + time.Hour, FixedTTL: 30}
 }
 
-func keyOf(t testing.TB, q dns.Question) *answers.Key {
+func keyOf(t testing.TB, q dns.Question) *msg.Key {
 	t.Helper()
-	question, err := answers.AppendQuestion(nil, q.Name, q.Qtype, q.Qclass)
+	question, err := msg.AppendQuestion(nil, q.Name, q.Qtype, q.Qclass)
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := new(answers.Key)
+	key := new(msg.Key)
 	key.Set(question, false, false)
 	return key
 }

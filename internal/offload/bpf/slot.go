@@ -7,14 +7,14 @@ import (
 	"unsafe"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // Bounds of hits.bpf.c, by the sizes of its types.
 const (
-	nameMost   = 128
-	ttlsMost   = 80
-	tailMost   = len(objectSlot{}.Data)*8 - nameMost - ttlsMost*2
-	headerSize = 12 // RFC 1035, section 4.1.1
+	nameMost = 128
+	ttlsMost = 80
+	tailMost = len(objectSlot{}.Data)*8 - nameMost - ttlsMost*2
 )
 
 // ErrUnfit is an answer that is not for the kernel: DO or CD, a name of more than 128 bytes, an answer of more than 1,216 bytes behind
@@ -25,7 +25,7 @@ var ErrUnfit = errors.New("not an answer for the kernel")
 type Answer struct {
 	Group      uint32 // as in Serve
 	Generation uint32 // Level.Generation from before the answer was found
-	Key        *answers.Key
+	Key        *msg.Key
 	Entry      *answers.Entry
 	Expires    time.Duration // since boot, suspend included (Now): when Entry.Left becomes 0
 	Until      time.Duration // since boot: from then on the question comes to the agent, to be fetched anew
@@ -38,24 +38,18 @@ type Answer struct {
 // SeriesMost is how many series of counts there are. The program has one more, for Test.
 const SeriesMost = 255
 
-// question is a key's question.
-func question(k *answers.Key) (q []byte, plain bool) {
-	b := k.Bytes()
-	return b[:len(b)-1], b[len(b)-1] == 0
-}
-
 // fill makes a slot of an answer.
 func (s *objectSlot) fill(a *Answer) error {
-	q, plain := question(a.Key)
+	q, do, cd := a.Key.Question()
 	message := a.Entry.Kept()
-	if !plain || len(q) < 5 || len(q)-4 > nameMost || len(message.TTLs) > ttlsMost || a.Series >= SeriesMost && a.Group != trialGroup {
+	if do || cd || len(q) < 5 || len(q)-4 > nameMost || len(message.TTLs) > ttlsMost || a.Series >= SeriesMost && a.Group != trialGroup {
 		return ErrUnfit
 	}
 	if rcode := a.Entry.Rcode(); rcode != 0 && rcode != 3 {
 		return ErrUnfit
 	}
 	m := message.Bytes
-	start := headerSize + len(q)
+	start := msg.HeaderSize + len(q)
 	tail := []byte(m[start:])
 	if len(tail) == 0 || len(tail) > tailMost {
 		return ErrUnfit

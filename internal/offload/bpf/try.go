@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // Addresses of documentation (RFC 5737, RFC 3849). Nobody sends to the servers; the clients are heard by nobody.
@@ -90,11 +91,11 @@ func onesSum(b []byte) uint16 {
 // tells what is not as the fast path would have it: then this kernel's level is not to be used.
 func (l *Level) Test() (err error) {
 	const name, ttl = "self-test.neardns.invalid.", 30
-	bare, err := answers.AppendQuestion(nil, name, 1, 1)
+	bare, err := msg.AppendQuestion(nil, name, 1, 1)
 	if err != nil {
 		return err
 	}
-	key := new(answers.Key)
+	key := new(msg.Key)
 	key.Set(bare, false, false)
 	message := append([]byte{0, 0, 0x80, 0x80, 0, 1, 0, 2, 0, 0, 0, 0}, bare...)
 	for i := range byte(2) {

@@ -11,6 +11,8 @@ import (
 	"hash/maphash"
 	"sync"
 	"time"
+
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 const (
@@ -63,7 +65,7 @@ func New(fetch func(message []byte) error) *Listener {
 
 // Hear takes a question that came from a pod's link at some time. It never waits, and does not keep message.
 func (l *Listener) Hear(link int, message []byte, now time.Time) {
-	question, ok := section(message)
+	question, ok := msg.Question(message)
 	if !ok {
 		return
 	}
@@ -149,23 +151,4 @@ func (l *Listener) id(question []byte) uint64 {
 		_ = h.WriteByte(c) // never fails
 	}
 	return h.Sum64()
-}
-
-// section is the question section of a message with one question, whose name has no pointer (RFC 1035, section 4.1.2).
-func section(m []byte) (question []byte, ok bool) {
-	const header, typeClass = 12, 4
-	at := header
-	for {
-		if at >= len(m) || m[at] > 63 {
-			return nil, false
-		}
-		if m[at] == 0 {
-			break
-		}
-		at += int(m[at]) + 1
-	}
-	if at += 1 + typeClass; at > len(m) {
-		return nil, false
-	}
-	return m[header:at], true
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -63,7 +65,7 @@ func (f *fetched) sum() (n int) {
 // together reports whether a listener remembers only the last one of two names.
 func together(l *Listener, a, b string) bool {
 	of := func(name string) uint64 {
-		q, _ := section(message(name, false))
+		q, _ := msg.Question(message(name, false))
 		return l.id(q) % sightsMost
 	}
 	return of(a) == of(b)
@@ -174,7 +176,7 @@ func FuzzHear(f *testing.F) {
 	f.Add([]byte{12: 63}, uint16(0))
 	f.Add(binary.BigEndian.AppendUint16(make([]byte, 12), 0xc00c), uint16(1))
 	f.Fuzz(func(t *testing.T, m []byte, link uint16) {
-		q, ok := section(m)
+		q, ok := msg.Question(m)
 		if ok && (len(q) < 5 || len(q) > len(m)-12) {
 			t.Errorf("%x of %x", q, m)
 		}

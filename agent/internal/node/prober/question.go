@@ -14,6 +14,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // Zone is what the agent answers to the prober alone; kube-dns knows nothing below "invalid".
@@ -103,9 +105,8 @@ func ask(name string, kind uint16, recurse bool) (question, error) {
 // mine reports whether a packet answers this question: same ID, the response bit, the question repeated. Anything else on
 // the socket is a late answer to an earlier one. It looks at bytes, being called for each packet.
 func (q question) mine(packet []byte) bool {
-	const header, response = 12, 0x80
-	return len(packet) >= len(q.wire) && bytes.Equal(packet[:2], q.wire[:2]) && packet[2]&response != 0 &&
-		bytes.EqualFold(packet[header:len(q.wire)], q.wire[header:])
+	return len(packet) >= len(q.wire) && bytes.Equal(packet[:2], q.wire[:2]) && msg.IsResponse(packet) &&
+		bytes.EqualFold(packet[msg.HeaderSize:len(q.wire)], q.wire[msg.HeaderSize:])
 }
 
 func (q question) answeredBy(m *dns.Msg) bool {

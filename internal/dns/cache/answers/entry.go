@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // Class is what kind of answer an entry is. Each has bounds of its own, as CoreDNS's cache has.
@@ -17,18 +19,6 @@ const (
 	Success Class = iota
 	Denial        // names and data that do not exist, and failures
 	classes
-)
-
-// Bits of the header's third and fourth byte (RFC 1035, section 4.1.1; RFC 4035, section 3.2).
-const (
-	bitQR = 1 << 7
-	bitAA = 1 << 2
-	bitTC = 1 << 1
-	bitRD = 1 << 0
-	bitRA = 1 << 7
-	bitAD = 1 << 5
-	bitCD = 1 << 4
-	rcode = 0x0f
 )
 
 // Entry is one kept answer. What is said about it never changes; how it is used does.
@@ -57,68 +47,62 @@ type Entry struct {
 // ErrMessage is a message that is not kept.
 var ErrMessage = errors.New("not a DNS answer that can be kept")
 
-// NewEntry makes an entry of an answer to the key's question. msg is a whole message in wire form with exactly one
+// NewEntry makes an entry of an answer to the key's question. message is whole, in wire form with exactly one
 // question and without OPT; it is not kept. The entry is in no store yet.
-func NewEntry(k *Key, class Class, msg []byte, ttl uint32) (*Entry, error) {
-	e := &Entry{flags: k.bytes[k.n], class: class, ttl: ttl}
-	if err := e.fill(msg); err != nil {
+func NewEntry(k *msg.Key, class Class, message []byte, ttl uint32) (*Entry, error) {
+	e := &Entry{flags: k.Flags(), class: class, ttl: ttl}
+	if err := e.fill(message); err != nil {
 		return nil, err
 	}
-	if e.blob[headerSize:headerSize+k.n] != string(k.bytes[:k.n]) {
+	if !e.matches(k) {
 		return nil, ErrMessage // it answers another question
 	}
 	return e, nil
 }
 
 // fill reads the message and sets blob and size.
-func (e *Entry) fill(msg []byte) error {
+func (e *Entry) fill(m []byte) error {
 	var places [64]uint16
-	at, end, err := ttls(msg, places[:0])
+	question, at, err := parse(m, places[:0])
 	if err != nil {
 		return err
 	}
-	first, count := addresses(msg, at, end)
+	end := msg.HeaderSize + len(question)
+	first, count := addresses(m, at, end)
 	var b strings.Builder
-	b.Grow(len(msg) + setSize + 2*len(at))
-	head := [headerSize]byte(msg)
+	b.Grow(len(m) + setSize + 2*len(at))
+	head := [msg.HeaderSize]byte(m)
 	head[0], head[1] = 0, 0
-	head[2] = head[2]&bitAA | bitQR
-	head[3] &= bitRA | bitAD | rcode
+	head[2] = head[2]&msg.BitAA | msg.BitQR
+	head[3] &= msg.BitRA | msg.BitAD | msg.RcodeMask
 	b.Write(head[:])
-	var question [maxQuestion]byte
-	q := question[:copy(question[:], msg[headerSize:end])]
-	lower(q[:len(q)-4])
-	b.Write(q)
-	b.Write(msg[end:])
+	var k msg.Key
+	k.SetFlags(question, e.flags)
+	lower, _, _ := k.Question()
+	b.Write(lower)
+	b.Write(m[end:])
 	for _, n := range [][]uint16{{first, count}, at} {
 		for _, t := range n {
 			b.Write([]byte{byte(t >> 8), byte(t)})
 		}
 	}
-	e.blob, e.size = b.String(), uint16(len(msg))
+	e.blob, e.size = b.String(), uint16(len(m))
 	return nil
 }
-
-// Numbers of RFC 1035, section 3.2.2, RFC 3596 and RFC 6891.
-const (
-	typeA    = 1
-	typeAAAA = 28
-	typeOPT  = 41
-)
 
 // setSize is what comes before the places of TTLs.
 const setSize = 4
 
 // addresses finds the first set of addresses in the answer section that is worth being rotated: records behind each other, one as
 // long as the other, with one owner, one type (A or AAAA) and one class. at has the places of TTLs, and the answer section begins at start.
-func addresses(msg []byte, at []uint16, start int) (first, count uint16) {
+func addresses(m []byte, at []uint16, start int) (first, count uint16) {
 	before := 0 // where the record before begins
-	for i := range binary.BigEndian.Uint16(msg[6:]) {
+	for i := range msg.ReadHeader(m).Ancount {
 		ttl := int(at[i])
-		size := int(binary.BigEndian.Uint16(msg[ttl+4:]))
-		switch kind := binary.BigEndian.Uint16(msg[ttl-4:]); {
-		case kind == typeA && size == 4, kind == typeAAAA && size == 16:
-			if count > 0 && sameSet(msg, before, int(at[i-1]), start, ttl) && (count == 1 || at[i]-at[i-1] == at[i-1]-at[i-2]) {
+		size := int(binary.BigEndian.Uint16(m[ttl+4:]))
+		switch kind := binary.BigEndian.Uint16(m[ttl-4:]); {
+		case kind == msg.TypeA && size == 4, kind == msg.TypeAAAA && size == 16:
+			if count > 0 && sameSet(m, before, int(at[i-1]), start, ttl) && (count == 1 || at[i]-at[i-1] == at[i-1]-at[i-2]) {
 				count++
 				break
 			}
@@ -142,69 +126,36 @@ func addresses(msg []byte, at []uint16, start int) (first, count uint16) {
 // sameSet reports whether two records, each told by where it begins and where its TTL stands, have one owner, type and class. A
 // name that stands in the message already is a pointer to it (RFC 1035, section 4.1.4), so the second owner is written as the
 // first, or leads there. Whatever is written otherwise counts as another one, and is not rotated.
-func sameSet(msg []byte, a, aTTL, b, bTTL int) bool {
-	if string(msg[aTTL-4:aTTL]) != string(msg[bTTL-4:bTTL]) {
+func sameSet(m []byte, a, aTTL, b, bTTL int) bool {
+	if string(m[aTTL-4:aTTL]) != string(m[bTTL-4:bTTL]) {
 		return false
 	}
-	one, two := msg[a:aTTL-4], msg[b:bTTL-4]
+	one, two := m[a:aTTL-4], m[b:bTTL-4]
 	return string(one) == string(two) || len(two) == 2 && int(binary.BigEndian.Uint16(two)) == 0xc000|a
 }
 
-// ttls finds where the TTLs of a message stand and where its question ends. It fails on anything but a whole answer with
-// one question.
-func ttls(msg []byte, at []uint16) (_ []uint16, question int, err error) {
-	if len(msg) < headerSize || len(msg) > maxMessage || msg[2]&bitQR == 0 || msg[2]&bitTC != 0 || msg[2]>>3&0xf != 0 ||
-		binary.BigEndian.Uint16(msg[4:]) != 1 {
-		return nil, 0, ErrMessage
+// parse finds a message's question section, and appends the offsets of all TTLs to at. It fails on anything but a whole answer to one
+// question, without OPT.
+func parse(m []byte, at []uint16) (question []byte, _ []uint16, err error) {
+	if !msg.IsWholeAnswer(m) {
+		return nil, nil, ErrMessage
 	}
-	records := 0
-	for i := 6; i < headerSize; i += 2 {
-		records += int(binary.BigEndian.Uint16(msg[i:]))
+	question, ok := msg.Question(m)
+	if !ok {
+		return nil, nil, ErrMessage
 	}
-	off := headerSize
-	for off < len(msg) && msg[off] != 0 { // the question has no pointers: there is nothing before it to point to
-		if msg[off] > maxLabel {
-			return nil, 0, ErrMessage
-		}
-		off += int(msg[off]) + 1
-	}
-	off += 5
-	if off > len(msg) || off-4-headerSize > maxName {
-		return nil, 0, ErrMessage
-	}
-	question = off
-	for range records {
-		var ok bool
-		if off, ok = skipName(msg, off); !ok || off+10 > len(msg) {
-			return nil, 0, ErrMessage
-		}
-		if binary.BigEndian.Uint16(msg[off:]) == typeOPT {
-			return nil, 0, ErrMessage
+	off := msg.HeaderSize + len(question)
+	for range msg.ReadHeader(m).Records() {
+		if off, ok = msg.SkipName(m, off); !ok || off+10 > len(m) || msg.IsOPT(binary.BigEndian.Uint16(m[off:])) {
+			return nil, nil, ErrMessage
 		}
 		at = append(at, uint16(off+4))
-		off += 10 + int(binary.BigEndian.Uint16(msg[off+8:]))
+		off += 10 + int(binary.BigEndian.Uint16(m[off+8:]))
 	}
-	if off != len(msg) {
-		return nil, 0, ErrMessage
+	if off != len(m) {
+		return nil, nil, ErrMessage
 	}
-	return at, question, nil
-}
-
-// skipName returns what comes after a name. Where a pointer leads is the reader's matter.
-func skipName(msg []byte, off int) (int, bool) {
-	for off < len(msg) {
-		switch c := msg[off]; {
-		case c == 0:
-			return off + 1, true
-		case c >= 0xc0:
-			return off + 2, off+2 <= len(msg)
-		case c > maxLabel:
-			return 0, false
-		default:
-			off += int(c) + 1
-		}
-	}
-	return 0, false
+	return question, at, nil
 }
 
 // Reply is what a client's own question adds to a kept answer.
@@ -225,15 +176,15 @@ func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 	m := b[start:]
 	binary.BigEndian.PutUint16(m, r.ID)
 	if r.RD {
-		m[2] |= bitRD
+		m[2] |= msg.BitRD
 	}
 	if r.CD {
-		m[3] |= bitCD
+		m[3] |= msg.BitCD
 	}
 	if !r.AD {
-		m[3] &^= bitAD
+		m[3] &^= msg.BitAD
 	}
-	copy(m[headerSize:], r.Question)
+	copy(m[msg.HeaderSize:], r.Question)
 	for i := int(e.size) + setSize; i < len(e.blob); i += 2 {
 		binary.BigEndian.PutUint32(m[e.number(i):], r.TTL)
 	}
@@ -279,7 +230,7 @@ func (e *Entry) rotate(m []byte) {
 func (e *Entry) Size() int { return int(e.size) }
 
 // Rcode is the answer's response code.
-func (e *Entry) Rcode() int { return int(e.blob[3] & rcode) }
+func (e *Entry) Rcode() int { return int(e.blob[3] & msg.RcodeMask) }
 
 // Class is the class that the entry was made with.
 func (e *Entry) Class() Class { return e.class }
@@ -297,8 +248,10 @@ func (e *Entry) Left(now Instant) int {
 }
 
 // matches reports whether the entry answers the key's question.
-func (e *Entry) matches(k *Key) bool {
-	return e.flags == k.bytes[k.n] && len(e.blob) >= headerSize+k.n && e.blob[headerSize:headerSize+k.n] == string(k.bytes[:k.n])
+func (e *Entry) matches(k *msg.Key) bool {
+	question, _, _ := k.Question()
+	end := msg.HeaderSize + len(question)
+	return e.flags == k.Flags() && len(e.blob) >= end && e.blob[msg.HeaderSize:end] == string(question)
 }
 
 // hitsBits is how much of heat counts hits; the rest is enough for milliseconds of five hundred years.

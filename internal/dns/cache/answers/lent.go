@@ -1,6 +1,10 @@
 package answers
 
-import "time"
+import (
+	"time"
+
+	"github.com/neardns/neardns/internal/dns/msg"
+)
 
 // An entry may be lent: somebody outside of the store, the kernel, says it in the store's stead. What of that concerns an entry is in
 // its use count, above the bits that eviction counts in and the mark, so that an entry takes no byte more for it: whether it was hit yet,
@@ -83,14 +87,10 @@ func (e *Entry) inherit(old *Entry) {
 }
 
 // Key is the key of the entry's question.
-func (e *Entry) Key() Key {
-	var k Key
-	end := headerSize
-	for e.blob[end] != 0 {
-		end += int(e.blob[end]) + 1
-	}
-	k.n = copy(k.bytes[:maxQuestion], e.blob[headerSize:end+5])
-	k.bytes[k.n] = e.flags
+func (e *Entry) Key() msg.Key {
+	question, _ := msg.Question(e.blob) // fill has read it already
+	var k msg.Key
+	k.SetFlags([]byte(question), e.flags)
 	return k
 }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // TestRipe: an entry is offered at its second hit, once, and again when it was declined or the time is over.
@@ -82,24 +84,23 @@ func TestHeat(t *testing.T) {
 }
 
 // entryOf is an answer to a key's question, of a class.
-func entryOf(t *testing.T, k *Key, class Class) *Entry {
+func entryOf(t *testing.T, k *msg.Key, class Class) *Entry {
 	t.Helper()
-	msg := answer(t, nameOf(k), dns.TypeA)
-	e, err := NewEntry(k, class, msg, 60)
+	e, err := NewEntry(k, class, answer(t, nameOf(k), dns.TypeA), 60)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-func keyOf(t *testing.T, name string) *Key {
+func keyOf(t *testing.T, name string) *msg.Key {
 	t.Helper()
 	k, _ := key(t, name, dns.TypeA)
 	return k
 }
 
 // nameOf is the one label of a key's name.
-func nameOf(k *Key) string { return string(k.Bytes()[1:2]) + "." }
+func nameOf(k *msg.Key) string { return string(k.Bytes()[1:2]) + "." }
 
 // lending lends an entry for a minute.
 func lending(sp *Space, e *Entry) (called bool) {
@@ -112,12 +113,12 @@ func lending(sp *Space, e *Entry) (called bool) {
 
 // TestOnReturn: whatever ends an entry's life in the store, the borrower hears of it first, and once.
 func TestOnReturn(t *testing.T) {
-	for name, end := range map[string]func(sp *Space, k *Key, e *Entry){
-		"replaced":          func(sp *Space, k *Key, _ *Entry) { sp.Put(k, entryOf(t, k, Success)) },
-		"denied beside it":  func(sp *Space, k *Key, _ *Entry) { sp.Put(k, entryOf(t, k, Denial)) },
-		"removed":           func(sp *Space, _ *Key, e *Entry) { sp.Remove(e) },
-		"evicted":           func(sp *Space, _ *Key, _ *Entry) { sp.store.SetLimit(1) },
-		"its chain is gone": func(sp *Space, _ *Key, _ *Entry) { sp.store.Space(2).Retain(); sp.store.Sweep() },
+	for name, end := range map[string]func(sp *Space, k *msg.Key, e *Entry){
+		"replaced":          func(sp *Space, k *msg.Key, _ *Entry) { sp.Put(k, entryOf(t, k, Success)) },
+		"denied beside it":  func(sp *Space, k *msg.Key, _ *Entry) { sp.Put(k, entryOf(t, k, Denial)) },
+		"removed":           func(sp *Space, _ *msg.Key, e *Entry) { sp.Remove(e) },
+		"evicted":           func(sp *Space, _ *msg.Key, _ *Entry) { sp.store.SetLimit(1) },
+		"its chain is gone": func(sp *Space, _ *msg.Key, _ *Entry) { sp.store.Space(2).Retain(); sp.store.Sweep() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := NewStore(0)

@@ -1,6 +1,10 @@
 package answers
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/neardns/neardns/internal/dns/msg"
+)
 
 // Sixteen locks are enough for the cores of a node, since a lock is held for some tens of nanoseconds.
 const (
@@ -82,7 +86,7 @@ func (g *ghosts) take(hash uint64) bool {
 }
 
 // find returns what is known of a question. What an entry says never changes, so it may be read without the lock.
-func (sh *shard) find(k *Key, hash uint64) (success, denial *Entry) {
+func (sh *shard) find(k *msg.Key, hash uint64) (success, denial *Entry) {
 	if e := sh.index[Success][hash]; e != nil && e.matches(k) {
 		success = e
 	}

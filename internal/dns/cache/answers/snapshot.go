@@ -9,6 +9,8 @@ import (
 	"hash/crc32"
 	"io"
 	"time"
+
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // A snapshot, all numbers in network order:
@@ -122,11 +124,8 @@ func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
 	for _, f := range found {
 		sp := s.Space(f.space)
 		e := f.entry
-		var k Key
-		k.n = f.question
-		copy(k.bytes[:], e.blob[headerSize:headerSize+f.question])
-		k.bytes[k.n] = e.flags
-		e.hash, e.stored = k.hash(s.seed), int64(now)-int64(f.age)-int64(passed)
+		k := e.Key()
+		e.hash, e.stored = k.Hash(s.seed), int64(now)-int64(f.age)-int64(passed)
 		sh := sp.shard(e.hash)
 		sh.mu.RLock()
 		newer := sh.index[e.class][e.hash]
@@ -145,18 +144,17 @@ func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
 
 // found is an entry that was read, before it is put anywhere.
 type found struct {
-	space    uint64
-	entry    *Entry
-	question int // its length
-	age      time.Duration
-	proven   bool
+	space  uint64
+	entry  *Entry
+	age    time.Duration
+	proven bool
 }
 
 // summed reads and sums up what it reads.
 type summed struct {
 	r   *bufio.Reader
 	sum hash.Hash32
-	buf [maxMessage]byte
+	buf [msg.MaxSize]byte
 }
 
 // take reads n bytes, which are good until the next call.
@@ -224,7 +222,7 @@ func (in *summed) entry() (found, error) {
 	f := found{entry: e, proven: b[2] == 1}
 	age := binary.BigEndian.Uint64(b[7:])
 	// A hundred years, so that no sum with it can overflow.
-	if e.flags&^(keyDO|keyCD) != 0 || e.class >= classes || b[2] > 1 || age > 100*365*24*3600*1000 {
+	if !msg.ValidFlags(e.flags) || e.class >= classes || b[2] > 1 || age > 100*365*24*3600*1000 {
 		return found{}, fmt.Errorf("%w: an entry of an unknown kind", ErrSnapshot)
 	}
 	f.age = time.Duration(age) * time.Millisecond
@@ -234,8 +232,6 @@ func (in *summed) entry() (found, error) {
 	if err := e.fill(b); err != nil {
 		return found{}, fmt.Errorf("%w: an entry holds no answer", ErrSnapshot)
 	}
-	_, end, _ := ttls(b, nil) // fill has read it already
-	f.question = end - headerSize
 	return f, nil
 }
 

@@ -164,12 +164,12 @@ func FuzzRestore(f *testing.F) {
 			for i := range sp.shards {
 				for c := range classes {
 					for _, e := range sp.shards[i].index[c] {
-						_, end, err := ttls([]byte(e.blob[:e.size]), nil)
+						question, _, err := parse([]byte(e.blob[:e.size]), nil)
 						if err != nil {
 							t.Fatalf("kept % x: %v", e.blob, err)
 						}
 						for range 3 {
-							e.AppendReply(nil, &Reply{Question: []byte(e.blob[headerSize:end]), TTL: 1, Rotate: true})
+							e.AppendReply(nil, &Reply{Question: question, TTL: 1, Rotate: true})
 						}
 					}
 				}

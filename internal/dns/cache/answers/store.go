@@ -1,3 +1,11 @@
+// Package answers stores DNS answers in wire form. An entry is the message together with the offsets at which a reply differs from it, so a
+// hit copies bytes and patches a few.
+//
+// It guarantees that the store stays within its bounds of bytes and of entries, and that an answer is never given for longer than the
+// caller allowed. It knows messages, not servers: no sockets, no CoreDNS, no configuration. Everything in it is safe for concurrent use
+// unless its comment states otherwise.
+//
+// On failure nothing is stored: a message that it cannot parse is not kept, and a snapshot that it cannot parse is refused as a whole.
 package answers
 
 import (
@@ -7,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // DefaultBytes bounds a store that is told nothing else. Two server blocks full of 10,000 answers and 10,000 denials of
@@ -193,7 +203,7 @@ func (sp *Space) over(c Class) bool {
 func (sp *Space) Len(c Class) int { return int(sp.count[c].Load()) }
 
 // Get returns what is known of a question, stale or not, at most one of each class. They count as used.
-func (sp *Space) Get(k *Key) (success, denial *Entry) {
+func (sp *Space) Get(k *msg.Key) (success, denial *Entry) {
 	success, denial = sp.Peek(k)
 	for _, e := range []*Entry{success, denial} {
 		e.Use()
@@ -202,8 +212,8 @@ func (sp *Space) Get(k *Key) (success, denial *Entry) {
 }
 
 // Peek is Get for who only wants to know.
-func (sp *Space) Peek(k *Key) (success, denial *Entry) {
-	h := k.hash(sp.store.seed)
+func (sp *Space) Peek(k *msg.Key) (success, denial *Entry) {
+	h := k.Hash(sp.store.seed)
 	sh := sp.shard(h)
 	sh.mu.RLock()
 	defer sh.mu.RUnlock()
@@ -211,8 +221,8 @@ func (sp *Space) Peek(k *Key) (success, denial *Entry) {
 }
 
 // TryPeek is Peek for who must not wait: ok is false where a writer is at work just there.
-func (sp *Space) TryPeek(k *Key) (success, denial *Entry, ok bool) {
-	h := k.hash(sp.store.seed)
+func (sp *Space) TryPeek(k *msg.Key) (success, denial *Entry, ok bool) {
+	h := k.Hash(sp.store.seed)
 	sh := sp.shard(h)
 	if !sh.mu.TryRLock() {
 		return nil, nil, false
@@ -224,8 +234,8 @@ func (sp *Space) TryPeek(k *Key) (success, denial *Entry, ok bool) {
 
 // Put keeps an entry in place of the one of its class that answers the same question, and evicts what it must. An entry
 // belongs to one space once it was put. It returns how many entries of each class had to go, of this space or another.
-func (sp *Space) Put(k *Key, e *Entry) (evicted [classes]int) {
-	e.stored, e.hash = int64(sp.store.Now()), k.hash(sp.store.seed)
+func (sp *Space) Put(k *msg.Key, e *Entry) (evicted [classes]int) {
+	e.stored, e.hash = int64(sp.store.Now()), k.Hash(sp.store.seed)
 	return sp.put(e, false)
 }
 

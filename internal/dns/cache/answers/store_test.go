@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -25,8 +26,9 @@ func TestStore(t *testing.T) {
 		if got, _ := s.Space(2).Get(k); got != nil {
 			t.Error("found in another space")
 		}
-		other := *k
-		other.bytes[other.n] |= keyDO
+		var other msg.Key
+		question, _, _ := k.Question()
+		other.Set(question, true, false)
 		if got, _ := sp.Get(&other); got != nil {
 			t.Error("found for another DO")
 		}
@@ -58,7 +60,7 @@ func TestFlood(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)
 	sp.SetBounds(Bounds{Entries: [classes]int{1000, 1000}})
-	var hot []*Key
+	var hot []*msg.Key
 	for i := range 500 {
 		k, e := entry(t, fmt.Sprintf("hot%d.example.", i), 600)
 		sp.Put(k, e)
@@ -112,7 +114,7 @@ func TestKnownAgain(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)
 	sp.SetBounds(Bounds{Entries: [classes]int{64, 64}})
-	put := func(name string) *Key {
+	put := func(name string) *msg.Key {
 		k, e := entry(t, name, 600)
 		sp.Put(k, e)
 		return k
@@ -135,10 +137,10 @@ func TestKnownAgain(t *testing.T) {
 	}
 	put("again.example.")
 	_, e := entry(t, "again.example.", 600)
-	sh := sp.shard(k.hash(s.seed))
+	sh := sp.shard(k.Hash(s.seed))
 	sh.mu.RLock()
 	defer sh.mu.RUnlock()
-	if got := sh.index[Success][k.hash(s.seed)]; got == nil || got.list != &sh.queue[Success].main {
+	if got := sh.index[Success][k.Hash(s.seed)]; got == nil || got.list != &sh.queue[Success].main {
 		t.Errorf("not in the main queue: %v, %v", got, e)
 	}
 }
@@ -266,8 +268,8 @@ func (discard) Write(b []byte) (int, error) { return len(b), nil }
 func TestTryPeek(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)
-	k := new(Key)
-	q, err := AppendQuestion(nil, "a.example.", 1, 1)
+	k := new(msg.Key)
+	q, err := msg.AppendQuestion(nil, "a.example.", 1, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // answer packs an answer to name with the records below it.
@@ -31,18 +33,18 @@ func answer(t testing.TB, name string, qtype uint16, records ...string) []byte {
 	return b
 }
 
-func key(t testing.TB, name string, qtype uint16) (*Key, []byte) {
+func key(t testing.TB, name string, qtype uint16) (*msg.Key, []byte) {
 	t.Helper()
-	q, err := AppendQuestion(nil, name, qtype, dns.ClassINET)
+	q, err := msg.AppendQuestion(nil, name, qtype, dns.ClassINET)
 	if err != nil {
 		t.Fatalf("%q: %v", name, err)
 	}
-	k := new(Key)
+	k := new(msg.Key)
 	k.Set(q, false, false)
 	return k, q
 }
 
-func entry(t testing.TB, name string, ttl uint32) (*Key, *Entry) {
+func entry(t testing.TB, name string, ttl uint32) (*msg.Key, *Entry) {
 	t.Helper()
 	k, _ := key(t, name, dns.TypeA)
 	e, err := NewEntry(k, Success, answer(t, name, dns.TypeA, name+" 60 IN A 192.0.2.1"), ttl)
@@ -50,64 +52,6 @@ func entry(t testing.TB, name string, ttl uint32) (*Key, *Entry) {
 		t.Fatal(err)
 	}
 	return k, e
-}
-
-// TestQuestionAsTheLibraryPacks holds our reading of names against miekg/dns.
-func TestQuestionAsTheLibraryPacks(t *testing.T) {
-	label := strings.Repeat("x", 63)
-	for _, name := range []string{
-		".", "a.", "www.Example.ORG.", `a\.b.example.`, `a\\b.`, `\065b.`, `\000\255.`, `a\ b.`,
-		label + ".", label + "." + label + "." + label + "." + strings.Repeat("y", 61) + ".",
-		// not names
-		"..", "a..", ".a.", "a", `a\`, `a\.`, label + "x.",
-	} {
-		want := make([]byte, 600)
-		n, err := dns.PackDomainName(name, want, 0, nil, false)
-		if strings.TrimSuffix(name, ".") == name || name == `a\.` { // the library takes names without their dot
-			err = ErrName
-		}
-		got, ours := AppendQuestion(nil, name, 28, 1)
-		if (err == nil) != (ours == nil) {
-			t.Errorf("%q: the library says %v, we %v", name, err, ours)
-			continue
-		}
-		if err == nil && !bytes.Equal(got, append(want[:n:n], 0, 28, 0, 1)) {
-			t.Errorf("%q: want % x, got % x", name, want[:n], got)
-		}
-	}
-}
-
-// TestQuestionStrict: what the library lets through and no message can hold, or means something else by.
-func TestQuestionStrict(t *testing.T) {
-	label := strings.Repeat("x", 63)
-	for _, name := range []string{"", `\25.`, `\256.`, `\2x5.`, label + "." + label + "." + label + "." + strings.Repeat("y", 62) + "."} {
-		if q, err := AppendQuestion(nil, name, 1, 1); err == nil {
-			t.Errorf("%q became % x", name, q)
-		}
-	}
-}
-
-func FuzzQuestion(f *testing.F) {
-	for _, s := range []string{".", "a.b.", `\.\000.`, "..", `\9`} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		q, err := AppendQuestion(nil, name, 1, 1)
-		if err != nil {
-			if len(q) != 0 {
-				t.Fatalf("an error and % x", q)
-			}
-			return
-		}
-		back, off, err := dns.UnpackDomainName(q, 0)
-		if err != nil || off != len(q)-4 {
-			t.Fatalf("%q became % x: %v", name, q, err)
-		}
-		again, err := AppendQuestion(nil, back, 1, 1)
-		if err != nil || !bytes.Equal(q, again) {
-			t.Fatalf("%q: % x and again % x, %v", name, q, again, err)
-		}
-	})
 }
 
 // TestReplyRotates: only addresses behind each other under one name change places, whatever their number; each is in front in
@@ -258,8 +202,8 @@ func TestNotKept(t *testing.T) {
 	for name, msg := range map[string][]byte{
 		"nothing":               nil,
 		"half a header":         good[:11],
-		"a question":            change(func(b []byte) { b[2] &^= bitQR }),
-		"truncated":             change(func(b []byte) { b[2] |= bitTC }),
+		"a question":            change(func(b []byte) { b[2] &^= msg.BitQR }),
+		"truncated":             change(func(b []byte) { b[2] |= msg.BitTC }),
 		"another opcode":        change(func(b []byte) { b[2] |= 4 << 3 }),
 		"no question":           change(func(b []byte) { b[5] = 0 }),
 		"two questions":         change(func(b []byte) { b[5] = 2 }),

@@ -1,0 +1,124 @@
+package msg
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+)
+
+// ErrName is a name that has no wire form.
+var ErrName = errors.New("not a domain name")
+
+// SkipName returns the offset behind a name. It does not follow a compression pointer, which ends the name.
+func SkipName(m []byte, off int) (end int, ok bool) {
+	for off < len(m) {
+		switch c := m[off]; {
+		case c == 0:
+			return off + 1, true
+		case c >= 0xc0:
+			return off + 2, off+2 <= len(m)
+		case c > maxLabel:
+			return 0, false
+		default:
+			off += int(c) + 1
+		}
+	}
+	return 0, false
+}
+
+// Question returns a message's question section, which has one question. A compression pointer makes it fail: nothing stands before the
+// section for it to point to.
+func Question[B []byte | string](m B) (question B, ok bool) {
+	off := HeaderSize
+	for off < len(m) && m[off] != 0 {
+		if m[off] > maxLabel {
+			return question, false
+		}
+		off += int(m[off]) + 1
+	}
+	if off += 5; off > len(m) || off > HeaderSize+maxQuestion { // the root label, type and class
+		return question, false
+	}
+	return m[HeaderSize:off], true
+}
+
+// AppendQuestion appends a question in wire form: the name in the case that it has, type and class. The name is in presentation form and
+// ends with a dot; \. and \DDD are read (RFC 1035, section 5.1).
+func AppendQuestion(b []byte, name string, qtype, qclass uint16) ([]byte, error) {
+	start, label := len(b), len(b)
+	b = append(b, 0)
+	switch name {
+	case "":
+		return b[:start], ErrName
+	case ".":
+		name = ""
+	}
+	for i := 0; i < len(name); i++ {
+		c := name[i]
+		switch c {
+		case '.':
+			size := len(b) - label - 1
+			if size == 0 || size > maxLabel {
+				return b[:start], ErrName
+			}
+			b[label] = byte(size)
+			label = len(b)
+			b = append(b, 0)
+			continue
+		case '\\':
+			value, used, ok := unescape(name[i+1:])
+			if !ok {
+				return b[:start], ErrName
+			}
+			i += used
+			c = value
+		}
+		b = append(b, c)
+	}
+	if len(b)-label != 1 || len(b)-start > MaxName {
+		return b[:start], ErrName
+	}
+	b = binary.BigEndian.AppendUint16(b, qtype)
+	return binary.BigEndian.AppendUint16(b, qclass), nil
+}
+
+// unescape reads what follows a backslash.
+func unescape(s string) (value byte, used int, ok bool) {
+	digit := func(i int) (int, bool) {
+		if i >= len(s) || s[i] < '0' || s[i] > '9' {
+			return 0, false
+		}
+		return int(s[i] - '0'), true
+	}
+	if s == "" {
+		return 0, 0, false
+	}
+	a, isNumber := digit(0)
+	if !isNumber {
+		return s[0], 1, true
+	}
+	b, okB := digit(1)
+	c, okC := digit(2)
+	if n := a*100 + b*10 + c; okB && okC && n <= 255 {
+		return byte(n), 3, true
+	}
+	return 0, 0, false
+}
+
+// Name returns a name in wire form and lower case.
+func Name(name string) ([]byte, error) {
+	question, err := AppendQuestion(nil, name, 0, classIN)
+	if err != nil {
+		return nil, err
+	}
+	return bytes.ToLower(question[:len(question)-4]), nil
+}
+
+// lower changes ASCII letters to lower case (RFC 4343). Label lengths are below 'A', so a name in wire form may be changed as a whole.
+func lower(b []byte) {
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+}

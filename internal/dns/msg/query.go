@@ -1,0 +1,113 @@
+package msg
+
+import "encoding/binary"
+
+// Types and classes that a query is judged by.
+const (
+	TypeA    = 1
+	TypeAAAA = 28
+	typeOPT  = 41
+	typeDS   = 43 // RFC 4034: CoreDNS looks it up in the parent's block
+	typeIXFR = 251
+	typeAXFR = 252
+	classIN  = 1
+)
+
+// IsOPT reports whether a record's type is OPT.
+func IsOPT(rrtype uint16) bool { return rrtype == typeOPT }
+
+// Query is a plain query, read from its bytes: one QUERY question of class IN for a name of letters, digits, hyphens and underscores,
+// and behind it at most an OPT of version 0; no other bit, record or byte.
+type Query struct {
+	ID       uint16
+	Key      Key
+	Question []byte // the question section, in the client's case; part of the message
+	Type     uint16
+	RD, CD   bool
+	AD       bool // the client understands AD (RFC 6840, sections 5.7 and 5.8)
+	OPT      OPT  // the client's; its options are part of the message and not yet read
+
+	labels [4]uint64 // bit i is set if a label begins at Question[i]
+}
+
+// Bits that a plain query must not have.
+const (
+	notPlain3 = 0xff &^ BitRD
+	notPlain4 = 0xff &^ (BitAD | BitCD)
+)
+
+// Read reads a message. It returns false if the message is no plain query; q is then undefined.
+func (q *Query) Read(m []byte) bool {
+	if len(m) < HeaderSize+5 || m[2]&notPlain3 != 0 || m[3]&notPlain4 != 0 ||
+		binary.BigEndian.Uint32(m[4:]) != 1<<16 || binary.BigEndian.Uint16(m[8:]) != 0 || m[10] != 0 || m[11] > 1 {
+		return false
+	}
+	end, ok := q.readName(m[HeaderSize:])
+	if end += HeaderSize; !ok || len(m) < end+4 {
+		return false
+	}
+	q.Type = binary.BigEndian.Uint16(m[end:])
+	switch q.Type {
+	case 0, typeDS, typeOPT, typeIXFR, typeAXFR:
+		return false
+	}
+	if binary.BigEndian.Uint16(m[end+2:]) != classIN {
+		return false
+	}
+	end += 4
+	q.ID = binary.BigEndian.Uint16(m)
+	q.Question, q.RD, q.CD, q.OPT = m[HeaderSize:end], m[2]&BitRD != 0, m[3]&BitCD != 0, OPT{}
+	if rest := m[end:]; m[11] == 0 {
+		ok = len(rest) == 0
+	} else {
+		ok = q.OPT.read(rest)
+	}
+	q.AD = q.OPT.DO() || m[3]&BitAD != 0
+	if ok {
+		q.Key.Set(q.Question, q.OPT.DO(), q.CD)
+	}
+	return ok
+}
+
+// readName reads a plain name without compression pointers and returns where it ends.
+func (q *Query) readName(b []byte) (end int, ok bool) {
+	q.labels = [4]uint64{}
+	at := 0
+	for {
+		if at >= len(b) || at >= MaxName {
+			return 0, false
+		}
+		q.labels[at>>6] |= 1 << (at & 63)
+		size := int(b[at])
+		if size == 0 {
+			return at + 1, true
+		}
+		if at++; size > maxLabel || at+size > len(b) {
+			return 0, false
+		}
+		for _, c := range b[at : at+size] {
+			if !plain[c] {
+				return 0, false
+			}
+		}
+		at += size
+	}
+}
+
+// plain are the characters of plain names. Presentation form writes each of them as it is.
+var plain = func() (t [256]bool) {
+	for _, c := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") {
+		t[c] = true
+	}
+	return t
+}()
+
+// Name is the name in wire form and lower case.
+func (q *Query) Name() []byte { return q.Key.Bytes()[:len(q.Question)-4] }
+
+// IsIn reports whether the name is a zone's, or below it. The zone is in wire form and lower case.
+func (q *Query) IsIn(zone []byte) bool {
+	name := q.Name()
+	at := len(name) - len(zone)
+	return at >= 0 && q.labels[at>>6]&(1<<(at&63)) != 0 && string(name[at:]) == string(zone)
+}
