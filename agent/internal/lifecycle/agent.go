@@ -104,7 +104,7 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) er
 	defer stop()
 	a.serve(shared, own, &wg, o.metrics, n)
 	wg.Go(func() { a.answers.Run(own) })
-	a.kernel.passedBy = func() map[netip.Addr]struct{} { return passedBy(n.Evidence) }
+	a.kernel.bypassed = func() map[netip.Addr]struct{} { return bypassedSources(n.Evidence) }
 	wg.Go(func() { a.kernel.run(own) })
 	wg.Go(func() { settle(own, a.log, n.Ready) })
 	adoption := a.adoption()

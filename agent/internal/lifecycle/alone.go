@@ -96,7 +96,7 @@ func (a *agent) keepAlone(ctx context.Context, o *opened, s *tenure, l *alone) e
 	defer ending()
 	a.serve(shared, own, &wg, o.metrics, l)
 	wg.Go(func() { a.answers.Run(own) })
-	a.kernel.passedBy = func() map[netip.Addr]struct{} { return nil }
+	a.kernel.bypassed = func() map[netip.Addr]struct{} { return nil }
 	if changes, err := o.registry.Watch(own); err != nil {
 		a.log.Warn("pod files are only polled", "err", err)
 	} else {

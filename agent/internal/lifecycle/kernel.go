@@ -50,7 +50,7 @@ type kernel struct {
 	conf     func() *config.Node
 	served   func() []netip.AddrPort        // where questions are answered
 	alone    *alone                         // nil: pods are steered, and what the kernel does not answer comes to the agent
-	passedBy func() map[netip.Addr]struct{} // sources whose questions a policy keeps from the agent
+	bypassed func() map[netip.Addr]struct{} // sources that the switch bypasses
 
 	mu     sync.Mutex // guards the fields below, and the level's life
 	level  *bpf.Level
@@ -69,7 +69,7 @@ type look struct {
 	at       time.Time
 	pods     []podfile.File
 	conf     *config.Node
-	passedBy map[netip.Addr]struct{}
+	bypassed map[netip.Addr]struct{}
 	served   []netip.AddrPort
 }
 
@@ -131,10 +131,10 @@ func (k *kernel) begin() error {
 		return err
 	}
 	k.level = level
-	k.keeper = &podlinks.Keeper{Log: k.log, Program: level, Veth: k.registry.Veth, Answered: k.clients.AnsweredInKernel,
-		Heard: k.clients.Heard, Suspect: k.registry.KernelSuspects}
+	k.keeper = &podlinks.Keeper{Log: k.log, Program: level, Veth: k.registry.Veth, Count: k.clients.AnsweredInKernel,
+		AgentAnswers: k.clients.Heard, Suspect: k.registry.KernelSuspects}
 	if k.alone != nil {
-		k.keeper.Beside, k.keeper.Suspect = true, func(podfile.File) {} // its other questions are nobody's but its own
+		k.keeper.AllowOthers, k.keeper.Suspect = true, func(podfile.File) {} // no pod is steered, so none can be bypassed
 	}
 	if err := k.serve(k.served()); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (k *kernel) serve(addresses []netip.AddrPort) error {
 
 // look attaches the program where it is wanted, if anything changed.
 func (k *kernel) look(conf *config.Node) error {
-	now := look{at: time.Now(), pods: k.registry.List(), conf: conf, passedBy: k.passedBy(), served: k.served()}
+	now := look{at: time.Now(), pods: k.registry.List(), conf: conf, bypassed: k.bypassed(), served: k.served()}
 	if !slices.Equal(now.served, k.seen.served) {
 		if err := k.serve(now.served); err != nil {
 			return err
@@ -174,11 +174,11 @@ func (k *kernel) look(conf *config.Node) error {
 		k.seen.served = now.served
 	}
 	deep := now.at.Sub(k.seen.at) >= kernelDeep
-	if !deep && reflect.DeepEqual(now.pods, k.seen.pods) && now.conf == k.seen.conf && reflect.DeepEqual(now.passedBy, k.seen.passedBy) {
+	if !deep && reflect.DeepEqual(now.pods, k.seen.pods) && now.conf == k.seen.conf && reflect.DeepEqual(now.bypassed, k.seen.bypassed) {
 		return nil
 	}
 	k.seen = now
-	return k.keeper.Look(wanted(now))
+	return k.keeper.Reconcile(wanted(now))
 }
 
 // wanted are the pods that the program is wanted for, and which of them cannot have it.
@@ -190,8 +190,8 @@ func wanted(l look) []podlinks.Pod {
 			continue
 		}
 		for _, a := range f.Addresses {
-			if _, ok := l.passedBy[a]; ok && why == "" {
-				why = "a network policy or firewall drops its questions to the agent, so kube-dns answers them"
+			if _, ok := l.bypassed[a]; ok && why == "" {
+				why = "it is bypassed, kube-dns answers it: a network policy or firewall drops its queries to the agent"
 			}
 		}
 		out = append(out, podlinks.Pod{File: f, Why: why})
@@ -199,8 +199,8 @@ func wanted(l look) []podlinks.Pod {
 	return out
 }
 
-// passedBy are the sources of clients whose questions a policy keeps from the agent.
-func passedBy(e node.Evidence) map[netip.Addr]struct{} {
+// bypassedSources are the sources of clients that the switch bypasses, as podstate decided.
+func bypassedSources(e node.Evidence) map[netip.Addr]struct{} {
 	out := map[netip.Addr]struct{}{}
 	if e == nil {
 		return out // the back end has none
@@ -266,7 +266,7 @@ func (k *kernel) end() {
 		k.log.Warn("answers in the kernel end by themselves", "after", offload.Most, "err", err)
 	}
 	k.hush()
-	if err := k.keeper.Look(nil); err != nil {
+	if err := k.keeper.Reconcile(nil); err != nil {
 		k.log.Warn("the kernel's program is not taken away from all pods", "err", err)
 	}
 	_ = k.level.Close() // what it left goes with Sweep
@@ -318,7 +318,7 @@ func (k *kernel) count() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.keeper != nil && !k.held {
-		if err := k.keeper.Count(); err != nil {
+		if err := k.keeper.CountNow(); err != nil {
 			k.log.Debug("what the kernel answered is not counted", "err", err)
 		}
 	}

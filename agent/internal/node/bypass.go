@@ -8,18 +8,18 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Evidence has clients passed by whose questions do not reach the agent.
+// Evidence finds clients whose queries do not reach the agent, and has the switch bypass them.
 type Evidence interface {
 	Run(ctx context.Context, n evidence.Node)
 	Bypassed() []evidence.Bypassed
 }
 
-// lookEvery is about how often the evidence is looked at: a client that asks again after a second is found by its second
-// question, and answered at its third.
+// lookEvery is about how often the evidence is read: a client that repeats a query after a second is found by the second one, and its third is
+// answered.
 const lookEvery = 500 * time.Millisecond
 
-// Pace implements evidence.Node. Looks fall on the grid of the probes. What closes the way for everybody ends the lease
-// within its lifetime, so questions further apart than that are not lost to one such event.
+// Pace implements evidence.Node. Looks fall on the grid of the probes. An event that closes the path for all pods ends the lease within its
+// lifetime, so queries further apart than that are not lost to one such event.
 func (n *Node) Pace() (every, gap time.Duration) {
 	return n.onGrid(lookEvery), n.plan().Terms.Lifetime
 }

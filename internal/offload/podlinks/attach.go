@@ -1,10 +1,9 @@
-// Package podlinks keeps the kernel's program that answers hits at the links of the pods that are to have it, and counts what it answers
-// there.
+// Package podlinks keeps the kernel program, which answers hits, at the links of the pods that are to have it, and counts its answers there.
 //
-// It owns at which links the program is, and why it is not at others. It must never leave the program at the link of a pod that is not to
-// have it, nor count an answer twice.
+// It decides at which links the program is, and records why it is not at others. The program is never at the link of a pod that is not to have
+// it, and no answer is counted twice.
 //
-// Failure policy: a pod whose link the program cannot be at is told of, with the reason, and asks the agent as if there were no program.
+// On failure: a pod whose link cannot have the program is listed with the reason, and the agent answers it as if there were no program.
 package podlinks
 
 import (
@@ -21,14 +20,14 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Program is the kernel's, at links that are told by their indexes.
+// Program is the kernel program, at links that their indexes name.
 type Program interface {
-	// Attach does nothing where the program is. Where it fails, the program is not there unless it was before. After an error that
-	// is fs.ErrNotExist the program as a whole has to be made again: the files that keep it at links are gone.
+	// Attach does nothing if the program is there already. If it fails, the program is not there unless it was before. After an error that is
+	// fs.ErrNotExist the program as a whole has to be made again: the files that keep it at links are gone.
 	Attach(ifindex int) error
-	// Detach returns how many questions were answered at a link, which may be gone, since the program came there.
+	// Detach returns how many queries were answered at a link, which may be gone, since the program was attached there.
 	Detach(ifindex int) (answers uint64, err error)
-	// Links tells of each link that the program is at, or was when it went, how many questions were answered there so far, whoever
+	// Links returns how many queries were answered so far at each link that the program is at, or was when the link went, whichever agent
 	// attached it.
 	Links() (map[int]uint64, error)
 	// Others names other programs that see what comes from a link or goes to it.
@@ -38,10 +37,10 @@ type Program interface {
 // Pod is an attachment that the program is wanted for.
 type Pod struct {
 	File podfile.File
-	Why  string // why it cannot have it; "": it can
+	Why  string // the reason if it cannot have it; "": it can
 }
 
-// Refused is a pod that is not to be answered in the kernel although that is wanted.
+// Refused is a pod whose hits are not answered in the kernel although that is wanted.
 type Refused struct {
 	Pod string `json:"pod"`
 	Why string `json:"why"`
@@ -51,24 +50,24 @@ type Refused struct {
 type Keeper struct {
 	Log     *slog.Logger
 	Program Program
-	// Beside lets the program stand before others at a link, who see all but its hits.
-	Beside bool
-	// Veth finds the link of one.
+	// AllowOthers attaches the program next to other programs at a link, which see all but its hits.
+	AllowOthers bool
+	// Veth finds the link of a pod.
 	Veth func(podfile.File) (ifindex int, name string, err error)
-	// Answered is told of answers that the kernel gave at a pod's link.
-	Answered func(f podfile.File, answers uint64)
-	// Heard tells how many of a pod's questions the agent itself answered so far.
-	Heard func(podfile.File) uint64
-	// Suspect is told of a pod that has answers of the kernel, and whose other questions may be lost.
+	// Count adds answers that the kernel program gave at a pod's link.
+	Count func(f podfile.File, answers uint64)
+	// AgentAnswers returns how many of a pod's queries the agent itself has answered.
+	AgentAnswers func(podfile.File) uint64
+	// Suspect reports a pod whose hits the kernel program answers, and whose other queries may be lost.
 	Suspect func(podfile.File)
 
-	mu      sync.Mutex           // guards the fields below, and the program
-	at      map[int]podfile.File // whose link each is, of those that the program is at; nil before the first look
-	told    map[int]uint64       // answers that were counted
-	since   map[int]uint64       // of them, since the last look
-	heard   map[int]uint64       // what Heard told at the last look
-	found   map[key]place
-	refused []Refused
+	mu       sync.Mutex           // guards the fields below, and the program
+	at       map[int]podfile.File // whose link each is, of those that the program is at; nil before the first look
+	counted  map[int]uint64       // answers that were counted
+	fresh    map[int]uint64       // of these, since the last look
+	byAgent  map[int]uint64       // what AgentAnswers returned at the last look
+	podLinks map[key]podLink
+	refused  []Refused
 }
 
 // key is an attachment.
@@ -79,16 +78,16 @@ type key struct {
 
 func keyOf(f podfile.File) key { return key{f.ContainerID, f.IfName, f.NetNSInode} }
 
-// place is the link of an attachment. A veth's index stays as long as it does, and a pod has one veth for life; where it has not, nobody can
-// attach to the old one, and it is looked for anew.
-type place struct {
+// podLink is the link of an attachment. A veth keeps its index, and a pod has one veth for life; if it has another one, attaching to the old
+// one fails and the link is looked for again.
+type podLink struct {
 	ifindex int
 	name    string
 }
 
-// Look attaches the program where it is wanted and is not, detaches it elsewhere, and counts; none wanted: it is at no link then. It goes
-// on after an error with one link; the errors that it returns are of the program as a whole.
-func (k *Keeper) Look(pods []Pod) error {
+// Reconcile attaches the program where it is wanted, detaches it elsewhere, and counts. It goes on after an error with one link; the errors that
+// it returns are of the program as a whole.
+func (k *Keeper) Reconcile(pods []Pod) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	there, err := k.Program.Links()
@@ -96,9 +95,9 @@ func (k *Keeper) Look(pods []Pod) error {
 		return fmt.Errorf("list where the program is: %w", err)
 	}
 	first := k.at == nil
-	if first { // what was answered before this agent's time is not its own to count
-		k.at, k.told, k.found = map[int]podfile.File{}, there, map[key]place{}
-		k.since, k.heard = map[int]uint64{}, map[int]uint64{}
+	if first { // an earlier agent has counted these answers
+		k.at, k.counted, k.podLinks = map[int]podfile.File{}, there, map[key]podLink{}
+		k.fresh, k.byAgent = map[int]uint64{}, map[int]uint64{}
 	}
 	wanted, refused := k.wanted(pods)
 	var errs []error
@@ -110,10 +109,10 @@ func (k *Keeper) Look(pods []Pod) error {
 	for _, i := range slices.Sorted(maps.Keys(wanted)) {
 		f := wanted[i]
 		_, was := there[i]
-		// Others may have taken the program away where Links still tells of it: an agent that could not have the level, or whoever cleans links.
+		// Another program may have detached it although Links still lists it: an agent that failed to open the level, or a cleaner of links.
 		if err := k.Program.Attach(i); err != nil {
 			refused = append(refused, Refused{name(f), err.Error()})
-			delete(k.found, keyOf(f))
+			delete(k.podLinks, keyOf(f))
 			if errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
@@ -127,13 +126,13 @@ func (k *Keeper) Look(pods []Pod) error {
 		}
 		k.at[i] = f
 	}
-	k.say(refused)
+	k.logRefused(refused)
 	errs = append(errs, k.count())
-	k.listen()
+	k.suspect()
 	return errors.Join(errs...)
 }
 
-// detach takes the program away from a link, and counts the last of what it answered there. mu is held.
+// detach detaches the program from a link, and counts its last answers there. mu is held.
 func (k *Keeper) detach(i int) error {
 	answers, err := k.Program.Detach(i)
 	if err != nil {
@@ -143,7 +142,7 @@ func (k *Keeper) detach(i int) error {
 		k.add(i, f, answers)
 		k.Log.Info("hits of a pod are answered by the agent again", "pod", name(f), "ifindex", i)
 	}
-	for _, m := range []map[int]uint64{k.told, k.since, k.heard} {
+	for _, m := range []map[int]uint64{k.counted, k.fresh, k.byAgent} {
 		delete(m, i)
 	}
 	delete(k.at, i)
@@ -152,19 +151,19 @@ func (k *Keeper) detach(i int) error {
 
 // wanted finds the links that the program is to be at.
 func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
-	out, found := map[int]podfile.File{}, map[key]place{}
+	out, found := map[int]podfile.File{}, map[key]podLink{}
 	var refused []Refused
 	for _, p := range pods {
 		why := p.Why
 		if why == "" {
 			id := keyOf(p.File)
-			at, ok := k.found[id]
+			at, ok := k.podLinks[id]
 			var err error
 			if !ok {
 				at.ifindex, at.name, err = k.Veth(p.File)
 			}
-			if err == nil && !k.Beside {
-				err = k.alone(at)
+			if err == nil && !k.AllowOthers {
+				err = k.checkOthers(at)
 			}
 			if err == nil {
 				found[id], out[at.ifindex] = at, p.File
@@ -174,13 +173,12 @@ func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
 		}
 		refused = append(refused, Refused{name(p.File), why})
 	}
-	k.found = found
+	k.podLinks = found
 	return out, refused
 }
 
-// alone fails where other programs see what comes from a link or goes to it: they would not see what is answered, or the answer, and be
-// wrong about it, whatever they are for.
-func (k *Keeper) alone(at place) error {
+// checkOthers fails if other programs handle packets from or to a link: they would see neither the hits nor the answers, whatever they are for.
+func (k *Keeper) checkOthers(at podLink) error {
 	others, err := k.Program.Others(at.ifindex)
 	if err != nil {
 		return err
@@ -191,11 +189,11 @@ func (k *Keeper) alone(at place) error {
 	return nil
 }
 
-// count tells of what was answered since the last time. mu is held.
+// count counts the answers since the last time. mu is held.
 func (k *Keeper) count() error {
 	answered, err := k.Program.Links()
 	if err != nil {
-		return fmt.Errorf("read what was answered: %w", err)
+		return fmt.Errorf("read the kernel's answers: %w", err)
 	}
 	for i, f := range k.at {
 		k.add(i, f, answered[i])
@@ -203,29 +201,29 @@ func (k *Keeper) count() error {
 	return nil
 }
 
-// add counts what was answered at a link, of which all so far is n. mu is held.
+// add counts the answers at a link, of which there have been n in all. mu is held.
 func (k *Keeper) add(i int, f podfile.File, n uint64) {
-	if fresh := n - min(n, k.told[i]); fresh > 0 {
-		k.Answered(f, fresh)
-		k.told[i], k.since[i] = n, k.since[i]+fresh
+	if more := n - min(n, k.counted[i]); more > 0 {
+		k.Count(f, more)
+		k.counted[i], k.fresh[i] = n, k.fresh[i]+more
 	}
 }
 
-// listen finds pods that the kernel answered and the agent did not hear since the last look. The kernel's answers hide from a pod's own
-// table that all other questions are lost, as behind a program at the pod's link that drops what is for the agent. Most such pods just
-// asked for nothing else; to ask from their netns costs one question.
-func (k *Keeper) listen() {
+// suspect reports pods that the kernel program answered and the agent did not since the last look. The program's answers hide from a pod's
+// own table that all other queries are lost, for example to a program at the pod's link that drops packets for the agent. Most such pods just
+// sent no other query; a trial costs one query. mu is held.
+func (k *Keeper) suspect() {
 	for i, f := range k.at {
-		heard, known := k.heard[i]
-		if k.heard[i] = k.Heard(f); known && k.since[i] > 0 && k.heard[i] == heard {
+		answers, known := k.byAgent[i]
+		if k.byAgent[i] = k.AgentAnswers(f); known && k.fresh[i] > 0 && k.byAgent[i] == answers {
 			k.Suspect(f)
 		}
-		k.since[i] = 0
+		k.fresh[i] = 0
 	}
 }
 
-// Count tells of what was answered since the last time, before somebody reads the counts.
-func (k *Keeper) Count() error {
+// CountNow counts the answers since the last time, before the counts are read.
+func (k *Keeper) CountNow() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.at == nil {
@@ -234,8 +232,8 @@ func (k *Keeper) Count() error {
 	return k.count()
 }
 
-// say logs refusals that are new. mu is held.
-func (k *Keeper) say(refused []Refused) {
+// logRefused logs refusals that are new. mu is held.
+func (k *Keeper) logRefused(refused []Refused) {
 	slices.SortFunc(refused, func(a, b Refused) int { return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Why, b.Why)) })
 	for _, r := range refused {
 		if !slices.Contains(k.refused, r) {

@@ -74,9 +74,9 @@ func newWorld(t *testing.T) *world {
 			}
 			return i, "veth", nil
 		},
-		Answered: func(f podfile.File, n uint64) { w.counted[f.PodName] += n },
-		Heard:    func(f podfile.File) uint64 { return w.heard[f.PodName] },
-		Suspect:  func(f podfile.File) { w.suspect = append(w.suspect, f.PodName) }}
+		Count:        func(f podfile.File, n uint64) { w.counted[f.PodName] += n },
+		AgentAnswers: func(f podfile.File) uint64 { return w.heard[f.PodName] },
+		Suspect:      func(f podfile.File) { w.suspect = append(w.suspect, f.PodName) }}
 	return w
 }
 
@@ -88,7 +88,7 @@ func (w *world) look(pods ...string) {
 		name, why, _ := strings.Cut(p, ": ")
 		in = append(in, Pod{File: podfile.File{ContainerID: "c-" + name, IfName: "eth0", PodNamespace: "shop", PodName: name}, Why: why})
 	}
-	if err := w.keeper.Look(in); err != nil {
+	if err := w.keeper.Reconcile(in); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -161,7 +161,7 @@ func TestCounts(t *testing.T) {
 	}
 	w.kernel.at[1], w.kernel.at[2] = 103, 5
 	for range 2 {
-		if err := w.keeper.Count(); err != nil {
+		if err := w.keeper.CountNow(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -182,12 +182,12 @@ func TestCounts(t *testing.T) {
 // TestErrors: what is wrong with the program as a whole comes to the caller, and changes nothing.
 func TestErrors(t *testing.T) {
 	w := newWorld(t)
-	if err := w.keeper.Count(); err != nil {
+	if err := w.keeper.CountNow(); err != nil {
 		t.Errorf("before the first look: %v", err)
 	}
 	w.look("pod1")
 	w.kernel.err = errors.New("no maps")
-	if err := w.keeper.Look(nil); err == nil || !strings.Contains(err.Error(), "no maps") || len(w.at()) != 1 {
+	if err := w.keeper.Reconcile(nil); err == nil || !strings.Contains(err.Error(), "no maps") || len(w.at()) != 1 {
 		t.Errorf("%v, at %v", err, w.at())
 	}
 }
@@ -202,7 +202,7 @@ func TestFilesGone(t *testing.T) {
 		caller bool
 	}{{errors.New("no such device"), false}, {fmt.Errorf("pin: %w", fs.ErrNotExist), true}} {
 		w.kernel.refuses[1] = tc.err
-		if err := w.keeper.Look([]Pod{{File: file}}); errors.Is(err, tc.err) != tc.caller {
+		if err := w.keeper.Reconcile([]Pod{{File: file}}); errors.Is(err, tc.err) != tc.caller {
 			t.Errorf("%v: the caller hears %v", tc.err, err)
 		}
 	}
@@ -223,7 +223,7 @@ func TestSuspects(t *testing.T) {
 		t.Errorf("suspects %v of pods that asked nothing", w.suspect)
 	}
 	w.kernel.at[2] = 11
-	if err := w.keeper.Count(); err != nil { // a scrape between two looks
+	if err := w.keeper.CountNow(); err != nil { // a scrape between two looks
 		t.Fatal(err)
 	}
 	w.look("pod1", "pod2", "pod3")

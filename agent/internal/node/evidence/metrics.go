@@ -10,7 +10,7 @@ import (
 
 const namespace = "neardns"
 
-// counts are the metrics. Which pods they are stands in the status: a label for each would never end.
+// counts are the metrics. The status names the pods: a label for each would be unbounded.
 type counts struct {
 	all     prometheus.Collector
 	clients map[family]prometheus.Gauge
@@ -25,9 +25,9 @@ type family struct {
 
 func newCounts() *counts {
 	clients := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "bypassed_clients",
-		Help: "Clients (source, our address and protocol) that kube-dns answers since their questions do not reach the agent."}, []string{"family", "protocol"})
+		Help: "Clients (source, the agent's address, protocol) that kube-dns answers because their queries do not reach the agent."}, []string{"family", "protocol"})
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "bypass_events_total",
-		Help: "Clients that were found unheard, that were so again when tried, and that the agent serves again."}, []string{"event"})
+		Help: "Clients that were bypassed, whose trial failed, and that the agent serves again."}, []string{"event"})
 	c := &counts{all: joined{clients, events}, clients: map[family]prometheus.Gauge{},
 		begun: events.WithLabelValues("begun"), prolonged: events.WithLabelValues("prolonged"), ended: events.WithLabelValues("ended")}
 	for _, name := range []string{"ipv4", "ipv6"} {
@@ -52,7 +52,7 @@ func (c *counts) set(held iter.Seq[steer.Client]) {
 	}
 }
 
-// Collector is what there is to scrape.
+// Collector returns the metrics.
 func (e *Evidence) Collector() prometheus.Collector { return e.counts.all }
 
 // joined is several collectors as one.
