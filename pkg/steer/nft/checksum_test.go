@@ -32,30 +32,30 @@ func noOffload(t testing.TB, ns *testutil.NetNS, link string) {
 	})
 }
 
-// Every packet that the rules rewrite leaves with a right checksum, on every way that there is.
+// Every packet that the rules rewrite leaves with a right checksum, on every way that there is: each attachment and each of kube-proxy's modes
+// with interception and without.
 func TestChecksumsOnTheWire(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
-		for _, intercept := range []bool{false, true} {
-			r := newRig(t, o, func(h *steer.Host) { h.InterceptNode = intercept })
-			pod, plain := r.Steered("steered"), r.Pod("plain")
-			noOffload(t, pod.NetNS, "eth0")
-			noOffload(t, plain.NetNS, "eth0")
-			noOffload(t, r.Node.KubeDNS, "eth0")
-			for _, link := range []string{"kubedns0", pod.HostInterface, plain.HostInterface} {
-				noOffload(t, r.Node.Host, link)
-			}
-			all := append(r.ClusterDNS(), r.Local()...)
-			r.Want("KUBEDNS", pod.NetNS, "no agent", all...)
-			r.Want("KUBEDNS", plain.NetNS, "no agent", all...)
-			r.Serve()
-			r.Want("AGENT", pod.NetNS, "lease", all...)
-			r.Want("AGENT", plain.NetNS, "lease, by the local address", r.Local()...)
-			if intercept {
-				r.Want("AGENT", plain.NetNS, "lease, intercepted", r.ClusterDNS()...)
-			}
-			r.Kill()
-			r.Want("KUBEDNS", pod.NetNS, "killed", all...)
-			r.Want("KUBEDNS", plain.NetNS, "killed", all...)
+		intercept := (o.Proxy == testutil.NFTables) == (o.Attach == testutil.PTP || o.Attach == testutil.BridgeNF)
+		r := newRig(t, o, func(h *steer.Host) { h.InterceptNode = intercept })
+		pod, plain := r.Steered("steered"), r.Pod("plain")
+		noOffload(t, pod.NetNS, "eth0")
+		noOffload(t, plain.NetNS, "eth0")
+		noOffload(t, r.Node.KubeDNS, "eth0")
+		for _, link := range []string{"kubedns0", pod.HostInterface, plain.HostInterface} {
+			noOffload(t, r.Node.Host, link)
 		}
+		all := append(r.ClusterDNS(), r.Local()...)
+		r.Want("KUBEDNS", pod.NetNS, "no agent", all...)
+		r.Want("KUBEDNS", plain.NetNS, "no agent", all...)
+		r.Serve()
+		r.Want("AGENT", pod.NetNS, "lease", all...)
+		r.Want("AGENT", plain.NetNS, "lease, by the local address", r.Local()...)
+		if intercept {
+			r.Want("AGENT", plain.NetNS, "lease, intercepted", r.ClusterDNS()...)
+		}
+		r.Kill()
+		r.Want("KUBEDNS", pod.NetNS, "killed", all...)
+		r.Want("KUBEDNS", plain.NetNS, "killed", all...)
 	})
 }

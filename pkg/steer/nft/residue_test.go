@@ -59,9 +59,10 @@ table inet neardns-other { chain a { }; set neardns { type inet_service; element
 	before := ruleset(ns) + ns.Run("nft", "list", "table", "ip", "neardns")
 	check := func(when string) {
 		t.Helper()
+		now := ruleset(ns) + ns.Run("nft", "list", "table", "ip", "neardns")
 		for block := range strings.SplitSeq(before, "\ntable ") {
 			name, _, _ := strings.Cut(block, " {")
-			if !strings.Contains(ruleset(ns)+ns.Run("nft", "list", "table", "ip", "neardns"), strings.TrimSpace(block)) {
+			if !strings.Contains(now, strings.TrimSpace(block)) {
 				t.Errorf("%s: table %s is not as it was", when, name)
 			}
 		}

@@ -33,7 +33,7 @@ const renewEvery = 150 * time.Millisecond
 // time and kube-dns gets no query.
 // State: TestCritiqueA01LeaseUnderLoad (this package). Bound: TestLostProbeIsNoLostLease (agent/internal/node).
 func TestTimingLeaseIsRenewedUnderLoad(t *testing.T) {
-	modesOfLoad(t, 0, func(t *testing.T, l *loader) {
+	modesOfLoad(t, 20, 0, func(t *testing.T, l *loader) {
 		pod := l.r.Steered("pod")
 		l.r.Addresses()
 		l.r.Listen()
@@ -105,7 +105,7 @@ func (l *loader) renewUnderLoad(t *testing.T, pod *testutil.NetNS) (gap time.Dur
 // Renewals slow such a load by a tenth at most: rounds with and without them in turn, and the shortest of each kind are compared.
 // State: TestCritiqueA01LeaseUnderLoad (this package).
 func TestTimingLoadIsNotSlowedDown(t *testing.T) {
-	modesOfLoad(t, 0, func(t *testing.T, l *loader) {
+	modesOfLoad(t, 20, 0, func(t *testing.T, l *loader) {
 		r := l.r
 		r.Addresses()
 		r.Listen()

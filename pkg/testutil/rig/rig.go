@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -311,15 +312,26 @@ func (r *Rig) Want(who string, from *testutil.NetNS, when string, servers ...net
 	}
 }
 
-// WantNone asks each server over both protocols and fails if anybody answers.
+// WantNone asks each server over both protocols and fails if one answers.
 func (r *Rig) WantNone(from *testutil.NetNS, when string, servers ...netip.AddrPort) {
 	r.t.Helper()
+	r.WantSilence(when, servers, func(server netip.AddrPort, network string) (*testutil.Answer, error) {
+		return testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Timeout: testutil.Silence})
+	})
+}
+
+// WantSilence calls ask for each server and protocol, for all at once since each waits, and fails if one is answered.
+func (r *Rig) WantSilence(when string, servers []netip.AddrPort, ask func(server netip.AddrPort, network string) (*testutil.Answer, error)) {
+	r.t.Helper()
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	for _, server := range servers {
 		for _, network := range Networks() {
-			answer, err := testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Timeout: testutil.Silence})
-			if err == nil {
-				r.t.Errorf("%s: %s over %s is answered: %v", when, server, network, answer)
-			}
+			wg.Go(func() {
+				if answer, err := ask(server, network); err == nil {
+					r.t.Errorf("%s: %s over %s is answered: %v", when, server, network, answer)
+				}
+			})
 		}
 	}
 }
