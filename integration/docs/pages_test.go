@@ -191,7 +191,6 @@ var inWords = []struct {
 	least, most      float64
 }{
 	{"README.md", "a third of CoreDNS's CPU", figures[0], 0.29, 0.37},
-	{"README.md", "two fifths of its memory", figures[4], 0.37, 0.43},
 	{"docs/performance.md", "a third of CoreDNS's CPU", figures[0], 0.29, 0.37},
 	{"docs/performance.md", "two fifths of CoreDNS's memory", figures[4], 0.37, 0.43},
 	{"docs/performance.md", "about half a percent of a core", figures[5], 0.4, 0.6},
