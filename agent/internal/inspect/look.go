@@ -155,7 +155,7 @@ func sockets(targets []Target) []Socket {
 	var out []Socket
 	said := map[string]bool{}
 	for _, t := range targets {
-		exact, wildcard, err := portowners.Named(t.Protocol, netip.AddrPortFrom(t.Address, 53))
+		exact, wildcard, err := portowners.Find(t.Protocol, netip.AddrPortFrom(t.Address, 53))
 		if err != nil {
 			continue // no /proc: everything else says so too
 		}

@@ -166,7 +166,7 @@ func (s *Server) zone(name string) *Zone {
 
 // ServeDNS implements plugin.Handler. The plugin is the end of its chain.
 func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	sender := fairshare.Source(w.RemoteAddr())
+	sender := fairshare.Client(w.RemoteAddr())
 	q := r.Question[0]
 	state := request.Request{W: w, Req: r}
 	o := s.options.Load()

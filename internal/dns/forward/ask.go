@@ -87,24 +87,24 @@ func (l limited) Unwrap() error { return l.error }
 // trials are the questions that try dead servers.
 type trials struct {
 	mu     sync.Mutex // guards places
-	places fairshare.Places
+	places fairshare.Pool
 }
 
 // enter lets a question of src try, or not. Who was let in must leave.
 func (t *trials) enter(src netip.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.places.Held(src) > 0 && !t.places.MayTake(src) {
+	if t.places.UsedBy(src) > 0 && !t.places.MayAcquire(src) {
 		return false
 	}
-	t.places.Take(src)
+	t.places.Acquire(src)
 	return true
 }
 
 func (t *trials) leave(src netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.places.Give(src)
+	t.places.Release(src)
 }
 
 // ServeDNS implements plugin.Handler. The plugin is the end of its chain.
@@ -138,7 +138,7 @@ func (a *Ask) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dns.
 		return nil, errLoop
 	}
 	if r.trial = r.dead(); r.trial {
-		src := fairshare.Source(client)
+		src := fairshare.Client(client)
 		if !a.trials.enter(src) {
 			a.servers.shed.Add(1)
 			return nil, errTrials
@@ -174,7 +174,7 @@ func ours(req *dns.Msg) *dns.Msg {
 
 // start takes the servers; it is called once, when the block begins to serve.
 func (a *Ask) start() {
-	a.trials.places = fairshare.Of(maxTrials)
+	a.trials.places = fairshare.New(maxTrials)
 	for _, sp := range a.specs {
 		a.list = append(a.list, a.servers.acquire(sp))
 	}

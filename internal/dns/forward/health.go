@@ -185,7 +185,7 @@ func (s *server) check(life context.Context, a *Ask) {
 	defer silence.Stop()
 	_, _, took, err := s.sound(life, a)
 	switch now := time.Now(); {
-	case life.Err() != nil, resourceerr.ToAsk(err):
+	case life.Err() != nil, resourceerr.ForQuery(err):
 	case err == nil:
 		s.good(now, took)
 	case !s.heard(began):
@@ -318,7 +318,7 @@ func (s *server) trySound(life context.Context, a *Ask) {
 	h := &s.health
 	h.mu.Lock()
 	spoke, holds := h.why.spoken(), h.holds
-	if err != nil && !resourceerr.ToAsk(err) && h.failing.Load() {
+	if err != nil && !resourceerr.ForQuery(err) && h.failing.Load() {
 		h.why, h.err, h.overtaken = reasonOf(good, err), err, false
 	}
 	h.mu.Unlock()

@@ -104,7 +104,7 @@ func (r *race) give(err error) (*dns.Msg, error) {
 			t.why = reasonSilent
 		}
 		// What did not come in time may be on its way, but from a server that was dead before and stayed so.
-		limit = limit || resourceerr.ToAsk(t.err) || t.why == reasonSilent && (!r.trial || t.server.heard(r.began))
+		limit = limit || resourceerr.ForQuery(t.err) || t.why == reasonSilent && (!r.trial || t.server.heard(r.began))
 		errs = append(errs, fault(t.server, t.why, t.err))
 	}
 	if err = errors.Join(errs...); limit {

@@ -44,7 +44,7 @@ func (r *race) settle(winner int) {
 func (r *race) settleStreams(now time.Time) {
 	for i := range r.next {
 		t := &r.tries[i]
-		failed := t.state == ended && t.err != nil && !resourceerr.ToAsk(t.err) || t.state == running && now.Sub(t.began) >= hedgeAfter
+		failed := t.state == ended && t.err != nil && !resourceerr.ForQuery(t.err) || t.state == running && now.Sub(t.began) >= hedgeAfter
 		if !t.stream || t.server.tls != nil || !failed || t.stood() && t.server.streams.worked.Load() || !r.byDatagram(t.server) {
 			continue
 		}
@@ -101,7 +101,7 @@ func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 		switch {
 		case t.state == ended && t.err == nil && (!won || !t.why.spoken()):
 			return failed{}, false
-		case resourceerr.ToAsk(t.err):
+		case resourceerr.ForQuery(t.err):
 			continue
 		case t.state == running && t.told != nil:
 			// It may be true. Another server answered before it could be seen whether this one answers all the same.

@@ -62,7 +62,7 @@ func TestNoPorts(t *testing.T) {
 			if l, err := dial(t.Context(), connectSocket, addr, false, nil, 0); err == nil {
 				l.conn.Close()
 				t.Errorf("a second to %s has a port", addr)
-			} else if !resourceerr.ToAsk(err) {
+			} else if !resourceerr.ForQuery(err) {
 				t.Errorf("the second to %s: %v: not known for a want of ports", addr, err)
 			}
 			first.conn.Close()

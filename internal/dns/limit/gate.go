@@ -8,71 +8,72 @@ import (
 	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
-// DefaultLimit is how many misses may be in flight when nothing else is said. A miss that waits for a slow upstream holds
-// about 30 kB (its goroutine, the question twice and its share of an upstream connection), so these are 30 MB, what a full
-// cache takes; at 4.5 s a miss, the longest that the chain allows, they are 227 misses a second with an upstream that hangs.
+// DefaultLimit is the default number of misses in flight. A miss that waits for a slow upstream takes about 30 kB (its goroutine, the
+// query twice and its share of an upstream connection), so the default is 30 MB, as much as a full cache. At 4.5 s a miss, the longest
+// that the Corefile server allows, it lets 227 misses a second through to an upstream that hangs.
 const DefaultLimit = 1024
 
-// Gate bounds the questions that are being asked of upstreams. The server blocks of all configurations that one process
-// serves share one, so that a reload neither forgets what is in flight nor doubles what may be. It is safe for concurrent
-// use; each call is a few dozen nanoseconds under one lock.
+// Gate bounds the queries in flight to upstreams. All server blocks of one process share one gate, over reloads too, so that a reload
+// neither forgets what is in flight nor doubles the limit. It is safe for concurrent use; a call takes a few dozen nanoseconds under one
+// lock.
 type Gate struct {
 	limit atomic.Int64
 	shed  [reasons]atomic.Uint64
 
-	mu     sync.Mutex // guards the field below
-	places fairshare.Places
+	mu    sync.Mutex // guards the field below
+	slots fairshare.Pool
 }
 
-// New makes a gate that lets limit misses in.
+// New returns a gate that admits limit misses at a time.
 func New(limit int) *Gate {
-	g := &Gate{places: fairshare.Of(limit)}
+	g := &Gate{slots: fairshare.New(limit)}
 	g.SetLimit(limit)
 	return g
 }
 
-// SetLimit changes the limit. What is in flight beyond it stays.
+// SetLimit changes the limit. Misses in flight beyond it go on.
 func (g *Gate) SetLimit(limit int) { g.limit.Store(int64(limit)) }
 
-// reason says why a miss was not let in; admitted that it was.
+// reason is why a miss was shed, or admitted.
 type reason int
 
 const (
-	full     reason = iota // as many are in flight as may be
-	share                  // the source has as many in flight as places are left
-	reasons                // how many there are
+	full     reason = iota // the limit is reached
+	share                  // the client has its fair share in flight
+	reasons                // the number of reasons
 	admitted reason = -1
 )
 
-// enter takes a place for src, or says why there is none. Who got one must leave. See package places for who gets how many.
-func (g *Gate) enter(src netip.Addr) reason {
+// enter acquires a slot for a client, or returns why it cannot. If it returns admitted, the caller must call leave. Package fairshare has
+// the rule.
+func (g *Gate) enter(client netip.Addr) reason {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.places.SetMost(int(g.limit.Load()))
+	g.slots.Resize(int(g.limit.Load()))
 	why := admitted
 	switch {
-	case g.places.Free() <= 0:
+	case g.slots.Free() <= 0:
 		why = full
-	case !g.places.MayTake(src):
+	case !g.slots.MayAcquire(client):
 		why = share
 	}
 	if why != admitted {
 		g.shed[why].Add(1)
 		return why
 	}
-	g.places.Take(src)
+	g.slots.Acquire(client)
 	return admitted
 }
 
-// leave gives src's place back.
-func (g *Gate) leave(src netip.Addr) {
+// leave releases a client's slot.
+func (g *Gate) leave(client netip.Addr) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.places.Give(src)
+	g.slots.Release(client)
 }
 
 func (g *Gate) inFlight() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.places.Taken()
+	return g.slots.Used()
 }

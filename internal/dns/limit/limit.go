@@ -1,10 +1,10 @@
-// Package limit is the CoreDNS plugin that bounds what is asked of upstreams at one time, fairly by who asks.
+// Package limit is the CoreDNS plugin that bounds the queries in flight to upstreams, fairly by client.
 //
-// It stands behind the cache, so it sees misses alone: a hit never waits and is never turned away, whatever floods the
-// node. It owns the Gate. It must never ask, wait or answer by itself.
+// It comes after the cache, so it sees only misses: a hit never waits and is never shed, whatever floods the node. It never waits and
+// sends no query itself.
 //
-// Failure policy: a question beyond the bounds is shed at once with SERVFAIL and not written, so the cache in front
-// gives a stale answer where it has one, and keeps nothing of the failure where it has none.
+// On failure: a query beyond the limit is shed at once with SERVFAIL and without a written answer, so the cache in front of it serves a
+// stale answer if it has one, and stores nothing of the failure.
 package limit
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
-// Limit lets misses through its gate.
+// Limit passes the misses on that its gate admits.
 type Limit struct {
 	next plugin.Handler
 	gate *Gate
@@ -27,12 +27,12 @@ func (a *Limit) Name() string { return "limit" }
 
 // ServeDNS implements plugin.Handler.
 func (a *Limit) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	src := fairshare.Source(w.RemoteAddr())
-	if a.gate.enter(src) != admitted {
-		// No error beside it: CoreDNS's cache would keep a SERVFAIL that comes with one, and one pod's flood would take a
-		// name from all pods. The errors plugin would log each of 20,000 a second; the gate has counted it.
+	client := fairshare.Client(w.RemoteAddr())
+	if a.gate.enter(client) != admitted {
+		// No error is returned: with one, CoreDNS's cache would store the SERVFAIL, and one pod's flood would take a name from all
+		// pods. The errors plugin would also log each of 20,000 a second, which the gate has counted already.
 		return dns.RcodeServerFailure, nil
 	}
-	defer a.gate.leave(src)
+	defer a.gate.leave(client)
 	return plugin.NextOrFailure(a.Name(), a.next, ctx, w, r)
 }

@@ -105,8 +105,8 @@ func TestShares(t *testing.T) {
 			if total > tc.limit || total != g.inFlight() {
 				t.Errorf("%d in flight, the gate says %d, the limit is %d", total, g.inFlight(), tc.limit)
 			}
-			if g.places.Sources() > tc.limit {
-				t.Errorf("%d sources are remembered", g.places.Sources())
+			if g.slots.Clients() > tc.limit {
+				t.Errorf("%d sources are remembered", g.slots.Clients())
 			}
 			if tc.greedy <= 100 && tc.limit > 2 {
 				if why := g.enter(netip.MustParseAddr("10.244.255.1")); why != admitted {
@@ -119,8 +119,8 @@ func TestShares(t *testing.T) {
 					g.leave(pod(i))
 				}
 			}
-			if g.inFlight() != 0 || g.places.Sources() != 0 {
-				t.Errorf("when all have left: %d in flight, %d sources", g.inFlight(), g.places.Sources())
+			if g.inFlight() != 0 || g.slots.Clients() != 0 {
+				t.Errorf("when all have left: %d in flight, %d sources", g.inFlight(), g.slots.Clients())
 			}
 		})
 	}
@@ -293,13 +293,13 @@ func TestMetrics(t *testing.T) {
 	g.enter(pod(2))
 	g.enter(pod(3))
 	const want = `
-# HELP neardns_misses_in_flight Questions that are being asked of upstreams now.
+# HELP neardns_misses_in_flight Queries in flight to upstreams.
 # TYPE neardns_misses_in_flight gauge
 neardns_misses_in_flight 2
-# HELP neardns_misses_in_flight_limit How many questions may be asked of upstreams at one time (limits.misses).
+# HELP neardns_misses_in_flight_limit The most queries in flight to upstreams at one time (limits.misses).
 # TYPE neardns_misses_in_flight_limit gauge
 neardns_misses_in_flight_limit 2
-# HELP neardns_misses_shed_total Misses that were not asked, by reason: full (the limit was reached) or share (the source had as many in flight as places were left).
+# HELP neardns_misses_shed_total Misses that were not forwarded, by reason: full (the limit was reached) or share (the client had its fair share in flight).
 # TYPE neardns_misses_shed_total counter
 neardns_misses_shed_total{reason="full"} 1
 neardns_misses_shed_total{reason="share"} 2

@@ -5,15 +5,15 @@ import "github.com/prometheus/client_golang/prometheus"
 // Values of the label reason, by reason.
 var reasonNames = [reasons]string{full: "full", share: "share"}
 
-// Collector exports what the gate counts. It reads the gate at each scrape and costs a question nothing.
+// Collector exports the gate's counters. It reads them at each scrape and costs a query nothing.
 func (g *Gate) Collector() prometheus.Collector {
 	return &collector{gate: g,
 		inFlight: prometheus.NewDesc("neardns_misses_in_flight",
-			"Questions that are being asked of upstreams now.", nil, nil),
+			"Queries in flight to upstreams.", nil, nil),
 		limit: prometheus.NewDesc("neardns_misses_in_flight_limit",
-			"How many questions may be asked of upstreams at one time (limits.misses).", nil, nil),
+			"The most queries in flight to upstreams at one time (limits.misses).", nil, nil),
 		shed: prometheus.NewDesc("neardns_misses_shed_total",
-			"Misses that were not asked, by reason: full (the limit was reached) or share (the source had as many in flight as places were left).",
+			"Misses that were not forwarded, by reason: full (the limit was reached) or share (the client had its fair share in flight).",
 			[]string{"reason"}, nil)}
 }
 

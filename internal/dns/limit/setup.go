@@ -8,15 +8,14 @@ import (
 	"github.com/coredns/coredns/plugin"
 )
 
-// Setup returns the directive's set-up function for one process's gate. It registers nothing; whoever assembles the server
-// does.
+// Setup returns the directive's set-up function for a process's gate. It registers nothing; package corefile does.
 func Setup(gate *Gate) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		limit, err := parse(c)
 		if err != nil {
 			return plugin.Error("limit", err)
 		}
-		// At start-up, not here: a configuration that is refused must change nothing.
+		// The limit changes at start-up and not here, because a rejected configuration must change nothing.
 		c.OnStartup(func() error { gate.SetLimit(limit); return nil })
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 			return &Limit{next: next, gate: gate}

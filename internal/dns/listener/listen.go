@@ -148,7 +148,7 @@ func asBusy(protocol string, ap netip.AddrPort, found portowners.Sockets, err er
 	if err == nil {
 		return nil
 	}
-	return &BusyError{Address: ap, Protocol: protocol, Err: err, Holders: found.Holders()}
+	return &BusyError{Address: ap, Protocol: protocol, Err: err, Holders: found.Owners()}
 }
 
 func (o options) set(fd int, is4 bool) error {

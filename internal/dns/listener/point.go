@@ -170,7 +170,7 @@ func (p *point) enter() *led {
 
 // ServeDNS answers one question.
 func (p *point) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
-	p.ask(fairshare.Source(w.RemoteAddr()), w, r)
+	p.ask(fairshare.Client(w.RemoteAddr()), w, r)
 }
 
 func (p *point) ask(client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {

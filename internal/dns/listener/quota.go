@@ -28,15 +28,15 @@ type quota struct {
 	overflows      overflows     // datagrams that the kernel dropped; has a lock of its own
 
 	mu      sync.Mutex // guards the fields below
-	packets fairshare.Places
-	conns   fairshare.Places
-	piped   fairshare.Places          // questions over TCP that were read while earlier ones of their connection may be in work
+	packets fairshare.Pool
+	conns   fairshare.Pool
+	piped   fairshare.Pool            // questions over TCP that were read while earlier ones of their connection may be in work
 	visits  map[netip.Addr]*list.List // of *stream: a source's part of waiting
 	waiting list.List                 // of *stream, those that await a question, longest first
 }
 
 func newQuota(cfg Config) *quota {
-	c := &quota{packets: fairshare.Of(0), conns: fairshare.Of(0), piped: fairshare.Of(running), visits: map[netip.Addr]*list.List{}}
+	c := &quota{packets: fairshare.New(0), conns: fairshare.New(0), piped: fairshare.New(running), visits: map[netip.Addr]*list.List{}}
 	c.bound(cfg)
 	return c
 }
@@ -45,8 +45,8 @@ func newQuota(cfg Config) *quota {
 func (c *quota) bound(cfg Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.packets.SetMost(running + cfg.Misses)
-	c.conns.SetMost(cfg.Connections)
+	c.packets.Resize(running + cfg.Misses)
+	c.conns.Resize(cfg.Connections)
 }
 
 // full tells whether no further datagram should be read for now: whoever sent it could not be served.
@@ -61,11 +61,11 @@ func (c *quota) full() bool {
 func (c *quota) take(src netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.packets.MayTake(src) {
+	if !c.packets.MayAcquire(src) {
 		c.dropped.Add(1)
 		return false
 	}
-	c.packets.Take(src)
+	c.packets.Acquire(src)
 	return true
 }
 
@@ -73,17 +73,17 @@ func (c *quota) take(src netip.Addr) bool {
 func (c *quota) give(src netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.packets.Give(src)
+	c.packets.Release(src)
 }
 
 // takePiped lets a question over TCP into work beside those of its connection. Where it does not, the connection's next question waits.
 func (c *quota) takePiped(src netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.piped.MayTake(src) {
+	if !c.piped.MayAcquire(src) {
 		return false
 	}
-	c.piped.Take(src)
+	c.piped.Acquire(src)
 	return true
 }
 
@@ -91,7 +91,7 @@ func (c *quota) takePiped(src netip.Addr) bool {
 func (c *quota) givePiped(src netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.piped.Give(src)
+	c.piped.Release(src)
 }
 
 // enter lets a connection in, or not. It may be one for another: then that is returned, and is to be closed.
@@ -102,12 +102,12 @@ func (c *quota) givePiped(src netip.Addr) {
 func (c *quota) enter(s *stream) (victim *stream, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.conns.MayTake(s.source) {
+	if !c.conns.MayAcquire(s.source) {
 		own, first := c.visits[s.source], c.waiting.Front()
 		switch {
 		case own != nil && own.Len() > 0:
 			victim = at(own.Front())
-		case c.conns.Free() <= 0 && first != nil && c.conns.Held(at(first).source) > c.conns.Held(s.source):
+		case c.conns.Free() <= 0 && first != nil && c.conns.UsedBy(at(first).source) > c.conns.UsedBy(s.source):
 			victim = at(first)
 		default:
 			c.refused.Add(1)
@@ -116,7 +116,7 @@ func (c *quota) enter(s *stream) (victim *stream, ok bool) {
 		c.idled.Add(1)
 		c.drop(victim)
 	}
-	c.conns.Take(s.source)
+	c.conns.Acquire(s.source)
 	s.inside = true
 	c.await(s) // nobody may have begun to read it when the next one comes
 	return victim, true
@@ -138,7 +138,7 @@ func (c *quota) drop(s *stream) {
 	if s.inside {
 		c.busied(s)
 		s.inside = false
-		c.conns.Give(s.source)
+		c.conns.Release(s.source)
 	}
 }
 
@@ -187,5 +187,5 @@ type count struct{ most, taken int }
 func (c *quota) counts() (packets, conns count) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return count{c.packets.Most(), c.packets.Taken()}, count{c.conns.Most(), c.conns.Taken()}
+	return count{c.packets.Size(), c.packets.Used()}, count{c.conns.Size(), c.conns.Used()}
 }

@@ -119,12 +119,12 @@ func inWork(s *Server) int {
 func (s *Server) boundPackets(most int) {
 	s.quota.mu.Lock()
 	defer s.quota.mu.Unlock()
-	s.quota.packets.SetMost(most)
+	s.quota.packets.Resize(most)
 }
 
 // sources is how many sources are remembered for their questions over UDP.
 func (s *Server) sources() int {
 	s.quota.mu.Lock()
 	defer s.quota.mu.Unlock()
-	return s.quota.packets.Sources()
+	return s.quota.packets.Clients()
 }

@@ -49,7 +49,7 @@ const maxUnread = 32 << 10
 
 // add takes a new connection in. Where there is no place for it, it is closed and nil returned.
 func (s *streams) add(conn *net.TCPConn) *stream {
-	c := &stream{TCPConn: conn, of: s, source: fairshare.Source(conn.RemoteAddr())}
+	c := &stream{TCPConn: conn, of: s, source: fairshare.Client(conn.RemoteAddr())}
 	victim, ok := s.quota.enter(c)
 	if victim != nil {
 		victim.reset() // whoever reads it sees an error, and ends it

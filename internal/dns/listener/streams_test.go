@@ -186,7 +186,7 @@ func TestPipedShare(t *testing.T) {
 	waitFor(t, "all places are free", func() bool {
 		s.quota.mu.Lock()
 		defer s.quota.mu.Unlock()
-		return s.quota.piped.Taken() == 0
+		return s.quota.piped.Used() == 0
 	})
 }
 
@@ -287,7 +287,7 @@ func TestReset(t *testing.T) {
 	waitFor(t, "it has no place", func() bool {
 		s.quota.mu.Lock()
 		defer s.quota.mu.Unlock()
-		return s.quota.piped.Taken() == 0 && s.quota.conns.Taken() == 0
+		return s.quota.piped.Used() == 0 && s.quota.conns.Used() == 0
 	})
 	if told := w.take(t, 0); len(told) > 0 {
 		t.Errorf("told of %d more", len(told))
@@ -319,7 +319,7 @@ func TestDeafClient(t *testing.T) {
 	waitFor(t, "it has no place", func() bool {
 		s.quota.mu.Lock()
 		defer s.quota.mu.Unlock()
-		return s.quota.piped.Taken() == 0 && s.quota.conns.Taken() == 0
+		return s.quota.piped.Used() == 0 && s.quota.conns.Used() == 0
 	})
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // As /proc/net prints them on a little-endian machine.
-func TestConflicting(t *testing.T) {
+func TestParseConflict(t *testing.T) {
 	const (
 		udp4 = "  12: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4711 2 0000000000000000 0"
 		any4 = "  13: 00000000:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4712 2 0000000000000000 0"
@@ -45,7 +45,7 @@ func TestConflicting(t *testing.T) {
 		{"junk", "sl local_address", "udp", at("127.0.0.1:53"), ""},
 		{"more junk", strings.Repeat("x ", 12), "udp", at("127.0.0.1:53"), ""},
 	} {
-		inode, _, ok := conflicting(tc.line, tc.protocol, tc.ap)
+		inode, _, ok := parseConflict(tc.line, tc.protocol, tc.ap)
 		if inode != tc.inode || ok != (tc.inode != "") {
 			t.Errorf("%s: %q %v, want %q", tc.name, inode, ok, tc.inode)
 		}
@@ -55,7 +55,7 @@ func TestConflicting(t *testing.T) {
 func FuzzConflicting(f *testing.F) {
 	f.Add("  12: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4711 2 0 0")
 	f.Fuzz(func(_ *testing.T, line string) {
-		conflicting(line, "tcp", netip.MustParseAddrPort("127.0.0.1:53"))
+		parseConflict(line, "tcp", netip.MustParseAddrPort("127.0.0.1:53"))
 	})
 }
 
@@ -76,7 +76,7 @@ func init() { // on the first thread
 	go func() {
 		var exact []string
 		if err == nil {
-			exact, _, err = Named("udp", at)
+			exact, _, err = Find("udp", at)
 		}
 		fmt.Println(exact, err)
 		close(done)

@@ -23,8 +23,8 @@ func TestIs(t *testing.T) {
 		if got := Is(tc.err); got != tc.is {
 			t.Errorf("Is(%v) is %t", tc.err, got)
 		}
-		if got := ToAsk(tc.err); got != tc.toAsk {
-			t.Errorf("ToAsk(%v) is %t", tc.err, got)
+		if got := ForQuery(tc.err); got != tc.toAsk {
+			t.Errorf("ForQuery(%v) is %t", tc.err, got)
 		}
 	}
 }

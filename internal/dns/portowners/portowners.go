@@ -1,7 +1,9 @@
-// Package portowners tells who listens at an address, as /proc has it. It is a leaf: it imports none of its siblings.
+// Package portowners finds the processes that listen at an address, from /proc.
 //
-// It sees the netns of the calling thread and the processes of this pid namespace, reads alone, and is asked when something is wrong
-// or a person asks: it goes through every descriptor of every process.
+// It reads the netns of the calling thread and the processes of this pid namespace, and changes nothing. It reads every descriptor of
+// every process, so call it only after a failure or for a person.
+//
+// On failure it returns what it found together with the error.
 package portowners
 
 import (
@@ -17,14 +19,14 @@ import (
 	"strings"
 )
 
-// Sockets are those that stand in the way of one address and protocol in this netns, by inode: on the very address, and on the
-// wildcard.
+// Sockets are the sockets in this netns that keep another one from binding one address and protocol, by inode: those bound to the same
+// address, and those bound to the wildcard.
 type Sockets struct{ Exact, Wildcard []string }
 
 const proc = "/proc"
 
-// At reads the netns of the calling thread. /proc/net and /proc/self/net are those of the process's first thread, which
-// may be in a pod just now. An error means that the list may lack sockets.
+// At reads the netns of the calling thread. /proc/net and /proc/self/net belong to the process's first thread, which may be in a pod's
+// netns at the moment. After an error the list may be incomplete.
 func At(protocol string, ap netip.AddrPort) (Sockets, error) {
 	var s Sockets
 	for _, file := range []string{protocol, protocol + "6"} {
@@ -36,9 +38,9 @@ func At(protocol string, ap netip.AddrPort) (Sockets, error) {
 			return s, err
 		}
 		scan := bufio.NewScanner(f)
-		scan.Scan() // the heading
+		scan.Scan() // skip the heading
 		for scan.Scan() {
-			inode, local, ok := conflicting(scan.Text(), protocol, ap)
+			inode, local, ok := parseConflict(scan.Text(), protocol, ap)
 			switch {
 			case !ok:
 			case local == ap.Addr():
@@ -54,16 +56,16 @@ func At(protocol string, ap netip.AddrPort) (Sockets, error) {
 	return s, nil
 }
 
-// Named names the processes that have a socket at ap, on the very address and on the wildcard. A socket whose process cannot be seen
+// Find names the processes with a socket at ap, bound to the same address and bound to the wildcard. A socket whose process cannot be seen
 // is named "".
-func Named(protocol string, ap netip.AddrPort) (exact, wildcard []string, err error) {
+func Find(protocol string, ap netip.AddrPort) (exact, wildcard []string, err error) {
 	s, err := At(protocol, ap)
 	if err != nil {
 		return nil, nil, err
 	}
 	name := func(inodes []string) (out []string) {
 		for _, inode := range inodes {
-			who := holders([]string{inode})
+			who := owners([]string{inode})
 			if len(who) == 0 {
 				who = []string{""}
 			}
@@ -75,10 +77,10 @@ func Named(protocol string, ap netip.AddrPort) (exact, wildcard []string, err er
 	return name(s.Exact), name(s.Wildcard), nil
 }
 
-// Holders names the processes that have the sockets, as "name (pid 7)". It leaves out what it cannot read.
-func (s Sockets) Holders() []string { return holders(append(slices.Clone(s.Exact), s.Wildcard...)) }
+// Owners names the processes that own the sockets, as "name (pid 7)". It leaves out what it cannot read.
+func (s Sockets) Owners() []string { return owners(append(slices.Clone(s.Exact), s.Wildcard...)) }
 
-func holders(inodes []string) []string {
+func owners(inodes []string) []string {
 	if len(inodes) == 0 {
 		return nil
 	}
@@ -106,9 +108,9 @@ func holders(inodes []string) []string {
 	return out
 }
 
-// conflicting reads one line of /proc/net/udp, tcp or their IPv6 forms and returns the socket's inode and address if it
-// stands in the way of ap: the same port on the same address or on the wildcard, listening if it is TCP.
-func conflicting(line, protocol string, ap netip.AddrPort) (inode string, local netip.Addr, ok bool) {
+// parseConflict reads one line of /proc/net/udp, tcp or their IPv6 forms. It returns the socket's inode and address if the socket
+// conflicts with ap: the same port on the same address or on the wildcard, and listening if it is TCP.
+func parseConflict(line, protocol string, ap netip.AddrPort) (inode string, local netip.Addr, ok bool) {
 	const listening = "0A"
 	f := strings.Fields(line)
 	if len(f) < 10 || protocol == "tcp" && f[3] != listening {
@@ -121,8 +123,7 @@ func conflicting(line, protocol string, ap netip.AddrPort) (inode string, local 
 	return f[9], at.Addr(), true
 }
 
-// parseProcAddr reads "0100007F:0035": 32-bit words in the host's byte order. Both architectures that are built for are
-// little endian.
+// parseProcAddr reads "0100007F:0035": 32-bit words in the host's byte order, which is little endian on amd64 and arm64.
 func parseProcAddr(s string) (netip.AddrPort, bool) {
 	addr, port, ok := strings.Cut(s, ":")
 	if !ok {

@@ -1,0 +1,70 @@
+// Package fairshare divides a pool of slots among clients, so that one client's flood does not take what others need.
+//
+// It guarantees each client as many slots as are free at that moment (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on
+// Networking 6(2), 1998): one greedy client gets half of the pool, n greedy clients get one part of n+1 each, and as much stays free for
+// newcomers. The rule needs no list of greedy clients, no clock and no number to tune.
+//
+// It does not fail: MayAcquire is the caller's to check, and Acquire always counts.
+package fairshare
+
+import (
+	"net"
+	"net/netip"
+)
+
+// Pool is a number of slots and their owners. It is not safe for concurrent use: its owner has a lock already.
+type Pool struct {
+	size, used int
+	by         map[netip.Addr]int // used slots by client; clients without one are not in it
+}
+
+// New returns a pool with all of its slots free.
+func New(size int) Pool { return Pool{size: size, by: map[netip.Addr]int{}} }
+
+// Resize changes the number of slots. If more are in use, they stay in use.
+func (p *Pool) Resize(size int) { p.size = size }
+
+// Size returns the number of slots.
+func (p *Pool) Size() int { return p.size }
+
+// Used returns the number of slots in use.
+func (p *Pool) Used() int { return p.used }
+
+// Free returns the number of free slots; it is negative after the pool shrank below what is in use.
+func (p *Pool) Free() int { return p.size - p.used }
+
+// UsedBy returns the number of slots that a client has.
+func (p *Pool) UsedBy(client netip.Addr) int { return p.by[client] }
+
+// Clients returns the number of clients that have a slot.
+func (p *Pool) Clients() int { return len(p.by) }
+
+// MayAcquire reports whether a client's fair share allows one more slot.
+func (p *Pool) MayAcquire(client netip.Addr) bool { return p.by[client] < p.Free() }
+
+// Acquire counts one more slot for a client, even beyond its fair share.
+func (p *Pool) Acquire(client netip.Addr) {
+	p.used++
+	p.by[client]++
+}
+
+// Release frees one of a client's slots.
+func (p *Pool) Release(client netip.Addr) {
+	p.used--
+	if p.by[client]--; p.by[client] <= 0 {
+		delete(p.by, client)
+	}
+}
+
+// Client returns the address that slots are counted for, in IPv6 too. Counting by /64 would be fairer between hosts of the Internet, but
+// here a /64 is the pod range of the whole node, and a pod needs CAP_NET_ADMIN for a second address. The agent's own queries have no
+// address and share the zero value.
+func Client(remote net.Addr) netip.Addr {
+	switch c := remote.(type) {
+	case *net.UDPAddr:
+		return c.AddrPort().Addr().Unmap().WithZone("")
+	case *net.TCPAddr:
+		return c.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
+}

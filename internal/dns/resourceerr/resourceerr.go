@@ -1,0 +1,24 @@
+// Package resourceerr recognises errors that mean "this machine or process is out of a resource", which are no peer's fault and pass by
+// themselves.
+package resourceerr
+
+import (
+	"errors"
+	"syscall"
+)
+
+// Is reports whether err wraps a shortage of descriptors or memory (accept(2), socket(2)).
+func Is(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// ForQuery reports whether err wraps a shortage of anything that sending a query needs. That includes a source port, whose shortage is
+// EADDRNOTAVAIL over TCP and EAGAIN over UDP (inet_autobind, Linux 2.6).
+func ForQuery(err error) bool {
+	return Is(err) || errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAGAIN)
+}
