@@ -28,7 +28,7 @@ func TestUnableToAsk(t *testing.T) {
 }
 `, "nft", "-f", "-")
 	testutil.Eventually(t, func() error { return n.all(pod.NetNS, direct, n.served()...) })
-	n.awaitLog(p, from, "what pods need asked cannot be asked from this node")
+	n.awaitLog(p, from, "this node cannot query for the names that pods need")
 	for line := range strings.Lines(p.Output()[from:]) {
 		if strings.Contains(line, "lease lost") && strings.Contains(line, unix.EPERM.Error()) {
 			t.Errorf("the rules keep probes from the agent: %s", line)

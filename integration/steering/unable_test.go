@@ -132,7 +132,7 @@ func TestKubeDNSOutageKeepsLeases(t *testing.T) {
 	})
 }
 
-const cannotAsk = "what pods need asked cannot be asked from this node"
+const cannotAsk = "this node cannot query for the names that pods need"
 
 // outages ends kube-dns in three ways while a pod asks for a name in the cache.
 func outages(t *testing.T, watch func(t *testing.T, n *node, f *traffic)) {
@@ -152,7 +152,7 @@ func outages(t *testing.T, watch func(t *testing.T, n *node, f *traffic)) {
 			end(n)
 			watch(t, n, f)
 			before, _, _ := strings.Cut(n.agent.Output(), cannotAsk)
-			if strings.Contains(before, "lease lost") || strings.Contains(before, "lease given up") {
+			if strings.Contains(before, "lease lost") || strings.Contains(before, "lease withdrawn") {
 				t.Error("a lease changed")
 			}
 		})

@@ -35,9 +35,9 @@ func TestHeld(t *testing.T) {
 			}
 		}
 		check("unknown address", false)
-		l := &lease{since: time.Now()}
+		l := &targetLease{since: time.Now()}
 		n.targets[target{Address: steering, Protocol: steer.UDP}] = l
-		n.targets[target{Address: steering, Protocol: steer.TCP}] = &lease{held: true, lastOK: time.Now()}
+		n.targets[target{Address: steering, Protocol: steer.TCP}] = &targetLease{held: true, lastOK: time.Now()}
 		check("not held", false)
 		l.held, l.lastOK = true, time.Now()
 		check("held", true)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/node/lease"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/tick"
 )
@@ -49,7 +50,7 @@ func (n *Node) Inherit(h Handover, addresses []netip.Addr) {
 	defer n.mu.Unlock()
 	n.inherited = &h
 	for _, f := range n.now.Fallbacks() {
-		n.outlooks[f.ClusterDNS] = &outlook{stand: asking, held: time.Now()} // as the predecessor's, until its own questions say more
+		n.ways[f.ClusterDNS] = lease.Serve(time.Now()) // as the predecessor's, until its own queries show more
 	}
 	n.moving = true // until the first round has gone well: what differs from the predecessor's is no fault
 	if len(addresses) == 0 {
@@ -133,7 +134,7 @@ func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 func (n *Node) proveSuccessor(instance string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), proveMost)
 	defer cancel()
-	targets := n.targetsWhere(func(l *lease) bool { return l.held })
+	targets := n.targetsWhere(func(l *targetLease) bool { return l.held })
 	errs := make([]error, len(targets))
 	var wg sync.WaitGroup
 	for i, t := range targets {

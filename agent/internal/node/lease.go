@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/node/lease"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/steer"
@@ -18,15 +19,15 @@ import (
 // target is what holds a lease of its own.
 type target = plan.Target
 
-// lease is what is known of one target's lease.
-type lease struct {
-	held       bool
-	since      time.Time // of the last change
-	lastOK     time.Time // of the last renewal
-	tended     time.Time // of the last probe's begin
-	reason     string    // why it is not held
-	said       []string  // the reasons that the log has had since it was last held
-	hysteresis           // what earlier probes and losses say
+// targetLease is what is known of one target's lease.
+type targetLease struct {
+	held    bool
+	since   time.Time // of the last change
+	lastOK  time.Time // of the last renewal
+	tended  time.Time // of the last probe's begin
+	reason  string    // why it is not held
+	logged  []string  // the reasons logged since it was last held
+	history lease.Target
 }
 
 // keepTargets runs one probe loop for each target of the settings, and ends the others.
@@ -39,7 +40,7 @@ func (n *Node) keepTargets(s plan.Plan, probes *group) {
 	var fresh []target
 	for _, t := range want {
 		if n.targets[t] == nil {
-			n.targets[t] = &lease{since: time.Now(), reason: "not proven yet"}
+			n.targets[t] = &targetLease{since: time.Now(), reason: "not proven yet"}
 			fresh = append(fresh, t)
 		}
 	}
@@ -82,14 +83,14 @@ func (n *Node) tendAll(probes *group) {
 
 // lacksLease tells whether a target of a running server has no lease.
 func (n *Node) lacksLease() bool {
-	return len(n.targetsWhere(func(l *lease) bool { return !l.held })) > 0
+	return len(n.targetsWhere(func(l *targetLease) bool { return !l.held })) > 0
 }
 
 // anyLease is for targetsWhere.
-func anyLease(*lease) bool { return true }
+func anyLease(*targetLease) bool { return true }
 
 // targetsWhere lists the targets that are known, by what is known of their leases, in no order.
-func (n *Node) targetsWhere(want func(*lease) bool) []target {
+func (n *Node) targetsWhere(want func(*targetLease) bool) []target {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []target
@@ -169,7 +170,7 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (proof b
 	}
 	n.Recorder.Probe(r.Failure)
 	verdict := n.weigh(t, r.Failure, lifetime)
-	if verdict == renew {
+	if verdict == lease.Renew {
 		refused, err := n.grant(t)
 		if refused != "" {
 			n.refuse(t, refused)
@@ -188,15 +189,15 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (proof b
 	return r.Failure == prober.None
 }
 
-// weigh asks what is known of a target what to do.
-func (n *Node) weigh(t target, f prober.Failure, lifetime time.Duration) verdict {
+// weigh adds a probe to the target's history and returns what to do.
+func (n *Node) weigh(t target, f prober.Failure, lifetime time.Duration) lease.Verdict {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	l := n.targets[t]
 	if l == nil {
-		return wait
+		return lease.Wait
 	}
-	return l.weigh(f, l.held, time.Since(l.lastOK) > lifetime, time.Now())
+	return l.history.Next(probeOf(f), l.held, time.Since(l.lastOK) > lifetime, time.Now())
 }
 
 // good tells whether an answer came from us or from who reads our sockets beside us.
@@ -218,7 +219,7 @@ func (n *Node) hold(t target) {
 	changed := !l.held
 	down := now.Sub(l.since)
 	if changed {
-		l.held, l.since, l.reason, l.said = true, now, "", nil
+		l.held, l.since, l.reason, l.logged = true, now, "", nil
 	}
 	n.mu.Unlock()
 	if changed {
@@ -228,7 +229,7 @@ func (n *Node) hold(t target) {
 }
 
 // fail notes why a target has no proof, or no lease in spite of one.
-func (n *Node) fail(t target, r prober.Result, v verdict) {
+func (n *Node) fail(t target, r prober.Result, v lease.Verdict) {
 	n.mu.Lock()
 	l := n.targets[t]
 	if l == nil {
@@ -236,22 +237,22 @@ func (n *Node) fail(t target, r prober.Result, v verdict) {
 		return
 	}
 	now := time.Now()
-	lost := v == withdraw || v == lapse
+	lost := v == lease.Withdraw || v == lease.Lapse
 	var rest time.Duration
 	if lost {
 		l.held, l.since = false, now
-		rest = l.lose(r.Failure, now)
+		rest = l.history.Lose(probeOf(r.Failure), now)
 	}
 	news := false
 	if !l.held && r.Err != nil { // without an error it only rests, and the reason stands
-		news = l.news(r.Err.Error())
+		news = l.isNews(r.Err.Error())
 		l.reason = r.Err.Error()
 	}
 	if lost && r.Err != nil {
 		n.fault = &Fault{Time: now, Part: "lease " + t.String(), What: r.Err.Error()}
 	}
 	n.mu.Unlock()
-	if v == withdraw {
+	if v == lease.Withdraw {
 		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil {
 			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
 		}
@@ -268,14 +269,14 @@ func (n *Node) fail(t target, r prober.Result, v verdict) {
 	}
 }
 
-// news tells whether a reason has not been said yet. A firewall that rejects some packets and, at its rate limit, drops the
-// others gives two by turns; reasons that never repeat fall silent after the first few.
-func (l *lease) news(reason string) bool {
-	const most = 8
-	if slices.Contains(l.said, reason) || len(l.said) == most {
+// isNews reports whether a reason is to be logged. A firewall that rejects some packets and, at its rate limit, drops the others gives
+// two in turns; reasons that never repeat are logged no more after the first few.
+func (l *targetLease) isNews(reason string) bool {
+	const maxLogged = 8
+	if slices.Contains(l.logged, reason) || len(l.logged) == maxLogged {
 		return false
 	}
-	l.said = append(l.said, reason)
+	l.logged = append(l.logged, reason)
 	return true
 }
 

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/node/backoff"
+	"github.com/neardns/neardns/agent/internal/node/lease"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/agent/internal/pods"
@@ -176,43 +177,55 @@ type Node struct {
 	owed     retry // the plan to take over; the loop's alone
 	yields   chan *yield
 	ended    chan struct{} // closed when Run has ended
-	reask    tick.Chan     // asks for a question of the agent's own
-	granting sync.Mutex    // held while a lease is renewed, and while leases are given up; taken before mu
+	reask    tick.Chan     // asks for a query of the agent's own
+	granting sync.Mutex    // held while a lease is renewed, and while leases are withdrawn; taken before mu
 
-	// mu guards the fields below, which Status reads.
-	mu      sync.Mutex
+	mu sync.Mutex // guards state, which Status reads
+	state
+}
+
+// state is what the loop, the probes and Status share. Effects are applied without its lock.
+type state struct {
 	now     plan.Plan
 	set     *plan.Plan // what Set was given last, until the loop has seen it
 	changed bool       // whether the configuration differs, of all that Set was given since
-	targets map[target]*lease
+	targets map[target]*targetLease
 	proven  map[netip.Addr]bool
 	lost    map[netip.Addr]string // fallbacks that are lost for good, and why
 	serving bool
-	moving  bool              // a reload is changing link and rules
-	ruled   bool              // the host table was made or found right once
-	faults  map[string]string // by part: what is wrong now
-	fault   *Fault            // the last thing that went wrong
-	repair  string            // the last thing mended
-	repairs map[string]int    // by kind, since the start
-	ending  bool              // told to end
-	beside  map[string]int    // instances that read our sockets, too
-	// outlooks are by cluster DNS address; an inherited node begins with them.
-	outlooks map[netip.Addr]*outlook
-	rounded  time.Time // the loop's last round
-	reaching time.Time // the last question of the agent's own was begun
-	reached  bool      // a question of the agent's own was answered once
-	unasked  string    // why none was, in the last round; "" if one was
+	moving  bool           // a reload is changing link and rules
+	ruled   bool           // the host table was made or found right once
+	ending  bool           // Run is to end
+	beside  map[string]int // instances that read our sockets, too
+	rounded time.Time      // the loop's last round
 	// inherited is how the node came to us; nil if it was free.
 	inherited *Handover
+	queries
+	troubles
+}
+
+// queries is what the agent's own queries showed.
+type queries struct {
+	ways     map[netip.Addr]lease.Way // by cluster DNS address
+	reaching time.Time                // the last query was begun
+	reached  bool                     // one was answered since the start
+	unasked  string                   // why none was, in the last round; "" if one was
+}
+
+// troubles are what is wrong, and what was.
+type troubles struct {
+	faults  map[string]string // by part: what is wrong now
+	fault   *Fault            // the last thing that went wrong
+	repair  string            // the last repair
+	repairs map[string]int    // by kind, since the start
 }
 
 // New prepares a node that answers probes as instance and begins by the first plan.
 func New(instance string, first plan.Plan, parts Parts) *Node {
-	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: tick.New(), now: first,
-		yields: make(chan *yield), ended: make(chan struct{}), beside: map[string]int{},
-		reask: tick.New(), outlooks: map[netip.Addr]*outlook{},
-		targets: map[target]*lease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{}, faults: map[string]string{}, repairs: map[string]int{},
-		flapping: map[string]*backoff.Flapping{}}
+	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: tick.New(), yields: make(chan *yield), ended: make(chan struct{}),
+		reask: tick.New(), flapping: map[string]*backoff.Flapping{},
+		state: state{now: first, beside: map[string]int{}, targets: map[target]*targetLease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{},
+			queries: queries{ways: map[netip.Addr]lease.Way{}}, troubles: troubles{faults: map[string]string{}, repairs: map[string]int{}}}}
 }
 
 // Run keeps the node until ctx ends, then withdraws and stops, or until the node is handed over (Yield). It returns nil after
@@ -230,80 +243,110 @@ func (n *Node) Run(ctx context.Context) error {
 		unwatch()
 		tick.Drain(changes)
 	}()
-	events := changes
+	events := changes // nil once the watches ended
 	// A hand-over that is under way outlives ctx, and its probes with it.
 	lasting := context.WithoutCancel(ctx)
-	probes := newGroup(lasting)
-	defer func() { probes.stop() }()
-	proofs := newGroup(lasting)
-	defer proofs.stop()
-	proofs.start("prove", n.prove)
-	proofs.start("pods", n.runTrials)
-	if n.Upstreams != nil {
-		proofs.start("reach", n.keepReach)
-	}
-	if n.Evidence != nil {
-		proofs.start("evidence", func(ctx context.Context) { n.Evidence.Run(ctx, n) })
-	}
-
-	slow := time.NewTicker(cmp.Or(n.plan().Terms.Check, slowCheck))
-	defer slow.Stop()
-	retry := time.NewTimer(0)
-	defer retry.Stop()
-	backoff := retryFirst
-	well := true // the last round
-	deep := true
+	l := &loop{node: n, probes: newGroup(lasting), checks: n.startChecks(lasting), slow: time.NewTicker(cmp.Or(n.plan().Terms.Check, slowCheck)),
+		retry: time.NewTimer(0), backoff: retryFirst, deep: true, well: true}
+	defer l.close()
 	for {
 		n.live(&n.rounded)
 		select {
 		case <-ctx.Done():
-			if y := n.lastYield(); y != nil && n.yield(y, probes) {
-				proofs.stop() // which has no prober from here on
+			if y := n.lastYield(); y != nil && l.yield(y) {
 				return n.leave()
 			}
-			proofs.stop()
-			probes.stop()
+			l.stop()
 			return n.stop()
 		case y := <-n.yields:
-			if n.yield(y, probes) {
-				proofs.stop() // which has no prober from here on
+			if l.yield(y) {
 				return n.leave()
 			}
-			probes = newGroup(lasting)
-			n.tendAll(probes)
+			l.probes = newGroup(lasting)
+			n.tendAll(l.probes)
 		case _, ok := <-events:
 			if !ok { // ctx ends
 				events = nil
 				continue
 			}
 		case <-n.kick:
-		case <-slow.C:
-			deep = true
-		case <-retry.C:
+		case <-l.slow.C:
+			l.deep = true
+		case <-l.retry.C:
 		}
-		if next, due := n.dueNow(); due {
-			n.reload(ctx, next, probes)
-		}
-		before := well
-		if well = n.round(ctx, deep, probes); well {
-			n.moved()
-			backoff = retryFirst
-			retry.Stop()
-			if !before {
-				n.owed.hasten(time.Now()) // what was in its way may be gone
-			}
-			if wait, ok := n.owed.until(time.Now()); ok {
-				retry.Reset(wait)
-			}
-		} else {
-			retry.Reset(backoff)
-			backoff = min(2*backoff, retryLast)
-		}
-		deep = false
-		if !tick.Pause(ctx, leastGap) {
-			continue
-		}
+		l.round(ctx)
+		tick.Pause(ctx, leastGap)
 	}
+}
+
+// startChecks starts what goes on next to the loop.
+func (n *Node) startChecks(ctx context.Context) *group {
+	g := newGroup(ctx)
+	g.start("prove", n.prove)
+	g.start("pods", n.runTrials)
+	if n.Upstreams != nil {
+		g.start("reach", n.keepReach)
+	}
+	if n.Evidence != nil {
+		g.start("evidence", func(ctx context.Context) { n.Evidence.Run(ctx, n) })
+	}
+	return g
+}
+
+// loop is what Run keeps between two rounds.
+type loop struct {
+	node           *Node
+	probes, checks *group
+	slow           *time.Ticker
+	retry          *time.Timer
+	backoff        time.Duration // before the next retry
+	deep           bool          // the next round looks at everything
+	well           bool          // the last round found or made everything right
+}
+
+// round is one round of the loop, and plans the next.
+func (l *loop) round(ctx context.Context) {
+	n := l.node
+	if next, due := n.dueNow(); due {
+		n.reload(ctx, next, l.probes)
+	}
+	before := l.well
+	l.well = n.round(ctx, l.deep, l.probes)
+	l.deep = false
+	if !l.well {
+		l.retry.Reset(l.backoff)
+		l.backoff = min(2*l.backoff, retryLast)
+		return
+	}
+	n.moved()
+	l.backoff = retryFirst
+	l.retry.Stop()
+	if !before {
+		n.owed.hasten(time.Now()) // what was in its way may be gone
+	}
+	if wait, ok := n.owed.until(time.Now()); ok {
+		l.retry.Reset(wait)
+	}
+}
+
+// yield hands the node over, and reports whether it is gone.
+func (l *loop) yield(y *yield) bool {
+	if !l.node.yield(y, l.probes) {
+		return false
+	}
+	l.checks.stop() // which have no prober from here on
+	return true
+}
+
+func (l *loop) stop() {
+	l.checks.stop()
+	l.probes.stop()
+}
+
+func (l *loop) close() {
+	l.stop()
+	l.slow.Stop()
+	l.retry.Stop()
 }
 
 // watch joins the events of link, rules and pods into one channel.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/node/lease"
 	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/tick"
@@ -35,9 +36,8 @@ func (n *Node) may(t target) (bool, string) {
 	if n.Upstreams == nil {
 		return true, ""
 	}
-	o := n.outlooks[n.now.WayOf(t.Address)]
-	// Where nothing is given back, there is nothing to wait for once it was tried.
-	if o != nil && o.allows() || !n.now.Steers && (n.reached || n.unasked != "") {
+	// If no pod has a fallback, there is nothing to wait for once it was tried.
+	if n.ways[n.now.WayOf(t.Address)].Allows() || !n.now.Steers && (n.reached || n.unasked != "") {
 		return true, ""
 	}
 	switch {
@@ -116,16 +116,15 @@ func (n *Node) isAble() bool {
 	defer n.mu.Unlock()
 	able := n.reached && n.unasked == ""
 	for _, f := range n.now.Fallbacks() {
-		o := n.outlooks[f.ClusterDNS]
-		able = able && o != nil && o.stand == asking
+		able = able && n.ways[f.ClusterDNS].State == lease.Serving
 	}
 	return able
 }
 
 func (n *Node) reachedAll() {
-	found := map[netip.Addr]finding{}
+	found := map[netip.Addr]lease.Round{}
 	for _, f := range n.plan().Fallbacks() {
-		found[f.ClusterDNS] = finding{asked: true}
+		found[f.ClusterDNS] = lease.Round{Answered: true}
 	}
 	n.conclude(found, nil)
 }
@@ -141,9 +140,9 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(parent, length)
 	defer cancel()
-	found := map[netip.Addr]finding{}
+	found := map[netip.Addr]lease.Round{}
 	var mu sync.Mutex // guards found
-	note := func(way netip.Addr, change func(*finding)) {
+	note := func(way netip.Addr, change func(*lease.Round)) {
 		mu.Lock()
 		defer mu.Unlock()
 		f := found[way]
@@ -153,18 +152,18 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 	var beside sync.WaitGroup
 	name := "kubernetes.default.svc." + s.ClusterDomain + "."
 	for _, f := range s.Fallbacks() {
-		note(f.ClusterDNS, func(*finding) {})
+		note(f.ClusterDNS, func(*lease.Round) {})
 		if !s.Steers {
 			continue // nobody stands behind us
 		}
 		beside.Go(func() {
 			answered := n.proofs(ctx, f.Asked, name, length)
-			note(f.ClusterDNS, func(x *finding) { x.proof = answered })
+			note(f.ClusterDNS, func(r *lease.Round) { r.Fallback = answered })
 		})
 		if off[f.ClusterDNS] {
 			beside.Go(func() {
 				answered := n.queryFromPod(ctx, f.ClusterDNS, name)
-				note(f.ClusterDNS, func(x *finding) { x.pod = answered })
+				note(f.ClusterDNS, func(r *lease.Round) { r.Pod = answered })
 			})
 		}
 	}
@@ -182,7 +181,7 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 	}
 	if err == nil {
 		for way := range found {
-			found[way] = finding{asked: true}
+			found[way] = lease.Round{Answered: true}
 		}
 	} else if took > length+reachStalled {
 		return // what was to be heard may have come
@@ -192,7 +191,7 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 
 // proofs has the prober ask kube-dns at the beginning and towards the end of a round. Only both together say something: kube-dns
 // may have gone or come back in between.
-func (n *Node) proofs(ctx context.Context, asked netip.Addr, name string, length time.Duration) told {
+func (n *Node) proofs(ctx context.Context, asked netip.Addr, name string, length time.Duration) lease.Answer {
 	at := []time.Duration{proofAfter, proofAgain}
 	if length < reachRound {
 		at = at[:1]
@@ -201,14 +200,14 @@ func (n *Node) proofs(ctx context.Context, asked netip.Addr, name string, length
 	began := time.Now()
 	for _, after := range at {
 		if !tick.Pause(ctx, time.Until(began.Add(after))) || !n.switchStands() {
-			return unsaid
+			return lease.Unknown
 		}
 		one, cancel := context.WithTimeout(ctx, length/2-proofAfter)
 		err := n.Prober.Prove(one, asked, name)
 		cancel()
 		switch {
 		case !n.switchStands():
-			return unsaid
+			return lease.Unknown
 		case err == nil:
 			good++
 		default:
@@ -217,24 +216,24 @@ func (n *Node) proofs(ctx context.Context, asked netip.Addr, name string, length
 	}
 	switch {
 	case bad == 0:
-		return yes
+		return lease.Yes
 	case good == 0:
-		return no
+		return lease.No
 	}
-	return unsaid
+	return lease.Unknown
 }
 
 // queryFromPod queries kube-dns from a pod's own address, if there is a pod. The result decides about the lease of all pods, never about this
 // one.
-func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name string) told {
+func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name string) lease.Answer {
 	sent, err := n.Pods.QueryKubeDNS(ctx, clusterDNS, name)
 	switch {
 	case !sent:
-		return unsaid
+		return lease.Unknown
 	case err != nil:
-		return no
+		return lease.No
 	}
-	return yes
+	return lease.Yes
 }
 
 // off are the ways whose leases are not allowed now.
@@ -242,88 +241,86 @@ func (n *Node) off() map[netip.Addr]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := map[netip.Addr]bool{}
-	for way, o := range n.outlooks {
-		if !o.allows() && o.stand != seeking {
-			out[way] = true
+	for addr, w := range n.ways {
+		if !w.Allows() && w.State != lease.Starting {
+			out[addr] = true
 		}
 	}
 	return out
 }
 
-// conclude draws the conclusions of a round. err is why the agent's own questions were not answered.
-func (n *Node) conclude(found map[netip.Addr]finding, err error) {
+// conclusion is what a round of queries changed.
+type conclusion struct {
+	fails, failed bool     // the agent cannot query now; could not before
+	allowed       bool     // a way allows leases again
+	withdrawn     []target // whose leases must go
+	reason        string   // for that
+}
+
+// conclude applies what a round of queries showed. err is why the agent's own queries were not answered.
+func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	why := ""
 	if err != nil {
-		why = "the agent cannot ask for " + n.plan().ClusterDomain + " from this node: " + strings.ReplaceAll(err.Error(), "\n", "; ")
+		why = "the agent cannot query for " + n.plan().ClusterDomain + " from this node: " + strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
-	now := time.Now()
-	allowed := false
-	reason := "" // of the leases that go
-	var gone []target
 	n.granting.Lock()
-	n.mu.Lock()
-	before := n.unasked
-	n.unasked = why
-	n.reached = n.reached || err == nil
-	first := true // of all ways
-	for _, o := range n.outlooks {
-		first = first && o.stand == seeking
-	}
-	for way, f := range found {
-		o := n.outlooks[way]
-		if o == nil {
-			o = &outlook{}
-			if !first && err == nil {
-				o.stand, o.held = asking, now
-			}
-			n.outlooks[way] = o
-		}
-		was := o.allows()
-		o.weigh(f, now)
-		switch {
-		case !was && o.allows():
-			allowed = true
-		case was && !o.allows():
-			for t, l := range n.targets {
-				if n.now.WayOf(t.Address) == way && l.held {
-					_, reason = n.may(t)
-					l.held, l.since, l.reason = false, now, reason
-					gone = append(gone, t)
-				}
-			}
-		}
-	}
-	maps.DeleteFunc(n.outlooks, func(way netip.Addr, _ *outlook) bool { _, ok := found[way]; return !ok })
-	if why != "" && before == "" {
-		n.fault = &Fault{Time: now, Part: faultAsking, What: why}
-	}
-	if why == "" {
-		delete(n.faults, faultAsking)
-	} else {
-		n.faults[faultAsking] = why
-	}
-	n.mu.Unlock()
-	for _, t := range gone {
+	c := n.weighRound(found, why, time.Now())
+	for _, t := range c.withdrawn {
 		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
-			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
+			n.Log.Warn("lease not withdrawn; it expires by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
 		}
 	}
 	n.granting.Unlock()
 	n.Recorder.CanAsk(err == nil)
 	switch {
-	case why != "" && before == "":
-		n.Log.Error("what pods need asked cannot be asked from this node", "err", err)
-	case why == "" && before != "":
-		n.Log.Info("what pods need asked can be asked again")
+	case c.fails && !c.failed:
+		n.Log.Error("this node cannot query for the names that pods need", "err", err)
+	case !c.fails && c.failed:
+		n.Log.Info("this node can query again for the names that pods need")
 	}
-	for _, t := range gone {
+	for _, t := range c.withdrawn {
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 		n.Recorder.Lost(lostUpstream)
-		n.Log.Warn("lease given up, kube-dns is to answer", "addr", t.Address, "protocol", t.Protocol, "reason", reason)
+		n.Log.Warn("lease withdrawn; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", c.reason)
 	}
-	if allowed {
-		n.mended.send() // each target is proven at once
+	if c.allowed {
+		n.mended.send() // each target is probed at once
 	}
+}
+
+// weighRound takes a round into the state of each way, and notes which leases must go.
+func (n *Node) weighRound(found map[netip.Addr]lease.Round, why string, now time.Time) conclusion {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := conclusion{fails: why != "", failed: n.unasked != ""}
+	n.unasked = why
+	n.reached = n.reached || !c.fails
+	for addr, round := range found {
+		before := n.ways[addr]
+		after := before.Next(round, now)
+		n.ways[addr] = after
+		c.allowed = c.allowed || after.Allows() && !before.Allows()
+		if after.Allows() || !before.Allows() {
+			continue
+		}
+		for t, l := range n.targets {
+			if n.now.WayOf(t.Address) == addr && l.held {
+				_, c.reason = n.may(t)
+				l.held, l.since, l.reason = false, now, c.reason
+				c.withdrawn = append(c.withdrawn, t)
+			}
+		}
+	}
+	maps.DeleteFunc(n.ways, func(addr netip.Addr, _ lease.Way) bool { _, ok := found[addr]; return !ok })
+	if !c.fails {
+		delete(n.faults, faultAsking)
+		return c
+	}
+	n.faults[faultAsking] = why
+	if !c.failed {
+		n.fault = &Fault{Time: now, Part: faultAsking, What: why}
+	}
+	return c
 }
 
 // lostUpstream is why leases go that no probe has failed for.

@@ -13,44 +13,6 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// TestWeigh gives sequences of probes, 150 ms apart, to a trusted lease that is held and looks at the last verdict.
-func TestWeigh(t *testing.T) {
-	const ok, slow, refused, silent = prober.None, prober.Slow, prober.Refused, prober.Timeout
-	for _, tc := range []struct {
-		name    string
-		results []prober.Failure
-		want    verdict
-	}{
-		{"answered", []prober.Failure{ok}, renew},
-		{"one slow answer costs nothing yet", []prober.Failure{ok, slow}, wait},
-		{"and the next quick one renews", []prober.Failure{ok, slow, ok}, renew},
-		{"two of five", []prober.Failure{slow, ok, ok, ok, slow}, wait},
-		{"three of five", []prober.Failure{slow, ok, slow, ok, slow}, withdraw},
-		{"three slow at once", []prober.Failure{slow, slow, slow}, withdraw},
-		{"three of six", []prober.Failure{slow, ok, ok, slow, ok, slow}, wait},
-		{"kinds add up", []prober.Failure{slow, refused, slow}, withdraw},
-		{"two refusals", []prober.Failure{refused, refused}, wait},
-		{"silence is not counted", []prober.Failure{silent, silent, silent, silent}, wait},
-		{"silence ends with the lifetime", []prober.Failure{silent, silent, silent, silent, silent, silent, silent}, lapse},
-		{"a cancelled probe says nothing", []prober.Failure{prober.Canceled}, wait},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			var c hysteresis
-			now := time.Unix(1000, 0)
-			proven, got := now, wait
-			for _, f := range tc.results {
-				now = now.Add(150 * time.Millisecond)
-				if got = c.weigh(f, true, now.Sub(proven) > 800*time.Millisecond, now); got == renew {
-					proven = now
-				}
-			}
-			if got != tc.want {
-				t.Errorf("verdict %d, want %d", got, tc.want)
-			}
-		})
-	}
-}
-
 func TestLate(t *testing.T) {
 	const lifetime = 800 * time.Millisecond
 	for took, want := range map[time.Duration]prober.Failure{
@@ -60,17 +22,6 @@ func TestLate(t *testing.T) {
 		if got, err := late(took, lifetime); got != want || (err == nil) != (want == prober.None) {
 			t.Errorf("%s: %q, %v; want %q", took, got, err, want)
 		}
-	}
-}
-
-func TestRest(t *testing.T) {
-	for losses, want := range []time.Duration{0, 0, 8 * time.Second, 16 * time.Second, 32 * time.Second, time.Minute, time.Minute} {
-		if got := rest(losses); got != want {
-			t.Errorf("after %d losses a rest of %s, want %s", losses, got, want)
-		}
-	}
-	if got := rest(1000); got != restLast {
-		t.Errorf("after many losses a rest of %s", got)
 	}
 }
 
@@ -146,7 +97,7 @@ func TestHangThatEndsIsForgiven(t *testing.T) {
 			t.Errorf("ready %t, lost %d times; want udp and tcp, once each", ready, w.count("count-lost"))
 		}
 		w.answers(prober.Result{Instance: self})
-		pass(restSilent)
+		pass(2 * time.Second) // the rest after a loss to silence
 		wantReady(t, n, "again")
 		end()
 	})

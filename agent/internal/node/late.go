@@ -1,0 +1,42 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/node/lease"
+	"github.com/neardns/neardns/agent/internal/node/prober"
+)
+
+// slowBound is how late an answer counts as a failure: a quarter of the lease's lifetime, 200 ms by default. An answer takes
+// well under a millisecond, and up to 100 ms where the kernel lets the agent run only once in each period of its CPU quota
+// (CFS bandwidth control), which is no reason to leave as long as it keeps up.
+func slowBound(lifetime time.Duration) time.Duration { return lifetime / 4 }
+
+// late judges how long an answer took: slow while the lease was held, or later than the lease lives, as after the process was stopped
+// for a while. The texts hold no measured figure, because each reason is logged once.
+func late(took, lifetime time.Duration) (prober.Failure, error) {
+	switch {
+	case took > lifetime:
+		return prober.Timeout, errors.New("answered after the lease's lifetime: the agent was stopped, or has no CPU time")
+	case took > slowBound(lifetime):
+		return prober.Slow, fmt.Errorf("answered later than %s: the agent has too little CPU time for what pods ask", slowBound(lifetime))
+	}
+	return prober.None, nil
+}
+
+// probeOf is what a result means for the lease.
+func probeOf(f prober.Failure) lease.Probe {
+	switch f {
+	case prober.None:
+		return lease.Proven
+	case prober.Timeout:
+		return lease.Silent
+	case prober.Canceled:
+		return lease.Canceled
+	case prober.Slow:
+		return lease.Slow
+	}
+	return lease.Failed
+}

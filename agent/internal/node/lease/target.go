@@ -1,0 +1,130 @@
+package lease
+
+import "time"
+
+// How a target's lease goes and comes back.
+//
+// Explicit failures (a refusal, another server's answer, an answer that came too late) count if they are three of the last five, so
+// that one stray answer does not flap the lease. Silence needs no count, because the lease expires by itself; nor do late answers one
+// after another, which renew nothing.
+//
+// One loss to an explicit failure is forgiven at once, one to silence after a moment. If losses follow one another the agent is not
+// dead but overloaded, or something comes and goes: it proves itself as soon as the load is gone, and the load comes back with the
+// lease. So each further loss makes it rest twice as long before it is trusted again, while kube-dns answers; a loss to slowness
+// counts so from the first one on. A starved agent thus holds its lease for a second or two at a time, three times in the first minute
+// and once in each further one.
+const (
+	resultsKept = 5
+	maxFailures = 3
+
+	restSilent   = 2 * time.Second // after a first loss to silence: the agent may have been hung, or starved
+	restFirst    = 8 * time.Second // after a second loss, or one to slowness
+	restMax      = time.Minute
+	forgiveAfter = time.Minute // a lease that was held so long has its earlier losses forgotten
+	// A starved process answers some probes quickly.
+	answersInARow = 3 // if it had to rest
+)
+
+// Probe is the result of one probe.
+type Probe int
+
+// The results.
+const (
+	Proven   Probe = iota // the agent answered in time
+	Silent                // no answer
+	Canceled              // nothing is known
+	Slow                  // an answer that came too late
+	Failed                // any other explicit failure
+)
+
+// Verdict is what to do after a probe.
+type Verdict int
+
+// The verdicts.
+const (
+	Wait     Verdict = iota // neither renew nor withdraw
+	Renew                   // proven
+	Withdraw                // failed too often: the lease must go now
+	Lapse                   // silent too long: the kernel has let it expire
+)
+
+// Target is what one target's probes and losses show. The zero value is trusted.
+type Target struct {
+	failed    []bool    // the last explicit results
+	inARow    int       // proofs
+	losses    int       // not forgiven yet
+	restUntil time.Time // no lease before
+	rested    bool      // it had to rest since the last loss
+	heldSince time.Time
+}
+
+// Next takes one probe in and returns what to do. held: the lease is held. expired: its lifetime has passed without a renewal.
+func (t *Target) Next(p Probe, held, expired bool, now time.Time) Verdict {
+	if p == Proven {
+		t.inARow++
+	} else {
+		t.inARow = 0
+	}
+	if p != Silent && p != Canceled {
+		t.failed = append(t.failed, p != Proven)
+		t.failed = t.failed[max(0, len(t.failed)-resultsKept):]
+	}
+	if !held {
+		if p != Proven || now.Before(t.restUntil) || t.rested && t.inARow < answersInARow {
+			return Wait
+		}
+		t.heldSince = now
+		return Renew
+	}
+	if t.losses > 0 && now.Sub(t.heldSince) >= forgiveAfter {
+		t.losses = 0
+	}
+	switch {
+	case p == Proven:
+		return Renew
+	case t.failures() >= maxFailures:
+		return Withdraw
+	case expired:
+		return Lapse
+	}
+	return Wait
+}
+
+// Lose notes that the lease was lost because of p, and returns how long the target rests.
+func (t *Target) Lose(p Probe, now time.Time) time.Duration {
+	if p == Slow && t.losses == 0 {
+		t.losses = 1
+	}
+	t.losses++
+	t.inARow = 0
+	d := restAfter(t.losses)
+	if d == 0 && p == Silent {
+		d = restSilent
+	}
+	t.restUntil, t.rested = now.Add(d), d > 0
+	return d
+}
+
+// restAfter is how long no lease is sought after so many losses.
+func restAfter(losses int) time.Duration {
+	if losses < 2 {
+		return 0
+	}
+	d := restFirst
+	for range losses - 2 {
+		if d *= 2; d >= restMax {
+			return restMax
+		}
+	}
+	return d
+}
+
+func (t *Target) failures() int {
+	count := 0
+	for _, failed := range t.failed {
+		if failed {
+			count++
+		}
+	}
+	return count
+}

@@ -1,0 +1,111 @@
+package lease
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestProbes gives sequences of probes, 150 ms apart, to a trusted lease that is held and looks at the last verdict.
+func TestProbes(t *testing.T) {
+	const ok, slow, refused, silent = Proven, Slow, Failed, Silent
+	for _, tc := range []struct {
+		name    string
+		results []Probe
+		want    Verdict
+	}{
+		{"answered", []Probe{ok}, Renew},
+		{"one slow answer costs nothing yet", []Probe{ok, slow}, Wait},
+		{"and the next quick one renews", []Probe{ok, slow, ok}, Renew},
+		{"two of five", []Probe{slow, ok, ok, ok, slow}, Wait},
+		{"three of five", []Probe{slow, ok, slow, ok, slow}, Withdraw},
+		{"three slow at once", []Probe{slow, slow, slow}, Withdraw},
+		{"three of six", []Probe{slow, ok, ok, slow, ok, slow}, Wait},
+		{"kinds add up", []Probe{slow, refused, slow}, Withdraw},
+		{"two refusals", []Probe{refused, refused}, Wait},
+		{"silence is not counted", []Probe{silent, silent, silent, silent}, Wait},
+		{"silence ends with the lifetime", []Probe{silent, silent, silent, silent, silent, silent, silent}, Lapse},
+		{"a cancelled probe says nothing", []Probe{Canceled}, Wait},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var c Target
+			now := time.Unix(1000, 0)
+			proven, got := now, Wait
+			for _, f := range tc.results {
+				now = now.Add(150 * time.Millisecond)
+				if got = c.Next(f, true, now.Sub(proven) > 800*time.Millisecond, now); got == Renew {
+					proven = now
+				}
+			}
+			if got != tc.want {
+				t.Errorf("verdict %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestRest(t *testing.T) {
+	for losses, want := range []time.Duration{0, 0, 8 * time.Second, 16 * time.Second, 32 * time.Second, time.Minute, time.Minute} {
+		if got := restAfter(losses); got != want {
+			t.Errorf("after %d losses a rest of %s, want %s", losses, got, want)
+		}
+	}
+	if got := restAfter(1000); got != restMax {
+		t.Errorf("after many losses a rest of %s", got)
+	}
+}
+
+// TestTargetWalk takes random probes in and checks what must hold for each lease.
+func TestTargetWalk(t *testing.T) {
+	const lifetime = 800 * time.Millisecond
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a repeatable walk
+		var c Target
+		now := time.Unix(1000, 0)
+		held, renewed := false, time.Time{}
+		var restUntil time.Time
+		explicit := []bool{} // since ever: whether each counted result was a failure
+		for range 4000 {
+			now = now.Add(time.Duration(1+r.IntN(300)) * time.Millisecond)
+			// Runs of one result are more telling than noise.
+			p := Probe(r.IntN(5))
+			if r.IntN(3) > 0 {
+				p = Proven
+			}
+			if p != Silent && p != Canceled {
+				explicit = append(explicit, p != Proven)
+			}
+			v := c.Next(p, held, now.Sub(renewed) > lifetime, now)
+			switch {
+			case v == Renew && p != Proven:
+				t.Fatalf("seed %d: renewed after probe %d", seed, p)
+			case v == Renew && !held && now.Before(restUntil):
+				t.Fatalf("seed %d: granted %s before its rest ended", seed, restUntil.Sub(now))
+			case !held && v != Renew && v != Wait:
+				t.Fatalf("seed %d: verdict %d without a lease", seed, v)
+			case held && v == Wait && now.Sub(renewed) > lifetime:
+				t.Fatalf("seed %d: still held %s after the last answer", seed, now.Sub(renewed))
+			case v == Withdraw && count(explicit) < maxFailures:
+				t.Fatalf("seed %d: withdrawn after %d failures", seed, count(explicit))
+			case held && p != Proven && v == Wait && count(explicit) >= maxFailures:
+				t.Fatalf("seed %d: held after %d of the last %d failed", seed, count(explicit), resultsKept)
+			}
+			switch v {
+			case Renew:
+				held, renewed = true, now
+			case Withdraw, Lapse:
+				held, restUntil = false, now.Add(c.Lose(p, now))
+			}
+		}
+	}
+}
+
+// count counts the failures of the results that are kept.
+func count(explicit []bool) (n int) {
+	for _, failed := range explicit[max(0, len(explicit)-resultsKept):] {
+		if failed {
+			n++
+		}
+	}
+	return n
+}
