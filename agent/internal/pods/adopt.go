@@ -27,36 +27,36 @@ import (
 )
 
 const (
-	// adoptEvery is how often it is looked whether the runtime attached or took down a container. It costs a look at a folder.
+	// adoptEvery is how often Adopt checks whether the runtime attached or removed a container. It costs a stat of a folder.
 	adoptEvery = time.Second
-	// adoptMost is how often everything is looked at although the folders did not change.
-	adoptMost = 30 * time.Second
-	// adoptWait bounds how long the plugin's call for the same container is waited for.
+	// maxUnread is how long the folders are not read if they do not change.
+	maxUnread = 30 * time.Second
+	// adoptWait bounds the wait for the plugin's call for the same container.
 	adoptWait = time.Second
 )
 
-// Adoption is what Adopt works by.
+// Adoption has the inputs of Adopt.
 type Adoption struct {
 	Root  string   // of libcni's cache
 	Paths []string // of sandboxes' resolv.conf, as sandbox.Find takes them
-	// Wanted is what is in effect.
+	// Wanted returns the settings in effect.
 	Wanted func() Wanted
-	// Runtime are the pods that the runtime told of, by container ID; settled is false while it may still be about to tell. nil: no
-	// runtime tells anything.
+	// Runtime returns the pods that the runtime reported, by container ID; settled is false while more reports may come. nil: no runtime
+	// reports pods.
 	Runtime func() (pods map[string]attached.Pod, settled bool)
 }
 
-// Wanted is what ADD would go by.
+// Wanted are the settings that ADD would apply.
 type Wanted struct {
 	Redirects []steer.Redirect
 	Locals    []steer.Local
 	Rules     overlay.Rules // for pods' DNS settings
-	Alone     string        // why no pod is steered at all; "": pods are
+	Alone     string        // the reason if no pod is steered at all
 }
 
-// Adopt makes files for pods that run already and have none, until ctx ends: those that were attached before the plugin came into the
-// network's list. What their files say is what ADD would have written, but that no pod is steered before questions from its own netns
-// were answered (Try): a pod that runs must lose none. Files of adopted pods that the runtime took down go, with the pod's rules.
+// Adopt makes files for pods that run already and have none, until ctx ends: those that were attached before the plugin was in the network's
+// list. Their files have what ADD would have written, but each path is untried: a running pod must lose no query. Files of adopted pods that
+// the runtime removed go, with the pod's rules.
 func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 	k := &adopter{Adoption: a, pods: p, had: map[string]time.Time{}, said: map[string]string{}}
 	for {
@@ -69,7 +69,7 @@ func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 	}
 }
 
-// adopter is what Adopt remembers. It is used by one goroutine.
+// adopter is the state of Adopt, used by one goroutine.
 type adopter struct {
 	Adoption
 	pods   *Pods
@@ -87,7 +87,7 @@ type adopter struct {
 // due tells whether a look may find news.
 func (k *adopter) due(now time.Time) bool {
 	folders := append(attached.Folders(k.Root), k.pods.dir())
-	changed := k.again || now.Sub(k.looked) >= adoptMost || k.stamps == nil
+	changed := k.again || now.Sub(k.looked) >= maxUnread || k.stamps == nil
 	if k.stamps == nil {
 		k.stamps = make([]stamp, len(folders))
 	}
@@ -166,7 +166,7 @@ func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attac
 			continue
 		}
 		if err != nil {
-			k.again = k.again || time.Since(modified(path)) < adoptMost // it may be half written
+			k.again = k.again || time.Since(modified(path)) < maxUnread // it may be half written
 			k.say(name, slog.LevelDebug, "attachment passed over", err.Error())
 			continue
 		}
@@ -316,14 +316,14 @@ func adopted(a attached.Pod, want Wanted, inode uint64, backend string, own reso
 		d := podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: reason}
 		if reason == "" {
 			d.Local = overlay.LocalOf(own.Nameservers, want.Locals, r.ClusterDNS)
-			d.State, d.Reason, d.Untried = podfile.Pending, "the pod ran already: questions from its netns are tried first", true
+			d.State, d.Reason, d.Untried = podfile.Pending, "the pod ran already: its path to the agent is tried first", true
 		}
 		f.Decisions = append(f.Decisions, d)
 	}
 	return f
 }
 
-// findWays leaves those redirects alone whose questions would not meet this host's switch, as ADD does.
+// findWays leaves those redirects alone whose queries would not pass this host's switch, as ADD does.
 func findWays(f *podfile.File, ns, host *os.File) error {
 	for i := range f.Decisions {
 		d := &f.Decisions[i]
@@ -345,7 +345,7 @@ func findWays(f *podfile.File, ns, host *os.File) error {
 	return nil
 }
 
-// openNetNS opens a netns by its path, which may only be seen from the host's root.
+// openNetNS opens a netns by its path, which may be visible only from the host's root.
 func openNetNS(path string) (*os.File, uint64, error) {
 	ns, inode, err := podfile.OpenNetNS(path)
 	if err == nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Convert gives every steered pod rules of our back end where it has another's. Each error names a pod that keeps the old
-// ones. Pods with rules of nftables' accept answers that were given back either way, so they may be converted late; those with
-// rules of iptables' must be before the host's rules become nftables'.
+// Convert replaces the rules of another back end in every steered pod by ours. Each error names a pod that keeps the old ones. Pods with
+// nftables' rules accept answers that fell back by either back end, so they may be converted late; those with iptables' rules must be
+// converted before the host's rules become nftables'.
 func (p *Pods) Convert(ctx context.Context) []error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -38,7 +38,7 @@ func (p *Pods) Convert(ctx context.Context) []error {
 	return errs
 }
 
-// convert puts our back end's rules in place of those that a sandbox's files tell of, and notes it there.
+// convert replaces the rules that a sandbox's files record by our back end's, and records that.
 func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 	at := slices.IndexFunc(box.files, func(f podfile.File) bool { return len(f.In(podfile.Steered)) > 0 && f.Backend != p.backend.Recorded() })
 	if at < 0 {
@@ -69,7 +69,7 @@ func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 	return nil
 }
 
-// removeOf takes one back end's rules out of a netns.
+// removeOf removes one back end's rules from a netns.
 func removeOf(k rules.Kind, ns *os.File) error {
 	table, err := k.Open(int(ns.Fd()))
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Index finds what is kept of a pod by its address, for each question that it asks. Find is safe for concurrent use.
+// Index finds a pod's data by its address, for each query. Find is safe for concurrent use.
 type Index[T any] struct {
 	pods *Pods
 	keep func(f podfile.File, old *T) *T
 
-	mu   sync.Mutex // held while it is made anew
+	mu   sync.Mutex // held while it is rebuilt
 	made atomic.Pointer[index[T]]
 }
 
@@ -24,20 +24,20 @@ type index[T any] struct {
 	byKey   map[[2]string]*T // container ID and interface
 }
 
-// NewIndex makes an index of p's pods. keep makes what is kept of an attachment, from what was kept of it before (nil: it is
-// new); it is called one at a time, for all attachments, whenever one may have changed.
+// NewIndex makes an index of p's pods. keep makes the data of an attachment from its data before (nil: it is new); it is called one at a
+// time, for all attachments, whenever one may have changed.
 func NewIndex[T any](p *Pods, keep func(f podfile.File, old *T) *T) *Index[T] {
 	x := &Index[T]{pods: p, keep: keep}
 	x.made.Store(&index[T]{})
 	return x
 }
 
-// Find returns what is kept of the pod that has an address; nil for none. An address that two attachments name belongs to the one
-// that still has its netns: a DEL that never came must not lend a dead pod's settings to whoever has its address now. Where
-// that is not clear it belongs to none.
+// Find returns the data of the pod that has an address; nil for none. An address that two attachments name belongs to the one that still
+// has its netns: if a DEL never came, the pod that has the address now must not get a dead pod's settings. If that is not clear, it belongs
+// to none.
 func (x *Index[T]) Find(addr netip.Addr) *T { return x.current().byAddr[addr] }
 
-// All returns what is kept, by container ID and interface, to be read only.
+// All returns the data by container ID and interface, to be read only.
 func (x *Index[T]) All() map[[2]string]*T { return x.current().byKey }
 
 func (x *Index[T]) current() *index[T] {
@@ -84,7 +84,7 @@ func alive(f podfile.File) bool {
 	return true
 }
 
-// Outdate has everything read and made anew when it is next needed.
+// Outdate has everything read and rebuilt when it is next needed.
 func (p *Pods) Outdate() {
 	p.stale.Store(true)
 	p.version.Add(1)

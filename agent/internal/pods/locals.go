@@ -15,9 +15,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Locals returns the local addresses that pods name and the configuration does not, sorted. The switch must keep giving their
-// questions back to kube-dns: a pod's resolv.conf outlives the configuration that it was written by. An address that a redirect uses
-// by now can go one way only, and is not among them.
+// Locals returns the local addresses that pods name and the configuration does not, sorted. The switch must go on sending queries for them to
+// kube-dns: a pod's resolv.conf outlives the configuration that wrote it. An address that a redirect uses by now can go one way only, and
+// is not among them.
 func (p *Pods) Locals(configured []steer.Local, redirects []steer.Redirect) []steer.Local {
 	files, _ := p.read()
 	taken := map[netip.Addr]bool{}
@@ -42,8 +42,8 @@ func (p *Pods) Locals(configured []steer.Local, redirects []steer.Redirect) []st
 	return out
 }
 
-// RestoreNameservers puts the cluster DNS address back into each resolv.conf in which the plugin or the agent put a local address in its
-// place: before the switch goes, for nobody answers there any more. root is where the host's root is mounted, "" for the host itself.
+// RestoreNameservers puts the cluster DNS address back into each resolv.conf in which the plugin or the agent replaced it by a local address.
+// It runs before the switch goes, since no server answers there afterwards. root is where the host's root is mounted, "" for the host itself.
 // A pod that names a local address by itself is an error, too: its containers have that address until they end.
 func (p *Pods) RestoreNameservers(root string) error {
 	var errs []error
@@ -52,7 +52,7 @@ func (p *Pods) RestoreNameservers(root string) error {
 			continue
 		}
 		if f.DNS == nil || f.DNS.Overlay == nil || len(f.DNS.Overlay.Instead) == 0 {
-			errs = append(errs, fmt.Errorf("%s names %s in DNS settings of its own: make it anew without that address", Name(f), f.Locals()[0].Address))
+			errs = append(errs, fmt.Errorf("%s names %s in DNS settings of its own: create it again without that address", Name(f), f.Locals()[0].Address))
 			continue
 		}
 		if err := restore(root, *f.DNS); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// poll is how often files are read anew although nothing said that they changed.
+// poll is how often files are read again although no event reported a change.
 const poll = 10 * time.Second
 
 // again is how long a watch that could not be set up waits for the next attempt; meanwhile every reading is fresh.
@@ -120,8 +120,8 @@ func isPodFile(path string) bool {
 	return !strings.HasPrefix(filepath.Base(path), ".")
 }
 
-// folderSeen reports whether the folder of a netns path can be seen. Of /proc only the reader's own pid namespace can be
-// seen, so a process that is missing there proves nothing.
+// folderSeen reports whether the folder of a netns path is visible. /proc shows only the reader's own pid namespace, so a process that is
+// missing there proves nothing.
 func folderSeen(path string) bool {
 	if strings.HasPrefix(path, "/proc/") {
 		return false
