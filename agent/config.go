@@ -104,7 +104,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 
 // showConfig prints the configuration as it takes effect, with who answers for names outside of the cluster.
 func showConfig(ctx context.Context, e env, path string) error {
-	look, err := looker(ctx, e, path)
+	look, err := inspector(ctx, e, path)
 	if err != nil {
 		return err
 	}

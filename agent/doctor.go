@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// runDoctor says what is wrong on this node and what to do. It only reads and asks, also where the agent is dead.
+// runDoctor reports what is wrong on this node and what to do. It only reads and sends queries, also if the agent is dead.
 func runDoctor(ctx context.Context, e env, args []string) error {
 	fs := flags("doctor")
 	path := configFlag(fs)
@@ -21,15 +21,15 @@ func runDoctor(ctx context.Context, e env, args []string) error {
 	if err := parse(e, fs, args); err != nil {
 		return err
 	}
-	look, err := looker(ctx, e, *path)
+	in, err := inspector(ctx, e, *path)
 	if err != nil {
 		return err
 	}
-	look.CNIConf, look.CNIBin = *cniConf, *cniBin
+	in.CNIConf, in.CNIBin = *cniConf, *cniBin
 	if *into == "-" && *asJSON {
 		return badConfig(errors.New("--bundle - and --json: the standard output takes one of them"))
 	}
-	report := look.Doctor(ctx)
+	report := in.Doctor(ctx)
 	switch {
 	case *into == "-":
 	case *asJSON:
@@ -38,7 +38,7 @@ func runDoctor(ctx context.Context, e env, args []string) error {
 		_, err = io.WriteString(e.stdout, report.Text())
 	}
 	if err == nil && *into != "" {
-		err = writeBundle(look.Bundle(ctx, report, e.version, *path), e.stdout, *into)
+		err = writeBundle(in.Bundle(ctx, report, e.version, *path), e.stdout, *into)
 	}
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ func runPods(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
-	views, noAgent := (&inspect.Looker{Conf: conf}).Pods(ctx)
+	views, noAgent := (&inspect.Inspector{Conf: conf}).Pods(ctx)
 	if *asJSON {
 		err = printJSON(e, views)
 	} else {
@@ -29,7 +29,7 @@ func runPods(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	if noAgent != nil {
-		return &exitError{code: exitDegraded, err: fmt.Errorf("%w; this is what the pods' files say", noAgent)}
+		return &exitError{code: exitDegraded, err: fmt.Errorf("%w; this is from the pods' files", noAgent)}
 	}
 	return nil
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// runReady asks one agent whether it is ready, or alive: that of a pod's folder, or else the one that has the node. Two may run
-// side by side while one hands over, and an address that both share would tell of the wrong one.
+// runReady reports whether one agent is ready, or alive: that of a pod's folder, or else the active one. Two may run at the same time during
+// a handover, so an address that both share could reach the wrong one.
 func runReady(ctx context.Context, e env, args []string) error {
 	fs := flags("ready")
 	path := configFlag(fs)
-	podDir := fs.String("pod-dir", "", "`FOLDER` of the agent's pod, as the agent was given it")
-	alive := fs.Bool("alive", false, "ask only whether it runs, and nothing in it stands still")
+	podDir := fs.String("pod-dir", "", "`FOLDER` of the agent's pod, as given to the agent")
+	alive := fs.Bool("alive", false, "report only whether it is alive: it runs, and so do its loops")
 	if err := parse(e, fs, args); err != nil {
 		return err
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// watchEvery is how often `status --watch` looks. A look costs the node a few reads of the kernel's rules.
+// watchEvery is the period of `status --watch`. A reading costs the node a few reads of the kernel's rules.
 const watchEvery = 2 * time.Second
 
-// looker looks at the node by the configuration in effect.
-func looker(ctx context.Context, e env, path string) (*inspect.Looker, error) {
+// inspector inspects the node by the configuration in effect.
+func inspector(ctx context.Context, e env, path string) (*inspect.Inspector, error) {
 	conf, fault, err := inspect.InEffect(ctx, path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile})
 	if err != nil {
 		return nil, badConfig(err)
 	}
-	return &inspect.Looker{Conf: conf, Fault: fault, ReadFile: e.readFile}, nil
+	return &inspect.Inspector{Conf: conf, Fault: fault, ReadFile: e.readFile}, nil
 }
 
 func printJSON(e env, v any) error {
@@ -38,21 +38,21 @@ func runStatus(ctx context.Context, e env, args []string) error {
 	fs := flags("status")
 	path := configFlag(fs)
 	asJSON := fs.Bool("json", false, "print JSON")
-	watch := fs.Bool("watch", false, "go on: show every 2 s who answers, how much is asked, and by which pods")
+	watch := fs.Bool("watch", false, "refresh every 2 s: which server answers, queries per second, top pods")
 	if err := parse(e, fs, args); err != nil {
 		return err
 	}
 	if *watch && *asJSON {
-		return badConfig(errors.New("--watch and --json: say one of them"))
+		return badConfig(errors.New("--watch and --json: use one of them"))
 	}
 	if *watch {
 		return watchStatus(ctx, e, *path)
 	}
-	look, err := looker(ctx, e, *path)
+	in, err := inspector(ctx, e, *path)
 	if err != nil {
 		return err
 	}
-	s, err := look.Status(ctx)
+	s, err := in.Status(ctx)
 	if err != nil {
 		return err
 	}
@@ -72,15 +72,15 @@ func runStatus(ctx context.Context, e env, args []string) error {
 
 // watchStatus shows the node again and again until ctx ends.
 func watchStatus(ctx context.Context, e env, path string) error {
-	var before *inspect.Moment
+	var before *inspect.Reading
 	for {
-		look, err := looker(ctx, e, path) // the configuration may change meanwhile
+		in, err := inspector(ctx, e, path) // the configuration may change meanwhile
 		if err != nil {
 			return err
 		}
-		now, err := look.Moment(ctx)
+		now, err := in.Read(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // whoever looks has seen enough
+			return nil //nolint:nilerr // the user ended it
 		}
 		if err != nil {
 			return err
@@ -96,7 +96,7 @@ func watchStatus(ctx context.Context, e env, path string) error {
 	}
 }
 
-// terminal is the size of the terminal that out is; 0, 0 where it is none.
+// terminal is the size of the terminal; 0, 0 if out is none.
 func terminal(out io.Writer) (rows, cols int) {
 	f, ok := out.(*os.File)
 	if !ok {

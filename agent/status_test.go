@@ -54,7 +54,7 @@ func TestStatusWatchPlain(t *testing.T) {
 	out := new(testutil.Output)
 	end := watching(t, out)
 	testutil.Eventually(t, func() error {
-		if text := out.String(); strings.Count(text, "SERVING") < 3 || !strings.Contains(text, "in the cache: nobody asked") {
+		if text := out.String(); strings.Count(text, "SERVING") < 3 || !strings.Contains(text, "in the cache: no queries") {
 			return fmt.Errorf("not three looks yet:\n%s", text)
 		}
 		return nil

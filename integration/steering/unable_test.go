@@ -46,7 +46,7 @@ func table(ns func(*node) *testutil.NetNS, text string) (begin, over func(*node)
 }
 
 func hardships() []hardship {
-	output := hardship{name: "host's OUTPUT", cause: "operation not permitted", remedy: "let the host itself ask: its firewall's OUTPUT", bound: 3 * time.Second}
+	output := hardship{name: "host's OUTPUT", cause: "operation not permitted", remedy: "let the host itself query kube-dns: its firewall's OUTPUT", bound: 3 * time.Second}
 	output.begin, output.over = table(func(n *node) *testutil.NetNS { return n.Host }, hostOutput)
 	policy := hardship{name: "policy on kube-dns", cause: "silent", remedy: "admits pods and not nodes", bound: 22 * time.Second}
 	policy.begin, policy.over = table(func(n *node) *testutil.NetNS { return n.KubeDNS }, onKubeDNS)

@@ -17,11 +17,11 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// agentTimeout is what a running agent has to answer at its socket.
+// agentTimeout is how long a running agent may take to answer at its socket.
 const agentTimeout = 3 * time.Second
 
-// Ask asks a running agent at its socket: what it answers, and whether it calls that good (the status is 200). An error tells that
-// no agent runs there, or that it does not answer.
+// Ask sends a request to the socket of a running agent. good: the HTTP status is 200. An error means that no agent runs there, or that it
+// does not answer.
 func Ask(ctx context.Context, socket, path string) (text []byte, good bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
@@ -36,8 +36,8 @@ func Ask(ctx context.Context, socket, path string) (text []byte, good bool, err 
 	resp, err := client.Do(req)
 	var op *net.OpError
 	switch {
-	case errors.As(err, &op) && op.Op == "dial" && errors.Is(err, fs.ErrPermission): // whether one runs is not known
-		return nil, false, fmt.Errorf("this user may not ask the agent (%w)", op.Err)
+	case errors.As(err, &op) && op.Op == "dial" && errors.Is(err, fs.ErrPermission): // one may run or not
+		return nil, false, fmt.Errorf("this user has no access to the agent's socket (%w)", op.Err)
 	case errors.As(err, &op) && op.Op == "dial":
 		return nil, false, fmt.Errorf("no agent runs on this node (%w)", op.Err)
 	case err != nil:
@@ -46,7 +46,7 @@ func Ask(ctx context.Context, socket, path string) (text []byte, good bool, err 
 	defer resp.Body.Close() //nolint:errcheck // read to the end
 	text, err = io.ReadAll(resp.Body)
 	if err != nil {
-		return nil, false, fmt.Errorf("read what the agent answers: %w", err)
+		return nil, false, fmt.Errorf("read the agent's answer: %w", err)
 	}
 	return text, resp.StatusCode == http.StatusOK, nil
 }
@@ -77,9 +77,8 @@ func askPods(ctx context.Context, socket string) ([]PodView, error) {
 	return views, nil
 }
 
-// InEffect is the configuration that the agent of this node serves by. Where the file at path has a fault, the agent goes on with
-// the one that it had: then that one is given, and the fault beside it. Where no agent tells of any, the error is what is wrong with
-// the file.
+// InEffect is the configuration that this node's agent serves by. If the file at path has a fault, the agent keeps the one before: InEffect
+// returns that one and the fault. If no agent runs, the fault is the error.
 func InEffect(ctx context.Context, path string, e config.Env) (n *config.Node, fault, err error) {
 	n, err = config.Load(path, e)
 	if err == nil {

@@ -35,15 +35,15 @@ var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "ne
 
 // Bundle packs what a bug report needs: report, status and pods, configuration, rules, links, state, logs and versions. What cannot be
 // looked at is noted in it, and so is what is private. configPath is the configuration's file; "" for none.
-func (l *Looker) Bundle(ctx context.Context, report Report, version, configPath string) *bundle.Bundle {
+func (in *Inspector) Bundle(ctx context.Context, report Report, version, configPath string) *bundle.Bundle {
 	b := bundle.New(version, time.Now())
 	b.Add("doctor.txt", []byte(report.Text()))
-	c := &collector{Looker: l, Bundle: b}
+	c := &collector{Inspector: in, Bundle: b}
 	c.views(ctx)
 	c.configuration(configPath)
-	c.folder("state", l.Conf.StateDir)
-	c.folder("persist", l.Conf.PersistDir)
-	c.folder("cni", l.CNIConf)
+	c.folder("state", in.Conf.StateDir)
+	c.folder("persist", in.Conf.PersistDir)
+	c.folder("cni", in.CNIConf)
 	c.rules(ctx)
 	c.network()
 	c.logs()
@@ -54,7 +54,7 @@ func (l *Looker) Bundle(ctx context.Context, report Report, version, configPath 
 
 // collector puts what it finds into a bundle.
 type collector struct {
-	*Looker
+	*Inspector
 	*bundle.Bundle
 }
 

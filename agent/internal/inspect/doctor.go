@@ -1,11 +1,11 @@
-// Package inspect looks at the node that it runs on and shows what it found: the facts, the judgement, and the views of the commands
-// `status`, `pods` and `doctor`. It only reads and asks, also where the agent is dead.
+// Package inspect inspects the node that it runs on, for the commands `status`, `pods` and `doctor`. It reads and sends queries, also if
+// the agent is dead.
 //
-// It must never change anything, and never guess where something could not be looked at: the doctor has a warning of its own for that.
-// The judgement (Diagnose) is pure: it is given a picture of a node.
+// It never changes anything, and never guesses: the doctor has a warning of its own for what could not be read. The checks (Diagnose) are
+// pure: they get a snapshot of a node.
 //
-// Failure policy: the doctor notes what it cannot look at and goes on; each of its checks reports, also when all is well, so that
-// silence never passes for health. `status` is an error where the kernel's rules cannot be read.
+// Failure policy: the doctor notes what it cannot read and goes on; each check reports, also if all is well, so that silence never passes
+// for health. `status` is an error if the kernel's rules cannot be read.
 package inspect
 
 import (
@@ -15,10 +15,10 @@ import (
 	"strings"
 )
 
-// State is how one thing is.
+// State is the severity of a finding.
 type State string
 
-// The states. A warning is about what works and may stop working, or what could not be seen; a failure is about what
+// The states. A warning is about something that works and may stop working, or that could not be read; a failure is about something that
 // does not work now.
 const (
 	OK   State = "OK"
@@ -26,7 +26,7 @@ const (
 	Fail State = "FAIL"
 )
 
-// Finding is what one check has to say: one line.
+// Finding is one line of a check.
 type Finding struct {
 	Check string `json:"check"`
 	State State  `json:"state"`
@@ -41,15 +41,15 @@ type Report struct {
 	Good     bool      `json:"good"` // nothing fails
 }
 
-// Doctor tells what is wrong on the node and what to do.
-func (l *Looker) Doctor(ctx context.Context) Report { return Diagnose(l.picture(ctx)) }
+// Doctor reports what is wrong on the node and what to do.
+func (in *Inspector) Doctor(ctx context.Context) Report { return Diagnose(in.snapshot(ctx)) }
 
-// Diagnose judges a picture. Findings come in the order of a query's way through the node.
-func Diagnose(p Picture) Report {
+// Diagnose judges a snapshot. Findings are in the order of a query's path through the node.
+func Diagnose(snap Snapshot) Report {
 	var r Report
 	for _, check := range []struct {
 		name string
-		look func(Picture, *findings)
+		look func(Snapshot, *findings)
 	}{
 		{"arrangement", checkArrangement},
 		{"config", checkConfig}, {"agent", checkAgent}, {"link", checkLink}, {"port 53", checkListeners}, {"rules", checkRules},
@@ -59,32 +59,32 @@ func Diagnose(p Picture) Report {
 		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel hits", checkKernelHits}, {"kernel", checkKernel}, {"conntrack", checkConntrack},
 		{"hosts", checkHosts}, {"folders", checkFolders}, {"neighbours", checkNeighbours},
 	} {
-		if p.KernelAlone && !slices.Contains(checksOfKernelAlone(), check.name) || !p.KernelAlone && check.name == "arrangement" {
+		if snap.KernelAlone && !slices.Contains(checksOfKernelAlone(), check.name) || !snap.KernelAlone && check.name == "arrangement" {
 			continue
 		}
 		f := findings{check: check.name}
-		check.look(p, &f)
+		check.look(snap, &f)
 		r.Findings = append(r.Findings, f.list...)
 	}
-	r.Verdict, r.Good = verdict(r.Findings, p)
+	r.Verdict, r.Good = verdict(r.Findings, snap)
 	return r
 }
 
-// checksOfKernelAlone are those that have something to look at where there is neither link nor rule nor lease.
+// checksOfKernelAlone are the checks for a node without link, rules and leases.
 func checksOfKernelAlone() []string {
 	return []string{"arrangement", "config", "agent", "upstreams", "resolv.conf", "kernel hits", "hosts", "folders"}
 }
 
-// checkArrangement tells of a node on which the kernel's hits are all.
-func checkArrangement(p Picture, f *findings) {
-	if p.KernelHitsOff {
+// checkArrangement reports a node on which only the kernel serves hits.
+func checkArrangement(snap Snapshot, f *findings) {
+	if snap.KernelHitsOff {
 		f.add(Warn, "write kernelHits.mode: \"on\" or namespaces", "transparent, and kernel hits are off: kube-dns answers everything")
 		return
 	}
-	f.ok("transparent: nothing is laid in pods, on links or in netfilter")
+	f.ok("transparent: no rules in pods, on links or in netfilter")
 }
 
-// findings collects what one check says.
+// findings collects the findings of one check.
 type findings struct {
 	check string
 	list  []Finding
@@ -96,14 +96,14 @@ func (f *findings) add(state State, do, format string, args ...any) {
 
 func (f *findings) ok(format string, args ...any) { f.add(OK, "", format, args...) }
 
-// unseen is said of what could not be looked at.
+// unseen reports that something could not be read.
 func (f *findings) unseen(err string) {
-	f.add(Warn, "run the doctor as root in the host's namespaces, with the agent's configuration", "could not be looked at: %s", err)
+	f.add(Warn, "run the doctor as root in the host's namespaces, with the agent's configuration", "could not be read: %s", err)
 }
 
 func (f *findings) silent() bool { return len(f.list) == 0 }
 
-func verdict(list []Finding, p Picture) (string, bool) {
+func verdict(list []Finding, snap Snapshot) (string, bool) {
 	warnings, failures := 0, 0
 	for _, f := range list {
 		switch f.State {
@@ -115,15 +115,15 @@ func verdict(list []Finding, p Picture) (string, bool) {
 		}
 	}
 	who := "steered pods are answered by kube-dns"
-	if p.Agent.Unseen {
-		who = "this user cannot see who answers steered pods"
-	} else if p.KernelAlone {
-		who = "kube-dns answers what the kernel does not"
-	} else if !p.Table.Present && p.Table.Err == "" {
-		who = "without the switch, steered pods reach the agent if it listens, and nobody if not"
-	} else if held := p.heldLeases(); held > 0 && p.unasked() {
-		who = "steered pods are answered with what the cache holds, and what is not in it fails: it has nobody to ask"
-	} else if held > 0 && held == len(p.Targets) {
+	if snap.Agent.Unseen {
+		who = "this user cannot see which server answers steered pods"
+	} else if snap.KernelAlone {
+		who = "kube-dns answers all but the kernel's hits"
+	} else if !snap.Table.Present && snap.Table.Err == "" {
+		who = "without the switch, steered pods reach the agent if it listens, and no server if not"
+	} else if held := snap.heldLeases(); held > 0 && snap.noUpstream() {
+		who = "steered pods get entries of the cache, and all other queries fail: no upstream can be queried"
+	} else if held > 0 && held == len(snap.Targets) {
 		who = "steered pods are answered by the cache"
 	} else if held > 0 {
 		who = "steered pods are answered partly by the cache, partly by kube-dns"
@@ -137,26 +137,26 @@ func verdict(list []Finding, p Picture) (string, bool) {
 	return "GOOD; " + who, true
 }
 
-// unasked reports whether nobody who answers for the cluster can be asked, by the agent's word or else by the doctor's own questions.
-func (p Picture) unasked() bool {
-	if p.Agent.CannotAsk != "" {
+// noUpstream reports whether no server of the cluster can be queried, by the agent's status or else by the doctor's own queries.
+func (snap Snapshot) noUpstream() bool {
+	if snap.Agent.CannotAsk != "" {
 		return true
 	}
-	asked, failed := 0, 0
-	for _, a := range p.Upstreams {
+	queried, failed := 0, 0
+	for _, a := range snap.Upstreams {
 		if a.Role == "cluster" {
-			asked++
+			queried++
 			if a.Err != "" {
 				failed++
 			}
 		}
 	}
-	for _, a := range p.Fallbacks { // the last resort
-		if asked > 0 && a.Err == "" {
+	for _, a := range snap.Fallbacks { // the last resort
+		if queried > 0 && a.Err == "" {
 			return false
 		}
 	}
-	return asked > 0 && asked == failed
+	return queried > 0 && queried == failed
 }
 
 func plural(n int, word string) string {

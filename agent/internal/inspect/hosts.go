@@ -11,10 +11,10 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// Hosts is what `neardns-agent hosts`, the role that keeps names of Services in the hosts file, said when it last looked.
+// Hosts is the last state of `neardns-agent hosts`, the role that keeps names of Services in the hosts file.
 type Hosts struct {
-	Present  bool          `json:"present"` // there is one, or was
-	Age      time.Duration `json:"-"`       // since it looked
+	Present  bool          `json:"present"` // one runs, or ran
+	Age      time.Duration `json:"-"`       // of the state
 	Looked   time.Time     `json:"looked"`
 	Ended    bool          `json:"ended,omitempty"`    // in order; its lines stay
 	Fault    string        `json:"fault,omitempty"`    // why the file may not have the lines
@@ -29,9 +29,9 @@ type HostsLine struct {
 	Standing hostsfile.Standing `json:"standing"`
 }
 
-// hosts reads what the role said. A file that cannot be read is a fault of its own.
-func (l *Looker) hosts(now time.Time) Hosts {
-	said, ok, err := nodestate.ReadHosts(l.Conf.StateDir)
+// hosts reads the role's state. A file that cannot be read is a fault of its own.
+func (in *Inspector) hosts(now time.Time) Hosts {
+	said, ok, err := nodestate.ReadHosts(in.Conf.StateDir)
 	if err != nil {
 		return Hosts{Present: true, Fault: err.Error()}
 	}
@@ -43,48 +43,48 @@ func (l *Looker) hosts(now time.Time) Hosts {
 	return out
 }
 
-// hostsSilence is after how long a role that looks every 30 s is not there any more.
+// hostsSilence is the age of a state from which on the role, which writes one every 30 s, counts as gone.
 const hostsSilence = 5 * time.Minute
 
-// checkHosts judges the role `hosts`. Where it never ran there is nothing to judge: it is not part of the cache.
-func checkHosts(p Picture, f *findings) {
-	h := p.Hosts
+// checkHosts judges the role `hosts`. It is no part of the cache: if it never ran, all is well.
+func checkHosts(snap Snapshot, f *findings) {
+	h := snap.Hosts
 	switch {
 	case !h.Present:
 		f.ok("no names of Services are kept in the hosts file here")
 		return
 	case h.Ended:
-		f.add(Warn, "start it again (install/hosts), or take its lines away: `neardns-agent cleanup`",
+		f.add(Warn, "start it again (install/hosts), or remove its lines: `neardns-agent cleanup`",
 			"`neardns-agent hosts` has ended; the lines stay in the hosts file as they were %s ago", h.Age.Round(time.Second))
 	case h.Age > hostsSilence && h.Fault == "":
-		f.add(Warn, "look at the pod of the DaemonSet neardns-hosts on this node", "`neardns-agent hosts` looked last %s ago", h.Age.Round(time.Minute))
+		f.add(Warn, "check the pod of the DaemonSet neardns-hosts on this node", "`neardns-agent hosts` last ran %s ago", h.Age.Round(time.Minute))
 	}
 	if h.Fault != "" {
-		f.add(Fail, "mend that; the role tries again by itself, and leaves the file as it is until then", "the hosts file: %s", h.Fault)
+		f.add(Fail, "fix that; the role tries again by itself, and does not change the file until then", "the hosts file: %s", h.Fault)
 	}
 	if h.Fighting {
-		f.add(Warn, "find what writes the file, and have it keep lines that it does not know", "another program keeps taking the lines out of the hosts file; they "+
-			"were put back %s", plural(h.Repairs, "time"))
+		f.add(Warn, "find what writes the file, and have it keep unknown lines", "another program keeps removing the lines from the hosts file; they "+
+			"were restored %s", plural(h.Repairs, "time"))
 	}
 	for _, s := range h.Services {
 		switch s.Standing {
 		case hostsfile.Missing:
-			f.add(Fail, "look whether that Service is there, and whether the node can ask kube-dns; or take it out of hosts.services", "%s has no line in the hosts file: %s",
+			f.add(Fail, "check whether that Service exists and whether the node can query kube-dns; or remove it from hosts.services", "%s has no line in the hosts file: %s",
 				s.Name, cmp.Or(s.Failed, "kube-dns denies it"))
 		case hostsfile.Foreign:
-			f.add(Warn, "take that line out where ours is to count", "%s is named by a line that is not ours, which wins: %s", s.Name, strings.Join(s.Left, ", "))
+			f.add(Warn, "remove that line if ours is to win", "another line of the file has names of %s, and wins: %s", s.Name, strings.Join(s.Left, ", "))
 		case hostsfile.Stale:
-			f.add(Warn, "look at the way from this node to kube-dns", "%s has a line of long ago: %s", s.Name, s.Failed)
+			f.add(Warn, "check the path from this node to kube-dns", "%s has an old line: %s", s.Name, s.Failed)
 		case hostsfile.Current:
 			f.ok("%s is %s", s.Name, strings.Join(s.Addresses, ", "))
 		}
 	}
 	if f.silent() {
-		f.ok("hosts.services names nothing to keep")
+		f.ok("hosts.services is empty")
 	}
 }
 
-// hostsTable says which names of Services stand in the hosts file.
+// hostsTable lists the names of Services in the hosts file.
 func hostsTable(w io.Writer, h *Hosts) {
 	if h == nil || !h.Present {
 		return

@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// PodDNS is what became of the DNS settings that somebody wants for an attachment's pod.
+// PodDNS is the state of the DNS settings that are wanted for a pod.
 type PodDNS struct {
 	State   string   // of the overlay: as-given, overlaid, handed-on, waiting, no-lever, failed
-	Reason  string   // why it is not laid
-	Ignored []string // what was left out, each with its reason
+	Reason  string   // why the overlay is not in effect
+	Ignored []string // what is ignored, each with its reason
 }
 
-// checkPodDNS tells of every overlay that did not reach its pod. Pods with the same trouble are one finding: it mostly comes from one
+// checkPodDNS reports every overlay that did not reach its pod. Pods with the same trouble are one finding: it mostly comes from one
 // line in the configuration, or from one Deployment.
-func checkPodDNS(p Picture, f *findings) {
+func checkPodDNS(snap Snapshot, f *findings) {
 	const ignored = "correct it; a pod takes it at its start"
 	type trouble struct{ what, do string }
 	names := map[trouble][]string{}
 	laid := 0
-	for _, pod := range p.Pods {
+	for _, pod := range snap.Pods {
 		if pod.State == "gone" {
 			continue
 		}
@@ -40,14 +40,14 @@ func checkPodDNS(p Picture, f *findings) {
 			do = "enable NRI in the runtime and mount its socket and the sandboxes' folder into the agent (install/overlays/pod-dns), or write " +
 				"resolvConf.mode: off"
 		case "failed":
-			do = "mend that, then restart the pod"
+			do = "fix that, then restart the pod"
 		default:
 			if pod.DNS.Reason == "" || len(pod.DNS.Ignored) > 0 {
-				continue // nothing is wanted, or what is said about that says it
+				continue // no settings are wanted, or the ignored ones are reported already
 			}
-			do = "write resolvConf.mode: auto, or take podDNS out"
+			do = "write resolvConf.mode: auto, or remove podDNS"
 		}
-		t := trouble{"the DNS settings wanted are not laid (" + pod.DNS.State + "): " + pod.DNS.Reason, do}
+		t := trouble{"the DNS settings wanted are not in effect (" + pod.DNS.State + "): " + pod.DNS.Reason, do}
 		names[t] = append(names[t], pod.Name)
 	}
 	order := slices.SortedFunc(maps.Keys(names), func(a, b trouble) int { return strings.Compare(a.what, b.what) })
@@ -61,7 +61,7 @@ func checkPodDNS(p Picture, f *findings) {
 
 func laidText(laid int) string {
 	if laid == 0 {
-		return "no pod is to have other settings than its own"
+		return "no pod has other settings than its own"
 	}
 	return fmt.Sprintf("%s with the settings wanted", plural(laid, "pod"))
 }

@@ -25,11 +25,11 @@ type PodView struct {
 	Interface string       `json:"interface"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 
-	// What its processes resolve with; all empty where the runtime tells nobody.
+	// The pod's resolver settings; all empty if the runtime does not pass them on.
 	Nameservers []string `json:"nameservers,omitempty"`
 	Searches    []string `json:"searches,omitempty"`
 	Options     []string `json:"options,omitempty"`
-	// Overlay tells what became of the overlay on these settings, and Lever by what it reached the pod.
+	// Overlay is the state of the overlay on these settings, and Lever the way by which it reached the pod.
 	Overlay podfile.DNSState `json:"overlay,omitempty"`
 	Lever   podfile.Lever    `json:"lever,omitempty"`
 	Reason  string           `json:"reason,omitempty"`
@@ -42,7 +42,7 @@ type PodView struct {
 	Counts *podindex.Counts `json:"counts,omitempty"`
 }
 
-// PodViews are what a running agent tells of its pods.
+// PodViews is what a running agent serves at /pods.
 func PodViews(known []podindex.Pod) []PodView {
 	out := []PodView{}
 	for _, p := range known {
@@ -54,15 +54,15 @@ func PodViews(known []podindex.Pod) []PodView {
 	return out
 }
 
-// Pods shows the pods of the node by the running agent's word. noAgent tells that there is none, and then the pods' files speak.
-func (l *Looker) Pods(ctx context.Context) (views []PodView, noAgent error) {
-	views, noAgent = askPods(ctx, l.socket())
+// Pods lists the node's pods by the running agent's status. If there is none, noAgent is the reason, and the pods' files are read.
+func (in *Inspector) Pods(ctx context.Context) (views []PodView, noAgent error) {
+	views, noAgent = askPods(ctx, in.socket())
 	if noAgent == nil {
 		return views, nil
 	}
 	views = []PodView{}
-	for _, f := range pods.Open(l.Conf.StateDir, rules.Kind{}, slog.New(slog.DiscardHandler)).List() {
-		views = append(views, viewOf(f, podindex.Completes(f, l.Conf)))
+	for _, f := range pods.Open(in.Conf.StateDir, rules.Kind{}, slog.New(slog.DiscardHandler)).List() {
+		views = append(views, viewOf(f, podindex.Completes(f, in.Conf)))
 	}
 	sortViews(views)
 	return views, noAgent
@@ -82,7 +82,7 @@ func viewOf(f podfile.File, completed bool) PodView {
 	return v
 }
 
-// nameOf is a pod as namespace/name; "" where the runtime tells none.
+// nameOf is a pod as namespace/name; "" if the runtime does not name it.
 func nameOf(f podfile.File) string { return strings.Trim(f.PodNamespace+"/"+f.PodName, "/") }
 
 func sortViews(views []PodView) {
@@ -91,7 +91,7 @@ func sortViews(views []PodView) {
 	})
 }
 
-// PodsText is the table for people. Words of the runtime's and of pods' owners come from outside, so a line stays one.
+// PodsText is the table for people. Names come from outside, so control characters are replaced.
 func PodsText(views []PodView) string {
 	if len(views) == 0 {
 		return "no pods: none was made since the plugin is in the network's list\n"
@@ -127,7 +127,7 @@ func shortID(id string) string { return id[:min(13, len(id))] }
 
 func listed(in []netip.Addr) string { return cmp.Or(steer.JoinAddrs(in, ","), "-") }
 
-// steered sums the decisions up: one word where they agree.
+// steered sums up the decisions: one word if they agree.
 func steered(decisions []podfile.Decision) string {
 	var states []string
 	for _, d := range decisions {
@@ -164,7 +164,7 @@ func overlaid(v PodView) string {
 	return string(v.Overlay) + " (" + string(v.Lever) + ")"
 }
 
-// line keeps text from breaking the table, and says that there is none.
+// line keeps text from breaking the table; "-" for none.
 func line(s string) string {
 	return cmp.Or(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

@@ -20,15 +20,15 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Status is what `status` shows: the agent's own word, and what the kernel and the pod files say without it.
+// Status is what `status` shows: the agent's own status, and the kernel's and the pod files' state without it.
 type Status struct {
 	Agent   *node.Status  `json:"agent,omitempty"`
 	NoAgent string        `json:"noAgent,omitempty"`
 	Leases  []kernelLease `json:"kernelLeases"`
 	Backend string        `json:"backend"`
-	// ConfigFault is what is wrong with the configuration's file, where the agent serves by the one before.
+	// ConfigFault is what is wrong with the configuration's file, if the agent serves by the one before.
 	ConfigFault string                   `json:"configFault,omitempty"`
-	Switch      bool                     `json:"switch"` // the host table is there
+	Switch      bool                     `json:"switch"` // the host table exists
 	Counters    map[string]steer.Counter `json:"counters"`
 	Pods        []podReport              `json:"pods"`
 	Hosts       *Hosts                   `json:"hosts,omitempty"` // of the role `hosts`, which is no part of the cache
@@ -47,21 +47,21 @@ type podReport struct {
 	Decisions []podfile.Decision `json:"decisions"`
 }
 
-// Good tells whether the agent runs and nothing is wrong with it or its configuration.
+// Good reports whether the agent runs and neither it nor its configuration has a fault.
 func (r *Status) Good() bool {
 	return r.Agent != nil && r.Agent.Ready && len(r.Agent.Faults) == 0 && r.ConfigFault == ""
 }
 
-// Status shows how the node is served: the agent's own word, and what the kernel and the pod files say without it.
-func (l *Looker) Status(ctx context.Context) (*Status, error) {
-	f := l.gather(ctx)
+// Status reads the node's status. It needs no agent.
+func (in *Inspector) Status(ctx context.Context) (*Status, error) {
+	f := in.collect(ctx)
 	defer f.close()
 	if err := cmp.Or(f.kindErr, f.tableErr); errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("%w: run the command as root, in the host's namespaces", err)
 	} else if err != nil {
 		return nil, err
 	}
-	r := &Status{Backend: f.kind.String(), Agent: f.agent, NoAgent: text(f.agentErr), ConfigFault: text(l.Fault), Switch: f.present}
+	r := &Status{Backend: f.kind.String(), Agent: f.agent, NoAgent: text(f.agentErr), ConfigFault: text(in.Fault), Switch: f.present}
 	for _, held := range f.leases {
 		r.Leases = append(r.Leases, kernelLease{held.Address.String(), held.Protocol.String(), held.Expires.Round(time.Millisecond).String()})
 	}
@@ -71,7 +71,7 @@ func (l *Looker) Status(ctx context.Context) (*Status, error) {
 			return nil, err
 		}
 	}
-	if h := l.hosts(time.Now()); h.Present {
+	if h := in.hosts(time.Now()); h.Present {
 		r.Hosts = &h
 	}
 	for _, p := range f.pods.List() {
@@ -80,14 +80,14 @@ func (l *Looker) Status(ctx context.Context) (*Status, error) {
 	return r, nil
 }
 
-// upstreamTable says whom the agent asks, and how they do.
+// upstreamTable lists the upstreams and their state.
 func upstreamTable(w io.Writer, upstreams []forward.Status) {
 	if len(upstreams) == 0 {
 		return
 	}
 	fmt.Fprintln(w, "\nUPSTREAM\tFOR\tSTATE\tSINCE")
 	for _, u := range upstreams {
-		state, since := "asked", ""
+		state, since := "used", ""
 		if u.LastResort {
 			state = "last resort"
 		}
@@ -95,10 +95,10 @@ func upstreamTable(w io.Writer, upstreams []forward.Status) {
 			state += ", over UDP: it does not take TCP"
 		}
 		if u.Failing {
-			state = "failing (" + u.Reason + "): asked last, tried in the background"
+			state = "failing (" + u.Reason + "): used last, checked in the background"
 		}
 		if len(u.Loops) > 0 {
-			state = "leads back to this node for " + strings.Join(u.Loops, ", ") + ": not asked for them"
+			state = "leads back to this node for " + strings.Join(u.Loops, ", ") + ": not used for them"
 		}
 		if !u.Since.IsZero() {
 			since = u.Since.Format(time.RFC3339)
@@ -107,7 +107,7 @@ func upstreamTable(w io.Writer, upstreams []forward.Status) {
 	}
 }
 
-// whose names the process that speaks.
+// whose identifies the agent.
 func whose(s *node.Status) string {
 	return fmt.Sprintf("instance %s, process %d, version %s", s.Instance, s.PID, s.Version)
 }
@@ -198,17 +198,17 @@ func (r *Status) Text() string {
 		}
 		fmt.Fprintln(w, "\nCLUSTER DNS\tSTEERING\tFALLBACK")
 		for _, red := range r.Agent.Redirects {
-			proven := "not proven: new pods wait"
+			fallback := "not verified: new pods are pending"
 			if slices.Contains(r.Agent.Proven, red.ClusterDNS) {
-				proven = "proven"
+				fallback = "verified"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\n", red.ClusterDNS, red.Steering, proven)
+			fmt.Fprintf(w, "%s\t%s\t%s\n", red.ClusterDNS, red.Steering, fallback)
 		}
 		upstreamTable(w, r.Agent.Upstreams)
 		if len(r.Agent.Bypassed) > 0 {
-			fmt.Fprintln(w, "\nKUBE-DNS ANSWERS, SINCE A POLICY OR FIREWALL DROPS THE QUESTIONS\tSOURCE\tADDRESS\tPROTOCOL\tSINCE\tNEXT TRIAL")
+			fmt.Fprintln(w, "\nKUBE-DNS ANSWERS: A POLICY OR FIREWALL DROPS THE QUERIES\tSOURCE\tADDRESS\tPROTOCOL\tSINCE\tNEXT TRIAL")
 			for _, b := range r.Agent.Bypassed {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(b.Pod, "not a pod that is known here"), b.Source, b.Address, b.Protocol,
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(b.Pod, "unknown pod"), b.Source, b.Address, b.Protocol,
 					b.Since.Format(time.RFC3339), b.NextTrial.Format(time.RFC3339))
 			}
 		}
@@ -219,7 +219,7 @@ func (r *Status) Text() string {
 		fmt.Fprintln(w, "\nSWITCH\tUDP\tTCP CONNECTIONS")
 		fmt.Fprintf(w, "to the agent\t%d\t%d\n", r.Counters[steer.CounterDeliveredUDP].Packets, r.Counters[steer.CounterDeliveredTCP].Packets)
 		fmt.Fprintf(w, "to kube-dns\t%d\t%d\n", r.Counters[steer.CounterFallbackUDP].Packets, r.Counters[steer.CounterFallbackTCP].Packets)
-		fmt.Fprintln(w, "(the agent's own proofs of that way are among them, a few a minute)")
+		fmt.Fprintln(w, "(with a few fallback checks of the agent a minute)")
 	}
 	if len(r.Pods) > 0 {
 		fmt.Fprintln(w, "\nPOD\tCONTAINER\tINTERFACE\tCLUSTER DNS\tSTATE\tREASON")

@@ -54,12 +54,12 @@ ADDRESS        PROTOCOL  LEASE  SINCE                 REASON
 169.254.20.11  udp       held   2026-01-02T03:04:05Z  
 
 CLUSTER DNS  STEERING       FALLBACK
-10.96.0.10   169.254.20.11  proven
+10.96.0.10   169.254.20.11  verified
 
 SWITCH        UDP  TCP CONNECTIONS
 to the agent  7    0
 to kube-dns   0    0
-(the agent's own proofs of that way are among them, a few a minute)
+(with a few fallback checks of the agent a minute)
 
 POD          CONTAINER      INTERFACE  CLUSTER DNS  STATE    REASON
 default/web  0123456789abc  eth0       10.96.0.10   steered  

@@ -12,11 +12,11 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
-// moment is one of a node on which much was asked.
-func moment(at time.Time, times uint64) *Moment {
+// reading is one of a busy node.
+func reading(at time.Time, times uint64) *Reading {
 	red := steer.Redirect{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")}
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	m := &Moment{At: at, Status: &Status{
+	m := &Reading{At: at, Status: &Status{
 		Agent: &node.Status{Instance: "abc", PID: 7, Version: "v1", Started: since, Serving: true, Ready: true,
 			Cache: &node.CacheStatus{Bytes: 2 << 20, Limit: 32 << 20, Hits: int64(900 * times), Misses: int64(100 * times)},
 			Leases: []node.LeaseStatus{{Address: red.Steering, Protocol: "tcp", Since: since, Reason: "no answer"},
@@ -35,30 +35,30 @@ func moment(at time.Time, times uint64) *Moment {
 	return m
 }
 
-// TestMomentText holds what people watch to golden texts.
-func TestMomentText(t *testing.T) {
+// TestReadingText holds what people watch to golden texts.
+func TestReadingText(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC)
-	before, now := moment(at, 1), moment(at.Add(2*time.Second), 2)
-	golden.Check(t, "moment-first.txt", before.Text(nil))
-	golden.Check(t, "moment.txt", now.Text(before))
+	before, now := reading(at, 1), reading(at.Add(2*time.Second), 2)
+	golden.Check(t, "reading-first.txt", before.Text(nil))
+	golden.Check(t, "reading.txt", now.Text(before))
 
 	// What another agent counted says nothing of this one's rates; the kernel counts on, unless its table was made anew.
-	other := moment(at.Add(2*time.Second), 2)
+	other := reading(at.Add(2*time.Second), 2)
 	other.Status.Agent.Instance = "def"
 	if text := other.Text(before); !strings.Contains(text, "to the cache        500  0") || strings.Contains(text, "shop/pod-a") {
 		t.Errorf("rates over two agents:\n%s", text)
 	}
-	anew := moment(at.Add(2*time.Second), 2)
+	anew := reading(at.Add(2*time.Second), 2)
 	anew.Status.Counters[steer.CounterDeliveredUDP] = steer.Counter{Packets: 1}
 	if text := anew.Text(before); !strings.Contains(text, "to the cache        -    0") {
 		t.Errorf("rates of a counter that began anew:\n%s", text)
 	}
-	idle := moment(at.Add(2*time.Second), 1)
-	if text := idle.Text(before); !strings.Contains(text, "nobody asked") || strings.Contains(text, "QUESTIONS A SECOND  IN THE CACHE") {
-		t.Errorf("nobody asks:\n%s", text)
+	idle := reading(at.Add(2*time.Second), 1)
+	if text := idle.Text(before); !strings.Contains(text, "no queries") || strings.Contains(text, "QUERIES PER SECOND  IN THE CACHE") {
+		t.Errorf("no queries:\n%s", text)
 	}
-	dead := &Moment{At: at, Status: &Status{NoAgent: "no agent runs on this node", Counters: before.Status.Counters}}
-	golden.Check(t, "moment-dead.txt", dead.Text(before))
+	dead := &Reading{At: at, Status: &Status{NoAgent: "no agent runs on this node", Counters: before.Status.Counters}}
+	golden.Check(t, "reading-dead.txt", dead.Text(before))
 	later := *dead
 	later.At = at.Add(time.Second)
 	if text := later.Text(dead); !strings.Contains(text, "to the cache        0    0") {

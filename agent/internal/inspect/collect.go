@@ -30,61 +30,62 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// picture takes the picture of a node that the doctor judges. What cannot be looked at is noted, and the rest is looked at.
-func (l *Looker) picture(ctx context.Context) Picture {
-	f := l.gather(ctx)
+// snapshot collects what the doctor judges. What cannot be read is noted, and the rest is collected.
+func (in *Inspector) snapshot(ctx context.Context) Snapshot {
+	f := in.collect(ctx)
 	defer f.close()
 	want, up := f.want, f.up
-	p := Picture{StateDir: want.Folders.State, Link: want.Link.Name, Unknown: l.Conf.Unknown(), External: up.Outside()}
-	if l.Fault != nil {
-		p.Config = append(p.Config, l.Fault.Error())
+	snap := Snapshot{StateDir: want.Folders.State, Link: want.Link.Name, Unknown: in.Conf.Unknown(), External: up.Outside()}
+	if in.Fault != nil {
+		snap.Config = append(snap.Config, in.Fault.Error())
 	}
 	for _, err := range f.faults {
-		p.Config = append(p.Config, err.Error())
+		snap.Config = append(snap.Config, err.Error())
 	}
 	if want.KernelAlone() {
-		p.KernelAlone, p.KernelHitsOff = true, l.Conf.KernelHits.Mode == config.KernelHitsOff
+		snap.KernelAlone, snap.KernelHitsOff = true, in.Conf.KernelHits.Mode == config.KernelHitsOff
 	}
 	if want.Server.FastPath {
 		slow, err := corefile.SlowZones(want.Server.Config)
 		if err != nil {
-			p.Config = append(p.Config, err.Error())
+			snap.Config = append(snap.Config, err.Error())
 		}
 		for _, s := range slow {
-			p.Slow = append(p.Slow, s.String())
+			snap.Slow = append(snap.Slow, s.String())
 		}
 	}
-	if p.KernelAlone {
-		p.Upstreams, _ = l.ask(ctx, want, up)
-		p.Agent, p.Resolv, p.Hosts, p.Folders = l.agent(f), l.resolvConf(up), l.hosts(time.Now()), folders(want)
-		return p
+	if snap.KernelAlone {
+		snap.Upstreams, _ = in.queryServers(ctx, want, up)
+		snap.Agent, snap.Resolv, snap.Hosts, snap.Folders = in.agent(f), in.resolvConf(up), in.hosts(time.Now()), folders(want)
+		return snap
 	}
 	for _, a := range want.Addresses() {
-		p.Targets = append(p.Targets, Target{Address: a, Protocol: "udp"}, Target{Address: a, Protocol: "tcp"})
+		snap.Targets = append(snap.Targets, Target{Address: a, Protocol: "udp"}, Target{Address: a, Protocol: "tcp"})
 	}
 	for _, r := range want.Redirects {
-		p.ClusterDNS = append(p.ClusterDNS, r.ClusterDNS)
+		snap.ClusterDNS = append(snap.ClusterDNS, r.ClusterDNS)
 	}
-	var asked sync.WaitGroup
-	asked.Go(func() { p.Upstreams, p.Fallbacks = l.ask(ctx, want, up) })
-	asked.Go(func() { p.Both = l.both(ctx, want) })
-	p.Agent = l.agent(f)
-	p.LinkDrift, p.LinkErr = linkOf(want)
-	p.Sockets = sockets(p.Targets)
-	lookAtRules(&p, f)
-	l.firewall(&p, want)
-	p.Resolv = l.resolvConf(up)
-	p.Network = l.network(p.ClusterDNS)
-	p.Watch = l.watch()
-	p.Hosts = l.hosts(time.Now())
-	lookAtPods(&p, f.pods)
-	p.Kernel = kernelOf(p.Kernel.BridgePods, want)
-	p.Folders = folders(want)
-	asked.Wait()
-	return p
+	var queries sync.WaitGroup
+	queries.Go(func() { snap.Upstreams, snap.Fallbacks = in.queryServers(ctx, want, up) })
+	queries.Go(func() { snap.Compared = in.compare(ctx, want) })
+	snap.Agent = in.agent(f)
+	snap.LinkDrift, snap.LinkErr = linkOf(want)
+	snap.Sockets = sockets(snap.Targets)
+	collectRules(&snap, f)
+	others, err := nft.Others(-1)
+	snap.Firewall, snap.Proxy, snap.Others = firewall(want, others, err), kubeProxy(in.Conf.KubeProxyMode, others, err), neighbours(others)
+	snap.Resolv = in.resolvConf(up)
+	snap.Network = in.network(snap.ClusterDNS)
+	snap.Watch = in.watch()
+	snap.Hosts = in.hosts(time.Now())
+	collectPods(&snap, f.pods)
+	snap.Kernel = kernelOf(snap.Kernel.BridgePods, want)
+	snap.Folders = folders(want)
+	queries.Wait()
+	return snap
 }
 
-// folders looks whether the agent's can be written.
+// folders reports whether the agent's folders can be written.
 func folders(want plan.Plan) (out []Folder) {
 	for _, dir := range []string{want.Folders.State, want.Folders.Persist} {
 		out = append(out, Folder{Path: dir, Err: unwritable(dir)})
@@ -92,8 +93,8 @@ func folders(want plan.Plan) (out []Folder) {
 	return out
 }
 
-func (l *Looker) agent(f *facts) Agent {
-	a := Agent{Holder: l.holder()}
+func (in *Inspector) agent(f *basics) Agent {
+	a := Agent{Holder: in.holder()}
 	if f.agentErr != nil {
 		a.Err, a.Unseen = f.agentErr.Error(), errors.Is(f.agentErr, fs.ErrPermission)
 		return a
@@ -126,9 +127,9 @@ func (l *Looker) agent(f *facts) Agent {
 	return a
 }
 
-// holder is the living process that the lock names. The lock itself is not tried: that would be in a starting agent's way.
-func (l *Looker) holder() int {
-	data, err := os.ReadFile(filepath.Join(l.Conf.StateDir, nodestate.AgentLockName))
+// holder is the running process that the lock file names. The lock itself is not tried: a starting agent may want it.
+func (in *Inspector) holder() int {
+	data, err := os.ReadFile(filepath.Join(in.Conf.StateDir, nodestate.AgentLockName))
 	if err != nil {
 		return 0
 	}
@@ -150,14 +151,14 @@ func linkOf(want plan.Plan) (drift []string, failed string) {
 	return drift, text(err)
 }
 
-// sockets lists those of other programs on port 53 of our addresses. Two agents are told apart by their locks.
+// sockets lists other programs' sockets on port 53 of our addresses. The lock tells two agents apart.
 func sockets(targets []Target) []Socket {
 	var out []Socket
-	said := map[string]bool{}
+	listed := map[string]bool{}
 	for _, t := range targets {
 		exact, wildcard, err := portowners.Find(t.Protocol, netip.AddrPortFrom(t.Address, 53))
 		if err != nil {
-			continue // no /proc: everything else says so too
+			continue // no /proc: all other checks report it
 		}
 		for _, who := range exact {
 			if !strings.HasPrefix(who, "neardns-agent ") {
@@ -165,8 +166,8 @@ func sockets(targets []Target) []Socket {
 			}
 		}
 		for _, who := range wildcard {
-			if key := who + t.Protocol; !said[key] {
-				said[key] = true
+			if key := who + t.Protocol; !listed[key] {
+				listed[key] = true
 				out = append(out, Socket{Target: t, Holder: who, Wildcard: true})
 			}
 		}
@@ -174,73 +175,81 @@ func sockets(targets []Target) []Socket {
 	return out
 }
 
-func lookAtRules(p *Picture, f *facts) {
+func collectRules(snap *Snapshot, f *basics) {
 	proof, err := nodestate.ReadProof(f.want.Folders.Persist)
-	p.Proven, p.ProvenErr = proof.ClusterDNS, text(err)
-	p.Table.Present, p.Table.Err = f.present, text(f.tableErr)
+	snap.Verified, snap.VerifiedErr = proof.ClusterDNS, text(err)
+	snap.Table.Present, snap.Table.Err = f.present, text(f.tableErr)
 	for _, held := range f.leases {
-		p.Leases = append(p.Leases, Target{Address: held.Address, Protocol: held.Protocol.String()})
+		snap.Leases = append(snap.Leases, Target{Address: held.Address, Protocol: held.Protocol.String()})
 	}
 	if !f.present || f.tableErr != nil {
 		return
 	}
 	want, err := f.want.Host(f.pods, rules.Uplinks)
 	if err != nil {
-		p.Table.Err = err.Error()
+		snap.Table.Err = err.Error()
 		return
 	}
 	err = f.host.Verify(want)
 	var drift *steer.DriftError
 	if errors.As(err, &drift) {
-		p.Table.Drift = drift.Items
+		snap.Table.Drift = drift.Items
 	} else {
-		p.Table.Err = text(err)
+		snap.Table.Err = text(err)
 	}
 }
 
-// firewall looks at who else filters, and by the same list of chains at kube-proxy and other neighbours.
-func (l *Looker) firewall(p *Picture, want plan.Plan) {
-	kept, lacking, err := iptables.VerifyAccepts(want.Addresses())
-	for _, k := range kept {
-		p.Firewall.Kept = append(p.Firewall.Kept, k.String())
-	}
-	for _, k := range lacking {
-		p.Firewall.Policies = append(p.Firewall.Policies, k.String())
-	}
-	others, otherErr := nft.Others(-1)
-	p.Firewall.Err = text(errors.Join(err, otherErr))
-	p.Proxy = Proxy{Mode: config.KubeProxyNone, Configured: l.Conf.KubeProxyMode, Err: text(otherErr)}
-	names := map[string]bool{}
+// firewall finds the rules of others that may drop packets to our addresses.
+func firewall(want plan.Plan, others []nft.Chain, err error) Firewall {
+	kept, lacking, acceptErr := iptables.VerifyAccepts(want.Addresses())
+	f := Firewall{Kept: texts(kept), Policies: texts(lacking), Err: text(errors.Join(acceptErr, err))}
 	for _, c := range others {
-		base := c.Table == "filter" && c.Name == "INPUT" // its policy is known by now
-		switch {
-		case c.Input && c.Drops && !base && c.Table != "kube-proxy":
-			p.Firewall.Chains = append(p.Firewall.Chains, c.String())
-		case c.Table == "kube-proxy":
-			p.Proxy.Mode = "nftables"
-		case c.Table == "nat" && c.Name == "KUBE-SERVICES":
-			p.Proxy.Mode = "iptables"
+		policy := c.Table == "filter" && c.Name == "INPUT" // VerifyAccepts has it
+		if c.Input && c.Drops && !policy && c.Table != "kube-proxy" {
+			f.Chains = append(f.Chains, c.String())
 		}
-		names[Firewalld] = names[Firewalld] || c.Table == "firewalld"
-		names[Cilium] = names[Cilium] || strings.HasPrefix(c.Name, "CILIUM_")
 	}
-	slices.Sort(p.Firewall.Chains)
-	if p.Proxy.Mode == config.KubeProxyNone && iptables.HasLegacyChain("nat", "KUBE-SERVICES") {
-		p.Proxy.Mode = "iptables"
+	slices.Sort(f.Chains)
+	return f
+}
+
+// kubeProxy recognizes kube-proxy's mode by its chains, and IPVS by its Services.
+func kubeProxy(configured string, others []nft.Chain, err error) Proxy {
+	mode := config.KubeProxyNone
+	for _, c := range others {
+		switch {
+		case c.Table == "kube-proxy":
+			mode = config.KubeProxyNftables
+		case c.Table == "nat" && c.Name == "KUBE-SERVICES":
+			mode = config.KubeProxyIptables
+		}
+	}
+	if mode == config.KubeProxyNone && iptables.HasLegacyChain("nat", "KUBE-SERVICES") {
+		mode = config.KubeProxyIptables
 	}
 	if services, err := os.ReadFile("/proc/thread-self/net/ip_vs"); err == nil && strings.Contains(string(services), "TCP ") {
-		p.Proxy.Mode = "ipvs"
+		mode = config.KubeProxyIPVS
 	}
-	for link, name := range map[string]string{"nodelocaldns": NodeLocalDNS, "cilium_host": Cilium} {
-		names[name] = names[name] || exists("/sys/class/net/"+link)
-	}
-	names[Resolved] = exists("/run/systemd/resolve/stub-resolv.conf")
-	for name, seen := range names {
-		if seen {
-			p.Others = append(p.Others, name)
+	return Proxy{Mode: mode, Configured: configured, Err: text(err)}
+}
+
+// neighbours lists programs on the node that may interfere.
+func neighbours(others []nft.Chain) (names []string) {
+	hasChain := func(match func(nft.Chain) bool) bool { return slices.ContainsFunc(others, match) }
+	for _, program := range []struct {
+		name string
+		seen bool
+	}{
+		{Cilium, exists("/sys/class/net/cilium_host") || hasChain(func(c nft.Chain) bool { return strings.HasPrefix(c.Name, "CILIUM_") })},
+		{Firewalld, hasChain(func(c nft.Chain) bool { return c.Table == "firewalld" })},
+		{NodeLocalDNS, exists("/sys/class/net/nodelocaldns")},
+		{Resolved, exists("/run/systemd/resolve/stub-resolv.conf")},
+	} {
+		if program.seen {
+			names = append(names, program.name)
 		}
 	}
-	slices.Sort(p.Others)
+	return names
 }
 
 func exists(path string) bool {
@@ -248,20 +257,20 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func lookAtPods(p *Picture, registry *pods.Pods) {
+func collectPods(snap *Snapshot, registry *pods.Pods) {
 	found, errs := registry.Verify()
 	for _, err := range errs {
-		p.PodErrs = append(p.PodErrs, err.Error())
+		snap.PodErrs = append(snap.PodErrs, err.Error())
 	}
 	for _, v := range found {
-		p.Pods = append(p.Pods, Pod{Name: pods.Name(v.File), State: v.State, Drift: v.Drift, Mesh: v.Mesh, Lost: lostIn(v.File), Err: text(v.Err), DNS: podDNSOf(v.File)})
+		snap.Pods = append(snap.Pods, Pod{Name: pods.Name(v.File), State: v.State, Drift: v.Drift, Mesh: v.Mesh, Lost: lostIn(v.File), Err: text(v.Err), DNS: podDNSOf(v.File)})
 		if i := v.File.HostInterface; i != "" && exists(filepath.Join("/sys/class/net", i, "bridge")) {
-			p.Kernel.BridgePods = true
+			snap.Kernel.BridgePods = true
 		}
 	}
 }
 
-// lostIn is why a pod was given back, "" where it was not.
+// lostIn is why a pod is bypassed, "" if it is not.
 func lostIn(f podfile.File) string {
 	for _, d := range f.Decisions {
 		if len(d.Unanswered) > 0 {
@@ -271,7 +280,7 @@ func lostIn(f podfile.File) string {
 	return ""
 }
 
-// podDNS is what a pod's file says about its DNS settings.
+// podDNSOf is what a pod's file has about its DNS settings.
 func podDNSOf(f podfile.File) PodDNS {
 	var out PodDNS
 	if f.DNS != nil {
@@ -306,8 +315,7 @@ func kernelOf(bridgePods bool, want plan.Plan) Kernel {
 	return k
 }
 
-// unwritable says why nothing can be written in a folder, without writing. One that is not there yet is judged by the
-// folder that it will be made in.
+// unwritable is why a folder cannot be written; it does not write. A folder that does not exist yet is judged by its parent.
 func unwritable(dir string) string {
 	for !exists(dir) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)

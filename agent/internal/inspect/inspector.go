@@ -15,51 +15,53 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Looker looks at the node that it runs on. It changes nothing.
-type Looker struct {
+// Inspector inspects the node that it runs on. It changes nothing.
+type Inspector struct {
 	Conf     *config.Node // in effect
-	Fault    error        // of its file, where the agent serves by the one before
+	Fault    error        // of its file, if the agent serves by the one before
 	ReadFile func(path string) ([]byte, error)
-	// CNIConf and CNIBin are the folders of the runtime's networks and of its plugins. Only the doctor looks at them.
+	// CNIConf and CNIBin are the folders of the runtime's networks and of its plugins. Only the doctor needs them.
 	CNIConf, CNIBin string
 }
 
-func (l *Looker) socket() string { return filepath.Join(l.Conf.StateDir, nodestate.AgentSocketName) }
+func (in *Inspector) socket() string {
+	return filepath.Join(in.Conf.StateDir, nodestate.AgentSocketName)
+}
 
-// facts are what every view of a node begins with. Each error stands beside what could not be had for it.
-type facts struct {
-	want     plan.Plan // what the node should be, as far as the configuration tells; by the back end that its rules stand in
+// basics is what every view of a node starts from. Each error is why the field before it is missing.
+type basics struct {
+	want     plan.Plan // what the node should be by the configuration, for the back end that its rules are in
 	faults   []error   // of the plan
 	up       upstream.Upstreams
-	agent    *node.Status // what the running agent says of itself; nil: agentErr says why
+	agent    *node.Status // of the running agent; nil: see agentErr
 	agentErr error
 
-	kind    rules.Kind // that the node's rules stand in
+	kind    rules.Kind // of the node's rules
 	kindErr error
 
-	host     rules.Rules // nil where it cannot be opened; close closes it
-	present  bool        // the host table is there
+	host     rules.Rules // nil if it cannot be opened; close closes it
+	present  bool        // the host table exists
 	leases   []steer.LeaseState
-	tableErr error // of these three
+	tableErr error // of the three above
 
 	pods *pods.Pods
 }
 
-func (l *Looker) gather(ctx context.Context) *facts {
-	f := new(facts)
-	f.kind, f.kindErr = Installed(l.Conf.StateDir)
+func (in *Inspector) collect(ctx context.Context) *basics {
+	f := new(basics)
+	f.kind, f.kindErr = Installed(in.Conf.StateDir)
 	var readErr, kindErr error
-	f.want, f.up, readErr = plan.Read(l.Conf, l.ReadFile, "doctor")
+	f.want, f.up, readErr = plan.Read(in.Conf, in.ReadFile, "doctor")
 	f.want, kindErr = f.want.On(f.kind)
 	for _, err := range []error{readErr, kindErr, f.kindErr} {
 		if err != nil {
 			f.faults = append(f.faults, err)
 		}
 	}
-	f.agent, f.agentErr = askAgent(ctx, l.socket())
+	f.agent, f.agentErr = askAgent(ctx, in.socket())
 	f.pods = pods.Open(f.want.Folders.State, f.kind, slog.New(slog.DiscardHandler))
 	if f.want.KernelAlone() {
-		return f // there are no rules to look at
+		return f // there are no rules
 	}
 	if f.host, f.tableErr = f.kind.OpenHost(-1); f.tableErr != nil {
 		f.host = nil
@@ -71,13 +73,13 @@ func (l *Looker) gather(ctx context.Context) *facts {
 	return f
 }
 
-func (f *facts) close() {
+func (f *basics) close() {
 	if f.host != nil {
 		_ = f.host.Close() // only read
 	}
 }
 
-// Installed is the back end that the node's rules stand in; nftables where there are none.
+// Installed is the back end of the node's rules; nftables if there are none.
 func Installed(stateDir string) (rules.Kind, error) {
 	stand, err := nodestate.ReadHostRules(stateDir)
 	if err != nil {

@@ -13,36 +13,35 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Moment is what `status --watch` sees of the node at one time.
-type Moment struct {
+// Reading is what `status --watch` reads from the node at one time.
+type Reading struct {
 	At     time.Time
 	Status *Status
-	Pods   []PodView // by the running agent's word; none while there is no agent
+	Pods   []PodView // of the running agent; none while there is no agent
 }
 
-// Moment looks at the node.
-func (l *Looker) Moment(ctx context.Context) (*Moment, error) {
-	s, err := l.Status(ctx)
+// Read reads the node's status and pods.
+func (in *Inspector) Read(ctx context.Context) (*Reading, error) {
+	s, err := in.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m := &Moment{At: time.Now(), Status: s}
+	m := &Reading{At: time.Now(), Status: s}
 	if s.Agent != nil {
-		m.Pods, _ = askPods(ctx, l.socket()) // an agent that ended meanwhile is the next moment's news
+		m.Pods, _ = askPods(ctx, in.socket()) // if the agent has ended meanwhile, the next reading shows it
 	}
 	return m, nil
 }
 
-// topPods is how many pods are shown: those that ask most.
+// topPods is how many pods are shown: those with most queries.
 const topPods = 10
 
-// Text is what people see: who serves, who answers, and what was asked since the moment before. before is nil at the first one, and
-// then no rate is known.
-func (m *Moment) Text(before *Moment) string {
+// Text shows which server answers, and rates since the reading before. before is nil at the first one: then no rate is known.
+func (m *Reading) Text(before *Reading) string {
 	var ofKernel, ofAgent span
 	if before != nil {
 		ofKernel = span{before: before, seconds: m.At.Sub(before.At).Seconds()}
-		// Another agent began to count anew.
+		// Another agent counts from zero.
 		if was, is := before.Status.Agent, m.Status.Agent; was != nil && is != nil && was.Instance == is.Instance {
 			ofAgent = ofKernel
 		}
@@ -68,13 +67,13 @@ func (m *Moment) Text(before *Moment) string {
 	return b.String()
 }
 
-// span is the time between two moments. The zero value is none.
+// span is the time between two readings. The zero value is none.
 type span struct {
-	before  *Moment
+	before  *Reading
 	seconds float64
 }
 
-// rate is how often something was counted a second; "-" where that is not known.
+// rate is a counter's increase per second; "-" if unknown.
 func (s span) rate(before, now uint64) string {
 	if s.before == nil || s.seconds <= 0 || now < before {
 		return "-"
@@ -86,8 +85,8 @@ func (s span) rate(before, now uint64) string {
 	return fmt.Sprintf("%.0f", r)
 }
 
-// switchRates are the kernel's own counts, which go on while no agent runs.
-func (m *Moment) switchRates(w io.Writer, s span) {
+// switchRates shows the kernel's own counters, which go on while no agent runs.
+func (m *Reading) switchRates(w io.Writer, s span) {
 	if len(m.Status.Counters) == 0 {
 		return
 	}
@@ -97,13 +96,13 @@ func (m *Moment) switchRates(w io.Writer, s span) {
 		}
 		return s.rate(s.before.Status.Counters[name].Packets, m.Status.Counters[name].Packets)
 	}
-	fmt.Fprintln(w, "\nQUESTIONS A SECOND\tUDP\tTCP CONNECTIONS")
+	fmt.Fprintln(w, "\nQUERIES PER SECOND\tUDP\tTCP CONNECTIONS")
 	fmt.Fprintf(w, "to the cache\t%s\t%s\n", rate(steer.CounterDeliveredUDP), rate(steer.CounterDeliveredTCP))
 	fmt.Fprintf(w, "to kube-dns\t%s\t%s\n", rate(steer.CounterFallbackUDP), rate(steer.CounterFallbackTCP))
 }
 
-// hitRatio says how much of what was asked of the agent was in its cache.
-func (m *Moment) hitRatio(w io.Writer, s span) {
+// hitRatio shows the share of hits among the agent's queries.
+func (m *Reading) hitRatio(w io.Writer, s span) {
 	if m.Status.Agent == nil || m.Status.Agent.Cache == nil {
 		return
 	}
@@ -114,15 +113,15 @@ func (m *Moment) hitRatio(w io.Writer, s span) {
 	was := s.before.Status.Agent.Cache
 	hits, misses := now.Hits-was.Hits, now.Misses-was.Misses
 	if hits < 0 || misses < 0 || hits+misses == 0 {
-		fmt.Fprintf(w, "\nin the cache: nobody asked; %d KiB of %d KiB taken\n", now.Bytes>>10, now.Limit>>10)
+		fmt.Fprintf(w, "\nin the cache: no queries; %d KiB of %d KiB used\n", now.Bytes>>10, now.Limit>>10)
 		return
 	}
-	fmt.Fprintf(w, "\nin the cache: %.1f %% of %d questions; %d KiB of %d KiB taken\n", 100*float64(hits)/float64(hits+misses), hits+misses,
+	fmt.Fprintf(w, "\nin the cache: %.1f %% of %d queries; %d KiB of %d KiB used\n", 100*float64(hits)/float64(hits+misses), hits+misses,
 		now.Bytes>>10, now.Limit>>10)
 }
 
-// podRates lists the pods that ask most. What they ask for is not counted anywhere.
-func (m *Moment) podRates(b *strings.Builder, s span) {
+// podRates lists the pods with most queries. Names are not counted anywhere.
+func (m *Reading) podRates(b *strings.Builder, s span) {
 	if len(m.Pods) == 0 {
 		return
 	}
@@ -134,7 +133,7 @@ func (m *Moment) podRates(b *strings.Builder, s span) {
 	if s.before == nil {
 		return
 	}
-	type asker struct {
+	type client struct {
 		name, queries, hits, failed string
 		sent                        uint64
 	}
@@ -142,33 +141,33 @@ func (m *Moment) podRates(b *strings.Builder, s span) {
 	for _, v := range s.before.Pods {
 		was[[2]string{v.Container, v.Interface}] = v
 	}
-	var askers []asker
+	var clients []client
 	for _, v := range m.Pods {
 		old, known := was[[2]string{v.Container, v.Interface}]
 		if !known || old.Counts == nil || v.Counts == nil || v.Counts.Queries <= old.Counts.Queries {
 			continue
 		}
-		askers = append(askers, asker{name: line(cmp.Or(v.Pod, shortID(v.Container))), sent: v.Counts.Queries - old.Counts.Queries,
+		clients = append(clients, client{name: line(cmp.Or(v.Pod, shortID(v.Container))), sent: v.Counts.Queries - old.Counts.Queries,
 			queries: s.rate(old.Counts.Queries, v.Counts.Queries), hits: s.rate(old.Counts.Hits, v.Counts.Hits),
 			failed: s.rate(old.Counts.Failures, v.Counts.Failures)})
 	}
-	if len(askers) == 0 {
+	if len(clients) == 0 {
 		return
 	}
-	slices.SortStableFunc(askers, func(a, b asker) int { return cmp.Compare(b.sent, a.sent) })
+	slices.SortStableFunc(clients, func(a, b client) int { return cmp.Compare(b.sent, a.sent) })
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nPOD\tQUESTIONS A SECOND\tIN THE CACHE\tFAILED")
-	for _, a := range askers[:min(topPods, len(askers))] {
+	fmt.Fprintln(w, "\nPOD\tQUERIES PER SECOND\tIN THE CACHE\tFAILED")
+	for _, a := range clients[:min(topPods, len(clients))] {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", a.name, a.queries, a.hits, a.failed)
 	}
 	_ = w.Flush() // into memory
-	if more := len(askers) - topPods; more > 0 {
+	if more := len(clients) - topPods; more > 0 {
 		fmt.Fprintf(b, "and %s more\n", plural(more, "pod"))
 	}
 }
 
-// Frame is a text as a terminal of a size shows it over the one before: lines are cut, and what was drawn before is gone. A terminal of
-// no size is none, and then the text stands below the one before.
+// Frame draws a text over the one before on a terminal of a size: lines are cut, and the rest of the old text is erased. If out is no
+// terminal, its size is 0, and the text follows the one before.
 func Frame(text string, rows, cols int) string {
 	if rows <= 0 || cols <= 0 {
 		return text + "\n"

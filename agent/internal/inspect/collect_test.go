@@ -15,7 +15,7 @@ import (
 )
 
 func TestDoctorReadsTheWatch(t *testing.T) {
-	l := Looker{Conf: &config.Node{StateDir: t.TempDir()}}
+	l := Inspector{Conf: &config.Node{StateDir: t.TempDir()}}
 	if w := l.watch(); w.Present {
 		t.Errorf("without a watch: %+v", w)
 	}
@@ -35,7 +35,7 @@ func TestDoctorReadsTheWatch(t *testing.T) {
 }
 
 func TestDoctorReadsTheHostsRole(t *testing.T) {
-	l := Looker{Conf: &config.Node{StateDir: t.TempDir()}}
+	l := Inspector{Conf: &config.Node{StateDir: t.TempDir()}}
 	now := time.Unix(1_700_000_000, 0)
 	if h := l.hosts(now); h.Present {
 		t.Errorf("without the role: %+v", h)
@@ -83,7 +83,7 @@ func TestDoctorReadsNetworks(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			l := Looker{CNIConf: confDir, CNIBin: binDir}
+			l := Inspector{CNIConf: confDir, CNIBin: binDir}
 			got := l.network(vip)
 			got.Effective = strings.TrimPrefix(got.Effective, confDir+"/")
 			for i := range got.Elsewhere {

@@ -1,0 +1,88 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+)
+
+const queryTimeout = 2 * time.Second
+
+// query is a question for one server.
+type query struct {
+	name  string // with its final dot
+	qtype uint16
+	tcp   bool // over TCP only
+	mark  int  // of the socket; 0: none
+}
+
+// ask sends the query over UDP, and over TCP if the answer is cut or q.tcp is set.
+func (q query) ask(ctx context.Context, server netip.AddrPort) (*dns.Msg, error) {
+	dialer := &net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if q.mark == 0 {
+			return nil
+		}
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, q.mark) }), err)
+	}}
+	networks := []string{"udp", "tcp"}
+	if q.tcp {
+		networks = networks[1:]
+	}
+	var answer *dns.Msg
+	var err error
+	for _, network := range networks {
+		client := dns.Client{Net: network, Dialer: dialer, Timeout: queryTimeout}
+		answer, _, err = client.ExchangeContext(ctx, new(dns.Msg).SetQuestion(q.name, q.qtype), server.String())
+		if err != nil {
+			return nil, shortError(err)
+		}
+		if !answer.Truncated {
+			break
+		}
+	}
+	return answer, nil
+}
+
+// answers reports whether a server answers the query: nil also for an answer that the name does not exist. To a server with TLS it only
+// connects.
+func (q query) answers(ctx context.Context, server nameserver.Address) error {
+	if server.TLS {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", server.Addr.String())
+		if err != nil {
+			return shortError(err)
+		}
+		return conn.Close()
+	}
+	m, err := q.ask(ctx, server.Addr)
+	if err == nil && m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
+		err = fmt.Errorf("it answers %s", cmp.Or(dns.RcodeToString[m.Rcode], "with an unknown code"))
+	}
+	return err
+}
+
+// Answers queries a server for the addresses of a name, as this host's own processes do: nil if it answers, also that there are none.
+func Answers(ctx context.Context, server netip.Addr, name string) error {
+	return query{name: dns.Fqdn(name), qtype: dns.TypeA}.answers(ctx, nameserver.At(server))
+}
+
+// shortError leaves ports, which change with each try, out of a network error.
+func shortError(err error) error {
+	var op *net.OpError
+	switch timeout := net.Error(nil); {
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Errorf("no answer within %v", queryTimeout)
+	case errors.As(err, &op):
+		return op.Err
+	}
+	return err
+}
