@@ -17,7 +17,7 @@ import (
 
 // foreign is how many Services of others stand in nat, with five rules each: what a restore of one table reads, checks and
 // writes again.
-const foreign = 1000
+const foreign = 300
 
 // TestChurn makes the host's rules anew again and again, as reloads do, beside a kube-proxy that does so with its own, while a
 // pod asks. What is asked at such a moment may be answered by either, but never by nobody: a packet that fell into a gap
