@@ -67,7 +67,8 @@ func services() *prometheus.Desc {
 }
 
 func fileOK() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_hosts_file_ok", "Whether the hosts file could be read and written at the last try (1), or not (0).", nil, nil)
+	return prometheus.NewDesc(namespace+"_hosts_file_ok",
+		"Whether the hosts file could be read and written at the last try (1), or not (0).", nil, nil)
 }
 
 func fighting() *prometheus.Desc {
