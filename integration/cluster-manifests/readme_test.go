@@ -2,6 +2,7 @@ package clustermanifests
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,20 +44,49 @@ func TestReadmesOverlay(t *testing.T) {
 	}
 }
 
-// overlayBelow is the first overlay below a heading of README.md.
+// The overlays of the guides render: one of your own takes your registry and NodeConfig, and that of a rollout chooses nodes by a label.
+func TestGuidesOverlays(t *testing.T) {
+	guide := func(page, heading string, files map[string]string) *appsv1.DaemonSet {
+		text := overlayIn(t, "../docs/"+page, heading)
+		if !strings.Contains(text, "[../neardns/install/base]") {
+			t.Fatalf("docs/%s shows no overlay of the base below %q:\n%s", page, heading, text)
+		}
+		files["kustomization.yaml"] = strings.Replace(text, "../neardns/install/base", "../base", 1)
+		return the[*appsv1.DaemonSet](t, decode(t, page, mine(t, files)))
+	}
+	own := guide("install-and-configure.md", "## Your own overlay", map[string]string{"nodeconfig.yaml": "kind: NodeConfig\n"})
+	for _, c := range slices.Concat(own.Spec.Template.Spec.InitContainers, own.Spec.Template.Spec.Containers) {
+		if !strings.HasPrefix(c.Image, "registry.example/dns/neardns-") {
+			t.Errorf("%s runs %s", c.Name, c.Image)
+		}
+	}
+	selector := guide("rollout.md", "## Prepare", map[string]string{}).Spec.Template.Spec.NodeSelector
+	if want := map[string]string{"kubernetes.io/os": "linux", "neardns.io/rollout": "on"}; !maps.Equal(selector, want) {
+		t.Errorf("the rollout's nodes are chosen by %v, want %v", selector, want)
+	}
+}
+
+// overlayBelow is the first overlay below a heading of install/README.md.
 func overlayBelow(t *testing.T, heading string) string {
 	t.Helper()
-	readme, err := os.ReadFile(install + "/README.md")
+	return overlayIn(t, "README.md", heading)
+}
+
+// overlayIn is the first overlay below a heading of a page; it may be part of a list.
+func overlayIn(t *testing.T, page, heading string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(install, page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, headed := strings.Cut(string(readme), "\n"+heading+"\n")
-	_, text, ok := strings.Cut(text, "```yaml\n")
+	_, text, headed := strings.Cut(string(data), "\n"+heading+"\n")
+	before, text, ok := strings.Cut(text, "```yaml\n")
 	text, _, closed := strings.Cut(text, "```")
 	if !headed || !ok || !closed {
-		t.Fatalf("install/README.md shows no overlay below %q", heading)
+		t.Fatalf("%s shows no overlay below %q", page, heading)
 	}
-	return text
+	indent := before[strings.LastIndex(before, "\n")+1:]
+	return strings.ReplaceAll("\n"+text, "\n"+indent, "\n")
 }
 
 // The overlay for another name of CoreDNS's ConfigMap changes that name and nothing else.
